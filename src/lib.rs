@@ -10,8 +10,8 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`tokenbucket_core`] | all that needs no server: requests, arithmetic, holds, effects, errors, the queue of calls that wait |
-//! | `command` | one file per command, and the order of steps that they share |
+//! | [`tokenbucket_core`] | everything that needs no server: requests, arithmetic, holds, effects, errors, the queue of waiting calls |
+//! | `command` | one file per command, and the steps that they share |
 //! | `redis` | the server: keys, data type, clock, replication, registration. The only `unsafe` |
 //!
 //! Users rely on the commands, which the README and `docs/reference/commands` describe.
@@ -19,5 +19,5 @@
 mod command;
 mod redis;
 
-/// What the module offers to the server that loads it.
+/// The commands of the module.
 const COMMANDS: redis::Commands = command::ALL;

@@ -1,7 +1,7 @@
-//! What replicas and the append-only file receive instead of the call: the key as it is after it.
+//! The result of a write, which replicas and the append-only file receive instead of the call.
 //!
 //! An effect is one short binary argument, because each argument of a replicated command costs the server more
-//! than all the arithmetic of the decision. Integers are little-endian. A bucket without holds, 25 bytes:
+//! than the arithmetic of the decision. Integers are little-endian. A bucket without holds, 25 bytes:
 //!
 //! | bytes | field |
 //! |---|---|
@@ -10,24 +10,24 @@
 //! | 9..17 | time of the last refill, Unix microseconds |
 //! | 17..25 | expiry of the key, Unix milliseconds; -1 for none |
 //!
-//! A bucket with holds, or without any for the first time, is too large to be sent whole with each write. So the effect
-//! contains what has changed, behind the fields above:
+//! A bucket with holds is too large to be sent whole with each write. So the effect of a write to one, even of the write that
+//! ends its last hold, contains the changes, behind the fields above:
 //!
 //! | bytes | field |
 //! |---|---|
-//! | 25..29 | how many holds were dropped because they had ended, unsigned: the first in the order of their ends and ids. Their amounts are in the level |
-//! | 29..33 | how many holds there are after all changes, unsigned, at most [`MAX_HOLDS`] |
-//! | 33.. | changes of holds, one after the other: a 1 and the hold, as [`Hold::encode`] writes it, or a 2, the length of an id in one byte, and the id of a hold that is gone. At most [`MAX_HOLDS`]. Holds are in the order of their ends and ids |
+//! | 25..29 | number of holds dropped because they had ended, unsigned: the first in the order of their ends and ids. Their amounts are in the level |
+//! | 29..33 | number of holds after all changes, unsigned, at most [`MAX_HOLDS`] |
+//! | 33.. | changes of holds: a 1 and the hold, as [`Hold::encode`] writes it, or a 2, the length of an id in one byte, and the id of a removed hold. At most [`MAX_HOLDS`]. Holds are in the order of their ends and ids |
 //!
-//! A replica that evicts keys by itself may have lost the bucket and its holds. Then the number of holds does not
-//! agree, and the replica forgets the bucket again, because an evicted bucket is a full one: with some of its holds
-//! missing, their tokens would never come back. The first effect whose number agrees makes it right again.
+//! A replica that evicts keys may have lost the bucket and its holds. Then the number of holds differs, and the replica
+//! deletes the bucket again, because an evicted bucket is a full one: the tokens of missing holds would never come back.
+//! The first effect with a matching number corrects it.
 //!
-//! It may also still have a bucket that expired on the master: a server that reads a snapshot leaves expired keys out and
-//! reports nothing. So where as many holds are set as there are after all changes, they are all, whatever else there was.
+//! A replica may still have a bucket that expired on the master: a server that reads a snapshot leaves expired keys out and
+//! reports nothing. So if the changes set as many holds as there are after them, these replace all others.
 //!
-//! The version alone says that the bucket is full and its key is gone. That is not left to the server's `DEL`, which
-//! an operator may have renamed.
+//! The version alone means that the bucket is full and has no key. The server's `DEL` could not say so, because an
+//! operator may have renamed it.
 
 use crate::bucket::Bucket;
 use crate::expiry::MAX_EXPIRE_AT_MS;
@@ -35,7 +35,7 @@ use crate::hold::{Hold, Holds, MAX_HOLDS, MAX_ID_LEN};
 use std::ffi::CStr;
 use std::sync::Arc;
 
-/// The command that carries effects. It is in every append-only file, so it cannot change.
+/// The command that carries effects. Append-only files contain it, so it cannot change.
 pub const COMMAND: &CStr = c"TB.RESTORE";
 
 /// Bytes of the encoded effect of a bucket without holds.
@@ -46,39 +46,39 @@ const SET: u8 = 1;
 const REMOVE: u8 = 2;
 const NO_EXPIRY: i64 = -1;
 
-/// What a write leaves behind.
+/// The result of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// A bucket.
     Stored {
-        /// What it holds.
+        /// Its level and time.
         bucket: Bucket,
         /// When its key expires, in Unix milliseconds, if it does.
         expire_at_ms: Option<i64>,
-        /// What became of its holds; `None` if it has none, and had none before.
+        /// The changes of its holds; `None` if it has no holds and had none before.
         holds: Option<HoldChanges>,
     },
     /// No key: the bucket is full.
     Cleared,
 }
 
-/// What became of the holds of a bucket.
+/// The changes of the holds of a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HoldChanges {
-    /// How many were dropped because they had ended: the first in order.
+    /// The number dropped because they had ended: the first in order.
     pub dropped: u32,
-    /// What has changed then, in order.
+    /// The changes after that, in order.
     pub changes: Vec<HoldChange>,
-    /// How many there are after that.
+    /// The number of holds after the changes.
     pub len: u32,
 }
 
-/// What became of one hold.
+/// The change of one hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HoldChange {
-    /// There is this one.
+    /// It was set.
     Set(Hold),
-    /// There is none of this name.
+    /// The hold with this id was removed.
     Removed(Arc<[u8]>),
 }
 
@@ -90,7 +90,7 @@ impl HoldChanges {
         Self { dropped: 0, len: u32::try_from(changes.len()).unwrap_or(u32::MAX), changes }
     }
 
-    /// Makes `holds` what they are after the changes, once the first were dropped. Returns whether none is missing.
+    /// Applies the changes to `holds`, of which the first were dropped before. Returns false if holds are missing.
     pub fn apply(self, holds: &mut Holds) -> bool {
         if self.are_complete() && self.named_in(holds) < holds.len() {
             holds.drop_first(holds.len());
@@ -99,13 +99,13 @@ impl HoldChanges {
         holds.len() == self.len as usize
     }
 
-    /// Returns whether every hold that there is afterwards is set by one of them.
+    /// Returns whether the changes set every hold that there is after them.
     fn are_complete(&self) -> bool {
         let is_set = |change: &&HoldChange| matches!(change, HoldChange::Set(_));
         self.changes.iter().filter(is_set).count() == self.len as usize
     }
 
-    /// Returns how many of `holds` they name.
+    /// Counts the `holds` that the changes name.
     fn named_in(&self, holds: &Holds) -> usize {
         let ids = self.changes.iter().map(|(HoldChange::Set(Hold { id, .. }) | HoldChange::Removed(id))| id);
         ids.filter(|id| holds.get(id).is_some()).count()
@@ -144,8 +144,7 @@ impl HoldChanges {
     }
 }
 
-/// Returns whether the holds that are set are in the order in which a rewritten file has them. Sorting them could take
-/// quadratic time.
+/// Returns whether the holds that are set are sorted, as in a rewritten file. Sorting them here could take quadratic time.
 fn are_in_order(changes: &[HoldChange]) -> bool {
     let set = changes.iter().filter_map(|change| match change {
         HoldChange::Set(hold) => Some(hold),
@@ -155,7 +154,7 @@ fn are_in_order(changes: &[HoldChange]) -> bool {
 }
 
 impl HoldChange {
-    /// Makes `holds` what they are after the change.
+    /// Applies the change.
     pub fn apply(self, holds: &mut Holds) {
         match self {
             Self::Set(hold) => holds.set(hold),
@@ -163,7 +162,7 @@ impl HoldChange {
         }
     }
 
-    /// Reads the change with which `bytes` begin, and what follows it: nothing at the end, `None` for what is none.
+    /// Reads the first change of `bytes`, and returns the rest too: `Some(None)` at the end, `None` if malformed.
     #[allow(clippy::option_option)]
     fn decode(bytes: &[u8]) -> Option<Option<(Self, &[u8])>> {
         match bytes {
@@ -182,7 +181,7 @@ impl HoldChange {
     }
 }
 
-/// An effect as it is sent.
+/// The bytes of an effect.
 #[derive(Clone, Debug)]
 pub enum Encoded {
     /// The bucket is full.
@@ -220,7 +219,7 @@ impl Effect {
         }
     }
 
-    /// Reads what [`encode`](Self::encode) wrote, or `None` if any field is not one that a bucket can have.
+    /// Reads what [`encode`](Self::encode) wrote; `None` if a field is out of bounds.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let fields = bytes.strip_prefix(&[VERSION])?;
@@ -241,7 +240,7 @@ impl Effect {
     }
 }
 
-/// Returns the version and the fields that every effect on a bucket begins with.
+/// Returns the version and the fields of every effect on a bucket.
 fn fields(bucket: Bucket, expire_at_ms: Option<i64>) -> [u8; PLAIN_LEN] {
     let mut bytes = [VERSION; PLAIN_LEN];
     let (_, fields) = bytes.split_at_mut(1);

@@ -1,21 +1,20 @@
 //! When the key of a bucket expires.
 
-/// The latest expiry ever set, in Unix milliseconds: the year 287,396. A debt that takes longer to pay off is
-/// paid off then.
+/// The latest expiry ever set, in Unix milliseconds: the year 287,396. A longer debt ends then.
 pub const MAX_EXPIRE_AT_MS: i64 = 1 << 53;
 
-/// When the key of a bucket that is full at `full_at_us` has to go, in Unix milliseconds.
+/// When the key of a bucket that is full at `full_at_us` expires, in Unix milliseconds.
 ///
-/// Never before the bucket is full: the microseconds are rounded up. Later by at most a quarter of the time until
-/// then, and a second, so that a bucket in steady use is not given a new expiry, which costs the server as much
-/// as the rest of the write, at every take.
+/// Never before the bucket is full: microseconds round up. Later by at most a quarter of the time until then, and a
+/// second, so that takes from a bucket in steady use seldom set a new expiry, which costs the server as much as the rest
+/// of the write.
 ///
-/// An expiry that is later still stays: it was right for a limit under which the bucket is not full yet.
+/// An expiry that is later still stays: it was set for a limit under which the bucket is not full yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpiryWindow {
-    /// The earliest that is right.
+    /// The earliest right expiry.
     pub earliest_ms: i64,
-    /// The latest that is set.
+    /// The expiry that is set.
     pub latest_ms: i64,
 }
 

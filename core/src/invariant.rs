@@ -1,8 +1,8 @@
-//! What the code relies on, and a test may prove wrong.
+//! Invariants that tests may prove wrong.
 
-/// Passes on what must be there.
+/// Returns `found`, which must be `Some`.
 ///
-/// Without it a release goes on, because no mistake of ours may stop a server. A test ends with the reason.
+/// `None` ends a test, with the reason. A release continues, because no mistake of ours may stop a server.
 #[inline]
 pub fn expected<T>(found: Option<T>, reason: &str) -> Option<T> {
     debug_assert!(found.is_some(), "{reason}");

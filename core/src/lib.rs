@@ -15,24 +15,24 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`bucket`] | the algorithm: a bucket, a limit, an operation; `bucket/decide.rs` decides |
-//! | [`hold`] | the holds of a bucket: their list, its order, its bytes, and deciding about one |
+//! | [`hold`] | the holds of a bucket: their list, its order, its bytes, and decisions on one |
 //! | [`number`] | amounts of tokens: bytes to exact integers, and back |
-//! | [`rate`] | rates: how they are read (`rate/read.rs`), exact ratios, the calendar, what flows in a time, and when an amount has flowed |
+//! | [`rate`] | rates: reading them (`rate/read.rs`), exact ratios, the calendar, the flow in a time, and the time of an amount |
 //! | [`numkeys`] | the number of buckets in a call of several |
 //! | [`request`] | the arguments of each command to one typed request |
-//! | `plan` | what a request will do to its bucket |
-//! | [`effect`] | what replicas and files are sent instead of the call |
+//! | `plan` | a request on a bucket to what it will do |
+//! | [`effect`] | the result of a write, for replicas and files |
 //! | [`expiry`] | when the key of a bucket expires |
-//! | [`queue`] | calls that wait in order of arrival, and whose turn it is |
-//! | [`top`] | the keys that are denied most, in a bounded number of counters |
-//! | [`invariant`] | what must be there: a test ends without it, a release goes on |
+//! | [`queue`] | waiting calls in order of arrival, and which is next |
+//! | [`top`] | the most denied keys, in a bounded number of counters |
+//! | [`invariant`] | broken invariants end tests, and never a release |
 //! | [`error`] | every error that a client can see |
 //! | [`cast`] | integers reinterpreted as signed or unsigned |
 //!
-//! `#[inline(always)]` stands on the path of a take, where the optimiser would not inline by itself: without it the module's
+//! `#[inline(always)]` is for the path of a take, where the optimiser would not inline by itself: without it the module's
 //! share of a take is 800 instructions instead of 525 (callgrind, Redis 7.0.15; `make guard` counts the whole call).
 //!
-//! What users of the module rely on are its commands. This interface changes whenever the module needs it.
+//! Users rely on the module's commands. This interface changes whenever the module needs it.
 #![forbid(unsafe_code)]
 
 pub mod bucket;

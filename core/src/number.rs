@@ -1,11 +1,11 @@
 //! Amounts of tokens: bytes to exact integers, and back.
 //!
 //! Clients print numbers in many ways (`10`, `0.5`, `1e3`, `1E-2`), and a float would round them where no client
-//! sees it. So the digits themselves are read: an amount becomes a whole number of micro-tokens, rounded in the
-//! direction that its role asks for.
+//! sees it. So the digits themselves are read: an amount becomes a whole number of micro-tokens, rounded by its
+//! [role](Rounding).
 //!
-//! But clients have floats, and print them: what is 0.3 to them arrives as `0.29999999999999999` or
-//! `0.30000000000000004`. So what is within 10^-12 tokens of a whole micro-token is that micro-token.
+//! Float noise is absorbed: `0.29999999999999999` and `0.30000000000000004` count as 0.3, because a number within 10^-12
+//! tokens of a whole micro-token is that micro-token.
 
 use crate::cast::signed;
 
@@ -18,15 +18,15 @@ pub const MAX_TOKENS: i64 = 1_000_000_000_000;
 /// [`MAX_TOKENS`] in micro-tokens.
 pub const MAX_MICRO: i64 = 1_000_000_000_000_000_000;
 
-/// The longest spelling of a number, in bytes: a longer one would keep the server busy with reading it.
+/// The longest spelling of a number, in bytes. Reading a longer one would keep the server busy.
 pub const MAX_LEN: usize = 128;
 
-/// An amount is a whole micro-token if it is no farther from it than a micro-token divided by this: 10^-12 tokens.
+/// An amount within a micro-token divided by this (10^-12 tokens) of a whole micro-token counts as whole.
 const TOLERANCE_PER_MICRO: u128 = 1_000_000;
 
-/// Which way an amount that lies between two micro-tokens goes.
+/// How an amount between two micro-tokens is rounded.
 ///
-/// Rounding never favours the taker: what it may hold or gets back goes down, what it pays goes up.
+/// Rounding never favours the caller: capacities and refunds go down, costs go up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounding {
     /// Towards zero: capacities and refunds.
@@ -35,8 +35,8 @@ pub enum Rounding {
     Up,
 }
 
-/// A non-negative decimal as it was written: `mantissa * 10^exponent`, plus less than one unit of the mantissa's
-/// last digit if `inexact`.
+/// A non-negative decimal as written: `mantissa * 10^exponent`, plus less than one unit of the mantissa's last digit if
+/// `inexact`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Decimal {
     /// At most [`Decimal::PRECISION`] digits.
@@ -46,7 +46,7 @@ pub(crate) struct Decimal {
 }
 
 impl Decimal {
-    /// Digits that are kept: 19 before the point and 12 behind it decide what a number is.
+    /// Digits that are kept: 19 before the point and 12 behind it decide the value.
     const PRECISION: u32 = 32;
 
     /// Reads `[+]digits[.digits][e[+-]digits]`.
@@ -118,7 +118,7 @@ impl Decimal {
         }
         let Some(power) = u32::try_from(exponent.unsigned_abs()).ok().and_then(|e| 10u128.checked_pow(e))
         else {
-            // Too much, or less than 10^32 / 10^39 micro-tokens: none.
+            // Too much, or less than 10^32 / 10^39 micro-tokens: nothing.
             return (exponent < 0).then_some((0, false));
         };
         if exponent >= 0 {
@@ -134,7 +134,7 @@ impl Decimal {
         Some((floor, !is_just_above))
     }
 
-    /// Returns the number of micro-tokens it stands for, or `None` above [`MAX_MICRO`].
+    /// Returns the number of micro-tokens, or `None` above [`MAX_MICRO`].
     fn micro(self, rounding: Rounding) -> Option<i64> {
         let (floor, is_more) = self.floor_micro()?;
         let up = u128::from(is_more && rounding == Rounding::Up);
@@ -142,7 +142,7 @@ impl Decimal {
         (micro <= MAX_MICRO).then_some(micro)
     }
 
-    /// Returns the whole number that it is, if it is one.
+    /// Returns the value if it is a whole number.
     fn whole(self) -> Option<i64> {
         let (micro, is_more) = self.floor_micro()?;
         let per_token = u128::from(MICRO_PER_TOKEN.unsigned_abs());
@@ -157,8 +157,8 @@ fn split_digits(bytes: &[u8]) -> (&[u8], &[u8]) {
     bytes.split_at_checked(digits).unwrap_or((bytes, &[]))
 }
 
-/// Reads the digits behind an `e`, with an optional sign. A power beyond what fits saturates: it can only mean
-/// zero or too much.
+/// Reads the digits behind an `e`, with an optional sign. A power that does not fit saturates: it can only mean zero or
+/// too much.
 fn signed_power(bytes: &[u8]) -> Option<i64> {
     let (negative, digits) = match bytes {
         [b'-', digits @ ..] => (true, digits),
@@ -216,8 +216,7 @@ pub fn whole(bytes: &[u8], max: i64) -> Option<i64> {
     (value <= max).then_some(value)
 }
 
-/// The most digits of a number that is read in machine words, without the general reader's work: what nearly
-/// every client sends.
+/// The most digits that the quick reader takes, in machine words. Nearly every client sends no more.
 const SHORT: usize = 12;
 
 /// Returns the unsigned integer of 1 to 12 digits with which `bytes` begin, and what follows it.

@@ -7,8 +7,8 @@ pub const MAX_BUCKETS: i64 = 1024;
 
 /// Reads the number of buckets, in plain digits only, as servers read the `numkeys` of their own commands.
 ///
-/// The server does not read this one: it takes every fourth argument for a key. So a call with any other number of arguments
-/// has to be refused.
+/// The server does not read this one: to it, every fourth argument is a key. So calls with any other number of arguments
+/// must be refused.
 #[must_use]
 pub fn parse(numkeys: &[u8]) -> Option<usize> {
     let is_short = numkeys.len() <= MAX_LEN;

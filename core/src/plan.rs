@@ -1,7 +1,7 @@
-//! What a call will do to one of its buckets.
+//! Plans what a call will do to one of its buckets.
 //!
-//! [`Request::plan`] decides and changes nothing. The caller carries the plan out, or drops it because another bucket of
-//! the call denies, or because other calls come first.
+//! [`Request::plan`] decides and changes nothing. The caller carries the plan out, or drops it if another bucket of the
+//! call denies, or other calls come first.
 
 use crate::bucket::{Bucket, Outcome, MAX_TIME_US};
 use crate::effect::HoldChange;
@@ -10,7 +10,7 @@ use crate::hold::{Hold, Holds, Plan};
 use crate::request::{Argument, Request, Wanted};
 
 impl<A: Argument> Request<A> {
-    /// Decides at `now_us` Unix microseconds. `stored` and `holds` are what the key has; they stay as they are.
+    /// Decides at `now_us` Unix microseconds on the content of the key, `stored` and `holds`, which stay as they are.
     ///
     /// # Errors
     /// [`Error::DebtTooDeep`], or [`Error::TooManyHolds`] if a new hold would be one more than `max_holds`.
@@ -42,15 +42,14 @@ impl<A: Argument> Request<A> {
         }
     }
 
-    /// Returns whether the plan keeps the other buckets of its call from being changed. A hold that is not there to be
-    /// settled does not.
+    /// Returns whether the plan denies the whole call. Settling a hold that has ended does not.
     #[must_use]
     pub fn is_denied(&self, plan: &Plan) -> bool {
         let is_settlement = matches!(self.wanted, Wanted::Settle { .. });
         !is_settlement && matches!(plan, Plan::Outcome(outcome) if outcome.decision.allowed == 0)
     }
 
-    /// Returns the micro-tokens that the bucket lacks if the call is denied, in addition to what its hold has.
+    /// Returns the micro-tokens that the call needs in addition to its hold.
     #[must_use]
     pub fn lacking_micro(&self, holds: Option<&Holds>, now_us: i64) -> i64 {
         let held = self.id().and_then(|id| holds?.outstanding_of(id.as_ref(), now_us));
@@ -68,7 +67,7 @@ impl<A: Argument> Request<A> {
         }
     }
 
-    /// Returns the hold that the call sets or ends at `now_us`; `None` for a call that is of no hold.
+    /// Returns the hold that the call sets or ends at `now_us`; `None` for a call without a hold.
     #[must_use]
     pub fn hold_change(&self, now_us: i64) -> Option<HoldChange> {
         let set = match self.wanted {
@@ -82,7 +81,7 @@ impl<A: Argument> Request<A> {
         set.map(HoldChange::Set).or_else(removed)
     }
 
-    /// Changes the hold as [`Plan::Hold`] says, and returns what comes of the bucket. No hold in `holds` has ended.
+    /// Carries out a [`Plan::Hold`], and returns the outcome. No hold in `holds` has ended.
     pub fn change_hold(&self, holds: &mut Holds, bucket: Bucket, taken_micro: i64, now_us: i64) -> Outcome {
         self.hold_change(now_us).into_iter().for_each(|change| change.apply(holds));
         let mut outcome = self.limit.outcome_of_hold(bucket, holds, taken_micro, now_us);

@@ -1,7 +1,7 @@
 //! argv to one typed request per command.
 //!
-//! The arguments stay where the server put them: a request borrows its key, and the numbers are read from the
-//! raw bytes. Arguments are taken in order, and the first bad one is the error.
+//! The arguments stay in the server's memory: a request borrows its key, and numbers are read from the raw bytes.
+//! Arguments are read in order, and the first wrong one is the error.
 
 #![expect(
     clippy::missing_errors_doc,
@@ -27,22 +27,22 @@ pub const MAX_TTL_MS: i64 = 2_592_000_000;
 /// The longest time that a call waits its turn: 30 days, in milliseconds.
 pub const MAX_TURN_WAIT_MS: i64 = 2_592_000_000;
 
-/// An argument of a call, where the server or a client put it.
+/// An argument of a call, in the memory of its owner.
 pub trait Argument: AsRef<[u8]> + Copy {}
 impl<A: AsRef<[u8]> + Copy> Argument for A {}
 
-/// One bucket, its limit, and what a call wants of it. `A` is an argument of the call.
+/// A call's request to one bucket. `A` is an argument of the call.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<A> {
     /// The argument that names the bucket.
     pub key: A,
     /// The limit that came with the call.
     pub limit: Limit,
-    /// What is wanted.
+    /// The tokens or the hold that the call wants.
     pub wanted: Wanted<A>,
 }
 
-/// What a call wants of a bucket. Amounts are in micro-tokens, 0 to [`MAX_MICRO`](crate::number::MAX_MICRO), and ids have
+/// The tokens or the hold that a call wants of a bucket. Amounts are in micro-tokens, 0 to [`MAX_MICRO`](crate::number::MAX_MICRO), and ids have
 /// 1 to [`MAX_ID_LEN`] bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted<A> {
@@ -52,22 +52,22 @@ pub enum Wanted<A> {
     Hold {
         /// The argument that names the hold.
         id: A,
-        /// What is to be held; 0 ends the hold.
+        /// The amount to hold; 0 ends the hold.
         amount_micro: i64,
-        /// For how long from now: 1 to [`MAX_TTL_MS`].
+        /// The time until it ends: 1 to [`MAX_TTL_MS`].
         ttl_ms: i64,
     },
     /// The end of a hold.
     Settle {
         /// The argument that names the hold.
         id: A,
-        /// What the work cost.
+        /// The cost of the work.
         used_micro: i64,
     },
 }
 
 impl<A> Wanted<A> {
-    /// Returns the micro-tokens without which the call is denied.
+    /// Returns the micro-tokens that the call needs to be allowed.
     #[must_use]
     pub fn micro(&self) -> i64 {
         match self {
@@ -84,7 +84,7 @@ impl<A> Request<A> {
         Self { key, limit, wanted: Wanted::Tokens(operation) }
     }
 
-    /// Returns the argument that names the hold of which the call is.
+    /// Returns the argument that names the hold, if the call is about one.
     #[must_use]
     pub fn id(&self) -> Option<&A> {
         match &self.wanted {
@@ -93,7 +93,7 @@ impl<A> Request<A> {
         }
     }
 
-    /// Returns the same request by other arguments of the same bytes.
+    /// Converts the arguments, whose bytes must stay.
     pub fn map<'a, B>(&'a self, argument: impl Fn(&'a A) -> B) -> Request<B> {
         let wanted = match &self.wanted {
             Wanted::Tokens(operation) => Wanted::Tokens(*operation),
@@ -106,31 +106,31 @@ impl<A> Request<A> {
     }
 }
 
-/// What is asked of the keys that were denied most.
+/// A request for the most denied keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TopRequest {
-    /// How many are wanted: 1 to [`MAX_TOP_KEYS`].
+    /// The most keys to return: 1 to [`MAX_TOP_KEYS`].
     pub count: usize,
-    /// Counting starts anew.
+    /// Counting restarts.
     pub reset: bool,
 }
 
-/// The most keys that denials are counted of.
+/// The most keys whose denials are counted.
 pub const MAX_TOP_KEYS: i64 = 100_000;
 
-/// The largest value of `tokenbucket.max-waiters`. Beyond it, clients that wait take more memory than a server has to spare.
+/// The largest value of `tokenbucket.max-waiters`. More waiting clients would take more memory than a server can spare.
 pub const MAX_WAITERS: i64 = 10_000;
 
 /// Default `COUNT`.
 const DEFAULT_TOP_COUNT: usize = 10;
 
-/// Returns all arguments of a call that has as many as its command.
+/// Returns the arguments of a call, if there are `N`.
 #[inline(always)]
 fn exactly<A, const N: usize>(arguments: &[A]) -> Result<&[A; N], Error> {
     arguments.try_into().map_err(|_| Error::WrongArity)
 }
 
-/// Returns the first arguments of a call, and those behind them.
+/// Returns the first `N` arguments of a call, and the rest.
 fn first<A, const N: usize>(arguments: &[A]) -> Result<(&[A; N], &[A]), Error> {
     arguments.split_first_chunk().ok_or(Error::WrongArity)
 }
@@ -236,7 +236,7 @@ pub fn multi_settle<A: Argument>(arguments: &[A]) -> Result<Vec<Request<A>>, Ref
     several(numkeys, groups, one)
 }
 
-/// What calls that wait want, and for how many milliseconds at most they wait: 0 to [`MAX_TURN_WAIT_MS`].
+/// The requests of a call that may wait, and its longest wait in milliseconds: 0 to [`MAX_TURN_WAIT_MS`].
 pub type Waiting<A> = (Vec<Request<A>>, i64);
 
 /// Reads `key capacity rate cost max_wait_ms`, of `TB.BTAKE`.
@@ -270,7 +270,7 @@ fn turn_wait_ms<A: AsRef<[u8]>>(max_wait_ms: &A) -> Result<i64, Error> {
     whole(max_wait_ms.as_ref(), MAX_TURN_WAIT_MS).ok_or(Error::MaxTurnWait)
 }
 
-/// Returns as many groups of four arguments as `numkeys` says, each of which begins with a key of its own.
+/// Reads `numkeys` groups of four arguments, each of which begins with a different key.
 #[inline]
 fn several<A: Argument>(
     numkeys: &A,
@@ -313,7 +313,7 @@ fn id<A: Argument>(id: &A) -> Result<A, Error> {
     is_one.then_some(*id).ok_or(Error::Id)
 }
 
-/// Returns what was used of a hold. From a pool nothing can be: it would never flow in again.
+/// Reads how much of a hold was used: 0 for a pool, which nothing would refill.
 fn used<A: AsRef<[u8]>>(used: &A, limit: &Limit) -> Result<i64, Error> {
     let used_micro = micro_tokens(used.as_ref(), Rounding::Up).ok_or(Error::Used)?;
     if limit.is_pool() && used_micro != 0 {
@@ -361,8 +361,8 @@ pub fn throttle<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
     Ok(Request::tokens(*key, limit, Operation::Take { cost_micro: micro(quantity) }))
 }
 
-/// Returns what a burst of `max_burst` on top of one token needs room for. -1 is a limit of nothing at all: clients
-/// that send their limit less one send it for a suspended user.
+/// Returns the capacity for a burst of `max_burst` on top of one token. Clients that send their limit less one send -1 for
+/// a suspended user.
 fn burst_capacity(max_burst: &[u8]) -> Option<i64> {
     match max_burst {
         b"-1" => Some(0),
@@ -398,7 +398,7 @@ fn reject_duplicates<'a>(keys: impl Iterator<Item = &'a [u8]> + Clone) -> Result
     Ok(())
 }
 
-/// Returns the place of the first key that already stands at an earlier place.
+/// Returns the place of the first key that repeats an earlier one.
 #[cold]
 fn first_repeated<'a>(keys: impl Iterator<Item = &'a [u8]>) -> Option<usize> {
     let mut seen = HashSet::new();
@@ -427,7 +427,7 @@ fn limit<A: AsRef<[u8]>>(capacity: &A, rate: &A) -> Result<Limit, Error> {
     Limit::new(capacity_micro, rate).ok_or(Error::RefillTooSlow)
 }
 
-/// Returns a limit whose rate may be 0.
+/// Reads a limit whose rate may be 0.
 #[inline]
 pub fn limit_or_pool<A: AsRef<[u8]>>(capacity: &A, rate: &A) -> Result<Limit, Error> {
     match limit(capacity, rate) {

@@ -1,9 +1,9 @@
-//! The keys that are denied most, of any number of keys, in a fixed number of counters.
+//! The most denied of any number of keys, in a fixed number of counters.
 //!
 //! Space-Saving (Metwally, Agrawal and El Abbadi, "Efficient Computation of Frequent and Top-k Elements in Data Streams",
-//! 2005). A key that has no counter takes over the smallest counter and continues from its count. So a count
-//! is never below the truth. All counts add up to all denials, so the smallest is at most their total over the number
-//! of counters; that is how much any count can be above the truth, and a key denied more often has a counter for certain.
+//! 2005). A key without a counter takes over the smallest counter and continues from its count. So a count
+//! is never too low. The sum of all counts is the number of denials, so the smallest count is at most that number over the
+//! number of counters. No count is too high by more than that, and every key denied more often has a counter.
 
 use crate::invariant::expected;
 use hashbrown::{DefaultHashBuilder, HashTable};
@@ -15,24 +15,24 @@ pub const MAX_KEY_LEN: usize = 1024;
 /// The counters of one server.
 pub struct Top {
     max_counters: usize,
-    /// A quick one: colliding keys cost at most one comparison with every counter.
+    /// Quick, not secure: colliding keys cost at most one comparison with every counter.
     hasher: DefaultHashBuilder,
     counters: Vec<Counter>,
     /// The numbers of the counters, by the hashes of their keys.
     numbers: HashTable<u32>,
-    /// The counters by what they have counted, the largest first.
+    /// The counters by count, the largest first.
     order: Vec<Place>,
-    /// From where on all are as small as the last.
+    /// The first place in the order whose count equals the last.
     smallest: usize,
 }
 
-/// Why a counter of a number must be there.
+/// The reason why a counter must exist.
 const IN_USE: &str = "the counter is in use";
 
 struct Counter {
     key: Vec<u8>,
     hash: u64,
-    /// Where it stands in the order.
+    /// Its place in the order.
     place: u32,
     last_denied_ms: i64,
 }
@@ -48,9 +48,9 @@ struct Place {
 pub struct Denied<'top> {
     /// The key, or its first [`MAX_KEY_LEN`] bytes.
     pub key: &'top [u8],
-    /// How often, at least; at most the total of denials over the number of counters above the truth.
+    /// The number of its denials, or more: too high by at most all denials over the number of counters.
     pub denied: u64,
-    /// When that was last, in Unix milliseconds.
+    /// Time of the last denial, in Unix milliseconds.
     pub last_denied_ms: i64,
 }
 
@@ -68,7 +68,7 @@ impl Top {
         }
     }
 
-    /// Returns how many counters there may be.
+    /// Returns the most counters that there may be.
     #[must_use]
     pub fn max_counters(&self) -> usize {
         self.max_counters
@@ -86,7 +86,7 @@ impl Top {
         }
     }
 
-    /// Returns those that were denied most, the most often first.
+    /// Returns the counted keys, the most denied first.
     pub fn iter(&self) -> impl Iterator<Item = Denied<'_>> {
         self.order.iter().filter_map(|place| {
             let Counter { key, last_denied_ms, .. } = self.counters.get(place.counter as usize)?;
@@ -111,7 +111,7 @@ impl Top {
             self.release_smallest()
         };
         if let Some(counter) = expected(self.counters.get_mut(number as usize), IN_USE) {
-            // Into the same bytes: a crowd that passes through allocates nothing.
+            // Reuses the bytes: a stream of new keys allocates nothing.
             counter.key.clear();
             counter.key.extend_from_slice(key);
             counter.hash = hash;
@@ -139,7 +139,7 @@ impl Top {
         number
     }
 
-    /// Counts one more at a place in the order, which it leaves for the first of all with the same count.
+    /// Counts one more at a place in the order, and swaps it with the first place of equal count.
     fn raise(&mut self, place: usize) {
         let counted = expected(self.order.get(place).copied(), "each counter has a place");
         let Some(Place { denied, .. }) = counted else { return };
@@ -161,7 +161,7 @@ impl Top {
         }
     }
 
-    /// Returns the first place with that count, which is known to be there up to `place`.
+    /// Returns the first place with that count, at the latest `place`.
     fn first_with(&self, denied: u64, place: usize) -> usize {
         let before = self.order.get(..place).unwrap_or_default();
         match before.last() {
@@ -170,7 +170,7 @@ impl Top {
         }
     }
 
-    /// Updates the position that a counter remembers to its place in the order.
+    /// Stores the place in the order in its counter.
     fn update_position(&mut self, place: usize) {
         let counter = self.order.get(place).and_then(|at| self.counters.get_mut(at.counter as usize));
         if let (Some(counter), Ok(place)) = (counter, u32::try_from(place)) {

@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use crate::limits::Limits;
 
-/// Beyond so many names, all others share one.
+/// The most names; all others share one.
 const MOST_NAMES: usize = 10_000;
-/// So do longer names.
+/// The longest name; longer ones share one too.
 const MOST_NAME_BYTES: usize = 1024;
 const OTHERS: &str = "other.other";
 /// Upper bounds of the histogram of times, in microseconds.
@@ -22,11 +22,11 @@ const TIMES_US: [u64; 12] =
 pub struct Counters {
     /// Calls that Redis did not answer.
     pub redis_errors: AtomicU64,
-    /// Calls that were wrong.
+    /// Malformed calls.
     pub service_errors: AtomicU64,
-    /// Requests that only `SHADOW_MODE` let pass.
+    /// Requests that passed only because of `SHADOW_MODE`.
     pub global_shadow_mode: AtomicU64,
-    /// Files that were read and are in use.
+    /// Files that were loaded.
     pub config_load_success: AtomicU64,
     /// Files that were refused.
     pub config_load_error: AtomicU64,
@@ -43,43 +43,43 @@ struct Named<T>(RwLock<Names<T>>);
 #[derive(Debug, Default)]
 struct Names<T> {
     all: HashMap<Arc<str>, Arc<T>>,
-    /// Those that do not count towards the bound.
+    /// Names that do not count towards the bound.
     reserved: usize,
 }
 
 /// The counters of one limit, in hits.
 #[derive(Debug, Default)]
 pub struct OfLimit {
-    /// All that were asked for.
+    /// All hits.
     pub total_hits: AtomicU64,
-    /// Those that were denied.
+    /// Denied hits.
     pub over_limit: AtomicU64,
-    /// Those that came near the limit.
+    /// Hits near the limit.
     pub near_limit: AtomicU64,
-    /// Those that were denied without asking Redis.
+    /// Hits that were denied without calling Redis.
     pub over_limit_with_local_cache: AtomicU64,
-    /// Those that were allowed.
+    /// Allowed hits.
     pub within_limit: AtomicU64,
-    /// Those that only `shadow_mode` let pass.
+    /// Hits that passed only because of `shadow_mode`.
     pub shadow_mode: AtomicU64,
 }
 
 /// The counters of the reservations of one domain, in tokens unless said otherwise.
 #[derive(Debug, Default)]
 pub struct OfReservations {
-    /// Those that were reserved.
+    /// Reserved tokens.
     pub reserved: AtomicU64,
-    /// Those that were used when reservations ended in time.
+    /// Tokens used of reservations that ended in time.
     pub committed: AtomicU64,
-    /// Those of reservations that had expired when they were committed.
+    /// Tokens used of reservations that had expired before their commit.
     pub expired: AtomicU64,
-    /// Those that were used beyond reservations.
+    /// Tokens used beyond reservations.
     pub underestimated: AtomicU64,
-    /// Those of reservations that were not used.
+    /// Reserved tokens that were not used.
     pub overestimated: AtomicU64,
-    /// Commits that reached Redis after it had been away.
+    /// Commits that reached Redis after an outage.
     pub commits_sent_again: AtomicU64,
-    /// Commits that did not reach Redis before their reservations were over.
+    /// Commits that did not reach Redis before their reservations expired.
     pub commits_lost: AtomicU64,
 }
 
@@ -109,7 +109,7 @@ impl OfLimit {
     }
 }
 
-/// How long requests took.
+/// The durations of requests.
 #[derive(Debug, Default)]
 struct Times {
     /// Requests in each bucket of [`TIMES_US`], and slower ones.
@@ -145,18 +145,18 @@ fn value(counter: &AtomicU64) -> u64 {
 }
 
 impl Counters {
-    /// Returns the counters of a limit by its name, as [`Matched::metric`](crate::limits::Matched) has it. Bounded:
-    /// beyond 10,000 names that files do not have, all share one.
+    /// Returns the counters of a limit by its name, a [`Matched::metric`](crate::limits::Matched). Beyond 10,000 names that
+    /// are not in files, all share one.
     pub fn of_limit(&self, metric: &str) -> Arc<OfLimit> {
         self.limits.get(metric)
     }
 
-    /// Returns the counters of a domain's reservations, bounded in the same way.
+    /// Returns the counters of a domain's reservations, with the same bound.
     pub fn of_reservations(&self, domain: &str) -> Arc<OfReservations> {
         self.reservations.get(domain)
     }
 
-    /// Gives the limits of files counters of their own, however many names requests make.
+    /// Adds counters for the limits of files, which do not count towards the bound.
     pub fn reserve(&self, limits: &Limits) {
         limits.each_rule(&mut |path, _| self.limits.reserve(path));
     }
@@ -193,7 +193,7 @@ impl Counters {
         for (place, stat) in STATS.iter().enumerate() {
             let name = format!("ratelimit_service_rate_limit_{stat}");
             writeln!(text, "# TYPE {name} counter")?;
-            // As in envoyproxy/ratelimit, a counter appears with its first count: scripts look for its name alone.
+            // As in envoyproxy/ratelimit, a counter appears with its first count: scripts look only for its name.
             let counted = |counts: &[u64; STATS.len()]| counts.get(place).copied().filter(|count| *count > 0);
             for (labels, count) in by_labels.iter().filter_map(|(labels, all)| Some((labels, counted(all)?)))
             {
@@ -274,7 +274,7 @@ impl<T: Default> Named<T> {
         }
     }
 
-    /// Returns a copy, so that no call waits while the page is written.
+    /// Returns a copy, so that writing the page blocks no call.
     fn all(&self) -> Vec<(Arc<str>, Arc<T>)> {
         let names = self.0.read().unwrap_or_else(PoisonError::into_inner);
         names.all.iter().map(|(name, one)| (name.clone(), one.clone())).collect()
@@ -295,8 +295,7 @@ fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// Returns a name as statsd takes it: without `:` and `|`, and without the dots of IPv4 addresses, which would
-/// separate levels.
+/// Returns a name for statsd: without `:` and `|`, and without the dots of IPv4 addresses, which would separate levels.
 fn sanitized(name: &str) -> String {
     let mut sane = String::with_capacity(name.len());
     let mut rest = name;

@@ -1,13 +1,12 @@
-//! Answers proxies that ask whether a request may pass: Envoy by gRPC, others over HTTP. The tokenbucket module in Redis or
-//! Valkey decides.
+//! A rate limit service for proxies: Envoy by gRPC, others over HTTP. The tokenbucket module in Redis or Valkey decides.
 //!
 //! | module | |
 //! |---|---|
-//! | [`settings`] | what the command line and the environment say |
-//! | [`limits`] | what the files say: which limit a descriptor has |
-//! | [`decide`] | one request: which buckets, what is asked of Redis, what is answered |
+//! | [`settings`] | the command line and the environment |
+//! | [`limits`] | the files: the limit of a descriptor |
+//! | [`decide`] | one request: its buckets, the calls to Redis, the reply |
 //! | [`counters`] | the metrics |
-//! | [`check`] | which descriptors an HTTP request has |
+//! | [`check`] | the descriptors of an HTTP request |
 //! | [`doors`] | gRPC and HTTP |
 //! | [`reload`] | files that change |
 //! | `log_lines` | the log |
@@ -49,10 +48,10 @@ pub mod messages {
         /// Select the limits.
         #[prost(message, repeated, tag = "2")]
         pub descriptors: Vec<Descriptor>,
-        /// How much; 0 asks without reserving.
+        /// The amount; 0 checks without reserving.
         #[prost(uint64, tag = "3")]
         pub amount: u64,
-        /// How long at most; the longest time without it.
+        /// The longest time; by default the longest allowed.
         #[prost(message, optional, tag = "4")]
         pub ttl: Option<Duration>,
     }

@@ -7,7 +7,7 @@ use log::{Level, LevelFilter, Log, Metadata, Record};
 
 use crate::settings::LogFormat;
 
-/// Writes what this program and its Redis client say from `level` on.
+/// Writes messages of this program and its Redis client from `level` on.
 pub fn start(level: LevelFilter, format: LogFormat) {
     if log::set_boxed_logger(Box::new(Lines { format })).is_ok() {
         log::set_max_level(level);
@@ -21,7 +21,7 @@ struct Lines {
 impl Log for Lines {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         // Libraries log each packet; what matters to an operator is logged here.
-        // notify warns when a folder that it watches is removed: it sees that twice, in the folder and in its parent.
+        // notify warns when a watched folder is removed, which it sees twice: in the folder and in its parent.
         let is_noise = metadata.level() > Level::Warn || metadata.target().starts_with("notify");
         !is_noise || metadata.target().starts_with("tokenbucket")
     }
@@ -34,7 +34,7 @@ impl Log for Lines {
         let time = rfc3339(now.as_millis());
         let line = match self.format {
             LogFormat::Text => {
-                // Names of a request may have anything in them.
+                // Names of a request may contain anything.
                 let message = record.args().to_string().replace(|c: char| c.is_control(), " ");
                 format!("{time} {} {message}\n", record.level())
             }

@@ -24,13 +24,13 @@ use crate::log_lines;
 use crate::reload::{Folder, Reloader};
 use crate::settings::{without_meaning, Arguments, Instead, Settings, Stop};
 
-/// What still runs so long after a signal is given up.
+/// The longest time that requests may run after a signal.
 const END_WITHIN: Duration = Duration::from_secs(9);
 
-/// How often Redis is asked whether it is there, where health depends on it.
+/// The interval of pings to Redis, if health depends on it.
 const ASK_REDIS_EVERY: Duration = Duration::from_secs(1);
 
-/// Open connections of the others, which operators ask.
+/// Open connections of the other listeners, which operators use.
 const MAX_OTHER_CONNECTIONS: usize = 100;
 
 /// Runs the program; `words` are those of the command line.
@@ -196,7 +196,7 @@ fn folder(settings: &Settings) -> Folder {
     }
 }
 
-/// Healthy once Redis has answered; and no longer when it does not, if that is wanted.
+/// Keeps the health: healthy once Redis has answered, and, if configured, only while it answers.
 async fn watch_redis(gate: Arc<Gate>, for_ever: bool) {
     gate.decider.warm_up().await;
     log::info!("Redis answers");
@@ -211,7 +211,7 @@ async fn watch_redis(gate: Arc<Gate>, for_ever: bool) {
     }
 }
 
-/// All that is listened on.
+/// All listeners.
 struct Listeners {
     grpc: Listener,
     http: Listener,

@@ -1,8 +1,8 @@
 //! Files that change.
 //!
-//! The kernel says what changes in the folder of limits and in the folders on the way to it: that is how the swap of a
-//! symbolic link shows, whether of `RUNTIME_ROOT` or of a Kubernetes config map. Then the files are read, and used if they
-//! differ from those before. They are read every few seconds too: not every file system says what changes.
+//! The kernel reports changes in the folder of limits and in the folders on the way to it, and thereby the swap of a
+//! symbolic link, of `RUNTIME_ROOT` or of a Kubernetes config map. Then the files are read, and used if they differ from
+//! the previous ones. They are read every few seconds too: not every file system reports changes.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -22,25 +22,25 @@ use crate::doors::tls::Tls;
 use crate::doors::Gate;
 use crate::limits::{read_file, read_folder, File, Limits, Options};
 
-/// Files are read when nothing has changed for so long: a writer is seldom done after the first write.
+/// The silence after a change before files are read: a writer is seldom done after the first write.
 const QUIET_FOR: Duration = Duration::from_millis(100);
 
-/// And after so long at the latest.
+/// The longest wait for that silence.
 const QUIET_WITHIN: Duration = Duration::from_secs(1);
 
-/// What the kernel does not say is noticed then.
+/// The interval of reading without a reported change.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
-/// Where the files of limits are.
+/// The folder of the files of limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Folder {
     /// All files in it and below are read.
     pub path: PathBuf,
-    /// How many of its last components may be swapped; the one above these stays.
+    /// The number of its last components that may be swapped; the one above these stays.
     pub depth: usize,
     /// Ignore names that begin with a dot.
     pub ignore_dot_files: bool,
-    /// How they are read.
+    /// Options of reading them.
     pub options: Options,
 }
 
@@ -66,11 +66,11 @@ pub struct Reloader {
     check_file: Option<PathBuf>,
     gate: Arc<Gate>,
     tls: Option<Arc<Tls>>,
-    /// What was read last, used or not: a mistake counts once.
+    /// The last text, used or not: a mistake counts once.
     read: Result<Option<Vec<File>>, String>,
     /// Reads the rules again.
     rules_read: Option<Result<File, String>>,
-    /// What was wrong with the certificates last.
+    /// The last mistake of the certificates.
     complaint: Option<String>,
 }
 
@@ -115,7 +115,7 @@ impl Reloader {
         self.read.clone_from(&read);
         let counters = &self.gate.counters;
         let limits = match read {
-            // Before the first file is there, what would be allowed is unknown.
+            // Before the first file exists, nothing is known to be allowed.
             Ok(None) if !self.has_limits() => return Ok(false),
             Ok(Some(files)) if files.is_empty() && !self.has_limits() => return Ok(false),
             // A folder is away for a moment when links are replaced one after the other; or for ever by mistake.
@@ -144,7 +144,7 @@ impl Reloader {
         let (changed, mut changes) = mpsc::channel(1);
         let mut anyway = false;
         loop {
-            // Folders come and go: watches those that are there now, and then reads, so that nothing is missed between.
+            // Folders appear and disappear: watches the present ones, then reads, so that no change is missed.
             let watcher = watch(&self.folder.path, &self.folders(), changed.clone());
             if let Err(error) = &watcher {
                 log::debug!("cannot watch files, reads them every {LOOK_EVERY:?}: {error}");
@@ -202,7 +202,7 @@ async fn settle(changes: &mut mpsc::Receiver<()>) {
     let _ = timeout(QUIET_WITHIN, quiet).await;
 }
 
-/// Sends something when the kernel says that something changed, until it is dropped.
+/// Sends a message when the kernel reports a change, until it is dropped.
 fn watch(
     limits: &Path,
     others: &BTreeSet<PathBuf>,
@@ -213,11 +213,11 @@ fn watch(
         let is_read =
             |kind| matches!(kind, EventKind::Access(kind) if kind != AccessKind::Close(AccessMode::Write));
         if event.is_ok_and(|event| !is_read(event.kind)) {
-            // One that waits already is enough.
+            // One pending message is enough.
             let _ = changed.try_send(());
         }
     })?;
-    // One that is not there shows in its parent when it comes.
+    // The parent reports a missing folder when it is created.
     let _ = watcher.watch(limits, RecursiveMode::Recursive);
     for folder in others {
         let _ = watcher.watch(folder, RecursiveMode::NonRecursive);

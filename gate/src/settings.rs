@@ -1,4 +1,4 @@
-//! What the command line and the environment say.
+//! The command line and the environment.
 //!
 //! The variables are those of envoyproxy/ratelimit, by their names. Each is also an option: `GRPC_PORT` is `--grpc-port`.
 
@@ -42,7 +42,7 @@ pub enum Instead {
     },
 }
 
-/// How lines of the log look.
+/// The format of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// Time, level, message.
@@ -51,19 +51,19 @@ pub enum LogFormat {
     Json,
 }
 
-/// Which Redis there is.
+/// The kind of Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum RedisType {
     /// One server.
     Single,
-    /// Sentinels say which server.
+    /// The master that sentinels report.
     Sentinel,
     /// A cluster.
     Cluster,
 }
 
-/// How a single Redis is connected to.
+/// How to connect to a single Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SocketType {
     /// `host:port`.
@@ -254,7 +254,7 @@ pub struct Settings {
     pub backend_type: String,
 }
 
-/// Why the program cannot start, in one line, or what it was asked to print instead of starting.
+/// The reason why the program cannot start, in one line, or the text to print instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stop {
     /// Help or the version.
@@ -344,7 +344,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Returns the age at which connections of gRPC are closed, whatever they do.
+    /// Returns the age at which connections of gRPC are closed, even active ones.
     pub fn last_age(&self) -> Option<Duration> {
         let [age, grace] = [self.grpc_max_connection_age, self.grpc_max_connection_age_grace];
         (!age.is_zero() && !grace.is_zero()).then(|| age.saturating_add(grace))
@@ -392,7 +392,7 @@ impl Settings {
     }
 }
 
-/// Returns the variables of envoyproxy/ratelimit that are set and mean nothing here.
+/// Returns the variables of envoyproxy/ratelimit that are set and have no effect here.
 pub fn without_meaning() -> Vec<&'static str> {
     WITHOUT_MEANING.iter().copied().filter(|name| std::env::var_os(name).is_some()).collect()
 }

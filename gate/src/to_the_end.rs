@@ -1,4 +1,4 @@
-//! Runs to its end what must not be dropped, such as a charge for tokens that are used.
+//! Completes futures that must not be dropped, such as a charge for used tokens.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use tokio::runtime::Handle;
 
-/// Runs to its end even if its caller goes: the rest runs in a task of its own then.
+/// Completes even if its caller drops it: then the rest runs in a task of its own.
 pub(crate) struct ToTheEnd<F: Future<Output: Send + 'static> + Send + 'static>(Option<Pin<Box<F>>>);
 
 impl<F: Future<Output: Send + 'static> + Send + 'static> ToTheEnd<F> {
@@ -19,7 +19,7 @@ impl<F: Future<Output: Send + 'static> + Send + 'static> Future for ToTheEnd<F> 
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        // What panics stays out, and is not polled again.
+        // A future that panics stays out, and is not polled again.
         let Some(mut call) = self.0.take() else { return Poll::Pending };
         let polled = call.as_mut().poll(cx);
         if polled.is_pending() {

@@ -1,4 +1,4 @@
-//! `TB.BHOLD key capacity rate amount ttl_ms id max_wait_ms`: a hold that waits its turn in the server.
+//! `TB.BHOLD key capacity rate amount ttl_ms id max_wait_ms`: reserves tokens, and waits its turn in the server.
 
 use super::pipeline::run_or_wait;
 use crate::redis::spec::{Audience, Command, Spec, AMOUNT, CAPACITY, ID, KEY, MAX_WAIT_MS, RATE, TTL_MS};

@@ -1,4 +1,4 @@
-//! `TB.BMHOLD numkeys ttl_ms id max_wait_ms key capacity rate amount […]`: one hold over several buckets, in turn.
+//! `TB.BMHOLD numkeys ttl_ms id max_wait_ms key capacity rate amount […]`: reserves tokens of several buckets, in turn.
 
 use super::pipeline::run_or_wait;
 use crate::redis::spec::{

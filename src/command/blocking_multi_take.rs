@@ -1,4 +1,4 @@
-//! `TB.BMTAKE numkeys max_wait_ms key capacity rate cost […]`: all or nothing over several buckets, in turn.
+//! `TB.BMTAKE numkeys max_wait_ms key capacity rate cost […]`: takes from several buckets, in turn.
 
 use super::pipeline::run_or_wait;
 use crate::redis::spec::{

@@ -1,4 +1,4 @@
-//! `TB.BTAKE key capacity rate cost max_wait_ms`: a take that waits its turn in the server.
+//! `TB.BTAKE key capacity rate cost max_wait_ms`: takes, and waits its turn in the server.
 
 use super::pipeline::run_or_wait;
 use crate::redis::spec::{Audience, Command, Spec, CAPACITY, COST, KEY, MAX_WAIT_MS, RATE};

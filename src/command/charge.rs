@@ -1,4 +1,4 @@
-//! `TB.CHARGE key capacity rate amount`: what the work turned out to cost, whatever the level.
+//! `TB.CHARGE key capacity rate amount`: charges for work that is done, whatever the level.
 
 use super::pipeline::run_one;
 use crate::redis::spec::{Command, Spec, AMOUNT, CAPACITY, KEY, RATE};

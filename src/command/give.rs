@@ -1,4 +1,4 @@
-//! `TB.GIVE key capacity rate amount`: what was not used, never above the capacity.
+//! `TB.GIVE key capacity rate amount`: refunds what was not used, never above the capacity.
 
 use super::pipeline::run_one;
 use crate::redis::spec::{Command, Spec, AMOUNT, CAPACITY, KEY, RATE};

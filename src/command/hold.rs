@@ -1,4 +1,4 @@
-//! `TB.HOLD key capacity rate amount ttl_ms id`: tokens taken under a name, that come back by themselves.
+//! `TB.HOLD key capacity rate amount ttl_ms id`: reserves tokens under an id, refunded when the time is over.
 
 use super::pipeline::run_one;
 use crate::redis::spec::{Command, Spec, AMOUNT, CAPACITY, ID, KEY, RATE, TTL_MS};

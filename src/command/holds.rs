@@ -1,4 +1,4 @@
-//! `TB.HOLDS key`: what is held of a bucket, by whom, and for how long.
+//! `TB.HOLDS key`: the holds of a bucket, with id, amount and time left.
 
 use super::state::State;
 use crate::redis::spec::{Command, Spec};

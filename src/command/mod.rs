@@ -1,8 +1,8 @@
 //! The commands, one file each, and what they share.
 //!
-//! A command says what it is and what it does with one call ([`Command`](crate::redis::spec::Command)); [`ALL`] is
-//! where it is registered. Whatever decides on buckets does it through [`pipeline`], so that opening, storing,
-//! expiring, replicating and announcing are written once.
+//! A command describes itself and executes one call ([`Command`](crate::redis::spec::Command)); [`ALL`] registers it.
+//! Commands that decide on buckets use [`pipeline`], so that opening, storing, expiring, replicating and announcing are
+//! written once.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! `TB.MHOLD numkeys ttl_ms id key capacity rate amount […]`: one hold over several buckets, all or nothing.
+//! `TB.MHOLD numkeys ttl_ms id key capacity rate amount […]`: reserves tokens of several buckets, all or nothing.
 
 use super::pipeline::run_together;
 use crate::redis::spec::{

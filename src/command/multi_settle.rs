@@ -1,4 +1,4 @@
-//! `TB.MSETTLE numkeys id key capacity rate used […]`: ends a hold over several buckets.
+//! `TB.MSETTLE numkeys id key capacity rate used […]`: ends the holds of several buckets.
 
 use super::pipeline::run_together;
 use crate::redis::spec::{ArgumentSpec, Command, Keys, Spec, CAPACITY, ID, KEY, NUMKEYS, RATE, USED};

@@ -1,7 +1,7 @@
-//! `TB.MTAKE numkeys key capacity rate cost […]`: several buckets, all or nothing.
+//! `TB.MTAKE numkeys key capacity rate cost […]`: takes from several buckets, all or nothing.
 //!
-//! Requests a minute and tokens a minute, a user's limit and the tenant's: taking one before knowing the other
-//! would have to be undone, and undoing is a race.
+//! A call may count against requests and tokens a minute, a user's limit and the tenant's. Taking them one by one would
+//! need refunds, which are a race.
 
 use super::pipeline::run_together;
 use crate::redis::spec::{ArgumentSpec, Command, Keys, Spec, CAPACITY, COST, KEY, NUMKEYS, RATE};

@@ -1,4 +1,4 @@
-//! `TB.PEEK key capacity rate [cost]`: what `TB.TAKE` would reply, and no trace of the question.
+//! `TB.PEEK key capacity rate [cost]`: replies what `TB.TAKE` would, and changes nothing.
 
 use super::pipeline::peek;
 use super::take::Take;

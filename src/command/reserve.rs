@@ -1,4 +1,4 @@
-//! `TB.RESERVE key capacity rate cost max_wait_ms`: a place in the future, if it is not too far away.
+//! `TB.RESERVE key capacity rate cost max_wait_ms`: books a place in the queue, if the wait is short enough.
 
 use super::pipeline::run_one;
 use crate::redis::spec::{Command, Spec, CAPACITY, COST, KEY, MAX_WAIT_MS, RATE};

@@ -1,7 +1,7 @@
-//! `TB.RESTORE key effect [key effect …]`: what replicas and append-only files are sent instead of the calls.
+//! `TB.RESTORE key effect [key effect …]`: replaces the calls in replication and append-only files.
 //!
-//! Not for applications: an effect overwrites the bucket, whatever is in it. It may come from a file that was
-//! tampered with, so every field is checked, all of them before the first key is touched.
+//! Not for applications: an effect overwrites the bucket. It may come from a file that was tampered with, so all fields
+//! are checked before the first key is touched.
 
 use crate::redis::spec::{ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec, KEY};
 use crate::redis::{replicate_verbatim, waiting, Access, Argument, BucketKey, Call};
@@ -34,8 +34,8 @@ impl Command for Restore {
         for (key, (_, effect)) in keys.into_iter().zip(effects) {
             overwrite(key, effect);
         }
-        // While an append-only file is read, its commands must not be appended to it a second time. From a
-        // master they still have to reach our own file; the server passes them on to our replicas.
+        // While an append-only file is read, its commands must not be appended again. From a master they must reach our own
+        // file; the server passes them on to our replicas.
         if !call.is_loading() {
             replicate_verbatim(&call);
         }
@@ -44,8 +44,8 @@ impl Command for Restore {
     }
 }
 
-/// Opens a key. From a master or a file an effect replaces whatever is there, as the master's key did (a string of
-/// redis-cell's).
+/// Opens a key. From a master or a file an effect replaces any type, as the master's bucket replaced a string of
+/// redis-cell's.
 fn open<'call>(call: Call<'call>, name: Argument<'call>) -> Result<BucketKey<'call>, Error> {
     if call.is_replicated() {
         return Ok(BucketKey::claim(call, name));
@@ -73,7 +73,7 @@ fn overwrite(mut key: BucketKey, effect: Effect) {
                 (is_complete.then_some(bucket), is_complete)
             });
             if !is_complete {
-                // Some were lost here, as an eviction forgets them: the bucket stays forgotten.
+                // An eviction lost some here: the bucket is deleted too.
                 if existed {
                     announce_deleted(&key);
                 }

@@ -1,4 +1,4 @@
-//! `TB.SETTLE key capacity rate id used`: what a hold was for is done, and cost so much.
+//! `TB.SETTLE key capacity rate id used`: ends a hold, and charges what the work really cost.
 
 use super::pipeline::run_one;
 use crate::redis::spec::{Command, Spec, CAPACITY, ID, KEY, RATE, USED};

@@ -1,4 +1,4 @@
-//! `TB.STATE key`: returns what is stored, to explain a decision.
+//! `TB.STATE key`: replies the stored bucket, to explain a decision.
 
 use crate::redis::spec::{Audience, Command, FromMaster, Keys, Spec, KEY};
 use crate::redis::{Access, BucketKey, Call};

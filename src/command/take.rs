@@ -1,4 +1,4 @@
-//! `TB.TAKE key capacity rate [cost]`: all of the cost, or nothing.
+//! `TB.TAKE key capacity rate [cost]`: takes all of the cost, or nothing.
 
 use super::pipeline::run_one;
 use crate::redis::spec::{ArgumentSpec, Command, Kind, Spec, CAPACITY, KEY, RATE};

@@ -1,4 +1,4 @@
-//! `TB.TAKEUPTO key capacity rate max`: as many whole tokens as there are.
+//! `TB.TAKEUPTO key capacity rate max`: takes as many whole tokens as there are.
 
 use super::pipeline::run_one;
 use crate::redis::spec::{ArgumentSpec, Command, Kind, Spec, CAPACITY, KEY, RATE};

@@ -1,11 +1,11 @@
-//! `CL.THROTTLE key max_burst count period [quantity]`: redis-cell's command, on the same buckets as all others.
+//! `CL.THROTTLE key max_burst count period [quantity]`: redis-cell's command, on the module's buckets.
 //!
 //! A limit of `max_burst + 1` tokens that refills with `count` tokens per `period` seconds. The reply is
-//! redis-cell's: 1 if limited and else 0, the limit, what remains of it, seconds until the call would pass (-1 if
-//! it did, or never will), seconds until the limit is whole again.
+//! redis-cell's: 1 if limited and else 0, the limit, the tokens left, seconds until the call would pass (-1 if
+//! it did, or never will), seconds until the limit is full.
 //!
-//! A key that redis-cell left behind is a string: the Unix nanosecond at which the limit is whole again, from
-//! which the level at any other moment follows. The first call that takes from it turns it into a bucket.
+//! A key of redis-cell is a string: the Unix nanosecond at which the limit is full, which determines the level at any
+//! other moment. The first take turns it into a bucket.
 
 use super::pipeline::{decide, Part};
 use crate::redis::spec::{ArgumentSpec, Command, FromMaster, Kind, Spec, KEY};
@@ -22,9 +22,9 @@ pub(crate) struct Throttle;
 
 impl Command for Throttle {
     const SPEC: Spec = Spec {
-        // Files of redis-cell hold the calls themselves.
+        // Files of redis-cell contain the calls themselves.
         from_master: FromMaster::Executed,
-        // In lower case, as redis-cell has it: `INFO commandstats` and what is built on it show it so.
+        // In lower case, like redis-cell's: `INFO commandstats` shows it, and dashboards use that.
         name: c"cl.throttle",
         summary: c"Takes tokens from a bucket if it holds them, else nothing, with redis-cell's arguments",
         arguments: &[
@@ -39,7 +39,7 @@ impl Command for Throttle {
 
     fn run(call: Call) -> Result<(), Refusal> {
         let request = request::throttle(call.arguments())?;
-        // A call of cost 0 leaves no trace, not even on what redis-cell left.
+        // A call of cost 0 changes nothing, not even a key of redis-cell.
         let access = if request.wanted.micro() > 0 { Access::Write } else { Access::Read };
         let (mut part, reply) = plan(call, &request, access)?;
         if access == Access::Write {
@@ -51,7 +51,7 @@ impl Command for Throttle {
     }
 }
 
-/// Plans the take of a bucket, or of what redis-cell left.
+/// Plans the take from a bucket, or from a key of redis-cell.
 fn plan<'request, 'call>(
     call: Call<'call>,
     request: &'request Request<Argument<'call>>,
@@ -73,8 +73,8 @@ fn plan<'request, 'call>(
     }
 }
 
-/// Plans the take of what redis-cell left, which is a bucket afterwards, allowed or denied. But a call that can never pass
-/// is not one of the limit that the key was used with, and leaves it alone.
+/// Plans the take from a key of redis-cell, which becomes a bucket, allowed or denied. But a call that can never pass has
+/// another limit than the key, and leaves it alone.
 fn take_over<'request, 'call>(
     request: &'request Request<Argument<'call>>,
     key: BucketKey<'call>,
@@ -92,8 +92,8 @@ fn take_over<'request, 'call>(
     Ok((Part::new(request, key, Plan::Outcome(outcome)), reply))
 }
 
-/// Reads what redis-cell writes: a Unix nanosecond between 2001 and 2262, and no other way to spell it. Anything else
-/// is another program's counter.
+/// Reads the value of redis-cell: a Unix nanosecond between 2001 and 2262, in plain digits. Anything else is another
+/// program's counter.
 fn full_at_ns(string: &[u8]) -> Option<i64> {
     const DIGITS: RangeInclusive<usize> = 18..=19;
     const YEAR_2001_NS: i64 = 978_307_200_000_000_000;
@@ -105,7 +105,7 @@ fn full_at_ns(string: &[u8]) -> Option<i64> {
 /// The five numbers of the reply.
 type Reply = [i64; 5];
 
-/// Returns the reply to a call with an outcome, by what its key has before it is changed.
+/// Returns the reply to a call. `stored` and `holds` are the content of its key before the change.
 fn reply(
     request: &Request<Argument>,
     stored: Option<Bucket>,
@@ -126,14 +126,14 @@ fn reply(
     ]
 }
 
-/// Returns the wait for the tokens, or the longer one behind calls that wait for them, which redis-cell does not know.
+/// Returns the wait for the tokens, or the longer one behind waiting calls, which redis-cell does not have.
 fn retry_after_s(retry_after_ms: i64, wait_us: i64) -> i64 {
     let retry_after_us = retry_after_ms.saturating_mul(1000);
     let is_behind_others = retry_after_us.saturating_sub(wait_us) >= 1000;
     whole_seconds(if is_behind_others { retry_after_us } else { wait_us })
 }
 
-/// Seconds as redis-cell counts them since 0.5: rounded up, except that less than a millisecond is nothing.
+/// Converts to seconds as redis-cell does since 0.5: rounded up, but less than a millisecond is 0.
 fn whole_seconds(us: i64) -> i64 {
     signed((us / 1000).unsigned_abs().div_ceil(1000))
 }

@@ -1,4 +1,4 @@
-//! `TB.TOP [COUNT n] [RESET]`: the keys that are denied most.
+//! `TB.TOP [COUNT n] [RESET]`: replies the most denied keys.
 
 use crate::redis::spec::{ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec};
 use crate::redis::{with_top, Call};

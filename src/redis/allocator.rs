@@ -1,13 +1,12 @@
-//! The allocator: all of the module's memory is the server's, so that `used_memory`, and with it `maxmemory`, counts
-//! what holds take.
+//! The allocator: all of the module's memory comes from the server, so that `used_memory` and `maxmemory` count holds.
 //!
-//! The server's functions are there from the first step of loading on, before which nothing is allocated. Programs
-//! that link the crate as a library (tests, fuzz targets) have no server, and get the system's allocator. A process
+//! The server's functions exist from the first step of loading on, before which nothing is allocated. Programs
+//! that link the crate as a library (tests, fuzz targets) have no server, and use the system's allocator. A process
 //! never changes from one to the other while a block is alive.
 //!
-//! A block of the server's is aligned for pointers and 64-bit numbers, whatever its allocator: one that keeps sizes
-//! in front of its blocks aligns them to no more. For what needs more, a larger block is taken, and the address that
-//! the server knows is kept in front of the part that is used.
+//! A server's block is aligned for pointers and 64-bit numbers, whatever its allocator: one that keeps sizes
+//! in front of its blocks aligns them to no more. A larger alignment takes a larger block, with the server's address in
+//! front of the used part.
 
 use super::api::server;
 use redis_module::raw;
@@ -16,7 +15,7 @@ use std::ffi::c_void;
 use std::mem::{align_of, size_of};
 use std::ptr::{self, NonNull};
 
-/// Puts a value into a block of the server's that the server frees: no value that the server holds is allocated elsewhere.
+/// Allocates a value that the server frees. All values that the server holds are allocated here.
 pub(super) fn block_of<T>(value: T) -> NonNull<T> {
     const {
         assert!(align_of::<T>() <= ALIGNED, "a server aligns its blocks to no more");
@@ -36,10 +35,10 @@ struct Allocator;
 #[cfg_attr(test, allow(dead_code))]
 static ALLOCATOR: Allocator = Allocator;
 
-/// What every block of the server is aligned to.
+/// The alignment of every block of the server.
 const ALIGNED: usize = size_of::<*mut u8>();
 
-// SAFETY: blocks come from the server or the system, which keep the contract, and are freed by whom they came from.
+// SAFETY: blocks come from the server or the system, which keep the contract, and are freed by their allocator.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the table of functions is written once, while the module is loaded, before anything is allocated.
@@ -82,7 +81,7 @@ unsafe impl GlobalAlloc for Allocator {
     }
 }
 
-/// Returns a block that is aligned to more than the server's are, behind the address of the server's block.
+/// Allocates a block with a larger alignment, behind the address of the server's block.
 ///
 /// # Safety
 /// `alloc` must be the server's.

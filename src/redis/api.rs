@@ -1,13 +1,12 @@
-//! The server's functions. They are found at run time, by name, when the module is loaded.
+//! The server's functions, which are found by name when the module is loaded.
 
 use redis_module::{raw, Context, RedisValue};
-use std::ffi::{c_void, CStr};
+use std::ffi::{c_int, c_void, CStr};
 use tokenbucket_core::cast::unsigned_32;
 
-/// A function of the server, one that `required!` names: naming another does not compile.
+/// Returns a function of the server that `required!` names. Naming another does not compile.
 ///
-/// To be used in an `unsafe` block whose reasons hold for the call too. Taking the function itself is sound because
-/// [`missing`] was asked, before anything else, when the module was loaded.
+/// Its `unsafe` block must justify the call too. Taking the function is sound because loading begins with [`missing`].
 macro_rules! server {
     ($name:ident) => {{
         let _ = $crate::redis::api::Required::$name;
@@ -16,11 +15,11 @@ macro_rules! server {
 }
 pub(super) use server;
 
-/// Declares the functions without which nothing works: the oldest supported server has them all. Those that we call,
-/// and behind the semicolon those that redis-module unwraps where we cannot see it.
+/// Declares the functions without which nothing works, which the oldest supported server has: those that we call, and
+/// behind the semicolon those that redis-module unwraps inside.
 macro_rules! required {
     ($($name:ident),* ; $($hidden:ident),* $(,)?) => {
-        /// The names of those that we call.
+        /// The names of the functions that we call.
         #[allow(non_camel_case_types)]
         pub(super) enum Required {
             $($name),*
@@ -118,7 +117,19 @@ pub(super) fn context_flags(context: *mut raw::RedisModuleCtx) -> u32 {
     unsigned_32(unsafe { server!(RedisModule_GetContextFlags)(context) })
 }
 
-/// Returns a setting of the server, as `CONFIG GET` replies it; `None` where it has none of that name.
+/// Returns the number of the selected database of a context that is valid.
+pub(super) fn selected_db(context: *mut raw::RedisModuleCtx) -> c_int {
+    // SAFETY: as above.
+    unsafe { server!(RedisModule_GetSelectedDb)(context) }
+}
+
+/// Selects a database, unless it no longer exists.
+pub(super) fn select_db(context: *mut raw::RedisModuleCtx, db: c_int) {
+    // SAFETY: as above.
+    unsafe { server!(RedisModule_SelectDb)(context, db) };
+}
+
+/// Returns a setting of the server, as `CONFIG GET` replies it; `None` if there is no such setting.
 pub(super) fn server_setting(context: *mut raw::RedisModuleCtx, name: &str) -> Option<String> {
     let Ok(RedisValue::Array(mut answer)) = Context::new(context).call("CONFIG", &["GET", name]) else {
         return None;
@@ -129,7 +140,7 @@ pub(super) fn server_setting(context: *mut raw::RedisModuleCtx, name: &str) -> O
     }
 }
 
-/// Reads whole numbers of `INFO replication`: `None` for those that the server does not report.
+/// Reads whole numbers of `INFO replication`: `None` for fields that the server does not report.
 pub(super) fn replication_info<const N: usize>(
     context: *mut raw::RedisModuleCtx,
     fields: [&CStr; N],
@@ -150,7 +161,7 @@ pub(super) fn replication_info<const N: usize>(
     }
 }
 
-/// What the server calls at an event.
+/// A callback for an event.
 pub(super) type OnEvent =
     unsafe extern "C" fn(*mut raw::RedisModuleCtx, raw::RedisModuleEvent, u64, *mut c_void);
 

@@ -1,4 +1,4 @@
-//! One call of a command: what the client sent, and what it gets back.
+//! One call of a command: its arguments, and its reply.
 
 use super::api::{context_flags, server};
 use super::clock::now_us;
@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 use std::{ptr, slice};
 use tokenbucket_core::bucket::Decision;
 
-/// An argument where the server put it.
+/// An argument, in the server's memory.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct Argument<'call> {
@@ -23,15 +23,15 @@ impl<'call> Argument<'call> {
     #[inline]
     fn bytes(self) -> &'call [u8] {
         let mut len = 0;
-        // SAFETY: for the time of `'call` the string is alive and nothing changes its bytes. The server reports the number
-        // of bytes that are readable at the pointer it returns.
+        // SAFETY: during `'call` the string is alive and nothing changes its bytes. The server reports the number of bytes
+        // that are readable at the pointer it returns.
         unsafe {
             let bytes = server!(RedisModule_StringPtrLen)(self.string, &raw mut len);
             slice::from_raw_parts(bytes.cast(), len)
         }
     }
 
-    /// Returns a string of the server's that is no argument; `None` if there is none.
+    /// Wraps a string of the server that is not an argument; `None` if it is null.
     ///
     /// # Safety
     /// It must be null, or alive while what is returned is used.
@@ -58,7 +58,7 @@ impl AsRef<[u8]> for Argument<'_> {
 /// Returns the strings that the server passes to a function of the module.
 ///
 /// # Safety
-/// `argc` strings must stand at `argv` (which may be null if there are none), and outlive `'call`.
+/// `argv` must point to `argc` strings (or may be null if there are none), which outlive `'call`.
 #[inline]
 pub(super) unsafe fn arguments<'call>(
     argv: *mut *mut raw::RedisModuleString,
@@ -71,11 +71,11 @@ pub(super) unsafe fn arguments<'call>(
     }
 }
 
-/// What is decided of a call over several buckets.
+/// The decisions on a call of several buckets.
 pub(crate) struct Decisions {
     /// The decision that binds the call.
     pub(crate) binding: Decision,
-    /// That of each bucket.
+    /// The decision of each bucket.
     pub(crate) each: Vec<Decision>,
 }
 
@@ -100,22 +100,22 @@ impl<'call> Call<'call> {
         argv: *mut *mut raw::RedisModuleString,
         argc: c_int,
     ) -> Self {
-        // SAFETY: by the contract of this function: behind the name stand the others.
+        // SAFETY: by the contract of this function: the others follow the name.
         let arguments = unsafe { arguments(argv.add(1), argc.wrapping_sub(1)) };
         Self { context, arguments, now_us: now_us(), is_its_turn: false }
     }
 
-    /// Returns a call that came before, and is decided now on behalf of a client that waits, without its arguments.
+    /// Returns a call that is decided now for a client that has waited, without its arguments.
     pub(super) fn resumed(context: *mut raw::RedisModuleCtx, now_us: i64) -> Self {
         Self { context, arguments: &[], now_us, is_its_turn: false }
     }
 
-    /// Marks a call that waited and whose turn has come: no other is before it.
+    /// Marks a call whose turn has come after a wait: no other call precedes it.
     pub(super) fn in_turn(self) -> Self {
         Self { is_its_turn: true, ..self }
     }
 
-    /// Returns whether it waited, and its turn has come.
+    /// Returns whether its turn has come after a wait.
     #[inline]
     pub(crate) fn is_its_turn(&self) -> bool {
         self.is_its_turn
@@ -139,7 +139,7 @@ impl<'call> Call<'call> {
         context_flags(self.context)
     }
 
-    /// Returns whether the call comes from a master or a file rather than from a client: it has been decided already.
+    /// Returns whether the call comes from a master or a file, not from a client: it has been decided already.
     pub(crate) fn is_replicated(&self) -> bool {
         self.flags() & (raw::REDISMODULE_CTX_FLAGS_REPLICATED | raw::REDISMODULE_CTX_FLAGS_LOADING) != 0
     }
@@ -233,7 +233,7 @@ impl<'call> Call<'call> {
     }
 }
 
-/// A string that we own a reference to, never null, given back when it goes out of scope. Compared and hashed by its bytes.
+/// A reference to a string, never null, released on drop. Compared and hashed by its bytes.
 pub(crate) struct OwnedString(pub(super) *mut raw::RedisModuleString);
 
 impl OwnedString {
@@ -284,7 +284,7 @@ impl Hash for OwnedString {
 
 impl Drop for OwnedString {
     fn drop(&mut self) {
-        // SAFETY: our reference, given back only here.
+        // SAFETY: our reference, released only here.
         unsafe { server!(RedisModule_FreeString)(ptr::null_mut(), self.0) };
     }
 }

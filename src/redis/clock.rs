@@ -1,11 +1,11 @@
-//! The server's clock: the one that `TIME` shows.
+//! The server's clock, which `TIME` shows.
 
 use redis_module::raw;
 
 /// Returns Unix microseconds, never negative.
 ///
-/// From Redis 7.2 on the server hands out the time at which it began the command, the same for a whole script or
-/// transaction. Before that its `TIME` asks the system, and so do we.
+/// From Redis 7.2 on this is the time at which the server began the command, script or transaction. Before that its
+/// `TIME` reads the system's clock, and so do we.
 #[inline]
 pub(crate) fn now_us() -> i64 {
     // SAFETY: the table of functions was filled when the module was loaded, and is never written again.
@@ -16,7 +16,7 @@ pub(crate) fn now_us() -> i64 {
     }
 }
 
-/// Returns the system's time, which any thread may ask for.
+/// Returns the system's time. Any thread may call this.
 pub(super) fn system_now_us() -> i64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is valid for writing. The call cannot fail for this clock.

@@ -1,4 +1,4 @@
-//! How settings are set: as `loadmodule` arguments everywhere, as `tokenbucket.*` in the server's configuration from 7.0 on.
+//! Sets the settings: `loadmodule` arguments everywhere, `tokenbucket.*` in the server's configuration from 7.0 on.
 
 use super::call::Argument;
 use super::denials;
@@ -8,8 +8,8 @@ use std::ffi::{c_char, c_int, c_longlong, c_uint, c_void, CStr};
 use std::ptr;
 use std::sync::atomic::Ordering;
 
-/// Takes the arguments of `loadmodule`, in pairs of a setting and its value, with or without the module's name in
-/// front, in any case.
+/// Reads the arguments of `loadmodule`: pairs of a setting and its value, with or without the module's name in front, in
+/// any case.
 ///
 /// # Errors
 /// A line that names the argument.
@@ -25,7 +25,7 @@ pub(super) fn read_arguments(arguments: &[Argument]) -> Result<(), String> {
 fn read_setting(name: &Argument, value: Option<&Argument>) -> Result<(), String> {
     let setting = find(name.as_ref()).ok_or_else(|| {
         let known: Vec<_> = SETTINGS.iter().map(|setting| setting.name.to_string_lossy()).collect();
-        format!("unknown argument '{}': known are {}", printable(name), known.join(", "))
+        format!("unknown argument '{}', use one of {}", printable(name), known.join(", "))
     })?;
     let value = value.ok_or_else(|| format!("argument '{}' needs a value", printable(name)))?;
     let number = setting.kind.read(value.as_ref()).ok_or_else(|| {
@@ -55,17 +55,17 @@ impl Setting {
     }
 }
 
-/// Returns the start of an argument as it can stand in a log line.
+/// Returns the start of an argument, escaped for a log line.
 fn printable(argument: &Argument) -> String {
     const MOST: usize = 64;
     argument.as_ref().iter().take(MOST).flat_map(|byte| byte.escape_ascii()).map(char::from).collect()
 }
 
-/// Registers the settings with the server's `CONFIG` and takes what its configuration file says of them, which
-/// counts more than the arguments. Servers before 7.0 have arguments only.
+/// Registers the settings with the server's `CONFIG` and reads its configuration file, which overrides the arguments.
+/// Servers before 7.0 have arguments only.
 ///
 /// # Errors
-/// A line that says what the server refused.
+/// A line that names what the server refused.
 pub(super) fn register(context: *mut raw::RedisModuleCtx) -> Result<(), String> {
     // SAFETY: the table of functions was filled before.
     let Some(load) = (unsafe { raw::RedisModule_LoadConfigs }) else {
@@ -84,7 +84,7 @@ pub(super) fn register(context: *mut raw::RedisModuleCtx) -> Result<(), String> 
     }
 }
 
-/// Returns what the server says to a setting: 0 if it took it.
+/// Registers a setting. Returns the server's status: 0 for success.
 fn register_one(context: *mut raw::RedisModuleCtx, setting: &'static Setting) -> Option<c_int> {
     let name = setting.name.as_ptr();
     let current = setting.current();

@@ -1,20 +1,20 @@
-//! The type of a bucket's value, `tb-bucket`, and what the server asks of it.
+//! The type of a bucket's value, `tb-bucket`, and the server's callbacks for it.
 //!
 //! A value is a [`Bucket`], 16 bytes on the server's heap, which is the smallest allocation that holds it. A bucket with
-//! holds has a larger block, with the bucket in front: a bit of its time that no time reaches distinguishes the two, so
-//! that most buckets pay for holds with no more than a look at what is read anyway. The callbacks below are called by
-//! the server with values that [`allocate`] or [`allocate_with_holds`] made, and with nothing else.
+//! holds has a larger block, with the bucket in front: a high bit of its time distinguishes the two, so that most buckets
+//! pay for holds with one test of a field that is read anyway. The server calls the callbacks below only with values that
+//! [`allocate`] or [`allocate_with_holds`] made.
 //!
 //! # Outside the main thread
 //!
-//! Servers call most of the module in their main thread alone. These are the exceptions:
+//! Servers call most of the module only in their main thread. The exceptions are:
 //!
 //! - [`free`]: in a background thread (`UNLINK`, `FLUSHALL ASYNC`, lazy freeing), and from Redis 8.2 on in an IO thread, which
-//!   frees what a client overwrites. It has the value for itself, and touches counters that are changed by
-//!   read-modify-write, the system's clock and the allocator, nothing else.
+//!   frees overwritten values. It owns the value, and uses only counters with read-modify-write, the system's clock and the
+//!   allocator.
 //! - [`rdb_save`] and [`aof_rewrite`]: in a child process, where other threads' locks may be held for ever. They take no lock
 //!   of ours.
-//! - `INFO tokenbucket` in a crash report: in whichever thread crashed. It only loads atomic counters.
+//! - `INFO tokenbucket` in a crash report: in the thread that crashed. It only loads atomic counters.
 //!
 //! Commands and what registers them are no exception: see `Range` in `register.rs` for how it was avoided.
 
@@ -31,13 +31,13 @@ use tokenbucket_core::bucket::{Bucket, MAX_TIME_US};
 use tokenbucket_core::effect::{self, Effect, HoldChanges};
 use tokenbucket_core::hold::Holds;
 
-/// As `TYPE key` shows it. The server stores it in 9 characters, exactly.
+/// `TYPE key` shows it. The server stores exactly 9 characters.
 const NAME: &std::ffi::CStr = c"tb-bucket";
 
-/// The layout that [`rdb_save`] writes. A new one needs a new number, and [`rdb_load`] goes on reading the old.
+/// The layout that [`rdb_save`] writes. A new one needs a new number, and [`rdb_load`] keeps reading the old.
 const ENCODING_VERSION: c_int = 1;
 
-/// The type as the server knows it; null until it is registered.
+/// The registered type; null before.
 static TYPE: AtomicPtr<raw::RedisModuleType> = AtomicPtr::new(ptr::null_mut());
 
 #[inline]
@@ -45,7 +45,7 @@ pub(super) fn registered() -> *mut raw::RedisModuleType {
     TYPE.load(Ordering::Relaxed)
 }
 
-/// What is called when a key goes, or gets another value: on 6.2, and on 7.0 and later. Older servers do not call.
+/// Callbacks for a removed or overwritten key: on 6.2, and on 7.0 and later. Older servers have none.
 pub(super) type Unlink = (
     unsafe extern "C" fn(*mut raw::RedisModuleString, *const c_void),
     unsafe extern "C" fn(*mut raw::RedisModuleKeyOptCtx, *const c_void),
@@ -82,22 +82,22 @@ pub(super) fn allocate(bucket: Bucket) -> NonNull<Bucket> {
     value
 }
 
-/// The bit in the time of the refill that says that holds follow, in memory and in files.
+/// The bit in the time of the refill that means that holds follow, in memory and in files.
 const WITH_HOLDS: i64 = 1 << 61;
 
 /// A value with holds. There is at least one, except while a call changes them.
 #[repr(C)]
 pub(super) struct WithHolds {
-    /// With the bit in its time.
+    /// Its time has the bit.
     bucket: Bucket,
-    /// Once they have changed, [`store`](Self::store) must follow.
+    /// After each change, [`store`](Self::store) must follow.
     pub(super) holds: Holds,
-    /// How many of them, and how many bytes, the counters know of.
+    /// The number of holds and bytes that are in the counters.
     counted: (usize, usize),
 }
 
 impl WithHolds {
-    /// Stores a bucket, and counts what became of the holds.
+    /// Stores a bucket, and counts the changed holds.
     pub(super) fn store(&mut self, bucket: Bucket) {
         self.bucket = Bucket { refilled_at_us: bucket.refilled_at_us | WITH_HOLDS, ..bucket };
         let now = (self.holds.len(), size_of::<Self>().saturating_add(self.holds.bytes()));
@@ -153,13 +153,13 @@ pub(super) unsafe fn dispose(value: NonNull<Bucket>) {
     }
 }
 
-/// Returns bytes that one block takes from the allocator.
+/// Returns the size of a block in the allocator, in bytes.
 fn value_bytes(value: *mut c_void) -> usize {
     // SAFETY: `value` was made by `allocate` or `allocate_with_holds`.
     unsafe { server!(RedisModule_MallocSize)(value) }
 }
 
-/// Reads a value as a callback gets it: a bucket, and its holds if it has any.
+/// Reads the value of a callback: a bucket, and its holds if it has any.
 ///
 /// # Safety
 /// It must have been made here, and not have been freed while what is returned is used.
@@ -193,7 +193,7 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, encoding_version: c_i
         log(io, c"tokenbucket: this bucket was written by a newer version of the module");
         return ptr::null_mut();
     }
-    // SAFETY: the io is valid for this call. A read that fails gives 0 and sets the error that is asked for next.
+    // SAFETY: the io is valid for this call. A failing read returns 0 and sets the error that is checked next.
     let (level_micro, refilled_at_us) =
         unsafe { (server!(RedisModule_LoadSigned)(io), server!(RedisModule_LoadSigned)(io)) };
     let with_holds = (WITH_HOLDS..=WITH_HOLDS | MAX_TIME_US).contains(&refilled_at_us);
@@ -214,7 +214,7 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, encoding_version: c_i
             log(io, c"tokenbucket: refused a bucket with invalid holds");
             return ptr::null_mut();
         }
-        // A server that reads its data file ends if a value is refused: one bad bucket is no reason for that.
+        // A server that reads its data file exits if a value is refused, which one bad bucket must not cause.
         None if is_loading(io) => {
             log(io, c"tokenbucket: corrected a bucket whose level or time is out of bounds");
             Bucket::nearest(level_micro, refilled_at_us)
@@ -228,10 +228,10 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, encoding_version: c_i
     value.as_ptr().cast()
 }
 
-/// Reads holds, and whether they are all that was written; `None` if there is nothing to read.
+/// Reads holds, and whether they are complete; `None` if there is nothing to read.
 fn load_holds(io: *mut raw::RedisModuleIO) -> Option<(Holds, bool)> {
     let mut len = 0;
-    // SAFETY: the io is valid for this call. What is returned is null, or ours and of as many readable bytes as it says.
+    // SAFETY: the io is valid for this call. The buffer is null, or ours and has `len` readable bytes.
     unsafe {
         let bytes = server!(RedisModule_LoadStringBuffer)(io, &raw mut len);
         if bytes.is_null() {
@@ -256,7 +256,7 @@ fn log(io: *mut raw::RedisModuleIO, message: &std::ffi::CStr) {
     unsafe { server!(RedisModule_LogIOError)(io, c"warning".as_ptr(), c"%s".as_ptr(), message.as_ptr()) };
 }
 
-/// Writes the bucket as the command that recreates it. Its expiry is written by the server.
+/// Writes the bucket as the command that recreates it. The server writes its expiry.
 unsafe extern "C" fn aof_rewrite(
     io: *mut raw::RedisModuleIO,
     key: *mut raw::RedisModuleString,
@@ -303,8 +303,8 @@ unsafe extern "C" fn free(value: *mut c_void) {
     }
 }
 
-/// Counts the allocations to free: that of a bucket alone is never worth a background thread. Servers read 0 as too many
-/// to count, so a bucket that goes with its last hold counts as one.
+/// Counts the allocations to free: a bucket without holds is never worth a background thread. To servers, 0 means too many
+/// to count, so a bucket that is removed with its last hold counts as one.
 unsafe extern "C" fn free_effort(_key: *mut raw::RedisModuleString, value: *const c_void) -> usize {
     // SAFETY: the server passes a live value of our type.
     let (_, holds) = unsafe { read(value) };
@@ -325,7 +325,7 @@ unsafe extern "C" fn copy(
     value.as_ptr().cast()
 }
 
-/// Moves the value to where the allocator wants it, and leaves what the holds themselves take. Returns 0: done in one go.
+/// Moves the value to where the allocator wants it, but not the memory of its holds. Returns 0: done in one go.
 unsafe extern "C" fn defrag(
     context: *mut raw::RedisModuleDefragCtx,
     _key: *mut raw::RedisModuleString,

@@ -1,4 +1,4 @@
-//! The keys that this server has denied most.
+//! The most denied keys of this server.
 
 use super::call::{Argument, Call};
 use super::settings::TOP_KEYS;
@@ -7,13 +7,13 @@ use tokenbucket_core::top::Top;
 
 static TOP: Mutex<Option<Top>> = Mutex::new(None);
 
-/// Looks at the keys denied most, or forgets them.
+/// Reads or clears the counters of denied keys.
 pub(crate) fn with_top<T>(look: impl FnOnce(&mut Option<Top>) -> T) -> T {
     // Only the server's main thread comes here.
     look(&mut TOP.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Starts anew if the setting of the number of counters has changed.
+/// Clears the counters if the setting of their number has changed.
 pub(super) fn follow_setting() {
     with_top(|top| {
         if top.as_ref().is_some_and(|top| top.max_counters() != TOP_KEYS.count()) {
@@ -23,7 +23,7 @@ pub(super) fn follow_setting() {
 }
 
 /// Counts a denial, and sends its keyspace event.
-#[inline(never)] // Out of the way of those that are allowed.
+#[inline(never)] // Off the path of allowed calls.
 pub(crate) fn announce_denial(call: &Call, key: &Argument) {
     let max_counters = TOP_KEYS.count();
     if max_counters > 0 {

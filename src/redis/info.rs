@@ -1,4 +1,4 @@
-//! Counters, and `INFO tokenbucket` that shows them.
+//! Counters, and the section of `INFO` that shows them.
 
 use super::api::server;
 use redis_module::server_events::INFO_COMMAND_HANDLER_LIST;
@@ -10,18 +10,18 @@ use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use tokenbucket_core::bucket::Outcome;
 use tokenbucket_core::number::MICRO_PER_TOKEN;
 
-/// What has happened since the server started.
+/// Counts since the server started.
 pub(crate) struct Counters {
     allowed: AtomicU64,
     denied: AtomicU64,
     errors: AtomicU64,
     granted_tokens: AtomicU64,
     granted_micro: AtomicI64,
-    /// Also counted down by the server's background threads, so its updates are read-modify-write.
+    /// The server's background threads count it down, so updates are read-modify-write.
     buckets: AtomicU64,
-    /// Bytes of the last value without holds allocated. All are of one size, which the allocator decides.
+    /// Bytes of the first value without holds. All have one size, which the allocator decides.
     value_bytes: AtomicUsize,
-    /// How many of the buckets have holds. These and the next three are counted as `buckets` are.
+    /// Buckets with holds. This and the next three are updated like `buckets`.
     buckets_with_holds: AtomicU64,
     holds: AtomicU64,
     /// Bytes of buckets with holds.
@@ -49,7 +49,7 @@ fn add(counter: &AtomicU64, amount: u64) {
 }
 
 impl Counters {
-    /// Counts a decision on one bucket, or on several at once.
+    /// Counts the decision on a call.
     #[inline]
     pub(crate) fn decision(&self, allowed: bool) {
         add(if allowed { &self.allowed } else { &self.denied }, 1);
@@ -66,7 +66,7 @@ impl Counters {
         self.granted_micro.store(micro % MICRO_PER_TOKEN, Ordering::Relaxed);
     }
 
-    /// Counts a call that was refused.
+    /// Counts a refused call.
     pub(crate) fn error(&self) {
         add(&self.errors, 1);
     }
@@ -88,21 +88,21 @@ impl Counters {
         self.buckets_with_holds.fetch_sub(had_holds.into(), Ordering::Relaxed);
     }
 
-    /// Counts what a bucket has of holds and bytes now, instead of before.
+    /// Counts the holds and bytes of a bucket, which had others before.
     pub(super) fn holds_changed(&self, before: (usize, usize), now: (usize, usize)) {
         let difference = |before: usize, now: usize| wide(now).wrapping_sub(wide(before));
         self.holds.fetch_add(difference(before.0, now.0), Ordering::Relaxed);
         self.holds_bytes.fetch_add(difference(before.1, now.1), Ordering::Relaxed);
     }
 
-    /// Counts holds that were found to have ended.
+    /// Counts holds that ended unsettled.
     pub(super) fn holds_expired(&self, holds: usize) {
         if holds != 0 {
             self.holds_expired.fetch_add(wide(holds), Ordering::Relaxed);
         }
     }
 
-    /// Counts a settled hold that was not there.
+    /// Counts a settlement of a hold that has ended.
     pub(crate) fn settled_late(&self) {
         add(&self.settled_late, 1);
     }
@@ -117,7 +117,7 @@ impl Counters {
         self.waiting.store(calls, Ordering::Relaxed);
     }
 
-    /// Counts a call that waited: it was served, or gave up.
+    /// Counts a wait that ended: the call was served, or gave up.
     pub(super) fn wait_ended(&self, is_served: bool) {
         add(if is_served { &self.served_after_waiting } else { &self.gave_up_waiting }, 1);
     }
@@ -147,25 +147,25 @@ fn wide(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
 
-/// Adds the one section, which is named after the module.
+/// Adds the only section, named after the module.
 #[info_command_handler]
 fn add_counters(info: &InfoContext, _for_crash_report: bool) -> RedisResult<()> {
     let fields = COUNTERS.fields().map(|(name, value)| (name.to_owned(), value.into()));
     info.build_one_section((String::new(), fields.to_vec()))
 }
 
-/// Lets `INFO` ask us.
+/// Registers the callback of `INFO`.
 pub(super) fn register(context: *mut raw::RedisModuleCtx) {
     // SAFETY: the context is valid while the module is being loaded.
     unsafe { server!(RedisModule_RegisterInfoFunc)(context, Some(report)) };
 }
 
-/// Asks every handler. The crate's own function for this also adds a backtrace to crash reports, and taking one there
-/// ends Valkey 8.1.1 in the middle of its report.
+/// Calls every handler. The crate's own function adds a backtrace to crash reports too, and taking one there ends
+/// Valkey 8.1.1 in the middle of its report.
 unsafe extern "C" fn report(info: *mut raw::RedisModuleInfoCtx, for_crash_report: c_int) {
     let info = InfoContext::new(info);
     for handler in INFO_COMMAND_HANDLER_LIST {
-        // The one error is a section that was not asked for, which is none.
+        // The only error means that another section was requested.
         let _ = handler(&info, for_crash_report != 0);
     }
 }

@@ -1,4 +1,4 @@
-//! One bucket's key, opened.
+//! An open key of a bucket.
 
 use super::api::server;
 use super::call::{Argument, Call};
@@ -16,10 +16,10 @@ use tokenbucket_core::error::Error;
 use tokenbucket_core::expiry::{ExpiryWindow, MAX_EXPIRE_AT_MS};
 use tokenbucket_core::hold::Holds;
 
-/// What a command may do with a key.
+/// The access of a command to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Look at it. Works on read-only replicas.
+    /// Read it. Works on read-only replicas.
     Read,
     /// Change it.
     Write,
@@ -28,7 +28,7 @@ pub(crate) enum Access {
 /// The type of a key that does not exist.
 const EMPTY: c_int = 0;
 
-/// A key that holds a bucket, or nothing yet. Closed when it goes out of scope.
+/// An open key that holds a bucket, or nothing yet. Closed on drop.
 pub(crate) struct BucketKey<'call> {
     call: Call<'call>,
     name: Argument<'call>,
@@ -38,7 +38,7 @@ pub(crate) struct BucketKey<'call> {
 }
 
 impl<'call> BucketKey<'call> {
-    /// Looks the key up.
+    /// Opens the key.
     ///
     /// # Errors
     /// [`Error::WrongType`] if it holds anything but a bucket.
@@ -49,17 +49,17 @@ impl<'call> BucketKey<'call> {
         Ok(opened)
     }
 
-    /// Looks the key up to overwrite whatever it holds.
+    /// Opens the key to overwrite a value of any type.
     pub(crate) fn claim(call: Call<'call>, name: Argument<'call>) -> Self {
         let mut opened = Self::open_any(call, name, Access::Write);
         opened.value = opened.find_value().unwrap_or(None);
         opened
     }
 
-    /// Looks up a key that holds no bucket but a string, and reads it. What is stored then takes the string's place.
+    /// Opens a key that holds a string, and reads it. Storing a bucket replaces the string.
     ///
     /// # Errors
-    /// [`Error::WrongType`] if it holds anything but a string of which `read` makes something.
+    /// [`Error::WrongType`] if it holds anything but a string that `read` accepts.
     #[cold]
     pub(crate) fn open_string<T>(
         call: Call<'call>,
@@ -83,7 +83,7 @@ impl<'call> BucketKey<'call> {
         Self { call, name, key, value: None }
     }
 
-    /// Returns whether anything is held.
+    /// Returns whether the bucket has holds.
     #[inline(always)]
     pub(crate) fn has_holds(&self) -> bool {
         self.with_holds().is_some()
@@ -96,7 +96,7 @@ impl<'call> BucketKey<'call> {
         Self { call: key.call, name: key.name, key: key.key, value: key.value }
     }
 
-    /// Returns whether there is no such key.
+    /// Returns whether the key does not exist.
     pub(crate) fn is_empty(&self) -> bool {
         // SAFETY: the key is open, or null, which the server knows to be empty.
         unsafe { server!(RedisModule_KeyType)(self.key) == EMPTY }
@@ -109,8 +109,8 @@ impl<'call> BucketKey<'call> {
             return None;
         }
         let mut len = 0;
-        // SAFETY: the key is open. The server returns as many readable bytes as it says, or null, and they stay
-        // where they are until the key is written or closed, which the borrow of `self` rules out.
+        // SAFETY: the key is open. The server returns `len` readable bytes, or null, which stay in place until the key is
+        // written or closed; the borrow of `self` rules that out.
         unsafe {
             if server!(RedisModule_KeyType)(self.key) != STRING {
                 return None;
@@ -139,21 +139,21 @@ impl<'call> BucketKey<'call> {
         }
     }
 
-    /// Returns the bucket that is stored; `None` stands for a full one.
+    /// Returns the stored bucket; `None` is a full one.
     #[inline]
     pub(crate) fn bucket(&self) -> Option<Bucket> {
         // SAFETY: the value belongs to the open key, and nothing frees it while the key is open.
         self.value.map(|value| unsafe { data_type::bucket(value) })
     }
 
-    /// Returns what is held of it; `None` if nothing is.
+    /// Returns the holds; `None` if there are none.
     #[inline(always)]
     pub(crate) fn holds(&self) -> Option<&Holds> {
         // SAFETY: as above; changing the holds borrows the key.
         self.with_holds().map(|value| unsafe { &value.as_ref().holds })
     }
 
-    /// Returns the holds, for decisions that change them for a moment.
+    /// Returns the holds, for decisions that change them temporarily.
     pub(crate) fn holds_mut(&mut self) -> Option<&mut Holds> {
         // SAFETY: as above; nothing else refers to the value during the call.
         self.with_holds().map(|mut value| unsafe { &mut value.as_mut().holds })
@@ -165,13 +165,13 @@ impl<'call> BucketKey<'call> {
         self.value.and_then(|value| unsafe { data_type::with_holds(value) })
     }
 
-    /// Returns the name under which the bucket is stored.
+    /// Returns the name of the key.
     #[inline]
     pub(crate) fn name(&self) -> &Argument<'call> {
         &self.name
     }
 
-    /// Returns the call for which the key was opened.
+    /// Returns the call that opened the key.
     #[inline]
     pub(crate) fn call(&self) -> &Call<'call> {
         &self.call
@@ -184,7 +184,7 @@ impl<'call> BucketKey<'call> {
             && maxmemory::is_refused(&self.call, &self.name)
     }
 
-    /// Stores a bucket where there is one without holds, or none.
+    /// Stores a bucket in place of one without holds, or of none.
     #[inline]
     pub(crate) fn store(&mut self, bucket: Bucket) {
         match self.value {
@@ -195,7 +195,7 @@ impl<'call> BucketKey<'call> {
         }
     }
 
-    /// Stores a bucket without holds, whatever there is.
+    /// Stores a bucket without holds in place of any bucket, or of none.
     pub(crate) fn store_alone(&mut self, bucket: Bucket) {
         match self.with_holds() {
             Some(_) => self.put(data_type::allocate(bucket)),
@@ -203,8 +203,8 @@ impl<'call> BucketKey<'call> {
         }
     }
 
-    /// Drops the first `dropped` holds and lets `change` change the others, then stores the bucket that it returns, or
-    /// removes the key if it returns none. Returns how many holds there are, and what else `change` returns.
+    /// Drops the first `dropped` holds, changes the others by `change`, then stores the bucket that it returns, or removes the
+    /// key if it returns none. Returns the number of holds, and the second result of `change`.
     #[cold]
     pub(crate) fn update_holds<T>(
         &mut self,
@@ -237,15 +237,15 @@ impl<'call> BucketKey<'call> {
         self.value = Some(value);
     }
 
-    /// Puts a value where there is none, or one, whose expiry the key keeps.
+    /// Stores a new value. The key keeps its expiry.
     #[cold]
     fn put(&mut self, value: NonNull<Bucket>) {
         if self.value.is_none() {
             return self.set(value);
         }
         let mut old = ptr::null_mut();
-        // SAFETY: the key is open for writing, holds a value of our type, and takes over the one that it is given. The
-        // old one has no owner afterwards.
+        // SAFETY: the key is open for writing, holds a value of our type, and takes over the new one. The old one has no
+        // owner afterwards.
         unsafe {
             let bucket_type = data_type::registered();
             let new = value.as_ptr().cast();
@@ -255,9 +255,9 @@ impl<'call> BucketKey<'call> {
         self.value = Some(value);
     }
 
-    /// Lets the key expire within `window`, and says when, in Unix milliseconds.
+    /// Sets the expiry of the key within `window`, and returns it, in Unix milliseconds.
     ///
-    /// An expiry that is right already stays: writing it costs the server as much as the rest of the store.
+    /// Keeps a right expiry: writing one costs the server as much as the rest of the store.
     #[inline]
     pub(crate) fn expire_within(&mut self, window: ExpiryWindow) -> i64 {
         match self.expire_at_ms() {
@@ -277,7 +277,7 @@ impl<'call> BucketKey<'call> {
             match raw::RedisModule_GetAbsExpire {
                 Some(get) => get(self.key),
                 None => {
-                    // Before 6.2.2 what is left counts from the server's present millisecond, which is this or later.
+                    // Before 6.2.2 the time left counts from the server's present millisecond, which is this or later.
                     let now_ms = now_us() / 1000;
                     match server!(RedisModule_GetExpire)(self.key) {
                         never @ ..0 => never,
@@ -289,7 +289,7 @@ impl<'call> BucketKey<'call> {
         (at_ms >= 0).then_some(at_ms)
     }
 
-    /// Lets the key expire at a Unix millisecond, or never.
+    /// Sets the expiry of the key to a Unix millisecond, or to never.
     #[inline]
     pub(crate) fn expire_at(&mut self, at_ms: Option<i64>) {
         let never = i64::from(raw::REDISMODULE_NO_EXPIRE);
@@ -299,10 +299,10 @@ impl<'call> BucketKey<'call> {
             match raw::RedisModule_SetAbsExpire {
                 Some(set) => set(self.key, at_ms.unwrap_or(never)),
                 // Before 6.2.2 an expiry counts from the server's present millisecond, which is ours or later:
-                // the key may stay a moment longer, and never goes early.
+                // the key may stay a moment longer, and never expires early.
                 None => {
                     let after_ms = at_ms.map(|at_ms| match at_ms.saturating_sub(now_us() / 1000) {
-                        // In files and streams it may be over: a millisecond ago would be read as never.
+                        // In files and streams it may be in the past: a millisecond ago would mean never.
                         over_ms if over_ms == never => never.saturating_sub(1),
                         after_ms => after_ms,
                     });
@@ -319,11 +319,11 @@ impl<'call> BucketKey<'call> {
             return self.unlink();
         }
         self.value = None;
-        // SAFETY: the key is open for writing; the value goes with it.
+        // SAFETY: the key is open for writing; the server frees the value.
         unsafe { server!(RedisModule_DeleteKey)(self.key) };
     }
 
-    /// Removes the key, and leaves it to the server whether a background thread frees the holds.
+    /// Removes the key. The server may free the holds in a background thread.
     #[cold]
     fn unlink(&mut self) {
         self.value = None;
@@ -337,7 +337,7 @@ impl<'call> BucketKey<'call> {
         *self = Self { key: ptr::null_mut(), value: None, ..*self };
     }
 
-    /// Tells transactions and client-side caches that the bucket has changed.
+    /// Notifies transactions and client-side caches that the bucket has changed.
     #[inline]
     pub(crate) fn signal_modified(&self) {
         // SAFETY: context and name are valid for the call.

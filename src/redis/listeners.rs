@@ -1,28 +1,26 @@
-//! Whether anything may read what is replicated.
+//! Whether anything may receive replicated effects.
 //!
-//! The effect of a write costs the server as much as a third of the write, even when there is neither an
-//! append-only file, nor a backlog, nor a replica to take it. So it is built only when a listener may exist: a take
-//! then costs 6,920 instructions instead of 9,570 (Redis 7.0.15, the whole call; `make guard` counts the first, and the
+//! The effect of a write costs the server as much as a third of the write, even without an
+//! append-only file, a backlog or a replica. So it is built only while a listener may exist: without one a take
+//! costs 6,920 instructions instead of 9,570 (Redis 7.0.15, the whole call; `make guard` counts the first, and the
 //! second with `LOOPS_BETWEEN_LOOKS` at `u32::MAX`).
 //!
 //! # Why no listener is ever missed
 //!
-//! The switch is on from the start. It goes off in one place only, [`on_cron_loop`], and only when the server
-//! itself says at that moment that it is a master outside a cluster, is not loading, and has no append-only file,
-//! no backlog and no replica. From such a state a listener can come into being in five ways, and each of them
-//! turns the switch on before the listener's first byte:
+//! The switch is on from the start. Only [`on_cron_loop`] turns it off, and only while the server reports that it is a
+//! master outside a cluster, is not loading, and has no append-only file, no backlog and no replica. From such a state a
+//! listener can appear in five ways, and each turns the switch on before the listener's first byte:
 //!
-//! - A replica or an append-only file needs a snapshot of the data, taken by a fork. What is written before the
-//!   fork is in the snapshot. The server announces the fork to modules before it serves another command.
-//! - A replica may also be started from a file that `SAVE` wrote, without a fork, while another replica was still
-//!   waiting for its own snapshot: the file names a place in the stream. That a file is being written is announced.
-//! - A server that stops being a replica keeps the backlog of its time as one. It had to become one first: both
-//!   changes of role are announced.
-//! - Loading a data file may bring a backlog with it. Loading is announced.
+//! - A replica or an append-only file needs a snapshot of the data, taken by a fork. The snapshot contains what is written
+//!   before the fork. The server announces the fork to modules before it serves another command.
+//! - A replica may start from a file that `SAVE` wrote, without a fork, while another replica was still
+//!   waiting for its own snapshot: the file names a place in the stream. The server announces that it writes a file.
+//! - A server that stops being a replica keeps the backlog of its time as one. It announces both changes of role.
+//! - Loading a data file may restore a backlog. Loading is announced.
 //! - The configuration changes. That is announced too, although a fork follows wherever it matters.
 //!
-//! A server that does not announce all of these keeps the switch on. So does Valkey's snapshot without a fork,
-//! which it only uses if all modules say that they know of it; this one does not.
+//! On a server that does not announce all of these the switch stays on. Valkey's snapshot without a fork is used only if
+//! all modules declare that they support it; this one does not.
 
 use super::api::{context_flags, replication_info, subscribe};
 use super::call::Call;
@@ -31,7 +29,7 @@ use redis_module::raw;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// Cron loops between two looks at whether the last listener has gone; ten make a second by default.
+/// The number of cron loops between two checks for listeners; ten make a second by default.
 const LOOPS_BETWEEN_LOOKS: u32 = 10;
 
 static MAY_EXIST: AtomicBool = AtomicBool::new(true);
@@ -44,14 +42,14 @@ pub(super) fn may_exist() -> bool {
     MAY_EXIST.load(Ordering::Relaxed)
 }
 
-/// Returns whether a call comes from a master or a file. Without a listener it does not: a server that has a master,
-/// or is loading, keeps the switch on.
+/// Returns whether a call comes from a master or a file. Without a listener it does not: the switch stays on on a server
+/// that has a master or is loading.
 #[inline]
 pub(super) fn is_replicated(call: &Call) -> bool {
     may_exist() && call.is_replicated()
 }
 
-/// The events that turn the switch on, whatever their details.
+/// The events that turn the switch on.
 const LISTENER_EVENTS: [(u64, u64); 5] = [
     (raw::REDISMODULE_EVENT_FORK_CHILD, 1),
     (raw::REDISMODULE_EVENT_PERSISTENCE, 1),
@@ -60,7 +58,7 @@ const LISTENER_EVENTS: [(u64, u64); 5] = [
     (raw::REDISMODULE_EVENT_CONFIG, 1),
 ];
 
-/// Starts to watch for listeners.
+/// Subscribes to the events.
 pub(super) fn watch(context: *mut raw::RedisModuleCtx) {
     let announced =
         LISTENER_EVENTS.into_iter().filter(|event| subscribe(context, *event, on_listener_event)).count();

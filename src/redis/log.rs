@@ -1,13 +1,13 @@
-//! Lines in the server's log.
+//! Writes the server's log.
 
 use super::api::server;
 use redis_module::raw;
 use std::ffi::{CStr, CString};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Something went on as it has to, and an operator may want to know.
+/// The level of normal events that operators may want to know.
 pub(super) const NOTICE: &CStr = c"notice";
-/// Something is wrong.
+/// The level of faults.
 pub(super) const WARNING: &CStr = c"warning";
 
 /// Writes a line.
@@ -17,7 +17,7 @@ pub(super) fn log(context: *mut raw::RedisModuleCtx, level: &CStr, message: &str
     unsafe { server!(RedisModule_Log)(context, level.as_ptr(), c"%s".as_ptr(), message.as_ptr()) };
 }
 
-/// Writes a warning, the first time only: what a client can bring about must not fill the log.
+/// Writes a warning, the first time only: clients must not be able to fill the log.
 pub(super) fn warn_once(warned: &AtomicBool, context: *mut raw::RedisModuleCtx, message: &str) {
     if !warned.swap(true, Ordering::Relaxed) {
         log(context, WARNING, message);

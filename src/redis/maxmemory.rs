@@ -1,8 +1,8 @@
-//! Whether there is memory for a bucket that does not exist yet.
+//! Whether there is memory for a new bucket.
 //!
-//! Being above `maxmemory` is not the question: while the server evicts, it is above for moments and accepts every
-//! write. What counts is whether it would refuse one of its own commands that may need memory, and that it has
-//! decided before it called us. From 7.0 on it can be asked: a call from a module may ask for the same treatment.
+//! Being above `maxmemory` does not decide it: while the server evicts, it is above at times and accepts every write. A new
+//! bucket is refused if the server would refuse a command of its own that may need memory, which it decides before it
+//! calls the module. From 7.0 on a module's call can have the same check.
 
 use super::api::server;
 use super::call::{Argument, Call};
@@ -15,18 +15,18 @@ use std::slice;
 pub(super) fn is_refused(call: &Call, name: &Argument) -> bool {
     match verdict(call, name) {
         Some(refused) => refused,
-        // A server before 7.0 does not report whether its eviction freed enough. With a policy it is taken to have worked.
+        // A server before 7.0 does not report whether eviction freed enough. With a policy this assumes that it did.
         None => call.flags() & raw::REDISMODULE_CTX_FLAGS_EVICT == 0,
     }
 }
 
-/// Returns what the server says of a command that may need memory and would change nothing: writing no bytes into a
-/// string that is not there. `None` if it cannot be asked.
+/// Checks a command that may need memory and would change nothing: writing no bytes into a string that does not exist.
+/// `None` if the server has no such check.
 fn verdict(call: &Call, name: &Argument) -> Option<bool> {
     // SAFETY: the table of functions was filled when the module was loaded, and is never written again.
     let (since_7_0, since_7_2) =
         unsafe { (raw::RedisModule_SetCommandInfo, raw::RedisModule_CachedMicroseconds) };
-    // M: refuse as a client's command would be. E: say so in a reply. D: do no more than check.
+    // M: refuse like a client's command. E: reply the error. D: only check.
     let format: &CStr = match (since_7_0, since_7_2) {
         (_, Some(_)) => c"MEDslc",
         (Some(_), _) => c"MEslc",

@@ -1,8 +1,8 @@
 //! The only access to the server, and the only code with `unsafe`.
 //!
-//! The server's functions are called as they are, not through safe wrappers: those allocate and copy each
-//! argument, which costs more than the decision itself. Every pointer that comes from the server is held by a
-//! type of this folder whose lifetime ends with the call that it belongs to.
+//! The server's functions are called directly, not through safe wrappers, which allocate and copy each argument: that
+//! costs more than the decision itself. Every pointer from the server is in a type of this folder whose lifetime ends
+//! with its call.
 #![allow(unsafe_code)]
 
 mod allocator;

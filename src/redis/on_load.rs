@@ -1,15 +1,15 @@
-//! What happens when a server loads the module.
+//! Loads the module.
 //!
-//! By hand rather than by `redis_module!` and its relatives, because they do not hold on every server:
+//! Without `redis_module!` and its relatives, which fail on some servers:
 //!
 //! - `redis_module!` subscribes to events before it calls `init`. If that then refuses an argument of `MODULE LOAD`, Redis
-//!   6.0 to 7.0 go on to call a module that was unloaded.
-//! - Its `configurations:` end Redis 6 and pass over arguments that they do not know.
+//!   6.0 to 7.0 keep calling the unloaded module.
+//! - Its `configurations:` crash Redis 6 and ignore unknown arguments.
 //! - Its event handlers do not load on Redis 6, nor do `#[command]`s before 7.2.
-//! - The context's `log` hands the message on as a format, and `server_info().field()` leaks a string a call.
-//! - Its allocator brings nothing to a bucket, which is allocated in one place.
+//! - The context's `log` passes the message as a format, and `server_info().field()` leaks a string a call.
+//! - Its allocator is no help with buckets, which are allocated in one place.
 //!
-//! What the crate offers and holds everywhere is used: key specifications, `INFO`, calls of the server's own commands.
+//! The module uses what works everywhere: key specifications, `INFO`, calls of the server's own commands.
 
 use super::api::{missing, server, server_setting};
 use super::call::{arguments, Argument};
@@ -22,12 +22,12 @@ use tokenbucket_core::cast::signed_32;
 
 const NAME: &CStr = c"tokenbucket";
 
-/// The module's version as servers show it: one number, two digits each for major, minor and patch.
+/// The version as one number, with two digits each for major, minor and patch, which servers show.
 const VERSION: c_int = (part(env!("CARGO_PKG_VERSION_MAJOR")) * 100 + part(env!("CARGO_PKG_VERSION_MINOR")))
     * 100
     + part(env!("CARGO_PKG_VERSION_PATCH"));
 
-/// Reads one of the three numbers while the module is compiled: below 100, or it would run into the one before it.
+/// Reads one of the three numbers at compile time. It must be below 100, to fit its two digits.
 const fn part(digits: &str) -> c_int {
     let Ok(number) = c_int::from_str_radix(digits, 10) else { return 0 };
     assert!(number < 100);
@@ -52,8 +52,8 @@ pub(super) unsafe extern "C" fn RedisModule_OnLoad(
     // SAFETY: the context is the one that the server gave for this; it copies the name.
     let initialised = unsafe { raw::Export_RedisModule_Init(context, NAME.as_ptr(), VERSION, api_version) };
     if let Some(function) = missing() {
-        // A server older than any that was tried, on which nothing can be relied upon: not even on a log.
-        eprintln!("tokenbucket: this server is too old: it has no {function}");
+        // The server is older than any tested one, and may not even have a log.
+        eprintln!("tokenbucket: this server is too old: it lacks {function}");
         return FAILED;
     }
     if initialised != 0 {
@@ -75,19 +75,19 @@ pub(super) unsafe extern "C" fn RedisModule_OnLoad(
     }
 }
 
-/// Takes each step in the order in which a server can be asked for it.
+/// Takes the steps in the order that servers require.
 fn set_up(context: *mut raw::RedisModuleCtx, arguments: &[Argument]) -> Result<(), String> {
     config::read_arguments(arguments)?;
     set_options(context);
     if !data_type::register(context, waiting::UNLINK) {
         return Err("the server refused the data type tb-bucket".to_owned());
     }
-    // Settings first: the configuration file has a say in which commands there are.
+    // Settings first: the configuration file decides which commands there are.
     config::register(context)?;
     let drop_ins = if settings::cl_throttle() { crate::COMMANDS.drop_ins } else { &[] };
     for name in register::register(context, crate::COMMANDS.own, drop_ins)? {
         let name = name.to_string_lossy();
-        log(context, NOTICE, &format!("tokenbucket leaves {name} to the module that has it already"));
+        log(context, NOTICE, &format!("tokenbucket did not register {name}: another module has it"));
     }
     warn_of_replayed_scripts(context);
     info::register(context);
@@ -96,8 +96,8 @@ fn set_up(context: *mut raw::RedisModuleCtx, arguments: &[Argument]) -> Result<(
     Ok(())
 }
 
-/// Redis 6 can be set to replicate scripts as they were called. What they take would be decided again, by replicas
-/// and at each start, where a call decides nothing.
+/// Redis 6 can be set to replicate scripts instead of their effects. Replicas and restarts would run their takes again,
+/// where calls decide nothing.
 fn warn_of_replayed_scripts(context: *mut raw::RedisModuleCtx) {
     const SETTING: &str = "lua-replicate-commands";
     if server_setting(context, SETTING).as_deref() == Some("no") {
@@ -109,7 +109,7 @@ fn warn_of_replayed_scripts(context: *mut raw::RedisModuleCtx) {
 /// Valkey's flag for modules that can have their slots migrated atomically. Without it, Valkey 9 refuses to.
 const VALKEY_HANDLE_ATOMIC_SLOT_MIGRATION: c_int = 1 << 5;
 
-/// Tells the server what this module copes with.
+/// Declares what this module supports.
 fn set_options(context: *mut raw::RedisModuleCtx) {
     let everywhere = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
         | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED
@@ -119,7 +119,7 @@ fn set_options(context: *mut raw::RedisModuleCtx) {
     unsafe { server!(RedisModule_SetModuleOptions)(context, signed_32(everywhere) | valkey) };
 }
 
-/// Returns whether the server offers its functions under Valkey's names too.
+/// Returns whether the server has its functions under Valkey's names too.
 fn is_valkey() -> bool {
     let mut function: *mut c_void = ptr::null_mut();
     // SAFETY: the server writes a pointer to `function` if it knows the name, which is a constant.

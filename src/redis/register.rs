@@ -1,4 +1,4 @@
-//! Telling the server which commands there are, and being called by it.
+//! Registers the commands, and handles their calls.
 
 use super::api::server;
 use super::call::Call;
@@ -13,18 +13,18 @@ use std::sync::atomic::AtomicBool;
 use tokenbucket_core::cast::signed_32;
 use tokenbucket_core::error::Refusal;
 
-/// What the server calls when a client sends a command.
+/// A callback for a command.
 type Handler =
     unsafe extern "C" fn(*mut raw::RedisModuleCtx, *mut *mut raw::RedisModuleString, c_int) -> c_int;
 
-/// A command as it is registered: what it is, and what the server calls.
+/// A command to register: its description, and its callback.
 pub(crate) type Entry = (Spec, Handler);
 
 /// The commands of a module.
 pub(crate) struct Commands {
-    /// Those under names that are its own: it is not loaded if one is refused.
+    /// Commands with names of its own. The module is not loaded if one is refused.
     pub(crate) own: &'static [Entry],
-    /// Those that another module may own already, registered where they are wanted and free.
+    /// Commands that another module may have, registered if they are wanted and free.
     pub(crate) drop_ins: &'static [Entry],
 }
 
@@ -60,15 +60,15 @@ unsafe extern "C" fn handler<C: Command>(
     0
 }
 
-/// Replies the error of a call, which says what is wrong with which argument.
+/// Replies the error of a call, which names the argument.
 #[cold]
-#[inline(never)] // The line must not cost the calls that are fine.
+#[inline(never)] // Off the path of calls without an error.
 fn refuse(spec: &Spec, call: &Call, refusal: Refusal) {
     info::counters().error();
     call.reply_error(&refusal.line(&spec.syntax(), call.arguments()));
 }
 
-/// Passes over a call that was decided elsewhere. Replying an error would count as a failure of the replica.
+/// Ignores a call that was decided elsewhere. An error would count as a failure of the replica.
 #[cold]
 fn ignore(call: &Call) {
     static WARNED: AtomicBool = AtomicBool::new(false);
@@ -80,7 +80,7 @@ fn ignore(call: &Call) {
     call.reply_nil();
 }
 
-/// The module's own ACL category, where the server lets modules have one (from 7.4 on).
+/// The module's own ACL category, on servers that support one (from 7.4 on).
 const CATEGORY: &CStr = c"tokenbucket";
 
 /// Registers every command, and those of `drop_ins` whose names are free; returns the other names.
@@ -96,7 +96,7 @@ pub(super) fn register(
     let mut taken = Vec::new();
     for (place, (spec, handler)) in commands.iter().chain(drop_ins).enumerate() {
         let created = create(context, spec, *handler);
-        // A second command of the same name is the one thing that is refused of a drop-in, and of no other.
+        // A drop-in is refused only if there is a command of that name.
         if place >= commands.len() && created.is_err() {
             taken.push(spec.name);
             continue;
@@ -133,7 +133,7 @@ fn create(context: *mut raw::RedisModuleCtx, spec: &Spec, handler: Handler) -> R
         }
     };
     let status = match spec.audience {
-        // Before 7.0 a command cannot say that it blocks.
+        // Before 7.0 a command cannot declare that it blocks.
         Audience::WaitingWriters if create(c"write blocking") == 0 => 0,
         _ => create(flags),
     };
@@ -150,7 +150,7 @@ fn accepted(status: c_int, spec: &Spec, what: &str) -> Result<(), String> {
 /// The module counts arguments itself: its error shows the syntax, the server's does not.
 const ANY_NUMBER: c_int = -1;
 
-/// Gives the server the description of a command, for `COMMAND DOCS` and to find its keys.
+/// Registers the description of a command, for `COMMAND DOCS` and to find its keys.
 fn describe(context: *mut raw::RedisModuleCtx, spec: &Spec) -> Result<(), String> {
     // SAFETY: the table of functions was filled before.
     let functions = unsafe { (raw::RedisModule_SetCommandInfo, raw::RedisModule_GetCommand) };
@@ -182,13 +182,13 @@ fn describe(context: *mut raw::RedisModuleCtx, spec: &Spec) -> Result<(), String
     accepted(status, spec, "description")
 }
 
-/// Where the keys are among all words of a call, in the terms that every server has: from the first position to the last,
-/// a negative one counted from the end, in steps.
+/// The positions of the keys in a call, as all servers describe them: from the first to the last, in steps. A negative last
+/// position counts from the end.
 ///
-/// As many as `numkeys` says would be the obvious description. But Redis up to 8.2, Redict and Valkey 8 read it wrongly if
-/// there is a step: three quarters of the keys would pass by ACLs and cluster routing. The flag `getkeys-api`, by which a
-/// server asks the module instead, ends Redis 8.6 and 8.10 with IO threads: they ask inside such a thread. A range to the end
-/// of the call says the same, because a call with any other number of arguments is refused.
+/// A count in `numkeys` would be the obvious description. But Redis up to 8.2, Redict and Valkey 8 misread it if there is a
+/// step: three quarters of the keys would bypass ACLs and cluster routing. With the flag `getkeys-api` the server calls the
+/// module instead, which crashes Redis 8.6 and 8.10 with IO threads: they call from such a thread. A range to the end of
+/// the call is equivalent, because a call with any other number of arguments is refused.
 struct Range {
     first: c_int,
     last: c_int,
@@ -196,7 +196,7 @@ struct Range {
 }
 
 impl Range {
-    /// Returns all zero where there are no keys.
+    /// Returns the range of `keys`; all zero if there are none.
     fn of(keys: Keys) -> Self {
         let (first, last, step) = match keys {
             Keys::None => (0, 0, 0),
@@ -208,7 +208,7 @@ impl Range {
     }
 }
 
-/// Says where the keys are, and what becomes of them.
+/// Describes the keys, and how the command accesses them.
 fn key_spec(spec: &Spec) -> Option<KeySpec> {
     let flags = match spec.audience {
         Audience::Readers | Audience::Operators => KeySpecFlags::READ_ONLY | KeySpecFlags::ACCESS,
@@ -218,12 +218,12 @@ fn key_spec(spec: &Spec) -> Option<KeySpec> {
         Audience::Servers => KeySpecFlags::OVERWRITE | KeySpecFlags::UPDATE,
     };
     let range = Range::of(spec.keys);
-    // Specifications count the last one from the first, unless it counts from the end.
+    // Specifications count the last position from the first, unless it counts from the end.
     let find = FindKeys::new_range(range.last.min(0), range.step, 0);
     (spec.keys != Keys::None).then(|| KeySpec::new(None, flags, BeginSearch::new_index(range.first), find))
 }
 
-/// The arguments in the server's terms, ended by an element of zeroes, with the groups that they point to.
+/// The arguments in the server's format, ended by an element of zeroes, with the groups that they point to.
 struct CArguments {
     list: Vec<raw::RedisModuleCommandArg>,
     _groups: Vec<CArguments>,
@@ -278,14 +278,14 @@ fn argument(spec: &ArgumentSpec, groups: &mut Vec<CArguments>) -> raw::RedisModu
     argument
 }
 
-/// Adds the module's own ACL category. False where there can be none.
+/// Adds the module's own ACL category. False if the server does not support one.
 fn add_category(context: *mut raw::RedisModuleCtx) -> bool {
     // SAFETY: the table of functions was filled before; the context is valid while the module is being loaded,
     // and the server copies the name.
     unsafe { raw::RedisModule_AddACLCategory.is_some_and(|add| add(context, CATEGORY.as_ptr()) == 0) }
 }
 
-/// Puts a command into its ACL categories, where modules' commands can have any (from 7.2 on).
+/// Adds a command to its ACL categories, on servers that support them for modules (from 7.2 on).
 fn categorise(context: *mut raw::RedisModuleCtx, spec: &Spec, has_category: bool) -> Result<(), String> {
     // SAFETY: the table of functions was filled before.
     let functions = unsafe { (raw::RedisModule_SetCommandACLCategories, raw::RedisModule_GetCommand) };

@@ -1,4 +1,4 @@
-//! Sending the result of a write to replicas and to the append-only file.
+//! Sends the result of a write to replicas and to the append-only file.
 
 use super::api::server;
 use super::call::{Argument, Call, OwnedString};
@@ -8,18 +8,18 @@ use std::ffi::c_int;
 use std::sync::atomic::AtomicBool;
 use tokenbucket_core::effect::{self, Effect};
 
-/// What may be sent of a write.
+/// How a write is replicated.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Replication {
     /// The effect; the call while there is no listener, because that is free and counts as a change for the save points.
-    /// If a server reads it after all, it decides nothing there.
+    /// Should a server read the call, it decides nothing there.
     CallOrEffect,
-    /// The effect whether or not anybody listens: the call would be decided once more.
+    /// Always the effect: the call would be decided again.
     Effect,
 }
 
-/// Sends what was written by one call, as one command, so that a replica never sees half of it. The effects are asked
-/// for only if they are sent.
+/// Sends the writes of one call as one command, so that a replica never sees half of them. `effects` is called only if they
+/// are sent.
 #[inline(always)]
 pub(crate) fn replicate<'call, E: AsRef<[(Argument<'call>, Effect)]>>(
     call: &Call,
@@ -74,7 +74,7 @@ fn replicate_all(call: &Call, effects: &[(Argument, Effect)]) -> c_int {
     }
 }
 
-/// Warns of a server that knows no such command. No known server does that, but nothing else would report it.
+/// Warns of a server that does not know the command. No known server does that, but nothing else would report it.
 #[cold]
 fn warn_of_refusal(call: &Call) {
     static WARNED: AtomicBool = AtomicBool::new(false);
@@ -85,7 +85,7 @@ fn warn_of_refusal(call: &Call) {
     );
 }
 
-/// Sends the call as it came.
+/// Sends the call itself.
 #[inline]
 pub(crate) fn replicate_verbatim(call: &Call) {
     // SAFETY: the context is valid for the call.

@@ -1,4 +1,4 @@
-//! What can be set: a name, its values, the default, and whether it may change while the server runs.
+//! The settings: name, values, default, and whether they may change while the server runs.
 
 use redis_module::raw;
 use std::ffi::CStr;
@@ -11,14 +11,14 @@ pub(crate) struct Setting {
     pub(super) name: &'static CStr,
     pub(super) kind: Kind,
     pub(super) flags: u32,
-    /// The number of a choice, or the number itself; the default at first.
+    /// The index of a choice, or the number itself; initially the default.
     pub(super) current: AtomicI64,
 }
 
-/// What a setting may be.
+/// The values of a setting.
 #[derive(Clone, Copy)]
 pub(super) enum Kind {
-    /// One of two words, which count from 0.
+    /// One of two words, whose indexes are 0 and 1.
     Choice([&'static CStr; 2]),
     /// A whole number within bounds.
     Whole { min: i64, max: i64 },
@@ -29,25 +29,25 @@ static CL_THROTTLE: Setting = Setting {
     flags: raw::REDISMODULE_CONFIG_IMMUTABLE,
     ..Setting::new(c"cl-throttle", Kind::Choice([c"yes", c"no"]), 0)
 };
-/// How many holds a bucket may have.
+/// The most holds of a bucket.
 pub(crate) static MAX_HOLDS: Setting =
     Setting::new(c"max-holds", Kind::Whole { min: 1, max: hold::MAX_HOLDS as i64 }, 10_000);
-/// In how many counters denials are counted by key.
+/// The number of counters for denied keys.
 pub(super) static TOP_KEYS: Setting =
     Setting::new(c"top-keys", Kind::Whole { min: 0, max: request::MAX_TOP_KEYS }, 128);
-/// How many calls may wait in the server.
+/// The most calls that may wait in the server.
 pub(super) static MAX_WAITERS: Setting =
     Setting::new(c"max-waiters", Kind::Whole { min: 0, max: request::MAX_WAITERS }, 1000);
 
 pub(super) static SETTINGS: [&Setting; 5] = [&ON_OOM, &CL_THROTTLE, &MAX_HOLDS, &TOP_KEYS, &MAX_WAITERS];
 
-/// Returns whether a bucket that would have to be created over `maxmemory` is an error. Otherwise (`on-oom allow`) its call
-/// gets the decision of a full bucket, and nothing is stored.
+/// Returns whether creating a bucket over `maxmemory` is an error. Otherwise (`on-oom allow`) the call gets the decision of
+/// a full bucket, and nothing is stored.
 pub(crate) fn denies_on_oom() -> bool {
     ON_OOM.current() == 0
 }
 
-/// Returns whether `CL.THROTTLE` is offered. Read once, when the module is loaded.
+/// Returns whether to register `CL.THROTTLE`. Read once, when the module is loaded.
 pub(super) fn cl_throttle() -> bool {
     CL_THROTTLE.current() == 0
 }
@@ -71,7 +71,7 @@ impl Setting {
 }
 
 impl Kind {
-    /// Reads a value; `None` if it is none of these.
+    /// Reads a value; `None` if it is invalid.
     pub(super) fn read(self, value: &[u8]) -> Option<i64> {
         match self {
             Self::Choice(words) => {

@@ -1,4 +1,4 @@
-//! What a command is: what it does with a call, and its description in the terms of the server's own table.
+//! A command: its implementation, and its description for the server.
 
 use super::call::{Call, Decisions};
 use std::ffi::CStr;
@@ -7,39 +7,39 @@ use tokenbucket_core::error::Refusal;
 
 /// A command of the module.
 pub(crate) trait Command {
-    /// What clients, ACLs and cluster routing have to know of it.
+    /// The description for clients, ACLs and cluster routing.
     const SPEC: Spec;
 
     /// Executes one call, up to and including its reply.
     ///
     /// # Errors
-    /// Those that become the reply. Nothing has been changed or replied then.
+    /// Becomes the reply. Nothing has been changed or replied then.
     fn run(call: Call) -> Result<(), Refusal>;
 }
 
 /// The description of a command, for `COMMAND INFO`, `COMMAND DOCS`, `COMMAND GETKEYS`, ACLs and routing.
 #[derive(Clone, Copy)]
 pub(crate) struct Spec {
-    /// As clients write it.
+    /// The name that clients send.
     pub(crate) name: &'static CStr,
     /// One line without a full stop.
     pub(crate) summary: &'static CStr,
     /// Big-O, with what N is.
     pub(crate) complexity: &'static CStr,
-    /// The first version of the module that has it.
+    /// The first version of the module with this command.
     pub(crate) since: &'static CStr,
-    /// Which clients may call it.
+    /// The clients that may call it.
     pub(crate) audience: Audience,
-    /// What becomes of a call that comes from a master or a file.
+    /// How to treat a call from a master or a file.
     pub(crate) from_master: FromMaster,
-    /// Where its keys are.
+    /// The positions of its keys.
     pub(crate) keys: Keys,
     /// Its arguments, for `COMMAND DOCS`.
     pub(crate) arguments: &'static [ArgumentSpec],
 }
 
 impl Spec {
-    /// What commands that decide have in common: clients that write call them, and replicas get the effect instead.
+    /// The defaults of commands that decide: for clients that write, and replicated as effects.
     pub(crate) const DECIDING: Self = Self {
         name: c"",
         summary: c"",
@@ -51,14 +51,13 @@ impl Spec {
         arguments: &[],
     };
 
-    /// Returns how the command is used: its name and its arguments, with those in brackets that may be left out or
-    /// repeated.
+    /// Returns the syntax of the command: its name and its arguments, with optional and repeated ones in brackets.
     pub(super) fn syntax(&self) -> String {
         let name = self.name.to_string_lossy().to_ascii_uppercase();
         format!("{name} {}", Arguments(self.arguments))
     }
 
-    /// Replies what is decided of a call of this command.
+    /// Replies the decisions on a call of this command.
     pub(crate) fn reply(&self, call: &Call, decisions: &Decisions) {
         match self.keys {
             Keys::EveryFourth { .. } => call.reply_decisions(decisions),
@@ -67,7 +66,7 @@ impl Spec {
     }
 }
 
-/// Arguments as the syntax of a command has them.
+/// Displays arguments as in the syntax of a command.
 struct Arguments(&'static [ArgumentSpec]);
 
 impl fmt::Display for Arguments {
@@ -97,49 +96,49 @@ impl fmt::Display for ArgumentSpec {
     }
 }
 
-/// Which clients may call a command, and whether it writes.
+/// The clients that may call a command, and whether it writes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Audience {
-    /// Clients, where writes are accepted.
+    /// Clients, on servers that accept writes.
     Writers,
-    /// Clients where writes are accepted, whose calls may wait.
+    /// Clients, on servers that accept writes, whose calls may wait.
     WaitingWriters,
-    /// Clients, also on read-only replicas.
+    /// Clients, even on read-only replicas.
     Readers,
-    /// Operators, also on read-only replicas.
+    /// Operators, even on read-only replicas.
     Operators,
     /// Masters, append-only files, and operators, with care.
     Servers,
 }
 
 impl Audience {
-    /// Returns whether it is clients that write.
+    /// Returns whether the commands write on behalf of clients.
     pub(super) const fn writes(self) -> bool {
         matches!(self, Self::Writers | Self::WaitingWriters)
     }
 }
 
-/// What becomes of a call that comes from a master or a file rather than from a client.
+/// How to treat a call from a master or a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FromMaster {
-    /// It is executed like any other.
+    /// Execute it like a client's call.
     Executed,
-    /// Nothing: it was decided where it was made, and its effect is what counts.
+    /// Ignore it: the master decided it, and sends its effect.
     Ignored,
 }
 
-/// Where the keys are among the arguments.
+/// The positions of the keys among the arguments.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keys {
-    /// Nowhere: there are none.
+    /// There are no keys.
     None,
     /// The first argument.
     First,
     /// Every second argument.
     EverySecond,
-    /// As many as the first argument says, every fourth.
+    /// Every fourth argument. The first argument is their number.
     EveryFourth {
-        /// The position of the first of them; the command's name has position 0.
+        /// The position of the first key; the command's name has position 0.
         first: usize,
     },
 }
@@ -152,7 +151,7 @@ pub(crate) struct ArgumentSpec {
     pub(crate) optional: bool,
 }
 
-/// What an argument is.
+/// The kind of an argument.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
     Key,
@@ -171,17 +170,17 @@ pub(crate) enum Kind {
 }
 
 impl ArgumentSpec {
-    /// Returns one bucket or several, with these arguments each.
+    /// Describes one or more buckets with these arguments each.
     pub(crate) const fn buckets(each: &'static [Self]) -> Self {
         Self::required(c"bucket", Kind::Groups(each))
     }
 
-    /// Returns an argument that must be there.
+    /// Describes a required argument.
     pub(crate) const fn required(name: &'static CStr, kind: Kind) -> Self {
         Self { name, kind, optional: false }
     }
 
-    /// Returns an argument that may be left out.
+    /// Describes an optional argument.
     pub(crate) const fn optional(name: &'static CStr, kind: Kind) -> Self {
         Self { name, kind, optional: true }
     }
@@ -189,21 +188,21 @@ impl ArgumentSpec {
 
 /// The key of a bucket.
 pub(crate) const KEY: ArgumentSpec = ArgumentSpec::required(c"key", Kind::Key);
-/// The most that a bucket holds.
+/// The most tokens of a bucket.
 pub(crate) const CAPACITY: ArgumentSpec = ArgumentSpec::required(c"capacity", Kind::Decimal);
-/// How fast it refills: `5`, `100/m`.
+/// The refill rate: `5`, `100/m`.
 pub(crate) const RATE: ArgumentSpec = ArgumentSpec::required(c"rate", Kind::Text);
-/// What a call costs.
+/// The tokens that a call takes.
 pub(crate) const COST: ArgumentSpec = ArgumentSpec::required(c"cost", Kind::Decimal);
-/// What is charged or given back.
+/// The tokens that a call charges, holds or refunds.
 pub(crate) const AMOUNT: ArgumentSpec = ArgumentSpec::required(c"amount", Kind::Decimal);
-/// How long a hold lasts.
+/// The time until a hold ends.
 pub(crate) const TTL_MS: ArgumentSpec = ArgumentSpec::required(c"ttl_ms", Kind::Whole);
-/// How long a call waits its turn at most.
+/// The longest wait of a call.
 pub(crate) const MAX_WAIT_MS: ArgumentSpec = ArgumentSpec::required(c"max_wait_ms", Kind::Whole);
-/// The name of a hold.
+/// The id of a hold.
 pub(crate) const ID: ArgumentSpec = ArgumentSpec::required(c"id", Kind::Text);
-/// What the work cost for which tokens were held.
+/// The tokens of a hold that were used.
 pub(crate) const USED: ArgumentSpec = ArgumentSpec::required(c"used", Kind::Decimal);
-/// How many keys follow.
+/// The number of buckets that follow.
 pub(crate) const NUMKEYS: ArgumentSpec = ArgumentSpec::required(c"numkeys", Kind::Whole);

@@ -110,10 +110,10 @@ fn config_rewrite_keeps_what_was_set() {
 #[test]
 fn a_bad_argument_or_option_refuses_to_start_and_the_log_names_it() {
     for (arguments, message) in [
-        (&["speed", "fast"] as &[&str], "unknown argument 'speed': known are on-oom, cl-throttle"),
+        (&["speed", "fast"] as &[&str], "unknown argument 'speed', use one of on-oom, cl-throttle"),
         (&["tokenbucket.speed", "fast"], "unknown argument 'tokenbucket.speed'"),
         (&["othermodule.on-oom", "allow"], "unknown argument 'othermodule.on-oom'"),
-        (&["nonsense"], "unknown argument 'nonsense': known are on-oom, cl-throttle, max-holds, top-keys"),
+        (&["nonsense"], "unknown argument 'nonsense', use one of on-oom, cl-throttle, max-holds, top-keys"),
         (&["on-oom"], "argument 'on-oom' needs a value"),
         (&["on-oom", "allow", "on-oom"], "argument 'on-oom' needs a value"),
         (&["on-oom", "maybe"], "argument 'on-oom' must be deny or allow, not 'maybe'"),

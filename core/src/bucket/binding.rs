@@ -1,4 +1,4 @@
-//! The decision that binds the caller of several buckets.
+//! The decision that binds a call of several buckets.
 
 use super::Decision;
 
@@ -21,7 +21,7 @@ fn tighter(one: Decision, other: Decision) -> Decision {
     }
 }
 
-/// Returns the longer of two waits. One of -1 never ends.
+/// Returns the longer of two waits; -1 is the longest.
 fn longer(one_ms: i64, other_ms: i64) -> i64 {
     if one_ms.min(other_ms) < 0 {
         return -1;

@@ -15,7 +15,7 @@ impl Limit {
     ///
     /// # Errors
     /// [`DebtTooDeep`] from [`Operation::Charge`] alone.
-    #[inline(always)] // The operation is known where it is called, and all others fold away.
+    #[inline(always)] // Callers know the operation, and all others fold away.
     pub fn decide(
         &self,
         stored: Option<Bucket>,
@@ -47,9 +47,8 @@ impl Limit {
         }
     }
 
-    /// Returns the outcome for a bucket that allows its part of a call which another bucket denies. It takes nothing
-    /// and describes the bucket as it is, but after a clock that stepped back it stores the new time, as a denial
-    /// does.
+    /// Returns the outcome of a bucket that allows its part of a call, if another bucket denies the call. It takes nothing;
+    /// like a denial, it stores the new time if the clock stepped back.
     #[must_use]
     pub fn denied_by_another(&self, stored: Option<Bucket>, expiring: impl Expiring, now_us: i64) -> Outcome {
         let denied = View::new(self, stored, expiring, now_us).denied(0);
@@ -71,7 +70,7 @@ impl Limit {
         view.denied(view.wait_behind(cost_micro, ahead_micro))
     }
 
-    /// Returns the microseconds from `now_us` until the stored bucket reaches `level_micro`, if nothing is taken; 0 if it has.
+    /// Returns the microseconds from `now_us` until the stored bucket reaches `level_micro` if nothing is taken; 0 if it has.
     #[must_use]
     pub fn wait_us(&self, stored: Option<Bucket>, level_micro: i64, now_us: i64) -> i64 {
         self.wait_after_us(stored, NoHolds, Change::Keep, level_micro, now_us)
@@ -105,12 +104,12 @@ pub(crate) struct View<'limit, R> {
     limit: &'limit Limit,
     /// Its holds.
     expiring: R,
-    /// What the holds that have ended bring, which the stored level does not include yet.
+    /// Micro-tokens of holds that have ended, which the stored level does not include yet.
     expired_micro: i64,
     pub(crate) now_us: i64,
-    /// The clock is behind the last refill: a denial has to write, or the bucket would stand still until then.
+    /// The clock is behind the last refill: a denial has to write, or the bucket would not refill until then.
     stepped_back: bool,
-    /// What the next call finds if this one writes nothing but perhaps the new time after a step back.
+    /// The bucket that the next call finds if this one writes nothing, or only the new time after a step back.
     stored: Bucket,
     /// The stored bucket, refilled up to now.
     pub(crate) current: Bucket,
@@ -203,7 +202,7 @@ impl<'limit, R: Expiring> View<'limit, R> {
         Outcome { decision, change: self.filled(), granted_micro: 0 }
     }
 
-    /// Returns the write for a bucket that is full now: none is stored, unless holds have still to end.
+    /// Returns the write of a bucket that is full now: it is stored only while it has outstanding holds.
     #[inline]
     pub(crate) fn filled(&self) -> Change {
         let last_end_us = self.expiring.last_end_us();
@@ -247,14 +246,14 @@ impl<'limit, R: Expiring> View<'limit, R> {
         Outcome { decision, change: Change::Keep, granted_micro: 0 }
     }
 
-    /// Returns a denial. It writes only where the clock stepped back, so that the bucket counts on from the new time.
+    /// Returns a denial. It writes only if the clock stepped back, so that the bucket continues from the new time.
     #[inline(always)]
     pub(crate) fn denied(&self, retry_after_ms: i64) -> Outcome {
         let denied = self.unchanged(0, retry_after_ms);
         if !self.stepped_back {
             return denied;
         }
-        // A level above this limit's capacity stays for others to see: a denial takes nothing.
+        // A level above this limit's capacity stays, for calls with a larger one: a denial takes nothing.
         let level_micro = self.stored_level_micro.wrapping_add(self.expired_micro).min(MAX_MICRO);
         let bucket = Bucket { level_micro, ..self.stored };
         let full_at_us = self.full_at_us(bucket, self.now_us).max(self.expiring.last_end_us());
@@ -283,7 +282,7 @@ impl<'limit, R: Expiring> View<'limit, R> {
         self.expiring.reaches_at_us(&self.limit.rate, bucket, included_until_us, level_micro)
     }
 
-    /// Returns how long until a plain take of `cost_micro` is allowed.
+    /// Returns the wait until a take of `cost_micro` is allowed.
     #[inline]
     pub(crate) fn wait_for(&self, cost_micro: i64) -> i64 {
         if cost_micro > self.limit.capacity_micro {
@@ -292,7 +291,7 @@ impl<'limit, R: Expiring> View<'limit, R> {
         self.wait_until_ms(self.reaches_at_us(self.stored, NOTHING_INCLUDED, cost_micro))
     }
 
-    /// Returns how long until a take of `cost_micro` is allowed, if others take `ahead_micro` first.
+    /// Returns the wait until a take of `cost_micro` is allowed, if others take `ahead_micro` first.
     fn wait_behind(&self, cost_micro: i64, ahead_micro: i64) -> i64 {
         if cost_micro > self.limit.capacity_micro {
             return NEVER_MS;
@@ -300,7 +299,7 @@ impl<'limit, R: Expiring> View<'limit, R> {
         let level_micro = self.stored.level_micro.saturating_sub(ahead_micro).max(DEEPEST_DEBT_MICRO);
         let at_us = self.reaches_at_us(Bucket { level_micro, ..self.stored }, NOTHING_INCLUDED, cost_micro);
         let is_foreseeable = at_us <= MAX_TIME_US || !self.limit.is_pool();
-        // How long the calls ahead will hold a pool is unknown, and it may have no hold now.
+        // A pool refills when the calls ahead end their holds, at an unknown time. It may have no hold now.
         let at_us = if is_foreseeable { at_us } else { self.expiring.last_end_us().max(self.now_us) };
         self.ms_until(at_us).max(1)
     }
@@ -313,7 +312,7 @@ impl<'limit, R: Expiring> View<'limit, R> {
         self.wait_until_ms(self.reaches_at_us(bucket, self.now_us, 0))
     }
 
-    /// Returns the wait until `at_us`: without end where nothing flows in, and nothing comes back that would do.
+    /// Returns the wait until `at_us`; [`NEVER_MS`] for a pool whose holds do not return enough.
     #[inline]
     fn wait_until_ms(&self, at_us: i64) -> i64 {
         if at_us > MAX_TIME_US && self.limit.is_pool() {
@@ -322,7 +321,7 @@ impl<'limit, R: Expiring> View<'limit, R> {
         self.ms_until(at_us)
     }
 
-    /// Returns the moment that is `wait_ms` from now, or the beginning of time if that never comes.
+    /// Returns the moment `wait_ms` from now, which is in the past for [`NEVER_MS`].
     pub(crate) fn after_ms(&self, wait_ms: i64) -> i64 {
         self.now_us.saturating_add(wait_ms.saturating_mul(1000))
     }

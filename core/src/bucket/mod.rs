@@ -1,31 +1,29 @@
 //! The algorithm: a bucket, its limit, the operations on it, and decisions.
 //!
 //! A bucket is two numbers: how many tokens it held when it was last refilled, and when that was. Nothing runs in
-//! the background; each call adds what has flowed in since. Everything here is integer arithmetic on
-//! micro-tokens and microseconds, with the time as an argument: no clock, no Redis, no allocation, no failure but
-//! [`DebtTooDeep`]. The holds of a bucket are a parameter ([`Expiring`]): most buckets
-//! have none, and pay nothing for those that do.
+//! the background; each call adds what has flowed in since. Everything here is integer arithmetic on micro-tokens and
+//! microseconds, with the time as an argument: no clock, no Redis, no allocation, and [`DebtTooDeep`] as the only error.
+//! The holds of a bucket are a parameter ([`Expiring`]): most buckets have none, and pay nothing for them.
 //!
 //! # Why no token is ever lost or won by rounding
 //!
-//! A refill seldom ends on a whole micro-token. Dropping the rest at each call would starve a slow bucket that is
-//! asked often: at one token a day, a microsecond brings a hundred-thousandth of a micro-token, and a client that
+//! A refill seldom ends on a whole micro-token. Dropping the rest at each call would starve a slow bucket under
+//! frequent calls: at one token a day, a hundred-thousandth of a micro-token flows in a microsecond, and a client that
 //! polls would never see one. So the rest is *dated back*: the new refill time is as many whole microseconds ago
-//! as the rest took to flow. What is lost per write is less than a micro-token, or less than what flows in one
-//! microsecond, whichever is smaller; at a whole number of tokens per second it is nothing at all. And a call
-//! that is denied stores nothing, so polling costs nothing either.
+//! as the rest took to flow. Each write loses less than a micro-token, or less than what flows in one
+//! microsecond, whichever is smaller; at a whole number of tokens per second it loses nothing. A denied call
+//! stores nothing, so polling loses nothing either.
 //!
 //! # Why nothing overflows
 //!
-//! Levels and capacities are within ±10^18, times within 2^60, what flows and how long it takes within 2^62, what
-//! holds bring back within 2^61. All sums below are of two of these, or of a level, a flow and what holds bring, which
-//! fits 64 bits; they are written as wrapping, because a saturating addition costs five times as much and would never
-//! saturate.
+//! Levels and capacities are within ±10^18, times within 2^60, flows and their durations within 2^62, returned holds
+//! within 2^61. All sums below are of two of these, or of a level, a flow and returned holds, which fits 64 bits. They
+//! are written as wrapping, because a saturating addition costs five times as much and would never saturate.
 //!
 //! # Why the waits are honest
 //!
-//! Waits are solved from the state that the next call will find: the stored one when nothing was taken, the new
-//! one otherwise. The smallest time at which the level *as computed then* suffices is an exact integer ceiling.
+//! Waits are solved from the state that the next call will find: the stored one if nothing was taken, else the new
+//! one. The smallest time at which the level *as computed then* suffices is an exact integer ceiling.
 
 mod binding;
 pub(crate) mod decide;
@@ -35,7 +33,7 @@ pub use decide::NEVER_MS;
 use crate::number::{MAX_MICRO, MICRO_PER_TOKEN};
 use crate::rate::Rate;
 
-/// The latest moment a bucket may bear, in Unix microseconds (about the year 38,500): leaves room for sums.
+/// The latest time of a bucket, in Unix microseconds (about the year 38,500): leaves room for sums.
 pub const MAX_TIME_US: i64 = 1 << 60;
 
 /// The level of the deepest debt, in micro-tokens: -10^12 tokens.
@@ -46,11 +44,11 @@ pub const DEEPEST_DEBT_MICRO: i64 = -MAX_MICRO;
 pub struct Bucket {
     /// Micro-tokens at the last refill; negative while in debt: [`DEEPEST_DEBT_MICRO`] to [`MAX_MICRO`].
     pub level_micro: i64,
-    /// When that was, in Unix microseconds: 0 to [`MAX_TIME_US`].
+    /// Time of the last refill, in Unix microseconds: 0 to [`MAX_TIME_US`].
     pub refilled_at_us: i64,
 }
 
-/// How much a bucket holds and how fast it refills. It comes with every call and is stored nowhere.
+/// The capacity and the refill rate of a bucket. They come with every call and are not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limit {
     capacity_micro: i64,
@@ -62,7 +60,7 @@ pub struct Limit {
 pub enum Operation {
     /// All of the cost, or nothing.
     Take {
-        /// What the call costs.
+        /// The cost of the call.
         cost_micro: i64,
     },
     /// As many whole tokens as there are.
@@ -72,25 +70,25 @@ pub enum Operation {
     },
     /// All of the cost, into debt if need be, unless paying it off takes too long.
     Reserve {
-        /// What the call costs.
+        /// The cost of the call.
         cost_micro: i64,
         /// The longest wait that the caller accepts.
         max_wait_ms: i64,
     },
     /// The amount whatever the level: the work is already done.
     Charge {
-        /// What the work cost.
+        /// The cost of the work.
         amount_micro: i64,
     },
     /// The amount back, never above the capacity.
     Give {
-        /// What was not used.
+        /// The unused amount.
         amount_micro: i64,
     },
 }
 
 impl Operation {
-    /// Returns the micro-tokens without which it is denied.
+    /// Returns the micro-tokens that the operation needs to be allowed.
     #[must_use]
     pub fn needed_micro(&self) -> i64 {
         match *self {
@@ -114,7 +112,7 @@ pub struct Decision {
     pub reset_after_ms: i64,
 }
 
-/// What a decision does to the stored bucket.
+/// The write of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Write nothing, and leave no trace.
@@ -123,7 +121,7 @@ pub enum Change {
     Store {
         /// The new state.
         bucket: Bucket,
-        /// When the bucket is the same as no bucket.
+        /// When the bucket equals no bucket.
         full_at_us: i64,
     },
     /// Delete the bucket, because it is full.
@@ -147,10 +145,10 @@ pub struct DebtTooDeep;
 
 /// The holds of a bucket: tokens that return by themselves at known moments.
 pub trait Expiring: Copy {
-    /// Tokens returned by `now_us`, in micro-tokens; saturates at 2^61, which fills any bucket.
+    /// Returns the micro-tokens of holds that have ended by `now_us`; saturates at 2^61, which fills any bucket.
     fn ended_micro(self, now_us: i64) -> i64;
 
-    /// Returns when the last hold ends, in Unix microseconds; the smallest number if there is none.
+    /// Returns when the last hold ends, in Unix microseconds; the smallest number without holds.
     fn last_end_us(self) -> i64;
 
     /// Returns when `bucket` reaches `level_micro` if nothing is taken, possibly in the past. Its level already
@@ -180,7 +178,7 @@ impl Expiring for NoHolds {
     }
 }
 
-/// Holds, if there are any.
+/// The holds of a bucket that may have none.
 impl<E: Expiring> Expiring for Option<E> {
     #[inline]
     fn ended_micro(self, now_us: i64) -> i64 {
@@ -205,14 +203,14 @@ impl Bucket {
     /// An empty bucket at the beginning of time.
     pub const EMPTY: Self = Self { level_micro: 0, refilled_at_us: 0 };
 
-    /// Takes over a state from outside, or `None` if no bucket can be in it.
+    /// Checks a state from outside; `None` if no bucket can have it.
     #[must_use]
     pub fn checked(level_micro: i64, refilled_at_us: i64) -> Option<Self> {
         let bucket = Self { level_micro, refilled_at_us };
         (bucket == Self::nearest(level_micro, refilled_at_us)).then_some(bucket)
     }
 
-    /// Returns the bucket closest to a state from outside, which may be one that no bucket can be in.
+    /// Returns the bucket closest to a state from outside, which may be out of bounds.
     #[must_use]
     pub fn nearest(level_micro: i64, refilled_at_us: i64) -> Self {
         Self {
@@ -260,24 +258,23 @@ impl Limit {
         self.capacity_micro
     }
 
-    /// Returns the bucket that will be full at `full_at_us`, as far as levels and times go in whole numbers; rounded
-    /// down.
+    /// Returns the bucket that will be full at `full_at_us`, rounded down.
     ///
-    /// Limiters that keep no level keep this moment instead (the theoretical arrival time of GCRA).
+    /// Limiters without a level store this moment instead (the theoretical arrival time of GCRA).
     #[must_use]
     pub fn bucket_full_at(&self, full_at_us: i64, now_us: i64) -> Bucket {
         let now_us = now_us.clamp(0, MAX_TIME_US);
         let missing = self.rate.flow_up(now_us, full_at_us);
         let level_micro = self.capacity_micro.wrapping_sub(missing.micro).max(DEEPEST_DEBT_MICRO);
-        // Rounding up what is missing is dated back like the rest of a refill.
+        // The excess of rounding up is dated back like the rest of a refill.
         let refilled_at_us = now_us.saturating_sub(missing.carry_us).max(0);
         Bucket { level_micro, refilled_at_us }
     }
 
-    /// Adds what flowed in since the last refill, and what came back, never beyond the capacity.
+    /// Adds the flow since the last refill and the ended holds, never beyond the capacity.
     ///
-    /// `now_us` before the last refill counts as no time passing: a clock that steps back must not create
-    /// tokens, nor lock the bucket until it has caught up.
+    /// If `now_us` is before the last refill, no time has passed: a clock that steps back must neither create tokens nor
+    /// lock the bucket until it has caught up.
     #[inline]
     fn refill(&self, bucket: Bucket, expired_micro: i64, now_us: i64) -> Bucket {
         let flow = self.rate.flow(bucket.refilled_at_us, now_us);

@@ -1,4 +1,4 @@
-//! The line that is replied: the error's rule, the value that breaks it, and which bucket it is of.
+//! The line of an error: its rule, the value that breaks it, and the bucket.
 
 use super::quote::{quoted, MAX_QUOTED};
 use super::{rate, Error, Refusal};
@@ -8,8 +8,8 @@ use crate::numkeys;
 impl Refusal {
     /// Returns the line that is replied, without the `-` in front and the line end.
     ///
-    /// `syntax` is how the command is used, like `TB.MTAKE numkeys key capacity rate cost [key capacity rate cost ...]`,
-    /// and `arguments` what stood behind its name.
+    /// `syntax` is the command with its arguments, like `TB.MTAKE numkeys key capacity rate cost [key capacity rate cost ...]`,
+    /// and `arguments` are those of the call.
     #[cold]
     #[must_use]
     pub fn line<A: AsRef<[u8]>>(self, syntax: &str, arguments: &[A]) -> String {
@@ -38,7 +38,7 @@ impl Refusal {
     }
 }
 
-/// A call that is refused, by the words of its syntax.
+/// A refused call.
 struct Call<'a, A> {
     syntax: &'a str,
     arguments: &'a [A],
@@ -46,13 +46,13 @@ struct Call<'a, A> {
 }
 
 impl<'a, A: AsRef<[u8]>> Call<'a, A> {
-    /// Returns the names of the arguments, up to those that may be left out or repeated.
+    /// Returns the names of the arguments, without brackets.
     fn names(&self) -> impl Iterator<Item = &'a str> {
         let names = self.syntax.split(' ').skip(1);
         names.map(|name| name.trim_matches(['[', ']']))
     }
 
-    /// Returns the names of a bucket's arguments, where a call may have several buckets.
+    /// Returns the names of a bucket's arguments, if the command takes several buckets.
     fn group(&self) -> Option<&'a str> {
         let (_, group) = self.syntax.strip_suffix(" ...]")?.split_once('[')?;
         Some(group)
@@ -62,25 +62,25 @@ impl<'a, A: AsRef<[u8]>> Call<'a, A> {
         self.group().map_or(0, |group| group.split(' ').count())
     }
 
-    /// Returns how many arguments stand before the first bucket.
+    /// Counts the arguments before the first bucket.
     fn groups_at(&self) -> usize {
         let first = self.group().and_then(|group| group.split(' ').next());
         self.names().position(|name| Some(name) == first).unwrap_or(0)
     }
 
-    /// Returns what was sent as the argument of that name, of the bucket that is wrong if there are several.
+    /// Returns the argument with that name, of the wrong bucket if there are several.
     fn argument(&self, name: &str) -> Option<&'a [u8]> {
         self.argument_of(name, self.place.unwrap_or(0))
     }
 
-    /// Returns that argument of one bucket. One before the buckets is refused without a place, so `place` is 0 there.
+    /// Returns the argument with that name of one bucket. Errors of arguments before the buckets have the place 0.
     fn argument_of(&self, name: &str, place: usize) -> Option<&'a [u8]> {
         let first = self.names().position(|one| one == name)?;
         let behind = place.checked_mul(self.group_len())?;
         self.arguments.get(first.checked_add(behind)?).map(AsRef::as_ref)
     }
 
-    /// Returns the option that is wrong, of a command that has nothing else.
+    /// Returns the wrong option, of a command that takes nothing else.
     fn option(&self) -> Option<&'a [u8]> {
         self.arguments.get(self.place?).map(AsRef::as_ref)
     }
@@ -89,7 +89,7 @@ impl<'a, A: AsRef<[u8]>> Call<'a, A> {
         self.arguments.len().saturating_sub(self.groups_at()).checked_div(self.group_len())
     }
 
-    /// Names the bucket, of a call that has several.
+    /// Names the wrong bucket, if the call has several.
     fn bucket(&self) -> Option<String> {
         let (place, buckets) = (self.place?, self.buckets()?);
         (buckets > 1).then(|| format!("bucket {} of {buckets}", place.saturating_add(1)))
@@ -110,7 +110,7 @@ impl<'a, A: AsRef<[u8]>> Call<'a, A> {
         format!("{rule}{group}' groups: {numkeys} need {needed} arguments, not {sent}")
     }
 
-    /// Names the two buckets that have the same key.
+    /// Names the two buckets that share a key.
     fn duplicate(&self, rule: &str) -> String {
         let Some(second) = self.place else { return rule.to_owned() };
         let key = self.argument_of("key", second);
@@ -120,7 +120,7 @@ impl<'a, A: AsRef<[u8]>> Call<'a, A> {
     }
 }
 
-/// Returns the rule, and the value that breaks it if it can be shown.
+/// Returns the rule, and the value that breaks it if it is printable.
 fn with_value(rule: &str, value: Option<&[u8]>) -> String {
     let too_long = value.is_some_and(|value| value.len() > MAX_LEN);
     let bound = if too_long { format!(" in at most {MAX_LEN} bytes") } else { String::new() };

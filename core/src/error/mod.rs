@@ -1,7 +1,7 @@
 //! Every error that a client can see, once, and the line that is replied.
 //!
-//! An error is a byte while a call is read and decided, so that the hot path neither copies nor allocates for it. The
-//! line is built when it is replied: it finds the wrong argument again and quotes it.
+//! While a call is read and decided an error is one byte, so that the hot path neither copies nor allocates for it. Building
+//! the line finds the wrong argument again and quotes it.
 //!
 //! A line quotes at most [`MAX_QUOTED`] bytes of what was sent, and printable ASCII only.
 
@@ -15,7 +15,7 @@ use crate::bucket::DebtTooDeep;
 use std::fmt;
 use std::num::NonZeroU32;
 
-/// Why a call was refused. A refused call has changed nothing.
+/// The reason for refusing a call, which has changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
     /// Too few or too many arguments.
@@ -24,7 +24,7 @@ pub enum Error {
     WrongType,
     /// The bucket would have to be created and the server is over `maxmemory`.
     OutOfMemory,
-    /// The bucket exists, and there is no memory for a hold of it.
+    /// There is no memory for a hold of an existing bucket.
     HoldOutOfMemory,
     /// The capacity is not an amount of tokens.
     Capacity,
@@ -38,35 +38,35 @@ pub enum Error {
     MaxWait,
     /// The `max_wait_ms` of a call that waits its turn is not a whole number of milliseconds.
     MaxTurnWait,
-    /// As many calls wait as may.
+    /// `tokenbucket.max-waiters` calls wait already.
     TooManyWaiters,
     /// The rate is malformed, or zero.
     Rate,
-    /// The rate is 0, for a command that needs one.
+    /// The rate is 0, and the command needs one above 0.
     RateOfPool,
     /// The rate is out of bounds.
     RateOutOfRange,
-    /// Capacity and rate are fine, but not together.
+    /// The capacity takes too long to refill at the rate.
     RefillTooSlow,
     /// The call would put the bucket beyond the deepest debt.
     DebtTooDeep,
     /// The `numkeys` of a call is not a number of buckets.
     NumKeys,
-    /// `numkeys` and the number of arguments behind it do not agree.
+    /// `numkeys` does not match the number of arguments behind it.
     NumKeysMismatch,
-    /// A key twice in one call.
+    /// One call names a key twice.
     DuplicateKey,
     /// The `ttl_ms` of a hold is out of bounds.
     Ttl,
     /// The `id` of a hold is empty or too long.
     Id,
-    /// What was used of a hold is not an amount of tokens.
+    /// The `used` of a settlement is not an amount of tokens.
     Used,
-    /// Something was used of a hold of a pool.
+    /// The `used` of a settlement is above 0, and the rate is 0.
     UsedOfPool,
-    /// The bucket has as many holds as it may have.
+    /// The bucket has `tokenbucket.max-holds` holds already.
     TooManyHolds,
-    /// An option of `TB.TOP` that is none, or is given twice.
+    /// An option of `TB.TOP` is unknown, or given twice.
     TopOption,
     /// The `COUNT` of `TB.TOP` is not a number of keys.
     TopCount,
@@ -85,7 +85,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns how its line begins, whatever the call was: the code, the argument and its rule.
+    /// Returns the beginning of the line, which depends on no call: the code, the argument and its rule.
     #[must_use]
     pub const fn rule(self) -> &'static str {
         match self {
@@ -134,13 +134,13 @@ impl Error {
         }
     }
 
-    /// Returns the argument whose value the line quotes: the one with which its rule begins, if it begins with one.
+    /// Returns the argument whose value the line quotes: the first word of its rule, if that is an argument.
     fn argument(self) -> Option<&'static str> {
         let is_quoted = !matches!(self, Self::RateOfPool | Self::Effect);
         self.rule().split(' ').nth(1).filter(|_| is_quoted)
     }
 
-    /// Adds where the error is: at `place` (from 0) among the buckets or options of a call.
+    /// Adds the place of the error, from 0, among the buckets or options of the call.
     #[cold]
     #[must_use]
     pub fn at(self, place: usize) -> Refusal {
@@ -163,12 +163,12 @@ impl From<DebtTooDeep> for Error {
     }
 }
 
-/// An error, and where it is in a call that may repeat a part.
+/// An error, and its place among the buckets or options of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// What is wrong.
+    /// The error.
     pub error: Error,
-    /// Which bucket or option it is wrong of, from 1.
+    /// The bucket or option, from 1.
     number: Option<NonZeroU32>,
 }
 
@@ -179,7 +179,7 @@ impl From<Error> for Refusal {
 }
 
 impl Refusal {
-    /// Returns which bucket or option it is wrong of, from 0.
+    /// Returns the bucket or option, from 0.
     fn place(self) -> Option<usize> {
         self.number.and_then(|number| usize::try_from(number.get()).ok()?.checked_sub(1))
     }

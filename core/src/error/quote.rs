@@ -1,6 +1,6 @@
-//! Quoting what a client has sent.
+//! Quotes arguments in errors.
 
-/// The most bytes of a call that a line quotes.
+/// The most bytes of an argument that a line quotes.
 pub const MAX_QUOTED: usize = 32;
 
 /// Returns the value in quotation marks, cut to [`MAX_QUOTED`] bytes. `None` if these are not printable ASCII.

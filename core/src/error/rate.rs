@@ -1,6 +1,6 @@
-//! What is wrong with a rate that could not be read: the part of it, and what to write instead.
+//! Explains a malformed rate: the wrong part, and what to write instead.
 //!
-//! Only errors are read here, by the rules of [`crate::rate`] but with an eye for the reason.
+//! It reads again by the rules of [`crate::rate`], to find the reason.
 
 use super::quote::{printable, quoted, MAX_QUOTED};
 use crate::number::{Decimal, MAX_LEN};
@@ -11,7 +11,7 @@ use std::fmt;
 const FORMS: &str =
     "must be tokens per second (5, 0.25), count/period (100/m, 10/15s) or count@period (1000@d)";
 
-/// How people spell a unit, the way to write it behind a `/`, and behind a `@`.
+/// Spellings of a unit, the right one behind a `/`, and the right one behind a `@`.
 const UNITS: &[(&str, &str, &str)] = &[
     ("ms msec msecs milli millis millisecond milliseconds", "ms", "ms"),
     ("s sec secs second seconds", "s", "s"),
@@ -23,7 +23,7 @@ const UNITS: &[(&str, &str, &str)] = &[
     ("y yr year years", "365d, or @y for calendar years", "y"),
 ];
 
-/// Says which part of `rate` is wrong, and how to write it.
+/// Explains which part of `rate` is wrong, and how to write it.
 pub(super) fn explain(rate: &[u8]) -> String {
     let sent = quoted(rate).map_or_else(String::new, |rate| format!(", not {rate}"));
     if rate.len() > MAX_LEN {
@@ -41,7 +41,7 @@ pub(super) fn explain(rate: &[u8]) -> String {
     fault.unwrap_or_else(|| format!("{FORMS}{sent}"))
 }
 
-/// Returns whether it is a number but for its sign.
+/// Returns whether a text without its sign is a number.
 fn starts_as_number(text: &str) -> bool {
     Decimal::parse(text.trim_start_matches('-').as_bytes()).is_some()
 }
@@ -62,7 +62,7 @@ impl Rate<'_> {
         Some(format!("{what}{} {rule}", self.part(count)))
     }
 
-    /// Says what is wrong behind the `/` of a malformed rate whose count is right.
+    /// Explains the fault behind the `/` of a malformed rate whose count is right.
     fn period_fault(&self, period: &str) -> String {
         let (number, name) = split_letters(period);
         if unit(name.as_bytes()).is_none() {
@@ -83,7 +83,7 @@ impl Rate<'_> {
         format!("unknown unit {}, use {instead}", self.part(name))
     }
 
-    /// Reads what stands behind an `@`.
+    /// Explains the fault behind an `@`, if there is one.
     fn calendar_fault(&self, behind: &str) -> Option<String> {
         const ANY: &str = "ms, s, m, h, d, w, mo or y";
         let sign = behind.find(['+', '-']).unwrap_or(behind.len());
@@ -108,7 +108,7 @@ impl Rate<'_> {
         (!is_offset).then(|| format!("offset {} must be +HH:MM or -HH:MM, up to 14:00", self.part(offset)))
     }
 
-    /// Returns the part in quotation marks, in the whole rate unless that is the same or too long.
+    /// Quotes the part, and the whole rate too if that differs and is short.
     fn part<'a>(&'a self, part: &'a str) -> Part<'a> {
         let is_short = part.len().saturating_add(self.text.len()) <= MAX_QUOTED;
         Part { part, whole: (is_short && part != self.text).then_some(self.text) }
@@ -130,7 +130,7 @@ impl fmt::Display for Part<'_> {
     }
 }
 
-/// Returns what stands before the letters at the end, and these.
+/// Splits off the letters at the end.
 fn split_letters(period: &str) -> (&str, &str) {
     let number = period.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     (number, period.strip_prefix(number).unwrap_or_default())

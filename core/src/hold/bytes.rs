@@ -4,12 +4,12 @@ use super::item::Hold;
 use super::list::Holds;
 use super::MAX_HOLDS;
 
-/// Bytes of an encoded hold in front of its name: end, amount, length of the name.
+/// Bytes of an encoded hold in front of its id: end, amount, length of the id.
 const HEADER: usize = 17;
 
 impl Hold {
     /// Appends the bytes of a hold: its end in Unix microseconds and its amount in micro-tokens, both signed 64-bit
-    /// little-endian, the length of its name in one byte, and its name.
+    /// little-endian, the length of its id in one byte, and its id.
     pub fn encode(&self, bytes: &mut Vec<u8>) {
         bytes.extend(self.ends_at_us.to_le_bytes());
         bytes.extend(self.amount_micro.to_le_bytes());
@@ -17,8 +17,8 @@ impl Hold {
         bytes.extend(&*self.id);
     }
 
-    /// Reads the hold with which `bytes` begin, and what follows it. The hold is `None` if there can be none like it;
-    /// all is `None` if the bytes are too few.
+    /// Reads the first hold of `bytes`, and returns the rest too. The inner hold is `None` if a field is out of bounds; all is
+    /// `None` if the bytes are too few.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<(Option<Self>, &[u8])> {
         let (end, rest) = bytes.split_first_chunk::<8>()?;
@@ -31,7 +31,7 @@ impl Hold {
 }
 
 impl Holds {
-    /// Returns the bytes of all of them, one after the other.
+    /// Returns the bytes of all holds, one after the other.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let len = self.len().saturating_mul(HEADER).saturating_add(self.id_bytes);
@@ -41,9 +41,8 @@ impl Holds {
         bytes
     }
 
-    /// Reads what [`encode`](Self::encode) wrote: the holds that there can be, and whether that is all of them. Holds
-    /// that are not in the order of their ends and ids are left out: sorting them could take quadratic time. So are those
-    /// beyond [`MAX_HOLDS`].
+    /// Reads what [`encode`](Self::encode) wrote: the valid holds, and whether they are all. It leaves out holds that are not
+    /// sorted by end and id, because sorting them could take quadratic time, and holds beyond [`MAX_HOLDS`].
     #[must_use]
     pub fn decode(mut bytes: &[u8]) -> (Self, bool) {
         let mut holds = Self::default();

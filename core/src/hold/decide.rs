@@ -1,25 +1,25 @@
-//! Deciding about holds: whether one may be set, and what the bucket is after one has ended.
+//! Decides on holds: setting one, and settling it.
 
 use super::list::Holds;
 use crate::bucket::decide::{is_too_deep, View, NEVER_MS};
 use crate::bucket::{Bucket, Change, DebtTooDeep, Expiring, Limit, Outcome};
 
-/// What a call will do to one of its buckets.
+/// The plan of a call for one of its buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plan {
     /// Change no hold.
     Outcome(Outcome),
     /// Change the hold as requested, and store this bucket.
     Hold {
-        /// Its level excludes what is held from now on, and includes the holds that have ended.
+        /// Its level excludes the new amount of the hold, and includes the holds that have ended.
         bucket: Bucket,
-        /// Micro-tokens that leave the bucket; negative if they come back.
+        /// Micro-tokens that leave the bucket; negative if they return.
         taken_micro: i64,
     },
 }
 
 impl Plan {
-    /// Returns how long to wait by this plan alone; -1 is without end.
+    /// Returns how long to wait by this plan alone; -1 if waiting never helps.
     #[must_use]
     pub fn retry_after_ms(&self) -> i64 {
         match self {
@@ -30,11 +30,11 @@ impl Plan {
 }
 
 impl Limit {
-    /// Decides whether the hold `id` may be of `amount_micro` from now on. Leaves `holds` as they are.
+    /// Decides on setting the hold `id` to `amount_micro`. Leaves `holds` as they are.
     ///
-    /// Only the difference to the present amount is taken. If that is denied, the wait is until the difference is
-    /// available, whether or not the hold ends before: the whole amount is needed then, and the ended hold has brought its
-    /// part. But a hold above the capacity (which was larger before) can only grow while it lasts.
+    /// A hold takes only the difference to its present amount. A denial waits until the difference is available, even if the
+    /// hold ends before: then the whole amount is needed, and the ended hold has returned its part. But a hold above the
+    /// capacity (which was larger before) can only grow while it lasts.
     #[must_use]
     pub fn hold(
         &self,
@@ -64,10 +64,10 @@ impl Limit {
         Plan::Outcome(view.denied(if comes_too_late { NEVER_MS } else { wait_ms }))
     }
 
-    /// Decides about ending the hold `id`, of which `used_micro` were used.
+    /// Decides on settling the hold `id`, of which `used_micro` were used.
     ///
     /// # Errors
-    /// [`DebtTooDeep`] if much more was used.
+    /// [`DebtTooDeep`] if far more was used.
     pub fn settle(
         &self,
         stored: Option<Bucket>,
@@ -100,7 +100,7 @@ impl Limit {
         Outcome { decision, change, granted_micro: taken_micro.max(0) }
     }
 
-    /// Returns until when the hold `id` can grow to `amount_micro`: until it ends, if that is above the capacity.
+    /// Returns until when the hold `id` can grow to `amount_micro`: until it ends, if the amount is above the capacity.
     #[must_use]
     pub fn holdable_until_us(&self, holds: &Holds, id: &[u8], amount_micro: i64, now_us: i64) -> i64 {
         let own = holds.outstanding_of(id, now_us).filter(|_| amount_micro > self.capacity_micro());
@@ -108,7 +108,7 @@ impl Limit {
     }
 }
 
-/// Plans that a hold takes `lacking_micro` more, or gives back, if negative.
+/// Plans a hold that takes `lacking_micro` more, or returns them if negative.
 fn changed(view: &View<'_, &Holds>, lacking_micro: i64) -> Plan {
     Plan::Hold { bucket: view.at_most_full(lacking_micro), taken_micro: lacking_micro }
 }

@@ -7,19 +7,19 @@ use std::sync::Arc;
 /// The longest id of a hold, in bytes.
 pub const MAX_ID_LEN: usize = 128;
 
-/// Tokens that are taken until a moment.
+/// Tokens that are taken until a moment, under an id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hold {
     /// Its id: 1 to [`MAX_ID_LEN`] bytes.
     pub id: Arc<[u8]>,
-    /// What is held, in micro-tokens: 1 to [`MAX_MICRO`].
+    /// Micro-tokens that are held: 1 to [`MAX_MICRO`].
     pub amount_micro: i64,
-    /// When it comes back, in Unix microseconds: 0 to [`MAX_TIME_US`].
+    /// When they return, in Unix microseconds: 0 to [`MAX_TIME_US`].
     pub ends_at_us: i64,
 }
 
 impl Hold {
-    /// Takes over a hold from outside, or `None` if there can be no such hold.
+    /// Checks a hold from outside; `None` if a field is out of bounds.
     #[must_use]
     pub fn checked(id: &[u8], amount_micro: i64, ends_at_us: i64) -> Option<Self> {
         let is_one = (1..=MAX_ID_LEN).contains(&id.len())
@@ -28,13 +28,13 @@ impl Hold {
         is_one.then(|| Self { id: id.into(), amount_micro, ends_at_us })
     }
 
-    /// Returns whether it stands before another in the order of holds: by their ends, then by their ids.
+    /// Returns whether it precedes another in the order of holds: by end, then by id.
     #[must_use]
     pub fn is_before(&self, other: &Self) -> bool {
         self.place() < other.place()
     }
 
-    /// Returns what the order goes by: the end, then the id.
+    /// Returns the sort key: the end, then the id.
     pub(super) fn place(&self) -> (i64, &[u8]) {
         (self.ends_at_us, &self.id)
     }

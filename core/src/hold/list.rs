@@ -7,33 +7,31 @@ use std::collections::{HashMap, VecDeque};
 use std::mem::size_of;
 use std::sync::Arc;
 
-/// The most that is reported as returned: it fills any bucket from the deepest debt, and is small enough to be added
-/// to a level.
+/// The largest sum of returned holds: it fills any bucket from the deepest debt, and is small enough to be added to a level.
 const MOST_RETURNED: i64 = 1 << 61;
 
-/// Up to this many ids are compared one by one, which is cheaper than a table.
+/// The most ids that are compared one by one, which is cheaper than a table.
 const FEW: usize = 8;
 
-/// Holds that a search for a level sums up at once.
+/// The number of holds that a search for a level sums at once.
 const BLOCK: usize = 64;
 
 /// The holds of one bucket, sorted by end, then by id.
 ///
-/// Most holds end later than all others, and those that end or are renewed stand near the front, so either end of the
-/// list is cheap to change.
+/// New holds mostly end last, and holds that end or are renewed are near the front: both ends of the list are cheap to
+/// change.
 #[derive(Clone, Default)]
 pub struct Holds {
     list: VecDeque<Hold>,
-    /// When the hold with an id ends, and thereby where it stands; `None` while there are few holds.
+    /// The end of the hold with an id, by which it is found in the list; `None` while there are few holds.
     #[expect(clippy::box_collection, reason = "most buckets need no table, and pay a pointer for it")]
     ends_us: Option<Box<HashMap<Arc<[u8]>, i64>>>,
     total: Sum,
-    /// The lengths of all ids together.
+    /// The sum of the lengths of all ids.
     pub(super) id_bytes: usize,
 }
 
-/// Micro-tokens of many holds, which may exceed 64 bits. Aligned as 64 bits are, because servers align their blocks to
-/// no more.
+/// Micro-tokens of many holds, which may exceed 64 bits. Aligned to 64 bits, because servers align their blocks to no more.
 #[derive(Clone, Copy, Default)]
 #[repr(C, packed(8))]
 struct Sum(i128);
@@ -53,7 +51,7 @@ impl Sum {
 }
 
 impl Holds {
-    /// Counts all holds, including those that have ended.
+    /// Counts all holds, even ended ones.
     #[must_use]
     pub fn len(&self) -> usize {
         self.list.len()
@@ -99,7 +97,7 @@ impl Holds {
         }
         if let Some(position) = self.position(&hold.id) {
             if let ([only], []) = self.list.as_mut_slices() {
-                // Most buckets have one hold at a time, and its holder renews it.
+                // Most buckets have one hold at a time, which is renewed.
                 self.total = Sum(hold.amount_micro.into());
                 only.amount_micro = hold.amount_micro;
                 only.ends_at_us = hold.ends_at_us;
@@ -110,7 +108,7 @@ impl Holds {
         self.insert(hold);
     }
 
-    /// Adds a hold whose id is new.
+    /// Adds a hold with a new id.
     fn insert(&mut self, hold: Hold) {
         self.total.add(hold.amount_micro.into());
         self.id_bytes = self.id_bytes.saturating_add(hold.id.len());
@@ -148,7 +146,7 @@ impl Holds {
         Some(hold)
     }
 
-    /// Removes the holds that have ended by `until_us`, and returns how many.
+    /// Removes the holds that have ended by `until_us`, and counts them.
     pub fn drop_ended(&mut self, until_us: i64) -> usize {
         let ended = self.ended(until_us);
         self.drop_first(ended);
@@ -190,7 +188,7 @@ impl Holds {
         self.ends_us = Some(Box::new(ends_us.collect()));
     }
 
-    /// Frees memory that most holds have left.
+    /// Frees memory after most holds are gone.
     fn shrink(&mut self) {
         if self.len() < self.list.capacity() / 4 {
             self.list.shrink_to_fit();
@@ -213,13 +211,13 @@ impl Holds {
         self.list.back()
     }
 
-    /// Returns the bytes of memory that the holds take, without what allocators add.
+    /// Returns the bytes of memory of the holds, without the allocator's overhead.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        // Each id follows two counts of its references.
+        // Each id has two reference counts in front of it.
         let ids = self.len().saturating_mul(size_of::<[usize; 2]>()).saturating_add(self.id_bytes);
         let list = self.list.capacity().saturating_mul(size_of::<Hold>());
-        // A table of the standard library has a byte beside each entry, and is at most seven eighths full.
+        // A table of the standard library has one more byte for each entry, and is at most seven eighths full.
         let entry = size_of::<(Arc<[u8]>, i64)>().saturating_add(1);
         let table = self.ends_us.as_ref().map_or(0, |ends_us| ends_us.capacity().saturating_mul(entry));
         [list, ids, table, table / 7].into_iter().fold(size_of::<Self>(), usize::saturating_add)
@@ -244,7 +242,7 @@ impl Holds {
         sum(self.list.iter().take(count))
     }
 
-    /// Returns when the holds that have ended and the refill since `since_us` together bring `missing_micro`.
+    /// Returns when ended holds and the refill since `since_us` together cover `missing_micro`.
     fn covered_at_us(&self, rate: &Rate, since_us: i64, missing_micro: i128) -> i64 {
         let flown_at_us = |missing_micro: i128| {
             rate.reaches_at_us(since_us, i64::try_from(missing_micro).unwrap_or(i64::MAX))
@@ -255,7 +253,7 @@ impl Holds {
         let Some(last) = self.last() else {
             return flown_at_us(missing_micro);
         };
-        // A full bucket nearly always needs all of them.
+        // Filling the bucket nearly always needs all holds.
         let lacking = missing_micro.saturating_sub(self.total.micro());
         if !is_covered(lacking, last.ends_at_us) {
             return flown_at_us(lacking);

@@ -1,17 +1,17 @@
-//! The holds of one bucket: amounts under ids, each of which returns at a moment.
+//! The holds of one bucket: amounts under ids, each of which returns at a given time.
 //!
 //! # Why nothing has to sweep
 //!
-//! Between two writes everything only flows in: the refill, and the holds that end. What only grows and is cut off at
-//! the capacity at each step is the same as what grows without bounds and is cut off once, at the end. So the level at
-//! any moment is that of the last write, plus what flowed since, plus the amounts of all stored holds that have ended
-//! by then, and never more than the capacity. A hold that has ended may stay in the list until the next write.
+//! Between two writes the level only grows, by the refill and by holds that end. Cutting a growing level off at the
+//! capacity at each step gives the result of cutting it off once, at the end. So the level at any moment is that of the
+//! last write, plus the flow since, plus the amounts of all stored holds that have ended, and at most the capacity. A hold
+//! that has ended may stay in the list until the next write.
 //!
 //! # When a level is reached
 //!
-//! Below the capacity nothing is cut off, so the sum itself can be searched. In the order of their ends, let `S(k)` be
-//! what the first `k` holds bring together. The first `k` for which level, `S(k)` and what flows until hold `k` ends
-//! suffice gives the answer: that end, or the moment before it at which the flow alone completes `S(k - 1)`.
+//! Below the capacity nothing is cut off, so the sum itself can be searched. Let `S(k)` be the sum of the first `k` holds by
+//! end. The first `k` for which level, `S(k)` and the flow until hold `k` ends suffice gives the answer: that end, or the
+//! moment before it at which the flow completes `S(k - 1)`.
 
 mod bytes;
 mod decide;
@@ -22,6 +22,6 @@ pub use decide::Plan;
 pub use item::{Hold, MAX_ID_LEN};
 pub use list::Holds;
 
-/// The most holds that a bucket may have, and the largest value of `tokenbucket.max-holds`. Files and effects are refused
-/// beyond it, because reading, listing and freeing holds takes time for each.
+/// The most holds that a bucket may have, and the largest value of `tokenbucket.max-holds`. Files and effects with more are
+/// refused, because reading, listing and freeing take time for each.
 pub const MAX_HOLDS: u32 = 100_000;

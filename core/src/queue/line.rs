@@ -1,10 +1,22 @@
-//! The calls that name one key, in order of arrival, and what each of them lacks of its bucket.
+//! The calls that name one key, in order of arrival, and what each lacks of its bucket.
 
-use super::{Arrival, Db, Name, Part};
 use crate::bucket::{Bucket, Change, Limit, MAX_TIME_US};
 use crate::hold::Holds;
 use crate::invariant::expected;
+use crate::request::Request;
+use std::borrow::Borrow;
 use std::collections::{BTreeSet, VecDeque};
+use std::hash::Hash;
+
+/// The number of a call that waits: a later call has a larger one.
+pub type Arrival = u64;
+
+/// The number of a database.
+pub type Db = i32;
+
+/// The bytes of a key or of the id of a hold, in the memory of their owner, which clones share.
+pub trait Name: Borrow<[u8]> + Clone + Eq + Hash {}
+impl<N: Borrow<[u8]> + Clone + Eq + Hash> Name for N {}
 
 /// A bucket at one moment.
 #[derive(Clone, Copy)]
@@ -15,18 +27,18 @@ pub struct Seen<'bucket> {
     pub(super) now_us: i64,
 }
 
-/// What a call lacks of a bucket.
+/// Until when a call lacks tokens of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lack {
     Nothing,
-    /// Something until that moment, in Unix microseconds, if no other call acts.
+    /// It lacks tokens until that moment, in Unix microseconds, if no other call acts.
     Until(i64),
-    /// Something that no wait brings.
+    /// It lacks tokens, and no wait helps.
     Always,
 }
 
 impl<'bucket> Seen<'bucket> {
-    /// Returns what a key holds at `now_us` Unix microseconds: `None` is a full bucket, or no holds.
+    /// Sees a key at `now_us` Unix microseconds: `None` is a full bucket, or no holds.
     #[must_use]
     pub fn new(bucket: Option<Bucket>, holds: Option<&'bucket Holds>, now_us: i64) -> Self {
         Self { bucket, holds, now_us }
@@ -36,12 +48,12 @@ impl<'bucket> Seen<'bucket> {
         self.holds.is_some_and(|holds| !holds.is_empty())
     }
 
-    /// Returns the least that the bucket has under every limit with a larger capacity.
+    /// Returns the least level under any limit with a larger capacity.
     fn least_micro(&self) -> i64 {
         self.bucket.map_or(i64::MAX, |bucket| bucket.level_micro)
     }
 
-    /// Returns what a taker of `micro` lacks under `limit`.
+    /// Returns until when a take of `micro` lacks tokens under `limit`.
     fn lack(&self, limit: &Limit, micro: i64) -> Lack {
         if micro > limit.capacity_micro() {
             return Lack::Always;
@@ -58,32 +70,32 @@ impl<'bucket> Seen<'bucket> {
     }
 }
 
-impl<N: Name> Part<N> {
-    /// Returns micro-tokens that it wants in addition to its hold, and when that hold ends.
+impl<N: Name> Request<N> {
+    /// Returns the micro-tokens that it needs in addition to its hold, and when that hold ends.
     fn needs(&self, seen: &Seen<'_>) -> (i64, i64) {
-        let held = || seen.holds?.outstanding_of(self.id.as_ref()?.borrow(), seen.now_us);
+        let held = || seen.holds?.outstanding_of(self.id()?.borrow(), seen.now_us);
         let (held_micro, ends_at_us) =
             held().map_or((0, i64::MAX), |hold| (hold.amount_micro, hold.ends_at_us));
-        (self.wanted_micro.saturating_sub(held_micro), ends_at_us)
+        (self.wanted.micro().saturating_sub(held_micro), ends_at_us)
     }
 
-    /// Returns whether it is a hold that is as large as wanted already.
+    /// Returns whether its hold is as large as wanted already.
     fn is_satisfied(&self, seen: &Seen<'_>) -> bool {
-        self.id.is_some() && self.needs(seen).0 <= 0
+        self.id().is_some() && self.needs(seen).0 <= 0
     }
 
     fn lack(&self, seen: &Seen<'_>) -> Lack {
-        // Most calls that name a bucket do not lack it, and many may be looked at.
-        if self.wanted_micro <= seen.least_micro().min(self.limit.capacity_micro()) {
+        // Most calls that name a bucket do not lack its tokens, and many may be examined.
+        if self.wanted.micro() <= seen.least_micro().min(self.limit.capacity_micro()) {
             return Lack::Nothing;
         }
         let (needs_micro, ends_at_us) = self.needs(seen);
-        if self.id.is_some() && needs_micro <= 0 {
+        if self.id().is_some() && needs_micro <= 0 {
             return Lack::Nothing;
         }
         match seen.lack(&self.limit, needs_micro) {
-            // The hold ends before that, and all of it has to be had anew.
-            Lack::Until(at_us) if at_us >= ends_at_us => seen.lack(&self.limit, self.wanted_micro),
+            // The hold ends before that, so the whole amount is needed.
+            Lack::Until(at_us) if at_us >= ends_at_us => seen.lack(&self.limit, self.wanted.micro()),
             lack => lack,
         }
     }
@@ -94,60 +106,62 @@ impl<N: Name> Part<N> {
 pub(super) struct Line<N> {
     pub(super) db: Db,
     pub(super) key: N,
-    /// In order of arrival. A deque, because most calls leave at the front, and a call may name a thousand keys of its own.
-    parts: VecDeque<(Arrival, Part<N>)>,
-    /// What all of them want, whatever they hold.
+    /// In order of arrival. A deque, because most calls leave at the front, and a call may name a thousand keys alone.
+    requests: VecDeque<(Arrival, Request<N>)>,
+    /// The sum of what they want, whatever they hold.
     sum_micro: i128,
-    /// The most that one of them wants.
+    /// The most that one call wants.
     most_micro: i64,
-    /// Those that wait here. Whatever keeps the first of them keeps all of them.
+    /// The calls that wait here. If the first is blocked, so are the rest.
     pub(super) parked: BTreeSet<Arrival>,
-    /// Those of cost 0 that wait here while the bucket is in debt: no other call keeps them.
+    /// The calls of cost 0 that wait here while the bucket is in debt: no other call blocks them.
     pub(super) free: BTreeSet<Arrival>,
 }
 
 impl<N: Name> Line<N> {
     pub(super) fn new(db: Db, key: N) -> Self {
         let (parked, free) = (BTreeSet::new(), BTreeSet::new());
-        Self { db, key, parts: VecDeque::with_capacity(1), sum_micro: 0, most_micro: 0, parked, free }
+        Self { db, key, requests: VecDeque::with_capacity(1), sum_micro: 0, most_micro: 0, parked, free }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.parts.is_empty()
+        self.requests.is_empty()
     }
 
-    /// Returns what all calls want together, in micro-tokens.
+    /// Returns the sum of what all calls want, in micro-tokens.
     pub(super) fn wanted_micro(&self) -> i64 {
         i64::try_from(self.sum_micro).unwrap_or(i64::MAX)
     }
 
-    /// Adds a call that came later than all others.
-    pub(super) fn add(&mut self, arrival: Arrival, part: Part<N>) {
-        self.sum_micro = self.sum_micro.saturating_add(part.wanted_micro.into());
-        self.most_micro = self.most_micro.max(part.wanted_micro);
-        self.parts.push_back((arrival, part));
+    /// Adds the latest call.
+    pub(super) fn add(&mut self, arrival: Arrival, request: Request<N>) {
+        let wanted_micro = request.wanted.micro();
+        self.sum_micro = self.sum_micro.saturating_add(wanted_micro.into());
+        self.most_micro = self.most_micro.max(wanted_micro);
+        self.requests.push_back((arrival, request));
     }
 
     /// Removes a call. Returns the id of its hold.
     pub(super) fn remove(&mut self, arrival: Arrival) -> Option<N> {
-        let (_, Part { wanted_micro, id, .. }) = self.parts.remove(self.place(arrival)?)?;
+        let (_, request) = self.requests.remove(self.place(arrival)?)?;
+        let wanted_micro = request.wanted.micro();
         self.sum_micro = self.sum_micro.saturating_sub(wanted_micro.into());
-        let mut others = self.parts.iter().map(|(_, part)| part.wanted_micro);
+        let mut others = self.requests.iter().map(|(_, request)| request.wanted.micro());
         if wanted_micro == self.most_micro && !others.clone().any(|other| other == wanted_micro) {
             self.most_micro = others.by_ref().max().unwrap_or(0);
         }
-        id
+        request.id().cloned()
     }
 
     /// Lets a call wait here.
     pub(super) fn park(&mut self, arrival: Arrival) {
-        match self.part(arrival).is_some_and(|part| part.wanted_micro == 0 && part.id.is_none()) {
+        match self.request(arrival).is_some_and(|call| call.wanted.micro() == 0 && call.id().is_none()) {
             true => self.free.insert(arrival),
             false => self.parked.insert(arrival),
         };
     }
 
-    /// Lets a call wait here no longer. Returns the one that is the first in its place.
+    /// Ends the wait of a call here. Returns the call that is now the first, if this one was.
     pub(super) fn unpark(&mut self, arrival: Arrival) -> Option<Arrival> {
         let was_first = self.is_first(arrival);
         self.parked.remove(&arrival);
@@ -155,61 +169,63 @@ impl<N: Name> Line<N> {
         self.parked.first().copied().filter(|_| was_first)
     }
 
-    /// Returns whether no call waits here: then it does not matter what the bucket holds.
+    /// Returns whether no call waits here: then changes of the bucket do not matter.
     pub(super) fn is_idle(&self) -> bool {
         self.parked.is_empty() && self.free.is_empty()
     }
 
-    /// Returns whether a call is the first of those that wait here.
+    /// Returns whether a call is the first that waits here.
     pub(super) fn is_first(&self, arrival: Arrival) -> bool {
         self.parked.first() == Some(&arrival)
     }
 
-    /// Returns what keeps a call here: what it lacks, or what an earlier call lacks if it wants something too. A call
-    /// that lacks something for ever keeps no other.
+    /// Returns until when a call is blocked here: it lacks tokens, or it needs tokens that an earlier call lacks. An earlier
+    /// call that no wait helps blocks no other.
     pub(super) fn keeps(&self, arrival: Arrival, seen: &Seen<'_>) -> Lack {
-        let Some(part) = expected(self.part(arrival), "the call names the key") else { return Lack::Nothing };
-        let own = part.lack(seen);
-        if own != Lack::Nothing || !self.may_be_lacked(seen) || part.needs(seen).0 <= 0 {
+        let request = expected(self.request(arrival), "the call names the key");
+        let Some(request) = request else { return Lack::Nothing };
+        let own = request.lack(seen);
+        if own != Lack::Nothing || !self.may_be_lacked(seen) || request.needs(seen).0 <= 0 {
             return own;
         }
-        let earlier = self.parts.iter().take_while(|(earlier, _)| *earlier < arrival);
-        let lacks = earlier.map(|(_, part)| part.lack(seen));
+        let earlier = self.requests.iter().take_while(|(earlier, _)| *earlier < arrival);
+        let lacks = earlier.map(|(_, request)| request.lack(seen));
         lacks.into_iter().find(|lack| matches!(lack, Lack::Until(_))).unwrap_or(Lack::Nothing)
     }
 
-    /// Returns whether a call lacks the bucket, and waiting helps it.
+    /// Returns whether a call lacks tokens of the bucket, and waiting helps.
     pub(super) fn is_lacked(&self, seen: &Seen<'_>) -> bool {
         self.may_be_lacked(seen)
-            && self.parts.iter().any(|(_, part)| matches!(part.lack(seen), Lack::Until(_)))
+            && self.requests.iter().any(|(_, request)| matches!(request.lack(seen), Lack::Until(_)))
     }
 
-    /// Returns false for most buckets that waiting calls name but none of them lacks.
+    /// Returns false, cheaply, for most buckets that no call lacks.
     fn may_be_lacked(&self, seen: &Seen<'_>) -> bool {
         self.most_micro > seen.least_micro()
     }
 
-    /// Returns what each of the calls of cost 0 lacks that wait here.
+    /// Returns until when each waiting call of cost 0 lacks the bucket.
     pub(super) fn lacks_of_free(&self, seen: &Seen<'_>) -> Vec<(Arrival, Lack)> {
-        let lack = |arrival: &Arrival| Some((*arrival, self.part(*arrival)?.lack(seen)));
+        let lack = |arrival: &Arrival| Some((*arrival, self.request(*arrival)?.lack(seen)));
         self.free.iter().filter_map(lack).collect()
     }
 
-    /// Returns whether a call waits here whose hold is as large as wanted, so that nothing keeps it.
+    /// Returns whether a call waits here although its hold is as large as wanted, so that nothing blocks it.
     pub(super) fn waits_satisfied(&self, arrival: Arrival, seen: &Seen<'_>) -> bool {
-        self.parked.contains(&arrival) && self.part(arrival).is_some_and(|part| part.is_satisfied(seen))
+        self.parked.contains(&arrival)
+            && self.request(arrival).is_some_and(|request| request.is_satisfied(seen))
     }
 
     /// Returns the calls that name the key.
     pub(super) fn arrivals(&self) -> impl Iterator<Item = Arrival> + '_ {
-        self.parts.iter().map(|(arrival, _)| *arrival)
+        self.requests.iter().map(|(arrival, _)| *arrival)
     }
 
     fn place(&self, arrival: Arrival) -> Option<usize> {
-        self.parts.binary_search_by_key(&arrival, |(of, _)| *of).ok()
+        self.requests.binary_search_by_key(&arrival, |(of, _)| *of).ok()
     }
 
-    fn part(&self, arrival: Arrival) -> Option<&Part<N>> {
-        self.parts.get(self.place(arrival)?).map(|(_, part)| part)
+    fn request(&self, arrival: Arrival) -> Option<&Request<N>> {
+        self.requests.get(self.place(arrival)?).map(|(_, request)| request)
     }
 }

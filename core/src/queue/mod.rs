@@ -1,83 +1,48 @@
-//! Calls that wait for what their buckets lack, and whose turn it is.
+//! Waiting calls, and which is next.
 //!
 //! # The order
 //!
-//! A call lacks a bucket while the bucket has less than the call wants of it. What an earlier call lacks, no later one
-//! may take. A call that waits for one bucket does not keep others from its other buckets, and a part of a call that wants
-//! nothing (of cost 0, or a hold that is large enough) is kept by no other call. A call that no wait can help any more
-//! keeps no other: it is its turn, to be denied.
+//! A call lacks a bucket while the bucket has less than the call wants. No later call may take what an earlier one lacks. A
+//! call that waits for one bucket does not block others at its other buckets, and no call blocks a request that needs
+//! nothing (of cost 0, or a hold that is large enough). A call that no wait can help blocks no other: it is next, to be
+//! denied.
 //!
 //! # How the next one is found
 //!
-//! Only which call waits where is stored. What a call lacks is computed when the call is examined, from what its buckets hold
-//! then. Each call is *parked* at one key that keeps it: it lacks that bucket, or an earlier call does. Whatever keeps the
-//! first call parked at a key keeps the rest. So when a bucket changes ([`Queue::mark`]), or enough has flowed in, only the
-//! first one is examined: it stays; or it is parked at another key, or served, and the next one is the first.
+//! The queue stores only which call waits where. Examining a call computes what it lacks, from the present content of its
+//! buckets. Each call is *parked* at one key that blocks it: it lacks that bucket, or an earlier call does. If the first call
+//! parked at a key is blocked, so are the rest. So when a bucket changes ([`Queue::mark`]), or enough has flowed in, only
+//! the first is examined: it stays; or it is parked at another key, or served, and the next one becomes the first.
 //!
 //! # A turn may end early
 //!
-//! A release may serve thousands, and the server has other clients. So a turn stops when it has no time left
-//! ([`Levels::has_time`]), and the next one goes on. The outcome is that of one long turn: calls are examined in order of
-//! arrival, those that become free before any later one, and nothing is decided against a call that is *due*, which means
-//! still to be examined. No newcomer takes what it wants ([`Queue::wanted_before`]), and its time is not over
-//! ([`Queue::overdue`]).
+//! One release may serve thousands of calls, and the server has other clients. So a turn stops when its time is over
+//! ([`Levels::has_time`]), and the next one continues. The outcome is that of one long turn: calls are examined in order of
+//! arrival, and nothing is decided against a call that is *due*, which means still to be examined. No new call takes what it
+//! wants ([`Queue::wanted_before`]), and it does not time out ([`Queue::overdue`]).
 //!
-//! The queue has no clock, no server and no thread: it asks [`Levels`].
+//! The queue has no clock, no server and no thread: it reads [`Levels`].
 
 mod line;
 
-use crate::bucket::Limit;
 use crate::invariant::expected;
 use crate::request::Request;
 use line::{Lack, Line};
-use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::hash::Hash;
 use std::iter::once;
 
-pub use line::Seen;
-
-/// The number of a call that waits: a later call has a larger one.
-pub type Arrival = u64;
-
-/// The number of a database.
-pub type Db = i32;
+pub use line::{Arrival, Db, Name, Seen};
 
 /// A key that waiting calls name.
 type LineId = u64;
 
-/// The bytes of a key or of the id of a hold, where their owner keeps them. A clone is the same bytes in the same place.
-pub trait Name: Borrow<[u8]> + Clone + Eq + Hash {}
-impl<N: Borrow<[u8]> + Clone + Eq + Hash> Name for N {}
-
-/// What the queue asks of the server, all of it at one moment.
+/// The buckets of a server at one moment.
 pub trait Levels<N> {
-    /// Looks at what a key holds; `None` if that is not a bucket.
+    /// Looks at the bucket of a key; `None` if the key holds another type.
     fn look<T>(&mut self, db: Db, key: &N, look: impl FnOnce(Option<&Seen<'_>>) -> T) -> T;
 
     /// Returns whether the turn has time for another examination.
     fn has_time(&mut self) -> bool;
-}
-
-/// What a call wants of one bucket.
-#[derive(Clone, Debug)]
-pub struct Part<N> {
-    /// The key of the bucket.
-    pub key: N,
-    /// The limit that came with the call.
-    pub limit: Limit,
-    /// Micro-tokens. For a hold, its whole amount.
-    pub wanted_micro: i64,
-    /// The id of the hold, if it is one: what is held under it already is not lacking.
-    pub id: Option<N>,
-}
-
-impl<N: Name> Part<N> {
-    /// Returns what a request wants.
-    pub fn of(request: &Request<N>) -> Self {
-        let Request { key, limit, wanted } = request;
-        Self { key: key.clone(), limit: *limit, wanted_micro: wanted.micro(), id: request.id().cloned() }
-    }
 }
 
 #[derive(Clone, Debug)]
@@ -86,13 +51,13 @@ struct Waiter {
     lines: Box<[LineId]>,
     parked_at: LineId,
     deadline_us: i64,
-    /// When to examine it although nothing changes, in Unix microseconds.
+    /// When to examine it even if nothing changes, in Unix microseconds.
     look_us: Option<i64>,
 }
 
-/// Why a call that is asked about must be there.
+/// The reason why a call must be in the queue.
 const WAITS: &str = "the call waits";
-/// Why a key that is asked about must be there.
+/// The reason why a key must be in the queue.
 const NAMED: &str = "a call names the key";
 
 /// The calls that wait in a server.
@@ -102,13 +67,13 @@ pub struct Queue<N> {
     /// In boxes: half of a tree's places are empty.
     lines: BTreeMap<LineId, Box<Line<N>>>,
     waiters: BTreeMap<Arrival, Waiter>,
-    /// Which calls want a hold, and of which buckets, by its id.
+    /// The calls that want a hold, with its bucket, by its id.
     claims: HashMap<N, BTreeSet<(LineId, Arrival)>>,
     deadlines: BTreeSet<(i64, Arrival)>,
     looks: BTreeSet<(i64, Arrival)>,
-    /// Keys whose buckets may have more than before, with the ids of holds that may be larger.
+    /// Keys whose buckets may have gained tokens, with the ids of holds that may have grown.
     changed: BTreeMap<LineId, HashSet<N>>,
-    /// Those of them that may hold another bucket.
+    /// The changed keys that may hold another bucket.
     replaced: BTreeSet<LineId>,
     /// Calls to examine.
     due: BTreeSet<Arrival>,
@@ -141,11 +106,12 @@ impl<N: Name> Queue<N> {
         self.waiters.len()
     }
 
-    /// Lets a call wait until `deadline_us` Unix microseconds, behind all others. It is due: the next turn examines it.
-    pub fn enter(&mut self, db: Db, parts: Vec<Part<N>>, deadline_us: i64) -> Arrival {
+    /// Adds a call behind all others, which waits until `deadline_us` Unix microseconds. It is due: the next turn examines it.
+    pub fn enter(&mut self, db: Db, requests: Vec<Request<N>>, deadline_us: i64) -> Arrival {
         self.arrivals = self.arrivals.wrapping_add(1);
         let arrival = self.arrivals;
-        let lines: Box<[LineId]> = parts.into_iter().map(|part| self.add(db, arrival, part)).collect();
+        let lines: Box<[LineId]> =
+            requests.into_iter().map(|request| self.add(db, arrival, request)).collect();
         let parked_at = lines.first().copied().unwrap_or_default();
         self.waiters.insert(arrival, Waiter { lines, parked_at, deadline_us, look_us: None });
         self.deadlines.insert((deadline_us, arrival));
@@ -154,7 +120,7 @@ impl<N: Name> Queue<N> {
         arrival
     }
 
-    /// Takes a call out: it was served, its time is over, or its client has gone. Those that it kept may be served now.
+    /// Removes a call that was served or timed out, or whose client disconnected. Calls that it blocked may be served now.
     pub fn leave(&mut self, arrival: Arrival) {
         if !self.waiters.contains_key(&arrival) {
             return;
@@ -166,25 +132,25 @@ impl<N: Name> Queue<N> {
         self.deadlines.remove(&(waiter.deadline_us, arrival));
         for line in waiter.lines {
             let id = self.lines.get_mut(&line).and_then(|line| line.remove(arrival));
-            // It may have been granted, and others may want that hold too.
+            // It may have been granted, and other calls may want that hold.
             let id = id.filter(|id| self.unclaim(id, line, arrival));
             self.mark_line(line, false, id);
             self.forget_if_empty(line);
         }
     }
 
-    /// Notes that a bucket may have more than before.
+    /// Notes that a bucket may have gained tokens.
     pub fn mark(&mut self, db: Db, key: &[u8]) {
         self.find(db, key).into_iter().for_each(|line| self.mark_line(line, false, None));
     }
 
-    /// Notes that a hold of a bucket is set or ended under `id`.
+    /// Notes that the hold `id` of a bucket was set or ended.
     pub fn mark_hold(&mut self, db: Db, key: &[u8], id: &[u8]) {
         let id = self.claims.get_key_value(id).map(|(id, _)| id.clone());
         self.find(db, key).into_iter().for_each(|line| self.mark_line(line, false, id.clone()));
     }
 
-    /// Notes that a key (or every key) of one database (or of any) has gone, or holds another bucket.
+    /// Notes that a key (or every key) of one database (or of all) was removed, or holds another bucket.
     pub fn mark_gone(&mut self, db: Option<Db>, key: Option<&[u8]>) {
         let dbs = self.names.iter().filter(|(of, _)| db.is_none_or(|db| db == **of));
         let lines = dbs.flat_map(|(_, names)| match key {
@@ -209,10 +175,9 @@ impl<N: Name> Queue<N> {
         !self.due.is_empty() || !self.changed.is_empty() || is_look_due()
     }
 
-    /// Returns the next call whose turn it is: it lacks nothing, and no earlier one lacks what it wants; or no wait
-    /// can help it, and it is to be denied. It stays here until it [leaves](Self::leave), or is
-    /// [postponed](Self::postpone). `None` if there is no such call, or if the turn has no time left; then
-    /// [`is_marked`](Self::is_marked) returns true.
+    /// Returns the next call to serve: it lacks nothing, and no earlier one lacks what it wants; or no wait can help it, and
+    /// it is to be denied. It stays until it [leaves](Self::leave) or is [postponed](Self::postpone). `None` if there is no
+    /// such call, or if the turn has no time left; then [`is_marked`](Self::is_marked) returns true.
     pub fn next_served(&mut self, levels: &mut impl Levels<N>) -> Option<Arrival> {
         while levels.has_time() {
             if let Some((line, ids)) = self.changed.pop_first() {
@@ -231,14 +196,14 @@ impl<N: Name> Queue<N> {
         None
     }
 
-    /// Examines a call whose turn it was, and which got nothing, again at `look_us`. Meanwhile it keeps those behind it.
+    /// Examines a call that was next and got nothing again at `look_us`. Until then it blocks the calls behind it.
     pub fn postpone(&mut self, arrival: Arrival, look_us: i64) {
         self.due.remove(&arrival);
         self.look_at(arrival, Some(look_us));
     }
 
-    /// Returns micro-tokens that the waiting calls want of a bucket together, if one of them lacks it or is due: then
-    /// a newcomer may not take it. `None` if it may.
+    /// Returns the micro-tokens that all waiting calls want of a bucket, if one of them lacks it or is due: then a new call
+    /// may not take them. `None` if it may.
     #[must_use]
     pub fn wanted_before(&self, db: Db, key: &[u8], seen: &Seen<'_>) -> Option<i64> {
         let line = self.lines.get(&self.find(db, key)?)?;
@@ -248,8 +213,7 @@ impl<N: Name> Queue<N> {
         (line.is_lacked(seen) || is_due()).then(|| line.wanted_micro())
     }
 
-    /// Returns a call whose time is over at `now_us` Unix microseconds. While calls are being served, none that may be
-    /// next.
+    /// Returns a call that has timed out at `now_us` Unix microseconds. While calls are being served, none that may be next.
     #[must_use]
     pub fn overdue(&self, now_us: i64, are_served: bool) -> Option<Arrival> {
         let overdue = self.deadlines.iter().take_while(|(deadline_us, _)| *deadline_us <= now_us);
@@ -258,7 +222,7 @@ impl<N: Name> Queue<N> {
             .find(|arrival| !are_served || !self.may_be_served(*arrival, now_us))
     }
 
-    /// Returns when to ask again, in Unix microseconds, if nothing changes: a call is served, or its time is over.
+    /// Returns when to look again if nothing changes, in Unix microseconds: a call may be served, or times out.
     #[must_use]
     pub fn next_look_us(&self) -> Option<i64> {
         if self.is_marked(i64::MIN) {
@@ -273,7 +237,7 @@ impl<N: Name> Queue<N> {
         self.waiters.keys().copied()
     }
 
-    /// Moves all deadlines by as many microseconds as a clock was set back.
+    /// Moves all deadlines back, like the clock.
     pub fn set_back(&mut self, by_us: i64) {
         let moved = self.waiters.iter_mut().map(|(arrival, waiter)| {
             waiter.deadline_us = waiter.deadline_us.saturating_sub(by_us);
@@ -286,21 +250,22 @@ impl<N: Name> Queue<N> {
         self.names.get(&db)?.get(key).copied()
     }
 
-    fn add(&mut self, db: Db, arrival: Arrival, part: Part<N>) -> LineId {
-        let line = self.find(db, part.key.borrow()).unwrap_or_else(|| {
+    fn add(&mut self, db: Db, arrival: Arrival, request: Request<N>) -> LineId {
+        let key = &request.key;
+        let line = self.find(db, key.borrow()).unwrap_or_else(|| {
             self.line_ids = self.line_ids.wrapping_add(1);
-            self.names.entry(db).or_default().insert(part.key.clone(), self.line_ids);
-            self.lines.insert(self.line_ids, Box::new(Line::new(db, part.key.clone())));
+            self.names.entry(db).or_default().insert(key.clone(), self.line_ids);
+            self.lines.insert(self.line_ids, Box::new(Line::new(db, key.clone())));
             self.line_ids
         });
-        if let Some(id) = part.id.clone() {
+        if let Some(id) = request.id().cloned() {
             self.claims.entry(id).or_default().insert((line, arrival));
         }
-        self.lines.entry(line).and_modify(|line| line.add(arrival, part));
+        self.lines.entry(line).and_modify(|line| line.add(arrival, request));
         line
     }
 
-    /// Returns whether other calls want that hold of some bucket.
+    /// Removes a call's claim to a hold. Returns whether other calls want a hold with that id.
     fn unclaim(&mut self, id: &N, line: LineId, arrival: Arrival) -> bool {
         let claims = expected(self.claims.get_mut(id.borrow()), "a call that wants a hold claims it");
         let Some(claims) = claims else { return false };
@@ -324,14 +289,14 @@ impl<N: Name> Queue<N> {
         self.replaced.remove(&id);
     }
 
-    /// Returns a key that keeps a call, and until when in Unix microseconds; `None` if it is the call's turn.
+    /// Returns a key that blocks a call, and until when in Unix microseconds; `None` if the call is next.
     fn kept_at(&self, arrival: Arrival, levels: &mut impl Levels<N>) -> Option<(LineId, i64)> {
         let Waiter { lines, parked_at, .. } = expected(self.waiters.get(&arrival), WAITS)?;
-        // Most calls go on waiting where they wait.
+        // Most calls stay blocked where they are parked.
         let others = lines.iter().filter(|line| *line != parked_at);
         let lacks = once(parked_at).chain(others).filter_map(|id| {
             let line = expected(self.lines.get(id), NAMED)?;
-            // A key of another type keeps no call: it is tried, and gets its error.
+            // A key of another type blocks no call, which is served and gets the error.
             let keeps =
                 |seen: Option<&Seen<'_>>| seen.map_or(Lack::Nothing, |seen| line.keeps(arrival, seen));
             Some((*id, levels.look(line.db, &line.key, keeps)))
@@ -342,7 +307,7 @@ impl<N: Name> Queue<N> {
         }
     }
 
-    /// Finds the calls that a changed bucket may keep no longer.
+    /// Finds the calls that a changed bucket may no longer block.
     fn look_at_changed(&mut self, id: LineId, ids: &HashSet<N>, levels: &mut impl Levels<N>) {
         let is_replaced = self.replaced.remove(&id);
         let Some(line) = expected(self.lines.get(&id), NAMED) else { return };
@@ -372,8 +337,7 @@ impl<N: Name> Queue<N> {
         }
     }
 
-    /// Returns whether it may be a call's turn, or become it, before it was examined: it is due, or the first of those
-    /// parked with it is.
+    /// Returns whether a call may be next, or become so, until it is examined: it is due, or the first call parked with it is.
     fn may_be_served(&self, arrival: Arrival, now_us: i64) -> bool {
         let Some(Waiter { parked_at, .. }) = expected(self.waiters.get(&arrival), WAITS) else {
             return false;
@@ -388,7 +352,7 @@ impl<N: Name> Queue<N> {
         self.due.contains(arrival) || self.waiters.get(arrival).is_some_and(is_look_due)
     }
 
-    /// Lets a call wait at a key that keeps it until then. Only the first one there is examined at that moment.
+    /// Parks a call at a key that blocks it until `until_us`. Only the first call there is examined at that moment.
     fn park(&mut self, arrival: Arrival, at: LineId, until_us: Option<i64>) {
         if self.waiters.get(&arrival).is_some_and(|waiter| waiter.parked_at != at) {
             self.unpark(arrival);
@@ -423,7 +387,7 @@ impl<N: Name> Queue<N> {
     }
 }
 
-/// Frees the memory of a map that was much larger: a call may name a thousand keys.
+/// Frees memory of a map that was much larger: a call may name a thousand keys.
 fn shrink<N: Name, V>(map: &mut HashMap<N, V>) {
     if map.capacity() > 64 && map.len() < map.capacity() / 4 {
         map.shrink_to_fit();

@@ -1,10 +1,9 @@
-//! How fast and how slow a rate may be, and up to where flows and times are counted.
+//! Bounds of rates, and where flows and times saturate.
 
 use crate::cast::signed;
 use crate::number::MAX_TOKENS;
 
-/// 100 years of 365.25 days, in seconds: the slowest rate is one token in this time, and no bucket may take longer
-/// to refill from empty.
+/// 100 years of 365.25 days, in seconds: the time of one token at the slowest rate, and the longest refill of a bucket.
 pub const CENTURY_S: u64 = 3_155_760_000;
 
 /// A century in microseconds.
@@ -13,14 +12,13 @@ pub(crate) const CENTURY_US: u64 = CENTURY_S * 1_000_000;
 /// The fastest rate, in tokens per second.
 pub(crate) const MAX_TOKENS_PER_S: u64 = MAX_TOKENS.unsigned_abs();
 
-/// Flows and times saturate here: beyond what any bucket holds or any clock counts, and small enough to be added to a
-/// level or a time.
+/// Where flows and times saturate: beyond any bucket and any clock, and small enough to be added to a level or a time.
 pub(crate) const SATURATED: i64 = 1 << 62;
 
-/// Why bytes are not a rate.
+/// The reason why bytes are not a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RateError {
-    /// Neither tokens per second nor `count/period` nor `count@period`, or none in a period.
+    /// Neither tokens per second nor `count/period` nor `count@period`, or a count of 0 in a period.
     Malformed,
     /// Zero.
     Zero,
@@ -35,7 +33,7 @@ pub(crate) fn saturate(value: u64) -> i64 {
     signed(value.min(SATURATED.unsigned_abs()))
 }
 
-/// Rounds a 128-bit number as the function above does.
+/// Does so for a number of 128 bits.
 pub(crate) fn saturate_wide(value: u128) -> i64 {
     u64::try_from(value).map_or(SATURATED, saturate)
 }

@@ -1,7 +1,7 @@
-//! Calendar rates: what comes all at once, at every boundary of a period of the civil calendar.
+//! Calendar rates: tokens that come all at once, at every boundary of a period of the civil calendar.
 //!
-//! Boundaries are numbered without a gap, so what flows between two moments is the difference of two numbers, and the
-//! moment at which an amount has come is that of one number: neither depends on how long no call came.
+//! Boundaries have consecutive numbers. So the flow between two moments is the difference of two numbers, and an amount is
+//! complete at the moment of one number, however long ago the last call was.
 
 use super::bounds::{saturate, RateError, CENTURY_S, CENTURY_US, MAX_TOKENS_PER_S, SATURATED};
 use super::unit::unit;
@@ -16,18 +16,18 @@ const WEEK_US: i64 = 7 * DAY_US;
 /// From the first Monday of 1970 to the first moment of that year.
 const MONDAY_US: i64 = 4 * DAY_US;
 
-/// Local time is at most so far from UTC, in minutes.
+/// The largest offset of local time from UTC, in minutes.
 const MAX_OFFSET_MIN: i16 = 14 * 60;
 
 /// Tokens that come at the boundaries of a period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Calendar {
-    /// What comes at each, in micro-tokens: at least 1.
+    /// Micro-tokens at each boundary: at least 1.
     count_micro: u64,
-    /// How many units of the anchor a period has: at least 1.
+    /// The length of a period, in units of the anchor: at least 1.
     units: u64,
     anchor: Anchor,
-    /// From UTC to the local time whose midnights count, in minutes: at most [`MAX_OFFSET_MIN`] either way.
+    /// Offset of the calendar's time zone from UTC, in minutes: at most [`MAX_OFFSET_MIN`] either way.
     offset_min: i16,
 }
 
@@ -43,7 +43,7 @@ enum Anchor {
 }
 
 impl Calendar {
-    /// Reads what stands before and behind the `@` of `count@period[offset]`.
+    /// Reads the parts before and behind the `@` of `count@period[offset]`.
     ///
     /// # Errors
     /// [`RateError`] if it is malformed or out of bounds.
@@ -58,25 +58,23 @@ impl Calendar {
         calendar.is_within_bounds().then_some(calendar).ok_or(RateError::OutOfRange)
     }
 
-    /// Returns whether it is neither faster nor slower than any rate may be. A count below a millionth of a token, of
-    /// which 0 is kept, is slower.
+    /// Returns whether the rate is within bounds. A count below a millionth of a token is kept as 0, which is too slow.
     fn is_within_bounds(&self) -> bool {
         let period_us = self.usual_us();
         let is_slow_enough = self.count_micro <= period_us.saturating_mul(MAX_TOKENS_PER_S);
-        // A token in so many seconds is a micro-token in as many microseconds.
+        // A token in n seconds is a micro-token in n microseconds.
         let is_fast_enough = period_us <= self.count_micro.saturating_mul(CENTURY_S);
         is_slow_enough && is_fast_enough && period_us <= CENTURY_US
     }
 
-    /// Returns what comes behind `since_us` and up to `until_us`, in micro-tokens; saturates at 2^62.
+    /// Returns the micro-tokens that come after `since_us` and up to `until_us`; saturates at 2^62.
     #[must_use]
     pub fn flow_micro(&self, since_us: i64, until_us: i64) -> i64 {
         let periods = self.number_at(until_us).saturating_sub(self.number_at(since_us));
         saturate(periods.max(0).unsigned_abs().saturating_mul(self.count_micro))
     }
 
-    /// Returns when `micro` micro-tokens have come behind `since_us`, which it is if that is nothing; saturates 2^62
-    /// later.
+    /// Returns when `micro` micro-tokens have come after `since_us`; `since_us` itself for 0. Saturates 2^62 later.
     #[must_use]
     pub fn reaches_at_us(&self, since_us: i64, micro: u64) -> i64 {
         if micro == 0 {
@@ -93,12 +91,12 @@ impl Calendar {
         self.periods_for(capacity_micro).saturating_mul(self.usual_us()) <= CENTURY_US
     }
 
-    /// Returns in how many periods `micro` micro-tokens come.
+    /// Returns the number of periods that bring `micro` micro-tokens.
     fn periods_for(&self, micro: u64) -> u64 {
         micro.div_ceil(self.count_micro.max(1))
     }
 
-    /// Returns how long a period usually is, in microseconds: what bounds go by.
+    /// Returns the usual length of a period in microseconds, which bounds are checked against.
     fn usual_us(&self) -> u64 {
         self.units.saturating_mul(match self.anchor {
             Anchor::Epoch => 1,
@@ -107,7 +105,7 @@ impl Calendar {
         })
     }
 
-    /// Returns the number of the period in which `at_us` lies.
+    /// Returns the number of the period that contains `at_us`.
     fn number_at(&self, at_us: i64) -> i64 {
         let local_us = at_us.saturating_add(self.offset_us());
         let units = match self.anchor {
@@ -175,7 +173,7 @@ fn whole(digits: &[u8]) -> Result<Option<u64>, RateError> {
     Ok(number)
 }
 
-/// Reads `+09:00` or `-03:30` as minutes; nothing is UTC.
+/// Reads `+09:00` or `-03:30` as minutes; the empty offset is UTC.
 pub(crate) fn offset_min(bytes: &[u8]) -> Option<i16> {
     if bytes.is_empty() {
         return Some(0);

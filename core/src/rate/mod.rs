@@ -1,7 +1,6 @@
-//! Rates: bytes to an exact ratio or a calendar, what flows at it in a time, and when an amount has flowed.
+//! Rates: bytes to an exact ratio or a calendar, the flow in a time, and the time of an amount.
 //!
-//! Conveniently, one token a second *is* one micro-token a microsecond, so a ratio needs no conversion before
-//! it meets the clock.
+//! Conveniently, one token a second *is* one micro-token a microsecond, so a ratio needs no conversion to the clock's unit.
 
 pub(crate) mod bounds;
 pub mod calendar;
@@ -14,9 +13,9 @@ pub use ratio::{Flow, Ratio, Scaled};
 
 use calendar::Calendar;
 
-/// How fast tokens flow in.
+/// The refill rate of a bucket.
 ///
-/// Nearly always it is a ratio, and all arithmetic fits machine words. The other kinds are kept out of its way.
+/// Nearly all rates are ratios, whose arithmetic fits machine words. The other kinds stay off that path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rate {
     /// Tokens flow all the time.
@@ -38,7 +37,7 @@ impl Rate {
         Ratio::per_seconds(count, period_s).map(Self::Ratio)
     }
 
-    /// Returns what flows from `since_us` to `until_us`, in Unix microseconds; nothing if that is not later.
+    /// Returns the flow from `since_us` to `until_us`, in Unix microseconds; nothing if that is not later.
     #[inline]
     #[must_use]
     pub fn flow(&self, since_us: i64, until_us: i64) -> Flow {
@@ -73,9 +72,9 @@ impl Rate {
         }
     }
 
-    /// Returns the first moment at which `micro` micro-tokens have flowed since `since_us`, in Unix microseconds:
-    /// `since_us` if that is nothing; saturates 2^62 later.
-    #[inline]
+    /// Returns the first moment at which `micro` micro-tokens have flowed since `since_us`, in Unix microseconds; `since_us`
+    /// itself for 0. Saturates 2^62 later.
+    #[inline(always)] // Saves each take a call: 5 instructions (callgrind, Redis 7.0.15).
     #[must_use]
     pub fn reaches_at_us(&self, since_us: i64, micro: i64) -> i64 {
         let needed = micro.max(0).unsigned_abs();

@@ -2,7 +2,7 @@
 
 use super::bounds::{saturate, saturate_wide, RateError, CENTURY_S, CENTURY_US, MAX_TOKENS_PER_S, SATURATED};
 
-/// What flows in a stretch of time.
+/// The flow in a stretch of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
     /// Whole micro-tokens; saturates at 2^62.
@@ -11,7 +11,7 @@ pub struct Flow {
     pub carry_us: i64,
 }
 
-/// `numerator / denominator` tokens per second, which is also micro-tokens per microsecond.
+/// `numerator / denominator` tokens per second, which equals micro-tokens per microsecond.
 ///
 /// Its methods compute in machine words, and return `None` on overflow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

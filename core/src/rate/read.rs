@@ -14,9 +14,9 @@ impl Rate {
     /// Reads `5`, `0.25`, `1e-3` (tokens per second), `100/m`, `10/10s`, `1/250ms`, `5000/h`, `1/d`, or `1000@d`,
     /// `5@10s`, `100@w`, `10000@mo`, `1@y`, `1000@d+09:00` (at boundaries of the calendar).
     ///
-    /// Both numbers of a ratio keep 12 significant digits; further ones are rounded down in the count and up in the
-    /// period, so that a rate is never above what was asked. But a count that is as near to a whole micro-token as
-    /// clients' floats are, is that. The count of a calendar is an amount of tokens.
+    /// Both numbers of a ratio keep 12 significant digits. Further digits round the count down and the period up, so that a
+    /// rate never exceeds the given one; but a count within float error of a whole micro-token snaps to it. The count of a
+    /// calendar is an amount of tokens.
     ///
     /// # Errors
     /// [`RateError`] if it is malformed or out of bounds.
@@ -28,8 +28,7 @@ impl Rate {
         }
     }
 
-    /// Reads what nearly every client sends, short numbers without a power of ten, without the general reader's
-    /// work.
+    /// Reads short numbers without a power of ten, which nearly every client sends, without the general reader.
     #[inline(always)]
     fn short(bytes: &[u8]) -> Option<Ratio> {
         match short_whole(bytes)? {
@@ -101,7 +100,7 @@ impl Rate {
 
     /// Tokens per second, within bounds. Both numbers are a mantissa of at most 13 digits and an exponent.
     fn ratio(count: (u64, i64), period: (u64, i64), unit: Unit) -> Result<Self, RateError> {
-        // Exponents saturate when they are read: two that did are not equal, whatever they look like.
+        // Exponents saturate when they are read: two that did may differ.
         const LARGEST_EXPONENT: u64 = 1 << 62;
         if count.1.unsigned_abs().max(period.1.unsigned_abs()) > LARGEST_EXPONENT {
             return Err(RateError::OutOfRange);

@@ -1,6 +1,6 @@
 //! The units of periods: milliseconds to days.
 
-/// What a period is counted in: as many of it as `per_second` are `seconds` long. One of the two is 1.
+/// The unit of a period: `per_second` of them last `seconds`. One of the two is 1.
 #[derive(Clone, Copy)]
 pub(crate) struct Unit {
     pub(crate) per_second: u64,
@@ -8,7 +8,7 @@ pub(crate) struct Unit {
 }
 
 impl Unit {
-    /// Its length in microseconds.
+    /// Returns the length in microseconds.
     pub(crate) fn us(self) -> u64 {
         self.seconds.saturating_mul(1_000_000).checked_div(self.per_second).unwrap_or(0)
     }

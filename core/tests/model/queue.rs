@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use tokenbucket_core::queue::{Arrival, Db};
 
-type Part = tokenbucket_core::queue::Part<Arc<[u8]>>;
+type Part = tokenbucket_core::request::Request<Arc<[u8]>>;
 
 /// What can be said of a bucket and a call that wants something of it.
 pub trait Buckets {
@@ -52,7 +52,7 @@ impl Waiting {
     pub fn wanted_before(&self, db: Db, key: &[u8], buckets: &impl Buckets) -> Option<i64> {
         let calls = self.0.iter().filter(|call| call.db == db);
         let parts = || calls.clone().flat_map(|call| &call.parts).filter(|part| *part.key == *key);
-        let sum_micro = || parts().map(|part| part.wanted_micro).sum();
+        let sum_micro = || parts().map(|part| part.wanted.micro()).sum();
         parts().any(|part| buckets.lacks(db, part)).then(sum_micro)
     }
 

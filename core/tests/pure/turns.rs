@@ -1,7 +1,7 @@
 //! Whose turn it is among calls that wait: random calls, clocks and disconnects, and how often a queue of a thousand asks.
 
 use super::model::MILLION;
-use super::waiting::{Name, Part, Server, World, TTL_US};
+use super::waiting::{self, Name, Part, Server, World, TTL_US};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -15,7 +15,7 @@ pub fn limit(tokens: i64, rate: &str) -> Limit {
 }
 
 pub fn part(key: &[u8], limit: Limit, wanted_micro: i64, id: Option<u8>) -> Part {
-    Part { key: key.into(), limit, wanted_micro, id: id.map(|id| [id].into()) }
+    waiting::part(key.into(), limit, wanted_micro, id.map(|id| [id].into()))
 }
 
 /// The usual limit of a bucket, and the one that comes now and then.
@@ -101,10 +101,10 @@ fn make(server: &mut Server, step: Step) {
     match step {
         Step::Call { db, parts, max_wait_us } => drop(server.call(db, &parts, max_wait_us)),
         Step::Give { db, part, micro } => server.give(db, &part, micro),
-        Step::Settle { db, part } if part.limit.is_pool() => {
-            server.settle(db, &Part { wanted_micro: 0, ..part })
+        Step::Settle { db, part } => {
+            let used_micro = if part.limit.is_pool() { 0 } else { part.wanted.micro() };
+            server.settle(db, &waiting::part(part.key.clone(), part.limit, used_micro, part.id().cloned()))
         }
-        Step::Settle { db, part } => server.settle(db, &part),
         Step::Vanish(db, bucket) => server.vanish(db, &[bucket]),
         Step::Flush(db) => server.flush(db),
         Step::Disconnect(_) if server.queue.count() == 0 => {}
@@ -160,7 +160,7 @@ fn a_call_that_got_nothing_in_its_turn_is_looked_at_again() {
     let Server { mut world, mut queue, .. } = server;
     world.steps_left = usize::MAX;
     queue.mark_hold(0, &all.key, &[3]);
-    world.change_hold(0, &Part { wanted_micro: 0, ..all }, None);
+    world.change_hold(0, &part(b"k", all.limit, 0, Some(3)), None);
     assert_eq!(queue.next_served(&mut world), arrivals[0]);
     assert_eq!(queue.next_served(&mut world), arrivals[0]);
     queue.postpone(arrivals[0].unwrap(), 1000);
@@ -245,15 +245,15 @@ const FOR_A_CHANGE: usize = 2;
 const FOR_A_CALL: usize = 8;
 
 impl Crowd {
-    fn part(&self, number: Option<u16>, of: u16) -> Part {
+    fn part(&self, number: Option<u16>, of: u16, micro: i64) -> Part {
         let key = number.map_or(Name::from(*b"shared"), |number| number.to_be_bytes().into());
         let id = (self.id)(of).map(|id| id.to_be_bytes().into());
         // A limit of its own, which must not cost a look of its own.
-        Part { key, limit: limit(20_000 + i64::from(of), "1/d"), wanted_micro: MILLION, id }
+        waiting::part(key, limit(20_000 + i64::from(of), "1/d"), micro, id)
     }
 
     fn enter(&mut self, number: u16, is_shared_first: bool) {
-        let mut parts = vec![self.part(None, number), self.part(Some(number), number)];
+        let mut parts = vec![self.part(None, number, MILLION), self.part(Some(number), number, MILLION)];
         if !is_shared_first {
             parts.reverse();
         }
@@ -263,7 +263,7 @@ impl Crowd {
 
     /// Gives to the shared bucket. Returns how many are served.
     fn give(&mut self, micro: i64) -> usize {
-        let shared = Part { id: None, ..self.part(None, 0) };
+        let shared = self.part(None, 0, MILLION);
         self.world.operate(0, &shared, Operation::Give { amount_micro: micro });
         self.queue.mark(0, &shared.key);
         self.serve()
@@ -274,8 +274,8 @@ impl Crowd {
         let mut served = 0;
         while let Some(arrival) = self.queue.next_served(&mut self.world) {
             let number = u16::try_from(arrival - 1).unwrap();
-            assert!(self.world.take(0, &self.part(None, number), TTL_US));
-            assert!(self.world.take(0, &self.part(Some(number), number), TTL_US));
+            assert!(self.world.take(0, &self.part(None, number, MILLION), TTL_US));
+            assert!(self.world.take(0, &self.part(Some(number), number, MILLION), TTL_US));
             self.queue.leave(arrival);
             served += 1;
         }
@@ -296,17 +296,17 @@ fn a_change_asks_about_one_call_and_those_whom_it_serves() {
         // Each holds two millionths of a token already, if it holds at all. Nothing else is left.
         let mut left_micro = 20_000 * MILLION;
         for id in (0..CROWD).filter(|number| id(*number) == Some(*number)) {
-            assert!(crowd.world.take(0, &Part { wanted_micro: 2, ..crowd.part(None, id) }, 1 << 50));
+            assert!(crowd.world.take(0, &crowd.part(None, id, 2), 1 << 50));
             left_micro -= 2;
         }
-        let shared = Part { id: None, ..crowd.part(None, 0) };
+        let shared = crowd.part(None, 0, MILLION);
         crowd.world.operate(0, &shared, Operation::Charge { amount_micro: left_micro });
         (0..CROWD).for_each(|number| crowd.enter(number, is_shared_first));
         assert!(crowd.asked() <= usize::from(CROWD) * FOR_A_CALL);
         assert_eq!((crowd.give(0), crowd.asked() <= FOR_A_CHANGE), (0, true));
         // All of them still lack what they want after a hold has shrunk.
         if let Some(id) = id(0) {
-            crowd.world.change_hold(0, &Part { wanted_micro: 1, ..crowd.part(None, 0) }, Some(1 << 50));
+            crowd.world.take(0, &crowd.part(None, 0, 1), 1 << 50);
             crowd.queue.mark_hold(0, b"shared", &id.to_be_bytes());
             assert_eq!((crowd.give(0), crowd.asked() <= FOR_A_CHANGE), (0, true));
         }

@@ -98,7 +98,7 @@ fn descriptor(node: &Node<'_>, paths: &[Pattern]) -> Result<Descriptor, Mistake>
     Ok(Descriptor { entries: read, hits: node.get("hits").map(|one| hits(&one, paths)).transpose()? })
 }
 
-/// Returns how much a request counts as: a number, or where one comes from.
+/// Reads how much a request counts: a number, or its source.
 fn hits(node: &Node<'_>, paths: &[Pattern]) -> Result<Source, Mistake> {
     let text = node.text()?;
     if !text.starts_with(|first: char| first.is_ascii_digit() || "+-.".contains(first)) {
@@ -124,7 +124,7 @@ fn entry(node: &Node<'_>, paths: &[Pattern]) -> Result<Entry, Mistake> {
     Ok(Entry { key: key.text()?, source })
 }
 
-/// An address is counted by its network, if the entry says so.
+/// Reads the network by which an entry counts addresses, if it has one.
 fn from_address(node: &Node<'_>, from: &Node<'_>, source: Source) -> Result<Source, Mistake> {
     let prefix = |key, most| node.get(key).map(|one| prefix(&one, most)).transpose();
     match (source, prefix("ipv4_prefix", 32)?, prefix("ipv6_prefix", 128)?) {
@@ -175,7 +175,7 @@ impl Network {
         Some(Self { address, bits })
     }
 
-    /// Loopback and private addresses: where proxies of one's own are.
+    /// Returns the default: loopback and private addresses.
     fn private() -> Vec<Self> {
         let known = [
             "127.0.0.0/8",
@@ -248,7 +248,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Returns the text of a scalar as the file has it: `value: 007` is the text 007.
+    /// Returns the text of a scalar as written: `value: 007` is the text 007.
     fn text(&self) -> Result<String, Mistake> {
         match &self.yaml.data {
             Data::Scalar(scalar) if !self.yaml.is_nothing() => Ok(scalar.text.clone().into_owned()),

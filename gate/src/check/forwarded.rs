@@ -1,4 +1,4 @@
-//! What a proxy says about the request of its caller, in its `X-Forwarded-…` headers.
+//! The request of a proxy's caller, from the proxy's `X-Forwarded-…` headers.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, HeaderValue};
 #[derive(Debug)]
 pub(super) struct Forwarded<'a> {
     headers: &'a HeaderMap,
-    /// Who called the proxy.
+    /// The address of the caller.
     pub address: Option<IpAddr>,
     pub path: Option<Path>,
     /// Without the `?`.
@@ -58,7 +58,7 @@ impl<'a> Forwarded<'a> {
     }
 }
 
-/// Decodes lossily, so that invalid UTF-8 cannot evade a limit.
+/// Decodes lossily, so that invalid UTF-8 cannot bypass a limit.
 fn text(value: &HeaderValue) -> Cow<'_, str> {
     String::from_utf8_lossy(value.as_bytes())
 }
@@ -72,12 +72,12 @@ fn address(headers: &HeaderMap, hops: usize) -> Option<IpAddr> {
     let lines: Vec<_> = headers.get_all("x-forwarded-for").iter().map(text).collect();
     let all = lines.iter().flat_map(|line| line.split(',')).map(str::trim).filter(|hop| !hop.is_empty());
     let all: Vec<_> = all.collect();
-    // An IPv4 address that is written as IPv6 is the same caller.
+    // An IPv4 address written as IPv6 is the same caller.
     let caller = all.iter().rev().nth(hops.min(all.len()).saturating_sub(1))?;
     read_address(caller).map(|address| address.to_canonical())
 }
 
-/// Reads an address as proxies write it and as RFC 7239 has it: quoted, in brackets, with a port or a zone.
+/// Reads an address as in proxies' headers and RFC 7239: quoted, in brackets, with a port or a zone.
 fn read_address(hop: &str) -> Option<IpAddr> {
     let hop = hop.trim_matches('"');
     let hop = hop.get(..4).filter(|name| name.eq_ignore_ascii_case("for=")).and(hop.get(4..)).unwrap_or(hop);
@@ -107,7 +107,7 @@ fn without_authority(uri: &str) -> &str {
     rest.find(['/', '?']).and_then(|at| rest.get(at..)).unwrap_or("/")
 }
 
-/// One spelling for all paths that a backend may take for the same, so that another spelling cannot evade a limit.
+/// Normalizes a path as backends do, so that another spelling cannot bypass a limit.
 fn resolved(path: &str) -> Path {
     let path = path.split('#').next().unwrap_or_default();
     let path = decoded(path);
@@ -124,7 +124,7 @@ fn resolved(path: &str) -> Path {
     Path { plain, with_slash }
 }
 
-/// Without percent-encoding. Bytes that are no UTF-8 become U+FFFD.
+/// Decodes percent-encoding. Bytes that are not UTF-8 become U+FFFD.
 fn decoded(text: &str) -> Cow<'_, str> {
     if !text.contains('%') {
         return text.into();

@@ -1,9 +1,9 @@
-//! Which descriptors an HTTP request has, for proxies that ask over HTTP.
+//! The descriptors of an HTTP request, for proxies that call over HTTP.
 //!
 //! | module | |
 //! |---|---|
 //! | `file` | reads the file of rules |
-//! | `forwarded` | what the proxy says about the request of its caller |
+//! | `forwarded` | the request of a proxy's caller |
 //! | `rule` | from a forwarded request to descriptors |
 //! | `pattern` | `*` and `{name}` in paths and hosts |
 //! | `reply` | status and headers |
@@ -23,9 +23,9 @@ use crate::decide::Decider;
 use crate::limits::Limits;
 pub use rule::Rules;
 
-/// Answers `/check`: asks the decider about the request that these headers describe. `peer` is the proxy that asks.
+/// Answers `/check`: decides on the request that these headers describe. `peer` is the calling proxy.
 ///
-/// Path, query, method and host of the request that carries the headers are the proxy's own: they mean nothing here.
+/// Path, query, method and host of the carrying request are the proxy's own, and are ignored.
 pub async fn answer(
     rules: &Rules,
     limits: Option<&Limits>,

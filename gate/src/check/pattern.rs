@@ -1,6 +1,6 @@
 //! Patterns of paths and hosts: `/api/*`, `/tenants/{tenant}/*`, `*.example.com`.
 
-/// Text in which `*` stands for anything, also for nothing and for `/`, and `{name}` for one segment of a path.
+/// Text in which `*` matches anything, even nothing and `/`, and `{name}` one segment of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pattern {
     parts: Vec<Part>,
@@ -13,7 +13,7 @@ enum Part {
     Segment(String),
 }
 
-/// What the segments of a pattern are in a text, by name.
+/// The matched segments of a pattern, by name.
 pub(super) type Captured<'a> = Vec<(&'a str, &'a str)>;
 
 impl Pattern {
@@ -42,10 +42,10 @@ impl Pattern {
         self.parts.iter().any(|part| matches!(part, Part::Segment(known) if known == name))
     }
 
-    /// Returns its segments in the text, if the text fits.
+    /// Returns the segments in the text, if it matches.
     pub(super) fn fit<'a>(&'a self, text: &'a str) -> Option<Captured<'a>> {
-        // After a `*` the earliest fit is as good as any: the next `*` takes what comes in between. So it is enough to
-        // return to the last one, and no text takes long.
+        // After a `*` the earliest match is as good as any: the next `*` takes what comes in between. So backtracking to the
+        // last one suffices, and no text takes long.
         let mut parts = self.parts.as_slice();
         let mut rest = text;
         let mut captured = Vec::new();
@@ -71,7 +71,7 @@ impl Pattern {
     }
 }
 
-/// Takes the first part off the front of `rest`, and returns the other parts; none if it does not fit.
+/// Takes the first part off the front of `rest`, and returns the other parts; `None` if it does not match.
 fn step<'a>(parts: &'a [Part], rest: &mut &'a str, captured: &mut Captured<'a>) -> Option<&'a [Part]> {
     let (first, others) = parts.split_first()?;
     match first {

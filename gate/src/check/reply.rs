@@ -11,22 +11,22 @@ use crate::decide::Refusal;
 use crate::limits::{Limits, Matched};
 use crate::messages::{self, Code, Descriptor, Status};
 
-/// No limit holds.
+/// Returns the reply to a request without a limit.
 pub(super) fn allowed() -> Response {
     StatusCode::OK.into_response()
 }
 
-/// Without a decision: the proxy has to know what to do then.
+/// Returns the reply without a decision: the proxy decides what to do.
 pub(super) fn refused(refusal: &Refusal) -> Response {
     let status = match refusal {
         Refusal::Redis(_) => StatusCode::SERVICE_UNAVAILABLE,
         Refusal::Service(_) => StatusCode::INTERNAL_SERVER_ERROR,
     };
-    // What Redis says is for the log: proxies hand the body to their callers.
+    // The error of Redis is for the log: proxies pass the body to their callers.
     (status, "no decision on the rate limit\n").into_response()
 }
 
-/// Returns the decision, with what the tightest limit has left.
+/// Returns the decision, with the tokens left of the tightest limit.
 pub(super) fn decided(
     limits: Option<&Limits>,
     request: &messages::Request,
@@ -49,7 +49,7 @@ pub(super) fn decided(
     reply
 }
 
-/// Returns when a request may come again that is denied though what is left is unknown.
+/// Returns when to retry a request that is denied without knowing the tokens left.
 fn retry_after_s(response: &messages::Response) -> Option<i64> {
     response.statuses.iter().filter_map(|status| Some(status.duration_until_reset.as_ref()?.seconds)).max()
 }
@@ -60,11 +60,11 @@ fn add(reply: &mut Response<Body>, headers: impl IntoIterator<Item = (&'static s
             reply.headers_mut().insert(HeaderName::from_static(name), value);
         }
     }
-    // A cache would repeat to one caller what another had left.
+    // A cache would send one caller the tokens left of another.
     reply.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
 }
 
-/// A descriptor of the request that has a limit, and what was decided on it.
+/// A descriptor of the request that has a limit, and its decision.
 struct Answered<'a> {
     descriptor: &'a Descriptor,
     status: &'a Status,
@@ -72,8 +72,8 @@ struct Answered<'a> {
 }
 
 impl<'a> Answered<'a> {
-    /// Returns the limit that a caller has to know of: if the request is denied, the one that denies it longest, else
-    /// the one with the least left.
+    /// Returns the limit to report: of a denied request the one that denies it longest, else the one with the fewest tokens
+    /// left.
     fn tightest(
         limits: &Limits,
         request: &'a messages::Request,

@@ -10,7 +10,7 @@ use super::forwarded::Forwarded;
 use super::pattern::{Captured, Pattern};
 use crate::messages;
 
-/// What the file says: which descriptors a request has.
+/// The rules of a file, which give a request its descriptors.
 #[derive(Debug)]
 pub struct Rules {
     pub(super) domain: String,
@@ -20,7 +20,7 @@ pub struct Rules {
     pub(super) rules: Vec<Rule>,
 }
 
-/// Its descriptors hold for requests that fit all of its patterns. Where it has none, all fit.
+/// A rule. Its descriptors apply to requests that match all of its patterns, of which it may have none.
 #[derive(Debug)]
 pub(super) struct Rule {
     pub paths: Vec<Pattern>,
@@ -41,11 +41,11 @@ pub(super) struct Entry {
     pub source: Source,
 }
 
-/// Where a value comes from.
+/// The source of a value.
 #[derive(Debug)]
 pub(super) enum Source {
     Fixed(String),
-    /// The caller's, cut to its first bits: a caller with IPv6 owns a whole network.
+    /// The caller's address, cut to its first bits: a caller with IPv6 owns a whole network.
     Address {
         v4: u8,
         v6: u8,
@@ -53,7 +53,7 @@ pub(super) enum Source {
     Host,
     Method,
     Path,
-    /// The part of the path that `{name}` stands for.
+    /// The part of the path that matches `{name}`.
     Segment(String),
     Query,
     Parameter(String),
@@ -68,7 +68,7 @@ pub(super) struct Network {
 }
 
 impl Rules {
-    /// Returns what the decider is asked about a request, as its proxy describes it.
+    /// Returns the decider's request for a request that its proxy describes.
     ///
     /// As in Envoy, a descriptor of which a value is missing is left out.
     pub fn request(&self, headers: &HeaderMap, peer: Option<IpAddr>) -> messages::Request {
@@ -109,7 +109,7 @@ impl Rules {
 const MISSING: &str = "/check was asked without X-Forwarded-Uri, or without an address in X-Forwarded-For: limits of paths do not \
      apply then, and the proxy counts as the caller";
 
-/// A proxy that is set up wrongly asks so with every request.
+/// A misconfigured proxy sends this with every request.
 fn warn_once(warned: &AtomicBool, text: impl FnOnce() -> String) {
     if !warned.swap(true, Ordering::Relaxed) {
         log::warn!("{}", text());
@@ -122,7 +122,7 @@ impl Rule {
         self.descriptors.iter().filter_map(|one| one.of(forwarded, &captured)).collect()
     }
 
-    /// Returns the segments of its path, if the request fits.
+    /// Returns the segments of its path, if the request matches.
     fn fits<'a>(&'a self, forwarded: &'a Forwarded<'_>) -> Option<Captured<'a>> {
         let host = forwarded.host.as_deref().unwrap_or_default();
         let method = forwarded.method.as_deref().unwrap_or_default();
@@ -153,7 +153,7 @@ impl Descriptor {
         })
     }
 
-    /// As in Envoy, what is no number counts as if it were not there.
+    /// As in Envoy, a value that is not a number counts as missing.
     fn hits(&self, forwarded: &Forwarded<'_>, captured: &Captured<'_>) -> Option<u64> {
         self.hits.as_ref()?.value(forwarded, captured)?.trim().parse().ok()
     }

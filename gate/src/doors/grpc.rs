@@ -42,20 +42,20 @@ const MAX_MESSAGE_BYTES: usize = 1 << 20;
 /// connection grows with the most calls that it ever had, even if they were refused.
 const MAX_CALLS_PER_CONNECTION: u32 = 256;
 
-/// What may arrive of a message before anybody reads it.
+/// The bytes of a message that may arrive before it is read.
 const WINDOW_BYTES: u32 = 1 << 16;
 
-/// A call that has not arrived completely by then ends. Callers with less patience say so.
+/// The time for a call to arrive completely. Callers may set a shorter deadline.
 const CALL_WITHIN: Duration = Duration::from_secs(10);
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// How long connections stay.
+/// The lifetime of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stay {
-    /// They are asked to end at this age; never if it is 0.
+    /// The age at which they get a GOAWAY; 0 for never.
     pub max_age: Duration,
-    /// Clients are asked whether they are there, so that none of them is silent for so long.
+    /// The longest silence of a client, which answers pings before.
     pub idle: Duration,
 }
 
@@ -82,7 +82,7 @@ pub async fn serve(
         .add_service(Limits::<KUADRANT>(gate))
         .add_service(health.max_decoding_message_size(MAX_MESSAGE_BYTES))
         .add_service(reflection().build_v1()?.max_decoding_message_size(MAX_MESSAGE_BYTES))
-        // What grpcurl and others still ask.
+        // grpcurl and others still call it.
         .add_service(reflection().build_v1alpha()?.max_decoding_message_size(MAX_MESSAGE_BYTES));
     let mut server = Server::builder()
         .timeout(CALL_WITHIN)
@@ -91,7 +91,7 @@ pub async fn serve(
         .http2_keepalive_interval(Some(stay.idle / 2))
         .http2_keepalive_timeout(Some(stay.idle / 2));
     if !stay.max_age.is_zero() {
-        // Told of a grace too, tonic would end connections after it without having asked.
+        // With a grace period too, tonic would close connections after it without a GOAWAY.
         server = server.max_connection_age(stay.max_age);
     }
     let bounded = Bounded { routes: routes.prepare(), in_flight };
@@ -99,7 +99,7 @@ pub async fn serve(
     Ok(())
 }
 
-/// The services, for as many calls at a time as there is memory for.
+/// The services, with concurrent calls bounded by memory.
 #[derive(Clone)]
 struct Bounded {
     routes: Routes,

@@ -1,4 +1,4 @@
-//! What is asked over HTTP.
+//! The HTTP server.
 
 use std::future::Future;
 use std::io;
@@ -29,20 +29,20 @@ use crate::check;
 use crate::decide::Refusal;
 use crate::messages::Code;
 
-/// Bounds what a request is parsed into, which is many times larger. Requests have a few hundred bytes.
+/// The longest body, whose parsed form is many times larger. Requests have a few hundred bytes.
 const MAX_BODY_BYTES: usize = 1 << 17;
 
-/// A head may have so many bytes, and headers. Proxies hand over those of their callers: nginx reads 32 KiB.
+/// The most bytes and headers of a head. Proxies pass on those of their callers: nginx reads 32 KiB.
 const MAX_HEAD_BYTES: usize = 1 << 16;
 const MAX_HEADERS: usize = 1_000;
 
-/// A head that has not arrived so long after a connection may be idle ends it.
+/// How much longer than an idle connection a head may take to arrive.
 const HEADERS_WITHIN: Duration = Duration::from_secs(15);
 
 /// A reply beyond this holds memory until it is sent. Metrics can have megabytes.
 const LARGE_REPLY_BYTES: usize = 1 << 16;
 
-/// A request whose body has not arrived by then ends.
+/// The time for a body to arrive.
 const REQUEST_WITHIN: Duration = Duration::from_secs(10);
 
 /// Returns the routes of `PORT`.
@@ -143,7 +143,7 @@ pub async fn serve(
                 Some(Err(error)) => log::debug!("connection: {error}"),
                 None => break,
             },
-            // Forgets those that ended.
+            // Drops finished connections.
             Some(_) = running.join_next() => {}
             () = &mut stop => break,
         }
@@ -178,7 +178,7 @@ async fn serve_one(
     }
 }
 
-/// Ends a request that takes too long, as one whose body never arrives, and refuses it if there is no memory for it.
+/// Ends a request that takes too long, for example because its body never arrives, and refuses one without memory for it.
 async fn bounded(State(in_flight): State<Arc<InFlight>>, request: Request<Body>, next: Next) -> Response {
     let held = in_flight.request();
     if held.is_refused() {
@@ -189,7 +189,7 @@ async fn bounded(State(in_flight): State<Arc<InFlight>>, request: Request<Body>,
     let response = response.unwrap_or_else(|_| StatusCode::REQUEST_TIMEOUT.into_response());
     match response.body().size_hint().exact().map(usize::try_from) {
         _ if held.is_refused() => too_many(),
-        // A client that does not read it must not make this program keep many.
+        // A client that does not read must not make this program keep many.
         Some(Ok(size)) if size > LARGE_REPLY_BYTES => match held.hold(size) {
             true => response.map(|body| Body::new(until_sent(body, held))),
             false => too_many(),

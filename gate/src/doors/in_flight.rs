@@ -1,7 +1,7 @@
 //! Bounds the memory of all requests together, whatever their number of connections.
 //!
-//! A small request that arrives at once needs only a place. One that is large, or whose client keeps it waiting, also holds
-//! memory, until it has its reply. So a flood of unfinished requests leaves places for those of proxies.
+//! A small request that arrives at once needs only a place. A large or slow one holds memory too, until its reply. So a
+//! flood of unfinished requests leaves places for the requests of proxies.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -20,10 +20,10 @@ const MOST_REQUESTS: usize = 8_192;
 /// Memory that unfinished and large requests hold.
 const MOST_BYTES: usize = 64 << 20;
 
-/// Replies that have no end, such as those that watch the health.
+/// The most replies without an end, such as health watches.
 const MOST_STREAMS: usize = 1_000;
 
-/// What an unfinished request holds beside its body. So half of the places stay for those that arrive at once.
+/// Bytes that an unfinished request holds beside its body. So half of the places stay for requests that arrive at once.
 const BYTES_OF_REQUEST: usize = 16 << 10;
 
 /// A body beyond this holds memory even if it arrives at once.
@@ -45,12 +45,12 @@ impl InFlight {
         Arc::new(Held { of: self.clone(), bytes: AtomicUsize::new(0), is_refused })
     }
 
-    /// Returns whether so many requests wait for their refusal that connections must not be read before they have it.
+    /// Returns whether too many refusals are pending to read from connections.
     pub(super) fn is_crowded(&self) -> bool {
         self.requests.load(Ordering::Relaxed) > 2 * MOST_REQUESTS
     }
 
-    /// Returns a place for a reply without an end; none if there are too many.
+    /// Returns a place for a reply without an end; `None` if there are too many.
     pub(super) fn stream(self: &Arc<Self>) -> Option<Stream> {
         let stream = Stream(self.clone());
         let others = self.streams.fetch_add(1, Ordering::Relaxed);
@@ -58,7 +58,7 @@ impl InFlight {
     }
 }
 
-/// The place of a reply without an end. Dropped, it gives it back.
+/// The place of a reply without an end, released on drop.
 #[derive(Debug)]
 pub(super) struct Stream(Arc<InFlight>);
 
@@ -68,7 +68,7 @@ impl Drop for Stream {
     }
 }
 
-/// The place of a request, and the memory that it holds. Dropped, it gives back both.
+/// The place of a request, and the memory that it holds, both released on drop.
 #[derive(Debug)]
 pub(super) struct Held {
     of: Arc<InFlight>,
@@ -77,7 +77,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Holds so much more. Returns whether there is so much.
+    /// Holds more bytes. Returns false if there are too few.
     pub(super) fn hold(&self, bytes: usize) -> bool {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         let others = self.of.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -113,7 +113,7 @@ pub(super) struct Arriving<B> {
     held: Arc<Held>,
     /// Bytes that are not held yet.
     arrived: usize,
-    /// Whether all of its bytes are held.
+    /// Says that all of its bytes are held.
     is_holding: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Requests and replies as proto3 JSON, as `/json` has them.
+//! Requests and replies of `/json`, as proto3 JSON.
 
 use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::google::protobuf::UInt64Value;
@@ -70,7 +70,7 @@ fn limit(json: Json) -> Result<Override, String> {
     Ok(limit)
 }
 
-/// Of a limit in a descriptor: `envoy.type.v3.RateLimitUnit`.
+/// Reads the unit of a limit in a descriptor: `envoy.type.v3.RateLimitUnit`.
 fn unit(json: &Json) -> Result<i32, String> {
     use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
 
@@ -82,7 +82,7 @@ fn unit(json: &Json) -> Result<i32, String> {
     unit.ok_or_else(|| must_be("unit", "a name or a number"))
 }
 
-/// `null` is as if it was not there.
+/// Reads `null` as missing.
 fn fields(json: Json, what: &str) -> Result<impl Iterator<Item = (String, Json)>, String> {
     match json {
         Json::Object(fields) => Ok(fields.into_iter().filter(|(_, value)| !value.is_null())),
@@ -104,7 +104,7 @@ fn text(json: Json, name: &str) -> Result<String, String> {
     }
 }
 
-/// Numbers may be strings, and whole ones may be written with a point.
+/// Reads a number, which may be a string, and may have a point even if it is whole.
 fn number<T: TryFrom<u64>>(json: &Json, name: &str) -> Result<T, String> {
     let number = match json {
         Json::Number(number) => number.as_u64().or_else(|| whole(number.as_f64()?)),
@@ -118,7 +118,7 @@ fn number<T: TryFrom<u64>>(json: &Json, name: &str) -> Result<T, String> {
 
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // it is whole and in the range
 fn whole(number: f64) -> Option<u64> {
-    // Beyond 2^53 a float is not the number that was written.
+    // Beyond 2^53 a float may differ from the written number.
     let is_whole = number.fract() == 0.0 && (0.0..=9_007_199_254_740_992.0).contains(&number);
     is_whole.then_some(number as u64)
 }

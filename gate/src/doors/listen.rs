@@ -20,7 +20,7 @@ use tonic::transport::server::Connected;
 use super::tls::Tls;
 use super::InFlight;
 
-/// A client that has not finished its TLS handshake by then is gone.
+/// The time for a TLS handshake.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 
 /// Open connections of one listener, if there are files enough.
@@ -29,8 +29,8 @@ const MOST_CONNECTIONS: u64 = 10_000;
 /// File descriptors for everything else: Redis, files that are read, and listeners with few connections.
 const OTHER_FILES: u64 = 200;
 
-/// Returns how many connections each of the two listeners that proxies use may have. Raises the limit of open files as
-/// far as this process may: it is often 1,024, for the sake of programs that this one is not.
+/// Returns the most connections of each of the two listeners for proxies. Raises the limit of open files as far as this
+/// process may: the default is often 1,024, for programs that use select.
 pub fn most_connections() -> usize {
     let mut limits = getrlimit(Resource::Nofile);
     if setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, ..limits }).is_ok() {
@@ -46,13 +46,13 @@ const AFTER_FAILED_ACCEPT: Duration = Duration::from_millis(50);
 /// How connections are accepted.
 #[derive(Clone, Debug)]
 pub struct Terms {
-    /// Most of them at a time; those beyond are closed at once.
+    /// The most connections at a time; others are closed at once.
     pub most: usize,
-    /// One from which nothing comes for one to two of these is closed.
+    /// A connection is closed after a silence of one to two of these.
     pub idle: Duration,
-    /// The age at which they are closed, whatever they do.
+    /// The age at which connections are closed, even active ones.
     pub last: Option<Duration>,
-    /// When too much of this waits, they are not read.
+    /// Pauses reading while too many refusals are pending.
     pub in_flight: Arc<InFlight>,
 }
 
@@ -65,7 +65,7 @@ pub enum Listener {
     Unix(UnixListener, SocketFile),
 }
 
-/// The file of a Unix socket, removed at the end.
+/// The file of a Unix socket, removed on drop.
 #[derive(Debug)]
 pub struct SocketFile(PathBuf);
 
@@ -185,7 +185,7 @@ async fn hand_over(
         }
     };
     let (handshake, sender) = (tls.acceptor().accept(stream), sender.clone());
-    // Beside the others: a slow client must not keep them waiting.
+    // In a task of its own: a slow client must not block the others.
     tokio::spawn(async move {
         let peer = accepted.peer;
         match tokio::time::timeout(HANDSHAKE_WITHIN, handshake).await {
@@ -286,7 +286,7 @@ impl AsyncRead for Connection {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.in_flight.is_crowded() {
-            // Behind those that wait for their refusal.
+            // Waits until pending refusals are sent.
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }

@@ -1,4 +1,4 @@
-//! Where proxies ask.
+//! The servers that proxies call.
 //!
 //! | module | |
 //! |---|---|
@@ -6,7 +6,7 @@
 //! | [`tls`] | certificates, and those that replace them |
 //! | [`grpc`] | the services of Envoy and Kuadrant, health, reflection |
 //! | `message` | their requests, decoded |
-//! | [`http`] | what is asked over HTTP |
+//! | [`http`] | the HTTP server |
 //! | `in_flight` | bounds the memory of all requests together |
 //! | `json` | requests and replies as proto3 JSON |
 
@@ -33,20 +33,20 @@ use crate::messages::{CommitRequest, CommitResponse, Request, ReserveRequest, Re
 use crate::to_the_end::ToTheEnd;
 pub use in_flight::InFlight;
 
-/// What all doors share.
+/// The state that all doors share.
 #[derive(Debug)]
 pub struct Gate {
     /// Decides.
     pub decider: Decider,
     /// The limits in use; none before the first were loaded.
     pub limits: ArcSwapOption<Limits>,
-    /// Which descriptors a request has that a proxy asks about over HTTP; none without `CHECK_FILE`.
+    /// The rules for requests over HTTP; none without `CHECK_FILE`.
     pub rules: ArcSwapOption<Rules>,
     /// The metrics.
     pub counters: Arc<Counters>,
-    /// Whether proxies should ask.
+    /// The health.
     pub health: Health,
-    /// What is asked at this moment.
+    /// The requests in flight.
     pub in_flight: Arc<InFlight>,
 }
 
@@ -61,7 +61,7 @@ impl Gate {
         self.decider.decide(limits.as_deref(), request).await
     }
 
-    /// Answers whether the request would pass: see [`Decider::check`].
+    /// Checks whether the request would pass: see [`Decider::check`].
     async fn check(&self, request: &Request) -> Result<Response, Refusal> {
         let limits = self.limits.load_full();
         self.decider.check(limits.as_deref(), request).await
@@ -93,7 +93,7 @@ impl Gate {
     }
 }
 
-/// Whether proxies should ask: `/healthcheck`, and the service `ratelimit` of the gRPC health protocol.
+/// The health for proxies: `/healthcheck`, and the service `ratelimit` of the gRPC health protocol.
 #[derive(Debug)]
 pub struct Health {
     redis: AtomicBool,
@@ -129,7 +129,7 @@ impl Health {
         self.publish().await;
     }
 
-    /// Returns whether proxies should ask.
+    /// Returns whether proxies should call.
     pub fn is_serving(&self) -> bool {
         let [redis, limits, stopping] =
             [&self.redis, &self.limits, &self.stopping].map(|state| state.load(Ordering::Relaxed));

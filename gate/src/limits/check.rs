@@ -6,7 +6,7 @@ use super::file;
 use super::folder::{read_file, read_folder};
 use super::Options;
 
-/// Reads files, and all files of folders, and says what to print: how many limits there are, or all mistakes, a line each.
+/// Reads files, and all files of folders. Returns the text to print: the number of limits, or all mistakes, a line each.
 ///
 /// # Errors
 ///

@@ -19,14 +19,14 @@ pub struct File {
     pub text: String,
 }
 
-/// What is wrong with a file.
+/// A mistake in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
     /// The name of the file.
     pub file: String,
     /// The line, from 1 on.
     pub line: usize,
-    /// In the words of envoyproxy/ratelimit where it refuses the same.
+    /// The text; that of envoyproxy/ratelimit for mistakes that it refuses too.
     pub problem: String,
 }
 
@@ -38,7 +38,7 @@ impl fmt::Display for Mistake {
 
 impl std::error::Error for Mistake {}
 
-/// Reads all files; else all their mistakes, in the order of the files and lines.
+/// Reads all files. Returns all their mistakes if there are any, in the order of files and lines.
 pub(super) fn read(files: &[File], options: &Options) -> Result<Limits, Vec<Mistake>> {
     let mut domains = HashMap::new();
     let mut mistakes = Vec::new();
@@ -146,7 +146,7 @@ impl Reader<'_> {
         self.judge_domain(&name, fields.line_of("domain"), domains.get(&name).filter(|_| !may_merge));
         let origin = self.origin(fields.line_of("domain"));
         let first = || DraftDomain { origin, draft: Draft::default() };
-        // After a mistake nothing comes of them: they are read to find the next one.
+        // After a mistake they are read only to find the next one.
         let mut unused = Draft::default();
         let draft = if domains.contains_key(&name) && !may_merge {
             &mut unused
@@ -187,7 +187,7 @@ impl Reader<'_> {
         Fields { line: node.line, values }
     }
 
-    /// ratelimit accepts each of its keys everywhere, and silently ignores it where it means nothing.
+    /// Ignores ratelimit's keys in other places, as it does itself.
     fn judge_key(&mut self, key: &str, line: usize, kind: Kind) {
         if kind.keys.contains(&key) {
             return;
@@ -223,7 +223,7 @@ impl Reader<'_> {
         maps
     }
 
-    /// Returns a text, also one that looks like a number; empty if there is none.
+    /// Returns a text, even one that looks like a number; empty if missing.
     fn text(&mut self, fields: &Fields<'_, '_>, key: &str) -> String {
         match fields.get(key) {
             Some(Node { data: Data::Scalar(scalar), .. }) => scalar.text.clone().into_owned(),
@@ -422,12 +422,12 @@ impl Reader<'_> {
     }
 }
 
-/// Returns whether it can be a key: a text, and not what YAML reads as a number or a truth.
+/// Returns whether a node can be a key: a text that YAML does not read as a number or a boolean.
 fn is_name(scalar: &Scalar<'_>) -> bool {
     scalar.meaning() == Meaning::Text
 }
 
-/// Returns a whole number, also as `1_000`; not with zeros in front, which YAML 1.1 reads as octal.
+/// Reads a whole number, even `1_000`; not with leading zeros, which YAML 1.1 reads as octal.
 fn whole(text: &str) -> Option<u32> {
     let digits = text.replace('_', "");
     let is_octal = digits.len() > 1 && digits.starts_with('0');

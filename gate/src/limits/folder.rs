@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use super::file::{File, Mistake};
 use super::yaml::MAX_BYTES;
 
-/// Folders in folders; a loop of symbolic links ends earlier.
+/// The deepest nesting of folders; a loop of symbolic links ends earlier.
 const MAX_DEPTH: usize = 32;
 
-/// Reads every file of a folder and the folders in it, as envoyproxy/ratelimit does; links are followed. In the order of
-/// their names, those with a dot in front last. Links to nothing and pipes are no files.
+/// Reads every file of a folder and the folders in it, as envoyproxy/ratelimit does; follows links. Sorted by name, with
+/// names that begin with a dot last. Ignores dangling links and pipes.
 ///
-/// A file that is found by several ways is read once: a config map of Kubernetes has each by links and in a hidden folder.
+/// Reads a file with several paths once: a config map of Kubernetes has each as a link and in a hidden folder.
 ///
 /// # Errors
 ///

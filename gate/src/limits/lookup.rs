@@ -1,4 +1,4 @@
-//! Which limit a descriptor has.
+//! Finds the limit of a descriptor.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -38,13 +38,13 @@ struct Wildcard {
 #[derive(Debug)]
 pub(super) struct Place {
     rule: Option<Arc<Rule>>,
-    /// Keys, and values where the file has some, from the domain down.
+    /// Keys, with values if the file has them, from the domain down.
     path: Box<str>,
     flags: Flags,
     below: Level,
 }
 
-/// What a descriptor of a file says about its metrics and buckets.
+/// The options of a descriptor for its metrics and buckets.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Flags {
     pub detailed_metric: bool,
@@ -63,7 +63,7 @@ pub(super) struct Draft {
 pub(super) struct DraftPlace {
     rule: Option<Arc<Rule>>,
     flags: Flags,
-    /// Where it is: file and line.
+    /// File and line.
     origin: String,
     pub below: Draft,
 }
@@ -255,13 +255,13 @@ fn compare(composite: &str, entry: &Entry, with_value: bool) -> Ordering {
     begin.cmp(key).then_with(|| separator.cmp(b"_")).then_with(|| rest.cmp(value))
 }
 
-/// Returns the part of a pattern that stands for the value; all of it where the key itself has the `*`.
+/// Returns the part of a pattern that matches the value; all of it if the key itself has the `*`.
 fn pattern_behind<'a>(composite: &'a str, key: &str) -> &'a str {
     composite.strip_prefix(key).and_then(|rest| rest.strip_prefix('_')).unwrap_or(composite)
 }
 
 impl Wildcard {
-    /// Returns whether it fits `key_value`; each `*` is anything, also nothing.
+    /// Returns whether it matches `key_value`; each `*` matches anything, even nothing.
     fn fits(&self, entry: &Entry) -> bool {
         let [first, middle @ .., last] = &*self.pieces else { return false };
         // Nearly always the first piece begins with the key, and the rest is about the value.
@@ -287,7 +287,7 @@ struct Step<'a> {
     by: By<'a>,
 }
 
-/// How it was found.
+/// How an entry was found.
 #[derive(Clone, Copy)]
 enum By<'a> {
     Value,
@@ -321,7 +321,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Returns whether its part of the metrics' name is the same for all requests: the one in the path.
+    /// Returns whether all requests share its part of the metrics' name: the one in the path.
     fn is_as_in_file(&self) -> bool {
         let flags = self.place.flags;
         match self.by {

@@ -1,4 +1,4 @@
-//! The limits of all domains, as the files state them.
+//! The limits of all domains, from the files.
 
 mod check;
 mod file;
@@ -20,7 +20,7 @@ pub use rule::{Matched, Rule};
 
 use crate::messages::Descriptor;
 
-/// How files are read.
+/// Options of reading files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// Several files may have the same domain (`MERGE_DOMAIN_CONFIG`).
@@ -30,7 +30,7 @@ pub struct Options {
     pub hash_tag_key: Option<String>,
 }
 
-/// What all files say, read and judged. Immutable: a reload makes another.
+/// The content of all files. Immutable: a reload makes another.
 #[derive(Debug, Default)]
 pub struct Limits {
     domains: HashMap<String, lookup::Domain>,
@@ -60,8 +60,8 @@ impl Limits {
         self.domains.is_empty()
     }
 
-    /// Returns the limit of a descriptor, if it has one: the override that it carries, or what the files say. None too
-    /// for an unknown domain.
+    /// Returns the limit of a descriptor, if it has one: the override that it carries, or that of the files. `None` for an
+    /// unknown domain.
     pub fn find(&self, domain: &str, descriptor: &Descriptor) -> Option<Matched> {
         self.domains.get(domain)?.find(descriptor, self.hash_tag_key.as_deref())
     }
@@ -82,7 +82,7 @@ impl Limits {
         }
     }
 
-    /// Returns how many limits there are.
+    /// Counts the limits.
     fn count(&self) -> usize {
         let mut count: usize = 0;
         self.each_rule(&mut |_, _| count = count.saturating_add(1));

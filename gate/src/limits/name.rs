@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 /// Longer names are cut and hashed.
 const MAX_BYTES: usize = 512;
 
-/// What is left of a part that is cut, for the eye.
+/// The readable rest of a part that is cut.
 const KEPT_BYTES: usize = 64;
 
 /// Longer hash tags are cut and hashed too, in every name, so that equal ones stay equal.
@@ -74,7 +74,7 @@ pub(super) fn bucket<'a>(
     cut(&name, encoded_domain, tag)
 }
 
-/// Ends in a hash of the whole name. No name that is not cut has `~` behind its tag.
+/// Replaces a long name by one that ends in its hash. No other name has `~` behind its tag.
 fn cut(name: &str, encoded_domain: &str, tag: &str) -> String {
     let mut cut = format!("{}|{{", beginning(encoded_domain));
     if tag.len() > MAX_TAG_BYTES {

@@ -1,4 +1,4 @@
-//! What `rate_limit` says about amounts and times, as a bucket and as replies show it.
+//! Amounts and times of `rate_limit`, for buckets and for replies.
 
 use tokenbucket_client::{Limit, LimitError};
 
@@ -7,7 +7,7 @@ use crate::messages::{CurrentLimit, Unit};
 const SECOND_MS: u64 = 1000;
 const DAY_MS: u64 = 86_400 * SECOND_MS;
 
-/// The units of replies, shortest first, with what the module calls their periods, flowing and by the calendar.
+/// The units of replies, shortest first, with the module's names of their periods, flowing and by the calendar.
 const UNITS: [(Unit, u64, &str, &str); 7] = [
     (Unit::Second, SECOND_MS, "s", "s"),
     (Unit::Minute, 60 * SECOND_MS, "m", "m"),
@@ -18,7 +18,7 @@ const UNITS: [(Unit, u64, &str, &str); 7] = [
     (Unit::Year, 365 * DAY_MS, "365d", "y"),
 ];
 
-/// A limit, in the terms of each protocol.
+/// A limit, for each protocol.
 #[derive(Clone, Debug)]
 pub(super) struct Terms {
     pub limit: Limit,
@@ -70,7 +70,7 @@ pub(super) fn of_rate(rate: &str, capacity: Option<&str>) -> Result<Terms, Limit
             unit: Unit::Unknown.into(),
         },
     };
-    // A rate of half a token an hour brings one in two.
+    // A rate of half a token an hour grants one in two hours.
     let tokens: f64 = count.parse().unwrap_or(1.0);
     let unit_ms = longest_ms(period_ms.unwrap_or(SECOND_MS).max(1), rate.contains('@'));
     let unit_ms = unit_ms as f64 * (1.0 / tokens).max(1.0);

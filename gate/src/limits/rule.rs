@@ -15,17 +15,17 @@ pub struct Rule {
     pub limit: Limit,
     /// Tokens of the limit, to count with.
     pub capacity: f64,
-    /// What replies say about it.
+    /// The limit in replies.
     pub current: CurrentLimit,
-    /// Milliseconds of its unit, or of what a single token takes if that is longer: how long a debt may last.
+    /// The longest debt, in milliseconds: the unit, or the time of a single token if that is longer.
     pub unit_ms: u64,
-    /// Tokens that flow in during `unit_ms`: how large a debt may be.
+    /// The largest debt: the tokens that flow in during `unit_ms`.
     pub most_debt: u64,
     /// Everything passes, uncounted.
     pub unlimited: bool,
     /// Counts, and never denies.
     pub shadow_mode: bool,
-    /// Over by itself it denies nothing; all of a request over deny.
+    /// It denies only if all limits of the request are exceeded.
     pub quota_mode: bool,
     /// `paid_afterwards` of the file: each cost is charged whatever the level.
     pub paid_afterwards: bool,
@@ -38,7 +38,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Returns whether the file asks for a bucket that `unit` and `requests_per_unit` alone do not make.
+    /// Returns whether the file sets more of the bucket than `unit` and `requests_per_unit`.
     pub(super) fn is_of_ours(&self) -> bool {
         let requests = self.current.requests_per_unit;
         rate::per_unit(requests, self.current.unit(), None, false)
@@ -68,11 +68,11 @@ impl Rule {
 /// The limit of one descriptor of a request.
 #[derive(Clone, Debug)]
 pub struct Matched {
-    /// What was found.
+    /// The rule.
     pub rule: Arc<Rule>,
     /// The name of the bucket without `CACHE_KEY_PREFIX`, unambiguous whatever keys and values contain, with a hash tag.
     pub bucket: String,
-    /// The name of the metrics: `domain.key_value.key`, values as `detailed_metric`, `value_to_metric` and
-    /// `share_threshold` want it.
+    /// The name of the metrics: `domain.key_value.key`, with values according to `detailed_metric`, `value_to_metric` and
+    /// `share_threshold`.
     pub metric: String,
 }

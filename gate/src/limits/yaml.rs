@@ -11,7 +11,7 @@ pub(crate) const MAX_BYTES: usize = 16 * 1024 * 1024;
 /// Two levels of it nest one descriptor.
 const MAX_DEPTH: usize = 100;
 
-/// Bounds the memory, also of a text that is nothing but brackets.
+/// Bounds the memory, even of a text of nothing but brackets.
 const MAX_NODES: usize = 1_000_000;
 
 /// What aliases may copy, in bytes and nodes.
@@ -40,11 +40,11 @@ pub(crate) type Pairs<'a> = Vec<(Node<'a>, Node<'a>)>;
 #[derive(Clone, Debug)]
 pub(crate) struct Scalar<'a> {
     pub text: Cow<'a, str>,
-    /// Written without quotes: it may be a number, a truth or nothing.
+    /// Written without quotes: it may be a number, a boolean or null.
     plain: bool,
 }
 
-/// What a scalar means to a reader of YAML 1.1, as envoyproxy/ratelimit is.
+/// The meaning of a scalar in YAML 1.1, as envoyproxy/ratelimit reads it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Meaning {
     Nothing,
@@ -53,14 +53,14 @@ pub(crate) enum Meaning {
     Text,
 }
 
-/// Why a text is no document.
+/// The reason why a text is not a document.
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub line: usize,
     pub problem: String,
 }
 
-/// Faults that reading goes on behind, in the order in which they are found.
+/// Faults that do not stop reading, in the order in which they are found.
 #[derive(Debug, Default)]
 pub(crate) struct Faults(Vec<Fault>);
 
@@ -102,7 +102,7 @@ impl Scalar<'_> {
     }
 }
 
-/// Returns a number in decimal notation, also as `1_000`; others stay text.
+/// Reads a number in decimal notation, even `1_000`; others stay text.
 fn number(text: &str) -> Option<f64> {
     let may_be = text.starts_with(|first: char| first.is_ascii_digit() || matches!(first, '+' | '-' | '.'))
         && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E' | b'_'));
@@ -119,7 +119,7 @@ impl<'a> Node<'a> {
         matches!(&self.data, Data::Scalar(scalar) if scalar.meaning() == Meaning::Nothing)
     }
 
-    /// As a message shows it.
+    /// Returns the node as messages show it.
     pub(crate) fn shown(&self) -> String {
         match &self.data {
             Data::Scalar(scalar) => shown(&scalar.text),
@@ -160,8 +160,7 @@ pub(crate) fn shown(text: &str) -> String {
     shown
 }
 
-/// Reads the only document of a text; `None` if there is nothing in it. Keys that are there twice are faults that reading
-/// goes on behind: they go into `faults`.
+/// Reads the only document of a text; `None` if it is empty. Adds repeated keys to `faults`, and continues.
 pub(crate) fn read<'a>(text: &'a str, faults: &mut Faults) -> Result<Option<Node<'a>>, Fault> {
     if text.len() > MAX_BYTES {
         return Err(Fault::new(1, format!("larger than {} MiB", MAX_BYTES / 1024 / 1024)));
@@ -197,9 +196,9 @@ fn count_copy(copied: &mut usize, node: &Node<'_>) -> Result<(), Fault> {
 
 struct Reader<'a, 'f> {
     faults: &'f mut Faults,
-    /// What has begun and not ended, outermost first.
+    /// The open nodes, outermost first.
     open: Vec<Open<'a>>,
-    /// What aliases refer to.
+    /// The targets of aliases.
     anchors: HashMap<usize, Node<'a>>,
     document: Option<Node<'a>>,
     nodes: usize,
@@ -251,7 +250,7 @@ impl<'a> Reader<'a, '_> {
         self.add(Node { line, data }, anchor)
     }
 
-    /// Adds a finished node to what it is in.
+    /// Adds a finished node to the open one.
     fn add(&mut self, node: Node<'a>, anchor: usize) -> Result<(), Fault> {
         self.nodes = self.nodes.saturating_add(1);
         if self.nodes > MAX_NODES {
@@ -298,7 +297,7 @@ impl<'a> Reader<'a, '_> {
         self.add(node, 0)
     }
 
-    /// Resolves `<<` and finds keys that are there twice. A key of the mapping itself wins over a merged one.
+    /// Resolves `<<` and finds repeated keys. A key of the mapping itself wins over a merged one.
     fn merged(&mut self, pairs: Pairs<'a>) -> Pairs<'a> {
         let (merges, mut own): (Pairs<'_>, Pairs<'_>) = pairs.into_iter().partition(|(key, _)| is_merge(key));
         let mut lines = HashMap::with_capacity(own.len());
@@ -342,7 +341,7 @@ fn is_merge(key: &Node<'_>) -> bool {
     matches!(&key.data, Data::Scalar(Scalar { text, plain: true }) if text == "<<")
 }
 
-/// `!!str`, which makes text of whatever follows.
+/// Recognizes `!!str`, which makes any scalar a text.
 fn is_text(tag: &Tag) -> bool {
     tag.is_yaml_core_schema() && tag.suffix == "str"
 }

@@ -1,4 +1,4 @@
-//! Which Redis is asked, and how it is connected to.
+//! The Redis to use, and how to connect.
 
 use redis::{
     Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo,
@@ -28,7 +28,7 @@ impl Settings {
             RedisType::Sentinel => {
                 let (master, sentinels) =
                     self.redis_url.split_once(',').ok_or("REDIS_URL: must be master,sentinel:port,…")?;
-                // Its address is what the sentinels say.
+                // The sentinels report its address.
                 let master = self.node(&format!("{}:6379", master.trim()), &self.redis_auth)?;
                 let sentinels = self.nodes(sentinels, &self.redis_sentinel_auth)?;
                 Server::sentinel_with(master, sentinels, options).map_err(wrong)
@@ -50,8 +50,7 @@ impl Settings {
         self.with_certificates(info.set_redis_settings(settings))
     }
 
-    /// A URL says what it is; `host:port` and paths are as in envoyproxy/ratelimit. Errors do not show it: it
-    /// may have a password.
+    /// Reads a URL, or `host:port` and paths as in envoyproxy/ratelimit. Errors do not quote it: it may have a password.
     fn address(&self, url: &str) -> Result<ConnectionInfo, String> {
         let wrong = |reason: &str| format!("REDIS_URL: {reason}");
         if url.contains("://") {

@@ -1,4 +1,4 @@
-//! Values as Go reads them, so that the variables of envoyproxy/ratelimit can stay as they are.
+//! Reads values like Go, so that the variables of envoyproxy/ratelimit keep their values.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use log::LevelFilter;
 
 use crate::decide::OnError;
 
-/// Reads what Go's `ParseBool` takes.
+/// Reads the values of Go's `ParseBool`.
 pub(super) fn bool_of_go(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
@@ -15,7 +15,7 @@ pub(super) fn bool_of_go(text: &str) -> Result<bool, String> {
     }
 }
 
-/// Reads what Go's `ParseDuration` takes, except negative ones: `100ms`, `1h30m`, `1.5s`.
+/// Reads the values of Go's `ParseDuration`, except negative ones: `100ms`, `1h30m`, `1.5s`.
 pub(super) fn duration_of_go(text: &str) -> Result<Duration, String> {
     let wrong = || "must be a duration such as 100ms, 1.5s or 24h".to_owned();
     if text == "0" {

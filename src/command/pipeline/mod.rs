@@ -1,4 +1,4 @@
-//! The order of steps of every command that decides: open the keys, plan, admit, store, expire, replicate, announce, reply.
+//! The steps of every command that decides: open the keys, plan, admit, store, expire, replicate, announce, reply.
 //!
 //! [`decide`] does them over the [parts](Part) of a call, all or nothing. A call of one bucket has one part.
 
@@ -6,22 +6,19 @@ mod part;
 mod turn;
 
 pub(super) use part::Part;
-use part::Stored;
+use part::{Request, Stored};
 pub(super) use turn::run_or_wait;
 
-use crate::redis::{counters, replicate, waiting, Access, Argument, BucketKey, Call, Decisions, Replication};
+use crate::redis::{counters, replicate, waiting, Access, BucketKey, Call, Decisions, Replication};
 use tokenbucket_core::bucket::{Decision, Operation, Outcome, NEVER_MS};
 use tokenbucket_core::error::{Error, Refusal};
-use tokenbucket_core::request::{self, Wanted};
-
-/// What a call wants of one bucket, by the arguments that the server passed.
-type Request<'call> = request::Request<Argument<'call>>;
+use tokenbucket_core::request::Wanted;
 
 /// Decides on one bucket, changes it, and replies.
 ///
 /// # Errors
 /// Without having changed anything.
-#[inline(always)] // Once per command, with the operation that is its own.
+#[inline(always)] // Once per command, whose operation is constant.
 pub(super) fn run_one<'call>(call: Call<'call>, request: Request<'call>) -> Result<(), Refusal> {
     let key = BucketKey::open(call, request.key, Access::Write)?;
     let decision = match request.wanted {
@@ -32,7 +29,7 @@ pub(super) fn run_one<'call>(call: Call<'call>, request: Request<'call>) -> Resu
     Ok(())
 }
 
-/// Returns whether a bucket has no holds, and no calls wait.
+/// Returns whether the bucket has no holds, and no calls wait.
 #[inline(always)]
 fn is_alone(key: &BucketKey) -> bool {
     !key.has_holds() && !waiting::is_any()
@@ -56,17 +53,17 @@ fn decide_alone(request: Request, operation: Operation, mut key: BucketKey) -> R
     Ok(outcome.decision)
 }
 
-/// Decides about a hold, on a bucket that has holds, or while calls wait, out of the way of all others.
+/// Decides on a hold, on a bucket with holds, or while calls wait, off the hot path.
 #[inline(never)]
 fn decide_with_others<'call>(request: Request<'call>, key: BucketKey<'call>) -> Result<Decision, Refusal> {
     let call = *key.call();
     decide(&call, std::slice::from_mut(&mut Part::planned(&request, key)?), Replication::CallOrEffect)
 }
 
-/// Decides on one bucket, leaves it as it is, and replies.
+/// Decides on one bucket, changes nothing, and replies.
 ///
 /// # Errors
-/// Those that become the reply.
+/// Becomes the reply.
 #[inline(always)]
 pub(super) fn peek<'call>(call: Call<'call>, request: Request<'call>) -> Result<(), Refusal> {
     let key = BucketKey::open(call, request.key, Access::Read)?;
@@ -97,7 +94,7 @@ pub(super) fn run_together<'call>(call: Call<'call>, requests: &[Request<'call>]
     Ok(())
 }
 
-/// Opens the keys of a call, plans what becomes of each bucket, and lets all parts pass, or none.
+/// Opens the keys of a call, plans each part, and admits all parts, or none.
 fn open<'request, 'call>(
     call: Call<'call>,
     requests: &'request [Request<'call>],
@@ -122,7 +119,7 @@ pub(super) fn decide(call: &Call, parts: &mut [Part], replication: Replication) 
     Ok(commit(call, parts, verdict, replication))
 }
 
-/// What comes of a call over all its buckets.
+/// The decision on a call over all its buckets.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Allowed,
@@ -132,7 +129,7 @@ enum Verdict {
     Never,
 }
 
-/// Lets all parts of a call pass, or none.
+/// Admits all parts of a call, or none.
 #[inline(always)]
 fn admit(call: &Call, parts: &mut [Part]) -> Result<Verdict, Refusal> {
     if !parts.iter().any(Part::is_denied) {
@@ -146,7 +143,7 @@ fn admit(call: &Call, parts: &mut [Part]) -> Result<Verdict, Refusal> {
     Ok(if is_possible { Verdict::Denied } else { Verdict::Never })
 }
 
-/// Returns whether all parts of a denied call can still be had after the longest wait of one of them.
+/// Returns whether all parts of a denied call may be granted after the longest wait of one.
 fn is_possible(call: &Call, parts: &[Part]) -> bool {
     let mut waits_ms = parts.iter().map(|part| part.plan.retry_after_ms());
     let longest_ms = waits_ms.clone().max().unwrap_or(0);

@@ -1,6 +1,5 @@
 //! One bucket of a call: planned, then stored.
 
-use super::Request;
 use crate::redis::{announce_denial, counters, denies_on_oom, waiting, Argument, BucketKey, Call, MAX_HOLDS};
 use std::ffi::CStr;
 use tokenbucket_core::bucket::{Bucket, Change, Operation, Outcome, NEVER_MS};
@@ -8,17 +7,20 @@ use tokenbucket_core::effect::{Effect, HoldChanges};
 use tokenbucket_core::error::Error;
 use tokenbucket_core::expiry::ExpiryWindow;
 use tokenbucket_core::hold::{Holds, Plan};
-use tokenbucket_core::request::Wanted;
+use tokenbucket_core::request::{self, Wanted};
 
-/// What a call wants of one bucket, and will do to it. Its key is open until it is stored.
+/// A call's request to one bucket, with the server's arguments.
+pub(super) type Request<'call> = request::Request<Argument<'call>>;
+
+/// A request to one bucket, and its plan. The key is open until the plan is stored.
 pub(in crate::command) struct Part<'request, 'call> {
     pub(in crate::command) request: &'request Request<'call>,
     pub(in crate::command) key: BucketKey<'call>,
-    /// What was planned, and what came of it once it is stored.
+    /// The plan; once it is stored, the outcome.
     pub(super) plan: Plan,
     /// Says that a hold was set or ended.
     changes_hold: bool,
-    /// What was written, if anything was.
+    /// The write, if there was one.
     pub(super) written: Option<Written>,
 }
 
@@ -32,7 +34,7 @@ impl<'request, 'call> Part<'request, 'call> {
         Self { request, key, plan, changes_hold: false, written: None }
     }
 
-    /// Plans what the call will do, and leaves the bucket as it is.
+    /// Plans the call, and changes nothing.
     #[inline(always)] // Saves a copy of what is returned.
     pub(in crate::command) fn planned(
         request: &'request Request<'call>,
@@ -47,12 +49,12 @@ impl<'request, 'call> Part<'request, 'call> {
         Ok(part)
     }
 
-    /// Returns whether other calls wait, which came before this one.
+    /// Returns whether other calls have waited longer.
     fn comes_later(&self) -> bool {
         waiting::is_any() && !self.key.call().is_its_turn()
     }
 
-    /// Denies a call that wants what a waiting call lacks.
+    /// Denies a call that wants tokens which a waiting call lacks.
     #[cold]
     fn deny_behind_others(&mut self) {
         let is_for_good = self.is_denied() && self.plan.retry_after_ms() == NEVER_MS;
@@ -67,7 +69,7 @@ impl<'request, 'call> Part<'request, 'call> {
         self.request.lacking_micro(self.key.holds(), self.key.call().now_us())
     }
 
-    /// Returns the denial of a call before which others want `ahead_micro`.
+    /// Returns the denial of a call behind others that want `ahead_micro`.
     pub(super) fn denied_behind(&self, ahead_micro: i64) -> Outcome {
         let (stored, holds, now_us) = (self.key.bucket(), self.key.holds(), self.key.call().now_us());
         let lacking_micro = self.lacking_micro();
@@ -88,7 +90,7 @@ impl<'request, 'call> Part<'request, 'call> {
         }
     }
 
-    /// Returns what is replied if no hold is changed: what was planned, or a denial.
+    /// Returns the planned outcome; the denial if a hold is planned but not stored.
     #[inline(always)]
     pub(in crate::command) fn outcome(&self) -> Outcome {
         match self.plan {
@@ -97,10 +99,10 @@ impl<'request, 'call> Part<'request, 'call> {
         }
     }
 
-    /// Lets the plan pass unless it needs memory that the server does not have.
+    /// Admits the plan, unless it needs memory and the server is out of memory.
     ///
-    /// A hold that passes without one (`on-oom allow`) gets the reply of a take. A bucket that exists goes on being
-    /// enforced: the tokens are taken, and come back at its rate. Nothing would bring those of a pool back, so it denies.
+    /// With `on-oom allow` the call passes without its hold, and gets the reply of a take. An existing bucket is still
+    /// enforced: the tokens are taken and refill at its rate. A pool denies, because nothing would refill it.
     pub(super) fn admit(&mut self) -> Result<(), Error> {
         let taken_micro = match &mut self.plan {
             Plan::Outcome(outcome) => return admit(&self.key, outcome),
@@ -147,18 +149,18 @@ impl<'request, 'call> Part<'request, 'call> {
         self.key.close();
     }
 
-    /// Returns what became of the bucket, once it is stored.
+    /// Returns what was stored.
     #[inline(always)]
     pub(super) fn stored(&self) -> Stored<'request, 'call> {
         Stored { request: self.request, outcome: self.outcome(), changes_hold: self.changes_hold }
     }
 }
 
-/// Lets an outcome pass unless it needs memory that the server does not have.
+/// Admits an outcome, unless it needs memory and the server is out of memory.
 #[inline(always)]
 pub(super) fn admit(key: &BucketKey, outcome: &mut Outcome) -> Result<(), Error> {
     let creates = key.bucket().is_none() && matches!(outcome.change, Change::Store { .. });
-    // What exists and is no bucket is what redis-cell left: the bucket takes its place.
+    // A key that exists without a bucket is redis-cell's, which the bucket replaces.
     if creates && key.is_out_of_memory() && key.is_empty() {
         if denies_on_oom() {
             return Err(Error::OutOfMemory);
@@ -168,7 +170,7 @@ pub(super) fn admit(key: &BucketKey, outcome: &mut Outcome) -> Result<(), Error>
     Ok(())
 }
 
-/// What became of one bucket. Its key is closed.
+/// A part that was stored, with its key closed.
 #[derive(Clone, Copy)]
 pub(super) struct Stored<'request, 'call> {
     pub(super) request: &'request Request<'call>,
@@ -178,7 +180,7 @@ pub(super) struct Stored<'request, 'call> {
 }
 
 impl<'call> Stored<'_, 'call> {
-    /// Returns what replicas and files are sent of what was written.
+    /// Returns the effect of the write, for replicas and files.
     #[inline(always)]
     pub(super) fn effect(&self, call: &Call, written: Written) -> (Argument<'call>, Effect) {
         let effect = match written {
@@ -196,7 +198,7 @@ impl<'call> Stored<'_, 'call> {
         (self.request.key, effect)
     }
 
-    /// Counts what left the bucket, and sends its keyspace event.
+    /// Counts the granted tokens, and sends the keyspace event.
     #[inline(always)]
     pub(super) fn announce(&self, call: &Call) {
         counters().granted(&self.outcome);
@@ -229,16 +231,16 @@ impl<'call> Stored<'_, 'call> {
         }
     }
 
-    /// Returns whether the call settles a hold that has ended: no decision, but counted by itself.
+    /// Returns whether the call settles a hold that has ended, which counts as `settled_late` instead of a decision.
     pub(super) fn is_late(&self) -> bool {
         matches!(self.request.wanted, Wanted::Settle { .. }) && self.outcome.decision.allowed == 0
     }
 }
 
-/// What was written to one key.
+/// The write to one key.
 #[derive(Clone, Copy)]
 pub(super) enum Written {
-    /// A bucket; of its holds, how many were dropped because they had ended, and how many there are now.
+    /// A bucket; of its holds, the number dropped because they had ended, and the number left.
     Stored {
         bucket: Bucket,
         expire_at_ms: i64,
@@ -265,7 +267,7 @@ pub(super) fn store(key: &mut BucketKey, change: Change) -> Option<Written> {
     Some(written)
 }
 
-/// Drops the holds that have ended, lets `change` change the others, and stores what becomes of the bucket by that.
+/// Drops the ended holds, changes the others by `change`, and stores the bucket accordingly.
 fn store_with_holds(key: &mut BucketKey, change: impl FnOnce(&mut Holds) -> Change) -> Written {
     let dropped = key.holds().map_or(0, |holds| holds.ended(key.call().now_us()));
     let (len, change) = key.update_holds(dropped, |holds| match change(holds) {
@@ -284,7 +286,7 @@ fn store_with_holds(key: &mut BucketKey, change: impl FnOnce(&mut Holds) -> Chan
     written
 }
 
-/// Lets the key of a bucket that has just been stored expire, and returns when.
+/// Sets the expiry of a bucket that was just stored, and returns it.
 #[inline(always)]
 fn expire(key: &mut BucketKey, full_at_us: i64) -> i64 {
     key.expire_within(ExpiryWindow::new(full_at_us, key.call().now_us()))

@@ -1,9 +1,10 @@
 //! Calls that wait their turn in the server: `TB.BTAKE`, `TB.BMTAKE`, `TB.BHOLD` and `TB.BMHOLD`.
 //!
-//! They decide as the commands without the B. What would be denied is parked by [`waiting`] with its requests, and
-//! comes back here when it is the call's turn, or its time is over.
+//! They decide like the commands without the B. [`waiting`] parks a denied call with its requests, and calls back here when
+//! it is the call's turn, or its time is over.
 
-use super::{commit, decisions, open, store, Request, Verdict};
+use super::part::Request;
+use super::{commit, decisions, open, store, Verdict};
 use crate::redis::spec::Spec;
 use crate::redis::waiting::{self, Resume};
 use crate::redis::{Access, Argument, Call, Decisions, Replication};
@@ -25,7 +26,7 @@ pub(in crate::command) fn run_or_wait<'call>(
     let wants_anything = requests.iter().any(|request| request.wanted.micro() > 0);
     let may_wait = verdict == Verdict::Denied && max_wait_ms > 0 && wants_anything;
     if may_wait && waiting::is_possible(&call)? {
-        // Nothing is written, unless the clock stepped back: the bucket counts on from the new time.
+        // Writes only if the clock stepped back: the bucket continues from the new time.
         store(&call, &mut parts, Replication::Effect);
         if waiting::enter(&call, spec, &requests, max_wait_ms, Resume { grant, deny }) {
             return Ok(());
@@ -37,7 +38,7 @@ pub(in crate::command) fn run_or_wait<'call>(
     Ok(())
 }
 
-/// Grants a call, as [`Resume::grant`] says.
+/// Grants a call; see [`Resume::grant`].
 fn grant<'call>(call: Call<'call>, requests: &[Request<'call>]) -> Result<Option<Decisions>, Refusal> {
     let (mut parts, verdict) = open(call, requests, Access::Write)?;
     if verdict == Verdict::Denied {
@@ -50,7 +51,7 @@ fn grant<'call>(call: Call<'call>, requests: &[Request<'call>]) -> Result<Option
     }))
 }
 
-/// Denies a call whatever its buckets hold, and writes nothing.
+/// Denies a call, whatever is in its buckets, and writes nothing.
 fn deny<'call>(call: Call<'call>, requests: &[Request<'call>]) -> Result<Decisions, Refusal> {
     let (mut parts, verdict) = open(call, requests, Access::Read)?;
     for part in &mut parts {

@@ -1,21 +1,28 @@
-//! A client that is blocked while its call waits.
+//! A client whose call waits: its requests, and how they are decided.
 
-use super::super::api::server;
+use super::super::api::{select_db, selected_db};
 use super::super::call::{Argument, Call, Decisions, OwnedString};
-use super::super::clock::system_now_us;
 use super::super::info;
 use super::super::spec::Spec;
-use super::{rights, select_db, selected_db, slots, timer, with_calls, Resume, CONTEXT};
+use super::{rights, slots};
 use redis_module::raw;
-use std::ffi::{c_int, c_void};
-use std::ptr::NonNull;
-use std::sync::atomic::Ordering;
+use std::ptr;
 use tokenbucket_core::error::Refusal;
-use tokenbucket_core::queue::{Arrival, Db};
+use tokenbucket_core::queue::Db;
 use tokenbucket_core::request::Request;
 
-/// What its reply callback says: go on waiting.
-const NOT_SERVED: c_int = 1;
+/// Decides on the requests of a call. Errors become its reply.
+type Decide<T> = for<'call> fn(Call<'call>, &[Request<Argument<'call>>]) -> Result<T, Refusal>;
+
+/// How calls that wait are decided.
+#[derive(Clone, Copy)]
+pub(crate) struct Resume {
+    /// Grants a call whose turn it is, or denies it if no wait can help; `None` if it must wait longer. If it is not
+    /// [its turn](Call::is_its_turn), only rebases its buckets after the clock stepped back.
+    pub(crate) grant: Decide<Option<Decisions>>,
+    /// Denies a call that timed out, and writes nothing.
+    pub(crate) deny: Decide<Decisions>,
+}
 
 /// The reply that ends a wait.
 pub(super) enum Answer {
@@ -29,69 +36,46 @@ impl Answer {
     }
 }
 
-/// A client whose call waits. It belongs to the server, which gives it back to [`on_free`].
+/// A client whose call waits.
 pub(super) struct Client {
-    pub(super) db: Db,
+    db: Db,
+    /// The server's handle; null until it is blocked.
     pub(super) handle: *mut raw::RedisModuleBlockedClient,
     arguments: Vec<OwnedString>,
-    /// What it wants, by its arguments.
+    /// The requests, whose arguments it keeps.
     requests: Box<[Request<OwnedString>]>,
-    spec: &'static Spec,
+    pub(super) spec: &'static Spec,
     user: Option<OwnedString>,
-    /// The client of a cluster asked a node that is importing the slot.
-    pub(super) is_asking: bool,
+    /// The client sent `ASKING`, because this node imports the slot.
+    is_asking: bool,
     resume: Resume,
     pub(super) answer: Option<Answer>,
 }
 
 impl Client {
-    /// Blocks the client of a call; `None` if the server does not. Returns the server's handle too.
-    pub(super) fn block(
+    /// Keeps the requests of a call. `ASKING` does not apply to `own_context`, the module's.
+    pub(super) fn new(
         call: &Call,
+        own_context: *mut raw::RedisModuleCtx,
         spec: &'static Spec,
         requests: Box<[Request<OwnedString>]>,
         resume: Resume,
-    ) -> Option<(NonNull<Self>, usize)> {
-        let mut client = Box::new(Self {
+    ) -> Self {
+        let is_asked = |request: &Request<OwnedString>| slots::is_asked(own_context, &request.key);
+        Self {
             db: selected_db(call.context),
-            handle: std::ptr::null_mut(),
+            handle: ptr::null_mut(),
             arguments: call.arguments().iter().map(Argument::retain).collect(),
+            user: rights::current_user(call.context),
+            is_asking: requests.first().is_some_and(is_asked),
             requests,
             spec,
-            user: rights::current_user(call.context),
-            is_asking: false,
             resume,
             answer: None,
-        });
-        let key = client.keys().next()?.clone();
-        client.is_asking = slots::is_asked(CONTEXT.load(Ordering::Relaxed), &key);
-        let blocked_on = seldom_created(key.as_ref()).unwrap_or(key);
-        let client = NonNull::from(Box::leak(client));
-        let mut keys = [blocked_on.0];
-        // SAFETY: the context is valid for the call; the server takes a reference to the key. The client stays where it
-        // is until `on_free`, which comes once, and only if there is a handle.
-        unsafe {
-            let handle = server!(RedisModule_BlockClientOnKeys)(
-                call.context,
-                Some(on_key),
-                Some(on_end),
-                Some(on_free),
-                0,
-                keys.as_mut_ptr(),
-                1,
-                client.as_ptr().cast(),
-            );
-            if handle.is_null() {
-                drop(Box::from_raw(client.as_ptr()));
-                return None;
-            }
-            server!(RedisModule_SetDisconnectCallback)(handle, Some(on_disconnect));
-            (*client.as_ptr()).handle = handle;
-            Some((client, handle as usize))
         }
     }
 
-    /// Grants the call, if its turn has come and its user may still call the command; `None` if it goes on waiting.
+    /// Grants the call if its user may still call the command; `None` if it must wait longer.
     pub(super) fn grant(&self, context: *mut raw::RedisModuleCtx, now_us: i64) -> Option<Answer> {
         let refusal = |user| rights::refusal(user, self.spec, &self.arguments);
         if let Some(refusal) = self.user.as_ref().and_then(refusal) {
@@ -100,7 +84,7 @@ impl Client {
         self.decide(context, now_us, |call, requests| (self.resume.grant)(call.in_turn(), requests))
     }
 
-    /// Lets the buckets of the call count on from a clock that stepped back.
+    /// Rebases the buckets of the call after the clock stepped back.
     pub(super) fn follow_clock(&self, context: *mut raw::RedisModuleCtx, now_us: i64) {
         self.decide(context, now_us, self.resume.grant);
     }
@@ -110,8 +94,14 @@ impl Client {
         self.decide(context, now_us, |call, requests| (self.resume.deny)(call, requests).map(Some))
     }
 
+    /// Returns whether the call can be decided here: this node serves its slot, and no key has moved yet.
+    pub(super) fn is_ours(&self, context: *mut raw::RedisModuleCtx) -> bool {
+        select_db(context, self.db);
+        slots::are_ours(context, self.keys(), self.is_asking)
+    }
+
     /// Returns the keys of the call.
-    pub(super) fn keys(&self) -> impl Iterator<Item = &OwnedString> {
+    pub(super) fn keys(&self) -> impl Iterator<Item = &OwnedString> + Clone {
         self.requests.iter().map(|request| &request.key)
     }
 
@@ -135,93 +125,4 @@ impl Client {
             }
         }
     }
-}
-
-/// The longest key for which another one is made.
-const LONGEST_KEY: usize = 1024;
-
-/// Returns a key in the slot of `key` that no client is likely to create, if there is one.
-///
-/// When a key is created, the server walks all clients that are blocked on it, and the bucket of a mutex is created at each
-/// grant. Servers want a key that is in the slot of the call, and need not exist.
-fn seldom_created(key: &[u8]) -> Option<OwnedString> {
-    let closing =
-        |from: usize| key.iter().skip(from).position(|byte| *byte == b'}').map(|at| at.saturating_add(from));
-    let opening = key.iter().position(|byte| *byte == b'{');
-    let tag =
-        opening.and_then(|at| key.get(at.saturating_add(1)..closing(at)?)).filter(|tag| !tag.is_empty());
-    // Without a tag the slot is that of the whole key, which can be a tag if nothing in it ends one.
-    let tag = tag
-        .or(Some(key))
-        .filter(|tag| !tag.is_empty() && !tag.contains(&b'}') && tag.len() <= LONGEST_KEY)?;
-    Some(OwnedString::new(&[b"{", tag, b"} calls wait for tokens"].concat()))
-}
-
-/// Goes on waiting when the key is created on which the client is blocked for the server.
-unsafe extern "C" fn on_key(
-    _context: *mut raw::RedisModuleCtx,
-    _argv: *mut *mut raw::RedisModuleString,
-    _argc: c_int,
-) -> c_int {
-    NOT_SERVED
-}
-
-/// Replies when a client is served, or by `CLIENT UNBLOCK`, which ends its wait as if its time were over.
-unsafe extern "C" fn on_end(
-    context: *mut raw::RedisModuleCtx,
-    _argv: *mut *mut raw::RedisModuleString,
-    _argc: c_int,
-) -> c_int {
-    // SAFETY: the server passes what it was given in `block`, and has not given back to `on_free`.
-    let client = unsafe {
-        let data = server!(RedisModule_GetBlockedClientPrivateData)(context);
-        match data.cast::<Client>().as_mut() {
-            Some(client) => client,
-            None => return 0,
-        }
-    };
-    let now_us = system_now_us();
-    let answer = client.answer.take().or_else(|| {
-        leave(client.handle);
-        info::counters().wait_ended(false);
-        client.deny(CONTEXT.load(Ordering::Relaxed), now_us)
-    });
-    let call = Call::resumed(context, now_us);
-    match answer {
-        Some(Answer::Decided(decisions)) => client.spec.reply(&call, &decisions),
-        Some(Answer::Error(line)) => call.reply_error(&line),
-        None => {}
-    }
-    0
-}
-
-/// Ends the wait when a client goes away, is killed, or is unblocked with an error.
-unsafe extern "C" fn on_disconnect(
-    _context: *mut raw::RedisModuleCtx,
-    handle: *mut raw::RedisModuleBlockedClient,
-) {
-    if leave(handle).is_some() {
-        info::counters().wait_ended(false);
-    }
-}
-
-/// Frees a client that was blocked, once, when the server has done with it.
-unsafe extern "C" fn on_free(_context: *mut raw::RedisModuleCtx, data: *mut c_void) {
-    if let Some(client) = NonNull::new(data.cast::<Client>()) {
-        // SAFETY: made in `block`, and forgotten by the server now.
-        let client = unsafe { Box::from_raw(client.as_ptr()) };
-        leave(client.handle);
-    }
-}
-
-/// Takes a client out of the queue, if it is there. Those that it kept are served soon.
-fn leave(handle: *mut raw::RedisModuleBlockedClient) -> Option<Arrival> {
-    let arrival = with_calls(|calls| {
-        let arrival = calls.blocked.remove(&(handle as usize))?;
-        calls.clients.remove(&arrival);
-        calls.queue.leave(arrival);
-        Some(arrival)
-    })?;
-    timer::arm(system_now_us(), 0);
-    Some(arrival)
 }

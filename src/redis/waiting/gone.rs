@@ -1,30 +1,31 @@
-//! Keys that go, or get another value, by whatever way.
+//! Keys that are removed or overwritten, by any command or expiry.
 
 use super::super::call::Argument;
 use super::super::clock::system_now_us;
 use super::super::data_type::Unlink;
-use super::{is_any, timer, with_calls, CALLS};
+use super::calls::{is_any, with_calls, CALLS};
+use super::timer;
 use redis_module::raw;
 use std::ffi::c_void;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokenbucket_core::queue::Db;
 
-/// What the server calls when a key goes, or gets another value.
+/// The callbacks for a removed or overwritten key.
 pub(in crate::redis) const UNLINK: Unlink = (unlink, unlink_in_db);
 
-/// A key, with its database where that is known.
+/// A key, with its database if that is known.
 type GoneKey = (Option<Db>, Box<[u8]>);
 
-/// Keys that have gone and are not marked yet.
+/// Removed keys that are not marked yet.
 static GONE: Mutex<Vec<GoneKey>> = Mutex::new(Vec::new());
 
-/// Marks a key that goes (6.2).
+/// Notes a removed key (6.2).
 unsafe extern "C" fn unlink(key: *mut raw::RedisModuleString, _value: *const c_void) {
     // SAFETY: the server passes the key's name, or null where there is none.
     unsafe { Argument::of(&key) }.into_iter().for_each(|key| gone(None, key));
 }
 
-/// Marks a key that goes, with its database (7.0 and later).
+/// Notes a removed key, with its database (7.0 and later).
 unsafe extern "C" fn unlink_in_db(context: *mut raw::RedisModuleKeyOptCtx, _value: *const c_void) {
     // SAFETY: the table of functions was filled before; the context is valid for this call.
     unsafe {
@@ -41,7 +42,7 @@ fn gone(db: Option<Db>, key: &Argument) {
         return;
     }
     list().push((db, key.as_ref().into()));
-    // It may be one of our own calls that removes the key, or looks it up after its time is over: it marks the key then.
+    // If one of our own calls removes the key, or finds it expired, it marks the key later.
     if let Ok(calls) = CALLS.try_lock() {
         drop(calls);
         if mark_gone() {
@@ -50,7 +51,7 @@ fn gone(db: Option<Db>, key: &Argument) {
     }
 }
 
-/// Marks the buckets that have gone. Whether there is any bucket to look at.
+/// Marks the removed keys in the queue. Returns whether the queue has anything to examine.
 pub(super) fn mark_gone() -> bool {
     let gone = std::mem::take(&mut *list());
     with_calls(|calls| {

@@ -1,11 +1,11 @@
-//! Asks the server again, at the grant, whether a user may call the command for which it waits.
+//! Checks at the grant whether the user may still call the command.
 
 use super::super::call::OwnedString;
 use super::super::spec::Spec;
 use redis_module::raw;
 use std::io;
 
-/// Returns the user of a client, on servers where a module can ask for it (from 7.0 on).
+/// Returns the user of a client, on servers that report it to modules (from 7.0 on).
 pub(super) fn current_user(context: *mut raw::RedisModuleCtx) -> Option<OwnedString> {
     // SAFETY: the table of functions was filled before, and the context is valid for the call. The name is ours to free.
     unsafe {
@@ -14,7 +14,7 @@ pub(super) fn current_user(context: *mut raw::RedisModuleCtx) -> Option<OwnedStr
     }
 }
 
-/// Returns the error of a call whose user lost the right to it while it waited; `None` if the user may call it.
+/// Returns the error of a call whose user lost the permission while it waited; `None` if the user may call it.
 pub(super) fn refusal(user: &OwnedString, spec: &Spec, arguments: &[OwnedString]) -> Option<String> {
     let command = OwnedString::new(spec.name.to_bytes());
     let mut call: Vec<_> = std::iter::once(&command).chain(arguments).map(|argument| argument.0).collect();
@@ -26,7 +26,7 @@ pub(super) fn refusal(user: &OwnedString, spec: &Spec, arguments: &[OwnedString]
         let check = raw::RedisModule_ACLCheckCommandPermissions?;
         let free = raw::RedisModule_FreeModuleUser?;
         let found = find(user.0);
-        // A server that has renamed the command does not know it by our name, and cannot be asked.
+        // A server that has renamed the command does not know our name, and cannot check it.
         let is_renamed = || io::Error::last_os_error().raw_os_error() == Some(libc::ENOENT);
         let is_allowed = !found.is_null() && (check(found, call.as_mut_ptr(), count) == 0 || is_renamed());
         if !found.is_null() {

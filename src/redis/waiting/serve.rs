@@ -1,15 +1,16 @@
-//! Serving the calls whose turn it is: around the module's own write commands, and by its timer.
+//! Serves calls whose turn it is: around the module's write commands, and by its timer.
 
-use super::super::api::{context_flags, replication_info, server, server_setting, subscribe};
+use super::super::api::{
+    context_flags, replication_info, select_db, selected_db, server, server_setting, subscribe,
+};
+use super::super::call::Call;
 use super::super::clock::{now_us, system_now_us};
 use super::super::info;
+use super::calls::{is_any, with_calls, CONTEXT};
 use super::client::{Answer, Client};
 use super::gone::mark_gone;
-use super::slots::is_ours;
-use super::timer::{self, arm, tells_of_keys, POLL_US};
+use super::timer::{self, arm, reports_removed_keys, POLL_US};
 use super::turn::Turn;
-use super::{is_any, select_db, selected_db, with_calls, CONTEXT};
-use crate::redis::call::Call;
 use redis_module::raw;
 use std::ffi::c_void;
 use std::ptr;
@@ -17,23 +18,23 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use tokenbucket_core::invariant::expected;
 use tokenbucket_core::queue::{Arrival, Levels};
 
-/// How long to wait before looking again, in microseconds, while nothing may be written.
+/// How long to wait before checking again, in microseconds, while writes are forbidden.
 const PAUSED_US: i64 = 10_000;
-/// How long to wait before examining a call again that was denied although it was its turn, in microseconds.
+/// How long to wait before examining a call again that was next and got nothing, in microseconds.
 const DENIED_US: i64 = 1_000;
 
-/// What a server replies to blocked clients when it becomes a replica.
+/// The server's own reply to blocked clients when it becomes a replica.
 const NOW_A_REPLICA: &str =
     "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)";
 /// The reply where the server itself sends none.
-const SLOT_MOVED: &str = "UNBLOCKED the slot of this call is not served here any more";
+const SLOT_MOVED: &str = "UNBLOCKED this node no longer serves the slot of the call";
 
 /// Serves the calls whose turn it is before a write command of the module.
 #[cold]
 #[inline(never)]
 pub(in crate::redis) fn before_command(call: Call) {
-    if !tells_of_keys() {
-        // The keys may have gone, and any of the arguments may be one.
+    if !reports_removed_keys() {
+        // The server does not report removed keys, and any argument may be a key.
         let (db, keys) = (selected_db(call.context), call.arguments());
         with_calls(|calls| keys.iter().for_each(|key| calls.queue.mark(db, key.as_ref())));
     }
@@ -47,7 +48,7 @@ pub(in crate::redis) fn after_command(context: *mut raw::RedisModuleCtx) {
     serve(context, now_us());
 }
 
-/// Makes what is needed outside of commands, and subscribes to flushed and swapped databases.
+/// Prepares for work outside of commands, and subscribes to flushed and swapped databases.
 pub(in crate::redis) fn watch(context: *mut raw::RedisModuleCtx) {
     // SAFETY: the table of functions was filled before. Both make a context that stays until the server ends.
     let own = unsafe {
@@ -95,7 +96,7 @@ pub(in crate::redis) fn on_role_changed(context: *mut raw::RedisModuleCtx) {
     }
 }
 
-/// Looks whether the clock was set: the timer would fire when as much time has passed as it was made for.
+/// Detects a clock that was set, which the server's timers do not follow.
 pub(in crate::redis) fn on_cron_loop() {
     if !is_any() {
         return;
@@ -110,7 +111,7 @@ pub(in crate::redis) fn on_cron_loop() {
     }
 }
 
-/// Serves the calls whose turn it is, as many as one turn of the server has time for. The timer goes on with the rest.
+/// Serves calls whose turn it is, as long as a turn may take. The timer serves the rest.
 fn serve(context: *mut raw::RedisModuleCtx, now_us: i64) {
     let db = selected_db(context);
     serve_in(&mut Turn::new(context, now_us), context, now_us);
@@ -127,7 +128,7 @@ fn serve_in(turn: &mut Turn, context: *mut raw::RedisModuleCtx, now_us: i64) {
     }
 }
 
-/// Why there is a client to reply to.
+/// The reason why a call must have a client.
 const HAS_CLIENT: &str = "a call that waits has a client";
 
 /// Serves a call whose turn it is.
@@ -135,7 +136,7 @@ fn resume(context: *mut raw::RedisModuleCtx, arrival: Arrival, now_us: i64) {
     let Some(client) = expected(client(arrival), HAS_CLIENT) else {
         return with_calls(|calls| calls.queue.leave(arrival));
     };
-    if !is_ours(context, client) {
+    if !client.is_ours(context) {
         return with_calls(|calls| calls.queue.postpone(arrival, now_us.saturating_add(POLL_US)));
     }
     match client.grant(context, now_us) {
@@ -147,7 +148,7 @@ fn resume(context: *mut raw::RedisModuleCtx, arrival: Arrival, now_us: i64) {
     }
 }
 
-/// Lets a client go with its answer.
+/// Unblocks a client with its answer.
 fn finish(arrival: Arrival, answer: Answer) {
     let client = with_calls(|calls| {
         calls.queue.leave(arrival);
@@ -186,7 +187,7 @@ unsafe extern "C" fn on_timer(context: *mut raw::RedisModuleCtx, _data: *mut c_v
     arm(now_us, 0);
 }
 
-/// Returns whether nothing may be granted now, because that writes.
+/// Returns whether writes are forbidden now, and with them grants.
 fn cannot_write(context: *mut raw::RedisModuleCtx, now_us: i64) -> bool {
     let flags = raw::REDISMODULE_CTX_FLAGS_SLAVE | raw::REDISMODULE_CTX_FLAGS_LOADING;
     // SAFETY: takes nothing.
@@ -194,8 +195,8 @@ fn cannot_write(context: *mut raw::RedisModuleCtx, now_us: i64) -> bool {
     context_flags(context) & flags != 0 || is_paused || lacks_replicas(context, now_us)
 }
 
-/// How long the timer relies on what it has read about replicas. The server counts them once a second; to read it each
-/// time took 8 % of the time of a server that served 700 calls a second.
+/// How long the timer caches the number of replicas, which the server updates once a second. Reading it each time took 8 %
+/// of the time of a server that served 700 calls a second.
 const REPLICAS_READ_EVERY_US: i64 = 50_000;
 
 /// Returns whether the server refuses writes because it has fewer replicas than `min-replicas-to-write`: it checks the
@@ -218,32 +219,32 @@ fn read_lacks_replicas(context: *mut raw::RedisModuleCtx) -> bool {
     good_replicas.is_some_and(|good| least_replicas().is_some_and(|least: i64| good < least))
 }
 
-/// Denies a call whose time is over. Returns whether there was one. While calls are served, their time is not over if it
-/// may be their turn.
+/// Denies a call that has timed out. Returns whether there was one. While calls are served, a call that may be next does
+/// not time out.
 fn end_overdue(context: *mut raw::RedisModuleCtx, now_us: i64, are_served: bool) -> bool {
     let Some(arrival) = with_calls(|calls| calls.queue.overdue(now_us, are_served)) else { return false };
     let client = client(arrival);
-    // What it wants is not to count among what others want.
+    // The denial must not count the call itself among the others.
     with_calls(|calls| calls.queue.leave(arrival));
     if let Some(client) = client {
         info::counters().wait_ended(false);
         let moved = || Answer::Error(SLOT_MOVED.to_owned());
-        let answer = is_ours(context, client).then(|| client.deny(context, now_us)).flatten();
+        let answer = client.is_ours(context).then(|| client.deny(context, now_us)).flatten();
         finish(arrival, answer.unwrap_or_else(moved));
     }
     true
 }
 
-/// Ends the waits for slots that are not served here any more, on a server that does not do so itself.
+/// Ends the waits for slots that this node no longer serves, on a server that does not do so itself.
 fn end_moved(context: *mut raw::RedisModuleCtx) {
     for arrival in arrivals() {
-        if client(arrival).is_some_and(|client| !is_ours(context, client)) {
+        if client(arrival).is_some_and(|client| !client.is_ours(context)) {
             finish(arrival, Answer::Error(SLOT_MOVED.to_owned()));
         }
     }
 }
 
-/// Lets all waits and their buckets count on from a clock that was set back.
+/// Rebases deadlines and buckets after the clock stepped back.
 fn follow_clock(context: *mut raw::RedisModuleCtx, now_us: i64) {
     let set_back_us = with_calls(|calls| std::mem::take(&mut calls.set_back_us));
     if set_back_us == 0 {
@@ -263,7 +264,7 @@ fn arrivals() -> Vec<Arrival> {
     with_calls(|calls| calls.queue.arrivals().collect())
 }
 
-/// Returns the client of a call that waits. Not to be used any more once its call has left.
+/// Returns the client of a waiting call, which must not be used after the call has left.
 fn client<'turn>(arrival: Arrival) -> Option<&'turn Client> {
     let client = with_calls(|calls| calls.clients.get(&arrival).copied());
     // SAFETY: the server keeps it until `on_free`, which does not come while we serve.

@@ -1,26 +1,26 @@
-//! Clusters: whether this node serves the slot of a call.
+//! Checks whether this node of a cluster serves the slot of a call.
 
 use super::super::api::{context_flags, server};
 use super::super::call::OwnedString;
-use super::client::Client;
-use super::select_db;
 use redis_module::{raw, Context, RedisValue};
 
-/// Returns whether a call can be decided here: its slot is ours, and none of its keys has moved ahead of it.
-pub(super) fn is_ours(context: *mut raw::RedisModuleCtx, client: &Client) -> bool {
-    if context_flags(context) & raw::REDISMODULE_CTX_FLAGS_CLUSTER == 0 {
-        return true;
-    }
-    select_db(context, client.db);
-    client.keys().all(|key| is_served(context, key)) || (client.is_asking && is_imported(context, client))
+/// Returns whether a call on `keys` can be decided here: this node serves their slot, and no key has moved yet.
+pub(super) fn are_ours<'key>(
+    context: *mut raw::RedisModuleCtx,
+    keys: impl Iterator<Item = &'key OwnedString> + Clone,
+    is_asking: bool,
+) -> bool {
+    let is_cluster = context_flags(context) & raw::REDISMODULE_CTX_FLAGS_CLUSTER != 0;
+    let are_served = || keys.clone().all(|key| is_served(context, key));
+    !is_cluster || are_served() || (is_asking && keys.clone().take(1).any(|key| is_imported(context, key)))
 }
 
-/// Returns whether a client of a cluster asks a node that does not own the slot yet (`ASKING`).
+/// Returns whether a client called a node that does not own the slot yet (`ASKING`).
 pub(super) fn is_asked(own_context: *mut raw::RedisModuleCtx, key: &OwnedString) -> bool {
     context_flags(own_context) & raw::REDISMODULE_CTX_FLAGS_CLUSTER != 0 && !is_served(own_context, key)
 }
 
-/// Returns whether the server answers about a key: it does not if the slot, or the key, is elsewhere.
+/// Returns whether this node serves a key: neither the slot nor the key is elsewhere.
 fn is_served(context: *mut raw::RedisModuleCtx, key: &OwnedString) -> bool {
     // SAFETY: context and key are valid for the call; the format says one string. The reply is freed once.
     unsafe {
@@ -32,14 +32,13 @@ fn is_served(context: *mut raw::RedisModuleCtx, key: &OwnedString) -> bool {
     }
 }
 
-/// Returns whether the slot of a call is still being imported here. Only a client that sent `ASKING` waits for that, so
-/// this may cost as much as a `CLUSTER NODES`.
-fn is_imported(context: *mut raw::RedisModuleCtx, client: &Client) -> bool {
+/// Returns whether this node still imports the slot of a key. Only clients that sent `ASKING` need this, so it may cost as
+/// much as `CLUSTER NODES`.
+fn is_imported(context: *mut raw::RedisModuleCtx, key: &OwnedString) -> bool {
     let ask = |arguments: &[&[u8]]| Context::new(context).call("CLUSTER", arguments).ok();
-    let Some(key) = client.keys().next() else { return false };
     let Some(RedisValue::Integer(slot)) = ask(&[b"KEYSLOT", key.as_ref()]) else { return false };
     let Some(RedisValue::SimpleString(nodes)) = ask(&[b"NODES"]) else { return false };
-    // `[93-<-` and the node that it comes from, on our own line.
+    // Our own line contains `[93-<-` and the node that it comes from.
     let myself = nodes.lines().find(|line| line.contains("myself"));
     myself.is_some_and(|line| line.contains(&format!("[{slot}-<-")))
 }

@@ -1,30 +1,29 @@
-//! The one timer of the calls that wait.
+//! The timer of all waiting calls.
 
 use super::super::api::server;
-use super::{is_any, with_calls, CONTEXT};
+use super::calls::{is_any, with_calls, CONTEXT};
 use redis_module::raw;
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::Ordering;
 use std::sync::OnceLock;
 
-/// How often to look, in microseconds, where the server does not report that keys go, or that a slot is ours again.
+/// The interval of checks, in microseconds, on servers that do not report removed keys or moved slots.
 pub(super) const POLL_US: i64 = 100_000;
-/// At least so long for each call that waits. To look takes up to 3 microseconds a call, so less than a hundredth of
-/// the time.
+/// The least interval for each waiting call. A check takes up to 3 microseconds a call, so less than 1 % of the time.
 const POLL_US_PER_CALL: i64 = 500;
 
-/// What the server calls when the time has come.
+/// The callback of the timer.
 type OnTimer = unsafe extern "C" fn(*mut raw::RedisModuleCtx, *mut c_void);
 
 static ON_TIMER: OnceLock<OnTimer> = OnceLock::new();
 
-/// Says what is to be called, once.
+/// Sets the callback, once.
 pub(super) fn call(on_timer: OnTimer) {
     ON_TIMER.get_or_init(|| on_timer);
 }
 
-/// Sets the server's one timer to when something happens, at the earliest `not_before_us` from now.
+/// Sets the timer to the next event, at the earliest `not_before_us` from now.
 pub(super) fn arm(now_us: i64, not_before_us: i64) {
     if !is_any() {
         return disarm();
@@ -34,7 +33,7 @@ pub(super) fn arm(now_us: i64, not_before_us: i64) {
         0 => calls.queue.next_look_us().unwrap_or(i64::MAX),
         _ => now_us,
     });
-    let latest_us = if tells_of_keys() { i64::MAX } else { next_poll_us() };
+    let latest_us = if reports_removed_keys() { i64::MAX } else { next_poll_us() };
     let fires_us = next_us.min(latest_us).max(earliest_us);
     if fires_us == i64::MAX || with_calls(|calls| calls.timer.is_some_and(|(_, at_us)| at_us <= fires_us)) {
         return;
@@ -51,12 +50,12 @@ pub(super) fn arm(now_us: i64, not_before_us: i64) {
 
 pub(super) fn disarm() {
     if let Some((timer, _)) = with_calls(|calls| calls.timer.take()) {
-        // SAFETY: a timer that is ours and has not fired.
+        // SAFETY: the timer is ours and has not fired.
         unsafe { server!(RedisModule_StopTimer)(CONTEXT.load(Ordering::Relaxed), timer, ptr::null_mut()) };
     }
 }
 
-/// Returns when to look at all buckets again where the server does not report that keys go.
+/// Returns when to check all buckets again, on servers that do not report removed keys.
 fn next_poll_us() -> i64 {
     with_calls(|calls| {
         let count = i64::try_from(calls.queue.count()).unwrap_or(i64::MAX);
@@ -64,17 +63,17 @@ fn next_poll_us() -> i64 {
     })
 }
 
-/// Returns whether it is time to look at all buckets, which is noted.
+/// Returns whether it is time to check all buckets, and notes the check.
 pub(super) fn begins_poll(now_us: i64) -> bool {
-    let is_due = !tells_of_keys() && next_poll_us() <= now_us;
+    let is_due = !reports_removed_keys() && next_poll_us() <= now_us;
     if is_due {
         with_calls(|calls| calls.polled_us = now_us);
     }
     is_due
 }
 
-/// Returns whether the server calls types when keys go: since 6.2, as it lets them be defragmented.
-pub(super) fn tells_of_keys() -> bool {
+/// Returns whether the server reports removed keys: from 6.2 on, like defragmentation.
+pub(super) fn reports_removed_keys() -> bool {
     // SAFETY: the table of functions was filled when the module was loaded.
     unsafe { raw::RedisModule_DefragAlloc }.is_some()
 }

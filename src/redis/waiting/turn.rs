@@ -1,16 +1,16 @@
-//! What the queue asks of the buckets, during one turn.
+//! The buckets that the queue reads during one turn.
 
+use super::super::api::select_db;
 use super::super::call::{Call, OwnedString};
 use super::super::key::{Access, BucketKey};
-use super::select_db;
 use redis_module::raw;
 use std::time::{Duration, Instant};
 use tokenbucket_core::queue::{Db, Levels, Seen};
 
-/// How long a turn examines and serves waiting calls before the server goes on with its other clients.
+/// The longest time of a turn, after which the server serves its other clients.
 const TURN: Duration = Duration::from_micros(500);
 
-/// Looks at buckets by their keys, until the time of one turn is over.
+/// Reads buckets by their keys, until the time of the turn is over.
 pub(super) struct Turn {
     context: *mut raw::RedisModuleCtx,
     now_us: i64,
@@ -18,7 +18,7 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// Begins a turn that decides at `now_us`, which does not move while it lasts.
+    /// Begins a turn. Its decisions are as of `now_us`.
     pub(super) fn new(context: *mut raw::RedisModuleCtx, now_us: i64) -> Self {
         let now = Instant::now();
         Self { context, now_us, ends: now.checked_add(TURN).unwrap_or(now) }
@@ -38,7 +38,7 @@ impl Levels<OwnedString> for Turn {
     }
 }
 
-/// Returns what an open key holds.
+/// Returns the content of an open key.
 pub(super) fn seen<'key>(key: &'key BucketKey) -> Seen<'key> {
     Seen::new(key.bucket(), key.holds(), key.call().now_us())
 }

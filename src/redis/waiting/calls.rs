@@ -1,0 +1,64 @@
+//! The state of waiting calls and their clients.
+
+use super::super::call::OwnedString;
+use super::super::info;
+use super::client::Client;
+use redis_module::raw;
+use std::collections::{BTreeMap, HashMap};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::AtomicPtr;
+use std::sync::{Mutex, PoisonError};
+use tokenbucket_core::queue::{Arrival, Queue};
+
+/// The waiting calls, and their clients.
+#[derive(Default)]
+pub(super) struct WaitingCalls {
+    pub(super) queue: Queue<OwnedString>,
+    pub(super) clients: BTreeMap<Arrival, NonNull<Client>>,
+    /// The arrivals by the server's handle of the client.
+    pub(super) blocked: HashMap<usize, Arrival>,
+    /// The server's timer, and when it fires, in Unix microseconds.
+    pub(super) timer: Option<(raw::RedisModuleTimerID, i64)>,
+    /// When all buckets were last checked because the server does not report removed keys, in Unix microseconds.
+    pub(super) polled_us: i64,
+    /// The clock's time when it was last read.
+    seen_us: i64,
+    /// How far the clock was set back, which the queue does not know yet.
+    pub(super) set_back_us: i64,
+}
+
+impl WaitingCalls {
+    /// Notes how far the clock was set back since it was last read, and returns it.
+    pub(super) fn look_at_clock(&mut self, now_us: i64) -> i64 {
+        if self.queue.count() == 0 {
+            (self.seen_us, self.set_back_us) = (now_us, 0);
+        }
+        let back_us = self.seen_us.saturating_sub(now_us).max(0);
+        self.seen_us = now_us;
+        self.set_back_us = self.set_back_us.saturating_add(back_us);
+        back_us
+    }
+}
+
+// SAFETY: the pointers are to clients and strings that the server keeps for us; only its main thread uses them.
+unsafe impl Send for WaitingCalls {}
+
+pub(super) static CALLS: Mutex<Option<WaitingCalls>> = Mutex::new(None);
+
+/// The module's own context, for work outside of commands; null until the module is loaded.
+pub(super) static CONTEXT: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(ptr::null_mut());
+
+/// Works on the calls. Only the server's main thread calls this, never inside itself, except in [`gone`](super::gone).
+pub(super) fn with_calls<T>(work: impl FnOnce(&mut WaitingCalls) -> T) -> T {
+    let mut calls = CALLS.lock().unwrap_or_else(PoisonError::into_inner);
+    let calls = calls.get_or_insert_default();
+    let result = work(calls);
+    info::counters().set_waiting(calls.queue.count());
+    result
+}
+
+/// Returns whether calls wait.
+#[inline(always)]
+pub(crate) fn is_any() -> bool {
+    info::counters().waiting() > 0
+}
