@@ -32,6 +32,8 @@ has_redis() { has redis-cli && { has redis-server || has redis-check-rdb; }; }
 RUST=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "${MANIFEST:-$(dirname "$0")/../Cargo.toml}")
 is_new_enough() { [ "$(printf '%s\n' "$RUST" "${1:-0}" | sort -V | head -1)" = "$RUST" ]; } # VERSION
 rust_version() { cargo --version 2>/dev/null | cut -d ' ' -f 2; }
+# Leaves a cargo alone that is not from a package: rustup's, for example.
+is_old_debian_cargo() { has dpkg && dpkg -S "$(command -v cargo)" >/dev/null 2>&1 && ! is_new_enough "$(rust_version)"; }
 # Debian has a newer Rust beside its own, for browsers.
 debian_cargo() {
     local name version
@@ -104,7 +106,7 @@ install() { # WHAT
     fi
     # packages() asks apt for candidates.
     if [ "$manager" = apt-get ]; then
-        echo "$1 is missing: reading the lists of packages"
+        echo "$1 is missing or too old: reading the lists of packages"
         with_dots "${as_root[@]}" apt-get update || fail 'apt-get update failed: is there a network?'
     fi
     names=$(packages "$manager" "$1")
@@ -124,7 +126,7 @@ install() { # WHAT
 for what in "$@"; do
     case "$what" in
         cargo)
-            has cargo || install cargo
+            if ! has cargo || is_old_debian_cargo; then install cargo; fi
             is_new_enough "$(rust_version)" || fail "cargo $(rust_version) is older than $RUST: install Rust by https://rustup.rs"
             ;;
         cc) has cc || install cc ;;

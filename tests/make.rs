@@ -2,6 +2,7 @@
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Command;
 use std::{env, fs};
 
@@ -17,17 +18,26 @@ fn make(words: &str) -> Command {
     command
 }
 
+/// Writes a program of `sh` into a folder.
+fn fake(folder: &Path, name: &str, script: &str) {
+    let path = folder.join(name);
+    fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// The `PATH` that finds the programs of this folder first.
+fn path_with(folder: &Path) -> String {
+    format!("{}:{}", folder.display(), env::var("PATH").unwrap())
+}
+
 /// Runs `make`, which has to fail without a call of cargo or Python, and returns what it printed.
 fn refusal(words: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let calls = folder.path().join("calls");
     for tool in ["cargo", "python3"] {
-        let path = folder.path().join(tool);
-        fs::write(&path, format!("#!/bin/sh\necho \"$0\" \"$@\" >>'{}'\nexit 1\n", calls.display())).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        fake(folder.path(), tool, &format!("echo \"$0\" \"$@\" >>'{}'\nexit 1", calls.display()));
     }
-    let path = format!("{}:{}", folder.path().display(), env::var("PATH").unwrap());
-    let output = make(words).env("PATH", path).output().unwrap();
+    let output = make(words).env("PATH", path_with(folder.path())).output().unwrap();
     let printed = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
     assert!(!output.status.success(), "make {words}: {printed}");
     assert!(!calls.exists(), "make {words} called {}", fs::read_to_string(calls).unwrap());
@@ -66,6 +76,62 @@ fn examples_and_clients_name_what_builds_the_module_that_they_lack() {
         let line = "no module at /nope.so: run 'make build' at the top, or set MODULE";
         assert!(printed.contains(line), "make {words}: {printed}");
     }
+}
+
+/// As on Debian 13 when `make run` came before `make gate`: the module is content with Debian's own Rust.
+#[test]
+fn debians_older_rust_makes_way_for_the_one_that_the_gate_needs() {
+    for (is_debians, line) in [(true, "installing cargo-web"), (false, "install Rust by https://rustup.rs")] {
+        let folder = tempfile::tempdir().unwrap();
+        let cargo = folder.path().join("cargo");
+        fake(folder.path(), "cargo", "echo cargo 1.85.1");
+        fake(folder.path(), "id", "echo 0");
+        fake(folder.path(), "dpkg", if is_debians { "exit 0" } else { "exit 1" });
+        fake(
+            folder.path(),
+            "apt-cache",
+            "case $2 in cargo) echo '  Candidate: 1.85.1' ;; *) echo '  Candidate: 1.96.0' ;; esac",
+        );
+        let install =
+            format!("case \"$*\" in *cargo-web*) echo 'echo cargo 1.96.0' >'{}' ;; esac", cargo.display());
+        fake(folder.path(), "apt-get", &install);
+        let mut command = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/install.sh"));
+        let command =
+            command.arg("cargo").env("MANIFEST", "gate/Cargo.toml").env("PATH", path_with(folder.path()));
+        let output = command.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
+        let printed = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(output.status.success() == is_debians && printed.contains(line), "{printed}");
+    }
+}
+
+/// The block of the README that changes a server of the reader's own.
+#[test]
+fn the_install_block_can_be_pasted_twice_and_spares_a_server_that_could_not_load_the_module() {
+    let readme = include_str!("../README.md");
+    let block = readme.split("```").find(|block| block.contains("systemctl restart")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let block = block.strip_prefix("sh\n").unwrap();
+    let block = block.replace("/usr/lib/redis/modules", path("modules").to_str().unwrap());
+    let block = block.replace("/etc/redis/redis.conf", path("redis.conf").to_str().unwrap());
+    fake(folder.path(), "sudo", "exec \"$@\"");
+    fake(folder.path(), "make", "mkdir -p target/release && echo built >target/release/libtokenbucket.so");
+    fake(folder.path(), "redis-server", "");
+    fake(folder.path(), "systemctl", "echo $* >>restarts");
+    let paste = |answer: &str| {
+        fake(folder.path(), "redis-cli", answer);
+        let mut shell = Command::new("bash");
+        let shell =
+            shell.args(["-c", &block]).current_dir(folder.path()).env("PATH", path_with(folder.path()));
+        shell.status().unwrap().success()
+    };
+    let lines = |name: &str| fs::read_to_string(path(name)).unwrap_or_default().lines().count();
+    fs::write(path("redis.conf"), "port 6379\n").unwrap();
+    assert!(!paste("exit 1"), "the server that tries the module did not start");
+    assert_eq!((lines("redis.conf"), lines("restarts")), (1, 0));
+    assert!(paste("exit 0") && paste("exit 0"));
+    assert_eq!((lines("redis.conf"), lines("restarts")), (2, 2));
+    assert!(path("modules/libtokenbucket.so").exists());
 }
 
 /// `redis-cli` makes clusters and runs the transcripts of the documentation.

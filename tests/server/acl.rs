@@ -68,6 +68,26 @@ fn the_module_has_an_acl_category_of_its_own_where_it_can() {
     }
 }
 
+/// As they stand: `redis-cli` sends a remark behind a command along as arguments.
+#[test]
+fn the_users_of_the_documentation_can_be_pasted() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let pages = [
+        include_str!("../../docs/reference/access.md"),
+        include_str!("../../docs/operate/monitoring.md"),
+        include_str!("../../examples/monitoring/README.md"),
+    ];
+    let lines: Vec<&str> =
+        pages.iter().flat_map(|page| page.lines()).filter(|line| line.starts_with("ACL SETUSER ")).collect();
+    assert_eq!(lines.len(), 6);
+    for line in lines {
+        if !line.contains("+@tokenbucket") || Engine::under_test().has_module_categories() {
+            client.say(line);
+        }
+    }
+}
+
 fn is_refused(client: &mut Connection, words: &str) -> bool {
     client.attempt(words).is_err_and(|error| error.starts_with("NOPERM"))
 }

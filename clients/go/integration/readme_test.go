@@ -20,8 +20,8 @@ var (
 
 // What a block of the README may use, by the name it has in code.
 var packages = map[string]string{
-	"errors": "errors", "expvar": "expvar", "fmt": "fmt", "http": "net/http", "httptest": "net/http/httptest", "log": "log", "time": "time",
-	"httplimit": "tokenbucket/httplimit", "redisrate": "tokenbucket/redisrate", "tokenbuckettest": "tokenbucket/tokenbuckettest",
+	"errors": "errors", "expvar": "expvar", "fmt": "fmt", "log": "log", "time": "time",
+	"redisrate": "tokenbucket/redisrate", "tokenbuckettest": "tokenbucket/tokenbuckettest",
 	"goredis": "tokenbucket/goredis", "redis": "github.com/redis/go-redis/v9",
 }
 

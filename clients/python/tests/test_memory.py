@@ -78,6 +78,18 @@ def test_who_gives_back_may_take_again(make: Make, server: Service) -> None:
     assert limiter.take("a").allowed
 
 
+def test_a_remembered_denial_outlives_a_del_and_ends_with_a_reset(
+    make: Make, server: Service, admin: redis.Redis
+) -> None:
+    limiter = make(server, Limit(1, STILL), remember_denials=10)
+    limiter.take("a")
+    assert not limiter.take("a").allowed
+    assert admin.delete("tb:a") == 1
+    assert not limiter.take("a").allowed
+    limiter.reset("a")
+    assert limiter.take("a").allowed
+
+
 def test_what_a_refused_caller_is_told_counts_down() -> None:
     server = FakeServer()
     limiter = tokenbucket.Limiter(server, Limit(1, "1/10s"), remember_denials=1)
