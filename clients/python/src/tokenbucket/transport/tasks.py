@@ -30,18 +30,17 @@ _PING: tuple[Command, ...] = (("PING",),)
 class Connection:
     """One of the driver's, and the calls whose replies are on their way, in order."""
 
-    def __init__(self, transport: Transport, raw: Any, for_waits: bool) -> None:
+    def __init__(self, transport: Transport, raw: Any, is_reusable: bool) -> None:
         self.transport = transport
         self.raw = raw
-        self.for_waits = for_waits
+        self.is_reusable = is_reusable
+        """Another call may wait by it when its own does no longer."""
         self.sent: deque[Call] = deque()
         self.heard_at = transport.loop.time()
         self.heard_tick = transport.tick
         self.is_open = True
         self.is_silent = False
         """Its calls were given up, but what comes late is still read."""
-        self.is_dropped = False
-        """It leads to a server that is no longer the one to ask."""
         self.closing: asyncio.TimerHandle | None = None
         """Of one by which no call waits."""
         self._reading: asyncio.Task[None] | None = None
@@ -52,7 +51,7 @@ class Connection:
             call.by, call.tick = self, self.transport.tick
             words += call.to_send()
         self.sent.extend(calls)
-        self.transport.detach(self._write(packed(self.raw, words)))
+        self.transport.detach(self._write(packed(words)))
         if self._reading is None:
             self._reading = self.transport.detach(self._read())
 
@@ -85,11 +84,11 @@ class Connection:
 
     def _heard(self, reply: Any) -> None:
         transport, call = self.transport, self.sent[0]
-        self.heard_at = transport.node.last_heard = transport.loop.time()
+        node = transport.node
+        self.heard_at = node.last_heard = transport.loop.time()
         self.heard_tick = transport.tick
-        circuit = transport.node.circuit
-        if circuit.is_away or type(reply) is ReplyError:
-            circuit.heard(reply)
+        if node.circuit.is_away or type(reply) is ReplyError:
+            node.circuit.heard(reply)
         call.replies.append(reply)
         if call.is_answered:
             self.sent.popleft()
@@ -99,7 +98,8 @@ class Connection:
                 transport.server.leave(call)
             else:
                 call.future.set_result(call.reply)
-            transport.answered(self)
+            if self is not transport.shared or transport.unsent:
+                transport.answered(self)
         elif call.is_waiting:
             call.quiet_until = self.heard_at + call.left_s
 
@@ -157,7 +157,8 @@ class Transports:
 
     def here(self) -> Transport:
         loop = asyncio.get_running_loop()
-        return of_loop(self._of, loop, lambda: Transport(loop, self._node, self._server))
+        here = self._of.get(loop)
+        return here or of_loop(self._of, loop, lambda: Transport(loop, self._node, self._server))
 
     def drop(self, connection: Connection) -> None:
         self.here().drop(connection)
@@ -182,12 +183,12 @@ class Transport:
         self.detach = server.detach
         self.tick = 0
         self._connect_within_s = max(CONNECT_WITHIN_S, node.timeout_s)
-        self._shared: Connection | None = None
+        self.shared: Connection | None = None
         """By which all calls are sent that do not wait in the server."""
         self._all: set[Connection] = set()
         self._idle: list[Connection] = []
         """By which calls have waited."""
-        self._unsent: deque[Call] = deque()
+        self.unsent: deque[Call] = deque()
         self._closing: set[asyncio.Task[None]] = set()
         self._connecting: dict[asyncio.Task[Any], int] = {}
         self._turns_to_connect = asyncio.Semaphore(_MOST_CONNECTING)
@@ -202,7 +203,7 @@ class Transport:
         future = call.future = self.loop.create_future()
         if call.until is None:
             call.tick = self.tick
-            self._unsent.append(call)
+            self.unsent.append(call)
             if not self._flushing:
                 self._flushing = True
                 self.loop.call_soon(self._flush)
@@ -226,27 +227,27 @@ class Transport:
         self._flushing = False
         if self._is_closed:
             self._fail_unsent(Unanswered("the limiter was closed"))
-        if not self._unsent:
+        if not self.unsent:
             return
         if self._ticking is None:
-            for call in self._unsent:
+            for call in self.unsent:
                 call.tick = self.tick
         self._begin_ticking()
-        shared = self._shared
+        shared = self.shared
         calls: list[Call] = []
         if shared is None:
             if not self._is_connecting_shared:
                 self._is_connecting_shared = True
                 self.detach(self._connect_shared())
             return
-        while self._unsent:
-            call = self._unsent[0]
+        while self.unsent:
+            call = self.unsent[0]
             if call.once and self.loop.time() - shared.heard_at > IDLE_S and not call.future.done():
                 # What is on its way will tell whether the connection lives.
                 if not shared.sent and not calls:
                     shared.send([self._ping()])
                 break
-            self._unsent.popleft()
+            self.unsent.popleft()
             if not call.future.done():  # else its caller has gone, and nothing was sent
                 calls.append(call)
         if calls:
@@ -260,7 +261,7 @@ class Transport:
     async def _connect_shared(self) -> None:
         """Detached: connecting outlives the call that began it."""
         try:
-            self._shared = await self._connected(for_waits=False)
+            self.shared = await self._connected(for_waits=False)
         except asyncio.CancelledError:
             self._fail_unsent(Unanswered("the event loop ends"))
             raise
@@ -271,7 +272,7 @@ class Transport:
         self._flush()
 
     def _fail_unsent(self, error: Exception) -> None:
-        calls, self._unsent = self._unsent, deque()
+        calls, self.unsent = self.unsent, deque()
         for call in calls:
             fail(call, error)
 
@@ -333,7 +334,7 @@ class Transport:
                 raise why_not_connected(error, node.name) from error
             finally:
                 del self._connecting[connecting]
-        connection = Connection(self, raw, for_waits)
+        connection = Connection(self, raw, is_reusable=for_waits)
         self._all.add(connection)
         if self._is_closed:  # meanwhile
             why = Unanswered("the limiter was closed")
@@ -345,19 +346,17 @@ class Transport:
 
     def answered(self, connection: Connection) -> None:
         """Called with each connection that has brought a reply."""
-        if connection is self._shared:
-            if self._unsent:
+        if connection is self.shared:
+            if self.unsent:
                 self._flush()
         elif connection.sent:
             return
-        elif connection.is_dropped:
-            connection.end(Unanswered("dropped"))
-        elif connection.for_waits:
+        elif connection.is_reusable:
             self._idle.append(connection)
             connection.closing = self.loop.call_later(
                 IDLE_CLOSES_S, connection.end, Unanswered("no longer needed")
             )
-        else:  # one that was silent
+        else:  # one that was silent, or leads to a server that is no longer the one to ask
             connection.end(Unanswered("replaced"))
 
     def ended(self, connection: Connection, why: Unanswered) -> None:
@@ -367,9 +366,9 @@ class Transport:
         closing.add_done_callback(self._closing.discard)
         if connection in self._idle:
             self._idle.remove(connection)
-        if connection is self._shared:
-            self._shared = None
-            if self._unsent:
+        if connection is self.shared:
+            self.shared = None
+            if self.unsent:
                 self._flush()
         elif why.broken:  # so are those that the server had before
             self._drop_idle()
@@ -377,9 +376,9 @@ class Transport:
     def drop(self, connection: Connection) -> None:
         """The endpoint has moved: no new calls go by these connections."""
         self._drop_idle()
-        connection.is_dropped = True
-        if connection is self._shared:
-            self._shared = None
+        connection.is_reusable = False
+        if connection is self.shared:
+            self.shared = None
         if not connection.sent:
             connection.end(Unanswered("dropped"))
 
@@ -418,7 +417,7 @@ class Transport:
         node = self.node
         if node.last_heard != self._last_heard:
             self._last_heard, self._heard_tick = node.last_heard, self.tick
-        if self._unsent and self._is_silent_since(self._unsent[0].tick):
+        if self.unsent and self._is_silent_since(self.unsent[0].tick):
             self._give_up_unsent(Unanswered(f"no connection within {node.timeout_s * 1000:g} ms"))
         for connecting, since in self._connecting.items():
             if (self.tick - since - 1) * node.tick_s >= self._connect_within_s:
@@ -426,7 +425,7 @@ class Transport:
         for connection in list(self._all):
             self._look_at(connection)
         waits_s = node.tick_s
-        if not self._unsent and not self._connecting:
+        if not self.unsent and not self._connecting:
             now = self.loop.time()
             busy = [one.sent[0].quiet_until - now for one in self._all if one.sent]
             if not busy:
@@ -457,8 +456,8 @@ class Transport:
             fail(call, silence)
             if call.until is not None:
                 self.detach(self._end_wait(call))
-        if connection is self._shared:
-            self._shared = None
+        if connection is self.shared:
+            self.shared = None
             self._give_up_unsent(Unanswered(silence))
 
     def _give_up_unsent(self, why: Unanswered) -> None:
