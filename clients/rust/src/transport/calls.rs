@@ -153,8 +153,7 @@ impl Transport {
 
     /// Returns who is known to decide on this request: the module or the script.
     fn decider(&self, request: &Request) -> By<'static> {
-        let may_be_script = self.may_be_script(request);
-        if may_be_script && self.node_of(request, By::Module).script_decides(self.now()) {
+        if self.may_be_script(request) && self.node_of(request, By::Module).script_decides(self.now()) {
             By::Script(&SHA)
         } else {
             By::Module
@@ -199,6 +198,7 @@ impl Transport {
         if !result.as_ref().is_err_and(|failure| failure.has_code("NOSCRIPT")) {
             return (node, result);
         }
+        node.answers();
         let load = redis::cmd("SCRIPT").arg("LOAD").arg(SOURCE).take();
         match self.attempt(&node, vec![load], None).await {
             Ok(_) => self.follow(call).await,

@@ -115,7 +115,6 @@ impl Connections {
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
         let connections = Arc::downgrade(self);
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
             // Silence is judged for all calls together.
             .set_response_timeout(None)
             // Callers in a queue would wait for each other's turns to run.
