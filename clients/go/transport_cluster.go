@@ -28,19 +28,24 @@ func newCluster(s *Server, doer ClusterDoer) *cluster {
 	return c
 }
 
-// nodeOf returns the node of the key; while that is unknown, one that redirects to it.
+// nodeOf returns the node of the key; while that is unknown, one that redirects to it unless it is the one.
 func (c *cluster) nodeOf(key string) *node {
+	slot := slotOf(key)
 	c.mutex.RLock()
-	defer c.mutex.RUnlock()
-	if n := c.slots[slotOf(key)]; n != nil {
+	n := c.slots[slot]
+	c.mutex.RUnlock()
+	if n != nil {
 		return n
 	}
-	for _, n := range c.nodes {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	for _, n = range c.nodes {
 		if !n.circuit.away.Load() {
-			return n
+			break
 		}
 	}
-	return c.nodes[c.doer.Addresses()[0]]
+	c.slots[slot] = n
+	return n
 }
 
 func (c *cluster) nodeAt(address string) *node {

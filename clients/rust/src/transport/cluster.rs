@@ -36,11 +36,11 @@ impl Cluster {
         Ok(Self { first, like, known })
     }
 
-    /// Returns the node of the key; while that is unknown, one that redirects to it.
+    /// Returns the node of the key; while that is unknown, one that redirects to it unless it is the one.
     pub(crate) fn node_of(&self, key: &str) -> Arc<Node> {
-        let known = locked(&self.known);
-        let there = || known.nodes.values().find(|node| !node.is_away());
-        known.of_slots.get(&Slot::for_key(key)).or_else(there).unwrap_or(&self.first).clone()
+        let Known { nodes, of_slots } = &mut *locked(&self.known);
+        let there = || nodes.values().find(|node| !node.is_away()).unwrap_or(&self.first).clone();
+        of_slots.entry(Slot::for_key(key)).or_insert_with(there).clone()
     }
 
     /// Lets the nodes that are there tell which node has the slots of this one.
