@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import z3
 
-from runner.ir import Unreadable, read_functions
+from runner.ir import Unreadable, read_constants, read_functions
 from runner.machine import ENOUGH, Broken, Infeasible, Machine
 from runner.solver import Solver, Undecided
 from runner.theorems import THEOREMS
@@ -40,13 +40,13 @@ class Counts:
 
 
 def read_ir(directory):
-    """Returns all functions of the theorems and of the core. Refuses the IR of another compiler."""
+    """Returns the functions and constants of theorems and core. Refuses the IR of another compiler."""
     paths = [
         path for name in ("core", "proofs") for path in glob.glob(f"{directory}/tokenbucket_{name}-*.ll")
     ]
     if len(paths) != 2:
         sys.exit(f"prove: expected the IR of core and theorems in {directory}, found {paths}")
-    functions = {}
+    functions, constants = {}, {}
     for path in paths:
         with open(path, encoding="utf-8") as file:
             text = file.read()
@@ -54,7 +54,8 @@ def read_ir(directory):
             found = [line for line in text.splitlines() if "rustc version" in line]
             sys.exit(f"prove: the runner reads the IR of {COMPILER}x, and this is of {found}")
         functions.update(read_functions(path))
-    return functions
+        constants.update(read_constants(path))
+    return functions, constants
 
 
 def symbol(functions, theorem):
@@ -66,10 +67,10 @@ def symbol(functions, theorem):
     return found[0]
 
 
-def walk(functions, theorem, counts, shows_witness):
+def walk(program, theorem, counts, shows_witness):
     """Follows all paths. Returns only in the first process."""
     solver = Solver(counts, time.monotonic() + SECONDS)
-    machine = Machine(functions, solver, counts, overflow_breaks=theorem.overflow_breaks)
+    machine = Machine(program, solver, counts, overflow_breaks=theorem.overflow_breaks)
     unknowns = {name: z3.Int(name) for name in theorem.unknowns}
     for name, (low, high) in theorem.unknowns.items():
         solver.add(z3.And(unknowns[name] >= low, unknowns[name] <= high))
@@ -77,7 +78,7 @@ def walk(functions, theorem, counts, shows_witness):
         solver.add(condition)
     try:
         arguments, machine.cuts = theorem.arrange(machine, **unknowns)
-        verdict = machine.call(symbol(functions, theorem), arguments)
+        verdict = machine.call(symbol(machine.functions, theorem), arguments)
         if conclude(machine, verdict, counts) and shows_witness:
             print(f"    holds at {numbers(find_witness(solver), unknowns)}")
     except Infeasible:
@@ -128,10 +129,10 @@ def report(failure, unknowns, counts):
         print(f"    {numbers(model, unknowns)}")
 
 
-def prove(functions, theorem, shows_witness=False):
+def prove(program, theorem, shows_witness=False):
     """Prints a line. Returns whether the theorem is proved, which it is not without a witness."""
     counts, start = Counts(), time.monotonic()
-    walk(functions, theorem, counts, shows_witness)
+    walk(program, theorem, counts, shows_witness)
     if counts["failures"] == 0 and counts["witnesses"] == 0:
         counts["failures"] += 1
         print("    Vacuous: no numbers are known for which it holds")

@@ -7,6 +7,10 @@ NAME = r'(?:"[^"]+"|[\w.$\-]+)'
 RESULT = re.compile(rf"(%{NAME}) = (.*)")
 DEFINE = re.compile(rf"define .*?@({NAME})\(")
 LABEL = re.compile(rf"({NAME}):")
+CONSTANT = re.compile(rf"(@{NAME}) = [a-z_ ]* constant (.*), align")
+TEXT = re.compile(r'c"[^"]*"')
+BYTES = re.compile(r'\[(\d+) x i8\] (?:c"([^"]*)"|undef|zeroinitializer)')
+ESCAPED = re.compile(rb"\\([0-9A-F]{2})")
 CALLEE = re.compile(rf"@({NAME})\(")
 
 
@@ -88,3 +92,21 @@ def read_functions(path):
                     raise Unreadable(f"{current.name}: an instruction before the first label")
                 block.append(instruction(line.strip()))
     return functions
+
+
+def read_constants(path):
+    """Returns the bytes of constants without addresses, by name. What is undefined is 0."""
+    constants = {}
+    with open(path, encoding="utf-8") as file:
+        for line in file:
+            match = CONSTANT.match(line)
+            if match and "ptr" not in TEXT.sub("", match.group(2)):
+                name, parts = match.groups()
+                constants[name] = b"".join(
+                    bytes_of(text) if text else bytes(int(size)) for size, text in BYTES.findall(parts)
+                )
+    return constants
+
+
+def bytes_of(text):
+    return ESCAPED.sub(lambda match: bytes([int(match.group(1), 16)]), text.encode())

@@ -32,6 +32,10 @@ class Pointer(NamedTuple):
     offset: int
 
 
+# Where an empty slice is.
+NOWHERE, DANGLING = "inttoptr (i64 1 to ptr)", Pointer("nowhere", 1)
+
+
 class Poison:
     """A value that nothing may depend on."""
 
@@ -54,7 +58,7 @@ BITWISE = {"and": lambda x, y: x & y, "or": lambda x, y: x | y, "xor": lambda x,
 CASTS = re.compile(r"(\w+)((?: nneg| nuw| nsw)*) i(\d+) (\S+) to i(\d+)")
 BINARY = re.compile(r"\w+(?: (?:nuw|nsw|exact|disjoint))* i(\d+) ([^,]+), (.+)")
 ICMP = re.compile(r"icmp (?:samesign )?(\w+) (\S+) ([^,]+), (.+)")
-STEP = re.compile(r"getelementptr(?: inbounds| nuw| nusw)* i(\d+), ptr ([^,]+), i64 (.+)")
+STEP = re.compile(r"getelementptr(?: inbounds| nuw| nusw)* (i\d+|ptr), ptr ([^,]+), i64 (.+)")
 LOAD = re.compile(r"load (\S+), ptr ([^,]+)")
 STORE = re.compile(r"store (\S+) ([^,]+), ptr ([^,]+)")
 INCOMING = re.compile(rf"\[ ([^,]+), %({NAME}) \]")
@@ -82,8 +86,9 @@ def unquoted(name):
 class Memory:
     """Cells at exact places: what is read is what was written there in one piece."""
 
-    def __init__(self):
+    def __init__(self, constants):
         self.cells = {}
+        self.constants = constants
         self.allocated = 0
 
     def allocate(self):
@@ -108,6 +113,9 @@ class Memory:
             return found[1]
         if self._overlapping(at.base, at.offset, at.offset + size):
             raise Unreadable(f"a part of a cell at {at}")
+        if at.base in self.constants:
+            code = self.constants[at.base][at.offset : at.offset + size]
+            return int.from_bytes(code, "little", signed=True)
         return POISON
 
     def copy(self, to, source, size):
@@ -115,6 +123,10 @@ class Memory:
             (key[1], self.cells[key])
             for key in self._overlapping(source.base, source.offset, source.offset + size)
         ]
+        if source.base in self.constants:
+            # Tables of constants are read by the word.
+            words = range(source.offset, source.offset + size, 8)
+            cells = [(offset, (8, self.load(Pointer(source.base, offset), 8))) for offset in words]
         for key in self._overlapping(to.base, to.offset, to.offset + size):
             del self.cells[key]
         for offset, cell in cells:
@@ -124,10 +136,11 @@ class Memory:
 class Machine:
     """One path: its memory, and what the solver knows on it."""
 
-    def __init__(self, functions, solver, counts, cuts=(), overflow_breaks=False):
-        self.functions, self.solver, self.counts = functions, solver, counts
+    def __init__(self, program, solver, counts, cuts=(), overflow_breaks=False):
+        self.functions, constants = program
+        self.solver, self.counts = solver, counts
         self.cuts, self.overflow_breaks = cuts, overflow_breaks
-        self.memory = Memory()
+        self.memory = Memory(constants)
         self.divided = {}
         self.positive = set()
         self.is_child = False
@@ -198,7 +211,8 @@ class Machine:
 
     def summed(self, value, bits, text):
         """Wraps a sum, a difference or a product, if it may wrap."""
-        if self.overflow_breaks:
+        # Characters wrap on purpose: what is below a digit is large then.
+        if self.overflow_breaks and bits > 8:
             in_bits = (
                 z3.And(value >= -(1 << (bits - 1)), value < 1 << (bits - 1)) if not is_known(value) else True
             )
@@ -280,6 +294,8 @@ class Machine:
             return values[text]
         if text.startswith("@"):
             return Pointer(text, 0)
+        if text.startswith("inttoptr"):
+            return DANGLING
         known = {"true": True, "false": False, "null": Pointer("null", 0), "poison": POISON, "undef": POISON}
         return known[text] if text in known else int(text)
 
@@ -310,6 +326,8 @@ class Machine:
         bits, x, y = BINARY.match(text).groups()
         x, y = self._value(x, values), self._value(y, values)
         opcode = text.split()[0]
+        if isinstance(x, Pointer) and isinstance(y, Pointer) and x.base == y.base and opcode == "sub":
+            return x.offset - y.offset
         total = x + y if opcode == "add" else x - y if opcode == "sub" else self.product(x, y)
         return self.summed(total, int(bits), text)
 
@@ -365,9 +383,14 @@ class Machine:
         return value % 2 == 1 if is_known(value) else value == 1
 
     def _do_step(self, text, values):
-        bits, pointer, count = STEP.match(text).groups()
+        kind, pointer, count = STEP.match(text).groups()
         pointer = self._value(pointer, values)
-        return Pointer(pointer.base, pointer.offset + self._value(count, values) * int(bits) // 8)
+        return Pointer(pointer.base, pointer.offset + self._value(count, values) * bits_of(kind) // 8)
+
+    def _do_address(self, text, values):
+        """Returns what may be compared with null, or taken from another in the same place."""
+        pointer = self._value(text.split()[2], values)
+        return 0 if pointer.base == "null" else pointer
 
     def _do_load(self, text, values):
         kind, pointer = LOAD.match(text).groups()
@@ -383,8 +406,11 @@ class Machine:
 
     def _do_insert(self, text, values):
         aggregate, value, index = split_arguments(text.split("}", 1)[1])
-        aggregate = self._value(aggregate, values)
-        fields = [POISON] * 2 if aggregate is POISON else list(aggregate)
+        if aggregate.startswith("{"):
+            fields = [self._value(part.split()[-1], values) for part in split_arguments(aggregate[1:])]
+        else:
+            aggregate = self._value(aggregate, values)
+            fields = [POISON] * 2 if aggregate is POISON else list(aggregate)
         fields[int(index)] = self._value(value.split()[-1], values)
         return tuple(fields)
 
@@ -395,11 +421,22 @@ class Machine:
             return None
         if any(word in name for word in PANICS) and name not in self.functions:
             self.require(False, f"a panic: {name}")
-        arguments = [self._value(part.split()[-1], values) for part in split_arguments(text[match.end() :])]
+        parts = split_arguments(text[match.end() :].replace(NOWHERE, "inttoptr"))
+        arguments = [self._value(part.split()[-1], values) for part in parts]
         for part, cut in self.cuts:
             if part in name:
                 return cut(self, *arguments)
+        if name == "memcmp":
+            return self._compared(*arguments)
         return self._intrinsic(name, arguments) if name.startswith("llvm.") else self.call(name, arguments)
+
+    def _compared(self, one, other, length):
+        """Tells whether bytes are the same, and no more."""
+        pairs = zip(self._bytes(one, length), self._bytes(other, length), strict=True)
+        return 0 if all(self.decide(left == right) for left, right in pairs) else 1
+
+    def _bytes(self, start, length):
+        return [self.memory.load(Pointer(start.base, start.offset + index), 1) for index in range(length)]
 
     def _intrinsic(self, name, arguments):
         if name.startswith("llvm.memcpy"):
@@ -446,6 +483,7 @@ class Machine:
         "icmp": _do_icmp,
         "insertvalue": _do_insert,
         "load": _do_load,
+        "ptrtoint": _do_address,
         "select": _do_select,
         "store": _do_store,
     }

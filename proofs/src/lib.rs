@@ -6,8 +6,11 @@
 //! Two theorems, [`flow`] and [`reaches`], say what a rate does. All others use a rate only through these two sentences,
 //! so that they cover every rate for which the two are proved.
 
-use tokenbucket_core::bucket::{Bucket, Change, Limit, NoHolds, Operation, Outcome, DEEPEST_DEBT_MICRO};
-use tokenbucket_core::number::{MAX_TOKENS, MICRO_PER_TOKEN};
+use tokenbucket_core::bucket::{
+    Bucket, Change, Decision, Expiring, Limit, NoHolds, Operation, Outcome, DEEPEST_DEBT_MICRO,
+};
+use tokenbucket_core::hold::{Holds, Plan};
+use tokenbucket_core::number::{micro_tokens, Rounding, MAX_MICRO, MAX_TOKENS, MICRO_PER_TOKEN};
 use tokenbucket_core::rate::{Flow, Rate, CENTURY_S};
 
 /// What a theorem finds: [`HOLDS`], [`OUTSIDE`], or the number of the sentence that is broken.
@@ -101,6 +104,45 @@ pub fn flow(rate: &Rate, numerator: u128, denominator: u128, since_us: i64, unti
     verdict(due.wrapping_sub(whole).wrapping_sub(carried) < numerator, 7)
 }
 
+/// States [`flow_up`] for `count` tokens in `period_s` seconds.
+pub fn flow_up_of_ratio(count: u64, period_s: u64, since_us: i64, until_us: i64) -> Verdict {
+    let Some(rate) = Rate::per_seconds(count, period_s) else { return OUTSIDE };
+    flow_up(&rate, count.into(), period_s.into(), since_us, until_us)
+}
+
+/// States that a flow rounded up is rate times time, rounded up to whole micro-tokens, for a rate of
+/// `numerator / denominator`: nothing flows backwards (1); micro-tokens and carry are within bounds (2); a product beyond
+/// 128 bits saturates (3); no product that counts leaves 128 bits (4); it is not less than rate times time (5), and less
+/// than a micro-token more (6); the carry is how long what was added takes to flow, in whole microseconds (7).
+pub fn flow_up(rate: &Rate, numerator: u128, denominator: u128, since_us: i64, until_us: i64) -> Verdict {
+    let Flow { micro, carry_us } = rate.flow_up(since_us, until_us);
+    if until_us <= since_us {
+        return verdict(micro == 0 && carry_us == 0, 1);
+    }
+    if micro < 0 || carry_us < 0 {
+        return 2;
+    }
+    if micro > SATURATED || carry_us > SATURATED {
+        return 2;
+    }
+    let Some(due) = wide(until_us.wrapping_sub(since_us)).checked_mul(numerator) else {
+        return verdict(micro == SATURATED && carry_us == 0, 3);
+    };
+    if micro == SATURATED {
+        return HOLDS;
+    }
+    let Some(whole) = wide(micro).checked_mul(denominator) else { return 4 };
+    let Some(carried) = wide(carry_us).checked_mul(numerator) else { return 4 };
+    if whole < due {
+        return 5;
+    }
+    let added = whole.wrapping_sub(due);
+    if added >= denominator {
+        return 6;
+    }
+    verdict(carried <= added && added.wrapping_sub(carried) < numerator, 7)
+}
+
 /// States that `reaches_at_us` is the first microsecond that suffices, for a rate of `numerator / denominator`: nothing
 /// takes no time (1); the moment is later, by at most 2^62 (2); a product beyond 128 bits saturates (3); one microsecond
 /// earlier it is not enough (4); then it is enough (5).
@@ -162,12 +204,47 @@ pub struct Scene<'a> {
     pub refilled_at_us: i64,
     /// The moment of the call.
     pub now_us: i64,
+    /// What holds do, for the theorems about any holds.
+    pub holds: AnyHolds,
+}
+
+/// Any holds, by what a call asks of them.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct AnyHolds {
+    /// What those that have ended bring: 0 to 2^61.
+    pub ended_micro: i64,
+    /// When the last one ends.
+    pub last_end_us: i64,
+}
+
+impl Expiring for AnyHolds {
+    #[inline(always)]
+    fn ended_micro(self, _now_us: i64) -> i64 {
+        self.ended_micro
+    }
+
+    #[inline(always)]
+    fn last_end_us(self) -> i64 {
+        self.last_end_us
+    }
+
+    /// Any moment will do, which is what the runner puts in its place.
+    fn reaches_at_us(self, rate: &Rate, bucket: Bucket, included_until_us: i64, level_micro: i64) -> i64 {
+        NoHolds.reaches_at_us(rate, bucket, included_until_us, level_micro)
+    }
 }
 
 impl Scene<'_> {
     #[inline(always)]
     fn limit(&self) -> Option<Limit> {
         Limit::new(self.capacity_micro, *self.rate)
+    }
+
+    #[inline(always)]
+    fn any_limit(&self) -> Option<Limit> {
+        let is_pool = || *self.rate == Rate::NOTHING;
+        self.limit().or_else(|| is_pool().then(|| Limit::pool(self.capacity_micro)))
     }
 
     #[inline(always)]
@@ -309,26 +386,32 @@ pub fn give_wins_nothing(scene: &Scene<'_>, amount_micro: i64, later_us: i64) ->
     is_conserved(scene, Operation::Give { amount_micro }, later_us)
 }
 
-/// States one step of "grants never exceed capacity plus refill plus refunds". A bucket's worth at a later moment is its
-/// level, at most the capacity, and what flows until then. The step's grant and the worth after it are at most the worth
-/// before it and what was given (1); what is stored is a bucket that loads (2), not above the capacity if the call was
-/// allowed (3) and not in the future (4); a take never ends in debt (5); at most a micro-token is lost (6), unless the
-/// capacity cuts the level; the outcome counts what the reply grants (7).
+/// States one step of "grants never exceed capacity plus refill plus refunds", for any holds. A bucket's worth at a later
+/// moment is its level, at most the capacity, what flows until then, and what the holds that have ended bring, until a
+/// level is stored that includes it. The step's grant and the worth after it are at most the worth before it and what was
+/// given (1); what is stored is a bucket that loads (2), not above the capacity if the call was allowed (3) and not in the
+/// future (4); a take never ends in debt (5); at most a micro-token is lost (6), unless the capacity cuts the level; the
+/// outcome counts what the reply grants (7).
 #[inline(always)]
 fn is_conserved(scene: &Scene<'_>, operation: Operation, later_us: i64) -> Verdict {
-    let Some(limit) = scene.limit() else { return OUTSIDE };
+    let Some(limit) = scene.any_limit() else { return OUTSIDE };
     let before = worth(scene, scene.stored(), later_us);
     if later_us < scene.now_us || before.flow_micro == SATURATED {
         return OUTSIDE;
     }
-    let Ok(outcome) = limit.decide(scene.stored(), operation, scene.now_us) else { return HOLDS };
+    let AnyHolds { ended_micro, .. } = scene.holds;
+    let Ok(outcome) = limit.decide_with(scene.stored(), scene.holds, operation, scene.now_us) else {
+        return HOLDS;
+    };
     let (granted_micro, given_micro) = moved(operation, &outcome);
     if outcome.granted_micro != granted_micro {
         return 7;
     }
     let stored = after(scene.stored(), outcome.change);
-    let after = worth(scene, stored, later_us).micro().wrapping_add(granted_micro);
-    let due = before.micro().wrapping_add(given_micro);
+    let not_included_micro = if matches!(outcome.change, Change::Keep) { ended_micro } else { 0 };
+    let after =
+        worth(scene, stored, later_us).micro().wrapping_add(granted_micro).wrapping_add(not_included_micro);
+    let due = before.micro().wrapping_add(given_micro).wrapping_add(ended_micro);
     if after > due {
         return 1;
     }
@@ -338,7 +421,7 @@ fn is_conserved(scene: &Scene<'_>, operation: Operation, later_us: i64) -> Verdi
         }
     }
     let current = worth(scene, scene.stored(), scene.now_us);
-    let is_cut = current.micro().wrapping_add(given_micro) >= scene.capacity_micro;
+    let is_cut = current.micro().wrapping_add(ended_micro).wrapping_add(given_micro) >= scene.capacity_micro;
     verdict(is_cut || after >= due.wrapping_sub(1), 6)
 }
 
@@ -431,8 +514,8 @@ pub fn give_overflows_nowhere(scene: &Scene<'_>, amount_micro: i64) -> Verdict {
 /// States that a call behind waiting calls is denied, and for a while at least if at all (1), for the theorem that no sum
 /// overflows.
 pub fn behind_overflows_nowhere(scene: &Scene<'_>, cost_micro: i64, ahead_micro: i64) -> Verdict {
-    let Some(limit) = scene.limit() else { return OUTSIDE };
-    let outcome = limit.denied_behind(scene.stored(), NoHolds, cost_micro, ahead_micro, scene.now_us);
+    let Some(limit) = scene.any_limit() else { return OUTSIDE };
+    let outcome = limit.denied_behind(scene.stored(), scene.holds, cost_micro, ahead_micro, scene.now_us);
     let decision = outcome.decision;
     let is_wait = decision.retry_after_ms == -1 || decision.retry_after_ms >= 1;
     verdict(decision.allowed == 0 && is_wait && decision.retry_after_ms < SATURATED, 1)
@@ -440,8 +523,8 @@ pub fn behind_overflows_nowhere(scene: &Scene<'_>, cost_micro: i64, ahead_micro:
 
 /// States that a bucket which allows its part of a denied call says so (1), for the theorem that no sum overflows.
 pub fn other_overflows_nowhere(scene: &Scene<'_>) -> Verdict {
-    let Some(limit) = scene.limit() else { return OUTSIDE };
-    let decision = limit.denied_by_another(scene.stored(), NoHolds, scene.now_us).decision;
+    let Some(limit) = scene.any_limit() else { return OUTSIDE };
+    let decision = limit.denied_by_another(scene.stored(), scene.holds, scene.now_us).decision;
     verdict(decision.allowed == 1 && decision.retry_after_ms == 0, 1)
 }
 
@@ -455,16 +538,185 @@ pub fn wait_overflows_nowhere(scene: &Scene<'_>, level_micro: i64) -> Verdict {
     verdict(wait_us <= SATURATED, 1)
 }
 
+/// States of the bucket that will be full at `full_at_us`: it loads, is at most full and not of the future (1); it is not
+/// full earlier, unless its debt would be too deep (2), and at most a microsecond later, unless it would be of a moment
+/// before 1970 (3). For the theorem that no sum overflows, too.
+pub fn bucket_is_full_at(scene: &Scene<'_>, full_at_us: i64) -> Verdict {
+    let Some(limit) = scene.limit() else { return OUTSIDE };
+    let Bucket { level_micro, refilled_at_us } = limit.bucket_full_at(full_at_us, scene.now_us);
+    if Bucket::checked(level_micro, refilled_at_us).is_none() || level_micro > scene.capacity_micro {
+        return 1;
+    }
+    if refilled_at_us > scene.now_us {
+        return 1;
+    }
+    if full_at_us <= scene.now_us {
+        return verdict(level_micro == scene.capacity_micro, 2);
+    }
+    let missing_micro = scene.capacity_micro.wrapping_sub(level_micro);
+    let found_us = scene.rate.reaches_at_us(refilled_at_us, missing_micro);
+    if level_micro == DEEPEST_DEBT_MICRO {
+        return HOLDS;
+    }
+    if found_us < full_at_us {
+        return 2;
+    }
+    verdict(refilled_at_us == 0 || found_us <= full_at_us.wrapping_add(1), 3)
+}
+
 /// States that a decision is made (a charge alone may be refused), its grant is not negative, and its waits are within
 /// bounds (1).
 #[inline(always)]
 fn decide(scene: &Scene<'_>, operation: Operation) -> Verdict {
-    let Some(limit) = scene.limit() else { return OUTSIDE };
-    let Ok(outcome) = limit.decide(scene.stored(), operation, scene.now_us) else { return HOLDS };
+    let Some(limit) = scene.any_limit() else { return OUTSIDE };
+    let Ok(outcome) = limit.decide_with(scene.stored(), scene.holds, operation, scene.now_us) else {
+        return HOLDS;
+    };
     let decision = outcome.decision;
     let are_waits_bounded = decision.retry_after_ms >= -1
         && decision.retry_after_ms < SATURATED
         && decision.reset_after_ms >= -1
         && decision.reset_after_ms < SATURATED;
     verdict(are_waits_bounded && outcome.granted_micro >= 0, 1)
+}
+
+/// States of setting the hold `id` to `amount_micro`, whether it is new, renewed or given up: nothing to give up changes
+/// nothing (1); a denial wants more than there is, more than is held, and leaves a bucket that loads (2); a hold takes the
+/// difference to what it had (3), leaves a bucket that loads and is at most full (4), gives back at once what it no longer
+/// needs (5), and never takes into debt (6). For the theorem that no sum overflows, too.
+pub fn hold_takes_the_difference(
+    scene: &Scene<'_>,
+    holds: &mut Holds,
+    id: &[u8],
+    amount_micro: i64,
+) -> Verdict {
+    let Some(limit) = scene.any_limit() else { return OUTSIDE };
+    let held = holds.outstanding_of(id, scene.now_us).map(|hold| hold.amount_micro);
+    let lacking_micro = amount_micro.wrapping_sub(held.unwrap_or(0));
+    let before_micro = level_with_ended(scene, holds);
+    match limit.hold(scene.stored(), holds, id, amount_micro, scene.now_us) {
+        Plan::Outcome(Outcome { decision, change, .. }) => {
+            if decision.allowed > 0 {
+                return verdict(amount_micro == 0 && held.is_none() && matches!(change, Change::Keep), 1);
+            }
+            if lacking_micro <= 0 || lacking_micro <= before_micro || decision.retry_after_ms < -1 {
+                return 2;
+            }
+            let Change::Store { bucket, .. } = change else {
+                return verdict(matches!(change, Change::Keep), 2);
+            };
+            verdict(Bucket::checked(bucket.level_micro, bucket.refilled_at_us).is_some(), 2)
+        }
+        Plan::Hold { bucket, taken_micro } => {
+            if taken_micro != lacking_micro {
+                return 3;
+            }
+            if taken_micro > 0 && bucket.level_micro < 0 {
+                return 6;
+            }
+            gives_back(scene, bucket, before_micro.wrapping_sub(taken_micro))
+        }
+    }
+}
+
+/// States of ending the hold `id`, of which `used_micro` were used: what is not there cannot be ended, and changes nothing
+/// (1); an error means that the debt would be too deep (2); it takes the difference to what was held (3), leaves a bucket
+/// that loads and is at most full (4), and gives back at once what was not used (5). For the theorem that no sum overflows,
+/// too.
+pub fn settle_gives_back(scene: &Scene<'_>, holds: &Holds, id: &[u8], used_micro: i64) -> Verdict {
+    let Some(limit) = scene.any_limit() else { return OUTSIDE };
+    let held = holds.outstanding_of(id, scene.now_us).map(|hold| hold.amount_micro);
+    let before_micro = level_with_ended(scene, holds);
+    let settled = limit.settle(scene.stored(), holds, id, used_micro, scene.now_us);
+    let Some(held_micro) = held else {
+        let Ok(Plan::Outcome(Outcome { decision, change, .. })) = settled else { return 1 };
+        return verdict(decision.allowed == 0 && matches!(change, Change::Keep), 1);
+    };
+    let due_micro = used_micro.wrapping_sub(held_micro);
+    match settled {
+        Err(_) => verdict(before_micro.wrapping_sub(due_micro) < DEEPEST_DEBT_MICRO, 2),
+        Ok(Plan::Outcome(_)) => 1,
+        Ok(Plan::Hold { taken_micro, .. }) if taken_micro != due_micro => 3,
+        Ok(Plan::Hold { bucket, .. }) => gives_back(scene, bucket, before_micro.wrapping_sub(due_micro)),
+    }
+}
+
+#[inline(always)]
+fn gives_back(scene: &Scene<'_>, bucket: Bucket, due_micro: i64) -> Verdict {
+    let is_one = Bucket::checked(bucket.level_micro, bucket.refilled_at_us).is_some();
+    if !is_one || bucket.level_micro > scene.capacity_micro || bucket.refilled_at_us > scene.now_us {
+        return 4;
+    }
+    verdict(bucket.level_micro == due_micro.min(scene.capacity_micro), 5)
+}
+
+/// Returns the level at the moment of the call, with what the holds that have ended bring.
+#[inline(always)]
+fn level_with_ended(scene: &Scene<'_>, holds: &Holds) -> i64 {
+    let current = worth(scene, scene.stored(), scene.now_us).micro();
+    current.wrapping_add(holds.ended_micro(scene.now_us)).min(scene.capacity_micro)
+}
+
+/// States the reply to a hold that was set or ended: it is allowed and counts what it took (1); nothing is stored of a full
+/// bucket if no hold has still to end, and else the bucket is (2); its waits are within bounds (3). For the theorem that no
+/// sum overflows, too.
+pub fn hold_is_replied(scene: &Scene<'_>, holds: &Holds, taken_micro: i64) -> Verdict {
+    let Some(limit) = scene.any_limit() else { return OUTSIDE };
+    let bucket = Bucket { level_micro: scene.level_micro, refilled_at_us: scene.refilled_at_us };
+    if bucket.level_micro > scene.capacity_micro || bucket.refilled_at_us > scene.now_us {
+        return OUTSIDE;
+    }
+    let Outcome { decision, change, granted_micro } =
+        limit.outcome_of_hold(bucket, holds, taken_micro, scene.now_us);
+    if decision.allowed != 1 || granted_micro != taken_micro.max(0) {
+        return 1;
+    }
+    let has_none = holds.last_end_us() <= scene.now_us;
+    let is_gone = has_none && bucket.level_micro == scene.capacity_micro;
+    let is_right = match change {
+        Change::Store { bucket: stored, full_at_us } => {
+            stored.level_micro == bucket.level_micro && full_at_us >= holds.last_end_us() && !is_gone
+        }
+        Change::Clear => is_gone,
+        Change::Keep => false,
+    };
+    if !is_right {
+        return 2;
+    }
+    verdict(decision.retry_after_ms >= -1 && decision.reset_after_ms >= -1, 3)
+}
+
+/// States that bytes are read as the amount of `micro` that their digits say, however it is rounded (1).
+pub fn amount_is_read(bytes: &[u8], micro: i64) -> Verdict {
+    let is_read = |rounding| micro_tokens(bytes, rounding) == Some(micro);
+    verdict(is_read(Rounding::Down) && is_read(Rounding::Up), 1)
+}
+
+/// States of an amount however it is spelled: it is within bounds, and rounding up adds a micro-token at most (1), as it
+/// does where only what is rounded down is within bounds (2).
+pub fn amount_is_within_bounds(bytes: &[u8]) -> Verdict {
+    match (micro_tokens(bytes, Rounding::Down), micro_tokens(bytes, Rounding::Up)) {
+        (Some(down), Some(up)) if down < 0 || up < down => 1,
+        (Some(down), Some(up)) => verdict(up <= MAX_MICRO && up.wrapping_sub(down) <= 1, 1),
+        (Some(down), None) => verdict(down == MAX_MICRO, 2),
+        (None, up) => verdict(up.is_none(), 2),
+    }
+}
+
+/// States of the reply to a call on two buckets: it allows and leaves the smaller number (1), and its waits are the longer
+/// ones, without end if one of them is (2).
+pub fn tightest_binds(one: &Decision, other: &Decision) -> Verdict {
+    let binding = Decision::binding([one, other].iter().map(|decision| **decision));
+    if binding.allowed != one.allowed.min(other.allowed)
+        || binding.remaining != one.remaining.min(other.remaining)
+    {
+        return 1;
+    }
+    let is_longer = |wait_ms: i64, one_ms: i64, other_ms: i64| {
+        let is_endless = one_ms < 0 || other_ms < 0;
+        wait_ms == if is_endless { -1 } else { one_ms.max(other_ms) }
+    };
+    let is_right = is_longer(binding.retry_after_ms, one.retry_after_ms, other.retry_after_ms)
+        && is_longer(binding.reset_after_ms, one.reset_after_ms, other.reset_after_ms);
+    verdict(is_right, 2)
 }

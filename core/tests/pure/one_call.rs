@@ -175,6 +175,29 @@ proptest! {
     }
 }
 
+/// What waiting calls want is summed up by it.
+#[test]
+fn an_operation_needs_what_it_is_denied_without() {
+    const NOW_US: i64 = 1_700_000_000_000_000;
+    let (cost_micro, max_wait_ms) = (3 * MILLION, 0);
+    for operation in [
+        Operation::Take { cost_micro },
+        Operation::TakeUpTo { max_tokens: 5 },
+        Operation::Reserve { cost_micro, max_wait_ms },
+    ] {
+        let is_allowed = |level_micro| {
+            let stored = Some(Bucket { level_micro, refilled_at_us: NOW_US });
+            Limit::new("10", "1").module().decide(stored, operation, NOW_US).unwrap().decision.allowed > 0
+        };
+        let needed_micro = operation.needed_micro();
+        assert!(is_allowed(needed_micro) && !is_allowed(needed_micro - 1), "{operation:?}");
+    }
+    for operation in [Operation::Charge { amount_micro: MILLION }, Operation::Give { amount_micro: MILLION }]
+    {
+        assert_eq!(operation.needed_micro(), 0);
+    }
+}
+
 #[test]
 fn debt_ends_at_a_trillion_tokens() {
     let charged = |level_micro, amount_micro| {
