@@ -84,15 +84,11 @@ func (d *doer) connection(ctx context.Context) (redis.Conn, error) {
 
 func do(ctx context.Context, conn redis.Conn, args []any) (any, error) {
 	name := args[0].(string)
-	var timeout time.Duration
-	if bounded, ok := ctx.(interface{ Timeout() time.Duration }); ok {
-		timeout = bounded.Timeout()
-	} else if deadline, ok := ctx.Deadline(); ok {
-		timeout = time.Until(deadline)
-	} else {
+	deadline, ok := ctx.Deadline()
+	if !ok {
 		return conn.Do(name, args[1:]...)
 	}
-	reply, err := redis.DoWithTimeout(conn, timeout, name, args[1:]...)
+	reply, err := redis.DoWithTimeout(conn, time.Until(deadline), name, args[1:]...)
 	if err != nil && len(err.Error()) > 9 && err.Error()[:9] == "READONLY " {
 		// The pool keeps no connection with an error, and this one leads to a former master.
 		_, _ = redis.ReceiveWithTimeout(conn, time.Nanosecond)
