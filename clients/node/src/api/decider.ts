@@ -292,10 +292,8 @@ class DecisionListener<D extends Decision> implements Listener {
   replied(reply: unknown): void {
     try {
       const decision = this.read(reply);
-      if (this.#isWaiting) {
-        this.#end();
-        this.resolve(decision);
-      } else if (!this.keeps && decision.allowed) this.decider.giveBack(this.command, decision);
+      if (this.#isWaiting) this.#resolve(decision);
+      else if (!this.keeps && decision.allowed) this.decider.giveBack(this.command, decision);
     } catch (error) {
       this.failed(error); // The reply is no decision.
     }
@@ -322,6 +320,11 @@ class DecisionListener<D extends Decision> implements Listener {
     } catch (error) {
       this.reject(error);
     }
+  }
+
+  #resolve(decision: D): void {
+    this.#end();
+    this.resolve(decision);
   }
 
   #end(): void {
