@@ -2,24 +2,8 @@
 
 import type { Command } from "./command.js";
 import type { Connection } from "./driver.js";
-import { NEW_DUE, type Due } from "./watch.js";
 
-/** Learns what becomes of a call before the call itself. */
-export interface Sender {
-  silent(call: Call, isAway: boolean): void;
-  /** The server has replied. */
-  over(call: Call): void;
-  /** The connection ended before the reply. */
-  cutOff(call: Call, error: unknown): void;
-}
-
-export interface Call extends Due {
-  /** The connection by which it was sent. */
-  connection: Connection | undefined;
-  /** What sends it. */
-  sender: Sender | undefined;
-  /** How often it was sent to this server. */
-  sends: number;
+export interface Call {
   /** Sent at most once. */
   readonly once: boolean;
   transmit(connection: Connection): Promise<unknown>;
@@ -43,8 +27,7 @@ export interface WaitingCall extends Call {
 /** Returns a call of the transport itself, that no caller waits for. */
 export function backgroundCall(call: Pick<Call, "transmit"> & Partial<Call>): Call {
   const nothing = () => {};
-  const hears = { replied: nothing, failed: nothing, undecided: nothing, ended: nothing };
-  return { ...NEW_DUE, connection: undefined, sender: undefined, sends: 0, once: false, ...hears, ...call };
+  return { once: false, replied: nothing, failed: nothing, undecided: nothing, ended: nothing, ...call };
 }
 
 export const PING = (connection: Connection) => connection.send(["PING"]);

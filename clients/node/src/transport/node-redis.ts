@@ -19,7 +19,7 @@ const OPTIONS = {
   readonly: false,
   clientSideCache: undefined,
   emitInvalidate: undefined,
-  commandOptions: undefined,
+  commandOptions: { timeout: undefined },
 };
 const SOCKET = { reconnectStrategy: false, socketTimeout: undefined, connectTimeout: 0 };
 
@@ -90,6 +90,12 @@ class NodeRedisConnection implements Connection {
 
   send(words: Command): Promise<unknown> {
     return this.#client!.sendCommand(words as string[]);
+  }
+
+  async transaction(commands: readonly Command[]): Promise<unknown[]> {
+    const multi = this.#client!.multi();
+    for (const words of commands) multi.addCommand([...words]);
+    return (await multi.exec()) as unknown[];
   }
 
   close(): void {
