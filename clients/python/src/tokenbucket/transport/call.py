@@ -106,7 +106,7 @@ class Call:
 
     @property
     def reply(self) -> Any:
-        replies = self.replies if self.until is None else self.replies[1:]
+        replies = self.replies[len(self.sent) - len(self.words) :]
         return replies[0] if len(replies) == 1 else replies
 
     def owed(self) -> list[Command]:

@@ -1,6 +1,6 @@
 """Connections of the driver whose client was given, by its public names: redis-py and valkey-py alike.
 
-The driver connects, sends and parses: it knows about passwords, TLS, databases and Sentinel. Each
+The driver connects, writes and parses: it knows about passwords, TLS, databases and Sentinel. Each
 connection is made with the options of the client and with those below, so that it repeats nothing.
 """
 
@@ -86,16 +86,11 @@ class Endpoint:
         return options
 
 
-def packed(commands: Iterable[Command]) -> list[bytes]:
-    """Returns the bytes to send: a driver needs three times as long for them."""
-    parts = []
-    for words in commands:
-        parts.append(b"*%d\r\n" % len(words))
-        for word in words:
-            # A name may hold half of a surrogate pair, as JSON can spell it.
-            data = str(word).encode("utf-8", "surrogatepass")
-            parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
-    return [b"".join(parts)]
+def packed(connection: Any, commands: Iterable[Command]) -> Any:
+    # A name may hold half of a surrogate pair, as JSON can spell it.
+    return connection.pack_commands(
+        [[str(word).encode("utf-8", "surrogatepass") for word in words] for words in commands]
+    )
 
 
 def is_drivers(error: Exception) -> bool:

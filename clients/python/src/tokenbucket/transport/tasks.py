@@ -51,7 +51,7 @@ class Connection:
             call.by, call.tick = self, self.transport.tick
             words += call.to_send()
         self.sent.extend(calls)
-        self.transport.detach(self._write(packed(words)))
+        self.transport.detach(self._write(packed(self.raw, words)))
         if self._reading is None:
             self._reading = self.transport.detach(self._read())
 
@@ -98,8 +98,7 @@ class Connection:
                 transport.server.leave(call)
             else:
                 call.future.set_result(call.reply)
-            if self is not transport.shared or transport.unsent:
-                transport.answered(self)
+            transport.answered(self)
         elif call.is_waiting:
             call.quiet_until = self.heard_at + call.left_s
 
@@ -157,8 +156,7 @@ class Transports:
 
     def here(self) -> Transport:
         loop = asyncio.get_running_loop()
-        here = self._of.get(loop)
-        return here or of_loop(self._of, loop, lambda: Transport(loop, self._node, self._server))
+        return of_loop(self._of, loop, lambda: Transport(loop, self._node, self._server))
 
     def drop(self, connection: Connection) -> None:
         self.here().drop(connection)
@@ -183,12 +181,12 @@ class Transport:
         self.detach = server.detach
         self.tick = 0
         self._connect_within_s = max(CONNECT_WITHIN_S, node.timeout_s)
-        self.shared: Connection | None = None
+        self._shared: Connection | None = None
         """By which all calls are sent that do not wait in the server."""
         self._all: set[Connection] = set()
         self._idle: list[Connection] = []
         """By which calls have waited."""
-        self.unsent: deque[Call] = deque()
+        self._unsent: deque[Call] = deque()
         self._closing: set[asyncio.Task[None]] = set()
         self._connecting: dict[asyncio.Task[Any], int] = {}
         self._turns_to_connect = asyncio.Semaphore(_MOST_CONNECTING)
@@ -203,7 +201,7 @@ class Transport:
         future = call.future = self.loop.create_future()
         if call.until is None:
             call.tick = self.tick
-            self.unsent.append(call)
+            self._unsent.append(call)
             if not self._flushing:
                 self._flushing = True
                 self.loop.call_soon(self._flush)
@@ -227,27 +225,27 @@ class Transport:
         self._flushing = False
         if self._is_closed:
             self._fail_unsent(Unanswered("the limiter was closed"))
-        if not self.unsent:
+        if not self._unsent:
             return
         if self._ticking is None:
-            for call in self.unsent:
+            for call in self._unsent:
                 call.tick = self.tick
         self._begin_ticking()
-        shared = self.shared
+        shared = self._shared
         calls: list[Call] = []
         if shared is None:
             if not self._is_connecting_shared:
                 self._is_connecting_shared = True
                 self.detach(self._connect_shared())
             return
-        while self.unsent:
-            call = self.unsent[0]
+        while self._unsent:
+            call = self._unsent[0]
             if call.once and self.loop.time() - shared.heard_at > IDLE_S and not call.future.done():
                 # What is on its way will tell whether the connection lives.
                 if not shared.sent and not calls:
                     shared.send([self._ping()])
                 break
-            self.unsent.popleft()
+            self._unsent.popleft()
             if not call.future.done():  # else its caller has gone, and nothing was sent
                 calls.append(call)
         if calls:
@@ -261,7 +259,7 @@ class Transport:
     async def _connect_shared(self) -> None:
         """Detached: connecting outlives the call that began it."""
         try:
-            self.shared = await self._connected(for_waits=False)
+            self._shared = await self._connected(for_waits=False)
         except asyncio.CancelledError:
             self._fail_unsent(Unanswered("the event loop ends"))
             raise
@@ -272,7 +270,7 @@ class Transport:
         self._flush()
 
     def _fail_unsent(self, error: Exception) -> None:
-        calls, self.unsent = self.unsent, deque()
+        calls, self._unsent = self._unsent, deque()
         for call in calls:
             fail(call, error)
 
@@ -346,8 +344,8 @@ class Transport:
 
     def answered(self, connection: Connection) -> None:
         """Called with each connection that has brought a reply."""
-        if connection is self.shared:
-            if self.unsent:
+        if connection is self._shared:
+            if self._unsent:
                 self._flush()
         elif connection.sent:
             return
@@ -366,9 +364,9 @@ class Transport:
         closing.add_done_callback(self._closing.discard)
         if connection in self._idle:
             self._idle.remove(connection)
-        if connection is self.shared:
-            self.shared = None
-            if self.unsent:
+        if connection is self._shared:
+            self._shared = None
+            if self._unsent:
                 self._flush()
         elif why.broken:  # so are those that the server had before
             self._drop_idle()
@@ -377,8 +375,8 @@ class Transport:
         """The endpoint has moved: no new calls go by these connections."""
         self._drop_idle()
         connection.is_reusable = False
-        if connection is self.shared:
-            self.shared = None
+        if connection is self._shared:
+            self._shared = None
         if not connection.sent:
             connection.end(Unanswered("dropped"))
 
@@ -417,7 +415,7 @@ class Transport:
         node = self.node
         if node.last_heard != self._last_heard:
             self._last_heard, self._heard_tick = node.last_heard, self.tick
-        if self.unsent and self._is_silent_since(self.unsent[0].tick):
+        if self._unsent and self._is_silent_since(self._unsent[0].tick):
             self._give_up_unsent(Unanswered(f"no connection within {node.timeout_s * 1000:g} ms"))
         for connecting, since in self._connecting.items():
             if (self.tick - since - 1) * node.tick_s >= self._connect_within_s:
@@ -425,7 +423,7 @@ class Transport:
         for connection in list(self._all):
             self._look_at(connection)
         waits_s = node.tick_s
-        if not self.unsent and not self._connecting:
+        if not self._unsent and not self._connecting:
             now = self.loop.time()
             busy = [one.sent[0].quiet_until - now for one in self._all if one.sent]
             if not busy:
@@ -456,8 +454,8 @@ class Transport:
             fail(call, silence)
             if call.until is not None:
                 self.detach(self._end_wait(call))
-        if connection is self.shared:
-            self.shared = None
+        if connection is self._shared:
+            self._shared = None
             self._give_up_unsent(Unanswered(silence))
 
     def _give_up_unsent(self, why: Unanswered) -> None:

@@ -185,7 +185,7 @@ class Transport:
                 self._read_one(connection, call)
 
     def _write(self, connection: Connection, words: tuple[Command, ...]) -> None:
-        data = packed(words)
+        data = packed(connection.raw, words)
         connection.is_broken = True  # what is interrupted here, the driver closes
         try:
             connection.raw.send_packed_command(data, check_health=False)
