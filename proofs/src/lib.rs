@@ -692,8 +692,8 @@ pub fn amount_is_read(bytes: &[u8], micro: i64) -> Verdict {
     verdict(is_read(Rounding::Down) && is_read(Rounding::Up), 1)
 }
 
-/// States of an amount however it is spelled: it is within bounds, and rounding up adds a micro-token at most (1), as it
-/// does where only what is rounded down is within bounds (2).
+/// States two sentences about an amount in any spelling. It is within bounds, and rounding up adds a micro-token at most (1).
+/// If only the amount that is rounded down is within bounds, it is the largest; both are refused together otherwise (2).
 pub fn amount_is_within_bounds(bytes: &[u8]) -> Verdict {
     match (micro_tokens(bytes, Rounding::Down), micro_tokens(bytes, Rounding::Up)) {
         (Some(down), Some(up)) if down < 0 || up < down => 1,

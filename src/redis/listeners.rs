@@ -1,4 +1,4 @@
-//! Whether anything may receive replicated effects.
+//! Decides whether a listener may exist that receives replicated effects.
 //!
 //! The effect of a write costs the server as much as a third of the write, even without an
 //! append-only file, a backlog or a replica. So it is built only while a listener may exist: without one a take

@@ -1,4 +1,4 @@
-//! Whether there is memory for a new bucket.
+//! Decides whether there is memory for a new bucket.
 //!
 //! Being above `maxmemory` does not decide it: while the server evicts, it is above at times and accepts every write. A new
 //! bucket is refused if the server would refuse a command of its own that may need memory, which it decides before it
