@@ -226,11 +226,11 @@ fn the_ten_tenants_with_most_waiting_calls_are_shown() {
     wait(&mut client, "q", &["SHARE", "k"]);
     let expected = format!("\"k\"=3,\"\"=1,{}", others(|tenant| format!("\"{tenant}\"=1"), ","));
     assert_eq!(info(&mut client), expected);
-    // A name that would be more lines.
-    let lines = "a\r\nb:1";
+    // A name that would be more lines and more tenants.
+    let lines = "a\r\nb,c:1";
     (0..4).for_each(|_| wait(&mut client, "q", &["SHARE", lines, "WEIGHT", "7"]));
-    assert_eq!(state(&mut client, "q"), "[[\"a\\r\\nb:1\" 4] [\"k\" 1]]");
-    assert!(info(&mut client).starts_with("\"a\\r\\nb:1\"=4,\"k\"=3,"));
+    assert_eq!(state(&mut client, "q"), "[[\"a\\r\\nb,c:1\" 4] [\"k\" 1]]");
+    assert!(info(&mut client).starts_with("\"a\\r\\nb\\x2cc:1\"=4,\"k\"=3,"));
     drop(waiters);
     wait_until("all are gone", || waiting(&mut client) == 0);
     assert_eq!((state(&mut client, "p"), info(&mut client)), (String::new(), String::new()));
