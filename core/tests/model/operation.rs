@@ -62,6 +62,8 @@ pub(super) fn most_moved(operation: Operation) -> Exact {
     }
 }
 
+pub type Parsed<'a> = (Vec<Request<&'a [u8]>>, Option<i64>);
+
 pub struct Meant<'a> {
     pub key: &'a [u8],
     pub limit: Limit,
@@ -133,7 +135,8 @@ fn read_numkeys(bytes: &[u8]) -> Option<usize> {
     (number.to_string() == text && (1..=MOST_BUCKETS).contains(&number)).then_some(number)
 }
 
-pub fn parse<'a>(command: &str, arguments: &[&'a [u8]]) -> Result<Vec<Request<&'a [u8]>>, Refusal> {
+/// What the module reads: the requests, and how many milliseconds the call may wait if it may.
+pub fn parse<'a>(command: &str, arguments: &[&'a [u8]]) -> Result<Parsed<'a>, Refusal> {
     let one = match command {
         "TAKE" => request::take(arguments),
         "PEEK" => request::peek(arguments),
@@ -141,11 +144,19 @@ pub fn parse<'a>(command: &str, arguments: &[&'a [u8]]) -> Result<Vec<Request<&'
         "RESERVE" => request::reserve(arguments),
         "CHARGE" => request::charge(arguments),
         "GIVE" => request::give(arguments),
-        "MTAKE" => return request::multi_take(arguments),
         "THROTTLE" => request::throttle(arguments),
+        "HOLD" => request::hold(arguments),
+        "SETTLE" => request::settle(arguments),
+        "MTAKE" => return Ok((request::multi_take(arguments)?, None)),
+        "MHOLD" => return Ok((request::multi_hold(arguments)?, None)),
+        "MSETTLE" => return Ok((request::multi_settle(arguments)?, None)),
+        "BTAKE" => return request::blocking_take(arguments).map(|(read, ms)| (read, Some(ms))),
+        "BMTAKE" => return request::blocking_multi_take(arguments).map(|(read, ms)| (read, Some(ms))),
+        "BHOLD" => return request::blocking_hold(arguments).map(|(read, ms)| (read, Some(ms))),
+        "BMHOLD" => return request::blocking_multi_hold(arguments).map(|(read, ms)| (read, Some(ms))),
         other => panic!("{other} is no command"),
     };
-    Ok(vec![one?])
+    Ok((vec![one?], None))
 }
 
 /// The module reads these arguments as the contract does.
@@ -165,7 +176,7 @@ pub fn assert_read_as_meant(command: &str, arguments: &[&[u8]]) {
         let capacity_micro = limit.capacity_micro();
         (key.to_vec(), capacity_micro, limit.wait_us(debt, capacity_micro, 0), operation)
     };
-    let read_by_module: Result<Vec<_>, _> = read_by_module.map(|requests| {
+    let read_by_module: Result<Vec<_>, _> = read_by_module.map(|(requests, _)| {
         requests
             .iter()
             .map(|request| match request.wanted {

@@ -1,6 +1,6 @@
 //! The line that a wrong call gets: which argument, which part of it, and how to write it; whatever bytes were sent.
 
-use super::requests::read;
+use super::model::operation::parse;
 use proptest::prelude::*;
 use proptest::sample::select;
 use tokenbucket_core::error::{Error, Refusal, MAX_QUOTED};
@@ -32,7 +32,7 @@ fn refusal(syntax: &str, arguments: &[&[u8]]) -> Option<String> {
     let refusal = match syntax.split(' ').next().unwrap() {
         "TB.RESTORE" => request::restore(arguments).err(),
         "TB.TOP" => request::top(arguments).err(),
-        name => read(name, arguments).err(),
+        name => parse(&name[3..], arguments).err(),
     };
     refusal.map(|refusal| refusal.line(syntax, arguments))
 }
@@ -81,9 +81,10 @@ fn a_value_is_quoted_as_far_as_it_is_short_and_printable() {
         let end = format!("or count@period (1000@d){bound}, not '{}'...", "x".repeat(32));
         assert!(rate(&vec![b'x'; len]).ends_with(&end), "{}", rate(&vec![b'x'; len]));
     }
-    let id = |id: &[u8]| refusal(HOLD, &[b"k", b"10", b"1", b"1", b"1", id]).unwrap();
-    assert_eq!(id(b""), "ERR id must be 1 to 128 bytes, not 0");
-    assert_eq!(id(&[0; 129]), "ERR id must be 1 to 128 bytes, not 129");
+    for (len, said) in [(0, Some("not 0")), (1, None), (128, None), (129, Some("not 129"))] {
+        let told = refusal(HOLD, &[b"k", b"10", b"1", b"1", b"1", &vec![0; len]]);
+        assert_eq!(told, said.map(|said| format!("ERR id must be 1 to 128 bytes, {said}")));
+    }
     let key = [b'k'; 33];
     let twice = refusal(MTAKE, &[b"2", &key, b"1", b"1", b"1", &key, b"1", b"1", b"1"]).unwrap();
     let shown = "k".repeat(32);
