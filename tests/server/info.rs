@@ -1,4 +1,4 @@
-//! `INFO tokenbucket`. What becomes of the count of buckets and of their bytes when buckets end: `memory.rs`, and when they
+//! `INFO tokenbucket`. What becomes of the count of buckets and of their bytes when buckets end: `maxmemory.rs`, and when they
 //! are copied or moved: `keyspace.rs`.
 
 use crate::common::{text, Connection, Server};
