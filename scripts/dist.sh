@@ -147,7 +147,7 @@ bill_of_materials() { # NAME FOLDER TARGET
     PATH=$PWD/target/tools/bin:$PATH cargo cyclonedx --quiet --manifest-path "$2/Cargo.toml" --format json --spec-version 1.5 --target "$3" \
         --no-build-deps --override-filename "$1-sbom"
     scripts/sbom.py "$SOURCE_DATE_EPOCH" "$2/$1-sbom.json" >"$out/$1-$version.cdx.json"
-    rm -f {.,benches,core,gate}/"$1-sbom.json"
+    rm -f {.,benches,core,gate,proofs}/"$1-sbom.json"
 }
 
 scripts/install.sh cargo dist

@@ -30,6 +30,12 @@ fn path_with(folder: &Path) -> String {
     format!("{}:{}", folder.display(), env::var("PATH").unwrap())
 }
 
+/// Returns whether a command succeeds, and what it prints.
+fn run(command: &mut Command) -> (bool, String) {
+    let output = command.output().unwrap();
+    (output.status.success(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
+}
+
 /// Runs `make`, which has to fail without a call of cargo or Python, and returns what it printed.
 fn refusal(words: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
@@ -37,9 +43,8 @@ fn refusal(words: &str) -> String {
     for tool in ["cargo", "python3"] {
         fake(folder.path(), tool, &format!("echo \"$0\" \"$@\" >>'{}'\nexit 1", calls.display()));
     }
-    let output = make(words).env("PATH", path_with(folder.path())).output().unwrap();
-    let printed = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
-    assert!(!output.status.success(), "make {words}: {printed}");
+    let (succeeds, printed) = run(make(words).env("PATH", path_with(folder.path())));
+    assert!(!succeeds, "make {words}: {printed}");
     assert!(!calls.exists(), "make {words} called {}", fs::read_to_string(calls).unwrap());
     printed
 }
@@ -87,20 +92,15 @@ fn debians_older_rust_makes_way_for_the_one_that_the_gate_needs() {
         fake(folder.path(), "cargo", "echo cargo 1.85.1");
         fake(folder.path(), "id", "echo 0");
         fake(folder.path(), "dpkg", if is_debians { "exit 0" } else { "exit 1" });
-        fake(
-            folder.path(),
-            "apt-cache",
-            "case $2 in cargo) echo '  Candidate: 1.85.1' ;; *) echo '  Candidate: 1.96.0' ;; esac",
-        );
-        let install =
-            format!("case \"$*\" in *cargo-web*) echo 'echo cargo 1.96.0' >'{}' ;; esac", cargo.display());
-        fake(folder.path(), "apt-get", &install);
-        let mut command = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/install.sh"));
-        let command =
-            command.arg("cargo").env("MANIFEST", "gate/Cargo.toml").env("PATH", path_with(folder.path()));
-        let output = command.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
-        let printed = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
-        assert!(output.status.success() == is_debians && printed.contains(line), "{printed}");
+        let candidate =
+            "case $2 in cargo) echo '  Candidate: 1.85.1' ;; *) echo '  Candidate: 1.96.0' ;; esac";
+        fake(folder.path(), "apt-cache", candidate);
+        let install = "case \"$*\" in *cargo-web*) echo 'echo cargo 1.96.0' >'_' ;; esac";
+        fake(folder.path(), "apt-get", &install.replace('_', cargo.to_str().unwrap()));
+        let mut command = Command::new("scripts/install.sh");
+        command.arg("cargo").env("MANIFEST", "gate/Cargo.toml").env("PATH", path_with(folder.path()));
+        let (succeeds, printed) = run(command.current_dir(env!("CARGO_MANIFEST_DIR")));
+        assert!(succeeds == is_debians && printed.contains(line), "{printed}");
     }
 }
 
@@ -138,12 +138,10 @@ fn the_install_block_can_be_pasted_twice_and_spares_a_server_that_could_not_load
 #[test]
 fn every_target_that_tests_servers_installs_redis_cli_first() {
     for words in ["matrix", "cluster-test", "hostile", "test-server SERVER=redis-server", "test-musl"] {
-        let output = make(&format!("--dry-run {words}")).output().unwrap();
-        let recipe = String::from_utf8(output.stdout).unwrap();
+        let (_, recipe) = run(&mut make(&format!("--dry-run {words}")));
         let install = recipe.lines().position(|line| line.contains("install.sh") && line.contains(" redis"));
-        let test = recipe
-            .lines()
-            .position(|line| ["matrix.sh", "test-cross.sh", "cargo test"].iter().any(|it| line.contains(it)));
+        let tests = ["matrix.sh", "test-cross.sh", "cargo test"];
+        let test = recipe.lines().position(|line| tests.iter().any(|test| line.contains(test)));
         assert!(install.is_some() && test.is_some() && install <= test, "make {words}: {recipe}");
     }
 }
@@ -153,33 +151,27 @@ fn every_target_that_tests_servers_installs_redis_cli_first() {
 fn a_release_has_signed_checksums_of_all_its_files() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
-    let run = |program: &str, arguments: &[&str]| {
-        let output = Command::new(program).args(arguments).current_dir(folder.path()).output().unwrap();
-        assert!(output.status.success(), "{program} {arguments:?}: {output:?}");
-        String::from_utf8(output.stdout).unwrap()
+    let assert_runs = |script: &str| {
+        let (succeeds, printed) = run(Command::new("sh").args(["-c", script]).current_dir(folder.path()));
+        assert!(succeeds, "{script}: {printed}");
     };
     fs::create_dir(path("dist")).unwrap();
     fs::write(path("dist/tokenbucket.tar.gz"), "built").unwrap();
-    run("sh", &["-c", "cd dist && sha256sum tokenbucket.tar.gz >SHA256SUMS"]);
-    run("ssh-keygen", &["-q", "-t", "ed25519", "-N", "", "-f", "key"]);
+    assert_runs(
+        "cd dist && sha256sum tokenbucket.tar.gz >SHA256SUMS && ssh-keygen -q -t ed25519 -N '' -f ../key",
+    );
     let words = format!("release DRY=1 FOLDER={} VERSION={}", path("out"), env!("CARGO_PKG_VERSION"));
     let mut release = make(&words);
     release.env("DIST", path("dist")).env("KEY", path("key")).env("LANGUAGES", "").env("IMAGES", "");
-    let output = release.output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    run("sh", &["-c", "cd out && sha256sum --check SHA256SUMS && grep -c . SHA256SUMS | grep -qx 2"]);
+    let (succeeds, printed) = run(&mut release);
+    assert!(succeeds, "{printed}");
+    assert_runs("cd out && sha256sum --check SHA256SUMS && grep -c . SHA256SUMS | grep -qx 2");
     let notes = fs::read_to_string(path("out/NOTES.md")).unwrap();
     assert!(notes.contains("TB.TAKE") && !notes.contains("\n## "), "{notes}");
-    run(
-        "sh",
-        &[
-            "-c",
-            "echo \"release $(cat key.pub)\" >signers && \
-        ssh-keygen -Y verify -f signers -I release -n tokenbucket -s out/SHA256SUMS.sig <out/SHA256SUMS",
-        ],
-    );
+    let verify = "echo \"release $(cat key.pub)\" >signers && ssh-keygen -Y verify -f signers -I release \
+        -n tokenbucket -s out/SHA256SUMS.sig <out/SHA256SUMS";
+    assert_runs(verify);
 
-    let refused = make("release VERSION=9.9.9").output().unwrap();
-    let printed = String::from_utf8(refused.stderr).unwrap();
+    let (_, printed) = run(&mut make("release VERSION=9.9.9"));
     assert!(printed.contains("as Cargo.toml says, not 9.9.9"), "{printed}");
 }

@@ -285,8 +285,7 @@ fn the_script_of_the_page_brings_buckets_back_to_redis_cell() {
 
 #[test]
 fn whoever_is_loaded_first_has_the_command() {
-    let server = Server::builder().option("loadmodule", redis_cell()).start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::builder().option("loadmodule", redis_cell()).start_with_client();
     client.throttle("k 15 30 60");
     assert_eq!(text(&client.say("TYPE k")), "string", "redis-cell has it");
     client.decide("TB.TAKE other 10 1");
@@ -297,8 +296,7 @@ fn whoever_is_loaded_first_has_the_command() {
     assert!(!server.log().contains("tokenbucket leaves"));
     // The other way round: ours keeps it. Whether redis-cell then refuses to load depends on the compiler that built it: it
     // returns one byte where the server reads an int.
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::start_with_client();
     let _ = client.try_run(&["MODULE", "LOAD", &redis_cell()]);
     client.throttle("k 15 30 60");
     assert_eq!(text(&client.say("TYPE k")), "tb-bucket");
@@ -335,8 +333,7 @@ const WRONG: [(&str, usize, &[i64]); 6] = [
 
 #[test]
 fn it_is_wrong_where_the_page_says_so() {
-    let server = with_redis_cell().controlled_clock().start();
-    let mut client = server.connect();
+    let (server, mut client) = with_redis_cell().controlled_clock().start_with_client();
     for (call, first, fields) in WRONG {
         assert_eq!(client.throttle(call)[first..][..fields.len()], *fields, "{call}");
     }

@@ -189,7 +189,7 @@ pub fn split(rate: &Rate, since_us: i64, between_us: i64, until_us: i64) -> Verd
 }
 
 /// A call on one bucket: its limit, what is stored (if anything is), and the moment.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 #[repr(C)] // The runner writes its fields.
 pub struct Scene<'a> {
     /// The rate of the limit.

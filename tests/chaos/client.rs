@@ -89,13 +89,9 @@ impl<'a> Client<'a> {
         let several = wrapping != Wrapping::None && now.memory == Memory::Free;
         let count = if several { random.between(1, 4) } else { 1 };
         let max_wait_ms = if wrapping == Wrapping::None { 0 } else { random.between(0, HOUR_MS) };
-        let step = |_| {
-            let step = draw(random, buckets);
-            if random.once_in(4) {
-                step.with_max_wait_ms(max_wait_ms)
-            } else {
-                step
-            }
+        let step = |_| match (draw(random, buckets), random.once_in(4)) {
+            (step, true) => step.with_max_wait_ms(max_wait_ms),
+            (step, false) => step,
         };
         ((0..count).map(step).collect(), wrapping)
     }
@@ -135,11 +131,10 @@ impl Drop for Client<'_> {
 
 /// What a call and its reply are counted as: the command, and whether it was allowed, where that is what it replies.
 fn kind(words: &str, reply: &Value) -> String {
-    let first = if let Value::Array(fields) = reply { fields.first() } else { None };
-    let reply = match (reply, first) {
-        (Value::ServerError(error), _) => error.code(),
-        (_, Some(Value::Int(0))) => "0",
-        (_, Some(Value::Int(_))) => "1",
+    let reply = match reply {
+        Value::ServerError(error) => error.code(),
+        Value::Array(fields) if matches!(fields.first(), Some(Value::Int(0))) => "0",
+        Value::Array(fields) if matches!(fields.first(), Some(Value::Int(_))) => "1",
         _ => "-",
     };
     format!("{} {reply}", words.split(' ').next().unwrap_or_default())

@@ -63,16 +63,14 @@ pub struct Faults<'a> {
 
 /// A server that keeps its pace although its clock leaps by minutes.
 fn leaping() -> ServerBuilder {
-    Server::builder().option("repl-timeout", 3_600_000).option("repl-diskless-sync-delay", 0)
+    Server::builder().options("repl-timeout 3600000,repl-diskless-sync-delay 0")
 }
 
 /// A server that has in its append-only file whatever it has acknowledged.
 pub fn master() -> Server {
     leaping()
-        .option("appendonly", "yes")
-        .option("appendfsync", "always")
-        .option("active-defrag-ignore-bytes", 1)
-        .option("active-defrag-threshold-lower", 1)
+        .options("appendonly yes,appendfsync always")
+        .options("active-defrag-ignore-bytes 1,active-defrag-threshold-lower 1")
         .controlled_clock()
         .start()
 }

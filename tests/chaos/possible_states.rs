@@ -1,7 +1,7 @@
 //! What the buckets of one client must hold, by the exact model, and what they may hold while a call's fate is
 //! unknown: judges what is replied and what is stored, and follows it.
 
-use super::step::{new_limit, Act, Step, Want};
+use super::step::{Act, Step, Want};
 use super::world::{Memory, Now};
 use crate::common::judged_calls::{holds_to_show, shown_holds, stored};
 use crate::common::model::bucket::assert_binding;
@@ -9,7 +9,7 @@ use crate::common::model::call::Wanted;
 use crate::common::model::{operation, throttle, Bucket as State, HoldOperation, Limit, Model, Operation};
 use crate::common::reply::integers;
 use crate::common::stored::Stored;
-use crate::common::{decision, integer, is_before, multi_decision, reply, Random, HOUR_MS};
+use crate::common::{decision, integer, is_before, multi_decision, reply};
 use num_traits::Signed;
 use redis::Value;
 
@@ -254,13 +254,12 @@ fn outcomes(buckets: &Buckets, Step { places, act, .. }: &Step, now: &Now) -> Ve
     let models = match act {
         Act::Decide(new_limit, want) => {
             bucket.limit = new_limit.as_ref().unwrap_or(&bucket.limit).clone();
-            match bucket.without_memory(want, now) {
-                None => bucket.model.outcomes(&bucket.limit, want.wanted(), now.us),
-                Some((instead, Lacking::Stored)) => {
-                    bucket.model.outcomes(&bucket.limit, instead.wanted(), now.us)
-                }
-                Some(_) => vec![bucket.model.clone()],
-            }
+            let done = match bucket.without_memory(want, now) {
+                None => Some(want.clone()),
+                Some((instead, lacking)) => (lacking == Lacking::Stored).then_some(instead),
+            };
+            let outcomes = |want: Want| bucket.model.outcomes(&bucket.limit, want.wanted(), now.us);
+            done.map_or_else(|| vec![bucket.model.clone()], outcomes)
         }
         Act::TakeTogether(takes) => return none_or_all(buckets, places, takes, now),
         Act::Reset => vec![Model::default()],
@@ -288,32 +287,4 @@ fn none_or_all(buckets: &Buckets, places: &[usize], takes: &[Operation], now: &N
         }
     }
     vec![buckets.clone(), after]
-}
-
-#[test]
-fn a_bucket_of_which_several_states_are_possible_keeps_its_limit() {
-    let mut random = Random::new(0);
-    let (mut now, limit) = (Now { us: 1_000_000_000, memory: Memory::Free }, Limit::new("10", "1"));
-    let mut model = Model::default();
-    let hold = HoldOperation::Set { id: "a".to_owned(), amount_micro: 1_000_000, ttl_ms: HOUR_MS };
-    model.apply(&limit, &hold, now.us, 1, false);
-    let key = "client:0:0".to_owned();
-    let bucket = Bucket { key, limit, throttle: None, model, has_key: true, is_certain: true };
-    let expires_at_ms = bucket.model.expires_ms().map(|(earliest_ms, _)| earliest_ms);
-    let mut states = PossibleStates::new(vec![bucket]);
-    let charge = Want::Operation(Operation::Charge { amount_micro: 2_000_000 });
-    states.fork(&[Step { words: String::new(), places: vec![0], act: Act::Decide(None, charge) }], &now);
-    let refilled_at_us = now.us;
-    now.us += 60_000_000;
-    // The charge was made, and what flowed in since has hidden it.
-    let fate = states.settle(&now, |bucket| {
-        let holds = holds_to_show(&bucket.model, now.us);
-        Some(Stored { level: "7".to_owned(), refilled_at_us, expires_at_ms, holds })
-    });
-    assert_eq!(fate, Some("cut off and not done"));
-    let mut draws_a_limit =
-        |states: &mut PossibleStates| (0..100).any(|_| new_limit(&mut random, states.buckets()).is_some());
-    assert!(!draws_a_limit(&mut states));
-    states.reset();
-    assert!(draws_a_limit(&mut states));
 }

@@ -83,23 +83,21 @@ pub fn new_buckets(random: &mut Random, client: u64) -> Buckets {
 pub fn draw(random: &mut Random, buckets: &Buckets) -> Step {
     let place = random.below(buckets.len() as u64) as usize;
     let Bucket { key, limit, throttle, .. } = &buckets[place];
-    let decide = |words, want| (words, Act::Decide(None, want));
+    let decide = |want: Want| (want.wanted().words(key, limit), Act::Decide(None, want));
     let (words, act) = match (random.below(33), throttle) {
-        (0..=10, Some(limit)) => {
+        (0..=10, Some(throttle)) => {
             let quantity = random.between(0, 5);
-            decide(format!("CL.THROTTLE {key} {limit} {quantity}"), Want::Throttle(quantity))
+            let words = format!("CL.THROTTLE {key} {throttle} {quantity}");
+            (words, Act::Decide(None, Want::Throttle(quantity)))
         }
-        (0..=16, _) => {
-            let operation = judged_calls::any_operation(random, limit);
-            decide(words(operation, key, limit), Want::Operation(operation))
-        }
+        (0..=16, _) => decide(Want::Operation(judged_calls::any_operation(random, limit))),
         (17..=23, _) => {
             let mut hold_operation = judged_calls::any_hold_operation(random, limit);
             // Some last until the clock has leapt a few times.
             if let (HoldOperation::Set { ttl_ms, .. }, true) = (&mut hold_operation, random.once_in(2)) {
                 *ttl_ms = random.between(1, 6 * HOUR_MS);
             }
-            decide(hold_operation.words(key, limit), Want::Hold(hold_operation))
+            decide(Want::Hold(hold_operation))
         }
         (24..=25, _) => {
             let take = judged_calls::take(random, limit);

@@ -4,11 +4,11 @@
 //! are, each wait ends, and a slot that was granted and replied is held until its time is over or it is settled.
 
 use super::possible_states::is_error;
-use super::world::{Memory, Now, World};
+use super::world::{Memory, World};
 use crate::common::reply::integers;
 use crate::common::server::reply_or_error;
 use crate::common::stored::{on_the_wire, Buckets};
-use crate::common::{decision, Connection, Random, HOUR_MS};
+use crate::common::{decision, integer, Connection, Random, HOUR_MS};
 use redis::Value;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -47,13 +47,11 @@ struct Wait {
 impl Wait {
     fn words(&self, max_wait_ms: i64) -> String {
         let Self { pools, id, ttl_ms, .. } = self;
-        match pools.as_slice() {
-            [pool] => format!("TB.BHOLD {pool} {SLOTS} 0 1 {ttl_ms} {id} {max_wait_ms}"),
-            pools => {
-                let groups: String = pools.iter().map(|pool| format!(" {pool} {SLOTS} 0 1")).collect();
-                format!("TB.BMHOLD {} {ttl_ms} {id} {max_wait_ms}{groups}", pools.len())
-            }
+        if let [pool] = pools.as_slice() {
+            return format!("TB.BHOLD {pool} {SLOTS} 0 1 {ttl_ms} {id} {max_wait_ms}");
         }
+        let groups: String = pools.iter().map(|pool| format!(" {pool} {SLOTS} 0 1")).collect();
+        format!("TB.BMHOLD {} {ttl_ms} {id} {max_wait_ms}{groups}", pools.len())
     }
 }
 
@@ -91,7 +89,8 @@ impl<'a> Waiter<'a> {
         if is_refused {
             return Some(());
         }
-        let allowed = integers_of(&reply)[0];
+        let Value::Array(fields) = &reply else { panic!("no decision: {reply:?}") };
+        let allowed = integer(&fields[0]);
         self.world.count(&format!("TB.BHOLD {allowed}"));
         if allowed == 1 && self.random.once_in(4) {
             std::thread::sleep(Duration::from_millis(self.random.below(50)));
@@ -155,23 +154,12 @@ impl<'a> Waiter<'a> {
             let reply = reply_or_error(Ok(reply?)).ok()?;
             let is_there = decision(&reply).allowed == 1;
             let has_changed = wait.upheavals != self.world.upheavals.load(Ordering::SeqCst);
-            let may_be_gone = has_changed || now.memory != Memory::Free || wait.may_have_ended(&now);
+            let may_be_gone =
+                has_changed || now.memory != Memory::Free || now.us - wait.sent_us >= wait.ttl_ms * 1000;
             assert!(is_there || may_be_gone, "{} was granted and is gone", wait.id);
         }
         Some(())
     }
-}
-
-impl Wait {
-    fn may_have_ended(&self, now: &Now) -> bool {
-        now.us - self.sent_us >= self.ttl_ms * 1000
-    }
-}
-
-/// The numbers of a decision, without those of each bucket.
-fn integers_of(reply: &Value) -> Vec<i64> {
-    let Value::Array(fields) = reply else { panic!("no decision: {reply:?}") };
-    integers(&Value::Array(fields[..4].to_vec()))
 }
 
 impl Drop for Waiter<'_> {

@@ -83,29 +83,19 @@ impl World {
     /// How far it is, in one line.
     pub fn progress(&self) -> String {
         let tally = self.tally.lock().unwrap();
-        let (calls, events): (Vec<_>, Vec<_>) = tally.iter().partition(|(what, _)| is_call(what));
-        let sum = |counted: &[(&String, &u64)]| counted.iter().map(|(_, times)| **times).sum::<u64>();
-        format!("{:>4} s  {} calls, {} events", self.started.elapsed().as_secs(), sum(&calls), sum(&events))
+        // Commands alone are in capitals.
+        let is_call = |what: &str| what.starts_with(|letter: char| letter.is_ascii_uppercase());
+        let calls: u64 = tally.iter().filter(|(what, _)| is_call(what)).map(|(_, times)| times).sum();
+        let events = tally.values().sum::<u64>() - calls;
+        format!("{:>4} s  {calls} calls, {events} events", self.started.elapsed().as_secs())
     }
 
-    /// What was counted, in lines that fit a terminal: the replies of each command, and what happened to the server.
+    /// What was counted, in lines that fit a terminal: the replies to commands, and what happened to the server.
     pub fn summary(&self) -> String {
-        const EVENTS_IN_A_LINE: usize = 4;
+        const IN_A_LINE: usize = 4;
         let tally = self.tally.lock().unwrap();
-        let mut replies: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-        let mut events = Vec::new();
-        for (what, times) in tally.iter() {
-            match what.split_once(' ').filter(|_| is_call(what)) {
-                Some((command, reply)) => {
-                    replies.entry(command).or_default().push(format!("{reply} {times}"))
-                }
-                None => events.push(format!("{what} {times}")),
-            }
-        }
-        let of_commands =
-            replies.iter().map(|(command, replies)| format!("{command:11}  {}", replies.join(", ")));
-        let of_events = events.chunks(EVENTS_IN_A_LINE).map(|events| events.join(", "));
-        of_commands.chain(of_events).collect::<Vec<_>>().join("\n")
+        let counted: Vec<_> = tally.iter().map(|(what, times)| format!("{what} {times}")).collect();
+        counted.chunks(IN_A_LINE).map(|line| line.join(", ")).collect::<Vec<_>>().join("\n")
     }
 
     /// To be called by whoever goes: if that is by a panic, the first ends everything, and shows what it did last, what
@@ -121,9 +111,4 @@ impl World {
             );
         }
     }
-}
-
-/// Whether this is counted for a call, and not for an event. Commands alone are in capitals.
-fn is_call(what: &str) -> bool {
-    what.starts_with(|letter: char| letter.is_ascii_uppercase())
 }

@@ -3,7 +3,7 @@
 
 use crate::common::engine::redis_cli;
 use crate::common::server::reply_or_error;
-use crate::common::stored::wait_until_linked;
+use crate::common::stored::is_linked;
 use crate::common::{decision, reply, text, wait_until, Server};
 use redis::cluster::ClusterConnection;
 use redis::{ConnectionLike, Value};
@@ -58,12 +58,14 @@ impl Cluster {
     }
 }
 
+pub fn wait_until_linked(replica: &Server) {
+    let mut client = replica.connect();
+    wait_until("the replica is linked", || is_linked(&mut client));
+}
+
 fn start_node() -> Server {
-    Server::builder()
-        .option("cluster-enabled", "yes")
-        .option("cluster-node-timeout", 2000)
-        .option("repl-diskless-sync-delay", 0)
-        .start()
+    let options = "cluster-enabled yes,cluster-node-timeout 2000,repl-diskless-sync-delay 0";
+    Server::builder().options(options).start()
 }
 
 fn address(node: &Server) -> String {

@@ -1,9 +1,9 @@
 //! A failover that Sentinel decides on.
 
-use crate::common::stored::{begin_to_follow, wait_until_linked};
+use crate::common::stored::begin_to_follow;
 use crate::common::wait::wait_for;
 use crate::common::{decision, text, texts, timeout, wait_until, Connection, Server};
-use crate::nodes::{CAPACITY, RATE, REFILL};
+use crate::nodes::wait_until_linked;
 use redis::Value;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -12,36 +12,6 @@ use std::time::{Duration, Instant};
 /// Slots of the pool.
 const SLOTS: usize = 3;
 const MAX_WAIT_MS: u64 = 20_000;
-
-#[test]
-fn after_a_sentinel_failover_a_bucket_holds_what_was_last_replicated() {
-    let (mut master, replica, sentinel) = watched_pair();
-    let mut watching = sentinel.connect();
-    let mut client = master.connect();
-    take(&mut client, 400);
-    assert_eq!(client.say("WAIT 1 10000"), Value::Int(1), "the replica has followed");
-    take(&mut client, 100); // May be lost with the master.
-    master.kill();
-
-    wait_until("Sentinel names the replica as the master", || {
-        master_port(&mut watching) == replica.port().to_string()
-    });
-    let mut client = replica.connect();
-    wait_until("the replica is the master", || client.info("replication", "role") == "master");
-    let (level, _) = client.state("user:1").expect("the bucket is there");
-    let level: f64 = level.parse().unwrap();
-    assert!(
-        (500.0..=600.0 + REFILL).contains(&level),
-        "400 to 500 of {CAPACITY} were taken, and {level} are left"
-    );
-    take(&mut client, 1);
-}
-
-fn take(client: &mut Connection, times: usize) {
-    for _ in 0..times {
-        assert_eq!(client.decide(&format!("TB.TAKE user:1 {CAPACITY} {RATE}")).allowed, 1);
-    }
-}
 
 /// Clients hold slots and wait for them while their master is killed. They call again where Sentinel sends them, under the
 /// same ids. A slot counts as held when the replica has it.

@@ -1,9 +1,9 @@
 //! Calls that wait for a bucket whose node changes: nothing is granted where the bucket no longer is.
 
 use crate::common::server::reply_or_error;
-use crate::common::stored::{begin_to_follow, on_the_wire, wait_until_linked};
+use crate::common::stored::{begin_to_follow, on_the_wire};
 use crate::common::{is_before, shown, text, wait_until, Connection, Server};
-use crate::nodes::{node_id, reshard, Cluster, MASTERS};
+use crate::nodes::{node_id, reshard, wait_until_linked, Cluster, MASTERS};
 use crate::resharding::migrate_atomically;
 
 /// In slot 0, which the first node serves.
@@ -27,8 +27,9 @@ fn told(waiter: &mut Connection) -> String {
     reply_or_error(waiter.inner().recv_response()).map_or_else(|error| error, |reply| shown(&reply))
 }
 
-fn holds(client: &mut Connection, key: &str) -> String {
-    shown(&client.say(&format!("TB.HOLDS {key}")))
+fn assert_a_alone_is_held(server: &Server, key: &str) {
+    let held = shown(&server.connect().say(&format!("TB.HOLDS {key}")));
+    assert!(held.starts_with("[[\"a\" \"1\" ") && !held.contains("\"b\""), "{held}");
 }
 
 #[test]
@@ -46,8 +47,7 @@ fn who_waits_for_a_slot_that_moves_is_sent_after_it_and_gets_nothing_on_the_old_
         let expected = if is_before(6, 2) { "UNBLOCKED " } else { "MOVED " };
         assert!(told.starts_with(expected), "{told}");
         cluster.wait_until_agreed();
-        let held = holds(&mut new.connect(), KEY);
-        assert!(held.starts_with("[[\"a\" \"1\" ") && !held.contains("\"b\""), "{held}");
+        assert_a_alone_is_held(new, KEY);
         // Valkey removes them in the background.
         wait_until("nothing is left on the old node", || {
             let mut client = old.connect();
@@ -127,20 +127,11 @@ fn a_cluster_failover_ends_the_waits_of_the_old_master() {
         nodes.lines().any(|line| line.contains("myself,slave") && line.contains(&id))
     };
     let replica = cluster.nodes[MASTERS..].iter().find(is_its_replica).expect("a replica of it");
-    let mut waiter = waiter(master, KEY);
+    let waiter = waiter(master, KEY);
     replica.connect().say("CLUSTER FAILOVER");
-    let told = told(&mut waiter);
-    assert!(told.starts_with("UNBLOCKED ") || told.starts_with("MOVED "), "{told}");
-    wait_until("the replica is the master", || {
-        replica.connect().info("replication", "role") == "master"
-            && master.connect().info("replication", "role") == "slave"
-    });
-    assert_eq!(waiting(&mut master.connect()), 0);
+    assert_changes_places(master, replica, waiter, KEY);
     cluster.wait_until_agreed();
-    let mut client = replica.connect();
-    let held = holds(&mut client, KEY);
-    assert!(held.starts_with("[[\"a\" \"1\" ") && !held.contains("\"b\""), "{held}");
-    assert_eq!(client.decide(&format!("TB.SETTLE {KEY} 1 0 a 0")).allowed, 1);
+    assert_eq!(replica.connect().decide(&format!("TB.SETTLE {KEY} 1 0 a 0")).allowed, 1);
 }
 
 #[test]
@@ -153,23 +144,25 @@ fn a_failover_that_an_operator_asks_for_ends_the_waits_of_the_old_master() {
     if is_before(6, 2) {
         return assert!(client.refusal("FAILOVER").contains("unknown command"));
     }
-    let mut waiter = waiter(&master, "p");
+    let waiter = waiter(&master, "p");
     wait_until("the replica has everything", || {
         client.info("replication", "master_repl_offset")
             == replica.connect().info("replication", "slave_repl_offset")
     });
     client.say("FAILOVER");
-    let told = told(&mut waiter);
-    assert!(told.starts_with("UNBLOCKED ") || told.starts_with("REDIRECT "), "{told}");
-    wait_until("they have changed places", || {
-        replica.connect().info("replication", "role") == "master"
-            && master.connect().info("replication", "role") == "slave"
-    });
-    wait_until_linked(&master);
+    assert_changes_places(&master, &replica, waiter, "p");
     let tenants = replica.connect().info("tokenbucket", "tokenbucket_waiting_tenants");
     assert_eq!(tenants, "", "who waits is not replicated");
-    let held = holds(&mut replica.connect(), "p");
-    assert!(held.starts_with("[[\"a\" \"1\" ") && !held.contains("\"b\""), "{held}");
     replica.connect().say("TB.SETTLE p 1 0 a 0");
     assert_eq!(replica.connect().keys(), 0);
+}
+
+/// Waits until the replica is the master: the wait has ended, and the hold that was there is.
+fn assert_changes_places(master: &Server, replica: &Server, mut waiter: Connection, key: &str) {
+    let told = told(&mut waiter);
+    assert!(["UNBLOCKED ", "MOVED ", "REDIRECT "].iter().any(|code| told.starts_with(code)), "{told}");
+    let role = |server: &Server| server.connect().info("replication", "role");
+    wait_until("they have changed places", || role(replica) == "master" && role(master) == "slave");
+    assert_eq!(waiting(&mut master.connect()), 0);
+    assert_a_alone_is_held(replica, key);
 }

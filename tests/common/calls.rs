@@ -1,9 +1,10 @@
 //! The commands, what each of them is, and example calls with what follows from them.
 //!
 //! The one list that tests walk wherever a promise is the same for all commands. A command that is added is a line
-//! in [`COMMANDS`] and a few in [`CALLS`].
+//! in [`COMMANDS`] and a few in `calls.txt`.
 
 use super::{shown, Connection, Server};
+use std::sync::LazyLock;
 
 pub struct Command {
     pub name: &'static str,
@@ -78,11 +79,10 @@ pub struct Call {
     pub outcome: Outcome,
 }
 
+/// What a call does. A number is in whole tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// So many whole tokens were taken.
     Took(i64),
-    /// So many whole tokens are held.
     Held(i64),
     /// Tokens were put back, and there is room for more.
     Gave,
@@ -96,116 +96,33 @@ pub enum Outcome {
     Refused,
 }
 
-use Outcome::{Asked, Denied, Filled, Gave, Held, Idle, Refused, Took};
-
 impl Outcome {
+    fn read(word: &str) -> Self {
+        match word.split_once(' ') {
+            Some(("Took", tokens)) => Self::Took(tokens.parse().unwrap()),
+            Some(("Held", tokens)) => Self::Held(tokens.parse().unwrap()),
+            _ => {
+                let all = [Self::Gave, Self::Filled, Self::Denied, Self::Idle, Self::Asked, Self::Refused];
+                all.into_iter().find(|outcome| format!("{outcome:?}") == word).expect(word)
+            }
+        }
+    }
+
     /// Whether it changes what is stored.
     pub fn writes(self) -> bool {
-        matches!(self, Took(_) | Held(_) | Gave | Filled)
+        matches!(self, Self::Took(_) | Self::Held(_) | Self::Gave | Self::Filled)
     }
 }
 
-const fn call(words: &'static str, reply: &'static str, outcome: Outcome) -> Call {
-    Call { words, reply, outcome }
-}
-
-/// The keys in [`CALLS`] are the words of one letter. `k` and `d` are what [`prepare`] made, the rest full buckets.
-#[rustfmt::skip] // A line for each.
-pub const CALLS: &[Call] = &[
-    call("TB.TAKE k 10 1", "[1 3 0 7000]", Took(1)),
-    call("TB.TAKE k 10 1 0.000001", "[1 3 0 6001]", Took(0)),
-    call("TB.TAKE n 10 1 2", "[1 8 0 2000]", Took(2)),
-    call("TB.TAKE k 10 1 5", "[0 4 1000 6000]", Denied),
-    call("TB.TAKE k 10 1 11", "[0 4 -1 6000]", Denied),
-    call("TB.TAKE k 0 1", "[0 0 -1 0]", Denied),
-    call("TB.TAKE n 0 1", "[0 0 -1 0]", Denied),
-    call("TB.TAKE n 10 1 11", "[0 10 -1 0]", Denied),
-    call("TB.TAKE k 10 1 0", "[1 4 0 6000]", Idle),
-    call("TB.TAKE d 10 1 0", "[0 -5 5000 15000]", Denied),
-    call("TB.TAKE n 10 1 0", "[1 10 0 0]", Idle),
-    call("TB.TAKE k ten 1", CAPACITY_ERROR, Refused),
-    call("TB.PEEK k 10 1 4", "[1 0 0 10000]", Asked),
-    call("TB.PEEK k 10 1 5", "[0 4 1000 6000]", Asked),
-    call("TB.PEEK n 10 1", "[1 9 0 1000]", Asked),
-    call("TB.PEEK k ten 1", CAPACITY_ERROR, Refused),
-    call("TB.TAKEUPTO k 10 1 3", "[3 1 0 9000]", Took(3)),
-    call("TB.TAKEUPTO k 10 1 50", "[4 0 0 10000]", Took(4)),
-    call("TB.TAKEUPTO n 10 1 7", "[7 3 0 7000]", Took(7)),
-    call("TB.TAKEUPTO k 0.5 1 1", "[0 0 -1 0]", Denied),
-    call("TB.TAKEUPTO d 10 1 3", "[0 -5 6000 15000]", Denied),
-    call("TB.TAKEUPTO k ten 1 1", CAPACITY_ERROR, Refused),
-    call("TB.RESERVE k 10 1 6 60000", "[1 -2 2000 12000]", Took(6)),
-    call("TB.RESERVE n 10 1 10 0", "[1 0 0 10000]", Took(10)),
-    call("TB.RESERVE k 10 1 6 1000", "[0 4 2000 6000]", Denied),
-    call("TB.RESERVE k 10 1 0 1000", "[1 4 0 6000]", Idle),
-    call("TB.RESERVE d 10 1 0 5000", "[1 -5 5000 15000]", Idle),
-    call("TB.RESERVE d 10 1 0 4999", "[0 -5 5000 15000]", Denied),
-    call("TB.RESERVE n 2 1 2.000001 3155760000000", "[0 2 -1 0]", Denied),
-    call("TB.RESERVE k ten 1 1 0", CAPACITY_ERROR, Refused),
-    call("TB.CHARGE k 10 1 5", "[1 -1 1000 11000]", Took(5)),
-    call("TB.CHARGE n 10 1 15", "[1 -5 5000 15000]", Took(15)),
-    call("TB.CHARGE d 10 1 0", "[1 -5 5000 15000]", Idle),
-    call("TB.CHARGE n 10 1 0", "[1 10 0 0]", Idle),
-    call("TB.CHARGE k ten 1 1", CAPACITY_ERROR, Refused),
-    call("TB.GIVE k 10 1 1", "[1 5 0 5000]", Gave),
-    call("TB.GIVE k 10 1 6", "[1 10 0 0]", Filled),
-    call("TB.GIVE k 10 1 100", "[1 10 0 0]", Filled),
-    call("TB.GIVE k 10 1 0", "[1 4 0 6000]", Idle),
-    call("TB.GIVE n 10 1 1", "[1 10 0 0]", Idle),
-    call("TB.GIVE k ten 1 1", CAPACITY_ERROR, Refused),
-    call("TB.MTAKE 2 k 10 1 1 n 5 1/m 1", "[1 3 0 60000 [[1 3 0 7000] [1 4 0 60000]]]", Took(2)),
-    call("TB.MTAKE 2 n 10 1 2 k 10 1 1", "[1 3 0 7000 [[1 8 0 2000] [1 3 0 7000]]]", Took(3)),
-    call("TB.MTAKE 3 k 10 1 5 m 10 1 1 n 1 1 2", "[0 1 -1 6000 [[0 4 1000 6000] [1 10 0 0] [0 1 -1 0]]]", Denied),
-    call("TB.MTAKE 2 n 10 1 1 d 10 1 0", "[0 -5 5000 15000 [[1 10 0 0] [0 -5 5000 15000]]]", Denied),
-    call("TB.MTAKE 1 k 10 1 0", "[1 4 0 6000 [[1 4 0 6000]]]", Idle),
-    call("TB.MTAKE 2 k 10 1 1 k 10 1 1", "ERR key must not be given twice in one call: 'k' is bucket 1 and bucket 2", Refused),
-    call("TB.HOLD k 10 1 3 60000 id", "[1 1 0 9000]", Held(3)),
-    call("TB.HOLD n 10 1 2 60000 id", "[1 8 0 2000]", Held(2)),
-    call("TB.HOLD k 10 1 5 60000 id", "[0 4 1000 6000]", Denied),
-    call("TB.HOLD k 10 1 11 60000 id", "[0 4 -1 6000]", Denied),
-    call("TB.HOLD k 10 1 0 60000 id", "[1 4 0 6000]", Idle),
-    call("TB.HOLD k ten 1 1 60000 id", CAPACITY_ERROR, Refused),
-    call("TB.SETTLE k 10 1 id 1", "[0 4 -1 6000]", Asked),
-    call("TB.SETTLE k ten 1 id 1", CAPACITY_ERROR, Refused),
-    call("TB.MHOLD 2 60000 id k 10 1 3 n 5 1/m 1", "[1 1 0 60000 [[1 1 0 9000] [1 4 0 60000]]]", Held(4)),
-    call("TB.MHOLD 2 60000 id k 10 1 5 n 5 1/m 1", "[0 4 1000 6000 [[0 4 1000 6000] [1 5 0 0]]]", Denied),
-    call("TB.MSETTLE 1 id k 10 1 1", "[0 4 -1 6000 [[0 4 -1 6000]]]", Asked),
-    call("TB.BTAKE k 10 1 1 1", "[1 3 0 7000]", Took(1)),
-    call("TB.BTAKE k 10 1 1 1 SHARE tenant WEIGHT 3", "[1 3 0 7000]", Took(1)),
-    call("TB.BTAKE k 10 1 5 0", "[0 4 1000 6000]", Denied),
-    call("TB.BTAKE k 10 1 11 1000", "[0 4 -1 6000]", Denied),
-    call("TB.BTAKE k 10 1 0 1000", "[1 4 0 6000]", Idle),
-    call("TB.BTAKE d 10 1 0 1000", "[0 -5 5000 15000]", Denied),
-    call("TB.BTAKE k ten 1 1 1000", CAPACITY_ERROR, Refused),
-    call("TB.BMTAKE 2 1 k 10 1 1 n 5 1/m 1", "[1 3 0 60000 [[1 3 0 7000] [1 4 0 60000]]]", Took(2)),
-    call("TB.BMTAKE 2 0 k 10 1 5 n 5 1/m 1", "[0 4 1000 6000 [[0 4 1000 6000] [1 5 0 0]]]", Denied),
-    call("TB.BMTAKE 2 1 k 10 1 1 k 10 1 1", "ERR key must not be given twice in one call: 'k' is bucket 1 and bucket 2", Refused),
-    call("TB.BHOLD k 10 1 3 60000 id 1", "[1 1 0 9000]", Held(3)),
-    call("TB.BHOLD k 10 1 3 60000 id 1 SHARE tenant", "[1 1 0 9000]", Held(3)),
-    call("TB.BHOLD k 10 1 5 60000 id 0", "[0 4 1000 6000]", Denied),
-    call("TB.BHOLD k 10 1 11 60000 id 1000", "[0 4 -1 6000]", Denied),
-    call("TB.BHOLD k 10 1 0 60000 id 1000", "[1 4 0 6000]", Idle),
-    call("TB.BHOLD k ten 1 1 60000 id 1000", CAPACITY_ERROR, Refused),
-    call("TB.BMHOLD 2 60000 id 1 k 10 1 3 n 5 1/m 1", "[1 1 0 60000 [[1 1 0 9000] [1 4 0 60000]]]", Held(4)),
-    call("TB.BMHOLD 2 60000 id 0 k 10 1 5 n 5 1/m 1", "[0 4 1000 6000 [[0 4 1000 6000] [1 5 0 0]]]", Denied),
-    call("TB.HOLDS k", "[]", Asked),
-    call("TB.STATE k", "[\"4\" 1767225600000007]", Asked),
-    call("TB.STATE d", "[\"-5\" 1767225600000007]", Asked),
-    call("TB.STATE n", "nil", Asked),
-    call("TB.TOP COUNT 1", "[]", Asked),
-    call("TB.TOP", "[]", Asked),
-    call("TB.TOP RESET", "[]", Asked),
-    call("TB.TOP 10", "ERR options of TB.TOP are COUNT n and RESET, each at most once, not '10'", Refused),
-    call("TB.RESTORE k x", "ERR effect must have the format that this module replicates", Refused),
-    call("CL.THROTTLE k 9 1 1", "[0 10 3 -1 7]", Took(1)),
-    call("CL.THROTTLE n 9 1 1 4", "[0 10 6 -1 4]", Took(4)),
-    call("CL.THROTTLE k 9 1 1 5", "[1 10 4 1 6]", Denied),
-    call("CL.THROTTLE k 9 1 1 0", "[0 10 4 -1 6]", Asked),
-    call("CL.THROTTLE d 9 1 1 0", "[1 10 0 5 15]", Asked),
-    call("CL.THROTTLE k ten 1 1", "ERR max_burst must be a whole number of tokens from -1 to 999999999999, not 'ten'", Refused),
-];
-
-const CAPACITY_ERROR: &str = "ERR capacity must be a decimal number of tokens from 0 to 1e12, not 'ten'";
+/// The example calls of all commands.
+pub static CALLS: LazyLock<Vec<Call>> = LazyLock::new(|| {
+    let lines = include_str!("calls.txt").lines().filter(|line| !line.starts_with('#'));
+    let calls = lines.map(|line| {
+        let [words, reply, outcome] = line.split(" => ").collect::<Vec<_>>().try_into().expect(line);
+        Call { words, reply, outcome: Outcome::read(outcome) }
+    });
+    calls.collect()
+});
 
 /// Leaves `k` with 4 of 10 tokens at one a second, `d` 5 tokens in debt, and nothing else: no denial is counted.
 pub fn prepare(client: &mut Connection) {

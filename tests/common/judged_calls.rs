@@ -1,6 +1,7 @@
 //! Random calls on buckets of a server, each judged by the model.
 
 use super::model::bucket::assert_binding;
+use super::model::call::Wanted;
 use super::model::{
     milliseconds, number, operation, whole, Bucket, End, Exact, HoldOperation, Limit, Model, Operation,
     Trace, MILLION,
@@ -135,33 +136,24 @@ impl<'a> JudgedCalls<'a> {
         }
     }
 
-    /// Makes a call and judges the decision, what is stored before and behind it, what `TB.PEEK` foresees, and when the
-    /// key expires.
-    pub fn call(&mut self, limit: &Limit, operation: Operation) -> Decision {
-        let before = self.look(limit);
-        let foreseen = matches!(operation, Operation::Take { .. }).then(|| {
-            let arguments = operation::arguments(operation, &self.key, limit);
-            self.decide(&format!("TB.PEEK {arguments}"))
-        });
+    /// Makes a call and judges the decision, what is stored before and behind it, what `TB.PEEK` foresees, which holds
+    /// are listed, and when the key expires.
+    pub fn call<'w>(&mut self, limit: &Limit, wanted: impl Into<Wanted<'w>>) -> Decision {
+        let (wanted, before) = (wanted.into(), self.look(limit));
+        let words = wanted.words(&self.key, limit);
+        let foreseen = words.starts_with("TB.TAKE ").then(|| self.decide(&words.replacen("TAKE", "PEEK", 1)));
         let peeked = self.stored();
         self.model.see_trace(limit, self.now_us(), Trace::None, [before, peeked]);
-        let decision = self.decide(&operation::words(operation, &self.key, limit));
-        assert!(foreseen.is_none_or(|foreseen| foreseen == decision), "{foreseen:?}, but then {decision:?}");
-        let trace = self.model.follow(limit, operation, self.now_us(), decision);
-        self.check_after(limit, trace, peeked);
-        decision
-    }
-
-    /// Makes a call on a hold, judges it like any other, and compares the holds that are listed behind it.
-    pub fn hold(&mut self, limit: &Limit, hold_operation: &HoldOperation) -> Decision {
-        let (before, words) = (self.look(limit), hold_operation.words(&self.key, limit));
         let decision = self.decide(&words);
-        let trace = self.model.follow(limit, hold_operation, self.now_us(), decision);
+        assert!(foreseen.is_none_or(|foreseen| foreseen == decision), "{foreseen:?}, but then {decision:?}");
+        let trace = self.model.follow(limit, wanted, self.now_us(), decision);
+        let Wanted::Hold(hold_operation) = wanted else {
+            self.check_after(limit, trace, peeked);
+            return decision;
+        };
         // The same call again, now as then, takes nothing more.
-        if matches!(hold_operation, HoldOperation::Set { .. })
-            && decision.allowed == 1
-            && trace == Trace::Written
-        {
+        let is_set = matches!(hold_operation, HoldOperation::Set { .. }) && decision.allowed == 1;
+        if is_set && trace == Trace::Written {
             assert_eq!(self.decide(&words), decision, "{hold_operation:?} again");
         }
         // A renewal moves the end alone.

@@ -1,6 +1,6 @@
 //! What `DUMP` makes of a bucket, taken apart and put together again with anything in it.
 
-use super::strategies::damaged;
+use super::strategies::{damaged, near_bounds};
 use super::{Connection, Random};
 use crc::{Crc, CRC_64_REDIS};
 use proptest::prelude::{any, Just};
@@ -52,9 +52,7 @@ impl Payload {
     pub fn spoiled_content(&self, random: &mut Random) -> Vec<u8> {
         let mut bytes = self.content.clone();
         if random.once_in(3) {
-            let edges = [0, -1, 1 << 60, 1_000_000_000_000_000_000, i64::MIN, i64::MAX];
-            let mut integer = || random.pick(&edges).wrapping_add(random.between(-1, 1));
-            bytes = content(integer(), integer());
+            bytes = content(random.draw(&near_bounds()), random.draw(&near_bounds()));
         }
         for _ in 0..random.below(4) {
             if !bytes.is_empty() {
@@ -71,19 +69,6 @@ pub fn content(level_micro: i64, refilled_at_us: i64) -> Vec<u8> {
     const END: u8 = 0;
     let integer = |integer: i64| [INTEGER_OF_EIGHT_BYTES.as_slice(), &integer.to_be_bytes()].concat();
     [integer(level_micro), integer(refilled_at_us), vec![END]].concat()
-}
-
-/// What the module writes of a bucket with holds, which are encoded already.
-pub fn content_with_holds(level_micro: i64, refilled_at_us: i64, holds: &[u8]) -> Vec<u8> {
-    const STRING_WITH_LENGTH_OF_FOUR_BYTES: [u8; 2] = [5, 0x80];
-    const WITH_HOLDS: i64 = 1 << 61;
-    let mut bytes = content(level_micro, refilled_at_us | WITH_HOLDS);
-    let end = bytes.pop();
-    bytes.extend(STRING_WITH_LENGTH_OF_FOUR_BYTES);
-    bytes.extend(u32::try_from(holds.len()).unwrap().to_be_bytes());
-    bytes.extend(holds);
-    bytes.extend(end);
-    bytes
 }
 
 fn checksum(bytes: &[u8]) -> [u8; CHECKSUM_LEN] {

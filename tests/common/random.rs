@@ -24,10 +24,6 @@ impl Random {
         Self { seed, stream: fastrand::Rng::with_seed(seed ^ salt.rotate_left(32)) }
     }
 
-    pub fn next(&mut self) -> u64 {
-        self.stream.u64(..)
-    }
-
     /// 0 to `end - 1`.
     pub fn below(&mut self, end: u64) -> u64 {
         self.stream.u64(..end)

@@ -67,6 +67,12 @@ impl ServerBuilder {
         self
     }
 
+    /// Adds lines of configuration, with commas between them.
+    pub fn options(self, lines: &str) -> Self {
+        let lines = lines.split(',').map(|line| line.trim().split_once(' ').expect(line));
+        lines.fold(self, |builder, (name, value)| builder.option(name, value))
+    }
+
     pub fn module_arguments(mut self, arguments: &[&str]) -> Self {
         self.0.module_arguments = Some(arguments.iter().map(ToString::to_string).collect());
         self
@@ -106,6 +112,12 @@ impl ServerBuilder {
         let is_up = (0..TRIES).any(|_| self.0.spawn(free_port()));
         assert!(is_up, "{} did not start:\n{}", self.0.program.server.display(), self.0.log());
         self.0
+    }
+
+    pub fn start_with_client(self) -> (Server, Connection) {
+        let server = self.start();
+        let client = server.connect();
+        (server, client)
     }
 
     /// Starts it, expecting it to refuse; returns what it logged.
@@ -176,10 +188,12 @@ impl Server {
         Self::builder().controlled_clock().start()
     }
 
+    pub fn start_with_client() -> (Self, Connection) {
+        Self::builder().start_with_client()
+    }
+
     pub fn with_clock_and_client() -> (Self, Connection) {
-        let server = Self::with_clock();
-        let client = server.connect();
-        (server, client)
+        Self::builder().controlled_clock().start_with_client()
     }
 
     pub fn port(&self) -> u16 {

@@ -67,34 +67,7 @@ pub fn assert_same_buckets(found: &Buckets, expected: &Buckets, when: &str) {
 pub fn fill(client: &mut Connection, clock: &Clock) {
     const ROUNDS: i64 = 3;
     for round in 0..ROUNDS {
-        for command in [
-            "TB.TAKE take 10 1/3h 2.5",
-            "TB.TAKE slow 3 7/d",
-            "TB.TAKE fraction 0.75 0.000001 0.333333",
-            "TB.TAKE denied 1 1/h 2",
-            "TB.TAKEUPTO upto 1000 9/d 123",
-            "TB.RESERVE reserve 2 1/h 1.7 86400000",
-            "TB.CHARGE charge 5 1/h 77.123456",
-            "TB.CHARGE debt 1 1e-3 1e11",
-            "TB.TAKE refunded 100 1/h 50",
-            "TB.GIVE refunded 100 1/h 12.000001",
-            "TB.TAKE filled 100 1/h 50",
-            "TB.GIVE filled 100 1/h 50",
-            "CL.THROTTLE throttled 99 13 3600 7",
-            "TB.MTAKE 3 {m}a 10 1/h 1 {m}b 1e12 1e6 5e11 {m}c 50 13/7h 0.000001",
-            "TB.MTAKE 2 {m}a 10 1/h 1 {m}denied 1 1/h 2",
-            "TB.HOLD held 10 1/h 2.5 86400000 renewed",
-            "TB.HOLD settled 10 1/h 4 86400000 id",
-            "TB.SETTLE settled 10 1/h id 1.5",
-            "TB.MHOLD 2 604800000 id {m}pool 3 0 2 {m}a 10 1/h 0.5",
-            "MULTI",
-            "TB.TAKE {tx}a 10 1/h 1",
-            "TB.MTAKE 2 {tx}a 10 1/h 1 {tx}b 10 1/h 3",
-            "TB.GIVE {tx}b 10 1/h 1.5",
-            "EXEC",
-        ] {
-            client.say(command);
-        }
+        include_str!("fill.txt").lines().for_each(|call| drop(client.say(call)));
         client.run(&["EVAL", SCRIPT, "2", "script:a", "script:b"]);
         client.run(&[b"TB.TAKE".as_slice(), b"any\0byte\r\n\xff", b"7", b"1/h"]);
         client.run(&["TB.TAKE", "", "7", "1/h"]);
@@ -141,20 +114,15 @@ pub fn append_only_bytes(client: &mut Connection) -> u64 {
 /// A server whose append-only file survives even a power cut, and which nothing else makes write.
 pub fn with_append_only_file(preamble: &str) -> ServerBuilder {
     Server::builder()
-        .option("appendonly", "yes")
-        .option("appendfsync", "always")
+        .options("appendonly yes,appendfsync always,auto-aof-rewrite-percentage 0")
         .option("aof-use-rdb-preamble", preamble)
-        .option("auto-aof-rewrite-percentage", 0)
         .controlled_clock()
 }
 
 /// A server with a clock of its own that sends nothing but what it is told to.
 pub fn quiet() -> ServerBuilder {
-    Server::builder()
-        .option("repl-ping-replica-period", 36_000)
-        .option("repl-timeout", 360_000)
-        .option("repl-diskless-sync-delay", 0)
-        .controlled_clock()
+    let patient = "repl-ping-replica-period 36000,repl-timeout 360000,repl-diskless-sync-delay 0";
+    Server::builder().options(patient).controlled_clock()
 }
 
 /// The file to which the server appends commands at the moment.
@@ -194,11 +162,6 @@ pub fn commands(mut bytes: &[u8]) -> Vec<Vec<Vec<u8>>> {
 pub fn is_linked(client: &mut Connection) -> bool {
     let report = text(&client.run(&["INFO", "replication"]));
     report.contains("role:slave") && report.contains("master_link_status:up")
-}
-
-pub fn wait_until_linked(replica: &Server) {
-    let mut client = replica.connect();
-    wait_until("the replica is linked", || is_linked(&mut client));
 }
 
 pub fn begin_to_follow(replica: &Server, master: &Server) {

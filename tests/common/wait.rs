@@ -14,27 +14,18 @@ pub fn timeout() -> Duration {
 }
 
 /// Waits until `condition` holds; panics with `what` if it never does.
-pub fn wait_until(what: &str, condition: impl FnMut() -> bool) {
-    wait_longer(timeout(), what, condition);
-}
-
-/// The same, for what keeps even a healthy server busy.
-pub fn wait_longer(timeout: Duration, what: &str, mut condition: impl FnMut() -> bool) {
-    poll(timeout, what, || condition().then_some(()));
+pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    wait_for(what, || condition().then_some(()));
 }
 
 /// Waits until something is found, and returns it.
-pub fn wait_for<T>(what: &str, find: impl FnMut() -> Option<T>) -> T {
-    poll(timeout(), what, find)
-}
-
-fn poll<T>(timeout: Duration, what: &str, mut find: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + timeout;
+pub fn wait_for<T>(what: &str, mut find: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + timeout();
     loop {
         if let Some(found) = find() {
             return found;
         }
-        assert!(Instant::now() < deadline, "waited {timeout:?} in vain until {what}");
+        assert!(Instant::now() < deadline, "waited {:?} in vain until {what}", timeout());
         std::thread::sleep(Duration::from_millis(10));
     }
 }

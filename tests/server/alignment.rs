@@ -27,9 +27,8 @@ fn no_block_of_memory_has_to_be_aligned_to_more_than_eight_bytes() {
     if !has_malloc_of_glibc() {
         return;
     }
-    let mut server = with_append_only_file("no").misaligned_memory().start();
-    let mut client = server.connect();
-    for call in CALLS {
+    let (mut server, mut client) = with_append_only_file("no").misaligned_memory().start_with_client();
+    for call in CALLS.iter() {
         prepare(&mut client);
         call.make(&mut client);
     }

@@ -4,6 +4,7 @@
 use super::stories::play_all;
 use crate::common::clock::START_US;
 use crate::common::judged_calls::{self, JudgedCalls};
+use crate::common::model::call::Wanted;
 use crate::common::model::{Limit, Operation};
 use crate::common::{Decision, Random, Server};
 use std::ops::Range;
@@ -45,14 +46,14 @@ pub fn judge_any_calls<'a>(
             let hold_operation = judged_calls::any_hold_operation(&mut random, &limit);
             let operation = judged_calls::any_operation(&mut random, &limit);
             let is_of_hold = is_pool || has_holds && random.once_in(2);
-            let mut call =
-                || if is_of_hold { walk.hold(&limit, &hold_operation) } else { walk.call(&limit, operation) };
+            let wanted: Wanted = if is_of_hold { (&hold_operation).into() } else { operation.into() };
+            let mut call = || walk.call(&limit, wanted);
             let told = call();
             // Under another limit the key may go before, and be full.
             let is_promised = told.allowed == 0 && told.retry_after_ms > 0 && !changes_limits;
             let is_take = matches!(operation, Operation::Take { .. });
             if is_promised && (is_of_hold || is_take) && random.once_in(2) {
-                let shown = format!("{told:?} of {}, {hold_operation:?} or {operation:?}", limit.words);
+                let shown = format!("{told:?} of {}, {wanted:?}", limit.words);
                 retry(server, told.retry_after_ms, call, &shown);
             }
             let pause_us = judged_calls::pause_us(&mut random, &limit);

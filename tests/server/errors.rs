@@ -12,15 +12,8 @@ fn a_key_of_another_type_is_refused_by_every_call_and_stays_as_it_is() {
     let (_server, mut client) = prepared();
     let look =
         |client: &mut Connection| (client.dump("foreign"), client.expires_at_ms("foreign"), buckets(client));
-    for make in [
-        "SET _ word",
-        "RPUSH _ a",
-        "SADD _ a",
-        "ZADD _ 1 a",
-        "HSET _ level 5",
-        "XADD _ 1-1 a b",
-        "SETBIT _ 7 1",
-    ] {
+    const MAKE: &str = "SET _ word;RPUSH _ a;SADD _ a;ZADD _ 1 a;HSET _ level 5;XADD _ 1-1 a b;SETBIT _ 7 1";
+    for make in MAKE.split(';') {
         prepare(&mut client);
         client.say(&make.replace('_', "foreign"));
         client.say("PEXPIRE foreign 123456");

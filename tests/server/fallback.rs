@@ -188,15 +188,10 @@ fn a_replica_only_looks_and_has_what_its_master_stored() {
     master.clock().advance_ms(24 * HOUR_MS);
     begin_to_follow(&replica, &master);
     wait_until_replicated(&replica, &master);
-    for command in [
-        "TB.TAKE a 10 1/3h 2.5",
-        "TB.CHARGE b 1 7/d 77.123456",
-        "TB.TAKE c 10 1/h 10",
-        "TB.GIVE c 10 1/h 10",
-        "TB.RESERVE d 10 1/h 9.9 0",
-        "TB.MTAKE 2 a 10 1/3h 0.000001 d 10 1/h 0.1",
-        "TB.TAKE d 10 1/h 5",
-    ] {
+    const CALLS: &str =
+        "TB.TAKE a 10 1/3h 2.5;TB.CHARGE b 1 7/d 77.123456;TB.TAKE c 10 1/h 10;TB.GIVE c 10 1/h 10;\
+        TB.RESERVE d 10 1/h 9.9 0;TB.MTAKE 2 a 10 1/3h 0.000001 d 10 1/h 0.1;TB.TAKE d 10 1/h 5";
+    for command in CALLS.split(';') {
         let told = ask(&mut client, command);
         assert!(told.starts_with('['), "{command}: {told}");
         master.clock().advance_us(1_234_567);

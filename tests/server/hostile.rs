@@ -5,9 +5,12 @@
 
 use super::info::counters;
 use crate::common::calls::{Call, CALLS, COMMANDS};
-use crate::common::clock::START_US;
 use crate::common::stored::{buckets, buckets_alive, tells_of_a_crash};
+use crate::common::strategies::{damaged, misworded, near_bounds};
 use crate::common::{array, environment, text, timeout, wait_until, Connection, Random, Server};
+use proptest::collection::vec;
+use proptest::prelude::{any, prop_oneof, Just, Strategy};
+use proptest::sample::select;
 use redis::Value;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -15,7 +18,7 @@ use std::{iter, thread};
 use tokenbucket_core::bucket::Bucket;
 use tokenbucket_core::effect::Effect;
 use tokenbucket_core::error::{Error, MAX_QUOTED};
-use tokenbucket_core::number::{MAX_MICRO, MAX_TOKENS};
+use tokenbucket_core::number::MAX_TOKENS;
 
 const MEGABYTE: usize = 1 << 20;
 
@@ -42,18 +45,11 @@ fn examples_with(bytes: &[u8], in_place_of_key: bool) -> Vec<Vec<&[u8]>> {
 
 #[test]
 fn any_bytes_are_a_key() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::start_with_client();
+    #[rustfmt::skip]
     let keys: [Vec<u8>; 11] = [
-        Vec::new(),
-        b"\0".to_vec(),
-        b"\0\0".to_vec(),
-        b"\r\n".to_vec(),
-        b"*3\r\n$3\r\nDEL\r\n".to_vec(),
-        b"%s%n%99999999d".to_vec(),
-        (0..=255).collect(),
-        vec![0xff; 1000],
-        "{\u{1f980}}".as_bytes().to_vec(),
+        Vec::new(), b"\0".to_vec(), b"\0\0".to_vec(), b"\r\n".to_vec(), b"*3\r\n$3\r\nDEL\r\n".to_vec(),
+        b"%s%n%99999999d".to_vec(), (0..=255).collect(), vec![0xff; 1000], "{\u{1f980}}".as_bytes().to_vec(),
         // With the same beginning, they are two buckets.
         vec![b'k'; MEGABYTE],
         [vec![b'k'; MEGABYTE], b"K".to_vec()].concat(),
@@ -78,23 +74,15 @@ fn any_bytes_are_a_key() {
 /// And no error repeats more than a little of what was sent.
 #[test]
 fn a_number_of_a_megabyte_is_refused_at_once() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::start_with_client();
     let started = Instant::now();
     // `_` stands for as many of the digit as make a megabyte.
-    for (digit, number) in [
-        ("0", "_5"),
-        ("9", "4._"),
-        ("9", "1e-_"),
-        ("9", "_"),
-        ("9", "1e_"),
-        ("1", "_x"),
-        ("\0", "_"),
-        ("9", "1/_s"),
-        ("s", "1/s_"),
-        ("/", "1_s"),
-        ("1", "\u{1b}[31m\u{7}_"),
-    ] {
+    #[rustfmt::skip]
+    let numbers = [
+        ("0", "_5"), ("9", "4._"), ("9", "1e-_"), ("9", "_"), ("9", "1e_"), ("1", "_x"), ("\0", "_"), ("9", "1/_s"),
+        ("s", "1/s_"), ("/", "1_s"), ("1", "\u{1b}[31m\u{7}_"),
+    ];
+    for (digit, number) in numbers {
         let number = number.replace('_', &digit.repeat(MEGABYTE));
         for call in examples_with(number.as_bytes(), false) {
             let error = client.try_run(&call).unwrap_err();
@@ -110,8 +98,7 @@ fn a_number_of_a_megabyte_is_refused_at_once() {
 #[test]
 fn a_hundred_thousand_arguments_are_counted_and_refused() {
     const MANY: usize = 100_000;
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::start_with_client();
     for (command, count) in COMMANDS.iter().flat_map(|command| [(command, MANY), (command, MANY + 1)]) {
         let call = [vec![command.name], vec!["1"; count - 1]].concat();
         assert!(client.try_run(&call).unwrap_err().starts_with("ERR "), "{}", command.name);
@@ -126,33 +113,10 @@ fn a_hundred_thousand_arguments_are_counted_and_refused() {
 }
 
 /// The state of a bucket as a master sends it, which may be none that a bucket can have.
-pub fn effect(level_micro: i64, refilled_at_us: i64, expire_at_ms: Option<i64>) -> Vec<u8> {
+fn effect(level_micro: i64, refilled_at_us: i64, expire_at_ms: Option<i64>) -> Vec<u8> {
     let bucket = Bucket { level_micro, refilled_at_us };
     Effect::Stored { bucket, expire_at_ms, holds: None }.encode().as_ref().to_vec()
 }
-
-/// Which states there can be: `tests/requests.rs`.
-#[test]
-fn a_hundred_thousand_arguments_of_restore_are_fifty_thousand_buckets() {
-    const MANY: usize = 50_000;
-    let server = Server::start();
-    let mut client = server.connect();
-    let keys: Vec<_> = (0..MANY).map(|number| format!("key:{number}").into_bytes()).collect();
-    let good = effect(5_000_000, START_US, None);
-    let mut call: Vec<&[u8]> = vec![b"TB.RESTORE"];
-    call.extend(keys.iter().flat_map(|key| [key.as_slice(), &good]));
-    for bad in [&effect(i64::MAX, 0, None), &good[..24], &[]] {
-        let spoiled = [&call[..call.len() - 1], &[bad]].concat();
-        let refused = client.try_run(&spoiled).unwrap_err();
-        assert_eq!(refused, format!("{} (bucket {MANY} of {MANY})", Error::Effect));
-        assert_eq!(client.keys(), 0, "all of them, or none");
-    }
-    assert_eq!(text(&client.run(&call)), "OK");
-    assert_eq!(client.keys(), MANY as i64);
-    assert_well(&server, &mut client);
-}
-
-type Line = Vec<Vec<u8>>;
 
 /// What stands where a number, a rate or now and then a key is expected: sensible, at a bound, or nonsense.
 const WORDS: &str = "0 1 2 5 20 0.5 3.7 1e12 1e-7 1/s 100/m 1/250ms 1/h -1 +5 1e13 1e400 9e99999999999999999 inf nan \
@@ -166,60 +130,34 @@ const OF_THE_SERVER: &str =
     SET k 5;COMMAND GETKEYS TB.MTAKE 2 k 1 1 1 n 1 1 1;SCAN 0 TYPE tb-bucket;DEBUG DIGEST-VALUE k";
 
 /// A command line, from sensible ones to noise.
-fn noise(random: &mut Random) -> Line {
-    let call = match random.below(20) {
-        0 => *random.pick(&OF_THE_SERVER.split(';').collect::<Vec<_>>()),
-        1 | 2 => "TB.RESTORE k effect",
-        _ => random.pick(CALLS).words,
-    };
-    let mut line: Line = call.split(' ').map(|word| word.as_bytes().to_vec()).collect();
-    if !is_ours(&line) {
-        return line;
+fn noise(random: &mut Random) -> Vec<Vec<u8>> {
+    if random.once_in(20) {
+        let call = *random.pick(&OF_THE_SERVER.split(';').collect::<Vec<_>>());
+        return call.split(' ').map(|word| word.as_bytes().to_vec()).collect();
     }
-    for word in line.iter_mut().skip(1) {
-        if word == b"effect" {
-            *word = any_effect(random);
-        } else if random.once_in(5) {
-            *word = any_word(random);
-        }
+    if random.once_in(10) {
+        return vec![b"TB.RESTORE".to_vec(), b"k".to_vec(), random.draw(&any_effect())];
     }
-    if random.once_in(4) && line.len() > 1 {
-        let mut place = || 1 + random.below(line.len() as u64 - 1) as usize;
-        let (one, other) = (place(), place());
-        match random.below(3) {
-            0 => drop(line.remove(one)),
-            1 => line.insert(one, line[other].clone()),
-            _ => line.swap(one, other),
-        }
-    }
-    line
+    let call = random.pick(&CALLS).words;
+    random.draw(&misworded(call, any_word()))
 }
 
-fn any_word(random: &mut Random) -> Vec<u8> {
-    let words: Vec<&str> = WORDS.split(' ').collect();
-    match random.below(8) {
-        0 => random.bytes(5),
-        1 => format!("{}e{}", random.next(), random.between(-30, 30)).into_bytes(),
-        2 => format!("{}/{}ms", random.pick(&words), random.pick(&words)).into_bytes(),
-        3 => Vec::new(),
-        _ => random.pick(&words).as_bytes().to_vec(),
-    }
+fn any_word() -> impl Strategy<Value = Vec<u8>> {
+    let words = || select(WORDS.split_whitespace().collect::<Vec<_>>());
+    let text = prop_oneof![
+        5 => words().prop_map(str::to_owned),
+        1 => (any::<u64>(), -30..=30).prop_map(|(number, power)| format!("{number}e{power}")),
+        1 => (words(), words()).prop_map(|(count, number)| format!("{count}/{number}ms")),
+        1 => Just(String::new()),
+    ];
+    prop_oneof![7 => text.prop_map(String::into_bytes), 1 => vec(any::<u8>(), 5)]
 }
 
 /// Of numbers near what may be a bound, or any; or no effect at all.
-fn any_effect(random: &mut Random) -> Vec<u8> {
-    const NEAR: [i64; 7] = [0, MAX_MICRO, -MAX_MICRO, 1 << 60, 1 << 53, START_US, i64::MAX];
-    let mut integer = || match random.below(4) {
-        0 => random.next() as i64,
-        _ => random.pick(&NEAR).saturating_add(random.between(-2, 2)),
-    };
-    let mut effect = effect(integer(), integer(), Some(integer()));
-    match random.below(10) {
-        0 => effect = random.bytes(25),
-        1 => effect[0] = 2,
-        _ => {}
-    }
-    effect
+fn any_effect() -> impl Strategy<Value = Vec<u8>> {
+    let fields = (near_bounds(), near_bounds(), near_bounds());
+    let forged = fields.prop_map(|(level, time, expiry)| effect(level, time, Some(expiry)));
+    prop_oneof![8 => forged.clone(), 1 => damaged(forged, any::<u8>()), 1 => vec(any::<u8>(), 25)]
 }
 
 /// Whether an error is one of ours: a printable line.
@@ -237,7 +175,7 @@ fn is_sound(reply: &Value) -> bool {
     }
 }
 
-fn is_ours(line: &Line) -> bool {
+fn is_ours(line: &[Vec<u8>]) -> bool {
     line[0].starts_with(b"TB.") || line[0].starts_with(b"CL.")
 }
 
@@ -287,8 +225,7 @@ fn send_noise_from_many(server: &Server, count: u64, salt: u64) {
 
 #[test]
 fn random_command_lines_leave_the_server_alive_and_its_memory_flat() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::start_with_client();
     let count = environment("HOSTILE_COMMANDS", 20_000);
     // Afterwards the server has the buffers that it wants.
     send_noise_from_many(&server, count / 4, 1);

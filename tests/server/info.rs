@@ -1,4 +1,4 @@
-//! `INFO tokenbucket`. What becomes of the count of buckets and of their bytes when buckets end: `memory.rs`, and when they
+//! `INFO tokenbucket`. What becomes of the count of buckets and of their bytes when buckets end: `maxmemory.rs`, and when they
 //! are copied or moved: `keyspace.rs`.
 
 use crate::common::{text, Connection, Server};
@@ -23,8 +23,7 @@ fn it_counts_parts_of_tokens_together_and_keys_of_other_types_as_errors() {
 
 #[test]
 fn it_is_a_section_of_its_own_and_among_all_others() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::start_with_client();
     for section in ["tokenbucket", "modules", "everything"] {
         let report = text(&client.say(&format!("INFO {section}")));
         assert!(format!("\n{report}").contains("\n# tokenbucket\r\n"), "{section}");

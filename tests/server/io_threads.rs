@@ -16,13 +16,8 @@ const BATCHES: usize = 40;
 const BATCH: usize = 50;
 
 #[test]
-fn with_two_io_threads_replicas_and_files_get_what_every_command_did() {
-    assert_all_is_kept(2);
-}
-
-#[test]
-fn with_four_io_threads_replicas_and_files_get_what_every_command_did() {
-    assert_all_is_kept(4);
+fn with_io_threads_replicas_and_files_get_what_every_command_did() {
+    [2, 4].into_iter().for_each(assert_all_is_kept);
 }
 
 fn assert_all_is_kept(io_threads: u32) {
@@ -61,10 +56,7 @@ fn threaded(io_threads: u32) -> ServerBuilder {
         .option("io-threads", io_threads)
         // Up to Redis 7 threads only write unless they are told to read.
         .option("io-threads-do-reads", "yes")
-        .option("appendonly", "yes")
-        .option("appendfsync", "no")
-        .option("auto-aof-rewrite-percentage", 0)
-        .option("repl-diskless-sync-delay", 0)
+        .options("appendonly yes,appendfsync no,auto-aof-rewrite-percentage 0,repl-diskless-sync-delay 0")
 }
 
 /// Sends calls on many connections, while the server's clock follows the real one. Returns the names of commands of which
@@ -110,7 +102,7 @@ fn any_call(random: &mut Random) -> &'static Call {
     if random.once_in(2) {
         return several[random.below(several.len() as u64) as usize];
     }
-    random.pick(CALLS)
+    random.pick(&CALLS)
 }
 
 fn several_buckets() -> impl Iterator<Item = &'static Call> {

@@ -27,12 +27,8 @@ fn forgetful() -> ServerBuilder {
     let looks_per_second = if is_before(7, 0) { 10 } else { 500 };
     quiet()
         .option("hz", looks_per_second)
-        .option("dynamic-hz", "no")
-        .option("repl-backlog-ttl", 1)
-        .option("repl-diskless-sync", "yes")
-        .option("repl-diskless-sync-delay", 1)
-        .option("appendfsync", "no")
-        .option("auto-aof-rewrite-percentage", 0)
+        .options("dynamic-hz no,repl-backlog-ttl 1,repl-diskless-sync yes,repl-diskless-sync-delay 1")
+        .options("appendfsync no,auto-aof-rewrite-percentage 0")
 }
 
 /// A replica that has asked for a snapshot, and waits for it as long as the master's clock stands.

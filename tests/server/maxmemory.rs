@@ -1,9 +1,9 @@
 //! What buckets cost, and what becomes of them when memory is short.
 
 use super::holds::uuid;
-use super::stories::{play, tell};
+use super::stories::tell;
 use crate::common::calls::{prepare, Outcome, CALLS};
-use crate::common::stored::{begin_to_follow, buckets, buckets_alive, wait_until_linked};
+use crate::common::stored::{buckets, buckets_alive};
 use crate::common::{array, decision, is_before, texts, wait_until, Connection, Engine, Server};
 use redis::Value;
 use std::ops::Range;
@@ -34,9 +34,9 @@ pub fn send_all(client: &mut Connection, numbers: Range<u32>, call: impl Fn(u32)
 #[test]
 fn over_maxmemory_a_new_bucket_is_as_on_oom_says_and_nothing_else_is() {
     for on_oom in ["deny", "allow"] {
-        let server = Server::builder().controlled_clock().module_arguments(&["on-oom", on_oom]).start();
-        let mut client = server.connect();
-        for call in CALLS {
+        let (_server, mut client) =
+            Server::builder().controlled_clock().module_arguments(&["on-oom", on_oom]).start_with_client();
+        for call in CALLS.iter() {
             prepare(&mut client);
             call.make(&mut client);
             // A hold on a bucket that exists needs memory too.
@@ -59,38 +59,7 @@ fn over_maxmemory_a_new_bucket_is_as_on_oom_says_and_nothing_else_is() {
             }
             set_maxmemory(&mut client, 0);
         }
-        prepare(&mut client);
-        client.decide("TB.TAKE n 10 1 4");
-        assert!(client.state("n").is_some(), "stored again as soon as there is memory");
-        client.say("TB.HOLD pool 10 0 4 5000 a");
-        set_maxmemory(&mut client, 1);
-        let story = "TB.HOLD pool 10 0 6 6000 a => [1 4 0 6000]
-            TB.HOLD pool 10 0 1 6000 a => [1 9 0 6000]
-            TB.SETTLE pool 10 0 a 0 => [1 10 0 0]";
-        play(&server, &mut client, story);
     }
-}
-
-/// What cannot be held is taken, and comes back at the bucket's rate. Nothing would bring it back to a pool.
-#[test]
-fn over_maxmemory_a_bucket_that_exists_holds_no_more_than_it_has() {
-    let server = Server::builder().controlled_clock().module_arguments(&["on-oom", "allow"]).start();
-    let mut client = server.connect();
-    client.say("TB.TAKE k 10 1 5");
-    client.say("TB.HOLD pool 3 0 1 60000 a");
-    set_maxmemory(&mut client, 1);
-    let story = "TB.HOLD k 10 1 3 60000 x => [1 2 0 8000]
-        TB.HOLD k 10 1 3 60000 y => [0 2 1000 8000]
-        TB.HOLDS k => []
-        TB.SETTLE k 10 1 x 3 => [0 2 -1 8000]
-        TB.HOLD pool 3 0 1 60000 b => OOM …
-        TB.MHOLD 2 60000 z k 10 1 1 pool 3 0 1 => OOM …
-        TB.MHOLD 2 60000 z k 10 1 1 new 3 0 1 => [1 1 0 -1 [[1 1 0 9000] [1 2 0 -1]]]
-        TB.HOLD pool 3 0 2 60000 a => [1 1 0 60000]
-        TB.HOLD new 3 0 1 60000 b => [1 2 0 -1]
-        TB.HOLD new 3 0 4 60000 b => [0 3 -1 0]";
-    play(&server, &mut client, story);
-    assert_eq!(client.keys(), 2);
 }
 
 /// Leaves room for so many bytes more, or none for as many as there are too many.
@@ -107,8 +76,7 @@ fn with_an_eviction_policy_new_buckets_push_out_others() {
     const POLICIES: &str =
         "volatile-ttl volatile-lru volatile-lfu volatile-random allkeys-lru allkeys-lfu allkeys-random";
     for policy in POLICIES.split(' ') {
-        let server = Server::start();
-        let mut client = server.connect();
+        let (_server, mut client) = Server::start_with_client();
         client.say(&format!("CONFIG SET maxmemory-policy {policy}"));
         client.say("CONFIG SET maxmemory-samples 10");
         let exhausted = |number| format!("TB.TAKE precious:{number:07} 10 10/d 10");
@@ -136,8 +104,8 @@ fn with_an_eviction_policy_new_buckets_push_out_others() {
 fn semaphores_need_a_server_that_evicts_nothing() {
     const SEMAPHORES: u32 = 100;
     for policy in ["noeviction", "volatile-ttl"] {
-        let server = Server::builder().module_arguments(&["on-oom", "allow"]).start();
-        let mut client = server.connect();
+        let (_server, mut client) =
+            Server::builder().module_arguments(&["on-oom", "allow"]).start_with_client();
         client.say(&format!("CONFIG SET maxmemory-policy {policy}"));
         client.say("CONFIG SET maxmemory-samples 10");
         let hold = |number| format!("TB.HOLD semaphore:{} 10 0 1 600000 {number}", number % SEMAPHORES);
@@ -172,8 +140,8 @@ fn a_policy_that_finds_nothing_to_evict_is_no_memory_for_a_new_bucket() {
     for (policy, on_oom) in
         POLICIES.iter().flat_map(|policy| ["deny", "allow"].map(|on_oom| (policy, on_oom)))
     {
-        let server = Server::builder().module_arguments(&["on-oom", on_oom]).start();
-        let mut client = server.connect();
+        let (server, mut client) =
+            Server::builder().module_arguments(&["on-oom", on_oom]).start_with_client();
         client.say(&format!("CONFIG SET maxmemory-policy {policy}"));
         send_all(&mut client, 0..1000, |number| format!("SET stays:{number} {number:01000}"));
         // Queued as long as there is memory: later the server would queue nothing.
@@ -262,8 +230,7 @@ pub fn settled_memory(client: &mut Connection) -> i64 {
 
 /// Bytes that a key costs on a server of its own, with all that the server keeps of it.
 fn bytes_per_key(keys: u32, call: impl Fn(u32) -> String) -> f64 {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::start_with_client();
     let before = client.used_memory();
     send_all(&mut client, 0..keys, call);
     assert_eq!(client.keys(), i64::from(keys));
@@ -288,8 +255,7 @@ fn a_bucket_costs_at_most_150_bytes_and_two_small_blocks_more_than_an_integer_th
 
 #[test]
 fn a_hold_costs_at_most_180_bytes() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::start_with_client();
     let fill = |count| {
         // A client of its own, whose buffers go with it.
         let hold = |n| format!("TB.HOLD k 1e6 0 1 {} {}", 3_600_000 + n * 7919 % 10_000, uuid(n));
@@ -311,27 +277,4 @@ fn a_hold_costs_at_most_180_bytes() {
         // On a busy machine the buffers of the client that is gone may outlive what looks settled.
         wait_until("the memory of the holds comes back", || settled_memory(&mut client) - empty < BUFFERS);
     }
-}
-
-/// The module looks for listeners now and then, by asking the server for a report.
-#[test]
-fn memory_stays_flat_while_the_module_looks_for_listeners() {
-    const LOOPS: i64 = 2000;
-    const LOOPS_PER_SECOND: i64 = 500;
-    let master =
-        Server::builder().option("hz", LOOPS_PER_SECOND).option("repl-diskless-sync-delay", 0).start();
-    let replica = Server::start();
-    // With a replica there it asks on and on.
-    begin_to_follow(&replica, &master);
-    wait_until_linked(&replica);
-    let mut client = master.connect();
-    let mut memory_after_loops = || {
-        let until_us = client.time_us() + LOOPS * 1_000_000 / LOOPS_PER_SECOND;
-        wait_until("cron has run often", || client.time_us() > until_us);
-        settled_memory(&mut client)
-    };
-    let before = memory_after_loops();
-    let growth = memory_after_loops() - before;
-    // A report that is never freed, each ten loops, is far more.
-    assert!(growth < BUFFERS, "{growth} bytes in {LOOPS} loops");
 }

@@ -1,16 +1,13 @@
 //! A bucket that comes from outside, in a payload or a file, may be anything. It is a bucket that the arithmetic
 //! can bear, or it is refused; the server goes on. `HOSTILE_PAYLOADS` says how many random ones to send.
 
-use super::hostile::{assert_nothing_leaked, assert_well, effect};
-use crate::common::payload::{content, content_with_holds, Payload, ENCODING};
+use super::hostile::{assert_nothing_leaked, assert_well};
+use crate::common::payload::{content, Payload, ENCODING};
 use crate::common::stored::{assert_same_buckets, buckets, buckets_alive, copy_of_files, tells_of_a_crash};
-use crate::common::{array, environment, is_before, shown, texts, Connection, Random, Server};
+use crate::common::{array, environment, is_before, texts, Connection, Random, Server};
 use std::fs;
 use tempfile::TempDir;
-use tokenbucket_core::bucket::{Bucket, MAX_TIME_US};
-use tokenbucket_core::effect::{Effect, HoldChange, HoldChanges};
-use tokenbucket_core::error::Error;
-use tokenbucket_core::hold::{Hold, MAX_HOLDS};
+use tokenbucket_core::bucket::MAX_TIME_US;
 use tokenbucket_core::number::MAX_MICRO;
 
 const BUCKET: &[&str] = &["TB.TAKE template 10 1/h 5"];
@@ -123,48 +120,6 @@ fn random_payloads_with_a_right_checksum_are_taken_or_refused() {
     }
 }
 
-/// More holds than `tokenbucket.max-holds` can allow would keep the server busy whenever they are listed or freed.
-#[test]
-fn no_payload_and_no_effect_brings_more_holds_than_a_bucket_may_have() {
-    let mut target = Target::start(BUCKET);
-    let now_us = target.server.clock().now_us();
-    let hold = |number: u32| Hold {
-        id: number.to_be_bytes().into(),
-        amount_micro: 1,
-        ends_at_us: now_us + 60_000_000 + i64::from(number),
-    };
-    for (holds, is_within) in [(MAX_HOLDS + 1, false), (MAX_HOLDS, true)] {
-        let mut bytes = Vec::new();
-        (0..holds).for_each(|number| hold(number).encode(&mut bytes));
-        let sealed = target.payload.with(ENCODING, &content_with_holds(5_000_000, now_us, &bytes));
-        let changes = (0..holds).map(|number| HoldChange::Set(hold(number))).collect();
-        let bucket = Bucket { level_micro: 5_000_000, refilled_at_us: now_us };
-        let holds = HoldChanges { dropped: 0, changes, len: holds };
-        let effect = Effect::Stored { bucket, expire_at_ms: None, holds: Some(holds) }.encode();
-        let client = &mut target.client;
-        let replies = [
-            client.try_run(&[b"TB.RESTORE".as_slice(), b"by:effect", effect.as_ref()]),
-            client.restore("by:payload", &sealed),
-        ];
-        if is_within {
-            assert!(replies.iter().all(Result::is_ok), "{replies:?}");
-            let held = |client: &mut Connection, key| array(client.run(&["TB.HOLDS", key])).len();
-            assert_eq!(["by:effect", "by:payload"].map(|key| held(client, key)), [MAX_HOLDS as usize; 2]);
-            assert_well(&target.server, client);
-        } else {
-            assert_eq!(replies[0].as_ref().unwrap_err(), Error::Effect.rule());
-            assert!(replies[1].is_err(), "{replies:?}");
-            if is_before(6, 2) {
-                // It ends itself, in good order, when any module refuses a payload.
-                target.server.wait_for_exit();
-                target.server.start_again();
-                target.client = target.server.connect();
-            }
-            assert_eq!(buckets_alive(&mut target.client), 0);
-        }
-    }
-}
-
 /// Files of buckets that never had a hold, or have none any more, are those of a module that knows none.
 #[test]
 fn without_holds_a_payload_is_what_it_always_was() {
@@ -179,26 +134,10 @@ fn without_holds_a_payload_is_what_it_always_was() {
     assert_eq!(Payload::of(&mut client, "k").content(), always_was);
 }
 
-/// Also the expiry by none, as a rewritten file has it.
-#[test]
-fn an_effect_of_a_bucket_without_holds_replaces_all_there_was() {
-    let (server, mut client) = Server::with_clock_and_client();
-    client.say("TB.HOLD k 10 1 2 60000 a");
-    let soon_ms = server.clock().now_us() / 1000 + 5000;
-    for expires_at_ms in [Some(soon_ms), None] {
-        client.run(&[b"TB.RESTORE".as_slice(), b"k", &effect(-3_000_000, 0, expires_at_ms)]);
-        assert_eq!(shown(&client.say("TB.HOLDS k")), "[]");
-        assert_eq!(client.state("k"), Some(("-3".to_owned(), 0)));
-        assert_eq!(client.expires_at_ms("k"), expires_at_ms);
-    }
-    client.run(&[b"TB.RESTORE".as_slice(), b"k", Effect::Cleared.encode().as_ref()]);
-    assert_eq!(client.keys(), 0);
-}
-
 /// A snapshot, without a checksum, in which a bucket has been given other fields.
 fn snapshot_with(change: impl Fn(&Payload) -> Vec<u8>) -> TempDir {
-    let server = Server::builder().option("rdbchecksum", "no").controlled_clock().start();
-    let mut client = server.connect();
+    let (server, mut client) =
+        Server::builder().option("rdbchecksum", "no").controlled_clock().start_with_client();
     for key in ["before", "victim", "{v}"] {
         client.run(&["TB.TAKE", key, "10", "1/h", "4"]);
     }
@@ -220,18 +159,16 @@ fn snapshot_with(change: impl Fn(&Payload) -> Vec<u8>) -> TempDir {
 #[test]
 fn a_snapshot_with_fields_out_of_bounds_is_loaded_with_these_corrected() {
     const TIME_US: i64 = 1_767_225_600_000_000;
-    for (level_micro, refilled_at_us, level, time_us) in [
-        (5_000_000, TIME_US, "5", TIME_US),
-        (MAX_MICRO + 1, TIME_US, "1000000000000", TIME_US),
-        (i64::MAX, TIME_US, "1000000000000", TIME_US),
-        (i64::MIN, TIME_US, "-1000000000000", TIME_US),
-        (5_000_000, -1, "5", 0),
-        (5_000_000, i64::MIN, "5", 0),
-        (5_000_000, i64::MAX, "5", MAX_TIME_US),
-    ] {
+    #[rustfmt::skip]
+    let corrected = [
+        (5_000_000, TIME_US, "5", TIME_US), (MAX_MICRO + 1, TIME_US, "1000000000000", TIME_US),
+        (i64::MAX, TIME_US, "1000000000000", TIME_US), (i64::MIN, TIME_US, "-1000000000000", TIME_US),
+        (5_000_000, -1, "5", 0), (5_000_000, i64::MIN, "5", 0), (5_000_000, i64::MAX, "5", MAX_TIME_US),
+    ];
+    for (level_micro, refilled_at_us, level, time_us) in corrected {
         let files = snapshot_with(|payload| payload.value(ENCODING, &content(level_micro, refilled_at_us)));
-        let server = Server::builder().files_in(files.path()).controlled_clock().start();
-        let mut client = server.connect();
+        let (server, mut client) =
+            Server::builder().files_in(files.path()).controlled_clock().start_with_client();
         assert_eq!(client.state("victim"), Some((level.to_owned(), time_us)));
         assert_eq!(client.state("before").unwrap().0, "6");
         assert_eq!(buckets(&mut client).len(), 3);

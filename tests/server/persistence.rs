@@ -101,8 +101,7 @@ fn an_append_only_file_brings_back_every_bucket() {
 /// are still there when it is read.
 #[test]
 fn a_hold_of_a_bucket_that_expired_unnoticed_is_in_the_append_only_file() {
-    let server = with_append_only_file("no").start();
-    let mut client = server.connect();
+    let (server, mut client) = with_append_only_file("no").start_with_client();
     for id in ["a", "b"] {
         client.say(&format!("TB.HOLD jobs 5 0 1 60000 {id}"));
     }
@@ -119,8 +118,7 @@ fn a_hold_of_a_bucket_that_expired_unnoticed_is_in_the_append_only_file() {
 #[test]
 fn a_bucket_that_fills_up_while_the_server_is_down_has_no_key_afterwards() {
     for late_ms in [1, 2, HOUR_MS] {
-        let mut server = with_append_only_file("no").start();
-        let mut client = server.connect();
+        let (mut server, mut client) = with_append_only_file("no").start_with_client();
         client.say("TB.TAKE user:1 10 1/h");
         let expires_at_ms = client.expires_at_ms("user:1").unwrap();
         server.kill();
@@ -138,8 +136,7 @@ pub fn wait_for_children(server: &Server, client: &mut Connection) {
 /// The last command of the file is lost, whole: several buckets of one call never come apart.
 #[test]
 fn a_truncated_append_only_file_brings_back_what_is_whole() {
-    let server = with_append_only_file("no").start();
-    let mut client = server.connect();
+    let (server, mut client) = with_append_only_file("no").start_with_client();
     client.say("TB.TAKE user:1 10 1/h");
     client.say("TB.CHARGE user:2 10 1/h 50");
     let before = buckets(&mut client);

@@ -88,13 +88,9 @@ fn a_promoted_replica_goes_on_where_its_master_was() {
     // A replica whose clock is ahead of its master's hides what has expired by it, as for any type.
     new.clock().set_us(old.clock().now_us());
     new.connect().say("REPLICAOF NO ONE");
-    for call in [
-        "TB.SETTLE renewed 10 1/h a 1",
-        "TB.HOLD many 1000 0 9 5000 x",
-        "TB.PEEK many 1000 0 1000",
-        "TB.PEEK unseen 10 1/h 10",
-        "TB.HOLD many 1000 0 400 5000 y",
-    ] {
+    const CALLS: &str = "TB.SETTLE renewed 10 1/h a 1;TB.HOLD many 1000 0 9 5000 x;TB.PEEK many 1000 0 1000;\
+        TB.PEEK unseen 10 1/h 10;TB.HOLD many 1000 0 400 5000 y";
+    for call in CALLS.split(';') {
         let [told, expected] = [&new, &old].map(|server| server.connect().decide(call));
         assert_eq!(told, expected, "{call}");
         for server in [&new, &old] {
@@ -114,11 +110,8 @@ fn a_promoted_replica_goes_on_where_its_master_was() {
 fn a_replica_that_lost_a_bucket_with_holds_forgets_it_until_it_is_whole_again() {
     for is_evicted in [false, true] {
         let master = quiet().start();
-        let replica = quiet()
-            .option("replica-read-only", "no")
-            .option("replica-ignore-maxmemory", "no")
-            .option("maxmemory-policy", "volatile-ttl")
-            .start();
+        let evicts = "replica-read-only no,replica-ignore-maxmemory no,maxmemory-policy volatile-ttl";
+        let replica = quiet().options(evicts).start();
         follow(&replica, &master);
         let (mut client, mut reader) = (master.connect(), replica.connect());
         let mut lose = || {
@@ -161,8 +154,7 @@ fn a_replica_that_lost_a_bucket_with_holds_forgets_it_until_it_is_whole_again() 
 /// bucket does not lean on DEL, which an operator may have taken away.
 #[test]
 fn each_call_is_sent_as_one_effect() {
-    let server = with_append_only_file("no").start();
-    let mut client = server.connect();
+    let (server, mut client) = with_append_only_file("no").start_with_client();
     client.say("TB.MTAKE 2 a 10 1/h 1 b 10 1/h 1");
     client.say("TB.GIVE a 10 1/h 1");
     assert_eq!(client.keys(), 1);

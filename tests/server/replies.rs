@@ -44,7 +44,7 @@ fn in_resp2_and_resp3_pipelines_transactions_scripts_and_functions() {
     ];
     let server = Server::with_clock();
     for (protocol, mut client) in [("RESP2", server.connect()), ("RESP3", server.connect_resp3())] {
-        for call in CALLS {
+        for call in CALLS.iter() {
             prepare(&mut client);
             call.make(&mut client);
             for (name, way) in ways {
@@ -65,7 +65,7 @@ fn a_script_that_may_only_read_may_only_call_what_reads() {
     if is_refused_before((7, 0), &mut client, "EVAL_RO x 0") {
         return;
     }
-    for call in CALLS {
+    for call in CALLS.iter() {
         let reply = shown(&by(&mut client, &["EVAL_RO", "return redis.pcall(unpack(ARGV))"], call));
         let is_refused = reply.contains("Write commands are not allowed from read-only scripts");
         assert_eq!(is_refused, !call.command().audience.only_reads(), "{}: {reply}", call.words);

@@ -66,8 +66,7 @@ fn a_setting_is_an_argument_of_loadmodule_and_an_option_or_a_line_of_the_configu
 #[test]
 fn a_setting_can_be_seen_and_changed_while_the_server_runs() {
     let arguments = ["on-oom", "allow", "cl-throttle", "no"];
-    let server = Server::builder().module_arguments(&arguments).start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::builder().module_arguments(&arguments).start_with_client();
     if is_refused_before((7, 0), &mut client, "CONFIG SET tokenbucket.on-oom deny") {
         assert_eq!(shown(&client.say("CONFIG GET tokenbucket.*")), "[]");
         return assert!(allows_on_oom(&mut client));
@@ -95,8 +94,8 @@ fn a_setting_can_be_seen_and_changed_while_the_server_runs() {
 #[test]
 fn config_rewrite_keeps_what_was_set() {
     let lines = format!("loadmodule {}\n", module().display());
-    let mut server = Server::builder().without_module().configuration_file(&lines).start();
-    let mut client = server.connect();
+    let (mut server, mut client) =
+        Server::builder().without_module().configuration_file(&lines).start_with_client();
     if !is_before(7, 0) {
         client.say("CONFIG SET tokenbucket.on-oom allow");
     }
@@ -173,8 +172,7 @@ fn the_pages_have_the_bounds_of_each_number_and_no_other_is_taken() {
 /// cannot unload.
 #[test]
 fn the_module_can_be_loaded_while_the_server_runs_and_not_be_unloaded() {
-    let server = Server::builder().without_module().option("hz", 500).start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::builder().without_module().option("hz", 500).start_with_client();
     let load = format!("MODULE LOAD {}", module().display());
     for arguments in ["on-oom maybe", "speed fast", "cl-throttle perhaps"] {
         let refused = client.refusal(&format!("{load} {arguments}"));
@@ -201,8 +199,7 @@ fn the_module_can_be_loaded_while_the_server_runs_and_not_be_unloaded() {
 /// Whether from the same file or from another.
 #[test]
 fn loading_the_module_twice_is_refused_and_the_log_says_why() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (server, mut client) = Server::start_with_client();
     client.say("TB.TAKE k 10 1/h");
     let copy = server.folder().join("copy.so");
     fs::copy(module(), &copy).unwrap();

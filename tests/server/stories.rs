@@ -2,18 +2,27 @@
 //!
 //! A story begins with what it is about, behind `#`, and an empty line ends it. A line is `call => reply`, the reply as
 //! [`shown`], or only its beginning up to `…`; or a time that passes, as the documentation writes it: `(5 seconds later)`.
+//! `# loadmodule ARGUMENTS` gives it a server of its own, and `# since 7.0` ends it on an older one.
 //! After each call that denies, refuses or asks, the buckets are looked at: it has changed nothing, unless the clock had
 //! stepped back before.
 
 use crate::common::clock::START_US;
 use crate::common::model::{number::exact, whole};
 use crate::common::stored::{assert_same_buckets, buckets};
-use crate::common::{shown, Connection, Server};
+use crate::common::{is_before, shown, Connection, Server};
 
 /// Plays each story, on a server without keys and from [`START_US`] on.
 pub fn play_all(stories: &str) {
     let (server, mut client) = Server::with_clock_and_client();
-    play_each(&server, &mut client, stories, str::to_owned);
+    for story in stories.split("\n\n") {
+        let Some(arguments) = story.lines().find_map(|line| line.strip_prefix("# loadmodule ")) else {
+            play_each(&server, &mut client, story, str::to_owned);
+            continue;
+        };
+        let arguments: Vec<_> = arguments.split(' ').collect();
+        let server = Server::builder().controlled_clock().module_arguments(&arguments).start();
+        play(&server, &mut server.connect(), story);
+    }
 }
 
 /// The same on this server. `words` are sent instead of the words of our commands.
@@ -31,8 +40,12 @@ pub fn play(server: &Server, client: &mut Connection, story: &str) {
 
 fn play_by(words: fn(&str) -> String, server: &Server, client: &mut Connection, story: &str) {
     let mut has_stepped_back = false;
-    let lines = story.lines().map(str::trim).filter(|line| !line.is_empty());
-    for line in lines.filter(|line| !line.starts_with('#')) {
+    let is_new = |line: &&str| {
+        let version = line.strip_prefix("# since ").and_then(|version| version.split_once('.'));
+        version.is_some_and(|(major, minor)| is_before(major.parse().unwrap(), minor.parse().unwrap()))
+    };
+    let lines = story.lines().map(str::trim).take_while(|line| !is_new(line));
+    for line in lines.filter(|line| !line.is_empty() && !line.starts_with('#')) {
         if let Some(us) = passing_us(line) {
             server.clock().advance_us(us);
             has_stepped_back |= us < 0;

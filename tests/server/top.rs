@@ -16,8 +16,7 @@ fn it_counts_each_key_that_its_own_limit_denies() {
 
 #[test]
 fn keys_may_have_any_bytes_and_long_ones_are_cut() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::start_with_client();
     let (binary, long) = (&b"\0\r\n\xff"[..], [b'x'; 1030]);
     for key in [binary, binary, &long[..1024], &long[..1025], &long] {
         client.run(&[b"TB.TAKE".as_slice(), key, b"0", b"1"]);
@@ -28,45 +27,15 @@ fn keys_may_have_any_bytes_and_long_ones_are_cut() {
 /// Which of them have a counter, and what it may show: `core/tests/pure/top.rs`.
 #[test]
 fn of_more_keys_than_there_are_counters_128_are_counted() {
-    let server = Server::start();
-    let mut client = server.connect();
+    let (_server, mut client) = Server::start_with_client();
     client.run(&["EVAL", "for i = 1, 1000 do redis.call('TB.TAKE', i, 0, 1) end", "0"]);
     assert_eq!(top(&mut client, "TB.TOP COUNT 1000").len(), 128);
 }
 
 #[test]
-fn the_setting_says_how_many_keys_are_counted_and_a_change_starts_anew() {
-    let server = Server::builder().module_arguments(&["top-keys", "2"]).start();
-    let mut client = server.connect();
-    let deny = |client: &mut Connection| {
-        for key in ["one", "two", "two", "three"] {
-            client.say(&format!("TB.TAKE {key} 0 1"));
-        }
-    };
-    deny(&mut client);
-    // The third took over the counter of the first, and counts on from there.
-    let counted = [(b"two".to_vec(), 2), (b"three".to_vec(), 2)];
-    assert_eq!(top(&mut client, "TB.TOP"), counted);
-    if is_refused_before((7, 0), &mut client, "CONFIG SET tokenbucket.top-keys 0") {
-        return;
-    }
-    let all = ["two", "one", "three"].map(|key| (key.into(), if key == "two" { 2 } else { 1 }));
-    for (number, then_counted) in [(0, [].as_slice()), (256, &all), (2, &counted)] {
-        client.say(&format!("CONFIG SET tokenbucket.top-keys {number}"));
-        assert_eq!(top(&mut client, "TB.TOP"), []);
-        deny(&mut client);
-        assert_eq!(top(&mut client, "TB.TOP"), then_counted);
-    }
-    for bad in ["-1", "100001", "many"] {
-        client.refusal(&format!("CONFIG SET tokenbucket.top-keys {bad}"));
-    }
-    assert_eq!(top(&mut client, "TB.TOP"), counted);
-}
-
-#[test]
 fn a_change_of_the_setting_frees_the_counters_at_once() {
-    let server = Server::builder().module_arguments(&["top-keys", "20000"]).start();
-    let mut client = server.connect();
+    let (_server, mut client) =
+        Server::builder().module_arguments(&["top-keys", "20000"]).start_with_client();
     if is_refused_before((7, 0), &mut client, "CONFIG SET tokenbucket.top-keys 20000") {
         return;
     }

@@ -142,7 +142,7 @@ fn whoever_looks_sees_a_change_and_nothing_else() {
             continue;
         }
         client.run(&set);
-        for call in CALLS {
+        for call in CALLS.iter() {
             prepare(&mut client);
             watchers.iter_mut().for_each(|(key, watcher)| drop(watcher.run(&["WATCH", key])));
             listener.cache_all();
@@ -204,7 +204,7 @@ fn a_read_only_replica_answers_questions_and_refuses_the_rest() {
     replica.clock().set_us(START_US);
     let mut reader = replica.connect();
     let before = buckets(&mut reader);
-    for call in CALLS {
+    for call in CALLS.iter() {
         if call.command().audience.only_reads() {
             call.make(&mut reader);
         } else {

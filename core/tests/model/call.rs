@@ -31,24 +31,28 @@ pub enum HoldOperation {
     Settle { id: String, used_micro: i64 },
 }
 
-impl HoldOperation {
-    pub fn words(&self, key: &str, limit: &Limit) -> String {
-        let limit = &limit.words;
-        match self {
-            Self::Set { id, amount_micro, ttl_ms } => {
-                format!("TB.HOLD {key} {limit} {amount_micro}e-6 {ttl_ms} {id}")
-            }
-            Self::Settle { id, used_micro } => format!("TB.SETTLE {key} {limit} {id} {used_micro}e-6"),
-        }
-    }
-}
-
 #[derive(Clone, Copy, Debug)]
 pub enum Wanted<'a> {
     Operation(Operation),
     Hold(&'a HoldOperation),
 }
 use Wanted::{Hold as Held, Operation as Plain};
+
+impl Wanted<'_> {
+    /// The whole call.
+    pub fn words(&self, key: &str, limit: &Limit) -> String {
+        let Limit { words: limit_words, .. } = limit;
+        match self {
+            Plain(operation) => super::operation::words(*operation, key, limit),
+            Held(HoldOperation::Set { id, amount_micro, ttl_ms }) => {
+                format!("TB.HOLD {key} {limit_words} {amount_micro}e-6 {ttl_ms} {id}")
+            }
+            Held(HoldOperation::Settle { id, used_micro }) => {
+                format!("TB.SETTLE {key} {limit_words} {id} {used_micro}e-6")
+            }
+        }
+    }
+}
 
 impl From<Operation> for Wanted<'_> {
     fn from(operation: Operation) -> Self {

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use tokenbucket_core::bucket::{self, Operation};
 use tokenbucket_core::error::{Error, Refusal};
 use tokenbucket_core::number::{Rounding, MAX_TOKENS};
-use tokenbucket_core::request::{self, Request, Wanted};
+use tokenbucket_core::request::{self, Request, Share, Waiting, Wanted};
 
 /// The commands that read the words of an operation, without their `TB.` or `CL.`
 pub const COMMANDS: [&str; 8] =
@@ -59,6 +59,23 @@ pub(super) fn most_moved(operation: Operation) -> Exact {
         Operation::TakeUpTo { max_tokens } => whole(max_tokens) * whole(MILLION),
         Operation::Charge { amount_micro } => whole(amount_micro),
         Operation::Give { amount_micro } => whole(-amount_micro),
+    }
+}
+
+#[derive(Debug)]
+pub struct Parsed<'a> {
+    pub requests: Vec<Request<&'a [u8]>>,
+    pub max_wait_ms: Option<i64>,
+    pub share: Option<Share<&'a [u8]>>,
+}
+
+impl<'a> Parsed<'a> {
+    fn at_once(requests: Vec<Request<&'a [u8]>>) -> Self {
+        Self { requests, max_wait_ms: None, share: None }
+    }
+
+    fn waiting(Waiting { requests, max_wait_ms, share }: Waiting<&'a [u8]>) -> Self {
+        Self { requests, max_wait_ms: Some(max_wait_ms), share }
     }
 }
 
@@ -133,7 +150,8 @@ fn read_numkeys(bytes: &[u8]) -> Option<usize> {
     (number.to_string() == text && (1..=MOST_BUCKETS).contains(&number)).then_some(number)
 }
 
-pub fn parse<'a>(command: &str, arguments: &[&'a [u8]]) -> Result<Vec<Request<&'a [u8]>>, Refusal> {
+/// What the module reads: the requests, and how many milliseconds the call may wait if it may.
+pub fn parse<'a>(command: &str, arguments: &[&'a [u8]]) -> Result<Parsed<'a>, Refusal> {
     let one = match command {
         "TAKE" => request::take(arguments),
         "PEEK" => request::peek(arguments),
@@ -141,11 +159,19 @@ pub fn parse<'a>(command: &str, arguments: &[&'a [u8]]) -> Result<Vec<Request<&'
         "RESERVE" => request::reserve(arguments),
         "CHARGE" => request::charge(arguments),
         "GIVE" => request::give(arguments),
-        "MTAKE" => return request::multi_take(arguments),
         "THROTTLE" => request::throttle(arguments),
+        "HOLD" => request::hold(arguments),
+        "SETTLE" => request::settle(arguments),
+        "MTAKE" => return Ok(Parsed::at_once(request::multi_take(arguments)?)),
+        "MHOLD" => return Ok(Parsed::at_once(request::multi_hold(arguments)?)),
+        "MSETTLE" => return Ok(Parsed::at_once(request::multi_settle(arguments)?)),
+        "BTAKE" => return request::blocking_take(arguments).map(Parsed::waiting),
+        "BMTAKE" => return request::blocking_multi_take(arguments).map(Parsed::waiting),
+        "BHOLD" => return request::blocking_hold(arguments).map(Parsed::waiting),
+        "BMHOLD" => return request::blocking_multi_hold(arguments).map(Parsed::waiting),
         other => panic!("{other} is no command"),
     };
-    Ok(vec![one?])
+    Ok(Parsed::at_once(vec![one?]))
 }
 
 /// The module reads these arguments as the contract does.
@@ -165,7 +191,7 @@ pub fn assert_read_as_meant(command: &str, arguments: &[&[u8]]) {
         let capacity_micro = limit.capacity_micro();
         (key.to_vec(), capacity_micro, limit.wait_us(debt, capacity_micro, 0), operation)
     };
-    let read_by_module: Result<Vec<_>, _> = read_by_module.map(|requests| {
+    let read_by_module: Result<Vec<_>, _> = read_by_module.map(|Parsed { requests, .. }| {
         requests
             .iter()
             .map(|request| match request.wanted {

@@ -42,6 +42,8 @@ fn told_ms(limit: &bucket::Limit, bucket: Bucket, holds: &Holds, wants: &Wants, 
     let outcome = limit.denied_behind(Some(bucket), holds, *cost_micro, ahead_micro, now_us);
     assert_eq!((outcome.decision.allowed, outcome.granted_micro), (0, 0));
     assert_eq!(outcome.change, Change::Keep, "a denial writes nothing");
+    let free = limit.decide_with(Some(bucket), holds, Operation::Take { cost_micro: 0 }, now_us).unwrap();
+    assert_eq!(outcome.decision.remaining, free.decision.remaining);
     outcome.decision.retry_after_ms
 }
 
@@ -116,5 +118,21 @@ proptest! {
             prop_assert_eq!(told_ms == NEVER_MS, is_never);
             prop_assert!(is_never || told_ms >= 1);
         }
+    }
+}
+
+/// 6 of 10 tokens end after two seconds, the rest after five, and one a second flows in.
+#[test]
+fn the_wait_behind_others_counts_what_flows_in_and_what_ends() {
+    let mut holds = Holds::default();
+    for (id, tokens, seconds) in [(b"a", 6, 2), (b"b", 4, 5)] {
+        holds.set(Hold::checked(id, tokens * MILLION, seconds * MILLION).unwrap());
+    }
+    let (limit, bucket) = (Limit::new("10", "1").module(), Bucket { level_micro: 0, refilled_at_us: 0 });
+    for (wants, wait_ms) in [([0, 9], 3000), ([1, 8], 3000), ([3, 8], 5000)] {
+        assert_eq!(
+            told_ms(&limit, bucket, &holds, &wants.map(|tokens| tokens * MILLION).to_vec(), 0),
+            wait_ms
+        );
     }
 }

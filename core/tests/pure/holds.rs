@@ -228,83 +228,41 @@ fn a_bucket_has_no_more_holds_than_there_may_be_whatever_bytes_say() {
 
 #[test]
 fn a_hold_has_a_name_an_amount_and_an_end_within_bounds() {
-    let id = |len| vec![b'i'; len];
-    for (len, amount_micro, ends_at_us, is_one) in [
-        (1, 1, 0, true),
-        (MAX_ID_LEN, MAX_MICRO, MAX_TIME_US, true),
-        (0, 1, 0, false),
-        (MAX_ID_LEN + 1, 1, 0, false),
-        (1, 0, 0, false),
-        (1, MAX_MICRO + 1, 0, false),
-        (1, 1, -1, false),
-        (1, 1, MAX_TIME_US + 1, false),
-    ] {
-        assert_eq!(Hold::checked(&id(len), amount_micro, ends_at_us).is_some(), is_one);
-    }
+    let is_one = |len, micro, ends_at_us| Hold::checked(&vec![b'i'; len], micro, ends_at_us).is_some();
+    assert!(is_one(1, 1, 0) && is_one(MAX_ID_LEN, MAX_MICRO, MAX_TIME_US));
+    assert!(!is_one(0, 1, 0) && !is_one(MAX_ID_LEN + 1, 1, 0));
+    assert!(!is_one(1, 0, 0) && !is_one(1, MAX_MICRO + 1, 0));
+    assert!(!is_one(1, 1, -1) && !is_one(1, 1, MAX_TIME_US + 1));
 }
 
-/// Most buckets have one hold, which its holder renews. Many holds, set in any order, split the parts of the list, empty
-/// them and use their room again.
+/// The room that holds leave is freed or used again: after a burst that ended together, and where a hold in a hundred
+/// stays, in any part of the order.
 #[test]
-fn one_hold_and_many_are_what_a_sorted_list_is() {
-    const MANY: u32 = 600;
-    let scattered = |number: u32| number * 7919 % MANY;
-    let set = |number: u32| Change::Set(hold(scattered(number), 1 + i64::from(number), number.into()));
-    let renewed = |number: u32| Change::Set(hold(scattered(number), 1, scattered(number).into()));
-    let removed = |number: u32| Change::Remove(hold(number, 1, 0));
-    let (one, few) = (vec![set(500), renewed(500)], (0..20).map(set).collect());
-    let many = (0..MANY).map(scattered).map(set).chain((0..MANY).step_by(2).map(removed));
-    let many = many.chain([Change::DropEnded(250)]);
-    let many = many.chain((0..MANY).step_by(3).map(renewed));
-    // Some calls drop exactly what a search sums up at once.
-    let blocks = [64, 64, 400].map(Change::DropFirst);
-    for changes in [one, few, many.collect(), (0..MANY).map(set).chain(blocks).collect()] {
-        let (holds, list) = build(&changes);
-        assert_same(&holds, &list);
-    }
-}
-
-/// A bucket that had very many holds is small once they have ended.
-#[test]
-fn a_burst_of_holds_leaves_no_memory_behind() {
-    const BURST: u32 = 100_000;
-    let small = |holds: &mut Holds| {
-        (0..20).for_each(|number| holds.set(hold(BURST + number, 1, 2)));
+fn a_bucket_has_no_more_memory_than_its_holds_need() {
+    const HOLDS: u32 = 10_000;
+    let fill = |holds: &mut Holds, count: u32, end_us: fn(u32) -> i64| {
+        (0..count).for_each(|number| holds.set(hold(number, 1, end_us(number))));
         holds.bytes()
     };
-    let (mut holds, mut fresh) = (Holds::default(), Holds::default());
-    let fresh_bytes = small(&mut fresh);
-    (0..BURST).for_each(|number| holds.set(hold(number, 1, 1)));
-    small(&mut holds);
-    assert_eq!(holds.drop_ended(1), BURST as usize);
-    let list: Vec<Hold> = fresh.iter().cloned().collect();
-    assert_same(&holds, &list);
-    assert!(holds.bytes() <= fresh_bytes, "{} bytes, of fresh ones {fresh_bytes}", holds.bytes());
-    list.iter().for_each(|hold| drop(holds.remove(&hold.id)));
-    assert!(holds.bytes() < fresh_bytes / 4, "{} bytes of none", holds.bytes());
-}
-
-/// Also where a hold in a hundred stays, in any part of the order.
-#[test]
-fn the_room_that_holds_leave_is_used_again() {
-    const HOLDS: u32 = 10_000;
-    let scattered = |number: u32| number * 7919 % HOLDS;
     let mut holds = Holds::default();
     let empty_bytes = holds.bytes();
-    holds.set(hold(0, 1, 0));
-    assert!(holds.bytes() - empty_bytes < 4 * size_of::<Hold>(), "there is room for more than one");
-    let fill = |holds: &mut Holds| {
-        (0..HOLDS).for_each(|number| holds.set(hold(number, 1, number.into())));
-        holds.bytes()
-    };
-    let first_bytes = fill(&mut holds);
+    assert!(
+        fill(&mut holds, 1, |_| 2) - empty_bytes < 4 * size_of::<Hold>(),
+        "there is room for more than one"
+    );
+    let few_bytes = fill(&mut holds, 20, |_| 2);
+    fill(&mut holds, 10 * HOLDS, |number| i64::from(number < 20) + 1);
+    assert_eq!(holds.drop_ended(1), 10 * HOLDS as usize - 20);
+    assert!(holds.bytes() <= few_bytes, "{} bytes after a burst, {few_bytes} before", holds.bytes());
+    holds = Holds::default();
+    let first_bytes = fill(&mut holds, HOLDS, i64::from);
     assert!(first_bytes < 4 * size_of::<Hold>() * HOLDS as usize, "{first_bytes} bytes");
     for _ in 0..3 {
-        for number in (0..HOLDS).map(scattered).filter(|number| number % 100 != 0) {
+        for number in (0..HOLDS).map(|number| number * 7919 % HOLDS).filter(|number| number % 100 != 0) {
             HoldChange::Removed(hold(number, 1, 0).id).apply(&mut holds);
         }
         assert!(holds.bytes() < first_bytes / 10, "{} of {first_bytes} bytes are left", holds.bytes());
-        let bytes = fill(&mut holds);
+        let bytes = fill(&mut holds, HOLDS, i64::from);
         assert!(bytes < first_bytes * 5 / 4, "{bytes} bytes, {first_bytes} at first");
     }
     (5..HOLDS).for_each(|number| drop(holds.remove(&hold(number, 1, 0).id)));

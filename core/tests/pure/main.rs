@@ -5,7 +5,6 @@ mod behind;
 mod calendar;
 mod errors;
 mod holds;
-mod long_run;
 #[path = "../model/mod.rs"]
 mod model;
 mod numbers;

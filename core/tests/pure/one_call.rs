@@ -1,10 +1,10 @@
 //! One call, from any state that a bucket may be in.
 
-use super::model::bucket::{assert_binding, LONGEST_TOLD_MS};
+use super::model::bucket::assert_binding;
 use super::model::operation::LONGEST_WAIT_MS;
 use super::model::{whole, Bucket, Judged, Limit, Model, Operation, MILLION};
 use super::scenario::{any_amounts, pauses, rates, starts};
-use super::strategies::{amounts, limits, operations};
+use super::strategies::{limits, operations, spread};
 use super::take;
 use num_traits::ToPrimitive;
 use proptest::collection::vec;
@@ -12,7 +12,6 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use std::fmt::Debug;
 use tokenbucket_core::bucket::{Decision, NoHolds, MAX_TIME_US};
-use tokenbucket_core::hold::{Hold, Holds};
 use tokenbucket_core::number::MAX_MICRO;
 
 /// So many milliseconds later a call is allowed, and a millisecond earlier it was not.
@@ -65,15 +64,17 @@ fn calls() -> impl Strategy<Value = Sight<Operation>> {
     prop_oneof![extremes(), sights(|limit| operations(limit, any_amounts(limit)).boxed())]
 }
 
-fn decisions() -> impl Strategy<Value = Decision> {
-    (0..=1i64, -2..3i64, -1..3i64, -1..3i64).prop_map(
-        |(allowed, remaining, retry_after_ms, reset_after_ms)| Decision {
-            allowed,
-            remaining,
-            retry_after_ms,
-            reset_after_ms,
-        },
-    )
+/// A few decisions that often agree in a field, and any others.
+pub fn decisions() -> impl Strategy<Value = Decision> {
+    let number = || prop_oneof![3 => -1..3i64, 1 => any::<i64>()];
+    let wait_ms = || prop_oneof![3 => -1..3i64, 1 => spread(i64::MAX)];
+    let fields = (number(), number(), wait_ms(), wait_ms());
+    fields.prop_map(|(allowed, remaining, retry_after_ms, reset_after_ms)| Decision {
+        allowed,
+        remaining,
+        retry_after_ms,
+        reset_after_ms,
+    })
 }
 
 proptest! {
@@ -124,6 +125,9 @@ proptest! {
             let wait_us = limit.module().wait_us(stored, operation.needed_micro(), now_us);
             prop_assert_eq!((wait_us + 999) / 1000, told.retry_after_ms);
         }
+        if let Operation::Charge { .. } | Operation::Give { .. } = operation {
+            prop_assert_eq!(operation.needed_micro(), 0);
+        }
         let again = match operation {
             Operation::Take { .. } | Operation::TakeUpTo { .. } if told.allowed == 0 => operation,
             Operation::Charge { .. } => take(0),
@@ -135,104 +139,9 @@ proptest! {
         prop_assert!(is_retry_honest, "retry: {:?}", told);
     }
 
-    #[test]
-    fn a_level_is_reached_when_it_was_foreseen(
-        (limit, stored, now_us, level) in sights(|limit| amounts(limit).boxed()),
-        in_debt in any::<bool>(),
-    ) {
-        let level = level.min(limit.capacity_micro());
-        let level = if in_debt { -level } else { level };
-        let held = Model::found(stored).level(&limit, now_us).low;
-        let wait_us = limit.reaches_in_us(&held, now_us, &whole(level)).ceil().to_integer();
-        let told_us = limit.module().wait_us(stored, level, now_us);
-        let longest_us = LONGEST_TOLD_MS * 1000;
-        let right = if wait_us < longest_us.into() { wait_us == told_us.into() } else { told_us >= longest_us };
-        prop_assert!(right, "{} us, not {}", told_us, wait_us);
-    }
-
-    /// A bucket that is only known by when it will be full.
-    #[test]
-    fn a_bucket_is_made_from_the_moment_at_which_it_is_full(
-        (limit, _, now_us, until_full) in sights(|limit| pauses(limit, 1).boxed()),
-    ) {
-        // Not so early that there is no time to date a rounding back to.
-        let now_us = now_us.max(1_000_000_000_000);
-        let full_at_us = until_full.after(now_us, 0);
-        let bucket = limit.module().bucket_full_at(full_at_us, now_us);
-        prop_assert_eq!(Bucket::checked(bucket.level_micro, bucket.refilled_at_us), Some(bucket));
-        prop_assert!(bucket.refilled_at_us <= now_us, "{:?}", bucket);
-        let level = &limit.capacity - limit.flow.between(now_us, full_at_us);
-        let level = level.max(whole(-MAX_MICRO));
-        let made = Model::found(Some(bucket)).level(&limit, now_us).low;
-        let at_the_bottom = bucket.level_micro == -MAX_MICRO;
-        prop_assert!(made <= level || at_the_bottom, "{:?} holds {} of {}", bucket, made, level);
-        prop_assert!(&level - &made <= limit.flow.loss(), "{:?} holds {} of {}", bucket, made, level);
-    }
     /// Several buckets bind their caller by the tightest of each field.
     #[test]
     fn the_tightest_of_each_field_binds(own in vec(decisions(), 1..5)) {
         assert_binding(Decision::binding(own.iter().copied()), &own);
-    }
-}
-
-/// What waiting calls want is summed up by it.
-#[test]
-fn an_operation_needs_what_it_is_denied_without() {
-    const NOW_US: i64 = 1_700_000_000_000_000;
-    let (cost_micro, max_wait_ms) = (3 * MILLION, 0);
-    for operation in [
-        Operation::Take { cost_micro },
-        Operation::TakeUpTo { max_tokens: 5 },
-        Operation::Reserve { cost_micro, max_wait_ms },
-    ] {
-        let is_allowed = |level_micro| {
-            let stored = Some(Bucket { level_micro, refilled_at_us: NOW_US });
-            Limit::new("10", "1").module().decide(stored, operation, NOW_US).unwrap().decision.allowed > 0
-        };
-        let needed_micro = operation.needed_micro();
-        assert!(is_allowed(needed_micro) && !is_allowed(needed_micro - 1), "{operation:?}");
-    }
-    for operation in [Operation::Charge { amount_micro: MILLION }, Operation::Give { amount_micro: MILLION }]
-    {
-        assert_eq!(operation.needed_micro(), 0);
-    }
-}
-
-#[test]
-fn debt_ends_at_a_trillion_tokens() {
-    let charged = |level_micro, amount_micro| {
-        let stored = Some(Bucket { level_micro, refilled_at_us: 0 });
-        Limit::new("10", "1").module().decide(stored, Operation::Charge { amount_micro }, 0)
-    };
-    assert_eq!(charged(1 - MAX_MICRO, 1).unwrap().decision.remaining, -1_000_000_000_000);
-    assert!(charged(1 - MAX_MICRO, 2).is_err());
-}
-
-/// As if those who wait were served first: an estimate, at least a millisecond.
-#[test]
-fn a_call_behind_others_waits_until_they_are_served() {
-    const NOW_US: i64 = 1_700_000_000_000_000;
-    let (bucket, pool) = (Limit::new("10", "1"), Limit::pool("10"));
-    let (free, mut held) = (Holds::default(), Holds::default());
-    for (id, tokens, seconds) in [("a", 6, 2), ("b", 4, 5)] {
-        let ends_at_us = NOW_US + seconds * MILLION;
-        held.set(Hold::checked(id.as_bytes(), tokens * MILLION, ends_at_us).unwrap());
-    }
-    for (limit, holds, level, [cost, ahead], retry_after_ms) in [
-        (&bucket, &free, 10, [1, 0], 1),
-        (&bucket, &free, 10, [1, 10], 1000),
-        (&bucket, &free, 10, [10, 3], 3000),
-        (&bucket, &free, 10, [11, 0], -1),
-        (&bucket, &held, 0, [9, 0], 3000),
-        (&pool, &held, 0, [3, 2], 2000),
-        // Nobody knows how long those ahead will hold it: until all present holds have ended, or not at all.
-        (&pool, &held, 0, [3, 8], 5000),
-        (&pool, &free, 10, [5, 8], 1),
-    ] {
-        let stored = Some(Bucket { level_micro: level * MILLION, refilled_at_us: NOW_US });
-        let [cost_micro, ahead_micro] = [cost, ahead].map(|tokens| tokens * MILLION);
-        let told = limit.module().denied_behind(stored, holds, cost_micro, ahead_micro, NOW_US).decision;
-        let told = (told.allowed, told.remaining, told.retry_after_ms);
-        assert_eq!(told, (0, level, retry_after_ms), "{cost} behind {ahead}");
     }
 }

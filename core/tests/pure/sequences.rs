@@ -1,11 +1,10 @@
 //! Sequences of calls, with clocks that run, stand and are set back, keys that expire, and holds that end.
 
 use super::model::operation::{moved, LONGEST_WAIT_MS};
-use super::model::{whole, Exact, Flow, HoldOperation, Judged, Limit, Operation, MILLION};
+use super::model::{Exact, Flow, HoldOperation, Judged, Limit, Operation};
 use super::scenario::{any_amounts, pauses, rates, starts, whole_rates, Pause};
 use super::strategies::{hold_operations, limits, operations, spread};
-use super::take;
-use num_traits::{Signed, Zero};
+use num_traits::Zero;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -107,28 +106,6 @@ proptest! {
 proptest! {
     #![proptest_config(super::config(8))]
 
-    /// Between any two moments, nobody obtains more than a full bucket, what has flowed in since, and what was given.
-    #[test]
-    fn nobody_obtains_more_than_flows_in(
-        start_us in starts(),
-        steps in steps(vec(limits(MAX_MICRO, rates()), 1), 0, 1),
-    ) {
-        let (mut judged, mut available, mut last_us) = (Judged::default(), steps[0].1.capacity.clone(), start_us);
-        walk(start_us, steps, |limit, _, operation, now_us| {
-            let given_micro = match operation {
-                Operation::Charge { .. } | Operation::Reserve { .. } => return 0,
-                Operation::Give { amount_micro } => amount_micro,
-                _ => 0,
-            };
-            let outcome = judged.call(limit, operation, now_us).unwrap();
-            available += limit.flow.between(last_us, now_us) + whole(given_micro);
-            available = available.clone().min(limit.capacity.clone()) - whole(outcome.granted_micro);
-            assert!(!available.is_negative(), "{operation:?} at {now_us}: {outcome:?}");
-            last_us = now_us;
-            outcome.decision.retry_after_ms
-        });
-    }
-
     /// Reservers who act when they were told to never act on more than the bucket held and what has flowed since; nor
     /// between any two of them, but for the millisecond to which a wait is rounded.
     #[test]
@@ -164,25 +141,5 @@ proptest! {
                 prop_assert!(spent <= &limit.capacity + flowed, "{:?}", acts);
             }
         }
-    }
-}
-
-/// A hold above the capacity can only grow while it lasts. A smaller one can be set anew after its end.
-#[test]
-fn a_hold_above_the_capacity_grows_only_before_its_end() {
-    let limit = Limit::new("5", "1");
-    let set =
-        |tokens, ttl_ms| HoldOperation::Set { id: "a".to_owned(), amount_micro: tokens * MILLION, ttl_ms };
-    for (tokens, ttl_ms, retry_after_ms) in
-        [(4, 500, 1000), (5, 500, 2000), (6, 3000, -1), (6, 3001, 3000), (9, 60_000, -1)]
-    {
-        let mut judged = Judged::default();
-        judged.call(&limit, &set(3, ttl_ms), 0).unwrap();
-        judged.call(&limit, take(2), 0).unwrap();
-        let denied = judged.call(&limit, &set(tokens, 1), 0).unwrap().decision;
-        assert_eq!((denied.allowed, denied.retry_after_ms), (0, retry_after_ms), "{tokens} for {ttl_ms} ms");
-        let until_us = if tokens > 5 { ttl_ms * 1000 } else { i64::MAX };
-        let told_us = limit.module().holdable_until_us(&judged.holds, b"a", tokens * MILLION, 0);
-        assert_eq!(told_us, until_us);
     }
 }

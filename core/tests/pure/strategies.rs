@@ -6,6 +6,7 @@ use super::model::{HoldOperation, Limit, Operation, MILLION};
 use proptest::prelude::*;
 use proptest::sample::{select, Index};
 use tokenbucket_core::bucket::MAX_TIME_US;
+use tokenbucket_core::expiry::MAX_EXPIRE_AT_MS;
 use tokenbucket_core::number::{MAX_MICRO, MAX_TOKENS};
 
 const DAY_US: i64 = 86_400_000_000;
@@ -82,6 +83,34 @@ pub fn pauses_us(limit: &Limit) -> impl Strategy<Value = i64> {
         1 => spread(MAX_TIME_US),
         4 => 0..=limit.refill_us() / 2 * 3,
     ]
+}
+
+/// Numbers around every bound of what is stored.
+pub fn near_bounds() -> impl Strategy<Value = i64> + Clone {
+    let edges = [i64::MIN, -MAX_MICRO, 0, 1 << 60, MAX_EXPIRE_AT_MS, MAX_MICRO, MAX_TIME_US, i64::MAX];
+    prop_oneof![
+        3 => (select(edges.to_vec()), -2..=2i64).prop_map(|(edge, off_by)| edge.saturating_add(off_by)),
+        1 => any::<i64>(),
+    ]
+}
+
+/// The words of a call, up to three of them others; now and then one is left out or put in. The command stays.
+pub fn misworded(
+    call: &'static str,
+    words: impl Strategy<Value = Vec<u8>>,
+) -> impl Strategy<Value = Vec<Vec<u8>>> {
+    prop::collection::vec((any::<Index>(), words, 0..20u8), 0..=3).prop_map(move |changes| {
+        let mut line: Vec<_> = call.split(' ').map(|word| word.as_bytes().to_vec()).collect();
+        for (index, word, how) in changes {
+            let place = 1 + index.index(line.len());
+            match how {
+                0 if place < line.len() => drop(line.remove(place)),
+                2.. if place < line.len() => line[place] = word,
+                _ => line.insert(place, word),
+            }
+        }
+        line
+    })
 }
 
 /// A byte of them changed, left out, put in or doubled, or all behind it left out.

@@ -1,9 +1,11 @@
 //! The theorems of `proofs`, which `make prove` proves for all numbers, on random ones.
 
+use super::one_call::decisions;
+use super::scenario::rates;
 use super::strategies::spread;
 use proptest::prelude::*;
 use proptest::sample::select;
-use tokenbucket_core::bucket::{Decision, MAX_TIME_US};
+use tokenbucket_core::bucket::MAX_TIME_US;
 use tokenbucket_core::hold::{Hold, Holds};
 use tokenbucket_core::number::{MAX_MICRO, MAX_TOKENS};
 use tokenbucket_core::rate::Rate;
@@ -14,9 +16,10 @@ mod of_core;
 
 use of_core::{AnyHolds, Scene, Verdict, HOLDS, OUTSIDE};
 
-/// Returns whether a theorem holds. Outside of its domain it claims nothing.
-fn is_kept(verdict: Verdict) -> bool {
-    verdict == HOLDS || verdict == OUTSIDE
+/// Panics with the number of a broken sentence. Outside of its domain a theorem claims nothing.
+#[track_caller]
+fn assert_kept<const N: usize>(verdicts: [Verdict; N]) {
+    assert!(verdicts.iter().all(|verdict| [HOLDS, OUTSIDE].contains(verdict)), "{verdicts:?}");
 }
 
 fn terms() -> impl Strategy<Value = (u64, u64)> {
@@ -33,46 +36,8 @@ fn amounts() -> impl Strategy<Value = i64> {
     prop_oneof![3 => spread(MAX_MICRO), 3 => 0..10_000_000i64, 1 => select(vec![0, 1, MAX_MICRO])]
 }
 
-/// Rates of all kinds but pools.
-fn rates() -> impl Strategy<Value = Rate> {
-    let usual =
-        ["1", "0.3", "5/3s", "1/d", "1e12", "7/250ms", "1.23456789012e-5", "9.87654321098e-9/ms", "1/36525d"];
-    let calendars = ["5@10s", "1000@d+09:00", "1@mo", "3@w", "1@y-03:30"];
-    let written = select([usual.as_slice(), calendars.as_slice()].concat());
-    let ratios = terms().prop_filter_map("a rate", |(count, period_s)| Rate::per_seconds(count, period_s));
-    prop_oneof![written.prop_map(|rate| Rate::parse(rate.as_bytes()).unwrap()), ratios]
-}
-
-/// A call, and the amounts of its arguments.
-#[derive(Clone, Copy, Debug)]
-struct Call {
-    rate: Rate,
-    capacity_micro: i64,
-    is_stored: bool,
-    level_micro: i64,
-    refilled_at_us: i64,
-    now_us: i64,
-    holds: AnyHolds,
-    amount_micro: i64,
-    tokens: i64,
-    max_wait_ms: i64,
-}
-
-impl Call {
-    fn scene(&self) -> Scene<'_> {
-        Scene {
-            rate: &self.rate,
-            capacity_micro: self.capacity_micro,
-            is_stored: self.is_stored,
-            level_micro: self.level_micro,
-            refilled_at_us: self.refilled_at_us,
-            now_us: self.now_us,
-            holds: self.holds,
-        }
-    }
-}
-
-fn calls() -> impl Strategy<Value = Call> {
+/// A call on any state of any bucket that refills: its amount, whole tokens, and longest wait in milliseconds.
+fn calls() -> impl Strategy<Value = (Scene<'static>, (i64, i64, i64))> {
     let levels = (amounts(), any::<bool>()).prop_map(|(micro, is_debt)| if is_debt { -micro } else { micro });
     // Mostly shortly before the call, when the bucket is not full again.
     let ages = prop_oneof![4 => -1_000_000..10_000_000i64, 1 => spread(MAX_TIME_US)];
@@ -83,22 +48,10 @@ fn calls() -> impl Strategy<Value = Call> {
     let holds = (ended, prop_oneof![Just(i64::MIN), times()])
         .prop_map(|(ended_micro, last_end_us)| AnyHolds { ended_micro, last_end_us });
     (rates(), amounts(), stored, times(), holds, arguments).prop_map(
-        |(rate, capacity_micro, stored, now_us, holds, arguments)| {
-            let (is_stored, level_micro, age_us) = stored;
+        |(rate, capacity_micro, (is_stored, level_micro, age_us), now_us, holds, arguments)| {
+            let rate = Box::leak(Box::new(Rate::parse(rate.as_bytes()).unwrap()));
             let refilled_at_us = (now_us - age_us).clamp(0, MAX_TIME_US);
-            let (amount_micro, tokens, max_wait_ms) = arguments;
-            Call {
-                rate,
-                capacity_micro,
-                is_stored,
-                level_micro,
-                refilled_at_us,
-                now_us,
-                holds,
-                amount_micro,
-                tokens,
-                max_wait_ms,
-            }
+            (Scene { rate, capacity_micro, is_stored, level_micro, refilled_at_us, now_us, holds }, arguments)
         },
     )
 }
@@ -113,36 +66,22 @@ fn holds(now_us: i64) -> impl Strategy<Value = Vec<Hold>> {
     prop::collection::vec(hold, 0..4)
 }
 
-fn reply() -> impl Strategy<Value = Decision> {
-    let waits = || prop_oneof![Just(-1), spread(i64::MAX)];
-    (any::<i64>(), any::<i64>(), waits(), waits()).prop_map(
-        |(allowed, remaining, retry_after_ms, reset_after_ms)| Decision {
-            allowed,
-            remaining,
-            retry_after_ms,
-            reset_after_ms,
-        },
-    )
-}
-
 proptest! {
     #![proptest_config(super::config(16))]
 
     #[test]
-    fn a_rate_and_a_limit_are_within_bounds((count, period_s) in terms(), capacity_micro in amounts()) {
-        prop_assert!(is_kept(of_core::ratio_is_within_bounds(count, period_s)));
-        prop_assert!(is_kept(of_core::refills_of_ratio(count, period_s, capacity_micro)));
-    }
-
-    #[test]
-    fn a_flow_is_rate_times_time((count, period_s) in terms(), since_us in times(), until_us in times()) {
-        prop_assert!(is_kept(of_core::flow_of_ratio(count, period_s, since_us, until_us)));
-        prop_assert!(is_kept(of_core::flow_up_of_ratio(count, period_s, since_us, until_us)));
-    }
-
-    #[test]
-    fn a_time_is_the_first_that_suffices((count, period_s) in terms(), since_us in times(), micro in amounts()) {
-        prop_assert!(is_kept(of_core::reaches_of_ratio(count, period_s, since_us, micro)));
+    fn a_rate_is_what_its_ratio_says(
+        (count, period_s) in terms(),
+        (since_us, until_us) in (times(), times()),
+        micro in amounts(),
+    ) {
+        assert_kept([
+            of_core::ratio_is_within_bounds(count, period_s),
+            of_core::refills_of_ratio(count, period_s, micro),
+            of_core::flow_of_ratio(count, period_s, since_us, until_us),
+            of_core::flow_up_of_ratio(count, period_s, since_us, until_us),
+            of_core::reaches_of_ratio(count, period_s, since_us, micro),
+        ]);
     }
 
     /// Beside exact terms of a power of ten, as `Rate` has them where 64 bits are too few.
@@ -153,41 +92,57 @@ proptest! {
         let rate = Rate::parse(format!("{mantissa}e{exponent}").as_bytes());
         prop_assume!(rate.is_ok());
         let (rate, denominator) = (rate.unwrap(), 10u128.pow(exponent.unsigned_abs()));
-        prop_assert!(is_kept(of_core::flow(&rate, mantissa.into(), denominator, since_us, until_us)));
-        prop_assert!(is_kept(of_core::flow_up(&rate, mantissa.into(), denominator, since_us, until_us)));
-        prop_assert!(is_kept(of_core::reaches(&rate, mantissa.into(), denominator, since_us, micro)));
-        prop_assert!(is_kept(of_core::refills(&rate, mantissa.into(), denominator, micro)));
+        assert_kept([
+            of_core::flow(&rate, mantissa.into(), denominator, since_us, until_us),
+            of_core::flow_up(&rate, mantissa.into(), denominator, since_us, until_us),
+            of_core::reaches(&rate, mantissa.into(), denominator, since_us, micro),
+            of_core::refills(&rate, mantissa.into(), denominator, micro),
+        ]);
     }
 
     #[test]
     fn a_refill_in_two_loses_a_micro_token_at_most(rate in rates(), mut moments in [times(), times(), times()]) {
         moments.sort_unstable();
-        prop_assert!(is_kept(of_core::split(&rate, moments[0], moments[1], moments[2])));
+        let rate = Rate::parse(rate.as_bytes()).unwrap();
+        assert_kept([of_core::split(&rate, moments[0], moments[1], moments[2])]);
     }
 
     #[test]
-    fn a_step_wins_nothing(call in calls(), later_us in prop_oneof![times(), Just(0)]) {
-        let later_us = (call.now_us + later_us).min(MAX_TIME_US);
-        let Call { amount_micro, tokens, max_wait_ms, .. } = call;
-        for rate in [call.rate, Rate::NOTHING] {
-            let scene = Scene { rate: &rate, ..call.scene() };
-            prop_assert!(is_kept(of_core::take_wins_nothing(&scene, amount_micro, later_us)));
-            prop_assert!(is_kept(of_core::take_up_to_wins_nothing(&scene, tokens, later_us)));
-            prop_assert!(is_kept(of_core::reserve_wins_nothing(&scene, amount_micro, max_wait_ms, later_us)));
-            prop_assert!(is_kept(of_core::charge_wins_nothing(&scene, amount_micro, later_us)));
-            prop_assert!(is_kept(of_core::give_wins_nothing(&scene, amount_micro, later_us)));
+    fn a_step_wins_nothing(
+        (scene, (amount_micro, tokens, max_wait_ms)) in calls(),
+        later_us in prop_oneof![times(), Just(0)],
+    ) {
+        let later_us = (scene.now_us + later_us).min(MAX_TIME_US);
+        for scene in [scene, Scene { rate: &Rate::NOTHING, ..scene }] {
+            assert_kept([
+                of_core::take_wins_nothing(&scene, amount_micro, later_us),
+                of_core::take_up_to_wins_nothing(&scene, tokens, later_us),
+                of_core::reserve_wins_nothing(&scene, amount_micro, max_wait_ms, later_us),
+                of_core::charge_wins_nothing(&scene, amount_micro, later_us),
+                of_core::give_wins_nothing(&scene, amount_micro, later_us),
+            ]);
         }
     }
 
     #[test]
-    fn a_wait_is_honest(call in calls(), early_us in prop_oneof![Just(1000), times().prop_map(|us| us.max(1000))]) {
-        prop_assert!(is_kept(of_core::take_waits_honestly(&call.scene(), call.amount_micro, early_us)));
-        prop_assert!(is_kept(of_core::take_up_to_waits_honestly(&call.scene(), call.tokens, early_us)));
-        let Call { amount_micro, max_wait_ms, .. } = call;
-        prop_assert!(is_kept(of_core::reserve_waits_honestly(&call.scene(), amount_micro, max_wait_ms)));
-        prop_assert!(is_kept(of_core::denied_take_changes_nothing(&call.scene(), call.amount_micro)));
-        if !matches!(call.rate, Rate::Calendar(_)) {
-            prop_assert!(is_kept(of_core::take_loses_less_than_a_microsecond(&call.scene(), call.amount_micro)));
+    fn a_wait_is_honest(
+        (scene, (amount_micro, tokens, max_wait_ms)) in calls(),
+        early_us in prop_oneof![Just(1000), times().prop_map(|us| us.max(1000))],
+        full_at_us in times(),
+    ) {
+        assert_kept([
+            of_core::take_waits_honestly(&scene, amount_micro, early_us),
+            of_core::take_up_to_waits_honestly(&scene, tokens, early_us),
+            of_core::reserve_waits_honestly(&scene, amount_micro, max_wait_ms),
+            of_core::denied_take_changes_nothing(&scene, amount_micro),
+        ]);
+        if !matches!(scene.rate, Rate::Calendar(_)) {
+            let soon_us = (scene.now_us + full_at_us % 10_000_000).min(MAX_TIME_US);
+            assert_kept([
+                of_core::take_loses_less_than_a_microsecond(&scene, amount_micro),
+                of_core::bucket_is_full_at(&scene, full_at_us),
+                of_core::bucket_is_full_at(&scene, soon_us),
+            ]);
         }
     }
 
@@ -198,52 +153,46 @@ proptest! {
     ) {
         let amount = if fraction.is_empty() { whole.clone() } else { format!("{whole}.{fraction}") };
         let micro = format!("{whole}{fraction:0<6}").parse().unwrap();
-        prop_assert!(is_kept(of_core::amount_is_read(amount.as_bytes(), micro)));
-        prop_assert!(is_kept(of_core::amount_is_within_bounds(other.as_bytes())));
+        let is_within = of_core::amount_is_within_bounds(other.as_bytes());
+        assert_kept([of_core::amount_is_read(amount.as_bytes(), micro), is_within]);
     }
 
     #[test]
     fn a_hold_takes_the_difference_and_gives_it_back(
-        (call, all) in calls().prop_flat_map(|call| (Just(call), holds(call.now_us))),
+        ((scene, (amount_micro, ..)), all) in calls().prop_flat_map(|call| (Just(call), holds(call.0.now_us))),
         taken_micro in -MAX_MICRO..=MAX_MICRO,
     ) {
-        for rate in [call.rate, Rate::NOTHING] {
-            let scene = Scene { rate: &rate, ..call.scene() };
+        for scene in [scene, Scene { rate: &Rate::NOTHING, ..scene }] {
             let mut holds = Holds::default();
             all.iter().for_each(|hold| holds.set(hold.clone()));
-            prop_assert!(is_kept(of_core::settle_gives_back(&scene, &holds, b"a", call.amount_micro)));
-            let set = of_core::hold_takes_the_difference(&scene, &mut holds, b"a", call.amount_micro);
-            prop_assert!(is_kept(set));
-            holds.drop_ended(call.now_us);
-            prop_assert!(is_kept(of_core::hold_is_replied(&scene, &holds, taken_micro)));
+            let settled = of_core::settle_gives_back(&scene, &holds, b"a", amount_micro);
+            let set = of_core::hold_takes_the_difference(&scene, &mut holds, b"a", amount_micro);
+            holds.drop_ended(scene.now_us);
+            assert_kept([settled, set, of_core::hold_is_replied(&scene, &holds, taken_micro)]);
         }
     }
 
     #[test]
-    fn the_tightest_of_two_binds([one, other] in [reply(), reply()]) {
-        prop_assert!(is_kept(of_core::tightest_binds(&one, &other)));
+    fn the_tightest_of_two_binds([one, other] in [decisions(), decisions()]) {
+        assert_kept([of_core::tightest_binds(&one, &other)]);
     }
 
     #[test]
-    fn a_bucket_is_made_from_when_it_is_full(call in calls(), full_at_us in times()) {
-        if !matches!(call.rate, Rate::Calendar(_)) {
-            prop_assert!(is_kept(of_core::bucket_is_full_at(&call.scene(), full_at_us)));
-            let soon_us = (call.now_us + full_at_us % 10_000_000).min(MAX_TIME_US);
-            prop_assert!(is_kept(of_core::bucket_is_full_at(&call.scene(), soon_us)));
-        }
-    }
-
-    #[test]
-    fn a_decision_stays_within_bounds(call in calls(), now_us in any::<i64>(), ahead_micro in 0..=i64::MAX) {
-        let scene = Scene { now_us, ..call.scene() };
-        let Call { amount_micro, tokens, max_wait_ms, .. } = call;
-        prop_assert!(is_kept(of_core::take_overflows_nowhere(&scene, amount_micro)));
-        prop_assert!(is_kept(of_core::take_up_to_overflows_nowhere(&scene, tokens)));
-        prop_assert!(is_kept(of_core::reserve_overflows_nowhere(&scene, amount_micro, max_wait_ms)));
-        prop_assert!(is_kept(of_core::charge_overflows_nowhere(&scene, amount_micro)));
-        prop_assert!(is_kept(of_core::give_overflows_nowhere(&scene, amount_micro)));
-        prop_assert!(is_kept(of_core::behind_overflows_nowhere(&scene, amount_micro, ahead_micro)));
-        prop_assert!(is_kept(of_core::other_overflows_nowhere(&scene)));
-        prop_assert!(is_kept(of_core::wait_overflows_nowhere(&scene, amount_micro)));
+    fn a_decision_stays_within_bounds(
+        (scene, (amount_micro, tokens, max_wait_ms)) in calls(),
+        now_us in any::<i64>(),
+        ahead_micro in 0..=i64::MAX,
+    ) {
+        let scene = Scene { now_us, ..scene };
+        assert_kept([
+            of_core::take_overflows_nowhere(&scene, amount_micro),
+            of_core::take_up_to_overflows_nowhere(&scene, tokens),
+            of_core::reserve_overflows_nowhere(&scene, amount_micro, max_wait_ms),
+            of_core::charge_overflows_nowhere(&scene, amount_micro),
+            of_core::give_overflows_nowhere(&scene, amount_micro),
+            of_core::behind_overflows_nowhere(&scene, amount_micro, ahead_micro),
+            of_core::other_overflows_nowhere(&scene),
+            of_core::wait_overflows_nowhere(&scene, amount_micro),
+        ]);
     }
 }

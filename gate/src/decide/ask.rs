@@ -10,14 +10,14 @@ use super::plan::{Call, Kind, Part, Plan};
 use super::reservation::Reservation;
 use crate::to_the_end::ToTheEnd;
 
-/// What Redis replied to one call.
+/// The reply of Redis to one call.
 pub(super) enum Answer {
     One(Decision),
     All(JointDecision),
 }
 
 impl Answer {
-    /// Of this part of the call.
+    /// Returns the decision on this part of the call.
     pub(super) fn of(&self, part: usize) -> Decision {
         match self {
             Self::One(decision) => *decision,
@@ -25,7 +25,7 @@ impl Answer {
         }
     }
 
-    /// Over all its parts: allowed if the tokens were taken.
+    /// Returns the decision on all parts together: allowed if the tokens were taken.
     pub(super) fn binding(&self) -> &Decision {
         match self {
             Self::One(decision) => decision,
@@ -36,8 +36,8 @@ impl Answer {
 
 /// Returns the reply to each call, in their order. All are sent at once: one round trip.
 ///
-/// Plain limits on several nodes of a cluster are all or nothing too: if one denies, the others are refunded. So are they if
-/// a call fails, or its caller has gone.
+/// Plain limits on several nodes of a cluster are all or nothing too: if one denies, the others are refunded, and
+/// also if a call fails or the request is dropped.
 pub(super) async fn ask(limiter: &Limiter, plan: &Plan) -> Result<Vec<Answer>, Error> {
     if let [call] = plan.calls.as_slice() {
         return Ok(vec![send(limiter, call).await?]);
@@ -64,7 +64,7 @@ async fn send(limiter: &Limiter, call: &Call) -> Result<Answer, Error> {
         (_, parts) => {
             let joint = limiter.take_all(&shares(parts)).await?;
             let is_remembered = joint.each.is_empty() && joint.binding.remembered;
-            Ok(Answer::All(if is_remembered { tell_apart(joint, limiter, parts) } else { joint }))
+            Ok(Answer::All(if is_remembered { split_remembered(joint, limiter, parts) } else { joint }))
         }
     }
 }
@@ -73,8 +73,8 @@ pub(super) fn shares(parts: &[Part]) -> Vec<Share> {
     parts.iter().map(|part| Share::new(&*part.bucket, &part.rule.limit, part.cost)).collect()
 }
 
-/// Finds the parts whose denials were remembered. Of the others at most all is left.
-fn tell_apart(mut joint: JointDecision, limiter: &Limiter, parts: &[Part]) -> JointDecision {
+/// Finds the parts whose denials are cached. The others have at most their capacity left.
+fn split_remembered(mut joint: JointDecision, limiter: &Limiter, parts: &[Part]) -> JointDecision {
     let unknown = |part: &Part| {
         let mut decision = Decision::default();
         (decision.allowed, decision.remembered) = (true, true);
@@ -86,7 +86,7 @@ fn tell_apart(mut joint: JointDecision, limiter: &Limiter, parts: &[Part]) -> Jo
         |part: &Part| of(limiter, part).remembered(&part.bucket, part.cost).unwrap_or_else(|| unknown(part));
     joint.each = parts.iter().map(remembered).collect();
     if joint.each.iter().all(|decision| decision.allowed) {
-        // Its time came just now.
+        // The denial has expired just now.
         joint.each.clear();
     }
     joint
@@ -101,7 +101,7 @@ pub(super) fn of(limiter: &Limiter, part: &Part) -> Limiter {
     limiter.with_limit(part.rule.limit.clone())
 }
 
-/// Charges to the end: the tokens are used, whether or not the proxy waits for the reply.
+/// Charges to the end: the tokens are used, even if the proxy no longer waits for the reply.
 pub(super) async fn pay(limiter: &Limiter, part: &Part) -> Result<Decision, Error> {
     ToTheEnd::new(charge(of(limiter, part), part.clone())).await
 }
@@ -119,7 +119,7 @@ async fn charge(limiter: Limiter, part: Part) -> Result<Decision, Error> {
     let mut decision = limiter.charge(bucket, charged).await?;
     // Others charged since the first reply.
     bound_debt(&limiter, &part, charged, decision.remaining).await?;
-    // The counters take all of the cost for charged.
+    // The counters assume that all of the cost was charged.
     decision.remaining = decision.remaining.saturating_sub_unsigned(cost - charged);
     Ok(decision)
 }
@@ -140,7 +140,7 @@ pub(super) fn undo(limiter: &Limiter, calls: &[Call], answers: Vec<Answer>) {
     }
 }
 
-/// A call with its reply. Dropped without being kept, it refunds what it took.
+/// A call with its reply. Refunds what it took if it is dropped without being kept.
 struct Sent<'a> {
     limiter: &'a Limiter,
     call: &'a Call,
@@ -156,7 +156,7 @@ impl Sent<'_> {
         self.answer.take()
     }
 
-    /// Returns the answer when a plain limit denies the request, as it is after the refund.
+    /// Refunds the call of a denied request, if it took something, and returns the answer after that.
     fn end_denied(mut self) -> Option<Answer> {
         if !self.call.is_plain || !self.is_allowed() {
             return self.keep();

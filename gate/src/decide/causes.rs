@@ -6,18 +6,18 @@ use std::time::{Duration, Instant};
 
 use tokenbucket_client::Error;
 
-/// Between two lines about the same cause.
+/// The time between two lines about one cause.
 const LOG_EVERY: Duration = Duration::from_secs(60);
 
-/// With more causes than these, all of them are logged anew.
+/// The most causes that are kept. At one more, all of them are logged anew.
 const MOST_CAUSES: usize = 100;
 
-/// When each cause was last logged: under load it meets thousands of calls a second.
+/// When each cause was last logged: under load a cause meets thousands of calls a second.
 #[derive(Default)]
 pub(super) struct Causes(Mutex<HashMap<String, Instant>>);
 
 impl Causes {
-    /// Logs the error after `what`, unless it did so for this cause within the last minute.
+    /// Logs the error after `what`, unless this cause was logged within the last minute.
     pub(super) fn log(&self, what: &str, error: &Error) {
         let cause = match error {
             Error::Refused { server, error } => {

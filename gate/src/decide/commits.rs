@@ -13,20 +13,20 @@ use super::recent::Recent;
 use super::reservation::Reservation;
 use crate::counters::{add, OfReservations};
 
-/// Memory for commits that are sent again, in KiB.
+/// The memory for commits that are sent again, in KiB.
 const MOST_KIB: usize = 16 << 10;
 
-/// What a call and each of its parts take beside the names of buckets.
+/// The memory of a call and of each of its parts, beside the names of buckets.
 const BYTES_OF_PART: usize = 256;
 
-/// Between two tries; twice as long each time, up to the longest.
+/// The pauses between two attempts: each is twice the one before, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// What a commit found.
+/// The result of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// It ended the reservation.
+    /// The commit ended the reservation.
     Released,
     /// Another commit has ended the reservation.
     EndedBefore,
@@ -58,7 +58,7 @@ pub(super) struct Commits {
     room: Arc<Semaphore>,
 }
 
-/// What became of one call.
+/// The result of one call.
 enum Sent {
     /// One decision for each part.
     Settled(Vec<Decision>),
@@ -75,7 +75,7 @@ impl Commits {
     ///
     /// # Errors
     ///
-    /// Redis is away or refuses. If it is away, the commit is sent again.
+    /// Returns an error if Redis is away or refuses. If it is away, the commit is sent again.
     pub(super) async fn end(&self, mut commit: Commit) -> Result<End, Error> {
         let reservation = commit.reservation;
         if !self.ended.insert(&reservation) {
@@ -96,7 +96,7 @@ impl Commits {
         sent.into_iter().find_map(Sent::into_failure).map_or(Ok(End::Unsent), Err)
     }
 
-    /// Does what follows from the replies, and leaves the calls to the commit that have none.
+    /// Applies the replies, and leaves in the commit the calls that have none.
     async fn conclude(&self, commit: &mut Commit, sent: &[Sent]) -> Result<(), Error> {
         commit.may_be_done |= sent.iter().any(Sent::may_be_done);
         if sent.iter().any(Sent::was_there) {

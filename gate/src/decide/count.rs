@@ -1,10 +1,10 @@
-//! Counts what a request did to its limits.
+//! Counts the hits of a request on its limits.
 
 use super::outcome::Outcome;
 use crate::counters::add;
 
-/// Counts the hits of one descriptor. What was charged into debt straddles the limit: each side has its part. What was denied
-/// took nothing, so all of it is over.
+/// Counts the hits of one descriptor. A charge into debt straddles the limit: each side gets its part. A denied call took
+/// nothing, so all of it is over.
 pub(super) fn count(outcome: &Outcome<'_>, near_limit_ratio: f64) {
     let (asked, counters) = (outcome.asked, &outcome.asked.counters);
     if outcome.is_uncounted {
@@ -29,7 +29,7 @@ pub(super) fn count(outcome: &Outcome<'_>, near_limit_ratio: f64) {
     add(&counters.near_limit, near(outcome, left, within, near_limit_ratio));
 }
 
-/// Returns how many of the hits `within` the limit are beyond `NEAR_LIMIT_RATIO` of it, when so much was `left`.
+/// Counts the hits `within` the limit that are beyond `NEAR_LIMIT_RATIO` of it, given what was `left` before.
 fn near(outcome: &Outcome<'_>, left: u64, within: u64, near_limit_ratio: f64) -> u64 {
     let capacity = outcome.asked.rule.capacity as f32;
     let far = (capacity * near_limit_ratio as f32).floor();

@@ -1,4 +1,4 @@
-//! The headers and the dynamic metadata of a reply.
+//! Writes the headers and the dynamic metadata of a reply.
 
 use envoy_types::pb::envoy::config::core::v3::HeaderValue;
 use envoy_types::pb::google::protobuf::value::Kind;
@@ -7,7 +7,7 @@ use envoy_types::pb::google::protobuf::ListValue;
 use super::outcome::Outcome;
 use crate::messages::{Descriptor, Request, Status, Struct, Value};
 
-/// Of the limit that is nearest to its end: the last plain one that is over, else the first with the least left.
+/// Returns the headers of the limit nearest to its end: the last plain one that is over, else the first with the least left.
 pub(super) fn headers(
     names: &[String; 3],
     statuses: &[Status],
@@ -51,7 +51,7 @@ fn retry_after_s(outcomes: &[Option<Outcome<'_>>]) -> Option<i64> {
     Some(ms?.saturating_add(999) / 1000)
 }
 
-/// Returns what the proxy may use further on: the request, and the `metadata` of the limits that it passed.
+/// Returns what the proxy may use later: the request, and the `metadata` of the limits that it passed.
 pub(super) fn metadata(request: &Request, outcomes: &[Option<Outcome<'_>>]) -> Struct {
     let descriptors = request.descriptors.iter().map(|one| Kind::StructValue(describe(one)).into_value());
     let mut all = Struct::default();
@@ -90,7 +90,7 @@ fn describe(descriptor: &Descriptor) -> Struct {
     one
 }
 
-/// The first value of a key stays; structs are merged.
+/// Adds fields. The first value of a key stays; structs are merged.
 fn merge(into: &mut Struct, from: &Struct) {
     for (key, value) in &from.fields {
         let Some(first) = into.fields.get_mut(key) else {

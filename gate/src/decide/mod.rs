@@ -7,6 +7,7 @@ mod count;
 mod headers;
 mod outcome;
 mod plan;
+mod policy;
 mod recent;
 mod reply;
 mod reservation;
@@ -23,50 +24,14 @@ use self::ask::Answer;
 use self::causes::Causes;
 use self::commits::{Commit, Commits, End};
 use self::plan::{most_held, Kind, Lease, Plan, Terms, Way, MOST_HITS};
+pub use self::policy::{OnError, Policy};
 use self::recent::Recent;
 use self::reservation::Reservation;
 use crate::counters::{add, Counters};
 use crate::limits::{Limits, Matched};
 use crate::messages::{Code, CommitRequest, Request, ReserveRequest, ReserveResponse, Response};
 
-/// How requests are decided, whatever the files say.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Policy {
-    /// What the names of all buckets begin with (`CACHE_KEY_PREFIX`).
-    pub prefix: String,
-    /// The overall code is never OVER_LIMIT (`SHADOW_MODE`).
-    pub shadow_mode: bool,
-    /// Every descriptor counts as a quota (`QUOTA_MODE`).
-    pub quota_mode: bool,
-    /// From which part of a limit on a hit counts as near it (`NEAR_LIMIT_RATIO`).
-    pub near_limit_ratio: f64,
-    /// Denials that are remembered here; 0 for none (from `LOCAL_CACHE_SIZE_IN_BYTES`).
-    pub remember_denials: usize,
-    /// The names of the three headers, if they are sent (`LIMIT_RESPONSE_HEADERS_ENABLED`, `LIMIT_*_HEADER`).
-    pub headers: Option<[String; 3]>,
-    /// Whether replies carry dynamic metadata (`RESPONSE_DYNAMIC_METADATA`).
-    pub dynamic_metadata: bool,
-    /// How long a reservation lasts at most (`RESERVATION_MAX_TTL`).
-    pub reservation_max_ttl: Duration,
-    /// The largest part of a capacity that one reservation takes (`RESERVATION_MAX_FRACTION`).
-    pub reservation_max_fraction: f64,
-    /// What is answered while Redis is away (`ON_ERROR`).
-    pub on_error: OnError,
-}
-
-/// What is answered while Redis is away.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnError {
-    /// An error: the proxy decides.
-    #[default]
-    Error,
-    /// Everything passes.
-    Allow,
-    /// Everything is over its limit.
-    Deny,
-}
-
-/// Why a request has no decision.
+/// The reason why a request has no decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The request is wrong, or there are no limits: gRPC UNKNOWN, in the words of envoyproxy/ratelimit.
@@ -89,32 +54,35 @@ impl std::error::Error for Refusal {}
 /// Decides on requests; shared by all doors.
 pub struct Decider {
     server: Server,
-    /// Its limit is that of no bucket.
+    /// Has no limit of its own: each call sets one.
     limiter: Limiter,
     policy: Policy,
     counters: Arc<Counters>,
-    /// Buckets that were asked about with 0 hits: calls about them with hits of their own are reports.
+    /// Buckets that a descriptor with 0 hits has asked about: later descriptors with hits of their own are reports.
     reports: Recent,
     commits: Commits,
     causes: Causes,
     has_seen_refund: AtomicBool,
 }
 
-/// More descriptors of a request than these are refused.
+/// The limit of each descriptor, in their order.
+type Found = Vec<Option<Matched>>;
+
+/// The most descriptors of a request.
 pub(crate) const MOST_DESCRIPTORS: usize = 1000;
 
-/// More entries of all its descriptors together are refused too.
+/// The most entries of all descriptors of a request together.
 pub(crate) const MOST_ENTRIES: usize = 10_000;
 
-/// How long a bucket stays denied here though it was deleted or refunded elsewhere.
+/// The longest time that a bucket stays denied here after it was deleted or refunded elsewhere.
 const REMEMBER_FOR: Duration = Duration::from_secs(5);
 
-/// Between two tries to reach Redis at the start; twice as long each time, up to the longest.
+/// The pauses between attempts to reach Redis at the start: each is twice the one before, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 impl Decider {
-    /// With this server and policy.
+    /// Creates a decider for this server and policy.
     pub fn new(server: Server, policy: Policy, counters: Arc<Counters>) -> Self {
         let on_error = match policy.on_error {
             OnError::Error => tokenbucket_client::OnError::Error,
@@ -139,9 +107,9 @@ impl Decider {
         }
     }
 
-    /// Decides on one request by these limits; `None` if none were ever loaded.
+    /// Decides on one request by these limits; `None` if none have been loaded.
     ///
-    /// May be dropped at any await: what Redis grants then is refunded. What is paid afterwards is charged all the same.
+    /// May be dropped at any await: refunds what Redis then grants, and still charges what is paid afterwards.
     ///
     /// # Errors
     ///
@@ -152,7 +120,7 @@ impl Decider {
         self.decide_on(Way::MayReport(&self.reports), found, request).await
     }
 
-    /// Decides on a request that reports nothing: its cost is taken now or not at all.
+    /// Decides on a request that reports nothing: takes its cost now or not at all.
     ///
     /// # Errors
     ///
@@ -163,7 +131,7 @@ impl Decider {
         self.decide_on(Way::Takes, found, request).await
     }
 
-    /// Answers whether a request would pass; takes nothing.
+    /// Returns whether a request would pass, and takes nothing.
     ///
     /// # Errors
     ///
@@ -187,7 +155,7 @@ impl Decider {
 
     /// Reserves an amount under all limits of a request, or under none.
     ///
-    /// May be dropped at any await: what Redis holds then is released.
+    /// May be dropped at any await: releases what Redis then holds.
     ///
     /// # Errors
     ///
@@ -228,9 +196,9 @@ impl Decider {
         Ok(reserved)
     }
 
-    /// Ends a reservation with what was used, and returns whether it was there. Without one, charges the same as a report.
+    /// Ends a reservation with what was used, and returns whether it was there. Without one, charges like a report.
     ///
-    /// Must not be dropped: the tokens are used, whether or not the proxy waits for the reply.
+    /// Must not be dropped: the tokens are used, even if the proxy no longer waits for the reply.
     ///
     /// # Errors
     ///
@@ -263,7 +231,7 @@ impl Decider {
         Ok(false)
     }
 
-    fn found(&self, limits: Option<&Limits>, request: &Request) -> Result<Vec<Option<Matched>>, Refusal> {
+    fn found(&self, limits: Option<&Limits>, request: &Request) -> Result<Found, Refusal> {
         let limits = judge(limits, request).inspect_err(|_| add(&self.counters.service_errors, 1))?;
         if !limits.has_domain(&request.domain) {
             request.descriptors.iter().for_each(|_| self.counters.domain_not_found(&request.domain));
@@ -275,21 +243,12 @@ impl Decider {
     ///
     /// # Errors
     ///
-    /// Redis is away or refuses.
-    pub async fn decide_by(
-        &self,
-        found: Vec<Option<Matched>>,
-        request: &Request,
-    ) -> Result<Response, Refusal> {
+    /// Returns an error if Redis is away or refuses.
+    pub async fn decide_by(&self, found: Found, request: &Request) -> Result<Response, Refusal> {
         self.decide_on(Way::MayReport(&self.reports), found, request).await
     }
 
-    async fn decide_on(
-        &self,
-        way: Way<'_>,
-        found: Vec<Option<Matched>>,
-        request: &Request,
-    ) -> Result<Response, Refusal> {
+    async fn decide_on(&self, way: Way<'_>, found: Found, request: &Request) -> Result<Response, Refusal> {
         self.answer((way, None), found, request).await.map(|(response, ..)| response)
     }
 
@@ -298,11 +257,11 @@ impl Decider {
         Terms { policy: &self.policy, counters: &self.counters, way, amount, is_cluster }
     }
 
-    /// Returns the reply with what was asked and answered. The amount, if there is one, replaces all hits.
+    /// Returns the reply, the plan behind it and what Redis answered. An amount replaces all hits.
     async fn answer(
         &self,
         (way, amount): (Way<'_>, Option<u64>),
-        found: Vec<Option<Matched>>,
+        found: Found,
         request: &Request,
     ) -> Result<(Response, Plan, Vec<Answer>), Refusal> {
         let plan = Plan::new(request, found, &self.terms(way, amount));
@@ -361,11 +320,11 @@ impl Decider {
 }
 
 /// Returns the limit of each descriptor, in their order.
-fn find(limits: &Limits, request: &Request) -> Vec<Option<Matched>> {
+fn find(limits: &Limits, request: &Request) -> Found {
     request.descriptors.iter().map(|descriptor| limits.find(&request.domain, descriptor)).collect()
 }
 
-/// Returns the limits, if the request is one and there are some.
+/// Returns the limits, if the request is valid and limits are loaded.
 fn judge<'a>(limits: Option<&'a Limits>, request: &Request) -> Result<&'a Limits, Refusal> {
     let descriptors = &request.descriptors;
     let mistake = if request.domain.is_empty() {
@@ -382,7 +341,7 @@ fn judge<'a>(limits: Option<&'a Limits>, request: &Request) -> Result<&'a Limits
     Err(Refusal::Service(mistake))
 }
 
-/// Each call has a limit of its own.
+/// Returns a limit in whose place each call sets its own.
 fn no_limit() -> Limit {
     Limit::new(0, 1).unwrap_or_else(|_| unreachable!("a capacity and a rate"))
 }

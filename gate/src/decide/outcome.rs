@@ -1,4 +1,4 @@
-//! What became of each descriptor, by what Redis replied.
+//! Reads the outcome of each descriptor from the replies of Redis.
 
 use tokenbucket_client::Decision;
 
@@ -6,15 +6,15 @@ use super::ask::{was_looked_at, Answer};
 use super::plan::{Asked, Fate, Kind, Plan};
 use crate::messages::{Code, Duration, Status};
 
-/// What became of a descriptor with a limit.
+/// The outcome of a descriptor with a limit.
 pub(super) struct Outcome<'a> {
     pub(super) asked: &'a Asked,
     pub(super) decision: Decision,
-    /// Whether its hits are above the limit. A shadow passes all the same.
+    /// Says that its hits are above the limit. A shadow passes nevertheless.
     pub(super) is_over: bool,
-    /// Tokens that were there before, if anybody looked.
+    /// Tokens that were there before, if Redis reported them.
     pub(super) left_before: Option<i64>,
-    /// Whether its hits were taken or charged.
+    /// Says that its hits were taken or charged.
     pub(super) is_taken: bool,
     /// Says that its hits are no demand: they are given back, or were only asked about and are there.
     pub(super) is_uncounted: bool,
@@ -59,7 +59,7 @@ impl Outcome<'_> {
         self.is_over && !self.asked.rule.shadow_mode
     }
 
-    /// Returns what the reply says of the descriptor.
+    /// Returns the descriptor's part of the reply.
     pub(super) fn status(&self) -> Status {
         let code = if self.denies() { Code::OverLimit } else { Code::Ok };
         let is_known = !self.decision.degraded;

@@ -1,11 +1,11 @@
-//! What a request asks of Redis: which buckets, in which calls. Sends nothing.
+//! Plans which buckets a request asks about, in which calls. Sends nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::policy::Policy;
 use super::recent::Recent;
 use super::reservation::Reservation;
-use super::Policy;
 use crate::counters::{Counters, OfLimit};
 use crate::limits::{Matched, Rule};
 use crate::messages::{Descriptor, Request};
@@ -13,7 +13,7 @@ use crate::messages::{Descriptor, Request};
 /// The most tokens that the module takes in one call.
 pub(super) const MOST_HITS: u64 = 1_000_000_000_000;
 
-/// A request as it is decided.
+/// The calls of a request, and which of them decide each descriptor.
 pub(super) struct Plan {
     /// One for each descriptor, in their order.
     pub(super) fates: Vec<Fate>,
@@ -27,7 +27,7 @@ pub(super) enum Fate {
     Passes,
     /// Its limit says `unlimited`.
     Unlimited,
-    /// By a call.
+    /// A call decides.
     Asked(Asked),
 }
 
@@ -36,9 +36,9 @@ pub(super) struct Asked {
     pub(super) rule: Arc<Rule>,
     pub(super) counters: Arc<OfLimit>,
     pub(super) hits: u64,
-    /// Over by itself it denies nothing.
+    /// Says that this limit denies nothing by itself when it is over.
     pub(super) is_quota: bool,
-    /// The call, and the part of it.
+    /// The indexes of the call and of its part.
     pub(super) place: (usize, usize),
     /// Hits of earlier descriptors on the same bucket.
     pub(super) earlier: u64,
@@ -47,9 +47,9 @@ pub(super) struct Asked {
 /// One command.
 pub(super) struct Call {
     pub(super) kind: Kind,
-    /// Several only of [`Kind::Take`] and [`Kind::Hold`].
+    /// Only [`Kind::Take`] and [`Kind::Hold`] have several.
     pub(super) parts: Vec<Part>,
-    /// All plain calls of a request are refunded if one of them is denied. Quotas, shadows and charges are not plain.
+    /// Says that it is refunded if another plain call of the request is denied. Quotas, shadows and charges are not plain.
     pub(super) is_plain: bool,
 }
 
@@ -70,20 +70,20 @@ pub(super) enum Kind {
     PayAfterwards,
     /// Gives back.
     Give,
-    /// Asks whether every bucket holds enough.
+    /// Returns whether every bucket holds enough.
     Peek,
     /// Holds if every bucket holds enough.
     Hold(Lease),
 }
 
-/// What a reservation holds its tokens by.
+/// The name and the duration of a reservation's holds.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Lease {
     pub(super) reservation: Reservation,
     pub(super) ttl: Duration,
 }
 
-/// What becomes of the hits of a request.
+/// What a plan does with the hits of a request.
 #[derive(Clone, Copy)]
 pub(super) enum Way<'a> {
     /// Takes them now or not at all.
@@ -100,19 +100,19 @@ pub(super) enum Way<'a> {
     Settles,
 }
 
-/// What plans are made by, beside the request.
+/// The inputs of a plan, beside the request.
 pub(super) struct Terms<'a> {
     pub(super) policy: &'a Policy,
     pub(super) counters: &'a Counters,
     pub(super) way: Way<'a>,
     /// Replaces the hits of the request and its descriptors.
     pub(super) amount: Option<u64>,
-    /// The buckets of a call must share a hash tag.
+    /// Says that the buckets of a call must share a hash tag.
     pub(super) is_cluster: bool,
 }
 
 impl Plan {
-    /// `found` has the limit of each descriptor.
+    /// Plans a request; `found` has the limit of each descriptor.
     pub(super) fn new(request: &Request, mut found: Vec<Option<Matched>>, terms: &Terms<'_>) -> Self {
         drop_replaced(&mut found);
         let mut plan = Self { fates: Vec::with_capacity(found.len()), calls: Vec::new() };
@@ -152,7 +152,7 @@ impl Plan {
         (self.calls.len() - 1, 0)
     }
 
-    /// Adds to the first call that it may share. Returns the place and the cost of earlier descriptors on the same bucket.
+    /// Adds a part to the first call that it may share. Returns the place and the cost of earlier descriptors on the same bucket.
     /// `most` bounds their sum; `split_by` is the prefix of all keys if calls need a common hash tag.
     fn add_plain(
         &mut self,
@@ -196,7 +196,7 @@ fn drop_replaced(found: &mut [Option<Matched>]) {
     }
 }
 
-/// 0 asks without taking, but only in the descriptor: in the request, Envoy sends it for 1.
+/// Returns the hits of a descriptor. 0 asks without taking, but only in the descriptor: in the request, Envoy sends it for 1.
 fn hits(request: &Request, descriptor: &Descriptor) -> u64 {
     descriptor.hits_addend.as_ref().map_or(request.hits_addend.max(1).into(), |own| own.value)
 }
@@ -240,7 +240,7 @@ impl Terms<'_> {
     }
 }
 
-/// When a response ends, Envoy reports its cost by an ordinary call. The gate recognises it by the limit:
+/// Recognises reports. When a response ends, Envoy reports its cost by an ordinary call; the limit shows which:
 /// the file says `paid_afterwards`, or it is a quota, or the bucket was asked about with 0 hits before.
 fn kind_of_hits(
     reports: &Recent,

@@ -1,14 +1,14 @@
-//! Recognises what was seen before: buckets that reports may follow, and reservations that have ended.
+//! Recognises names that were seen before: buckets that reports may follow, and reservations that have ended.
 
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lru::LruCache;
 
-/// Of further ones, those that were used least recently are forgotten.
+/// The most names that are kept; then those used least recently go.
 const MOST: usize = 100_000;
 
-/// What was seen, as hashes under a random seed, so that no caller can choose names that collide.
+/// Names as hashes under a random seed, so that no caller can choose names that collide.
 pub(super) struct Recent {
     hashes: Mutex<LruCache<u64, ()>>,
     seed: RandomState,
@@ -19,7 +19,7 @@ impl Recent {
         Self { hashes: Mutex::new(LruCache::unbounded()), seed: RandomState::new() }
     }
 
-    /// Adds one, and returns whether it is new.
+    /// Adds a name, and returns whether it is new.
     pub(super) fn insert(&self, one: &(impl Hash + ?Sized)) -> bool {
         let mut hashes = self.locked();
         let is_new = hashes.put(self.seed.hash_one(one), ()).is_none();

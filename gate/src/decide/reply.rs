@@ -1,9 +1,9 @@
-//! What a request is answered, by what Redis replied.
+//! Makes the reply to a request from the replies of Redis.
 
 use super::headers::{headers, metadata};
 use super::outcome::Outcome;
 use super::plan::{Fate, Plan};
-use super::Policy;
+use super::policy::Policy;
 use crate::messages::{Code, Request, Response, Status};
 
 /// Returns the reply, and whether only `SHADOW_MODE` lets the request pass.
@@ -43,7 +43,7 @@ fn status(fate: &Fate, outcome: &Option<Outcome<'_>>) -> Status {
     }
 }
 
-/// One plain limit over is enough; of quotas, all must be over.
+/// Returns whether the request is over: one plain limit over is enough, but all quotas must be over.
 fn is_over(plan: &Plan, outcomes: &[Option<Outcome<'_>>], policy: &Policy) -> bool {
     let (mut has_quota, mut has_quota_left) = (false, false);
     for (fate, outcome) in plan.fates.iter().zip(outcomes) {

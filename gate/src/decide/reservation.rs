@@ -9,13 +9,13 @@ use crate::messages;
 
 static RANDOM: LazyLock<&dyn SecureRandom> = LazyLock::new(|| ring::default_provider().secure_random);
 
-/// A reservation: the id of its holds, which says all that another gate needs to end it. Two random numbers, the end in Unix
+/// The id of a reservation's holds, with all that another gate needs to end them: two random numbers, the end in Unix
 /// milliseconds, and the amount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Reservation([[u8; 8]; 4]);
 
 impl Reservation {
-    /// Makes one of this amount that ends after `ttl`; `None` without random numbers.
+    /// Makes a reservation of this amount that ends after `ttl`; `None` without random numbers.
     pub(super) fn new(amount: u64, ttl: Duration) -> Option<Self> {
         let mut random = [[0; 8]; 2];
         RANDOM.fill(random.as_flattened_mut()).ok()?;
@@ -24,7 +24,7 @@ impl Reservation {
         Some(Self([first, second, ends_at_ms.to_be_bytes(), amount.to_be_bytes()]))
     }
 
-    /// Reads an id; `None` if no gate has made it.
+    /// Reads an id; `None` if it has another format.
     pub(super) fn parse(id: &str) -> Option<Self> {
         let mut numbers = [[0; 8]; 4];
         const_hex::decode_to_slice(id, numbers.as_flattened_mut()).ok()?;
@@ -36,13 +36,13 @@ impl Reservation {
         const_hex::encode(self.0.as_flattened())
     }
 
-    /// Returns the most that it asks of one bucket.
+    /// Returns the most that it holds of one bucket.
     pub(super) fn amount(&self) -> u64 {
         let [.., amount] = self.0;
         u64::from_be_bytes(amount)
     }
 
-    /// Returns how long its holds last; nothing once they have ended.
+    /// Returns how long its holds last; `None` once they have ended.
     pub(super) fn time_left(&self) -> Option<Duration> {
         let [.., ends_at_ms, _] = self.0;
         let left_ms = u64::from_be_bytes(ends_at_ms).checked_sub(now_ms())?;
@@ -50,7 +50,7 @@ impl Reservation {
     }
 }
 
-/// Returns a time as it was asked for; `None` below a millisecond.
+/// Returns the duration of a message; `None` below a millisecond.
 pub(super) fn ttl(asked: &messages::Duration) -> Option<Duration> {
     let (seconds, nanos) = (u64::try_from(asked.seconds).ok()?, u64::try_from(asked.nanos).ok()?);
     let ttl = Duration::from_secs(seconds).saturating_add(Duration::from_nanos(nanos));
