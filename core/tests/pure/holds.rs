@@ -264,19 +264,22 @@ fn one_hold_and_many_are_what_a_sorted_list_is() {
     }
 }
 
-/// A bucket that had very many holds is small once they have ended.
+/// A bucket that had very many holds frees memory while they end, and is small once they have ended.
 #[test]
 fn a_burst_of_holds_leaves_no_memory_behind() {
     const BURST: u32 = 100_000;
+    const EIGHTH: u32 = BURST / 8;
     let small = |holds: &mut Holds| {
-        (0..20).for_each(|number| holds.set(hold(BURST + number, 1, 2)));
+        (0..20).for_each(|number| holds.set(hold(BURST + number, 1, 8)));
         holds.bytes()
     };
     let (mut holds, mut fresh) = (Holds::default(), Holds::default());
     let fresh_bytes = small(&mut fresh);
-    (0..BURST).for_each(|number| holds.set(hold(number, 1, 1)));
-    small(&mut holds);
-    assert_eq!(holds.drop_ended(1), BURST as usize);
+    (0..BURST).for_each(|number| holds.set(hold(number, 1, (number / EIGHTH).into())));
+    let burst_bytes = small(&mut holds);
+    (0..7).for_each(|end_us| assert_eq!(holds.drop_ended(end_us), EIGHTH as usize));
+    assert!(holds.bytes() < burst_bytes / 4, "{} of {burst_bytes} bytes for an eighth", holds.bytes());
+    assert_eq!(holds.drop_ended(7), EIGHTH as usize);
     let list: Vec<Hold> = fresh.iter().cloned().collect();
     assert_same(&holds, &list);
     assert!(holds.bytes() <= fresh_bytes, "{} bytes, of fresh ones {fresh_bytes}", holds.bytes());
