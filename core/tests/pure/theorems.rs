@@ -185,6 +185,9 @@ proptest! {
         prop_assert!(is_kept(of_core::take_up_to_waits_honestly(&call.scene(), call.tokens, early_us)));
         let Call { amount_micro, max_wait_ms, .. } = call;
         prop_assert!(is_kept(of_core::reserve_waits_honestly(&call.scene(), amount_micro, max_wait_ms)));
+        prop_assert!(is_kept(of_core::wait_is_the_first_that_suffices(&call.scene(), call.amount_micro)));
+        prop_assert!(is_kept(of_core::charge_waits_honestly(&call.scene(), call.amount_micro)));
+        prop_assert!(is_kept(of_core::reset_is_honest(&call.scene(), call.amount_micro)));
         prop_assert!(is_kept(of_core::denied_take_changes_nothing(&call.scene(), call.amount_micro)));
         if !matches!(call.rate, Rate::Calendar(_)) {
             prop_assert!(is_kept(of_core::take_loses_less_than_a_microsecond(&call.scene(), call.amount_micro)));
