@@ -7,7 +7,7 @@
 //! so that they cover every rate for which the two are proved.
 
 use tokenbucket_core::bucket::{
-    Bucket, Change, Decision, Expiring, Limit, NoHolds, Operation, Outcome, DEEPEST_DEBT_MICRO,
+    Bucket, Change, Decision, Expiring, Limit, NoHolds, Operation, Outcome, DEEPEST_DEBT_MICRO, MAX_TIME_US,
 };
 use tokenbucket_core::hold::{Holds, Plan};
 use tokenbucket_core::number::{micro_tokens, Rounding, MAX_MICRO, MAX_TOKENS, MICRO_PER_TOKEN};
@@ -248,6 +248,11 @@ impl Scene<'_> {
     }
 
     #[inline(always)]
+    fn stepped_back(&self) -> bool {
+        self.is_stored && self.refilled_at_us > self.now_us
+    }
+
+    #[inline(always)]
     fn stored(&self) -> Option<Bucket> {
         let bucket = Bucket { level_micro: self.level_micro, refilled_at_us: self.refilled_at_us };
         self.is_stored.then_some(bucket)
@@ -286,7 +291,7 @@ fn is_honest(scene: &Scene<'_>, operation: Operation, needed_micro: i64, early_u
     }
     let stored = after(scene.stored(), first.change);
     let then_us = scene.now_us.wrapping_add(wait_ms.wrapping_mul(1000));
-    if then_us > tokenbucket_core::bucket::MAX_TIME_US || early_us > wait_ms.wrapping_mul(1000) {
+    if then_us > MAX_TIME_US || early_us > wait_ms.wrapping_mul(1000) {
         return OUTSIDE;
     }
     let Ok(second) = limit.decide(stored, operation, then_us) else { return 9 };
@@ -536,6 +541,81 @@ pub fn wait_overflows_nowhere(scene: &Scene<'_>, level_micro: i64) -> Verdict {
         return 1;
     }
     verdict(wait_us <= SATURATED, 1)
+}
+
+/// States that the time to a level is the first microsecond that suffices, unless the clock stepped back: see [`is_first`].
+pub fn wait_is_the_first_that_suffices(scene: &Scene<'_>, level_micro: i64) -> Verdict {
+    let Some(limit) = scene.limit() else { return OUTSIDE };
+    if scene.stepped_back() || level_micro > scene.capacity_micro {
+        return OUTSIDE;
+    }
+    let wait_us = limit.wait_us(scene.stored(), level_micro, scene.now_us);
+    is_first(scene, scene.stored(), level_micro, wait_us, 1)
+}
+
+/// States that a bucket is full `reset_after_ms` after a take and not a millisecond earlier, unless the clock stepped back: see
+/// [`is_first`].
+pub fn reset_is_honest(scene: &Scene<'_>, cost_micro: i64) -> Verdict {
+    let Some(limit) = scene.limit() else { return OUTSIDE };
+    if scene.stepped_back() {
+        return OUTSIDE;
+    }
+    let take = Operation::Take { cost_micro };
+    let Ok(outcome) = limit.decide(scene.stored(), take, scene.now_us) else { return 9 };
+    let stored = after(scene.stored(), outcome.change);
+    let wait_us = outcome.decision.reset_after_ms.wrapping_mul(1000);
+    is_first(scene, stored, scene.capacity_micro, wait_us, 1000)
+}
+
+/// States that a take of a level is allowed after a wait (1), and denied `early_us` before that if there is a wait (2).
+#[inline(always)]
+fn is_first(
+    scene: &Scene<'_>,
+    stored: Option<Bucket>,
+    level_micro: i64,
+    wait_us: i64,
+    early_us: i64,
+) -> Verdict {
+    let Some(limit) = scene.limit() else { return OUTSIDE };
+    let then_us = scene.now_us.wrapping_add(wait_us);
+    if then_us > MAX_TIME_US {
+        return OUTSIDE;
+    }
+    let take = Operation::Take { cost_micro: level_micro };
+    let Ok(then) = limit.decide(stored, take, then_us) else { return 9 };
+    if then.decision.allowed == 0 {
+        return 1;
+    }
+    if wait_us == 0 {
+        return HOLDS;
+    }
+    let Ok(earlier) = limit.decide(stored, take, then_us.wrapping_sub(early_us)) else { return 9 };
+    verdict(earlier.decision.allowed == 0, 2)
+}
+
+/// States that a charge is paid off `retry_after_ms` later (1) and not a millisecond earlier (2).
+pub fn charge_waits_honestly(scene: &Scene<'_>, amount_micro: i64) -> Verdict {
+    let Some(limit) = scene.limit() else { return OUTSIDE };
+    let charge = Operation::Charge { amount_micro };
+    let Ok(Outcome { decision, change, .. }) = limit.decide(scene.stored(), charge, scene.now_us) else {
+        return OUTSIDE;
+    };
+    let Change::Store { bucket, .. } = change else { return OUTSIDE };
+    let wait_us = decision.retry_after_ms.wrapping_mul(1000);
+    let then_us = scene.now_us.wrapping_add(wait_us);
+    if then_us > MAX_TIME_US {
+        return OUTSIDE;
+    }
+    let look = Operation::Take { cost_micro: 0 };
+    let Ok(then) = limit.decide(Some(bucket), look, then_us) else { return 9 };
+    if then.decision.remaining < 0 {
+        return 1;
+    }
+    if wait_us == 0 {
+        return HOLDS;
+    }
+    let Ok(earlier) = limit.decide(Some(bucket), look, then_us.wrapping_sub(1000)) else { return 9 };
+    verdict(earlier.decision.remaining < 0, 2)
 }
 
 /// States of the bucket that will be full at `full_at_us`: it loads, is at most full and not of the future (1); it is not

@@ -4,7 +4,7 @@ use super::call::{self, Wanted};
 use super::operation::moved;
 use super::{whole, Bucket, End, Exact, HoldOperation, Limit, Model, Trace};
 use num_traits::Zero;
-use tokenbucket_core::bucket::{self, Change, DebtTooDeep, Outcome};
+use tokenbucket_core::bucket::{self, Change, DebtTooDeep, Decision, Outcome};
 use tokenbucket_core::expiry::ExpiryWindow;
 use tokenbucket_core::hold::{Hold, Holds, Plan};
 use tokenbucket_core::request::{self, Request};
@@ -82,9 +82,17 @@ impl Judged {
         };
         let request = Request { key: &String::new(), limit: module, wanted };
         let plan = request.plan(self.stored, Some(&mut self.holds), usize::MAX, now_us);
-        match plan.map_err(|_| DebtTooDeep)? {
-            Plan::Outcome(outcome) => Ok(outcome),
+        let plan = plan.map_err(|_| DebtTooDeep)?;
+        let said = (request.is_denied(&plan), plan.retry_after_ms());
+        match plan {
+            Plan::Outcome(outcome) => {
+                let Decision { allowed, retry_after_ms, .. } = outcome.decision;
+                let is_settlement = matches!(wanted, request::Wanted::Settle { .. });
+                assert_eq!(said, (allowed == 0 && !is_settlement, retry_after_ms), "what a plan says");
+                Ok(outcome)
+            }
             Plan::Hold { bucket, taken_micro } => {
+                assert_eq!(said, (false, 0), "what a plan says of a hold");
                 self.holds.drop_ended(now_us);
                 Ok(request.change_hold(&mut self.holds, bucket, taken_micro, now_us))
             }

@@ -244,6 +244,11 @@ fn a_bucket_has_no_more_memory_than_its_holds_need() {
         (0..count).for_each(|number| holds.set(hold(number, 1, end_us(number))));
         holds.bytes()
     };
+    // It is freed while they end too.
+    let mut burst = Holds::default();
+    let burst_bytes = fill(&mut burst, 8 * HOLDS, |number| i64::from(number / HOLDS));
+    (0..7).for_each(|end_us| assert_eq!(burst.drop_ended(end_us), HOLDS as usize));
+    assert!(burst.bytes() < burst_bytes / 4, "{} of {burst_bytes} bytes for an eighth", burst.bytes());
     let mut holds = Holds::default();
     let empty_bytes = holds.bytes();
     assert!(

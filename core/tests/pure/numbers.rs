@@ -13,6 +13,7 @@ use proptest::sample::select;
 use proptest::string::string_regex;
 use regex::Regex;
 use tokenbucket_core::bucket::Limit;
+use tokenbucket_core::cast::{signed_32, unsigned_32};
 use tokenbucket_core::number::{
     decimal_tokens, micro_tokens, whole, Rounding, MAX_MICRO, MAX_TOKENS, MICRO_PER_TOKEN,
 };
@@ -182,6 +183,12 @@ const LONG_RATES: &str =
 fn spelt(texts: impl Strategy<Value = String>) -> impl Strategy<Value = Vec<u8>> {
     let bytes = select(b"0123456789+-.eE/msdh xinfa\0\n_,".to_vec());
     damaged(texts.prop_map(String::into_bytes), prop_oneof![4 => bytes, 1 => any::<u8>()])
+}
+
+#[test]
+fn signs_come_and_go_without_a_change_of_bits() {
+    assert_eq!(signed_32(u32::MAX), -1);
+    assert!([1, u32::MAX].iter().all(|bits| unsigned_32(signed_32(*bits)) == *bits));
 }
 
 proptest! {

@@ -1,7 +1,7 @@
 //! Sequences of calls, with clocks that run, stand and are set back, keys that expire, and holds that end.
 
 use super::model::operation::{moved, LONGEST_WAIT_MS};
-use super::model::{Exact, Flow, HoldOperation, Judged, Limit, Operation};
+use super::model::{Exact, Flow, HoldOperation, Judged, Limit, Operation, MILLION};
 use super::scenario::{any_amounts, pauses, rates, starts, whole_rates, Pause};
 use super::strategies::{hold_operations, limits, operations, spread};
 use num_traits::Zero;
@@ -9,7 +9,9 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 use tokenbucket_core::bucket::MAX_TIME_US;
+use tokenbucket_core::error::Error;
 use tokenbucket_core::number::MAX_MICRO;
+use tokenbucket_core::request::{Request, Wanted};
 
 /// What the clock does before a call, the limit that comes with it, and what is wanted: of a hold, or of the bucket.
 type Step = (Pause, Limit, Option<HoldOperation>, Operation);
@@ -141,5 +143,64 @@ proptest! {
                 prop_assert!(spent <= &limit.capacity + flowed, "{:?}", acts);
             }
         }
+    }
+}
+
+/// A hold above the capacity can only grow while it lasts. A smaller one can be set anew after its end, when it needs all.
+#[test]
+fn a_hold_above_the_capacity_grows_only_before_its_end() {
+    let limit = Limit::new("5", "1");
+    for (tokens, ttl_ms, retry_after_ms) in
+        [(4, 500, 1000), (5, 500, 2000), (6, 3000, -1), (6, 3001, 3000), (9, 60_000, -1)]
+    {
+        let mut judged = Judged::default();
+        judged.call(&limit, &set("a", 3, ttl_ms), 0).unwrap();
+        judged.call(&limit, Operation::Take { cost_micro: 2 * MILLION }, 0).unwrap();
+        let denied = judged.call(&limit, &set("a", tokens, 1), 0).unwrap().decision;
+        assert_eq!((denied.allowed, denied.retry_after_ms), (0, retry_after_ms), "{tokens} for {ttl_ms} ms");
+        let until_us = if tokens > 5 { ttl_ms * 1000 } else { i64::MAX };
+        for (id, now_us, lacking, until_us) in [
+            ("a", 0, tokens - 3, until_us),
+            ("a", ttl_ms * 1000, tokens, i64::MAX),
+            ("b", 0, tokens, i64::MAX),
+        ] {
+            let (request, holds) = (request_of(&limit, id, tokens), Some(&judged.holds));
+            assert_eq!(request.lacking_micro(holds, now_us), lacking * MILLION, "{id} at {now_us}");
+            assert_eq!(request.possible_until_us(holds, now_us), until_us, "{id} at {now_us}");
+        }
+    }
+}
+
+/// A bucket that has as many holds as it may have takes no new one. Its own are renewed, and one that has ended makes room.
+#[test]
+fn a_bucket_takes_no_more_holds_than_it_may_have() {
+    let (limit, mut judged) = (Limit::new("5", "1"), Judged::default());
+    judged.call(&limit, &set("a", 1, 1000), 0).unwrap();
+    judged.call(&limit, &set("b", 1, 2000), 0).unwrap();
+    for (id, tokens, max_holds, now_us, is_one_too_many) in [
+        ("c", 1, 2, 0, true),
+        ("c", 1, 3, 0, false),
+        ("a", 2, 2, 0, false),
+        ("c", 0, 2, 0, false),
+        ("c", 1, 2, 999_999, true),
+        ("c", 1, 2, 1_000_000, false),
+        ("c", 1, 1, 1_000_000, true),
+    ] {
+        let request = request_of(&limit, id, tokens);
+        let plan = request.plan(judged.stored, Some(&mut judged.holds), max_holds, now_us);
+        let is_refused = matches!(plan, Err(Error::TooManyHolds));
+        assert_eq!(is_refused, is_one_too_many, "{tokens} for {id}, of {max_holds}, at {now_us}");
+    }
+}
+
+fn set(id: &str, tokens: i64, ttl_ms: i64) -> HoldOperation {
+    HoldOperation::Set { id: id.to_owned(), amount_micro: tokens * MILLION, ttl_ms }
+}
+
+fn request_of<'a>(limit: &Limit, id: &'a str, tokens: i64) -> Request<&'a str> {
+    Request {
+        key: "k",
+        limit: limit.module(),
+        wanted: Wanted::Hold { id, amount_micro: tokens * MILLION, ttl_ms: 1 },
     }
 }

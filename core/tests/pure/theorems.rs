@@ -134,6 +134,9 @@ proptest! {
             of_core::take_waits_honestly(&scene, amount_micro, early_us),
             of_core::take_up_to_waits_honestly(&scene, tokens, early_us),
             of_core::reserve_waits_honestly(&scene, amount_micro, max_wait_ms),
+            of_core::wait_is_the_first_that_suffices(&scene, amount_micro),
+            of_core::charge_waits_honestly(&scene, amount_micro),
+            of_core::reset_is_honest(&scene, amount_micro),
             of_core::denied_take_changes_nothing(&scene, amount_micro),
         ]);
         if !matches!(scene.rate, Rate::Calendar(_)) {
