@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 
 const GRANTS: u64 = 10_000;
 /// The grants of a row.
-const STEP: u64 = 500;
+const STEP: u64 = 1000;
 const LARGEST_COST: u64 = 10;
 const WEIGHTS: [u64; 2] = [1, 3];
 /// Granted tokens divided by weight may differ by at most this.
