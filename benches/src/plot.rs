@@ -32,7 +32,8 @@ pub fn draw(file: &Path, title: &str, plot: &Plot, table: &Table, caption: &str)
     let (above, below) = canvas.titled(title, ("sans-serif", 19))?.split_vertically(height);
     match plot {
         Plot::Bars(_, group, column) => draw_bars(&above, &table.numbers(group, column))?,
-        Plot::Lines(_, column) => draw_lines(&above, table, column)?,
+        Plot::Lines(_, column) => draw_lines(&above, panels_of_rows(table, column))?,
+        Plot::Columns(_, panels) => draw_lines(&above, panels_of_columns(table, panels))?,
         Plot::None => {}
     }
     below.draw(&Text::new(caption, (10, 8), ("sans-serif", 10)))?;
@@ -54,14 +55,51 @@ fn draw_bars(canvas: &Canvas, bars: &[(String, f64)]) -> Drawn {
     Ok(())
 }
 
-fn draw_lines(canvas: &Canvas, table: &Table, column: &str) -> Drawn {
+/// Lines over the same places.
+struct Panel {
+    title: String,
+    places: Vec<String>,
+    /// At each place the point of each line.
+    points: Vec<Vec<f64>>,
+    most: f64,
+    /// The number of its first line, by which lines have their colours.
+    first: usize,
+}
+
+/// Returns panels by the first cell of rows, and the names of their lines.
+fn panels_of_rows(table: &Table, column: &str) -> (Vec<Panel>, Vec<String>) {
+    let most = most(&table.numbers(&[], column));
+    let panels = table.next_cells(&[]).into_iter().map(|title| {
+        let places = table.next_cells(&[&title]);
+        let points_at = |place: &String| table.numbers(&[&title, place], column).into_iter().map(|(_, y)| y);
+        let points = places.iter().map(|place| points_at(place).collect()).collect();
+        Panel { title, places, points, most, first: 0 }
+    });
+    let panels: Vec<_> = panels.collect();
+    let names = table.next_cells(&[&panels[0].title, &panels[0].places[0]]);
+    (panels, names)
+}
+
+/// Returns panels by columns, and these as the names of their lines.
+fn panels_of_columns(table: &Table, panels: &[(&str, &[&str])]) -> (Vec<Panel>, Vec<String>) {
+    let mut names = Vec::new();
+    let panels = panels.iter().map(|(title, columns)| {
+        let lines: Vec<_> = columns.iter().map(|column| table.numbers(&[], column)).collect();
+        let (most, first, places) = (most(&lines.concat()), names.len(), table.next_cells(&[]));
+        names.extend(columns.iter().map(ToString::to_string));
+        let points =
+            (0..places.len()).map(|place| lines.iter().map(|line| line[place].1).collect()).collect();
+        Panel { title: title.to_string(), places, points, most, first }
+    });
+    (panels.collect(), names)
+}
+
+fn draw_lines(canvas: &Canvas, (panels, names): (Vec<Panel>, Vec<String>)) -> Drawn {
     const LEGEND: u32 = 250;
     let (drawn, legend) = canvas.split_horizontally(WIDTH - LEGEND);
-    let panels = table.next_cells(&[]);
-    for (area, title) in drawn.split_evenly((1, panels.len())).iter().zip(&panels) {
-        draw_panel(area, title, table, column)?;
+    for (area, panel) in drawn.split_evenly((1, panels.len())).iter().zip(&panels) {
+        draw_panel(area, panel)?;
     }
-    let names = table.next_cells(&[&panels[0], &table.next_cells(&[&panels[0]])[0]]);
     for ((number, name), y) in names.iter().enumerate().zip((60..).step_by(26)) {
         legend.draw(&PathElement::new([(14, y), (36, y)], stroke(number)))?;
         text(&legend, name, (46, y), HPos::Left)?;
@@ -69,11 +107,8 @@ fn draw_lines(canvas: &Canvas, table: &Table, column: &str) -> Drawn {
     Ok(())
 }
 
-fn draw_panel(area: &Canvas, title: &str, table: &Table, column: &str) -> Drawn {
-    let places = table.next_cells(&[title]);
-    // At each place the point of each line.
-    let points: Vec<_> = places.iter().map(|place| table.numbers(&[title, place], column)).collect();
-    let most = most(&table.numbers(&[], column));
+fn draw_panel(area: &Canvas, panel: &Panel) -> Drawn {
+    let Panel { title, places, points, most, first } = panel;
     let mut chart = ChartBuilder::on(area)
         .caption(title, ("sans-serif", 14))
         .margin_right(36)
@@ -90,8 +125,8 @@ fn draw_panel(area: &Canvas, title: &str, table: &Table, column: &str) -> Drawn 
         .y_label_formatter(&|value| whole(value))
         .draw()?;
     for line in 0..points[0].len() {
-        let points = points.iter().enumerate().map(|(place, at_place)| (place, at_place[line].1));
-        chart.draw_series(LineSeries::new(points, stroke(line).filled()).point_size(3))?;
+        let points = points.iter().enumerate().map(|(place, at_place)| (place, at_place[line]));
+        chart.draw_series(LineSeries::new(points, stroke(first + line).filled()).point_size(3))?;
     }
     Ok(())
 }

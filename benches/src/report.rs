@@ -15,7 +15,7 @@ pub fn write(folder: &Path, page: &str, caption: &str, tables: &[Table]) {
     for table in tables {
         print!("\n{}\n\n{}", table.name, table.markdown());
         table.csv(folder);
-        if let Plot::Bars(title, ..) | Plot::Lines(title, _) = table.plot {
+        if let Plot::Bars(title, ..) | Plot::Lines(title, _) | Plot::Columns(title, _) = table.plot {
             let file = folder.join(format!("{}.svg", table.name));
             draw(&file, title, &table.plot, table, caption).expect("a plot can be written");
         }

@@ -11,6 +11,8 @@ pub enum Plot {
     Bars(&'static str, &'static [&'static str], &'static str),
     /// Panels beside each other, for each first cell one; in each, lines over the second cells, for each third cell one.
     Lines(&'static str, &'static str),
+    /// Panels beside each other, each with its title; in each, lines over the first cells, for each of these columns one.
+    Columns(&'static str, &'static [(&'static str, &'static [&'static str])]),
 }
 
 pub struct Table {

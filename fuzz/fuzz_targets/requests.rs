@@ -20,6 +20,10 @@ fuzz_target!(|bytes: &[u8]| {
     let _ = request::settle(&arguments);
     let _ = request::multi_hold(&arguments);
     let _ = request::multi_settle(&arguments);
+    let _ = request::blocking_take(&arguments);
+    let _ = request::blocking_hold(&arguments);
+    let _ = request::blocking_multi_take(&arguments);
+    let _ = request::blocking_multi_hold(&arguments);
     let _ = request::top(&arguments);
     let _ = request::restore(&arguments);
     let _ = request::key(&arguments);

@@ -40,15 +40,17 @@ struct Wait {
     pools: Vec<String>,
     id: String,
     ttl_ms: i64,
+    /// The share of a call for one pool, if it has one.
+    share: String,
     sent_us: i64,
     upheavals: u64,
 }
 
 impl Wait {
     fn words(&self, max_wait_ms: i64) -> String {
-        let Self { pools, id, ttl_ms, .. } = self;
+        let Self { pools, id, ttl_ms, share, .. } = self;
         if let [pool] = pools.as_slice() {
-            return format!("TB.BHOLD {pool} {SLOTS} 0 1 {ttl_ms} {id} {max_wait_ms}");
+            return format!("TB.BHOLD {pool} {SLOTS} 0 1 {ttl_ms} {id} {max_wait_ms}{share}");
         }
         let groups: String = pools.iter().map(|pool| format!(" {pool} {SLOTS} 0 1")).collect();
         format!("TB.BMHOLD {} {ttl_ms} {id} {max_wait_ms}{groups}", pools.len())
@@ -117,7 +119,8 @@ impl<'a> Waiter<'a> {
         let ttl_ms = if random.once_in(2) { random.between(1, HOUR_MS / 10) } else { 700 * HOUR_MS };
         let max_wait_ms = random.between(0, HOUR_MS);
         let id = format!("{}:{}", self.name.replace(' ', ":"), self.waits);
-        let wait = Wait { pools, id, ttl_ms, sent_us: now.us, upheavals };
+        let share = if random.once_in(3) { String::new() } else { share(random) };
+        let wait = Wait { pools, id, ttl_ms, share, sent_us: now.us, upheavals };
         let words = wait.words(max_wait_ms);
         self.world.remember(&self.name, &words);
         let connection = self.connection.as_mut()?.inner();
@@ -160,6 +163,12 @@ impl<'a> Waiter<'a> {
         }
         Some(())
     }
+}
+
+/// One of three tenants, and a weight.
+fn share(random: &mut Random) -> String {
+    let weight = random.pick(&["", " WEIGHT 3", " WEIGHT 0.001", " WEIGHT 1000"]);
+    format!(" SHARE tenant:{}{weight}", random.below(3))
 }
 
 impl Drop for Waiter<'_> {

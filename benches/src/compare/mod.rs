@@ -4,6 +4,7 @@ mod calls;
 mod contest;
 mod growth;
 mod holding;
+mod sharing;
 mod storage;
 mod waiting;
 
@@ -42,7 +43,7 @@ pub fn run(is_quick: bool, folder: &Path, only: Option<&str>) {
     let approaches = approaches::all();
     let rivals = [&approaches[..], &[approaches::throttlecrab()]].concat();
     type Measure<'a> = (&'static str, &'a dyn Fn(&mut Bench) -> Table);
-    let measures: [Measure; 12] = [
+    let measures: [Measure; 14] = [
         ("decisions", &|bench| contest::decisions(bench, &rivals)),
         ("over-grant", &|bench| contest::over_grant(bench, &rivals)),
         ("local", &|bench| contest::local(bench)),
@@ -55,6 +56,8 @@ pub fn run(is_quick: bool, folder: &Path, only: Option<&str>) {
         ("waiting", &|bench| waiting::measure(bench)),
         ("waiters", &|bench| waiting::cost(bench)),
         ("release", &|bench| waiting::release(bench)),
+        ("shares", &|bench| sharing::by_weight(bench)),
+        ("sharing", &|bench| sharing::cost(bench)),
     ];
     let wanted = measures.into_iter().filter(|(name, _)| only.is_none_or(|only| only == *name));
     let tables: Vec<Table> = wanted.map(|(_, measure)| measure(&mut bench)).collect();

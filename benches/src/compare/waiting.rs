@@ -91,7 +91,10 @@ pub fn release(bench: &mut Bench) -> Table {
 }
 
 /// A server on which calls wait, in this order, and their clients.
-async fn with_waiting(calls: impl Iterator<Item = String>, setup: &[&str]) -> (Server, Vec<Client>) {
+pub(super) async fn with_waiting(
+    calls: impl Iterator<Item = String>,
+    setup: &[&str],
+) -> (Server, Vec<Client>) {
     let server = start_apart(Module::Own.server().option("maxclients", 11_000));
     let mut control = server.connect();
     control.say("CONFIG SET tokenbucket.max-waiters 10000");
