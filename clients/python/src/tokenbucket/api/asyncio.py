@@ -49,6 +49,8 @@ class Server(BaseServer[Client]):
         try:
             while True:
                 try:
+                    if call.pause_s:
+                        await asyncio.sleep(call.pause_s)
                     reply = await call.node.transport.here().exchange(call)
                 except Exception as error:
                     call = steps.throw(error)
@@ -253,7 +255,7 @@ class Limiter(_Closing, BaseLimiter[Server | Client, Awaited[Decision], Hold]):
     async def _take_batched(self, name: str, cost: int, limit: Limit) -> Decision:
         began = self._clock.monotonic()
         loop = asyncio.get_running_loop()
-        batches = of_loop(self._batches_of, loop, self._new_batches)
+        batches = of_loop(self._batches_of, self._new_batches)
         batch, decision = batches.take(name, limit, cost)
         if decision is None and self._denials:
             decision = self._denials.recall(name, limit, max(cost - batch.tokens, 1))

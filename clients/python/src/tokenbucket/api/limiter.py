@@ -207,7 +207,7 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
 
     # Batches. Those of asyncio belong to an event loop, since callers wait for one another.
 
-    def _new_batches(self) -> Batches:
+    def _new_batches(self, _: object = None) -> Batches:
         return Batches(self._batch, self._clock)
 
     def _fetch(self, batches: Batches, batch: Batch) -> Steps[None]:

@@ -12,6 +12,7 @@ from .commands import Command, owed, waiting
 
 T = TypeVar("T")
 
+PING: tuple[Command, ...] = (("PING",),)
 _ID: Command = ("CLIENT", "ID")
 
 
@@ -51,7 +52,7 @@ class Call:
         """As for the module: a late grant is given back by them."""
         self.words = words or commands
         self.once, self.late, self.until = terms.once, terms.late, terms.until
-        self.pause_s = 0.0
+        self.pause_s = terms.pause_s
         self.undo = False
         """What it took goes back: its caller has gone, or was denied in the meantime."""
         self.is_over = False
