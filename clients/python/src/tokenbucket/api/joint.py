@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
 from ..transport.call import Steps
@@ -28,7 +28,10 @@ class BaseJointLimiter(Backend, Generic[Where, Decided, Joint, Holding]):
     contain the same hash tag.
     """
 
+    # What threads and asyncio do in ways of their own, as for limiters of one limit.
     _of_hold: Any
+    _run: Callable[[Steps[JointDecision]], Joint]
+    _run_once: Callable[[Steps[Decision]], Decided]
 
     def __init__(
         self,
@@ -44,14 +47,6 @@ class BaseJointLimiter(Backend, Generic[Where, Decided, Joint, Holding]):
         for name, limit in self.limits.items():
             if not isinstance(limit, Limit):
                 raise BadArgument(f"limits: {name!r} is {limit!r}, not a Limit")
-
-    # What threads and asyncio do in ways of their own, as for limiters of one limit.
-
-    def _run(self, steps: Steps[JointDecision]) -> Joint:
-        raise NotImplementedError
-
-    def _run_once(self, steps: Steps[Decision]) -> Decided:
-        raise NotImplementedError
 
     # The calls.
 

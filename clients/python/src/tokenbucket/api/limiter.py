@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
@@ -37,7 +37,12 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
     A limit given to a call is for that call alone.
     """
 
+    # What threads and asyncio do in ways of their own.
     _of_hold: Any
+    _run: Callable[[Steps[Decision]], Decided]
+    _run_once: Callable[[Steps[Decision]], Decided]
+    """Runs them to their end, even if the caller leaves."""
+    _take_batched: Callable[[str, int, Limit], Decided]
 
     def __init__(
         self,
@@ -66,18 +71,6 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
     def begin_anew(self) -> None:
         self._denials = Denials(self._remembers, self._clock) if self._remembers else None
         self._batches_of: dict[Any, Batches] = {}
-
-    # What threads and asyncio do in ways of their own.
-
-    def _run(self, steps: Steps[Decision]) -> Decided:
-        raise NotImplementedError
-
-    def _run_once(self, steps: Steps[Decision]) -> Decided:
-        """Runs them to their end, even if the caller leaves."""
-        raise NotImplementedError
-
-    def _take_batched(self, name: str, cost: int, limit: Limit) -> Decided:
-        raise NotImplementedError
 
     # The calls.
 

@@ -124,9 +124,7 @@ class BaseServer(Generic[Client]):
 
     @property
     def name(self) -> str:
-        if self._slots is not None:
-            return ", ".join(node.name for node in self._nodes())
-        return self._home.name if self._home else "the fake server"
+        return ", ".join(node.name for node in self._nodes()) or "the fake server"
 
     def _set_up(self) -> None:
         """Makes what only threads, or only asyncio, need."""

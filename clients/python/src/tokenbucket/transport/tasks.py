@@ -13,11 +13,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ..values.errors import ReplyError, Unanswered, is_callers_fault, why_not_connected
+from ..values.errors import ReplyError, Unanswered
 from .call import PING, Call
 from .circuit import IDLE_S, TICKS, Node
 from .commands import Command
-from .driver import CONNECT_WITHIN_S, packed, reply_of
+from .driver import CONNECT_WITHIN_S, is_callers_fault, packed, reply_of, why_not_connected
 
 T = TypeVar("T")
 
@@ -35,8 +35,8 @@ class Connection:
         self.is_reusable = is_reusable
         """Another call may wait by it when its own does no longer."""
         self.sent: deque[Call] = deque()
-        self.heard_at = transport.loop.time()
-        self.heard_tick = transport.tick
+        self.heard_at = 0.0
+        self.heard_tick = 0
         self.is_open = True
         self.is_silent = False
         """Its calls were given up, but what comes late is still read."""
@@ -114,12 +114,8 @@ class Connection:
     async def close(self) -> None:
         if self._reading is not None:
             self._reading.cancel()
-        await _disconnect(self.raw)
-
-
-async def _disconnect(raw: Any) -> None:
-    with contextlib.suppress(Exception):
-        await raw.disconnect(nowait=True)
+        with contextlib.suppress(Exception):
+            await self.raw.disconnect(nowait=True)
 
 
 def fail(call: Call, error: Exception) -> None:
@@ -264,8 +260,8 @@ class Transport:
         async with self._turns_to_connect:
             if circuit.is_away and not asks_anyway:
                 raise Unanswered(f"{node.name} is away")
-            raw = node.endpoint.new()
-            connecting = self.detach(raw.connect())
+            connection = Connection(self, node.endpoint.new(), is_reusable=for_waits)
+            connecting = self.detach(connection.raw.connect())
             self._connecting[connecting] = self.tick
             self._begin_ticking()
             try:
@@ -273,7 +269,7 @@ class Transport:
                 connecting.result()
             except BaseException as error:
                 connecting.cancel()
-                self.detach(_disconnect(raw))
+                self.detach(connection.close())
                 if isinstance(error, asyncio.CancelledError) and connecting.cancelled():
                     error = TimeoutError(f"no connection within {self._connect_within_s:g} s")
                 if not isinstance(error, Exception):
@@ -283,13 +279,12 @@ class Transport:
                 raise why_not_connected(error, node.name) from error
             finally:
                 del self._connecting[connecting]
-        connection = Connection(self, raw, is_reusable=for_waits)
         self._all.add(connection)
         if self._is_closed:  # meanwhile
             why = Unanswered("the limiter was closed")
             connection.end(why)
             raise why
-        node.last_heard = connection.heard_at
+        node.last_heard = connection.heard_at = self.loop.time()
         node.connected()
         return connection
 

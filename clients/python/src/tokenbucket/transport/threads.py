@@ -15,11 +15,11 @@ from collections import deque
 from typing import Any, TypeVar
 from weakref import ref
 
-from ..values.errors import ReplyError, TokenBucketError, Unanswered, is_callers_fault, why_not_connected
+from ..values.errors import ReplyError, TokenBucketError, Unanswered
 from .call import PING, Call, Steps
 from .circuit import IDLE_S, TICKS, Node
 from .commands import Command
-from .driver import is_drivers, packed, reply_of
+from .driver import is_callers_fault, is_drivers, is_one, packed, reply_of, why_not_connected
 
 T = TypeVar("T")
 
@@ -190,7 +190,7 @@ class Transport:
             if reply is None:
                 raise self._broken(connection, error) from error
             # The driver takes these for the end of a connection, and may read them twice.
-            connection.is_broken = any(one.__name__ == "ConnectionError" for one in type(error).__mro__)
+            connection.is_broken = is_one(error, "ConnectionError")
         call.replies.append(reply)
         node = self._node
         node.last_heard = connection.heard_at = time.monotonic()
