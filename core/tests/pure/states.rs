@@ -66,7 +66,7 @@ impl Clients {
         let mut number = 0;
         while number < FIRST_CALL {
             let parts = [b"x", b"y"].map(|key| part(key, limit(1, "1"), 0, None));
-            number = server.queue.enter(0, parts.into(), 0) as usize;
+            number = server.queue.enter(0, parts.into(), 0, None) as usize;
             server.queue.leave(number as Arrival);
         }
         Self { server, waits: [None; CLIENTS], known: 0, events: Vec::new() }
@@ -99,7 +99,7 @@ impl Clients {
             Event::Give => self.server.give(0, &bucket(0, None), MILLION),
             Event::Second => self.server.sleep(MILLION),
         }
-        let waits = |arrival: &Arrival| self.server.waiting.0.iter().any(|call| call.arrival == *arrival);
+        let waits = |arrival: &Arrival| self.server.waiting.calls.iter().any(|call| call.arrival == *arrival);
         self.waits = self.waits.map(|arrival| arrival.filter(waits));
         self.server.served.clear();
         self.events.push(event);
