@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Generator
 from typing import Any, Protocol, Self, TypeVar
 
-from ..transport.call import Steps
+from ..transport.call import Steps, Terms
 from ..transport.server import BaseServer
 from ..transport.tasks import Transports, of_loop
 from ..values.decision import Decision, Denied, JointDecision
@@ -132,8 +132,8 @@ class Hold(HoldOperations):
     Denied if the hold was.
     """
 
-    def __init__(self, limiter: _Closing, parts: list[Part], ttl_ms: int, max_wait_ms: float = 0) -> None:
-        super().__init__(limiter, parts, ttl_ms, max_wait_ms)
+    def __init__(self, limiter: _Closing, parts: list[Part], ttl_ms: int, terms: Terms) -> None:
+        super().__init__(limiter, parts, ttl_ms, terms)
         self._limiter = limiter
         self._asked = False
         self._timer: asyncio.TimerHandle | None = None

@@ -14,7 +14,7 @@ from ..values.errors import BadArgument, ReplyError, Unanswered
 from ..values.limit import Limit, Number
 from .batches import Batch, Batches
 from .denials import Denials
-from .operations import Backend, OnDecision, OnError, Part, checked_wait
+from .operations import Backend, OnDecision, OnError, Part, in_turn
 
 Where = TypeVar("Where")
 """A server or a client."""
@@ -75,14 +75,27 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
     # The calls.
 
     def take(
-        self, name: str, cost: Number = 1, *, limit: Limit | None = None, max_wait_ms: float = 0
+        self,
+        name: str,
+        cost: Number = 1,
+        *,
+        limit: Limit | None = None,
+        max_wait_ms: float = 0,
+        share: str | None = None,
+        weight: Number = 1,
     ) -> Decided:
         """Takes `cost` tokens if the bucket holds them, else nothing.
 
-        `max_wait_ms`: so long the call waits its turn in the server, behind those who wait already.
+        `max_wait_ms`: the call waits its turn in the server for at most so many milliseconds (30 days),
+        behind those that wait already.
+
+        `share`: the tenant, of 1 to 128 bytes, of whom the call is. Tenants that wait for one bucket get
+        tokens in proportion to `weight`, however many calls each has waiting; a weight is 0.001 to 1000
+        with at most three decimals. Calls without a share are one tenant of weight 1. A call that does
+        not wait needs no share. Raises BadArgument for other values.
         """
-        if max_wait_ms:
-            return self._run(self._take_in_turn(name, cost, limit, max_wait_ms))
+        if max_wait_ms or share is not None or weight != 1:
+            return self._run(self._take_in_turn(name, cost, limit, (max_wait_ms, share, weight)))
         # A batch has whole tokens, and serves no more than it has when it is new.
         if self._batch and isinstance(cost, int) and 0 < cost <= self._batch:
             return self._take_batched(name, int(cost), limit or self.limit)
@@ -125,13 +138,15 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
         ttl_ms: int = 30_000,
         limit: Limit | None = None,
         max_wait_ms: float = 0,
+        share: str | None = None,
+        weight: Number = 1,
     ) -> Holding:
         """Takes `amount` until the end of `with` (`async with`), or for `ttl_ms` if its holder is gone.
 
-        `max_wait_ms` as for `take`; `ttl_ms` begins with the grant.
+        `max_wait_ms`, `share` and `weight` as for `take`; `ttl_ms` begins with the grant.
         """
         part = Part("", self._key(name), name, limit or self.limit, amount)
-        hold: Holding = self._of_hold(self, [part], ttl_ms, max_wait_ms)
+        hold: Holding = self._of_hold(self, [part], ttl_ms, in_turn(max_wait_ms, share, weight))
         return hold
 
     def headers(
@@ -150,7 +165,7 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
     ) -> Steps[Decision]:
         limit = limit or self.limit
         words = self._words(name, operation, limit, *arguments)
-        return (yield from self._decide(name, limit, words, once))
+        return (yield from self._decide(name, limit, words, Terms(once)))
 
     def _take(self, name: str, cost: Number, limit: Limit | None) -> Steps[Decision]:
         limit = limit or self.limit
@@ -166,12 +181,12 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
         return decision
 
     def _take_in_turn(
-        self, name: str, cost: Number, limit: Limit | None, max_wait_ms: float
+        self, name: str, cost: Number, limit: Limit | None, turn: tuple[float, str | None, Number]
     ) -> Steps[Decision]:
         """Neither by a batch nor by what is remembered: the server alone knows who is next."""
         limit = limit or self.limit
         words = self._words(name, "TB.TAKE", limit, cost)
-        return (yield from self._decide(name, limit, words, max_wait_ms=checked_wait(max_wait_ms)))
+        return (yield from self._decide(name, limit, words, in_turn(*turn)))
 
     def _give(self, name: str, amount: Number, limit: Limit | None) -> Steps[Decision]:
         if self._denials:

@@ -228,13 +228,13 @@ class BaseServer(Generic[Client]):
             node = yield from self._node_of(script_key(key), terms.always)
         return (yield from self._run_script(node, commands, terms))
 
-    def ask_in_turn(self, command: Command, max_wait_ms: float, terms: Terms) -> Steps[Any]:
-        """Returns the reply to a command that waits its turn in the server, at most so long.
+    def ask_in_turn(self, command: Command, terms: Terms) -> Steps[Any]:
+        """Returns the reply to a command that waits its turn in the server, at most `max_wait_ms`.
 
         With the script, and in a fake, nobody can wait there: the command is sent again when it may be
         granted. A server in which too many wait already decides it at once.
         """
-        until = self.clock.monotonic() + max_wait_ms / 1000
+        until = self.clock.monotonic() + terms.max_wait_ms / 1000
         if self._fake is None:
             try:
                 return (yield from self.ask(command, terms=replace(terms, until=until)))
