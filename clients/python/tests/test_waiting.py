@@ -129,7 +129,7 @@ def test_of_a_module_that_knows_no_waiting_the_same_buckets_decide(
     make: Make, server: Service, admin: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "tokenbucket.transport.call.waiting", lambda words, ms: ("TB.BNOTYET", *words[1:], ms)
+        "tokenbucket.transport.call.waiting", lambda words, ms, _: ("TB.BNOTYET", *words[1:], ms)
     )
     with pytest.raises(ModuleMissing, match=r"TB\.BTAKE"):
         make(server, Limit(1, "5/s")).take("a", max_wait_ms=LONG_MS)

@@ -215,8 +215,7 @@ class BaseServer(Generic[Client]):
                 if isinstance(reply, ReplyError):
                     raise BadArgument(str(reply)) from reply
             return replies[0] if len(replies) == 1 else replies
-        key = key_of(commands[0])
-        node = self._home or (yield from self._node_of(key, terms.always))
+        node = self._home or (yield from self._node_of(key_of(commands[0]), terms.always))
         if self.fallback is None or commands[0][0] in NO_SCRIPT or terms.until is not None:
             return (yield from self._route(node, commands, commands, terms))
         if not node.uses_script:
@@ -225,7 +224,7 @@ class BaseServer(Generic[Client]):
             except ModuleMissing:
                 node.begin_script()
         if self._slots is not None:  # its keys have other names, and so perhaps another node
-            node = yield from self._node_of(script_key(key), terms.always)
+            node = yield from self._node_of(script_key(key_of(commands[0])), terms.always)
         return (yield from self._run_script(node, commands, terms))
 
     def ask_in_turn(self, command: Command, terms: Terms) -> Steps[Any]:

@@ -48,9 +48,11 @@ class Connection:
             call.by, call.tick = self, self.transport.tick
             words += call.to_send()
         self.sent.extend(calls)
-        self.transport.detach(self._write(packed(self.raw, words)))
+        data = packed(self.raw, words)
         if self._reading is None:
-            self._reading = self.transport.detach(self._read())
+            self._reading = self.transport.detach(self._write_and_read(data))
+        else:
+            self.transport.detach(self._write(data))
 
     async def _write(self, data: Any) -> None:
         try:
@@ -59,10 +61,11 @@ class Connection:
         except Exception as error:
             self.end(Unanswered(error, sent=True, broken=True))
 
-    async def _read(self) -> None:
+    async def _write_and_read(self, data: Any) -> None:
         """Ends with the last reply that is on its way, so that no task is left to an idle event loop."""
         why = Unanswered("the connection was closed", sent=True)
         try:
+            await self._write(data)
             while self.sent and self.is_open:
                 reply: Any
                 try:
