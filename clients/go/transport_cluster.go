@@ -1,66 +1,51 @@
 package tokenbucket
 
 import (
-	"context"
-	"fmt"
 	"io"
 	"net"
+	"strconv"
 	"strings"
 	"sync"
-	"time"
 )
 
-// cluster knows which node has which slots. Each node has a circuit and connections of its own.
+// cluster knows which node has which slot, as its nodes tell by redirections. Each node has a circuit and connections of its
+// own.
 type cluster struct {
 	server *Server
 	doer   ClusterDoer
 
-	hasAsked sync.Once
-	learning sync.Mutex
-
 	mutex    sync.RWMutex
 	nodes    map[string]*node // by address
-	ranges   []slotRange
+	slots    map[int64]*node
 	isClosed bool
 }
 
-// slotRange is slots of a cluster that are on one node.
-type slotRange struct {
-	first, last int64
-	address     string
-}
-
 func newCluster(s *Server, doer ClusterDoer) *cluster {
-	return &cluster{server: s, doer: doer, nodes: map[string]*node{}}
+	c := &cluster{server: s, doer: doer, nodes: map[string]*node{}, slots: map[int64]*node{}}
+	for _, address := range doer.Addresses() {
+		c.nodeAt(address)
+	}
+	return c
 }
 
+// nodeOf returns the node of the key; while that is unknown, one that redirects to it unless it is the one.
 func (c *cluster) nodeOf(key string) *node {
-	c.hasAsked.Do(c.learn)
+	slot := slotOf(key)
 	c.mutex.RLock()
-	address := c.addressOf(key)
-	n := c.nodes[address]
+	n := c.slots[slot]
 	c.mutex.RUnlock()
 	if n != nil {
 		return n
 	}
-	return c.nodeAt(address)
-}
-
-// addressOf returns the first known node if the key's is unknown: it knows better.
-func (c *cluster) addressOf(key string) string {
-	if len(c.ranges) == 0 {
-		return c.doer.Addresses()[0]
-	}
-	if key == "" {
-		return c.ranges[0].address
-	}
-	slot := slotOf(key)
-	for _, one := range c.ranges {
-		if one.first <= slot && slot <= one.last {
-			return one.address
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	for _, n = range c.nodes {
+		if !n.circuit.away.Load() {
+			break
 		}
 	}
-	return c.ranges[0].address
+	c.slots[slot] = n
+	return n
 }
 
 func (c *cluster) nodeAt(address string) *node {
@@ -75,58 +60,13 @@ func (c *cluster) nodeAt(address string) *node {
 	return n
 }
 
-// learn asks one node after the other where the slots are.
-func (c *cluster) learn() {
-	if !c.learning.TryLock() {
-		return
-	}
-	defer c.learning.Unlock()
-	for _, n := range c.known() {
-		reply, err := n.call(context.Background(), command{args: []any{"CLUSTER", "SLOTS"}, always: true})
-		if err == nil {
-			c.use(slotRanges(reply, n.address))
-			return
-		}
-	}
-}
-
-// known lists the nodes, those that are away last.
-func (c *cluster) known() (nodes []*node) {
-	for _, address := range c.doer.Addresses() {
-		c.nodeAt(address)
-	}
-	c.mutex.RLock()
-	defer c.mutex.RUnlock()
-	var away []*node
-	for _, n := range c.nodes {
-		if n.circuit.away.Load() {
-			away = append(away, n)
-		} else {
-			nodes = append(nodes, n)
-		}
-	}
-	return append(nodes, away...)
-}
-
-// use also closes the connections to nodes that have left the cluster, when calls under way are over.
-func (c *cluster) use(ranges []slotRange) {
-	if len(ranges) == 0 {
-		return
-	}
-	isUsed := map[string]bool{}
-	for _, one := range ranges {
-		isUsed[one.address] = true
-	}
-	for _, address := range c.doer.Addresses() {
-		isUsed[address] = true
-	}
+// forget lets the other nodes tell which node has the slots of this one.
+func (c *cluster) forget(away *node) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	c.ranges = ranges
-	for address, n := range c.nodes {
-		if !isUsed[address] {
-			delete(c.nodes, address)
-			time.AfterFunc(connectTimeout, n.close)
+	for slot, n := range c.slots {
+		if n == away {
+			delete(c.slots, slot)
 		}
 	}
 }
@@ -150,6 +90,7 @@ func (n *node) close() {
 // redirection is a node's reply that another node has the key: MOVED for good, or ASK for one command.
 type redirection struct {
 	isAsk   bool
+	slot    int64
 	address string
 }
 
@@ -159,7 +100,8 @@ func (s *Server) moveOf(err error) *redirection {
 	if s.cluster == nil || len(words) != 3 || words[0] != "MOVED" && words[0] != "ASK" {
 		return nil
 	}
-	return &redirection{words[0] == "ASK", words[2]}
+	slot, _ := strconv.ParseInt(words[1], 10, 64)
+	return &redirection{words[0] == "ASK", slot, words[2]}
 }
 
 var asking = []any{"ASKING"}
@@ -167,48 +109,18 @@ var asking = []any{"ASKING"}
 // follow returns the node that a redirection names, and what to send before the command. Without a host, the node is on
 // that of the one that replied.
 func (c *cluster) follow(from *node, move *redirection) (n *node, first []any) {
-	if host, port, err := net.SplitHostPort(move.address); err == nil && host == "" {
+	if host, port, err := net.SplitHostPort(move.address); err == nil && (host == "" || host == "?") {
 		host, _, _ = net.SplitHostPort(from.address)
 		move.address = net.JoinHostPort(host, port)
 	}
+	n = c.nodeAt(move.address)
 	if move.isAsk {
-		return c.nodeAt(move.address), asking
+		return n, asking
 	}
-	go c.learn()
-	return c.nodeAt(move.address), nil
-}
-
-// slotRanges reads groups of the first slot, the last one, and nodes, the master's first: its host, its port, and more. A
-// node that does not know its host is the one that replied.
-func slotRanges(reply any, from string) []slotRange {
-	groups, _ := reply.([]any)
-	ranges := make([]slotRange, 0, len(groups))
-	for _, group := range groups {
-		fields, _ := group.([]any)
-		if len(fields) < 3 {
-			continue
-		}
-		master, _ := fields[2].([]any)
-		first, isFirst := fields[0].(int64)
-		last, isLast := fields[1].(int64)
-		if !isFirst || !isLast || len(master) < 2 {
-			continue
-		}
-		host := text(master[0])
-		if host == "" || host == "?" || master[0] == nil {
-			host, _, _ = net.SplitHostPort(from)
-		}
-		ranges = append(ranges, slotRange{first, last, net.JoinHostPort(host, text(master[1]))})
-	}
-	return ranges
-}
-
-// text reads a string: client libraries have them as they like.
-func text(word any) string {
-	if bytes, ok := word.([]byte); ok {
-		return string(bytes)
-	}
-	return fmt.Sprint(word)
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.slots[move.slot] = n
+	return n, nil
 }
 
 // keyPositions has the commands whose key is not their first argument; 0: there is none.

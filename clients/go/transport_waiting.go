@@ -29,23 +29,20 @@ func (c command) with(options []CallOption) command {
 	return c
 }
 
-// wait lets the server keep the call until its turn, or polls where it cannot.
+// wait lets the server keep the call until its turn. Where it cannot, it asks again, each time when the last decision says.
 func (s *Server) wait(ctx context.Context, c command) (any, error) {
 	until := s.clock.Now().Add(c.maxWait)
+	c.maxWait = 0
 	module := s.nodeOf(c.key)
 	_, canWait := module.doer.(WaitingDoer)
 	if canWait && !(s.settings.hasScript && isScripted[c.args[0].(string)] && module.script.inUse(s.clock)) {
-		reply, err := s.waitInServer(ctx, c, until)
+		waiting := c
+		waiting.until = until
+		reply, err := s.route(ctx, waiting)
 		if !isUnknownCommand(err) {
 			return reply, err
 		}
 	}
-	return s.poll(ctx, c, until)
-}
-
-// poll asks until the call is allowed, each time when the last decision says.
-func (s *Server) poll(ctx context.Context, c command, until time.Time) (any, error) {
-	c.maxWait = 0
 	for {
 		reply, err := s.ask(ctx, c)
 		if err != nil {
@@ -69,49 +66,33 @@ func (s *Server) poll(ctx context.Context, c command, until time.Time) (any, err
 	}
 }
 
-// triesOfWait is how often a call that waits is sent. Each time, a slot moved, a master changed or a connection ended.
-const triesOfWait = 10
-
-// waitInServer sends the call again with the time that is left when the server can keep it no longer.
-func (s *Server) waitInServer(ctx context.Context, c command, until time.Time) (reply any, err error) {
-	n, repeated := s.nodeOf(c.key), false
-	for try := 0; try < triesOfWait; try++ {
+// callLong lets the server keep the call. It sends it again, with the time that is left, when the server can keep it no
+// longer, and once when the connection has ended or leads to a former master.
+func (n *node) callLong(ctx context.Context, c command) (any, error) {
+	for repeated := false; ; {
 		if n.circuit.away.Load() {
 			// A call that waits would not tell for long whether the server is back.
 			if _, err := n.call(ctx, command{args: ping}); err != nil {
 				return nil, err
 			}
 		}
-		left := until.Sub(s.clock.Now())
+		left := c.until.Sub(n.server.clock.Now())
 		if left < 0 {
 			left = 0
 		}
-		reply, err = n.wait(ctx, c, waitingForm(c.args, left))
+		reply, err := n.wait(ctx, c, waitingForm(c.args, left))
 		code := codeOf(err)
-		isLine := code != ""
-		move := s.moveOf(err)
 		switch {
 		case ctx.Err() != nil || err == nil:
 			return reply, err
-		case move != nil:
-			n, c.first = s.cluster.follow(n, move)
-			continue
 		case code == "UNBLOCKED":
-		case (code == "READONLY" || !isLine && isBroken(err)) && !repeated:
+		case (code == "READONLY" || code == "" && isBroken(err)) && !repeated:
 			repeated = true
 			n.script.lookForModule() // the server may be another
-		case isSplitSlot(err):
-			if err := s.clock.Sleep(ctx, s.settings.timeout/triesOfSplitSlot); err != nil {
-				return nil, err
-			}
-		case isUnknownCommand(err):
-			return nil, err
 		default:
-			return nil, n.judge(c, !isLine && !isUnsent(err), err, time.Now())
+			return nil, n.judge(c, code == "" && !isUnsent(err), err, time.Now())
 		}
-		n, c.first = s.nodeOf(c.key), nil
 	}
-	return nil, n.judge(c, !isServerLine(err), err, time.Now())
 }
 
 // waiter is a connection for one call at a time that waits in the server. In the pool it would keep other calls from a
@@ -161,7 +142,7 @@ func (n *node) wait(ctx context.Context, c command, args []any) (any, error) {
 		case o := <-ended:
 			n.keepWaiter(w, o.err)
 			if o.err == nil {
-				n.circuit.answered()
+				n.answered()
 			}
 			return o.reply, o.err
 		case <-ctx.Done():

@@ -105,7 +105,10 @@ func TestSeveralLimitsOfOneNameShareANode(t *testing.T) {
 func severalLimitsOfOneNameShareANode(t *testing.T, cluster setup) {
 	joint := tokenbucket.NewJointLimiter(cluster.limits(), map[string]tokenbucket.Limit{"r": hourly, "t": hourly})
 	names := []string{"ada", "bob", "eve"}
-	left(t, 10)(cluster.closed().Peek(ctx, names[0], 0)) // the client learns where the slots are
+	for _, name := range names { // the client learns where the slots are
+		decision, err := joint.TakeAll(ctx, name, map[string]float64{"r": 0, "t": 0})
+		left(t, 10)(decision.Decision, err)
+	}
 	before := cluster.redirections()
 	for _, name := range names {
 		decision, err := joint.TakeAll(ctx, name, map[string]float64{"r": 1, "t": 2})

@@ -58,6 +58,14 @@ impl Server {
     }
 }
 
+#[cfg(feature = "fake")]
+impl crate::fake::Fake {
+    /// For [`sync::Limiter::new`](Limiter::new).
+    pub fn sync_server(&self) -> Server {
+        Server(self.server())
+    }
+}
+
 /// Methods that wait for those of the same name.
 macro_rules! waiting {
     ($($name:ident($($argument:ident: $type:ty),*) -> $value:ty;)*) => {$(

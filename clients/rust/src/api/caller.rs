@@ -91,7 +91,7 @@ impl Caller {
             Answer::Away(node, late) => {
                 let decision = self.without_server(&node, request);
                 if how.keeps_late || decision.as_ref().is_ok_and(JointDecision::allowed) {
-                    late.keep();
+                    late.forgive();
                 }
                 decision
             }
