@@ -45,7 +45,7 @@ func (n *node) answered() {
 func (n *node) failed(err error) {
 	n.isThere.Store(false)
 	if n.server.cluster != nil {
-		n.server.cluster.forget(n)
+		go n.server.cluster.learn()
 	}
 	if n.setAway(true) {
 		n.server.settings.logf("tokenbucket: cannot ask %s, every limit does as its OnError says: %v", n.who, err)

@@ -1,18 +1,23 @@
 package tokenbucket
 
 import (
+	"context"
+	"fmt"
 	"io"
 	"net"
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 )
 
-// cluster knows which node has which slot, as its nodes tell by redirections. Each node has a circuit and connections of its
-// own.
+// cluster knows which node has which slot. Each node has a circuit and connections of its own.
 type cluster struct {
 	server *Server
 	doer   ClusterDoer
+
+	hasAsked sync.Once
+	learning sync.Mutex
 
 	mutex    sync.RWMutex
 	nodes    map[string]*node // by address
@@ -21,31 +26,19 @@ type cluster struct {
 }
 
 func newCluster(s *Server, doer ClusterDoer) *cluster {
-	c := &cluster{server: s, doer: doer, nodes: map[string]*node{}, slots: map[int64]*node{}}
-	for _, address := range doer.Addresses() {
-		c.nodeAt(address)
-	}
-	return c
+	return &cluster{server: s, doer: doer, nodes: map[string]*node{}, slots: map[int64]*node{}}
 }
 
-// nodeOf returns the node of the key; while that is unknown, one that redirects to it unless it is the one.
+// nodeOf returns the node of the key; while that is unknown, one that can redirect to it.
 func (c *cluster) nodeOf(key string) *node {
-	slot := slotOf(key)
+	c.hasAsked.Do(c.learn)
 	c.mutex.RLock()
-	n := c.slots[slot]
+	n := c.slots[slotOf(key)]
 	c.mutex.RUnlock()
 	if n != nil {
 		return n
 	}
-	c.mutex.Lock()
-	defer c.mutex.Unlock()
-	for _, n = range c.nodes {
-		if !n.circuit.away.Load() {
-			break
-		}
-	}
-	c.slots[slot] = n
-	return n
+	return c.known()[0]
 }
 
 func (c *cluster) nodeAt(address string) *node {
@@ -60,15 +53,93 @@ func (c *cluster) nodeAt(address string) *node {
 	return n
 }
 
-// forget lets the other nodes tell which node has the slots of this one.
-func (c *cluster) forget(away *node) {
-	c.mutex.Lock()
-	defer c.mutex.Unlock()
-	for slot, n := range c.slots {
-		if n == away {
-			delete(c.slots, slot)
+// known lists the nodes, those that are away last.
+func (c *cluster) known() (nodes []*node) {
+	for _, address := range c.doer.Addresses() {
+		c.nodeAt(address)
+	}
+	c.mutex.RLock()
+	defer c.mutex.RUnlock()
+	var away []*node
+	for _, n := range c.nodes {
+		if n.circuit.away.Load() {
+			away = append(away, n)
+		} else {
+			nodes = append(nodes, n)
 		}
 	}
+	return append(nodes, away...)
+}
+
+// learn asks one node after the other where the slots are, unless another call does so. Closes the connections to nodes that
+// have left the cluster, when calls under way are over.
+func (c *cluster) learn() {
+	if !c.learning.TryLock() {
+		return
+	}
+	defer c.learning.Unlock()
+	for _, n := range c.known() {
+		reply, err := n.call(context.Background(), command{args: []any{"CLUSTER", "SLOTS"}, always: true})
+		if groups, _ := reply.([]any); err == nil && len(groups) > 0 {
+			slots := map[int64]*node{}
+			for _, group := range groups {
+				c.read(group, n, slots)
+			}
+			c.use(slots)
+			return
+		}
+	}
+}
+
+func (c *cluster) use(slots map[int64]*node) {
+	isUsed := map[*node]bool{}
+	for _, n := range slots {
+		isUsed[n] = true
+	}
+	for _, address := range c.doer.Addresses() {
+		isUsed[c.nodeAt(address)] = true
+	}
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.slots = slots
+	for address, n := range c.nodes {
+		if !isUsed[n] {
+			delete(c.nodes, address)
+			time.AfterFunc(connectTimeout, n.close)
+		}
+	}
+}
+
+// read notes the slots of a group: the first one, the last one, and nodes, the master's first, as its host, its port, and
+// more. Client libraries have strings as they like.
+func (c *cluster) read(group any, teller *node, slots map[int64]*node) {
+	fields, _ := group.([]any)
+	if len(fields) < 3 {
+		return
+	}
+	first, isFirst := fields[0].(int64)
+	last, isLast := fields[1].(int64)
+	master, _ := fields[2].([]any)
+	if !isFirst || !isLast || len(master) < 2 {
+		return
+	}
+	host := ""
+	if master[0] != nil {
+		host = fmt.Sprintf("%s", master[0])
+	}
+	n := c.nodeFrom(teller, net.JoinHostPort(host, fmt.Sprint(master[1])))
+	for slot := first; slot <= last; slot++ {
+		slots[slot] = n
+	}
+}
+
+// nodeFrom returns the node at an address. Without a host, it is on that of the one that replied.
+func (c *cluster) nodeFrom(teller *node, address string) *node {
+	if host, port, err := net.SplitHostPort(address); err == nil && (host == "" || host == "?") {
+		host, _, _ = net.SplitHostPort(teller.address)
+		address = net.JoinHostPort(host, port)
+	}
+	return c.nodeAt(address)
 }
 
 func (c *cluster) closeNodes() {
@@ -106,20 +177,16 @@ func (s *Server) moveOf(err error) *redirection {
 
 var asking = []any{"ASKING"}
 
-// follow returns the node that a redirection names, and what to send before the command. Without a host, the node is on
-// that of the one that replied.
+// follow returns the node that a redirection names, and what to send before the command.
 func (c *cluster) follow(from *node, move *redirection) (n *node, first []any) {
-	if host, port, err := net.SplitHostPort(move.address); err == nil && (host == "" || host == "?") {
-		host, _, _ = net.SplitHostPort(from.address)
-		move.address = net.JoinHostPort(host, port)
-	}
-	n = c.nodeAt(move.address)
+	n = c.nodeFrom(from, move.address)
 	if move.isAsk {
 		return n, asking
 	}
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
 	c.slots[move.slot] = n
+	go c.learn()
 	return n, nil
 }
 

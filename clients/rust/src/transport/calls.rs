@@ -88,6 +88,9 @@ impl Transport {
                 result => return self.conclude(self.0.first.clone(), result, request),
             }
         }
+        if let Some(cluster) = &self.0.cluster {
+            Box::pin(self.learn_slots(cluster)).await;
+        }
         let answer = Box::pin(self.run(request, how.always, may_repeat)).await;
         if matches!(answer, Ok(Answer::Replies(_))) {
             lost.forgive();
@@ -213,13 +216,8 @@ impl Transport {
     /// waits with the time that is left.
     async fn follow(&self, mut call: Call<'_>) -> (Arc<Node>, Result<Few<Value>, Failure>) {
         let mut node = self.node_of(call.request, call.by);
-        let was_away = node.is_away();
         if !self.admits(&node) && !call.always {
             return (node, Err(Failure::NotSent));
-        }
-        if let (true, Some(cluster)) = (was_away, &self.0.cluster) {
-            cluster.forget(&node);
-            node = self.node_of(call.request, call.by);
         }
         let (mut is_again, mut lost) = (false, Owed::nothing());
         for tries_left in (0..MOST_TRIES).rev() {
@@ -239,7 +237,10 @@ impl Transport {
                     (is_again, lost) = (true, late);
                 }
                 // The endpoint has moved: another connection may lead to the new master.
-                failure if failure.has_code("READONLY") && !is_again => is_again = true,
+                failure if failure.has_code("READONLY") && !is_again => {
+                    is_again = true;
+                    self.look_at_slots();
+                }
                 // Some of the keys have gone ahead to another node, and neither does anything.
                 failure if failure.has_code("TRYAGAIN") => {
                     self.clock().sleep(self.0.silence.timeout / TRIES_OF_A_SPLIT_SLOT).await;
@@ -252,8 +253,9 @@ impl Transport {
                         return (node, Err(Failure::Replied(error)));
                     };
                     call.is_asking = error.code() == Some("ASK");
+                    self.look_at_slots();
                     node = other;
-                    if !was_away && !self.admits(&node) && !call.always {
+                    if !self.admits(&node) && !call.always {
                         return (node, Err(Failure::NotSent));
                     }
                 }

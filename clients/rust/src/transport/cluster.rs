@@ -1,14 +1,17 @@
-//! Which node of a cluster has which slot, as its nodes tell by redirections.
+//! Which node of a cluster has which slot.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use redis::cluster_routing::Slot;
-use redis::{ConnectionInfo, RedisError, RedisResult};
+use redis::{ConnectionInfo, FromRedisValue, RedisError, RedisResult, Value};
 
 use crate::transport::address::at;
+use crate::transport::background::spawn;
 use crate::transport::locked::locked;
 use crate::transport::node::Node;
+use crate::transport::Transport;
+use crate::values::error::Failure;
 
 pub(crate) struct Cluster {
     /// The first of those from which the others are found.
@@ -16,12 +19,16 @@ pub(crate) struct Cluster {
     /// How it is connected to, and so the others.
     like: ConnectionInfo,
     known: Mutex<Known>,
+    /// Locked while a task asks where the slots are.
+    looking: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
 struct Known {
     nodes: HashMap<String, Arc<Node>>,
     of_slots: HashMap<Slot, Arc<Node>>,
+    /// How often nodes were asked for slots.
+    looks: u64,
 }
 
 impl Cluster {
@@ -33,22 +40,17 @@ impl Cluster {
         let first = seeds[0].clone();
         let nodes = seeds.into_iter().map(|node| (node.name.to_string(), node)).collect();
         let known = Mutex::new(Known { nodes, ..Known::default() });
-        Ok(Self { first, like, known })
+        Ok(Self { first, like, known, looking: tokio::sync::Mutex::default() })
     }
 
-    /// Returns the node of the key; while that is unknown, one that redirects to it unless it is the one.
+    /// Returns the node of the key; while that is unknown, one that can redirect to it.
     pub(crate) fn node_of(&self, key: &str) -> Arc<Node> {
-        let Known { nodes, of_slots } = &mut *locked(&self.known);
-        let there = || nodes.values().find(|node| !node.is_away()).unwrap_or(&self.first).clone();
-        of_slots.entry(Slot::for_key(key)).or_insert_with(there).clone()
+        let Known { nodes, of_slots, .. } = &*locked(&self.known);
+        let there = || nodes.values().find(|node| !node.is_away()).unwrap_or(&self.first);
+        of_slots.get(&Slot::for_key(key)).unwrap_or_else(there).clone()
     }
 
-    /// Lets the nodes that are there tell which node has the slots of this one.
-    pub(crate) fn forget(&self, away: &Arc<Node>) {
-        locked(&self.known).of_slots.retain(|_, node| !Arc::ptr_eq(node, away));
-    }
-
-    /// The node to which `asked` redirects, which has the slot from now on if it `moved`.
+    /// Returns the node to which `asked` redirects, which has the slot from now on if it `moved`.
     pub(crate) fn redirected(&self, asked: &Node, error: &RedisError) -> Option<Arc<Node>> {
         let (address, slot) = error.redirect_node()?;
         let (host, port) = address.rsplit_once(':')?;
@@ -71,5 +73,63 @@ impl Cluster {
         let node = Node::new(info).ok()?;
         known.nodes.insert(node.name.to_string(), node.clone());
         Some(node)
+    }
+
+    /// Reads one range of the reply to CLUSTER SLOTS: `[first, last, [host, port, …], replicas…]`.
+    fn read(&self, range: Value, teller: &Node) -> Option<()> {
+        let mut fields = Vec::<Value>::from_redis_value(range).ok()?.into_iter();
+        let first = u16::from_redis_value(fields.next()?).ok()?;
+        let last = u16::from_redis_value(fields.next()?).ok()?;
+        let mut master = Vec::<Value>::from_redis_value(fields.next()?).ok()?.into_iter();
+        let host = Option::<String>::from_redis_value(master.next()?).ok()?.unwrap_or_default();
+        let node = self.node_at(&host, u16::from_redis_value(master.next()?).ok()?, teller)?;
+        let slots = (first..=last).filter_map(Slot::new).map(|slot| (slot, node.clone()));
+        locked(&self.known).of_slots.extend(slots);
+        Some(())
+    }
+}
+
+impl Transport {
+    /// Asks where the slots are, at the first call. The task goes on if the caller leaves: the next one need not begin again.
+    pub(super) async fn learn_slots(&self, cluster: &Cluster) {
+        if locked(&cluster.known).looks == 0 {
+            let looking = spawn(self.clone().find_slots());
+            let _ = self.0.silence.listen(self.now(), &cluster.first, looking).await;
+        }
+    }
+
+    /// Asks where the slots are, in the background.
+    pub(super) fn look_at_slots(&self) {
+        if self.is_cluster() {
+            spawn(self.clone().find_slots());
+        }
+    }
+
+    /// Asks one node after the other, those that are away last, until one answers.
+    async fn find_slots(self) {
+        let Some(cluster) = &self.0.cluster else { return };
+        let looks = locked(&cluster.known).looks;
+        let _only_one = cluster.looking.lock().await;
+        if locked(&cluster.known).looks != looks {
+            return;
+        }
+        let mut nodes: Vec<_> = locked(&cluster.known).nodes.values().cloned().collect();
+        nodes.sort_by_cached_key(|node| node.is_away());
+        for node in nodes {
+            let ask = redis::cmd("CLUSTER").arg("SLOTS").take();
+            match self.attempt(&node, vec![ask], None).await {
+                Ok(replies) => {
+                    let ranges = replies.into_first().map(Vec::<Value>::from_redis_value);
+                    for range in ranges.and_then(Result::ok).unwrap_or_default() {
+                        cluster.read(range, &node);
+                    }
+                    break;
+                }
+                // A user that may not ask learns by redirections.
+                Err(Failure::Replied(_)) => break,
+                Err(_) => {}
+            }
+        }
+        locked(&cluster.known).looks += 1;
     }
 }

@@ -82,7 +82,10 @@ impl Transport {
     /// Notes what a failure says about the node.
     fn note(&self, node: &Node, failure: &Failure) {
         match failure.fault() {
-            Fault::Away => node.away(self.now() + self.0.retry_every, failure),
+            Fault::Away => {
+                node.away(self.now() + self.0.retry_every, failure);
+                self.look_at_slots();
+            }
             Fault::Refusing => node.refuses(self.now(), failure),
             Fault::Nobodys => {}
             Fault::Callers => node.answers(),
