@@ -9,7 +9,7 @@ use crate::api::options::Fallback;
 use crate::transport::address::timed_out;
 use crate::transport::background::Owed;
 use crate::transport::node::Node;
-use crate::transport::reply::Reply;
+use crate::transport::reply::{Call, Reply};
 use crate::transport::Transport;
 use crate::values::error::{Error, Failure, Fault, Why};
 use crate::values::few::Few;
@@ -46,27 +46,6 @@ pub(crate) enum Answer {
     Away(Arc<Node>, Owed),
     /// It must happen once, and it is not known whether it did.
     Lost(Arc<Node>),
-}
-
-/// A request, and how it is sent.
-#[derive(Clone, Copy)]
-pub(super) struct Call<'a> {
-    pub(super) request: &'a Request,
-    by: By<'a>,
-    /// Also while the server is thought to be away.
-    always: bool,
-    /// Says that it may be sent again if the connection breaks.
-    may_repeat: bool,
-    /// To a node that has the slot only for calls that say so.
-    pub(super) is_asking: bool,
-    /// Until when it may wait in the server, on a connection that no other call uses meanwhile.
-    pub(super) until: Option<Duration>,
-}
-
-impl<'a> Call<'a> {
-    pub(super) fn new(request: &'a Request) -> Self {
-        Self { request, by: By::Module, always: false, may_repeat: true, is_asking: false, until: None }
-    }
 }
 
 impl Transport {

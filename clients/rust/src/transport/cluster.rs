@@ -7,28 +7,25 @@ use redis::cluster_routing::Slot;
 use redis::{ConnectionInfo, FromRedisValue, RedisError, RedisResult, Value};
 
 use crate::transport::address::at;
-use crate::transport::background::spawn;
 use crate::transport::locked::locked;
 use crate::transport::node::Node;
-use crate::transport::Transport;
-use crate::values::error::Failure;
 
 pub(crate) struct Cluster {
     /// The first of those from which the others are found.
     pub(crate) first: Arc<Node>,
     /// How it is connected to, and so the others.
     like: ConnectionInfo,
-    known: Mutex<Known>,
+    pub(super) known: Mutex<Known>,
     /// Locked while a task asks where the slots are.
-    looking: tokio::sync::Mutex<()>,
+    pub(super) looking: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
-struct Known {
-    nodes: HashMap<String, Arc<Node>>,
+pub(super) struct Known {
+    pub(super) nodes: HashMap<String, Arc<Node>>,
     of_slots: HashMap<Slot, Arc<Node>>,
     /// How often nodes were asked for slots.
-    looks: u64,
+    pub(super) looks: u64,
 }
 
 impl Cluster {
@@ -76,7 +73,7 @@ impl Cluster {
     }
 
     /// Reads one range of the reply to CLUSTER SLOTS: `[first, last, [host, port, …], replicas…]`.
-    fn read(&self, range: Value, teller: &Node) -> Option<()> {
+    pub(super) fn read(&self, range: Value, teller: &Node) -> Option<()> {
         let mut fields = Vec::<Value>::from_redis_value(range).ok()?.into_iter();
         let first = u16::from_redis_value(fields.next()?).ok()?;
         let last = u16::from_redis_value(fields.next()?).ok()?;
@@ -86,50 +83,5 @@ impl Cluster {
         let slots = (first..=last).filter_map(Slot::new).map(|slot| (slot, node.clone()));
         locked(&self.known).of_slots.extend(slots);
         Some(())
-    }
-}
-
-impl Transport {
-    /// Asks where the slots are, at the first call. The task goes on if the caller leaves: the next one need not begin again.
-    pub(super) async fn learn_slots(&self, cluster: &Cluster) {
-        if locked(&cluster.known).looks == 0 {
-            let looking = spawn(self.clone().find_slots());
-            let _ = self.0.silence.listen(self.now(), &cluster.first, looking).await;
-        }
-    }
-
-    /// Asks where the slots are, in the background.
-    pub(super) fn look_at_slots(&self) {
-        if self.is_cluster() {
-            spawn(self.clone().find_slots());
-        }
-    }
-
-    /// Asks one node after the other, those that are away last, until one answers.
-    async fn find_slots(self) {
-        let Some(cluster) = &self.0.cluster else { return };
-        let looks = locked(&cluster.known).looks;
-        let _only_one = cluster.looking.lock().await;
-        if locked(&cluster.known).looks != looks {
-            return;
-        }
-        let mut nodes: Vec<_> = locked(&cluster.known).nodes.values().cloned().collect();
-        nodes.sort_by_cached_key(|node| node.is_away());
-        for node in nodes {
-            let ask = redis::cmd("CLUSTER").arg("SLOTS").take();
-            match self.attempt(&node, vec![ask], None).await {
-                Ok(replies) => {
-                    let ranges = replies.into_first().map(Vec::<Value>::from_redis_value);
-                    for range in ranges.and_then(Result::ok).unwrap_or_default() {
-                        cluster.read(range, &node);
-                    }
-                    break;
-                }
-                // A user that may not ask learns by redirections.
-                Err(Failure::Replied(_)) => break,
-                Err(_) => {}
-            }
-        }
-        locked(&cluster.known).looks += 1;
     }
 }

@@ -27,6 +27,7 @@ pub(crate) mod park;
 pub(crate) mod reply;
 pub(crate) mod sentinel;
 pub(crate) mod silence;
+pub(crate) mod slots;
 
 /// Sends requests to a server or a cluster; clones are the same one.
 #[derive(Clone)]

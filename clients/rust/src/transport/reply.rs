@@ -8,7 +8,6 @@ use redis::{Cmd, RedisResult, Value};
 
 use crate::transport::address::timed_out;
 use crate::transport::background::{spawn, Pending};
-use crate::transport::calls::Call;
 #[cfg(feature = "fake")]
 use crate::transport::clock::Clock;
 use crate::transport::connections::{Connection, Waiter};
@@ -16,8 +15,30 @@ use crate::transport::node::Node;
 use crate::transport::Transport;
 use crate::values::error::{Failure, Fault, Why};
 use crate::values::few::Few;
+use crate::values::request::{By, Request};
 
 pub(crate) type Replies = Pending<RedisResult<Few<Value>>>;
+
+/// A request, and how it is sent.
+#[derive(Clone, Copy)]
+pub(super) struct Call<'a> {
+    pub(super) request: &'a Request,
+    pub(super) by: By<'a>,
+    /// Also while the server is thought to be away.
+    pub(super) always: bool,
+    /// Says that it may be sent again if the connection breaks.
+    pub(super) may_repeat: bool,
+    /// To a node that has the slot only for calls that say so.
+    pub(super) is_asking: bool,
+    /// Until when it may wait in the server, on a connection that no other call uses meanwhile.
+    pub(super) until: Option<Duration>,
+}
+
+impl<'a> Call<'a> {
+    pub(super) fn new(request: &'a Request) -> Self {
+        Self { request, by: By::Module, always: false, may_repeat: true, is_asking: false, until: None }
+    }
+}
 
 /// The replies to commands. If the caller leaves before they are here, the background reads them, and gives back what they
 /// grant.
