@@ -23,7 +23,7 @@
 //! | `plan` | a request on a bucket to what it will do |
 //! | [`effect`] | the result of a write, for replicas and files |
 //! | [`expiry`] | when the key of a bucket expires |
-//! | [`queue`] | waiting calls in order of arrival, and which is next |
+//! | [`queue`] | waiting calls in order of arrival or by shares, and which is next |
 //! | [`top`] | the most denied keys, in a bounded number of counters |
 //! | [`invariant`] | broken invariants end tests, and never a release |
 //! | [`error`] | every error that a client can see |

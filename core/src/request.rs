@@ -17,6 +17,7 @@ use crate::number::{micro_tokens, whole, Rounding, MAX_TOKENS, MICRO_PER_TOKEN};
 use crate::numkeys;
 use crate::rate::{Rate, RateError, CENTURY_S};
 use std::collections::HashSet;
+use std::ops::RangeInclusive;
 
 /// The longest wait that can be accepted: 100 years, in milliseconds.
 pub const MAX_WAIT_MS: i64 = signed(CENTURY_S) * 1000;
@@ -236,34 +237,97 @@ pub fn multi_settle<A: Argument>(arguments: &[A]) -> Result<Vec<Request<A>>, Ref
     several(numkeys, groups, one)
 }
 
-/// The requests of a call that may wait, and its longest wait in milliseconds: 0 to [`MAX_TURN_WAIT_MS`].
-pub type Waiting<A> = (Vec<Request<A>>, i64);
+/// A call that may wait its turn.
+#[derive(Debug)]
+pub struct Waiting<A> {
+    /// Its requests.
+    pub requests: Vec<Request<A>>,
+    /// Its longest wait in milliseconds: 0 to [`MAX_TURN_WAIT_MS`].
+    pub max_wait_ms: i64,
+    /// Its share; `None` is that of all calls without one, of weight 1.
+    pub share: Option<Share<A>>,
+}
 
-/// Reads `key capacity rate cost max_wait_ms`, of `TB.BTAKE`.
+/// The share of a call among those that wait for its bucket.
+#[derive(Clone, Copy, Debug)]
+pub struct Share<A> {
+    /// The argument that names the tenant: 1 to [`MAX_ID_LEN`] bytes.
+    pub tenant: A,
+    /// The weight of the tenant in millionths: 1,000 to 1,000,000,000.
+    pub weight_micro: i64,
+}
+
+impl<A> Share<A> {
+    /// Converts the argument, whose bytes must stay.
+    pub fn map<'a, B>(&'a self, argument: impl Fn(&'a A) -> B) -> Share<B> {
+        Share { tenant: argument(&self.tenant), weight_micro: self.weight_micro }
+    }
+}
+
+/// Reads `key capacity rate cost max_wait_ms [SHARE tenant [WEIGHT weight]]`, of `TB.BTAKE`.
 pub fn blocking_take<A: Argument>(arguments: &[A]) -> Result<Waiting<A>, Refusal> {
-    let (call, [max_wait_ms]) = arguments.split_last_chunk().ok_or(Error::WrongArity)?;
-    let [_, _, _, _] = exactly(call)?;
-    Ok((vec![take(call)?], turn_wait_ms(max_wait_ms)?))
+    let (call @ [_, _, _, _], rest) = first(arguments)?;
+    waiting(take(call)?, rest)
+}
+
+/// Reads `max_wait_ms [SHARE tenant [WEIGHT weight]]`, with which calls of one bucket end that may wait.
+fn waiting<A: Argument>(request: Request<A>, arguments: &[A]) -> Result<Waiting<A>, Refusal> {
+    let ([max_wait_ms], share) = first(arguments)?;
+    let max_wait_ms = turn_wait_ms(max_wait_ms)?;
+    Ok(Waiting { requests: vec![request], max_wait_ms, share: self::share(share)? })
+}
+
+fn share<A: Argument>(arguments: &[A]) -> Result<Option<Share<A>>, Error> {
+    let (tenant, weight) = match arguments {
+        [] => return Ok(None),
+        [word, tenant] if is_share(word) => (tenant, None),
+        [word, tenant, behind, weight] if is_share(word) && is_word(behind, b"WEIGHT") => {
+            (tenant, Some(weight))
+        }
+        [_, _] | [_, _, _, _] => return Err(Error::ShareOption),
+        _ => return Err(Error::WrongArity),
+    };
+    if !(1..=MAX_ID_LEN).contains(&tenant.as_ref().len()) {
+        return Err(Error::Tenant);
+    }
+    let weight_micro = match weight {
+        Some(weight) => micro_tokens(weight.as_ref(), Rounding::Down),
+        None => Some(MICRO_PER_TOKEN),
+    };
+    let weight_micro = weight_micro.filter(|weight| WEIGHTS_MICRO.contains(weight)).ok_or(Error::Weight)?;
+    Ok(Some(Share { tenant: *tenant, weight_micro }))
+}
+
+/// 0.001 to 1,000, in millionths.
+const WEIGHTS_MICRO: RangeInclusive<i64> = MICRO_PER_TOKEN / 1000..=MICRO_PER_TOKEN * 1000;
+
+fn is_share<A: AsRef<[u8]>>(word: &A) -> bool {
+    is_word(word, b"SHARE")
+}
+
+fn is_word<A: AsRef<[u8]>>(argument: &A, word: &[u8]) -> bool {
+    argument.as_ref().eq_ignore_ascii_case(word)
 }
 
 /// Reads `numkeys max_wait_ms key capacity rate cost [key capacity rate cost …]`, of `TB.BMTAKE`.
 pub fn blocking_multi_take<A: Argument>(arguments: &[A]) -> Result<Waiting<A>, Refusal> {
     let ([numkeys, max_wait_ms], groups) = first(arguments)?;
     let max_wait_ms = turn_wait_ms(max_wait_ms)?;
-    Ok((several(numkeys, groups, take)?, max_wait_ms))
+    Ok(Waiting { requests: several(numkeys, groups, take)?, max_wait_ms, share: None })
 }
 
-/// Reads `key capacity rate amount ttl_ms id max_wait_ms`, of `TB.BHOLD`.
+/// Reads `key capacity rate amount ttl_ms id max_wait_ms [SHARE tenant [WEIGHT weight]]`, of `TB.BHOLD`.
 pub fn blocking_hold<A: Argument>(arguments: &[A]) -> Result<Waiting<A>, Refusal> {
-    let (call, [max_wait_ms]) = arguments.split_last_chunk().ok_or(Error::WrongArity)?;
-    Ok((vec![hold(call)?], turn_wait_ms(max_wait_ms)?))
+    let (call @ [_, _, _, _, _, _], rest) = first(arguments)?;
+    waiting(hold(call)?, rest)
 }
 
 /// Reads `numkeys ttl_ms id max_wait_ms key capacity rate amount [key capacity rate amount …]`, of `TB.BMHOLD`.
 pub fn blocking_multi_hold<A: Argument>(arguments: &[A]) -> Result<Waiting<A>, Refusal> {
     let ([numkeys, ttl_ms, id, max_wait_ms], groups) = first(arguments)?;
     let (ttl_ms, id, max_wait_ms) = (self::ttl_ms(ttl_ms)?, self::id(id)?, turn_wait_ms(max_wait_ms)?);
-    Ok((several(numkeys, groups, |group| hold_of_group(group, ttl_ms, id))?, max_wait_ms))
+    let requests = several(numkeys, groups, |group| hold_of_group(group, ttl_ms, id))?;
+    Ok(Waiting { requests, max_wait_ms, share: None })
 }
 
 fn turn_wait_ms<A: AsRef<[u8]>>(max_wait_ms: &A) -> Result<i64, Error> {
@@ -278,8 +342,10 @@ fn several<A: Argument>(
     read: impl Fn(&[A]) -> Result<Request<A>, Error>,
 ) -> Result<Vec<Request<A>>, Refusal> {
     let buckets = numkeys::parse(numkeys.as_ref()).ok_or(Error::NumKeys)?;
-    if groups.len() != buckets.saturating_mul(4) {
-        return Err(Error::NumKeysMismatch.into());
+    let behind = groups.get(buckets.saturating_mul(4)..);
+    if behind.is_none_or(|behind| !behind.is_empty()) {
+        let is_share = behind.is_some_and(|behind| behind.first().is_some_and(is_share));
+        return Err(if is_share { Error::ShareOfSeveral } else { Error::NumKeysMismatch }.into());
     }
     let mut requests = Vec::with_capacity(buckets);
     for (place, group) in groups.chunks_exact(4).enumerate() {
@@ -449,13 +515,12 @@ pub fn top<A: AsRef<[u8]>>(arguments: &[A]) -> Result<TopRequest, Refusal> {
     let (mut count, mut reset) = (None, false);
     let mut arguments = arguments.iter().enumerate();
     while let Some((place, option)) = arguments.next() {
-        let option = option.as_ref();
-        if option.eq_ignore_ascii_case(b"COUNT") && count.is_none() {
+        if is_word(option, b"COUNT") && count.is_none() {
             let (place, number) = arguments.next().ok_or(Error::TopCount)?;
             let number = whole(number.as_ref(), MAX_TOP_KEYS).filter(|number| *number >= 1);
             let number = number.ok_or_else(|| Error::TopCount.at(place))?;
             count = Some(usize::try_from(number).unwrap_or(usize::MAX));
-        } else if option.eq_ignore_ascii_case(b"RESET") && !reset {
+        } else if is_word(option, b"RESET") && !reset {
             reset = true;
         } else {
             return Err(Error::TopOption.at(place));

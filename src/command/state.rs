@@ -1,7 +1,7 @@
 //! `TB.STATE key`: replies the stored bucket, to explain a decision.
 
 use crate::redis::spec::{Audience, Command, FromMaster, Keys, Spec, KEY};
-use crate::redis::{Access, BucketKey, Call};
+use crate::redis::{waiting, Access, BucketKey, Call};
 use tokenbucket_core::error::Refusal;
 use tokenbucket_core::number::decimal_tokens;
 use tokenbucket_core::request;
@@ -26,11 +26,25 @@ impl Command for State {
         match key.bucket() {
             None => call.reply_nil(),
             Some(bucket) => {
-                call.reply_array(2);
+                let tenants = if waiting::is_any() { waiting::tenants(&key) } else { Vec::new() };
+                call.reply_array(if tenants.is_empty() { 2 } else { 3 });
                 call.reply_bytes(decimal_tokens(bucket.level_micro).as_bytes());
                 call.reply_integer(bucket.refilled_at_us);
+                reply_tenants(&call, &tenants);
             }
         }
         Ok(())
+    }
+}
+
+fn reply_tenants(call: &Call, tenants: &[(Vec<u8>, usize)]) {
+    if tenants.is_empty() {
+        return;
+    }
+    call.reply_array(tenants.len());
+    for (tenant, calls) in tenants {
+        call.reply_array(2);
+        call.reply_bytes(tenant);
+        call.reply_integer(i64::try_from(*calls).unwrap_or(i64::MAX));
     }
 }

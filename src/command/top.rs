@@ -17,7 +17,7 @@ impl Command for Top {
         from_master: FromMaster::Executed,
         keys: Keys::None,
         arguments: &[
-            ArgumentSpec::optional(c"count", Kind::WholeBehind(c"COUNT")),
+            ArgumentSpec::optional(c"n", Kind::Whole).behind(c"COUNT"),
             ArgumentSpec::optional(c"reset", Kind::Word(c"RESET")),
         ],
     };

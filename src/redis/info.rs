@@ -1,6 +1,7 @@
 //! Counters, and the section of `INFO` that shows them.
 
 use super::api::server;
+use super::waiting;
 use redis_module::server_events::INFO_COMMAND_HANDLER_LIST;
 use redis_module::{raw, InfoContext, RedisResult};
 use redis_module_macros::info_command_handler;
@@ -149,9 +150,14 @@ fn wide(count: usize) -> u64 {
 
 /// Adds the only section, named after the module.
 #[info_command_handler]
-fn add_counters(info: &InfoContext, _for_crash_report: bool) -> RedisResult<()> {
-    let fields = COUNTERS.fields().map(|(name, value)| (name.to_owned(), value.into()));
-    info.build_one_section((String::new(), fields.to_vec()))
+fn add_counters(info: &InfoContext, for_crash_report: bool) -> RedisResult<()> {
+    let fields = COUNTERS.fields().into_iter().map(|(name, value)| (name.to_owned(), value.into()));
+    // A crash may come while the queue is locked.
+    let tenants = (!for_crash_report).then(waiting::all_tenants).unwrap_or_default();
+    let tenants = tenants.iter().map(|(name, calls)| format!("\"{}\"={calls}", name.escape_ascii()));
+    let tenants = tenants.collect::<Vec<_>>().join(",");
+    let fields = fields.chain([("waiting_tenants".to_owned(), tenants.into())]);
+    info.build_one_section((String::new(), fields.collect()))
 }
 
 /// Registers the callback of `INFO`.

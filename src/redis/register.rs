@@ -248,6 +248,7 @@ fn argument(spec: &ArgumentSpec, groups: &mut Vec<CArguments>) -> raw::RedisModu
     let mut argument: raw::RedisModuleCommandArg = unsafe { zeroed() };
     argument.name = spec.name.as_ptr();
     argument.key_spec_index = -1;
+    argument.token = spec.word.map_or(ptr::null(), CStr::as_ptr);
     let mut flags = if spec.optional { raw::REDISMODULE_CMD_ARG_OPTIONAL } else { 0 };
     argument.type_ = match spec.kind {
         Kind::Key => {
@@ -257,20 +258,18 @@ fn argument(spec: &ArgumentSpec, groups: &mut Vec<CArguments>) -> raw::RedisModu
         Kind::Decimal => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_DOUBLE,
         Kind::Whole => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
         Kind::Text => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING,
-        Kind::WholeBehind(word) => {
-            argument.token = word.as_ptr();
-            raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER
-        }
         Kind::Word(word) => {
             argument.token = word.as_ptr();
             raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN
         }
-        Kind::Groups(members) => {
+        Kind::Together(members) | Kind::Groups(members) => {
             let mut group = CArguments::new(members);
             // The list's own buffer stays where it is when the struct around it moves.
             argument.subargs = group.as_mut_ptr();
             groups.push(group);
-            flags |= raw::REDISMODULE_CMD_ARG_MULTIPLE;
+            if matches!(spec.kind, Kind::Groups(_)) {
+                flags |= raw::REDISMODULE_CMD_ARG_MULTIPLE;
+            }
             raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK
         }
     };

@@ -87,10 +87,11 @@ impl fmt::Display for ArgumentSpec {
                 let group = Arguments(members);
                 write!(formatter, "{group} [{group} ...]")
             }
-            Kind::WholeBehind(word) => write!(formatter, "{} n", word.to_string_lossy()),
+            Kind::Together(members) => Arguments(members).fmt(formatter),
             Kind::Word(word) => formatter.write_str(&word.to_string_lossy()),
             Kind::Key | Kind::Decimal | Kind::Whole | Kind::Text => {
-                formatter.write_str(&self.name.to_string_lossy())
+                let word = self.word.map(|word| format!("{} ", word.to_string_lossy())).unwrap_or_default();
+                write!(formatter, "{word}{}", self.name.to_string_lossy())
             }
         }
     }
@@ -148,6 +149,8 @@ pub(crate) enum Keys {
 pub(crate) struct ArgumentSpec {
     pub(crate) name: &'static CStr,
     pub(crate) kind: Kind,
+    /// The word in front of the value.
+    pub(crate) word: Option<&'static CStr>,
     pub(crate) optional: bool,
 }
 
@@ -161,10 +164,10 @@ pub(crate) enum Kind {
     Whole,
     /// Text.
     Text,
-    /// A whole number behind this word.
-    WholeBehind(&'static CStr),
     /// This word.
     Word(&'static CStr),
+    /// Arguments that come together.
+    Together(&'static [ArgumentSpec]),
     /// A group that repeats.
     Groups(&'static [ArgumentSpec]),
 }
@@ -177,12 +180,17 @@ impl ArgumentSpec {
 
     /// Describes a required argument.
     pub(crate) const fn required(name: &'static CStr, kind: Kind) -> Self {
-        Self { name, kind, optional: false }
+        Self { name, kind, word: None, optional: false }
     }
 
     /// Describes an optional argument.
     pub(crate) const fn optional(name: &'static CStr, kind: Kind) -> Self {
-        Self { name, kind, optional: true }
+        Self { name, kind, word: None, optional: true }
+    }
+
+    /// Describes the argument behind a word.
+    pub(crate) const fn behind(self, word: &'static CStr) -> Self {
+        Self { word: Some(word), ..self }
     }
 }
 
@@ -206,3 +214,11 @@ pub(crate) const ID: ArgumentSpec = ArgumentSpec::required(c"id", Kind::Text);
 pub(crate) const USED: ArgumentSpec = ArgumentSpec::required(c"used", Kind::Decimal);
 /// The number of buckets that follow.
 pub(crate) const NUMKEYS: ArgumentSpec = ArgumentSpec::required(c"numkeys", Kind::Whole);
+/// The share of a call that may wait.
+pub(crate) const SHARE: ArgumentSpec = ArgumentSpec::optional(
+    c"share",
+    Kind::Together(&[
+        ArgumentSpec::required(c"tenant", Kind::Text).behind(c"SHARE"),
+        ArgumentSpec::optional(c"weight", Kind::Decimal).behind(c"WEIGHT"),
+    ]),
+);

@@ -29,6 +29,8 @@ impl Refusal {
             Error::DuplicateKey => return call.duplicate(rule),
             Error::TopOption | Error::TopCount => with_value(rule, call.option()),
             Error::Id => with_length(rule, call.argument("id")),
+            Error::ShareOption => with_value(rule, call.wrong_word()),
+            Error::Tenant => with_length(rule, call.argument("tenant")),
             error => with_value(rule, error.argument().and_then(|name| call.argument(name))),
         };
         match call.bucket() {
@@ -83,6 +85,13 @@ impl<'a, A: AsRef<[u8]>> Call<'a, A> {
     /// Returns the wrong option, of a command that takes nothing else.
     fn option(&self) -> Option<&'a [u8]> {
         self.arguments.get(self.place?).map(AsRef::as_ref)
+    }
+
+    /// Returns the word that is not where the syntax has one.
+    fn wrong_word(&self) -> Option<&'a [u8]> {
+        let words = ["SHARE", "WEIGHT"].into_iter().filter_map(|word| Some((word, self.argument(word)?)));
+        let mut wrong = words.filter(|(word, sent)| !sent.eq_ignore_ascii_case(word.as_bytes()));
+        wrong.next().map(|(_, sent)| sent)
     }
 
     fn buckets(&self) -> Option<usize> {

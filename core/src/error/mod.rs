@@ -66,6 +66,14 @@ pub enum Error {
     UsedOfPool,
     /// The bucket has `tokenbucket.max-holds` holds already.
     TooManyHolds,
+    /// What follows `max_wait_ms` is not a share.
+    ShareOption,
+    /// A call of several buckets has a share.
+    ShareOfSeveral,
+    /// The `tenant` of a share is empty or too long.
+    Tenant,
+    /// The `weight` of a share is out of bounds.
+    Weight,
     /// An option of `TB.TOP` is unknown, or given twice.
     TopOption,
     /// The `COUNT` of `TB.TOP` is not a number of keys.
@@ -121,6 +129,10 @@ impl Error {
             Self::UsedOfPool => "ERR used must be 0 if the rate is 0 (nothing would refill it)",
             Self::TooManyHolds => "ERR too many holds in the bucket (tokenbucket.max-holds)",
             Self::DuplicateKey => "ERR key must not be given twice in one call",
+            Self::ShareOption => "ERR option must be SHARE tenant, or SHARE tenant WEIGHT weight",
+            Self::ShareOfSeveral => "ERR SHARE is for calls of one bucket that may wait: TB.BTAKE and TB.BHOLD",
+            Self::Tenant => "ERR tenant must be 1 to 128 bytes",
+            Self::Weight => "ERR weight must be a decimal number from 0.001 to 1000",
             Self::TopOption => "ERR options of TB.TOP are COUNT n and RESET, each at most once",
             Self::TopCount => "ERR COUNT must be a whole number of keys from 1 to 100000",
             Self::Effect => "ERR effect must have the format that this module replicates",
@@ -136,7 +148,8 @@ impl Error {
 
     /// Returns the argument whose value the line quotes: the first word of its rule, if that is an argument.
     fn argument(self) -> Option<&'static str> {
-        let is_quoted = !matches!(self, Self::RateOfPool | Self::Effect);
+        let is_quoted =
+            !matches!(self, Self::RateOfPool | Self::Effect | Self::ShareOption | Self::ShareOfSeveral);
         self.rule().split(' ').nth(1).filter(|_| is_quoted)
     }
 

@@ -1,9 +1,10 @@
 //! The calls that name one key, in order of arrival, and what each lacks of its bucket.
 
+use super::order::Order;
 use crate::bucket::{Bucket, Change, Limit, MAX_TIME_US};
 use crate::hold::Holds;
 use crate::invariant::expected;
-use crate::request::Request;
+use crate::request::{Request, Share};
 use std::borrow::Borrow;
 use std::collections::{BTreeSet, VecDeque};
 use std::hash::Hash;
@@ -101,6 +102,11 @@ impl<N: Name> Request<N> {
     }
 }
 
+/// Returns whether no other call blocks a request: it wants nothing.
+fn is_free<N>(request: &Request<N>) -> bool {
+    request.wanted.micro() == 0 && request.id().is_none()
+}
+
 /// The calls that name one key.
 #[derive(Clone, Debug)]
 pub(super) struct Line<N> {
@@ -113,14 +119,14 @@ pub(super) struct Line<N> {
     /// The most that one call wants.
     most_micro: i64,
     /// The calls that wait here. If the first is blocked, so are the rest.
-    pub(super) parked: BTreeSet<Arrival>,
+    pub(super) parked: Order<N>,
     /// The calls of cost 0 that wait here while the bucket is in debt: no other call blocks them.
     pub(super) free: BTreeSet<Arrival>,
 }
 
 impl<N: Name> Line<N> {
     pub(super) fn new(db: Db, key: N) -> Self {
-        let (parked, free) = (BTreeSet::new(), BTreeSet::new());
+        let (parked, free) = (Order::new(), BTreeSet::new());
         Self { db, key, requests: VecDeque::with_capacity(1), sum_micro: 0, most_micro: 0, parked, free }
     }
 
@@ -133,8 +139,10 @@ impl<N: Name> Line<N> {
         i64::try_from(self.sum_micro).unwrap_or(i64::MAX)
     }
 
-    /// Adds the latest call.
-    pub(super) fn add(&mut self, arrival: Arrival, request: Request<N>) {
+    /// Adds the latest call. A call of cost 0 needs no share.
+    pub(super) fn add(&mut self, arrival: Arrival, request: Request<N>, share: Option<Share<N>>) {
+        let share = share.filter(|_| !is_free(&request));
+        share.into_iter().for_each(|share| self.parked.share(arrival, share));
         let wanted_micro = request.wanted.micro();
         self.sum_micro = self.sum_micro.saturating_add(wanted_micro.into());
         self.most_micro = self.most_micro.max(wanted_micro);
@@ -144,6 +152,7 @@ impl<N: Name> Line<N> {
     /// Removes a call. Returns the id of its hold.
     pub(super) fn remove(&mut self, arrival: Arrival) -> Option<N> {
         let (_, request) = self.requests.remove(self.place(arrival)?)?;
+        self.parked.forget(arrival);
         let wanted_micro = request.wanted.micro();
         self.sum_micro = self.sum_micro.saturating_sub(wanted_micro.into());
         let mut others = self.requests.iter().map(|(_, request)| request.wanted.micro());
@@ -155,28 +164,29 @@ impl<N: Name> Line<N> {
 
     /// Lets a call wait here.
     pub(super) fn park(&mut self, arrival: Arrival) {
-        match self.request(arrival).is_some_and(|call| call.wanted.micro() == 0 && call.id().is_none()) {
-            true => self.free.insert(arrival),
-            false => self.parked.insert(arrival),
-        };
+        match self.request(arrival).is_some_and(is_free) {
+            true => drop(self.free.insert(arrival)),
+            false => self.parked.park(arrival),
+        }
     }
 
     /// Ends the wait of a call here. Returns the call that is now the first, if this one was.
     pub(super) fn unpark(&mut self, arrival: Arrival) -> Option<Arrival> {
         let was_first = self.is_first(arrival);
-        self.parked.remove(&arrival);
-        self.free.remove(&arrival);
-        self.parked.first().copied().filter(|_| was_first)
+        if !self.free.remove(&arrival) {
+            self.parked.unpark(arrival);
+        }
+        self.parked.first().filter(|_| was_first)
     }
 
     /// Returns whether no call waits here: then changes of the bucket do not matter.
     pub(super) fn is_idle(&self) -> bool {
-        self.parked.is_empty() && self.free.is_empty()
+        self.parked.first().is_none() && self.free.is_empty()
     }
 
     /// Returns whether a call is the first that waits here.
     pub(super) fn is_first(&self, arrival: Arrival) -> bool {
-        self.parked.first() == Some(&arrival)
+        self.parked.first() == Some(arrival)
     }
 
     /// Returns until when a call is blocked here: it lacks tokens, or it needs tokens that an earlier call lacks. An earlier
@@ -188,9 +198,23 @@ impl<N: Name> Line<N> {
         if own != Lack::Nothing || !self.may_be_lacked(seen) || request.needs(seen).0 <= 0 {
             return own;
         }
-        let earlier = self.requests.iter().take_while(|(earlier, _)| *earlier < arrival);
-        let lacks = earlier.map(|(_, request)| request.lack(seen));
-        lacks.into_iter().find(|lack| matches!(lack, Lack::Until(_))).unwrap_or(Lack::Nothing)
+        let earlier = self.earlier(arrival).map(|request| request.lack(seen));
+        earlier.into_iter().find(|lack| matches!(lack, Lack::Until(_))).unwrap_or(Lack::Nothing)
+    }
+
+    /// Returns the requests of the calls that precede one. With shares the next call comes first, which most often lacks.
+    fn earlier(&self, arrival: Arrival) -> impl Iterator<Item = &Request<N>> {
+        let order = &self.parked;
+        let has_shares = order.has_shares();
+        let first =
+            order.first().filter(|_| has_shares).and_then(|first| Some((first, self.request(first)?)));
+        let others = self.requests.iter().map(|(other, request)| (*other, request));
+        // Only calls that wait elsewhere precede the next one here.
+        let are_all_here = order.len().saturating_add(self.free.len()) == self.requests.len();
+        let is_behind = !(are_all_here && self.is_first(arrival));
+        let others = others.take_while(move |(other, _)| is_behind && (has_shares || *other < arrival));
+        let precedes = move |other: Arrival| order.precedes(other, arrival);
+        first.into_iter().chain(others).filter(move |(other, _)| precedes(*other)).map(|(_, request)| request)
     }
 
     /// Returns whether a call lacks tokens of the bucket, and waiting helps.
@@ -212,8 +236,13 @@ impl<N: Name> Line<N> {
 
     /// Returns whether a call waits here although its hold is as large as wanted, so that nothing blocks it.
     pub(super) fn waits_satisfied(&self, arrival: Arrival, seen: &Seen<'_>) -> bool {
-        self.parked.contains(&arrival)
+        self.parked.contains(arrival)
             && self.request(arrival).is_some_and(|request| request.is_satisfied(seen))
+    }
+
+    /// Returns what a call needs in addition to its hold, in micro-tokens.
+    pub(super) fn needs_micro(&self, arrival: Arrival, seen: &Seen<'_>) -> i64 {
+        self.request(arrival).map_or(0, |request| request.needs(seen).0)
     }
 
     /// Returns the calls that name the key.

@@ -2,7 +2,8 @@
 //!
 //! # The order
 //!
-//! A call lacks a bucket while the bucket has less than the call wants. No later call may take what an earlier one lacks. A
+//! A call lacks a bucket while the bucket has less than the call wants. No later call may take what an earlier one lacks:
+//! calls are in order of arrival, unless they have [shares](Share); then `order.rs` says which is earlier. A
 //! call that waits for one bucket does not block others at its other buckets, and no call blocks a request that needs
 //! nothing (of cost 0, or a hold that is large enough). A call that no wait can help blocks no other: it is next, to be
 //! denied.
@@ -24,12 +25,15 @@
 //! The queue has no clock, no server and no thread: it reads [`Levels`].
 
 mod line;
+mod order;
 
 use crate::invariant::expected;
-use crate::request::Request;
+use crate::request::{Request, Share};
 use line::{Lack, Line};
+use std::borrow::Borrow;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::iter::once;
+use std::iter::{once, successors};
 
 pub use line::{Arrival, Db, Name, Seen};
 
@@ -66,6 +70,8 @@ pub struct Queue<N> {
     names: BTreeMap<Db, HashMap<N, LineId>>,
     /// In boxes: half of a tree's places are empty.
     lines: BTreeMap<LineId, Box<Line<N>>>,
+    /// The keys where calls have or had shares.
+    shared: BTreeSet<LineId>,
     waiters: BTreeMap<Arrival, Waiter>,
     /// The calls that want a hold, with its bucket, by its id.
     claims: HashMap<N, BTreeSet<(LineId, Arrival)>>,
@@ -86,6 +92,7 @@ impl<N: Name> Default for Queue<N> {
         Self {
             names: BTreeMap::new(),
             lines: BTreeMap::new(),
+            shared: BTreeSet::new(),
             waiters: BTreeMap::new(),
             claims: HashMap::new(),
             deadlines: BTreeSet::new(),
@@ -106,18 +113,33 @@ impl<N: Name> Queue<N> {
         self.waiters.len()
     }
 
-    /// Adds a call behind all others, which waits until `deadline_us` Unix microseconds. It is due: the next turn examines it.
-    pub fn enter(&mut self, db: Db, requests: Vec<Request<N>>, deadline_us: i64) -> Arrival {
+    /// Adds a call, which waits until `deadline_us` Unix microseconds. It is due: the next turn examines it. Only a call of
+    /// one key has a share.
+    pub fn enter(
+        &mut self,
+        db: Db,
+        requests: Vec<Request<N>>,
+        deadline_us: i64,
+        share: Option<Share<N>>,
+    ) -> Arrival {
         self.arrivals = self.arrivals.wrapping_add(1);
         let arrival = self.arrivals;
         let lines: Box<[LineId]> =
-            requests.into_iter().map(|request| self.add(db, arrival, request)).collect();
+            requests.into_iter().map(|request| self.add(db, arrival, request, share.clone())).collect();
         let parked_at = lines.first().copied().unwrap_or_default();
         self.waiters.insert(arrival, Waiter { lines, parked_at, deadline_us, look_us: None });
         self.deadlines.insert((deadline_us, arrival));
         self.park(arrival, parked_at, None);
         self.due.insert(arrival);
         arrival
+    }
+
+    /// Counts the grant to the [next](Self::next_served) call, before it leaves: its tenant's turn comes later now.
+    pub fn grant(&mut self, arrival: Arrival) {
+        let Some(waiter) = expected(self.waiters.get(&arrival), WAITS) else { return };
+        for line in &waiter.lines {
+            self.lines.entry(*line).and_modify(|line| line.parked.grant(arrival));
+        }
     }
 
     /// Removes a call that was served or timed out, or whose client disconnected. Calls that it blocked may be served now.
@@ -184,9 +206,12 @@ impl<N: Name> Queue<N> {
                 self.look_at_changed(line, &ids, levels);
                 continue;
             }
-            let candidate = *self.due.first()?;
+            let candidate = self.first_due()?;
             match self.kept_at(candidate, levels) {
-                None => return Some(candidate),
+                None => {
+                    self.note_needs(candidate, levels);
+                    return Some(candidate);
+                }
                 Some((line, until_us)) => {
                     self.due.remove(&candidate);
                     self.park(candidate, line, Some(until_us));
@@ -237,6 +262,24 @@ impl<N: Name> Queue<N> {
         self.waiters.keys().copied()
     }
 
+    /// Returns how many calls of each tenant wait, the largest number first: at one key, or at all where calls have shares.
+    /// Calls without a share have no tenant.
+    #[must_use]
+    pub fn tenants(&self, key: Option<(Db, &[u8])>) -> Vec<(Option<&N>, usize)> {
+        let one = key.and_then(|(db, key)| self.find(db, key));
+        let lines = self.shared.iter().filter(|id| key.is_none() || Some(**id) == one);
+        let mut calls: HashMap<_, usize> = HashMap::new();
+        for (tenant, parked) in
+            lines.filter_map(|id| self.lines.get(id)).flat_map(|line| line.parked.tenants())
+        {
+            let calls = calls.entry(tenant).or_default();
+            *calls = calls.saturating_add(parked.len());
+        }
+        let mut tenants: Vec<_> = calls.into_iter().collect();
+        tenants.sort_by_key(|(tenant, calls)| (Reverse(*calls), tenant.map(Borrow::borrow)));
+        tenants
+    }
+
     /// Moves all deadlines back, like the clock.
     pub fn set_back(&mut self, by_us: i64) {
         let moved = self.waiters.iter_mut().map(|(arrival, waiter)| {
@@ -250,7 +293,7 @@ impl<N: Name> Queue<N> {
         self.names.get(&db)?.get(key).copied()
     }
 
-    fn add(&mut self, db: Db, arrival: Arrival, request: Request<N>) -> LineId {
+    fn add(&mut self, db: Db, arrival: Arrival, request: Request<N>, share: Option<Share<N>>) -> LineId {
         let key = &request.key;
         let line = self.find(db, key.borrow()).unwrap_or_else(|| {
             self.line_ids = self.line_ids.wrapping_add(1);
@@ -261,7 +304,8 @@ impl<N: Name> Queue<N> {
         if let Some(id) = request.id().cloned() {
             self.claims.entry(id).or_default().insert((line, arrival));
         }
-        self.lines.entry(line).and_modify(|line| line.add(arrival, request));
+        self.shared.extend(share.is_some().then_some(line));
+        self.lines.entry(line).and_modify(|line| line.add(arrival, request, share));
         line
     }
 
@@ -285,8 +329,36 @@ impl<N: Name> Queue<N> {
         }
         self.names.retain(|_, names| !names.is_empty());
         self.lines.remove(&id);
+        self.shared.remove(&id);
         self.changed.remove(&id);
         self.replaced.remove(&id);
+    }
+
+    /// Returns the call to examine: of those that are due, the first by arrival, or one that precedes it at a key by its share,
+    /// and so on. This ends: none precedes a call with a share that is first at its only key, and calls without one precede
+    /// each other by arrival.
+    fn first_due(&self) -> Option<Arrival> {
+        let ahead = |call: &Arrival| {
+            let lines = self.waiters.get(call)?.lines.iter().filter_map(|line| self.lines.get(line));
+            let mut firsts = lines
+                .filter(|line| line.parked.has_shares())
+                .filter_map(|line| line.parked.first().filter(|first| line.parked.precedes(*first, *call)));
+            firsts.find(|first| self.due.contains(first))
+        };
+        successors(self.due.first().copied(), ahead).last()
+    }
+
+    /// Notes what the next call needs at each key where calls have shares.
+    fn note_needs(&mut self, arrival: Arrival, levels: &mut impl Levels<N>) {
+        let Some(waiter) = expected(self.waiters.get(&arrival), WAITS) else { return };
+        for line in &waiter.lines {
+            let Some(line) = self.lines.get_mut(line).filter(|line| line.parked.has_shares()) else {
+                continue;
+            };
+            let needs = |seen: Option<&Seen<'_>>| seen.map_or(0, |seen| line.needs_micro(arrival, seen));
+            let needed_micro = levels.look(line.db, &line.key, needs);
+            line.parked.needed_micro = needed_micro;
+        }
     }
 
     /// Returns a key that blocks a call, and until when in Unix microseconds; `None` if the call is next.
@@ -325,7 +397,8 @@ impl<N: Name> Queue<N> {
                 claims.flat_map(|claims| claims.range((id, 0)..=(id, Arrival::MAX)).map(|(_, call)| *call));
             due.extend(claimants.filter(|call| line.waits_satisfied(*call, seen)));
             if is_replaced && seen.has_holds() {
-                due.extend(line.parked.iter().filter(|call| line.waits_satisfied(**call, seen)));
+                let parked = line.parked.tenants().flat_map(|(_, calls)| calls);
+                due.extend(parked.filter(|call| line.waits_satisfied(**call, seen)));
             }
             line.lacks_of_free(seen)
         });
@@ -344,7 +417,7 @@ impl<N: Name> Queue<N> {
         };
         let first = self.lines.get(parked_at).and_then(|line| line.parked.first());
         self.changed.contains_key(parked_at)
-            || once(&arrival).chain(first).any(|call| self.is_due(call, now_us))
+            || once(arrival).chain(first).any(|call| self.is_due(&call, now_us))
     }
 
     fn is_due(&self, arrival: &Arrival, now_us: i64) -> bool {

@@ -1,10 +1,13 @@
-//! Calls that wait in order of arrival, in the contract's words: a list, and at every event a look through all of it.
+//! Calls that wait in order of arrival or by shares, in the contract's words: a list, and at every event a look through all
+//! of it.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::Arc;
 use tokenbucket_core::queue::{Arrival, Db};
 
-type Part = tokenbucket_core::request::Request<Arc<[u8]>>;
+type Name = Arc<[u8]>;
+type Part = tokenbucket_core::request::Request<Name>;
+pub type Share = tokenbucket_core::request::Share<Name>;
 
 /// What can be said of a bucket and a call that wants something of it.
 pub trait Buckets {
@@ -24,40 +27,119 @@ pub struct Call {
     pub db: Db,
     pub parts: Vec<Part>,
     pub deadline_us: i64,
+    pub share: Option<Share>,
+}
+
+impl Call {
+    fn tenant(&self) -> Option<Name> {
+        self.share.as_ref().map(|share| share.tenant.clone())
+    }
+
+    fn names(&self, db: Db, key: &Name) -> bool {
+        self.db == db && self.parts.iter().any(|part| part.key == *key)
+    }
 }
 
 /// The calls that wait, the earliest first.
 #[derive(Clone, Debug, Default)]
-pub struct Waiting(pub Vec<Call>);
+pub struct Waiting {
+    pub calls: Vec<Call>,
+    /// The virtual times of the tenants of a key, while any call waits there.
+    virtual_times: HashMap<(Db, Name), HashMap<Option<Name>, u128>>,
+}
 
 impl Waiting {
-    /// The first call that lacks nothing and takes nothing that an earlier one lacks. A call that no wait can help is not
-    /// among them: it is denied sooner or later.
-    pub fn next_served(&self, buckets: &impl Buckets) -> Option<Arrival> {
-        let mut lacked = HashSet::new();
-        for Call { arrival, db, parts, .. } in &self.0 {
-            let lacking: Vec<&Part> = parts.iter().filter(|part| buckets.lacks(*db, part)).collect();
-            let is_kept =
-                |part: &Part| lacked.contains(&(*db, &part.key)) && buckets.needs_micro(*db, part) > 0;
-            let is_lost = parts.iter().any(|part| buckets.is_lost(*db, part));
-            if !is_lost && lacking.is_empty() && !parts.iter().any(is_kept) {
-                return Some(*arrival);
+    /// Adds a call. A tenant that begins to wait starts at the least virtual time of those that do, if that is above its own.
+    pub fn enter(&mut self, call: Call) {
+        for part in &call.parts {
+            let here = self.calls.iter().filter(|other| other.names(call.db, &part.key)).map(Call::tenant);
+            let tenants: Vec<_> = here.collect();
+            let times = self.virtual_times.entry((call.db, part.key.clone())).or_default();
+            let least = tenants.iter().map(|tenant| times[tenant]).min().unwrap_or(0);
+            let own = times.entry(call.tenant()).or_default();
+            if !tenants.contains(&call.tenant()) {
+                *own = least.max(*own);
             }
-            lacked.extend(lacking.into_iter().map(|part| (*db, &part.key)));
         }
-        None
+        self.calls.push(call);
+    }
+
+    /// Adds what a call was granted of a key, divided by its weight, to the virtual time of its tenant.
+    pub fn grant(&mut self, call: &Call, part: &Part, micro: i64) {
+        let weight_micro = call.share.as_ref().map_or(1_000_000, |share| share.weight_micro);
+        let times = self.virtual_times.get_mut(&(call.db, part.key.clone())).expect("a call waits there");
+        *times.get_mut(&call.tenant()).expect("it waits") +=
+            micro.max(0) as u128 * 1_000_000_000_000 / weight_micro as u128;
+    }
+
+    pub fn leave(&mut self, arrival: Arrival) -> Call {
+        let place = self.calls.iter().position(|call| call.arrival == arrival).expect("nobody leaves twice");
+        let call = self.calls.remove(place);
+        let calls = &self.calls;
+        self.virtual_times.retain(|(db, key), _| calls.iter().any(|call| call.names(*db, key)));
+        call
+    }
+
+    fn has_shares(&self) -> bool {
+        self.calls.iter().any(|call| call.share.is_some())
+    }
+
+    /// Returns whether the model knows the order: with shares, calls of several keys wait at one of them, and it does not know
+    /// where.
+    pub fn is_exact(&self) -> bool {
+        !self.has_shares() || self.calls.iter().all(|call| call.parts.len() == 1)
+    }
+
+    fn precedes(&self, call: &Call, other: &Call, key: &Name) -> bool {
+        let place = |call: &Call| (self.virtual_times[&(call.db, key.clone())][&call.tenant()], call.arrival);
+        call.names(other.db, key) && (place(call) < place(other) || !self.is_exact())
+    }
+
+    /// Returns a call that is next.
+    pub fn next_served(&self, buckets: &impl Buckets) -> Option<Arrival> {
+        self.all_next(buckets).first().copied()
+    }
+
+    /// Returns the calls that are next: they lack nothing, take nothing that one before them lacks, and none before them at a
+    /// key is like that. With shares there may be one at each key, without it is the earliest. A call that no wait can help is
+    /// not among them: it is denied sooner or later.
+    pub fn all_next(&self, buckets: &impl Buckets) -> Vec<Arrival> {
+        let lacks = |call: &Call, key: &Name| {
+            call.parts.iter().any(|part| part.key == *key && buckets.lacks(call.db, part))
+        };
+        let before = |call: &Call, key: &Name| {
+            let others = self.calls.iter().filter(|other| other.arrival != call.arrival);
+            others.filter(|other| self.precedes(other, call, key)).collect::<Vec<_>>()
+        };
+        let is_kept = |call: &Call, part: &Part| {
+            let needs = buckets.needs_micro(call.db, part) > 0;
+            needs && before(call, &part.key).iter().any(|other| lacks(other, &part.key))
+        };
+        let is_free = |call: &&Call| {
+            !call.parts.iter().any(|part| {
+                buckets.is_lost(call.db, part) || buckets.lacks(call.db, part) || is_kept(call, part)
+            })
+        };
+        let mut free = self.calls.iter().filter(is_free);
+        if !self.has_shares() {
+            return free.next().map(|call| call.arrival).into_iter().collect();
+        }
+        let free: Vec<_> = free.collect();
+        // Of those that need nothing, the order does not matter.
+        let needs = |call: &Call| call.parts.iter().any(|part| buckets.needs_micro(call.db, part) > 0);
+        let is_behind = |call: &Call, other: &Call| {
+            let is_before = |part: &Part| self.precedes(other, call, &part.key);
+            self.is_exact() && needs(call) && needs(other) && call.parts.iter().any(is_before)
+        };
+        let first = free.iter().filter(|call| !free.iter().any(|other| is_behind(call, other)));
+        first.map(|call| call.arrival).collect()
     }
 
     /// What all of them want of a bucket, if one of them lacks it.
     pub fn wanted_before(&self, db: Db, key: &[u8], buckets: &impl Buckets) -> Option<i64> {
-        let calls = self.0.iter().filter(|call| call.db == db);
+        let calls = self.calls.iter().filter(|call| call.db == db);
         let parts = || calls.clone().flat_map(|call| &call.parts).filter(|part| *part.key == *key);
         let sum_micro = || parts().map(|part| part.wanted.micro()).sum();
         parts().any(|part| buckets.lacks(db, part)).then(sum_micro)
-    }
-
-    pub fn leave(&mut self, arrival: Arrival) -> Call {
-        let place = self.0.iter().position(|call| call.arrival == arrival).expect("nobody leaves twice");
-        self.0.remove(place)
     }
 }

@@ -16,9 +16,9 @@ const RESTORE: &str = "TB.RESTORE key effect [key effect ...]";
 const TOP: &str = "TB.TOP [COUNT n] [RESET]";
 const THROTTLE: &str = "CL.THROTTLE key max_burst count period [quantity]";
 
-const BTAKE: &str = "TB.BTAKE key capacity rate cost max_wait_ms";
+const BTAKE: &str = "TB.BTAKE key capacity rate cost max_wait_ms [SHARE tenant [WEIGHT weight]]";
 const BMTAKE: &str = "TB.BMTAKE numkeys max_wait_ms key capacity rate cost [key capacity rate cost ...]";
-const BHOLD: &str = "TB.BHOLD key capacity rate amount ttl_ms id max_wait_ms";
+const BHOLD: &str = "TB.BHOLD key capacity rate amount ttl_ms id max_wait_ms [SHARE tenant [WEIGHT weight]]";
 const BMHOLD: &str =
     "TB.BMHOLD numkeys ttl_ms id max_wait_ms key capacity rate amount [key capacity rate amount ...]";
 

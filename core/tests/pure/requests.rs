@@ -42,16 +42,17 @@ fn shown(requests: &[Request<&[u8]>]) -> String {
 }
 
 /// What a command that waits reads: how long, and what the one without the B does.
-fn read_waiting(line: &str) -> Result<(String, i64), Refusal> {
+fn read_waiting(line: &str) -> Result<(String, i64, Option<(String, i64)>), Refusal> {
     let (command, arguments) = line.split_once(' ').unwrap();
     let arguments: Vec<&[u8]> = arguments.split(' ').map(str::as_bytes).collect();
-    let (requests, max_wait_ms): Waiting<&[u8]> = match command {
+    let Waiting { requests, max_wait_ms, share } = match command {
         "BTAKE" => request::blocking_take(&arguments)?,
         "BMTAKE" => request::blocking_multi_take(&arguments)?,
         "BHOLD" => request::blocking_hold(&arguments)?,
         _ => request::blocking_multi_hold(&arguments)?,
     };
-    Ok((shown(&requests), max_wait_ms))
+    let share = share.map(|share| (share.tenant.escape_ascii().to_string(), share.weight_micro));
+    Ok((shown(&requests), max_wait_ms, share))
 }
 
 #[test]
@@ -71,10 +72,27 @@ fn commands_that_wait_read_their_arguments() {
             7,
         ),
     ] {
-        assert_eq!(read_waiting(line), Ok((read.to_owned(), max_wait_ms)), "{line}");
+        assert_eq!(read_waiting(line), Ok((read.to_owned(), max_wait_ms, None)), "{line}");
     }
+    for (line, tenant, weight_micro) in [
+        ("BTAKE k 10 1 1 0 SHARE a", "a", 1_000_000),
+        ("BTAKE k 10 1 1 0 share weight Weight 0.001", "weight", 1000),
+        ("BHOLD k 10 0 1 1 id 0 Share a WEIGHT 1e3", "a", 1_000_000_000),
+        ("BHOLD k 10 0 1 1 id 0 SHARE a WEIGHT 0.3333333", "a", 333_333),
+    ] {
+        let share = read_waiting(line).unwrap().2;
+        assert_eq!(share, Some((tenant.to_owned(), weight_micro)), "{line}");
+    }
+    let long = format!("BTAKE k 10 1 1 0 SHARE {}", "a".repeat(129));
+    assert_eq!(read_waiting(&long).map_err(|refusal| refusal.error), Err(Error::Tenant));
     #[rustfmt::skip]
     let wrong = [
+        ("BTAKE k 10 1 1 0 SHARE", Error::WrongArity), ("BTAKE k 10 1 1 0 SHARE a WEIGHT", Error::WrongArity),
+        ("BTAKE k 10 1 1 0 SHARE a WEIGHT 1 x", Error::WrongArity), ("BTAKE k 10 1 1 0 SHARED a", Error::ShareOption),
+        ("BTAKE k 10 1 1 0 SHARE a WEIGH 1", Error::ShareOption), ("BTAKE k 10 1 1 0 SHARE ", Error::Tenant),
+        ("BTAKE k 10 1 1 0 SHARE a WEIGHT 0.0009", Error::Weight), ("BHOLD k 1 0 1 1 id 0 SHARE a WEIGHT 1000.1", Error::Weight),
+        ("BTAKE k 10 1 1 x SHARE ", Error::MaxTurnWait), ("BMTAKE 1 7 k 1 1 1 SHARE a", Error::ShareOfSeveral),
+        ("BMHOLD 1 1 id 7 k 1 1 1 share a", Error::ShareOfSeveral), ("BMTAKE 1 7 k 1 1 1 SHARED a", Error::NumKeysMismatch),
         ("BTAKE k 10 1 7", Error::WrongArity), ("BTAKE k 10 1 1 7 7", Error::WrongArity), ("BTAKE k x 1 1 x", Error::Capacity),
         ("BTAKE k 10 1 1 -1", Error::MaxTurnWait), ("BTAKE k 10 1 1 0.5", Error::MaxTurnWait),
         ("BTAKE k 10 1 1 2592000001", Error::MaxTurnWait), ("BTAKE k 10 0 1 7", Error::RateOfPool),

@@ -1,10 +1,11 @@
-//! Every state that three clients can bring the queue into at two buckets, up to a number of events.
+//! Every state that three clients can bring the queue into, up to a number of events: at a bucket and a pool, or at a bucket
+//! that two tenants share.
 //!
 //! The driver of the queue asserts at each event, and at each step of a turn, that calls are served in the model's order and
 //! that none is left whose turn it is. From each new state time alone then ends all waits.
 
 use super::model::MILLION;
-use super::turns::{limit, part};
+use super::turns::{self, limit, part};
 use super::waiting::{Part, Server};
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -24,8 +25,36 @@ const START_US: i64 = 1_700_000_000 * MILLION + 1;
 const FIRST_CALL: usize = 1000;
 const FIRST_KEY: usize = 2 * FIRST_CALL;
 
-/// What a call wants: tokens of the bucket, as a hold or not, and slots of the pool, which are always a hold.
-const CALLS: [(i64, bool, i64); 4] = [(1, false, 0), (2, false, 1), (0, true, 1), (1, true, 2)];
+/// What a call wants.
+#[derive(Clone, Copy)]
+struct Kind {
+    tokens: i64,
+    is_hold: bool,
+    /// Slots of the pool, which are always a hold; `None` if the call is only for the bucket.
+    slots: Option<i64>,
+    /// A tenant, and its weight.
+    share: Option<(u8, i64)>,
+}
+
+const fn of_both(tokens: i64, is_hold: bool, slots: i64) -> Kind {
+    Kind { tokens, is_hold, slots: Some(slots), share: None }
+}
+
+const fn of_bucket(tokens: i64, is_hold: bool, share: Option<(u8, i64)>) -> Kind {
+    Kind { tokens, is_hold, slots: None, share }
+}
+
+/// Calls of a bucket and a pool.
+const TOGETHER: [Kind; 4] =
+    [of_both(1, false, 0), of_both(2, false, 1), of_both(0, true, 1), of_both(1, true, 2)];
+
+/// Calls of a bucket that two tenants share, with weights 1 and 3.
+const SHARED: [Kind; 4] = [
+    of_bucket(1, false, Some((1, MILLION))),
+    of_bucket(2, false, Some((2, 3 * MILLION))),
+    of_bucket(1, true, Some((2, 3 * MILLION))),
+    of_bucket(1, false, None),
+];
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
@@ -44,6 +73,7 @@ enum Event {
 /// Three clients at a bucket that refills one token a second and a pool, both of two tokens.
 #[derive(Clone)]
 struct Clients {
+    kinds: &'static [Kind],
     server: Server,
     waits: [Option<Arrival>; CLIENTS],
     /// How many of them have called. Those that have not are all the same.
@@ -60,22 +90,22 @@ fn pool(slots: i64, client: usize) -> Part {
 }
 
 impl Clients {
-    fn new() -> Self {
+    fn new(kinds: &'static [Kind]) -> Self {
         let mut server = Server::default();
         server.world.now_us = START_US;
         let mut number = 0;
         while number < FIRST_CALL {
             let parts = [b"x", b"y"].map(|key| part(key, limit(1, "1"), 0, None));
-            number = server.queue.enter(0, parts.into(), 0) as usize;
+            number = server.queue.enter(0, parts.into(), 0, None) as usize;
             server.queue.leave(number as Arrival);
         }
-        Self { server, waits: [None; CLIENTS], known: 0, events: Vec::new() }
+        Self { kinds, server, waits: [None; CLIENTS], known: 0, events: Vec::new() }
     }
 
     fn events(&self) -> impl Iterator<Item = Event> + use<> {
-        let (waits, known) = (self.waits, self.known);
+        let (kinds, waits, known) = (self.kinds.len(), self.waits, self.known);
         let of = move |client: usize| {
-            let calls = (0..CALLS.len()).map(move |kind| Event::Call { client, kind });
+            let calls = (0..kinds).map(move |kind| Event::Call { client, kind });
             let end = (client < known).then_some(Event::End { client });
             calls.filter(move |_| waits[client].is_none()).chain(end)
         };
@@ -85,10 +115,12 @@ impl Clients {
     fn make(&mut self, event: Event) {
         match event {
             Event::Call { client, kind } => {
-                let (tokens, is_hold, slots) = CALLS[kind];
-                let parts = [bucket(tokens, is_hold.then_some(client as u8)), pool(slots, client)];
+                let Kind { tokens, is_hold, slots, share } = self.kinds[kind];
+                let mut parts = vec![bucket(tokens, is_hold.then_some(client as u8))];
+                parts.extend(slots.map(|slots| pool(slots, client)));
+                let share = share.map(|(tenant, weight_micro)| turns::share(&[tenant], weight_micro));
                 self.known = self.known.max(client + 1);
-                self.waits[client] = self.server.call(0, &parts, Some(MAX_WAIT_US)).1;
+                self.waits[client] = self.server.call_with(0, &parts, Some(MAX_WAIT_US), share).1;
             }
             Event::End { client } => match self.waits[client] {
                 Some(arrival) => self.server.disconnect(arrival),
@@ -99,7 +131,7 @@ impl Clients {
             Event::Give => self.server.give(0, &bucket(0, None), MILLION),
             Event::Second => self.server.sleep(MILLION),
         }
-        let waits = |arrival: &Arrival| self.server.waiting.0.iter().any(|call| call.arrival == *arrival);
+        let waits = |arrival: &Arrival| self.server.waiting.calls.iter().any(|call| call.arrival == *arrival);
         self.waits = self.waits.map(|arrival| arrival.filter(waits));
         self.server.served.clear();
         self.events.push(event);
@@ -114,6 +146,7 @@ impl Clients {
         let (lines, queue) = queue.split_once(", claims: ").unwrap();
         let (_, queue) = queue.split_once(", deadlines: ").unwrap();
         let (queue, _) = queue.split_once(", arrivals: ").unwrap();
+        let lines = without_maps(lines);
         let mut text = format!("{lines}{queue}{:?}{}", self.waits, self.known);
         for part in [bucket(0, None), pool(0, 0)] {
             write!(text, "{:?}", world.outlook(0, &part)).unwrap();
@@ -148,6 +181,13 @@ impl Clients {
     }
 }
 
+/// Removes the tenants of each key, which are also in its places.
+fn without_maps(lines: &str) -> String {
+    let mut parts = lines.split(", tenants: ");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| text + part.split_once(", places: ").map_or("", |(_, rest)| rest))
+}
+
 /// Tries one event more after some states. Returns the new states that it leads to, unless it is the last one, and how many
 /// events it tried.
 fn step(states: &[Clients], seen: &Mutex<HashSet<u64>>, is_last: bool) -> (Vec<Clients>, usize) {
@@ -172,12 +212,21 @@ fn step(states: &[Clients], seen: &Mutex<HashSet<u64>>, is_last: bool) -> (Vec<C
     (found, tried)
 }
 
-/// Searches to a depth of `DEPTH` events, which takes seconds unless told: `make test-states`.
 #[test]
 fn every_state_serves_in_order_and_ends() {
+    search(&TOGETHER);
+}
+
+#[test]
+fn every_state_serves_by_shares_and_ends() {
+    search(&SHARED);
+}
+
+/// Searches to a depth of `DEPTH` events, which takes seconds unless told: `make test-states`.
+fn search(kinds: &'static [Kind]) {
     let depth = std::env::var("DEPTH").map_or(5, |depth| depth.parse().unwrap());
     let began = Instant::now();
-    let (mut states, mut tried) = (vec![Clients::new()], 0);
+    let (mut states, mut tried) = (vec![Clients::new(kinds)], 0);
     let seen = Mutex::new(HashSet::from([states[0].fingerprint()]));
     for events in 1..=depth {
         let share = states.len().div_ceil(std::thread::available_parallelism().map_or(1, usize::from));

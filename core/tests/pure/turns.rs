@@ -1,10 +1,13 @@
 //! Whose turn it is among calls that wait: random calls, clocks and disconnects, and how often a queue of a thousand asks.
 
+use super::model::queue::Share;
 use super::model::MILLION;
 use super::waiting::{self, Name, Part, Server, World, TTL_US};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
+use proptest::test_runner::{RngAlgorithm, TestRng};
+use std::collections::HashMap;
 use tokenbucket_core::bucket::{Limit, Operation};
 use tokenbucket_core::queue::Queue;
 use tokenbucket_core::rate::Rate;
@@ -35,6 +38,7 @@ enum Step {
         db: i32,
         parts: Vec<Part>,
         max_wait_us: Option<i64>,
+        share: Option<Share>,
     },
     Give {
         db: i32,
@@ -78,7 +82,26 @@ fn parts() -> impl Strategy<Value = Vec<Part>> {
     prop_oneof![99 => several, 1 => wide]
 }
 
-fn steps() -> impl Strategy<Value = Step> {
+fn single() -> BoxedStrategy<Vec<Part>> {
+    let one = (prop::option::of(0..3u8), 0..3u8).prop_flat_map(|(id, bucket)| parts_of(bucket, id));
+    one.prop_map(|part| vec![part]).boxed()
+}
+
+pub fn share(tenant: &[u8], weight_micro: i64) -> Share {
+    Share { tenant: tenant.into(), weight_micro }
+}
+
+/// With shares of three tenants, whose weights differ from call to call, for so many of them against one without.
+fn shares(with: u32) -> BoxedStrategy<Option<Share>> {
+    let weights = prop_oneof![3 => Just(MILLION), 2 => Just(3 * MILLION), 1 => 1000..=1000 * MILLION];
+    let some = (0..3u8, weights).prop_map(|(tenant, weight_micro)| Some(share(&[tenant], weight_micro)));
+    prop_oneof![with => some, 1 => Just(None)].boxed()
+}
+
+fn steps(
+    parts: BoxedStrategy<Vec<Part>>,
+    shares: BoxedStrategy<Option<Share>>,
+) -> impl Strategy<Value = Step> {
     let dbs = || prop_oneof![6 => Just(0), 1 => Just(1)];
     let any_db = || prop::option::of(0..2);
     let id = || (0..3u8).prop_map(Some);
@@ -86,7 +109,10 @@ fn steps() -> impl Strategy<Value = Step> {
     let times = || prop_oneof![0..3000i64, 0..12 * MILLION, Just(TTL_US), Just(MILLION)];
     let waits = prop_oneof![1 => Just(None), 4 => prop_oneof![1..3000i64, times().prop_map(|us| us + 1), Just(1000 * MILLION)].prop_map(Some)];
     prop_oneof![
-        20 => (dbs(), parts(), waits).prop_map(|(db, parts, max_wait_us)| Step::Call { db, parts, max_wait_us }),
+        20 => (dbs(), parts, waits, shares).prop_map(|(db, parts, max_wait_us, share)| {
+            let share = share.filter(|_| parts.len() == 1);
+            Step::Call { db, parts, max_wait_us, share }
+        }),
         2 => (dbs(), one(None), -4..=4i64).prop_map(|(db, part, tokens)| Step::Give { db, part, micro: tokens * MILLION }),
         3 => (dbs(), id().prop_flat_map(one)).prop_map(|(db, part)| Step::Settle { db, part }),
         1 => (any_db(), 0..4u8).prop_map(|(db, bucket)| Step::Vanish(db, bucket)),
@@ -99,7 +125,9 @@ fn steps() -> impl Strategy<Value = Step> {
 
 fn make(server: &mut Server, step: Step) {
     match step {
-        Step::Call { db, parts, max_wait_us } => drop(server.call(db, &parts, max_wait_us)),
+        Step::Call { db, parts, max_wait_us, share } => {
+            server.call_with(db, &parts, max_wait_us, share);
+        }
         Step::Give { db, part, micro } => server.give(db, &part, micro),
         Step::Settle { db, part } => {
             let used_micro = if part.limit.is_pool() { 0 } else { part.wanted.micro() };
@@ -108,7 +136,9 @@ fn make(server: &mut Server, step: Step) {
         Step::Vanish(db, bucket) => server.vanish(db, &[bucket]),
         Step::Flush(db) => server.flush(db),
         Step::Disconnect(_) if server.queue.count() == 0 => {}
-        Step::Disconnect(who) => server.disconnect(server.waiting.0[who.index(server.queue.count())].arrival),
+        Step::Disconnect(who) => {
+            server.disconnect(server.waiting.calls[who.index(server.queue.count())].arrival)
+        }
         Step::Sleep(by_us) => server.sleep(by_us),
         Step::SetBack(by_us) => server.set_back(by_us),
     }
@@ -118,12 +148,32 @@ proptest! {
     #![proptest_config(super::config(24))]
 
     #[test]
-    fn everyone_is_served_when_the_model_says(steps in vec(steps(), 1..80)) {
-        let mut server = Server::default();
-        server.world.now_us = 1_700_000_000 * MILLION;
-        steps.into_iter().for_each(|step| make(&mut server, step));
-        server.close();
+    fn everyone_is_served_when_the_model_says(steps in vec(steps(parts().boxed(), Just(None).boxed()), 1..80)) {
+        run(steps);
     }
+}
+
+proptest! {
+    #![proptest_config(super::config(8))]
+
+    /// Calls of one key, most of them with a share.
+    #[test]
+    fn shares_are_served_when_the_model_says(steps in vec(steps(single(), shares(4)), 1..80)) {
+        run(steps);
+    }
+
+    /// Calls of several keys among them: nothing that one lacks is taken, and none is left that could be served.
+    #[test]
+    fn calls_of_several_keys_wait_beside_shares(steps in vec(steps(parts().boxed(), shares(1)), 1..80)) {
+        run(steps);
+    }
+}
+
+fn run(steps: Vec<Step>) {
+    let mut server = Server::default();
+    server.world.now_us = 1_700_000_000 * MILLION;
+    steps.into_iter().for_each(|step| make(&mut server, step));
+    server.close();
 }
 
 proptest! {
@@ -147,6 +197,61 @@ proptest! {
             }
         }
         server.close();
+    }
+}
+
+/// While two tenants wait, what they were granted, divided by their weights, differs by at most twice the largest cost, divided
+/// by its weight.
+fn assert_shared(weights_micro: [i64; 2], calls: usize, grants: usize, mut cost: impl FnMut() -> i64) {
+    let mut server = Server::default();
+    let all = part(b"k", limit(1, "1/d"), MILLION, None);
+    assert!(server.call(0, std::slice::from_ref(&all), None).0);
+    let (mut waiting, mut granted, mut largest) = (HashMap::new(), [0.0f64; 2], 0.0f64);
+    let mut served = 0;
+    while served < grants {
+        for tenant in 0..2 {
+            while waiting.values().filter(|(of, _)| *of == tenant).count() < calls {
+                let wanted = part(b"k", all.limit, cost(), None);
+                let by_weight = wanted.wanted.micro() as f64 / weights_micro[tenant] as f64;
+                let share = share(&[tenant as u8], weights_micro[tenant]);
+                let arrival = server.call_with(0, &[wanted], Some(i64::MAX / 2), Some(share)).1;
+                largest = largest.max(by_weight);
+                waiting.insert(arrival.unwrap(), (tenant, by_weight));
+            }
+        }
+        server.give(0, &all, cost());
+        for arrival in server.served.drain(..) {
+            let (tenant, by_weight) = waiting.remove(&arrival).unwrap();
+            served += 1;
+            granted[tenant] += by_weight;
+            let differ = (granted[0] - granted[1]).abs();
+            assert!(
+                differ <= 2.0 * largest * (1.0 + 1e-9),
+                "{granted:?} differ by more than twice {largest}"
+            );
+        }
+    }
+}
+
+#[test]
+fn ten_thousand_grants_are_shared_by_weights_1_and_3() {
+    let mut random = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+    let mut cost = || 200_000 + i64::from(random.next_u32()) % 800_001;
+    assert_shared([MILLION, 3 * MILLION], 6, 10_000, &mut cost);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    #[test]
+    fn grants_are_shared_by_all_weights(
+        costs in vec(200_000..=MILLION, 500),
+        weights in [1000..=1000 * MILLION, 1000..=1000 * MILLION],
+        // So many that none runs out in one turn.
+        calls in 6..20usize,
+    ) {
+        let mut costs = costs.into_iter().cycle();
+        assert_shared(weights, calls, 200, || costs.next().unwrap());
     }
 }
 
@@ -257,7 +362,7 @@ impl Crowd {
         if !is_shared_first {
             parts.reverse();
         }
-        self.queue.enter(0, parts, i64::MAX);
+        self.queue.enter(0, parts, i64::MAX, None);
         assert_eq!(self.serve(), 0, "it lacks something");
     }
 

@@ -1,7 +1,7 @@
 //! The queue beside its model, without a server. The driver does what `src/redis/waiting/serve.rs` does, and the model judges
 //! every turn.
 
-use super::model::queue::{Buckets, Call, Waiting};
+use super::model::queue::{Buckets, Call, Share, Waiting};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -173,9 +173,20 @@ impl Server {
     /// A call that takes all parts or none; denied, it waits as long as told, if it may. Returns whether it was allowed, and who
     /// waits.
     pub fn call(&mut self, db: Db, parts: &[Part], max_wait_us: Option<i64>) -> (bool, Option<Arrival>) {
+        self.call_with(db, parts, max_wait_us, None)
+    }
+
+    /// The same with a share, for a call of one key.
+    pub fn call_with(
+        &mut self,
+        db: Db,
+        parts: &[Part],
+        max_wait_us: Option<i64>,
+        share: Option<Share>,
+    ) -> (bool, Option<Arrival>) {
         self.serve();
         if parts.iter().any(|part| self.is_denied(db, part)) {
-            let arrival = max_wait_us.map(|max_wait_us| self.enter(db, parts, max_wait_us));
+            let arrival = max_wait_us.map(|max_wait_us| self.enter(db, parts, max_wait_us, share));
             return (false, arrival);
         }
         for part in parts {
@@ -194,10 +205,10 @@ impl Server {
         is_kept || self.world.denial(db, part).is_some()
     }
 
-    fn enter(&mut self, db: Db, parts: &[Part], max_wait_us: i64) -> Arrival {
+    fn enter(&mut self, db: Db, parts: &[Part], max_wait_us: i64, share: Option<Share>) -> Arrival {
         let deadline_us = self.world.now_us + max_wait_us;
-        let arrival = self.queue.enter(db, parts.to_vec(), deadline_us);
-        self.waiting.0.push(Call { arrival, db, parts: parts.to_vec(), deadline_us });
+        let arrival = self.queue.enter(db, parts.to_vec(), deadline_us, share.clone());
+        self.waiting.enter(Call { arrival, db, parts: parts.to_vec(), deadline_us, share });
         self.serve();
         arrival
     }
@@ -260,13 +271,21 @@ impl Server {
         self.queue.mark_due(self.world.now_us);
         while let Some(arrival) = self.next_served() {
             let is_lost = |call: &&Call| call.parts.iter().any(|part| self.world.is_lost(call.db, part));
-            let is_lost = self.waiting.0.iter().filter(is_lost).any(|call| call.arrival == arrival);
-            let expected = self.waiting.next_served(&self.world);
-            let call = self.leave(arrival);
+            let is_lost = self.waiting.calls.iter().filter(is_lost).any(|call| call.arrival == arrival);
             if is_lost {
+                self.leave(arrival);
                 continue;
             }
-            assert_eq!(Some(arrival), expected, "it is the turn of another one");
+            if self.waiting.is_exact() {
+                let next = self.waiting.all_next(&self.world);
+                assert!(next.contains(&arrival), "it is the turn of one of {next:?}, not of {arrival}");
+            }
+            let call = self.waiting.calls.iter().find(|call| call.arrival == arrival).unwrap().clone();
+            for part in &call.parts {
+                self.waiting.grant(&call, part, self.world.needs_micro(call.db, part));
+            }
+            self.queue.grant(arrival);
+            self.leave(arrival);
             // Nothing is marked meanwhile.
             let is_taken = call.parts.iter().all(|part| self.world.take(call.db, part, TTL_US));
             assert!(is_taken, "{call:?} lacks something");
@@ -274,7 +293,7 @@ impl Server {
         }
         assert_eq!(self.waiting.next_served(&self.world), None, "it is its turn");
         assert!(!self.queue.is_marked(self.world.now_us), "there is something to look at");
-        assert!(self.queue.arrivals().eq(self.waiting.0.iter().map(|call| call.arrival)));
+        assert!(self.queue.arrivals().eq(self.waiting.calls.iter().map(|call| call.arrival)));
     }
 
     /// The next call that the queue serves. Half of the turns have time for one examination each, which changes nothing.
@@ -292,7 +311,7 @@ impl Server {
     /// While a turn is not finished, no newcomer takes what a call wants whose turn it is, and its time is not over.
     fn assert_none_is_passed_over(&self) {
         let Some(arrival) = self.waiting.next_served(&self.world) else { return };
-        let call = self.waiting.0.iter().find(|call| call.arrival == arrival).unwrap();
+        let call = self.waiting.calls.iter().find(|call| call.arrival == arrival).unwrap();
         for part in call.parts.iter().filter(|part| self.world.needs_micro(call.db, part) > 0) {
             let seen = self.world.seen(call.db, &part.key);
             assert!(
@@ -328,7 +347,7 @@ impl Server {
         let now_us = self.world.now_us;
         let is_over = |call: &&Call| call.deadline_us <= now_us;
         loop {
-            let overdue = self.waiting.0.iter().filter(is_over);
+            let overdue = self.waiting.calls.iter().filter(is_over);
             let overdue =
                 overdue.min_by_key(|call| (call.deadline_us, call.arrival)).map(|call| call.arrival);
             assert_eq!(self.queue.overdue(now_us, true), overdue);
@@ -342,7 +361,7 @@ impl Server {
     pub fn set_back(&mut self, by_us: i64) {
         let by_us = by_us.min(self.world.now_us);
         self.world.now_us -= by_us;
-        for call in &self.waiting.0 {
+        for call in &self.waiting.calls {
             let is_denied = call.parts.iter().any(|part| self.world.denial(call.db, part).is_some());
             for part in call.parts.iter().filter(|_| is_denied) {
                 let (bucket, holds) = self.world.find(call.db, &part.key);
@@ -352,20 +371,20 @@ impl Server {
         }
         self.queue.set_back(by_us);
         self.queue.mark_gone(None, None);
-        self.waiting.0.iter_mut().for_each(|call| call.deadline_us -= by_us);
+        self.waiting.calls.iter_mut().for_each(|call| call.deadline_us -= by_us);
         self.serve();
     }
 
     /// Everybody leaves, and nothing of them stays in the queue.
     pub fn close(mut self) {
-        while let Some(arrival) = self.waiting.0.last().map(|call| call.arrival) {
+        while let Some(arrival) = self.waiting.calls.last().map(|call| call.arrival) {
             self.disconnect(arrival);
         }
         self.assert_empty();
     }
 
     pub fn assert_empty(&self) {
-        let empty = "Queue { names: {}, lines: {}, waiters: {}, claims: {}, deadlines: {}, looks: {}, changed: {}, replaced: {}, due: {},";
+        let empty = "Queue { names: {}, lines: {}, shared: {}, waiters: {}, claims: {}, deadlines: {}, looks: {}, changed: {}, replaced: {}, due: {},";
         assert!(format!("{:?}", self.queue).starts_with(empty), "{:?}", self.queue);
     }
 }

@@ -20,18 +20,19 @@ use tokenbucket_core::request::Waiting;
 pub(in crate::command) fn run_or_wait<'call>(
     call: Call<'call>,
     spec: &'static Spec,
-    (requests, max_wait_ms): Waiting<Argument<'call>>,
+    waiting: Waiting<Argument<'call>>,
 ) -> Result<(), Refusal> {
-    let (mut parts, mut verdict) = open(call, &requests, Access::Write)?;
+    let Waiting { requests, max_wait_ms, .. } = &waiting;
+    let (mut parts, mut verdict) = open(call, requests, Access::Write)?;
     let wants_anything = requests.iter().any(|request| request.wanted.micro() > 0);
-    let may_wait = verdict == Verdict::Denied && max_wait_ms > 0 && wants_anything;
+    let may_wait = verdict == Verdict::Denied && *max_wait_ms > 0 && wants_anything;
     if may_wait && waiting::is_possible(&call)? {
         // Writes only if the clock stepped back: the bucket continues from the new time.
         store(&call, &mut parts, Replication::Effect);
-        if waiting::enter(&call, spec, &requests, max_wait_ms, Resume { grant, deny }) {
+        if waiting::enter(&call, spec, &waiting, Resume { grant, deny }) {
             return Ok(());
         }
-        (parts, verdict) = open(call, &requests, Access::Write)?;
+        (parts, verdict) = open(call, requests, Access::Write)?;
     }
     let binding = commit(&call, &mut parts, verdict, Replication::CallOrEffect);
     spec.reply(&call, &decisions(binding, &parts));

@@ -40,7 +40,7 @@ use redis_module::raw;
 use std::sync::atomic::Ordering;
 use tokenbucket_core::error::Error;
 use tokenbucket_core::queue::{Db, Queue};
-use tokenbucket_core::request::Request;
+use tokenbucket_core::request::Waiting;
 
 /// Returns whether a call may wait: not in a transaction, a script, or on a replica.
 ///
@@ -60,16 +60,11 @@ pub(crate) fn is_possible(call: &Call) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// Blocks the client of a call for at most `max_wait_ms`, and keeps its requests. False if the server refuses.
-pub(crate) fn enter(
-    call: &Call,
-    spec: &'static Spec,
-    requests: &[Request<Argument>],
-    max_wait_ms: i64,
-    resume: Resume,
-) -> bool {
+/// Blocks the client of a call, and keeps its requests. False if the server refuses.
+pub(crate) fn enter(call: &Call, spec: &'static Spec, waiting: &Waiting<Argument>, resume: Resume) -> bool {
     let db = selected_db(call.context);
-    let requests: Box<[_]> = requests.iter().map(|request| request.map(Argument::retain)).collect();
+    let share = waiting.share.as_ref().map(|share| share.map(Argument::retain));
+    let requests: Box<[_]> = waiting.requests.iter().map(|request| request.map(Argument::retain)).collect();
     let queued = requests.to_vec();
     let client = Client::new(call, CONTEXT.load(Ordering::Relaxed), spec, requests, resume);
     let Some((client, handle)) = block::block(call, client) else { return false };
@@ -77,8 +72,8 @@ pub(crate) fn enter(
         calls.look_at_clock(system_now_us());
         // All deadlines will move back by this. This one must not.
         let from_us = call.now_us().saturating_add(calls.set_back_us);
-        let deadline_us = from_us.saturating_add(max_wait_ms.saturating_mul(1000));
-        let arrival = calls.queue.enter(db, queued, deadline_us);
+        let deadline_us = from_us.saturating_add(waiting.max_wait_ms.saturating_mul(1000));
+        let arrival = calls.queue.enter(db, queued, deadline_us, share);
         calls.clients.insert(arrival, client);
         calls.blocked.insert(handle, arrival);
     });
@@ -88,6 +83,27 @@ pub(crate) fn enter(
 /// Returns the micro-tokens of a bucket that waiting calls want before a new call; `None` if it may proceed.
 pub(crate) fn wanted_before(key: &BucketKey) -> Option<i64> {
     with_queue(key, |queue, db, name| queue.wanted_before(db, name, &turn::seen(key)))
+}
+
+/// Returns how many calls of each tenant wait for a bucket, the largest number first, if calls have shares there: at most
+/// [`SHOWN_TENANTS`].
+pub(crate) fn tenants(key: &BucketKey) -> Vec<(Vec<u8>, usize)> {
+    with_queue(key, |queue, db, name| shown(&queue.tenants(Some((db, name)))))
+}
+
+/// Returns the same for all buckets.
+pub(super) fn all_tenants() -> Vec<(Vec<u8>, usize)> {
+    with_calls(|calls| shown(&calls.queue.tenants(None)))
+}
+
+/// The most tenants that are shown.
+pub(crate) const SHOWN_TENANTS: usize = 10;
+
+fn shown(tenants: &[(Option<&OwnedString>, usize)]) -> Vec<(Vec<u8>, usize)> {
+    let name = |tenant: Option<&OwnedString>| tenant.map_or_else(Vec::new, |name| name.as_ref().to_vec());
+    let are_any = tenants.iter().any(|(tenant, _)| tenant.is_some());
+    let shown = tenants.iter().filter(|_| are_any).take(SHOWN_TENANTS);
+    shown.map(|(tenant, calls)| (name(*tenant), *calls)).collect()
 }
 
 /// Notes that a bucket has changed, and its hold `hold_id`, if given.

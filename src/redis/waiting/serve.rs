@@ -143,6 +143,9 @@ fn resume(context: *mut raw::RedisModuleCtx, arrival: Arrival, now_us: i64) {
         None => with_calls(|calls| calls.queue.postpone(arrival, now_us.saturating_add(DENIED_US))),
         Some(answer) => {
             info::counters().wait_ended(answer.is_granted());
+            if answer.is_granted() {
+                with_calls(|calls| calls.queue.grant(arrival));
+            }
             finish(arrival, answer);
         }
     }

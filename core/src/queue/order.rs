@@ -1,0 +1,206 @@
+//! The order of the calls that wait at one key: by the shares of their tenants, and within a tenant by arrival.
+//!
+//! This is start-time fair queuing. Each tenant has a virtual time, which grows by the tokens granted to it, divided by the
+//! weight of the call. Next is the tenant with the least; of equals, the one whose first call arrived first. A tenant that
+//! begins to wait starts at the least virtual time of those that wait, so that it saves nothing up while it is idle; or at its
+//! own, if that is larger, so that a tenant with one call at a time pays for what it was granted before.
+//!
+//! Calls without a share are one tenant of weight 1. While only they wait, the order is that of arrival.
+
+use super::line::{Arrival, Name};
+use crate::number::MICRO_PER_TOKEN;
+use crate::request::{Share, MAX_WAITERS};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// Tokens divided by a weight, in millionths of a micro-token.
+type VirtualTime = u128;
+
+/// The place of a tenant, or of a call: the least is next.
+type Place = (VirtualTime, Arrival);
+
+/// The most tenants whose virtual times are kept: those that wait, and as many that do not.
+#[allow(clippy::cast_possible_truncation)] // 20,000.
+const MAX_TENANTS: usize = 2 * MAX_WAITERS.unsigned_abs() as usize;
+
+#[derive(Clone, Debug, Default)]
+struct Tenant {
+    virtual_time: VirtualTime,
+    parked: BTreeSet<Arrival>,
+    /// The last call that waited. It stands for the tenant while none waits.
+    last: Arrival,
+}
+
+impl Tenant {
+    fn is_waiting(&self) -> bool {
+        !self.parked.is_empty()
+    }
+
+    fn place(&self) -> Place {
+        (self.virtual_time, self.parked.first().copied().unwrap_or(self.last))
+    }
+}
+
+/// The calls that wait at a key.
+#[derive(Clone, Debug)]
+pub(super) struct Order<N> {
+    /// The tenant of the calls without a share.
+    unnamed: Tenant,
+    shares: Option<Box<Shares<N>>>,
+    /// What the next call needs in addition to its hold, in micro-tokens, if there are shares.
+    pub(super) needed_micro: i64,
+}
+
+/// The calls with a share, and their tenants.
+#[derive(Clone, Debug)]
+struct Shares<N> {
+    calls: BTreeMap<Arrival, Share<N>>,
+    /// Those that wait, and those whose virtual time is above the least of these.
+    tenants: HashMap<N, Tenant>,
+    places: BTreeMap<Place, N>,
+}
+
+impl<N: Name> Order<N> {
+    pub(super) fn new() -> Self {
+        Self { unnamed: Tenant::default(), shares: None, needed_micro: 0 }
+    }
+
+    /// Notes the share of a call that will wait.
+    pub(super) fn share(&mut self, arrival: Arrival, share: Share<N>) {
+        let shares = self.shares.get_or_insert_with(|| {
+            Box::new(Shares { calls: BTreeMap::new(), tenants: HashMap::new(), places: BTreeMap::new() })
+        });
+        shares.calls.insert(arrival, share);
+    }
+
+    /// Forgets the share of a call that waits no longer.
+    pub(super) fn forget(&mut self, arrival: Arrival) {
+        if let Some(shares) = &mut self.shares {
+            shares.calls.remove(&arrival);
+            self.forget_idle();
+        }
+    }
+
+    /// Lets a call wait.
+    pub(super) fn park(&mut self, arrival: Arrival) {
+        let least = self.next().map_or(0, |(virtual_time, _)| virtual_time);
+        self.change(arrival, |tenant, _| {
+            if !tenant.is_waiting() {
+                tenant.virtual_time = tenant.virtual_time.max(least);
+            }
+            tenant.parked.insert(arrival);
+        });
+    }
+
+    /// Ends the wait of a call.
+    pub(super) fn unpark(&mut self, arrival: Arrival) {
+        self.change(arrival, |tenant, _| {
+            tenant.parked.remove(&arrival);
+        });
+    }
+
+    /// Adds what the next call needed, and was granted, to the virtual time of its tenant.
+    pub(super) fn grant(&mut self, arrival: Arrival) {
+        let granted = u128::from(self.needed_micro.max(0).unsigned_abs()).saturating_mul(1_000_000_000_000);
+        self.change(arrival, |tenant, weight_micro| {
+            let by_weight = granted.checked_div(weight_micro.unsigned_abs().into()).unwrap_or(0);
+            tenant.virtual_time = tenant.virtual_time.saturating_add(by_weight);
+        });
+    }
+
+    /// Returns the call that is next.
+    pub(super) fn first(&self) -> Option<Arrival> {
+        self.next().map(|(_, arrival)| arrival)
+    }
+
+    /// Returns whether a call waits.
+    pub(super) fn contains(&self, arrival: Arrival) -> bool {
+        self.tenant(arrival).is_some_and(|tenant| tenant.parked.contains(&arrival))
+    }
+
+    /// Returns whether calls with a share wait.
+    pub(super) fn has_shares(&self) -> bool {
+        self.shares.as_ref().is_some_and(|shares| !shares.calls.is_empty())
+    }
+
+    /// Returns whether a call is before another, if both lack the same.
+    pub(super) fn precedes(&self, call: Arrival, other: Arrival) -> bool {
+        let place = |call| (self.tenant(call).map_or(0, |tenant| tenant.virtual_time), call);
+        if self.has_shares() {
+            place(call) < place(other)
+        } else {
+            call < other
+        }
+    }
+
+    /// Returns the number of calls that wait.
+    pub(super) fn len(&self) -> usize {
+        let named = self.shares.as_ref().map_or(0, |shares| shares.calls.len());
+        named.saturating_add(self.unnamed.parked.len())
+    }
+
+    /// Returns the tenants that wait, with their calls. Calls without a share are those of `None`.
+    pub(super) fn tenants(&self) -> impl Iterator<Item = (Option<&N>, &BTreeSet<Arrival>)> + '_ {
+        let named = self.shares.iter().flat_map(|shares| &shares.tenants);
+        let all = named.map(|(name, tenant)| (Some(name), tenant)).chain([(None, &self.unnamed)]);
+        all.filter(|(_, tenant)| tenant.is_waiting()).map(|(name, tenant)| (name, &tenant.parked))
+    }
+
+    fn next(&self) -> Option<Place> {
+        let unnamed = self.unnamed.is_waiting().then(|| self.unnamed.place());
+        // A tenant in front that does not wait has not been forgotten, because it is behind the unnamed one.
+        let named = self.shares.as_ref().and_then(|shares| shares.places.first_key_value());
+        unnamed.into_iter().chain(named.map(|(place, _)| *place)).min()
+    }
+
+    fn tenant(&self, arrival: Arrival) -> Option<&Tenant> {
+        match self.shares.as_ref().and_then(|shares| Some((shares, shares.calls.get(&arrival)?))) {
+            Some((shares, share)) => shares.tenants.get(share.tenant.borrow()),
+            None => Some(&self.unnamed),
+        }
+    }
+
+    /// Changes the tenant of a call, given the call's weight in millionths.
+    fn change(&mut self, arrival: Arrival, change: impl FnOnce(&mut Tenant, i64)) {
+        match self.shares.as_mut().filter(|shares| shares.calls.contains_key(&arrival)) {
+            Some(shares) => shares.change(arrival, change),
+            None => change(&mut self.unnamed, MICRO_PER_TOKEN),
+        }
+        self.forget_idle();
+    }
+
+    /// Forgets the tenants that do not wait and are not ahead of all that do: their virtual times do not matter any longer.
+    fn forget_idle(&mut self) {
+        let Some(shares) = &mut self.shares else { return };
+        let unnamed = self.unnamed.is_waiting().then(|| self.unnamed.place());
+        while shares.forget_first_idle(unnamed) {}
+        if shares.tenants.len() > MAX_TENANTS {
+            shares.tenants.retain(|_, tenant| tenant.is_waiting());
+            shares.places.retain(|_, name| shares.tenants.contains_key((*name).borrow()));
+        }
+        if shares.calls.is_empty() && shares.tenants.is_empty() {
+            (self.shares, self.unnamed.virtual_time) = (None, 0);
+        }
+    }
+}
+
+impl<N: Name> Shares<N> {
+    fn change(&mut self, arrival: Arrival, change: impl FnOnce(&mut Tenant, i64)) {
+        let Some(share) = self.calls.get(&arrival) else { return };
+        let tenant = self.tenants.entry(share.tenant.clone()).or_default();
+        self.places.remove(&tenant.place());
+        change(tenant, share.weight_micro);
+        tenant.last = arrival;
+        self.places.insert(tenant.place(), share.tenant.clone());
+    }
+
+    /// Forgets the first tenant, if it does not wait and `unnamed` does not precede it.
+    fn forget_first_idle(&mut self, unnamed: Option<Place>) -> bool {
+        let Some((place, name)) = self.places.first_key_value() else { return false };
+        let is_waiting = self.tenants.get(name.borrow()).is_some_and(Tenant::is_waiting);
+        if is_waiting || unnamed.is_some_and(|unnamed| unnamed < *place) {
+            return false;
+        }
+        let first = self.places.pop_first();
+        first.is_some_and(|(_, name)| self.tenants.remove(name.borrow()).is_some())
+    }
+}
