@@ -192,6 +192,10 @@ type command struct {
 	ttl time.Duration
 	// maxWait lets what would be denied wait in the server.
 	maxWait time.Duration
+	// share names the tenant whose turn a call that waits takes.
+	share []any
+	// wrong is the error of an option.
+	wrong error
 	// until is when that ends, if the server keeps it.
 	until time.Time
 }
@@ -204,6 +208,8 @@ func (s *Server) ask(ctx context.Context, c command) (any, error) {
 	var reply any
 	var err error
 	switch {
+	case c.wrong != nil:
+		return nil, c.wrong
 	case s.closed.Load():
 		return nil, ErrClosed
 	case c.maxWait > 0:

@@ -22,6 +22,26 @@ func MaxWait(maxWait time.Duration) CallOption {
 	return func(c *command) { c.maxWait = maxWait }
 }
 
+// Share lets a call with MaxWait wait as one of a tenant's: tenants that wait for the same bucket get tokens in proportion to
+// their weights, so that many waiting calls of one do not hold up another. Within a tenant, calls are served in the order in
+// which they came. Calls without Share are one tenant of weight 1.
+//
+// The tenant is of 1 to 128 bytes, the weight from 0.001 to 1000 with at most three decimals. Anything else is ErrBadArgument,
+// and so is a share of a call of several buckets. A call without MaxWait has no use for it.
+func Share(tenant string, weight float64) CallOption {
+	word := strconv.FormatFloat(weight, 'f', -1, 64)
+	return func(c *command) {
+		c.share = []any{"SHARE", tenant, "WEIGHT", word}
+		_, decimals, _ := strings.Cut(word, ".")
+		switch {
+		case len(tenant) < 1 || len(tenant) > 128:
+			c.wrong = badArgument("tenant: %d bytes are not 1 to 128", len(tenant))
+		case !(weight >= 0.001 && weight <= 1000) || len(decimals) > 3:
+			c.wrong = badArgument("weight: %v is not a number from 0.001 to 1000 with at most three decimals", weight)
+		}
+	}
+}
+
 func (c command) with(options []CallOption) command {
 	for _, option := range options {
 		option(&c)
@@ -80,7 +100,7 @@ func (n *node) callLong(ctx context.Context, c command) (any, error) {
 		if left < 0 {
 			left = 0
 		}
-		reply, err := n.wait(ctx, c, waitingForm(c.args, left))
+		reply, err := n.wait(ctx, c, waitingForm(c, left))
 		code := codeOf(err)
 		switch {
 		case ctx.Err() != nil || err == nil:
@@ -329,17 +349,33 @@ func (w *waiter) close() {
 // maxWaitPositions tell where max_wait_ms stands in the commands that wait; in others, at the end.
 var maxWaitPositions = map[any]int{"TB.MTAKE": 2, "TB.MHOLD": 4}
 
-// waitingForm returns the command that waits at most so long for what the given one would be denied.
-func waitingForm(args []any, maxWait time.Duration) []any {
+// waitingForm returns the command that waits at most so long for what the given one would be denied. Only those of one bucket
+// have shares.
+func waitingForm(c command, maxWait time.Duration) []any {
+	args := c.args
+	if c.share != nil {
+		args = alone(args)
+	}
 	position, ok := maxWaitPositions[args[0]]
 	if !ok {
 		position = len(args)
 	}
-	words := make([]any, 0, len(args)+1)
+	words := make([]any, 0, len(args)+5)
 	words = append(words, "TB.B"+strings.TrimPrefix(args[0].(string), "TB."))
 	words = append(words, args[1:position]...)
 	words = append(words, strconv.FormatInt(upToMs(maxWait).Milliseconds(), 10))
-	return append(words, args[position:]...)
+	return append(append(words, args[position:]...), c.share...)
+}
+
+// alone returns the form of one bucket of a joint command that has one.
+func alone(args []any) []any {
+	switch args[0] {
+	case "TB.MTAKE":
+		return append([]any{"TB.TAKE"}, args[2:]...)
+	case "TB.MHOLD":
+		return append(append([]any{"TB.HOLD"}, args[4:]...), args[2], args[3])
+	}
+	return args
 }
 
 // writesNothing returns a write of the same name and key as a command that waits, which changes nothing.
@@ -349,6 +385,8 @@ func writesNothing(waiting []any) []any {
 		return []any{"TB.BMTAKE", "1", "0", waiting[3], "0", "1", "0"}
 	case "TB.BMHOLD":
 		return []any{"TB.BMHOLD", "1", "1", "none", "0", waiting[5], "0", "0", "0"}
+	case "TB.BHOLD":
+		return []any{"TB.BHOLD", waiting[1], "0", "0", "0", "1", "none", "0"}
 	default:
 		return []any{"TB.BTAKE", waiting[1], "0", "1", "0", "0"}
 	}
