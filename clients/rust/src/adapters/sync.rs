@@ -106,6 +106,11 @@ impl Limiter {
         Self { inner: self.inner.with_max_wait(max_wait), within: self.within }
     }
 
+    /// See [`crate::Limiter::with_share`].
+    pub fn with_share(&self, tenant: impl Into<String>, weight: impl Into<f64>) -> Result<Self, Error> {
+        Ok(Self { inner: self.inner.with_share(tenant, weight)?, within: self.within })
+    }
+
     /// Returns this limiter for a caller that waits for at most `time`: a call that takes longer is an
     /// [`Error::DeadlinePassed`]. That says nothing about the server, and a grant that comes later is given back.
     #[must_use]

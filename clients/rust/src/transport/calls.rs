@@ -13,7 +13,7 @@ use crate::transport::reply::{Call, Reply};
 use crate::transport::Transport;
 use crate::values::error::{Error, Failure, Fault, Why};
 use crate::values::few::Few;
-use crate::values::request::{By, Request};
+use crate::values::request::{By, Request, Share};
 
 const SOURCE: &str = include_str!("../fallback.lua");
 const _: () = assert!(SOURCE.len() > 1000, "src/fallback.lua is a symbolic link: check it out as one");
@@ -29,11 +29,13 @@ const IDLE: Duration = Duration::from_secs(1);
 
 /// How a request is sent.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct How {
+pub(crate) struct How<'a> {
     /// Also while the server is thought to be away.
     pub(crate) always: bool,
     /// How long it may wait in the server for its turn.
     pub(crate) max_wait: Duration,
+    /// Whose turn it takes there.
+    pub(crate) share: Option<&'a Arc<Share>>,
     /// Keeps what is granted late: a renewal has not begun the hold.
     pub(crate) keeps_late: bool,
 }
@@ -52,7 +54,7 @@ impl Transport {
     /// Asks the server. A caller that stops waiting ends only that: a grant that comes later is given back.
     ///
     /// `now` is the time of the clock. Most callers have read it already, and to read it again costs.
-    pub(crate) async fn ask(&self, request: &Request, how: How, now: Duration) -> Result<Answer, Error> {
+    pub(crate) async fn ask(&self, request: &Request, how: How<'_>, now: Duration) -> Result<Answer, Error> {
         if !how.max_wait.is_zero() {
             return Box::pin(self.wait(request, now.saturating_add(how.max_wait))).await;
         }
