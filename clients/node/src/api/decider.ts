@@ -292,8 +292,10 @@ class DecisionListener<D extends Decision> implements Listener {
   replied(reply: unknown): void {
     try {
       const decision = this.read(reply);
-      if (this.#isWaiting) this.#resolve(decision);
-      else if (!this.keeps && decision.allowed) this.decider.giveBack(this.command, decision);
+      if (this.#isWaiting) {
+        this.#end();
+        this.resolve(decision);
+      } else if (!this.keeps && decision.allowed) this.decider.giveBack(this.command, decision);
     } catch (error) {
       this.failed(error); // The reply is no decision.
     }
@@ -320,11 +322,6 @@ class DecisionListener<D extends Decision> implements Listener {
     } catch (error) {
       this.reject(error);
     }
-  }
-
-  #resolve(decision: D): void {
-    this.#end();
-    this.resolve(decision);
   }
 
   #end(): void {
