@@ -62,6 +62,8 @@ export interface How {
   keeps?: boolean;
   /** Waits its turn in the server, at most so long. */
   maxWaitMs?: number | undefined;
+  /** The words that say as whose it waits. */
+  share?: Command;
   /** Sends these in a transaction instead; the command only selects the node. */
   together?: readonly Command[];
 }
@@ -198,7 +200,7 @@ class RoutedCall implements WaitingCall {
   }
 
   get nothing(): Command {
-    return writesNothing(waiting(this.command, 0));
+    return writesNothing(this.#waiting(0));
   }
 
   get leftMs(): number {
@@ -224,8 +226,12 @@ class RoutedCall implements WaitingCall {
     if (this.how?.together) return transaction(connection, this.how.together, this.#isByScript);
     if (this.#before) connection.send(this.#before).catch(() => {});
     this.#before = undefined;
-    if (this.#untilMs !== undefined) return connection.send(waiting(this.command, Math.ceil(this.leftMs)));
+    if (this.#untilMs !== undefined) return connection.send(this.#waiting(Math.ceil(this.leftMs)));
     return connection.send(this.#isByScript ? evalsha(this.command) : this.command);
+  }
+
+  #waiting(maxWaitMs: number): Command {
+    return waiting(this.command, maxWaitMs, this.how?.share);
   }
 
   replied(reply: unknown): void {
