@@ -101,6 +101,9 @@ func (s *settings) wordsOf(parts []part) []any {
 
 // decideAll asks the command, followed by the arguments of each part.
 func (s *settings) decideAll(ctx context.Context, parts []part, c command) (joint JointDecision, err error) {
+	if c.share != nil && len(parts) > 1 {
+		return joint, badArgument("share: a call of several buckets has none")
+	}
 	began := s.began()
 	c.args, c.key = append(c.args, s.wordsOf(parts)...), s.prefix+parts[0].name
 	reply, err := s.server.ask(ctx, c)

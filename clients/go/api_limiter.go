@@ -110,7 +110,7 @@ func (l *Limiter) Take(ctx context.Context, name string, cost float64, options .
 
 func (l *Limiter) take(ctx context.Context, name string, cost float64, options []CallOption) (Decision, error) {
 	if len(options) > 0 {
-		if c := l.command("TB.TAKE", name, tokensWord(cost)).with(options); c.maxWait > 0 {
+		if c := l.command("TB.TAKE", name, tokensWord(cost)).with(options); c.maxWait > 0 || c.wrong != nil {
 			reply, err := l.server.ask(ctx, c)
 			return l.decision(c, reply, err)
 		}

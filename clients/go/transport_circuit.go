@@ -8,27 +8,23 @@ import (
 
 const betweenRefusalsLogged = time.Minute
 
-// circuit keeps calls from waiting for a server that is away; one at a time finds out whether it is back.
+// circuit keeps calls from waiting for a node that is away; one at a time finds out whether it is back.
 type circuit struct {
-	who        string
-	timeout    time.Duration // of a probe
-	retryEvery time.Duration
-	logf       func(format string, args ...any)
-
 	away        atomic.Bool // set under the mutex
 	mutex       sync.Mutex
 	nextProbe   time.Time
 	nextRefusal time.Time // when one is logged again
 }
 
-// admits tells whether to ask, and whether that is to find out if the server is back.
-func (c *circuit) admits(clock Clock) (probing, admitted bool) {
+// admits tells whether to ask, and whether that is to find out if the node is back.
+func (n *node) admits() (probing, admitted bool) {
+	c := &n.circuit
 	if !c.away.Load() {
 		return false, true
 	}
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	now := clock.Now()
+	now := n.server.clock.Now()
 	switch {
 	case !c.away.Load():
 		return false, true
@@ -36,42 +32,45 @@ func (c *circuit) admits(clock Clock) (probing, admitted bool) {
 		return false, false
 	}
 	// If the probe fails, the time is set anew; if its caller leaves before it is sent, it is this.
-	c.nextProbe = now.Add(c.retryEvery + c.timeout)
+	c.nextProbe = now.Add(n.server.settings.retryEvery + n.server.settings.timeout)
 	return true, true
 }
 
-func (c *circuit) answered() {
-	if !c.away.Load() {
-		return
-	}
-	c.mutex.Lock()
-	wasAway := c.away.Swap(false)
-	c.mutex.Unlock()
-	if wasAway {
-		c.logf("tokenbucket: %s is back, limiting again", c.who)
+func (n *node) answered() {
+	if n.circuit.away.Load() && n.setAway(false) {
+		n.server.settings.logf("tokenbucket: %s is back, limiting again", n.who)
 	}
 }
 
-func (c *circuit) failed(now time.Time, err error) {
-	c.mutex.Lock()
-	wasAway := c.away.Swap(true)
-	c.nextProbe = now.Add(c.retryEvery)
-	c.mutex.Unlock()
-	if !wasAway {
-		c.logf("tokenbucket: cannot ask %s, every limit does as its OnError says: %v", c.who, err)
+func (n *node) failed(err error) {
+	n.isThere.Store(false)
+	if n.server.cluster != nil {
+		go n.server.cluster.learn()
 	}
+	if n.setAway(true) {
+		n.server.settings.logf("tokenbucket: cannot ask %s, every limit does as its OnError says: %v", n.who, err)
+	}
+}
+
+// setAway returns whether that is new.
+func (n *node) setAway(away bool) bool {
+	n.circuit.mutex.Lock()
+	defer n.circuit.mutex.Unlock()
+	n.circuit.nextProbe = n.server.clock.Now().Add(n.server.settings.retryEvery)
+	return n.circuit.away.Swap(away) != away
 }
 
 // refused: the server is there, and did not decide this call.
-func (c *circuit) refused(now time.Time, err error) {
-	c.answered()
-	c.mutex.Lock()
-	silent := now.Before(c.nextRefusal)
-	if !silent {
-		c.nextRefusal = now.Add(betweenRefusalsLogged)
+func (n *node) refused(err error) {
+	n.answered()
+	n.circuit.mutex.Lock()
+	now := n.server.clock.Now()
+	logs := !now.Before(n.circuit.nextRefusal)
+	if logs {
+		n.circuit.nextRefusal = now.Add(betweenRefusalsLogged)
 	}
-	c.mutex.Unlock()
-	if !silent {
-		c.logf("tokenbucket: %s refuses, OnError decides such calls: %v", c.who, err)
+	n.circuit.mutex.Unlock()
+	if logs {
+		n.server.settings.logf("tokenbucket: %s refuses, OnError decides such calls: %v", n.who, err)
 	}
 }

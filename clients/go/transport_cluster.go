@@ -5,12 +5,13 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 )
 
-// cluster knows which node has which slots. Each node has a circuit and connections of its own.
+// cluster knows which node has which slot. Each node has a circuit and connections of its own.
 type cluster struct {
 	server *Server
 	doer   ClusterDoer
@@ -20,47 +21,24 @@ type cluster struct {
 
 	mutex    sync.RWMutex
 	nodes    map[string]*node // by address
-	ranges   []slotRange
+	slots    map[int64]*node
 	isClosed bool
 }
 
-// slotRange is slots of a cluster that are on one node.
-type slotRange struct {
-	first, last int64
-	address     string
-}
-
 func newCluster(s *Server, doer ClusterDoer) *cluster {
-	return &cluster{server: s, doer: doer, nodes: map[string]*node{}}
+	return &cluster{server: s, doer: doer, nodes: map[string]*node{}, slots: map[int64]*node{}}
 }
 
+// nodeOf returns the node of the key; while that is unknown, one that can redirect to it.
 func (c *cluster) nodeOf(key string) *node {
 	c.hasAsked.Do(c.learn)
 	c.mutex.RLock()
-	address := c.addressOf(key)
-	n := c.nodes[address]
+	n := c.slots[slotOf(key)]
 	c.mutex.RUnlock()
 	if n != nil {
 		return n
 	}
-	return c.nodeAt(address)
-}
-
-// addressOf returns the first known node if the key's is unknown: it knows better.
-func (c *cluster) addressOf(key string) string {
-	if len(c.ranges) == 0 {
-		return c.doer.Addresses()[0]
-	}
-	if key == "" {
-		return c.ranges[0].address
-	}
-	slot := slotOf(key)
-	for _, one := range c.ranges {
-		if one.first <= slot && slot <= one.last {
-			return one.address
-		}
-	}
-	return c.ranges[0].address
+	return c.known()[0]
 }
 
 func (c *cluster) nodeAt(address string) *node {
@@ -73,21 +51,6 @@ func (c *cluster) nodeAt(address string) *node {
 		c.nodes[address] = n
 	}
 	return n
-}
-
-// learn asks one node after the other where the slots are.
-func (c *cluster) learn() {
-	if !c.learning.TryLock() {
-		return
-	}
-	defer c.learning.Unlock()
-	for _, n := range c.known() {
-		reply, err := n.call(context.Background(), command{args: []any{"CLUSTER", "SLOTS"}, always: true})
-		if err == nil {
-			c.use(slotRanges(reply, n.address))
-			return
-		}
-	}
 }
 
 // known lists the nodes, those that are away last.
@@ -108,27 +71,75 @@ func (c *cluster) known() (nodes []*node) {
 	return append(nodes, away...)
 }
 
-// use also closes the connections to nodes that have left the cluster, when calls under way are over.
-func (c *cluster) use(ranges []slotRange) {
-	if len(ranges) == 0 {
+// learn asks one node after the other where the slots are, unless another call does so. Closes the connections to nodes that
+// have left the cluster, when calls under way are over.
+func (c *cluster) learn() {
+	if !c.learning.TryLock() {
 		return
 	}
-	isUsed := map[string]bool{}
-	for _, one := range ranges {
-		isUsed[one.address] = true
+	defer c.learning.Unlock()
+	for _, n := range c.known() {
+		reply, err := n.call(context.Background(), command{args: []any{"CLUSTER", "SLOTS"}, always: true})
+		if groups, _ := reply.([]any); err == nil && len(groups) > 0 {
+			slots := map[int64]*node{}
+			for _, group := range groups {
+				c.read(group, n, slots)
+			}
+			c.use(slots)
+			return
+		}
+	}
+}
+
+func (c *cluster) use(slots map[int64]*node) {
+	isUsed := map[*node]bool{}
+	for _, n := range slots {
+		isUsed[n] = true
 	}
 	for _, address := range c.doer.Addresses() {
-		isUsed[address] = true
+		isUsed[c.nodeAt(address)] = true
 	}
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	c.ranges = ranges
+	c.slots = slots
 	for address, n := range c.nodes {
-		if !isUsed[address] {
+		if !isUsed[n] {
 			delete(c.nodes, address)
 			time.AfterFunc(connectTimeout, n.close)
 		}
 	}
+}
+
+// read notes the slots of a group: the first one, the last one, and nodes, the master's first, as its host, its port, and
+// more. Client libraries have strings as they like.
+func (c *cluster) read(group any, teller *node, slots map[int64]*node) {
+	fields, _ := group.([]any)
+	if len(fields) < 3 {
+		return
+	}
+	first, isFirst := fields[0].(int64)
+	last, isLast := fields[1].(int64)
+	master, _ := fields[2].([]any)
+	if !isFirst || !isLast || len(master) < 2 {
+		return
+	}
+	host := ""
+	if master[0] != nil {
+		host = fmt.Sprintf("%s", master[0])
+	}
+	n := c.nodeFrom(teller, net.JoinHostPort(host, fmt.Sprint(master[1])))
+	for slot := first; slot <= last; slot++ {
+		slots[slot] = n
+	}
+}
+
+// nodeFrom returns the node at an address. Without a host, it is on that of the one that replied.
+func (c *cluster) nodeFrom(teller *node, address string) *node {
+	if host, port, err := net.SplitHostPort(address); err == nil && (host == "" || host == "?") {
+		host, _, _ = net.SplitHostPort(teller.address)
+		address = net.JoinHostPort(host, port)
+	}
+	return c.nodeAt(address)
 }
 
 func (c *cluster) closeNodes() {
@@ -150,6 +161,7 @@ func (n *node) close() {
 // redirection is a node's reply that another node has the key: MOVED for good, or ASK for one command.
 type redirection struct {
 	isAsk   bool
+	slot    int64
 	address string
 }
 
@@ -159,56 +171,23 @@ func (s *Server) moveOf(err error) *redirection {
 	if s.cluster == nil || len(words) != 3 || words[0] != "MOVED" && words[0] != "ASK" {
 		return nil
 	}
-	return &redirection{words[0] == "ASK", words[2]}
+	slot, _ := strconv.ParseInt(words[1], 10, 64)
+	return &redirection{words[0] == "ASK", slot, words[2]}
 }
 
 var asking = []any{"ASKING"}
 
-// follow returns the node that a redirection names, and what to send before the command. Without a host, the node is on
-// that of the one that replied.
+// follow returns the node that a redirection names, and what to send before the command.
 func (c *cluster) follow(from *node, move *redirection) (n *node, first []any) {
-	if host, port, err := net.SplitHostPort(move.address); err == nil && host == "" {
-		host, _, _ = net.SplitHostPort(from.address)
-		move.address = net.JoinHostPort(host, port)
-	}
+	n = c.nodeFrom(from, move.address)
 	if move.isAsk {
-		return c.nodeAt(move.address), asking
+		return n, asking
 	}
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.slots[move.slot] = n
 	go c.learn()
-	return c.nodeAt(move.address), nil
-}
-
-// slotRanges reads groups of the first slot, the last one, and nodes, the master's first: its host, its port, and more. A
-// node that does not know its host is the one that replied.
-func slotRanges(reply any, from string) []slotRange {
-	groups, _ := reply.([]any)
-	ranges := make([]slotRange, 0, len(groups))
-	for _, group := range groups {
-		fields, _ := group.([]any)
-		if len(fields) < 3 {
-			continue
-		}
-		master, _ := fields[2].([]any)
-		first, isFirst := fields[0].(int64)
-		last, isLast := fields[1].(int64)
-		if !isFirst || !isLast || len(master) < 2 {
-			continue
-		}
-		host := text(master[0])
-		if host == "" || host == "?" || master[0] == nil {
-			host, _, _ = net.SplitHostPort(from)
-		}
-		ranges = append(ranges, slotRange{first, last, net.JoinHostPort(host, text(master[1]))})
-	}
-	return ranges
-}
-
-// text reads a string: client libraries have them as they like.
-func text(word any) string {
-	if bytes, ok := word.([]byte); ok {
-		return string(bytes)
-	}
-	return fmt.Sprint(word)
+	return n, nil
 }
 
 // keyPositions has the commands whose key is not their first argument; 0: there is none.

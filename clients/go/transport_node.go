@@ -51,14 +51,12 @@ func newNode(s *Server, doer Doer, who string) *node {
 			turns = most
 		}
 	}
-	n := &node{server: s, doer: doer, who: who, script: script{who: who, logf: s.settings.logf}, turns: make(chan struct{}, turns)}
-	n.circuit = circuit{who: who, timeout: s.settings.timeout, retryEvery: s.settings.retryEvery, logf: s.settings.logf}
-	return n
+	return &node{server: s, doer: doer, who: who, script: script{who: who, logf: s.settings.logf}, turns: make(chan struct{}, turns)}
 }
 
 // call returns the reply, an *awayError, or the error of a call that is wrong. A redirection is returned as it is.
 func (n *node) call(ctx context.Context, c command) (any, error) {
-	probing, admitted := n.circuit.admits(n.server.clock)
+	probing, admitted := n.admits()
 	if !admitted && !c.always {
 		return nil, &awayError{server: n.who, cause: errCircuitOpen}
 	}
@@ -258,29 +256,20 @@ func (n *node) judge(c command, isSent bool, err error, began time.Time) error {
 	case err != nil && s.closed.Load():
 		return ErrClosed
 	case err == nil:
-		n.circuit.answered()
+		n.answered()
 		return nil
 	case s.moveOf(err) != nil || isSplitSlot(err):
-		n.circuit.answered()
+		n.answered()
 		return err
 	case fault == faultOfCaller:
-		n.circuit.answered()
+		n.answered()
 		return n.wrong(err)
 	case fault == faultOfWrite || isTimeout(err) && n.hasHeard(began):
-		n.circuit.refused(s.clock.Now(), err)
+		n.refused(err)
 	default:
-		n.fail(err)
+		n.failed(err)
 	}
 	return &awayError{server: n.who, cause: err, lost: c.once && isSent, mayBeHeld: isSent}
-}
-
-// fail opens the circuit.
-func (n *node) fail(err error) {
-	n.isThere.Store(false)
-	n.circuit.failed(n.server.clock.Now(), err)
-	if n.server.cluster != nil {
-		go n.server.cluster.learn()
-	}
 }
 
 // callContext is the caller's context, with a deadline that begins when it is asked for: time in a queue is not silence.
@@ -290,6 +279,8 @@ type callContext struct {
 }
 
 func (c callContext) Deadline() (time.Time, bool) { return time.Now().Add(c.timeout), true }
+
+func (c callContext) Timeout() time.Duration { return c.timeout }
 
 // Unsent marks the error of a command that did not leave this process.
 func Unsent(err error) error { return &unsentError{err} }

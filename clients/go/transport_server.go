@@ -19,8 +19,9 @@ import (
 // that the server replied is the server's line.
 //
 // Do runs in the caller's goroutine, so it has to return at the deadline of the context, and must not repeat the command.
-// The deadline is Timeout from the moment it is asked for: ask when the command has been sent. The context ends with the
-// caller's: that may end a wait for a connection, but not reading, because the reply may be a grant.
+// The deadline is Timeout from the moment it is asked for: ask when the command has been sent. A context with the method
+// Timeout() time.Duration tells the same without a look at the clock. The context ends with the caller's: that may end a
+// wait for a connection, but not reading, because the reply may be a grant.
 //
 // Optional methods: Address() string names the server in errors. Connections() int bounds the commands sent at a time.
 // Idle() int returns how many idle connections may lead to an earlier server, Connected() time.Time when the server last
@@ -191,6 +192,12 @@ type command struct {
 	ttl time.Duration
 	// maxWait lets what would be denied wait in the server.
 	maxWait time.Duration
+	// share names the tenant whose turn a call that waits takes.
+	share []any
+	// wrong is the error of an option.
+	wrong error
+	// until is when that ends, if the server keeps it.
+	until time.Time
 }
 
 // ask returns an *awayError if the server does not decide, and any other error if the call is wrong or its context is over.
@@ -201,6 +208,8 @@ func (s *Server) ask(ctx context.Context, c command) (any, error) {
 	var reply any
 	var err error
 	switch {
+	case c.wrong != nil:
+		return nil, c.wrong
 	case s.closed.Load():
 		return nil, ErrClosed
 	case c.maxWait > 0:
@@ -259,9 +268,12 @@ const (
 
 // route sends the command to the node that has its key, and follows slots that have moved or are moving.
 func (s *Server) route(ctx context.Context, c command) (any, error) {
-	n := s.nodeOf(c.key)
+	n, call := s.nodeOf(c.key), (*node).call
+	if !c.until.IsZero() {
+		call = (*node).callLong
+	}
 	for redirected, tries := 0, 1; ; {
-		reply, err := n.call(ctx, c)
+		reply, err := call(n, ctx, c)
 		if err == nil {
 			return reply, nil
 		}
@@ -277,7 +289,7 @@ func (s *Server) route(ctx context.Context, c command) (any, error) {
 			}
 			n, c.first = s.nodeOf(c.key), nil
 		case move != nil || isSplitSlot(err):
-			n.circuit.refused(s.clock.Now(), err)
+			n.refused(err)
 			return nil, &awayError{server: n.who, cause: err}
 		default:
 			return reply, err

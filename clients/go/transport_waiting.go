@@ -9,43 +9,20 @@ import (
 	"time"
 )
 
-// CallOption is a setting of one call.
-type CallOption func(*command)
-
-// MaxWait lets a call that would be denied wait in the server for its turn, at most so long. Calls that wait for the same
-// bucket are served in the order in which they came. When the time is over, the decision is the denial of that moment.
-//
-// The call leaves the queue when its context ends. Batch and RememberDenials do not apply to it. While the server is away,
-// OnError decides without a wait. Where the module cannot keep the call (FallbackScript, an older module, a Doer that is no
-// WaitingDoer) the client asks again at the times that the decisions tell: then nothing keeps the order.
-func MaxWait(maxWait time.Duration) CallOption {
-	return func(c *command) { c.maxWait = maxWait }
-}
-
-func (c command) with(options []CallOption) command {
-	for _, option := range options {
-		option(&c)
-	}
-	return c
-}
-
-// wait lets the server keep the call until its turn, or polls where it cannot.
+// wait lets the server keep the call until its turn. Where it cannot, it asks again, each time when the last decision says.
 func (s *Server) wait(ctx context.Context, c command) (any, error) {
 	until := s.clock.Now().Add(c.maxWait)
+	c.maxWait = 0
 	module := s.nodeOf(c.key)
 	_, canWait := module.doer.(WaitingDoer)
 	if canWait && !(s.settings.hasScript && isScripted[c.args[0].(string)] && module.script.inUse(s.clock)) {
-		reply, err := s.waitInServer(ctx, c, until)
+		waiting := c
+		waiting.until = until
+		reply, err := s.route(ctx, waiting)
 		if !isUnknownCommand(err) {
 			return reply, err
 		}
 	}
-	return s.poll(ctx, c, until)
-}
-
-// poll asks until the call is allowed, each time when the last decision says.
-func (s *Server) poll(ctx context.Context, c command, until time.Time) (any, error) {
-	c.maxWait = 0
 	for {
 		reply, err := s.ask(ctx, c)
 		if err != nil {
@@ -69,49 +46,33 @@ func (s *Server) poll(ctx context.Context, c command, until time.Time) (any, err
 	}
 }
 
-// triesOfWait is how often a call that waits is sent. Each time, a slot moved, a master changed or a connection ended.
-const triesOfWait = 10
-
-// waitInServer sends the call again with the time that is left when the server can keep it no longer.
-func (s *Server) waitInServer(ctx context.Context, c command, until time.Time) (reply any, err error) {
-	n, repeated := s.nodeOf(c.key), false
-	for try := 0; try < triesOfWait; try++ {
+// callLong lets the server keep the call. It sends it again, with the time that is left, when the server can keep it no
+// longer, and once when the connection has ended or leads to a former master.
+func (n *node) callLong(ctx context.Context, c command) (any, error) {
+	for repeated := false; ; {
 		if n.circuit.away.Load() {
 			// A call that waits would not tell for long whether the server is back.
 			if _, err := n.call(ctx, command{args: ping}); err != nil {
 				return nil, err
 			}
 		}
-		left := until.Sub(s.clock.Now())
+		left := c.until.Sub(n.server.clock.Now())
 		if left < 0 {
 			left = 0
 		}
-		reply, err = n.wait(ctx, c, waitingForm(c.args, left))
+		reply, err := n.wait(ctx, c, waitingForm(c, left))
 		code := codeOf(err)
-		isLine := code != ""
-		move := s.moveOf(err)
 		switch {
 		case ctx.Err() != nil || err == nil:
 			return reply, err
-		case move != nil:
-			n, c.first = s.cluster.follow(n, move)
-			continue
 		case code == "UNBLOCKED":
-		case (code == "READONLY" || !isLine && isBroken(err)) && !repeated:
+		case (code == "READONLY" || code == "" && isBroken(err)) && !repeated:
 			repeated = true
 			n.script.lookForModule() // the server may be another
-		case isSplitSlot(err):
-			if err := s.clock.Sleep(ctx, s.settings.timeout/triesOfSplitSlot); err != nil {
-				return nil, err
-			}
-		case isUnknownCommand(err):
-			return nil, err
 		default:
-			return nil, n.judge(c, !isLine && !isUnsent(err), err, time.Now())
+			return nil, n.judge(c, code == "" && !isUnsent(err), err, time.Now())
 		}
-		n, c.first = s.nodeOf(c.key), nil
 	}
-	return nil, n.judge(c, !isServerLine(err), err, time.Now())
 }
 
 // waiter is a connection for one call at a time that waits in the server. In the pool it would keep other calls from a
@@ -161,7 +122,7 @@ func (n *node) wait(ctx context.Context, c command, args []any) (any, error) {
 		case o := <-ended:
 			n.keepWaiter(w, o.err)
 			if o.err == nil {
-				n.circuit.answered()
+				n.answered()
 			}
 			return o.reply, o.err
 		case <-ctx.Done():
@@ -348,17 +309,33 @@ func (w *waiter) close() {
 // maxWaitPositions tell where max_wait_ms stands in the commands that wait; in others, at the end.
 var maxWaitPositions = map[any]int{"TB.MTAKE": 2, "TB.MHOLD": 4}
 
-// waitingForm returns the command that waits at most so long for what the given one would be denied.
-func waitingForm(args []any, maxWait time.Duration) []any {
+// waitingForm returns the command that waits at most so long for what the given one would be denied. Only those of one bucket
+// have shares.
+func waitingForm(c command, maxWait time.Duration) []any {
+	args := c.args
+	if c.share != nil {
+		args = alone(args)
+	}
 	position, ok := maxWaitPositions[args[0]]
 	if !ok {
 		position = len(args)
 	}
-	words := make([]any, 0, len(args)+1)
+	words := make([]any, 0, len(args)+5)
 	words = append(words, "TB.B"+strings.TrimPrefix(args[0].(string), "TB."))
 	words = append(words, args[1:position]...)
 	words = append(words, strconv.FormatInt(upToMs(maxWait).Milliseconds(), 10))
-	return append(words, args[position:]...)
+	return append(append(words, args[position:]...), c.share...)
+}
+
+// alone returns the form of one bucket of a joint command that has one.
+func alone(args []any) []any {
+	switch args[0] {
+	case "TB.MTAKE":
+		return append([]any{"TB.TAKE"}, args[2:]...)
+	case "TB.MHOLD":
+		return append(append([]any{"TB.HOLD"}, args[4:]...), args[2], args[3])
+	}
+	return args
 }
 
 // writesNothing returns a write of the same name and key as a command that waits, which changes nothing.
@@ -368,6 +345,8 @@ func writesNothing(waiting []any) []any {
 		return []any{"TB.BMTAKE", "1", "0", waiting[3], "0", "1", "0"}
 	case "TB.BMHOLD":
 		return []any{"TB.BMHOLD", "1", "1", "none", "0", waiting[5], "0", "0", "0"}
+	case "TB.BHOLD":
+		return []any{"TB.BHOLD", waiting[1], "0", "0", "0", "1", "none", "0"}
 	default:
 		return []any{"TB.BTAKE", waiting[1], "0", "1", "0", "0"}
 	}

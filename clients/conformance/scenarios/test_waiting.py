@@ -29,8 +29,8 @@ def until_waiting(server: Service, count: int) -> None:
     eventually(lambda: waiting(server) == count)
 
 
-def begin_take(package: Package, *, on: str = "l", **words: Any) -> Future[Any]:
-    return package.driver.begin("take", **{"on": on, "name": "user", "max_wait_ms": LONG_MS, **words})
+def begin_take(package: Package, *, on: str = "l", op: str = "take", **words: Any) -> Future[Any]:
+    return package.driver.begin(op, **{"on": on, "name": "user", "max_wait_ms": LONG_MS, **words})
 
 
 @pytest.mark.also_in_clusters
@@ -63,6 +63,73 @@ def test_fifty_who_wait_are_served_in_order(package: Package, server: Service, a
         ask(admin, "TB.GIVE", "tb:user", 50, "1/h", 1)
         assert waits[served - 1].result(10)["allowed"]
         assert not any(one.done() for one in waits[served:])
+
+
+# Shares.
+
+
+@pytest.mark.also_in_clusters
+@pytest.mark.parametrize("op", ["take", "hold"])
+def test_a_tenant_with_one_call_is_served_second_beside_one_with_many(
+    package: Package, server: Service, admin: redis.Redis, op: str
+) -> None:
+    package.server(server, timeout_ms=5000)
+    package.limiter(capacity=1, rate="1/h")
+    assert package.take()["allowed"]
+    calls: list[Future[Any]] = []
+    for share in ("loud", "loud", "loud", "quiet"):
+        hold: dict[str, Any] = (
+            {"as": f"h{len(calls)}", "amount": 1, "ttl_ms": 10 * LONG_MS} if op == "hold" else {}
+        )
+        calls.append(begin_take(package, op=op, share=share, **hold))
+        until_waiting(server, len(calls))
+    first, second, third, quiet = calls
+    for served in range(1, 5):
+        ask(admin, "TB.GIVE", "tb:user", 1, "1/h", 1)
+        until_waiting(server, 4 - served)
+        order = [first, quiet, second, third]
+        assert all(one.result(10)["allowed"] for one in order[:served])
+        assert not any(one.done() for one in order[served:])
+
+
+def test_tenants_are_served_in_proportion_to_their_weights(
+    package: Package, server: Service, admin: redis.Redis
+) -> None:
+    package.server(server, timeout_ms=5000)
+    package.limiter(capacity=1, rate="1/h")
+    assert package.take()["allowed"]
+    heavy, light = [], []
+    for count in range(6):
+        heavy.append(begin_take(package, share="heavy", weight=2.5))
+        until_waiting(server, 2 * count + 1)
+        light.append(begin_take(package, share="light", weight=0.5))
+        until_waiting(server, 2 * count + 2)
+    for served in range(1, 7):
+        ask(admin, "TB.GIVE", "tb:user", 1, "1/h", 1)
+        until_waiting(server, 12 - served)
+    assert all(one.result(10)["allowed"] for one in (*heavy[:5], light[0]))
+    for _ in range(6):
+        left = waiting(server)
+        ask(admin, "TB.GIVE", "tb:user", 1, "1/h", 1)
+        until_waiting(server, left - 1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"share": "a" * 129}, *({"share": "a", "weight": one} for one in (0.0001, 1000.001, 0.0015))],
+)
+def test_a_share_that_cannot_be_is_an_error_and_takes_nothing(
+    package: Package, server: Service, admin: redis.Redis, wrong: dict[str, Any]
+) -> None:
+    package.server(server)
+    package.limiter(capacity=1, rate="1/h")
+    with pytest.raises(DriverError) as error:
+        package.take(max_wait_ms=LONG_MS, **wrong)
+    assert error.value.kind == "BadArgument"
+    assert any(
+        word in error.value.text for word in (["weight"] if "weight" in wrong else ["share", "tenant"])
+    )
+    assert executed(admin, "tb.btake") == 0
 
 
 def test_a_wait_outlasts_the_timeout_and_ends_with_a_denial(

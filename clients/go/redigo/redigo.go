@@ -84,11 +84,15 @@ func (d *doer) connection(ctx context.Context) (redis.Conn, error) {
 
 func do(ctx context.Context, conn redis.Conn, args []any) (any, error) {
 	name := args[0].(string)
-	deadline, ok := ctx.Deadline()
-	if !ok {
+	var timeout time.Duration
+	if bounded, ok := ctx.(interface{ Timeout() time.Duration }); ok {
+		timeout = bounded.Timeout()
+	} else if deadline, ok := ctx.Deadline(); ok {
+		timeout = time.Until(deadline)
+	} else {
 		return conn.Do(name, args[1:]...)
 	}
-	reply, err := redis.DoWithTimeout(conn, time.Until(deadline), name, args[1:]...)
+	reply, err := redis.DoWithTimeout(conn, timeout, name, args[1:]...)
 	if err != nil && len(err.Error()) > 9 && err.Error()[:9] == "READONLY " {
 		// The pool keeps no connection with an error, and this one leads to a former master.
 		_, _ = redis.ReceiveWithTimeout(conn, time.Nanosecond)

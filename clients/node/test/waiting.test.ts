@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test, type TestContext } from "node:test";
 
 import { Redis } from "ioredis";
-import { BadArgument, Denied, JointLimiter, Limiter, ModuleMissing } from "tokenbucket-redis";
+import { BadArgument, Denied, JointLimiter, Limiter, ModuleMissing, type ShareOptions } from "tokenbucket-redis";
 import { FakeServer } from "tokenbucket-redis/testing";
 
 import {
@@ -110,6 +110,91 @@ test("fifty who wait are served in order", async (t) => {
   }
   await Promise.all(waits);
   assert.deepEqual(served, [...served.keys()]);
+});
+
+/** Begins calls of these shares, each once the one before waits; then gives a token at a time, and notes whom it served. */
+async function served(limiter: Limiter, op: "take" | "hold", shares: ShareOptions[]): Promise<(string | undefined)[]> {
+  const order: (string | undefined)[] = [];
+  await limiter.take("a");
+  const waits = [];
+  for (const share of shares) {
+    waits.push(limiter[op]("a", 1, { ...LONG, ...share }).then(({ allowed }) => allowed && order.push(share.share)));
+    await untilWaiting(waits.length);
+  }
+  for (let count = 1; count <= shares.length; count++) {
+    await limiter.give("a", 1);
+    await until(() => order.length === count);
+  }
+  await Promise.all(waits);
+  return order;
+}
+
+for (const op of ["take", "hold"] as const) {
+  test(`${op}: a tenant with one call is served second beside one with many`, async (t) => {
+    const { limiter } = await setUp(t);
+    const loud = { share: "loud" };
+    const order = await served(limiter, op, [loud, loud, loud, loud, { share: "quiet" }]);
+    assert.deepEqual(order, ["loud", "quiet", "loud", "loud", "loud"]);
+  });
+
+  test(`${op}: tenants are served in proportion to their weights`, async (t) => {
+    const { limiter } = await setUp(t);
+    const both = [
+      { share: "heavy", weight: 2.5 },
+      { share: "light", weight: 0.5 },
+    ];
+    const order = await served(limiter, op, [...both, ...both, ...both, ...both, ...both, ...both]);
+    assert.equal(order.slice(0, 6).filter((share) => share === "heavy").length, 5);
+  });
+}
+
+test("calls without a share are one tenant", async (t) => {
+  const { limiter } = await setUp(t);
+  const order = await served(limiter, "take", [{}, {}, {}, { share: "quiet" }]);
+  assert.deepEqual(order, [undefined, "quiet", undefined, undefined]);
+});
+
+test("a hold with a share reports its limit, renews and settles as any other", async (t) => {
+  const { buckets } = await setUp(t);
+  const limiter = new Limiter(buckets, { capacity: 5, rate: STILL }, { onError: "throw" });
+  const hold = await limiter.hold("a", 3, { ...LONG, share: "acme", weight: 0.001 });
+  assert.deepEqual([hold.allowed, hold.decision.remaining, hold.decision.each[""]?.remaining], [true, 2, 2]);
+  assert.equal((await hold.renew()).remaining, 2);
+  assert.equal((await hold.settle(1)).remaining, 4);
+});
+
+test("a caller with a share who leaves is out of the queue", async (t) => {
+  const { limiter } = await setUp(t);
+  for (const op of ["take", "hold"] as const) {
+    await limiter.reset("a");
+    await limiter.take("a");
+    const leaving = new AbortController();
+    const waits = limiter[op]("a", 1, { ...LONG, share: "acme", signal: leaving.signal });
+    await untilWaiting(1);
+    leaving.abort(new Error("left"));
+    await assert.rejects(waits, /left/);
+    await untilWaiting(0);
+  }
+});
+
+test("a share that cannot be is an error", async (t) => {
+  const { limiter, buckets } = await setUp(t);
+  const ofWeight = [0, -1, 0.0009, 1000.001, 0.0015, NaN, Infinity].map((weight) => ({ share: "acme", weight }));
+  const ofShare = ["", "é".repeat(65), 7 as never].map((share) => ({ share }));
+  for (const maxWaitMs of [0, 60_000]) {
+    for (const [named, options] of [...ofWeight, { weight: 2 }, ...ofShare].map(
+      (one) => [new RegExp(`^${"weight" in one ? "weight" : "share"}: `), { maxWaitMs, ...one }] as const,
+    )) {
+      const isNamed = (error: unknown) => error instanceof BadArgument && named.test(error.message);
+      await assert.rejects(limiter.take("a", 1, options), isNamed);
+      await assert.rejects(limiter.hold("a", 1, options), isNamed);
+    }
+  }
+  const joint = new JointLimiter(buckets, { a: ONE });
+  const shared = { ...LONG, share: "acme" };
+  await assert.rejects(joint.takeAll("a", { a: 1 }, shared), /^BadArgument: share: calls of several limits/);
+  await assert.rejects(joint.hold("a", { a: 1 }, shared), /^BadArgument: share: calls of several limits/);
+  assert.equal((await limiter.take("a", 1, { ...LONG, share: "é".repeat(64), weight: 1000 })).allowed, true);
 });
 
 test("a joint take waits for all or takes nothing", async (t) => {

@@ -7,7 +7,7 @@ import gc
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +24,7 @@ from launch import Servers, ask
 from services import Service, wait_for
 from tokenbucket import BadArgument, Limit, Limiter, ModuleMissing, Server, ServerAway
 from tokenbucket.testing import FakeServer
-from waiters import until_waiting
+from waiters import until_waiting, waiting
 
 # One token in six minutes: nothing flows in while a test runs.
 STILL = "10/h"
@@ -129,7 +129,7 @@ def test_of_a_module_that_knows_no_waiting_the_same_buckets_decide(
     make: Make, server: Service, admin: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "tokenbucket.transport.call.waiting", lambda words, ms: ("TB.BNOTYET", *words[1:], ms)
+        "tokenbucket.transport.call.waiting", lambda words, ms, _: ("TB.BNOTYET", *words[1:], ms)
     )
     with pytest.raises(ModuleMissing, match=r"TB\.BTAKE"):
         make(server, Limit(1, "5/s")).take("a", max_wait_ms=LONG_MS)
@@ -155,6 +155,94 @@ def test_a_failover_sends_those_who_wait_to_the_new_master(
         limiter.give(name, 1)
         decision = waits.result()
         assert (decision.allowed, decision.degraded) == (True, False)
+
+
+# Shares.
+
+Submit = Callable[[str, float], None]
+"""Begins a call of such a share and weight that waits, and returns once it does."""
+
+
+@pytest.fixture(params=["take", "hold"])
+def waits(request: pytest.FixtureRequest, threads: ThreadPoolExecutor, server: Service) -> Any:
+    """Makes, of a limiter, a `Submit` and the shares that were served so far."""
+
+    def make_submit(limiter: Any) -> tuple[Submit, list[str]]:
+        served: list[str] = []
+
+        def call(share: str, weight: float) -> None:
+            options = {"max_wait_ms": LONG_MS, "share": share, "weight": weight}
+            if request.param == "hold":
+                options["ttl_ms"] = LONG_MS * 10
+            decision = getattr(limiter, request.param)("a", 1, **options)
+            assert decision.allowed
+            served.append(share)
+
+        def submit(share: str, weight: float = 1) -> None:
+            before = waiting(server)
+            threads.submit(call, share, weight)
+            until_waiting(server, before + 1)
+
+        return submit, served
+
+    return make_submit
+
+
+def serve(limiter: Any, served: list[str], count: int) -> None:
+    """Gives so many tokens, each when the one before has been taken."""
+    until = len(served) + count
+    while len(served) < until:
+        next_one = len(served) + 1
+        limiter.give("a", 1)
+        wait_for(lambda next_one=next_one: len(served) == next_one, "the next one")  # type: ignore[misc]
+
+
+def test_a_tenant_with_one_call_is_served_second_beside_one_with_many(
+    make: Make, server: Service, waits: Any
+) -> None:
+    limiter = make(server, Limit(1, STILL))
+    submit, served = waits(limiter)
+    assert limiter.take("a").allowed
+    for _ in range(5):
+        submit("loud")
+    submit("quiet")
+    serve(limiter, served, 6)
+    assert served == ["loud", "quiet", "loud", "loud", "loud", "loud"]
+
+
+def test_tenants_are_served_in_proportion_to_their_weights(make: Make, server: Service, waits: Any) -> None:
+    limiter = make(server, Limit(1, STILL))
+    submit, served = waits(limiter)
+    assert limiter.take("a").allowed
+    for _ in range(6):
+        submit("heavy", 2.5)
+        submit("light", 0.5)
+    serve(limiter, served, 6)
+    assert served.count("heavy") == 5 * served.count("light")
+    serve(limiter, served, 6)
+
+
+@pytest.mark.parametrize(
+    ("share", "weight", "named"),
+    [("", 1, "share"), ("é" * 65, 1, "share"), (b"a", 1, "share")]
+    + [("a", weight, "weight") for weight in (0, 0.0009, 1000.001, 0.0015, "many", float("nan"))]
+    + [(None, 2, "weight")],
+)
+def test_a_share_that_cannot_be_is_an_error(
+    make: Make, server: Service, share: Any, weight: Any, named: str
+) -> None:
+    limiter = make(server, Limit(1, STILL))
+    for call in (limiter.take, limiter.hold):
+        with pytest.raises(BadArgument, match=f"^{named}"):
+            call("a", 1, share=share, weight=weight, max_wait_ms=LONG_MS)
+    assert limiter.take("a", share="é" * 64, weight="1e3", max_wait_ms=LONG_MS).allowed
+
+
+def test_calls_of_several_limits_have_no_share(make: Make, server: Service) -> None:
+    joint = make(server, {"a": Limit(1, STILL)})
+    for call in (joint.take_all, joint.hold):
+        with pytest.raises(BadArgument, match="share"):
+            call("a", {"a": 1}, share="a", weight=2, max_wait_ms=LONG_MS)
 
 
 def test_in_a_fake_the_wait_takes_its_time() -> None:

@@ -81,8 +81,8 @@ const COMMANDS: Record<string, (request: Request) => unknown> = {
   wait: call,
   reset: call,
   take_all: call,
-  async hold({ on, as, name, amount, ttl_ms, max_wait_ms }) {
-    const options = { ...(ttl_ms && { ttlMs: ttl_ms }), maxWaitMs: max_wait_ms ?? 0 };
+  async hold({ on, as, name, amount, ttl_ms, max_wait_ms, share, weight }) {
+    const options = { ...(ttl_ms && { ttlMs: ttl_ms }), maxWaitMs: max_wait_ms ?? 0, share, weight };
     const limiter = limiters.get(on);
     const hold = limiter ? limiter.hold(name, amount, options) : find(joints, on).hold(name, amount, options);
     holds.set(as, await hold);
@@ -188,9 +188,9 @@ function ask(
   name: string,
   signal?: AbortSignal,
 ): Promise<Decision | JointDecision | void> {
-  const { on, cost = 1, amount, most, max_wait_ms } = request;
+  const { on, cost = 1, amount, most, max_wait_ms, share, weight } = request;
   const options = { signal };
-  const turn = { signal, maxWaitMs: max_wait_ms ?? 0 };
+  const turn = { signal, maxWaitMs: max_wait_ms ?? 0, share, weight };
   const joint = joints.get(on);
   if (joint) return op === "reset" ? joint.reset(name) : joint.takeAll(name, request.costs, turn);
   const limiter = find(limiters, on);

@@ -140,7 +140,7 @@ async def joint(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def arguments_of(op: str, asked: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    waits = {"max_wait_ms": asked["max_wait_ms"]} if asked.get("max_wait_ms") else {}
+    waits = {name: asked[name] for name in ("max_wait_ms", "share", "weight") if asked.get(name)}
     match op:
         case "take":
             return [asked.get("cost", 1)], waits

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"testing"
@@ -32,7 +33,7 @@ type Doers func(t testing.TB, address string) tokenbucket.Doer
 func Run(t *testing.T, doers Doers) {
 	for name, test := range map[string]func(*setup){
 		"in order": inOrder, "time is over": timeIsOver, "longer than a time-out": longerThanATimeout, "at once": atOnce,
-		"joint": joint, "cancelled": cancelled, "late holds": lateHolds, "late takes": lateTakes, "beside the others": besideTheOthers,
+		"shares": shares, "weights": weights, "wrong shares": wrongShares, "joint": joint, "cancelled": cancelled, "late holds": lateHolds, "late takes": lateTakes, "beside the others": besideTheOthers,
 		"unblocked": unblocked, "killed": killed, "demoted": demoted, "stopped": stopped, "silent": silent, "closed": closed,
 	} {
 		t.Run(name, func(t *testing.T) { run(t, doers, test) })
@@ -107,19 +108,107 @@ func (s *setup) takes(ctx context.Context, limiter *tokenbucket.Limiter) chan re
 }
 
 func inOrder(s *setup) {
+	callers := make([]tokenbucket.CallOption, 50)
+	for i := range callers {
+		callers[i] = long
+	}
+	for i, caller := range s.orderOf(callers) {
+		if caller != i {
+			s.Fatalf("%d before %d", caller, i)
+		}
+	}
+	s.log.Expect(s)
+}
+
+func shares(s *setup) {
+	loud, quiet := tokenbucket.Share("loud", 1), tokenbucket.Share("quiet", 1)
+	if order := s.orderOf([]tokenbucket.CallOption{loud, loud, loud, loud, quiet}); fmt.Sprint(order) != "[0 4 1 2 3]" {
+		s.Fatal(order)
+	}
+	limiter := s.limiter(still, patient)
+	s.empty("b")
+	decision, err := limiter.Take(ctx, "b", 1, loud, tokenbucket.MaxWait(time.Millisecond))
+	s.expect(result{decision, err}, false, false)
+	s.give("b")
+	decision, err = limiter.Take(ctx, "b", 1, loud, long)
+	s.expect(result{decision, err}, true, false)
+
+	hold, err := s.limiter(slot, patient).Hold(ctx, "c", 1, time.Minute)
+	if err != nil {
+		s.Fatal(err)
+	}
+	impatient, cancel := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := s.limiter(slot, patient).Hold(impatient, "c", 1, time.Minute, loud, long)
+		ended <- err
+	}()
+	s.waiting(1)
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		s.Fatal(err)
+	}
+	s.waiting(0)
+	if _, err := hold.Settle(); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// weights serves a tenant of twice the weight twice as often.
+func weights(s *setup) {
+	light, heavy := tokenbucket.Share("light", 0.5), tokenbucket.Share("heavy", 1)
+	order := s.orderOf([]tokenbucket.CallOption{light, light, light, heavy, heavy, heavy, heavy})
+	if fmt.Sprint(order) != "[0 3 4 1 5 6 2]" {
+		s.Fatal(order)
+	}
+}
+
+func wrongShares(s *setup) {
+	limits := s.limits(patient)
+	limiter := tokenbucket.NewLimiter(limits, still)
+	for i, right := range []tokenbucket.CallOption{
+		tokenbucket.Share("a", 0.001), tokenbucket.Share("a", 1000), tokenbucket.Share(strings.Repeat("a", 128), 999.999),
+	} {
+		decision, err := limiter.Take(ctx, fmt.Sprint(i), 1, right, long)
+		s.expect(result{decision, err}, true, false)
+	}
+	for _, wrong := range []tokenbucket.CallOption{
+		tokenbucket.Share("", 1), tokenbucket.Share(strings.Repeat("a", 129), 1), tokenbucket.Share("a", 0), tokenbucket.Share("a", 0.0005),
+		tokenbucket.Share("a", 1000.001), tokenbucket.Share("a", math.NaN()),
+	} {
+		_, takes := limiter.Take(ctx, "a", 1, wrong)
+		_, waits := limiter.Take(ctx, "a", 1, long, wrong)
+		_, holds := limiter.Hold(ctx, "a", 1, time.Minute, long, wrong)
+		for _, err := range []error{takes, waits, holds} {
+			if !errors.Is(err, tokenbucket.ErrBadArgument) {
+				s.Fatal(err)
+			}
+		}
+	}
+	both := tokenbucket.NewJointLimiter(limits, map[string]tokenbucket.Limit{"jobs": slot, "tokens": still})
+	share := tokenbucket.Share("a", 1)
+	_, err := both.TakeAll(ctx, "a", map[string]float64{"jobs": 1, "tokens": 1}, share, long)
+	if !errors.Is(err, tokenbucket.ErrBadArgument) || !strings.Contains(err.Error(), "several buckets") {
+		s.Fatal(err)
+	}
+	decision, err := both.TakeAll(ctx, "a", map[string]float64{"tokens": 1}, share, long)
+	s.expect(result{decision.Decision, err}, true, false)
+}
+
+// orderOf returns in which order callers are served that begin to wait one after the other, each with an option of its own.
+func (s *setup) orderOf(callers []tokenbucket.CallOption) (order []int) {
 	limiter := s.limiter(slot, patient)
 	first, err := limiter.Hold(ctx, "a", 1, time.Minute)
 	if err != nil {
 		s.Fatal(err)
 	}
-	const callers = 50
-	served := make(chan int, callers)
+	served := make(chan int, len(callers))
 	var over sync.WaitGroup
-	for caller := 0; caller < callers; caller++ {
+	for caller := range callers {
 		over.Add(1)
 		go func(caller int) {
 			defer over.Done()
-			hold, err := limiter.Hold(ctx, "a", 1, time.Minute, long)
+			hold, err := limiter.Hold(ctx, "a", 1, time.Minute, callers[caller], long)
 			if err != nil || !hold.Decision().Allowed || hold.Decision().Degraded {
 				s.Error(hold, err)
 				return
@@ -135,12 +224,11 @@ func inOrder(s *setup) {
 		s.Fatal(err)
 	}
 	over.Wait()
-	for want := 0; want < callers && !s.Failed(); want++ {
-		if caller := <-served; caller != want {
-			s.Fatalf("%d before %d", caller, want)
-		}
+	close(served)
+	for caller := range served {
+		order = append(order, caller)
 	}
-	s.log.Expect(s)
+	return order
 }
 
 func timeIsOver(s *setup) {

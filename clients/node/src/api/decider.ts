@@ -53,13 +53,52 @@ export interface WaitOptions {
   maxWaitMs?: number | undefined;
 }
 
+/** As whose a call of one limit waits. */
+export interface ShareOptions extends WaitOptions {
+  /**
+   * The tenant, 1 to 128 bytes. Tenants that wait for the same bucket get tokens in proportion to their weights, however
+   * many calls each has waiting. Calls without a share are one tenant of weight 1.
+   */
+  share?: string | undefined;
+  /** The weight of this call's tenant, from 0.001 to 1000 with at most three decimals; 1 by default. */
+  weight?: number | undefined;
+}
+
 const MAX_WAIT_MS = 30 * 86_400_000;
+const MOST_SHARE_BYTES = 128;
+const LEAST_WEIGHT = 0.001;
+const MOST_WEIGHT = 1000;
 /** A timer of Node has a limit. */
 const LONGEST_PAUSE_MS = 86_400_000;
 
-export function checkWait({ maxWaitMs = 0 }: WaitOptions): void {
-  if (maxWaitMs >= 0 && maxWaitMs <= MAX_WAIT_MS) return;
-  throw new BadArgument(`maxWaitMs: ${maxWaitMs} is not from 0 to 30 days`);
+/** Checks how a call waits; throws a BadArgument before anything is sent. */
+export function inTurn({ maxWaitMs = 0, share, weight }: ShareOptions): How {
+  if (!(maxWaitMs >= 0 && maxWaitMs <= MAX_WAIT_MS)) {
+    throw new BadArgument(`maxWaitMs: ${maxWaitMs} is not from 0 to 30 days`);
+  }
+  if (share !== undefined) return { maxWaitMs, share: shareWords(share, weight ?? 1) };
+  if (weight !== undefined) throw new BadArgument("weight: is of no share, set `share` as well");
+  return { maxWaitMs };
+}
+
+/** Checks how a call of several limits waits: without a share, as its types say. */
+export function inTurnForAll(options: ShareOptions): How {
+  const { share, weight } = options;
+  if (share === undefined && weight === undefined) return inTurn(options);
+  throw new BadArgument(`${share === undefined ? "weight" : "share"}: calls of several limits have none`);
+}
+
+function shareWords(share: string, weight: number): Command {
+  if (typeof share !== "string") throw new BadArgumentType("share: is not a string");
+  const bytes = Buffer.byteLength(share);
+  if (bytes === 0 || bytes > MOST_SHARE_BYTES) {
+    throw new BadArgument(`share: '${share}' is not of 1 to ${MOST_SHARE_BYTES} bytes`);
+  }
+  const word = String(weight);
+  if (!/^\d+(\.\d{1,3})?$/.test(word) || weight < LEAST_WEIGHT || weight > MOST_WEIGHT) {
+    throw new BadArgument(`weight: ${word} is not from ${LEAST_WEIGHT} to ${MOST_WEIGHT} with at most three decimals`);
+  }
+  return ["SHARE", share, "WEIGHT", word];
 }
 
 const POLICIES = new Set(["local", "open", "closed", "throw"]);
@@ -292,8 +331,10 @@ class DecisionListener<D extends Decision> implements Listener {
   replied(reply: unknown): void {
     try {
       const decision = this.read(reply);
-      if (this.#isWaiting) this.#resolve(decision);
-      else if (!this.keeps && decision.allowed) this.decider.giveBack(this.command, decision);
+      if (this.#isWaiting) {
+        this.#end();
+        this.resolve(decision);
+      } else if (!this.keeps && decision.allowed) this.decider.giveBack(this.command, decision);
     } catch (error) {
       this.failed(error); // The reply is no decision.
     }
@@ -320,11 +361,6 @@ class DecisionListener<D extends Decision> implements Listener {
     } catch (error) {
       this.reject(error);
     }
-  }
-
-  #resolve(decision: D): void {
-    this.#end();
-    this.resolve(decision);
   }
 
   #end(): void {

@@ -2,7 +2,7 @@
 
 import { randomUUID } from "node:crypto";
 
-import { checkWait, type Decider, type Caller, type Part, type WaitOptions } from "./decider.js";
+import { type Decider, type Caller, type Part, type WaitOptions } from "./decider.js";
 import { Denied, JointDecision } from "../values/decision.js";
 import { BadArgument, ReplyLost, textOf } from "../values/errors.js";
 import { checkAmount, isPool, type Amount } from "../values/limit.js";
@@ -43,12 +43,11 @@ export class Hold implements AsyncDisposable {
     this.#ttlMs = Math.round(ttlMs);
   }
 
-  static async of(decider: Decider, parts: readonly Part[], options: HoldOptions): Promise<Hold> {
-    const { ttlMs = 30_000, signal, maxWaitMs } = options;
+  static async of(decider: Decider, parts: readonly Part[], options: HoldOptions, turn: How): Promise<Hold> {
+    const { ttlMs = 30_000, signal } = options;
     signal?.throwIfAborted();
-    checkWait(options);
     const hold = new Hold(decider, parts, ttlMs);
-    await hold.#set({ signal, maxWaitMs });
+    await hold.#set({ signal, ...turn });
     // Three times a ttl, so that one renewal may fail and the next still comes in time.
     if (hold.allowed) hold.#timer = setInterval(() => hold.#keep(), ttlMs / 3).unref();
     else hold.#settled = Promise.resolve(hold.decision);

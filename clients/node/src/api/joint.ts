@@ -6,7 +6,7 @@ import { checkLimit, type Amount, type Limit } from "../values/limit.js";
 import { hashTag } from "../transport/command.js";
 import type { Client } from "../transport/driver.js";
 import type { Server } from "../transport/server.js";
-import { checkWait, Decider, type Caller, type Options, type Part, type WaitOptions } from "./decider.js";
+import { Decider, inTurnForAll, type Caller, type Options, type Part, type WaitOptions } from "./decider.js";
 import { Hold, type HoldOptions } from "./hold.js";
 
 /** A bucket of each of several limits, taken all together or not at all. */
@@ -23,14 +23,14 @@ export class JointLimiter {
 
   /** Takes every cost or none. A name for each limit has to bring its own hash tag, for a cluster. */
   async takeAll(name: Names, costs: Amounts, options: Caller & WaitOptions = {}): Promise<JointDecision> {
-    checkWait(options);
+    const how = { signal: options.signal, ...inTurnForAll(options) };
     const parts = this.#parts(name, costs);
-    return this.#decider.decideAll(parts, ["TB.MTAKE", String(parts.length)], options);
+    return this.#decider.decideAll(parts, ["TB.MTAKE", String(parts.length)], how);
   }
 
   /** Holds every amount or none, until they are settled, or for `ttlMs` if their holder is gone. */
   async hold(name: Names, amounts: Amounts, options: HoldOptions = {}): Promise<Hold> {
-    return Hold.of(this.#decider, this.#parts(name, amounts), options);
+    return Hold.of(this.#decider, this.#parts(name, amounts), options, inTurnForAll(options));
   }
 
   /** Does `work` while holding; settles with what it sets `hold.used` to. Rejects with `Denied` if denied. */

@@ -1,6 +1,6 @@
 /** One limit for many names. */
 
-import { Decider, checkWait, type Caller, type Options, type Part, type Policy, type WaitOptions } from "./decider.js";
+import { Decider, inTurn, type Caller, type Options, type Part, type Policy, type ShareOptions } from "./decider.js";
 import { Batches } from "./batches.js";
 import type { Decision, HeaderOptions } from "../values/decision.js";
 import { Denials } from "./denials.js";
@@ -21,14 +21,14 @@ export interface CallOptions extends Caller {
   limit?: Limit | undefined;
 }
 
-export interface TakeOptions extends CallOptions, WaitOptions {}
+export interface TakeOptions extends CallOptions, ShareOptions {}
 
 export interface ReserveOptions extends CallOptions {
   /** The longest wait that is worth it. */
   maxWaitMs: number;
 }
 
-const NO_OPTIONS: CallOptions = {};
+const NO_OPTIONS: TakeOptions = {};
 
 /** One limit for many names; each name has a bucket of its own, at `prefix` + name. */
 export class Limiter {
@@ -57,10 +57,10 @@ export class Limiter {
     try {
       checkAmount("cost", cost);
       const limit = this.#limitOf(options);
-      const { maxWaitMs } = options;
-      if (maxWaitMs !== undefined && maxWaitMs !== 0) {
-        checkWait(options);
-        return this.#decider.decide("TB.TAKE", { name, limit }, [cost], options, { maxWaitMs });
+      const { maxWaitMs, share, weight } = options;
+      if (maxWaitMs !== undefined || share !== undefined || weight !== undefined) {
+        const how = inTurn(options);
+        if (how.maxWaitMs) return this.#decider.decide("TB.TAKE", { name, limit }, [cost], options, how);
       }
       if (this.#batches || this.#denials) return this.#takeSparingly(name, cost, limit, options);
       return this.#decider.decide("TB.TAKE", { name, limit }, [cost], options);
@@ -129,9 +129,9 @@ export class Limiter {
   }
 
   /** Takes `amount` until it is settled, or for `ttlMs` if its holder is gone. */
-  async hold(name: string, amount: Amount, options: HoldOptions & CallOptions = {}): Promise<Hold> {
+  async hold(name: string, amount: Amount, options: TakeOptions & HoldOptions = {}): Promise<Hold> {
     const part: Part = { which: "", name, limit: this.#limitOf(options), amount };
-    return Hold.of(this.#decider, [part], options);
+    return Hold.of(this.#decider, [part], options, inTurn(options));
   }
 
   /** Does `work` while holding; settles with what it sets `hold.used` to. Rejects with `Denied` if denied. */
@@ -139,7 +139,7 @@ export class Limiter {
     name: string,
     amount: Amount,
     work: (hold: Hold) => T | Promise<T>,
-    options: HoldOptions & CallOptions = {},
+    options: TakeOptions & HoldOptions = {},
   ): Promise<T> {
     return Hold.during(this.hold(name, amount, options), work);
   }

@@ -2,8 +2,24 @@
 
 import type { Command } from "./command.js";
 import type { Connection } from "./driver.js";
+import { NEW_DUE, type Due } from "./watch.js";
 
-export interface Call {
+/** Learns what becomes of a call before the call itself. */
+export interface Sender {
+  silent(call: Call, isAway: boolean): void;
+  /** The server has replied. */
+  over(call: Call): void;
+  /** The connection ended before the reply. */
+  cutOff(call: Call, error: unknown): void;
+}
+
+export interface Call extends Due {
+  /** The connection by which it was sent. */
+  connection: Connection | undefined;
+  /** What sends it. */
+  sender: Sender | undefined;
+  /** How often it was sent to this server. */
+  sends: number;
   /** Sent at most once. */
   readonly once: boolean;
   transmit(connection: Connection): Promise<unknown>;
@@ -27,7 +43,8 @@ export interface WaitingCall extends Call {
 /** Returns a call of the transport itself, that no caller waits for. */
 export function backgroundCall(call: Pick<Call, "transmit"> & Partial<Call>): Call {
   const nothing = () => {};
-  return { once: false, replied: nothing, failed: nothing, undecided: nothing, ended: nothing, ...call };
+  const hears = { replied: nothing, failed: nothing, undecided: nothing, ended: nothing };
+  return { ...NEW_DUE, connection: undefined, sender: undefined, sends: 0, once: false, ...hears, ...call };
 }
 
 export const PING = (connection: Connection) => connection.send(["PING"]);

@@ -10,7 +10,7 @@ const MS_BETWEEN_LOOKS_FOR_THE_MODULE = 60_000;
 
 /** Keeps calls from waiting for a server that is away. */
 export class Circuit {
-  #isAway = false;
+  isAway = false;
   #nextProbe = 0;
   #nextRefusalLogged = 0;
   /** Why the server last counted as away. */
@@ -22,10 +22,6 @@ export class Circuit {
     readonly log: Log,
   ) {}
 
-  get isAway(): boolean {
-    return this.#isAway;
-  }
-
   /** Returns whether to check if the server is back; true once in each interval. */
   isTimeToProbe(): boolean {
     const now = performance.now();
@@ -35,16 +31,16 @@ export class Circuit {
   }
 
   answered(): void {
-    if (!this.#isAway) return;
-    this.#isAway = false;
+    if (!this.isAway) return;
+    this.isAway = false;
     this.log(`tokenbucket: ${this.who} is back, limiting again`);
   }
 
   failed(error: unknown): void {
     this.lastError = error;
     this.#nextProbe = performance.now() + this.retryEveryMs;
-    if (this.#isAway) return;
-    this.#isAway = true;
+    if (this.isAway) return;
+    this.isAway = true;
     this.log(`tokenbucket: cannot ask ${this.who}, each limit does as its onError says: ${textOf(error)}`);
   }
 

@@ -13,10 +13,14 @@ export function mustHappenOnce(command: Command): boolean {
   return ONCE.has(command[0] ?? "");
 }
 
-/** Returns the form of a command that waits its turn in the server. */
-export function waiting([name = "", ...words]: Command, maxWaitMs: number): Command {
+/** Returns the form of a command that waits its turn in the server; with a share, a hold is of one bucket. */
+export function waiting([name = "", ...words]: Command, maxWaitMs: number, share: Command = []): Command {
+  if (share.length > 0 && name === "TB.MHOLD") {
+    const [, ttlMs = "", id = "", ...bucket] = words;
+    return ["TB.BHOLD", ...bucket, ttlMs, id, String(maxWaitMs), ...share];
+  }
   const at = name === "TB.MTAKE" ? 1 : name === "TB.MHOLD" ? 3 : words.length;
-  return [name.replace("TB.", "TB.B"), ...words.slice(0, at), String(maxWaitMs), ...words.slice(at)];
+  return [name.replace("TB.", "TB.B"), ...words.slice(0, at), String(maxWaitMs), ...words.slice(at), ...share];
 }
 
 /**
@@ -28,6 +32,7 @@ export function waiting([name = "", ...words]: Command, maxWaitMs: number): Comm
 export function writesNothing([name = "", ...words]: Command): Command {
   if (name === "TB.BMTAKE") return [name, "1", "0", words[2]!, "0", "1", "0"];
   if (name === "TB.BMHOLD") return [name, "1", "1", "none", "0", words[4]!, "0", "0", "0"];
+  if (name === "TB.BHOLD") return [name, words[0]!, "0", "0", "0", "1", "none", "0"];
   return [name, words[0]!, "0", "1", "0", "0"];
 }
 

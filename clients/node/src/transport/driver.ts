@@ -9,8 +9,6 @@ export interface Connection {
   heardTick: number;
   connect(): Promise<unknown>;
   send(words: Command): Promise<unknown>;
-  /** Sends all commands in MULTI/EXEC; rejects if one of them fails. */
-  transaction(commands: readonly Command[]): Promise<unknown[]>;
   close(): void;
 }
 
@@ -55,7 +53,6 @@ export interface IoredisClient extends Emitter {
   readonly status: string;
   readonly options?: object;
   call(command: string, ...args: string[]): Promise<unknown>;
-  multi(commands: unknown[][]): { exec(): Promise<[error: Error | null, result: unknown][] | null> };
   connect(): Promise<unknown>;
   disconnect(): void;
   duplicate(options?: object): IoredisClient;
@@ -77,7 +74,6 @@ export interface NodeRedisClient extends Emitter {
   readonly isReady: boolean;
   readonly options?: object | undefined;
   sendCommand(words: string[]): Promise<unknown>;
-  multi(): { addCommand(words: string[]): unknown; exec(): Promise<unknown> };
   connect(): Promise<unknown>;
   disconnect(): Promise<unknown>;
   unref(): void;

@@ -86,14 +86,6 @@ class IoredisConnection implements Connection {
     return this.#client!.call(...(words as [string, ...string[]]));
   }
 
-  async transaction(commands: readonly Command[]): Promise<unknown[]> {
-    const results = await this.#client!.multi(commands.map((words) => ["call", ...words])).exec();
-    return (results ?? []).map(([error, result]) => {
-      if (error) throw error;
-      return result;
-    });
-  }
-
   close(): void {
     this.#isClosed = true;
     this.#client?.disconnect();

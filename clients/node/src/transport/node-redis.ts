@@ -19,7 +19,7 @@ const OPTIONS = {
   readonly: false,
   clientSideCache: undefined,
   emitInvalidate: undefined,
-  commandOptions: { timeout: undefined },
+  commandOptions: { timeout: undefined }, // version 6 has one by default
 };
 const SOCKET = { reconnectStrategy: false, socketTimeout: undefined, connectTimeout: 0 };
 
@@ -90,12 +90,6 @@ class NodeRedisConnection implements Connection {
 
   send(words: Command): Promise<unknown> {
     return this.#client!.sendCommand(words as string[]);
-  }
-
-  async transaction(commands: readonly Command[]): Promise<unknown[]> {
-    const multi = this.#client!.multi();
-    for (const words of commands) multi.addCommand([...words]);
-    return (await multi.exec()) as unknown[];
   }
 
   close(): void {

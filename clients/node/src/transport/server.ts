@@ -2,7 +2,7 @@
 
 import { createHash } from "node:crypto";
 
-import { backgroundCall, type WaitingCall } from "./call.js";
+import { backgroundCall, type Sender, type WaitingCall } from "./call.js";
 import type { Log } from "./circuit.js";
 import {
   isOfModule,
@@ -24,14 +24,14 @@ import {
   isUnknownCommand,
   redirectionOf,
   textOf,
-  type Situation,
 } from "../values/errors.js";
 import { FALLBACK } from "./fallback.js";
 import { routeOf } from "./clients.js";
 import type { Client, Clock, Connection, Route } from "./driver.js";
 import { localLimiter } from "../local/local-limiter.js";
-import { Transport } from "./transport.js";
 import { setTimeout } from "./timers.js";
+import type { Transport } from "./transport.js";
+import { WaitingTransport } from "./waits.js";
 
 export interface ServerOptions {
   /** A call times out when nothing came from the server for this long; 100 by default. */
@@ -62,6 +62,8 @@ export interface How {
   keeps?: boolean;
   /** Waits its turn in the server, at most so long. */
   maxWaitMs?: number | undefined;
+  /** The words that say as whose it waits. */
+  share?: Command;
   /** Sends these in a transaction instead; the command only selects the node. */
   together?: readonly Command[];
 }
@@ -89,8 +91,8 @@ export class Server {
   /** How many decisions `onError` made in place of the server. */
   degradedCount = 0;
   readonly local = localLimiter();
-  readonly #route: Route;
-  readonly #transports = new Map<string, Transport>();
+  readonly route: Route;
+  readonly #transports = new Map<string, WaitingTransport>();
   readonly timeoutMs: number;
   #nextRefresh = 0;
 
@@ -101,21 +103,17 @@ export class Server {
     if (fallback !== undefined && fallback !== "script") {
       throw new BadArgumentType(`fallback: '${String(fallback)}' is not 'script'`);
     }
-    this.#route = routeOf(client);
+    this.route = routeOf(client);
     this.timeoutMs = timeoutMs;
     this.retryEveryMs = retryEveryMs;
     this.log = (line) => outside(() => log(line));
     this.canScript = fallback === "script";
-    this.clock = this.#route.clock;
-    this.#route.onEnd(() => this.close());
+    this.clock = this.route.clock;
+    this.route.onEnd(() => this.close());
   }
 
   static [Symbol.hasInstance](value: unknown): boolean {
     return typeof value === "object" && value !== null && MARK in value;
-  }
-
-  get isCluster(): boolean {
-    return this.#route.isCluster;
   }
 
   ask(command: Command, listener: Listener, how?: How): { leave(): void } {
@@ -126,7 +124,7 @@ export class Server {
 
   /** Returns whether the call can wait in the server: not with the script, nor in a fake. */
   canWaitFor(command: Command): boolean {
-    if (this.#route.isInProcess) return false;
+    if (this.route.isInProcess) return false;
     return !(this.canScript && this.transportOf(keyOf(command)).script.isInUse);
   }
 
@@ -135,22 +133,17 @@ export class Server {
     for (const transport of this.#transports.values()) transport.close();
   }
 
-  transportOf(key: string): Transport {
-    return this.transportAt(this.#route.addressOf(key));
+  transportOf(key: string): WaitingTransport {
+    return this.transportAt(this.route.addressOf(key));
   }
 
-  transportAt(address: string): Transport {
+  transportAt(address: string): WaitingTransport {
     const known = this.#transports.get(address);
     if (known) return known;
-    const { timeoutMs, retryEveryMs, log } = this;
-    const transport = new Transport(address, this.#route, { timeoutMs, retryEveryMs, log });
-    if (this.#route.isCluster) transport.onAway = () => this.#lookForSlots(transport);
+    const transport = new WaitingTransport(address, this.route, this);
+    if (this.route.isCluster) transport.onAway = () => this.#lookForSlots(transport);
     this.#transports.set(address, transport);
     return transport;
-  }
-
-  moved(slot: number, address: string): void {
-    this.#route.learn?.(slot, address);
   }
 
   /** Asks another node which node has the slots of one that is away. */
@@ -158,24 +151,29 @@ export class Server {
     const now = performance.now();
     if (now < this.#nextRefresh) return;
     this.#nextRefresh = now + this.retryEveryMs / 2;
-    const others = [...this.#route.addresses!()].filter((address) => address !== away.address);
+    const others = [...this.route.addresses!()].filter((address) => address !== away.address);
     const known = others.map((address) => this.transportAt(address)).filter(({ circuit }) => !circuit.isAway);
     const other = known.find(({ isConnected }) => isConnected) ?? known[0];
-    const replied = (slots: unknown) => this.#route.learnAll?.(slots, other!.address);
+    const replied = (slots: unknown) => this.route.learnAll?.(slots, other!.address);
     other?.send(backgroundCall({ transmit: (connection) => connection.send(["CLUSTER", "SLOTS"]), replied }));
   }
 }
 
 /** A command that follows redirections, and uses the script on servers without the module. */
 class RoutedCall implements WaitingCall {
+  connection: Connection | undefined;
+  sender: Sender | undefined;
+  sinceTick = 0;
+  isTold = false;
+  place = -1;
+  sends = 0;
   readonly once: boolean;
-  #transport: Transport;
+  #transport: WaitingTransport;
   #isByScript = false;
-  #loadsScript = false;
-  #isAsking = false;
+  /** Goes right before the command. If it fails, the command fails too, and reports it. */
+  #before: Command | undefined;
   #redirections = 0;
   #tries = 0;
-  #hasLeft = false;
   /** When its wait in the server ends; undefined if it does not wait there. */
   readonly #untilMs: number | undefined;
   #leaveWait: (() => void) | undefined;
@@ -202,7 +200,7 @@ class RoutedCall implements WaitingCall {
   }
 
   get nothing(): Command {
-    return writesNothing(waiting(this.command, 0));
+    return writesNothing(this.#waiting(0));
   }
 
   get leftMs(): number {
@@ -221,18 +219,19 @@ class RoutedCall implements WaitingCall {
 
   #send(): void {
     if (this.#untilMs === undefined) this.#transport.send(this);
-    else if (!this.#isLeft) this.#leaveWait = this.#transport.waits.wait(this);
+    else if (!this.#isLeft) this.#leaveWait = this.#transport.wait(this);
   }
 
   transmit(connection: Connection): Promise<unknown> {
-    if (this.how?.together) {
-      const commands = this.how.together;
-      return connection.transaction(this.#isByScript ? commands.map(standIn) : commands);
-    }
-    if (this.#isAsking) this.#isAsking = precede(connection, ["ASKING"]);
-    if (this.#untilMs !== undefined) return connection.send(waiting(this.command, Math.ceil(this.leftMs)));
-    if (this.#loadsScript) this.#loadsScript = precede(connection, ["SCRIPT", "LOAD", FALLBACK]);
+    if (this.how?.together) return transaction(connection, this.how.together, this.#isByScript);
+    if (this.#before) connection.send(this.#before).catch(() => {});
+    this.#before = undefined;
+    if (this.#untilMs !== undefined) return connection.send(this.#waiting(Math.ceil(this.leftMs)));
     return connection.send(this.#isByScript ? evalsha(this.command) : this.command);
+  }
+
+  #waiting(maxWaitMs: number): Command {
+    return waiting(this.command, maxWaitMs, this.how?.share);
   }
 
   replied(reply: unknown): void {
@@ -250,14 +249,13 @@ class RoutedCall implements WaitingCall {
     if (NOT_HERE_NOW.has(codeOf(error)!) && this.#tries++ < TRIES_OF_A_SPLIT_SLOT) return this.#tryAgain();
     if (this.#isRepeatable(error)) return this.#send();
     const fault = faultOf(error);
-    if (fault === "caller") return this.listener.failed(explained(error, this.#situation));
+    if (fault === "caller") {
+      const { who } = this.#transport;
+      const situation = { who, isHold: needsModule(this.command), waits: this.#untilMs !== undefined };
+      return this.listener.failed(explained(error, { ...situation, canScript: this.server.canScript }));
+    }
     if (fault === "refusing") this.#transport.circuit.refused(error);
     this.undecided(false);
-  }
-
-  get #situation(): Situation {
-    const isHold = needsModule(this.command);
-    return { who: this.#transport.who, isHold, waits: this.#untilMs !== undefined, canScript: this.server.canScript };
   }
 
   get #canScript(): boolean {
@@ -285,51 +283,39 @@ class RoutedCall implements WaitingCall {
 
   /** Returns whether to send again, after an error which says that nothing happened. Also decides where and how. */
   #isRepeatable(error: unknown): boolean {
-    if (codeOf(error) === "READONLY") {
-      if (this.#hasLeft) return false;
-      this.#hasLeft = true;
-      return this.#transport.leave();
-    }
-    if (codeOf(error) === "NOSCRIPT" && this.#isByScript && this.#redirections++ < MOST_REDIRECTIONS) {
-      this.#loadsScript = true;
-      return true;
-    }
-    if (isUnknownCommand(error) && this.#canScript && !this.#isByScript) {
+    if (this.#redirections++ >= MOST_REDIRECTIONS) return false;
+    if (codeOf(error) === "READONLY") return this.#transport.leave();
+    const to = redirectionOf(error);
+    if (codeOf(error) === "NOSCRIPT" && this.#isByScript) {
+      this.#before = ["SCRIPT", "LOAD", FALLBACK];
+    } else if (isUnknownCommand(error) && this.#canScript && !this.#isByScript) {
       this.#transport.script.begin();
       this.#useScript();
-      return true;
-    }
-    return this.#isRedirected(error);
-  }
-
-  #isRedirected(error: unknown): boolean {
-    const to = redirectionOf(error);
-    if (!to || !this.server.isCluster || this.#redirections++ >= MOST_REDIRECTIONS) return false;
-    if (to.isMoved) {
-      this.server.moved(to.slot, to.address);
+    } else if (!to || !this.server.route.isCluster) {
+      return false;
+    } else if (to.isMoved) {
+      this.server.route.learn!(to.slot, to.address);
       this.#route();
     } else {
-      this.#isAsking = true;
+      this.#before = ["ASKING"];
       this.#transport = this.server.transportAt(to.address);
     }
     return true;
   }
 }
 
-/** Sends the words right before the next command. If they fail, that command fails too, and reports it. */
-function precede(connection: Connection, words: Command): false {
-  connection.send(words).catch(() => {});
-  return false;
-}
-
 function evalsha(command: Command): Command {
   return ["EVALSHA", SHA, ...scriptArguments(command)];
 }
 
-/** The script's form of a command inside a transaction. The script is loaded by then. */
-function standIn(command: Command): Command {
-  const [name = "", ...keys] = command;
-  return name === "DEL" ? [name, ...keys.map(scriptKey)] : evalsha(command);
+/** Sends the commands in a transaction, or what the script has for them. The script is loaded by then. */
+async function transaction(connection: Connection, commands: readonly Command[], isByScript: boolean) {
+  const byScript = (words: Command) => (isOfModule(words) ? evalsha(words) : [words[0]!, scriptKey(words[1]!)]);
+  const sent = [["MULTI"], ...(isByScript ? commands.map(byScript) : commands)];
+  for (const words of sent) connection.send(words).catch(() => {}); // EXEC reports it
+  const replies = await connection.send(["EXEC"]);
+  for (const reply of replies as unknown[]) if (reply instanceof Error) throw reply;
+  return replies;
 }
 
 /** Calls a hook of the application outside of everything: it may throw, or ask a limiter. */

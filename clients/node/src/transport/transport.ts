@@ -2,11 +2,10 @@
 
 import { faultOf, isAnswer, isReply, textOf } from "../values/errors.js";
 import { Circuit, Script, type Log } from "./circuit.js";
-import { backgroundCall, PING, type Call } from "./call.js";
+import { backgroundCall, PING, type Call, type Sender } from "./call.js";
 import type { Connection, Route } from "./driver.js";
 import { setImmediate, setTimeout } from "./timers.js";
-import { Waits } from "./waits.js";
-import { CONNECT_MS, Due, Watch } from "./watch.js";
+import { CONNECT_MS, NEW_DUE, Watch } from "./watch.js";
 
 export interface TransportOptions {
   timeoutMs: number;
@@ -18,25 +17,11 @@ export interface TransportOptions {
 const STALE_MS = 500;
 const MOST_SENDS = 3;
 
-/** A call until its reply. */
-class Attempt extends Due {
-  sends = 0;
-
-  constructor(
-    readonly call: Call,
-    onSilence: (isAway: boolean) => void,
-  ) {
-    super(undefined, onSilence);
-  }
-}
-
-export class Transport {
+export class Transport implements Sender {
   readonly circuit: Circuit;
   readonly script: Script;
   readonly who: string;
   readonly watch: Watch;
-  /** The calls that wait in the server. */
-  readonly waits = new Waits(this);
   /** Called when the server turns out to be away. */
   onAway = () => {};
   #connection: Connection | undefined;
@@ -44,7 +29,7 @@ export class Transport {
   #heardAtMs = 0;
   #isConnecting = false;
   #isProving = false;
-  #unsent: Attempt[] = [];
+  #unsent: Call[] = [];
 
   constructor(
     readonly address: string,
@@ -69,8 +54,11 @@ export class Transport {
 
   /** Sends the call, as soon as there is a connection. */
   send(call: Call): void {
-    const attempt: Attempt = new Attempt(call, (isAway) => this.#silent(attempt, isAway));
-    this.#dispatch(this.watch.add(attempt));
+    call.connection = undefined;
+    call.sender = this;
+    call.sends = 0;
+    this.watch.add(call);
+    this.#dispatch(call);
   }
 
   /** Sends a PING in the background, at most every `retryEveryMs`. */
@@ -81,29 +69,26 @@ export class Transport {
   }
 
   /** Connects; fails when that takes longer than a second in which the event loop could have heard. */
-  connect(): Promise<Connection> {
+  async connect(): Promise<Connection> {
     const connection = this.route.connectionTo(this.address);
-    return new Promise((resolve, reject) => {
-      const fail = (error: unknown) => {
-        connection.close();
-        reject(error as Error);
-      };
-      const tooLate = () => fail(new Error(`not connected within ${CONNECT_MS} ms`));
-      const due = this.watch.add(new Due(undefined, tooLate, this.watch.ticks(CONNECT_MS)));
-      const greeted = connection.connect().then(() => PING(connection));
-      const connected = () => {
-        due.isOver = true;
-        if (due.isTold) return connection.close();
-        this.heard(connection);
-        resolve(connection);
-      };
-      greeted.then(connected, (error: unknown) => {
-        // A user without the right to PING is connected. One with a wrong password is not.
-        if (isAnswer(error) && connection.isOpen) return connected();
-        due.isOver = true;
-        fail(error);
-      });
+    const due = { ...NEW_DUE, connection: undefined, sender: { silent() {} } };
+    const tooLate = new Promise<never>((_, reject) => {
+      due.sender.silent = () => reject(new Error(`not connected within ${CONNECT_MS} ms`));
     });
+    this.watch.addConnecting(due);
+    try {
+      await Promise.race([connection.connect().then(() => PING(connection)), tooLate]);
+    } catch (error) {
+      // A user without the right to PING is connected. One with a wrong password is not.
+      if (!isAnswer(error) || !connection.isOpen) {
+        connection.close();
+        throw error;
+      }
+    } finally {
+      this.watch.remove(due);
+    }
+    this.heard(connection);
+    return connection;
   }
 
   /**
@@ -111,7 +96,6 @@ export class Transport {
    * connection is new: then another would lead to the same server.
    */
   leave(): boolean {
-    this.waits.close();
     const connection = this.#connection;
     if (!connection) return true;
     if (performance.now() - this.#connectedAtMs < this.options.retryEveryMs) return false;
@@ -123,7 +107,30 @@ export class Transport {
 
   close(): void {
     this.#connection?.close();
-    this.waits.close();
+  }
+
+  /** Sends the call by this connection, and tells it what becomes of it. */
+  transmit(call: Call, connection: Connection): void {
+    const sender = call.sender!;
+    call.connection = connection;
+    call.sends++;
+    call.transmit(connection).then(
+      (reply) => {
+        sender.over(call);
+        this.heard(connection);
+        call.replied(reply);
+      },
+      (error: unknown) => {
+        if (!isReply(error) && faultOf(error) === "away") {
+          connection.close();
+          return sender.cutOff(call, error);
+        }
+        sender.over(call);
+        if (isAnswer(error)) this.heard(connection);
+        else this.failed(error);
+        call.failed(error);
+      },
+    );
   }
 
   /** Notes that the server has answered. */
@@ -140,19 +147,56 @@ export class Transport {
   }
 
   /** Notes that the server is silent. */
-  silent(what: string): void {
+  failedBy(what: string): void {
     this.failed(new Error(`${what} within ${this.options.timeoutMs} ms`));
   }
 
-  #dispatch(attempt: Attempt): void {
+  /** Notes that there is no connection for these calls. */
+  notConnected(calls: Call[], error: unknown): void {
+    // The server replied, with a wrong password for example: waiting does not help.
+    const isAnswered = isAnswer(error);
+    if (!isAnswered) this.failed(error);
+    for (const call of calls) {
+      this.watch.remove(call);
+      if (call.isTold) continue;
+      if (isAnswered) call.failed(error);
+      else call.undecided(false);
+    }
+  }
+
+  silent(call: Call, isAway: boolean): void {
+    const { connection } = call;
+    if (isAway) this.failedBy(connection ? "no reply" : "not connected");
+    if (!connection) this.watch.remove(call);
+    call.undecided(call.once && connection !== undefined);
+  }
+
+  over(call: Call): void {
+    this.watch.remove(call);
+  }
+
+  cutOff(call: Call, error: unknown): void {
+    if (this.#connection === call.connection) this.#connection = undefined;
+    if (!call.isTold && !call.once && call.sends < MOST_SENDS) {
+      call.connection = undefined;
+      return this.#dispatch(call);
+    }
+    this.watch.remove(call);
+    if (call.isTold) return call.ended();
+    if (call.once) this.circuit.lastError = error;
+    else this.failed(error);
+    call.undecided(call.once);
+  }
+
+  #dispatch(call: Call): void {
     const connection = this.#connection;
     if (!connection?.isOpen) {
-      this.#unsent.push(attempt);
+      this.#unsent.push(call);
       void this.#connect();
-    } else if (attempt.call.once && performance.now() - this.#heardAtMs > STALE_MS) {
-      this.#unsent.push(attempt);
+    } else if (call.once && performance.now() - this.#heardAtMs > STALE_MS) {
+      this.#unsent.push(call);
       this.#prove();
-    } else this.#transmit(attempt, connection);
+    } else this.transmit(call, connection);
   }
 
   async #connect(): Promise<void> {
@@ -162,7 +206,7 @@ export class Transport {
       this.#connection = await this.connect();
     } catch (error) {
       this.#isConnecting = false;
-      return this.#notConnected(error);
+      return this.notConnected(this.#unsent.splice(0), error);
     }
     this.#isConnecting = false;
     this.#connectedAtMs = performance.now();
@@ -170,74 +214,19 @@ export class Transport {
     this.#sendUnsent();
   }
 
-  #notConnected(error: unknown): void {
-    // The server replied, with a wrong password for example: waiting does not help.
-    const isAnswered = isAnswer(error);
-    if (!isAnswered) this.failed(error);
-    for (const attempt of this.#unsent.splice(0)) {
-      if (attempt.isTold) continue;
-      attempt.isOver = true;
-      if (isAnswered) attempt.call.failed(error);
-      else attempt.call.undecided(false);
-    }
-  }
-
   /** Asks on a connection that was idle whether there is still a server behind it. */
   #prove(): void {
     if (this.#isProving) return;
     this.#isProving = true;
+    const undecided = () => (this.#isProving = false);
     const proven = () => {
-      this.#isProving = false;
+      undecided();
       this.#sendUnsent();
     };
-    const undecided = () => (this.#isProving = false);
     this.send(backgroundCall({ transmit: PING, replied: proven, failed: proven, undecided }));
   }
 
   #sendUnsent(): void {
-    for (const attempt of this.#unsent.splice(0)) if (!attempt.isTold) this.#dispatch(attempt);
-  }
-
-  #transmit(attempt: Attempt, connection: Connection): void {
-    const { call } = attempt;
-    attempt.connection = connection;
-    attempt.sends++;
-    call.transmit(connection).then(
-      (reply) => {
-        attempt.isOver = true;
-        this.heard(connection);
-        call.replied(reply);
-      },
-      (error: unknown) => {
-        if (!isReply(error) && faultOf(error) === "away") return this.#cutOff(attempt, error);
-        attempt.isOver = true;
-        if (isAnswer(error)) this.heard(connection);
-        else this.failed(error);
-        call.failed(error);
-      },
-    );
-  }
-
-  /** The connection ended before the reply. */
-  #cutOff(attempt: Attempt, error: unknown): void {
-    const { call, connection, isTold } = attempt;
-    connection!.close();
-    if (this.#connection === connection) this.#connection = undefined;
-    if (!isTold && !call.once && attempt.sends < MOST_SENDS) {
-      attempt.connection = undefined;
-      return this.#dispatch(attempt);
-    }
-    attempt.isOver = true;
-    if (isTold) return call.ended();
-    if (call.once) this.circuit.lastError = error;
-    else this.failed(error);
-    call.undecided(call.once);
-  }
-
-  #silent(attempt: Attempt, isAway: boolean): void {
-    const { call, connection } = attempt;
-    if (isAway) this.silent(connection ? "no reply" : "not connected");
-    if (!connection) attempt.isOver = true;
-    call.undecided(call.once && connection !== undefined);
+    for (const call of this.#unsent.splice(0)) if (!call.isTold) this.#dispatch(call);
   }
 }

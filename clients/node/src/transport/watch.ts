@@ -13,44 +13,38 @@ export const CONNECT_MS = 1000;
 const TICKS_PER_TIMEOUT = 5;
 const LONGEST_TICK_MS = 100;
 
-/** Something that the server owes. */
-export class Due {
+/** Something that the server owes. The watch sets what is not readonly. */
+export interface Due {
+  /** Where it comes from; undefined as long as there is no connection. */
+  readonly connection: Connection | undefined;
+  /** Its `silent` is called once if nothing comes. `isAway`: nothing else came from the server either. */
+  readonly sender: { silent(due: never, isAway: boolean): void } | undefined;
   /** The tick in which it began. */
-  since = 0;
-  /** True once it came. */
-  isOver = false;
-  /** True once `onSilence` was called. */
-  isTold = false;
-
-  constructor(
-    /** Where it comes from; undefined as long as there is no connection. */
-    public connection: Connection | undefined,
-    /** Called once if it does not come. `isAway`: nothing else came from the server either. */
-    readonly onSilence: (isAway: boolean) => void,
-    /** How many ticks it may take, whatever else comes; undefined of replies, which may take as long as others come. */
-    readonly mostTicks?: number,
-  ) {}
+  sinceTick: number;
+  /** True once its silence was reported. */
+  isTold: boolean;
+  /** Its place in the watch; -1 when it has come. */
+  place: number;
 }
+
+/** What something that begins to be due begins with. */
+export const NEW_DUE = { sinceTick: 0, isTold: false, place: -1 };
 
 export class Watch {
   readonly tickMs: number;
   readonly #timeoutTicks: number;
   /** After so many ticks of silence a connection is closed, even if the server answers on others. */
   readonly #closeTicks: number;
-  /** Those that are over leave it with the next tick. */
-  #due: Due[] = [];
+  /** In no order. What has come leaves it at once, or the garbage collector would copy it. */
+  readonly #due: Due[] = [];
   #tick = 0;
   #heardTick = 0;
   #timer: NodeJS.Timeout | undefined;
 
   constructor(timeoutMs: number) {
     this.tickMs = Math.min(Math.max(timeoutMs / TICKS_PER_TIMEOUT, 1), LONGEST_TICK_MS);
-    this.#timeoutTicks = this.ticks(timeoutMs);
-    this.#closeTicks = this.ticks(Math.max(10 * timeoutMs, CONNECT_MS));
-  }
-
-  ticks(ms: number): number {
-    return Math.ceil(ms / this.tickMs);
+    this.#timeoutTicks = this.#ticks(timeoutMs);
+    this.#closeTicks = this.#ticks(Math.max(10 * timeoutMs, CONNECT_MS));
   }
 
   /** Returns how long a connection may be silent. */
@@ -58,15 +52,34 @@ export class Watch {
     return this.#closeTicks * this.tickMs;
   }
 
-  add<D extends Due>(due: D): D {
-    due.since = this.#tick;
-    this.#due.push(due);
+  add(due: Due): void {
+    due.sinceTick = this.#tick;
+    due.isTold = false;
+    if (due.place < 0) due.place = this.#due.push(due) - 1;
     this.#timer ??= setInterval(() => this.#onTick(), this.tickMs);
-    return due;
+  }
+
+  /** Expects a new connection, for as long as connecting may take. */
+  addConnecting(due: Due): void {
+    this.add(due);
+    due.sinceTick += this.#ticks(CONNECT_MS) - this.#timeoutTicks;
+  }
+
+  /** Takes out what has come. */
+  remove(due: Due): void {
+    if (due.place < 0) return;
+    const last = this.#due.pop()!;
+    last.place = due.place;
+    if (last !== due) this.#due[due.place] = last;
+    due.place = -1;
   }
 
   heard(connection: Connection): void {
     this.#heardTick = connection.heardTick = this.#tick;
+  }
+
+  #ticks(ms: number): number {
+    return Math.ceil(ms / this.tickMs);
   }
 
   #onTick(): void {
@@ -76,33 +89,22 @@ export class Watch {
   }
 
   #judge(): void {
-    this.#due = this.#due.filter(({ isOver }) => !isOver);
     if (this.#due.length === 0) {
       clearInterval(this.#timer);
       this.#timer = undefined;
-      return;
     }
-    for (const due of this.#due) this.#judgeOne(due);
-  }
-
-  #judgeOne(due: Due): void {
-    if (due.isOver) return;
-    const { since, connection, mostTicks } = due;
-    const ticks = this.#tick - since;
-    if (mostTicks !== undefined) {
-      if (ticks > mostTicks) this.#tell(due, true);
-      return;
+    for (const due of this.#due.slice()) {
+      if (due.place < 0) continue;
+      const { sinceTick, connection } = due;
+      const heardTick = connection ? this.#heardTick : 0; // others bring no connection
+      const isAway = this.#tick - Math.max(sinceTick, heardTick) > this.#timeoutTicks;
+      const isClosing =
+        connection !== undefined && this.#tick - Math.max(sinceTick, connection.heardTick) > this.#closeTicks;
+      if ((isAway || isClosing) && !due.isTold) {
+        due.isTold = true;
+        due.sender?.silent(due as never, isAway);
+      }
+      if (isClosing) connection.close();
     }
-    const silentTicks = connection ? this.#tick - Math.max(since, this.#heardTick) : ticks;
-    const isClosing = connection !== undefined && this.#tick - Math.max(since, connection.heardTick) > this.#closeTicks;
-    if (silentTicks > this.#timeoutTicks) this.#tell(due, true);
-    else if (isClosing) this.#tell(due, false);
-    if (isClosing) connection.close();
-  }
-
-  #tell(due: Due, isAway: boolean): void {
-    if (due.isTold) return;
-    due.isTold = true;
-    due.onSilence(isAway);
   }
 }

@@ -109,7 +109,9 @@ export class JointDecision extends Decision {
   }
 
   static readEach(reply: unknown, names: readonly string[]): JointDecision {
-    const inner = (reply as unknown[])[4] as unknown[];
+    const whole = reply as unknown[];
+    // A hold with a share has the reply of one bucket.
+    const inner = (whole.length === 4 ? [whole] : whole[4]) as unknown[];
     const each = Object.fromEntries(inner.map((own, at) => [names[at]!, Decision.read(own)]));
     return new JointDecision({ ...readFields(reply), each });
   }

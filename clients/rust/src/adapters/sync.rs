@@ -58,6 +58,14 @@ impl Server {
     }
 }
 
+#[cfg(feature = "fake")]
+impl crate::fake::Fake {
+    /// For [`sync::Limiter::new`](Limiter::new).
+    pub fn sync_server(&self) -> Server {
+        Server(self.server())
+    }
+}
+
 /// Methods that wait for those of the same name.
 macro_rules! waiting {
     ($($name:ident($($argument:ident: $type:ty),*) -> $value:ty;)*) => {$(
@@ -96,6 +104,11 @@ impl Limiter {
     #[must_use]
     pub fn with_max_wait(&self, max_wait: Duration) -> Self {
         Self { inner: self.inner.with_max_wait(max_wait), within: self.within }
+    }
+
+    /// See [`crate::Limiter::with_share`].
+    pub fn with_share(&self, tenant: impl Into<String>, weight: impl Into<f64>) -> Result<Self, Error> {
+        Ok(Self { inner: self.inner.with_share(tenant, weight)?, within: self.within })
     }
 
     /// Returns this limiter for a caller that waits for at most `time`: a call that takes longer is an

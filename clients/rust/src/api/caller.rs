@@ -59,10 +59,10 @@ impl Caller {
         name: &str,
         limit: &Limit,
         words: Words,
-        how: How,
+        how: How<'_>,
         began: Duration,
     ) -> Result<Decision, Error> {
-        let request = Request::one(operation, self.key(name), limit, words);
+        let request = Request::one(operation, self.key(name), limit, words).sharing(how.share)?;
         let decision = self.ask(&request, how, began).await?.binding;
         self.tell(name, limit, &decision, began);
         Ok(decision)
@@ -73,10 +73,10 @@ impl Caller {
         operation: &'static str,
         before: Vec<String>,
         parts: &[Part],
-        how: How,
+        how: How<'_>,
     ) -> Result<JointDecision, Error> {
         let began = self.server.now();
-        let request = Request::joint(operation, before, &self.options.prefix, parts)?;
+        let request = Request::joint(operation, before, &self.options.prefix, parts)?.sharing(how.share)?;
         let decision = self.ask(&request, how, began).await?;
         for (place, part) in parts.iter().enumerate() {
             let own = decision.each.get(place).unwrap_or(&decision.binding);
@@ -85,13 +85,13 @@ impl Caller {
         Ok(decision)
     }
 
-    async fn ask(&self, request: &Request, how: How, began: Duration) -> Result<JointDecision, Error> {
+    async fn ask(&self, request: &Request, how: How<'_>, began: Duration) -> Result<JointDecision, Error> {
         match self.server.transport().ask(request, how, began).await? {
             Answer::Replies(replies) => request.read(replies.into_first().unwrap_or(Value::Nil)),
             Answer::Away(node, late) => {
                 let decision = self.without_server(&node, request);
                 if how.keeps_late || decision.as_ref().is_ok_and(JointDecision::allowed) {
-                    late.keep();
+                    late.forgive();
                 }
                 decision
             }

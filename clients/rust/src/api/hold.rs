@@ -44,7 +44,7 @@ impl Hold {
         caller: Caller,
         parts: Vec<Part>,
         ttl: Duration,
-        how: How,
+        how: How<'_>,
     ) -> Result<Self, Error> {
         let inner = Arc::new(Inner {
             caller,
@@ -128,7 +128,7 @@ impl Drop for Hold {
 }
 
 impl Inner {
-    async fn renew(&self, how: How) -> Result<JointDecision, Error> {
+    async fn renew(&self, how: How<'_>) -> Result<JointDecision, Error> {
         let before = vec![self.ttl.as_millis().to_string(), self.id.clone()];
         let decision = self.caller.decide_all("TB.MHOLD", before, &self.parts, how).await?;
         locked(&self.decision).clone_from(&decision);

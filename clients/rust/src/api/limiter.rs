@@ -16,7 +16,7 @@ use crate::transport::calls::{Answer, How};
 use crate::values::decision::{Decision, JointDecision};
 use crate::values::error::Error;
 use crate::values::limit::Limit;
-use crate::values::request::{Amount, Part, Request, Words};
+use crate::values::request::{Amount, Part, Request, Share, Words};
 
 /// One limit for many names, each of which has a bucket of its own; clones share everything.
 ///
@@ -26,6 +26,7 @@ pub struct Limiter {
     caller: Caller,
     limit: Limit,
     max_wait: Duration,
+    share: Option<Arc<Share>>,
     memory: Arc<Memory>,
 }
 
@@ -46,7 +47,7 @@ impl Limiter {
         let denials = Denials::new(options.remember_denials, options.remember_denials_for);
         let memory = Memory { denials, batches: Batches::new(options.batch) };
         let caller = Caller { server: server.clone(), options };
-        Self { caller, limit, max_wait: Duration::ZERO, memory: Arc::new(memory) }
+        Self { caller, limit, max_wait: Duration::ZERO, share: None, memory: Arc::new(memory) }
     }
 
     /// Returns this limiter with another limit, for a caller that has its own.
@@ -66,6 +67,21 @@ impl Limiter {
     #[must_use]
     pub fn with_max_wait(&self, max_wait: Duration) -> Self {
         Self { max_wait, ..self.clone() }
+    }
+
+    /// Returns this limiter, whose calls now wait as those of a tenant: tenants that wait for the same bucket get tokens in
+    /// proportion to their weights, so that many waiting calls of one do not hold up another. Within a tenant, calls are served
+    /// in the order in which they came. Calls without a share are one tenant of weight 1.
+    ///
+    /// It matters to calls that wait, by [`with_max_wait`](Self::with_max_wait). Calls of several buckets are then an error.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BadArgument`] if the tenant is not of 1 to 128 bytes, or the weight not from 0.001 to 1000 with at most three
+    /// decimals.
+    pub fn with_share(&self, tenant: impl Into<String>, weight: impl Into<f64>) -> Result<Self, Error> {
+        let share = Share::checked(tenant.into(), weight.into())?;
+        Ok(Self { share: Some(Arc::new(share)), ..self.clone() })
     }
 
     /// The limit that it was made with.
@@ -260,8 +276,8 @@ impl Limiter {
         self.caller.decide(operation, name, &self.limit, words, How::default(), self.now()).await
     }
 
-    fn how(&self) -> How {
-        How { max_wait: self.max_wait, ..How::default() }
+    fn how(&self) -> How<'_> {
+        How { max_wait: self.max_wait, share: self.share.as_ref(), ..How::default() }
     }
 
     /// None for takes that no batch serves.
@@ -303,7 +319,7 @@ impl Limiter {
 
 impl fmt::Debug for Limiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { caller: Caller { server: _, options }, limit, max_wait: _, memory: _ } = self;
+        let Self { caller: Caller { server: _, options }, limit, .. } = self;
         f.debug_struct("Limiter").field("limit", limit).field("options", options).finish_non_exhaustive()
     }
 }

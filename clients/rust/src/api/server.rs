@@ -17,7 +17,7 @@ use crate::transport::cluster::Cluster;
 use crate::transport::locked::locked;
 use crate::transport::node::Node;
 use crate::transport::sentinel::Sentinels;
-use crate::transport::{Topology, Transport};
+use crate::transport::Transport;
 use crate::values::error::Error;
 use crate::values::request::{By, Request};
 
@@ -46,8 +46,7 @@ impl Server {
 
     /// As [`connect`](Self::connect), with these options.
     pub fn connect_with(url: impl IntoConnectionInfo, options: ServerOptions) -> RedisResult<Self> {
-        let node = Node::new(settings(url)?)?;
-        Ok(Self::new(Topology::Single(node), Clock::real(), options))
+        Ok(Self::new(Node::new(settings(url)?)?, None, Clock::real(), options))
     }
 
     /// The master of this name, which the sentinels know, with all options at their defaults. They are asked whenever it is
@@ -81,7 +80,7 @@ impl Server {
     ) -> RedisResult<Self> {
         let sentinels = sentinels.into_iter().map(IntoConnectionInfo::into_connection_info);
         let node = Node::master_of(Sentinels::new(settings(master)?, sentinels)?);
-        Ok(Self::new(Topology::Single(node), Clock::real(), options))
+        Ok(Self::new(node, None, Clock::real(), options))
     }
 
     /// A cluster that has one of `urls` among its nodes, with all options at their defaults.
@@ -101,17 +100,13 @@ impl Server {
         options: ServerOptions,
     ) -> RedisResult<Self> {
         let seeds = urls.into_iter().map(settings).collect::<RedisResult<Vec<ConnectionInfo>>>()?;
-        Ok(Self::new(Topology::Cluster(Cluster::new(seeds)?), Clock::real(), options))
+        let cluster = Cluster::new(seeds)?;
+        Ok(Self::new(cluster.first.clone(), Some(cluster), Clock::real(), options))
     }
 
-    #[cfg(feature = "fake")]
-    pub(crate) fn fake(fake: &Fake, options: ServerOptions) -> Self {
-        Self::new(Topology::Single(Node::fake(fake)), Clock::Fake(fake.clone()), options)
-    }
-
-    fn new(topology: Topology, clock: Clock, options: ServerOptions) -> Self {
+    fn new(first: Arc<Node>, cluster: Option<Cluster>, clock: Clock, options: ServerOptions) -> Self {
         Self(Arc::new(Inner {
-            transport: Transport::new(topology, clock, options),
+            transport: Transport::new(first, cluster, clock, options),
             options,
             local: Mutex::new(Buckets::bounded()),
             degraded: AtomicU64::new(0),
@@ -152,6 +147,21 @@ impl Server {
         local.now_us = i64::try_from(now.as_micros()).unwrap_or(i64::MAX);
         let mut replies = request.to_commands(By::Module).into_iter().map(|command| local.run(&command));
         replies.next().unwrap_or(Ok(Value::Nil)).map_err(|error| Error::refused("this process", error))
+    }
+}
+
+#[cfg(feature = "fake")]
+impl Fake {
+    /// For [`Limiter::new`](crate::Limiter::new).
+    pub fn server(&self) -> Server {
+        self.server_with(ServerOptions::new())
+    }
+
+    /// A server with these options.
+    pub fn server_with(&self, options: ServerOptions) -> Server {
+        // Nothing is ever connected to it.
+        let node = settings("redis://fake").and_then(Node::new).expect("a URL");
+        Server::new(node, None, Clock::Fake(self.clone()), options)
     }
 }
 

@@ -25,8 +25,6 @@ use std::time::{Duration, SystemTime};
 
 use redis::{Cmd, Value};
 
-use crate::api::options::ServerOptions;
-use crate::api::server::Server;
 use crate::local::buckets::Buckets;
 use crate::transport::locked::locked;
 use crate::values::error::Failure;
@@ -55,22 +53,6 @@ impl Fake {
         let mut buckets = Buckets::unbounded();
         buckets.now_us = i64::try_from(since_1970.as_micros()).unwrap_or(0);
         Self(Arc::new(Mutex::new(State { is_away: false, buckets })))
-    }
-
-    /// For [`Limiter::new`](crate::Limiter::new).
-    pub fn server(&self) -> Server {
-        self.server_with(ServerOptions::new())
-    }
-
-    /// A server with these options.
-    pub fn server_with(&self, options: ServerOptions) -> Server {
-        Server::fake(self, options)
-    }
-
-    /// For [`sync::Limiter::new`](crate::sync::Limiter::new).
-    #[cfg(feature = "sync")]
-    pub fn sync_server(&self) -> crate::sync::Server {
-        crate::sync::Server(self.server())
     }
 
     /// Lets time pass, for buckets and for what limiters remember. Kept to the microsecond.

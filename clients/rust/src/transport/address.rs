@@ -1,7 +1,6 @@
 //! Where a server is, and that it does not answer there.
 
 use std::io;
-use std::time::Duration;
 
 use redis::io::tcp::TcpSettings;
 use redis::{
@@ -12,12 +11,7 @@ use redis::{
 pub(crate) fn settings(url: impl IntoConnectionInfo) -> RedisResult<ConnectionInfo> {
     let info = url.into_connection_info()?;
     let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-    let tcp = TcpSettings::default().set_nodelay(true);
-    // A server that vanished without a word must not hold the connection for the quarter of an hour that TCP would
-    // go on trying.
-    #[cfg(target_os = "linux")]
-    let tcp = tcp.set_user_timeout(Duration::from_secs(2));
-    Ok(info.set_redis_settings(settings).set_tcp_settings(tcp))
+    Ok(info.set_redis_settings(settings).set_tcp_settings(TcpSettings::default().set_nodelay(true)))
 }
 
 /// Keeps the settings, at another address.

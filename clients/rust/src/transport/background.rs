@@ -1,15 +1,16 @@
 //! The thread that carries all connections, whatever runtimes callers have.
 
-use std::cell::Cell;
-use std::future::{pending, Future};
-use std::pin::Pin;
+use std::cell::{Cell, RefCell};
+use std::future::{pending, poll_fn, Future};
+use std::pin::{pin, Pin};
 use std::sync::LazyLock;
+use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, Timeout};
+use tokio::time::{Instant, Sleep};
 
 /// Runs one runtime, which no caller's work keeps from reading, and which outlives all runtimes of callers.
 static BACKGROUND: LazyLock<Handle> = LazyLock::new(|| {
@@ -23,10 +24,16 @@ static BACKGROUND: LazyLock<Handle> = LazyLock::new(|| {
     handle
 });
 
+/// More timers that nobody uses are dropped.
+const MOST_SPARE_TIMERS: usize = 64;
+/// The longest that a timer runs.
+const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+
 pub(crate) type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 thread_local! {
     static IS_BACKGROUND: Cell<bool> = const { Cell::new(false) };
+    static SPARE_TIMERS: RefCell<Vec<Pin<Box<Sleep>>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Returns whether this is the thread that carries the connections, which must not wait.
@@ -44,35 +51,63 @@ pub(crate) fn spawn<T: Send + 'static>(task: impl Future<Output = T> + Send + 's
     BACKGROUND.spawn(task)
 }
 
-/// Runs work in the caller's task. If the caller leaves, it goes on in the background.
-pub(crate) async fn detached<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
-    struct Detached<T: Send + 'static>(Option<Pending<T>>);
+/// Work that the background does if it is dropped.
+pub(crate) struct Owed<T: Send + 'static = ()>(Option<Pending<T>>);
 
-    impl<T: Send + 'static> Drop for Detached<T> {
-        fn drop(&mut self) {
-            self.0.take().map(spawn);
-        }
+impl Owed {
+    pub(crate) fn by(work: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self(Some(Box::pin(work)))
     }
 
-    let mut detached = Detached(None);
-    let value = detached.0.insert(Box::pin(work)).await;
-    detached.0 = None;
+    pub(crate) fn nothing() -> Self {
+        Self(None)
+    }
+}
+
+impl<T: Send + 'static> Owed<T> {
+    /// Drops it without its work being done.
+    pub(crate) fn forgive(mut self) {
+        self.0 = None;
+    }
+}
+
+impl<T: Send + 'static> Drop for Owed<T> {
+    fn drop(&mut self) {
+        self.0.take().map(spawn);
+    }
+}
+
+/// Runs work in the caller's task. If the caller leaves, it goes on in the background.
+pub(crate) async fn detached<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
+    let mut owed = Owed(None);
+    let value = owed.0.insert(Box::pin(work)).await;
+    owed.forgive();
     value
 }
 
-/// Sleeps by the clock of the background thread.
-pub(crate) async fn sleep(time: Duration) {
-    let _ = timeout(time, pending::<()>()).await;
-}
-
 /// Ends work after that time, by the clock of the background thread.
-pub(crate) fn timeout<F: Future>(time: Duration, work: F) -> Timeout<F> {
-    let _entered = BACKGROUND.enter();
-    tokio::time::timeout(time, work)
+pub(crate) async fn timeout<F: Future>(time: Duration, work: F) -> Option<F::Output> {
+    until(Instant::now() + time.min(YEAR), pin!(work)).await
 }
 
 /// Ends work at that time, by the clock of the background thread.
-pub(crate) fn timeout_at<F: Future>(at: Instant, work: F) -> Timeout<F> {
-    let _entered = BACKGROUND.enter();
-    tokio::time::timeout_at(at, work)
+pub(crate) async fn until<F: Future + Unpin>(at: Instant, mut work: F) -> Option<F::Output> {
+    // Making a timer and dropping it takes a lock that all threads share; to set one later takes none.
+    let spare = SPARE_TIMERS.with_borrow_mut(Vec::pop);
+    let mut timer = spare.unwrap_or_else(|| {
+        let _entered = BACKGROUND.enter();
+        Box::pin(tokio::time::sleep_until(at))
+    });
+    timer.as_mut().reset(at);
+    let either = poll_fn(|context| match Pin::new(&mut work).poll(context) {
+        Poll::Ready(value) => Poll::Ready(Some(value)),
+        Poll::Pending => timer.as_mut().poll(context).map(|()| None),
+    });
+    let value = either.await;
+    SPARE_TIMERS.with_borrow_mut(|spare| {
+        if spare.len() < MOST_SPARE_TIMERS {
+            spare.push(timer);
+        }
+    });
+    value
 }

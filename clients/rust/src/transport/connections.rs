@@ -1,20 +1,17 @@
 //! Connections to one server: one that all calls share, and those of calls that wait.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, FromRedisValue, Pipeline, PushInfo, PushKind, RedisError,
-    RedisResult, Value,
+    AsyncConnectionConfig, Client, Cmd, FromRedisValue, Pipeline, PushInfo, PushKind, RedisResult, Value,
 };
-use tokio::sync::{watch, Semaphore, SemaphorePermit};
+use tokio::sync::{watch, Semaphore};
 
-#[cfg(feature = "fake")]
-use crate::local::fake::Fake;
 use crate::transport::address::{timed_out, without_password};
-use crate::transport::background::spawn;
+use crate::transport::background::{spawn, timeout};
 use crate::transport::locked::locked;
 use crate::transport::sentinel::Sentinels;
 
@@ -32,7 +29,7 @@ pub(crate) struct Connections {
     /// Those of calls that have waited, the last used at the end.
     idle_waiters: Mutex<Vec<Waiter>>,
     /// Bounds how many connect at a time: all at once would take longer than each may.
-    connecting: Semaphore,
+    pub(crate) connecting: Semaphore,
 }
 
 /// What is connected to.
@@ -40,15 +37,6 @@ pub(crate) enum Target {
     Server(Client),
     /// Asked each time: the master may be another.
     MasterOf(Sentinels),
-    #[cfg(feature = "fake")]
-    Fake(Fake),
-}
-
-/// A connection for one call at a time, which may wait in the server.
-pub(crate) struct Waiter {
-    pub(crate) live: Live,
-    /// The server's id of it, if this user may know it.
-    pub(crate) id: Option<i64>,
 }
 
 /// The connection that all calls share.
@@ -57,16 +45,17 @@ enum Shared {
     #[default]
     None,
     Connecting(Outcome),
-    Live(Live),
+    Live(Connection),
 }
 
 /// None while connecting.
 type Outcome = watch::Receiver<Option<RedisResult<Connection>>>;
 
-/// A connection, and whether it was closed.
-pub(crate) struct Live {
+/// A connection for one call at a time, which may wait in the server.
+pub(crate) struct Waiter {
     pub(crate) connection: Connection,
-    is_closed: Arc<AtomicBool>,
+    /// The server's id of it, if this user may know it.
+    pub(crate) id: Option<i64>,
 }
 
 /// Sends commands. Each call clones it, so it holds no more than that needs: threads share the counts.
@@ -88,22 +77,12 @@ impl Connections {
         }
     }
 
-    #[cfg(feature = "fake")]
-    pub(crate) fn fake(&self) -> Option<&Fake> {
-        match &self.target {
-            Target::Fake(fake) => Some(fake),
-            _ => None,
-        }
-    }
-
     /// Returns the connection that all calls share, if there is one.
     pub(crate) fn live(&self) -> Option<Connection> {
-        locked(&self.shared).live()
-    }
-
-    /// Returns the number of that connection: while it is the same, so is the server. 0 if there is none.
-    pub(crate) fn number(&self) -> u64 {
-        self.live().map_or(0, |connection| connection.number)
+        match &*locked(&self.shared) {
+            Shared::Live(connection) => Some(connection.clone()),
+            _ => None,
+        }
     }
 
     /// Connects, unless that is under way. Goes on in the background when no call waits for it any longer, and then calls
@@ -113,21 +92,17 @@ impl Connections {
         done: impl FnOnce(&RedisResult<Connection>) + Send + 'static,
     ) -> RedisResult<Connection> {
         let mut outcome = match &mut *locked(&self.shared) {
+            Shared::Live(connection) => return Ok(connection.clone()),
             Shared::Connecting(outcome) => outcome.clone(),
             shared => {
-                if let Some(connection) = shared.live() {
-                    return Ok(connection);
-                }
                 let (sender, outcome) = watch::channel(None);
                 *shared = Shared::Connecting(outcome.clone());
                 let connections = self.clone();
                 spawn(async move {
                     let result = connections.make().await;
-                    let connection =
-                        result.as_ref().map(|live| live.connection.clone()).map_err(RedisError::clone);
-                    *locked(&connections.shared) = result.map_or(Shared::None, Shared::Live);
-                    done(&connection);
-                    let _ = sender.send(Some(connection));
+                    *locked(&connections.shared) = result.clone().map_or(Shared::None, Shared::Live);
+                    done(&result);
+                    let _ = sender.send(Some(result));
                 });
                 outcome
             }
@@ -136,54 +111,41 @@ impl Connections {
         outcome.ok().and_then(|outcome| outcome.clone()).unwrap_or_else(|| Err(timed_out()))
     }
 
-    async fn make(&self) -> RedisResult<Live> {
-        let is_closed = Arc::new(AtomicBool::new(false));
-        let closed = is_closed.clone();
+    async fn make(self: &Arc<Self>) -> RedisResult<Connection> {
+        let number = self.next_number.fetch_add(1, Ordering::Relaxed);
+        let connections = Arc::downgrade(self);
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECT_WITHIN))
             // Silence is judged for all calls together.
             .set_response_timeout(None)
             // Callers in a queue would wait for each other's turns to run.
             .set_pipeline_buffer_size(MOST_IN_A_QUEUE)
             .set_push_sender(move |push: PushInfo| {
-                if push.kind == PushKind::Disconnection {
-                    closed.store(true, Ordering::Release);
+                if let (PushKind::Disconnection, Some(connections)) = (push.kind, connections.upgrade()) {
+                    connections.forget(number);
                 }
                 Ok::<_, redis::aio::SendError>(())
             });
         let client = match &self.target {
             Target::Server(client) => client.clone(),
             Target::MasterOf(sentinels) => sentinels.find().await?,
-            #[cfg(feature = "fake")]
-            Target::Fake(_) => return Err(timed_out()),
         };
         let connecting = client.get_multiplexed_async_connection_with_config(&config);
-        // The library's own limit does not cover a server that accepts and then says nothing.
-        let multiplexed = tokio::time::timeout(CONNECT_WITHIN, connecting).await.map_err(|_| timed_out())?;
-        let multiplexed = multiplexed.map_err(without_password)?;
-        let number = self.next_number.fetch_add(1, Ordering::Relaxed);
-        Ok(Live { connection: Connection { multiplexed, number }, is_closed })
+        let multiplexed = timeout(CONNECT_WITHIN, connecting).await.unwrap_or_else(|| Err(timed_out()));
+        Ok(Connection { multiplexed: multiplexed.map_err(without_password)?, number })
     }
 
     /// Returns a connection that an earlier call has waited on.
     pub(crate) fn idle_waiter(&self) -> Option<Waiter> {
-        let mut idle = locked(&self.idle_waiters);
-        idle.retain(|waiter| !waiter.live.is_closed());
-        idle.pop()
+        locked(&self.idle_waiters).pop()
     }
 
     /// Connects for a call that waits. Must run in the background.
-    pub(crate) async fn make_waiter(&self) -> RedisResult<Waiter> {
-        let mut live = self.make().await?;
+    pub(crate) async fn make_waiter(self: &Arc<Self>) -> RedisResult<Waiter> {
+        let mut connection = self.make().await?;
         let ask = redis::cmd("CLIENT").arg("ID").take();
-        let id = tokio::time::timeout(CONNECT_WITHIN, live.connection.send(&[ask]))
-            .await
-            .map_err(|_| timed_out())??;
-        Ok(Waiter { live, id: id.first().and_then(|id| i64::from_redis_value_ref(id).ok()) })
-    }
-
-    pub(crate) async fn turn_to_connect(&self) -> Option<SemaphorePermit<'_>> {
-        self.connecting.acquire().await.ok()
+        let asking = timeout(CONNECT_WITHIN, connection.send_one(&ask));
+        let id = asking.await.unwrap_or_else(|| Err(timed_out()))?;
+        Ok(Waiter { connection, id: i64::from_redis_value(id).ok() })
     }
 
     pub(crate) fn keep(&self, waiter: Waiter) {
@@ -197,24 +159,9 @@ impl Connections {
     pub(crate) fn forget(&self, gone: u64) {
         locked(&self.idle_waiters).clear();
         let mut shared = locked(&self.shared);
-        if matches!(&*shared, Shared::Live(live) if live.connection.number == gone) {
+        if matches!(&*shared, Shared::Live(connection) if connection.number == gone) {
             *shared = Shared::None;
         }
-    }
-}
-
-impl Shared {
-    fn live(&self) -> Option<Connection> {
-        match self {
-            Self::Live(live) if !live.is_closed() => Some(live.connection.clone()),
-            _ => None,
-        }
-    }
-}
-
-impl Live {
-    fn is_closed(&self) -> bool {
-        self.is_closed.load(Ordering::Acquire)
     }
 }
 

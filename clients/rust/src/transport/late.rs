@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use redis::{RedisResult, Value};
 
-use crate::transport::background::{sleep, timeout};
-use crate::transport::calls::{Answer, How};
+use crate::transport::background::{timeout, Owed};
+use crate::transport::calls::Answer;
 use crate::transport::connections::Waiter;
 use crate::transport::node::{Node, LOG};
-use crate::transport::reply::{Replies, Sending};
+use crate::transport::reply::{Replies, Reply};
 use crate::transport::Transport;
-use crate::values::error::{Error, Failure};
+use crate::values::error::Failure;
 use crate::values::few::Few;
 use crate::values::request::Request;
 
@@ -26,68 +26,32 @@ const LEAVE_AGAIN_AFTER: Duration = Duration::from_millis(50);
 const MOST_TRIES: u32 = 1200;
 const BETWEEN_TRIES: Duration = Duration::from_millis(500);
 
-/// Gives back what a late reply grants when it is dropped, unless its call keeps it.
-pub(crate) struct LateGrant(Option<Box<Owed>>);
-
-struct Owed {
-    transport: Transport,
-    node: Arc<Node>,
-    request: Request,
-    /// None if no reply can arrive any longer.
-    pending: Option<Replies>,
-    waiter: Option<Box<Waiter>>,
-}
-
-impl LateGrant {
-    pub(crate) fn none() -> Self {
-        Self(None)
-    }
-
-    pub(super) fn new(
-        transport: &Transport,
-        node: &Arc<Node>,
-        request: &Request,
-        pending: Option<Replies>,
-        waiter: Option<Box<Waiter>>,
-    ) -> Self {
+impl Reply<'_> {
+    /// Gives back what it grants late, unless its call keeps it. If the connection broke, there is nothing to wait for.
+    pub(super) fn late_grant(&mut self) -> Owed {
+        let (pending, waiter) = (self.pending.take(), self.waiter.take());
         // Without a reply only a hold can be found again, by its id.
-        if !request.takes() || pending.is_none() && request.undo_hold().is_none() {
-            return Self(None);
-        }
-        let (transport, node, request) = (transport.clone(), node.clone(), request.clone());
-        Self(Some(Box::new(Owed { transport, node, request, pending, waiter })))
-    }
-
-    /// Leaves the grant to a call that was let through.
-    pub(crate) fn keep(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for LateGrant {
-    fn drop(&mut self) {
-        if let Some(owed) = self.0.take() {
-            owed.transport.clone().spawn(owed.give_back());
-        }
-    }
-}
-
-impl Owed {
-    async fn give_back(self: Box<Self>) {
-        let Self { transport, node, request, pending, waiter } = *self;
-        let replies = match (pending, waiter) {
-            (None, _) => None,
-            (Some(pending), None) => timeout(LATE_WITHIN, pending).await.ok(),
-            (Some(pending), Some(waiter)) => transport.leave(&node, &request, pending, waiter).await,
+        let owes =
+            |request: &&Request| request.takes() && (pending.is_some() || request.undo_hold().is_some());
+        let Some(request) = self.call.map(|call| call.request).filter(owes).cloned() else {
+            return Owed::nothing();
         };
-        if let Some(Ok(replies)) = replies {
-            return transport.send_all(request.undo(&replies));
-        }
-        let Some(settle) = request.undo_hold() else { return };
-        transport.send_until_done(&settle).await;
-        // The server may execute the call after that.
-        sleep(EXECUTED_WITHIN).await;
-        transport.send_until_done(&settle).await;
+        let (transport, node) = (self.transport.clone(), self.node.clone());
+        Owed::by(async move {
+            let replies = match (pending, waiter) {
+                (None, _) => None,
+                (Some(pending), None) => timeout(LATE_WITHIN, pending).await,
+                (Some(pending), Some(waiter)) => transport.leave(&node, &request, pending, waiter).await,
+            };
+            if let Some(Ok(replies)) = replies {
+                return transport.send_all(request.undo(&replies));
+            }
+            let Some(settle) = request.undo_hold() else { return };
+            transport.send_until_done(&settle).await;
+            // The server may execute the call after that.
+            transport.clock().sleep(EXECUTED_WITHIN).await;
+            transport.send_until_done(&settle).await;
+        })
     }
 }
 
@@ -101,29 +65,22 @@ impl Transport {
         mut pending: Replies,
         waiter: Box<Waiter>,
     ) -> Option<RedisResult<Few<Value>>> {
-        let mut reply = timeout(Duration::ZERO, pending.as_mut()).await.ok();
+        let mut reply = timeout(Duration::ZERO, pending.as_mut()).await;
         let mut pause = LEAVE_AGAIN_AFTER;
         while let (None, Some(id)) = (&reply, waiter.id.filter(|_| pause < LATE_WITHIN / 2)) {
             let unblock = redis::cmd("CLIENT").arg("UNBLOCK").arg(id).take();
             let commands = vec![request.to_nothing(), unblock];
-            if let Err(Failure::Replied(_)) = self.attempt(node, commands, Sending::default()).await {
+            if let Err(Failure::Replied(_)) = self.attempt(node, commands, None).await {
                 // The user may not: the connection is closed.
                 return None;
             }
-            reply = timeout(pause, pending.as_mut()).await.ok();
+            reply = timeout(pause, pending.as_mut()).await;
             pause *= 2;
         }
-        if reply.is_some() {
+        if let Some(Ok(_)) = reply {
             node.connections.keep(*waiter);
         }
         reply
-    }
-
-    /// Gives back what was granted to a caller that has left.
-    pub(super) fn undo(&self, request: &Request, answer: Result<Answer, Error>) {
-        if let Ok(Answer::Replies(replies)) = answer {
-            self.send_all(request.undo(&replies));
-        }
     }
 
     /// Sends what no call waits for.
@@ -143,7 +100,7 @@ impl Transport {
     async fn send_until_done(&self, request: &Request) {
         let mut tries = if self.clock().is_real() { MOST_TRIES } else { 1 };
         let failure = loop {
-            let why = match self.run(request, How::default(), request.is_repeatable()).await {
+            let why = match self.run(request, false, request.is_repeatable()).await {
                 Ok(Answer::Away(node, _)) => node.failure(),
                 Ok(Answer::Lost(node)) if request.needs_the_module() => node.failure(),
                 Ok(_) => return,

@@ -4,12 +4,8 @@ use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redis::{Client, ConnectionInfo, RedisResult, Value};
+use redis::{Client, ConnectionInfo, RedisResult};
 
-#[cfg(feature = "fake")]
-use crate::local::fake::Fake;
-use crate::transport::background::timeout;
-use crate::transport::clock::Clock;
 use crate::transport::connections::{Connections, Target};
 use crate::transport::locked::locked;
 use crate::transport::sentinel::Sentinels;
@@ -19,8 +15,6 @@ use crate::values::error::Failure;
 pub(crate) const LOG: &str = "tokenbucket_client::server";
 const BETWEEN_LOOKS_FOR_THE_MODULE: Duration = Duration::from_secs(60);
 const BETWEEN_REFUSALS_LOGGED: Duration = Duration::from_secs(60);
-/// A node that does not say in this time where the slots are is passed over.
-const SLOTS_WITHIN: Duration = Duration::from_secs(1);
 
 /// A tenth of the shortest timeout.
 const HEARD_EVERY_US: u64 = 100;
@@ -44,39 +38,27 @@ pub(crate) struct Node {
 
 #[derive(Default)]
 struct Circuit {
-    /// One at a time finds out whether it is back.
-    is_probing: bool,
+    /// When a call finds out whether it is back.
     next_probe: Duration,
     /// Why it is away.
     failure: String,
-    next_refusal_logged: Option<Duration>,
-    lacks_module: bool,
-    /// Until when the script decides without the module being looked for.
-    script_until: Duration,
-    /// On which connection that was found.
-    script_since: u64,
+    next_refusal_logged: Duration,
+    /// Until when the script decides without the module being looked for. None if the module is there.
+    script_until: Option<Duration>,
 }
-
-/// The right to find out whether a node is back. Dropped, it goes to the next call.
-pub(crate) struct Probe(Option<Arc<Node>>);
 
 impl Node {
     pub(crate) fn new(info: ConnectionInfo) -> RedisResult<Arc<Self>> {
         let name = info.addr().to_string();
-        Ok(Self::with(name, Target::Server(Client::open(info)?)))
+        Ok(Self::with(&name, Target::Server(Client::open(info)?)))
     }
 
     /// The master, wherever it is.
     pub(crate) fn master_of(sentinels: Sentinels) -> Arc<Self> {
-        Self::with(format!("master {}", sentinels.master), Target::MasterOf(sentinels))
+        Self::with(&format!("master {}", sentinels.master), Target::MasterOf(sentinels))
     }
 
-    #[cfg(feature = "fake")]
-    pub(crate) fn fake(fake: &Fake) -> Arc<Self> {
-        Self::with("the fake".to_owned(), Target::Fake(fake.clone()))
-    }
-
-    fn with(name: String, target: Target) -> Arc<Self> {
+    fn with(name: &str, target: Target) -> Arc<Self> {
         let (heard_us, state) = (AtomicU64::new(0), AtomicU8::new(DECIDES));
         let connections = Arc::new(Connections::new(target));
         Arc::new(Self { name: name.into(), connections, heard_us, state, circuit: Mutex::default() })
@@ -106,30 +88,19 @@ impl Node {
         format!("{}: {why}", self.name)
     }
 
-    /// The reply to CLUSTER SLOTS, an error of the server too; None if there is none in time.
-    pub(crate) async fn ask_for_slots(&self) -> Option<Value> {
-        let asking = async {
-            let mut connection = self.connections.connect(|_| {}).await.ok()?;
-            connection.send_one(redis::cmd("CLUSTER").arg("SLOTS")).await.ok()
-        };
-        timeout(SLOTS_WITHIN, asking).await.ok().flatten()
-    }
-
-    /// Lets a call through. While the node is away, only one that probes it in each `retry_every`, and those that `always` go.
-    pub(crate) fn admit(
-        self: &Arc<Self>,
-        now: Duration,
-        retry_every: Duration,
-        always: bool,
-    ) -> Option<Probe> {
-        let mut circuit = locked(&self.circuit);
-        let is_probe = !circuit.is_probing && now >= circuit.next_probe;
-        if is_probe {
-            circuit.is_probing = true;
-            // A probe that only waits for a connection does not report that the node is away still.
-            circuit.next_probe = now + retry_every;
+    /// Lets a call through. While the node is away, only one in each `probe_every`, which
+    /// finds out whether it is back.
+    pub(crate) fn admits(&self, now: Duration, probe_every: Duration) -> bool {
+        if !self.is_away() {
+            return true;
         }
-        (is_probe || always).then(|| Probe(is_probe.then(|| self.clone())))
+        let mut circuit = locked(&self.circuit);
+        let is_probe = now >= circuit.next_probe;
+        if is_probe {
+            // When it has failed, the time is set anew; if its caller leaves before, it is this.
+            circuit.next_probe = now + probe_every;
+        }
+        is_probe
     }
 
     pub(crate) fn away(&self, next_probe: Duration, failure: &Failure) {
@@ -158,54 +129,37 @@ impl Node {
         }
     }
 
-    pub(crate) fn refusing(&self, clock: &Clock, failure: &Failure) {
+    pub(crate) fn refuses(&self, now: Duration, failure: &Failure) {
         self.answers();
-        let now = clock.now();
         let mut circuit = locked(&self.circuit);
         circuit.failure = failure.to_string();
-        if circuit.next_refusal_logged.is_none_or(|at| now >= at) {
-            circuit.next_refusal_logged = Some(now + BETWEEN_REFUSALS_LOGGED);
+        if now >= circuit.next_refusal_logged {
+            circuit.next_refusal_logged = now + BETWEEN_REFUSALS_LOGGED;
             log::warn!(target: LOG, "{} refuses calls, which are not limited by it: {failure}", self.name);
         }
     }
 
-    pub(crate) fn script_decides(&self, clock: &Clock) -> bool {
-        let (now, connection) = (clock.now(), self.connections.number());
-        let circuit = locked(&self.circuit);
-        circuit.lacks_module && now < circuit.script_until && connection == circuit.script_since
+    pub(crate) fn script_decides(&self, now: Duration) -> bool {
+        locked(&self.circuit).script_until.is_some_and(|until| now < until)
     }
 
-    pub(crate) fn let_script_decide(&self, clock: &Clock) {
-        let (now, connection) = (clock.now(), self.connections.number());
-        let mut circuit = locked(&self.circuit);
-        circuit.script_until = now + BETWEEN_LOOKS_FOR_THE_MODULE;
-        circuit.script_since = connection;
-        if !std::mem::replace(&mut circuit.lacks_module, true) {
+    pub(crate) fn let_script_decide(&self, now: Duration) {
+        let until = now + BETWEEN_LOOKS_FOR_THE_MODULE;
+        if locked(&self.circuit).script_until.replace(until).is_none() {
             log::warn!(target: LOG, "{} has no tokenbucket module: the script decides until it has", self.name);
         }
     }
 
-    pub(crate) fn has_module(&self) {
-        if std::mem::take(&mut locked(&self.circuit).lacks_module) {
-            log::warn!(target: LOG, "{} has the tokenbucket module: the script decides no longer", self.name);
+    /// Looks for the module at the next call: the server may be another.
+    pub(crate) fn look_for_module(&self) {
+        if let Some(until) = &mut locked(&self.circuit).script_until {
+            *until = Duration::ZERO;
         }
     }
-}
 
-impl Probe {
-    pub(crate) fn none() -> Self {
-        Self(None)
-    }
-
-    pub(crate) fn is_one(&self) -> bool {
-        self.0.is_some()
-    }
-}
-
-impl Drop for Probe {
-    fn drop(&mut self) {
-        if let Some(node) = &self.0 {
-            locked(&node.circuit).is_probing = false;
+    pub(crate) fn has_module(&self) {
+        if locked(&self.circuit).script_until.take().is_some() {
+            log::warn!(target: LOG, "{} has the tokenbucket module: the script decides no longer", self.name);
         }
     }
 }

@@ -1,13 +1,11 @@
 //! Sentinels, which know where the master is.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, RedisResult,
-};
+use redis::{Client, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, RedisResult};
 
 use crate::transport::address::{at, timed_out, without_password};
+use crate::transport::background::timeout;
 
 /// A sentinel that takes longer is passed over.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
@@ -17,8 +15,6 @@ pub(crate) struct Sentinels {
     /// How the master is connected to, wherever it is.
     like: ConnectionInfo,
     sentinels: Vec<Client>,
-    /// The one that answered last.
-    first: AtomicUsize,
 }
 
 impl Sentinels {
@@ -36,29 +32,23 @@ impl Sentinels {
         if sentinels.is_empty() {
             return Err(misconfigured("sentinels need a URL"));
         }
-        Ok(Self { master: name, like: master, sentinels, first: AtomicUsize::new(0) })
+        Ok(Self { master: name, like: master, sentinels })
     }
 
     /// The master, as the first sentinel says that knows it.
     pub(crate) async fn find(&self) -> RedisResult<Client> {
-        let first = self.first.load(Ordering::Relaxed);
-        let mut failure = None;
-        for place in (first..first + self.sentinels.len()).map(|place| place % self.sentinels.len()) {
-            let asking = self.ask(&self.sentinels[place]);
-            match tokio::time::timeout(ANSWERS_WITHIN, asking).await.unwrap_or_else(|_| Err(timed_out())) {
-                Ok((host, port)) => {
-                    self.first.store(place, Ordering::Relaxed);
-                    return Client::open(at(&self.like, host, port));
-                }
-                Err(error) => failure = Some(error),
+        let mut failure = timed_out();
+        for sentinel in &self.sentinels {
+            match timeout(ANSWERS_WITHIN, self.ask(sentinel)).await.unwrap_or_else(|| Err(timed_out())) {
+                Ok((host, port)) => return Client::open(at(&self.like, host, port)),
+                Err(error) => failure = error,
             }
         }
-        Err(failure.unwrap_or_else(timed_out))
+        Err(failure)
     }
 
     async fn ask(&self, sentinel: &Client) -> RedisResult<(String, u16)> {
-        let config = AsyncConnectionConfig::new().set_connection_timeout(Some(ANSWERS_WITHIN));
-        let connecting = sentinel.get_multiplexed_async_connection_with_config(&config).await;
+        let connecting = sentinel.get_multiplexed_async_connection().await;
         let mut connection = connecting.map_err(without_password)?;
         let mut question = redis::cmd("SENTINEL");
         question.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.master);

@@ -1,10 +1,9 @@
 //! How long a call waits for a server.
 
 use std::future::Future;
-use std::pin::pin;
 use std::time::Duration;
 
-use crate::transport::background::{timeout, timeout_at};
+use crate::transport::background::{timeout, until};
 use crate::transport::clock::Clock;
 use crate::transport::node::Node;
 use crate::values::error::Why;
@@ -25,12 +24,13 @@ pub(crate) struct Silence {
 }
 
 impl Silence {
-    fn most_age(&self) -> Duration {
+    /// The age at which a call is given up.
+    pub(crate) fn most_age(&self) -> Duration {
         (self.timeout * TIMEOUTS_OF_A_CALL).max(LEAST_AGE_OF_A_CALL)
     }
 
-    /// Waits for the reply to a call that was sent at that time. The server is silent if for the timeout nothing came from it,
-    /// to this call or another.
+    /// Waits for the reply to a call that was sent at that time, or for a connection. The server is silent if for the timeout
+    /// nothing came from it, to this call or another.
     pub(crate) async fn listen<T>(
         &self,
         mut since: Duration,
@@ -42,10 +42,7 @@ impl Silence {
         loop {
             let due = (since.max(node.heard()) + timeout).min(too_old_at);
             let is_late = match self.until(due, &mut reply).await {
-                Ok(value) => {
-                    node.hear(self.clock.now());
-                    return Ok(value);
-                }
+                Ok(value) => return Ok(value),
                 Err(is_late) => is_late,
             };
             let now = self.clock.now();
@@ -62,24 +59,22 @@ impl Silence {
         }
     }
 
-    /// Waits for the reply to a call that the server may keep for that time. Such a call says nothing about the server: `look`
+    /// Waits for the reply to a call that the server may keep until then. Such a call says nothing about the server: `look`
     /// finds out whether it is there when no other call has heard from it.
     pub(crate) async fn listen_long<T>(
         &self,
-        kept: Duration,
+        until: Duration,
         node: &Node,
         mut reply: impl Future<Output = T> + Unpin,
         look: impl Fn(),
     ) -> Result<T, Why> {
         let (since, most_age) = (self.clock.now(), self.most_age());
-        let until = since.saturating_add(kept);
         loop {
             let left = until.saturating_sub(self.clock.now());
             if left.is_zero() {
                 return self.listen(self.clock.now(), node, reply).await;
             }
-            if let Ok(value) = timeout(left.min(most_age / 2), &mut reply).await {
-                node.hear(self.clock.now());
+            if let Some(value) = timeout(left.min(most_age / 2), &mut reply).await {
                 return Ok(value);
             }
             let quiet = self.clock.now().saturating_sub(since.max(node.heard()));
@@ -88,19 +83,6 @@ impl Silence {
             }
             if quiet >= most_age / 2 {
                 look();
-            }
-        }
-    }
-
-    /// Waits for work that may take the timeout, by the time in which this process was not busy.
-    pub(crate) async fn patiently<T>(&self, work: impl Future<Output = T>) -> Option<T> {
-        let mut work = pin!(work);
-        let give_up_at = self.clock.now() + self.most_age();
-        loop {
-            match self.until(self.clock.now() + self.timeout, work.as_mut()).await {
-                Ok(value) => return Some(value),
-                Err(is_late) if is_late && self.clock.now() < give_up_at => {}
-                Err(_) => return None,
             }
         }
     }
@@ -114,7 +96,7 @@ impl Silence {
     ) -> Result<T, bool> {
         let mut is_late = false;
         for _ in 0..=CHECKS {
-            if let Ok(value) = timeout_at(self.clock.instant(due), &mut work).await {
+            if let Some(value) = until(self.clock.instant(due), &mut work).await {
                 return Ok(value);
             }
             let now = self.clock.now();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::{ErrorKind, ParsingError, RedisError};
 
-use crate::transport::late::LateGrant;
+use crate::transport::background::Owed;
 use crate::values::decision::JointDecision;
 use crate::values::limit::LimitError;
 
@@ -105,12 +105,12 @@ impl std::error::Error for Error {
 
 /// Why a request has no reply of use.
 pub(crate) enum Failure {
-    /// Not sent: the connection is being made, which takes longer than a caller waits.
-    Connecting,
+    /// Not sent: the node is away, or connecting takes longer than a caller waits.
+    NotSent,
     /// Not sent: there is no connection.
     NotConnected(RedisError),
-    /// Sent, and perhaps executed.
-    Unanswered(Why, LateGrant),
+    /// Sent, and perhaps executed. What is granted late is given back.
+    Unanswered(Why, Owed),
     /// The server's reply is an error.
     Replied(RedisError),
 }
@@ -130,6 +130,10 @@ impl Failure {
         matches!(self, Self::Replied(error) if error.code() == Some(code))
     }
 
+    pub(crate) fn is_silence(&self) -> bool {
+        matches!(self, Self::Unanswered(Why::Silent(_), _))
+    }
+
     pub(crate) fn is_unknown_command(&self) -> bool {
         let detail = match self {
             Self::Replied(error) if error.code() == Some("ERR") => error.detail(),
@@ -140,7 +144,7 @@ impl Failure {
 
     pub(crate) fn fault(&self) -> Fault {
         match self {
-            Self::Connecting | Self::Unanswered(Why::TooOld, _) => Fault::Nobodys,
+            Self::NotSent | Self::Unanswered(Why::TooOld, _) => Fault::Nobodys,
             Self::Unanswered(..) => Fault::Away,
             Self::NotConnected(error) | Self::Replied(error) => fault_of(error),
         }
@@ -150,7 +154,7 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Connecting => f.write_str("connecting takes longer than the timeout"),
+            Self::NotSent => f.write_str("it was not asked"),
             Self::Unanswered(Why::Silent(timeout), _) => {
                 write!(f, "no answer within {} ms", timeout.as_millis())
             }

@@ -1,6 +1,7 @@
 //! The commands, as the module and as the script take them.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Cmd, FromRedisValue, RedisWrite, ToRedisArgs, Value};
@@ -97,6 +98,32 @@ pub(crate) struct Request {
     buckets: Few<Bucket>,
     /// Whether a `TB.PEEK` of 1 follows in the same write.
     with_peek: bool,
+    /// Whose turn it takes when it waits.
+    share: Option<Arc<Share>>,
+}
+
+/// The tenant of a call that waits, and its weight.
+#[derive(Debug)]
+pub(crate) struct Share {
+    tenant: String,
+    weight: String,
+}
+
+impl Share {
+    /// Checks that the tenant is of 1 to 128 bytes, and the weight from 0.001 to 1000 with at most three decimals.
+    pub(crate) fn checked(tenant: String, weight: f64) -> Result<Self, Error> {
+        if !(1..=128).contains(&tenant.len()) {
+            return Err(Error::BadArgument(format!("tenant: {} bytes are not 1 to 128", tenant.len())));
+        }
+        let text = weight.to_string();
+        let decimals = text.split_once('.').map_or(0, |(_, decimals)| decimals.len());
+        if !(0.001..=1000.0).contains(&weight) || decimals > 3 {
+            return Err(Error::BadArgument(format!(
+                "weight: {weight} is not a number from 0.001 to 1000 with at most three decimals"
+            )));
+        }
+        Ok(Self { tenant, weight: text })
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -120,7 +147,7 @@ pub(crate) enum By<'a> {
 impl Request {
     pub(crate) fn one(operation: &'static str, key: String, limit: &Limit, words: Words) -> Self {
         let bucket = Bucket { key, limit: limit.clone(), words };
-        Self { operation, before: None, buckets: Few::one(bucket), with_peek: false }
+        Self { operation, before: None, buckets: Few::one(bucket), with_peek: false, share: None }
     }
 
     pub(crate) fn joint(
@@ -134,7 +161,16 @@ impl Request {
             Ok(Bucket { key: format!("{prefix}{}", part.name), limit: part.limit.clone(), words })
         };
         let buckets = parts.iter().map(bucket).collect::<Result<_, Error>>()?;
-        Ok(Self { operation, before: Some(before), buckets: Few::Several(buckets), with_peek: false })
+        let buckets = Few::Several(buckets);
+        Ok(Self { operation, before: Some(before), buckets, with_peek: false, share: None })
+    }
+
+    /// Returns the request of a tenant, which has one bucket.
+    pub(crate) fn sharing(self, share: Option<&Arc<Share>>) -> Result<Self, Error> {
+        if share.is_some() && self.buckets.len() > 1 {
+            return Err(Error::BadArgument("share: a call of several buckets has none".to_owned()));
+        }
+        Ok(Self { share: share.cloned(), ..self })
     }
 
     /// Takes up to `most`, and asks in the same write when one more is there.
@@ -210,7 +246,11 @@ impl Request {
             (None, Some(bucket)) => bucket.words[1] = Some(max_wait_ms.into()),
             (None, None) => {}
         }
-        waiting.to_command(&self.waiting_name())
+        let mut command = waiting.to_command(&self.waiting_name());
+        if let Some(Share { tenant, weight }) = self.share.as_deref() {
+            command.arg(&["SHARE", tenant, "WEIGHT", weight]);
+        }
+        command
     }
 
     /// A write of the same name and key as that of a call that waits, which changes nothing: a server that is paused keeps
@@ -334,7 +374,7 @@ impl Request {
         let id = self.before.as_ref()?.last()?.clone();
         let unused = |bucket: &Bucket| Bucket { words: [Some(0.into()), None], ..bucket.clone() };
         let buckets = Few::Several(self.buckets.iter().map(unused).collect());
-        Some(Self { operation: "TB.MSETTLE", before: Some(vec![id]), buckets, with_peek: false })
+        Some(Self { operation: "TB.MSETTLE", before: Some(vec![id]), buckets, with_peek: false, share: None })
     }
 }
 

@@ -60,14 +60,12 @@ async fn full(limiter: &Limiter) {
     wait_for("the token", SOON, async || limiter.peek("a", 0).await.unwrap().remaining == 1).await;
 }
 
-#[tokio::test]
-async fn calls_are_served_in_the_order_in_which_they_came() {
-    let server = Server::start();
-    let limiter = limiter_of(&server, "0");
-    let first = limiter.hold("a", 1, LONG).await.unwrap();
+/// The order in which these callers are served, who begin to wait one after the other.
+async fn order_of(server: &Server, callers: &[Limiter]) -> Vec<usize> {
+    let first = callers[0].hold("a", 1, LONG).await.unwrap();
     let served = Arc::new(Mutex::new(Vec::new()));
     let mut calls = Vec::new();
-    for caller in 0..50 {
+    for (caller, limiter) in callers.iter().enumerate() {
         let (limiter, served) = (limiter.with_max_wait(LONG), served.clone());
         calls.push(tokio::spawn(async move {
             let hold = limiter.hold("a", 1, LONG).await.unwrap();
@@ -75,13 +73,76 @@ async fn calls_are_served_in_the_order_in_which_they_came() {
             served.lock().unwrap().push(caller);
             hold.settle().await.unwrap();
         }));
-        waiting(&server, caller + 1).await;
+        waiting(server, caller as u64 + 1).await;
     }
     first.settle().await.unwrap();
     for call in calls {
         call.await.unwrap();
     }
-    assert_eq!(*served.lock().unwrap(), (0..50).collect::<Vec<_>>());
+    Arc::into_inner(served).unwrap().into_inner().unwrap()
+}
+
+#[tokio::test]
+async fn calls_are_served_in_the_order_in_which_they_came() {
+    let server = Server::start();
+    let limiter = limiter_of(&server, "0");
+    let served = order_of(&server, &vec![limiter; 50]).await;
+    assert_eq!(served, (0..50).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_tenant_with_many_waiting_calls_does_not_hold_up_another() {
+    let server = Server::start();
+    let limiter = limiter_of(&server, "0");
+    let [loud, quiet] = ["loud", "quiet"].map(|tenant| limiter.with_share(tenant, 1).unwrap());
+    let mut callers = vec![loud; 20];
+    callers.push(quiet);
+    assert_eq!(order_of(&server, &callers).await[..3], [0, 20, 1]);
+}
+
+#[tokio::test]
+async fn a_tenant_of_twice_the_weight_is_served_twice_as_often() {
+    let server = Server::start();
+    let limiter = limiter_of(&server, "0");
+    let (heavy, light) = (limiter.with_share("heavy", 1).unwrap(), limiter.with_share("light", 0.5).unwrap());
+    let callers = [&light, &light, &light, &heavy, &heavy, &heavy, &heavy].map(Clone::clone);
+    assert_eq!(order_of(&server, &callers).await, [0, 3, 4, 1, 5, 6, 2]);
+}
+
+#[tokio::test]
+async fn takes_have_shares_too() {
+    let server = Server::start();
+    let limiter = limiter_of(&server, STILL).with_share("acme", 0.125).unwrap();
+    empty(&server, "a");
+    take(&server, &limiter).await.abort();
+    waiting(&server, 0).await;
+    let call = take(&server, &limiter).await;
+    give(&server, "a");
+    assert!(call.await.unwrap().unwrap().allowed);
+    assert!(limiter.take("b", 1).await.unwrap().allowed, "without a wait");
+}
+
+#[tokio::test]
+async fn shares_that_cannot_be_are_errors() {
+    let server = Server::start();
+    let limiter = limiter_of(&server, "0");
+    let long = "a".repeat(128);
+    for (tenant, weight) in [("a", 0.001), (&long, 999.999), ("a", 1000.0)] {
+        let one = limiter.with_share(tenant, weight).unwrap().with_max_wait(LONG);
+        one.hold(&format!("{weight}"), 1, LONG).await.unwrap().settle().await.unwrap();
+    }
+    let longer = "a".repeat(129);
+    for (tenant, weight) in
+        [("", 1.0), (&longer, 1.0), ("a", 0.0), ("a", 0.0005), ("a", 1000.001), ("a", f64::NAN)]
+    {
+        let shared = limiter.with_share(tenant, weight);
+        assert!(matches!(shared, Err(Error::BadArgument(_))), "{tenant} {weight}");
+    }
+    let shared = limiter.with_share("a", 1).unwrap().with_max_wait(LONG);
+    let parts = ["a", "b"].map(|name| Part::new(name, limiter.limit(), 1));
+    let several = shared.hold_all(&parts, LONG).await.map(drop);
+    assert!(several.unwrap_err().to_string().contains("several buckets"));
+    assert!(shared.take_all(&parts).await.is_err());
 }
 
 #[tokio::test]

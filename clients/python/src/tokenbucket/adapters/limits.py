@@ -146,8 +146,9 @@ class _Storage:
     """What the strategies of `limits` ask of a storage, answered by token buckets."""
 
     is_asynchronous: bool
-    redis: Any
-    limiter: Any
+    # Of threads, or of asyncio: redis-py, and the package.
+    _home: ModuleType
+    _kinds: Any
 
     def __init_subclass__(cls) -> None:
         for name, method in vars(_Storage).items():
@@ -155,11 +156,16 @@ class _Storage:
                 setattr(cls, name, _of_threads(method))
         super().__init_subclass__()
 
-    def _connect(self, home: ModuleType, kinds: Any, uri: str, prefix: str, options: dict[str, Any]) -> None:
+    def __init__(
+        self, uri: str, key_prefix: str = _PREFIX, wrap_exceptions: bool = False, **options: Any
+    ) -> None:
+        super().__init__(uri, wrap_exceptions=wrap_exceptions)  # type: ignore[call-arg]
+        # Which asyncio library the storages of `limits` use; here it is redis-py.
+        options.pop("implementation", None)
         of_server, of_limiter, of_client = _split(options)
-        self.redis = _client(home, uri, of_client)
-        self.server = kinds.Server(self.redis, **of_server)
-        self.limiter = kinds.Limiter(self.server, Limit(0, 1), f"{prefix}:", **of_limiter)
+        self.redis = _client(self._home, uri, of_client)
+        self.server = self._kinds.Server(self.redis, **of_server)
+        self.limiter = self._kinds.Limiter(self.server, Limit(0, 1), f"{key_prefix}:", **of_limiter)
 
     @property
     def base_exceptions(self) -> tuple[type[Exception], ...]:
@@ -240,12 +246,7 @@ class TokenBucketStorage(  # type: ignore[misc] # its methods are those of threa
 
     STORAGE_SCHEME = _ALL_SCHEMES
     is_asynchronous = False
-
-    def __init__(
-        self, uri: str, key_prefix: str = _PREFIX, wrap_exceptions: bool = False, **options: Any
-    ) -> None:
-        super().__init__(uri, wrap_exceptions=wrap_exceptions)
-        self._connect(redis, _threads, uri, key_prefix, options)
+    _home, _kinds = redis, _threads
 
 
 class AsyncTokenBucketStorage(
@@ -258,14 +259,7 @@ class AsyncTokenBucketStorage(
 
     STORAGE_SCHEME = [f"async+{scheme}" for scheme in _ALL_SCHEMES]  # noqa: RUF012
     is_asynchronous = True
-
-    def __init__(
-        self, uri: str, key_prefix: str = _PREFIX, wrap_exceptions: bool = False, **options: Any
-    ) -> None:
-        super().__init__(uri, wrap_exceptions=wrap_exceptions)
-        # Which asyncio library the storages of `limits` use; here it is redis-py.
-        options.pop("implementation", None)
-        self._connect(redis.asyncio, _asyncio, uri, key_prefix, options)
+    _home, _kinds = redis.asyncio, _asyncio
 
 
 class _Strategy:

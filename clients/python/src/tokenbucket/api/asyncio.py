@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Generator
 from typing import Any, Protocol, Self, TypeVar
 
-from ..transport.call import Steps
+from ..transport.call import Steps, Terms
 from ..transport.server import BaseServer
 from ..transport.tasks import Transports, of_loop
 from ..values.decision import Decision, Denied, JointDecision
@@ -49,6 +49,8 @@ class Server(BaseServer[Client]):
         try:
             while True:
                 try:
+                    if call.pause_s:
+                        await asyncio.sleep(call.pause_s)
                     reply = await call.node.transport.here().exchange(call)
                 except Exception as error:
                     call = steps.throw(error)
@@ -130,8 +132,8 @@ class Hold(HoldOperations):
     Denied if the hold was.
     """
 
-    def __init__(self, limiter: _Closing, parts: list[Part], ttl_ms: int, max_wait_ms: float = 0) -> None:
-        super().__init__(limiter, parts, ttl_ms, max_wait_ms)
+    def __init__(self, limiter: _Closing, parts: list[Part], ttl_ms: int, terms: Terms) -> None:
+        super().__init__(limiter, parts, ttl_ms, terms)
         self._limiter = limiter
         self._asked = False
         self._timer: asyncio.TimerHandle | None = None
@@ -253,7 +255,7 @@ class Limiter(_Closing, BaseLimiter[Server | Client, Awaited[Decision], Hold]):
     async def _take_batched(self, name: str, cost: int, limit: Limit) -> Decision:
         began = self._clock.monotonic()
         loop = asyncio.get_running_loop()
-        batches = of_loop(self._batches_of, loop, self._new_batches)
+        batches = of_loop(self._batches_of, self._new_batches)
         batch, decision = batches.take(name, limit, cost)
         if decision is None and self._denials:
             decision = self._denials.recall(name, limit, max(cost - batch.tokens, 1))

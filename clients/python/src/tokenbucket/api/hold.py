@@ -15,7 +15,7 @@ from ..transport.commands import command
 from ..values.decision import Decision, JointDecision
 from ..values.errors import BadArgument, TokenBucketError
 from ..values.limit import Number
-from .operations import Backend, Part, checked_wait, keep
+from .operations import Backend, Part, keep
 
 Used = Number | Mapping[str, Number]
 
@@ -29,13 +29,14 @@ class HoldOperations:
     return takes it, given room, and the settlement charges in any case.
     """
 
-    def __init__(self, backend: Backend, parts: Sequence[Part], ttl_ms: int, max_wait_ms: float = 0) -> None:
+    def __init__(self, backend: Backend, parts: Sequence[Part], ttl_ms: int, terms: Terms) -> None:
         if not 0 < ttl_ms <= MAX_HOLD_TTL_MS:
             raise BadArgument(f"ttl_ms: {ttl_ms!r} is not from 1 to 30 days")
         self._backend = backend
         self._parts = parts
         self._ttl_ms = ttl_ms
-        self._max_wait_ms = checked_wait(max_wait_ms)
+        self._terms = terms
+        """Of the first call; renewals do not wait."""
         self._process = os.getpid()
         self._was_granted = self._was_local = False
         self.id = uuid.uuid4().hex
@@ -70,8 +71,7 @@ class HoldOperations:
         self.decision = yield from self._backend._decide_all(
             self._parts,
             *("TB.MHOLD", len(self._parts), self._ttl_ms, self.id),
-            terms=Terms(late=None if first else keep),
-            max_wait_ms=self._max_wait_ms if first else 0,
+            terms=self._terms if first else Terms(late=keep),
         )
         self._was_granted = self._was_granted or self.decision.allowed
         self._note(self.decision)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
-from ..transport.call import Steps
+from ..transport.call import Steps, Terms
 from ..values.decision import Decision, JointDecision
 from ..values.errors import BadArgument
 from ..values.limit import Limit, Number
 from .limiter import Decided, Holding, Where
-from .operations import Backend, OnDecision, OnError, Part, checked_wait
+from .operations import Backend, OnDecision, OnError, Part, in_turn
 
 Joint = TypeVar("Joint")
 """A joint decision, or with asyncio what is awaited for one."""
@@ -28,7 +28,10 @@ class BaseJointLimiter(Backend, Generic[Where, Decided, Joint, Holding]):
     contain the same hash tag.
     """
 
+    # What threads and asyncio do in ways of their own, as for limiters of one limit.
     _of_hold: Any
+    _run: Callable[[Steps[JointDecision]], Joint]
+    _run_once: Callable[[Steps[Decision]], Decided]
 
     def __init__(
         self,
@@ -45,14 +48,6 @@ class BaseJointLimiter(Backend, Generic[Where, Decided, Joint, Holding]):
             if not isinstance(limit, Limit):
                 raise BadArgument(f"limits: {name!r} is {limit!r}, not a Limit")
 
-    # What threads and asyncio do in ways of their own, as for limiters of one limit.
-
-    def _run(self, steps: Steps[JointDecision]) -> Joint:
-        raise NotImplementedError
-
-    def _run_once(self, steps: Steps[Decision]) -> Decided:
-        raise NotImplementedError
-
     # The calls.
 
     def take_all(
@@ -62,9 +57,14 @@ class BaseJointLimiter(Backend, Generic[Where, Decided, Joint, Holding]):
         *,
         limits: Mapping[str, Limit] | None = None,
         max_wait_ms: float = 0,
+        share: str | None = None,
+        weight: Number = 1,
     ) -> Joint:
-        """Takes every cost or none. `max_wait_ms` as for `Limiter.take`."""
-        return self._run(self._take_all(name, costs, limits, max_wait_ms))
+        """Takes every cost or none. `max_wait_ms` as for `Limiter.take`.
+
+        Raises BadArgument for a `share` or a `weight`: calls of several limits have none.
+        """
+        return self._run(self._take_all(name, costs, limits, (max_wait_ms, share, weight)))
 
     def hold(
         self,
@@ -74,9 +74,12 @@ class BaseJointLimiter(Backend, Generic[Where, Decided, Joint, Holding]):
         ttl_ms: int = 30_000,
         limits: Mapping[str, Limit] | None = None,
         max_wait_ms: float = 0,
+        share: str | None = None,
+        weight: Number = 1,
     ) -> Holding:
-        """Holds every amount or none. Lasts and waits as a hold of `Limiter.hold`."""
-        hold: Holding = self._of_hold(self, self._parts(name, amounts, limits), ttl_ms, max_wait_ms)
+        """Holds every amount or none. Lasts and waits as a hold of `Limiter.hold`, but without a share."""
+        terms = _in_turn(max_wait_ms, share, weight)
+        hold: Holding = self._of_hold(self, self._parts(name, amounts, limits), ttl_ms, terms)
         return hold
 
     def reset(self, name: Names) -> Decided:
@@ -121,17 +124,23 @@ class BaseJointLimiter(Backend, Generic[Where, Decided, Joint, Holding]):
         name: Names,
         costs: Mapping[str, Number],
         limits: Mapping[str, Limit] | None,
-        max_wait_ms: float,
+        turn: tuple[float, str | None, Number],
     ) -> Steps[JointDecision]:
         began, parts = self._clock.monotonic(), self._parts(name, costs, limits)
-        words = ("TB.MTAKE", len(costs))
-        decision = yield from self._decide_all(parts, *words, max_wait_ms=checked_wait(max_wait_ms))
+        terms = _in_turn(*turn)
+        decision = yield from self._decide_all(parts, "TB.MTAKE", len(costs), terms=terms)
         self._tell_all(parts, decision, began)
         return decision
 
     def _reset_name(self, name: Names) -> Steps[Decision]:
         keys = [_key_of(self.prefix, name, which) for which in self.limits]
         return (yield from self._reset(keys, self.limits.values()))
+
+
+def _in_turn(max_wait_ms: float, share: str | None, weight: Number) -> Terms:
+    if share is not None or weight != 1:
+        raise BadArgument("share, weight: only calls of one limit have them, those of a Limiter")
+    return in_turn(max_wait_ms, share, weight)
 
 
 def _key_of(prefix: str, name: Names, which: str) -> str:

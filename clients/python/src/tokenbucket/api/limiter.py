@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
@@ -14,7 +14,7 @@ from ..values.errors import BadArgument, ReplyError, Unanswered
 from ..values.limit import Limit, Number
 from .batches import Batch, Batches
 from .denials import Denials
-from .operations import Backend, OnDecision, OnError, Part, checked_wait
+from .operations import Backend, OnDecision, OnError, Part, in_turn
 
 Where = TypeVar("Where")
 """A server or a client."""
@@ -37,7 +37,12 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
     A limit given to a call is for that call alone.
     """
 
+    # What threads and asyncio do in ways of their own.
     _of_hold: Any
+    _run: Callable[[Steps[Decision]], Decided]
+    _run_once: Callable[[Steps[Decision]], Decided]
+    """Runs them to their end, even if the caller leaves."""
+    _take_batched: Callable[[str, int, Limit], Decided]
 
     def __init__(
         self,
@@ -67,29 +72,30 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
         self._denials = Denials(self._remembers, self._clock) if self._remembers else None
         self._batches_of: dict[Any, Batches] = {}
 
-    # What threads and asyncio do in ways of their own.
-
-    def _run(self, steps: Steps[Decision]) -> Decided:
-        raise NotImplementedError
-
-    def _run_once(self, steps: Steps[Decision]) -> Decided:
-        """Runs them to their end, even if the caller leaves."""
-        raise NotImplementedError
-
-    def _take_batched(self, name: str, cost: int, limit: Limit) -> Decided:
-        raise NotImplementedError
-
     # The calls.
 
     def take(
-        self, name: str, cost: Number = 1, *, limit: Limit | None = None, max_wait_ms: float = 0
+        self,
+        name: str,
+        cost: Number = 1,
+        *,
+        limit: Limit | None = None,
+        max_wait_ms: float = 0,
+        share: str | None = None,
+        weight: Number = 1,
     ) -> Decided:
         """Takes `cost` tokens if the bucket holds them, else nothing.
 
-        `max_wait_ms`: so long the call waits its turn in the server, behind those who wait already.
+        `max_wait_ms`: the call waits its turn in the server for at most so many milliseconds (30 days),
+        behind those that wait already.
+
+        `share`: the tenant, of 1 to 128 bytes, of whom the call is. Tenants that wait for one bucket get
+        tokens in proportion to `weight`, however many calls each has waiting; a weight is 0.001 to 1000
+        with at most three decimals. Calls without a share are one tenant of weight 1. A call that does
+        not wait needs no share. Raises BadArgument for other values.
         """
-        if max_wait_ms:
-            return self._run(self._take_in_turn(name, cost, limit, max_wait_ms))
+        if max_wait_ms or share is not None or weight != 1:
+            return self._run(self._take_in_turn(name, cost, limit, (max_wait_ms, share, weight)))
         # A batch has whole tokens, and serves no more than it has when it is new.
         if self._batch and isinstance(cost, int) and 0 < cost <= self._batch:
             return self._take_batched(name, int(cost), limit or self.limit)
@@ -132,13 +138,15 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
         ttl_ms: int = 30_000,
         limit: Limit | None = None,
         max_wait_ms: float = 0,
+        share: str | None = None,
+        weight: Number = 1,
     ) -> Holding:
         """Takes `amount` until the end of `with` (`async with`), or for `ttl_ms` if its holder is gone.
 
-        `max_wait_ms` as for `take`; `ttl_ms` begins with the grant.
+        `max_wait_ms`, `share` and `weight` as for `take`; `ttl_ms` begins with the grant.
         """
         part = Part("", self._key(name), name, limit or self.limit, amount)
-        hold: Holding = self._of_hold(self, [part], ttl_ms, max_wait_ms)
+        hold: Holding = self._of_hold(self, [part], ttl_ms, in_turn(max_wait_ms, share, weight))
         return hold
 
     def headers(
@@ -157,7 +165,7 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
     ) -> Steps[Decision]:
         limit = limit or self.limit
         words = self._words(name, operation, limit, *arguments)
-        return (yield from self._decide(name, limit, words, once))
+        return (yield from self._decide(name, limit, words, Terms(once)))
 
     def _take(self, name: str, cost: Number, limit: Limit | None) -> Steps[Decision]:
         limit = limit or self.limit
@@ -173,12 +181,12 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
         return decision
 
     def _take_in_turn(
-        self, name: str, cost: Number, limit: Limit | None, max_wait_ms: float
+        self, name: str, cost: Number, limit: Limit | None, turn: tuple[float, str | None, Number]
     ) -> Steps[Decision]:
         """Neither by a batch nor by what is remembered: the server alone knows who is next."""
         limit = limit or self.limit
         words = self._words(name, "TB.TAKE", limit, cost)
-        return (yield from self._decide(name, limit, words, max_wait_ms=checked_wait(max_wait_ms)))
+        return (yield from self._decide(name, limit, words, in_turn(*turn)))
 
     def _give(self, name: str, amount: Number, limit: Limit | None) -> Steps[Decision]:
         if self._denials:
@@ -207,7 +215,7 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
 
     # Batches. Those of asyncio belong to an event loop, since callers wait for one another.
 
-    def _new_batches(self) -> Batches:
+    def _new_batches(self, _: object = None) -> Batches:
         return Batches(self._batch, self._clock)
 
     def _fetch(self, batches: Batches, batch: Batch) -> Steps[None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from itertools import chain
 from typing import Any, Literal
 from weakref import WeakValueDictionary
@@ -22,6 +23,8 @@ OnDecision = Callable[[str, Limit, Decision, float], None]
 """Called with the name, the limit, the decision and how many seconds it took."""
 
 MAX_WAIT_MS = 30 * 86_400_000
+MOST_SHARE_BYTES = 128
+LEAST_WEIGHT, MOST_WEIGHT = Decimal("0.001"), Decimal(1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +133,7 @@ class Backend:
             return [int(words[4]) if words[0] == "TB.TAKEUPTO" else 1, 0, 0, 0], lost
         return [0, 0, int(self.server.retry_every_ms) or 1, 0], lost
 
-    def _ask(
-        self, words: Command, terms: Terms | None = None, max_wait_ms: float = 0
-    ) -> Steps[tuple[Any, bool, bool]]:
+    def _ask(self, words: Command, terms: Terms | None = None) -> Steps[tuple[Any, bool, bool]]:
         """The reply, whether it is `on_error`'s, and whether the server's was lost.
 
         What a reply that comes too late has granted is given back if the caller is gone, or was denied
@@ -141,8 +142,8 @@ class Backend:
         terms = terms or Terms()
         calls = terms.calls = [] if terms.calls is None else terms.calls
         try:
-            if max_wait_ms:
-                reply = yield from self.server.ask_in_turn(words, max_wait_ms, terms)
+            if terms.max_wait_ms:
+                reply = yield from self.server.ask_in_turn(words, terms)
             else:
                 reply = yield from self.server.ask(words, terms=terms)
             return reply, False, False
@@ -157,23 +158,21 @@ class Backend:
                     call.undo = True
                     self.server.leave(call)
 
-    def _decide(
-        self, name: str, limit: Limit, words: Command, once: bool = False, max_wait_ms: float = 0
-    ) -> Steps[Decision]:
+    def _decide(self, name: str, limit: Limit, words: Command, terms: Terms | None = None) -> Steps[Decision]:
         began = self._clock.monotonic()
-        decision = Decision.read(*(yield from self._ask(words, Terms(once), max_wait_ms)))
+        decision = Decision.read(*(yield from self._ask(words, terms)))
         self._tell(name, limit, decision, began)
         return decision
 
     def _decide_all(
-        self, parts: Sequence[Part], *words: Word, terms: Terms | None = None, max_wait_ms: float = 0
+        self, parts: Sequence[Part], *words: Word, terms: Terms | None = None
     ) -> Steps[JointDecision]:
         """The reply to a command that is followed by the arguments of each part."""
         arguments = (command(part.key, part.limit, part.amount) for part in parts)
         whole: Command = (*words, *chain.from_iterable(arguments))
-        reply, degraded, lost = yield from self._ask(whole, terms, max_wait_ms)
-        if len(reply) == 4:
-            reply = [*reply, []]
+        reply, degraded, lost = yield from self._ask(whole, terms)
+        if len(reply) == 4:  # by `on_error`, or by a hold with a share, which is of one bucket
+            reply = [*reply, [] if degraded else [reply]]
         which = [part.which for part in parts] if reply[4] else []
         return JointDecision.read_each(reply, which, degraded, lost)
 
@@ -197,6 +196,26 @@ def checked_wait(max_wait_ms: float) -> float:
     if not 0 <= max_wait_ms <= MAX_WAIT_MS:
         raise BadArgument(f"max_wait_ms: {max_wait_ms!r} is not from 0 to 30 days")
     return max_wait_ms
+
+
+def in_turn(max_wait_ms: float, share: str | None, weight: Number) -> Terms:
+    """Returns the terms of a call that may wait. Raises BadArgument before anything is sent."""
+    terms = Terms(max_wait_ms=checked_wait(max_wait_ms))
+    if share is None:
+        if weight != 1:
+            raise BadArgument(f"weight: {weight!r} is of no share: set share= as well")
+        return terms
+    if not isinstance(share, str) or not 0 < len(share.encode("utf-8", "surrogatepass")) <= MOST_SHARE_BYTES:
+        raise BadArgument(f"share: {share!r} is not a str of 1 to {MOST_SHARE_BYTES} bytes")
+    try:
+        exact = Decimal(str(weight))
+        is_weight = LEAST_WEIGHT <= exact <= MOST_WEIGHT and exact % LEAST_WEIGHT == 0
+    except InvalidOperation:
+        is_weight = False
+    if not is_weight:
+        raise BadArgument(f"weight: {weight!r} is not from 0.001 to 1000 with at most three decimals")
+    terms.share = ("SHARE", share, "WEIGHT", f"{exact:f}")
+    return terms
 
 
 def keep(_: Any) -> None:

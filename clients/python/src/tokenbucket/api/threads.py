@@ -6,7 +6,7 @@ import _thread
 import threading
 from typing import Any, Protocol, Self, TypeVar
 
-from ..transport.call import Call, Steps
+from ..transport.call import Call, Steps, Terms
 from ..transport.server import BaseServer
 from ..transport.threads import Transport, run
 from ..values.decision import Decision, Denied, JointDecision
@@ -92,8 +92,8 @@ class Hold(HoldOperations):
     the hold was.
     """
 
-    def __init__(self, limiter: _Closing, parts: list[Part], ttl_ms: int, max_wait_ms: float = 0) -> None:
-        super().__init__(limiter, parts, ttl_ms, max_wait_ms)
+    def __init__(self, limiter: _Closing, parts: list[Part], ttl_ms: int, terms: Terms) -> None:
+        super().__init__(limiter, parts, ttl_ms, terms)
         self._limiter = limiter
         self.is_over = False
         # A renewal on its way could arrive after the settlement.

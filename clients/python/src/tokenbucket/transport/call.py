@@ -12,6 +12,7 @@ from .commands import Command, owed, waiting
 
 T = TypeVar("T")
 
+PING: tuple[Command, ...] = (("PING",),)
 _ID: Command = ("CLIENT", "ID")
 
 
@@ -29,6 +30,10 @@ class Terms:
     """Is given the calls that are made, so that their late replies can be judged."""
     pause_s: float = 0.0
     """How long to wait before it is sent."""
+    max_wait_ms: float = 0
+    """How long it may wait its turn in the server."""
+    share: Command = ()
+    """The words that say of whose share of the waiting calls it is; none if of nobody's."""
     until: float | None = None
     """When its wait in the server ends; None if it does not wait there."""
 
@@ -50,8 +55,8 @@ class Call:
         self.commands = commands
         """As for the module: a late grant is given back by them."""
         self.words = words or commands
-        self.once, self.late, self.until = terms.once, terms.late, terms.until
-        self.pause_s = 0.0
+        self.once, self.late, self.until, self.share = terms.once, terms.late, terms.until, terms.share
+        self.pause_s = terms.pause_s
         self.undo = False
         """What it took goes back: its caller has gone, or was denied in the meantime."""
         self.is_over = False
@@ -80,7 +85,8 @@ class Call:
             self.sent = self.words
         else:
             *before, last = self.words
-            self.sent = (_ID, *before, waiting(last, int(-(-self.left_s * 1000 // 1))))
+            max_wait_ms = int(-(-self.left_s * 1000 // 1))
+            self.sent = (_ID, *before, waiting(last, max_wait_ms, self.share))
         self.replies = []
         return self.sent
 

@@ -36,14 +36,14 @@ class Circuit:
         self._lock = threading.Lock()
         self.is_away = False
         self._probing_until = 0.0
-        self._next_probe = 0.0
+        self.next_probe = 0.0
 
     def admits(self) -> bool:
         if not self.is_away:
             return True
         with self._lock:
             now = time.monotonic()
-            if now < self._next_probe or now < self._probing_until:
+            if now < self.next_probe or now < self._probing_until:
                 return False
             self._probing_until = now + self._timeout_s
             return True
@@ -51,10 +51,6 @@ class Circuit:
     def let_through(self) -> None:
         """The call that was admitted is about to ask."""
         self._probing_until = 0.0
-
-    def try_now(self) -> None:
-        """Lets the next call ask: a connection was made."""
-        self._next_probe = 0.0
 
     def heard(self, reply: Any) -> None:
         """Called for a reply while the server is thought to be away, and for every error."""
@@ -71,7 +67,7 @@ class Circuit:
         with self._lock:
             was_away, self.is_away, self._probing_until = self.is_away, True, 0.0
             now = time.monotonic()
-            self._next_probe = now + self._retry_every_s
+            self.next_probe = now + self._retry_every_s
             logs = not was_away and now >= self._next_outage_logged
             if logs:
                 self._next_outage_logged = now + _SECONDS_BETWEEN_OUTAGES_LOGGED
@@ -89,42 +85,17 @@ class Circuit:
         self._log.warning("%s refuses, on_error decides such calls: %s", self._who, error)
 
 
-class Script:
-    """Whether a Lua script decides, on a server without the module."""
-
-    def __init__(self, who: str, server: Any) -> None:
-        self._who, self._log = who, server.log
-        self._until = 0.0
-        self.is_needed = False
-
-    @property
-    def is_in_use(self) -> bool:
-        return self.is_needed and time.monotonic() < self._until
-
-    def begin(self) -> None:
-        self._until = time.monotonic() + _SECONDS_BETWEEN_LOOKS_FOR_THE_MODULE
-        if not self.is_needed:
-            self._log.warning("%s has no tokenbucket module: the script decides until it has", self._who)
-        self.is_needed = True
-
-    def end(self) -> None:
-        if self.is_needed:
-            self._log.warning("%s has the tokenbucket module: the script decides no longer", self._who)
-        self.is_needed = False
-
-    def look_for_module(self) -> None:
-        """Lets the next call try the module again: the server may be another."""
-        self._until = 0.0
-
-
 class Node:
     """A server, or one node of a cluster."""
 
     def __init__(self, endpoint: Endpoint, server: Any, kind: str) -> None:
         self.name = endpoint.name
         self.endpoint = endpoint
-        self.circuit = Circuit(f"the {kind} {self.name}", server)
-        self.script = Script(f"the {kind} {self.name}", server)
+        self._who, self._log = f"the {kind} {self.name}", server.log
+        self.circuit = Circuit(self._who, server)
+        self.needs_script = False
+        """The server has no module, and a script decides instead."""
+        self._script_until = 0.0
         self.timeout_s = server.timeout_ms / 1000
         self.tick_s = self.timeout_s / TICKS
         """Waits are counted in ticks, and a tick that comes late counts once: when this process lags,
@@ -137,5 +108,19 @@ class Node:
         """Its connections."""
 
     def connected(self) -> None:
-        self.circuit.try_now()
-        self.script.look_for_module()
+        """Lets the next call ask, and look for the module: the server may be another."""
+        self.circuit.next_probe = self._script_until = 0.0
+
+    @property
+    def uses_script(self) -> bool:
+        return self.needs_script and time.monotonic() < self._script_until
+
+    def begin_script(self) -> None:
+        self._script_until = time.monotonic() + _SECONDS_BETWEEN_LOOKS_FOR_THE_MODULE
+        if not self.needs_script:
+            self._log.warning("%s has no tokenbucket module: the script decides until it has", self._who)
+        self.needs_script = True
+
+    def end_script(self) -> None:
+        self.needs_script = False
+        self._log.warning("%s has the tokenbucket module: the script decides no longer", self._who)

@@ -31,11 +31,14 @@ def key_of(command: Command) -> str:
     return str(command[_FIRST_KEY.get(str(command[0]), 1)])
 
 
-def waiting(command: Command, max_wait_ms: int) -> Command:
-    """The same command, which waits its turn in the server."""
+def waiting(command: Command, max_wait_ms: int, share: Command = ()) -> Command:
+    """The same command, which waits its turn in the server; with a share, of a single bucket."""
     operation, *words = command
+    if share and operation == "TB.MHOLD":
+        _, ttl_ms, id, *bucket = words
+        return ("TB.BHOLD", *bucket, ttl_ms, id, max_wait_ms, *share)
     at = {"TB.TAKE": len(words), "TB.MTAKE": 1, "TB.MHOLD": 3}[str(operation)]
-    return (f"TB.B{str(operation).removeprefix('TB.')}", *words[:at], max_wait_ms, *words[at:])
+    return (f"TB.B{str(operation).removeprefix('TB.')}", *words[:at], max_wait_ms, *words[at:], *share)
 
 
 def writes_nothing(waiting: Command) -> Command:
@@ -50,6 +53,8 @@ def writes_nothing(waiting: Command) -> Command:
             return (name, 1, 0, words[2], 0, 1, 0)
         case "TB.BMHOLD":
             return (name, 1, 1, "none", 0, words[4], 0, 0, 0)
+        case "TB.BHOLD":
+            return (name, words[0], 0, 0, 0, 1, "none", 0)
         case _:
             return (name, words[0], 0, 1, 0, 0)
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from ..values.errors import BadArgument, ReplyError
+from ..values.errors import AWAY, BadArgument, ReplyError, TokenBucketError, Unanswered
 from .commands import Command
 
 CONNECT_WITHIN_S = 1.0
@@ -93,20 +93,42 @@ def packed(connection: Any, commands: Iterable[Command]) -> Any:
     )
 
 
+def is_one(error: Exception, *names: str) -> bool:
+    """Returns whether the error is of such a class: redis-py and valkey-py share none but by name."""
+    return any(one.__name__ in names for one in type(error).__mro__)
+
+
 def is_drivers(error: Exception) -> bool:
     """Returns whether the driver has raised it, and not a signal's handler in the middle of a call."""
-    return bool({one.__name__ for one in type(error).__mro__} & {"RedisError", "ValkeyError", "OSError"})
+    return is_one(error, "RedisError", "ValkeyError", "OSError")
+
+
+def is_callers_fault(error: Exception) -> bool:
+    """Returns whether a connection failed by what waiting does not change, such as a wrong password."""
+    if is_one(error, "AuthenticationError", "AuthorizationError", "DataError"):
+        return True
+    if is_one(error, "ResponseError"):
+        return str(error).split(" ", 1)[0] not in AWAY
+    return not is_drivers(error)
+
+
+def why_not_connected(error: Exception, name: str) -> Exception:
+    """Returns what a caller gets whose connection could not be made."""
+    if isinstance(error, TokenBucketError):
+        return error
+    if not is_callers_fault(error):
+        return Unanswered(error)
+    told = TokenBucketError(f"cannot connect to {name}: {error}")
+    told.__cause__ = error
+    return told
 
 
 def reply_of(error: Exception) -> ReplyError | None:
-    """Returns the error line that the driver has made an exception of, or None if there was none.
-
-    redis-py and valkey-py share no classes, so their errors are recognised by name.
-    """
+    """Returns the error line that the driver has made an exception of, or None if there was none."""
+    text = str(error)
     if word := _WORDS.get(type(error).__name__):
-        return ReplyError(f"{word} {error}")
-    if any(one.__name__ == "ResponseError" for one in type(error).__mro__):
-        text = str(error)
+        return ReplyError(f"{word} {text}")
+    if is_one(error, "ResponseError"):
         return ReplyError(text if re.match(r"[A-Z]+ ", text) else f"ERR {text}")
     return None
 

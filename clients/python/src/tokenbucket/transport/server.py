@@ -6,11 +6,13 @@ threads and asyncio share every decision and differ in how they wait, see `threa
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib
 import logging
 import threading
+import time
 from dataclasses import replace
 from importlib import resources
 from typing import Any, Generic, Literal, TypeVar
@@ -28,9 +30,17 @@ from ..values.errors import (
     Unanswered,
     fault_of,
 )
-from .call import PLAIN, Call, Steps, Terms
-from .circuit import Node
-from .commands import NEED_THE_MODULE, NO_SCRIPT, Command, key_of, script_arguments, script_key
+from .call import PING, PLAIN, Call, Steps, Terms
+from .circuit import UNBLOCK_EVERY_S, Node
+from .commands import (
+    NEED_THE_MODULE,
+    NO_SCRIPT,
+    Command,
+    key_of,
+    script_arguments,
+    script_key,
+    writes_nothing,
+)
 from .driver import endpoints_of
 from .slots import Slots
 
@@ -91,7 +101,8 @@ class BaseServer(Generic[Client]):
         self.local = Buckets(unix_ms_now, MOST_LOCAL_NAMES)
         """The buckets of this process, which decide while the server does not."""
         self._users = 0
-        self._degraded_count = 0
+        self.degraded_count = 0
+        """How many decisions `on_error` made in this process, because the server did not."""
         self._lock = threading.Lock()
         self._slots: Slots | None = None
         self._home: Node | None = None
@@ -107,20 +118,13 @@ class BaseServer(Generic[Client]):
             self._home = Node(endpoints[0], self, "server") if endpoints else None
         begins_anew_after_fork(self)
 
-    @property
-    def degraded_count(self) -> int:
-        """How many decisions `on_error` made in this process, because the server did not."""
-        return self._degraded_count
-
     def count_degraded(self) -> None:
         with self._lock:
-            self._degraded_count += 1
+            self.degraded_count += 1
 
     @property
     def name(self) -> str:
-        if self._slots is not None:
-            return ", ".join(node.name for node in self._nodes())
-        return self._home.name if self._home else "the fake server"
+        return ", ".join(node.name for node in self._nodes()) or "the fake server"
 
     def _set_up(self) -> None:
         """Makes what only threads, or only asyncio, need."""
@@ -181,6 +185,27 @@ class BaseServer(Generic[Client]):
 
     # The steps.
 
+    def end_wait(self, call: Call) -> Steps[None]:
+        """Ends a wait as if its time were over: the reply says whether the call was granted before.
+
+        Closing the connection would not tell. Done again, as it may overtake the call itself.
+        """
+        until, pause_s = time.monotonic() + call.node.stall_s, 0.0
+        while not call.is_over:
+            id = call.client_id
+            if id is None and (call.replies or time.monotonic() > until):
+                break  # the server does not say who waits
+            words = (writes_nothing(call.sent[-1]), ("CLIENT", "UNBLOCK", id)) if id is not None else PING
+            ending = Call(call.node, words, terms=Terms(pause_s=pause_s))
+            pause_s = UNBLOCK_EVERY_S
+            with contextlib.suppress(Unanswered):
+                reply = yield ending
+                if id is not None and isinstance(reply[1], ReplyError):
+                    break
+        else:
+            return
+        call.by.end(Unanswered("left"))
+
     def ask(self, *commands: Command, terms: Terms = PLAIN) -> Steps[Any]:
         """Returns the reply, of several commands all. Raises Unanswered if the server does not decide."""
         if self._fake is not None:
@@ -190,37 +215,33 @@ class BaseServer(Generic[Client]):
                 if isinstance(reply, ReplyError):
                     raise BadArgument(str(reply)) from reply
             return replies[0] if len(replies) == 1 else replies
-        key = key_of(commands[0])
-        node = self._home or (yield from self._node_of(key, terms.always))
-        if self.fallback is None or commands[0][0] in NO_SCRIPT:
+        node = self._home or (yield from self._node_of(key_of(commands[0]), terms.always))
+        if self.fallback is None or commands[0][0] in NO_SCRIPT or terms.until is not None:
             return (yield from self._route(node, commands, commands, terms))
-        if not node.script.is_in_use:
+        if not node.uses_script:
             try:
                 return (yield from self._route(node, commands, commands, terms))
             except ModuleMissing:
-                node.script.begin()
+                node.begin_script()
         if self._slots is not None:  # its keys have other names, and so perhaps another node
-            node = yield from self._node_of(script_key(key), terms.always)
+            node = yield from self._node_of(script_key(key_of(commands[0])), terms.always)
         return (yield from self._run_script(node, commands, terms))
 
-    def ask_in_turn(self, command: Command, max_wait_ms: float, terms: Terms) -> Steps[Any]:
-        """Returns the reply to a command that waits its turn in the server, at most so long.
+    def ask_in_turn(self, command: Command, terms: Terms) -> Steps[Any]:
+        """Returns the reply to a command that waits its turn in the server, at most `max_wait_ms`.
 
         With the script, and in a fake, nobody can wait there: the command is sent again when it may be
         granted. A server in which too many wait already decides it at once.
         """
-        until = self.clock.monotonic() + max_wait_ms / 1000
+        until = self.clock.monotonic() + terms.max_wait_ms / 1000
         if self._fake is None:
-            node = self._home or (yield from self._node_of(key_of(command), False))
-            if not (self.fallback and node.script.is_in_use):
-                try:
-                    in_turn = replace(terms, until=until)
-                    return (yield from self._route(node, (command,), (command,), in_turn))
-                except _TooManyWait:
-                    return (yield from self.ask(command, terms=terms))
-                except ModuleMissing:
-                    if self.fallback is None:
-                        raise
+            try:
+                return (yield from self.ask(command, terms=replace(terms, until=until)))
+            except _TooManyWait:
+                return (yield from self.ask(command, terms=terms))
+            except ModuleMissing:
+                if self.fallback is None:
+                    raise
         while True:
             reply = yield from self.ask(command, terms=terms)
             allowed, _, retry_after_ms, *_ = reply
@@ -231,10 +252,9 @@ class BaseServer(Generic[Client]):
 
     def answers(self) -> Steps[bool]:
         """Whether the server answers, or one node of a cluster."""
-        words: tuple[Command, ...] = (("PING",),)
         for node in self._nodes():
             try:
-                reply = yield Call(node, words)
+                reply = yield Call(node, PING)
             except Unanswered:
                 continue
             return not (isinstance(reply, ReplyError) and fault_of(reply) is Fault.AWAY)
@@ -309,8 +329,8 @@ class BaseServer(Generic[Client]):
                 reply, asking = (reply[1] if len(words) == 1 else reply[1::2]), False
             first = reply if len(words) == 1 else reply[0]
             if type(first) is not ReplyError:
-                if node.script.is_needed and words is commands and str(commands[0][0]).startswith("TB."):
-                    node.script.end()
+                if node.needs_script and words is commands and str(commands[0][0]).startswith("TB."):
+                    node.end_script()
                 return reply
             if first.word in ("MOVED", "ASK") and self._slots is not None:
                 node, sure, asking = self._slots.redirected(str(first), node), True, first.word == "ASK"

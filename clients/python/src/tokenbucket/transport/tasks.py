@@ -13,18 +13,17 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ..values.errors import ReplyError, Unanswered, is_callers_fault, why_not_connected
-from .call import Call
-from .circuit import IDLE_S, TICKS, UNBLOCK_EVERY_S, Node
-from .commands import Command, writes_nothing
-from .driver import CONNECT_WITHIN_S, packed, reply_of
+from ..values.errors import ReplyError, Unanswered
+from .call import PING, Call
+from .circuit import IDLE_S, TICKS, Node
+from .commands import Command
+from .driver import CONNECT_WITHIN_S, is_callers_fault, packed, reply_of, why_not_connected
 
 T = TypeVar("T")
 
 _MOST_CONNECTING = 8
 IDLE_CLOSES_S = 5.0
 """When a connection is closed by which no call waits."""
-_PING: tuple[Command, ...] = (("PING",),)
 
 
 class Connection:
@@ -36,13 +35,11 @@ class Connection:
         self.is_reusable = is_reusable
         """Another call may wait by it when its own does no longer."""
         self.sent: deque[Call] = deque()
-        self.heard_at = transport.loop.time()
-        self.heard_tick = transport.tick
+        self.heard_at = 0.0
+        self.heard_tick = 0
         self.is_open = True
         self.is_silent = False
         """Its calls were given up, but what comes late is still read."""
-        self.closing: asyncio.TimerHandle | None = None
-        """Of one by which no call waits."""
         self._reading: asyncio.Task[None] | None = None
 
     def send(self, calls: list[Call]) -> None:
@@ -51,9 +48,11 @@ class Connection:
             call.by, call.tick = self, self.transport.tick
             words += call.to_send()
         self.sent.extend(calls)
-        self.transport.detach(self._write(packed(self.raw, words)))
+        data = packed(self.raw, words)
         if self._reading is None:
-            self._reading = self.transport.detach(self._read())
+            self._reading = self.transport.detach(self._write_and_read(data))
+        else:
+            self.transport.detach(self._write(data))
 
     async def _write(self, data: Any) -> None:
         try:
@@ -62,10 +61,11 @@ class Connection:
         except Exception as error:
             self.end(Unanswered(error, sent=True, broken=True))
 
-    async def _read(self) -> None:
+    async def _write_and_read(self, data: Any) -> None:
         """Ends with the last reply that is on its way, so that no task is left to an idle event loop."""
         why = Unanswered("the connection was closed", sent=True)
         try:
+            await self._write(data)
             while self.sent and self.is_open:
                 reply: Any
                 try:
@@ -107,8 +107,6 @@ class Connection:
         if not self.is_open:
             return
         self.is_open = False
-        if self.closing is not None:
-            self.closing.cancel()
         self.transport.ended(self, why)
         calls, self.sent = self.sent, deque()
         for call in calls:
@@ -119,12 +117,8 @@ class Connection:
     async def close(self) -> None:
         if self._reading is not None:
             self._reading.cancel()
-        await _disconnect(self.raw)
-
-
-async def _disconnect(raw: Any) -> None:
-    with contextlib.suppress(Exception):
-        await raw.disconnect(nowait=True)
+        with contextlib.suppress(Exception):
+            await self.raw.disconnect(nowait=True)
 
 
 def fail(call: Call, error: Exception) -> None:
@@ -136,13 +130,14 @@ def fail(call: Call, error: Exception) -> None:
         call.undo = True
 
 
-def of_loop(known: dict[Any, T], loop: asyncio.AbstractEventLoop, new: Callable[[], T]) -> T:
-    """Returns what belongs to an event loop, and forgets what belongs to closed ones."""
+def of_loop(known: dict[Any, T], new: Callable[[asyncio.AbstractEventLoop], T]) -> T:
+    """Returns what belongs to the event loop that runs, and forgets what belongs to closed ones."""
+    loop = asyncio.get_running_loop()
     if loop not in known:
         for other in list(known):
             if other.is_closed():
                 known.pop(other, None)
-        known[loop] = new()
+        known[loop] = new(loop)
     return known[loop]
 
 
@@ -150,13 +145,12 @@ class Transports:
     """The connections to one node: each event loop has its own."""
 
     def __init__(self, node: Node, server: Any) -> None:
-        self._node, self._server = node, server
+        self._new = lambda loop: Transport(loop, node, server)
         self._of: dict[asyncio.AbstractEventLoop, Transport] = {}
         self._left_behind: list[Any] = []
 
     def here(self) -> Transport:
-        loop = asyncio.get_running_loop()
-        return of_loop(self._of, loop, lambda: Transport(loop, self._node, self._server))
+        return of_loop(self._of, self._new)
 
     def drop(self, connection: Connection) -> None:
         self.here().drop(connection)
@@ -186,27 +180,26 @@ class Transport:
         self._all: set[Connection] = set()
         self._idle: list[Connection] = []
         """By which calls have waited."""
-        self._unsent: deque[Call] = deque()
+        self._unsent: list[Call] = []
         self._closing: set[asyncio.Task[None]] = set()
         self._connecting: dict[asyncio.Task[Any], int] = {}
         self._turns_to_connect = asyncio.Semaphore(_MOST_CONNECTING)
-        self._is_connecting_shared = self._flushing = self._naps = self._is_closed = False
+        self._is_connecting_shared = self._naps = self._is_closed = False
         self._ticking: asyncio.TimerHandle | None = None
         self._last_heard = 0.0
         self._heard_tick = 0
 
     async def exchange(self, call: Call) -> Any:
-        if call.pause_s:
-            await asyncio.sleep(call.pause_s)
+        if call.once and self._shared and self.loop.time() - self._shared.heard_at > IDLE_S:
+            await self._try()
         future = call.future = self.loop.create_future()
         if call.until is None:
             call.tick = self.tick
-            self._unsent.append(call)
-            if not self._flushing:
-                self._flushing = True
+            if not self._unsent:
                 self.loop.call_soon(self._flush)
+            self._unsent.append(call)
         else:
-            connection = self._reused() or await self._connected(for_waits=True)
+            connection = self._idle.pop() if self._idle else await self._connected(for_waits=True)
             connection.send([call])
             self._begin_ticking()
         try:
@@ -215,46 +208,33 @@ class Transport:
             call.undo = True
             self.server.leave(call)
             if call.until is not None and not call.is_over:
-                self.detach(self._end_wait(call))
+                self.server.spawn(self.server.end_wait(call))
             raise
+
+    async def _try(self) -> None:
+        """Replaces a connection that was idle by one that answers."""
+        try:
+            await self.exchange(Call(self.node, PING))
+        except Unanswered as unanswered:
+            if not unanswered.broken:
+                raise Unanswered(unanswered) from unanswered
 
     # Calls that do not wait in the server.
 
     def _flush(self) -> None:
         """Sends in one write what was asked for in one round of the event loop."""
-        self._flushing = False
-        if self._is_closed:
-            self._fail_unsent(Unanswered("the limiter was closed"))
         if not self._unsent:
             return
-        if self._ticking is None:
-            for call in self._unsent:
-                call.tick = self.tick
         self._begin_ticking()
-        shared = self._shared
-        calls: list[Call] = []
-        if shared is None:
-            if not self._is_connecting_shared:
-                self._is_connecting_shared = True
-                self.detach(self._connect_shared())
-            return
-        while self._unsent:
-            call = self._unsent[0]
-            if call.once and self.loop.time() - shared.heard_at > IDLE_S and not call.future.done():
-                # What is on its way will tell whether the connection lives.
-                if not shared.sent and not calls:
-                    shared.send([self._ping()])
-                break
-            self._unsent.popleft()
-            if not call.future.done():  # else its caller has gone, and nothing was sent
-                calls.append(call)
-        if calls:
-            shared.send(calls)
-
-    def _ping(self) -> Call:
-        ping = Call(self.node, _PING)
-        ping.future = self.loop.create_future()
-        return ping
+        if self._shared is not None:
+            # A call is left out whose caller has gone.
+            calls = [call for call in self._unsent if not call.future.done()]
+            self._unsent.clear()
+            if calls:
+                self._shared.send(calls)
+        elif not self._is_connecting_shared:
+            self._is_connecting_shared = True
+            self.detach(self._connect_shared())
 
     async def _connect_shared(self) -> None:
         """Detached: connecting outlives the call that began it."""
@@ -270,39 +250,9 @@ class Transport:
         self._flush()
 
     def _fail_unsent(self, error: Exception) -> None:
-        calls, self._unsent = self._unsent, deque()
+        calls, self._unsent = self._unsent, []
         for call in calls:
             fail(call, error)
-
-    # Calls that wait their turn in the server.
-
-    def _reused(self) -> Connection | None:
-        if not self._idle:
-            return None
-        connection = self._idle.pop()
-        assert connection.closing is not None
-        connection.closing.cancel()
-        return connection
-
-    async def _end_wait(self, call: Call) -> None:
-        """Ends the wait as if its time were over: the reply says whether the call was granted before.
-
-        Closing the connection would not tell. Done again, as it may overtake the call itself.
-        """
-        until = self.loop.time() + self.node.stall_s
-        while not call.is_over:
-            is_permitted = True
-            if call.client_id is not None:
-                words = (writes_nothing(call.sent[-1]), ("CLIENT", "UNBLOCK", call.client_id))
-                with contextlib.suppress(Unanswered):
-                    _, ended = await self.exchange(Call(self.node, words))
-                    is_permitted = not isinstance(ended, ReplyError)
-            elif call.replies or self.loop.time() > until:
-                is_permitted = False
-            if not is_permitted:
-                call.by.end(Unanswered("left"))
-                return
-            await asyncio.sleep(UNBLOCK_EVERY_S)
 
     # Connections.
 
@@ -313,8 +263,8 @@ class Transport:
         async with self._turns_to_connect:
             if circuit.is_away and not asks_anyway:
                 raise Unanswered(f"{node.name} is away")
-            raw = node.endpoint.new()
-            connecting = self.detach(raw.connect())
+            connection = Connection(self, node.endpoint.new(), is_reusable=for_waits)
+            connecting = self.detach(connection.raw.connect())
             self._connecting[connecting] = self.tick
             self._begin_ticking()
             try:
@@ -322,7 +272,7 @@ class Transport:
                 connecting.result()
             except BaseException as error:
                 connecting.cancel()
-                self.detach(_disconnect(raw))
+                self.detach(connection.close())
                 if isinstance(error, asyncio.CancelledError) and connecting.cancelled():
                     error = TimeoutError(f"no connection within {self._connect_within_s:g} s")
                 if not isinstance(error, Exception):
@@ -332,30 +282,28 @@ class Transport:
                 raise why_not_connected(error, node.name) from error
             finally:
                 del self._connecting[connecting]
-        connection = Connection(self, raw, is_reusable=for_waits)
         self._all.add(connection)
         if self._is_closed:  # meanwhile
             why = Unanswered("the limiter was closed")
             connection.end(why)
             raise why
-        node.last_heard = connection.heard_at
+        node.last_heard = connection.heard_at = self.loop.time()
         node.connected()
         return connection
 
     def answered(self, connection: Connection) -> None:
         """Called with each connection that has brought a reply."""
-        if connection is self._shared:
-            if self._unsent:
-                self._flush()
-        elif connection.sent:
+        if connection is self._shared or connection.sent:
             return
-        elif connection.is_reusable:
+        if connection.is_reusable:
             self._idle.append(connection)
-            connection.closing = self.loop.call_later(
-                IDLE_CLOSES_S, connection.end, Unanswered("no longer needed")
-            )
+            self.loop.call_later(IDLE_CLOSES_S, self._end_idle, connection, connection.heard_at)
         else:  # one that was silent, or leads to a server that is no longer the one to ask
             connection.end(Unanswered("replaced"))
+
+    def _end_idle(self, connection: Connection, since: float) -> None:
+        if connection in self._idle and connection.heard_at == since:
+            connection.end(Unanswered("no longer needed"))
 
     def ended(self, connection: Connection, why: Unanswered) -> None:
         self._all.discard(connection)
@@ -366,8 +314,6 @@ class Transport:
             self._idle.remove(connection)
         if connection is self._shared:
             self._shared = None
-            if self._unsent:
-                self._flush()
         elif why.broken:  # so are those that the server had before
             self._drop_idle()
 
@@ -386,6 +332,7 @@ class Transport:
 
     async def close(self) -> None:
         self._is_closed = True
+        self._fail_unsent(Unanswered("the limiter was closed"))
         for connecting in self._connecting:
             connecting.cancel()
         for connection in list(self._all):
@@ -416,7 +363,9 @@ class Transport:
         if node.last_heard != self._last_heard:
             self._last_heard, self._heard_tick = node.last_heard, self.tick
         if self._unsent and self._is_silent_since(self._unsent[0].tick):
-            self._give_up_unsent(Unanswered(f"no connection within {node.timeout_s * 1000:g} ms"))
+            why = Unanswered(f"no connection within {node.timeout_s * 1000:g} ms")
+            node.circuit.failed(why)
+            self._fail_unsent(why)
         for connecting, since in self._connecting.items():
             if (self.tick - since - 1) * node.tick_s >= self._connect_within_s:
                 connecting.cancel()
@@ -453,11 +402,7 @@ class Transport:
         for call in connection.sent:
             fail(call, silence)
             if call.until is not None:
-                self.detach(self._end_wait(call))
+                self.server.spawn(self.server.end_wait(call))
         if connection is self._shared:
             self._shared = None
-            self._give_up_unsent(Unanswered(silence))
-
-    def _give_up_unsent(self, why: Unanswered) -> None:
-        self.node.circuit.failed(why)
-        self._fail_unsent(why)
+            self._fail_unsent(Unanswered(silence))

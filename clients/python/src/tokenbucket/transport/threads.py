@@ -15,11 +15,11 @@ from collections import deque
 from typing import Any, TypeVar
 from weakref import ref
 
-from ..values.errors import ReplyError, TokenBucketError, Unanswered, is_callers_fault, why_not_connected
-from .call import Call, Steps
-from .circuit import IDLE_S, TICKS, UNBLOCK_EVERY_S, Node
-from .commands import Command, writes_nothing
-from .driver import is_drivers, packed, reply_of
+from ..values.errors import ReplyError, TokenBucketError, Unanswered
+from .call import PING, Call, Steps
+from .circuit import IDLE_S, TICKS, Node
+from .commands import Command
+from .driver import is_callers_fault, is_drivers, is_one, packed, reply_of, why_not_connected
 
 T = TypeVar("T")
 
@@ -28,7 +28,6 @@ MOST_CONNECTIONS = 128
 _MOST_CONNECTING = 8
 # What a socket can be told to wait for.
 _LONGEST_S = 86_400.0
-_PING: tuple[Command, ...] = (("PING",),)
 
 
 def run(steps: Steps[T]) -> T:
@@ -65,8 +64,10 @@ class Connection:
         self.generation = generation
         self.heard_at = time.monotonic()
         self.is_broken = False
+        self.is_apart = False
+        """Its call waits in the server, or has no caller any more."""
 
-    def close(self) -> None:
+    def end(self, _: object = None) -> None:
         self.is_broken = True
         with contextlib.suppress(Exception):
             self.raw.disconnect()
@@ -77,16 +78,15 @@ class Transport:
 
     def __init__(self, node: Node, server: Any) -> None:
         self._node = node
-        self._leave = server.leave
+        self._server = server
         self.begin_anew()
 
     def begin_anew(self) -> None:
         self._idle: deque[Connection] = deque()
-        self._counted: set[ref[Connection]] = set()
-        """Those that are open, but for those by which calls wait in the server. No WeakSet: Python swallows
-        what a signal raises in its callbacks."""
+        self._all: set[ref[Connection]] = set()
+        """No WeakSet: Python swallows what a signal raises in its callbacks."""
         self._waiters: deque[Any] = deque()
-        self._connecting: set[object] = set()
+        self._connecting: list[None] = []
         self._generation = 0
         self._failure: Exception | None = None
 
@@ -95,7 +95,7 @@ class Transport:
         idle = self._idle
         self.begin_anew()
         for connection in idle:
-            connection.close()
+            connection.end()
 
     def drop(self, than: Connection | None = None) -> None:
         """Ends those that are no newer; one in use ends when its call does."""
@@ -113,8 +113,7 @@ class Transport:
             call.by = self._acquire()
             if call.once:
                 self._try(call)
-            if call.until is not None:
-                self._counted.discard(ref(call.by))
+            call.by.is_apart = call.until is not None
             self._write(call.by, call.to_send())
             self._read(call.by, call)
             return call.reply
@@ -130,7 +129,7 @@ class Transport:
         self._part(call)
         if not (is_delivered and call.late):
             call.undo = True
-            self._leave(call)
+            self._server.leave(call)
 
     def _part(self, call: Call) -> None:
         """Ends a call, however it went, without waiting for anything."""
@@ -138,51 +137,25 @@ class Transport:
         if connection is None or call.is_parted:
             return
         call.is_parted = True
-        if call.is_answered or not call.sent:
+        if call.is_answered or not call.sent or connection.is_broken:
             call.is_over = True
-            if call.until is not None:
-                self._counted.add(ref(connection))
             self._release(connection)
-        elif connection.is_broken:
-            call.is_over = True
-            self._close(connection)
-            self._leave(call)
         else:
-            self._counted.discard(ref(connection))
+            connection.is_apart = True
             # Not by threading.Thread, whose start waits.
             _thread.start_new_thread(self._finish, (connection, call))
 
     def _finish(self, connection: Connection, call: Call) -> None:
         """Reads a reply that no caller waits for: it says that the server is back, and what it took."""
+        if call.until is not None:
+            self._server.spawn(self._server.end_wait(call))
         try:
-            if call.until is None:
-                self._read(connection, call, patient=True)
-            else:
-                self._end_wait(connection, call)
+            self._read(connection, call, patient=True)
         except Exception:
-            connection.close()
-        else:
-            self._counted.add(ref(connection))
-            self._release(connection)
+            connection.end()
         call.is_over = True
-        self._leave(call)
-
-    def _end_wait(self, connection: Connection, call: Call) -> None:
-        """Ends the wait as if its time were over: the reply says whether the call was granted before.
-
-        Closing the connection would not tell. Done again, as it may overtake the call itself.
-        """
-        until = time.monotonic() + self._node.stall_s
-        while not call.is_answered:
-            if call.client_id is not None:
-                words = (writes_nothing(call.sent[-1]), ("CLIENT", "UNBLOCK", call.client_id))
-                with contextlib.suppress(Unanswered):
-                    if isinstance(self.exchange(Call(self._node, words))[1], ReplyError):
-                        raise PermissionError
-            elif call.replies or time.monotonic() > until:
-                raise Unanswered("the server did not say who waits")
-            if self._can_read(connection, UNBLOCK_EVERY_S):
-                self._read_one(connection, call)
+        self._release(connection)
+        self._server.leave(call)
 
     def _write(self, connection: Connection, words: tuple[Command, ...]) -> None:
         data = packed(connection.raw, words)
@@ -217,7 +190,7 @@ class Transport:
             if reply is None:
                 raise self._broken(connection, error) from error
             # The driver takes these for the end of a connection, and may read them twice.
-            connection.is_broken = any(one.__name__ == "ConnectionError" for one in type(error).__mro__)
+            connection.is_broken = is_one(error, "ConnectionError")
         call.replies.append(reply)
         node = self._node
         node.last_heard = connection.heard_at = time.monotonic()
@@ -251,29 +224,21 @@ class Transport:
 
     def _try(self, call: Call) -> None:
         """Replaces a connection that was idle by one that answers."""
-        while time.monotonic() - call.by.heard_at > IDLE_S or self._has_ended(call.by):
+        while time.monotonic() - call.by.heard_at > IDLE_S:
             connection, call.by = call.by, None
-            ping = Call(self._node, _PING)
+            ping = Call(self._node, PING)
             try:
-                if not connection.is_broken:
-                    self._write(connection, ping.to_send())
-                    self._read(connection, ping)
+                self._write(connection, ping.to_send())
+                self._read(connection, ping)
             except Unanswered as unanswered:
                 if not unanswered.broken:
                     self._close(connection)
                     raise Unanswered(unanswered) from unanswered
-            if not connection.is_broken:
-                call.by = connection
-                return
-            self._close(connection)
-            self.drop(connection)
-            call.by = self._acquire()
-
-    def _has_ended(self, connection: Connection) -> bool:
-        """Returns whether something has come although nothing was asked."""
-        with contextlib.suppress(Unanswered):
-            connection.is_broken = self._can_read(connection, 0)
-        return connection.is_broken
+                self.drop(connection)
+            if connection.is_broken:
+                self._close(connection)
+                connection = self._acquire()
+            call.by = connection
 
     # Connections.
 
@@ -290,12 +255,13 @@ class Transport:
         node, failure = self._node, self._failure
         asks_anyway, waiter = node.circuit.is_away, threading.Lock()
         waiter.acquire()
-        silent_s, tick_s = 0.0, node.timeout_s
+        is_silent = False
         self._waiters.append(waiter)
         try:
             while True:
                 self._begin_connecting()
                 last_heard, began = node.last_heard, time.monotonic()
+                tick_s = node.tick_s if is_silent else node.timeout_s
                 if waiter.acquire(timeout=tick_s):
                     self._waiters.append(waiter)
                 with contextlib.suppress(IndexError):
@@ -306,9 +272,8 @@ class Transport:
                 if node.circuit.is_away and not asks_anyway:
                     raise Unanswered(f"{node.name} is away")
                 is_late = time.monotonic() - began > tick_s + node.tick_s
-                silent_s = 0.0 if is_late or node.last_heard > last_heard else silent_s + tick_s
-                tick_s = node.tick_s if silent_s else node.timeout_s
-                if silent_s > node.timeout_s:
+                was_silent, is_silent = is_silent, not is_late and node.last_heard == last_heard
+                if was_silent and is_silent:
                     silence = Unanswered(f"no connection within {node.timeout_s * 1000:g} ms")
                     node.circuit.failed(silence)
                     raise silence
@@ -320,11 +285,10 @@ class Transport:
     def _begin_connecting(self) -> None:
         room = MOST_CONNECTIONS - self._count()
         if len(self._connecting) < min(len(self._waiters), _MOST_CONNECTING, room):
-            one = object()
-            self._connecting.add(one)
-            _thread.start_new_thread(self._connect, (one, self._generation))
+            self._connecting.append(None)
+            _thread.start_new_thread(self._connect, (self._generation,))
 
-    def _connect(self, one: object, generation: int) -> None:
+    def _connect(self, generation: int) -> None:
         """On a thread of its own: connecting outlives the call that began it."""
         node, raw = self._node, None
         try:
@@ -339,20 +303,18 @@ class Transport:
             self._wake(len(self._waiters))
         else:
             connection = Connection(raw, generation)
-            self._counted.add(ref(connection))
+            self._all.add(ref(connection))
             node.last_heard = connection.heard_at
             node.connected()
             self._release(connection)
         finally:
-            self._connecting.discard(one)
+            self._connecting.pop()
             self._begin_connecting()  # for those that still wait
 
     def _release(self, connection: Connection) -> None:
-        if (
-            connection.is_broken
-            or connection.generation != self._generation
-            or len(self._counted) > MOST_CONNECTIONS < self._count()
-        ):
+        connection.is_apart = False
+        is_old = connection.generation != self._generation
+        if connection.is_broken or is_old or len(self._all) > MOST_CONNECTIONS < self._count():
             self._close(connection)
         else:
             self._idle.append(connection)
@@ -364,12 +326,15 @@ class Transport:
                 self._waiters.popleft().release()
 
     def _count(self) -> int:
-        """Returns how many are open, without those that their callers left behind."""
-        for one in tuple(self._counted):
-            if one() is None:
-                self._counted.discard(one)
-        return len(self._counted)
+        """Returns how many calls may use, without those that their callers left behind."""
+        count = 0
+        for one in tuple(self._all):
+            if (connection := one()) is None:
+                self._all.discard(one)
+            else:
+                count += not connection.is_apart
+        return count
 
     def _close(self, connection: Connection) -> None:
-        self._counted.discard(ref(connection))
-        connection.close()
+        self._all.discard(ref(connection))
+        connection.end()

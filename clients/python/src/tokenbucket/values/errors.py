@@ -63,35 +63,11 @@ class Fault(Enum):
     """The server refuses this write, which says nothing about the next."""
 
 
-_AWAY = {"LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "UNKILLABLE"}
+AWAY = {"LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "UNKILLABLE"}
 _REFUSING = {"OOM", "READONLY", "MISCONF", "NOREPLICAS", "TRYAGAIN", "UNBLOCKED"}
 
 
 def fault_of(error: ReplyError) -> Fault:
-    if error.word in _AWAY:
+    if error.word in AWAY:
         return Fault.AWAY
     return Fault.REFUSING if error.word in _REFUSING else Fault.CALLER
-
-
-def is_callers_fault(error: Exception) -> bool:
-    """Whether a connection failed for a reason that waiting does not remove, such as a wrong password.
-
-    redis-py and valkey-py share no classes, so their errors are recognised by name.
-    """
-    names = {one.__name__ for one in type(error).__mro__}
-    if names & {"AuthenticationError", "AuthorizationError", "DataError"}:
-        return True
-    if "ResponseError" in names:
-        return str(error).split(" ", 1)[0] not in _AWAY
-    return not (names & {"RedisError", "ValkeyError", "OSError"})
-
-
-def why_not_connected(error: Exception, name: str) -> Exception:
-    """What a caller gets whose connection could not be made."""
-    if isinstance(error, TokenBucketError):
-        return error
-    if not is_callers_fault(error):
-        return Unanswered(error)
-    told = TokenBucketError(f"cannot connect to {name}: {error}")
-    told.__cause__ = error
-    return told

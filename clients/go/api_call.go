@@ -1,0 +1,47 @@
+package tokenbucket
+
+import (
+	"strconv"
+	"strings"
+	"time"
+)
+
+// CallOption is a setting of one call.
+type CallOption func(*command)
+
+// MaxWait lets a call that would be denied wait in the server for its turn, at most so long. Calls that wait for the same
+// bucket are served in the order in which they came. When the time is over, the decision is the denial of that moment.
+//
+// The call leaves the queue when its context ends. Batch and RememberDenials do not apply to it. While the server is away,
+// OnError decides without a wait. Where the module cannot keep the call (FallbackScript, an older module, a Doer that is no
+// WaitingDoer) the client asks again at the times that the decisions tell: then nothing keeps the order.
+func MaxWait(maxWait time.Duration) CallOption {
+	return func(c *command) { c.maxWait = maxWait }
+}
+
+// Share lets a call with MaxWait wait as one of a tenant's: tenants that wait for the same bucket get tokens in proportion to
+// their weights, so that many waiting calls of one do not hold up another. Within a tenant, calls are served in the order in
+// which they came. Calls without Share are one tenant of weight 1.
+//
+// The tenant is of 1 to 128 bytes, the weight from 0.001 to 1000 with at most three decimals. Anything else is ErrBadArgument,
+// and so is a share of a call of several buckets. A call without MaxWait has no use for it.
+func Share(tenant string, weight float64) CallOption {
+	word := strconv.FormatFloat(weight, 'f', -1, 64)
+	return func(c *command) {
+		c.share = []any{"SHARE", tenant, "WEIGHT", word}
+		_, decimals, _ := strings.Cut(word, ".")
+		switch {
+		case len(tenant) < 1 || len(tenant) > 128:
+			c.wrong = badArgument("tenant: %d bytes are not 1 to 128", len(tenant))
+		case !(weight >= 0.001 && weight <= 1000) || len(decimals) > 3:
+			c.wrong = badArgument("weight: %v is not a number from 0.001 to 1000 with at most three decimals", weight)
+		}
+	}
+}
+
+func (c command) with(options []CallOption) command {
+	for _, option := range options {
+		option(&c)
+	}
+	return c
+}
