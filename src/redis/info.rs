@@ -154,7 +154,9 @@ fn add_counters(info: &InfoContext, for_crash_report: bool) -> RedisResult<()> {
     let fields = COUNTERS.fields().into_iter().map(|(name, value)| (name.to_owned(), value.into()));
     // A crash may come while the queue is locked.
     let tenants = (!for_crash_report).then(waiting::all_tenants).unwrap_or_default();
-    let tenants = tenants.iter().map(|(name, calls)| format!("\"{}\"={calls}", name.escape_ascii()));
+    // Clients split such a field at its commas.
+    let escaped = |name: &[u8]| name.escape_ascii().to_string().replace(',', "\\x2c");
+    let tenants = tenants.iter().map(|(name, calls)| format!("\"{}\"={calls}", escaped(name)));
     let tenants = tenants.collect::<Vec<_>>().join(",");
     let fields = fields.chain([("waiting_tenants".to_owned(), tenants.into())]);
     info.build_one_section((String::new(), fields.collect()))

@@ -13,7 +13,7 @@ const KEY: &str = "{t10790}";
 fn waiter(node: &Server, key: &str) -> Connection {
     let (mut client, mut waiter) = (node.connect(), node.connect());
     assert_eq!(client.decide(&format!("TB.HOLD {key} 1 0 1 86400000 a")).allowed, 1);
-    let call = format!("TB.BHOLD {key} 1 0 1 86400000 b 86400000");
+    let call = format!("TB.BHOLD {key} 1 0 1 86400000 b 86400000 SHARE tenant WEIGHT 3");
     waiter.inner().send_packed_command(&on_the_wire(&call)).unwrap();
     wait_until("it waits", || waiting(&mut client) == 1);
     waiter
@@ -166,6 +166,8 @@ fn a_failover_that_an_operator_asks_for_ends_the_waits_of_the_old_master() {
             && master.connect().info("replication", "role") == "slave"
     });
     wait_until_linked(&master);
+    let tenants = replica.connect().info("tokenbucket", "tokenbucket_waiting_tenants");
+    assert_eq!(tenants, "", "who waits is not replicated");
     let held = holds(&mut replica.connect(), "p");
     assert!(held.starts_with("[[\"a\" \"1\" ") && !held.contains("\"b\""), "{held}");
     replica.connect().say("TB.SETTLE p 1 0 a 0");

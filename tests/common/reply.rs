@@ -75,13 +75,14 @@ pub fn shown(reply: &Value) -> String {
     }
 }
 
-/// Reads the reply of `TB.STATE`: level and refill time in Unix microseconds, or `None` for a full bucket.
+/// Reads the reply of `TB.STATE`: level and refill time in Unix microseconds, or `None` for a full bucket. Tenants that wait may
+/// follow.
 pub fn state(reply: &Value) -> Option<(String, i64)> {
     if *reply == Value::Nil {
         return None;
     }
     match array(reply.clone()).as_slice() {
-        [level, Value::Int(refilled_at_us)] => Some((text(level), *refilled_at_us)),
+        [level, Value::Int(refilled_at_us), ..] => Some((text(level), *refilled_at_us)),
         other => panic!("no state: {other:?}"),
     }
 }

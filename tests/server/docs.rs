@@ -9,6 +9,7 @@
 //! | `127.0.0.1:6379> command` | something typed into `redis-cli`; the real port is another, `[1]` and `(TX)` may follow it |
 //! | the same with a command `TB.B…` and nothing below | the call waits; its reply is below a later line that lets time pass |
 //! | `$ redis-cli …` | a shell command, run in a folder with the page's scripts |
+//! | `$ redis-cli … &` | a call of another client that waits; its reply is not shown |
 //! | `(2 seconds later)` | time passes: a decimal number of microseconds, milliseconds, seconds, minutes, hours or days; `earlier` steps the clock back |
 //! | two spaces and `# …` behind a line of a reply | a remark, not compared |
 //! | `<!-- transcript: continued -->` above a block | the block goes on where the page's previous one ended |
@@ -26,6 +27,7 @@
 use super::command_table::table;
 use super::info::counters;
 use super::stories::passing_us;
+use super::waiting::waiting;
 use crate::common::calls::{Audience, COMMANDS};
 use crate::common::clock::START_US;
 use crate::common::engine::redis_cli;
@@ -428,8 +430,8 @@ impl Session {
         self.read_reply()
     }
 
-    fn type_in(&mut self, command: &str) {
-        writeln!(self.cli.stdin.as_mut().unwrap(), "{command}\n\"").unwrap();
+    fn type_in(&self, command: &str) {
+        writeln!(self.cli.stdin.as_ref().unwrap(), "{command}\n\"").unwrap();
     }
 
     fn read_reply(&mut self) -> Vec<String> {
@@ -445,10 +447,16 @@ impl Session {
 
     /// Types a call that waits in the server.
     fn enter_waiting(&mut self, command: &str) {
-        self.type_in(command);
-        let mut client = self.server.connect();
-        wait_until("the call waits", || client.count("tokenbucket", "tokenbucket_waiting") == 1);
+        self.let_wait(|| self.type_in(command));
         self.is_waiting = true;
+    }
+
+    /// Sends a call that waits in the server.
+    fn let_wait(&self, send: impl FnOnce()) {
+        let mut client = self.server.connect();
+        let before = waiting(&mut client);
+        send();
+        wait_until("the call waits", || waiting(&mut client) == before + 1);
     }
 
     /// The reply of the call that waits.
@@ -480,6 +488,11 @@ impl Session {
                 Vec::new()
             }
             (Some(command), _) => self.enter(&command[1]),
+            (None, Some(command)) if command.ends_with('&') => {
+                let silent = command.replace('&', "> /dev/null 2>&1 &");
+                self.let_wait(|| drop(self.run_in_shell(&silent)));
+                Vec::new()
+            }
             (None, Some(command)) => self.run_in_shell(command),
             (None, None) if self.is_waiting && !shows_nothing => self.read_late_reply(),
             (None, None) => Vec::new(),

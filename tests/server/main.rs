@@ -31,6 +31,7 @@ mod persistence;
 mod replication;
 mod replies;
 mod settings;
+mod shares;
 mod stories;
 mod throttle;
 mod top;

@@ -22,18 +22,18 @@ use tokenbucket_core::bucket::Bucket;
 use tokenbucket_core::effect::Effect;
 
 /// The clients of a server that wait, by their names in a story.
-struct Clients<'server> {
+pub struct Clients<'server> {
     server: &'server Server,
     main: Connection,
     waiting: BTreeMap<String, (Connection, i64)>,
 }
 
 impl<'server> Clients<'server> {
-    fn new(server: &'server Server) -> Self {
+    pub fn new(server: &'server Server) -> Self {
         Self { server, main: server.connect(), waiting: BTreeMap::new() }
     }
 
-    fn play(&mut self, story: &str) {
+    pub fn play(&mut self, story: &str) {
         let lines = story.lines().map(str::trim).filter(|line| !line.is_empty());
         for line in lines.filter(|line| !line.starts_with('#')) {
             self.play_line(line);
@@ -41,7 +41,7 @@ impl<'server> Clients<'server> {
         self.end();
     }
 
-    fn play_line(&mut self, line: &str) {
+    pub fn play_line(&mut self, line: &str) {
         if let Some(name) = line.strip_suffix(" closes") {
             let before = waiting(&mut self.main);
             self.waiting.remove(name).expect("it is connected");
@@ -120,7 +120,7 @@ pub fn receive(client: &mut Connection) -> String {
 }
 
 /// Plays each story on a server without keys and from [`START_US`] on.
-fn play_all(stories: &str) {
+pub fn play_all(stories: &str) {
     let server = Server::with_clock();
     let mut clients = Clients::new(&server);
     for story in stories.split("\n\n") {
@@ -680,16 +680,31 @@ fn a_master_that_becomes_a_replica_ends_all_waits_and_grants_nothing() {
     let (server, other) = (Server::with_clock(), Server::with_clock());
     let mut clients = Clients::new(&server);
     clients.play_line("TB.HOLD p 1 0 1 1000 a => [1 0 0 1000]");
+    clients.play_line("a: TB.BHOLD p 1 0 1 1000 ann 60000 SHARE ann");
     clients.play_line("b: TB.BHOLD p 1 0 1 60000 b 60000");
+    clients.play_line("c: TB.BHOLD p 1 0 1 60000 c 60000 SHARE bob");
+    clients.play_line("TB.SETTLE p 1 0 a 0 => [1 1 0 0]");
+    clients.play_line("a => [1 0 0 1000]");
     clients.main.say(&format!("REPLICAOF 127.0.0.1 {}", other.port()));
     clients.play_line("b => UNBLOCKED …");
+    clients.play_line("c => UNBLOCKED …");
     assert_eq!(waiting(&mut clients.main), 0);
     let refused = clients.main.refusal("TB.BHOLD q 1 0 1 60000 b 60000");
     assert!(refused.starts_with("READONLY "), "{refused}");
     // A replica that may be written to has nobody wait.
     clients.main.say("CONFIG SET replica-read-only no");
     clients.main.say("REPLICAOF NO ONE");
-    clients.play("TB.BTAKE k 1 1 1 60000 => [1 0 0 1000]");
+    clients.play_line("TB.BTAKE k 1 1 1 60000 => [1 0 0 1000]");
+    // What ann was granted is forgotten: bob came second.
+    clients.play(
+        "TB.HOLD q 1 0 1 60000 x => [1 0 0 60000]
+        a: TB.BHOLD q 1 0 1 60000 a 60000 SHARE ann
+        d: TB.BHOLD q 1 0 1 60000 d 60000 SHARE bob
+        TB.SETTLE q 1 0 x 0 => [1 1 0 0]
+        a => [1 0 0 60000]
+        TB.SETTLE q 1 0 a 0 => [1 1 0 0]
+        d => [1 0 0 60000]",
+    );
 }
 
 #[test]

@@ -82,11 +82,9 @@ impl<N: Name> Order<N> {
 
     /// Lets a call wait.
     pub(super) fn park(&mut self, arrival: Arrival) {
-        let least = self.next().map_or(0, |(virtual_time, _)| virtual_time);
+        let virtual_time = self.virtual_time(arrival);
         self.change(arrival, |tenant, _| {
-            if !tenant.is_waiting() {
-                tenant.virtual_time = tenant.virtual_time.max(least);
-            }
+            tenant.virtual_time = virtual_time;
             tenant.parked.insert(arrival);
         });
     }
@@ -124,7 +122,7 @@ impl<N: Name> Order<N> {
 
     /// Returns whether a call is before another, if both lack the same.
     pub(super) fn precedes(&self, call: Arrival, other: Arrival) -> bool {
-        let place = |call| (self.tenant(call).map_or(0, |tenant| tenant.virtual_time), call);
+        let place = |call| (self.virtual_time(call), call);
         if self.has_shares() {
             place(call) < place(other)
         } else {
@@ -156,6 +154,15 @@ impl<N: Name> Order<N> {
         match self.shares.as_ref().and_then(|shares| Some((shares, shares.calls.get(&arrival)?))) {
             Some((shares, share)) => shares.tenants.get(share.tenant.borrow()),
             None => Some(&self.unnamed),
+        }
+    }
+
+    /// Returns the virtual time of a call's tenant. One that does not wait here begins at the least of those that do, or later.
+    fn virtual_time(&self, arrival: Arrival) -> VirtualTime {
+        let least = || self.next().map_or(0, |(virtual_time, _)| virtual_time);
+        match self.tenant(arrival) {
+            Some(tenant) if tenant.is_waiting() => tenant.virtual_time,
+            tenant => tenant.map_or(0, |tenant| tenant.virtual_time).max(least()),
         }
     }
 

@@ -255,6 +255,25 @@ proptest! {
     }
 }
 
+/// The tenant of those without a share was idle, which saves nothing up.
+#[test]
+fn a_call_of_two_keys_takes_nothing_that_an_earlier_one_with_a_share_lacks() {
+    let mut server = Server::default();
+    let of = |key: &[u8], tokens| part(key, limit(4, "1/d"), tokens * MILLION, None);
+    let shared = |server: &mut Server, tokens| {
+        server.call_with(0, &[of(b"k", tokens)], Some(1000 * MILLION), Some(share(b"a", MILLION)))
+    };
+    assert!(server.call(0, &[of(b"k", 4)], None).0);
+    let _served = [3, 2].map(|tokens| shared(&mut server, tokens));
+    server.give(0, &of(b"k", 0), 3 * MILLION);
+    server.give(0, &of(b"k", 0), MILLION);
+    assert_eq!(server.served.len(), 1);
+    let (is_allowed, arrival) = server.call(0, &[of(b"other", 1), of(b"k", 1)], Some(1000 * MILLION));
+    assert_eq!((is_allowed, server.served.len()), (false, 1), "one token is there, and the first lacks two");
+    server.give(0, &of(b"k", 0), 2 * MILLION);
+    assert_eq!(server.served.last().copied(), arrival);
+}
+
 /// It keeps those behind it meanwhile, as it would if it lacked something.
 #[test]
 fn a_call_that_got_nothing_in_its_turn_is_looked_at_again() {
