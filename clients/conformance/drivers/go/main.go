@@ -57,6 +57,8 @@ type request struct {
 	Costs      map[string]float64 `json:"costs"`
 	Used       json.RawMessage    `json:"used"`
 	MaxWaitMs  float64            `json:"max_wait_ms"`
+	Share      string             `json:"share"`
+	Weight     *float64           `json:"weight"`
 	TTLMs      float64            `json:"ttl_ms"`
 	DeadlineUs *float64           `json:"deadline_us"`
 
@@ -267,8 +269,18 @@ func (r request) context() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), time.Duration(*r.DeadlineUs*float64(time.Microsecond)))
 }
 
-// maxWait is of takes and holds; without, they do not wait.
-func (r request) maxWait() tokenbucket.CallOption { return tokenbucket.MaxWait(ms(r.MaxWaitMs)) }
+// waits are the options of takes and holds; without max_wait_ms, they do not wait.
+func (r request) waits() []tokenbucket.CallOption {
+	options := []tokenbucket.CallOption{tokenbucket.MaxWait(ms(r.MaxWaitMs))}
+	if r.Share == "" {
+		return options
+	}
+	weight := 1.0
+	if r.Weight != nil {
+		weight = *r.Weight
+	}
+	return append(options, tokenbucket.Share(r.Share, weight))
+}
 
 func described(decision tokenbucket.Decision) object {
 	return object{"allowed": decision.Allowed, "granted": decision.Granted, "remaining": decision.Remaining,
@@ -303,7 +315,7 @@ func (d *driver) call(r request) (object, error) {
 		if r.Do != "take_all" {
 			return nil, fmt.Errorf("%w: %s of a joint limiter", errUnsupported, r.Do)
 		}
-		decision, err := joint.TakeAll(ctx, r.Name, r.Costs, r.maxWait())
+		decision, err := joint.TakeAll(ctx, r.Name, r.Costs, r.waits()...)
 		return describedJointly(decision), err
 	}
 	decision, err := one(ctx, single, r, r.Do, r.Name)
@@ -325,7 +337,7 @@ func one(ctx context.Context, limiter *tokenbucket.Limiter, r request, op, name 
 	}
 	switch op {
 	case "take":
-		return limiter.Take(ctx, name, cost, r.maxWait())
+		return limiter.Take(ctx, name, cost, r.waits()...)
 	case "peek":
 		return limiter.Peek(ctx, name, cost)
 	case "take_up_to":
@@ -347,7 +359,7 @@ func one(ctx context.Context, limiter *tokenbucket.Limiter, r request, op, name 
 		if ttl == 0 {
 			ttl = time.Minute
 		}
-		hold, err := limiter.Hold(ctx, name, amount, ttl, r.maxWait())
+		hold, err := limiter.Hold(ctx, name, amount, ttl, r.waits()...)
 		if err != nil {
 			return tokenbucket.Decision{}, err
 		}
@@ -367,7 +379,7 @@ func (d *driver) enter(ctx context.Context, r request) (*tokenbucket.Hold, error
 		if err := json.Unmarshal(r.Amount, &amounts); err != nil {
 			return nil, err
 		}
-		return joint.Hold(ctx, r.Name, amounts, ms(r.TTLMs), r.maxWait())
+		return joint.Hold(ctx, r.Name, amounts, ms(r.TTLMs), r.waits()...)
 	}
 	amount := 1.0
 	if r.Amount != nil {
@@ -375,7 +387,7 @@ func (d *driver) enter(ctx context.Context, r request) (*tokenbucket.Hold, error
 			return nil, err
 		}
 	}
-	return single.Hold(ctx, r.Name, amount, ms(r.TTLMs), r.maxWait())
+	return single.Hold(ctx, r.Name, amount, ms(r.TTLMs), r.waits()...)
 }
 
 func (d *driver) hold(r request) (object, error) {

@@ -92,12 +92,18 @@ impl Limiter {
     }
 
     /// As it is asked to wait in the server: without a time, takes and holds do not.
-    pub fn waiting(&self, request: &Value) -> Self {
+    pub fn waiting(&self, request: &Value) -> Result<Self, Error> {
         let max_wait = ms(request, "max_wait_ms").unwrap_or_default();
-        match self {
+        let waiting = match self {
             Self::Tasks(limiter) => Self::Tasks(limiter.with_max_wait(max_wait)),
             Self::Threads(limiter) => Self::Threads(limiter.with_max_wait(max_wait)),
-        }
+        };
+        let Some(tenant) = request["share"].as_str() else { return Ok(waiting) };
+        let weight = request["weight"].as_f64().unwrap_or(1.0);
+        Ok(match waiting {
+            Self::Tasks(limiter) => Self::Tasks(limiter.with_share(tenant, weight)?),
+            Self::Threads(limiter) => Self::Threads(limiter.with_share(tenant, weight)?),
+        })
     }
 
     /// For a caller with a deadline, which ends the calls of a thread too.
@@ -124,7 +130,7 @@ impl Limiter {
         };
         let max_wait = ms(request, "max_wait_ms").unwrap_or(Duration::from_secs(100_000));
         let ttl = ms(request, "ttl_ms").unwrap_or(Duration::from_secs(60));
-        match self.waiting(request).within(deadline) {
+        match self.waiting(request)?.within(deadline) {
             Self::Tasks(limiter) => {
                 let call = async {
                     match operation {

@@ -232,7 +232,7 @@ impl State {
             let joint = found(&self.joints, on)?.waiting(request);
             return Ok(within(deadline, joint.hold(name, amounts(&request["amount"]), ttl)).await?);
         }
-        let limiter = found(&self.limiters, on)?.waiting(request).within(deadline);
+        let limiter = found(&self.limiters, on)?.waiting(request)?.within(deadline);
         let hold = within(deadline, limiter.hold(name, number(request, "amount"), ttl)).await?;
         Ok(Held { hold, of: Vec::new() })
     }
