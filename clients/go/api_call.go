@@ -32,7 +32,7 @@ func Share(tenant string, weight float64) CallOption {
 		_, decimals, _ := strings.Cut(word, ".")
 		switch {
 		case len(tenant) < 1 || len(tenant) > 128:
-			c.wrong = badArgument("tenant: %d bytes are not 1 to 128", len(tenant))
+			c.wrong = badArgument("share: a tenant is of 1 to 128 bytes, not %d", len(tenant))
 		case !(weight >= 0.001 && weight <= 1000) || len(decimals) > 3:
 			c.wrong = badArgument("weight: %v is not a number from 0.001 to 1000 with at most three decimals", weight)
 		}

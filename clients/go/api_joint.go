@@ -107,6 +107,9 @@ func (s *settings) decideAll(ctx context.Context, parts []part, c command) (join
 	began := s.began()
 	c.args, c.key = append(c.args, s.wordsOf(parts)...), s.prefix+parts[0].name
 	reply, err := s.server.ask(ctx, c)
+	if own, ok := reply.([]any); ok && c.share != nil && len(own) == 4 {
+		reply = append(own, []any{reply}) // of one bucket, TB.BTAKE and TB.BHOLD list none
+	}
 	if err == nil {
 		joint, err = parseJointDecision(reply, parts)
 	} else {

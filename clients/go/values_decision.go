@@ -143,8 +143,6 @@ func parseJointDecision(reply any, parts []part) (JointDecision, error) {
 	var own []any
 	if len(elements) == 5 {
 		own, _ = elements[4].([]any)
-	} else if len(parts) == 1 {
-		own = []any{reply} // TB.BHOLD lists none
 	}
 	if len(own) != len(parts) {
 		return JointDecision{}, fmt.Errorf("%w: %v", errReply, reply)

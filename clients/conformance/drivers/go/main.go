@@ -269,8 +269,8 @@ func (r request) context() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), time.Duration(*r.DeadlineUs*float64(time.Microsecond)))
 }
 
-// turn is of takes and holds; without max_wait_ms, they do not wait.
-func (r request) turn() []tokenbucket.CallOption {
+// waits are the options of takes and holds; without max_wait_ms, they do not wait.
+func (r request) waits() []tokenbucket.CallOption {
 	options := []tokenbucket.CallOption{tokenbucket.MaxWait(ms(r.MaxWaitMs))}
 	if r.Share == "" {
 		return options
@@ -315,7 +315,7 @@ func (d *driver) call(r request) (object, error) {
 		if r.Do != "take_all" {
 			return nil, fmt.Errorf("%w: %s of a joint limiter", errUnsupported, r.Do)
 		}
-		decision, err := joint.TakeAll(ctx, r.Name, r.Costs, r.turn()...)
+		decision, err := joint.TakeAll(ctx, r.Name, r.Costs, r.waits()...)
 		return describedJointly(decision), err
 	}
 	decision, err := one(ctx, single, r, r.Do, r.Name)
@@ -337,7 +337,7 @@ func one(ctx context.Context, limiter *tokenbucket.Limiter, r request, op, name 
 	}
 	switch op {
 	case "take":
-		return limiter.Take(ctx, name, cost, r.turn()...)
+		return limiter.Take(ctx, name, cost, r.waits()...)
 	case "peek":
 		return limiter.Peek(ctx, name, cost)
 	case "take_up_to":
@@ -359,7 +359,7 @@ func one(ctx context.Context, limiter *tokenbucket.Limiter, r request, op, name 
 		if ttl == 0 {
 			ttl = time.Minute
 		}
-		hold, err := limiter.Hold(ctx, name, amount, ttl, r.turn()...)
+		hold, err := limiter.Hold(ctx, name, amount, ttl, r.waits()...)
 		if err != nil {
 			return tokenbucket.Decision{}, err
 		}
@@ -379,7 +379,7 @@ func (d *driver) enter(ctx context.Context, r request) (*tokenbucket.Hold, error
 		if err := json.Unmarshal(r.Amount, &amounts); err != nil {
 			return nil, err
 		}
-		return joint.Hold(ctx, r.Name, amounts, ms(r.TTLMs), r.turn()...)
+		return joint.Hold(ctx, r.Name, amounts, ms(r.TTLMs), r.waits()...)
 	}
 	amount := 1.0
 	if r.Amount != nil {
@@ -387,7 +387,7 @@ func (d *driver) enter(ctx context.Context, r request) (*tokenbucket.Hold, error
 			return nil, err
 		}
 	}
-	return single.Hold(ctx, r.Name, amount, ms(r.TTLMs), r.turn()...)
+	return single.Hold(ctx, r.Name, amount, ms(r.TTLMs), r.waits()...)
 }
 
 func (d *driver) hold(r request) (object, error) {

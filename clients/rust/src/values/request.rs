@@ -113,7 +113,8 @@ impl Share {
     /// Checks that the tenant is of 1 to 128 bytes, and the weight from 0.001 to 1000 with at most three decimals.
     pub(crate) fn checked(tenant: String, weight: f64) -> Result<Self, Error> {
         if !(1..=128).contains(&tenant.len()) {
-            return Err(Error::BadArgument(format!("tenant: {} bytes are not 1 to 128", tenant.len())));
+            let problem = format!("share: a tenant is of 1 to 128 bytes, not {}", tenant.len());
+            return Err(Error::BadArgument(problem));
         }
         let text = weight.to_string();
         let decimals = text.split_once('.').map_or(0, |(_, decimals)| decimals.len());

@@ -94,17 +94,15 @@ impl Limiter {
     /// As it is asked to wait in the server: without a time, takes and holds do not.
     pub fn waiting(&self, request: &Value) -> Result<Self, Error> {
         let max_wait = ms(request, "max_wait_ms").unwrap_or_default();
-        let share = request["share"].as_str();
+        let waiting = match self {
+            Self::Tasks(limiter) => Self::Tasks(limiter.with_max_wait(max_wait)),
+            Self::Threads(limiter) => Self::Threads(limiter.with_max_wait(max_wait)),
+        };
+        let Some(tenant) = request["share"].as_str() else { return Ok(waiting) };
         let weight = request["weight"].as_f64().unwrap_or(1.0);
-        Ok(match (self, share) {
-            (Self::Tasks(limiter), None) => Self::Tasks(limiter.with_max_wait(max_wait)),
-            (Self::Threads(limiter), None) => Self::Threads(limiter.with_max_wait(max_wait)),
-            (Self::Tasks(limiter), Some(tenant)) => {
-                Self::Tasks(limiter.with_max_wait(max_wait).with_share(tenant, weight)?)
-            }
-            (Self::Threads(limiter), Some(tenant)) => {
-                Self::Threads(limiter.with_max_wait(max_wait).with_share(tenant, weight)?)
-            }
+        Ok(match waiting {
+            Self::Tasks(limiter) => Self::Tasks(limiter.with_share(tenant, weight)?),
+            Self::Threads(limiter) => Self::Threads(limiter.with_share(tenant, weight)?),
         })
     }
 
