@@ -26,7 +26,6 @@ export class Transport implements Sender {
   onAway = () => {};
   #connection: Connection | undefined;
   #connectedAtMs = 0;
-  #heardAtMs = 0;
   #isConnecting = false;
   #isProving = false;
   #unsent: Call[] = [];
@@ -136,7 +135,6 @@ export class Transport implements Sender {
   /** Notes that the server has answered. */
   heard(connection: Connection): void {
     this.watch.heard(connection);
-    this.#heardAtMs = performance.now();
     this.circuit.answered();
   }
 
@@ -193,7 +191,7 @@ export class Transport implements Sender {
     if (!connection?.isOpen) {
       this.#unsent.push(call);
       void this.#connect();
-    } else if (call.once && performance.now() - this.#heardAtMs > STALE_MS) {
+    } else if (call.once && performance.now() - this.watch.heardAtMs > STALE_MS) {
       this.#unsent.push(call);
       this.#prove();
     } else this.transmit(call, connection);
