@@ -1,6 +1,6 @@
 //! The servers of the measurements: those of the tests, with one rate limiter or another.
 
-use crate::common::wait::wait_longer;
+use crate::common::wait::wait_within;
 use crate::common::{Connection, Server, ServerBuilder};
 use crate::template::{FALLBACK, SEMAPHORE, TOKEN_BUCKET};
 use std::sync::LazyLock;
@@ -68,8 +68,8 @@ pub fn wait_for_hash_tables(server: &Server) {
 }
 
 /// Also under valgrind on a busy machine, and for ten million keys.
-pub fn wait(what: &str, condition: impl FnMut() -> bool) {
-    wait_longer(Duration::from_secs(120), what, condition);
+pub fn wait(what: &str, mut condition: impl FnMut() -> bool) {
+    wait_within(Duration::from_secs(120), what, || condition().then_some(()));
 }
 
 /// Microseconds that a call of a command has taken since `CONFIG RESETSTAT`, on average.

@@ -19,13 +19,18 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 /// Waits until something is found, and returns it.
-pub fn wait_for<T>(what: &str, mut find: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + timeout();
+pub fn wait_for<T>(what: &str, find: impl FnMut() -> Option<T>) -> T {
+    wait_within(timeout(), what, find)
+}
+
+/// The same, for what keeps even a healthy server busy for longer.
+pub fn wait_within<T>(timeout: Duration, what: &str, mut find: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + timeout;
     loop {
         if let Some(found) = find() {
             return found;
         }
-        assert!(Instant::now() < deadline, "waited {:?} in vain until {what}", timeout());
+        assert!(Instant::now() < deadline, "waited {timeout:?} in vain until {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

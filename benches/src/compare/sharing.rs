@@ -76,6 +76,9 @@ async fn give(control: &mut Connection, clients: &mut [Client]) -> Option<usize>
     clients.iter_mut().position(|client| client.exchange(&[], 1).now_or_never().is_some())
 }
 
+/// Returns the last words of a call, given its number.
+type Words<'a> = &'a dyn Fn(usize, &mut Rng) -> String;
+
 /// What a grant costs among many calls that wait, and when one call of another tenant is served, with shares and without.
 pub fn cost(bench: &mut Bench) -> Table {
     let columns = "calls that wait | CPU us a grant | with 100 tenants | times | \
@@ -84,7 +87,7 @@ pub fn cost(bench: &mut Bench) -> Table {
     for waiters in bench.pick(vec![1000, 10_000], vec![1000]) {
         let share =
             |_, random: &mut Rng| format!(" SHARE {} WEIGHT {}", random.u64(..TENANTS), random.u64(1..=4));
-        let ways: [&dyn Fn(usize, &mut Rng) -> String; 2] = [&|_, _| String::new(), &share];
+        let ways: [Words<'_>; 2] = [&|_, _| String::new(), &share];
         let rounds = bench
             .in_turns(bench.rounds, &format!("sharing of {waiters}"), &ways, |_, way| grant_us(waiters, way));
         let [alone_us, shared_us] = [0, 1].map(|way| median(rounds[way].clone()));

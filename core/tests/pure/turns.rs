@@ -209,11 +209,11 @@ fn assert_shared(weights_micro: [i64; 2], calls: usize, grants: usize, mut cost:
     let (mut waiting, mut granted, mut largest) = (HashMap::new(), [0.0f64; 2], 0.0f64);
     let mut served = 0;
     while served < grants {
-        for tenant in 0..2 {
+        for (tenant, weight_micro) in weights_micro.into_iter().enumerate() {
             while waiting.values().filter(|(of, _)| *of == tenant).count() < calls {
                 let wanted = part(b"k", all.limit, cost(), None);
-                let by_weight = wanted.wanted.micro() as f64 / weights_micro[tenant] as f64;
-                let share = share(&[tenant as u8], weights_micro[tenant]);
+                let by_weight = wanted.wanted.micro() as f64 / weight_micro as f64;
+                let share = share(&[tenant as u8], weight_micro);
                 let arrival = server.call_with(0, &[wanted], Some(i64::MAX / 2), Some(share)).1;
                 largest = largest.max(by_weight);
                 waiting.insert(arrival.unwrap(), (tenant, by_weight));
