@@ -2,7 +2,6 @@ package tokenbucket
 
 import (
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -23,18 +22,17 @@ func MaxWait(maxWait time.Duration) CallOption {
 // their weights, so that many waiting calls of one do not hold up another. Within a tenant, calls are served in the order in
 // which they came. Calls without Share are one tenant of weight 1.
 //
-// The tenant is of 1 to 128 bytes, the weight from 0.001 to 1000 with at most three decimals. Anything else is ErrBadArgument,
+// The tenant is of 1 to 128 bytes, the weight from 0.001 to 1000, kept to millionths. Anything else is ErrBadArgument,
 // and so is a share of a call of several buckets. A call without MaxWait has no use for it.
 func Share(tenant string, weight float64) CallOption {
 	word := strconv.FormatFloat(weight, 'f', -1, 64)
 	return func(c *command) {
 		c.share = []any{"SHARE", tenant, "WEIGHT", word}
-		_, decimals, _ := strings.Cut(word, ".")
 		switch {
 		case len(tenant) < 1 || len(tenant) > 128:
 			c.wrong = badArgument("share: a tenant is of 1 to 128 bytes, not %d", len(tenant))
-		case !(weight >= 0.001 && weight <= 1000) || len(decimals) > 3:
-			c.wrong = badArgument("weight: %v is not a number from 0.001 to 1000 with at most three decimals", weight)
+		case !(weight >= 0.001 && weight <= 1000):
+			c.wrong = badArgument("weight: %v is not a number from 0.001 to 1000", weight)
 		}
 	}
 }

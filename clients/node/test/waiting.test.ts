@@ -179,7 +179,7 @@ test("a caller with a share who leaves is out of the queue", async (t) => {
 
 test("a share that cannot be is an error", async (t) => {
   const { limiter, buckets } = await setUp(t);
-  const ofWeight = [0, -1, 0.0009, 1000.001, 0.0015, NaN, Infinity].map((weight) => ({ share: "acme", weight }));
+  const ofWeight = [0, -1, 0.0009, 1000.001, NaN, Infinity].map((weight) => ({ share: "acme", weight }));
   const ofShare = ["", "é".repeat(65), 7 as never].map((share) => ({ share }));
   for (const maxWaitMs of [0, 60_000]) {
     for (const [named, options] of [...ofWeight, { weight: 2 }, ...ofShare].map(

@@ -225,7 +225,7 @@ def test_tenants_are_served_in_proportion_to_their_weights(make: Make, server: S
 @pytest.mark.parametrize(
     ("share", "weight", "named"),
     [("", 1, "share"), ("é" * 65, 1, "share"), (b"a", 1, "share")]
-    + [("a", weight, "weight") for weight in (0, 0.0009, 1000.001, 0.0015, "many", float("nan"))]
+    + [("a", weight, "weight") for weight in (0, 0.0009, 1000.001, "many", float("nan"))]
     + [(None, 2, "weight")],
 )
 def test_a_share_that_cannot_be_is_an_error(

@@ -60,7 +60,7 @@ export interface ShareOptions extends WaitOptions {
    * many calls each has waiting. Calls without a share are one tenant of weight 1.
    */
   share?: string | undefined;
-  /** The weight of this call's tenant, from 0.001 to 1000 with at most three decimals; 1 by default. */
+  /** The weight of this call's tenant, from 0.001 to 1000, kept to millionths; 1 by default. */
   weight?: number | undefined;
 }
 
@@ -94,11 +94,10 @@ function shareWords(share: string, weight: number): Command {
   if (bytes === 0 || bytes > MOST_SHARE_BYTES) {
     throw new BadArgument(`share: '${share}' is not of 1 to ${MOST_SHARE_BYTES} bytes`);
   }
-  const word = String(weight);
-  if (!/^\d+(\.\d{1,3})?$/.test(word) || weight < LEAST_WEIGHT || weight > MOST_WEIGHT) {
-    throw new BadArgument(`weight: ${word} is not from ${LEAST_WEIGHT} to ${MOST_WEIGHT} with at most three decimals`);
+  if (typeof weight !== "number" || !(weight >= LEAST_WEIGHT && weight <= MOST_WEIGHT)) {
+    throw new BadArgument(`weight: ${String(weight)} is not from ${LEAST_WEIGHT} to ${MOST_WEIGHT}`);
   }
-  return ["SHARE", share, "WEIGHT", word];
+  return ["SHARE", share, "WEIGHT", String(weight)];
 }
 
 const POLICIES = new Set(["local", "open", "closed", "throw"]);

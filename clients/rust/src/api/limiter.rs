@@ -77,8 +77,8 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// [`Error::BadArgument`] if the tenant is not of 1 to 128 bytes, or the weight not from 0.001 to 1000 with at most three
-    /// decimals.
+    /// [`Error::BadArgument`] if the tenant is not of 1 to 128 bytes, or the weight not from 0.001 to 1000. It
+    /// is kept to millionths.
     pub fn with_share(&self, tenant: impl Into<String>, weight: impl Into<f64>) -> Result<Self, Error> {
         let share = Share::checked(tenant.into(), weight.into())?;
         Ok(Self { share: Some(Arc::new(share)), ..self.clone() })

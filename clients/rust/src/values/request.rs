@@ -110,20 +110,16 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Checks that the tenant is of 1 to 128 bytes, and the weight from 0.001 to 1000 with at most three decimals.
+    /// Checks that the tenant is of 1 to 128 bytes, and the weight from 0.001 to 1000.
     pub(crate) fn checked(tenant: String, weight: f64) -> Result<Self, Error> {
         if !(1..=128).contains(&tenant.len()) {
             let problem = format!("share: a tenant is of 1 to 128 bytes, not {}", tenant.len());
             return Err(Error::BadArgument(problem));
         }
-        let text = weight.to_string();
-        let decimals = text.split_once('.').map_or(0, |(_, decimals)| decimals.len());
-        if !(0.001..=1000.0).contains(&weight) || decimals > 3 {
-            return Err(Error::BadArgument(format!(
-                "weight: {weight} is not a number from 0.001 to 1000 with at most three decimals"
-            )));
+        if !(0.001..=1000.0).contains(&weight) {
+            return Err(Error::BadArgument(format!("weight: {weight} is not a number from 0.001 to 1000")));
         }
-        Ok(Self { tenant, weight: text })
+        Ok(Self { tenant, weight: weight.to_string() })
     }
 }
 

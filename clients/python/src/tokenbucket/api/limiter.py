@@ -90,8 +90,8 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
         behind those that wait already.
 
         `share`: the tenant, of 1 to 128 bytes, of whom the call is. Tenants that wait for one bucket get
-        tokens in proportion to `weight`, however many calls each has waiting; a weight is 0.001 to 1000
-        with at most three decimals. Calls without a share are one tenant of weight 1. A call that does
+        tokens in proportion to `weight`, however many calls each has waiting; a weight is 0.001 to 1000,
+        kept to millionths. Calls without a share are one tenant of weight 1. A call that does
         not wait needs no share. Raises BadArgument for other values.
         """
         if max_wait_ms or share is not None or weight != 1:

@@ -209,11 +209,11 @@ def in_turn(max_wait_ms: float, share: str | None, weight: Number) -> Terms:
         raise BadArgument(f"share: {share!r} is not a str of 1 to {MOST_SHARE_BYTES} bytes")
     try:
         exact = Decimal(str(weight))
-        is_weight = LEAST_WEIGHT <= exact <= MOST_WEIGHT and exact % LEAST_WEIGHT == 0
+        is_weight = LEAST_WEIGHT <= exact <= MOST_WEIGHT
     except InvalidOperation:
         is_weight = False
     if not is_weight:
-        raise BadArgument(f"weight: {weight!r} is not from 0.001 to 1000 with at most three decimals")
+        raise BadArgument(f"weight: {weight!r} is not from 0.001 to 1000")
     terms.share = ("SHARE", share, "WEIGHT", f"{exact:f}")
     return terms
 
