@@ -209,8 +209,8 @@ impl<N: Name> Line<N> {
         let first =
             order.first().filter(|_| has_shares).and_then(|first| Some((first, self.request(first)?)));
         let others = self.requests.iter().map(|(other, request)| (*other, request));
-        // Only calls that wait elsewhere precede the next one here.
-        let are_all_here = order.len().saturating_add(self.free.len()) == self.requests.len();
+        // Before the next one are only calls that wait elsewhere, or for the end of a debt.
+        let are_all_here = order.len() == self.requests.len();
         let is_behind = !(are_all_here && self.is_first(arrival));
         let others = others.take_while(move |(other, _)| is_behind && (has_shares || *other < arrival));
         let precedes = move |other: Arrival| order.precedes(other, arrival);

@@ -1,7 +1,7 @@
 //! Calls that wait in order of arrival or by shares, in the contract's words: a list, and at every event a look through all
 //! of it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use tokenbucket_core::queue::{Arrival, Db};
 
@@ -35,6 +35,10 @@ impl Call {
         self.share.as_ref().map(|share| share.tenant.clone())
     }
 
+    fn wants_anything(&self) -> bool {
+        self.parts.iter().any(|part| part.wanted.micro() > 0 || part.id().is_some())
+    }
+
     fn names(&self, db: Db, key: &Name) -> bool {
         self.db == db && self.parts.iter().any(|part| part.key == *key)
     }
@@ -50,25 +54,36 @@ pub struct Waiting {
 
 impl Waiting {
     /// Adds a call. A tenant that begins to wait starts at the least virtual time of those that do, if that is above its own.
-    pub fn enter(&mut self, call: Call) {
-        for part in &call.parts {
-            let here = self.calls.iter().filter(|other| other.names(call.db, &part.key)).map(Call::tenant);
-            let tenants: Vec<_> = here.collect();
+    /// A call that wants nothing has no share.
+    pub fn enter(&mut self, mut call: Call) {
+        let wants_anything = call.wants_anything();
+        call.share = call.share.filter(|_| wants_anything);
+        for part in call.parts.iter().filter(|_| wants_anything) {
+            let start = self.virtual_time(call.db, &part.key, &call.tenant());
             let times = self.virtual_times.entry((call.db, part.key.clone())).or_default();
-            let least = tenants.iter().map(|tenant| times[tenant]).min().unwrap_or(0);
-            let own = times.entry(call.tenant()).or_default();
-            if !tenants.contains(&call.tenant()) {
-                *own = least.max(*own);
-            }
+            times.insert(call.tenant(), start);
         }
         self.calls.push(call);
+    }
+
+    fn virtual_time(&self, db: Db, key: &Name, tenant: &Option<Name>) -> u128 {
+        let Some(times) = self.virtual_times.get(&(db, key.clone())) else { return 0 };
+        let here = self.calls.iter().filter(|call| call.names(db, key) && call.wants_anything());
+        let waiting: Vec<_> = here.map(Call::tenant).collect();
+        let own = times.get(tenant).copied().unwrap_or(0);
+        let least = waiting.iter().map(|tenant| times[tenant]).min().unwrap_or(0);
+        if waiting.contains(tenant) {
+            own
+        } else {
+            own.max(least)
+        }
     }
 
     /// Adds what a call was granted of a key, divided by its weight, to the virtual time of its tenant.
     pub fn grant(&mut self, call: &Call, part: &Part, micro: i64) {
         let weight_micro = call.share.as_ref().map_or(1_000_000, |share| share.weight_micro);
-        let times = self.virtual_times.get_mut(&(call.db, part.key.clone())).expect("a call waits there");
-        *times.get_mut(&call.tenant()).expect("it waits") +=
+        let times = self.virtual_times.entry((call.db, part.key.clone())).or_default();
+        *times.entry(call.tenant()).or_default() +=
             micro.max(0) as u128 * 1_000_000_000_000 / weight_micro as u128;
     }
 
@@ -76,7 +91,9 @@ impl Waiting {
         let place = self.calls.iter().position(|call| call.arrival == arrival).expect("nobody leaves twice");
         let call = self.calls.remove(place);
         let calls = &self.calls;
-        self.virtual_times.retain(|(db, key), _| calls.iter().any(|call| call.names(*db, key)));
+        let is_waited =
+            |db, key: &Name| calls.iter().any(|call| call.names(db, key) && call.wants_anything());
+        self.virtual_times.retain(|(db, key), _| is_waited(*db, key));
         call
     }
 
@@ -91,8 +108,9 @@ impl Waiting {
     }
 
     fn precedes(&self, call: &Call, other: &Call, key: &Name) -> bool {
-        let place = |call: &Call| (self.virtual_times[&(call.db, key.clone())][&call.tenant()], call.arrival);
-        call.names(other.db, key) && (place(call) < place(other) || !self.is_exact())
+        let place = |call: &Call| (self.virtual_time(call.db, key, &call.tenant()), call.arrival);
+        let is_other = call.arrival != other.arrival && call.names(other.db, key);
+        is_other && (!self.is_exact() || place(call) < place(other))
     }
 
     /// Returns a call that is next.
@@ -104,27 +122,42 @@ impl Waiting {
     /// key is like that. With shares there may be one at each key, without it is the earliest. A call that no wait can help is
     /// not among them: it is denied sooner or later.
     pub fn all_next(&self, buckets: &impl Buckets) -> Vec<Arrival> {
+        match self.has_shares() {
+            true => self.all_next_by_shares(buckets),
+            false => self.next_by_arrival(buckets).into_iter().collect(),
+        }
+    }
+
+    fn next_by_arrival(&self, buckets: &impl Buckets) -> Option<Arrival> {
+        let mut lacked = HashSet::new();
+        for Call { arrival, db, parts, .. } in &self.calls {
+            let lacking: Vec<&Part> = parts.iter().filter(|part| buckets.lacks(*db, part)).collect();
+            let is_kept =
+                |part: &Part| lacked.contains(&(*db, &part.key)) && buckets.needs_micro(*db, part) > 0;
+            let is_lost = parts.iter().any(|part| buckets.is_lost(*db, part));
+            if !is_lost && lacking.is_empty() && !parts.iter().any(is_kept) {
+                return Some(*arrival);
+            }
+            lacked.extend(lacking.into_iter().map(|part| (*db, &part.key)));
+        }
+        None
+    }
+
+    fn all_next_by_shares(&self, buckets: &impl Buckets) -> Vec<Arrival> {
         let lacks = |call: &Call, key: &Name| {
             call.parts.iter().any(|part| part.key == *key && buckets.lacks(call.db, part))
         };
-        let before = |call: &Call, key: &Name| {
-            let others = self.calls.iter().filter(|other| other.arrival != call.arrival);
-            others.filter(|other| self.precedes(other, call, key)).collect::<Vec<_>>()
-        };
         let is_kept = |call: &Call, part: &Part| {
+            let is_before = |other: &&Call| self.precedes(other, call, &part.key);
             let needs = buckets.needs_micro(call.db, part) > 0;
-            needs && before(call, &part.key).iter().any(|other| lacks(other, &part.key))
+            needs && self.calls.iter().filter(is_before).any(|other| lacks(other, &part.key))
         };
         let is_free = |call: &&Call| {
             !call.parts.iter().any(|part| {
                 buckets.is_lost(call.db, part) || buckets.lacks(call.db, part) || is_kept(call, part)
             })
         };
-        let mut free = self.calls.iter().filter(is_free);
-        if !self.has_shares() {
-            return free.next().map(|call| call.arrival).into_iter().collect();
-        }
-        let free: Vec<_> = free.collect();
+        let free: Vec<_> = self.calls.iter().filter(is_free).collect();
         // Of those that need nothing, the order does not matter.
         let needs = |call: &Call| call.parts.iter().any(|part| buckets.needs_micro(call.db, part) > 0);
         let is_behind = |call: &Call, other: &Call| {
