@@ -130,7 +130,8 @@ fn read_several<'a>(arguments: &[&'a [u8]]) -> Result<Vec<Meant<'a>>, Refusal> {
     let (numkeys, groups) = arguments.split_first().ok_or(Error::WrongArity)?;
     let numkeys = read_numkeys(numkeys).ok_or(Error::NumKeys)?;
     if groups.len() != numkeys * 4 {
-        return Err(Error::NumKeysMismatch.into());
+        let is_share = groups.get(numkeys * 4).is_some_and(|word| word.eq_ignore_ascii_case(b"SHARE"));
+        return Err(if is_share { Error::ShareOfSeveral } else { Error::NumKeysMismatch }.into());
     }
     let mut meant: Vec<Meant> = Vec::new();
     for (place, group) in groups.chunks(4).enumerate() {
