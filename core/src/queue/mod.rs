@@ -357,7 +357,7 @@ impl<N: Name> Queue<N> {
             };
             let needs = |seen: Option<&Seen<'_>>| seen.map_or(0, |seen| line.needs_micro(arrival, seen));
             let needed_micro = levels.look(line.db, &line.key, needs);
-            line.parked.needed_micro = needed_micro;
+            line.parked.note_needed(needed_micro);
         }
     }
 

@@ -40,19 +40,21 @@ impl Tenant {
     }
 }
 
-/// The calls that wait at a key.
+/// The calls that wait at a key. Small, because a call may name a thousand keys.
 #[derive(Clone, Debug)]
 pub(super) struct Order<N> {
-    /// The tenant of the calls without a share.
-    unnamed: Tenant,
+    /// The calls without a share.
+    unnamed: BTreeSet<Arrival>,
     shares: Option<Box<Shares<N>>>,
-    /// What the next call needs in addition to its hold, in micro-tokens, if there are shares.
-    pub(super) needed_micro: i64,
 }
 
-/// The calls with a share, and their tenants.
+/// The calls with a share, and the tenants.
 #[derive(Clone, Debug)]
 struct Shares<N> {
+    /// That of the calls without a share.
+    unnamed_time: VirtualTime,
+    /// What the next call needs in addition to its hold, in micro-tokens.
+    needed_micro: i64,
     calls: BTreeMap<Arrival, Share<N>>,
     /// Those that wait, and those whose virtual time is above the least of these.
     tenants: HashMap<N, Tenant>,
@@ -61,15 +63,12 @@ struct Shares<N> {
 
 impl<N: Name> Order<N> {
     pub(super) fn new() -> Self {
-        Self { unnamed: Tenant::default(), shares: None, needed_micro: 0 }
+        Self { unnamed: BTreeSet::new(), shares: None }
     }
 
     /// Notes the share of a call that will wait.
     pub(super) fn share(&mut self, arrival: Arrival, share: Share<N>) {
-        let shares = self.shares.get_or_insert_with(|| {
-            Box::new(Shares { calls: BTreeMap::new(), tenants: HashMap::new(), places: BTreeMap::new() })
-        });
-        shares.calls.insert(arrival, share);
+        self.shares.get_or_insert_default().calls.insert(arrival, share);
     }
 
     /// Forgets the share of a call that waits no longer.
@@ -82,26 +81,34 @@ impl<N: Name> Order<N> {
 
     /// Lets a call wait.
     pub(super) fn park(&mut self, arrival: Arrival) {
-        let virtual_time = self.virtual_time(arrival);
-        self.change(arrival, |tenant, _| {
-            tenant.virtual_time = virtual_time;
-            tenant.parked.insert(arrival);
+        let begins_at = self.virtual_time(arrival);
+        self.change(arrival, |virtual_time, parked, _| {
+            *virtual_time = begins_at;
+            parked.insert(arrival);
         });
     }
 
     /// Ends the wait of a call.
     pub(super) fn unpark(&mut self, arrival: Arrival) {
-        self.change(arrival, |tenant, _| {
-            tenant.parked.remove(&arrival);
+        self.change(arrival, |_, parked, _| {
+            parked.remove(&arrival);
         });
+    }
+
+    /// Notes what the next call needs in addition to its hold, in micro-tokens.
+    pub(super) fn note_needed(&mut self, micro: i64) {
+        if let Some(shares) = &mut self.shares {
+            shares.needed_micro = micro;
+        }
     }
 
     /// Adds what the next call needed, and was granted, to the virtual time of its tenant.
     pub(super) fn grant(&mut self, arrival: Arrival) {
-        let granted = u128::from(self.needed_micro.max(0).unsigned_abs()).saturating_mul(1_000_000_000_000);
-        self.change(arrival, |tenant, weight_micro| {
+        let needed_micro = self.shares.as_ref().map_or(0, |shares| shares.needed_micro);
+        let granted = u128::from(needed_micro.max(0).unsigned_abs()).saturating_mul(1_000_000_000_000);
+        self.change(arrival, |virtual_time, _, weight_micro| {
             let by_weight = granted.checked_div(weight_micro.unsigned_abs().into()).unwrap_or(0);
-            tenant.virtual_time = tenant.virtual_time.saturating_add(by_weight);
+            *virtual_time = virtual_time.saturating_add(by_weight);
         });
     }
 
@@ -112,7 +119,8 @@ impl<N: Name> Order<N> {
 
     /// Returns whether a call waits.
     pub(super) fn contains(&self, arrival: Arrival) -> bool {
-        self.tenant(arrival).is_some_and(|tenant| tenant.parked.contains(&arrival))
+        let is_named = || self.tenant(arrival).is_some_and(|tenant| tenant.parked.contains(&arrival));
+        self.unnamed.contains(&arrival) || is_named()
     }
 
     /// Returns whether calls with a share wait.
@@ -133,69 +141,97 @@ impl<N: Name> Order<N> {
     /// Returns the number of calls that wait.
     pub(super) fn len(&self) -> usize {
         let named = self.shares.as_ref().map_or(0, |shares| shares.calls.len());
-        named.saturating_add(self.unnamed.parked.len())
+        named.saturating_add(self.unnamed.len())
     }
 
     /// Returns the tenants that wait, with their calls. Calls without a share are those of `None`.
     pub(super) fn tenants(&self) -> impl Iterator<Item = (Option<&N>, &BTreeSet<Arrival>)> + '_ {
         let named = self.shares.iter().flat_map(|shares| &shares.tenants);
-        let all = named.map(|(name, tenant)| (Some(name), tenant)).chain([(None, &self.unnamed)]);
-        all.filter(|(_, tenant)| tenant.is_waiting()).map(|(name, tenant)| (name, &tenant.parked))
+        let named = named.map(|(name, tenant)| (Some(name), &tenant.parked));
+        named.chain([(None, &self.unnamed)]).filter(|(_, parked)| !parked.is_empty())
     }
 
     fn next(&self) -> Option<Place> {
-        let unnamed = self.unnamed.is_waiting().then(|| self.unnamed.place());
         // A tenant in front that does not wait has not been forgotten, because it is behind the unnamed one.
         let named = self.shares.as_ref().and_then(|shares| shares.places.first_key_value());
-        unnamed.into_iter().chain(named.map(|(place, _)| *place)).min()
+        self.unnamed_place().into_iter().chain(named.map(|(place, _)| *place)).min()
     }
 
+    fn unnamed_place(&self) -> Option<Place> {
+        self.unnamed.first().map(|first| (self.unnamed_time(), *first))
+    }
+
+    fn unnamed_time(&self) -> VirtualTime {
+        self.shares.as_ref().map_or(0, |shares| shares.unnamed_time)
+    }
+
+    fn is_named(&self, arrival: Arrival) -> bool {
+        self.shares.as_ref().is_some_and(|shares| shares.calls.contains_key(&arrival))
+    }
+
+    /// Returns the tenant of a call with a share, once one of its calls has waited.
     fn tenant(&self, arrival: Arrival) -> Option<&Tenant> {
-        match self.shares.as_ref().and_then(|shares| Some((shares, shares.calls.get(&arrival)?))) {
-            Some((shares, share)) => shares.tenants.get(share.tenant.borrow()),
-            None => Some(&self.unnamed),
-        }
+        let shares = self.shares.as_ref()?;
+        shares.tenants.get(shares.calls.get(&arrival)?.tenant.borrow())
     }
 
     /// Returns the virtual time of a call's tenant. One that does not wait here begins at the least of those that do, or later.
     fn virtual_time(&self, arrival: Arrival) -> VirtualTime {
-        let least = || self.next().map_or(0, |(virtual_time, _)| virtual_time);
-        match self.tenant(arrival) {
-            Some(tenant) if tenant.is_waiting() => tenant.virtual_time,
-            tenant => tenant.map_or(0, |tenant| tenant.virtual_time).max(least()),
-        }
+        let (virtual_time, is_waiting) = match self.tenant(arrival) {
+            Some(tenant) => (tenant.virtual_time, tenant.is_waiting()),
+            None if self.is_named(arrival) => (0, false),
+            None => (self.unnamed_time(), !self.unnamed.is_empty()),
+        };
+        let least = self.next().filter(|_| !is_waiting).map_or(0, |(least, _)| least);
+        virtual_time.max(least)
     }
 
-    /// Changes the tenant of a call, given the call's weight in millionths.
-    fn change(&mut self, arrival: Arrival, change: impl FnOnce(&mut Tenant, i64)) {
-        match self.shares.as_mut().filter(|shares| shares.calls.contains_key(&arrival)) {
-            Some(shares) => shares.change(arrival, change),
-            None => change(&mut self.unnamed, MICRO_PER_TOKEN),
+    /// Changes the virtual time and the calls of a call's tenant, given the call's weight in millionths.
+    fn change(
+        &mut self,
+        arrival: Arrival,
+        change: impl FnOnce(&mut VirtualTime, &mut BTreeSet<Arrival>, i64),
+    ) {
+        match &mut self.shares {
+            Some(shares) if shares.calls.contains_key(&arrival) => shares.change(arrival, change),
+            Some(shares) => change(&mut shares.unnamed_time, &mut self.unnamed, MICRO_PER_TOKEN),
+            None => change(&mut 0, &mut self.unnamed, MICRO_PER_TOKEN),
         }
         self.forget_idle();
     }
 
     /// Forgets the tenants that do not wait and are not ahead of all that do: their virtual times do not matter any longer.
     fn forget_idle(&mut self) {
+        let unnamed = self.unnamed_place();
         let Some(shares) = &mut self.shares else { return };
-        let unnamed = self.unnamed.is_waiting().then(|| self.unnamed.place());
         while shares.forget_first_idle(unnamed) {}
         if shares.tenants.len() > MAX_TENANTS {
             shares.tenants.retain(|_, tenant| tenant.is_waiting());
             shares.places.retain(|_, name| shares.tenants.contains_key((*name).borrow()));
         }
         if shares.calls.is_empty() && shares.tenants.is_empty() {
-            (self.shares, self.unnamed.virtual_time) = (None, 0);
+            self.shares = None;
         }
     }
 }
 
+impl<N> Default for Shares<N> {
+    fn default() -> Self {
+        let (calls, tenants, places) = (BTreeMap::new(), HashMap::new(), BTreeMap::new());
+        Self { unnamed_time: 0, needed_micro: 0, calls, tenants, places }
+    }
+}
+
 impl<N: Name> Shares<N> {
-    fn change(&mut self, arrival: Arrival, change: impl FnOnce(&mut Tenant, i64)) {
+    fn change(
+        &mut self,
+        arrival: Arrival,
+        change: impl FnOnce(&mut VirtualTime, &mut BTreeSet<Arrival>, i64),
+    ) {
         let Some(share) = self.calls.get(&arrival) else { return };
         let tenant = self.tenants.entry(share.tenant.clone()).or_default();
         self.places.remove(&tenant.place());
-        change(tenant, share.weight_micro);
+        change(&mut tenant.virtual_time, &mut tenant.parked, share.weight_micro);
         tenant.last = arrival;
         self.places.insert(tenant.place(), share.tenant.clone());
     }
