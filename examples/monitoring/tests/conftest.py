@@ -89,3 +89,10 @@ def watch(tmp_path: Path, processes: list[Service]) -> Callable[..., Exporter]:
 
 def name(node: Service) -> str:
     return f"127.0.0.1:{node.port}"
+
+
+def numbers_of_info(redis) -> dict[str, int]:
+    """Returns the module's fields of INFO that are numbers. Who waits is text, and becomes no series."""
+    fields = {field.removeprefix("tokenbucket_"): value for field, value in redis.info("tokenbucket").items()}
+    assert fields.pop("waiting_tenants") == ""
+    return fields

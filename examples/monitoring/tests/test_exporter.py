@@ -11,7 +11,7 @@ import urllib.error
 import urllib.request
 
 import pytest
-from conftest import PATIENCE_S, name
+from conftest import PATIENCE_S, name, numbers_of_info
 from redis import ResponseError
 
 from exporter import TopSeries, as_label
@@ -58,8 +58,7 @@ def test_every_field_of_info_and_every_command_is_exported(start, watch):
     exporter = watch(node)
     exporter.wait_for("holds_expired_total", 1)
 
-    for field, value in redis.info("tokenbucket").items():
-        field = field.removeprefix("tokenbucket_")
+    for field, value in numbers_of_info(redis).items():
         metric = f"{field}_total" if field in COUNTERS else field
         assert exporter.value(metric, node=name(node)) == value, field
 

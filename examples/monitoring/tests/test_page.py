@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import PATIENCE_S, name
+from conftest import PATIENCE_S, name, numbers_of_info
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from redis.exceptions import ResponseError
 from test_exporter import HOSTILE_KEY, HOSTILE_KEY_SHOWN, some_calls
@@ -78,8 +78,7 @@ def test_the_numbers_are_those_of_info_and_follow_them(start, watch, open_page):
 
     def compare() -> None:
         for node in (first, second):
-            for of_info, value in client(node).info("tokenbucket").items():
-                of_info = of_info.removeprefix("tokenbucket_")
+            for of_info, value in numbers_of_info(client(node)).items():
                 expect(field(page, node, of_info)).to_have_text(f"{value:,}")
 
     compare()
