@@ -289,6 +289,71 @@ fn a_call_of_two_keys_takes_nothing_that_an_earlier_one_with_a_share_lacks() {
     assert_eq!(server.served.last().copied(), arrival);
 }
 
+/// The others have a share, or none. They have called before it returns, so they come first where the times are equal.
+#[test]
+fn a_tenant_with_one_call_at_a_time_gets_no_turn_for_free() {
+    for others in [None, Some(share(b"b", MILLION))] {
+        let mut server = Server::default();
+        let of = |tokens| part(b"k", limit(4, "1/d"), tokens * MILLION, None);
+        let wait = |server: &mut Server, tokens, share| {
+            server.call_with(0, &[of(tokens)], Some(1000 * MILLION), share).1.unwrap()
+        };
+        assert!(server.call(0, &[of(4)], None).0);
+        let lone = || Some(share(b"a", MILLION));
+        let before = wait(&mut server, 1, others.clone());
+        let large = wait(&mut server, 3, lone());
+        let [second, third, fourth, fifth] = [(); 4].map(|()| wait(&mut server, 1, others.clone()));
+        [1, 3].into_iter().for_each(|tokens| server.give(0, &of(0), tokens * MILLION));
+        assert_eq!(server.served, [before, large]);
+        let small = wait(&mut server, 1, lone());
+        (0..5).for_each(|_| server.give(0, &of(0), MILLION));
+        assert_eq!(server.served[2..], [second, third, fourth, small, fifth], "others: {others:?}");
+    }
+}
+
+/// Keys where no call has a share count only for themselves.
+#[test]
+fn the_waiting_calls_of_each_tenant_are_counted() {
+    let mut server = Server::default();
+    let [a, b] = [b"a", b"b"].map(|tenant| Some(share(tenant, MILLION)));
+    for (key, share) in
+        [(b"k", &b), (b"k", &None), (b"k", &a), (b"k", &a), (b"l", &b), (b"l", &b), (b"m", &None)]
+    {
+        let one = part(key, limit(1, "1/d"), MILLION, None);
+        server.world.take(0, &one, TTL_US);
+        server.call_with(0, &[one], Some(MILLION), share.clone());
+    }
+    let counted = |key: Option<(i32, &[u8])>| {
+        let counted = server.queue.tenants(key).into_iter();
+        counted.map(|(tenant, calls)| (tenant.map(|tenant| tenant.to_vec()), calls)).collect::<Vec<_>>()
+    };
+    let [a, b] = [b"a", b"b"].map(|tenant| Some(tenant.to_vec()));
+    assert_eq!(counted(None), [(b.clone(), 3), (a.clone(), 2), (None, 1)]);
+    assert_eq!(counted(Some((0, b"k"))), [(a, 2), (None, 1), (b.clone(), 1)]);
+    assert_eq!(counted(Some((0, b"l"))), [(b, 2)]);
+    assert_eq!([counted(Some((0, b"m"))), counted(Some((1, b"k")))], [vec![], vec![]]);
+}
+
+/// With a share or without.
+#[test]
+fn a_call_whose_hold_comes_with_another_bucket_is_served() {
+    for share in [None, Some(share(b"a", MILLION))] {
+        let mut server = Server::default();
+        let hold = |tokens, id| part(b"k", limit(4, "0"), tokens * MILLION, Some(id));
+        assert!(server.call(0, &[hold(4, 9)], None).0);
+        let [first, second] =
+            [hold(2, 1), hold(1, 2)].map(|part| server.call_with(0, &[part], Some(MILLION), share.clone()).1);
+        assert!(first < second);
+        let Server { mut world, mut queue, .. } = server;
+        world.steps_left = usize::MAX;
+        world.change_hold(0, &hold(0, 9), None);
+        let is_held = |(tokens, id)| world.change_hold(0, &hold(tokens, id), Some(TTL_US));
+        assert!([(1, 2), (3, 9)].into_iter().all(is_held));
+        queue.mark_gone(None, Some(b"k"));
+        assert_eq!(queue.next_served(&mut world), second);
+    }
+}
+
 /// It keeps those behind it meanwhile, as it would if it lacked something.
 #[test]
 fn a_call_that_got_nothing_in_its_turn_is_looked_at_again() {

@@ -166,6 +166,9 @@ pub struct Server {
     pub served: Vec<Arrival>,
 }
 
+/// More turns than any change can need before a call is served.
+const MAX_TURNS: usize = 100_000;
+
 /// How long a hold lasts.
 pub const TTL_US: i64 = 2_500_000;
 
@@ -293,12 +296,13 @@ impl Server {
         }
         assert_eq!(self.waiting.next_served(&self.world), None, "it is its turn");
         assert!(!self.queue.is_marked(self.world.now_us), "there is something to look at");
+        assert_eq!(self.queue.count(), self.waiting.calls.len());
         assert!(self.queue.arrivals().eq(self.waiting.calls.iter().map(|call| call.arrival)));
     }
 
     /// The next call that the queue serves. Half of the turns have time for one examination each, which changes nothing.
     fn next_served(&mut self) -> Option<Arrival> {
-        loop {
+        for _ in 0..MAX_TURNS {
             self.world.steps_left = if self.world.now_us % 2 == 0 { usize::MAX } else { 1 };
             let next = self.queue.next_served(&mut self.world);
             if next.is_some() || !self.queue.is_marked(i64::MIN) {
@@ -306,6 +310,7 @@ impl Server {
             }
             self.assert_none_is_passed_over();
         }
+        panic!("its turns do not end");
     }
 
     /// While a turn is not finished, no newcomer takes what a call wants whose turn it is, and its time is not over.
