@@ -287,15 +287,13 @@ fn share<A: Argument>(arguments: &[A]) -> Result<Option<Share<A>>, Error> {
         [_, _] | [_, _, _, _] => return Err(Error::ShareOption),
         _ => return Err(Error::WrongArity),
     };
-    if !(1..=MAX_ID_LEN).contains(&tenant.as_ref().len()) {
-        return Err(Error::Tenant);
-    }
+    let tenant = id(tenant).map_err(|_| Error::Tenant)?;
     let weight_micro = match weight {
         Some(weight) => micro_tokens(weight.as_ref(), Rounding::Down),
         None => Some(MICRO_PER_TOKEN),
     };
     let weight_micro = weight_micro.filter(|weight| WEIGHTS_MICRO.contains(weight)).ok_or(Error::Weight)?;
-    Ok(Some(Share { tenant: *tenant, weight_micro }))
+    Ok(Some(Share { tenant, weight_micro }))
 }
 
 /// 0.001 to 1,000, in millionths.

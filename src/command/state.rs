@@ -30,7 +30,9 @@ impl Command for State {
                 call.reply_array(if tenants.is_empty() { 2 } else { 3 });
                 call.reply_bytes(decimal_tokens(bucket.level_micro).as_bytes());
                 call.reply_integer(bucket.refilled_at_us);
-                reply_tenants(&call, &tenants);
+                if !tenants.is_empty() {
+                    reply_tenants(&call, &tenants);
+                }
             }
         }
         Ok(())
@@ -38,9 +40,6 @@ impl Command for State {
 }
 
 fn reply_tenants(call: &Call, tenants: &[(Vec<u8>, usize)]) {
-    if tenants.is_empty() {
-        return;
-    }
     call.reply_array(tenants.len());
     for (tenant, calls) in tenants {
         call.reply_array(2);

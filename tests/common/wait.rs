@@ -23,7 +23,7 @@ pub fn wait_for<T>(what: &str, find: impl FnMut() -> Option<T>) -> T {
     wait_within(timeout(), what, find)
 }
 
-/// The same, for what keeps even a healthy server busy for longer.
+/// Waits for at most `timeout` until something is found, and returns it: some work keeps a healthy server busy for longer.
 pub fn wait_within<T>(timeout: Duration, what: &str, mut find: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + timeout;
     loop {

@@ -131,11 +131,7 @@ impl<N: Name> Order<N> {
     /// Returns whether a call is before another, if both lack the same.
     pub(super) fn precedes(&self, call: Arrival, other: Arrival) -> bool {
         let place = |call| (self.virtual_time(call), call);
-        if self.has_shares() {
-            place(call) < place(other)
-        } else {
-            call < other
-        }
+        place(call) < place(other)
     }
 
     /// Returns the number of calls that wait.
@@ -177,13 +173,12 @@ impl<N: Name> Order<N> {
 
     /// Returns the virtual time of a call's tenant. One that does not wait here begins at the least of those that do, or later.
     fn virtual_time(&self, arrival: Arrival) -> VirtualTime {
-        let (virtual_time, is_waiting) = match self.tenant(arrival) {
-            Some(tenant) => (tenant.virtual_time, tenant.is_waiting()),
-            None if self.is_named(arrival) => (0, false),
-            None => (self.unnamed_time(), !self.unnamed.is_empty()),
+        let virtual_time = match self.tenant(arrival) {
+            Some(tenant) => tenant.virtual_time,
+            None if self.is_named(arrival) => 0,
+            None => self.unnamed_time(),
         };
-        let least = self.next().filter(|_| !is_waiting).map_or(0, |(least, _)| least);
-        virtual_time.max(least)
+        virtual_time.max(self.next().map_or(0, |(least, _)| least))
     }
 
     /// Changes the virtual time and the calls of a call's tenant, given the call's weight in millionths.

@@ -179,7 +179,7 @@ impl Server {
         self.call_with(db, parts, max_wait_us, None)
     }
 
-    /// The same with a share, for a call of one key.
+    /// Makes a call of one key with a share, like [`Self::call`].
     pub fn call_with(
         &mut self,
         db: Db,

@@ -85,19 +85,18 @@ pub(crate) fn wanted_before(key: &BucketKey) -> Option<i64> {
     with_queue(key, |queue, db, name| queue.wanted_before(db, name, &turn::seen(key)))
 }
 
-/// Returns how many calls of each tenant wait for a bucket, the largest number first, if calls have shares there: at most
-/// [`SHOWN_TENANTS`].
+/// Returns how many calls of each tenant wait for a bucket, the largest number first, if calls have shares there: at most ten.
 pub(crate) fn tenants(key: &BucketKey) -> Vec<(Vec<u8>, usize)> {
     with_queue(key, |queue, db, name| shown(&queue.tenants(Some((db, name)))))
 }
 
-/// Returns the same for all buckets.
+/// Returns how many calls of each tenant wait for all buckets, like [`tenants`].
 pub(super) fn all_tenants() -> Vec<(Vec<u8>, usize)> {
     with_calls(|calls| shown(&calls.queue.tenants(None)))
 }
 
 /// The most tenants that are shown.
-pub(crate) const SHOWN_TENANTS: usize = 10;
+const SHOWN_TENANTS: usize = 10;
 
 fn shown(tenants: &[(Option<&OwnedString>, usize)]) -> Vec<(Vec<u8>, usize)> {
     let name = |tenant: Option<&OwnedString>| tenant.map_or_else(Vec::new, |name| name.as_ref().to_vec());
