@@ -15,7 +15,7 @@ const LONGEST_TICK_MS = 100;
 
 /** Something that the server owes. The watch sets what is not readonly. */
 export interface Due {
-  /** Where it comes from; undefined as long as there is no connection. */
+  /** The connection that it comes from; undefined before there is one. */
   readonly connection: Connection | undefined;
   /** Its `silent` is called once if nothing comes. `isAway`: nothing else came from the server either. */
   readonly sender: { silent(due: never, isAway: boolean): void } | undefined;

@@ -109,7 +109,7 @@ pub(crate) enum Failure {
     NotSent,
     /// Not sent: there is no connection.
     NotConnected(RedisError),
-    /// Sent, and perhaps executed. What is granted late is given back.
+    /// The call was sent, and may have been executed. A late grant is given back.
     Unanswered(Why, Owed),
     /// The server's reply is an error.
     Replied(RedisError),

@@ -36,7 +36,7 @@ class HoldOperations:
         self._parts = parts
         self._ttl_ms = ttl_ms
         self._terms = terms
-        """Of the first call; renewals do not wait."""
+        """Says how the first call waits; renewals do not wait."""
         self._process = os.getpid()
         self._was_granted = self._was_local = False
         self.id = uuid.uuid4().hex

@@ -32,7 +32,7 @@ def key_of(command: Command) -> str:
 
 
 def waiting(command: Command, max_wait_ms: int, share: Command = ()) -> Command:
-    """The same command, which waits its turn in the server; with a share, of a single bucket."""
+    """Returns the command that waits its turn in the server; with a share it is of a single bucket."""
     operation, *words = command
     if share and operation == "TB.MHOLD":
         _, ttl_ms, id, *bucket = words
