@@ -14,6 +14,7 @@ pub const ALLOWED: &str = "TB.TAKE, allowed";
 pub const DENIED: &str = "TB.TAKE, denied";
 pub const SCRIPT: &str = "Lua script, EVALSHA";
 pub const FALLBACK: &str = "clients/fallback.lua, EVALSHA";
+pub const DENIED_UNCOUNTED: &str = "TB.TAKE, denied, top-keys 0";
 pub const DAILY: &str = "TB.TAKE, rate 1000@d";
 pub const MONTHLY: &str = "TB.TAKE, rate 1000@mo";
 pub const FIRST: &str = "TB.HOLD, the first";
@@ -67,6 +68,13 @@ const DRAINED: Call =
     Call { before: "TB.TAKE {key} {capacity} 17 900000000", limit: WIDE, first: Some(1), ..PLAIN };
 const EMPTY: Call =
     Call { before: "TB.TAKE {key} {capacity} {rate} {capacity}", limit: SLOW, first: Some(0), ..PLAIN };
+/// A denial that is not counted by its key. The server keeps the setting: nothing is measured there afterwards.
+pub const UNCOUNTED: Call = Call {
+    name: DENIED_UNCOUNTED,
+    call: TAKE,
+    before: "CONFIG SET tokenbucket.top-keys 0 ; TB.TAKE {key} {capacity} {rate} {capacity}",
+    ..EMPTY
+};
 const TEN_BUCKETS: &str =
     "TB.MTAKE 10 {bucket} {bucket} {bucket} {bucket} {bucket} {bucket} {bucket} {bucket} {bucket} {bucket}";
 const SCRIPT_PREPARES: &str = "EVALSHA {token-bucket} 1 {key} {capacity} {tokens_s} 30";

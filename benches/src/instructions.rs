@@ -28,8 +28,6 @@ const SERVERS: usize = 5;
 #[derive(Clone, Copy)]
 pub struct Listener(pub &'static str, &'static [(&'static str, &'static str)]);
 pub const NOBODY: Listener = Listener("no replica or AOF", &[]);
-/// The same, and no denial is counted by its key.
-pub const UNCOUNTED: Listener = Listener("no replica or AOF, top-keys 0", &[("tokenbucket.top-keys", "0")]);
 pub const APPEND_ONLY_FILE: Listener = Listener(
     "appendonly yes",
     &[("appendonly", "yes"), ("appendfsync", "no"), ("auto-aof-rewrite-percentage", "0")],
