@@ -43,8 +43,7 @@ impl Rate {
     #[inline]
     fn short_decimal(whole: u64, behind: &[u8]) -> Option<Ratio> {
         let (fraction, parts, rest) = short_fraction(behind)?;
-        // 12 digits before the point, and 6 behind it.
-        let count = whole.wrapping_mul(parts).wrapping_add(fraction);
+        let count = whole.saturating_mul(parts).saturating_add(fraction);
         match rest {
             _ if count >= TWELVE_DIGITS => None,
             [] => Ratio::per_seconds(count, parts),
@@ -62,9 +61,8 @@ impl Rate {
             _ => short_whole(period).unwrap_or((1, period)),
         };
         let unit = unit(name)?;
-        // 12 digits, times what is in a unit, cannot overflow.
-        let period = number.wrapping_mul(unit.seconds).checked_mul(parts)?;
-        Ratio::per_seconds(count.wrapping_mul(unit.per_second), period)
+        let period = number.checked_mul(unit.seconds)?.checked_mul(parts)?;
+        Ratio::per_seconds(count.checked_mul(unit.per_second)?, period)
     }
 
     #[cold]
