@@ -128,8 +128,8 @@ impl Decimal {
         let over = self.mantissa.checked_rem(power)?;
         let tolerance = power / TOLERANCE_PER_MICRO;
         let is_just_above = over < tolerance || (over == tolerance && !self.inexact);
-        if power.wrapping_sub(over) <= tolerance {
-            return Some((floor.wrapping_add(1), false));
+        if power.saturating_sub(over) <= tolerance {
+            return Some((floor.saturating_add(1), false));
         }
         Some((floor, !is_just_above))
     }

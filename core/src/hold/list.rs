@@ -302,7 +302,7 @@ impl Expiring for &Holds {
     }
 
     fn reaches_at_us(self, rate: &Rate, bucket: Bucket, included_until_us: i64, level_micro: i64) -> i64 {
-        let missing_micro = level_micro.wrapping_sub(bucket.level_micro);
+        let missing_micro = level_micro.saturating_sub(bucket.level_micro);
         let alone_us = rate.reaches_at_us(bucket.refilled_at_us, missing_micro);
         if alone_us <= included_until_us.max(self.first_end_us()) {
             return alone_us;
