@@ -94,15 +94,6 @@ func TestALostReplyIsTold(t *testing.T) {
 	doer := &breaking{Server: tokenbuckettest.NewServer()}
 	limits := tokenbucket.NewServer(doer, tokenbucket.LogTo(t.Logf))
 	limiter := tokenbucket.NewLimiter(limits, hourly)
-	held := hold(t, limiter, 8, time.Minute)
-	use(t, held, 0)
-	doer.breakAfter = "TB.MSETTLE"
-	for i := 0; i < 2; i++ {
-		if got, err := held.Settle(); err != nil || !got.Lost || !got.Degraded {
-			t.Fatalf("%+v, %v", got, err)
-		}
-	}
-	doer.Advance(time.Second)
 	strict := tokenbucket.NewLimiter(limits, hourly, tokenbucket.OnError(tokenbucket.FailWithError))
 	doer.breakAfter = "TB.CHARGE"
 	if got, err := strict.Charge(ctx, "a", 2); !errors.Is(err, tokenbucket.ErrReplyLost) || errors.Is(err, tokenbucket.ErrServerAway) || !got.Lost {

@@ -64,17 +64,6 @@ func TestAHoldReturnsWhatWasNotUsed(t *testing.T) {
 	expectRemaining(t, limiter, "a", -2)
 }
 
-// What is not reported counts as used where the bucket refills, and comes back to a pool.
-func TestAnUnreportedUseIsWhatWasHeld(t *testing.T) {
-	limits := realserver.Start(t).Limits()
-	limiter := tokenbucket.NewLimiter(limits, hourly)
-	settle(t, hold(t, limiter, 8, time.Minute))
-	expectRemaining(t, limiter, "a", 2)
-	pool := tokenbucket.NewLimiter(limits, tokenbucket.Limit{Capacity: 3, Rate: "0"}, tokenbucket.Prefix("pool:"))
-	settle(t, hold(t, pool, 2, time.Minute))
-	expectRemaining(t, pool, "a", 3)
-}
-
 func TestAUseThatTheHoldCannotHaveIsAnErrorAndChangesNothing(t *testing.T) {
 	limits := realserver.Start(t).Limits()
 	joint := tokenbucket.NewJointLimiter(limits, map[string]tokenbucket.Limit{"requests": hourly, "tokens": hourly})

@@ -10,16 +10,12 @@ import (
 	"tokenbucket/internal/realserver"
 )
 
-func TestWithoutTheModuleAnErrorSaysWhatToDo(t *testing.T) {
-	limiter := tokenbucket.NewLimiter(realserver.StartWithoutModule(t).Limits(), hourly)
-	_, err := limiter.Take(ctx, "a", 1)
+func TestTheScriptDecidesAsTheModule(t *testing.T) {
+	server := realserver.StartWithoutModule(t)
+	_, err := tokenbucket.NewLimiter(server.Limits(), hourly).Take(ctx, "a", 1)
 	if !errors.Is(err, tokenbucket.ErrModuleMissing) || !strings.Contains(err.Error(), "load it, or give the Server FallbackScript()") {
 		t.Fatal(err)
 	}
-}
-
-func TestTheScriptDecidesAsTheModule(t *testing.T) {
-	server := realserver.StartWithoutModule(t)
 	log := &realserver.Log{}
 	limits := server.Limits(tokenbucket.FallbackScript(), tokenbucket.LogTo(log.Printf))
 	limiter := tokenbucket.NewLimiter(limits, hourly)
@@ -47,8 +43,11 @@ func TestTheScriptDecidesAsTheModule(t *testing.T) {
 	if _, err := limiter.Take(ctx, "a", -1); err == nil || !strings.HasPrefix(err.Error(), "tokenbucket: ERR cost must be") {
 		t.Fatal(err)
 	}
-	if _, err := limiter.Hold(ctx, "a", 1, time.Minute); !errors.Is(err, tokenbucket.ErrModuleMissing) || !strings.Contains(err.Error(), "holds need it") {
-		t.Fatal(err)
+	for _, options := range [][]tokenbucket.CallOption{nil, {tokenbucket.MaxWait(time.Hour)}} {
+		_, err := limiter.Hold(ctx, "a", 1, time.Minute, options...)
+		if !errors.Is(err, tokenbucket.ErrModuleMissing) || !strings.Contains(err.Error(), "holds need it") {
+			t.Fatal(err)
+		}
 	}
 	server.Do("SCRIPT", "FLUSH")
 	must(t)(limiter.Take(ctx, "a", 1))

@@ -1,14 +1,12 @@
 package tokenbucket_test
 
 import (
-	"errors"
 	"testing"
 	"time"
 
 	"tokenbucket"
 	"tokenbucket/internal/realserver"
 	"tokenbucket/internal/waitingtest"
-	"tokenbucket/tokenbuckettest"
 )
 
 func TestCallsWaitInTheServer(t *testing.T) {
@@ -45,26 +43,5 @@ func TestAClientThatCannotWaitPolls(t *testing.T) {
 		if got := must(t)(slow.Take(ctx, "b", 1, tokenbucket.MaxWait(100*time.Millisecond))); got.Allowed || got.RetryAfter < 50*time.Minute {
 			t.Errorf("%s: %+v", name, got)
 		}
-	}
-}
-
-func TestWithoutTheModuleNoHoldWaits(t *testing.T) {
-	limits := realserver.StartWithoutModule(t).Limits(tokenbucket.FallbackScript(), tokenbucket.LogTo(t.Logf))
-	limiter := tokenbucket.NewLimiter(limits, hourly)
-	if _, err := limiter.Hold(ctx, "a", 1, time.Minute, tokenbucket.MaxWait(time.Hour)); !errors.Is(err, tokenbucket.ErrModuleMissing) {
-		t.Fatal(err)
-	}
-}
-
-func TestTheFakeWaitsByAdvancingItsTime(t *testing.T) {
-	fake := tokenbuckettest.NewServer()
-	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(fake), tokenbucket.Limit{Capacity: 1, Rate: "1/m"})
-	began := fake.Now()
-	must(t)(limiter.Take(ctx, "a", 1))
-	if got := must(t)(limiter.Take(ctx, "a", 1, tokenbucket.MaxWait(time.Hour))); !got.Allowed || fake.Now().Sub(began) != time.Minute {
-		t.Fatalf("%+v after %v", got, fake.Now().Sub(began))
-	}
-	if got := must(t)(limiter.Take(ctx, "a", 1, tokenbucket.MaxWait(time.Second))); got.Allowed || got.RetryAfter != 59*time.Second {
-		t.Fatalf("%+v", got)
 	}
 }

@@ -25,17 +25,29 @@ func (q quiet) Printf(_ context.Context, format string, words ...interface{}) {
 	q.t.Errorf(format, words...)
 }
 
-func TestALimiterOnGoRedis(t *testing.T) {
-	redis.SetLogger(quiet{t})
-	doer, err := goredis.From(redis.NewClient(&redis.Options{Addr: realserver.Start(t).Address()}))
+// from is the Doer of a client, which it must know.
+func from(t testing.TB, client redis.UniversalClient) tokenbucket.Doer {
+	t.Helper()
+	doer, err := goredis.From(client)
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := tokenbucket.NewServer(doer, tokenbucket.Timeout(5*time.Second))
-	defer server.Close()
-	limiter := tokenbucket.NewLimiter(server, tokenbucket.Limit{Capacity: 10, Rate: "10/h"})
-	if decision, err := limiter.Take(context.Background(), "a", 3); err != nil || decision.Degraded || decision.Remaining != 7 {
-		t.Fatal(decision, err)
+	return doer
+}
+
+func TestCallsShareAConnection(t *testing.T) {
+	redis.SetLogger(quiet{t})
+	server := realserver.Start(t)
+	limits := tokenbucket.NewServer(from(t, redis.NewClient(&redis.Options{Addr: server.Address()})), tokenbucket.Timeout(5*time.Second))
+	defer limits.Close()
+	limiter := tokenbucket.NewLimiter(limits, tokenbucket.Limit{Capacity: 100, Rate: "100/h"})
+	for i := int64(1); i <= 30; i++ {
+		if decision, err := limiter.Take(context.Background(), "a", 1); err != nil || decision.Degraded || decision.Remaining != 100-i {
+			t.Fatal(decision, err)
+		}
+	}
+	if clients := strings.Count(fmt.Sprint(server.Do("CLIENT", "LIST")), "id="); clients != 2 { // one is the test's
+		t.Fatalf("%d connections", clients)
 	}
 	var answer redis.Error
 	if _, err := limiter.Take(context.Background(), "a", -1); !errors.As(err, &answer) || !errors.Is(err, tokenbucket.ErrBadArgument) {
@@ -54,10 +66,7 @@ func TestAnAttemptToReachTheServerIsOneDial(t *testing.T) {
 		redis.NewClient(&redis.Options{Dialer: refuse}),
 		redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}, Dialer: refuse}),
 	} {
-		doer, err := goredis.From(client)
-		if err != nil {
-			t.Fatal(err)
-		}
+		doer := from(t, client)
 		dials = 0
 		if reply, err := doer.Do(context.Background(), "PING"); err == nil || dials != 1 {
 			t.Errorf("%T: %v, %v after %d dials", client, reply, err, dials)
@@ -87,11 +96,7 @@ func TestClientsInUseAreNotRead(t *testing.T) {
 			go func() { defer over.Done(); work() }()
 		}
 		begin(func() { client.Ping(context.Background()) })
-		doer, err := goredis.From(client)
-		if err != nil {
-			t.Fatal(err)
-		}
-		limits := tokenbucket.NewServer(doer, tokenbucket.Timeout(5*time.Second))
+		limits := tokenbucket.NewServer(from(t, client), tokenbucket.Timeout(5*time.Second))
 		limiter := tokenbucket.NewLimiter(limits, tokenbucket.Limit{Capacity: 100, Rate: "100/h"})
 		for _, options := range [][]tokenbucket.CallOption{nil, {tokenbucket.MaxWait(time.Second)}} {
 			options := options
@@ -103,24 +108,5 @@ func TestClientsInUseAreNotRead(t *testing.T) {
 		}
 		over.Wait()
 		limits.Close()
-	}
-}
-
-func TestCallsShareAConnection(t *testing.T) {
-	server := realserver.Start(t)
-	doer, err := goredis.From(redis.NewClient(&redis.Options{Addr: server.Address()}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	limits := tokenbucket.NewServer(doer, tokenbucket.Timeout(5*time.Second))
-	defer limits.Close()
-	limiter := tokenbucket.NewLimiter(limits, tokenbucket.Limit{Capacity: 100, Rate: "100/h"})
-	for i := 0; i < 30; i++ {
-		if decision, err := limiter.Take(context.Background(), "a", 1); err != nil || decision.Degraded {
-			t.Fatal(decision, err)
-		}
-	}
-	if clients := strings.Count(fmt.Sprint(server.Do("CLIENT", "LIST")), "id="); clients != 2 { // one is the test's
-		t.Fatalf("%d connections", clients)
 	}
 }

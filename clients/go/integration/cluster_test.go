@@ -38,12 +38,19 @@ type setup struct {
 	doer tokenbucket.Doer
 }
 
-func onEach(t *testing.T, withModule bool, test func(*testing.T, setup)) {
-	for name, doer := range doers {
-		t.Run(name, func(t *testing.T) {
-			cluster := realserver.StartCluster(t, withModule)
-			test(t, setup{cluster, t, doer(t, cluster)})
-		})
+func TestOnClusters(t *testing.T) {
+	for name, test := range map[string]func(*testing.T, setup){
+		"each node decides": eachNodeDecidesOnItsBuckets, "several limits": severalLimitsOfOneNameShareANode,
+		"without the module": withoutTheModuleTheScriptDecidesOnEveryNode, "a slot that moved": aSlotThatMovedIsFollowed,
+		"a slot that is moving": aSlotThatIsMovingIsFollowed, "a wait where its slot is": aCallThatWaitsWhereItsSlotIsMayLeave,
+		"a node that is away": aNodeThatIsAwayIsAnOutageOfItsBucketsAloneUntilItsReplicaTakesOver,
+	} {
+		for library, doer := range doers {
+			t.Run(name+" by "+library, func(t *testing.T) {
+				cluster := realserver.StartCluster(t, name != "without the module")
+				test(t, setup{cluster, t, doer(t, cluster)})
+			})
+		}
 	}
 }
 
@@ -66,8 +73,6 @@ func left(t *testing.T, want int64) func(tokenbucket.Decision, error) {
 		}
 	}
 }
-
-func TestEachNodeDecidesOnItsBuckets(t *testing.T) { onEach(t, true, eachNodeDecidesOnItsBuckets) }
 
 func eachNodeDecidesOnItsBuckets(t *testing.T, cluster setup) {
 	limiter := cluster.closed()
@@ -98,10 +103,6 @@ func eachNodeDecidesOnItsBuckets(t *testing.T, cluster setup) {
 	}
 }
 
-func TestSeveralLimitsOfOneNameShareANode(t *testing.T) {
-	onEach(t, true, severalLimitsOfOneNameShareANode)
-}
-
 func severalLimitsOfOneNameShareANode(t *testing.T, cluster setup) {
 	joint := tokenbucket.NewJointLimiter(cluster.limits(), map[string]tokenbucket.Limit{"r": hourly, "t": hourly})
 	names := []string{"ada", "bob", "eve"}
@@ -121,6 +122,11 @@ func severalLimitsOfOneNameShareANode(t *testing.T, cluster setup) {
 	if redirected := cluster.redirections() - before; redirected != 0 {
 		t.Fatalf("%d calls went to the wrong node first", redirected)
 	}
+	across := cluster.Names()
+	_, err := cluster.limits().Do(ctx, "TB.MTAKE", "2", across[0], "10", "1", "1", across[1], "10", "1", "1")
+	if !errors.Is(err, tokenbucket.ErrCrossSlot) || !strings.Contains(err.Error(), "share a hash tag") {
+		t.Fatal(err)
+	}
 }
 
 // redirections is how often nodes have answered MOVED.
@@ -139,22 +145,6 @@ func info(node *realserver.Server, format string) (number int) {
 		}
 	}
 	return 0
-}
-
-func TestBucketsOfOneCallHaveToShareAHashTag(t *testing.T) {
-	onEach(t, true, bucketsOfOneCallHaveToShareAHashTag)
-}
-
-func bucketsOfOneCallHaveToShareAHashTag(t *testing.T, cluster setup) {
-	names := cluster.Names()
-	_, err := cluster.limits().Do(ctx, "TB.MTAKE", "2", names[0], "10", "1", "1", names[1], "10", "1", "1")
-	if !errors.Is(err, tokenbucket.ErrCrossSlot) || !strings.Contains(err.Error(), "share a hash tag") {
-		t.Fatal(err)
-	}
-}
-
-func TestWithoutTheModuleTheScriptDecidesOnEveryNode(t *testing.T) {
-	onEach(t, false, withoutTheModuleTheScriptDecidesOnEveryNode)
 }
 
 func withoutTheModuleTheScriptDecidesOnEveryNode(t *testing.T, cluster setup) {
@@ -186,8 +176,6 @@ func withoutTheModuleTheScriptDecidesOnEveryNode(t *testing.T, cluster setup) {
 	}
 }
 
-func TestASlotThatMovedIsFollowed(t *testing.T) { onEach(t, true, aSlotThatMovedIsFollowed) }
-
 func aSlotThatMovedIsFollowed(t *testing.T, cluster setup) {
 	limiter := cluster.closed()
 	for _, name := range []string{"moves", "{moves, too}"} {
@@ -201,8 +189,6 @@ func aSlotThatMovedIsFollowed(t *testing.T, cluster setup) {
 		}
 	}
 }
-
-func TestASlotThatIsMovingIsFollowed(t *testing.T) { onEach(t, true, aSlotThatIsMovingIsFollowed) }
 
 func aSlotThatIsMovingIsFollowed(t *testing.T, cluster setup) {
 	limiter := cluster.closed()
@@ -218,10 +204,6 @@ func aSlotThatIsMovingIsFollowed(t *testing.T, cluster setup) {
 	if calls := fmt.Sprintf("%s", other.Do("INFO", "commandstats")); !strings.Contains(strings.ToLower(calls), "cmdstat_tb.give") {
 		t.Fatal(calls)
 	}
-}
-
-func TestACallThatWaitsWhereItsSlotIsMayLeave(t *testing.T) {
-	onEach(t, true, aCallThatWaitsWhereItsSlotIsMayLeave)
 }
 
 func aCallThatWaitsWhereItsSlotIsMayLeave(t *testing.T, cluster setup) {
@@ -243,10 +225,6 @@ func aCallThatWaitsWhereItsSlotIsMayLeave(t *testing.T, cluster setup) {
 		t.Fatal(err)
 	}
 	realserver.Eventually(t, "it has left", func() bool { return info(node, "tokenbucket_waiting:%d") == 0 })
-}
-
-func TestANodeThatIsAwayIsAnOutageOfItsBucketsAloneUntilItsReplicaTakesOver(t *testing.T) {
-	onEach(t, true, aNodeThatIsAwayIsAnOutageOfItsBucketsAloneUntilItsReplicaTakesOver)
 }
 
 func aNodeThatIsAwayIsAnOutageOfItsBucketsAloneUntilItsReplicaTakesOver(t *testing.T, cluster setup) {

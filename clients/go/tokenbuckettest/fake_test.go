@@ -139,9 +139,16 @@ func TestWaitingLetsTheFakesTimePass(t *testing.T) {
 		if decision, err := limiter.Wait(context.Background(), "a", 1, 10*time.Second); err != nil || !decision.Allowed {
 			t.Fatal(decision, err)
 		}
+		if decision, err := limiter.Take(context.Background(), "a", 1, tokenbucket.MaxWait(10*time.Second)); err != nil || !decision.Allowed {
+			t.Fatal(decision, err)
+		}
 	}
-	if passed := fake.Now().Sub(began); passed != 2*time.Second {
+	if passed := fake.Now().Sub(began); passed != 5*time.Second {
 		t.Fatal(passed)
+	}
+	hurried := tokenbucket.MaxWait(400 * time.Millisecond)
+	if decision, err := limiter.Take(context.Background(), "a", 1, hurried); err != nil || decision.Allowed || decision.RetryAfter != 600*time.Millisecond {
+		t.Fatal(decision, err)
 	}
 }
 

@@ -97,20 +97,16 @@ function thrown(make: () => unknown): string {
 
 const CASES: Case[] = [
   {
-    promise: "consume(key, 2) is of 2 points, consume(key) of 1; isFirstInDuration is true of the first alone",
+    promise: "consume(key, 2) is of 2 points, consume(key) of 1; isFirstInDuration is true of the first of a key alone",
     async run(limiter) {
-      const all = [await limiter.consume("a", 2), await limiter.consume("a")];
+      const all = [await limiter.consume("a", 2), await limiter.consume("a"), await limiter.consume(42)];
       return all.map((one) => [one.consumedPoints, one.remainingPoints, one.isFirstInDuration]);
     },
     expected: [
       [2, 4, true],
       [3, 3, false],
+      [1, 5, true],
     ],
-  },
-  {
-    promise: "keys can be numbers",
-    run: async (limiter) => (await limiter.consume(42)).remainingPoints,
-    expected: 5,
   },
   {
     promise: "rejects with a RateLimiterRes, whose text is its JSON, when there are not enough points",
@@ -270,9 +266,9 @@ const CASES: Case[] = [
     bucket: { expected: 6, row: "`reward` beyond what was consumed" },
   },
   {
-    promise: "block: for so many seconds nobody passes",
+    promise: "block: for so many seconds nobody passes; get says that more is consumed than points, and how long",
     async run(limiter) {
-      const told = await outcome(limiter.block("a", 10));
+      const told = [await outcome(limiter.block("a", 10)), await outcome(limiter.get("a"))];
       const first = await rejectedFor(limiter.consume("a"));
       server.advance(9999);
       const late = await passes(limiter.consume("a"));
@@ -280,7 +276,10 @@ const CASES: Case[] = [
       return [told, first, late, await passes(limiter.consume("a"))];
     },
     expected: [
-      { remainingPoints: 0, msBeforeNext: 10_000, consumedPoints: 7, isFirstInDuration: false },
+      [
+        { remainingPoints: 0, msBeforeNext: 10_000, consumedPoints: 7, isFirstInDuration: false },
+        { remainingPoints: 0, msBeforeNext: 10_000, consumedPoints: 7, isFirstInDuration: false },
+      ],
       10_000,
       false,
       true,
@@ -299,29 +298,12 @@ const CASES: Case[] = [
   {
     promise: "block for 0 seconds: until it is deleted",
     async run(limiter) {
-      const told = await outcome(limiter.block("a", 0));
+      const { consumedPoints, msBeforeNext } = await limiter.block("a", 0);
       server.advance(365 * 86_400_000);
-      const blocked = !(await passes(limiter.consume("a")));
-      return [told, blocked, await limiter.delete("a"), await passes(limiter.consume("a"))];
+      const waits = [await rejectedFor(limiter.consume("a")), (await limiter.get("a"))?.msBeforeNext];
+      return [consumedPoints, msBeforeNext, waits, await limiter.delete("a"), await passes(limiter.consume("a"))];
     },
-    expected: [{ remainingPoints: 0, msBeforeNext: -1, consumedPoints: 7, isFirstInDuration: false }, true, true, true],
-  },
-  {
-    promise: "block for 0 seconds: what a rejection says",
-    async run(limiter) {
-      await limiter.block("a", 0);
-      return [await rejectedFor(limiter.consume("a")), (await limiter.get("a"))?.msBeforeNext];
-    },
-    expected: [3000, 3000],
-  },
-  {
-    promise: "get of a blocked key: more consumed than points, and how long",
-    async run(limiter) {
-      await limiter.block("a", 10);
-      const told = await limiter.get("a");
-      return [told?.consumedPoints, told?.remainingPoints, told?.msBeforeNext];
-    },
-    expected: [7, 0, 10_000],
+    expected: [7, -1, [3000, 3000], true, true],
   },
   {
     promise: "blockDuration: who consumed more is blocked for so long, however often it tries",
@@ -603,62 +585,50 @@ for (const { promise, options, spent, run, expected, bucket } of CASES) {
 test("each deviation has a row in the docs, and each row a case", () =>
   rowsAreCases("rate-limiter-flexible.md", CASES));
 
-for (const [name, make] of Object.entries({ original: ORIGINAL, bucket: OURS })) {
-  test(`${name}: an insurance decides when the store is away`, async (t) => {
-    const own = await serverFor(t);
-    const storeClient = new Redis(own.url, { maxRetriesPerRequest: 0, retryStrategy: () => 50 });
-    storeClient.on("error", () => {});
-    t.after(() => storeClient.disconnect());
-    const insuranceLimiter = new RateLimiterMemory({ points: 1, duration: 60 });
-    const store = { storeClient: make === OURS ? patient(storeClient) : storeClient };
-    const insured = make({ ...store, insuranceLimiter } as never);
-    const alone = make(store as never);
-    assert.equal((await insured.consume("a", 2)).remainingPoints, 4);
-    await own.stop();
-    await until(() => storeClient.status !== "ready");
-    assert.equal((await insured.consume("a")).remainingPoints, 0);
-    assert.equal(await passes(insured.consume("a")), false);
-    for (const call of [insured.get("a"), insured.penalty("b"), insured.reward("b"), insured.set("c", 1, 5)])
-      await call;
-    await insured.block("d", 5);
-    assert.equal(await insured.delete("d"), true);
-    if (make === OURS) {
-      const throwing = make({ ...store, onError: "throw" } as never);
-      assert.deepEqual(await outcome(throwing.consume("a")), { rejected: "Error" });
-      const blocking = make({ ...store, blockDuration: 60 } as never);
-      for (const [limiter, key] of [
-        [alone, "e"],
-        [blocking, "f"],
-      ] as const) {
-        // This process enforces the limit of 6 in memory.
-        assert.equal((await limiter.consume(key, 6)).remainingPoints, 0);
-        assert.equal(await passes(limiter.consume(key)), false);
-      }
-    } else {
-      assert.deepEqual(await outcome(alone.consume("a")), { rejected: "Error" });
-    }
-    await own.start();
-    const later = make === OURS ? make({ ...store, onError: "throw" } as never) : alone;
-    await until(async () => (await outcome(later.consume("b"))) !== "Error" && passes(later.consume("b")));
-  });
+test("an insurance decides when the store is away; without one this process does, or its calls fail", async (t) => {
+  const own = await serverFor(t);
+  const { buckets } = await clientFor(t, own);
+  const store = { storeClient: buckets } as Options;
+  const insured = OURS({ ...store, insuranceLimiter: new RateLimiterMemory({ points: 1, duration: 60 }) });
+  assert.equal((await insured.consume("a", 2)).remainingPoints, 4);
+  await own.stop();
+  assert.equal((await insured.consume("a")).remainingPoints, 0);
+  assert.equal(await passes(insured.consume("a")), false);
+  for (const call of [insured.get("a"), insured.penalty("b"), insured.reward("b"), insured.set("c", 1, 5)]) await call;
+  await insured.block("d", 5);
+  assert.equal(await insured.delete("d"), true);
+  for (const blockDuration of [0, 60]) {
+    const [alone, key] = [OURS({ ...store, blockDuration }), `blocks for ${blockDuration}`];
+    assert.equal((await alone.consume(key, 6)).remainingPoints, 0);
+    assert.equal(await passes(alone.consume(key)), false);
+  }
+  const throwing = OURS({ ...store, onError: "throw" } as Options);
+  assert.deepEqual(await outcome(throwing.consume("a")), { rejected: "Error" });
+  await own.start();
+  await until(() => passes(throwing.consume("b")));
+});
 
-  test(`${name}: inside the wrappers of rate-limiter-flexible`, async () => {
-    await redis.flushall();
-    const limiter = make() as never;
-    const lists = new RLWrapperBlackAndWhite({
-      limiter,
-      whiteList: ["friend"],
-      blackList: ["foe"],
-      isWhiteListed: (key) => key === "friend",
-    });
-    assert.equal(await times(10, () => lists.consume("friend")), 10);
-    assert.equal(await times(10, () => lists.consume("foe")), 0);
-    assert.equal(await times(10, () => lists.consume("a")), 6);
-
-    const bursty = new BurstyRateLimiter(limiter, make({ keyPrefix: "burst", points: 2 }) as never);
-    assert.equal(await times(20, () => bursty.consume("b")), 8);
+test("inside the wrappers of rate-limiter-flexible", async () => {
+  await redis.flushall();
+  const lists = new RLWrapperBlackAndWhite({
+    limiter: OURS() as never,
+    whiteList: ["friend"],
+    blackList: ["foe"],
+    isWhiteListed: (key) => key === "friend",
   });
-}
+  assert.equal(await times(10, () => lists.consume("friend")), 10);
+  assert.equal(await times(10, () => lists.consume("foe")), 0);
+  assert.equal(await times(10, () => lists.consume("a")), 6);
+
+  const bursty = new BurstyRateLimiter(OURS() as never, OURS({ keyPrefix: "burst", points: 2 }) as never);
+  assert.equal(await times(20, () => bursty.consume("b")), 8);
+
+  const union = new RateLimiterUnion(
+    ORIGINAL({ keyPrefix: "theirs" }),
+    OURS({ keyPrefix: "ours", points: 4 }) as never,
+  );
+  assert.equal(await times(10, () => union.consume("a")), 4);
+});
 
 test("in tests of users the fake stands for the server, blocks included", async () => {
   const fake = new FakeServer();
@@ -674,15 +644,6 @@ test("in tests of users the fake stands for the server, blocks included", async 
   assert.deepEqual(heard, [["rlflx:a", false, 30_000]], "one decision is told, not that its neighbour was asked, too");
   fake.advance(30_000);
   assert.equal(await passes(limiter.consume("a")), true);
-});
-
-test("the union of rate-limiter-flexible takes limiters of both", async () => {
-  await redis.flushall();
-  const union = new RateLimiterUnion(
-    ORIGINAL({ keyPrefix: "theirs" }),
-    OURS({ keyPrefix: "ours", points: 4 }) as never,
-  );
-  assert.equal(await times(10, () => union.consume("a")), 4);
 });
 
 for (const library of Object.keys(LIBRARIES)) {

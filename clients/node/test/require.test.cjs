@@ -34,11 +34,3 @@ test("import and require share servers, decisions and errors", async () => {
     assert.ok(!(denied instanceof one.ServerAway));
   }
 });
-
-test("it works", async () => {
-  const { Limiter } = require("tokenbucket-redis");
-  const { FakeServer } = require("tokenbucket-redis/testing");
-  const limiter = new Limiter(new FakeServer(), { capacity: 1, rate: "1/s" });
-  assert.equal((await limiter.take("a")).allowed, true);
-  assert.equal((await limiter.take("a")).allowed, false);
-});

@@ -130,25 +130,20 @@ export class Server {
   async stop(): Promise<void> {
     await this.launcher.tell("stop", this.node);
   }
-
-  async remove(): Promise<void> {
-    await this.launcher.end();
-  }
 }
 
-/** A server for one test. */
-export async function serverFor(t: TestContext, options?: ServerOptions): Promise<Server> {
+/** What a server lasts as long as: a test, or all tests of a file. */
+interface Scope {
+  after(end: () => Promise<void>): void;
+}
+
+export async function serverFor(scope: Scope, options?: ServerOptions): Promise<Server> {
   const server = await Server.start(options);
-  t.after(() => server.remove());
+  scope.after(() => server.launcher.end());
   return server;
 }
 
-/** A server for all tests of a file. */
-export async function sharedServer(options?: ServerOptions): Promise<Server> {
-  const server = await Server.start(options);
-  after(() => server.remove());
-  return server;
-}
+export const sharedServer = (options?: ServerOptions) => serverFor({ after }, options);
 
 export interface Connected {
   client: Client;
@@ -249,10 +244,6 @@ export class Cluster {
     );
   }
 
-  async remove(): Promise<void> {
-    await this.launcher.end();
-  }
-
   /** The node that has the key, as the slots were dealt. */
   async nodeOf(key: string): Promise<Server> {
     return this.nodes[(await this.launcher.tell("node_of", key)) as number]!;
@@ -291,18 +282,13 @@ export async function ask(node: Server, ...words: [string, ...string[]]): Promis
   }
 }
 
-export async function clusterFor(t: TestContext, options?: ServerOptions): Promise<Cluster> {
+export async function clusterFor(scope: Scope, options?: ServerOptions): Promise<Cluster> {
   const cluster = await Cluster.start(options);
-  t.after(() => cluster.remove());
+  scope.after(() => cluster.launcher.end());
   return cluster;
 }
 
-/** A cluster for all tests of a file. */
-export async function sharedCluster(options?: ServerOptions): Promise<Cluster> {
-  const cluster = await Cluster.start(options);
-  after(() => cluster.remove());
-  return cluster;
-}
+export const sharedCluster = (options?: ServerOptions) => clusterFor({ after }, options);
 
 const CLUSTER_DEFAULTS = { socket: { reconnectStrategy: 50 } };
 

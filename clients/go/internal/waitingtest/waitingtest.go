@@ -32,8 +32,8 @@ type Doers func(t testing.TB, address string) tokenbucket.Doer
 // Run runs all tests.
 func Run(t *testing.T, doers Doers) {
 	for name, test := range map[string]func(*setup){
-		"in order": inOrder, "time is over": timeIsOver, "longer than a time-out": longerThanATimeout, "at once": atOnce,
-		"shares": shares, "weights": weights, "wrong shares": wrongShares, "joint": joint, "cancelled": cancelled, "late holds": lateHolds, "late takes": lateTakes, "beside the others": besideTheOthers,
+		"time is over": timeIsOver, "longer than a time-out": longerThanATimeout, "at once": atOnce, "shares": shares,
+		"wrong shares": wrongShares, "joint": joint, "cancelled": cancelled, "late holds": lateHolds, "late takes": lateTakes, "beside the others": besideTheOthers,
 		"unblocked": unblocked, "killed": killed, "demoted": demoted, "stopped": stopped, "silent": silent, "closed": closed,
 	} {
 		t.Run(name, func(t *testing.T) { run(t, doers, test) })
@@ -107,24 +107,8 @@ func (s *setup) takes(ctx context.Context, limiter *tokenbucket.Limiter) chan re
 	return ended
 }
 
-func inOrder(s *setup) {
-	callers := make([]tokenbucket.CallOption, 50)
-	for i := range callers {
-		callers[i] = long
-	}
-	for i, caller := range s.orderOf(callers) {
-		if caller != i {
-			s.Fatalf("%d before %d", caller, i)
-		}
-	}
-	s.log.Expect(s)
-}
-
 func shares(s *setup) {
-	loud, quiet := tokenbucket.Share("loud", 1), tokenbucket.Share("quiet", 1)
-	if order := s.orderOf([]tokenbucket.CallOption{loud, loud, loud, loud, quiet}); fmt.Sprint(order) != "[0 4 1 2 3]" {
-		s.Fatal(order)
-	}
+	loud := tokenbucket.Share("loud", 1)
 	limiter := s.limiter(still, patient)
 	s.empty("b")
 	decision, err := limiter.Take(ctx, "b", 1, loud, tokenbucket.MaxWait(time.Millisecond))
@@ -151,15 +135,6 @@ func shares(s *setup) {
 	s.waiting(0)
 	if _, err := hold.Settle(); err != nil {
 		s.Fatal(err)
-	}
-}
-
-// weights serves a tenant of twice the weight twice as often.
-func weights(s *setup) {
-	light, heavy := tokenbucket.Share("light", 0.5), tokenbucket.Share("heavy", 1)
-	order := s.orderOf([]tokenbucket.CallOption{light, light, light, heavy, heavy, heavy, heavy})
-	if fmt.Sprint(order) != "[0 3 4 1 5 6 2]" {
-		s.Fatal(order)
 	}
 }
 
@@ -193,42 +168,6 @@ func wrongShares(s *setup) {
 	}
 	decision, err := both.TakeAll(ctx, "a", map[string]float64{"tokens": 1}, share, long)
 	s.expect(result{decision.Decision, err}, true, false)
-}
-
-// orderOf returns in which order callers are served that begin to wait one after the other, each with an option of its own.
-func (s *setup) orderOf(callers []tokenbucket.CallOption) (order []int) {
-	limiter := s.limiter(slot, patient)
-	first, err := limiter.Hold(ctx, "a", 1, time.Minute)
-	if err != nil {
-		s.Fatal(err)
-	}
-	served := make(chan int, len(callers))
-	var over sync.WaitGroup
-	for caller := range callers {
-		over.Add(1)
-		go func(caller int) {
-			defer over.Done()
-			hold, err := limiter.Hold(ctx, "a", 1, time.Minute, callers[caller], long)
-			if err != nil || !hold.Decision().Allowed || hold.Decision().Degraded {
-				s.Error(hold, err)
-				return
-			}
-			served <- caller
-			if _, err := hold.Settle(); err != nil {
-				s.Error(err)
-			}
-		}(caller)
-		s.waiting(caller + 1)
-	}
-	if _, err := first.Settle(); err != nil {
-		s.Fatal(err)
-	}
-	over.Wait()
-	close(served)
-	for caller := range served {
-		order = append(order, caller)
-	}
-	return order
 }
 
 func timeIsOver(s *setup) {

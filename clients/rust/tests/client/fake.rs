@@ -61,58 +61,43 @@ async fn compare<const PAUSES: usize>(limits: [Limit; 4], pauses_us: [i64; PAUSE
         clock.advance_us(by_us);
         fake.advance(Duration::from_micros(by_us as u64));
         let which = rng.usize(..limits.len());
-        let call = Call::any(&mut rng, &limits);
-        let name = ["a", "b"][rng.usize(..2)];
-        let name = format!("{name}{which}");
-        let expected = call.on(&real[which], &name, &mut real_holds);
-        let got = call.on(&fakes[which], &name, &mut fake_holds);
-        assert_eq!(got, expected, "step {step}: {call:?} of {name} after {by_us} us");
+        let call = Call {
+            name: format!("{}{which}", ["a", "b"][rng.usize(..2)]),
+            kind: rng.u8(..9),
+            amount: [0.0, 0.5, 1.0, 2.0, 3.3, 0.000001, 11.0][rng.usize(..7)],
+            most: rng.u64(1..20),
+            wait: Duration::from_millis(rng.u64(..20_000)),
+        };
+        let expected = call.on(&real[which], &limits, &mut real_holds);
+        let got = call.on(&fakes[which], &limits, &mut fake_holds);
+        assert_eq!(got, expected, "step {step}: {call:?} after {by_us} us");
     }
 }
 
 #[derive(Debug)]
-enum Call {
-    Take(f64),
-    Peek(f64),
-    TakeUpTo(u64),
-    Reserve(f64, Duration),
-    Charge(f64),
-    Give(f64),
-    TakeAll(Vec<Part>),
-    Hold(Vec<Part>, Duration),
-    /// The oldest hold.
-    Settle(f64),
+struct Call {
+    name: String,
+    kind: u8,
+    amount: f64,
+    most: u64,
+    wait: Duration,
 }
 
 impl Call {
-    fn any(rng: &mut Rng, limits: &[Limit]) -> Self {
-        let amount = [0.0, 0.5, 1.0, 2.0, 3.3, 0.000001, 11.0][rng.usize(..7)];
-        let parts = vec![Part::new("a0", &limits[0], amount), Part::new("b1", &limits[1], 1)];
-        match rng.u8(..9) {
-            0 => Self::Take(amount),
-            1 => Self::Peek(amount),
-            2 => Self::TakeUpTo(rng.u64(1..20)),
-            3 => Self::Reserve(amount, Duration::from_millis(rng.u64(..20_000))),
-            4 => Self::Charge(amount),
-            5 => Self::Give(amount),
-            6 => Self::TakeAll(parts),
-            // Long enough for no renewal to come in between.
-            7 => Self::Hold(parts, Duration::from_secs(rng.u64(600..1200))),
-            _ => Self::Settle(amount),
-        }
-    }
-
-    fn on(&self, limiter: &Limiter, name: &str, holds: &mut Vec<sync::Hold>) -> Vec<Decision> {
+    fn on(&self, limiter: &Limiter, limits: &[Limit], holds: &mut Vec<sync::Hold>) -> Vec<Decision> {
+        let Self { name, kind, amount, most, wait } = self;
+        let parts = [Part::new("a0", &limits[0], *amount), Part::new("b1", &limits[1], 1)];
         let all = |joint: JointDecision| [vec![joint.binding], joint.each].concat();
-        let decision = match self {
-            Self::Take(cost) => limiter.take(name, *cost),
-            Self::Peek(cost) => limiter.peek(name, *cost),
-            Self::TakeUpTo(most) => limiter.take_up_to(name, *most),
-            Self::Reserve(cost, wait) => limiter.reserve(name, *cost, *wait),
-            Self::Charge(amount) => limiter.charge(name, *amount),
-            Self::Give(amount) => limiter.give(name, *amount),
-            Self::TakeAll(parts) => return all(limiter.take_all(parts).unwrap()),
-            Self::Hold(parts, ttl) => match limiter.hold_all(parts, *ttl) {
+        let decision = match kind {
+            0 => limiter.take(name, *amount),
+            1 => limiter.peek(name, *amount),
+            2 => limiter.take_up_to(name, *most),
+            3 => limiter.reserve(name, *amount, *wait),
+            4 => limiter.charge(name, *amount),
+            5 => limiter.give(name, *amount),
+            6 => return all(limiter.take_all(&parts).unwrap()),
+            // Long enough for no renewal to come in between.
+            7 => match limiter.hold_all(&parts, 40 * *wait + Duration::from_secs(600)) {
                 Ok(hold) => {
                     holds.push(hold);
                     return all(holds.last().unwrap().decision());
@@ -120,25 +105,29 @@ impl Call {
                 Err(Error::Denied(denied)) => return all(denied),
                 Err(error) => panic!("{error}"),
             },
-            Self::Settle(_) if holds.is_empty() => return Vec::new(),
-            Self::Settle(used) => {
-                let hold = holds.remove(0);
-                hold.set_used(*used).unwrap();
-                return all(hold.settle().unwrap());
+            _ if holds.is_empty() => return Vec::new(),
+            _ => {
+                let oldest = holds.remove(0);
+                oldest.set_used(*amount).unwrap();
+                return all(oldest.settle().unwrap());
             }
         };
         vec![decision.unwrap()]
     }
 }
 
-#[test]
-fn a_wait_advances_the_time_of_the_fake() {
+#[tokio::test]
+async fn a_wait_advances_the_time_of_the_fake() {
     let fake = Fake::new();
-    let limiter = Limiter::new(&fake.sync_server(), limit(1, "1/m"));
-    for _ in 0..5 {
-        assert!(limiter.wait("a", 1, Duration::from_secs(60)).unwrap().allowed);
+    let limiter = tokenbucket_client::Limiter::new(&fake.server(), limit(1, "1/m"));
+    let in_turn = limiter.with_max_wait(Duration::from_secs(61));
+    assert!(limiter.take("a", 1).await.unwrap().allowed);
+    for _ in 0..3 {
+        assert!(limiter.wait("a", 1, Duration::from_secs(60)).await.unwrap().allowed);
+        assert!(in_turn.take("a", 1).await.unwrap().allowed);
     }
-    assert_eq!(limiter.peek("a", 1).unwrap().retry_after_ms, 60_000);
+    let hurried = in_turn.with_max_wait(Duration::from_secs(1));
+    assert_eq!(hurried.take("a", 1).await.unwrap().retry_after_ms, 59_000);
 }
 
 #[test]

@@ -12,28 +12,27 @@ fn with_script() -> ServerOptions {
 }
 
 #[tokio::test]
-async fn without_a_fallback_it_is_an_error() {
+async fn the_script_decides_where_there_is_no_module() {
+    logs::listen();
+    let with_module = Server::start();
+    decides(&limiter_with(&with_module, limit(10, STILL), Options::new(), with_script())).await;
+    let keys: Vec<String> = ask(&with_module, &["KEYS", "*"]);
+    assert!(!keys.iter().any(|key| key.ends_with(":script")), "{keys:?}");
+
     let server = Server::start_without_module();
-    let limiter = limiter(&server, limit(2, STILL), Options::new());
-    let error = limiter.take("a", 1).await.unwrap_err();
+    let error = limiter(&server, limit(10, STILL), Options::new()).take("a", 1).await.unwrap_err();
     assert!(matches!(error, Error::ModuleMissing(_)), "{error:?}");
     assert!(error.to_string().ends_with("has not loaded the tokenbucket module"), "{error}");
-}
-
-#[tokio::test]
-async fn the_script_decides_in_place_of_the_module() {
-    logs::listen();
-    let server = Server::start_without_module();
     let limiter = limiter_with(&server, limit(10, STILL), Options::new(), with_script());
     decides(&limiter).await;
     let error = limiter.hold("a", 1, Duration::from_secs(1)).await.err().expect("an error");
     assert!(error.to_string().starts_with("holds need the tokenbucket module"), "{error}");
-    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut server.connection()).unwrap();
+    let keys: Vec<String> = ask(&server, &["KEYS", "*"]);
     assert!(keys.iter().all(|key| key.ends_with(":script")), "{keys:?}");
     let lines = logs::lines(&server);
     assert!(lines.len() == 1 && lines[0].contains("no tokenbucket module: the script decides"), "{lines:?}");
 
-    redis::cmd("SCRIPT").arg("FLUSH").exec(&mut server.connection()).unwrap();
+    ask::<()>(&server, &["SCRIPT", "FLUSH"]);
     assert!(!limiter.take("a", 1).await.unwrap().degraded, "it is loaded again");
 }
 
@@ -42,6 +41,8 @@ async fn decides(limiter: &Limiter) {
     assert_eq!(limiter.take("a", 4).await.unwrap().remaining, 6);
     assert_eq!(limiter.peek("a", 1).await.unwrap().remaining, 5);
     assert_eq!(limiter.take_up_to("a", 10).await.unwrap().granted, 6);
+    let denied = limiter.take_up_to("a", 10).await.unwrap();
+    assert_eq!((denied.allowed, denied.granted, denied.retry_after_s()), (false, 0, Some(360)));
     assert_eq!(limiter.take("a", 1).await.unwrap().retry_after_s(), Some(360));
     let reserved = limiter.reserve("a", 1, Duration::from_secs(86_400)).await.unwrap();
     assert_eq!((reserved.allowed, reserved.retry_after_s()), (true, Some(360)));
@@ -52,14 +53,6 @@ async fn decides(limiter: &Limiter) {
     assert!(all.allowed() && all.each.iter().all(|one| one.remaining == 0), "{all:?}");
     let error = limiter.take("a", -1).await.unwrap_err();
     assert!(matches!(error, Error::BadArgument(_)) && error.to_string().contains("cost"), "{error}");
-}
-
-#[tokio::test]
-async fn where_there_is_the_module_the_fallback_changes_nothing() {
-    let server = Server::start();
-    decides(&limiter_with(&server, limit(10, STILL), Options::new(), with_script())).await;
-    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut server.connection()).unwrap();
-    assert!(keys.iter().all(|key| !key.ends_with(":script")), "{keys:?}");
 }
 
 #[tokio::test]

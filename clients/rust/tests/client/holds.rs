@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokenbucket_client::{Error, Limiter, Options, Part};
 
-use crate::servers::{wait_for, Server};
+use crate::servers::{ask, wait_for, Server};
 use crate::{limit, limiter, limiter_with, patient, STILL};
 
 const LONG: Duration = Duration::from_secs(3600);
@@ -81,7 +81,7 @@ async fn a_hold_that_died_is_charged_what_was_used() {
     let server = Server::start();
     let limiter = limiter(&server, limit(10, STILL), Options::new());
     let hold = limiter.hold("a", 8, LONG).await.unwrap();
-    redis::cmd("DEL").arg("tb:a").exec(&mut server.connection()).unwrap();
+    ask::<()>(&server, &["DEL", "tb:a"]);
     hold.set_used(3).unwrap();
     assert!(!hold.settle().await.unwrap().allowed());
     assert_eq!(remaining(&limiter, "a").await, 7);

@@ -10,7 +10,7 @@ use tokenbucket_client::{Decision, Limiter, OnError, Options};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::servers::Server;
+use crate::servers::{self, Server};
 use crate::{limit, limiter, STILL};
 
 fn by_user(limiter: &Limiter) -> RateLimitLayer {
@@ -127,7 +127,7 @@ async fn without_a_server_requests_pass_or_are_told_to_come_back() {
 #[tokio::test]
 async fn what_is_wrong_in_itself_does_not_pass_by_failing_open() {
     let server = Server::start();
-    redis::cmd("SET").arg("tb:alice").arg("hello").exec(&mut server.connection()).unwrap();
+    servers::ask::<()>(&server, &["SET", "tb:alice", "hello"]);
     let limiter = limiter(&server, limit(10, STILL), Options::new());
     let app = serve(Router::new().route("/", get(hello)).layer(by_user(&limiter))).await;
     assert_eq!(ask(app, "/", "alice").await.status, 500);

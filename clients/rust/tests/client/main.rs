@@ -30,6 +30,8 @@ use std::time::Duration;
 
 use tokenbucket_client::{Limit, Limiter, Options, Server, ServerOptions};
 
+use crate::servers::ask;
+
 /// One token in six minutes: nothing flows in while a test runs.
 pub const STILL: &str = "10/h";
 
@@ -44,6 +46,21 @@ pub fn limit(capacity: u32, rate: &str) -> Limit {
 
 pub fn limiter(server: &servers::Server, limit: Limit, options: Options) -> Limiter {
     limiter_with(server, limit, options, patient())
+}
+
+/// The number that the server's INFO has under this name.
+pub fn stat(server: &servers::Server, name: &str) -> u64 {
+    let info: String = ask(server, &["INFO", "everything"]);
+    let value = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.trim().parse().ok());
+    value.expect("a number")
+}
+
+/// How often the server was sent commands whose names begin so, refused ones included.
+pub fn calls(server: &servers::Server, command: &str) -> u64 {
+    let info = ask::<String>(server, &["INFO", "commandstats"]).to_lowercase();
+    let lines = info.lines().filter(|line| line.starts_with(&format!("cmdstat_{command}")));
+    let number = |line: &str, name| line.split(name).nth(1)?.split(',').next()?.parse::<u64>().ok();
+    lines.flat_map(|line| [":calls=", "rejected_calls="].map(|name| number(line, name).unwrap_or(0))).sum()
 }
 
 pub fn limiter_with(

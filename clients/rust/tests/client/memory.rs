@@ -3,17 +3,15 @@
 use std::time::Duration;
 
 use tokenbucket_client::fake::Fake;
-use tokenbucket_client::{Limiter, Options, Part};
+use tokenbucket_client::{Limit, Limiter, Options, Part};
 
 use crate::servers::Server;
-use crate::{limit, limiter, STILL};
+use crate::{calls, limit, limiter, STILL};
 
-/// How many calls of `TB.*` commands the server has had.
-fn calls(server: &Server) -> u64 {
-    let info: String = redis::cmd("INFO").arg("commandstats").query(&mut server.connection()).unwrap();
-    let lines = info.lines().filter(|line| line.to_lowercase().starts_with("cmdstat_tb."));
-    let calls = lines.filter_map(|line| line.split("calls=").nth(1)?.split(',').next()?.parse::<u64>().ok());
-    calls.sum()
+fn faked(limit: Limit, options: Options) -> (Fake, Limiter) {
+    let fake = Fake::new();
+    let limiter = Limiter::with_options(&fake.server(), limit, options);
+    (fake, limiter)
 }
 
 #[tokio::test]
@@ -23,18 +21,18 @@ async fn a_flood_is_refused_without_asking() {
     limiter.take("a", 3).await.unwrap();
     let denied = limiter.take("a", 3).await.unwrap();
     assert!(!denied.remembered);
-    let before = calls(&server);
+    let before = calls(&server, "tb.");
     for _ in 0..100 {
         let refused = limiter.take("a", 3).await.unwrap();
         assert!(!refused.allowed && !refused.degraded && refused.remembered);
         assert!((1..=denied.retry_after_ms).contains(&refused.retry_after_ms), "{refused:?}");
         assert!(!limiter.take("a", 4).await.unwrap().allowed, "a larger cost all the more");
     }
-    assert_eq!(calls(&server), before);
+    assert_eq!(calls(&server, "tb."), before);
     assert!(limiter.take("a", 2).await.unwrap().allowed, "a denial of 3 says nothing about 2");
-    let before = calls(&server);
+    let before = calls(&server, "tb.");
     limiter.with_limit(limit(50, STILL)).take("a", 3).await.unwrap();
-    assert_eq!(calls(&server), before + 1, "and nothing about another limit");
+    assert_eq!(calls(&server, "tb."), before + 1, "and nothing about another limit");
 }
 
 #[tokio::test]
@@ -45,20 +43,18 @@ async fn one_denial_refuses_all_of_a_joint_take() {
     assert!(limiter.take_all(&parts(3)).await.unwrap().allowed());
     assert_eq!(limiter.remembered("a", 3), None);
     assert_eq!(limiter.take_all(&parts(3)).await.unwrap().each.len(), 2);
-    let before = calls(&server);
+    let before = calls(&server, "tb.");
     let refused = limiter.take_all(&parts(4)).await.unwrap();
     assert!(!refused.allowed() && refused.binding.remembered && refused.each.is_empty());
     assert!(limiter.remembered("a", 3).is_some() && limiter.remembered("b", 1).is_none());
-    assert_eq!(calls(&server), before);
+    assert_eq!(calls(&server, "tb."), before);
     assert!(limiter.take_all(&parts(2)).await.unwrap().allowed());
     assert_eq!(limiter.take("b", 3).await.unwrap().remaining, 0);
 }
 
 #[tokio::test]
 async fn nobody_is_refused_longer_than_the_server_said() {
-    let fake = Fake::new();
-    let options = Options::new().remember_denials(1);
-    let limiter = Limiter::with_options(&fake.server(), limit(1, "1/s"), options);
+    let (fake, limiter) = faked(limit(1, "1/s"), Options::new().remember_denials(1));
     assert!(limiter.take("a", 1).await.unwrap().allowed);
     assert_eq!(limiter.take("a", 1).await.unwrap().retry_after_ms, 1000);
     fake.advance(Duration::from_millis(400));
@@ -71,9 +67,8 @@ async fn nobody_is_refused_longer_than_the_server_said() {
 
 #[tokio::test]
 async fn a_denial_is_remembered_no_longer_than_wanted() {
-    let fake = Fake::new();
     let options = Options::new().remember_denials(1).remember_denials_for(Duration::from_secs(5));
-    let limiter = Limiter::with_options(&fake.server(), limit(1, "1/h"), options);
+    let (fake, limiter) = faked(limit(1, "1/h"), options);
     assert!(limiter.take("a", 1).await.unwrap().allowed);
     assert!(!limiter.take("a", 1).await.unwrap().allowed);
     fake.reset();
@@ -85,9 +80,7 @@ async fn a_denial_is_remembered_no_longer_than_wanted() {
 
 #[tokio::test]
 async fn as_many_names_are_remembered_as_was_said() {
-    let fake = Fake::new();
-    let options = Options::new().remember_denials(1);
-    let limiter = Limiter::with_options(&fake.server(), limit(1, "1/h"), options);
+    let (fake, limiter) = faked(limit(1, "1/h"), Options::new().remember_denials(1));
     for name in ["a", "b"] {
         assert!(limiter.take(name, 1).await.unwrap().allowed);
         assert!(!limiter.take(name, 1).await.unwrap().allowed);
@@ -114,7 +107,7 @@ async fn batches_grant_what_the_server_granted_and_no_more() {
     }
     assert_eq!(allowed, 250);
     assert_eq!(remaining[0], 249);
-    let asked = calls(&server);
+    let asked = calls(&server, "tb.");
     // Two full batches and the half one; then each denial asks. A fetch is two commands in one write.
     assert!(asked <= 2 * (3 + 150), "{asked}");
 }
@@ -133,26 +126,20 @@ async fn what_a_batch_has_left_is_given_back() {
 
 #[tokio::test]
 async fn an_idle_process_does_not_spend_a_stale_batch() {
-    let fake = Fake::new();
-    let limiter = Limiter::with_options(&fake.server(), limit(100, "10/s"), Options::new().batch(100));
+    let (fake, limiter) = faked(limit(100, "10/s"), Options::new().batch(100));
     assert!(limiter.take("a", 50).await.unwrap().allowed);
     fake.advance(Duration::from_millis(9_999));
     assert_eq!(limiter.take("a", 50).await.unwrap().remaining, 0, "50 were left");
     fake.advance(Duration::from_millis(10_001));
     assert!(limiter.take("a", 50).await.unwrap().allowed, "of a batch of its own");
     fake.advance(Duration::from_secs(10));
-    assert_eq!(
-        limiter.take("a", 100).await.unwrap().remaining,
-        0,
-        "the bucket is full, and nothing beside it"
-    );
+    let all = limiter.take("a", 100).await.unwrap();
+    assert_eq!(all.remaining, 0, "the bucket is full, and nothing beside it");
 }
 
 #[tokio::test]
 async fn a_batch_that_does_not_suffice_says_when_to_come_back() {
-    let fake = Fake::new();
-    let options = Options::new().batch(10).remember_denials(10);
-    let limiter = Limiter::with_options(&fake.server(), limit(12, "1/s"), options);
+    let (fake, limiter) = faked(limit(12, "1/s"), Options::new().batch(10).remember_denials(10));
     assert!(limiter.take("a", 9).await.unwrap().allowed);
     let denied = limiter.take("a", 10).await.unwrap();
     assert_eq!((denied.allowed, denied.remaining, denied.retry_after_ms), (false, 3, 7000));
@@ -165,8 +152,7 @@ async fn a_batch_that_does_not_suffice_says_when_to_come_back() {
 
 #[tokio::test]
 async fn a_batch_goes_on_while_the_server_is_away() {
-    let fake = Fake::new();
-    let limiter = Limiter::with_options(&fake.server(), limit(20, "1/h"), Options::new().batch(10));
+    let (fake, limiter) = faked(limit(20, "1/h"), Options::new().batch(10));
     limiter.take("a", 1).await.unwrap();
     fake.set_away(true);
     for _ in 0..9 {

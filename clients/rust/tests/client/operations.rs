@@ -28,18 +28,6 @@ async fn a_take_takes_and_a_peek_does_not() {
 }
 
 #[tokio::test]
-async fn takes_up_to_what_there_is() {
-    let server = Server::start();
-    let limiter = limiter(&server, limit(10, STILL), Options::new());
-    assert_eq!(limiter.take_up_to("a", 7).await.unwrap().granted, 7);
-    let rest = limiter.take_up_to("a", 7).await.unwrap();
-    assert_eq!((rest.allowed, rest.granted, rest.remaining), (true, 3, 0));
-    let denied = limiter.take_up_to("a", 7).await.unwrap();
-    assert_eq!((denied.allowed, denied.granted), (false, 0));
-    assert_eq!(denied.retry_after_s(), Some(360));
-}
-
-#[tokio::test]
 async fn a_reservation_sleeps_until_its_turn() {
     let server = Server::start();
     let limiter = limiter(&server, limit(1, "10/s"), Options::new());
@@ -73,7 +61,7 @@ async fn takes_from_all_or_from_none() {
 #[tokio::test]
 async fn a_callers_mistake_is_an_error_although_it_fails_open() {
     let server = Server::start();
-    redis::cmd("SET").arg("tb:text").arg("hello").exec(&mut server.connection()).unwrap();
+    ask::<()>(&server, &["SET", "tb:text", "hello"]);
     let one = limiter(&server, limit(1, STILL), Options::new());
     let error = one.take("text", 1).await.unwrap_err();
     assert!(matches!(&error, Error::Refused { server, .. } if server.starts_with("127.0.0.1:")), "{error:?}");
