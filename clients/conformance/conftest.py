@@ -5,6 +5,7 @@ LANGUAGES says which packages take part, `python,node,go,rust` by default.
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
 import signal
@@ -13,14 +14,18 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPMessage
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
-from drivers import Driver, DriverError
+from drivers import ANSWERS_WITHIN_S, Driver, DriverError
+from launch import ask
 from proxy import Proxy
 from services import Service, free_port, redis_server, wait_for
 
@@ -119,7 +124,6 @@ class Package:
         self.driver.do(
             "limiter", **{"name": name, "server": "s", "capacity": capacity, "rate": rate, **options}
         )
-
         if connect:
             eventually(lambda: self._reaches(name))
 
@@ -131,25 +135,46 @@ class Package:
                 raise
             return False
 
-    def take(self, name: str = "user", *, on: str = "l", **words: Any) -> dict[str, Any]:
-        return self.driver.do("take", on=on, name=name, **words)  # type: ignore[no-any-return]
+    def joint(self, limits: dict[str, list[Any]], **options: Any) -> None:
+        self.driver.do("joint", name="j", server="s", limits=limits, **options)
 
-    def many(self, op: str = "take", *, on: str = "l", **words: Any) -> dict[str, Any]:
-        return self.driver.do("many", op=op, on=on, **{"name": "user", **words})  # type: ignore[no-any-return]
+    def begin(self, do: str, **words: Any) -> Future[Any]:
+        """Of the limiter "l" and the name "user", unless `words` say otherwise; a hold is called "h"."""
+        usual = {"on": "l", "name": "user", "as": "h", "hold": "h", "ttl_ms": 60_000}
+        return self.driver.begin(do, **{**usual, **words})
+
+    def do(self, do: str, **words: Any) -> Any:
+        return self.begin(do, **words).result(ANSWERS_WITHIN_S)
+
+    def take(self, name: str = "user", /, **words: Any) -> Any:
+        return self.do("take", name=name, **words)
+
+    def many(self, op: str = "take", /, **words: Any) -> Any:
+        return self.do("many", op=op, **words)
+
+    def degraded_count(self) -> int:
+        return int(self.driver.do("degraded", server="s")["count"])
 
 
 @pytest.fixture
-def start_driver(tmp_path: Path) -> Iterator[StartDriver]:
-    started: list[Driver] = []
+def at_the_end() -> Iterator[ExitStack]:
+    """Stops what a scenario has started, the last one first."""
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def start_driver(tmp_path: Path, at_the_end: ExitStack) -> StartDriver:
+    numbers = itertools.count()
 
     def start(language: str, **env: str) -> Driver:
-        started.append(Driver(language, tmp_path / f"driver-{len(started)}.log", env))
-        return started[-1]
+        driver = Driver(language, tmp_path / f"driver-{next(numbers)}.log", env)
+        # Shown when the scenario fails.
+        at_the_end.callback(lambda: print(driver.log.read_text(errors="replace")))
+        at_the_end.callback(driver.stop)
+        return driver
 
-    yield start
-    for driver in started:
-        driver.stop()
-        print(driver.log.read_text(errors="replace"))  # shown when the scenario fails
+    return start
 
 
 @pytest.fixture
@@ -158,41 +183,35 @@ def package(start_driver: StartDriver, client: Client) -> Package:
 
 
 @pytest.fixture(scope="session")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path] | None:
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str] | None:
     """What servers and proxies show to packages that speak TLS, and its key."""
     if not TLS:
         return None
     folder = tmp_path_factory.mktemp("tls")
-    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    certificate, key = str(folder / "certificate.pem"), str(folder / "key.pem")
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"]
     subprocess.run([*command, "-keyout", key, "-out", certificate], check=True, capture_output=True)
     return certificate, key
 
 
 @pytest.fixture
-def start_server(tmp_path: Path, certificate: tuple[Path, Path] | None) -> Iterator[StartServer]:
-    started: list[Service] = []
+def start_server(tmp_path: Path, certificate: tuple[str, str] | None, at_the_end: ExitStack) -> StartServer:
+    numbers = itertools.count()
 
     def start(*options: str, with_module: bool = True) -> Service:
-        folder = tmp_path / f"server-{len(started)}"
+        folder = tmp_path / f"server-{next(numbers)}"
         folder.mkdir()
-        started.append(redis_server(folder, *options, with_module=with_module))
+        service = redis_server(folder, *options, with_module=with_module)
         if certificate:
-            port = TLS_PORTS[started[-1].port] = free_port()
-            started[-1].command += ["--tls-port", str(port), "--tls-auth-clients", "no"]
-            started[-1].command += [
-                "--tls-cert-file",
-                str(certificate[0]),
-                "--tls-key-file",
-                str(certificate[1]),
-            ]
-            started[-1].command += ["--tls-ca-cert-file", str(certificate[0])]
-        started[-1].start()
-        return started[-1]
+            shown, key = certificate
+            port = TLS_PORTS[service.port] = free_port()
+            service.command += ["--tls-port", str(port), "--tls-auth-clients", "no", "--tls-key-file", key]
+            service.command += ["--tls-cert-file", shown, "--tls-ca-cert-file", shown]
+        service.start()
+        at_the_end.callback(service.stop)
+        return service
 
-    yield start
-    for service in started:
-        service.stop()
+    return start
 
 
 @pytest.fixture
@@ -202,77 +221,54 @@ def server(request: pytest.FixtureRequest, start_server: StartServer) -> Service
     if client is None or not client.in_cluster:
         return start_server()
     node = start_server("--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1")
-    with redis.Redis(port=node.port, decode_responses=True) as admin:
-        ask(admin, "CLUSTER", "ADDSLOTS", *range(16_384))
-        eventually(lambda: is_whole(admin))
+    ask(node, "CLUSTER", "ADDSLOTS", *range(16_384))
+    eventually(lambda: is_whole(node))
     return node
 
 
 @pytest.fixture
-def start_sentinel(tmp_path: Path) -> Iterator[Callable[[Service], Service]]:
-    """Starts a Sentinel for a master, which it calls "tokens" and replaces half a second after its end."""
-    started: list[Service] = []
-
-    def start(master: Service) -> Service:
-        port, config = free_port(), tmp_path / "sentinel.conf"
-        config.write_text(
-            f"port {port}\nbind 127.0.0.1\nsentinel monitor tokens 127.0.0.1 {master.port} 1\n"
-            "sentinel down-after-milliseconds tokens 500\nsentinel failover-timeout tokens 2000\n"
-        )
-        command = [master.command[0], str(config), "--sentinel"]
-        started.append(Service("sentinel", command, port, tmp_path))
-        started[-1].start()
-        return started[-1]
-
-    yield start
-    for service in started:
-        service.stop()
-
-
-@pytest.fixture
 def watched_pair(
-    start_server: StartServer, start_sentinel: Callable[[Service], Service]
+    start_server: StartServer, tmp_path: Path, at_the_end: ExitStack
 ) -> tuple[Service, Service, dict[str, Any]]:
-    """A master, its replica, and where a driver asks which of them is the master."""
+    """A master, its replica, and the Sentinel that a driver asks which of them is the master.
+
+    It calls the master "tokens", and replaces it half a second after its end.
+    """
     old, new = start_server("--repl-diskless-sync-delay", "0"), start_server()
-    with redis.Redis(port=new.port) as admin:
-        ask(admin, "REPLICAOF", "127.0.0.1", old.port)
-        eventually(lambda: admin.info("replication")["master_link_status"] == "up", within_s=30)
-    sentinel = start_sentinel(old)
-    with redis.Redis(port=sentinel.port) as watch:
-        eventually(lambda: len(watch.sentinel_slaves("tokens")) == 1, within_s=30)
-    return old, new, {"nodes": [f"127.0.0.1:{sentinel.port}"], "master": "tokens"}
+    ask(new, "REPLICAOF", "127.0.0.1", old.port)
+    eventually(lambda: info(new)["master_link_status"] == "up", within_s=30)
+    port, config = free_port(), tmp_path / "sentinel.conf"
+    config.write_text(
+        f"port {port}\nbind 127.0.0.1\nsentinel monitor tokens 127.0.0.1 {old.port} 1\n"
+        "sentinel down-after-milliseconds tokens 500\nsentinel failover-timeout tokens 2000\n"
+    )
+    sentinel = Service("sentinel", [old.command[0], str(config), "--sentinel"], port, tmp_path)
+    sentinel.start()
+    at_the_end.callback(sentinel.stop)
+    eventually(lambda: len(ask(sentinel, "SENTINEL", "replicas", "tokens")) == 1, within_s=30)
+    return old, new, {"nodes": [f"127.0.0.1:{port}"], "master": "tokens"}
 
 
 @pytest.fixture
-def start_proxy(certificate: tuple[Path, Path] | None) -> Iterator[StartProxy]:
-    started: list[Proxy] = []
+def start_proxy(certificate: tuple[str, str] | None, at_the_end: ExitStack) -> StartProxy:
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if certificate else None
     if tls and certificate:
         tls.load_cert_chain(*certificate)
 
     def start(server: Service, **options: Any) -> Proxy:
-        started.append(Proxy(server.port, tls=tls, **options))
-        return started[-1]
+        proxy = Proxy(server.port, tls=tls, **options)
+        at_the_end.callback(proxy.stop)
+        return proxy
 
-    yield start
-    for proxy in started:
-        proxy.stop()
+    return start
 
 
 @pytest.fixture
-def proxy(server: Service, admin: redis.Redis, start_proxy: StartProxy) -> Proxy:
+def proxy(server: Service, start_proxy: StartProxy) -> Proxy:
     """Where clients of a cluster are sent too."""
     proxy = start_proxy(server)
-    admin.config_set("cluster-announce-port", proxy.port)
+    ask(server, "CONFIG", "SET", "cluster-announce-port", proxy.port)
     return proxy
-
-
-@pytest.fixture
-def admin(server: Service) -> Iterator[redis.Redis]:
-    """A client that no package knows of."""
-    with redis.Redis(port=server.port, decode_responses=True) as client:
-        yield client
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -313,28 +309,44 @@ class Witness:
         return self.silence_s > 0.08
 
 
-def ask(admin: redis.Redis, *words: Any) -> Any:
-    """A command that redis-py has no method for."""
-    return admin.execute_command(*words)  # type: ignore[no-untyped-call]
-
-
-def level(admin: redis.Redis, key: str, full: int = 1000) -> int:
+def level(server: Service, key: str = "tb:user", full: int = 1000) -> int:
     """What the bucket held at its last write; a missing key is a full bucket."""
-    state = ask(admin, "TB.STATE", key)
+    state = ask(server, "TB.STATE", key)
     return int(float(state[0])) if state else full
 
 
-def is_whole(admin: redis.Redis) -> bool:
+def is_whole(node: Service) -> bool:
     """Whether the node knows a cluster that has all slots."""
-    return "cluster_state:ok" in str(ask(admin, "CLUSTER", "INFO"))
+    return "cluster_state:ok" in ask(node, "CLUSTER", "INFO")
 
 
-def executed(admin: redis.Redis, command: str) -> int:
-    """How often the server has executed a command."""
-    stats = {name.lower(): stat for name, stat in admin.info("commandstats").items()}
-    return int(stats.get(f"cmdstat_{command}", {"calls": 0})["calls"])
+def info(server: Service) -> dict[str, str]:
+    """Its fields in lower case."""
+    lines = ask(server, "INFO", "everything").lower().splitlines()
+    return dict(line.split(":", 1) for line in lines if ":" in line)
+
+
+def executed(server: Service, *commands: str) -> int:
+    """How often the server has executed any of the commands."""
+    stats = info(server)
+    calls = (stats.get(f"cmdstat_{command}", "calls=0").split(",")[0] for command in commands)
+    return sum(int(one.removeprefix("calls=")) for one in calls)
+
+
+def until_waiting(server: Service, count: int) -> None:
+    """Until so many calls wait their turn in the server."""
+    eventually(lambda: info(server)["tokenbucket_waiting"] == str(count), within_s=30)
 
 
 def eventually(holds: Callable[[], bool], within_s: float = 10) -> None:
     """For what a package does in the background."""
     wait_for(holds, "the promise", within_s)
+
+
+def get(port: int, **headers: str) -> tuple[int, HTTPMessage]:
+    """The status and the headers of an answer."""
+    with closing(HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
+        connection.request("GET", "/", headers=headers)
+        response = connection.getresponse()
+        response.read()
+        return response.status, response.headers

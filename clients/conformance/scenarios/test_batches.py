@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-import redis
 
-from conftest import WITH_DEADLINES, Package, StartProxy, ask, eventually, executed, level
+from conftest import WITH_DEADLINES, Package, StartProxy, eventually, executed, level
+from launch import ask
 from services import Service
 
 PER_S, BATCH, SECONDS = 2000, 100, 8
@@ -21,9 +21,8 @@ def test_processes_below_the_rate_are_denied_no_more_than_they_hold_in_batches(
     for one in packages:
         one.server(server, timeout_ms=1000)
         one.limiter(capacity=PER_S, rate=f"{PER_S}/s", batch=BATCH)
-    words = {"op": "take", "on": "l", "name": "user", "concurrency": 8, "for_ms": SECONDS * 1000}
-    words["per_second"] = 0.8 * PER_S / processes
-    loads = [one.driver.begin("many", **words) for one in packages]
+    words = {"op": "take", "concurrency": 8, "for_ms": SECONDS * 1000, "per_second": 0.8 * PER_S / processes}
+    loads = [one.begin("many", **words) for one in packages]
     done = [load.result() for load in loads]
     assert sum(one["degraded"] for one in done) == 0, done
     assert sum(one["denied"] for one in done) <= processes * (BATCH - 1), done
@@ -39,13 +38,13 @@ def test_a_round_trip_longer_than_a_batch_takes_to_refill_denies_nothing(
 
 
 def test_fifty_callers_of_an_empty_bucket_wait_for_one_fetch(
-    package: Package, server: Service, start_proxy: StartProxy, admin: redis.Redis
+    package: Package, server: Service, start_proxy: StartProxy
 ) -> None:
     # A round trip in which even a busy machine starts fifty callers.
     far = start_proxy(server, delay_s=0.15)
     package.server(far, timeout_ms=2000)
     package.limiter(capacity=10, rate="1/h", batch=10)
-    ask(admin, "TB.TAKE", "tb:user", 10, "1/h", 10)
+    ask(server, "TB.TAKE", "tb:user", 10, "1/h", 10)
     before = far.count("TB.")
     done = package.many(count=50, concurrency=50)
     assert (done["allowed"], done["denied"], done["degraded"]) == (0, 50, 0)
@@ -84,23 +83,23 @@ def test_processes_forked_with_a_batch_grant_each_token_once(package: Package, s
     # A timeout that nine processes at once keep to: each one that is late would grant a bucket of its own.
     package.server(server, timeout_ms=5000)
     package.limiter(capacity=100, rate="1/h", batch=100)
-    done = package.driver.do("fork", on="l", name="user", processes=8, count=100)
+    done = package.do("fork", processes=8, count=100)
     assert (done["allowed"], done["degraded"]) == (100, 0)
 
 
 @pytest.mark.only("python")
 def test_processes_forked_while_a_batch_is_fetched_grant_each_token_once(
-    package: Package, server: Service, start_proxy: StartProxy, admin: redis.Redis
+    package: Package, server: Service, start_proxy: StartProxy
 ) -> None:
     far = start_proxy(server, delay_s=0.3)
     package.server(far, timeout_ms=5000)
     package.limiter(capacity=100, rate="1/h", batch=100)
-    before = executed(admin, "tb.takeupto")
-    fetching = package.driver.begin("many", op="take", on="l", name="user", count=50, concurrency=10)
+    before = executed(server, "tb.takeupto")
+    fetching = package.begin("many", op="take", count=50, concurrency=10)
     # The server has granted, and the reply is on its way.
-    eventually(lambda: executed(admin, "tb.takeupto") > before)
+    eventually(lambda: executed(server, "tb.takeupto") > before)
     far.delay_s = 0  # of what follows
-    forked = package.driver.do("fork", on="l", name="user", processes=8, count=20, at_once=True)
+    forked = package.do("fork", processes=8, count=20, at_once=True)
     fetched = fetching.result()
     assert (forked["degraded"], fetched["degraded"], fetched["errors"]) == (0, 0, {})
     assert (fetched["allowed"], forked["allowed"]) == (50, 0)
@@ -110,7 +109,7 @@ def test_processes_forked_while_a_batch_is_fetched_grant_each_token_once(
 
 @pytest.mark.only(*WITH_DEADLINES)
 def test_a_take_that_is_cancelled_loses_no_tokens_of_its_batch(
-    package: Package, server: Service, start_proxy: StartProxy, admin: redis.Redis
+    package: Package, server: Service, start_proxy: StartProxy
 ) -> None:
     package.server(start_proxy(server, delay_s=0.01), timeout_ms=1000)
     package.limiter(capacity=1000, rate="1/h", batch=10)
@@ -118,4 +117,4 @@ def test_a_take_that_is_cancelled_loses_no_tokens_of_its_batch(
     assert done["cancelled"] > 0
     package.driver.do("close", name="l")  # gives back what its batches have left
     assert done["degraded"] == 0
-    eventually(lambda: level(admin, "tb:user") == 1000 - done["allowed"])
+    eventually(lambda: level(server) == 1000 - done["allowed"])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal
 
 import pytest
-import redis
 
-from conftest import Package, StartProxy, ask, eventually, executed, level
+from conftest import Package, StartProxy, eventually, executed, level
+from launch import ask
 from services import Service
 
 pytestmark = pytest.mark.only("node", "redis-py-asyncio")
@@ -34,12 +34,8 @@ def test_a_semaphore_lets_nobody_in_while_a_busy_loop_connects(
     package.server(server if package.client.in_cluster else slow, timeout_ms=TIMEOUT_MS)
     package.limiter(capacity=10, rate="10/h", prefix="other:")
     package.limiter("slots", capacity=2, rate="0", connect=False)
-    words = {"on": "slots", "name": "user", "amount": 1, "ttl_ms": 60_000}
-    assert all(package.driver.do("hold", **{"as": f"h{at}"}, **words)["allowed"] for at in range(2))
-    waits = [
-        package.driver.begin("hold", **{"as": f"w{at}"}, **words, max_wait_ms=2000 + BUSY_MS)
-        for at in range(2)
-    ]
+    assert all(package.do("hold", on="slots", amount=1)["allowed"] for _ in range(2))
+    waits = [package.begin("hold", on="slots", amount=1, max_wait_ms=2000 + BUSY_MS) for _ in range(2)]
     begin_busy(package)
     decisions = [one.result() for one in waits]
     assert [(one["allowed"], one["degraded"]) for one in decisions] == [(False, False)] * 2
@@ -47,23 +43,13 @@ def test_a_semaphore_lets_nobody_in_while_a_busy_loop_connects(
     assert logged(package) == 0
 
 
-def test_a_loop_that_is_busy_while_it_first_connects_is_no_outage(
-    package: Package, server: Service, start_proxy: StartProxy
+@pytest.mark.parametrize("connected", [False, True])
+def test_a_loop_that_is_busy_while_it_connects_or_calls_is_no_outage(
+    package: Package, server: Service, start_proxy: StartProxy, connected: bool
 ) -> None:
     package.server(start_proxy(server, delay_s=0.01), timeout_ms=TIMEOUT_MS)
-    package.limiter(capacity=10, rate="10/h", connect=False)
-    takes = package.driver.begin("many", op="take", on="l", name="user", count=20, concurrency=20)
-    begin_busy(package)
-    done = takes.result()
-    assert (done["allowed"], done["degraded"], logged(package)) == (10, 0, 0)
-
-
-def test_a_loop_that_is_busy_while_calls_are_under_way_is_no_outage(
-    package: Package, server: Service, start_proxy: StartProxy
-) -> None:
-    package.server(start_proxy(server, delay_s=0.01), timeout_ms=TIMEOUT_MS)
-    package.limiter(capacity=10, rate="10/h")
-    takes = package.driver.begin("many", op="take", on="l", name="user", count=20, concurrency=20)
+    package.limiter(capacity=10, rate="10/h", connect=connected)
+    takes = package.begin("many", op="take", count=20, concurrency=20)
     begin_busy(package)
     done = takes.result()
     assert (done["allowed"], done["degraded"], logged(package)) == (10, 0, 0)
@@ -89,24 +75,23 @@ def test_calls_that_outlast_a_slow_start_are_logged_once(
     package.limiter(capacity=10, rate="10/h", connect=False)
     done = package.many(count=10_000, concurrency=10_000)
     assert (done["allowed"], done["degraded"]) == (10, 10_000)
-    assert package.driver.do("degraded", server="s")["count"] == 10_000
+    assert package.degraded_count() == 10_000
     eventually(lambda: logged(package) == 1)
 
 
-def test_a_hold_that_an_outage_left_in_doubt_is_settled_after_it(
-    package: Package, server: Service, admin: redis.Redis
-) -> None:
+@pytest.mark.only("node", "python")
+def test_a_hold_that_an_outage_left_in_doubt_is_settled_after_it(package: Package, server: Service) -> None:
     package.server(server, retry_every_ms=100)
     package.limiter(capacity=1000, rate="1/h")
     package.limiter("closed", capacity=1000, rate="1/h", on_error="closed")
     server.signal(signal.SIGSTOP)
     try:
-        words = {"on": "closed", "name": "user", "amount": 10, "ttl_ms": 60_000}
-        held = package.driver.do("hold", **{"as": "h"}, **words)
+        held = package.do("hold", on="closed", amount=10)
         assert (held["allowed"], held["degraded"]) == (False, True)
         # Until its connection is closed.
         package.many(name="meanwhile", for_ms=2000, concurrency=1, per_second=100)
     finally:
         server.signal(signal.SIGCONT)
-    eventually(lambda: executed(admin, "tb.hold") + executed(admin, "tb.mhold") == 1)
-    eventually(lambda: ask(admin, "TB.HOLDS", "tb:user") == [] and level(admin, "tb:user") == 1000)
+    eventually(lambda: not package.take("later")["degraded"])
+    eventually(lambda: executed(server, "tb.hold", "tb.mhold") == 1)
+    eventually(lambda: ask(server, "TB.HOLDS", "tb:user") == [] and level(server) == 1000)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import redis
+from typing import Any
 
-from conftest import CLIENTS, LANGUAGES, Client, Package, StartDriver, ask
+from conftest import CLIENTS, LANGUAGES, Client, Package, StartDriver
+from launch import ask
 from services import Service
 
 # The hash tag of each name.
@@ -20,19 +21,19 @@ NAMES = {
 
 
 def test_every_package_takes_from_the_same_bucket_of_a_name(
-    start_driver: StartDriver, server: Service, admin: redis.Redis
+    start_driver: StartDriver, server: Service
 ) -> None:
-    limits = {"requests": [10, "10/h"], "tokens": [100, "100/h"]}
+    limits: dict[str, list[Any]] = {"requests": [10, "10/h"], "tokens": [100, "100/h"]}
     for language in LANGUAGES:
         package = Package(start_driver, Client(language, CLIENTS[language][0]))
         package.server(server)
         package.limiter(capacity=1000, rate="1/h", prefix="other:")
-        package.driver.do("joint", name="j", server="s", limits=limits, prefix="api:")
+        package.joint(limits, prefix="api:")
         for name in NAMES:
-            taken = package.driver.do("take_all", on="j", name=name, costs={"requests": 1, "tokens": 5})
+            taken = package.do("take_all", on="j", name=name, costs={"requests": 1, "tokens": 5})
             assert (taken["allowed"], taken["degraded"]) == (True, False), (language, name)
     keys = {f"api:{tag}:{which}" for tag in NAMES.values() for which in limits}
-    assert set(admin.keys("api:*")) == keys
+    assert set(ask(server, "KEYS", "api:*")) == keys
     for tag in NAMES.values():
-        left = ask(admin, "TB.PEEK", f"api:{tag}:requests", 10, "10/h", 0)[1]
+        left = ask(server, "TB.PEEK", f"api:{tag}:requests", 10, "10/h", 0)[1]
         assert left == 10 - len(LANGUAGES), tag

@@ -3,77 +3,67 @@
 from __future__ import annotations
 
 import pytest
-import redis
 
 from conftest import Package, level
 from drivers import DriverError
 from proxy import Proxy
+from services import Service
 
 pytestmark = pytest.mark.also_in_clusters
 
 
 @pytest.mark.parametrize(("command", "op", "change"), [("TB.GIVE", "give", 10), ("TB.CHARGE", "charge", -10)])
 def test_a_call_whose_reply_is_lost_is_done_once_and_says_so(
-    package: Package, proxy: Proxy, admin: redis.Redis, command: str, op: str, change: int
+    package: Package, proxy: Proxy, server: Service, command: str, op: str, change: int
 ) -> None:
     package.server(proxy)
     package.limiter(capacity=1000, rate="1/h")
     package.take(cost=500)
     proxy.cut[command] = 1
-    told = package.driver.do(op, on="l", name="user", amount=10)
+    told = package.do(op, amount=10)
     assert told["lost"], told
     assert proxy.commands[command] == 1
-    assert level(admin, "tb:user") == 500 + change
+    assert level(server) == 500 + change
 
 
 def test_a_limiter_that_raises_says_that_the_reply_is_lost(
-    package: Package, proxy: Proxy, admin: redis.Redis
+    package: Package, proxy: Proxy, server: Service
 ) -> None:
     package.server(proxy)
     package.limiter(capacity=1000, rate="1/h", on_error="raise")
     package.take(cost=500)
     proxy.cut["TB.GIVE"] = 1
     with pytest.raises(DriverError, match="ReplyLost"):
-        package.driver.do("give", on="l", name="user", amount=10)
-    assert level(admin, "tb:user") == 510
+        package.do("give", amount=10)
+    assert level(server) == 510
 
 
 def test_a_settlement_whose_reply_is_lost_is_not_made_twice(
-    package: Package, proxy: Proxy, admin: redis.Redis
+    package: Package, proxy: Proxy, server: Service
 ) -> None:
     package.server(proxy)
     package.limiter(capacity=1000, rate="1/h")
-    package.driver.do("hold", on="l", **{"as": "h"}, name="user", amount=100, ttl_ms=60_000)
+    package.do("hold", amount=100)
     proxy.cut["TB.SETTLE"] = proxy.cut["TB.MSETTLE"] = 1
-    first = package.driver.do("settle", hold="h", used=30)
+    first = package.do("settle", used=30)
     assert first["lost"], first
-    assert package.driver.do("settle", hold="h", used=30) == first
+    assert package.do("settle", used=40) == first
     assert proxy.commands["TB.SETTLE"] + proxy.commands["TB.MSETTLE"] == 1
     assert proxy.commands["TB.CHARGE"] == 0
-    assert level(admin, "tb:user") == 970
+    assert level(server) == 970
 
 
 def test_a_joint_settlement_whose_reply_is_lost_is_not_made_twice(
-    package: Package, proxy: Proxy, admin: redis.Redis
+    package: Package, proxy: Proxy, server: Service
 ) -> None:
     package.server(proxy)
     package.limiter(capacity=1, rate="1/h", prefix="other:")
-    limits = {"requests": [1000, "1/h"], "tokens": [1000, "1/h"]}
-    package.driver.do("joint", name="j", server="s", limits=limits, prefix="tb:")
-    amounts, used = {"requests": 1, "tokens": 100}, {"requests": 1, "tokens": 30}
-    package.driver.do("hold", on="j", **{"as": "h"}, name="user", amount=amounts, ttl_ms=60_000)
+    package.joint({"requests": [1000, "1/h"], "tokens": [1000, "1/h"]})
+    package.do("hold", on="j", amount={"requests": 1, "tokens": 100})
+    used = {"requests": 1, "tokens": 30}
     proxy.cut["TB.MSETTLE"] = 1
-    first = package.driver.do("settle", hold="h", used=used)
+    first = package.do("settle", used=used)
     assert first["lost"], first
-    assert package.driver.do("settle", hold="h", used=used) == first
+    assert package.do("settle", used=used) == first
     assert (proxy.commands["TB.MSETTLE"], proxy.commands["TB.CHARGE"]) == (1, 0)
-    assert (level(admin, "tb:{user}:requests"), level(admin, "tb:{user}:tokens")) == (999, 970)
-
-
-def test_settling_twice_settles_once(package: Package, proxy: Proxy, admin: redis.Redis) -> None:
-    package.server(proxy)
-    package.limiter(capacity=1000, rate="1/h")
-    package.driver.do("hold", on="l", **{"as": "h"}, name="user", amount=100, ttl_ms=60_000)
-    first = package.driver.do("settle", hold="h", used=30)
-    assert package.driver.do("settle", hold="h", used=40) == first
-    assert level(admin, "tb:user") == 970
+    assert (level(server, "tb:{user}:requests"), level(server, "tb:{user}:tokens")) == (999, 970)

@@ -8,11 +8,11 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-import redis
 
 import upstream as upstreams
-from conftest import Package, StartProxy, ask, eventually
+from conftest import Package, StartProxy, eventually, until_waiting
 from drivers import DriverError
+from launch import ask
 from services import Service
 from upstream import Upstream
 
@@ -35,15 +35,6 @@ def another(package: Package) -> Package:
     return package.another()
 
 
-def waiting(server: Service) -> int:
-    with redis.Redis(port=server.port) as admin:
-        return int(admin.info("everything")["tokenbucket_waiting"])
-
-
-def until_waiting(server: Service, count: int) -> None:
-    eventually(lambda: waiting(server) == count, within_s=30)
-
-
 def begin(package: Package, url: str, **words: Any) -> Future[Any]:
     return package.driver.begin("request", **{"on": "l", "url": url, "max_wait_ms": LONG_MS, **words})
 
@@ -55,7 +46,7 @@ def limited(package: Package, at: Any, capacity: int = 1, **options: Any) -> Non
 
 
 def test_a_flood_by_two_processes_sends_what_the_limit_allows(
-    package: Package, another: Package, server: Service, admin: redis.Redis, upstream: Upstream
+    package: Package, another: Package, server: Service, upstream: Upstream
 ) -> None:
     for one in (package, another):
         limited(one, server, 100)
@@ -63,13 +54,13 @@ def test_a_flood_by_two_processes_sends_what_the_limit_allows(
     until_waiting(server, 80)
     assert sum(one.done() for one in waits) <= 100
     upstream.until_seen(100)
-    ask(admin, "TB.GIVE", KEY, 100, STILL, 80)
+    ask(server, "TB.GIVE", KEY, 100, STILL, 80)
     assert {one.result(60)["status"] for one in waits} == {200}
     assert len(upstream.seen) == 180
 
 
 def test_requests_of_two_processes_are_sent_in_order_of_arrival(
-    package: Package, another: Package, server: Service, admin: redis.Redis, upstream: Upstream
+    package: Package, another: Package, server: Service, upstream: Upstream
 ) -> None:
     for one in (package, another):
         limited(one, server)
@@ -79,7 +70,7 @@ def test_requests_of_two_processes_are_sent_in_order_of_arrival(
         waits.append(begin((package, another)[at % 2], f"{upstream.url}/{at}"))
         until_waiting(server, at + 1)
     for at in range(10):
-        ask(admin, "TB.GIVE", KEY, 1, STILL, 1)
+        ask(server, "TB.GIVE", KEY, 1, STILL, 1)
         assert waits[at].result(30) == {"status": 200}
         assert upstream.seen == ["/first", *(f"/{one}" for one in range(at + 1))]
 
@@ -93,7 +84,7 @@ def test_a_request_costs_one_command_whatever_the_latency(
     waits = [begin(package, upstream.url) for _ in range(50)]
     assert {one.result(30)["status"] for one in waits} == {200}
     assert distant.count("TB.") - before == distant.commands["TB.BTAKE"] == 50
-    assert package.driver.do("degraded", server="s") == {"count": 0}
+    assert package.degraded_count() == 0
 
 
 def test_requests_wait_through_a_restart_of_redis(
@@ -104,17 +95,16 @@ def test_requests_wait_through_a_restart_of_redis(
     waits = [begin(package, upstream.url) for _ in range(3)]
     until_waiting(server, 3)
     server.kill()
-    eventually(lambda: package.driver.do("degraded", server="s")["count"] >= 3)
+    eventually(lambda: package.degraded_count() >= 3)
     assert len(upstream.seen) == 1
     server.start()
     # Without a snapshot the bucket is full again: one token.
     upstream.until_seen(2)
     until_waiting(server, 2)
     assert sorted(one.done() for one in waits) == [False, False, True]
-    with redis.Redis(port=server.port) as admin:
-        ask(admin, "TB.GIVE", KEY, 1, STILL, 1)
-        upstream.until_seen(3)
-        ask(admin, "TB.GIVE", KEY, 1, STILL, 1)
+    ask(server, "TB.GIVE", KEY, 1, STILL, 1)
+    upstream.until_seen(3)
+    ask(server, "TB.GIVE", KEY, 1, STILL, 1)
     assert {one.result(30)["status"] for one in waits} == {200}
 
 
@@ -123,17 +113,14 @@ def test_requests_wait_through_a_failover(
 ) -> None:
     old, new, master = watched_pair
     limited(package, old, on_error="closed", server={"sentinel": master})
-    with redis.Redis(port=old.port) as admin:
-        assert begin(package, upstream.url).result(30) == {"status": 200}
-        ask(admin, "TB.GIVE", "any", 1, 1, 1)
-        assert admin.wait(1, 10_000) == 1
+    assert begin(package, upstream.url).result(30) == {"status": 200}
+    eventually(lambda: ask(new, "EXISTS", KEY) == 1)
     waits = begin(package, f"{upstream.url}/later")
     until_waiting(old, 1)
     old.signal(signal.SIGKILL)
     until_waiting(new, 1)
     assert (len(upstream.seen), waits.done()) == (1, False)
-    with redis.Redis(port=new.port) as admin:
-        ask(admin, "TB.GIVE", KEY, 1, STILL, 1)
+    ask(new, "TB.GIVE", KEY, 1, STILL, 1)
     assert waits.result(30) == {"status": 200}
 
 
@@ -156,7 +143,7 @@ def test_a_process_that_is_killed_in_flight_gives_its_place_back(
 
 
 def test_a_pause_that_one_process_is_told_holds_for_all(
-    package: Package, another: Package, server: Service, admin: redis.Redis, upstream: Upstream
+    package: Package, another: Package, server: Service, upstream: Upstream
 ) -> None:
     upstream.status, upstream.headers = 429, {"Retry-After": "600"}
     for one in (package, another):
@@ -169,5 +156,5 @@ def test_a_pause_that_one_process_is_told_holds_for_all(
         begin(another, upstream.url, max_wait_ms=500).result(30)
     assert denied.value.kind == "Denied"
     # The pause is as long as its caller would have waited, however many were told it.
-    assert 30_000 < ask(admin, "TB.PEEK", KEY, 100, STILL, 0)[2] <= LONG_MS + 1
+    assert 30_000 < ask(server, "TB.PEEK", KEY, 100, STILL, 0)[2] <= LONG_MS + 1
     assert len(upstream.seen) == 20

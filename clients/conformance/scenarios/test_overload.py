@@ -7,13 +7,11 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
 
-from conftest import WITH_DEADLINES, Package, StartProxy, Witness
+from conftest import WITH_DEADLINES, Package, StartProxy, Witness, get
 from flood import flood
 from services import Service
 
@@ -59,7 +57,7 @@ def test_a_server_that_is_blocked_now_and_then_costs_at_most_one_bucket(
 ) -> None:
     package.server(server)
     package.limiter(capacity=10, rate="10/h")
-    load = package.driver.begin("many", op="take", on="l", name="user", concurrency=50, for_ms=5000)
+    load = package.begin("many", op="take", concurrency=50, for_ms=5000)
     while not load.done():
         # As a slow command of another client.
         server.signal(signal.SIGSTOP)
@@ -93,7 +91,7 @@ def test_callers_with_hurried_deadlines_let_nobody_pass_a_limit(package: Package
     package.limiter(capacity=10, rate="10/h")
     for deadline_us in (30, 200):
         words = {"concurrency": 8, "for_ms": 1500, "deadline_us": deadline_us}
-        hurried = package.driver.begin("many", op="take", on="l", name="hurried", **words)
+        hurried = package.begin("many", op="take", name="hurried", **words)
         with Witness(server) as witness:
             over_limit = package.many(name=f"over{deadline_us}", concurrency=8, for_ms=1500)
         if witness.saw_an_outage:
@@ -132,11 +130,7 @@ def test_callers_from_one_network_of_ipv6_share_a_bucket(package: Package, serve
     for at, framework in enumerate(FRAMEWORKS[package.client.language]):
         port = package.driver.do("http", on="l", framework=framework)["port"]
 
-        def status(caller: str, port: int = port) -> int:
-            with closing(HTTPConnection("127.0.0.1", port)) as connection:
-                connection.request("GET", "/", headers={"X-Forwarded-For": caller})
-                return connection.getresponse().status
-
-        of_one = Counter(status(f"2001:db8:{at}::{host:x}") for host in range(100))
+        callers = [f"2001:db8:{at}::{host:x}" for host in range(100)]
+        of_one = Counter(get(port, **{"X-Forwarded-For": caller})[0] for caller in callers)
         assert of_one == {200: 1, 429: 99}, framework
-        assert status(f"2001:db8:{at}:1::") == 200, framework
+        assert get(port, **{"X-Forwarded-For": f"2001:db8:{at}:1::"})[0] == 200, framework

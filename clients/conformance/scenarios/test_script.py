@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import redis
-
-from conftest import Package, StartServer, ask
+from conftest import Package, StartServer, info
+from launch import ask
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/how-to/without-the-module.md"
 
@@ -21,9 +20,7 @@ def documented_rights(version: str) -> list[str]:
 
 def test_the_documented_rights_suffice(package: Package, start_server: StartServer) -> None:
     server = start_server(with_module=False)
-    with redis.Redis(port=server.port, decode_responses=True) as admin:
-        rights = documented_rights(admin.info("server")["redis_version"])
-        ask(admin, "ACL", "SETUSER", "app", "on", ">secret", *rights)
+    ask(server, "ACL", "SETUSER", "app", "on", ">secret", *documented_rights(info(server)["redis_version"]))
     package.server(server, url=f"redis://app:secret@127.0.0.1:{server.port}", fallback="script")
     package.limiter(capacity=10, rate="10/h", prefix="rl:")
     done = package.many(count=20, concurrency=5)

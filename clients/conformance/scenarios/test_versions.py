@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 
-from conftest import LANGUAGES, OTHERS, Client, Package, StartDriver, ask, eventually
+from conftest import LANGUAGES, OTHERS, Client, Package, StartDriver, eventually, get
+from launch import ask
 from services import Service
 
 pytestmark = pytest.mark.versions
@@ -43,7 +42,7 @@ RELEASES = [
 
 @pytest.mark.parametrize(("client", "env"), RELEASES)
 def test_it_limits_as_the_newest_does(
-    start_driver: StartDriver, client: Client, env: dict[str, str], server: Service, admin: redis.Redis
+    start_driver: StartDriver, client: Client, env: dict[str, str], server: Service
 ) -> None:
     package = Package(start_driver, client, **env)
     package.server(server, retry_every_ms=100, timeout_ms=1000)
@@ -51,10 +50,10 @@ def test_it_limits_as_the_newest_does(
     done = package.many(count=50, concurrency=10)
     assert (done["allowed"], done["denied"], done["degraded"], done["errors"]) == (10, 40, 0, {})
 
-    package.driver.do("hold", on="l", **{"as": "h"}, name="held", amount=4, ttl_ms=60_000)
-    assert len(ask(admin, "TB.HOLDS", "tb:held")) == 1
-    package.driver.do("settle", hold="h", used=1)
-    assert (ask(admin, "TB.HOLDS", "tb:held"), package.take("held", cost=9)["allowed"]) == ([], True)
+    package.do("hold", name="held", amount=4)
+    assert len(ask(server, "TB.HOLDS", "tb:held")) == 1
+    package.do("settle", used=1)
+    assert (ask(server, "TB.HOLDS", "tb:held"), package.take("held", cost=9)["allowed"]) == ([], True)
 
     package.limiter("b", capacity=100, rate="100/h", batch=10, prefix="b:")
     done = package.many(on="b", count=200, concurrency=10)
@@ -73,15 +72,9 @@ def test_a_framework_answers_429(package: Package, server: Service, framework: s
     package.limiter(capacity=2, rate="1/h")
     port = package.driver.do("http", on="l", framework=framework, name="all")["port"]
 
-    def get() -> tuple[int, str | None]:
-        connection = HTTPConnection("127.0.0.1", port)
-        connection.request("GET", "/")
-        answer = connection.getresponse()
-        return answer.status, answer.getheader("Retry-After")
-
-    assert [get()[0], get()[0]] == [200, 200]
-    status, retry_after = get()
-    assert (status, int(retry_after or 0) > 0) == (429, True)
+    assert [get(port)[0] for _ in range(2)] == [200, 200]
+    status, headers = get(port)
+    assert (status, int(headers["Retry-After"]) > 0) == (429, True)
 
 
 @pytest.mark.skipif("node" not in LANGUAGES, reason="a package of Node")

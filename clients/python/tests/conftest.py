@@ -3,6 +3,7 @@ from __future__ import annotations
 import inspect
 import signal
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ import valkey.asyncio
 import tokenbucket
 import tokenbucket.asyncio
 from launch import Servers
-from services import Service
+from proxy import Proxy
+from services import Service, wait_for
 
 # As Ctrl-C does, so that what the tests have started is still ended.
 signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -96,10 +98,37 @@ def admin(server: Service) -> Iterator[redis.Redis]:
         yield admin
 
 
+def until_waiting(server: Service, count: int) -> None:
+    """Until so many calls wait their turn in the server."""
+    with redis.Redis(port=server.port) as admin:
+        wait_for(lambda: admin.info("everything")["tokenbucket_waiting"] == count, f"{count} waiting calls")
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(64) as threads:
+        yield threads
+
+
+@pytest.fixture
+def proxy(server: Service) -> Iterator[Proxy]:
+    """Before the server that tests share."""
+    proxy = Proxy(server.port)
+    yield proxy
+    proxy.stop()
+
+
 @pytest.fixture
 def own_server(tmp_path: Path) -> Iterator[Service]:
     """A server for the tests that stop it."""
     with Servers(tmp_path) as servers:
+        yield servers.nodes[0]
+
+
+@pytest.fixture
+def bare_server(tmp_path: Path) -> Iterator[Service]:
+    """A server without the module."""
+    with Servers(tmp_path, with_module=False) as servers:
         yield servers.nodes[0]
 
 

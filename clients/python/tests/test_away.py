@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +14,7 @@ import redis.asyncio
 import tokenbucket
 import tokenbucket.asyncio
 from conftest import Make
-from launch import Servers, ask
+from launch import ask
 from services import Service, module
 from tokenbucket import BadArgument, Limit, ModuleMissing, TokenBucketError
 
@@ -56,29 +53,6 @@ def test_a_server_that_hangs_is_waited_for_once(make: Make, own_server: Service)
         decisions = list(threads.map(lambda _: limiter.take("a"), range(300)))
     assert time.monotonic() - began < 5, "once, and not three hundred times"
     assert all(decision.allowed and decision.degraded for decision in decisions)
-
-
-def test_a_loop_that_is_busy_while_a_call_connects_is_no_outage(own_server: Service, caplog: Any) -> None:
-    """For longer than connecting may take."""
-
-    async def main() -> None:
-        client = redis.asyncio.Redis(port=own_server.port)
-        server = tokenbucket.asyncio.Server(client)
-        slots = tokenbucket.asyncio.Limiter(server, Limit(2, 0), "slots:")
-        assert (await asyncio.gather(slots.hold("a", 1), slots.hold("a", 1)))[1].allowed
-        waits = [asyncio.ensure_future(slots.hold("a", 1, max_wait_ms=2000)) for _ in range(2)]
-        for _ in range(3):  # while they connect
-            await asyncio.sleep(0)
-        time.sleep(1.2)  # noqa: ASYNC251
-        for wait in waits:
-            decision = (await wait).decision
-            assert (decision.allowed, decision.degraded) == (False, False)
-        assert not (await slots.peek("a")).degraded
-        await slots.aclose()
-        await client.aclose()
-
-    asyncio.run(main())
-    assert caplog.records == []
 
 
 def test_an_unknown_client_is_refused(make: Make) -> None:
@@ -142,12 +116,6 @@ def test_a_full_server_refuses_new_buckets_and_limits_the_others(
         assert (refused.allowed, refused.degraded) == (False, True)
         assert [limiter.take("old").degraded for _ in range(3)] == [False] * 3
     assert len(caplog.records) == 1
-
-
-@pytest.fixture
-def bare_server(tmp_path: Path) -> Iterator[Service]:
-    with Servers(tmp_path, with_module=False) as servers:
-        yield servers.nodes[0]
 
 
 def test_a_server_without_the_module_is_no_reason_to_let_everybody_through(

@@ -8,8 +8,7 @@ import itertools
 import os
 import pickle
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
@@ -22,13 +21,13 @@ import redis
 
 import tokenbucket.asyncio
 import upstream as upstreams
+from conftest import until_waiting
 from launch import ask
-from services import Service, redis_server, wait_for
+from services import Service, wait_for
 from tokenbucket import BadArgument, Denied, Limit, ServerAway
 from tokenbucket.httpx import AsyncRateLimitTransport, RateLimitTimeout, RateLimitTransport
 from tokenbucket.testing import FakeServer
 from upstream import Upstream
-from waiters import until_waiting
 
 # One token in six minutes: nothing flows in while a test runs.
 STILL = "10/h"
@@ -42,12 +41,6 @@ pytestmark = pytest.mark.usefixtures("admin")
 def upstream() -> Iterator[Upstream]:
     with upstreams.upstream() as one:
         yield one
-
-
-@pytest.fixture
-def threads() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(64) as threads:
-        yield threads
 
 
 class Client:
@@ -126,23 +119,6 @@ def remaining(client: Client, name: str = HOST) -> int:
 # Tokens.
 
 
-def test_requests_are_sent_in_order_of_arrival_by_all_processes_together(
-    make: Make, server: Service, upstream: Upstream, threads: ThreadPoolExecutor
-) -> None:
-    limit = Limit(2, STILL)
-    clients = [make(limit), make(limit)]
-    assert [client.get(f"{upstream.url}/{at}").status_code for at, client in enumerate(clients)] == [200, 200]
-    waits: list[Future[httpx.Response]] = []
-    for at in range(10):
-        waits.append(threads.submit(clients[at % 2].get, f"{upstream.url}/wait/{at}"))
-        until_waiting(server, at + 1)
-    assert upstream.seen == ["/0", "/1"]
-    for at in range(10):
-        give(server, limit)
-        assert waits[at].result().content == b"here"
-        assert upstream.seen[2:] == [f"/wait/{one}" for one in range(at + 1)]
-
-
 def test_each_host_has_a_bucket_of_its_own(make: Make, server: Service, upstream: Upstream) -> None:
     client = make(Limit(5, STILL))
     client.get(upstream.url)
@@ -200,19 +176,6 @@ def test_arguments_are_checked() -> None:
         RateLimitTransport(tokenbucket.Limiter(fake, Limit(1, 0)))
     with pytest.raises(BadArgument, match="max_wait_ms"):
         RateLimitTransport(limiter, max_wait_ms=-1)
-
-
-def test_a_thread_pool_sends_what_the_bucket_has(
-    make: Make, server: Service, upstream: Upstream, threads: ThreadPoolExecutor
-) -> None:
-    limit = Limit(40, STILL)
-    client = make(limit)
-    waits = [threads.submit(client.get, upstream.url) for _ in range(50)]
-    upstream.until_seen(40)
-    until_waiting(server, 10)
-    assert len(upstream.seen) == 40
-    give(server, limit, 10)
-    assert {one.result().status_code for one in waits} == {200}
 
 
 def test_a_forked_process_shares_the_limit_alone(server: Service, upstream: Upstream) -> None:
@@ -383,55 +346,28 @@ def test_a_response_that_is_forgotten_gives_its_place_back_in_time(
 # Retry-After.
 
 
-def test_retry_after_pauses_every_process(make: Make, server: Service, upstream: Upstream) -> None:
-    upstream.status, upstream.headers = 429, {"Retry-After": "30"}
-    one, another = make(Limit(20, "20/s")), make(Limit(20, "20/s"), max_wait_ms=50)
-    assert one.get(upstream.url).status_code == 429
-    with pytest.raises(RateLimitTimeout) as paused:
-        another.get(upstream.url)
-    assert 25_000 < paused.value.decision.retry_after_ms <= 30_100
-    assert len(upstream.seen) == 1
-
-
-def test_many_who_are_refused_at_once_pause_once(
-    make: Make, server: Service, upstream: Upstream, threads: ThreadPoolExecutor
+@pytest.mark.parametrize(
+    ("rate", "refused", "sent_at"),
+    [
+        # Three of five tokens, a pause, the two that were left, then one a second.
+        ("1/s", 3, [0, 0, 0, 10, 10, 11, 12, 13]),
+        ("5@d", 1, [0, 10, 10, 10, 10]),
+        ("5@mo", 1, [0, 10, 10, 10, 10]),
+    ],
+)
+def test_a_paused_bucket_has_afterwards_what_it_had_before(
+    make: Make, rate: str, refused: int, sent_at: list[int]
 ) -> None:
-    upstream.status, upstream.headers = 503, {"Retry-After": "30"}
-    client = make(Limit(50, "50/s"))
-    waits = [threads.submit(client.get, f"{upstream.url}/slow") for _ in range(20)]
-    upstream.until_seen(20)
-    upstream.let_go()
-    assert {one.result().status_code for one in waits} == {503}
-    paused = client.run(client.limiter.peek, HOST, 0)
-    assert 25_000 < paused.retry_after_ms <= 30_100
-
-
-def test_a_paused_bucket_has_afterwards_what_it_had_before(make: Make) -> None:
     fake, seen = FakeServer(), []
 
     def answer(request: httpx.Request) -> httpx.Response:
         seen.append(fake.monotonic())
-        return httpx.Response(429 if len(seen) == 3 else 200, headers={"Retry-After": "10"})
-
-    client = make(Limit(5, "1/s"), at=fake, transport=httpx.MockTransport(answer))
-    for _ in range(8):
-        client.get("http://a")
-    # Three of five tokens, a pause, the two that were left, then one a second.
-    assert seen == [0, 0, 0, 10, 10, 11, 12, 13]
-
-
-@pytest.mark.parametrize("rate", ["5@d", "5@mo"])
-def test_a_calendar_limit_is_paused_too(make: Make, rate: str) -> None:
-    fake, seen = FakeServer(), []
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        seen.append(fake.monotonic())
-        return httpx.Response(429 if len(seen) == 1 else 200, headers={"Retry-After": "10"})
+        return httpx.Response(429 if len(seen) == refused else 200, headers={"Retry-After": "10"})
 
     client = make(Limit(5, rate), at=fake, transport=httpx.MockTransport(answer))
-    for _ in range(5):
+    for _ in sent_at:
         client.get("http://a")
-    assert seen == [0, 10, 10, 10, 10]
+    assert seen == sent_at
 
 
 def http_date(seconds: float) -> str:
@@ -509,20 +445,6 @@ def test_every_request_that_the_local_limit_has_tokens_for_is_sent(
     assert list(sent) == [200] * 60
 
 
-def test_a_closed_limiter_sends_when_redis_is_back(
-    make: Make, own_server: Service, upstream: Upstream, threads: ThreadPoolExecutor
-) -> None:
-    client = make(Limit(1, STILL), at=own_server, on_error="closed")
-    client.get(upstream.url)
-    waits = threads.submit(client.get, f"{upstream.url}/again")
-    until_waiting(own_server, 1)
-    own_server.kill()
-    wait_for(lambda: client.limiter.server.degraded_count > 0, "a denial in its place")
-    assert not waits.done()
-    own_server.start()
-    assert waits.result().status_code == 200
-
-
 def test_more_than_may_wait_in_the_server_wait_here(
     make: Make, server: Service, upstream: Upstream, admin: redis.Redis
 ) -> None:
@@ -537,22 +459,13 @@ def test_more_than_may_wait_in_the_server_wait_here(
         admin.config_set("tokenbucket.max-waiters", 1000)
 
 
-def test_by_the_script_everything_works_but_places(make: Make, tmp_path: Any, upstream: Upstream) -> None:
+def test_by_the_script_everything_works_but_places(
+    make: Make, bare_server: Service, upstream: Upstream
+) -> None:
     upstream.status, upstream.headers = 429, {"Retry-After": "30"}
-    with without_the_module(tmp_path) as bare:
-        client = make(Limit(5, "5/s"), at=bare, fallback="script")
-        client.get(upstream.url)
-        paused = client.run(client.limiter.peek, HOST, 0)
-        assert 25_000 < paused.retry_after_ms <= 30_100
-        with pytest.raises(tokenbucket.ModuleMissing):
-            make(Limit(5, "5/s"), at=bare, fallback="script", in_flight=1).get(upstream.url)
-
-
-@contextmanager
-def without_the_module(folder: Any) -> Iterator[Service]:
-    service = redis_server(folder, with_module=False)
-    service.start()
-    try:
-        yield service
-    finally:
-        service.stop()
+    client = make(Limit(5, "5/s"), at=bare_server, fallback="script")
+    client.get(upstream.url)
+    paused = client.run(client.limiter.peek, HOST, 0)
+    assert 25_000 < paused.retry_after_ms <= 30_100
+    with pytest.raises(tokenbucket.ModuleMissing):
+        make(Limit(5, "5/s"), at=bare_server, fallback="script", in_flight=1).get(upstream.url)

@@ -16,11 +16,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-import redis
 import redis.asyncio
 
 import tokenbucket
 import tokenbucket.asyncio
+from launch import ask
 from proxy import Proxy
 from services import Service, wait_for
 from tokenbucket import Limit, Limiter, Server
@@ -64,9 +64,9 @@ def url(service: Any) -> str:
     return f"redis://127.0.0.1:{service.port}"
 
 
-def level(admin: redis.Redis, key: str = "tb:a", full: int = 1000) -> int:
-    state: Any = admin.execute_command("TB.STATE", key)  # type: ignore[no-untyped-call]
-    return int(float(state[0])) if state else full
+def level(server: Service) -> int:
+    state = ask(server, "TB.STATE", "tb:a")
+    return int(float(state[0])) if state else 1000
 
 
 @pytest.mark.parametrize("kind", [Interrupted, SoftTimeLimit])
@@ -84,9 +84,9 @@ def test_an_interrupted_call_gives_back_what_it_took(server: Service, kind: type
 
 @pytest.mark.parametrize("kind", [Interrupted, SoftTimeLimit])
 def test_calls_interrupted_at_any_moment_lose_neither_tokens_nor_connections(
-    server: Service, admin: redis.Redis, kind: type[BaseException]
+    server: Service, proxy: Proxy, kind: type[BaseException]
 ) -> None:
-    proxy = Proxy(server.port, delay_s=0.0005)
+    proxy.delay_s = 0.0005
     limiter = Limiter(Server(url(proxy), timeout_ms=500), Limit(1000, STILL))
     slots = Limiter(limiter.server, Limit(1, 0), "slots:")
     assert limiter.take("b").allowed
@@ -104,11 +104,10 @@ def test_calls_interrupted_at_any_moment_lose_neither_tokens_nor_connections(
                 interrupted += 1
     assert interrupted > 30
     # A take whose reply is being read in that very moment loses its tokens; a hold ends by its id.
-    wait_for(lambda: 1000 - kept - interrupted / 8 <= level(admin) <= 1000 - kept, "the tokens")
-    wait_for(lambda: admin.execute_command("TB.HOLDS", "slots:a") == [], "the slot")  # type: ignore[no-untyped-call]
+    wait_for(lambda: 1000 - kept - interrupted / 8 <= level(server) <= 1000 - kept, "the tokens")
+    wait_for(lambda: ask(server, "TB.HOLDS", "slots:a") == [], "the slot")
     assert not limiter.take("a").degraded
     limiter.close()
-    proxy.stop()
 
 
 GREENLETS = """
@@ -139,13 +138,10 @@ print(left == (10_000 - kept, 2), 0 < kept < 400, server.degraded_count)
 """
 
 
-def test_greenlets_whose_timeout_ends_a_call_lose_neither_tokens_nor_connections(server: Service) -> None:
-    proxy = Proxy(server.port, delay_s=0.004)
-    try:
-        command = [sys.executable, "-W", "ignore", "-c", GREENLETS, str(proxy.port)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    finally:
-        proxy.stop()
+def test_greenlets_whose_timeout_ends_a_call_lose_neither_tokens_nor_connections(proxy: Proxy) -> None:
+    proxy.delay_s = 0.004
+    command = [sys.executable, "-W", "ignore", "-c", GREENLETS, str(proxy.port)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.stdout.split() == ["True", "True", "0"], done.stdout + done.stderr
 
 
@@ -176,7 +172,7 @@ def test_a_process_forked_while_a_limiter_is_made_makes_its_own(server: Service)
     assert [os.waitpid(child, 0)[1] for child in children] == [0] * 20
 
 
-def test_a_task_cancelled_in_the_round_of_its_reply_gives_back(server: Service, admin: redis.Redis) -> None:
+def test_a_task_cancelled_in_the_round_of_its_reply_gives_back(server: Service) -> None:
     async def main() -> None:
         client = redis.asyncio.Redis(port=server.port)
         of = tokenbucket.asyncio.Server(client, timeout_ms=5000)
@@ -195,22 +191,16 @@ def test_a_task_cancelled_in_the_round_of_its_reply_gives_back(server: Service, 
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-        await asyncio.to_thread(wait_for, lambda: level(admin) == 1000, "the tokens")
-        await asyncio.to_thread(
-            wait_for,
-            lambda: admin.execute_command("TB.HOLDS", "slots:a") == [],  # type: ignore[no-untyped-call]
-            "the slot",
-        )
+        await asyncio.to_thread(wait_for, lambda: level(server) == 1000, "the tokens")
+        await asyncio.to_thread(wait_for, lambda: ask(server, "TB.HOLDS", "slots:a") == [], "the slot")
         await of.aclose()
         await client.aclose()
 
     asyncio.run(main())
 
 
-def test_a_thread_that_is_interrupted_waiting_for_a_batch_leaves_it_to_the_others(
-    server: Service, admin: redis.Redis
-) -> None:
-    proxy = Proxy(server.port, delay_s=0.05)
+def test_a_thread_that_is_interrupted_waiting_for_a_batch_leaves_it_to_the_others(proxy: Proxy) -> None:
+    proxy.delay_s = 0.05
     limiter = Limiter(Server(url(proxy), timeout_ms=5000), Limit(1000, STILL), batch=10)
     assert limiter.take("b").allowed
     taken: list[bool] = []
@@ -233,21 +223,3 @@ def test_a_thread_that_is_interrupted_waiting_for_a_batch_leaves_it_to_the_other
                 assert not other.is_alive()
     assert taken == [True] * 5
     limiter.close()
-    proxy.stop()
-
-
-def test_a_hold_whose_reply_was_lost_is_ended_when_the_server_is_back(
-    server: Service, admin: redis.Redis
-) -> None:
-    proxy = Proxy(server.port)
-    options: dict[str, Any] = {"timeout_ms": 100, "retry_every_ms": 50}
-    slots = Limiter(Server(url(proxy), **options), Limit(1, 0), on_error="closed")
-    wait_for(lambda: not slots.peek("a").degraded, "the connection")
-    proxy.delay_s = 0.6  # each way: the reply comes after every patience
-    assert slots.hold("a", 1).decision.degraded
-    wait_for(lambda: admin.execute_command("TB.HOLDS", "tb:a"), "the hold")  # type: ignore[no-untyped-call]
-    proxy.delay_s = 0
-    wait_for(lambda: not slots.peek("a", 0).degraded, "the server")
-    wait_for(lambda: admin.execute_command("TB.HOLDS", "tb:a") == [], "its end")  # type: ignore[no-untyped-call]
-    slots.close()
-    proxy.stop()

@@ -15,11 +15,11 @@ from langchain_core.caches import InMemoryCache
 from langchain_core.language_models import GenericFakeChatModel
 
 import tokenbucket
+from conftest import until_waiting
 from launch import ask
 from services import Service
 from tokenbucket import BadArgument, Denied, Limit
 from tokenbucket.langchain import TokenBucketRateLimiter
-from waiters import until_waiting
 
 # One token in six minutes: nothing flows in while a test runs.
 STILL = "10/h"

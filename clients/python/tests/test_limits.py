@@ -116,8 +116,6 @@ def test_a_server_that_is_away_is_an_error_only_if_that_is_the_policy(own_server
     local: Any = storage_from_string(uri)
     raising: Any = storage_from_string(uri, on_error="raise")
     wrapping: Any = storage_from_string(uri, on_error="raise", wrap_exceptions=True)
-    open_: Any = storage_from_string(uri, on_error="open")
-    closed: Any = storage_from_string(uri, on_error="closed")
     assert raising.check()
     own_server.stop()
     assert not raising.check()
@@ -130,8 +128,6 @@ def test_a_server_that_is_away_is_an_error_only_if_that_is_the_policy(own_server
     with pytest.raises(limits.errors.StorageError):
         hit(wrapping)
     assert [hit(local) for _ in range(11)] == [True] * 10 + [False], "by this process alone"
-    assert all(hit(open_) for _ in range(11))
-    assert not hit(closed)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -142,7 +138,7 @@ def test_a_policy_decides_every_question_while_the_server_is_away(own_server: Se
         storage: Any = storage_from_string(uri, on_error=on_error)
         kind: Any = limits.strategies.STRATEGIES[strategy]
         limiter = kind(storage)
-        for _ in range(2):
+        for _ in range(11):
             assert limiter.test(TEN, "alice") == limiter.hit(TEN, "alice") == (on_error == "open")
             stats = limiter.get_window_stats(TEN, "alice")
             assert stats.remaining == (10 if on_error == "open" else 0)

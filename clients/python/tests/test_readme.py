@@ -1,4 +1,4 @@
-"""The README and the pages of docs/: their Python runs, their tables are true."""
+"""The README, and the pages of docs/ here and of the project: their Python runs, their tables are true."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from deviations import DEVIATIONS, LANGCHAIN_DEVIATIONS
 
 import tokenbucket
 from launch import Servers
-from paths import PACKAGE
+from paths import PACKAGE, REPOSITORY
 from services import Service
 
 README = (PACKAGE / "README.md").read_text()
 PAGES = "".join([README, *(page.read_text() for page in sorted((PACKAGE / "docs").iterdir()))])
-BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGES, re.MULTILINE | re.DOTALL)
+FENCED = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCKS = FENCED.findall(PAGES)
+OF_PROJECT = [REPOSITORY / "README.md", *REPOSITORY.glob("docs/**/*.md")]
 
 
 @pytest.fixture
@@ -43,12 +45,28 @@ def run_blocks(port: int, port_of_cluster: int, namespace: dict[str, Any]) -> No
     assert namespace["decision"].allowed
     assert 100_000 - 412 <= namespace["hold"].remaining["tokens"] <= 100_000
     assert namespace["hold"].remaining["inflight"] == 10
-    for one in namespace.values():
-        if isinstance(one, tokenbucket.Limiter | tokenbucket.JointLimiter):
-            one.close()
+    close_limiters(namespace)
     namespace["cluster"].close()
     caller = namespace["app"].test_client()
     assert [caller.post("/login").status_code for _ in range(6)] == [200] * 5 + [429]
+
+
+def close_limiters(namespace: dict[str, Any]) -> None:
+    for one in namespace.values():
+        if isinstance(one, tokenbucket.Limiter | tokenbucket.JointLimiter):
+            one.close()
+
+
+@pytest.mark.parametrize("page", [page for page in OF_PROJECT if FENCED.search(page.read_text())], ids=str)
+def test_a_page_of_the_project_runs(server: Service, capsys: pytest.CaptureFixture[str], page: Path) -> None:
+    text = page.read_text()
+    for block in FENCED.findall(text):
+        namespace: dict[str, Any] = {"__name__": "page"}
+        exec(compile(block.replace("Redis()", f"Redis(port={server.port})"), str(page), "exec"), namespace)
+        close_limiters(namespace)
+    for line in capsys.readouterr().out.splitlines():
+        shown = not line.startswith("RateLimit") or line in text
+        assert shown, f"{page.name} shows another {line}"
 
 
 def test_its_django_settings_are_settings(namespace: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"sort"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"tokenbucket"
@@ -35,7 +36,7 @@ type request struct {
 	Sentinel     *sentry  `json:"sentinel"`
 	TimeoutMs    *float64 `json:"timeout_ms"`
 	RetryEveryMs *float64 `json:"retry_every_ms"`
-	Fallback     *string  `json:"fallback"`
+	Fallback     string   `json:"fallback"`
 
 	// of limiters
 	Server          string           `json:"server"`
@@ -43,22 +44,21 @@ type request struct {
 	Rate            string           `json:"rate"`
 	Limits          map[string]limit `json:"limits"`
 	Prefix          *string          `json:"prefix"`
-	OnError         *string          `json:"on_error"`
+	OnError         string           `json:"on_error"`
 	Batch           int64            `json:"batch"`
 	RememberDenials int              `json:"remember_denials"`
 
 	// of calls
 	Name       string             `json:"name"`
-	Names      json.RawMessage    `json:"names"`
+	Names      int64              `json:"names"`
 	Op         string             `json:"op"`
-	Cost       *float64           `json:"cost"`
-	Most       *int64             `json:"most"`
-	Amount     json.RawMessage    `json:"amount"`
+	Cost       float64            `json:"cost"`
+	Amount     amount             `json:"amount"`
 	Costs      map[string]float64 `json:"costs"`
-	Used       json.RawMessage    `json:"used"`
+	Used       *amount            `json:"used"`
 	MaxWaitMs  float64            `json:"max_wait_ms"`
 	Share      string             `json:"share"`
-	Weight     *float64           `json:"weight"`
+	Weight     float64            `json:"weight"`
 	TTLMs      float64            `json:"ttl_ms"`
 	DeadlineUs *float64           `json:"deadline_us"`
 
@@ -67,8 +67,8 @@ type request struct {
 	Bare        bool     `json:"bare"`
 	Count       int64    `json:"count"`
 	Concurrency int      `json:"concurrency"`
-	ForMs       *float64 `json:"for_ms"`
-	PerSecond   *float64 `json:"per_second"`
+	ForMs       float64  `json:"for_ms"`
+	PerSecond   float64  `json:"per_second"`
 }
 
 type sentry struct {
@@ -83,7 +83,32 @@ func (l *limit) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, &[]any{&l.Capacity, &l.Rate})
 }
 
+// amount is a number, or one for each of several limits.
+type amount struct {
+	number float64
+	each   map[string]float64
+}
+
+func (a *amount) UnmarshalJSON(text []byte) error {
+	if text[0] == '{' {
+		return json.Unmarshal(text, &a.each)
+	}
+	return json.Unmarshal(text, &a.number)
+}
+
 type object = map[string]any
+
+// named has what requests have made, by its name.
+type named[T any] struct{ sync.Map }
+
+func (n *named[T]) get(name string) (T, error) {
+	found, ok := n.Load(name)
+	if !ok {
+		var none T
+		return none, fmt.Errorf("%w: there is no %T %q", errUnsupported, none, name)
+	}
+	return found.(T), nil
+}
 
 // client is a Doer, and the client library alone where a single server is asked.
 type client struct {
@@ -96,19 +121,15 @@ var clients = map[string]func(request) (client, error){"redigo": redigoClient, "
 
 var errUnsupported = errors.New("not supported")
 
-// driver has what requests have made.
-type driver struct {
-	mutex    sync.Mutex
-	servers  map[string]*tokenbucket.Server
-	bare     map[string]func(words ...any) error
-	limiters map[string]*tokenbucket.Limiter
-	joints   map[string]*tokenbucket.JointLimiter
-	holds    map[string]*tokenbucket.Hold
-}
+var (
+	servers  named[*tokenbucket.Server]
+	bares    named[func(words ...any) error]
+	limiters named[*tokenbucket.Limiter]
+	joints   named[*tokenbucket.JointLimiter]
+	holds    named[*tokenbucket.Hold]
+)
 
 func main() {
-	d := &driver{servers: map[string]*tokenbucket.Server{}, bare: map[string]func(...any) error{},
-		limiters: map[string]*tokenbucket.Limiter{}, joints: map[string]*tokenbucket.JointLimiter{}, holds: map[string]*tokenbucket.Hold{}}
 	var output sync.Mutex
 	write := func(reply object) {
 		output.Lock()
@@ -124,13 +145,13 @@ func main() {
 	lines := bufio.NewScanner(os.Stdin)
 	lines.Buffer(nil, 1<<24)
 	for lines.Scan() {
-		var r request
+		r := request{Cost: 1, Weight: 1, Count: 1, Concurrency: 1}
 		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
 			write(object{"id": r.ID, "error": object{"kind": "Other", "text": err.Error()}})
 			continue
 		}
 		go func() {
-			reply, err := d.do(r)
+			reply, err := do(r)
 			if err != nil {
 				write(object{"id": r.ID, "error": object{"kind": kind(err), "text": err.Error()}})
 				return
@@ -154,48 +175,53 @@ func kind(err error) string {
 	return "Other"
 }
 
-func (d *driver) do(r request) (object, error) {
+func do(r request) (object, error) {
 	switch r.Do {
 	case "server":
-		return d.server(r)
+		return newServer(r)
 	case "limiter", "joint":
-		return d.limiter(r)
+		return newLimiter(r)
+	case "take_all":
+		return takeAll(r)
 	case "hold":
-		return d.hold(r)
+		return enter(r)
 	case "settle":
-		return d.settle(r)
+		return settle(r)
 	case "settle_inside":
-		return d.settleInside(r)
+		return settleInside(r)
 	case "hold_cancelled":
-		return d.holdCancelled(r)
+		return holdCancelled(r)
 	case "many", "second_runtime": // goroutines have one runtime
-		return d.many(r)
+		return many(r)
 	case "cost":
-		return d.cost(r)
+		return cost(r)
 	case "http":
-		return d.http(r)
+		return serve(r)
 	case "degraded":
-		return object{"count": d.serverOf(r.Server).DegradedCount()}, nil
+		server, err := servers.get(r.Server)
+		if err != nil {
+			return nil, err
+		}
+		return object{"count": server.DegradedCount()}, nil
 	case "memory":
 		runtime.GC()
 		var stats runtime.MemStats
 		runtime.ReadMemStats(&stats)
 		return object{"bytes": stats.HeapAlloc}, nil
 	case "close":
-		return d.close(r)
+		return object{}, closeNamed(r.Name)
 	}
-	return d.call(r)
-}
-
-func (d *driver) serverOf(name string) *tokenbucket.Server {
-	d.mutex.Lock()
-	defer d.mutex.Unlock()
-	return d.servers[name]
+	limiter, err := limiters.get(r.On)
+	if err != nil {
+		return nil, err
+	}
+	decision, err := call(limiter, r, r.Do, r.Name)
+	return described(decision), err
 }
 
 func ms(number float64) time.Duration { return time.Duration(number * float64(time.Millisecond)) }
 
-func (d *driver) server(r request) (object, error) {
+func newServer(r request) (object, error) {
 	newClient, ok := clients[r.Client]
 	if !ok {
 		return nil, fmt.Errorf("%w: client %q", errUnsupported, r.Client)
@@ -213,53 +239,38 @@ func (d *driver) server(r request) (object, error) {
 	if r.RetryEveryMs != nil {
 		options = append(options, tokenbucket.RetryEvery(ms(*r.RetryEveryMs)))
 	}
-	if r.Fallback != nil {
+	if r.Fallback != "" {
 		options = append(options, tokenbucket.FallbackScript())
 	}
-	d.mutex.Lock()
-	defer d.mutex.Unlock()
-	d.servers[r.Name], d.bare[r.Name] = tokenbucket.NewServer(client.doer, options...), client.bare
+	servers.Store(r.Name, tokenbucket.NewServer(client.doer, options...))
+	bares.Store(r.Name, client.bare)
 	return object{}, nil
 }
 
 var policies = map[string]tokenbucket.Policy{"local": tokenbucket.FailLocal, "open": tokenbucket.FailOpen,
 	"closed": tokenbucket.FailClosed, "raise": tokenbucket.FailWithError}
 
-func (d *driver) limiter(r request) (object, error) {
-	d.mutex.Lock()
-	defer d.mutex.Unlock()
-	server, ok := d.servers[r.Server]
-	if !ok {
-		return nil, fmt.Errorf("there is no server %q", r.Server)
+func newLimiter(r request) (object, error) {
+	server, err := servers.get(r.Server)
+	if err != nil {
+		return nil, err
 	}
-	var options []tokenbucket.LimiterOption
+	options := []tokenbucket.LimiterOption{tokenbucket.OnError(policies[r.OnError])}
 	if r.Prefix != nil {
 		options = append(options, tokenbucket.Prefix(*r.Prefix))
-	}
-	if r.OnError != nil {
-		options = append(options, tokenbucket.OnError(policies[*r.OnError]))
 	}
 	if r.Do == "joint" {
 		limits := map[string]tokenbucket.Limit{}
 		for name, l := range r.Limits {
 			limits[name] = l.Limit
 		}
-		d.joints[r.Name] = tokenbucket.NewJointLimiter(server, limits, options...)
+		joints.Store(r.Name, tokenbucket.NewJointLimiter(server, limits, options...))
 		return object{}, nil
 	}
 	options = append(options, tokenbucket.Batch(r.Batch), tokenbucket.RememberDenials(r.RememberDenials))
-	d.limiters[r.Name] = tokenbucket.NewLimiter(server, tokenbucket.Limit{Capacity: r.Capacity, Rate: r.Rate}, options...)
+	limit := tokenbucket.Limit{Capacity: r.Capacity, Rate: r.Rate}
+	limiters.Store(r.Name, tokenbucket.NewLimiter(server, limit, options...))
 	return object{}, nil
-}
-
-func (d *driver) on(r request) (*tokenbucket.Limiter, *tokenbucket.JointLimiter, error) {
-	d.mutex.Lock()
-	defer d.mutex.Unlock()
-	single, joint := d.limiters[r.On], d.joints[r.On]
-	if single == nil && joint == nil {
-		return nil, nil, fmt.Errorf("there is no limiter %q", r.On)
-	}
-	return single, joint, nil
 }
 
 func (r request) context() (context.Context, context.CancelFunc) {
@@ -272,19 +283,14 @@ func (r request) context() (context.Context, context.CancelFunc) {
 // waits are the options of takes and holds; without max_wait_ms, they do not wait.
 func (r request) waits() []tokenbucket.CallOption {
 	options := []tokenbucket.CallOption{tokenbucket.MaxWait(ms(r.MaxWaitMs))}
-	if r.Share == "" {
-		return options
+	if r.Share != "" {
+		options = append(options, tokenbucket.Share(r.Share, r.Weight))
 	}
-	weight := 1.0
-	if r.Weight != nil {
-		weight = *r.Weight
-	}
-	return append(options, tokenbucket.Share(r.Share, weight))
+	return options
 }
 
 func described(decision tokenbucket.Decision) object {
-	return object{"allowed": decision.Allowed, "granted": decision.Granted, "remaining": decision.Remaining,
-		"retry_after_ms": decision.RetryAfter.Milliseconds(), "reset_after_ms": decision.ResetAfter.Milliseconds(),
+	return object{"allowed": decision.Allowed, "remaining": decision.Remaining, "retry_after_ms": decision.RetryAfter.Milliseconds(),
 		"degraded": decision.Degraded, "lost": decision.Lost}
 }
 
@@ -298,68 +304,31 @@ func describedJointly(joint tokenbucket.JointDecision) object {
 	return all
 }
 
-func (d *driver) call(r request) (object, error) {
-	single, joint, err := d.on(r)
+func takeAll(r request) (object, error) {
+	joint, err := joints.get(r.On)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := r.context()
 	defer cancel()
-	if r.Do == "reset" {
-		if joint != nil {
-			return object{}, joint.Reset(ctx, r.Name)
-		}
-		return object{}, single.Reset(ctx, r.Name)
-	}
-	if joint != nil {
-		if r.Do != "take_all" {
-			return nil, fmt.Errorf("%w: %s of a joint limiter", errUnsupported, r.Do)
-		}
-		decision, err := joint.TakeAll(ctx, r.Name, r.Costs, r.waits()...)
-		return describedJointly(decision), err
-	}
-	decision, err := one(ctx, single, r, r.Do, r.Name)
-	return described(decision), err
+	decision, err := joint.TakeAll(ctx, r.Name, r.Costs, r.waits()...)
+	return describedJointly(decision), err
 }
 
-func one(ctx context.Context, limiter *tokenbucket.Limiter, r request, op, name string) (tokenbucket.Decision, error) {
-	cost, most, amount := 1.0, int64(1), 1.0
-	if r.Cost != nil {
-		cost = *r.Cost
-	}
-	if r.Most != nil {
-		most = *r.Most
-	}
-	if r.Amount != nil {
-		if err := json.Unmarshal(r.Amount, &amount); err != nil {
-			return tokenbucket.Decision{}, err
-		}
-	}
+func call(limiter *tokenbucket.Limiter, r request, op, name string) (tokenbucket.Decision, error) {
+	ctx, cancel := r.context()
+	defer cancel()
 	switch op {
 	case "take":
-		return limiter.Take(ctx, name, cost, r.waits()...)
-	case "peek":
-		return limiter.Peek(ctx, name, cost)
-	case "take_up_to":
-		return limiter.TakeUpTo(ctx, name, most)
+		return limiter.Take(ctx, name, r.Cost, r.waits()...)
 	case "charge":
-		return limiter.Charge(ctx, name, amount)
+		return limiter.Charge(ctx, name, r.Amount.number)
 	case "give":
-		return limiter.Give(ctx, name, amount)
-	case "reserve":
-		return limiter.Reserve(ctx, name, cost, ms(r.MaxWaitMs))
+		return limiter.Give(ctx, name, r.Amount.number)
 	case "wait":
-		maxWait := ms(r.MaxWaitMs)
-		if maxWait == 0 {
-			maxWait = 24 * time.Hour
-		}
-		return limiter.Wait(ctx, name, cost, maxWait)
+		return limiter.Wait(ctx, name, r.Cost, ms(r.MaxWaitMs))
 	case "hold":
-		ttl := ms(r.TTLMs)
-		if ttl == 0 {
-			ttl = time.Minute
-		}
-		hold, err := limiter.Hold(ctx, name, amount, ttl, r.waits()...)
+		hold, err := limiter.Hold(ctx, name, r.Amount.number, ms(r.TTLMs), r.waits()...)
 		if err != nil {
 			return tokenbucket.Decision{}, err
 		}
@@ -369,56 +338,37 @@ func one(ctx context.Context, limiter *tokenbucket.Limiter, r request, op, name 
 	return tokenbucket.Decision{}, fmt.Errorf("%w: %s", errUnsupported, op)
 }
 
-func (d *driver) enter(ctx context.Context, r request) (*tokenbucket.Hold, error) {
-	single, joint, err := d.on(r)
-	if err != nil {
-		return nil, err
-	}
-	if joint != nil {
-		var amounts map[string]float64
-		if err := json.Unmarshal(r.Amount, &amounts); err != nil {
-			return nil, err
-		}
-		return joint.Hold(ctx, r.Name, amounts, ms(r.TTLMs), r.waits()...)
-	}
-	amount := 1.0
-	if r.Amount != nil {
-		if err := json.Unmarshal(r.Amount, &amount); err != nil {
-			return nil, err
-		}
-	}
-	return single.Hold(ctx, r.Name, amount, ms(r.TTLMs), r.waits()...)
-}
-
-func (d *driver) hold(r request) (object, error) {
-	ctx := context.Background() // the hold lasts beyond this request
+func enter(r request) (object, error) {
+	// Without a deadline, so that the hold lasts beyond this request.
+	ctx := context.Background()
 	if r.DeadlineUs != nil {
 		limited, cancel := r.context()
 		defer cancel()
 		ctx = limited
 	}
-	hold, err := d.enter(ctx, r)
+	var hold *tokenbucket.Hold
+	joint, err := joints.get(r.On)
+	if err == nil {
+		hold, err = joint.Hold(ctx, r.Name, r.Amount.each, ms(r.TTLMs), r.waits()...)
+	} else if limiter, found := limiters.get(r.On); found == nil {
+		hold, err = limiter.Hold(ctx, r.Name, r.Amount.number, ms(r.TTLMs), r.waits()...)
+	}
 	if err != nil {
 		return nil, err
 	}
-	d.mutex.Lock()
-	defer d.mutex.Unlock()
-	d.holds[r.As] = hold
+	holds.Store(r.As, hold)
 	return describedJointly(hold.Decision()), nil
 }
 
 // settleInside settles twice inside the block, and the end of the block does once more.
-func (d *driver) settleInside(r request) (object, error) {
-	single, _, err := d.on(r)
-	if err != nil || single == nil {
-		return nil, fmt.Errorf("%w: settle_inside of %q: %v", errUnsupported, r.On, err)
+func settleInside(r request) (object, error) {
+	limiter, err := limiters.get(r.On)
+	if err != nil {
+		return nil, err
 	}
-	var amount, used float64
-	_ = json.Unmarshal(r.Amount, &amount)
-	_ = json.Unmarshal(r.Used, &used)
 	var settled tokenbucket.JointDecision
-	err = single.WithHold(context.Background(), r.Name, amount, ms(r.TTLMs), func(hold *tokenbucket.Hold) error {
-		if err := hold.Used(used); err != nil {
+	err = limiter.WithHold(context.Background(), r.Name, r.Amount.number, ms(r.TTLMs), func(hold *tokenbucket.Hold) error {
+		if err := hold.Used(r.Used.number); err != nil {
 			return err
 		}
 		_, _ = hold.Settle()
@@ -429,83 +379,72 @@ func (d *driver) settleInside(r request) (object, error) {
 	return describedJointly(settled), err
 }
 
-func (d *driver) settle(r request) (object, error) {
-	d.mutex.Lock()
-	hold := d.holds[r.Ref]
-	d.mutex.Unlock()
-	if hold == nil {
-		return nil, fmt.Errorf("there is no hold %q", r.Ref)
+func settle(r request) (object, error) {
+	hold, err := holds.get(r.Ref)
+	if err != nil {
+		return nil, err
 	}
-	if err := use(hold, r.Used); err != nil {
+	switch {
+	case r.Used == nil:
+	case r.Used.each == nil:
+		err = hold.Used(r.Used.number)
+	default:
+		for which, used := range r.Used.each {
+			if err = hold.UsedOf(which, used); err != nil {
+				break
+			}
+		}
+	}
+	if err != nil {
 		return nil, err
 	}
 	decision, err := hold.Settle()
 	return describedJointly(decision), err
 }
 
-// use reports what is a number, numbers by the names of limits, or missing.
-func use(hold *tokenbucket.Hold, used json.RawMessage) error {
-	if used == nil || string(used) == "null" {
-		return nil
+// holdCancelled enters the holds, and cancels them all together at work.
+func holdCancelled(r request) (object, error) {
+	limiter, err := limiters.get(r.On)
+	if err != nil {
+		return nil, err
 	}
-	var amount float64
-	if json.Unmarshal(used, &amount) == nil {
-		return hold.Used(amount)
-	}
-	var amounts map[string]float64
-	if err := json.Unmarshal(used, &amounts); err != nil {
-		return err
-	}
-	for which, amount := range amounts {
-		if err := hold.UsedOf(which, amount); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (d *driver) holdCancelled(r request) (object, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	var entered, over sync.WaitGroup
-	var mutex sync.Mutex
-	var first error
+	var entered sync.WaitGroup
+	entered.Add(int(r.Count))
+	ended := make(chan error, r.Count)
 	for i := int64(0); i < r.Count; i++ {
-		entered.Add(1)
-		over.Add(1)
 		go func() {
-			defer over.Done()
-			hold, err := d.enter(ctx, r)
+			hold, err := limiter.Hold(ctx, r.Name, r.Amount.number, ms(r.TTLMs))
 			entered.Done()
 			if err == nil {
 				<-ctx.Done() // the work
 				_, err = hold.Settle()
 			}
-			if err != nil {
-				mutex.Lock()
-				defer mutex.Unlock()
-				first = err
-			}
+			ended <- err
 		}()
 	}
 	entered.Wait()
 	cancel()
-	over.Wait()
-	return object{}, first
+	for i := int64(0); i < r.Count; i++ {
+		if failed := <-ended; failed != nil {
+			err = failed
+		}
+	}
+	return object{}, err
 }
 
 // tally is what many calls came to.
 type tally struct {
+	mutex                                       sync.Mutex
 	calls, allowed, denied, degraded, cancelled int64
 	errors                                      map[string]int64
-	slowest                                     time.Duration
 }
 
-func (t *tally) add(decision tokenbucket.Decision, err error, took time.Duration) {
+func (t *tally) add(decision tokenbucket.Decision, err error) {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
 	t.calls++
-	if took > t.slowest {
-		t.slowest = took
-	}
 	switch {
 	case err != nil && kind(err) == "Cancelled":
 		t.cancelled++
@@ -523,85 +462,55 @@ func (t *tally) add(decision tokenbucket.Decision, err error, took time.Duration
 	}
 }
 
-func (d *driver) many(r request) (object, error) {
-	limiter, _, err := d.on(r)
-	if err != nil || limiter == nil {
-		return nil, fmt.Errorf("%w: many of %q: %v", errUnsupported, r.On, err)
+func many(r request) (object, error) {
+	limiter, err := limiters.get(r.On)
+	if err != nil {
+		return nil, err
 	}
-	if r.Op == "" {
-		r.Op = "take"
+	if r.Do == "second_runtime" {
+		r.Op, r.Concurrency = "take", int(r.Count)
 	}
-	if r.Concurrency < 1 {
-		r.Concurrency = int(r.Count)
-	}
-	var names int64
-	_ = json.Unmarshal(r.Names, &names)
 	began := time.Now()
 	var next int64
 	total := &tally{errors: map[string]int64{}}
-	var mutex sync.Mutex
-	// draw is the number of the next call, and when it is due.
-	draw := func() (number int64, due time.Time, ok bool) {
-		mutex.Lock()
-		defer mutex.Unlock()
-		number, due = next, time.Now()
-		next++
-		if r.PerSecond != nil {
-			due = began.Add(time.Duration(float64(number) / *r.PerSecond * float64(time.Second)))
-		}
-		if r.ForMs != nil {
-			return number, due, due.Before(began.Add(ms(*r.ForMs)))
-		}
-		return number, due, number < r.Count
-	}
 	var over sync.WaitGroup
 	for i := 0; i < r.Concurrency; i++ {
 		over.Add(1)
 		go func() {
 			defer over.Done()
 			for {
-				number, due, ok := draw()
-				if !ok {
+				number, due := atomic.AddInt64(&next, 1)-1, time.Now()
+				if r.PerSecond > 0 {
+					due = began.Add(time.Duration(float64(number) / r.PerSecond * float64(time.Second)))
+				}
+				if r.ForMs > 0 && due.Sub(began) >= ms(r.ForMs) || r.ForMs == 0 && number >= r.Count {
 					return
 				}
-				if wait := time.Until(due); wait > 0 {
-					time.Sleep(wait)
-				}
+				time.Sleep(time.Until(due))
 				name := r.Name
-				if names > 0 {
-					name = fmt.Sprint("n", number%names)
+				if r.Names > 0 {
+					name = fmt.Sprint("n", number%r.Names)
 				}
-				ctx, cancel := r.context()
-				start := time.Now()
-				decision, err := one(ctx, limiter, r, r.Op, name)
-				took := time.Since(start)
-				cancel()
-				mutex.Lock()
-				total.add(decision, err, took)
-				mutex.Unlock()
+				total.add(call(limiter, r, r.Op, name))
 			}
 		}()
 	}
 	over.Wait()
-	elapsed := time.Since(began)
-	perCall := 0.0
-	if total.calls > 0 {
-		perCall = float64(elapsed.Microseconds()) / float64(total.calls)
-	}
+	perCall := float64(time.Since(began).Microseconds()) / float64(total.calls)
 	return object{"calls": total.calls, "allowed": total.allowed, "denied": total.denied, "degraded": total.degraded,
-		"cancelled": total.cancelled, "errors": total.errors, "slowest_ms": float64(total.slowest.Microseconds()) / 1000,
-		"elapsed_ms": float64(elapsed.Microseconds()) / 1000, "per_call_us": perCall}, nil
+		"cancelled": total.cancelled, "errors": total.errors, "per_call_us": perCall}, nil
 }
 
 // cost times takes, or the same command by the client library alone.
-func (d *driver) cost(r request) (object, error) {
-	limiter, _, err := d.on(r)
+func cost(r request) (object, error) {
+	limiter, err := limiters.get(r.On)
 	if err != nil {
 		return nil, err
 	}
-	d.mutex.Lock()
-	bare := d.bare[r.Server]
-	d.mutex.Unlock()
+	bare, err := bares.get(r.Server)
+	if err != nil {
+		return nil, err
+	}
 	words := make([]any, len(r.Command))
 	for i, word := range r.Command {
 		words[i] = word
@@ -632,10 +541,10 @@ func (d *driver) cost(r request) (object, error) {
 	return object{"per_call_us": float64(time.Since(began).Nanoseconds()) / 1000 / float64(r.Count)}, nil
 }
 
-func (d *driver) http(r request) (object, error) {
-	limiter, _, err := d.on(r)
-	if err != nil || limiter == nil || r.Framework != "net/http" {
-		return nil, fmt.Errorf("%w: http on %q: %v", errUnsupported, r.On, err)
+func serve(r request) (object, error) {
+	limiter, err := limiters.get(r.On)
+	if err != nil || r.Framework != "net/http" {
+		return nil, fmt.Errorf("%w: http by %q: %v", errUnsupported, r.Framework, err)
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -659,15 +568,13 @@ func forwarded(next http.Handler) http.Handler {
 	})
 }
 
-func (d *driver) close(r request) (object, error) {
-	d.mutex.Lock()
-	limiter, server := d.limiters[r.Name], d.servers[r.Name]
-	d.mutex.Unlock()
-	if limiter != nil {
-		return object{}, limiter.Close(context.Background())
+func closeNamed(name string) error {
+	if limiter, err := limiters.get(name); err == nil {
+		return limiter.Close(context.Background())
 	}
-	if server != nil {
-		return object{}, server.Close()
+	server, err := servers.get(name)
+	if err != nil {
+		return err
 	}
-	return object{}, nil
+	return server.Close()
 }

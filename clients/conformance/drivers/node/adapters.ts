@@ -7,7 +7,7 @@ import fastifyLimit from "@fastify/rate-limit";
 import { createAdaptorServer } from "@hono/node-server";
 import express from "express";
 import { rateLimit, type Store as ExpressStore } from "express-rate-limit";
-import Fastify from "fastify";
+import Fastify, { type FastifyInstance } from "fastify";
 import { Hono } from "hono";
 import { RedisStore as HonoRedisStore, rateLimiter, type Store as HonoStore } from "hono-rate-limiter";
 import type { Redis } from "ioredis";
@@ -68,26 +68,39 @@ function windowOf({ limit: { capacity, rate } }: Place): { limit: number; window
 }
 
 function byExpress(limiting: typeof rateLimit, place: Place, name: string, store: ExpressStore): Promise<number> {
-  const app = express();
-  app.use(limiting({ ...windowOf(place), store, keyGenerator: () => name, standardHeaders: true }));
-  app.get("/", (_request, response) => void response.send("passed"));
-  return listening(app.listen({ port: 0, host: "127.0.0.1", backlog: 8192 } as never));
+  const options = { store, keyGenerator: () => name, standardHeaders: true };
+  return expressApp(express, limiting({ ...windowOf(place), ...options }));
 }
 
 function byHono(place: Place, name: string, store: HonoStore): Promise<number> {
   const app = new Hono();
   app.use(rateLimiter({ ...windowOf(place), store, keyGenerator: () => name }));
   app.get("/", (c) => c.text("passed"));
-  return listening(createAdaptorServer(app).listen({ port: 0, host: "127.0.0.1", backlog: 8192 }));
+  return listening(createAdaptorServer(app).listen(ANYWHERE));
 }
 
-async function byFastify(place: Place, name: string, store: object): Promise<number> {
-  const app = Fastify();
+function byFastify(place: Place, name: string, store: object): Promise<number> {
   const { limit, windowMs } = windowOf(place);
   const options = { max: limit, timeWindow: windowMs, keyGenerator: () => name, enableDraftSpec: true };
-  await app.register(fastifyLimit, { ...options, ...store });
+  return fastifyApp(Fastify, (app) => app.register(fastifyLimit, { ...options, ...store }));
+}
+
+const ANYWHERE = { port: 0, host: "127.0.0.1", backlog: 8192 };
+
+/** An app with one route behind the handler, on a port of its own. */
+export function expressApp(make: typeof express, limit: express.RequestHandler): Promise<number> {
+  const app = make();
+  app.set("trust proxy", "loopback");
+  app.use(limit);
+  app.get("/", (_request, response) => void response.send("passed"));
+  return listening(app.listen(ANYWHERE as never));
+}
+
+export async function fastifyApp(make: typeof Fastify, limit: (app: FastifyInstance) => unknown): Promise<number> {
+  const app = make({ trustProxy: "loopback" });
+  await limit(app);
   app.get("/", async () => "passed");
-  return Number(new URL(await app.listen({ port: 0, host: "127.0.0.1", backlog: 8192 })).port);
+  return Number(new URL(await app.listen(ANYWHERE)).port);
 }
 
 function listening(server: NetServer): Promise<number> {

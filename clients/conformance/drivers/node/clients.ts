@@ -1,9 +1,9 @@
 /** Clients of every library and shape that the package accepts. */
 
-import { Cluster, Redis } from "ioredis";
+import * as ioredis from "ioredis";
 import * as ioredis5 from "ioredis-5";
 import { Redis as Valkey } from "iovalkey";
-import { createClient, createClientPool, createCluster, createSentinel } from "redis";
+import * as redis from "redis";
 import * as redis4 from "redis-4";
 import * as redis5 from "redis-5";
 import type { Client } from "tokenbucket-redis";
@@ -20,7 +20,7 @@ interface Connecting {
   connect(): Promise<unknown>;
 }
 
-async function connected<T extends Connecting>(client: T): Promise<T> {
+async function connected(client: Connecting): Promise<unknown> {
   client.on("error", () => {});
   const connecting = client.connect().catch(() => {});
   // A server that is not there yet is no reason not to make a limiter.
@@ -28,49 +28,44 @@ async function connected<T extends Connecting>(client: T): Promise<T> {
   return client;
 }
 
-function quiet<T extends { on(event: "error", listener: () => void): unknown }>(client: T): T {
+function quiet(client: Pick<Connecting, "on">): unknown {
   client.on("error", () => {});
   return client;
-}
-
-function nodes({ cluster = [] }: Place): { url: string }[] {
-  return cluster.map((url) => ({ url }));
 }
 
 function sentinels({ nodes }: { nodes: string[] }): { host: string; port: number }[] {
   return nodes.map((node) => ({ host: node.split(":")[0]!, port: Number(node.split(":")[1]) }));
 }
 
-export const CLIENTS: Record<string, (place: Place) => Promise<unknown> | unknown> = {
-  "node-redis": (place) => {
-    if (place.cluster) return connected(createCluster({ rootNodes: nodes(place) }));
-    if (!place.sentinel) return connected(createClient({ url: place.url }));
-    const { master } = place.sentinel;
-    return connected(createSentinel({ name: master, sentinelRootNodes: sentinels(place.sentinel) }));
-  },
-  ioredis: (place) => {
-    if (place.cluster) return quiet(new Cluster(place.cluster));
-    if (!place.sentinel) return quiet(new Redis(place.url!));
-    return quiet(new Redis({ sentinels: sentinels(place.sentinel), name: place.sentinel.master }));
-  },
+type Make = (place: Place) => unknown;
+
+/** By a release of node-redis. */
+function byNodeRedis(of: Pick<typeof redis, "createClient" | "createCluster" | "createSentinel">): Make {
+  return ({ url, cluster, sentinel }) => {
+    if (cluster) return connected(of.createCluster({ rootNodes: cluster.map((node) => ({ url: node })) }));
+    if (!sentinel) return connected(of.createClient({ url }));
+    return connected(of.createSentinel({ name: sentinel.master, sentinelRootNodes: sentinels(sentinel) }));
+  };
+}
+
+/** By a release of ioredis. */
+function byIoredis(of: Pick<typeof ioredis5, "Redis" | "Cluster">): Make {
+  return ({ url, cluster, sentinel }) => {
+    if (cluster) return quiet(new of.Cluster(cluster));
+    if (!sentinel) return quiet(new of.Redis(url!));
+    return quiet(new of.Redis({ sentinels: sentinels(sentinel), name: sentinel.master }));
+  };
+}
+
+export const CLIENTS: Record<string, Make> = {
+  "node-redis": byNodeRedis(redis),
+  ioredis: byIoredis(ioredis as never),
   iovalkey: (place) => quiet(new Valkey(place.url!)),
-  "node-redis-pool": (place) => connected(createClientPool({ url: place.url })),
-  "node-redis-5": (place) => {
-    if (place.cluster) return connected(redis5.createCluster({ rootNodes: nodes(place) }));
-    if (!place.sentinel) return connected(redis5.createClient({ url: place.url }));
-    const { master } = place.sentinel;
-    return connected(redis5.createSentinel({ name: master, sentinelRootNodes: sentinels(place.sentinel) }));
-  },
+  "node-redis-pool": (place) => connected(redis.createClientPool({ url: place.url })),
+  "node-redis-5": byNodeRedis(redis5 as never),
   "node-redis-5-pool": (place) => connected(redis5.createClientPool({ url: place.url })),
-  "node-redis-4": (place) =>
-    connected(
-      place.cluster ? redis4.createCluster({ rootNodes: nodes(place) }) : redis4.createClient({ url: place.url }),
-    ),
-  "ioredis-5": (place) => {
-    if (place.cluster) return quiet(new ioredis5.Cluster(place.cluster));
-    if (!place.sentinel) return quiet(new ioredis5.Redis(place.url!));
-    return quiet(new ioredis5.Redis({ sentinels: sentinels(place.sentinel), name: place.sentinel.master }));
-  },
+  "node-redis-4": byNodeRedis(redis4 as never),
+  "ioredis-5": byIoredis(ioredis5),
 };
 
 export async function clientFor(library: string, place: Place): Promise<Client> {

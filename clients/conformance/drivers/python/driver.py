@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import itertools
 import json
 import os
 import resource
@@ -16,7 +17,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -49,7 +50,7 @@ CLIENTS = {
     "valkey-py-asyncio": valkey.asyncio,
 }
 KINDS = ("ReplyLost", "ServerAway", "ModuleMissing", "CrossSlot", "Denied", "BadArgument")
-FIELDS = ("allowed", "granted", "remaining", "retry_after_ms", "reset_after_ms", "degraded", "lost")
+FIELDS = ("allowed", "remaining", "retry_after_ms", "degraded", "lost")
 # So many calls at once are made by threads; more would only wait for the interpreter's lock.
 MOST_THREADS = 512
 STACK_BYTES = 256 * 1024
@@ -85,8 +86,16 @@ def is_asynchronous(limiter: Any) -> bool:
     return hasattr(limiter, "aclose") or inspect.iscoroutinefunction(getattr(limiter, "settle", None))
 
 
-async def finished(result: Any) -> Any:
-    return await result if inspect.isawaitable(result) else result
+async def run(on: Any, work: Callable[[], Any]) -> Any:
+    """Awaits what asyncio's kind returns, and does the work of the threads' kind in a thread."""
+    return await work() if is_asynchronous(on) else await in_thread(work)
+
+
+threads = ThreadPoolExecutor(MOST_THREADS)
+
+
+async def in_thread(work: Callable[[], Any]) -> Any:
+    return await asyncio.get_running_loop().run_in_executor(threads, work)
 
 
 # Requests
@@ -116,67 +125,55 @@ async def server(asked: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def package_of(of_server: Any) -> Any:
-    return tokenbucket.asyncio if is_asynchronous(of_server) else tokenbucket
-
-
-def options_of(asked: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {name: asked[name] for name in ("prefix", "on_error", *names) if asked.get(name) is not None}
+def make_of(asked: dict[str, Any], kind: str, limit: Any, *names: str) -> dict[str, Any]:
+    """Makes a limiter of that kind, with those of the options `names` that it is asked for."""
+    of_server = servers[asked["server"]]
+    package = tokenbucket.asyncio if is_asynchronous(of_server) else tokenbucket
+    options = {name: asked[name] for name in ("prefix", "on_error", *names) if name in asked}
+    limiters[asked["name"]] = getattr(package, kind)(of_server, limit, **options)
+    return {}
 
 
 async def limiter(asked: dict[str, Any]) -> dict[str, Any]:
-    of_server = servers[asked["server"]]
-    options = options_of(asked, "batch", "remember_denials")
     limit = Limit(asked["capacity"], asked["rate"])
-    limiters[asked["name"]] = package_of(of_server).Limiter(of_server, limit, **options)
-    return {}
+    return make_of(asked, "Limiter", limit, "batch", "remember_denials")
 
 
 async def joint(asked: dict[str, Any]) -> dict[str, Any]:
-    of_server = servers[asked["server"]]
     limits = {which: Limit(*limit) for which, limit in asked["limits"].items()}
-    limiters[asked["name"]] = package_of(of_server).JointLimiter(of_server, limits, **options_of(asked))
-    return {}
+    return make_of(asked, "JointLimiter", limits)
 
 
 def arguments_of(op: str, asked: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    waits = {name: asked[name] for name in ("max_wait_ms", "share", "weight") if asked.get(name)}
+    waits: dict[str, Any] = {
+        name: asked[name] for name in ("max_wait_ms", "share", "weight") if name in asked
+    }
     match op:
         case "take":
             return [asked.get("cost", 1)], waits
-        case "peek":
-            return [asked.get("cost", 1)], {}
-        case "take_up_to":
-            return [asked["most"]], {}
         case "charge" | "give":
             return [asked["amount"]], {}
-        case "reserve" | "wait":
+        case "wait":
             return [asked.get("cost", 1)], {"max_wait_ms": asked["max_wait_ms"]}
         case "take_all":
             return [asked["costs"]], waits
         case "hold":
             return [asked["amount"]], {"ttl_ms": asked["ttl_ms"], **waits}
-    return [], {}
+    raise Unsupported(op)
 
 
 async def call(on: Any, op: str, name: Any, asked: dict[str, Any]) -> Any:
     positional, named = arguments_of(op, asked)
-    deadline_us = asked.get("deadline_us")
-    if is_asynchronous(on):
-        if deadline_us is None:
-            return await getattr(on, op)(name, *positional, **named)
-        async with asyncio.timeout(deadline_us / 1e6):
-            return await getattr(on, op)(name, *positional, **named)
-    if deadline_us is not None:
+
+    def work() -> Any:
+        return getattr(on, op)(name, *positional, **named)
+
+    if "deadline_us" not in asked:
+        return await run(on, work)
+    if not is_asynchronous(on):
         raise Unsupported("threads have no deadlines")
-    return await in_thread(lambda: getattr(on, op)(name, *positional, **named))
-
-
-threads = ThreadPoolExecutor(MOST_THREADS)
-
-
-async def in_thread(work: Callable[[], Any]) -> Any:
-    return await asyncio.get_running_loop().run_in_executor(threads, work)
+    async with asyncio.timeout(asked["deadline_us"] / 1e6):
+        return await work()
 
 
 async def operation(asked: dict[str, Any]) -> dict[str, Any]:
@@ -184,23 +181,13 @@ async def operation(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 async def hold(asked: dict[str, Any]) -> dict[str, Any]:
-    on = limiters[asked["on"]]
-
-    positional, named = arguments_of("hold", asked)
-
-    def make() -> Any:
-        return on.hold(asked["name"], *positional, **named)
-
-    made = await make() if is_asynchronous(on) else await in_thread(make)
-    holds[asked["as"]] = made
-    return told(made.decision)
+    holds[asked["as"]] = held = await call(limiters[asked["on"]], "hold", asked["name"], asked)
+    return told(held.decision)
 
 
 async def settle(asked: dict[str, Any]) -> dict[str, Any]:
     one = holds[asked["hold"]]
-    if is_asynchronous(one):
-        return told(await one.settle(asked.get("used")))
-    return told(await in_thread(lambda: one.settle(asked.get("used"))))
+    return told(await run(one, lambda: one.settle(asked.get("used"))))
 
 
 async def settle_inside(asked: dict[str, Any]) -> dict[str, Any]:
@@ -224,7 +211,7 @@ async def settle_inside(asked: dict[str, Any]) -> dict[str, Any]:
 
 async def hold_cancelled(asked: dict[str, Any]) -> dict[str, Any]:
     """Enters the holds, and cancels them all together: tasks by anyio, threads by an error in each block."""
-    on, count = limiters[asked["on"]], asked.get("count", 30)
+    on, count = limiters[asked["on"]], asked["count"]
     words = (asked["name"], asked["amount"])
     if not is_asynchronous(on):
         everybody = threading.Barrier(count)
@@ -260,70 +247,60 @@ async def hold_cancelled(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 class Tally:
+    """What calls came to, by threads or tasks."""
+
     def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
+        self.counts = dict.fromkeys(("calls", "allowed", "denied", "degraded", "cancelled"), 0)
         self.errors: Counter[str] = Counter()
-        self.slowest_s = 0.0
         self.began = time.monotonic()
         self._lock = threading.Lock()
 
-    def add(self, began: float, decision: Any, error: BaseException | None) -> None:
+    def add(self, seen: Any) -> None:
+        """A decision, a hold or an error."""
         with self._lock:
-            self.slowest_s = max(self.slowest_s, time.monotonic() - began)
             self.counts["calls"] += 1
-            if error is None:
+            if not isinstance(seen, Exception):
+                decision = getattr(seen, "decision", seen)
                 self.counts["allowed" if decision.allowed else "denied"] += 1
                 self.counts["degraded"] += decision.degraded
-            elif kind_of(error) == "Cancelled":
+            elif (kind := kind_of(seen)) == "Cancelled":
                 self.counts["cancelled"] += 1
             else:
-                self.errors[kind_of(error)] += 1
+                self.errors[kind] += 1
 
     def told(self) -> dict[str, Any]:
-        elapsed_s = time.monotonic() - self.began
-        counted = {
-            name: self.counts[name] for name in ("calls", "allowed", "denied", "degraded", "cancelled")
-        }
-        return counted | {
-            "errors": dict(self.errors),
-            "slowest_ms": self.slowest_s * 1000,
-            "elapsed_ms": elapsed_s * 1000,
-            "per_call_us": elapsed_s * 1e6 / max(self.counts["calls"], 1),
-        }
+        elapsed_us = (time.monotonic() - self.began) * 1e6
+        per_call_us = elapsed_us / max(self.counts["calls"], 1)
+        return self.counts | {"errors": dict(self.errors), "per_call_us": per_call_us}
 
 
 class Turns:
-    """Who is next, until the calls or the time are over, and not before the pace allows."""
+    """Who is next and how long to wait first, until the calls or the time are over."""
 
     def __init__(self, asked: dict[str, Any]) -> None:
+        self._asked = asked
         self._began = time.monotonic()
-        self._for_s = asked["for_ms"] / 1000 if asked.get("for_ms") else None
-        self._count = None if self._for_s else asked.get("count", 1)
-        self._per_second = asked.get("per_second")
-        self._names = asked.get("names")
-        self._name = asked.get("name")
-        self._at = 0
-        self._lock = threading.Lock()
+        self._numbers = itertools.count()
 
-    def next(self) -> tuple[Any, float] | None:
-        """The name, and how long to wait first."""
-        with self._lock:
-            at, self._at = self._at, self._at + 1
-        now = time.monotonic()
-        due = self._began + at / self._per_second if self._per_second else now
-        if self._count is not None and at >= self._count:
-            return None
-        if self._for_s is not None and max(due, now) >= self._began + self._for_s:
-            return None
-        return self._name if self._names is None else f"n{at % self._names}", due - now
+    def __iter__(self) -> Iterator[tuple[Any, float]]:
+        asked, began = self._asked, self._began
+        for at in self._numbers:  # which all callers share
+            now = time.monotonic()
+            due = began + at / asked["per_second"] if "per_second" in asked else now
+            if "for_ms" in asked:
+                if max(due, now) >= began + asked["for_ms"] / 1000:
+                    return
+            elif at >= asked.get("count", 1):
+                return
+            yield f"n{at % asked['names']}" if "names" in asked else asked["name"], due - now
 
 
 async def many(asked: dict[str, Any]) -> dict[str, Any]:
     on, tally, turns = limiters[asked["on"]], Tally(), Turns(asked)
-    workers = min(asked.get("concurrency", 1), asked.get("count") or asked.get("concurrency", 1))
+    workers = min(asked.get("concurrency", 1), asked.get("count", sys.maxsize))
     if is_asynchronous(on):
         await asyncio.gather(*(call_in_turn(on, asked, turns, tally) for _ in range(workers)))
-    elif asked.get("deadline_us") is not None:
+    elif "deadline_us" in asked:
         raise Unsupported("threads have no deadlines")
     else:
         work = lambda: call_in_turn_by_thread(on, asked, turns, tally)  # noqa: E731
@@ -332,56 +309,45 @@ async def many(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 async def call_in_turn(on: Any, asked: dict[str, Any], turns: Turns, tally: Tally) -> None:
-    while (turn := turns.next()) is not None:
-        name, wait_s = turn
+    for name, wait_s in turns:
         if wait_s > 0:
             await asyncio.sleep(wait_s)
-        began, decision, error = time.monotonic(), None, None
         try:
-            decision = await call(on, asked["op"], name, asked)
-        except Exception as raised:
-            error = raised
-        tally.add(began, getattr(decision, "decision", decision), error)
+            tally.add(await call(on, asked["op"], name, asked))
+        except Exception as error:
+            tally.add(error)
 
 
 def call_in_turn_by_thread(on: Any, asked: dict[str, Any], turns: Turns, tally: Tally) -> None:
     positional, named = arguments_of(asked["op"], asked)
-    while (turn := turns.next()) is not None:
-        name, wait_s = turn
+    for name, wait_s in turns:
         if wait_s > 0:
             time.sleep(wait_s)
-        began, decision, error = time.monotonic(), None, None
         try:
-            decision = getattr(on, asked["op"])(name, *positional, **named)
-        except Exception as raised:
-            error = raised
-        tally.add(began, getattr(decision, "decision", decision), error)
+            tally.add(getattr(on, asked["op"])(name, *positional, **named))
+        except Exception as error:
+            tally.add(error)
 
 
 async def cost(asked: dict[str, Any]) -> dict[str, Any]:
     """So many takes, or commands of the bare client in their place, in a loop without anything else."""
-    on, client, words = limiters[asked["on"]], clients[asked["server"]], asked["command"]
+    on, execute, words = limiters[asked["on"]], clients[asked["server"]].execute_command, asked["command"]
     each, workers = asked["count"] // asked["concurrency"], asked["concurrency"]
-    if is_asynchronous(on):
-        execute = client.execute_command
 
-        async def calls_async() -> None:
-            for _ in range(each):
-                await (execute(*words) if asked["bare"] else on.take("user"))
-
-        began = time.perf_counter()
-        await asyncio.gather(*(calls_async() for _ in range(workers)))
-        return {"per_call_us": (time.perf_counter() - began) * 1e6 / (each * workers)}
+    async def calls_async() -> None:
+        for _ in range(each):
+            await (execute(*words) if asked["bare"] else on.take("user"))
 
     def calls() -> None:
         for _ in range(each):
             if asked["bare"]:
-                client.execute_command(*words)
+                execute(*words)
             else:
                 on.take("user")
 
+    work: Callable[[], Any] = calls_async if is_asynchronous(on) else calls
     began = time.perf_counter()
-    await asyncio.gather(*(in_thread(calls) for _ in range(workers)))
+    await asyncio.gather(*(run(on, work) for _ in range(workers)))
     return {"per_call_us": (time.perf_counter() - began) * 1e6 / (each * workers)}
 
 
@@ -390,7 +356,7 @@ async def second_runtime(asked: dict[str, Any]) -> dict[str, Any]:
     at_once = {"concurrency": asked["count"]}
 
     def twice() -> dict[str, Any]:
-        asyncio.run(many({**asked, **at_once, "op": "peek", "cost": 0}))
+        asyncio.run(many({**asked, **at_once, "op": "take", "cost": 0}))
         return asyncio.run(many({**asked, **at_once, "op": "take"}))
 
     return await asyncio.to_thread(twice)
@@ -444,15 +410,11 @@ def answer(allowed: bool, headers: dict[str, str] | None = None) -> PlainTextRes
 def limited(asked: dict[str, Any]) -> Callable[[Request], Any]:
     on, name = limiters[asked["on"]], asked.get("name", "all")
 
-    async def limited_by_task(request: Request) -> PlainTextResponse:
-        decision = await on.take(name)
+    async def respond(request: Request) -> PlainTextResponse:
+        decision = await run(on, lambda: on.take(name))
         return answer(decision.allowed, on.headers(decision))
 
-    def limited_by_thread(request: Request) -> PlainTextResponse:
-        decision = on.take(name)
-        return answer(decision.allowed, on.headers(decision))
-
-    return limited_by_task if is_asynchronous(on) else limited_by_thread
+    return respond
 
 
 def held(asked: dict[str, Any]) -> Callable[[Request], Any]:
@@ -510,19 +472,15 @@ async def http(asked: dict[str, Any]) -> dict[str, Any]:
 
 async def request(asked: dict[str, Any]) -> dict[str, Any]:
     """Sends a request by httpx, through the transport of the limiter."""
-    on, options = (
-        limiters[asked["on"]],
-        {name: asked[name] for name in ("in_flight", "ttl_ms") if name in asked},
-    )
+    on = limiters[asked["on"]]
+    options = {name: asked[name] for name in ("in_flight", "ttl_ms") if name in asked}
     key = (asked["on"], *options.values())
-    asynchronous = is_asynchronous(on)
     if key not in senders:
-        kind: Any = AsyncRateLimitTransport if asynchronous else RateLimitTransport
-        client: Any = httpx.AsyncClient if asynchronous else httpx.Client
+        kind: Any = AsyncRateLimitTransport if is_asynchronous(on) else RateLimitTransport
+        client: Any = httpx.AsyncClient if is_asynchronous(on) else httpx.Client
         transport = kind(on, max_wait_ms=asked["max_wait_ms"], **options)
         senders[key] = client(transport=transport, timeout=60)
-    get = senders[key].get
-    response = await get(asked["url"]) if asynchronous else await in_thread(lambda: get(asked["url"]))
+    response = await run(on, lambda: senders[key].get(asked["url"]))
     return {"status": response.status_code}
 
 
@@ -544,21 +502,24 @@ async def memory(asked: dict[str, Any]) -> dict[str, Any]:
 
 async def close(asked: dict[str, Any]) -> dict[str, Any]:
     one = limiters.pop(asked["name"], None) or servers.pop(asked["name"])
-    await finished(one.aclose() if is_asynchronous(one) else await in_thread(one.close))
+    await run(one, one.aclose if is_asynchronous(one) else one.close)
     return {}
 
 
 DO: dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]] = {
-    one.__name__: one
-    for one in (server, limiter, joint, hold, settle, settle_inside, hold_cancelled, many, fork, http)
-} | {one.__name__: one for one in (second_runtime, cost, request, busy, degraded, memory, close)}
-DO |= dict.fromkeys(
-    ("take", "peek", "take_up_to", "charge", "give", "reserve", "wait", "reset", "take_all"), operation
-)
+    **{
+        one.__name__: one
+        for one in (server, limiter, joint, hold, settle, settle_inside, hold_cancelled, many)
+    },
+    **{
+        one.__name__: one
+        for one in (second_runtime, fork, cost, http, request, busy, degraded, memory, close)
+    },
+    **dict.fromkeys(("take", "take_all", "charge", "give", "wait"), operation),
+}
 
 
 async def reply_to(asked: dict[str, Any]) -> None:
-    asked = {name: value for name, value in asked.items() if value is not None or name == "name"}
     try:
         said = {"id": asked["id"], "ok": await DO[asked["do"]](asked)}
     except Exception as error:

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Instant;
 
-use redis::{Client, Cmd, Value as Reply};
+use redis::{cmd, Client, Value as Reply};
 use serde_json::{json, Value};
 
 use crate::client::Limiter;
@@ -12,12 +12,8 @@ const NAME: &str = "user";
 
 /// So many calls in loops without anything else.
 pub async fn cost(limiter: &Limiter, url: &str, request: &Value) -> Value {
-    let words: Vec<String> = request["command"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .map(|word| word.as_str().map_or_else(|| word.to_string(), str::to_owned))
-        .collect();
+    let words = request["command"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let words: Vec<String> = words.map(str::to_owned).collect();
     let is_bare = request["bare"].as_bool().unwrap_or_default();
     let callers = request["concurrency"].as_u64().unwrap_or(1);
     let each = request["count"].as_u64().unwrap_or(1) / callers;
@@ -33,7 +29,11 @@ pub async fn cost(limiter: &Limiter, url: &str, request: &Value) -> Value {
                     tokio::spawn(async move {
                         for _ in 0..each {
                             if is_bare {
-                                command(&words).query_async::<Reply>(&mut connection).await.expect("a reply");
+                                cmd(&words[0])
+                                    .arg(&words[1..])
+                                    .query_async::<Reply>(&mut connection)
+                                    .await
+                                    .expect("a reply");
                             } else {
                                 limiter.take(NAME, 1).await.expect("a decision");
                             }
@@ -57,7 +57,10 @@ pub async fn cost(limiter: &Limiter, url: &str, request: &Value) -> Value {
                         scope.spawn(move || {
                             for _ in 0..each {
                                 if is_bare {
-                                    command(words).query::<Reply>(&mut connection).expect("a reply");
+                                    cmd(&words[0])
+                                        .arg(&words[1..])
+                                        .query::<Reply>(&mut connection)
+                                        .expect("a reply");
                                 } else {
                                     limiter.take(NAME, 1).expect("a decision");
                                 }
@@ -70,12 +73,4 @@ pub async fn cost(limiter: &Limiter, url: &str, request: &Value) -> Value {
         }
     };
     json!({"per_call_us": took.as_secs_f64() * 1e6 / (each * callers) as f64})
-}
-
-fn command(words: &[String]) -> Cmd {
-    let mut command = Cmd::new();
-    for word in words {
-        command.arg(word);
-    }
-    command
 }

@@ -4,10 +4,12 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::time::Duration;
 
+use redis::RedisResult;
 use serde_json::{json, Value};
 use tokenbucket_client::{sync, Decision, Error, JointDecision, Limit, Options, ServerOptions};
+use tokio::task::block_in_place;
 
-use crate::{ms, number, Done, Wrong};
+use crate::{ms, number, Wrong};
 
 #[derive(Clone)]
 pub enum Server {
@@ -38,30 +40,43 @@ pub struct Held {
     pub of: Vec<String>,
 }
 
-fn text(error: impl ToString) -> String {
-    error.to_string()
+/// What either package answers to the same call.
+macro_rules! either {
+    ($kind:ident, $this:expr, $one:ident => $call:expr) => {
+        match $this {
+            $kind::Tasks($one) => $call,
+            $kind::Threads($one) => $call,
+        }
+    };
+}
+
+/// What either package makes of itself by the same call.
+macro_rules! made {
+    ($kind:ident, $this:expr, $one:ident => $call:expr) => {
+        match $this {
+            $kind::Tasks($one) => $kind::Tasks($call),
+            $kind::Threads($one) => $kind::Threads($call),
+        }
+    };
 }
 
 impl Server {
-    pub fn single(is_sync: bool, url: &str, options: ServerOptions) -> Result<Self, String> {
+    pub fn single(is_sync: bool, url: &str, options: ServerOptions) -> RedisResult<Self> {
         if is_sync {
-            return sync::Server::connect_with(url, options).map(Self::Threads).map_err(text);
+            return sync::Server::connect_with(url, options).map(Self::Threads);
         }
-        tokenbucket_client::Server::connect_with(url, options).map(Self::Tasks).map_err(text)
+        tokenbucket_client::Server::connect_with(url, options).map(Self::Tasks)
     }
 
-    pub fn cluster(is_sync: bool, urls: Vec<String>, options: ServerOptions) -> Result<Self, String> {
+    pub fn cluster(is_sync: bool, urls: Vec<String>, options: ServerOptions) -> RedisResult<Self> {
         if is_sync {
-            return sync::Server::cluster_with(urls, options).map(Self::Threads).map_err(text);
+            return sync::Server::cluster_with(urls, options).map(Self::Threads);
         }
-        tokenbucket_client::Server::cluster_with(urls, options).map(Self::Tasks).map_err(text)
+        tokenbucket_client::Server::cluster_with(urls, options).map(Self::Tasks)
     }
 
     pub fn degraded_count(&self) -> u64 {
-        match self {
-            Self::Tasks(server) => server.degraded_count(),
-            Self::Threads(server) => server.degraded_count(),
-        }
+        either!(Server, self, server => server.degraded_count())
     }
 }
 
@@ -71,13 +86,15 @@ async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stati
 }
 
 /// Drops the call when its caller's deadline is over.
-pub async fn within<T>(
+pub async fn within<T, E: From<Error>>(
     deadline: Option<Duration>,
-    call: impl Future<Output = Result<T, Error>>,
-) -> Result<T, Error> {
+    call: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
     match deadline {
         None => call.await,
-        Some(deadline) => tokio::time::timeout(deadline, call).await.unwrap_or(Err(Error::DeadlinePassed)),
+        Some(deadline) => {
+            tokio::time::timeout(deadline, call).await.unwrap_or(Err(Error::DeadlinePassed.into()))
+        }
     }
 }
 
@@ -94,16 +111,10 @@ impl Limiter {
     /// As it is asked to wait in the server: without a time, takes and holds do not.
     pub fn waiting(&self, request: &Value) -> Result<Self, Error> {
         let max_wait = ms(request, "max_wait_ms").unwrap_or_default();
-        let waiting = match self {
-            Self::Tasks(limiter) => Self::Tasks(limiter.with_max_wait(max_wait)),
-            Self::Threads(limiter) => Self::Threads(limiter.with_max_wait(max_wait)),
-        };
+        let waiting = made!(Limiter, self, limiter => limiter.with_max_wait(max_wait));
         let Some(tenant) = request["share"].as_str() else { return Ok(waiting) };
-        let weight = request["weight"].as_f64().unwrap_or(1.0);
-        Ok(match waiting {
-            Self::Tasks(limiter) => Self::Tasks(limiter.with_share(tenant, weight)?),
-            Self::Threads(limiter) => Self::Threads(limiter.with_share(tenant, weight)?),
-        })
+        let weight = number(request, "weight");
+        Ok(made!(Limiter, waiting, limiter => limiter.with_share(tenant, weight)?))
     }
 
     /// For a caller with a deadline, which ends the calls of a thread too.
@@ -121,114 +132,44 @@ impl Limiter {
         name: &str,
         request: &Value,
         deadline: Option<Duration>,
-    ) -> Result<Decision, Error> {
-        let amount = match operation {
-            "take_up_to" => number(request, "most"),
-            "charge" | "give" => number(request, "amount"),
-            "hold" => request["amount"].as_f64().unwrap_or(number(request, "cost")),
-            _ => number(request, "cost"),
-        };
-        let max_wait = ms(request, "max_wait_ms").unwrap_or(Duration::from_secs(100_000));
-        let ttl = ms(request, "ttl_ms").unwrap_or(Duration::from_secs(60));
+    ) -> Result<Decision, Wrong> {
+        let (cost, amount) = (number(request, "cost"), number(request, "amount"));
+        let [max_wait, ttl] = ["max_wait_ms", "ttl_ms"].map(|field| ms(request, field).unwrap_or_default());
+        macro_rules! call {
+            ($limiter:ident, $operation:expr, $name:expr $(, $wait:tt)?) => {
+                match $operation {
+                    "take" => $limiter.take($name, cost)$(.$wait)?,
+                    "charge" => $limiter.charge($name, amount)$(.$wait)?,
+                    "give" => $limiter.give($name, amount)$(.$wait)?,
+                    "wait" => $limiter.wait($name, cost, max_wait)$(.$wait)?,
+                    "hold" => $limiter.hold($name, amount, ttl)$(.$wait)?.map(|hold| hold.decision().binding),
+                    other => return Err(Wrong("Unsupported", format!("there is no {other:?}"))),
+                }
+            };
+        }
         match self.waiting(request)?.within(deadline) {
             Self::Tasks(limiter) => {
-                let call = async {
-                    match operation {
-                        "peek" => limiter.peek(name, amount).await,
-                        "take_up_to" => limiter.take_up_to(name, amount as u64).await,
-                        "charge" => limiter.charge(name, amount).await,
-                        "give" => limiter.give(name, amount).await,
-                        "reserve" => limiter.reserve(name, amount, max_wait).await,
-                        "wait" => limiter.wait(name, amount, max_wait).await,
-                        "reset" => limiter.reset(name).await.map(|()| Decision::default()),
-                        "hold" => limiter.hold(name, amount, ttl).await.map(|hold| hold.decision().binding),
-                        _ => limiter.take(name, amount).await,
-                    }
-                };
+                let call = async { Ok(call!(limiter, operation, name, await)?) };
                 within(deadline, call).await
             }
             Self::Threads(limiter) => {
                 let (operation, name) = (operation.to_owned(), name.to_owned());
-                on_a_thread(move || match operation.as_str() {
-                    "peek" => limiter.peek(&name, amount),
-                    "take_up_to" => limiter.take_up_to(&name, amount as u64),
-                    "charge" => limiter.charge(&name, amount),
-                    "give" => limiter.give(&name, amount),
-                    "reserve" => limiter.reserve(&name, amount, max_wait),
-                    "wait" => limiter.wait(&name, amount, max_wait),
-                    "reset" => limiter.reset(&name).map(|()| Decision::default()),
-                    "hold" => limiter.hold(&name, amount, ttl).map(|hold| hold.decision().binding),
-                    _ => limiter.take(&name, amount),
-                })
-                .await
+                on_a_thread(move || Ok(call!(limiter, operation.as_str(), &name)?)).await
             }
         }
-    }
-
-    pub async fn call(
-        &self,
-        operation: &str,
-        name: &str,
-        request: &Value,
-        deadline: Option<Duration>,
-    ) -> Done {
-        const KNOWN: [&str; 8] = ["take", "peek", "take_up_to", "charge", "give", "reserve", "wait", "reset"];
-        if !KNOWN.contains(&operation) {
-            return Err(Wrong("Unsupported", format!("there is no {operation:?}")));
-        }
-        Ok(fields(&self.decide(operation, name, request, deadline).await?))
     }
 
     pub async fn hold(&self, name: &str, amount: f64, ttl: Duration) -> Result<Hold, Error> {
         match self {
             Self::Tasks(limiter) => limiter.hold(name, amount, ttl).await.map(Hold::Tasks),
-            Self::Threads(limiter) => {
-                let (limiter, name) = (limiter.clone(), name.to_owned());
-                on_a_thread(move || limiter.hold(&name, amount, ttl).map(Hold::Threads)).await
-            }
+            Self::Threads(limiter) => block_in_place(|| limiter.hold(name, amount, ttl)).map(Hold::Threads),
         }
-    }
-
-    /// Tasks that hold, and end together in the middle of their work.
-    pub async fn hold_cancelled(
-        &self,
-        name: &str,
-        amount: f64,
-        ttl: Duration,
-        count: u64,
-    ) -> Result<(), Error> {
-        let (begun, mut begins) = tokio::sync::mpsc::channel(1);
-        let tasks: Vec<_> = (0..count)
-            .map(|_| {
-                let (limiter, name, begun) = (self.clone(), name.to_owned(), begun.clone());
-                tokio::spawn(async move {
-                    let hold = limiter.hold(&name, amount, ttl).await;
-                    let _ = begun.send(hold.as_ref().err().cloned()).await;
-                    std::future::pending::<()>().await;
-                })
-            })
-            .collect();
-        for _ in 0..count {
-            if let Some(error) = begins.recv().await.flatten() {
-                return Err(error);
-            }
-        }
-        for task in &tasks {
-            task.abort();
-        }
-        for task in tasks {
-            let _ = task.await;
-        }
-        Ok(())
     }
 
     pub async fn close(&self) -> Result<(), Error> {
         match self {
             Self::Tasks(limiter) => limiter.close().await,
-            Self::Threads(limiter) => {
-                let limiter = limiter.clone();
-                on_a_thread(move || limiter.close()).await
-            }
+            Self::Threads(limiter) => block_in_place(|| limiter.close()),
         }
     }
 }
@@ -248,22 +189,19 @@ impl Joint {
     /// As [`Limiter::waiting`].
     pub fn waiting(&self, request: &Value) -> Self {
         let max_wait = ms(request, "max_wait_ms").unwrap_or_default();
-        match self {
-            Self::Tasks(limiter) => Self::Tasks(limiter.with_max_wait(max_wait)),
-            Self::Threads(limiter) => Self::Threads(limiter.with_max_wait(max_wait)),
-        }
+        made!(Joint, self, limiter => limiter.with_max_wait(max_wait))
     }
 
     pub async fn take_all(&self, name: &str, costs: HashMap<String, f64>) -> Result<Value, Error> {
-        let which: Vec<String> = costs.keys().cloned().collect();
-        let costs: Vec<(&str, f64)> = costs.iter().map(|(which, cost)| (which.as_str(), *cost)).collect();
+        let words: Vec<(&str, f64)> = costs.iter().map(|(which, cost)| (which.as_str(), *cost)).collect();
         let decision = match self {
-            Self::Tasks(limiter) => limiter.take_all(name, &costs).await?,
-            Self::Threads(limiter) => tokio::task::block_in_place(|| limiter.take_all(name, &costs))?,
+            Self::Tasks(limiter) => limiter.take_all(name, &words).await?,
+            Self::Threads(limiter) => block_in_place(|| limiter.take_all(name, &words))?,
         };
-        let each = which.into_iter().zip(decision.each.iter().map(fields));
         let mut all = fields(&decision.binding);
-        all["each"] = Value::Object(each.collect());
+        for ((which, _), own) in words.iter().zip(&decision.each) {
+            all["each"][which] = fields(own);
+        }
         Ok(all)
     }
 
@@ -273,49 +211,34 @@ impl Joint {
         amounts: HashMap<String, f64>,
         ttl: Duration,
     ) -> Result<Held, Error> {
-        let of = amounts.keys().cloned().collect();
-        let amounts: Vec<(&str, f64)> =
+        let words: Vec<(&str, f64)> =
             amounts.iter().map(|(which, amount)| (which.as_str(), *amount)).collect();
         let hold = match self {
-            Self::Tasks(limiter) => limiter.hold(name, &amounts, ttl).await.map(Hold::Tasks),
-            Self::Threads(limiter) => {
-                tokio::task::block_in_place(|| limiter.hold(name, &amounts, ttl)).map(Hold::Threads)
-            }
+            Self::Tasks(limiter) => limiter.hold(name, &words, ttl).await.map(Hold::Tasks),
+            Self::Threads(limiter) => block_in_place(|| limiter.hold(name, &words, ttl)).map(Hold::Threads),
         };
-        Ok(Held { hold: hold?, of })
-    }
-}
-
-impl Hold {
-    pub fn decision(&self) -> Value {
-        joint_fields(&match self {
-            Self::Tasks(hold) => hold.decision(),
-            Self::Threads(hold) => hold.decision(),
-        })
-    }
-
-    fn set_used_of(&self, place: usize, used: f64) -> Result<(), Error> {
-        match self {
-            Self::Tasks(hold) => hold.set_used_of(place, used),
-            Self::Threads(hold) => hold.set_used_of(place, used),
-        }
+        Ok(Held { hold: hold?, of: amounts.into_keys().collect() })
     }
 }
 
 impl Held {
+    pub fn decision(&self) -> Value {
+        joint_fields(&either!(Hold, &self.hold, hold => hold.decision()))
+    }
+
     /// `used` is a number, or one for each limit.
     pub async fn settle(&self, used: &Value) -> Result<Value, Error> {
         if let Some(used) = used.as_f64() {
-            self.hold.set_used_of(0, used)?;
+            either!(Hold, &self.hold, hold => hold.set_used_of(0, used))?;
         }
         for (place, which) in self.of.iter().enumerate() {
             if let Some(used) = used[which].as_f64() {
-                self.hold.set_used_of(place, used)?;
+                either!(Hold, &self.hold, hold => hold.set_used_of(place, used))?;
             }
         }
         Ok(joint_fields(&match &self.hold {
             Hold::Tasks(hold) => hold.settle().await?,
-            Hold::Threads(hold) => tokio::task::block_in_place(|| hold.settle())?,
+            Hold::Threads(hold) => block_in_place(|| hold.settle())?,
         }))
     }
 }
@@ -324,13 +247,11 @@ fn joint_fields(decision: &JointDecision) -> Value {
     fields(&decision.binding)
 }
 
-fn fields(decision: &Decision) -> Value {
+pub fn fields(decision: &Decision) -> Value {
     json!({
         "allowed": decision.allowed,
-        "granted": decision.granted,
         "remaining": decision.remaining,
         "retry_after_ms": decision.retry_after_ms,
-        "reset_after_ms": decision.reset_after_ms,
         "degraded": decision.degraded,
         "lost": decision.lost,
     })

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::{json, Value};
+use tokenbucket_client::Decision;
 
 use crate::client::Limiter;
 use crate::{ms, text, Wrong};
@@ -18,8 +19,6 @@ struct Seen {
     degraded: u64,
     cancelled: u64,
     errors: BTreeMap<&'static str, u64>,
-    slowest: Duration,
-    busy: Duration,
 }
 
 /// The work that all callers share.
@@ -28,6 +27,7 @@ struct Plan {
     request: Value,
     began: Instant,
     next: AtomicU64,
+    seen: Mutex<Seen>,
 }
 
 pub fn deadline(request: &Value) -> Option<Duration> {
@@ -40,14 +40,14 @@ pub async fn many(limiter: &Limiter, request: &Value) -> Value {
         request: request.clone(),
         began: Instant::now(),
         next: AtomicU64::new(0),
+        seen: Mutex::default(),
     });
     let callers = request["concurrency"].as_u64().unwrap_or_else(|| request["count"].as_u64().unwrap_or(1));
     let callers: Vec<_> = (0..callers).map(|_| tokio::spawn(plan.clone().call())).collect();
-    let mut seen = Seen::default();
     for caller in callers {
-        seen.add(caller.await.expect("a caller"));
+        caller.await.expect("a caller");
     }
-    let us = |time: Duration| time.as_secs_f64() * 1e6;
+    let seen = plan.seen.lock().unwrap();
     json!({
         "calls": seen.calls,
         "allowed": seen.allowed,
@@ -55,35 +55,18 @@ pub async fn many(limiter: &Limiter, request: &Value) -> Value {
         "degraded": seen.degraded,
         "cancelled": seen.cancelled,
         "errors": seen.errors,
-        "slowest_ms": us(seen.slowest) / 1000.0,
-        "elapsed_ms": us(plan.began.elapsed()) / 1000.0,
-        "per_call_us": us(seen.busy) / seen.calls.max(1) as f64,
+        "per_call_us": plan.began.elapsed().as_secs_f64() * 1e6 / seen.calls as f64,
     })
 }
 
 impl Plan {
-    async fn call(self: Arc<Self>) -> Seen {
-        let (deadline, operation) = (deadline(&self.request), text(&self.request, "op"));
-        let operation = if operation.is_empty() { "take" } else { operation };
-        let mut seen = Seen::default();
+    async fn call(self: Arc<Self>) {
+        // A second runtime is not told which operation.
+        let operation = self.request["op"].as_str().unwrap_or("take");
         while let Some(name) = self.next().await {
-            let asked_at = Instant::now();
-            let decided = self.limiter.decide(operation, &name, &self.request, deadline).await;
-            seen.busy += asked_at.elapsed();
-            seen.slowest = seen.slowest.max(asked_at.elapsed());
-            seen.calls += 1;
-            match decided {
-                Ok(decision) => {
-                    *if decision.allowed { &mut seen.allowed } else { &mut seen.denied } += 1;
-                    seen.degraded += u64::from(decision.degraded);
-                }
-                Err(error) => match Wrong::from(error).0 {
-                    "Cancelled" => seen.cancelled += 1,
-                    kind => *seen.errors.entry(kind).or_default() += 1,
-                },
-            }
+            let decided = self.limiter.decide(operation, &name, &self.request, deadline(&self.request)).await;
+            self.seen.lock().unwrap().add(decided);
         }
-        seen
     }
 
     /// The name of the next call, when it is its turn.
@@ -109,16 +92,15 @@ impl Plan {
 }
 
 impl Seen {
-    fn add(&mut self, other: Self) {
-        self.calls += other.calls;
-        self.allowed += other.allowed;
-        self.denied += other.denied;
-        self.degraded += other.degraded;
-        self.cancelled += other.cancelled;
-        self.slowest = self.slowest.max(other.slowest);
-        self.busy += other.busy;
-        for (kind, count) in other.errors {
-            *self.errors.entry(kind).or_default() += count;
+    fn add(&mut self, decided: Result<Decision, Wrong>) {
+        self.calls += 1;
+        match decided {
+            Ok(decision) => {
+                *if decision.allowed { &mut self.allowed } else { &mut self.denied } += 1;
+                self.degraded += u64::from(decision.degraded);
+            }
+            Err(Wrong("Cancelled", _)) => self.cancelled += 1,
+            Err(Wrong(kind, _)) => *self.errors.entry(kind).or_default() += 1,
         }
     }
 }

@@ -14,8 +14,9 @@ use serde_json::{json, Value};
 use tokenbucket_client::tower::{name_of_address, RateLimitLayer};
 use tokenbucket_client::{Error, Fallback, Limit, OnError, Options, ServerOptions};
 use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::task::JoinSet;
 
-use client::{within, Held, Joint, Limiter, Server};
+use client::{fields, within, Held, Joint, Limiter, Server};
 
 #[derive(Default)]
 struct State {
@@ -140,10 +141,7 @@ impl State {
                 Ok(first)
             }
             "hold_cancelled" => {
-                let ttl = ms(request, "ttl_ms").unwrap_or(Duration::from_secs(60));
-                let count = request["count"].as_u64().unwrap_or(30);
-                let limiter = found(&self.limiters, on)?;
-                limiter.hold_cancelled(text(request, "name"), number(request, "amount"), ttl, count).await?;
+                self.hold_cancelled(request).await?;
                 Ok(json!({}))
             }
             "many" => Ok(load::many(&found(&self.limiters, on)?, request).await),
@@ -174,10 +172,9 @@ impl State {
                 self.servers.lock().unwrap().remove(name);
                 Ok(json!({}))
             }
-            "fork" => Err(Wrong("Unsupported", "there is no fork here".to_owned())),
             operation => {
-                let limiter = found(&self.limiters, on)?;
-                limiter.call(operation, text(request, "name"), request, load::deadline(request)).await
+                let (limiter, name) = (found(&self.limiters, on)?, text(request, "name"));
+                Ok(fields(&limiter.decide(operation, name, request, load::deadline(request)).await?))
             }
         }
     }
@@ -219,14 +216,14 @@ impl State {
 
     async fn hold(&self, request: &Value) -> Done {
         let hold = self.held(request).await?;
-        let decision = hold.hold.decision();
+        let decision = hold.decision();
         self.holds.lock().unwrap().insert(text(request, "as").to_owned(), Arc::new(hold));
         Ok(decision)
     }
 
     async fn held(&self, request: &Value) -> Result<Held, Wrong> {
         let (on, name) = (text(request, "on"), text(request, "name"));
-        let ttl = ms(request, "ttl_ms").unwrap_or(Duration::from_secs(60));
+        let ttl = ms(request, "ttl_ms").unwrap_or_default();
         let deadline = load::deadline(request);
         if request["amount"].is_object() {
             let joint = found(&self.joints, on)?.waiting(request);
@@ -235,6 +232,20 @@ impl State {
         let limiter = found(&self.limiters, on)?.waiting(request)?.within(deadline);
         let hold = within(deadline, limiter.hold(name, number(request, "amount"), ttl)).await?;
         Ok(Held { hold, of: Vec::new() })
+    }
+
+    /// Tasks that hold, and end together in the middle of their work.
+    async fn hold_cancelled(&self, request: &Value) -> Result<(), Wrong> {
+        let mut tasks = JoinSet::new();
+        for _ in 0..request["count"].as_u64().unwrap_or(1) {
+            let hold = self.held(request).await?;
+            tasks.spawn(async move {
+                let _held = hold;
+                std::future::pending::<()>().await;
+            });
+        }
+        tasks.shutdown().await;
+        Ok(())
     }
 
     async fn http(&self, request: &Value) -> Done {
