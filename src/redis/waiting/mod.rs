@@ -24,7 +24,7 @@ mod turn;
 
 pub(crate) use calls::is_any;
 pub(crate) use client::Resume;
-pub(super) use gone::UNLINK;
+pub(super) use gone::{unlink, unlink_in_db};
 pub(super) use serve::{after_command, before_command, on_cron_loop, on_role_changed, watch};
 
 use super::api::selected_db;

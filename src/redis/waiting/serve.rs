@@ -58,7 +58,6 @@ pub(in crate::redis) fn watch(context: *mut raw::RedisModuleCtx) {
         }
     };
     CONTEXT.store(own, Ordering::Relaxed);
-    timer::call(on_timer);
     for id in [raw::REDISMODULE_EVENT_FLUSHDB, raw::REDISMODULE_EVENT_SWAPDB] {
         subscribe(context, (id, 1), on_databases_changed);
     }
@@ -170,7 +169,7 @@ fn finish(arrival: Arrival, answer: Answer) {
     }
 }
 
-unsafe extern "C" fn on_timer(context: *mut raw::RedisModuleCtx, _data: *mut c_void) {
+pub(super) unsafe extern "C" fn on_timer(context: *mut raw::RedisModuleCtx, _data: *mut c_void) {
     with_calls(|calls| calls.timer = None);
     let now_us = system_now_us();
     let mut turn = Turn::new(context, now_us);
