@@ -13,7 +13,6 @@ pub use quote::MAX_QUOTED;
 
 use crate::bucket::DebtTooDeep;
 use std::fmt;
-use std::num::NonZeroU32;
 
 /// Declares each error with its rule, the beginning of its line, which depends on no call: the code, the argument and what
 /// it must be.
@@ -93,8 +92,7 @@ impl Error {
     #[cold]
     #[must_use]
     pub fn at(self, place: usize) -> Refusal {
-        let number = u32::try_from(place).unwrap_or(u32::MAX).saturating_add(1);
-        Refusal { error: self, number: NonZeroU32::new(number) }
+        Refusal { error: self, place: Some(place) }
     }
 }
 
@@ -117,19 +115,12 @@ impl From<DebtTooDeep> for Error {
 pub struct Refusal {
     /// The error.
     pub error: Error,
-    /// The bucket or option, from 1.
-    number: Option<NonZeroU32>,
+    /// The bucket or option, from 0.
+    place: Option<usize>,
 }
 
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
-        Self { error, number: None }
-    }
-}
-
-impl Refusal {
-    /// Returns the bucket or option, from 0.
-    fn place(self) -> Option<usize> {
-        self.number.and_then(|number| usize::try_from(number.get()).ok()?.checked_sub(1))
+        Self { error, place: None }
     }
 }
