@@ -70,8 +70,6 @@ pub struct Queue<N> {
     names: BTreeMap<Db, HashMap<N, LineId>>,
     /// In boxes: half of a tree's places are empty.
     lines: BTreeMap<LineId, Box<Line<N>>>,
-    /// The keys where calls have or had shares.
-    shared: BTreeSet<LineId>,
     waiters: BTreeMap<Arrival, Waiter>,
     /// The calls that want a hold, with its bucket, by its id.
     claims: HashMap<N, BTreeSet<(LineId, Arrival)>>,
@@ -92,7 +90,6 @@ impl<N: Name> Default for Queue<N> {
         Self {
             names: BTreeMap::new(),
             lines: BTreeMap::new(),
-            shared: BTreeSet::new(),
             waiters: BTreeMap::new(),
             claims: HashMap::new(),
             deadlines: BTreeSet::new(),
@@ -266,12 +263,14 @@ impl<N: Name> Queue<N> {
     /// Calls without a share have no tenant.
     #[must_use]
     pub fn tenants(&self, key: Option<(Db, &[u8])>) -> Vec<(Option<&N>, usize)> {
-        let one = key.and_then(|(db, key)| self.find(db, key));
-        let lines = self.shared.iter().filter(|id| key.is_none() || Some(**id) == one);
+        let ids: BTreeSet<LineId> = match key {
+            Some((db, key)) => self.find(db, key).into_iter().collect(),
+            // A call with a share is parked at its only key.
+            None => self.waiters.values().map(|waiter| waiter.parked_at).collect(),
+        };
+        let lines = ids.iter().filter_map(|id| self.lines.get(id)).filter(|line| line.parked.has_shares());
         let mut calls: HashMap<_, usize> = HashMap::new();
-        for (tenant, parked) in
-            lines.filter_map(|id| self.lines.get(id)).flat_map(|line| line.parked.tenants())
-        {
+        for (tenant, parked) in lines.flat_map(|line| line.parked.tenants()) {
             let calls = calls.entry(tenant).or_default();
             *calls = calls.saturating_add(parked.len());
         }
@@ -304,7 +303,6 @@ impl<N: Name> Queue<N> {
         if let Some(id) = request.id().cloned() {
             self.claims.entry(id).or_default().insert((line, arrival));
         }
-        self.shared.extend(share.is_some().then_some(line));
         self.lines.entry(line).and_modify(|line| line.add(arrival, request, share));
         line
     }
@@ -329,7 +327,6 @@ impl<N: Name> Queue<N> {
         }
         self.names.retain(|_, names| !names.is_empty());
         self.lines.remove(&id);
-        self.shared.remove(&id);
         self.changed.remove(&id);
         self.replaced.remove(&id);
     }
