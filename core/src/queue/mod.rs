@@ -81,6 +81,8 @@ pub struct Queue<N> {
     replaced: BTreeSet<LineId>,
     /// Calls to examine.
     due: BTreeSet<Arrival>,
+    /// What the next call needs in addition to its hold, in micro-tokens, at each of its keys where calls have shares.
+    needs: Vec<(LineId, i64)>,
     arrivals: Arrival,
     line_ids: LineId,
 }
@@ -97,6 +99,7 @@ impl<N: Name> Default for Queue<N> {
             changed: BTreeMap::new(),
             replaced: BTreeSet::new(),
             due: BTreeSet::new(),
+            needs: Vec::new(),
             arrivals: 0,
             line_ids: 0,
         }
@@ -133,9 +136,8 @@ impl<N: Name> Queue<N> {
 
     /// Counts the grant to the [next](Self::next_served) call, before it leaves: its tenant's turn comes later now.
     pub fn grant(&mut self, arrival: Arrival) {
-        let Some(waiter) = expected(self.waiters.get(&arrival), WAITS) else { return };
-        for line in &waiter.lines {
-            self.lines.entry(*line).and_modify(|line| line.parked.grant(arrival));
+        for (line, micro) in std::mem::take(&mut self.needs) {
+            self.lines.entry(line).and_modify(|line| line.parked.grant(arrival, micro));
         }
     }
 
@@ -348,14 +350,12 @@ impl<N: Name> Queue<N> {
     /// Notes what the next call needs at each key where calls have shares.
     fn note_needs(&mut self, arrival: Arrival, levels: &mut impl Levels<N>) {
         let Some(waiter) = expected(self.waiters.get(&arrival), WAITS) else { return };
-        for line in &waiter.lines {
-            let Some(line) = self.lines.get_mut(line).filter(|line| line.parked.has_shares()) else {
-                continue;
-            };
+        let needs = waiter.lines.iter().filter_map(|id| {
+            let line = self.lines.get(id).filter(|line| line.parked.has_shares())?;
             let needs = |seen: Option<&Seen<'_>>| seen.map_or(0, |seen| line.needs_micro(arrival, seen));
-            let needed_micro = levels.look(line.db, &line.key, needs);
-            line.parked.note_needed(needed_micro);
-        }
+            Some((*id, levels.look(line.db, &line.key, needs)))
+        });
+        self.needs = needs.collect();
     }
 
     /// Returns a key that blocks a call, and until when in Unix microseconds; `None` if the call is next.

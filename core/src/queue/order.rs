@@ -53,8 +53,6 @@ pub(super) struct Order<N> {
 struct Shares<N> {
     /// That of the calls without a share.
     unnamed_time: VirtualTime,
-    /// What the next call needs in addition to its hold, in micro-tokens.
-    needed_micro: i64,
     calls: BTreeMap<Arrival, Share<N>>,
     /// Those that wait, and those whose virtual time is above the least of these.
     tenants: HashMap<N, Tenant>,
@@ -95,17 +93,9 @@ impl<N: Name> Order<N> {
         });
     }
 
-    /// Notes what the next call needs in addition to its hold, in micro-tokens.
-    pub(super) fn note_needed(&mut self, micro: i64) {
-        if let Some(shares) = &mut self.shares {
-            shares.needed_micro = micro;
-        }
-    }
-
-    /// Adds what the next call needed, and was granted, to the virtual time of its tenant.
-    pub(super) fn grant(&mut self, arrival: Arrival) {
-        let needed_micro = self.shares.as_ref().map_or(0, |shares| shares.needed_micro);
-        let granted = u128::from(needed_micro.max(0).unsigned_abs()).saturating_mul(1_000_000_000_000);
+    /// Adds what a call was granted, in micro-tokens, to the virtual time of its tenant.
+    pub(super) fn grant(&mut self, arrival: Arrival, micro: i64) {
+        let granted = u128::from(micro.max(0).unsigned_abs()).saturating_mul(1_000_000_000_000);
         self.change(arrival, |virtual_time, _, weight_micro| {
             let by_weight = granted.checked_div(weight_micro.unsigned_abs().into()).unwrap_or(0);
             *virtual_time = virtual_time.saturating_add(by_weight);
@@ -213,7 +203,7 @@ impl<N: Name> Order<N> {
 impl<N> Default for Shares<N> {
     fn default() -> Self {
         let (calls, tenants, places) = (BTreeMap::new(), HashMap::new(), BTreeMap::new());
-        Self { unnamed_time: 0, needed_micro: 0, calls, tenants, places }
+        Self { unnamed_time: 0, calls, tenants, places }
     }
 }
 
