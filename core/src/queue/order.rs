@@ -189,12 +189,19 @@ impl<N: Name> Order<N> {
     fn forget_idle(&mut self) {
         let unnamed = self.unnamed_place();
         let Some(shares) = &mut self.shares else { return };
-        while shares.forget_first_idle(unnamed) {}
-        if shares.tenants.len() > MAX_TENANTS {
-            shares.tenants.retain(|_, tenant| tenant.is_waiting());
-            shares.places.retain(|_, name| shares.tenants.contains_key((*name).borrow()));
+        let Shares { calls, tenants, places, .. } = &mut **shares;
+        while let Some(first) = places.first_entry() {
+            let is_waiting = tenants.get(first.get().borrow()).is_some_and(Tenant::is_waiting);
+            if is_waiting || unnamed.is_some_and(|unnamed| unnamed < *first.key()) {
+                break;
+            }
+            tenants.remove(first.remove().borrow());
         }
-        if shares.calls.is_empty() && shares.tenants.is_empty() {
+        if tenants.len() > MAX_TENANTS {
+            tenants.retain(|_, tenant| tenant.is_waiting());
+            places.retain(|_, name| tenants.contains_key((*name).borrow()));
+        }
+        if calls.is_empty() && tenants.is_empty() {
             self.shares = None;
         }
     }
@@ -219,16 +226,5 @@ impl<N: Name> Shares<N> {
         change(&mut tenant.virtual_time, &mut tenant.parked, share.weight_micro);
         tenant.last = arrival;
         self.places.insert(tenant.place(), share.tenant.clone());
-    }
-
-    /// Forgets the first tenant, if it does not wait and `unnamed` does not precede it.
-    fn forget_first_idle(&mut self, unnamed: Option<Place>) -> bool {
-        let Some((place, name)) = self.places.first_key_value() else { return false };
-        let is_waiting = self.tenants.get(name.borrow()).is_some_and(Tenant::is_waiting);
-        if is_waiting || unnamed.is_some_and(|unnamed| unnamed < *place) {
-            return false;
-        }
-        let first = self.places.pop_first();
-        first.is_some_and(|(_, name)| self.tenants.remove(name.borrow()).is_some())
     }
 }
