@@ -5,7 +5,7 @@ use super::super::call::{Call, OwnedString};
 use super::super::clock::system_now_us;
 use super::super::info;
 use super::calls::{with_calls, CONTEXT};
-use super::client::{Answer, Client};
+use super::client::Client;
 use super::timer;
 use redis_module::raw;
 use std::ffi::{c_int, c_void};
@@ -97,8 +97,8 @@ unsafe extern "C" fn on_end(
     });
     let call = Call::resumed(context, now_us);
     match answer {
-        Some(Answer::Decided(decisions)) => client.spec.reply(&call, &decisions),
-        Some(Answer::Error(line)) => call.reply_error(&line),
+        Some(Ok(decisions)) => client.spec.reply(&call, &decisions),
+        Some(Err(line)) => call.reply_error(&line),
         None => {}
     }
     0

@@ -24,17 +24,8 @@ pub(crate) struct Resume {
     pub(crate) deny: Decide<Decisions>,
 }
 
-/// The reply that ends a wait.
-pub(super) enum Answer {
-    Decided(Decisions),
-    Error(String),
-}
-
-impl Answer {
-    pub(super) fn is_granted(&self) -> bool {
-        matches!(self, Self::Decided(decisions) if decisions.binding.allowed != 0)
-    }
-}
+/// The reply that ends a wait: decisions, or the line of an error.
+pub(super) type Answer = Result<Decisions, String>;
 
 /// A client whose call waits.
 pub(super) struct Client {
@@ -79,7 +70,7 @@ impl Client {
     pub(super) fn grant(&self, context: *mut raw::RedisModuleCtx, now_us: i64) -> Option<Answer> {
         let refusal = |user| rights::refusal(user, self.spec, &self.arguments);
         if let Some(refusal) = self.user.as_ref().and_then(refusal) {
-            return Some(Answer::Error(refusal));
+            return Some(Err(refusal));
         }
         self.decide(context, now_us, |call, requests| (self.resume.grant)(call.in_turn(), requests))
     }
@@ -118,10 +109,10 @@ impl Client {
         let requests: Vec<_> =
             self.requests.iter().map(|request| request.map(OwnedString::argument)).collect();
         match decide(Call::resumed(context, now_us), &requests) {
-            Ok(decisions) => decisions.map(Answer::Decided),
+            Ok(decisions) => decisions.map(Ok),
             Err(refusal) => {
                 info::counters().error();
-                Some(Answer::Error(refusal.line(&self.spec.syntax(), &self.arguments)))
+                Some(Err(refusal.line(&self.spec.syntax(), &self.arguments)))
             }
         }
     }

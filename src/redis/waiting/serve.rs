@@ -90,7 +90,7 @@ unsafe extern "C" fn on_databases_changed(
 pub(in crate::redis) fn on_role_changed(context: *mut raw::RedisModuleCtx) {
     if is_any() && context_flags(context) & raw::REDISMODULE_CTX_FLAGS_SLAVE != 0 {
         for arrival in arrivals() {
-            finish(arrival, Answer::Error(NOW_A_REPLICA.to_owned()));
+            finish(arrival, Err(NOW_A_REPLICA.to_owned()));
         }
     }
 }
@@ -141,8 +141,9 @@ fn resume(context: *mut raw::RedisModuleCtx, arrival: Arrival, now_us: i64) {
     match client.grant(context, now_us) {
         None => with_calls(|calls| calls.queue.postpone(arrival, now_us.saturating_add(DENIED_US))),
         Some(answer) => {
-            info::counters().wait_ended(answer.is_granted());
-            if answer.is_granted() {
+            let is_granted = answer.as_ref().is_ok_and(|decisions| decisions.binding.allowed != 0);
+            info::counters().wait_ended(is_granted);
+            if is_granted {
                 with_calls(|calls| calls.queue.grant(arrival));
             }
             finish(arrival, answer);
@@ -230,9 +231,8 @@ fn end_overdue(context: *mut raw::RedisModuleCtx, now_us: i64, are_served: bool)
     with_calls(|calls| calls.queue.leave(arrival));
     if let Some(client) = client {
         info::counters().wait_ended(false);
-        let moved = || Answer::Error(SLOT_MOVED.to_owned());
         let answer = client.is_ours(context).then(|| client.deny(context, now_us)).flatten();
-        finish(arrival, answer.unwrap_or_else(moved));
+        finish(arrival, answer.unwrap_or_else(|| Err(SLOT_MOVED.to_owned())));
     }
     true
 }
@@ -241,7 +241,7 @@ fn end_overdue(context: *mut raw::RedisModuleCtx, now_us: i64, are_served: bool)
 fn end_moved(context: *mut raw::RedisModuleCtx) {
     for arrival in arrivals() {
         if client(arrival).is_some_and(|client| !client.is_ours(context)) {
-            finish(arrival, Answer::Error(SLOT_MOVED.to_owned()));
+            finish(arrival, Err(SLOT_MOVED.to_owned()));
         }
     }
 }
