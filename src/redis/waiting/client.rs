@@ -8,7 +8,7 @@ use super::{rights, slots};
 use redis_module::raw;
 use std::ptr;
 use tokenbucket_core::error::Refusal;
-use tokenbucket_core::queue::Db;
+use tokenbucket_core::queue::{Arrival, Db};
 use tokenbucket_core::request::Request;
 
 /// Decides on the requests of a call. Errors become its reply.
@@ -30,6 +30,8 @@ pub(super) type Answer = Result<Decisions, String>;
 /// A client whose call waits.
 pub(super) struct Client {
     db: Db,
+    /// Its call; 0, which no call is, until it is in the queue.
+    pub(super) arrival: Arrival,
     /// The server's handle; null until it is blocked.
     pub(super) handle: *mut raw::RedisModuleBlockedClient,
     arguments: Vec<OwnedString>,
@@ -55,6 +57,7 @@ impl Client {
         let is_asked = |request: &Request<OwnedString>| slots::is_asked(own_context, &request.key);
         Self {
             db: selected_db(call.context),
+            arrival: 0,
             handle: ptr::null_mut(),
             arguments: call.arguments().iter().map(Argument::retain).collect(),
             user: rights::current_user(call.context),

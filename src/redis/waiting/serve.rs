@@ -155,12 +155,7 @@ fn resume(context: *mut raw::RedisModuleCtx, arrival: Arrival, now_us: i64) {
 fn finish(arrival: Arrival, answer: Answer) {
     let client = with_calls(|calls| {
         calls.queue.leave(arrival);
-        let client = calls.clients.remove(&arrival);
-        if let Some(client) = client {
-            // SAFETY: as below.
-            calls.blocked.remove(&(unsafe { client.as_ref() }.handle as usize));
-        }
-        client
+        calls.clients.remove(&arrival)
     });
     let Some(mut client) = expected(client, HAS_CLIENT) else { return };
     // SAFETY: the client is the server's until `on_free`. It calls `on_end`, which replies the answer, and then that.
