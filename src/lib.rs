@@ -11,7 +11,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`tokenbucket_core`] | everything that needs no server: requests, arithmetic, holds, effects, errors, the queue of waiting calls |
-//! | `command` | one file per command, and the steps that they share |
+//! | `command` | the table of commands, and the steps that they share |
 //! | `redis` | the server: keys, data type, clock, replication, registration. The only `unsafe` |
 //!
 //! Users rely on the commands, which the README and `docs/reference/commands` describe.

@@ -132,10 +132,11 @@ impl HoldChanges {
         let (dropped, rest) = bytes.split_first_chunk::<4>()?;
         let (len, mut rest) = rest.split_first_chunk::<4>()?;
         let mut changes = Vec::new();
-        while let Some((change, behind)) = HoldChange::decode(rest)? {
+        while !rest.is_empty() {
             if changes.len() >= MAX_HOLDS as usize {
                 return None;
             }
+            let (change, behind) = HoldChange::decode(rest)?;
             changes.push(change);
             rest = behind;
         }
@@ -162,19 +163,17 @@ impl HoldChange {
         }
     }
 
-    /// Reads the first change of `bytes`, and returns the rest too: `Some(None)` at the end, `None` if malformed.
-    #[allow(clippy::option_option)]
-    fn decode(bytes: &[u8]) -> Option<Option<(Self, &[u8])>> {
+    /// Reads the first change of `bytes`, and returns the rest too.
+    fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
         match bytes {
-            [] => Some(None),
             [SET, hold @ ..] => {
                 let (hold, rest) = Hold::decode(hold)?;
-                Some(Some((Self::Set(hold?), rest)))
+                Some((Self::Set(hold?), rest))
             }
             [REMOVE, len, rest @ ..] => {
                 let (id, rest) = rest.split_at_checked(usize::from(*len))?;
                 let is_one = (1..=MAX_ID_LEN).contains(&id.len());
-                is_one.then(|| Some((Self::Removed(id.into()), rest)))
+                is_one.then(|| (Self::Removed(id.into()), rest))
             }
             _ => None,
         }

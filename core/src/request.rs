@@ -167,7 +167,7 @@ fn take_or_peek<A: Argument, const MAY_BE_POOL: bool>(arguments: &[A]) -> Result
 pub fn take_up_to<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
     let [key, capacity, rate, max] = exactly(arguments)?;
     let limit = limit(capacity, rate)?;
-    let max_tokens = whole(max.as_ref(), MAX_TOKENS).filter(|max| *max >= 1).ok_or(Error::Max)?;
+    let max_tokens = at_least_one(max, MAX_TOKENS).ok_or(Error::Max)?;
     Ok(Request::tokens(*key, limit, Operation::TakeUpTo { max_tokens }))
 }
 
@@ -183,13 +183,13 @@ pub fn reserve<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
 /// Reads `key capacity rate amount`, of `TB.CHARGE`.
 pub fn charge<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
     let (key, limit, amount_micro) = amount(arguments, limit, Rounding::Up)?;
-    Ok(Request::tokens(*key, limit, Operation::Charge { amount_micro }))
+    Ok(Request::tokens(key, limit, Operation::Charge { amount_micro }))
 }
 
 /// Reads `key capacity rate amount`, of `TB.GIVE`.
 pub fn give<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
     let (key, limit, amount_micro) = amount(arguments, limit_or_pool, Rounding::Down)?;
-    Ok(Request::tokens(*key, limit, Operation::Give { amount_micro }))
+    Ok(Request::tokens(key, limit, Operation::Give { amount_micro }))
 }
 
 /// Reads `key`, of `TB.STATE` and `TB.HOLDS`.
@@ -205,10 +205,10 @@ pub fn multi_take<A: Argument>(arguments: &[A]) -> Result<Vec<Request<A>>, Refus
 
 /// Reads `key capacity rate amount ttl_ms id`, of `TB.HOLD`.
 pub fn hold<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
-    let [key, capacity, rate, amount, ttl_ms, id] = exactly(arguments)?;
-    let limit = limit_or_pool(capacity, rate)?;
-    let (amount_micro, ttl_ms) = (hold_amount(amount)?, self::ttl_ms(ttl_ms)?);
-    Ok(Request { key: *key, limit, wanted: Wanted::Hold { id: self::id(id)?, amount_micro, ttl_ms } })
+    let [group @ .., ttl_ms, id] = arguments else { return Err(Error::WrongArity) };
+    let (key, limit, amount_micro) = amount(group, limit_or_pool, Rounding::Up)?;
+    let (ttl_ms, id) = (self::ttl_ms(ttl_ms)?, self::id(id)?);
+    Ok(Request { key, limit, wanted: Wanted::Hold { id, amount_micro, ttl_ms } })
 }
 
 /// Reads `key capacity rate id used`, of `TB.SETTLE`.
@@ -230,11 +230,11 @@ pub fn multi_hold<A: Argument>(arguments: &[A]) -> Result<Vec<Request<A>>, Refus
 pub fn multi_settle<A: Argument>(arguments: &[A]) -> Result<Vec<Request<A>>, Refusal> {
     let ([numkeys, id], groups) = first(arguments)?;
     let id = self::id(id)?;
-    let one = |group: &[A]| {
-        let (key, limit, used) = group_of_four(group)?;
-        Ok(Request { key, limit, wanted: Wanted::Settle { id, used_micro: self::used(used, &limit)? } })
-    };
-    several(numkeys, groups, one)
+    several(numkeys, groups, |group| {
+        let [key, capacity, rate, used] = exactly(group)?;
+        let limit = limit_or_pool(capacity, rate)?;
+        Ok(Request { key: *key, limit, wanted: Wanted::Settle { id, used_micro: self::used(used, &limit)? } })
+    })
 }
 
 /// A call that may wait its turn.
@@ -280,8 +280,8 @@ fn waiting<A: Argument>(request: Request<A>, arguments: &[A]) -> Result<Waiting<
 fn share<A: Argument>(arguments: &[A]) -> Result<Option<Share<A>>, Error> {
     let (tenant, weight) = match arguments {
         [] => return Ok(None),
-        [word, tenant] if is_share(word) => (tenant, None),
-        [word, tenant, behind, weight] if is_share(word) && is_word(behind, b"WEIGHT") => {
+        [word, tenant] if is_word(word, b"SHARE") => (tenant, None),
+        [word, tenant, behind, weight] if is_word(word, b"SHARE") && is_word(behind, b"WEIGHT") => {
             (tenant, Some(weight))
         }
         [_, _] | [_, _, _, _] => return Err(Error::ShareOption),
@@ -298,10 +298,6 @@ fn share<A: Argument>(arguments: &[A]) -> Result<Option<Share<A>>, Error> {
 
 /// 0.001 to 1,000, in millionths.
 const WEIGHTS_MICRO: RangeInclusive<i64> = MICRO_PER_TOKEN / 1000..=MICRO_PER_TOKEN * 1000;
-
-fn is_share<A: AsRef<[u8]>>(word: &A) -> bool {
-    is_word(word, b"SHARE")
-}
 
 fn is_word<A: AsRef<[u8]>>(argument: &A, word: &[u8]) -> bool {
     argument.as_ref().eq_ignore_ascii_case(word)
@@ -340,36 +336,26 @@ fn several<A: Argument>(
     read: impl Fn(&[A]) -> Result<Request<A>, Error>,
 ) -> Result<Vec<Request<A>>, Refusal> {
     let buckets = numkeys::parse(numkeys.as_ref()).ok_or(Error::NumKeys)?;
-    let behind = groups.get(buckets.saturating_mul(4)..);
-    if behind.is_none_or(|behind| !behind.is_empty()) {
-        let is_share = behind.is_some_and(|behind| behind.first().is_some_and(is_share));
-        return Err(if is_share { Error::ShareOfSeveral } else { Error::NumKeysMismatch }.into());
+    match groups.get(buckets.saturating_mul(4)..) {
+        Some([]) => {}
+        Some([word, ..]) if is_word(word, b"SHARE") => return Err(Error::ShareOfSeveral.into()),
+        _ => return Err(Error::NumKeysMismatch.into()),
     }
     let mut requests = Vec::with_capacity(buckets);
     for (place, group) in groups.chunks_exact(4).enumerate() {
         requests.push(read(group).map_err(|error| error.at(place))?);
     }
-    reject_duplicates(groups.iter().step_by(4).map(AsRef::as_ref))?;
+    reject_duplicates(&groups.iter().step_by(4).map(AsRef::as_ref).collect::<Vec<_>>())?;
     Ok(requests)
 }
 
 fn hold_of_group<A: Argument>(group: &[A], ttl_ms: i64, id: A) -> Result<Request<A>, Error> {
-    let (key, limit, amount) = group_of_four(group)?;
-    Ok(Request { key, limit, wanted: Wanted::Hold { id, amount_micro: hold_amount(amount)?, ttl_ms } })
-}
-
-/// Returns a key, its limit, and the argument behind them.
-fn group_of_four<A: Argument>(group: &[A]) -> Result<(A, Limit, &A), Error> {
-    let [key, capacity, rate, last] = exactly(group)?;
-    Ok((*key, limit_or_pool(capacity, rate)?, last))
-}
-
-fn hold_amount<A: AsRef<[u8]>>(amount: &A) -> Result<i64, Error> {
-    micro_tokens(amount.as_ref(), Rounding::Up).ok_or(Error::Amount)
+    let (key, limit, amount_micro) = amount(group, limit_or_pool, Rounding::Up)?;
+    Ok(Request { key, limit, wanted: Wanted::Hold { id, amount_micro, ttl_ms } })
 }
 
 fn ttl_ms<A: AsRef<[u8]>>(ttl_ms: &A) -> Result<i64, Error> {
-    whole(ttl_ms.as_ref(), MAX_TTL_MS).filter(|ttl_ms| *ttl_ms >= 1).ok_or(Error::Ttl)
+    at_least_one(ttl_ms, MAX_TTL_MS).ok_or(Error::Ttl)
 }
 
 fn id<A: Argument>(id: &A) -> Result<A, Error> {
@@ -399,7 +385,7 @@ pub fn restore<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<(&A, Effect)>, Ref
             Ok((key, Effect::decode(effect.as_ref()).ok_or_else(|| Error::Effect.at(place))?))
         })
         .collect::<Result<Vec<_>, Refusal>>()?;
-    reject_duplicates(effects.iter().map(|(key, _)| key.as_ref()))?;
+    reject_duplicates(&effects.iter().map(|(key, _)| key.as_ref()).collect::<Vec<_>>())?;
     Ok(effects)
 }
 
@@ -414,13 +400,13 @@ pub fn throttle<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
         _ => return Err(Error::WrongArity),
     };
     let capacity_tokens = burst_capacity(max_burst.as_ref()).ok_or(Error::MaxBurst)?;
-    let count = at_least_one(count.as_ref(), MAX_TOKENS).ok_or(Error::Count)?;
-    let period_s = at_least_one(period.as_ref(), MAX_PERIOD_S).ok_or(Error::Period)?;
+    let count = at_least_one(count, MAX_TOKENS).ok_or(Error::Count)?;
+    let period_s = at_least_one(period, MAX_PERIOD_S).ok_or(Error::Period)?;
     let quantity = match quantity {
         Some(quantity) => whole(quantity.as_ref(), MAX_TOKENS).ok_or(Error::Quantity)?,
         None => 1,
     };
-    let rate = Rate::per_seconds(count, period_s).ok_or(Error::Count)?;
+    let rate = Rate::per_seconds(count.unsigned_abs(), period_s.unsigned_abs()).ok_or(Error::Count)?;
     let limit = Limit::new(micro(capacity_tokens), rate).ok_or(Error::BurstTooSlow)?;
     Ok(Request::tokens(*key, limit, Operation::Take { cost_micro: micro(quantity) }))
 }
@@ -434,8 +420,8 @@ fn burst_capacity(max_burst: &[u8]) -> Option<i64> {
     }
 }
 
-fn at_least_one(bytes: &[u8], max: i64) -> Option<u64> {
-    whole(bytes, max).filter(|value| *value >= 1).map(i64::unsigned_abs)
+fn at_least_one<A: AsRef<[u8]>>(argument: &A, max: i64) -> Option<i64> {
+    whole(argument.as_ref(), max).filter(|value| *value >= 1)
 }
 
 /// Returns whole tokens, at most [`MAX_TOKENS`], in micro-tokens.
@@ -443,41 +429,29 @@ fn micro(tokens: i64) -> i64 {
     tokens.saturating_mul(MICRO_PER_TOKEN)
 }
 
-/// Compares few keys with each other, and sorts many.
-fn reject_duplicates<'a>(keys: impl Iterator<Item = &'a [u8]> + Clone) -> Result<(), Refusal> {
+/// Compares few keys with each other, which is cheaper than a table.
+fn reject_duplicates(keys: &[&[u8]]) -> Result<(), Refusal> {
     const FEW: usize = 32;
-    let sent = keys.clone();
-    let mut keys: Vec<&[u8]> = keys.collect();
-    let twice = if keys.len() <= FEW {
-        keys.iter().enumerate().any(|(index, key)| keys.iter().take(index).any(|earlier| earlier == key))
+    let repeated = if keys.len() <= FEW {
+        let mut places = keys.iter().enumerate();
+        places.position(|(place, key)| keys.iter().take(place).any(|earlier| earlier == key))
     } else {
-        keys.sort_unstable();
-        keys.windows(2).any(|pair| matches!(pair, [a, b] if a == b))
+        let mut seen = HashSet::with_capacity(keys.len());
+        keys.iter().position(|key| !seen.insert(*key))
     };
-    if twice {
-        return Err(
-            first_repeated(sent).map_or(Error::DuplicateKey.into(), |place| Error::DuplicateKey.at(place))
-        );
-    }
-    Ok(())
+    repeated.map_or(Ok(()), |place| Err(Error::DuplicateKey.at(place)))
 }
 
-/// Returns the place of the first key that repeats an earlier one.
-#[cold]
-fn first_repeated<'a>(keys: impl Iterator<Item = &'a [u8]>) -> Option<usize> {
-    let mut seen = HashSet::new();
-    keys.enumerate().find(|(_, key)| !seen.insert(*key)).map(|(place, _)| place)
-}
-
-fn amount<A: AsRef<[u8]>>(
+/// Reads `key capacity rate amount`.
+fn amount<A: Argument>(
     arguments: &[A],
     limit: impl FnOnce(&A, &A) -> Result<Limit, Error>,
     rounding: Rounding,
-) -> Result<(&A, Limit, i64), Error> {
+) -> Result<(A, Limit, i64), Error> {
     let [key, capacity, rate, amount] = exactly(arguments)?;
     let limit = limit(capacity, rate)?;
     let amount_micro = micro_tokens(amount.as_ref(), rounding).ok_or(Error::Amount)?;
-    Ok((key, limit, amount_micro))
+    Ok((*key, limit, amount_micro))
 }
 
 #[inline(always)]
@@ -515,8 +489,7 @@ pub fn top<A: AsRef<[u8]>>(arguments: &[A]) -> Result<TopRequest, Refusal> {
     while let Some((place, option)) = arguments.next() {
         if is_word(option, b"COUNT") && count.is_none() {
             let (place, number) = arguments.next().ok_or(Error::TopCount)?;
-            let number = whole(number.as_ref(), MAX_TOP_KEYS).filter(|number| *number >= 1);
-            let number = number.ok_or_else(|| Error::TopCount.at(place))?;
+            let number = at_least_one(number, MAX_TOP_KEYS).ok_or_else(|| Error::TopCount.at(place))?;
             count = Some(usize::try_from(number).unwrap_or(usize::MAX));
         } else if is_word(option, b"RESET") && !reset {
             reset = true;

@@ -13,7 +13,7 @@ use redis_module::raw;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ffi::c_void;
 use std::mem::{align_of, size_of};
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 
 /// Allocates a value that the server frees. All values that the server holds are allocated here.
 pub(super) fn block_of<T>(value: T) -> NonNull<T> {
@@ -59,23 +59,6 @@ unsafe impl GlobalAlloc for Allocator {
                 None => System.dealloc(block, layout),
                 Some(free) if layout.align() <= ALIGNED => free(block.cast()),
                 Some(free) => free(block.cast::<*mut c_void>().sub(1).read()),
-            }
-        }
-    }
-
-    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: as above; the layout of the new size is valid by the contract of this function. Both blocks are as
-        // large as the smaller of the sizes at least.
-        unsafe {
-            match raw::RedisModule_Realloc {
-                None => System.realloc(block, layout, size),
-                Some(realloc) if layout.align() <= ALIGNED => realloc(block.cast(), size).cast(),
-                Some(_) => {
-                    let moved = self.alloc(Layout::from_size_align_unchecked(size, layout.align()));
-                    ptr::copy_nonoverlapping(block, moved, layout.size().min(size));
-                    self.dealloc(block, layout);
-                    moved
-                }
             }
         }
     }

@@ -4,110 +4,44 @@ use redis_module::{raw, Context, RedisValue};
 use std::ffi::{c_int, c_void, CStr};
 use tokenbucket_core::cast::unsigned_32;
 
-/// Returns a function of the server that `required!` names. Naming another does not compile.
+/// A function without which nothing works, and whether this server has it. The oldest supported server has all.
+pub(super) type Needed = (&'static str, fn() -> bool);
+
+/// The functions that [`server!`] names anywhere.
+#[linkme::distributed_slice]
+pub(super) static NEEDED: [Needed];
+
+macro_rules! needed {
+    ($name:ident) => {
+        // SAFETY: the table of functions is written once, before this is called, on the same thread.
+        (stringify!($name), || unsafe { redis_module::raw::$name }.is_some())
+    };
+}
+pub(super) use needed;
+
+/// Returns a function of the server, which becomes one of [`NEEDED`].
 ///
 /// Its `unsafe` block must justify the call too. Taking the function is sound because loading begins with [`missing`].
 macro_rules! server {
     ($name:ident) => {{
-        let _ = $crate::redis::api::Required::$name;
+        #[linkme::distributed_slice($crate::redis::api::NEEDED)]
+        static THIS: $crate::redis::api::Needed = $crate::redis::api::needed!($name);
         redis_module::raw::$name.unwrap_unchecked()
     }};
 }
 pub(super) use server;
 
-/// Declares the functions without which nothing works, which the oldest supported server has: those that we call, and
-/// behind the semicolon those that redis-module unwraps inside.
-macro_rules! required {
-    ($($name:ident),* ; $($hidden:ident),* $(,)?) => {
-        /// The names of the functions that we call.
-        #[allow(non_camel_case_types)]
-        pub(super) enum Required {
-            $($name),*
-        }
-
-        /// Returns the first function that this server lacks, if any.
-        pub(super) fn missing() -> Option<&'static str> {
-            // SAFETY: the table of functions is written once, before this is called, on the same thread.
-            let functions = unsafe {
-                [
-                    $((stringify!($name), { raw::$name }.is_some()),)*
-                    $((stringify!($hidden), { raw::$hidden }.is_some()),)*
-                ]
-            };
-            functions.into_iter().find(|(_, is_there)| !is_there).map(|(name, _)| name)
-        }
-    };
-}
-
-required! {
-    RedisModule_Alloc,
-    RedisModule_AvoidReplicaTraffic,
-    RedisModule_BlockClientOnKeys,
-    RedisModule_Call,
-    RedisModule_CallReplyStringPtr,
-    RedisModule_CloseKey,
-    RedisModule_CreateCommand,
-    RedisModule_CreateDataType,
-    RedisModule_CreateString,
-    RedisModule_CreateTimer,
-    RedisModule_DeleteKey,
-    RedisModule_DigestAddLongLong,
-    RedisModule_DigestAddStringBuffer,
-    RedisModule_DigestEndSequence,
-    RedisModule_EmitAOF,
-    RedisModule_Free,
-    RedisModule_FreeCallReply,
-    RedisModule_FreeServerInfo,
-    RedisModule_FreeString,
-    RedisModule_GetBlockedClientPrivateData,
-    RedisModule_GetContextFlags,
-    RedisModule_GetContextFromIO,
-    RedisModule_GetExpire,
-    RedisModule_GetSelectedDb,
-    RedisModule_GetServerInfo,
-    RedisModule_GetThreadSafeContext,
-    RedisModule_IsIOError,
-    RedisModule_KeyType,
-    RedisModule_LoadSigned,
-    RedisModule_LoadStringBuffer,
-    RedisModule_Log,
-    RedisModule_LogIOError,
-    RedisModule_MallocSize,
-    RedisModule_ModuleTypeGetType,
-    RedisModule_ModuleTypeGetValue,
-    RedisModule_ModuleTypeReplaceValue,
-    RedisModule_ModuleTypeSetValue,
-    RedisModule_NotifyKeyspaceEvent,
-    RedisModule_OpenKey,
-    RedisModule_RegisterInfoFunc,
-    RedisModule_Replicate,
-    RedisModule_ReplicateVerbatim,
-    RedisModule_ReplyWithArray,
-    RedisModule_ReplyWithError,
-    RedisModule_ReplyWithLongLong,
-    RedisModule_ReplyWithNull,
-    RedisModule_ReplyWithSimpleString,
-    RedisModule_ReplyWithStringBuffer,
-    RedisModule_RetainString,
-    RedisModule_SaveSigned,
-    RedisModule_SaveStringBuffer,
-    RedisModule_SelectDb,
-    RedisModule_ServerInfoGetFieldSigned,
-    RedisModule_SetDisconnectCallback,
-    RedisModule_SetExpire,
-    RedisModule_SetModuleOptions,
-    RedisModule_SignalModifiedKey,
-    RedisModule_StopTimer,
-    RedisModule_StringDMA,
-    RedisModule_StringPtrLen,
-    RedisModule_SubscribeToServerEvent,
-    RedisModule_UnblockClient,
-    RedisModule_UnlinkKey;
-    RedisModule_CallReplyArrayElement,
-    RedisModule_CallReplyLength,
-    RedisModule_CallReplyType,
-    RedisModule_InfoAddFieldULongLong,
-    RedisModule_InfoAddSection,
+/// Returns the first needed function that this server lacks, if any.
+pub(super) fn missing() -> Option<&'static str> {
+    let unwrapped_by_redis_module: [Needed; 5] = [
+        needed!(RedisModule_CallReplyArrayElement),
+        needed!(RedisModule_CallReplyLength),
+        needed!(RedisModule_CallReplyType),
+        needed!(RedisModule_InfoAddFieldULongLong),
+        needed!(RedisModule_InfoAddSection),
+    ];
+    let mut needed = NEEDED.iter().chain(&unwrapped_by_redis_module);
+    needed.find(|(_, is_there)| !is_there()).map(|(name, _)| *name)
 }
 
 /// Returns the flags of a context that is valid.

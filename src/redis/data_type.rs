@@ -20,7 +20,7 @@
 
 use super::api::{context_flags, server};
 use super::clock::system_now_us;
-use super::{allocator, info};
+use super::{allocator, info, waiting};
 use redis_module::raw;
 use std::ffi::{c_int, c_void};
 use std::mem::{size_of, zeroed};
@@ -45,14 +45,8 @@ pub(super) fn registered() -> *mut raw::RedisModuleType {
     TYPE.load(Ordering::Relaxed)
 }
 
-/// Callbacks for a removed or overwritten key: on 6.2, and on 7.0 and later. Older servers have none.
-pub(super) type Unlink = (
-    unsafe extern "C" fn(*mut raw::RedisModuleString, *const c_void),
-    unsafe extern "C" fn(*mut raw::RedisModuleKeyOptCtx, *const c_void),
-);
-
 /// Registers the type. False if the server refuses.
-pub(super) fn register(context: *mut raw::RedisModuleCtx, unlink: Unlink) -> bool {
+pub(super) fn register(context: *mut raw::RedisModuleCtx) -> bool {
     // SAFETY: all fields are integers or optional functions, for which zero is a value: 0 and none.
     let mut methods: raw::RedisModuleTypeMethods = unsafe { zeroed() };
     methods.version = u64::from(raw::REDISMODULE_TYPE_METHOD_VERSION);
@@ -63,8 +57,8 @@ pub(super) fn register(context: *mut raw::RedisModuleCtx, unlink: Unlink) -> boo
     methods.digest = Some(digest);
     methods.free = Some(free);
     methods.free_effort = Some(free_effort);
-    methods.unlink = Some(unlink.0);
-    methods.unlink2 = Some(unlink.1);
+    methods.unlink = Some(waiting::unlink);
+    methods.unlink2 = Some(waiting::unlink_in_db);
     methods.copy = Some(copy);
     methods.defrag = Some(defrag);
     // SAFETY: the context is valid while the module is being loaded, and the server copies name and methods.

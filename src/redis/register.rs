@@ -110,38 +110,24 @@ pub(super) fn register(
 
 fn create(context: *mut raw::RedisModuleCtx, spec: &Spec, handler: Handler) -> Result<(), String> {
     let Range { first, last, step } = Range::of(spec.keys);
-    let flags = match spec.audience {
-        Audience::Readers => c"readonly fast",
-        Audience::Operators => c"readonly admin allow-stale",
-        Audience::Servers => c"write admin",
-        Audience::WaitingWriters => c"write",
-        Audience::Writers => c"write fast",
-    };
-    let create = |flags: &CStr| {
-        let name = spec.name.as_ptr();
-        // SAFETY: the context is valid while the module is being loaded; the server copies the strings.
-        unsafe {
-            server!(RedisModule_CreateCommand)(
-                context,
-                name,
-                Some(handler),
-                flags.as_ptr(),
-                first,
-                last,
-                step,
-            )
-        }
-    };
-    let status = match spec.audience {
+    let flags: &[&CStr] = match spec.audience {
+        Audience::Readers => &[c"readonly fast"],
+        Audience::Operators => &[c"readonly admin allow-stale"],
+        Audience::Servers => &[c"write admin"],
         // Before 7.0 a command cannot declare that it blocks.
-        Audience::WaitingWriters if create(c"write blocking") == 0 => 0,
-        _ => create(flags),
+        Audience::WaitingWriters => &[c"write blocking", c"write"],
+        Audience::Writers => &[c"write fast"],
     };
-    accepted(status, spec, "command")
+    let mut statuses = flags.iter().map(|flags| {
+        let (name, flags) = (spec.name.as_ptr(), flags.as_ptr());
+        // SAFETY: the context is valid while the module is being loaded; the server copies the strings.
+        unsafe { server!(RedisModule_CreateCommand)(context, name, Some(handler), flags, first, last, step) }
+    });
+    accepted(statuses.any(|status| status == 0), spec, "command")
 }
 
-fn accepted(status: c_int, spec: &Spec, what: &str) -> Result<(), String> {
-    if status == 0 {
+fn accepted(is_accepted: bool, spec: &Spec, what: &str) -> Result<(), String> {
+    if is_accepted {
         return Ok(());
     }
     Err(format!("the server refused the {what} of {}", spec.name.to_string_lossy()))
@@ -179,7 +165,7 @@ fn describe(context: *mut raw::RedisModuleCtx, spec: &Spec) -> Result<(), String
     // SAFETY: the context is valid while the module is being loaded; the server copies all that `info` points
     // to, whose arrays end in an element of zeroes.
     let status = unsafe { set_info(get_command(context, spec.name.as_ptr()), &raw const info) };
-    accepted(status, spec, "description")
+    accepted(status == 0, spec, "description")
 }
 
 /// The positions of the keys in a call, as all servers describe them: from the first to the last, in steps. A negative last
@@ -303,5 +289,5 @@ fn categorise(context: *mut raw::RedisModuleCtx, spec: &Spec, has_category: bool
     let categories: *const c_char = categories.as_ptr();
     // SAFETY: the context is valid while the module is being loaded; the server reads the string in the call.
     let status = unsafe { set_categories(get_command(context, spec.name.as_ptr()), categories) };
-    accepted(status, spec, "ACL categories")
+    accepted(status == 0, spec, "ACL categories")
 }

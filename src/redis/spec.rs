@@ -2,7 +2,6 @@
 
 use super::call::{Call, Decisions};
 use std::ffi::CStr;
-use std::fmt;
 use tokenbucket_core::error::Refusal;
 
 /// A command of the module.
@@ -54,7 +53,7 @@ impl Spec {
     /// Returns the syntax of the command: its name and its arguments, with optional and repeated ones in brackets.
     pub(super) fn syntax(&self) -> String {
         let name = self.name.to_string_lossy().to_ascii_uppercase();
-        format!("{name} {}", Arguments(self.arguments))
+        format!("{name} {}", syntax(self.arguments))
     }
 
     /// Replies the decisions on a call of this command.
@@ -66,35 +65,25 @@ impl Spec {
     }
 }
 
-/// Displays arguments as in the syntax of a command.
-struct Arguments(&'static [ArgumentSpec]);
-
-impl fmt::Display for Arguments {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, argument) in self.0.iter().enumerate() {
-            let separator = if place == 0 { "" } else { " " };
-            let (opening, closing) = if argument.optional { ("[", "]") } else { ("", "") };
-            write!(formatter, "{separator}{opening}{argument}{closing}")?;
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Display for ArgumentSpec {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.kind {
-            Kind::Groups(members) => {
-                let group = Arguments(members);
-                write!(formatter, "{group} [{group} ...]")
-            }
-            Kind::Together(members) => Arguments(members).fmt(formatter),
-            Kind::Word(word) => formatter.write_str(&word.to_string_lossy()),
+/// Returns the syntax of arguments.
+fn syntax(arguments: &[ArgumentSpec]) -> String {
+    let syntaxes = arguments.iter().map(|argument| {
+        let required = match argument.kind {
+            Kind::Groups(members) => format!("{0} [{0} ...]", syntax(members)),
+            Kind::Together(members) => syntax(members),
+            Kind::Word(word) => word.to_string_lossy().into_owned(),
             Kind::Key | Kind::Decimal | Kind::Whole | Kind::Text => {
-                let word = self.word.map(|word| format!("{} ", word.to_string_lossy())).unwrap_or_default();
-                write!(formatter, "{word}{}", self.name.to_string_lossy())
+                let words = argument.word.into_iter().chain([argument.name]);
+                words.map(CStr::to_string_lossy).collect::<Vec<_>>().join(" ")
             }
+        };
+        if argument.optional {
+            format!("[{required}]")
+        } else {
+            required
         }
-    }
+    });
+    syntaxes.collect::<Vec<_>>().join(" ")
 }
 
 /// The clients that may call a command, and whether it writes.
@@ -202,6 +191,8 @@ pub(crate) const CAPACITY: ArgumentSpec = ArgumentSpec::required(c"capacity", Ki
 pub(crate) const RATE: ArgumentSpec = ArgumentSpec::required(c"rate", Kind::Text);
 /// The tokens that a call takes.
 pub(crate) const COST: ArgumentSpec = ArgumentSpec::required(c"cost", Kind::Decimal);
+/// The same, 1 if left out.
+pub(crate) const OPTIONAL_COST: ArgumentSpec = ArgumentSpec::optional(c"cost", Kind::Decimal);
 /// The tokens that a call charges, holds or refunds.
 pub(crate) const AMOUNT: ArgumentSpec = ArgumentSpec::required(c"amount", Kind::Decimal);
 /// The time until a hold ends.

@@ -13,7 +13,7 @@ impl Refusal {
     #[cold]
     #[must_use]
     pub fn line<A: AsRef<[u8]>>(self, syntax: &str, arguments: &[A]) -> String {
-        let call = Call { syntax, arguments, place: self.place() };
+        let call = Call { syntax, arguments, place: self.place };
         let rule = self.error.rule();
         let line = match self.error {
             Error::WrongArity => {

@@ -6,7 +6,6 @@ use super::quote::{printable, quoted, MAX_QUOTED};
 use crate::number::{Decimal, MAX_LEN};
 use crate::rate::calendar::{is_anchored, offset_min};
 use crate::rate::unit::unit;
-use std::fmt;
 
 const FORMS: &str =
     "must be tokens per second (5, 0.25), count/period (100/m, 10/15s) or count@period (1000@d)";
@@ -109,24 +108,13 @@ impl Rate<'_> {
     }
 
     /// Quotes the part, and the whole rate too if that differs and is short.
-    fn part<'a>(&'a self, part: &'a str) -> Part<'a> {
+    fn part(&self, part: &str) -> String {
+        let quoted = quoted(part.as_bytes()).unwrap_or_default();
         let is_short = part.len().saturating_add(self.text.len()) <= MAX_QUOTED;
-        Part { part, whole: (is_short && part != self.text).then_some(self.text) }
-    }
-}
-
-struct Part<'a> {
-    part: &'a str,
-    whole: Option<&'a str>,
-}
-
-impl fmt::Display for Part<'_> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&quoted(self.part.as_bytes()).unwrap_or_default())?;
-        match self.whole {
-            Some(whole) => write!(formatter, " in '{whole}'"),
-            None => Ok(()),
+        if is_short && part != self.text {
+            return format!("{quoted} in '{}'", self.text);
         }
+        quoted
     }
 }
 

@@ -70,8 +70,6 @@ pub struct Queue<N> {
     names: BTreeMap<Db, HashMap<N, LineId>>,
     /// In boxes: half of a tree's places are empty.
     lines: BTreeMap<LineId, Box<Line<N>>>,
-    /// The keys where calls have or had shares.
-    shared: BTreeSet<LineId>,
     waiters: BTreeMap<Arrival, Waiter>,
     /// The calls that want a hold, with its bucket, by its id.
     claims: HashMap<N, BTreeSet<(LineId, Arrival)>>,
@@ -83,6 +81,8 @@ pub struct Queue<N> {
     replaced: BTreeSet<LineId>,
     /// Calls to examine.
     due: BTreeSet<Arrival>,
+    /// What the next call needs in addition to its hold, in micro-tokens, at each of its keys where calls have shares.
+    needs: Vec<(LineId, i64)>,
     arrivals: Arrival,
     line_ids: LineId,
 }
@@ -92,7 +92,6 @@ impl<N: Name> Default for Queue<N> {
         Self {
             names: BTreeMap::new(),
             lines: BTreeMap::new(),
-            shared: BTreeSet::new(),
             waiters: BTreeMap::new(),
             claims: HashMap::new(),
             deadlines: BTreeSet::new(),
@@ -100,6 +99,7 @@ impl<N: Name> Default for Queue<N> {
             changed: BTreeMap::new(),
             replaced: BTreeSet::new(),
             due: BTreeSet::new(),
+            needs: Vec::new(),
             arrivals: 0,
             line_ids: 0,
         }
@@ -136,9 +136,8 @@ impl<N: Name> Queue<N> {
 
     /// Counts the grant to the [next](Self::next_served) call, before it leaves: its tenant's turn comes later now.
     pub fn grant(&mut self, arrival: Arrival) {
-        let Some(waiter) = expected(self.waiters.get(&arrival), WAITS) else { return };
-        for line in &waiter.lines {
-            self.lines.entry(*line).and_modify(|line| line.parked.grant(arrival));
+        for (line, micro) in std::mem::take(&mut self.needs) {
+            self.lines.entry(line).and_modify(|line| line.parked.grant(arrival, micro));
         }
     }
 
@@ -266,12 +265,14 @@ impl<N: Name> Queue<N> {
     /// Calls without a share have no tenant.
     #[must_use]
     pub fn tenants(&self, key: Option<(Db, &[u8])>) -> Vec<(Option<&N>, usize)> {
-        let one = key.and_then(|(db, key)| self.find(db, key));
-        let lines = self.shared.iter().filter(|id| key.is_none() || Some(**id) == one);
+        let ids: BTreeSet<LineId> = match key {
+            Some((db, key)) => self.find(db, key).into_iter().collect(),
+            // A call with a share is parked at its only key.
+            None => self.waiters.values().map(|waiter| waiter.parked_at).collect(),
+        };
+        let lines = ids.iter().filter_map(|id| self.lines.get(id)).filter(|line| line.parked.has_shares());
         let mut calls: HashMap<_, usize> = HashMap::new();
-        for (tenant, parked) in
-            lines.filter_map(|id| self.lines.get(id)).flat_map(|line| line.parked.tenants())
-        {
+        for (tenant, parked) in lines.flat_map(|line| line.parked.tenants()) {
             let calls = calls.entry(tenant).or_default();
             *calls = calls.saturating_add(parked.len());
         }
@@ -304,7 +305,6 @@ impl<N: Name> Queue<N> {
         if let Some(id) = request.id().cloned() {
             self.claims.entry(id).or_default().insert((line, arrival));
         }
-        self.shared.extend(share.is_some().then_some(line));
         self.lines.entry(line).and_modify(|line| line.add(arrival, request, share));
         line
     }
@@ -329,7 +329,6 @@ impl<N: Name> Queue<N> {
         }
         self.names.retain(|_, names| !names.is_empty());
         self.lines.remove(&id);
-        self.shared.remove(&id);
         self.changed.remove(&id);
         self.replaced.remove(&id);
     }
@@ -351,14 +350,12 @@ impl<N: Name> Queue<N> {
     /// Notes what the next call needs at each key where calls have shares.
     fn note_needs(&mut self, arrival: Arrival, levels: &mut impl Levels<N>) {
         let Some(waiter) = expected(self.waiters.get(&arrival), WAITS) else { return };
-        for line in &waiter.lines {
-            let Some(line) = self.lines.get_mut(line).filter(|line| line.parked.has_shares()) else {
-                continue;
-            };
+        let needs = waiter.lines.iter().filter_map(|id| {
+            let line = self.lines.get(id).filter(|line| line.parked.has_shares())?;
             let needs = |seen: Option<&Seen<'_>>| seen.map_or(0, |seen| line.needs_micro(arrival, seen));
-            let needed_micro = levels.look(line.db, &line.key, needs);
-            line.parked.note_needed(needed_micro);
-        }
+            Some((*id, levels.look(line.db, &line.key, needs)))
+        });
+        self.needs = needs.collect();
     }
 
     /// Returns a key that blocks a call, and until when in Unix microseconds; `None` if the call is next.

@@ -53,8 +53,6 @@ pub(super) struct Order<N> {
 struct Shares<N> {
     /// That of the calls without a share.
     unnamed_time: VirtualTime,
-    /// What the next call needs in addition to its hold, in micro-tokens.
-    needed_micro: i64,
     calls: BTreeMap<Arrival, Share<N>>,
     /// Those that wait, and those whose virtual time is above the least of these.
     tenants: HashMap<N, Tenant>,
@@ -95,17 +93,9 @@ impl<N: Name> Order<N> {
         });
     }
 
-    /// Notes what the next call needs in addition to its hold, in micro-tokens.
-    pub(super) fn note_needed(&mut self, micro: i64) {
-        if let Some(shares) = &mut self.shares {
-            shares.needed_micro = micro;
-        }
-    }
-
-    /// Adds what the next call needed, and was granted, to the virtual time of its tenant.
-    pub(super) fn grant(&mut self, arrival: Arrival) {
-        let needed_micro = self.shares.as_ref().map_or(0, |shares| shares.needed_micro);
-        let granted = u128::from(needed_micro.max(0).unsigned_abs()).saturating_mul(1_000_000_000_000);
+    /// Adds what a call was granted, in micro-tokens, to the virtual time of its tenant.
+    pub(super) fn grant(&mut self, arrival: Arrival, micro: i64) {
+        let granted = u128::from(micro.max(0).unsigned_abs()).saturating_mul(1_000_000_000_000);
         self.change(arrival, |virtual_time, _, weight_micro| {
             let by_weight = granted.checked_div(weight_micro.unsigned_abs().into()).unwrap_or(0);
             *virtual_time = virtual_time.saturating_add(by_weight);
@@ -199,12 +189,19 @@ impl<N: Name> Order<N> {
     fn forget_idle(&mut self) {
         let unnamed = self.unnamed_place();
         let Some(shares) = &mut self.shares else { return };
-        while shares.forget_first_idle(unnamed) {}
-        if shares.tenants.len() > MAX_TENANTS {
-            shares.tenants.retain(|_, tenant| tenant.is_waiting());
-            shares.places.retain(|_, name| shares.tenants.contains_key((*name).borrow()));
+        let Shares { calls, tenants, places, .. } = &mut **shares;
+        while let Some(first) = places.first_entry() {
+            let is_waiting = tenants.get(first.get().borrow()).is_some_and(Tenant::is_waiting);
+            if is_waiting || unnamed.is_some_and(|unnamed| unnamed < *first.key()) {
+                break;
+            }
+            tenants.remove(first.remove().borrow());
         }
-        if shares.calls.is_empty() && shares.tenants.is_empty() {
+        if tenants.len() > MAX_TENANTS {
+            tenants.retain(|_, tenant| tenant.is_waiting());
+            places.retain(|_, name| tenants.contains_key((*name).borrow()));
+        }
+        if calls.is_empty() && tenants.is_empty() {
             self.shares = None;
         }
     }
@@ -213,7 +210,7 @@ impl<N: Name> Order<N> {
 impl<N> Default for Shares<N> {
     fn default() -> Self {
         let (calls, tenants, places) = (BTreeMap::new(), HashMap::new(), BTreeMap::new());
-        Self { unnamed_time: 0, needed_micro: 0, calls, tenants, places }
+        Self { unnamed_time: 0, calls, tenants, places }
     }
 }
 
@@ -229,16 +226,5 @@ impl<N: Name> Shares<N> {
         change(&mut tenant.virtual_time, &mut tenant.parked, share.weight_micro);
         tenant.last = arrival;
         self.places.insert(tenant.place(), share.tenant.clone());
-    }
-
-    /// Forgets the first tenant, if it does not wait and `unnamed` does not precede it.
-    fn forget_first_idle(&mut self, unnamed: Option<Place>) -> bool {
-        let Some((place, name)) = self.places.first_key_value() else { return false };
-        let is_waiting = self.tenants.get(name.borrow()).is_some_and(Tenant::is_waiting);
-        if is_waiting || unnamed.is_some_and(|unnamed| unnamed < *place) {
-            return false;
-        }
-        let first = self.places.pop_first();
-        first.is_some_and(|(_, name)| self.tenants.remove(name.borrow()).is_some())
     }
 }

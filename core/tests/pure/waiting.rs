@@ -389,7 +389,7 @@ impl Server {
     }
 
     pub fn assert_empty(&self) {
-        let empty = "Queue { names: {}, lines: {}, shared: {}, waiters: {}, claims: {}, deadlines: {}, looks: {}, changed: {}, replaced: {}, due: {},";
+        let empty = "Queue { names: {}, lines: {}, waiters: {}, claims: {}, deadlines: {}, looks: {}, changed: {}, replaced: {}, due: {},";
         assert!(format!("{:?}", self.queue).starts_with(empty), "{:?}", self.queue);
     }
 }

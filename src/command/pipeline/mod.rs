@@ -89,8 +89,7 @@ fn peek_with_others<'call>(request: Request<'call>, key: BucketKey<'call>) -> Re
 /// Without having changed anything.
 pub(super) fn run_together<'call>(call: Call<'call>, requests: &[Request<'call>]) -> Result<(), Refusal> {
     let (mut parts, verdict) = open(call, requests, Access::Write)?;
-    let binding = commit(&call, &mut parts, verdict, Replication::CallOrEffect);
-    call.reply_decisions(&decisions(binding, &parts));
+    call.reply_decisions(&commit_all(&call, &mut parts, verdict, Replication::CallOrEffect));
     Ok(())
 }
 
@@ -169,6 +168,12 @@ fn commit(call: &Call, parts: &mut [Part], verdict: Verdict, replication: Replic
     binding
 }
 
+/// Does the same, and returns the decision on each bucket too.
+fn commit_all(call: &Call, parts: &mut [Part], verdict: Verdict, replication: Replication) -> Decisions {
+    let binding = commit(call, parts, verdict, replication);
+    Decisions { binding, each: parts.iter().map(|part| part.outcome().decision).collect() }
+}
+
 /// Changes all buckets, as one unit for replicas, and closes their keys.
 #[inline(always)]
 fn store(call: &Call, parts: &mut [Part], replication: Replication) {
@@ -182,8 +187,4 @@ fn store(call: &Call, parts: &mut [Part], replication: Replication) {
             written().map(|(stored, written)| stored.effect(call, written)).collect::<Vec<_>>()
         });
     }
-}
-
-fn decisions(binding: Decision, parts: &[Part]) -> Decisions {
-    Decisions { binding, each: parts.iter().map(|part| part.outcome().decision).collect() }
 }

@@ -4,7 +4,7 @@
 //! it is the call's turn, or its time is over.
 
 use super::part::Request;
-use super::{commit, decisions, open, store, Verdict};
+use super::{commit_all, open, store, Verdict};
 use crate::redis::spec::Spec;
 use crate::redis::waiting::{self, Resume};
 use crate::redis::{Access, Argument, Call, Decisions, Replication};
@@ -34,8 +34,7 @@ pub(in crate::command) fn run_or_wait<'call>(
         }
         (parts, verdict) = open(call, requests, Access::Write)?;
     }
-    let binding = commit(&call, &mut parts, verdict, Replication::CallOrEffect);
-    spec.reply(&call, &decisions(binding, &parts));
+    spec.reply(&call, &commit_all(&call, &mut parts, verdict, Replication::CallOrEffect));
     Ok(())
 }
 
@@ -46,10 +45,7 @@ fn grant<'call>(call: Call<'call>, requests: &[Request<'call>]) -> Result<Option
         store(&call, &mut parts, Replication::Effect);
         return Ok(None);
     }
-    Ok(call.is_its_turn().then(|| {
-        let binding = commit(&call, &mut parts, verdict, Replication::Effect);
-        decisions(binding, &parts)
-    }))
+    Ok(call.is_its_turn().then(|| commit_all(&call, &mut parts, verdict, Replication::Effect)))
 }
 
 /// Denies a call, whatever is in its buckets, and writes nothing.
@@ -59,6 +55,5 @@ fn deny<'call>(call: Call<'call>, requests: &[Request<'call>]) -> Result<Decisio
         let outcome = if verdict == Verdict::Allowed { part.denied_behind(0) } else { part.outcome() };
         part.plan = Plan::Outcome(Outcome { change: Change::Keep, ..outcome });
     }
-    let binding = commit(&call, &mut parts, verdict, Replication::Effect);
-    Ok(decisions(binding, &parts))
+    Ok(commit_all(&call, &mut parts, verdict, Replication::Effect))
 }

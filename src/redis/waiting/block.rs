@@ -5,20 +5,18 @@ use super::super::call::{Call, OwnedString};
 use super::super::clock::system_now_us;
 use super::super::info;
 use super::calls::{with_calls, CONTEXT};
-use super::client::{Answer, Client};
+use super::client::Client;
 use super::timer;
 use redis_module::raw;
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
-use tokenbucket_core::queue::Arrival;
 
 /// The result of a reply callback that leaves the client blocked.
 const NOT_SERVED: c_int = 1;
 
 /// Blocks the client of a call, which belongs to the server from then on, until [`on_free`]; `None` if the server refuses.
-/// Returns the server's handle too.
-pub(super) fn block(call: &Call, client: Client) -> Option<(NonNull<Client>, usize)> {
+pub(super) fn block(call: &Call, client: Client) -> Option<NonNull<Client>> {
     let key = client.keys().next()?.clone();
     let blocked_on = seldom_created(key.as_ref()).unwrap_or(key);
     let client = NonNull::from(Box::leak(Box::new(client)));
@@ -42,7 +40,7 @@ pub(super) fn block(call: &Call, client: Client) -> Option<(NonNull<Client>, usi
         }
         server!(RedisModule_SetDisconnectCallback)(handle, Some(on_disconnect));
         (*client.as_ptr()).handle = handle;
-        Some((client, handle as usize))
+        Some(client)
     }
 }
 
@@ -81,24 +79,18 @@ unsafe extern "C" fn on_end(
     _argv: *mut *mut raw::RedisModuleString,
     _argc: c_int,
 ) -> c_int {
-    // SAFETY: the server passes the client of `block`, and has not called `on_free`.
-    let client = unsafe {
-        let data = server!(RedisModule_GetBlockedClientPrivateData)(context);
-        match data.cast::<Client>().as_mut() {
-            Some(client) => client,
-            None => return 0,
-        }
-    };
+    // SAFETY: the context is that of the callback.
+    let Some(client) = (unsafe { client_of(context) }) else { return 0 };
     let now_us = system_now_us();
     let answer = client.answer.take().or_else(|| {
-        leave(client.handle);
+        leave(client);
         info::counters().wait_ended(false);
         client.deny(CONTEXT.load(Ordering::Relaxed), now_us)
     });
     let call = Call::resumed(context, now_us);
     match answer {
-        Some(Answer::Decided(decisions)) => client.spec.reply(&call, &decisions),
-        Some(Answer::Error(line)) => call.reply_error(&line),
+        Some(Ok(decisions)) => client.spec.reply(&call, &decisions),
+        Some(Err(line)) => call.reply_error(&line),
         None => {}
     }
     0
@@ -106,12 +98,22 @@ unsafe extern "C" fn on_end(
 
 /// Ends the wait of a client that disconnects, is killed, or is unblocked with an error.
 unsafe extern "C" fn on_disconnect(
-    _context: *mut raw::RedisModuleCtx,
-    handle: *mut raw::RedisModuleBlockedClient,
+    context: *mut raw::RedisModuleCtx,
+    _handle: *mut raw::RedisModuleBlockedClient,
 ) {
-    if leave(handle).is_some() {
+    // SAFETY: the context is that of the callback.
+    if unsafe { client_of(context) }.is_some_and(|client| leave(client)) {
         info::counters().wait_ended(false);
     }
+}
+
+/// Returns the client of a callback.
+///
+/// # Safety
+/// The context must be that of a callback for a client of [`block`] other than [`on_free`], and the client must not outlive it.
+unsafe fn client_of<'callback>(context: *mut raw::RedisModuleCtx) -> Option<&'callback mut Client> {
+    // SAFETY: by the contract of this function, the server passes the client, and has not called `on_free`.
+    unsafe { server!(RedisModule_GetBlockedClientPrivateData)(context).cast::<Client>().as_mut() }
 }
 
 /// Frees a client, once, when the server no longer needs it.
@@ -119,18 +121,18 @@ unsafe extern "C" fn on_free(_context: *mut raw::RedisModuleCtx, data: *mut c_vo
     if let Some(client) = NonNull::new(data.cast::<Client>()) {
         // SAFETY: made in `block`, and no longer used by the server.
         let client = unsafe { Box::from_raw(client.as_ptr()) };
-        leave(client.handle);
+        leave(&client);
     }
 }
 
-/// Removes a client from the queue, if it is there. The timer serves the calls that it blocked.
-fn leave(handle: *mut raw::RedisModuleBlockedClient) -> Option<Arrival> {
-    let arrival = with_calls(|calls| {
-        let arrival = calls.blocked.remove(&(handle as usize))?;
-        calls.clients.remove(&arrival);
-        calls.queue.leave(arrival);
-        Some(arrival)
-    })?;
-    timer::arm(system_now_us(), 0);
-    Some(arrival)
+/// Removes a client from the queue. Returns whether it was there. The timer serves the calls that it blocked.
+fn leave(client: &Client) -> bool {
+    let was_there = with_calls(|calls| {
+        calls.queue.leave(client.arrival);
+        calls.clients.remove(&client.arrival).is_some()
+    });
+    if was_there {
+        timer::arm(system_now_us(), 0);
+    }
+    was_there
 }

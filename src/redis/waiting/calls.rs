@@ -4,7 +4,7 @@ use super::super::call::OwnedString;
 use super::super::info;
 use super::client::Client;
 use redis_module::raw;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicPtr;
 use std::sync::{Mutex, PoisonError};
@@ -15,8 +15,6 @@ use tokenbucket_core::queue::{Arrival, Queue};
 pub(super) struct WaitingCalls {
     pub(super) queue: Queue<OwnedString>,
     pub(super) clients: BTreeMap<Arrival, NonNull<Client>>,
-    /// The arrivals by the server's handle of the client.
-    pub(super) blocked: HashMap<usize, Arrival>,
     /// The server's timer, and when it fires, in Unix microseconds.
     pub(super) timer: Option<(raw::RedisModuleTimerID, i64)>,
     /// When all buckets were last checked because the server does not report removed keys, in Unix microseconds.

@@ -8,7 +8,7 @@ use super::{rights, slots};
 use redis_module::raw;
 use std::ptr;
 use tokenbucket_core::error::Refusal;
-use tokenbucket_core::queue::Db;
+use tokenbucket_core::queue::{Arrival, Db};
 use tokenbucket_core::request::Request;
 
 /// Decides on the requests of a call. Errors become its reply.
@@ -24,21 +24,14 @@ pub(crate) struct Resume {
     pub(crate) deny: Decide<Decisions>,
 }
 
-/// The reply that ends a wait.
-pub(super) enum Answer {
-    Decided(Decisions),
-    Error(String),
-}
-
-impl Answer {
-    pub(super) fn is_granted(&self) -> bool {
-        matches!(self, Self::Decided(decisions) if decisions.binding.allowed != 0)
-    }
-}
+/// The reply that ends a wait: decisions, or the line of an error.
+pub(super) type Answer = Result<Decisions, String>;
 
 /// A client whose call waits.
 pub(super) struct Client {
     db: Db,
+    /// Its call; 0, which no call is, until it is in the queue.
+    pub(super) arrival: Arrival,
     /// The server's handle; null until it is blocked.
     pub(super) handle: *mut raw::RedisModuleBlockedClient,
     arguments: Vec<OwnedString>,
@@ -64,6 +57,7 @@ impl Client {
         let is_asked = |request: &Request<OwnedString>| slots::is_asked(own_context, &request.key);
         Self {
             db: selected_db(call.context),
+            arrival: 0,
             handle: ptr::null_mut(),
             arguments: call.arguments().iter().map(Argument::retain).collect(),
             user: rights::current_user(call.context),
@@ -79,7 +73,7 @@ impl Client {
     pub(super) fn grant(&self, context: *mut raw::RedisModuleCtx, now_us: i64) -> Option<Answer> {
         let refusal = |user| rights::refusal(user, self.spec, &self.arguments);
         if let Some(refusal) = self.user.as_ref().and_then(refusal) {
-            return Some(Answer::Error(refusal));
+            return Some(Err(refusal));
         }
         self.decide(context, now_us, |call, requests| (self.resume.grant)(call.in_turn(), requests))
     }
@@ -118,10 +112,10 @@ impl Client {
         let requests: Vec<_> =
             self.requests.iter().map(|request| request.map(OwnedString::argument)).collect();
         match decide(Call::resumed(context, now_us), &requests) {
-            Ok(decisions) => decisions.map(Answer::Decided),
+            Ok(decisions) => decisions.map(Ok),
             Err(refusal) => {
                 info::counters().error();
-                Some(Answer::Error(refusal.line(&self.spec.syntax(), &self.arguments)))
+                Some(Err(refusal.line(&self.spec.syntax(), &self.arguments)))
             }
         }
     }

@@ -2,7 +2,6 @@
 
 use super::super::call::Argument;
 use super::super::clock::system_now_us;
-use super::super::data_type::Unlink;
 use super::calls::{is_any, with_calls, CALLS};
 use super::timer;
 use redis_module::raw;
@@ -10,23 +9,23 @@ use std::ffi::c_void;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokenbucket_core::queue::Db;
 
-/// The callbacks for a removed or overwritten key.
-pub(in crate::redis) const UNLINK: Unlink = (unlink, unlink_in_db);
-
 /// A key, with its database if that is known.
 type GoneKey = (Option<Db>, Box<[u8]>);
 
 /// Removed keys that are not marked yet.
 static GONE: Mutex<Vec<GoneKey>> = Mutex::new(Vec::new());
 
-/// Notes a removed key (6.2).
-unsafe extern "C" fn unlink(key: *mut raw::RedisModuleString, _value: *const c_void) {
+/// Notes a removed or overwritten key (6.2). Older servers do not report it.
+pub(in crate::redis) unsafe extern "C" fn unlink(key: *mut raw::RedisModuleString, _value: *const c_void) {
     // SAFETY: the server passes the key's name, or null where there is none.
     unsafe { Argument::of(&key) }.into_iter().for_each(|key| gone(None, key));
 }
 
 /// Notes a removed key, with its database (7.0 and later).
-unsafe extern "C" fn unlink_in_db(context: *mut raw::RedisModuleKeyOptCtx, _value: *const c_void) {
+pub(in crate::redis) unsafe extern "C" fn unlink_in_db(
+    context: *mut raw::RedisModuleKeyOptCtx,
+    _value: *const c_void,
+) {
     // SAFETY: the table of functions was filled before; the context is valid for this call.
     unsafe {
         let functions = (raw::RedisModule_GetKeyNameFromOptCtx, raw::RedisModule_GetDbIdFromOptCtx);

@@ -24,7 +24,7 @@ mod turn;
 
 pub(crate) use calls::is_any;
 pub(crate) use client::Resume;
-pub(super) use gone::UNLINK;
+pub(super) use gone::{unlink, unlink_in_db};
 pub(super) use serve::{after_command, before_command, on_cron_loop, on_role_changed, watch};
 
 use super::api::selected_db;
@@ -67,7 +67,7 @@ pub(crate) fn enter(call: &Call, spec: &'static Spec, waiting: &Waiting<Argument
     let requests: Box<[_]> = waiting.requests.iter().map(|request| request.map(Argument::retain)).collect();
     let queued = requests.to_vec();
     let client = Client::new(call, CONTEXT.load(Ordering::Relaxed), spec, requests, resume);
-    let Some((client, handle)) = block::block(call, client) else { return false };
+    let Some(mut client) = block::block(call, client) else { return false };
     with_calls(|calls| {
         calls.look_at_clock(system_now_us());
         // All deadlines will move back by this. This one must not.
@@ -75,7 +75,8 @@ pub(crate) fn enter(call: &Call, spec: &'static Spec, waiting: &Waiting<Argument
         let deadline_us = from_us.saturating_add(waiting.max_wait_ms.saturating_mul(1000));
         let arrival = calls.queue.enter(db, queued, deadline_us, share);
         calls.clients.insert(arrival, client);
-        calls.blocked.insert(handle, arrival);
+        // SAFETY: the server keeps the client until `on_free`, and does not use it now.
+        unsafe { client.as_mut() }.arrival = arrival;
     });
     true
 }

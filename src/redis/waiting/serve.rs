@@ -58,7 +58,6 @@ pub(in crate::redis) fn watch(context: *mut raw::RedisModuleCtx) {
         }
     };
     CONTEXT.store(own, Ordering::Relaxed);
-    timer::call(on_timer);
     for id in [raw::REDISMODULE_EVENT_FLUSHDB, raw::REDISMODULE_EVENT_SWAPDB] {
         subscribe(context, (id, 1), on_databases_changed);
     }
@@ -91,7 +90,7 @@ unsafe extern "C" fn on_databases_changed(
 pub(in crate::redis) fn on_role_changed(context: *mut raw::RedisModuleCtx) {
     if is_any() && context_flags(context) & raw::REDISMODULE_CTX_FLAGS_SLAVE != 0 {
         for arrival in arrivals() {
-            finish(arrival, Answer::Error(NOW_A_REPLICA.to_owned()));
+            finish(arrival, Err(NOW_A_REPLICA.to_owned()));
         }
     }
 }
@@ -142,8 +141,9 @@ fn resume(context: *mut raw::RedisModuleCtx, arrival: Arrival, now_us: i64) {
     match client.grant(context, now_us) {
         None => with_calls(|calls| calls.queue.postpone(arrival, now_us.saturating_add(DENIED_US))),
         Some(answer) => {
-            info::counters().wait_ended(answer.is_granted());
-            if answer.is_granted() {
+            let is_granted = answer.as_ref().is_ok_and(|decisions| decisions.binding.allowed != 0);
+            info::counters().wait_ended(is_granted);
+            if is_granted {
                 with_calls(|calls| calls.queue.grant(arrival));
             }
             finish(arrival, answer);
@@ -155,12 +155,7 @@ fn resume(context: *mut raw::RedisModuleCtx, arrival: Arrival, now_us: i64) {
 fn finish(arrival: Arrival, answer: Answer) {
     let client = with_calls(|calls| {
         calls.queue.leave(arrival);
-        let client = calls.clients.remove(&arrival);
-        if let Some(client) = client {
-            // SAFETY: as below.
-            calls.blocked.remove(&(unsafe { client.as_ref() }.handle as usize));
-        }
-        client
+        calls.clients.remove(&arrival)
     });
     let Some(mut client) = expected(client, HAS_CLIENT) else { return };
     // SAFETY: the client is the server's until `on_free`. It calls `on_end`, which replies the answer, and then that.
@@ -170,7 +165,7 @@ fn finish(arrival: Arrival, answer: Answer) {
     }
 }
 
-unsafe extern "C" fn on_timer(context: *mut raw::RedisModuleCtx, _data: *mut c_void) {
+pub(super) unsafe extern "C" fn on_timer(context: *mut raw::RedisModuleCtx, _data: *mut c_void) {
     with_calls(|calls| calls.timer = None);
     let now_us = system_now_us();
     let mut turn = Turn::new(context, now_us);
@@ -231,9 +226,8 @@ fn end_overdue(context: *mut raw::RedisModuleCtx, now_us: i64, are_served: bool)
     with_calls(|calls| calls.queue.leave(arrival));
     if let Some(client) = client {
         info::counters().wait_ended(false);
-        let moved = || Answer::Error(SLOT_MOVED.to_owned());
         let answer = client.is_ours(context).then(|| client.deny(context, now_us)).flatten();
-        finish(arrival, answer.unwrap_or_else(moved));
+        finish(arrival, answer.unwrap_or_else(|| Err(SLOT_MOVED.to_owned())));
     }
     true
 }
@@ -242,7 +236,7 @@ fn end_overdue(context: *mut raw::RedisModuleCtx, now_us: i64, are_served: bool)
 fn end_moved(context: *mut raw::RedisModuleCtx) {
     for arrival in arrivals() {
         if client(arrival).is_some_and(|client| !client.is_ours(context)) {
-            finish(arrival, Answer::Error(SLOT_MOVED.to_owned()));
+            finish(arrival, Err(SLOT_MOVED.to_owned()));
         }
     }
 }

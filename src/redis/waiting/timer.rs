@@ -2,26 +2,15 @@
 
 use super::super::api::server;
 use super::calls::{is_any, with_calls, CONTEXT};
+use super::serve::on_timer;
 use redis_module::raw;
-use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::Ordering;
-use std::sync::OnceLock;
 
 /// The interval of checks, in microseconds, on servers that do not report removed keys or moved slots.
 pub(super) const POLL_US: i64 = 100_000;
 /// The least interval for each waiting call. A check takes up to 3 microseconds a call, so less than 1 % of the time.
 const POLL_US_PER_CALL: i64 = 500;
-
-/// The callback of the timer.
-type OnTimer = unsafe extern "C" fn(*mut raw::RedisModuleCtx, *mut c_void);
-
-static ON_TIMER: OnceLock<OnTimer> = OnceLock::new();
-
-/// Sets the callback, once.
-pub(super) fn call(on_timer: OnTimer) {
-    ON_TIMER.get_or_init(|| on_timer);
-}
 
 /// Sets the timer to the next event, at the earliest `not_before_us` from now.
 pub(super) fn arm(now_us: i64, not_before_us: i64) {
@@ -43,7 +32,7 @@ pub(super) fn arm(now_us: i64, not_before_us: i64) {
     // SAFETY: the context is the module's own; the timer is stopped or fires once.
     let timer = unsafe {
         let context = CONTEXT.load(Ordering::Relaxed);
-        server!(RedisModule_CreateTimer)(context, after_us / 1000, ON_TIMER.get().copied(), ptr::null_mut())
+        server!(RedisModule_CreateTimer)(context, after_us / 1000, Some(on_timer), ptr::null_mut())
     };
     with_calls(|calls| calls.timer = Some((timer, fires_us)));
 }
