@@ -163,7 +163,7 @@ impl Batch {
             lacking.clamp(size, MOST_TOKENS.max(size))
         };
         let request = Request::fetch(self.key.clone(), &self.limit, most);
-        let answer = self.transport.ask(&request, How::default(), asked_at).await;
+        let answer = self.transport.ask(&request, How::default()).await;
         let mut state = locked(&self.state);
         let outcome = answer.and_then(|answer| match answer {
             Answer::Replies(replies) => {

@@ -63,7 +63,7 @@ impl Caller {
         began: Duration,
     ) -> Result<Decision, Error> {
         let request = Request::one(operation, self.key(name), limit, words).sharing(how.share)?;
-        let decision = self.ask(&request, how, began).await?.binding;
+        let decision = self.ask(&request, how).await?.binding;
         self.tell(name, limit, &decision, began);
         Ok(decision)
     }
@@ -77,7 +77,7 @@ impl Caller {
     ) -> Result<JointDecision, Error> {
         let began = self.server.now();
         let request = Request::joint(operation, before, &self.options.prefix, parts)?.sharing(how.share)?;
-        let decision = self.ask(&request, how, began).await?;
+        let decision = self.ask(&request, how).await?;
         for (place, part) in parts.iter().enumerate() {
             let own = decision.each.get(place).unwrap_or(&decision.binding);
             self.tell(&part.name, &part.limit, own, began);
@@ -85,9 +85,9 @@ impl Caller {
         Ok(decision)
     }
 
-    async fn ask(&self, request: &Request, how: How<'_>, began: Duration) -> Result<JointDecision, Error> {
-        match self.server.transport().ask(request, how, began).await? {
-            Answer::Replies(replies) => request.read(replies.into_first().unwrap_or(Value::Nil)),
+    async fn ask(&self, request: &Request, how: How<'_>) -> Result<JointDecision, Error> {
+        match self.server.transport().ask(request, how).await? {
+            Answer::Replies(replies) => request.read(replies.into_iter().next().unwrap_or(Value::Nil)),
             Answer::Away(node, late) => {
                 let decision = self.without_server(&node, request);
                 if how.keeps_late || decision.as_ref().is_ok_and(JointDecision::allowed) {

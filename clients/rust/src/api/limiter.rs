@@ -182,10 +182,10 @@ impl Limiter {
         let key = self.caller.key(name);
         let request = Request::reset(key.clone(), &self.limit);
         self.caller.server.decide_locally(&request)?;
-        let mut answer = self.caller.server.transport().ask(&request, How::default(), self.now()).await?;
+        let mut answer = self.caller.server.transport().ask(&request, How::default()).await?;
         if self.caller.server.options().fallback == Fallback::Script {
             let script = Request::reset(request.script_key(), &self.limit);
-            answer = self.caller.server.transport().ask(&script, How::default(), self.now()).await?;
+            answer = self.caller.server.transport().ask(&script, How::default()).await?;
         }
         match answer {
             Answer::Replies(_) => Ok(()),
@@ -249,7 +249,7 @@ impl Limiter {
     /// Gives back what batches have left.
     pub async fn close(&self) -> Result<(), Error> {
         for request in self.memory.batches.as_ref().map(Batches::close).unwrap_or_default() {
-            self.caller.server.transport().ask(&request, How::default(), self.now()).await?;
+            self.caller.server.transport().ask(&request, How::default()).await?;
         }
         Ok(())
     }

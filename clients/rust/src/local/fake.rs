@@ -28,7 +28,6 @@ use redis::{Cmd, Value};
 use crate::local::buckets::Buckets;
 use crate::transport::locked::locked;
 use crate::values::error::Failure;
-use crate::values::few::Few;
 
 const YEAR_2026_S: u64 = 1_767_225_600;
 
@@ -72,14 +71,14 @@ impl Fake {
         locked(&self.0).buckets.clear();
     }
 
-    pub(crate) fn run(&self, commands: &[Cmd]) -> Result<Few<Value>, Failure> {
+    pub(crate) fn run(&self, commands: &[Cmd]) -> Result<Vec<Value>, Failure> {
         let mut state = locked(&self.0);
         if state.is_away {
             let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
             return Err(Failure::NotConnected(refused.into()));
         }
         let replies = commands.iter().map(|command| state.buckets.run(command));
-        replies.collect::<Result<_, _>>().map(Few::Several).map_err(Failure::Replied)
+        replies.collect::<Result<_, _>>().map_err(Failure::Replied)
     }
 
     pub(crate) fn since_1970(&self) -> Duration {

@@ -9,10 +9,9 @@ use crate::api::options::Fallback;
 use crate::transport::address::timed_out;
 use crate::transport::background::Owed;
 use crate::transport::node::Node;
-use crate::transport::reply::{Call, Reply};
+use crate::transport::reply::Call;
 use crate::transport::Transport;
 use crate::values::error::{Error, Failure, Fault, Why};
-use crate::values::few::Few;
 use crate::values::request::{By, Request, Share};
 
 const SOURCE: &str = include_str!("../fallback.lua");
@@ -43,7 +42,7 @@ pub(crate) struct How<'a> {
 /// What came of a request.
 pub(crate) enum Answer {
     /// A reply to each of its commands.
-    Replies(Few<Value>),
+    Replies(Vec<Value>),
     /// The policy decides, and whether a late grant is kept.
     Away(Arc<Node>, Owed),
     /// It must happen once, and it is not known whether it did.
@@ -52,85 +51,38 @@ pub(crate) enum Answer {
 
 impl Transport {
     /// Asks the server. A caller that stops waiting ends only that: a grant that comes later is given back.
-    ///
-    /// `now` is the time of the clock. Most callers have read it already, and to read it again costs.
-    pub(crate) async fn ask(&self, request: &Request, how: How<'_>, now: Duration) -> Result<Answer, Error> {
-        if !how.max_wait.is_zero() {
-            return Box::pin(self.wait(request, now.saturating_add(how.max_wait))).await;
-        }
-        let (mut may_repeat, mut lost) = (request.is_repeatable(), Owed::nothing());
-        if let Some(reply) = self.send_plainly(request, now) {
-            match reply.heard().await {
-                Err(Failure::Unanswered(Why::Broken(_), late)) if may_repeat => {
-                    (may_repeat, lost) = (false, late);
-                }
-                // Another connection, or a moment later, may do.
-                Err(failure) if failure.has_code("READONLY") || failure.has_code("TRYAGAIN") => {}
-                result => return self.conclude(self.0.first.clone(), result, request),
-            }
-        }
+    pub(crate) async fn ask(&self, request: &Request, how: How<'_>) -> Result<Answer, Error> {
         if let Some(cluster) = &self.0.cluster {
             Box::pin(self.learn_slots(cluster)).await;
         }
-        let answer = Box::pin(self.run(request, how.always, may_repeat)).await;
-        if matches!(answer, Ok(Answer::Replies(_))) {
-            lost.forgive();
+        if how.max_wait.is_zero() {
+            return self.run(Call { always: how.always, ..Call::new(request) }).await;
         }
-        answer
+        Box::pin(self.wait(request, self.now().saturating_add(how.max_wait))).await
     }
 
-    /// The way of most calls, without what most do not need: the rest would cost as much as the client library. It touches
-    /// little of what threads share.
-    fn send_plainly<'a>(&'a self, request: &'a Request, now: Duration) -> Option<Reply<'a>> {
-        let node = &self.0.first;
-        let may_be_cut = !request.is_repeatable() && is_idle(node, now);
-        if self.is_cluster() || node.is_away() || may_be_cut || self.0.fallback == Fallback::Script {
-            return None;
-        }
-        let mut connection = node.connections.live()?;
-        let (number, command) = (connection.number, request.to_plain()?);
-        let pending = Box::pin(async move { connection.send_one(&command).await.map(Few::one) });
-        Some(Reply::new(self, node, Some(Call::new(request)), now, number, pending))
-    }
-
-    /// `may_repeat` says whether to send it again if the connection breaks.
-    pub(super) async fn run(
-        &self,
-        request: &Request,
-        always: bool,
-        may_repeat: bool,
-    ) -> Result<Answer, Error> {
-        let (node, result) = self.send(Call { always, may_repeat, ..Call::new(request) }).await;
-        self.conclude(node, result, request)
-    }
-
-    /// Reads what came of a request, and what it says about the node.
-    fn conclude(
-        &self,
-        node: Arc<Node>,
-        result: Result<Few<Value>, Failure>,
-        request: &Request,
-    ) -> Result<Answer, Error> {
-        let failure = match result {
+    /// Sends a request. Reads what came of it, and what that says about the node.
+    pub(super) async fn run(&self, call: Call<'_>) -> Result<Answer, Error> {
+        let request = call.request;
+        let by = self.decider(request);
+        let mut node = self.node_of(request, by);
+        let failure = match Box::pin(self.follow(&mut node, Call { by, ..call })).await {
             Ok(replies) => {
                 node.decides();
                 return Ok(Answer::Replies(replies));
             }
             Err(failure) => failure,
         };
-        if failure.is_unknown_command() {
-            node.answers();
-            return Err(Error::module_missing(&node.name, request.needs_the_module()));
-        }
         let is_lost = !request.is_repeatable() && matches!(failure, Failure::Unanswered(..));
         // One that may not be sent again says little about a server that was restarted.
         if !is_lost || failure.is_silence() {
             self.note(&node, &failure);
         }
-        let fault = failure.fault();
+        let (fault, is_unknown) = (failure.fault(), failure.is_unknown_command());
         match failure {
             Failure::Unanswered(..) if is_lost => Ok(Answer::Lost(node)),
             Failure::Unanswered(_, late) => Ok(Answer::Away(node, late)),
+            _ if is_unknown => Err(Error::module_missing(&node.name, request.needs_the_module())),
             Failure::Replied(error) | Failure::NotConnected(error) if fault == Fault::Callers => {
                 Err(Error::refused(&node.name, error))
             }
@@ -148,7 +100,11 @@ impl Transport {
     }
 
     fn may_be_script(&self, request: &Request) -> bool {
-        self.0.fallback == Fallback::Script && !request.needs_the_module()
+        self.uses_script() && !request.needs_the_module()
+    }
+
+    fn uses_script(&self) -> bool {
+        self.0.options.fallback == Fallback::Script
     }
 
     /// The keys of the script have other names, and so perhaps another node.
@@ -160,61 +116,31 @@ impl Transport {
         }
     }
 
-    /// Returns the replies, and the node that was asked in the end.
-    async fn send(&self, call: Call<'_>) -> (Arc<Node>, Result<Few<Value>, Failure>) {
-        let by_script = Call { by: By::Script(&SHA), ..call };
-        if self.decider(call.request) != By::Module {
-            return self.run_script(by_script).await;
-        }
-        let (node, result) = self.follow(call).await;
-        let is_unknown = result.as_ref().is_err_and(Failure::is_unknown_command);
-        if is_unknown && self.may_be_script(call.request) {
-            node.answers();
-            node.let_script_decide(self.now());
-            return self.run_script(by_script).await;
-        }
-        if self.0.fallback == Fallback::Script && result.is_ok() && call.request.is_of_the_module() {
-            node.has_module();
-        }
-        (node, result)
-    }
-
-    /// Runs the script by its digest: a user without the right to load it may still run it once it is loaded.
-    async fn run_script(&self, call: Call<'_>) -> (Arc<Node>, Result<Few<Value>, Failure>) {
-        let (node, result) = self.follow(call).await;
-        if !result.as_ref().is_err_and(|failure| failure.has_code("NOSCRIPT")) {
-            return (node, result);
-        }
-        node.answers();
-        let load = redis::cmd("SCRIPT").arg("LOAD").arg(SOURCE).take();
-        match self.attempt(&node, vec![load], None).await {
-            Ok(_) => self.follow(call).await,
-            Err(failure) => (node, Err(failure)),
-        }
-    }
-
-    /// Sends to the node that has the key, and to those that it redirects to. Sends again where that does no harm; a call that
-    /// waits with the time that is left.
-    async fn follow(&self, mut call: Call<'_>) -> (Arc<Node>, Result<Few<Value>, Failure>) {
-        let mut node = self.node_of(call.request, call.by);
-        if !self.admits(&node) && !call.always {
-            return (node, Err(Failure::NotSent));
-        }
+    /// Sends to this node, and to those that it redirects to. Sends again where that does no harm; a call that waits with the
+    /// time that is left.
+    async fn follow(&self, node: &mut Arc<Node>, mut call: Call<'_>) -> Result<Vec<Value>, Failure> {
+        let admit = |node: &Node| if call.always { Ok(()) } else { self.admit(node) };
+        admit(node)?;
+        let request = call.request;
+        let may_be_script = call.until.is_none() && self.may_be_script(request);
         let (mut is_again, mut lost) = (false, Owed::nothing());
         for tries_left in (0..MOST_TRIES).rev() {
-            let failure = match self.attempt_call(&node, call).await {
+            let failure = match self.attempt_call(node, call).await {
                 Ok(replies) => {
                     // It is the same hold.
                     lost.forgive();
-                    return (node, Ok(replies));
+                    if call.by == By::Module && self.uses_script() && request.is_of_the_module() {
+                        node.has_module();
+                    }
+                    return Ok(replies);
                 }
-                Err(failure) if tries_left == 0 => return (node, Err(failure)),
+                Err(failure) if tries_left == 0 => return Err(failure),
                 Err(failure) => failure,
             };
             call.is_asking = false;
             match failure {
                 // It may have been idle for long, and closed by the server.
-                Failure::Unanswered(Why::Broken(_), late) if call.may_repeat && !is_again => {
+                Failure::Unanswered(Why::Broken(_), late) if request.is_repeatable() && !is_again => {
                     (is_again, lost) = (true, late);
                 }
                 // The endpoint has moved: another connection may lead to the new master.
@@ -224,34 +150,46 @@ impl Transport {
                 }
                 // Some of the keys have gone ahead to another node, and neither does anything.
                 failure if failure.has_code("TRYAGAIN") => {
-                    self.clock().sleep(self.0.silence.timeout / TRIES_OF_A_SPLIT_SLOT).await;
-                    node = self.node_of(call.request, call.by);
+                    self.clock().sleep(self.0.options.timeout / TRIES_OF_A_SPLIT_SLOT).await;
+                    *node = self.node_of(request, call.by);
                 }
                 failure if failure.has_code("UNBLOCKED") => {}
+                // A user without the right to load the script may still run it by its digest once it is loaded.
+                failure if failure.has_code("NOSCRIPT") => {
+                    node.answers();
+                    let load = redis::cmd("SCRIPT").arg("LOAD").arg(SOURCE).take();
+                    self.attempt(node, vec![load], None).await?;
+                }
+                failure if failure.is_unknown_command() && call.by == By::Module && may_be_script => {
+                    node.answers();
+                    node.let_script_decide(self.now());
+                    call.by = By::Script(&SHA);
+                    *node = self.node_of(request, call.by);
+                    admit(node)?;
+                }
                 Failure::Replied(error) => {
                     let cluster = self.0.cluster.as_ref();
-                    let Some(other) = cluster.and_then(|cluster| cluster.redirected(&node, &error)) else {
-                        return (node, Err(Failure::Replied(error)));
+                    let Some(other) = cluster.and_then(|cluster| cluster.redirected(node, &error)) else {
+                        return Err(Failure::Replied(error));
                     };
                     call.is_asking = error.code() == Some("ASK");
                     self.look_at_slots();
-                    node = other;
-                    if !self.admits(&node) && !call.always {
-                        return (node, Err(Failure::NotSent));
-                    }
+                    *node = other;
+                    admit(node)?;
                 }
-                failure => return (node, Err(failure)),
+                failure => return Err(failure),
             }
         }
         unreachable!("the last try returns")
     }
 
-    async fn attempt_call(&self, node: &Arc<Node>, call: Call<'_>) -> Result<Few<Value>, Failure> {
-        let Call { request, by, may_repeat, until, .. } = call;
-        let may_be_cut = || is_idle(node, self.now()) && node.connections.live().is_some();
+    async fn attempt_call(&self, node: &Arc<Node>, call: Call<'_>) -> Result<Vec<Value>, Failure> {
+        let Call { request, by, until, .. } = call;
+        let is_idle = || self.now().saturating_sub(node.heard()) > IDLE;
+        let may_be_cut = || is_idle() && node.connections.live().is_some();
         // What must happen once would be lost if the connection was cut. A call that waits would not tell for long whether the
         // server is back.
-        if !may_repeat && may_be_cut() || until.is_some() && node.is_away() {
+        if !request.is_repeatable() && may_be_cut() || until.is_some() && node.is_away() {
             match self.ping(node).await {
                 // If the connection was cut, the call opens another.
                 None | Some(Failure::Unanswered(Why::Broken(_), _)) => {}
@@ -269,14 +207,14 @@ impl Transport {
     /// Lets the server keep the call until its turn. Where that is not possible, asks again at the times that denials tell.
     async fn wait(&self, request: &Request, until: Duration) -> Result<Answer, Error> {
         if self.clock().is_real() && self.decider(request) == By::Module {
-            let (node, result) = self.follow(Call { until: Some(until), ..Call::new(request) }).await;
-            // Without the module, or with one of an older release.
-            if !result.as_ref().is_err_and(Failure::is_unknown_command) {
-                return self.conclude(node, result, request);
+            let answer = self.run(Call { until: Some(until), ..Call::new(request) }).await;
+            // It is missing, or of an older release.
+            if !matches!(answer, Err(Error::ModuleMissing(_))) {
+                return answer;
             }
         }
         loop {
-            let answer = self.ask(request, How::default(), self.now()).await?;
+            let answer = self.run(Call::new(request)).await?;
             let Answer::Replies(replies) = &answer else { return Ok(answer) };
             let left = until.saturating_sub(self.now());
             let denied = request.binding(replies).filter(|decision| !decision.allowed && !left.is_zero());
@@ -285,8 +223,4 @@ impl Transport {
             self.clock().sleep(pause.max(Duration::from_millis(1)).min(left)).await;
         }
     }
-}
-
-fn is_idle(node: &Node, now: Duration) -> bool {
-    now.saturating_sub(node.heard()) > IDLE
 }

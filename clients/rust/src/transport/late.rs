@@ -7,12 +7,10 @@ use redis::{RedisResult, Value};
 
 use crate::transport::background::{timeout, Owed};
 use crate::transport::calls::Answer;
-use crate::transport::connections::Waiter;
 use crate::transport::node::{Node, LOG};
-use crate::transport::reply::{Replies, Reply};
+use crate::transport::reply::{Call, Replies, Reply};
 use crate::transport::Transport;
 use crate::values::error::Failure;
-use crate::values::few::Few;
 use crate::values::request::Request;
 
 /// A reply that comes later is not read.
@@ -29,7 +27,7 @@ const BETWEEN_TRIES: Duration = Duration::from_millis(500);
 impl Reply<'_> {
     /// Gives back what it grants late, unless its call keeps it. If the connection broke, there is nothing to wait for.
     pub(super) fn late_grant(&mut self) -> Owed {
-        let (pending, waiter) = (self.pending.take(), self.waiter.take());
+        let pending = self.pending.take();
         // Without a reply only a hold can be found again, by its id.
         let owes =
             |request: &&Request| request.takes() && (pending.is_some() || request.undo_hold().is_some());
@@ -37,11 +35,12 @@ impl Reply<'_> {
             return Owed::nothing();
         };
         let (transport, node) = (self.transport.clone(), self.node.clone());
+        let (waits, client_id) = (self.waits_until().is_some(), self.client_id);
         Owed::by(async move {
-            let replies = match (pending, waiter) {
-                (None, _) => None,
-                (Some(pending), None) => timeout(LATE_WITHIN, pending).await,
-                (Some(pending), Some(waiter)) => transport.leave(&node, &request, pending, waiter).await,
+            let replies = match pending {
+                None => None,
+                Some(pending) if waits => transport.leave(&node, &request, pending, client_id).await,
+                Some(pending) => timeout(LATE_WITHIN, pending).await,
             };
             if let Some(Ok(replies)) = replies {
                 return transport.send_all(request.undo(&replies));
@@ -63,11 +62,11 @@ impl Transport {
         node: &Arc<Node>,
         request: &Request,
         mut pending: Replies,
-        waiter: Box<Waiter>,
-    ) -> Option<RedisResult<Few<Value>>> {
+        client_id: Option<i64>,
+    ) -> Option<RedisResult<Vec<Value>>> {
         let mut reply = timeout(Duration::ZERO, pending.as_mut()).await;
         let mut pause = LEAVE_AGAIN_AFTER;
-        while let (None, Some(id)) = (&reply, waiter.id.filter(|_| pause < LATE_WITHIN / 2)) {
+        while let (None, Some(id)) = (&reply, client_id.filter(|_| pause < LATE_WITHIN / 2)) {
             let unblock = redis::cmd("CLIENT").arg("UNBLOCK").arg(id).take();
             let commands = vec![request.to_nothing(), unblock];
             if let Err(Failure::Replied(_)) = self.attempt(node, commands, None).await {
@@ -76,9 +75,6 @@ impl Transport {
             }
             reply = timeout(pause, pending.as_mut()).await;
             pause *= 2;
-        }
-        if let Some(Ok(_)) = reply {
-            node.connections.keep(*waiter);
         }
         reply
     }
@@ -100,7 +96,7 @@ impl Transport {
     async fn send_until_done(&self, request: &Request) {
         let mut tries = if self.clock().is_real() { MOST_TRIES } else { 1 };
         let failure = loop {
-            let why = match self.run(request, false, request.is_repeatable()).await {
+            let why = match self.run(Call::new(request)).await {
                 Ok(Answer::Away(node, _)) => node.failure(),
                 Ok(Answer::Lost(node)) if request.needs_the_module() => node.failure(),
                 Ok(_) => return,

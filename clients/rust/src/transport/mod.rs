@@ -6,11 +6,10 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use crate::api::options::{Fallback, ServerOptions};
+use crate::api::options::ServerOptions;
 use crate::transport::clock::Clock;
 use crate::transport::cluster::Cluster;
 use crate::transport::node::Node;
-use crate::transport::silence::Silence;
 use crate::values::error::{Failure, Fault};
 
 pub(crate) mod address;
@@ -37,9 +36,8 @@ struct Inner {
     /// The server, or a node of the cluster.
     first: Arc<Node>,
     cluster: Option<Cluster>,
-    silence: Silence,
-    retry_every: Duration,
-    fallback: Fallback,
+    clock: Clock,
+    options: ServerOptions,
 }
 
 impl Transport {
@@ -49,12 +47,11 @@ impl Transport {
         clock: Clock,
         options: ServerOptions,
     ) -> Self {
-        let ServerOptions { timeout, retry_every, fallback } = options;
-        Self(Arc::new(Inner { first, cluster, silence: Silence { clock, timeout }, retry_every, fallback }))
+        Self(Arc::new(Inner { first, cluster, clock, options }))
     }
 
     pub(crate) fn clock(&self) -> &Clock {
-        &self.0.silence.clock
+        &self.0.clock
     }
 
     fn now(&self) -> Duration {
@@ -75,16 +72,19 @@ impl Transport {
         }
     }
 
-    /// Lets a call through, or not while the node is away.
-    fn admits(&self, node: &Node) -> bool {
-        node.admits(self.now(), self.0.retry_every + self.0.silence.most_age())
+    /// Lets a call through, unless the node is away.
+    fn admit(&self, node: &Node) -> Result<(), Failure> {
+        if node.admits(self.now(), self.0.options.retry_every + self.most_age()) {
+            return Ok(());
+        }
+        Err(Failure::NotSent)
     }
 
     /// Notes what a failure says about the node.
     fn note(&self, node: &Node, failure: &Failure) {
         match failure.fault() {
             Fault::Away => {
-                node.away(self.now() + self.0.retry_every, failure);
+                node.away(self.now() + self.0.options.retry_every, failure);
                 self.look_at_slots();
             }
             Fault::Refusing => node.refuses(self.now(), failure),

@@ -1,6 +1,5 @@
 //! Commands that were sent, and their replies on the way.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,14 +9,14 @@ use crate::transport::address::timed_out;
 use crate::transport::background::{spawn, Pending};
 #[cfg(feature = "fake")]
 use crate::transport::clock::Clock;
-use crate::transport::connections::{Connection, Waiter};
+use crate::transport::connections::Connection;
+use crate::transport::locked::locked;
 use crate::transport::node::Node;
 use crate::transport::Transport;
 use crate::values::error::{Failure, Fault, Why};
-use crate::values::few::Few;
 use crate::values::request::{By, Request};
 
-pub(crate) type Replies = Pending<RedisResult<Few<Value>>>;
+pub(crate) type Replies = Pending<RedisResult<Vec<Value>>>;
 
 /// A request, and how it is sent.
 #[derive(Clone, Copy)]
@@ -26,8 +25,6 @@ pub(super) struct Call<'a> {
     pub(super) by: By<'a>,
     /// Also while the server is thought to be away.
     pub(super) always: bool,
-    /// Says that it may be sent again if the connection breaks.
-    pub(super) may_repeat: bool,
     /// To a node that has the slot only for calls that say so.
     pub(super) is_asking: bool,
     /// Until when it may wait in the server, on a connection that no other call uses meanwhile.
@@ -36,7 +33,7 @@ pub(super) struct Call<'a> {
 
 impl<'a> Call<'a> {
     pub(super) fn new(request: &'a Request) -> Self {
-        Self { request, by: By::Module, always: false, may_repeat: true, is_asking: false, until: None }
+        Self { request, by: By::Module, always: false, is_asking: false, until: None }
     }
 }
 
@@ -45,71 +42,58 @@ impl<'a> Call<'a> {
 pub(super) struct Reply<'a> {
     pub(super) transport: &'a Transport,
     pub(super) node: &'a Arc<Node>,
+    sent_at: Duration,
     /// None if no grant can be in the replies.
     pub(super) call: Option<Call<'a>>,
-    sent_at: Duration,
-    /// The number of the connection.
-    connection: u64,
-    pub(super) waiter: Option<Box<Waiter>>,
+    /// The number of the connection, and the server's id of it.
+    number: u64,
+    pub(super) client_id: Option<i64>,
     pub(super) pending: Option<Replies>,
 }
 
-impl<'a> Reply<'a> {
-    pub(super) fn new(
-        transport: &'a Transport,
-        node: &'a Arc<Node>,
-        call: Option<Call<'a>>,
-        sent_at: Duration,
-        connection: u64,
-        pending: Replies,
-    ) -> Self {
-        Self { transport, node, call, sent_at, connection, waiter: None, pending: Some(pending) }
+impl Reply<'_> {
+    pub(super) fn waits_until(&self) -> Option<Duration> {
+        self.call?.until
     }
 
-    pub(super) async fn heard(mut self) -> Result<Few<Value>, Failure> {
-        let (transport, node) = (self.transport, self.node);
+    async fn heard(mut self) -> Result<Vec<Value>, Failure> {
+        let (transport, node, until) = (self.transport, self.node, self.waits_until());
         let Some(pending) = &mut self.pending else { return Err(Failure::NotSent) };
-        let silence = &transport.0.silence;
-        let heard = match self.call.and_then(|call| call.until) {
-            None => silence.listen(self.sent_at, node, pending).await,
-            Some(until) => {
-                Box::pin(silence.listen_long(until, node, pending, || transport.look_at(node))).await
-            }
+        let heard = match until {
+            None => transport.listen(self.sent_at, node, pending).await,
+            Some(until) => Box::pin(transport.listen_long(until, node, pending)).await,
         };
-        let result = match heard {
-            Ok(result) => result.and_then(without_error),
+        if heard.is_ok() {
+            self.pending = None;
+            node.hear(transport.now());
+        }
+        match heard.map(|replies| replies.and_then(without_error)) {
+            Ok(Ok(replies)) => Ok(replies),
+            Ok(Err(error)) if error.code().is_none() && error.is_unrecoverable_error() => {
+                node.connections.forget(self.number);
+                Err(Failure::Unanswered(Why::Broken(error), self.late_grant()))
+            }
+            Ok(Err(error)) => {
+                if error.code() == Some("READONLY") {
+                    node.connections.forget(self.number);
+                }
+                Err(Failure::Replied(error))
+            }
             Err(why) => {
                 if node.is_away() {
                     // Not the first time: what stands between here and there may have forgotten the connection.
-                    node.connections.forget(self.connection);
+                    node.connections.forget(self.number);
                 }
-                return Err(Failure::Unanswered(why, self.late_grant()));
+                Err(Failure::Unanswered(why, self.late_grant()))
             }
-        };
-        self.pending = None;
-        node.hear(transport.now());
-        let is_broken =
-            matches!(&result, Err(error) if error.code().is_none() && error.is_unrecoverable_error());
-        let is_of_replica = matches!(&result, Err(error) if error.code() == Some("READONLY"));
-        if is_broken || is_of_replica {
-            node.connections.forget(self.connection);
-        } else if let Some(waiter) = self.waiter.take() {
-            node.connections.keep(*waiter);
         }
-        result.map_err(|error| {
-            if is_broken {
-                Failure::Unanswered(Why::Broken(error), self.late_grant())
-            } else {
-                Failure::Replied(error)
-            }
-        })
     }
 }
 
 impl Drop for Reply<'_> {
     fn drop(&mut self) {
         if self.pending.is_some() {
-            let is_quiet = self.waiter.is_none() && self.node.heard() < self.sent_at;
+            let is_quiet = self.waits_until().is_none() && self.node.heard() < self.sent_at;
             drop(self.late_grant());
             if is_quiet {
                 // No caller would find out that the server is silent.
@@ -126,33 +110,32 @@ impl Transport {
         node: &Arc<Node>,
         mut commands: Vec<Cmd>,
         call: Option<Call<'_>>,
-    ) -> Result<Few<Value>, Failure> {
+    ) -> Result<Vec<Value>, Failure> {
         #[cfg(feature = "fake")]
         if let Clock::Fake(fake) = self.clock() {
             return fake.run(&commands);
         }
         let waits = call.is_some_and(|call| call.until.is_some());
-        let waiter = if waits { Some(Box::new(self.waiter(node).await?)) } else { None };
-        let mut connection = match &waiter {
-            Some(waiter) => waiter.connection.clone(),
-            None => self.connection(node).await?,
-        };
+        let mut connection = if waits { self.waiter(node).await? } else { self.connection(node).await? };
         let is_asking = call.is_some_and(|call| call.is_asking);
         if is_asking {
             let asking = redis::cmd("ASKING");
             commands = commands.into_iter().flat_map(|command| [asking.clone(), command]).collect();
         }
-        let (sent_at, number) = (self.now(), connection.number);
+        let (sent_at, number, client_id) = (self.now(), connection.number, connection.client_id);
+        let kept_by = waits.then(|| node.connections.clone());
         let pending: Replies = Box::pin(async move {
             let mut replies = connection.send(&commands).await?;
             if is_asking {
                 replies = replies.into_iter().skip(1).step_by(2).collect();
             }
-            Ok(Few::Several(replies))
+            if let Some(connections) = kept_by {
+                connections.keep(connection);
+            }
+            Ok(replies)
         });
-        let mut reply = Reply::new(self, node, call, sent_at, number, pending);
-        reply.waiter = waiter;
-        reply.heard().await
+        let pending = Some(pending);
+        Reply { transport: self, node, sent_at, call, number, client_id, pending }.heard().await
     }
 
     /// The connection that all calls share.
@@ -160,23 +143,34 @@ impl Transport {
         if let Some(connection) = node.connections.live() {
             return Ok(connection);
         }
-        let (transport, of) = (self.clone(), node.clone());
         // The call that began to connect may wait no longer.
-        let done = move |result: &RedisResult<Connection>| match result {
-            Ok(_) => {
-                of.hear(transport.now());
-                of.answers();
-                of.look_for_module();
+        let connecting = spawn(self.clone().connect(node.clone()));
+        match self.listen(self.now(), node, connecting).await {
+            Ok(Ok(connected)) => connected.map_err(Failure::NotConnected),
+            _ => Err(Failure::NotSent),
+        }
+    }
+
+    /// Connects, unless that is under way.
+    async fn connect(self, node: Arc<Node>) -> RedisResult<Connection> {
+        let shared = locked(&node.connections.shared).clone();
+        let making = async || {
+            let made = node.connections.make().await;
+            if let Err(error) = &made {
+                *locked(&node.connections.shared) = Arc::default();
+                self.note(&node, &Failure::NotConnected(error.clone()));
+            } else {
+                node.hear(self.now());
+                node.answers();
+                node.look_for_module();
             }
-            Err(error) => transport.note(&of, &Failure::NotConnected(error.clone())),
+            made
         };
-        let connecting = pin!(node.connections.connect(done));
-        let connected = self.0.silence.listen(self.now(), node, connecting).await;
-        connected.map_err(|_| Failure::NotSent)?.map_err(Failure::NotConnected)
+        shared.get_or_init(making).await.clone()
     }
 
     /// A connection for a call that waits, which has more time to connect than the timeout.
-    async fn waiter(&self, node: &Arc<Node>) -> Result<Waiter, Failure> {
+    async fn waiter(&self, node: &Arc<Node>) -> Result<Connection, Failure> {
         if let Some(waiter) = node.connections.idle_waiter() {
             return Ok(waiter);
         }
@@ -203,7 +197,7 @@ impl Transport {
     }
 
     /// Finds out in the background whether the node is there.
-    fn look_at(&self, node: &Arc<Node>) {
+    pub(super) fn look_at(&self, node: &Arc<Node>) {
         let (transport, node) = (self.clone(), node.clone());
         spawn(async move {
             if let Some(failure) = transport.ping(&node).await {
@@ -214,7 +208,7 @@ impl Transport {
 }
 
 /// An error of the server comes as a value. Inside of arrays the module replies none.
-fn without_error(replies: Few<Value>) -> RedisResult<Few<Value>> {
+fn without_error(replies: Vec<Value>) -> RedisResult<Vec<Value>> {
     match replies.iter().find(|reply| matches!(reply, Value::ServerError(_))) {
         Some(error) => Err(error.clone().extract_error().err().unwrap_or_else(timed_out)),
         None => Ok(replies),

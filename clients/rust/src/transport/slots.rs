@@ -13,7 +13,7 @@ impl Transport {
     pub(super) async fn learn_slots(&self, cluster: &Cluster) {
         if locked(&cluster.known).looks == 0 {
             let looking = spawn(self.clone().find_slots());
-            let _ = self.0.silence.listen(self.now(), &cluster.first, looking).await;
+            let _ = self.listen(self.now(), &cluster.first, looking).await;
         }
     }
 
@@ -38,7 +38,7 @@ impl Transport {
             let ask = redis::cmd("CLUSTER").arg("SLOTS").take();
             match self.attempt(&node, vec![ask], None).await {
                 Ok(replies) => {
-                    let ranges = replies.into_first().map(Vec::<Value>::from_redis_value);
+                    let ranges = replies.into_iter().next().map(Vec::<Value>::from_redis_value);
                     for range in ranges.and_then(Result::ok).unwrap_or_default() {
                         cluster.read(range, &node);
                     }

@@ -12,13 +12,6 @@ impl<T> Few<T> {
     pub(crate) fn one(it: T) -> Self {
         Self::One([it])
     }
-
-    pub(crate) fn into_first(self) -> Option<T> {
-        match self {
-            Self::One([it]) => Some(it),
-            Self::Several(all) => all.into_iter().next(),
-        }
-    }
 }
 
 impl<T> Deref for Few<T> {

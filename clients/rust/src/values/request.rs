@@ -214,12 +214,6 @@ impl Request {
         }
     }
 
-    /// The command that it is, if it is one of the module.
-    pub(crate) fn to_plain(&self) -> Option<Cmd> {
-        let is_plain = self.is_of_the_module() && !self.with_peek;
-        is_plain.then(|| self.to_command(self.name()))
-    }
-
     /// The commands that it is, for one write.
     pub(crate) fn to_commands(&self, by: By<'_>) -> Vec<Cmd> {
         let mut commands = vec![match by {
