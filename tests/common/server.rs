@@ -3,7 +3,6 @@
 use super::clock::{self, Clock};
 use super::engine::{executable, foreign_compiler, is_before};
 use super::reply::{self, array, decision, integer, integers, tell, text, unix_us, Decision};
-use super::stored::on_the_wire;
 use super::wait::{timeout, wait_for};
 use redis::{ConnectionLike, Value};
 use std::ffi::{OsStr, OsString};
@@ -426,7 +425,8 @@ impl Connection {
 
     /// Sends a command given as words, and does not wait for its reply.
     pub fn send(&mut self, words: &str) {
-        self.0.send_packed_command(&on_the_wire(words)).unwrap();
+        let command = redis::Cmd::new().arg(words.split_whitespace().collect::<Vec<_>>()).take();
+        self.0.send_packed_command(&command.get_packed_command()).unwrap();
     }
 
     /// Reads the reply of what was sent.
