@@ -373,8 +373,7 @@ fn a_hold_that_can_no_longer_grow_keeps_nobody() {
     assert_eq!(server.turn(), small);
     // Nor while it lasts, if what it lacks comes with its own end.
     let mut server = Server::default();
-    assert!(server.call(0, &[hold(10, 8, 1)], None).0);
-    assert!(server.call(0, &[hold(10, 2, 2)], None).0);
+    assert!([hold(10, 8, 1), hold(10, 2, 2)].into_iter().all(|part| server.call(0, &[part], None).0));
     server.call(0, &[hold(5, 9, 1)], Some(60 * MILLION));
     assert_eq!(server.queue.count(), 0, "it is denied");
 }
