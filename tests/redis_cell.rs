@@ -1,14 +1,14 @@
-//! `CL.THROTTLE` side by side with redis-cell itself, on one clock that the test moves; and what the page on moving
-//! from redis-cell says of redis-cell. Nothing of it is part of this project: `REDIS_CELL` says which library to load.
+//! `CL.THROTTLE` side by side with redis-cell itself, on one clock that the test moves. Nothing of it is part of this project:
+//! `REDIS_CELL` says which library to load.
 
 #[allow(dead_code, unused_imports)] // tests/server uses all of it.
 mod common;
 
-use common::judged_calls::{pause_us, stored};
-use common::model::throttle::{follow as follow_by_model, limit, Reply};
-use common::model::{self, Model};
+use common::judged_calls::pause_us;
+use common::model;
+use common::model::throttle::limit;
 use common::reply::integers;
-use common::stored::{follow, is_writing_files, tells_of_a_crash, wait_while_time_passes};
+use common::stored::{follow, is_writing_files, wait_while_time_passes};
 use common::{text, Connection, Random, Server, ServerBuilder};
 use redis::Value;
 
@@ -26,6 +26,9 @@ const ROUNDED: [(i64, i64); 12] = [
     (3, 1), (7, 1), (64, 1), (999, 1), (7, 60), (100, 60), (999, 60), (30, 7), (11, 3600), (1000, 3600),
     (5000, 86_400), (99_991, 86_400),
 ];
+
+/// Limited, limit, remaining, retry after and reset after in seconds.
+type Reply = [i64; 5];
 
 /// The library that servers load.
 fn redis_cell() -> String {
@@ -76,7 +79,7 @@ impl Limit {
 /// The module and redis-cell, each on a server of its own.
 struct Pair {
     server: Server,
-    cell_server: Server,
+    _cell_server: Server,
     client: Connection,
     cell: Connection,
     /// Whether redis-cell rounds seconds up, as from release 0.3 on, and not down, as the published crate.
@@ -95,7 +98,7 @@ impl Pair {
         // Half a second.
         let probe = cell.throttle("probe 0 2 1");
         assert_eq!(probe[..4], [0, 1, 0, -1]);
-        Self { server, cell_server, client, cell, rounds_up: probe[4] == 1 }
+        Self { server, _cell_server: cell_server, client, cell, rounds_up: probe[4] == 1 }
     }
 
     /// Goes on to a limit at one of the rates, whose key is on neither server.
@@ -108,9 +111,8 @@ impl Pair {
         limit
     }
 
-    /// Makes one call on both: what the module says, which is right by the model, and redis-cell. What redis-cell has
-    /// forgotten the module has to forget.
-    fn call(&mut self, limit: &Limit, quantity: i64, model: &mut Model) -> [Reply; 2] {
+    /// Makes one call on both: what the module says, and redis-cell. What redis-cell has forgotten the module has to forget.
+    fn call(&mut self, limit: &Limit, quantity: i64) -> [Reply; 2] {
         let (key, call) = (&limit.key, limit.call(quantity));
         // With nothing in between: servers also look for expired keys when nobody asks.
         let replies = self.cell.transaction(&[&format!("EXISTS {key}"), &format!("CL.THROTTLE {call}")]);
@@ -119,20 +121,8 @@ impl Pair {
             let left = self.client.decide(&format!("TB.PEEK {key} {} 0", limit.meant.words));
             assert!(left.reset_after_ms <= 2, "{key} was gone {left:?} before its bucket was full");
             self.client.run(&["DEL", key]);
-            *model = Model::default();
         }
-        let now_us = self.server.clock().now_us();
-        model.see(&limit.meant, now_us, stored(self.client.state(key)));
-        let told = self.client.throttle(&call);
-        follow_by_model(model, &limit.meant, quantity, now_us, told);
-        [told, integers(&replies[1]).try_into().unwrap()]
-    }
-
-    /// The same, where both have to say the same. Returns what the module says.
-    fn same(&mut self, limit: &Limit, quantity: i64, model: &mut Model) -> Reply {
-        let [ours, cell] = self.call(limit, quantity, model);
-        self.assert_same(ours, cell, &limit.call(quantity));
-        ours
+        [self.client.throttle(&call), integers(&replies[1]).try_into().unwrap()]
     }
 
     #[track_caller]
@@ -144,7 +134,7 @@ impl Pair {
 
     /// Lets redis-cell leave a bucket in a key, and the module find it: a look leaves it as it is, and the first call
     /// that wants tokens makes a bucket of it.
-    fn take_over(&mut self, limit: &Limit, random: &mut Random) -> Model {
+    fn take_over(&mut self, limit: &Limit, random: &mut Random) {
         for _ in 0..10 {
             self.cell.throttle(&limit.call(limit.quantity(random)));
             self.server.clock().advance_us(random.between(0, limit.meant.refill_us() / 20));
@@ -156,7 +146,6 @@ impl Pair {
             let [ours, cell] = [&mut self.client, &mut self.cell].map(|client| client.throttle(&call));
             self.assert_same(ours, cell, &call);
         }
-        Model::found(stored(self.client.state(&limit.key)))
     }
 }
 
@@ -168,10 +157,13 @@ fn every_field_is_the_same_where_nothing_is_rounded() {
     let mut limited = 0;
     for number in 0..180 {
         let limit = pair.begin(&mut random, &EXACT);
-        let is_moved = number % 3 == 0;
-        let mut model = if is_moved { pair.take_over(&limit, &mut random) } else { Model::default() };
+        if number % 3 == 0 {
+            pair.take_over(&limit, &mut random);
+        }
         for _ in 0..40 {
-            let told = pair.same(&limit, limit.quantity(&mut random), &mut model);
+            let quantity = limit.quantity(&mut random);
+            let [told, cell] = pair.call(&limit, quantity);
+            pair.assert_same(told, cell, &limit.call(quantity));
             limited += told[0];
             let waits_as_told = told[3] > 0 && random.once_in(3);
             let pause_us =
@@ -188,10 +180,10 @@ fn decisions_part_only_at_the_very_edge_where_something_is_rounded() {
     let (mut pair, mut random) = (Pair::start(), Random::new(61));
     let (mut compared, mut parted) = (0, 0);
     while compared < 5000 {
-        let (limit, mut model) = (pair.begin(&mut random, &ROUNDED), Model::default());
+        let limit = pair.begin(&mut random, &ROUNDED);
         for _ in 0..60 {
             let quantity = limit.quantity(&mut random);
-            let [ours, cell] = pair.call(&limit, quantity, &mut model);
+            let [ours, cell] = pair.call(&limit, quantity);
             compared += 1;
             let context = format!("{}: {ours:?}, redis-cell {cell:?}", limit.call(quantity));
             if ours[0] != cell[0] {
@@ -300,70 +292,4 @@ fn whoever_is_loaded_first_has_the_command() {
     let _ = client.try_run(&["MODULE", "LOAD", &redis_cell()]);
     client.throttle("k 15 30 60");
     assert_eq!(text(&client.say("TYPE k")), "tb-bucket");
-}
-
-// ---- What the page says of redis-cell -----------------------------------------------------------------------
-
-#[test]
-fn it_lets_too_much_pass_above_a_thousand_a_second() {
-    let Pair { server, cell_server: _cell_server, mut client, mut cell, .. } = Pair::start();
-    let call = |client: &mut Connection| {
-        server.clock().advance_us(20);
-        1 - client.throttle("k 0 1050 1")[0]
-    };
-    let admitted = |client: &mut Connection| (0..2000).map(|_| call(client)).sum::<i64>();
-    // 40 ms at 1,050 a second, and one at once.
-    let most = 43;
-    assert!(admitted(&mut cell) > most * 18 / 10);
-    assert!(admitted(&mut client) <= most);
-}
-
-/// Calls and the fields that are wrong in what it replies: the first, and those.
-const WRONG: [(&str, usize, &[i64]); 6] = [
-    // More remains than the limit.
-    ("fast 6000 6000 1", 1, &[6001, 6024]),
-    // A larger limit fills its bucket.
-    ("filled 9 1 1 8", 0, &[0]),
-    ("filled 99 1 1 0", 2, &[92]),
-    // Limits overflow.
-    ("k 9223372036854775807 1 1", 0, &[1, i64::MIN]),
-    ("k 9223372036854775806 1 1", 0, &[1, i64::MAX]),
-    ("k 9 1 -60", 0, &[1, 10, 0, -1]),
-];
-
-#[test]
-fn it_is_wrong_where_the_page_says_so() {
-    let (server, mut client) = with_redis_cell().controlled_clock().start_with_client();
-    for (call, first, fields) in WRONG {
-        assert_eq!(client.throttle(call)[first..][..fields.len()], *fields, "{call}");
-    }
-    // Errors have no code.
-    assert!(client.refusal("CL.THROTTLE k ten 1 1").starts_with("Cell error:"));
-    // Keys are made over maxmemory.
-    client.say("CONFIG SET maxmemory 1");
-    assert_eq!(client.throttle("locked-out 9 1 1 10")[0], 0);
-    // A clock that stepped back locks out.
-    server.clock().advance_ms(-3_600_000);
-    assert!(client.throttle("locked-out 9 1 1")[3] >= 3600);
-    // Keys never expire.
-    client.say("CONFIG SET maxmemory 0");
-    for (key, quantity) in [("negative", "-5"), ("overflow", "9223372036854775807")] {
-        let error = client.refusal(&format!("CL.THROTTLE {key} 10 1 60 {quantity}"));
-        assert!(error.contains("Error while setting key expire"), "{error}");
-        assert_eq!(text(&client.run(&["PTTL", key])), "-1", "{quantity}");
-    }
-}
-
-/// A key that is not UTF-8 ends any release; one that holds something else the newest alone, which has no error for it.
-#[test]
-fn it_ends_the_server_over_keys_that_it_does_not_expect() {
-    for (prepare, key, ends_any) in
-        [("PING", b"\xff", true), ("LPUSH k a", b"k", false), ("SET k alice", b"k", false)]
-    {
-        let mut pair = Pair::start();
-        pair.cell.say(prepare);
-        pair.cell.try_run(&[b"CL.THROTTLE".as_slice(), key, b"9", b"1", b"1"]).unwrap_err();
-        let has_ended = tells_of_a_crash(&pair.cell_server.log());
-        assert_eq!(has_ended, ends_any || pair.rounds_up, "{prepare} {}", key.escape_ascii());
-    }
 }

@@ -1,7 +1,7 @@
 //! One client: makes calls on buckets of its own, and judges every reply.
 
 use super::possible_states::{is_error, judge_reply, PossibleStates};
-use super::step::{self, draw, look, Act, Step};
+use super::step::{draw, look, Step};
 use super::world::{Memory, Now, World};
 use crate::common::{Connection, Random, HOUR_MS};
 use redis::{ConnectionLike, Pipeline, Value};
@@ -67,9 +67,7 @@ impl<'a> Client<'a> {
 
     fn call(&mut self, states: &mut PossibleStates, now: &Now) {
         let (steps, wrapping) = self.plan(states, now);
-        let looks_first = now.memory != Memory::Free
-            || matches!(steps[0].act, Act::Decide(Some(_), _))
-            || self.random.once_in(8);
+        let looks_first = now.memory != Memory::Free || self.random.once_in(8);
         let places = steps.iter().flat_map(|step| &step.places).filter(|_| looks_first);
         let looks: Vec<Step> = places.map(|place| look(states.buckets(), *place)).collect();
         if looks.into_iter().all(|look| self.make(states, &[look], Wrapping::None, now)) {
@@ -79,10 +77,6 @@ impl<'a> Client<'a> {
 
     fn plan(&mut self, states: &mut PossibleStates, now: &Now) -> (Vec<Step>, Wrapping) {
         let (buckets, random) = (states.buckets(), &mut self.random);
-        let new_limit = if random.once_in(25) { step::new_limit(random, buckets) } else { None };
-        if let Some(step) = new_limit {
-            return (vec![step], Wrapping::None);
-        }
         let wrapping =
             *random.pick(&[Wrapping::None, Wrapping::None, Wrapping::Transaction, Wrapping::Script]);
         // While memory is full, whether a bucket has a key decides, and only one look is taken.

@@ -6,8 +6,7 @@ use super::world::{Memory, Now};
 use crate::common::judged_calls::{holds_to_show, shown_holds, stored};
 use crate::common::model::bucket::assert_binding;
 use crate::common::model::call::Wanted;
-use crate::common::model::{operation, throttle, Bucket as State, HoldOperation, Limit, Model, Operation};
-use crate::common::reply::integers;
+use crate::common::model::{operation, Bucket as State, HoldOperation, Limit, Model, Operation};
 use crate::common::stored::Stored;
 use crate::common::{decision, integer, is_before, multi_decision, reply};
 use num_traits::Signed;
@@ -18,14 +17,9 @@ use redis::Value;
 pub struct Bucket {
     pub key: String,
     pub limit: Limit,
-    /// The limit in the words of redis-cell, if it has any.
-    pub throttle: Option<String>,
     pub model: Model,
     /// Whether it had a key when it was last looked at.
     pub has_key: bool,
-    /// Whether only one state was possible whenever a call was cut off. States that are the same under one limit, say full
-    /// by what flowed in, differ under another.
-    pub is_certain: bool,
 }
 
 /// The buckets of one client.
@@ -54,7 +48,7 @@ impl PossibleStates {
     /// The server is empty: every bucket is full.
     pub fn reset(&mut self) {
         self.possible.truncate(1);
-        self.buckets().iter_mut().for_each(Bucket::reset);
+        self.buckets().iter_mut().for_each(|bucket| bucket.model = Model::default());
     }
 
     /// The steps may have been done as one, or none of them.
@@ -80,16 +74,15 @@ impl PossibleStates {
             misfits.map(|(bucket, found)| format!("found {found:?}, expected {bucket:?}")).collect()
         };
         let numbered = self.possible.iter().enumerate();
-        let fitting: Vec<_> = numbered.filter(|(_, buckets)| misfits(buckets).is_empty()).collect();
-        let Some(&(number, first)) = fitting.first() else {
+        let mut fitting = numbered.filter(|(_, buckets)| misfits(buckets).is_empty());
+        let Some((number, first)) = fitting.next() else {
             let all: Vec<_> = self.possible.iter().map(misfits).collect();
             panic!("what is stored at {} is none of the {} that may be: {all:#?}", now.us, all.len());
         };
         let fate = if number > 0 { "cut off and done" } else { "cut off and not done" };
         let fate = (!self.is_settled()).then_some(fate);
         let mut buckets = first.clone();
-        for (place, (bucket, found)) in buckets.iter_mut().zip(&found).enumerate() {
-            bucket.is_certain &= fitting.iter().all(|(_, other)| other[place].model == bucket.model);
+        for (bucket, found) in buckets.iter_mut().zip(&found) {
             bucket.see(now, state(found.as_ref()));
         }
         self.possible = vec![buckets];
@@ -112,10 +105,6 @@ fn state(found: Option<&Stored>) -> Option<State> {
 }
 
 impl Bucket {
-    fn reset(&mut self) {
-        (self.model, self.is_certain) = (Model::default(), true);
-    }
-
     /// Whether it may be stored like this. No key goes before its bucket is full, nor much later: a hold that was made
     /// and has ended may leave no other mark.
     fn may_be(&self, now: &Now, found: Option<&Stored>) -> bool {
@@ -167,16 +156,20 @@ impl Bucket {
         (needs_memory && now.memory != Memory::Free).then_some((instead, lacking))
     }
 
+    fn follow(&mut self, want: &Want, now: &Now, reply: &Value) {
+        self.model.follow(&self.limit, want.wanted(), now.us, decision(reply));
+    }
+
     /// Judges a decision, and follows it if there was memory to store it.
     fn judge_reply(&mut self, want: &Want, now: &Now, reply: &Value) {
         match self.without_memory(want, now) {
-            None => follow(&mut self.model, &self.limit, want, now, reply),
-            Some((instead, Lacking::Stored)) => follow(&mut self.model, &self.limit, &instead, now, reply),
+            None => self.follow(want, now, reply),
+            Some((instead, Lacking::Stored)) => self.follow(&instead, now, reply),
             Some((instead, Lacking::Refused)) if is_error(reply, "OOM") => {
                 assert!(self.most_allowed(&instead, now) > 0, "a denial needs no memory");
             }
             Some((instead, lacking)) => {
-                follow(&mut self.model.clone(), &self.limit, &instead, now, reply);
+                self.clone().follow(&instead, now, reply);
                 let is_right = lacking == Lacking::Forgotten || decision(reply).allowed == 0;
                 assert!(is_right, "{want:?} was done without memory");
             }
@@ -188,23 +181,11 @@ pub fn is_error(reply: &Value, code: &str) -> bool {
     matches!(reply, Value::ServerError(error) if error.code() == code)
 }
 
-fn follow(model: &mut Model, limit: &Limit, want: &Want, now: &Now, reply: &Value) {
-    if let Want::Throttle(quantity) = want {
-        let fields = integers(reply).try_into().unwrap_or_else(|_| panic!("{reply:?}"));
-        throttle::follow(model, limit, *quantity, now.us, fields);
-    } else {
-        model.follow(limit, want.wanted(), now.us, decision(reply));
-    }
-}
-
 /// Judges the reply to one step, and does what it says.
 pub fn judge_reply(buckets: &mut Buckets, Step { places, act, .. }: &Step, now: &Now, reply: &Value) {
     let bucket = &mut buckets[places[0]];
     match act {
-        Act::Decide(new_limit, want) => {
-            bucket.limit = new_limit.as_ref().unwrap_or(&bucket.limit).clone();
-            bucket.judge_reply(want, now, reply);
-        }
+        Act::Decide(want) => bucket.judge_reply(want, now, reply),
         Act::TakeTogether(takes) => judge_joint_reply(buckets, places, takes, now, reply),
         Act::Peek(take) => bucket.model.judge(&bucket.limit, *take, now.us, decision(reply)),
         Act::Look => bucket.see(now, stored(reply::state(reply))),
@@ -217,7 +198,7 @@ pub fn judge_reply(buckets: &mut Buckets, Step { places, act, .. }: &Step, now: 
             // A bucket that is full may still have its key.
             let may_have_none = bucket.model.may_be(&bucket.limit, now.us, None);
             assert!(removed == 1 || (removed == 0 && may_have_none), "removed {removed} keys of {bucket:?}");
-            bucket.reset();
+            bucket.model = Model::default();
         }
     }
 }
@@ -250,10 +231,9 @@ fn judge_joint_reply(buckets: &mut Buckets, places: &[usize], takes: &[Operation
 
 /// Every state that a step may lead to. Only what it grants matters to what is stored, not what it replies.
 fn outcomes(buckets: &Buckets, Step { places, act, .. }: &Step, now: &Now) -> Vec<Buckets> {
-    let mut bucket = buckets[places[0]].clone();
+    let bucket = &buckets[places[0]];
     let models = match act {
-        Act::Decide(new_limit, want) => {
-            bucket.limit = new_limit.as_ref().unwrap_or(&bucket.limit).clone();
+        Act::Decide(want) => {
             let done = match bucket.without_memory(want, now) {
                 None => Some(want.clone()),
                 Some((instead, lacking)) => (lacking == Lacking::Stored).then_some(instead),
@@ -267,7 +247,7 @@ fn outcomes(buckets: &Buckets, Step { places, act, .. }: &Step, now: &Now) -> Ve
     };
     let with = |model| {
         let mut buckets = buckets.clone();
-        buckets[places[0]] = Bucket { model, ..bucket.clone() };
+        buckets[places[0]].model = model;
         buckets
     };
     models.into_iter().map(with).collect()

@@ -32,15 +32,14 @@ fn a_sentinel_failover_ends_all_waits_and_neither_loses_slots_nor_grants_them_tw
         }
         let mut client = master.connect();
         wait_until("slots change hands and clients wait", || {
-            let waiting = client.count("tokenbucket", "tokenbucket_waiting");
-            counts.grants.load(Ordering::SeqCst) > 200 && waiting > 1
+            counts.grants.load(Ordering::SeqCst) > 200 && client.waiting() > 1
         });
         master.kill();
     });
     assert!(counts.interrupted.load(Ordering::SeqCst) > 0, "nobody waited when the master was killed");
     let mut client = replica.connect();
     assert_eq!(client.keys(), 0, "not all slots are free");
-    assert_eq!(client.count("tokenbucket", "tokenbucket_waiting"), 0);
+    assert_eq!(client.waiting(), 0);
 }
 
 #[derive(Default)]

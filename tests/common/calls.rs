@@ -3,7 +3,7 @@
 //! The one list that tests walk wherever a promise is the same for all commands. A command that is added is a line
 //! in [`COMMANDS`] and a few in `calls.txt`.
 
-use super::{shown, Connection, Server};
+use super::{shown, Connection};
 use std::sync::LazyLock;
 
 pub struct Command {
@@ -130,12 +130,6 @@ pub fn prepare(client: &mut Connection) {
     client.say("TB.TOP RESET");
     client.say("TB.TAKE k 10 1 6");
     client.say("TB.CHARGE d 10 1 15");
-}
-
-pub fn prepared() -> (Server, Connection) {
-    let (server, mut client) = Server::with_clock_and_client();
-    prepare(&mut client);
-    (server, client)
 }
 
 impl Call {

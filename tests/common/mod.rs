@@ -23,7 +23,9 @@ pub mod wait;
 pub use clock::Clock;
 pub use engine::{is_before, Engine};
 pub use random::Random;
-pub use reply::{array, decided, decision, integer, multi_decision, shown, text, texts, unix_us, Decision};
+pub use reply::{
+    array, decided, decision, integer, multi_decision, shown, tell, text, texts, unix_us, Decision,
+};
 pub use server::{Connection, Server, ServerBuilder};
 pub use wait::{timeout, wait_until};
 

@@ -75,6 +75,11 @@ pub fn shown(reply: &Value) -> String {
     }
 }
 
+/// A reply, as [`shown`], or an error.
+pub fn tell(reply: Result<Value, String>) -> String {
+    reply.map_or_else(|error| error, |reply| shown(&reply))
+}
+
 /// Reads the reply of `TB.STATE`: level and refill time in Unix microseconds, or `None` for a full bucket. Tenants that wait may
 /// follow.
 pub fn state(reply: &Value) -> Option<(String, i64)> {

@@ -2,7 +2,7 @@
 
 use super::clock::{self, Clock};
 use super::engine::{executable, foreign_compiler, is_before};
-use super::reply::{self, array, decision, integer, integers, text, unix_us, Decision};
+use super::reply::{self, array, decision, integer, integers, tell, text, unix_us, Decision};
 use super::wait::{timeout, wait_for};
 use redis::{ConnectionLike, Value};
 use std::ffi::{OsStr, OsString};
@@ -423,6 +423,17 @@ impl Connection {
         self.try_run(&words.split_whitespace().collect::<Vec<_>>())
     }
 
+    /// Sends a command given as words, and does not wait for its reply.
+    pub fn send(&mut self, words: &str) {
+        let command = redis::Cmd::new().arg(words.split_whitespace().collect::<Vec<_>>()).take();
+        self.0.send_packed_command(&command.get_packed_command()).unwrap();
+    }
+
+    /// Reads the reply of what was sent.
+    pub fn receive(&mut self) -> String {
+        tell(reply_or_error(self.0.recv_response()))
+    }
+
     /// Sends commands given as words as one transaction; returns the replies, errors among them.
     pub fn transaction(&mut self, commands: &[&str]) -> Vec<Value> {
         self.say("MULTI");
@@ -477,6 +488,11 @@ impl Connection {
     pub fn count(&mut self, section: &str, field: &str) -> i64 {
         let value = self.info(section, field);
         value.parse().unwrap_or_else(|_| panic!("{field} is no whole number: {value}"))
+    }
+
+    /// How many calls wait in the server.
+    pub fn waiting(&mut self) -> i64 {
+        self.count("tokenbucket", "tokenbucket_waiting")
     }
 
     /// Memory that the server uses, in bytes.

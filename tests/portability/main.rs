@@ -9,7 +9,7 @@
 mod common;
 
 use common::stored::{
-    append_only_file, assert_same_buckets, buckets, commands, copy_of_files, fill, follow, quiet,
+    append_only_file, assert_same_buckets, buckets, commands, copy_of_files, fill, quiet,
     with_append_only_file,
 };
 use common::{Connection, Server, ServerBuilder};
@@ -75,19 +75,5 @@ fn each_reads_the_files_of_the_other() {
             let when = format!("written by {} with {write}", writer.0);
             assert_same_buckets(&buckets(&mut read.connect()), &buckets(&mut client), &when);
         }
-    }
-}
-
-/// By a snapshot when it begins to, by effects from then on.
-#[test]
-fn each_follows_the_other() {
-    for [master, (_, start_replica)] in BOTH_WAYS {
-        let (master_server, mut client) = filled(master, quiet());
-        let replica_server = start_replica(quiet().clock_of(&master_server));
-        follow(&replica_server, &master_server);
-        fill(&mut client, master_server.clock());
-        follow(&replica_server, &master_server);
-        let found = buckets(&mut replica_server.connect());
-        assert_same_buckets(&found, &buckets(&mut client), &format!("of {}", master.0));
     }
 }

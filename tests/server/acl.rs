@@ -1,6 +1,5 @@
 //! Who may call what, on which keys.
 
-use super::is_refused_before;
 use crate::common::calls::Audience::{self, Operators, Readers, WaitingWriters, Writers};
 use crate::common::calls::{Call, CALLS, COMMANDS};
 use crate::common::{is_before, texts, Connection, Engine, Server};
@@ -97,19 +96,4 @@ fn key_patterns_cover_every_key_of_every_call() {
         }
     }
     assert!(texts(server.connect().say("KEYS *")).iter().all(|key| key.starts_with("mine:")));
-}
-
-#[test]
-fn a_user_who_may_only_read_or_only_write_a_key_may_not_take_from_it() {
-    let server = Server::start();
-    if is_refused_before((7, 0), &mut server.connect(), "ACL SETUSER limited on nopass +@all %R~a*") {
-        return;
-    }
-    for (patterns, may_read) in [("%R~*", true), ("%W~*", false)] {
-        let mut client = limited(&server, &format!("+@all {patterns}"));
-        for call in CALLS.iter().filter(|call| call.command().audience.are_clients()) {
-            let may = may_read && call.command().audience == Readers;
-            assert_eq!(is_refused(&mut client, call.words), !may, "{} with {patterns}", call.words);
-        }
-    }
 }

@@ -16,12 +16,17 @@ fn timed(client: &mut Connection, call: &str) -> (bool, [i64; 2]) {
 
 #[test]
 fn as_many_calls_are_allowed_as_the_limit_lets_through_and_not_one_more() {
+    // Also those that wait their turn.
+    ["TB.TAKE hot 100 10", "TB.BTAKE hot 100 10 1 86400000"].into_iter().for_each(assert_limited);
+}
+
+fn assert_limited(call: &'static str) {
     const TAKE: &str = "TB.TAKE hot 100 10";
     const CLIENTS: usize = 64;
     let server = Server::start();
     // They connect before anybody calls: on a busy machine that takes its time, in which a bucket would overflow.
     let clients: Vec<Connection> = (0..CLIENTS).map(|_| server.connect()).collect();
-    let take = |client: &mut Connection| decision(&client.say(TAKE)).allowed;
+    let take = |client: &mut Connection| decision(&client.say(call)).allowed;
     let mut client = server.connect();
     let (is_allowed, first_us) = timed(&mut client, TAKE);
     assert!(is_allowed);

@@ -27,7 +27,6 @@
 use super::command_table::table;
 use super::info::counters;
 use super::stories::passing_us;
-use super::waiting::waiting;
 use crate::common::calls::{Audience, COMMANDS};
 use crate::common::clock::START_US;
 use crate::common::engine::redis_cli;
@@ -208,21 +207,6 @@ fn the_readme_and_the_pages_are_short() {
         let is_reference = page.path.starts_with(root().join("docs/reference"));
         assert!(is_reference || page.text.lines().count() <= 300, "{}: more than 300 lines", page.name());
     }
-}
-
-/// What operators and developers come for, each in one click.
-const TASKS: &str = "clients/python/docs/flask-limiter.md clients/node/docs/express-and-fastify.md \
-    docs/how-to/llm-gateway.md docs/how-to/semaphore.md docs/how-to/daily-quota.md docs/how-to/move-from-a-script.md \
-    docs/operate/sizing.md#memory-for-50-million-users docs/operate/monitoring.md#alert-on-heavy-limiting \
-    docs/how-to/envoy-and-proxies.md clients/go/README.md#nethttp clients/rust/README.md#a-layer-for-axum \
-    docs/operate/what-fails.md docs/operate/upgrades.md docs/reference/access.md \
-    docs/operate/a-customer-calls.md#reset-it";
-
-#[test]
-fn the_readme_links_to_each_common_task() {
-    let targets = Page::read(root().join("README.md")).targets();
-    let lost: Vec<_> = TASKS.split(' ').filter(|task| !targets.iter().any(|linked| linked == task)).collect();
-    assert!(lost.is_empty(), "the README links to none of {lost:?}");
 }
 
 /// From the README by links, so that no page is written for nobody.
@@ -439,9 +423,9 @@ impl Session {
     /// Sends a call that waits in the server.
     fn let_wait(&self, send: impl FnOnce()) {
         let mut client = self.server.connect();
-        let before = waiting(&mut client);
+        let before = client.waiting();
         send();
-        wait_until("the call waits", || waiting(&mut client) == before + 1);
+        wait_until("the call waits", || client.waiting() == before + 1);
     }
 
     /// The reply of the call that waits.

@@ -2,14 +2,14 @@
 //! pages of the commands. Which argument is the first that is wrong: `core/tests/pure/requests.rs`. What a line quotes of the
 //! call: `core/tests/pure/errors.rs`.)
 
-use crate::common::calls::{prepare, prepared, Outcome, CALLS};
+use crate::common::calls::{prepare, Outcome, CALLS};
 use crate::common::stored::buckets;
-use crate::common::Connection;
+use crate::common::{Connection, Server};
 use tokenbucket_core::error::Error;
 
 #[test]
 fn a_key_of_another_type_is_refused_by_every_call_and_stays_as_it_is() {
-    let (_server, mut client) = prepared();
+    let (_server, mut client) = Server::with_clock_and_client();
     let look =
         |client: &mut Connection| (client.dump("foreign"), client.expires_at_ms("foreign"), buckets(client));
     const MAKE: &str = "SET _ word;RPUSH _ a;SADD _ a;ZADD _ 1 a;HSET _ level 5;XADD _ 1-1 a b;SETBIT _ 7 1";

@@ -3,13 +3,13 @@
 
 use super::decisions::{any_limit, judge_any_calls};
 use super::multi_take::judge_takes_from_several;
-use super::stories::{play_each, tell};
+use super::stories::play_each;
 use crate::common::calls::{Call, CALLS};
 use crate::common::judged_calls::{self, Backend, JudgedCalls, YEAR_US};
 use crate::common::model::{Limit, MILLION};
 use crate::common::script::{self, connect, stored, with_clock_and_client, without_module};
 use crate::common::stored::{begin_to_follow, wait_until_replicated};
-use crate::common::{Connection, Random, Server, HOUR_MS};
+use crate::common::{tell, Connection, Random, Server, HOUR_MS};
 
 /// Sends the words of a command to the script; its reply, or its error line, as it is shown.
 fn ask(client: &mut Connection, command: &str) -> String {

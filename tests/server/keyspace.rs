@@ -6,7 +6,7 @@ use super::maxmemory::send_all;
 use crate::common::engine::Brand;
 use crate::common::server::reply_or_error;
 use crate::common::stored::{assert_same_buckets, buckets, buckets_alive, wait_while_time_passes, Stored};
-use crate::common::{array, integer, is_before, text, texts, Connection, Engine, Server, HOUR_MS};
+use crate::common::{integer, is_before, texts, Connection, Engine, Server, HOUR_MS};
 use redis::ConnectionLike;
 
 /// A server with one bucket, `user:1`, of an odd level, with a hold that lasts and another that has ended.
@@ -23,32 +23,6 @@ fn with_one_bucket() -> (Server, Connection) {
 /// All that is stored of one bucket.
 fn stored(client: &mut Connection, key: &str) -> Stored {
     buckets(client).remove(key).unwrap_or_else(|| panic!("no {key}"))
-}
-
-#[test]
-fn type_object_and_scan_tell_what_they_tell_of_other_types() {
-    let (server, mut client) = Server::with_clock_and_client();
-    client.say("TB.TAKE user:1 10 1/h");
-    client.say("SET string anything");
-    assert_eq!(text(&client.say("TYPE user:1")), "tb-bucket");
-    assert_eq!(text(&client.say("OBJECT ENCODING user:1")), "raw");
-    assert_eq!(text(&client.say("OBJECT REFCOUNT user:1")), "1");
-    let [_cursor, found] = array(client.say("SCAN 0 TYPE tb-bucket COUNT 1000")).try_into().unwrap();
-    assert_eq!(texts(found), ["user:1"]);
-    assert!(client.refusal("OBJECT FREQ user:1").contains("LFU"));
-    let idle_s = |client: &mut Connection, key: &str| integer(&client.run(&["OBJECT", "IDLETIME", key]));
-    // The server's idea of the time, in which idleness is measured, follows with its periodic work.
-    wait_while_time_passes(&[server.clock()], "the keys have been idle", || {
-        idle_s(&mut client, "user:1") > 10
-    });
-    assert_eq!(idle_s(&mut client, "user:1"), idle_s(&mut client, "string"));
-    client.say("TB.PEEK user:1 10 1/h");
-    assert_eq!(idle_s(&mut client, "user:1"), 0);
-
-    client.say("CONFIG SET maxmemory-policy allkeys-lfu");
-    client.say("TB.TAKE frequent 10 1/h");
-    assert!(integer(&client.say("OBJECT FREQ frequent")) > 0);
-    assert!(client.refusal("OBJECT IDLETIME frequent").contains("LFU"));
 }
 
 /// From 8.6 on, Redis crashes on `MEMORY USAGE` of any module's key that has an expiry, in its own code. There,

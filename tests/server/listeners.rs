@@ -37,7 +37,7 @@ fn forgetful() -> ServerBuilder {
 fn waiting_replica(server: &Server) -> Connection {
     let (mut replica, mut client) = (server.connect(), server.connect());
     replica.say("REPLCONF capa eof capa psync2");
-    replica.inner().send_packed_command(&on_the_wire("PSYNC ? -1")).unwrap();
+    replica.send("PSYNC ? -1");
     wait_until("the replica waits", || client.info("replication", "connected_slaves") == "1");
     replica
 }

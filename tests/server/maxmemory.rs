@@ -1,10 +1,9 @@
 //! What buckets cost, and what becomes of them when memory is short.
 
 use super::holds::uuid;
-use super::stories::tell;
 use crate::common::calls::{prepare, Outcome, CALLS};
 use crate::common::stored::{buckets, buckets_alive};
-use crate::common::{array, decision, is_before, texts, wait_until, Connection, Engine, Server};
+use crate::common::{array, decision, is_before, tell, texts, wait_until, Connection, Engine, Server};
 use redis::Value;
 use std::ops::Range;
 use tokenbucket_core::error::Error;
@@ -95,32 +94,6 @@ fn with_an_eviction_policy_new_buckets_push_out_others() {
         let lost = states.iter().filter(|state| **state == Value::Nil).count();
         let is_small = policy != "volatile-ttl" || lost < 10;
         assert!(is_small, "{lost} of {PRECIOUS} exhausted buckets were full again, of {evicted} evicted");
-    }
-}
-
-/// The expiry of a semaphore is the end of its last hold, nearer than that of most buckets. One that was evicted lets as
-/// many in again.
-#[test]
-fn semaphores_need_a_server_that_evicts_nothing() {
-    const SEMAPHORES: u32 = 100;
-    for policy in ["noeviction", "volatile-ttl"] {
-        let (_server, mut client) =
-            Server::builder().module_arguments(&["on-oom", "allow"]).start_with_client();
-        client.say(&format!("CONFIG SET maxmemory-policy {policy}"));
-        client.say("CONFIG SET maxmemory-samples 10");
-        let hold = |number| format!("TB.HOLD semaphore:{} 10 0 1 600000 {number}", number % SEMAPHORES);
-        send_all(&mut client, 0..10 * SEMAPHORES, hold);
-        leave_room(&mut client, 300_000);
-        send_all(&mut client, 0..10_000, |number| format!("TB.TAKE other:{number:07} 10 10/h 10"));
-        set_maxmemory(&mut client, 0);
-        let peeks =
-            send_all(&mut client, 0..SEMAPHORES, |number| format!("TB.PEEK semaphore:{number} 10 0 1"));
-        let lost = peeks.iter().filter(|peek| decision(peek).allowed == 1).count();
-        let is_expected = if policy == "noeviction" { lost == 0 } else { lost > 50 };
-        assert!(
-            is_expected,
-            "{policy}: {lost} of {SEMAPHORES} semaphores are free, whose holders still work"
-        );
     }
 }
 

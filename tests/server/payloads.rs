@@ -120,20 +120,6 @@ fn random_payloads_with_a_right_checksum_are_taken_or_refused() {
     }
 }
 
-/// Files of buckets that never had a hold, or have none any more, are those of a module that knows none.
-#[test]
-fn without_holds_a_payload_is_what_it_always_was() {
-    let (server, mut client) = Server::with_clock_and_client();
-    client.say("TB.CHARGE k 10 1/h 1e9");
-    let always_was = content(-999_999_990_000_000, server.clock().now_us());
-    assert_eq!(Payload::of(&mut client, "k").content(), always_was);
-    client.say("TB.GIVE k 10 1/h 1e9");
-    client.say("TB.HOLD k 10 1/h 3 5000 a");
-    assert_ne!(Payload::of(&mut client, "k").content().len(), always_was.len());
-    client.say("TB.SETTLE k 10 1/h a 1e9");
-    assert_eq!(Payload::of(&mut client, "k").content(), always_was);
-}
-
 /// A snapshot, without a checksum, in which a bucket has been given other fields.
 fn snapshot_with(change: impl Fn(&Payload) -> Vec<u8>) -> TempDir {
     let (server, mut client) =

@@ -1,7 +1,7 @@
 //! The same reply however it is asked for.
 
 use super::is_refused_before;
-use crate::common::calls::{prepare, prepared, Call, CALLS};
+use crate::common::calls::{prepare, Call, CALLS};
 use crate::common::stored::on_the_wire;
 use crate::common::{shown, Connection, Server};
 use redis::{ConnectionLike, Value};
@@ -56,18 +56,5 @@ fn in_resp2_and_resp3_pipelines_transactions_scripts_and_functions() {
                 assert!(is_error || reply == call.reply, "{} {name} in {protocol}: {reply}", call.words);
             }
         }
-    }
-}
-
-#[test]
-fn a_script_that_may_only_read_may_only_call_what_reads() {
-    let (_server, mut client) = prepared();
-    if is_refused_before((7, 0), &mut client, "EVAL_RO x 0") {
-        return;
-    }
-    for call in CALLS.iter() {
-        let reply = shown(&by(&mut client, &["EVAL_RO", "return redis.pcall(unpack(ARGV))"], call));
-        let is_refused = reply.contains("Write commands are not allowed from read-only scripts");
-        assert_eq!(is_refused, !call.command().audience.only_reads(), "{}: {reply}", call.words);
     }
 }

@@ -1,7 +1,7 @@
 //! Stories: calls in order, and the reply of each. Most are in `stories/*.txt`, a few in the tests.
 //!
 //! A story begins with what it is about, behind `#`, and an empty line ends it. A line is `call => reply`, the reply as
-//! [`shown`], or only its beginning up to `…`; or a time that passes, as the documentation writes it: `(5 seconds later)`.
+//! it is told by [`tell`], or only its beginning up to `…`; or a time that passes, as the documentation writes it: `(5 seconds later)`.
 //! `# loadmodule ARGUMENTS` gives it a server of its own, and `# since 7.0` ends it on an older one.
 //! After each call that denies, refuses or asks, the buckets are looked at: it has changed nothing, unless the clock had
 //! stepped back before.
@@ -9,7 +9,7 @@
 use crate::common::clock::START_US;
 use crate::common::model::{number::exact, whole};
 use crate::common::stored::{assert_same_buckets, buckets};
-use crate::common::{is_before, shown, Connection, Server};
+use crate::common::{is_before, tell, Connection, Server};
 
 /// Plays each story, on a server without keys and from [`START_US`] on.
 pub fn play_all(stories: &str) {
@@ -62,11 +62,6 @@ fn play_by(words: fn(&str) -> String, server: &Server, client: &mut Connection, 
             assert_same_buckets(&buckets(client), &before, &format!("{call} has changed something"));
         }
     }
-}
-
-/// A reply or an error in one line.
-pub fn tell(reply: Result<redis::Value, String>) -> String {
-    reply.map_or_else(|error| error, |reply| shown(&reply))
 }
 
 fn changes_nothing(call: &str, told: &str) -> bool {

@@ -10,9 +10,7 @@ use crate::common::stored::{
     append_only_file, commands, follow, quiet, wait_until_replicated, with_append_only_file,
 };
 use crate::common::{text, Server};
-use redis_cell_rs::{Cmd, Policy, Verdict};
 use std::fs;
-use std::time::Duration;
 use tokenbucket_core::error::Error;
 
 /// What redis-cell stores for a limit that is whole again in `after_ms`.
@@ -84,28 +82,4 @@ fn the_take_over_is_replicated_and_appended_as_its_result() {
     assert_eq!(["TB.RESTORE", "CL.THROTTLE", "DEL"].map(count), [3, 0, 0]);
     master.kill_and_restart();
     assert_stored(&master, &stored, "after a power cut");
-}
-
-/// redis-cell-rs knows nothing of this module. tower-redis-cell calls it for services.
-#[test]
-fn a_published_client_of_redis_cell_reads_every_reply() {
-    const SIXTEEN_AT_ONCE: Policy = Policy::new(15, 30, Duration::from_secs(60), 1);
-    let (server, mut client) = Server::with_clock_and_client();
-    client.say("SET carol word");
-    let mut ask = |who: &'static str, tokens| {
-        let (key, policy) = (who.into(), SIXTEEN_AT_ONCE.apply_tokens(tokens));
-        let verdict = redis::Cmd::from(Cmd::new(&key, &policy)).query(client.inner());
-        verdict.map_or_else(|error| error.code().unwrap().into(), |verdict: Verdict| format!("{verdict:?}"))
-    };
-    for (who, tokens, expected) in [
-        ("alice", 8, "Allowed(AllowedDetails { total: 16, remaining: 8, reset_after: 16 })"),
-        ("bob", 16, "Allowed(AllowedDetails { total: 16, remaining: 0, reset_after: 32 })"),
-        ("alice", 8, "Allowed(AllowedDetails { total: 16, remaining: 0, reset_after: 32 })"),
-        ("alice", 8, "Blocked(BlockedDetails { total: 16, remaining: 0, reset_after: 32, retry_after: 16 })"),
-    ] {
-        assert_eq!(ask(who, tokens), expected, "{who}");
-    }
-    server.clock().advance_ms(16_000);
-    assert!(ask("alice", 8).starts_with("Allowed"));
-    assert_eq!(ask("carol", 8), "WRONGTYPE");
 }

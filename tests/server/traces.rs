@@ -4,12 +4,11 @@
 use super::info::counters;
 use super::is_refused_before;
 use crate::common::calls::{prepare, Call, Outcome, CALLS};
-use crate::common::clock::START_US;
 use crate::common::stored::{
     append_only_bytes, assert_same_buckets, buckets, follow, quiet, replicated_bytes, wait_until_replicated,
     with_append_only_file, Buckets,
 };
-use crate::common::{array, text, wait_until, Connection, Server};
+use crate::common::{text, wait_until, Connection, Server};
 use redis::{PushInfo, PushKind, Value};
 use std::sync::mpsc::{channel, Receiver};
 
@@ -191,26 +190,4 @@ fn it_is_announced_which_holds_are_set_and_settled() {
         client.say(call);
         assert_eq!(listener.heard().0, expected, "{call}");
     }
-}
-
-/// A read-only replica answers what only reads, as its master does, and refuses the rest.
-#[test]
-fn a_read_only_replica_answers_questions_and_refuses_the_rest() {
-    let (master, replica) = (quiet().start(), quiet().start());
-    follow(&replica, &master);
-    master.clock().set_us(START_US);
-    prepare(&mut master.connect());
-    wait_until_replicated(&replica, &master);
-    replica.clock().set_us(START_US);
-    let mut reader = replica.connect();
-    let before = buckets(&mut reader);
-    for call in CALLS.iter() {
-        if call.command().audience.only_reads() {
-            call.make(&mut reader);
-        } else {
-            assert!(reader.refusal(call.words).starts_with("READONLY "), "{}", call.words);
-        }
-    }
-    assert_eq!(buckets(&mut reader), before);
-    assert_eq!(array(reader.say("KEYS *")).len(), 2);
 }

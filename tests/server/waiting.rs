@@ -10,12 +10,11 @@ use super::acl::limited;
 use super::is_refused_before;
 use super::persistence::{assert_stored, everything};
 use super::replication::assert_same;
-use super::stories::{self, tell};
+use super::stories;
 use super::traces::{has_seen_a_change, Listener};
 use crate::common::clock::START_US;
-use crate::common::server::reply_or_error;
-use crate::common::stored::{append_only_bytes, follow, on_the_wire, quiet, with_append_only_file};
-use crate::common::{integer, is_before, shown, text, wait_until, Connection, Server, HOUR_MS};
+use crate::common::stored::{append_only_bytes, follow, quiet, with_append_only_file};
+use crate::common::{integer, is_before, shown, tell, text, wait_until, Connection, Server, HOUR_MS};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tokenbucket_core::bucket::Bucket;
@@ -43,9 +42,9 @@ impl<'server> Clients<'server> {
 
     pub fn play_line(&mut self, line: &str) {
         if let Some(name) = line.strip_suffix(" closes") {
-            let before = waiting(&mut self.main);
+            let before = self.main.waiting();
             self.waiting.remove(name).expect("it is connected");
-            return wait_until("its wait is over", || waiting(&mut self.main) < before);
+            return wait_until("its wait is over", || self.main.waiting() < before);
         }
         let line = self.with_ids(line);
         match (line.split_once(": "), line.split_once(" => ")) {
@@ -81,17 +80,17 @@ impl<'server> Clients<'server> {
 
     /// Sends a call that will wait.
     fn wait(&mut self, name: &str, call: &str) {
-        let before = waiting(&mut self.main);
-        send(self.client(name), call);
-        wait_until(&format!("'{call}' waits"), || waiting(&mut self.main) == before + 1);
+        let before = self.main.waiting();
+        self.client(name).send(call);
+        wait_until(&format!("'{call}' waits"), || self.main.waiting() == before + 1);
     }
 
     fn read(&mut self, name: &str) -> String {
-        receive(self.client(name))
+        self.client(name).receive()
     }
 
     fn end(&mut self) {
-        assert_eq!(waiting(&mut self.main), 0, "somebody still waits");
+        assert_eq!(self.main.waiting(), 0, "somebody still waits");
         for (name, (mut client, _)) in std::mem::take(&mut self.waiting) {
             // Those that were killed have no connection.
             let pong = client.attempt("PING");
@@ -102,21 +101,6 @@ impl<'server> Clients<'server> {
 
 fn is_name(word: &str) -> bool {
     word.chars().all(|letter| letter.is_ascii_lowercase())
-}
-
-/// How many wait in a server.
-pub fn waiting(client: &mut Connection) -> i64 {
-    client.count("tokenbucket", "tokenbucket_waiting")
-}
-
-/// Sends a call without reading its reply.
-pub fn send(client: &mut Connection, call: &str) {
-    client.inner().send_packed_command(&on_the_wire(call)).unwrap();
-}
-
-/// Reads the reply of what was sent, in one line.
-pub fn receive(client: &mut Connection) -> String {
-    tell(reply_or_error(client.inner().recv_response()))
 }
 
 /// Plays each story on a server without keys and from [`START_US`] on.
@@ -177,27 +161,6 @@ fn calls_are_served_in_the_order_in_which_they_came() {
         TB.GIVE r 4 1 3 => [1 4 0 0]
         b => [1 0 0 4000]
 
-        # a tenant without tokens does not stop the others, and gets the shared pool in its turn
-        TB.TAKE tenant:a 1 1 1 => [1 0 0 1000]
-        a: TB.BMHOLD 2 60000 a 60000 tenant:a 1 1 1 pool 1 0 1
-        TB.MHOLD 2 60000 b tenant:b 1 1 1 pool 1 0 1 => [1 0 0 60000 [[1 0 0 1000] [1 0 0 60000]]]
-        c: TB.BMHOLD 2 60000 c 60000 tenant:c 1 1 1 pool 1 0 1
-        (500 milliseconds later)
-        TB.MSETTLE 2 b tenant:b 1 1 1 pool 1 0 0 => [1 0 0 500 [[1 0 0 500] [1 1 0 0]]]
-        c => [1 0 0 60000 [[1 0 0 1000] [1 0 0 60000]]]
-        (500 milliseconds later)
-        TB.SETTLE pool 1 0 c 0 => [1 1 0 0]
-        a => [1 0 0 60000 [[1 0 0 1000] [1 0 0 60000]]]
-
-        # a hold that is to be larger lacks more once what it has of it has ended
-        TB.HOLD p 3 0 1 5000 x => [1 2 0 5000]
-        TB.HOLD p 3 0 2 60000 a => [1 0 0 60000]
-        x: TB.BHOLD p 3 0 2 60000 x 60000
-        (5 seconds later)
-        TB.PEEK p 3 0 1 => [0 1 55000 55000]
-        TB.GIVE p 3 0 1 => [1 2 0 55000]
-        x => [1 0 0 60000]
-
         # no wait can help a call once the pool is smaller: it is denied, and keeps no other
         TB.HOLD p 10 0 1 60000 x => [1 9 0 60000]
         TB.HOLD p 10 0 8 60000 a => [1 1 0 60000]
@@ -207,7 +170,7 @@ fn calls_are_served_in_the_order_in_which_they_came() {
         b => [0 5 -1 -1]
         c => [1 3 0 -1]
 
-        # one that another client ends meanwhile, or makes large enough
+        # a hold that another client ends meanwhile, or makes large enough
         TB.HOLD p 3 0 2 60000 x => [1 1 0 60000]
         TB.HOLD p 3 0 1 60000 a => [1 0 0 60000]
         x: TB.BHOLD p 3 0 3 60000 x 60000
@@ -218,15 +181,6 @@ fn calls_are_served_in_the_order_in_which_they_came() {
         x => [1 0 0 60000]
         TB.HOLD p 3 0 1 60000 x => [1 2 0 60000]
         b => [1 1 0 60000]
-
-        # each with a limit of its own
-        TB.TAKE r 4 1 4 => [1 0 0 4000]
-        large: TB.BTAKE r 8 1 6 60000
-        small: TB.BTAKE r 4 1 1 60000
-        (6 seconds later)
-        large => [1 0 0 8000]
-        (1 second later)
-        small => [1 0 0 4000]
 
         # several buckets are taken together, when the last of them has enough
         TB.TAKE m 1 1 1 => [1 0 0 1000]
@@ -262,6 +216,13 @@ fn waits_end_with_their_time_by_an_operator_or_with_the_connection() {
         TB.BHOLD p 1 0 2 60000 a 60000 => [0 1 -1 0]
         TB.BTAKE r 4 1 4 0 => [1 0 0 4000]
         TB.BTAKE r 4 1 4 0 => [0 0 4000 4000]
+
+        # where nobody may block calls decide at once
+        TB.HOLD p 1 0 1 60000 a => [1 0 0 60000]
+        EVAL return(redis.call('TB.BHOLD','p',1,0,1,60000,'b',60000)) 0 => [0 0 60000 60000]
+        b: MULTI => +OK
+        b: TB.BMHOLD 1 60000 b 60000 p 1 0 1 => simple-string(\"QUEUED\")
+        b: EXEC => [[0 0 60000 60000 [[0 0 60000 60000]]]]
 
         # an operator ends them
         TB.HOLD p 2 0 1 60000 a => [1 1 0 60000]
@@ -302,7 +263,7 @@ fn a_clock_that_is_set_back_neither_locks_waiters_out_nor_grants_early() {
     });
     clients.play_line("(3999 milliseconds later)");
     clients.play_line("TB.PEEK r 4 1 4 => [0 3 8001 1]");
-    assert_eq!(waiting(&mut clients.main), 2);
+    assert_eq!(clients.main.waiting(), 2);
     clients.play(
         "(1 millisecond later)
         large => [1 0 0 4000]
@@ -419,39 +380,37 @@ fn waiters_are_woken_within_milliseconds() {
     let server = Server::start();
     let mut clients = Clients::new(&server);
     // On a busy machine most of them are late.
-    let mut assert_woken = |before: &str, call: &str, freeing: Option<&str>, after: Duration| {
+    let mut assert_woken = |before: &str, call: &str, freeing: &str, after: Duration| {
         let tries = (0..TRIES).map(|_| {
             clients.main.say("FLUSHALL");
             clients.main.say(before);
-            let mut begin = Instant::now();
-            if let Some(freeing) = freeing {
-                clients.wait("b", call);
-                begin = Instant::now();
-                clients.main.say(freeing);
-            } else {
-                send(clients.client("b"), call);
+            match freeing {
+                "PING" => clients.client("b").send(call),
+                _ => clients.wait("b", call),
             }
+            let begin = Instant::now();
+            clients.main.say(freeing);
             let told = clients.read("b");
-            assert!(told.starts_with("[1 "), "{call} after {before} and {freeing:?}: {told}");
+            assert!(told.starts_with("[1 "), "{call} after {before} and {freeing}: {told}");
             begin.elapsed()
         });
         let least = tries.min().unwrap();
-        assert!(least < after + SOON, "{call} after {before} and {freeing:?}: {least:?}");
+        assert!(least < after + SOON, "{call} after {before} and {freeing}: {least:?}");
     };
     let ms = Duration::from_millis;
-    assert_woken("TB.TAKE r 1 1/30ms 1", "TB.BTAKE r 1 1/30ms 1 60000", None, ms(30));
+    assert_woken("TB.TAKE r 1 1/30ms 1", "TB.BTAKE r 1 1/30ms 1 60000", "PING", ms(30));
     let (held, wait) = ("TB.HOLD p 1 0 1 60000 a", "TB.BHOLD p 1 0 1 60000 b 60000");
-    assert_woken("TB.HOLD p 1 0 1 30 a", wait, None, ms(30));
+    assert_woken("TB.HOLD p 1 0 1 30 a", wait, "PING", ms(30));
     for freeing in ["TB.SETTLE p 1 0 a 0", "FLUSHALL", "SWAPDB 0 1"] {
-        assert_woken(held, wait, Some(freeing), ms(0));
+        assert_woken(held, wait, freeing, ms(0));
     }
     // Redis 6.0 does not tell that keys go: the module looks ten times a second.
     let look = if is_before(6, 2) { ms(100) } else { ms(0) };
     for freeing in ["DEL p", "UNLINK p", "RENAME p elsewhere"] {
-        assert_woken(held, wait, Some(freeing), look);
+        assert_woken(held, wait, freeing, look);
     }
     // Servers look for what has expired ten times a second.
-    assert_woken(held, wait, Some("PEXPIRE p 20"), look + ms(120));
+    assert_woken(held, wait, "PEXPIRE p 20", look + ms(120));
 }
 
 #[test]
@@ -478,14 +437,7 @@ fn nothing_is_written_while_a_call_waits_and_the_grant_is_written_at_its_moment(
         clients.main.say("TB.GIVE k 1 1/h 1");
         assert!(clients.read("b").starts_with("[1 0 0 "), "{call}");
         assert!(has_seen_a_change(&mut watcher), "{call}");
-        let all = (written(&mut clients.main), everything(&server));
-        assert_ne!(all.0, before, "{call}");
-        if call.contains("HOLD") {
-            let holds = shown(&clients.main.say("TB.HOLDS k"));
-            assert!(holds.contains("[\"b\" \"1\" 60000]"), "ttl_ms starts at the grant: {holds}");
-        }
-        clients.main.say("DEBUG LOADAOF");
-        assert_stored(&server, &all.1, call);
+        assert_ne!(written(&mut clients.main), before, "{call}");
     }
 }
 
@@ -569,28 +521,6 @@ fn denials_after_a_wait_are_counted_and_announced_and_so_are_grants() {
 }
 
 #[test]
-fn where_nobody_may_block_calls_decide_at_once() {
-    let server = Server::with_clock();
-    let mut clients = Clients::new(&server);
-    clients.play_line("TB.HOLD p 1 0 1 60000 a => [1 0 0 60000]");
-    for call in ["TB.BHOLD p 1 0 1 60000 b 60000", "TB.BMHOLD 1 60000 b 60000 p 1 0 1"] {
-        let denied =
-            if call.contains("BM") { "[0 0 60000 60000 [[0 0 60000 60000]]]" } else { "[0 0 60000 60000]" };
-        assert_eq!(shown(&clients.main.transaction(&[call])[0]), denied);
-        let words = call.split(' ').map(|word| format!("'{word}'")).collect::<Vec<_>>().join(",");
-        assert_eq!(shown(&clients.main.say(&format!("EVAL return(redis.call({words})) 0"))), denied);
-        if !is_before(7, 0) {
-            let library = format!(
-                "#!lua name=lib\nredis.register_function('f',function() return redis.call({words}) end)"
-            );
-            clients.main.run(&["FUNCTION", "LOAD", "REPLACE", &library]);
-            assert_eq!(shown(&clients.main.say("FCALL f 0")), denied);
-        }
-    }
-    clients.end();
-}
-
-#[test]
 fn at_most_max_waiters_calls_wait() {
     let server = Server::builder().controlled_clock().module_arguments(&["max-waiters", "2"]).start();
     let mut clients = Clients::new(&server);
@@ -645,34 +575,32 @@ fn an_evicted_bucket_is_full_for_those_who_wait() {
 }
 
 #[test]
-fn while_writes_are_paused_nobody_is_served_and_waits_end_in_time() {
+fn while_nothing_may_be_written_nobody_is_served_and_waits_end_in_time() {
     let server = Server::with_clock();
-    if is_refused_before((6, 2), &mut server.connect(), "CLIENT PAUSE 1 WRITE now") {
-        return; // Redis 6.0 pauses all calls of all clients.
+    let mut clients = Clients::new(&server);
+    for (begin, end) in [
+        ("CONFIG SET min-replicas-to-write 1", "CONFIG SET min-replicas-to-write 0"),
+        ("CLIENT PAUSE 3600000 WRITE", "CLIENT UNPAUSE"),
+    ] {
+        if begin.starts_with("CLIENT")
+            && is_refused_before((6, 2), &mut clients.main, "CLIENT PAUSE 1 WRITE now")
+        {
+            return; // Redis 6.0 pauses all calls of all clients.
+        }
+        clients.main.say("FLUSHALL");
+        clients.play_line("TB.TAKE r 1 1 1 => [1 0 0 1000]");
+        clients.play_line("TB.HOLD p 1 0 1 60000 a => [1 0 0 60000]");
+        clients.play_line("b: TB.BTAKE r 1 1 1 60000");
+        clients.play_line("c: TB.BHOLD p 1 0 1 60000 c 2000");
+        clients.main.say(begin);
+        clients.play_line("(2 seconds later)");
+        clients.play_line("c => [0 0 58000 58000]");
+        assert_eq!(clients.main.waiting(), 1, "served after {begin}");
+        clients.main.say(end);
+        // The module looks again from time to time.
+        clients.play_line("(100 milliseconds later)");
+        clients.play("b => [1 0 0 1000]");
     }
-    nobody_is_served_between(&server, "CLIENT PAUSE 3600000 WRITE", "CLIENT UNPAUSE");
-}
-
-#[test]
-fn while_replicas_are_missing_nobody_is_served_and_waits_end_in_time() {
-    let set = |least: u32| format!("CONFIG SET min-replicas-to-write {least}");
-    nobody_is_served_between(&Server::with_clock(), &set(1), &set(0));
-}
-
-fn nobody_is_served_between(server: &Server, begin: &str, end: &str) {
-    let mut clients = Clients::new(server);
-    clients.play_line("TB.TAKE r 1 1 1 => [1 0 0 1000]");
-    clients.play_line("TB.HOLD p 1 0 1 60000 a => [1 0 0 60000]");
-    clients.play_line("b: TB.BTAKE r 1 1 1 60000");
-    clients.play_line("c: TB.BHOLD p 1 0 1 60000 c 2000");
-    clients.main.say(begin);
-    clients.play_line("(2 seconds later)");
-    clients.play_line("c => [0 0 58000 58000]");
-    assert_eq!(waiting(&mut clients.main), 1, "served after {begin}");
-    clients.main.say(end);
-    // The module looks again from time to time.
-    clients.play_line("(100 milliseconds later)");
-    clients.play("b => [1 0 0 1000]");
 }
 
 #[test]
@@ -688,7 +616,7 @@ fn a_master_that_becomes_a_replica_ends_all_waits_and_grants_nothing() {
     clients.main.say(&format!("REPLICAOF 127.0.0.1 {}", other.port()));
     clients.play_line("b => UNBLOCKED …");
     clients.play_line("c => UNBLOCKED …");
-    assert_eq!(waiting(&mut clients.main), 0);
+    assert_eq!(clients.main.waiting(), 0);
     let refused = clients.main.refusal("TB.BHOLD q 1 0 1 60000 b 60000");
     assert!(refused.starts_with("READONLY "), "{refused}");
     // A replica that may be written to has nobody wait.
@@ -721,32 +649,16 @@ fn calls_wait_each_in_its_database() {
     clients.main.say("SELECT 0");
     clients.play_line("TB.SETTLE p 1 0 a 0 => [1 1 0 0]");
     clients.play_line("c => [1 0 0 60000]");
-    assert_eq!(waiting(&mut clients.main), 1, "it waits in another database");
+    assert_eq!(clients.main.waiting(), 1, "it waits in another database");
     clients.play_line("SWAPDB 0 5 => +OK");
     clients.play_line("TB.GIVE p 1 0 0 => [1 0 0 60000]");
-    assert_eq!(waiting(&mut clients.main), 1, "in its own is what was in the other, a hold too");
+    assert_eq!(clients.main.waiting(), 1, "in its own is what was in the other, a hold too");
     clients.play_line("DEL p => 1");
     clients.play_line("SWAPDB 5 0 => +OK");
     clients.play_line("SWAPDB 0 5 => +OK");
     clients.play_line("SWAPDB 0 5 => +OK");
     clients.main.say("SELECT 5");
     clients.play("b => [1 0 0 60000]");
-}
-
-#[test]
-fn a_user_who_loses_the_permission_goes_away_and_takes_nothing() {
-    let server = Server::with_clock();
-    let mut clients = Clients::new(&server);
-    clients.play_line("TB.HOLD p 1 0 1 60000 a => [1 0 0 60000]");
-    let mut user = limited(&server, "+tb.bhold ~p");
-    assert!(user.refusal("TB.BHOLD q 1 0 1 60000 b 60000").starts_with("NOPERM "));
-    assert!(user.refusal("TB.BTAKE p 1 0 1 60000").starts_with("NOPERM "));
-    send(&mut user, "TB.BHOLD p 1 0 1 60000 b 60000");
-    wait_until("it waits", || waiting(&mut clients.main) == 1);
-    clients.main.say("ACL DELUSER limited");
-    wait_until("it is gone", || waiting(&mut clients.main) == 0);
-    clients.play("TB.SETTLE p 1 0 a 0 => [1 1 0 0]");
-    assert_eq!(clients.main.keys(), 0);
 }
 
 /// As the server's own blocking commands, where a module can ask.
@@ -759,11 +671,11 @@ fn a_user_whose_rights_are_taken_while_it_waits_is_granted_nothing() {
     for (call, taken) in [(hold, "-@all"), (hold, "resetkeys"), (of_two, "resetkeys ~q"), (hold, "reset")] {
         clients.main.say("TB.HOLD p 1 0 1 60000 a");
         let mut user = limited(&server, "+tb.bhold +tb.bmhold ~p ~q");
-        send(&mut user, call);
-        wait_until("it waits", || waiting(&mut clients.main) == 1);
+        user.send(call);
+        wait_until("it waits", || clients.main.waiting() == 1);
         clients.main.say(&format!("ACL SETUSER limited {taken}"));
         clients.main.say("TB.SETTLE p 1 0 a 0");
-        let told = receive(&mut user);
+        let told = user.receive();
         if is_before(7, 0) {
             assert!(told.starts_with("[1 "), "{told}");
             clients.main.say("DEL p q");
@@ -784,7 +696,7 @@ fn waits_outlive_a_reload() {
     for reload in ["DEBUG RELOAD", "DEBUG LOADAOF"] {
         clients.main.say(reload);
         assert_eq!(shown(&clients.main.say("TB.HOLDS p")), "[[\"a\" \"1\" 60000]]", "{reload}");
-        assert_eq!(waiting(&mut clients.main), 1, "{reload}");
+        assert_eq!(clients.main.waiting(), 1, "{reload}");
     }
     clients.play_line("TB.SETTLE p 1 0 a 0 => [1 1 0 0]");
     clients.play("b => [1 0 0 60000]");

@@ -5,11 +5,8 @@
 
 use super::holds::uuid;
 use super::is_refused_before;
-use super::waiting::{receive, send, waiting};
 use crate::common::{environment, integer, text, wait_until, Connection, Random, Server};
 use std::collections::BTreeMap;
-use std::thread;
-use std::time::{Duration, Instant};
 
 const SLOTS: usize = 3;
 /// As replies are shown.
@@ -26,22 +23,22 @@ impl Waiter {
     fn new(server: &Server, name: &str) -> Self {
         let mut client = server.connect();
         let id = integer(&client.say("CLIENT ID"));
-        send(&mut client, &format!("{HOLD} {name} 86400000"));
-        send(&mut client, "PING");
+        client.send(&format!("{HOLD} {name} 86400000"));
+        client.send("PING");
         Self { client, id }
     }
 
     /// Its reply, and nothing but the reply to the call behind it.
     fn reply(mut self) -> String {
-        let told = receive(&mut self.client);
-        assert_eq!(receive(&mut self.client), PONG, "after {told}");
+        let told = self.client.receive();
+        assert_eq!(self.client.receive(), PONG, "after {told}");
         assert_eq!(text(&self.client.say("ECHO last")), "last", "after {told}");
         told
     }
 }
 
 /// The ids of those who hold a slot.
-pub fn holders(client: &mut Connection) -> Vec<String> {
+fn holders(client: &mut Connection) -> Vec<String> {
     let rows: Vec<(String, String, i64)> = redis::from_redis_value(client.say("TB.HOLDS p")).unwrap();
     rows.into_iter().map(|(id, ..)| id).collect()
 }
@@ -58,32 +55,27 @@ fn a_thousand_kills_lose_no_slot_and_grant_none_twice() {
     }
     // In order of arrival.
     let mut waiters: BTreeMap<String, Waiter> = BTreeMap::new();
-    let (mut kills, mut number, mut killed_with_a_slot) = (0, 0, 0);
+    let (mut kills, mut number) = (0, 0);
     while kills < KILLS {
         while waiters.len() < WAITERS {
             let name = uuid(number);
             waiters.insert(name.clone(), Waiter::new(&server, &name));
             number += 1;
-            wait_until("it waits", || waiting(&mut client) == waiters.len() as i64);
+            wait_until("it waits", || client.waiting() == waiters.len() as i64);
         }
         let place = if random.once_in(2) { 0 } else { random.below(WAITERS as u64) as usize };
         let victim = waiters.keys().nth(place).unwrap().clone();
         let id = waiters[&victim].id;
-        let attack = match random.below(5) {
-            0 => String::new(),
-            1 => format!("CLIENT UNBLOCK {id}"),
-            2 => "close".to_owned(),
-            _ => format!("CLIENT KILL ID {id}"),
-        };
-        let is_killed = attack == "close" || attack.contains("KILL");
+        let attack = *random.pick(&["", "UNBLOCK", "close", "KILL ID", "KILL ID"]);
+        let (is_attacked, is_killed) = (!attack.is_empty(), attack == "close" || attack == "KILL ID");
         if attack == "close" {
             waiters.get_mut(&victim).unwrap().client = server.connect();
         }
         // A slot becomes free in the same turn, before or after.
         let settled = random.once_in(2).then(|| known.swap_remove(random.below(SLOTS as u64) as usize));
         let settle = settled.map(|name| format!("TB.SETTLE p 3 0 {name} 0"));
-        let attack = Some(attack).filter(|attack| attack.starts_with("CLIENT"));
-        let mut calls: Vec<String> = settle.into_iter().chain(attack.clone()).collect();
+        let attack = (is_attacked && attack != "close").then(|| format!("CLIENT {attack} {id}"));
+        let mut calls: Vec<String> = settle.into_iter().chain(attack).collect();
         if random.once_in(2) {
             calls.reverse();
         }
@@ -97,20 +89,17 @@ fn a_thousand_kills_lose_no_slot_and_grant_none_twice() {
         if !calls.is_empty() {
             batch.query::<redis::Value>(client.inner()).unwrap();
         }
-        let is_attacked = is_killed || attack.is_some();
         let mut granted = Vec::new();
         wait_until("all slots are taken, and the rest waits", || {
             let holders = holders(&mut client);
             assert!(holders.len() <= SLOTS, "granted twice: {holders:?}");
             granted = holders.iter().filter(|holder| !known.contains(holder)).cloned().collect();
             let gone = usize::from(is_attacked && !granted.contains(&victim));
-            holders.len() == SLOTS && waiting(&mut client) == (WAITERS - granted.len() - gone) as i64
+            holders.len() == SLOTS && client.waiting() == (WAITERS - granted.len() - gone) as i64
         });
         for name in granted {
             let waiter = waiters.remove(&name).expect("somebody who waits");
-            if is_killed && name == victim {
-                killed_with_a_slot += 1;
-            } else {
+            if !is_killed || name != victim {
                 let told = waiter.reply();
                 assert!(told.starts_with("[1 "), "{name} has a slot, and was told {told}");
             }
@@ -127,72 +116,12 @@ fn a_thousand_kills_lose_no_slot_and_grant_none_twice() {
             }
         }
     }
-    println!("{killed_with_a_slot} were killed in the turn in which they got a slot");
     drop(waiters);
-    wait_until("all are gone", || waiting(&mut client) == 0);
+    wait_until("all are gone", || client.waiting() == 0);
     for name in known {
         assert_eq!(client.decide(&format!("TB.SETTLE p 3 0 {name} 0")).allowed, 1);
     }
     assert_eq!(client.keys(), 0, "all slots are free");
-}
-
-/// The slot becomes free at about the moment at which the time is over.
-#[test]
-fn waits_that_are_served_as_their_time_is_over_get_one_reply() {
-    let server = Server::start();
-    let (mut client, mut waiter) = (server.connect(), server.connect());
-    let mut random = Random::new(5);
-    for _ in 0..300 {
-        client.say("TB.HOLD p 1 0 1 86400000 a");
-        send(&mut waiter, "TB.BHOLD p 1 0 1 86400000 b 5");
-        send(&mut waiter, "PING");
-        let end = Instant::now() + Duration::from_micros(4000 + random.below(2000));
-        while Instant::now() < end {
-            std::hint::spin_loop();
-        }
-        client.say("TB.SETTLE p 1 0 a 0");
-        let told = receive(&mut waiter);
-        assert_eq!(receive(&mut waiter), PONG, "after {told}");
-        let is_granted = told.starts_with("[1 ");
-        assert!(is_granted || told.starts_with("[0 "), "{told}");
-        assert_eq!(client.decide("TB.SETTLE p 1 0 b 0").allowed == 1, is_granted, "{told}");
-    }
-    assert_eq!(waiting(&mut client), 0);
-    assert_eq!(client.keys(), 0);
-}
-
-/// Every client waits behind the others, for one token after the other.
-#[test]
-fn clients_that_wait_get_all_that_flows_in_and_not_more() {
-    const CLIENTS: usize = 32;
-    const PER_SECOND: i64 = 200;
-    let server = Server::start();
-    let mut client = server.connect();
-    let state = |client: &mut Connection| {
-        let (level, refilled_at_us) = client.state("hot").unwrap();
-        (level.parse::<f64>().unwrap(), refilled_at_us)
-    };
-    client.say(&format!("TB.TAKE hot 10000 {PER_SECOND} 10000"));
-    let (first_level, first_us) = state(&mut client);
-    let granted: i64 = thread::scope(|scope| {
-        let end = Instant::now() + Duration::from_secs(2);
-        let work = |mut client: Connection| {
-            let call = format!("TB.BTAKE hot 10000 {PER_SECOND} 1 86400000");
-            let calls = move || (Instant::now() < end).then(|| client.decide(&call).allowed);
-            scope.spawn(|| std::iter::from_fn(calls).sum::<i64>())
-        };
-        let workers: Vec<_> = (0..CLIENTS).map(|_| work(server.connect())).collect();
-        workers.into_iter().map(|worker| worker.join().unwrap()).sum()
-    });
-    let (last_level, last_us) = state(&mut client);
-    let flowed_micro = (last_us - first_us) * PER_SECOND;
-    let kept_micro = ((last_level - first_level) * 1e6).round() as i64;
-    assert_eq!(
-        granted * 1_000_000 + kept_micro,
-        flowed_micro,
-        "granted {granted}, and {last_level} are left"
-    );
-    assert!(last_level < 100.0, "they waited although there were {last_level}");
 }
 
 #[test]
@@ -206,31 +135,31 @@ fn many_waiters_are_killed_or_served_at_once() {
     // The first wants all, and the others one each.
     let wait = |client: &mut Connection| {
         let mut waiters: Vec<Connection> = (0..count).map(|_| server.connect()).collect();
-        send(&mut waiters[0], &format!("TB.BTAKE r {count} 1/d {count} 86400000"));
-        wait_until("the first waits", || waiting(client) == 1);
+        waiters[0].send(&format!("TB.BTAKE r {count} 1/d {count} 86400000"));
+        wait_until("the first waits", || client.waiting() == 1);
         for waiter in &mut waiters[1..] {
-            send(waiter, &format!("TB.BTAKE r {count} 1/d 1 86400000"));
+            waiter.send(&format!("TB.BTAKE r {count} 1/d 1 86400000"));
         }
-        wait_until("all wait", || waiting(client) == count as i64);
+        wait_until("all wait", || client.waiting() == count as i64);
         waiters
     };
     client.say(&format!("TB.TAKE r {count} 1/d {count}"));
     let all_killed = wait(&mut client);
     client.say("CLIENT KILL TYPE normal");
-    wait_until("all are gone", || waiting(&mut client) == 0);
+    wait_until("all are gone", || client.waiting() == 0);
     drop(all_killed);
     drop(wait(&mut client));
-    wait_until("all are gone", || waiting(&mut client) == 0);
+    wait_until("all are gone", || client.waiting() == 0);
     // As it goes, the first one lets all others be served.
     let mut waiters = wait(&mut client);
     client.say(&format!("TB.GIVE r {count} 1/d {}", count - 1));
-    assert_eq!(waiting(&mut client), count as i64);
+    assert_eq!(client.waiting(), count as i64);
     drop(waiters.remove(0));
     for waiter in &mut waiters {
-        let told = receive(waiter);
+        let told = waiter.receive();
         assert!(told.starts_with("[1 "), "{told}");
     }
-    assert_eq!(waiting(&mut client), 0);
+    assert_eq!(client.waiting(), 0);
 }
 
 /// The server keeps two inner clients for each, and the arguments. A name is kept once.
@@ -247,10 +176,10 @@ fn a_call_that_waits_keeps_its_arguments_once() {
         let before = client.used_memory();
         let packed = call.iter().fold(redis::Cmd::new(), |packed, word| packed.clone().arg(word).to_owned());
         waiter.inner().send_packed_command(&packed.get_packed_command()).unwrap();
-        wait_until("it waits", || waiting(&mut client) == 1);
+        wait_until("it waits", || client.waiting() == 1);
         let grown = client.used_memory() - before;
         drop(waiter);
-        wait_until("it is gone", || waiting(&mut client) == 0);
+        wait_until("it is gone", || client.waiting() == 0);
         grown
     };
     let head = |words: &str| words.split(' ').map(|word| word.as_bytes().to_vec()).collect::<Vec<_>>();
@@ -266,27 +195,6 @@ fn a_call_that_waits_keeps_its_arguments_once() {
     assert!(bytes <= 170_000_000, "{bytes} bytes for a key of {LONG}");
 }
 
-/// What a waiting client is sent of its caching, and does not read, may become too much.
-#[test]
-fn a_waiter_over_its_output_buffer_limit_goes_away_and_takes_nothing() {
-    let server = Server::start();
-    let mut client = server.connect();
-    client.run(&["CONFIG", "SET", "client-output-buffer-limit", "normal 1000000 0 0"]);
-    client.say("TB.HOLD p 1 0 1 86400000 a");
-    let mut waiter = server.connect_resp3();
-    waiter.say("CLIENT TRACKING ON BCAST");
-    send(&mut waiter, "TB.BHOLD p 1 0 1 86400000 b 86400000");
-    wait_until("it waits", || waiting(&mut client) == 1);
-    let mut number = 0;
-    wait_until("it is gone", || {
-        number += 1;
-        client.say(&format!("SET {}{number} x", "k".repeat(500_000)));
-        client.say(&format!("DEL {}{number}", "k".repeat(500_000)));
-        waiting(&mut client) == 0
-    });
-    assert_eq!(holders(&mut client), ["a"]);
-}
-
 /// The server disconnects them in the turn in which one of them gets a slot.
 #[test]
 fn waiters_that_are_evicted_go_away_and_the_rest_is_served() {
@@ -300,21 +208,21 @@ fn waiters_that_are_evicted_go_away_and_the_rest_is_served() {
     (0..SLOTS).for_each(|slot| drop(client.say(&format!("TB.HOLD p 3 0 1 86400000 first:{slot}"))));
     let mut waiters: Vec<Connection> = (0..WAITERS).map(|_| server.connect()).collect();
     for (number, waiter) in waiters.iter_mut().enumerate() {
-        send(waiter, &format!("{HOLD} {number} 86400000"));
-        wait_until("it waits", || waiting(&mut client) == number as i64 + 1);
+        waiter.send(&format!("{HOLD} {number} 86400000"));
+        wait_until("it waits", || client.waiting() == number as i64 + 1);
     }
     let mut batch = redis::pipe();
     batch.cmd("TB.SETTLE").arg(&["p", "3", "0", "first:0", "0"]);
     batch.cmd("CONFIG").arg(&["SET", "maxmemory-clients", "200000"]);
     batch.query::<redis::Value>(client.inner()).unwrap();
-    wait_until("some are gone", || waiting(&mut client) < WAITERS as i64 - 1);
+    wait_until("some are gone", || client.waiting() < WAITERS as i64 - 1);
     client.say("CONFIG SET maxmemory-clients 0");
     while client.keys() > 0 {
         let holders = holders(&mut client);
-        assert!(holders.len() == SLOTS || waiting(&mut client) == 0, "a slot is lost: {holders:?}");
+        assert!(holders.len() == SLOTS || client.waiting() == 0, "a slot is lost: {holders:?}");
         holders.iter().for_each(|id| drop(client.say(&format!("TB.SETTLE p 3 0 {id} 0"))));
     }
-    let told: Vec<String> = waiters.iter_mut().map(receive).collect();
+    let told: Vec<String> = waiters.iter_mut().map(Connection::receive).collect();
     let served = told.iter().filter(|told| told.starts_with("[1 ")).count();
     assert!((1..WAITERS).contains(&served) && !told.iter().any(|told| told.starts_with("[0 ")), "{told:?}");
 }

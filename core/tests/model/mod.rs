@@ -1,5 +1,5 @@
-//! The contract in exact arithmetic: the one model by which the module is judged, by properties, on servers, in chaos,
-//! beside redis-cell and by the fuzz targets.
+//! The contract in exact arithmetic: the one model by which the module is judged, by properties, on servers, in chaos
+//! and by the fuzz targets.
 //!
 //! Written from the contract and from nothing else. Amounts and levels are fractions of micro-tokens, times fractions of
 //! microseconds; nothing here is fast, and nothing is rounded before it is told.

@@ -1,13 +1,11 @@
 //! One call, from any state that a bucket may be in.
 
-use super::model::bucket::assert_binding;
 use super::model::operation::LONGEST_WAIT_MS;
 use super::model::{whole, Bucket, Judged, Limit, Model, Operation, MILLION};
 use super::scenario::{any_amounts, pauses, rates, starts};
-use super::strategies::{limits, operations, spread};
+use super::strategies::{limits, operations};
 use super::take;
 use num_traits::ToPrimitive;
-use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 use std::fmt::Debug;
@@ -62,19 +60,6 @@ fn extremes() -> impl Strategy<Value = Sight<Operation>> {
 
 fn calls() -> impl Strategy<Value = Sight<Operation>> {
     prop_oneof![extremes(), sights(|limit| operations(limit, any_amounts(limit)).boxed())]
-}
-
-/// A few decisions that often agree in a field, and any others.
-pub fn decisions() -> impl Strategy<Value = Decision> {
-    let number = || prop_oneof![3 => -1..3i64, 1 => any::<i64>()];
-    let wait_ms = || prop_oneof![3 => -1..3i64, 1 => spread(i64::MAX)];
-    let fields = (number(), number(), wait_ms(), wait_ms());
-    fields.prop_map(|(allowed, remaining, retry_after_ms, reset_after_ms)| Decision {
-        allowed,
-        remaining,
-        retry_after_ms,
-        reset_after_ms,
-    })
 }
 
 proptest! {
@@ -137,11 +122,5 @@ proptest! {
         };
         let is_retry_honest = is_honest(&limit, stored, again, now_us, told.retry_after_ms);
         prop_assert!(is_retry_honest, "retry: {:?}", told);
-    }
-
-    /// Several buckets bind their caller by the tightest of each field.
-    #[test]
-    fn the_tightest_of_each_field_binds(own in vec(decisions(), 1..5)) {
-        assert_binding(Decision::binding(own.iter().copied()), &own);
     }
 }

@@ -40,6 +40,7 @@ fn commands_on_holds_and_those_that_wait_read_their_arguments() {
         let arguments: Vec<&[u8]> = arguments.split(' ').map(str::as_bytes).collect();
         assert_eq!(parse(&command[3..], &arguments).map(shown).as_deref(), Ok(expected), "{call}");
     }
+    assert_eq!((request::key(&["k"]), request::key(&["k", "l"])), (Ok(&"k"), Err(Error::WrongArity)));
 }
 
 /// What may stand in any place of a call: numbers and rates, right and wrong.
@@ -57,15 +58,6 @@ const CALLS: &str = "TAKE a 10 5|TAKE a 1e3 100/m 2.5|PEEK a 10 1|PEEK a 10 0 1|
     THROTTLE a 15 30 60|THROTTLE a -1 1e3 3155760000 0|THROTTLE a 7.0 30 60 1|\
     TAKEUPTO a 10 1 1e12|TAKEUPTO a 10 1 1|TAKEUPTO a 10 1 0|\
     RESERVE a 10 1 1 3155760000000|RESERVE a 10 1 1 3155760000001";
-
-#[test]
-fn calls_are_read_for_what_they_are() {
-    for call in CALLS.split('|') {
-        let (command, arguments) = call.split_once(' ').unwrap();
-        assert_read_as_meant(command, &arguments.split(' ').map(str::as_bytes).collect::<Vec<_>>());
-    }
-    assert_eq!((request::key(&["k"]), request::key(&["k", "l"])), (Ok(&"k"), Err(Error::WrongArity)));
-}
 
 fn calls() -> impl Strategy<Value = Vec<Vec<u8>>> {
     let word = || {

@@ -1,11 +1,10 @@
 //! The theorems of `proofs`, which `make prove` proves for all numbers, on random ones.
 
-use super::one_call::decisions;
 use super::scenario::rates;
 use super::strategies::spread;
 use proptest::prelude::*;
 use proptest::sample::select;
-use tokenbucket_core::bucket::MAX_TIME_US;
+use tokenbucket_core::bucket::{Decision, MAX_TIME_US};
 use tokenbucket_core::hold::{Hold, Holds};
 use tokenbucket_core::number::{MAX_MICRO, MAX_TOKENS};
 use tokenbucket_core::rate::Rate;
@@ -54,6 +53,19 @@ fn calls() -> impl Strategy<Value = (Scene<'static>, (i64, i64, i64))> {
             (Scene { rate, capacity_micro, is_stored, level_micro, refilled_at_us, now_us, holds }, arguments)
         },
     )
+}
+
+/// A few decisions that often agree in a field, and any others.
+fn decisions() -> impl Strategy<Value = Decision> {
+    let number = || prop_oneof![3 => -1..3i64, 1 => any::<i64>()];
+    let wait_ms = || prop_oneof![3 => -1..3i64, 1 => spread(i64::MAX)];
+    let fields = (number(), number(), wait_ms(), wait_ms());
+    fields.prop_map(|(allowed, remaining, retry_after_ms, reset_after_ms)| Decision {
+        allowed,
+        remaining,
+        retry_after_ms,
+        reset_after_ms,
+    })
 }
 
 /// Holds of up to three ids, of which some have ended.

@@ -250,6 +250,15 @@ impl Server {
         self.serve();
     }
 
+    /// A bucket gets another name, and replaces what has it.
+    pub fn rename(&mut self, db: Db, from: &[u8], to: &[u8]) {
+        if let Some(stored) = self.world.stored.remove(&(db, from.into())) {
+            self.world.stored.insert((db, to.into()), stored);
+        }
+        [from, to].into_iter().for_each(|key| self.queue.mark_gone(Some(db), Some(key)));
+        self.serve();
+    }
+
     pub fn flush(&mut self, db: Option<Db>) {
         self.world.stored.retain(|(of, _), _| db.is_some_and(|db| db != *of));
         self.queue.mark_gone(db, None);
@@ -311,6 +320,12 @@ impl Server {
             self.assert_none_is_passed_over();
         }
         panic!("its turns do not end");
+    }
+
+    /// Has the queue say whose turn it is, in a turn with time for everything.
+    pub fn turn(&mut self) -> Option<Arrival> {
+        self.world.steps_left = usize::MAX;
+        self.queue.next_served(&mut self.world)
     }
 
     /// While a turn is not finished, no newcomer takes what a call wants whose turn it is, and its time is not over.
@@ -380,8 +395,13 @@ impl Server {
         self.serve();
     }
 
-    /// Everybody leaves, and nothing of them stays in the queue.
+    /// Everybody leaves, those with a share first, and nothing of them stays in the queue.
     pub fn close(mut self) {
+        let shared = |call: &&Call| call.share.is_some();
+        while let Some(arrival) = self.waiting.calls.iter().find(shared).map(|call| call.arrival) {
+            self.disconnect(arrival);
+        }
+        assert!(!format!("{:?}", self.queue).contains("Share {"), "{:?}", self.queue);
         while let Some(arrival) = self.waiting.calls.last().map(|call| call.arrival) {
             self.disconnect(arrival);
         }
