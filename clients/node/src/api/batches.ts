@@ -5,7 +5,6 @@ import { Decision } from "../values/decision.js";
 import { bucketId, dropOldest, type Denials } from "./denials.js";
 import { flowMs, rateParts, type Limit } from "../values/limit.js";
 import type { Clock } from "../transport/driver.js";
-import type { Listener } from "../transport/server.js";
 
 const MOST_BATCHES = 10_000;
 
@@ -221,15 +220,12 @@ export class Batches {
 
   #reply(operation: string, batch: Batch, amount: number, heard?: (decision: Decision) => void) {
     return new Promise<Decision | undefined>((resolve, failed) => {
-      const listener: Listener = {
-        replied(reply) {
-          const decision = Decision.read(reply);
-          heard?.(decision);
-          resolve(decision);
-        },
-        failed,
-        undecided: () => resolve(undefined),
+      const replied = (reply: unknown) => {
+        const decision = Decision.read(reply);
+        heard?.(decision);
+        resolve(decision);
       };
+      const listener = { replied, failed, undecided: () => resolve(undefined) };
       this.decider.server.ask(this.decider.command(operation, batch, [amount]), listener);
     });
   }

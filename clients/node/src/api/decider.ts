@@ -6,7 +6,7 @@ import { BadArgument, BadArgumentType, CannotWait, ReplyLost, ServerAway, TooMan
 import { checkAmount, checkLimit, limitWords, type Amount, type Limit } from "../values/limit.js";
 import type { Client, Clock } from "../transport/driver.js";
 import { setTimeout } from "../transport/timers.js";
-import { outside, serverOf, type How, type Listener, type Server } from "../transport/server.js";
+import { outside, RoutedCall, serverOf, type How, type Listener, type Server } from "../transport/server.js";
 
 export type Policy = "local" | "open" | "closed" | "throw";
 
@@ -147,6 +147,7 @@ export class Decider {
     }
     const [capacity, rate] = this.#lastWords;
     const key = this.prefix + name;
+    if (words.length === 0) return [operation, key, capacity, rate];
     if (words.length === 1) return [operation, key, capacity, rate, String(words[0])];
     return [operation, key, capacity, rate, ...words.map(String)];
   }
@@ -185,12 +186,18 @@ export class Decider {
     how: How | undefined,
   ): Promise<D> {
     if (caller?.signal?.aborted) return Promise.reject(caller.signal.reason as Error);
-    return new Promise((resolve, reject) => {
-      const listener = new DecisionListener(this, command, read, how?.keeps === true, resolve, reject);
-      if (caller?.signal) listener.listenTo(caller.signal);
-      const call = this.server.ask(command, listener, how);
-      if (how?.maxWaitMs) listener.onLeft = () => call.leave();
+    let resolve!: (decision: D) => void;
+    let reject!: (error: unknown) => void;
+    // So short a function costs nothing, because V8 inlines it.
+    const decided = new Promise<D>((yes, no) => {
+      resolve = yes;
+      reject = no;
     });
+    const listener = new DecisionListener(this, command, read, how?.keeps === true, resolve, reject);
+    const call = new RoutedCall(this.server, command, listener, how);
+    if (caller?.signal) listener.listenTo(caller.signal, call);
+    call.begin();
+    return decided;
   }
 
   /** Waits in the server. Where that is impossible, sends the call again when it may be granted. */
@@ -221,8 +228,17 @@ export class Decider {
 
   /** Sends a command that decides nothing, such as DEL. */
   ask(command: Command, how?: How): Promise<unknown> {
-    return new Promise((resolve, reject) => {
-      this.server.ask(command, new ReplyListener(this, how?.together ?? [command], resolve, reject), how);
+    return new Promise((replied, failed) => {
+      const undecided = (lost: boolean, why: string, cause: unknown) => {
+        try {
+          this.countDegraded(lost, why, cause);
+          const commands = this.onError === "local" ? (how?.together ?? [command]) : [];
+          replied(commands.map((words) => this.server.local.run(words)).at(-1));
+        } catch (error) {
+          failed(error);
+        }
+      };
+      this.server.ask(command, { replied, failed, undecided }, how);
     });
   }
 
@@ -303,9 +319,7 @@ const NOBODY: Listener = { replied() {}, failed() {}, undecided() {} };
 
 /** Hears the decision for a caller, which may leave before it comes. */
 class DecisionListener<D extends Decision> implements Listener {
-  #isWaiting = true;
-  /** Told when the caller leaves. */
-  onLeft: (() => void) | undefined;
+  #isAwaited = true;
   #stopListening: (() => void) | undefined;
 
   constructor(
@@ -318,10 +332,10 @@ class DecisionListener<D extends Decision> implements Listener {
     readonly reject: (error: unknown) => void,
   ) {}
 
-  listenTo(signal: AbortSignal): void {
+  listenTo(signal: AbortSignal, call: RoutedCall): void {
     const abort = () => {
       this.failed(signal.reason);
-      this.onLeft?.();
+      call.leave();
     };
     signal.addEventListener("abort", abort, { once: true });
     this.#stopListening = () => signal.removeEventListener("abort", abort);
@@ -330,7 +344,7 @@ class DecisionListener<D extends Decision> implements Listener {
   replied(reply: unknown): void {
     try {
       const decision = this.read(reply);
-      if (this.#isWaiting) {
+      if (this.#isAwaited) {
         this.#end();
         this.resolve(decision);
       } else if (!this.keeps && decision.allowed) this.decider.giveBack(this.command, decision);
@@ -340,7 +354,7 @@ class DecisionListener<D extends Decision> implements Listener {
   }
 
   failed(error: unknown): void {
-    if (!this.#isWaiting) return;
+    if (!this.#isAwaited) return;
     this.#end();
     this.reject(error);
   }
@@ -350,7 +364,7 @@ class DecisionListener<D extends Decision> implements Listener {
   }
 
   undecided(lost: boolean, why: string, cause: unknown): void {
-    if (!this.#isWaiting) return this.ended();
+    if (!this.#isAwaited) return this.ended();
     this.#end();
     try {
       this.decider.countDegraded(lost, why, cause);
@@ -363,34 +377,13 @@ class DecisionListener<D extends Decision> implements Listener {
   }
 
   #end(): void {
-    this.#isWaiting = false;
+    this.#isAwaited = false;
     this.#stopListening?.();
   }
 }
 
-/** Hears the reply to a command that decides nothing. */
-class ReplyListener implements Listener {
-  constructor(
-    readonly decider: Decider,
-    readonly commands: readonly Command[],
-    readonly replied: (reply: unknown) => void,
-    readonly failed: (error: unknown) => void,
-  ) {}
-
-  undecided(lost: boolean, why: string, cause: unknown): void {
-    try {
-      this.decider.countDegraded(lost, why, cause);
-      const isLocal = this.decider.onError === "local";
-      const replies = isLocal ? this.commands.map((words) => this.decider.server.local.run(words)) : [];
-      this.replied(replies.at(-1));
-    } catch (error) {
-      this.failed(error);
-    }
-  }
-}
-
 function undoing([operation = "", ...words]: Command, granted = 1): Command[] {
-  const [key = "", capacity = "", rate = "", cost = ""] = words;
+  const [key = "", capacity = "", rate = "", cost = "1"] = words;
   switch (operation) {
     case "TB.TAKE":
     case "TB.RESERVE":

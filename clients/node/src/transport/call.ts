@@ -1,8 +1,7 @@
-/** A call: one command with its options, on its way to a server. */
+/** Calls on their way to a server. */
 
 import type { Command } from "./command.js";
 import type { Connection } from "./driver.js";
-import { NEW_DUE, type Due } from "./watch.js";
 
 /** Learns what becomes of a call before the call itself. */
 export interface Sender {
@@ -13,15 +12,21 @@ export interface Sender {
   cutOff(call: Call, error: unknown): void;
 }
 
-export interface Call extends Due {
-  /** The connection by which it was sent. */
+export interface Call {
+  /** The connection by which it was sent; undefined before there is one. */
   connection: Connection | undefined;
   /** What sends it. */
   sender: Sender | undefined;
   /** How often it was sent to this server. */
   sends: number;
-  /** Sent at most once. */
+  /** True if it must not happen twice. */
   readonly once: boolean;
+  /** The tick in which it began to be due; the watch sets this and what follows. */
+  sinceTick: number;
+  /** True once its silence was reported. */
+  isTold: boolean;
+  /** Its place in the watch; -1 when the reply has come. */
+  place: number;
   transmit(connection: Connection): Promise<unknown>;
   replied(reply: unknown): void;
   /** The server replied with an error. */
@@ -32,19 +37,16 @@ export interface Call extends Due {
   ended(): void;
 }
 
-/** A call that waits in the server. */
-export interface WaitingCall extends Call {
-  /** How long it may wait from now on. */
-  readonly leftMs: number;
-  /** A write of the same name and key that changes nothing. */
-  readonly nothing: Command;
-}
-
 /** Returns a call of the transport itself, that no caller waits for. */
-export function backgroundCall(call: Pick<Call, "transmit"> & Partial<Call>): Call {
-  const nothing = () => {};
-  const hears = { replied: nothing, failed: nothing, undecided: nothing, ended: nothing };
-  return { ...NEW_DUE, connection: undefined, sender: undefined, sends: 0, once: false, ...hears, ...call };
+export function ownCall(commands: readonly Command[], hears: Partial<Call> = {}): Call {
+  const transmit = (connection: Connection) => sendAll(connection, commands);
+  const due = { connection: undefined, sinceTick: 0, isTold: false, place: -1 };
+  const deaf = { replied() {}, failed() {}, undecided() {}, ended() {} };
+  return { ...due, sender: undefined, sends: 0, once: false, transmit, ...deaf, ...hears };
 }
 
-export const PING = (connection: Connection) => connection.send(["PING"]);
+/** Sends the commands in one write, and returns the reply to the last one. */
+export function sendAll(connection: Connection, commands: readonly Command[]): Promise<unknown> {
+  for (const words of commands.slice(0, -1)) connection.send(words).catch(() => {});
+  return connection.send(commands.at(-1)!);
+}

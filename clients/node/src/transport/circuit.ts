@@ -8,11 +8,12 @@ export type Log = (line: string) => void;
 const MS_BETWEEN_REFUSALS_LOGGED = 60_000;
 const MS_BETWEEN_LOOKS_FOR_THE_MODULE = 60_000;
 
-/** Keeps calls from waiting for a server that is away. */
 export class Circuit {
   isAway = false;
   #nextProbe = 0;
   #nextRefusalLogged = 0;
+  /** When to look for the module again; undefined if it is there, as far as is known. */
+  #scriptUntil: number | undefined;
   /** Why the server last counted as away. */
   lastError: unknown;
 
@@ -52,35 +53,26 @@ export class Circuit {
     this.#nextRefusalLogged = now + MS_BETWEEN_REFUSALS_LOGGED;
     this.log(`tokenbucket: ${this.who} refuses, onError decides such calls: ${textOf(error)}`);
   }
-}
-
-/** Remembers that a server has no module, so that the Lua script replaces the commands. */
-export class Script {
-  #until = 0;
-  #isNeeded = false;
-
-  constructor(
-    readonly who: string,
-    readonly log: Log,
-  ) {}
-
-  get isInUse(): boolean {
-    return this.#isNeeded && performance.now() < this.#until;
+  /** Returns whether the Lua script replaces the commands. */
+  get usesScript(): boolean {
+    return this.#scriptUntil !== undefined && performance.now() < this.#scriptUntil;
   }
 
-  begin(): void {
-    this.#until = performance.now() + MS_BETWEEN_LOOKS_FOR_THE_MODULE;
-    if (!this.#isNeeded) this.log(`tokenbucket: ${this.who} has no module, the script decides until it has`);
-    this.#isNeeded = true;
+  hasNoModule(): void {
+    if (this.#scriptUntil === undefined) {
+      this.log(`tokenbucket: ${this.who} has no module, the script decides until it has`);
+    }
+    this.#scriptUntil = performance.now() + MS_BETWEEN_LOOKS_FOR_THE_MODULE;
   }
 
-  end(): void {
-    if (this.#isNeeded) this.log(`tokenbucket: ${this.who} has the module, the script decides no longer`);
-    this.#isNeeded = false;
+  hasModule(): void {
+    if (this.#scriptUntil === undefined) return;
+    this.#scriptUntil = undefined;
+    this.log(`tokenbucket: ${this.who} has the module, the script decides no longer`);
   }
 
   /** Lets the next call try the module again: the server may be another. */
   lookForModule(): void {
-    this.#until = 0;
+    if (this.#scriptUntil !== undefined) this.#scriptUntil = 0;
   }
 }

@@ -39,13 +39,5 @@ function inProcess(client: InProcess): Route {
     send: async (words) => (OF_A_SERVER.has(words[0]!) ? [] : client.send(words)),
     close() {},
   };
-  const { clock } = client;
-  return {
-    isCluster: false,
-    isInProcess: true,
-    clock,
-    addressOf: () => "",
-    connectionTo: () => connection,
-    onEnd() {},
-  };
+  return { clock: client.clock, addressOf: () => "", connectionTo: () => connection };
 }

@@ -14,21 +14,11 @@ export interface Connection {
 
 /** Finds the node of a key, and makes connections to it. */
 export interface Route {
-  readonly isCluster: boolean;
-  /** True if there is no server that calls could wait in. */
-  readonly isInProcess?: boolean;
-  readonly clock: Clock;
+  /** Only if the client decides in this process: then calls cannot wait in a server. */
+  readonly clock?: Clock;
   /** Returns `host:port` of the node that has the key; "" while that is unknown. */
   addressOf(key: string): string;
   connectionTo(address: string): Connection;
-  /** Calls the listener when the application closes its client. */
-  onEnd(listener: () => void): void;
-  /** Cluster only: learns that a slot has moved. */
-  learn?(slot: number, address: string): void;
-  /** Cluster only: returns all nodes with slots. */
-  addresses?(): Set<string>;
-  /** Cluster only: learns the reply to CLUSTER SLOTS of the node at `from`. */
-  learnAll?(slots: unknown, from: string): void;
 }
 
 export interface Clock {
@@ -44,7 +34,7 @@ export interface InProcess {
   readonly clock: Clock;
 }
 
-interface Emitter {
+export interface Emitter {
   on(event: string, listener: (error?: unknown) => void): unknown;
 }
 

@@ -22,7 +22,7 @@ const OPTIONS = {
 };
 
 export function ioredis(client: IoredisClient): Route {
-  return single(client, addressIn(client.options), () => new IoredisConnection(() => client.duplicate(OPTIONS)));
+  return single(addressIn(client.options), () => new IoredisConnection(() => client.duplicate(OPTIONS)));
 }
 
 export function ioredisCluster(client: IoredisCluster): Route {
@@ -36,7 +36,7 @@ export function ioredisCluster(client: IoredisCluster): Route {
       return one.duplicate({ ...OPTIONS, ...(address && hostAndPort(address)) });
     });
   const reachable = (address: string) => (natMap?.[address] ? addressIn(natMap[address]) : address);
-  return new ClusterRoute(client, (slot) => client.slots[slot]?.[0], connectionTo, reachable);
+  return new ClusterRoute((slot) => client.slots[slot]?.[0], connectionTo, reachable);
 }
 
 function readiness(client: IoredisCluster): Promise<void> {
@@ -49,6 +49,7 @@ function readiness(client: IoredisCluster): Promise<void> {
 
 interface Stream {
   readonly writable: boolean;
+  readonly writableCorked: number;
   unref(): void;
   destroy(): void;
   cork(): void;
@@ -59,7 +60,6 @@ class IoredisConnection implements Connection {
   heardTick = 0;
   #client: (IoredisClient & { stream?: Stream }) | undefined;
   #isClosed = false;
-  #isCorked = false;
 
   constructor(readonly make: () => IoredisClient | Promise<IoredisClient>) {}
 
@@ -82,7 +82,12 @@ class IoredisConnection implements Connection {
   }
 
   send(words: Command): Promise<unknown> {
-    this.#cork();
+    const { stream } = this.#client!;
+    if (stream?.writableCorked === 0) {
+      // Joins all commands of one turn of the event loop into one write.
+      stream.cork();
+      process.nextTick(() => stream.uncork());
+    }
     return this.#client!.call(...(words as [string, ...string[]]));
   }
 
@@ -91,17 +96,5 @@ class IoredisConnection implements Connection {
     this.#client?.disconnect();
     // Without this, the driver waits for the server to close its end.
     this.#client?.stream?.destroy();
-  }
-
-  /** Joins all commands of one turn of the event loop into one write. */
-  #cork(): void {
-    const stream = this.#client?.stream;
-    if (this.#isCorked || !stream) return;
-    this.#isCorked = true;
-    stream.cork();
-    process.nextTick(() => {
-      this.#isCorked = false;
-      stream.uncork();
-    });
   }
 }

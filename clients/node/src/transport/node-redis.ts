@@ -29,7 +29,7 @@ interface WithSocket {
 
 export function nodeRedis(client: NodeRedisClient): Route {
   const address = addressIn((client.options as WithSocket | undefined)?.socket ?? client.options);
-  return single(client, address, () => new NodeRedisConnection(() => duplicateOf(client)));
+  return single(address, () => new NodeRedisConnection(() => duplicateOf(client)));
 }
 
 /** Borrows one client of a pool as the template, once: later the pool may have none to spare. */
@@ -37,7 +37,7 @@ export function nodeRedisPool(pool: NodeRedisPool): Route {
   const { execute } = pool as unknown as { execute(work: (one: NodeRedisClient) => unknown): Promise<unknown> };
   let template: NodeRedisClient | undefined;
   const make = async () => duplicateOf((template ??= (await execute.call(pool, (one) => one)) as NodeRedisClient));
-  return single(pool, "", () => new NodeRedisConnection(make));
+  return single("", () => new NodeRedisConnection(make));
 }
 
 /**
@@ -49,7 +49,7 @@ export function nodeRedisSentinel(sentinel: NodeRedisSentinel): Route {
     _execute(isReadonly: boolean, work: (one: NodeRedisClient) => Promise<unknown>): Promise<unknown>;
   };
   const make = () => _execute.call(sentinel, false, async (one) => duplicateOf(one)) as Promise<NodeRedisClient>;
-  return single(sentinel, "", () => new NodeRedisConnection(make));
+  return single("", () => new NodeRedisConnection(make));
 }
 
 export function nodeRedisCluster(client: NodeRedisCluster): Route {
@@ -61,7 +61,7 @@ export function nodeRedisCluster(client: NodeRedisCluster): Route {
       return duplicateOf(node, address ? hostAndPort(address) : undefined);
     });
   const masterOf = (slot: number) => client.slots[slot] as { master: { address: string } } | undefined;
-  return new ClusterRoute(client, (slot) => masterOf(slot)?.master.address, connectionTo);
+  return new ClusterRoute((slot) => masterOf(slot)?.master.address, connectionTo);
 }
 
 function duplicateOf(client: NodeRedisClient, to?: { host: string; port: number }): NodeRedisClient {

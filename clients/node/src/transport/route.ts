@@ -4,18 +4,15 @@ import { setTimeout } from "node:timers/promises";
 
 import slotOf from "cluster-key-slot";
 
-import type { Clock, Connection, IoredisClient, Route } from "./driver.js";
+import type { Clock, Connection, Emitter, Route } from "./driver.js";
 
 const SLOTS = 16_384;
 
 /** Knows which node has a slot, from redirections and CLUSTER SLOTS, else from the driver. */
 export class ClusterRoute implements Route {
-  readonly isCluster = true;
-  readonly clock = MACHINES_CLOCK;
   readonly #addresses: (string | undefined)[] = [];
 
   constructor(
-    readonly client: { on: IoredisClient["on"] },
     /** Asks the driver for the address of a slot. */
     readonly addressInDriver: (slot: number) => string | undefined,
     readonly connectionTo: (address: string) => Connection,
@@ -27,25 +24,24 @@ export class ClusterRoute implements Route {
     return this.#addressOfSlot(slotOf(key));
   }
 
+  /** Returns all nodes with slots. */
   addresses(): Set<string> {
     const addresses = new Set<string>();
     for (let slot = 0; slot < SLOTS; slot++) addresses.add(this.#addressOfSlot(slot));
     return addresses;
   }
 
+  /** Learns that a slot has moved. */
   learn(slot: number, address: string): void {
     this.#addresses[slot] = this.reachable(address);
   }
 
+  /** Learns the reply to CLUSTER SLOTS of the node at `from`. */
   learnAll(slots: unknown, from: string): void {
     for (const [first, last, [host, port]] of slots as [number, number, [string | null, number]][]) {
       const address = `${host || hostAndPort(from).host}:${port}`;
       for (let slot = Number(first); slot <= Number(last); slot++) this.learn(slot, address);
     }
-  }
-
-  onEnd(listener: () => void): void {
-    listenToEnd(this.client, listener);
   }
 
   #addressOfSlot(slot: number): string {
@@ -54,15 +50,14 @@ export class ClusterRoute implements Route {
 }
 
 /** Returns the route to one server, or to the master that the driver finds. */
-export function single(client: { on: IoredisClient["on"] }, address: string, connectionTo: () => Connection): Route {
-  const onEnd = (listener: () => void) => listenToEnd(client, listener);
-  return { isCluster: false, clock: MACHINES_CLOCK, addressOf: () => address, connectionTo, onEnd };
+export function single(address: string, connectionTo: () => Connection): Route {
+  return { addressOf: () => address, connectionTo };
 }
 
 const endings = new WeakMap<object, (() => void)[]>();
 
-/** Adds one listener to the client, however many servers are made from it: Node warns of more than ten. */
-export function listenToEnd(client: { on: IoredisClient["on"] }, listener: () => void): void {
+/** Adds one listener to the client that ends, however many servers are made from it: Node warns of more than ten. */
+export function listenToEnd(client: Emitter, listener: () => void): void {
   const listeners = endings.get(client) ?? [];
   listeners.push(listener);
   if (listeners.length > 1) return;

@@ -2,7 +2,7 @@
 
 import { createHash } from "node:crypto";
 
-import { backgroundCall, type Sender, type WaitingCall } from "./call.js";
+import { ownCall, sendAll, type Call, type Sender } from "./call.js";
 import type { Log } from "./circuit.js";
 import {
   isOfModule,
@@ -28,6 +28,7 @@ import {
 import { FALLBACK } from "./fallback.js";
 import { routeOf } from "./clients.js";
 import type { Client, Clock, Connection, Route } from "./driver.js";
+import { ClusterRoute, listenToEnd, MACHINES_CLOCK } from "./route.js";
 import { localLimiter } from "../local/local-limiter.js";
 import { setTimeout } from "./timers.js";
 import type { Transport } from "./transport.js";
@@ -68,8 +69,9 @@ export interface How {
   together?: readonly Command[];
 }
 
-const MOST_REDIRECTIONS = 5;
-/** How often a call is sent again within the timeout while its slot is on two nodes. */
+const PLAINLY: How = {};
+const MOST_REPEATS = 25;
+/** How often a call is sent again within the timeout while its slot is on two nodes, with a redirection each time. */
 const TRIES_OF_A_SPLIT_SLOT = 10;
 /** The keys of a call are on two nodes, because their slot moves, or it waited at a node that no longer decides it. */
 const NOT_HERE_NOW = new Set(["TRYAGAIN", "UNBLOCKED"]);
@@ -108,24 +110,22 @@ export class Server {
     this.retryEveryMs = retryEveryMs;
     this.log = (line) => outside(() => log(line));
     this.canScript = fallback === "script";
-    this.clock = this.route.clock;
-    this.route.onEnd(() => this.close());
+    this.clock = this.route.clock ?? MACHINES_CLOCK;
+    if ("on" in client) listenToEnd(client, () => this.close());
   }
 
   static [Symbol.hasInstance](value: unknown): boolean {
     return typeof value === "object" && value !== null && MARK in value;
   }
 
-  ask(command: Command, listener: Listener, how?: How): { leave(): void } {
-    const call = new RoutedCall(this, command, listener, how);
-    call.begin();
-    return call;
+  ask(command: Command, listener: Listener, how?: How): void {
+    new RoutedCall(this, command, listener, how).begin();
   }
 
   /** Returns whether the call can wait in the server: not with the script, nor in a fake. */
   canWaitFor(command: Command): boolean {
-    if (this.route.isInProcess) return false;
-    return !(this.canScript && this.transportOf(keyOf(command)).script.isInUse);
+    if (this.route.clock) return false;
+    return !(this.canScript && this.transportOf(keyOf(command)).circuit.usesScript);
   }
 
   /** Closes our connections; the next call opens new ones. The application's client stays open. */
@@ -140,81 +140,80 @@ export class Server {
   transportAt(address: string): WaitingTransport {
     const known = this.#transports.get(address);
     if (known) return known;
-    const transport = new WaitingTransport(address, this.route, this);
-    if (this.route.isCluster) transport.onAway = () => this.#lookForSlots(transport);
+    const transport = new WaitingTransport(address, this);
+    const { route } = this;
+    if (route instanceof ClusterRoute) transport.onAway = () => this.#lookForSlots(route, transport);
     this.#transports.set(address, transport);
     return transport;
   }
 
   /** Asks another node which node has the slots of one that is away. */
-  #lookForSlots(away: Transport): void {
+  #lookForSlots(route: ClusterRoute, away: Transport): void {
     const now = performance.now();
     if (now < this.#nextRefresh) return;
     this.#nextRefresh = now + this.retryEveryMs / 2;
-    const others = [...this.route.addresses!()].filter((address) => address !== away.address);
+    const others = [...route.addresses()].filter((address) => address !== away.address);
     const known = others.map((address) => this.transportAt(address)).filter(({ circuit }) => !circuit.isAway);
     const other = known.find(({ isConnected }) => isConnected) ?? known[0];
-    const replied = (slots: unknown) => this.route.learnAll?.(slots, other!.address);
-    other?.send(backgroundCall({ transmit: (connection) => connection.send(["CLUSTER", "SLOTS"]), replied }));
+    const replied = (slots: unknown) => route.learnAll(slots, other!.address);
+    other?.send(ownCall([["CLUSTER", "SLOTS"]], { replied }));
   }
 }
 
 /** A command that follows redirections, and uses the script on servers without the module. */
-class RoutedCall implements WaitingCall {
+export class RoutedCall implements Call {
   connection: Connection | undefined;
   sender: Sender | undefined;
+  sends = 0;
+  readonly once: boolean;
   sinceTick = 0;
   isTold = false;
   place = -1;
-  sends = 0;
-  readonly once: boolean;
   #transport: WaitingTransport;
   #isByScript = false;
   /** Goes right before the command. If it fails, the command fails too, and reports it. */
   #before: Command | undefined;
-  #redirections = 0;
-  #tries = 0;
+  #repeats = 0;
   /** When its wait in the server ends; undefined if it does not wait there. */
   readonly #untilMs: number | undefined;
   #leaveWait: (() => void) | undefined;
-  /** True once its caller has left, or was told. */
+  /** True once its caller has left the queue, or was told. */
   #isLeft = false;
 
   constructor(
     readonly server: Server,
     readonly command: Command,
     readonly listener: Listener,
-    readonly how: How | undefined,
+    readonly how = PLAINLY,
   ) {
     this.once = mustHappenOnce(command);
     this.#transport = server.transportOf(keyOf(command));
-    if (how?.maxWaitMs) this.#untilMs = performance.now() + how.maxWaitMs;
-    if (this.#canScript && this.#transport.script.isInUse) this.#useScript();
+    if (how.maxWaitMs) this.#untilMs = performance.now() + how.maxWaitMs;
+    if (this.#canScript && this.#transport.circuit.usesScript) this.#route(true);
   }
 
   begin(): void {
     const transport = this.#transport;
-    if (!transport.circuit.isAway || this.how?.always) return this.#send();
+    if (!transport.circuit.isAway || this.how.always) return this.#send();
     transport.probeNow();
     this.undecided(false);
   }
 
+  /** A write of the same name and key that changes nothing. */
   get nothing(): Command {
     return writesNothing(this.#waiting(0));
   }
 
+  /** How long it may wait from now on. */
   get leftMs(): number {
     return Math.max(this.#untilMs! - performance.now(), 0);
   }
 
-  /** Takes the call out of the queue: its caller has left. */
+  /** Takes a call that waits out of the queue: its caller has left. */
   leave(): void {
+    if (this.#untilMs === undefined) return;
     this.#isLeft = true;
     this.#leaveWait?.();
-  }
-
-  ended(): void {
-    this.listener.ended?.();
   }
 
   #send(): void {
@@ -223,20 +222,24 @@ class RoutedCall implements WaitingCall {
   }
 
   transmit(connection: Connection): Promise<unknown> {
-    if (this.how?.together) return transaction(connection, this.how.together, this.#isByScript);
     if (this.#before) connection.send(this.#before).catch(() => {});
     this.#before = undefined;
+    if (this.how.together) return transaction(connection, this.how.together, this.#isByScript);
     if (this.#untilMs !== undefined) return connection.send(this.#waiting(Math.ceil(this.leftMs)));
     return connection.send(this.#isByScript ? evalsha(this.command) : this.command);
   }
 
   #waiting(maxWaitMs: number): Command {
-    return waiting(this.command, maxWaitMs, this.how?.share);
+    return waiting(this.command, maxWaitMs, this.how.share);
   }
 
   replied(reply: unknown): void {
-    if (!this.#isByScript) this.#transport.script.end();
+    if (!this.#isByScript) this.#transport.circuit.hasModule();
     this.listener.replied(reply);
+  }
+
+  ended(): void {
+    this.listener.ended?.();
   }
 
   undecided(lost: boolean): void {
@@ -246,11 +249,14 @@ class RoutedCall implements WaitingCall {
 
   failed(error: unknown): void {
     if (this.#isLeft) return;
-    if (NOT_HERE_NOW.has(codeOf(error)!) && this.#tries++ < TRIES_OF_A_SPLIT_SLOT) return this.#tryAgain();
-    if (this.#isRepeatable(error)) return this.#send();
+    if (this.#repeats++ < MOST_REPEATS && this.#isRepeatable(error)) {
+      if (!NOT_HERE_NOW.has(codeOf(error)!)) return this.#send();
+      setTimeout(() => this.#send(), this.server.timeoutMs / TRIES_OF_A_SPLIT_SLOT);
+      return;
+    }
     const fault = faultOf(error);
     if (fault === "caller") {
-      const { who } = this.#transport;
+      const { who } = this.#transport.circuit;
       const situation = { who, isHold: needsModule(this.command), waits: this.#untilMs !== undefined };
       return this.listener.failed(explained(error, { ...situation, canScript: this.server.canScript }));
     }
@@ -264,37 +270,28 @@ class RoutedCall implements WaitingCall {
   }
 
   /** Finds the node anew. The script's keys have other names, perhaps on another node. */
-  #route(): void {
+  #route(isByScript = this.#isByScript): void {
+    this.#isByScript = isByScript;
     const key = keyOf(this.command);
-    this.#transport = this.server.transportOf(this.#isByScript ? scriptKey(key) : key);
-  }
-
-  /** Nothing was done, and soon it is known which node does it. */
-  #tryAgain(): void {
-    this.#route();
-    this.#redirections = 0;
-    setTimeout(() => this.#send(), this.server.timeoutMs / TRIES_OF_A_SPLIT_SLOT);
-  }
-
-  #useScript(): void {
-    this.#isByScript = true;
-    this.#route();
+    this.#transport = this.server.transportOf(isByScript ? scriptKey(key) : key);
   }
 
   /** Returns whether to send again, after an error which says that nothing happened. Also decides where and how. */
   #isRepeatable(error: unknown): boolean {
-    if (this.#redirections++ >= MOST_REDIRECTIONS) return false;
-    if (codeOf(error) === "READONLY") return this.#transport.leave();
+    const code = codeOf(error);
     const to = redirectionOf(error);
-    if (codeOf(error) === "NOSCRIPT" && this.#isByScript) {
+    if (code === "READONLY") return this.#transport.leave();
+    if (code !== undefined && NOT_HERE_NOW.has(code)) {
+      this.#route();
+    } else if (code === "NOSCRIPT" && this.#isByScript) {
       this.#before = ["SCRIPT", "LOAD", FALLBACK];
     } else if (isUnknownCommand(error) && this.#canScript && !this.#isByScript) {
-      this.#transport.script.begin();
-      this.#useScript();
-    } else if (!to || !this.server.route.isCluster) {
+      this.#transport.circuit.hasNoModule();
+      this.#route(true);
+    } else if (!to || !(this.server.route instanceof ClusterRoute)) {
       return false;
     } else if (to.isMoved) {
-      this.server.route.learn!(to.slot, to.address);
+      this.server.route.learn(to.slot, to.address);
       this.#route();
     } else {
       this.#before = ["ASKING"];
@@ -308,12 +305,10 @@ function evalsha(command: Command): Command {
   return ["EVALSHA", SHA, ...scriptArguments(command)];
 }
 
-/** Sends the commands in a transaction, or what the script has for them. The script is loaded by then. */
+/** Sends the commands in a transaction, or what the script has for them. */
 async function transaction(connection: Connection, commands: readonly Command[], isByScript: boolean) {
   const byScript = (words: Command) => (isOfModule(words) ? evalsha(words) : [words[0]!, scriptKey(words[1]!)]);
-  const sent = [["MULTI"], ...(isByScript ? commands.map(byScript) : commands)];
-  for (const words of sent) connection.send(words).catch(() => {}); // EXEC reports it
-  const replies = await connection.send(["EXEC"]);
+  const replies = await sendAll(connection, [["MULTI"], ...(isByScript ? commands.map(byScript) : commands), ["EXEC"]]);
   for (const reply of replies as unknown[]) if (reply instanceof Error) throw reply;
   return replies;
 }

@@ -1,44 +1,37 @@
 /** Sends calls to one server, or to one node of a cluster, by connections of the user's driver. */
 
 import { faultOf, isAnswer, isReply, textOf } from "../values/errors.js";
-import { Circuit, Script, type Log } from "./circuit.js";
-import { backgroundCall, PING, type Call, type Sender } from "./call.js";
-import type { Connection, Route } from "./driver.js";
+import { Circuit } from "./circuit.js";
+import { ownCall, type Call, type Sender } from "./call.js";
+import type { Command } from "./command.js";
+import type { Connection } from "./driver.js";
+import { ClusterRoute } from "./route.js";
+import type { Server } from "./server.js";
 import { setImmediate, setTimeout } from "./timers.js";
-import { CONNECT_MS, NEW_DUE, Watch } from "./watch.js";
-
-export interface TransportOptions {
-  timeoutMs: number;
-  retryEveryMs: number;
-  log: Log;
-}
+import { CONNECT_MS, Watch } from "./watch.js";
 
 /** On a connection that was idle for this long, a PING precedes a call that must happen once. */
 const STALE_MS = 500;
 const MOST_SENDS = 3;
+const PING: Command = ["PING"];
 
 export class Transport implements Sender {
   readonly circuit: Circuit;
-  readonly script: Script;
-  readonly who: string;
   readonly watch: Watch;
   /** Called when the server turns out to be away. */
   onAway = () => {};
   #connection: Connection | undefined;
   #connectedAtMs = 0;
   #isConnecting = false;
-  #isProving = false;
   #unsent: Call[] = [];
 
   constructor(
     readonly address: string,
-    readonly route: Route,
-    readonly options: TransportOptions,
+    readonly server: Server,
   ) {
-    const { timeoutMs, retryEveryMs, log } = options;
-    this.who = `the ${route.isCluster ? "node" : "server"}${address && ` ${address}`}`;
-    this.circuit = new Circuit(this.who, retryEveryMs, log);
-    this.script = new Script(this.who, log);
+    const { timeoutMs, retryEveryMs, log, route } = server;
+    const who = `the ${route instanceof ClusterRoute ? "node" : "server"}${address && ` ${address}`}`;
+    this.circuit = new Circuit(who, retryEveryMs, log);
     this.watch = new Watch(timeoutMs);
   }
 
@@ -48,7 +41,7 @@ export class Transport implements Sender {
 
   /** Says why the server does not decide. */
   get reason(): string {
-    return `cannot ask ${this.who}: ${textOf(this.circuit.lastError ?? "not connected yet")}`;
+    return `cannot ask ${this.circuit.who}: ${textOf(this.circuit.lastError ?? "not connected yet")}`;
   }
 
   /** Sends the call, as soon as there is a connection. */
@@ -63,20 +56,20 @@ export class Transport implements Sender {
   /** Sends a PING in the background, at most every `retryEveryMs`. */
   probeNow(): void {
     if (!this.circuit.isTimeToProbe()) return;
-    this.send(backgroundCall({ transmit: PING }));
+    this.send(ownCall([PING]));
     this.onAway();
   }
 
   /** Connects; fails when that takes longer than a second in which the event loop could have heard. */
   async connect(): Promise<Connection> {
-    const connection = this.route.connectionTo(this.address);
-    const due = { ...NEW_DUE, connection: undefined, sender: { silent() {} } };
+    const connection = this.server.route.connectionTo(this.address);
+    const due = ownCall([]);
     const tooLate = new Promise<never>((_, reject) => {
-      due.sender.silent = () => reject(new Error(`not connected within ${CONNECT_MS} ms`));
+      due.sender = { silent: () => reject(new Error(`not connected within ${CONNECT_MS} ms`)), over() {}, cutOff() {} };
     });
-    this.watch.addConnecting(due);
+    this.watch.add(due, CONNECT_MS - this.server.timeoutMs);
     try {
-      await Promise.race([connection.connect().then(() => PING(connection)), tooLate]);
+      await Promise.race([connection.connect().then(() => connection.send(PING)), tooLate]);
     } catch (error) {
       // A user without the right to PING is connected. One with a wrong password is not.
       if (!isAnswer(error) || !connection.isOpen) {
@@ -97,7 +90,7 @@ export class Transport implements Sender {
   leave(): boolean {
     const connection = this.#connection;
     if (!connection) return true;
-    if (performance.now() - this.#connectedAtMs < this.options.retryEveryMs) return false;
+    if (performance.now() - this.#connectedAtMs < this.server.retryEveryMs) return false;
     this.#connection = undefined;
     // Replies to earlier calls still arrive.
     setTimeout(() => setImmediate(() => connection.close()), CONNECT_MS).unref();
@@ -146,7 +139,7 @@ export class Transport implements Sender {
 
   /** Notes that the server is silent. */
   failedBy(what: string): void {
-    this.failed(new Error(`${what} within ${this.options.timeoutMs} ms`));
+    this.failed(new Error(`${what} within ${this.server.timeoutMs} ms`));
   }
 
   /** Notes that there is no connection for these calls. */
@@ -192,8 +185,10 @@ export class Transport implements Sender {
       this.#unsent.push(call);
       void this.#connect();
     } else if (call.once && performance.now() - this.watch.heardAtMs > STALE_MS) {
-      this.#unsent.push(call);
-      this.#prove();
+      const proven = () => this.#sendUnsent();
+      const hears = { replied: proven, failed: proven, undecided: proven };
+      // Otherwise a PING is on its way.
+      if (this.#unsent.push(call) === 1) this.send(ownCall([PING], hears));
     } else this.transmit(call, connection);
   }
 
@@ -208,20 +203,8 @@ export class Transport implements Sender {
     }
     this.#isConnecting = false;
     this.#connectedAtMs = performance.now();
-    this.script.lookForModule();
+    this.circuit.lookForModule();
     this.#sendUnsent();
-  }
-
-  /** Asks on a connection that was idle whether there is still a server behind it. */
-  #prove(): void {
-    if (this.#isProving) return;
-    this.#isProving = true;
-    const undecided = () => (this.#isProving = false);
-    const proven = () => {
-      undecided();
-      this.#sendUnsent();
-    };
-    this.send(backgroundCall({ transmit: PING, replied: proven, failed: proven, undecided }));
   }
 
   #sendUnsent(): void {

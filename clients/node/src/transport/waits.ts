@@ -4,8 +4,9 @@
  */
 
 import { isReply } from "../values/errors.js";
-import { backgroundCall, type Sender, type WaitingCall } from "./call.js";
+import { ownCall, type Sender } from "./call.js";
 import type { Connection } from "./driver.js";
+import type { RoutedCall } from "./server.js";
 import { clearTimeout, setTimeout } from "./timers.js";
 import { Transport } from "./transport.js";
 
@@ -24,7 +25,7 @@ export class WaitingTransport extends Transport {
   #connecting = 0;
 
   /** Sends the call. The returned function ends its wait in the server. */
-  wait(call: WaitingCall): () => void {
+  wait(call: RoutedCall): () => void {
     const wait = new Wait(this, call);
     call.sender = wait;
     call.sends = 0;
@@ -100,18 +101,19 @@ class Wait implements Sender {
 
   constructor(
     readonly transport: WaitingTransport,
-    readonly call: WaitingCall,
+    readonly call: RoutedCall,
   ) {}
 
   send(connection: Connection): void {
     const { transport, call } = this;
     this.#id = undefined;
-    const untilMs = performance.now() + call.leftMs;
     // Asked before it: a server that is away does not tell its id, one that lets the call wait does.
     const known = (id: string) => {
       transport.heard(connection);
       this.#id = id;
-      if (!this.#isOver && !this.#hasLeft) this.#rest(untilMs);
+      if (this.#isOver || this.#hasLeft) return;
+      this.#stopExpecting();
+      this.#rest();
     };
     connection.send(["CLIENT", "ID"]).then(
       (id) => known(String(id)),
@@ -122,7 +124,7 @@ class Wait implements Sender {
   }
 
   /** Unless it rests, silence means that the server is away. */
-  silent(call: WaitingCall, isAway: boolean): void {
+  silent(call: RoutedCall, isAway: boolean): void {
     if (isAway) this.transport.failedBy("no reply");
     call.undecided(false);
     this.leave();
@@ -136,7 +138,7 @@ class Wait implements Sender {
     else this.transport.keep(connection);
   }
 
-  cutOff(call: WaitingCall, error: unknown): void {
+  cutOff(call: RoutedCall, error: unknown): void {
     const { transport } = this;
     transport.closeIdle(); // those that the server had before have ended, too
     this.#stopExpecting();
@@ -168,11 +170,10 @@ class Wait implements Sender {
   }
 
   /** Until then, silence means nothing. */
-  #rest(untilMs: number): void {
-    this.#stopExpecting();
-    const leftMs = Math.max(untilMs - performance.now(), 0);
-    const next = () => (leftMs > LONGEST_TIMER_MS ? this.#rest(untilMs) : this.transport.watch.add(this.call));
-    this.#timer = setTimeout(next, Math.min(leftMs, LONGEST_TIMER_MS));
+  #rest(): void {
+    const { leftMs } = this.call;
+    if (leftMs === 0) return this.transport.watch.add(this.call);
+    this.#timer = setTimeout(() => this.#rest(), Math.min(leftMs, LONGEST_TIMER_MS));
   }
 
   /**
@@ -185,11 +186,8 @@ class Wait implements Sender {
     if (this.#isOver) return;
     if (id === "" || times <= 0) return connection.close();
     if (id !== undefined) {
-      const transmit = (by: Connection) => {
-        by.send(this.call.nothing).catch(() => {});
-        return by.send(["CLIENT", "UNBLOCK", id]);
-      };
-      this.transport.send(backgroundCall({ transmit, failed: () => connection.close() }));
+      const commands = [this.call.nothing, ["CLIENT", "UNBLOCK", id]];
+      this.transport.send(ownCall(commands, { failed: () => connection.close() }));
     }
     this.#timer = setTimeout(() => this.#unblock(connection, times - 1), UNBLOCK_EVERY_MS);
   }

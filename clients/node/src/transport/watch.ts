@@ -5,6 +5,7 @@
  * could have read a reply.
  */
 
+import type { Call } from "./call.js";
 import type { Connection } from "./driver.js";
 import { clearInterval, setImmediate, setInterval } from "./timers.js";
 
@@ -13,30 +14,13 @@ export const CONNECT_MS = 1000;
 const TICKS_PER_TIMEOUT = 5;
 const LONGEST_TICK_MS = 100;
 
-/** Something that the server owes. The watch sets what is not readonly. */
-export interface Due {
-  /** The connection that it comes from; undefined before there is one. */
-  readonly connection: Connection | undefined;
-  /** Its `silent` is called once if nothing comes. `isAway`: nothing else came from the server either. */
-  readonly sender: { silent(due: never, isAway: boolean): void } | undefined;
-  /** The tick in which it began. */
-  sinceTick: number;
-  /** True once its silence was reported. */
-  isTold: boolean;
-  /** Its place in the watch; -1 when it has come. */
-  place: number;
-}
-
-/** What something that begins to be due begins with. */
-export const NEW_DUE = { sinceTick: 0, isTold: false, place: -1 };
-
 export class Watch {
   readonly tickMs: number;
   readonly #timeoutTicks: number;
   /** After so many ticks of silence a connection is closed, even if the server answers on others. */
   readonly #closeTicks: number;
   /** In no order. What has come leaves it at once, or the garbage collector would copy it. */
-  readonly #due: Due[] = [];
+  readonly #due: Call[] = [];
   #tick = 0;
   #tickAtMs = 0;
   #heardTick = 0;
@@ -55,8 +39,9 @@ export class Watch {
     return this.#closeTicks * this.tickMs;
   }
 
-  add(due: Due): void {
-    due.sinceTick = this.#tick;
+  /** Expects a reply within the timeout, or so much later. */
+  add(due: Call, laterMs = 0): void {
+    due.sinceTick = this.#tick + this.#ticks(laterMs);
     due.isTold = false;
     if (due.place < 0) due.place = this.#due.push(due) - 1;
     if (this.#timer) return;
@@ -64,14 +49,8 @@ export class Watch {
     this.#timer = setInterval(() => this.#onTick(), this.tickMs);
   }
 
-  /** Expects a new connection, for as long as connecting may take. */
-  addConnecting(due: Due): void {
-    this.add(due);
-    due.sinceTick += this.#ticks(CONNECT_MS) - this.#timeoutTicks;
-  }
-
   /** Takes out what has come. */
-  remove(due: Due): void {
+  remove(due: Call): void {
     if (due.place < 0) return;
     const last = this.#due.pop()!;
     last.place = due.place;
@@ -109,7 +88,7 @@ export class Watch {
         connection !== undefined && this.#tick - Math.max(sinceTick, connection.heardTick) > this.#closeTicks;
       if ((isAway || isClosing) && !due.isTold) {
         due.isTold = true;
-        due.sender?.silent(due as never, isAway);
+        due.sender!.silent(due, isAway);
       }
       if (isClosing) connection.close();
     }
