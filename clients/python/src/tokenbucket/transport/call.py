@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from .circuit import Node
-from .commands import Command, owed, waiting
+from .commands import Command, Commands, owed, waiting
 
 T = TypeVar("T")
 
-PING: tuple[Command, ...] = (("PING",),)
+PING: Commands = (("PING",),)
 _ID: Command = ("CLIENT", "ID")
 
 
@@ -45,11 +45,7 @@ class Call:
     """One or more commands in one write, and what becomes of a reply that comes too late."""
 
     def __init__(
-        self,
-        node: Node,
-        commands: tuple[Command, ...],
-        words: tuple[Command, ...] | None = None,
-        terms: Terms = PLAIN,
+        self, node: Node, commands: Commands, words: Commands | None = None, terms: Terms = PLAIN
     ) -> None:
         self.node = node
         self.commands = commands
@@ -63,19 +59,17 @@ class Call:
         """Nothing comes for it any more."""
         self.is_parted = False
         """Of threads: its connection has been given back, or is read by another."""
-        self.claims = [True]
+        self.claim = iter([True])
         """Taken by what gives back, so that it is done once."""
         self.by: Any = None
         """The connection by which it was sent."""
-        self.sent: tuple[Command, ...] = ()
+        self.sent: Commands = ()
         """What was written, and what the replies are to."""
         self.replies: list[Any] = []
         self.tick = 0
-        self.quiet_until = 0.0
-        """Until then the server's silence means nothing: the call waits there."""
         self.future: Any = None
 
-    def to_send(self) -> tuple[Command, ...]:
+    def to_send(self) -> Commands:
         """Returns the commands to write. A call that waits asks first who it is to the server.
 
         The reply to that tells a server that is away from one that lets the call wait, and by the id
@@ -100,15 +94,9 @@ class Call:
         return bool(self.sent) and len(self.replies) == len(self.sent)
 
     @property
-    def is_waiting(self) -> bool:
-        """Returns whether the server lets it wait: it has replied, and the last reply is missing."""
-        return self.until is not None and len(self.replies) == len(self.sent) - 1
-
-    @property
-    def client_id(self) -> int | None:
-        """The id of its connection, if the server has told it."""
-        first = self.replies[0] if self.until is not None and self.replies else None
-        return first if isinstance(first, int) else None
+    def quiet_s(self) -> float:
+        """How long silence means nothing: the server has replied that it lets the call wait."""
+        return self.left_s if len(self.replies) == len(self.sent) - 1 else 0.0
 
     @property
     def reply(self) -> Any:
@@ -120,11 +108,7 @@ class Call:
 
         Asked when the caller has gone, and when nothing comes any more: the later of them gets it.
         """
-        if not self.is_over or not (self.undo or self.late):
-            return []
-        try:
-            self.claims.pop()
-        except IndexError:
+        if not self.is_over or not (self.undo or self.late) or not next(self.claim, False):
             return []
         reply = self.reply if self.is_answered else None
         if self.late is None:

@@ -6,7 +6,7 @@ import threading
 import time
 from typing import Any
 
-from ..values.errors import Fault, ReplyError, fault_of
+from ..values.errors import Fault, ReplyError, Unanswered, fault_of
 from .driver import Endpoint
 
 _SECONDS_BETWEEN_REFUSALS_LOGGED = 60
@@ -106,6 +106,18 @@ class Node:
         """When anything came from the server, on any connection."""
         self.transport: Any = server._of_transport(self, server)
         """Its connections."""
+
+    def heard(self, reply: Any, now: float) -> None:
+        """Called for each reply, whatever connection has brought it."""
+        self.last_heard = now
+        if self.circuit.is_away or type(reply) is ReplyError:
+            self.circuit.heard(reply)
+
+    def silence(self, of: str, *, sent: bool = False) -> Unanswered:
+        """Returns what callers get after nothing came from the server for the timeout: it is away."""
+        silence = Unanswered(f"no {of} within {self.timeout_s * 1000:g} ms", sent=sent)
+        self.circuit.failed(silence)
+        return silence
 
     def connected(self) -> None:
         """Lets the next call ask, and look for the module: the server may be another."""

@@ -8,6 +8,7 @@ from ..values.limit import Limit, Number
 
 Word = str | int
 Command = tuple[Word, ...]
+Commands = tuple[Command, ...]
 
 NEED_THE_MODULE: Final = {"TB.HOLD", "TB.MHOLD", "TB.SETTLE", "TB.MSETTLE"}
 NO_SCRIPT: Final = {*NEED_THE_MODULE, "DEL"}

@@ -6,7 +6,6 @@ connection is made with the options of the client and with those below, so that 
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
 from collections.abc import Iterable
@@ -42,9 +41,20 @@ class Endpoint:
 
     def __init__(self, connection_class: Any, options: dict[str, Any], asynchronous: bool) -> None:
         self.connection_class = connection_class
-        self.options = {name: value for name, value in options.items() if not name.startswith(_OF_A_POOL)}
         self.asynchronous = asynchronous
-        self.options |= self._own_options(_library_of(connection_class))
+        # With asyncio, time is counted in ticks of the event loop instead, see `tasks.py`.
+        timeout_s = None if asynchronous else CONNECT_WITHIN_S
+        self.options = {name: value for name, value in options.items() if not name.startswith(_OF_A_POOL)}
+        self.options |= {
+            "retry": None,
+            "retry_on_error": [],
+            "retry_on_timeout": False,
+            "health_check_interval": 0,
+            "protocol": 2,
+            "decode_responses": False,
+            "socket_timeout": timeout_s,
+            "socket_connect_timeout": timeout_s,
+        }
 
     @property
     def name(self) -> str:
@@ -64,26 +74,6 @@ class Endpoint:
     def new(self) -> Any:
         """Makes a connection of the driver, not connected yet."""
         return self.connection_class(**self.options)
-
-    def _own_options(self, library: str) -> dict[str, Any]:
-        home = f"{library}.asyncio" if self.asynchronous else library
-        retry = importlib.import_module(f"{home}.retry").Retry
-        # With asyncio, time is counted in ticks of the event loop instead, see `tasks.py`.
-        timeout_s = None if self.asynchronous else CONNECT_WITHIN_S
-        options = {
-            "retry": retry(importlib.import_module(f"{library}.backoff").NoBackoff(), 0),
-            "retry_on_error": [],
-            "retry_on_timeout": False,
-            "health_check_interval": 0,
-            "protocol": 2,
-            "decode_responses": False,
-            "socket_timeout": timeout_s,
-            "socket_connect_timeout": timeout_s,
-        }
-        if "maint_notifications_config" in _parameters(self.connection_class):
-            notifications = importlib.import_module(f"{library}.maint_notifications")
-            options["maint_notifications_config"] = notifications.MaintNotificationsConfig(enabled=False)
-        return options
 
 
 def packed(connection: Any, commands: Iterable[Command]) -> Any:
@@ -112,56 +102,40 @@ def is_callers_fault(error: Exception) -> bool:
     return not is_drivers(error)
 
 
-def why_not_connected(error: Exception, name: str) -> Exception:
-    """Returns what a caller gets whose connection could not be made."""
+def why_it_failed(error: Exception, name: str, *, sent: bool = False) -> Exception:
+    """Returns what a caller gets whose connection could not be made, or broke after the call was sent."""
     if isinstance(error, TokenBucketError):
         return error
     if not is_callers_fault(error):
-        return Unanswered(error)
+        return Unanswered(error, sent=sent, broken=sent)
     told = TokenBucketError(f"cannot connect to {name}: {error}")
     told.__cause__ = error
     return told
 
 
-def reply_of(error: Exception) -> ReplyError | None:
-    """Returns the error line that the driver has made an exception of, or None if there was none."""
+def reply_of(error: Exception) -> ReplyError:
+    """Returns the error line that the driver has made an exception of; raises any other error."""
     text = str(error)
     if word := _WORDS.get(type(error).__name__):
         return ReplyError(f"{word} {text}")
     if is_one(error, "ResponseError"):
         return ReplyError(text if re.match(r"[A-Z]+ ", text) else f"ERR {text}")
-    return None
-
-
-def _parameters(connection_class: Any) -> set[str]:
-    """Returns the options that it knows: they differ between versions, and between threads and asyncio."""
-    kinds = (one for one in connection_class.__mro__ if "__init__" in vars(one))
-    return {name for one in kinds for name in inspect.signature(one.__init__).parameters}
-
-
-def _library_of(connection_class: Any) -> str:
-    for one in getattr(connection_class, "__mro__", ()):
-        library = one.__module__.split(".")[0]
-        if one.__name__ == "AbstractConnection" and library in ("redis", "valkey"):
-            return str(library)
-    raise BadArgument(f"client: connections of {connection_class!r} are neither redis-py's nor valkey-py's")
+    raise error
 
 
 def endpoints_of(client: Any, asynchronous: bool) -> tuple[list[Endpoint], Any]:
     """Returns the server of a client; of a cluster's client its first nodes, and its node manager."""
-    if not hasattr(client, "execute_command"):
+    manager: Any = getattr(client, "nodes_manager", None)
+    pool: Any = getattr(client, "connection_pool", None)
+    kinds = getattr(getattr(pool, "connection_class", None), "__mro__", ())
+    if not manager and not any(kind.__module__.split(".")[0] in ("redis", "valkey") for kind in kinds):
         raise BadArgument(f"client: {_kind(client)} is not a client of redis-py or valkey-py")
     if inspect.iscoroutinefunction(client.execute_command) != asynchronous:
         package = "tokenbucket" if asynchronous else "tokenbucket.asyncio"
         raise BadArgument(f"client: {_kind(client)} is for the limiters of {package}")
-    if manager := getattr(client, "nodes_manager", None):
+    if manager:
         first = manager.startup_nodes.values()
         return [_node_endpoint(manager, node, asynchronous) for node in first], manager
-    pool: Any = getattr(client, "connection_pool", None)
-    if not hasattr(pool, "connection_class") or not isinstance(
-        getattr(pool, "connection_kwargs", None), dict
-    ):
-        raise BadArgument(f"client: {_kind(client)} has no connection pool of redis-py or valkey-py")
     return [Endpoint(pool.connection_class, pool.connection_kwargs, asynchronous)], None
 
 

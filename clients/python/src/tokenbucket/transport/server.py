@@ -13,6 +13,7 @@ import importlib
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import resources
 from typing import Any, Generic, Literal, TypeVar
@@ -36,6 +37,7 @@ from .commands import (
     NEED_THE_MODULE,
     NO_SCRIPT,
     Command,
+    Commands,
     key_of,
     script_arguments,
     script_key,
@@ -48,6 +50,7 @@ LOG = logging.getLogger("tokenbucket")
 MOST_LOCAL_NAMES = 10_000
 # Holds whose reply was lost are ended once the server is back; those that last longer may expire before.
 LONGEST_GIVING_BACK_S = 600.0
+_CLUSTER_SLOTS: Commands = (("CLUSTER", "SLOTS"),)
 _MOST_REDIRECTIONS = 16
 # How often a call is sent again within the timeout while its slot is on two nodes.
 _TRIES_OF_A_SPLIT_SLOT = 10
@@ -59,7 +62,7 @@ Client = TypeVar("Client")
 
 
 @functools.cache
-def _source() -> tuple[str, str]:
+def _script() -> tuple[str, str]:
     """The script, and the name that the server gives it."""
     text = resources.files("tokenbucket").joinpath("fallback.lua").read_text("utf-8")
     return text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
@@ -77,6 +80,8 @@ class BaseServer(Generic[Client]):
     is_asynchronous: bool
     _of_transport: Any
     """What sends the calls to one node."""
+    spawn: Callable[[Steps[Any]], None]
+    """Runs steps in the background, as threads and asyncio do in ways of their own."""
 
     def __init__(
         self,
@@ -160,10 +165,6 @@ class BaseServer(Generic[Client]):
         except ValueError as error:
             raise BadArgument(f"client: {url!r}: {error}") from error
 
-    def spawn(self, steps: Steps[Any]) -> None:
-        """Runs them in the background, as threads and asyncio do in ways of their own."""
-        raise NotImplementedError
-
     def leave(self, call: Call) -> None:
         """Called when a call has no caller any more, and when nothing comes for it any more."""
         for command in call.owed():
@@ -192,8 +193,8 @@ class BaseServer(Generic[Client]):
         """
         until, pause_s = time.monotonic() + call.node.stall_s, 0.0
         while not call.is_over:
-            id = call.client_id
-            if id is None and (call.replies or time.monotonic() > until):
+            id = call.replies[0] if call.replies else None
+            if isinstance(id, ReplyError) or (id is None and time.monotonic() > until):
                 break  # the server does not say who waits
             words = (writes_nothing(call.sent[-1]), ("CLIENT", "UNBLOCK", id)) if id is not None else PING
             ending = Call(call.node, words, terms=Terms(pause_s=pause_s))
@@ -225,20 +226,19 @@ class BaseServer(Generic[Client]):
                 node.begin_script()
         if self._slots is not None:  # its keys have other names, and so perhaps another node
             node = yield from self._node_of(script_key(key_of(commands[0])), terms.always)
-        return (yield from self._run_script(node, commands, terms))
+        words = tuple(("EVALSHA", _script()[1], *script_arguments(one)) for one in commands)
+        return (yield from self._route(node, commands, words, terms))
 
     def ask_in_turn(self, command: Command, terms: Terms) -> Steps[Any]:
         """Returns the reply to a command that waits its turn in the server, at most `max_wait_ms`.
 
         With the script, and in a fake, nobody can wait there: the command is sent again when it may be
-        granted. A server in which too many wait already decides it at once.
+        granted.
         """
         until = self.clock.monotonic() + terms.max_wait_ms / 1000
         if self._fake is None:
             try:
                 return (yield from self.ask(command, terms=replace(terms, until=until)))
-            except _TooManyWait:
-                return (yield from self.ask(command, terms=terms))
             except ModuleMissing:
                 if self.fallback is None:
                     raise
@@ -253,26 +253,14 @@ class BaseServer(Generic[Client]):
     def answers(self) -> Steps[bool]:
         """Whether the server answers, or one node of a cluster."""
         for node in self._nodes():
-            try:
+            with contextlib.suppress(Unanswered):
                 reply = yield Call(node, PING)
-            except Unanswered:
-                continue
-            return not (isinstance(reply, ReplyError) and fault_of(reply) is Fault.AWAY)
+                return not (isinstance(reply, ReplyError) and fault_of(reply) is Fault.AWAY)
         return self._fake is not None
 
     def keys_of_bucket(self, key: str) -> list[str]:
         """The keys under which the levels of a bucket may be."""
         return [key] if self.fallback is None else [key, script_key(key)]
-
-    def _run_script(self, node: Node, commands: tuple[Command, ...], terms: Terms) -> Steps[Any]:
-        source, sha = _source()
-        words = tuple(("EVALSHA", sha, *script_arguments(one)) for one in commands)
-        try:
-            return (yield from self._route(node, commands, words, terms))
-        except _NoScript:
-            load: tuple[Command, ...] = (("SCRIPT", "LOAD", source),)
-            yield from self._route(node, load, load, Terms(always=True))
-        return (yield from self._route(node, commands, words, terms))
 
     def _node_of(self, key: str, always: bool) -> Steps[Node]:
         """Where the bucket is. While its node is away, the others are asked who has its slots now."""
@@ -291,21 +279,12 @@ class BaseServer(Generic[Client]):
         assert self._slots is not None
         for _ in range(len(self._slots.nodes)):
             asked = self._slots.whom_to_ask()
-            if not asked.circuit.admits():
-                continue
-            words: tuple[Command, ...] = (("CLUSTER", "SLOTS"),)
-            try:
-                reply = yield Call(asked, words)
-            except Unanswered:
-                continue
-            if isinstance(reply, list):
+            with contextlib.suppress(Unanswered):
+                reply = yield from self._route(asked, _CLUSTER_SLOTS, _CLUSTER_SLOTS, PLAIN)
                 self._slots.learn(reply, asked)
                 return
-            self._error(asked, reply, words[0])
 
-    def _route(
-        self, node: Node, commands: tuple[Command, ...], words: tuple[Command, ...], terms: Terms
-    ) -> Steps[Any]:
+    def _route(self, node: Node, commands: Commands, words: Commands, terms: Terms) -> Steps[Any]:
         """Sends it, follows redirections, sends again where nothing was done, and judges errors."""
         repeated = sure = asking = False
         first_node, tries = node, 0
@@ -340,6 +319,11 @@ class BaseServer(Generic[Client]):
             elif first.word == "READONLY" and not sure:
                 node.transport.drop(call.by)  # the endpoint has moved, and the master is behind it again
                 sure = True
+            elif first.word == "NOSCRIPT":
+                loading: Commands = (("SCRIPT", "LOAD", _script()[0]),)
+                yield from self._route(node, loading, loading, Terms(always=True))
+            elif "tokenbucket.max-waiters" in str(first) and terms.until is not None:
+                terms = replace(terms, until=None)  # too many wait already: it is decided at once
             else:
                 self._error(node, first, commands[0])
         raise Unanswered(f"{node.name} redirects in circles")
@@ -352,16 +336,12 @@ class BaseServer(Generic[Client]):
             case Fault.REFUSING:
                 node.circuit.refused(error)
                 raise Unanswered(error)
-        if error.word == "NOSCRIPT":
-            raise _NoScript(text)
         if error.word == "MOVED":
             raise BadArgument(f"client: {node.name} is a node of a cluster: use the cluster client")
         if error.word == "CROSSSLOT":
             raise CrossSlot from error
         if "unknown command" in str(error):
             raise ModuleMissing(_missing(node, command, str(error))) from error
-        if "tokenbucket.max-waiters" in str(error):
-            raise _TooManyWait(text) from error
         raise (BadArgument if error.word == "ERR" else TokenBucketError)(text) from error
 
 
@@ -373,13 +353,5 @@ def _missing(node: Node, command: Command, error: str) -> str:
     return f"{node.name} has no tokenbucket module: load it, or set fallback='script'"
 
 
-def _asking(words: tuple[Command, ...]) -> tuple[Command, ...]:
+def _asking(words: Commands) -> Commands:
     return tuple(word for one in words for word in (("ASKING",), one))
-
-
-class _TooManyWait(TokenBucketError):
-    """As many calls wait in the server as it lets."""
-
-
-class _NoScript(TokenBucketError):
-    """The server has forgotten the script, or never had it."""

@@ -13,15 +13,17 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ..values.errors import ReplyError, Unanswered
+from ..values.errors import Unanswered
 from .call import PING, Call
 from .circuit import IDLE_S, TICKS, Node
 from .commands import Command
-from .driver import CONNECT_WITHIN_S, is_callers_fault, packed, reply_of, why_not_connected
+from .driver import CONNECT_WITHIN_S, is_callers_fault, packed, reply_of, why_it_failed
 
 T = TypeVar("T")
 
 _MOST_CONNECTING = 8
+# No tick is needed while all calls wait in the server.
+_LONGEST_NAP_S = 1.0
 IDLE_CLOSES_S = 5.0
 """When a connection is closed by which no call waits."""
 
@@ -36,7 +38,6 @@ class Connection:
         """Another call may wait by it when its own does no longer."""
         self.sent: deque[Call] = deque()
         self.heard_at = 0.0
-        self.heard_tick = 0
         self.is_open = True
         self.is_silent = False
         """Its calls were given up, but what comes late is still read."""
@@ -67,13 +68,10 @@ class Connection:
         try:
             await self._write(data)
             while self.sent and self.is_open:
-                reply: Any
                 try:
                     reply = await self.raw.read_response(disconnect_on_error=False)
                 except Exception as error:
                     reply = reply_of(error)
-                    if reply is None:
-                        raise
                 self._heard(reply)
         except Exception as error:
             why = Unanswered(error, sent=True, broken=True)
@@ -84,23 +82,19 @@ class Connection:
 
     def _heard(self, reply: Any) -> None:
         transport, call = self.transport, self.sent[0]
-        node = transport.node
-        self.heard_at = node.last_heard = transport.loop.time()
-        self.heard_tick = transport.tick
-        if node.circuit.is_away or type(reply) is ReplyError:
-            node.circuit.heard(reply)
+        self.heard_at = transport.loop.time()
+        transport.node.heard(reply, self.heard_at)
         call.replies.append(reply)
         if call.is_answered:
             self.sent.popleft()
             call.is_over = True
             if call.future.done():
-                call.undo = call.undo or call.future.cancelled()
                 transport.server.leave(call)
             else:
                 call.future.set_result(call.reply)
             transport.answered(self)
-        elif call.is_waiting:
-            call.quiet_until = self.heard_at + call.left_s
+        if self.sent:
+            self.sent[0].tick = transport.tick
 
     def end(self, why: Unanswered) -> None:
         """Closes it. Calls on their way get no reply any more."""
@@ -126,8 +120,6 @@ def fail(call: Call, error: Exception) -> None:
         call.future.set_exception(error)
         # A caller who was cancelled meanwhile does not look at it.
         call.future.exception()
-    elif call.future.cancelled():
-        call.undo = True
 
 
 def of_loop(known: dict[Any, T], new: Callable[[asyncio.AbstractEventLoop], T]) -> T:
@@ -184,14 +176,19 @@ class Transport:
         self._closing: set[asyncio.Task[None]] = set()
         self._connecting: dict[asyncio.Task[Any], int] = {}
         self._turns_to_connect = asyncio.Semaphore(_MOST_CONNECTING)
-        self._is_connecting_shared = self._naps = self._is_closed = False
+        self._is_connecting_shared = self._is_closed = False
         self._ticking: asyncio.TimerHandle | None = None
         self._last_heard = 0.0
         self._heard_tick = 0
 
     async def exchange(self, call: Call) -> Any:
         if call.once and self._shared and self.loop.time() - self._shared.heard_at > IDLE_S:
-            await self._try()
+            # A connection that was idle is replaced by one that answers.
+            try:
+                await self.exchange(Call(self.node, PING))
+            except Unanswered as unanswered:
+                if not unanswered.broken:
+                    raise Unanswered(unanswered) from unanswered
         future = call.future = self.loop.create_future()
         if call.until is None:
             call.tick = self.tick
@@ -210,14 +207,6 @@ class Transport:
             if call.until is not None and not call.is_over:
                 self.server.spawn(self.server.end_wait(call))
             raise
-
-    async def _try(self) -> None:
-        """Replaces a connection that was idle by one that answers."""
-        try:
-            await self.exchange(Call(self.node, PING))
-        except Unanswered as unanswered:
-            if not unanswered.broken:
-                raise Unanswered(unanswered) from unanswered
 
     # Calls that do not wait in the server.
 
@@ -238,15 +227,15 @@ class Transport:
 
     async def _connect_shared(self) -> None:
         """Detached: connecting outlives the call that began it."""
+        why: Exception = Unanswered("the event loop ends")
         try:
             self._shared = await self._connected(for_waits=False)
-        except asyncio.CancelledError:
-            self._fail_unsent(Unanswered("the event loop ends"))
-            raise
         except Exception as error:
-            self._fail_unsent(error)
+            why = error
         finally:
             self._is_connecting_shared = False
+            if self._shared is None:
+                self._fail_unsent(why)
         self._flush()
 
     def _fail_unsent(self, error: Exception) -> None:
@@ -279,7 +268,7 @@ class Transport:
                     raise
                 if not is_callers_fault(error):
                     circuit.failed(error)
-                raise why_not_connected(error, node.name) from error
+                raise why_it_failed(error, node.name) from error
             finally:
                 del self._connecting[connecting]
         self._all.add(connection)
@@ -345,15 +334,7 @@ class Transport:
     def _begin_ticking(self) -> None:
         if self._ticking is None:
             self._heard_tick = self.tick
-        elif not self._naps:
-            return
-        self._tick_in(self.node.tick_s)
-
-    def _tick_in(self, seconds: float) -> None:
-        if self._ticking is not None:
-            self._ticking.cancel()
-        self._naps = seconds > self.node.tick_s
-        self._ticking = self.loop.call_later(seconds, self._on_tick)
+            self._ticking = self.loop.call_later(self.node.tick_s, self._on_tick)
 
     def _on_tick(self) -> None:
         """A tick that comes late counts once: when this process lags, the server is not taken for silent."""
@@ -363,22 +344,17 @@ class Transport:
         if node.last_heard != self._last_heard:
             self._last_heard, self._heard_tick = node.last_heard, self.tick
         if self._unsent and self._is_silent_since(self._unsent[0].tick):
-            why = Unanswered(f"no connection within {node.timeout_s * 1000:g} ms")
-            node.circuit.failed(why)
-            self._fail_unsent(why)
+            self._fail_unsent(node.silence("connection"))
         for connecting, since in self._connecting.items():
             if (self.tick - since - 1) * node.tick_s >= self._connect_within_s:
                 connecting.cancel()
         for connection in list(self._all):
             self._look_at(connection)
-        waits_s = node.tick_s
-        if not self._unsent and not self._connecting:
-            now = self.loop.time()
-            busy = [one.sent[0].quiet_until - now for one in self._all if one.sent]
-            if not busy:
-                return
-            waits_s = max(min(busy), waits_s)
-        self._tick_in(waits_s)
+        quiet_s = [one.sent[0].quiet_s for one in self._all if one.sent]
+        if self._unsent or self._connecting or 0 in quiet_s:
+            self._ticking = self.loop.call_later(node.tick_s, self._on_tick)
+        elif quiet_s:
+            self.loop.call_later(min(*quiet_s, _LONGEST_NAP_S), self._begin_ticking)
 
     def _is_silent_since(self, tick: int) -> bool:
         return self.tick - max(self._heard_tick, tick) > TICKS
@@ -387,9 +363,9 @@ class Transport:
         if not connection.sent:
             return
         node, first = self.node, connection.sent[0]
-        if first.quiet_until > self.loop.time():
+        if first.quiet_s:
             first.tick = self.tick
-        elif (self.tick - max(connection.heard_tick, first.tick)) * node.tick_s > node.stall_s:
+        elif (self.tick - first.tick) * node.tick_s > node.stall_s:
             connection.end(Unanswered("no reply, while others are answered", sent=True))
         elif not connection.is_silent and self._is_silent_since(first.tick):
             self._is_silent(connection)
@@ -397,8 +373,7 @@ class Transport:
     def _is_silent(self, connection: Connection) -> None:
         """No caller waits any longer, but what comes late is still read: it says that the server is back."""
         connection.is_silent = True
-        silence = Unanswered(f"no reply within {self.node.timeout_s * 1000:g} ms", sent=True)
-        self.node.circuit.failed(silence)
+        silence = self.node.silence("reply", sent=True)
         for call in connection.sent:
             fail(call, silence)
             if call.until is not None:
