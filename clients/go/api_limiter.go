@@ -228,7 +228,7 @@ type bucket struct {
 
 func (l *Limiter) of(name string) bucket { return bucket{name, l.limit} }
 
-func (l *Limiter) askAndTell(ctx context.Context, operation, name string, words ...any) (Decision, error) {
+func (l *Limiter) askAndTell(ctx context.Context, operation any, name string, words ...any) (Decision, error) {
 	began := l.began()
 	decision, err := l.ask(ctx, operation, name, words...)
 	if err == nil {
@@ -237,13 +237,14 @@ func (l *Limiter) askAndTell(ctx context.Context, operation, name string, words 
 	return decision, err
 }
 
-func (l *Limiter) ask(ctx context.Context, operation, name string, words ...any) (Decision, error) {
+func (l *Limiter) ask(ctx context.Context, operation any, name string, words ...any) (Decision, error) {
 	c := l.command(operation, name, words...)
 	reply, err := l.server.ask(ctx, c)
 	return l.decision(c, reply, err)
 }
 
-func (l *Limiter) command(operation, name string, words ...any) command {
+// command takes the operation as a constant, which needs no memory.
+func (l *Limiter) command(operation any, name string, words ...any) command {
 	key := l.prefix + name
 	args := make([]any, 0, 6)
 	args = append(append(args, operation, key, l.words[0], l.words[1]), words...)

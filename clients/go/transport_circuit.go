@@ -1,19 +1,18 @@
 package tokenbucket
 
 import (
-	"sync"
 	"sync/atomic"
 	"time"
 )
 
 const betweenRefusalsLogged = time.Minute
 
-// circuit keeps calls from waiting for a node that is away; one at a time finds out whether it is back.
+// circuit keeps calls from waiting for a node that is away; one at a time finds out whether it is back. Times are of the
+// server's clock, in Unix nanoseconds.
 type circuit struct {
-	away        atomic.Bool // set under the mutex
-	mutex       sync.Mutex
-	nextProbe   time.Time
-	nextRefusal time.Time // when one is logged again
+	away        atomic.Bool
+	nextProbe   atomic.Int64
+	nextRefusal atomic.Int64 // when one is logged again
 }
 
 // admits tells whether to ask, and whether that is to find out if the node is back.
@@ -22,18 +21,14 @@ func (n *node) admits() (probing, admitted bool) {
 	if !c.away.Load() {
 		return false, true
 	}
-	c.mutex.Lock()
-	defer c.mutex.Unlock()
-	now := n.server.clock.Now()
-	switch {
-	case !c.away.Load():
-		return false, true
-	case now.Before(c.nextProbe):
+	now, next := n.server.clock.Now(), c.nextProbe.Load()
+	if now.UnixNano() < next {
 		return false, false
 	}
 	// If the probe fails, the time is set anew; if its caller leaves before it is sent, it is this.
-	c.nextProbe = now.Add(n.server.settings.retryEvery + n.server.settings.timeout)
-	return true, true
+	after := now.Add(n.server.settings.retryEvery + n.server.settings.timeout)
+	isFirst := c.nextProbe.CompareAndSwap(next, after.UnixNano())
+	return isFirst, isFirst
 }
 
 func (n *node) answered() {
@@ -54,23 +49,15 @@ func (n *node) failed(err error) {
 
 // setAway returns whether that is new.
 func (n *node) setAway(away bool) bool {
-	n.circuit.mutex.Lock()
-	defer n.circuit.mutex.Unlock()
-	n.circuit.nextProbe = n.server.clock.Now().Add(n.server.settings.retryEvery)
+	n.circuit.nextProbe.Store(n.server.clock.Now().Add(n.server.settings.retryEvery).UnixNano())
 	return n.circuit.away.Swap(away) != away
 }
 
 // refused: the server is there, and did not decide this call.
 func (n *node) refused(err error) {
 	n.answered()
-	n.circuit.mutex.Lock()
-	now := n.server.clock.Now()
-	logs := !now.Before(n.circuit.nextRefusal)
-	if logs {
-		n.circuit.nextRefusal = now.Add(betweenRefusalsLogged)
-	}
-	n.circuit.mutex.Unlock()
-	if logs {
+	now, next := n.server.clock.Now(), n.circuit.nextRefusal.Load()
+	if now.UnixNano() >= next && n.circuit.nextRefusal.CompareAndSwap(next, now.Add(betweenRefusalsLogged).UnixNano()) {
 		n.server.settings.logf("tokenbucket: %s refuses, OnError decides such calls: %v", n.who, err)
 	}
 }

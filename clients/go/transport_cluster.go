@@ -19,14 +19,9 @@ type cluster struct {
 	hasAsked sync.Once
 	learning sync.Mutex
 
-	mutex    sync.RWMutex
-	nodes    map[string]*node // by address
-	slots    map[int64]*node
-	isClosed bool
-}
-
-func newCluster(s *Server, doer ClusterDoer) *cluster {
-	return &cluster{server: s, doer: doer, nodes: map[string]*node{}, slots: map[int64]*node{}}
+	mutex sync.RWMutex
+	nodes map[string]*node // by address
+	slots map[int64]*node
 }
 
 // nodeOf returns the node of the key; while that is unknown, one that can redirect to it.
@@ -47,7 +42,10 @@ func (c *cluster) nodeAt(address string) *node {
 	n := c.nodes[address]
 	if n == nil {
 		n = newNode(c.server, c.doer.Node(address), "the node "+address)
-		n.address, n.isClosed = address, c.isClosed
+		n.address = address
+		if c.server.closed.Load() {
+			n.end()
+		}
 		c.nodes[address] = n
 	}
 	return n
@@ -104,8 +102,9 @@ func (c *cluster) use(slots map[int64]*node) {
 	c.slots = slots
 	for address, n := range c.nodes {
 		if !isUsed[n] {
+			n := n
 			delete(c.nodes, address)
-			time.AfterFunc(connectTimeout, n.close)
+			time.AfterFunc(connectTimeout, func() { _ = n.close() })
 		}
 	}
 }
@@ -145,17 +144,22 @@ func (c *cluster) nodeFrom(teller *node, address string) *node {
 func (c *cluster) closeNodes() {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	c.isClosed = true
 	for _, n := range c.nodes {
-		n.close()
+		_ = n.close()
 	}
 }
 
-func (n *node) close() {
-	n.closeWaiters()
-	if closer, ok := n.doer.(io.Closer); ok {
-		_ = closer.Close()
+func (n *node) close() error {
+	n.end()
+	n.keepWaiter(nil, net.ErrClosed)
+	return closeDoer(n.doer)
+}
+
+func closeDoer(doer Doer) error {
+	if closer, ok := doer.(io.Closer); ok {
+		return closer.Close()
 	}
+	return nil
 }
 
 // redirection is a node's reply that another node has the key: MOVED for good, or ASK for one command.
@@ -175,13 +179,11 @@ func (s *Server) moveOf(err error) *redirection {
 	return &redirection{words[0] == "ASK", slot, words[2]}
 }
 
-var asking = []any{"ASKING"}
-
 // follow returns the node that a redirection names, and what to send before the command.
 func (c *cluster) follow(from *node, move *redirection) (n *node, first []any) {
 	n = c.nodeFrom(from, move.address)
 	if move.isAsk {
-		return n, asking
+		return n, []any{"ASKING"}
 	}
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
@@ -195,19 +197,17 @@ var keyPositions = map[string]int{
 	"TB.MTAKE": 2, "TB.MSETTLE": 3, "TB.MHOLD": 4, "EVALSHA": 3, "EVAL": 3, "CLUSTER": 0, "PING": 0, "INFO": 0, "TB.TOP": 0,
 }
 
-// keyPosition returns which argument is the key that selects the node; 0: any node will do.
-func keyPosition(args []any) int {
-	position, isKnown := keyPositions[args[0].(string)]
+// keyOf returns the key that selects the node; "": any node will do.
+func keyOf(words []string) string {
+	position, isKnown := keyPositions[words[0]]
 	if !isKnown {
 		position = 1
 	}
-	if position >= len(args) {
-		return 0
+	if position == 0 || position >= len(words) {
+		return ""
 	}
-	return position
+	return words[position]
 }
-
-const slots = 16384
 
 // slotOf computes what the cluster does: CRC16 of the key, or of the first braces in it if there is something between them.
 func slotOf(key string) int64 {
@@ -227,5 +227,5 @@ func slotOf(key string) int64 {
 			}
 		}
 	}
-	return int64(crc % slots)
+	return int64(crc % 16384)
 }

@@ -24,13 +24,13 @@ type node struct {
 	script  script
 	turns   chan struct{} // bounds the calls that are with the client at a time
 	isThere atomic.Bool   // it has replied since it was last away
-	heard   atomic.Int64  // when the node last replied, since started
+	heard   atomic.Int64  // how many replies there were
+	life    context.Context
+	end     context.CancelFunc
 
-	mutex    sync.Mutex
-	attempt  *attempt         // to open a connection, if one is under way
-	waiters  map[*waiter]bool // connections for calls that wait
-	idle     []*waiter        // of them, the last used at the end
-	isClosed bool
+	mutex   sync.Mutex
+	attempt *attempt  // to open a connection, if one is under way
+	idle    []*waiter // connections for calls that wait, the last used at the end
 }
 
 const (
@@ -38,9 +38,10 @@ const (
 	mostTurns = 64
 	// connectTimeout bounds opening a connection. Callers wait for it no longer than Timeout.
 	connectTimeout = time.Second
+	// A call that alone is late is sent so often, if that takes no longer.
+	triesOfLate  = 10
+	repeatWithin = time.Second
 )
-
-var started = time.Now()
 
 var ping = []any{"PING"}
 
@@ -51,7 +52,8 @@ func newNode(s *Server, doer Doer, who string) *node {
 			turns = most
 		}
 	}
-	return &node{server: s, doer: doer, who: who, script: script{who: who, logf: s.settings.logf}, turns: make(chan struct{}, turns)}
+	life, end := context.WithCancel(context.Background())
+	return &node{server: s, doer: doer, who: who, turns: make(chan struct{}, turns), life: life, end: end}
 }
 
 // call returns the reply, an *awayError, or the error of a call that is wrong. A redirection is returned as it is.
@@ -70,9 +72,9 @@ func (n *node) call(ctx context.Context, c command) (any, error) {
 		}
 	}
 	if probing {
-		n.script.lookForModule() // the server may be another
+		n.lookForModule() // the server may be another
 	}
-	began := time.Now()
+	began := n.now()
 	var reply any
 	isSent, err := false, n.connect(probing)
 	if err == nil {
@@ -106,28 +108,24 @@ func (n *node) connect(probing bool) error {
 		return nil
 	}
 	n.mutex.Lock()
-	current := n.attempt
-	isFirst := current == nil
-	if isFirst {
-		current = &attempt{over: make(chan struct{})}
-		n.attempt = current
+	if n.attempt == nil {
+		n.attempt = &attempt{}
 	}
+	current := n.attempt
 	n.mutex.Unlock()
-	if isFirst {
+	current.Do(func() {
 		current.err = n.open(timeout)
 		n.mutex.Lock()
 		n.attempt = nil
 		n.mutex.Unlock()
-		close(current.over)
-	}
-	<-current.over
+	})
 	return current.err
 }
 
 // attempt is to open a connection.
 type attempt struct {
-	over chan struct{} // closed when the error is known
-	err  error
+	sync.Once
+	err error
 }
 
 // open lets the client library connect in the background, so that callers wait no longer than the timeout. A connection that
@@ -138,16 +136,13 @@ func (n *node) open(timeout time.Duration) error {
 		within, cancel := context.WithTimeout(context.Background(), connectTimeout)
 		defer cancel()
 		_, err := n.doer.Do(within, ping...)
-		if err == nil || isServerLine(err) {
-			n.hear()
+		if n.hear(err) {
 			err = nil // the command learns whether the server decides
 		}
 		opened <- err
 	}()
-	first := time.Now()
-	timer := time.NewTimer(timeout)
-	defer timer.Stop()
-	for began := first; ; {
+	for first := time.Now(); ; {
+		began := n.now()
 		select {
 		case err := <-opened:
 			if err != nil {
@@ -155,50 +150,44 @@ func (n *node) open(timeout time.Duration) error {
 			}
 			n.isThere.Store(true)
 			return nil
-		case <-timer.C:
+		case <-time.After(timeout):
 		}
 		if n.wasSilent(began) || time.Since(first) > connectTimeout {
 			return Unsent(errSilent)
 		}
-		began = time.Now()
-		timer.Reset(timeout)
 	}
 }
 
 // exchange sends the command. It repeats what had no effect, and what may happen twice: on other connections when one has
 // ended or leads to a former master, and for a while when this call alone was late. isSent says that the server may have
 // executed it although the reply is lost.
-func (n *node) exchange(ctx context.Context, c command, began time.Time) (reply any, isSent bool, err error) {
+func (n *node) exchange(ctx context.Context, c command, began moment) (reply any, isSent bool, err error) {
 	bounded := ctx
 	if timeout := n.server.settings.timeout; timeout > 0 && !n.server.synchronous {
 		bounded = callContext{ctx, timeout}
 	}
 	stale := -1
-	for sent := began; ; sent = time.Now() {
+	for sent, tries := began, 1; ; sent, tries = n.now(), tries+1 {
 		reply, err = n.send(bounded, c)
+		replied := n.hear(err)
 		if err == nil {
-			n.hear()
 			return reply, true, nil
 		}
-		code := codeOf(err)
-		isLine := code != ""
-		if isLine {
-			n.hear()
-		} else if !isUnsent(err) && (ctx.Err() == nil || !errors.Is(err, ctx.Err())) {
+		if !replied && !isUnsent(err) && (ctx.Err() == nil || !errors.Is(err, ctx.Err())) {
 			isSent = true
 		}
 		switch {
-		case code == "READONLY", !isLine && isBroken(err) && (!c.once || isUnsent(err)):
+		case codeOf(err) == "READONLY", !replied && isBroken(err) && (!c.once || isUnsent(err)):
 			if stale < 0 {
-				n.script.lookForModule() // the server may be another
+				n.lookForModule() // the server may be another
 				stale = 1 + n.idleConnections()
 			}
 			if stale == 0 || ctx.Err() != nil {
 				return nil, isSent, err
 			}
 			stale--
-		case isTimeout(err) && !c.once && ctx.Err() == nil && time.Since(began) < n.lateWithin() && !n.wasSilent(sent):
-		default:
+		case !isTimeout(err) || c.once || ctx.Err() != nil || n.wasSilent(sent),
+			tries >= triesOfLate || time.Since(began.at) >= repeatWithin:
 			return nil, isSent, err
 		}
 	}
@@ -215,14 +204,6 @@ func (n *node) send(ctx context.Context, c command) (any, error) {
 	return n.doer.Do(ctx, c.args...)
 }
 
-// lateWithin bounds the repetitions of a call that alone is late.
-func (n *node) lateWithin() time.Duration {
-	if within := 10 * n.server.settings.timeout; within < time.Second {
-		return within
-	}
-	return time.Second
-}
-
 func (n *node) idleConnections() int {
 	if counting, ok := n.doer.(interface{ Idle() int }); ok {
 		return counting.Idle()
@@ -230,26 +211,41 @@ func (n *node) idleConnections() int {
 	return 0
 }
 
-func (n *node) hear() { n.heard.Store(int64(time.Since(started))) }
+// hear returns whether the node has said something, and notes that.
+func (n *node) hear(err error) bool {
+	if err != nil && !isServerLine(err) {
+		return false
+	}
+	n.heard.Add(1)
+	return true
+}
+
+// moment is what was known when something began.
+type moment struct {
+	at    time.Time
+	heard int64
+}
+
+func (n *node) now() moment { return moment{time.Now(), n.heard.Load()} }
 
 // wasSilent returns whether the node said nothing to any call since then. A process that looks later than after the
 // timeout had no processor, so it may not have read what had arrived.
-func (n *node) wasSilent(since time.Time) bool {
+func (n *node) wasSilent(since moment) bool {
 	runtime.Gosched() // timers overtake what is ready to run: behind that, other replies that have arrived are read
 	timeout := n.server.settings.timeout
-	return !n.hasHeard(since) && time.Since(since) < timeout+timeout/4+time.Millisecond
+	return !n.hasHeard(since) && time.Since(since.at) < timeout+timeout/4+time.Millisecond
 }
 
 // hasHeard returns whether the node has said anything since then.
-func (n *node) hasHeard(since time.Time) bool {
-	if connecting, ok := n.doer.(interface{ Connected() time.Time }); ok && connecting.Connected().After(since) {
+func (n *node) hasHeard(since moment) bool {
+	if connecting, ok := n.doer.(interface{ Connected() time.Time }); ok && connecting.Connected().After(since.at) {
 		return true
 	}
-	return n.heard.Load() > int64(since.Sub(started))
+	return n.heard.Load() != since.heard
 }
 
 // judge tells the circuit how a call ended.
-func (n *node) judge(c command, isSent bool, err error, began time.Time) error {
+func (n *node) judge(c command, isSent bool, err error, began moment) error {
 	s := n.server
 	fault := faultOf(err)
 	switch {

@@ -35,36 +35,33 @@ var (
 
 // script says whether a node without the module runs a Lua script instead.
 type script struct {
-	who    string
-	logf   func(format string, args ...any)
 	needed atomic.Bool
 	until  atomic.Int64 // when the module is looked for again, in Unix nanoseconds
 }
 
-func (s *script) inUse(clock Clock) bool {
-	return s.needed.Load() && clock.Now().UnixNano() < s.until.Load()
+func (n *node) usesScript() bool {
+	return n.script.needed.Load() && n.server.clock.Now().UnixNano() < n.script.until.Load()
 }
 
-func (s *script) begin(now time.Time) {
-	s.until.Store(now.Add(betweenLooksForModule).UnixNano())
-	if !s.needed.Swap(true) {
-		s.logf("tokenbucket: %s has no tokenbucket module, the script decides until it has", s.who)
+func (n *node) beginScript() {
+	n.script.until.Store(n.server.clock.Now().Add(betweenLooksForModule).UnixNano())
+	if !n.script.needed.Swap(true) {
+		n.server.settings.logf("tokenbucket: %s has no tokenbucket module, the script decides until it has", n.who)
 	}
 }
 
-// end notes that the module has answered.
-func (s *script) end(answered bool) {
-	if answered && s.needed.Load() && s.needed.Swap(false) {
-		s.logf("tokenbucket: %s has the tokenbucket module, the script decides no longer", s.who)
+// endScript is called when the module has answered.
+func (n *node) endScript() {
+	if n.script.needed.Load() && n.script.needed.Swap(false) {
+		n.server.settings.logf("tokenbucket: %s has the tokenbucket module, the script decides no longer", n.who)
 	}
 }
 
 // lookForModule lets the next call try the module: the server may be another.
-func (s *script) lookForModule() { s.until.Store(0) }
+func (n *node) lookForModule() { n.script.until.Store(0) }
 
 // decideByScript needs no permission for EVAL.
-func (s *Server) decideByScript(ctx context.Context, c command) (any, error) {
-	script := &s.nodeOf(c.key).script
+func (s *Server) decideByScript(ctx context.Context, n *node, c command) (any, error) {
 	byScript := c
 	byScript.args = append([]any{"EVALSHA", sha}, scriptArguments(c.args)...)
 	byScript.key = byScript.args[3].(string) // perhaps on another node
@@ -74,7 +71,9 @@ func (s *Server) decideByScript(ctx context.Context, c command) (any, error) {
 	}
 	// The server may be another, and have the module.
 	if reply, err := s.route(ctx, c); !isUnknownCommand(err) {
-		script.end(err == nil)
+		if err == nil {
+			n.endScript()
+		}
 		return reply, err
 	}
 	load := command{args: []any{"SCRIPT", "LOAD", source}, key: byScript.key}

@@ -6,7 +6,6 @@ package tokenbucket
 
 import (
 	"context"
-	"io"
 	"log"
 	"strings"
 	"sync/atomic"
@@ -134,7 +133,7 @@ func NewServer(doer Doer, options ...ServerOption) *Server {
 		option(&s.settings)
 	}
 	if of, ok := doer.(ClusterDoer); ok {
-		s.cluster = newCluster(s, of)
+		s.cluster = &cluster{server: s, doer: of, nodes: map[string]*node{}, slots: map[int64]*node{}}
 		return s
 	}
 	who := "the server"
@@ -152,15 +151,11 @@ func (s *Server) DegradedCount() int64 { return s.degraded.Load() }
 // says. Limiters that hold batches are closed before.
 func (s *Server) Close() error {
 	s.closed.Store(true)
-	if s.cluster != nil {
-		s.cluster.closeNodes()
-	} else {
-		s.single.closeWaiters()
+	if s.cluster == nil {
+		return s.single.close()
 	}
-	if closer, ok := s.doer.(io.Closer); ok {
-		return closer.Close()
-	}
-	return nil
+	s.cluster.closeNodes()
+	return closeDoer(s.doer)
 }
 
 // Do sends any command, like TB.STATE, and waits for its reply as limiters do.
@@ -169,11 +164,7 @@ func (s *Server) Do(ctx context.Context, words ...string) (any, error) {
 	for i, word := range words {
 		args[i] = word
 	}
-	c := command{args: args, always: true}
-	if position := keyPosition(args); position > 0 {
-		c.key = words[position]
-	}
-	return s.ask(ctx, c)
+	return s.ask(ctx, command{args: args, key: keyOf(words), always: true})
 }
 
 // command is a call to the server with its options.
@@ -231,17 +222,18 @@ func (s *Server) ask(ctx context.Context, c command) (any, error) {
 func (s *Server) decide(ctx context.Context, c command) (any, error) {
 	name := c.args[0].(string)
 	hasScript := s.settings.hasScript && isScripted[name]
-	script := &s.nodeOf(c.key).script
-	if hasScript && script.inUse(s.clock) {
-		return s.decideByScript(ctx, c)
+	n := s.nodeOf(c.key)
+	if hasScript && n.usesScript() {
+		return s.decideByScript(ctx, n, c)
 	}
 	reply, err := s.route(ctx, c)
 	switch {
+	case err == nil && strings.HasPrefix(name, "TB."):
+		n.endScript()
 	case !isUnknownCommand(err):
-		script.end(err == nil && strings.HasPrefix(name, "TB."))
 	case hasScript:
-		script.begin(s.clock.Now())
-		return s.decideByScript(ctx, c)
+		n.beginScript()
+		return s.decideByScript(ctx, n, c)
 	case needsModule[name]:
 		return nil, wrap(ErrModuleMissing, "and holds need it: load it")
 	case isScripted[name]:

@@ -4,8 +4,7 @@ import (
 	"context"
 	"net"
 	"strconv"
-	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -15,7 +14,7 @@ func (s *Server) wait(ctx context.Context, c command) (any, error) {
 	c.maxWait = 0
 	module := s.nodeOf(c.key)
 	_, canWait := module.doer.(WaitingDoer)
-	if canWait && !(s.settings.hasScript && isScripted[c.args[0].(string)] && module.script.inUse(s.clock)) {
+	if canWait && !(s.settings.hasScript && isScripted[c.args[0].(string)] && module.usesScript()) {
 		waiting := c
 		waiting.until = until
 		reply, err := s.route(ctx, waiting)
@@ -66,11 +65,11 @@ func (n *node) callLong(ctx context.Context, c command) (any, error) {
 		case ctx.Err() != nil || err == nil:
 			return reply, err
 		case code == "UNBLOCKED":
-		case (code == "READONLY" || code == "" && isBroken(err)) && !repeated:
+		case (code == "READONLY" || code == "" && isBroken(err)) && !repeated && n.life.Err() == nil:
 			repeated = true
-			n.script.lookForModule() // the server may be another
+			n.lookForModule() // the server may be another
 		default:
-			return nil, n.judge(c, code == "" && !isUnsent(err), err, time.Now())
+			return nil, n.judge(c, code == "" && !isUnsent(err), err, n.now())
 		}
 	}
 }
@@ -78,12 +77,8 @@ func (n *node) callLong(ctx context.Context, c command) (any, error) {
 // waiter is a connection for one call at a time that waits in the server. In the pool it would keep other calls from a
 // connection, perhaps those that bring the tokens back.
 type waiter struct {
-	node *node
-
-	mutex  sync.Mutex
-	conn   Conn  // nil before it has one
-	id     int64 // the server's of the connection; 0 if this user may not know it
-	isLeft bool
+	conn Conn
+	id   atomic.Int64 // the server's of the connection; 0 while it is unknown, and if this user may not know it
 }
 
 // outcome is how a call that waited ended.
@@ -103,150 +98,69 @@ const (
 
 // wait returns when the server replies, when the context ends, or when the server is silent to everybody.
 func (n *node) wait(ctx context.Context, c command, args []any) (any, error) {
-	w := n.takeWaiter()
-	if w == nil {
-		return nil, net.ErrClosed
-	}
+	within, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var used atomic.Pointer[waiter]
 	ended := make(chan outcome, 1)
 	go func() {
-		reply, err := w.do(c.first, args)
-		if err == nil || isServerLine(err) {
-			n.hear()
-		}
+		reply, err := n.sendLong(within, c.first, args, &used)
+		n.hear(err)
 		ended <- outcome{reply, err}
 	}()
 	pulse := time.NewTicker(pulseEvery)
 	defer pulse.Stop()
 	for {
+		var err error
+		heard := n.heard.Load()
 		select {
 		case o := <-ended:
-			n.keepWaiter(w, o.err)
+			n.keepWaiter(used.Load(), o.err)
 			if o.err == nil {
 				n.answered()
 			}
 			return o.reply, o.err
 		case <-ctx.Done():
-			go n.leave(c, w, args, ended)
+			go n.leave(c, args, &used, ended)
 			return nil, ctx.Err()
+		case <-n.life.Done():
+			err = net.ErrClosed
 		case <-pulse.C:
-			if n.isGone() {
-				n.keepWaiter(w, errSilent)
-				return nil, errSilent
+			if !n.isGone(heard) {
+				continue
 			}
+			err = errSilent
 		}
-	}
-}
-
-// isGone asks whether the server is there: calls that wait do not tell.
-func (n *node) isGone() bool {
-	isQuiet := func() bool { return time.Since(started)-time.Duration(n.heard.Load()) >= pulseEvery }
-	if n.server.settings.timeout <= 0 || !isQuiet() {
-		return false
-	}
-	if !n.circuit.away.Load() {
-		_, _ = n.call(context.Background(), command{args: ping, always: true})
-	}
-	return n.circuit.away.Load() && isQuiet()
-}
-
-// leave ends a wait. CLIENT UNBLOCK makes the server reply, so that a grant on its way is read and given back. Where that
-// command is not permitted, the connection is closed, and the server loses a grant that it makes at that moment.
-func (n *node) leave(c command, w *waiter, args []any, ended <-chan outcome) {
-	id := w.leave()
-	for began := time.Now(); id != 0 && time.Since(began) < leaveWithin && n.unblock(id, args); {
-		select {
-		case o := <-ended:
-			n.keepWaiter(w, o.err)
-			n.giveBackLate(c, o)
-			return
-		case <-time.After(leaveAgainAfter):
-		}
-	}
-	w.close()
-	o := <-ended
-	n.mutex.Lock()
-	n.drop([]*waiter{w})
-	n.mutex.Unlock()
-	n.giveBackLate(c, o)
-}
-
-func (n *node) giveBackLate(c command, o outcome) {
-	err := o.err
-	if err != nil && !isServerLine(err) {
-		err = &awayError{server: n.who, cause: err, mayBeHeld: !isUnsent(err)}
-	}
-	n.server.giveBack(c, o.reply, err)
-}
-
-// unblock returns whether the server could be asked. CLIENT UNBLOCK is sent behind a write of the same key on the same
-// connection, which a paused server keeps back: most servers before Redis 8.2 and Valkey 9 end if a call is unblocked that
-// they keep back because they are paused.
-func (n *node) unblock(id int64, waiting []any) bool {
-	words := []any{"CLIENT", "UNBLOCK", strconv.FormatInt(id, 10)}
-	_, err := n.call(context.Background(), command{args: words, first: writesNothing(waiting), always: true})
-	return err == nil
-}
-
-// takeWaiter returns nil if the connections were closed.
-func (n *node) takeWaiter() *waiter {
-	n.mutex.Lock()
-	defer n.mutex.Unlock()
-	if n.isClosed {
-		return nil
-	}
-	if last := len(n.idle) - 1; last >= 0 {
-		w := n.idle[last]
-		n.idle = n.idle[:last]
-		return w
-	}
-	w := &waiter{node: n}
-	if n.waiters == nil {
-		n.waiters = map[*waiter]bool{}
-	}
-	n.waiters[w] = true
-	return w
-}
-
-// keepWaiter keeps a connection for the next call. If it failed, the server has gone or another is the master: those that are
-// idle lead nowhere as well.
-func (n *node) keepWaiter(w *waiter, err error) {
-	code := codeOf(err)
-	n.mutex.Lock()
-	defer n.mutex.Unlock()
-	switch {
-	case err != nil && code == "" || code == "READONLY":
-		n.drop(append(n.idle, w))
-		n.idle = nil
-	case n.isClosed || len(n.idle) >= cap(n.turns):
-		n.drop([]*waiter{w})
-	default:
-		w.stay()
-		n.idle = append(n.idle, w)
-	}
-}
-
-// drop is called under the mutex.
-func (n *node) drop(some []*waiter) {
-	for _, w := range some {
-		w.close()
-		delete(n.waiters, w)
-	}
-}
-
-// closeWaiters ends the waits of all calls.
-func (n *node) closeWaiters() {
-	n.mutex.Lock()
-	defer n.mutex.Unlock()
-	n.isClosed, n.idle = true, nil
-	for w := range n.waiters {
-		w.close()
-	}
-	n.waiters = nil
-}
-
-func (w *waiter) do(first, args []any) (any, error) {
-	if err := w.connect(); err != nil {
+		cancel() // before it looks for the connection, see sendLong
+		n.keepWaiter(used.Load(), err)
 		return nil, err
+	}
+}
+
+// sendLong tells which connection it uses, so that others can end the wait.
+func (n *node) sendLong(ctx context.Context, first, args []any, used *atomic.Pointer[waiter]) (any, error) {
+	w := n.takeIdle()
+	isNew := w == nil
+	if isNew {
+		within, cancel := context.WithTimeout(ctx, connectTimeout)
+		defer cancel()
+		conn, err := n.doer.(WaitingDoer).Dial(within)
+		if err != nil {
+			return nil, Unsent(err)
+		}
+		w = &waiter{conn: conn}
+	}
+	used.Store(w)
+	if ctx.Err() != nil {
+		_ = w.conn.Close() // the caller may have gone before it saw the connection
+		return nil, Unsent(errLeft)
+	}
+	if isNew {
+		id, err := w.conn.Do("CLIENT", "ID")
+		if err != nil && !isServerLine(err) {
+			return nil, Unsent(err)
+		}
+		number, _ := id.(int64)
+		w.id.Store(number)
 	}
 	if first != nil {
 		if _, err := w.conn.Do(first...); err != nil && !isServerLine(err) {
@@ -256,86 +170,108 @@ func (w *waiter) do(first, args []any) (any, error) {
 	return w.conn.Do(args...)
 }
 
-// connect opens the connection and learns its id, unless it has both or the caller has gone meanwhile.
-func (w *waiter) connect() error {
-	if err := w.change(func() {}); err != nil || w.conn != nil {
-		return err
+// isGone asks whether the server is there, if it has said nothing since: calls that wait do not tell.
+func (n *node) isGone(heard int64) bool {
+	if n.server.settings.timeout <= 0 || n.heard.Load() != heard {
+		return false
 	}
-	within, cancel := context.WithTimeout(context.Background(), connectTimeout)
-	defer cancel()
-	conn, err := w.node.doer.(WaitingDoer).Dial(within)
-	if err != nil {
-		return Unsent(err)
+	if !n.circuit.away.Load() {
+		_, _ = n.call(context.Background(), command{args: ping, always: true})
 	}
-	if err := w.change(func() { w.conn = conn }); err != nil {
-		return err
-	}
-	id, err := conn.Do("CLIENT", "ID")
-	if err != nil && !isServerLine(err) {
-		return Unsent(err)
-	}
-	return w.change(func() { w.id, _ = id.(int64) })
+	return n.circuit.away.Load() && n.heard.Load() == heard
 }
 
-// change returns an error if the caller has gone.
-func (w *waiter) change(do func()) error {
-	w.mutex.Lock()
-	defer w.mutex.Unlock()
-	do()
-	if w.isLeft {
-		return Unsent(errLeft)
-	}
-	return nil
-}
-
-// leave returns the connection's id if a command may have been sent on it that CLIENT UNBLOCK ends.
-func (w *waiter) leave() (id int64) {
-	_ = w.change(func() { w.isLeft, id = true, w.id })
-	return id
-}
-
-// stay lets another call use the connection.
-func (w *waiter) stay() { _ = w.change(func() { w.isLeft = false }) }
-
-func (w *waiter) close() {
-	_ = w.change(func() {
-		w.isLeft = true
-		if w.conn != nil {
+// leave ends a wait. CLIENT UNBLOCK makes the server reply, so that a grant on its way is read and given back. Where that
+// command is not permitted, the connection is closed, and the server loses a grant that it makes at that moment.
+func (n *node) leave(c command, args []any, used *atomic.Pointer[waiter], ended <-chan outcome) {
+	isClosed := false
+	for began := time.Now(); ; {
+		if w := used.Load(); w != nil && (isClosed || time.Since(began) > leaveWithin || !n.unblock(w, args)) {
+			isClosed = true
 			_ = w.conn.Close()
 		}
-	})
+		select {
+		case o := <-ended:
+			if w := used.Load(); w != nil && !isClosed {
+				n.keepWaiter(w, o.err)
+			}
+			if o.err != nil && !isServerLine(o.err) {
+				o.err = &awayError{server: n.who, cause: o.err, mayBeHeld: !isUnsent(o.err)}
+			}
+			n.server.giveBack(c, o.reply, o.err)
+			return
+		case <-time.After(leaveAgainAfter):
+		}
+	}
 }
 
-// maxWaitPositions tell where max_wait_ms stands in the commands that wait; in others, at the end.
-var maxWaitPositions = map[any]int{"TB.MTAKE": 2, "TB.MHOLD": 4}
+// unblock returns whether the server could be asked, and the connection's id is known. CLIENT UNBLOCK is sent behind a write of the same key on the same
+// connection, which a paused server keeps back: most servers before Redis 8.2 and Valkey 9 end if a call is unblocked that
+// they keep back because they are paused.
+func (n *node) unblock(w *waiter, waiting []any) bool {
+	id := w.id.Load()
+	if id == 0 {
+		return false
+	}
+	words := []any{"CLIENT", "UNBLOCK", strconv.FormatInt(id, 10)}
+	_, err := n.call(context.Background(), command{args: words, first: writesNothing(waiting), always: true})
+	return err == nil
+}
+
+// takeIdle returns nil if there is none.
+func (n *node) takeIdle() *waiter {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	last := len(n.idle) - 1
+	if last < 0 {
+		return nil
+	}
+	w := n.idle[last]
+	n.idle = n.idle[:last]
+	return w
+}
+
+// keepWaiter keeps a connection for the next call. If it failed, the server has gone or another is the master: those that are
+// idle lead nowhere as well.
+func (n *node) keepWaiter(w *waiter, err error) {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	if w != nil {
+		n.idle = append(n.idle, w)
+	}
+	most := cap(n.turns)
+	if code := codeOf(err); err != nil && code == "" || code == "READONLY" || n.life.Err() != nil {
+		most = 0
+	}
+	for ; len(n.idle) > most; n.idle = n.idle[1:] {
+		_ = n.idle[0].conn.Close()
+	}
+}
 
 // waitingForm returns the command that waits at most so long for what the given one would be denied. Only those of one bucket
 // have shares.
 func waitingForm(c command, maxWait time.Duration) []any {
-	args := c.args
-	if c.share != nil {
-		args = alone(args)
+	ms := strconv.FormatInt(upToMs(maxWait).Milliseconds(), 10)
+	name, args := c.args[0], c.args[1:]
+	switch {
+	case name == "TB.MTAKE" && c.share == nil:
+		return joined([]any{"TB.BMTAKE", args[0], ms}, args[1:])
+	case name == "TB.MHOLD" && c.share == nil:
+		return joined([]any{"TB.BMHOLD"}, args[:3], []any{ms}, args[3:])
+	case name == "TB.MTAKE":
+		return joined([]any{"TB.BTAKE"}, args[1:], []any{ms}, c.share)
+	case name == "TB.MHOLD":
+		return joined([]any{"TB.BHOLD"}, args[3:], args[1:3], []any{ms}, c.share)
+	default:
+		return joined([]any{"TB.BTAKE"}, args, []any{ms}, c.share)
 	}
-	position, ok := maxWaitPositions[args[0]]
-	if !ok {
-		position = len(args)
-	}
-	words := make([]any, 0, len(args)+5)
-	words = append(words, "TB.B"+strings.TrimPrefix(args[0].(string), "TB."))
-	words = append(words, args[1:position]...)
-	words = append(words, strconv.FormatInt(upToMs(maxWait).Milliseconds(), 10))
-	return append(append(words, args[position:]...), c.share...)
 }
 
-// alone returns the form of one bucket of a joint command that has one.
-func alone(args []any) []any {
-	switch args[0] {
-	case "TB.MTAKE":
-		return append([]any{"TB.TAKE"}, args[2:]...)
-	case "TB.MHOLD":
-		return append(append([]any{"TB.HOLD"}, args[4:]...), args[2], args[3])
+func joined(lists ...[]any) (all []any) {
+	for _, list := range lists {
+		all = append(all, list...)
 	}
-	return args
+	return all
 }
 
 // writesNothing returns a write of the same name and key as a command that waits, which changes nothing.
