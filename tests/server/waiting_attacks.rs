@@ -38,7 +38,7 @@ impl Waiter {
 }
 
 /// The ids of those who hold a slot.
-fn holders(client: &mut Connection) -> Vec<String> {
+pub fn holders(client: &mut Connection) -> Vec<String> {
     let rows: Vec<(String, String, i64)> = redis::from_redis_value(client.say("TB.HOLDS p")).unwrap();
     rows.into_iter().map(|(id, ..)| id).collect()
 }

@@ -6,6 +6,7 @@ use super::waiting::{self, Name, Part, Server, TTL_US};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
+use proptest::test_runner::{RngAlgorithm, TestRng};
 use std::collections::HashMap;
 use tokenbucket_core::bucket::{Limit, Operation};
 use tokenbucket_core::rate::Rate;
@@ -234,6 +235,12 @@ fn assert_shared(weights_micro: [i64; 2], calls: usize, grants: usize, mut cost:
     }
 }
 
+#[test]
+fn ten_thousand_grants_are_shared_by_weights_1_and_3() {
+    let mut random = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+    assert_shared([MILLION, 3 * MILLION], 6, 10_000, || 200_000 + i64::from(random.next_u32()) % 800_001);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
@@ -245,8 +252,23 @@ proptest! {
         calls in 6..20usize,
     ) {
         let mut costs = costs.into_iter().cycle();
-        assert_shared(weights, calls, 640, || costs.next().unwrap());
+        assert_shared(weights, calls, 200, || costs.next().unwrap());
     }
+}
+
+/// Under a slower limit the debt lasts longer.
+#[test]
+fn a_call_that_waits_for_the_end_of_a_debt_keeps_the_later_ones_back() {
+    let mut server = Server::default();
+    let [slow, fast] = ["1", "2"].map(|rate| limit(5, rate));
+    server.give(0, &part(b"k", slow, 0, None), -10 * MILLION);
+    let arrivals = [(slow, 0), (fast, MILLION)].map(|(limit, micro)| {
+        server.call(0, &[part(b"k", limit, micro, None)], Some(60 * MILLION)).1.unwrap()
+    });
+    server.sleep(4 * MILLION);
+    assert_eq!(server.served, [], "the fast limit has three tokens, and the slow one is in debt");
+    server.sleep(MILLION);
+    assert_eq!(server.served, arrivals);
 }
 
 /// The tenant of those without a share was idle, which saves nothing up.
