@@ -1,23 +1,14 @@
 //! The calls that name one key, in order of arrival, and what each lacks of its bucket.
 
-use super::order::Order;
+use super::order::{Arrival, Name, Order};
 use crate::bucket::{Bucket, Change, Limit, MAX_TIME_US};
 use crate::hold::Holds;
 use crate::invariant::expected;
 use crate::request::{Request, Share};
-use std::borrow::Borrow;
 use std::collections::{BTreeSet, VecDeque};
-use std::hash::Hash;
-
-/// The number of a call that waits: a later call has a larger one.
-pub type Arrival = u64;
 
 /// The number of a database.
 pub type Db = i32;
-
-/// The bytes of a key or of the id of a hold, in the memory of their owner, which clones share.
-pub trait Name: Borrow<[u8]> + Clone + Eq + Hash {}
-impl<N: Borrow<[u8]> + Clone + Eq + Hash> Name for N {}
 
 /// A bucket at one moment.
 #[derive(Clone, Copy)]

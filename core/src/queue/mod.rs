@@ -35,7 +35,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::iter::{once, successors};
 
-pub use line::{Arrival, Db, Name, Seen};
+pub use line::{Db, Seen};
+pub use order::{Arrival, Name};
 
 /// A key that waiting calls name.
 type LineId = u64;

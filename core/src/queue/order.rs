@@ -7,10 +7,18 @@
 //!
 //! Calls without a share are one tenant of weight 1. While only they wait, the order is that of arrival.
 
-use super::line::{Arrival, Name};
 use crate::number::MICRO_PER_TOKEN;
 use crate::request::{Share, MAX_WAITERS};
+use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::Hash;
+
+/// The number of a call that waits: a later call has a larger one.
+pub type Arrival = u64;
+
+/// The bytes of a key, of the id of a hold or of a tenant, in the memory of their owner, which clones share.
+pub trait Name: Borrow<[u8]> + Clone + Eq + Hash {}
+impl<N: Borrow<[u8]> + Clone + Eq + Hash> Name for N {}
 
 /// Tokens divided by a weight, in millionths of a micro-token.
 type VirtualTime = u128;
