@@ -1,12 +1,11 @@
 /** Sends calls to one server, or to one node of a cluster, by connections of the user's driver. */
 
 import { faultOf, isAnswer, isReply, textOf } from "../values/errors.js";
-import { Circuit } from "./circuit.js";
+import { Circuit, type Log } from "./circuit.js";
 import { ownCall, type Call, type Sender } from "./call.js";
 import type { Command } from "./command.js";
-import type { Connection } from "./driver.js";
+import type { Connection, Route } from "./driver.js";
 import { ClusterRoute } from "./route.js";
-import type { Server } from "./server.js";
 import { setImmediate, setTimeout } from "./timers.js";
 import { CONNECT_MS, Watch } from "./watch.js";
 
@@ -14,6 +13,13 @@ import { CONNECT_MS, Watch } from "./watch.js";
 const STALE_MS = 500;
 const MOST_SENDS = 3;
 const PING: Command = ["PING"];
+
+interface Settings {
+  readonly timeoutMs: number;
+  readonly retryEveryMs: number;
+  readonly log: Log;
+  readonly route: Route;
+}
 
 export class Transport implements Sender {
   readonly circuit: Circuit;
@@ -27,7 +33,7 @@ export class Transport implements Sender {
 
   constructor(
     readonly address: string,
-    readonly server: Server,
+    readonly server: Settings,
   ) {
     const { timeoutMs, retryEveryMs, log, route } = server;
     const who = `the ${route instanceof ClusterRoute ? "node" : "server"}${address && ` ${address}`}`;

@@ -4,9 +4,9 @@
  */
 
 import { isReply } from "../values/errors.js";
-import { ownCall, type Sender } from "./call.js";
+import { ownCall, type Call, type Sender } from "./call.js";
+import type { Command } from "./command.js";
 import type { Connection } from "./driver.js";
-import type { RoutedCall } from "./server.js";
 import { clearTimeout, setTimeout } from "./timers.js";
 import { Transport } from "./transport.js";
 
@@ -18,6 +18,12 @@ const IDLE_MS = 5000;
 const UNBLOCK_EVERY_MS = 20;
 const LONGEST_TIMER_MS = 2 ** 31 - 1;
 
+interface WaitingCall extends Call {
+  readonly leftMs: number;
+  /** A write of its key that changes nothing. */
+  readonly nothing: Command;
+}
+
 /** A transport by which calls can wait, too. */
 export class WaitingTransport extends Transport {
   #idle: { connection: Connection; closing: NodeJS.Timeout }[] = [];
@@ -25,7 +31,7 @@ export class WaitingTransport extends Transport {
   #connecting = 0;
 
   /** Sends the call. The returned function ends its wait in the server. */
-  wait(call: RoutedCall): () => void {
+  wait(call: WaitingCall): () => void {
     const wait = new Wait(this, call);
     call.sender = wait;
     call.sends = 0;
@@ -101,7 +107,7 @@ class Wait implements Sender {
 
   constructor(
     readonly transport: WaitingTransport,
-    readonly call: RoutedCall,
+    readonly call: WaitingCall,
   ) {}
 
   send(connection: Connection): void {
@@ -124,7 +130,7 @@ class Wait implements Sender {
   }
 
   /** Unless it rests, silence means that the server is away. */
-  silent(call: RoutedCall, isAway: boolean): void {
+  silent(call: WaitingCall, isAway: boolean): void {
     if (isAway) this.transport.failedBy("no reply");
     call.undecided(false);
     this.leave();
@@ -138,7 +144,7 @@ class Wait implements Sender {
     else this.transport.keep(connection);
   }
 
-  cutOff(call: RoutedCall, error: unknown): void {
+  cutOff(call: WaitingCall, error: unknown): void {
     const { transport } = this;
     transport.closeIdle(); // those that the server had before have ended, too
     this.#stopExpecting();
