@@ -20,7 +20,7 @@
 
 use super::api::{context_flags, server};
 use super::clock::system_now_us;
-use super::{allocator, info, waiting};
+use super::{allocator, COUNTERS};
 use redis_module::raw;
 use std::ffi::{c_int, c_void};
 use std::mem::{size_of, zeroed};
@@ -45,8 +45,12 @@ pub(super) fn registered() -> *mut raw::RedisModuleType {
     TYPE.load(Ordering::Relaxed)
 }
 
-/// Registers the type. False if the server refuses.
-pub(super) fn register(context: *mut raw::RedisModuleCtx) -> bool {
+/// Registers the type, and what hears of removed keys. False if the server refuses.
+pub(super) fn register(
+    context: *mut raw::RedisModuleCtx,
+    unlink: raw::RedisModuleTypeUnlinkFunc,
+    unlink_in_db: raw::RedisModuleTypeUnlinkFunc2,
+) -> bool {
     // SAFETY: all fields are integers or optional functions, for which zero is a value: 0 and none.
     let mut methods: raw::RedisModuleTypeMethods = unsafe { zeroed() };
     methods.version = u64::from(raw::REDISMODULE_TYPE_METHOD_VERSION);
@@ -57,8 +61,8 @@ pub(super) fn register(context: *mut raw::RedisModuleCtx) -> bool {
     methods.digest = Some(digest);
     methods.free = Some(free);
     methods.free_effort = Some(free_effort);
-    methods.unlink = Some(waiting::unlink);
-    methods.unlink2 = Some(waiting::unlink_in_db);
+    methods.unlink = unlink;
+    methods.unlink2 = unlink_in_db;
     methods.copy = Some(copy);
     methods.defrag = Some(defrag);
     // SAFETY: the context is valid while the module is being loaded, and the server copies name and methods.
@@ -72,7 +76,7 @@ pub(super) fn register(context: *mut raw::RedisModuleCtx) -> bool {
 /// Puts a bucket without holds on the server's heap.
 pub(super) fn allocate(bucket: Bucket) -> NonNull<Bucket> {
     let value = allocator::block_of(bucket);
-    info::counters().bucket_allocated(|| value_bytes(value.as_ptr().cast()));
+    COUNTERS.bucket_allocated(|| value_bytes(value.as_ptr().cast()));
     value
 }
 
@@ -95,7 +99,7 @@ impl WithHolds {
     pub(super) fn store(&mut self, bucket: Bucket) {
         self.bucket = Bucket { refilled_at_us: bucket.refilled_at_us | WITH_HOLDS, ..bucket };
         let now = (self.holds.len(), size_of::<Self>().saturating_add(self.holds.bytes()));
-        info::counters().holds_changed(self.counted, now);
+        COUNTERS.holds_changed(self.counted, now);
         self.counted = now;
     }
 }
@@ -104,7 +108,7 @@ impl WithHolds {
 pub(super) fn allocate_with_holds(bucket: Bucket, holds: Holds) -> NonNull<Bucket> {
     let mut value = WithHolds { bucket, holds, counted: (0, 0) };
     value.store(bucket);
-    info::counters().bucket_with_holds_allocated();
+    COUNTERS.bucket_with_holds_allocated();
     allocator::block_of(value).cast()
 }
 
@@ -137,11 +141,11 @@ pub(super) unsafe fn dispose(value: NonNull<Bucket>) {
     // SAFETY: by the contract of this function.
     unsafe {
         let with_holds = with_holds(value);
-        info::counters().bucket_freed(with_holds.is_some());
+        COUNTERS.bucket_freed(with_holds.is_some());
         if let Some(with_holds) = with_holds {
             let WithHolds { holds, counted, .. } = with_holds.read();
-            info::counters().holds_changed(counted, (0, 0));
-            info::counters().holds_expired(holds.ended(system_now_us()));
+            COUNTERS.holds_changed(counted, (0, 0));
+            COUNTERS.holds_expired(holds.ended(system_now_us()));
         }
         server!(RedisModule_Free)(value.as_ptr().cast());
     }

@@ -4,7 +4,7 @@ use super::api::server;
 use super::call::{Argument, Call};
 use super::clock::now_us;
 use super::data_type::{self, WithHolds};
-use super::{info, maxmemory};
+use super::{maxmemory, COUNTERS};
 use redis_module::raw;
 use std::ffi::c_int;
 use std::mem::ManuallyDrop;
@@ -213,7 +213,7 @@ impl<'call> BucketKey<'call> {
     ) -> (usize, T) {
         let mut new = Holds::default();
         let holds = self.holds_mut().unwrap_or(&mut new);
-        info::counters().holds_expired(dropped.min(holds.len()));
+        COUNTERS.holds_expired(dropped.min(holds.len()));
         holds.drop_first(dropped);
         let (bucket, result) = change(holds);
         let len = holds.len();

@@ -10,6 +10,7 @@ mod api;
 mod call;
 mod clock;
 mod config;
+mod counters;
 mod data_type;
 mod denials;
 mod info;
@@ -25,8 +26,8 @@ pub(crate) mod spec;
 pub(crate) mod waiting;
 
 pub(crate) use call::{Argument, Call, Decisions};
+pub(crate) use counters::COUNTERS;
 pub(crate) use denials::{announce_denial, with_top};
-pub(crate) use info::counters;
 pub(crate) use key::{Access, BucketKey};
 pub(crate) use register::{entry, Commands};
 pub(crate) use replicate::{replicate, replicate_verbatim, Replication};

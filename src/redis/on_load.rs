@@ -79,7 +79,7 @@ pub(super) unsafe extern "C" fn RedisModule_OnLoad(
 fn set_up(context: *mut raw::RedisModuleCtx, arguments: &[Argument]) -> Result<(), String> {
     config::read_arguments(arguments)?;
     set_options(context);
-    if !data_type::register(context) {
+    if !data_type::register(context, Some(waiting::unlink), Some(waiting::unlink_in_db)) {
         return Err("the server refused the data type tb-bucket".to_owned());
     }
     // Settings first: the configuration file decides which commands there are.

@@ -3,7 +3,7 @@
 use super::api::server;
 use super::call::Call;
 use super::spec::{ArgumentSpec, Audience, Command, FromMaster, Keys, Kind, Spec};
-use super::{info, listeners, log, waiting};
+use super::{listeners, log, waiting, COUNTERS};
 use redis_module::commands::{get_redis_key_spec, BeginSearch, FindKeys, KeySpec, KeySpecFlags};
 use redis_module::raw;
 use std::ffi::{c_char, c_int, CStr, CString};
@@ -64,7 +64,7 @@ unsafe extern "C" fn handler<C: Command>(
 #[cold]
 #[inline(never)] // Off the path of calls without an error.
 fn refuse(spec: &Spec, call: &Call, refusal: Refusal) {
-    info::counters().error();
+    COUNTERS.error();
     call.reply_error(&refusal.line(&spec.syntax(), call.arguments()));
 }
 

@@ -9,7 +9,7 @@ pub(super) use part::Part;
 use part::{Request, Stored};
 pub(super) use turn::run_or_wait;
 
-use crate::redis::{counters, replicate, waiting, Access, BucketKey, Call, Decisions, Replication};
+use crate::redis::{replicate, waiting, Access, BucketKey, Call, Decisions, Replication, COUNTERS};
 use tokenbucket_core::bucket::{Decision, Operation, Outcome, NEVER_MS};
 use tokenbucket_core::error::{Error, Refusal};
 use tokenbucket_core::request::Wanted;
@@ -49,7 +49,7 @@ fn decide_alone(request: Request, operation: Operation, mut key: BucketKey) -> R
         replicate(&call, Replication::CallOrEffect, || [stored.effect(&call, written)]);
     }
     stored.announce(&call);
-    counters().decision(outcome.decision.allowed != 0);
+    COUNTERS.decision(outcome.decision.allowed != 0);
     Ok(outcome.decision)
 }
 
@@ -163,7 +163,7 @@ fn commit(call: &Call, parts: &mut [Part], verdict: Verdict, replication: Replic
         binding.retry_after_ms = NEVER_MS;
     }
     if !parts.iter().any(|part| part.stored().is_late()) {
-        counters().decision(binding.allowed != 0);
+        COUNTERS.decision(binding.allowed != 0);
     }
     binding
 }

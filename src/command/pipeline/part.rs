@@ -1,6 +1,6 @@
 //! One bucket of a call: planned, then stored.
 
-use crate::redis::{announce_denial, counters, denies_on_oom, waiting, Argument, BucketKey, Call, MAX_HOLDS};
+use crate::redis::{announce_denial, denies_on_oom, waiting, Argument, BucketKey, Call, COUNTERS, MAX_HOLDS};
 use std::ffi::CStr;
 use tokenbucket_core::bucket::{Bucket, Change, Operation, Outcome, NEVER_MS};
 use tokenbucket_core::effect::{Effect, HoldChanges};
@@ -201,9 +201,9 @@ impl<'call> Stored<'_, 'call> {
     /// Counts the granted tokens, and sends the keyspace event.
     #[inline(always)]
     pub(super) fn announce(&self, call: &Call) {
-        counters().granted(&self.outcome);
+        COUNTERS.granted(&self.outcome);
         if self.is_late() {
-            return counters().settled_late();
+            return COUNTERS.settled_late();
         }
         let key = self.request.key;
         if self.outcome.decision.allowed == 0 {

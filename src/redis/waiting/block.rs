@@ -3,7 +3,7 @@
 use super::super::api::server;
 use super::super::call::{Call, OwnedString};
 use super::super::clock::system_now_us;
-use super::super::info;
+use super::super::COUNTERS;
 use super::calls::{with_calls, CONTEXT};
 use super::client::Client;
 use super::timer;
@@ -84,7 +84,7 @@ unsafe extern "C" fn on_end(
     let now_us = system_now_us();
     let answer = client.answer.take().or_else(|| {
         leave(client);
-        info::counters().wait_ended(false);
+        COUNTERS.wait_ended(false);
         client.deny(CONTEXT.load(Ordering::Relaxed), now_us)
     });
     let call = Call::resumed(context, now_us);
@@ -103,7 +103,7 @@ unsafe extern "C" fn on_disconnect(
 ) {
     // SAFETY: the context is that of the callback.
     if unsafe { client_of(context) }.is_some_and(|client| leave(client)) {
-        info::counters().wait_ended(false);
+        COUNTERS.wait_ended(false);
     }
 }
 

@@ -1,7 +1,7 @@
 //! The state of waiting calls and their clients.
 
 use super::super::call::OwnedString;
-use super::super::info;
+use super::super::COUNTERS;
 use super::client::Client;
 use redis_module::raw;
 use std::collections::BTreeMap;
@@ -17,6 +17,8 @@ pub(super) struct WaitingCalls {
     pub(super) clients: BTreeMap<Arrival, NonNull<Client>>,
     /// The server's timer, and when it fires, in Unix microseconds.
     pub(super) timer: Option<(raw::RedisModuleTimerID, i64)>,
+    /// What the timer calls; none before the module is loaded.
+    pub(super) on_timer: raw::RedisModuleTimerProc,
     /// When all buckets were last checked because the server does not report removed keys, in Unix microseconds.
     pub(super) polled_us: i64,
     /// The clock's time when it was last read.
@@ -51,12 +53,12 @@ pub(super) fn with_calls<T>(work: impl FnOnce(&mut WaitingCalls) -> T) -> T {
     let mut calls = CALLS.lock().unwrap_or_else(PoisonError::into_inner);
     let calls = calls.get_or_insert_default();
     let result = work(calls);
-    info::counters().set_waiting(calls.queue.count());
+    COUNTERS.set_waiting(calls.queue.count());
     result
 }
 
 /// Returns whether calls wait.
 #[inline(always)]
 pub(crate) fn is_any() -> bool {
-    info::counters().waiting() > 0
+    COUNTERS.waiting() > 0
 }

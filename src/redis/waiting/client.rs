@@ -2,8 +2,8 @@
 
 use super::super::api::{select_db, selected_db};
 use super::super::call::{Argument, Call, Decisions, OwnedString};
-use super::super::info;
 use super::super::spec::Spec;
+use super::super::COUNTERS;
 use super::{rights, slots};
 use redis_module::raw;
 use std::ptr;
@@ -114,7 +114,7 @@ impl Client {
         match decide(Call::resumed(context, now_us), &requests) {
             Ok(decisions) => decisions.map(Ok),
             Err(refusal) => {
-                info::counters().error();
+                COUNTERS.error();
                 Some(Err(refusal.line(&self.spec.syntax(), &self.arguments)))
             }
         }

@@ -30,10 +30,10 @@ pub(super) use serve::{after_command, before_command, on_cron_loop, on_role_chan
 use super::api::selected_db;
 use super::call::{Argument, Call, OwnedString};
 use super::clock::system_now_us;
-use super::info;
 use super::key::BucketKey;
 use super::settings::MAX_WAITERS;
 use super::spec::Spec;
+use super::COUNTERS;
 use calls::{with_calls, CONTEXT};
 use client::Client;
 use redis_module::raw;
@@ -54,7 +54,7 @@ pub(crate) fn is_possible(call: &Call) -> Result<bool, Error> {
     if call.flags() & denying != 0 {
         return Ok(false);
     }
-    if info::counters().waiting() >= MAX_WAITERS.count() {
+    if COUNTERS.waiting() >= MAX_WAITERS.count() {
         return Err(Error::TooManyWaiters);
     }
     Ok(true)

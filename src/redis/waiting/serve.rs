@@ -5,7 +5,7 @@ use super::super::api::{
 };
 use super::super::call::Call;
 use super::super::clock::{now_us, system_now_us};
-use super::super::info;
+use super::super::COUNTERS;
 use super::calls::{is_any, with_calls, CONTEXT};
 use super::client::{Answer, Client};
 use super::gone::mark_gone;
@@ -58,6 +58,7 @@ pub(in crate::redis) fn watch(context: *mut raw::RedisModuleCtx) {
         }
     };
     CONTEXT.store(own, Ordering::Relaxed);
+    with_calls(|calls| calls.on_timer = Some(on_timer));
     for id in [raw::REDISMODULE_EVENT_FLUSHDB, raw::REDISMODULE_EVENT_SWAPDB] {
         subscribe(context, (id, 1), on_databases_changed);
     }
@@ -142,7 +143,7 @@ fn resume(context: *mut raw::RedisModuleCtx, arrival: Arrival, now_us: i64) {
         None => with_calls(|calls| calls.queue.postpone(arrival, now_us.saturating_add(DENIED_US))),
         Some(answer) => {
             let is_granted = answer.as_ref().is_ok_and(|decisions| decisions.binding.allowed != 0);
-            info::counters().wait_ended(is_granted);
+            COUNTERS.wait_ended(is_granted);
             if is_granted {
                 with_calls(|calls| calls.queue.grant(arrival));
             }
@@ -165,7 +166,7 @@ fn finish(arrival: Arrival, answer: Answer) {
     }
 }
 
-pub(super) unsafe extern "C" fn on_timer(context: *mut raw::RedisModuleCtx, _data: *mut c_void) {
+unsafe extern "C" fn on_timer(context: *mut raw::RedisModuleCtx, _data: *mut c_void) {
     with_calls(|calls| calls.timer = None);
     let now_us = system_now_us();
     let mut turn = Turn::new(context, now_us);
@@ -225,7 +226,7 @@ fn end_overdue(context: *mut raw::RedisModuleCtx, now_us: i64, are_served: bool)
     // The denial must not count the call itself among the others.
     with_calls(|calls| calls.queue.leave(arrival));
     if let Some(client) = client {
-        info::counters().wait_ended(false);
+        COUNTERS.wait_ended(false);
         let answer = client.is_ours(context).then(|| client.deny(context, now_us)).flatten();
         finish(arrival, answer.unwrap_or_else(|| Err(SLOT_MOVED.to_owned())));
     }

@@ -2,7 +2,6 @@
 
 use super::super::api::server;
 use super::calls::{is_any, with_calls, CONTEXT};
-use super::serve::on_timer;
 use redis_module::raw;
 use std::ptr;
 use std::sync::atomic::Ordering;
@@ -29,10 +28,11 @@ pub(super) fn arm(now_us: i64, not_before_us: i64) {
     }
     disarm();
     let after_us = fires_us.saturating_sub(now_us).saturating_add(999).max(0);
+    let on_timer = with_calls(|calls| calls.on_timer);
     // SAFETY: the context is the module's own; the timer is stopped or fires once.
     let timer = unsafe {
         let context = CONTEXT.load(Ordering::Relaxed);
-        server!(RedisModule_CreateTimer)(context, after_us / 1000, Some(on_timer), ptr::null_mut())
+        server!(RedisModule_CreateTimer)(context, after_us / 1000, on_timer, ptr::null_mut())
     };
     with_calls(|calls| calls.timer = Some((timer, fires_us)));
 }
@@ -55,9 +55,7 @@ fn next_poll_us() -> i64 {
 /// Returns whether it is time to check all buckets, and notes the check.
 pub(super) fn begins_poll(now_us: i64) -> bool {
     let is_due = !reports_removed_keys() && next_poll_us() <= now_us;
-    if is_due {
-        with_calls(|calls| calls.polled_us = now_us);
-    }
+    with_calls(|calls| calls.polled_us = if is_due { now_us } else { calls.polled_us });
     is_due
 }
 
