@@ -139,7 +139,7 @@ class Package:
         self.driver.do("joint", name="j", server="s", limits=limits, **options)
 
     def begin(self, do: str, **words: Any) -> Future[Any]:
-        """Of the limiter "l" and the name "user", unless `words` say otherwise; a hold is called "h"."""
+        """Calls limiter "l" with the name "user", unless `words` give others. A hold is called "h"."""
         usual = {"on": "l", "name": "user", "as": "h", "hold": "h", "ttl_ms": 60_000}
         return self.driver.begin(do, **{**usual, **words})
 

@@ -191,7 +191,7 @@ pub(crate) const CAPACITY: ArgumentSpec = ArgumentSpec::required(c"capacity", Ki
 pub(crate) const RATE: ArgumentSpec = ArgumentSpec::required(c"rate", Kind::Text);
 /// The tokens that a call takes.
 pub(crate) const COST: ArgumentSpec = ArgumentSpec::required(c"cost", Kind::Decimal);
-/// The same, 1 if left out.
+/// The tokens that a call takes: 1 if left out.
 pub(crate) const OPTIONAL_COST: ArgumentSpec = ArgumentSpec::optional(c"cost", Kind::Decimal);
 /// The tokens that a call charges, holds or refunds.
 pub(crate) const AMOUNT: ArgumentSpec = ArgumentSpec::required(c"amount", Kind::Decimal);

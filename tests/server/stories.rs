@@ -1,7 +1,7 @@
 //! Stories: calls in order, and the reply of each. Most are in `stories/*.txt`, a few in the tests.
 //!
 //! A story begins with what it is about, behind `#`, and an empty line ends it. A line is `call => reply`, the reply as
-//! it is told by [`tell`], or only its beginning up to `…`; or a time that passes, as the documentation writes it: `(5 seconds later)`.
+//! [`tell`] writes it, or only its beginning up to `…`. A line may also let time pass: `(5 seconds later)`.
 //! `# loadmodule ARGUMENTS` gives it a server of its own, and `# since 7.0` ends it on an older one.
 //! After each call that denies, refuses or asks, the buckets are looked at: it has changed nothing, unless the clock had
 //! stepped back before.

@@ -168,7 +168,7 @@ fn commit(call: &Call, parts: &mut [Part], verdict: Verdict, replication: Replic
     binding
 }
 
-/// Does the same, and returns the decision on each bucket too.
+/// Commits a call like [`commit`]. Returns the decision on each bucket too.
 fn commit_all(call: &Call, parts: &mut [Part], verdict: Verdict, replication: Replication) -> Decisions {
     let binding = commit(call, parts, verdict, replication);
     Decisions { binding, each: parts.iter().map(|part| part.outcome().decision).collect() }

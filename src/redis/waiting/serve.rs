@@ -175,7 +175,8 @@ unsafe extern "C" fn on_timer(context: *mut raw::RedisModuleCtx, _data: *mut c_v
         return arm(now_us, PAUSED_US);
     }
     follow_clock(context, now_us);
-    if timer::begins_poll(now_us) {
+    if timer::is_poll_due(now_us) {
+        with_calls(|calls| calls.polled_us = now_us);
         with_calls(|calls| calls.queue.mark_gone(None, None));
         end_moved(context);
     }

@@ -52,11 +52,9 @@ fn next_poll_us() -> i64 {
     })
 }
 
-/// Returns whether it is time to check all buckets, and notes the check.
-pub(super) fn begins_poll(now_us: i64) -> bool {
-    let is_due = !reports_removed_keys() && next_poll_us() <= now_us;
-    with_calls(|calls| calls.polled_us = if is_due { now_us } else { calls.polled_us });
-    is_due
+/// Returns whether it is time to check all buckets.
+pub(super) fn is_poll_due(now_us: i64) -> bool {
+    !reports_removed_keys() && next_poll_us() <= now_us
 }
 
 /// Returns whether the server reports removed keys: from 6.2 on, like defragmentation.

@@ -275,7 +275,7 @@ class Tally:
 
 
 class Turns:
-    """Who is next and how long to wait first, until the calls or the time are over."""
+    """Yields each next call and how long to wait before it, until the calls or the time end."""
 
     def __init__(self, asked: dict[str, Any]) -> None:
         self._asked = asked
