@@ -230,13 +230,14 @@ examples: build ## Set up and test every application under examples/
 EXAMPLES ?= $(notdir $(patsubst %/,%,$(dir $(wildcard examples/*/Makefile))))
 
 # The scenarios come first and alone: they build what the packages' tests build too, and some compare speeds. The packages'
-# tests mostly wait, so two packages run at a time, and what one line of a recipe prints stays together.
+# tests mostly wait, so two packages run at a time, Python's first, which take longest; what one line of a recipe prints stays
+# together.
 .PHONY: clients
 clients: build ## Set up and test every client package under clients/ (about 15 minutes)
 	@$(MAKE) --no-print-directory engines NAMES='$(DEBIAN_REDIS)'
 	@$(if $(filter conformance,$(CLIENTS)),$(MAKE) --no-print-directory client-conformance)
-	@$(if $(PACKAGES),$(MAKE) --no-print-directory -j2 --output-sync=line $(PACKAGES:%=client-%))
-PACKAGES = $(filter-out conformance,$(CLIENTS))
+	@$(if $(strip $(PACKAGES)),$(MAKE) --no-print-directory -j2 --output-sync=line $(PACKAGES:%=client-%))
+PACKAGES = $(filter python,$(CLIENTS)) $(filter-out conformance python,$(CLIENTS))
 
 client-%:
 	$(call say,'client $*')

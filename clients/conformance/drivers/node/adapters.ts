@@ -1,4 +1,4 @@
-/** Apps limited by libraries whose store is the package's, or the library's own over Redis. */
+/** Apps limited by the package's middleware, and by libraries whose store is the package's or the library's own over Redis. */
 
 import { createRequire } from "node:module";
 import type { AddressInfo, Server as NetServer } from "node:net";
@@ -6,14 +6,21 @@ import type { AddressInfo, Server as NetServer } from "node:net";
 import fastifyLimit from "@fastify/rate-limit";
 import { createAdaptorServer } from "@hono/node-server";
 import express from "express";
+// It has no types of its own.
+// @ts-expect-error
+import express4 from "express-4";
 import { rateLimit, type Store as ExpressStore } from "express-rate-limit";
 import Fastify, { type FastifyInstance } from "fastify";
+import Fastify4 from "fastify-4";
 import { Hono } from "hono";
 import { RedisStore as HonoRedisStore, rateLimiter, type Store as HonoStore } from "hono-rate-limiter";
 import type { Redis } from "ioredis";
 import { RedisStore as ExpressRedisStore } from "rate-limit-redis";
-import type { Client, Limit, Policy, Server } from "tokenbucket-redis";
+import { RateLimiterRedis } from "rate-limiter-flexible";
+import type { Client, Limit, Limiter, Policy, Server } from "tokenbucket-redis";
+import { rateLimit as ourExpress } from "tokenbucket-redis/express";
 import { TokenBucketStore as OurExpressStore } from "tokenbucket-redis/express-rate-limit";
+import { rateLimit as ourFastify } from "tokenbucket-redis/fastify";
 import { tokenBucketStore } from "tokenbucket-redis/fastify-rate-limit";
 import { TokenBucketStore as OurHonoStore } from "tokenbucket-redis/hono-rate-limiter";
 
@@ -22,6 +29,7 @@ export interface Place {
   /** The libraries' own stores are used with ioredis. */
   client: Client;
   limit: Limit;
+  limiter: Limiter;
   options: { prefix?: string; onError?: Policy };
 }
 
@@ -29,6 +37,11 @@ const rateLimit7 = createRequire(import.meta.url)("express-rate-limit-7").rateLi
 
 /** Listening on a port of its own, with one route that is limited under that name. */
 export const ADAPTERS: Record<string, (place: Place, name: string) => Promise<number>> = {
+  express: (place, name) => expressApp(express, ourExpress(place.limiter, keyed(name))),
+  "express-4": (place, name) => expressApp(express4, ourExpress(place.limiter, keyed(name))),
+  fastify: (place, name) => fastifyApp(Fastify, hooked(place, name)),
+  "fastify-4": (place, name) => fastifyApp(Fastify4 as never, hooked(place, name)),
+  "express with rate-limiter-flexible": byFlexible,
   "express-rate-limit": (place, name) => byExpress(rateLimit, place, name, ourExpressStore(place)),
   "express-rate-limit-7": (place, name) => byExpress(rateLimit7, place, name, ourExpressStore(place)),
   "express-rate-limit with its Redis store": (place, name) =>
@@ -39,6 +52,31 @@ export const ADAPTERS: Record<string, (place: Place, name: string) => Promise<nu
   "hono-rate-limiter": (place, name) => byHono(place, name, new OurHonoStore(place.server, place.options)),
   "hono-rate-limiter with its Redis store": (place, name) => byHono(place, name, honoRedisStore(place)),
 };
+
+function hooked({ limiter }: Place, name?: string): (app: FastifyInstance) => void {
+  return (app) => void app.addHook("onRequest", ourFastify(limiter, keyed(name)));
+}
+
+/** Without a name, the default: by the address that the proxy on this machine tells. */
+function keyed(name?: string): { key?: () => string } {
+  return name === undefined ? {} : { key: () => name };
+}
+
+function byFlexible({ client, limit: { capacity, rate } }: Place, name: string): Promise<number> {
+  const duration = Number(capacity) / parseFloat(String(rate));
+  const limiter = new RateLimiterRedis({
+    storeClient: client,
+    useRedisPackage: true,
+    points: Number(capacity),
+    duration,
+  });
+  return expressApp(express, (_request, response, next) => {
+    limiter.consume(name).then(
+      () => next(),
+      (reason) => void response.status(reason instanceof Error ? 500 : 429).end(),
+    );
+  });
+}
 
 function ourExpressStore({ server, options }: Place): ExpressStore {
   return new OurExpressStore(server, options);
@@ -88,7 +126,7 @@ function byFastify(place: Place, name: string, store: object): Promise<number> {
 const ANYWHERE = { port: 0, host: "127.0.0.1", backlog: 8192 };
 
 /** An app with one route behind the handler, on a port of its own. */
-export function expressApp(make: typeof express, limit: express.RequestHandler): Promise<number> {
+function expressApp(make: typeof express, limit: express.RequestHandler): Promise<number> {
   const app = make();
   app.set("trust proxy", "loopback");
   app.use(limit);
@@ -96,7 +134,7 @@ export function expressApp(make: typeof express, limit: express.RequestHandler):
   return listening(app.listen(ANYWHERE as never));
 }
 
-export async function fastifyApp(make: typeof Fastify, limit: (app: FastifyInstance) => unknown): Promise<number> {
+async function fastifyApp(make: typeof Fastify, limit: (app: FastifyInstance) => unknown): Promise<number> {
   const app = make({ trustProxy: "loopback" });
   await limit(app);
   app.get("/", async () => "passed");

@@ -1,11 +1,7 @@
 /** Clients of every library and shape that the package accepts. */
 
-import * as ioredis from "ioredis";
-import * as ioredis5 from "ioredis-5";
-import { Redis as Valkey } from "iovalkey";
-import * as redis from "redis";
-import * as redis4 from "redis-4";
-import * as redis5 from "redis-5";
+import type * as ioredis5 from "ioredis-5";
+import type * as redis from "redis";
 import type { Client } from "tokenbucket-redis";
 
 export interface Place {
@@ -48,7 +44,12 @@ function byNodeRedis(of: Pick<typeof redis, "createClient" | "createCluster" | "
   };
 }
 
-/** By a release of ioredis. */
+/** By the pool of a release of node-redis. */
+function pooled(of: Pick<typeof redis, "createClientPool">): Make {
+  return ({ url }) => connected(of.createClientPool({ url }));
+}
+
+/** By a release of ioredis, or iovalkey. */
 function byIoredis(of: Pick<typeof ioredis5, "Redis" | "Cluster">): Make {
   return ({ url, cluster, sentinel }) => {
     if (cluster) return quiet(new of.Cluster(cluster));
@@ -57,19 +58,22 @@ function byIoredis(of: Pick<typeof ioredis5, "Redis" | "Cluster">): Make {
   };
 }
 
-export const CLIENTS: Record<string, Make> = {
-  "node-redis": byNodeRedis(redis),
-  ioredis: byIoredis(ioredis as never),
-  iovalkey: (place) => quiet(new Valkey(place.url!)),
-  "node-redis-pool": (place) => connected(redis.createClientPool({ url: place.url })),
-  "node-redis-5": byNodeRedis(redis5 as never),
-  "node-redis-5-pool": (place) => connected(redis5.createClientPool({ url: place.url })),
-  "node-redis-4": byNodeRedis(redis4 as never),
-  "ioredis-5": byIoredis(ioredis5),
+/** Each library is loaded when a scenario asks for it, so that a driver starts soon. */
+const CLIENTS: Record<string, () => Promise<Make>> = {
+  "node-redis": async () => byNodeRedis(await import("redis")),
+  ioredis: async () => byIoredis((await import("ioredis")) as never),
+  iovalkey: async () => byIoredis((await import("iovalkey")) as never),
+  "node-redis-pool": async () => pooled(await import("redis")),
+  "node-redis-5": async () => byNodeRedis((await import("redis-5")) as never),
+  "node-redis-5-pool": async () => pooled((await import("redis-5")) as never),
+  "node-redis-4": async () => byNodeRedis((await import("redis-4")) as never),
+  "ioredis-5": async () => byIoredis(await import("ioredis-5")),
 };
 
+export const LIBRARIES = Object.keys(CLIENTS);
+
 export async function clientFor(library: string, place: Place): Promise<Client> {
-  const make = CLIENTS[library];
+  const make = await CLIENTS[library]?.();
   if (!make) throw new Error(`no client '${library}'`);
   return (await make(place)) as Client;
 }

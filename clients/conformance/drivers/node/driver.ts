@@ -4,13 +4,6 @@ import { createInterface } from "node:readline";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
 
-import express from "express";
-// It has no types of its own.
-// @ts-expect-error
-import express4 from "express-4";
-import Fastify, { type FastifyInstance } from "fastify";
-import Fastify4 from "fastify-4";
-import { RateLimiterRedis } from "rate-limiter-flexible";
 import {
   Decision,
   JointDecision,
@@ -23,11 +16,9 @@ import {
   type Limit,
   type Policy,
 } from "tokenbucket-redis";
-import { rateLimit as byExpress } from "tokenbucket-redis/express";
-import { rateLimit as byFastify } from "tokenbucket-redis/fastify";
 
-import { ADAPTERS, expressApp, fastifyApp, type Place } from "./adapters.js";
-import { CLIENTS, clientFor } from "./clients.js";
+import type { Place } from "./adapters.js";
+import { clientFor, LIBRARIES } from "./clients.js";
 
 // Replies alone go to stdout; a library may have more to say.
 console.log = console.error;
@@ -56,8 +47,9 @@ const COMMANDS: Record<string, (request: Request) => unknown> = {
   limiter({ name, server, capacity, rate, batch, remember_denials, ...options }) {
     const kept = { batch, rememberDenials: remember_denials };
     const place = { server: find(servers, server), client: find(clients, server), limit: { capacity, rate } };
-    places.set(name, { ...place, options: policy(options) });
-    limiters.set(name, new Limiter(place.server, place.limit, { ...kept, ...policy(options) }));
+    const limiter = new Limiter(place.server, place.limit, { ...kept, ...policy(options) });
+    places.set(name, { ...place, limiter, options: policy(options) });
+    limiters.set(name, limiter);
     return {};
   },
   joint({ name, server, limits, ...options }) {
@@ -124,11 +116,10 @@ const COMMANDS: Record<string, (request: Request) => unknown> = {
     return { per_call_us: ((performance.now() - began) * 1000) / count };
   },
   async http({ on, framework, name }) {
-    const adapt = ADAPTERS[framework];
-    if (adapt) return { port: await adapt(find(places, on), name) };
-    const serve = FRAMEWORKS[framework];
-    if (!serve) return unsupported();
-    return { port: await serve(on, name) };
+    // The frameworks are loaded when a scenario asks for one.
+    const { ADAPTERS } = await import("./adapters.js");
+    const serve = ADAPTERS[framework] ?? unsupported();
+    return { port: await serve(find(places, on), name) };
   },
   degraded: ({ server }) => ({ count: find(servers, server).degradedCount }),
   memory() {
@@ -237,35 +228,6 @@ async function many(request: Request) {
   return { ...seen, per_call_us: ((performance.now() - began) * 1000) / seen.calls };
 }
 
-/** Apps with one route, limited by the package's own middleware; and by another's, to compare. */
-const FRAMEWORKS: Record<string, (on: string, name?: string) => Promise<number>> = {
-  express: (on, name) => expressApp(express, byExpress(find(limiters, on), keyed(name))),
-  "express-4": (on, name) => expressApp(express4, byExpress(find(limiters, on), keyed(name))),
-  "express with rate-limiter-flexible"(on, name) {
-    const storeClient = find(clients, "s");
-    const { capacity, rate } = find(limiters, on).limit;
-    const duration = Number(capacity) / parseFloat(String(rate));
-    const limiter = new RateLimiterRedis({ storeClient, useRedisPackage: true, points: Number(capacity), duration });
-    return expressApp(express, (_request, response, next) => {
-      limiter.consume(name!).then(
-        () => next(),
-        (reason) => void response.status(reason instanceof Error ? 500 : 429).end(),
-      );
-    });
-  },
-  fastify: (on, name) => fastifyApp(Fastify, hooked(on, name)),
-  "fastify-4": (on, name) => fastifyApp(Fastify4 as never, hooked(on, name)),
-};
-
-function hooked(on: string, name?: string): (app: FastifyInstance) => void {
-  return (app) => void app.addHook("onRequest", byFastify(find(limiters, on), keyed(name)));
-}
-
-/** Without a name, the default: by the address that the proxy on this machine tells. */
-function keyed(name?: string): { key?: () => string } {
-  return name === undefined ? {} : { key: () => name };
-}
-
 function unsupported(): never {
   throw Object.assign(new Error("not in this language"), { name: "Unsupported" });
 }
@@ -310,4 +272,4 @@ async function answer(line: string): Promise<void> {
 createInterface({ input: process.stdin })
   .on("line", (line) => void answer(line))
   .on("close", () => process.exit());
-say({ ready: true, clients: Object.keys(CLIENTS) });
+say({ ready: true, clients: LIBRARIES });

@@ -19,35 +19,26 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import anyio
-import httpx
-import redis
-import redis.asyncio
-import redis.asyncio.cluster
-import redis.asyncio.sentinel
-import redis.cluster
-import redis.sentinel
-import uvicorn
 import uvloop
-import valkey
-import valkey.asyncio
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse, StreamingResponse
-from starlette.routing import Route
 
 import tokenbucket
 import tokenbucket.asyncio
 from tokenbucket import Limit
-from tokenbucket.httpx import AsyncRateLimitTransport, RateLimitTransport
 
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+# By their modules. They and frameworks are loaded when a scenario needs them, so that a driver starts soon.
 CLIENTS = {
-    "redis-py": redis,
-    "redis-py-asyncio": redis.asyncio,
-    "valkey-py": valkey,
-    "valkey-py-asyncio": valkey.asyncio,
+    "redis-py": "redis",
+    "redis-py-asyncio": "redis.asyncio",
+    "valkey-py": "valkey",
+    "valkey-py-asyncio": "valkey.asyncio",
 }
 KINDS = ("ReplyLost", "ServerAway", "ModuleMissing", "CrossSlot", "Denied", "BadArgument")
 FIELDS = ("allowed", "remaining", "retry_after_ms", "degraded", "lost")
@@ -102,7 +93,7 @@ async def in_thread(work: Callable[[], Any]) -> Any:
 
 
 async def server(asked: dict[str, Any]) -> dict[str, Any]:
-    library: Any = CLIENTS[asked["client"]]
+    library: Any = import_module(CLIENTS[asked["client"]])
     asynchronous = asked["client"].endswith("asyncio")
 
     def make() -> Any:
@@ -113,7 +104,8 @@ async def server(asked: dict[str, Any]) -> dict[str, Any]:
             nodes = [
                 (host, int(port)) for host, _, port in (one.rpartition(":") for one in sentinel["nodes"])
             ]
-            return library.sentinel.Sentinel(nodes).master_for(sentinel["master"])
+            sentinels = import_module(f"{library.__name__}.sentinel")
+            return sentinels.Sentinel(nodes).master_for(sentinel["master"])
         kind = library.Redis if hasattr(library, "Redis") else library.Valkey
         return kind.from_url(asked["url"])
 
@@ -403,14 +395,16 @@ async def fork(asked: dict[str, Any]) -> dict[str, Any]:
     return {"allowed": seen["allowed"], "degraded": seen["degraded"]}
 
 
-def answer(allowed: bool, headers: dict[str, str] | None = None) -> PlainTextResponse:
+def answer(allowed: bool, headers: dict[str, str] | None = None) -> Response:
+    from starlette.responses import PlainTextResponse
+
     return PlainTextResponse("ok" if allowed else "slow down", 200 if allowed else 429, headers)
 
 
 def limited(asked: dict[str, Any]) -> Callable[[Request], Any]:
     on, name = limiters[asked["on"]], asked.get("name", "all")
 
-    async def respond(request: Request) -> PlainTextResponse:
+    async def respond(request: Request) -> Response:
         decision = await run(on, lambda: on.take(name))
         return answer(decision.allowed, on.headers(decision))
 
@@ -419,6 +413,8 @@ def limited(asked: dict[str, Any]) -> Callable[[Request], Any]:
 
 def held(asked: dict[str, Any]) -> Callable[[Request], Any]:
     """Holds as long as it sends, which is until the caller hangs up."""
+    from starlette.responses import StreamingResponse
+
     on, name = limiters[asked["on"]], asked["name"]
 
     async def work() -> AsyncIterator[str]:
@@ -428,14 +424,14 @@ def held(asked: dict[str, Any]) -> Callable[[Request], Any]:
                 yield "more\n"
                 await anyio.sleep(0.05)
 
-    async def stream(request: Request) -> StreamingResponse:
+    async def stream(request: Request) -> Response:
         return StreamingResponse(work())
 
     return stream
 
 
 def limited_by_limits(asked: dict[str, Any]) -> Callable[[Request], Any]:
-    """By the library of that name, to compare; no other scenario waits until it is loaded."""
+    """By the library of that name, to compare."""
     import limits
     import limits.aio
 
@@ -447,7 +443,7 @@ def limited_by_limits(asked: dict[str, Any]) -> Callable[[Request], Any]:
     limit, name = limiters[asked["on"]].limit, asked["name"]
     item = limits.RateLimitItemPerSecond(int(limit.capacity), int(limit.capacity / limit.tokens_per_s))
 
-    async def limited_by_task(request: Request) -> PlainTextResponse:
+    async def limited_by_task(request: Request) -> Response:
         return answer(await strategy.hit(item, name))
 
     return limited_by_task
@@ -458,6 +454,10 @@ FRAMEWORKS = {"starlette": limited, "starlette that holds": held, "starlette wit
 
 async def http(asked: dict[str, Any]) -> dict[str, Any]:
     """An application of Starlette with one route, served by uvicorn."""
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.routing import Route
+
     if asked["framework"] not in FRAMEWORKS:
         raise Unsupported(asked["framework"])
     app = Starlette(routes=[Route("/", FRAMEWORKS[asked["framework"]](asked))])
@@ -472,6 +472,10 @@ async def http(asked: dict[str, Any]) -> dict[str, Any]:
 
 async def request(asked: dict[str, Any]) -> dict[str, Any]:
     """Sends a request by httpx, through the transport of the limiter."""
+    import httpx
+
+    from tokenbucket.httpx import AsyncRateLimitTransport, RateLimitTransport
+
     on = limiters[asked["on"]]
     options = {name: asked[name] for name in ("in_flight", "ttl_ms") if name in asked}
     key = (asked["on"], *options.values())
