@@ -271,7 +271,8 @@ impl<N: Name> Queue<N> {
             // A call with a share is parked at its only key.
             None => self.waiters.values().map(|waiter| waiter.parked_at).collect(),
         };
-        let lines = ids.iter().filter_map(|id| self.lines.get(id)).filter(|line| line.parked.has_shares());
+        let lines = ids.iter().filter_map(|id| self.lines.get(id));
+        let lines = lines.filter(|line| line.parked.tenants().any(|(tenant, _)| tenant.is_some()));
         let mut calls: HashMap<_, usize> = HashMap::new();
         for (tenant, parked) in lines.flat_map(|line| line.parked.tenants()) {
             let calls = calls.entry(tenant).or_default();

@@ -121,9 +121,9 @@ impl<N: Name> Order<N> {
         self.unnamed.contains(&arrival) || is_named()
     }
 
-    /// Returns whether calls with a share wait.
+    /// Returns whether shares count: a call with one waits, or its tenant has left and is ahead of all that wait.
     pub(super) fn has_shares(&self) -> bool {
-        self.shares.as_ref().is_some_and(|shares| !shares.calls.is_empty())
+        self.shares.is_some()
     }
 
     /// Returns whether a call is before another, if both lack the same.

@@ -171,6 +171,27 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(super::config(4))]
+
+    /// So few calls at one key that tenants often leave, and return while others wait.
+    #[test]
+    fn tenants_that_return_are_served_when_the_model_says(
+        steps in vec((0..10u8, shares(2), 200_000..=MILLION, any::<Index>()), 100),
+    ) {
+        let mut server = Server::default();
+        let of = |wanted_micro| part(b"k", limit(1, "1/d"), wanted_micro, None);
+        for (kind, share, micro, who) in steps {
+            match kind {
+                0..5 => drop(server.call_with(0, &[of(micro)], Some(1000 * MILLION), share)),
+                5..9 => server.give(0, &of(0), micro),
+                _ => make(&mut server, Step::Disconnect(who)),
+            }
+        }
+        server.close();
+    }
+}
+
 fn run(steps: Vec<Step>) {
     let mut server = Server::default();
     server.world.now_us = 1_700_000_000 * MILLION;
@@ -290,18 +311,20 @@ fn a_call_of_two_keys_takes_nothing_that_an_earlier_one_with_a_share_lacks() {
     assert_eq!(server.served.last().copied(), arrival);
 }
 
-/// Keys where no call has a share count only for themselves.
+/// Keys where no call has a share are not counted.
 #[test]
 fn the_waiting_calls_of_each_tenant_are_counted() {
     let mut server = Server::default();
     let [a, b] = [b"a", b"b"].map(|tenant| Some(share(tenant, MILLION)));
     for (key, share) in
-        [(b"k", &b), (b"k", &None), (b"k", &a), (b"k", &a), (b"l", &b), (b"l", &b), (b"m", &None)]
+        [(b"k", &b), (b"k", &None), (b"k", &a), (b"k", &a), (b"l", &b), (b"l", &b), (b"m", &a), (b"m", &None)]
     {
         let one = part(key, limit(1, "1/d"), MILLION, None);
         server.world.take(0, &one, TTL_US);
         server.call_with(0, &[one], Some(MILLION), share.clone());
     }
+    // One of them is granted and has left.
+    server.give(0, &part(b"m", limit(1, "1/d"), 0, None), MILLION);
     let counted = |key: Option<(i32, &[u8])>| {
         let counted = server.queue.tenants(key).into_iter();
         counted.map(|(tenant, calls)| (tenant.map(|tenant| tenant.to_vec()), calls)).collect::<Vec<_>>()
