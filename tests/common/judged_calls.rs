@@ -139,6 +139,7 @@ impl<'a> JudgedCalls<'a> {
     /// Makes a call and judges the decision, what is stored before and behind it, what `TB.PEEK` foresees, which holds
     /// are listed, and when the key expires.
     pub fn call<'w>(&mut self, limit: &Limit, wanted: impl Into<Wanted<'w>>) -> Decision {
+        self.leave_expiry();
         let (wanted, before) = (wanted.into(), self.look(limit));
         let words = wanted.words(&self.key, limit);
         let foreseen = words.starts_with("TB.TAKE ").then(|| self.decide(&words.replacen("TAKE", "PEEK", 1)));
@@ -169,6 +170,7 @@ impl<'a> JudgedCalls<'a> {
 
     /// Takes from several buckets together, and judges all of it. Says whether they allowed it.
     pub fn take_together(walks: &mut [Self], limits: &[Limit], takes: &[Operation]) -> bool {
+        while walks.iter_mut().any(Self::leave_expiry) {}
         let before: Vec<_> = walks.iter_mut().zip(limits).map(|(walk, limit)| walk.look(limit)).collect();
         let mut words = format!("TB.MTAKE {}", walks.len());
         for ((walk, limit), take) in walks.iter().zip(limits).zip(takes) {
@@ -197,6 +199,16 @@ impl<'a> JudgedCalls<'a> {
 
     fn now_us(&self) -> i64 {
         self.server.clock().now_us()
+    }
+
+    /// Leaves the millisecond in which the key expires. Commands find it until that is over, but Redis 8.10 may delete it
+    /// before. Returns whether the clock was moved.
+    fn leave_expiry(&mut self) -> bool {
+        let is_due = self.client.expires_at_ms(&self.key) == Some(self.now_us() / 1000);
+        if is_due {
+            self.server.clock().advance_ms(1);
+        }
+        is_due
     }
 
     fn look(&mut self, limit: &Limit) -> Option<Bucket> {
