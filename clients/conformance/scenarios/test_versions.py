@@ -16,7 +16,7 @@ pytestmark = pytest.mark.versions
 
 HERE = Path(__file__).resolve().parents[1]
 # As `make test-versions` has installed them, each in a folder of its own.
-REDIS_PY = sorted((HERE / ".venv/versions").glob("redis-py-*"))
+REDIS_PY = sorted((HERE.parent / "python/.venv/versions").glob("redis-*"))
 # Each of them before something that the drop-in relies on came or changed.
 RATE_LIMITER_FLEXIBLE = ["2.4.2", "5.0.5", "9.1.1"]
 CLUSTERS = ["node-redis-4", "node-redis-5", "ioredis-5"]
