@@ -47,7 +47,7 @@ def test_a_stall_leaves_no_slot_to_callers_that_left(package: Package, proxy: Pr
     # What was sent before the stall comes first: the server grants it, to nobody.
     eventually(lambda: proxy.commands["TB.SETTLE"] + proxy.commands["TB.MSETTLE"] > 10)
     eventually(lambda: ask(server, "TB.HOLDS", "tb:user") == [])
-    # A hold of these whose reply comes late goes as soon as its caller has left.
+    # If one of these times out, what it held is settled by its id: at once, and again a second later.
     eventually(lambda: package.many("hold", **words)["degraded"] == 0)
     eventually(lambda: ask(server, "TB.HOLDS", "tb:user") == [])
 

@@ -17,7 +17,7 @@ import { RedisStore as HonoRedisStore, rateLimiter, type Store as HonoStore } fr
 import type { Redis } from "ioredis";
 import { RedisStore as ExpressRedisStore } from "rate-limit-redis";
 import { RateLimiterRedis } from "rate-limiter-flexible";
-import type { Client, Limit, Limiter, Policy, Server } from "tokenbucket-redis";
+import type { Client, Limiter, Policy, Server } from "tokenbucket-redis";
 import { rateLimit as ourExpress } from "tokenbucket-redis/express";
 import { TokenBucketStore as OurExpressStore } from "tokenbucket-redis/express-rate-limit";
 import { rateLimit as ourFastify } from "tokenbucket-redis/fastify";
@@ -28,7 +28,6 @@ export interface Place {
   server: Server;
   /** The libraries' own stores are used with ioredis. */
   client: Client;
-  limit: Limit;
   limiter: Limiter;
   options: { prefix?: string; onError?: Policy };
 }
@@ -62,16 +61,13 @@ function keyed(name?: string): { key?: () => string } {
   return name === undefined ? {} : { key: () => name };
 }
 
-function byFlexible({ client, limit: { capacity, rate } }: Place, name: string): Promise<number> {
+function byFlexible({ client, limiter }: Place, name: string): Promise<number> {
+  const { capacity, rate } = limiter.limit;
   const duration = Number(capacity) / parseFloat(String(rate));
-  const limiter = new RateLimiterRedis({
-    storeClient: client,
-    useRedisPackage: true,
-    points: Number(capacity),
-    duration,
-  });
+  const points = Number(capacity);
+  const flexible = new RateLimiterRedis({ storeClient: client, useRedisPackage: true, points, duration });
   return expressApp(express, (_request, response, next) => {
-    limiter.consume(name).then(
+    flexible.consume(name).then(
       () => next(),
       (reason) => void response.status(reason instanceof Error ? 500 : 429).end(),
     );
@@ -100,7 +96,8 @@ function honoRedisStore(place: Place): HonoStore {
 const PERIOD_MS: Record<string, number> = { s: 1000, m: 60_000, h: 3_600_000 };
 
 /** The libraries' words for a bucket that fills from empty in a window. */
-function windowOf({ limit: { capacity, rate } }: Place): { limit: number; windowMs: number } {
+function windowOf({ limiter }: Place): { limit: number; windowMs: number } {
+  const { capacity, rate } = limiter.limit;
   const [, count = "", unit = ""] = /^([\d.]+)\/(\w)$/.exec(String(rate)) ?? [];
   return { limit: Number(capacity), windowMs: (Number(capacity) * PERIOD_MS[unit]!) / Number(count) };
 }

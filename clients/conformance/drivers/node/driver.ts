@@ -46,9 +46,9 @@ const COMMANDS: Record<string, (request: Request) => unknown> = {
   },
   limiter({ name, server, capacity, rate, batch, remember_denials, ...options }) {
     const kept = { batch, rememberDenials: remember_denials };
-    const place = { server: find(servers, server), client: find(clients, server), limit: { capacity, rate } };
-    const limiter = new Limiter(place.server, place.limit, { ...kept, ...policy(options) });
-    places.set(name, { ...place, limiter, options: policy(options) });
+    const place = { server: find(servers, server), client: find(clients, server), options: policy(options) };
+    const limiter = new Limiter(place.server, { capacity, rate }, { ...kept, ...place.options });
+    places.set(name, { ...place, limiter });
     limiters.set(name, limiter);
     return {};
   },
