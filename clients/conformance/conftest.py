@@ -40,6 +40,8 @@ LANGUAGES = os.environ.get("LANGUAGES", "python,node,go,rust").split(",")
 TLS = bool(os.environ.get("TLS"))
 TLS_PORTS: dict[int, int] = {}
 """Of servers, by their other ports."""
+# The name by which Sentinel knows its master.
+MASTER = "tokens"
 # The client libraries of each driver.
 CLIENTS = {
     "python": ["redis-py", "redis-py-asyncio"],
@@ -108,13 +110,17 @@ class Package:
         """The same in another process."""
         return Package(self._start, self.client)
 
-    def server(self, at: Service | Proxy | int, name: str = "s", **options: Any) -> None:
-        """Makes a Server `name` of the package, for what listens at that port."""
+    def server(
+        self, at: Service | Proxy | int, name: str = "s", sentinel: Service | None = None, **options: Any
+    ) -> None:
+        """Makes a Server `name` of the package, for what listens at that port, or for Sentinel's master."""
         port = at if isinstance(at, int) else at.port
         url = f"redis://127.0.0.1:{port}"
         if TLS:
             url = f"rediss://127.0.0.1:{TLS_PORTS.get(port, port)}?ssl_cert_reqs=none"
-        where = {"cluster": [url]} if self.client.in_cluster else {"url": url}
+        where: dict[str, Any] = {"cluster": [url]} if self.client.in_cluster else {"url": url}
+        if sentinel:
+            where["sentinel"] = {"nodes": [f"127.0.0.1:{sentinel.port}"], "master": MASTER}
         self.driver.do("server", name=name, client=self.client.library, **{**where, **options})
 
     def limiter(
@@ -229,24 +235,21 @@ def server(request: pytest.FixtureRequest, start_server: StartServer) -> Service
 @pytest.fixture
 def watched_pair(
     start_server: StartServer, tmp_path: Path, at_the_end: ExitStack
-) -> tuple[Service, Service, dict[str, Any]]:
-    """A master, its replica, and the Sentinel that a driver asks which of them is the master.
-
-    It calls the master "tokens", and replaces it half a second after its end.
-    """
+) -> tuple[Service, Service, Service]:
+    """A master, its replica, and the Sentinel that replaces the master half a second after its end."""
     old, new = start_server("--repl-diskless-sync-delay", "0"), start_server()
     ask(new, "REPLICAOF", "127.0.0.1", old.port)
     eventually(lambda: info(new)["master_link_status"] == "up", within_s=30)
     port, config = free_port(), tmp_path / "sentinel.conf"
     config.write_text(
-        f"port {port}\nbind 127.0.0.1\nsentinel monitor tokens 127.0.0.1 {old.port} 1\n"
-        "sentinel down-after-milliseconds tokens 500\nsentinel failover-timeout tokens 2000\n"
+        f"port {port}\nbind 127.0.0.1\nsentinel monitor {MASTER} 127.0.0.1 {old.port} 1\n"
+        f"sentinel down-after-milliseconds {MASTER} 500\nsentinel failover-timeout {MASTER} 2000\n"
     )
     sentinel = Service("sentinel", [old.command[0], str(config), "--sentinel"], port, tmp_path)
     sentinel.start()
     at_the_end.callback(sentinel.stop)
-    eventually(lambda: len(ask(sentinel, "SENTINEL", "replicas", "tokens")) == 1, within_s=30)
-    return old, new, {"nodes": [f"127.0.0.1:{port}"], "master": "tokens"}
+    eventually(lambda: len(ask(sentinel, "SENTINEL", "replicas", MASTER)) == 1, within_s=30)
+    return old, new, sentinel
 
 
 @pytest.fixture
@@ -336,6 +339,12 @@ def executed(server: Service, *commands: str) -> int:
 def until_waiting(server: Service, count: int) -> None:
     """Until so many calls wait their turn in the server."""
     eventually(lambda: info(server)["tokenbucket_waiting"] == str(count), within_s=30)
+
+
+def until_master(new: Service, sentinel: Service) -> None:
+    """Until Sentinel names this node, whose clients it disconnects before."""
+    where = ["127.0.0.1", str(new.port)]
+    eventually(lambda: ask(sentinel, "SENTINEL", "get-master-addr-by-name", MASTER) == where, within_s=30)
 
 
 def eventually(holds: Callable[[], bool], within_s: float = 10) -> None:

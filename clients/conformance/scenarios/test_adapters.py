@@ -76,10 +76,10 @@ def test_a_restart_of_the_server_costs_one_bucket_and_no_request(package: Packag
 
 
 def test_a_failover_costs_one_bucket_and_no_request(
-    package: Package, watched_pair: tuple[Service, Service, dict[str, Any]]
+    package: Package, watched_pair: tuple[Service, Service, Service]
 ) -> None:
-    old, new, master = watched_pair
-    package.server(old, sentinel=master, retry_every_ms=100, timeout_ms=1000)
+    old, new, sentinel = watched_pair
+    package.server(old, sentinel=sentinel, retry_every_ms=100, timeout_ms=1000)
     ports = serve(package)
     seen = {adapter: statuses(port) for adapter, port in ports.items()}
     eventually(lambda: ask(new, "DBSIZE") == ask(old, "DBSIZE"))

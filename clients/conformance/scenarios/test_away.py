@@ -6,7 +6,6 @@ import signal
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -116,10 +115,10 @@ def test_an_endpoint_that_moves_to_a_new_master_is_followed_within_a_second(
 
 @pytest.mark.only("python", "node", "node-redis-5", "go")
 def test_a_master_that_sentinel_replaced_decides(
-    package: Package, watched_pair: tuple[Service, Service, dict[str, Any]]
+    package: Package, watched_pair: tuple[Service, Service, Service]
 ) -> None:
-    old, new, master = watched_pair
-    package.server(old, sentinel=master, retry_every_ms=100)
+    old, new, sentinel = watched_pair
+    package.server(old, sentinel=sentinel, retry_every_ms=100)
     package.limiter(capacity=10, rate="10/h")
     assert package.many(name="before", count=20)["degraded"] == 0
     old.signal(signal.SIGKILL)

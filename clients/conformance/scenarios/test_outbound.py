@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import upstream as upstreams
-from conftest import Package, StartProxy, eventually, until_waiting
+from conftest import Package, StartProxy, eventually, until_master, until_waiting
 from drivers import DriverError
 from launch import ask
 from services import Service
@@ -109,15 +109,16 @@ def test_requests_wait_through_a_restart_of_redis(
 
 
 def test_requests_wait_through_a_failover(
-    package: Package, watched_pair: tuple[Service, Service, dict[str, Any]], upstream: Upstream
+    package: Package, watched_pair: tuple[Service, Service, Service], upstream: Upstream
 ) -> None:
-    old, new, master = watched_pair
-    limited(package, old, on_error="closed", server={"sentinel": master})
+    old, new, sentinel = watched_pair
+    limited(package, old, on_error="closed", server={"sentinel": sentinel})
     assert begin(package, upstream.url).result(30) == {"status": 200}
     eventually(lambda: ask(new, "EXISTS", KEY) == 1)
     waits = begin(package, f"{upstream.url}/later")
     until_waiting(old, 1)
     old.signal(signal.SIGKILL)
+    until_master(new, sentinel)
     until_waiting(new, 1)
     assert (len(upstream.seen), waits.done()) == (1, False)
     ask(new, "TB.GIVE", KEY, 1, STILL, 1)

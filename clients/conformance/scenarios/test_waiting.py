@@ -280,10 +280,10 @@ def test_a_slot_that_moves_takes_those_who_wait_along(package: Package, tmp_path
 
 @pytest.mark.only("python", "node", "go")
 def test_those_who_wait_follow_the_master_that_sentinel_names(
-    package: Package, watched_pair: tuple[Service, Service, dict[str, Any]]
+    package: Package, watched_pair: tuple[Service, Service, Service]
 ) -> None:
-    old, new, master = watched_pair
-    package.server(old, sentinel=master, retry_every_ms=100)
+    old, new, sentinel = watched_pair
+    package.server(old, sentinel=sentinel, retry_every_ms=100)
     package.limiter(capacity=1000, rate="1/h", prefix="other:")
     package.limiter("slots", capacity=1, rate="0", on_error="closed", connect=False)
     words = {"on": "slots", "amount": 1, "ttl_ms": 600_000, "max_wait_ms": LONG_MS}
