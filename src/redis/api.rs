@@ -68,10 +68,8 @@ pub(super) fn server_setting(context: *mut raw::RedisModuleCtx, name: &str) -> O
     let Ok(RedisValue::Array(mut answer)) = Context::new(context).call("CONFIG", &["GET", name]) else {
         return None;
     };
-    match answer.pop() {
-        Some(RedisValue::SimpleString(value)) => Some(value),
-        _ => None,
-    }
+    let Some(RedisValue::SimpleString(value)) = answer.pop() else { return None };
+    Some(value)
 }
 
 /// Reads whole numbers of `INFO replication`: `None` for fields that the server does not report.

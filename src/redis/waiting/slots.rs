@@ -1,6 +1,6 @@
 //! Checks whether this node of a cluster serves the slot of a call.
 
-use super::super::api::{context_flags, server};
+use super::super::api::context_flags;
 use super::super::call::OwnedString;
 use redis_module::{raw, Context, RedisValue};
 
@@ -22,14 +22,8 @@ pub(super) fn is_asked(own_context: *mut raw::RedisModuleCtx, key: &OwnedString)
 
 /// Returns whether this node serves a key: neither the slot nor the key is elsewhere.
 fn is_served(context: *mut raw::RedisModuleCtx, key: &OwnedString) -> bool {
-    // SAFETY: context and key are valid for the call; the format says one string. The reply is freed once.
-    unsafe {
-        let reply = server!(RedisModule_Call)(context, c"TYPE".as_ptr(), c"s".as_ptr(), key.0);
-        if !reply.is_null() {
-            server!(RedisModule_FreeCallReply)(reply);
-        }
-        !reply.is_null()
-    }
+    let reply = Context::new(context).call("TYPE", &[key.as_ref()]);
+    matches!(reply, Ok(RedisValue::SimpleString(_)))
 }
 
 /// Returns whether this node still imports the slot of a key. Only clients that sent `ASKING` need this, so it may cost as
