@@ -162,6 +162,32 @@ fn many_waiters_are_killed_or_served_at_once() {
     assert_eq!(client.waiting(), 0);
 }
 
+/// A turn has a bound. A call that comes when it is over waits behind calls that the next turn serves, and servers from 7.2 on
+/// abort where a client is unblocked by the command that blocked it.
+#[test]
+fn a_call_that_comes_while_many_are_served_is_served_after_its_own_command() {
+    const LATE: usize = 50;
+    let (server, mut client) = Server::start_with_client();
+    for count in (100..1000).step_by(100) {
+        let mut callers: Vec<Connection> = (0..count + LATE).map(|_| server.connect()).collect();
+        let limit = format!("r {} 1/d", callers.len());
+        let take = format!("TB.BTAKE {limit} 1 86400000");
+        client.say(&format!("TB.TAKE {limit} {}", callers.len()));
+        callers[..count].iter_mut().for_each(|caller| caller.send(&take));
+        wait_until("they wait", || client.waiting() == count as i64);
+        // The server reads the calls that come meanwhile one after the other.
+        client.send("DEBUG SLEEP 0.1");
+        client.send(&format!("TB.GIVE {limit} {}", callers.len()));
+        callers[count..].iter_mut().for_each(|caller| caller.send(&take));
+        for caller in &mut callers {
+            let told = caller.receive();
+            assert!(told.starts_with("[1 "), "{told}\n{}", server.log());
+        }
+        (0..2).for_each(|_| drop(client.receive()));
+        client.say("DEL r");
+    }
+}
+
 /// The server keeps two inner clients for each, and the arguments. A name is kept once.
 #[test]
 fn a_call_that_waits_keeps_its_arguments_once() {

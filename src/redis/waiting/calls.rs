@@ -15,6 +15,8 @@ use tokenbucket_core::queue::{Arrival, Queue};
 pub(super) struct WaitingCalls {
     pub(super) queue: Queue<OwnedString>,
     pub(super) clients: BTreeMap<Arrival, NonNull<Client>>,
+    /// The call that has begun to wait in the command that is running, which cannot serve it.
+    pub(super) begun: Option<Arrival>,
     /// The server's timer, and when it fires, in Unix microseconds.
     pub(super) timer: Option<(raw::RedisModuleTimerID, i64)>,
     /// What the timer calls; none before the module is loaded.

@@ -8,6 +8,7 @@
 //! - A client is blocked on a key in the slot of its call, without the server's timeout, and is served by `UnblockClient`.
 //!   Otherwise a client that is served in the turn in which it times out gets no reply (6.0 to 7.0), or crashes the
 //!   server (7.2.4); and no version redirects it when its slot moves.
+//! - The command that blocks a client does not unblock it: that crashes the server (7.2).
 //! - The callbacks of a removed key write nothing: replicas would receive the write before the `DEL`. They mark the bucket,
 //!   and the timer serves.
 //! - The timer writes nothing while clients are paused: that crashes the server.
@@ -75,6 +76,7 @@ pub(crate) fn enter(call: &Call, spec: &'static Spec, waiting: &Waiting<Argument
         let deadline_us = from_us.saturating_add(waiting.max_wait_ms.saturating_mul(1000));
         let arrival = calls.queue.enter(db, queued, deadline_us, share);
         calls.clients.insert(arrival, client);
+        calls.begun = Some(arrival);
         // SAFETY: the server keeps the client until `on_free`, and does not use it now.
         unsafe { client.as_mut() }.arrival = arrival;
     });

@@ -46,6 +46,7 @@ pub(in crate::redis) fn before_command(call: Call) {
 #[inline(never)]
 pub(in crate::redis) fn after_command(context: *mut raw::RedisModuleCtx) {
     serve(context, now_us());
+    with_calls(|calls| calls.begun = None);
 }
 
 /// Prepares for work outside of commands, and subscribes to flushed and swapped databases.
@@ -133,6 +134,9 @@ const HAS_CLIENT: &str = "a call that waits has a client";
 
 /// Serves a call whose turn it is.
 fn resume(context: *mut raw::RedisModuleCtx, arrival: Arrival, now_us: i64) {
+    if with_calls(|calls| calls.begun == Some(arrival)) {
+        return with_calls(|calls| calls.queue.postpone(arrival, now_us));
+    }
     let Some(client) = expected(client(arrival), HAS_CLIENT) else {
         return with_calls(|calls| calls.queue.leave(arrival));
     };
