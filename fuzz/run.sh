@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")"
 
 seconds=${1:-60}
-shift || true
+[ $# = 0 ] || shift
 targets=("$@")
 [ ${#targets[@]} -gt 0 ] || targets=(numbers requests effects buckets)
 
