@@ -162,8 +162,8 @@ fn many_waiters_are_killed_or_served_at_once() {
     assert_eq!(client.waiting(), 0);
 }
 
-/// A turn has a bound. A call that comes when it is over waits behind calls that the next turn serves, and servers from 7.2 on
-/// abort where a client is unblocked by the command that blocked it.
+/// A turn has a bound. A call that comes when it is over waits behind calls that the next turn serves. Redis 7.2 aborts if the
+/// command that blocks a client unblocks it.
 #[test]
 fn a_call_that_comes_while_many_are_served_is_served_after_its_own_command() {
     const LATE: usize = 50;

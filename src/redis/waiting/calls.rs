@@ -15,7 +15,7 @@ use tokenbucket_core::queue::{Arrival, Queue};
 pub(super) struct WaitingCalls {
     pub(super) queue: Queue<OwnedString>,
     pub(super) clients: BTreeMap<Arrival, NonNull<Client>>,
-    /// The call that has begun to wait in the command that is running, which cannot serve it.
+    /// The call that has begun to wait in the running command, which must not serve it: the timer does.
     pub(super) begun: Option<Arrival>,
     /// The server's timer, and when it fires, in Unix microseconds.
     pub(super) timer: Option<(raw::RedisModuleTimerID, i64)>,
