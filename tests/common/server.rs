@@ -434,6 +434,11 @@ impl Connection {
         tell(reply_or_error(self.0.recv_response()))
     }
 
+    /// Reads the decision that was sent for.
+    pub fn receive_decision(&mut self) -> Decision {
+        decision(&self.0.recv_response().unwrap())
+    }
+
     /// Sends commands given as words as one transaction; returns the replies, errors among them.
     pub fn transaction(&mut self, commands: &[&str]) -> Vec<Value> {
         self.say("MULTI");

@@ -14,7 +14,9 @@ use super::stories;
 use super::traces::{has_seen_a_change, Listener};
 use crate::common::clock::START_US;
 use crate::common::stored::{append_only_bytes, follow, quiet, with_append_only_file};
-use crate::common::{integer, is_before, shown, tell, text, wait_until, Connection, Server, HOUR_MS};
+use crate::common::{
+    decision, integer, is_before, shown, tell, text, wait_until, Connection, Server, HOUR_MS,
+};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tokenbucket_core::bucket::Bucket;
@@ -182,32 +184,69 @@ fn a_call_that_waits_after_the_clock_was_set_back_waits_as_long_as_it_may() {
     );
 }
 
+/// Ways to make room in the pool `p`, which the hold `a` keeps.
+const MAKE_ROOM: [&str; 11] = [
+    "TB.SETTLE p 2 0 a 0",
+    "TB.MSETTLE 1 a p 2 0 0",
+    "TB.GIVE p 2 0 2",
+    "TB.HOLD p 2 0 0 1 a",
+    "TB.MHOLD 1 1 a p 2 0 0",
+    "DEL p",
+    "UNLINK p",
+    "RENAME p elsewhere",
+    "FLUSHDB",
+    "FLUSHALL",
+    "PEXPIREAT p 1",
+];
+
+/// Nothing is served inside of a transaction: until its end the waiting call is due, and keeps the others out of its buckets.
+#[test]
+fn a_peek_and_a_take_agree_while_a_call_is_due() {
+    let server = Server::with_clock();
+    let mut clients = Clients::new(&server);
+    let others = ["TB.PEEK p 2 1/h", "TB.TAKE p 2 1/h", "TB.PEEK p 2 0", "TB.HOLD p 2 0 1 60000 other"];
+    for freeing in MAKE_ROOM {
+        for (wait, is_served) in [
+            ("TB.BHOLD p 2 0 2 60000 b 60000", true),
+            // It lacks another bucket as well.
+            ("TB.BMHOLD 2 60000 b 60000 p 2 0 2 q 1 0 1", false),
+        ] {
+            clients.main.say("FLUSHALL");
+            clients.play_line("TB.HOLD p 2 0 2 60000 a => [1 0 0 60000]");
+            clients.play_line("TB.HOLD q 1 0 1 60000 a => [1 0 0 60000]");
+            clients.wait("b", wait);
+            let replies = clients.main.transaction(&[&[freeing], others.as_slice()].concat());
+            let decisions: Vec<_> = replies[1..].iter().map(decision).collect();
+            assert_eq!(decisions[0], decisions[1], "after {freeing}");
+            assert_eq!(decisions[2], decisions[3], "after {freeing}");
+            assert_eq!([decisions[1].allowed, decisions[3].allowed], [0, 0], "after {freeing}");
+            if is_served || freeing.starts_with("FLUSH") {
+                assert!(clients.read("b").starts_with("[1 "), "after {freeing}");
+            } else {
+                wait_until("it keeps no call out", || clients.main.decide(others[1]).allowed == 1);
+                clients.play_line("b closes");
+            }
+        }
+    }
+}
+
 /// By the next call, whatever it is that puts tokens back or takes the key away.
 #[test]
 fn who_waits_is_served_before_the_call_that_follows_one_that_makes_room() {
     const OTHER: &str = "TB.HOLD p 2 0 2 60000 other";
     let server = Server::with_clock();
     let mut clients = Clients::new(&server);
-    for freeing in [
-        "TB.SETTLE p 2 0 a 0",
-        "TB.MSETTLE 1 a p 2 0 0",
-        "TB.GIVE p 2 0 2",
-        "TB.HOLD p 2 0 0 1 a",
-        "TB.MHOLD 1 1 a p 2 0 0",
+    let others = [
         "EVAL return(redis.call('TB.SETTLE','p',2,0,'a',0)) 0",
-        "DEL p",
-        "UNLINK p",
-        "RENAME p elsewhere",
         "MOVE p 1",
-        "FLUSHDB",
         "FLUSHALL ASYNC",
         "SWAPDB 0 1",
         "EVAL return(redis.call('DEL','p')) 0",
-        "PEXPIREAT p 1",
         "RENAME half p",
         "restore",
         "restore as a replica does",
-    ] {
+    ];
+    for freeing in MAKE_ROOM.into_iter().chain(others) {
         clients.main.say("FLUSHALL");
         clients.play_line("TB.HOLD half 3 0 1 60000 x => [1 2 0 60000]");
         let half = clients.main.dump("half");
@@ -243,7 +282,7 @@ fn who_waits_is_served_before_the_call_that_follows_one_that_makes_room() {
     clients.play_line("b: TB.BHOLD p 2 0 2 60000 b 60000");
     let replies = clients.main.transaction(&["TB.SETTLE p 2 0 a 0", OTHER, "DEL p", OTHER]);
     let shown: Vec<_> = replies.iter().map(shown).collect();
-    assert_eq!(shown, ["[1 2 0 0]", "[0 0 60000 60000]", "1", "[1 0 0 60000]"]);
+    assert_eq!(shown, ["[1 2 0 0]", "[0 2 1 0]", "0", "[0 2 1 0]"]);
     clients.play("b => [1 0 0 60000]");
 }
 

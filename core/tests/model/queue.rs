@@ -87,6 +87,20 @@ impl Waiting {
             micro.max(0) as u128 * 1_000_000_000_000 / weight_micro as u128;
     }
 
+    /// Removes a call that was granted nothing. If it was next at its key, it passes its turn: it counts as granted.
+    pub fn give_up(&mut self, arrival: Arrival) -> Call {
+        let call =
+            self.calls.iter().find(|call| call.arrival == arrival).expect("nobody leaves twice").clone();
+        for part in call.parts.iter().filter(|_| call.wants_anything()) {
+            let others = self.calls.iter().filter(|other| other.arrival != arrival && other.wants_anything());
+            if !others.clone().any(|other| self.precedes(other, &call, &part.key)) {
+                self.grant(&call, part, part.wanted.micro());
+            }
+        }
+        self.leave(arrival)
+    }
+
+    /// Removes a call.
     pub fn leave(&mut self, arrival: Arrival) -> Call {
         let place = self.calls.iter().position(|call| call.arrival == arrival).expect("nobody leaves twice");
         let call = self.calls.remove(place);

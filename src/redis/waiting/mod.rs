@@ -1,14 +1,15 @@
 //! Calls that wait their turn in the server.
 //!
 //! The [`Queue`] of the core decides which call is next. This is the server's side: blocked clients ([`client`], [`block`]),
-//! and serving them ([`serve`]) before and after each write command of the module, and by one timer for all.
+//! and serving them ([`serve`]) by one timer for all. No command serves: a command that makes room starts the timer, which
+//! fires in the same round of the server's loop. Until then the calls are due, and no other call takes what they want.
 //!
 //! # What servers need
 //!
 //! - A client is blocked on a key in the slot of its call, without the server's timeout, and is served by `UnblockClient`.
 //!   Otherwise a client that is served in the turn in which it times out gets no reply (6.0 to 7.0), or crashes the
 //!   server (7.2.4); and no version redirects it when its slot moves.
-//! - The command that blocks a client does not unblock it: that crashes the server (7.2).
+//! - The command that blocks a client must not unblock it: that crashes the server (7.2).
 //! - The callbacks of a removed key write nothing: replicas would receive the write before the `DEL`. They mark the bucket,
 //!   and the timer serves.
 //! - The timer writes nothing while clients are paused: that crashes the server.
@@ -19,9 +20,9 @@ mod client;
 mod gone;
 mod rights;
 mod serve;
+mod slice;
 mod slots;
 mod timer;
-mod turn;
 
 pub(crate) use calls::is_any;
 pub(crate) use client::Resume;
@@ -76,7 +77,6 @@ pub(crate) fn enter(call: &Call, spec: &'static Spec, waiting: &Waiting<Argument
         let deadline_us = from_us.saturating_add(waiting.max_wait_ms.saturating_mul(1000));
         let arrival = calls.queue.enter(db, queued, deadline_us, share);
         calls.clients.insert(arrival, client);
-        calls.begun = Some(arrival);
         // SAFETY: the server keeps the client until `on_free`, and does not use it now.
         unsafe { client.as_mut() }.arrival = arrival;
     });
@@ -85,7 +85,7 @@ pub(crate) fn enter(call: &Call, spec: &'static Spec, waiting: &Waiting<Argument
 
 /// Returns the micro-tokens of a bucket that waiting calls want before a new call; `None` if it may proceed.
 pub(crate) fn wanted_before(key: &BucketKey) -> Option<i64> {
-    with_queue(key, |queue, db, name| queue.wanted_before(db, name, &turn::seen(key)))
+    with_queue(key, |queue, db, name| queue.wanted_before(db, name, &slice::seen(key)))
 }
 
 /// Returns how many calls of each tenant wait for a bucket, the largest number first, if calls have shares there: at most ten.
@@ -119,7 +119,7 @@ pub(crate) fn mark(key: &BucketKey, hold_id: Option<&[u8]>) {
 /// Notes that a command which serves no calls replaces a bucket. The timer serves them.
 pub(crate) fn mark_replaced(key: &BucketKey) {
     with_queue(key, |queue, db, name| queue.mark_gone(Some(db), Some(name)));
-    timer::arm(key.call().now_us(), 0);
+    timer::arm(system_now_us(), 0);
 }
 
 fn with_queue<T>(key: &BucketKey, work: impl FnOnce(&mut Queue<OwnedString>, Db, &[u8]) -> T) -> T {
