@@ -31,7 +31,6 @@ use crate::invariant::expected;
 use crate::request::{Request, Share};
 use line::{Lack, Line};
 use std::borrow::Borrow;
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::iter::once;
 
@@ -64,6 +63,9 @@ struct Waiter {
 const WAITS: &str = "the call waits";
 /// The reason why a key must be in the queue.
 const NAMED: &str = "a call names the key";
+
+/// A tenant, and how many of its calls wait.
+type Counted<'queue, N> = (Option<&'queue N>, usize);
 
 /// The calls that wait in a server.
 #[derive(Clone, Debug)]
@@ -274,10 +276,10 @@ impl<N: Name> Queue<N> {
         self.waiters.keys().copied()
     }
 
-    /// Returns how many calls of each tenant wait, the largest number first: at one key, or at all where calls have shares.
-    /// Calls without a share have no tenant.
+    /// Returns how many calls of each tenant wait, the largest number first: at one key, or at all where calls have shares. At
+    /// most `most` tenants. Calls without a share have no tenant.
     #[must_use]
-    pub fn tenants(&self, key: Option<(Db, &[u8])>) -> Vec<(Option<&N>, usize)> {
+    pub fn tenants<'a>(&'a self, key: Option<(Db, &[u8])>, most: usize) -> Vec<Counted<'a, N>> {
         let ids: BTreeSet<LineId> = match key {
             Some((db, key)) => self.find(db, key).into_iter().collect(),
             // A call with a share is parked at its only key.
@@ -291,7 +293,15 @@ impl<N: Name> Queue<N> {
             *calls = calls.saturating_add(parked.len());
         }
         let mut tenants: Vec<_> = calls.into_iter().collect();
-        tenants.sort_by_key(|(tenant, calls)| (Reverse(*calls), tenant.map(Borrow::borrow)));
+        let name = |tenant: Option<&'a N>| -> Option<&'a [u8]> { tenant.map(Borrow::borrow) };
+        let order = |one: &Counted<'a, N>, other: &Counted<'a, N>| {
+            other.1.cmp(&one.1).then_with(|| name(one.0).cmp(&name(other.0)))
+        };
+        if tenants.len() > most {
+            tenants.select_nth_unstable_by(most, order);
+            tenants.truncate(most);
+        }
+        tenants.sort_unstable_by(order);
         tenants
     }
 

@@ -364,11 +364,12 @@ fn the_waiting_calls_of_each_tenant_are_counted() {
     // One of them is granted and has left.
     server.give(0, &part(b"m", limit(1, "1/d"), 0, None), MILLION);
     let counted = |key: Option<(i32, &[u8])>| {
-        let counted = server.queue.tenants(key).into_iter();
+        let counted = server.queue.tenants(key, 3).into_iter();
         counted.map(|(tenant, calls)| (tenant.map(|tenant| tenant.to_vec()), calls)).collect::<Vec<_>>()
     };
     let [a, b] = [b"a", b"b"].map(|tenant| Some(tenant.to_vec()));
     assert_eq!(counted(None), [(b.clone(), 3), (a.clone(), 2), (None, 1)]);
+    assert_eq!(server.queue.tenants(None, 1).len(), 1);
     assert_eq!(counted(Some((0, b"k"))), [(a, 2), (None, 1), (b.clone(), 1)]);
     assert_eq!(counted(Some((0, b"l"))), [(b, 2)]);
     assert_eq!([counted(Some((0, b"m"))), counted(Some((1, b"k")))], [vec![], vec![]]);

@@ -90,22 +90,21 @@ pub(crate) fn wanted_before(key: &BucketKey) -> Option<i64> {
 
 /// Returns how many calls of each tenant wait for a bucket, the largest number first, if calls have shares there: at most ten.
 pub(crate) fn tenants(key: &BucketKey) -> Vec<(Vec<u8>, usize)> {
-    with_queue(key, |queue, db, name| shown(&queue.tenants(Some((db, name)))))
+    with_queue(key, |queue, db, name| shown(queue, Some((db, name))))
 }
 
 /// Returns how many calls of each tenant wait for all buckets, like [`tenants`].
 pub(super) fn all_tenants() -> Vec<(Vec<u8>, usize)> {
-    with_calls(|calls| shown(&calls.queue.tenants(None)))
+    with_calls(|calls| shown(&calls.queue, None))
 }
 
 /// The most tenants that are shown.
 const SHOWN_TENANTS: usize = 10;
 
-fn shown(tenants: &[(Option<&OwnedString>, usize)]) -> Vec<(Vec<u8>, usize)> {
+fn shown(queue: &Queue<OwnedString>, key: Option<(Db, &[u8])>) -> Vec<(Vec<u8>, usize)> {
     let name = |tenant: Option<&OwnedString>| tenant.map_or_else(Vec::new, |name| name.as_ref().to_vec());
-    let are_any = tenants.iter().any(|(tenant, _)| tenant.is_some());
-    let shown = tenants.iter().filter(|_| are_any).take(SHOWN_TENANTS);
-    shown.map(|(tenant, calls)| (name(*tenant), *calls)).collect()
+    let tenants = queue.tenants(key, SHOWN_TENANTS).into_iter();
+    tenants.map(|(tenant, calls)| (name(tenant), calls)).collect()
 }
 
 /// Notes that a bucket has changed, and its hold `hold_id`, if given.
