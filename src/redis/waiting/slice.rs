@@ -26,7 +26,7 @@ impl Slice {
     pub(super) fn begin(context: *mut raw::RedisModuleCtx, now_us: i64) -> Self {
         let began = Instant::now();
         let owed = with_calls(|calls| calls.served_until.map(|until| until.saturating_duration_since(began)));
-        let time = LONGEST.saturating_sub(owed.unwrap_or_default() / 2);
+        let time = LONGEST.saturating_sub(owed.and_then(|owed| owed.checked_div(2)).unwrap_or_default());
         Self { context, now_us, began, time }
     }
 
