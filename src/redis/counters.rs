@@ -26,6 +26,7 @@ pub(crate) struct Counters {
     waiting: AtomicUsize,
     served_after_waiting: AtomicU64,
     gave_up_waiting: AtomicU64,
+    waits_refused: AtomicU64,
 }
 
 /// The counters of this server.
@@ -112,8 +113,13 @@ impl Counters {
         add(if is_served { &self.served_after_waiting } else { &self.gave_up_waiting }, 1);
     }
 
+    /// Counts a call that was decided at once because too many calls waited.
+    pub(super) fn wait_refused(&self) {
+        add(&self.waits_refused, 1);
+    }
+
     /// Returns the numbers that `INFO` shows, by the names of their fields.
-    pub(super) fn fields(&self) -> [(&'static str, u64); 12] {
+    pub(super) fn fields(&self) -> [(&'static str, u64); 13] {
         let buckets = self.buckets.load(Ordering::Relaxed);
         let without_holds = buckets.saturating_sub(self.buckets_with_holds.load(Ordering::Relaxed));
         let bytes = without_holds.saturating_mul(wide(self.value_bytes.load(Ordering::Relaxed)));
@@ -130,6 +136,7 @@ impl Counters {
             ("waiting", wide(self.waiting())),
             ("served_after_waiting", self.served_after_waiting.load(Ordering::Relaxed)),
             ("gave_up_waiting", self.gave_up_waiting.load(Ordering::Relaxed)),
+            ("waits_refused", self.waits_refused.load(Ordering::Relaxed)),
         ]
     }
 }

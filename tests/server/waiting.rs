@@ -403,8 +403,9 @@ fn at_most_max_waiters_calls_wait() {
         "TB.HOLD p 1 0 1 60000 a => [1 0 0 60000]
         b: TB.BHOLD p 1 0 1 60000 b 60000
         c: TB.BHOLD p 1 0 1 60000 c 60000
-        TB.BHOLD p 1 0 1 60000 d 60000 => ERR too many waiting calls (tokenbucket.max-waiters)
         TB.BHOLD p 1 0 1 60000 d 0 => [0 0 60000 60000]
+        TB.BHOLD p 1 0 1 60000 d 60000 => [0 0 60000 60000]
+        TB.BMHOLD 1 60000 e 60000 p 1 0 1 => [0 0 60000 60000 [[0 0 60000 60000]]]
         TB.BTAKE free 1 1 1 60000 => [1 0 0 1000]
         b closes
         d: TB.BHOLD p 1 0 1 60000 d 60000
@@ -413,6 +414,7 @@ fn at_most_max_waiters_calls_wait() {
         TB.SETTLE p 1 0 c 0 => [1 1 0 0]
         d => [1 0 0 60000]",
     );
+    assert_eq!(clients.main.count("tokenbucket", "tokenbucket_waits_refused"), 2);
 }
 
 /// The key would have to be created when memory is short.
