@@ -2,6 +2,7 @@
 
 use redis_module::{raw, Context, RedisValue};
 use std::ffi::{c_int, c_void, CStr};
+use std::ptr::{self, NonNull};
 use tokenbucket_core::cast::unsigned_32;
 
 /// A function without which nothing works, and whether this server has it. The oldest supported server has all.
@@ -42,6 +43,14 @@ pub(super) fn missing() -> Option<&'static str> {
     ];
     let mut needed = NEEDED.iter().chain(&unwrapped_by_redis_module);
     needed.find(|(_, is_there)| !is_there()).map(|(name, _)| *name)
+}
+
+/// Returns a function of the server that [`raw`] does not list, if the server has it.
+pub(super) fn find(name: &CStr) -> Option<NonNull<c_void>> {
+    let mut function: *mut c_void = ptr::null_mut();
+    // SAFETY: the server writes a pointer to `function` if it knows the name.
+    let status = unsafe { raw::RedisModule_GetApi?(name.as_ptr(), (&raw mut function).cast()) };
+    NonNull::new(function).filter(|_| status == 0)
 }
 
 /// Returns the flags of a context that is valid.

@@ -14,7 +14,7 @@ use super::stories;
 use super::traces::{has_seen_a_change, Listener};
 use crate::common::clock::START_US;
 use crate::common::stored::{append_only_bytes, follow, quiet, with_append_only_file};
-use crate::common::{integer, is_before, shown, tell, text, wait_until, Connection, Server, HOUR_MS};
+use crate::common::{integer, is_before, shown, tell, text, wait_until, Connection, Engine, Server, HOUR_MS};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tokenbucket_core::bucket::Bucket;
@@ -560,6 +560,30 @@ fn a_user_whose_rights_are_taken_while_it_waits_is_granted_nothing() {
             assert!(told.starts_with("NOPERM User limited "), "{told}");
             assert_eq!(clients.main.keys(), 0, "after {taken}");
         }
+    }
+}
+
+/// From Valkey 9.1 on rights can depend on the database.
+#[test]
+fn a_user_confined_to_a_database_is_granted_there_what_it_waits_for() {
+    let server = Server::with_clock();
+    let mut clients = Clients::new(&server);
+    if !Engine::under_test().has_rights_by_database() {
+        let refused = clients.main.refusal("ACL SETUSER limited db=2");
+        return assert!(refused.contains("ACL SETUSER modifier 'db=2'"), "{refused}");
+    }
+    for (rules, told) in [("", "[1 0 0 60000]"), ("resetdbs db=0", "NOPERM User limited ")] {
+        clients.main.say("SELECT 2");
+        clients.main.say("TB.HOLD p 1 0 1 60000 a");
+        let mut user = limited(&server, "+@all ~* db=2");
+        user.say("SELECT 2");
+        user.send("TB.BHOLD p 1 0 1 60000 b 60000");
+        wait_until("it waits", || clients.main.waiting() == 1);
+        clients.main.say(&format!("ACL SETUSER limited {rules}"));
+        clients.main.say("TB.SETTLE p 1 0 a 0");
+        let reply = user.receive();
+        assert!(reply.starts_with(told), "{rules}: {reply}");
+        clients.main.say("FLUSHALL");
     }
 }
 
