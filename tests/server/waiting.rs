@@ -13,9 +13,12 @@ use super::replication::assert_same;
 use super::stories;
 use super::traces::{has_seen_a_change, Listener};
 use crate::common::clock::START_US;
-use crate::common::stored::{append_only_bytes, follow, quiet, with_append_only_file};
+use crate::common::engine::Brand;
+use crate::common::stored::{append_only_bytes, begin_to_follow, follow, quiet, with_append_only_file};
 use crate::common::{integer, is_before, shown, tell, text, wait_until, Connection, Engine, Server, HOUR_MS};
 use std::collections::BTreeMap;
+use std::process::Command;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 use tokenbucket_core::bucket::Bucket;
 use tokenbucket_core::effect::Effect;
@@ -585,6 +588,46 @@ fn a_user_confined_to_a_database_is_granted_there_what_it_waits_for() {
         assert!(reply.starts_with(told), "{rules}: {reply}");
         clients.main.say("FLUSHALL");
     }
+}
+
+/// Valkey counts such a client among the subscribers, and lets modules block none of them.
+#[test]
+fn a_resp3_client_with_a_subscription_waits_except_on_valkey() {
+    let (server, mut client) = Server::with_clock_and_client();
+    let (mut subscriber, (sender, _pushes)) = (server.connect_resp3(), channel());
+    subscriber.inner().set_push_sender(sender);
+    subscriber.inner().subscribe_resp3("news").unwrap();
+    subscriber.say("PING");
+    client.say("TB.TAKE k 1 1");
+    subscriber.send("TB.BTAKE k 1 1 1 60000");
+    let Engine { brand, version } = Engine::under_test();
+    let waits = brand != Brand::Valkey || version < (8, 1);
+    if waits {
+        wait_until("it waits", || client.waiting() == 1);
+        server.clock().advance_ms(1000);
+    }
+    assert_eq!(subscriber.receive(), if waits { "[1 0 0 1000]" } else { "[0 0 1000 1000]" });
+}
+
+/// Redis 6 does not note for a client that was blocked what was written for it.
+#[test]
+fn wait_after_a_grant_counts_the_replicas_that_have_it_except_on_redis_6() {
+    let (master, replica) =
+        (Server::builder().option("repl-diskless-sync-delay", 0).start(), Server::start());
+    begin_to_follow(&replica, &master);
+    let (mut client, mut waiter) = (master.connect(), master.connect());
+    client.say("TB.HOLD p 1 0 1 60000 a");
+    waiter.send("TB.BHOLD p 1 0 1 60000 b 60000");
+    wait_until("it waits", || client.waiting() == 1);
+    wait_until("the replica has what was written before", || {
+        let written = client.count("replication", "master_repl_offset");
+        text(&client.say("INFO replication")).contains(&format!("state=online,offset={written},"))
+    });
+    let stop = Command::new("kill").args(["-STOP", &replica.process_id().to_string()]).status();
+    assert!(stop.unwrap().success());
+    client.say("TB.SETTLE p 1 0 a 0");
+    assert!(waiter.receive().starts_with("[1 "));
+    assert_eq!(shown(&waiter.say("WAIT 1 100")), if is_before(7, 0) { "1" } else { "0" });
 }
 
 /// Reloading flushes, loads, and tells of both.
