@@ -2,6 +2,7 @@
 
 use redis_module::{raw, Context, RedisValue};
 use std::ffi::{c_int, c_void, CStr};
+use std::io;
 use std::ptr::{self, NonNull};
 use tokenbucket_core::cast::unsigned_32;
 
@@ -70,6 +71,13 @@ pub(super) fn selected_db(context: *mut raw::RedisModuleCtx) -> c_int {
 pub(super) fn select_db(context: *mut raw::RedisModuleCtx, db: c_int) {
     // SAFETY: as above.
     unsafe { server!(RedisModule_SelectDb)(context, db) };
+}
+
+/// Returns whether the server has a command of its own under this name. All of them need arguments, so none is executed.
+pub(super) fn has_command(context: *mut raw::RedisModuleCtx, name: &CStr) -> bool {
+    // SAFETY: the context is valid, and the format says that no argument follows. Such a call has no reply.
+    unsafe { server!(RedisModule_Call)(context, name.as_ptr(), c"".as_ptr()) };
+    io::Error::last_os_error().raw_os_error() != Some(libc::ENOENT)
 }
 
 /// Returns a setting of the server, as `CONFIG GET` replies it; `None` if there is no such setting.

@@ -11,7 +11,7 @@
 //!
 //! The module uses what works everywhere: key specifications, `INFO`, calls of the server's own commands.
 
-use super::api::{find, missing, server, server_setting};
+use super::api::{find, has_command, missing, server, server_setting};
 use super::call::{arguments, Argument};
 use super::log::{log, NOTICE, WARNING};
 use super::{config, data_type, info, listeners, register, settings, waiting};
@@ -88,11 +88,26 @@ fn set_up(context: *mut raw::RedisModuleCtx, arguments: &[Argument]) -> Result<(
         let name = name.to_string_lossy();
         log(context, NOTICE, &format!("tokenbucket did not register {name}: another module has it"));
     }
+    warn_of_renamed_commands(context);
     warn_of_replayed_scripts(context);
     info::register(context);
     listeners::watch(context);
     waiting::watch(context);
     Ok(())
+}
+
+/// A configuration may rename the commands that the module calls. Without them it takes the safe answer.
+fn warn_of_renamed_commands(context: *mut raw::RedisModuleCtx) {
+    for (command, without) in [
+        (c"CONFIG", "with min-replicas-to-write set, refills and expiring holds serve no waiting calls"),
+        (c"SETRANGE", "over maxmemory no bucket is created, even while keys are evicted"),
+        (c"TYPE", "calls do not wait in a cluster"),
+    ] {
+        if !has_command(context, command) {
+            let name = command.to_string_lossy();
+            log(context, WARNING, &format!("tokenbucket: the server has no command {name}, so {without}"));
+        }
+    }
 }
 
 /// Redis 6 can be set to replicate scripts instead of their effects. Replicas and restarts would run their takes again,

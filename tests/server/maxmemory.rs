@@ -76,6 +76,21 @@ fn over_maxmemory_a_script_that_may_use_memory_creates_no_bucket() {
     assert!(run("'TB.TAKE', KEYS[2], 10, 1").starts_with(Error::OutOfMemory.rule()));
 }
 
+/// The command by which the module asks the server whether there is memory.
+#[test]
+fn without_setrange_no_bucket_is_created_over_maxmemory_whatever_the_policy() {
+    let renamed = "rename-command SETRANGE \"\"\n";
+    let (_server, mut client) = Server::builder().configuration_file(renamed).start_with_client();
+    for policy in ["noeviction", "allkeys-lru"] {
+        client.say(&format!("CONFIG SET maxmemory-policy {policy}"));
+        set_maxmemory(&mut client, 1);
+        assert!(client.refusal("TB.TAKE new 10 1").starts_with(Error::OutOfMemory.rule()), "{policy}");
+        set_maxmemory(&mut client, 0);
+        client.say("TB.TAKE new 10 1");
+        client.say("DEL new");
+    }
+}
+
 /// Leaves room for so many bytes more, or none for as many as there are too many.
 fn leave_room(client: &mut Connection, bytes: i64) {
     let used = client.used_memory();

@@ -590,6 +590,38 @@ fn a_user_confined_to_a_database_is_granted_there_what_it_waits_for() {
     }
 }
 
+/// What [`while_nothing_may_be_written_nobody_is_served_and_waits_end_in_time`] says, where the setting cannot be read.
+#[test]
+fn without_config_a_server_that_wants_replicas_serves_nobody_by_itself() {
+    let renamed = "rename-command CONFIG SECRET\n";
+    let server = Server::builder().configuration_file(renamed).controlled_clock().start();
+    let mut clients = Clients::new(&server);
+    clients.play_line("TB.TAKE r 1 1 1 => [1 0 0 1000]");
+    clients.play_line("b: TB.BTAKE r 1 1 1 2000");
+    clients.main.say("SECRET SET min-replicas-to-write 1");
+    clients.play("(2 seconds later)\nb => [0 1 1 0]");
+    clients.main.say("SECRET SET min-replicas-to-write 0");
+    clients.play(
+        "TB.TAKE r 1 1 1 => [1 0 0 1000]\nb: TB.BTAKE r 1 1 1 2000\n(1 second later)\nb => [1 0 0 1000]",
+    );
+}
+
+/// Nobody could tell whether their slot has moved.
+#[test]
+fn without_type_calls_do_not_wait_in_a_cluster() {
+    let renamed = || Server::builder().configuration_file("rename-command TYPE \"\"\n").controlled_clock();
+    for (server, waits) in [(renamed().start_as_cluster(), false), (renamed().start(), true)] {
+        let (mut client, mut waiter) = (server.connect(), server.connect());
+        client.say("TB.TAKE k 1 1");
+        waiter.send("TB.BTAKE k 1 1 1 60000");
+        if waits {
+            wait_until("it waits", || client.waiting() == 1);
+            server.clock().advance_ms(1000);
+        }
+        assert_eq!(waiter.receive(), if waits { "[1 0 0 1000]" } else { "[0 0 1000 1000]" });
+    }
+}
+
 /// Valkey counts such a client among the subscribers, and lets modules block none of them.
 #[test]
 fn a_resp3_client_with_a_subscription_waits_except_on_valkey() {

@@ -42,13 +42,14 @@ use std::sync::atomic::Ordering;
 use tokenbucket_core::queue::{Db, Queue};
 use tokenbucket_core::request::Waiting;
 
-/// Returns whether a call may wait: not in a transaction, a script, on a replica, or if too many calls wait already.
+/// Returns whether a call may wait: not in a transaction, a script, on a replica, where its slot cannot be checked, or if
+/// too many calls wait already.
 pub(crate) fn is_possible(call: &Call) -> bool {
     let denying = raw::REDISMODULE_CTX_FLAGS_MULTI
         | raw::REDISMODULE_CTX_FLAGS_LUA
         | raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING
         | raw::REDISMODULE_CTX_FLAGS_SLAVE;
-    if call.flags() & denying != 0 {
+    if call.flags() & denying != 0 || !slots::are_known(call.context) {
         return false;
     }
     let has_room = COUNTERS.waiting() < MAX_WAITERS.count();
