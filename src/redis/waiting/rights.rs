@@ -6,7 +6,7 @@ use super::super::spec::Spec;
 use redis_module::raw;
 use std::ffi::c_int;
 use std::mem::transmute;
-use std::ptr;
+use std::ptr::{self, NonNull};
 use tokenbucket_core::queue::Db;
 
 /// `ACLCheckPermissions`, which Valkey has from 9.1 on, where rights can depend on the database.
@@ -38,17 +38,17 @@ pub(super) fn refusal(user: &OwnedString, db: Db, spec: &Spec, arguments: &[Owne
         let user_of = raw::RedisModule_GetModuleUserFromUserName?;
         let check = raw::RedisModule_ACLCheckCommandPermissions?;
         let free = raw::RedisModule_FreeModuleUser?;
-        let check_in_db = find(c"RedisModule_ACLCheckPermissions").map(|it| transmute::<_, CheckInDb>(it));
-        let found = user_of(user.0);
-        let is_allowed = !found.is_null()
-            && match check_in_db {
-                Some(check) => check(found, call.as_mut_ptr(), count, db, ptr::null_mut()) == 0,
-                None => check(found, call.as_mut_ptr(), count) == 0,
+        let found = NonNull::new(user_of(user.0));
+        let is_allowed = |found: NonNull<_>| {
+            let (found, call) = (found.as_ptr(), call.as_mut_ptr());
+            let status = match find(c"RedisModule_ACLCheckPermissions") {
+                Some(check) => transmute::<_, CheckInDb>(check)(found, call, count, db, ptr::null_mut()),
+                None => check(found, call, count),
             };
-        if !found.is_null() {
             free(found);
-        }
-        is_allowed
+            status == 0
+        };
+        found.is_some_and(is_allowed)
     };
     let (user, command) =
         (String::from_utf8_lossy(user.as_ref()), spec.name.to_string_lossy().to_lowercase());
