@@ -113,9 +113,11 @@ impl Counters {
         add(if is_served { &self.served_after_waiting } else { &self.gave_up_waiting }, 1);
     }
 
-    /// Counts a call that was decided at once because too many calls waited.
-    pub(super) fn wait_refused(&self) {
-        add(&self.waits_refused, 1);
+    /// Returns whether one more call may wait, or counts that it may not.
+    pub(super) fn has_room(&self, max_waiters: usize) -> bool {
+        let has_room = self.waiting() < max_waiters;
+        add(&self.waits_refused, u64::from(!has_room));
+        has_room
     }
 
     /// Returns the numbers that `INFO` shows, by the names of their fields.

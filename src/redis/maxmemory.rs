@@ -14,16 +14,13 @@ use std::slice;
 #[cold]
 pub(super) fn is_refused(call: &Call, name: &Argument) -> bool {
     // Where the command was renamed, being above `maxmemory` has to decide.
-    !has_command(call.context, ASKED)
+    !has_command(call.context, c"SETRANGE")
         || match verdict(call, name) {
             Some(refused) => refused,
             // A server before 7.0 does not report whether eviction freed enough. With a policy this assumes that it did.
             None => call.flags() & raw::REDISMODULE_CTX_FLAGS_EVICT == 0,
         }
 }
-
-/// The command that is checked.
-const ASKED: &CStr = c"SETRANGE";
 
 /// Checks a command that may need memory and would change nothing: writing no bytes into a string that does not exist.
 /// `None` if the server has no such check.
@@ -43,7 +40,7 @@ fn verdict(call: &Call, name: &Argument) -> Option<bool> {
     unsafe {
         let reply = server!(RedisModule_Call)(
             call.context,
-            ASKED.as_ptr(),
+            c"SETRANGE".as_ptr(),
             format.as_ptr(),
             name.string,
             offset,

@@ -98,15 +98,13 @@ fn set_up(context: *mut raw::RedisModuleCtx, arguments: &[Argument]) -> Result<(
 
 /// A configuration may rename the commands that the module calls. Without them it takes the safe answer.
 fn warn_of_renamed_commands(context: *mut raw::RedisModuleCtx) {
-    for (command, without) in [
+    let commands = [
         (c"CONFIG", "with min-replicas-to-write set, refills and expiring holds serve no waiting calls"),
         (c"SETRANGE", "over maxmemory no bucket is created, even while keys are evicted"),
         (c"TYPE", "calls do not wait in a cluster"),
-    ] {
-        if !has_command(context, command) {
-            let name = command.to_string_lossy();
-            log(context, WARNING, &format!("tokenbucket: the server has no command {name}, so {without}"));
-        }
+    ];
+    for (name, without) in commands.into_iter().filter(|(name, _)| !has_command(context, name)) {
+        log(context, WARNING, &format!("tokenbucket: the server has no command {name:?}, so {without}"));
     }
 }
 

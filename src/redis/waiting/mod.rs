@@ -49,14 +49,7 @@ pub(crate) fn is_possible(call: &Call) -> bool {
         | raw::REDISMODULE_CTX_FLAGS_LUA
         | raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING
         | raw::REDISMODULE_CTX_FLAGS_SLAVE;
-    if call.flags() & denying != 0 || !slots::are_known(call.context) {
-        return false;
-    }
-    let has_room = COUNTERS.waiting() < MAX_WAITERS.count();
-    if !has_room {
-        COUNTERS.wait_refused();
-    }
-    has_room
+    call.flags() & denying == 0 && slots::are_known(call.context) && COUNTERS.has_room(MAX_WAITERS.count())
 }
 
 /// Blocks the client of a call, and keeps its requests. False if the server refuses.

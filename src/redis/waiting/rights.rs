@@ -4,19 +4,14 @@ use super::super::api::find;
 use super::super::call::OwnedString;
 use super::super::spec::Spec;
 use redis_module::raw;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::mem::transmute;
 use std::ptr::{self, NonNull};
 use tokenbucket_core::queue::Db;
 
-/// `ACLCheckPermissions`, which Valkey has from 9.1 on, where rights can depend on the database.
-type CheckInDb = unsafe extern "C" fn(
-    *mut raw::RedisModuleUser,
-    *mut *mut raw::RedisModuleString,
-    c_int,
-    Db,
-    *mut c_int,
-) -> c_int;
+/// `ACLCheckPermissions` of a user, arguments, their number, a database, and where to store a reason. Valkey has it from 9.1
+/// on, where rights can depend on the database.
+type CheckInDb = unsafe extern "C" fn(*mut c_void, *mut c_void, c_int, Db, *mut c_void) -> c_int;
 
 /// Returns the user of a client, on servers that report it to modules (from 7.0 on).
 pub(super) fn current_user(context: *mut raw::RedisModuleCtx) -> Option<OwnedString> {
@@ -39,10 +34,13 @@ pub(super) fn refusal(user: &OwnedString, db: Db, spec: &Spec, arguments: &[Owne
         let check = raw::RedisModule_ACLCheckCommandPermissions?;
         let free = raw::RedisModule_FreeModuleUser?;
         let found = NonNull::new(user_of(user.0));
-        let is_allowed = |found: NonNull<_>| {
+        let is_allowed = |found: NonNull<raw::RedisModuleUser>| {
             let (found, call) = (found.as_ptr(), call.as_mut_ptr());
             let status = match find(c"RedisModule_ACLCheckPermissions") {
-                Some(check) => transmute::<_, CheckInDb>(check)(found, call, count, db, ptr::null_mut()),
+                Some(check) => {
+                    let check = transmute::<_, CheckInDb>(check);
+                    check(found.cast(), call.cast(), count, db, ptr::null_mut())
+                }
                 None => check(found, call, count),
             };
             free(found);
