@@ -38,7 +38,7 @@ pub(super) fn refusal(user: &OwnedString, db: Db, spec: &Spec, arguments: &[Owne
             let (found, call) = (found.as_ptr(), call.as_mut_ptr());
             let status = match find(c"RedisModule_ACLCheckPermissions") {
                 Some(check) => {
-                    let check = transmute::<_, CheckInDb>(check);
+                    let check = transmute::<NonNull<c_void>, CheckInDb>(check);
                     check(found.cast(), call.cast(), count, db, ptr::null_mut())
                 }
                 None => check(found, call, count),
