@@ -99,7 +99,7 @@ fn set_up(context: *mut raw::RedisModuleCtx, arguments: &[Argument]) -> Result<(
 /// A configuration may rename the commands that the module calls. Without them it takes the safe answer.
 fn warn_of_renamed_commands(context: *mut raw::RedisModuleCtx) {
     let commands = [
-        (c"CONFIG", "with min-replicas-to-write set, refills and expiring holds serve no waiting calls"),
+        (c"CONFIG", "with min-replicas-to-write set, no waiting call is served"),
         (c"SETRANGE", "over maxmemory no bucket is created, even while keys are evicted"),
         (c"TYPE", "calls do not wait in a cluster"),
     ];
