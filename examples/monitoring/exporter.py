@@ -58,6 +58,7 @@ FIELDS: dict[str, tuple[type[Metric], str]] = {
     "waiting": (GaugeMetricFamily, "Calls that wait their turn in the server"),
     "served_after_waiting": (CounterMetricFamily, "Calls that waited and were granted"),
     "gave_up_waiting": (CounterMetricFamily, "Calls that waited and were not granted"),
+    "waits_refused": (CounterMetricFamily, "Calls that found the queue full and were denied at once"),
 }
 OTHER_FIELD = (GaugeMetricFamily, "As INFO tokenbucket says")
 

@@ -3,7 +3,7 @@
 use super::clock::{self, Clock};
 use super::engine::{executable, foreign_compiler, is_before};
 use super::reply::{self, array, decision, integer, integers, tell, text, unix_us, Decision};
-use super::wait::{timeout, wait_for};
+use super::wait::{timeout, wait_for, wait_until};
 use redis::{ConnectionLike, Value};
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
@@ -118,6 +118,21 @@ impl ServerBuilder {
         let server = self.start();
         let client = server.connect();
         (server, client)
+    }
+
+    /// Starts it with a controlled clock, as a cluster of one node that serves every slot.
+    pub fn start_as_cluster(self) -> Server {
+        const SLOTS: u32 = 16_384;
+        let (server, mut client) =
+            self.controlled_clock().option("cluster-enabled", "yes").start_with_client();
+        let slots: Vec<String> = (0..SLOTS).map(|slot| slot.to_string()).collect();
+        client.say(&format!("CLUSTER ADDSLOTS {}", slots.join(" ")));
+        wait_until("the cluster is up", || {
+            // It waits for other nodes, by the clock that we control.
+            server.clock().advance_ms(100);
+            text(&client.say("CLUSTER INFO")).contains("cluster_state:ok")
+        });
+        server
     }
 
     /// Starts it, expecting it to refuse; returns what it logged.

@@ -13,11 +13,14 @@ use super::replication::assert_same;
 use super::stories;
 use super::traces::{has_seen_a_change, Listener};
 use crate::common::clock::START_US;
-use crate::common::stored::{append_only_bytes, follow, quiet, with_append_only_file};
+use crate::common::engine::Brand;
+use crate::common::stored::{append_only_bytes, begin_to_follow, follow, quiet, with_append_only_file};
 use crate::common::{
-    decision, integer, is_before, shown, tell, text, wait_until, Connection, Server, HOUR_MS,
+    decision, integer, is_before, shown, tell, text, wait_until, Connection, Engine, Server, HOUR_MS,
 };
 use std::collections::BTreeMap;
+use std::process::Command;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 use tokenbucket_core::bucket::Bucket;
 use tokenbucket_core::effect::Effect;
@@ -442,8 +445,9 @@ fn at_most_max_waiters_calls_wait() {
         "TB.HOLD p 1 0 1 60000 a => [1 0 0 60000]
         b: TB.BHOLD p 1 0 1 60000 b 60000
         c: TB.BHOLD p 1 0 1 60000 c 60000
-        TB.BHOLD p 1 0 1 60000 d 60000 => ERR too many waiting calls (tokenbucket.max-waiters)
         TB.BHOLD p 1 0 1 60000 d 0 => [0 0 60000 60000]
+        TB.BHOLD p 1 0 1 60000 d 60000 => [0 0 60000 60000]
+        TB.BMHOLD 1 60000 e 60000 p 1 0 1 => [0 0 60000 60000 [[0 0 60000 60000]]]
         TB.BTAKE free 1 1 1 60000 => [1 0 0 1000]
         b closes
         d: TB.BHOLD p 1 0 1 60000 d 60000
@@ -452,6 +456,7 @@ fn at_most_max_waiters_calls_wait() {
         TB.SETTLE p 1 0 c 0 => [1 1 0 0]
         d => [1 0 0 60000]",
     );
+    assert_eq!(clients.main.count("tokenbucket", "tokenbucket_waits_refused"), 2);
 }
 
 /// The key would have to be created when memory is short.
@@ -598,6 +603,102 @@ fn a_user_whose_rights_are_taken_while_it_waits_is_granted_nothing() {
             assert_eq!(clients.main.keys(), 0, "after {taken}");
         }
     }
+}
+
+/// From Valkey 9.1 on rights can depend on the database.
+#[test]
+fn a_user_confined_to_a_database_is_granted_there_what_it_waits_for() {
+    let server = Server::with_clock();
+    let mut clients = Clients::new(&server);
+    if !Engine::under_test().has_rights_by_database() {
+        let refused = clients.main.refusal("ACL SETUSER limited db=2");
+        return assert!(refused.contains("ACL SETUSER modifier 'db=2'"), "{refused}");
+    }
+    for (rules, told) in [("", "[1 0 0 60000]"), ("resetdbs db=0", "NOPERM User limited ")] {
+        clients.main.say("SELECT 2");
+        clients.main.say("TB.HOLD p 1 0 1 60000 a");
+        let mut user = limited(&server, "+@all ~* db=2");
+        user.say("SELECT 2");
+        user.send("TB.BHOLD p 1 0 1 60000 b 60000");
+        wait_until("it waits", || clients.main.waiting() == 1);
+        clients.main.say(&format!("ACL SETUSER limited {rules}"));
+        clients.main.say("TB.SETTLE p 1 0 a 0");
+        let reply = user.receive();
+        assert!(reply.starts_with(told), "{rules}: {reply}");
+        clients.main.say("FLUSHALL");
+    }
+}
+
+/// What [`while_nothing_may_be_written_nobody_is_served_and_waits_end_in_time`] says, where the setting cannot be read.
+#[test]
+fn without_config_a_server_that_wants_replicas_serves_nobody_by_itself() {
+    let renamed = "rename-command CONFIG SECRET\n";
+    let server = Server::builder().configuration_file(renamed).controlled_clock().start();
+    let mut clients = Clients::new(&server);
+    clients.play_line("TB.TAKE r 1 1 1 => [1 0 0 1000]");
+    clients.play_line("b: TB.BTAKE r 1 1 1 2000");
+    clients.main.say("SECRET SET min-replicas-to-write 1");
+    clients.play("(2 seconds later)\nb => [0 1 1 0]");
+    clients.main.say("SECRET SET min-replicas-to-write 0");
+    clients.play(
+        "TB.TAKE r 1 1 1 => [1 0 0 1000]\nb: TB.BTAKE r 1 1 1 2000\n(1 second later)\nb => [1 0 0 1000]",
+    );
+}
+
+/// Nobody could tell whether their slot has moved.
+#[test]
+fn without_type_calls_do_not_wait_in_a_cluster() {
+    let renamed = || Server::builder().configuration_file("rename-command TYPE \"\"\n").controlled_clock();
+    for (server, waits) in [(renamed().start_as_cluster(), false), (renamed().start(), true)] {
+        let (mut client, mut waiter) = (server.connect(), server.connect());
+        client.say("TB.TAKE k 1 1");
+        waiter.send("TB.BTAKE k 1 1 1 60000");
+        if waits {
+            wait_until("it waits", || client.waiting() == 1);
+            server.clock().advance_ms(1000);
+        }
+        assert_eq!(waiter.receive(), if waits { "[1 0 0 1000]" } else { "[0 0 1000 1000]" });
+    }
+}
+
+/// Valkey counts such a client among the subscribers, and lets modules block none of them.
+#[test]
+fn a_resp3_client_with_a_subscription_waits_except_on_valkey() {
+    let (server, mut client) = Server::with_clock_and_client();
+    let (mut subscriber, (sender, _pushes)) = (server.connect_resp3(), channel());
+    subscriber.inner().set_push_sender(sender);
+    subscriber.inner().subscribe_resp3("news").unwrap();
+    subscriber.say("PING");
+    client.say("TB.TAKE k 1 1");
+    subscriber.send("TB.BTAKE k 1 1 1 60000");
+    let Engine { brand, version } = Engine::under_test();
+    let waits = brand != Brand::Valkey || version < (8, 1);
+    if waits {
+        wait_until("it waits", || client.waiting() == 1);
+        server.clock().advance_ms(1000);
+    }
+    assert_eq!(subscriber.receive(), if waits { "[1 0 0 1000]" } else { "[0 0 1000 1000]" });
+}
+
+/// Redis 6 does not note for a client that was blocked what was written for it.
+#[test]
+fn wait_after_a_grant_counts_the_replicas_that_have_it_except_on_redis_6() {
+    let (master, replica) =
+        (Server::builder().option("repl-diskless-sync-delay", 0).start(), Server::start());
+    begin_to_follow(&replica, &master);
+    let (mut client, mut waiter) = (master.connect(), master.connect());
+    client.say("TB.HOLD p 1 0 1 60000 a");
+    waiter.send("TB.BHOLD p 1 0 1 60000 b 60000");
+    wait_until("it waits", || client.waiting() == 1);
+    wait_until("the replica has what was written before", || {
+        let written = client.count("replication", "master_repl_offset");
+        text(&client.say("INFO replication")).contains(&format!("state=online,offset={written},"))
+    });
+    let stop = Command::new("kill").args(["-STOP", &replica.process_id().to_string()]).status();
+    assert!(stop.unwrap().success());
+    client.say("TB.SETTLE p 1 0 a 0");
+    assert!(waiter.receive().starts_with("[1 "));
+    assert_eq!(shown(&waiter.say("WAIT 1 100")), if is_before(7, 0) { "1" } else { "0" });
 }
 
 /// Reloading flushes, loads, and tells of both.

@@ -20,6 +20,7 @@ const FIELDS = {
   waiting: "waiting",
   served_after_waiting: "served after waiting",
   gave_up_waiting: "gave up waiting",
+  waits_refused: "found the queue full",
 };
 
 const byId = (id) => document.getElementById(id);

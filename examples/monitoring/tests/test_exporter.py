@@ -33,6 +33,7 @@ COUNTERS = {
     "settled_late",
     "served_after_waiting",
     "gave_up_waiting",
+    "waits_refused",
 }
 
 

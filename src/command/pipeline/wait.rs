@@ -26,7 +26,7 @@ pub(in crate::command) fn run_or_wait<'call>(
     let (mut parts, mut verdict) = open(call, requests, Access::Write)?;
     let wants_anything = requests.iter().any(|request| request.wanted.micro() > 0);
     let may_wait = verdict == Verdict::Denied && *max_wait_ms > 0 && wants_anything;
-    if may_wait && waiting::is_possible(&call)? {
+    if may_wait && waiting::is_possible(&call) {
         // Writes only if the clock stepped back: the bucket continues from the new time.
         store(&call, &mut parts, Replication::Effect);
         if waiting::enter(&call, spec, &waiting, Resume { grant, deny }) {

@@ -40,26 +40,17 @@ use calls::{with_calls, CONTEXT};
 use client::Client;
 use redis_module::raw;
 use std::sync::atomic::Ordering;
-use tokenbucket_core::error::Error;
 use tokenbucket_core::queue::{Db, Queue};
 use tokenbucket_core::request::Waiting;
 
-/// Returns whether a call may wait: not in a transaction, a script, or on a replica.
-///
-/// # Errors
-/// [`Error::TooManyWaiters`].
-pub(crate) fn is_possible(call: &Call) -> Result<bool, Error> {
+/// Returns whether a call may wait: not in a transaction, a script, on a replica, where its slot cannot be checked, or if
+/// too many calls wait already.
+pub(crate) fn is_possible(call: &Call) -> bool {
     let denying = raw::REDISMODULE_CTX_FLAGS_MULTI
         | raw::REDISMODULE_CTX_FLAGS_LUA
         | raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING
         | raw::REDISMODULE_CTX_FLAGS_SLAVE;
-    if call.flags() & denying != 0 {
-        return Ok(false);
-    }
-    if COUNTERS.waiting() >= MAX_WAITERS.count() {
-        return Err(Error::TooManyWaiters);
-    }
-    Ok(true)
+    call.flags() & denying == 0 && slots::are_known(call.context) && COUNTERS.has_room(MAX_WAITERS.count())
 }
 
 /// Blocks the client of a call, and keeps its requests. False if the server refuses.

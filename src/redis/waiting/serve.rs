@@ -217,7 +217,8 @@ fn read_lacks_replicas(context: *mut raw::RedisModuleCtx) -> bool {
     // Reported only by servers that have the setting on.
     let [good_replicas] = replication_info(context, [c"min_slaves_good_slaves"]);
     let least_replicas = || server_setting(context, "min-replicas-to-write")?.parse().ok();
-    good_replicas.is_some_and(|good| least_replicas().is_some_and(|least: i64| good < least))
+    // Without `CONFIG` nobody knows how many are enough.
+    good_replicas.is_some_and(|good| least_replicas().is_none_or(|least: i64| good < least))
 }
 
 /// Denies a call that has timed out. Returns whether there was one. While calls are served, a call that may be next does

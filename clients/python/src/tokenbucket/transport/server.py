@@ -322,8 +322,6 @@ class BaseServer(Generic[Client]):
             elif first.word == "NOSCRIPT":
                 loading: Commands = (("SCRIPT", "LOAD", _script()[0]),)
                 yield from self._route(node, loading, loading, Terms(always=True))
-            elif "tokenbucket.max-waiters" in str(first) and terms.until is not None:
-                terms = replace(terms, until=None)  # too many wait already: it is decided at once
             else:
                 self._error(node, first, commands[0])
         raise Unanswered(f"{node.name} redirects in circles")
