@@ -39,8 +39,8 @@ help: ## List the targets
 	@echo 'Variables: PORT=6379 for run; SERVER=/path/to/redis-server or valkey-server for run and test.'
 
 .PHONY: run
-run: check-run build-tools ## Build the module and start a server with it in the foreground (PORT=6379)
-	@scripts/install.sh $(if $(SERVER),,redis)
+run: check-run ## Build the module and start a server with it in the foreground (PORT=6379)
+	@scripts/install.sh cargo cc libclang $(if $(SERVER),,redis)
 	@$(MAKE) --no-print-directory build
 	@scripts/run.sh $(PORT) $(MODULE) $(SERVER)
 
@@ -89,6 +89,7 @@ chaos-and-fuzz:
 
 .PHONY: test-pure
 test-pure: build-tools ## Test the code that needs no server: algorithm, parser, effects
+	@scripts/install.sh ssh
 	$(call say,'testing the algorithm and the parser')
 	@$(call cargo_test,$(CORE))
 	@$(call cargo_test,-p tokenbucket-bench)
@@ -265,7 +266,7 @@ test-gate: gate-tools build ## Set up and test the gate behind real proxies: Env
 	@$(MAKE) --no-print-directory -C gate test $(SERVER_AND_MODULE)
 
 .PHONY: bench-gate
-bench-gate: build ## Measure what the gate adds to a call, and its memory over 10^6 descriptors (about 4 minutes)
+bench-gate: gate-tools build ## Measure what the gate adds to a call, and its memory over 10^6 descriptors (about 4 minutes)
 	@$(MAKE) --no-print-directory engines NAMES='$(DEBIAN_REDIS)'
 	@$(MAKE) --no-print-directory -C gate bench $(SERVER_AND_MODULE)
 
@@ -311,6 +312,7 @@ test-redis-cell: build
 
 .PHONY: lint
 lint: build-tools ## Check format, lints, docs and dependencies
+	@scripts/install.sh lint
 	$(call say,'the copy of fallback.lua')
 	cmp clients/fallback.lua clients/go/fallback.lua || { echo 'run: cp clients/fallback.lua clients/go/'; exit 1; }
 	$(call say,'format')

@@ -150,7 +150,7 @@ bill_of_materials() { # NAME FOLDER TARGET
     rm -f {.,benches,core,gate,proofs}/"$1-sbom.json"
 }
 
-scripts/install.sh cargo dist
+scripts/install.sh cargo cc dist
 rm -rf "$out"
 mkdir -p "$out"
 work=$(mktemp -d)
