@@ -7,6 +7,9 @@ SHELL := bash
 
 PORT ?= 6379
 SERVER ?=
+# The address of the repository, like https://github.com/owner/tokenbucket, and whom a Debian package names: name <address>.
+export REPOSITORY ?=
+export MAINTAINER ?=
 MODULE := $(CURDIR)/target/release/libtokenbucket.so
 ENGINES := $(CURDIR)/target/engines
 
@@ -27,6 +30,10 @@ TEST_THREADS ?= 6
 
 # bindgen needs the compiler's headers where only libclang is installed, without clang.
 export BINDGEN_EXTRA_CLANG_ARGS ?= -isystem $(shell cc -print-file-name=include 2>/dev/null)
+
+# Writes the day of a run that passed into the documentation, if RECORD is set. A target that others call as a part is no run.
+record = @$(if $(filter 0,$(MAKELEVEL)),$(if $(RECORD),sed -i 's/^\(| `make $@` |\) [0-9-]* /\1 '"$$(date -u +%F)"' /' docs/explanation/guarantees.md))
+RECORD ?=
 
 say = @printf '\n\033[1m== %s\033[0m\n' $(1)
 
@@ -80,6 +87,7 @@ else
 	@$(MAKE) --no-print-directory -j2 guard chaos-and-fuzz CHAOS_SECONDS=120 FUZZ_SECONDS=repeat
 endif
 	$(call say,'all tests passed')
+	$(call record)
 
 # The guard counts instructions on one processor. Chaos mostly waits, so it runs beside it, and then fuzz.
 .PHONY: chaos-and-fuzz
@@ -89,7 +97,7 @@ chaos-and-fuzz:
 
 .PHONY: test-pure
 test-pure: build-tools ## Test the code that needs no server: algorithm, parser, effects
-	@scripts/install.sh ssh
+	@scripts/install.sh ssh python
 	$(call say,'testing the algorithm and the parser')
 	@$(call cargo_test,$(CORE))
 	@$(call cargo_test,-p tokenbucket-bench)
@@ -133,9 +141,20 @@ test-dist: ## Build a release twice, compare, check its symbols, and install it 
 	@$(MAKE) --no-print-directory dist VERSION='$(VERSION)'
 	@scripts/test-dist.sh target/dist
 
+.PHONY: address
+address: ## Write REPOSITORY=https://example.org/owner/tokenbucket into this tree: Go's paths, metadata, links; once, before the first release
+	@scripts/install.sh python
+	@scripts/address.py write '$(REPOSITORY)'
+
 .PHONY: release
 release: ## Write everything a release has to target/release-VERSION, signed, and publish nothing (KEY=~/.ssh/id_ed25519; DRY=1 tries it)
+	@scripts/install.sh git venv $(if $(KEY),ssh) $(if $(filter undefined,$(origin IMAGES)),docker)
 	@scripts/release.sh '$(VERSION)' '$(or $(FOLDER),target/release-$(VERSION))'
+
+# The section of a version in CHANGELOG.md, as the notes of its release.
+.PHONY: notes
+notes:
+	@sed -n '/^## \[$(VERSION)\]/,/^## \[/{/^## /!p}' CHANGELOG.md
 
 VERSION ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 
@@ -146,6 +165,7 @@ on_each = @scripts/install.sh redis && scripts/matrix.sh '$(ENGINES)' '$(MODULE)
 matrix: build ## Test the module on every supported server (about 12 minutes)
 	@$(MAKE) --no-print-directory engines
 	$(call on_each,--test server --test cluster -- --test-threads $(TEST_THREADS),$(or $(NAMES),$(ALL_ENGINES)))
+	$(call record)
 
 .PHONY: cluster-test
 cluster-test: build ## Test clusters and Sentinel: resharding under load, failover after a crash
@@ -177,6 +197,7 @@ chaos: build-tools ## Run random commands, crashes, failovers and settings for 3
 		CHAOS_SECONDS=$$(( $(CHAOS_SECONDS) / $(words $(CHAOS_ENGINES)) )) SERVER='$(ENGINES)/'$$engine/server \
 			MODULE='$(CURDIR)/target/debug/libtokenbucket.so' $(call cargo_test,--test chaos,--nocapture); \
 	done
+	$(call record)
 CHAOS_SECONDS ?= 1800
 
 .PHONY: engines
@@ -188,6 +209,7 @@ engines:
 hostile: build ## Send 10^6 random commands and 10^5 hostile payloads to each of three servers (about 5 minutes)
 	@$(MAKE) --no-print-directory engines NAMES='$(TEST_ENGINES)'
 	$(call on_each,--test server -- hostile:: payloads::,$(TEST_ENGINES))
+	$(call record)
 hostile: export HOSTILE_COMMANDS := 1000000
 hostile: export HOSTILE_PAYLOADS := 100000
 
@@ -197,12 +219,14 @@ valgrind: build ## Run every command, file and replica under valgrind, on a serv
 	@$(MAKE) --no-print-directory engines NAMES=redis-6.2.14
 	$(call say,'running under valgrind')
 	@SERVER='$(ENGINES)/redis-6.2.14/server' MODULE='$(MODULE)' $(call cargo_test,--test valgrind,--nocapture)
+	$(call record)
 
 .PHONY: fuzz
 fuzz: build-tools ## Fuzz the parsers, the effects and the arithmetic (FUZZ_SECONDS=60 for each of four targets, or =repeat)
 	@scripts/install.sh c++
 	$(call say,'fuzzing')
 	@fuzz/run.sh $(FUZZ_SECONDS)
+	$(call record)
 FUZZ_SECONDS ?= 60
 
 .PHONY: mutants

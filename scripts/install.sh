@@ -12,6 +12,8 @@
 #   ssh     for release.sh, which signs, and its test
 #   venv    for proofs/prove.sh
 #   lint    rustfmt and clippy: only says how to install them
+#   python, git   for scripts/address.py and release.sh
+#   docker  for release.sh: only says that it is missing
 #   protoc  for the benchmark, which builds throttlecrab-server
 set -euo pipefail
 
@@ -74,6 +76,9 @@ packages() { # MANAGER WHAT
         *:protoc) echo protobuf ;;
         apt-get:ssh) echo openssh-client ;;
         *:ssh) echo openssh ;;
+        *:git) echo git ;;
+        pacman:python) echo python ;;
+        *:python) echo python3 ;;
         apt-get:venv) echo python3-venv ;;
         *:venv) echo python3 ;;
         *) fail "no package is known for $2 under $1: install it by hand" ;;
@@ -150,6 +155,9 @@ for what in "$@"; do
         ssh) has ssh-keygen || missing+=(ssh) ;;
         lint) { cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1 ||
             fail "rustfmt or clippy is missing: run 'rustup component add rustfmt clippy'" ;;
+        python) has python3 || missing+=(python) ;;
+        git) has git || missing+=(git) ;;
+        docker) has docker || fail "docker is missing, which builds the images: install it, or leave them out with IMAGES=" ;;
         venv) python3 -c 'import ensurepip' 2>/dev/null || missing+=(venv) ;;
         chroot) has mmdebstrap || missing+=(chroot) ;;
         dist) { has dpkg-deb && has git && has_pip; } || missing+=(dist) ;;

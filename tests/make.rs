@@ -7,7 +7,7 @@ use std::process::Command;
 use std::{env, fs};
 
 /// Variables of a `make` that runs this test, which are not for the one that it runs.
-const OF_OTHERS: [&str; 5] = ["MAKEFLAGS", "MAKELEVEL", "MODULE", "PORT", "SERVER"];
+const OF_OTHERS: [&str; 6] = ["MAKEFLAGS", "MAKELEVEL", "MODULE", "PORT", "REPOSITORY", "SERVER"];
 
 fn make(words: &str) -> Command {
     let mut command = Command::new("make");
@@ -190,24 +190,32 @@ fn every_target_installs_the_tools_that_its_tests_call() {
     }
 }
 
-/// A dry run, with files in the place of those that `make dist` builds.
+const ADDRESS: &str = "https://example.org/owner/tokenbucket";
+
+/// A dry run, with a file in the place of those that `make dist` builds: a tarball with one page. The address is written into a clone.
 #[test]
-fn a_release_has_signed_checksums_of_all_its_files() {
+fn a_release_has_signed_checksums_and_only_links_that_lead_somewhere() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
     let assert_runs = |script: &str| {
         let (succeeds, printed) = run(Command::new("sh").args(["-c", script]).current_dir(folder.path()));
         assert!(succeeds, "{script}: {printed}");
     };
-    fs::create_dir(path("dist")).unwrap();
-    fs::write(path("dist/tokenbucket.tar.gz"), "built").unwrap();
-    assert_runs(
-        "cd dist && sha256sum tokenbucket.tar.gz >SHA256SUMS && ssh-keygen -q -t ed25519 -N '' -f ../key",
-    );
-    let words = format!("release DRY=1 FOLDER={} VERSION={}", path("out"), env!("CARGO_PKG_VERSION"));
-    let mut release = make(&words);
-    release.env("DIST", path("dist")).env("KEY", path("key")).env("LANGUAGES", "").env("IMAGES", "");
-    let (succeeds, printed) = run(&mut release);
+    let version = env!("CARGO_PKG_VERSION");
+    let release = |out: &str, link: &str| {
+        fs::create_dir_all(path("dist")).unwrap();
+        fs::write(path("README.md"), format!("[page]({link})\n")).unwrap();
+        assert_runs(
+            "tar -czf dist/module.tar.gz README.md && cd dist && sha256sum module.tar.gz >SHA256SUMS",
+        );
+        let mut release =
+            make(&format!("release DRY=1 REPOSITORY={ADDRESS} FOLDER={} VERSION={version}", path(out)));
+        release.env("DIST", path("dist")).env("KEY", path("key")).env("LANGUAGES", "").env("IMAGES", "");
+        run(&mut release)
+    };
+    assert_runs("ssh-keygen -q -t ed25519 -N '' -f key");
+    let (succeeds, printed) =
+        release("out", &format!("{ADDRESS}/blob/v{version}/docs/start/install.md#loading"));
     assert!(succeeds, "{printed}");
     assert_runs("cd out && sha256sum --check SHA256SUMS && grep -c . SHA256SUMS | grep -qx 2");
     let notes = fs::read_to_string(path("out/NOTES.md")).unwrap();
@@ -216,6 +224,15 @@ fn a_release_has_signed_checksums_of_all_its_files() {
         -n tokenbucket -s out/SHA256SUMS.sig <out/SHA256SUMS";
     assert_runs(verify);
 
-    let (_, printed) = run(&mut make("release VERSION=9.9.9"));
+    for (number, dead) in
+        ["docs/start/install.md", "ADDRESS/blob/v0.1.0/docs/nope.md", "ADDRESS/blob/v0.1.0/README.md#nope"]
+            .into_iter()
+            .enumerate()
+    {
+        let dead = dead.replace("ADDRESS", ADDRESS);
+        let (succeeds, printed) = release(&format!("dead{number}"), &dead);
+        assert!(!succeeds && printed.contains(&format!("README.md: {dead} leads nowhere")), "{printed}");
+    }
+    let (_, printed) = run(&mut make("release VERSION=9.9.9 IMAGES="));
     assert!(printed.contains("as Cargo.toml says, not 9.9.9"), "{printed}");
 }
