@@ -46,8 +46,7 @@ help: ## List the targets
 	@echo 'Variables: PORT=6379 for run; SERVER=/path/to/redis-server or valkey-server for run and test.'
 
 .PHONY: run
-run: check-run ## Build the module and start a server with it in the foreground (PORT=6379)
-	@scripts/install.sh cargo cc libclang $(if $(SERVER),,redis)
+run: check-run run-tools ## Build the module and start a server with it in the foreground (PORT=6379)
 	@$(MAKE) --no-print-directory build
 	@scripts/run.sh $(PORT) $(MODULE) $(SERVER)
 
@@ -59,6 +58,11 @@ check-run: check-server
 .PHONY: check-server
 check-server:
 	@$(if $(SERVER),scripts/check.sh server '$(SERVER)')
+
+# All at once, so that what is missing is one list. As a target of its own for the reason below.
+.PHONY: run-tools
+run-tools: check-run
+	@scripts/install.sh cargo cc libclang $(if $(SERVER),,redis)
 
 # Every target that builds depends on this. make evaluates the export above when it starts a recipe, and needs cc by then.
 .PHONY: build-tools
