@@ -101,7 +101,7 @@ chaos-and-fuzz:
 
 .PHONY: test-pure
 test-pure: build-tools ## Test the code that needs no server: algorithm, parser, effects
-	@scripts/install.sh ssh python
+	@scripts/install.sh ssh python git
 	$(call say,'testing the algorithm and the parser')
 	@$(call cargo_test,$(CORE))
 	@$(call cargo_test,-p tokenbucket-bench)
@@ -152,7 +152,6 @@ address: ## Write REPOSITORY=https://example.org/owner/tokenbucket into this tre
 
 .PHONY: release
 release: ## Write everything a release has to target/release-VERSION, signed, and publish nothing (KEY=~/.ssh/id_ed25519; DRY=1 tries it)
-	@scripts/install.sh git venv $(if $(KEY),ssh) $(if $(filter undefined,$(origin IMAGES)),docker)
 	@scripts/release.sh '$(VERSION)' '$(or $(FOLDER),target/release-$(VERSION))'
 
 # The section of a version in CHANGELOG.md, as the notes of its release.

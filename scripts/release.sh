@@ -24,6 +24,10 @@ for manifest in Cargo.toml gate/Cargo.toml clients/rust/Cargo.toml clients/pytho
     said=$(sed -n 's/^[ "_]*version[ "_:=]*\([0-9.]*\)".*/\1/p' "$manifest" | head -1)
     [ "$version" = "$said" ] || fail "the version is $said, as $manifest says, not $version"
 done
+tools="git python ${KEY:+ssh} ${IMAGES:+docker}"
+case " $LANGUAGES " in *' python '*) tools+=" venv" ;; esac
+# shellcheck disable=SC2086 # words
+scripts/install.sh $tools
 notes=$(make --no-print-directory notes VERSION="$version")
 [ -n "$notes" ] || fail "CHANGELOG.md has no section [$version]"
 grep -Eq "^## \[$version\] - [0-9]{4}-[0-9]{2}-[0-9]{2}$" CHANGELOG.md || refuse "the section [$version] of CHANGELOG.md has no date"
