@@ -188,7 +188,7 @@ fn sizing_and_scaling_quote_sizes_and_speeds() {
             format!("doubles the memory of the buckets: {:.1} GB at worst", above / 10.0),
             format!("{:.1} GB at the peak of step 2 above, and at worst {:.1} GB while it forks", above / 80.0, above / 40.0),
             format!("{hold_bytes:.0} bytes on Redis 8.10 with jemalloc, with a 36-byte id"),
-            format!("{:.1} million on Redis 8.10", 1000.0 / bytes),
+            format!(", {:.1} million on Redis 8.10 |", 1000.0 / bytes),
             format!("{replicated:.0} bytes per allowed take with a 12-byte key"),
             format!("without pipelining {counter} times as many as of INCR with EXPIRE"),
             format!("with pipelining {:.2} times as many as of INCR.", take / incr),
