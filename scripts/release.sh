@@ -52,7 +52,7 @@ elif ! grep -qx "export REPOSITORY ?= $REPOSITORY" Makefile; then
     scripts/address.py write "$REPOSITORY"
     GIT_COMMITTER_DATE=$(git log -1 --format=%cI) git -c user.name=dry -c user.email=dry@run commit --quiet --all --message "Dry run"
 fi
-REGISTRY=${REGISTRY:-ghcr.io/$(basename "$(dirname "${REPOSITORY:-/owner/}")")}
+REGISTRY=${REGISTRY:-ghcr.io/$(basename "$(dirname "${REPOSITORY:-owner/tokenbucket}")")}
 
 mkdir -p "$out"
 if [ -n "${DIST:-}" ]; then
