@@ -46,6 +46,8 @@ papers() { # MANIFEST TARGET FOLDER
 module_papers() { # TARGET FOLDER
     papers Cargo.toml "$1" "$2"
     install -m 644 redis.conf.example README.md "$2"
+    # Its links lead to the pages of the repository, once that has an address.
+    [ -z "${REPOSITORY:-}" ] || scripts/address.py links "$REPOSITORY" "$version" README.md >"$2/README.md"
 }
 
 # run.py is for a clone of the repository.
@@ -73,9 +75,10 @@ Package: $1
 Version: $version
 Architecture: $2
 Priority: optional
-Maintainer: $(sed -n 's/^Copyright (c) [0-9]* //p' LICENSE)
+Maintainer: ${MAINTAINER:-$(sed -n 's/^Copyright (c) [0-9]* //p' LICENSE)}
 Installed-Size: $(du -sk --apparent-size --exclude=DEBIAN "$folder" | cut -f 1)
 CONTROL
+    [ -z "${REPOSITORY:-}" ] || echo "Homepage: $REPOSITORY" >>"$folder/DEBIAN/control"
     cat >>"$folder/DEBIAN/control"
     find "$folder" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
     dpkg-deb --root-owner-group -Zxz --build "$folder" "$out/${1}_${version}_$2.deb" >/dev/null
@@ -150,7 +153,7 @@ bill_of_materials() { # NAME FOLDER TARGET
     rm -f {.,benches,core,gate,proofs}/"$1-sbom.json"
 }
 
-scripts/install.sh cargo dist
+scripts/install.sh cargo cc dist
 rm -rf "$out"
 mkdir -p "$out"
 work=$(mktemp -d)

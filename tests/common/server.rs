@@ -89,7 +89,7 @@ impl ServerBuilder {
         self
     }
 
-    /// Gives the server blocks of memory that are aligned to 8 bytes and never to 16. Its `mem_allocator` has to be glibc's.
+    /// Gives the server blocks of memory that are aligned to 8 bytes and never to 16. Its allocator has to be glibc's.
     pub fn misaligned_memory(mut self) -> Self {
         self.0.has_misaligned_memory = true;
         self
@@ -221,6 +221,12 @@ impl Server {
 
     pub fn process_id(&self) -> u32 {
         self.child.as_ref().unwrap().id()
+    }
+
+    /// Returns whether its memory comes from jemalloc, built in or preloaded, instead of from its C library.
+    pub fn has_jemalloc(&self) -> bool {
+        let maps = fs::read_to_string(format!("/proc/{}/maps", self.process_id())).unwrap();
+        maps.contains("libjemalloc") || self.connect().info("memory", "mem_allocator").starts_with("jemalloc")
     }
 
     /// Whether it was started, and not killed since.
