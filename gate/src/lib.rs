@@ -12,6 +12,8 @@
 //! | `log_lines` | the log |
 //! | [`program`] | start, signals, end |
 
+use std::future::Future;
+
 pub mod check;
 pub mod counters;
 pub mod decide;
@@ -21,7 +23,12 @@ mod log_lines;
 pub mod program;
 pub mod reload;
 pub mod settings;
-mod to_the_end;
+
+/// Completes work that must not be dropped, such as a charge for used tokens, even if its caller is.
+async fn to_the_end<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
+    let done = tokio::spawn(work).await;
+    done.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+}
 
 /// The messages of Envoy's and Kuadrant's services, as the doors receive them and all modules use them.
 pub mod messages {

@@ -8,7 +8,7 @@ use tokenbucket_client::{Decision, Error, JointDecision, Limiter, Part as Share}
 
 use super::plan::{Call, Kind, Part, Plan};
 use super::reservation::Reservation;
-use crate::to_the_end::ToTheEnd;
+use crate::to_the_end;
 
 /// The reply of Redis to one call.
 pub(super) enum Answer {
@@ -103,7 +103,7 @@ pub(super) fn of(limiter: &Limiter, part: &Part) -> Limiter {
 
 /// Charges to the end: the tokens are used, even if the proxy no longer waits for the reply.
 pub(super) async fn pay(limiter: &Limiter, part: &Part) -> Result<Decision, Error> {
-    ToTheEnd::new(charge(of(limiter, part), part.clone())).await
+    to_the_end(charge(of(limiter, part), part.clone())).await
 }
 
 /// Charges as much of the cost as leaves at most one unit's worth of debt: proxies also report denied requests, and their

@@ -12,6 +12,7 @@ mod recent;
 mod reply;
 mod reservation;
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -28,7 +29,7 @@ pub use self::policy::{OnError, Policy};
 use self::recent::Recent;
 use self::reservation::Reservation;
 use crate::counters::{add, Counters};
-use crate::limits::{Limits, Matched};
+use crate::limits::{Limits, Matched, Rule};
 use crate::messages::{Code, CommitRequest, Request, ReserveRequest, ReserveResponse, Response};
 
 /// The reason why a request has no decision.
@@ -60,8 +61,8 @@ pub struct Decider {
     counters: Arc<Counters>,
     /// Buckets that a descriptor with 0 hits has asked about: later descriptors with hits of their own are reports.
     reports: Recent,
-    commits: Commits,
-    causes: Causes,
+    commits: Arc<Commits>,
+    causes: Arc<Causes>,
     has_seen_refund: AtomicBool,
 }
 
@@ -95,14 +96,15 @@ impl Decider {
             .remember_denials(policy.remember_denials)
             .remember_denials_for(REMEMBER_FOR);
         let limiter = Limiter::with_options(&server, no_limit(), options);
+        let causes = Arc::<Causes>::default();
         Self {
             server,
-            commits: Commits::new(limiter.clone()),
+            commits: Commits::new(limiter.clone(), policy.clone(), causes.clone()),
             limiter,
             policy,
             counters,
             reports: Recent::new(),
-            causes: Causes::default(),
+            causes,
             has_seen_refund: AtomicBool::new(false),
         }
     }
@@ -116,8 +118,7 @@ impl Decider {
     /// See [`Refusal`].
     pub async fn decide(&self, limits: Option<&Limits>, request: &Request) -> Result<Response, Refusal> {
         let _timing = self.counters.time_request();
-        let found = self.found(limits, request)?;
-        self.decide_on(Way::MayReport(&self.reports), found, request).await
+        self.decide_by(self.found(limits, request)?, request).await
     }
 
     /// Decides on a request that reports nothing: takes its cost now or not at all.
@@ -167,18 +168,17 @@ impl Decider {
     ) -> Result<ReserveResponse, Refusal> {
         let ReserveRequest { domain, descriptors, amount, ttl } = asked;
         let request = Request { domain, descriptors, hits_addend: 0 };
-        let found = self.found(limits, &request)?;
+        let mut found = self.found(limits, &request)?;
         if amount == 0 {
             let way = (Way::Checks, Some(1));
             let (Response { overall_code: code, response_headers_to_add, .. }, ..) =
                 self.answer(way, found, &request).await?;
             return Ok(ReserveResponse { code, response_headers_to_add, ..ReserveResponse::default() });
         }
-        let limited = found.iter().flatten().filter(|matched| !matched.rule.unlimited);
-        let most = limited.map(|matched| most_held(&matched.rule, &self.policy)).max();
+        let (_, held) = self.most_reserved(&mut found, amount);
         let ttl = ttl.as_ref().and_then(reservation::ttl).unwrap_or(Duration::MAX);
         let ttl = ttl.min(self.policy.reservation_max_ttl);
-        let reservation = Reservation::new(amount.min(most.unwrap_or(0)), ttl);
+        let reservation = Reservation::new(held, ttl);
         let reservation = reservation.ok_or(Refusal::Service("no random numbers for a reservation"))?;
         let way = (Way::Holds(Lease { reservation, ttl }), Some(amount));
         let (response, plan, answers) = self.answer(way, found, &request).await?;
@@ -206,29 +206,62 @@ impl Decider {
     pub async fn commit(&self, limits: Option<&Limits>, asked: CommitRequest) -> Result<bool, Refusal> {
         let CommitRequest { domain, descriptors, reservation_id, actual_amount } = asked;
         let request = Request { domain, descriptors, hits_addend: 0 };
-        let mut found = self.found(limits, &request)?;
-        if let Some(reservation) = Reservation::parse(&reservation_id) {
-            let terms = self.terms(Way::Settles, Some(actual_amount));
-            let Plan { calls, .. } = Plan::new(&request, found, &terms);
-            let counters = self.counters.of_reservations(&request.domain);
-            let used = actual_amount.min(MOST_HITS);
-            let commit = Commit::new(reservation, used, calls, counters.clone());
-            match self.commits.end(commit).await.map_err(|error| self.refuse(&error))? {
-                End::Released => return Ok(true),
-                End::EndedBefore => return Ok(false),
-                End::Unsent => {
-                    add(&self.counters.redis_errors, 1);
-                    return Ok(false);
-                }
-                End::Expired => add(&counters.expired, reservation.amount()),
+        let found = self.found(limits, &request)?;
+        let Some(reservation) = Reservation::parse(&reservation_id) else {
+            if actual_amount > 0 {
+                // Boxed: seldom needed, and large.
+                Box::pin(self.answer((Way::Reports, Some(actual_amount)), found, &request)).await?;
             }
-            found = limits.map_or_else(Vec::new, |limits| find(limits, &request));
-        }
-        if actual_amount > 0 {
-            // Boxed: seldom needed, and large.
-            Box::pin(self.answer((Way::Reports, Some(actual_amount)), found, &request)).await?;
+            return Ok(false);
+        };
+        let Some(first) = self.commits.first(&reservation) else { return Ok(false) };
+        let mut is_first = false;
+        let reply = first.get_or_init(|| {
+            is_first = true;
+            self.end(reservation, actual_amount, found, &request)
+        });
+        reply.await.clone().map(|is_released| is_released && is_first)
+    }
+
+    /// Ends a reservation, and returns whether it was there.
+    async fn end(
+        &self,
+        reservation: Reservation,
+        amount: u64,
+        mut found: Found,
+        request: &Request,
+    ) -> Result<bool, Refusal> {
+        let (times, most) = self.most_reserved(&mut found, reservation.amount());
+        let counters = if found.iter().any(Option::is_some) {
+            self.counters.of_reservations(&request.domain)
+        } else {
+            Arc::default()
+        };
+        let Plan { calls, .. } = Plan::new(request, found, &self.terms(Way::Settles, Some(amount)));
+        let used = amount.saturating_mul(times).min(MOST_HITS);
+        let commit = Commit::new(reservation, used, calls, counters.clone());
+        match self.commits.end(commit).await.map_err(|error| self.refuse(&error))? {
+            End::Released => return Ok(true),
+            End::EndedBefore => {}
+            // Callers make up ids, but no more than a reservation holds.
+            End::Expired => add(&counters.expired, reservation.amount().min(most)),
+            End::Unsent => add(&self.counters.redis_errors, 1),
         }
         Ok(false)
+    }
+
+    /// Drops replaced limits. Returns the most descriptors that share a bucket, and the most that a reservation of this
+    /// amount holds of one.
+    fn most_reserved(&self, found: &mut Found, amount: u64) -> (u64, u64) {
+        plan::drop_replaced(found);
+        let mut shares = HashMap::<&str, (u64, &Rule)>::new();
+        for matched in found.iter().flatten().filter(|matched| !matched.rule.unlimited) {
+            shares.entry(&matched.bucket).or_insert((0, &matched.rule)).0 += 1;
+        }
+        let held =
+            |(times, rule): &(u64, &Rule)| amount.saturating_mul(*times).min(most_held(rule, &self.policy));
+        let times = shares.values().map(|(times, _)| *times).max().unwrap_or(1);
+        (times, shares.values().map(held).max().unwrap_or(0))
     }
 
     fn found(&self, limits: Option<&Limits>, request: &Request) -> Result<Found, Refusal> {

@@ -181,7 +181,7 @@ impl Plan {
 }
 
 /// Drops each limit that another one of the request replaces.
-fn drop_replaced(found: &mut [Option<Matched>]) {
+pub(super) fn drop_replaced(found: &mut [Option<Matched>]) {
     if found.iter().flatten().all(|matched| matched.rule.replaces.is_empty()) {
         return;
     }

@@ -30,7 +30,7 @@ use crate::counters::Counters;
 use crate::decide::{Decider, Refusal};
 use crate::limits::Limits;
 use crate::messages::{CommitRequest, CommitResponse, Request, ReserveRequest, ReserveResponse, Response};
-use crate::to_the_end::ToTheEnd;
+use crate::to_the_end;
 pub use in_flight::InFlight;
 
 /// The state that all doors share.
@@ -69,7 +69,7 @@ impl Gate {
 
     /// Charges to the end: the tokens are used, whether or not the proxy waits for the reply.
     async fn report(self: Arc<Self>, request: Request) -> Result<Response, Refusal> {
-        ToTheEnd::new(async move {
+        to_the_end(async move {
             let limits = self.limits.load_full();
             self.decider.report(limits.as_deref(), &request).await
         })
@@ -84,7 +84,7 @@ impl Gate {
 
     /// Ends a reservation, to the end too.
     async fn commit(self: Arc<Self>, request: CommitRequest) -> Result<CommitResponse, Refusal> {
-        ToTheEnd::new(async move {
+        to_the_end(async move {
             let limits = self.limits.load_full();
             let reservation_released = self.decider.commit(limits.as_deref(), request).await?;
             Ok(CommitResponse { reservation_released })

@@ -17,7 +17,7 @@ use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 use tonic_reflection::pb::v1::ServerReflectionRequest;
 
-use crate::gate::{request, wait_until, Gate, Setup, PATIENCE};
+use crate::gate::{memory_mib, request, wait_until, Gate, Setup, PATIENCE};
 use crate::sentinel::Sentinel;
 use crate::servers::{ask, try_ask, Cluster, Server};
 
@@ -258,6 +258,32 @@ async fn a_commit_that_nobody_waits_for_charges() {
     }
     redis.signal("CONT");
     wait_until("both charges", || left(&redis) == (CAPACITY - 2 * USED) as i64);
+}
+
+/// More commits than there is memory for, while Redis is away. One line of the log says why they wait.
+#[tokio::test(flavor = "multi_thread")]
+async fn commits_that_wait_are_bounded() {
+    let redis = Server::start();
+    let gate = Setup::redis(&redis.url()).file("llm.yaml", BUDGET).set("RESERVATION_MAX_TTL", "1h").start();
+    gate.wait_until_healthy();
+    let client = Client::of(&gate);
+    let id = client.reserve(3_600).await.expect("a reply").reservation_id;
+    let _: () = ask(&redis, &["ACL", "SETUSER", "default", "-tb.settle"]);
+    let commit = async |number: usize| client.commit(&format!("{number:032x}{}", &id[32..]), USED).await;
+    for begin in (0..100).step_by(50) {
+        join_all((begin..begin + 50).map(commit)).await;
+    }
+    gate.wait_for_line("commits wait: ");
+    redis.kill();
+    let before = memory_mib(&gate, "VmRSS");
+    for begin in (100..17_000).step_by(50) {
+        join_all((begin..begin + 50).map(commit)).await;
+    }
+    let grown = memory_mib(&gate, "VmRSS").saturating_sub(before);
+    let lost = gate.metric("ratelimit_service_commits_lost{domain=\"llm\"}");
+    assert!((500..1_000).contains(&lost) && grown < 24, "{lost} lost, {grown} MiB");
+    let lines = gate.log().into_iter().filter(|line| line.contains("commit")).collect::<Vec<_>>();
+    assert!(lines.len() == 1 && lines[0].contains("commits wait: "), "{lines:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
