@@ -8,11 +8,15 @@ use std::time::Instant;
 
 use crate::limits::Limits;
 
-/// The most names; all others share one.
+/// The most names that requests make; all others share one.
 const MOST_NAMES: usize = 10_000;
-/// The longest name; longer ones share one too.
+/// The most domains that no file has, of which callers make up any number.
+const MOST_UNKNOWN: usize = 100;
+/// The longest name as the page shows it; longer ones share one too.
 const MOST_NAME_BYTES: usize = 1024;
 const OTHERS: &str = "other.other";
+/// The longest page. The limits of the rest are left out.
+const MOST_PAGE_BYTES: usize = 16 << 20;
 /// Upper bounds of the histogram of times, in microseconds.
 const TIMES_US: [u64; 12] =
     [100, 250, 500, 1000, 2500, 5000, 10_000, 20_000, 50_000, 100_000, 500_000, 1_000_000];
@@ -30,21 +34,23 @@ pub struct Counters {
     pub config_load_success: AtomicU64,
     /// Files that were refused.
     pub config_load_error: AtomicU64,
-    limits: Named<OfLimit>,
-    reservations: Named<OfReservations>,
-    unknown_domains: Named<AtomicU64>,
+    limits: Named<OfLimit, MOST_NAMES>,
+    reservations: Named<OfReservations, MOST_NAMES>,
+    unknown_domains: Named<AtomicU64, MOST_UNKNOWN>,
     times: Times,
 }
 
-/// Counters by a name, of which there is a bounded number.
+/// Counters by a name, of which requests make a bounded number.
 #[derive(Debug, Default)]
-struct Named<T>(RwLock<Names<T>>);
+struct Named<T, const MOST: usize>(RwLock<Names<T>>);
+
+type ByName<T> = HashMap<Arc<str>, Arc<T>>;
 
 #[derive(Debug, Default)]
 struct Names<T> {
-    all: HashMap<Arc<str>, Arc<T>>,
-    /// Names that do not count towards the bound.
-    reserved: usize,
+    /// Names in files, which the bound does not concern.
+    of_files: ByName<T>,
+    others: ByName<T>,
 }
 
 /// The counters of one limit, in hits.
@@ -156,9 +162,17 @@ impl Counters {
         self.reservations.get(domain)
     }
 
-    /// Adds counters for the limits of files, which do not count towards the bound.
+    /// Adds counters for the limits of files, which do not count towards the bound. Drops those that are in no file any more.
     pub fn reserve(&self, limits: &Limits) {
-        limits.each_rule(&mut |path, _| self.limits.reserve(path));
+        let mut names = self.limits.0.write().unwrap_or_else(PoisonError::into_inner);
+        let Names { of_files, others } = &mut *names;
+        let mut now = HashMap::new();
+        limits.each_rule(&mut |path, _| {
+            let known = of_files.remove_entry(path).or_else(|| others.remove_entry(path));
+            let (name, counters) = known.unwrap_or_else(|| (path.into(), Arc::default()));
+            now.insert(name, counters);
+        });
+        *of_files = now;
     }
 
     /// Counts a request of an unknown domain.
@@ -175,9 +189,9 @@ impl Counters {
     pub fn render(&self) -> String {
         let mut text = String::new();
         let _ = self
-            .write_limits(&mut text)
+            .write_others(&mut text)
             .and_then(|()| self.write_reservations(&mut text))
-            .and_then(|()| self.write_others(&mut text));
+            .and_then(|()| self.write_limits(&mut text));
         text
     }
 
@@ -198,6 +212,9 @@ impl Counters {
             for (labels, count) in by_labels.iter().filter_map(|(labels, all)| Some((labels, counted(all)?)))
             {
                 writeln!(text, "{name}{{{labels}}} {count}")?;
+                if text.len() > MOST_PAGE_BYTES {
+                    return writeln!(text, "# cut: more than {} MiB of names", MOST_PAGE_BYTES >> 20);
+                }
             }
         }
         Ok(())
@@ -255,29 +272,22 @@ impl Counters {
     }
 }
 
-impl<T: Default> Named<T> {
+impl<T: Default, const MOST: usize> Named<T, MOST> {
     fn get(&self, name: &str) -> Arc<T> {
-        if let Some(one) = self.0.read().unwrap_or_else(PoisonError::into_inner).all.get(name) {
+        let names = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(one) = names.of_files.get(name).or_else(|| names.others.get(name)) {
             return one.clone();
         }
+        drop(names);
         let mut names = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let has_room = names.all.len() < MOST_NAMES + names.reserved && name.len() <= MOST_NAME_BYTES;
-        let name = if has_room { name } else { OTHERS };
-        names.all.entry(name.into()).or_default().clone()
-    }
-
-    fn reserve(&self, name: &str) {
-        let mut names = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        if !names.all.contains_key(name) {
-            names.all.insert(name.into(), Arc::default());
-            names.reserved += 1;
-        }
+        let has_room = names.others.len() < MOST && escaped(name).len() <= MOST_NAME_BYTES;
+        names.others.entry(if has_room { name } else { OTHERS }.into()).or_default().clone()
     }
 
     /// Returns a copy, so that writing the page blocks no call.
     fn all(&self) -> Vec<(Arc<str>, Arc<T>)> {
         let names = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        names.all.iter().map(|(name, one)| (name.clone(), one.clone())).collect()
+        names.of_files.iter().chain(&names.others).map(|(name, one)| (name.clone(), one.clone())).collect()
     }
 }
 

@@ -139,8 +139,10 @@ async fn serve_until_signal(settings: Settings) -> Result<(), String> {
     let idle = settings.connection_idle_timeout;
     let stay = Stay { max_age: settings.grpc_max_connection_age, idle };
     let most = most_connections();
-    let terms = Terms { most, idle, last: None, in_flight: gate.in_flight.clone() };
-    let connections = listeners.grpc.connections(tls, Terms { last: settings.last_age(), ..terms.clone() });
+    let terms = Terms { most, idle, last: None, in_flight: gate.in_flight.clone(), bounds_heads: true };
+    let connections = listeners
+        .grpc
+        .connections(tls, Terms { last: settings.last_age(), bounds_heads: false, ..terms.clone() });
     let serving = grpc::serve(gate.clone(), health_server, connections, stay, until(stopped.clone()));
     doors.spawn(async move { serving.await.map_err(|error| format!("gRPC: {error}")) });
     let others = [

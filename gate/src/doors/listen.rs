@@ -17,8 +17,8 @@ use tokio::time::{sleep, sleep_until, Instant, Sleep};
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
+use super::in_flight::{Head, InFlight, WantsHead};
 use super::tls::Tls;
-use super::InFlight;
 
 /// The time for a TLS handshake.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
@@ -54,6 +54,8 @@ pub struct Terms {
     pub last: Option<Duration>,
     /// Pauses reading while too many refusals are pending.
     pub in_flight: Arc<InFlight>,
+    /// Holds memory for heads of requests: of HTTP/1, since HTTP/2 bounds its own.
+    pub bounds_heads: bool,
 }
 
 /// A port or a Unix socket.
@@ -167,7 +169,8 @@ struct Accepted {
 impl Accepted {
     fn ready(self, stream: Stream) -> Connection {
         let Self { peer, place, terms } = self;
-        Connection { stream, peer, end: End::new(&terms), in_flight: terms.in_flight, _place: place }
+        let head = terms.bounds_heads.then(|| Head::new(terms.in_flight.clone()));
+        Connection { stream, peer, end: End::new(&terms), in_flight: terms.in_flight, head, _place: place }
     }
 }
 
@@ -205,7 +208,15 @@ pub struct Connection {
     peer: Option<IpAddr>,
     end: End,
     in_flight: Arc<InFlight>,
+    head: Option<Head>,
     _place: OwnedSemaphorePermit,
+}
+
+impl Connection {
+    /// Returns a flag that says whether it waits for the head of a request.
+    pub(super) fn wants_head(&self) -> WantsHead {
+        self.head.as_ref().map(|head| head.is_wanted.clone()).unwrap_or_default()
+    }
 }
 
 /// When a connection is closed: nothing came from the client lately, or it is too old. Costs a read no more than a flag.
@@ -290,7 +301,13 @@ impl AsyncRead for Connection {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        match of_stream!(self, stream => stream.poll_read(cx, buf)) {
+        let before = buf.filled().len();
+        let polled = of_stream!(self, stream => stream.poll_read(cx, buf));
+        let bytes = buf.filled().len().saturating_sub(before);
+        if self.head.as_mut().is_some_and(|head| !head.note(bytes, polled.is_pending())) {
+            return Poll::Ready(Err(io::Error::other("too many unfinished requests")));
+        }
+        match polled {
             Poll::Ready(read) => {
                 self.end.has_read = true;
                 Poll::Ready(read)
