@@ -58,7 +58,7 @@ fn fail(line: &str) -> ExitCode {
 
 fn check(paths: &[PathBuf], settings: &Settings) -> ExitCode {
     let limits = check_files(paths, &settings.limits_options(), settings.runtime_ignoredotfiles);
-    let rules = settings.check_file.as_deref().map_or(Ok(()), check_rules);
+    let rules = path_of(&settings.check_file).map_or(Ok(()), |path| check_rules(&path));
     let judged = match (limits, rules) {
         (limits, Ok(())) => limits,
         (Ok(_), Err(mistake)) => Err(mistake),
@@ -128,7 +128,7 @@ async fn serve_until_signal(settings: Settings) -> Result<(), String> {
     });
     gate.health.publish().await;
     let mut reloader =
-        Reloader::new(folder(&settings), settings.check_file.clone(), gate.clone(), tls.clone());
+        Reloader::new(folder(&settings), path_of(&settings.check_file), gate.clone(), tls.clone());
     reloader.load_rules(true)?;
     if !reloader.load(true).await? {
         log::warn!("no limits yet: {} has no files", settings.limits_folder().display());
@@ -195,7 +195,13 @@ fn folder(settings: &Settings) -> Folder {
         depth: below(&settings.runtime_subdirectory).saturating_add(below(&settings.runtime_appdirectory)),
         ignore_dot_files: settings.runtime_ignoredotfiles,
         options: settings.limits_options(),
+        limitador_file: path_of(&settings.limitador_limits_file),
     }
+}
+
+/// Returns a path, unless the setting is empty.
+fn path_of(text: &str) -> Option<PathBuf> {
+    Some(text).filter(|text| !text.is_empty()).map(PathBuf::from)
 }
 
 /// Keeps the health: healthy once Redis has answered, and, if configured, only while it answers.

@@ -42,6 +42,8 @@ pub struct Folder {
     pub ignore_dot_files: bool,
     /// Options of reading them.
     pub options: Options,
+    /// limitador's file of limits, which is elsewhere.
+    pub limitador_file: Option<PathBuf>,
 }
 
 impl Folder {
@@ -51,10 +53,14 @@ impl Folder {
     ///
     /// One line: which file cannot be read.
     pub fn read(&self) -> Result<Option<Vec<File>>, String> {
-        match read_folder(&self.path, self.ignore_dot_files) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            read => read.map(Some).map_err(|error| error.to_string()),
-        }
+        let files = match read_folder(&self.path, self.ignore_dot_files) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            read => Some(read.map_err(|error| error.to_string())?),
+        };
+        let Some(path) = &self.limitador_file else { return Ok(files) };
+        let mut files = files.unwrap_or_default();
+        files.push(read_file(path).map_err(|error| error.to_string())?);
+        Ok(Some(files))
     }
 }
 
@@ -184,9 +190,9 @@ impl Reloader {
     fn folders(&self) -> BTreeSet<PathBuf> {
         let way = self.folder.path.ancestors().take(self.folder.depth.saturating_add(1)).map(Path::to_owned);
         let limits = self.read.iter().flatten().flatten().map(|file| PathBuf::from(&file.name));
+        let others = [&self.check_file, &self.folder.limitador_file].into_iter().flatten().cloned();
         let certificates = self.tls.iter().flat_map(|tls| tls.files().cloned());
-        let paths: Vec<PathBuf> =
-            way.chain(limits).chain(self.check_file.clone()).chain(certificates).collect();
+        let paths: Vec<PathBuf> = way.chain(limits).chain(others).chain(certificates).collect();
         // Files may be links to elsewhere.
         let targets: Vec<PathBuf> = paths.iter().filter_map(|path| path.canonicalize().ok()).collect();
         let folders = paths.iter().chain(&targets).filter_map(|path| path.parent());

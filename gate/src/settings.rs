@@ -7,7 +7,7 @@ mod values;
 
 use std::ffi::OsString;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -142,7 +142,7 @@ pub struct Settings {
 
     /// Folder of the configuration; may be a symbolic link that is swapped
     #[arg(long, env, default_value = "/srv/runtime_data/current")]
-    pub runtime_root: PathBuf,
+    pub runtime_root: String,
     /// Folder in RUNTIME_ROOT
     #[arg(long, env, default_value = "")]
     pub runtime_subdirectory: String,
@@ -160,8 +160,11 @@ pub struct Settings {
     pub hash_tag_key: String,
 
     /// File of rules for /check: which descriptors a request of a proxy has
-    #[arg(long, env)]
-    pub check_file: Option<PathBuf>,
+    #[arg(long, env, default_value = "")]
+    pub check_file: String,
+    /// limitador's file of limits, beside those in RUNTIME_ROOT
+    #[arg(long, env, default_value = "")]
+    pub limitador_limits_file: String,
 
     /// Memory for denials, 256 bytes each; 0 asks Redis every time
     #[arg(long, env, default_value = "0", value_parser = values::cache_bytes)]
@@ -243,15 +246,6 @@ pub struct Settings {
     /// Silence after which Redis counts as away
     #[arg(long, env, default_value = "100ms", value_parser = duration_of_go)]
     pub redis_timeout: Duration,
-    /// Refused if true: one server decides
-    #[arg(long, env, default_value = "false", value_parser = bool_of_go, hide = true)]
-    pub redis_persecond: bool,
-    /// FILE is the only one
-    #[arg(long, env, default_value = "FILE", hide = true)]
-    pub config_type: String,
-    /// redis is the only one
-    #[arg(long, env, default_value = "redis", hide = true)]
-    pub backend_type: String,
 }
 
 /// The reason why the program cannot start, in one line, or the text to print instead.
@@ -308,7 +302,12 @@ fn stop(error: &clap::Error) -> Stop {
     let variable = option.to_uppercase().replace('-', "_");
     let reason = std::error::Error::source(error).map(ToString::to_string).or_else(|| {
         let Some(ContextValue::Strings(values)) = error.get(ContextKind::ValidValue) else { return None };
-        Some(format!("must be one of {}", values.join(", ")))
+        let needs_a_value = values.is_empty();
+        Some(if needs_a_value {
+            "must not be empty".to_owned()
+        } else {
+            format!("must be one of {}", values.join(", "))
+        })
     });
     Stop::Mistake(format!("{variable}={value}: {}", reason.unwrap_or_else(|| "cannot be read".to_owned())))
 }
@@ -316,14 +315,11 @@ fn stop(error: &clap::Error) -> Stop {
 impl Settings {
     /// Checks what no single value shows.
     fn judge(&self) -> Result<(), String> {
-        if self.redis_persecond {
-            return Err("REDIS_PERSECOND=true: one server decides on all limits: unset it".to_owned());
-        }
-        if self.config_type != "FILE" {
-            return Err(format!("CONFIG_TYPE={}: limits are read from files: FILE", self.config_type));
-        }
-        if self.backend_type != "redis" {
-            return Err(format!("BACKEND_TYPE={}: must be redis", self.backend_type));
+        for (name, accepted, reason) in REFUSED {
+            let value = std::env::var(name).ok().filter(|value| !accepted.contains(&value.as_str()));
+            if let Some(value) = value {
+                return Err(format!("{name}={value}: {reason}"));
+            }
         }
         if self.grpc_server_use_tls
             && (self.grpc_server_tls_cert.is_empty() || self.grpc_server_tls_key.is_empty())
@@ -375,7 +371,7 @@ impl Settings {
 
     /// Returns the folder that has the files of limits.
     pub fn limits_folder(&self) -> PathBuf {
-        self.runtime_root.join(&self.runtime_subdirectory).join(&self.runtime_appdirectory)
+        Path::new(&self.runtime_root).join(&self.runtime_subdirectory).join(&self.runtime_appdirectory)
     }
 
     /// `HOST:PORT` of [`prometheus_addr`](Self::prometheus_addr); without a host, all addresses.
@@ -387,7 +383,6 @@ impl Settings {
         let no_port = || format!("PROMETHEUS_ADDR={}: must be host:port", self.prometheus_addr);
         let (host, port) = self.prometheus_addr.rsplit_once(':').ok_or_else(no_port)?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
-        let host = if host.is_empty() { "0.0.0.0" } else { host };
         Ok((host.to_owned(), port.parse().map_err(|_| no_port())?))
     }
 }
@@ -396,6 +391,17 @@ impl Settings {
 pub fn without_meaning() -> Vec<&'static str> {
     WITHOUT_MEANING.iter().copied().filter(|name| std::env::var_os(name).is_some()).collect()
 }
+
+/// Variables of envoyproxy/ratelimit that may only have these values.
+const REFUSED: [(&str, &[&str], &str); 3] = [
+    (
+        "REDIS_PERSECOND",
+        &["0", "f", "F", "false", "FALSE", "False"],
+        "one server decides on all limits: unset it",
+    ),
+    ("CONFIG_TYPE", &["FILE"], "limits are read from files: FILE"),
+    ("BACKEND_TYPE", &["redis"], "must be redis"),
+];
 
 const WITHOUT_MEANING: [&str; 64] = [
     "FORCE_START_WITHOUT_INITIAL_CONFIG",

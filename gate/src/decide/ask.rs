@@ -58,14 +58,30 @@ async fn send(limiter: &Limiter, call: &Call) -> Result<Answer, Error> {
         (Kind::PayAfterwards, [part]) => pay(limiter, part).await.map(Answer::One),
         (Kind::Peek, [part]) => of(limiter, part).peek(&part.bucket, part.cost).await.map(Answer::One),
         (Kind::Hold(lease), parts) => {
-            let id = lease.reservation.id();
-            limiter.hold_as(&id, &shares(parts), lease.ttl).await.map(Answer::All)
+            let held = limiter.hold_as(&lease.reservation.id(), &shares(parts), lease.ttl).await;
+            held.or_else(without_room).map(Answer::All)
         }
         (_, parts) => {
             let joint = limiter.take_all(&shares(parts)).await?;
             let is_remembered = joint.each.is_empty() && joint.binding.remembered;
             Ok(Answer::All(if is_remembered { split_remembered(joint, limiter, parts) } else { joint }))
         }
+    }
+}
+
+/// The time after which a hold may have ended, so that a bucket has room for another.
+const HOLD_AGAIN_MS: i64 = 1000;
+
+/// Denies a hold in a bucket that has `tokenbucket.max-holds`.
+fn without_room(error: Error) -> Result<JointDecision, Error> {
+    let is_full = |error: &redis::RedisError| error.detail().is_some_and(|text| text.contains("max-holds"));
+    match error {
+        Error::Refused { error, .. } if is_full(&error) => {
+            let mut denied = JointDecision::default();
+            denied.binding.retry_after_ms = HOLD_AGAIN_MS;
+            Ok(denied)
+        }
+        error => Err(error),
     }
 }
 

@@ -12,6 +12,7 @@ mod recent;
 mod reply;
 mod reservation;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,13 +31,13 @@ use self::recent::Recent;
 use self::reservation::Reservation;
 use crate::counters::{add, Counters};
 use crate::limits::{Limits, Matched, Rule};
-use crate::messages::{Code, CommitRequest, Request, ReserveRequest, ReserveResponse, Response};
+use crate::messages::{Code, CommitRequest, Descriptor, Request, ReserveRequest, ReserveResponse, Response};
 
 /// The reason why a request has no decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The request is wrong, or there are no limits: gRPC UNKNOWN, in the words of envoyproxy/ratelimit.
-    Service(&'static str),
+    Service(Cow<'static, str>),
     /// Redis is away or refuses: gRPC UNAVAILABLE.
     Redis(String),
 }
@@ -118,7 +119,8 @@ impl Decider {
     /// See [`Refusal`].
     pub async fn decide(&self, limits: Option<&Limits>, request: &Request) -> Result<Response, Refusal> {
         let _timing = self.counters.time_request();
-        self.decide_by(self.found(limits, request)?, request).await
+        let (request, found) = self.found(limits, Cow::Borrowed(request))?;
+        self.decide_by(found, &request).await
     }
 
     /// Decides on a request that reports nothing: takes its cost now or not at all.
@@ -128,18 +130,18 @@ impl Decider {
     /// See [`Refusal`].
     pub async fn decide_now(&self, limits: Option<&Limits>, request: &Request) -> Result<Response, Refusal> {
         let _timing = self.counters.time_request();
-        let found = self.found(limits, request)?;
-        self.decide_on(Way::Takes, found, request).await
+        let (request, found) = self.found(limits, Cow::Borrowed(request))?;
+        self.decide_on((Way::Takes, None), found, &request).await
     }
 
-    /// Returns whether a request would pass, and takes nothing.
+    /// Returns whether one more hit would pass, whatever the request says, and takes nothing.
     ///
     /// # Errors
     ///
     /// See [`Refusal`].
     pub async fn check(&self, limits: Option<&Limits>, request: &Request) -> Result<Response, Refusal> {
-        let found = self.found(limits, request)?;
-        self.decide_on(Way::Checks, found, request).await
+        let (request, found) = self.found(limits, Cow::Borrowed(request))?;
+        self.decide_on((Way::Checks, Some(1)), found, &request).await
     }
 
     /// Charges what a request used, whatever is left.
@@ -148,8 +150,8 @@ impl Decider {
     ///
     /// See [`Refusal`].
     pub async fn report(&self, limits: Option<&Limits>, request: &Request) -> Result<Response, Refusal> {
-        let found = self.found(limits, request)?;
-        let charged = self.decide_on(Way::Reports, found, request).await?;
+        let (request, found) = self.found(limits, Cow::Borrowed(request))?;
+        let charged = self.decide_on((Way::Reports, None), found, &request).await?;
         // It denies nothing: the request is over.
         Ok(Response { overall_code: Code::Ok.into(), response_headers_to_add: Vec::new(), ..charged })
     }
@@ -168,7 +170,7 @@ impl Decider {
     ) -> Result<ReserveResponse, Refusal> {
         let ReserveRequest { domain, descriptors, amount, ttl } = asked;
         let request = Request { domain, descriptors, hits_addend: 0 };
-        let mut found = self.found(limits, &request)?;
+        let (request, mut found) = self.found(limits, Cow::Owned(request))?;
         if amount == 0 {
             let way = (Way::Checks, Some(1));
             let (Response { overall_code: code, response_headers_to_add, .. }, ..) =
@@ -179,7 +181,8 @@ impl Decider {
         let ttl = ttl.as_ref().and_then(reservation::ttl).unwrap_or(Duration::MAX);
         let ttl = ttl.min(self.policy.reservation_max_ttl);
         let reservation = Reservation::new(held, ttl);
-        let reservation = reservation.ok_or(Refusal::Service("no random numbers for a reservation"))?;
+        let reservation =
+            reservation.ok_or(Refusal::Service("no random numbers for a reservation".into()))?;
         let way = (Way::Holds(Lease { reservation, ttl }), Some(amount));
         let (response, plan, answers) = self.answer(way, found, &request).await?;
         let mut reserved = ReserveResponse {
@@ -206,7 +209,7 @@ impl Decider {
     pub async fn commit(&self, limits: Option<&Limits>, asked: CommitRequest) -> Result<bool, Refusal> {
         let CommitRequest { domain, descriptors, reservation_id, actual_amount } = asked;
         let request = Request { domain, descriptors, hits_addend: 0 };
-        let found = self.found(limits, &request)?;
+        let (request, found) = self.found(limits, Cow::Owned(request))?;
         let Some(reservation) = Reservation::parse(&reservation_id) else {
             if actual_amount > 0 {
                 // Boxed: seldom needed, and large.
@@ -264,12 +267,33 @@ impl Decider {
         (times, shares.values().map(held).max().unwrap_or(0))
     }
 
-    fn found(&self, limits: Option<&Limits>, request: &Request) -> Result<Found, Refusal> {
-        let limits = judge(limits, request).inspect_err(|_| add(&self.counters.service_errors, 1))?;
-        if !limits.has_domain(&request.domain) {
-            request.descriptors.iter().for_each(|_| self.counters.domain_not_found(&request.domain));
+    /// Returns the limits of a request. Under a file of limitador's it has one descriptor for each, since all descriptors
+    /// together have these limits.
+    fn found<'r>(
+        &self,
+        limits: Option<&Limits>,
+        request: Cow<'r, Request>,
+    ) -> Result<(Cow<'r, Request>, Found), Refusal> {
+        let limits = judge(limits, &request).inspect_err(|_| add(&self.counters.service_errors, 1))?;
+        let Request { domain, descriptors, hits_addend } = &*request;
+        if let Some(found) = limits.find_all(domain, descriptors) {
+            let found: Found = found.map_err(|error| self.fail(error))?.into_iter().map(Some).collect();
+            let descriptors = vec![Descriptor::default(); found.len()];
+            let request = Request { domain: domain.clone(), descriptors, hits_addend: *hits_addend };
+            return Ok((Cow::Owned(request), found));
         }
-        Ok(find(limits, request))
+        if !limits.has_domain(domain) {
+            descriptors.iter().for_each(|_| self.counters.domain_not_found(domain));
+        }
+        let found = descriptors.iter().map(|descriptor| limits.find(domain, descriptor)).collect();
+        Ok((request, found))
+    }
+
+    /// Refuses a call for which an expression failed.
+    fn fail(&self, error: String) -> Refusal {
+        add(&self.counters.service_errors, 1);
+        self.causes.note(format!("no decision: {error}"));
+        Refusal::Service(error.into())
     }
 
     /// Decides on a request whose descriptors have these limits, in their order.
@@ -278,11 +302,16 @@ impl Decider {
     ///
     /// Returns an error if Redis is away or refuses.
     pub async fn decide_by(&self, found: Found, request: &Request) -> Result<Response, Refusal> {
-        self.decide_on(Way::MayReport(&self.reports), found, request).await
+        self.decide_on((Way::MayReport(&self.reports), None), found, request).await
     }
 
-    async fn decide_on(&self, way: Way<'_>, found: Found, request: &Request) -> Result<Response, Refusal> {
-        self.answer((way, None), found, request).await.map(|(response, ..)| response)
+    async fn decide_on(
+        &self,
+        way: (Way<'_>, Option<u64>),
+        found: Found,
+        request: &Request,
+    ) -> Result<Response, Refusal> {
+        self.answer(way, found, request).await.map(|(response, ..)| response)
     }
 
     fn terms<'a>(&'a self, way: Way<'a>, amount: Option<u64>) -> Terms<'a> {
@@ -340,6 +369,10 @@ impl Decider {
         let mut pause = FIRST_PAUSE;
         // Takes nothing, and needs a server that decides.
         while let Err(error) = limiter.take("warm-up", 0).await {
+            if is_about_key(&error) {
+                // The user may only use keys of limits: Redis knows the command.
+                break;
+            }
             self.causes.log("waiting for Redis", &error);
             tokio::time::sleep(pause).await;
             pause = (2 * pause).min(LONGEST_PAUSE);
@@ -352,9 +385,11 @@ impl Decider {
     }
 }
 
-/// Returns the limit of each descriptor, in their order.
-fn find(limits: &Limits, request: &Request) -> Found {
-    request.descriptors.iter().map(|descriptor| limits.find(&request.domain, descriptor)).collect()
+/// Returns whether Redis refuses a key to this user, which it does after looking up the command.
+fn is_about_key(error: &Error) -> bool {
+    let Error::Refused { error, .. } = error else { return false };
+    let detail = error.detail().unwrap_or_default();
+    error.code() == Some("NOPERM") && detail.contains("key")
 }
 
 /// Returns the limits, if the request is valid and limits are loaded.
@@ -369,9 +404,9 @@ fn judge<'a>(limits: Option<&'a Limits>, request: &Request) -> Result<&'a Limits
     } else if descriptors.iter().map(|descriptor| descriptor.entries.len()).sum::<usize>() > MOST_ENTRIES {
         "rate limit descriptors must not have more than 10000 entries"
     } else {
-        return limits.ok_or(Refusal::Service("no rate limit configuration loaded"));
+        return limits.ok_or(Refusal::Service("no rate limit configuration loaded".into()));
     };
-    Err(Refusal::Service(mistake))
+    Err(Refusal::Service(mistake.into()))
 }
 
 /// Returns a limit in whose place each call sets its own.

@@ -90,7 +90,7 @@ async fn should_rate_limit(State(gate): State<Arc<Gate>>, body: Bytes) -> Respon
     };
     let response = match gate.decide(&request).await {
         Ok(response) => response,
-        Err(Refusal::Service(reason)) => return bad_request(reason),
+        Err(Refusal::Service(reason)) => return bad_request(&reason),
         Err(Refusal::Redis(reason)) => {
             return (StatusCode::SERVICE_UNAVAILABLE, format!("Service Unavailable: {reason}\n"))
                 .into_response()

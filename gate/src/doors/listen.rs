@@ -78,12 +78,13 @@ impl Drop for SocketFile {
 }
 
 impl Listener {
-    /// Listens on a port. `variable` names the setting in errors.
+    /// Listens on a port, without a host on all addresses. `variable` names the setting in errors.
     ///
     /// # Errors
     ///
     /// One line that names address and variable.
     pub async fn tcp(host: &str, port: u16, variable: &str) -> Result<Self, String> {
+        let host = if host.is_empty() { "0.0.0.0" } else { host };
         let listener = TcpListener::bind((host, port)).await;
         listener
             .map(Self::Tcp)

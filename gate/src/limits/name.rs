@@ -94,6 +94,12 @@ fn beginning(text: &str) -> &str {
     text.get(..end).unwrap_or(text)
 }
 
+/// Returns a hash that is short enough to be typed.
+pub(super) fn short_hash(text: &str) -> String {
+    let [a, b, c, d, e, f, ..]: [u8; 32] = Sha256::digest(text).into();
+    const_hex::encode([a, b, c, d, e, f])
+}
+
 fn hash(text: &str, name: &mut String) {
     name.push_str(&const_hex::encode(Sha256::digest(text)));
 }

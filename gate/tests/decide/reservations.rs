@@ -155,6 +155,28 @@ async fn commits_at_once_leave_a_bounded_debt() {
     }
 }
 
+/// A bucket that has all the holds that it may have is over its limit, for shadows too, which pass.
+#[tokio::test]
+async fn a_bucket_has_a_bounded_number_of_reservations() {
+    let server = Server::start();
+    let gate = Gate::new(&server);
+    ask::<()>(&server, &["CONFIG", "SET", "tokenbucket.max-holds", "2"]);
+    for keys in [&["b"][..], &["a", "b"]] {
+        let ids = [gate.reserve(&["b"], 1).await, gate.reserve(&["b"], 1).await].map(Option::unwrap);
+        let denied = gate.try_reserve(keys, 1, 0).await.unwrap();
+        assert_eq!((denied.code(), &*denied.reservation_id), (Code::OverLimit, ""));
+        assert_eq!((holds(&server, "b").len(), holds(&server, "a").len()), (2, 0));
+        for id in ids {
+            assert!(gate.commit(&["b"], &id, 0).await);
+        }
+    }
+    let text = gate.counters.render();
+    assert!(text.contains("over_limit{domain=\"shop\",key1=\"b\"} 2\n"), "{text}");
+    for _ in 0..3 {
+        assert!(gate.reserve(&["shadow"], 1).await.is_some());
+    }
+}
+
 /// Refuses some commands, or no longer.
 fn permit(server: &Server, commands: &[&str], may: char) {
     let commands = commands.iter().map(|command| format!("{may}{command}"));

@@ -44,6 +44,20 @@ fn authenticates() {
     }
 }
 
+/// A user who may use the keys of the limits alone is enough.
+#[test]
+fn needs_no_keys_but_those_of_limits() {
+    let redis = Server::start();
+    let _: String = ask(&redis, &["ACL", "SETUSER", "ada", "on", ">secret", "~d|*", "+@all"]);
+    let url = format!("127.0.0.1:{}", redis.port);
+    let auth = [("REDIS_URL", &*url), ("REDIS_AUTH", "ada:secret")];
+    decides(&start(&[&auth[..], &[("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true")]].concat()));
+    let without_module = Server::start_without_module();
+    let _: String = ask(&without_module, &["ACL", "SETUSER", "ada", "on", ">secret", "~d|*", "+@all"]);
+    let url = format!("127.0.0.1:{}", without_module.port);
+    start(&[("REDIS_URL", &*url), auth[1]]).wait_for_line("has not loaded the tokenbucket module");
+}
+
 /// While Redis refuses every call, the log says why, once for each cause, and does not say that it is back.
 #[test]
 fn says_why_nothing_is_limited() {
