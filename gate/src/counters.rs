@@ -37,6 +37,7 @@ pub struct Counters {
     limits: Named<OfLimit, MOST_NAMES>,
     reservations: Named<OfReservations, MOST_NAMES>,
     unknown_domains: Named<AtomicU64, MOST_UNKNOWN>,
+    unknown_descriptors: Named<AtomicU64, MOST_NAMES>,
     times: Times,
 }
 
@@ -180,6 +181,11 @@ impl Counters {
         add(&self.unknown_domains.get(domain), 1);
     }
 
+    /// Counts a descriptor without a limit, of a domain that a file has.
+    pub fn descriptor_not_found(&self, domain: &str) {
+        add(&self.unknown_descriptors.get(domain), 1);
+    }
+
     /// Times a request until the result is dropped.
     pub(crate) fn time_request(&self) -> Timing<'_> {
         Timing { times: &self.times, began: Instant::now() }
@@ -235,10 +241,13 @@ impl Counters {
     }
 
     fn write_others(&self, text: &mut String) -> fmt::Result {
-        let name = "ratelimit_service_rate_limit_domain_not_found";
-        writeln!(text, "# TYPE {name} counter")?;
-        for (domain, counter) in self.unknown_domains.all() {
-            writeln!(text, "{name}{{domain=\"{}\"}} {}", escaped(&domain), value(&counter))?;
+        let (domains, descriptors) = (self.unknown_domains.all(), self.unknown_descriptors.all());
+        for (what, counters) in [("domain", domains), ("descriptor", descriptors)] {
+            let name = format!("ratelimit_service_rate_limit_{what}_not_found");
+            writeln!(text, "# TYPE {name} counter")?;
+            for (domain, counter) in counters {
+                writeln!(text, "{name}{{domain=\"{}\"}} {}", escaped(&domain), value(&counter))?;
+            }
         }
         let name = "ratelimit_service_should_rate_limit_error";
         writeln!(text, "# TYPE {name} counter")?;

@@ -30,8 +30,11 @@ pub use self::policy::{OnError, Policy};
 use self::recent::Recent;
 use self::reservation::Reservation;
 use crate::counters::{add, Counters};
+use crate::limits::yaml::shown;
 use crate::limits::{Limits, Matched, Rule};
-use crate::messages::{Code, CommitRequest, Descriptor, Request, ReserveRequest, ReserveResponse, Response};
+use crate::messages::{
+    Code, CommitRequest, Descriptor, Entry, Request, ReserveRequest, ReserveResponse, Response,
+};
 
 /// The reason why a request has no decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,6 +67,9 @@ pub struct Decider {
     reports: Recent,
     commits: Arc<Commits>,
     causes: Arc<Causes>,
+    /// Descriptors without a limit that were logged, by domain and keys. Callers make up any number of them.
+    unlimited: Recent,
+    gaps: Causes,
     has_seen_refund: AtomicBool,
 }
 
@@ -106,6 +112,8 @@ impl Decider {
             counters,
             reports: Recent::new(),
             causes,
+            unlimited: Recent::new(),
+            gaps: Causes::default(),
             has_seen_refund: AtomicBool::new(false),
         }
     }
@@ -278,15 +286,40 @@ impl Decider {
         let Request { domain, descriptors, hits_addend } = &*request;
         if let Some(found) = limits.find_all(domain, descriptors) {
             let found: Found = found.map_err(|error| self.fail(error))?.into_iter().map(Some).collect();
+            if found.is_empty() {
+                self.note_unlimited(true, domain, descriptors.iter().flat_map(|one| &one.entries));
+            }
             let descriptors = vec![Descriptor::default(); found.len()];
             let request = Request { domain: domain.clone(), descriptors, hits_addend: *hits_addend };
             return Ok((Cow::Owned(request), found));
         }
-        if !limits.has_domain(domain) {
-            descriptors.iter().for_each(|_| self.counters.domain_not_found(domain));
-        }
-        let found = descriptors.iter().map(|descriptor| limits.find(domain, descriptor)).collect();
+        let is_known = limits.has_domain(domain);
+        let find = |descriptor: &Descriptor| {
+            let found = limits.find(domain, descriptor);
+            if found.is_none() {
+                self.note_unlimited(is_known, domain, descriptor.entries.iter());
+            }
+            found
+        };
+        let found = descriptors.iter().map(find).collect();
         Ok((request, found))
+    }
+
+    /// Counts descriptors without a limit, and logs the first of each domain and keys: a name may be mistyped.
+    fn note_unlimited<'e>(&self, is_known: bool, domain: &str, entries: impl Iterator<Item = &'e Entry>) {
+        if !is_known {
+            self.counters.domain_not_found(domain);
+            if self.unlimited.insert(domain) {
+                self.gaps.note(format!("no file has the domain '{}': its requests pass", shown(domain)));
+            }
+            return;
+        }
+        self.counters.descriptor_not_found(domain);
+        let keys: Vec<&str> = entries.map(|entry| entry.key.as_str()).collect();
+        if self.unlimited.insert(&(domain, &keys)) {
+            let (domain, keys) = (shown(domain), shown(&keys.join(", ")));
+            self.gaps.note(format!("domain '{domain}' has no limit for a descriptor of '{keys}': it passes"));
+        }
     }
 
     /// Refuses a call for which an expression failed.
