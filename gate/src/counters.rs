@@ -54,65 +54,58 @@ struct Names<T> {
     others: ByName<T>,
 }
 
-/// The counters of one limit, in hits.
-#[derive(Debug, Default)]
-pub struct OfLimit {
-    /// All hits.
-    pub total_hits: AtomicU64,
-    /// Denied hits.
-    pub over_limit: AtomicU64,
-    /// Hits near the limit.
-    pub near_limit: AtomicU64,
-    /// Hits that were denied without calling Redis.
-    pub over_limit_with_local_cache: AtomicU64,
-    /// Allowed hits.
-    pub within_limit: AtomicU64,
-    /// Hits that passed only because of `shadow_mode`.
-    pub shadow_mode: AtomicU64,
+/// Makes a struct of counters, with their names.
+macro_rules! counters {
+    ($(#[$about:meta])* $of:ident: $count:literal { $($(#[$doc:meta])* $name:ident = $metric:literal,)* }) => {
+        $(#[$about])*
+        #[derive(Debug, Default)]
+        pub struct $of { $($(#[$doc])* pub $name: AtomicU64,)* }
+
+        impl $of {
+            const NAMES: [&'static str; $count] = [$($metric,)*];
+
+            fn values(&self) -> [u64; $count] {
+                [$(value(&self.$name),)*]
+            }
+        }
+    };
 }
 
-/// The counters of the reservations of one domain, in tokens unless said otherwise.
-#[derive(Debug, Default)]
-pub struct OfReservations {
-    /// Reserved tokens.
-    pub reserved: AtomicU64,
-    /// Tokens used of reservations that ended in time.
-    pub committed: AtomicU64,
-    /// Tokens used of reservations that had expired before their commit.
-    pub expired: AtomicU64,
-    /// Tokens used beyond reservations.
-    pub underestimated: AtomicU64,
-    /// Reserved tokens that were not used.
-    pub overestimated: AtomicU64,
-    /// Commits that reached Redis after an outage.
-    pub commits_sent_again: AtomicU64,
-    /// Commits that did not reach Redis before their reservations expired.
-    pub commits_lost: AtomicU64,
-}
-
-impl OfReservations {
-    fn named(&self) -> [(&'static str, &AtomicU64); 7] {
-        [
-            ("reserved_tokens", &self.reserved),
-            ("committed_tokens", &self.committed),
-            ("expired_tokens", &self.expired),
-            ("underestimated_tokens", &self.underestimated),
-            ("overestimated_tokens", &self.overestimated),
-            ("commits_sent_again", &self.commits_sent_again),
-            ("commits_lost", &self.commits_lost),
-        ]
+counters! {
+    /// The counters of one limit, in hits.
+    OfLimit: 6 {
+        /// All hits.
+        total_hits = "total_hits",
+        /// Denied hits.
+        over_limit = "over_limit",
+        /// Hits near the limit.
+        near_limit = "near_limit",
+        /// Hits that were denied without calling Redis.
+        over_limit_with_local_cache = "over_limit_with_local_cache",
+        /// Allowed hits.
+        within_limit = "within_limit",
+        /// Hits that passed only because of `shadow_mode`.
+        shadow_mode = "shadow_mode",
     }
 }
 
-/// The names of [`OfLimit::in_order`].
-const STATS: [&str; 6] =
-    ["total_hits", "over_limit", "near_limit", "over_limit_with_local_cache", "within_limit", "shadow_mode"];
-
-impl OfLimit {
-    fn in_order(&self) -> [&AtomicU64; STATS.len()] {
-        let Self { total_hits, over_limit, near_limit, .. } = self;
-        let Self { over_limit_with_local_cache, within_limit, shadow_mode, .. } = self;
-        [total_hits, over_limit, near_limit, over_limit_with_local_cache, within_limit, shadow_mode]
+counters! {
+    /// The counters of the reservations of one domain, in tokens unless said otherwise.
+    OfReservations: 7 {
+        /// Reserved tokens.
+        reserved = "reserved_tokens",
+        /// Tokens used of reservations that ended in time.
+        committed = "committed_tokens",
+        /// Reserved tokens of reservations that had expired before their commit.
+        expired = "expired_tokens",
+        /// Tokens used beyond reservations.
+        underestimated = "underestimated_tokens",
+        /// Reserved tokens that were not used.
+        overestimated = "overestimated_tokens",
+        /// Commits that reached Redis after an outage.
+        commits_sent_again = "commits_sent_again",
+        /// Commits that did not reach Redis before their reservations expired.
+        commits_lost = "commits_lost",
     }
 }
 
@@ -203,20 +196,19 @@ impl Counters {
 
     fn write_limits(&self, text: &mut String) -> fmt::Result {
         // Levels from the third on are left out; what they count is added up.
-        let mut by_labels: BTreeMap<String, [u64; STATS.len()]> = BTreeMap::new();
+        let mut by_labels: BTreeMap<String, [u64; OfLimit::NAMES.len()]> = BTreeMap::new();
         for (metric, limit) in self.limits.all() {
             let sum = by_labels.entry(labels(&["domain", "key1", "key2"], &sanitized(&metric))).or_default();
-            for (sum, counter) in sum.iter_mut().zip(limit.in_order()) {
-                *sum = sum.saturating_add(value(counter));
+            for (sum, count) in sum.iter_mut().zip(limit.values()) {
+                *sum = sum.saturating_add(count);
             }
         }
-        for (place, stat) in STATS.iter().enumerate() {
+        for (place, stat) in OfLimit::NAMES.iter().enumerate() {
             let name = format!("ratelimit_service_rate_limit_{stat}");
             writeln!(text, "# TYPE {name} counter")?;
-            // As in envoyproxy/ratelimit, a counter appears with its first count: scripts look only for its name.
-            let counted = |counts: &[u64; STATS.len()]| counts.get(place).copied().filter(|count| *count > 0);
-            for (labels, count) in by_labels.iter().filter_map(|(labels, all)| Some((labels, counted(all)?)))
-            {
+            for (labels, counts) in &by_labels {
+                // As in envoyproxy/ratelimit, a counter appears with its first count: scripts look only for its name.
+                let Some(count) = counts.get(place).filter(|count| **count > 0) else { continue };
                 writeln!(text, "{name}{{{labels}}} {count}")?;
                 if text.len() > MOST_PAGE_BYTES {
                     return writeln!(text, "# cut: more than {} MiB of names", MOST_PAGE_BYTES >> 20);
@@ -228,12 +220,11 @@ impl Counters {
 
     fn write_reservations(&self, text: &mut String) -> fmt::Result {
         let domains = self.reservations.all();
-        let names = OfReservations::default().named().map(|(stat, _)| stat);
-        for (place, stat) in names.iter().enumerate() {
+        for (place, stat) in OfReservations::NAMES.iter().enumerate() {
             let name = format!("ratelimit_service_{stat}");
             writeln!(text, "# TYPE {name} counter")?;
             for (domain, counters) in &domains {
-                let count = counters.named().get(place).map_or(0, |(_, counter)| value(counter));
+                let count = counters.values().get(place).copied().unwrap_or_default();
                 writeln!(text, "{name}{{domain=\"{}\"}} {count}", escaped(domain))?;
             }
         }

@@ -15,13 +15,13 @@ use tokio::task::JoinSet;
 use crate::check::Rules;
 use crate::counters::Counters;
 use crate::decide::Decider;
-use crate::doors::grpc::{self, Stay};
-use crate::doors::listen::{most_connections, Listener, Terms};
-use crate::doors::tls::Tls;
-use crate::doors::{http, Gate, Health};
 use crate::limits::{check_files, read_file};
 use crate::log_lines;
 use crate::reload::{Folder, Reloader};
+use crate::services::grpc::{self, Stay};
+use crate::services::listen::{most_connections, Listener, Terms};
+use crate::services::tls::Tls;
+use crate::services::{http, Gate, Health};
 use crate::settings::{without_meaning, Arguments, Instead, Settings, Stop};
 
 /// The longest time that requests may run after a signal.
@@ -135,7 +135,7 @@ async fn serve_until_signal(settings: Settings) -> Result<(), String> {
     }
     let listeners = Listeners::bind(&settings).await?;
     let (stop, stopped) = watch::channel(false);
-    let mut doors = JoinSet::new();
+    let mut services = JoinSet::new();
     let idle = settings.connection_idle_timeout;
     let stay = Stay { max_age: settings.grpc_max_connection_age, idle };
     let most = most_connections();
@@ -144,7 +144,7 @@ async fn serve_until_signal(settings: Settings) -> Result<(), String> {
         .grpc
         .connections(tls, Terms { last: settings.last_age(), bounds_heads: false, ..terms.clone() });
     let serving = grpc::serve(gate.clone(), health_server, connections, stay, until(stopped.clone()));
-    doors.spawn(async move { serving.await.map_err(|error| format!("gRPC: {error}")) });
+    services.spawn(async move { serving.await.map_err(|error| format!("gRPC: {error}")) });
     let others = [
         (Some(listeners.http), http::main_routes(gate.clone()), most),
         (Some(listeners.debug), http::debug_routes(gate.clone()), MAX_OTHER_CONNECTIONS),
@@ -163,7 +163,7 @@ async fn serve_until_signal(settings: Settings) -> Result<(), String> {
             idle,
             until(stopped.clone()),
         );
-        doors.spawn(async move {
+        services.spawn(async move {
             serving.await;
             Ok(())
         });
@@ -173,12 +173,15 @@ async fn serve_until_signal(settings: Settings) -> Result<(), String> {
     let ended = tokio::select! {
         _ = signals.terminate.recv() => Ok(()),
         _ = signals.interrupt.recv() => Ok(()),
-        Some(ended) = doors.join_next() => ended.unwrap_or_else(|error| Err(error.to_string())),
+        Some(ended) = services.join_next() => ended.unwrap_or_else(|error| Err(error.to_string())),
     };
     log::info!("ends");
     gate.health.set_stopping().await;
     let _ = stop.send(true);
-    if tokio::time::timeout(END_WITHIN, async { while doors.join_next().await.is_some() {} }).await.is_err() {
+    if tokio::time::timeout(END_WITHIN, async { while services.join_next().await.is_some() {} })
+        .await
+        .is_err()
+    {
         log::warn!("ends with calls that still run");
     }
     ended
@@ -232,26 +235,17 @@ impl Listeners {
         let grpc = match settings.grpc_uds.as_str() {
             "" => Listener::tcp(&settings.grpc_host, settings.grpc_port, "GRPC_PORT").await?,
             path => Listener::unix(path, "GRPC_UDS").await?,
-        };
-        let http = Listener::tcp(&settings.host, settings.port, "PORT").await?;
+        }
+        .announced("gRPC");
+        let http = Listener::tcp(&settings.host, settings.port, "PORT").await?.announced("HTTP");
         let debug = Listener::tcp(&settings.debug_host, settings.debug_port, "DEBUG_PORT").await?;
+        let debug = debug.announced("debug");
         let prometheus = if settings.use_prometheus {
             let (host, port) = settings.prometheus_address()?;
-            Some(Listener::tcp(&host, port, "PROMETHEUS_ADDR").await?)
+            Some(Listener::tcp(&host, port, "PROMETHEUS_ADDR").await?.announced("Prometheus"))
         } else {
             None
         };
-        let all = [
-            ("gRPC", Some(&grpc)),
-            ("HTTP", Some(&http)),
-            ("debug", Some(&debug)),
-            ("Prometheus", prometheus.as_ref()),
-        ];
-        for (name, listener) in all {
-            if let Some(listener) = listener {
-                log::info!("listens for {name} on {}", listener.address());
-            }
-        }
         Ok(Self { grpc, http, debug, prometheus })
     }
 }

@@ -7,7 +7,6 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,9 +17,10 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 use crate::check::Rules;
-use crate::doors::tls::Tls;
-use crate::doors::Gate;
+use crate::counters::add;
 use crate::limits::{read_file, read_folder, File, Limits, Options};
+use crate::services::tls::Tls;
+use crate::services::Gate;
 
 /// The silence after a change before files are read: a writer is seldom done after the first write.
 const QUIET_FOR: Duration = Duration::from_millis(100);
@@ -81,7 +81,7 @@ pub struct Reloader {
 }
 
 impl Reloader {
-    /// For this folder, this file of rules and these certificates.
+    /// Creates a reloader of this folder, this file of rules and these certificates.
     pub fn new(folder: Folder, check_file: Option<PathBuf>, gate: Arc<Gate>, tls: Option<Arc<Tls>>) -> Self {
         Self { folder, check_file, gate, tls, read: Ok(None), rules_read: None, complaint: None }
     }
@@ -100,11 +100,9 @@ impl Reloader {
         self.rules_read = Some(read.clone());
         let counters = &self.gate.counters;
         let rules = read.and_then(|file| Rules::read(&file).map_err(|mistake| mistake.to_string()));
-        let rules = rules.inspect_err(|_| {
-            counters.config_load_error.fetch_add(1, Ordering::Relaxed);
-        })?;
+        let rules = rules.inspect_err(|_| add(&counters.config_load_error, 1))?;
         self.gate.rules.store(Some(Arc::new(rules)));
-        counters.config_load_success.fetch_add(1, Ordering::Relaxed);
+        add(&counters.config_load_success, 1);
         Ok(())
     }
 
@@ -131,12 +129,10 @@ impl Reloader {
             }
             Err(error) => Err(error),
         };
-        let limits = limits.inspect_err(|_| {
-            counters.config_load_error.fetch_add(1, Ordering::Relaxed);
-        })?;
+        let limits = limits.inspect_err(|_| add(&counters.config_load_error, 1))?;
         counters.reserve(&limits);
         self.gate.limits.store(Some(Arc::new(limits)));
-        counters.config_load_success.fetch_add(1, Ordering::Relaxed);
+        add(&counters.config_load_success, 1);
         self.gate.health.set_limits_loaded().await;
         Ok(true)
     }

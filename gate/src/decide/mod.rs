@@ -56,7 +56,7 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// Decides on requests; shared by all doors.
+/// Decides on requests; shared by all services.
 pub struct Decider {
     server: Server,
     /// Has no limit of its own: each call sets one.

@@ -27,7 +27,7 @@ descriptors:
   - {key: large, rate_limit: {unit: month, requests_per_unit: 1000, name: large}}
 ";
 
-/// A gate, as its doors use it.
+/// A gate, as its services use it.
 struct Gate {
     decider: Decider,
     counters: Arc<Counters>,

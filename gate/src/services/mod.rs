@@ -33,7 +33,7 @@ use crate::messages::{CommitRequest, CommitResponse, Request, ReserveRequest, Re
 use crate::to_the_end;
 pub use in_flight::InFlight;
 
-/// The state that all doors share.
+/// The state that all services share.
 #[derive(Debug)]
 pub struct Gate {
     /// Decides.
@@ -103,27 +103,27 @@ pub struct Health {
 }
 
 impl Health {
-    /// Not healthy before Redis answers and, if these are needed, limits are loaded.
+    /// Creates a health that waits for Redis, and for limits if these are needed.
     pub fn new(reporter: HealthReporter, needs_limits: bool) -> Self {
         let [redis, stopping] = [AtomicBool::new(false), AtomicBool::new(false)];
         Self { redis, limits: AtomicBool::new(!needs_limits), stopping, reporter }
     }
 
-    /// Redis answers, or no longer.
+    /// Notes whether Redis answers.
     pub async fn set_redis(&self, answers: bool) {
         if self.redis.swap(answers, Ordering::Relaxed) != answers {
             self.publish().await;
         }
     }
 
-    /// Limits were loaded.
+    /// Notes that limits were loaded.
     pub async fn set_limits_loaded(&self) {
         if !self.limits.swap(true, Ordering::Relaxed) {
             self.publish().await;
         }
     }
 
-    /// The program ends.
+    /// Notes that the program ends.
     pub async fn set_stopping(&self) {
         self.stopping.store(true, Ordering::Relaxed);
         self.publish().await;
