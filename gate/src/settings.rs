@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{Arg, ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use log::LevelFilter;
 
 use crate::decide::{OnError, Policy};
@@ -72,180 +72,148 @@ pub enum SocketType {
     Unix,
 }
 
-/// All settings for serving. A field is named as its variable.
-#[derive(Clone, Debug, clap::Args)]
-#[allow(clippy::struct_excessive_bools)] // each is a setting of its own
-pub struct Settings {
+/// Makes the settings, each of which is an option and a variable: `name: type = default, more = of clap's`.
+macro_rules! settings {
+    ($($(#[$doc:meta])* $name:ident: $type:ty $(= $default:literal)? $(, $more:ident = $value:expr)*;)*) => {
+        /// All settings for serving. A field is named as its variable.
+        #[derive(Clone, Debug, clap::Args)]
+        #[allow(clippy::struct_excessive_bools)] // each is a setting of its own
+        pub struct Settings {
+            $(
+                $(#[$doc])*
+                #[arg(long, env $(, default_value = $default)? $(, $more = $value)*)]
+                pub $name: $type,
+            )*
+        }
+    };
+}
+
+settings! {
     /// Address of the HTTP server: /healthcheck, /json, /check, /metrics
-    #[arg(long, env, default_value = "0.0.0.0")]
-    pub host: String,
+    host: String = "0.0.0.0";
     /// Port of the HTTP server
-    #[arg(long, env, default_value_t = 8080)]
-    pub port: u16,
+    port: u16 = "8080";
     /// Address of the debug server: /rlconfig
-    #[arg(long, env, default_value = "127.0.0.1")]
-    pub debug_host: String,
+    debug_host: String = "127.0.0.1";
     /// Port of the debug server
-    #[arg(long, env, default_value_t = 6070)]
-    pub debug_port: u16,
+    debug_port: u16 = "6070";
     /// Address of the gRPC server
-    #[arg(long, env, default_value = "0.0.0.0")]
-    pub grpc_host: String,
+    grpc_host: String = "0.0.0.0";
     /// Port of the gRPC server
-    #[arg(long, env, default_value_t = 8081)]
-    pub grpc_port: u16,
+    grpc_port: u16 = "8081";
     /// Path of a Unix socket for gRPC, instead of a port
-    #[arg(long, env, default_value = "")]
-    pub grpc_uds: String,
+    grpc_uds: String = "";
     /// Age at which gRPC connections are asked to end
-    #[arg(long, env, default_value = "24h", value_parser = duration_of_go)]
-    pub grpc_max_connection_age: Duration,
+    grpc_max_connection_age: Duration = "24h", value_parser = duration_of_go;
     /// Time after that in which they end
-    #[arg(long, env, default_value = "1h", value_parser = duration_of_go)]
-    pub grpc_max_connection_age_grace: Duration,
+    grpc_max_connection_age_grace: Duration = "1h", value_parser = duration_of_go;
     /// Silence after which a connection is closed; it may last twice as long
-    #[arg(long, env, default_value = "60s", value_parser = duration_of_go)]
-    pub connection_idle_timeout: Duration,
+    connection_idle_timeout: Duration = "60s", value_parser = duration_of_go;
 
     /// Whether gRPC uses TLS
-    #[arg(long, env, default_value = "false", value_parser = bool_of_go, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub grpc_server_use_tls: bool,
+    grpc_server_use_tls: bool = "false";
     /// Certificate chain of the gRPC server, PEM
-    #[arg(long, env, default_value = "")]
-    pub grpc_server_tls_cert: String,
+    grpc_server_tls_cert: String = "";
     /// Private key of the gRPC server, PEM
-    #[arg(long, env, default_value = "")]
-    pub grpc_server_tls_key: String,
+    grpc_server_tls_key: String = "";
     /// Authorities that sign certificates of gRPC clients, PEM; clients need no certificate without it
-    #[arg(long, env, default_value = "")]
-    pub grpc_client_tls_cacert: String,
+    grpc_client_tls_cacert: String = "";
     /// Name that the certificate of a gRPC client must have
-    #[arg(long, env, default_value = "")]
-    pub grpc_client_tls_san: String,
+    grpc_client_tls_san: String = "";
 
     /// trace, debug, info, warn or error
-    #[arg(long, env, default_value = "warn", value_parser = level)]
-    pub log_level: LevelFilter,
+    log_level: LevelFilter = "warn", value_parser = level;
     /// Format of the log
-    #[arg(long, env, default_value = "text", ignore_case = true)]
-    pub log_format: LogFormat,
+    log_format: LogFormat = "text", ignore_case = true;
 
     /// Serve Prometheus on PROMETHEUS_ADDR too; /metrics of the HTTP server is always there
-    #[arg(long, env, default_value = "false", value_parser = bool_of_go, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub use_prometheus: bool,
+    use_prometheus: bool = "false";
     /// Address and port for Prometheus
-    #[arg(long, env, default_value = ":9090")]
-    pub prometheus_addr: String,
+    prometheus_addr: String = ":9090";
     /// Path for Prometheus
-    #[arg(long, env, default_value = "/metrics")]
-    pub prometheus_path: String,
+    prometheus_path: String = "/metrics";
 
     /// Folder of the configuration; may be a symbolic link that is swapped
-    #[arg(long, env, default_value = "/srv/runtime_data/current")]
-    pub runtime_root: String,
+    runtime_root: String = "/srv/runtime_data/current";
     /// Folder in RUNTIME_ROOT
-    #[arg(long, env, default_value = "")]
-    pub runtime_subdirectory: String,
+    runtime_subdirectory: String = "";
     /// Folder in RUNTIME_SUBDIRECTORY that has the files of limits
-    #[arg(long, env, default_value = "config")]
-    pub runtime_appdirectory: String,
+    runtime_appdirectory: String = "config";
     /// Ignore files and folders whose name begins with a dot
-    #[arg(long, env, default_value = "false", value_parser = bool_of_go, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub runtime_ignoredotfiles: bool,
+    runtime_ignoredotfiles: bool = "false";
     /// Allow several files of one domain
-    #[arg(long, env, default_value = "false", value_parser = bool_of_go, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub merge_domain_config: bool,
+    merge_domain_config: bool = "false";
     /// Key of the descriptor entries that choose the slot of a cluster; the first entry without it
-    #[arg(long, env, default_value = "")]
-    pub hash_tag_key: String,
+    hash_tag_key: String = "";
 
     /// File of rules for /check: which descriptors a request of a proxy has
-    #[arg(long, env, default_value = "")]
-    pub check_file: String,
+    check_file: String = "";
     /// limitador's file of limits, beside those in RUNTIME_ROOT
-    #[arg(long, env, default_value = "")]
-    pub limitador_limits_file: String,
+    limitador_limits_file: String = "";
 
     /// Memory for denials, 256 bytes each; 0 asks Redis every time
-    #[arg(long, env, default_value = "0", value_parser = values::cache_bytes)]
-    pub local_cache_size_in_bytes: usize,
+    local_cache_size_in_bytes: usize = "0", value_parser = values::cache_bytes;
     /// Part of a limit from which on a hit counts as near it
-    #[arg(long, env, default_value_t = 0.8, value_parser = values::ratio)]
-    pub near_limit_ratio: f64,
+    near_limit_ratio: f64 = "0.8", value_parser = values::ratio;
     /// Prefix of all keys in Redis
-    #[arg(long, env, default_value = "")]
-    pub cache_key_prefix: String,
+    cache_key_prefix: String = "";
     /// Send the headers below
-    #[arg(long, env, default_value = "false", value_parser = bool_of_go, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub limit_response_headers_enabled: bool,
+    limit_response_headers_enabled: bool = "false";
     /// Name of the header for the limit
-    #[arg(long, env, default_value = "RateLimit-Limit")]
-    pub limit_limit_header: String,
+    limit_limit_header: String = "RateLimit-Limit";
     /// Name of the header for the remaining requests
-    #[arg(long, env, default_value = "RateLimit-Remaining")]
-    pub limit_remaining_header: String,
+    limit_remaining_header: String = "RateLimit-Remaining";
     /// Name of the header for the seconds until the limit resets
-    #[arg(long, env, default_value = "RateLimit-Reset")]
-    pub limit_reset_header: String,
+    limit_reset_header: String = "RateLimit-Reset";
     /// Count, and deny nothing
-    #[arg(long, env, default_value = "false", value_parser = bool_of_go, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub shadow_mode: bool,
+    shadow_mode: bool = "false";
     /// Treat every descriptor as a quota
-    #[arg(long, env, default_value = "false", value_parser = bool_of_go, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub quota_mode: bool,
+    quota_mode: bool = "false";
     /// Add dynamic metadata to replies
-    #[arg(long, env, default_value = "false", value_parser = bool_of_go, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub response_dynamic_metadata: bool,
+    response_dynamic_metadata: bool = "false";
     /// Longest time of a reservation
-    #[arg(long, env, default_value = "60s", value_parser = values::reservation_ttl)]
-    pub reservation_max_ttl: Duration,
+    reservation_max_ttl: Duration = "60s", value_parser = values::reservation_ttl;
     /// Largest part of a capacity that one reservation takes
-    #[arg(long, env, default_value_t = 0.5, value_parser = values::ratio)]
-    pub reservation_max_fraction: f64,
+    reservation_max_fraction: f64 = "0.5", value_parser = values::ratio;
     /// Reply while Redis is away: error, allow or deny
-    #[arg(long, env, default_value = "error", value_parser = values::on_error)]
-    pub on_error: OnError,
+    on_error: OnError = "error", value_parser = values::on_error;
 
     /// Not healthy before there are limits
-    #[arg(long, env, default_value = "false", value_parser = bool_of_go, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub healthy_with_at_least_one_config_loaded: bool,
+    healthy_with_at_least_one_config_loaded: bool = "false";
     /// Not healthy while Redis is away
-    #[arg(long, env, default_value = "false", value_parser = bool_of_go, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub redis_health_check_active_connection: bool,
+    redis_health_check_active_connection: bool = "false";
 
     /// tcp or unix; by default a REDIS_URL that begins with / is a Unix socket
-    #[arg(long, env, ignore_case = true)]
-    pub redis_socket_type: Option<SocketType>,
+    redis_socket_type: Option<SocketType>, ignore_case = true;
     /// SINGLE, SENTINEL or CLUSTER
-    #[arg(long, env, default_value = "SINGLE", ignore_case = true)]
-    pub redis_type: RedisType,
+    redis_type: RedisType = "SINGLE", ignore_case = true;
     /// host:port, a path, redis://… or rediss://…; master,sentinel:port,… for SENTINEL; nodes with commas for CLUSTER
-    #[arg(long, env, default_value = "127.0.0.1:6379", hide_env_values = true)]
-    pub redis_url: String,
+    redis_url: String = "127.0.0.1:6379", hide_env_values = true;
     /// Password, or user:password
-    #[arg(long, env, default_value = "", hide_env_values = true)]
-    pub redis_auth: String,
+    redis_auth: String = "", hide_env_values = true;
     /// The same for the sentinels
-    #[arg(long, env, default_value = "", hide_env_values = true)]
-    pub redis_sentinel_auth: String,
+    redis_sentinel_auth: String = "", hide_env_values = true;
     /// Whether Redis uses TLS
-    #[arg(long, env, default_value = "false", value_parser = bool_of_go, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub redis_tls: bool,
+    redis_tls: bool = "false";
     /// Certificate chain for Redis, PEM
-    #[arg(long, env, default_value = "")]
-    pub redis_tls_client_cert: String,
+    redis_tls_client_cert: String = "";
     /// Private key for Redis, PEM
-    #[arg(long, env, default_value = "")]
-    pub redis_tls_client_key: String,
+    redis_tls_client_key: String = "";
     /// Authorities that sign the certificate of Redis, PEM; those of the system without it
-    #[arg(long, env, default_value = "")]
-    pub redis_tls_cacert: String,
+    redis_tls_cacert: String = "";
     /// Accept a certificate of Redis for another host
-    #[arg(long, env, default_value = "false", value_parser = bool_of_go, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub redis_tls_skip_hostname_verification: bool,
+    redis_tls_skip_hostname_verification: bool = "false";
     /// Silence after which Redis counts as away
-    #[arg(long, env, default_value = "100ms", value_parser = duration_of_go)]
-    pub redis_timeout: Duration,
+    redis_timeout: Duration = "100ms", value_parser = duration_of_go;
+}
+
+/// Lets a setting that is off by default be an option without a value too.
+fn switch(arg: Arg) -> Arg {
+    if arg.get_default_values() != ["false"] {
+        return arg;
+    }
+    let arg = arg.action(ArgAction::Set).value_parser(bool_of_go).num_args(0..=1);
+    arg.require_equals(true).default_missing_value("true")
 }
 
 /// The reason why the program cannot start, in one line, or the text to print instead.
@@ -272,7 +240,7 @@ impl Arguments {
     ///
     /// See [`Stop`].
     pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Self, Stop> {
-        let matches = Self::command().try_get_matches_from(words);
+        let matches = Self::command().mut_args(switch).try_get_matches_from(words);
         let arguments = matches.and_then(|matches| Self::from_arg_matches(&matches)).map_err(|e| stop(&e))?;
         if arguments.instead.is_none() {
             arguments.settings.judge().map_err(Stop::Mistake)?;

@@ -195,8 +195,8 @@ impl Commits {
         };
         tokio::spawn(async move {
             if commits.send_until_over(&mut commit).await {
-                add(&commit.counters.commits_sent_again, 1);
                 commits.conclude(&commit.reservation);
+                add(&commit.counters.commits_sent_again, 1);
             } else {
                 commits.lose(&commit);
             }
