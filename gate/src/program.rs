@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use tokio::runtime::Builder;
 use tokio::signal::unix::{signal, Signal, SignalKind};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -26,6 +27,9 @@ use crate::settings::{without_meaning, Arguments, Instead, Settings, Stop};
 
 /// The longest time that requests may run after a signal.
 const END_WITHIN: Duration = Duration::from_secs(9);
+
+/// The stack of a thread: expressions of limitador's files are read and evaluated recursively.
+const STACK_BYTES: usize = 16 << 20;
 
 /// The interval of pings to Redis, if health depends on it.
 const ASK_REDIS_EVERY: Duration = Duration::from_secs(1);
@@ -89,7 +93,8 @@ fn serve(settings: Settings) -> Result<(), String> {
     }
     // For Redis; the gRPC server names it.
     let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
-    let runtime = tokio::runtime::Runtime::new().map_err(|error| format!("cannot start threads: {error}"))?;
+    let runtime = Builder::new_multi_thread().enable_all().thread_stack_size(STACK_BYTES).build();
+    let runtime = runtime.map_err(|error| format!("cannot start threads: {error}"))?;
     let done = runtime.block_on(serve_until_signal(settings));
     // A thread that looks up a name may take long.
     runtime.shutdown_background();

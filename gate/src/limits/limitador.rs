@@ -16,6 +16,10 @@ use super::rule::{Matched, Rule};
 use super::yaml::{shown, Data, Meaning, Node};
 use crate::messages::{CurrentLimit, Descriptor};
 
+/// Longer and more deeply nested expressions could exhaust the stack.
+const MOST_BYTES: usize = 1024;
+const MOST_BRACKETS: usize = 32;
+
 /// The functions of CEL, shared by all calls.
 static FUNCTIONS: LazyLock<Context<'static>> = LazyLock::new(Context::default);
 
@@ -235,6 +239,12 @@ impl Reader<'_> {
         }
         let mut all: Vec<(String, Program)> = Vec::new();
         for (source, line) in sources {
+            if source.len() > MOST_BYTES || source.matches(['(', '[', '{']).count() > MOST_BRACKETS {
+                let problem =
+                    format!("an expression has at most {MOST_BYTES} bytes and {MOST_BRACKETS} brackets");
+                self.fault(line, problem);
+                continue;
+            }
             match Program::compile(&source) {
                 Err(error) => {
                     let error = error.to_string();

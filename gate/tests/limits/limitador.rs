@@ -220,7 +220,7 @@ fn random_call(random: &mut Random) -> Call {
 async fn random_files_decide_as_in_limitador() {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let (mut passed, mut denied, mut applied) = (0, 0, 0);
-    for _ in 0..50 {
+    for _ in 0..20 {
         let text = random_file(&mut random);
         let both = Both::new(&text);
         let mut ours = BTreeMap::<(u64, String), u64>::new();
@@ -257,7 +257,7 @@ async fn random_files_decide_as_in_limitador() {
         let theirs = counts(both.counted()).into_iter().filter(|(_, hits)| *hits > 0).collect::<Vec<_>>();
         assert_eq!(counts(ours), theirs, "{text}");
     }
-    assert!(passed > 400 && denied > 400 && applied > 1_500, "{passed} {denied} {applied}");
+    assert!(passed > 100 && denied > 100 && applied > 400, "{passed} {denied} {applied}");
 }
 
 #[test]
@@ -296,6 +296,21 @@ fn mistakes_name_their_lines() {
     let theirs = File { name: "limits.yaml".to_owned(), text: of("name: n") };
     for files in [[domain.clone(), theirs.clone()], [theirs, domain]] {
         assert!(Limits::read(&files, &Options::default()).is_err());
+    }
+}
+
+/// Expressions of any size exhaust no stack.
+#[test]
+fn expressions_are_bounded() {
+    let limit = |condition: &str| serde_json::json!([{"namespace": "ns", "max_value": 1, "seconds": 60, "conditions": [condition]}]);
+    for refused in ["(".repeat(3_000) + "1" + &")".repeat(3_000), "[".repeat(33), "1+".repeat(600) + "1 == 1"]
+    {
+        let file = File { name: "limits.yaml".to_owned(), text: limit(&refused).to_string() };
+        let mistake = Limits::read(&[file], &Options::default()).expect_err("a mistake");
+        assert_eq!(
+            mistake.to_string(),
+            "limits.yaml:1: an expression has at most 1024 bytes and 32 brackets"
+        );
     }
 }
 
