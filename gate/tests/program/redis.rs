@@ -168,9 +168,9 @@ fn encrypts_whatever_the_url_says() {
             let _gate = start(
                 &[&auth[..], &[("REDIS_TLS", "1"), ("REDIS_TYPE", kind), ("REDIS_URL", &url)]].concat(),
             );
-            let (mut connection, _) = redis.accept().expect("a connection");
             let mut first = [0];
-            connection.read_exact(&mut first).expect("a byte");
+            // On a busy machine the gate gives up before it has said a word, and connects again.
+            while redis.accept().expect("a connection").0.read_exact(&mut first).is_err() {}
             // The record of a handshake.
             assert_eq!(first, [22], "{kind} {url}");
         }
