@@ -13,13 +13,13 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::body::Body;
 use tonic::codegen::{http, Service as HttpService};
-use tonic::server::{Grpc, NamedService, UnaryService};
+use tonic::server::{Grpc, UnaryService};
 use tonic::service::Routes;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 use tonic_health::pb::health_server::{Health, HealthServer};
 
-use super::in_flight::{too_many, until_end, Arriving, InFlight};
+use super::in_flight::{too_many, until_end, Arriving};
 use super::listen::Connection;
 use super::message::{Read, RequestCodec};
 use super::Gate;
@@ -77,10 +77,7 @@ pub async fn serve(
             .register_encoded_file_descriptor_set(include_bytes!("kuadrant.binpb"))
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
-    let in_flight = gate.in_flight.clone();
-    let routes = Routes::new(Limits::<ENVOY>(gate.clone()))
-        .add_service(Limits::<KUADRANT>(gate))
-        .add_service(health.max_decoding_message_size(MAX_MESSAGE_BYTES))
+    let routes = Routes::new(health.max_decoding_message_size(MAX_MESSAGE_BYTES))
         .add_service(reflection().build_v1()?.max_decoding_message_size(MAX_MESSAGE_BYTES))
         // grpcurl and others still call it.
         .add_service(reflection().build_v1alpha()?.max_decoding_message_size(MAX_MESSAGE_BYTES));
@@ -94,7 +91,7 @@ pub async fn serve(
         // With a grace period too, tonic would close connections after it without a GOAWAY.
         server = server.max_connection_age(stay.max_age);
     }
-    let bounded = Bounded { routes: routes.prepare(), in_flight };
+    let bounded = Bounded { gate, routes: routes.prepare() };
     server.serve_with_incoming_shutdown(bounded, ReceiverStream::new(connections), stop).await?;
     Ok(())
 }
@@ -102,8 +99,24 @@ pub async fn serve(
 /// The services, with concurrent calls bounded by memory.
 #[derive(Clone)]
 struct Bounded {
+    gate: Arc<Gate>,
+    /// Health and reflection.
     routes: Routes,
-    in_flight: Arc<InFlight>,
+}
+
+impl Bounded {
+    /// Generated services would refuse header values that are not UTF-8: see [`RequestCodec`].
+    fn answer(&mut self, request: http::Request<Body>) -> Boxed<Result<http::Response<Body>, Infallible>> {
+        let gate = self.gate.clone();
+        match request.uri().path() {
+            SHOULD_RATE_LIMIT => unary(request, |asked| async move { gate.decide(&asked).await }),
+            CHECK_RATE_LIMIT => unary(request, |asked| async move { gate.check(&asked).await }),
+            REPORT => unary(request, |asked| gate.report(asked)),
+            RESERVE => unary(request, |asked| async move { gate.reserve(asked).await }),
+            COMMIT => unary(request, |asked| gate.commit(asked)),
+            _ => Box::pin(self.routes.call(request)),
+        }
+    }
 }
 
 impl HttpService<http::Request<Body>> for Bounded {
@@ -117,8 +130,9 @@ impl HttpService<http::Request<Body>> for Bounded {
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         let is_unary = UNARY.contains(&request.uri().path());
-        let stream = (!is_unary).then(|| self.in_flight.stream());
-        let held = self.in_flight.request();
+        let in_flight = &self.gate.in_flight;
+        let stream = (!is_unary).then(|| in_flight.stream());
+        let held = in_flight.request();
         if held.is_refused() || matches!(stream, Some(None)) {
             return Box::pin(async move {
                 drop(held);
@@ -126,7 +140,7 @@ impl HttpService<http::Request<Body>> for Bounded {
             });
         }
         let request = request.map(|body| Body::new(Arriving::new(body, held.clone())));
-        let answer = self.routes.call(request);
+        let answer = self.answer(request);
         Box::pin(async move {
             let reply = answer.await?;
             drop(held);
@@ -135,43 +149,6 @@ impl HttpService<http::Request<Body>> for Bounded {
                 None => reply,
             })
         })
-    }
-}
-
-/// The services of Envoy and Kuadrant. Generated ones would refuse header values that are not UTF-8: see [`RequestCodec`].
-#[derive(Clone)]
-struct Limits<const OF: bool>(Arc<Gate>);
-
-const ENVOY: bool = false;
-const KUADRANT: bool = true;
-
-impl NamedService for Limits<ENVOY> {
-    const NAME: &'static str = "envoy.service.ratelimit.v3.RateLimitService";
-}
-
-impl NamedService for Limits<KUADRANT> {
-    const NAME: &'static str = "kuadrant.service.ratelimit.v1.RateLimitService";
-}
-
-impl<const OF: bool> HttpService<http::Request<Body>> for Limits<OF> {
-    type Response = http::Response<Body>;
-    type Error = Infallible;
-    type Future = Boxed<Result<http::Response<Body>, Infallible>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let gate = self.0.clone();
-        match request.uri().path() {
-            SHOULD_RATE_LIMIT => unary(request, |asked| async move { gate.decide(&asked).await }),
-            CHECK_RATE_LIMIT => unary(request, |asked| async move { gate.check(&asked).await }),
-            REPORT => unary(request, |asked| gate.report(asked)),
-            RESERVE => unary(request, |asked| async move { gate.reserve(asked).await }),
-            COMMIT => unary(request, |asked| gate.commit(asked)),
-            _ => Box::pin(async { Ok(Status::unimplemented("").into_http()) }),
-        }
     }
 }
 

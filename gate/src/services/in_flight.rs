@@ -14,7 +14,7 @@ use hyper::body::{Body, Frame, SizeHint};
 use tonic::codegen::StdError;
 use tonic::Status;
 
-/// Requests at a time. Redis has `REDIS_TIMEOUT` for each: these are more than it decides within 100 ms.
+/// The most concurrent requests: more than Redis decides within its timeout.
 const MOST_REQUESTS: usize = 8_192;
 
 /// Memory that unfinished and large requests hold.
@@ -106,32 +106,70 @@ pub(super) fn too_many() -> Status {
     Status::resource_exhausted("too many unfinished requests")
 }
 
+/// Bytes that arrive. Holds memory for them once they are many, or the rest is late.
+#[derive(Debug, Default)]
+struct Arrived {
+    /// Bytes that are not held yet.
+    bytes: usize,
+    /// Says that all bytes are held.
+    is_holding: bool,
+}
+
+impl Arrived {
+    /// Returns whether there is memory for these bytes too; `is_late` says that more have to come.
+    fn note(&mut self, bytes: usize, is_late: bool, held: impl FnOnce() -> Arc<Held>) -> bool {
+        self.bytes = self.bytes.saturating_add(bytes);
+        if !self.is_holding && (is_late || self.bytes > SMALL_BODY_BYTES) {
+            self.is_holding = true;
+            self.bytes = self.bytes.saturating_add(BYTES_OF_REQUEST);
+        }
+        !self.is_holding || self.bytes == 0 || held().hold(std::mem::take(&mut self.bytes))
+    }
+}
+
 /// The body of a request. Fails when there is no memory for the rest.
 #[derive(Debug)]
 pub(super) struct Arriving<B> {
     body: B,
     held: Arc<Held>,
-    /// Bytes that are not held yet.
-    arrived: usize,
-    /// Says that all of its bytes are held.
-    is_holding: bool,
+    arrived: Arrived,
 }
 
 impl<B> Arriving<B> {
     pub(super) fn new(body: B, held: Arc<Held>) -> Self {
-        Self { body, held, arrived: 0, is_holding: false }
+        Self { body, held, arrived: Arrived::default() }
+    }
+}
+
+/// Says whether a connection waits for the head of a request.
+pub(super) type WantsHead = Arc<AtomicBool>;
+
+/// The head of a request over HTTP, as its bytes arrive.
+#[derive(Debug)]
+pub(super) struct Head {
+    pub(super) is_wanted: WantsHead,
+    in_flight: Arc<InFlight>,
+    arrived: Arrived,
+    held: Option<Arc<Held>>,
+}
+
+impl Head {
+    pub(super) fn new(in_flight: Arc<InFlight>) -> Self {
+        let (is_wanted, arrived) = (Arc::new(AtomicBool::new(true)), Arrived::default());
+        Self { is_wanted, in_flight, arrived, held: None }
     }
 
-    fn note(&mut self, bytes: usize, waits: bool) -> Result<(), Status> {
-        self.arrived = self.arrived.saturating_add(bytes);
-        if !self.is_holding && (waits || self.arrived > SMALL_BODY_BYTES) {
-            self.is_holding = true;
-            self.arrived = self.arrived.saturating_add(BYTES_OF_REQUEST);
+    /// Returns whether there is memory for more bytes. Releases that of a head that is complete.
+    pub(super) fn note(&mut self, bytes: usize, is_late: bool) -> bool {
+        if !self.is_wanted.load(Ordering::Relaxed) {
+            (self.arrived, self.held) = (Arrived::default(), None);
+            return true;
         }
-        if !self.is_holding || self.arrived == 0 || self.held.hold(std::mem::take(&mut self.arrived)) {
-            return Ok(());
-        }
-        Err(too_many())
+        let Self { arrived, held, in_flight, .. } = self;
+        // A connection that says nothing needs no memory.
+        let is_late = is_late && (arrived.bytes > 0 || arrived.is_holding);
+        arrived.note(bytes, is_late, || held.get_or_insert_with(|| in_flight.request()).clone())
+            && held.as_ref().is_none_or(|held| !held.is_refused())
     }
 }
 
@@ -148,8 +186,9 @@ impl<B: Body<Data = Bytes, Error: Into<StdError>> + Unpin> Body for Arriving<B> 
             Poll::Ready(Some(Ok(frame))) => frame.data_ref().map_or(0, Bytes::len),
             _ => 0,
         };
-        if let Err(status) = self.note(bytes, polled.is_pending()) {
-            return Poll::Ready(Some(Err(status.into())));
+        let Self { arrived, held, .. } = &mut *self;
+        if !arrived.note(bytes, polled.is_pending(), || held.clone()) {
+            return Poll::Ready(Some(Err(too_many().into())));
         }
         polled.map_err(Into::into)
     }

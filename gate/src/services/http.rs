@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io;
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use axum::routing::{any, get};
 use axum::Router;
 use hyper::body::Body as _;
 use hyper::server::conn::http1;
+use hyper::service::{service_fn, Service};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::sync::{mpsc, watch};
@@ -88,7 +90,7 @@ async fn should_rate_limit(State(gate): State<Arc<Gate>>, body: Bytes) -> Respon
     };
     let response = match gate.decide(&request).await {
         Ok(response) => response,
-        Err(Refusal::Service(reason)) => return bad_request(reason),
+        Err(Refusal::Service(reason)) => return bad_request(&reason),
         Err(Refusal::Redis(reason)) => {
             return (StatusCode::SERVICE_UNAVAILABLE, format!("Service Unavailable: {reason}\n"))
                 .into_response()
@@ -163,7 +165,18 @@ async fn serve_one(
         let _ = stopped.wait_for(|stopped| *stopped).await;
     };
     let peer = connection.connect_info();
-    let service = TowerToHyperService::new(routes.layer(Extension(peer)));
+    let wants_head = connection.wants_head();
+    let routes = TowerToHyperService::new(routes.layer(Extension(peer)));
+    let service = service_fn(move |request| {
+        // The head is complete; the next may come after the reply.
+        wants_head.store(false, Ordering::Relaxed);
+        let (reply, wants_head) = (routes.call(request), wants_head.clone());
+        async move {
+            let reply = reply.await;
+            wants_head.store(true, Ordering::Relaxed);
+            reply
+        }
+    });
     let serving = server.serve_connection(TokioIo::new(connection), service);
     tokio::pin!(serving);
     let ended = tokio::select! {

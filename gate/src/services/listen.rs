@@ -1,5 +1,6 @@
 //! Accepts connections, few enough to serve all of them.
 
+use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -11,14 +12,13 @@ use std::time::Duration;
 
 use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::sync::{mpsc, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, sleep_until, Instant, Sleep};
-use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
+use super::in_flight::{Head, InFlight, WantsHead};
 use super::tls::Tls;
-use super::InFlight;
 
 /// The time for a TLS handshake.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
@@ -54,6 +54,8 @@ pub struct Terms {
     pub last: Option<Duration>,
     /// Pauses reading while too many refusals are pending.
     pub in_flight: Arc<InFlight>,
+    /// Holds memory for heads of requests: of HTTP/1, since HTTP/2 bounds its own.
+    pub bounds_heads: bool,
 }
 
 /// A port or a Unix socket.
@@ -76,12 +78,13 @@ impl Drop for SocketFile {
 }
 
 impl Listener {
-    /// Listens on a port. `variable` names the setting in errors.
+    /// Listens on a port, without a host on all addresses. `variable` names the setting in errors.
     ///
     /// # Errors
     ///
     /// One line that names address and variable.
     pub async fn tcp(host: &str, port: u16, variable: &str) -> Result<Self, String> {
+        let host = if host.is_empty() { "0.0.0.0" } else { host };
         let listener = TcpListener::bind((host, port)).await;
         listener
             .map(Self::Tcp)
@@ -106,8 +109,13 @@ impl Listener {
             .map_err(|error| format!("cannot listen on {} ({variable}): {error}", path.display()))
     }
 
-    /// Where it listens.
-    pub fn address(&self) -> String {
+    /// Logs where it listens.
+    pub fn announced(self, name: &str) -> Self {
+        log::info!("listens for {name} on {}", self.address());
+        self
+    }
+
+    fn address(&self) -> String {
         match self {
             Self::Tcp(listener) => {
                 listener.local_addr().as_ref().map(SocketAddr::to_string).unwrap_or_default()
@@ -116,15 +124,16 @@ impl Listener {
         }
     }
 
-    async fn accept(&self) -> io::Result<(Stream, Option<IpAddr>)> {
+    /// A Unix socket has no address of the other end.
+    async fn accept(&self) -> io::Result<(Box<dyn Stream>, Option<IpAddr>)> {
         match self {
             Self::Tcp(listener) => {
                 let (stream, address) = listener.accept().await?;
                 // Replies are small, and clients wait for them.
                 let _ = stream.set_nodelay(true);
-                Ok((Stream::Tcp(stream), Some(address.ip())))
+                Ok((Box::new(stream), Some(address.ip())))
             }
-            Self::Unix(listener, _) => Ok((Stream::Unix(listener.accept().await?.0), None)),
+            Self::Unix(listener, _) => Ok((Box::new(listener.accept().await?.0), None)),
         }
     }
 
@@ -165,24 +174,22 @@ struct Accepted {
 }
 
 impl Accepted {
-    fn ready(self, stream: Stream) -> Connection {
+    fn ready(self, stream: Box<dyn Stream>) -> Connection {
         let Self { peer, place, terms } = self;
-        Connection { stream, peer, end: End::new(&terms), in_flight: terms.in_flight, _place: place }
+        let head = terms.bounds_heads.then(|| Head::new(terms.in_flight.clone()));
+        Connection { stream, peer, end: End::new(&terms), in_flight: terms.in_flight, head, _place: place }
     }
 }
 
 async fn hand_over(
-    stream: Stream,
+    stream: Box<dyn Stream>,
     accepted: Accepted,
     tls: Option<&Tls>,
     sender: &mpsc::Sender<io::Result<Connection>>,
 ) {
-    let (stream, tls) = match (stream, tls) {
-        (Stream::Tcp(stream), Some(tls)) => (stream, tls),
-        (stream, _) => {
-            let _ = sender.send(Ok(accepted.ready(stream))).await;
-            return;
-        }
+    let Some(tls) = tls.filter(|_| accepted.peer.is_some()) else {
+        let _ = sender.send(Ok(accepted.ready(stream))).await;
+        return;
     };
     let (handshake, sender) = (tls.acceptor().accept(stream), sender.clone());
     // In a task of its own: a slow client must not block the others.
@@ -190,7 +197,7 @@ async fn hand_over(
         let peer = accepted.peer;
         match tokio::time::timeout(HANDSHAKE_WITHIN, handshake).await {
             Ok(Ok(stream)) => {
-                let _ = sender.send(Ok(accepted.ready(Stream::Tls(Box::new(stream))))).await;
+                let _ = sender.send(Ok(accepted.ready(Box::new(stream)))).await;
             }
             Ok(Err(error)) => log::debug!("TLS handshake with {peer:?}: {error}"),
             Err(_) => log::debug!("TLS handshake with {peer:?}: too slow"),
@@ -201,11 +208,19 @@ async fn hand_over(
 /// A connection that was accepted.
 #[derive(Debug)]
 pub struct Connection {
-    stream: Stream,
+    stream: Box<dyn Stream>,
     peer: Option<IpAddr>,
     end: End,
     in_flight: Arc<InFlight>,
+    head: Option<Head>,
     _place: OwnedSemaphorePermit,
+}
+
+impl Connection {
+    /// Returns a flag that says whether it waits for the head of a request.
+    pub(super) fn wants_head(&self) -> WantsHead {
+        self.head.as_ref().map(|head| head.is_wanted.clone()).unwrap_or_default()
+    }
 }
 
 /// When a connection is closed: nothing came from the client lately, or it is too old. Costs a read no more than a flag.
@@ -241,12 +256,10 @@ fn next_look(idle: Duration, last: Option<Instant>) -> Sleep {
     look.into_iter().chain(last).min().map_or_else(|| sleep(idle), sleep_until)
 }
 
-#[derive(Debug)]
-enum Stream {
-    Tcp(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
-    Unix(UnixStream),
-}
+/// A stream of any kind.
+trait Stream: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin> Stream for S {}
 
 /// Returns the address of the other end, which a Unix socket does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -260,25 +273,6 @@ impl Connected for Connection {
     }
 }
 
-macro_rules! of_stream {
-    ($self:ident, $stream:ident => $call:expr) => {
-        match &mut $self.stream {
-            Stream::Tcp($stream) => {
-                let $stream = Pin::new($stream);
-                $call
-            }
-            Stream::Tls($stream) => {
-                let $stream = Pin::new($stream.as_mut());
-                $call
-            }
-            Stream::Unix($stream) => {
-                let $stream = Pin::new($stream);
-                $call
-            }
-        }
-    };
-}
-
 impl AsyncRead for Connection {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -290,7 +284,13 @@ impl AsyncRead for Connection {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        match of_stream!(self, stream => stream.poll_read(cx, buf)) {
+        let before = buf.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
+        let bytes = buf.filled().len().saturating_sub(before);
+        if self.head.as_mut().is_some_and(|head| !head.note(bytes, polled.is_pending())) {
+            return Poll::Ready(Err(io::Error::other("too many unfinished requests")));
+        }
+        match polled {
             Poll::Ready(read) => {
                 self.end.has_read = true;
                 Poll::Ready(read)
@@ -302,15 +302,15 @@ impl AsyncRead for Connection {
 
 impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        of_stream!(self, stream => stream.poll_write(cx, buf))
+        Pin::new(&mut self.stream).poll_write(cx, buf)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        of_stream!(self, stream => stream.poll_flush(cx))
+        Pin::new(&mut self.stream).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        of_stream!(self, stream => stream.poll_shutdown(cx))
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 
     fn poll_write_vectored(
@@ -318,14 +318,10 @@ impl AsyncWrite for Connection {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        of_stream!(self, stream => stream.poll_write_vectored(cx, bufs))
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {
-        match &self.stream {
-            Stream::Tcp(stream) => stream.is_write_vectored(),
-            Stream::Tls(stream) => stream.is_write_vectored(),
-            Stream::Unix(stream) => stream.is_write_vectored(),
-        }
+        self.stream.is_write_vectored()
     }
 }

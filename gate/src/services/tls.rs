@@ -71,7 +71,7 @@ impl Tls {
         [&self.paths.chain, &self.paths.key].into_iter().chain(&self.paths.authorities)
     }
 
-    /// For the next connection.
+    /// Returns the certificates for the next connection.
     pub(super) fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(self.config.load_full())
     }

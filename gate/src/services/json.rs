@@ -2,10 +2,11 @@
 
 use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::google::protobuf::UInt64Value;
-use serde_json::{json, Map, Value as Json};
+use serde_json::{json, Value as Json};
 
 use crate::messages::{
-    CurrentLimit, Descriptor, Duration, Entry, Override, Request, Response, Status, Struct, Value,
+    CurrentLimit, Descriptor, Duration, Entry, HeaderValue, Override, Request, Response, Status, Struct,
+    Value,
 };
 
 /// Reads a request. Names are in lowerCamelCase or as in the .proto file; an unknown one is a mistake.
@@ -131,52 +132,49 @@ fn must_be(name: &str, what: &str) -> String {
     format!("{name} must be {what}")
 }
 
-/// Writes a reply: without fields that have their default.
+/// Writes a reply.
 pub(super) fn response(response: &Response) -> Json {
-    let mut fields = Map::new();
-    let overall_code = response.overall_code().as_str_name();
-    insert(&mut fields, "overallCode", overall_code != "UNKNOWN", || json!(overall_code));
-    let statuses = &response.statuses;
-    insert(&mut fields, "statuses", !statuses.is_empty(), || statuses.iter().map(status).collect());
-    for (name, headers) in [
-        ("responseHeadersToAdd", &response.response_headers_to_add),
-        ("requestHeadersToAdd", &response.request_headers_to_add),
-    ] {
-        let header = |header: &envoy_types::pb::envoy::config::core::v3::HeaderValue| {
-            let mut fields = Map::new();
-            insert(&mut fields, "key", !header.key.is_empty(), || json!(header.key));
-            insert(&mut fields, "value", !header.value.is_empty(), || json!(header.value));
-            Json::Object(fields)
-        };
-        insert(&mut fields, name, !headers.is_empty(), || headers.iter().map(header).collect());
-    }
-    if let Some(metadata) = &response.dynamic_metadata {
-        fields.insert("dynamicMetadata".to_owned(), of_struct(metadata));
-    }
-    Json::Object(fields)
+    let headers = |headers: &[HeaderValue]| -> Json {
+        let header = |one: &HeaderValue| object([("key", json!(one.key)), ("value", json!(one.value))]);
+        headers.iter().map(header).collect()
+    };
+    object([
+        ("overallCode", json!(response.overall_code().as_str_name())),
+        ("statuses", response.statuses.iter().map(status).collect()),
+        ("responseHeadersToAdd", headers(&response.response_headers_to_add)),
+        ("requestHeadersToAdd", headers(&response.request_headers_to_add)),
+        ("dynamicMetadata", response.dynamic_metadata.as_ref().map(of_struct).into()),
+    ])
 }
 
 fn status(status: &Status) -> Json {
-    let mut fields = Map::new();
-    let code = status.code().as_str_name();
-    insert(&mut fields, "code", code != "UNKNOWN", || json!(code));
-    if let Some(limit) = &status.current_limit {
-        fields.insert("currentLimit".to_owned(), current_limit(limit));
-    }
-    insert(&mut fields, "limitRemaining", status.limit_remaining != 0, || json!(status.limit_remaining));
-    if let Some(duration) = &status.duration_until_reset {
-        fields.insert("durationUntilReset".to_owned(), json!(of_duration(duration)));
-    }
-    Json::Object(fields)
+    object([
+        ("code", json!(status.code().as_str_name())),
+        ("currentLimit", status.current_limit.as_ref().map(current_limit).into()),
+        ("limitRemaining", json!(status.limit_remaining)),
+        ("durationUntilReset", status.duration_until_reset.as_ref().map(of_duration).into()),
+    ])
 }
 
 fn current_limit(limit: &CurrentLimit) -> Json {
-    let mut fields = Map::new();
-    insert(&mut fields, "name", !limit.name.is_empty(), || json!(limit.name));
-    insert(&mut fields, "requestsPerUnit", limit.requests_per_unit != 0, || json!(limit.requests_per_unit));
-    let unit = limit.unit().as_str_name();
-    insert(&mut fields, "unit", unit != "UNKNOWN", || json!(unit));
-    Json::Object(fields)
+    object([
+        ("name", json!(limit.name)),
+        ("requestsPerUnit", json!(limit.requests_per_unit)),
+        ("unit", json!(limit.unit().as_str_name())),
+    ])
+}
+
+/// Leaves out fields that are missing or have their default.
+fn object<const N: usize>(fields: [(&str, Json); N]) -> Json {
+    let is_default = |value: &Json| match value {
+        Json::Null => true,
+        Json::String(text) => text.is_empty() || text == "UNKNOWN",
+        Json::Number(number) => number.as_u64() == Some(0),
+        Json::Array(items) => items.is_empty(),
+        Json::Bool(_) | Json::Object(_) => false,
+    };
+    let fields = fields.into_iter().filter(|(_, value)| !is_default(value));
+    Json::Object(fields.map(|(name, value)| (name.to_owned(), value)).collect())
 }
 
 /// Seconds with 0, 3, 6 or 9 digits after the point.
@@ -212,11 +210,5 @@ fn of_number(number: f64) -> Json {
         json!(number as i64)
     } else {
         json!(number)
-    }
-}
-
-fn insert(fields: &mut Map<String, Json>, name: &str, is_there: bool, value: impl FnOnce() -> Json) {
-    if is_there {
-        fields.insert(name.to_owned(), value());
     }
 }

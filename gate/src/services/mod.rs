@@ -30,10 +30,10 @@ use crate::counters::Counters;
 use crate::decide::{Decider, Refusal};
 use crate::limits::Limits;
 use crate::messages::{CommitRequest, CommitResponse, Request, ReserveRequest, ReserveResponse, Response};
-use crate::to_the_end::ToTheEnd;
+use crate::to_the_end;
 pub use in_flight::InFlight;
 
-/// The state that all doors share.
+/// The state that all services share.
 #[derive(Debug)]
 pub struct Gate {
     /// Decides.
@@ -69,7 +69,7 @@ impl Gate {
 
     /// Charges to the end: the tokens are used, whether or not the proxy waits for the reply.
     async fn report(self: Arc<Self>, request: Request) -> Result<Response, Refusal> {
-        ToTheEnd::new(async move {
+        to_the_end(async move {
             let limits = self.limits.load_full();
             self.decider.report(limits.as_deref(), &request).await
         })
@@ -84,7 +84,7 @@ impl Gate {
 
     /// Ends a reservation, to the end too.
     async fn commit(self: Arc<Self>, request: CommitRequest) -> Result<CommitResponse, Refusal> {
-        ToTheEnd::new(async move {
+        to_the_end(async move {
             let limits = self.limits.load_full();
             let reservation_released = self.decider.commit(limits.as_deref(), request).await?;
             Ok(CommitResponse { reservation_released })
@@ -103,27 +103,27 @@ pub struct Health {
 }
 
 impl Health {
-    /// Not healthy before Redis answers and, if these are needed, limits are loaded.
+    /// Creates a health that waits for Redis, and for limits if these are needed.
     pub fn new(reporter: HealthReporter, needs_limits: bool) -> Self {
         let [redis, stopping] = [AtomicBool::new(false), AtomicBool::new(false)];
         Self { redis, limits: AtomicBool::new(!needs_limits), stopping, reporter }
     }
 
-    /// Redis answers, or no longer.
+    /// Notes whether Redis answers.
     pub async fn set_redis(&self, answers: bool) {
         if self.redis.swap(answers, Ordering::Relaxed) != answers {
             self.publish().await;
         }
     }
 
-    /// Limits were loaded.
+    /// Notes that limits were loaded.
     pub async fn set_limits_loaded(&self) {
         if !self.limits.swap(true, Ordering::Relaxed) {
             self.publish().await;
         }
     }
 
-    /// The program ends.
+    /// Notes that the program ends.
     pub async fn set_stopping(&self) {
         self.stopping.store(true, Ordering::Relaxed);
         self.publish().await;
