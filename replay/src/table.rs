@@ -124,7 +124,7 @@ fn fitting_rates(log: &Log) -> Vec<NamedRate> {
     let ladder = ladder();
     let above = |bound: f64| ladder.iter().position(|(per_s, _)| *per_s >= bound).unwrap_or(ladder.len() - 1);
     let last = above(fastest).max(4);
-    let first = above(slowest).min(last - 4);
+    let first = above(slowest).saturating_sub(1).min(last - 4);
     let rungs = ladder.get(first..=last).unwrap_or_default();
     let step = rungs.len().div_ceil(MOST_ROWS);
     let rungs = rungs.iter().rev().step_by(step).rev();

@@ -3,11 +3,14 @@
 use std::io::Write;
 use std::net::{IpAddr, Ipv6Addr};
 
+use memchr::memchr;
+
 /// Appends the key of a client: its address without the port; of IPv6 the network of 64 bits, which one client has to
 /// itself. A name stays a name.
 pub fn append_key(text: &[u8], key: &mut Vec<u8>) {
     let text = text.trim_ascii();
-    match parsed(text) {
+    // Nothing else has a colon, and neither a name nor an address of IPv4 changes.
+    match memchr(b':', text).and_then(|_| parsed(text)) {
         Some(address) => match address.to_canonical() {
             IpAddr::V4(address) => drop(write!(key, "{address}")),
             IpAddr::V6(address) => {

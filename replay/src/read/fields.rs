@@ -6,7 +6,8 @@ use std::ops::Range;
 #[derive(Default)]
 pub struct Fields {
     bytes: Vec<u8>,
-    places: Vec<Option<Range<usize>>>,
+    /// Where the values are; nowhere if they are empty.
+    places: Vec<Range<u32>>,
 }
 
 impl Fields {
@@ -14,22 +15,23 @@ impl Fields {
     pub fn clear(&mut self, count: usize) {
         self.bytes.clear();
         self.places.clear();
-        self.places.resize(count, None);
+        self.places.resize(count, 0..0);
     }
 
     /// Sets a value. The first one counts, and `-` is none.
     pub fn set(&mut self, number: usize, value: &[u8]) {
-        if let Some(place @ None) = self.places.get_mut(number) {
-            if !value.is_empty() && value != b"-" {
-                *place = Some(self.bytes.len()..self.bytes.len() + value.len());
-                self.bytes.extend_from_slice(value);
-            }
+        if let Some(place) = self.places.get_mut(number).filter(|place| place.is_empty() && value != b"-") {
+            let start = self.bytes.len();
+            self.bytes.extend_from_slice(value);
+            // A line has at most 1 MiB, and there are few fields.
+            *place = start as u32..self.bytes.len() as u32;
         }
     }
 
     /// Returns a value.
     #[must_use]
     pub fn get(&self, number: usize) -> Option<&[u8]> {
-        self.bytes.get(self.places.get(number)?.clone()?)
+        let place = self.places.get(number).filter(|place| !place.is_empty())?;
+        self.bytes.get(place.start as usize..place.end as usize)
     }
 }

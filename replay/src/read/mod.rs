@@ -243,9 +243,8 @@ fn format_of(options: &Options, wanted: &Wanted, sample: &[u8]) -> Result<Box<dy
             best = (read, Some(format));
         }
     }
-    let first = String::from_utf8_lossy(first.get(..first.len().min(120)).unwrap_or_default());
+    let first = if options.anonymize { "…".to_owned() } else { crate::report::printable(first) };
     best.1.ok_or_else(|| {
-        let first = first.escape_debug();
         format!("no known format has a time in these lines; name its field by --time, or write a --regex. The first is: {first}")
     })
 }

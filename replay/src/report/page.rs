@@ -8,7 +8,7 @@ use crate::options::NamedLimit;
 use crate::replay::Replayed;
 
 /// The widths of pictures on a desk and on a phone. The page shows one of both.
-const WIDTHS: [f64; 2] = [760.0, 350.0];
+const WIDTHS: [f64; 2] = [760.0, 320.0];
 
 /// Returns the page.
 ///
@@ -35,6 +35,7 @@ pub fn page(report: &Report) -> Result<String, String> {
         notes => text::notes(report),
         keys_are => report.keys_are(),
         suggestion => text::suggestion(report),
+        suggested => report.suggestion.as_ref().map(|limit| limit.denied),
         denied => report.table.denied.iter().map(|(_, words)| *words).collect::<Vec<_>>(),
         rows => rows.collect::<Vec<_>>(),
         capacities => WIDTHS.map(|width| plot::capacities(report, width)),

@@ -16,7 +16,7 @@ const LINE: f64 = 15.0;
 #[must_use]
 pub fn capacities(report: &Report, width: f64) -> String {
     let (rows, suggestion) = (&report.table.rows, report.suggestion.as_ref());
-    let (top, bottom) = (14.0, (width * 0.6).clamp(250.0, 340.0) - BELOW);
+    let (top, bottom) = (28.0, (width * 0.6).clamp(250.0, 340.0) - BELOW);
     let most = rows.iter().flat_map(|row| &row.capacities).max().copied().unwrap_or(1).max(2) as f64;
     let step = (width - LEFT - RIGHT) / (rows.len().max(2) - 1) as f64;
     let x = |place: usize| LEFT + place as f64 * step;
@@ -32,6 +32,8 @@ pub fn capacities(report: &Report, width: f64) -> String {
         line(&mut svg, "grid", LEFT, y(capacity), width - RIGHT, y(capacity));
         label(&mut svg, "end", LEFT - 8.0, y(capacity) + 4.0, &count(capacity));
     }
+    label(&mut svg, "end", LEFT - 8.0, 12.0, "capacity");
+    label(&mut svg, "start", width - RIGHT + 10.0, bottom + 20.0, "rate");
     let every = (52.0 / step).ceil().max(1.0) as usize;
     for (place, row) in rows.iter().enumerate().step_by(every) {
         label(&mut svg, "middle", x(place), bottom + 20.0, &row.rate.name);
@@ -57,7 +59,7 @@ pub fn capacities(report: &Report, width: f64) -> String {
         }
         names.push((heights.last().copied().unwrap_or(bottom), column, *words));
     }
-    names.sort_by(|one, other| one.0.total_cmp(&other.0));
+    names.sort_by(|one, other| one.0.total_cmp(&other.0).then(one.1.cmp(&other.1)));
     // The lowest stays above the bottom, and all others above the next.
     let mut below = bottom + LINE;
     for (height, column, words) in names.into_iter().rev() {

@@ -120,7 +120,7 @@ pub fn suggestion(report: &Report) -> Option<String> {
         if denied == "nobody" { denied.to_owned() } else { format!("at most {denied} of the {keys}") };
     let (passes, within) = (count(limit.passes), limit.within);
     Some(format!(
-        "Worth trying: {} {}. Of the limits above that deny {denied}, it lets the least through in {within}: {passes} {costs}.",
+        "Worth trying: {} {}. Of the limits in the table that deny {denied}, it lets the least through in {within}: {passes} {costs}.",
         limit.capacity, limit.rate.name
     ))
 }
