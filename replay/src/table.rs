@@ -97,12 +97,18 @@ impl Table {
         let column = usize::from(self.denied.len() > 1);
         let denied = self.denied.get(column)?.1;
         let suggestions = self.rows.iter().filter_map(|row| {
-            let (capacity, rate) = (*row.capacities.get(column)?, row.rate.clone());
+            let (capacity, rate) = (round_up(*row.capacities.get(column)?), row.rate.clone());
             let flow = rate.rate.flow(first_us, first_us + within_us).micro / MICRO_PER_TOKEN;
             Some(Suggestion { capacity, rate, denied, passes: capacity.saturating_add(flow), within })
         });
         suggestions.min_by_key(|suggestion| suggestion.passes)
     }
+}
+
+/// Returns two digits and zeros.
+fn round_up(tokens: i64) -> i64 {
+    let unit = 10i64.pow(tokens.max(1).ilog10().saturating_sub(1));
+    tokens.saturating_add(unit - 1) / unit * unit
 }
 
 /// Returns whole tokens, rounded up.

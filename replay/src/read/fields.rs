@@ -20,7 +20,9 @@ impl Fields {
 
     /// Sets a value. The first one counts, and `-` is none.
     pub fn set(&mut self, number: usize, value: &[u8]) {
-        if let Some(place) = self.places.get_mut(number).filter(|place| place.is_empty() && value != b"-") {
+        if let Some(place) =
+            self.places.get_mut(number).filter(|place| place.start == place.end && value != b"-")
+        {
             let start = self.bytes.len();
             self.bytes.extend_from_slice(value);
             // A line has at most 1 MiB, and there are few fields.
@@ -31,7 +33,7 @@ impl Fields {
     /// Returns a value.
     #[must_use]
     pub fn get(&self, number: usize) -> Option<&[u8]> {
-        let place = self.places.get(number).filter(|place| !place.is_empty())?;
+        let place = self.places.get(number).filter(|place| place.start < place.end)?;
         self.bytes.get(place.start as usize..place.end as usize)
     }
 }

@@ -98,7 +98,7 @@ impl<'a> Report<'a> {
     /// Returns what costs are counted in.
     #[must_use]
     pub fn costs_are(&self) -> &str {
-        self.options.cost.as_deref().unwrap_or("requests")
+        self.options.cost.as_deref().map_or("requests", last_name)
     }
 
     /// Returns whether requests of one key share moments because the clock of the log is coarse.
@@ -106,6 +106,11 @@ impl<'a> Report<'a> {
     pub fn clock_is_coarse(&self) -> bool {
         !self.options.spread && self.log.tick_us() == 1_000_000
     }
+}
+
+/// Returns the last part of a path in JSON.
+fn last_name(path: &str) -> &str {
+    path.rsplit('.').next().unwrap_or(path)
 }
 
 fn limits(named: &[NamedLimit]) -> Vec<Limit> {

@@ -1,14 +1,15 @@
 //! Limits as they are written where they are used.
 
-use super::Report;
+use super::{last_name, Report};
 use crate::options::NamedLimit;
 
 /// Returns the places, and what to paste there.
 #[must_use]
 pub fn paste(report: &Report, limits: &[NamedLimit]) -> Vec<(&'static str, String)> {
-    let cost = report.options.cost.as_ref().map(|name| format!("<{name}>"));
-    let by = report.options.by.join(":");
-    let name = report.options.by.iter().map(|name| format!("<{name}>")).collect::<Vec<_>>().join(":");
+    let cost = report.options.cost.as_ref().map(|name| format!("<{}>", last_name(name)));
+    let names: Vec<_> = report.options.by.iter().map(|name| last_name(name)).collect();
+    let (by, name) =
+        (names.join(":"), names.iter().map(|name| format!("<{name}>")).collect::<Vec<_>>().join(":"));
     let each = |line: &dyn Fn(&NamedLimit) -> String| limits.iter().map(line).collect::<Vec<_>>().join("\n");
     let redis = match limits {
         [limit] => format!("TB.TAKE {by}:{name} {limit} {}", cost.unwrap_or_default()),
@@ -32,24 +33,14 @@ pub fn paste(report: &Report, limits: &[NamedLimit]) -> Vec<(&'static str, Strin
             }),
         ),
         ("Rust", each(&|limit| format!("Limit::new({}, \"{}\")?", limit.capacity, limit.rate))),
-        ("the gate", gate(report, limits)),
+        ("the gate", gate(&names, limits)),
     ]
 }
 
 /// Returns a file of limits for the gate, in which each limit has a descriptor of its own.
-fn gate(report: &Report, limits: &[NamedLimit]) -> String {
-    let key = |place: usize| {
-        let name = if report.options.by == ["ip"] {
-            "remote_address".to_owned()
-        } else {
-            report.options.by.join("_")
-        };
-        if place == 0 {
-            name
-        } else {
-            format!("{name}_{}", place + 1)
-        }
-    };
+fn gate(names: &[&str], limits: &[NamedLimit]) -> String {
+    let name = if names == ["ip"] { "remote_address".to_owned() } else { names.join("_") };
+    let key = |place: usize| if place == 0 { name.clone() } else { format!("{name}_{}", place + 1) };
     let descriptors = limits.iter().enumerate().map(|(place, NamedLimit { capacity, rate, .. })| {
         format!("\n  - key: {}\n    rate_limit: {{rate: {rate}, capacity: {capacity}}}", key(place))
     });

@@ -32,8 +32,8 @@ pub fn capacities(report: &Report, width: f64) -> String {
         line(&mut svg, "grid", LEFT, y(capacity), width - RIGHT, y(capacity));
         label(&mut svg, "end", LEFT - 8.0, y(capacity) + 4.0, &count(capacity));
     }
-    label(&mut svg, "end", LEFT - 8.0, 12.0, "capacity");
-    label(&mut svg, "start", width - RIGHT + 10.0, bottom + 20.0, "rate");
+    label(&mut svg, "start", 4.0, 12.0, "capacity");
+    label(&mut svg, "end", width - 4.0, bottom + 20.0, "rate");
     let every = (52.0 / step).ceil().max(1.0) as usize;
     for (place, row) in rows.iter().enumerate().step_by(every) {
         label(&mut svg, "middle", x(place), bottom + 20.0, &row.rate.name);

@@ -128,7 +128,7 @@ pub fn suggestion(report: &Report) -> Option<String> {
 fn replay(report: &Report, limits: &[NamedLimit], all: &Replayed) -> String {
     let requests = report.reading.requests;
     let mut text = format!(
-        "{}: {} of {} requests denied ({}), of {} of {} {}; {} of the cost passed\n",
+        "{}: {} of {} requests denied ({}), of {} of {} {}",
         joined(limits),
         count(all.denied),
         count(requests),
@@ -136,8 +136,12 @@ fn replay(report: &Report, limits: &[NamedLimit], all: &Replayed) -> String {
         count(all.keys),
         count(report.log.count_keys() as u64),
         report.keys_are(),
-        percent(all.passed_micro as f64, all.cost_micro as f64),
     );
+    if report.options.cost.is_some() {
+        let passed = percent(all.passed_micro as f64, all.cost_micro as f64);
+        let _ = write!(text, "; {passed} of the {} passed", report.costs_are());
+    }
+    text.push('\n');
     if all.denied == 0 {
         return text;
     }
