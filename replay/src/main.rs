@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use tokenbucket_replay::options::Options;
 use tokenbucket_replay::read::read;
-use tokenbucket_replay::report::{json::json, page::page, text::text, Report};
+use tokenbucket_replay::report::{json::json, render, Report};
 
 fn main() -> ExitCode {
     match run(&Options::parse()) {
@@ -27,9 +27,10 @@ fn run(options: &Options) -> Result<(), String> {
     }
     let report = Report::new(options, &log, &reading)?;
     if let Some(path) = &options.html {
-        std::fs::write(path, page(&report)?).map_err(|error| format!("{}: {error}", path.display()))?;
+        std::fs::write(path, render::page(&report)?)
+            .map_err(|error| format!("{}: {error}", path.display()))?;
     }
-    let shown = if options.json { format!("{:#}\n", json(&report)) } else { text(&report) };
+    let shown = if options.json { format!("{:#}\n", json(&report)) } else { render::text(&report)? };
     match io::stdout().lock().write_all(shown.as_bytes()) {
         // Whoever reads it has seen enough.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),

@@ -32,7 +32,7 @@ pub struct Options {
     /// Format of the logs, instead of recognising it
     #[arg(long, value_parser = crate::read::FORMATS.map(|(name, _)| name))]
     pub format: Option<String>,
-    /// Regular expression with groups like (?P<ip>\S+) and (?P<time>[^ ]+), for lines in another format
+    /// Regular expression with named groups, like `^(?P<ip>\S+) (?P<time>\S+)`, for lines in another format
     #[arg(long, conflicts_with = "format")]
     pub regex: Option<Regex>,
     /// Replay this limit, like '33 1/m'. A request must pass all limits that are given

@@ -2,7 +2,6 @@
 //!
 //! `192.0.2.1 - alice [17/May/2015:10:05:03 +0000] "GET /path HTTP/1.1" 200 512 "referrer" "agent" "forwarded for"`
 
-use super::text::Place::{Token, Word};
 use super::text::{Layout, Text};
 use super::Format;
 
@@ -10,18 +9,7 @@ static LAYOUT: Layout = Layout {
     name: "common or combined log",
     start: |_| Some(0),
     time: 3,
-    fields: &[
-        ("ip", Token(0)),
-        ("user", Token(2)),
-        ("request", Token(4)),
-        ("method", Word(4, 0)),
-        ("path", Word(4, 1)),
-        ("status", Token(5)),
-        ("bytes", Token(6)),
-        ("referrer", Token(7)),
-        ("agent", Token(8)),
-        ("forwarded", Token(9)),
-    ],
+    fields: "ip=0 user=2 request=4 method=4.0 path=4.1 status=5 bytes=6 referrer=7 agent=8 forwarded=9",
 };
 
 /// Reads it, whatever the first line is.

@@ -5,25 +5,14 @@
 
 use memchr::memmem;
 
-use super::text::Place::{Token, Word};
-use super::text::{Layout, Text, BRACES};
+use super::text::{Layout, Text};
 use super::Format;
 
 static LAYOUT: Layout = Layout {
     name: "HAProxy log",
     start,
     time: 1,
-    fields: &[
-        ("ip", Token(0)),
-        ("frontend", Token(2)),
-        ("backend", Token(3)),
-        ("status", Token(5)),
-        ("bytes", Token(6)),
-        ("captured", Token(BRACES)),
-        ("request", Token(12)),
-        ("method", Word(12, 0)),
-        ("path", Word(12, 1)),
-    ],
+    fields: "ip=0 frontend=2 backend=3 status=5 bytes=6 captured=100 request=12 method=12.0 path=12.1",
 };
 
 /// Finds the client's address: the word before ` [06/Feb/2009:12:14:14.655]`.

@@ -4,17 +4,8 @@ use memchr::{memchr, memchr2};
 
 use super::{Fields, Format};
 
-/// Where a field is.
-#[derive(Clone, Copy)]
-pub enum Place {
-    /// The word, quotation or bracket of this number, from 0.
-    Token(usize),
-    /// A word of that token: of a request line, the method, the path or the protocol.
-    Word(usize, usize),
-}
-
 /// The number of the first token in braces, which do not count otherwise: there may be none.
-pub const BRACES: usize = 100;
+const BRACES: usize = 100;
 
 /// What a text format is.
 pub struct Layout {
@@ -24,15 +15,16 @@ pub struct Layout {
     pub start: fn(&[u8]) -> Option<usize>,
     /// The token in square brackets, which is the time.
     pub time: usize,
-    /// The other fields.
-    pub fields: &'static [(&'static str, Place)],
+    /// The other fields: the number of their token, and behind a point that of a word in it, of a request line the method, the
+    /// path or the protocol. Tokens in braces have numbers of their own, from [`BRACES`] on.
+    pub fields: &'static str,
 }
 
 /// A text format, and its fields that are wanted.
 pub struct Text {
     layout: &'static Layout,
-    /// Sorted by token.
-    wanted: Vec<(Place, usize)>,
+    /// Token, word in it, and the number of the field, sorted.
+    wanted: Vec<(usize, Option<usize>, usize)>,
 }
 
 impl Text {
@@ -41,9 +33,16 @@ impl Text {
         Some(Box::new(Self { layout, wanted: Vec::new() }))
     }
 
-    fn place(&self, name: &str) -> Option<Place> {
-        let time = (name == "time").then_some(Place::Token(self.layout.time));
-        time.or_else(|| Some(self.layout.fields.iter().find(|(field, _)| *field == name)?.1))
+    /// Returns the token of a field, and the word in it.
+    fn place(&self, name: &str) -> Option<(usize, Option<usize>)> {
+        if name == "time" {
+            return Some((self.layout.time, None));
+        }
+        let mut fields = self.layout.fields.split(' ').filter_map(|field| field.split_once('='));
+        let place = fields.find(|(field, _)| *field == name)?.1;
+        let (token, word) =
+            place.split_once('.').map_or((place, None), |(token, word)| (token, word.parse().ok()));
+        Some((token.parse().ok()?, word))
     }
 }
 
@@ -53,9 +52,12 @@ impl Format for Text {
     }
 
     fn select(&mut self, names: &[String]) {
-        let places = names.iter().enumerate().filter_map(|(number, name)| Some((self.place(name)?, number)));
+        let places = names.iter().zip(0..).filter_map(|(name, number)| {
+            let (token, word) = self.place(name)?;
+            Some((token, word, number))
+        });
         self.wanted = places.collect();
-        self.wanted.sort_by_key(|(place, _)| token_of(*place));
+        self.wanted.sort_unstable();
     }
 
     fn read(&mut self, line: &[u8], fields: &mut Fields) -> bool {
@@ -64,38 +66,33 @@ impl Format for Text {
         let (mut tokens, mut braces, mut wanted) = (0, BRACES, self.wanted.as_slice());
         while !wanted.is_empty() {
             let Some((token, kind)) = next_token(&mut rest) else { break };
-            let counter = if kind == b'{' { &mut braces } else { &mut tokens };
-            if *counter == self.layout.time && kind != b'[' {
+            if tokens == self.layout.time && kind != b'[' {
                 return false;
             }
-            while let Some(((place, number), others)) = wanted.split_first() {
-                match token_of(*place).cmp(counter) {
-                    std::cmp::Ordering::Less => {}
-                    std::cmp::Ordering::Equal => fields.set(*number, part(token, *place)),
-                    std::cmp::Ordering::Greater => break,
+            if kind == b'{' {
+                let in_braces = wanted.iter().filter(|(place, ..)| *place == braces);
+                in_braces.for_each(|(.., number)| fields.set(*number, token));
+                braces += 1;
+                continue;
+            }
+            while let Some(((place, word, number), others)) =
+                wanted.split_first().filter(|(next, _)| next.0 <= tokens)
+            {
+                if *place == tokens {
+                    fields.set(*number, word.map_or(token, |word| nth_word(token, word)));
                 }
                 wanted = others;
             }
-            *counter += 1;
+            tokens += 1;
         }
         true
     }
 }
 
-fn token_of(place: Place) -> usize {
-    match place {
-        Place::Token(token) | Place::Word(token, _) => token,
-    }
-}
-
-fn part(token: &[u8], place: Place) -> &[u8] {
-    match place {
-        Place::Token(_) => token,
-        Place::Word(_, number) => {
-            let word = token.split(|byte| *byte == b' ').nth(number).unwrap_or_default();
-            word.split(|byte| *byte == b'?').next().unwrap_or_default()
-        }
-    }
+/// Returns a word without a query.
+fn nth_word(token: &[u8], number: usize) -> &[u8] {
+    let word = token.split(|byte| *byte == b' ').nth(number).unwrap_or_default();
+    word.split(|byte| *byte == b'?').next().unwrap_or_default()
 }
 
 /// Returns what the next token contains, and the byte with which it began.

@@ -8,39 +8,14 @@ use super::{Condition, Fields, Format};
 use crate::options::Options;
 
 /// Usual names for the time of a request. Its beginning is better than its end.
-const TIMES: &[&str] = &[
-    "start_time",
-    "StartUTC",
-    "time",
-    "ts",
-    "timestamp",
-    "@timestamp",
-    "time_iso8601",
-    "time_local",
-    "msec",
-    "datetime",
-    "date",
-];
+const TIMES: &str = "start_time StartUTC time ts timestamp @timestamp time_iso8601 \
+    time_local msec datetime date";
 /// Usual names for `X-Forwarded-For`.
-const FORWARDED: &[&str] =
-    &["forwarded", "x_forwarded_for", "x-forwarded-for", "X-Forwarded-For", "http_x_forwarded_for", "xff"];
+const FORWARDED: &str = "forwarded x_forwarded_for x-forwarded-for X-Forwarded-For http_x_forwarded_for xff";
 /// Usual names for the address of a client, those first that heed trusted proxies.
-const ADDRESSES: &[&str] = &[
-    "client_ip",
-    "request.client_ip",
-    "ip",
-    "remote_addr",
-    "request.remote_ip",
-    "remote_ip",
-    "remote_address",
-    "ClientHost",
-    "clientip",
-    "client.ip",
-    "client",
-    "source_ip",
-    "downstream_remote_address",
-    "httpRequest.remoteIp",
-];
+const ADDRESSES: &str =
+    "client_ip request.client_ip ip remote_addr request.remote_ip remote_ip remote_address \
+    ClientHost clientip client.ip client source_ip downstream_remote_address httpRequest.remoteIp";
 /// The longest key, in bytes.
 const MAX_KEY: usize = 4096;
 
@@ -125,8 +100,8 @@ impl<'a> Wanted<'a> {
         })
     }
 
-    fn numbers(&mut self, names: &[&str]) -> Vec<usize> {
-        names.iter().map(|name| self.number(name)).collect()
+    fn numbers(&mut self, names: &str) -> Vec<usize> {
+        names.split(' ').map(|name| self.number(name)).collect()
     }
 
     /// Returns whether a line has this format and a time.

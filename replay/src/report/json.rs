@@ -1,9 +1,9 @@
-//! The report for programs.
+//! The report as JSON, from which the text and the page are made too.
 
 use serde_json::{json, Value};
 use tokenbucket_core::number::MICRO_PER_TOKEN;
 
-use super::words::{printable, time};
+use super::words::moment;
 use super::{paste::paste, Report};
 use crate::options::NamedLimit;
 use crate::replay::Replayed;
@@ -13,24 +13,25 @@ use crate::replay::Replayed;
 pub fn json(report: &Report) -> Value {
     let (reading, (first_us, last_us)) = (report.reading, report.log.span_us());
     let first_unread = reading.first_unread.iter().map(|line| {
-        let text = (!report.options.anonymize).then(|| printable(&line.text));
+        let text = (!report.options.anonymize).then(|| String::from_utf8_lossy(&line.text));
         json!({"source": line.source, "line": line.line, "reason": line.reason, "text": text})
     });
     let sources = reading.sources.iter().map(|(name, format)| json!({"name": name, "format": format}));
-    let rows =
-        report.table.rows.iter().map(|row| json!({"rate": row.rate.name, "capacities": row.capacities}));
+    let denied = report.table.denied.iter().map(|(keys, part)| json!({"keys": keys, "part": part}));
+    let rows = report.table.rows.iter();
+    let rows = rows.map(|row| json!({"rate": row.rate.name, "capacities": row.capacities}));
     let suggestion = report.suggestion.as_ref().map(|limit| {
-        let (rate, denied, within) = (&limit.rate.name, limit.denied, limit.within);
-        json!({"capacity": limit.capacity, "rate": rate, "denies": denied, "passes": limit.passes, "within": within})
+        json!({"capacity": limit.capacity, "rate": limit.rate.name, "denies": limit.denied, "passes": limit.passes, "within": limit.within})
     });
     let versus = report.versus.as_ref().map(|versus| {
         let [both, first, second] = versus.keys;
         let changes = versus.changes.iter().map(|(key, requests, denied)| {
             json!({"key": report.key(*key), "requests": requests, "denied": denied})
         });
-        json!({"keys": {"both": both, "only_first": first, "only_second": second}, "changes": changes.collect::<Value>()})
+        let keys = json!({"both": both, "only_first": first, "only_second": second});
+        json!({"keys": keys, "changes": changes.collect::<Value>()})
     });
-    let last = report.replays.last().map(|(limits, _)| paste(report, limits)).unwrap_or_default();
+    let paste = report.replays.last().map(|(limits, _)| paste(report, limits)).unwrap_or_default();
     json!({
         "sources": sources.collect::<Value>(),
         "by": report.options.by,
@@ -38,6 +39,7 @@ pub fn json(report: &Report) -> Value {
         "keys": report.log.count_keys(),
         "from": moment(first_us),
         "to": moment(last_us),
+        "seconds": (last_us - first_us) as f64 / 1e6,
         "unread": {"lines": reading.unread, "first": first_unread.collect::<Value>()},
         "left_out": reading.left_out,
         "without_key": reading.without_key,
@@ -45,34 +47,26 @@ pub fn json(report: &Report) -> Value {
         "sample": report.options.sample,
         "whole_seconds": report.log.tick_us() == 1_000_000,
         "spread": report.options.spread,
-        "table": {
-            "denied": report.table.denied.iter().map(|(keys, part)| json!({"keys": keys, "part": part})).collect::<Value>(),
-            "rows": rows.collect::<Value>(),
-        },
+        "table": {"denied": denied.collect::<Value>(), "rows": rows.collect::<Value>()},
         "suggestion": suggestion,
         "replays": report.replays.iter().map(|(limits, all)| replay(report, limits, all)).collect::<Value>(),
         "versus": versus,
-        "paste": last.into_iter().map(|(place, lines)| (place.to_owned(), lines.into())).collect::<serde_json::Map<_, Value>>(),
+        "paste": paste.iter().map(|(place, lines)| json!({"place": place, "lines": lines})).collect::<Value>(),
     })
 }
 
 fn replay(report: &Report, limits: &[NamedLimit], all: &Replayed) -> Value {
-    let limits = limits.iter().map(|limit| json!({"capacity": limit.capacity, "rate": limit.rate}));
     let periods = all.periods.iter().zip(0..).map(|((requests, denied), place)| {
         let from = moment(all.first_period_us + place * all.period_us);
         json!({"from": from, "requests": requests, "denied": denied})
     });
     let most_denied = all.most_denied.iter().map(|denied| {
-        json!({
-            "key": report.key(denied.key),
-            "requests": denied.requests,
-            "denied": denied.denied,
-            "first": moment(denied.first_us),
-            "longest_shut_out_s": denied.longest_us.map(|us| us as f64 / 1e6),
-        })
+        let (key, first, longest_us) = (report.key(denied.key), moment(denied.first_us), denied.longest_us);
+        let longest_s = longest_us.map(|us| us as f64 / 1e6);
+        json!({"key": key, "requests": denied.requests, "denied": denied.denied, "first": first, "longest_shut_out_s": longest_s})
     });
     json!({
-        "limits": limits.collect::<Value>(),
+        "limits": limits.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "denied": all.denied,
         "keys_denied": all.keys,
         "cost": all.cost_micro as f64 / MICRO_PER_TOKEN as f64,
@@ -81,14 +75,4 @@ fn replay(report: &Report, limits: &[NamedLimit], all: &Replayed) -> Value {
         "periods": periods.collect::<Value>(),
         "most_denied": most_denied.collect::<Value>(),
     })
-}
-
-fn moment(us: i64) -> String {
-    let fraction = us.rem_euclid(1_000_000);
-    let text = time(us).replace(' ', "T");
-    if fraction == 0 {
-        format!("{text}Z")
-    } else {
-        format!("{text}.{fraction:06}Z")
-    }
 }

@@ -1,10 +1,9 @@
 //! What was found out, and how it is shown.
 
 pub mod json;
-pub mod page;
 pub mod paste;
 pub mod plot;
-pub mod text;
+pub mod render;
 mod words;
 
 pub use words::printable;
@@ -74,7 +73,7 @@ impl<'a> Report<'a> {
     pub fn key(&self, number: u32) -> String {
         let key = self.log.key(number);
         if !self.options.anonymize {
-            return words::printable(key);
+            return String::from_utf8_lossy(key).into_owned();
         }
         let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&self.secret) else { return String::new() };
         mac.update(key);
@@ -99,12 +98,6 @@ impl<'a> Report<'a> {
     #[must_use]
     pub fn costs_are(&self) -> &str {
         self.options.cost.as_deref().map_or("requests", last_name)
-    }
-
-    /// Returns whether requests of one key share moments because the clock of the log is coarse.
-    #[must_use]
-    pub fn clock_is_coarse(&self) -> bool {
-        !self.options.spread && self.log.tick_us() == 1_000_000
     }
 }
 

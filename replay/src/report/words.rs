@@ -57,3 +57,8 @@ pub fn blocks(numbers: &[u64]) -> String {
     let most = sums.iter().max().copied().unwrap_or(0).max(1);
     sums.iter().map(|sum| BLOCKS.get((sum * 8).div_ceil(most) as usize).copied().unwrap_or('█')).collect()
 }
+
+/// Returns the time of Unix microseconds in RFC 3339.
+pub fn moment(us: i64) -> String {
+    Timestamp::from_microsecond(us).map_or_else(|_| us.to_string(), |time| time.to_string())
+}
