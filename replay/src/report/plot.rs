@@ -27,10 +27,11 @@ pub fn capacities(report: &Report, width: f64) -> String {
         bottom + BELOW,
         "The least capacity that would have denied a part of the clients, for each rate",
     );
-    let powers = (0..13).flat_map(|power| [1, 3].map(|digit| digit * 10i64.pow(power)));
+    let digits: &[i64] = if most < 1e5 { &[1, 3] } else { &[1] };
+    let powers = (0..13).flat_map(|power| digits.iter().map(move |digit| digit * 10i64.pow(power)));
     for capacity in powers.filter(|capacity| *capacity as f64 <= most * 1.05) {
         line(&mut svg, "grid", LEFT, y(capacity), width - RIGHT, y(capacity));
-        label(&mut svg, "end", LEFT - 8.0, y(capacity) + 4.0, &count(capacity));
+        label(&mut svg, "end", LEFT - 8.0, y(capacity) + 4.0, &short(capacity));
     }
     label(&mut svg, "start", 4.0, 12.0, "capacity");
     label(&mut svg, "end", width - 4.0, bottom + 20.0, "rate");
@@ -115,6 +116,13 @@ pub fn periods(all: &Replayed, width: f64) -> String {
         label(&mut svg, side, x, bottom + 20.0, moment.get(..16).unwrap_or(&moment));
     }
     svg + "</svg>"
+}
+
+/// Returns `300`, `10k` or `3M`.
+fn short(number: i64) -> String {
+    let units = [(1_000_000_000, "G"), (1_000_000, "M"), (1000, "k"), (1, "")];
+    let unit = units.into_iter().find(|(unit, _)| number >= *unit);
+    unit.map_or_else(String::new, |(unit, name)| format!("{}{name}", number / unit))
 }
 
 fn begin(width: f64, height: f64, title: &str) -> String {
