@@ -65,10 +65,6 @@ def main() -> None:
         def source() -> Iterator[str] | None:
             return None if in_file else lines(count, few)
 
-        empty = os.path.join(folder, "empty.log")
-        with open(empty, "w") as file:
-            file.writelines(lines(1000, few))
-        base = row("nearly nothing", [program], 1000, empty, None)
         memory = row("tokenbucket-replay", [program], count, log, source())
         row("awk '{ count[$1]++ }'", ["awk", COUNT], count, log, source())
         keys = min(count, 1_000_000)
@@ -76,11 +72,10 @@ def main() -> None:
         with open(many, "w") as file:
             file.writelines(lines(keys, lambda rng, next=iter(range(keys)): next.__next__()))
         memory_of_keys = row("a key in each line", [program], keys, many, None)
-    a_request = (memory - base) / count
-    a_key = (memory_of_keys - base) / keys - 24
-    print(f"\n{a_request:.1f} bytes a request, {a_key:.1f} more a key")
-    # The keys of the first log are few, and not none.
-    assert a_request <= 24 + 100 * 150_000 / count and a_key <= 100, "more memory than promised"
+    # The program itself, and the keys of the first log, which are at most 150,000.
+    itself = 8_000_000
+    assert memory <= 24 * count + 100 * min(count, 150_000) + itself, "more than 24 bytes a request"
+    assert memory_of_keys <= (24 + 100) * keys + itself, "more than 100 bytes a key"
 
 
 if __name__ == "__main__":
