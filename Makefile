@@ -297,6 +297,23 @@ bench-gate: gate-tools build ## Measure what the gate adds to a call, and its me
 	@$(MAKE) --no-print-directory engines NAMES='$(DEBIAN_REDIS)'
 	@$(MAKE) --no-print-directory -C gate bench $(SERVER_AND_MODULE)
 
+.PHONY: replay
+replay: replay-tools ## Build tokenbucket-replay, which reads access logs and shows which limit would have denied whom
+	@$(MAKE) --no-print-directory -C replay build
+
+.PHONY: replay-tools
+replay-tools:
+	@MANIFEST=replay/Cargo.toml scripts/install.sh cargo cc
+
+.PHONY: test-replay
+test-replay: replay-tools build ## Set up and test tokenbucket-replay on logs of real programs, and beside the module
+	@$(MAKE) --no-print-directory engines NAMES='$(DEBIAN_REDIS)'
+	@$(MAKE) --no-print-directory -C replay test $(SERVER_AND_MODULE)
+
+.PHONY: bench-replay
+bench-replay: replay-tools ## Measure the speed and memory of tokenbucket-replay beside awk (LINES=2000000)
+	@$(MAKE) --no-print-directory -C replay bench
+
 REDIS_CELL := $(CURDIR)/target/redis-cell/libredis_cell.so
 THROTTLECRAB := $(CURDIR)/target/throttlecrab/throttlecrab-server
 BENCH := cargo run --release -p tokenbucket-bench --
@@ -353,6 +370,7 @@ lint: build-tools ## Check format, lints, docs and dependencies
 	@command -v cargo-deny >/dev/null || cargo install --locked cargo-deny
 	cargo deny --log-level warn check licenses bans sources
 	cargo deny --log-level warn --manifest-path gate/Cargo.toml check licenses bans sources
+	cargo deny --log-level warn --manifest-path replay/Cargo.toml check licenses bans sources
 
 # Tests and benchmarks fail by panicking.
 TEST_LINTS := $(addprefix -A clippy::,unwrap_used expect_used panic indexing_slicing arithmetic_side_effects \
