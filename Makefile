@@ -111,7 +111,7 @@ test-server: build-tools ## Test the module on one server, SERVER=path (TESTS=ma
 	@scripts/check.sh server '$(SERVER)'
 	@scripts/install.sh redis
 	$(call say,'testing on $(or $(NAME),$(SERVER))')
-	@SERVER='$(SERVER)' MODULE='$(MODULE)' $(call cargo_test,--test server,--test-threads $(TEST_THREADS) $(TESTS))
+	@SERVER='$(SERVER)' MODULE='$(MODULE)' $(call cargo_test,--test server --test procedures,--test-threads $(TEST_THREADS) $(TESTS))
 
 .PHONY: test-bare
 test-bare: ## Run make run and make test on Debian 13 with only make and git, with Debian's own Rust (as root)

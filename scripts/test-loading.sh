@@ -20,7 +20,7 @@ cp "$module" "$work/module.so"
 chmod 644 "$work/module.so"
 refuses_to_start 'without the run bit' 'execute permissions' --loadmodule "$work/module.so"
 chmod 755 "$work/module.so"
-refuses_to_start 'with two loadmodule lines that differ' 'loaded already: see MODULE LIST, or delete one' \
+refuses_to_start 'with two loadmodule lines that differ' 'is loaded .MODULE LIST.: delete one loadmodule line' \
     --loadmodule "$work/module.so" --loadmodule "$work/module.so" on-oom allow
 
 printf '%s\n' 'port 0' 'save ""' "unixsocket $work/socket" "dir $work" "loadmodule $work/module.so on-oom allow" >conf

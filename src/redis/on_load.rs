@@ -11,7 +11,7 @@
 //!
 //! The module uses what works everywhere: key specifications, `INFO`, calls of the server's own commands.
 
-use super::api::{missing, server, server_setting};
+use super::api::{context_flags, missing, server, server_setting};
 use super::call::{arguments, Argument};
 use super::log::{log, NOTICE, WARNING};
 use super::{config, data_type, info, listeners, register, settings, waiting};
@@ -84,6 +84,7 @@ fn set_up(context: *mut raw::RedisModuleCtx, arguments: &[Argument]) -> Result<(
         log(context, NOTICE, &format!("tokenbucket did not register {name}: another module has it"));
     }
     warn_of_replayed_scripts(context);
+    warn_of_missing_buckets(context);
     info::register(context);
     listeners::watch(context);
     waiting::watch(context);
@@ -102,8 +103,7 @@ static LOADED_WITH: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
 fn set_up_again(context: *mut raw::RedisModuleCtx, arguments: &[Argument]) -> Result<(), String> {
     let is_same = |first: &Vec<Vec<u8>>| first.iter().eq(arguments.iter().map(AsRef::as_ref));
     if listeners::has_cron_run() || !LOADED_WITH.get().is_some_and(is_same) {
-        let what = "a module of this name is loaded already";
-        return Err(format!("{what}: see MODULE LIST, or delete one loadmodule line"));
+        return Err("a module of this name is loaded (MODULE LIST): delete one loadmodule line".into());
     }
     log(context, NOTICE, "tokenbucket is loaded already: this loadmodule line changes nothing");
     // SAFETY: the context is valid while the module is being loaded; the server copies the name. It adds this description
@@ -119,6 +119,15 @@ fn warn_of_replayed_scripts(context: *mut raw::RedisModuleCtx) {
     if server_setting(context, SETTING).as_deref() == Some("no") {
         let what = "takes in scripts reach neither replicas nor append-only files";
         log(context, WARNING, &format!("tokenbucket: {SETTING} is 'no', so {what}"));
+    }
+}
+
+/// Warns on a replica, which refused without the module each bucket that its master sent, and goes on from there.
+fn warn_of_missing_buckets(context: *mut raw::RedisModuleCtx) {
+    if context_flags(context) & raw::REDISMODULE_CTX_FLAGS_REPLICA_IS_ONLINE != 0 {
+        let what = "this replica lacks the buckets that its master has already. Resynchronise it fully";
+        let cure = "MULTI, REPLICAOF NO ONE, REPLICAOF host port, EXEC; in a cluster stop it, delete its data, start it";
+        log(context, WARNING, &format!("tokenbucket: {what}: {cure}"));
     }
 }
 
