@@ -9,7 +9,7 @@ const PAGE: &str = "docs/operate/upgrades.md";
 /// Quotas that refill by 0.02 tokens an hour.
 const QUOTA: &str = "1000 1000/36500d";
 const QUOTAS: usize = 5;
-/// A semaphore whose slots are all held, in another database.
+/// A semaphore whose slots are all held, in another database where there is one.
 const SLOTS: usize = 3;
 
 /// Takes 5,000 tokens and all slots of a semaphore.
@@ -17,7 +17,7 @@ fn exhaust(client: &mut Connection) {
     for n in 0..QUOTAS {
         assert_eq!(client.decide(&format!("TB.TAKE quota:{n} {QUOTA} 1000")).allowed, 1);
     }
-    client.say("SELECT 3");
+    let _ = client.attempt("SELECT 3");
     for holder in 0..SLOTS {
         assert_eq!(client.decide(&format!("TB.HOLD pool {SLOTS} 0 1 86400000 {holder}")).allowed, 1);
     }
@@ -29,7 +29,7 @@ fn granted_again(client: &mut Connection) -> i64 {
     let tokens =
         (0..QUOTAS).map(|n| client.decide(&format!("TB.TAKE quota:{n} {QUOTA} 1000")).allowed * 1000);
     let tokens: i64 = tokens.sum();
-    client.say("SELECT 3");
+    let _ = client.attempt("SELECT 3");
     let slots =
         (0..SLOTS).map(|n| client.decide(&format!("TB.HOLD pool {SLOTS} 0 1 86400000 late:{n}")).allowed);
     let slots: i64 = slots.sum();
@@ -214,4 +214,73 @@ fn fail_over_by_sentinel(machines: &Machines) {
         master.configuration().contains(&format!("replicaof 127.0.0.1 {named}"))
             && !replica.configuration().contains("replicaof 127.0.0.1")
     });
+}
+
+#[test]
+fn a_replica_in_a_cluster_gets_the_module_late_and_every_bucket() {
+    const COMMAND: &str = "redis-cli CLUSTER FAILOVER";
+    if is_before(7, 0) {
+        return; // It has no CLUSTER ADDSLOTSRANGE.
+    }
+    let machines = Machines::new(&["master", "replica"]);
+    let [master, replica] = both(&machines);
+    for machine in [master, replica] {
+        // Longer than a restart, so that none of them causes a failover.
+        machine.configure("cluster-enabled yes\ncluster-node-timeout 30000");
+    }
+    master.follow(PAGE, "start with the module");
+    master.run("redis-cli CLUSTER ADDSLOTSRANGE 0 16383");
+    let id = master.run("redis-cli CLUSTER MYID");
+    replica.run("systemctl start redis-server; redis-cli CLUSTER MEET master 6379");
+    wait_until("the replica follows", || replica.run(&format!("redis-cli CLUSTER REPLICATE {id}")) == "OK\n");
+    wait_until_in_sync(replica, master);
+    wait_until_served(master);
+    exhaust(&mut master.connect());
+    wait_until_in_sync(replica, master);
+    upgrade(replica, master);
+    assert!(page(PAGE).contains(&format!("`{COMMAND}`")), "the page has another command");
+    wait_until("the failover begins", || replica.run(COMMAND) == "OK\n");
+    wait_until("the old master follows", || is_linked(&mut master.connect()));
+    upgrade(master, replica);
+    assert_eq!(granted_again(&mut replica.connect()), 0);
+    let delete = || replica.follow(PAGE, "delete all buckets") == "tokenbucket_buckets:0\r\n";
+    wait_until("all buckets are freed", delete);
+    wait_until_in_sync(master, replica);
+    assert_eq!([master, replica].map(|machine| machine.connect().keys()), [0, 0]);
+}
+
+fn wait_until_served(node: Machine) {
+    let mut client = node.connect();
+    wait_until("the cluster serves", || text(&client.say("CLUSTER INFO")).contains("cluster_state:ok"));
+}
+
+/// From all databases, whatever the keys are called, and from both kinds of files.
+#[test]
+fn a_removal_leaves_servers_that_start_with_all_other_data() {
+    let machines = pair();
+    let [master, replica] = both(&machines);
+    for machine in [master, replica] {
+        machine.configure("appendonly yes");
+        machine.follow(PAGE, "start with the module");
+    }
+    wait_until_in_sync(replica, master);
+    let mut client = master.connect();
+    exhaust(&mut client);
+    client.run(&[b"TB.TAKE".as_slice(), b"any\0byte\r\n'\" \xff", b"7", b"1/h"]);
+    client.say("SET other data");
+    let settings = if is_before(7, 0) { "" } else { "redis-cli CONFIG SET tokenbucket.on-oom allow" };
+    master.run(&format!("{settings}\nredis-cli CONFIG REWRITE"));
+    let delete = || master.follow(PAGE, "delete all buckets") == "tokenbucket_buckets:0\r\n";
+    wait_until("all buckets are freed", delete);
+    client.say("TB.TAKE again 10 1/h");
+    wait_until("the late bucket is freed too", delete);
+    for machine in [replica, master] {
+        machine.follow(PAGE, "restart without the module");
+    }
+    wait_until_in_sync(replica, master);
+    for machine in [replica, master] {
+        let mut client = machine.connect();
+        assert_eq!((text(&client.say("GET other")), client.keys()), ("data".to_owned(), 1));
+        assert!(!client.has_command("TB.TAKE"));
+    }
 }
