@@ -308,6 +308,8 @@ test-redis-cell: build
 	@benches/build-redis-cell.sh target/redis-cell
 	$(call say,'comparing CL.THROTTLE with redis-cell')
 	@SERVER='$(ENGINES)/$(DEBIAN_REDIS)/server' MODULE='$(MODULE)' REDIS_CELL='$(REDIS_CELL)' $(call cargo_test,--test redis_cell)
+	@SERVER='$(ENGINES)/$(DEBIAN_REDIS)/server' MODULE='$(MODULE)' REDIS_CELL='$(REDIS_CELL)' \
+		$(call cargo_test,--test procedures,--ignored redis_cell)
 
 .PHONY: lint
 lint: build-tools ## Check format, lints, docs and dependencies

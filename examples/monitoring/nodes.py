@@ -59,6 +59,8 @@ class Answer:
     version: str
     run_id: str
     """Another one after a restart, when all counters begin at 0."""
+    replication_id: str
+    """That of a master and of all its replicas."""
     buckets: dict[str, int]
     """The fields of INFO tokenbucket; empty without the module."""
     commands: dict[str, dict[str, float]]
@@ -163,6 +165,7 @@ class Node:
             role="replica" if replication["role"] == "slave" else replication["role"],
             version=str(server.get("valkey_version", version)),
             run_id=server["run_id"],
+            replication_id=replication["master_replid"],
             buckets=buckets,
             commands=of_the_module(commands),
             oom_errors=errors.get("errorstat_OOM", {"count": 0})["count"] if knows_errors else None,

@@ -8,4 +8,5 @@
 mod common;
 
 mod machine;
+mod redis_cell;
 mod upgrades;

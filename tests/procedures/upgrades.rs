@@ -4,7 +4,7 @@ use crate::common::stored::{buckets_alive, is_linked};
 use crate::common::{is_before, text, texts, wait_until, Connection};
 use crate::machine::{block, page, Machine, Machines};
 
-const PAGE: &str = "docs/operate/upgrades.md";
+pub const PAGE: &str = "docs/operate/upgrades.md";
 
 /// Quotas that refill by 0.02 tokens an hour.
 const QUOTA: &str = "1000 1000/36500d";
@@ -38,18 +38,18 @@ fn granted_again(client: &mut Connection) -> i64 {
 }
 
 /// A master and its replica, which have not started.
-fn pair() -> Machines {
+pub fn pair() -> Machines {
     let machines = Machines::new(&["master", "replica", "sentinel"]);
     let [master, replica] = both(&machines);
     replica.configure(&format!("replicaof 127.0.0.1 {}", master.port()));
     machines
 }
 
-fn both(machines: &Machines) -> [Machine<'_>; 2] {
+pub fn both(machines: &Machines) -> [Machine<'_>; 2] {
     ["master", "replica"].map(|name| machines.get(name))
 }
 
-fn wait_until_in_sync(replica: Machine, master: Machine) {
+pub fn wait_until_in_sync(replica: Machine, master: Machine) {
     let (mut to, mut from) = (replica.connect(), master.connect());
     wait_until("the replica is in sync", || {
         is_linked(&mut to)
@@ -65,7 +65,7 @@ fn upgrade(replica: Machine, master: Machine) {
 }
 
 /// Step 2 without Sentinel.
-fn fail_over(from: Machine, to: Machine) {
+pub fn fail_over(from: Machine, to: Machine) {
     from.run(&block(PAGE, "fail over").replace("-h replica", &format!("-h {}", to.name)));
 }
 

@@ -199,6 +199,26 @@ def test_a_replica_without_the_module_is_seen(start, watch):
     assert exporter.value("buckets", node=name(bare)) is None
 
 
+def test_the_buckets_of_a_replica_are_compared_with_those_of_its_master(start, watch):
+    master, other = start(), start()
+    replica = start(*replica_of(master))
+    client(master).execute_command("TB.TAKE", "k", 5, "1/d")
+    exporter = watch(master, replica, other)
+    exporter.wait_for("buckets", 1, node=name(master))
+    exporter.wait_for("buckets", 1, node=name(replica))
+
+    def ids() -> list[str]:
+        has = {
+            labels["node"]: labels["replication_id"]
+            for metric, labels, _ in exporter.metrics()
+            if metric == "tokenbucket_replication_info"
+        }
+        return [has.get(name(node), name(node)) for node in (master, replica, other)]
+
+    wait_for(lambda: len(set(ids()[:2])) == 1, "one id of the master and its replica", PATIENCE_S)
+    assert len(set(ids())) == 2
+
+
 def test_a_node_of_a_cluster_is_watched_like_any_other(start, watch):
     node = start("--cluster-enabled", "yes")
     client(node).execute_command("CLUSTER", "ADDSLOTS", *range(16384))
