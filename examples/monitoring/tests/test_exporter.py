@@ -16,7 +16,7 @@ from redis import ResponseError
 
 from exporter import TopSeries, as_label
 from nodes import Denied, LastMinute, Node, printable
-from run import HERE, add_user, client, replica_of
+from run import HERE, MONITORING_USER, add_user, client, replica_of
 from services import free_port, wait_for
 
 HOSTILE_KEY = b"<img src=x onerror=alert(1)>\x00\x1b[31m\n\xff\xc3\xbc\\"
@@ -85,6 +85,8 @@ def test_every_field_of_info_and_every_command_is_exported(start, watch):
 
 
 def test_the_documented_user_may_do_all_that_the_exporter_does_and_nothing_else(start, watch):
+    access = (HERE.parents[1] / "docs/reference/access.md").read_text()
+    assert " ".join(MONITORING_USER) in access.splitlines()
     node = start()
     some_calls(client(node))
     exporter = watch(node)
