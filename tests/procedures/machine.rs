@@ -115,7 +115,7 @@ impl Machine<'_> {
         let path = format!("{}:{}", stand_ins.display(), std::env::var("PATH").unwrap());
         let mut command = Command::new("timeout");
         command.args([
-            &timeout().as_secs().to_string(),
+            &(4 * timeout()).as_secs().to_string(),
             "bash",
             "-euo",
             "pipefail",

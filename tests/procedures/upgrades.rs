@@ -1,7 +1,8 @@
 //! docs/operate/upgrades.md: a failover after it grants nothing again, and each server starts as what it was.
 
 use crate::common::stored::{buckets_alive, is_linked};
-use crate::common::{is_before, text, texts, wait_until, Connection};
+use crate::common::wait::wait_within;
+use crate::common::{is_before, text, texts, timeout, wait_until, Connection};
 use crate::machine::{block, page, Machine, Machines};
 
 pub const PAGE: &str = "docs/operate/upgrades.md";
@@ -187,12 +188,12 @@ fn nodes_with_the_module_on_the_command_line_start_again_after_a_sentinel_failov
 fn start_sentinel(machines: &Machines) {
     let sentinel = machines.get("sentinel");
     sentinel.configure(&format!(
-        "sentinel monitor mymaster 127.0.0.1 {} 1\nsentinel down-after-milliseconds mymaster 60000",
+        "sentinel monitor mymaster 127.0.0.1 {} 1\nsentinel down-after-milliseconds mymaster 60000\nsentinel failover-timeout mymaster 10000",
         machines.get("master").port()
     ));
     sentinel.run_with("systemctl start redis-server", "--sentinel");
     let mut watching = sentinel.connect();
-    wait_until("Sentinel knows the replica", || {
+    wait_for_sentinel("Sentinel knows the replica", || {
         let report = text(&watching.say("INFO sentinel"));
         report.contains("status=ok") && report.contains("slaves=1")
     });
@@ -204,17 +205,22 @@ fn fail_over_by_sentinel(machines: &Machines) {
     let [master, replica] = both(machines);
     let mut watching = machines.get("sentinel").connect();
     // At first Sentinel may know too little of the replica.
-    wait_until("Sentinel begins a failover", || master.run(&format!("{COMMAND} || true")) == "OK\n");
+    wait_for_sentinel("Sentinel begins a failover", || master.run(&format!("{COMMAND} || true")) == "OK\n");
     let named = replica.port().to_string();
-    wait_until("Sentinel names the new master", || {
+    wait_for_sentinel("Sentinel names the new master", || {
         texts(watching.say("SENTINEL get-master-addr-by-name mymaster"))[1] == named
     });
     // With the configuration Sentinel ends all connections, ours too.
-    wait_until("both configurations are written", || {
+    wait_for_sentinel("both configurations are written", || {
         master.configuration().contains(&format!("replicaof 127.0.0.1 {named}"))
             && !replica.configuration().contains("replicaof 127.0.0.1")
     });
-    wait_until("the old master follows", || is_linked(&mut master.connect()));
+    wait_for_sentinel("the old master follows", || is_linked(&mut master.connect()));
+}
+
+/// Waits for what Sentinel does at intervals of ten seconds.
+fn wait_for_sentinel(what: &str, mut condition: impl FnMut() -> bool) {
+    wait_within(4 * timeout(), what, || condition().then_some(()));
 }
 
 #[test]
