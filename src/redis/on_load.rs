@@ -16,8 +16,7 @@ use super::call::{arguments, Argument};
 use super::log::{log, NOTICE, WARNING};
 use super::{config, data_type, info, listeners, register, settings, waiting};
 use redis_module::raw;
-use std::ffi::{c_int, c_void, CStr};
-use std::ptr;
+use std::ffi::{c_int, CStr};
 use std::sync::OnceLock;
 use tokenbucket_core::cast::signed_32;
 
