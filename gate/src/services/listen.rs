@@ -167,6 +167,7 @@ impl Listener {
     }
 }
 
+/// Hands over a connection that can be read: with TLS after its handshake.
 async fn hand_over(
     stream: Box<dyn Stream>,
     peer: Option<IpAddr>,
