@@ -6,8 +6,9 @@ use std::sync::Arc;
 use limitador::limit::{Context, Limit, Namespace};
 use limitador::RateLimiter;
 use tokenbucket_client::fake::Fake;
+use tokenbucket_client::OnError;
 use tokenbucket_gate::counters::Counters;
-use tokenbucket_gate::decide::{Decider, OnError, Policy};
+use tokenbucket_gate::decide::{Decider, Policy};
 use tokenbucket_gate::limits::{File, Limits, Options};
 use tokenbucket_gate::messages::{Code, Descriptor, Entry, Request};
 
