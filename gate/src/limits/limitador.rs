@@ -20,6 +20,8 @@ use crate::messages::{CurrentLimit, Descriptor};
 /// Longer and more deeply nested expressions could exhaust the stack.
 const MOST_BYTES: usize = 1024;
 const MOST_BRACKETS: usize = 32;
+/// Behind an even number of `!` or `-` the crate reads what follows twice: nested ones take exponential time.
+const MOST_DOUBLED: usize = 8;
 
 /// The functions of CEL, shared by all calls.
 static FUNCTIONS: LazyLock<Context<'static>> = LazyLock::new(Context::default);
@@ -242,8 +244,13 @@ impl Reader {
 }
 
 fn compiled(source: &str, key: &str, known: &[&str]) -> Result<Program, String> {
-    if source.len() > MOST_BYTES || source.matches(['(', '[', '{']).count() > MOST_BRACKETS {
-        return Err(format!("an expression has at most {MOST_BYTES} bytes and {MOST_BRACKETS} brackets"));
+    let without_blanks: String = source.split_whitespace().collect();
+    let doubled = without_blanks.matches("!!").count() + without_blanks.matches("--").count();
+    let brackets = source.matches(['(', '[', '{']).count();
+    if source.len() > MOST_BYTES || brackets > MOST_BRACKETS || doubled > MOST_DOUBLED {
+        return Err(format!(
+            "an expression has at most {MOST_BYTES} bytes, {MOST_BRACKETS} brackets, and {MOST_DOUBLED} of '!!' and '--'"
+        ));
     }
     let program = Program::compile(source).map_err(|error| {
         let error = error.to_string();

@@ -377,9 +377,10 @@ async fn a_descriptor_of_two_limits_is_decided_under_both() {
 fn the_largest_expressions_exhaust_no_stack() {
     let expressions = [
         "(".repeat(32) + "true" + &")".repeat(32),
-        ("(".to_owned() + &"!".repeat(29)).repeat(32) + "true" + &")".repeat(32),
-        "!".repeat(1020) + "true",
-        "-".repeat(1018) + "1 == 1",
+        "(!".repeat(32) + "true" + &")".repeat(32),
+        "(!!".repeat(8) + "true" + &")".repeat(8),
+        "!".repeat(17) + "true",
+        "-".repeat(16) + "1 == 1",
         "1+".repeat(507) + "1 == 508",
         "true&&".repeat(170) + "true",
         "false||".repeat(145) + "true",
