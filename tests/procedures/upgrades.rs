@@ -144,6 +144,28 @@ fn a_replica_that_loads_the_module_late_says_so_and_resynchronises() {
     assert_eq!(granted_again(&mut replica.connect()), 0);
 }
 
+/// With the data of before it would resume behind the buckets that it refused.
+#[test]
+fn a_replica_that_exited_without_the_module_gets_every_bucket() {
+    let machines = pair();
+    let [master, replica] = both(&machines);
+    master.follow(PAGE, "start with the module");
+    replica.configure("repl-diskless-load swapdb");
+    replica.run("systemctl start redis-server");
+    wait_until_in_sync(replica, master);
+    exhaust(&mut master.connect());
+    wait_until_in_sync(replica, master);
+    replica.run("redis-cli SAVE; redis-cli CONFIG REWRITE");
+    replica.follow(PAGE, "resynchronise");
+    wait_until("the replica exits", || replica.run("redis-cli PING 2>/dev/null || true").is_empty());
+    replica.follow(PAGE, "delete the data of a stopped replica");
+    replica.follow(PAGE, "start with the module");
+    wait_until_in_sync(replica, master);
+    assert_eq!(buckets_alive(&mut replica.connect()), buckets_alive(&mut master.connect()));
+    replica.run("redis-cli REPLICAOF NO ONE");
+    assert_eq!(granted_again(&mut replica.connect()), 0);
+}
+
 #[test]
 fn sentinel_fails_over_during_an_upgrade_and_each_node_starts_again() {
     let machines = pair();
