@@ -82,6 +82,8 @@ func (s *Store) Do(now time.Duration, words []string) (any, error) {
 		return s.several(arguments, 1, (*view).waitMs, func(v *view, cost *big.Rat) { v.level.Sub(v.level, cost) })
 	case "TB.MHOLD":
 		return s.hold(arguments)
+	case "TB.MRENEW":
+		return s.renew(arguments)
 	case "TB.MSETTLE":
 		return s.settle(arguments)
 	}
@@ -223,9 +225,9 @@ func (s *Store) several(words []string, before int, waitMs func(*view, *big.Rat)
 }
 
 func (s *Store) hold(words []string) (any, error) {
-	ttl, err := strconv.ParseInt(words[1], 10, 64)
-	if err != nil || ttl < 1 {
-		return nil, Error("ERR ttl_ms must be a whole number of milliseconds from 1 to 2592000000")
+	ttl, err := readTTL(words[1])
+	if err != nil {
+		return nil, err
 	}
 	id := words[2]
 	more := func(v *view, amount *big.Rat) *big.Rat {
@@ -244,10 +246,37 @@ func (s *Store) hold(words []string) (any, error) {
 		v.fill(new(big.Rat).Neg(more(v, amount)))
 		delete(v.holds, id)
 		if amount.Sign() > 0 {
-			v.holds[id] = held{amount, v.at + time.Duration(ttl)*time.Millisecond}
+			v.holds[id] = held{amount, v.at + ttl}
 		}
 	}
 	return s.several(words, 3, waitMs, set)
+}
+
+func (s *Store) renew(words []string) (any, error) {
+	ttl, err := readTTL(words[1])
+	if err != nil {
+		return nil, err
+	}
+	id, groups := words[2], append([]string(nil), words[:3]...)
+	for group := words[3:]; len(group) >= 3; group = group[3:] {
+		groups = append(append(groups, group[:3]...), "0") // of no amount
+	}
+	waitMs := func(v *view, _ *big.Rat) int64 {
+		if _, ok := v.holds[id]; ok {
+			return 0
+		}
+		return never
+	}
+	set := func(v *view, _ *big.Rat) { v.holds[id] = held{v.holds[id].amount, v.at + ttl} }
+	return s.several(groups, 3, waitMs, set)
+}
+
+func readTTL(word string) (time.Duration, error) {
+	ms, err := strconv.ParseInt(word, 10, 64)
+	if err != nil || ms < 1 {
+		return 0, Error("ERR ttl_ms must be a whole number of milliseconds from 1 to 2592000000")
+	}
+	return time.Duration(ms) * time.Millisecond, nil
 }
 
 func (s *Store) settle(words []string) (any, error) {
