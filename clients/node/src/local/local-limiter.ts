@@ -62,6 +62,8 @@ export class LocalLimiter {
         return this.#takeAll(args);
       case "TB.MHOLD":
         return this.#hold(args);
+      case "TB.MRENEW":
+        return this.#renew(args);
       case "TB.MSETTLE":
         return this.#settle(args);
       case "DEL":
@@ -156,6 +158,21 @@ export class LocalLimiter {
       const view = this.#look(group, { pool: true });
       const amount = up(group[3]);
       if (!waits.every((waitMs) => waitMs === 0n)) return view.reply(waits[at] === 0n ? 1n : 0n, waits[at]);
+      view.hold(id, amount, this.#now + BigInt(ttlMs) * 1000n);
+      this.#keep(view);
+      return view.reply(1n);
+    });
+    return joint(replies);
+  }
+
+  #renew([count = "", ttlMs = "", id = "", ...words]: readonly string[]): unknown[] {
+    const groups = groupsOf(3, count, words);
+    const held = groups.map((group) => this.#look(group, { pool: true }).holds.get(id)?.amount);
+    const replies = groups.map((group, at) => {
+      const view = this.#look(group, { pool: true });
+      const amount = held[at];
+      if (amount === undefined) return view.reply(0n, NEVER);
+      if (held.includes(undefined)) return view.reply(1n);
       view.hold(id, amount, this.#now + BigInt(ttlMs) * 1000n);
       this.#keep(view);
       return view.reply(1n);
@@ -345,7 +362,11 @@ function amount(text: string): [bigint, bigint] {
 }
 
 function fours(count: string, words: readonly string[]): string[][] {
-  return Array.from({ length: Number(count) }, (_, at) => words.slice(4 * at, 4 * at + 4));
+  return groupsOf(4, count, words);
+}
+
+function groupsOf(size: number, count: string, words: readonly string[]): string[][] {
+  return Array.from({ length: Number(count) }, (_, at) => words.slice(size * at, size * at + size));
 }
 
 /** The four numbers of the bucket that binds, and each bucket's own. */
