@@ -216,14 +216,10 @@ func (h *Hold) renew(ctx context.Context) {
 		case <-ticker.C:
 		}
 		decision, err := h.set(ctx, h.held, nil, false)
-		switch {
-		case errors.Is(err, ErrClosed):
-			return
-		case err == nil:
-		case ctx.Err() == nil && !errors.Is(err, ErrServerAway):
-			h.settings.server.settings.logf("tokenbucket: a hold was not renewed: %v", err)
-			fallthrough
-		default:
+		if err != nil {
+			if awayOf(err) == nil && ctx.Err() == nil && !errors.Is(err, ErrClosed) {
+				h.settings.server.settings.logf("tokenbucket: a hold was not renewed: %v", err)
+			}
 			continue
 		}
 		h.mutex.Lock()

@@ -143,7 +143,7 @@ export class LocalLimiter {
   }
 
   #takeAll([count = "", ...words]: readonly string[]): unknown[] {
-    const groups = fours(count, words);
+    const groups = groupsOf(count, words);
     const waits = groups.map((group) => this.#look(group).waitMs(up(group[3])));
     if (waits.every((waitMs) => waitMs === 0n)) {
       return joint(groups.map((group) => this.#reserve([...group, "0"])));
@@ -152,7 +152,7 @@ export class LocalLimiter {
   }
 
   #hold([count = "", ttlMs = "", id = "", ...words]: readonly string[]): unknown[] {
-    const groups = fours(count, words);
+    const groups = groupsOf(count, words);
     const waits = groups.map((group) => this.#look(group, { pool: true }).holdWaitMs(id, up(group[3])));
     const replies = groups.map((group, at) => {
       const view = this.#look(group, { pool: true });
@@ -166,14 +166,13 @@ export class LocalLimiter {
   }
 
   #renew([count = "", ttlMs = "", id = "", ...words]: readonly string[]): unknown[] {
-    const groups = groupsOf(3, count, words);
-    const held = groups.map((group) => this.#look(group, { pool: true }).holds.get(id)?.amount);
+    const groups = groupsOf(count, words, 3);
+    const amounts = groups.map((group) => this.#look(group, { pool: true }).holds.get(id)?.amount);
     const replies = groups.map((group, at) => {
       const view = this.#look(group, { pool: true });
-      const amount = held[at];
+      const amount = amounts[at];
       if (amount === undefined) return view.reply(0n, NEVER);
-      if (held.includes(undefined)) return view.reply(1n);
-      view.hold(id, amount, this.#now + BigInt(ttlMs) * 1000n);
+      if (!amounts.includes(undefined)) view.hold(id, amount, this.#now + BigInt(ttlMs) * 1000n);
       this.#keep(view);
       return view.reply(1n);
     });
@@ -181,7 +180,7 @@ export class LocalLimiter {
   }
 
   #settle([count = "", id = "", ...words]: readonly string[]): unknown[] {
-    const replies = fours(count, words).map((group) => {
+    const replies = groupsOf(count, words).map((group) => {
       const view = this.#look(group, { pool: true });
       if (!view.holds.has(id)) return view.reply(0n, NEVER);
       view.settle(id, up(group[3]));
@@ -361,11 +360,7 @@ function amount(text: string): [bigint, bigint] {
   throw new BadArgument("ERR cost must be a decimal number of tokens from 0 to 1e12");
 }
 
-function fours(count: string, words: readonly string[]): string[][] {
-  return groupsOf(4, count, words);
-}
-
-function groupsOf(size: number, count: string, words: readonly string[]): string[][] {
+function groupsOf(count: string, words: readonly string[], size = 4): string[][] {
   return Array.from({ length: Number(count) }, (_, at) => words.slice(size * at, size * at + size));
 }
 
