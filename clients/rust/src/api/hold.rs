@@ -16,9 +16,9 @@ use crate::values::request::{Amount, Part};
 
 /// Tokens that are held until they are settled, or their holder is gone.
 ///
-/// It renews itself while it lives, unless it is [lost](Self::lost). [`settle`](Self::settle) ends it: what was not used comes back, what was used
-/// beyond the hold is charged. Dropping it does the same in the background. What the work does not report counts as used;
-/// slots of a pool (rate 0) come back.
+/// It renews itself while it lives, unless it is [lost](Self::lost). [`settle`](Self::settle) ends it: what was not used
+/// comes back, what was used beyond the hold is charged. Dropping it does the same in the background. What the work does
+/// not report counts as used; slots of a pool (rate 0) come back.
 ///
 /// Work that was let through because the server was away has one too, which the first renewal after its return takes,
 /// if there is room, and the settlement charges in any case.
