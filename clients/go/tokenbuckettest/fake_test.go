@@ -124,9 +124,13 @@ func drawHold(random *rand.Rand, at int, rate string) []any {
 	if random.Intn(5) < 2 {
 		id = random.Intn(at + 1)
 	}
-	if random.Intn(2) == 0 {
+	switch random.Intn(5) {
+	case 0, 1:
 		return []any{"TB.MHOLD", 2, one(random, []int{500, 5000}), fmt.Sprint("hold-", at),
 			"jobs", "5", "0", 1, "tokens", "100", rate, one(random, []int{5, 40})}
+	case 2:
+		renewed := one(random, [][]any{{2, "jobs", "5", "0", "tokens", "100", rate}, {1, "jobs", "5", "0"}})
+		return append([]any{"TB.MRENEW", renewed[0], one(random, []int{500, 5000}), fmt.Sprint("hold-", id)}, renewed[1:]...)
 	}
 	return []any{"TB.MSETTLE", 2, fmt.Sprint("hold-", id), "jobs", "5", "0", 0, "tokens", "100", rate, one(random, []int{0, 10, 60})}
 }
