@@ -6,7 +6,7 @@ use super::MILLION;
 use super::{scenario, strategies};
 use chrono::{DateTime, Datelike};
 use proptest::prelude::*;
-use tokenbucket_core::rate::{calendar::Calendar, Rate};
+use tokenbucket_core::rate::{calendar::Calendar, Rate, RateError};
 
 fn us(time: &str) -> i64 {
     DateTime::parse_from_rfc3339(time).unwrap_or_else(|error| panic!("{time}: {error}")).timestamp_micros()
@@ -49,6 +49,22 @@ fn the_next_boundary_is_the_one_on_the_wall() {
         assert_eq!(read.reaches_at_us(since_us, 1), next_us, "{rate} since {since}");
         assert_eq!(read.flow(since_us, next_us - 1).micro, 0, "{rate} since {since}");
         assert!(read.flow(since_us, next_us).micro > 0, "{rate} since {since}");
+    }
+}
+
+/// The packages and the gate read the same file.
+#[test]
+fn rates_are_those_of_the_packages() {
+    let text = include_str!("../../../clients/conformance/rates.txt");
+    for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let words: Vec<_> = line.split(' ').collect();
+        let read = Rate::parse(words[0].as_bytes());
+        match words[1..] {
+            [since, until] => {
+                assert_eq!(read.unwrap().reaches_at_us(us(since), MILLION), us(until), "{line}")
+            }
+            _ => assert_eq!(read, Err(RateError::Malformed), "{line}"),
+        }
     }
 }
 
