@@ -32,7 +32,8 @@ func TestTheFakeDecidesAsTheServer(t *testing.T) {
 
 var calendars = [][2]string{
 	{"10", "5@10s"}, {"3", "1@250ms"}, {"100", "7@15m+05:45"}, {"1000", "1000@d+09:00"}, {"2.5", "0.5@2d-03:30"},
-	{"20", "4@w-11:00"}, {"12", "3@mo+14:00"}, {"5", "1@y"},
+	{"20", "4@w-11:00"}, {"12", "3@mo+14:00"}, {"5", "1@y"}, {"30", "20@mo+14d-05:00"}, {"10", "10@3mo+27d"},
+	{"8", "8@w+6d+09:00"},
 }
 
 // Over decades, from boundary to boundary and to a microsecond before.

@@ -103,6 +103,7 @@ fn words() -> impl Strategy<Value = Vec<u8>> {
         2 => select(rates),
         1 => prop::collection::vec(any::<u8>(), 0..6),
         1 => "[0-9]{0,3}[@/]?[0-9]{0,2}[a-zA-Z+:-]{0,9}".prop_map(String::into_bytes),
+        1 => "[0-9]{1,3}@(w|3?mo|d|y)([+-]{0,2}[0-9]{0,3}[d:D]?){0,3}".prop_map(String::into_bytes),
         1 => "[0-9]{0,3}[@/]?#{33,200}[a-z]{0,3}".prop_map(String::into_bytes),
     ]
 }
