@@ -270,7 +270,7 @@ impl<'limit, R: Expiring> View<'limit, R> {
         Outcome { change: Change::Store { bucket, full_at_us }, ..denied }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn decision(
         &self,
         allowed: i64,
@@ -285,7 +285,7 @@ impl<'limit, R: Expiring> View<'limit, R> {
     }
 
     /// Returns a wait that ends with the limit at the latest: nothing is known of the next one.
-    #[inline]
+    #[inline(always)]
     fn at_most_to_the_end(&self, wait_ms: i64) -> i64 {
         if self.limit_until_us == i64::MAX {
             return wait_ms;

@@ -22,6 +22,8 @@ pub(in crate::command) struct Part<'request, 'call> {
     pub(super) plan: Plan,
     /// The amount to which a hold was set, 0 if it was ended; `None` if no hold was changed.
     held_micro: Option<i64>,
+    /// Whether an override has ended, which a write ends for good.
+    ends_override: bool,
     /// The write, if there was one.
     pub(super) written: Option<Written>,
 }
@@ -29,7 +31,9 @@ pub(in crate::command) struct Part<'request, 'call> {
 impl<'request, 'call> Part<'request, 'call> {
     #[inline(always)]
     pub(in crate::command) fn new(own: &'request Request<'call>, key: BucketKey<'call>, plan: Plan) -> Self {
-        Self { own, overridden: None, key, plan, held_micro: None, written: None }
+        let ends_override =
+            key.holds().is_some_and(|holds| holds.override_ended_at(key.call().now_us()).is_some());
+        Self { own, overridden: None, key, plan, held_micro: None, ends_override, written: None }
     }
 
     /// Returns the request with the limit that counts: that of the call, or of an override.
@@ -160,7 +164,8 @@ impl<'request, 'call> Part<'request, 'call> {
     /// Returns what was stored.
     #[inline(always)]
     pub(super) fn stored(&self) -> Stored<'_, 'call> {
-        Stored { request: self.request(), outcome: self.outcome(), held_micro: self.held_micro }
+        let (held_micro, ends_override) = (self.held_micro, self.ends_override);
+        Stored { request: self.request(), outcome: self.outcome(), held_micro, ends_override }
     }
 }
 
@@ -185,6 +190,7 @@ pub(super) struct Stored<'request, 'call> {
     pub(super) outcome: Outcome,
     /// The amount to which a hold was set, 0 if it was ended; `None` if no hold was changed.
     pub(super) held_micro: Option<i64>,
+    pub(super) ends_override: bool,
 }
 
 impl<'call> Stored<'_, 'call> {
@@ -194,16 +200,20 @@ impl<'call> Stored<'_, 'call> {
         let effect = match written {
             Written::Cleared => Effect::Cleared,
             Written::Stored { bucket, expire_at_ms, holds } => {
-                let change = |amount_micro| self.request.hold_change(amount_micro, call.now_us());
-                let holds = holds.map(|(dropped, len, ends_override)| {
-                    let end = ends_override.then_some(HoldChange::Override(None));
-                    let changes = end.into_iter().chain(self.held_micro.and_then(change)).collect();
-                    HoldChanges { dropped, changes, len }
-                });
+                let holds = holds.map(|(dropped, len)| self.hold_changes(call, dropped, len));
                 Effect::Stored { bucket, expire_at_ms: Some(expire_at_ms), holds }
             }
         };
         (self.request.key, effect)
+    }
+
+    #[cold]
+    #[inline(never)] // Off the path of buckets without holds: each take paid for its code.
+    fn hold_changes(&self, call: &Call, dropped: u32, len: u32) -> HoldChanges {
+        let change = |amount_micro| self.request.hold_change(amount_micro, call.now_us());
+        let end = self.ends_override.then_some(HoldChange::Override(None));
+        let changes = end.into_iter().chain(self.held_micro.and_then(change)).collect();
+        HoldChanges { dropped, changes, len }
     }
 
     /// Counts the granted tokens, and sends the keyspace event.
@@ -249,12 +259,11 @@ impl<'call> Stored<'_, 'call> {
 /// The write to one key.
 #[derive(Clone, Copy)]
 pub(super) enum Written {
-    /// A bucket; of its holds, the number dropped because they had ended, and the number left; and whether an override had
-    /// ended.
+    /// A bucket; of its holds, the number dropped because they had ended, and the number left.
     Stored {
         bucket: Bucket,
         expire_at_ms: i64,
-        holds: Option<(u32, u32, bool)>,
+        holds: Option<(u32, u32)>,
     },
     Cleared,
 }
@@ -286,9 +295,8 @@ fn store_with_holds(
 ) -> Written {
     let now_us = key.call().now_us();
     let dropped = key.holds().map_or(0, |holds| holds.ended(now_us));
-    let ends_override = key.holds().is_some_and(|holds| holds.override_ended_at(now_us).is_some());
     let (len, change) = key.update_holds(dropped, |holds| {
-        holds.limit_override.take_if(|_| ends_override);
+        holds.limit_override.take_if(|stored| stored.ends_at_us <= now_us);
         match change(holds) {
             Change::Store { bucket, full_at_us } => {
                 let full_then_us = holds.full_after_override_us(own_limit, bucket, now_us);
@@ -301,7 +309,7 @@ fn store_with_holds(
     let written = match change {
         Change::Store { bucket, full_at_us } => {
             let count = |count| u32::try_from(count).unwrap_or(u32::MAX);
-            let holds = Some((count(dropped), count(len), ends_override));
+            let holds = Some((count(dropped), count(len)));
             Written::Stored { bucket, expire_at_ms: expire(key, full_at_us), holds }
         }
         Change::Keep | Change::Clear => Written::Cleared,
