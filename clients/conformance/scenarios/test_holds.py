@@ -1,4 +1,4 @@
-"""A caller that hangs up loses no tokens, and a hold ends with the work, however that ends."""
+"""A hold ends with the work, however that ends, and what a caller reserved comes back if it hangs up."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from conftest import WITH_DEADLINES, Package, StartProxy, eventually, executed, level
+from conftest import WITH_DEADLINES, WITH_UNDO, Package, StartProxy, eventually, executed, level
 from launch import ask
 from services import Service
 
@@ -73,7 +73,7 @@ def test_waits_that_are_cancelled_give_back_what_they_reserved(package: Package,
     eventually(lambda: executed(server, "tb.reserve") == 5 and level(server) == 0)
 
 
-@only_with_deadlines
+@pytest.mark.only(*WITH_UNDO)
 def test_a_take_that_is_cancelled_on_its_way_gives_back(
     package: Package, server: Service, start_proxy: StartProxy
 ) -> None:

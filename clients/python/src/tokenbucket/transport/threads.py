@@ -25,7 +25,7 @@ T = TypeVar("T")
 # Python runs one thread at a time and the server one command: more connections would not be faster.
 MOST_CONNECTIONS = 128
 # Callers may leave many that are being made behind.
-_MOST_CONNECTING = 512
+_MOST_CONNECTING = 1024
 # In how many turns a caller looks for what it waits for, and by how much a turn may end late.
 _TURNS, _LATE_S = 4, 0.005
 
