@@ -365,3 +365,24 @@ def test_a_hold_that_was_lost_says_so(make: Make, server: Service, admin: redis.
         wait_for(lambda: not hold.allowed, "the renewal")
         other.settle()
     assert "a hold of tb:a was lost" in caplog.text
+
+
+def test_a_server_that_falls_silent_in_the_middle_of_many_calls_is_away(own_server: Service) -> None:
+    async def main() -> None:
+        client = redis.asyncio.Redis(port=own_server.port)
+        of = tokenbucket.asyncio.Server(client, timeout_ms=1000, retry_every_ms=60_000)
+        limiter = tokenbucket.asyncio.Limiter(of, Limit(10**6, 1))
+        await limiter.take("a")
+        first, *others = [asyncio.ensure_future(limiter.take("a")) for _ in range(5000)]
+        await first
+        own_server.signal(signal.SIGSTOP)
+        await asyncio.wait(others)
+        if any(one.result().degraded for one in others):  # else all had been answered before
+            began = time.monotonic()
+            assert (await limiter.take("a")).degraded
+            assert time.monotonic() - began < 0.9, "nobody waits for it again"
+        await of.aclose()
+        await client.aclose()
+
+    asyncio.run(main())
+    own_server.signal(signal.SIGCONT)

@@ -11,9 +11,9 @@ import pytest
 
 from paths import REPOSITORY
 from tokenbucket import Server
-from tokenbucket.api import hold, operations
+from tokenbucket.api import hold, operations, unsettled
 from tokenbucket.local.limiter import Buckets
-from tokenbucket.transport import driver, node, server, unsettled
+from tokenbucket.transport import driver, node, server
 from tokenbucket.values.errors import Fault, ReplyError, fault_of
 
 RULES: dict[str, Any] = json.loads((REPOSITORY / "clients/conformance/rules.json").read_text())

@@ -193,11 +193,7 @@ def test_a_task_that_anyio_cancels_leaves_the_queue(server: Service) -> None:
     asyncio.run(main())
 
 
-def test_connections_by_which_nobody_waits_are_closed(
-    server: Service, admin: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tokenbucket.transport.tasks.IDLE_CLOSES_S", 0.1)
-
+def test_connections_by_which_nobody_waits_are_closed(server: Service, admin: redis.Redis) -> None:
     async def main() -> None:
         async with asyncio_limiter(server, Limit(1, STILL)) as limiter:
             await limiter.take("a")

@@ -18,6 +18,7 @@ from .hold import HoldOperations, Used
 from .joint import BaseJointLimiter
 from .limiter import BaseLimiter
 from .operations import Backend, Part
+from .unsettled import Unsettled
 
 T = TypeVar("T")
 Awaited = Coroutine[Any, Any, T]
@@ -36,11 +37,13 @@ class Server(BaseServer[Client]):
     _of_transport = Transports
 
     def _set_up(self) -> None:
+        self.unsettled = Unsettled()
         self._detached: set[asyncio.Task[Any]] = set()
         self._settles_on: asyncio.AbstractEventLoop | None = None
         """The event loop that has a timer for holds that nobody could settle."""
 
     def begin_anew(self) -> None:
+        self.unsettled.begin_anew()
         self._settles_on = None
         super().begin_anew()
 

@@ -13,11 +13,11 @@ from typing import Any
 
 from ..transport.call import Steps, Terms
 from ..transport.commands import Command, command
-from ..transport.unsettled import AGAIN_S
 from ..values.decision import Decision, JointDecision
 from ..values.errors import BadArgument, TokenBucketError
 from ..values.limit import Number
 from .operations import Backend, Part
+from .unsettled import AGAIN_S
 
 Used = Number | Mapping[str, Number]
 

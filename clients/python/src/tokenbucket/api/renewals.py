@@ -12,7 +12,7 @@ import time
 from typing import Any
 from weakref import ref
 
-from ..transport.unsettled import Unsettled
+from .unsettled import Unsettled
 
 # What is due so soon is renewed together with what is due.
 _TOGETHER_S = 0.02

@@ -17,6 +17,7 @@ from .joint import BaseJointLimiter
 from .limiter import BaseLimiter
 from .operations import Backend, Part
 from .renewals import Renewals
+from .unsettled import Unsettled
 
 T = TypeVar("T")
 
@@ -34,9 +35,11 @@ class Server(BaseServer[Client]):
     _of_transport = Transport
 
     def _set_up(self) -> None:
+        self.unsettled = Unsettled()
         self.renewals = Renewals(self)
 
     def begin_anew(self) -> None:
+        self.unsettled.begin_anew()
         self.renewals.begin_anew()
         super().begin_anew()
 

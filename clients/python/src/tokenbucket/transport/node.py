@@ -75,7 +75,7 @@ class Node:
     def silent(self, what: str, since: float, within_s: float, *, sent: bool = False) -> Unanswered:
         """Returns what callers get who waited in vain: the server is away if it said nothing to others."""
         silence = Unanswered(f"no {what} within {within_s * 1000:g} ms", sent=sent)
-        if self.last_heard < since:
+        if self.last_heard <= since:
             self.failed(silence)
         return silence
 
@@ -92,8 +92,8 @@ class Node:
             self._log.warning("%s refuses, on_error decides such calls: %s", self._who, error)
 
     def connected(self) -> None:
-        """Lets the next call look for the module: the server may be another."""
-        self._script_until = 0.0
+        """Notes that a connection works. The next call looks for the module: the server may be another."""
+        self._script_until, self.last_heard = 0.0, time.monotonic()
 
     @property
     def uses_script(self) -> bool:

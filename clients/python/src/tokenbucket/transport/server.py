@@ -43,7 +43,6 @@ from .commands import (
 from .driver import endpoints_of
 from .node import Node
 from .slots import Slots
-from .unsettled import Unsettled
 
 LOG = logging.getLogger("tokenbucket")
 MOST_LOCAL_NAMES = 10_000
@@ -99,7 +98,6 @@ class BaseServer(Generic[Client]):
         self.retry_every_ms = retry_every_ms
         self.fallback = fallback
         self.log = log
-        self.unsettled = Unsettled()
         self._set_up()
         self.local = Buckets(unix_ms_now, MOST_LOCAL_NAMES)
         """The buckets of this process, which decide while the server does not."""
@@ -136,7 +134,6 @@ class BaseServer(Generic[Client]):
         """In a process that was forked."""
         self._lock = threading.RLock()
         self.local.begin_anew()
-        self.unsettled.begin_anew()
         for node in self._nodes():
             node.begin_anew()
             node.transport.begin_anew()

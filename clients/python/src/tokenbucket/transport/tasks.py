@@ -27,8 +27,8 @@ _ROUNDS = 5
 _MOST_LATE = 3
 # How many times longer than a call waits for it a connection may take that is kept.
 _CONNECTS_WITHIN = 5
-IDLE_CLOSES_S = 5.0
-"""When a connection is closed by which no call waits."""
+# More at once than the backlog of a server has room for would be late.
+_MOST_CONNECTING = 64
 
 
 class Connection:
@@ -38,25 +38,21 @@ class Connection:
         self._transport, self.node, self._loop = transport, transport.node, transport.loop
         self._raw: Any = None
         self.is_open, self._is_connected = True, False
-        self.is_leaving = False
-        """It is closed after the last reply that is on its way."""
+        self._is_leaving = False
         self._sent: deque[Call] = deque()
         self._unsent: list[Call] = []
-        self._began = self.heard_at = time.monotonic()
+        self._began = self._heard_at = time.monotonic()
         self._looking: asyncio.TimerHandle | None = None
         self._late = 0
         """How many looks came late since the server was last heard."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._task(self._connect())
+        self.connecting = self._task(self._connect())
 
-    @property
-    def is_idle(self) -> bool:
-        return not self._sent and not self._unsent
-
-    def _task(self, work: Coroutine[Any, Any, None]) -> None:
+    def _task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._transport.task(work)
         self._tasks.add(task)
         task.add_done_callback(self._over)
+        return task
 
     def _over(self, task: asyncio.Task[None]) -> None:
         """Called for each task: one that is cancelled before its first step runs no line of its own."""
@@ -77,7 +73,7 @@ class Connection:
         await self._raw.connect()
         self._is_connected = True
         self.node.connected()
-        self.heard_at = time.monotonic()
+        self._heard_at, self._late = time.monotonic(), 0
         if self._looking is not None:
             self._looking.cancel()
             self._look_in(self._patience_s)
@@ -101,7 +97,7 @@ class Connection:
 
     async def _write_and_read(self) -> None:
         """Ends with the last reply that is on its way, so that no task is left to an idle event loop."""
-        if not self._sent and time.monotonic() - self.heard_at > IDLE_S and await _has_ended(self._raw):
+        if not self._sent and time.monotonic() - self._heard_at > IDLE_S and await _has_ended(self._raw):
             self.end(Unanswered("the server has closed the connection", broken=True))
             return
         calls, self._unsent = self._unsent, []
@@ -120,13 +116,13 @@ class Connection:
                 reply = reply_of(error)
             if self.is_open:
                 self._heard(reply)
-        if self.is_leaving and self.is_idle:
-            self.end(Unanswered("it was replaced", broken=True))
+        if self._is_leaving and not is_reading:
+            self.leave()
 
     def _heard(self, reply: Any) -> None:
         call = self._sent[0]
-        self.heard_at, self._late = time.monotonic(), 0
         self.node.heard(reply)
+        self._heard_at, self._late = time.monotonic(), 0
         call.replies.append(reply)
         if len(call.replies) == len(call.words):
             self._sent.popleft()
@@ -149,7 +145,13 @@ class Connection:
             self._looking.cancel()
         for task in self._tasks - {asyncio.current_task()}:
             task.cancel()
-        self._transport.ended(self, self._raw, is_broken=getattr(why, "broken", False))
+        self._transport.ended(self, self._raw)
+
+    def leave(self) -> None:
+        """Closes it after the last reply that is on its way."""
+        self._is_leaving = True
+        if not self._sent and not self._unsent:
+            self.end(Unanswered("it was replaced", broken=True))
 
     # Silence.
 
@@ -173,7 +175,7 @@ class Connection:
             self._look_at_wait(first)
             return
         now, patience_s = time.monotonic(), self._patience_s
-        since = max(first.sent_at, self.heard_at)
+        since = max(first.sent_at, self._heard_at)
         if rounds == 0 and now - since < patience_s:
             self._look_in(patience_s - (now - since))
         elif rounds == 0 and now - due > patience_s / 4 and self._late < _MOST_LATE:
@@ -182,16 +184,16 @@ class Connection:
         elif rounds < _ROUNDS:
             self._look_in(0, rounds + 1)
         elif now - since >= patience_s:
-            self._is_silent(first)
+            self._is_silent(since)
         else:
             self._look_in(patience_s)
 
-    def _is_silent(self, first: Call) -> None:
+    def _is_silent(self, since: float) -> None:
         node, patience_s = self.node, self._patience_s
         if self._is_connected:
-            self.end(node.silent("reply", first.sent_at, patience_s, sent=True))
+            self.end(node.silent("reply", since, patience_s, sent=True))
             return
-        why = node.silent("connection", first.sent_at, patience_s)
+        why = node.silent("connection", since, patience_s)
         if time.monotonic() - self._began > _CONNECTS_WITHIN * patience_s:
             self.end(why)
         else:  # it may still come, as from the second of two sentinels
@@ -273,8 +275,7 @@ class Transport:
         self._shared: Connection | None = None
         """By which all calls are sent that do not wait in the server."""
         self._all: set[Connection] = set()
-        self._idle: list[Connection] = []
-        """By which calls have waited."""
+        self._turns_to_connect = asyncio.Semaphore(_MOST_CONNECTING)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -299,40 +300,28 @@ class Transport:
             await asyncio.sleep(call.pause_s)
         if call.until is None:
             return await self._of_all().send(call)
-        connection = self._idle.pop() if self._idle else self._new()
+        connection: Connection | None = None
         try:
-            reply = await connection.send(call)
-            if connection.is_open:
-                self._idle.append(connection)
-                self.loop.call_later(IDLE_CLOSES_S, self._end_idle, connection, connection.heard_at)
-            return reply
-        finally:
-            # The call of a caller who leaves is out of the queue once its connection is closed.
-            if connection not in self._idle:
+            async with self._turns_to_connect:
+                connection = self._new()
+                reply = connection.send(call)
+                await asyncio.wait([connection.connecting, reply], return_when=asyncio.FIRST_COMPLETED)
+            return await reply
+        finally:  # the call of a caller who leaves is out of the queue once its connection is closed
+            if connection is not None:
                 connection.end(Unanswered("its caller has left", sent=True))
 
     def ping(self) -> None:
         self._of_all().send(Call(self.node, PING)).add_done_callback(_look_away)
 
-    def _end_idle(self, connection: Connection, since: float) -> None:
-        if connection in self._idle and connection.heard_at == since:
-            connection.end(Unanswered("it is no longer needed"))
-
     def drop(self) -> None:
-        """Lets no new call go by these connections: the endpoint has moved."""
+        """Lets no new call go by the connection of all: the endpoint has moved."""
         shared, self._shared = self._shared, None
-        for connection in (*self._idle, *([shared] if shared else [])):
-            connection.is_leaving = True
-            if connection.is_idle:
-                connection.end(Unanswered("it was replaced", broken=True))
+        if shared is not None:
+            shared.leave()
 
-    def ended(self, connection: Connection, raw: Any, is_broken: bool) -> None:
+    def ended(self, connection: Connection, raw: Any) -> None:
         self._all.discard(connection)
-        if connection in self._idle:
-            self._idle.remove(connection)
-        if is_broken:  # so are those that the server had before
-            for other in list(self._idle):
-                other.end(Unanswered("it was replaced", broken=True))
         if raw is not None and not self.loop.is_closed():
             self.task(_disconnect(raw))
 

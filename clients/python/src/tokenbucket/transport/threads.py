@@ -93,18 +93,13 @@ class Places:
         self._taken.discard(ref(place))
 
 
-class Outcome:
-    """A connection or an error, which another thread makes for a caller that may have gone meanwhile."""
+Answer = queue.SimpleQueue[Any]
+"""By which a caller gets what another thread gives or makes."""
 
-    def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
-    def set(self, outcome: Any) -> None:
-        self._queue.put(outcome)
-
-    def get(self, within_s: float) -> Any:
-        with contextlib.suppress(queue.Empty):
-            return self._queue.get(timeout=within_s)
+def _got(answer: Answer, within_s: float) -> Any:
+    with contextlib.suppress(queue.Empty):
+        return answer.get(timeout=within_s)
 
 
 class Transport:
@@ -119,7 +114,7 @@ class Transport:
         self._idle: deque[tuple[Any, float]] = deque()
         """Those that belong to an earlier one are not used again."""
         self._in_use, self._connecting = Places(MOST_CONNECTIONS), Places(_MOST_CONNECTING)
-        self._waiters: deque[Outcome] = deque()
+        self._waiters: deque[Answer] = deque()
 
     def drop(self) -> None:
         """Closes those that are idle; one in use is closed when its call ends."""
@@ -131,13 +126,14 @@ class Transport:
     def exchange(self, call: Call) -> Any:
         if call.pause_s:
             time.sleep(call.pause_s)
-        if call.until is not None:
-            return self._ask(call)
-        place = self._place()
+        idle, place = self._idle, self._place()
         try:
-            return self._ask(call)
+            raw = self._idle_one() or self._connected()
+            if call.until is None:
+                return self._ask(call, raw, idle)
         finally:
             self._give_back(place)
+        return self._ask(call, raw, idle)
 
     # The right to use a connection.
 
@@ -145,12 +141,13 @@ class Transport:
         """Waits for one, in the order in which callers come, for no longer than connecting may take."""
         if not self._waiters and (place := self._in_use.take()):
             return place
-        node, began, mine = self._node, time.monotonic(), Outcome()
+        node, began = self._node, time.monotonic()
+        mine: Answer = queue.SimpleQueue()
 
         def look(for_s: float) -> Any:
             if node.failed_at > began:
                 raise Unanswered(f"{node.name} is away")
-            return self._in_use.take() or mine.get(for_s)
+            return self._in_use.take() or _got(mine, for_s)
 
         self._waiters.append(mine)
         try:
@@ -164,15 +161,14 @@ class Transport:
 
     def _give_back(self, place: Place) -> None:
         try:
-            self._waiters.popleft().set(place)
+            self._waiters.popleft().put(place)
         except IndexError:
             self._in_use.give_back(place)
 
     # Calls.
 
-    def _ask(self, call: Call) -> Any:
-        node, idle = self._node, self._idle
-        raw = self._idle_one() or self._connected()
+    def _ask(self, call: Call, raw: Any, idle: Any) -> Any:
+        node = self._node
         try:
             asked_at = time.monotonic()
             raw.send_packed_command(packed(raw, call.to_send()), check_health=False)
@@ -225,7 +221,8 @@ class Transport:
 
     def _connected(self) -> Any:
         """Connects, on a thread of its own: no name takes longer to resolve than connecting may take."""
-        node, began, made = self._node, time.monotonic(), Outcome()
+        node, began = self._node, time.monotonic()
+        made: Answer = queue.SimpleQueue()
         place = self._connecting.take()
         if place is None:
             raise Unanswered("too many connections are being made")
@@ -235,14 +232,14 @@ class Transport:
         except RuntimeError:  # no thread can start
             self._connect(*arguments)
         del place, arguments
-        outcome = within(node.connect_within_s, made.get)
+        outcome = within(node.connect_within_s, lambda for_s: _got(made, for_s))
         if outcome is None:
             raise node.silent("connection", began, node.connect_within_s)
         if isinstance(outcome, Exception):
             raise node.endpoint.why_it_failed(outcome) from outcome
         return outcome
 
-    def _connect(self, _: Place, made: ref[Outcome], idle: Any) -> None:
+    def _connect(self, _: Place, made: ref[Answer], idle: Any) -> None:
         """Makes a connection, which is kept if its caller has gone meanwhile."""
         node, raw, began = self._node, None, time.monotonic()
         outcome: Any
@@ -259,7 +256,7 @@ class Transport:
             _close(raw)
             raise
         if caller := made():
-            caller.set(outcome)
+            caller.put(outcome)
         elif not isinstance(outcome, Exception):
             self._keep(raw, idle)
 

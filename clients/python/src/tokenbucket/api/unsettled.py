@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from ..transport.call import Steps
+from ..transport.commands import Command
 from ..values.errors import TokenBucketError, Unanswered
-from .call import Steps
-from .commands import Command
 
 MOST_UNSETTLED = 1000
 # A hold whose caller has left may still lie in a socket, and is settled once more.
