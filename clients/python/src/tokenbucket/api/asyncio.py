@@ -85,11 +85,10 @@ class Server(BaseServer[Client]):
     def _settle_now(self) -> None:
         self.detach(self.run(self.unsettled.settle(self))).add_done_callback(self._have_settled)
 
-    def _have_settled(self, task: asyncio.Task[float | None]) -> None:
+    def _have_settled(self, task: asyncio.Task[float]) -> None:
         self._settles_on = None
-        later_s = None if task.cancelled() or task.exception() else task.result()
         if self.unsettled:
-            self._settle_in(self.retry_every_ms / 1000 if later_s is None else max(later_s, 0))
+            self._settle_in(1.0 if task.cancelled() or task.exception() else max(task.result(), 0))
 
     def detach(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Runs it to its end whatever becomes of the caller."""

@@ -100,9 +100,9 @@ class HoldOperations:
     def renewed(self, reply: Any) -> None:
         self._renewed(JointDecision.read_each(reply, [part.which for part in self._parts]))
 
-    def _abandon(self) -> None:
+    def _abandon(self, in_s: float = 0.0) -> None:
         """Ends, by its id, a hold that the server may have and no caller knows of."""
-        self._settle_later([replace(part, amount=0) for part in self._parts])
+        self._settle_later([replace(part, amount=0) for part in self._parts], in_s)
 
     def _settle_later(self, parts: Sequence[Part], in_s: float = 0.0) -> None:
         """Charges nothing if the hold is not there, so that it may be sent again and again."""

@@ -7,7 +7,6 @@ import contextlib
 import heapq
 import itertools
 import queue
-import threading
 import time
 from typing import Any
 from weakref import ref
@@ -19,13 +18,13 @@ _TOGETHER_S = 0.02
 _MOST_AT_ONCE = 500
 
 
-class _Running:
-    """Lives as long as the thread whose variable it is."""
+class Running:
+    """Something is being done as long as the variable lives that refers to it: whatever ends it, it ends."""
 
     __slots__ = ("__weakref__",)
 
 
-_NOBODY = ref(_Running())
+NOBODY = ref(Running())
 
 
 class Renewals:
@@ -41,12 +40,10 @@ class Renewals:
 
     def begin_anew(self) -> None:
         """In a process that was forked: the holds are the parent's."""
-        self.on_their_way = threading.RLock()
-        """Kept while renewals are being sent: one could arrive after the settlement."""
         self._due: list[tuple[float, int, ref[Any]]] = []
         self._count = itertools.count()
         self._changed: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._running = _NOBODY
+        self._running = NOBODY
 
     def add(self, hold: Any) -> None:
         self._plan(hold)
@@ -61,10 +58,10 @@ class Renewals:
         return self._running() is None and bool(self._due or self._unsettled)
 
     def wake(self) -> None:
-        self._changed.put(None)
         if self._running() is not None:
+            self._changed.put(None)
             return
-        running = _Running()
+        running = Running()
         self._running = ref(running)
         try:
             _thread.start_new_thread(self._run, (running,))
@@ -72,19 +69,14 @@ class Renewals:
             if self._due and self._due[0][0] < time.monotonic():
                 self._renew_due()
 
-    def _run(self, running: _Running) -> None:
+    def _run(self, running: Running) -> None:
         while self._running() is running and (server := self._server()):
-            due_s: list[float] = []
-            try:
-                later_s = server.run(self._unsettled.settle(server))
-                due_s += [] if later_s is None else [later_s]
-                self._renew_due()
-            except Exception:
-                server.log.exception("holds were not renewed")
+            due_s = [server.run(self._unsettled.settle(server))] if self._unsettled else []
+            self._renew_due()
             del server
             due_s += [self._due[0][0] - time.monotonic()] if self._due else []
             if not due_s:
-                self._running = _NOBODY
+                self._running = NOBODY
                 if not self.is_stalled:
                     return
                 self._running = ref(running)  # something came in this very moment
@@ -94,25 +86,24 @@ class Renewals:
 
     def _renew_due(self) -> None:
         """Renews what is due, all of it together."""
-        server = self._server()
+        server, running = self._server(), Running()
         holds: list[Any] = []
         until = time.monotonic() + _TOGETHER_S
         while self._due and self._due[0][0] <= until and len(holds) < _MOST_AT_ONCE:
             hold = heapq.heappop(self._due)[2]()
-            if hold is not None and not hold.is_over:
-                holds.append(hold)
+            if hold is not None:
+                hold.renewing = ref(running)
+                holds += [hold] if not hold.is_over else []
         for hold in holds:
             self._plan(hold)
         if server is None or not holds:
             return
-        with self.on_their_way:
-            holds = [hold for hold in holds if not hold.is_over]
-            replies = server.run(server.ask_each([hold.renewal() for hold in holds]))
+        replies = server.run(server.ask_each([hold.renewal() for hold in holds]))
         for hold, reply in zip(holds, replies, strict=True):
-            if isinstance(reply, list):
-                hold.renewed(reply)
-                continue
             try:
-                hold.renew_in_background()
+                if isinstance(reply, list):
+                    hold.renewed(reply)
+                else:
+                    hold.renew_in_background()
             except Exception:
                 server.log.exception("a hold was not renewed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any, Protocol, Self, TypeVar
 
 from ..transport.call import Steps, Terms
@@ -16,8 +17,8 @@ from .hold import HoldOperations, Used
 from .joint import BaseJointLimiter
 from .limiter import BaseLimiter
 from .operations import Backend, Part
-from .renewals import Renewals
-from .unsettled import Unsettled
+from .renewals import NOBODY, Renewals
+from .unsettled import AGAIN_S, Unsettled
 
 T = TypeVar("T")
 
@@ -96,6 +97,7 @@ class Hold(HoldOperations):
         self.is_over = False
         # A renewal on its way could arrive after the settlement.
         self._one_at_a_time = threading.RLock()
+        self.renewing = NOBODY
         self._settled: JointDecision | Exception | None = None
         began = limiter._clock.monotonic()
         try:
@@ -136,6 +138,7 @@ class Hold(HoldOperations):
         began, is_first = self._limiter._clock.monotonic(), self._settled is None
         if self._settled is None:
             self.stop_renewing()
+            self._await_renewal()
             with self._one_at_a_time:
                 if self._settled is None:
                     self._settled = self._settle_once(parts)
@@ -145,11 +148,16 @@ class Hold(HoldOperations):
             self._limiter._tell_all(parts, self._settled, began)
         return self._settled
 
+    def _await_renewal(self) -> None:
+        """Waits for one that is on its way. What arrives after the settlement all the same is ended again."""
+        ends_at = time.monotonic() + self._limiter.server.timeout_ms / 1000
+        while self.renewing() is not None:
+            if time.monotonic() > ends_at:
+                self._abandon(AGAIN_S)
+                return
+            time.sleep(0.001)
+
     def _settle_once(self, parts: list[Part]) -> JointDecision | Exception:
-        server = self._limiter.server
-        # A renewal that was on its way has arrived by then, or never will.
-        if server.renewals.on_their_way.acquire(timeout=server.timeout_ms / 1000):
-            server.renewals.on_their_way.release()
         try:
             return self._limiter._run(self._settle(parts))
         except TokenBucketError as error:

@@ -33,8 +33,8 @@ class Unsettled:
             self._waiting.pop(next(iter(self._waiting)), None)
         self._waiting[words] = now + in_s, now + for_s, False
 
-    def settle(self, server: Any) -> Steps[float | None]:
-        """Settles those that are due. Returns in how many seconds others are, None if there are none."""
+    def settle(self, server: Any) -> Steps[float]:
+        """Settles those that are due, and returns in how many seconds others are."""
         now = time.monotonic()
         due = [(words, at) for words, at in tuple(self._waiting.items()) if at[0] <= now]
         replies = (yield from server.ask_each([words for words, _ in due])) if due else []
@@ -57,9 +57,7 @@ class Unsettled:
                 self._waiting.pop(words, None)
             else:
                 self._waiting[words] = now + max(server.retry_every_ms / 1000, 0.05), until, is_last
-        return (
-            min((at[0] for at in tuple(self._waiting.values())), default=now) - now if self._waiting else None
-        )
+        return min((at[0] for at in tuple(self._waiting.values())), default=now) - now
 
 
 def _without_use(words: Command) -> Command:

@@ -48,8 +48,6 @@ class Endpoint:
     def __init__(self, connection_class: Any, options: dict[str, Any], asynchronous: bool) -> None:
         self.connection_class = connection_class
         self.asynchronous = asynchronous
-        # Of each step. With asyncio, `tasks.py` bounds the time in all.
-        timeout_s = None if asynchronous else CONNECT_WITHIN_S
         self.options = {name: value for name, value in options.items() if not name.startswith(_OF_A_POOL)}
         self.options |= {
             "retry": None,
@@ -58,9 +56,14 @@ class Endpoint:
             "health_check_interval": 0,
             "protocol": 2,
             "decode_responses": False,
-            "socket_timeout": timeout_s,
-            "socket_connect_timeout": timeout_s,
+            "socket_timeout": None,
+            "socket_connect_timeout": None,
         }
+
+    def give_up_after(self, seconds: float) -> None:
+        """Bounds each step of connecting. With asyncio, `tasks.py` bounds the time in all."""
+        if not self.asynchronous:
+            self.options |= {"socket_timeout": seconds, "socket_connect_timeout": seconds}
 
     @property
     def name(self) -> str:

@@ -28,6 +28,7 @@ class Node:
         self._who, self._log = f"the {kind} {self.name}", server.log
         self.timeout_s: float = server.timeout_ms / 1000
         self.connect_within_s = max(CONNECT_WITHIN_S, self.timeout_s)
+        endpoint.give_up_after(2 * self.connect_within_s)  # callers have done so before
         self._retry_every_s = server.retry_every_ms / 1000
         self.needs_script = False
         """The server has no module, and a script decides instead."""

@@ -195,7 +195,7 @@ class BaseServer(Generic[Client]):
             groups.setdefault(node, []).append(at)
         for node, places in groups.items():
             if node is not None and node.admits():
-                with contextlib.suppress(Unanswered):
+                with contextlib.suppress(Unanswered, TokenBucketError):
                     reply = yield Call(node, tuple(commands[at] for at in places))
                     for at, one in zip(places, reply if len(places) > 1 else [reply], strict=True):
                         replies[at] = one
