@@ -243,11 +243,11 @@ slots = tokenbucket.Limiter(server, Limit(2, 0), "slots:")
 kept = 0
 def take():
     global kept
-    with gevent.Timeout(random.uniform(0.001, 0.15), False):
+    with gevent.Timeout(10 ** random.uniform(-3, 0), False):
         decision = limiter.take("a")
         kept += decision.allowed
 def hold():
-    with gevent.Timeout(random.uniform(0.001, 0.15), False):
+    with gevent.Timeout(10 ** random.uniform(-3, 0), False):
         slots.hold("a", 1).settle()
 for _ in range(8):
     gevent.joinall([gevent.spawn(take if at % 2 else hold) for at in range(100)])

@@ -160,10 +160,11 @@ class Transport:
         return found
 
     def _give_back(self, place: Place) -> None:
-        try:
-            self._waiters.popleft().put(place)
-        except IndexError:
-            self._in_use.give_back(place)
+        with contextlib.suppress(IndexError):
+            if self._waiters:
+                self._waiters.popleft().put(place)
+                return
+        self._in_use.give_back(place)
 
     # Calls.
 
