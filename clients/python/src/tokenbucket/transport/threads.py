@@ -256,7 +256,7 @@ class Transport:
         except BaseException:  # a signal, where no thread could start
             _close(raw)
             raise
-        if caller := made():
+        if (caller := made()) is not None:
             caller.put(outcome)
         elif not isinstance(outcome, Exception):
             self._keep(raw, idle)
