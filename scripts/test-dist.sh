@@ -188,6 +188,16 @@ for tarball in "$dist"/tokenbucket-gate-*.tar.gz; do
     case "$tarball" in *-arm64.tar.gz) processor=aarch64 ;; *) processor=x86_64 ;; esac
     answers "$folder" "$processor-unknown-linux-musl"
 done
+for tarball in "$dist"/tokenbucket-replay-*.tar.gz; do
+    unpacks_as_promised "$tarball" tokenbucket-replay
+    program=$work/$(basename "$tarball" .tar.gz)/tokenbucket-replay
+    is_static "$program"
+    names_its_crates "$program" tokenbucket-replay tokenbucket-core
+    case "$tarball" in *-arm64.tar.gz) processor=aarch64 ;; *) processor=x86_64 ;; esac
+    emulator=$(scripts/cross.sh emulator "$processor-unknown-linux-musl")
+    # shellcheck disable=SC2086 # words
+    echo '192.0.2.1 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 1' | $emulator "$program"
+done
 gate_works_in "$OLDEST"
 gate_works_in trixie
 works_in "$OLDEST" redis-server

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::{env, fs};
 
 /// Variables of a `make` that runs this test, which are not for the one that it runs.
-const OF_OTHERS: [&str; 5] = ["MAKEFLAGS", "MAKELEVEL", "MODULE", "PORT", "SERVER"];
+const OF_OTHERS: [&str; 6] = ["MAKEFLAGS", "MAKELEVEL", "MODULE", "PORT", "REPOSITORY", "SERVER"];
 
 fn make(words: &str) -> Command {
     let mut command = Command::new("make");
@@ -83,10 +83,47 @@ fn examples_and_clients_name_what_builds_the_module_that_they_lack() {
     }
 }
 
+/// The script that installs what is missing, with the programs of this folder.
+fn install(what: &str, folder: &Path) -> Command {
+    let mut command = Command::new("scripts/install.sh");
+    command.args(what.split(' ')).env("PATH", path_with(folder)).current_dir(env!("CARGO_MANIFEST_DIR"));
+    command
+}
+
+/// As on a fresh Debian, which installs updates by itself after its first boot.
+#[test]
+fn install_says_what_it_installs_and_waits_for_another_program_that_does() {
+    let folder = tempfile::tempdir().unwrap();
+    fake(folder.path(), "id", "echo 0");
+    fake(folder.path(), "sleep", "exec /bin/sleep 0.05");
+    let calls = folder.path().join("calls");
+    let held = "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 17 (apt-get)";
+    // Each call of apt-get fails once.
+    let apt = format!(
+        "echo \"$@\" >>'{0}'; [ $(($(wc -l <'{0}') % 2)) = 0 ] || {{ echo '{held}'; exit 100; }}",
+        calls.display()
+    );
+    fake(folder.path(), "apt-get", &apt);
+    // Hides the programs of this machine from `command -v`.
+    let hidden = "command() { case $2 in mmdebstrap | protoc) return 1 ;; esac; builtin command \"$@\"; }";
+    let mut command = install("protoc chroot", folder.path());
+    let (succeeds, printed) = run(command.env("BASH_FUNC_command%%", &hidden["command".len()..]));
+    assert!(succeeds, "{printed}");
+    assert!(
+        printed.contains(&format!("waiting for another program that installs packages: {}", &held[3..])),
+        "{printed}"
+    );
+    let packages = "protobuf-compiler libprotobuf-dev mmdebstrap debian-archive-keyring";
+    assert!(printed.contains(&format!("installing system packages with apt-get: {packages}\n")), "{printed}");
+    let calls = fs::read_to_string(calls).unwrap();
+    let installs = calls.lines().filter(|line| line.ends_with(&format!("install {packages}"))).count();
+    assert_eq!((calls.lines().count(), installs), (4, 2), "{calls}");
+}
+
 /// As on Debian 13 when `make run` came before `make gate`: the module is content with Debian's own Rust.
 #[test]
 fn debians_older_rust_makes_way_for_the_one_that_the_gate_needs() {
-    for (is_debians, line) in [(true, "installing cargo-web"), (false, "install Rust by https://rustup.rs")] {
+    for (is_debians, line) in [(true, "apt-get: cargo-web"), (false, "install Rust by https://rustup.rs")] {
         let folder = tempfile::tempdir().unwrap();
         let cargo = folder.path().join("cargo");
         fake(folder.path(), "cargo", "echo cargo 1.85.1");
@@ -95,11 +132,10 @@ fn debians_older_rust_makes_way_for_the_one_that_the_gate_needs() {
         let candidate =
             "case $2 in cargo) echo '  Candidate: 1.85.1' ;; *) echo '  Candidate: 1.96.0' ;; esac";
         fake(folder.path(), "apt-cache", candidate);
-        let install = "case \"$*\" in *cargo-web*) echo 'echo cargo 1.96.0' >'_' ;; esac";
-        fake(folder.path(), "apt-get", &install.replace('_', cargo.to_str().unwrap()));
-        let mut command = Command::new("scripts/install.sh");
-        command.arg("cargo").env("MANIFEST", "gate/Cargo.toml").env("PATH", path_with(folder.path()));
-        let (succeeds, printed) = run(command.current_dir(env!("CARGO_MANIFEST_DIR")));
+        let upgrade = "case \"$*\" in *cargo-web*) echo 'echo cargo 1.96.0' >'_' ;; esac";
+        fake(folder.path(), "apt-get", &upgrade.replace('_', cargo.to_str().unwrap()));
+        let mut command = install("cargo", folder.path());
+        let (succeeds, printed) = run(command.env("MANIFEST", "gate/Cargo.toml"));
         assert!(succeeds == is_debians && printed.contains(line), "{printed}");
     }
 }
@@ -134,36 +170,53 @@ fn the_install_block_can_be_pasted_twice_and_spares_a_server_that_could_not_load
     assert!(path("modules/libtokenbucket.so").exists());
 }
 
-/// `redis-cli` makes clusters and runs the transcripts of the documentation.
+/// `redis-cli` makes clusters and runs the transcripts of the documentation, `ssh-keygen` signs what is tested below.
 #[test]
-fn every_target_that_tests_servers_installs_redis_cli_first() {
-    for words in ["matrix", "cluster-test", "hostile", "test-server SERVER=redis-server", "test-musl"] {
+fn every_target_installs_the_tools_that_its_tests_call() {
+    for (words, tool) in [
+        ("matrix", "redis"),
+        ("cluster-test", "redis"),
+        ("hostile", "redis"),
+        ("test-server SERVER=redis-server", "redis"),
+        ("test-musl", "redis"),
+        ("test-pure", "ssh"),
+    ] {
         let (_, recipe) = run(&mut make(&format!("--dry-run {words}")));
-        let install = recipe.lines().position(|line| line.contains("install.sh") && line.contains(" redis"));
+        let installs = |line: &str| line.contains("install.sh") && line.contains(&format!(" {tool}"));
+        let install = recipe.lines().position(installs);
         let tests = ["matrix.sh", "test-cross.sh", "cargo test"];
         let test = recipe.lines().position(|line| tests.iter().any(|test| line.contains(test)));
         assert!(install.is_some() && test.is_some() && install <= test, "make {words}: {recipe}");
     }
 }
 
-/// A dry run, with files in the place of those that `make dist` builds.
+const ADDRESS: &str = "https://example.org/owner/tokenbucket";
+
+/// A dry run, with a file in the place of those that `make dist` builds: a tarball with one page. The address is written into a clone.
 #[test]
-fn a_release_has_signed_checksums_of_all_its_files() {
+fn a_release_has_signed_checksums_and_only_links_that_lead_somewhere() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
     let assert_runs = |script: &str| {
         let (succeeds, printed) = run(Command::new("sh").args(["-c", script]).current_dir(folder.path()));
         assert!(succeeds, "{script}: {printed}");
     };
-    fs::create_dir(path("dist")).unwrap();
-    fs::write(path("dist/tokenbucket.tar.gz"), "built").unwrap();
-    assert_runs(
-        "cd dist && sha256sum tokenbucket.tar.gz >SHA256SUMS && ssh-keygen -q -t ed25519 -N '' -f ../key",
-    );
-    let words = format!("release DRY=1 FOLDER={} VERSION={}", path("out"), env!("CARGO_PKG_VERSION"));
-    let mut release = make(&words);
-    release.env("DIST", path("dist")).env("KEY", path("key")).env("LANGUAGES", "").env("IMAGES", "");
-    let (succeeds, printed) = run(&mut release);
+    let version = env!("CARGO_PKG_VERSION");
+    let here = format!("{ADDRESS}/blob/v{version}");
+    let release = |out: &str, links: &[String]| {
+        fs::create_dir_all(path("dist")).unwrap();
+        let page: String = links.iter().map(|link| format!("[page]({link})\n")).collect();
+        fs::write(path("README.md"), page).unwrap();
+        assert_runs(
+            "tar -czf dist/module.tar.gz README.md && cd dist && sha256sum module.tar.gz >SHA256SUMS",
+        );
+        let mut release =
+            make(&format!("release DRY=1 REPOSITORY={ADDRESS} FOLDER={} VERSION={version}", path(out)));
+        release.env("DIST", path("dist")).env("KEY", path("key")).env("LANGUAGES", "").env("IMAGES", "");
+        run(&mut release)
+    };
+    assert_runs("ssh-keygen -q -t ed25519 -N '' -f key");
+    let (succeeds, printed) = release("out", &[format!("{here}/docs/start/install.md#loading")]);
     assert!(succeeds, "{printed}");
     assert_runs("cd out && sha256sum --check SHA256SUMS && grep -c . SHA256SUMS | grep -qx 2");
     let notes = fs::read_to_string(path("out/NOTES.md")).unwrap();
@@ -172,6 +225,16 @@ fn a_release_has_signed_checksums_of_all_its_files() {
         -n tokenbucket -s out/SHA256SUMS.sig <out/SHA256SUMS";
     assert_runs(verify);
 
+    let dead = [
+        "docs/start/install.md".to_owned(),
+        format!("{here}/docs/nope.md"),
+        format!("{here}/README.md#nope"),
+    ];
+    let (succeeds, printed) = release("dead", &dead);
+    assert!(!succeeds, "{printed}");
+    for link in dead {
+        assert!(printed.contains(&format!("README.md: {link} leads nowhere")), "{printed}");
+    }
     let (_, printed) = run(&mut make("release VERSION=9.9.9"));
     assert!(printed.contains("as Cargo.toml says, not 9.9.9"), "{printed}");
 }

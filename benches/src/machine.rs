@@ -10,12 +10,13 @@ use std::thread::available_parallelism;
 pub fn caption() -> String {
     let load = line("/proc/loadavg", "");
     format!(
-        "{}, {} cores, Linux {}, load average {} before the run. {}, tokenbucket {}. {}.",
+        "{}, {} cores, Linux {}, load average {} before the run. {} with {}, tokenbucket {}. {}.",
         line("/proc/cpuinfo", "model name").trim_start_matches([':', ' ']),
         available_parallelism().unwrap(),
         line("/proc/sys/kernel/osrelease", ""),
         load.split(' ').next().unwrap_or_default(),
         server_release(),
+        if Server::start().has_jemalloc() { "jemalloc" } else { "libc's allocator" },
         module_version(),
         output_of(Command::new("date").arg("+%Y-%m-%d")).trim(),
     )

@@ -94,7 +94,7 @@ func (n *node) wrong(err error) error {
 		return ErrCrossSlot
 	case code == "MOVED" || code == "ASK":
 		wrong.text, wrong.kind = strings.TrimPrefix(ErrClusterNode.Error(), "tokenbucket: "), ErrClusterNode
-	case code == "ERR" && !strings.Contains(line, tooManyWaiters):
+	case code == "ERR":
 		wrong.kind = ErrBadArgument
 	case !isLine:
 		wrong.text = err.Error()
@@ -160,10 +160,7 @@ var faults = map[string]fault{
 	"OOM": faultOfWrite, "READONLY": faultOfWrite, "MISCONF": faultOfWrite, "NOREPLICAS": faultOfWrite, "TRYAGAIN": faultOfWrite,
 }
 
-const (
-	tooManyClients = "ERR max number of clients"
-	tooManyWaiters = "tokenbucket.max-waiters"
-)
+const tooManyClients = "ERR max number of clients"
 
 func faultOf(err error) fault {
 	if err == nil || errors.Is(err, ErrModuleMissing) || errors.Is(err, errReply) {

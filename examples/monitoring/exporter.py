@@ -1,16 +1,21 @@
-"""Token buckets for Prometheus, and a page for people.
+"""Token buckets for Prometheus: /metrics has what every node says of its buckets.
 
-/metrics   what every node says of its buckets, in the text format of Prometheus
-/          a page with the last hour; it asks /data
+Settings are environment variables:
 
-Every setting is an environment variable, see README.md. No request ever waits for a node: each is
-asked in the background, and what it said last is what is served.
+NODES            redis://127.0.0.1:6379   every node, separated by spaces; rediss:// and unix:// too
+REDIS_USERNAME, REDIS_PASSWORD            for addresses without credentials
+HOST, PORT       127.0.0.1, 9720          where it listens
+EVERY_S          5                        interval between polls of a node
+TIMEOUT_S        1                        timeout for connecting and for each reply
+TOP, TOP_EVERY_S 10, 300                  keys per node with a series, and how often others may replace them
+
+No request waits for a node: each is polled in the background, and its last answer is served.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
-import json
 import logging
 import os
 import re
@@ -20,10 +25,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
-from pathlib import Path
 from socketserver import ThreadingMixIn
-from urllib.parse import parse_qs
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
@@ -34,8 +36,6 @@ from nodes import Answer, Denied, Node, printable
 
 log = logging.getLogger("exporter")
 
-PAGE = Path(__file__).resolve().parent / "page"
-ROWS_ON_PAGE = 10
 LONGEST_LABEL = 200
 
 
@@ -58,6 +58,7 @@ FIELDS: dict[str, tuple[type[Metric], str]] = {
     "waiting": (GaugeMetricFamily, "Calls that wait their turn in the server"),
     "served_after_waiting": (CounterMetricFamily, "Calls that waited and were granted"),
     "gave_up_waiting": (CounterMetricFamily, "Calls that waited and were not granted"),
+    "waits_refused": (CounterMetricFamily, "Calls that found the queue full and were denied at once"),
 }
 OTHER_FIELD = (GaugeMetricFamily, "As INFO tokenbucket says")
 
@@ -115,7 +116,7 @@ class Buckets(Collector):
             families[name].add_metric(list(labels.values()), value)
 
         for node in self.nodes:
-            answer = node.status().answer
+            answer = node.answer_now()
             up = answer is not None
             add(GaugeMetricFamily, "tokenbucket_up", "Whether the node answers", up, node=node.name)
             if answer:
@@ -167,83 +168,7 @@ def as_label(key: str) -> str:
     return f"{key[:LONGEST_LABEL]}… {hashlib.sha256(key.encode()).hexdigest()[:16]}"
 
 
-# The page.
-
-
-def data(nodes: list[Node], every_s: float, after_s: float) -> dict:
-    """All that the page shows, and of the history what is newer than `after_s`."""
-    until_s = newest_of_all(nodes)
-    return {
-        "now_s": time.time(),
-        "every_s": every_s,
-        "nodes": [
-            {
-                **of_node(node),
-                "history": [point for point in node.history() if after_s < point[0] <= until_s],
-            }
-            for node in nodes
-        ],
-        "top": top_of_all(nodes),
-    }
-
-
-def newest_of_all(nodes: list[Node]) -> float:
-    """Up to when there are points of every node that is not silent: sums are of all of them."""
-    times = [points[-1][0] for node in nodes if (points := node.history())]
-    recent = [at for at in times if at > max(times) - max(node.patience_s for node in nodes)]
-    return min(recent, default=0)
-
-
-def of_node(node: Node) -> dict:
-    status = node.status()
-    answer = status.answer
-    since_s = time.time() - answer.uptime_s if answer else status.since_s
-    return {
-        "name": node.name,
-        "answers": answer is not None,
-        "down_because": status.down_because,
-        "since_s": since_s,
-        "maxmemory": answer.maxmemory_bytes if answer else 0,
-        "role": answer and answer.role,
-        "version": answer and answer.version,
-        # As text: a browser's numbers are exact up to 2^53 only.
-        "buckets": {name: str(value) for name, value in (answer.buckets if answer else {}).items()},
-        "top_refused_because": node.top_refused_because,
-    }
-
-
-def top_of_all(nodes: list[Node]) -> list[dict]:
-    """The keys of all nodes, those denied most within the last minute first. The last known keys
-    of nodes that are down follow, with their age."""
-    rows = []
-    for node in nodes:
-        top, age_s = node.last_top()
-        stale = None if node.status().answer else age_s
-        rows += [(stale is not None, *busiest_first(row), node.name, stale, row) for row in top]
-    rows.sort(key=lambda row: row[:3])
-    return [
-        {"node": name, "stale_s": stale, **asdict(row)}
-        for *_, name, stale, row in rows[:ROWS_ON_PAGE]
-    ]
-
-
-TYPES = {
-    ".html": "text/html; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml",
-}
-# Whatever a key is called, a browser runs and loads nothing but what is in the folder `page`.
-SECURITY_HEADERS = [
-    (
-        "Content-Security-Policy",
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
-        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    ),
-    ("X-Content-Type-Options", "nosniff"),
-    ("Referrer-Policy", "no-referrer"),
-    ("Cross-Origin-Resource-Policy", "same-origin"),
-]
+# The server.
 
 
 def application(nodes: list[Node], settings: Settings) -> Callable:
@@ -251,41 +176,14 @@ def application(nodes: list[Node], settings: Settings) -> Callable:
     registry.register(Buckets(nodes, settings.top, settings.top_every_s))
     ProcessCollector(registry=registry)
     metrics = make_wsgi_app(registry)
-    files = {
-        "/" + str(file.relative_to(PAGE)): file for file in PAGE.rglob("*") if file.suffix in TYPES
-    }
-    files["/"] = files.pop("/index.html")
 
     def answer(environ: dict, start_response: Callable) -> Iterable[bytes]:
-        def start(status: str, headers: list[tuple[str, str]], *rest: object) -> Callable:
-            return start_response(status, headers + SECURITY_HEADERS, *rest)
-
-        def reply(status: str, kind: str, body: bytes) -> list[bytes]:
-            length = ("Content-Length", str(len(body)))
-            start(status, [("Content-Type", kind), length, ("Cache-Control", "no-cache")])
-            return [body]
-
-        path = environ["PATH_INFO"] or "/"
-        if environ["REQUEST_METHOD"] != "GET":
-            return reply("405 Method Not Allowed", "text/plain", b"only GET is answered\n")
-        if path == "/metrics":
-            return metrics(environ, start)
-        if path == "/data":
-            after_s = seconds_after(environ.get("QUERY_STRING", ""))
-            text = json.dumps(data(nodes, settings.every_s, after_s), separators=(",", ":"))
-            return reply("200 OK", "application/json", text.encode())
-        if path in files:
-            return reply("200 OK", TYPES[files[path].suffix], files[path].read_bytes())
-        return reply("404 Not Found", "text/plain", b"there are / and /metrics\n")
+        if environ["REQUEST_METHOD"] == "GET" and environ["PATH_INFO"] == "/metrics":
+            return metrics(environ, start_response)
+        start_response("404 Not Found", [("Content-Type", "text/plain")])
+        return [b"there is GET /metrics\n"]
 
     return answer
-
-
-def seconds_after(query: str) -> float:
-    try:
-        return float(parse_qs(query)["after"][0])
-    except (LookupError, ValueError):
-        return 0
 
 
 class Server(ThreadingMixIn, WSGIServer):
@@ -346,6 +244,10 @@ class Settings:
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.parse_args()
     settings = Settings(dict(os.environ))
     nodes = settings.watched()
     Server.address_family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
@@ -356,7 +258,7 @@ def main() -> None:
     server.set_app(application(nodes, settings))
     for node in nodes:
         threading.Thread(target=node.watch, name=node.name, daemon=True).start()
-    log.info("on http://%s:%d, metrics on /metrics", settings.host, settings.port)
+    log.info("on http://%s:%d/metrics", settings.host, settings.port)
     try:
         server.serve_forever()
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""Asks every node, again and again, what it says of its token buckets; remembers the last hour."""
+"""Asks every node, again and again, what it says of its token buckets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from redis.retry import Retry
 
 log = logging.getLogger("exporter")
 
-HISTORY_S = 3600
 MINUTE_S = 60
 # As many as the module counts unless it is told otherwise (tokenbucket.top-keys).
 TOP_ROWS = 128
@@ -46,7 +45,6 @@ class Denied:
 
     key: str
     denied: int
-    last_denied_ms: int
     last_minute: int
     """How often it was denied within the last minute."""
 
@@ -57,8 +55,6 @@ class Answer:
 
     role: str
     version: str
-    run_id: str
-    """Another one after a restart, when all counters begin at 0."""
     buckets: dict[str, int]
     """The fields of INFO tokenbucket; empty without the module."""
     commands: dict[str, dict[str, float]]
@@ -69,35 +65,8 @@ class Answer:
     """Of the whole server. The module knows no more than what its values take."""
     maxmemory_bytes: int
     """0: no limit."""
-    uptime_s: int
     top: list[Denied]
     took_s: float
-
-
-@dataclass(frozen=True)
-class Status:
-    """How a node is: what it answered, or why it did not."""
-
-    answer: Answer | None
-    down_because: str
-    since_s: float
-    """Since when it has answered, or not; Unix time."""
-
-
-# Of one node at one moment: time, allowed and denied calls a second, buckets, bytes of their
-# values, holds, bytes of the whole server, whether the node is a master, and errors a second. All
-# None but the time if it was down.
-Point = tuple[
-    float,
-    float | None,
-    float | None,
-    int | None,
-    int | None,
-    int | None,
-    int | None,
-    bool | None,
-    float | None,
-]
 
 
 class Node:
@@ -123,27 +92,24 @@ class Node:
         # Connecting, AUTH, INFO and TB.TOP each have their timeout.
         self.patience_s = every_s + 4 * timeout_s
         self.lock = threading.Lock()
-        self.current: Status | None = None
-        self.points: deque[Point] = deque(maxlen=math.ceil(HISTORY_S / every_s))
-        self.last_answer: Answer | None = None  # which outlives the node's absence
+        self.current: Answer | None = None
+        self.is_known = False  # Whether it answered, or failed to.
         self.answered_at_s = -math.inf  # monotonic
         self.minute = LastMinute(every_s)
         self.top_refused_because = ""
 
     def watch(self) -> None:
-        """Asks at every multiple of `every_s`, so that all nodes have points at the same times."""
         while True:
-            time.sleep(self.every_s - time.time() % self.every_s)
-            # Its own time, not that of the answer.
-            self.ask(round(time.time() / self.every_s) * self.every_s)
+            self.ask()
+            time.sleep(self.every_s)
 
-    def ask(self, now_s: float) -> None:
+    def ask(self) -> None:
         try:
             answer = self.answer()
         except Exception as error:  # whatever a server replies, it is asked again the next time
-            self.report(now_s, None, printable(str(error) or type(error).__name__)[:200])
+            self.report(None, printable(str(error) or type(error).__name__)[:200])
         else:
-            self.report(now_s, answer)
+            self.report(answer)
 
     def answer(self) -> Answer:
         began = time.monotonic()
@@ -162,13 +128,11 @@ class Node:
         return Answer(
             role="replica" if replication["role"] == "slave" else replication["role"],
             version=str(server.get("valkey_version", version)),
-            run_id=server["run_id"],
             buckets=buckets,
             commands=of_the_module(commands),
             oom_errors=errors.get("errorstat_OOM", {"count": 0})["count"] if knows_errors else None,
             used_memory_bytes=memory["used_memory"],
             maxmemory_bytes=memory["maxmemory"],
-            uptime_s=server["uptime_in_seconds"],
             top=self.minute.top(server["run_id"], top),
             took_s=time.monotonic() - began,
         )
@@ -185,54 +149,22 @@ class Node:
         self.top_refused_because = ""
         return [(key, denied, last_denied_ms) for key, denied, last_denied_ms in rows]
 
-    def report(self, now_s: float, answer: Answer | None, down_because: str = "") -> None:
-        point = self.point(now_s, answer) if answer else (now_s, *[None] * 8)
+    def report(self, answer: Answer | None, down_because: str = "") -> None:
         with self.lock:
-            before = self.current
-            changed = before is None or (before.answer is None) != (answer is None)
-            since_s = now_s if changed else before.since_s
-            self.current = Status(answer, down_because, since_s)
-            self.points.append(point)
+            changed = not self.is_known or (self.current is None) != (answer is None)
+            self.current, self.is_known = answer, True
             if answer:
-                self.last_answer = answer
                 self.answered_at_s = time.monotonic()
         if changed and answer:
             log.info("%s: up", self.name)
         elif changed:
             log.warning("%s: down: %s", self.name, down_because)
 
-    def point(self, now_s: float, answer: Answer) -> Point:
-        elapsed_s = time.monotonic() - self.answered_at_s
-        allowed, denied, errors = (
-            a_second(answer, self.last_answer, name, elapsed_s)
-            for name in ("decisions_allowed", "decisions_denied", "errors")
-        )
-        buckets, value_bytes, holds = (
-            answer.buckets.get(name, 0) for name in ("buckets", "bucket_bytes", "holds")
-        )
-        is_master = answer.role == "master"
-        used = answer.used_memory_bytes
-        return now_s, allowed, denied, buckets, value_bytes, holds, used, is_master, errors
-
-    def status(self) -> Status:
-        """How the node is. One that neither answers nor fails is down, too."""
+    def answer_now(self) -> Answer | None:
+        """The last answer, unless the node is down. One that neither answers nor fails is, too."""
         with self.lock:
-            status, silent_s = self.current, time.monotonic() - self.answered_at_s
-        if status is None:
-            return Status(None, "not asked yet", time.time())
-        if status.answer and silent_s > self.patience_s:
-            return Status(None, "no answer in time", time.time() - silent_s)
-        return status
-
-    def last_top(self) -> tuple[list[Denied], float]:
-        """The newest list of denied keys, and its age in seconds."""
-        with self.lock:
-            answer, age_s = self.last_answer, time.monotonic() - self.answered_at_s
-        return (answer.top, age_s) if answer else ([], 0)
-
-    def history(self) -> list[Point]:
-        with self.lock:
-            return list(self.points)
+            is_silent = time.monotonic() - self.answered_at_s > self.patience_s
+            return None if is_silent else self.current
 
 
 class LastMinute:
@@ -256,19 +188,7 @@ class LastMinute:
             earlier = before.get(key, taken_over)
             return denied - earlier if denied >= earlier else denied  # less: after a RESET
 
-        return [
-            Denied(printable(key), denied, last_ms, last_minute(key, denied))
-            for key, denied, last_ms in rows
-        ]
-
-
-def a_second(answer: Answer, before: Answer | None, name: str, elapsed_s: float) -> float | None:
-    """By how much a counter grew. None at first: nobody knows since when it has been counting."""
-    if before is None:
-        return None
-    restarted = before.run_id != answer.run_id
-    earlier = 0 if restarted else before.buckets.get(name, 0)
-    return round(max(answer.buckets.get(name, 0) - earlier, 0) / elapsed_s, 3)
+        return [Denied(printable(key), denied, last_minute(key, denied)) for key, denied, _ in rows]
 
 
 def of_the_module(commandstats: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:

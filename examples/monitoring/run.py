@@ -1,5 +1,5 @@
 """Runs the whole example: a Redis with the module, a replica of it, somebody who limits on it, and
-the exporter with its page.
+the exporter.
 
 The tests use the same pieces.
 """
@@ -30,7 +30,6 @@ MONITORING_USER = ["ACL", "SETUSER", "monitoring", "on", ">password", "-@all", "
 READY = """\
 Redis with the module on port {redis}, a replica on port {replica}, a few hundred users.
 
-the page               {url}
 for Prometheus         {url}/metrics
 stop a node            redis-cli -p {replica} SHUTDOWN
 
@@ -86,11 +85,11 @@ def main() -> None:
         redis = keep(start_node(folder))
         replica = keep(start_node(folder, *replica_of(redis)))
         keep(load(folder, redis)).start()
-        page = keep(exporter(folder, [redis, replica], port, every_s="2"))
-        page.start()
+        watching = keep(exporter(folder, [redis, replica], port, every_s="2"))
+        watching.start()
         url = f"http://127.0.0.1:{port}"
         print(READY.format(url=url, redis=redis.port, replica=replica.port), flush=True)
-        wait_until_over(page)
+        wait_until_over(watching)
 
 
 if __name__ == "__main__":

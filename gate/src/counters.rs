@@ -8,11 +8,15 @@ use std::time::Instant;
 
 use crate::limits::Limits;
 
-/// The most names; all others share one.
+/// The most names that requests make; all others share one.
 const MOST_NAMES: usize = 10_000;
-/// The longest name; longer ones share one too.
+/// The most domains that no file has, of which callers make up any number.
+const MOST_UNKNOWN: usize = 100;
+/// The longest name as the page shows it; longer ones share one too.
 const MOST_NAME_BYTES: usize = 1024;
 const OTHERS: &str = "other.other";
+/// The longest page. The limits of the rest are left out.
+const MOST_PAGE_BYTES: usize = 16 << 20;
 /// Upper bounds of the histogram of times, in microseconds.
 const TIMES_US: [u64; 12] =
     [100, 250, 500, 1000, 2500, 5000, 10_000, 20_000, 50_000, 100_000, 500_000, 1_000_000];
@@ -30,82 +34,78 @@ pub struct Counters {
     pub config_load_success: AtomicU64,
     /// Files that were refused.
     pub config_load_error: AtomicU64,
-    limits: Named<OfLimit>,
-    reservations: Named<OfReservations>,
-    unknown_domains: Named<AtomicU64>,
+    limits: Named<OfLimit, MOST_NAMES>,
+    reservations: Named<OfReservations, MOST_NAMES>,
+    unknown_domains: Named<AtomicU64, MOST_UNKNOWN>,
+    unknown_descriptors: Named<AtomicU64, MOST_NAMES>,
     times: Times,
 }
 
-/// Counters by a name, of which there is a bounded number.
+/// Counters by a name, of which requests make a bounded number.
 #[derive(Debug, Default)]
-struct Named<T>(RwLock<Names<T>>);
+struct Named<T, const MOST: usize>(RwLock<Names<T>>);
+
+type ByName<T> = HashMap<Arc<str>, Arc<T>>;
 
 #[derive(Debug, Default)]
 struct Names<T> {
-    all: HashMap<Arc<str>, Arc<T>>,
-    /// Names that do not count towards the bound.
-    reserved: usize,
+    /// Names in files, which the bound does not concern.
+    of_files: ByName<T>,
+    others: ByName<T>,
 }
 
-/// The counters of one limit, in hits.
-#[derive(Debug, Default)]
-pub struct OfLimit {
-    /// All hits.
-    pub total_hits: AtomicU64,
-    /// Denied hits.
-    pub over_limit: AtomicU64,
-    /// Hits near the limit.
-    pub near_limit: AtomicU64,
-    /// Hits that were denied without calling Redis.
-    pub over_limit_with_local_cache: AtomicU64,
-    /// Allowed hits.
-    pub within_limit: AtomicU64,
-    /// Hits that passed only because of `shadow_mode`.
-    pub shadow_mode: AtomicU64,
+/// Makes a struct of counters, with their names.
+macro_rules! counters {
+    ($(#[$about:meta])* $of:ident: $count:literal { $($(#[$doc:meta])* $name:ident = $metric:literal,)* }) => {
+        $(#[$about])*
+        #[derive(Debug, Default)]
+        pub struct $of { $($(#[$doc])* pub $name: AtomicU64,)* }
+
+        impl $of {
+            const NAMES: [&'static str; $count] = [$($metric,)*];
+
+            fn values(&self) -> [u64; $count] {
+                [$(value(&self.$name),)*]
+            }
+        }
+    };
 }
 
-/// The counters of the reservations of one domain, in tokens unless said otherwise.
-#[derive(Debug, Default)]
-pub struct OfReservations {
-    /// Reserved tokens.
-    pub reserved: AtomicU64,
-    /// Tokens used of reservations that ended in time.
-    pub committed: AtomicU64,
-    /// Tokens used of reservations that had expired before their commit.
-    pub expired: AtomicU64,
-    /// Tokens used beyond reservations.
-    pub underestimated: AtomicU64,
-    /// Reserved tokens that were not used.
-    pub overestimated: AtomicU64,
-    /// Commits that reached Redis after an outage.
-    pub commits_sent_again: AtomicU64,
-    /// Commits that did not reach Redis before their reservations expired.
-    pub commits_lost: AtomicU64,
-}
-
-impl OfReservations {
-    fn named(&self) -> [(&'static str, &AtomicU64); 7] {
-        [
-            ("reserved_tokens", &self.reserved),
-            ("committed_tokens", &self.committed),
-            ("expired_tokens", &self.expired),
-            ("underestimated_tokens", &self.underestimated),
-            ("overestimated_tokens", &self.overestimated),
-            ("commits_sent_again", &self.commits_sent_again),
-            ("commits_lost", &self.commits_lost),
-        ]
+counters! {
+    /// The counters of one limit, in hits.
+    OfLimit: 6 {
+        /// All hits.
+        total_hits = "total_hits",
+        /// Denied hits.
+        over_limit = "over_limit",
+        /// Hits near the limit.
+        near_limit = "near_limit",
+        /// Hits that were denied without calling Redis.
+        over_limit_with_local_cache = "over_limit_with_local_cache",
+        /// Allowed hits.
+        within_limit = "within_limit",
+        /// Hits that passed only because of `shadow_mode`.
+        shadow_mode = "shadow_mode",
     }
 }
 
-/// The names of [`OfLimit::in_order`].
-const STATS: [&str; 6] =
-    ["total_hits", "over_limit", "near_limit", "over_limit_with_local_cache", "within_limit", "shadow_mode"];
-
-impl OfLimit {
-    fn in_order(&self) -> [&AtomicU64; STATS.len()] {
-        let Self { total_hits, over_limit, near_limit, .. } = self;
-        let Self { over_limit_with_local_cache, within_limit, shadow_mode, .. } = self;
-        [total_hits, over_limit, near_limit, over_limit_with_local_cache, within_limit, shadow_mode]
+counters! {
+    /// The counters of the reservations of one domain, in tokens unless said otherwise.
+    OfReservations: 7 {
+        /// Reserved tokens.
+        reserved = "reserved_tokens",
+        /// Tokens used of reservations that ended in time.
+        committed = "committed_tokens",
+        /// Reserved tokens of reservations that had expired before their commit.
+        expired = "expired_tokens",
+        /// Tokens used beyond reservations.
+        underestimated = "underestimated_tokens",
+        /// Reserved tokens that were not used.
+        overestimated = "overestimated_tokens",
+        /// Commits that reached Redis after an outage.
+        commits_sent_again = "commits_sent_again",
+        /// Commits that did not reach Redis before their reservations expired.
+        commits_lost = "commits_lost",
     }
 }
 
@@ -156,14 +156,27 @@ impl Counters {
         self.reservations.get(domain)
     }
 
-    /// Adds counters for the limits of files, which do not count towards the bound.
+    /// Adds counters for the limits of files, which do not count towards the bound. Drops those that are in no file any more.
     pub fn reserve(&self, limits: &Limits) {
-        limits.each_rule(&mut |path, _| self.limits.reserve(path));
+        let mut names = self.limits.0.write().unwrap_or_else(PoisonError::into_inner);
+        let Names { of_files, others } = &mut *names;
+        let mut now = HashMap::new();
+        limits.each_rule(&mut |path, _| {
+            let known = of_files.remove_entry(path).or_else(|| others.remove_entry(path));
+            let (name, counters) = known.unwrap_or_else(|| (path.into(), Arc::default()));
+            now.insert(name, counters);
+        });
+        *of_files = now;
     }
 
     /// Counts a request of an unknown domain.
     pub fn domain_not_found(&self, domain: &str) {
         add(&self.unknown_domains.get(domain), 1);
+    }
+
+    /// Counts a descriptor without a limit, of a domain that a file has.
+    pub fn descriptor_not_found(&self, domain: &str) {
+        add(&self.unknown_descriptors.get(domain), 1);
     }
 
     /// Times a request until the result is dropped.
@@ -175,29 +188,31 @@ impl Counters {
     pub fn render(&self) -> String {
         let mut text = String::new();
         let _ = self
-            .write_limits(&mut text)
+            .write_others(&mut text)
             .and_then(|()| self.write_reservations(&mut text))
-            .and_then(|()| self.write_others(&mut text));
+            .and_then(|()| self.write_limits(&mut text));
         text
     }
 
     fn write_limits(&self, text: &mut String) -> fmt::Result {
         // Levels from the third on are left out; what they count is added up.
-        let mut by_labels: BTreeMap<String, [u64; STATS.len()]> = BTreeMap::new();
+        let mut by_labels: BTreeMap<String, [u64; OfLimit::NAMES.len()]> = BTreeMap::new();
         for (metric, limit) in self.limits.all() {
             let sum = by_labels.entry(labels(&["domain", "key1", "key2"], &sanitized(&metric))).or_default();
-            for (sum, counter) in sum.iter_mut().zip(limit.in_order()) {
-                *sum = sum.saturating_add(value(counter));
+            for (sum, count) in sum.iter_mut().zip(limit.values()) {
+                *sum = sum.saturating_add(count);
             }
         }
-        for (place, stat) in STATS.iter().enumerate() {
+        for (place, stat) in OfLimit::NAMES.iter().enumerate() {
             let name = format!("ratelimit_service_rate_limit_{stat}");
             writeln!(text, "# TYPE {name} counter")?;
-            // As in envoyproxy/ratelimit, a counter appears with its first count: scripts look only for its name.
-            let counted = |counts: &[u64; STATS.len()]| counts.get(place).copied().filter(|count| *count > 0);
-            for (labels, count) in by_labels.iter().filter_map(|(labels, all)| Some((labels, counted(all)?)))
-            {
+            for (labels, counts) in &by_labels {
+                // As in envoyproxy/ratelimit, a counter appears with its first count: scripts look only for its name.
+                let Some(count) = counts.get(place).filter(|count| **count > 0) else { continue };
                 writeln!(text, "{name}{{{labels}}} {count}")?;
+                if text.len() > MOST_PAGE_BYTES {
+                    return writeln!(text, "# cut: more than {} MiB of names", MOST_PAGE_BYTES >> 20);
+                }
             }
         }
         Ok(())
@@ -205,12 +220,11 @@ impl Counters {
 
     fn write_reservations(&self, text: &mut String) -> fmt::Result {
         let domains = self.reservations.all();
-        let names = OfReservations::default().named().map(|(stat, _)| stat);
-        for (place, stat) in names.iter().enumerate() {
+        for (place, stat) in OfReservations::NAMES.iter().enumerate() {
             let name = format!("ratelimit_service_{stat}");
             writeln!(text, "# TYPE {name} counter")?;
             for (domain, counters) in &domains {
-                let count = counters.named().get(place).map_or(0, |(_, counter)| value(counter));
+                let count = counters.values().get(place).copied().unwrap_or_default();
                 writeln!(text, "{name}{{domain=\"{}\"}} {count}", escaped(domain))?;
             }
         }
@@ -218,10 +232,13 @@ impl Counters {
     }
 
     fn write_others(&self, text: &mut String) -> fmt::Result {
-        let name = "ratelimit_service_rate_limit_domain_not_found";
-        writeln!(text, "# TYPE {name} counter")?;
-        for (domain, counter) in self.unknown_domains.all() {
-            writeln!(text, "{name}{{domain=\"{}\"}} {}", escaped(&domain), value(&counter))?;
+        let (domains, descriptors) = (self.unknown_domains.all(), self.unknown_descriptors.all());
+        for (what, counters) in [("domain", domains), ("descriptor", descriptors)] {
+            let name = format!("ratelimit_service_rate_limit_{what}_not_found");
+            writeln!(text, "# TYPE {name} counter")?;
+            for (domain, counter) in counters {
+                writeln!(text, "{name}{{domain=\"{}\"}} {}", escaped(&domain), value(&counter))?;
+            }
         }
         let name = "ratelimit_service_should_rate_limit_error";
         writeln!(text, "# TYPE {name} counter")?;
@@ -255,29 +272,22 @@ impl Counters {
     }
 }
 
-impl<T: Default> Named<T> {
+impl<T: Default, const MOST: usize> Named<T, MOST> {
     fn get(&self, name: &str) -> Arc<T> {
-        if let Some(one) = self.0.read().unwrap_or_else(PoisonError::into_inner).all.get(name) {
+        let names = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(one) = names.of_files.get(name).or_else(|| names.others.get(name)) {
             return one.clone();
         }
+        drop(names);
         let mut names = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let has_room = names.all.len() < MOST_NAMES + names.reserved && name.len() <= MOST_NAME_BYTES;
-        let name = if has_room { name } else { OTHERS };
-        names.all.entry(name.into()).or_default().clone()
-    }
-
-    fn reserve(&self, name: &str) {
-        let mut names = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        if !names.all.contains_key(name) {
-            names.all.insert(name.into(), Arc::default());
-            names.reserved += 1;
-        }
+        let has_room = names.others.len() < MOST && escaped(name).len() <= MOST_NAME_BYTES;
+        names.others.entry(if has_room { name } else { OTHERS }.into()).or_default().clone()
     }
 
     /// Returns a copy, so that writing the page blocks no call.
     fn all(&self) -> Vec<(Arc<str>, Arc<T>)> {
         let names = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        names.all.iter().map(|(name, one)| (name.clone(), one.clone())).collect()
+        names.of_files.iter().chain(&names.others).map(|(name, one)| (name.clone(), one.clone())).collect()
     }
 }
 

@@ -7,23 +7,30 @@
 //! | [`decide`] | one request: its buckets, the calls to Redis, the reply |
 //! | [`counters`] | the metrics |
 //! | [`check`] | the descriptors of an HTTP request |
-//! | [`doors`] | gRPC and HTTP |
+//! | [`services`] | gRPC and HTTP |
 //! | [`reload`] | files that change |
 //! | `log_lines` | the log |
 //! | [`program`] | start, signals, end |
 
+use std::future::Future;
+
 pub mod check;
 pub mod counters;
 pub mod decide;
-pub mod doors;
 pub mod limits;
 mod log_lines;
 pub mod program;
 pub mod reload;
+pub mod services;
 pub mod settings;
-mod to_the_end;
 
-/// The messages of Envoy's and Kuadrant's services, as the doors receive them and all modules use them.
+/// Completes work that must not be dropped, such as a charge for used tokens, even if its caller is.
+async fn to_the_end<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
+    let done = tokio::spawn(work).await;
+    done.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+}
+
+/// The messages of Envoy's and Kuadrant's services, as the services receive them and all modules use them.
 pub mod messages {
     pub use envoy_types::pb::envoy::config::core::v3::HeaderValue;
     pub use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{

@@ -1,8 +1,9 @@
 //! The log: one line for each message, on standard error.
 
 use std::io::Write;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
+use chrono::{DateTime, SecondsFormat, Utc};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
 use crate::settings::LogFormat;
@@ -30,8 +31,7 @@ impl Log for Lines {
         if !self.enabled(record.metadata()) {
             return;
         }
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let time = rfc3339(now.as_millis());
+        let time = DateTime::<Utc>::from(SystemTime::now()).to_rfc3339_opts(SecondsFormat::Millis, true);
         let line = match self.format {
             LogFormat::Text => {
                 // Names of a request may contain anything.
@@ -50,22 +50,4 @@ impl Log for Lines {
     }
 
     fn flush(&self) {}
-}
-
-/// `2026-11-22T17:08:35.012Z`, for milliseconds since 1970.
-fn rfc3339(ms: u128) -> String {
-    let ms = u64::try_from(ms).unwrap_or(u64::MAX);
-    let (seconds, ms) = (ms / 1_000, ms % 1_000);
-    let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Counts years from March on, so that the day of leap years is the last of one.
-    let days = days.saturating_add(719_468);
-    let (era, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
-    let year = year + 400 * era + next;
-    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use tokio::runtime::Builder;
 use tokio::signal::unix::{signal, Signal, SignalKind};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -15,17 +16,20 @@ use tokio::task::JoinSet;
 use crate::check::Rules;
 use crate::counters::Counters;
 use crate::decide::Decider;
-use crate::doors::grpc::{self, Stay};
-use crate::doors::listen::{most_connections, Listener, Terms};
-use crate::doors::tls::Tls;
-use crate::doors::{http, Gate, Health};
 use crate::limits::{check_files, read_file};
 use crate::log_lines;
 use crate::reload::{Folder, Reloader};
+use crate::services::grpc::{self, Stay};
+use crate::services::listen::{most_connections, Listener, Terms};
+use crate::services::tls::Tls;
+use crate::services::{http, Gate, Health};
 use crate::settings::{without_meaning, Arguments, Instead, Settings, Stop};
 
 /// The longest time that requests may run after a signal.
 const END_WITHIN: Duration = Duration::from_secs(9);
+
+/// The stack of a thread: expressions of limitador's files are read and evaluated recursively.
+const STACK_BYTES: usize = 16 << 20;
 
 /// The interval of pings to Redis, if health depends on it.
 const ASK_REDIS_EVERY: Duration = Duration::from_secs(1);
@@ -58,7 +62,7 @@ fn fail(line: &str) -> ExitCode {
 
 fn check(paths: &[PathBuf], settings: &Settings) -> ExitCode {
     let limits = check_files(paths, &settings.limits_options(), settings.runtime_ignoredotfiles);
-    let rules = settings.check_file.as_deref().map_or(Ok(()), check_rules);
+    let rules = path_of(&settings.check_file).map_or(Ok(()), |path| check_rules(&path));
     let judged = match (limits, rules) {
         (limits, Ok(())) => limits,
         (Ok(_), Err(mistake)) => Err(mistake),
@@ -89,7 +93,8 @@ fn serve(settings: Settings) -> Result<(), String> {
     }
     // For Redis; the gRPC server names it.
     let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
-    let runtime = tokio::runtime::Runtime::new().map_err(|error| format!("cannot start threads: {error}"))?;
+    let runtime = Builder::new_multi_thread().enable_all().thread_stack_size(STACK_BYTES).build();
+    let runtime = runtime.map_err(|error| format!("cannot start threads: {error}"))?;
     let done = runtime.block_on(serve_until_signal(settings));
     // A thread that looks up a name may take long.
     runtime.shutdown_background();
@@ -128,21 +133,23 @@ async fn serve_until_signal(settings: Settings) -> Result<(), String> {
     });
     gate.health.publish().await;
     let mut reloader =
-        Reloader::new(folder(&settings), settings.check_file.clone(), gate.clone(), tls.clone());
+        Reloader::new(folder(&settings), path_of(&settings.check_file), gate.clone(), tls.clone());
     reloader.load_rules(true)?;
     if !reloader.load(true).await? {
         log::warn!("no limits yet: {} has no files", settings.limits_folder().display());
     }
     let listeners = Listeners::bind(&settings).await?;
     let (stop, stopped) = watch::channel(false);
-    let mut doors = JoinSet::new();
+    let mut services = JoinSet::new();
     let idle = settings.connection_idle_timeout;
     let stay = Stay { max_age: settings.grpc_max_connection_age, idle };
     let most = most_connections();
-    let terms = Terms { most, idle, last: None, in_flight: gate.in_flight.clone() };
-    let connections = listeners.grpc.connections(tls, Terms { last: settings.last_age(), ..terms.clone() });
+    let terms = Terms { most, idle, last: None, in_flight: gate.in_flight.clone(), bounds_heads: true };
+    let connections = listeners
+        .grpc
+        .connections(tls, Terms { last: settings.last_age(), bounds_heads: false, ..terms.clone() });
     let serving = grpc::serve(gate.clone(), health_server, connections, stay, until(stopped.clone()));
-    doors.spawn(async move { serving.await.map_err(|error| format!("gRPC: {error}")) });
+    services.spawn(async move { serving.await.map_err(|error| format!("gRPC: {error}")) });
     let others = [
         (Some(listeners.http), http::main_routes(gate.clone()), most),
         (Some(listeners.debug), http::debug_routes(gate.clone()), MAX_OTHER_CONNECTIONS),
@@ -161,7 +168,7 @@ async fn serve_until_signal(settings: Settings) -> Result<(), String> {
             idle,
             until(stopped.clone()),
         );
-        doors.spawn(async move {
+        services.spawn(async move {
             serving.await;
             Ok(())
         });
@@ -171,12 +178,15 @@ async fn serve_until_signal(settings: Settings) -> Result<(), String> {
     let ended = tokio::select! {
         _ = signals.terminate.recv() => Ok(()),
         _ = signals.interrupt.recv() => Ok(()),
-        Some(ended) = doors.join_next() => ended.unwrap_or_else(|error| Err(error.to_string())),
+        Some(ended) = services.join_next() => ended.unwrap_or_else(|error| Err(error.to_string())),
     };
     log::info!("ends");
     gate.health.set_stopping().await;
     let _ = stop.send(true);
-    if tokio::time::timeout(END_WITHIN, async { while doors.join_next().await.is_some() {} }).await.is_err() {
+    if tokio::time::timeout(END_WITHIN, async { while services.join_next().await.is_some() {} })
+        .await
+        .is_err()
+    {
         log::warn!("ends with calls that still run");
     }
     ended
@@ -193,7 +203,13 @@ fn folder(settings: &Settings) -> Folder {
         depth: below(&settings.runtime_subdirectory).saturating_add(below(&settings.runtime_appdirectory)),
         ignore_dot_files: settings.runtime_ignoredotfiles,
         options: settings.limits_options(),
+        limitador_file: path_of(&settings.limitador_limits_file),
     }
+}
+
+/// Returns a path, unless the setting is empty.
+fn path_of(text: &str) -> Option<PathBuf> {
+    Some(text).filter(|text| !text.is_empty()).map(PathBuf::from)
 }
 
 /// Keeps the health: healthy once Redis has answered, and, if configured, only while it answers.
@@ -224,26 +240,17 @@ impl Listeners {
         let grpc = match settings.grpc_uds.as_str() {
             "" => Listener::tcp(&settings.grpc_host, settings.grpc_port, "GRPC_PORT").await?,
             path => Listener::unix(path, "GRPC_UDS").await?,
-        };
-        let http = Listener::tcp(&settings.host, settings.port, "PORT").await?;
+        }
+        .announced("gRPC");
+        let http = Listener::tcp(&settings.host, settings.port, "PORT").await?.announced("HTTP");
         let debug = Listener::tcp(&settings.debug_host, settings.debug_port, "DEBUG_PORT").await?;
+        let debug = debug.announced("debug");
         let prometheus = if settings.use_prometheus {
             let (host, port) = settings.prometheus_address()?;
-            Some(Listener::tcp(&host, port, "PROMETHEUS_ADDR").await?)
+            Some(Listener::tcp(&host, port, "PROMETHEUS_ADDR").await?.announced("Prometheus"))
         } else {
             None
         };
-        let all = [
-            ("gRPC", Some(&grpc)),
-            ("HTTP", Some(&http)),
-            ("debug", Some(&debug)),
-            ("Prometheus", prometheus.as_ref()),
-        ];
-        for (name, listener) in all {
-            if let Some(listener) = listener {
-                log::info!("listens for {name} on {}", listener.address());
-            }
-        }
         Ok(Self { grpc, http, debug, prometheus })
     }
 }

@@ -7,7 +7,6 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,9 +17,10 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 use crate::check::Rules;
-use crate::doors::tls::Tls;
-use crate::doors::Gate;
+use crate::counters::add;
 use crate::limits::{read_file, read_folder, File, Limits, Options};
+use crate::services::tls::Tls;
+use crate::services::Gate;
 
 /// The silence after a change before files are read: a writer is seldom done after the first write.
 const QUIET_FOR: Duration = Duration::from_millis(100);
@@ -42,6 +42,8 @@ pub struct Folder {
     pub ignore_dot_files: bool,
     /// Options of reading them.
     pub options: Options,
+    /// limitador's file of limits, which is elsewhere.
+    pub limitador_file: Option<PathBuf>,
 }
 
 impl Folder {
@@ -51,10 +53,14 @@ impl Folder {
     ///
     /// One line: which file cannot be read.
     pub fn read(&self) -> Result<Option<Vec<File>>, String> {
-        match read_folder(&self.path, self.ignore_dot_files) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            read => read.map(Some).map_err(|error| error.to_string()),
-        }
+        let files = match read_folder(&self.path, self.ignore_dot_files) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            read => Some(read.map_err(|error| error.to_string())?),
+        };
+        let Some(path) = &self.limitador_file else { return Ok(files) };
+        let mut files = files.unwrap_or_default();
+        files.push(read_file(path).map_err(|error| error.to_string())?);
+        Ok(Some(files))
     }
 }
 
@@ -75,7 +81,7 @@ pub struct Reloader {
 }
 
 impl Reloader {
-    /// For this folder, this file of rules and these certificates.
+    /// Creates a reloader of this folder, this file of rules and these certificates.
     pub fn new(folder: Folder, check_file: Option<PathBuf>, gate: Arc<Gate>, tls: Option<Arc<Tls>>) -> Self {
         Self { folder, check_file, gate, tls, read: Ok(None), rules_read: None, complaint: None }
     }
@@ -94,11 +100,9 @@ impl Reloader {
         self.rules_read = Some(read.clone());
         let counters = &self.gate.counters;
         let rules = read.and_then(|file| Rules::read(&file).map_err(|mistake| mistake.to_string()));
-        let rules = rules.inspect_err(|_| {
-            counters.config_load_error.fetch_add(1, Ordering::Relaxed);
-        })?;
+        let rules = rules.inspect_err(|_| add(&counters.config_load_error, 1))?;
         self.gate.rules.store(Some(Arc::new(rules)));
-        counters.config_load_success.fetch_add(1, Ordering::Relaxed);
+        add(&counters.config_load_success, 1);
         Ok(())
     }
 
@@ -125,12 +129,10 @@ impl Reloader {
             }
             Err(error) => Err(error),
         };
-        let limits = limits.inspect_err(|_| {
-            counters.config_load_error.fetch_add(1, Ordering::Relaxed);
-        })?;
+        let limits = limits.inspect_err(|_| add(&counters.config_load_error, 1))?;
         counters.reserve(&limits);
         self.gate.limits.store(Some(Arc::new(limits)));
-        counters.config_load_success.fetch_add(1, Ordering::Relaxed);
+        add(&counters.config_load_success, 1);
         self.gate.health.set_limits_loaded().await;
         Ok(true)
     }
@@ -184,9 +186,9 @@ impl Reloader {
     fn folders(&self) -> BTreeSet<PathBuf> {
         let way = self.folder.path.ancestors().take(self.folder.depth.saturating_add(1)).map(Path::to_owned);
         let limits = self.read.iter().flatten().flatten().map(|file| PathBuf::from(&file.name));
+        let others = [&self.check_file, &self.folder.limitador_file].into_iter().flatten().cloned();
         let certificates = self.tls.iter().flat_map(|tls| tls.files().cloned());
-        let paths: Vec<PathBuf> =
-            way.chain(limits).chain(self.check_file.clone()).chain(certificates).collect();
+        let paths: Vec<PathBuf> = way.chain(limits).chain(others).chain(certificates).collect();
         // Files may be links to elsewhere.
         let targets: Vec<PathBuf> = paths.iter().filter_map(|path| path.canonicalize().ok()).collect();
         let folders = paths.iter().chain(&targets).filter_map(|path| path.parent());

@@ -7,11 +7,11 @@ mod values;
 
 use std::ffi::OsString;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{Arg, ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use log::LevelFilter;
 
 use crate::decide::{OnError, Policy};
@@ -72,186 +72,148 @@ pub enum SocketType {
     Unix,
 }
 
-/// All settings for serving. A field is named as its variable.
-#[derive(Clone, Debug, clap::Args)]
-#[allow(clippy::struct_excessive_bools)] // each is a setting of its own
-pub struct Settings {
+/// Makes the settings, each of which is an option and a variable: `name: type = default, more = of clap's`.
+macro_rules! settings {
+    ($($(#[$doc:meta])* $name:ident: $type:ty $(= $default:literal)? $(, $more:ident = $value:expr)*;)*) => {
+        /// All settings for serving. A field is named as its variable.
+        #[derive(Clone, Debug, clap::Args)]
+        #[allow(clippy::struct_excessive_bools)] // each is a setting of its own
+        pub struct Settings {
+            $(
+                $(#[$doc])*
+                #[arg(long, env $(, default_value = $default)? $(, $more = $value)*)]
+                pub $name: $type,
+            )*
+        }
+    };
+}
+
+settings! {
     /// Address of the HTTP server: /healthcheck, /json, /check, /metrics
-    #[arg(long, env, default_value = "0.0.0.0")]
-    pub host: String,
+    host: String = "0.0.0.0";
     /// Port of the HTTP server
-    #[arg(long, env, default_value_t = 8080)]
-    pub port: u16,
+    port: u16 = "8080";
     /// Address of the debug server: /rlconfig
-    #[arg(long, env, default_value = "127.0.0.1")]
-    pub debug_host: String,
+    debug_host: String = "127.0.0.1";
     /// Port of the debug server
-    #[arg(long, env, default_value_t = 6070)]
-    pub debug_port: u16,
+    debug_port: u16 = "6070";
     /// Address of the gRPC server
-    #[arg(long, env, default_value = "0.0.0.0")]
-    pub grpc_host: String,
+    grpc_host: String = "0.0.0.0";
     /// Port of the gRPC server
-    #[arg(long, env, default_value_t = 8081)]
-    pub grpc_port: u16,
+    grpc_port: u16 = "8081";
     /// Path of a Unix socket for gRPC, instead of a port
-    #[arg(long, env, default_value = "")]
-    pub grpc_uds: String,
+    grpc_uds: String = "";
     /// Age at which gRPC connections are asked to end
-    #[arg(long, env, default_value = "24h", value_parser = duration_of_go)]
-    pub grpc_max_connection_age: Duration,
+    grpc_max_connection_age: Duration = "24h", value_parser = duration_of_go;
     /// Time after that in which they end
-    #[arg(long, env, default_value = "1h", value_parser = duration_of_go)]
-    pub grpc_max_connection_age_grace: Duration,
+    grpc_max_connection_age_grace: Duration = "1h", value_parser = duration_of_go;
     /// Silence after which a connection is closed; it may last twice as long
-    #[arg(long, env, default_value = "60s", value_parser = duration_of_go)]
-    pub connection_idle_timeout: Duration,
+    connection_idle_timeout: Duration = "60s", value_parser = duration_of_go;
 
     /// Whether gRPC uses TLS
-    #[arg(long, env, default_value = "false", value_parser = bool_of_go, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub grpc_server_use_tls: bool,
+    grpc_server_use_tls: bool = "false";
     /// Certificate chain of the gRPC server, PEM
-    #[arg(long, env, default_value = "")]
-    pub grpc_server_tls_cert: String,
+    grpc_server_tls_cert: String = "";
     /// Private key of the gRPC server, PEM
-    #[arg(long, env, default_value = "")]
-    pub grpc_server_tls_key: String,
+    grpc_server_tls_key: String = "";
     /// Authorities that sign certificates of gRPC clients, PEM; clients need no certificate without it
-    #[arg(long, env, default_value = "")]
-    pub grpc_client_tls_cacert: String,
+    grpc_client_tls_cacert: String = "";
     /// Name that the certificate of a gRPC client must have
-    #[arg(long, env, default_value = "")]
-    pub grpc_client_tls_san: String,
+    grpc_client_tls_san: String = "";
 
     /// trace, debug, info, warn or error
-    #[arg(long, env, default_value = "warn", value_parser = level)]
-    pub log_level: LevelFilter,
+    log_level: LevelFilter = "warn", value_parser = level;
     /// Format of the log
-    #[arg(long, env, default_value = "text", ignore_case = true)]
-    pub log_format: LogFormat,
+    log_format: LogFormat = "text", ignore_case = true;
 
     /// Serve Prometheus on PROMETHEUS_ADDR too; /metrics of the HTTP server is always there
-    #[arg(long, env, default_value = "false", value_parser = bool_of_go, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub use_prometheus: bool,
+    use_prometheus: bool = "false";
     /// Address and port for Prometheus
-    #[arg(long, env, default_value = ":9090")]
-    pub prometheus_addr: String,
+    prometheus_addr: String = ":9090";
     /// Path for Prometheus
-    #[arg(long, env, default_value = "/metrics")]
-    pub prometheus_path: String,
+    prometheus_path: String = "/metrics";
 
     /// Folder of the configuration; may be a symbolic link that is swapped
-    #[arg(long, env, default_value = "/srv/runtime_data/current")]
-    pub runtime_root: PathBuf,
+    runtime_root: String = "/srv/runtime_data/current";
     /// Folder in RUNTIME_ROOT
-    #[arg(long, env, default_value = "")]
-    pub runtime_subdirectory: String,
+    runtime_subdirectory: String = "";
     /// Folder in RUNTIME_SUBDIRECTORY that has the files of limits
-    #[arg(long, env, default_value = "config")]
-    pub runtime_appdirectory: String,
+    runtime_appdirectory: String = "config";
     /// Ignore files and folders whose name begins with a dot
-    #[arg(long, env, default_value = "false", value_parser = bool_of_go, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub runtime_ignoredotfiles: bool,
+    runtime_ignoredotfiles: bool = "false";
     /// Allow several files of one domain
-    #[arg(long, env, default_value = "false", value_parser = bool_of_go, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub merge_domain_config: bool,
+    merge_domain_config: bool = "false";
     /// Key of the descriptor entries that choose the slot of a cluster; the first entry without it
-    #[arg(long, env, default_value = "")]
-    pub hash_tag_key: String,
+    hash_tag_key: String = "";
 
     /// File of rules for /check: which descriptors a request of a proxy has
-    #[arg(long, env)]
-    pub check_file: Option<PathBuf>,
+    check_file: String = "";
+    /// limitador's file of limits, beside those in RUNTIME_ROOT
+    limitador_limits_file: String = "";
 
     /// Memory for denials, 256 bytes each; 0 asks Redis every time
-    #[arg(long, env, default_value = "0", value_parser = values::cache_bytes)]
-    pub local_cache_size_in_bytes: usize,
+    local_cache_size_in_bytes: usize = "0", value_parser = values::cache_bytes;
     /// Part of a limit from which on a hit counts as near it
-    #[arg(long, env, default_value_t = 0.8, value_parser = values::ratio)]
-    pub near_limit_ratio: f64,
+    near_limit_ratio: f64 = "0.8", value_parser = values::ratio;
     /// Prefix of all keys in Redis
-    #[arg(long, env, default_value = "")]
-    pub cache_key_prefix: String,
+    cache_key_prefix: String = "";
     /// Send the headers below
-    #[arg(long, env, default_value = "false", value_parser = bool_of_go, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub limit_response_headers_enabled: bool,
+    limit_response_headers_enabled: bool = "false";
     /// Name of the header for the limit
-    #[arg(long, env, default_value = "RateLimit-Limit")]
-    pub limit_limit_header: String,
+    limit_limit_header: String = "RateLimit-Limit";
     /// Name of the header for the remaining requests
-    #[arg(long, env, default_value = "RateLimit-Remaining")]
-    pub limit_remaining_header: String,
+    limit_remaining_header: String = "RateLimit-Remaining";
     /// Name of the header for the seconds until the limit resets
-    #[arg(long, env, default_value = "RateLimit-Reset")]
-    pub limit_reset_header: String,
+    limit_reset_header: String = "RateLimit-Reset";
     /// Count, and deny nothing
-    #[arg(long, env, default_value = "false", value_parser = bool_of_go, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub shadow_mode: bool,
+    shadow_mode: bool = "false";
     /// Treat every descriptor as a quota
-    #[arg(long, env, default_value = "false", value_parser = bool_of_go, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub quota_mode: bool,
+    quota_mode: bool = "false";
     /// Add dynamic metadata to replies
-    #[arg(long, env, default_value = "false", value_parser = bool_of_go, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub response_dynamic_metadata: bool,
+    response_dynamic_metadata: bool = "false";
     /// Longest time of a reservation
-    #[arg(long, env, default_value = "60s", value_parser = values::reservation_ttl)]
-    pub reservation_max_ttl: Duration,
+    reservation_max_ttl: Duration = "60s", value_parser = values::reservation_ttl;
     /// Largest part of a capacity that one reservation takes
-    #[arg(long, env, default_value_t = 0.5, value_parser = values::ratio)]
-    pub reservation_max_fraction: f64,
+    reservation_max_fraction: f64 = "0.5", value_parser = values::ratio;
     /// Reply while Redis is away: error, allow or deny
-    #[arg(long, env, default_value = "error", value_parser = values::on_error)]
-    pub on_error: OnError,
+    on_error: OnError = "error", value_parser = values::on_error;
 
     /// Not healthy before there are limits
-    #[arg(long, env, default_value = "false", value_parser = bool_of_go, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub healthy_with_at_least_one_config_loaded: bool,
+    healthy_with_at_least_one_config_loaded: bool = "false";
     /// Not healthy while Redis is away
-    #[arg(long, env, default_value = "false", value_parser = bool_of_go, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub redis_health_check_active_connection: bool,
+    redis_health_check_active_connection: bool = "false";
 
     /// tcp or unix; by default a REDIS_URL that begins with / is a Unix socket
-    #[arg(long, env, ignore_case = true)]
-    pub redis_socket_type: Option<SocketType>,
+    redis_socket_type: Option<SocketType>, ignore_case = true;
     /// SINGLE, SENTINEL or CLUSTER
-    #[arg(long, env, default_value = "SINGLE", ignore_case = true)]
-    pub redis_type: RedisType,
+    redis_type: RedisType = "SINGLE", ignore_case = true;
     /// host:port, a path, redis://… or rediss://…; master,sentinel:port,… for SENTINEL; nodes with commas for CLUSTER
-    #[arg(long, env, default_value = "127.0.0.1:6379", hide_env_values = true)]
-    pub redis_url: String,
+    redis_url: String = "127.0.0.1:6379", hide_env_values = true;
     /// Password, or user:password
-    #[arg(long, env, default_value = "", hide_env_values = true)]
-    pub redis_auth: String,
+    redis_auth: String = "", hide_env_values = true;
     /// The same for the sentinels
-    #[arg(long, env, default_value = "", hide_env_values = true)]
-    pub redis_sentinel_auth: String,
+    redis_sentinel_auth: String = "", hide_env_values = true;
     /// Whether Redis uses TLS
-    #[arg(long, env, default_value = "false", value_parser = bool_of_go, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub redis_tls: bool,
+    redis_tls: bool = "false";
     /// Certificate chain for Redis, PEM
-    #[arg(long, env, default_value = "")]
-    pub redis_tls_client_cert: String,
+    redis_tls_client_cert: String = "";
     /// Private key for Redis, PEM
-    #[arg(long, env, default_value = "")]
-    pub redis_tls_client_key: String,
+    redis_tls_client_key: String = "";
     /// Authorities that sign the certificate of Redis, PEM; those of the system without it
-    #[arg(long, env, default_value = "")]
-    pub redis_tls_cacert: String,
+    redis_tls_cacert: String = "";
     /// Accept a certificate of Redis for another host
-    #[arg(long, env, default_value = "false", value_parser = bool_of_go, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub redis_tls_skip_hostname_verification: bool,
+    redis_tls_skip_hostname_verification: bool = "false";
     /// Silence after which Redis counts as away
-    #[arg(long, env, default_value = "100ms", value_parser = duration_of_go)]
-    pub redis_timeout: Duration,
-    /// Refused if true: one server decides
-    #[arg(long, env, default_value = "false", value_parser = bool_of_go, hide = true)]
-    pub redis_persecond: bool,
-    /// FILE is the only one
-    #[arg(long, env, default_value = "FILE", hide = true)]
-    pub config_type: String,
-    /// redis is the only one
-    #[arg(long, env, default_value = "redis", hide = true)]
-    pub backend_type: String,
+    redis_timeout: Duration = "100ms", value_parser = duration_of_go;
+}
+
+/// Lets a setting that is off by default be an option without a value too.
+fn switch(arg: Arg) -> Arg {
+    if arg.get_default_values() != ["false"] {
+        return arg;
+    }
+    let arg = arg.action(ArgAction::Set).value_parser(bool_of_go).num_args(0..=1);
+    arg.require_equals(true).default_missing_value("true")
 }
 
 /// The reason why the program cannot start, in one line, or the text to print instead.
@@ -278,7 +240,7 @@ impl Arguments {
     ///
     /// See [`Stop`].
     pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Self, Stop> {
-        let matches = Self::command().try_get_matches_from(words);
+        let matches = Self::command().mut_args(switch).try_get_matches_from(words);
         let arguments = matches.and_then(|matches| Self::from_arg_matches(&matches)).map_err(|e| stop(&e))?;
         if arguments.instead.is_none() {
             arguments.settings.judge().map_err(Stop::Mistake)?;
@@ -308,7 +270,12 @@ fn stop(error: &clap::Error) -> Stop {
     let variable = option.to_uppercase().replace('-', "_");
     let reason = std::error::Error::source(error).map(ToString::to_string).or_else(|| {
         let Some(ContextValue::Strings(values)) = error.get(ContextKind::ValidValue) else { return None };
-        Some(format!("must be one of {}", values.join(", ")))
+        let needs_a_value = values.is_empty();
+        Some(if needs_a_value {
+            "must not be empty".to_owned()
+        } else {
+            format!("must be one of {}", values.join(", "))
+        })
     });
     Stop::Mistake(format!("{variable}={value}: {}", reason.unwrap_or_else(|| "cannot be read".to_owned())))
 }
@@ -316,14 +283,11 @@ fn stop(error: &clap::Error) -> Stop {
 impl Settings {
     /// Checks what no single value shows.
     fn judge(&self) -> Result<(), String> {
-        if self.redis_persecond {
-            return Err("REDIS_PERSECOND=true: one server decides on all limits: unset it".to_owned());
-        }
-        if self.config_type != "FILE" {
-            return Err(format!("CONFIG_TYPE={}: limits are read from files: FILE", self.config_type));
-        }
-        if self.backend_type != "redis" {
-            return Err(format!("BACKEND_TYPE={}: must be redis", self.backend_type));
+        for (name, accepted, reason) in REFUSED {
+            let value = std::env::var(name).ok().filter(|value| !accepted.contains(&value.as_str()));
+            if let Some(value) = value {
+                return Err(format!("{name}={value}: {reason}"));
+            }
         }
         if self.grpc_server_use_tls
             && (self.grpc_server_tls_cert.is_empty() || self.grpc_server_tls_key.is_empty())
@@ -375,7 +339,7 @@ impl Settings {
 
     /// Returns the folder that has the files of limits.
     pub fn limits_folder(&self) -> PathBuf {
-        self.runtime_root.join(&self.runtime_subdirectory).join(&self.runtime_appdirectory)
+        Path::new(&self.runtime_root).join(&self.runtime_subdirectory).join(&self.runtime_appdirectory)
     }
 
     /// `HOST:PORT` of [`prometheus_addr`](Self::prometheus_addr); without a host, all addresses.
@@ -387,79 +351,44 @@ impl Settings {
         let no_port = || format!("PROMETHEUS_ADDR={}: must be host:port", self.prometheus_addr);
         let (host, port) = self.prometheus_addr.rsplit_once(':').ok_or_else(no_port)?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
-        let host = if host.is_empty() { "0.0.0.0" } else { host };
         Ok((host.to_owned(), port.parse().map_err(|_| no_port())?))
     }
 }
 
 /// Returns the variables of envoyproxy/ratelimit that are set and have no effect here.
 pub fn without_meaning() -> Vec<&'static str> {
-    WITHOUT_MEANING.iter().copied().filter(|name| std::env::var_os(name).is_some()).collect()
+    WITHOUT_MEANING.split_whitespace().filter(|name| std::env::var_os(name).is_some()).collect()
 }
 
-const WITHOUT_MEANING: [&str; 64] = [
-    "FORCE_START_WITHOUT_INITIAL_CONFIG",
-    "CONFIG_GRPC_XDS_NODE_ID",
-    "CONFIG_GRPC_XDS_NODE_METADATA",
-    "CONFIG_GRPC_XDS_SERVER_URL",
-    "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL",
-    "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
-    "CONFIG_GRPC_XDS_SERVER_USE_TLS",
-    "CONFIG_GRPC_XDS_CLIENT_TLS_CERT",
-    "CONFIG_GRPC_XDS_CLIENT_TLS_KEY",
-    "CONFIG_GRPC_XDS_SERVER_TLS_CACERT",
-    "CONFIG_GRPC_XDS_SERVER_TLS_SAN",
-    "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL",
-    "XDS_CLIENT_BACKOFF_MAX_INTERVAL",
-    "XDS_CLIENT_BACKOFF_RANDOM_FACTOR",
-    "XDS_CLIENT_BACKOFF_JITTER",
-    "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES",
-    "USE_DOG_STATSD",
-    "USE_DOG_STATSD_MOGRIFIERS",
-    "USE_STATSD",
-    "STATSD_HOST",
-    "STATSD_PORT",
-    "EXTRA_TAGS",
-    "STATS_FLUSH_INTERVAL",
-    "DISABLE_STATS",
-    "PROMETHEUS_MAPPER_YAML",
-    "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS",
-    "RUNTIME_WATCH_ROOT",
-    "EXPIRATION_JITTER_MAX_SECONDS",
-    "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT",
-    "REDIS_POOL_SIZE",
-    "REDIS_PIPELINE_WINDOW",
-    "REDIS_PIPELINE_LIMIT",
-    "REDIS_CLUSTER_PIPELINE_PARALLELISM",
-    "REDIS_PERSECOND_SOCKET_TYPE",
-    "REDIS_PERSECOND_TYPE",
-    "REDIS_PERSECOND_URL",
-    "REDIS_PERSECOND_POOL_SIZE",
-    "REDIS_PERSECOND_AUTH",
-    "REDIS_PERSECOND_TLS",
-    "REDIS_PERSECOND_SENTINEL_AUTH",
-    "REDIS_PERSECOND_PIPELINE_WINDOW",
-    "REDIS_PERSECOND_PIPELINE_LIMIT",
-    "REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM",
-    "REDIS_PERSECOND_TIMEOUT",
-    "REDIS_POOL_ON_EMPTY_BEHAVIOR",
-    "REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR",
-    "REDIS_STARTUP_INITIAL_INTERVAL",
-    "REDIS_STARTUP_MAX_INTERVAL",
-    "REDIS_STARTUP_MAX_ELAPSED_TIME",
-    "MEMCACHE_HOST_PORT",
-    "MEMCACHE_MAX_IDLE_CONNS",
-    "MEMCACHE_SRV",
-    "MEMCACHE_SRV_REFRESH",
-    "MEMCACHE_TLS",
-    "MEMCACHE_TLS_CLIENT_CERT",
-    "MEMCACHE_TLS_CLIENT_KEY",
-    "MEMCACHE_TLS_CACERT",
-    "MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION",
-    "TRACING_ENABLED",
-    "TRACING_SERVICE_NAME",
-    "TRACING_SERVICE_NAMESPACE",
-    "TRACING_SERVICE_INSTANCE_ID",
-    "TRACING_EXPORTER_PROTOCOL",
-    "TRACING_SAMPLING_RATE",
+/// Variables of envoyproxy/ratelimit that may only have these values.
+const REFUSED: [(&str, &[&str], &str); 3] = [
+    (
+        "REDIS_PERSECOND",
+        &["0", "f", "F", "false", "FALSE", "False"],
+        "one server decides on all limits: unset it",
+    ),
+    ("CONFIG_TYPE", &["FILE"], "limits are read from files: FILE"),
+    ("BACKEND_TYPE", &["redis"], "must be redis"),
 ];
+
+const WITHOUT_MEANING: &str = "\
+    FORCE_START_WITHOUT_INITIAL_CONFIG CONFIG_GRPC_XDS_NODE_ID CONFIG_GRPC_XDS_NODE_METADATA
+    CONFIG_GRPC_XDS_SERVER_URL CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL
+    CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS CONFIG_GRPC_XDS_SERVER_USE_TLS
+    CONFIG_GRPC_XDS_CLIENT_TLS_CERT CONFIG_GRPC_XDS_CLIENT_TLS_KEY CONFIG_GRPC_XDS_SERVER_TLS_CACERT
+    CONFIG_GRPC_XDS_SERVER_TLS_SAN XDS_CLIENT_BACKOFF_INITIAL_INTERVAL XDS_CLIENT_BACKOFF_MAX_INTERVAL
+    XDS_CLIENT_BACKOFF_RANDOM_FACTOR XDS_CLIENT_BACKOFF_JITTER XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES
+    USE_DOG_STATSD USE_DOG_STATSD_MOGRIFIERS USE_STATSD STATSD_HOST STATSD_PORT EXTRA_TAGS
+    STATS_FLUSH_INTERVAL DISABLE_STATS PROMETHEUS_MAPPER_YAML PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS
+    RUNTIME_WATCH_ROOT EXPIRATION_JITTER_MAX_SECONDS STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT
+    REDIS_POOL_SIZE REDIS_PIPELINE_WINDOW REDIS_PIPELINE_LIMIT REDIS_CLUSTER_PIPELINE_PARALLELISM
+    REDIS_PERSECOND_SOCKET_TYPE REDIS_PERSECOND_TYPE REDIS_PERSECOND_URL REDIS_PERSECOND_POOL_SIZE
+    REDIS_PERSECOND_AUTH REDIS_PERSECOND_TLS REDIS_PERSECOND_SENTINEL_AUTH
+    REDIS_PERSECOND_PIPELINE_WINDOW REDIS_PERSECOND_PIPELINE_LIMIT
+    REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM REDIS_PERSECOND_TIMEOUT REDIS_POOL_ON_EMPTY_BEHAVIOR
+    REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR REDIS_STARTUP_INITIAL_INTERVAL REDIS_STARTUP_MAX_INTERVAL
+    REDIS_STARTUP_MAX_ELAPSED_TIME MEMCACHE_HOST_PORT MEMCACHE_MAX_IDLE_CONNS MEMCACHE_SRV
+    MEMCACHE_SRV_REFRESH MEMCACHE_TLS MEMCACHE_TLS_CLIENT_CERT MEMCACHE_TLS_CLIENT_KEY
+    MEMCACHE_TLS_CACERT MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION TRACING_ENABLED TRACING_SERVICE_NAME
+    TRACING_SERVICE_NAMESPACE TRACING_SERVICE_INSTANCE_ID TRACING_EXPORTER_PROTOCOL
+    TRACING_SAMPLING_RATE";

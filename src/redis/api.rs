@@ -2,6 +2,8 @@
 
 use redis_module::{raw, Context, RedisValue};
 use std::ffi::{c_int, c_void, CStr};
+use std::io;
+use std::ptr::{self, NonNull};
 use tokenbucket_core::cast::unsigned_32;
 
 /// A function without which nothing works, and whether this server has it. The oldest supported server has all.
@@ -44,6 +46,14 @@ pub(super) fn missing() -> Option<&'static str> {
     needed.find(|(_, is_there)| !is_there()).map(|(name, _)| *name)
 }
 
+/// Returns a function of the server that [`raw`] does not list, if the server has it.
+pub(super) fn find(name: &CStr) -> Option<NonNull<c_void>> {
+    let mut function: *mut c_void = ptr::null_mut();
+    // SAFETY: the server writes a pointer to `function` if it knows the name.
+    let status = unsafe { raw::RedisModule_GetApi?(name.as_ptr(), (&raw mut function).cast()) };
+    NonNull::new(function).filter(|_| status == 0)
+}
+
 /// Returns the flags of a context that is valid.
 #[inline]
 pub(super) fn context_flags(context: *mut raw::RedisModuleCtx) -> u32 {
@@ -61,6 +71,13 @@ pub(super) fn selected_db(context: *mut raw::RedisModuleCtx) -> c_int {
 pub(super) fn select_db(context: *mut raw::RedisModuleCtx, db: c_int) {
     // SAFETY: as above.
     unsafe { server!(RedisModule_SelectDb)(context, db) };
+}
+
+/// Returns whether the server has a command of its own under this name. All of them need arguments, so none is executed.
+pub(super) fn has_command(context: *mut raw::RedisModuleCtx, name: &CStr) -> bool {
+    // SAFETY: the context is valid, and the format says that no argument follows. Such a call has no reply.
+    unsafe { server!(RedisModule_Call)(context, name.as_ptr(), c"".as_ptr()) };
+    io::Error::last_os_error().raw_os_error() != Some(libc::ENOENT)
 }
 
 /// Returns a setting of the server, as `CONFIG GET` replies it; `None` if there is no such setting.

@@ -51,7 +51,6 @@ impl Setting {
 
     fn set(&self, number: i64) {
         self.current.store(number, Ordering::Relaxed);
-        denials::follow_setting();
     }
 }
 
@@ -106,7 +105,7 @@ fn register_one(context: *mut raw::RedisModuleCtx, setting: &'static Setting) ->
             Kind::Whole { min, max } => {
                 let register = raw::RedisModule_RegisterNumericConfig?;
                 let (get, set) = (Some(get_whole as _), Some(set_whole as _));
-                Some(register(context, name, current, flags, min, max, get, set, None, own))
+                Some(register(context, name, current, flags, min, max, get, set, Some(apply), own))
             }
         }
     }
@@ -137,5 +136,15 @@ unsafe extern "C" fn set_whole(
     _error: *mut *mut raw::RedisModuleString,
 ) -> c_int {
     Setting::of(setting).set(value);
+    0
+}
+
+/// Applies the settings of a `CONFIG SET` that has accepted all of them. One that fails sets the old values again.
+unsafe extern "C" fn apply(
+    _context: *mut raw::RedisModuleCtx,
+    _setting: *mut c_void,
+    _error: *mut *mut raw::RedisModuleString,
+) -> c_int {
+    denials::follow_setting();
     0
 }

@@ -26,6 +26,7 @@ pub(crate) struct Counters {
     waiting: AtomicUsize,
     served_after_waiting: AtomicU64,
     gave_up_waiting: AtomicU64,
+    waits_refused: AtomicU64,
 }
 
 /// The counters of this server.
@@ -112,8 +113,15 @@ impl Counters {
         add(if is_served { &self.served_after_waiting } else { &self.gave_up_waiting }, 1);
     }
 
+    /// Returns whether one more call may wait, or counts that it may not.
+    pub(super) fn has_room(&self, max_waiters: usize) -> bool {
+        let has_room = self.waiting() < max_waiters;
+        add(&self.waits_refused, u64::from(!has_room));
+        has_room
+    }
+
     /// Returns the numbers that `INFO` shows, by the names of their fields.
-    pub(super) fn fields(&self) -> [(&'static str, u64); 12] {
+    pub(super) fn fields(&self) -> [(&'static str, u64); 13] {
         let buckets = self.buckets.load(Ordering::Relaxed);
         let without_holds = buckets.saturating_sub(self.buckets_with_holds.load(Ordering::Relaxed));
         let bytes = without_holds.saturating_mul(wide(self.value_bytes.load(Ordering::Relaxed)));
@@ -130,6 +138,7 @@ impl Counters {
             ("waiting", wide(self.waiting())),
             ("served_after_waiting", self.served_after_waiting.load(Ordering::Relaxed)),
             ("gave_up_waiting", self.gave_up_waiting.load(Ordering::Relaxed)),
+            ("waits_refused", self.waits_refused.load(Ordering::Relaxed)),
         ]
     }
 }

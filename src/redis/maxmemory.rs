@@ -4,7 +4,7 @@
 //! bucket is refused if the server would refuse a command of its own that may need memory, which it decides before it
 //! calls the module. From 7.0 on a module's call can have the same check.
 
-use super::api::server;
+use super::api::{has_command, server};
 use super::call::{Argument, Call};
 use redis_module::raw;
 use std::ffi::{c_char, CStr};
@@ -13,11 +13,13 @@ use std::slice;
 /// Returns whether the server would refuse to let one of its own commands create the key `name`.
 #[cold]
 pub(super) fn is_refused(call: &Call, name: &Argument) -> bool {
-    match verdict(call, name) {
-        Some(refused) => refused,
-        // A server before 7.0 does not report whether eviction freed enough. With a policy this assumes that it did.
-        None => call.flags() & raw::REDISMODULE_CTX_FLAGS_EVICT == 0,
-    }
+    // Where the command was renamed, being above `maxmemory` has to decide.
+    !has_command(call.context, c"SETRANGE")
+        || match verdict(call, name) {
+            Some(refused) => refused,
+            // A server before 7.0 does not report whether eviction freed enough. With a policy this assumes that it did.
+            None => call.flags() & raw::REDISMODULE_CTX_FLAGS_EVICT == 0,
+        }
 }
 
 /// Checks a command that may need memory and would change nothing: writing no bytes into a string that does not exist.
@@ -45,7 +47,7 @@ fn verdict(call: &Call, name: &Argument) -> Option<bool> {
             c"".as_ptr(),
         );
         if reply.is_null() {
-            // A check that passed. A call has a reply, unless there is no such command, or it was renamed.
+            // A check that passed. A call has a reply.
             return since_7_2.map(|_| false);
         }
         let refused = is_oom(reply);

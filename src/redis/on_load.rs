@@ -11,13 +11,12 @@
 //!
 //! The module uses what works everywhere: key specifications, `INFO`, calls of the server's own commands.
 
-use super::api::{missing, server, server_setting};
+use super::api::{find, has_command, missing, server, server_setting};
 use super::call::{arguments, Argument};
 use super::log::{log, NOTICE, WARNING};
 use super::{config, data_type, info, listeners, register, settings, waiting};
 use redis_module::raw;
-use std::ffi::{c_int, c_void, CStr};
-use std::ptr;
+use std::ffi::{c_int, CStr};
 use tokenbucket_core::cast::signed_32;
 
 const NAME: &CStr = c"tokenbucket";
@@ -89,11 +88,24 @@ fn set_up(context: *mut raw::RedisModuleCtx, arguments: &[Argument]) -> Result<(
         let name = name.to_string_lossy();
         log(context, NOTICE, &format!("tokenbucket did not register {name}: another module has it"));
     }
+    warn_of_renamed_commands(context);
     warn_of_replayed_scripts(context);
     info::register(context);
     listeners::watch(context);
     waiting::watch(context);
     Ok(())
+}
+
+/// A configuration may rename the commands that the module calls. Without them it takes the safe answer.
+fn warn_of_renamed_commands(context: *mut raw::RedisModuleCtx) {
+    let commands = [
+        (c"CONFIG", "with min-replicas-to-write set, no waiting call is served"),
+        (c"SETRANGE", "over maxmemory no bucket is created, even while keys are evicted"),
+        (c"TYPE", "calls do not wait in a cluster"),
+    ];
+    for (name, without) in commands.into_iter().filter(|(name, _)| !has_command(context, name)) {
+        log(context, WARNING, &format!("tokenbucket: the server has no command {name:?}, so {without}"));
+    }
 }
 
 /// Redis 6 can be set to replicate scripts instead of their effects. Replicas and restarts would run their takes again,
@@ -114,19 +126,9 @@ fn set_options(context: *mut raw::RedisModuleCtx) {
     let everywhere = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
         | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED
         | raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD;
-    let valkey = if is_valkey() { VALKEY_HANDLE_ATOMIC_SLOT_MIGRATION } else { 0 };
+    // Only Valkey has its functions under this name.
+    let is_valkey = find(c"ValkeyModule_SetModuleOptions").is_some();
+    let valkey = if is_valkey { VALKEY_HANDLE_ATOMIC_SLOT_MIGRATION } else { 0 };
     // SAFETY: the context is valid while the module is being loaded.
     unsafe { server!(RedisModule_SetModuleOptions)(context, signed_32(everywhere) | valkey) };
-}
-
-/// Returns whether the server has its functions under Valkey's names too.
-fn is_valkey() -> bool {
-    let mut function: *mut c_void = ptr::null_mut();
-    // SAFETY: the server writes a pointer to `function` if it knows the name, which is a constant.
-    unsafe {
-        raw::RedisModule_GetApi.is_some_and(|get| {
-            let name = c"ValkeyModule_SetModuleOptions";
-            get(name.as_ptr(), (&raw mut function).cast()) == LOADED
-        })
-    }
 }

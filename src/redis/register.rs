@@ -48,14 +48,14 @@ unsafe extern "C" fn handler<C: Command>(
         ignore(&call);
         return 0;
     }
-    if C::SPEC.audience.writes() && waiting::is_any() {
+    if waiting::is_any() {
         waiting::before_command(call);
     }
     if let Err(refusal) = C::run(call) {
         refuse(&C::SPEC, &call, refusal);
     }
     if C::SPEC.audience.writes() && waiting::is_any() {
-        waiting::after_command(context);
+        waiting::after_command();
     }
     0
 }

@@ -61,6 +61,11 @@ impl Engine {
         })
     }
 
+    /// Whether a user's rights can depend on the database.
+    pub fn has_rights_by_database(&self) -> bool {
+        self.brand == Brand::Valkey && self.version >= (9, 1)
+    }
+
     /// Whether modules can have an ACL category of their own.
     pub fn has_module_categories(&self) -> bool {
         self.brand != Brand::Redis || self.version >= (7, 4)

@@ -3,7 +3,7 @@
 use super::clock::{self, Clock};
 use super::engine::{executable, foreign_compiler, is_before};
 use super::reply::{self, array, decision, integer, integers, tell, text, unix_us, Decision};
-use super::wait::{timeout, wait_for};
+use super::wait::{timeout, wait_for, wait_until};
 use redis::{ConnectionLike, Value};
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
@@ -89,7 +89,7 @@ impl ServerBuilder {
         self
     }
 
-    /// Gives the server blocks of memory that are aligned to 8 bytes and never to 16. Its `mem_allocator` has to be glibc's.
+    /// Gives the server blocks of memory that are aligned to 8 bytes and never to 16. Its allocator has to be glibc's.
     pub fn misaligned_memory(mut self) -> Self {
         self.0.has_misaligned_memory = true;
         self
@@ -118,6 +118,21 @@ impl ServerBuilder {
         let server = self.start();
         let client = server.connect();
         (server, client)
+    }
+
+    /// Starts it with a controlled clock, as a cluster of one node that serves every slot.
+    pub fn start_as_cluster(self) -> Server {
+        const SLOTS: u32 = 16_384;
+        let (server, mut client) =
+            self.controlled_clock().option("cluster-enabled", "yes").start_with_client();
+        let slots: Vec<String> = (0..SLOTS).map(|slot| slot.to_string()).collect();
+        client.say(&format!("CLUSTER ADDSLOTS {}", slots.join(" ")));
+        wait_until("the cluster is up", || {
+            // It waits for other nodes, by the clock that we control.
+            server.clock().advance_ms(100);
+            text(&client.say("CLUSTER INFO")).contains("cluster_state:ok")
+        });
+        server
     }
 
     /// Starts it, expecting it to refuse; returns what it logged.
@@ -206,6 +221,12 @@ impl Server {
 
     pub fn process_id(&self) -> u32 {
         self.child.as_ref().unwrap().id()
+    }
+
+    /// Returns whether its memory comes from jemalloc, built in or preloaded, instead of from its C library.
+    pub fn has_jemalloc(&self) -> bool {
+        let maps = fs::read_to_string(format!("/proc/{}/maps", self.process_id())).unwrap();
+        maps.contains("libjemalloc") || self.connect().info("memory", "mem_allocator").starts_with("jemalloc")
     }
 
     /// Whether it was started, and not killed since.
@@ -432,6 +453,11 @@ impl Connection {
     /// Reads the reply of what was sent.
     pub fn receive(&mut self) -> String {
         tell(reply_or_error(self.0.recv_response()))
+    }
+
+    /// Reads the decision that was sent for.
+    pub fn receive_decision(&mut self) -> Decision {
+        decision(&self.0.recv_response().unwrap())
     }
 
     /// Sends commands given as words as one transaction; returns the replies, errors among them.

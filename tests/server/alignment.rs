@@ -10,8 +10,7 @@ use crate::common::{is_before, Connection, Server};
 
 /// Whether its memory can be misaligned: other allocators are not replaced by a library.
 fn has_malloc_of_glibc() -> bool {
-    let allocator = Server::start().connect().info("memory", "mem_allocator");
-    allocator == "libc" && foreign_compiler().is_none()
+    foreign_compiler().is_none() && !Server::start().has_jemalloc()
 }
 
 /// Also with many holds, whose lists and tables grow.

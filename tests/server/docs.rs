@@ -365,7 +365,7 @@ impl Session {
     fn start(kind: &str, page: &Page) -> Self {
         let server = match (kind, kind.strip_prefix("loadmodule ")) {
             ("", _) => Server::with_clock(),
-            ("cluster", _) => cluster_of_one(),
+            ("cluster", _) => Server::builder().start_as_cluster(),
             (_, Some(arguments)) => {
                 let arguments: Vec<&str> = arguments.split_whitespace().collect();
                 Server::builder().controlled_clock().module_arguments(&arguments).start()
@@ -487,18 +487,4 @@ impl Session {
         let printed = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
         printed.lines().map(ToOwned::to_owned).collect()
     }
-}
-
-fn cluster_of_one() -> Server {
-    const SLOTS: u32 = 16_384;
-    let (server, mut client) =
-        Server::builder().controlled_clock().option("cluster-enabled", "yes").start_with_client();
-    let slots: Vec<String> = (0..SLOTS).map(|slot| slot.to_string()).collect();
-    client.say(&format!("CLUSTER ADDSLOTS {}", slots.join(" ")));
-    wait_until("the cluster is up", || {
-        // It waits for other nodes, by the clock that we control.
-        server.clock().advance_ms(100);
-        text(&client.say("CLUSTER INFO")).contains("cluster_state:ok")
-    });
-    server
 }

@@ -1,6 +1,7 @@
 //! What buckets cost, and what becomes of them when memory is short.
 
 use super::holds::uuid;
+use super::is_refused_before;
 use crate::common::calls::{prepare, Outcome, CALLS};
 use crate::common::stored::{buckets, buckets_alive};
 use crate::common::{array, decision, is_before, tell, texts, wait_until, Connection, Engine, Server};
@@ -58,6 +59,35 @@ fn over_maxmemory_a_new_bucket_is_as_on_oom_says_and_nothing_else_is() {
             }
             set_maxmemory(&mut client, 0);
         }
+    }
+}
+
+/// A module cannot see the flag of the script.
+#[test]
+fn over_maxmemory_a_script_that_may_use_memory_creates_no_bucket() {
+    let (_server, mut client) = Server::start_with_client();
+    set_maxmemory(&mut client, 1);
+    let script = |call: &str| format!("#!lua flags=allow-oom\nreturn redis.pcall({call})");
+    if is_refused_before((7, 0), &mut client, "FUNCTION LIST") {
+        return;
+    }
+    let mut run = |call: &str| tell(client.try_run(&["EVAL", &script(call), "2", "s", "k"]));
+    assert_eq!(run("'SET', KEYS[1], 'x'"), "+OK");
+    assert!(run("'TB.TAKE', KEYS[2], 10, 1").starts_with(Error::OutOfMemory.rule()));
+}
+
+/// The command by which the module asks the server whether there is memory.
+#[test]
+fn without_setrange_no_bucket_is_created_over_maxmemory_whatever_the_policy() {
+    let renamed = "rename-command SETRANGE \"\"\n";
+    let (_server, mut client) = Server::builder().configuration_file(renamed).start_with_client();
+    for policy in ["noeviction", "allkeys-lru"] {
+        client.say(&format!("CONFIG SET maxmemory-policy {policy}"));
+        set_maxmemory(&mut client, 1);
+        assert!(client.refusal("TB.TAKE new 10 1").starts_with(Error::OutOfMemory.rule()), "{policy}");
+        set_maxmemory(&mut client, 0);
+        client.say("TB.TAKE new 10 1");
+        client.say("DEL new");
     }
 }
 
@@ -217,13 +247,13 @@ fn a_bucket_costs_at_most_150_bytes_and_two_small_blocks_more_than_an_integer_th
     let integer = bytes_per_key(KEYS, |number| format!("SET user:{number:07} {} EX 86400", 100_000 + number));
     let bucket = bytes_per_key(KEYS, |number| format!("TB.TAKE user:{number:07} 10 1/h"));
     println!("{:?}: a bucket {bucket:.1} bytes, an integer {integer:.1}", Engine::under_test());
-    let allocator = Server::start().connect().info("memory", "mem_allocator");
+    let has_jemalloc = Server::start().has_jemalloc();
     // The smallest block of the C library's allocator is 24 bytes, of jemalloc 16. With musl's the server also puts the
     // size in front of each block, those of the key included.
-    let (most, block) = if allocator.starts_with("jemalloc") { (150.0, 16.0) } else { (180.0, 24.0) };
-    assert!(bucket <= most, "{bucket} bytes a bucket with {allocator}");
+    let (most, block) = if has_jemalloc { (150.0, 16.0) } else { (180.0, 24.0) };
+    assert!(bucket <= most, "{bucket} bytes a bucket, jemalloc: {has_jemalloc}");
     let more = bucket - integer;
-    assert!(more <= 2.0 * block + 2.0, "{more} bytes more than {integer} with {allocator}");
+    assert!(more <= 2.0 * block + 2.0, "{more} bytes more than {integer}, jemalloc: {has_jemalloc}");
 }
 
 #[test]

@@ -168,6 +168,18 @@ fn the_pages_have_the_bounds_of_each_number_and_no_other_is_taken() {
     }
 }
 
+/// What follows from each: [`super::maxmemory`] and [`super::waiting`].
+#[test]
+fn the_log_names_the_commands_that_the_module_calls_and_the_configuration_renames() {
+    let warning = "tokenbucket: the server has no command \"";
+    assert!(!Server::start().log().contains(warning));
+    let lines = ["CONFIG", "SETRANGE", "TYPE"].map(|command| format!("rename-command {command} \"\"\n"));
+    let server = Server::builder().configuration_file(&lines.concat()).start();
+    let log = server.log();
+    let named: Vec<_> = log.split(warning).skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
+    assert_eq!(named, ["CONFIG", "SETRANGE", "TYPE"], "{log}");
+}
+
 /// What a server does with a module that was refused: it must not call what is no longer there. One that was loaded it
 /// cannot unload.
 #[test]

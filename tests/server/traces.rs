@@ -8,7 +8,7 @@ use crate::common::stored::{
     append_only_bytes, assert_same_buckets, buckets, follow, quiet, replicated_bytes, wait_until_replicated,
     with_append_only_file, Buckets,
 };
-use crate::common::{text, wait_until, Connection, Server};
+use crate::common::{is_before, text, wait_until, Connection, Server};
 use redis::{PushInfo, PushKind, Value};
 use std::sync::mpsc::{channel, Receiver};
 
@@ -94,6 +94,25 @@ impl Listener {
         invalid.sort();
         (events, invalid)
     }
+}
+
+/// A replica is sent results, which are no decisions.
+#[test]
+fn replicas_raise_no_events_of_the_module() {
+    let (master, replica) = (quiet().start(), quiet().start());
+    follow(&replica, &master);
+    for server in [&master, &replica] {
+        server.connect().say("CONFIG SET notify-keyspace-events EA");
+    }
+    let (mut on_master, mut on_replica) = (Listener::new(&master), Listener::new(&replica));
+    for call in ["TB.TAKE k 10 1", "TB.TAKE k 10 1 20", "TB.HOLD k 10 1 1 60000 a", "SET marker x"] {
+        master.connect().say(call);
+    }
+    wait_until_replicated(&replica, &master);
+    let raised = |listener: &mut Listener| listener.heard().0.join(",");
+    let (on_master, on_replica) = (raised(&mut on_master), raised(&mut on_replica));
+    assert!(on_replica.contains("set marker") && !on_replica.contains("tb."), "{on_replica}");
+    assert_eq!(on_master.contains("tb.take k,tb.deny k,tb.hold k"), !is_before(6, 2), "{on_master}");
 }
 
 /// Whether the transaction that a watcher begins is given up.

@@ -13,9 +13,14 @@ use super::replication::assert_same;
 use super::stories;
 use super::traces::{has_seen_a_change, Listener};
 use crate::common::clock::START_US;
-use crate::common::stored::{append_only_bytes, follow, quiet, with_append_only_file};
-use crate::common::{integer, is_before, shown, tell, text, wait_until, Connection, Server, HOUR_MS};
+use crate::common::engine::Brand;
+use crate::common::stored::{append_only_bytes, begin_to_follow, follow, quiet, with_append_only_file};
+use crate::common::{
+    decision, integer, is_before, shown, tell, text, wait_until, Connection, Engine, Server, HOUR_MS,
+};
 use std::collections::BTreeMap;
+use std::process::Command;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 use tokenbucket_core::bucket::Bucket;
 use tokenbucket_core::effect::Effect;
@@ -182,32 +187,69 @@ fn a_call_that_waits_after_the_clock_was_set_back_waits_as_long_as_it_may() {
     );
 }
 
+/// Ways to make room in the pool `p`, which the hold `a` keeps.
+const MAKE_ROOM: [&str; 11] = [
+    "TB.SETTLE p 2 0 a 0",
+    "TB.MSETTLE 1 a p 2 0 0",
+    "TB.GIVE p 2 0 2",
+    "TB.HOLD p 2 0 0 1 a",
+    "TB.MHOLD 1 1 a p 2 0 0",
+    "DEL p",
+    "UNLINK p",
+    "RENAME p elsewhere",
+    "FLUSHDB",
+    "FLUSHALL",
+    "PEXPIREAT p 1",
+];
+
+/// Nothing is served inside of a transaction: until its end the waiting call is due, and keeps the others out of its buckets.
+#[test]
+fn a_peek_and_a_take_agree_while_a_call_is_due() {
+    let server = Server::with_clock();
+    let mut clients = Clients::new(&server);
+    let others = ["TB.PEEK p 2 1/h", "TB.TAKE p 2 1/h", "TB.PEEK p 2 0", "TB.HOLD p 2 0 1 60000 other"];
+    for freeing in MAKE_ROOM {
+        for (wait, is_served) in [
+            ("TB.BHOLD p 2 0 2 60000 b 60000", true),
+            // It lacks another bucket as well.
+            ("TB.BMHOLD 2 60000 b 60000 p 2 0 2 q 1 0 1", false),
+        ] {
+            clients.main.say("FLUSHALL");
+            clients.play_line("TB.HOLD p 2 0 2 60000 a => [1 0 0 60000]");
+            clients.play_line("TB.HOLD q 1 0 1 60000 a => [1 0 0 60000]");
+            clients.wait("b", wait);
+            let replies = clients.main.transaction(&[&[freeing], others.as_slice()].concat());
+            let decisions: Vec<_> = replies[1..].iter().map(decision).collect();
+            assert_eq!(decisions[0], decisions[1], "after {freeing}");
+            assert_eq!(decisions[2], decisions[3], "after {freeing}");
+            assert_eq!([decisions[1].allowed, decisions[3].allowed], [0, 0], "after {freeing}");
+            if is_served || freeing.starts_with("FLUSH") {
+                assert!(clients.read("b").starts_with("[1 "), "after {freeing}");
+            } else {
+                wait_until("it keeps no call out", || clients.main.decide(others[1]).allowed == 1);
+                clients.play_line("b closes");
+            }
+        }
+    }
+}
+
 /// By the next call, whatever it is that puts tokens back or takes the key away.
 #[test]
 fn who_waits_is_served_before_the_call_that_follows_one_that_makes_room() {
     const OTHER: &str = "TB.HOLD p 2 0 2 60000 other";
     let server = Server::with_clock();
     let mut clients = Clients::new(&server);
-    for freeing in [
-        "TB.SETTLE p 2 0 a 0",
-        "TB.MSETTLE 1 a p 2 0 0",
-        "TB.GIVE p 2 0 2",
-        "TB.HOLD p 2 0 0 1 a",
-        "TB.MHOLD 1 1 a p 2 0 0",
+    let others = [
         "EVAL return(redis.call('TB.SETTLE','p',2,0,'a',0)) 0",
-        "DEL p",
-        "UNLINK p",
-        "RENAME p elsewhere",
         "MOVE p 1",
-        "FLUSHDB",
         "FLUSHALL ASYNC",
         "SWAPDB 0 1",
         "EVAL return(redis.call('DEL','p')) 0",
-        "PEXPIREAT p 1",
         "RENAME half p",
         "restore",
         "restore as a replica does",
-    ] {
+    ];
+    for freeing in MAKE_ROOM.into_iter().chain(others) {
         clients.main.say("FLUSHALL");
         clients.play_line("TB.HOLD half 3 0 1 60000 x => [1 2 0 60000]");
         let half = clients.main.dump("half");
@@ -243,7 +285,7 @@ fn who_waits_is_served_before_the_call_that_follows_one_that_makes_room() {
     clients.play_line("b: TB.BHOLD p 2 0 2 60000 b 60000");
     let replies = clients.main.transaction(&["TB.SETTLE p 2 0 a 0", OTHER, "DEL p", OTHER]);
     let shown: Vec<_> = replies.iter().map(shown).collect();
-    assert_eq!(shown, ["[1 2 0 0]", "[0 0 60000 60000]", "1", "[1 0 0 60000]"]);
+    assert_eq!(shown, ["[1 2 0 0]", "[0 2 1 0]", "0", "[0 2 1 0]"]);
     clients.play("b => [1 0 0 60000]");
 }
 
@@ -403,8 +445,9 @@ fn at_most_max_waiters_calls_wait() {
         "TB.HOLD p 1 0 1 60000 a => [1 0 0 60000]
         b: TB.BHOLD p 1 0 1 60000 b 60000
         c: TB.BHOLD p 1 0 1 60000 c 60000
-        TB.BHOLD p 1 0 1 60000 d 60000 => ERR too many waiting calls (tokenbucket.max-waiters)
         TB.BHOLD p 1 0 1 60000 d 0 => [0 0 60000 60000]
+        TB.BHOLD p 1 0 1 60000 d 60000 => [0 0 60000 60000]
+        TB.BMHOLD 1 60000 e 60000 p 1 0 1 => [0 0 60000 60000 [[0 0 60000 60000]]]
         TB.BTAKE free 1 1 1 60000 => [1 0 0 1000]
         b closes
         d: TB.BHOLD p 1 0 1 60000 d 60000
@@ -413,6 +456,7 @@ fn at_most_max_waiters_calls_wait() {
         TB.SETTLE p 1 0 c 0 => [1 1 0 0]
         d => [1 0 0 60000]",
     );
+    assert_eq!(clients.main.count("tokenbucket", "tokenbucket_waits_refused"), 2);
 }
 
 /// The key would have to be created when memory is short.
@@ -559,6 +603,102 @@ fn a_user_whose_rights_are_taken_while_it_waits_is_granted_nothing() {
             assert_eq!(clients.main.keys(), 0, "after {taken}");
         }
     }
+}
+
+/// From Valkey 9.1 on rights can depend on the database.
+#[test]
+fn a_user_confined_to_a_database_is_granted_there_what_it_waits_for() {
+    let server = Server::with_clock();
+    let mut clients = Clients::new(&server);
+    if !Engine::under_test().has_rights_by_database() {
+        let refused = clients.main.refusal("ACL SETUSER limited db=2");
+        return assert!(refused.contains("ACL SETUSER modifier 'db=2'"), "{refused}");
+    }
+    for (rules, told) in [("", "[1 0 0 60000]"), ("resetdbs db=0", "NOPERM User limited ")] {
+        clients.main.say("SELECT 2");
+        clients.main.say("TB.HOLD p 1 0 1 60000 a");
+        let mut user = limited(&server, "+@all ~* db=2");
+        user.say("SELECT 2");
+        user.send("TB.BHOLD p 1 0 1 60000 b 60000");
+        wait_until("it waits", || clients.main.waiting() == 1);
+        clients.main.say(&format!("ACL SETUSER limited {rules}"));
+        clients.main.say("TB.SETTLE p 1 0 a 0");
+        let reply = user.receive();
+        assert!(reply.starts_with(told), "{rules}: {reply}");
+        clients.main.say("FLUSHALL");
+    }
+}
+
+/// What [`while_nothing_may_be_written_nobody_is_served_and_waits_end_in_time`] says, where the setting cannot be read.
+#[test]
+fn without_config_a_server_that_wants_replicas_serves_nobody_by_itself() {
+    let renamed = "rename-command CONFIG SECRET\n";
+    let server = Server::builder().configuration_file(renamed).controlled_clock().start();
+    let mut clients = Clients::new(&server);
+    clients.play_line("TB.TAKE r 1 1 1 => [1 0 0 1000]");
+    clients.play_line("b: TB.BTAKE r 1 1 1 2000");
+    clients.main.say("SECRET SET min-replicas-to-write 1");
+    clients.play("(2 seconds later)\nb => [0 1 1 0]");
+    clients.main.say("SECRET SET min-replicas-to-write 0");
+    clients.play(
+        "TB.TAKE r 1 1 1 => [1 0 0 1000]\nb: TB.BTAKE r 1 1 1 2000\n(1 second later)\nb => [1 0 0 1000]",
+    );
+}
+
+/// Nobody could tell whether their slot has moved.
+#[test]
+fn without_type_calls_do_not_wait_in_a_cluster() {
+    let renamed = || Server::builder().configuration_file("rename-command TYPE \"\"\n").controlled_clock();
+    for (server, waits) in [(renamed().start_as_cluster(), false), (renamed().start(), true)] {
+        let (mut client, mut waiter) = (server.connect(), server.connect());
+        client.say("TB.TAKE k 1 1");
+        waiter.send("TB.BTAKE k 1 1 1 60000");
+        if waits {
+            wait_until("it waits", || client.waiting() == 1);
+            server.clock().advance_ms(1000);
+        }
+        assert_eq!(waiter.receive(), if waits { "[1 0 0 1000]" } else { "[0 0 1000 1000]" });
+    }
+}
+
+/// Valkey counts such a client among the subscribers, and lets modules block none of them.
+#[test]
+fn a_resp3_client_with_a_subscription_waits_except_on_valkey() {
+    let (server, mut client) = Server::with_clock_and_client();
+    let (mut subscriber, (sender, _pushes)) = (server.connect_resp3(), channel());
+    subscriber.inner().set_push_sender(sender);
+    subscriber.inner().subscribe_resp3("news").unwrap();
+    subscriber.say("PING");
+    client.say("TB.TAKE k 1 1");
+    subscriber.send("TB.BTAKE k 1 1 1 60000");
+    let Engine { brand, version } = Engine::under_test();
+    let waits = brand != Brand::Valkey || version < (8, 1);
+    if waits {
+        wait_until("it waits", || client.waiting() == 1);
+        server.clock().advance_ms(1000);
+    }
+    assert_eq!(subscriber.receive(), if waits { "[1 0 0 1000]" } else { "[0 0 1000 1000]" });
+}
+
+/// Redis 6 does not note for a client that was blocked what was written for it.
+#[test]
+fn wait_after_a_grant_counts_the_replicas_that_have_it_except_on_redis_6() {
+    let (master, replica) =
+        (Server::builder().option("repl-diskless-sync-delay", 0).start(), Server::start());
+    begin_to_follow(&replica, &master);
+    let (mut client, mut waiter) = (master.connect(), master.connect());
+    client.say("TB.HOLD p 1 0 1 60000 a");
+    waiter.send("TB.BHOLD p 1 0 1 60000 b 60000");
+    wait_until("it waits", || client.waiting() == 1);
+    wait_until("the replica has what was written before", || {
+        let written = client.count("replication", "master_repl_offset");
+        text(&client.say("INFO replication")).contains(&format!("state=online,offset={written},"))
+    });
+    let stop = Command::new("kill").args(["-STOP", &replica.process_id().to_string()]).status();
+    assert!(stop.unwrap().success());
+    client.say("TB.SETTLE p 1 0 a 0");
+    assert!(waiter.receive().starts_with("[1 "));
+    assert_eq!(shown(&waiter.say("WAIT 1 100")), if is_before(7, 0) { "1" } else { "0" });
 }
 
 /// Reloading flushes, loads, and tells of both.

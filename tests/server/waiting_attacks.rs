@@ -162,28 +162,36 @@ fn many_waiters_are_killed_or_served_at_once() {
     assert_eq!(client.waiting(), 0);
 }
 
-/// A turn has a bound. A call that comes when it is over waits behind calls that the next turn serves. Redis 7.2 aborts if the
-/// command that blocks a client unblocks it.
+/// A slice has a bound, and calls come between two of them. Redis 7.2 aborts if the command that blocks a client unblocks it.
 #[test]
-fn a_call_that_comes_while_many_are_served_is_served_after_its_own_command() {
+fn calls_that_come_while_many_are_served_overtake_none_of_them() {
     const LATE: usize = 50;
     let (server, mut client) = Server::start_with_client();
-    for count in (100..1000).step_by(100) {
+    let mut sleeper = server.connect();
+    for (count, share) in (100..1000).step_by(100).flat_map(|count| [(count, ""), (count, " SHARE t")]) {
         let mut callers: Vec<Connection> = (0..count + LATE).map(|_| server.connect()).collect();
         let limit = format!("r {} 1/d", callers.len());
-        let take = format!("TB.BTAKE {limit} 1 86400000");
+        let take = format!("TB.BTAKE {limit} 1 86400000{share}");
         client.say(&format!("TB.TAKE {limit} {}", callers.len()));
         callers[..count].iter_mut().for_each(|caller| caller.send(&take));
         wait_until("they wait", || client.waiting() == count as i64);
-        // The server reads the calls that come meanwhile one after the other.
-        client.send("DEBUG SLEEP 0.1");
+        // The server reads the calls that come meanwhile in one round of its loop.
+        sleeper.send("DEBUG SLEEP 0.1");
         client.send(&format!("TB.GIVE {limit} {}", callers.len()));
-        callers[count..].iter_mut().for_each(|caller| caller.send(&take));
-        for caller in &mut callers {
-            let told = caller.receive();
-            assert!(told.starts_with("[1 "), "{told}\n{}", server.log());
+        // Half of them are of another tenant, whose calls are next.
+        let is_other = |number: usize| !share.is_empty() && number % 2 == 1;
+        for (number, caller) in callers[count..].iter_mut().enumerate() {
+            caller.send(&if is_other(number) { take.replace("SHARE t", "SHARE u") } else { take.clone() });
         }
-        (0..2).for_each(|_| drop(client.receive()));
+        let left: Vec<i64> = callers.iter_mut().map(|caller| caller.receive_decision().remaining).collect();
+        let (early, late) = left.split_at(count);
+        let least = early.iter().min().unwrap();
+        let late: Vec<_> = (0..LATE).filter(|number| !is_other(*number)).map(|number| late[number]).collect();
+        assert!(
+            late.iter().all(|left| left < least),
+            "{late:?} are left, and {least} by those that came first"
+        );
+        assert_eq!([sleeper.receive(), client.receive()].map(|reply| reply.len() > 2), [true; 2]);
         client.say("DEL r");
     }
 }

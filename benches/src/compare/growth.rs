@@ -35,6 +35,25 @@ pub fn measure(bench: &Bench) -> Table {
     table
 }
 
+/// What a bucket takes up just before the server doubles its hash tables, and just after, while it keeps the old ones too.
+pub fn doubling(bench: &Bench) -> Table {
+    note("memory while the hash tables double");
+    let full = bench.pick(1 << 20, 1 << 17);
+    // Keys move to the new tables with later calls only.
+    let server = start_apart(Module::Own.server().option("activerehashing", "no"));
+    let mut client = server.connect();
+    let empty = client.used_memory();
+    let mut filled = 0;
+    let mut table = Table::new("doubling", Plot::None, "buckets | bytes a bucket");
+    for buckets in [full - 1000, full + 1000] {
+        HALF.prepare_keys(&mut client, filled..buckets);
+        filled = buckets;
+        let bytes = (client.used_memory() - empty) as f64 / buckets as f64;
+        table.row(&[&whole(buckets)], [whole(bytes)]);
+    }
+    table
+}
+
 /// Microseconds of a call at each number of keys, the median of several rounds: in the command, by the server's own
 /// count; and for a take without pipelining of the server's process, reading and sending included.
 fn costs_us(bench: &Bench, sizes: &[u64], call: &Call) -> (Vec<f64>, Vec<f64>) {

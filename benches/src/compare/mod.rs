@@ -43,7 +43,7 @@ pub fn run(is_quick: bool, folder: &Path, only: Option<&str>) {
     let approaches = approaches::all();
     let rivals = [&approaches[..], &[approaches::throttlecrab()]].concat();
     type Measure<'a> = (&'static str, &'a dyn Fn(&mut Bench) -> Table);
-    let measures: [Measure; 14] = [
+    let measures: [Measure; 15] = [
         ("decisions", &|bench| contest::decisions(bench, &rivals)),
         ("over-grant", &|bench| contest::over_grant(bench, &rivals)),
         ("local", &|bench| contest::local(bench)),
@@ -51,6 +51,7 @@ pub fn run(is_quick: bool, folder: &Path, only: Option<&str>) {
         ("latency", &|bench| contest::latency(bench)),
         ("memory", &|bench| storage::memory(bench, &approaches)),
         ("growth", &|bench| growth::measure(bench)),
+        ("doubling", &|bench| growth::doubling(bench)),
         ("replication", &|bench| storage::replication(bench, &approaches)),
         ("holding", &|bench| holding::measure(bench)),
         ("waiting", &|bench| waiting::measure(bench)),

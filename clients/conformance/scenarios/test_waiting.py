@@ -18,6 +18,7 @@ from conftest import (
     StartServer,
     eventually,
     executed,
+    info,
     level,
     until_waiting,
 )
@@ -64,6 +65,21 @@ def test_fifty_who_wait_are_served_in_order(package: Package, server: Service) -
         give(server, capacity=50)
         assert waits[served - 1].result(10)["allowed"]
         assert not any(one.done() for one in waits[served:])
+
+
+@pytest.mark.also_in_clusters
+def test_one_more_than_may_wait_is_denied_at_once(package: Package, server: Service) -> None:
+    ask(server, "CONFIG", "SET", "tokenbucket.max-waiters", 1)
+    package.server(server)
+    package.limiter(capacity=1, rate="1/h")
+    assert package.take()["allowed"]
+    waits = begin_take(package)
+    until_waiting(server, 1)
+    denied = package.take(max_wait_ms=LONG_MS)
+    assert (denied["allowed"], denied["degraded"], denied["retry_after_ms"] > 0) == (False, False, True)
+    assert info(server)["tokenbucket_waits_refused"] == "1"
+    give(server)
+    assert waits.result(10)["allowed"]
 
 
 # Shares.

@@ -50,7 +50,6 @@ errors! {
     MaxWait: "ERR max_wait_ms must be a whole number of milliseconds from 0 to 3155760000000",
     // That of a call that waits its turn.
     MaxTurnWait: "ERR max_wait_ms must be a whole number of milliseconds from 0 to 2592000000",
-    TooManyWaiters: "ERR too many waiting calls (tokenbucket.max-waiters)",
     Rate: "ERR rate:",
     // The command needs a rate above 0.
     RateOfPool: "ERR rate must be above 0 here; rate 0 (a semaphore) is for holds, TB.PEEK and TB.GIVE",

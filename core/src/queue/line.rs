@@ -5,7 +5,7 @@ use crate::bucket::{Bucket, Change, Limit, MAX_TIME_US};
 use crate::hold::Holds;
 use crate::invariant::expected;
 use crate::request::{Request, Share};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 /// The number of a database.
 pub type Db = i32;
@@ -107,18 +107,16 @@ pub(super) struct Line<N> {
     requests: VecDeque<(Arrival, Request<N>)>,
     /// The sum of what they want, whatever they hold.
     sum_micro: i128,
-    /// The most that one call wants.
-    most_micro: i64,
     /// The calls that wait here. If the first is blocked, so are the rest.
     pub(super) parked: Order<N>,
-    /// The calls of cost 0 that wait here while the bucket is in debt: no other call blocks them.
-    pub(super) free: BTreeSet<Arrival>,
+    /// The other calls, in order of arrival, and what each wants.
+    aside: Vec<(Arrival, i64)>,
 }
 
 impl<N: Name> Line<N> {
     pub(super) fn new(db: Db, key: N) -> Self {
-        let (parked, free) = (Order::new(), BTreeSet::new());
-        Self { db, key, requests: VecDeque::with_capacity(1), sum_micro: 0, most_micro: 0, parked, free }
+        let (requests, aside) = (VecDeque::with_capacity(1), Vec::with_capacity(1));
+        Self { db, key, requests, sum_micro: 0, parked: Order::new(), aside }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -136,7 +134,7 @@ impl<N: Name> Line<N> {
         share.into_iter().for_each(|share| self.parked.share(arrival, share));
         let wanted_micro = request.wanted.micro();
         self.sum_micro = self.sum_micro.saturating_add(wanted_micro.into());
-        self.most_micro = self.most_micro.max(wanted_micro);
+        self.aside.push((arrival, wanted_micro));
         self.requests.push_back((arrival, request));
     }
 
@@ -144,35 +142,41 @@ impl<N: Name> Line<N> {
     pub(super) fn remove(&mut self, arrival: Arrival) -> Option<N> {
         let (_, request) = self.requests.remove(self.place(arrival)?)?;
         self.parked.forget(arrival);
-        let wanted_micro = request.wanted.micro();
-        self.sum_micro = self.sum_micro.saturating_sub(wanted_micro.into());
-        let mut others = self.requests.iter().map(|(_, request)| request.wanted.micro());
-        if wanted_micro == self.most_micro && !others.clone().any(|other| other == wanted_micro) {
-            self.most_micro = others.by_ref().max().unwrap_or(0);
+        self.sum_micro = self.sum_micro.saturating_sub(request.wanted.micro().into());
+        if let Ok(place) = self.aside_place(arrival) {
+            self.aside.remove(place);
         }
         request.id().cloned()
     }
 
-    /// Lets a call wait here.
+    /// Lets a call wait here, which is not [free](Self::is_free).
     pub(super) fn park(&mut self, arrival: Arrival) {
-        match self.request(arrival).is_some_and(is_free) {
-            true => drop(self.free.insert(arrival)),
-            false => self.parked.park(arrival),
+        if let Ok(place) = self.aside_place(arrival) {
+            self.aside.remove(place);
         }
+        self.parked.park(arrival);
     }
 
     /// Ends the wait of a call here. Returns the call that is now the first, if this one was.
     pub(super) fn unpark(&mut self, arrival: Arrival) -> Option<Arrival> {
         let was_first = self.is_first(arrival);
-        if !self.free.remove(&arrival) {
-            self.parked.unpark(arrival);
+        self.parked.unpark(arrival);
+        if let Err(place) = self.aside_place(arrival) {
+            self.aside.insert(place, (arrival, self.wanted_by(arrival)));
         }
         self.parked.first().filter(|_| was_first)
     }
 
-    /// Returns whether no call waits here: then changes of the bucket do not matter.
-    pub(super) fn is_idle(&self) -> bool {
-        self.parked.first().is_none() && self.free.is_empty()
+    /// Moves the virtual time of the next call's tenant as if it had been granted, if that is the call.
+    pub(super) fn pass(&mut self, arrival: Arrival) {
+        if self.parked.has_shares() && self.is_first(arrival) {
+            self.parked.grant(arrival, self.wanted_by(arrival));
+        }
+    }
+
+    /// Returns whether no other call blocks a call: it wants nothing, and waits for the end of a debt.
+    pub(super) fn is_free(&self, arrival: Arrival) -> bool {
+        self.request(arrival).is_some_and(is_free)
     }
 
     /// Returns whether a call is the first that waits here.
@@ -180,49 +184,39 @@ impl<N: Name> Line<N> {
         self.parked.first() == Some(arrival)
     }
 
-    /// Returns until when a call is blocked here: it lacks tokens, or it needs tokens that an earlier call lacks. An earlier
-    /// call that no wait helps blocks no other.
+    /// Returns until when a call is blocked here: it lacks tokens, or it needs tokens that belong to an earlier call, which
+    /// waits here or lacks them. An earlier call that no wait helps blocks no other.
     pub(super) fn keeps(&self, arrival: Arrival, seen: &Seen<'_>) -> Lack {
         let request = expected(self.request(arrival), "the call names the key");
         let Some(request) = request else { return Lack::Nothing };
         let own = request.lack(seen);
-        if own != Lack::Nothing || !self.may_be_lacked(seen) || request.needs(seen).0 <= 0 {
+        if own != Lack::Nothing || request.needs(seen).0 <= 0 {
             return own;
         }
-        let earlier = self.earlier(arrival).map(|request| request.lack(seen));
-        earlier.into_iter().find(|lack| matches!(lack, Lack::Until(_))).unwrap_or(Lack::Nothing)
+        // Whatever keeps the first from being served, it is served before those behind it.
+        let is_before = |first| first != arrival && self.parked.precedes(first, arrival);
+        if self.parked.first().is_some_and(is_before) {
+            return Lack::Until(i64::MAX);
+        }
+        self.lack_aside(self.parked.unnamed_before(arrival), seen)
     }
 
-    /// Returns the requests of the calls that precede one. With shares the next call comes first, which most often lacks.
-    fn earlier(&self, arrival: Arrival) -> impl Iterator<Item = &Request<N>> {
-        let order = &self.parked;
-        let has_shares = order.has_shares();
-        let first =
-            order.first().filter(|_| has_shares).and_then(|first| Some((first, self.request(first)?)));
-        let others = self.requests.iter().map(|(other, request)| (*other, request));
-        // Before the next one are only calls that wait elsewhere, or for the end of a debt.
-        let are_all_here = order.len() == self.requests.len();
-        let is_behind = !(are_all_here && self.is_first(arrival));
-        let others = others.take_while(move |(other, _)| is_behind && (has_shares || *other < arrival));
-        let precedes = move |other: Arrival| order.precedes(other, arrival);
-        first.into_iter().chain(others).filter(move |(other, _)| precedes(*other)).map(|(_, request)| request)
+    /// Returns until when a call that waits elsewhere lacks tokens of the bucket, if it came before `before`.
+    fn lack_aside(&self, before: Arrival, seen: &Seen<'_>) -> Lack {
+        let earlier = self.aside.iter().take_while(|(other, _)| *other < before);
+        let may_lack = earlier.filter(|(_, wanted_micro)| *wanted_micro > seen.least_micro());
+        let mut lacks = may_lack.map(|(other, _)| self.lack(*other, seen));
+        lacks.find(|lack| matches!(lack, Lack::Until(_))).unwrap_or(Lack::Nothing)
     }
 
-    /// Returns whether a call lacks tokens of the bucket, and waiting helps.
+    /// Returns whether a waiting call lacks tokens of the bucket, and waiting helps, or waits here to be examined.
     pub(super) fn is_lacked(&self, seen: &Seen<'_>) -> bool {
-        self.may_be_lacked(seen)
-            && self.requests.iter().any(|(_, request)| matches!(request.lack(seen), Lack::Until(_)))
+        self.parked.first().is_some() || self.lack_aside(Arrival::MAX, seen) != Lack::Nothing
     }
 
-    /// Returns false, cheaply, for most buckets that no call lacks.
-    fn may_be_lacked(&self, seen: &Seen<'_>) -> bool {
-        self.most_micro > seen.least_micro()
-    }
-
-    /// Returns until when each waiting call of cost 0 lacks the bucket.
-    pub(super) fn lacks_of_free(&self, seen: &Seen<'_>) -> Vec<(Arrival, Lack)> {
-        let lack = |arrival: &Arrival| Some((*arrival, self.request(*arrival)?.lack(seen)));
-        self.free.iter().filter_map(lack).collect()
+    /// Returns until when a call lacks tokens of the bucket.
+    pub(super) fn lack(&self, arrival: Arrival, seen: &Seen<'_>) -> Lack {
+        self.request(arrival).map_or(Lack::Nothing, |request| request.lack(seen))
     }
 
     /// Returns whether a call waits here although its hold is as large as wanted, so that nothing blocks it.
@@ -236,9 +230,17 @@ impl<N: Name> Line<N> {
         self.request(arrival).map_or(0, |request| request.needs(seen).0)
     }
 
-    /// Returns the calls that name the key.
-    pub(super) fn arrivals(&self) -> impl Iterator<Item = Arrival> + '_ {
-        self.requests.iter().map(|(arrival, _)| *arrival)
+    /// Returns the calls that name the key and wait elsewhere, or for the end of a debt.
+    pub(super) fn aside(&self) -> impl Iterator<Item = Arrival> + '_ {
+        self.aside.iter().map(|(arrival, _)| *arrival)
+    }
+
+    fn wanted_by(&self, arrival: Arrival) -> i64 {
+        self.request(arrival).map_or(0, |request| request.wanted.micro())
+    }
+
+    fn aside_place(&self, arrival: Arrival) -> Result<usize, usize> {
+        self.aside.binary_search_by_key(&arrival, |(of, _)| *of)
     }
 
     fn place(&self, arrival: Arrival) -> Option<usize> {

@@ -31,9 +31,8 @@ use crate::invariant::expected;
 use crate::request::{Request, Share};
 use line::{Lack, Line};
 use std::borrow::Borrow;
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::iter::{once, successors};
+use std::iter::once;
 
 pub use line::{Db, Seen};
 pub use order::{Arrival, Name};
@@ -65,6 +64,9 @@ const WAITS: &str = "the call waits";
 /// The reason why a key must be in the queue.
 const NAMED: &str = "a call names the key";
 
+/// A tenant, and how many of its calls wait.
+type Counted<'queue, N> = (Option<&'queue N>, usize);
+
 /// The calls that wait in a server.
 #[derive(Clone, Debug)]
 pub struct Queue<N> {
@@ -82,6 +84,8 @@ pub struct Queue<N> {
     replaced: BTreeSet<LineId>,
     /// Calls to examine.
     due: BTreeSet<Arrival>,
+    /// The calls of cost 0, with the key where each waits for the end of a debt: no other call blocks them.
+    free: BTreeSet<(LineId, Arrival)>,
     /// What the next call needs in addition to its hold, in micro-tokens, at each of its keys where calls have shares.
     needs: Vec<(LineId, i64)>,
     arrivals: Arrival,
@@ -100,6 +104,7 @@ impl<N: Name> Default for Queue<N> {
             changed: BTreeMap::new(),
             replaced: BTreeSet::new(),
             due: BTreeSet::new(),
+            free: BTreeSet::new(),
             needs: Vec::new(),
             arrivals: 0,
             line_ids: 0,
@@ -135,15 +140,24 @@ impl<N: Name> Queue<N> {
         arrival
     }
 
-    /// Counts the grant to the [next](Self::next_served) call, before it leaves: its tenant's turn comes later now.
+    /// Removes the [next](Self::next_served) call, which is granted: its tenant's turn comes later now.
     pub fn grant(&mut self, arrival: Arrival) {
         for (line, micro) in std::mem::take(&mut self.needs) {
             self.lines.entry(line).and_modify(|line| line.parked.grant(arrival, micro));
         }
+        self.remove(arrival);
     }
 
-    /// Removes a call that was served or timed out, or whose client disconnected. Calls that it blocked may be served now.
+    /// Removes a call that is granted nothing: it timed out, its client disconnected, or no wait helps. If it was next where it
+    /// waited, it passes its turn: otherwise its tenant could keep the others out by asking for too much, again and again.
     pub fn leave(&mut self, arrival: Arrival) {
+        let parked_at = self.waiters.get(&arrival).map(|waiter| waiter.parked_at);
+        parked_at.and_then(|at| self.lines.get_mut(&at)).into_iter().for_each(|line| line.pass(arrival));
+        self.remove(arrival);
+    }
+
+    /// Removes a call. Calls that it blocked may be served now.
+    fn remove(&mut self, arrival: Arrival) {
         if !self.waiters.contains_key(&arrival) {
             return;
         }
@@ -206,7 +220,8 @@ impl<N: Name> Queue<N> {
                 self.look_at_changed(line, &ids, levels);
                 continue;
             }
-            let candidate = self.first_due()?;
+            // Those that are earlier by their shares wait first at its key, and block it.
+            let candidate = *self.due.first()?;
             match self.kept_at(candidate, levels) {
                 None => {
                     self.note_needs(candidate, levels);
@@ -232,9 +247,8 @@ impl<N: Name> Queue<N> {
     #[must_use]
     pub fn wanted_before(&self, db: Db, key: &[u8], seen: &Seen<'_>) -> Option<i64> {
         let line = self.lines.get(&self.find(db, key)?)?;
-        let is_due = || {
-            self.is_marked(seen.now_us) && line.arrivals().any(|call| self.may_be_served(call, seen.now_us))
-        };
+        let is_due =
+            || self.is_marked(seen.now_us) && line.aside().any(|call| self.may_be_served(call, seen.now_us));
         (line.is_lacked(seen) || is_due()).then(|| line.wanted_micro())
     }
 
@@ -262,10 +276,10 @@ impl<N: Name> Queue<N> {
         self.waiters.keys().copied()
     }
 
-    /// Returns how many calls of each tenant wait, the largest number first: at one key, or at all where calls have shares.
-    /// Calls without a share have no tenant.
+    /// Returns how many calls of each tenant wait, the largest number first: at one key, or at all where calls have shares. At
+    /// most `most` tenants. Calls without a share have no tenant.
     #[must_use]
-    pub fn tenants(&self, key: Option<(Db, &[u8])>) -> Vec<(Option<&N>, usize)> {
+    pub fn tenants<'a>(&'a self, key: Option<(Db, &[u8])>, most: usize) -> Vec<Counted<'a, N>> {
         let ids: BTreeSet<LineId> = match key {
             Some((db, key)) => self.find(db, key).into_iter().collect(),
             // A call with a share is parked at its only key.
@@ -279,7 +293,15 @@ impl<N: Name> Queue<N> {
             *calls = calls.saturating_add(parked.len());
         }
         let mut tenants: Vec<_> = calls.into_iter().collect();
-        tenants.sort_by_key(|(tenant, calls)| (Reverse(*calls), tenant.map(Borrow::borrow)));
+        let name = |tenant: Option<&'a N>| -> Option<&'a [u8]> { tenant.map(Borrow::borrow) };
+        let order = |one: &Counted<'a, N>, other: &Counted<'a, N>| {
+            other.1.cmp(&one.1).then_with(|| name(one.0).cmp(&name(other.0)))
+        };
+        if tenants.len() > most {
+            tenants.select_nth_unstable_by(most, order);
+            tenants.truncate(most);
+        }
+        tenants.sort_unstable_by(order);
         tenants
     }
 
@@ -335,20 +357,6 @@ impl<N: Name> Queue<N> {
         self.replaced.remove(&id);
     }
 
-    /// Returns the call to examine: of those that are due, the first by arrival, or one that precedes it at a key by its share,
-    /// and so on. This ends: none precedes a call with a share that is first at its only key, and calls without one precede
-    /// each other by arrival.
-    fn first_due(&self) -> Option<Arrival> {
-        let ahead = |call: &Arrival| {
-            let lines = self.waiters.get(call)?.lines.iter().filter_map(|line| self.lines.get(line));
-            let mut firsts = lines
-                .filter(|line| line.parked.has_shares())
-                .filter_map(|line| line.parked.first().filter(|first| line.parked.precedes(*first, *call)));
-            firsts.find(|first| self.due.contains(first))
-        };
-        successors(self.due.first().copied(), ahead).last()
-    }
-
     /// Notes what the next call needs at each key where calls have shares.
     fn note_needs(&mut self, arrival: Arrival, levels: &mut impl Levels<N>) {
         let Some(waiter) = expected(self.waiters.get(&arrival), WAITS) else { return };
@@ -383,13 +391,14 @@ impl<N: Name> Queue<N> {
         let is_replaced = self.replaced.remove(&id);
         let Some(line) = expected(self.lines.get(&id), NAMED) else { return };
         self.due.extend(line.parked.first());
-        if line.free.is_empty() && ids.is_empty() && !is_replaced {
+        let free: Vec<_> = self.free_at(id).collect();
+        if free.is_empty() && ids.is_empty() && !is_replaced {
             return;
         }
         let (due, claims) = (&mut self.due, &self.claims);
         let lacks = levels.look(line.db, &line.key, |seen| {
             let Some(seen) = seen else {
-                return line.free.iter().map(|call| (*call, Lack::Nothing)).collect();
+                return free.iter().map(|call| (*call, Lack::Nothing)).collect::<Vec<_>>();
             };
             let claims = ids.iter().filter_map(|of| claims.get(of.borrow()));
             let claimants =
@@ -399,7 +408,7 @@ impl<N: Name> Queue<N> {
                 let parked = line.parked.tenants().flat_map(|(_, calls)| calls);
                 due.extend(parked.filter(|call| line.waits_satisfied(**call, seen)));
             }
-            line.lacks_of_free(seen)
+            free.iter().map(|call| (*call, line.lack(*call, seen))).collect()
         });
         for (arrival, lack) in lacks {
             match lack {
@@ -432,19 +441,31 @@ impl<N: Name> Queue<N> {
         let waiter = expected(self.waiters.get_mut(&arrival), WAITS);
         let (Some(waiter), Some(line)) = (waiter, expected(self.lines.get_mut(&at), NAMED)) else { return };
         waiter.parked_at = at;
-        line.park(arrival);
-        let is_examined = line.is_first(arrival) || line.free.contains(&arrival);
+        let is_free = line.is_free(arrival);
+        match is_free {
+            true => drop(self.free.insert((at, arrival))),
+            false => line.park(arrival),
+        }
+        let is_examined = is_free || line.is_first(arrival);
         self.look_at(arrival, until_us.filter(|until_us| is_examined && *until_us != i64::MAX));
     }
 
     fn unpark(&mut self, arrival: Arrival) {
         let Some(waiter) = expected(self.waiters.get(&arrival), WAITS) else { return };
-        let next = self.lines.get_mut(&waiter.parked_at).and_then(|line| line.unpark(arrival));
-        self.due.extend(next);
+        if !self.free.remove(&(waiter.parked_at, arrival)) {
+            let next = self.lines.get_mut(&waiter.parked_at).and_then(|line| line.unpark(arrival));
+            self.due.extend(next);
+        }
+    }
+
+    fn free_at(&self, line: LineId) -> impl Iterator<Item = Arrival> + '_ {
+        self.free.range((line, 0)..=(line, Arrival::MAX)).map(|(_, arrival)| *arrival)
     }
 
     fn mark_line(&mut self, line: LineId, is_replaced: bool, id: Option<N>) {
-        if self.lines.get(&line).is_some_and(|line| !line.is_idle()) {
+        let is_first = self.lines.get(&line).and_then(|line| line.parked.first());
+        // If no call waits there, changes of the bucket do not matter.
+        if is_first.or_else(|| self.free_at(line).next()).is_some() {
             self.changed.entry(line).or_default().extend(id);
             self.replaced.extend(is_replaced.then_some(line));
         }

@@ -10,6 +10,7 @@
 use crate::number::MICRO_PER_TOKEN;
 use crate::request::{Share, MAX_WAITERS};
 use std::borrow::Borrow;
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
 
@@ -132,10 +133,14 @@ impl<N: Name> Order<N> {
         place(call) < place(other)
     }
 
-    /// Returns the number of calls that wait.
-    pub(super) fn len(&self) -> usize {
-        let named = self.shares.as_ref().map_or(0, |shares| shares.calls.len());
-        named.saturating_add(self.unnamed.len())
+    /// Returns the arrival before which calls without a share precede a call.
+    pub(super) fn unnamed_before(&self, call: Arrival) -> Arrival {
+        let least = self.next().map_or(0, |(least, _)| least);
+        match self.unnamed_time().max(least).cmp(&self.virtual_time(call)) {
+            Ordering::Less => Arrival::MAX,
+            Ordering::Equal => call,
+            Ordering::Greater => 0,
+        }
     }
 
     /// Returns the tenants that wait, with their calls. Calls without a share are those of `None`.

@@ -50,6 +50,8 @@ pub struct Waiting {
     pub calls: Vec<Call>,
     /// The virtual times of the tenants of a key, while any call waits there.
     virtual_times: HashMap<(Db, Name), HashMap<Option<Name>, u128>>,
+    /// Set while virtual times may differ: a call gave up, and the model did not know whether it was next.
+    is_unsure: bool,
 }
 
 impl Waiting {
@@ -87,6 +89,21 @@ impl Waiting {
             micro.max(0) as u128 * 1_000_000_000_000 / weight_micro as u128;
     }
 
+    /// Removes a call that was granted nothing. If it was next at its key, it passes its turn: it counts as granted.
+    pub fn give_up(&mut self, arrival: Arrival) -> Call {
+        let call =
+            self.calls.iter().find(|call| call.arrival == arrival).expect("nobody leaves twice").clone();
+        self.is_unsure |= !self.is_exact();
+        for part in call.parts.iter().filter(|_| call.wants_anything()) {
+            let others = self.calls.iter().filter(|other| other.arrival != arrival && other.wants_anything());
+            if !others.clone().any(|other| self.precedes(other, &call, &part.key)) {
+                self.grant(&call, part, part.wanted.micro());
+            }
+        }
+        self.leave(arrival)
+    }
+
+    /// Removes a call.
     pub fn leave(&mut self, arrival: Arrival) -> Call {
         let place = self.calls.iter().position(|call| call.arrival == arrival).expect("nobody leaves twice");
         let call = self.calls.remove(place);
@@ -94,6 +111,7 @@ impl Waiting {
         let is_waited =
             |db, key: &Name| calls.iter().any(|call| call.names(db, key) && call.wants_anything());
         self.virtual_times.retain(|(db, key), _| is_waited(*db, key));
+        self.is_unsure &= !self.virtual_times.is_empty();
         call
     }
 
@@ -104,7 +122,7 @@ impl Waiting {
     /// Returns whether the model knows the order: with shares, calls of several keys wait at one of them, and it does not know
     /// where.
     pub fn is_exact(&self) -> bool {
-        !self.has_shares() || self.calls.iter().all(|call| call.parts.len() == 1)
+        !self.has_shares() || (!self.is_unsure && self.calls.iter().all(|call| call.parts.len() == 1))
     }
 
     fn precedes(&self, call: &Call, other: &Call, key: &Name) -> bool {

@@ -60,8 +60,6 @@ fn a_wrong_call_is_told_by_its_argument() {
         }
     }
     assert_eq!(Error::Max.to_string(), Error::Max.rule());
-    let full = Refusal::from(Error::TooManyWaiters).line(BTAKE, &[b"k"]);
-    assert_eq!(full, "ERR too many waiting calls (tokenbucket.max-waiters)");
 }
 
 #[test]

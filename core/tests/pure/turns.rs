@@ -98,7 +98,16 @@ fn shares(with: u32) -> BoxedStrategy<Option<Share>> {
     prop_oneof![with => some, 1 => Just(None)].boxed()
 }
 
+/// Each with the number of examinations that its slice has time for. `None`: for all.
 fn steps(
+    parts: BoxedStrategy<Vec<Part>>,
+    shares: BoxedStrategy<Option<Share>>,
+) -> impl Strategy<Value = (Step, Option<usize>)> {
+    let slices = prop_oneof![1 => Just(None), 2 => (0..6usize).prop_map(Some)];
+    (step(parts, shares), slices)
+}
+
+fn step(
     parts: BoxedStrategy<Vec<Part>>,
     shares: BoxedStrategy<Option<Share>>,
 ) -> impl Strategy<Value = Step> {
@@ -141,6 +150,7 @@ fn make(server: &mut Server, step: Step) {
         Step::Disconnect(who) => {
             server.disconnect(server.waiting.calls[who.index(server.queue.count())].arrival)
         }
+        Step::Sleep(by_us) if server.slice.is_some() => server.sleep_between_slices(by_us),
         Step::Sleep(by_us) => server.sleep(by_us),
         Step::SetBack(by_us) => server.set_back(by_us),
     }
@@ -192,10 +202,13 @@ proptest! {
     }
 }
 
-fn run(steps: Vec<Step>) {
+fn run(steps: Vec<(Step, Option<usize>)>) {
     let mut server = Server::default();
     server.world.now_us = 1_700_000_000 * MILLION;
-    steps.into_iter().for_each(|step| make(&mut server, step));
+    for (step, slice) in steps {
+        server.slice = slice;
+        make(&mut server, step);
+    }
     server.close();
 }
 
@@ -311,6 +324,31 @@ fn a_call_of_two_keys_takes_nothing_that_an_earlier_one_with_a_share_lacks() {
     assert_eq!(server.served.last().copied(), arrival);
 }
 
+/// Whatever the reason why the one that is next is put off.
+#[test]
+fn a_call_that_is_put_off_keeps_those_behind_it() {
+    let mut server = Server::default();
+    let of = |micro| part(b"k", limit(4, "1/d"), micro, None);
+    assert!(server.call(0, &[of(4 * MILLION)], None).0);
+    let share = |tenant| Some(share(tenant, MILLION));
+    let [first, second, third] = [share(b"a"), share(b"b"), share(b"a")]
+        .map(|share| server.call_with(0, &[of(MILLION)], Some(MILLION), share).1.unwrap());
+    server.world.operate(0, &of(0), Operation::Give { amount_micro: 4 * MILLION });
+    server.queue.mark(0, b"k");
+    server.slice = Some(0);
+    let late = server.call_with(0, &[of(MILLION)], Some(MILLION), share(b"a")).1.unwrap();
+    assert_eq!(server.turn(), Some(first));
+    server.queue.grant(first);
+    assert_eq!(server.turn(), Some(second));
+    server.queue.postpone(second, 1000);
+    assert_eq!(server.turn(), None, "neither {third} nor {late} overtakes");
+    server.queue.mark_due(1000);
+    for call in [second, third, late] {
+        assert_eq!(server.turn(), Some(call));
+        server.queue.grant(call);
+    }
+}
+
 /// Keys where no call has a share are not counted.
 #[test]
 fn the_waiting_calls_of_each_tenant_are_counted() {
@@ -326,11 +364,12 @@ fn the_waiting_calls_of_each_tenant_are_counted() {
     // One of them is granted and has left.
     server.give(0, &part(b"m", limit(1, "1/d"), 0, None), MILLION);
     let counted = |key: Option<(i32, &[u8])>| {
-        let counted = server.queue.tenants(key).into_iter();
+        let counted = server.queue.tenants(key, 3).into_iter();
         counted.map(|(tenant, calls)| (tenant.map(|tenant| tenant.to_vec()), calls)).collect::<Vec<_>>()
     };
     let [a, b] = [b"a", b"b"].map(|tenant| Some(tenant.to_vec()));
     assert_eq!(counted(None), [(b.clone(), 3), (a.clone(), 2), (None, 1)]);
+    assert_eq!(server.queue.tenants(None, 1).len(), 1);
     assert_eq!(counted(Some((0, b"k"))), [(a, 2), (None, 1), (b.clone(), 1)]);
     assert_eq!(counted(Some((0, b"l"))), [(b, 2)]);
     assert_eq!([counted(Some((0, b"m"))), counted(Some((1, b"k")))], [vec![], vec![]]);

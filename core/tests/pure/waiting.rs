@@ -164,6 +164,8 @@ pub struct Server {
     pub waiting: Waiting,
     /// Those that were served, in this order.
     pub served: Vec<Arrival>,
+    /// For how many examinations each event leaves time. `None`: for all.
+    pub slice: Option<usize>,
 }
 
 /// More turns than any change can need before a call is served.
@@ -187,7 +189,6 @@ impl Server {
         max_wait_us: Option<i64>,
         share: Option<Share>,
     ) -> (bool, Option<Arrival>) {
-        self.serve();
         if parts.iter().any(|part| self.is_denied(db, part)) {
             let arrival = max_wait_us.map(|max_wait_us| self.enter(db, parts, max_wait_us, share));
             return (false, arrival);
@@ -203,7 +204,11 @@ impl Server {
     /// Whether a call that comes now is denied: it lacks, or it takes what one of those who wait lacks.
     fn is_denied(&mut self, db: Db, part: &Part) -> bool {
         let ahead_micro = self.queue.wanted_before(db, &part.key, &self.world.seen(db, &part.key));
-        assert_eq!(ahead_micro, self.waiting.wanted_before(db, &part.key, &self.world), "ahead of {part:?}");
+        let lacked_micro = self.waiting.wanted_before(db, &part.key, &self.world);
+        // Between slices calls that are due want the bucket, too.
+        if lacked_micro.is_some() || !self.queue.is_marked(self.world.now_us) {
+            assert_eq!(ahead_micro, lacked_micro, "ahead of {part:?}");
+        }
         let is_kept = ahead_micro.is_some() && self.world.needs_micro(db, part) > 0;
         is_kept || self.world.denial(db, part).is_some()
     }
@@ -225,7 +230,6 @@ impl Server {
 
     /// Gives, or charges if negative.
     pub fn give(&mut self, db: Db, part: &Part, micro: i64) {
-        self.serve();
         self.mark(db, part);
         let operation = match micro {
             0.. => Operation::Give { amount_micro: micro },
@@ -237,7 +241,6 @@ impl Server {
 
     /// Ends the hold of a part, of which so much was used as it wants.
     pub fn settle(&mut self, db: Db, part: &Part) {
-        self.serve();
         self.mark(db, part);
         self.world.change_hold(db, part, None);
         self.serve();
@@ -265,9 +268,10 @@ impl Server {
         self.serve();
     }
 
+    /// A wait ends, and nothing is granted.
     pub fn leave(&mut self, arrival: Arrival) -> Call {
         self.queue.leave(arrival);
-        self.waiting.leave(arrival)
+        self.waiting.give_up(arrival)
     }
 
     /// A client has gone.
@@ -276,11 +280,12 @@ impl Server {
         self.serve();
     }
 
-    /// Serves everyone whose turn it is.
+    /// Serves everyone whose turn it is, or as many as one slice has time for.
     pub fn serve(&mut self) {
         let is_marked = self.queue.is_marked(self.world.now_us);
         assert!(is_marked || self.waiting.next_served(&self.world).is_none(), "there is nothing to look at");
         self.queue.mark_due(self.world.now_us);
+        self.world.steps_left = self.slice.unwrap_or(0);
         while let Some(arrival) = self.next_served() {
             let is_lost = |call: &&Call| call.parts.iter().any(|part| self.world.is_lost(call.db, part));
             let is_lost = self.waiting.calls.iter().filter(is_lost).any(|call| call.arrival == arrival);
@@ -297,27 +302,40 @@ impl Server {
                 self.waiting.grant(&call, part, self.world.needs_micro(call.db, part));
             }
             self.queue.grant(arrival);
-            self.leave(arrival);
+            self.waiting.leave(arrival);
             // Nothing is marked meanwhile.
             let is_taken = call.parts.iter().all(|part| self.world.take(call.db, part, TTL_US));
             assert!(is_taken, "{call:?} lacks something");
             self.served.push(arrival);
         }
-        assert_eq!(self.waiting.next_served(&self.world), None, "it is its turn");
-        assert!(!self.queue.is_marked(self.world.now_us), "there is something to look at");
+        if self.slice.is_none() || !self.queue.is_marked(self.world.now_us) {
+            assert_eq!(self.waiting.next_served(&self.world), None, "it is its turn");
+            assert!(!self.queue.is_marked(self.world.now_us), "there is something to look at");
+        }
         assert_eq!(self.queue.count(), self.waiting.calls.len());
         assert!(self.queue.arrivals().eq(self.waiting.calls.iter().map(|call| call.arrival)));
+    }
+
+    /// Serves everyone whose turn it is, however long that takes.
+    pub fn finish(&mut self) {
+        self.slice = None;
+        self.serve();
     }
 
     /// The next call that the queue serves. Half of the turns have time for one examination each, which changes nothing.
     fn next_served(&mut self) -> Option<Arrival> {
         for _ in 0..MAX_TURNS {
-            self.world.steps_left = if self.world.now_us % 2 == 0 { usize::MAX } else { 1 };
+            if self.slice.is_none() {
+                self.world.steps_left = if self.world.now_us % 2 == 0 { usize::MAX } else { 1 };
+            }
             let next = self.queue.next_served(&mut self.world);
             if next.is_some() || !self.queue.is_marked(i64::MIN) {
                 return next;
             }
             self.assert_none_is_passed_over();
+            if self.slice.is_some() {
+                return None;
+            }
         }
         panic!("its turns do not end");
     }
@@ -346,12 +364,25 @@ impl Server {
         );
     }
 
+    /// Time passes while a release is served in slices: who is due is not late.
+    pub fn sleep_between_slices(&mut self, by_us: i64) {
+        self.world.now_us += by_us;
+        self.serve();
+        while let Some(arrival) = self.queue.overdue(self.world.now_us, true) {
+            let next = self.waiting.all_next(&self.world);
+            assert!(!next.contains(&arrival), "its time is over although it is the turn of {next:?}");
+            self.disconnect(arrival);
+        }
+    }
+
     /// Time passes, and the timer fires whenever the queue wants it to. Nobody could be served before.
     pub fn sleep(&mut self, by_us: i64) {
+        self.finish();
         let until_us = self.world.now_us + by_us;
         while let Some(look_us) = self.queue.next_look_us().filter(|look_us| *look_us <= until_us) {
             self.sleep_idle(look_us - 1);
-            self.world.now_us = look_us;
+            // It may have been over between slices.
+            self.world.now_us = self.world.now_us.max(look_us);
             self.serve();
             self.end_overdue();
         }
@@ -379,6 +410,7 @@ impl Server {
 
     /// The clock steps back. Buckets that a waiting call lacks count on from the new time, and the waits do.
     pub fn set_back(&mut self, by_us: i64) {
+        self.finish();
         let by_us = by_us.min(self.world.now_us);
         self.world.now_us -= by_us;
         for call in &self.waiting.calls {
@@ -397,6 +429,7 @@ impl Server {
 
     /// Everybody leaves, those with a share first, and nothing of them stays in the queue.
     pub fn close(mut self) {
+        self.finish();
         let shared = |call: &&Call| call.share.is_some();
         while let Some(arrival) = self.waiting.calls.iter().find(shared).map(|call| call.arrival) {
             self.disconnect(arrival);
@@ -409,7 +442,7 @@ impl Server {
     }
 
     pub fn assert_empty(&self) {
-        let empty = "Queue { names: {}, lines: {}, waiters: {}, claims: {}, deadlines: {}, looks: {}, changed: {}, replaced: {}, due: {},";
+        let empty = "Queue { names: {}, lines: {}, waiters: {}, claims: {}, deadlines: {}, looks: {}, changed: {}, replaced: {}, due: {}, free: {},";
         assert!(format!("{:?}", self.queue).starts_with(empty), "{:?}", self.queue);
     }
 }

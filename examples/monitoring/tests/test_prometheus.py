@@ -1,8 +1,9 @@
-"""The rules, by promtool; and a real Prometheus that scrapes the exporter and knows the rules."""
+"""The rules, by promtool; and a real Prometheus that scrapes the exporter and answers rules and dashboard."""
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import urllib.parse
 import urllib.request
@@ -38,6 +39,8 @@ def test_each_alert_names_its_section_of_the_runbook():
     alerts = [line.split()[-1] for line in lines("alerts.yml") if "- alert:" in line]
     runbooks = [line.split('"')[1] for line in lines("alerts.yml") if "runbook: " in line]
     page = "docs/operate/troubleshooting.md"
+    # The address of the repository comes before it once there is one.
+    runbooks = [runbook.rpartition("/blob/main/")[2] for runbook in runbooks]
     assert runbooks == [f"{page}#{alert.lower()}" for alert in alerts]
     headings = (HERE.parents[1] / page).read_text().splitlines()
     assert [alert for alert in alerts if f"### {alert}" not in headings] == []
@@ -48,6 +51,35 @@ def test_no_alert_is_without_a_test():
     tests = "\n".join(lines("alerts.test.yml")).split("exp_alerts")
     fired = {before.rsplit("alertname: ", 1)[1].split()[0] for before in tests[:-1]}
     assert fired == alerts
+
+
+DASHBOARD = json.loads((HERE / "dashboard.json").read_text())
+
+
+def dashboards_queries() -> list[str]:
+    """The queries, as Grafana sends them for all nodes."""
+    queries = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+    return [one.replace("$node", ".*").replace("$__rate_interval", "1m") for one in queries]
+
+
+def test_the_dashboard_has_the_structure_that_grafana_imports():
+    panels = DASHBOARD["panels"]
+    assert {"title", "uid", "schemaVersion", "templating", "time", "panels"} <= DASHBOARD.keys()
+    assert [panel["id"] for panel in panels] == list(range(1, len(panels) + 1))
+    cells = []
+    for panel in panels:
+        assert panel["type"] in ("stat", "timeseries", "table") and panel["title"]
+        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        columns = range(place["x"], place["x"] + place["w"])
+        cells += [(x, y) for x in columns for y in range(place["y"], place["y"] + place["h"])]
+        references = [target["refId"] for target in panel["targets"]]
+        assert references == list("ABC"[: len(references)])
+    assert len(cells) == len(set(cells)), "panels overlap"
+    variables = {variable["name"] for variable in DASHBOARD["templating"]["list"]}
+    used = set(re.findall(r"\$\{?([a-z]\w*)", json.dumps(DASHBOARD["panels"])))
+    assert used == variables == {"datasource", "node"}
 
 
 def lines(file: str) -> list[str]:
@@ -124,6 +156,13 @@ def test_a_prometheus_has_the_numbers_that_info_has(start, watch, prometheus):
         assert value(series, node=name(node)) == info[field], series
     assert value("key_denied_total", key=HOSTILE_KEY_SHOWN) == 7
     assert value("module_loaded", node=name(bare)) == 0
+
+    # The dashboard names no metric that is not exported, and Prometheus knows each query.
+    exported = {metric for metric, _, _ in exporter.metrics()}
+    for query in dashboards_queries():
+        assert set(re.findall(r"tokenbucket_\w+", query)) <= exported, query
+        ask("query", query=query)
+    assert ask("query", query=dashboards_queries()[0])["result"]
 
     # It goes on, and a node that is down is known to be.
     redis.execute_command("TB.TAKE", "greedy", 2, "1/h")

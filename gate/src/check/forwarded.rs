@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 
 use axum::http::{HeaderMap, HeaderValue};
+use percent_encoding::percent_decode_str;
 
 /// The request of a proxy's caller.
 #[derive(Debug)]
@@ -126,20 +127,5 @@ fn resolved(path: &str) -> Path {
 
 /// Decodes percent-encoding. Bytes that are not UTF-8 become U+FFFD.
 fn decoded(text: &str) -> Cow<'_, str> {
-    if !text.contains('%') {
-        return text.into();
-    }
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        let encoded = (*first == b'%').then(|| byte(after)).flatten();
-        bytes.push(encoded.unwrap_or(*first));
-        rest = if encoded.is_some() { after.get(2..).unwrap_or_default() } else { after };
-    }
-    String::from_utf8_lossy(&bytes).into_owned().into()
-}
-
-fn byte(digits: &[u8]) -> Option<u8> {
-    let digits = digits.get(..2).filter(|two| two.iter().all(u8::is_ascii_hexdigit))?;
-    u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+    percent_decode_str(text).decode_utf8_lossy()
 }

@@ -8,7 +8,7 @@ use tokenbucket_client::{Decision, Error, JointDecision, Limiter, Part as Share}
 
 use super::plan::{Call, Kind, Part, Plan};
 use super::reservation::Reservation;
-use crate::to_the_end::ToTheEnd;
+use crate::to_the_end;
 
 /// The reply of Redis to one call.
 pub(super) enum Answer {
@@ -58,14 +58,30 @@ async fn send(limiter: &Limiter, call: &Call) -> Result<Answer, Error> {
         (Kind::PayAfterwards, [part]) => pay(limiter, part).await.map(Answer::One),
         (Kind::Peek, [part]) => of(limiter, part).peek(&part.bucket, part.cost).await.map(Answer::One),
         (Kind::Hold(lease), parts) => {
-            let id = lease.reservation.id();
-            limiter.hold_as(&id, &shares(parts), lease.ttl).await.map(Answer::All)
+            let held = limiter.hold_as(&lease.reservation.id(), &shares(parts), lease.ttl).await;
+            held.or_else(without_room).map(Answer::All)
         }
         (_, parts) => {
             let joint = limiter.take_all(&shares(parts)).await?;
             let is_remembered = joint.each.is_empty() && joint.binding.remembered;
             Ok(Answer::All(if is_remembered { split_remembered(joint, limiter, parts) } else { joint }))
         }
+    }
+}
+
+/// The time after which a hold may have ended, so that a bucket has room for another.
+const HOLD_AGAIN_MS: i64 = 1000;
+
+/// Denies a hold in a bucket that has `tokenbucket.max-holds`.
+fn without_room(error: Error) -> Result<JointDecision, Error> {
+    let is_full = |error: &redis::RedisError| error.detail().is_some_and(|text| text.contains("max-holds"));
+    match error {
+        Error::Refused { error, .. } if is_full(&error) => {
+            let mut denied = JointDecision::default();
+            denied.binding.retry_after_ms = HOLD_AGAIN_MS;
+            Ok(denied)
+        }
+        error => Err(error),
     }
 }
 
@@ -103,7 +119,7 @@ pub(super) fn of(limiter: &Limiter, part: &Part) -> Limiter {
 
 /// Charges to the end: the tokens are used, even if the proxy no longer waits for the reply.
 pub(super) async fn pay(limiter: &Limiter, part: &Part) -> Result<Decision, Error> {
-    ToTheEnd::new(charge(of(limiter, part), part.clone())).await
+    to_the_end(charge(of(limiter, part), part.clone())).await
 }
 
 /// Charges as much of the cost as leaves at most one unit's worth of debt: proxies also report denied requests, and their

@@ -9,7 +9,7 @@ use tokenbucket_client::Error;
 /// The time between two lines about one cause.
 const LOG_EVERY: Duration = Duration::from_secs(60);
 
-/// The most causes that are kept. At one more, all of them are logged anew.
+/// The most causes that are logged within that time.
 const MOST_CAUSES: usize = 100;
 
 /// When each cause was last logged: under load a cause meets thousands of calls a second.
@@ -25,14 +25,28 @@ impl Causes {
             }
             other => format!("{what}: {other}"),
         };
+        if self.is_new(cause) {
+            log::warn!("{what}: {error}");
+        }
+    }
+
+    /// Logs a line, unless it was logged within the last minute.
+    pub(super) fn note(&self, line: String) {
+        if self.is_new(line.clone()) {
+            log::warn!("{line}");
+        }
+    }
+
+    fn is_new(&self, cause: String) -> bool {
         let mut logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if logged.get(&cause).is_some_and(|at| at.elapsed() < LOG_EVERY) {
-            return;
-        }
         if logged.len() >= MOST_CAUSES {
-            logged.clear();
+            logged.retain(|_, at| at.elapsed() < LOG_EVERY);
         }
-        logged.insert(cause, Instant::now());
-        log::warn!("{what}: {error}");
+        let is_new = logged.get(&cause).is_none_or(|at| at.elapsed() >= LOG_EVERY);
+        let has_room = logged.len() < MOST_CAUSES || logged.contains_key(&cause);
+        if is_new && has_room {
+            logged.insert(cause, Instant::now());
+        }
+        is_new && has_room
     }
 }

@@ -1,22 +1,26 @@
 //! Ends reservations with what was used.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokenbucket_client::{Decision, Error, JointDecision, Limiter};
-use tokio::sync::Semaphore;
+use tokenbucket_client::{Error, JointDecision, Limiter};
+use tokio::sync::{OnceCell, Semaphore};
 
 use super::ask::{bound_debt, pay, shares};
-use super::plan::{Call, Part};
+use super::causes::Causes;
+use super::plan::{most_held, Call, Part};
 use super::recent::Recent;
 use super::reservation::Reservation;
+use super::{Policy, Refusal};
 use crate::counters::{add, OfReservations};
 
 /// The memory for commits that are sent again, in KiB.
 const MOST_KIB: usize = 16 << 10;
 
-/// The memory of a call and of each of its parts, beside the names of buckets.
+/// The memory of a task that sends a commit again, and of each part beside the name of its bucket.
+const BYTES_OF_COMMIT: usize = 512;
 const BYTES_OF_PART: usize = 256;
 
 /// The pauses between two attempts: each is twice the one before, up to the longest.
@@ -30,135 +34,168 @@ pub(super) enum End {
     Released,
     /// Another commit has ended the reservation.
     EndedBefore,
-    /// The reservation had expired; nothing is charged yet.
+    /// The reservation had expired. What was used is charged.
     Expired,
     /// Redis is away, and the policy has decided. The commit is sent again.
     Unsent,
 }
 
+/// The reply to the first commit of a reservation, for which repeated ones wait.
+pub(super) type First = Arc<OnceCell<Result<bool, Refusal>>>;
+
 /// A reservation and what was used.
 pub(super) struct Commit {
     reservation: Reservation,
     used: u64,
-    /// The buckets, with what is charged.
-    calls: Vec<Call>,
+    /// The calls that end holds, as long as they have no reply.
+    unsettled: Vec<Unsettled>,
+    /// Buckets that had no hold. They are charged once a hold of another bucket was there, or all have expired.
+    unpaid: Vec<Part>,
     counters: Arc<OfReservations>,
     /// Says that a hold of it was there.
     was_there: bool,
-    /// Says that Redis may have ended it already.
+    /// Says that Redis may have charged some of it already.
     may_be_done: bool,
+    /// Says that all its holds had expired when Redis last replied.
+    is_over: bool,
 }
 
-/// Sends commits; clones share what they know.
-#[derive(Clone)]
+/// A call that ends the holds of its buckets.
+struct Unsettled {
+    parts: Vec<Part>,
+    /// Says that Redis may have ended them: the reply was lost.
+    is_lost: bool,
+}
+
+/// Sends commits.
 pub(super) struct Commits {
     limiter: Limiter,
+    policy: Policy,
+    causes: Arc<Causes>,
     /// Reservations that were ended here.
-    ended: Arc<Recent>,
+    ended: Recent,
+    /// Reservations whose commits are on their way.
+    unfinished: Mutex<HashMap<Reservation, First>>,
     room: Arc<Semaphore>,
 }
 
-/// The result of one call.
-enum Sent {
-    /// One decision for each part.
-    Settled(Vec<Decision>),
-    /// Redis is away, or its reply was lost. There is no failure if `ON_ERROR` decides.
-    Unsent { failure: Option<Error>, is_lost: bool },
-}
-
 impl Commits {
-    pub(super) fn new(limiter: Limiter) -> Self {
-        Self { limiter, ended: Arc::new(Recent::new()), room: Arc::new(Semaphore::new(MOST_KIB)) }
+    pub(super) fn new(limiter: Limiter, policy: Policy, causes: Arc<Causes>) -> Arc<Self> {
+        let (ended, room) = (Recent::new(), Arc::new(Semaphore::new(MOST_KIB)));
+        Arc::new(Self { limiter, policy, causes, ended, unfinished: Mutex::default(), room })
+    }
+
+    /// Returns the place of the reply to the first commit of this reservation; `None` once it has ended here.
+    pub(super) fn first(&self, reservation: &Reservation) -> Option<First> {
+        let mut unfinished = self.unfinished();
+        if let Some(first) = unfinished.get(reservation) {
+            return Some(first.clone());
+        }
+        let is_new = !self.ended.contains(reservation);
+        is_new.then(|| unfinished.entry(*reservation).or_default().clone())
     }
 
     /// Ends the reservation once: at every gate as long as it lasts, and at this one afterwards too.
     ///
     /// # Errors
     ///
-    /// Returns an error if Redis is away or refuses. If it is away, the commit is sent again.
-    pub(super) async fn end(&self, mut commit: Commit) -> Result<End, Error> {
-        let reservation = commit.reservation;
-        if !self.ended.insert(&reservation) {
-            return Ok(End::EndedBefore);
-        }
-        let sent = self.send(&commit).await.inspect_err(|_| self.ended.remove(&reservation))?;
-        self.conclude(&mut commit, &sent).await?;
-        if commit.calls.is_empty() {
-            let is_over = reservation.time_left().is_none();
-            return Ok(match (commit.was_there, is_over) {
+    /// Returns an error if Redis is away or refuses. Until the reservation is over, the commit is sent again.
+    pub(super) async fn end(self: &Arc<Self>, mut commit: Commit) -> Result<End, Error> {
+        let failure = self.advance(&mut commit).await;
+        if commit.is_done() {
+            self.conclude(&commit.reservation);
+            return Ok(match (commit.was_there, commit.is_over) {
                 (true, _) => End::Released,
                 (false, true) => End::Expired,
                 // Its holds cannot have expired: another gate has ended them, or Redis has lost them.
                 (false, false) => End::EndedBefore,
             });
         }
-        self.send_again(commit);
-        sent.into_iter().find_map(Sent::into_failure).map_or(Ok(End::Unsent), Err)
-    }
-
-    /// Applies the replies, and leaves in the commit the calls that have none.
-    async fn conclude(&self, commit: &mut Commit, sent: &[Sent]) -> Result<(), Error> {
-        commit.may_be_done |= sent.iter().any(Sent::may_be_done);
-        if sent.iter().any(Sent::was_there) {
-            self.finish(commit, sent).await?;
-            if !commit.was_there {
-                commit.count_released();
-            }
-            commit.was_there = true;
+        if !commit.is_over {
+            self.send_again(commit);
+        } else if commit.may_be_done {
+            self.lose(&commit);
+        } else {
+            // Nothing was charged: the gateway may commit again.
+            self.unfinished().remove(&commit.reservation);
         }
-        let mut sent = sent.iter();
-        commit.calls.retain(|_| matches!(sent.next(), Some(Sent::Unsent { .. })));
-        Ok(())
+        failure.map_or(Ok(End::Unsent), Err)
     }
 
-    async fn send(&self, commit: &Commit) -> Result<Vec<Sent>, Error> {
+    /// Sends what has no reply yet. Returns why something is left, unless the policy has decided.
+    async fn advance(&self, commit: &mut Commit) -> Option<Error> {
         let id = commit.reservation.id();
-        if let [call] = commit.calls.as_slice() {
-            return Ok(vec![self.settle(&id, &call.parts).await?]);
-        }
-        let sends = commit.calls.iter().map(|call| self.settle(&id, &call.parts));
-        join_all(sends).await.into_iter().collect()
-    }
-
-    async fn settle(&self, id: &str, parts: &[Part]) -> Result<Sent, Error> {
-        match self.limiter.settle_as(id, &shares(parts)).await {
-            Ok(JointDecision { binding, .. }) if binding.degraded => {
-                Ok(Sent::Unsent { failure: None, is_lost: binding.lost })
-            }
-            Ok(joint) => Ok(Sent::Settled(joint.each)),
-            Err(error @ (Error::ServerAway(_) | Error::ReplyLost(_))) => {
-                let is_lost = matches!(error, Error::ReplyLost(_));
-                Ok(Sent::Unsent { failure: Some(error), is_lost })
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Bounds the debt of the buckets that had the hold, and charges those that had none: a shadow that was over, or a bucket
-    /// that was deleted.
-    async fn finish(&self, commit: &Commit, sent: &[Sent]) -> Result<(), Error> {
-        for (call, sent) in commit.calls.iter().zip(sent) {
-            let Sent::Settled(decisions) = sent else { continue };
-            for (part, decision) in call.parts.iter().zip(decisions) {
-                if decision.allowed {
-                    bound_debt(&self.limiter, part, part.cost, decision.remaining).await?;
-                } else if part.cost > 0 {
-                    pay(&self.limiter, part).await?;
+        let sends =
+            commit.unsettled.iter().map(async |call| self.limiter.settle_as(&id, &shares(&call.parts)).await);
+        let replies = join_all(sends).await;
+        commit.is_over = commit.reservation.time_left().is_none();
+        let mut failure = None;
+        for (mut call, reply) in std::mem::take(&mut commit.unsettled).into_iter().zip(replies) {
+            match reply {
+                Ok(joint) if !joint.binding.degraded => self.settled(commit, call, &joint).await,
+                reply => {
+                    call.is_lost |= match &reply {
+                        Ok(joint) => joint.binding.lost,
+                        Err(error) => matches!(error, Error::ReplyLost(_)),
+                    };
+                    commit.may_be_done |= call.is_lost;
+                    commit.unsettled.push(call);
+                    failure = failure.or(reply.err());
                 }
             }
         }
-        Ok(())
+        if commit.owes() {
+            failure = failure.or(self.pay(commit).await);
+        }
+        failure
     }
 
-    /// Sends the calls again in the background until the reservation is over, if there is memory for them.
-    fn send_again(&self, mut commit: Commit) {
+    /// Bounds the debt of the buckets that had the hold, and notes those that had none: a shadow that was over, or a bucket
+    /// that was deleted.
+    async fn settled(&self, commit: &mut Commit, call: Unsettled, joint: &JointDecision) {
+        for (part, decision) in call.parts.into_iter().zip(&joint.each) {
+            if decision.allowed {
+                let held = commit.reservation.amount().min(most_held(&part.rule, &self.policy));
+                let charged = part.cost.saturating_sub(held);
+                let bounded = bound_debt(&self.limiter, &part, charged, decision.remaining).await;
+                if let Err(error) = bounded {
+                    self.causes.log("a debt is not bounded", &error);
+                }
+            }
+            if decision.allowed || call.is_lost {
+                commit.note_there();
+            } else if part.cost > 0 {
+                commit.unpaid.push(part);
+            }
+        }
+    }
+
+    async fn pay(&self, commit: &mut Commit) -> Option<Error> {
+        let mut failure = None;
+        for part in std::mem::take(&mut commit.unpaid) {
+            match pay(&self.limiter, &part).await {
+                Ok(decision) if decision.allowed || !decision.degraded => commit.may_be_done = true,
+                // It may have been charged, and must not be twice.
+                Err(Error::ReplyLost(_)) => commit.may_be_done = true,
+                reply => {
+                    failure = failure.or(reply.err());
+                    commit.unpaid.push(part);
+                }
+            }
+        }
+        failure
+    }
+
+    /// Sends the rest again in the background until the reservation is over, if there is memory for it.
+    fn send_again(self: &Arc<Self>, mut commit: Commit) {
         let commits = self.clone();
-        let Ok(room) = self.room.clone().try_acquire_many_owned(kib(&commit.calls)) else {
+        let Ok(room) = self.room.clone().try_acquire_many_owned(commit.kib()) else {
             self.lose(&commit);
             return;
         };
         tokio::spawn(async move {
             if commits.send_until_over(&mut commit).await {
+                commits.conclude(&commit.reservation);
                 add(&commit.counters.commits_sent_again, 1);
             } else {
                 commits.lose(&commit);
@@ -167,49 +204,41 @@ impl Commits {
         });
     }
 
-    /// Gives up. The gateway may commit again, unless that could charge twice.
-    fn lose(&self, commit: &Commit) {
-        add(&commit.counters.commits_lost, 1);
-        if !commit.may_be_done {
-            self.ended.remove(&commit.reservation);
-        }
-    }
-
     async fn send_until_over(&self, commit: &mut Commit) -> bool {
         let mut pause = FIRST_PAUSE;
         while let Some(left) = commit.reservation.time_left() {
             tokio::time::sleep(pause.min(left)).await;
-            let concluded = match self.send(commit).await {
-                Ok(sent) => self.conclude(commit, &sent).await,
-                Err(error) => Err(error),
-            };
-            if let Err(error) = concluded {
-                log::warn!("a commit was not sent again: {error}");
-                return false;
+            // Boxed: a commit that waits holds no memory for it.
+            let failure = Box::pin(self.advance(commit)).await;
+            // The client logs that Redis is away.
+            if let Some(error) = failure.filter(|error| !matches!(error, Error::ServerAway(_))) {
+                self.causes.log("commits wait", &error);
             }
-            if commit.calls.is_empty() {
+            if commit.is_done() {
                 return true;
             }
             pause = (2 * pause).min(LONGEST_PAUSE);
         }
         false
     }
-}
 
-impl Sent {
-    fn was_there(&self) -> bool {
-        matches!(self, Self::Settled(decisions) if decisions.iter().any(|decision| decision.allowed))
-    }
-
-    fn into_failure(self) -> Option<Error> {
-        match self {
-            Self::Unsent { failure, .. } => failure,
-            Self::Settled(_) => None,
+    /// Gives up. The gateway may commit again, unless that could charge twice.
+    fn lose(&self, commit: &Commit) {
+        add(&commit.counters.commits_lost, 1);
+        if commit.may_be_done {
+            self.conclude(&commit.reservation);
+        } else {
+            self.unfinished().remove(&commit.reservation);
         }
     }
 
-    fn may_be_done(&self) -> bool {
-        self.was_there() || matches!(self, Self::Unsent { is_lost: true, .. })
+    fn conclude(&self, reservation: &Reservation) {
+        self.ended.insert(reservation);
+        self.unfinished().remove(reservation);
+    }
+
+    fn unfinished(&self) -> MutexGuard<'_, HashMap<Reservation, First>> {
+        self.unfinished.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -220,22 +249,37 @@ impl Commit {
         calls: Vec<Call>,
         counters: Arc<OfReservations>,
     ) -> Self {
-        Self { reservation, used, calls, counters, was_there: false, may_be_done: false }
+        let unsettled = |call: Call| Unsettled { parts: call.parts, is_lost: false };
+        let unsettled = calls.into_iter().map(unsettled).collect();
+        let (was_there, may_be_done, is_over) = (false, false, false);
+        Self { reservation, used, unsettled, unpaid: Vec::new(), counters, was_there, may_be_done, is_over }
     }
 
-    fn count_released(&self) {
+    /// Returns whether buckets without a hold must be charged.
+    fn owes(&self) -> bool {
+        self.was_there || self.unsettled.is_empty() && self.is_over
+    }
+
+    fn is_done(&self) -> bool {
+        self.unsettled.is_empty() && (self.unpaid.is_empty() || !self.owes())
+    }
+
+    /// Notes that a hold was there, and counts the first.
+    fn note_there(&mut self) {
+        if self.was_there {
+            return;
+        }
+        (self.was_there, self.may_be_done) = (true, true);
         let (held, used) = (self.reservation.amount(), self.used);
         add(&self.counters.committed, used);
         add(&self.counters.underestimated, used.saturating_sub(held));
         add(&self.counters.overestimated, held.saturating_sub(used));
     }
-}
 
-/// Returns the memory of these calls.
-fn kib(calls: &[Call]) -> u32 {
-    let of_call = |call: &Call| {
-        BYTES_OF_PART + call.parts.iter().map(|part| BYTES_OF_PART + part.bucket.len()).sum::<usize>()
-    };
-    let bytes: usize = calls.iter().map(of_call).sum();
-    u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX)
+    /// Returns the memory that it needs to be sent again.
+    fn kib(&self) -> u32 {
+        let parts = self.unsettled.iter().flat_map(|call| &call.parts).chain(&self.unpaid);
+        let bytes: usize = parts.map(|part| BYTES_OF_PART + part.bucket.len()).sum();
+        u32::try_from((BYTES_OF_COMMIT + bytes).div_ceil(1024)).unwrap_or(u32::MAX)
+    }
 }

@@ -12,6 +12,8 @@ mod recent;
 mod reply;
 mod reservation;
 
+use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -28,14 +30,17 @@ pub use self::policy::{OnError, Policy};
 use self::recent::Recent;
 use self::reservation::Reservation;
 use crate::counters::{add, Counters};
-use crate::limits::{Limits, Matched};
-use crate::messages::{Code, CommitRequest, Request, ReserveRequest, ReserveResponse, Response};
+use crate::limits::yaml::shown;
+use crate::limits::{Limits, Matched, Rule};
+use crate::messages::{
+    Code, CommitRequest, Descriptor, Entry, Request, ReserveRequest, ReserveResponse, Response,
+};
 
 /// The reason why a request has no decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The request is wrong, or there are no limits: gRPC UNKNOWN, in the words of envoyproxy/ratelimit.
-    Service(&'static str),
+    Service(Cow<'static, str>),
     /// Redis is away or refuses: gRPC UNAVAILABLE.
     Redis(String),
 }
@@ -51,7 +56,7 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// Decides on requests; shared by all doors.
+/// Decides on requests; shared by all services.
 pub struct Decider {
     server: Server,
     /// Has no limit of its own: each call sets one.
@@ -60,8 +65,11 @@ pub struct Decider {
     counters: Arc<Counters>,
     /// Buckets that a descriptor with 0 hits has asked about: later descriptors with hits of their own are reports.
     reports: Recent,
-    commits: Commits,
-    causes: Causes,
+    commits: Arc<Commits>,
+    causes: Arc<Causes>,
+    /// Descriptors without a limit that were logged, by domain and keys. Callers make up any number of them.
+    unlimited: Recent,
+    gaps: Causes,
     has_seen_refund: AtomicBool,
 }
 
@@ -95,14 +103,17 @@ impl Decider {
             .remember_denials(policy.remember_denials)
             .remember_denials_for(REMEMBER_FOR);
         let limiter = Limiter::with_options(&server, no_limit(), options);
+        let causes = Arc::<Causes>::default();
         Self {
             server,
-            commits: Commits::new(limiter.clone()),
+            commits: Commits::new(limiter.clone(), policy.clone(), causes.clone()),
             limiter,
             policy,
             counters,
             reports: Recent::new(),
-            causes: Causes::default(),
+            causes,
+            unlimited: Recent::new(),
+            gaps: Causes::default(),
             has_seen_refund: AtomicBool::new(false),
         }
     }
@@ -116,8 +127,8 @@ impl Decider {
     /// See [`Refusal`].
     pub async fn decide(&self, limits: Option<&Limits>, request: &Request) -> Result<Response, Refusal> {
         let _timing = self.counters.time_request();
-        let found = self.found(limits, request)?;
-        self.decide_on(Way::MayReport(&self.reports), found, request).await
+        let (request, found) = self.found(limits, Cow::Borrowed(request))?;
+        self.decide_by(found, &request).await
     }
 
     /// Decides on a request that reports nothing: takes its cost now or not at all.
@@ -127,18 +138,18 @@ impl Decider {
     /// See [`Refusal`].
     pub async fn decide_now(&self, limits: Option<&Limits>, request: &Request) -> Result<Response, Refusal> {
         let _timing = self.counters.time_request();
-        let found = self.found(limits, request)?;
-        self.decide_on(Way::Takes, found, request).await
+        let (request, found) = self.found(limits, Cow::Borrowed(request))?;
+        self.decide_on((Way::Takes, None), found, &request).await
     }
 
-    /// Returns whether a request would pass, and takes nothing.
+    /// Returns whether one more hit would pass, whatever the request says, and takes nothing.
     ///
     /// # Errors
     ///
     /// See [`Refusal`].
     pub async fn check(&self, limits: Option<&Limits>, request: &Request) -> Result<Response, Refusal> {
-        let found = self.found(limits, request)?;
-        self.decide_on(Way::Checks, found, request).await
+        let (request, found) = self.found(limits, Cow::Borrowed(request))?;
+        self.decide_on((Way::Checks, Some(1)), found, &request).await
     }
 
     /// Charges what a request used, whatever is left.
@@ -147,8 +158,8 @@ impl Decider {
     ///
     /// See [`Refusal`].
     pub async fn report(&self, limits: Option<&Limits>, request: &Request) -> Result<Response, Refusal> {
-        let found = self.found(limits, request)?;
-        let charged = self.decide_on(Way::Reports, found, request).await?;
+        let (request, found) = self.found(limits, Cow::Borrowed(request))?;
+        let charged = self.decide_on((Way::Reports, None), found, &request).await?;
         // It denies nothing: the request is over.
         Ok(Response { overall_code: Code::Ok.into(), response_headers_to_add: Vec::new(), ..charged })
     }
@@ -167,19 +178,19 @@ impl Decider {
     ) -> Result<ReserveResponse, Refusal> {
         let ReserveRequest { domain, descriptors, amount, ttl } = asked;
         let request = Request { domain, descriptors, hits_addend: 0 };
-        let found = self.found(limits, &request)?;
+        let (request, mut found) = self.found(limits, Cow::Owned(request))?;
         if amount == 0 {
             let way = (Way::Checks, Some(1));
             let (Response { overall_code: code, response_headers_to_add, .. }, ..) =
                 self.answer(way, found, &request).await?;
             return Ok(ReserveResponse { code, response_headers_to_add, ..ReserveResponse::default() });
         }
-        let limited = found.iter().flatten().filter(|matched| !matched.rule.unlimited);
-        let most = limited.map(|matched| most_held(&matched.rule, &self.policy)).max();
+        let (_, held) = self.most_reserved(&mut found, amount);
         let ttl = ttl.as_ref().and_then(reservation::ttl).unwrap_or(Duration::MAX);
         let ttl = ttl.min(self.policy.reservation_max_ttl);
-        let reservation = Reservation::new(amount.min(most.unwrap_or(0)), ttl);
-        let reservation = reservation.ok_or(Refusal::Service("no random numbers for a reservation"))?;
+        let reservation = Reservation::new(held, ttl);
+        let reservation =
+            reservation.ok_or(Refusal::Service("no random numbers for a reservation".into()))?;
         let way = (Way::Holds(Lease { reservation, ttl }), Some(amount));
         let (response, plan, answers) = self.answer(way, found, &request).await?;
         let mut reserved = ReserveResponse {
@@ -206,37 +217,116 @@ impl Decider {
     pub async fn commit(&self, limits: Option<&Limits>, asked: CommitRequest) -> Result<bool, Refusal> {
         let CommitRequest { domain, descriptors, reservation_id, actual_amount } = asked;
         let request = Request { domain, descriptors, hits_addend: 0 };
-        let mut found = self.found(limits, &request)?;
-        if let Some(reservation) = Reservation::parse(&reservation_id) {
-            let terms = self.terms(Way::Settles, Some(actual_amount));
-            let Plan { calls, .. } = Plan::new(&request, found, &terms);
-            let counters = self.counters.of_reservations(&request.domain);
-            let used = actual_amount.min(MOST_HITS);
-            let commit = Commit::new(reservation, used, calls, counters.clone());
-            match self.commits.end(commit).await.map_err(|error| self.refuse(&error))? {
-                End::Released => return Ok(true),
-                End::EndedBefore => return Ok(false),
-                End::Unsent => {
-                    add(&self.counters.redis_errors, 1);
-                    return Ok(false);
-                }
-                End::Expired => add(&counters.expired, reservation.amount()),
+        let (request, found) = self.found(limits, Cow::Owned(request))?;
+        let Some(reservation) = Reservation::parse(&reservation_id) else {
+            if actual_amount > 0 {
+                // Boxed: seldom needed, and large.
+                Box::pin(self.answer((Way::Reports, Some(actual_amount)), found, &request)).await?;
             }
-            found = limits.map_or_else(Vec::new, |limits| find(limits, &request));
-        }
-        if actual_amount > 0 {
-            // Boxed: seldom needed, and large.
-            Box::pin(self.answer((Way::Reports, Some(actual_amount)), found, &request)).await?;
+            return Ok(false);
+        };
+        let Some(first) = self.commits.first(&reservation) else { return Ok(false) };
+        let mut is_first = false;
+        let reply = first.get_or_init(|| {
+            is_first = true;
+            self.end(reservation, actual_amount, found, &request)
+        });
+        reply.await.clone().map(|is_released| is_released && is_first)
+    }
+
+    /// Ends a reservation, and returns whether it was there.
+    async fn end(
+        &self,
+        reservation: Reservation,
+        amount: u64,
+        mut found: Found,
+        request: &Request,
+    ) -> Result<bool, Refusal> {
+        let (times, most) = self.most_reserved(&mut found, reservation.amount());
+        let counters = if found.iter().any(Option::is_some) {
+            self.counters.of_reservations(&request.domain)
+        } else {
+            Arc::default()
+        };
+        let Plan { calls, .. } = Plan::new(request, found, &self.terms(Way::Settles, Some(amount)));
+        let used = amount.saturating_mul(times).min(MOST_HITS);
+        let commit = Commit::new(reservation, used, calls, counters.clone());
+        match self.commits.end(commit).await.map_err(|error| self.refuse(&error))? {
+            End::Released => return Ok(true),
+            End::EndedBefore => {}
+            // Callers make up ids, but no more than a reservation holds.
+            End::Expired => add(&counters.expired, reservation.amount().min(most)),
+            End::Unsent => add(&self.counters.redis_errors, 1),
         }
         Ok(false)
     }
 
-    fn found(&self, limits: Option<&Limits>, request: &Request) -> Result<Found, Refusal> {
-        let limits = judge(limits, request).inspect_err(|_| add(&self.counters.service_errors, 1))?;
-        if !limits.has_domain(&request.domain) {
-            request.descriptors.iter().for_each(|_| self.counters.domain_not_found(&request.domain));
+    /// Drops replaced limits. Returns the most descriptors that share a bucket, and the most that a reservation of this
+    /// amount holds of one.
+    fn most_reserved(&self, found: &mut Found, amount: u64) -> (u64, u64) {
+        plan::drop_replaced(found);
+        let mut shares = HashMap::<&str, (u64, &Rule)>::new();
+        for matched in found.iter().flatten().filter(|matched| !matched.rule.unlimited) {
+            shares.entry(&matched.bucket).or_insert((0, &matched.rule)).0 += 1;
         }
-        Ok(find(limits, request))
+        let held =
+            |(times, rule): &(u64, &Rule)| amount.saturating_mul(*times).min(most_held(rule, &self.policy));
+        let times = shares.values().map(|(times, _)| *times).max().unwrap_or(1);
+        (times, shares.values().map(held).max().unwrap_or(0))
+    }
+
+    /// Returns the limits of a request. Under a file of limitador's it has one descriptor for each, since all descriptors
+    /// together have these limits.
+    fn found<'r>(
+        &self,
+        limits: Option<&Limits>,
+        request: Cow<'r, Request>,
+    ) -> Result<(Cow<'r, Request>, Found), Refusal> {
+        let limits = judge(limits, &request).inspect_err(|_| add(&self.counters.service_errors, 1))?;
+        let Request { domain, descriptors, hits_addend } = &*request;
+        if let Some(found) = limits.find_all(domain, descriptors) {
+            let found: Found = found.map_err(|error| self.fail(error))?.into_iter().map(Some).collect();
+            if found.is_empty() {
+                self.note_unlimited(true, domain, descriptors.iter().flat_map(|one| &one.entries));
+            }
+            let descriptors = vec![Descriptor::default(); found.len()];
+            let request = Request { domain: domain.clone(), descriptors, hits_addend: *hits_addend };
+            return Ok((Cow::Owned(request), found));
+        }
+        let is_known = limits.has_domain(domain);
+        let find = |descriptor: &Descriptor| {
+            let found = limits.find(domain, descriptor);
+            if found.is_none() {
+                self.note_unlimited(is_known, domain, descriptor.entries.iter());
+            }
+            found
+        };
+        let found = descriptors.iter().map(find).collect();
+        Ok((request, found))
+    }
+
+    /// Counts descriptors without a limit, and logs the first of each domain and keys: a name may be mistyped.
+    fn note_unlimited<'e>(&self, is_known: bool, domain: &str, entries: impl Iterator<Item = &'e Entry>) {
+        if !is_known {
+            self.counters.domain_not_found(domain);
+            if self.unlimited.insert(domain) {
+                self.gaps.note(format!("no file has the domain '{}': its requests pass", shown(domain)));
+            }
+            return;
+        }
+        self.counters.descriptor_not_found(domain);
+        let keys: Vec<&str> = entries.map(|entry| entry.key.as_str()).collect();
+        if self.unlimited.insert(&(domain, &keys)) {
+            let (domain, keys) = (shown(domain), shown(&keys.join(", ")));
+            self.gaps.note(format!("domain '{domain}' has no limit for a descriptor of '{keys}': it passes"));
+        }
+    }
+
+    /// Refuses a call for which an expression failed.
+    fn fail(&self, error: String) -> Refusal {
+        add(&self.counters.service_errors, 1);
+        self.causes.note(format!("no decision: {error}"));
+        Refusal::Service(error.into())
     }
 
     /// Decides on a request whose descriptors have these limits, in their order.
@@ -245,11 +335,16 @@ impl Decider {
     ///
     /// Returns an error if Redis is away or refuses.
     pub async fn decide_by(&self, found: Found, request: &Request) -> Result<Response, Refusal> {
-        self.decide_on(Way::MayReport(&self.reports), found, request).await
+        self.decide_on((Way::MayReport(&self.reports), None), found, request).await
     }
 
-    async fn decide_on(&self, way: Way<'_>, found: Found, request: &Request) -> Result<Response, Refusal> {
-        self.answer((way, None), found, request).await.map(|(response, ..)| response)
+    async fn decide_on(
+        &self,
+        way: (Way<'_>, Option<u64>),
+        found: Found,
+        request: &Request,
+    ) -> Result<Response, Refusal> {
+        self.answer(way, found, request).await.map(|(response, ..)| response)
     }
 
     fn terms<'a>(&'a self, way: Way<'a>, amount: Option<u64>) -> Terms<'a> {
@@ -307,6 +402,10 @@ impl Decider {
         let mut pause = FIRST_PAUSE;
         // Takes nothing, and needs a server that decides.
         while let Err(error) = limiter.take("warm-up", 0).await {
+            if is_about_key(&error) {
+                // The user may only use keys of limits: Redis knows the command.
+                break;
+            }
             self.causes.log("waiting for Redis", &error);
             tokio::time::sleep(pause).await;
             pause = (2 * pause).min(LONGEST_PAUSE);
@@ -319,9 +418,11 @@ impl Decider {
     }
 }
 
-/// Returns the limit of each descriptor, in their order.
-fn find(limits: &Limits, request: &Request) -> Found {
-    request.descriptors.iter().map(|descriptor| limits.find(&request.domain, descriptor)).collect()
+/// Returns whether Redis refuses a key to this user, which it does after looking up the command.
+fn is_about_key(error: &Error) -> bool {
+    let Error::Refused { error, .. } = error else { return false };
+    let detail = error.detail().unwrap_or_default();
+    error.code() == Some("NOPERM") && detail.contains("key")
 }
 
 /// Returns the limits, if the request is valid and limits are loaded.
@@ -336,9 +437,9 @@ fn judge<'a>(limits: Option<&'a Limits>, request: &Request) -> Result<&'a Limits
     } else if descriptors.iter().map(|descriptor| descriptor.entries.len()).sum::<usize>() > MOST_ENTRIES {
         "rate limit descriptors must not have more than 10000 entries"
     } else {
-        return limits.ok_or(Refusal::Service("no rate limit configuration loaded"));
+        return limits.ok_or(Refusal::Service("no rate limit configuration loaded".into()));
     };
-    Err(Refusal::Service(mistake))
+    Err(Refusal::Service(mistake.into()))
 }
 
 /// Returns a limit in whose place each call sets its own.

@@ -3,7 +3,7 @@
 use tokenbucket_client::Decision;
 
 use super::ask::{was_looked_at, Answer};
-use super::plan::{Asked, Fate, Kind, Plan};
+use super::plan::{Asked, Disposition, Kind, Plan};
 use crate::messages::{Code, Duration, Status};
 
 /// The outcome of a descriptor with a limit.
@@ -22,11 +22,11 @@ pub(super) struct Outcome<'a> {
 
 /// Returns the outcome of each descriptor; none of those that pass without a limit.
 pub(super) fn outcomes<'a>(plan: &'a Plan, answers: &[Answer]) -> Vec<Option<Outcome<'a>>> {
-    plan.fates
+    plan.dispositions
         .iter()
-        .map(|fate| match fate {
-            Fate::Asked(asked) => outcome(plan, answers, asked),
-            Fate::Passes | Fate::Unlimited => None,
+        .map(|disposition| match disposition {
+            Disposition::Asked(asked) => outcome(plan, answers, asked),
+            Disposition::Passes | Disposition::Unlimited => None,
         })
         .collect()
 }

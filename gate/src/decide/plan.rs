@@ -16,13 +16,13 @@ pub(super) const MOST_HITS: u64 = 1_000_000_000_000;
 /// The calls of a request, and which of them decide each descriptor.
 pub(super) struct Plan {
     /// One for each descriptor, in their order.
-    pub(super) fates: Vec<Fate>,
+    pub(super) dispositions: Vec<Disposition>,
     /// Independent of each other; all are sent at once.
     pub(super) calls: Vec<Call>,
 }
 
 /// How one descriptor is decided.
-pub(super) enum Fate {
+pub(super) enum Disposition {
     /// It has no limit, or another limit of the request replaces its own.
     Passes,
     /// Its limit says `unlimited`.
@@ -115,17 +115,17 @@ impl Plan {
     /// Plans a request; `found` has the limit of each descriptor.
     pub(super) fn new(request: &Request, mut found: Vec<Option<Matched>>, terms: &Terms<'_>) -> Self {
         drop_replaced(&mut found);
-        let mut plan = Self { fates: Vec::with_capacity(found.len()), calls: Vec::new() };
+        let mut plan = Self { dispositions: Vec::with_capacity(found.len()), calls: Vec::new() };
         for (descriptor, matched) in request.descriptors.iter().zip(found) {
-            let fate = match matched {
-                None => Fate::Passes,
-                Some(matched) if matched.rule.unlimited => Fate::Unlimited,
+            let disposition = match matched {
+                None => Disposition::Passes,
+                Some(matched) if matched.rule.unlimited => Disposition::Unlimited,
                 Some(matched) => {
                     let hits = terms.amount.unwrap_or_else(|| hits(request, descriptor));
-                    Fate::Asked(plan.add(matched, descriptor, hits, terms))
+                    Disposition::Asked(plan.add(matched, descriptor, hits, terms))
                 }
             };
-            plan.fates.push(fate);
+            plan.dispositions.push(disposition);
         }
         plan
     }
@@ -181,7 +181,7 @@ impl Plan {
 }
 
 /// Drops each limit that another one of the request replaces.
-fn drop_replaced(found: &mut [Option<Matched>]) {
+pub(super) fn drop_replaced(found: &mut [Option<Matched>]) {
     if found.iter().flatten().all(|matched| matched.rule.replaces.is_empty()) {
         return;
     }

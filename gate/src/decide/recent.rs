@@ -33,10 +33,6 @@ impl Recent {
         self.locked().get(&self.seed.hash_one(one)).is_some()
     }
 
-    pub(super) fn remove(&self, one: &(impl Hash + ?Sized)) {
-        self.locked().pop(&self.seed.hash_one(one));
-    }
-
     fn locked(&self) -> MutexGuard<'_, LruCache<u64, ()>> {
         self.hashes.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -2,7 +2,7 @@
 
 use super::headers::{headers, metadata};
 use super::outcome::Outcome;
-use super::plan::{Fate, Plan};
+use super::plan::{Disposition, Plan};
 use super::policy::Policy;
 use crate::messages::{Code, Request, Response, Status};
 
@@ -13,8 +13,12 @@ pub(super) fn reply(
     outcomes: &[Option<Outcome<'_>>],
     policy: &Policy,
 ) -> (Response, bool) {
-    let statuses: Vec<Status> =
-        plan.fates.iter().zip(outcomes).map(|(fate, outcome)| status(fate, outcome)).collect();
+    let statuses: Vec<Status> = plan
+        .dispositions
+        .iter()
+        .zip(outcomes)
+        .map(|(disposition, outcome)| status(disposition, outcome))
+        .collect();
     let is_over = is_over(plan, outcomes, policy);
     let is_shadowed = is_over && policy.shadow_mode;
     let overall = if is_over && !is_shadowed { Code::OverLimit } else { Code::Ok };
@@ -33,9 +37,9 @@ pub(super) fn reply(
     (response, is_shadowed)
 }
 
-fn status(fate: &Fate, outcome: &Option<Outcome<'_>>) -> Status {
-    match (fate, outcome) {
-        (Fate::Unlimited, _) => {
+fn status(disposition: &Disposition, outcome: &Option<Outcome<'_>>) -> Status {
+    match (disposition, outcome) {
+        (Disposition::Unlimited, _) => {
             Status { code: Code::Ok.into(), limit_remaining: u32::MAX, ..Status::default() }
         }
         (_, Some(outcome)) => outcome.status(),
@@ -46,9 +50,9 @@ fn status(fate: &Fate, outcome: &Option<Outcome<'_>>) -> Status {
 /// Returns whether the request is over: one plain limit over is enough, but all quotas must be over.
 fn is_over(plan: &Plan, outcomes: &[Option<Outcome<'_>>], policy: &Policy) -> bool {
     let (mut has_quota, mut has_quota_left) = (false, false);
-    for (fate, outcome) in plan.fates.iter().zip(outcomes) {
-        let (is_quota, denies) = match (fate, outcome) {
-            (Fate::Unlimited, _) => continue,
+    for (disposition, outcome) in plan.dispositions.iter().zip(outcomes) {
+        let (is_quota, denies) = match (disposition, outcome) {
+            (Disposition::Unlimited, _) => continue,
             (_, Some(outcome)) => (outcome.asked.is_quota, outcome.denies()),
             (_, None) => (policy.quota_mode, false),
         };

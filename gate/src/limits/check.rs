@@ -29,7 +29,7 @@ pub fn check_files(paths: &[PathBuf], options: &Options, ignore_dot_files: bool)
         Ok(limits) if problems.is_empty() => Ok(format!(
             "ok: {}, {}\n",
             counted(limits.count(), "limit"),
-            counted(limits.domains.len(), "domain")
+            counted(limits.domains.len().saturating_add(limits.namespaces.len()), "domain")
         )),
         Ok(_) => Err(problems),
         Err(mistakes) => {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
+use super::limitador::Namespace;
 use super::lookup::{Domain, Draft, Flags};
 use super::rate::{self, Terms};
 use super::rule::Rule;
@@ -40,11 +41,11 @@ impl std::error::Error for Mistake {}
 
 /// Reads all files. Returns all their mistakes if there are any, in the order of files and lines.
 pub(super) fn read(files: &[File], options: &Options) -> Result<Limits, Vec<Mistake>> {
-    let mut domains = HashMap::new();
+    let mut drafts = Drafts::default();
     let mut mistakes = Vec::new();
     for file in files {
         let mut reader = Reader { file, faults: Faults::default() };
-        reader.file(&mut domains, options.merge);
+        reader.file(&mut drafts, options.merge);
         let faults = reader.faults.sorted().into_iter();
         let mistake = |Fault { line, problem }| Mistake { file: file.name.clone(), line, problem };
         mistakes.extend(faults.map(mistake));
@@ -54,25 +55,33 @@ pub(super) fn read(files: &[File], options: &Options) -> Result<Limits, Vec<Mist
     }
     let domain = |(name, DraftDomain { draft, .. }): (String, _)| (name.clone(), Domain::new(&name, draft));
     Ok(Limits {
-        domains: domains.into_iter().map(domain).collect(),
+        domains: drafts.domains.into_iter().map(domain).collect(),
+        namespaces: drafts.namespaces,
         hash_tag_key: options.hash_tag_key.clone(),
     })
 }
 
+/// What was read so far.
+#[derive(Default)]
+pub(super) struct Drafts {
+    pub domains: HashMap<String, DraftDomain>,
+    pub namespaces: HashMap<String, Namespace>,
+}
+
 /// A domain while files are read.
 #[derive(Default)]
-struct DraftDomain {
+pub(super) struct DraftDomain {
     /// File and line of the first `domain`.
-    origin: String,
+    pub origin: String,
     draft: Draft,
 }
 
 /// The kinds of mappings in a file, with their keys.
 #[derive(Clone, Copy)]
-struct Kind {
+pub(super) struct Kind {
     /// In messages.
-    name: &'static str,
-    keys: &'static [&'static str],
+    pub name: &'static str,
+    pub keys: &'static [&'static str],
 }
 
 const ROOT: Kind = Kind { name: "the file", keys: &["domain", "descriptors"] };
@@ -98,51 +107,59 @@ const RATE_LIMIT: Kind = Kind {
 };
 const REPLACED: Kind = Kind { name: "replaces", keys: &["name"] };
 
-struct Reader<'f> {
+pub(super) struct Reader<'f> {
     file: &'f File,
     faults: Faults,
 }
 
 /// The values of a mapping by their keys.
-struct Fields<'n, 'a> {
-    line: usize,
+pub(super) struct Fields<'n, 'a> {
+    pub line: usize,
     values: Vec<(&'n str, &'n Node<'a>)>,
 }
 
 impl<'n, 'a> Fields<'n, 'a> {
     /// Returns the value of a key, unless there is none.
-    fn get(&self, key: &str) -> Option<&'n Node<'a>> {
+    pub(super) fn get(&self, key: &str) -> Option<&'n Node<'a>> {
         let (_, value) = self.values.iter().find(|(each, _)| *each == key)?;
         Some(*value).filter(|value| !value.is_nothing())
     }
 
     /// Returns the line of a value, or of the mapping.
-    fn line_of(&self, key: &str) -> usize {
+    pub(super) fn line_of(&self, key: &str) -> usize {
         self.get(key).map_or(self.line, |value| value.line)
     }
 }
 
 impl Reader<'_> {
-    fn fault(&mut self, line: usize, problem: impl Into<String>) {
+    pub(super) fn fault(&mut self, line: usize, problem: impl Into<String>) {
         self.faults.add(line, problem);
     }
 
-    fn wrong_type(&mut self, key: &str, wanted: &str, node: &Node<'_>) {
+    pub(super) fn wrong_type(&mut self, key: &str, wanted: &str, node: &Node<'_>) {
         let problem = format!("error loading config file: {key} must be {wanted}, not {}", quoted(node));
         self.fault(node.line, problem);
     }
 
-    fn file(&mut self, domains: &mut HashMap<String, DraftDomain>, may_merge: bool) {
+    fn file(&mut self, drafts: &mut Drafts, may_merge: bool) {
         let root = match yaml::read(&self.file.text, &mut self.faults) {
             Ok(root) => root.filter(|root| !root.is_nothing()),
             Err(Fault { line, problem }) => return self.fault(line, problem),
         };
         let Some(root) = root else { return self.fault(1, "config file cannot have empty domain") };
+        if let Data::List(items) = &root.data {
+            return self.limits(items, drafts);
+        }
         if !matches!(root.data, Data::Map(_)) {
             return self.wrong_type("the file", "a mapping of domain and descriptors", &root);
         }
         let fields = self.fields(&root, ROOT);
         let name = self.text(&fields, "domain");
+        let Drafts { domains, namespaces } = drafts;
+        if namespaces.contains_key(&name) {
+            let problem = format!("domain '{}' is a namespace in a file of limitador's", shown(&name));
+            self.fault(fields.line_of("domain"), problem);
+        }
         self.judge_domain(&name, fields.line_of("domain"), domains.get(&name).filter(|_| !may_merge));
         let origin = self.origin(fields.line_of("domain"));
         let first = || DraftDomain { origin, draft: Draft::default() };
@@ -165,12 +182,12 @@ impl Reader<'_> {
         }
     }
 
-    fn origin(&self, line: usize) -> String {
+    pub(super) fn origin(&self, line: usize) -> String {
         format!("{}:{line}", self.file.name)
     }
 
     /// Takes a mapping apart; unknown keys are mistakes, with their lines.
-    fn fields<'n, 'a>(&mut self, node: &'n Node<'a>, kind: Kind) -> Fields<'n, 'a> {
+    pub(super) fn fields<'n, 'a>(&mut self, node: &'n Node<'a>, kind: Kind) -> Fields<'n, 'a> {
         let mut values = Vec::new();
         let pairs = if let Data::Map(pairs) = &node.data { pairs.as_slice() } else { &[] };
         for (key, value) in pairs {
@@ -224,7 +241,7 @@ impl Reader<'_> {
     }
 
     /// Returns a text, even one that looks like a number; empty if missing.
-    fn text(&mut self, fields: &Fields<'_, '_>, key: &str) -> String {
+    pub(super) fn text(&mut self, fields: &Fields<'_, '_>, key: &str) -> String {
         match fields.get(key) {
             Some(Node { data: Data::Scalar(scalar), .. }) => scalar.text.clone().into_owned(),
             Some(node) => {

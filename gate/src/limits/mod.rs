@@ -3,6 +3,7 @@
 mod check;
 mod file;
 mod folder;
+mod limitador;
 mod lookup;
 mod metadata;
 mod name;
@@ -34,6 +35,8 @@ pub struct Options {
 #[derive(Debug, Default)]
 pub struct Limits {
     domains: HashMap<String, lookup::Domain>,
+    /// Domains of limitador's files.
+    namespaces: HashMap<String, limitador::Namespace>,
     hash_tag_key: Option<String>,
 }
 
@@ -52,12 +55,23 @@ impl Limits {
 
     /// Returns whether there is such a domain.
     pub fn has_domain(&self, domain: &str) -> bool {
-        self.domains.contains_key(domain)
+        self.domains.contains_key(domain) || self.namespaces.contains_key(domain)
     }
 
     /// Returns whether no file has a domain.
     pub fn is_empty(&self) -> bool {
-        self.domains.is_empty()
+        self.domains.is_empty() && self.namespaces.is_empty()
+    }
+
+    /// Returns every limit of limitador's files that applies to the descriptors of a call; `None` if the domain is in none of
+    /// these files.
+    ///
+    /// # Errors
+    ///
+    /// An expression of the file failed: which, and why.
+    pub fn find_all(&self, domain: &str, descriptors: &[Descriptor]) -> Option<Result<Vec<Matched>, String>> {
+        let namespace = self.namespaces.get(domain)?;
+        Some(namespace.find(descriptors, self.hash_tag_key.as_deref()))
     }
 
     /// Returns the limit of a descriptor, if it has one: the override that it carries, or that of the files. `None` for an
@@ -79,6 +93,9 @@ impl Limits {
     pub(crate) fn each_rule(&self, visit: &mut impl FnMut(&str, &Rule)) {
         for domain in self.domains.values() {
             domain.each_rule(visit);
+        }
+        for namespace in self.namespaces.values() {
+            namespace.each_rule(visit);
         }
     }
 

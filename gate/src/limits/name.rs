@@ -1,5 +1,7 @@
 //! Names of buckets: unambiguous whatever keys and values contain, and with a hash tag.
 
+use std::fmt::Write as _;
+
 use sha2::{Digest, Sha256};
 
 /// Longer names are cut and hashed.
@@ -11,23 +13,17 @@ const KEPT_BYTES: usize = 64;
 /// Longer hash tags are cut and hashed too, in every name, so that equal ones stay equal.
 const MAX_TAG_BYTES: usize = 256;
 
-/// Appends a text with everything percent-encoded that separates parts of a name or bounds its hash tag.
+/// What separates parts of a name or bounds its hash tag.
+const SEPARATORS: [char; 5] = ['%', '{', '}', '|', '='];
+
+/// Appends a text with separators percent-encoded.
 pub(super) fn encode(text: &str, name: &mut String) {
-    for piece in text.split_inclusive(['%', '{', '}', '|', '=']) {
-        let mut chars = piece.chars();
-        let encoded = match chars.next_back() {
-            Some('%') => "%25",
-            Some('{') => "%7B",
-            Some('}') => "%7D",
-            Some('|') => "%7C",
-            Some('=') => "%3D",
-            _ => {
-                name.push_str(piece);
-                continue;
-            }
-        };
-        name.push_str(chars.as_str());
-        name.push_str(encoded);
+    for piece in text.split_inclusive(SEPARATORS) {
+        let plain = piece.strip_suffix(SEPARATORS).unwrap_or(piece);
+        name.push_str(plain);
+        if let Some(separator) = piece.as_bytes().get(plain.len()) {
+            let _ = write!(name, "%{separator:02X}");
+        }
     }
 }
 
@@ -92,6 +88,12 @@ fn cut(name: &str, encoded_domain: &str, tag: &str) -> String {
 fn beginning(text: &str) -> &str {
     let end = (0..=KEPT_BYTES).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
     text.get(..end).unwrap_or(text)
+}
+
+/// Returns a hash that is short enough to be typed.
+pub(super) fn short_hash(text: &str) -> String {
+    let [a, b, c, d, e, f, ..]: [u8; 32] = Sha256::digest(text).into();
+    const_hex::encode([a, b, c, d, e, f])
 }
 
 fn hash(text: &str, name: &mut String) {

@@ -36,33 +36,36 @@ impl Settings {
         }
     }
 
-    /// Several with commas between.
+    /// Several with commas between. Those without a password have the user and the password of the first.
     fn nodes(&self, urls: &str, auth: &str) -> Result<Vec<ConnectionInfo>, String> {
-        urls.split(',').map(|url| self.node(url.trim(), auth)).collect()
+        let mut nodes: Vec<ConnectionInfo> =
+            urls.split(',').map(|url| self.node(url.trim(), auth)).collect::<Result<_, _>>()?;
+        let first = nodes.first().map(|node| node.redis_settings().clone());
+        for node in &mut nodes {
+            if let (None, Some(first)) = (node.redis_settings().password(), &first) {
+                *node = node.clone().set_redis_settings(first.clone());
+            }
+        }
+        Ok(nodes)
     }
 
     fn node(&self, url: &str, auth: &str) -> Result<ConnectionInfo, String> {
         let info = self.address(url)?;
-        let mut settings = info.redis_settings().clone();
-        if !auth.is_empty() {
-            settings = with_auth(settings, auth);
+        let settings = with_auth(with_parameters(info.redis_settings().clone(), url)?, auth);
+        // A password with / ? or # ends the host: the log would show what precedes it.
+        let is_cut = settings.username().is_none() && url.contains("://") && url.contains('@');
+        if settings.password().is_none() && (settings.username().is_some() || is_cut) {
+            let problem = "has an @ but no password: percent-encode / ? # @ in it, or set REDIS_AUTH";
+            return Err(format!("REDIS_URL: {problem}"));
         }
-        self.with_certificates(info.set_redis_settings(settings))
+        self.with_tls(info.set_redis_settings(settings))
     }
 
     /// Reads a URL, or `host:port` and paths as in envoyproxy/ratelimit. Errors do not quote it: it may have a password.
     fn address(&self, url: &str) -> Result<ConnectionInfo, String> {
         let wrong = |reason: &str| format!("REDIS_URL: {reason}");
         if url.contains("://") {
-            let info = url.into_connection_info().map_err(|error| format!("REDIS_URL: {error}"))?;
-            let has_password = info.redis_settings().password().is_some();
-            // A password with / ? or # ends the host: the log would show what precedes it.
-            return match url.contains('@') && !has_password {
-                true => {
-                    Err(wrong("has an @ but no password: percent-encode / ? # @ in it, or set REDIS_AUTH"))
-                }
-                false => Ok(info),
-            };
+            return url.into_connection_info().map_err(|error| wrong(&error.to_string()));
         }
         let is_path = url.starts_with('/') || self.redis_socket_type == Some(SocketType::Unix);
         if url.contains('@') && !url.starts_with('/') {
@@ -80,19 +83,22 @@ impl Settings {
             if host.is_empty() {
                 return Err(wrong("has no host"));
             }
-            if self.redis_tls {
-                ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
-            } else {
-                ConnectionAddr::Tcp(host, port)
-            }
+            ConnectionAddr::Tcp(host, port)
         };
         address.into_connection_info().map_err(|error| wrong(&error.to_string()))
     }
 
-    fn with_certificates(&self, info: ConnectionInfo) -> Result<ConnectionInfo, String> {
-        if !matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
-            return Ok(info);
-        }
+    /// Sets up TLS if `REDIS_TLS` or the URL asks for it.
+    fn with_tls(&self, info: ConnectionInfo) -> Result<ConnectionInfo, String> {
+        let info = match info.addr().clone() {
+            ConnectionAddr::TcpTls { .. } => info,
+            _ if !self.redis_tls => return Ok(info),
+            ConnectionAddr::Tcp(host, port) => {
+                let insecure = false;
+                info.set_addr(ConnectionAddr::TcpTls { host, port, insecure, tls_params: None })
+            }
+            _ => return Err("REDIS_TLS=true needs a host in REDIS_URL, not a Unix socket".to_owned()),
+        };
         let client_tls = match (self.redis_tls_client_cert.as_str(), self.redis_tls_client_key.as_str()) {
             ("", "") => None,
             ("", _) => return Err("REDIS_TLS_CLIENT_KEY needs REDIS_TLS_CLIENT_CERT".to_owned()),
@@ -118,12 +124,32 @@ impl Settings {
     }
 }
 
-/// `password` or `user:password`.
-fn with_auth(settings: RedisConnectionInfo, auth: &str) -> RedisConnectionInfo {
-    match auth.split_once(':') {
-        Some((user, password)) => settings.set_username(user).set_password(password),
-        None => settings.set_password(auth),
+/// Reads the parameters of envoyproxy/ratelimit's driver: `?username=…&password=…&db=…`.
+fn with_parameters(mut settings: RedisConnectionInfo, url: &str) -> Result<RedisConnectionInfo, String> {
+    let Some(url) = redis::parse_redis_url(url) else { return Ok(settings) };
+    for (name, value) in url.query_pairs() {
+        settings = match &*name {
+            "username" if settings.username().is_none() => settings.set_username(value),
+            "password" if settings.password().is_none() => settings.set_password(value),
+            "db" if settings.db() == 0 => {
+                settings.set_db(value.parse().map_err(|_| "REDIS_URL: db must be a number")?)
+            }
+            _ => settings,
+        };
     }
+    Ok(settings)
+}
+
+/// Adds `password` or `user:password`. An empty part leaves that of the URL.
+fn with_auth(mut settings: RedisConnectionInfo, auth: &str) -> RedisConnectionInfo {
+    let (user, password) = auth.split_once(':').unwrap_or(("", auth));
+    if !user.is_empty() {
+        settings = settings.set_username(user);
+    }
+    if !password.is_empty() {
+        settings = settings.set_password(password);
+    }
+    settings
 }
 
 fn read(variable: &str, path: &str) -> Result<Vec<u8>, String> {

@@ -165,6 +165,42 @@ fn names_of_the_files_have_counters_of_their_own() {
     assert!(counters.render().contains(line));
 }
 
+/// Those of files that are gone make room.
+#[test]
+fn names_that_left_the_files_are_dropped() {
+    let counters = Counters::default();
+    for number in 0..3 {
+        let text = format!("domain: shop\ndescriptors: [{{key: kept, rate_limit: {{unit: hour, requests_per_unit: 1}}}}, {{key: k{number}, rate_limit: {{unit: hour, requests_per_unit: 1}}}}]");
+        let file = File { name: "shop.yaml".to_owned(), text };
+        counters.reserve(&Limits::read(&[file], &Options::default()).unwrap());
+        for key in ["kept".to_owned(), format!("k{number}")] {
+            counters.of_limit(&format!("shop.{key}")).total_hits.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let text = counters.render();
+    let lines = text.lines().filter(|line| line.starts_with("ratelimit_service_rate_limit_total_hits{"));
+    let lines: Vec<&str> = lines.map(|line| line.split("key1=").nth(1).unwrap()).collect();
+    assert_eq!(lines, ["\"k2\"} 1", "\"kept\"} 3"]);
+}
+
+#[test]
+fn a_page_that_is_too_large_is_cut() {
+    let counters = Counters::default();
+    for number in 0..10_000 {
+        let limit = counters.of_limit(&format!("shop.{number}{}", "x".repeat(1000)));
+        for counter in [&limit.total_hits, &limit.within_limit, &limit.near_limit] {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let text = counters.render();
+    assert!(
+        text.len() < 17 << 20 && text.ends_with("\n# cut: more than 16 MiB of names\n"),
+        "{}",
+        text.len()
+    );
+    assert!(text.contains("ratelimit_service_total_requests{"));
+}
+
 #[test]
 fn the_number_of_names_is_bounded() {
     let counters = Counters::default();

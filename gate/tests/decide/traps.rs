@@ -304,10 +304,10 @@ async fn a_request_that_is_none_is_refused_as_in_ratelimit() {
     ];
     for (domain, text) in texts {
         empty.domain = domain.to_owned();
-        assert_eq!(decider.decide(None, &empty).await, Err(Refusal::Service(text)));
+        assert_eq!(decider.decide(None, &empty).await, Err(Refusal::Service(text.into())));
     }
     let none = decider.decide(None, &request([descriptor("k")])).await;
-    assert_eq!(none, Err(Refusal::Service("no rate limit configuration loaded")));
+    assert_eq!(none, Err(Refusal::Service("no rate limit configuration loaded".into())));
     assert!(counters
         .render()
         .contains("ratelimit_service_should_rate_limit_error{err_type=\"service_error\"} 3\n"));

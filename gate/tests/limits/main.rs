@@ -3,6 +3,7 @@
 
 mod folders;
 mod hostile;
+mod limitador;
 mod lookups;
 mod metrics;
 mod mistakes;

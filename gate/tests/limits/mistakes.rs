@@ -79,10 +79,7 @@ fn limits_are_refused_in_the_words_of_ratelimit() {
 #[test]
 fn values_of_another_type_are_refused_with_the_type_that_is_wanted() {
     for (text, expected) in [
-        (
-            "[]",
-            "1: error loading config file: the file must be a mapping of domain and descriptors, not a list",
-        ),
+        ("x", "1: error loading config file: the file must be a mapping of domain and descriptors, not 'x'"),
         ("domain: [d]", "1: error loading config file: domain must be a text, not a list"),
         (
             "domain: d\ndescriptors: x",

@@ -5,6 +5,8 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use prost::Message;
+use tokenbucket_gate::messages;
 
 use crate::gate::{connect, memory_mib, request, wait_until, Gate, Setup, PATIENCE};
 use crate::h2_client::{status_of, watch, Client};
@@ -135,6 +137,64 @@ async fn of_large_bodies_share_a_bound() {
         reply.starts_with(b"HTTP/1.1 503 ")
     };
     assert!(connections.iter_mut().any(is_refused));
+}
+
+/// Heads of requests over HTTP that have no end, 144 MB in all. A connection that waits for a request is no flood.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_unfinished_heads_share_a_bound() {
+    let redis = Server::start();
+    let gate = start(&redis, TWO);
+    let mut waiting = connect(gate.http);
+    let head = "POST /json HTTP/1.1\r\nhost: gate\r\nx: ";
+    let unfinished = [head.as_bytes(), &[b'x'; 60_000]].concat();
+    let mut connections: Vec<TcpStream> = (0..2_400).map(|_| connect(gate.http)).collect();
+    for connection in &mut connections {
+        // Closed before the end, if it is one too many.
+        let _ = connection.write_all(&unfinished);
+    }
+    limits_as_ever(&gate).await;
+    waiting.write_all(b"GET /healthcheck HTTP/1.1\r\nhost: gate\r\n\r\n").expect("a connection");
+    waiting.peek(&mut [0]).expect("a reply");
+    let peak = memory_mib(&gate, "VmHWM");
+    assert!(peak < 150, "{peak} MiB");
+    // The memory is free when they are gone, and large heads are read as ever.
+    drop(connections);
+    let large = format!("GET /healthcheck HTTP/1.1\r\nhost: gate\r\nx: {}\r\n\r\n", "x".repeat(60_000));
+    wait_until("a reply", || {
+        let mut connection = connect(gate.http);
+        let mut reply = [0; 12];
+        connection.write_all(large.as_bytes()).is_ok()
+            && connection.read_exact(&mut reply).is_ok()
+            && &reply == b"HTTP/1.1 200"
+    });
+}
+
+/// Names that callers make up are in no metrics, or few of them: the page stays readable.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_names_leaves_metrics_readable() {
+    let redis = Server::start();
+    let file = TWO.replace("  - key: key", "  - key: key\n    detailed_metric: true");
+    let gate = start(&redis, &file);
+    let mut client = gate.client().await;
+    let values: Vec<String> = (0..1_000).map(|n| format!("{n}-{}", "\"".repeat(950))).collect();
+    let entries: Vec<_> = values.iter().map(|value| [("key", value.as_str())]).collect();
+    let descriptors: Vec<_> = entries.iter().map(|entry| &entry[..]).collect();
+    client.should_rate_limit(request("d", &descriptors)).await.expect("a reply");
+    let page = gate.http("GET", "/metrics", "");
+    assert!(page.status == 200 && page.body.len() < 100_000, "{} bytes", page.body.len());
+    let commits = Client::connect(&gate).await;
+    for n in 0..300 {
+        let domain = format!("{n}-{}", "x".repeat(900));
+        client.should_rate_limit(request(&domain, &[&[("key", "a")]])).await.expect("a reply");
+        let messages::Request { descriptors, .. } = request("", &[&[("key", "a")]]);
+        let reservation_id = format!("{n:064x}");
+        let commit = messages::CommitRequest { domain, descriptors, reservation_id, actual_amount: 1 };
+        // The status of a success is not in the head.
+        assert_eq!(status_of(&commits, COMMIT, &commit.encode_to_vec()).await, None);
+    }
+    let page = gate.http("GET", "/metrics", "");
+    assert!(page.status == 200 && page.body.len() < 200_000, "{} bytes", page.body.len());
+    assert!(page.body.contains("domain_not_found{domain=\"7-xxx") && !page.body.contains("_tokens{domain"));
 }
 
 /// Replies of megabytes that nobody reads.

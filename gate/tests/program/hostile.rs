@@ -72,6 +72,36 @@ async fn keeps_no_large_values() {
     still_answers(&gate).await;
 }
 
+/// A name that is mistyped limits nothing: the log says so once for each, and the metrics count them.
+#[tokio::test(flavor = "multi_thread")]
+async fn says_that_a_name_has_no_limit() {
+    let redis = Server::start();
+    let gate = Setup::redis(&redis.url()).file("two.yaml", TWO).start();
+    gate.wait_until_healthy();
+    let mut client = gate.client().await;
+    for _ in 0..3 {
+        for (domain, key) in [("d", "key"), ("d", "kye"), ("dd", "key")] {
+            for value in ["a", "b"] {
+                client.should_rate_limit(request(domain, &[&[(key, value)]])).await.expect("a reply");
+            }
+        }
+    }
+    let count = |text: &str| gate.log().iter().filter(|line| line.contains(text)).count();
+    gate.wait_for_line("no file has the domain 'dd': its requests pass");
+    assert_eq!((count("no limit for a descriptor of 'kye'"), count("domain 'dd'"), count("key'")), (1, 1, 0));
+    let counted = |name: &str| gate.metric(&format!("ratelimit_service_rate_limit_{name}"));
+    assert_eq!(counted("domain_not_found{domain=\"dd\"}"), 6);
+    assert_eq!(counted("descriptor_not_found{domain=\"d\"}"), 6);
+    // Whoever makes up names does not fill the log.
+    for number in 0..300 {
+        client
+            .should_rate_limit(request(&format!("made up {number}"), &[&[("key", "a")]]))
+            .await
+            .expect("a reply");
+    }
+    assert!(count("made up") < 100, "{}", count("made up"));
+}
+
 /// Bytes that are no HTTP/2, no protobuf, or no HTTP end their connection, not the gate.
 #[tokio::test(flavor = "multi_thread")]
 async fn survives_broken_protocols() {

@@ -17,7 +17,7 @@ use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 use tonic_reflection::pb::v1::ServerReflectionRequest;
 
-use crate::gate::{request, wait_until, Gate, Setup, PATIENCE};
+use crate::gate::{self, memory_mib, request, wait_until, Gate, Setup, PATIENCE};
 use crate::sentinel::Sentinel;
 use crate::servers::{ask, try_ask, Cluster, Server};
 
@@ -258,6 +258,109 @@ async fn a_commit_that_nobody_waits_for_charges() {
     }
     redis.signal("CONT");
     wait_until("both charges", || left(&redis) == (CAPACITY - 2 * USED) as i64);
+}
+
+/// More commits than there is memory for, while Redis is away. One line of the log says why they wait.
+#[tokio::test(flavor = "multi_thread")]
+async fn commits_that_wait_are_bounded() {
+    let redis = Server::start();
+    let gate = Setup::redis(&redis.url()).file("llm.yaml", BUDGET).set("RESERVATION_MAX_TTL", "1h").start();
+    gate.wait_until_healthy();
+    let client = Client::of(&gate);
+    let id = client.reserve(3_600).await.expect("a reply").reservation_id;
+    let _: () = ask(&redis, &["ACL", "SETUSER", "default", "-tb.settle"]);
+    let commit = async |number: usize| client.commit(&format!("{number:032x}{}", &id[32..]), USED).await;
+    for begin in (0..100).step_by(50) {
+        join_all((begin..begin + 50).map(commit)).await;
+    }
+    gate.wait_for_line("commits wait: ");
+    redis.kill();
+    let before = memory_mib(&gate, "VmRSS");
+    for begin in (100..17_000).step_by(50) {
+        join_all((begin..begin + 50).map(commit)).await;
+    }
+    let grown = memory_mib(&gate, "VmRSS").saturating_sub(before);
+    let lost = gate.metric("ratelimit_service_commits_lost{domain=\"llm\"}");
+    assert!((500..1_000).contains(&lost) && grown < 24, "{lost} lost, {grown} MiB");
+    let lines = gate.log().into_iter().filter(|line| line.contains("commit")).collect::<Vec<_>>();
+    assert!(lines.len() == 1 && lines[0].contains("commits wait: "), "{lines:#?}");
+}
+
+/// As Kuadrant's operator writes them, where it writes them.
+const OF_OPERATOR: &str = r#"
+- namespace: ns/gateway
+  max_value: 10
+  seconds: 86400
+  name: per_user
+  conditions:
+  - descriptors[0]["limit.per_user__11"] == "1"
+  variables:
+  - descriptors[0]["auth.identity.userid"]
+- namespace: ns/gateway
+  max_value: 15
+  seconds: 86400
+  name: global
+  conditions:
+  - descriptors[0]["limit.global__65"] == "1"
+  variables: []
+"#;
+
+/// A descriptor that has the entries of two limits, as Kuadrant's gateways send it to all methods.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_descriptor_of_two_limits_is_decided_under_both() {
+    let redis = Server::start();
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("limitador-config.yaml");
+    std::fs::write(&file, OF_OPERATOR).expect("a file");
+    let setup = Setup::redis(&redis.url()).set("REDIS_TIMEOUT", "10s").file("llm.yaml", BUDGET);
+    let gate = setup.set("LIMITADOR_LIMITS_FILE", file.display()).start();
+    gate.wait_until_healthy();
+    let client = Client::of(&gate);
+    let of = |user: &str| {
+        let entries =
+            [("limit.per_user__11", "1"), ("auth.identity.userid", user), ("limit.global__65", "1")];
+        request("ns/gateway", &[&entries])
+    };
+    let mut envoy = gate.client().await;
+    let mut decide = async |user: &str| {
+        envoy.should_rate_limit(of(user)).await.expect("a reply").into_inner().overall_code()
+    };
+    let check = async |user| client.call::<_, messages::Response>("CheckRateLimit", of(user)).await;
+    for number in 0..20 {
+        let code = if number < 10 { Code::Ok } else { Code::OverLimit };
+        assert_eq!(decide("ada").await, code);
+    }
+    assert_eq!(check("ada").await.expect("a reply").overall_code(), Code::OverLimit);
+    assert_eq!(check("bob").await.expect("a reply").overall_code(), Code::Ok);
+    // A reservation holds under both, and its commit ends both.
+    let messages::Request { domain, descriptors, .. } = of("bob");
+    let asked =
+        ReserveRequest { domain: domain.clone(), descriptors: descriptors.clone(), amount: 3, ttl: None };
+    let reserved: ReserveResponse = client.call("Reserve", asked).await.expect("a reply");
+    assert_eq!((reserved.code(), reserved.reservation_id.len()), (Code::Ok, 64));
+    let CommitResponse { reservation_released } = {
+        let reservation_id = reserved.reservation_id;
+        let asked = CommitRequest { domain, descriptors, reservation_id, actual_amount: 1 };
+        client.call("Commit", asked).await.expect("a reply")
+    };
+    assert!(reservation_released);
+    // 4 of 15 are left for all, 9 of 10 for bob.
+    let report = messages::Request { hits_addend: 4, ..of("bob") };
+    client.call::<_, messages::Response>("Report", report).await.expect("a reply");
+    assert_eq!(check("eve").await.expect("a reply").overall_code(), Code::OverLimit);
+    let counted = |name: &str| gate.metric(&format!("ratelimit_service_rate_limit_{name}"));
+    assert_eq!(counted("total_hits{domain=\"ns/gateway\",key1=\"per_user\"}"), 20 + 1 + 3 + 4);
+    assert!(gate::ask(gate.debug, "GET", "/rlconfig", "").body.contains("ns/gateway.per_user: "));
+    // A file that changes is used, beside those of the gate's own format.
+    std::fs::write(&file, OF_OPERATOR.replace("15", "1500").replace("per_user__11", "per_user__12"))
+        .expect("a file");
+    let reloaded = async {
+        while decide("ada").await != Code::Ok {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, reloaded).await.expect("a reload");
+    assert_eq!(client.decide("CheckRateLimit", 1).await.expect("a reply"), Code::Ok);
 }
 
 #[tokio::test(flavor = "multi_thread")]

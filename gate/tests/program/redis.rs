@@ -1,3 +1,4 @@
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -43,6 +44,20 @@ fn authenticates() {
     }
 }
 
+/// A user who may use the keys of the limits alone is enough.
+#[test]
+fn needs_no_keys_but_those_of_limits() {
+    let redis = Server::start();
+    let _: String = ask(&redis, &["ACL", "SETUSER", "ada", "on", ">secret", "~d|*", "+@all"]);
+    let url = format!("127.0.0.1:{}", redis.port);
+    let auth = [("REDIS_URL", &*url), ("REDIS_AUTH", "ada:secret")];
+    decides(&start(&[&auth[..], &[("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true")]].concat()));
+    let without_module = Server::start_without_module();
+    let _: String = ask(&without_module, &["ACL", "SETUSER", "ada", "on", ">secret", "~d|*", "+@all"]);
+    let url = format!("127.0.0.1:{}", without_module.port);
+    start(&[("REDIS_URL", &*url), auth[1]]).wait_for_line("has not loaded the tokenbucket module");
+}
+
 /// While Redis refuses every call, the log says why, once for each cause, and does not say that it is back.
 #[test]
 fn says_why_nothing_is_limited() {
@@ -61,8 +76,7 @@ fn says_why_nothing_is_limited() {
     let _: String = ask(&redis, &["CONFIG", "SET", "requirepass", "secret"]);
     refuses("NOAUTH");
     assert_eq!(count("Redis is back"), 0, "{:#?}", gate.log());
-    let url = format!("redis://:secret@127.0.0.1:{}", redis.port);
-    let mut connection = redis::Client::open(url).and_then(|client| client.get_connection()).expect("Redis");
+    let mut connection = with_password(&redis);
     let mut tell = |words: &[&str]| redis::Cmd::new().arg(words).exec(&mut connection).expect("OK");
     tell(&["CONFIG", "SET", "requirepass", ""]);
     wait_until("a decision", || gate.json(&asks("b")).status == 200);
@@ -143,6 +157,72 @@ fn shows_no_password() {
     assert!(help.contains("--redis-url") && !help.contains("s3cret"), "{help}");
 }
 
+/// With REDIS_TLS nothing goes out in plain text, whatever the form of the address.
+#[test]
+fn encrypts_whatever_the_url_says() {
+    for (kind, before) in [("SINGLE", ""), ("CLUSTER", ""), ("SENTINEL", "mymaster,")] {
+        for scheme in ["", "redis://", "redis://u:s3cret@", "valkey://u:s3cret@", "rediss://u:s3cret@"] {
+            let redis = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+            let url = format!("{before}{scheme}{}", redis.local_addr().expect("an address"));
+            let auth = [("REDIS_AUTH", "s3cret"), ("REDIS_SENTINEL_AUTH", "s3cret")];
+            let _gate = start(
+                &[&auth[..], &[("REDIS_TLS", "1"), ("REDIS_TYPE", kind), ("REDIS_URL", &url)]].concat(),
+            );
+            let mut first = [0];
+            // On a busy machine the gate gives up before it has said a word, and connects again.
+            while redis.accept().expect("a connection").0.read_exact(&mut first).is_err() {}
+            // The record of a handshake.
+            assert_eq!(first, [22], "{kind} {url}");
+        }
+    }
+}
+
+/// What TLS needs is judged at the start.
+#[test]
+fn names_what_tls_lacks() {
+    let cacert = ("REDIS_TLS_CACERT", "/none");
+    for (variables, line) in [
+        ([("REDIS_URL", "redis://localhost:1"), cacert], "REDIS_TLS_CACERT=/none: No such file"),
+        ([("REDIS_URL", "/socket"), cacert], "REDIS_TLS=true needs a host in REDIS_URL, not a Unix socket"),
+        ([("REDIS_URL", "redis+unix:///socket"), cacert], "REDIS_TLS=true needs a host"),
+    ] {
+        let setup = Setup::new().set("REDIS_TLS", "true");
+        let setup = variables.iter().fold(setup, |setup, (name, value)| setup.set(name, value));
+        let (code, refused) = setup.refused();
+        assert!(code == 1 && refused.contains(line), "{refused}");
+    }
+}
+
+/// User, password and database in each place where envoyproxy/ratelimit's driver looks for them.
+#[test]
+fn finds_credentials_wherever_they_are() {
+    let redis = Server::start();
+    let _: String = ask(&redis, &["ACL", "SETUSER", "ada", "on", ">secret", "~*", "+@all"]);
+    let _: String = ask(&redis, &["ACL", "SETUSER", "default", "resetpass", ">other"]);
+    let mut connection = redis::Client::open(format!("redis://ada:secret@127.0.0.1:{}", redis.port))
+        .and_then(|client| client.get_connection())
+        .expect("Redis");
+    for (before, after, auth) in [
+        ("ada:secret@", "/3", ""),
+        ("ada@", "/3", "secret"),
+        ("ada@", "/3", ":secret"),
+        (":secret@", "/3", "ada:"),
+        ("ada:wrong@", "/3", "secret"),
+        ("eve:wrong@", "/3", "ada:secret"),
+        ("ada@", "?password=secret&db=3", ""),
+        ("", "?username=ada&password=secret&db=3", ""),
+    ] {
+        let url = format!("redis://{before}127.0.0.1:{}{after}", redis.port);
+        decides(&start(&[("REDIS_URL", &url), ("REDIS_AUTH", auth)]));
+        let mut count = |db: u8| -> u64 {
+            let _: String = redis::cmd("SELECT").arg(db).query(&mut connection).expect("OK");
+            redis::cmd("DBSIZE").query(&mut connection).expect("a number")
+        };
+        assert_eq!((count(0), count(3)), (0, 1), "{url}");
+        let _: String = redis::cmd("FLUSHALL").query(&mut connection).expect("OK");
+    }
+}
+
 /// A path is a Unix socket, also without REDIS_SOCKET_TYPE.
 #[test]
 fn connects_to_a_unix_socket() {
@@ -167,6 +247,12 @@ fn asks_a_cluster() {
     }
 }
 
+/// A connection with the password `secret`.
+fn with_password(redis: &Server) -> redis::Connection {
+    let url = format!("redis://:secret@127.0.0.1:{}", redis.port);
+    redis::Client::open(url).and_then(|client| client.get_connection()).expect("Redis")
+}
+
 /// The sentinels have a password of their own. One that is away is passed over.
 #[test]
 fn authenticates_with_sentinels() {
@@ -182,6 +268,10 @@ fn authenticates_with_sentinels() {
     let url = format!("mymaster,127.0.0.1:1,127.0.0.1:{}", sentinel.port);
     let variables = [("REDIS_TYPE", "SENTINEL"), ("REDIS_URL", &*url), ("REDIS_AUTH", "secret")];
     decides(&start(&[&variables[..], &[("REDIS_SENTINEL_AUTH", "watch")]].concat()));
+    // The password of the first is that of all.
+    let _: String = redis::cmd("FLUSHALL").query(&mut with_password(&redis)).expect("OK");
+    let url = format!("mymaster,redis://:watch@127.0.0.1:1,127.0.0.1:{}", sentinel.port);
+    decides(&start(&[variables[0], ("REDIS_URL", &url), variables[2]]));
     start(&variables).wait_for_line("waiting for Redis: ");
 }
 

@@ -1,6 +1,6 @@
 use std::process::Command;
 
-use crate::gate::{wait_until, Setup};
+use crate::gate::{self, wait_until, Setup};
 use crate::servers::{ask, Server};
 use crate::{asks, TWO};
 
@@ -13,6 +13,7 @@ fn names_the_variable_that_is_wrong() {
         ("REDIS_TIMEOUT", "5", "REDIS_TIMEOUT=5: must be a duration such as 100ms, 1.5s or 24h"),
         ("REDIS_TYPE", "RING", "REDIS_TYPE=RING: must be one of SINGLE, SENTINEL, CLUSTER"),
         ("REDIS_PERSECOND", "true", "REDIS_PERSECOND=true: one server decides on all limits: unset it"),
+        ("PORT", "", "PORT=: cannot parse integer from empty string"),
         ("REDIS_URL", "redis", "REDIS_URL: must be host:port, a path or a URL"),
         (
             "LOCAL_CACHE_SIZE_IN_BYTES",
@@ -34,6 +35,43 @@ fn names_the_variable_that_is_wrong() {
         let refused = Setup::new().set(name, value).refused();
         assert_eq!(refused, (1, format!("tokenbucket-gate: {line}")));
     }
+}
+
+/// Variables that are set to the empty string, as envoyproxy/ratelimit takes them: text is empty, and the rest is a mistake.
+#[test]
+fn takes_empty_variables_as_ratelimit_does() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tokenbucket-gate"));
+    let output = command.env_clear().arg("--grpc-port").output().expect("the program");
+    let line = String::from_utf8(output.stderr).expect("text");
+    assert!(line.contains("a value is required") || line.contains("must not be empty"), "{line}");
+    let empty = |name: &str| Setup::new().set(name, "").file("two.yaml", TWO);
+    for name in
+        ["REDIS_TIMEOUT", "USE_PROMETHEUS", "REDIS_TYPE", "BACKEND_TYPE", "LOG_LEVEL", "NEAR_LIMIT_RATIO"]
+    {
+        let (code, line) = empty(name).refused();
+        assert!(code == 1 && line.contains(&format!("{name}=: ")), "{line}");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    // RUNTIME_ROOT is then where the program starts.
+    for below in ["root", "config"] {
+        std::fs::create_dir_all(folder.path().join(below)).expect("a folder");
+    }
+    std::fs::write(folder.path().join("config/two.yaml"), TWO).expect("a file");
+    let mut setup = Setup::new();
+    for name in [
+        "RUNTIME_ROOT",
+        "CHECK_FILE",
+        "LIMITADOR_LIMITS_FILE",
+        "CACHE_KEY_PREFIX",
+        "HOST",
+        "GRPC_UDS",
+        "REDIS_AUTH",
+    ] {
+        setup = setup.set(name, "");
+    }
+    let gate = setup.start_in(folder);
+    assert!(gate::ask(gate.debug, "GET", "/rlconfig", "").body.contains("d.key"));
+    assert_eq!(gate.http("GET", "/check", "").status, 404);
 }
 
 /// A port that is taken is named with its variable.

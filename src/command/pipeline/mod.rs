@@ -3,11 +3,11 @@
 //! [`decide`] does them over the [parts](Part) of a call, all or nothing. A call of one bucket has one part.
 
 mod part;
-mod turn;
+mod wait;
 
 pub(super) use part::Part;
 use part::{Request, Stored};
-pub(super) use turn::run_or_wait;
+pub(super) use wait::run_or_wait;
 
 use crate::redis::{replicate, waiting, Access, BucketKey, Call, Decisions, Replication, COUNTERS};
 use tokenbucket_core::bucket::{Decision, Operation, Outcome, NEVER_MS};

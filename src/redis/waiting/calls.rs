@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicPtr;
 use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 use tokenbucket_core::queue::{Arrival, Queue};
 
 /// The waiting calls, and their clients.
@@ -15,8 +16,8 @@ use tokenbucket_core::queue::{Arrival, Queue};
 pub(super) struct WaitingCalls {
     pub(super) queue: Queue<OwnedString>,
     pub(super) clients: BTreeMap<Arrival, NonNull<Client>>,
-    /// The call that has begun to wait in the running command, which must not serve it: the timer does.
-    pub(super) begun: Option<Arrival>,
+    /// Until when serving has used up its share of time; see [`Turn`](super::turn::Turn).
+    pub(super) served_until: Option<Instant>,
     /// The server's timer, and when it fires, in Unix microseconds.
     pub(super) timer: Option<(raw::RedisModuleTimerID, i64)>,
     /// What the timer calls; none before the module is loaded.

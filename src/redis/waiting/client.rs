@@ -71,7 +71,7 @@ impl Client {
 
     /// Grants the call if its user may still call the command; `None` if it must wait longer.
     pub(super) fn grant(&self, context: *mut raw::RedisModuleCtx, now_us: i64) -> Option<Answer> {
-        let refusal = |user| rights::refusal(user, self.spec, &self.arguments);
+        let refusal = |user| rights::refusal(user, self.db, self.spec, &self.arguments);
         if let Some(refusal) = self.user.as_ref().and_then(refusal) {
             return Some(Err(refusal));
         }

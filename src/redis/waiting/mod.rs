@@ -1,14 +1,15 @@
 //! Calls that wait their turn in the server.
 //!
 //! The [`Queue`] of the core decides which call is next. This is the server's side: blocked clients ([`client`], [`block`]),
-//! and serving them ([`serve`]) before and after each write command of the module, and by one timer for all.
+//! and serving them ([`serve`]) by one timer for all. No command serves: a command that makes room starts the timer, which
+//! fires in the same round of the server's loop. Until then the calls are due, and no other call takes what they want.
 //!
 //! # What servers need
 //!
 //! - A client is blocked on a key in the slot of its call, without the server's timeout, and is served by `UnblockClient`.
 //!   Otherwise a client that is served in the turn in which it times out gets no reply (6.0 to 7.0), or crashes the
 //!   server (7.2.4); and no version redirects it when its slot moves.
-//! - The command that blocks a client does not unblock it: that crashes the server (7.2).
+//! - The command that blocks a client must not unblock it: that crashes the server (7.2).
 //! - The callbacks of a removed key write nothing: replicas would receive the write before the `DEL`. They mark the bucket,
 //!   and the timer serves.
 //! - The timer writes nothing while clients are paused: that crashes the server.
@@ -19,9 +20,9 @@ mod client;
 mod gone;
 mod rights;
 mod serve;
+mod slice;
 mod slots;
 mod timer;
-mod turn;
 
 pub(crate) use calls::is_any;
 pub(crate) use client::Resume;
@@ -39,26 +40,17 @@ use calls::{with_calls, CONTEXT};
 use client::Client;
 use redis_module::raw;
 use std::sync::atomic::Ordering;
-use tokenbucket_core::error::Error;
 use tokenbucket_core::queue::{Db, Queue};
 use tokenbucket_core::request::Waiting;
 
-/// Returns whether a call may wait: not in a transaction, a script, or on a replica.
-///
-/// # Errors
-/// [`Error::TooManyWaiters`].
-pub(crate) fn is_possible(call: &Call) -> Result<bool, Error> {
+/// Returns whether a call may wait: not in a transaction, a script, on a replica, where its slot cannot be checked, or if
+/// too many calls wait already.
+pub(crate) fn is_possible(call: &Call) -> bool {
     let denying = raw::REDISMODULE_CTX_FLAGS_MULTI
         | raw::REDISMODULE_CTX_FLAGS_LUA
         | raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING
         | raw::REDISMODULE_CTX_FLAGS_SLAVE;
-    if call.flags() & denying != 0 {
-        return Ok(false);
-    }
-    if COUNTERS.waiting() >= MAX_WAITERS.count() {
-        return Err(Error::TooManyWaiters);
-    }
-    Ok(true)
+    call.flags() & denying == 0 && slots::are_known(call.context) && COUNTERS.has_room(MAX_WAITERS.count())
 }
 
 /// Blocks the client of a call, and keeps its requests. False if the server refuses.
@@ -76,7 +68,6 @@ pub(crate) fn enter(call: &Call, spec: &'static Spec, waiting: &Waiting<Argument
         let deadline_us = from_us.saturating_add(waiting.max_wait_ms.saturating_mul(1000));
         let arrival = calls.queue.enter(db, queued, deadline_us, share);
         calls.clients.insert(arrival, client);
-        calls.begun = Some(arrival);
         // SAFETY: the server keeps the client until `on_free`, and does not use it now.
         unsafe { client.as_mut() }.arrival = arrival;
     });
@@ -85,27 +76,26 @@ pub(crate) fn enter(call: &Call, spec: &'static Spec, waiting: &Waiting<Argument
 
 /// Returns the micro-tokens of a bucket that waiting calls want before a new call; `None` if it may proceed.
 pub(crate) fn wanted_before(key: &BucketKey) -> Option<i64> {
-    with_queue(key, |queue, db, name| queue.wanted_before(db, name, &turn::seen(key)))
+    with_queue(key, |queue, db, name| queue.wanted_before(db, name, &slice::seen(key)))
 }
 
 /// Returns how many calls of each tenant wait for a bucket, the largest number first, if calls have shares there: at most ten.
 pub(crate) fn tenants(key: &BucketKey) -> Vec<(Vec<u8>, usize)> {
-    with_queue(key, |queue, db, name| shown(&queue.tenants(Some((db, name)))))
+    with_queue(key, |queue, db, name| shown(queue, Some((db, name))))
 }
 
 /// Returns how many calls of each tenant wait for all buckets, like [`tenants`].
 pub(super) fn all_tenants() -> Vec<(Vec<u8>, usize)> {
-    with_calls(|calls| shown(&calls.queue.tenants(None)))
+    with_calls(|calls| shown(&calls.queue, None))
 }
 
 /// The most tenants that are shown.
 const SHOWN_TENANTS: usize = 10;
 
-fn shown(tenants: &[(Option<&OwnedString>, usize)]) -> Vec<(Vec<u8>, usize)> {
+fn shown(queue: &Queue<OwnedString>, key: Option<(Db, &[u8])>) -> Vec<(Vec<u8>, usize)> {
     let name = |tenant: Option<&OwnedString>| tenant.map_or_else(Vec::new, |name| name.as_ref().to_vec());
-    let are_any = tenants.iter().any(|(tenant, _)| tenant.is_some());
-    let shown = tenants.iter().filter(|_| are_any).take(SHOWN_TENANTS);
-    shown.map(|(tenant, calls)| (name(*tenant), *calls)).collect()
+    let tenants = queue.tenants(key, SHOWN_TENANTS).into_iter();
+    tenants.map(|(tenant, calls)| (name(tenant), calls)).collect()
 }
 
 /// Notes that a bucket has changed, and its hold `hold_id`, if given.
@@ -119,7 +109,7 @@ pub(crate) fn mark(key: &BucketKey, hold_id: Option<&[u8]>) {
 /// Notes that a command which serves no calls replaces a bucket. The timer serves them.
 pub(crate) fn mark_replaced(key: &BucketKey) {
     with_queue(key, |queue, db, name| queue.mark_gone(Some(db), Some(name)));
-    timer::arm(key.call().now_us(), 0);
+    timer::arm(system_now_us(), 0);
 }
 
 fn with_queue<T>(key: &BucketKey, work: impl FnOnce(&mut Queue<OwnedString>, Db, &[u8]) -> T) -> T {

@@ -1,16 +1,14 @@
-//! Serves calls whose turn it is: around the module's write commands, and by its timer.
+//! Serves calls whose turn it is, by one timer.
 
-use super::super::api::{
-    context_flags, replication_info, select_db, selected_db, server, server_setting, subscribe,
-};
+use super::super::api::{context_flags, replication_info, selected_db, server, server_setting, subscribe};
 use super::super::call::Call;
-use super::super::clock::{now_us, system_now_us};
+use super::super::clock::system_now_us;
 use super::super::COUNTERS;
 use super::calls::{is_any, with_calls, CONTEXT};
 use super::client::{Answer, Client};
 use super::gone::mark_gone;
+use super::slice::Slice;
 use super::timer::{self, arm, reports_removed_keys, POLL_US};
-use super::turn::Turn;
 use redis_module::raw;
 use std::ffi::c_void;
 use std::ptr;
@@ -29,24 +27,23 @@ const NOW_A_REPLICA: &str =
 /// The reply where the server itself sends none.
 const SLOT_MOVED: &str = "UNBLOCKED this node no longer serves the slot of the call";
 
-/// Serves the calls whose turn it is before a write command of the module.
+/// Notes that any argument of a command may be a removed key, on servers that do not report them.
 #[cold]
 #[inline(never)]
 pub(in crate::redis) fn before_command(call: Call) {
     if !reports_removed_keys() {
-        // The server does not report removed keys, and any argument may be a key.
         let (db, keys) = (selected_db(call.context), call.arguments());
         with_calls(|calls| keys.iter().for_each(|key| calls.queue.mark(db, key.as_ref())));
+        arm(system_now_us(), 0);
     }
-    serve(call.context, call.now_us());
 }
 
-/// Serves the calls whose turn it is after a write command of the module.
+/// Has the timer serve the calls whose turn it is after a write command of the module, in the same round of the server's loop.
 #[cold]
 #[inline(never)]
-pub(in crate::redis) fn after_command(context: *mut raw::RedisModuleCtx) {
-    serve(context, now_us());
-    with_calls(|calls| calls.begun = None);
+pub(in crate::redis) fn after_command() {
+    mark_gone();
+    arm(system_now_us(), 0);
 }
 
 /// Prepares for work outside of commands, and subscribes to flushed and swapped databases.
@@ -112,18 +109,10 @@ pub(in crate::redis) fn on_cron_loop() {
     }
 }
 
-/// Serves calls whose turn it is, as long as a turn may take. The timer serves the rest.
-fn serve(context: *mut raw::RedisModuleCtx, now_us: i64) {
-    let db = selected_db(context);
-    serve_in(&mut Turn::new(context, now_us), context, now_us);
-    select_db(context, db);
-    arm(now_us, 0);
-}
-
-fn serve_in(turn: &mut Turn, context: *mut raw::RedisModuleCtx, now_us: i64) {
+fn serve(slice: &mut Slice, context: *mut raw::RedisModuleCtx, now_us: i64) {
     mark_gone();
     with_calls(|calls| calls.queue.mark_due(now_us));
-    while let Some(arrival) = with_calls(|calls| calls.queue.next_served(turn)) {
+    while let Some(arrival) = with_calls(|calls| calls.queue.next_served(slice)) {
         resume(context, arrival, now_us);
         mark_gone();
     }
@@ -134,9 +123,6 @@ const HAS_CLIENT: &str = "a call that waits has a client";
 
 /// Serves a call whose turn it is.
 fn resume(context: *mut raw::RedisModuleCtx, arrival: Arrival, now_us: i64) {
-    if with_calls(|calls| calls.begun == Some(arrival)) {
-        return with_calls(|calls| calls.queue.postpone(arrival, now_us));
-    }
     let Some(client) = expected(client(arrival), HAS_CLIENT) else {
         return with_calls(|calls| calls.queue.leave(arrival));
     };
@@ -173,22 +159,33 @@ fn finish(arrival: Arrival, answer: Answer) {
 unsafe extern "C" fn on_timer(context: *mut raw::RedisModuleCtx, _data: *mut c_void) {
     with_calls(|calls| calls.timer = None);
     let now_us = system_now_us();
-    let mut turn = Turn::new(context, now_us);
-    if cannot_write(context, now_us) {
-        while turn.has_time() && end_overdue(context, now_us, false) {}
-        return arm(now_us, PAUSED_US);
-    }
+    let mut slice = Slice::begin(context, now_us);
+    let not_before_us = match cannot_write(context, now_us) {
+        true => {
+            while slice.has_time() && end_overdue(context, now_us, false) {}
+            PAUSED_US
+        }
+        false => {
+            serve_and_end(&mut slice, context, now_us);
+            0
+        }
+    };
+    slice.end();
+    arm(now_us, not_before_us);
+}
+
+/// Serves the calls whose turn it is, and denies those that have timed out, while the slice has time.
+fn serve_and_end(slice: &mut Slice, context: *mut raw::RedisModuleCtx, now_us: i64) {
     follow_clock(context, now_us);
     if timer::is_poll_due(now_us) {
         with_calls(|calls| calls.polled_us = now_us);
         with_calls(|calls| calls.queue.mark_gone(None, None));
         end_moved(context);
     }
-    serve_in(&mut turn, context, now_us);
-    while turn.has_time() && end_overdue(context, now_us, true) {
-        serve_in(&mut turn, context, now_us);
+    serve(slice, context, now_us);
+    while slice.has_time() && end_overdue(context, now_us, true) {
+        serve(slice, context, now_us);
     }
-    arm(now_us, 0);
 }
 
 /// Returns whether writes are forbidden now, and with them grants.
@@ -220,7 +217,8 @@ fn read_lacks_replicas(context: *mut raw::RedisModuleCtx) -> bool {
     // Reported only by servers that have the setting on.
     let [good_replicas] = replication_info(context, [c"min_slaves_good_slaves"]);
     let least_replicas = || server_setting(context, "min-replicas-to-write")?.parse().ok();
-    good_replicas.is_some_and(|good| least_replicas().is_some_and(|least: i64| good < least))
+    // Without `CONFIG` nobody knows how many are enough.
+    good_replicas.is_some_and(|good| least_replicas().is_none_or(|least: i64| good < least))
 }
 
 /// Denies a call that has timed out. Returns whether there was one. While calls are served, a call that may be next does

@@ -1,6 +1,6 @@
 //! Checks whether this node of a cluster serves the slot of a call.
 
-use super::super::api::context_flags;
+use super::super::api::{context_flags, has_command};
 use super::super::call::OwnedString;
 use redis_module::{raw, Context, RedisValue};
 
@@ -13,6 +13,11 @@ pub(super) fn are_ours<'key>(
     let is_cluster = context_flags(context) & raw::REDISMODULE_CTX_FLAGS_CLUSTER != 0;
     let are_served = || keys.clone().all(|key| is_served(context, key));
     !is_cluster || are_served() || (is_asking && keys.clone().take(1).any(|key| is_imported(context, key)))
+}
+
+/// Returns whether [`are_ours`] knows the answer: outside of clusters, or where the server has the command that it asks.
+pub(super) fn are_known(context: *mut raw::RedisModuleCtx) -> bool {
+    context_flags(context) & raw::REDISMODULE_CTX_FLAGS_CLUSTER == 0 || has_command(context, c"TYPE")
 }
 
 /// Returns whether a client called a node that does not own the slot yet (`ASKING`).

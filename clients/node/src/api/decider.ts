@@ -2,7 +2,7 @@
 
 import { scriptKey, type Command } from "../transport/command.js";
 import { Decision, JointDecision } from "../values/decision.js";
-import { BadArgument, BadArgumentType, CannotWait, ReplyLost, ServerAway, TooManyWait } from "../values/errors.js";
+import { BadArgument, BadArgumentType, CannotWait, ReplyLost, ServerAway } from "../values/errors.js";
 import { checkAmount, checkLimit, limitWords, type Amount, type Limit } from "../values/limit.js";
 import type { Client, Clock } from "../transport/driver.js";
 import { setTimeout } from "../transport/timers.js";
@@ -214,7 +214,6 @@ export class Decider {
       try {
         return await this.#decisionOf(command, read, caller, how);
       } catch (error) {
-        if (error instanceof TooManyWait) return this.#decisionOf(command, read, caller, atOnce);
         if (!(error instanceof CannotWait)) throw error;
       }
     }

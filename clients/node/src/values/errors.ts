@@ -71,11 +71,6 @@ export class CannotWait extends TokenBucketError {
   override readonly name: string = "CannotWait";
 }
 
-/** The server has `tokenbucket.max-waiters` waiting calls already. */
-export class TooManyWait extends TokenBucketError {
-  override readonly name: string = "TooManyWait";
-}
-
 export type Fault =
   /** The call is wrong, or may not be made: it would be the next time as well. */
   | "caller"
@@ -111,10 +106,6 @@ export function redirectionOf(error: unknown): { isMoved: boolean; slot: number;
   return kind === undefined ? undefined : { isMoved: kind === "MOVED", slot: Number(slot), address };
 }
 
-export function isTooManyWait(error: unknown): boolean {
-  return codeOf(error) === "ERR" && textOf(error).includes("tokenbucket.max-waiters");
-}
-
 export function isUnknownCommand(error: unknown): boolean {
   return codeOf(error) === "ERR" && /unknown command/i.test(textOf(error));
 }
@@ -145,7 +136,6 @@ export interface Situation {
 /** Returns the error for the caller, which says what to do where that is known. */
 export function explained(error: unknown, { who, isHold, waits, canScript }: Situation): unknown {
   if (error instanceof TokenBucketError) return error;
-  if (isTooManyWait(error)) return new TooManyWait(textOf(error));
   if (isUnknownCommand(error)) {
     if (waits && canScript) return new CannotWait(textOf(error));
     const missing = `${who} has no tokenbucket module: load it, or make a Server with fallback: "script"`;

@@ -90,7 +90,8 @@ impl Caller {
             Answer::Replies(replies) => request.read(replies.into_iter().next().unwrap_or(Value::Nil)),
             Answer::Away(node, late) => {
                 let decision = self.without_server(&node, request);
-                if how.keeps_late || decision.as_ref().is_ok_and(JointDecision::allowed) {
+                let is_allowed = decision.as_ref().is_ok_and(JointDecision::allowed);
+                if how.keeps_late || is_allowed && !how.returns_late {
                     late.forgive();
                 }
                 decision

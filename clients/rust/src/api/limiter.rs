@@ -234,10 +234,12 @@ impl Limiter {
     }
 
     /// Holds every amount or none under this id, which [`settle_as`](Self::settle_as) ends in this process or another. Nothing
-    /// renews it. The same call again takes nothing more.
+    /// renews it. The same call again takes nothing more. If [`OnError`](crate::OnError) decides, there is no hold: one
+    /// that the server makes late is ended.
     pub async fn hold_as(&self, id: &str, parts: &[Part], ttl: Duration) -> Result<JointDecision, Error> {
         let before = vec![ttl.as_millis().to_string(), id.to_owned()];
-        self.caller.decide_all("TB.MHOLD", before, parts, self.how()).await
+        let how = How { returns_late: true, ..self.how() };
+        self.caller.decide_all("TB.MHOLD", before, parts, how).await
     }
 
     /// Ends the hold of this id with what was used of each part. A part without such a hold is denied and stays as it is. Sent

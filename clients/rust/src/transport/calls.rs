@@ -37,6 +37,8 @@ pub(crate) struct How<'a> {
     pub(crate) share: Option<&'a Arc<Share>>,
     /// Keeps what is granted late: a renewal has not begun the hold.
     pub(crate) keeps_late: bool,
+    /// Ends a hold that is made late, even if the policy lets the call pass.
+    pub(crate) returns_late: bool,
 }
 
 /// What came of a request.

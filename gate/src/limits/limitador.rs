@@ -1,0 +1,275 @@
+//! Reads limitador's file of limits, whose conditions and variables are expressions in CEL.
+//!
+//! Kuadrant's gateways put the entries of all limits that match into one descriptor, so a call is decided under every limit
+//! whose conditions hold. limitador's own library is the reference of what applies.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, LazyLock};
+
+use cel::objects::Map;
+use cel::{Context, ExecutionError, Program, Value};
+
+use super::file::{Drafts, Fields, Kind, Reader};
+use super::name;
+use super::rate::{self, Terms};
+use super::rule::{Matched, Rule};
+use super::yaml::{shown, Data, Meaning, Node};
+use crate::messages::{CurrentLimit, Descriptor};
+
+/// Longer and more deeply nested expressions could exhaust the stack.
+const MOST_BYTES: usize = 1024;
+const MOST_BRACKETS: usize = 32;
+
+/// The functions of CEL, shared by all calls.
+static FUNCTIONS: LazyLock<Context<'static>> = LazyLock::new(Context::default);
+
+/// The limits of one namespace.
+#[derive(Debug)]
+pub(super) struct Namespace {
+    /// As names of buckets begin.
+    encoded: String,
+    limits: Vec<Limit>,
+}
+
+/// One limit of the file.
+#[derive(Debug)]
+struct Limit {
+    rule: Arc<Rule>,
+    /// The name of its metrics.
+    path: String,
+    /// A hash of what makes it another limit than others, as in limitador: `seconds`, `conditions` and `variables`.
+    hash: String,
+    /// File and line.
+    origin: String,
+    /// What expressions call `limit`.
+    about: Value,
+    conditions: Vec<Program>,
+    /// Sorted by source, as in limitador.
+    variables: Vec<(String, Program)>,
+}
+
+const LIMIT: Kind = Kind {
+    name: "a limit",
+    keys: &["namespace", "max_value", "seconds", "name", "id", "conditions", "variables"],
+};
+
+/// The result of an expression, or the text of its error.
+type Evaluated<T> = Result<Option<T>, String>;
+
+impl Namespace {
+    /// Returns every limit that applies to the descriptors; `hash_tag_key` is the source of a variable.
+    ///
+    /// # Errors
+    ///
+    /// An expression failed, other than by a key that is not there: which, and why.
+    pub(super) fn find(
+        &self,
+        descriptors: &[Descriptor],
+        hash_tag_key: Option<&str>,
+    ) -> Result<Vec<Matched>, String> {
+        let mut context = FUNCTIONS.new_inner_scope();
+        let entries = |descriptor: &Descriptor| {
+            let entries = descriptor.entries.iter().map(|entry| (entry.key.clone(), entry.value.clone()));
+            Value::Map(Map::from(entries.collect::<HashMap<_, _>>()))
+        };
+        let descriptors: Vec<Value> = descriptors.iter().map(entries).collect();
+        context.add_variable_from_value("descriptors", Value::List(descriptors.into()));
+        let found = self.limits.iter().map(|limit| limit.find(&self.encoded, &context, hash_tag_key));
+        found.filter_map(Result::transpose).collect()
+    }
+
+    /// Visits all limits with their paths.
+    pub(super) fn each_rule(&self, visit: &mut impl FnMut(&str, &Rule)) {
+        self.limits.iter().for_each(|limit| visit(&limit.path, &limit.rule));
+    }
+}
+
+impl Limit {
+    fn find(&self, encoded: &str, call: &Context<'_>, hash_tag_key: Option<&str>) -> Evaluated<Matched> {
+        let failed = |error: String| format!("{}: {error}", self.origin);
+        let mut context = call.new_inner_scope();
+        context.add_variable_from_value("limit", self.about.clone());
+        for condition in &self.conditions {
+            match evaluated(condition, &context).map_err(failed)? {
+                Some(Value::Bool(true)) => {}
+                None | Some(Value::Bool(false)) => return Ok(None),
+                Some(_) => return Err(failed("a condition is neither true nor false".to_owned())),
+            }
+        }
+        let mut entries = vec![("limit", self.hash.clone())];
+        for (source, variable) in &self.variables {
+            let Some(value) = evaluated(variable, call).map_err(failed)? else { return Ok(None) };
+            entries.push((source, text(&value).map_err(failed)?));
+        }
+        let tagged = hash_tag_key.and_then(|key| entries.iter().position(|(source, _)| *source == key));
+        // So limits on the same variable share a slot.
+        let tagged = tagged.unwrap_or(usize::from(entries.len() > 1));
+        let pairs = entries.iter().map(|(key, value)| (*key, value.as_str()));
+        let bucket = name::bucket(encoded, pairs, tagged, "");
+        Ok(Some(Matched { rule: Arc::clone(&self.rule), bucket, metric: self.path.clone() }))
+    }
+}
+
+/// Returns the value of an expression; `None` if it asks for a key that is not there.
+fn evaluated(program: &Program, context: &Context<'_>) -> Evaluated<Value> {
+    match program.execute(context) {
+        Ok(value) => Ok(Some(value)),
+        Err(ExecutionError::NoSuchKey(_)) => Ok(None),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Returns the value of a variable as it names a bucket.
+fn text(value: &Value) -> Result<String, String> {
+    match value {
+        Value::Int(number) => Ok(number.to_string()),
+        Value::UInt(number) => Ok(number.to_string()),
+        Value::Float(number) => Ok(number.to_string()),
+        Value::Bool(truth) => Ok(truth.to_string()),
+        Value::String(text) => Ok(text.to_string()),
+        Value::Null => Ok("null".to_owned()),
+        _ => Err("a variable is no text, number or boolean".to_owned()),
+    }
+}
+
+impl Reader<'_> {
+    /// Reads the list of limits that such a file is.
+    pub(super) fn limits(&mut self, items: &[Node<'_>], drafts: &mut Drafts) {
+        for item in items {
+            if matches!(item.data, Data::Map(_)) {
+                let fields = self.fields(item, LIMIT);
+                self.limit(&fields, drafts);
+            } else {
+                self.wrong_type("a limit", "a mapping", item);
+            }
+        }
+    }
+
+    fn limit(&mut self, fields: &Fields<'_, '_>, drafts: &mut Drafts) {
+        let namespace = self.text(fields, "namespace");
+        if namespace.is_empty() {
+            self.fault(fields.line, "a limit must have a namespace");
+        }
+        if let Some(domain) = drafts.domains.get(&namespace) {
+            let problem = format!("namespace '{}' is the domain at {}", shown(&namespace), domain.origin);
+            self.fault(fields.line_of("namespace"), problem);
+        }
+        let [name, id] = ["name", "id"].map(|key| self.text(fields, key));
+        let conditions = self.expressions(fields, "conditions", &["descriptors", "limit"]);
+        let variables = self.expressions(fields, "variables", &["descriptors"]);
+        let Some((mut terms, seconds)) = self.window(fields) else { return };
+        terms.current.name.clone_from(&name);
+        let sources =
+            |all: &[(String, Program)]| all.iter().map(|(source, _)| source.clone()).collect::<Vec<_>>();
+        let identity = format!("{seconds} {:?} {:?}", sources(&conditions), sources(&variables));
+        let hash = name::short_hash(&identity);
+        let called = [&name, &id, &hash].into_iter().find(|text| !text.is_empty()).unwrap_or(&hash);
+        let path = format!("{namespace}.{called}");
+        let value = |text: &str| match text {
+            "" => Value::Null,
+            text => Value::String(Arc::new(text.to_owned())),
+        };
+        let about = HashMap::from([("name", value(&name)), ("id", value(&id))]);
+        let limit = Limit {
+            rule: Arc::new(Rule { name, ..Rule::of(terms) }),
+            path,
+            hash,
+            origin: self.origin(fields.line),
+            about: Value::Map(Map::from(about)),
+            conditions: conditions.into_iter().map(|(_, condition)| condition).collect(),
+            variables,
+        };
+        let of_namespace = drafts.namespaces.entry(namespace).or_insert_with_key(|namespace| {
+            let mut encoded = String::new();
+            name::encode(namespace, &mut encoded);
+            Namespace { encoded, limits: Vec::new() }
+        });
+        match of_namespace.limits.iter().find(|other| other.hash == limit.hash) {
+            Some(other) => self.fault(fields.line, format!("the same limit as that at {}", other.origin)),
+            None => of_namespace.limits.push(limit),
+        }
+    }
+
+    /// Returns the bucket, and the seconds of the window that it stands for.
+    fn window(&mut self, fields: &Fields<'_, '_>) -> Option<(Terms, u64)> {
+        let most = self.number(fields, "max_value", 0, 1_000_000_000_000)?;
+        let seconds = self.number(fields, "seconds", 1, 100 * 365 * 86_400)?;
+        if most == 0 {
+            let (current, unit_ms) = (CurrentLimit::default(), seconds.saturating_mul(1000));
+            return Some((Terms { limit: rate::nothing().ok()?, current, unit_ms, most_debt: 0 }, seconds));
+        }
+        let terms = rate::of_rate(&format!("{most}/{seconds}s"), None);
+        let terms = terms.map_err(|error| self.fault(fields.line_of("max_value"), error.to_string()));
+        Some((terms.ok()?, seconds))
+    }
+
+    fn number(&mut self, fields: &Fields<'_, '_>, key: &str, least: u64, most: u64) -> Option<u64> {
+        let Some(node) = fields.get(key) else {
+            self.fault(fields.line, format!("a limit must have {key}"));
+            return None;
+        };
+        let number = match &node.data {
+            Data::Scalar(scalar) if matches!(scalar.meaning(), Meaning::Number(_)) => {
+                scalar.text.parse().ok()
+            }
+            _ => None,
+        };
+        let number = number.filter(|number| (least..=most).contains(number));
+        if number.is_none() {
+            self.wrong_type(key, &format!("a whole number from {least} to {most}"), node);
+        }
+        number
+    }
+
+    /// Returns expressions with their sources, sorted and each once. `known` are the names that calls have.
+    fn expressions(&mut self, fields: &Fields<'_, '_>, key: &str, known: &[&str]) -> Vec<(String, Program)> {
+        let Some(node) = fields.get(key) else { return Vec::new() };
+        let Data::List(items) = &node.data else {
+            self.wrong_type(key, "a list of expressions", node);
+            return Vec::new();
+        };
+        let mut sources = BTreeSet::new();
+        for item in items {
+            match &item.data {
+                Data::Scalar(scalar) => {
+                    sources.insert((scalar.text.to_string(), item.line));
+                }
+                _ => self.wrong_type(key, "a list of expressions", item),
+            }
+        }
+        let mut all: Vec<(String, Program)> = Vec::new();
+        for (source, line) in sources {
+            if source.len() > MOST_BYTES || source.matches(['(', '[', '{']).count() > MOST_BRACKETS {
+                let problem =
+                    format!("an expression has at most {MOST_BYTES} bytes and {MOST_BRACKETS} brackets");
+                self.fault(line, problem);
+                continue;
+            }
+            match Program::compile(&source) {
+                Err(error) => {
+                    let error = error.to_string();
+                    let reason = error.lines().next().unwrap_or_default();
+                    self.fault(
+                        line,
+                        format!("'{}' is no expression in CEL: {}", shown(&source), shown(reason)),
+                    );
+                }
+                Ok(program) => {
+                    let references = program.references();
+                    let unknown = references.variables().into_iter().find(|name| !known.contains(name));
+                    if let Some(unknown) = unknown {
+                        let problem = format!(
+                            "no call has '{}': only {} is known in {key}",
+                            shown(unknown),
+                            known.join(" and ")
+                        );
+                        self.fault(line, problem);
+                    } else if all.last().is_none_or(|(last, _)| *last != source) {
+                        all.push((source, program));
+                    }
+                }
+            }
+        }
+        all
+    }
+}

@@ -1,0 +1,144 @@
+//! The servers that proxies call.
+//!
+//! | module | |
+//! |---|---|
+//! | [`listen`] | accepts connections, few enough to serve all of them |
+//! | [`tls`] | certificates, and those that replace them |
+//! | [`grpc`] | the services of Envoy and Kuadrant, health, reflection |
+//! | `message` | their requests, decoded |
+//! | [`http`] | the HTTP server |
+//! | `in_flight` | bounds the memory of all requests together |
+//! | `json` | requests and replies as proto3 JSON |
+
+pub mod grpc;
+pub mod http;
+mod in_flight;
+mod json;
+pub mod listen;
+mod message;
+pub mod tls;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+use tonic_health::server::HealthReporter;
+use tonic_health::ServingStatus;
+
+use crate::check::Rules;
+use crate::counters::Counters;
+use crate::decide::{Decider, Refusal};
+use crate::limits::Limits;
+use crate::messages::{CommitRequest, CommitResponse, Request, ReserveRequest, ReserveResponse, Response};
+use crate::to_the_end;
+pub use in_flight::InFlight;
+
+/// The state that all services share.
+#[derive(Debug)]
+pub struct Gate {
+    /// Decides.
+    pub decider: Decider,
+    /// The limits in use; none before the first were loaded.
+    pub limits: ArcSwapOption<Limits>,
+    /// The rules for requests over HTTP; none without `CHECK_FILE`.
+    pub rules: ArcSwapOption<Rules>,
+    /// The metrics.
+    pub counters: Arc<Counters>,
+    /// The health.
+    pub health: Health,
+    /// The requests in flight.
+    pub in_flight: Arc<InFlight>,
+}
+
+impl Gate {
+    /// Decides by the limits of this moment: a reload does not change them halfway.
+    ///
+    /// # Errors
+    ///
+    /// See [`Refusal`].
+    pub async fn decide(&self, request: &Request) -> Result<Response, Refusal> {
+        let limits = self.limits.load_full();
+        self.decider.decide(limits.as_deref(), request).await
+    }
+
+    /// Checks whether the request would pass: see [`Decider::check`].
+    async fn check(&self, request: &Request) -> Result<Response, Refusal> {
+        let limits = self.limits.load_full();
+        self.decider.check(limits.as_deref(), request).await
+    }
+
+    /// Charges to the end: the tokens are used, whether or not the proxy waits for the reply.
+    async fn report(self: Arc<Self>, request: Request) -> Result<Response, Refusal> {
+        to_the_end(async move {
+            let limits = self.limits.load_full();
+            self.decider.report(limits.as_deref(), &request).await
+        })
+        .await
+    }
+
+    /// Reserves: see [`Decider::reserve`].
+    async fn reserve(&self, request: ReserveRequest) -> Result<ReserveResponse, Refusal> {
+        let limits = self.limits.load_full();
+        self.decider.reserve(limits.as_deref(), request).await
+    }
+
+    /// Ends a reservation, to the end too.
+    async fn commit(self: Arc<Self>, request: CommitRequest) -> Result<CommitResponse, Refusal> {
+        to_the_end(async move {
+            let limits = self.limits.load_full();
+            let reservation_released = self.decider.commit(limits.as_deref(), request).await?;
+            Ok(CommitResponse { reservation_released })
+        })
+        .await
+    }
+}
+
+/// The health for proxies: `/healthcheck`, and the service `ratelimit` of the gRPC health protocol.
+#[derive(Debug)]
+pub struct Health {
+    redis: AtomicBool,
+    limits: AtomicBool,
+    stopping: AtomicBool,
+    reporter: HealthReporter,
+}
+
+impl Health {
+    /// Creates a health that waits for Redis, and for limits if these are needed.
+    pub fn new(reporter: HealthReporter, needs_limits: bool) -> Self {
+        let [redis, stopping] = [AtomicBool::new(false), AtomicBool::new(false)];
+        Self { redis, limits: AtomicBool::new(!needs_limits), stopping, reporter }
+    }
+
+    /// Notes whether Redis answers.
+    pub async fn set_redis(&self, answers: bool) {
+        if self.redis.swap(answers, Ordering::Relaxed) != answers {
+            self.publish().await;
+        }
+    }
+
+    /// Notes that limits were loaded.
+    pub async fn set_limits_loaded(&self) {
+        if !self.limits.swap(true, Ordering::Relaxed) {
+            self.publish().await;
+        }
+    }
+
+    /// Notes that the program ends.
+    pub async fn set_stopping(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+        self.publish().await;
+    }
+
+    /// Returns whether proxies should call.
+    pub fn is_serving(&self) -> bool {
+        let [redis, limits, stopping] =
+            [&self.redis, &self.limits, &self.stopping].map(|state| state.load(Ordering::Relaxed));
+        redis && limits && !stopping
+    }
+
+    /// Reports it to the watchers.
+    pub async fn publish(&self) {
+        let status = if self.is_serving() { ServingStatus::Serving } else { ServingStatus::NotServing };
+        self.reporter.set_service_status("ratelimit", status).await;
+    }
+}

@@ -1,0 +1,18 @@
+//! The program on logs: exact, hostile, as real programs write them; and its reports.
+//!
+//! SERVER and MODULE name a server and the module; ENVOY, CADDY, TRAEFIK, NGINX, HAPROXY and CHROMIUM other programs.
+
+#[path = "../../../tests/common/clock.rs"]
+#[allow(dead_code)]
+mod clock;
+#[path = "../../../clients/rust/tests/servers.rs"]
+mod servers;
+
+mod exact;
+mod formats;
+mod hostile;
+mod module;
+mod page;
+mod pages;
+mod programs;
+mod run;
