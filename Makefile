@@ -124,7 +124,7 @@ test-server: build-tools ## Test the module on one server, SERVER=path (TESTS=ma
 	@scripts/check.sh server '$(SERVER)'
 	@scripts/install.sh redis
 	$(call say,'testing on $(or $(NAME),$(SERVER))')
-	@SERVER='$(SERVER)' MODULE='$(MODULE)' $(call cargo_test,--test server,--test-threads $(TEST_THREADS) $(TESTS))
+	@SERVER='$(SERVER)' MODULE='$(MODULE)' $(call cargo_test,--test server --test procedures,--test-threads $(TEST_THREADS) $(TESTS))
 
 .PHONY: test-bare
 test-bare: ## Run make run and make test on Debian 13 with only make and git, with Debian's own Rust (as root)
@@ -353,6 +353,8 @@ test-redis-cell: build
 	@benches/build-redis-cell.sh target/redis-cell
 	$(call say,'comparing CL.THROTTLE with redis-cell')
 	@SERVER='$(ENGINES)/$(DEBIAN_REDIS)/server' MODULE='$(MODULE)' REDIS_CELL='$(REDIS_CELL)' $(call cargo_test,--test redis_cell)
+	@SERVER='$(ENGINES)/$(DEBIAN_REDIS)/server' MODULE='$(MODULE)' REDIS_CELL='$(REDIS_CELL)' \
+		$(call cargo_test,--test procedures,--ignored redis_cell)
 
 .PHONY: lint
 lint: build-tools ## Check format, lints, docs and dependencies

@@ -20,10 +20,11 @@ cp "$module" "$work/module.so"
 chmod 644 "$work/module.so"
 refuses_to_start 'without the run bit' 'execute permissions' --loadmodule "$work/module.so"
 chmod 755 "$work/module.so"
-refuses_to_start 'with two loadmodule lines' "Can't load module" --loadmodule "$work/module.so" --loadmodule "$work/module.so"
+refuses_to_start 'with two loadmodule lines that differ' 'is loaded .MODULE LIST.: delete one loadmodule line' \
+    --loadmodule "$work/module.so" --loadmodule "$work/module.so" on-oom allow
 
 printf '%s\n' 'port 0' 'save ""' "unixsocket $work/socket" "dir $work" "loadmodule $work/module.so on-oom allow" >conf
-"$server" conf >log 2>&1 &
+"$server" conf --loadmodule "$work/module.so" on-oom allow >log 2>&1 & # the second line changes nothing
 pid=$!
 trap 'kill $pid; wait $pid || true; rm -rf "$work"' EXIT
 "$here/smoke.sh" "$cli" -s "$work/socket" || fail 'the server does not answer'

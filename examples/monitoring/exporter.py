@@ -126,6 +126,8 @@ class Buckets(Collector):
     def add_answer(self, add: Callable, node: str, answer: Answer) -> None:
         info = {"node": node, "role": answer.role, "version": answer.version}
         add(GaugeMetricFamily, "tokenbucket_node_info", "Always 1", 1, **info)
+        replication = {"node": node, "replication_id": answer.replication_id}
+        add(GaugeMetricFamily, "tokenbucket_replication_info", "Always 1", 1, **replication)
         add(
             GaugeMetricFamily,
             "tokenbucket_module_loaded",

@@ -55,6 +55,8 @@ class Answer:
 
     role: str
     version: str
+    replication_id: str
+    """That of a master and of all its replicas."""
     buckets: dict[str, int]
     """The fields of INFO tokenbucket; empty without the module."""
     commands: dict[str, dict[str, float]]
@@ -128,6 +130,7 @@ class Node:
         return Answer(
             role="replica" if replication["role"] == "slave" else replication["role"],
             version=str(server.get("valkey_version", version)),
+            replication_id=replication["master_replid"],
             buckets=buckets,
             commands=of_the_module(commands),
             oom_errors=errors.get("errorstat_OOM", {"count": 0})["count"] if knows_errors else None,

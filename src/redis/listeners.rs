@@ -49,6 +49,11 @@ pub(super) fn is_replicated(call: &Call) -> bool {
     may_exist() && call.is_replicated()
 }
 
+/// Returns whether the server's periodic work has begun since the module was loaded.
+pub(super) fn has_cron_run() -> bool {
+    LOOPS.load(Ordering::Relaxed) != 0
+}
+
 /// The events that turn the switch on.
 const LISTENER_EVENTS: [(u64, u64); 5] = [
     (raw::REDISMODULE_EVENT_FORK_CHILD, 1),
@@ -86,11 +91,11 @@ unsafe extern "C" fn on_cron_loop(
     _data: *mut c_void,
 ) {
     waiting::on_cron_loop();
+    let loops = LOOPS.load(Ordering::Relaxed).wrapping_add(1);
+    LOOPS.store(loops, Ordering::Relaxed);
     if !may_exist() || !ALL_ANNOUNCED.load(Ordering::Relaxed) {
         return;
     }
-    let loops = LOOPS.load(Ordering::Relaxed).wrapping_add(1);
-    LOOPS.store(loops, Ordering::Relaxed);
     if loops % LOOPS_BETWEEN_LOOKS == 0 && has_no_listener(context) {
         MAY_EXIST.store(false, Ordering::Relaxed);
     }

@@ -11,12 +11,13 @@
 //!
 //! The module uses what works everywhere: key specifications, `INFO`, calls of the server's own commands.
 
-use super::api::{find, has_command, missing, server, server_setting};
+use super::api::{context_flags, find, has_command, missing, server, server_setting};
 use super::call::{arguments, Argument};
 use super::log::{log, NOTICE, WARNING};
 use super::{config, data_type, info, listeners, register, settings, waiting};
 use redis_module::raw;
 use std::ffi::{c_int, CStr};
+use std::sync::OnceLock;
 use tokenbucket_core::cast::signed_32;
 
 const NAME: &CStr = c"tokenbucket";
@@ -33,6 +34,7 @@ const fn part(digits: &str) -> c_int {
     number
 }
 
+const API_VERSION: c_int = 1;
 const LOADED: c_int = 0;
 const FAILED: c_int = 1;
 
@@ -47,25 +49,17 @@ pub(super) unsafe extern "C" fn RedisModule_OnLoad(
     argv: *mut *mut raw::RedisModuleString,
     argc: c_int,
 ) -> c_int {
-    let api_version = signed_32(raw::REDISMODULE_APIVER_1);
     // SAFETY: the context is the one that the server gave for this; it copies the name.
-    let initialised = unsafe { raw::Export_RedisModule_Init(context, NAME.as_ptr(), VERSION, api_version) };
+    let initialised = unsafe { raw::Export_RedisModule_Init(context, NAME.as_ptr(), VERSION, API_VERSION) };
     if let Some(function) = missing() {
         // The server is older than any tested one, and may not even have a log.
         eprintln!("tokenbucket: this server is too old: it lacks {function}");
         return FAILED;
     }
-    if initialised != 0 {
-        log(
-            context,
-            WARNING,
-            "tokenbucket was not loaded: a module of this name is loaded already, see MODULE LIST",
-        );
-        return FAILED;
-    }
     // SAFETY: the server passes `argc` arguments that stay valid until this function returns.
     let arguments = unsafe { arguments(argv, argc) };
-    match set_up(context, arguments) {
+    let done = if initialised == 0 { set_up(context, arguments) } else { set_up_again(context, arguments) };
+    match done {
         Ok(()) => LOADED,
         Err(message) => {
             log(context, WARNING, &format!("tokenbucket was not loaded: {message}"));
@@ -90,9 +84,31 @@ fn set_up(context: *mut raw::RedisModuleCtx, arguments: &[Argument]) -> Result<(
     }
     warn_of_renamed_commands(context);
     warn_of_replayed_scripts(context);
+    warn_of_missing_buckets(context);
     info::register(context);
     listeners::watch(context);
     waiting::watch(context);
+    LOADED_WITH.get_or_init(|| arguments.iter().map(|argument| argument.as_ref().to_vec()).collect());
+    Ok(())
+}
+
+/// The arguments that this file was loaded with.
+static LOADED_WITH: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
+
+/// Ignores a second `loadmodule` line with the same arguments. From Redis 7.0 on `CONFIG REWRITE` adds one for a module of
+/// the command line, and a server whose module refuses to load does not start.
+///
+/// # Errors
+/// A line that says why the module was not loaded.
+fn set_up_again(context: *mut raw::RedisModuleCtx, arguments: &[Argument]) -> Result<(), String> {
+    let is_same = |first: &Vec<Vec<u8>>| first.iter().eq(arguments.iter().map(AsRef::as_ref));
+    if listeners::has_cron_run() || !LOADED_WITH.get().is_some_and(is_same) {
+        return Err("a module of this name is loaded (MODULE LIST): delete one loadmodule line".into());
+    }
+    log(context, NOTICE, "tokenbucket is loaded already: this loadmodule line changes nothing");
+    // SAFETY: the context is valid while the module is being loaded; the server copies the name. It adds this description
+    // to its list only if the name is free, so the first one stays.
+    unsafe { server!(RedisModule_SetModuleAttribs)(context, NAME.as_ptr(), VERSION, API_VERSION) };
     Ok(())
 }
 
@@ -115,6 +131,15 @@ fn warn_of_replayed_scripts(context: *mut raw::RedisModuleCtx) {
     if server_setting(context, SETTING).as_deref() == Some("no") {
         let what = "takes in scripts reach neither replicas nor append-only files";
         log(context, WARNING, &format!("tokenbucket: {SETTING} is 'no', so {what}"));
+    }
+}
+
+/// Warns on a replica, which refused without the module each bucket that its master sent, and goes on from there.
+fn warn_of_missing_buckets(context: *mut raw::RedisModuleCtx) {
+    if context_flags(context) & raw::REDISMODULE_CTX_FLAGS_REPLICA_IS_ONLINE != 0 {
+        let what = "this replica lacks the buckets that its master has already. Resynchronise it fully";
+        let cure = "MULTI, REPLICAOF NO ONE, REPLICAOF host port, EXEC; in a cluster stop it, delete its data, start it";
+        log(context, WARNING, &format!("tokenbucket: {what}: {cure}"));
     }
 }
 

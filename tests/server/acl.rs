@@ -79,6 +79,36 @@ fn the_users_of_the_documentation_can_be_pasted() {
     }
 }
 
+/// The gate's calls, on a bucket of its domain. Its health check asks for the other key.
+#[test]
+fn the_gate_may_do_what_it_does_and_nothing_else() {
+    const CALLS: [&str; 10] = [
+        "TB.TAKE KEY 1 1",
+        "TB.MTAKE 1 KEY 1 1 1",
+        "TB.GIVE KEY 1 1 1",
+        "TB.RESERVE KEY 1 1 1 1000",
+        "TB.CHARGE KEY 1 1 1",
+        "TB.PEEK KEY 1 1",
+        "TB.HOLD KEY 1 1 1 1000 id",
+        "TB.MHOLD 1 id 1000 KEY 1 1 1",
+        "TB.SETTLE KEY 1 1 id 1",
+        "TB.MSETTLE 1 id KEY 1 1 1",
+    ];
+    let (server, mut client) = Server::start_with_client();
+    let page = include_str!("../../docs/reference/access.md");
+    client.say(page.lines().find(|line| line.starts_with("ACL SETUSER gate ")).expect("a rule"));
+    let mut gate = server.connect();
+    gate.say("AUTH gate secret");
+    gate.say("PING");
+    for key in ["edge|{user=ada}", "warm-up"] {
+        let refused = CALLS.iter().filter(|call| is_refused(&mut gate, &call.replace("KEY", key)));
+        assert_eq!(refused.collect::<Vec<_>>(), Vec::<&&str>::new(), "{key}");
+    }
+    for words in ["TB.TAKE other 1 1", "DEL warm-up", "TB.STATE warm-up", "CONFIG GET *"] {
+        assert!(is_refused(&mut gate, words), "{words}");
+    }
+}
+
 fn is_refused(client: &mut Connection, words: &str) -> bool {
     client.attempt(words).is_err_and(|error| error.starts_with("NOPERM"))
 }

@@ -208,6 +208,35 @@ fn the_module_can_be_loaded_while_the_server_runs_and_not_be_unloaded() {
     assert!(modules.contains("tokenbucket"), "{modules}");
 }
 
+/// From 7.0 on `CONFIG REWRITE` writes a line for a module that came from the command line. The next start reads both.
+#[test]
+fn a_second_loadmodule_line_at_the_start_changes_nothing() {
+    let arguments = ["max-holds", "7", "on-oom", "allow"];
+    let line = format!("loadmodule {} {}\n", module().display(), arguments.join(" "));
+    let twice = || Server::builder().configuration_file(&line);
+    let (mut server, mut client) = twice().module_arguments(&arguments).start_with_client();
+    client.say("TB.TAKE k 10 1/h");
+    for _ in 0..2 {
+        client.say("CONFIG REWRITE");
+        server.restart(true);
+        client = server.connect();
+    }
+    assert_eq!(client.decide("TB.TAKE k 10 1/h").remaining, 8);
+    assert_eq!(client.count("tokenbucket", "tokenbucket_buckets"), 1);
+    let modules = shown(&client.say("MODULE LIST"));
+    assert_eq!(modules.matches("\"tokenbucket\"").count(), 1, "{modules}");
+    let rewritten = fs::read_to_string(server.folder().join("redis.conf")).unwrap();
+    assert_eq!(rewritten.lines().filter(|line| line.starts_with("loadmodule ")).count(), 1, "{rewritten}");
+    assert!(allows_on_oom(&mut client));
+    assert!(server.log().contains("this loadmodule line changes nothing"), "{}", server.log());
+    // Which of two settings is meant only the operator knows.
+    for others in [&[] as &[&str], &["max-holds", "8", "on-oom", "allow"], &["max-holds", "7"]] {
+        let log = twice().module_arguments(others).start_expecting_refusal();
+        let line = "tokenbucket was not loaded: a module of this name is loaded";
+        assert!(log.contains(line) && log.contains("delete one loadmodule line"), "{log}");
+    }
+}
+
 /// Whether from the same file or from another.
 #[test]
 fn loading_the_module_twice_is_refused_and_the_log_says_why() {
@@ -218,7 +247,7 @@ fn loading_the_module_twice_is_refused_and_the_log_says_why() {
     for (file, lines) in [(module().as_path(), 1), (&copy, 2)] {
         let refused = client.refusal(&format!("MODULE LOAD {}", file.display()));
         assert!(refused.starts_with("ERR Error loading the extension"), "{refused}");
-        let line = "tokenbucket was not loaded: a module of this name is loaded already";
+        let line = "tokenbucket was not loaded: a module of this name is loaded (MODULE LIST)";
         assert_eq!(server.log().matches(line).count(), lines, "{}", server.log());
     }
     assert_eq!(client.decide("TB.TAKE k 10 1/h").remaining, 8);

@@ -22,6 +22,6 @@ def test_the_documented_rights_suffice(package: Package, start_server: StartServ
     server = start_server(with_module=False)
     ask(server, "ACL", "SETUSER", "app", "on", ">secret", *documented_rights(info(server)["redis_version"]))
     package.server(server, url=f"redis://app:secret@127.0.0.1:{server.port}", fallback="script")
-    package.limiter(capacity=10, rate="10/h", prefix="rl:")
+    package.limiter(capacity=10, rate="10/h")
     done = package.many(count=20, concurrency=5)
     assert (done["allowed"], done["degraded"], done["errors"]) == (10, 0, {})

@@ -17,7 +17,7 @@ from redis import ResponseError
 
 from exporter import TopSeries, as_label
 from nodes import Denied, LastMinute, Node, printable
-from run import HERE, add_user, client, replica_of
+from run import HERE, MONITORING_USER, add_user, client, replica_of
 from services import free_port, wait_for
 
 HOSTILE_KEY = b"<img src=x onerror=alert(1)>\x00\x1b[31m\n\xff\xc3\xbc\\"
@@ -87,6 +87,8 @@ def test_every_field_of_info_and_every_command_is_exported(start, watch):
 
 
 def test_the_documented_user_may_do_all_that_the_exporter_does_and_nothing_else(start, watch):
+    access = (HERE.parents[1] / "docs/reference/access.md").read_text()
+    assert " ".join(MONITORING_USER) in access.splitlines()
     node = start()
     some_calls(client(node))
     exporter = watch(node)
@@ -198,6 +200,26 @@ def test_a_replica_without_the_module_is_seen(start, watch):
         assert exporter.value("module_loaded", node=name(node)) == loaded
         assert exporter.value("node_info", node=name(node), role=role) == 1
     assert exporter.value("buckets", node=name(bare)) is None
+
+
+def test_the_buckets_of_a_replica_are_compared_with_those_of_its_master(start, watch):
+    master, other = start(), start()
+    replica = start(*replica_of(master))
+    client(master).execute_command("TB.TAKE", "k", 5, "1/d")
+    exporter = watch(master, replica, other)
+    exporter.wait_for("buckets", 1, node=name(master))
+    exporter.wait_for("buckets", 1, node=name(replica))
+
+    def ids() -> list[str]:
+        has = {
+            labels["node"]: labels["replication_id"]
+            for metric, labels, _ in exporter.metrics()
+            if metric == "tokenbucket_replication_info"
+        }
+        return [has.get(name(node), name(node)) for node in (master, replica, other)]
+
+    wait_for(lambda: len(set(ids()[:2])) == 1, "one id of the master and its replica", PATIENCE_S)
+    assert len(set(ids())) == 2
 
 
 def test_a_node_of_a_cluster_is_watched_like_any_other(start, watch):

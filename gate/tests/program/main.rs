@@ -9,6 +9,7 @@ mod sentinel;
 #[path = "../../../clients/rust/tests/servers.rs"]
 mod servers;
 
+mod access;
 mod connections;
 mod flood;
 mod h2_client;

@@ -3,8 +3,8 @@
     limiter = tokenbucket.Limiter(redis.Redis(), tokenbucket.Limit(10, "5/s"))
     if limiter.take("user:42").allowed: ...
 
-The same for asyncio is in `tokenbucket.asyncio`. The package that has this import is tokenbucket-redis; tokenbucket on PyPI is
-another project's.
+The same for asyncio is in `tokenbucket.asyncio`. The package that has this import is
+tokenbucket-redis; tokenbucket on PyPI is another project's.
 """
 
 from .api.operations import OnDecision, OnError

@@ -1,0 +1,49 @@
+"""Each package works with no more rights than the page on access gives, and refuses nothing silently."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from conftest import Package, info, until_waiting
+from launch import ask
+from services import Service
+
+PAGE = Path(__file__).resolve().parents[3] / "docs/reference/access.md"
+
+
+def documented_rules(package: Package, version: str) -> list[str]:
+    """The words of the page's command that makes the user, and what its driver needs."""
+    text = PAGE.read_text()
+    line = re.search(r"^ACL SETUSER api .*$", text, re.MULTILINE)
+    row = re.search(r"^\| its driver, when it connects \|.*$", text, re.MULTILINE)
+    assert line, f"no user in {PAGE.name}"
+    assert row, f"no driver in {PAGE.name}"
+    setinfo, ioredis, cluster = re.findall(r"`(\+[^`]*)`", row[0].replace("\\|", "|"))
+    rules = [line[0]]
+    rules += [setinfo] * (tuple(map(int, version.split(".")[:2])) >= (7, 2))
+    rules += [ioredis] * (package.client.library == "ioredis") + [cluster] * package.client.in_cluster
+    return " ".join(rules).split()
+
+
+@pytest.mark.also_in_clusters
+def test_the_documented_user_may_do_all_that_a_package_does(package: Package, server: Service) -> None:
+    ask(server, *documented_rules(package, info(server)["redis_version"]))
+    url = f"redis://api:secret@127.0.0.1:{server.port}"
+    package.server(server, **({"cluster": [url]} if package.client.in_cluster else {"url": url}))
+    package.limiter(capacity=10, rate="1/h")
+    assert package.take(cost=4)["allowed"]
+    package.do("charge", amount=1)
+    package.do("give", amount=1)
+    package.do("hold", amount=6, ttl_ms=60_000)
+    waits = package.begin("take", max_wait_ms=60_000)
+    until_waiting(server, 1)
+    package.do("settle", used=5)
+    decision = waits.result()
+    assert (decision["allowed"], decision["degraded"]) == (True, False)
+    # What `reset` sends, which the drivers of this suite do not call.
+    assert ask(server, "ACL", "DRYRUN", "api", "DEL", "tb:user") == "OK"
+    refused = [dict(zip(entry[::2], entry[1::2], strict=True)) for entry in ask(server, "ACL", "LOG")]
+    assert [(one["reason"], one["object"]) for one in refused] == []

@@ -1,0 +1,47 @@
+//! docs/how-to/move-from-redis-cell.md, with replicas: no limited caller gets anything again.
+
+use crate::common::Connection;
+use crate::machine::Machine;
+use crate::upgrades::{both, fail_over, pair, wait_until_in_sync, PAGE};
+
+/// 1,000 tokens of each of these, which refill in 100 years.
+const CALL: &str = "999 1000 3153600000 1000";
+
+/// Returns how many of the quotas were full.
+fn take_all(client: &mut Connection) -> usize {
+    (0..5).filter(|n| client.throttle(&format!("user:{n} {CALL}"))[0] == 0).count()
+}
+
+#[test]
+#[ignore = "make test-redis-cell builds redis-cell and runs it"]
+fn the_move_from_redis_cell_keeps_every_limit() {
+    let library = std::env::var("REDIS_CELL").expect("REDIS_CELL has to name redis-cell's library");
+    let machines = pair();
+    let [master, replica] = both(&machines);
+    for machine in [master, replica] {
+        machine.configure(&format!("loadmodule {library}"));
+        machine.run("systemctl start redis-server");
+    }
+    wait_until_in_sync(replica, master);
+    assert_eq!(take_all(&mut master.connect()), 5);
+    wait_until_in_sync(replica, master);
+    change_module(replica, master);
+    fail_over(master, replica);
+    let mut client = replica.connect();
+    assert_eq!(take_all(&mut client), 0);
+    assert_eq!(client.decide("TB.TAKE new 1000 1000/36500d 1000").allowed, 1);
+    change_module(master, replica);
+    fail_over(replica, master);
+    let mut client = master.connect();
+    assert_eq!(take_all(&mut client), 0);
+    assert_eq!(client.decide("TB.TAKE new 1000 1000/36500d").allowed, 0);
+    replica.run("systemctl restart redis-server");
+    wait_until_in_sync(replica, master);
+}
+
+fn change_module(replica: Machine, master: Machine) {
+    replica.follow(PAGE, "stop a replica");
+    replica.follow("docs/how-to/move-from-redis-cell.md", "delete the line of redis-cell");
+    replica.follow(PAGE, "start with the module");
+    wait_until_in_sync(replica, master);
+}
