@@ -163,7 +163,7 @@ fn the_readme_quotes_the_decisions_and_the_memory() {
         &[
             format!("{increx} times as fast as `INCREX`, and {script} times as fast as the script"),
             format!("With 64 clients competing for {possible} tokens, exactly {own} pass."),
-            format!("{bytes:.0} bytes a bucket on Redis 8.10 with jemalloc, with a 12-byte key"),
+            format!("{bytes:.0} bytes a bucket on Redis 8.10 with libc's allocator, with a 12-byte key"),
         ],
     );
 }
@@ -181,13 +181,13 @@ fn sizing_and_scaling_quote_sizes_and_speeds() {
     assert_quotes(
         "docs/operate/sizing.md",
         &[
-            format!("{bytes:.0} on Redis 8.10 with jemalloc, with a 12-byte key"),
+            format!("{bytes:.0} on Redis 8.10 with libc's allocator, with a 12-byte key"),
             format!("50,000,000 × {bytes:.0} bytes = {:.1} GB on Redis 8.10", bytes / 20.0),
             format!("we measured {below:.0} bytes a bucket just below 2^20 buckets and {above:.0} just above"),
             format!("Plan with the peak: 50,000,000 × {above:.0} bytes = {:.1} GB", above / 20.0),
             format!("doubles the memory of the buckets: {:.1} GB at worst", above / 10.0),
             format!("{:.1} GB at the peak of step 2 above, and at worst {:.1} GB while it forks", above / 80.0, above / 40.0),
-            format!("{hold_bytes:.0} bytes on Redis 8.10 with jemalloc, with a 36-byte id"),
+            format!("{hold_bytes:.0} bytes on Redis 8.10 with libc's allocator, with a 36-byte id"),
             format!(", {:.1} million on Redis 8.10 |", 1000.0 / bytes),
             format!("{replicated:.0} bytes per allowed take with a 12-byte key"),
             format!("without pipelining {counter} times as many as of INCR with EXPIRE"),

@@ -32,7 +32,7 @@ fn run(options: &Options) -> Result<(), String> {
     }
     let shown = if options.json { format!("{:#}\n", json(&report)) } else { render::text(&report)? };
     match io::stdout().lock().write_all(shown.as_bytes()) {
-        // Whoever reads it has seen enough.
+        // The reader has seen enough.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         written => written.map_err(|error| error.to_string()),
     }

@@ -61,7 +61,7 @@ impl Engine {
         })
     }
 
-    /// Whether a user's rights can depend on the database.
+    /// Returns whether a user's rights can depend on the database.
     pub fn has_rights_by_database(&self) -> bool {
         self.brand == Brand::Valkey && self.version >= (9, 1)
     }

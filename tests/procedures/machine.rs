@@ -57,6 +57,10 @@ impl Machines {
 impl Drop for Machines {
     fn drop(&mut self) {
         for name in &self.names {
+            if std::thread::panicking() {
+                let machine = self.get(name);
+                println!("configuration of {name}:\n{}its log:\n{}", machine.configuration(), machine.log());
+            }
             let kill = "[ ! -e pid ] || kill -9 \"$(cat pid)\"";
             let _ = Command::new("bash").args(["-c", kill]).current_dir(self.get(name).root()).output();
         }

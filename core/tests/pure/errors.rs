@@ -3,7 +3,7 @@
 use super::model::operation::parse;
 use proptest::prelude::*;
 use proptest::sample::select;
-use tokenbucket_core::error::{Error, Refusal, MAX_QUOTED};
+use tokenbucket_core::error::{Error, MAX_QUOTED};
 use tokenbucket_core::request;
 
 const TAKE: &str = "TB.TAKE key capacity rate [cost]";

@@ -92,7 +92,7 @@ async fn says_that_a_name_has_no_limit() {
     let counted = |name: &str| gate.metric(&format!("ratelimit_service_rate_limit_{name}"));
     assert_eq!(counted("domain_not_found{domain=\"dd\"}"), 6);
     assert_eq!(counted("descriptor_not_found{domain=\"d\"}"), 6);
-    // Whoever makes up names does not fill the log.
+    // A client that makes up names does not fill the log.
     for number in 0..300 {
         client
             .should_rate_limit(request(&format!("made up {number}"), &[&[("key", "a")]]))

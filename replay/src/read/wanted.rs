@@ -32,7 +32,7 @@ pub struct Wanted<'a> {
 
 /// A part of the key: one of several fields, the first that a line has.
 struct Part {
-    /// Of an address alone.
+    /// Applies to an address alone.
     forwarded: Vec<usize>,
     fields: Vec<usize>,
 }

@@ -16,7 +16,7 @@ use tokenbucket_core::queue::{Arrival, Queue};
 pub(super) struct WaitingCalls {
     pub(super) queue: Queue<OwnedString>,
     pub(super) clients: BTreeMap<Arrival, NonNull<Client>>,
-    /// Until when serving has used up its share of time; see [`Turn`](super::turn::Turn).
+    /// Until when serving has used up its share of time; see [`Slice`](super::slice::Slice).
     pub(super) served_until: Option<Instant>,
     /// The server's timer, and when it fires, in Unix microseconds.
     pub(super) timer: Option<(raw::RedisModuleTimerID, i64)>,
