@@ -112,14 +112,23 @@ def test_an_unknown_option_is_an_error(make: Make, server: Service) -> None:
 
 
 @pytest.mark.parametrize("cost", ["1e4000000", "1/3", "1e13", "0x1", "1_0", "nan", "-1", "9" * 129])
-def test_an_amount_that_cannot_be_is_an_error_while_the_server_is_away(cost: str) -> None:
-    fake = FakeServer()
-    for limiter in (Limiter(fake, Limit(10, STILL)),):
+def test_an_amount_that_cannot_be_is_an_error(cost: str) -> None:
+    limiter = Limiter(FakeServer(), Limit(10, STILL))
+    with pytest.raises(BadArgument, match="tokens"):
+        limiter.take("a", cost)
+    with pytest.raises(BadArgument):
+        Limit(cost, 1)
+    assert limiter.take("a", "1e-4000000").remaining == 9
+
+
+def test_an_amount_with_a_huge_exponent_costs_no_time() -> None:
+    limiter = Limiter(FakeServer(), Limit(10, STILL))
+    began = time.monotonic()
+    for at in range(50):
         with pytest.raises(BadArgument, match="tokens"):
-            limiter.take("a", cost)
-        with pytest.raises(BadArgument):
-            Limit(cost, 1)
-    assert Limiter(fake, Limit(10, STILL)).take("a", "1e-4000000").remaining == 9
+            limiter.take("a", f"1e{4_000_000 + at}")
+    # Each took more than a second when its digits were computed.
+    assert time.monotonic() - began < 20
 
 
 def test_a_wrong_certificate_is_no_outage(server: Service, tmp_path: Path) -> None:
@@ -323,6 +332,23 @@ def test_a_wait_notices_that_its_server_falls_silent(make: Make, own_server: Ser
         assert time.monotonic() - began < 10
     own_server.signal(signal.SIGCONT)
     wait_for(lambda: ask(own_server, "INFO", "everything").count("tokenbucket_waiting:0") == 1, "the queue")
+
+
+def test_many_waits_whose_connections_hang_end_together(server: Service, proxy: Proxy) -> None:
+    async def main() -> None:
+        of = tokenbucket.asyncio.Server(proxy.url, timeout_ms=1000, retry_every_ms=60_000)
+        limiter = tokenbucket.asyncio.Limiter(of, Limit(1, STILL), on_error="closed")
+        assert (await limiter.take("a")).allowed
+        proxy.redirect(silent.getsockname()[1])
+        began = time.monotonic()
+        waits = [limiter.take("a", max_wait_ms=LONG_MS) for _ in range(1000)]
+        assert all(one.degraded for one in await asyncio.gather(*waits))
+        # 64 connect at a time: one group after the other would take sixteen seconds.
+        assert time.monotonic() - began < 10
+        await of.aclose()
+
+    with socket.create_server(("127.0.0.1", 0), backlog=4096) as silent:
+        asyncio.run(main())
 
 
 # Holds in doubt.

@@ -144,6 +144,7 @@ class HoldOperations:
             is_settled = True
             raise
         finally:  # of a caller who has left, too
+            self._backend._came_back(parts)
             if not is_settled:
                 self._settle_later(parts, AGAIN_S)
         self._note(settled)

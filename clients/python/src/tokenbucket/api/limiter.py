@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
@@ -194,6 +194,11 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
         limit = limit or self.limit
         words = self._words(name, "TB.TAKE", limit, cost)
         return (yield from self._decide(name, limit, words, in_turn(*turn)))
+
+    def _came_back(self, parts: Sequence[Part]) -> None:
+        if self._denials:
+            for part in parts:
+                self._denials.forget(part.name, part.limit)
 
     def _give(self, name: str, amount: Number, limit: Limit | None) -> Steps[Decision]:
         if self._denials:

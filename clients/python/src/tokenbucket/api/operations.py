@@ -118,6 +118,9 @@ class Backend:
         for part in parts:
             self._tell(part.name, part.limit, decision.each.get(part.which, decision), began)
 
+    def _came_back(self, parts: Sequence[Part]) -> None:
+        """Forgets what no longer holds now that a hold of these buckets is settled."""
+
     def _key(self, name: str) -> str:
         if not isinstance(name, str):
             raise BadArgument(f"name: {name!r} is not a str")

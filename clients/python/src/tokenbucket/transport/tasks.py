@@ -301,8 +301,11 @@ class Transport:
         if call.until is None:
             return await self._of_all().send(call)
         connection: Connection | None = None
+        began = time.monotonic()
         try:
             async with self._turns_to_connect:
+                if self.node.failed_at > began:
+                    raise Unanswered(f"{self.node.name} is away")
                 connection = self._new()
                 reply = connection.send(call)
                 await asyncio.wait([connection.connecting, reply], return_when=asyncio.FIRST_COMPLETED)
