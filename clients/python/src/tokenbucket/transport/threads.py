@@ -240,7 +240,7 @@ class Transport:
             raise node.endpoint.why_it_failed(outcome) from outcome
         return outcome
 
-    def _connect(self, _: Place, made: ref[Answer], idle: Any) -> None:
+    def _connect(self, place: Place, made: ref[Answer], idle: Any) -> None:
         """Makes a connection, which is kept if its caller has gone meanwhile."""
         node, raw, began = self._node, None, time.monotonic()
         outcome: Any
@@ -256,6 +256,7 @@ class Transport:
         except BaseException:  # a signal, where no thread could start
             _close(raw)
             raise
+        self._connecting.give_back(place)  # errors refer to it until they are collected
         if (caller := made()) is not None:
             caller.put(outcome)
         elif not isinstance(outcome, Exception):
