@@ -28,6 +28,9 @@ impl<A: Argument> Request<A> {
             Wanted::Tokens(operation) => {
                 Ok(Plan::Outcome(limit.decide_with(stored, holds.as_deref(), operation, now_us)?))
             }
+            Wanted::Renew { id, .. } => {
+                Ok(limit.renew(stored, holds.unwrap_or(&mut none), id.as_ref(), now_us))
+            }
             Wanted::Settle { id, used_micro } => {
                 Ok(limit.settle(stored, holds.unwrap_or(&mut none), id.as_ref(), used_micro, now_us)?)
             }
@@ -67,25 +70,31 @@ impl<A: Argument> Request<A> {
         }
     }
 
-    /// Returns the hold that the call sets or ends at `now_us`; `None` for a call without a hold.
+    /// Returns the change of the call's hold at `now_us` to `amount_micro`, of which 0 ends it; `None` for a call without a
+    /// hold.
     #[must_use]
-    pub fn hold_change(&self, now_us: i64) -> Option<HoldChange> {
-        let set = match self.wanted {
-            Wanted::Hold { id, amount_micro, ttl_ms } => {
-                let ends_at_us = now_us.saturating_add(ttl_ms.saturating_mul(1000)).min(MAX_TIME_US);
-                Hold::checked(id.as_ref(), amount_micro, ends_at_us)
-            }
-            _ => None,
+    pub fn hold_change(&self, amount_micro: i64, now_us: i64) -> Option<HoldChange> {
+        let (id, ttl_ms) = match &self.wanted {
+            Wanted::Tokens(_) => return None,
+            Wanted::Hold { id, ttl_ms, .. } | Wanted::Renew { id, ttl_ms } => (id.as_ref(), *ttl_ms),
+            Wanted::Settle { id, .. } => (id.as_ref(), 0),
         };
-        let removed = || self.id().map(|id| HoldChange::Removed(id.as_ref().into()));
-        set.map(HoldChange::Set).or_else(removed)
+        let ends_at_us = now_us.saturating_add(ttl_ms.saturating_mul(1000)).min(MAX_TIME_US);
+        let set = Hold::checked(id, amount_micro, ends_at_us);
+        Some(set.map_or_else(|| HoldChange::Removed(id.into()), HoldChange::Set))
     }
 
     /// Carries out a [`Plan::Hold`], and returns the outcome. No hold in `holds` has ended.
-    pub fn change_hold(&self, holds: &mut Holds, bucket: Bucket, taken_micro: i64, now_us: i64) -> Outcome {
-        self.hold_change(now_us).into_iter().for_each(|change| change.apply(holds));
+    pub fn change_hold(
+        &self,
+        holds: &mut Holds,
+        bucket: Bucket,
+        [taken_micro, amount_micro]: [i64; 2],
+        now_us: i64,
+    ) -> Outcome {
+        self.hold_change(amount_micro, now_us).into_iter().for_each(|change| change.apply(holds));
         let mut outcome = self.limit.outcome_of_hold(bucket, holds, taken_micro, now_us);
-        if matches!(self.wanted, Wanted::Hold { .. }) {
+        if !matches!(self.wanted, Wanted::Settle { .. }) {
             outcome.decision.retry_after_ms = 0;
         }
         outcome

@@ -58,6 +58,13 @@ pub enum Wanted<A> {
         /// The time until it ends: 1 to [`MAX_TTL_MS`].
         ttl_ms: i64,
     },
+    /// A hold that lasts longer.
+    Renew {
+        /// The argument that names the hold.
+        id: A,
+        /// The time until it ends: 1 to [`MAX_TTL_MS`].
+        ttl_ms: i64,
+    },
     /// The end of a hold.
     Settle {
         /// The argument that names the hold.
@@ -74,7 +81,7 @@ impl<A> Wanted<A> {
         match self {
             Self::Tokens(operation) => operation.needed_micro(),
             Self::Hold { amount_micro, .. } => *amount_micro,
-            Self::Settle { .. } => 0,
+            Self::Renew { .. } | Self::Settle { .. } => 0,
         }
     }
 }
@@ -90,7 +97,7 @@ impl<A> Request<A> {
     pub fn id(&self) -> Option<&A> {
         match &self.wanted {
             Wanted::Tokens(_) => None,
-            Wanted::Hold { id, .. } | Wanted::Settle { id, .. } => Some(id),
+            Wanted::Hold { id, .. } | Wanted::Renew { id, .. } | Wanted::Settle { id, .. } => Some(id),
         }
     }
 
@@ -101,6 +108,7 @@ impl<A> Request<A> {
             Wanted::Hold { id, amount_micro, ttl_ms } => {
                 Wanted::Hold { id: argument(id), amount_micro: *amount_micro, ttl_ms: *ttl_ms }
             }
+            Wanted::Renew { id, ttl_ms } => Wanted::Renew { id: argument(id), ttl_ms: *ttl_ms },
             Wanted::Settle { id, used_micro } => Wanted::Settle { id: argument(id), used_micro: *used_micro },
         };
         Request { key: argument(&self.key), limit: self.limit, wanted }
@@ -200,7 +208,7 @@ pub fn key<A>(arguments: &[A]) -> Result<&A, Error> {
 /// Reads `numkeys key capacity rate cost [key capacity rate cost …]`, of `TB.MTAKE`.
 pub fn multi_take<A: Argument>(arguments: &[A]) -> Result<Vec<Request<A>>, Refusal> {
     let ([numkeys], groups) = first(arguments)?;
-    several(numkeys, groups, take)
+    several::<4, _>(numkeys, groups, take)
 }
 
 /// Reads `key capacity rate amount ttl_ms id`, of `TB.HOLD`.
@@ -209,6 +217,14 @@ pub fn hold<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
     let (key, limit, amount_micro) = amount(group, limit_or_pool, Rounding::Up)?;
     let (ttl_ms, id) = (self::ttl_ms(ttl_ms)?, self::id(id)?);
     Ok(Request { key, limit, wanted: Wanted::Hold { id, amount_micro, ttl_ms } })
+}
+
+/// Reads `key capacity rate ttl_ms id`, of `TB.RENEW`.
+pub fn renew<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
+    let [key, capacity, rate, ttl_ms, id] = exactly(arguments)?;
+    let limit = limit_or_pool(capacity, rate)?;
+    let wanted = Wanted::Renew { ttl_ms: self::ttl_ms(ttl_ms)?, id: self::id(id)? };
+    Ok(Request { key: *key, limit, wanted })
 }
 
 /// Reads `key capacity rate id used`, of `TB.SETTLE`.
@@ -223,14 +239,24 @@ pub fn settle<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
 pub fn multi_hold<A: Argument>(arguments: &[A]) -> Result<Vec<Request<A>>, Refusal> {
     let ([numkeys, ttl_ms, id], groups) = first(arguments)?;
     let (ttl_ms, id) = (self::ttl_ms(ttl_ms)?, self::id(id)?);
-    several(numkeys, groups, |group| hold_of_group(group, ttl_ms, id))
+    several::<4, _>(numkeys, groups, |group| hold_of_group(group, ttl_ms, id))
+}
+
+/// Reads `numkeys ttl_ms id key capacity rate [key capacity rate …]`, of `TB.MRENEW`.
+pub fn multi_renew<A: Argument>(arguments: &[A]) -> Result<Vec<Request<A>>, Refusal> {
+    let ([numkeys, ttl_ms, id], groups) = first(arguments)?;
+    let wanted = Wanted::Renew { ttl_ms: self::ttl_ms(ttl_ms)?, id: self::id(id)? };
+    several::<3, _>(numkeys, groups, |group| {
+        let [key, capacity, rate] = exactly(group)?;
+        Ok(Request { key: *key, limit: limit_or_pool(capacity, rate)?, wanted })
+    })
 }
 
 /// Reads `numkeys id key capacity rate used [key capacity rate used …]`, of `TB.MSETTLE`.
 pub fn multi_settle<A: Argument>(arguments: &[A]) -> Result<Vec<Request<A>>, Refusal> {
     let ([numkeys, id], groups) = first(arguments)?;
     let id = self::id(id)?;
-    several(numkeys, groups, |group| {
+    several::<4, _>(numkeys, groups, |group| {
         let [key, capacity, rate, used] = exactly(group)?;
         let limit = limit_or_pool(capacity, rate)?;
         Ok(Request { key: *key, limit, wanted: Wanted::Settle { id, used_micro: self::used(used, &limit)? } })
@@ -307,7 +333,7 @@ fn is_word<A: AsRef<[u8]>>(argument: &A, word: &[u8]) -> bool {
 pub fn blocking_multi_take<A: Argument>(arguments: &[A]) -> Result<Waiting<A>, Refusal> {
     let ([numkeys, max_wait_ms], groups) = first(arguments)?;
     let max_wait_ms = turn_wait_ms(max_wait_ms)?;
-    Ok(Waiting { requests: several(numkeys, groups, take)?, max_wait_ms, share: None })
+    Ok(Waiting { requests: several::<4, _>(numkeys, groups, take)?, max_wait_ms, share: None })
 }
 
 /// Reads `key capacity rate amount ttl_ms id max_wait_ms [SHARE tenant [WEIGHT weight]]`, of `TB.BHOLD`.
@@ -320,7 +346,7 @@ pub fn blocking_hold<A: Argument>(arguments: &[A]) -> Result<Waiting<A>, Refusal
 pub fn blocking_multi_hold<A: Argument>(arguments: &[A]) -> Result<Waiting<A>, Refusal> {
     let ([numkeys, ttl_ms, id, max_wait_ms], groups) = first(arguments)?;
     let (ttl_ms, id, max_wait_ms) = (self::ttl_ms(ttl_ms)?, self::id(id)?, turn_wait_ms(max_wait_ms)?);
-    let requests = several(numkeys, groups, |group| hold_of_group(group, ttl_ms, id))?;
+    let requests = several::<4, _>(numkeys, groups, |group| hold_of_group(group, ttl_ms, id))?;
     Ok(Waiting { requests, max_wait_ms, share: None })
 }
 
@@ -328,24 +354,24 @@ fn turn_wait_ms<A: AsRef<[u8]>>(max_wait_ms: &A) -> Result<i64, Error> {
     whole(max_wait_ms.as_ref(), MAX_TURN_WAIT_MS).ok_or(Error::MaxTurnWait)
 }
 
-/// Reads `numkeys` groups of four arguments, each of which begins with a different key.
+/// Reads `numkeys` groups of `N` arguments, each of which begins with a different key.
 #[inline]
-fn several<A: Argument>(
+fn several<const N: usize, A: Argument>(
     numkeys: &A,
     groups: &[A],
     read: impl Fn(&[A]) -> Result<Request<A>, Error>,
 ) -> Result<Vec<Request<A>>, Refusal> {
     let buckets = numkeys::parse(numkeys.as_ref()).ok_or(Error::NumKeys)?;
-    match groups.get(buckets.saturating_mul(4)..) {
+    match groups.get(buckets.saturating_mul(N)..) {
         Some([]) => {}
         Some([word, ..]) if is_word(word, b"SHARE") => return Err(Error::ShareOfSeveral.into()),
         _ => return Err(Error::NumKeysMismatch.into()),
     }
     let mut requests = Vec::with_capacity(buckets);
-    for (place, group) in groups.chunks_exact(4).enumerate() {
+    for (place, group) in groups.chunks_exact(N).enumerate() {
         requests.push(read(group).map_err(|error| error.at(place))?);
     }
-    reject_duplicates(&groups.iter().step_by(4).map(AsRef::as_ref).collect::<Vec<_>>())?;
+    reject_duplicates(&requests.iter().map(|request| request.key.as_ref()).collect::<Vec<_>>())?;
     Ok(requests)
 }
 

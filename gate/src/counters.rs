@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 use std::time::Instant;
+
+use regex::{Captures, Regex};
 
 use crate::limits::Limits;
 
@@ -307,32 +309,8 @@ fn escaped(value: &str) -> String {
 
 /// Returns a name for statsd: without `:` and `|`, and without the dots of IPv4 addresses, which would separate levels.
 fn sanitized(name: &str) -> String {
-    let mut sane = String::with_capacity(name.len());
-    let mut rest = name;
-    while let Some(first) = rest.chars().next() {
-        let address = rest.get(..ipv4_len(rest)).unwrap_or_default();
-        if address.is_empty() {
-            sane.push(if matches!(first, ':' | '|') { '_' } else { first });
-            rest = rest.get(first.len_utf8()..).unwrap_or_default();
-        } else {
-            sane.push_str(&address.replace('.', "_"));
-            rest = rest.get(address.len()..).unwrap_or_default();
-        }
-    }
-    sane
-}
-
-/// Returns the length of the address that the text begins with; 0 if there is none.
-fn ipv4_len(text: &str) -> usize {
-    let mut len = 0;
-    for place in 0..4 {
-        let rest = text.get(len..).unwrap_or_default();
-        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
-        let is_last = place == 3;
-        if digits == 0 || (!is_last && (digits > 3 || rest.as_bytes().get(digits) != Some(&b'.'))) {
-            return 0;
-        }
-        len += if is_last { digits.min(3) } else { digits + 1 };
-    }
-    len
+    static IPV4: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"(?:[0-9]{1,3}\.){3}[0-9]{1,3}").unwrap_or_else(|_| unreachable!("a valid expression"))
+    });
+    IPV4.replace_all(name, |address: &Captures<'_>| address[0].replace('.', "_")).replace([':', '|'], "_")
 }

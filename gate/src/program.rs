@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use axum::Router;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{signal, Signal, SignalKind};
 use tokio::sync::watch;
@@ -63,17 +64,14 @@ fn fail(line: &str) -> ExitCode {
 fn check(paths: &[PathBuf], settings: &Settings) -> ExitCode {
     let limits = check_files(paths, &settings.limits_options(), settings.runtime_ignoredotfiles);
     let rules = path_of(&settings.check_file).map_or(Ok(()), |path| check_rules(&path));
-    let judged = match (limits, rules) {
-        (limits, Ok(())) => limits,
-        (Ok(_), Err(mistake)) => Err(mistake),
-        (Err(mistakes), Err(mistake)) => Err(mistakes + &mistake),
-    };
-    match judged {
-        Ok(text) => {
+    let mistakes: String =
+        [limits.as_ref().err(), rules.as_ref().err()].into_iter().flatten().cloned().collect();
+    match limits {
+        Ok(text) if mistakes.is_empty() => {
             let _ = write!(std::io::stdout(), "{text}");
             ExitCode::SUCCESS
         }
-        Err(mistakes) => {
+        _ => {
             let _ = write!(std::io::stderr(), "{mistakes}");
             ExitCode::FAILURE
         }
@@ -101,25 +99,13 @@ fn serve(settings: Settings) -> Result<(), String> {
     done
 }
 
-/// The signals that end the program or reload its files.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    hangup: Signal,
-}
-
-impl Signals {
-    fn catch() -> std::io::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            hangup: signal(SignalKind::hangup())?,
-        })
-    }
+fn caught(kind: SignalKind) -> Result<Signal, String> {
+    signal(kind).map_err(|error| format!("cannot catch signals: {error}"))
 }
 
 async fn serve_until_signal(settings: Settings) -> Result<(), String> {
-    let mut signals = Signals::catch().map_err(|error| format!("cannot catch signals: {error}"))?;
+    let [mut terminate, mut interrupt] = [caught(SignalKind::terminate())?, caught(SignalKind::interrupt())?];
+    let hangup = caught(SignalKind::hangup())?;
     let tls = Tls::read(&settings)?.map(Arc::new);
     let (reporter, health_server) = tonic_health::server::health_reporter();
     let counters = Arc::<Counters>::default();
@@ -138,46 +124,32 @@ async fn serve_until_signal(settings: Settings) -> Result<(), String> {
     if !reloader.load(true).await? {
         log::warn!("no limits yet: {} has no files", settings.limits_folder().display());
     }
-    let listeners = Listeners::bind(&settings).await?;
+    let most = most_connections();
+    let grpc = grpc_listener(&settings).await?;
+    let http = http_listeners(&settings, &gate, most).await?;
     let (stop, stopped) = watch::channel(false);
     let mut services = JoinSet::new();
     let idle = settings.connection_idle_timeout;
     let stay = Stay { max_age: settings.grpc_max_connection_age, idle };
-    let most = most_connections();
-    let terms = Terms { most, idle, last: None, in_flight: gate.in_flight.clone(), bounds_heads: true };
-    let connections = listeners
-        .grpc
-        .connections(tls, Terms { last: settings.last_age(), bounds_heads: false, ..terms.clone() });
+    let in_flight = gate.in_flight.clone();
+    let terms = Terms { most, idle, last: settings.last_age(), in_flight, bounds_heads: false };
+    let connections = grpc.connections(tls, terms.clone());
     let serving = grpc::serve(gate.clone(), health_server, connections, stay, until(stopped.clone()));
     services.spawn(async move { serving.await.map_err(|error| format!("gRPC: {error}")) });
-    let others = [
-        (Some(listeners.http), http::main_routes(gate.clone()), most),
-        (Some(listeners.debug), http::debug_routes(gate.clone()), MAX_OTHER_CONNECTIONS),
-        (
-            listeners.prometheus,
-            http::prometheus_routes(gate.clone(), &settings.prometheus_path),
-            MAX_OTHER_CONNECTIONS,
-        ),
-    ];
-    for (listener, routes, most) in others {
-        let Some(listener) = listener else { continue };
-        let serving = http::serve(
-            listener.connections(None, Terms { most, ..terms.clone() }),
-            routes,
-            gate.in_flight.clone(),
-            idle,
-            until(stopped.clone()),
-        );
+    for (listener, most, routes) in http {
+        let terms = Terms { most, last: None, bounds_heads: true, ..terms.clone() };
+        let connections = listener.connections(None, terms);
+        let serving = http::serve(connections, routes, gate.in_flight.clone(), idle, until(stopped.clone()));
         services.spawn(async move {
             serving.await;
             Ok(())
         });
     }
-    tokio::spawn(reloader.run(signals.hangup));
+    tokio::spawn(reloader.run(hangup));
     tokio::spawn(watch_redis(gate.clone(), settings.redis_health_check_active_connection));
     let ended = tokio::select! {
-        _ = signals.terminate.recv() => Ok(()),
-        _ = signals.interrupt.recv() => Ok(()),
+        _ = terminate.recv() => Ok(()),
+        _ = interrupt.recv() => Ok(()),
         Some(ended) = services.join_next() => ended.unwrap_or_else(|error| Err(error.to_string())),
     };
     log::info!("ends");
@@ -227,30 +199,31 @@ async fn watch_redis(gate: Arc<Gate>, for_ever: bool) {
     }
 }
 
-/// All listeners.
-struct Listeners {
-    grpc: Listener,
-    http: Listener,
-    debug: Listener,
-    prometheus: Option<Listener>,
+async fn grpc_listener(settings: &Settings) -> Result<Listener, String> {
+    let listener = match settings.grpc_uds.as_str() {
+        "" => Listener::tcp(&settings.grpc_host, settings.grpc_port, "GRPC_PORT").await?,
+        path => Listener::unix(path, "GRPC_UDS").await?,
+    };
+    Ok(listener.announced("gRPC"))
 }
 
-impl Listeners {
-    async fn bind(settings: &Settings) -> Result<Self, String> {
-        let grpc = match settings.grpc_uds.as_str() {
-            "" => Listener::tcp(&settings.grpc_host, settings.grpc_port, "GRPC_PORT").await?,
-            path => Listener::unix(path, "GRPC_UDS").await?,
-        }
-        .announced("gRPC");
-        let http = Listener::tcp(&settings.host, settings.port, "PORT").await?.announced("HTTP");
-        let debug = Listener::tcp(&settings.debug_host, settings.debug_port, "DEBUG_PORT").await?;
-        let debug = debug.announced("debug");
-        let prometheus = if settings.use_prometheus {
-            let (host, port) = settings.prometheus_address()?;
-            Some(Listener::tcp(&host, port, "PROMETHEUS_ADDR").await?.announced("Prometheus"))
-        } else {
-            None
-        };
-        Ok(Self { grpc, http, debug, prometheus })
+/// Returns the listeners for HTTP, with the most connections of each and its routes.
+async fn http_listeners(
+    settings: &Settings,
+    gate: &Arc<Gate>,
+    most: usize,
+) -> Result<Vec<(Listener, usize, Router)>, String> {
+    let http = Listener::tcp(&settings.host, settings.port, "PORT").await?.announced("HTTP");
+    let debug = Listener::tcp(&settings.debug_host, settings.debug_port, "DEBUG_PORT").await?;
+    let mut listeners = vec![
+        (http, most, http::main_routes(gate.clone())),
+        (debug.announced("debug"), MAX_OTHER_CONNECTIONS, http::debug_routes(gate.clone())),
+    ];
+    if settings.use_prometheus {
+        let (host, port) = settings.prometheus_address()?;
+        let prometheus = Listener::tcp(&host, port, "PROMETHEUS_ADDR").await?.announced("Prometheus");
+        let routes = http::prometheus_routes(gate.clone(), &settings.prometheus_path);
+        listeners.push((prometheus, MAX_OTHER_CONNECTIONS, routes));
     }
+    Ok(listeners)
 }

@@ -65,7 +65,6 @@ impl Folder {
 }
 
 /// Keeps the limits and certificates in use as the files have them.
-#[derive(Debug)]
 pub struct Reloader {
     folder: Folder,
     /// The file of rules for `/check`.

@@ -6,15 +6,15 @@ mod redis;
 mod values;
 
 use std::ffi::OsString;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use log::LevelFilter;
+use tokenbucket_client::OnError;
 
-use crate::decide::{OnError, Policy};
+use crate::decide::Policy;
 use crate::limits::Options;
 use values::{bool_of_go, duration_of_go, level};
 
@@ -225,14 +225,6 @@ pub enum Stop {
     Mistake(String),
 }
 
-impl fmt::Display for Stop {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Print(text) | Self::Mistake(text) => f.write_str(text),
-        }
-    }
-}
-
 impl Arguments {
     /// Reads the words of the command line, the first of which is the program, and the environment.
     ///
@@ -268,16 +260,13 @@ fn stop(error: &clap::Error) -> Stop {
         return Stop::Mistake(words.join(" ").trim_start_matches("error: ").to_owned());
     };
     let variable = option.to_uppercase().replace('-', "_");
-    let reason = std::error::Error::source(error).map(ToString::to_string).or_else(|| {
-        let Some(ContextValue::Strings(values)) = error.get(ContextKind::ValidValue) else { return None };
-        let needs_a_value = values.is_empty();
-        Some(if needs_a_value {
-            "must not be empty".to_owned()
-        } else {
-            format!("must be one of {}", values.join(", "))
-        })
-    });
-    Stop::Mistake(format!("{variable}={value}: {}", reason.unwrap_or_else(|| "cannot be read".to_owned())))
+    let reason = match (std::error::Error::source(error), error.get(ContextKind::ValidValue)) {
+        (Some(reason), _) => reason.to_string(),
+        (None, Some(ContextValue::Strings(values))) if values.is_empty() => "must not be empty".to_owned(),
+        (None, Some(ContextValue::Strings(values))) => format!("must be one of {}", values.join(", ")),
+        _ => "cannot be read".to_owned(),
+    };
+    Stop::Mistake(format!("{variable}={value}: {reason}"))
 }
 
 impl Settings {

@@ -687,7 +687,7 @@ pub fn hold_takes_the_difference(
             };
             verdict(Bucket::checked(bucket.level_micro, bucket.refilled_at_us).is_some(), 2)
         }
-        Plan::Hold { bucket, taken_micro } => {
+        Plan::Hold { bucket, taken_micro, .. } => {
             if taken_micro != lacking_micro {
                 return 3;
             }

@@ -11,6 +11,7 @@ const DAY_US: i64 = 24 * HOUR_US;
 const MOST_NAMED: usize = 10;
 
 /// What limits would have done.
+#[derive(Default)]
 pub struct Replayed {
     /// Requests that they deny.
     pub denied: u64,
@@ -100,17 +101,7 @@ pub fn replay(log: &Log, limits: &[Limit]) -> Replayed {
     let first_period_us = first_us - first_us % period_us;
     let count = last_us.saturating_sub(first_period_us) / period_us + 1;
     let periods = vec![(0, 0); usize::try_from(count).unwrap_or(0)];
-    let (cost_micro, passed_micro, most_denied) = (0, 0, Vec::new());
-    let mut all = Replayed {
-        denied: 0,
-        keys: 0,
-        cost_micro,
-        passed_micro,
-        period_us,
-        first_period_us,
-        periods,
-        most_denied,
-    };
+    let mut all = Replayed { period_us, first_period_us, periods, ..Replayed::default() };
     for events in log.by_key() {
         let denied = all.add(events, decisions(limits, events));
         all.denied += denied.denied;

@@ -105,7 +105,7 @@ pub(crate) const ALL: Commands = Commands {
                 name: c"TB.MTAKE",
                 summary: c"Takes from several buckets, each with its own limit and cost, all or nothing",
                 complexity: c"O(N) where N is the number of buckets",
-                keys: Keys::EveryFourth { first: 2 },
+                keys: Keys::Groups { first: 2, len: 4 },
                 arguments: &[NUMKEYS, ArgumentSpec::buckets(&[KEY, CAPACITY, RATE, COST])],
                 ..Spec::DECIDING
             },
@@ -123,6 +123,16 @@ pub(crate) const ALL: Commands = Commands {
         ),
         command!(
             Spec {
+                name: c"TB.RENEW",
+                summary: c"Lets a hold last longer if it is still there, and takes nothing",
+                complexity: c"O(log N) where N is the number of holds of the bucket",
+                arguments: &[KEY, CAPACITY, RATE, TTL_MS, ID],
+                ..Spec::DECIDING
+            },
+            |call| run_one(call, request::renew(call.arguments())?)
+        ),
+        command!(
+            Spec {
                 name: c"TB.SETTLE",
                 summary: c"Ends a hold: refunds what was not used, charges what was used beyond it",
                 complexity: c"O(log N) where N is the number of holds of the bucket",
@@ -136,7 +146,7 @@ pub(crate) const ALL: Commands = Commands {
                 name: c"TB.MHOLD",
                 summary: c"Reserves tokens of several buckets under one id, all or nothing",
                 complexity: c"O(M log N) where M is the number of buckets and N that of the holds of one",
-                keys: Keys::EveryFourth { first: 4 },
+                keys: Keys::Groups { first: 4, len: 4 },
                 arguments: &[NUMKEYS, TTL_MS, ID, ArgumentSpec::buckets(&[KEY, CAPACITY, RATE, AMOUNT])],
                 ..Spec::DECIDING
             },
@@ -144,10 +154,21 @@ pub(crate) const ALL: Commands = Commands {
         ),
         command!(
             Spec {
+                name: c"TB.MRENEW",
+                summary: c"Lets the holds of one id in several buckets last longer, if all are still there",
+                complexity: c"O(M log N) where M is the number of buckets and N that of the holds of one",
+                keys: Keys::Groups { first: 4, len: 3 },
+                arguments: &[NUMKEYS, TTL_MS, ID, ArgumentSpec::buckets(&[KEY, CAPACITY, RATE])],
+                ..Spec::DECIDING
+            },
+            |call| run_together(call, &request::multi_renew(call.arguments())?)
+        ),
+        command!(
+            Spec {
                 name: c"TB.MSETTLE",
                 summary: c"Ends the holds of one id in several buckets, wherever there is one",
                 complexity: c"O(M log N) where M is the number of buckets and N that of the holds of one",
-                keys: Keys::EveryFourth { first: 3 },
+                keys: Keys::Groups { first: 3, len: 4 },
                 arguments: &[NUMKEYS, ID, ArgumentSpec::buckets(&[KEY, CAPACITY, RATE, USED])],
                 ..Spec::DECIDING
             },
@@ -170,7 +191,7 @@ pub(crate) const ALL: Commands = Commands {
                 summary: c"Takes from several buckets, all or nothing, and waits its turn in the server",
                 complexity: c"O(M log N) where M is the number of buckets and N that of the calls that wait for one",
                 audience: Audience::WaitingWriters,
-                keys: Keys::EveryFourth { first: 3 },
+                keys: Keys::Groups { first: 3, len: 4 },
                 arguments: &[NUMKEYS, MAX_WAIT_MS, ArgumentSpec::buckets(&[KEY, CAPACITY, RATE, COST])],
                 ..Spec::DECIDING
             },
@@ -193,7 +214,7 @@ pub(crate) const ALL: Commands = Commands {
                 summary: c"Reserves tokens of several buckets under one id, and waits its turn in the server",
                 complexity: c"O(M log N) where M is the number of buckets and N that of the holds of one and of calls that wait for it",
                 audience: Audience::WaitingWriters,
-                keys: Keys::EveryFourth { first: 5 },
+                keys: Keys::Groups { first: 5, len: 4 },
                 arguments: &[
                     NUMKEYS,
                     TTL_MS,

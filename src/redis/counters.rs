@@ -23,6 +23,7 @@ pub(crate) struct Counters {
     holds_bytes: AtomicU64,
     holds_expired: AtomicU64,
     settled_late: AtomicU64,
+    renewed_late: AtomicU64,
     waiting: AtomicUsize,
     served_after_waiting: AtomicU64,
     gave_up_waiting: AtomicU64,
@@ -93,9 +94,9 @@ impl Counters {
         }
     }
 
-    /// Counts a settlement of a hold that has ended.
-    pub(crate) fn settled_late(&self) {
-        add(&self.settled_late, 1);
+    /// Counts a settlement, or a renewal, of a hold that has ended.
+    pub(crate) fn late(&self, is_renewal: bool) {
+        add(if is_renewal { &self.renewed_late } else { &self.settled_late }, 1);
     }
 
     /// Returns how many calls wait.
@@ -121,7 +122,7 @@ impl Counters {
     }
 
     /// Returns the numbers that `INFO` shows, by the names of their fields.
-    pub(super) fn fields(&self) -> [(&'static str, u64); 13] {
+    pub(super) fn fields(&self) -> [(&'static str, u64); 14] {
         let buckets = self.buckets.load(Ordering::Relaxed);
         let without_holds = buckets.saturating_sub(self.buckets_with_holds.load(Ordering::Relaxed));
         let bytes = without_holds.saturating_mul(wide(self.value_bytes.load(Ordering::Relaxed)));
@@ -135,6 +136,7 @@ impl Counters {
             ("holds", self.holds.load(Ordering::Relaxed)),
             ("holds_expired", self.holds_expired.load(Ordering::Relaxed)),
             ("settled_late", self.settled_late.load(Ordering::Relaxed)),
+            ("renewed_late", self.renewed_late.load(Ordering::Relaxed)),
             ("waiting", wide(self.waiting())),
             ("served_after_waiting", self.served_after_waiting.load(Ordering::Relaxed)),
             ("gave_up_waiting", self.gave_up_waiting.load(Ordering::Relaxed)),

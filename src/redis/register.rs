@@ -188,7 +188,7 @@ impl Range {
             Keys::None => (0, 0, 0),
             Keys::First => (1, 1, 1),
             Keys::EverySecond => (1, -1, 2),
-            Keys::EveryFourth { first } => (c_int::try_from(first).unwrap_or(c_int::MAX), -1, 4),
+            Keys::Groups { first, len } => (first, -1, len),
         };
         Self { first, last, step }
     }

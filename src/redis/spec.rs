@@ -1,7 +1,7 @@
 //! A command: its implementation, and its description for the server.
 
 use super::call::{Call, Decisions};
-use std::ffi::CStr;
+use std::ffi::{c_int, CStr};
 use tokenbucket_core::error::Refusal;
 
 /// A command of the module.
@@ -59,7 +59,7 @@ impl Spec {
     /// Replies the decisions on a call of this command.
     pub(crate) fn reply(&self, call: &Call, decisions: &Decisions) {
         match self.keys {
-            Keys::EveryFourth { .. } => call.reply_decisions(decisions),
+            Keys::Groups { .. } => call.reply_decisions(decisions),
             _ => call.reply_decision(&decisions.binding),
         }
     }
@@ -126,10 +126,12 @@ pub(crate) enum Keys {
     First,
     /// Every second argument.
     EverySecond,
-    /// Every fourth argument. The first argument is their number.
-    EveryFourth {
+    /// The first argument of each group. The first argument of the call is their number.
+    Groups {
         /// The position of the first key; the command's name has position 0.
-        first: usize,
+        first: c_int,
+        /// The arguments of a group.
+        len: c_int,
     },
 }
 

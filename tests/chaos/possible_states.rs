@@ -141,7 +141,7 @@ impl Bucket {
                 let moved = operation::moved(operation, self.most_allowed(want, now));
                 (want.clone(), !self.has_key && moved.is_positive())
             }
-            Wanted::Hold(HoldOperation::Settle { .. }) => return None,
+            Wanted::Hold(HoldOperation::Renew { .. } | HoldOperation::Settle { .. }) => return None,
             Wanted::Hold(HoldOperation::Set { id, amount_micro, .. }) => {
                 let is_new = *amount_micro > 0 && !self.model.holds(now.us).contains_key(id);
                 (Want::Operation(Operation::Take { cost_micro: *amount_micro }), is_new)

@@ -76,11 +76,11 @@ pub fn draw(random: &mut Random, buckets: &Buckets) -> Step {
     let (words, act) = match random.below(33) {
         0..=16 => decide(Want::Operation(judged_calls::any_operation(random, limit))),
         17..=23 => {
-            let mut hold_operation = judged_calls::any_hold_operation(random, limit);
+            let hold_operation = judged_calls::any_hold_operation(random, limit);
             // Some last until the clock has leapt a few times.
-            if let (HoldOperation::Set { ttl_ms, .. }, true) = (&mut hold_operation, random.once_in(2)) {
-                *ttl_ms = random.between(1, 6 * HOUR_MS);
-            }
+            let leaps = random.once_in(2).then(|| random.between(1, 6 * HOUR_MS));
+            let hold_operation =
+                leaps.map_or(hold_operation.clone(), |ttl_ms| hold_operation.lasting(ttl_ms));
             decide(Want::Hold(hold_operation))
         }
         24..=25 => {

@@ -153,7 +153,7 @@ impl<'a> JudgedCalls<'a> {
             return decision;
         };
         // The same call again, now as then, takes nothing more.
-        let is_set = matches!(hold_operation, HoldOperation::Set { .. }) && decision.allowed == 1;
+        let is_set = !matches!(hold_operation, HoldOperation::Settle { .. }) && decision.allowed == 1;
         if is_set && trace == Trace::Written {
             assert_eq!(self.decide(&words), decision, "{hold_operation:?} again");
         }

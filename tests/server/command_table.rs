@@ -22,6 +22,7 @@ fn places(name: &str) -> [i64; 3] {
         "TB.MTAKE" => [2, -1, 4],
         "TB.MSETTLE" | "TB.BMTAKE" => [3, -1, 4],
         "TB.MHOLD" => [4, -1, 4],
+        "TB.MRENEW" => [4, -1, 3],
         "TB.BMHOLD" => [5, -1, 4],
         "TB.RESTORE" => [1, -1, 2],
         "TB.TOP" => [0, 0, 0],
@@ -94,7 +95,11 @@ fn command_getkeys_finds_the_keys_of_every_call() {
         let found = texts(client.say(&format!("COMMAND GETKEYS {}", call.words)));
         assert_eq!(found, call.keys(), "{}", call.words);
     }
-    for call in ["TB.RESTORE user:1 state tenant:2 state", "TB.MSETTLE 2 id user:1 1 1 1 tenant:2 1 1 1"] {
+    for call in [
+        "TB.RESTORE user:1 state tenant:2 state",
+        "TB.MRENEW 2 1 id user:1 1 1 tenant:2 1 1",
+        "TB.MSETTLE 2 id user:1 1 1 1 tenant:2 1 1 1",
+    ] {
         assert_eq!(texts(client.say(&format!("COMMAND GETKEYS {call}"))), ["user:1", "tenant:2"], "{call}");
     }
 }

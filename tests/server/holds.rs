@@ -27,9 +27,14 @@ fn holds_that_end_together_come_back_and_are_freed_at_once() {
         Server::builder().controlled_clock().module_arguments(&["max-holds", &most]).start_with_client();
     let count = |client: &mut Connection, field| client.count("tokenbucket", &format!("tokenbucket_{field}"));
     let bytes = |client: &mut Connection| count(client, "bucket_bytes");
-    for call in
-        ["HOLD k 1e6 0 1 86400000 stays", "HOLD k 1e6 0 1 5000 a", "SETTLE k 1e6 0 a 0", "SETTLE k 1e6 0 a 0"]
-    {
+    for call in [
+        "HOLD k 1e6 0 1 86400000 stays",
+        "HOLD k 1e6 0 1 5000 a",
+        "SETTLE k 1e6 0 a 0",
+        "SETTLE k 1e6 0 a 0",
+        "RENEW k 1e6 0 5000 a",
+        "MRENEW 3 5000 stays k 1e6 0 none 1 1 l 1 1",
+    ] {
         client.say(&format!("TB.{call}"));
     }
     let few_bytes = bytes(&mut client);
@@ -37,8 +42,9 @@ fn holds_that_end_together_come_back_and_are_freed_at_once() {
     server.clock().advance_ms(5000);
     assert_eq!(client.decide("TB.HOLD k 1e6 0 1 86395000 stays"), decided([1, 999_999, 0, 86_395_000]));
     assert!(bytes(&mut client) <= few_bytes);
-    let counts = ["holds", "holds_expired", "settled_late"].map(|field| count(&mut client, field));
-    assert_eq!(counts, [1, i64::from(HOLDS), 1]);
+    let counts = ["holds", "holds_expired", "settled_late", "renewed_late", "decisions_denied"];
+    let counts = counts.map(|field| count(&mut client, field));
+    assert_eq!(counts, [1, i64::from(HOLDS), 1, 3, 0]);
     assert_eq!(shown(&client.say("TB.HOLDS k")), "[[\"stays\" \"1\" 86395000]]");
     // A bucket that goes takes along those that have ended.
     send_all(&mut client, 0..HOLDS, |n| format!("TB.HOLD k 1e6 0 1 5000 {}", uuid(n)));

@@ -200,11 +200,15 @@ fn it_is_announced_which_holds_are_set_and_settled() {
         ("TB.HOLD k 10 0 4 5000 a", &["tb.hold k"]),
         ("TB.HOLD k 10 0 7 5000 b", &["tb.deny k"]),
         ("TB.HOLD k 10 0 0 5000 none", &[]),
+        ("TB.RENEW k 10 0 5000 a", &["tb.hold k"]),
         ("TB.SETTLE k 10 0 a 0", &["tb.settle k"]),
         ("TB.SETTLE k 10 0 a 0", &[]),
+        ("TB.RENEW k 10 0 5000 a", &[]),
         ("TB.MHOLD 2 5000 x k 10 0 1 l 10 0 11", &["tb.deny l"]),
         ("TB.MHOLD 2 5000 x k 10 0 1 l 10 0 10", &["tb.hold k", "tb.hold l"]),
+        ("TB.MRENEW 2 5000 x k 10 0 l 10 0", &["tb.hold k", "tb.hold l"]),
         ("TB.HOLD l 10 0 0 5000 x", &["tb.hold l"]),
+        ("TB.MRENEW 2 5000 x k 10 0 l 10 0", &[]),
     ] {
         client.say(call);
         assert_eq!(listener.heard().0, expected, "{call}");

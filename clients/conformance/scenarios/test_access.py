@@ -43,7 +43,15 @@ def test_the_documented_user_may_do_all_that_a_package_does(package: Package, se
     package.do("settle", used=5)
     decision = waits.result()
     assert (decision["allowed"], decision["degraded"]) == (True, False)
-    # What `reset` sends, which the drivers of this suite do not call.
-    assert ask(server, "ACL", "DRYRUN", "api", "DEL", "tb:user") == "OK"
+    # What `reset`, `take_up_to`, batches, `reserve` and renewals send.
+    bucket = ["tb:user", "10", "1"]
+    for call in (
+        ["DEL", "tb:user"],
+        ["TB.TAKEUPTO", *bucket, "5"],
+        ["TB.RESERVE", *bucket, "1", "100"],
+        ["TB.RENEW", *bucket, "1000", "id"],
+        ["TB.MRENEW", "1", "1000", "id", *bucket],
+    ):
+        assert ask(server, "ACL", "DRYRUN", "api", *call) == "OK", call
     refused = [dict(zip(entry[::2], entry[1::2], strict=True)) for entry in ask(server, "ACL", "LOG")]
     assert [(one["reason"], one["object"]) for one in refused] == []

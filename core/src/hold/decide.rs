@@ -15,6 +15,8 @@ pub enum Plan {
         bucket: Bucket,
         /// Micro-tokens that leave the bucket; negative if they return.
         taken_micro: i64,
+        /// The amount of the hold from now on; 0 ends it.
+        amount_micro: i64,
     },
 }
 
@@ -52,7 +54,7 @@ impl Limit {
             return Plan::Outcome(view.unchanged(1, 0));
         }
         if lacking_micro <= 0 || lacking_micro <= view.current.level_micro {
-            return changed(&view, lacking_micro);
+            return changed(&view, lacking_micro, amount_micro);
         }
         let own = if held.is_some() { holds.remove(id) } else { None };
         let wait_ms = View::new(self, stored, &*holds, now_us).wait_for(lacking_micro);
@@ -62,6 +64,16 @@ impl Limit {
         let view = View::new(self, stored, &*holds, now_us);
         let comes_too_late = amount_micro > self.capacity_micro() && view.after_ms(wait_ms) >= ends_at_us;
         Plan::Outcome(view.denied(if comes_too_late { NEVER_MS } else { wait_ms }))
+    }
+
+    /// Decides on renewing the hold `id`.
+    #[must_use]
+    pub fn renew(&self, stored: Option<Bucket>, holds: &Holds, id: &[u8], now_us: i64) -> Plan {
+        let view = View::new(self, stored, holds, now_us);
+        match holds.outstanding_of(id, now_us) {
+            Some(hold) => changed(&view, 0, hold.amount_micro),
+            None => Plan::Outcome(view.unchanged(0, NEVER_MS)),
+        }
     }
 
     /// Decides on settling the hold `id`, of which `used_micro` were used.
@@ -84,7 +96,7 @@ impl Limit {
         if is_too_deep(view.after(lacking_micro)) {
             return Err(DebtTooDeep);
         }
-        Ok(changed(&view, lacking_micro))
+        Ok(changed(&view, lacking_micro, 0))
     }
 
     /// Returns the outcome once the holds have been changed: `bucket` is that of [`Plan::Hold`], and no hold in
@@ -108,7 +120,7 @@ impl Limit {
     }
 }
 
-/// Plans a hold that takes `lacking_micro` more, or returns them if negative.
-fn changed(view: &View<'_, &Holds>, lacking_micro: i64) -> Plan {
-    Plan::Hold { bucket: view.at_most_full(lacking_micro), taken_micro: lacking_micro }
+/// Plans a hold of `amount_micro` that takes `lacking_micro` more, or returns them if negative.
+fn changed(view: &View<'_, &Holds>, lacking_micro: i64, amount_micro: i64) -> Plan {
+    Plan::Hold { bucket: view.at_most_full(lacking_micro), taken_micro: lacking_micro, amount_micro }
 }

@@ -28,7 +28,31 @@ pub fn ends(holds: &Holds) -> Vec<End> {
 #[derive(Clone, Debug)]
 pub enum HoldOperation {
     Set { id: String, amount_micro: i64, ttl_ms: i64 },
+    Renew { id: String, ttl_ms: i64 },
     Settle { id: String, used_micro: i64 },
+}
+
+impl HoldOperation {
+    pub fn id(&self) -> &str {
+        let (Self::Set { id, .. } | Self::Renew { id, .. } | Self::Settle { id, .. }) = self;
+        id
+    }
+
+    /// When the hold ends by itself; `None` if the call ends it.
+    pub fn ttl_ms(&self) -> Option<i64> {
+        match self {
+            Self::Set { ttl_ms, .. } | Self::Renew { ttl_ms, .. } => Some(*ttl_ms),
+            Self::Settle { .. } => None,
+        }
+    }
+
+    /// The same with another.
+    pub fn lasting(mut self, new_ttl_ms: i64) -> Self {
+        if let Self::Set { ttl_ms, .. } | Self::Renew { ttl_ms, .. } = &mut self {
+            *ttl_ms = new_ttl_ms;
+        }
+        self
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +70,9 @@ impl Wanted<'_> {
             Plain(operation) => super::operation::words(*operation, key, limit),
             Held(HoldOperation::Set { id, amount_micro, ttl_ms }) => {
                 format!("TB.HOLD {key} {limit_words} {amount_micro}e-6 {ttl_ms} {id}")
+            }
+            Held(HoldOperation::Renew { id, ttl_ms }) => {
+                format!("TB.RENEW {key} {limit_words} {ttl_ms} {id}")
             }
             Held(HoldOperation::Settle { id, used_micro }) => {
                 format!("TB.SETTLE {key} {limit_words} {id} {used_micro}e-6")
@@ -92,13 +119,19 @@ impl<'a> Call<'a> {
     pub fn new(model: &Model, limit: &'a Limit, wanted: Wanted<'a>, now_us: i64) -> Self {
         let (before, holds) = (model.level(limit, now_us), model.holds(now_us));
         let (mut others, mut held) = (holds.clone(), None);
-        if let Held(HoldOperation::Set { id, .. } | HoldOperation::Settle { id, .. }) = wanted {
-            held = others.remove(id);
+        if let Held(hold_operation) = wanted {
+            held = others.remove(hold_operation.id());
         }
         let mut holds_behind = others.clone();
         let amount = match wanted {
             Plain(operation) => most_moved(operation),
             Held(HoldOperation::Settle { used_micro, .. }) => whole(*used_micro),
+            Held(HoldOperation::Renew { id, ttl_ms }) => {
+                let micro = held.as_ref().map_or_else(Exact::zero, |held| held.micro.clone());
+                let end = End { at_us: now_us + ttl_ms * 1000, micro: micro.clone() };
+                holds_behind.extend(held.is_some().then(|| (id.clone(), end)));
+                micro
+            }
             Held(HoldOperation::Set { id, amount_micro, ttl_ms }) => {
                 let end = End { at_us: now_us + ttl_ms * 1000, micro: whole(*amount_micro) };
                 holds_behind.extend((*amount_micro > 0).then(|| (id.clone(), end)));
@@ -113,7 +146,11 @@ impl<'a> Call<'a> {
     pub fn is_void(&self) -> bool {
         let needs_one = matches!(
             self.wanted,
-            Held(HoldOperation::Settle { .. } | HoldOperation::Set { amount_micro: 0, .. })
+            Held(
+                HoldOperation::Renew { .. }
+                    | HoldOperation::Settle { .. }
+                    | HoldOperation::Set { amount_micro: 0, .. }
+            )
         );
         needs_one && self.held.is_none()
     }
@@ -139,7 +176,8 @@ impl<'a> Call<'a> {
             }
             Plain(Operation::Give { .. }) => 1,
             Held(HoldOperation::Set { .. }) => i64::from(!self.taken.is_positive() || !after.is_negative()),
-            Held(HoldOperation::Settle { .. }) if self.is_void() => 0,
+            Held(HoldOperation::Renew { .. } | HoldOperation::Settle { .. }) if self.is_void() => 0,
+            Held(HoldOperation::Renew { .. }) => 1,
             Plain(Operation::Charge { .. }) | Held(HoldOperation::Settle { .. }) => {
                 return (!self.taken.is_positive() || !is_too_deep(&after)).then_some(1)
             }
@@ -188,7 +226,9 @@ impl<'a> Call<'a> {
     fn judge_retry(&self, stored: &Range, told: Decision) -> Judgement {
         let told_ms = told.retry_after_ms;
         match self.wanted {
-            Held(HoldOperation::Settle { .. }) if told.allowed == 0 => judge_never(told_ms),
+            Held(HoldOperation::Renew { .. } | HoldOperation::Settle { .. }) if told.allowed == 0 => {
+                judge_never(told_ms)
+            }
             Plain(Operation::Reserve { max_wait_ms, .. }) => {
                 self.judge_reserver(told.allowed, max_wait_ms, told_ms)
             }

@@ -76,6 +76,9 @@ impl Judged {
             Wanted::Hold(HoldOperation::Set { id, amount_micro, ttl_ms }) => {
                 request::Wanted::Hold { id, amount_micro: *amount_micro, ttl_ms: *ttl_ms }
             }
+            Wanted::Hold(HoldOperation::Renew { id, ttl_ms }) => {
+                request::Wanted::Renew { id, ttl_ms: *ttl_ms }
+            }
             Wanted::Hold(HoldOperation::Settle { id, used_micro }) => {
                 request::Wanted::Settle { id, used_micro: *used_micro }
             }
@@ -91,10 +94,10 @@ impl Judged {
                 assert_eq!(said, (allowed == 0 && !is_settlement, retry_after_ms), "what a plan says");
                 Ok(outcome)
             }
-            Plan::Hold { bucket, taken_micro } => {
+            Plan::Hold { bucket, taken_micro, amount_micro } => {
                 assert_eq!(said, (false, 0), "what a plan says of a hold");
                 self.holds.drop_ended(now_us);
-                Ok(request.change_hold(&mut self.holds, bucket, taken_micro, now_us))
+                Ok(request.change_hold(&mut self.holds, bucket, [taken_micro, amount_micro], now_us))
             }
         }
     }

@@ -12,12 +12,14 @@ const HOLD: &str = "TB.HOLD key capacity rate amount ttl_ms id";
 const BTAKE: &str = "TB.BTAKE key capacity rate cost max_wait_ms [SHARE tenant [WEIGHT weight]]";
 
 #[rustfmt::skip] // A line for each.
-const COMMANDS: [&str; 15] = [
+const COMMANDS: [&str; 17] = [
     TAKE, MTAKE, HOLD, BTAKE,
     "TB.TAKEUPTO key capacity rate max",
     "TB.RESERVE key capacity rate cost max_wait_ms",
+    "TB.RENEW key capacity rate ttl_ms id",
     "TB.SETTLE key capacity rate id used",
     "TB.MHOLD numkeys ttl_ms id key capacity rate amount [key capacity rate amount ...]",
+    "TB.MRENEW numkeys ttl_ms id key capacity rate [key capacity rate ...]",
     "TB.MSETTLE numkeys id key capacity rate used [key capacity rate used ...]",
     "TB.RESTORE key effect [key effect ...]",
     "TB.TOP [COUNT n] [RESET]",

@@ -21,6 +21,7 @@ fn shown(Parsed { requests, max_wait_ms, share }: Parsed) -> String {
         let kind = if request.limit.is_pool() { "pool" } else { "bucket" };
         let wanted = match request.wanted {
             Wanted::Hold { amount_micro, ttl_ms, .. } => format!("{id}, {amount_micro} for {ttl_ms}"),
+            Wanted::Renew { ttl_ms, .. } => format!("{id} for {ttl_ms}"),
             Wanted::Settle { used_micro, .. } => format!("{id}, {used_micro} used"),
             Wanted::Tokens(operation) => format!("{operation:?}"),
         };

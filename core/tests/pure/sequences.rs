@@ -71,7 +71,11 @@ fn make(
     let is_rounded = !judged.holds.is_empty() && level.low != level.high;
     let outcome = match (hold_operation, operation) {
         // No hold could end any more.
-        (Some(HoldOperation::Set { ttl_ms, .. }), _) if now_us > MAX_TIME_US - ttl_ms * 1000 => return 0,
+        (Some(hold_operation), _)
+            if hold_operation.ttl_ms().is_some_and(|ttl_ms| now_us > MAX_TIME_US - ttl_ms * 1000) =>
+        {
+            return 0
+        }
         (Some(hold_operation), _) => judged.call(limit, &hold_operation, now_us),
         // Nobody outside can tell whether it found the bucket full, so that nothing was written.
         (None, Operation::Give { .. }) if is_rounded => return 0,

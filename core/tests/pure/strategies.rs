@@ -65,8 +65,9 @@ pub fn hold_operations(
     let is_pool = limit.is_pool();
     let times_ms = prop_oneof![1 => Just(1), 3 => 1..=limit.refill_us().clamp(2, DAY_US) / 1000 + 2];
     let ids = (0..9u8).prop_map(|number| format!("hold:{number}"));
-    (ids, amounts, prop::option::weighted(0.7, times_ms)).prop_map(
-        move |(id, micro, time_ms)| match time_ms {
+    (ids, amounts, prop::option::weighted(0.7, times_ms), prop::bool::weighted(0.2)).prop_map(
+        move |(id, micro, time_ms, renews)| match time_ms {
+            Some(ttl_ms) if renews => HoldOperation::Renew { id, ttl_ms },
             Some(ttl_ms) => HoldOperation::Set { id, amount_micro: micro, ttl_ms },
             None => HoldOperation::Settle { id, used_micro: if is_pool { 0 } else { micro } },
         },

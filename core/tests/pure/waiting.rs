@@ -90,11 +90,11 @@ impl World {
         };
         let request = Request { key: &part.key, limit: part.limit, wanted };
         let plan = request.plan(*bucket, Some(holds), usize::MAX, now_us).unwrap();
-        let Plan::Hold { bucket, taken_micro } = plan else {
+        let Plan::Hold { bucket, taken_micro, amount_micro } = plan else {
             return matches!(plan, Plan::Outcome(outcome) if outcome.decision.allowed > 0);
         };
         holds.drop_ended(now_us);
-        let change = request.change_hold(holds, bucket, taken_micro, now_us).change;
+        let change = request.change_hold(holds, bucket, [taken_micro, amount_micro], now_us).change;
         self.make_so(db, &part.key, change);
         true
     }

@@ -32,6 +32,7 @@ COUNTERS = {
     "tokens_granted",
     "holds_expired",
     "settled_late",
+    "renewed_late",
     "served_after_waiting",
     "gave_up_waiting",
     "waits_refused",

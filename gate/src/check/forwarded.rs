@@ -50,12 +50,8 @@ impl<'a> Forwarded<'a> {
 
     /// Returns the first parameter of this name in the query.
     pub(super) fn parameter(&self, name: &str) -> Option<String> {
-        let pairs = self.query.as_ref()?.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
-        let plain = |text: &str| decoded(&text.replace('+', " ")).into_owned();
-        pairs
-            .map(|(key, value)| (plain(key), value))
-            .find(|(key, _)| key == name)
-            .map(|(_, value)| plain(value))
+        let mut pairs = form_urlencoded::parse(self.query.as_ref()?.as_bytes());
+        pairs.find(|(key, _)| key == name).map(|(_, value)| value.into_owned())
     }
 }
 
@@ -111,7 +107,7 @@ fn without_authority(uri: &str) -> &str {
 /// Normalizes a path as backends do, so that another spelling cannot bypass a limit.
 fn resolved(path: &str) -> Path {
     let path = path.split('#').next().unwrap_or_default();
-    let path = decoded(path);
+    let path = percent_decode_str(path).decode_utf8_lossy();
     let mut segments = Vec::new();
     for segment in path.split('/') {
         match segment {
@@ -123,9 +119,4 @@ fn resolved(path: &str) -> Path {
     let plain = format!("/{}", segments.join("/"));
     let with_slash = if segments.is_empty() { plain.clone() } else { format!("{plain}/") };
     Path { plain, with_slash }
-}
-
-/// Decodes percent-encoding. Bytes that are not UTF-8 become U+FFFD.
-fn decoded(text: &str) -> Cow<'_, str> {
-    percent_decode_str(text).decode_utf8_lossy()
 }

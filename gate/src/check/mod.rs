@@ -39,7 +39,7 @@ pub async fn answer(
         return reply::allowed();
     }
     match decider.decide_now(limits, &request).await {
-        Ok(response) => reply::decided(limits, &request, &response, rules.denied_status()),
+        Ok(response) => reply::decided(limits, &request, &response, rules.denied_status),
         Err(refusal) => reply::refused(&refusal),
     }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::http::{HeaderMap, StatusCode};
 use envoy_types::pb::google::protobuf::UInt64Value;
+use ipnet::IpNet;
 
 use super::forwarded::Forwarded;
 use super::pattern::{Captured, Pattern};
@@ -16,7 +17,7 @@ pub struct Rules {
     pub(super) domain: String,
     pub(super) denied_status: StatusCode,
     pub(super) trusted_hops: usize,
-    pub(super) proxies: Vec<Network>,
+    pub(super) proxies: Vec<IpNet>,
     pub(super) rules: Vec<Rule>,
 }
 
@@ -60,13 +61,6 @@ pub(super) enum Source {
     Header(String),
 }
 
-/// A network, or a single address.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Network {
-    pub address: IpAddr,
-    pub bits: u8,
-}
-
 impl Rules {
     /// Returns the decider's request for a request that its proxy describes.
     ///
@@ -75,11 +69,6 @@ impl Rules {
         let forwarded = self.forwarded(headers, peer);
         let descriptors = self.rules.iter().flat_map(|rule| rule.descriptors(&forwarded)).collect();
         messages::Request { domain: self.domain.clone(), descriptors, hits_addend: 0 }
-    }
-
-    /// Returns the status of a denied request.
-    pub fn denied_status(&self) -> StatusCode {
-        self.denied_status
     }
 
     fn forwarded<'a>(&self, headers: &'a HeaderMap, peer: Option<IpAddr>) -> Forwarded<'a> {
@@ -102,7 +91,7 @@ impl Rules {
     }
 
     fn trusts(&self, peer: IpAddr) -> bool {
-        self.proxies.iter().any(|network| network.contains(peer))
+        self.proxies.iter().any(|network| network.contains(&peer))
     }
 }
 
@@ -180,30 +169,9 @@ impl Source {
 
 /// `192.0.2.7`, `192.0.2.0/24`, `2001:db8::/64`.
 fn network(address: IpAddr, v4: u8, v6: u8) -> String {
-    let (bits, most) = if address.is_ipv4() { (v4, 32) } else { (v6, 128) };
-    if bits == most {
-        return address.to_string();
-    }
-    format!("{}/{bits}", first_of(address, bits))
-}
-
-/// Returns the first address of a network.
-fn first_of(address: IpAddr, bits: u8) -> IpAddr {
-    match address {
-        IpAddr::V4(v4) => {
-            let mask = u32::MAX.checked_shl(32_u32.saturating_sub(bits.into())).unwrap_or(0);
-            IpAddr::V4((u32::from(v4) & mask).into())
-        }
-        IpAddr::V6(v6) => {
-            let mask = u128::MAX.checked_shl(128_u32.saturating_sub(bits.into())).unwrap_or(0);
-            IpAddr::V6((u128::from(v6) & mask).into())
-        }
-    }
-}
-
-impl Network {
-    fn contains(&self, address: IpAddr) -> bool {
-        self.address.is_ipv4() == address.is_ipv4()
-            && first_of(self.address, self.bits) == first_of(address, self.bits)
+    let bits = if address.is_ipv4() { v4 } else { v6 };
+    match IpNet::new(address, bits) {
+        Ok(network) if bits < network.max_prefix_len() => network.trunc().to_string(),
+        _ => address.to_string(),
     }
 }

@@ -10,28 +10,12 @@ use super::plan::{Call, Kind, Part, Plan};
 use super::reservation::Reservation;
 use crate::to_the_end;
 
-/// The reply of Redis to one call.
-pub(super) enum Answer {
-    One(Decision),
-    All(JointDecision),
-}
+/// The reply of Redis to one call. `binding` decides on all of its parts: allowed if the tokens were taken.
+pub(super) type Answer = JointDecision;
 
-impl Answer {
-    /// Returns the decision on this part of the call.
-    pub(super) fn of(&self, part: usize) -> Decision {
-        match self {
-            Self::One(decision) => *decision,
-            Self::All(joint) => joint.each.get(part).copied().unwrap_or(joint.binding),
-        }
-    }
-
-    /// Returns the decision on all parts together: allowed if the tokens were taken.
-    pub(super) fn binding(&self) -> &Decision {
-        match self {
-            Self::One(decision) => decision,
-            Self::All(joint) => &joint.binding,
-        }
-    }
+/// Returns the decision on one part of a call.
+pub(super) fn decision_on(part: usize, answer: &Answer) -> Decision {
+    answer.each.get(part).copied().unwrap_or(answer.binding)
 }
 
 /// Returns the reply to each call, in their order. All are sent at once: one round trip.
@@ -52,32 +36,34 @@ pub(super) async fn ask(limiter: &Limiter, plan: &Plan) -> Result<Vec<Answer>, E
 }
 
 async fn send(limiter: &Limiter, call: &Call) -> Result<Answer, Error> {
-    match (call.kind, call.parts.as_slice()) {
-        (Kind::Take, [part]) => of(limiter, part).take(&part.bucket, part.cost).await.map(Answer::One),
-        (Kind::Give, [part]) => of(limiter, part).give(&part.bucket, part.cost).await.map(Answer::One),
-        (Kind::PayAfterwards, [part]) => pay(limiter, part).await.map(Answer::One),
-        (Kind::Peek, [part]) => of(limiter, part).peek(&part.bucket, part.cost).await.map(Answer::One),
+    let mut answer = Answer::default();
+    answer.binding = match (call.kind, call.parts.as_slice()) {
+        (Kind::Take, [part]) => of(limiter, part).take(&part.bucket, part.cost).await?,
+        (Kind::Give, [part]) => of(limiter, part).give(&part.bucket, part.cost).await?,
+        (Kind::PayAfterwards, [part]) => pay(limiter, part).await?,
+        (Kind::Peek, [part]) => of(limiter, part).peek(&part.bucket, part.cost).await?,
         (Kind::Hold(lease), parts) => {
             let held = limiter.hold_as(&lease.reservation.id(), &shares(parts), lease.ttl).await;
-            held.or_else(without_room).map(Answer::All)
+            return held.or_else(without_room);
         }
         (_, parts) => {
             let joint = limiter.take_all(&shares(parts)).await?;
             let is_remembered = joint.each.is_empty() && joint.binding.remembered;
-            Ok(Answer::All(if is_remembered { split_remembered(joint, limiter, parts) } else { joint }))
+            return Ok(if is_remembered { split_remembered(joint, limiter, parts) } else { joint });
         }
-    }
+    };
+    Ok(answer)
 }
 
 /// The time after which a hold may have ended, so that a bucket has room for another.
 const HOLD_AGAIN_MS: i64 = 1000;
 
 /// Denies a hold in a bucket that has `tokenbucket.max-holds`.
-fn without_room(error: Error) -> Result<JointDecision, Error> {
+fn without_room(error: Error) -> Result<Answer, Error> {
     let is_full = |error: &redis::RedisError| error.detail().is_some_and(|text| text.contains("max-holds"));
     match error {
         Error::Refused { error, .. } if is_full(&error) => {
-            let mut denied = JointDecision::default();
+            let mut denied = Answer::default();
             denied.binding.retry_after_ms = HOLD_AGAIN_MS;
             Ok(denied)
         }
@@ -90,7 +76,7 @@ pub(super) fn shares(parts: &[Part]) -> Vec<Share> {
 }
 
 /// Finds the parts whose denials are cached. The others have at most their capacity left.
-fn split_remembered(mut joint: JointDecision, limiter: &Limiter, parts: &[Part]) -> JointDecision {
+fn split_remembered(mut joint: Answer, limiter: &Limiter, parts: &[Part]) -> Answer {
     let unknown = |part: &Part| {
         let mut decision = Decision::default();
         (decision.allowed, decision.remembered) = (true, true);
@@ -165,7 +151,7 @@ struct Sent<'a> {
 
 impl Sent<'_> {
     fn is_allowed(&self) -> bool {
-        self.answer.as_ref().is_some_and(|answer| answer.binding().allowed)
+        self.answer.as_ref().is_some_and(|answer| answer.binding.allowed)
     }
 
     fn keep(mut self) -> Option<Answer> {
@@ -177,22 +163,20 @@ impl Sent<'_> {
         if !self.call.is_plain || !self.is_allowed() {
             return self.keep();
         }
-        let answer = self.answer.take()?;
+        let mut answer = self.answer.take()?;
         self.refund(&answer);
         let after_refund = |(place, part): (usize, &Part)| {
-            let mut decision = answer.of(place);
+            let mut decision = decision_on(place, &answer);
             decision.remaining = decision.remaining.saturating_add_unsigned(part.cost);
             decision
         };
-        let mut refunded = JointDecision::default();
-        refunded.binding = *answer.binding();
-        refunded.binding.allowed = false;
-        refunded.each = self.call.parts.iter().enumerate().map(after_refund).collect();
-        Some(Answer::All(refunded))
+        answer.each = self.call.parts.iter().enumerate().map(after_refund).collect();
+        answer.binding.allowed = false;
+        Some(answer)
     }
 
     fn refund(&self, answer: &Answer) {
-        let granted = answer.binding();
+        let granted = answer.binding;
         if !granted.allowed || granted.degraded {
             return;
         }

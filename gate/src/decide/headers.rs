@@ -53,7 +53,7 @@ fn retry_after_s(outcomes: &[Option<Outcome<'_>>]) -> Option<i64> {
 
 /// Returns what the proxy may use later: the request, and the `metadata` of the limits that it passed.
 pub(super) fn metadata(request: &Request, outcomes: &[Option<Outcome<'_>>]) -> Struct {
-    let descriptors = request.descriptors.iter().map(|one| Kind::StructValue(describe(one)).into_value());
+    let descriptors = request.descriptors.iter().map(|one| value(Kind::StructValue(describe(one))));
     let mut all = Struct::default();
     set(&mut all, "domain", Kind::StringValue(request.domain.clone()));
     set(&mut all, "descriptors", Kind::ListValue(ListValue { values: descriptors.collect() }));
@@ -76,7 +76,7 @@ fn describe(descriptor: &Descriptor) -> Struct {
     let entries = descriptor
         .entries
         .iter()
-        .map(|entry| Kind::StringValue(format!("{}={}", entry.key, entry.value)).into_value());
+        .map(|entry| value(Kind::StringValue(format!("{}={}", entry.key, entry.value))));
     let mut one = Struct::default();
     set(&mut one, "entries", Kind::ListValue(ListValue { values: entries.collect() }));
     if let Some(limit) = &descriptor.limit {
@@ -106,15 +106,9 @@ fn merge(into: &mut Struct, from: &Struct) {
 }
 
 fn set(fields: &mut Struct, key: &str, kind: Kind) {
-    fields.fields.insert(key.to_owned(), kind.into_value());
+    fields.fields.insert(key.to_owned(), value(kind));
 }
 
-trait IntoValue {
-    fn into_value(self) -> Value;
-}
-
-impl IntoValue for Kind {
-    fn into_value(self) -> Value {
-        Value { kind: Some(self) }
-    }
+fn value(kind: Kind) -> Value {
+    Value { kind: Some(kind) }
 }

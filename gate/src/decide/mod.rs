@@ -14,19 +14,18 @@ mod reservation;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokenbucket_client::{Error, Limit, Limiter, Options, Server};
+use tokenbucket_client::{Error, Limit, Limiter, OnError, Options, Server};
 
 use self::ask::Answer;
 use self::causes::Causes;
 use self::commits::{Commit, Commits, End};
 use self::plan::{most_held, Kind, Lease, Plan, Terms, Way, MOST_HITS};
-pub use self::policy::{OnError, Policy};
+pub use self::policy::Policy;
 use self::recent::Recent;
 use self::reservation::Reservation;
 use crate::counters::{add, Counters};
@@ -44,17 +43,6 @@ pub enum Refusal {
     /// Redis is away or refuses: gRPC UNAVAILABLE.
     Redis(String),
 }
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Service(text) => f.write_str(text),
-            Self::Redis(text) => f.write_str(text),
-        }
-    }
-}
-
-impl std::error::Error for Refusal {}
 
 /// Decides on requests; shared by all services.
 pub struct Decider {
@@ -92,14 +80,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 impl Decider {
     /// Creates a decider for this server and policy.
     pub fn new(server: Server, policy: Policy, counters: Arc<Counters>) -> Self {
-        let on_error = match policy.on_error {
-            OnError::Error => tokenbucket_client::OnError::Error,
-            OnError::Allow => tokenbucket_client::OnError::Open,
-            OnError::Deny => tokenbucket_client::OnError::Closed,
-        };
         let options = Options::new()
             .prefix(&*policy.prefix)
-            .on_error(on_error)
+            .on_error(policy.on_error)
             .remember_denials(policy.remember_denials)
             .remember_denials_for(REMEMBER_FOR);
         let limiter = Limiter::with_options(&server, no_limit(), options);
@@ -200,7 +183,7 @@ impl Decider {
         };
         if reserved.code() != Code::Ok {
             ask::undo(&self.limiter, &plan.calls, answers);
-        } else if answers.iter().any(|answer| answer.binding().allowed && !answer.binding().degraded) {
+        } else if answers.iter().any(|answer| answer.binding.allowed && !answer.binding.degraded) {
             add(&self.counters.of_reservations(&request.domain).reserved, reservation.amount());
             reserved.reservation_id = reservation.id();
         }
@@ -363,7 +346,7 @@ impl Decider {
         self.warn_of_refunds(&plan);
         let answers = ask::ask(&self.limiter, &plan).await;
         let answers = answers.map_err(|error| self.refuse(&error))?;
-        if answers.iter().any(|answer| answer.binding().degraded) {
+        if answers.iter().any(|answer| answer.binding.degraded) {
             add(&self.counters.redis_errors, 1);
         }
         let outcomes = outcome::outcomes(&plan, &answers);
@@ -397,7 +380,7 @@ impl Decider {
         let limiter = Limiter::with_options(
             &self.server,
             no_limit(),
-            Options::new().prefix(&*self.policy.prefix).on_error(tokenbucket_client::OnError::Error),
+            Options::new().prefix(&*self.policy.prefix).on_error(OnError::Error),
         );
         let mut pause = FIRST_PAUSE;
         // Takes nothing, and needs a server that decides.
@@ -445,13 +428,4 @@ fn judge<'a>(limits: Option<&'a Limits>, request: &Request) -> Result<&'a Limits
 /// Returns a limit in whose place each call sets its own.
 fn no_limit() -> Limit {
     Limit::new(0, 1).unwrap_or_else(|_| unreachable!("a capacity and a rate"))
-}
-
-impl fmt::Debug for Decider {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Decider")
-            .field("server", &self.server)
-            .field("policy", &self.policy)
-            .finish_non_exhaustive()
-    }
 }

@@ -2,7 +2,7 @@
 
 use tokenbucket_client::Decision;
 
-use super::ask::{was_looked_at, Answer};
+use super::ask::{decision_on, was_looked_at, Answer};
 use super::plan::{Asked, Disposition, Kind, Plan};
 use crate::messages::{Code, Duration, Status};
 
@@ -34,8 +34,8 @@ pub(super) fn outcomes<'a>(plan: &'a Plan, answers: &[Answer]) -> Vec<Option<Out
 fn outcome<'a>(plan: &'a Plan, answers: &[Answer], asked: &'a Asked) -> Option<Outcome<'a>> {
     let (place, part) = asked.place;
     let (call, answer) = (plan.calls.get(place)?, answers.get(place)?);
-    let decision = answer.of(part);
-    let is_taken = answer.binding().allowed && call.kind != Kind::Peek;
+    let decision = decision_on(part, answer);
+    let is_taken = answer.binding.allowed && call.kind != Kind::Peek;
     let taken = if is_taken { call.parts.get(part)?.cost } else { 0 };
     let left = decision.remaining.saturating_add_unsigned(taken).saturating_sub_unsigned(asked.earlier);
     let is_over = match call.kind {

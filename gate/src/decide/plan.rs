@@ -142,14 +142,10 @@ impl Plan {
             let split_by = terms.is_cluster.then_some(terms.policy.prefix.as_str());
             self.add_plain(kind, part, most, split_by)
         } else {
-            (self.add_alone(kind, part), 0)
+            self.calls.push(Call { kind, parts: vec![part], is_plain: false });
+            ((self.calls.len() - 1, 0), 0)
         };
         Asked { rule, counters, hits, is_quota, place, earlier }
-    }
-
-    fn add_alone(&mut self, kind: Kind, part: Part) -> (usize, usize) {
-        self.calls.push(Call { kind, parts: vec![part], is_plain: false });
-        (self.calls.len() - 1, 0)
     }
 
     /// Adds a part to the first call that it may share. Returns the place and the cost of earlier descriptors on the same bucket.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokenbucket_client::OnError;
+
 /// The settings that all limits share.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
@@ -23,18 +25,6 @@ pub struct Policy {
     pub reservation_max_ttl: Duration,
     /// The largest part of a capacity that one reservation takes (`RESERVATION_MAX_FRACTION`).
     pub reservation_max_fraction: f64,
-    /// The reply while Redis is away (`ON_ERROR`).
+    /// The reply while Redis is away (`ON_ERROR`): an error, after which the proxy decides, or all requests pass, or none.
     pub on_error: OnError,
-}
-
-/// The reply while Redis is away.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnError {
-    /// Returns an error: the proxy decides.
-    #[default]
-    Error,
-    /// Lets every request pass.
-    Allow,
-    /// Denies every request.
-    Deny,
 }

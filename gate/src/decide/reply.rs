@@ -13,12 +13,8 @@ pub(super) fn reply(
     outcomes: &[Option<Outcome<'_>>],
     policy: &Policy,
 ) -> (Response, bool) {
-    let statuses: Vec<Status> = plan
-        .dispositions
-        .iter()
-        .zip(outcomes)
-        .map(|(disposition, outcome)| status(disposition, outcome))
-        .collect();
+    let pairs = plan.dispositions.iter().zip(outcomes);
+    let statuses: Vec<Status> = pairs.map(|(disposition, outcome)| status(disposition, outcome)).collect();
     let is_over = is_over(plan, outcomes, policy);
     let is_shadowed = is_over && policy.shadow_mode;
     let overall = if is_over && !is_shadowed { Code::OverLimit } else { Code::Ok };

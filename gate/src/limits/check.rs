@@ -12,8 +12,7 @@ use super::Options;
 ///
 /// The mistakes of all files, as `file:line: what is wrong`.
 pub fn check_files(paths: &[PathBuf], options: &Options, ignore_dot_files: bool) -> Result<String, String> {
-    let mut files = Vec::new();
-    let mut problems = String::new();
+    let (mut files, mut problems) = (Vec::new(), String::new());
     for path in paths {
         let found = if path.is_dir() {
             read_folder(path, ignore_dot_files)
@@ -31,11 +30,9 @@ pub fn check_files(paths: &[PathBuf], options: &Options, ignore_dot_files: bool)
             counted(limits.count(), "limit"),
             counted(limits.domains.len().saturating_add(limits.namespaces.len()), "domain")
         )),
-        Ok(_) => Err(problems),
-        Err(mistakes) => {
-            for mistake in mistakes {
-                problems.push_str(&format!("{mistake}\n"));
-            }
+        read => {
+            let mistakes = read.err().into_iter().flatten().map(|mistake| format!("{mistake}\n"));
+            problems.extend(mistakes);
             Err(problems)
         }
     }

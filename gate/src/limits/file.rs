@@ -1,11 +1,10 @@
 //! Reads files of limits, in the format of envoyproxy/ratelimit and with keys of our own.
 
-use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 
-use super::limitador::Namespace;
-use super::lookup::{Domain, Draft, Flags};
-use super::rate::{self, Terms};
+use super::lookup::{Domain, Flags, Level, Place};
+use super::rate;
 use super::rule::Rule;
 use super::yaml::{self, shown, Data, Fault, Faults, Meaning, Node, Scalar};
 use super::{metadata, Limits, Options};
@@ -41,39 +40,20 @@ impl std::error::Error for Mistake {}
 
 /// Reads all files. Returns all their mistakes if there are any, in the order of files and lines.
 pub(super) fn read(files: &[File], options: &Options) -> Result<Limits, Vec<Mistake>> {
-    let mut drafts = Drafts::default();
+    let mut limits = Limits { hash_tag_key: options.hash_tag_key.clone(), ..Limits::default() };
     let mut mistakes = Vec::new();
     for file in files {
-        let mut reader = Reader { file, faults: Faults::default() };
-        reader.file(&mut drafts, options.merge);
+        let mut reader = Reader { name: file.name.as_str().into(), faults: Faults::default() };
+        reader.file(&file.text, &mut limits, options.merge);
         let faults = reader.faults.sorted().into_iter();
         let mistake = |Fault { line, problem }| Mistake { file: file.name.clone(), line, problem };
         mistakes.extend(faults.map(mistake));
     }
-    if !mistakes.is_empty() {
-        return Err(mistakes);
+    if mistakes.is_empty() {
+        Ok(limits)
+    } else {
+        Err(mistakes)
     }
-    let domain = |(name, DraftDomain { draft, .. }): (String, _)| (name.clone(), Domain::new(&name, draft));
-    Ok(Limits {
-        domains: drafts.domains.into_iter().map(domain).collect(),
-        namespaces: drafts.namespaces,
-        hash_tag_key: options.hash_tag_key.clone(),
-    })
-}
-
-/// What was read so far.
-#[derive(Default)]
-pub(super) struct Drafts {
-    pub domains: HashMap<String, DraftDomain>,
-    pub namespaces: HashMap<String, Namespace>,
-}
-
-/// A domain while files are read.
-#[derive(Default)]
-pub(super) struct DraftDomain {
-    /// File and line of the first `domain`.
-    pub origin: String,
-    draft: Draft,
 }
 
 /// The kinds of mappings in a file, with their keys.
@@ -107,8 +87,9 @@ const RATE_LIMIT: Kind = Kind {
 };
 const REPLACED: Kind = Kind { name: "replaces", keys: &["name"] };
 
-pub(super) struct Reader<'f> {
-    file: &'f File,
+pub(super) struct Reader {
+    /// Of the file.
+    name: Arc<str>,
     faults: Faults,
 }
 
@@ -131,7 +112,7 @@ impl<'n, 'a> Fields<'n, 'a> {
     }
 }
 
-impl Reader<'_> {
+impl Reader {
     pub(super) fn fault(&mut self, line: usize, problem: impl Into<String>) {
         self.faults.add(line, problem);
     }
@@ -141,49 +122,45 @@ impl Reader<'_> {
         self.fault(node.line, problem);
     }
 
-    fn file(&mut self, drafts: &mut Drafts, may_merge: bool) {
-        let root = match yaml::read(&self.file.text, &mut self.faults) {
+    fn file(&mut self, text: &str, limits: &mut Limits, may_merge: bool) {
+        let root = match yaml::read(text, &mut self.faults) {
             Ok(root) => root.filter(|root| !root.is_nothing()),
             Err(Fault { line, problem }) => return self.fault(line, problem),
         };
         let Some(root) = root else { return self.fault(1, "config file cannot have empty domain") };
         if let Data::List(items) = &root.data {
-            return self.limits(items, drafts);
+            return self.limits(items, limits);
         }
         if !matches!(root.data, Data::Map(_)) {
             return self.wrong_type("the file", "a mapping of domain and descriptors", &root);
         }
         let fields = self.fields(&root, ROOT);
-        let name = self.text(&fields, "domain");
-        let Drafts { domains, namespaces } = drafts;
-        if namespaces.contains_key(&name) {
-            let problem = format!("domain '{}' is a namespace in a file of limitador's", shown(&name));
-            self.fault(fields.line_of("domain"), problem);
-        }
-        self.judge_domain(&name, fields.line_of("domain"), domains.get(&name).filter(|_| !may_merge));
-        let origin = self.origin(fields.line_of("domain"));
-        let first = || DraftDomain { origin, draft: Draft::default() };
-        // After a mistake they are read only to find the next one.
-        let mut unused = Draft::default();
-        let draft = if domains.contains_key(&name) && !may_merge {
-            &mut unused
-        } else {
-            &mut domains.entry(name.clone()).or_insert_with(first).draft
-        };
-        self.descriptors(&fields, &name, draft);
-    }
-
-    fn judge_domain(&mut self, name: &str, line: usize, first: Option<&DraftDomain>) {
+        let (name, line) = (self.text(&fields, "domain"), fields.line_of("domain"));
         if name.is_empty() {
             self.fault(line, "config file cannot have empty domain");
-        } else if let Some(DraftDomain { origin, .. }) = first {
-            let problem = format!("duplicate domain '{}' in config file (first at {origin})", shown(name));
+        }
+        if limits.namespaces.contains_key(&name) {
+            let problem = format!("domain '{}' is a namespace in a file of limitador's", shown(&name));
             self.fault(line, problem);
+        }
+        let mut domain = Domain::new(&name, self.origin(line));
+        match limits.domains.get_mut(&name) {
+            Some(first) if may_merge => self.descriptors(&fields, &name, &mut first.level),
+            first => {
+                if let Some(Domain { origin, .. }) = first.filter(|_| !name.is_empty()) {
+                    let problem =
+                        format!("duplicate domain '{}' in config file (first at {origin})", shown(&name));
+                    self.fault(line, problem);
+                }
+                // After a mistake they are read only to find the next one.
+                self.descriptors(&fields, &name, &mut domain.level);
+                limits.domains.entry(name).or_insert(domain);
+            }
         }
     }
 
     pub(super) fn origin(&self, line: usize) -> String {
-        format!("{}:{line}", self.file.name)
+        format!("{}:{line}", self.name)
     }
 
     /// Takes a mapping apart; unknown keys are mistakes, with their lines.
@@ -240,47 +217,56 @@ impl Reader<'_> {
         maps
     }
 
+    /// Returns what `read` finds in a scalar; `None` if it is missing, or after a mistake.
+    pub(super) fn scalar<T>(
+        &mut self,
+        fields: &Fields<'_, '_>,
+        key: &str,
+        wanted: &str,
+        read: impl FnOnce(&Scalar<'_>) -> Option<T>,
+    ) -> Option<T> {
+        let node = fields.get(key)?;
+        let found = if let Data::Scalar(scalar) = &node.data { read(scalar) } else { None };
+        if found.is_none() {
+            self.wrong_type(key, wanted, node);
+        }
+        found
+    }
+
     /// Returns a text, even one that looks like a number; empty if missing.
     pub(super) fn text(&mut self, fields: &Fields<'_, '_>, key: &str) -> String {
-        match fields.get(key) {
-            Some(Node { data: Data::Scalar(scalar), .. }) => scalar.text.clone().into_owned(),
-            Some(node) => {
-                self.wrong_type(key, "a text", node);
-                String::new()
-            }
-            None => String::new(),
-        }
+        let text = self.scalar(fields, key, "a text", |scalar| Some(scalar.text.to_string()));
+        text.unwrap_or_default()
     }
 
     fn truth(&mut self, fields: &Fields<'_, '_>, key: &str) -> bool {
-        let Some(node) = fields.get(key) else { return false };
-        if let Data::Scalar(scalar) = &node.data {
-            if let Meaning::Truth(truth) = scalar.meaning() {
-                return truth;
-            }
-        }
-        self.wrong_type(key, "true or false", node);
-        false
+        let truth = self.scalar(fields, key, "true or false", |scalar| match scalar.meaning() {
+            Meaning::Truth(truth) => Some(truth),
+            _ => None,
+        });
+        truth.unwrap_or_default()
     }
 
     fn requests(&mut self, fields: &Fields<'_, '_>) -> u32 {
-        let Some(node) = fields.get("requests_per_unit") else { return 0 };
-        if let Data::Scalar(scalar) = &node.data {
-            if let (Meaning::Number(_), Some(requests)) = (scalar.meaning(), whole(&scalar.text)) {
-                return requests;
-            }
-        }
-        self.wrong_type("requests_per_unit", "a whole number from 0 to 4294967295", node);
-        0
+        let wanted = "a whole number from 0 to 4294967295";
+        let requests = self.scalar(fields, "requests_per_unit", wanted, |scalar| match scalar.meaning() {
+            Meaning::Number(_) => whole(&scalar.text),
+            _ => None,
+        });
+        requests.unwrap_or_default()
     }
 
-    fn descriptors(&mut self, fields: &Fields<'_, '_>, path: &str, draft: &mut Draft) {
-        for descriptor in self.items(fields, "descriptors", DESCRIPTOR) {
-            self.descriptor(&descriptor, path, draft);
-        }
+    fn descriptors(&mut self, fields: &Fields<'_, '_>, path: &str, level: &mut Level) {
+        let descriptors = self.items(fields, "descriptors", DESCRIPTOR);
+        let places = descriptors.iter().map(|descriptor| self.descriptor(descriptor, path)).collect();
+        level.add(places, |place, Place { file, line, .. }| {
+            let path = shown(&place.path);
+            let problem = format!("duplicate descriptor composite key '{path}' (first at {file}:{line})");
+            self.fault(place.line, problem);
+        });
     }
 
-    fn descriptor(&mut self, fields: &Fields<'_, '_>, path: &str, draft: &mut Draft) {
+    fn descriptor(&mut self, fields: &Fields<'_, '_>, path: &str) -> Place {
         let (mut composite, value) = (self.text(fields, "key"), self.text(fields, "value"));
         if composite.is_empty() {
             self.fault(fields.line, "descriptor has empty key");
@@ -291,18 +277,11 @@ impl Reader<'_> {
         }
         let path = format!("{path}.{composite}");
         let flags = self.flags(fields, &composite);
-        let rule = self.rule(fields);
-        let mut unused = Draft::default();
-        let below = match draft.add(&composite, rule, flags, self.origin(fields.line)) {
-            Ok(below) => below,
-            Err(first) => {
-                let problem =
-                    format!("duplicate descriptor composite key '{}' (first at {first})", shown(&path));
-                self.fault(fields.line, problem);
-                &mut unused
-            }
-        };
-        self.descriptors(fields, &path, below);
+        let rule = self.rule(fields).map(Arc::new);
+        let mut below = Level::default();
+        self.descriptors(fields, &path, &mut below);
+        let (file, line) = (self.name.clone(), fields.line);
+        Place { composite: composite.into(), rule, path: path.into(), flags, file, line, below }
     }
 
     fn flags(&mut self, fields: &Fields<'_, '_>, composite: &str) -> Flags {
@@ -335,9 +314,8 @@ impl Reader<'_> {
         let name = self.text(&limit, "name");
         let replaces = self.replaces(&limit, &name);
         let unlimited = self.truth(&limit, "unlimited");
-        let mut terms = if unlimited { self.unlimited(&limit) } else { self.terms(&limit) }?;
-        terms.current.name.clone_from(&name);
-        let plain = Rule::of(terms);
+        let mut plain = if unlimited { self.unlimited(&limit) } else { self.plain(&limit) }?;
+        plain.current.name.clone_from(&name);
         Some(Rule { unlimited, shadow_mode, quota_mode, paid_afterwards, name, replaces, metadata, ..plain })
     }
 
@@ -355,7 +333,7 @@ impl Reader<'_> {
         replaces
     }
 
-    fn unlimited(&mut self, limit: &Fields<'_, '_>) -> Option<Terms> {
+    fn unlimited(&mut self, limit: &Fields<'_, '_>) -> Option<Rule> {
         if rate::unit(&self.text(limit, "unit")).is_some() {
             self.fault(limit.line_of("unit"), "should not specify rate limit unit when unlimited");
         }
@@ -365,25 +343,25 @@ impl Reader<'_> {
             }
         }
         let current = CurrentLimit { requests_per_unit: self.requests(limit), ..CurrentLimit::default() };
-        Some(Terms { limit: rate::nothing().ok()?, current, unit_ms: 0, most_debt: 0 })
+        Some(Rule::plain(rate::nothing().ok()?, current, 0, 0))
     }
 
     /// `None` after a mistake.
-    fn terms(&mut self, limit: &Fields<'_, '_>) -> Option<Terms> {
+    fn plain(&mut self, limit: &Fields<'_, '_>) -> Option<Rule> {
         let capacity = limit.get("capacity").map(|_| self.text(limit, "capacity"));
-        let terms = match limit.get("rate") {
+        let rule = match limit.get("rate") {
             Some(_) => self.by_rate(limit, capacity.as_deref()),
             None => self.by_unit(limit, capacity.as_deref()),
         }?;
-        if rate::is_part_of_one(terms.limit.capacity()) {
+        if rate::is_part_of_one(rule.limit.capacity()) {
             let key = if capacity.is_some() { "capacity" } else { "rate" };
             let problem = "a capacity below 1 never lets a request pass: set capacity to 1 or more";
             self.fault(limit.line_of(key), problem);
         }
-        Some(terms)
+        Some(rule)
     }
 
-    fn by_rate(&mut self, limit: &Fields<'_, '_>, capacity: Option<&str>) -> Option<Terms> {
+    fn by_rate(&mut self, limit: &Fields<'_, '_>, capacity: Option<&str>) -> Option<Rule> {
         for key in ["unit", "requests_per_unit", "window"] {
             if limit.get(key).is_some() {
                 self.fault(limit.line_of(key), format!("rate replaces {key}: use one of them"));
@@ -397,7 +375,7 @@ impl Reader<'_> {
                 self.fault(limit.line_of("rate"), problem);
                 None
             }
-            Ok(terms) => Some(terms),
+            Ok(rule) => Some(rule),
             Err(error) => {
                 let problem = error.to_string();
                 let key =
@@ -408,7 +386,7 @@ impl Reader<'_> {
         }
     }
 
-    fn by_unit(&mut self, limit: &Fields<'_, '_>, capacity: Option<&str>) -> Option<Terms> {
+    fn by_unit(&mut self, limit: &Fields<'_, '_>, capacity: Option<&str>) -> Option<Rule> {
         let requests = self.requests(limit);
         let is_calendar = self.is_calendar(limit);
         let name = self.text(limit, "unit");
@@ -420,7 +398,7 @@ impl Reader<'_> {
             self.fault(limit.line_of("capacity"), "capacity needs requests_per_unit above 0");
         }
         match rate::per_unit(requests, unit, capacity, is_calendar) {
-            Ok(terms) => Some(terms),
+            Ok(rule) => Some(rule),
             Err(error) => {
                 let key = if capacity.is_some() { "capacity" } else { "requests_per_unit" };
                 self.fault(limit.line_of(key), error.to_string());

@@ -3,22 +3,25 @@
 //! Kuadrant's gateways put the entries of all limits that match into one descriptor, so a call is decided under every limit
 //! whose conditions hold. limitador's own library is the reference of what applies.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, LazyLock};
 
 use cel::objects::Map;
 use cel::{Context, ExecutionError, Program, Value};
 
-use super::file::{Drafts, Fields, Kind, Reader};
+use super::file::{Fields, Kind, Reader};
 use super::name;
-use super::rate::{self, Terms};
+use super::rate;
 use super::rule::{Matched, Rule};
 use super::yaml::{shown, Data, Meaning, Node};
+use super::Limits;
 use crate::messages::{CurrentLimit, Descriptor};
 
 /// Longer and more deeply nested expressions could exhaust the stack.
 const MOST_BYTES: usize = 1024;
 const MOST_BRACKETS: usize = 32;
+/// Behind an even number of `!` or `-` the crate reads what follows twice: nested ones take exponential time.
+const MOST_DOUBLED: usize = 8;
 
 /// The functions of CEL, shared by all calls.
 static FUNCTIONS: LazyLock<Context<'static>> = LazyLock::new(Context::default);
@@ -44,8 +47,8 @@ struct Limit {
     /// What expressions call `limit`.
     about: Value,
     conditions: Vec<Program>,
-    /// Sorted by source, as in limitador.
-    variables: Vec<(String, Program)>,
+    /// By their sources, in the order of limitador.
+    variables: BTreeMap<String, Program>,
 }
 
 const LIMIT: Kind = Kind {
@@ -132,35 +135,34 @@ fn text(value: &Value) -> Result<String, String> {
     }
 }
 
-impl Reader<'_> {
+impl Reader {
     /// Reads the list of limits that such a file is.
-    pub(super) fn limits(&mut self, items: &[Node<'_>], drafts: &mut Drafts) {
+    pub(super) fn limits(&mut self, items: &[Node<'_>], limits: &mut Limits) {
         for item in items {
             if matches!(item.data, Data::Map(_)) {
                 let fields = self.fields(item, LIMIT);
-                self.limit(&fields, drafts);
+                self.limit(&fields, limits);
             } else {
                 self.wrong_type("a limit", "a mapping", item);
             }
         }
     }
 
-    fn limit(&mut self, fields: &Fields<'_, '_>, drafts: &mut Drafts) {
+    fn limit(&mut self, fields: &Fields<'_, '_>, limits: &mut Limits) {
         let namespace = self.text(fields, "namespace");
         if namespace.is_empty() {
             self.fault(fields.line, "a limit must have a namespace");
         }
-        if let Some(domain) = drafts.domains.get(&namespace) {
+        if let Some(domain) = limits.domains.get(&namespace) {
             let problem = format!("namespace '{}' is the domain at {}", shown(&namespace), domain.origin);
             self.fault(fields.line_of("namespace"), problem);
         }
         let [name, id] = ["name", "id"].map(|key| self.text(fields, key));
         let conditions = self.expressions(fields, "conditions", &["descriptors", "limit"]);
         let variables = self.expressions(fields, "variables", &["descriptors"]);
-        let Some((mut terms, seconds)) = self.window(fields) else { return };
-        terms.current.name.clone_from(&name);
-        let sources =
-            |all: &[(String, Program)]| all.iter().map(|(source, _)| source.clone()).collect::<Vec<_>>();
+        let Some((mut plain, seconds)) = self.window(fields) else { return };
+        plain.current.name.clone_from(&name);
+        let sources = |all: &BTreeMap<String, Program>| all.keys().cloned().collect::<Vec<_>>();
         let identity = format!("{seconds} {:?} {:?}", sources(&conditions), sources(&variables));
         let hash = name::short_hash(&identity);
         let called = [&name, &id, &hash].into_iter().find(|text| !text.is_empty()).unwrap_or(&hash);
@@ -171,15 +173,15 @@ impl Reader<'_> {
         };
         let about = HashMap::from([("name", value(&name)), ("id", value(&id))]);
         let limit = Limit {
-            rule: Arc::new(Rule { name, ..Rule::of(terms) }),
+            rule: Arc::new(Rule { name, ..plain }),
             path,
             hash,
             origin: self.origin(fields.line),
             about: Value::Map(Map::from(about)),
-            conditions: conditions.into_iter().map(|(_, condition)| condition).collect(),
+            conditions: conditions.into_values().collect(),
             variables,
         };
-        let of_namespace = drafts.namespaces.entry(namespace).or_insert_with_key(|namespace| {
+        let of_namespace = limits.namespaces.entry(namespace).or_insert_with_key(|namespace| {
             let mut encoded = String::new();
             name::encode(namespace, &mut encoded);
             Namespace { encoded, limits: Vec::new() }
@@ -191,85 +193,76 @@ impl Reader<'_> {
     }
 
     /// Returns the bucket, and the seconds of the window that it stands for.
-    fn window(&mut self, fields: &Fields<'_, '_>) -> Option<(Terms, u64)> {
+    fn window(&mut self, fields: &Fields<'_, '_>) -> Option<(Rule, u64)> {
         let most = self.number(fields, "max_value", 0, 1_000_000_000_000)?;
         let seconds = self.number(fields, "seconds", 1, 100 * 365 * 86_400)?;
         if most == 0 {
-            let (current, unit_ms) = (CurrentLimit::default(), seconds.saturating_mul(1000));
-            return Some((Terms { limit: rate::nothing().ok()?, current, unit_ms, most_debt: 0 }, seconds));
+            let unit_ms = seconds.saturating_mul(1000);
+            return Some((Rule::plain(rate::nothing().ok()?, CurrentLimit::default(), unit_ms, 0), seconds));
         }
-        let terms = rate::of_rate(&format!("{most}/{seconds}s"), None);
-        let terms = terms.map_err(|error| self.fault(fields.line_of("max_value"), error.to_string()));
-        Some((terms.ok()?, seconds))
+        let rule = rate::of_rate(&format!("{most}/{seconds}s"), None);
+        let rule = rule.map_err(|error| self.fault(fields.line_of("max_value"), error.to_string()));
+        Some((rule.ok()?, seconds))
     }
 
     fn number(&mut self, fields: &Fields<'_, '_>, key: &str, least: u64, most: u64) -> Option<u64> {
-        let Some(node) = fields.get(key) else {
+        if fields.get(key).is_none() {
             self.fault(fields.line, format!("a limit must have {key}"));
-            return None;
-        };
-        let number = match &node.data {
-            Data::Scalar(scalar) if matches!(scalar.meaning(), Meaning::Number(_)) => {
-                scalar.text.parse().ok()
-            }
-            _ => None,
-        };
-        let number = number.filter(|number| (least..=most).contains(number));
-        if number.is_none() {
-            self.wrong_type(key, &format!("a whole number from {least} to {most}"), node);
         }
-        number
+        let wanted = format!("a whole number from {least} to {most}");
+        self.scalar(fields, key, &wanted, |scalar| {
+            let number = scalar.text.parse().ok().filter(|number| (least..=most).contains(number));
+            number.filter(|_| matches!(scalar.meaning(), Meaning::Number(_)))
+        })
     }
 
-    /// Returns expressions with their sources, sorted and each once. `known` are the names that calls have.
-    fn expressions(&mut self, fields: &Fields<'_, '_>, key: &str, known: &[&str]) -> Vec<(String, Program)> {
-        let Some(node) = fields.get(key) else { return Vec::new() };
+    /// Returns expressions by their sources. `known` are the names that calls have.
+    fn expressions(
+        &mut self,
+        fields: &Fields<'_, '_>,
+        key: &str,
+        known: &[&str],
+    ) -> BTreeMap<String, Program> {
+        let mut all = BTreeMap::new();
+        let Some(node) = fields.get(key) else { return all };
         let Data::List(items) = &node.data else {
             self.wrong_type(key, "a list of expressions", node);
-            return Vec::new();
+            return all;
         };
-        let mut sources = BTreeSet::new();
         for item in items {
-            match &item.data {
-                Data::Scalar(scalar) => {
-                    sources.insert((scalar.text.to_string(), item.line));
-                }
-                _ => self.wrong_type(key, "a list of expressions", item),
-            }
-        }
-        let mut all: Vec<(String, Program)> = Vec::new();
-        for (source, line) in sources {
-            if source.len() > MOST_BYTES || source.matches(['(', '[', '{']).count() > MOST_BRACKETS {
-                let problem =
-                    format!("an expression has at most {MOST_BYTES} bytes and {MOST_BRACKETS} brackets");
-                self.fault(line, problem);
+            let Data::Scalar(scalar) = &item.data else {
+                self.wrong_type(key, "a list of expressions", item);
                 continue;
-            }
-            match Program::compile(&source) {
-                Err(error) => {
-                    let error = error.to_string();
-                    let reason = error.lines().next().unwrap_or_default();
-                    self.fault(
-                        line,
-                        format!("'{}' is no expression in CEL: {}", shown(&source), shown(reason)),
-                    );
-                }
-                Ok(program) => {
-                    let references = program.references();
-                    let unknown = references.variables().into_iter().find(|name| !known.contains(name));
-                    if let Some(unknown) = unknown {
-                        let problem = format!(
-                            "no call has '{}': only {} is known in {key}",
-                            shown(unknown),
-                            known.join(" and ")
-                        );
-                        self.fault(line, problem);
-                    } else if all.last().is_none_or(|(last, _)| *last != source) {
-                        all.push((source, program));
-                    }
-                }
+            };
+            match compiled(&scalar.text, key, known) {
+                Ok(program) => _ = all.insert(scalar.text.to_string(), program),
+                Err(problem) => self.fault(item.line, problem),
             }
         }
         all
+    }
+}
+
+fn compiled(source: &str, key: &str, known: &[&str]) -> Result<Program, String> {
+    let without_blanks: String = source.split_whitespace().collect();
+    let doubled = without_blanks.matches("!!").count() + without_blanks.matches("--").count();
+    let brackets = source.matches(['(', '[', '{']).count();
+    if source.len() > MOST_BYTES || brackets > MOST_BRACKETS || doubled > MOST_DOUBLED {
+        return Err(format!(
+            "an expression has at most {MOST_BYTES} bytes, {MOST_BRACKETS} brackets, and {MOST_DOUBLED} of '!!' and '--'"
+        ));
+    }
+    let program = Program::compile(source).map_err(|error| {
+        let error = error.to_string();
+        let reason = error.lines().next().unwrap_or_default();
+        format!("'{}' is no expression in CEL: {}", shown(source), shown(reason))
+    })?;
+    let references = program.references();
+    match references.variables().into_iter().find(|name| !known.contains(name)) {
+        Some(unknown) => {
+            let known = known.join(" and ");
+            Err(format!("no call has '{}': only {known} is known in {key}", shown(unknown)))
+        }
+        None => Ok(program),
     }
 }

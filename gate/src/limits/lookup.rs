@@ -1,7 +1,6 @@
 //! Finds the limit of a descriptor.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::name;
@@ -15,33 +14,39 @@ pub(super) struct Domain {
     name: String,
     /// As names of buckets begin.
     encoded: String,
-    level: Level,
+    /// File and line of the first `domain`.
+    pub origin: String,
+    pub level: Level,
 }
 
 /// One level of nested descriptors.
 #[derive(Debug, Default)]
 pub(super) struct Level {
     /// Sorted by `key_value` or `key`, so that a request is looked up without putting its key and value together.
-    places: Vec<(Box<str>, Place)>,
+    places: Vec<Place>,
     /// In the order of the files.
     wildcards: Vec<Wildcard>,
 }
 
-/// `foo*bar*`, in pieces around the `*`.
+/// `foo*bar*`, and its pieces around the `*`.
 #[derive(Debug)]
 struct Wildcard {
+    composite: Box<str>,
     pieces: Vec<Box<str>>,
-    place: usize,
 }
 
 /// One descriptor of a file.
 #[derive(Debug)]
 pub(super) struct Place {
-    rule: Option<Arc<Rule>>,
+    /// `key_value` or `key`.
+    pub composite: Box<str>,
+    pub rule: Option<Arc<Rule>>,
     /// Keys, with values if the file has them, from the domain down.
-    path: Box<str>,
-    flags: Flags,
-    below: Level,
+    pub path: Box<str>,
+    pub flags: Flags,
+    pub file: Arc<str>,
+    pub line: usize,
+    pub below: Level,
 }
 
 /// The options of a descriptor for its metrics and buckets.
@@ -52,77 +57,19 @@ pub(super) struct Flags {
     pub share_threshold: bool,
 }
 
-/// A level while files are read.
-#[derive(Debug, Default)]
-pub(super) struct Draft {
-    places: BTreeMap<String, DraftPlace>,
-    wildcards: Vec<String>,
-}
-
-#[derive(Debug)]
-pub(super) struct DraftPlace {
-    rule: Option<Arc<Rule>>,
-    flags: Flags,
-    /// File and line.
-    origin: String,
-    pub below: Draft,
-}
-
-impl Draft {
-    /// Adds a descriptor, of which `None` may be there yet.
-    ///
-    /// # Errors
-    ///
-    /// The origin of the one that is there.
-    pub(super) fn add(
-        &mut self,
-        composite: &str,
-        rule: Option<Rule>,
-        flags: Flags,
-        origin: String,
-    ) -> Result<&mut Self, String> {
-        if let Some(first) = self.places.get(composite) {
-            return Err(first.origin.clone());
-        }
-        if composite.contains('*') {
-            self.wildcards.push(composite.to_owned());
-        }
-        let place = DraftPlace { rule: rule.map(Arc::new), flags, origin, below: Self::default() };
-        Ok(&mut self.places.entry(composite.to_owned()).or_insert(place).below)
-    }
-
-    fn finish(self, path: &str) -> Level {
-        let places: Vec<_> =
-            self.places.into_iter().map(|(composite, place)| place.finish(composite, path)).collect();
-        let wildcards = self.wildcards.iter().filter_map(|composite| {
-            let place = places.binary_search_by(|(each, _)| (**each).cmp(composite)).ok()?;
-            Some(Wildcard { pieces: composite.split('*').map(Box::from).collect(), place })
-        });
-        let wildcards = wildcards.collect();
-        Level { places, wildcards }
-    }
-}
-
-impl DraftPlace {
-    fn finish(self, composite: String, path: &str) -> (Box<str>, Place) {
-        let path = format!("{path}.{composite}").into_boxed_str();
-        let below = self.below.finish(&path);
-        (composite.into(), Place { rule: self.rule, path, flags: self.flags, below })
-    }
-}
-
 impl Domain {
-    pub(super) fn new(name: &str, draft: Draft) -> Self {
+    pub(super) fn new(name: &str, origin: String) -> Self {
         let mut encoded = String::new();
         name::encode(name, &mut encoded);
-        Self { name: name.to_owned(), encoded, level: draft.finish(name) }
+        Self { name: name.to_owned(), encoded, origin, level: Level::default() }
     }
 
     /// Returns the limit of a descriptor; `hash_tag_key` is the key of the entry that its bucket has in the hash tag,
     /// if it is there.
     pub(super) fn find(&self, descriptor: &Descriptor, hash_tag_key: Option<&str>) -> Option<Matched> {
         let entries = &descriptor.entries;
-        let tagged = tagged(entries, hash_tag_key);
+        let tagged =
+            hash_tag_key.and_then(|key| entries.iter().position(|entry| entry.key == key)).unwrap_or(0);
         if let Some(found) =
             descriptor.limit.as_ref().and_then(|limit| self.overridden(entries, tagged, limit))
         {
@@ -164,7 +111,8 @@ impl Domain {
         let mut metric = self.name.clone();
         for step in steps {
             let (value, is_written) = value_of(step);
-            push_part(&mut metric, &step.entry.key, value, is_written);
+            metric.push('.');
+            push_value(&mut metric, &step.entry.key, value, is_written);
         }
         metric
     }
@@ -173,7 +121,7 @@ impl Domain {
     /// that of the file. `None` without a unit that there is.
     fn overridden(&self, entries: &[Entry], tagged: usize, limit: &Override) -> Option<Matched> {
         let unit = Unit::try_from(limit.unit).ok().filter(|unit| *unit != Unit::Unknown)?;
-        let rule = Rule::of(rate::per_unit(limit.requests_per_unit, unit, None, false).ok()?);
+        let rule = rate::per_unit(limit.requests_per_unit, unit, None, false).ok()?;
         let mut metric = self.name.clone();
         metric.push('.');
         for entry in entries {
@@ -187,21 +135,6 @@ impl Domain {
         let bucket = name::bucket(&self.encoded, pairs, tagged, &suffix);
         Some(Matched { rule: Arc::new(rule), bucket, metric })
     }
-
-    /// Visits all limits with their paths, in the order of their names.
-    pub(super) fn each_rule(&self, visit: &mut impl FnMut(&str, &Rule)) {
-        self.level.each_rule(visit);
-    }
-}
-
-/// Returns the place of the entry that goes into the hash tag.
-fn tagged(entries: &[Entry], hash_tag_key: Option<&str>) -> usize {
-    hash_tag_key.and_then(|key| entries.iter().position(|entry| entry.key == key)).unwrap_or(0)
-}
-
-fn push_part(metric: &mut String, key: &str, value: &str, is_written: bool) {
-    metric.push('.');
-    push_value(metric, key, value, is_written);
 }
 
 fn push_value(metric: &mut String, key: &str, value: &str, is_written: bool) {
@@ -213,28 +146,47 @@ fn push_value(metric: &mut String, key: &str, value: &str, is_written: bool) {
 }
 
 impl Level {
+    /// Adds descriptors in the order of their file. Calls `repeated` for each that is there already, with the first.
+    pub(super) fn add(&mut self, places: Vec<Place>, mut repeated: impl FnMut(&Place, &Place)) {
+        let wildcards = places.iter().filter(|place| place.composite.contains('*'));
+        self.wildcards.extend(wildcards.map(|place| Wildcard {
+            composite: place.composite.clone(),
+            pieces: place.composite.split('*').map(Box::from).collect(),
+        }));
+        self.places.extend(places);
+        // Keeps the order of equal ones.
+        self.places.sort_by(|one, other| one.composite.cmp(&other.composite));
+        self.places.dedup_by(|later, first| {
+            let is_repeated = later.composite == first.composite;
+            if is_repeated {
+                repeated(later, first);
+            }
+            is_repeated
+        });
+    }
+
     /// `key_value`, else the first wildcard that fits, else `key`.
     fn step<'a>(&'a self, entry: &'a Entry) -> Option<Step<'a>> {
-        if let Some((_, place)) = self.get(entry, true) {
+        if let Some(place) = self.get(|composite| compare(composite, entry)) {
             return Some(Step { entry, place, by: By::Value });
         }
         if let Some(wildcard) = self.wildcards.iter().find(|wildcard| wildcard.fits(entry)) {
-            let (composite, place) = self.places.get(wildcard.place)?;
-            let pattern = pattern_behind(composite, &entry.key);
-            return Some(Step { entry, place, by: By::Wildcard { composite, pattern } });
+            let place = self.get(|composite| composite.cmp(&wildcard.composite))?;
+            let pattern = pattern_behind(&place.composite, &entry.key);
+            return Some(Step { entry, place, by: By::Wildcard { pattern } });
         }
-        let (_, place) = self.get(entry, false)?;
+        let place = self.get(|composite| composite.cmp(&entry.key))?;
         Some(Step { entry, place, by: By::Key })
     }
 
-    fn get(&self, entry: &Entry, with_value: bool) -> Option<&(Box<str>, Place)> {
-        let place =
-            self.places.binary_search_by(|(composite, _)| compare(composite, entry, with_value)).ok()?;
+    fn get(&self, compare: impl Fn(&str) -> Ordering) -> Option<&Place> {
+        let place = self.places.binary_search_by(|place| compare(&place.composite)).ok()?;
         self.places.get(place)
     }
 
-    fn each_rule(&self, visit: &mut impl FnMut(&str, &Rule)) {
-        for (_, place) in &self.places {
+    /// Visits all limits with their paths, in the order of their names.
+    pub(super) fn each_rule(&self, visit: &mut impl FnMut(&str, &Rule)) {
+        for place in &self.places {
             if let Some(rule) = &place.rule {
                 visit(&place.path, rule);
             }
@@ -243,13 +195,10 @@ impl Level {
     }
 }
 
-/// Compares with `key_value` or `key`, without putting them together.
-fn compare(composite: &str, entry: &Entry, with_value: bool) -> Ordering {
+/// Compares with `key_value`, without putting it together.
+fn compare(composite: &str, entry: &Entry) -> Ordering {
     let (key, value) = (entry.key.as_bytes(), entry.value.as_bytes());
     let composite = composite.as_bytes();
-    if !with_value {
-        return composite.cmp(key);
-    }
     let (begin, rest) = composite.split_at(key.len().min(composite.len()));
     let (separator, rest) = rest.split_at(rest.len().min(1));
     begin.cmp(key).then_with(|| separator.cmp(b"_")).then_with(|| rest.cmp(value))
@@ -291,7 +240,7 @@ struct Step<'a> {
 #[derive(Clone, Copy)]
 enum By<'a> {
     Value,
-    Wildcard { composite: &'a str, pattern: &'a str },
+    Wildcard { pattern: &'a str },
     Key,
 }
 
@@ -303,7 +252,7 @@ impl<'a> Step<'a> {
     /// Key and value as they name the bucket: the pattern where all that fit it share one.
     fn shared(&self) -> (&'a str, &'a str) {
         let value = match self.by {
-            By::Wildcard { pattern, .. } if self.is_shared() && !pattern.is_empty() => pattern,
+            By::Wildcard { pattern } if self.is_shared() && !pattern.is_empty() => pattern,
             _ => &self.entry.value,
         };
         (&self.entry.key, value)
@@ -314,8 +263,8 @@ impl<'a> Step<'a> {
         let flags = self.place.flags;
         match self.by {
             By::Value => &self.entry.value,
-            By::Wildcard { pattern, .. } if flags.share_threshold && !pattern.is_empty() => pattern,
-            By::Wildcard { pattern, .. } if !flags.value_to_metric => pattern,
+            By::Wildcard { pattern } if flags.share_threshold && !pattern.is_empty() => pattern,
+            By::Wildcard { pattern } if !flags.value_to_metric => pattern,
             By::Key if !flags.value_to_metric => "",
             By::Wildcard { .. } | By::Key => &self.entry.value,
         }
@@ -326,10 +275,10 @@ impl<'a> Step<'a> {
         let flags = self.place.flags;
         match self.by {
             By::Value => !self.entry.value.is_empty(),
-            By::Wildcard { composite, pattern } => {
+            By::Wildcard { pattern } => {
                 (flags.share_threshold || !flags.value_to_metric)
                     && !pattern.is_empty()
-                    && pattern.len() < composite.len()
+                    && pattern.len() < self.place.composite.len()
             }
             By::Key => !flags.value_to_metric || self.entry.value.is_empty(),
         }

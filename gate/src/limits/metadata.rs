@@ -15,7 +15,7 @@ pub(super) fn read(node: &Node<'_>, faults: &mut Faults) -> Option<Struct> {
         faults.add(node.line, problem);
         return None;
     };
-    let metadata = struct_of(pairs, MAX_DEPTH).unwrap_or_else(|problem| {
+    let metadata = struct_of(pairs, MAX_DEPTH - 1).unwrap_or_else(|problem| {
         faults.add(node.line, format!("error parsing metadata: {problem}"));
         Struct::default()
     });
@@ -23,7 +23,6 @@ pub(super) fn read(node: &Node<'_>, faults: &mut Faults) -> Option<Struct> {
 }
 
 fn struct_of(pairs: &[(Node<'_>, Node<'_>)], depth: usize) -> Result<Struct, String> {
-    let depth = depth.checked_sub(1).ok_or_else(|| format!("nested deeper than {MAX_DEPTH} levels"))?;
     let fields = pairs.iter().map(|(key, value)| match &key.data {
         Data::Scalar(key) => Ok((key.text.clone().into_owned(), value_of(value, depth)?)),
         _ => Err(format!("a key is {}", key.shown())),
@@ -32,11 +31,11 @@ fn struct_of(pairs: &[(Node<'_>, Node<'_>)], depth: usize) -> Result<Struct, Str
 }
 
 fn value_of(node: &Node<'_>, depth: usize) -> Result<Value, String> {
+    let below = || depth.checked_sub(1).ok_or_else(|| format!("nested deeper than {MAX_DEPTH} levels"));
     let kind = match &node.data {
-        Data::Map(pairs) => Kind::StructValue(struct_of(pairs, depth)?),
+        Data::Map(pairs) => Kind::StructValue(struct_of(pairs, below()?)?),
         Data::List(items) => {
-            let depth =
-                depth.checked_sub(1).ok_or_else(|| format!("nested deeper than {MAX_DEPTH} levels"))?;
+            let depth = below()?;
             let values = items.iter().map(|item| value_of(item, depth)).collect::<Result<_, _>>()?;
             Kind::ListValue(ListValue { values })
         }

@@ -58,11 +58,6 @@ impl Limits {
         self.domains.contains_key(domain) || self.namespaces.contains_key(domain)
     }
 
-    /// Returns whether no file has a domain.
-    pub fn is_empty(&self) -> bool {
-        self.domains.is_empty() && self.namespaces.is_empty()
-    }
-
     /// Returns every limit of limitador's files that applies to the descriptors of a call; `None` if the domain is in none of
     /// these files.
     ///
@@ -92,7 +87,7 @@ impl Limits {
     /// Visits all limits with their paths.
     pub(crate) fn each_rule(&self, visit: &mut impl FnMut(&str, &Rule)) {
         for domain in self.domains.values() {
-            domain.each_rule(visit);
+            domain.level.each_rule(visit);
         }
         for namespace in self.namespaces.values() {
             namespace.each_rule(visit);

@@ -2,6 +2,7 @@
 
 use tokenbucket_client::{Limit, LimitError};
 
+use super::rule::Rule;
 use crate::messages::{CurrentLimit, Unit};
 
 const SECOND_MS: u64 = 1000;
@@ -18,15 +19,6 @@ const UNITS: [(Unit, u64, &str, &str); 7] = [
     (Unit::Year, 365 * DAY_MS, "365d", "y"),
 ];
 
-/// A limit, for each protocol.
-#[derive(Clone, Debug)]
-pub(super) struct Terms {
-    pub limit: Limit,
-    pub current: CurrentLimit,
-    pub unit_ms: u64,
-    pub most_debt: u64,
-}
-
 /// Returns the unit of that name, in any case.
 pub(super) fn unit(name: &str) -> Option<Unit> {
     UNITS.iter().map(|(unit, ..)| *unit).find(|unit| unit.as_str_name().eq_ignore_ascii_case(name))
@@ -38,7 +30,7 @@ pub(super) fn per_unit(
     unit: Unit,
     capacity: Option<&str>,
     is_calendar: bool,
-) -> Result<Terms, LimitError> {
+) -> Result<Rule, LimitError> {
     let current = CurrentLimit { name: String::new(), requests_per_unit: requests, unit: unit.into() };
     let period = UNITS.iter().find(|(each, ..)| *each == unit);
     let (_, unit_ms, flowing, calendar) = period.copied().unwrap_or((unit, 0, "s", "s"));
@@ -47,7 +39,7 @@ pub(super) fn per_unit(
         0 => nothing()?,
         _ => Limit::new(capacity.unwrap_or(&requests.to_string()), rate)?,
     };
-    Ok(Terms { limit, current, unit_ms: longest_ms(unit_ms, is_calendar), most_debt: requests.into() })
+    Ok(Rule::plain(limit, current, longest_ms(unit_ms, is_calendar), requests.into()))
 }
 
 /// Denies every cost above 0. The module has no rate of 0 for buckets.
@@ -56,25 +48,18 @@ pub(super) fn nothing() -> Result<Limit, LimitError> {
 }
 
 /// Any rate of the module; the capacity is its count unless given.
-pub(super) fn of_rate(rate: &str, capacity: Option<&str>) -> Result<Terms, LimitError> {
+pub(super) fn of_rate(rate: &str, capacity: Option<&str>) -> Result<Rule, LimitError> {
     let (count, period) = split(rate);
     let limit = Limit::new(capacity.unwrap_or(count), rate)?;
     let period_ms = period_ms(period);
-    let current = match in_whole_units(count, period_ms) {
-        Some((requests_per_unit, unit)) => {
-            CurrentLimit { name: String::new(), requests_per_unit, unit: unit.into() }
-        }
-        None => CurrentLimit {
-            name: String::new(),
-            requests_per_unit: whole(count.parse().unwrap_or(0.0)),
-            unit: Unit::Unknown.into(),
-        },
-    };
-    // A rate of half a token an hour grants one in two hours.
     let tokens: f64 = count.parse().unwrap_or(1.0);
+    let in_units = period_ms.and_then(|period_ms| in_whole_units(tokens, period_ms));
+    let (requests_per_unit, unit) = in_units.unwrap_or((whole(tokens), Unit::Unknown));
+    let current = CurrentLimit { name: String::new(), requests_per_unit, unit: unit.into() };
+    // A rate of half a token an hour grants one in two hours.
     let unit_ms = longest_ms(period_ms.unwrap_or(SECOND_MS).max(1), rate.contains('@'));
     let unit_ms = unit_ms as f64 * (1.0 / tokens).max(1.0);
-    Ok(Terms { limit, current, unit_ms: unit_ms.ceil() as u64, most_debt: tokens.max(1.0) as u64 })
+    Ok(Rule::plain(limit, current, unit_ms.ceil() as u64, tokens.max(1.0) as u64))
 }
 
 /// Returns whether a number of tokens is above 0 and grants no whole one.
@@ -101,16 +86,10 @@ fn period_ms(period: &str) -> Option<u64> {
         period.trim_start_matches(|char: char| !char.is_ascii_alphabetic() || char == 'e' || char == 'E');
     let number = period.strip_suffix(name)?;
     let number: f64 = if number.is_empty() { 1.0 } else { number.parse().ok()? };
-    let unit_ms = match name {
-        "ms" => 1,
-        "s" => SECOND_MS,
-        "m" => 60 * SECOND_MS,
-        "h" => 3600 * SECOND_MS,
-        "d" => DAY_MS,
-        "w" => 7 * DAY_MS,
-        "mo" => 30 * DAY_MS,
-        "y" => 365 * DAY_MS,
-        _ => return None,
+    let unit_ms = match UNITS.iter().find(|(.., calendar)| *calendar == name) {
+        Some((_, unit_ms, ..)) => *unit_ms,
+        None if name == "ms" => 1,
+        None => return None,
     };
     // Casts of floats saturate; the module's periods end at 100 years.
     Some((number * unit_ms as f64).ceil() as u64)
@@ -122,9 +101,7 @@ fn longest_ms(unit_ms: u64, is_calendar: bool) -> u64 {
 }
 
 /// Returns the shortest unit of replies that is a multiple of the period, and how many whole tokens come in it.
-fn in_whole_units(count: &str, period_ms: Option<u64>) -> Option<(u32, Unit)> {
-    let count: f64 = count.parse().ok()?;
-    let period_ms = period_ms?;
+fn in_whole_units(count: f64, period_ms: u64) -> Option<(u32, Unit)> {
     UNITS.iter().find_map(|(unit, unit_ms, ..)| {
         if unit_ms.checked_rem(period_ms)? != 0 {
             return None;

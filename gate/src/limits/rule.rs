@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokenbucket_client::Limit;
 
-use super::rate::{self, Terms};
+use super::rate;
 use crate::messages::{CurrentLimit, Struct};
 
 /// A `rate_limit` of a file, or the override of a request.
@@ -46,8 +46,7 @@ impl Rule {
     }
 
     /// Returns a plain limit.
-    pub(super) fn of(terms: Terms) -> Self {
-        let Terms { limit, current, unit_ms, most_debt } = terms;
+    pub(super) fn plain(limit: Limit, current: CurrentLimit, unit_ms: u64, most_debt: u64) -> Self {
         Self {
             capacity: limit.capacity().parse().unwrap_or(0.0),
             limit,

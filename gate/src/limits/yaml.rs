@@ -79,7 +79,7 @@ impl Faults {
 }
 
 impl Fault {
-    fn new(line: usize, problem: impl Into<String>) -> Self {
+    pub(crate) fn new(line: usize, problem: impl Into<String>) -> Self {
         Self { line: line.max(1), problem: problem.into() }
     }
 }

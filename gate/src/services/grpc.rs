@@ -13,17 +13,20 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::body::Body;
 use tonic::codegen::{http, Service as HttpService};
-use tonic::server::{Grpc, UnaryService};
+use tonic::server::Grpc;
 use tonic::service::Routes;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 use tonic_health::pb::health_server::{Health, HealthServer};
+use tower::service_fn;
 
 use super::in_flight::{too_many, until_end, Arriving};
 use super::listen::Connection;
 use super::message::{Read, RequestCodec};
 use super::Gate;
 use crate::decide::Refusal;
+use crate::messages::CommitResponse;
+use crate::to_the_end;
 
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const CHECK_RATE_LIMIT: &str = "/kuadrant.service.ratelimit.v1.RateLimitService/CheckRateLimit";
@@ -109,11 +112,25 @@ impl Bounded {
     fn answer(&mut self, request: http::Request<Body>) -> Boxed<Result<http::Response<Body>, Infallible>> {
         let gate = self.gate.clone();
         match request.uri().path() {
-            SHOULD_RATE_LIMIT => unary(request, |asked| async move { gate.decide(&asked).await }),
-            CHECK_RATE_LIMIT => unary(request, |asked| async move { gate.check(&asked).await }),
-            REPORT => unary(request, |asked| gate.report(asked)),
-            RESERVE => unary(request, |asked| async move { gate.reserve(asked).await }),
-            COMMIT => unary(request, |asked| gate.commit(asked)),
+            SHOULD_RATE_LIMIT => unary(gate, request, |gate, asked| async move {
+                gate.decider.decide(gate.limits().as_deref(), &asked).await
+            }),
+            CHECK_RATE_LIMIT => unary(gate, request, |gate, asked| async move {
+                gate.decider.check(gate.limits().as_deref(), &asked).await
+            }),
+            // The tokens are used, whether or not the proxy waits for the reply.
+            REPORT => unary(gate, request, |gate, asked| {
+                to_the_end(async move { gate.decider.report(gate.limits().as_deref(), &asked).await })
+            }),
+            RESERVE => unary(gate, request, |gate, asked| async move {
+                gate.decider.reserve(gate.limits().as_deref(), asked).await
+            }),
+            COMMIT => unary(gate, request, |gate, asked| {
+                to_the_end(async move {
+                    let reply = gate.decider.commit(gate.limits().as_deref(), asked).await;
+                    reply.map(|reservation_released| CommitResponse { reservation_released })
+                })
+            }),
             _ => Box::pin(self.routes.call(request)),
         }
     }
@@ -154,40 +171,28 @@ impl HttpService<http::Request<Body>> for Bounded {
 
 /// Answers a call by `decide`.
 fn unary<Asked, Reply, F>(
+    gate: Arc<Gate>,
     request: http::Request<Body>,
-    decide: impl FnOnce(Asked) -> F + Send + Sync + 'static,
+    decide: fn(Arc<Gate>, Asked) -> F,
 ) -> Boxed<Result<http::Response<Body>, Infallible>>
 where
     Asked: Read + Send + 'static,
     Reply: Message + 'static,
     F: Future<Output = Result<Reply, Refusal>> + Send + 'static,
 {
+    let service = service_fn(move |request: Request<Asked>| {
+        let decided = decide(gate.clone(), request.into_inner());
+        async move { decided.await.map(Response::new).map_err(status) }
+    });
     Box::pin(async move {
         let mut grpc = Grpc::new(RequestCodec::new()).max_decoding_message_size(MAX_MESSAGE_BYTES);
-        Ok(grpc.unary(Unary(Some(decide)), request).await)
+        Ok(grpc.unary(service, request).await)
     })
 }
 
-/// A call that is answered once.
-struct Unary<F>(Option<F>);
-
-impl<Asked, Reply, F, D> UnaryService<Asked> for Unary<D>
-where
-    Reply: Message,
-    F: Future<Output = Result<Reply, Refusal>> + Send + 'static,
-    D: FnOnce(Asked) -> F,
-{
-    type Response = Reply;
-    type Future = Boxed<Result<Response<Reply>, Status>>;
-
-    fn call(&mut self, request: Request<Asked>) -> Self::Future {
-        let decided = self.0.take().map(|decide| decide(request.into_inner()));
-        Box::pin(async move {
-            let decided = decided.ok_or_else(|| Status::internal("answered before"))?.await;
-            decided.map(Response::new).map_err(|refusal| match refusal {
-                Refusal::Service(text) => Status::unknown(text),
-                Refusal::Redis(text) => Status::unavailable(text),
-            })
-        })
+fn status(refusal: Refusal) -> Status {
+    match refusal {
+        Refusal::Service(text) => Status::unknown(text),
+        Refusal::Redis(text) => Status::unavailable(text),
     }
 }

@@ -18,9 +18,9 @@ use hyper::body::Body as _;
 use hyper::server::conn::http1;
 use hyper::service::{service_fn, Service};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
-use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::sync::mpsc;
 use tonic::transport::server::Connected;
 
 use super::in_flight::{until_sent, Arriving};
@@ -80,7 +80,7 @@ async fn metrics(State(gate): State<Arc<Gate>>) -> Response {
 }
 
 async fn rlconfig(State(gate): State<Arc<Gate>>) -> String {
-    gate.limits.load_full().map(|limits| limits.dump()).unwrap_or_default()
+    gate.limits().map(|limits| limits.dump()).unwrap_or_default()
 }
 
 async fn should_rate_limit(State(gate): State<Arc<Gate>>, body: Bytes) -> Response {
@@ -88,7 +88,7 @@ async fn should_rate_limit(State(gate): State<Arc<Gate>>, body: Bytes) -> Respon
         Ok(request) => request,
         Err(reason) => return bad_request(&reason),
     };
-    let response = match gate.decide(&request).await {
+    let response = match gate.decider.decide(gate.limits().as_deref(), &request).await {
         Ok(response) => response,
         Err(Refusal::Service(reason)) => return bad_request(&reason),
         Err(Refusal::Redis(reason)) => {
@@ -112,8 +112,7 @@ async fn forwarded(
     let Some(rules) = gate.rules.load_full() else {
         return (StatusCode::NOT_FOUND, "CHECK_FILE is not set\n").into_response();
     };
-    let limits = gate.limits.load_full();
-    check::answer(&rules, limits.as_deref(), &gate.decider, &headers, peer.0).await
+    check::answer(&rules, gate.limits().as_deref(), &gate.decider, &headers, peer.0).await
 }
 
 fn bad_request(reason: &str) -> Response {
@@ -133,37 +132,25 @@ pub async fn serve(
     let mut server = http1::Builder::new();
     server.timer(TokioTimer::new()).header_read_timeout(idle.saturating_add(HEADERS_WITHIN));
     server.max_buf_size(MAX_HEAD_BYTES).max_headers(MAX_HEADERS);
-    let (stopping, stopped) = watch::channel(false);
-    let mut running = JoinSet::new();
+    let running = GracefulShutdown::new();
     tokio::pin!(stop);
     loop {
         tokio::select! {
             connection = connections.recv() => match connection {
                 Some(Ok(connection)) => {
-                    running.spawn(serve_one(server.clone(), connection, routes.clone(), stopped.clone()));
+                    tokio::spawn(serve_one(server.clone(), connection, routes.clone(), running.watcher()));
                 }
                 Some(Err(error)) => log::debug!("connection: {error}"),
                 None => break,
             },
-            // Drops finished connections.
-            Some(_) = running.join_next() => {}
             () = &mut stop => break,
         }
     }
     drop(connections);
-    let _ = stopping.send(true);
-    while running.join_next().await.is_some() {}
+    running.shutdown().await;
 }
 
-async fn serve_one(
-    server: http1::Builder,
-    connection: Connection,
-    routes: Router,
-    mut stopped: watch::Receiver<bool>,
-) {
-    let stopped = async move {
-        let _ = stopped.wait_for(|stopped| *stopped).await;
-    };
+async fn serve_one(server: http1::Builder, connection: Connection, routes: Router, running: Watcher) {
     let peer = connection.connect_info();
     let wants_head = connection.wants_head();
     let routes = TowerToHyperService::new(routes.layer(Extension(peer)));
@@ -178,15 +165,7 @@ async fn serve_one(
         }
     });
     let serving = server.serve_connection(TokioIo::new(connection), service);
-    tokio::pin!(serving);
-    let ended = tokio::select! {
-        ended = serving.as_mut() => ended,
-        () = stopped => {
-            serving.as_mut().graceful_shutdown();
-            serving.await
-        }
-    };
-    if let Err(error) = ended {
+    if let Err(error) = running.watch(serving).await {
         log::debug!("connection of {peer:?}: {error}");
     }
 }

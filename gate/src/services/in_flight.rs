@@ -11,6 +11,7 @@ use std::task::{Context, Poll};
 use axum::body::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, SizeHint};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::codegen::StdError;
 use tonic::Status;
 
@@ -30,11 +31,18 @@ const BYTES_OF_REQUEST: usize = 16 << 10;
 const SMALL_BODY_BYTES: usize = 8 << 10;
 
 /// Counts what is in flight on all connections.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct InFlight {
     requests: AtomicUsize,
     bytes: AtomicUsize,
-    streams: AtomicUsize,
+    streams: Arc<Semaphore>,
+}
+
+impl Default for InFlight {
+    fn default() -> Self {
+        let (requests, bytes) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { requests, bytes, streams: Arc::new(Semaphore::new(MOST_STREAMS)) }
+    }
 }
 
 impl InFlight {
@@ -51,20 +59,8 @@ impl InFlight {
     }
 
     /// Returns a place for a reply without an end; `None` if there are too many.
-    pub(super) fn stream(self: &Arc<Self>) -> Option<Stream> {
-        let stream = Stream(self.clone());
-        let others = self.streams.fetch_add(1, Ordering::Relaxed);
-        (others < MOST_STREAMS).then_some(stream)
-    }
-}
-
-/// The place of a reply without an end, released on drop.
-#[derive(Debug)]
-pub(super) struct Stream(Arc<InFlight>);
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        self.0.streams.fetch_sub(1, Ordering::Relaxed);
+    pub(super) fn stream(&self) -> Option<OwnedSemaphorePermit> {
+        self.streams.clone().try_acquire_owned().ok()
     }
 }
 
@@ -203,7 +199,10 @@ impl<B: Body<Data = Bytes, Error: Into<StdError>> + Unpin> Body for Arriving<B> 
 }
 
 /// Returns a reply that keeps a place until its end.
-pub(super) fn until_end<B: Body>(body: B, place: Stream) -> impl Body<Data = B::Data, Error = B::Error> {
+pub(super) fn until_end<B: Body>(
+    body: B,
+    place: OwnedSemaphorePermit,
+) -> impl Body<Data = B::Data, Error = B::Error> {
     body.map_frame(move |frame| {
         let _ = &place;
         frame

@@ -14,7 +14,7 @@ use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::sync::{mpsc, OwnedSemaphorePermit, Semaphore};
-use tokio::time::{sleep, sleep_until, Instant, Sleep};
+use tokio::time::{sleep, sleep_until, timeout, Instant, Sleep};
 use tonic::transport::server::Connected;
 
 use super::in_flight::{Head, InFlight, WantsHead};
@@ -149,15 +149,16 @@ impl Listener {
                 };
                 match (accepted, places.clone().try_acquire_owned()) {
                     (Ok((stream, peer)), Ok(place)) => {
-                        let accepted = Accepted { peer, place, terms: terms.clone() };
-                        hand_over(stream, accepted, tls.as_deref(), &sender).await
+                        let (terms, tls, sender) = (terms.clone(), tls.clone(), sender.clone());
+                        // In a task of its own: a slow client must not block the others.
+                        tokio::spawn(hand_over(stream, peer, place, terms, tls, sender));
                     }
                     (Ok(_), Err(_)) => {
                         log::debug!("closed a connection: {} are open on {}", terms.most, self.address())
                     }
                     (Err(error), _) => {
                         log::debug!("cannot accept on {}: {error}", self.address());
-                        tokio::time::sleep(AFTER_FAILED_ACCEPT).await;
+                        sleep(AFTER_FAILED_ACCEPT).await;
                     }
                 }
             }
@@ -166,43 +167,27 @@ impl Listener {
     }
 }
 
-/// A connection before it can be read.
-struct Accepted {
+/// Hands over a connection that can be read: with TLS after its handshake.
+async fn hand_over(
+    stream: Box<dyn Stream>,
     peer: Option<IpAddr>,
     place: OwnedSemaphorePermit,
     terms: Terms,
-}
-
-impl Accepted {
-    fn ready(self, stream: Box<dyn Stream>) -> Connection {
-        let Self { peer, place, terms } = self;
-        let head = terms.bounds_heads.then(|| Head::new(terms.in_flight.clone()));
-        Connection { stream, peer, end: End::new(&terms), in_flight: terms.in_flight, head, _place: place }
-    }
-}
-
-async fn hand_over(
-    stream: Box<dyn Stream>,
-    accepted: Accepted,
-    tls: Option<&Tls>,
-    sender: &mpsc::Sender<io::Result<Connection>>,
+    tls: Option<Arc<Tls>>,
+    sender: mpsc::Sender<io::Result<Connection>>,
 ) {
-    let Some(tls) = tls.filter(|_| accepted.peer.is_some()) else {
-        let _ = sender.send(Ok(accepted.ready(stream))).await;
-        return;
+    let stream = match tls.filter(|_| peer.is_some()) {
+        None => stream,
+        Some(tls) => match timeout(HANDSHAKE_WITHIN, tls.acceptor().accept(stream)).await {
+            Ok(Ok(stream)) => Box::new(stream),
+            Ok(Err(error)) => return log::debug!("TLS handshake with {peer:?}: {error}"),
+            Err(_) => return log::debug!("TLS handshake with {peer:?}: too slow"),
+        },
     };
-    let (handshake, sender) = (tls.acceptor().accept(stream), sender.clone());
-    // In a task of its own: a slow client must not block the others.
-    tokio::spawn(async move {
-        let peer = accepted.peer;
-        match tokio::time::timeout(HANDSHAKE_WITHIN, handshake).await {
-            Ok(Ok(stream)) => {
-                let _ = sender.send(Ok(accepted.ready(Box::new(stream)))).await;
-            }
-            Ok(Err(error)) => log::debug!("TLS handshake with {peer:?}: {error}"),
-            Err(_) => log::debug!("TLS handshake with {peer:?}: too slow"),
-        }
-    });
+    let end = End::new(&terms);
+    let head = terms.bounds_heads.then(|| Head::new(terms.in_flight.clone()));
+    let connection = Connection { stream, peer, end, in_flight: terms.in_flight, head, _place: place };
+    let _ = sender.send(Ok(connection)).await;
 }
 
 /// A connection that was accepted.

@@ -10,8 +10,9 @@ use envoy_types::pb::google::protobuf::UInt64Value;
 use prost::bytes::Buf;
 use prost::encoding::{decode_key, decode_varint, skip_field, DecodeContext, WireType};
 use prost::Message;
-use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::codec::{Codec, DecodeBuf, Decoder};
 use tonic::Status;
+use tonic_prost::ProstEncoder;
 
 use crate::decide::{MOST_DESCRIPTORS, MOST_ENTRIES};
 use crate::messages::{CommitRequest, Descriptor, Duration, Entry, Override, Request, ReserveRequest};
@@ -34,24 +35,15 @@ pub(super) trait Read: Sized {
 impl<Asked: Read + Send + 'static, Reply: Message + 'static> Codec for RequestCodec<Asked, Reply> {
     type Encode = Reply;
     type Decode = Asked;
-    type Encoder = Self;
+    type Encoder = ProstEncoder<Reply>;
     type Decoder = Self;
 
-    fn encoder(&mut self) -> Self {
-        Self::new()
+    fn encoder(&mut self) -> ProstEncoder<Reply> {
+        ProstEncoder::default()
     }
 
     fn decoder(&mut self) -> Self {
         Self::new()
-    }
-}
-
-impl<Asked, Reply: Message> Encoder for RequestCodec<Asked, Reply> {
-    type Item = Reply;
-    type Error = Status;
-
-    fn encode(&mut self, response: Reply, to: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        response.encode(to).map_err(|error| Status::internal(error.to_string()))
     }
 }
 

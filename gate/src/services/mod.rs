@@ -27,14 +27,11 @@ use tonic_health::ServingStatus;
 
 use crate::check::Rules;
 use crate::counters::Counters;
-use crate::decide::{Decider, Refusal};
+use crate::decide::Decider;
 use crate::limits::Limits;
-use crate::messages::{CommitRequest, CommitResponse, Request, ReserveRequest, ReserveResponse, Response};
-use crate::to_the_end;
 pub use in_flight::InFlight;
 
 /// The state that all services share.
-#[derive(Debug)]
 pub struct Gate {
     /// Decides.
     pub decider: Decider,
@@ -51,45 +48,9 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Decides by the limits of this moment: a reload does not change them halfway.
-    ///
-    /// # Errors
-    ///
-    /// See [`Refusal`].
-    pub async fn decide(&self, request: &Request) -> Result<Response, Refusal> {
-        let limits = self.limits.load_full();
-        self.decider.decide(limits.as_deref(), request).await
-    }
-
-    /// Checks whether the request would pass: see [`Decider::check`].
-    async fn check(&self, request: &Request) -> Result<Response, Refusal> {
-        let limits = self.limits.load_full();
-        self.decider.check(limits.as_deref(), request).await
-    }
-
-    /// Charges to the end: the tokens are used, whether or not the proxy waits for the reply.
-    async fn report(self: Arc<Self>, request: Request) -> Result<Response, Refusal> {
-        to_the_end(async move {
-            let limits = self.limits.load_full();
-            self.decider.report(limits.as_deref(), &request).await
-        })
-        .await
-    }
-
-    /// Reserves: see [`Decider::reserve`].
-    async fn reserve(&self, request: ReserveRequest) -> Result<ReserveResponse, Refusal> {
-        let limits = self.limits.load_full();
-        self.decider.reserve(limits.as_deref(), request).await
-    }
-
-    /// Ends a reservation, to the end too.
-    async fn commit(self: Arc<Self>, request: CommitRequest) -> Result<CommitResponse, Refusal> {
-        to_the_end(async move {
-            let limits = self.limits.load_full();
-            let reservation_released = self.decider.commit(limits.as_deref(), request).await?;
-            Ok(CommitResponse { reservation_released })
-        })
-        .await
+    /// Returns the limits of this moment: a reload does not change them halfway.
+    pub fn limits(&self) -> Option<Arc<Limits>> {
+        self.limits.load_full()
     }
 }
 

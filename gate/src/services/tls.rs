@@ -1,6 +1,6 @@
 //! TLS of the gRPC server. New certificates are used without a restart.
 
-use std::fmt;
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,12 +18,39 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::settings::Settings;
 
+/// A file of certificates or of a key, and the variable that names it.
+struct Pem {
+    variable: &'static str,
+    path: PathBuf,
+}
+
+impl Pem {
+    fn new(variable: &'static str, path: &str) -> Self {
+        Self { variable, path: path.into() }
+    }
+
+    fn read(&self) -> Result<Vec<u8>, String> {
+        std::fs::read(&self.path).map_err(|error| self.wrong(error))
+    }
+
+    fn certificates(&self, text: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+        let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
+        match certificates {
+            Ok(certificates) if certificates.is_empty() => Err(self.wrong("no certificate")),
+            certificates => certificates.map_err(|error| self.wrong(error)),
+        }
+    }
+
+    fn wrong(&self, problem: impl Display) -> String {
+        format!("{}={}: {problem}", self.variable, self.path.display())
+    }
+}
+
 /// Where the certificates are.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Paths {
-    chain: PathBuf,
-    key: PathBuf,
-    authorities: Option<PathBuf>,
+struct Files {
+    chain: Pem,
+    key: Pem,
+    authorities: Option<Pem>,
     client_name: Option<String>,
 }
 
@@ -32,16 +59,9 @@ type Texts = [Vec<u8>; 3];
 
 /// The certificates in use.
 pub struct Tls {
-    paths: Paths,
+    files: Files,
     read: Mutex<Texts>,
     config: ArcSwap<ServerConfig>,
-}
-
-impl fmt::Debug for Tls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not what was read: that has the key.
-        f.debug_struct("Tls").field("paths", &self.paths).finish_non_exhaustive()
-    }
 }
 
 impl Tls {
@@ -55,20 +75,22 @@ impl Tls {
             return Ok(None);
         }
         let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-        let paths = Paths {
-            chain: PathBuf::from(&settings.grpc_server_tls_cert),
-            key: PathBuf::from(&settings.grpc_server_tls_key),
-            authorities: some(&settings.grpc_client_tls_cacert).map(PathBuf::from),
+        let files = Files {
+            chain: Pem::new("GRPC_SERVER_TLS_CERT", &settings.grpc_server_tls_cert),
+            key: Pem::new("GRPC_SERVER_TLS_KEY", &settings.grpc_server_tls_key),
+            authorities: some(&settings.grpc_client_tls_cacert)
+                .map(|path| Pem::new("GRPC_CLIENT_TLS_CACERT", &path)),
             client_name: some(&settings.grpc_client_tls_san),
         };
-        let texts = paths.read()?;
-        let config = ArcSwap::from_pointee(paths.config(&texts)?);
-        Ok(Some(Self { paths, read: Mutex::new(texts), config }))
+        let texts = files.read()?;
+        let config = ArcSwap::from_pointee(files.config(&texts)?);
+        Ok(Some(Self { files, read: Mutex::new(texts), config }))
     }
 
     /// Returns the files that it reads.
     pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
-        [&self.paths.chain, &self.paths.key].into_iter().chain(&self.paths.authorities)
+        let Files { chain, key, authorities, .. } = &self.files;
+        [chain, key].into_iter().chain(authorities).map(|file| &file.path)
     }
 
     /// Returns the certificates for the next connection.
@@ -82,12 +104,12 @@ impl Tls {
     ///
     /// One line; the certificates in use stay.
     pub fn reload(&self) -> Result<bool, String> {
-        let texts = self.paths.read()?;
+        let texts = self.files.read()?;
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         if *read == texts {
             return Ok(false);
         }
-        let config = self.paths.config(&texts);
+        let config = self.files.config(&texts);
         // A certificate whose key is not there yet is read again when the key comes, not before.
         *read = texts;
         self.config.store(Arc::new(config?));
@@ -95,71 +117,38 @@ impl Tls {
     }
 }
 
-impl Paths {
+impl Files {
     fn read(&self) -> Result<Texts, String> {
-        let text = |variable: &str, path: &PathBuf| {
-            std::fs::read(path).map_err(|error| format!("{variable}={}: {error}", path.display()))
-        };
-        Ok([
-            text("GRPC_SERVER_TLS_CERT", &self.chain)?,
-            text("GRPC_SERVER_TLS_KEY", &self.key)?,
-            match &self.authorities {
-                Some(path) => text("GRPC_CLIENT_TLS_CACERT", path)?,
-                None => Vec::new(),
-            },
-        ])
+        let (chain, key) = (self.chain.read()?, self.key.read()?);
+        Ok([chain, key, self.authorities.as_ref().map_or(Ok(Vec::new()), Pem::read)?])
     }
 
     fn config(&self, [chain, key, authorities]: &Texts) -> Result<ServerConfig, String> {
-        let chain = certificates("GRPC_SERVER_TLS_CERT", &self.chain, chain)?;
-        let key = PrivateKeyDer::from_pem_slice(key);
-        let key = key.map_err(|error| format!("GRPC_SERVER_TLS_KEY={}: {error}", self.key.display()))?;
+        let chain = self.chain.certificates(chain)?;
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| self.key.wrong(error))?;
         let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
         let builder = builder.with_safe_default_protocol_versions().map_err(|error| error.to_string())?;
         let builder = match &self.authorities {
-            Some(path) => {
-                let authorities = certificates("GRPC_CLIENT_TLS_CACERT", path, authorities)?;
-                builder.with_client_cert_verifier(self.verifier(path, authorities)?)
-            }
+            Some(file) => builder.with_client_cert_verifier(self.verifier(file, authorities)?),
             None => builder.with_no_client_auth(),
         };
-        let config = builder.with_single_cert(chain, key);
-        let mut config =
-            config.map_err(|error| format!("GRPC_SERVER_TLS_CERT={}: {error}", self.chain.display()))?;
+        let mut config = builder.with_single_cert(chain, key).map_err(|error| self.chain.wrong(error))?;
         config.alpn_protocols = vec![b"h2".to_vec()];
         Ok(config)
     }
 
-    fn verifier(
-        &self,
-        path: &std::path::Path,
-        authorities: Vec<CertificateDer<'static>>,
-    ) -> Result<Arc<dyn ClientCertVerifier>, String> {
-        let wrong = |error: &dyn fmt::Display| format!("GRPC_CLIENT_TLS_CACERT={}: {error}", path.display());
+    fn verifier(&self, file: &Pem, text: &[u8]) -> Result<Arc<dyn ClientCertVerifier>, String> {
         let mut roots = RootCertStore::empty();
-        for authority in authorities {
-            roots.add(authority).map_err(|error| wrong(&error))?;
+        for authority in file.certificates(text)? {
+            roots.add(authority).map_err(|error| file.wrong(error))?;
         }
         let provider = Arc::new(ring::default_provider());
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
-        let verifier = verifier.map_err(|error| wrong(&error))?;
+        let verifier = verifier.map_err(|error| file.wrong(error))?;
         let Some(name) = &self.client_name else { return Ok(verifier) };
         let name = ServerName::try_from(name.clone())
             .map_err(|_| format!("GRPC_CLIENT_TLS_SAN={name}: must be a host name or an address"))?;
         Ok(Arc::new(Named { verifier, name }))
-    }
-}
-
-fn certificates(
-    variable: &str,
-    path: &std::path::Path,
-    text: &[u8],
-) -> Result<Vec<CertificateDer<'static>>, String> {
-    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
-    match certificates {
-        Ok(certificates) if !certificates.is_empty() => Ok(certificates),
-        Ok(_) => Err(format!("{variable}={}: no certificate", path.display())),
-        Err(error) => Err(format!("{variable}={}: {error}", path.display())),
     }
 }
 

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use log::LevelFilter;
-
-use crate::decide::OnError;
+use tokenbucket_client::OnError;
 
 /// Reads the values of Go's `ParseBool`.
 pub(super) fn bool_of_go(text: &str) -> Result<bool, String> {
@@ -81,8 +80,8 @@ pub(super) fn cache_bytes(text: &str) -> Result<usize, String> {
 pub(super) fn on_error(text: &str) -> Result<OnError, String> {
     match text.to_ascii_lowercase().as_str() {
         "error" => Ok(OnError::Error),
-        "allow" => Ok(OnError::Allow),
-        "deny" => Ok(OnError::Deny),
+        "allow" => Ok(OnError::Open),
+        "deny" => Ok(OnError::Closed),
         _ => Err("must be error, allow or deny".to_owned()),
     }
 }

@@ -1,6 +1,7 @@
 //! Redis that is away, or refuses.
 
-use tokenbucket_gate::decide::{OnError, Policy, Refusal};
+use tokenbucket_client::OnError;
+use tokenbucket_gate::decide::{Policy, Refusal};
 use tokenbucket_gate::messages::{Duration, Status};
 
 use crate::servers::{ask, wait_for, Server, READY_WITHIN};
@@ -18,7 +19,7 @@ async fn redis_killed_is_an_error_until_it_is_back() {
         let refusal = decider.decide_by(found.to_vec(), &both).await.unwrap_err();
         assert!(
             matches!(&refusal, Refusal::Redis(text) if text.contains(&server.port.to_string())),
-            "{refusal}"
+            "{refusal:?}"
         );
     }
     assert!(counters.render().contains("err_type=\"redis_error\"} 3\n"));
@@ -33,7 +34,7 @@ async fn redis_killed_is_an_error_until_it_is_back() {
 async fn while_redis_is_away_all_pass_or_none() {
     let server = Server::away();
     let found = [rule(hourly(5), "a"), rule(hourly(5), "b"), rule(quota(5), "c"), None];
-    for (on_error, is_over) in [(OnError::Allow, false), (OnError::Deny, true)] {
+    for (on_error, is_over) in [(OnError::Open, false), (OnError::Closed, true)] {
         let (decider, counters) = decider(&connect(&server), Policy { on_error, ..policy() });
         let response = decide(&decider, &found, &[None, None, None, None]).await;
         let over = [(is_over, 0), (is_over, 0), (is_over, 0), (false, 0)];
@@ -63,9 +64,9 @@ async fn warm_up_ends_when_redis_decides() {
 #[tokio::test]
 async fn a_key_of_another_type_is_an_error_even_where_all_pass() {
     let server = Server::start();
-    let (decider, _) = decider(&connect(&server), Policy { on_error: OnError::Allow, ..policy() });
+    let (decider, _) = decider(&connect(&server), Policy { on_error: OnError::Open, ..policy() });
     let found = vec![rule(hourly(5), "a")];
     ask::<String>(&server, &["SET", "shop|{a=v}", "1"]);
     let refusal = decider.decide_by(found, &request([descriptor("a")])).await.unwrap_err();
-    assert!(refusal.to_string().contains("WRONGTYPE"), "{refusal}");
+    assert!(format!("{refusal:?}").contains("WRONGTYPE"), "{refusal:?}");
 }

@@ -107,7 +107,7 @@ async fn a_node_that_is_away_costs_nothing_on_the_others() {
     cluster.nodes[1].kill();
     let both = request([descriptor(&a), descriptor(&b)]);
     let refusal = decider.decide_by(found.clone(), &both).await.unwrap_err();
-    assert!(matches!(refusal, Refusal::Redis(_)), "{refusal}");
+    assert!(matches!(refusal, Refusal::Redis(_)), "{refusal:?}");
     wait_for("the refund", READY_WITHIN, async || ask::<u64>(&cluster.nodes[0], &["DBSIZE"]) == 0).await;
     assert!(!summary(&decide(&decider, &found[..1], &[None]).await).1);
 }

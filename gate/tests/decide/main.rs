@@ -16,9 +16,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use envoy_types::pb::google::protobuf::UInt64Value;
-use tokenbucket_client::{Server, ServerOptions};
+use tokenbucket_client::{OnError, Server, ServerOptions};
 use tokenbucket_gate::counters::Counters;
-use tokenbucket_gate::decide::{Decider, OnError, Policy};
+use tokenbucket_gate::decide::{Decider, Policy};
 use tokenbucket_gate::limits::{File, Limits, Matched, Options, Rule};
 use tokenbucket_gate::messages::{Code, Descriptor, Entry, Request, Response};
 

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokenbucket_client::OnError;
 use tokenbucket_gate::counters::Counters;
-use tokenbucket_gate::decide::{Decider, OnError, Policy, Refusal};
+use tokenbucket_gate::decide::{Decider, Policy, Refusal};
 use tokenbucket_gate::limits::{File, Limits, Options};
 use tokenbucket_gate::messages::{self, Code, CommitRequest, Request, ReserveRequest, ReserveResponse};
 
@@ -228,7 +229,7 @@ async fn holds_that_come_too_late_are_released() {
     let server = Server::start();
     let options = patient().timeout(Duration::from_millis(100));
     let client = tokenbucket_client::Server::connect_with(server.url(), options).expect("a URL");
-    let gate = Gate::with(&client, Policy { on_error: OnError::Allow, ..policy() });
+    let gate = Gate::with(&client, Policy { on_error: OnError::Open, ..policy() });
     gate.reserve(&["a"], 0).await;
     server.signal("STOP");
     let replies = futures_util::future::join_all((0..40).map(|_| gate.reserve(&["a"], 10))).await;
@@ -393,7 +394,7 @@ async fn a_commit_while_redis_is_away_is_sent_again_and_charges_once() {
     let server = Server::start();
     let options = patient().timeout(Duration::from_millis(100));
     let client = || tokenbucket_client::Server::connect_with(server.url(), options).expect("a URL");
-    for (on_error, left_after) in [(OnError::Error, 900), (OnError::Allow, 800), (OnError::Deny, 700)] {
+    for (on_error, left_after) in [(OnError::Error, 900), (OnError::Open, 800), (OnError::Closed, 700)] {
         let gate = Gate::with(&client(), Policy { on_error, ..policy() });
         let [first, second] = [gate.reserve(&["a"], 100).await, gate.reserve(&["a"], 100).await];
         server.signal("STOP");

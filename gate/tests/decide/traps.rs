@@ -290,7 +290,7 @@ async fn a_request_may_have_a_thousand_descriptors() {
     let response = decide(&decider, &quotas, &vec![None; 1000]).await;
     assert_eq!(summary(&response), (vec![(false, 3); 1000], false));
     let refusal = decider.decide(None, &request(vec![descriptor("k"); 1001])).await.unwrap_err();
-    assert!(refusal.to_string().contains("1000"), "{refusal}");
+    assert!(format!("{refusal:?}").contains("1000"), "{refusal:?}");
 }
 
 #[tokio::test]

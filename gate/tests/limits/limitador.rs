@@ -6,8 +6,9 @@ use std::sync::Arc;
 use limitador::limit::{Context, Limit, Namespace};
 use limitador::RateLimiter;
 use tokenbucket_client::fake::Fake;
+use tokenbucket_client::OnError;
 use tokenbucket_gate::counters::Counters;
-use tokenbucket_gate::decide::{Decider, OnError, Policy};
+use tokenbucket_gate::decide::{Decider, Policy};
 use tokenbucket_gate::limits::{File, Limits, Options};
 use tokenbucket_gate::messages::{Code, Descriptor, Entry, Request};
 
@@ -299,17 +300,22 @@ fn mistakes_name_their_lines() {
     }
 }
 
-/// Expressions of any size exhaust no stack.
+/// Expressions of any size exhaust no stack, and take no time that grows with their depth.
 #[test]
 fn expressions_are_bounded() {
     let limit = |condition: &str| serde_json::json!([{"namespace": "ns", "max_value": 1, "seconds": 60, "conditions": [condition]}]);
-    for refused in ["(".repeat(3_000) + "1" + &")".repeat(3_000), "[".repeat(33), "1+".repeat(600) + "1 == 1"]
-    {
+    for refused in [
+        "(".repeat(3_000) + "1" + &")".repeat(3_000),
+        "[".repeat(33),
+        "1+".repeat(600) + "1 == 1",
+        "(! !".repeat(32) + "true" + &")".repeat(32),
+        "(--".repeat(32) + "1" + &")".repeat(32) + " == 1",
+    ] {
         let file = File { name: "limits.yaml".to_owned(), text: limit(&refused).to_string() };
         let mistake = Limits::read(&[file], &Options::default()).expect_err("a mistake");
         assert_eq!(
             mistake.to_string(),
-            "limits.yaml:1: an expression has at most 1024 bytes and 32 brackets"
+            "limits.yaml:1: an expression has at most 1024 bytes, 32 brackets, and 8 of '!!' and '--'"
         );
     }
 }

@@ -17,6 +17,7 @@ use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 use tonic_reflection::pb::v1::ServerReflectionRequest;
 
+use crate::asks;
 use crate::gate::{self, memory_mib, request, wait_until, Gate, Setup, PATIENCE};
 use crate::sentinel::Sentinel;
 use crate::servers::{ask, try_ask, Cluster, Server};
@@ -369,6 +370,37 @@ async fn a_descriptor_of_two_limits_is_decided_under_both() {
     };
     tokio::time::timeout(PATIENCE, reloaded).await.expect("a reload");
     assert_eq!(client.decide("CheckRateLimit", 1).await.expect("a reply"), Code::Ok);
+}
+
+/// Expressions as large as the gate accepts them. It reads and evaluates them by recursion, at the start and after a reload.
+#[test]
+fn the_largest_expressions_exhaust_no_stack() {
+    let expressions = [
+        "(".repeat(32) + "true" + &")".repeat(32),
+        "(!".repeat(32) + "true" + &")".repeat(32),
+        "(!!".repeat(8) + "true" + &")".repeat(8),
+        "!".repeat(17) + "true",
+        "-".repeat(16) + "1 == 1",
+        "1+".repeat(507) + "1 == 508",
+        "true&&".repeat(170) + "true",
+        "false||".repeat(145) + "true",
+        "false?true:".repeat(92) + "true",
+        "[".repeat(31) + "1" + &"]".repeat(31) + " != []",
+        "{1:".repeat(31) + "1" + &"}".repeat(31) + " != {}",
+        "descriptors[0]".to_owned() + &".x".repeat(505),
+    ];
+    let limit = |expression| serde_json::json!({"namespace": "d", "max_value": 2, "seconds": 60, "conditions": [expression]});
+    let limits: Vec<_> = expressions.into_iter().map(limit).collect();
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("limits.yaml");
+    std::fs::write(&file, serde_json::to_string(&limits).expect("JSON")).expect("a file");
+    let redis = Server::start();
+    let setup = Setup::redis(&redis.url()).set("REDIS_TIMEOUT", "10s");
+    let gate = setup.set("LIMITADOR_LIMITS_FILE", file.display()).start();
+    gate.wait_until_healthy();
+    gate.signal("HUP");
+    gate.wait_for_line("loaded ");
+    assert_eq!([(); 3].map(|()| gate.json(&asks("a")).status), [200, 200, 429]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,5 +1,8 @@
 //! Limits as they are written where they are used.
 
+use serde_json::json;
+use tokenbucket_core::number::MICRO_PER_TOKEN;
+
 use super::{last_name, Report};
 use crate::options::NamedLimit;
 
@@ -22,7 +25,7 @@ pub fn paste(report: &Report, limits: &[NamedLimit]) -> Vec<(&'static str, Strin
             format!("TB.MTAKE {}{}", limits.len(), groups.collect::<String>())
         }
     };
-    vec![
+    let mut places = vec![
         ("redis-cli", redis.trim_end().to_owned()),
         ("Python", each(&|limit| format!("tokenbucket.Limit({}, \"{}\")", limit.capacity, limit.rate))),
         ("Node", each(&|limit| format!("{{ capacity: {}, rate: \"{}\" }}", limit.capacity, limit.rate))),
@@ -33,8 +36,12 @@ pub fn paste(report: &Report, limits: &[NamedLimit]) -> Vec<(&'static str, Strin
             }),
         ),
         ("Rust", each(&|limit| format!("Limit::new({}, \"{}\")?", limit.capacity, limit.rate))),
-        ("the gate", gate(&names, limits)),
-    ]
+    ];
+    // The gate refuses a limit that never lets a request pass.
+    if limits.iter().all(|limit| limit.limit.capacity_micro() >= MICRO_PER_TOKEN) {
+        places.push(("the gate", gate(&names, limits)));
+    }
+    places
 }
 
 /// Returns a file of limits for the gate, in which each limit has a descriptor of its own.
@@ -42,7 +49,12 @@ fn gate(names: &[&str], limits: &[NamedLimit]) -> String {
     let name = if names == ["ip"] { "remote_address".to_owned() } else { names.join("_") };
     let key = |place: usize| if place == 0 { name.clone() } else { format!("{name}_{}", place + 1) };
     let descriptors = limits.iter().enumerate().map(|(place, NamedLimit { capacity, rate, .. })| {
-        format!("\n  - key: {}\n    rate_limit: {{rate: {rate}, capacity: {capacity}}}", key(place))
+        let key = key(place);
+        // Any string of JSON is one of YAML.
+        let is_plain = key.starts_with(char::is_alphabetic)
+            && key.chars().all(|char| char.is_alphanumeric() || "_-".contains(char));
+        let key = if is_plain { key } else { json!(key).to_string() };
+        format!("\n  - key: {key}\n    rate_limit: {{rate: {rate}, capacity: {capacity}}}")
     });
     format!("domain: edge\ndescriptors:{}", descriptors.collect::<String>())
 }

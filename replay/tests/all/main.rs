@@ -1,6 +1,6 @@
 //! The program on logs: exact, hostile, as real programs write them; and its reports.
 //!
-//! SERVER and MODULE name a server and the module; ENVOY, CADDY, TRAEFIK, NGINX, HAPROXY and CHROMIUM other programs.
+//! SERVER and MODULE name a server and the module; GATE the gate; ENVOY, CADDY, TRAEFIK, NGINX, HAPROXY and CHROMIUM other programs.
 
 #[path = "../../../tests/common/clock.rs"]
 #[allow(dead_code)]
@@ -10,6 +10,7 @@ mod servers;
 
 mod exact;
 mod formats;
+mod gate;
 mod hostile;
 mod module;
 mod page;

@@ -44,7 +44,7 @@ fn decide_alone(request: Request, operation: Operation, mut key: BucketKey) -> R
     part::admit(&key, &mut outcome)?;
     let written = part::store(&mut key, outcome.change);
     drop(key);
-    let stored = Stored { request: &request, outcome, changes_hold: false };
+    let stored = Stored { request: &request, outcome, held_micro: None };
     if let Some(written) = written {
         replicate(&call, Replication::CallOrEffect, || [stored.effect(&call, written)]);
     }

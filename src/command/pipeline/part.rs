@@ -18,8 +18,8 @@ pub(in crate::command) struct Part<'request, 'call> {
     pub(in crate::command) key: BucketKey<'call>,
     /// The plan; once it is stored, the outcome.
     pub(super) plan: Plan,
-    /// Says that a hold was set or ended.
-    changes_hold: bool,
+    /// The amount to which a hold was set, 0 if it was ended; `None` if no hold was changed.
+    held_micro: Option<i64>,
     /// The write, if there was one.
     pub(super) written: Option<Written>,
 }
@@ -31,7 +31,7 @@ impl<'request, 'call> Part<'request, 'call> {
         key: BucketKey<'call>,
         plan: Plan,
     ) -> Self {
-        Self { request, key, plan, changes_hold: false, written: None }
+        Self { request, key, plan, held_micro: None, written: None }
     }
 
     /// Plans the call, and changes nothing.
@@ -132,18 +132,19 @@ impl<'request, 'call> Part<'request, 'call> {
                 Some(store_with_holds(&mut self.key, |_| change))
             }
             Plan::Outcome(Outcome { change, .. }) => store(&mut self.key, change),
-            Plan::Hold { bucket, taken_micro } => {
+            Plan::Hold { bucket, taken_micro, amount_micro } => {
                 let now_us = self.key.call().now_us();
-                self.changes_hold = true;
+                self.held_micro = Some(amount_micro);
                 Some(store_with_holds(&mut self.key, |holds| {
-                    let outcome = self.request.change_hold(holds, bucket, taken_micro, now_us);
+                    let outcome =
+                        self.request.change_hold(holds, bucket, [taken_micro, amount_micro], now_us);
                     self.plan = Plan::Outcome(outcome);
                     outcome.change
                 }))
             }
         };
         if self.written.is_some() && self.comes_later() {
-            let id = self.request.id().filter(|_| self.changes_hold);
+            let id = self.request.id().filter(|_| self.held_micro.is_some());
             waiting::mark(&self.key, id.map(AsRef::as_ref));
         }
         self.key.close();
@@ -152,7 +153,7 @@ impl<'request, 'call> Part<'request, 'call> {
     /// Returns what was stored.
     #[inline(always)]
     pub(super) fn stored(&self) -> Stored<'request, 'call> {
-        Stored { request: self.request, outcome: self.outcome(), changes_hold: self.changes_hold }
+        Stored { request: self.request, outcome: self.outcome(), held_micro: self.held_micro }
     }
 }
 
@@ -175,8 +176,8 @@ pub(super) fn admit(key: &BucketKey, outcome: &mut Outcome) -> Result<(), Error>
 pub(super) struct Stored<'request, 'call> {
     pub(super) request: &'request Request<'call>,
     pub(super) outcome: Outcome,
-    /// Says that a hold was set or ended.
-    pub(super) changes_hold: bool,
+    /// The amount to which a hold was set, 0 if it was ended; `None` if no hold was changed.
+    pub(super) held_micro: Option<i64>,
 }
 
 impl<'call> Stored<'_, 'call> {
@@ -186,10 +187,10 @@ impl<'call> Stored<'_, 'call> {
         let effect = match written {
             Written::Cleared => Effect::Cleared,
             Written::Stored { bucket, expire_at_ms, holds } => {
-                let change = || self.request.hold_change(call.now_us());
+                let change = |amount_micro| self.request.hold_change(amount_micro, call.now_us());
                 let holds = holds.map(|(dropped, len)| HoldChanges {
                     dropped,
-                    changes: self.changes_hold.then(change).flatten().into_iter().collect(),
+                    changes: self.held_micro.and_then(change).into_iter().collect(),
                     len,
                 });
                 Effect::Stored { bucket, expire_at_ms: Some(expire_at_ms), holds }
@@ -203,7 +204,7 @@ impl<'call> Stored<'_, 'call> {
     pub(super) fn announce(&self, call: &Call) {
         COUNTERS.granted(&self.outcome);
         if self.is_late() {
-            return COUNTERS.settled_late();
+            return COUNTERS.late(matches!(self.request.wanted, Wanted::Renew { .. }));
         }
         let key = self.request.key;
         if self.outcome.decision.allowed == 0 {
@@ -221,7 +222,7 @@ impl<'call> Stored<'_, 'call> {
     #[inline(always)]
     fn event(&self) -> Option<&'static CStr> {
         match (self.request.wanted, self.outcome.change) {
-            (Wanted::Hold { .. }, _) if self.changes_hold => Some(c"tb.hold"),
+            (Wanted::Hold { .. } | Wanted::Renew { .. }, _) if self.held_micro.is_some() => Some(c"tb.hold"),
             (Wanted::Settle { .. }, _) => Some(c"tb.settle"),
             (_, Change::Keep) => None,
             (Wanted::Tokens(Operation::Give { .. }), _) => Some(c"tb.give"),
@@ -231,9 +232,10 @@ impl<'call> Stored<'_, 'call> {
         }
     }
 
-    /// Returns whether the call settles a hold that has ended, which counts as `settled_late` instead of a decision.
+    /// Returns whether the call settles or renews a hold that has ended, which is counted instead of a decision.
     pub(super) fn is_late(&self) -> bool {
-        matches!(self.request.wanted, Wanted::Settle { .. }) && self.outcome.decision.allowed == 0
+        matches!(self.request.wanted, Wanted::Renew { .. } | Wanted::Settle { .. })
+            && self.outcome.decision.allowed == 0
     }
 }
 

@@ -161,10 +161,15 @@ unsafe extern "C" fn on_timer(context: *mut raw::RedisModuleCtx, _data: *mut c_v
     let now_us = system_now_us();
     let mut slice = Slice::begin(context, now_us);
     let not_before_us = match cannot_write(context, now_us) {
-        true => {
-            while slice.has_time() && end_overdue(context, now_us, false) {}
-            PAUSED_US
-        }
+        // A slice without time goes on as soon as it may.
+        true => loop {
+            if !slice.has_time() {
+                break 0;
+            }
+            if !end_overdue(context, now_us, false) {
+                break PAUSED_US;
+            }
+        },
         false => {
             serve_and_end(&mut slice, context, now_us);
             0
