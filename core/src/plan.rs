@@ -89,7 +89,8 @@ impl<A: Argument> Request<A> {
         &self,
         holds: &mut Holds,
         bucket: Bucket,
-        [taken_micro, amount_micro]: [i64; 2],
+        taken_micro: i64,
+        amount_micro: i64,
         now_us: i64,
     ) -> Outcome {
         self.hold_change(amount_micro, now_us).into_iter().for_each(|change| change.apply(holds));

@@ -76,11 +76,11 @@ pub fn draw(random: &mut Random, buckets: &Buckets) -> Step {
     let (words, act) = match random.below(33) {
         0..=16 => decide(Want::Operation(judged_calls::any_operation(random, limit))),
         17..=23 => {
-            let hold_operation = judged_calls::any_hold_operation(random, limit);
+            let drawn = judged_calls::any_hold_operation(random, limit);
             // Some last until the clock has leapt a few times.
-            let leaps = random.once_in(2).then(|| random.between(1, 6 * HOUR_MS));
+            let lasts_long = random.once_in(2);
             let hold_operation =
-                leaps.map_or(hold_operation.clone(), |ttl_ms| hold_operation.lasting(ttl_ms));
+                if lasts_long { drawn.lasting(random.between(1, 6 * HOUR_MS)) } else { drawn };
             decide(Want::Hold(hold_operation))
         }
         24..=25 => {

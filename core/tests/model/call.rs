@@ -38,7 +38,7 @@ impl HoldOperation {
         id
     }
 
-    /// When the hold ends by itself; `None` if the call ends it.
+    /// Returns how long the hold lasts from now; `None` if the call ends it.
     pub fn ttl_ms(&self) -> Option<i64> {
         match self {
             Self::Set { ttl_ms, .. } | Self::Renew { ttl_ms, .. } => Some(*ttl_ms),
@@ -46,7 +46,7 @@ impl HoldOperation {
         }
     }
 
-    /// The same with another.
+    /// Replaces how long the hold lasts, unless the call ends it.
     pub fn lasting(mut self, new_ttl_ms: i64) -> Self {
         if let Self::Set { ttl_ms, .. } | Self::Renew { ttl_ms, .. } = &mut self {
             *ttl_ms = new_ttl_ms;

@@ -97,7 +97,7 @@ impl Judged {
             Plan::Hold { bucket, taken_micro, amount_micro } => {
                 assert_eq!(said, (false, 0), "what a plan says of a hold");
                 self.holds.drop_ended(now_us);
-                Ok(request.change_hold(&mut self.holds, bucket, [taken_micro, amount_micro], now_us))
+                Ok(request.change_hold(&mut self.holds, bucket, taken_micro, amount_micro, now_us))
             }
         }
     }

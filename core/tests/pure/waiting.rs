@@ -94,7 +94,7 @@ impl World {
             return matches!(plan, Plan::Outcome(outcome) if outcome.decision.allowed > 0);
         };
         holds.drop_ended(now_us);
-        let change = request.change_hold(holds, bucket, [taken_micro, amount_micro], now_us).change;
+        let change = request.change_hold(holds, bucket, taken_micro, amount_micro, now_us).change;
         self.make_so(db, &part.key, change);
         true
     }

@@ -88,7 +88,7 @@ const RATE_LIMIT: Kind = Kind {
 const REPLACED: Kind = Kind { name: "replaces", keys: &["name"] };
 
 pub(super) struct Reader {
-    /// Of the file.
+    /// The name of the file.
     name: Arc<str>,
     faults: Faults,
 }

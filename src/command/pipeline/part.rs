@@ -136,8 +136,7 @@ impl<'request, 'call> Part<'request, 'call> {
                 let now_us = self.key.call().now_us();
                 self.held_micro = Some(amount_micro);
                 Some(store_with_holds(&mut self.key, |holds| {
-                    let outcome =
-                        self.request.change_hold(holds, bucket, [taken_micro, amount_micro], now_us);
+                    let outcome = self.request.change_hold(holds, bucket, taken_micro, amount_micro, now_us);
                     self.plan = Plan::Outcome(outcome);
                     outcome.change
                 }))

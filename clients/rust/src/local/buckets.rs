@@ -141,7 +141,7 @@ impl Buckets {
             Plan::Outcome(outcome) => outcome,
             Plan::Hold { bucket, taken_micro, amount_micro } => {
                 let holds = &mut self.store(request.key, bucket).holds;
-                request.change_hold(holds, bucket, [taken_micro, amount_micro], now_us)
+                request.change_hold(holds, bucket, taken_micro, amount_micro, now_us)
             }
         };
         self.write(request.key, outcome.change);
