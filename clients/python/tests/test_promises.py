@@ -38,6 +38,7 @@ from tokenbucket import (
     Server,
     TokenBucketError,
 )
+from tokenbucket.api.unsettled import AGAIN_S
 from tokenbucket.httpx import RateLimitTimeout
 from tokenbucket.testing import FakeServer
 
@@ -373,6 +374,26 @@ def test_a_settlement_made_while_the_server_is_away_is_made_when_it_is_back(
     own_server.signal(signal.SIGCONT)
     wait_for(lambda: holds(own_server) == holds(own_server, "slots:a") == [], "the settlements")
     assert ask(own_server, "TB.PEEK", "tb:a", 100, STILL, 0)[1] == 80
+
+
+@pytest.mark.parametrize("is_back", [True, False], ids=["that is back", "that is away"])
+def test_a_closed_limiter_leaves_a_server_alone(make: Make, own_server: Service, is_back: bool) -> None:
+    limiter = make(own_server, Limit(3, 0), timeout_ms=300, retry_every_ms=50, on_error="local")
+    wait_for(lambda: not limiter.peek("a").degraded, "the server")
+    hold = limiter.hold("a", 1, ttl_ms=600_000)
+    own_server.signal(signal.SIGSTOP)
+    assert hold.settle().degraded
+    if is_back:
+        own_server.signal(signal.SIGCONT)
+        wait_for(lambda: holds(own_server) == [], "the settlement")
+    limiter.close()
+    own_server.signal(signal.SIGCONT)
+    with redis.Redis(port=own_server.port) as client:
+        wait_for(lambda: len(client.client_list()) == 1, "the connections")
+        connections = client.info("stats")["total_connections_received"]
+        # Long enough for another try.
+        time.sleep(3 * AGAIN_S)
+        assert client.info("stats")["total_connections_received"] == connections
 
 
 def test_a_hold_that_was_denied_here_and_granted_there_ends(make: Make, own_server: Service) -> None:

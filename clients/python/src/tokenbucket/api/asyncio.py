@@ -103,7 +103,14 @@ class Server(BaseServer[Client]):
             task.exception()  # those who wait get it
 
     async def aclose(self) -> None:
-        """Closes the connections; the next call makes new ones. The client that was given stays open."""
+        """Closes the connections; the next call makes new ones. The client that was given stays open.
+
+        Holds in doubt are settled now, or else end by their ttl.
+        """
+        loop = asyncio.get_running_loop()
+        if detached := [task for task in self._detached if task.get_loop() is loop]:
+            await asyncio.wait(detached)
+        await self.run(self.ask_each(self.unsettled.drain()))
         for node in self._nodes():
             await node.transport.close()
 

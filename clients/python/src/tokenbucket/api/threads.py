@@ -54,7 +54,11 @@ class Server(BaseServer[Client]):
         self.renewals.wake()
 
     def close(self) -> None:
-        """Closes the connections; the next call makes new ones. The client that was given stays open."""
+        """Closes the connections; the next call makes new ones. The client that was given stays open.
+
+        Holds in doubt are settled now, or else end by their ttl.
+        """
+        run(self.ask_each(self.unsettled.drain()))
         for node in self._nodes():
             node.transport.drop()
 

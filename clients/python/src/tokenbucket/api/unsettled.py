@@ -33,6 +33,11 @@ class Unsettled:
             self._waiting.pop(next(iter(self._waiting)), None)
         self._waiting[words] = now + in_s, now + for_s, False
 
+    def drain(self) -> list[Command]:
+        """Returns what settles all of them, and forgets them."""
+        waiting, self._waiting = self._waiting, {}
+        return list(waiting)
+
     def settle(self, server: Any) -> Steps[float]:
         """Settles those that are due, and returns in how many seconds others are."""
         now = time.monotonic()
@@ -49,13 +54,11 @@ class Unsettled:
                 except TokenBucketError:
                     is_last = is_settled = True
             now = time.monotonic()
-            if is_settled:
-                self._waiting.pop(words, None)
-                if not is_last:
-                    self._waiting[_without_use(words)] = now + AGAIN_S, until, True
-            elif now > until:
-                self._waiting.pop(words, None)
-            else:
+            if self._waiting.pop(words, None) is None:  # the server was closed meanwhile
+                continue
+            if is_settled and not is_last:
+                self._waiting[_without_use(words)] = now + AGAIN_S, until, True
+            elif not is_settled and now < until:
                 self._waiting[words] = now + max(server.retry_every_ms / 1000, 0.05), until, is_last
         return min((at[0] for at in tuple(self._waiting.values())), default=now) - now
 

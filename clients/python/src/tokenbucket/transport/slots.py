@@ -44,6 +44,7 @@ class Slots:
         for place, node in list(self.nodes.items()):
             if id(node) not in used:
                 del self.nodes[place]
+                node.transport.drop()
 
     def redirected(self, line: str, asked: Node) -> Node:
         """Follows `MOVED 866 10.0.0.1:6379` or `ASK …`; the first is remembered."""
