@@ -74,6 +74,9 @@ CALENDARS = [
     Limit(20, "4@w-11:00"),
     Limit(12, "3@mo+14:00"),
     Limit(5, "1@y"),
+    Limit(30, "20@mo+14d-05:00"),
+    Limit(10, "10@3mo+27d"),
+    Limit(8, "8@w+6d+09:00"),
 ]
 
 

@@ -21,7 +21,11 @@ _NUMBER = re.compile(r"\+?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _FORMS = {
     "": re.compile(""),
     "/": re.compile(r"(.*?)(ms|s|m|h|d)", re.ASCII),
-    "@": re.compile(r"(\d*)(ms|mo|[smhdwy])([+-]\d\d:\d\d)?", re.ASCII),
+    "@": re.compile(
+        r"(\d*(?=ms|m(?!o)|[shd])|)(ms|3?mo|[smhdwy])"
+        r"((?:(?<=w)\+0?[0-6]d|(?<=mo)\+(?:[01]?\d|2[0-7])d)?(?:[+-]\d\d:\d\d)?)",
+        re.ASCII,
+    ),
 }
 
 _UNIT_S = {
@@ -32,6 +36,7 @@ _UNIT_S = {
     "d": Fraction(86_400),
     "w": Fraction(7 * 86_400),
     "mo": Fraction(30 * 86_400),
+    "3mo": Fraction(90 * 86_400),
     "y": Fraction(365 * 86_400),
 }
 
@@ -41,8 +46,8 @@ class Limit:
     """How many tokens a bucket holds, and how fast they come back.
 
     `rate` is tokens per second (`5`, `0.25`), a count per period (`"100/m"`, `"10/10s"`) or a count
-    at each boundary of the calendar (`"1000@d"`, `"1000@d+09:00"`). 0 is a pool, whose tokens come
-    back only from holds. Neither is stored: a new limit counts from the next call.
+    at each boundary of the calendar (`"1000@d"`, `"1000@mo+14d"`). 0 is a pool, whose tokens come back
+    only from holds. Neither is stored: a new limit counts from the next call.
 
     Raises BadArgument for what cannot be a limit. The server alone knows every bound, and says so
     at the first call.
@@ -74,7 +79,7 @@ class Limit:
 
     @property
     def terms(self) -> tuple[str, str, str, str]:
-        """Of `1000@15m+09:00`: its count, number, unit and offset; "" for what it does not say."""
+        """Of `1000@15m+09:00`: its count, number, unit, and days with offset; "" for what it does not say."""
         terms = _terms(str(self.rate))
         assert terms
         return terms
