@@ -89,7 +89,6 @@ def test_a_take_that_is_cancelled_on_its_way_gives_back(
     eventually(lambda: level(server) == 1000)
 
 
-loses = pytest.mark.only("node", "go", "rust")
 # A renewal may be late by two thirds of it, on a starved machine.
 TTL_MS = 3000
 
@@ -128,7 +127,6 @@ def expect_loss(package: Package, server: Service) -> None:
     assert (holders(server), level(server)) == (["another"], 1)
 
 
-@loses
 @pytest.mark.also_in_clusters
 def test_a_holder_that_was_suspended_learns_that_its_slot_is_gone(package: Package, server: Service) -> None:
     package.server(server, timeout_ms=1000)
@@ -142,7 +140,6 @@ def test_a_holder_that_was_suspended_learns_that_its_slot_is_gone(package: Packa
     expect_loss(package, server)
 
 
-@loses
 def test_a_holder_that_was_cut_off_for_longer_than_its_ttl_learns_it_afterwards(
     package: Package, server: Service, proxy: Proxy
 ) -> None:
@@ -156,7 +153,6 @@ def test_a_holder_that_was_cut_off_for_longer_than_its_ttl_learns_it_afterwards(
     expect_loss(package, server)
 
 
-@loses
 def test_a_hold_of_several_limits_is_lost_when_one_of_them_is(package: Package, server: Service) -> None:
     package.server(server, timeout_ms=1000)
     package.joint({"slots": [2, "0"], "tokens": [100, "1/h"]})
@@ -170,7 +166,6 @@ def test_a_hold_of_several_limits_is_lost_when_one_of_them_is(package: Package, 
     assert ask(server, "TB.PEEK", "tb:{user}:tokens", 100, "1/h", 0)[1] == 80
 
 
-@loses
 def test_a_hold_made_without_the_server_is_taken_there_when_it_is_back(
     package: Package, server: Service, proxy: Proxy
 ) -> None:

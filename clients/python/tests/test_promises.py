@@ -411,7 +411,8 @@ def test_a_hold_that_was_lost_says_so(make: Make, server: Service, admin: redis.
     with limiter.hold("a", 1, ttl_ms=900) as hold:
         admin.delete("tb:a")
         other = limiter.hold("a", 1, ttl_ms=LONG_MS)
-        wait_for(lambda: not hold.allowed, "the renewal")
+        wait_for(lambda: hold.lost, "the renewal")
+        assert not hold.allowed
         other.settle()
     assert "a hold of tb:a was lost" in caplog.text
 

@@ -183,7 +183,7 @@ class Hold(HoldOperations):
         return self
 
     async def renew(self) -> JointDecision:
-        """Makes the hold last `ttl_ms` from now; one that has expired is taken anew, given room."""
+        """Makes the hold last `ttl_ms` from now, if it is still there: see `lost`."""
         if self._is_inherited or self._settling is not None:
             return self.decision
         began = self._limiter._clock.monotonic()
@@ -250,6 +250,8 @@ class Hold(HoldOperations):
         self._timer = asyncio.get_running_loop().call_later(self.renew_every_s, self._begin_renewing)
 
     def _begin_renewing(self) -> None:
+        if not self.is_renewed:
+            return
         self.keep_renewing()
         if self._renewing is None or self._renewing.done():
             self._renewing = self._limiter.server.detach(self._renew_now())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any
 
 from ..transport.call import Steps, Terms
-from ..transport.commands import Command, command
+from ..transport.commands import Command, command, renewing
 from ..values.decision import Decision, JointDecision
 from ..values.errors import BadArgument, TokenBucketError
 from ..values.limit import Number
@@ -36,11 +36,21 @@ class HoldOperations:
             raise BadArgument(f"ttl_ms: {ttl_ms!r} is not from 1 to 30 days")
         self._backend = backend
         self._parts = parts
+        self._held = [part for part in parts if float(part.amount) > 0]
+        """Those that hold more than nothing, which the server forgets at once."""
         self._ttl_ms = ttl_ms
         self._terms = terms
         """Says how the first call waits; renewals do not wait."""
         self._process = os.getpid()
-        self._was_granted = self._was_local = False
+        self._was_granted = self._was_local = self._is_known = False
+        self.lost = False
+        """Whether the server no longer has the hold: another may have its tokens, so the work should stop.
+
+        The holder was suspended for longer than `ttl_ms`, the server was away for longer, or a failover
+        lost it. The next renewal finds out: within a third of `ttl_ms`, or when the server is back.
+        """
+        self.on_lost: Callable[[], object] | None = None
+        """Is called once when the hold is lost, where it is renewed: a thread, or the event loop."""
         self.id = uuid.uuid4().hex
         self.amounts = {part.which: part.amount for part in parts}
         """What is held of each limit; of a single limit, under the name \"\"."""
@@ -72,10 +82,13 @@ class HoldOperations:
         return self._process != os.getpid()
 
     def _renew(self, first: bool = False) -> Steps[JointDecision]:
-        words = ("TB.MHOLD", len(self._parts), self._ttl_ms, self.id)
-        terms, is_kept = self._terms if first else Terms(), not first
+        if self.lost or not (first or self._held):
+            return self.decision
+        parts = self._parts if first else self._held
+        words = ("TB.MHOLD", len(parts), self._ttl_ms, self.id)
+        terms, is_kept = self._terms if first else Terms(renews=self._is_known), not first
         try:
-            decision = yield from self._backend._decide_all(self._parts, *words, terms=terms)
+            decision = yield from self._backend._decide_all(parts, *words, terms=terms)
             is_kept = is_kept or decision.allowed or not terms.was_sent
         except Exception:
             is_kept = is_kept or not terms.was_sent
@@ -86,19 +99,37 @@ class HoldOperations:
         return self._renewed(decision)
 
     def _renewed(self, decision: JointDecision) -> JointDecision:
-        if self.decision.allowed and not (decision.allowed or decision.degraded):
-            self._backend.server.log.warning("a hold of %s was lost: it is denied now", self._parts[0].key)
         self.decision = decision
         self._was_granted = self._was_granted or decision.allowed
         self._note(decision)
+        if not decision.degraded:
+            self._is_known = self._is_known or decision.allowed
+            if self._is_known and not (decision.allowed or self.lost):
+                self._lose()
         return decision
+
+    def _lose(self) -> None:
+        self.lost = True
+        log = self._backend.server.log
+        log.warning("a hold of %s was lost", self._parts[0].key)
+        if self.on_lost:
+            try:
+                self.on_lost()
+            except Exception:
+                log.exception("on_lost has failed")
+
+    @property
+    def is_renewed(self) -> bool:
+        """Returns whether it is worth a renewal: a lost hold is not taken anew."""
+        return bool(self._held) and not self.lost
 
     def renewal(self) -> Command:
         """Returns what renews it, to be sent together with the renewals of others."""
-        return ("TB.MHOLD", len(self._parts), self._ttl_ms, self.id, *_words_of(self._parts))
+        words = ("TB.MHOLD", len(self._held), self._ttl_ms, self.id, *_words_of(self._held))
+        return renewing(words) if self._is_known else words
 
     def renewed(self, reply: Any) -> None:
-        self._renewed(JointDecision.read_each(reply, [part.which for part in self._parts]))
+        self._renewed(JointDecision.read_each(reply, [part.which for part in self._held]))
 
     def _abandon(self, in_s: float = 0.0) -> None:
         """Ends, by its id, a hold that the server may have and no caller knows of."""

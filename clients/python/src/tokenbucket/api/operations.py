@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 
 from ..local.fork import begins_anew_after_fork
 from ..transport.call import Steps, Terms
-from ..transport.commands import Command, Word, command
+from ..transport.commands import Command, Word, command, renewing
 from ..transport.server import BaseServer
 from ..values.decision import Decision, JointDecision
 from ..values.errors import BadArgument, ReplyError, ReplyLost, ServerAway, Unanswered
@@ -149,7 +149,7 @@ class Backend:
             if terms.max_wait_ms:
                 reply = yield from self.server.ask_in_turn(words, terms)
             else:
-                reply = yield from self.server.ask(words, terms=terms)
+                reply = yield from self.server.ask(renewing(words) if terms.renews else words, terms=terms)
             return reply, False, False
         except Unanswered as unanswered:
             reply, lost = self._degraded(words, unanswered, terms.once)

@@ -93,7 +93,7 @@ class Renewals:
             hold = heapq.heappop(self._due)[2]()
             if hold is not None:
                 hold.renewing = ref(running)
-                holds += [hold] if not hold.is_over else []
+                holds += [hold] if hold.is_renewed and not hold.is_over else []
         for hold in holds:
             self._plan(hold)
         if server is None or not holds:

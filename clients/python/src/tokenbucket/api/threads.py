@@ -113,7 +113,7 @@ class Hold(HoldOperations):
             raise
 
     def renew(self) -> JointDecision:
-        """Makes the hold last `ttl_ms` from now; one that has expired is taken anew, given room."""
+        """Makes the hold last `ttl_ms` from now, if it is still there: see `lost`."""
         began = self._limiter._clock.monotonic()
         if self.renew_in_background():
             self._limiter._tell_all(self._parts, self.decision, began)

@@ -238,16 +238,18 @@ class Buckets:
 
     def _mtake(self, count: str, *words: str) -> list[Any]:
         each = []
-        for key, capacity, rate, cost in _fours(count, words):
+        for key, capacity, rate, cost in _groups(4, count, words):
             view = self._look(key, capacity, rate)
             wait_ms = view.ms_until(_cost(cost))
             each.append(view.reply(int(not wait_ms), wait_ms))
         if all(reply[0] for reply in each):
-            each = [self._take(*four) for four in _fours(count, words)]
+            each = [self._take(*four) for four in _groups(4, count, words)]
         return _joint(each)
 
     def _mhold(self, count: str, ttl_ms: str, id: str, *words: str) -> list[Any]:
-        views = [(self._look(*four[:3], pool=True), four[0], _cost(four[3])) for four in _fours(count, words)]
+        views = [
+            (self._look(*four[:3], pool=True), four[0], _cost(four[3])) for four in _groups(4, count, words)
+        ]
         replies = []
         for view, _, amount in views:
             more = amount - view.holds.amount_of(id)
@@ -263,9 +265,21 @@ class Buckets:
             replies.append(view.reply(1, 0))
         return _joint(replies)
 
+    def _mrenew(self, count: str, ttl_ms: str, id: str, *words: str) -> list[Any]:
+        views = [(self._look(*three, pool=True), three[0]) for three in _groups(3, count, words)]
+        are_all_there = all(id in view.holds.by_id for view, _ in views)
+        replies = []
+        for view, key in views:
+            is_there = id in view.holds.by_id
+            if are_all_there:
+                view.holds.set(id, view.holds.amount_of(id), view.now + int(ttl_ms))
+                self._keep(key, view)
+            replies.append(view.reply(int(is_there), 0 if is_there else _NEVER))
+        return _joint(replies)
+
     def _msettle(self, count: str, id: str, *words: str) -> list[Any]:
         replies = []
-        for key, capacity, rate, used in _fours(count, words):
+        for key, capacity, rate, used in _groups(4, count, words):
             view = self._look(key, capacity, rate, pool=True)
             if id not in view.holds.by_id:
                 replies.append(view.reply(0, _NEVER))
@@ -284,10 +298,9 @@ def _limit(capacity: str, rate: str) -> tuple[Fraction, Refill, bool]:
     return _down(capacity), refill_of(limit), not limit.tokens_per_s
 
 
-def _fours(count: str, words: tuple[str, ...]) -> Iterator[tuple[str, str, str, str]]:
-    for at in range(0, 4 * int(count), 4):
-        key, capacity, rate, amount = words[at : at + 4]
-        yield key, capacity, rate, amount
+def _groups(size: int, count: str, words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    for at in range(0, size * int(count), size):
+        yield words[at : at + size]
 
 
 def _joint(each: list[list[Any]]) -> list[Any]:

@@ -26,6 +26,8 @@ class Terms:
     """How long it may wait its turn in the server."""
     share: Command = ()
     """The words that say of whose share of the waiting calls it is; none if of nobody's."""
+    renews: bool = False
+    """The server renews its hold, and takes nothing; `on_error` decides on the hold."""
     until: float | None = None
     """When its wait in the server ends; None if it does not wait there."""
     was_sent: bool = False

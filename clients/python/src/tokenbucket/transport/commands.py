@@ -10,10 +10,10 @@ Word = str | int
 Command = tuple[Word, ...]
 Commands = tuple[Command, ...]
 
-NEED_THE_MODULE: Final = {"TB.HOLD", "TB.MHOLD", "TB.SETTLE", "TB.MSETTLE"}
+NEED_THE_MODULE: Final = {"TB.HOLD", "TB.MHOLD", "TB.MRENEW", "TB.SETTLE", "TB.MSETTLE"}
 NO_SCRIPT: Final = {*NEED_THE_MODULE, "DEL"}
 # The position of the first key, if it does not follow the name.
-_FIRST_KEY = {"TB.MTAKE": 2, "TB.MSETTLE": 3, "TB.MHOLD": 4}
+_FIRST_KEY = {"TB.MTAKE": 2, "TB.MSETTLE": 3, "TB.MHOLD": 4, "TB.MRENEW": 4}
 
 
 def command(*before: str | int | Limit | Number) -> Command:
@@ -40,6 +40,12 @@ def waiting(command: Command, max_wait_ms: int, share: Command = ()) -> Command:
         return ("TB.BHOLD", *bucket, ttl_ms, id, max_wait_ms, *share)
     at = {"TB.TAKE": len(words), "TB.MTAKE": 1, "TB.MHOLD": 3}[str(operation)]
     return (f"TB.B{str(operation).removeprefix('TB.')}", *words[:at], max_wait_ms, *words[at:], *share)
+
+
+def renewing(command: Command) -> Command:
+    """Returns the form of a `TB.MHOLD` that makes its hold last longer, and takes nothing if it is gone."""
+    _, count, ttl_ms, id, *groups = command
+    return ("TB.MRENEW", count, ttl_ms, id, *(word for at, word in enumerate(groups) if at % 4 != 3))
 
 
 def script_key(key: Word) -> str:
