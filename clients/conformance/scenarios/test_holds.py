@@ -1,4 +1,4 @@
-"""A caller that hangs up loses no tokens, and a hold ends with the work, however that ends."""
+"""A hold ends with the work, however that ends, and what a caller reserved comes back if it hangs up."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from conftest import WITH_DEADLINES, Package, StartProxy, eventually, executed, level
+from conftest import WITH_DEADLINES, WITH_UNDO, Package, StartProxy, eventually, executed, level
 from launch import ask
 from proxy import Proxy
 from services import Service
@@ -76,7 +76,7 @@ def test_waits_that_are_cancelled_give_back_what_they_reserved(package: Package,
     eventually(lambda: executed(server, "tb.reserve") == 5 and level(server) == 0)
 
 
-@only_with_deadlines
+@pytest.mark.only(*WITH_UNDO)
 def test_a_take_that_is_cancelled_on_its_way_gives_back(
     package: Package, server: Service, start_proxy: StartProxy
 ) -> None:
@@ -89,7 +89,6 @@ def test_a_take_that_is_cancelled_on_its_way_gives_back(
     eventually(lambda: level(server) == 1000)
 
 
-loses = pytest.mark.only("node", "go", "rust")
 # A renewal may be late by two thirds of it, on a starved machine.
 TTL_MS = 3000
 
@@ -128,7 +127,6 @@ def expect_loss(package: Package, server: Service) -> None:
     assert (holders(server), level(server)) == (["another"], 1)
 
 
-@loses
 @pytest.mark.also_in_clusters
 def test_a_holder_that_was_suspended_learns_that_its_slot_is_gone(package: Package, server: Service) -> None:
     package.server(server, timeout_ms=1000)
@@ -142,7 +140,6 @@ def test_a_holder_that_was_suspended_learns_that_its_slot_is_gone(package: Packa
     expect_loss(package, server)
 
 
-@loses
 def test_a_holder_that_was_cut_off_for_longer_than_its_ttl_learns_it_afterwards(
     package: Package, server: Service, proxy: Proxy
 ) -> None:
@@ -156,7 +153,6 @@ def test_a_holder_that_was_cut_off_for_longer_than_its_ttl_learns_it_afterwards(
     expect_loss(package, server)
 
 
-@loses
 def test_a_hold_of_several_limits_is_lost_when_one_of_them_is(package: Package, server: Service) -> None:
     package.server(server, timeout_ms=1000)
     package.joint({"slots": [2, "0"], "tokens": [100, "1/h"]})
@@ -170,7 +166,6 @@ def test_a_hold_of_several_limits_is_lost_when_one_of_them_is(package: Package, 
     assert ask(server, "TB.PEEK", "tb:{user}:tokens", 100, "1/h", 0)[1] == 80
 
 
-@loses
 def test_a_hold_made_without_the_server_is_taken_there_when_it_is_back(
     package: Package, server: Service, proxy: Proxy
 ) -> None:

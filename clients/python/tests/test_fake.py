@@ -140,6 +140,8 @@ def test_the_fake_holds_as_the_server(governed: Any, clock: Clock, rate: str) ->
         words: list[str | int] = (
             ["TB.MHOLD", 2, draw.choice([500, 5000]), f"hold-{at}", *pool, 1, *flowing, draw.choice([5, 40])]
             if draw.random() < 0.5
+            else ["TB.MRENEW", 2, draw.choice([500, 5000]), id, *pool, *flowing]
+            if draw.random() < 0.5
             else ["TB.MSETTLE", 2, id, *pool, 0, *flowing, draw.choice([0, 10, 60])]
         )
         expected = governed.execute_command(*words)

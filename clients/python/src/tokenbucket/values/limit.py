@@ -13,6 +13,10 @@ from .errors import BadArgument
 Number = int | float | str | Decimal
 """An amount of tokens, sent to the server as Python prints it."""
 
+MOST_TOKENS = 10**12
+_MOST_BYTES = 128
+# What is smaller than ten to the minus so many counts as that: nobody computes with a million digits.
+_MOST_DIGITS = 40
 _NUMBER = re.compile(r"\+?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _FORMS = {
     "": re.compile(""),
@@ -53,8 +57,8 @@ class Limit:
     rate: Number
 
     def __post_init__(self) -> None:
-        if not _NUMBER.fullmatch(str(self.capacity)):
-            raise BadArgument(f"capacity: {self.capacity!r} is not a number of at least 0")
+        if amount_of(str(self.capacity)) is None:
+            raise BadArgument(f"capacity: {self.capacity!r} is not a number from 0 to 1e12")
         if not _terms(str(self.rate)):
             raise BadArgument(
                 f"rate: {self.rate!r} is neither tokens per second nor like '100/m' or '1000@d'"
@@ -93,12 +97,22 @@ class Limit:
         return -(-Fraction(str(self.capacity)) // rate) if rate else None
 
 
+def amount_of(text: str) -> Fraction | None:
+    """Reads an amount of tokens as the module does; None for what is none."""
+    if len(text) > _MOST_BYTES or not _NUMBER.fullmatch(text):
+        return None
+    amount = Decimal(text)
+    if amount > MOST_TOKENS:
+        return None
+    return Fraction(max(amount, Decimal((0, (1,), -_MOST_DIGITS)))) if amount else Fraction(0)
+
+
 @lru_cache(1024)
 def _terms(rate: str) -> tuple[str, str, str, str] | None:
     """Returns None for what is not a rate."""
     count, separator, period = re.split(r"([/@]|$)", rate, maxsplit=1)
     found = _FORMS[separator].fullmatch(period)
-    if found is None or not _NUMBER.fullmatch(count):
+    if found is None or amount_of(count) is None:
         return None
     number, unit, offset, *_ = (*found.groups(""), "", "", "")
-    return (count, number, unit, offset) if not number or _NUMBER.fullmatch(number) else None
+    return (count, number, unit, offset) if not number or amount_of(number) is not None else None
