@@ -139,8 +139,9 @@ fn assert_kept_while(migrate: impl Fn(&Server, &Server)) {
         assert!(enough, "there was no load while slots migrated");
     });
     let mut client = cluster.client();
+    let raised = keys(0);
     for (key, taken) in taken.into_iter().flat_map(|taken| taken.into_inner().unwrap()) {
-        let capacity = if keys(0).contains(&key) { RAISED } else { CAPACITY };
+        let capacity = if raised.contains(&key) { RAISED } else { CAPACITY };
         let (level, expected) = (client.level(&key), (capacity - taken) as f64);
         let is_right = (expected..=expected + REFILL).contains(&level);
         assert!(is_right, "{key} holds {level} after {taken} takes, not {expected}");
