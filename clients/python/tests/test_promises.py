@@ -117,6 +117,8 @@ def test_an_amount_that_cannot_be_is_an_error(cost: str) -> None:
     limiter = Limiter(FakeServer(), Limit(10, STILL))
     with pytest.raises(BadArgument, match="tokens"):
         limiter.take("a", cost)
+    with pytest.raises(BadArgument, match="tokens"):
+        limiter.hold("a", cost)
     with pytest.raises(BadArgument):
         Limit(cost, 1)
     assert limiter.take("a", "1e-4000000").remaining == 9
