@@ -50,7 +50,10 @@ class HoldOperations:
         lost it. The next renewal finds out: within a third of `ttl_ms`, or when the server is back.
         """
         self.on_lost: Callable[[], object] | None = None
-        """Is called once when the hold is lost, where it is renewed: a thread, or the event loop."""
+        """Is called once when the hold is lost, where it is renewed: a thread, or the event loop.
+
+        It must not block, since it would delay the renewals of other holds.
+        """
         self.id = uuid.uuid4().hex
         self.amounts = {part.which: part.amount for part in parts}
         """What is held of each limit; of a single limit, under the name \"\"."""
