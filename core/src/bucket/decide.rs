@@ -279,8 +279,8 @@ impl<'limit, R: Expiring> View<'limit, R> {
         full_at_us: i64,
     ) -> Decision {
         let remaining = level_micro.div_euclid(MICRO_PER_TOKEN);
-        let [retry_after_ms, reset_after_ms] =
-            [retry_after_ms, self.wait_until_ms(full_at_us)].map(|wait_ms| self.at_most_to_the_end(wait_ms));
+        let retry_after_ms = self.at_most_to_the_end(retry_after_ms);
+        let reset_after_ms = self.at_most_to_the_end(self.wait_until_ms(full_at_us));
         Decision { allowed, remaining, retry_after_ms, reset_after_ms }
     }
 
