@@ -2,7 +2,7 @@
 
 use super::{
     Bucket, Change, DebtTooDeep, Decision, Expiring, Limit, NoHolds, Operation, Outcome, DEEPEST_DEBT_MICRO,
-    MAX_TIME_US,
+    MAX_TIME_US, NOTHING_INCLUDED,
 };
 use crate::cast::signed;
 use crate::number::{MAX_MICRO, MICRO_PER_TOKEN};
@@ -122,7 +122,10 @@ impl<'limit, R: Expiring> View<'limit, R> {
     #[inline(always)]
     pub(crate) fn new(limit: &'limit Limit, stored: Option<Bucket>, expiring: R, now_us: i64) -> Self {
         let now_us = now_us.clamp(0, MAX_TIME_US);
-        let (stored, included_until_us) = expiring.settled(stored, now_us);
+        let (stored, included_until_us) = match expiring.override_ended_us(now_us) {
+            NOTHING_INCLUDED => (stored, NOTHING_INCLUDED),
+            _ => expiring.settled(stored, now_us),
+        };
         let found = stored.unwrap_or_else(|| limit.full(now_us));
         let stored = Bucket {
             // A smaller capacity than at the last write: what is above it no longer counts.
@@ -279,8 +282,8 @@ impl<'limit, R: Expiring> View<'limit, R> {
         full_at_us: i64,
     ) -> Decision {
         let remaining = level_micro.div_euclid(MICRO_PER_TOKEN);
-        let [retry_after_ms, reset_after_ms] =
-            [retry_after_ms, self.wait_until_ms(full_at_us)].map(|wait_ms| self.at_most_to_the_end(wait_ms));
+        let retry_after_ms = self.at_most_to_the_end(retry_after_ms);
+        let reset_after_ms = self.at_most_to_the_end(self.wait_until_ms(full_at_us));
         Decision { allowed, remaining, retry_after_ms, reset_after_ms }
     }
 

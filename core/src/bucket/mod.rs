@@ -155,6 +155,12 @@ pub trait Expiring: Copy {
     /// Returns when the last hold ends, and an override of the limit, in Unix microseconds; the smallest number without.
     fn last_end_us(self) -> i64;
 
+    /// Returns when an override ended that ended by `now_us`; the smallest number if none did.
+    #[inline(always)]
+    fn override_ended_us(self, _now_us: i64) -> i64 {
+        NOTHING_INCLUDED
+    }
+
     /// Returns what is stored once an override has ended by `now_us`, and until when that includes ended holds.
     #[inline(always)]
     fn settled(self, stored: Option<Bucket>, _now_us: i64) -> (Option<Bucket>, i64) {
@@ -204,6 +210,11 @@ impl<E: Expiring> Expiring for Option<E> {
     #[inline]
     fn last_end_us(self) -> i64 {
         self.map_or(NoHolds.last_end_us(), Expiring::last_end_us)
+    }
+
+    #[inline]
+    fn override_ended_us(self, now_us: i64) -> i64 {
+        self.map_or(NOTHING_INCLUDED, |some| some.override_ended_us(now_us))
     }
 
     #[inline]

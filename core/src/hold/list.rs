@@ -323,14 +323,18 @@ impl Expiring for &Holds {
         if self.first_end_us() > now_us {
             return 0;
         }
-        let settled_us = self.override_ended_at(now_us).map_or(i64::MIN, |stored| stored.ends_at_us);
-        self.returned_micro(settled_us, now_us)
+        self.returned_micro(self.override_ended_us(now_us), now_us)
     }
 
     #[inline]
     fn last_end_us(self) -> i64 {
         let of_override = self.limit_override.as_ref().map_or(i64::MIN, |stored| stored.ends_at_us);
         self.last().map_or(i64::MIN, |hold| hold.ends_at_us).max(of_override)
+    }
+
+    #[inline]
+    fn override_ended_us(self, now_us: i64) -> i64 {
+        self.override_ended_at(now_us).map_or(i64::MIN, |stored| stored.ends_at_us)
     }
 
     fn settled(self, stored: Option<Bucket>, now_us: i64) -> (Option<Bucket>, i64) {

@@ -189,7 +189,7 @@ pub(crate) fn offset_min(bytes: &[u8]) -> Option<i16> {
     if bytes.is_empty() {
         return Some(0);
     }
-    let [sign, hour_tens, hours, b':', tens, ones] = bytes else { return None };
+    let [sign @ (b'+' | b'-'), hour_tens, hours, b':', tens, ones] = bytes else { return None };
     let minute = two_digits(*tens, *ones).filter(|minute| *minute < 60)?;
     let minutes = two_digits(*hour_tens, *hours)?.wrapping_mul(60).wrapping_add(minute);
     (minutes <= MAX_OFFSET_MIN).then(|| if *sign == b'-' { minutes.wrapping_neg() } else { minutes })

@@ -115,4 +115,4 @@ def _terms(rate: str) -> tuple[str, str, str, str] | None:
     if found is None or amount_of(count) is None:
         return None
     number, unit, offset, *_ = (*found.groups(""), "", "", "")
-    return (count, number, unit, offset) if not number or amount_of(number) is not None else None
+    return (count, number, unit, offset) if not number or amount_of(number) else None
