@@ -11,9 +11,9 @@ import type { FastifyRateLimitStore } from "@fastify/rate-limit";
 import type { Bucket } from "../api/decider.js";
 import { BlockableBuckets, type Outcome } from "./blocks.js";
 import type { Decision } from "../values/decision.js";
-import { BadArgument } from "../values/errors.js";
+import { BadArgument, checkOptions } from "../values/errors.js";
 import type { Limit } from "../values/limit.js";
-import { Limiter, type LimiterOptions } from "../api/limiter.js";
+import { Limiter, LIMITER_OPTIONS, type LimiterOptions } from "../api/limiter.js";
 import type { Client } from "../transport/driver.js";
 import { serverOf, type Server } from "../transport/server.js";
 import { NO_LIMIT, windowLimit } from "./window-store.js";
@@ -48,6 +48,7 @@ export function tokenBucketStore(
   { prefix = "fastify-rate-limit-", ...options }: LimiterOptions = {},
 ): new (route: object) => Store {
   const server = serverOf(client);
+  checkOptions(options, LIMITER_OPTIONS);
 
   class TokenBucketStore implements Store {
     readonly #counter: Counter;

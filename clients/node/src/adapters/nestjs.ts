@@ -8,9 +8,9 @@
 
 import type { ThrottlerStorage } from "@nestjs/throttler";
 
-import type { Options } from "../api/decider.js";
+import { OPTIONS, type Options } from "../api/decider.js";
 import { BlockableBuckets, type Outcome } from "./blocks.js";
-import { BadArgument } from "../values/errors.js";
+import { BadArgument, checkOptions } from "../values/errors.js";
 import type { Client } from "../transport/driver.js";
 import type { Server } from "../transport/server.js";
 
@@ -22,6 +22,7 @@ export class TokenBucketStorage implements ThrottlerStorage {
   readonly #prefix: string;
 
   constructor(client: Client | Server, options: Options = {}) {
+    checkOptions(options, new Set(OPTIONS));
     this.#buckets = new BlockableBuckets(client, options);
     this.#prefix = options.prefix ?? "throttler:";
   }

@@ -5,8 +5,6 @@ import type { Command } from "./command.js";
 /** A connection that a driver has made, with the options of the user's client. */
 export interface Connection {
   readonly isOpen: boolean;
-  /** The tick of the watch in which something last came; the watch sets it. */
-  heardTick: number;
   connect(): Promise<unknown>;
   send(words: Command): Promise<unknown>;
   close(): void;

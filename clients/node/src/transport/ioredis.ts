@@ -57,7 +57,6 @@ interface Stream {
 }
 
 class IoredisConnection implements Connection {
-  heardTick = 0;
   #client: (IoredisClient & { stream?: Stream }) | undefined;
   #isClosed = false;
 
@@ -77,7 +76,7 @@ class IoredisConnection implements Connection {
     await client.connect().catch((error: unknown) => {
       throw reason ?? error;
     });
-    // An idle connection keeps no process alive. While a reply is due, the watch does.
+    // An idle connection keeps no process alive. While a reply is due, the time for it does.
     this.#client?.stream?.unref();
   }
 
@@ -92,6 +91,7 @@ class IoredisConnection implements Connection {
   }
 
   close(): void {
+    if (this.#isClosed) return; // the driver would add a listener each time
     this.#isClosed = true;
     this.#client?.disconnect();
     // Without this, the driver waits for the server to close its end.
