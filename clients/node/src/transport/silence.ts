@@ -2,6 +2,8 @@
 
 import { clearInterval, setImmediate, setInterval } from "./timers.js";
 
+/** The longest time for connecting, unless the timeout is longer. */
+export const CONNECT_MS = 1000;
 const TURNS = 5;
 
 /**

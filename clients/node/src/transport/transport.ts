@@ -7,14 +7,12 @@ import { CannotWait, faultOf, isAnswer, isReply, textOf } from "../values/errors
 import { Circuit, type Log } from "./circuit.js";
 import type { Connection, Route } from "./driver.js";
 import { ClusterRoute } from "./route.js";
-import { afterSilence, aTurn, within } from "./silence.js";
+import { afterSilence, aTurn, CONNECT_MS, within } from "./silence.js";
 import { clearInterval, setInterval, setTimeout } from "./timers.js";
 
 /** Sends a call by a connection, and resolves to the reply. */
 export type Send = (connection: Connection) => Promise<unknown>;
 
-/** The longest time for connecting, unless the timeout is longer. */
-export const CONNECT_MS = 1000;
 /** How often a server is asked whether it is there while calls wait in it. */
 export const PULSE_MS = 500;
 /** How many connections are opened at a time: a server has a backlog. */
@@ -234,20 +232,15 @@ export class Transport {
 
   async #open(): Promise<Connection> {
     const connection = this.server.route.connectionTo(this.address);
-    try {
-      await within(
-        this.connectMs,
-        connection.connect().then(() => ping(connection)),
-        "not connected",
-      );
-    } catch (error) {
-      // A user without the right to PING is connected. One with a wrong password is not.
-      if (!isAnswer(error) || !connection.isOpen) {
-        connection.close();
-        throw error;
-      }
-    }
-    return connection;
+    const connected = connection.connect().then(() => ping(connection));
+    // A user without the right to PING is connected. One with a wrong password is not.
+    const failure = await within(this.connectMs, connected, "not connected").then(
+      () => connection.refusal,
+      (error: unknown) => connection.refusal ?? (isAnswer(error) && connection.isOpen ? undefined : error),
+    );
+    if (failure === undefined) return connection;
+    connection.close();
+    throw failure;
   }
 
   /** Returns a connection for one call. */
