@@ -137,17 +137,6 @@ test("withHold waits for the slot of another", async (t) => {
   assert.equal((await slots.peek("a")).allowed, true);
 });
 
-test("a call that waits asks the server whatever is batched or remembered", async (t) => {
-  const { buckets, send } = await setUp(t);
-  const limiter = new Limiter(buckets, ONE, { onError: "throw", batch: 5, rememberDenials: 10 });
-  assert.equal((await limiter.take("a")).allowed, true);
-  assert.equal((await limiter.take("a")).allowed, false);
-  const waits = limiter.take("a", 1, LONG);
-  await untilWaiting(1);
-  await send("TB.GIVE", "tb:a", "1", STILL, "1");
-  assert.equal((await waits).allowed, true);
-});
-
 test("a wait that cannot be is an error", async (t) => {
   const { limiter, buckets } = await setUp(t);
   const joint = new JointLimiter(buckets, { a: ONE });
@@ -156,20 +145,6 @@ test("a wait that cannot be is an error", async (t) => {
     await assert.rejects(limiter.hold("a", 1, { maxWaitMs }), /maxWaitMs/);
     await assert.rejects(joint.takeAll("a", { a: 1 }, { maxWaitMs }), /maxWaitMs/);
   }
-});
-
-test("where too many wait the server decides at once", async (t) => {
-  const { limiter, send } = await setUp(t);
-  const isSet = await send("CONFIG", "SET", "tokenbucket.max-waiters", "1").catch(() => undefined);
-  if (!isSet) return t.skip("Redis 6 has no CONFIG SET for modules");
-  t.after(() => ask(server, "CONFIG", "SET", "tokenbucket.max-waiters", "1000"));
-  await limiter.take("a");
-  const waits = limiter.take("a", 1, LONG);
-  await untilWaiting(1);
-  assert.equal((await limiter.take("a", 1, LONG)).allowed, false);
-  assert.equal((await limiter.take("b", 1, LONG)).allowed, true);
-  await limiter.give("a", 1);
-  assert.equal((await waits).allowed, true);
 });
 
 test("without the module the call is denied when its time is over, and its caller may leave", async (t) => {
@@ -207,20 +182,6 @@ test("in a fake the wait takes its time", async () => {
   assert.equal((await limiter.take("a", 1, { maxWaitMs: 999 })).allowed, false);
   assert.equal(fake.clock.now(), 1000);
 });
-
-for (const library of ["ioredis", "node-redis"]) {
-  test(`${library}: a client that may not end waits by command closes the connection`, async (t) => {
-    const { send } = await setUp(t, library);
-    await send("ACL", "SETUSER", "narrow", "on", "nopass", "~*", "+@all", "-client");
-    t.after(() => ask(server, "ACL", "DELUSER", "narrow"));
-    const url = server.url.replace("//", "//narrow:x@");
-    const { client, close } = await LIBRARIES[library]!(url);
-    t.after(close);
-    const limiter = new Limiter(patient(client), ONE, { onError: "throw" });
-    await limiter.take("a");
-    await leaves((signal) => limiter.take("a", 1, { ...LONG, signal }));
-  });
-}
 
 for (const library of Object.keys(CLUSTER_LIBRARIES)) {
   test(`${library}: a failover of the node sends those who wait to the new master`, async (t) => {

@@ -17,7 +17,7 @@ export interface HoldOptions extends Caller, WaitOptions {
   ttlMs?: number;
 }
 
-const MAX_TTL_MS = 30 * 86_400_000;
+export const MAX_TTL_MS = 30 * 86_400_000;
 
 /**
  * Renews itself until it is settled or lost; `await using` settles it at the end of its block, with `used`.
