@@ -129,7 +129,7 @@ def test_a_master_that_sentinel_replaced_decides(
     assert ask(new, "EXISTS", "tb:user")
 
 
-@pytest.mark.only("python", "ioredis", "ioredis-5", "iovalkey")
+@pytest.mark.only("ioredis", "ioredis-5", "iovalkey")
 def test_a_sentinel_that_is_silent_hides_no_master(
     package: Package, watched_pair: tuple[Service, Service, Service]
 ) -> None:

@@ -121,7 +121,24 @@ const shortAndLong: ThrottlerOptions[] = [
   { name: "long", ttl: MINUTE, limit: 3 },
 ];
 
+/** What users write as a limit, and how many of five requests pass; from the environment comes a string. */
+const LIMITS: [unknown, number][] = [
+  ["3", 3],
+  [" 3 ", 3],
+  ["3.9", 3],
+  ["", 0],
+  [-1, 0],
+  [3.9, 3],
+  [Infinity, 5],
+];
+
 const CASES: Case[] = [
+  ...LIMITS.map(([limit, passed]) => ({
+    promise: `the limit ${JSON.stringify(limit)} is read as the throttler reads it`,
+    throttlers: [{ ttl: String(MINUTE), limit, blockDuration: "1000" }] as never,
+    run: (app: App) => app.passed(5),
+    expected: passed,
+  })),
   {
     promise: "the limit and what remains of it are in headers",
     async run({ get }) {

@@ -36,17 +36,18 @@ export class TokenBucketStorage implements ThrottlerStorage {
     throttlerName: string,
   ): Promise<ThrottlerRecord> {
     if (limit === undefined) throw new BadArgument("limit: is missing: @nestjs/throttler tells it from version 6 on");
-    const capacity = Math.max(limit, 0);
+    // Without a limit, there are so many; from the environment, a number is a string.
+    const capacity = Math.min(Math.max(Number(limit), 0), 1e12);
     const bucket = {
       name: `${this.#prefix}${key}:${throttlerName}`,
       limit: { capacity, rate: `${capacity || 1}/${ttl}ms` },
     };
     const outcome = await this.#buckets.take(bucket, 1);
     if (outcome.allowed || outcome.degraded || outcome.blockedMs > 0 || blockDuration <= 0) {
-      return record(outcome, limit, ttl);
+      return record(outcome, capacity, ttl);
     }
     await this.#buckets.block(bucket, blockDuration);
-    return record({ ...outcome, blockedMs: blockDuration }, limit, ttl);
+    return record({ ...outcome, blockedMs: blockDuration }, capacity, ttl);
   }
 }
 
