@@ -23,7 +23,7 @@ import { Redis } from "ioredis";
 import type { Policy } from "tokenbucket-redis";
 import { TokenBucketStorage } from "tokenbucket-redis/nestjs";
 
-import { countPassed } from "./apps.js";
+import { countPassed, LIMITS } from "./apps.js";
 import { rowsAreCases } from "./deviations.js";
 import { clientFor, patient, serverFor, sharedServer } from "./servers.js";
 
@@ -119,17 +119,6 @@ const three: ThrottlerOptions[] = [{ ttl: MINUTE, limit: 3 }];
 const shortAndLong: ThrottlerOptions[] = [
   { name: "short", ttl: 1000, limit: 2 },
   { name: "long", ttl: MINUTE, limit: 3 },
-];
-
-/** What users write as a limit, and how many of five requests pass; from the environment comes a string. */
-const LIMITS: [unknown, number][] = [
-  ["3", 3],
-  [" 3 ", 3],
-  ["3.9", 3],
-  ["", 0],
-  [-1, 0],
-  [3.9, 3],
-  [Infinity, 5],
 ];
 
 const CASES: Case[] = [

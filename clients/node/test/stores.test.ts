@@ -21,7 +21,7 @@ import { TokenBucketStore as ExpressStore, type StoreOptions } from "tokenbucket
 import { tokenBucketStore } from "tokenbucket-redis/fastify-rate-limit";
 import { TokenBucketStore as HonoStore } from "tokenbucket-redis/hono-rate-limiter";
 
-import { countPassed, serveExpress } from "./apps.js";
+import { countPassed, LIMITS, serveExpress } from "./apps.js";
 import { rowsAreCases } from "./deviations.js";
 import { clientFor, patient, serverFor, sharedServer, until } from "./servers.js";
 
@@ -296,19 +296,6 @@ const OF_ALL: Case[] = [
   },
 ];
 
-/** What users write as a limit, and how many of five requests pass; from the environment comes a string. */
-const LIMITS: [unknown, number][] = [
-  ["3", 3],
-  [" 3 ", 3],
-  ["3.9", 3],
-  ["3e0", 3],
-  ["0x3", 3],
-  ["", 0],
-  ["0", 0],
-  [-1, 0],
-  [3.9, 3],
-  [Infinity, 5],
-];
 const AS_WRITTEN: Case[] = LIMITS.map(([limit, passed]) => ({
   promise: `the limit ${JSON.stringify(limit)} is read as the library reads it`,
   options: { limit: limit as number, windowMs: String(MINUTE) as never },
