@@ -160,7 +160,7 @@ class LimitedTask(Task):
             wait_ms = max_wait_ms
 
     def _next_turn(self, name: str, first_s: float, turns: Limit) -> tuple[float, bool]:
-        """When to come back, and whether with a turn: behind all who were told the same time."""
+        """Returns in how many seconds to come back, and whether with a turn of its own."""
         options = self.app.conf.broker_transport_options or {}
         longest_s = options.get("visibility_timeout", VISIBILITY_TIMEOUT_S) / 3
         queue_s = min(LONGEST_QUEUE_S, longest_s)

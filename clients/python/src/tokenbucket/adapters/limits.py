@@ -52,7 +52,7 @@ _SCHEMES = {"tokenbucket": "redis", "tokenbuckets": "rediss", "tokenbucket+unix"
 _CLUSTER, _SENTINEL = "tokenbucket+cluster", "tokenbucket+sentinel"
 _ALL_SCHEMES = [*_SCHEMES, _CLUSTER, _SENTINEL]
 _ERRORS: tuple[type[Exception], ...] = (TokenBucketError, redis.exceptions.RedisError)
-# Other than that of the library's own storages, whose keys under it are of other types.
+# The library's own storages use another prefix, and other types of keys.
 _PREFIX = "tb:limits"
 _OF_SERVER = {"timeout_ms", "retry_every_ms", "fallback", "log"}
 _OF_LIMITER = {"on_error", "remember_denials", "batch", "on_decision"}
@@ -120,7 +120,7 @@ def _noted(key: str, limit: Limit, decision: Decision) -> Decision:
     if decision.allowed:
         _denied.set(None)
     else:
-        # No wait helps a cost above the capacity: whoever obeys comes back no sooner than in a period.
+        # No wait helps a cost above the capacity: Retry-After is a whole period.
         wait_s = decision.retry_after_ms / 1000 if decision.retry_after_ms >= 0 else limit.window_s or 1
         _denied.set((key, time.time() + max(wait_s, 1)))
     return decision

@@ -48,7 +48,7 @@ _ASSUMED_OUTPUT_TOKENS = 256
 _MOST_TOKENS = 100_000_000
 _METADATA = ("metadata", "litellm_metadata")
 _ID = "tokenbucket_id"
-# A call whose end nobody tells is renewed no longer.
+# How long a call is renewed whose end LiteLLM does not report.
 _LONGEST_CALL_S = 3600
 # Of calls whose response has not begun; LiteLLM may tell the end of a call before.
 _MOST_HEADERS = 10_000
@@ -65,7 +65,7 @@ class _Call:
     is_settled: bool = False
 
     def used(self, tokens: float | None) -> dict[str, float]:
-        """What it used of each limit; of tokens all that was held, if nobody knows."""
+        """Returns what it used of each limit; all held tokens if the number is unknown."""
         return {
             which: 0
             if which.endswith(_PARALLEL)
@@ -118,9 +118,9 @@ class TokenBucketCallback(CustomLogger):
         return min(output + of_input, _MOST_TOKENS)
 
     def limits_of(self, who: Any) -> dict[str, tuple[str, Limit]]:
-        """The limits of a key and its team, and whose they are; to be overridden.
+        """Returns the limits of a key and its team, each with its bucket's name; to be overridden.
 
-        Raises HTTPException 400 for metadata that make no limits: nobody is let through by a misspelt word.
+        Raises HTTPException 400 for invalid metadata, so that a misspelt word lets no call through.
         """
         # One hash tag, so that all of them share a slot in a cluster.
         tag = f"{{{who.team_id or who.api_key}}}"
@@ -189,7 +189,7 @@ class TokenBucketCallback(CustomLogger):
     async def async_post_call_streaming_iterator_hook(
         self, user_api_key_dict: Any, response: Any, request_data: dict[str, Any]
     ) -> AsyncGenerator[Any, None]:
-        """Sees to callers who hang up."""
+        """Settles a stream that its caller breaks off."""
         try:
             async for chunk in response:
                 yield chunk
@@ -212,7 +212,7 @@ class TokenBucketCallback(CustomLogger):
         self._forget(id)
 
     async def _settle(self, id: str, tokens: float | None) -> None:
-        """Whoever comes first settles: of some calls several hooks tell the end."""
+        """Settles once: LiteLLM reports the end of some calls to several hooks."""
         call = self._calls.get(id)
         if call is None or call.is_settled:
             return

@@ -105,7 +105,7 @@ class Endpoint:
         return not is_drivers(error)
 
     def why_it_failed(self, error: Exception, *, sent: bool = False) -> Exception:
-        """Returns what a caller gets whose connection was not made, or broke after the call was sent."""
+        """Returns the error of a call whose connection failed, or broke after the call was sent."""
         if isinstance(error, TokenBucketError | Unanswered):
             return error
         if not self.is_mistake(error):
