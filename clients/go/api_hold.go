@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"strconv"
 	"sync"
@@ -11,8 +12,8 @@ import (
 )
 
 // Hold reserves tokens for one piece of work whose cost is known only afterwards, or that occupies something while it
-// lasts. It renews itself until it is settled or the context that it was made with is over. If its holder is gone, the
-// tokens come back after the ttl.
+// lasts. It renews itself until it is settled or lost, or the context that it was made with is over. If its holder is gone,
+// the tokens come back after the ttl.
 //
 //	hold, err := limiter.Hold(ctx, "user:42", 5000, time.Minute)
 //	if err != nil || !hold.Decision().Allowed {
@@ -26,9 +27,11 @@ import (
 type Hold struct {
 	settings settings
 	parts    []part
+	held     []part // those that hold more than nothing, which the server forgets at once
 	ttl      time.Duration
 	id       string
 	admitted bool // whether the work was let through at first
+	isKnown  bool // whether the server has had the hold
 
 	mutex    sync.Mutex // guards the two below
 	decision JointDecision
@@ -36,6 +39,7 @@ type Hold struct {
 
 	stop    chan struct{} // closed when nothing shall renew any more
 	stopped chan struct{} // closed when nothing does
+	lost    chan struct{} // closed when the server no longer has the hold
 	settled sync.Once
 	result  JointDecision // of Settle, like err
 	err     error
@@ -46,18 +50,23 @@ func newHold(ctx context.Context, s settings, parts []part, ttl time.Duration, o
 		return nil, badArgument("ttl: a hold lasts at least 1 ms, not %v", ttl)
 	}
 	h := &Hold{settings: s, parts: parts, ttl: ttl, used: map[string]float64{}}
-	h.stop, h.stopped = make(chan struct{}), make(chan struct{})
+	h.stop, h.stopped, h.lost = make(chan struct{}), make(chan struct{}), make(chan struct{})
+	for _, p := range parts {
+		if p.amount > 0 {
+			h.held = append(h.held, p)
+		}
+	}
 	var random [16]byte
 	if _, err := rand.Read(random[:]); err != nil {
 		return nil, err
 	}
 	h.id = hex.EncodeToString(random[:])
-	decision, err := h.set(ctx, options, true)
+	decision, err := h.set(ctx, parts, options, true)
 	if err != nil {
 		return nil, err
 	}
 	h.decision, h.admitted = decision, decision.Allowed
-	if !decision.Allowed {
+	if !decision.Allowed || len(h.held) == 0 {
 		close(h.stopped)
 		return h, nil
 	}
@@ -81,7 +90,12 @@ func (h *Hold) during(err error, work func(*Hold) error) (failure error) {
 	return work(h)
 }
 
-// Decision is the first one, then that of the latest renewal: one that is denied tells that the hold is lost.
+// Lost returns a channel that is closed when the server no longer has the hold: the process was suspended for longer than
+// the ttl, the server was away for longer, or a failover lost it. Others may have the tokens, so the work should stop. The
+// next renewal finds out, within a third of the ttl, or when the server is back. A lost hold is not taken anew.
+func (h *Hold) Lost() <-chan struct{} { return h.lost }
+
+// Decision is the first one, then that of the latest renewal.
 func (h *Hold) Decision() JointDecision {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
@@ -178,12 +192,14 @@ func (h *Hold) forgetLocally(parts []part) {
 	_, _ = h.settings.server.decideLocally(append(args, h.settings.wordsOf(parts)...))
 }
 
-// set makes the hold last ttl from now, or takes it anew: the same call again takes nothing more.
-// Only the first call is undone if its caller has gone: a renewal's hold is in use.
-func (h *Hold) set(ctx context.Context, options []CallOption, isFirst bool) (JointDecision, error) {
+// set makes the hold last ttl from now, and takes it if the server has never had it. Only the first call is undone if its
+// caller has gone: a renewal's hold is in use.
+func (h *Hold) set(ctx context.Context, parts []part, options []CallOption, isFirst bool) (JointDecision, error) {
 	ttlMs := strconv.FormatInt(h.ttl.Milliseconds(), 10)
-	hold := command{args: []any{"TB.MHOLD", strconv.Itoa(len(h.parts)), ttlMs, h.id}, undoes: isFirst}
-	return h.settings.decideAll(ctx, h.parts, hold.with(options))
+	args := []any{"TB.MHOLD", strconv.Itoa(len(parts)), ttlMs, h.id}
+	decision, err := h.settings.decideAll(ctx, parts, command{args: args, undoes: isFirst, renews: h.isKnown}.with(options))
+	h.isKnown = h.isKnown || err == nil && decision.Allowed && !decision.Degraded
+	return decision, err
 }
 
 // renew does so three times a ttl, so that one renewal may fail and the next still comes in time.
@@ -199,12 +215,19 @@ func (h *Hold) renew(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		decision, err := h.set(ctx, nil, false)
+		decision, err := h.set(ctx, h.held, nil, false)
 		if err != nil {
-			continue // the next one, or Settle, meets it again
+			if awayOf(err) == nil && ctx.Err() == nil && !errors.Is(err, ErrClosed) {
+				h.settings.server.settings.logf("tokenbucket: a hold was not renewed: %v", err)
+			}
+			continue
 		}
 		h.mutex.Lock()
 		h.decision = decision
 		h.mutex.Unlock()
+		if h.isKnown && !decision.Allowed && !decision.Degraded {
+			close(h.lost)
+			return
+		}
 	}
 }

@@ -99,6 +99,15 @@ func (s *settings) wordsOf(parts []part) []any {
 	return all
 }
 
+// renewingForm returns the command that makes a hold last longer, and takes nothing if it is gone.
+func renewingForm(hold []any) []any {
+	renewal := append([]any{"TB.MRENEW"}, hold[1:4]...)
+	for group := hold[4:]; len(group) >= 4; group = group[4:] {
+		renewal = append(renewal, group[:3]...)
+	}
+	return renewal
+}
+
 // decideAll asks the command, followed by the arguments of each part.
 func (s *settings) decideAll(ctx context.Context, parts []part, c command) (joint JointDecision, err error) {
 	if c.share != nil && len(parts) > 1 {
@@ -106,7 +115,11 @@ func (s *settings) decideAll(ctx context.Context, parts []part, c command) (join
 	}
 	began := s.began()
 	c.args, c.key = append(c.args, s.wordsOf(parts)...), s.prefix+parts[0].name
-	reply, err := s.server.ask(ctx, c)
+	sent := c
+	if c.renews {
+		sent.args = renewingForm(c.args)
+	}
+	reply, err := s.server.ask(ctx, sent)
 	if own, ok := reply.([]any); ok && c.share != nil && len(own) == 4 {
 		reply = append(own, []any{reply}) // of one bucket, TB.BTAKE and TB.BHOLD list none
 	}

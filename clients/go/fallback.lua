@@ -101,7 +101,7 @@ end
 local function any_numbers()
   local MOST_BYTES = 128 -- Of a number.
   local MOST_DIVISOR = 2 ^ 51 -- Of mul_div.
-  local MALFORMED = 'ERR rate must be tokens per second above 0, like 5 or 0.25, count/period, like 100/m or 10/15s (ms, s, m, h, d), or count@period, like 1000@d or 1000@mo+09:00 (also w, y)'
+  local MALFORMED = 'ERR rate must be tokens per second above 0, like 5 or 0.25, count/period, like 100/m or 10/15s (ms, s, m, h, d), or count@period, like 1000@d or 1000@mo+14d+09:00 (also w, 3mo, y)'
   local CALENDAR_NEEDS_MODULE = 'ERR rate at boundaries of the calendar, like 1000@d, needs the module'
 
   -- The digits of a decimal without leading zeros, and how many of them stand before the point. Nil if it is none.

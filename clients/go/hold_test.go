@@ -145,6 +145,130 @@ func TestAHoldMadeWhileTheServerWasAwayIsChargedToo(t *testing.T) {
 	expectRemaining(t, limiter, "a", 6)
 }
 
+// renewals is the fake, and what was asked of it that has to do with holds.
+type renewals struct {
+	*tokenbuckettest.Server
+	asked chan string
+}
+
+func (r *renewals) Do(ctx context.Context, args ...any) (any, error) {
+	reply, err := r.Server.Do(ctx, args...)
+	select {
+	case r.asked <- args[0].(string):
+	default: // nobody waits for so many
+	}
+	return reply, err
+}
+
+// await returns when the fake has been asked so often for a command.
+func (r *renewals) await(t *testing.T, command string, times int) {
+	t.Helper()
+	for late := time.After(10 * time.Second); times > 0; {
+		select {
+		case asked := <-r.asked:
+			if asked == command {
+				times--
+			}
+		case <-late:
+			t.Fatalf("%s was not asked for", command)
+		}
+	}
+}
+
+func isLost(held *tokenbucket.Hold) bool {
+	select {
+	case <-held.Lost():
+		return true
+	default:
+		return false
+	}
+}
+
+const brief = 60 * time.Millisecond
+
+var slot = tokenbucket.Limit{Capacity: 1, Rate: "0"}
+
+func newRenewals(t *testing.T) (*renewals, *tokenbucket.Limiter, *tokenbucket.Limiter) {
+	fake := &renewals{tokenbuckettest.NewServer(), make(chan string, 1000)}
+	one := func() *tokenbucket.Limiter {
+		return tokenbucket.NewLimiter(tokenbucket.NewServer(fake, tokenbucket.RetryEvery(0), tokenbucket.LogTo(t.Logf)), slot)
+	}
+	return fake, one(), one()
+}
+
+func TestALostHoldSaysSoAndIsNotTakenAnew(t *testing.T) {
+	fake, limiter, others := newRenewals(t)
+	held := hold(t, limiter, 1, brief)
+	fake.await(t, "TB.MRENEW", 2)
+	if isLost(held) {
+		t.Fatal("it was renewed")
+	}
+	fake.Advance(brief)
+	other := hold(t, others, 1, time.Hour)
+	<-held.Lost()
+	if !other.Decision().Allowed || held.Decision().Allowed {
+		t.Fatalf("%+v, %+v", other.Decision(), held.Decision())
+	}
+	settle(t, other)
+	if ended, err := held.Settle(); err != nil || ended.Allowed {
+		t.Fatalf("%+v, %v", ended, err)
+	}
+	expectRemaining(t, others, "a", 1)
+}
+
+func TestAHoldOutlastsAnOutage(t *testing.T) {
+	fake, limiter, others := newRenewals(t)
+	held := hold(t, limiter, 1, brief)
+	fake.Break(errors.New("unplugged"))
+	fake.await(t, "TB.MRENEW", 2)
+	if decision := hold(t, limiter, 1, time.Hour).Decision(); decision.Allowed || !decision.Degraded {
+		t.Fatalf("the slot is in use here: %+v", decision)
+	}
+	fake.Break(nil)
+	realserver.Eventually(t, "the server is back", func() bool { return !held.Decision().Degraded })
+	if isLost(held) || !held.Decision().Allowed {
+		t.Fatalf("no time has passed there: %+v", held.Decision())
+	}
+	expectRemaining(t, others, "a", 0)
+	settle(t, held)
+	expectRemaining(t, others, "a", 1)
+}
+
+func TestAHoldThatTheServerNeverHadIsTakenWhenThereIsRoom(t *testing.T) {
+	fake, limiter, others := newRenewals(t)
+	other := hold(t, others, 1, time.Hour)
+	fake.Break(errors.New("unplugged"))
+	held := hold(t, limiter, 1, brief)
+	if decision := held.Decision(); !decision.Allowed || !decision.Degraded {
+		t.Fatalf("%+v", decision)
+	}
+	fake.Break(nil)
+	realserver.Eventually(t, "there is no room", func() bool { return !held.Decision().Allowed })
+	if isLost(held) {
+		t.Fatal("it was never there")
+	}
+	settle(t, other)
+	fake.await(t, "TB.MRENEW", 1)
+	expectRemaining(t, others, "a", 0)
+	fake.Advance(brief)
+	<-held.Lost()
+}
+
+func TestAHoldOfNothingInOneOfItsLimitsIsNotLost(t *testing.T) {
+	fake, _, _ := newRenewals(t)
+	limits := tokenbucket.NewServer(fake, tokenbucket.LogTo(t.Logf))
+	joint := tokenbucket.NewJointLimiter(limits, map[string]tokenbucket.Limit{"slots": slot, "tokens": hourly})
+	held, err := joint.Hold(ctx, "a", map[string]float64{"slots": 1, "tokens": 0}, brief)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fake.await(t, "TB.MRENEW", 2)
+	if isLost(held) || !held.Decision().Allowed {
+		t.Fatalf("%+v", held.Decision())
+	}
+	settle(t, held)
+}
+
 func TestAHoldOverSeveralLimits(t *testing.T) {
 	limits := realserver.Start(t).Limits()
 	of := map[string]tokenbucket.Limit{"parallel": {Capacity: 2, Rate: "0"}, "tokens": {Capacity: 1000, Rate: "1000/h"}}

@@ -229,7 +229,7 @@ func TestHeaders(t *testing.T) {
 func TestRates(t *testing.T) {
 	for rate, want := range map[string]string{
 		"5": "5", "0.25": "1/4", "1e-3": "1/1000", "100/m": "5/3", "10/10s": "1", "1/250ms": "4", "0": "0",
-		"1000@d": "5/432", "1000@d+09:00": "5/432", "5@10s": "1/2", "30@mo": "1/86400",
+		"1000@d": "5/432", "1000@d+09:00": "5/432", "5@10s": "1/2", "30@mo": "1/86400", "30@mo+14d": "1/86400", "90@3mo-05:00": "1/86400",
 	} {
 		if got, err := (tokenbucket.Limit{Rate: rate}).TokensPerSecond(); err != nil || got.RatString() != want {
 			t.Errorf("%s: %v, %v; want %s", rate, got, err, want)

@@ -194,7 +194,7 @@ func (c *cluster) follow(from *node, move *redirection) (n *node, first []any) {
 
 // keyPositions has the commands whose key is not their first argument; 0: there is none.
 var keyPositions = map[string]int{
-	"TB.MTAKE": 2, "TB.MSETTLE": 3, "TB.MHOLD": 4, "EVALSHA": 3, "EVAL": 3, "CLUSTER": 0, "PING": 0, "INFO": 0, "TB.TOP": 0,
+	"TB.MTAKE": 2, "TB.MSETTLE": 3, "TB.MHOLD": 4, "TB.MRENEW": 4, "EVALSHA": 3, "EVAL": 3, "CLUSTER": 0, "PING": 0, "INFO": 0, "TB.TOP": 0,
 }
 
 // keyOf returns the key that selects the node; "": any node will do.

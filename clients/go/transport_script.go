@@ -27,7 +27,7 @@ var sha = func() string {
 }()
 
 var (
-	needsModule = map[string]bool{"TB.HOLD": true, "TB.MHOLD": true, "TB.SETTLE": true, "TB.MSETTLE": true}
+	needsModule = map[string]bool{"TB.HOLD": true, "TB.MHOLD": true, "TB.MRENEW": true, "TB.SETTLE": true, "TB.MSETTLE": true}
 	isScripted  = map[string]bool{
 		"TB.TAKE": true, "TB.PEEK": true, "TB.TAKEUPTO": true, "TB.RESERVE": true, "TB.CHARGE": true, "TB.GIVE": true, "TB.MTAKE": true,
 	}

@@ -109,7 +109,7 @@ func RetryEvery(every time.Duration) ServerOption {
 	return func(s *serverSettings) { s.retryEvery = every }
 }
 
-// LogTo gets a line when the server goes and one when it returns; log.Printf unless set.
+// LogTo gets a line when the server goes, one when it returns, and one for each error of a renewal; log.Printf unless set.
 func LogTo(logf func(format string, args ...any)) ServerOption {
 	return func(s *serverSettings) { s.logf = logf }
 }
@@ -179,6 +179,8 @@ type command struct {
 	once bool
 	// undoes says that a grant goes back if its caller has gone.
 	undoes bool
+	// renews sends the renewal of what a TB.MHOLD holds. While the server is away, the policy decides on the TB.MHOLD.
+	renews bool
 	// ttl is how long a hold lasts that the command settles.
 	ttl time.Duration
 	// maxWait lets what would be denied wait in the server.

@@ -14,7 +14,7 @@ type Limit struct {
 	// Capacity is the largest burst.
 	Capacity float64
 	// Rate is tokens per second ("5", "0.25"), a count per period ("100/m", "10/10s") or a count at each boundary of the
-	// calendar ("1000@d", "1000@d+09:00"). "0" is a pool, whose tokens come back only from holds.
+	// calendar ("1000@d", "1000@mo+14d+09:00"). "0" is a pool, whose tokens come back only from holds.
 	Rate string
 }
 

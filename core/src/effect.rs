@@ -17,7 +17,7 @@
 //! |---|---|
 //! | 25..29 | number of holds dropped because they had ended, unsigned: the first in the order of their ends and ids. Their amounts are in the level |
 //! | 29..33 | number of holds after all changes, unsigned, at most [`MAX_HOLDS`] |
-//! | 33.. | changes of holds: a 1 and the hold, as [`Hold::encode`] writes it, or a 2, the length of an id in one byte, and the id of a removed hold. At most [`MAX_HOLDS`]. Holds are in the order of their ends and ids |
+//! | 33.. | changes of holds: a 1 and the hold, as [`Hold::encode`] writes it, or a 2, the length of an id in one byte, and the id of a removed hold. Holds are in the order of their ends and ids. Or of an override of the limit: a 3 and its bytes, as `Override::encode` writes them, or a 4 where it was ended. At most [`MAX_HOLDS`], and one |
 //!
 //! A replica that evicts keys may have lost the bucket and its holds. Then the number of holds differs, and the replica
 //! deletes the bucket again, because an evicted bucket is a full one: the tokens of missing holds would never come back.
@@ -31,7 +31,7 @@
 
 use crate::bucket::Bucket;
 use crate::expiry::MAX_EXPIRE_AT_MS;
-use crate::hold::{Hold, Holds, MAX_HOLDS, MAX_ID_LEN};
+use crate::hold::{Hold, Holds, Override, MAX_HOLDS, MAX_ID_LEN};
 use std::ffi::CStr;
 use std::sync::Arc;
 
@@ -44,6 +44,8 @@ const PLAIN_LEN: usize = 25;
 const VERSION: u8 = 1;
 const SET: u8 = 1;
 const REMOVE: u8 = 2;
+const OVERRIDE: u8 = 3;
+const END_OVERRIDE: u8 = 4;
 const NO_EXPIRY: i64 = -1;
 
 /// The result of a write.
@@ -80,14 +82,17 @@ pub enum HoldChange {
     Set(Hold),
     /// The hold with this id was removed.
     Removed(Arc<[u8]>),
+    /// The limit was overridden, or its override ended.
+    Override(Option<Box<Override>>),
 }
 
 impl HoldChanges {
     /// Returns the changes that make `holds` out of none.
     #[must_use]
     pub fn all(holds: &Holds) -> Self {
-        let changes: Vec<_> = holds.iter().cloned().map(HoldChange::Set).collect();
-        Self { dropped: 0, len: u32::try_from(changes.len()).unwrap_or(u32::MAX), changes }
+        let limit_override = holds.limit_override.clone().map(|stored| HoldChange::Override(Some(stored)));
+        let changes = limit_override.into_iter().chain(holds.iter().cloned().map(HoldChange::Set));
+        Self { dropped: 0, len: u32::try_from(holds.len()).unwrap_or(u32::MAX), changes: changes.collect() }
     }
 
     /// Applies the changes to `holds`, of which the first were dropped before. Returns false if holds are missing.
@@ -107,7 +112,10 @@ impl HoldChanges {
 
     /// Counts the `holds` that the changes name.
     fn named_in(&self, holds: &Holds) -> usize {
-        let ids = self.changes.iter().map(|(HoldChange::Set(Hold { id, .. }) | HoldChange::Removed(id))| id);
+        let ids = self.changes.iter().filter_map(|change| match change {
+            HoldChange::Set(Hold { id, .. }) | HoldChange::Removed(id) => Some(id),
+            HoldChange::Override(_) => None,
+        });
         ids.filter(|id| holds.get(id).is_some()).count()
     }
 
@@ -124,6 +132,11 @@ impl HoldChanges {
                     bytes.extend([REMOVE, u8::try_from(id.len()).unwrap_or(u8::MAX)]);
                     bytes.extend(&**id);
                 }
+                HoldChange::Override(Some(limit_override)) => {
+                    bytes.push(OVERRIDE);
+                    limit_override.encode(bytes);
+                }
+                HoldChange::Override(None) => bytes.push(END_OVERRIDE),
             }
         }
     }
@@ -133,7 +146,7 @@ impl HoldChanges {
         let (len, mut rest) = rest.split_first_chunk::<4>()?;
         let mut changes = Vec::new();
         while !rest.is_empty() {
-            if changes.len() >= MAX_HOLDS as usize {
+            if changes.len() > MAX_HOLDS as usize {
                 return None;
             }
             let (change, behind) = HoldChange::decode(rest)?;
@@ -149,7 +162,7 @@ impl HoldChanges {
 fn are_in_order(changes: &[HoldChange]) -> bool {
     let set = changes.iter().filter_map(|change| match change {
         HoldChange::Set(hold) => Some(hold),
-        HoldChange::Removed(_) => None,
+        HoldChange::Removed(_) | HoldChange::Override(_) => None,
     });
     set.is_sorted_by(|hold, next| hold.is_before(next))
 }
@@ -160,6 +173,7 @@ impl HoldChange {
         match self {
             Self::Set(hold) => holds.set(hold),
             Self::Removed(id) => drop(holds.remove(&id)),
+            Self::Override(limit_override) => holds.limit_override = limit_override,
         }
     }
 
@@ -175,6 +189,10 @@ impl HoldChange {
                 let is_one = (1..=MAX_ID_LEN).contains(&id.len());
                 is_one.then(|| (Self::Removed(id.into()), rest))
             }
+            [OVERRIDE, rest @ ..] => {
+                Override::decode(rest).map(|(stored, rest)| (Self::Override(Some(Box::new(stored))), rest))
+            }
+            [END_OVERRIDE, rest @ ..] => Some((Self::Override(None), rest)),
             _ => None,
         }
     }

@@ -6,7 +6,7 @@
 use crate::bucket::{Bucket, Outcome, MAX_TIME_US};
 use crate::effect::HoldChange;
 use crate::error::Error;
-use crate::hold::{Hold, Holds, Plan};
+use crate::hold::{Hold, Holds, Override, Plan};
 use crate::request::{Argument, Request, Wanted};
 
 impl<A: Argument> Request<A> {
@@ -27,6 +27,12 @@ impl<A: Argument> Request<A> {
         match self.wanted {
             Wanted::Tokens(operation) => {
                 Ok(Plan::Outcome(limit.decide_with(stored, holds.as_deref(), operation, now_us)?))
+            }
+            Wanted::Override { .. } => {
+                let holds = holds.unwrap_or(&mut none);
+                // The one before counted until now.
+                holds.limit_override.iter_mut().for_each(|stored| stored.end_by(now_us));
+                Ok(limit.override_limit(stored, holds, now_us))
             }
             Wanted::Renew { id, .. } => {
                 Ok(limit.renew(stored, holds.unwrap_or(&mut none), id.as_ref(), now_us))
@@ -63,23 +69,29 @@ impl<A: Argument> Request<A> {
     #[must_use]
     pub fn possible_until_us(&self, holds: Option<&Holds>, now_us: i64) -> i64 {
         match (&self.wanted, holds) {
-            (Wanted::Hold { id, amount_micro, .. }, Some(holds)) => {
+            (Wanted::Hold { id, amount_micro, .. }, Some(holds)) if holds.override_at(now_us).is_none() => {
                 self.limit.holdable_until_us(holds, id.as_ref(), *amount_micro, now_us)
             }
             _ => i64::MAX,
         }
     }
 
-    /// Returns the change of the call's hold at `now_us` to `amount_micro`, of which 0 ends it; `None` for a call without a
-    /// hold.
+    /// Returns the change of the call's hold at `now_us` to `amount_micro`, of which 0 ends it, or of the override; `None` for
+    /// a call without either.
     #[must_use]
     pub fn hold_change(&self, amount_micro: i64, now_us: i64) -> Option<HoldChange> {
+        let after_us = |ttl_ms: i64| now_us.saturating_add(ttl_ms.saturating_mul(1000)).min(MAX_TIME_US);
         let (id, ttl_ms) = match &self.wanted {
             Wanted::Tokens(_) => return None,
             Wanted::Hold { id, ttl_ms, .. } | Wanted::Renew { id, ttl_ms } => (id.as_ref(), *ttl_ms),
             Wanted::Settle { id, .. } => (id.as_ref(), 0),
+            Wanted::Override { capacity, rate, ttl_ms } => {
+                let parsed =
+                    || Override::parse(capacity.as_ref(), rate.as_ref(), after_us(*ttl_ms)).map(Box::new);
+                return Some(HoldChange::Override((*ttl_ms > 0).then(parsed).flatten()));
+            }
         };
-        let ends_at_us = now_us.saturating_add(ttl_ms.saturating_mul(1000)).min(MAX_TIME_US);
+        let ends_at_us = after_us(ttl_ms);
         let set = Hold::checked(id, amount_micro, ends_at_us);
         Some(set.map_or_else(|| HoldChange::Removed(id.into()), HoldChange::Set))
     }
@@ -95,8 +107,10 @@ impl<A: Argument> Request<A> {
     ) -> Outcome {
         self.hold_change(amount_micro, now_us).into_iter().for_each(|change| change.apply(holds));
         let mut outcome = self.limit.outcome_of_hold(bucket, holds, taken_micro, now_us);
-        if !matches!(self.wanted, Wanted::Settle { .. }) {
-            outcome.decision.retry_after_ms = 0;
+        match self.wanted {
+            Wanted::Settle { .. } => {}
+            Wanted::Override { .. } => outcome.decision.allowed = i64::from(bucket.level_micro >= 0),
+            _ => outcome.decision.retry_after_ms = 0,
         }
         outcome
     }

@@ -22,7 +22,7 @@ use std::ops::RangeInclusive;
 /// The longest wait that can be accepted: 100 years, in milliseconds.
 pub const MAX_WAIT_MS: i64 = signed(CENTURY_S) * 1000;
 
-/// The longest time that a hold lasts: 30 days, in milliseconds.
+/// The longest time that a hold or an override lasts: 30 days, in milliseconds.
 pub const MAX_TTL_MS: i64 = 2_592_000_000;
 
 /// The longest time that a call waits its turn: 30 days, in milliseconds.
@@ -72,6 +72,15 @@ pub enum Wanted<A> {
         /// The cost of the work.
         used_micro: i64,
     },
+    /// The request's limit in place of that of other calls.
+    Override {
+        /// The argument with the capacity.
+        capacity: A,
+        /// The argument with the rate.
+        rate: A,
+        /// The time until the override ends: 0 (now) to [`MAX_TTL_MS`].
+        ttl_ms: i64,
+    },
 }
 
 impl<A> Wanted<A> {
@@ -81,7 +90,7 @@ impl<A> Wanted<A> {
         match self {
             Self::Tokens(operation) => operation.needed_micro(),
             Self::Hold { amount_micro, .. } => *amount_micro,
-            Self::Renew { .. } | Self::Settle { .. } => 0,
+            Self::Renew { .. } | Self::Settle { .. } | Self::Override { .. } => 0,
         }
     }
 }
@@ -96,7 +105,7 @@ impl<A> Request<A> {
     #[must_use]
     pub fn id(&self) -> Option<&A> {
         match &self.wanted {
-            Wanted::Tokens(_) => None,
+            Wanted::Tokens(_) | Wanted::Override { .. } => None,
             Wanted::Hold { id, .. } | Wanted::Renew { id, .. } | Wanted::Settle { id, .. } => Some(id),
         }
     }
@@ -110,6 +119,9 @@ impl<A> Request<A> {
             }
             Wanted::Renew { id, ttl_ms } => Wanted::Renew { id: argument(id), ttl_ms: *ttl_ms },
             Wanted::Settle { id, used_micro } => Wanted::Settle { id: argument(id), used_micro: *used_micro },
+            Wanted::Override { capacity, rate, ttl_ms } => {
+                Wanted::Override { capacity: argument(capacity), rate: argument(rate), ttl_ms: *ttl_ms }
+            }
         };
         Request { key: argument(&self.key), limit: self.limit, wanted }
     }
@@ -198,6 +210,14 @@ pub fn charge<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
 pub fn give<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
     let (key, limit, amount_micro) = amount(arguments, limit_or_pool, Rounding::Down)?;
     Ok(Request::tokens(key, limit, Operation::Give { amount_micro }))
+}
+
+/// Reads `key capacity rate ttl_ms`, of `TB.OVERRIDE`.
+pub fn limit_override<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
+    let [key, capacity, rate, ttl_ms] = exactly(arguments)?;
+    let limit = limit_or_pool(capacity, rate)?;
+    let ttl_ms = whole(ttl_ms.as_ref(), MAX_TTL_MS).ok_or(Error::OverrideTtl)?;
+    Ok(Request { key: *key, limit, wanted: Wanted::Override { capacity: *capacity, rate: *rate, ttl_ms } })
 }
 
 /// Reads `key`, of `TB.STATE` and `TB.HOLDS`.

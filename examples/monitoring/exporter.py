@@ -56,6 +56,7 @@ FIELDS: dict[str, tuple[type[Metric], str]] = {
     "holds_expired": (CounterMetricFamily, "Holds that nobody settled in time"),
     "settled_late": (CounterMetricFamily, "Holds that were to be settled and were not there"),
     "renewed_late": (CounterMetricFamily, "Holds that were to be renewed and were not there"),
+    "overrides": (GaugeMetricFamily, "Buckets whose limit an operator has overridden"),
     "waiting": (GaugeMetricFamily, "Calls that wait their turn in the server"),
     "served_after_waiting": (CounterMetricFamily, "Calls that waited and were granted"),
     "gave_up_waiting": (CounterMetricFamily, "Calls that waited and were not granted"),

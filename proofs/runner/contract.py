@@ -147,6 +147,9 @@ class Holds:
             (f"{expiring}11ended_micro17h", lambda machine, holds, now: self.ended),
             (f"{expiring}11last_end_us17h", lambda machine, holds: self.last_end),
             (f"{expiring}13reaches_at_us17h", self.reaches),
+            # No limit is overridden.
+            (f"{expiring}17override_ended_us17h", lambda machine, holds, now: -(2**63)),
+            (f"{expiring}14limit_until_us17h", lambda machine, holds, now: 2**63 - 1),
         )
 
     def outstanding_of(self, machine, _holds, _id, _length, _now):

@@ -34,9 +34,8 @@ impl Command for Holds {
 }
 
 fn reply(call: &Call, hold: &Hold) {
-    let left_us = hold.ends_at_us.saturating_sub(call.now_us()).max(0);
     call.reply_array(3);
     call.reply_bytes(&hold.id);
     call.reply_bytes(decimal_tokens(hold.amount_micro).as_bytes());
-    call.reply_integer(left_us.saturating_add(999) / 1000);
+    call.reply_time_until(hold.ends_at_us);
 }

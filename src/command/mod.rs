@@ -18,7 +18,7 @@ use crate::redis::spec::{
     OPTIONAL_COST, RATE, SHARE, TTL_MS, USED,
 };
 use crate::redis::{entry, Call, Commands};
-use pipeline::{peek, run_one, run_or_wait, run_together};
+use pipeline::{override_limit, peek, run_one, run_or_wait, run_together};
 use tokenbucket_core::error::Refusal;
 use tokenbucket_core::request;
 
@@ -225,6 +225,16 @@ pub(crate) const ALL: Commands = Commands {
                 ..Spec::DECIDING
             },
             |call| run_or_wait(call, &Self::SPEC, request::blocking_multi_hold(call.arguments())?)
+        ),
+        command!(
+            Spec {
+                name: c"TB.OVERRIDE",
+                summary: c"Puts a limit in place of that of all calls on a bucket, for a time",
+                audience: Audience::Servers,
+                arguments: &[KEY, CAPACITY, RATE, TTL_MS],
+                ..Spec::DECIDING
+            },
+            |call| override_limit(call, request::limit_override(call.arguments())?)
         ),
         entry::<holds::Holds>(),
         entry::<state::State>(),

@@ -2,6 +2,7 @@
 
 use crate::redis::spec::{Audience, Command, FromMaster, Keys, Spec, KEY};
 use crate::redis::{waiting, Access, BucketKey, Call};
+use tokenbucket_core::bucket::Expiring;
 use tokenbucket_core::error::Refusal;
 use tokenbucket_core::number::decimal_tokens;
 use tokenbucket_core::request;
@@ -26,10 +27,26 @@ impl Command for State {
         match key.bucket() {
             None => call.reply_nil(),
             Some(bucket) => {
+                let bucket = key.holds().settled(Some(bucket), call.now_us()).0.unwrap_or(bucket);
                 let tenants = if waiting::is_any() { waiting::tenants(&key) } else { Vec::new() };
-                call.reply_array(if tenants.is_empty() { 2 } else { 3 });
+                let limit_override = key.holds().and_then(|holds| holds.override_at(call.now_us()));
+                let fields = match limit_override {
+                    _ if !tenants.is_empty() => 4,
+                    Some(_) => 3,
+                    None => 2,
+                };
+                call.reply_array(fields);
                 call.reply_bytes(decimal_tokens(bucket.level_micro).as_bytes());
                 call.reply_integer(bucket.refilled_at_us);
+                match limit_override {
+                    Some(limit_override) => {
+                        call.reply_array(3);
+                        limit_override.written().for_each(|text| call.reply_bytes(text));
+                        call.reply_time_until(limit_override.ends_at_us);
+                    }
+                    None if fields == 4 => call.reply_nil(),
+                    None => {}
+                }
                 if !tenants.is_empty() {
                     reply_tenants(&call, &tenants);
                 }

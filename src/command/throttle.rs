@@ -61,7 +61,7 @@ fn plan<'request, 'call>(
         Ok(key) => {
             let part = Part::planned(request, key)?;
             let (key, outcome) = (&part.key, part.outcome());
-            let reply = reply(request, key.bucket(), key.holds(), &outcome, call.now_us());
+            let reply = reply(part.request(), key.bucket(), key.holds(), &outcome, call.now_us());
             Ok((part, reply))
         }
         Err(Error::WrongType) => {

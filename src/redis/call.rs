@@ -181,6 +181,11 @@ impl<'call> Call<'call> {
         unsafe { server!(RedisModule_ReplyWithLongLong)(self.context, integer) };
     }
 
+    /// Replies how many milliseconds are left until a Unix microsecond, rounded up.
+    pub(crate) fn reply_time_until(&self, at_us: i64) {
+        self.reply_integer(at_us.saturating_sub(self.now_us).max(0).saturating_add(999) / 1000);
+    }
+
     /// Replies a decision: an array of four integers.
     #[inline]
     pub(crate) fn reply_decision(&self, decision: &Decision) {

@@ -24,6 +24,8 @@ pub(crate) struct Counters {
     holds_expired: AtomicU64,
     settled_late: AtomicU64,
     renewed_late: AtomicU64,
+    /// Updated like `buckets`.
+    overrides: AtomicU64,
     waiting: AtomicUsize,
     served_after_waiting: AtomicU64,
     gave_up_waiting: AtomicU64,
@@ -81,10 +83,17 @@ impl Counters {
     }
 
     /// Counts the holds and bytes of a bucket, which had others before.
-    pub(super) fn holds_changed(&self, before: (usize, usize), now: (usize, usize)) {
-        let difference = |before: usize, now: usize| wide(now).wrapping_sub(wide(before));
+    pub(super) fn holds_changed(&self, before: (u32, u32), now: (u32, u32)) {
+        let difference = |before: u32, now: u32| u64::from(now).wrapping_sub(before.into());
         self.holds.fetch_add(difference(before.0, now.0), Ordering::Relaxed);
         self.holds_bytes.fetch_add(difference(before.1, now.1), Ordering::Relaxed);
+    }
+
+    /// Counts the override of a bucket, which had one before or not.
+    pub(super) fn overrides_changed(&self, before: bool, now: bool) {
+        if before != now {
+            self.overrides.fetch_add(u64::from(now).wrapping_sub(before.into()), Ordering::Relaxed);
+        }
     }
 
     /// Counts holds that ended unsettled.
@@ -122,7 +131,7 @@ impl Counters {
     }
 
     /// Returns the numbers that `INFO` shows, by the names of their fields.
-    pub(super) fn fields(&self) -> [(&'static str, u64); 14] {
+    pub(super) fn fields(&self) -> [(&'static str, u64); 15] {
         let buckets = self.buckets.load(Ordering::Relaxed);
         let without_holds = buckets.saturating_sub(self.buckets_with_holds.load(Ordering::Relaxed));
         let bytes = without_holds.saturating_mul(wide(self.value_bytes.load(Ordering::Relaxed)));
@@ -137,6 +146,7 @@ impl Counters {
             ("holds_expired", self.holds_expired.load(Ordering::Relaxed)),
             ("settled_late", self.settled_late.load(Ordering::Relaxed)),
             ("renewed_late", self.renewed_late.load(Ordering::Relaxed)),
+            ("overrides", self.overrides.load(Ordering::Relaxed)),
             ("waiting", wide(self.waiting())),
             ("served_after_waiting", self.served_after_waiting.load(Ordering::Relaxed)),
             ("gave_up_waiting", self.gave_up_waiting.load(Ordering::Relaxed)),

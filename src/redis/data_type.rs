@@ -80,10 +80,13 @@ pub(super) fn allocate(bucket: Bucket) -> NonNull<Bucket> {
     value
 }
 
-/// The bit in the time of the refill that means that holds follow, in memory and in files.
+/// The bit in the time of the refill that means that holds or an override follow, in memory and in files.
 const WITH_HOLDS: i64 = 1 << 61;
 
-/// A value with holds. There is at least one, except while a call changes them.
+/// The bit that means, in memory, that an override has been counted.
+const WITH_OVERRIDE: i64 = 1 << 62;
+
+/// A value with holds or an override. There is at least one, except while a call changes them.
 #[repr(C)]
 pub(super) struct WithHolds {
     /// Its time has the bit.
@@ -91,14 +94,18 @@ pub(super) struct WithHolds {
     /// After each change, [`store`](Self::store) must follow.
     pub(super) holds: Holds,
     /// The number of holds and bytes that are in the counters.
-    counted: (usize, usize),
+    counted: (u32, u32),
 }
 
 impl WithHolds {
     /// Stores a bucket, and counts the changed holds.
     pub(super) fn store(&mut self, bucket: Bucket) {
-        self.bucket = Bucket { refilled_at_us: bucket.refilled_at_us | WITH_HOLDS, ..bucket };
-        let now = (self.holds.len(), size_of::<Self>().saturating_add(self.holds.bytes()));
+        let of_override = if self.holds.limit_override.is_some() { WITH_OVERRIDE } else { 0 };
+        COUNTERS.overrides_changed(self.bucket.refilled_at_us & WITH_OVERRIDE != 0, of_override != 0);
+        let refilled_at_us = bucket.refilled_at_us | WITH_HOLDS | of_override;
+        self.bucket = Bucket { refilled_at_us, ..bucket };
+        let bytes = size_of::<Self>().saturating_add(self.holds.bytes());
+        let now = [self.holds.len(), bytes].map(|count| u32::try_from(count).unwrap_or(u32::MAX)).into();
         COUNTERS.holds_changed(self.counted, now);
         self.counted = now;
     }
@@ -120,7 +127,7 @@ pub(super) fn allocate_with_holds(bucket: Bucket, holds: Holds) -> NonNull<Bucke
 pub(super) unsafe fn bucket(value: NonNull<Bucket>) -> Bucket {
     // SAFETY: by the contract of this function.
     let bucket = unsafe { value.read() };
-    Bucket { refilled_at_us: bucket.refilled_at_us & !WITH_HOLDS, ..bucket }
+    Bucket { refilled_at_us: bucket.refilled_at_us & !(WITH_HOLDS | WITH_OVERRIDE), ..bucket }
 }
 
 /// Returns the value with its holds, if it has any.
@@ -143,8 +150,9 @@ pub(super) unsafe fn dispose(value: NonNull<Bucket>) {
         let with_holds = with_holds(value);
         COUNTERS.bucket_freed(with_holds.is_some());
         if let Some(with_holds) = with_holds {
-            let WithHolds { holds, counted, .. } = with_holds.read();
+            let WithHolds { bucket, holds, counted } = with_holds.read();
             COUNTERS.holds_changed(counted, (0, 0));
+            COUNTERS.overrides_changed(bucket.refilled_at_us & WITH_OVERRIDE != 0, false);
             COUNTERS.holds_expired(holds.ended(system_now_us()));
         }
         server!(RedisModule_Free)(value.as_ptr().cast());
@@ -284,6 +292,11 @@ unsafe extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_v
         let (bucket, holds) = read(value);
         server!(RedisModule_DigestAddLongLong)(digest, bucket.level_micro);
         server!(RedisModule_DigestAddLongLong)(digest, bucket.refilled_at_us);
+        if let Some(limit_override) = holds.and_then(|holds| holds.limit_override.as_deref()) {
+            let mut bytes = Vec::new();
+            limit_override.encode(&mut bytes);
+            server!(RedisModule_DigestAddStringBuffer)(digest, bytes.as_ptr().cast(), bytes.len());
+        }
         for hold in holds.into_iter().flat_map(Holds::iter) {
             server!(RedisModule_DigestAddLongLong)(digest, hold.amount_micro);
             server!(RedisModule_DigestAddLongLong)(digest, hold.ends_at_us);

@@ -216,12 +216,12 @@ impl<'call> BucketKey<'call> {
         COUNTERS.holds_expired(dropped.min(holds.len()));
         holds.drop_first(dropped);
         let (bucket, result) = change(holds);
-        let len = holds.len();
+        let (len, is_empty) = (holds.len(), holds.is_empty());
         match (bucket, self.with_holds()) {
             (None, _) => self.delete(),
             // SAFETY: the value belongs to the open key, and nothing else refers to it during the call.
-            (Some(bucket), Some(mut value)) if len > 0 => unsafe { value.as_mut() }.store(bucket),
-            (Some(bucket), None) if len > 0 => self.put(data_type::allocate_with_holds(bucket, new)),
+            (Some(bucket), Some(mut value)) if !is_empty => unsafe { value.as_mut() }.store(bucket),
+            (Some(bucket), None) if !is_empty => self.put(data_type::allocate_with_holds(bucket, new)),
             (Some(bucket), _) => self.store_alone(bucket),
         }
         (len, result)

@@ -198,10 +198,9 @@ impl Range {
 fn key_spec(spec: &Spec) -> Option<KeySpec> {
     let flags = match spec.audience {
         Audience::Readers | Audience::Operators => KeySpecFlags::READ_ONLY | KeySpecFlags::ACCESS,
-        Audience::Writers | Audience::WaitingWriters => {
+        Audience::Writers | Audience::WaitingWriters | Audience::Servers => {
             KeySpecFlags::READ_WRITE | KeySpecFlags::ACCESS | KeySpecFlags::UPDATE
         }
-        Audience::Servers => KeySpecFlags::OVERWRITE | KeySpecFlags::UPDATE,
     };
     let range = Range::of(spec.keys);
     // Specifications count the last position from the first, unless it counts from the end.

@@ -97,7 +97,7 @@ pub(crate) enum Audience {
     Readers,
     /// Operators, even on read-only replicas.
     Operators,
-    /// Masters, append-only files, and operators, with care.
+    /// Operators, with care, masters and append-only files.
     Servers,
 }
 

@@ -67,7 +67,8 @@ impl<'a> Client<'a> {
 
     fn call(&mut self, states: &mut PossibleStates, now: &Now) {
         let (steps, wrapping) = self.plan(states, now);
-        let looks_first = now.memory != Memory::Free || self.random.once_in(8);
+        let overrides = steps.iter().any(Step::overrides);
+        let looks_first = now.memory != Memory::Free || overrides || self.random.once_in(8);
         let places = steps.iter().flat_map(|step| &step.places).filter(|_| looks_first);
         let looks: Vec<Step> = places.map(|place| look(states.buckets(), *place)).collect();
         if looks.into_iter().all(|look| self.make(states, &[look], Wrapping::None, now)) {
@@ -87,7 +88,12 @@ impl<'a> Client<'a> {
             (step, true) => step.with_max_wait_ms(max_wait_ms),
             (step, false) => step,
         };
-        ((0..count).map(step).collect(), wrapping)
+        let mut steps: Vec<_> = (0..count).map(step).collect();
+        // Whether a full bucket has a key decides what an override makes of it: it is looked at just before.
+        if let Some(place) = steps.iter().position(Step::overrides) {
+            steps = vec![steps.swap_remove(place)];
+        }
+        (steps, wrapping)
     }
 
     /// Sends steps as one, and judges what comes back. False if nothing did.

@@ -3,7 +3,7 @@
 
 use super::step::{Act, Step, Want};
 use super::world::{Memory, Now};
-use crate::common::judged_calls::{holds_to_show, shown_holds, stored};
+use crate::common::judged_calls::{holds_to_show, override_to_show, shown_holds, stored};
 use crate::common::model::bucket::assert_binding;
 use crate::common::model::call::Wanted;
 use crate::common::model::{operation, Bucket as State, HoldOperation, Limit, Model, Operation};
@@ -119,6 +119,7 @@ impl Bucket {
         let held = holds_to_show(&self.model, now.us);
         self.model.may_be(&self.limit, now.us, state(found))
             && found.map_or(held.is_empty(), |found| found.holds == held)
+            && found.is_none_or(|found| found.limit_override == override_to_show(&self.model, now.us))
             && expires_in_time
     }
 
@@ -130,7 +131,7 @@ impl Bucket {
 
     /// The most that the exact model allows; the server's level may be lower by what it may lose.
     fn most_allowed(&self, want: &Want, now: &Now) -> i64 {
-        self.model.allowed(&self.limit, want.wanted(), now.us)[1].unwrap_or(0)
+        self.model.allowed(want.limit(&self.limit), want.wanted(), now.us)[1].unwrap_or(0)
     }
 
     /// What is decided where there is no memory for what a call would store: of a new hold, a take. To be asked after a
@@ -141,6 +142,7 @@ impl Bucket {
                 let moved = operation::moved(operation, self.most_allowed(want, now));
                 (want.clone(), !self.has_key && moved.is_positive())
             }
+            Wanted::Override { .. } => return None,
             Wanted::Hold(HoldOperation::Renew { .. } | HoldOperation::Settle { .. }) => return None,
             Wanted::Hold(HoldOperation::Set { id, amount_micro, .. }) => {
                 let is_new = *amount_micro > 0 && !self.model.holds(now.us).contains_key(id);
@@ -150,14 +152,14 @@ impl Bucket {
         let lacking = match now.memory {
             Memory::FullAndAllowing if !self.has_key => Lacking::Forgotten,
             // Only of a hold. Nothing would bring the tokens of a pool back.
-            Memory::FullAndAllowing if !self.limit.is_pool() => Lacking::Stored,
+            Memory::FullAndAllowing if !self.model.limit_at(&self.limit, now.us).is_pool() => Lacking::Stored,
             _ => Lacking::Refused,
         };
         (needs_memory && now.memory != Memory::Free).then_some((instead, lacking))
     }
 
     fn follow(&mut self, want: &Want, now: &Now, reply: &Value) {
-        self.model.follow(&self.limit, want.wanted(), now.us, decision(reply));
+        self.model.follow(want.limit(&self.limit), want.wanted(), now.us, decision(reply));
     }
 
     /// Judges a decision, and follows it if there was memory to store it.
@@ -238,7 +240,8 @@ fn outcomes(buckets: &Buckets, Step { places, act, .. }: &Step, now: &Now) -> Ve
                 None => Some(want.clone()),
                 Some((instead, lacking)) => (lacking == Lacking::Stored).then_some(instead),
             };
-            let outcomes = |want: Want| bucket.model.outcomes(&bucket.limit, want.wanted(), now.us);
+            let outcomes =
+                |want: Want| bucket.model.outcomes(want.limit(&bucket.limit), want.wanted(), now.us);
             done.map_or_else(|| vec![bucket.model.clone()], outcomes)
         }
         Act::TakeTogether(takes) => return none_or_all(buckets, places, takes, now),

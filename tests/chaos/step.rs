@@ -4,7 +4,7 @@ use super::possible_states::{Bucket, Buckets};
 use crate::common::judged_calls::{self, RATES};
 use crate::common::model::call::Wanted;
 use crate::common::model::operation::arguments;
-use crate::common::model::{HoldOperation, Model, Operation};
+use crate::common::model::{HoldOperation, Limit, Model, Operation};
 use crate::common::{Random, HOUR_MS};
 
 /// One command of a client.
@@ -33,6 +33,7 @@ pub enum Act {
 pub enum Want {
     Operation(Operation),
     Hold(HoldOperation),
+    Override { limit: Limit, ttl_ms: i64 },
 }
 
 impl Want {
@@ -40,11 +41,24 @@ impl Want {
         match self {
             Self::Operation(operation) => (*operation).into(),
             Self::Hold(hold_operation) => hold_operation.into(),
+            Self::Override { ttl_ms, .. } => Wanted::Override { ttl_ms: *ttl_ms },
+        }
+    }
+
+    /// The limit that it brings to a bucket which other calls use with `limit`.
+    pub fn limit<'a>(&'a self, limit: &'a Limit) -> &'a Limit {
+        match self {
+            Self::Override { limit, .. } => limit,
+            _ => limit,
         }
     }
 }
 
 impl Step {
+    pub fn overrides(&self) -> bool {
+        matches!(self.act, Act::Decide(Want::Override { .. }))
+    }
+
     /// Lets it be the command that waits, if there is one, where it may not wait: then it decides as the other.
     pub fn with_max_wait_ms(mut self, max_wait_ms: i64) -> Self {
         let words: Vec<&str> = self.words.split(' ').collect();
@@ -72,8 +86,8 @@ pub fn new_buckets(random: &mut Random, client: u64) -> Buckets {
 pub fn draw(random: &mut Random, buckets: &Buckets) -> Step {
     let place = random.below(buckets.len() as u64) as usize;
     let Bucket { key, limit, .. } = &buckets[place];
-    let decide = |want: Want| (want.wanted().words(key, limit), Act::Decide(want));
-    let (words, act) = match random.below(33) {
+    let decide = |want: Want| (want.wanted().words(key, want.limit(limit)), Act::Decide(want));
+    let (words, act) = match random.below(35) {
         0..=16 => decide(Want::Operation(judged_calls::any_operation(random, limit))),
         17..=23 => {
             let drawn = judged_calls::any_hold_operation(random, limit);
@@ -90,6 +104,16 @@ pub fn draw(random: &mut Random, buckets: &Buckets) -> Step {
         26..=29 => return take_together(random, buckets),
         30 => return look(buckets, place),
         31 => (format!("TB.HOLDS {key}"), Act::LookAtHolds),
+        32..=33 => {
+            // A bucket that is full by a smaller capacity may expire, and is full by the larger one. Another rate would leave
+            // open whether a gift finds a bucket full that has holds: `decisions.rs` looks at that after each call.
+            let larger = limit.times(random.between(1, 3));
+            let (limit, ttl_ms) = match random.once_in(3) {
+                true => (limit.clone(), 0),
+                false => (larger, random.between(1, 6 * HOUR_MS)),
+            };
+            decide(Want::Override { limit, ttl_ms })
+        }
         _ => (format!("{} {key}", random.pick(&["DEL", "UNLINK"])), Act::Reset),
     };
     Step { words, places: vec![place], act }

@@ -13,6 +13,8 @@ pub const MASTERS: usize = 3;
 
 /// Tokens of every bucket here.
 pub const CAPACITY: i64 = 1000;
+/// The capacity of an override.
+pub const RAISED: i64 = 2 * CAPACITY;
 /// So slow that a test sees what was taken, and next to nothing of what flowed in: 0.02 tokens an hour.
 pub const RATE: &str = "1000/36500d";
 /// More than can flow in while a test runs, in tokens.
@@ -121,6 +123,11 @@ impl ClusterClient {
     /// Takes one token; whether it was allowed.
     pub fn take(&mut self, key: &str) -> bool {
         decision(&self.attempt(&format!("TB.TAKE {key} {CAPACITY} {RATE}")).unwrap()).allowed == 1
+    }
+
+    /// Overrides the limit of a full bucket.
+    pub fn raise(&mut self, key: &str) {
+        self.attempt(&format!("TB.OVERRIDE {key} {RAISED} {RAISED}/36500d 86400000")).unwrap();
     }
 
     /// The level that is stored, in tokens.

@@ -2,7 +2,7 @@
 
 use crate::common::calls::{Outcome, CALLS};
 use crate::common::{tell, text, texts, wait_until, Server};
-use crate::nodes::{node_id, ownership, reshard, Cluster, ClusterClient, CAPACITY, MASTERS, REFILL};
+use crate::nodes::{node_id, ownership, reshard, Cluster, ClusterClient, CAPACITY, MASTERS, RAISED, REFILL};
 use crc::{Crc, CRC_16_XMODEM};
 use redis::Value;
 use std::collections::HashMap;
@@ -62,6 +62,8 @@ fn after_the_loss_of_a_master_a_bucket_holds_what_was_last_replicated() {
     let mut cluster = Cluster::start(1);
     let keys: Vec<String> = (0..60).map(|n| format!("user:{n}")).collect();
     let mut client = cluster.client();
+    let (raised, _) = keys.split_at(keys.len() / 2);
+    raised.iter().for_each(|key| client.raise(key));
     let mut taken: HashMap<&str, i64> = HashMap::new();
     let mut take = |client: &mut ClusterClient, times| {
         for key in keys.iter().cycle().take(times) {
@@ -82,7 +84,8 @@ fn after_the_loss_of_a_master_a_bucket_holds_what_was_last_replicated() {
     let mut client = cluster.client();
     for key in &keys {
         let level = client.level(key);
-        let [at_least, at_most] = [&taken, &replicated].map(|taken| (CAPACITY - taken[key.as_str()]) as f64);
+        let capacity = if raised.contains(key) { RAISED } else { CAPACITY };
+        let [at_least, at_most] = [&taken, &replicated].map(|taken| (capacity - taken[key.as_str()]) as f64);
         let is_right = (at_least..=at_most + REFILL).contains(&level);
         assert!(is_right, "{key} holds {level}, not {at_least} to {at_most}");
         assert!(client.take(key), "the promoted replica goes on deciding");
@@ -116,6 +119,9 @@ fn assert_kept_while(migrate: impl Fn(&Server, &Server)) {
     thread::scope(|scope| {
         for (number, taken) in taken.iter().enumerate() {
             let (mut client, stop) = (cluster.client(), &stop);
+            // An override goes with its bucket.
+            let raised = if number == 0 { keys(number) } else { Vec::new() };
+            raised.iter().for_each(|key| client.raise(key));
             scope.spawn(move || take_until_stopped(&mut client, &keys(number), stop, taken));
         }
         let enough = [(0, 1), (1, 0)].into_iter().cycle().take(100).any(|(from, to)| {
@@ -133,8 +139,10 @@ fn assert_kept_while(migrate: impl Fn(&Server, &Server)) {
         assert!(enough, "there was no load while slots migrated");
     });
     let mut client = cluster.client();
+    let raised = keys(0);
     for (key, taken) in taken.into_iter().flat_map(|taken| taken.into_inner().unwrap()) {
-        let (level, expected) = (client.level(&key), (CAPACITY - taken) as f64);
+        let capacity = if raised.contains(&key) { RAISED } else { CAPACITY };
+        let (level, expected) = (client.level(&key), (capacity - taken) as f64);
         let is_right = (expected..=expected + REFILL).contains(&level);
         assert!(is_right, "{key} holds {level} after {taken} takes, not {expected}");
     }

@@ -66,6 +66,7 @@ pub const COMMANDS: &[Command] = &[
     command("TB.BMTAKE", WaitingWriters, &["numkeys integer", "max_wait_ms integer", "bucket block multiple"]),
     command("TB.BHOLD", WaitingWriters, &["key key", "capacity double", "rate string", "amount double", "ttl_ms integer", "id string", "max_wait_ms integer", "share block optional"]),
     command("TB.BMHOLD", WaitingWriters, &["numkeys integer", "ttl_ms integer", "id string", "max_wait_ms integer", "bucket block multiple"]),
+    command("TB.OVERRIDE", Servers, &["key key", "capacity double", "rate string", "ttl_ms integer"]),
     command("TB.HOLDS", Readers, &["key key"]),
     command("TB.STATE", Readers, &["key key"]),
     command("TB.TOP", Operators, &["n integer optional", "reset pure-token optional"]),
@@ -91,6 +92,8 @@ pub enum Outcome {
     /// The bucket is full, and its key is gone.
     Filled,
     Denied,
+    /// The limit was overridden.
+    Overrode,
     /// Allowed, though there was nothing to take or give.
     Idle,
     /// A question, not a decision.
@@ -104,15 +107,18 @@ impl Outcome {
             Some(("Took", tokens)) => Self::Took(tokens.parse().unwrap()),
             Some(("Held", tokens)) => Self::Held(tokens.parse().unwrap()),
             _ => {
-                let all = [Self::Gave, Self::Filled, Self::Denied, Self::Idle, Self::Asked, Self::Refused];
-                all.into_iter().find(|outcome| format!("{outcome:?}") == word).expect(word)
+                let all = [Self::Gave, Self::Filled, Self::Denied, Self::Overrode, Self::Idle, Self::Asked];
+                all.into_iter()
+                    .chain([Self::Refused])
+                    .find(|outcome| format!("{outcome:?}") == word)
+                    .expect(word)
             }
         }
     }
 
     /// Whether it changes what is stored.
     pub fn writes(self) -> bool {
-        matches!(self, Self::Took(_) | Self::Held(_) | Self::Gave | Self::Filled)
+        matches!(self, Self::Took(_) | Self::Held(_) | Self::Gave | Self::Filled | Self::Overrode)
     }
 }
 

@@ -6,8 +6,8 @@ use super::model::{
     milliseconds, number, operation, whole, Bucket, End, Exact, HoldOperation, Limit, Model, Operation,
     Trace, MILLION,
 };
-use super::{multi_decision, script, strategies, Connection, Decision, Random, Server};
-use num_traits::ToPrimitive;
+use super::{array, multi_decision, script, strategies, Connection, Decision, Random, Server};
+use num_traits::{ToPrimitive, Zero};
 use proptest::sample::select;
 use redis::Value;
 use std::collections::BTreeMap;
@@ -19,6 +19,7 @@ pub const YEAR_US: i64 = 365 * 86_400_000_000;
 pub const RATES: &[&str] = &[
     "1", "5", "3.7", "0.25", "1e-3", "1E3", "123456.789", "1e12", "100/m", "100/h", "7/d", "1/250ms", "10/10s", "1/3s",
     "0.7/1.1m", "999999/7h", "1/365d", "10@d", "3@10s", "0.5@15m", "100@w-05:30", "1e3@mo+14:00", "5@y",
+    "1e3@mo+14d", "30@w+6d-03:30", "700@3mo+27d+09:00",
 ];
 
 /// The largest capacity, in micro-tokens: what many calls may charge is no deeper debt than there may be.
@@ -89,6 +90,21 @@ pub fn shown_holds(reply: Value, now_us: i64) -> ShownHolds {
     holds
 }
 
+/// The override that `TB.STATE` shows, if any: capacity, rate, and the end.
+pub type ShownOverride = Option<(String, String, ShownHold)>;
+
+pub fn shown_override(third: &Value, now_us: i64) -> ShownOverride {
+    let (capacity, rate, left_ms): (String, String, i64) = redis::from_redis_value(third.clone()).ok()?;
+    Some((capacity, rate, ShownHold { micro: Exact::zero(), ends_by_us: now_us + left_ms * 1000 }))
+}
+
+/// What it must show of an override.
+pub fn override_to_show(model: &Model, now_us: i64) -> ShownOverride {
+    let (limit, ends_by_us) = model.override_at(now_us)?;
+    let (capacity, rate) = limit.words.split_once(' ').unwrap();
+    Some((capacity.to_owned(), rate.to_owned(), ShownHold { micro: Exact::zero(), ends_by_us }))
+}
+
 /// What it must show.
 pub fn holds_to_show(model: &Model, now_us: i64) -> ShownHolds {
     let left_ms = |end: &End| milliseconds(&whole(end.at_us - now_us)).to_i64().unwrap();
@@ -102,12 +118,14 @@ pub struct Backend {
     /// What is sent instead of the words of a command.
     words: fn(&str) -> String,
     stored: fn(&mut Connection, &str) -> Option<Bucket>,
+    has_overrides: bool,
 }
 
 impl Backend {
-    pub const MODULE: Self = Self { words: str::to_owned, stored: |client, key| stored(client.state(key)) };
+    pub const MODULE: Self =
+        Self { words: str::to_owned, stored: |client, key| stored(client.state(key)), has_overrides: true };
     /// On a server that has the script.
-    pub const SCRIPT: Self = Self { words: script::words, stored: script::stored };
+    pub const SCRIPT: Self = Self { words: script::words, stored: script::stored, has_overrides: false };
 }
 
 /// One bucket of a server with a controlled clock, and its model.
@@ -136,6 +154,10 @@ impl<'a> JudgedCalls<'a> {
         }
     }
 
+    pub fn has_overrides(&self) -> bool {
+        self.backend.has_overrides
+    }
+
     /// Makes a call and judges the decision, what is stored before and behind it, what `TB.PEEK` foresees, which holds
     /// are listed, and when the key expires.
     pub fn call<'w>(&mut self, limit: &Limit, wanted: impl Into<Wanted<'w>>) -> Decision {
@@ -148,9 +170,16 @@ impl<'a> JudgedCalls<'a> {
         let decision = self.decide(&words);
         assert!(foreseen.is_none_or(|foreseen| foreseen == decision), "{foreseen:?}, but then {decision:?}");
         let trace = self.model.follow(limit, wanted, self.now_us(), decision);
-        let Wanted::Hold(hold_operation) = wanted else {
-            self.check_after(limit, trace, peeked);
-            return decision;
+        let hold_operation = match wanted {
+            Wanted::Hold(hold_operation) => hold_operation,
+            Wanted::Override { .. } => {
+                self.see_override(limit);
+                return decision;
+            }
+            Wanted::Operation(_) => {
+                self.check_after(limit, trace, peeked);
+                return decision;
+            }
         };
         // The same call again, now as then, takes nothing more.
         let is_set = !matches!(hold_operation, HoldOperation::Settle { .. }) && decision.allowed == 1;
@@ -209,6 +238,17 @@ impl<'a> JudgedCalls<'a> {
             self.server.clock().advance_ms(1);
         }
         is_due
+    }
+
+    /// An override may leave level and time as they were.
+    fn see_override(&mut self, limit: &Limit) {
+        self.look(limit);
+        self.see_expiry(limit);
+        let now_us = self.now_us();
+        let state = self.client.run(&["TB.STATE", &self.key]);
+        let third = if state == Value::Nil { None } else { array(state).get(2).cloned() };
+        let shown = third.and_then(|third| shown_override(&third, now_us));
+        assert_eq!(shown, override_to_show(&self.model, now_us));
     }
 
     fn look(&mut self, limit: &Limit) -> Option<Bucket> {

@@ -1,6 +1,6 @@
 //! What a server stores of its buckets, in memory and in its files, as tests compare it.
 
-use super::judged_calls::{shown_holds, ShownHolds};
+use super::judged_calls::{shown_holds, shown_override, ShownHolds, ShownOverride};
 use super::server::copy_data_files;
 use super::{text, wait_until, Clock, Connection, Server, ServerBuilder};
 use redis::Value;
@@ -21,6 +21,7 @@ pub struct Stored {
     /// Unix milliseconds.
     pub expires_at_ms: Option<i64>,
     pub holds: ShownHolds,
+    pub limit_override: ShownOverride,
 }
 
 /// Looks at everything at one moment, on masters and replicas alike.
@@ -30,7 +31,7 @@ const LOOK: &str = "
         if redis.call('TYPE', key).ok == 'tb-bucket' then
             local state = redis.call('TB.STATE', key)
             local holds = redis.call('TB.HOLDS', key)
-            table.insert(found, {key, state[1], state[2], redis.call('PTTL', key), holds})
+            table.insert(found, {key, state[1], state[2], redis.call('PTTL', key), holds, state[3] or ''})
         end
     end
     return {redis.call('TIME'), found}";
@@ -39,14 +40,16 @@ const LOOK: &str = "
 ///
 /// Exact where nothing moves the server's clock meanwhile: servers before 7.0 know no absolute expiry.
 pub fn buckets(client: &mut Connection) -> Buckets {
-    type Found = Vec<(Vec<u8>, String, i64, i64, Value)>;
+    type Found = Vec<(Vec<u8>, String, i64, i64, Value, Value)>;
     let reply = client.run(&["EVAL", LOOK, "0"]);
     let ((s, us), found): ((i64, i64), Found) = redis::from_redis_value(reply).unwrap();
     let now_us = s * 1_000_000 + us;
-    let one = |(key, level, refilled_at_us, left_ms, holds): (Vec<u8>, _, _, i64, _)| {
+    let one = |(key, level, refilled_at_us, left_ms, holds, third): (Vec<u8>, _, _, i64, _, _)| {
         let expires_at_ms = (left_ms >= 0).then(|| now_us / 1000 + left_ms);
         let holds = shown_holds(holds, now_us);
-        (key.escape_ascii().to_string(), Stored { level, refilled_at_us, expires_at_ms, holds })
+        let limit_override = shown_override(&third, now_us);
+        let stored = Stored { level, refilled_at_us, expires_at_ms, holds, limit_override };
+        (key.escape_ascii().to_string(), stored)
     };
     found.into_iter().map(one).collect()
 }

@@ -28,7 +28,7 @@ fn acl_categories_let_an_operator_say_who_may_do_what() {
     assert_may_call(&server, "+@all", |_| true);
     assert_may_call(&server, "-@all", |_| false);
     assert_may_call(&server, "+tb.peek +tb.state +tb.holds", |audience| audience == Readers);
-    assert_may_call(&server, "+@all -tb.restore -tb.top", Audience::are_clients);
+    assert_may_call(&server, "+@all -tb.restore -tb.override -tb.top", Audience::are_clients);
     assert_may_call(&server, "+info +tb.top", |audience| audience == Operators);
     if !is_before(7, 2) {
         assert_may_call(&server, "+@read", |audience| audience == Readers);

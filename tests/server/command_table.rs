@@ -47,7 +47,7 @@ fn command_info_shows_flags_and_where_the_keys_are() {
             Audience::WaitingWriters if is_before(7, 0) => (["write", "write"], &[]),
             Audience::WaitingWriters => (["write", "blocking"], &["RW", "access", "update"]),
             Audience::Operators => (["readonly", "admin"], &[]),
-            Audience::Servers => (["write", "admin"], &["OW", "update"]),
+            Audience::Servers => (["write", "admin"], &["RW", "access", "update"]),
         };
         assert!(expected.into_iter().all(has), "{name}: {expected:?} in {flags:?}");
         assert_eq!(has("write"), !audience.only_reads(), "{name}: {flags:?}");

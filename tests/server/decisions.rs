@@ -8,10 +8,16 @@ use crate::common::model::call::Wanted;
 use crate::common::model::{Limit, Operation};
 use crate::common::{Decision, Random, Server};
 use std::ops::Range;
+use tokenbucket_core::request::MAX_TTL_MS;
 
 #[test]
 fn stories_of_decisions() {
     play_all(include_str!("stories/decisions.txt"));
+}
+
+#[test]
+fn stories_of_overrides() {
+    play_all(include_str!("stories/overrides.txt"));
 }
 
 #[test]
@@ -47,6 +53,11 @@ pub fn judge_any_calls<'a>(
             let operation = judged_calls::any_operation(&mut random, &limit);
             let is_of_hold = is_pool || has_holds && random.once_in(2);
             let wanted: Wanted = if is_of_hold { (&hold_operation).into() } else { operation.into() };
+            if changes_limits && walk.has_overrides() && random.once_in(8) {
+                let ttl_ms = judged_calls::pause_us(&mut random, &limit) / 1000;
+                let ttl_ms = if random.once_in(3) { 0 } else { ttl_ms.clamp(1, MAX_TTL_MS) };
+                walk.call(&any_limit(&mut random), Wanted::Override { ttl_ms });
+            }
             let mut call = || walk.call(&limit, wanted);
             let told = call();
             // Under another limit the key may go before, and be full.

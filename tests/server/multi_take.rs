@@ -4,6 +4,7 @@ use super::acl::limited;
 use super::decisions::any_limit;
 use crate::common::clock::START_US;
 use crate::common::judged_calls::{pause_us, take, JudgedCalls};
+use crate::common::model::call::Wanted;
 use crate::common::model::{Limit, Operation};
 use crate::common::{decided, multi_decision, texts, Connection, Decision, Random, Server};
 use tokenbucket_core::error::Error;
@@ -52,6 +53,11 @@ pub fn judge_takes_from_several<'a>(
                     false => Operation::Take { cost_micro: limit.capacity_micro() / 20 },
                 })
                 .collect();
+            if walks[0].has_overrides() && random.once_in(3) {
+                let ttl_ms = random.between(0, 100_000);
+                let overridden = random.below(walks.len() as u64) as usize;
+                walks[overridden].call(&any_limit(&mut random), Wanted::Override { ttl_ms });
+            }
             times_allowed += u64::from(JudgedCalls::take_together(&mut walks, &limits, &takes));
             let pause_us = pause_us(&mut random, &limits[0]);
             server.clock().advance_us(if random.once_in(6) { -pause_us } else { pause_us });

@@ -17,6 +17,8 @@ const BUCKET_WITH_HOLDS: &[&str] = &[
     "TB.HOLD template 10 0 1 5000 longer",
 ];
 
+const BUCKET_WITH_OVERRIDE: &[&str] = &["TB.TAKE template 10 1/h 5", "TB.OVERRIDE template 20 7@mo 5000"];
+
 /// A server that is offered payloads.
 struct Target {
     server: Server,
@@ -66,6 +68,12 @@ impl Target {
         for hold in array(self.client.say("TB.HOLDS hostile")).into_iter().map(texts) {
             assert!(!hold[1].starts_with('-') && hold[2].parse::<i64>().unwrap() > 0, "{hold:?}");
         }
+        if let Some(limit) = array(self.client.say("TB.STATE hostile")).get(2) {
+            let [capacity, rate, left_ms]: [String; 3] = texts(limit.clone()).try_into().unwrap();
+            let again = format!("TB.OVERRIDE other {capacity} {rate} 1");
+            assert!(self.client.attempt(&again).is_ok() && left_ms.parse::<i64>().unwrap() > 0, "{limit:?}");
+            self.client.say("DEL other");
+        }
         let before = buckets(&mut self.client);
         let again = self.client.dump("hostile");
         self.client.restore("hostile", &again).unwrap();
@@ -103,7 +111,7 @@ fn fields_within_bounds_are_taken_and_others_refused() {
 fn random_payloads_with_a_right_checksum_are_taken_or_refused() {
     // Each payload that is refused costs a server of 6.0.
     let count = environment("HOSTILE_PAYLOADS", if is_before(6, 2) { 30 } else { 5000 });
-    for calls in [BUCKET, BUCKET_WITH_HOLDS] {
+    for calls in [BUCKET, BUCKET_WITH_HOLDS, BUCKET_WITH_OVERRIDE] {
         let mut target = Target::start(calls);
         let mut random = Random::new(2);
         let memory_before = target.client.used_memory();

@@ -94,7 +94,7 @@ fn the_ten_tenants_with_most_waiting_calls_are_shown() {
     };
     let state = |client: &mut Connection, key: &str| {
         let elements = array(client.run(&["TB.STATE", key]));
-        elements.get(2).map_or_else(String::new, shown)
+        elements.get(3).map_or_else(String::new, shown)
     };
     let info = |client: &mut Connection| client.info("tokenbucket", "tokenbucket_waiting_tenants");
     wait(&mut client, "p", &[]);

@@ -29,6 +29,7 @@ fn events(call: &Call) -> Vec<String> {
         Outcome::Took(_) => of_each("tb.take"),
         Outcome::Held(_) => of_each("tb.hold"),
         Outcome::Gave => of_each("tb.give"),
+        Outcome::Overrode => of_each("tb.override"),
         Outcome::Filled => [of_each("tb.give"), of_each("del")].concat(),
         Outcome::Denied => denials(call),
         Outcome::Idle | Outcome::Asked | Outcome::Refused => Vec::new(),
@@ -50,7 +51,7 @@ fn counts(call: &Call) -> [i64; 4] {
         Outcome::Took(tokens) | Outcome::Held(tokens) => [1, 0, 0, tokens],
         Outcome::Gave | Outcome::Filled | Outcome::Idle => [1, 0, 0, 0],
         Outcome::Denied => [0, 1, 0, 0],
-        Outcome::Asked => [0, 0, 0, 0],
+        Outcome::Asked | Outcome::Overrode => [0, 0, 0, 0],
         Outcome::Refused => [0, 0, 1, 0],
     }
 }

@@ -140,7 +140,7 @@ def test_a_cold_start_far_away_connects(package: Package, server: Service, start
 @pytest.mark.only("redis-py-asyncio", "redis-rs")
 @pytest.mark.also_in_clusters
 def test_a_second_runtime_is_served_as_the_first(package: Package, server: Service) -> None:
-    package.server(server)
+    package.server(server, timeout_ms=5000)
     package.limiter(capacity=100, rate="1/h")
     assert package.many(count=60, concurrency=60)["degraded"] == 0
     done = package.do("second_runtime", count=60)

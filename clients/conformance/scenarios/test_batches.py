@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conftest import WITH_DEADLINES, Package, StartProxy, eventually, executed, level
+from conftest import WITH_ONE_FETCH, WITH_UNDO, Package, StartProxy, eventually, executed, level
 from launch import ask
 from services import Service
 
@@ -37,6 +37,7 @@ def test_a_round_trip_longer_than_a_batch_takes_to_refill_denies_nothing(
     assert (done["allowed"], done["denied"], done["degraded"]) == (100, 0, 0)
 
 
+@pytest.mark.only(*WITH_ONE_FETCH)
 def test_fifty_callers_of_an_empty_bucket_wait_for_one_fetch(
     package: Package, server: Service, start_proxy: StartProxy
 ) -> None:
@@ -107,7 +108,7 @@ def test_processes_forked_while_a_batch_is_fetched_grant_each_token_once(
     assert package.many(count=100)["allowed"] == 50
 
 
-@pytest.mark.only(*WITH_DEADLINES)
+@pytest.mark.only(*WITH_UNDO)
 def test_a_take_that_is_cancelled_loses_no_tokens_of_its_batch(
     package: Package, server: Service, start_proxy: StartProxy
 ) -> None:

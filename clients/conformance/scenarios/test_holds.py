@@ -1,14 +1,17 @@
-"""A caller that hangs up loses no tokens, and a hold ends with the work, however that ends."""
+"""A hold ends with the work, however that ends, and what a caller reserved comes back if it hangs up."""
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 from contextlib import ExitStack
 
 import pytest
 
-from conftest import WITH_DEADLINES, Package, StartProxy, eventually, executed, level
+from conftest import WITH_DEADLINES, WITH_UNDO, Package, StartProxy, eventually, executed, level
 from launch import ask
+from proxy import Proxy
 from services import Service
 
 only_with_deadlines = pytest.mark.only(*WITH_DEADLINES)
@@ -73,7 +76,7 @@ def test_waits_that_are_cancelled_give_back_what_they_reserved(package: Package,
     eventually(lambda: executed(server, "tb.reserve") == 5 and level(server) == 0)
 
 
-@only_with_deadlines
+@pytest.mark.only(*WITH_UNDO)
 def test_a_take_that_is_cancelled_on_its_way_gives_back(
     package: Package, server: Service, start_proxy: StartProxy
 ) -> None:
@@ -84,3 +87,100 @@ def test_a_take_that_is_cancelled_on_its_way_gives_back(
     assert done["cancelled"] == 20
     eventually(lambda: executed(server, "tb.take") > before)
     eventually(lambda: level(server) == 1000)
+
+
+# A renewal may be late by two thirds of it, on a starved machine.
+TTL_MS = 3000
+
+
+def holders(server: Service, key: str = "tb:user") -> list[str]:
+    return [hold[0] for hold in ask(server, "TB.HOLDS", key)]
+
+
+def is_lost(package: Package) -> bool:
+    return bool(package.do("lost")["lost"])
+
+
+def takes_both(server: Service) -> bool:
+    """Returns whether another holder could take both slots."""
+    return bool(ask(server, "TB.HOLD", "tb:user", 2, 0, 2, 60_000, "another")[0] == 1)
+
+
+def begin_renewing(package: Package, server: Service) -> None:
+    """Holds one of two slots, and waits until it has been renewed."""
+    package.limiter(capacity=2, rate="0", connect=False)
+    held = package.do("hold", amount=1, ttl_ms=TTL_MS)
+    assert (held["allowed"], held["degraded"]) == (True, False)
+    eventually(lambda: executed(server, "tb.renew", "tb.mrenew") > 0)
+    assert not is_lost(package)
+
+
+def leave_one_slot(server: Service) -> None:
+    ask(server, "TB.HOLD", "tb:user", 2, 0, 1, 60_000, "another")
+
+
+def expect_loss(package: Package, server: Service) -> None:
+    """Waits until the holder knows, which takes no slot although one is free."""
+    eventually(lambda: is_lost(package))
+    assert holders(server) == ["another"]
+    assert not package.do("settle")["allowed"]
+    assert (holders(server), level(server)) == (["another"], 1)
+
+
+@pytest.mark.also_in_clusters
+def test_a_holder_that_was_suspended_learns_that_its_slot_is_gone(package: Package, server: Service) -> None:
+    package.server(server, timeout_ms=1000)
+    begin_renewing(package, server)
+    os.kill(package.driver.pid, signal.SIGSTOP)
+    try:
+        eventually(lambda: takes_both(server))
+        leave_one_slot(server)
+    finally:
+        os.kill(package.driver.pid, signal.SIGCONT)
+    expect_loss(package, server)
+
+
+def test_a_holder_that_was_cut_off_for_longer_than_its_ttl_learns_it_afterwards(
+    package: Package, server: Service, proxy: Proxy
+) -> None:
+    package.server(proxy, timeout_ms=1000, retry_every_ms=100)
+    begin_renewing(package, server)
+    proxy.stall()
+    eventually(lambda: takes_both(server))
+    leave_one_slot(server)
+    assert not is_lost(package), "only the server can say so"
+    proxy.resume()
+    expect_loss(package, server)
+
+
+def test_a_hold_of_several_limits_is_lost_when_one_of_them_is(package: Package, server: Service) -> None:
+    package.server(server, timeout_ms=1000)
+    package.joint({"slots": [2, "0"], "tokens": [100, "1/h"]})
+    words = {"amount": {"slots": 1, "tokens": 60}, "ttl_ms": TTL_MS}
+    assert package.do("hold", on="j", **words)["allowed"]
+    eventually(lambda: executed(server, "tb.mrenew") > 0)
+    ask(server, "DEL", "tb:{user}:tokens")
+    eventually(lambda: is_lost(package))
+    package.do("settle", used={"tokens": 20})
+    assert holders(server, "tb:{user}:slots") == []
+    assert ask(server, "TB.PEEK", "tb:{user}:tokens", 100, "1/h", 0)[1] == 80
+
+
+def test_a_hold_made_without_the_server_is_taken_there_when_it_is_back(
+    package: Package, server: Service, proxy: Proxy
+) -> None:
+    package.server(proxy, timeout_ms=1000, retry_every_ms=100)
+    package.limiter("other", capacity=1000, rate="1/h", prefix="other:")
+    package.limiter(capacity=2, rate="0", connect=False)
+    ask(server, "TB.HOLD", "tb:user", 2, 0, 2, 60_000, "another")
+    proxy.stall()
+    held = package.do("hold", amount=1, ttl_ms=TTL_MS)
+    assert (held["allowed"], held["degraded"]) == (True, True)
+    proxy.resume()
+    eventually(lambda: not package.take("later", on="other")["degraded"])
+    leave_one_slot(server)
+    eventually(lambda: len(holders(server)) == 2)
+    eventually(lambda: executed(server, "tb.renew", "tb.mrenew") > 0)
+    assert not is_lost(package)
+    package.do("settle")
+    assert holders(server) == ["another"]

@@ -75,7 +75,7 @@ def test_requests_of_two_processes_are_sent_in_order_of_arrival(
         assert upstream.seen == ["/first", *(f"/{one}" for one in range(at + 1))]
 
 
-def test_a_request_costs_one_command_whatever_the_latency(
+def test_a_request_costs_two_commands_at_most_whatever_the_latency(
     package: Package, server: Service, start_proxy: StartProxy, upstream: Upstream
 ) -> None:
     distant = start_proxy(server, delay_s=0.05)
@@ -83,7 +83,9 @@ def test_a_request_costs_one_command_whatever_the_latency(
     before = distant.count("TB.")
     waits = [begin(package, upstream.url) for _ in range(50)]
     assert {one.result(30)["status"] for one in waits} == {200}
-    assert distant.count("TB.") - before == distant.commands["TB.BTAKE"] == 50
+    # One that asks, and for those that were denied one that waits.
+    assert distant.commands["TB.BTAKE"] <= 50
+    assert distant.count("TB.") - before == 50 + distant.commands["TB.BTAKE"]
     assert package.degraded_count() == 0
 
 

@@ -52,6 +52,7 @@ def test_a_stall_leaves_no_slot_to_callers_that_left(package: Package, proxy: Pr
     eventually(lambda: ask(server, "TB.HOLDS", "tb:user") == [])
 
 
+@pytest.mark.only("go", "python")
 def test_a_hold_that_ends_during_a_stall_is_settled_after_it(
     package: Package, proxy: Proxy, server: Service
 ) -> None:

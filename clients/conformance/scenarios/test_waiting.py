@@ -11,7 +11,17 @@ from typing import Any
 
 import pytest
 
-from conftest import WITH_DEADLINES, Package, StartServer, eventually, executed, info, level, until_waiting
+from conftest import (
+    WITH_DEADLINES,
+    WITH_UNDO,
+    Package,
+    StartServer,
+    eventually,
+    executed,
+    info,
+    level,
+    until_waiting,
+)
 from drivers import DriverError
 from launch import Servers, ask
 from services import Service
@@ -208,7 +218,7 @@ def test_callers_who_leave_are_out_of_the_queue_at_once(package: Package, server
     assert package.take(cost=10)["allowed"]
 
 
-@pytest.mark.only(*WITH_DEADLINES)
+@pytest.mark.only(*WITH_UNDO)
 def test_what_is_granted_to_callers_who_leave_comes_back(package: Package, server: Service) -> None:
     package.server(server, timeout_ms=5000)
     package.limiter(capacity=1000, rate="1/h")

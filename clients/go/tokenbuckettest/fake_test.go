@@ -32,7 +32,8 @@ func TestTheFakeDecidesAsTheServer(t *testing.T) {
 
 var calendars = [][2]string{
 	{"10", "5@10s"}, {"3", "1@250ms"}, {"100", "7@15m+05:45"}, {"1000", "1000@d+09:00"}, {"2.5", "0.5@2d-03:30"},
-	{"20", "4@w-11:00"}, {"12", "3@mo+14:00"}, {"5", "1@y"},
+	{"20", "4@w-11:00"}, {"12", "3@mo+14:00"}, {"5", "1@y"}, {"30", "20@mo+14d-05:00"}, {"10", "10@3mo+27d"},
+	{"8", "8@w+6d+09:00"},
 }
 
 // Over decades, from boundary to boundary and to a microsecond before.
@@ -124,9 +125,13 @@ func drawHold(random *rand.Rand, at int, rate string) []any {
 	if random.Intn(5) < 2 {
 		id = random.Intn(at + 1)
 	}
-	if random.Intn(2) == 0 {
+	switch random.Intn(5) {
+	case 0, 1:
 		return []any{"TB.MHOLD", 2, one(random, []int{500, 5000}), fmt.Sprint("hold-", at),
 			"jobs", "5", "0", 1, "tokens", "100", rate, one(random, []int{5, 40})}
+	case 2:
+		renewed := one(random, [][]any{{2, "jobs", "5", "0", "tokens", "100", rate}, {1, "jobs", "5", "0"}})
+		return append([]any{"TB.MRENEW", renewed[0], one(random, []int{500, 5000}), fmt.Sprint("hold-", id)}, renewed[1:]...)
 	}
 	return []any{"TB.MSETTLE", 2, fmt.Sprint("hold-", id), "jobs", "5", "0", 0, "tokens", "100", rate, one(random, []int{0, 10, 60})}
 }

@@ -10,6 +10,7 @@ export { Decision, Denied, JointDecision, type HeaderOptions } from "./values/de
 export {
   BadArgument,
   CrossSlot,
+  HoldLost,
   ModuleMissing,
   ReplyLost,
   ServerAway,

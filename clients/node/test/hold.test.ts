@@ -1,14 +1,17 @@
 /** Holds: on a real server, whose clock the test sets. */
 
 import assert from "node:assert/strict";
+import { once } from "node:events";
 import { mock, test, type TestContext } from "node:test";
 
-import { Denied, JointLimiter, Limiter } from "tokenbucket-redis";
+import { Denied, HoldLost, JointLimiter, Limiter, Server, type Hold } from "tokenbucket-redis";
+import { FakeServer } from "tokenbucket-redis/testing";
 
 import { clientFor, emptiedClientFor, LIBRARIES, patient, serverFor, sharedServer, STILL, until } from "./servers.js";
 
 const server = await sharedServer();
 const LIMIT = { capacity: 100, rate: STILL };
+const SLOT = { capacity: 1, rate: 0 };
 
 async function setUp(t: TestContext, library = "ioredis") {
   const { buckets, send } = await emptiedClientFor(t, server, library);
@@ -144,6 +147,89 @@ test("it renews itself while it is open", async (t) => {
   mock.timers.tick(3000);
   await send("PING");
   assert.equal(await held(), 0, "and not after its end");
+});
+
+test("a hold that was lost says so, and is not taken anew", async (t) => {
+  const { buckets, send, held } = await setUp(t);
+  const slots = new Limiter(buckets, SLOT);
+  mock.timers.enable({ apis: ["setInterval"] });
+  t.after(() => mock.timers.reset());
+  const hold = await slots.hold("a", 1, { ttlMs: 3000 });
+  assert.deepEqual([(await hold.renew()).allowed, hold.lost], [true, false]);
+  server.advance(3000);
+  const other = await slots.hold("a", 1, { ttlMs: 60_000 });
+  const work = once(hold.signal, "abort");
+  mock.timers.tick(1000);
+  await work;
+  assert.deepEqual([other.allowed, hold.lost, hold.allowed], [true, true, false]);
+  assert.ok(hold.signal.reason instanceof HoldLost);
+  await other.settle();
+  mock.timers.tick(3000);
+  assert.equal((await hold.renew()).allowed, false);
+  await send("PING");
+  assert.equal(await held(), 0);
+  assert.equal((await hold.settle()).allowed, false);
+});
+
+class Unplugged extends FakeServer {
+  isAway = false;
+
+  override async send(words: readonly string[]): Promise<unknown> {
+    if (this.isAway) throw new Error("unplugged");
+    return super.send(words);
+  }
+}
+
+/** Renews it once the server decides again. */
+async function isRenewed(hold: Hold): Promise<boolean> {
+  await until(async () => !(await hold.renew()).degraded);
+  return hold.allowed;
+}
+
+function onFake() {
+  const fake = new Unplugged();
+  const limits = new Server(fake, { retryEveryMs: 0, log: () => {} });
+  return { fake, slots: new Limiter(limits, SLOT), others: new Limiter(fake, SLOT) };
+}
+
+test("a hold outlasts an outage that is shorter than its ttl, and others of this process respect it", async () => {
+  const { fake, slots, others } = onFake();
+  const hold = await slots.hold("a", 1, { ttlMs: 60_000 });
+  fake.isAway = true;
+  fake.advance(59_000);
+  assert.deepEqual([(await hold.renew()).degraded, hold.lost], [true, false]);
+  assert.equal((await slots.hold("a", 1)).allowed, false);
+  fake.isAway = false;
+  assert.deepEqual([await isRenewed(hold), hold.lost], [true, false]);
+  fake.isAway = true;
+  fake.advance(60_000);
+  assert.deepEqual([(await hold.renew()).degraded, hold.lost], [true, false], "only the server knows");
+  fake.isAway = false;
+  assert.deepEqual([await isRenewed(hold), hold.lost], [false, true]);
+  assert.equal((await others.hold("a", 1)).allowed, true);
+});
+
+test("a hold that the server never had is taken when there is room", async () => {
+  const { fake, slots, others } = onFake();
+  const other = await others.hold("a", 1);
+  fake.isAway = true;
+  const hold = await slots.hold("a", 1);
+  assert.deepEqual([hold.allowed, hold.decision.degraded], [true, true]);
+  fake.isAway = false;
+  assert.deepEqual([await isRenewed(hold), hold.lost], [false, false]);
+  await other.settle();
+  assert.equal((await hold.renew()).allowed, true);
+  assert.equal((await others.peek("a", 0)).remaining, 0);
+  fake.advance(30_000);
+  assert.deepEqual([(await hold.renew()).allowed, hold.lost], [false, true]);
+});
+
+test("a hold of nothing in one of its limits is not lost", async () => {
+  const joint = new JointLimiter(new FakeServer(), { slots: SLOT, tokens: LIMIT });
+  const hold = await joint.hold("ada", { slots: 1, tokens: 0 });
+  assert.deepEqual([(await hold.renew()).allowed, hold.lost], [true, false]);
+  const nothing = await joint.hold("bob", { tokens: "0" });
+  assert.deepEqual([(await nothing.renew()).allowed, nothing.lost], [true, false]);
 });
 
 test("several limits are held and settled together: pools get their slots back, what is not named was used", async (t) => {

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import inspect
 import signal
 from collections.abc import Callable, Iterator, Mapping
@@ -76,6 +77,19 @@ class Blocking:
 
     def __exit__(self, *error: Any) -> None:
         self._portal.call(self._awaited.__aexit__, *error)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _what_is_imported_is_not_collected() -> None:
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _leaks(_what_is_imported_is_not_collected: None) -> Iterator[None]:
+    """Collects garbage after each test, so that a connection left open fails the test that has left it."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="session")

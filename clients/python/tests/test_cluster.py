@@ -173,3 +173,21 @@ def test_the_replica_of_a_node_that_died_goes_on(make_on_cluster: Make, own_node
     own_nodes.take_over(replica)
     wait_for(lambda: not limiter.take(name, 0).degraded, "limiting again")
     assert limiter.take(name, 4).remaining == 2, "what was taken before is known"
+
+
+@pytest.mark.parametrize("make_on_cluster", ["redis.asyncio", "valkey.asyncio"], indirect=True)
+def test_a_node_that_lost_its_slots_keeps_no_connection(make_on_cluster: Make, own_nodes: Servers) -> None:
+    _, master, third = own_nodes.nodes
+    _, on_second, on_third = names(own_nodes)
+    replica = own_nodes.add_replica_of(master)
+    limiter = make_on_cluster(own_nodes.nodes[0], LIMIT, on_error="closed", retry_every_ms=20)
+    assert limiter.take(on_second).allowed
+    assert limiter.take(on_third).allowed
+    own_nodes.take_over(replica)
+    third.stop()  # so that the limiter asks for the slots
+
+    def has_gone() -> bool:
+        limiter.take(on_third)
+        return bool(ask(master, "CLIENT", "LIST").count("flags=N") == 1)
+
+    wait_for(has_gone, "the end of the connection")

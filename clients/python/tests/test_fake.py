@@ -74,6 +74,9 @@ CALENDARS = [
     Limit(20, "4@w-11:00"),
     Limit(12, "3@mo+14:00"),
     Limit(5, "1@y"),
+    Limit(30, "20@mo+14d-05:00"),
+    Limit(10, "10@3mo+27d"),
+    Limit(8, "8@w+6d+09:00"),
 ]
 
 
@@ -136,6 +139,8 @@ def test_the_fake_holds_as_the_server(governed: Any, clock: Clock, rate: str) ->
         id = f"hold-{at if draw.random() < 0.6 else draw.randrange(max(at, 1))}"
         words: list[str | int] = (
             ["TB.MHOLD", 2, draw.choice([500, 5000]), f"hold-{at}", *pool, 1, *flowing, draw.choice([5, 40])]
+            if draw.random() < 0.5
+            else ["TB.MRENEW", 2, draw.choice([500, 5000]), id, *pool, *flowing]
             if draw.random() < 0.5
             else ["TB.MSETTLE", 2, id, *pool, 0, *flowing, draw.choice([0, 10, 60])]
         )

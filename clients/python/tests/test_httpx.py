@@ -388,6 +388,8 @@ def http_date(seconds: float) -> str:
         (429, {"Retry-After": "nan"}, 0),
         (429, {"Retry-After": "-5"}, 0),
         (429, {"Retry-After": "soon"}, 0),
+        (429, {"Retry-After": "Wed, 21 Oct 99999999999999999999 07:28:00 GMT"}, 0),
+        (429, {"Retry-After": "Wed, 21 Oct 2015 07:28:00 +999999999999999999"}, 0),
         (429, {"Retry-After": ""}, 0),
         (429, {}, 0),
         (200, {"Retry-After": "7"}, 0),

@@ -41,6 +41,8 @@ def test_a_limit_is_read_from_text() -> None:
         (Limit(10, "1/250ms"), 3),
         (Limit(1000, "1000@d+09:00"), 86_400),
         (Limit(10, "10@15m"), 900),
+        (Limit(10, "10@mo+14d+09:00"), 30 * 86_400),
+        (Limit(10, "10@3mo"), 90 * 86_400),
         (Limit(10, 0), None),
     ],
 )

@@ -93,6 +93,8 @@ def test_a_cluster_is_a_storage(tmp_path: Path) -> None:
         limiter = limits.strategies.STRATEGIES["token-bucket"](storage)
         assert [limiter.hit(TEN, name, cost=6) for name in "abcdabcd"] == [True] * 4 + [False] * 4
         assert storage.reset() == 4
+        storage.limiter.close()
+        storage.redis.close()
 
 
 def test_a_reset_leaves_what_has_another_prefix(uri: str, admin: redis.Redis) -> None:

@@ -33,14 +33,34 @@ def test_a_hold_is_sent_again_and_takes_once(make: Make, server: Service, proxy:
     assert remaining(make(server, LIMITS)) == {"requests": 4, "tokens": 20, "inflight": 1}
 
 
-def test_a_renewal_takes_anew_what_was_lost(make: Make, server: Service, admin: redis.Redis) -> None:
-    limiter = make(server, LIMITS)
+def test_a_renewal_takes_nothing_anew_and_says_what_was_lost(
+    make: Make, server: Service, admin: redis.Redis, caplog: Any
+) -> None:
+    limiter, losses = make(server, LIMITS), []
+
+    def note() -> None:
+        losses.append(1)
+        raise RuntimeError("of a caller")
+
     with limiter.hold("a", AMOUNTS, ttl_ms=600) as hold:
+        hold.on_lost = note
         admin.flushall()
-        renewed = {"requests": 4, "tokens": 20, "inflight": 1}
-        wait_for(lambda: remaining(limiter) == renewed, "the renewal")
+        wait_for(lambda: hold.lost, "the renewal")
+        assert not hold.renew().allowed
+        assert remaining(limiter) == {"requests": 5, "tokens": 100, "inflight": 2}
         hold.used = {"requests": 1, "tokens": 30}
     assert remaining(limiter) == {"requests": 4, "tokens": 70, "inflight": 2}
+    assert losses == [1]
+    assert "a hold of tb:{a}:requests was lost" in caplog.text
+
+
+def test_a_part_that_holds_nothing_is_not_lost(make: Make, server: Service) -> None:
+    hold = make(server, LIMITS).hold("a", {"requests": 1, "tokens": 0})
+    assert hold.renew().allowed
+    assert not hold.lost
+    nothing = make(server, LIMITS).hold("b", dict.fromkeys(LIMITS, 0))
+    assert nothing.renew().allowed
+    assert not nothing.lost
 
 
 def test_work_let_through_unasked_is_held_by_a_renewal_and_charged_without(

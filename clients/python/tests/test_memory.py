@@ -90,6 +90,17 @@ def test_a_remembered_denial_outlives_a_del_and_ends_with_a_reset(
     assert limiter.take("a").allowed
 
 
+@pytest.mark.parametrize("batch", [0, 5])
+def test_a_remembered_denial_ends_with_a_hold_that_is_settled(
+    make: Make, server: Service, batch: int
+) -> None:
+    limiter = make(server, Limit(3, STILL), remember_denials=10, batch=batch)
+    with limiter.hold("a", 3) as hold:
+        assert not limiter.take("a").allowed
+        hold.used = 1
+    assert limiter.take("a").allowed
+
+
 def test_what_a_refused_caller_is_told_counts_down() -> None:
     server = FakeServer()
     limiter = tokenbucket.Limiter(server, Limit(1, "1/10s"), remember_denials=1)

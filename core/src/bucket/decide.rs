@@ -2,7 +2,7 @@
 
 use super::{
     Bucket, Change, DebtTooDeep, Decision, Expiring, Limit, NoHolds, Operation, Outcome, DEEPEST_DEBT_MICRO,
-    MAX_TIME_US,
+    MAX_TIME_US, NOTHING_INCLUDED,
 };
 use crate::cast::signed;
 use crate::number::{MAX_MICRO, MICRO_PER_TOKEN};
@@ -88,16 +88,13 @@ impl Limit {
     ) -> i64 {
         let view = View::new(self, stored, expiring, now_us);
         let at_us = match change {
-            Change::Keep => view.reaches_at_us(view.stored, NOTHING_INCLUDED, level_micro),
+            Change::Keep => view.reaches_at_us(view.stored, view.included_until_us, level_micro),
             Change::Store { bucket, .. } => view.reaches_at_us(bucket, view.now_us, level_micro),
             Change::Clear => view.now_us,
         };
-        at_us.wrapping_sub(view.now_us).max(0)
+        at_us.min(view.limit_until_us).wrapping_sub(view.now_us).max(0)
     }
 }
-
-/// The level includes no hold that has ended.
-const NOTHING_INCLUDED: i64 = i64::MIN;
 
 /// A bucket as one call sees it.
 pub(crate) struct View<'limit, R> {
@@ -106,7 +103,11 @@ pub(crate) struct View<'limit, R> {
     expiring: R,
     /// Micro-tokens of holds that have ended, which the stored level does not include yet.
     expired_micro: i64,
+    /// Until when the stored level includes ended holds.
+    included_until_us: i64,
     pub(crate) now_us: i64,
+    /// Until when its limit counts: no wait in a reply goes beyond.
+    limit_until_us: i64,
     /// The clock is behind the last refill: a denial has to write, or the bucket would not refill until then.
     stepped_back: bool,
     /// The bucket that the next call finds if this one writes nothing, or only the new time after a step back.
@@ -121,6 +122,10 @@ impl<'limit, R: Expiring> View<'limit, R> {
     #[inline(always)]
     pub(crate) fn new(limit: &'limit Limit, stored: Option<Bucket>, expiring: R, now_us: i64) -> Self {
         let now_us = now_us.clamp(0, MAX_TIME_US);
+        let (stored, included_until_us) = match expiring.override_ended_us(now_us) {
+            NOTHING_INCLUDED => (stored, NOTHING_INCLUDED),
+            _ => expiring.settled(stored, now_us),
+        };
         let found = stored.unwrap_or_else(|| limit.full(now_us));
         let stored = Bucket {
             // A smaller capacity than at the last write: what is above it no longer counts.
@@ -133,7 +138,9 @@ impl<'limit, R: Expiring> View<'limit, R> {
             limit,
             expiring,
             expired_micro,
+            included_until_us,
             now_us,
+            limit_until_us: expiring.limit_until_us(now_us),
             stepped_back: now_us < found.refilled_at_us,
             stored,
             current,
@@ -241,9 +248,15 @@ impl<'limit, R: Expiring> View<'limit, R> {
     /// Returns an outcome that changes nothing.
     #[inline(always)]
     pub(crate) fn unchanged(&self, allowed: i64, retry_after_ms: i64) -> Outcome {
-        let full_at_us = self.full_at_us(self.stored, NOTHING_INCLUDED);
+        let full_at_us = self.full_at_us(self.stored, self.included_until_us);
         let decision = self.decision(allowed, self.current.level_micro, retry_after_ms, full_at_us);
         Outcome { decision, change: Change::Keep, granted_micro: 0 }
+    }
+
+    /// Returns the outcome for a hold that is not there, which no wait brings back.
+    pub(crate) fn late(&self) -> Outcome {
+        let unchanged = self.unchanged(0, NEVER_MS);
+        Outcome { decision: Decision { retry_after_ms: NEVER_MS, ..unchanged.decision }, ..unchanged }
     }
 
     /// Returns a denial. It writes only if the clock stepped back, so that the bucket continues from the new time.
@@ -260,7 +273,7 @@ impl<'limit, R: Expiring> View<'limit, R> {
         Outcome { change: Change::Store { bucket, full_at_us }, ..denied }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn decision(
         &self,
         allowed: i64,
@@ -269,7 +282,23 @@ impl<'limit, R: Expiring> View<'limit, R> {
         full_at_us: i64,
     ) -> Decision {
         let remaining = level_micro.div_euclid(MICRO_PER_TOKEN);
-        Decision { allowed, remaining, retry_after_ms, reset_after_ms: self.wait_until_ms(full_at_us) }
+        let retry_after_ms = self.at_most_to_the_end(retry_after_ms);
+        let reset_after_ms = self.at_most_to_the_end(self.wait_until_ms(full_at_us));
+        Decision { allowed, remaining, retry_after_ms, reset_after_ms }
+    }
+
+    /// Returns a wait that ends with the limit at the latest: nothing is known of the next one.
+    #[inline(always)]
+    fn at_most_to_the_end(&self, wait_ms: i64) -> i64 {
+        if self.limit_until_us == i64::MAX {
+            return wait_ms;
+        }
+        let left_ms = self.ms_until(self.limit_until_us);
+        if wait_ms == NEVER_MS {
+            left_ms
+        } else {
+            wait_ms.min(left_ms)
+        }
     }
 
     #[inline]
@@ -288,7 +317,7 @@ impl<'limit, R: Expiring> View<'limit, R> {
         if cost_micro > self.limit.capacity_micro {
             return NEVER_MS;
         }
-        self.wait_until_ms(self.reaches_at_us(self.stored, NOTHING_INCLUDED, cost_micro))
+        self.wait_until_ms(self.reaches_at_us(self.stored, self.included_until_us, cost_micro))
     }
 
     /// Returns the wait until a take of `cost_micro` is allowed, if others take `ahead_micro` first.
@@ -297,7 +326,8 @@ impl<'limit, R: Expiring> View<'limit, R> {
             return NEVER_MS;
         }
         let level_micro = self.stored.level_micro.saturating_sub(ahead_micro).max(DEEPEST_DEBT_MICRO);
-        let at_us = self.reaches_at_us(Bucket { level_micro, ..self.stored }, NOTHING_INCLUDED, cost_micro);
+        let at_us =
+            self.reaches_at_us(Bucket { level_micro, ..self.stored }, self.included_until_us, cost_micro);
         let is_foreseeable = at_us <= MAX_TIME_US || !self.limit.is_pool();
         // A pool refills when the calls ahead end their holds, at an unknown time. It may have no hold now.
         let at_us = if is_foreseeable { at_us } else { self.expiring.last_end_us().max(self.now_us) };

@@ -143,13 +143,35 @@ pub struct Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DebtTooDeep;
 
+/// The level includes no hold that has ended.
+const NOTHING_INCLUDED: i64 = i64::MIN;
+
 /// The holds of a bucket: tokens that return by themselves at known moments.
 pub trait Expiring: Copy {
-    /// Returns the micro-tokens of holds that have ended by `now_us`; saturates at 2^61, which fills any bucket.
+    /// Returns the micro-tokens of holds that have ended by `now_us` and that [`settled`](Self::settled) does not include;
+    /// saturates at 2^61, which fills any bucket.
     fn ended_micro(self, now_us: i64) -> i64;
 
-    /// Returns when the last hold ends, in Unix microseconds; the smallest number without holds.
+    /// Returns when the last hold ends, and an override of the limit, in Unix microseconds; the smallest number without.
     fn last_end_us(self) -> i64;
+
+    /// Returns when an override ended that ended by `now_us`; the smallest number if none did.
+    #[inline(always)]
+    fn override_ended_us(self, _now_us: i64) -> i64 {
+        NOTHING_INCLUDED
+    }
+
+    /// Returns what is stored once an override has ended by `now_us`, and until when that includes ended holds.
+    #[inline(always)]
+    fn settled(self, stored: Option<Bucket>, _now_us: i64) -> (Option<Bucket>, i64) {
+        (stored, NOTHING_INCLUDED)
+    }
+
+    /// Returns until when the limit of the decision counts, in Unix microseconds: the end of an override, or for ever.
+    #[inline(always)]
+    fn limit_until_us(self, _now_us: i64) -> i64 {
+        i64::MAX
+    }
 
     /// Returns when `bucket` reaches `level_micro` if nothing is taken, possibly in the past. Its level already
     /// includes the holds that ended by `included_until_us`.
@@ -188,6 +210,21 @@ impl<E: Expiring> Expiring for Option<E> {
     #[inline]
     fn last_end_us(self) -> i64 {
         self.map_or(NoHolds.last_end_us(), Expiring::last_end_us)
+    }
+
+    #[inline]
+    fn override_ended_us(self, now_us: i64) -> i64 {
+        self.map_or(NOTHING_INCLUDED, |some| some.override_ended_us(now_us))
+    }
+
+    #[inline]
+    fn settled(self, stored: Option<Bucket>, now_us: i64) -> (Option<Bucket>, i64) {
+        self.map_or(NoHolds.settled(stored, now_us), |some| some.settled(stored, now_us))
+    }
+
+    #[inline]
+    fn limit_until_us(self, now_us: i64) -> i64 {
+        self.map_or(NoHolds.limit_until_us(now_us), |some| some.limit_until_us(now_us))
     }
 
     #[inline]
@@ -276,7 +313,7 @@ impl Limit {
     /// If `now_us` is before the last refill, no time has passed: a clock that steps back must neither create tokens nor
     /// lock the bucket until it has caught up.
     #[inline]
-    fn refill(&self, bucket: Bucket, expired_micro: i64, now_us: i64) -> Bucket {
+    pub(crate) fn refill(&self, bucket: Bucket, expired_micro: i64, now_us: i64) -> Bucket {
         let flow = self.rate.flow(bucket.refilled_at_us, now_us);
         let level_micro = bucket.level_micro.wrapping_add(flow.micro).wrapping_add(expired_micro);
         if level_micro >= self.capacity_micro {

@@ -59,6 +59,8 @@ errors! {
     NumKeys: "ERR numkeys must be a whole number from 1 to 1024",
     NumKeysMismatch: "ERR numkeys must match the number of '",
     Ttl: "ERR ttl_ms must be a whole number of milliseconds from 1 to 2592000000",
+    // That of an override, which 0 ends.
+    OverrideTtl: "ERR ttl_ms must be a whole number of milliseconds from 0 to 2592000000",
     Id: "ERR id must be 1 to 128 bytes",
     Used: "ERR used must be a decimal number of tokens from 0 to 1e12",
     UsedOfPool: "ERR used must be 0 if the rate is 0 (nothing would refill it)",

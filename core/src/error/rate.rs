@@ -4,7 +4,7 @@
 
 use super::quote::{printable, quoted, MAX_QUOTED};
 use crate::number::{Decimal, MAX_LEN};
-use crate::rate::calendar::{is_anchored, offset_min};
+use crate::rate::calendar::{anchored, delay_min, offset_min};
 use crate::rate::unit::unit;
 
 const FORMS: &str =
@@ -19,6 +19,7 @@ const UNITS: &[(&str, &str, &str)] = &[
     ("d day days", "d", "d"),
     ("w week weeks", "7d, or @w for calendar weeks", "w"),
     ("mo mon month months", "30d, or @mo for calendar months", "mo"),
+    ("q quarter quarters", "90d, or @3mo for calendar quarters", "3mo"),
     ("y yr year years", "365d, or @y for calendar years", "y"),
 ];
 
@@ -84,18 +85,19 @@ impl Rate<'_> {
 
     /// Explains the fault behind an `@`, if there is one.
     fn calendar_fault(&self, behind: &str) -> Option<String> {
-        const ANY: &str = "ms, s, m, h, d, w, mo or y";
+        const ANY: &str = "ms, s, m, h, d, w, mo, 3mo or y";
         let sign = behind.find(['+', '-']).unwrap_or(behind.len());
-        let (period, offset) = behind.split_at_checked(sign)?;
+        let (period, shift) = behind.split_at_checked(sign)?;
+        let is_anchored = |period: &str| anchored(period.as_bytes()).is_some();
         let (number, name) = split_letters(period);
         if period.is_empty() {
             return Some(format!("no period in {}, use {ANY}", self.part(self.text)));
         }
         let is_plain = number.bytes().all(|byte| byte.is_ascii_digit());
-        if is_anchored(name.as_bytes()) && !number.is_empty() {
-            return Some(format!("period {} must be w, mo or y without a number", self.part(period)));
+        if is_anchored(name) && !is_anchored(period) {
+            return Some(format!("period {} must be w, mo, 3mo or y", self.part(period)));
         }
-        if unit(name.as_bytes()).is_none() && !is_anchored(name.as_bytes()) {
+        if unit(name.as_bytes()).is_none() && !is_anchored(name) {
             let wrong = if is_plain && !name.is_empty() { name } else { period };
             let instead = spelling(name).map_or(ANY, |(_, _, calendar)| calendar);
             return Some(format!("unknown period {}, use {instead}", self.part(wrong)));
@@ -103,8 +105,27 @@ impl Rate<'_> {
         if !is_plain || (!number.is_empty() && number.bytes().all(|digit| digit == b'0')) {
             return Some(format!("period {} must be a whole number above 0 and a unit", self.part(period)));
         }
+        self.shift_fault(period, shift)
+    }
+
+    /// Explains the fault in the days or the offset behind a period that is right, if there is one.
+    fn shift_fault(&self, period: &str, shift: &str) -> Option<String> {
+        let sign = shift.get(1..).and_then(|behind| behind.find(['+', '-']));
+        let parts = shift.split_at_checked(sign.map_or(shift.len(), |at| at.saturating_add(1)));
+        let (days, offset) = parts.filter(|(days, _)| days.contains('d')).unwrap_or(("", shift));
+        let most_days = anchored(period.as_bytes()).and_then(|(.., most_days)| most_days);
+        let rule = match most_days {
+            Some(6) => "must be +0d (Monday) to +6d (Sunday)",
+            Some(_) => "must be +0d to +27d, so that every month has the day",
+            None => "need a period of w, mo or 3mo",
+        };
+        if delay_min(period.as_bytes(), days.as_bytes()).is_none() {
+            return Some(format!("days {} {rule}", self.part(days)));
+        }
+        let order = if most_days.is_some() && days.is_empty() { "; days (+1d) come before it" } else { "" };
+        let rule = format!("must be +HH:MM or -HH:MM, up to 14:00{order}");
         let is_offset = offset_min(offset.as_bytes()).is_some();
-        (!is_offset).then(|| format!("offset {} must be +HH:MM or -HH:MM, up to 14:00", self.part(offset)))
+        (!is_offset).then(|| format!("offset {} {rule}", self.part(offset)))
     }
 
     /// Quotes the part, and the whole rate too if that differs and is short.

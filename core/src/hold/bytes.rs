@@ -1,11 +1,15 @@
 //! Holds as bytes, in files and effects.
 
 use super::item::Hold;
+use super::limit_override::Override;
 use super::list::Holds;
 use super::MAX_HOLDS;
 
 /// Bytes of an encoded hold in front of its id: end, amount, length of the id.
 const HEADER: usize = 17;
+
+/// Stands in front of an override, where the end of another hold would be.
+const OVERRIDE: [u8; 8] = i64::MIN.to_le_bytes();
 
 impl Hold {
     /// Appends the bytes of a hold: its end in Unix microseconds and its amount in micro-tokens, both signed 64-bit
@@ -31,13 +35,17 @@ impl Hold {
 }
 
 impl Holds {
-    /// Returns the bytes of all holds, one after the other.
+    /// Returns the bytes of all holds, one after the other, and those of an override behind a mark.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let len = self.len().saturating_mul(HEADER).saturating_add(self.id_bytes);
         let mut bytes = Vec::with_capacity(len);
         self.iter().for_each(|hold| hold.encode(&mut bytes));
         debug_assert_eq!(bytes.len(), len, "the lengths of ids are counted as holds come and go");
+        if let Some(limit_override) = &self.limit_override {
+            bytes.extend(OVERRIDE);
+            limit_override.encode(&mut bytes);
+        }
         bytes
     }
 
@@ -48,6 +56,10 @@ impl Holds {
         let mut holds = Self::default();
         let mut is_whole = true;
         while !bytes.is_empty() {
+            if let Some((stored, [])) = bytes.strip_prefix(&OVERRIDE).and_then(Override::decode) {
+                holds.limit_override = Some(Box::new(stored));
+                break;
+            }
             if holds.len() >= MAX_HOLDS as usize {
                 return (holds, false);
             }

@@ -72,8 +72,14 @@ impl Limit {
         let view = View::new(self, stored, holds, now_us);
         match holds.outstanding_of(id, now_us) {
             Some(hold) => changed(&view, 0, hold.amount_micro),
-            None => Plan::Outcome(view.unchanged(0, NEVER_MS)),
+            None => Plan::Outcome(view.late()),
         }
+    }
+
+    /// Decides on an override by this limit, or on the end of one.
+    #[must_use]
+    pub fn override_limit(&self, stored: Option<Bucket>, holds: &Holds, now_us: i64) -> Plan {
+        changed(&View::new(self, stored, holds, now_us), 0, 0)
     }
 
     /// Decides on settling the hold `id`, of which `used_micro` were used.
@@ -90,7 +96,7 @@ impl Limit {
     ) -> Result<Plan, DebtTooDeep> {
         let view = View::new(self, stored, holds, now_us);
         let Some(hold) = holds.outstanding_of(id, now_us) else {
-            return Ok(Plan::Outcome(view.unchanged(0, NEVER_MS)));
+            return Ok(Plan::Outcome(view.late()));
         };
         let lacking_micro = used_micro.wrapping_sub(hold.amount_micro);
         if is_too_deep(view.after(lacking_micro)) {

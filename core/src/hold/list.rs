@@ -1,7 +1,8 @@
 //! The holds of a bucket, in the order in which they end.
 
 use super::item::Hold;
-use crate::bucket::{Bucket, Expiring};
+use super::limit_override::Override;
+use crate::bucket::{Bucket, Change, Expiring, Limit, NoHolds};
 use crate::rate::Rate;
 use std::collections::{HashMap, VecDeque};
 use std::mem::size_of;
@@ -29,6 +30,8 @@ pub struct Holds {
     total: Sum,
     /// The sum of the lengths of all ids.
     pub(super) id_bytes: usize,
+    /// The override of the limit, even if it has ended.
+    pub limit_override: Option<Box<Override>>,
 }
 
 /// Micro-tokens of many holds, which may exceed 64 bits. Aligned to 64 bits, because servers align their blocks to no more.
@@ -57,10 +60,31 @@ impl Holds {
         self.list.len()
     }
 
-    /// Returns whether there are no holds.
+    /// Returns whether there are no holds, and no override.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.list.is_empty()
+        self.list.is_empty() && self.limit_override.is_none()
+    }
+
+    /// Returns the override that has ended by `now_us`.
+    #[must_use]
+    pub fn override_ended_at(&self, now_us: i64) -> Option<&Override> {
+        self.limit_override.as_deref().filter(|limit_override| limit_override.ends_at_us <= now_us)
+    }
+
+    /// Returns the override that counts at `now_us`.
+    #[must_use]
+    pub fn override_at(&self, now_us: i64) -> Option<&Override> {
+        self.limit_override.as_deref().filter(|limit_override| limit_override.ends_at_us > now_us)
+    }
+
+    /// Returns when `bucket` is full under `limit` after an override that counts at `now_us`; the smallest number without one.
+    #[must_use]
+    pub fn full_after_override_us(&self, limit: &Limit, bucket: Bucket, now_us: i64) -> i64 {
+        let Some(limit_override) = self.override_at(now_us) else { return i64::MIN };
+        let end_us = limit_override.ends_at_us;
+        let capacity_micro = limit.capacity_micro();
+        end_us.saturating_add(limit.wait_after_us(Some(bucket), self, Change::Keep, capacity_micro, end_us))
     }
 
     /// Counts the holds that have ended at `now_us`.
@@ -220,7 +244,8 @@ impl Holds {
         // A table of the standard library has one more byte for each entry, and is at most seven eighths full.
         let entry = size_of::<(Arc<[u8]>, i64)>().saturating_add(1);
         let table = self.ends_us.as_ref().map_or(0, |ends_us| ends_us.capacity().saturating_mul(entry));
-        [list, ids, table, table / 7].into_iter().fold(size_of::<Self>(), usize::saturating_add)
+        let text = self.limit_override.as_deref().map_or(0, Override::bytes);
+        [list, ids, table, table / 7, text].into_iter().fold(size_of::<Self>(), usize::saturating_add)
     }
 
     #[inline]
@@ -235,6 +260,12 @@ impl Holds {
     #[inline]
     fn first_end_us(&self) -> i64 {
         self.list.front().map_or(i64::MAX, |hold| hold.ends_at_us)
+    }
+
+    /// Sums the amounts of the holds that ended after `since_us` and by `until_us`.
+    fn returned_micro(&self, since_us: i64, until_us: i64) -> i64 {
+        let micro = sum(self.list.range(self.ended(since_us)..self.ended(until_us)));
+        i64::try_from(micro).unwrap_or(MOST_RETURNED).min(MOST_RETURNED)
     }
 
     /// Sums the amounts of the first `count` holds.
@@ -292,13 +323,30 @@ impl Expiring for &Holds {
         if self.first_end_us() > now_us {
             return 0;
         }
-        let micro = self.first_micro(self.ended(now_us));
-        i64::try_from(micro).unwrap_or(MOST_RETURNED).min(MOST_RETURNED)
+        self.returned_micro(self.override_ended_us(now_us), now_us)
     }
 
     #[inline]
     fn last_end_us(self) -> i64 {
-        self.last().map_or(i64::MIN, |hold| hold.ends_at_us)
+        let of_override = self.limit_override.as_ref().map_or(i64::MIN, |stored| stored.ends_at_us);
+        self.last().map_or(i64::MIN, |hold| hold.ends_at_us).max(of_override)
+    }
+
+    #[inline]
+    fn override_ended_us(self, now_us: i64) -> i64 {
+        self.override_ended_at(now_us).map_or(i64::MIN, |stored| stored.ends_at_us)
+    }
+
+    fn settled(self, stored: Option<Bucket>, now_us: i64) -> (Option<Bucket>, i64) {
+        let Some(ended) = self.override_ended_at(now_us) else { return NoHolds.settled(stored, now_us) };
+        let end_us = ended.ends_at_us;
+        let at_end = |bucket| ended.limit.refill(bucket, self.returned_micro(i64::MIN, end_us), end_us);
+        (stored.map(at_end), end_us)
+    }
+
+    #[inline]
+    fn limit_until_us(self, now_us: i64) -> i64 {
+        self.override_at(now_us).map_or(i64::MAX, |limit_override| limit_override.ends_at_us)
     }
 
     fn reaches_at_us(self, rate: &Rate, bucket: Bucket, included_until_us: i64, level_micro: i64) -> i64 {

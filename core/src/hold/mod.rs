@@ -16,10 +16,12 @@
 mod bytes;
 mod decide;
 mod item;
+mod limit_override;
 mod list;
 
 pub use decide::Plan;
 pub use item::{Hold, MAX_ID_LEN};
+pub use limit_override::Override;
 pub use list::Holds;
 
 /// The most holds that a bucket may have, and the largest value of `tokenbucket.max-holds`. Files and effects with more are

@@ -1,8 +1,8 @@
 //! The calls that name one key, in order of arrival, and what each lacks of its bucket.
 
 use super::order::{Arrival, Name, Order};
-use crate::bucket::{Bucket, Change, Limit, MAX_TIME_US};
-use crate::hold::Holds;
+use crate::bucket::{Bucket, Change, Expiring, Limit, MAX_TIME_US};
+use crate::hold::{Holds, Override};
 use crate::invariant::expected;
 use crate::request::{Request, Share};
 use std::collections::VecDeque;
@@ -40,15 +40,20 @@ impl<'bucket> Seen<'bucket> {
         self.holds.is_some_and(|holds| !holds.is_empty())
     }
 
+    fn limit_override(&self) -> Option<&Override> {
+        self.holds.and_then(|holds| holds.override_at(self.now_us))
+    }
+
     /// Returns the least level under any limit with a larger capacity.
     fn least_micro(&self) -> i64 {
-        self.bucket.map_or(i64::MAX, |bucket| bucket.level_micro)
+        let stored = self.holds.settled(self.bucket, self.now_us).0;
+        stored.map_or(i64::MAX, |bucket| bucket.level_micro)
     }
 
     /// Returns until when a take of `micro` lacks tokens under `limit`.
     fn lack(&self, limit: &Limit, micro: i64) -> Lack {
         if micro > limit.capacity_micro() {
-            return Lack::Always;
+            return self.limit_override().map_or(Lack::Always, |stored| Lack::Until(stored.ends_at_us));
         }
         if micro <= self.least_micro() {
             return Lack::Nothing;
@@ -78,16 +83,17 @@ impl<N: Name> Request<N> {
 
     fn lack(&self, seen: &Seen<'_>) -> Lack {
         // Most calls that name a bucket do not lack its tokens, and many may be examined.
-        if self.wanted.micro() <= seen.least_micro().min(self.limit.capacity_micro()) {
+        let limit = seen.limit_override().map_or(&self.limit, |stored| &stored.limit);
+        if self.wanted.micro() <= seen.least_micro().min(limit.capacity_micro()) {
             return Lack::Nothing;
         }
         let (needs_micro, ends_at_us) = self.needs(seen);
         if self.id().is_some() && needs_micro <= 0 {
             return Lack::Nothing;
         }
-        match seen.lack(&self.limit, needs_micro) {
+        match seen.lack(limit, needs_micro) {
             // The hold ends before that, so the whole amount is needed.
-            Lack::Until(at_us) if at_us >= ends_at_us => seen.lack(&self.limit, self.wanted.micro()),
+            Lack::Until(at_us) if at_us >= ends_at_us => seen.lack(limit, self.wanted.micro()),
             lack => lack,
         }
     }

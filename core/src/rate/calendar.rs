@@ -19,6 +19,9 @@ const MONDAY_US: i64 = 4 * DAY_US;
 /// The largest offset of local time from UTC, in minutes.
 const MAX_OFFSET_MIN: i16 = 14 * 60;
 
+/// The most days by which a month may begin later, so that every month has the day.
+const MAX_DAYS: i16 = 27;
+
 /// Tokens that come at the boundaries of a period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Calendar {
@@ -27,13 +30,13 @@ pub struct Calendar {
     /// The length of a period, in units of the anchor: at least 1.
     units: u64,
     anchor: Anchor,
-    /// Offset of the calendar's time zone from UTC, in minutes: at most [`MAX_OFFSET_MIN`] either way.
-    offset_min: i16,
+    /// By how many minutes boundaries come later than those of the calendar in UTC: days less the offset of local time.
+    delay_min: i32,
 }
 
 /// From where boundaries are counted, and in which unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Anchor {
+pub(crate) enum Anchor {
     /// Microseconds since the first moment of 1970.
     Epoch,
     /// Weeks since a Monday.
@@ -43,18 +46,18 @@ enum Anchor {
 }
 
 impl Calendar {
-    /// Reads the parts before and behind the `@` of `count@period[offset]`.
+    /// Reads the parts before and behind the `@` of `count@period[days][offset]`.
     ///
     /// # Errors
     /// [`RateError`] if it is malformed or out of bounds.
     pub fn parse(count: &[u8], behind: &[u8]) -> Result<Self, RateError> {
         let sign = behind.iter().position(|byte| matches!(byte, b'+' | b'-')).unwrap_or(behind.len());
-        let (period, offset) = behind.split_at_checked(sign).ok_or(RateError::Malformed)?;
-        let offset_min = offset_min(offset).ok_or(RateError::Malformed)?;
+        let (period, behind) = behind.split_at_checked(sign).ok_or(RateError::Malformed)?;
+        let delay_min = delay_min(period, behind).ok_or(RateError::Malformed)?;
         Decimal::parse(count).filter(|count| !count.is_zero()).ok_or(RateError::Malformed)?;
         let (units, anchor) = period_of(period)?;
         let count_micro = micro_tokens(count, Rounding::Down).ok_or(RateError::OutOfRange)?.unsigned_abs();
-        let calendar = Self { count_micro, units, anchor, offset_min };
+        let calendar = Self { count_micro, units, anchor, delay_min };
         calendar.is_within_bounds().then_some(calendar).ok_or(RateError::OutOfRange)
     }
 
@@ -107,7 +110,7 @@ impl Calendar {
 
     /// Returns the number of the period that contains `at_us`.
     fn number_at(&self, at_us: i64) -> i64 {
-        let local_us = at_us.saturating_add(self.offset_us());
+        let local_us = at_us.saturating_sub(self.delay_us());
         let units = match self.anchor {
             Anchor::Epoch => local_us,
             Anchor::Monday => local_us.saturating_sub(MONDAY_US).div_euclid(WEEK_US),
@@ -124,18 +127,18 @@ impl Calendar {
             Anchor::Monday => units.saturating_mul(WEEK_US).saturating_add(MONDAY_US),
             Anchor::January => first_day_of(units).saturating_mul(DAY_US),
         };
-        local_us.saturating_sub(self.offset_us())
+        local_us.saturating_add(self.delay_us())
     }
 
-    fn offset_us(&self) -> i64 {
-        i64::from(self.offset_min).saturating_mul(MINUTE_US)
+    fn delay_us(&self) -> i64 {
+        i64::from(self.delay_min).saturating_mul(MINUTE_US)
     }
 }
 
-/// Reads `s`, `10s`, `15m`, `d`, `w`, `mo` or `y`: how many of which unit.
+/// Reads `s`, `10s`, `15m`, `d`, `w`, `mo`, `3mo` or `y`: how many of which unit.
 fn period_of(bytes: &[u8]) -> Result<(u64, Anchor), RateError> {
-    if let Some(period) = anchored(bytes) {
-        return Ok(period);
+    if let Some((units, anchor, _)) = anchored(bytes) {
+        return Ok((units, anchor));
     }
     let digits = bytes.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (number, name) = bytes.split_at_checked(digits).ok_or(RateError::Malformed)?;
@@ -147,19 +150,15 @@ fn period_of(bytes: &[u8]) -> Result<(u64, Anchor), RateError> {
     Ok((us.ok_or(RateError::OutOfRange)?, Anchor::Epoch))
 }
 
-/// Reads `w`, `mo` or `y`, which take no number.
-fn anchored(name: &[u8]) -> Option<(u64, Anchor)> {
-    match name {
-        b"w" => Some((1, Anchor::Monday)),
-        b"mo" => Some((1, Anchor::January)),
-        b"y" => Some((12, Anchor::January)),
+/// Reads `w`, `mo`, `3mo` or `y`: how many of which unit, and the most days by which it may begin later.
+pub(crate) fn anchored(period: &[u8]) -> Option<(u64, Anchor, Option<i16>)> {
+    match period {
+        b"w" => Some((1, Anchor::Monday, Some(6))),
+        b"mo" => Some((1, Anchor::January, Some(MAX_DAYS))),
+        b"3mo" => Some((3, Anchor::January, Some(MAX_DAYS))),
+        b"y" => Some((12, Anchor::January, None)),
         _ => None,
     }
-}
-
-/// Returns whether a period of that name takes no number.
-pub(crate) fn is_anchored(name: &[u8]) -> bool {
-    anchored(name).is_some()
 }
 
 /// Returns a whole number above 0; `None` if it is too large for any period.
@@ -173,17 +172,32 @@ fn whole(digits: &[u8]) -> Result<Option<u64>, RateError> {
     Ok(number)
 }
 
+/// Reads `+14d+09:00`, the days and the offset behind a period.
+pub(crate) fn delay_min(period: &[u8], behind: &[u8]) -> Option<i32> {
+    let most_days = anchored(period).and_then(|(.., most_days)| most_days);
+    let days = |tens, ones| two_digits(tens, ones).filter(|days| Some(*days) <= most_days);
+    let (days, offset) = match behind {
+        [b'+', ones, b'd', offset @ ..] => (days(b'0', *ones)?, offset),
+        [b'+', tens, ones, b'd', offset @ ..] => (days(*tens, *ones)?, offset),
+        _ => (0, behind),
+    };
+    Some(i32::from(days).wrapping_mul(24 * 60).wrapping_sub(offset_min(offset)?.into()))
+}
+
 /// Reads `+09:00` or `-03:30` as minutes; the empty offset is UTC.
 pub(crate) fn offset_min(bytes: &[u8]) -> Option<i16> {
     if bytes.is_empty() {
         return Some(0);
     }
-    let [sign, hour_tens, hours, b':', tens, ones] = bytes else { return None };
-    let digit = |byte: &u8| byte.is_ascii_digit().then(|| i16::from(byte.wrapping_sub(b'0')));
-    let two = |tens, ones| Some(digit(tens)?.wrapping_mul(10).wrapping_add(digit(ones)?));
-    let minute = two(tens, ones).filter(|minute| *minute < 60)?;
-    let minutes = two(hour_tens, hours)?.wrapping_mul(60).wrapping_add(minute);
+    let [sign @ (b'+' | b'-'), hour_tens, hours, b':', tens, ones] = bytes else { return None };
+    let minute = two_digits(*tens, *ones).filter(|minute| *minute < 60)?;
+    let minutes = two_digits(*hour_tens, *hours)?.wrapping_mul(60).wrapping_add(minute);
     (minutes <= MAX_OFFSET_MIN).then(|| if *sign == b'-' { minutes.wrapping_neg() } else { minutes })
+}
+
+fn two_digits(tens: u8, ones: u8) -> Option<i16> {
+    let digit = |byte: u8| byte.is_ascii_digit().then(|| i16::from(byte.wrapping_sub(b'0')));
+    Some(digit(tens)?.wrapping_mul(10).wrapping_add(digit(ones)?))
 }
 
 // A year that begins in March has its leap day at the end, where it shifts nothing: there, months have 153 days in

@@ -12,7 +12,7 @@ const TWELVE_DIGITS: u64 = 1_000_000_000_000;
 
 impl Rate {
     /// Reads `5`, `0.25`, `1e-3` (tokens per second), `100/m`, `10/10s`, `1/250ms`, `5000/h`, `1/d`, or `1000@d`,
-    /// `5@10s`, `100@w`, `10000@mo`, `1@y`, `1000@d+09:00` (at boundaries of the calendar).
+    /// `5@10s`, `100@w+6d`, `10000@3mo`, `1@y`, `1000@mo+14d+09:00` (at boundaries of the calendar).
     ///
     /// Both numbers of a ratio keep 12 significant digits. Further digits round the count down and the period up, so that a
     /// rate never exceeds the given one; but a count within float error of a whole micro-token snaps to it. The count of a

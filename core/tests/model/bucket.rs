@@ -43,6 +43,8 @@ impl Range {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Model {
     stored: Option<Stored>,
+    /// A limit in place of those of calls, and when it ends, in Unix microseconds.
+    limit_override: Option<(Limit, i64)>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -80,12 +82,48 @@ impl Model {
             expires_ms: (0, MAX_EXPIRE_AT_MS),
             holds: Holds::new(),
         });
-        Self { stored }
+        Self { stored, limit_override: None }
+    }
+
+    /// The override that counts now, and when it ends.
+    pub fn override_at(&self, now_us: i64) -> Option<(&Limit, i64)> {
+        let (limit, ends_at_us) = self.limit_override.as_ref()?;
+        (*ends_at_us > now_us).then_some((limit, *ends_at_us))
+    }
+
+    /// When it ends.
+    pub fn override_ends_at_us(&self, now_us: i64) -> Option<i64> {
+        self.override_at(now_us).map(|(_, ends_at_us)| ends_at_us)
+    }
+
+    /// The limit that counts for a call with this one.
+    pub fn limit_at<'a>(&'a self, limit: &'a Limit, now_us: i64) -> &'a Limit {
+        self.override_at(now_us).map_or(limit, |(limit_override, _)| limit_override)
+    }
+
+    /// The bucket at the end of an override that has ended: until then its limit counted.
+    fn settled(&self, now_us: i64) -> Self {
+        let Some((limit, ends_at_us)) = self.limit_override.clone().filter(|(_, end)| *end <= now_us) else {
+            return self.clone();
+        };
+        let during = Self { stored: self.stored.clone(), limit_override: None };
+        let level = during.level(&limit, ends_at_us);
+        // As in a write.
+        let lost = if level.low < limit.capacity { limit.flow.loss() } else { Exact::zero() };
+        let stored = self.stored.clone().map(|stored| Stored {
+            level: level.lower_by(&lost),
+            written_at_us: ends_at_us,
+            flow: Some(limit.flow.clone()),
+            holds: during.holds(ends_at_us),
+            ..stored
+        });
+        Self { stored, limit_override: None }
     }
 
     /// The level at a moment. A clock that is behind the last write adds nothing.
     pub fn level(&self, limit: &Limit, now_us: i64) -> Range {
-        let Some(stored) = &self.stored else { return Range::of(limit.capacity.clone()) };
+        let limit = self.limit_at(limit, now_us);
+        let Some(stored) = self.settled(now_us).stored else { return Range::of(limit.capacity.clone()) };
         let mut level = stored.level.clone();
         if let Some(written) = &stored.flow {
             let (less, more) = written.rest_under(&limit.flow);
@@ -104,7 +142,9 @@ impl Model {
 
     /// What is told as allowed, at the least and at the most; `None` is a refusal.
     pub fn allowed<'a>(&self, limit: &Limit, wanted: impl Into<Wanted<'a>>, now_us: i64) -> [Option<i64>; 2] {
-        Call::new(self, limit, wanted.into(), now_us).allowed()
+        let (wanted, mut before) = (wanted.into(), self.clone());
+        let (own, limit) = (limit, &before.counting(limit, wanted, now_us));
+        Call::new(&before, (own, limit), wanted, now_us).allowed()
     }
 
     /// Judges a decision, and does what it says.
@@ -116,11 +156,23 @@ impl Model {
         now_us: i64,
         told: Decision,
     ) -> Trace {
-        let call = Call::new(self, limit, wanted.into(), now_us);
+        let wanted = wanted.into();
+        let (own, limit) = (limit, &self.counting(limit, wanted, now_us));
+        let call = Call::new(self, (own, limit), wanted, now_us);
         if let Err(objection) = call.judge(told) {
             panic!("{objection}: {:?} of {limit:?} at {now_us}: {told:?}, {self:?}", call.wanted);
         }
         self.make_so(&call, told.allowed, told.reset_after_ms == 0)
+    }
+
+    /// The limit that counts for a call, which may begin or end an override by its own.
+    fn counting(&mut self, limit: &Limit, wanted: Wanted, now_us: i64) -> Limit {
+        if let Wanted::Override { ttl_ms } = wanted {
+            self.limit_override.iter_mut().for_each(|(_, ends_at_us)| *ends_at_us = now_us.min(*ends_at_us));
+            *self = self.settled(now_us);
+            self.limit_override = (ttl_ms > 0).then(|| (limit.clone(), now_us + ttl_ms * 1000));
+        }
+        self.limit_at(limit, now_us).clone()
     }
 
     /// Judges a decision that changes nothing.
@@ -162,7 +214,9 @@ impl Model {
         allowed: i64,
         is_full: bool,
     ) -> Trace {
-        let call = Call::new(self, limit, wanted.into(), now_us);
+        let wanted = wanted.into();
+        let (own, limit) = (limit, &self.counting(limit, wanted, now_us));
+        let call = Call::new(self, (own, limit), wanted, now_us);
         self.make_so(&call, allowed, is_full)
     }
 
@@ -173,8 +227,15 @@ impl Model {
         }
         let (after, stored) = call.after(allowed);
         let is_full = after.low == limit.capacity || (is_full && after.high == limit.capacity);
-        if !is_full || !call.holds_behind.is_empty() {
-            self.write(limit, now_us, stored, Some(limit.flow.clone()), call.holds_behind.clone());
+        let is_kept = !call.holds_behind.is_empty() || self.override_ends_at_us(now_us).is_some();
+        if !is_full || is_kept {
+            self.write(
+                (call.own, limit),
+                now_us,
+                stored,
+                Some(limit.flow.clone()),
+                call.holds_behind.clone(),
+            );
             return Trace::Written;
         }
         match &mut self.stored {
@@ -191,11 +252,13 @@ impl Model {
 
     /// What a call may leave, whatever is told of it.
     pub fn outcomes<'a>(&self, limit: &Limit, wanted: impl Into<Wanted<'a>>, now_us: i64) -> Vec<Self> {
-        let call = Call::new(self, limit, wanted.into(), now_us);
+        let (wanted, mut before) = (wanted.into(), self.clone());
+        let (own, limit) = (limit, &before.counting(limit, wanted, now_us));
+        let call = Call::new(&before, (own, limit), wanted, now_us);
         let mut all_allowed = call.allowed().to_vec();
         all_allowed.dedup();
         let outcome = |(allowed, is_full)| {
-            let mut model = self.clone();
+            let mut model = before.clone();
             model.make_so(&call, allowed, is_full);
             model
         };
@@ -205,31 +268,49 @@ impl Model {
 
     /// What a call leaves that takes nothing: a denial counts on from a clock that stepped back.
     fn unchanged(&self, is_denied: bool, now_us: i64) -> Trace {
-        match &self.stored {
+        match &self.settled(now_us).stored {
             Some(stored) if is_denied && now_us < stored.written_at_us => Trace::Anchored,
             _ => Trace::None,
         }
     }
 
-    fn anchor(&mut self, limit: &Limit, now_us: i64) {
+    fn anchor(&mut self, limits: (&Limit, &Limit), now_us: i64) {
         let stored = self.stored.as_ref().expect("anchored without a key");
         let (level, flow, holds) = (stored.level.clone(), stored.flow.clone(), stored.holds.clone());
         let lost = flow.as_ref().map_or_else(Exact::zero, Flow::rest);
-        self.write(limit, now_us, level.lower_by(&lost), flow, holds);
+        self.write(limits, now_us, level.lower_by(&lost), flow, holds);
     }
 
     /// A write only ever lengthens an expiry: it is there until full under the limit of every write, and at most a
     /// quarter of that time and a second longer.
-    fn write(&mut self, limit: &Limit, now_us: i64, level: Range, flow: Option<Flow>, holds: Holds) {
+    fn write(
+        &mut self,
+        (own, limit): (&Limit, &Limit),
+        now_us: i64,
+        level: Range,
+        flow: Option<Flow>,
+        holds: Holds,
+    ) {
         let ends = ends(&holds);
-        let last_in_us = ends.last().map_or_else(Exact::zero, |end| whole((end.at_us - now_us).max(0)));
+        let ends_at_us = ends.iter().map(|end| end.at_us).chain(self.override_ends_at_us(now_us));
+        let last_in_us = whole((ends_at_us.max().unwrap_or(now_us) - now_us).max(0));
         let never_us = whole(MAX_EXPIRE_AT_MS) * whole(1000);
-        let full_in_us = |level| {
+        let full_in_us = |level: &Exact, is_low: bool| {
             let full_in_us = limit.reaches_with_us(level, now_us, &limit.capacity, &ends);
-            full_in_us.unwrap_or_else(|| never_us.clone()).max(last_in_us.clone())
+            let full_in_us = full_in_us.unwrap_or_else(|| never_us.clone()).max(last_in_us.clone());
+            let Some((_, end_us)) = self.override_at(now_us) else { return full_in_us };
+            // Then the limit of the call counts again.
+            let returned: Exact = ends.iter().filter(|end| end.at_us <= end_us).map(|end| &end.micro).sum();
+            let level = limit.level_at(&(level + returned), now_us, end_us);
+            let (less, more) = limit.flow.rest_under(&own.flow);
+            let level = if is_low { level - limit.flow.loss() - less } else { level + more };
+            let later: Vec<_> = ends.iter().filter(|end| end.at_us > end_us).cloned().collect();
+            let then_us = own.reaches_with_us(&level, end_us, &own.capacity, &later);
+            let then_us = then_us.map_or_else(|| never_us.clone(), |us| us + whole(end_us - now_us));
+            full_in_us.max(then_us)
         };
-        let soonest_us = full_in_us(&level.high).min(whole(LONGEST_TOLD_MS * 1000)) + whole(now_us);
-        let latest_us = full_in_us(&level.low) + whole(now_us);
+        let soonest_us = full_in_us(&level.high, false).min(whole(LONGEST_TOLD_MS * 1000)) + whole(now_us);
+        let latest_us = full_in_us(&level.low, true) + whole(now_us);
         let slack_us = (&latest_us - whole(now_us)) / whole(4) + whole(1_000_000);
         let in_time_ms =
             |at_us: &Exact| milliseconds(at_us).to_i64().unwrap_or(i64::MAX).min(MAX_EXPIRE_AT_MS);
@@ -238,6 +319,7 @@ impl Model {
         let (at_least_ms, at_most_ms) = self.stored.as_ref().map_or((0, 0), |stored| stored.expires_ms);
         let expires_ms = (in_time_ms(&soonest_us).max(at_least_ms), latest_ms.max(at_most_ms));
         self.stored = Some(Stored { level, written_at_us: now_us, flow, expires_ms, holds });
+        self.limit_override.take_if(|(_, ends_at_us)| *ends_at_us <= now_us);
     }
 
     /// Takes over what is stored now, if it may be that.
@@ -248,19 +330,20 @@ impl Model {
             "at {now_us} {limit:?}: {state:?} is stored, not {self:?}"
         );
         if state.is_none() {
-            self.stored = None;
+            *self = Self::default();
         }
     }
 
     /// Whether it may be stored like this. A key is gone only when its bucket is full by every limit under which it was
     /// written.
     pub fn may_be(&self, limit: &Limit, now_us: i64, state: Option<Bucket>) -> bool {
+        let limit = self.limit_at(limit, now_us);
         match (state, &self.stored) {
             (None, None) => true,
             (None, Some(stored)) => now_us / 1000 >= stored.expires_ms.0,
             (Some(Bucket { level_micro, refilled_at_us }), _) => {
                 // What had ended before the bucket was written is in its level.
-                let returned = self.stored.as_ref().map_or_else(Exact::zero, |stored| {
+                let returned = self.settled(now_us).stored.map_or_else(Exact::zero, |stored| {
                     ended(&stored.holds, now_us) - ended(&stored.holds, refilled_at_us)
                 });
                 let shown = limit.level_at(&(whole(level_micro) + returned), refilled_at_us, now_us);
@@ -278,6 +361,7 @@ impl Model {
         trace: Trace,
         [before, after]: [Option<Bucket>; 2],
     ) {
+        let (own, limit) = (limit, &self.limit_at(limit, now_us).clone());
         let counts_on = after.is_some_and(|after| after.refilled_at_us <= now_us);
         // A gift to a bucket that its holds keep may find it full already, within what is known here, and writes nothing.
         let is_still_full =
@@ -296,7 +380,12 @@ impl Model {
         };
         assert!(right, "{trace:?} at {now_us} of {limit:?}, but stored is {after:?} after {before:?}");
         if trace == Trace::Anchored && after != before {
-            self.anchor(limit, now_us);
+            self.anchor((own, limit), now_us);
+        }
+        if let (Trace::Written, true, Some(stored), Some(after)) =
+            (trace, is_still_full, &mut self.stored, after)
+        {
+            stored.written_at_us = after.refilled_at_us;
         }
         self.see(limit, now_us, after);
     }

@@ -2,7 +2,7 @@
 
 use super::number::{amount, positive, saturated, unit_us};
 use super::{whole, Exact, Flow};
-use chrono::{DateTime, Datelike, Months, NaiveDate};
+use chrono::{DateTime, Datelike, Days, Months, NaiveDate, Weekday};
 use num_traits::ToPrimitive;
 use regex::{Captures, Regex};
 use std::sync::LazyLock;
@@ -24,19 +24,25 @@ pub struct Calendar {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Period {
     Us(i64),
-    Months(u32),
+    /// From that day to the next one of its name.
+    Week(Weekday),
+    /// So many months from that day of one of them.
+    Months(u32, u32),
 }
 
-/// What stands behind the `@`: number, unit, sign, hours and minutes.
-static PERIOD: LazyLock<Regex> =
-    LazyLock::new(|| Regex::new("^([0-9]*)(ms|s|m|h|d|w|mo|y)(?:([+-])([0-9]{2}):([0-9]{2}))?$").unwrap());
+/// What stands behind the `@`: number, unit, days, sign, hours and minutes.
+static PERIOD: LazyLock<Regex> = LazyLock::new(|| {
+    let period = "([0-9]*)(ms|s|m|h|d|w|mo|y)(?:[+]([0-9]{1,2})d)?";
+    Regex::new(&format!("^{period}(?:([+-])([0-9]{{2}}):([0-9]{{2}}))?$")).unwrap()
+});
 
 impl Calendar {
-    /// `count@period[offset]`, within bounds.
+    /// `count@period[days][offset]`, within bounds.
     pub fn read(count: &str, behind: &str) -> Result<Self, RateError> {
         let parts = PERIOD.captures(behind).ok_or(RateError::Malformed)?;
-        let (period, phase_us) = read_period(&parts[1], &parts[2]).ok_or(RateError::Malformed)?;
-        let offset_us = phase_us + read_offset_us(&parts).ok_or(RateError::Malformed)?;
+        let days = parts.get(3).map(|days| days.as_str().parse().unwrap());
+        let period = read_period(&parts[1], &parts[2], days).ok_or(RateError::Malformed)?;
+        let offset_us = read_offset_us(&parts).ok_or(RateError::Malformed)?;
         positive(count)?;
         let is_told = |micro: &i64| *micro > 0;
         let count_micro =
@@ -65,8 +71,11 @@ impl Calendar {
     pub fn most_within(&self, time_us: &Exact) -> Exact {
         let shortest_us = match self.period {
             Period::Us(us) => us,
-            Period::Months(1) => 28 * DAY_US,
-            Period::Months(_) => 365 * DAY_US,
+            Period::Week(_) => 7 * DAY_US,
+            Period::Months(1, _) => 28 * DAY_US,
+            // That which has the whole of February.
+            Period::Months(3, _) => 90 * DAY_US,
+            Period::Months(..) => 365 * DAY_US,
         };
         ((time_us / whole(shortest_us)).floor() + whole(1)) * whole(self.count_micro)
     }
@@ -99,20 +108,24 @@ pub fn assert_calendar_read_as_meant(words: &[u8], since_us: i64, elapsed_us: i6
     }
 }
 
-/// A period, and how far 1970 is behind the begin of one; `None` if it is nothing, or several weeks, months or years.
-fn read_period(number: &str, unit: &str) -> Option<(Period, i64)> {
+/// `None` if it is nothing, of several weeks, months or years other than a quarter, or begins on a day that it may not.
+fn read_period(number: &str, unit: &str, days: Option<u32>) -> Option<Period> {
     // No number is larger than is out of range at any unit.
     let most = 2 * CENTURY_US / 1000;
     match (number, unit) {
-        // It was a Thursday.
-        ("", "w") => Some((Period::Us(7 * DAY_US), 3 * DAY_US)),
-        ("", "mo") => Some((Period::Months(1), 0)),
-        ("", "y") => Some((Period::Months(12), 0)),
+        ("", "w") => Weekday::try_from(days.unwrap_or(0) as u8).ok().map(Period::Week),
+        // Every month has it.
+        ("" | "3", "mo") => {
+            let day = days.unwrap_or(0) + 1;
+            (day <= 28).then_some(Period::Months(number.parse().unwrap_or(1), day))
+        }
+        _ if days.is_some() => None,
+        ("", "y") => Some(Period::Months(12, 1)),
         (_, "w" | "mo" | "y") => None,
         _ => {
             let number = if number.is_empty() { 1 } else { number.parse().unwrap_or(most).min(most) };
             let us = (number * i128::from(unit_us(unit))).min(2 * CENTURY_US);
-            (us > 0).then_some((Period::Us(us as i64), 0))
+            (us > 0).then_some(Period::Us(us as i64))
         }
     }
 }
@@ -121,7 +134,8 @@ impl Period {
     fn usual_us(self) -> i128 {
         match self {
             Self::Us(us) => us.into(),
-            Self::Months(months) => CENTURY_US / 1200 * i128::from(months),
+            Self::Week(_) => i128::from(7 * DAY_US),
+            Self::Months(months, _) => CENTURY_US / 1200 * i128::from(months),
         }
     }
 
@@ -129,29 +143,45 @@ impl Period {
     fn number(self, local_us: i64) -> i64 {
         match self {
             Self::Us(us) => local_us.div_euclid(us),
-            Self::Months(months) => {
-                let date = date(local_us);
-                (i64::from(date.year()) * 12 + i64::from(date.month0())) / i64::from(months)
+            Self::Week(day) => since_1970(date(local_us).week(day).first_day()).div_euclid(7),
+            Self::Months(months, day) => {
+                let begin = begin_of_months(date(local_us), months, day);
+                (i64::from(begin.year()) * 12 + i64::from(begin.month0())) / i64::from(months)
             }
         }
     }
 
     /// The local time of the so-manieth boundary behind another; `None` if it is beyond the calendar.
     fn begin_after(self, local_us: i64, periods: u64) -> Option<Exact> {
-        let months = match self {
+        let begin = match self {
             Self::Us(us) => {
                 let begin = whole(local_us.div_euclid(us)) + whole(periods);
                 return Some(begin * whole(us));
             }
-            Self::Months(months) => months,
+            Self::Week(day) => {
+                let ahead = Days::new(periods.checked_mul(7)?);
+                date(local_us).week(day).first_day().checked_add_days(ahead)?
+            }
+            Self::Months(months, day) => {
+                let ahead = u32::try_from(periods.checked_mul(months.into())?).ok()?;
+                begin_of_months(date(local_us), months, day).checked_add_months(Months::new(ahead))?
+            }
         };
-        let ahead = u32::try_from(periods.checked_mul(months.into())?).ok()?;
-        let date = date(local_us);
-        let begin = date.with_day(1)?.with_month0(date.month0() / months * months)?;
-        let begin = begin.checked_add_months(Months::new(ahead))?;
-        let days = begin.signed_duration_since(DateTime::UNIX_EPOCH.date_naive()).num_days();
-        Some(whole(days) * whole(DAY_US))
+        Some(whole(since_1970(begin)) * whole(DAY_US))
     }
+}
+
+/// The last day of that number, in a month in which such a period begins, that is not later than `date`.
+fn begin_of_months(date: NaiveDate, months: u32, day: u32) -> NaiveDate {
+    let mut begin = date.with_day(day).unwrap();
+    while begin > date || begin.month0() % months != 0 {
+        begin = begin - Months::new(1);
+    }
+    begin
+}
+
+fn since_1970(date: NaiveDate) -> i64 {
+    date.signed_duration_since(DateTime::UNIX_EPOCH.date_naive()).num_days()
 }
 
 fn date(local_us: i64) -> NaiveDate {
@@ -161,7 +191,7 @@ fn date(local_us: i64) -> NaiveDate {
 /// `None` if it has too many minutes, or more than 14 hours.
 fn read_offset_us(parts: &Captures) -> Option<i64> {
     let number = |at| parts.get(at).map_or(0, |digits| digits.as_str().parse::<i64>().unwrap());
-    let sign = if parts.get(3).is_some_and(|sign| sign.as_str() == "-") { -1 } else { 1 };
-    let minutes = number(4) * 60 + number(5);
-    (number(5) < 60 && minutes <= 14 * 60).then_some(sign * minutes * 60_000_000)
+    let sign = if parts.get(4).is_some_and(|sign| sign.as_str() == "-") { -1 } else { 1 };
+    let minutes = number(5) * 60 + number(6);
+    (number(6) < 60 && minutes <= 14 * 60).then_some(sign * minutes * 60_000_000)
 }

@@ -59,8 +59,12 @@ impl HoldOperation {
 pub enum Wanted<'a> {
     Operation(Operation),
     Hold(&'a HoldOperation),
+    /// The limit of the call counts for all calls, for so long.
+    Override {
+        ttl_ms: i64,
+    },
 }
-use Wanted::{Hold as Held, Operation as Plain};
+use Wanted::{Hold as Held, Operation as Plain, Override};
 
 impl Wanted<'_> {
     /// The whole call.
@@ -68,6 +72,7 @@ impl Wanted<'_> {
         let Limit { words: limit_words, .. } = limit;
         match self {
             Plain(operation) => super::operation::words(*operation, key, limit),
+            Override { ttl_ms } => format!("TB.OVERRIDE {key} {limit_words} {ttl_ms}"),
             Held(HoldOperation::Set { id, amount_micro, ttl_ms }) => {
                 format!("TB.HOLD {key} {limit_words} {amount_micro}e-6 {ttl_ms} {id}")
             }
@@ -95,11 +100,16 @@ impl<'a> From<&'a HoldOperation> for Wanted<'a> {
 
 /// What is wanted, of a bucket that held so much.
 pub(super) struct Call<'a> {
+    /// The limit that comes with it.
+    pub own: &'a Limit,
+    /// The limit that counts.
     pub limit: &'a Limit,
     pub now_us: i64,
     pub wanted: Wanted<'a>,
     pub before: Range,
     pub holds: Holds,
+    /// How long an override still lasts: no wait that is told is longer.
+    left_ms: Option<i64>,
     /// The hold that it is about, if it is there, and all others.
     held: Option<End>,
     others: Holds,
@@ -116,7 +126,7 @@ fn ensure(condition: bool, objection: impl FnOnce() -> String) -> Judgement {
 }
 
 impl<'a> Call<'a> {
-    pub fn new(model: &Model, limit: &'a Limit, wanted: Wanted<'a>, now_us: i64) -> Self {
+    pub fn new(model: &Model, (own, limit): (&'a Limit, &'a Limit), wanted: Wanted<'a>, now_us: i64) -> Self {
         let (before, holds) = (model.level(limit, now_us), model.holds(now_us));
         let (mut others, mut held) = (holds.clone(), None);
         if let Held(hold_operation) = wanted {
@@ -125,6 +135,7 @@ impl<'a> Call<'a> {
         let mut holds_behind = others.clone();
         let amount = match wanted {
             Plain(operation) => most_moved(operation),
+            Override { .. } => Exact::zero(),
             Held(HoldOperation::Settle { used_micro, .. }) => whole(*used_micro),
             Held(HoldOperation::Renew { id, ttl_ms }) => {
                 let micro = held.as_ref().map_or_else(Exact::zero, |held| held.micro.clone());
@@ -139,7 +150,9 @@ impl<'a> Call<'a> {
             }
         };
         let taken = amount - held.as_ref().map_or_else(Exact::zero, |held| held.micro.clone());
-        Self { limit, now_us, wanted, before, holds, held, others, holds_behind, taken }
+        let left_ms = model.override_ends_at_us(now_us).map(|at_us| milliseconds(&whole(at_us - now_us)));
+        let left_ms = left_ms.map(|left_ms| left_ms.to_i64().unwrap());
+        Self { own, limit, now_us, wanted, before, holds, left_ms, held, others, holds_behind, taken }
     }
 
     /// Whether there is no such hold, and none is to be made.
@@ -168,13 +181,14 @@ impl<'a> Call<'a> {
                 tokens(level).min(max_tokens.into()).max(0.into()).to_i64().unwrap()
             }
             Plain(Operation::Reserve { cost_micro, max_wait_ms }) => {
-                let wait_us = self.reaches_in_us(&after, &Exact::zero(), &self.holds).expect("no pool");
-                let in_time = milliseconds(&wait_us) <= max_wait_ms.into();
+                let wait_us = self.reaches_in_us(&after, &Exact::zero(), &self.holds);
+                let in_time = wait_us.is_some_and(|wait_us| milliseconds(&wait_us) <= max_wait_ms.into());
                 let is_possible =
                     self.taken <= self.limit.capacity && (cost_micro == 0 || !is_too_deep(&after));
                 i64::from(in_time && is_possible)
             }
             Plain(Operation::Give { .. }) => 1,
+            Override { .. } => i64::from(!level.is_negative()),
             Held(HoldOperation::Set { .. }) => i64::from(!self.taken.is_positive() || !after.is_negative()),
             Held(HoldOperation::Renew { .. } | HoldOperation::Settle { .. }) if self.is_void() => 0,
             Held(HoldOperation::Renew { .. }) => 1,
@@ -187,6 +201,7 @@ impl<'a> Call<'a> {
     fn moved(&self, allowed: i64) -> Exact {
         match self.wanted {
             Plain(operation) => super::operation::moved(operation, allowed),
+            Override { .. } => Exact::zero(),
             Held(_) if allowed == 0 => Exact::zero(),
             Held(_) => self.taken.clone(),
         }
@@ -197,6 +212,7 @@ impl<'a> Call<'a> {
         match self.wanted {
             Plain(Operation::Give { .. }) if self.before.low == self.limit.capacity => false,
             Plain(_) => !self.moved(allowed).is_zero(),
+            Override { .. } => true,
             Held(_) => allowed != 0 && !self.is_void(),
         }
     }
@@ -227,12 +243,12 @@ impl<'a> Call<'a> {
         let told_ms = told.retry_after_ms;
         match self.wanted {
             Held(HoldOperation::Renew { .. } | HoldOperation::Settle { .. }) if told.allowed == 0 => {
-                judge_never(told_ms)
+                ensure(told_ms == -1, || "brings back a hold".to_owned())
             }
             Plain(Operation::Reserve { max_wait_ms, .. }) => {
                 self.judge_reserver(told.allowed, max_wait_ms, told_ms)
             }
-            Plain(Operation::Charge { .. }) | Held(HoldOperation::Settle { .. }) => {
+            Override { .. } | Plain(Operation::Charge { .. }) | Held(HoldOperation::Settle { .. }) => {
                 self.judge_wait(stored, &self.holds_behind, &Exact::zero(), told_ms)
             }
             Plain(Operation::TakeUpTo { .. }) if told.allowed == 0 => {
@@ -245,11 +261,12 @@ impl<'a> Call<'a> {
 
     fn judge_reserver(&self, allowed: i64, max_wait_ms: i64, told_ms: i64) -> Judgement {
         if self.taken > self.limit.capacity {
-            return judge_never(told_ms);
+            return self.judge_never(told_ms);
         }
         let owing = self.before.map(|level| level - &self.taken);
         let agreeing_ms = match allowed {
             // Who would wait as long as that is granted it, unless the debt has reached its bottom.
+            _ if self.is_cut(told_ms) => 0..=i64::MAX,
             0 if is_too_deep(&owing.low) => 1..=i64::MAX,
             0 => max_wait_ms + 1..=i64::MAX,
             _ => 0..=max_wait_ms,
@@ -273,7 +290,10 @@ impl<'a> Call<'a> {
                 && asked_at_us.is_some_and(|at_us| !is_larger || at_us < whole(ends_at_us))
         };
         let hope = [has_hope(&self.before.low), has_hope(&self.before.high)];
-        if told_ms == -1 {
+        if self.is_cut(told_ms) && hope != [true, true] {
+            return Ok(());
+        }
+        if told_ms == -1 && self.left_ms.is_none() {
             return ensure(hope != [true, true], || "is no hope where there is some".to_owned());
         }
         ensure(hope != [false, false] && told_ms > 0, || "is hope where there is none".to_owned())?;
@@ -285,23 +305,32 @@ impl<'a> Call<'a> {
         let longest = BigInt::from(LONGEST_TOLD_MS);
         let [earliest, latest] = [&level.high, &level.low]
             .map(|level| self.reaches_in_us(level, wanted, holds).as_ref().map(milliseconds));
-        let Some(earliest) = earliest else { return judge_never(told_ms) };
+        let Some(earliest) = earliest else { return self.judge_never(told_ms) };
         let told = BigInt::from(told_ms);
+        if self.is_cut(told_ms) {
+            return ensure(latest.is_none_or(|latest| latest >= told), || "is reached earlier".to_owned());
+        }
         let reaches_in_time = match &latest {
             Some(latest) => told <= *latest || told >= longest,
             // A rate before this pool left a rest, and without that the pool may never be so full.
-            None if told_ms == -1 => return Ok(()),
+            None if told_ms == -1 && self.left_ms.is_none() => return Ok(()),
             None => true,
         };
-        let right = earliest.clone().min(longest) <= told && reaches_in_time;
+        let is_in_time = self.left_ms.is_none_or(|left_ms| told_ms <= left_ms);
+        let right = earliest.clone().min(longest) <= told && reaches_in_time && is_in_time;
         ensure(right, || format!("is not in {earliest} to {latest:?} ms"))
+    }
+
+    /// Whether a wait is told only to the end of the override.
+    fn is_cut(&self, told_ms: i64) -> bool {
+        self.left_ms == Some(told_ms)
+    }
+
+    fn judge_never(&self, told_ms: i64) -> Judgement {
+        ensure(told_ms == self.left_ms.unwrap_or(-1), || "is hope where there is none".to_owned())
     }
 
     pub fn reaches_in_us(&self, level: &Exact, wanted: &Exact, holds: &Holds) -> Option<Exact> {
         self.limit.reaches_with_us(level, self.now_us, wanted, &ends(holds))
     }
-}
-
-fn judge_never(told_ms: i64) -> Judgement {
-    ensure(told_ms == -1, || "is hope where there is none".to_owned())
 }

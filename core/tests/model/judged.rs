@@ -4,7 +4,7 @@ use super::call::{self, Wanted};
 use super::operation::moved;
 use super::{whole, Bucket, End, Exact, HoldOperation, Limit, Model, Trace};
 use num_traits::Zero;
-use tokenbucket_core::bucket::{self, Change, DebtTooDeep, Decision, Outcome};
+use tokenbucket_core::bucket::{self, Change, DebtTooDeep, Decision, Expiring, Outcome};
 use tokenbucket_core::expiry::ExpiryWindow;
 use tokenbucket_core::hold::{Hold, Holds, Plan};
 use tokenbucket_core::request::{self, Request};
@@ -36,7 +36,8 @@ impl Judged {
     ) -> Result<Outcome, DebtTooDeep> {
         let wanted = wanted.into();
         self.expire(limit, now_us);
-        let (before, was_held) = (self.stored, !self.holds.is_empty());
+        let (before, was_held) = (self.shown(now_us), !self.holds.is_empty());
+        let is_override = matches!(wanted, Wanted::Override { .. });
         let decided = self.decide(limit, wanted, now_us);
         let Ok(outcome) = decided else {
             let least = self.model.allowed(limit, wanted, now_us)[0];
@@ -48,16 +49,17 @@ impl Judged {
             let granted = moved(operation, outcome.decision.allowed).max(Exact::zero());
             assert_eq!(whole(outcome.granted_micro), granted, "what is counted as granted");
         }
-        self.make_so(outcome.change, now_us);
+        self.make_so(limit, outcome.change, now_us);
         if let (Change::Store { bucket, .. }, Trace::Written | Trace::Full) = (outcome.change, trace) {
             let is_full = bucket.level_micro >= limit.capacity_micro() && self.holds.is_empty();
             assert!(!is_full, "a full bucket is stored, where its key could go");
         }
-        // Where there are holds, a write may leave level and time as they were.
-        if trace == Trace::Written && self.stored == before && (was_held || !self.holds.is_empty()) {
-            self.model.see(limit, now_us, self.stored);
+        // Where there are holds, or of an override, a write may leave level and time as they were.
+        let after = self.shown(now_us);
+        if trace == Trace::Written && after == before && (was_held || !self.holds.is_empty() || is_override) {
+            self.model.see(limit, now_us, after);
         } else {
-            self.model.see_trace(limit, now_us, trace, [before, self.stored]);
+            self.model.see_trace(limit, now_us, trace, [before, after]);
         }
         if self.expires_at_ms.is_some() {
             self.model.see_expiry(self.expires_at_ms);
@@ -67,12 +69,19 @@ impl Judged {
     }
 
     fn decide(&mut self, limit: &Limit, wanted: Wanted, now_us: i64) -> Result<Outcome, DebtTooDeep> {
-        let module = limit.module();
+        let counting = self.holds.override_at(now_us).map_or(limit.module(), |stored| stored.limit);
+        let (capacity, rate) = limit.words.split_once(' ').unwrap();
+        let (capacity, rate) = (&capacity.to_owned(), &rate.to_owned());
+        let mut module = counting;
         let wanted = match wanted {
             Wanted::Operation(operation) if self.holds.is_empty() => {
                 return module.decide(self.stored, operation, now_us)
             }
             Wanted::Operation(operation) => request::Wanted::Tokens(operation),
+            Wanted::Override { ttl_ms } => {
+                module = limit.module();
+                request::Wanted::Override { capacity, rate, ttl_ms }
+            }
             Wanted::Hold(HoldOperation::Set { id, amount_micro, ttl_ms }) => {
                 request::Wanted::Hold { id, amount_micro: *amount_micro, ttl_ms: *ttl_ms }
             }
@@ -102,6 +111,11 @@ impl Judged {
         }
     }
 
+    /// What `TB.STATE` shows.
+    fn shown(&self, now_us: i64) -> Option<Bucket> {
+        self.holds.settled(self.stored, now_us).0
+    }
+
     fn expire(&mut self, limit: &Limit, now_us: i64) {
         if self.expires_at_ms.is_some_and(|at_ms| now_us / 1000 >= at_ms) {
             self.clear();
@@ -113,12 +127,15 @@ impl Judged {
         (self.stored, self.expires_at_ms, self.holds) = (None, None, Holds::default());
     }
 
-    fn make_so(&mut self, change: Change, now_us: i64) {
+    fn make_so(&mut self, own: &Limit, change: Change, now_us: i64) {
         match change {
             Change::Keep => {}
             Change::Clear => self.clear(),
             Change::Store { bucket, full_at_us } => {
                 self.holds.drop_ended(now_us);
+                let then_us = self.holds.full_after_override_us(&own.module(), bucket, now_us);
+                let full_at_us = full_at_us.max(then_us);
+                self.holds.limit_override.take_if(|stored| stored.ends_at_us <= now_us);
                 let storable = Bucket::checked(bucket.level_micro, bucket.refilled_at_us);
                 assert_eq!(storable, Some(bucket), "no server could store this");
                 self.stored = Some(bucket);

@@ -147,6 +147,13 @@ impl Limit {
         Self { words, capacity: whole(capacity_micro), flow: Flow::Steady(Exact::zero()) }
     }
 
+    /// One of so many times the capacity, if that is filled in time.
+    pub fn times(&self, times: i64) -> Self {
+        let capacity = format!("{}e-6", self.capacity_micro() * times);
+        let rate = self.words.split(' ').next_back().unwrap();
+        Self::read(capacity.as_bytes(), rate.as_bytes()).unwrap_or_else(|_| self.clone())
+    }
+
     pub fn is_pool(&self) -> bool {
         self.flow == Flow::Steady(Exact::zero())
     }

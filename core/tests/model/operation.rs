@@ -163,6 +163,7 @@ pub fn parse<'a>(command: &str, arguments: &[&'a [u8]]) -> Result<Parsed<'a>, Re
         "THROTTLE" => request::throttle(arguments),
         "HOLD" => request::hold(arguments),
         "RENEW" => request::renew(arguments),
+        "OVERRIDE" => request::limit_override(arguments),
         "SETTLE" => request::settle(arguments),
         "MTAKE" => return Ok(Parsed::at_once(request::multi_take(arguments)?)),
         "MHOLD" => return Ok(Parsed::at_once(request::multi_hold(arguments)?)),

@@ -2,10 +2,11 @@
 //! read is in `numbers.rs`.
 
 use super::model::calendar::assert_calendar_read_as_meant;
+use super::MILLION;
 use super::{scenario, strategies};
-use chrono::DateTime;
+use chrono::{DateTime, Datelike};
 use proptest::prelude::*;
-use tokenbucket_core::rate::Rate;
+use tokenbucket_core::rate::{calendar::Calendar, Rate, RateError};
 
 fn us(time: &str) -> i64 {
     DateTime::parse_from_rfc3339(time).unwrap_or_else(|error| panic!("{time}: {error}")).timestamp_micros()
@@ -24,6 +25,24 @@ fn the_next_boundary_is_the_one_on_the_wall() {
         ("1@mo", "2000-02-29T12:00:00Z", "2000-03-01T00:00:00Z"),
         ("1@mo+14:00", "1970-01-01T00:00:00Z", "1970-02-01T00:00:00+14:00"),
         ("1@y", "2261-12-31T23:59:59.999999Z", "2262-01-01T00:00:00Z"),
+        ("1@w+6d", "2026-11-28T23:59:59.999999Z", "2026-11-29T00:00:00Z"),
+        ("1@w+6d", "2026-11-29T00:00:00Z", "2026-12-06T00:00:00Z"),
+        ("1@w+3d", "1970-01-01T00:00:00Z", "1970-01-08T00:00:00Z"),
+        ("1@w+2d-11:30", "2026-11-25T11:29:59Z", "2026-11-25T00:00:00-11:30"),
+        ("1@mo+14d", "2026-11-14T23:59:59.999999Z", "2026-11-15T00:00:00Z"),
+        ("1@mo+14d", "2026-11-15T00:00:00Z", "2026-12-15T00:00:00Z"),
+        ("1@mo+14d+09:00", "2026-12-20T00:00:00Z", "2027-01-15T00:00:00+09:00"),
+        ("1@mo+0d", "2026-11-01T00:00:00Z", "2026-12-01T00:00:00Z"),
+        ("1@mo+27d", "2027-02-27T23:59:59Z", "2027-02-28T00:00:00Z"),
+        ("1@mo+27d-14:00", "2028-02-28T13:59:59Z", "2028-02-28T00:00:00-14:00"),
+        ("1@mo+27d", "2028-02-29T12:00:00Z", "2028-03-28T00:00:00Z"),
+        ("1@mo+14d", "1970-01-01T00:00:00Z", "1970-01-15T00:00:00Z"),
+        ("1@3mo", "2026-11-21T17:00:00Z", "2027-01-01T00:00:00Z"),
+        ("1@3mo", "2000-02-29T12:00:00Z", "2000-04-01T00:00:00Z"),
+        ("1@3mo+14d", "2026-10-14T23:59:59.999999Z", "2026-10-15T00:00:00Z"),
+        ("1@3mo+14d", "2026-10-15T00:00:00Z", "2027-01-15T00:00:00Z"),
+        ("1@3mo+14d-05:00", "2026-07-02T00:00:00Z", "2026-07-15T00:00:00-05:00"),
+        ("1@3mo+27d", "1969-12-31T23:59:59Z", "1970-01-28T00:00:00Z"),
         ("365@366d", "1970-01-01T00:00:00Z", "1971-01-02T00:00:00Z"),
     ] {
         let (read, since_us, next_us) = (Rate::parse(rate.as_bytes()).expect(rate), us(since), us(next));
@@ -31,6 +50,42 @@ fn the_next_boundary_is_the_one_on_the_wall() {
         assert_eq!(read.flow(since_us, next_us - 1).micro, 0, "{rate} since {since}");
         assert!(read.flow(since_us, next_us).micro > 0, "{rate} since {since}");
     }
+}
+
+/// The packages and the gate read the same file.
+#[test]
+fn rates_are_those_of_the_packages() {
+    let text = include_str!("../../../clients/conformance/rates.txt");
+    for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let words: Vec<_> = line.split(' ').collect();
+        let read = Rate::parse(words[0].as_bytes());
+        match words[1..] {
+            [since, until] => {
+                assert_eq!(read.unwrap().reaches_at_us(us(since), MILLION), us(until), "{line}")
+            }
+            _ => assert_eq!(read, Err(RateError::Malformed), "{line}"),
+        }
+    }
+}
+
+/// A month's quota that begins on a late day is one a month, also where months and years are short or long.
+#[test]
+fn every_month_and_every_quarter_has_its_day() {
+    let (begin, end) = (us("1896-12-31T00:00:00Z"), us("2104-12-31T23:59:59Z"));
+    for days in 0..=27 {
+        for (period, boundaries) in [("mo", 208 * 12), ("3mo", 208 * 4)] {
+            let rate = Rate::parse(format!("1@{period}+{days}d").as_bytes()).unwrap();
+            assert_eq!(rate.flow(begin, end).micro, boundaries * MILLION, "{period} {days}");
+            let fifth = DateTime::from_timestamp_micros(rate.reaches_at_us(begin, 5 * MILLION)).unwrap();
+            assert_eq!(fifth.day0(), days, "{period} {days}");
+        }
+    }
+}
+
+/// A limit is passed on at each call, and nearly all rates are ratios.
+#[test]
+fn a_calendar_makes_no_rate_larger() {
+    assert_eq!((size_of::<Calendar>(), size_of::<Rate>()), (24, 32));
 }
 
 proptest! {

@@ -12,12 +12,13 @@ const HOLD: &str = "TB.HOLD key capacity rate amount ttl_ms id";
 const BTAKE: &str = "TB.BTAKE key capacity rate cost max_wait_ms [SHARE tenant [WEIGHT weight]]";
 
 #[rustfmt::skip] // A line for each.
-const COMMANDS: [&str; 17] = [
+const COMMANDS: [&str; 18] = [
     TAKE, MTAKE, HOLD, BTAKE,
     "TB.TAKEUPTO key capacity rate max",
     "TB.RESERVE key capacity rate cost max_wait_ms",
     "TB.RENEW key capacity rate ttl_ms id",
     "TB.SETTLE key capacity rate id used",
+    "TB.OVERRIDE key capacity rate ttl_ms",
     "TB.MHOLD numkeys ttl_ms id key capacity rate amount [key capacity rate amount ...]",
     "TB.MRENEW numkeys ttl_ms id key capacity rate [key capacity rate ...]",
     "TB.MSETTLE numkeys id key capacity rate used [key capacity rate used ...]",
@@ -102,6 +103,7 @@ fn words() -> impl Strategy<Value = Vec<u8>> {
         2 => select(rates),
         1 => prop::collection::vec(any::<u8>(), 0..6),
         1 => "[0-9]{0,3}[@/]?[0-9]{0,2}[a-zA-Z+:-]{0,9}".prop_map(String::into_bytes),
+        1 => "[0-9]{1,3}@(w|3?mo|d|y)([+-]{0,2}[0-9]{0,3}[d:D]?){0,3}".prop_map(String::into_bytes),
         1 => "[0-9]{0,3}[@/]?#{33,200}[a-z]{0,3}".prop_map(String::into_bytes),
     ]
 }

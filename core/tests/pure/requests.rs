@@ -11,7 +11,7 @@ use tokenbucket_core::bucket::{Bucket, MAX_TIME_US};
 use tokenbucket_core::effect::{Effect, HoldChange, HoldChanges};
 use tokenbucket_core::error::Error;
 use tokenbucket_core::expiry::MAX_EXPIRE_AT_MS;
-use tokenbucket_core::hold::{Hold, MAX_HOLDS, MAX_ID_LEN};
+use tokenbucket_core::hold::{Hold, Override, MAX_HOLDS, MAX_ID_LEN};
 use tokenbucket_core::number::MAX_MICRO;
 use tokenbucket_core::request::{self, Wanted};
 
@@ -24,6 +24,7 @@ fn shown(Parsed { requests, max_wait_ms, share }: Parsed) -> String {
             Wanted::Renew { ttl_ms, .. } => format!("{id} for {ttl_ms}"),
             Wanted::Settle { used_micro, .. } => format!("{id}, {used_micro} used"),
             Wanted::Tokens(operation) => format!("{operation:?}"),
+            Wanted::Override { ttl_ms, .. } => format!("overrides for {ttl_ms}"),
         };
         format!("{kind} {} of {}: {wanted}", request.key.escape_ascii(), request.limit.capacity_micro())
     });
@@ -74,7 +75,14 @@ fn hold_changes() -> impl Strategy<Value = HoldChange> {
     let ids = || prop::collection::vec(any::<u8>(), 1..=MAX_ID_LEN).prop_map(Arc::from);
     let set = (ids(), 1..=MAX_MICRO, 0..=MAX_TIME_US)
         .prop_map(|(id, amount_micro, ends_at_us)| HoldChange::Set(Hold { id, amount_micro, ends_at_us }));
-    prop_oneof![set, ids().prop_map(HoldChange::Removed)]
+    let rates = select(vec!["0", "100/m", "1e3", "7@mo+05:30", "1/36525d"]);
+    let overrides = prop::option::of(("[1-9]{1,4}", rates, 0..=MAX_TIME_US)).prop_map(|written| {
+        let parsed = |(capacity, rate, ends_at_us): (String, &str, i64)| {
+            Override::parse(capacity.as_bytes(), rate.as_bytes(), ends_at_us).map(Box::new)
+        };
+        HoldChange::Override(written.and_then(parsed))
+    });
+    prop_oneof![set, ids().prop_map(HoldChange::Removed), overrides]
 }
 
 fn sent(effect: &Effect) -> Vec<u8> {
@@ -141,7 +149,7 @@ proptest! {
         if let Some((dropped, changes, len)) = holds {
             let set = changes.iter().filter_map(|change| match change {
                 HoldChange::Set(hold) => Some(hold),
-                HoldChange::Removed(_) => None,
+                HoldChange::Removed(_) | HoldChange::Override(_) => None,
             });
             let is_in_order = set.is_sorted_by(|hold, next| hold.is_before(next));
             effect = Effect::Stored { bucket, expire_at_ms, holds: Some(HoldChanges { dropped, changes, len }) };
@@ -184,12 +192,21 @@ fn what_no_hold_can_be_is_in_no_effect() {
     ] {
         assert_eq!(Effect::decode(&sent(&changed(impossible.clone(), 1))), None, "{impossible:?}");
     }
-    let unknown = [sent(&changed(vec![set(b"a", 1, 1)], 1)), vec![3, 1, b'z']].concat();
-    assert_eq!(Effect::decode(&unknown), None);
-    // As many as a bucket may have, and one more.
+    let of_one = sent(&changed(vec![set(b"a", 1, 1)], 1));
+    for unknown in [
+        b"\x05\x01z".as_slice(),
+        b"\x03\0\0\0\0\0\0\0\x0010\0",
+        b"\x03\0\0\0\0\0\0\0\x0010 1",
+        b"\x03\0\0\0\0\0\0\0\x0010 1 \0",
+        b"\x03\0\0\0\0\0\0\0\xff10 1\0",
+        b"\x03\0\0\0\0\0\0\0\x001e13 1\0",
+    ] {
+        assert_eq!(Effect::decode(&[&of_one, unknown].concat()), None, "{}", unknown.escape_ascii());
+    }
+    // As many as a bucket may have, with an override, and one more.
     for (changes, len, is_one) in [
-        (MAX_HOLDS, MAX_HOLDS, true),
-        (MAX_HOLDS + 1, MAX_HOLDS, false),
+        (MAX_HOLDS + 1, MAX_HOLDS, true),
+        (MAX_HOLDS + 2, MAX_HOLDS, false),
         (1, MAX_HOLDS + 1, false),
         (1, u32::MAX, false),
     ] {

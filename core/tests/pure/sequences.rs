@@ -1,5 +1,6 @@
 //! Sequences of calls, with clocks that run, stand and are set back, keys that expire, and holds that end.
 
+use super::model::call::Wanted;
 use super::model::operation::{moved, LONGEST_WAIT_MS};
 use super::model::{Exact, Flow, HoldOperation, Judged, Limit, Operation, MILLION};
 use super::scenario::{any_amounts, pauses, rates, starts, whole_rates, Pause};
@@ -11,10 +12,18 @@ use proptest::sample::select;
 use tokenbucket_core::bucket::MAX_TIME_US;
 use tokenbucket_core::error::Error;
 use tokenbucket_core::number::MAX_MICRO;
-use tokenbucket_core::request::{Request, Wanted};
+use tokenbucket_core::request::{self, Request, MAX_TTL_MS};
 
-/// What the clock does before a call, the limit that comes with it, and what is wanted: of a hold, or of the bucket.
-type Step = (Pause, Limit, Option<HoldOperation>, Operation);
+/// What is wanted of the bucket, beside its tokens.
+#[derive(Clone, Debug)]
+enum Extra {
+    Hold(HoldOperation),
+    /// The limit of the step overrides that of the others, for so many milliseconds.
+    Override(i64),
+}
+
+/// What the clock does before a call, the limit that comes with it, and what is wanted.
+type Step = (Pause, Limit, Option<Extra>, Operation);
 
 /// Steps with these limits; so many quarters of them on holds, and so many on a clock that was set back.
 fn steps(
@@ -26,28 +35,30 @@ fn steps(
         let step = select(limits).prop_flat_map(move |limit| {
             // Of a pool tokens are held, but not taken.
             let on_holds = if limit.is_pool() { 3 } else { on_holds };
-            let hold_operation = (0..4u8, hold_operations(&limit, any_amounts(&limit)))
-                .prop_map(move |(quarter, hold_operation)| (quarter < on_holds).then_some(hold_operation));
+            let hold_operation = (0..4u8, hold_operations(&limit, any_amounts(&limit))).prop_map(
+                move |(quarter, hold_operation)| (quarter < on_holds).then_some(Extra::Hold(hold_operation)),
+            );
+            let ttls_ms = prop_oneof![Just(0), 1..100i64, 1..=MAX_TTL_MS];
+            let extra = prop_oneof![
+                9 => hold_operation,
+                u32::from(on_holds > 0) => ttls_ms.prop_map(|ttl_ms| Some(Extra::Override(ttl_ms))),
+            ];
             let operation = match limit.is_pool() {
                 true => Just(Operation::Give { amount_micro: 1 }).boxed(),
                 false => operations(&limit, any_amounts(&limit)).boxed(),
             };
-            (pauses(&limit, set_back), Just(limit), hold_operation, operation)
+            (pauses(&limit, set_back), Just(limit), extra, operation)
         });
         vec(step, 1..40)
     })
 }
 
 /// Walks a sequence of calls, each with its limit and its time; back comes what is told to wait, in milliseconds.
-fn walk(
-    start_us: i64,
-    steps: Vec<Step>,
-    mut call: impl FnMut(&Limit, Option<HoldOperation>, Operation, i64) -> i64,
-) {
+fn walk(start_us: i64, steps: Vec<Step>, mut call: impl FnMut(&Limit, Option<Extra>, Operation, i64) -> i64) {
     let (mut now_us, mut told_ms) = (start_us, 0);
-    for (pause, limit, hold_operation, operation) in steps {
+    for (pause, limit, extra, operation) in steps {
         now_us = pause.after(now_us, told_ms);
-        told_ms = call(&limit, hold_operation, operation, now_us);
+        told_ms = call(&limit, extra, operation, now_us);
     }
 }
 
@@ -60,23 +71,19 @@ fn any_limits() -> impl Strategy<Value = Vec<Limit>> {
 }
 
 /// Makes a call and judges it. Returns what was told to wait, in milliseconds.
-fn make(
-    judged: &mut Judged,
-    limit: &Limit,
-    hold_operation: Option<HoldOperation>,
-    operation: Operation,
-    now_us: i64,
-) -> i64 {
+fn make(judged: &mut Judged, limit: &Limit, extra: Option<Extra>, operation: Operation, now_us: i64) -> i64 {
     let level = judged.model.level(limit, now_us);
     let is_rounded = !judged.holds.is_empty() && level.low != level.high;
-    let outcome = match (hold_operation, operation) {
+    let outcome = match (extra, operation) {
+        (Some(Extra::Override(ttl_ms)), _) if now_us > MAX_TIME_US - ttl_ms * 1000 => return 0,
+        (Some(Extra::Override(ttl_ms)), _) => judged.call(limit, Wanted::Override { ttl_ms }, now_us),
         // No hold could end any more.
-        (Some(hold_operation), _)
+        (Some(Extra::Hold(hold_operation)), _)
             if hold_operation.ttl_ms().is_some_and(|ttl_ms| now_us > MAX_TIME_US - ttl_ms * 1000) =>
         {
             return 0
         }
-        (Some(hold_operation), _) => judged.call(limit, &hold_operation, now_us),
+        (Some(Extra::Hold(hold_operation)), _) => judged.call(limit, &hold_operation, now_us),
         // Nobody outside can tell whether it found the bucket full, so that nothing was written.
         (None, Operation::Give { .. }) if is_rounded => return 0,
         (None, operation) => judged.call(limit, operation, now_us),
@@ -100,8 +107,8 @@ proptest! {
     ) {
         let mut judged = Judged { expires_late, ..Judged::default() };
         let is_exact = steps.iter().all(|(_, limit, ..)| limit.is_whole());
-        walk(start_us, steps, |limit, hold_operation, operation, now_us| {
-            let told_ms = make(&mut judged, limit, hold_operation, operation, now_us);
+        walk(start_us, steps, |limit, extra, operation, now_us| {
+            let told_ms = make(&mut judged, limit, extra, operation, now_us);
             let level = judged.model.level(limit, now_us);
             assert!(!is_exact || level.low == level.high, "{level:?}");
             told_ms
@@ -205,6 +212,6 @@ fn request_of<'a>(limit: &Limit, id: &'a str, tokens: i64) -> Request<&'a str> {
     Request {
         key: "k",
         limit: limit.module(),
-        wanted: Wanted::Hold { id, amount_micro: tokens * MILLION, ttl_ms: 1 },
+        wanted: request::Wanted::Hold { id, amount_micro: tokens * MILLION, ttl_ms: 1 },
     }
 }

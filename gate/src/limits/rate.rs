@@ -53,7 +53,11 @@ pub(super) fn of_rate(rate: &str, capacity: Option<&str>) -> Result<Rule, LimitE
     let limit = Limit::new(capacity.unwrap_or(count), rate)?;
     let period_ms = period_ms(period);
     let tokens: f64 = count.parse().unwrap_or(1.0);
-    let in_units = period_ms.and_then(|period_ms| in_whole_units(tokens, period_ms));
+    let in_units = match period {
+        // No unit has 90 days four times.
+        "3mo" => in_whole_units(4.0 * tokens, 365 * DAY_MS),
+        _ => period_ms.and_then(|period_ms| in_whole_units(tokens, period_ms)),
+    };
     let (requests_per_unit, unit) = in_units.unwrap_or((whole(tokens), Unit::Unknown));
     let current = CurrentLimit { name: String::new(), requests_per_unit, unit: unit.into() };
     // A rate of half a token an hour grants one in two hours.
@@ -72,7 +76,7 @@ pub(super) fn is_zero(rate: &str) -> bool {
     rate.parse().is_ok_and(|tokens: f64| tokens == 0.0)
 }
 
-/// Count and period, without the offset of a calendar.
+/// Count and period, without the days and the offset of a calendar.
 fn split(rate: &str) -> (&str, &str) {
     match rate.split_once('@') {
         Some((count, period)) => (count, period.split(['+', '-']).next().unwrap_or(period)),
@@ -95,9 +99,14 @@ fn period_ms(period: &str) -> Option<u64> {
     Some((number * unit_ms as f64).ceil() as u64)
 }
 
-/// By the calendar, a month may have 31 days and a year 366.
+/// By the calendar, a month may have 31 days, a quarter 92 and a year 366.
 fn longest_ms(unit_ms: u64, is_calendar: bool) -> u64 {
-    unit_ms + if is_calendar && unit_ms >= 30 * DAY_MS { DAY_MS } else { 0 }
+    let more_days = match unit_ms / DAY_MS {
+        90 if is_calendar => 2,
+        30.. if is_calendar => 1,
+        _ => 0,
+    };
+    unit_ms + more_days * DAY_MS
 }
 
 /// Returns the shortest unit of replies that is a multiple of the period, and how many whole tokens come in it.

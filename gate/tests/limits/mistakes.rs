@@ -17,7 +17,7 @@ fn in_descriptor(text: &str) -> String {
 }
 
 /// The mistake in a `rate_limit`, whose first line is line 5.
-fn in_limit(text: &str) -> String {
+pub(crate) fn in_limit(text: &str) -> String {
     in_descriptor(&format!("key: k\nrate_limit:\n  {}", text.replace('\n', "\n  ")))
 }
 
@@ -135,6 +135,10 @@ fn keys_in_a_wrong_place_are_refused_where_ratelimit_ignores_them() {
 fn keys_of_ours_are_judged() {
     for (text, expected) in [
         ("rate: 100/min", "5: rate: unknown unit 'min' in '100/min', use m"),
+        (
+            "rate: 5@mo+28d",
+            "5: rate: days '+28d' in '5@mo+28d' must be +0d to +27d, so that every month has the day",
+        ),
         ("rate: 0", "5: rate must be above 0: requests_per_unit: 0 denies every request"),
         ("rate: 0.5", "5: a capacity below 1 never lets a request pass: set capacity to 1 or more"),
         (

@@ -1,6 +1,7 @@
 //! What a `rate_limit` is as a bucket, and what replies say about it.
 
 use crate::limit;
+use crate::mistakes::in_limit;
 
 #[test]
 fn units_are_buckets() {
@@ -54,11 +55,30 @@ fn rates_are_buckets_and_shown_in_units_that_they_divide() {
         ("rate: 1000@d+09:00", "1000 1000@d+09:00", "1000 DAY", 86_400_000),
         ("rate: 10@15m", "10 10@15m", "40 HOUR", 900_000),
         ("rate: 7@mo\ncapacity: 14", "14 7@mo", "7 MONTH", 31 * 86_400_000),
+        ("rate: 7@mo+14d+09:00", "7 7@mo+14d+09:00", "7 MONTH", 31 * 86_400_000),
+        ("rate: 7@w+6d", "7 7@w+6d", "7 WEEK", 604_800_000),
+        ("rate: 7@3mo", "7 7@3mo", "28 YEAR", 92 * 86_400_000),
+        ("rate: 7@3mo+14d-05:00", "7 7@3mo+14d-05:00", "28 YEAR", 92 * 86_400_000),
         ("unit: minute\nrequests_per_unit: 3\ncapacity: 30", "30 3/m", "3 MINUTE", 60_000),
     ] {
         let rule = limit(lines).rule;
         let shown = format!("{} {}", rule.current.requests_per_unit, rule.current.unit().as_str_name());
         assert_eq!((&*rule.limit.to_string(), &*shown, rule.unit_ms), (bucket, current, unit_ms), "{lines}");
+    }
+}
+
+/// The module and the packages read the same file.
+#[test]
+fn rates_of_the_calendar_are_those_of_the_packages() {
+    let text = include_str!("../../../clients/conformance/rates.txt");
+    for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let (rate, is_rate) = line.split_once(' ').map_or((line, false), |(rate, _)| (rate, true));
+        let lines = format!("rate: {rate}");
+        if is_rate {
+            assert_eq!(limit(&lines).rule.limit.to_string(), format!("10 {rate}"));
+        } else {
+            assert!(in_limit(&lines).starts_with("f.yaml:5: rate: "), "{rate}");
+        }
     }
 }
 

@@ -38,6 +38,9 @@ pub fn rates() -> impl Strategy<Value = &'static str> {
         "3@h+05:30",
         "9@w",
         "2@mo",
+        "2@mo+14d-05:00",
+        "9@w+6d",
+        "5@3mo",
     ])
 }
 

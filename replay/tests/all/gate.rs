@@ -26,9 +26,15 @@ fn the_gate_takes_what_the_report_says_to_paste() {
     let line = r##"{"time": 1772409600, "ip": "192.0.2.1", "api_key": "a", "@user": "u", "a: b": "c", "#": "d", "X-Id": "e"}"##;
     let log = format!("{line}\n{line}\n");
     for by in ["ip", "api_key", "api_key,ip", "@user", "a:·b", "#", "X-Id", "X-Id,@user"] {
-        for limit in
-            ["33·1/m", "30·30@d --limit 6·30/h", "5·5", "1.5·0.5", "1e3·1000@h", "10·1/250ms", "007·2/s"]
-        {
+        for limit in [
+            "33·1/m",
+            "30·30@d --limit 6·30/h",
+            "5·5",
+            "1.5·0.5",
+            "1e3·1000@3mo+14d",
+            "10·1/250ms",
+            "007·2/s",
+        ] {
             let words = format!("--by {by} --limit {limit}");
             let limits = pasted(&words, &log).unwrap_or_else(|| panic!("nothing for {words}"));
             let (is_taken, said) = check(&limits);

@@ -44,7 +44,7 @@ fn decide_alone(request: Request, operation: Operation, mut key: BucketKey) -> R
     part::admit(&key, &mut outcome)?;
     let written = part::store(&mut key, outcome.change);
     drop(key);
-    let stored = Stored { request: &request, outcome, held_micro: None };
+    let stored = Stored { request: &request, outcome, held_micro: None, ends_override: false };
     if let Some(written) = written {
         replicate(&call, Replication::CallOrEffect, || [stored.effect(&call, written)]);
     }
@@ -74,6 +74,23 @@ pub(super) fn peek<'call>(call: Call<'call>, request: Request<'call>) -> Result<
         _ => peek_with_others(request, key.into_cold())?,
     };
     call.reply_decision(&outcome.decision);
+    Ok(())
+}
+
+/// Overrides the limit of a bucket, and replies as [`peek`] under the limit that counts now.
+///
+/// # Errors
+/// Without having changed anything.
+pub(super) fn override_limit<'call>(call: Call<'call>, request: Request<'call>) -> Result<(), Refusal> {
+    let mut key = BucketKey::open(call, request.key, Access::Write)?;
+    if waiting::is_any() {
+        waiting::mark_replaced(&key);
+    }
+    let plan = request.plan(key.bucket(), key.holds_mut(), 0, call.now_us())?;
+    let mut part = Part::new(&request, key, plan);
+    store(&call, std::slice::from_mut(&mut part), Replication::Effect);
+    call.notify(c"tb.override", &request.key);
+    call.reply_decision(&part.outcome().decision);
     Ok(())
 }
 
@@ -147,7 +164,7 @@ fn is_possible(call: &Call, parts: &[Part]) -> bool {
     let mut waits_ms = parts.iter().map(|part| part.plan.retry_after_ms());
     let longest_ms = waits_ms.clone().max().unwrap_or(0);
     let then_us = longest_ms.saturating_mul(1000).saturating_add(call.now_us());
-    let until_us = |part: &Part| part.request.possible_until_us(part.key.holds(), call.now_us());
+    let until_us = |part: &Part| part.request().possible_until_us(part.key.holds(), call.now_us());
     waits_ms.all(|wait_ms| wait_ms != NEVER_MS) && parts.iter().all(|part| then_us < until_us(part))
 }
 

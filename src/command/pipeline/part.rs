@@ -2,8 +2,8 @@
 
 use crate::redis::{announce_denial, denies_on_oom, waiting, Argument, BucketKey, Call, COUNTERS, MAX_HOLDS};
 use std::ffi::CStr;
-use tokenbucket_core::bucket::{Bucket, Change, Operation, Outcome, NEVER_MS};
-use tokenbucket_core::effect::{Effect, HoldChanges};
+use tokenbucket_core::bucket::{Bucket, Change, Limit, Operation, Outcome, NEVER_MS};
+use tokenbucket_core::effect::{Effect, HoldChange, HoldChanges};
 use tokenbucket_core::error::Error;
 use tokenbucket_core::expiry::ExpiryWindow;
 use tokenbucket_core::hold::{Holds, Plan};
@@ -14,35 +14,46 @@ pub(super) type Request<'call> = request::Request<Argument<'call>>;
 
 /// A request to one bucket, and its plan. The key is open until the plan is stored.
 pub(in crate::command) struct Part<'request, 'call> {
-    pub(in crate::command) request: &'request Request<'call>,
+    own: &'request Request<'call>,
+    /// The request under an override of its limit.
+    overridden: Option<Box<Request<'call>>>,
     pub(in crate::command) key: BucketKey<'call>,
     /// The plan; once it is stored, the outcome.
     pub(super) plan: Plan,
     /// The amount to which a hold was set, 0 if it was ended; `None` if no hold was changed.
     held_micro: Option<i64>,
+    /// Whether an override has ended, which a write ends for good.
+    ends_override: bool,
     /// The write, if there was one.
     pub(super) written: Option<Written>,
 }
 
 impl<'request, 'call> Part<'request, 'call> {
     #[inline(always)]
-    pub(in crate::command) fn new(
-        request: &'request Request<'call>,
-        key: BucketKey<'call>,
-        plan: Plan,
-    ) -> Self {
-        Self { request, key, plan, held_micro: None, written: None }
+    pub(in crate::command) fn new(own: &'request Request<'call>, key: BucketKey<'call>, plan: Plan) -> Self {
+        let ends_override =
+            key.holds().is_some_and(|holds| holds.override_ended_at(key.call().now_us()).is_some());
+        Self { own, overridden: None, key, plan, held_micro: None, ends_override, written: None }
+    }
+
+    /// Returns the request with the limit that counts: that of the call, or of an override.
+    #[inline(always)]
+    pub(in crate::command) fn request(&self) -> &Request<'call> {
+        self.overridden.as_deref().unwrap_or(self.own)
     }
 
     /// Plans the call, and changes nothing.
     #[inline(always)] // Saves a copy of what is returned.
     pub(in crate::command) fn planned(
-        request: &'request Request<'call>,
+        own: &'request Request<'call>,
         mut key: BucketKey<'call>,
     ) -> Result<Self, Error> {
         let (stored, now_us) = (key.bucket(), key.call().now_us());
+        let limit_override = key.holds().and_then(|holds| holds.override_at(now_us));
+        let overridden = limit_override.map(|stored| Box::new(Request { limit: stored.limit, ..*own }));
+        let request = overridden.as_deref().unwrap_or(own);
         let plan = request.plan(stored, key.holds_mut(), MAX_HOLDS.count(), now_us)?;
-        let mut part = Self::new(request, key, plan);
+        let mut part = Self { overridden, ..Self::new(own, key, plan) };
         if part.comes_later() {
             part.deny_behind_others();
         }
@@ -66,19 +77,19 @@ impl<'request, 'call> Part<'request, 'call> {
     }
 
     fn lacking_micro(&self) -> i64 {
-        self.request.lacking_micro(self.key.holds(), self.key.call().now_us())
+        self.request().lacking_micro(self.key.holds(), self.key.call().now_us())
     }
 
     /// Returns the denial of a call behind others that want `ahead_micro`.
     pub(super) fn denied_behind(&self, ahead_micro: i64) -> Outcome {
         let (stored, holds, now_us) = (self.key.bucket(), self.key.holds(), self.key.call().now_us());
         let lacking_micro = self.lacking_micro();
-        self.request.limit.denied_behind(stored, holds, lacking_micro, ahead_micro, now_us)
+        self.request().limit.denied_behind(stored, holds, lacking_micro, ahead_micro, now_us)
     }
 
     #[inline(always)]
     pub(super) fn is_denied(&self) -> bool {
-        self.request.is_denied(&self.plan)
+        self.request().is_denied(&self.plan)
     }
 
     /// Denies the part of a call that another bucket denies.
@@ -86,7 +97,7 @@ impl<'request, 'call> Part<'request, 'call> {
     pub(super) fn deny_by_another(&mut self) {
         if !self.is_denied() {
             let (stored, holds, now_us) = (self.key.bucket(), self.key.holds(), self.key.call().now_us());
-            self.plan = Plan::Outcome(self.request.limit.denied_by_another(stored, holds, now_us));
+            self.plan = Plan::Outcome(self.request().limit.denied_by_another(stored, holds, now_us));
         }
     }
 
@@ -108,17 +119,17 @@ impl<'request, 'call> Part<'request, 'call> {
             Plan::Outcome(outcome) => return admit(&self.key, outcome),
             Plan::Hold { taken_micro, .. } => *taken_micro,
         };
-        let creates = taken_micro > 0 && taken_micro == self.request.wanted.micro();
+        let creates = taken_micro > 0 && taken_micro == self.request().wanted.micro();
         if !creates || !self.key.is_out_of_memory() {
             return Ok(());
         }
         let exists = !self.key.is_empty();
-        if denies_on_oom() || (exists && self.request.limit.is_pool()) {
+        if denies_on_oom() || (exists && self.request().limit.is_pool()) {
             return Err(if exists { Error::HoldOutOfMemory } else { Error::OutOfMemory });
         }
         let (stored, holds, now_us) = (self.key.bucket(), self.key.holds(), self.key.call().now_us());
         let take = Operation::Take { cost_micro: taken_micro };
-        let outcome = self.request.limit.decide_with(stored, holds, take, now_us)?;
+        let outcome = self.request().limit.decide_with(stored, holds, take, now_us)?;
         let change = if exists { outcome.change } else { Change::Keep };
         self.plan = Plan::Outcome(Outcome { change, ..outcome });
         Ok(())
@@ -129,21 +140,22 @@ impl<'request, 'call> Part<'request, 'call> {
     pub(super) fn store(&mut self) {
         self.written = match self.plan {
             Plan::Outcome(Outcome { change: change @ Change::Store { .. }, .. }) if self.key.has_holds() => {
-                Some(store_with_holds(&mut self.key, |_| change))
+                Some(store_with_holds(&mut self.key, &self.own.limit, |_| change))
             }
             Plan::Outcome(Outcome { change, .. }) => store(&mut self.key, change),
             Plan::Hold { bucket, taken_micro, amount_micro } => {
                 let now_us = self.key.call().now_us();
                 self.held_micro = Some(amount_micro);
-                Some(store_with_holds(&mut self.key, |holds| {
-                    let outcome = self.request.change_hold(holds, bucket, taken_micro, amount_micro, now_us);
+                let request = self.overridden.as_deref().unwrap_or(self.own);
+                Some(store_with_holds(&mut self.key, &self.own.limit, |holds| {
+                    let outcome = request.change_hold(holds, bucket, taken_micro, amount_micro, now_us);
                     self.plan = Plan::Outcome(outcome);
                     outcome.change
                 }))
             }
         };
         if self.written.is_some() && self.comes_later() {
-            let id = self.request.id().filter(|_| self.held_micro.is_some());
+            let id = self.request().id().filter(|_| self.held_micro.is_some());
             waiting::mark(&self.key, id.map(AsRef::as_ref));
         }
         self.key.close();
@@ -151,8 +163,9 @@ impl<'request, 'call> Part<'request, 'call> {
 
     /// Returns what was stored.
     #[inline(always)]
-    pub(super) fn stored(&self) -> Stored<'request, 'call> {
-        Stored { request: self.request, outcome: self.outcome(), held_micro: self.held_micro }
+    pub(super) fn stored(&self) -> Stored<'_, 'call> {
+        let (held_micro, ends_override) = (self.held_micro, self.ends_override);
+        Stored { request: self.request(), outcome: self.outcome(), held_micro, ends_override }
     }
 }
 
@@ -177,6 +190,7 @@ pub(super) struct Stored<'request, 'call> {
     pub(super) outcome: Outcome,
     /// The amount to which a hold was set, 0 if it was ended; `None` if no hold was changed.
     pub(super) held_micro: Option<i64>,
+    pub(super) ends_override: bool,
 }
 
 impl<'call> Stored<'_, 'call> {
@@ -186,16 +200,20 @@ impl<'call> Stored<'_, 'call> {
         let effect = match written {
             Written::Cleared => Effect::Cleared,
             Written::Stored { bucket, expire_at_ms, holds } => {
-                let change = |amount_micro| self.request.hold_change(amount_micro, call.now_us());
-                let holds = holds.map(|(dropped, len)| HoldChanges {
-                    dropped,
-                    changes: self.held_micro.and_then(change).into_iter().collect(),
-                    len,
-                });
+                let holds = holds.map(|(dropped, len)| self.hold_changes(call, dropped, len));
                 Effect::Stored { bucket, expire_at_ms: Some(expire_at_ms), holds }
             }
         };
         (self.request.key, effect)
+    }
+
+    #[cold]
+    #[inline(never)] // Off the path of buckets without holds: each take paid for its code.
+    fn hold_changes(&self, call: &Call, dropped: u32, len: u32) -> HoldChanges {
+        let change = |amount_micro| self.request.hold_change(amount_micro, call.now_us());
+        let end = self.ends_override.then_some(HoldChange::Override(None));
+        let changes = end.into_iter().chain(self.held_micro.and_then(change)).collect();
+        HoldChanges { dropped, changes, len }
     }
 
     /// Counts the granted tokens, and sends the keyspace event.
@@ -268,12 +286,25 @@ pub(super) fn store(key: &mut BucketKey, change: Change) -> Option<Written> {
     Some(written)
 }
 
-/// Drops the ended holds, changes the others by `change`, and stores the bucket accordingly.
-fn store_with_holds(key: &mut BucketKey, change: impl FnOnce(&mut Holds) -> Change) -> Written {
-    let dropped = key.holds().map_or(0, |holds| holds.ended(key.call().now_us()));
-    let (len, change) = key.update_holds(dropped, |holds| match change(holds) {
-        change @ Change::Store { bucket, .. } => (Some(bucket), change),
-        change => (None, change),
+/// Drops the ended holds, changes the others by `change`, and stores the bucket accordingly. Its key stays until it is full
+/// under `own_limit` too, which counts again when an override has ended.
+fn store_with_holds(
+    key: &mut BucketKey,
+    own_limit: &Limit,
+    change: impl FnOnce(&mut Holds) -> Change,
+) -> Written {
+    let now_us = key.call().now_us();
+    let dropped = key.holds().map_or(0, |holds| holds.ended(now_us));
+    let (len, change) = key.update_holds(dropped, |holds| {
+        holds.limit_override.take_if(|stored| stored.ends_at_us <= now_us);
+        match change(holds) {
+            Change::Store { bucket, full_at_us } => {
+                let full_then_us = holds.full_after_override_us(own_limit, bucket, now_us);
+                let full_at_us = full_at_us.max(full_then_us);
+                (Some(bucket), Change::Store { bucket, full_at_us })
+            }
+            change => (None, change),
+        }
     });
     let written = match change {
         Change::Store { bucket, full_at_us } => {

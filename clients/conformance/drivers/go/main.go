@@ -187,6 +187,8 @@ func do(r request) (object, error) {
 		return enter(r)
 	case "settle":
 		return settle(r)
+	case "lost":
+		return lost(r)
 	case "settle_inside":
 		return settleInside(r)
 	case "hold_cancelled":
@@ -400,6 +402,19 @@ func settle(r request) (object, error) {
 	}
 	decision, err := hold.Settle()
 	return describedJointly(decision), err
+}
+
+func lost(r request) (object, error) {
+	hold, err := holds.get(r.Ref)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-hold.Lost():
+		return object{"lost": true}, nil
+	default:
+		return object{"lost": false}, nil
+	}
 }
 
 // holdCancelled enters the holds, and cancels them all together at work.

@@ -73,6 +73,7 @@ const COMMANDS: Record<string, (request: Request) => unknown> = {
   async settle({ hold, used }) {
     return told(await find(holds, hold).settle(used));
   },
+  lost: ({ hold }) => ({ lost: find(holds, hold).lost }),
   /** Keeps the event loop from hearing anything. */
   busy({ ms }) {
     const end = performance.now() + ms;

@@ -174,7 +174,13 @@ async def operation(asked: dict[str, Any]) -> dict[str, Any]:
 
 async def hold(asked: dict[str, Any]) -> dict[str, Any]:
     holds[asked["as"]] = held = await call(limiters[asked["on"]], "hold", asked["name"], asked)
+    if held.allowed:
+        held.keep_renewing()
     return told(held.decision)
+
+
+async def lost(asked: dict[str, Any]) -> dict[str, Any]:
+    return {"lost": holds[asked["hold"]].lost}
 
 
 async def settle(asked: dict[str, Any]) -> dict[str, Any]:
@@ -513,7 +519,7 @@ async def close(asked: dict[str, Any]) -> dict[str, Any]:
 DO: dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]] = {
     **{
         one.__name__: one
-        for one in (server, limiter, joint, hold, settle, settle_inside, hold_cancelled, many)
+        for one in (server, limiter, joint, hold, lost, settle, settle_inside, hold_cancelled, many)
     },
     **{
         one.__name__: one

@@ -30,8 +30,11 @@ func readFlow(text string) flow {
 	case r.zone == nil:
 		perSecond, _ := TokensPerSecond(text)
 		return steady{perSecond}
+	case r.unit == "3mo":
+		r.length.SetInt64(3)
+		r.unit = "mo"
 	case r.unit == "y":
-		r.length.Mul(r.length, big.NewRat(12, 1))
+		r.length.SetInt64(12)
 		r.unit = "mo"
 	}
 	return calendarFlow{r.count, floor(r.length), r.unit, r.zone}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/big"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -17,13 +18,16 @@ type rate struct {
 
 var (
 	period   = regexp.MustCompile(`^(.*?)(ms|s|m|h|d)$`)
-	calendar = regexp.MustCompile(`^(\d*)(mo|ms|[smhdwy])(?:([+-]\d\d):(\d\d))?$`)
+	calendar = regexp.MustCompile(`^(?:(\d*)(ms|[smhd])|(w|mo|3mo|y))(?:\+(\d\d?)d)?(?:([+-]\d\d):(\d\d))?$`)
 )
 
-// Milliseconds of each unit. A month counts 30 days, a year 365.
+// The most days by which a period may begin later.
+var mostDays = map[string]int{"w": 6, "mo": 27, "3mo": 27}
+
+// Milliseconds of each unit. A month counts 30 days, a quarter 90, a year 365.
 var unitMs = map[string]int64{
 	"ms": 1, "s": 1000, "": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000,
-	"w": 7 * 86_400_000, "mo": 30 * 86_400_000, "y": 365 * 86_400_000,
+	"w": 7 * 86_400_000, "mo": 30 * 86_400_000, "3mo": 90 * 86_400_000, "y": 365 * 86_400_000,
 }
 
 // IsCalendar tells whether tokens arrive at boundaries of the calendar.
@@ -60,8 +64,14 @@ func parseRate(text string) *rate {
 		}
 		r.unit = parts[2]
 		if form == calendar {
-			ahead, _ := time.ParseDuration(parts[3] + "h" + parts[4] + "m") // 0 if there is none
-			r.zone = time.FixedZone("", int(ahead.Seconds()))
+			r.unit += parts[3]
+			days, _ := strconv.Atoi(parts[4])
+			if most, may := mostDays[r.unit]; parts[4] != "" && (!may || days > most) {
+				return nil
+			}
+			ahead, _ := time.ParseDuration(parts[5] + "h" + parts[6] + "m") // 0 if there is none
+			// What begins days later is a period of a clock that is as many days behind.
+			r.zone = time.FixedZone("", int(ahead.Seconds())-days*86_400)
 		}
 	}
 	if r.count == nil || r.length == nil || r.length.Sign() == 0 {

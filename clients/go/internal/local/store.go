@@ -80,8 +80,8 @@ func (s *Store) Do(now time.Duration, words []string) (any, error) {
 		return s.del(arguments), nil
 	case "TB.MTAKE":
 		return s.several(arguments, 1, (*view).waitMs, func(v *view, cost *big.Rat) { v.level.Sub(v.level, cost) })
-	case "TB.MHOLD":
-		return s.hold(arguments)
+	case "TB.MHOLD", "TB.MRENEW":
+		return s.hold(arguments, name == "TB.MRENEW")
 	case "TB.MSETTLE":
 		return s.settle(arguments)
 	}
@@ -222,12 +222,15 @@ func (s *Store) several(words []string, before int, waitMs func(*view, *big.Rat)
 	return joint(replies), nil
 }
 
-func (s *Store) hold(words []string) (any, error) {
-	ttl, err := strconv.ParseInt(words[1], 10, 64)
-	if err != nil || ttl < 1 {
+func (s *Store) hold(words []string, renews bool) (any, error) {
+	ttlMs, err := strconv.ParseInt(words[1], 10, 64)
+	if err != nil || ttlMs < 1 {
 		return nil, Error("ERR ttl_ms must be a whole number of milliseconds from 1 to 2592000000")
 	}
-	id := words[2]
+	id, ttl := words[2], time.Duration(ttlMs)*time.Millisecond
+	if renews {
+		return s.renew(words, id, ttl)
+	}
 	more := func(v *view, amount *big.Rat) *big.Rat {
 		if old, ok := v.holds[id]; ok {
 			return new(big.Rat).Sub(amount, old.amount)
@@ -244,10 +247,25 @@ func (s *Store) hold(words []string) (any, error) {
 		v.fill(new(big.Rat).Neg(more(v, amount)))
 		delete(v.holds, id)
 		if amount.Sign() > 0 {
-			v.holds[id] = held{amount, v.at + time.Duration(ttl)*time.Millisecond}
+			v.holds[id] = held{amount, v.at + ttl}
 		}
 	}
 	return s.several(words, 3, waitMs, set)
+}
+
+func (s *Store) renew(words []string, id string, ttl time.Duration) (any, error) {
+	groups := append([]string(nil), words[:3]...)
+	for group := words[3:]; len(group) >= 3; group = group[3:] {
+		groups = append(append(groups, group[:3]...), "0") // of no amount
+	}
+	waitMs := func(v *view, _ *big.Rat) int64 {
+		if _, ok := v.holds[id]; ok {
+			return 0
+		}
+		return never
+	}
+	set := func(v *view, _ *big.Rat) { v.holds[id] = held{v.holds[id].amount, v.at + ttl} }
+	return s.several(groups, 3, waitMs, set)
 }
 
 func (s *Store) settle(words []string) (any, error) {

@@ -1,6 +1,6 @@
 /** The common part of all limiters: asks the server, and applies `onError` without it. */
 
-import { scriptKey, type Command } from "../transport/command.js";
+import { renewing, scriptKey, type Command } from "../transport/command.js";
 import { Decision, JointDecision } from "../values/decision.js";
 import { BadArgument, BadArgumentType, CannotWait, ReplyLost, ServerAway } from "../values/errors.js";
 import { checkAmount, checkLimit, limitWords, type Amount, type Limit } from "../values/limit.js";
@@ -194,7 +194,7 @@ export class Decider {
       reject = no;
     });
     const listener = new DecisionListener(this, command, read, how?.keeps === true, resolve, reject);
-    const call = new RoutedCall(this.server, command, listener, how);
+    const call = new RoutedCall(this.server, how?.renews ? renewing(command) : command, listener, how);
     if (caller?.signal) listener.listenTo(caller.signal, call);
     call.begin();
     return decided;

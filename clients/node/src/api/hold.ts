@@ -4,7 +4,7 @@ import { randomUUID } from "node:crypto";
 
 import { type Decider, type Caller, type Part, type WaitOptions } from "./decider.js";
 import { Denied, JointDecision } from "../values/decision.js";
-import { BadArgument, ReplyLost, textOf } from "../values/errors.js";
+import { BadArgument, HoldLost, ReplyLost, textOf } from "../values/errors.js";
 import { checkAmount, isPool, type Amount } from "../values/limit.js";
 import type { How } from "../transport/server.js";
 
@@ -19,7 +19,7 @@ export interface HoldOptions extends Caller, WaitOptions {
 const MAX_TTL_MS = 30 * 86_400_000;
 
 /**
- * Renews itself until it is settled; `await using` settles it at the end of its block, with `used`.
+ * Renews itself until it is settled or lost; `await using` settles it at the end of its block, with `used`.
  *
  * Work admitted during an outage gets a hold in this process; the first renewal after reconnecting acquires it on the
  * server, if there is room, and the settlement charges in any case.
@@ -30,7 +30,12 @@ export class Hold implements AsyncDisposable {
   used: Used | undefined;
   readonly #decider: Decider;
   readonly #parts: readonly Part[];
+  /** Those that hold more than nothing, which the server forgets at once. */
+  readonly #held: readonly Part[];
   readonly #ttlMs: number;
+  readonly #losing = new AbortController();
+  /** Whether the server has had the hold. */
+  #isKnown = false;
   #decision = new JointDecision({ allowed: false });
   #timer: NodeJS.Timeout | undefined;
   #renewing: Promise<JointDecision> | undefined;
@@ -40,6 +45,7 @@ export class Hold implements AsyncDisposable {
     if (!(ttlMs >= 1 && ttlMs <= MAX_TTL_MS)) throw new BadArgument(`ttlMs: ${ttlMs} is not from 1 to 30 days`);
     this.#decider = decider;
     this.#parts = parts;
+    this.#held = parts.filter(({ amount }) => Number(amount) > 0);
     this.#ttlMs = Math.round(ttlMs);
   }
 
@@ -47,7 +53,7 @@ export class Hold implements AsyncDisposable {
     const { ttlMs = 30_000, signal } = options;
     signal?.throwIfAborted();
     const hold = new Hold(decider, parts, ttlMs);
-    await hold.#set({ signal, ...turn });
+    await hold.#set(parts, { signal, ...turn });
     // Three times a ttl, so that one renewal may fail and the next still comes in time.
     if (hold.allowed) hold.#timer = setInterval(() => hold.#keep(), ttlMs / 3).unref();
     else hold.#settled = Promise.resolve(hold.decision);
@@ -80,12 +86,29 @@ export class Hold implements AsyncDisposable {
   }
 
   /**
-   * Makes the hold last its ttl from now; one that has expired is taken anew, given room. A hold that is settled stays
-   * so: resolves to that outcome.
+   * Aborts, with a `HoldLost`, when the server no longer has the hold: the process was suspended for longer than the
+   * ttl, the server was away for longer, or a failover lost it. Others may have the tokens, so the work should stop. The
+   * next renewal finds out, within a third of the ttl, or when the server is back.
+   */
+  get signal(): AbortSignal {
+    return this.#losing.signal;
+  }
+
+  /** True once the server no longer has the hold. */
+  get lost(): boolean {
+    return this.signal.aborted;
+  }
+
+  /**
+   * Makes the hold last its ttl from now, if it is still there: see `allowed`. A lost hold is not taken anew, and one
+   * that is settled stays so: resolves to that outcome.
    */
   renew(): Promise<JointDecision> {
     if (this.#settled) return this.#settled;
-    return (this.#renewing ??= this.#set({ keeps: true }).finally(() => (this.#renewing = undefined)));
+    if (this.lost || this.#held.length === 0) return Promise.resolve(this.#decision);
+    return (this.#renewing ??= this.#set(this.#held, { keeps: true, renews: this.#isKnown }).finally(
+      () => (this.#renewing = undefined),
+    ));
   }
 
   /**
@@ -123,10 +146,17 @@ export class Hold implements AsyncDisposable {
     }
   }
 
-  async #set(how: Caller & How): Promise<JointDecision> {
-    const words = ["TB.MHOLD", String(this.#parts.length), String(this.#ttlMs), this.id];
-    this.#decision = await this.#decider.decideAll(this.#parts, words, how);
-    return this.#decision;
+  /** Takes the hold if the server has never had it. */
+  async #set(parts: readonly Part[], how: Caller & How): Promise<JointDecision> {
+    const words = ["TB.MHOLD", String(parts.length), String(this.#ttlMs), this.id];
+    const decision = (this.#decision = await this.#decider.decideAll(parts, words, how));
+    if (decision.degraded) return decision;
+    this.#isKnown ||= decision.allowed;
+    if (this.#isKnown && !decision.allowed) {
+      clearInterval(this.#timer);
+      this.#losing.abort(new HoldLost("the hold is gone, and others may have its tokens"));
+    }
+    return decision;
   }
 
   async #settle(parts: readonly Part[]): Promise<JointDecision> {

@@ -62,6 +62,8 @@ export class LocalLimiter {
         return this.#takeAll(args);
       case "TB.MHOLD":
         return this.#hold(args);
+      case "TB.MRENEW":
+        return this.#renew(args);
       case "TB.MSETTLE":
         return this.#settle(args);
       case "DEL":
@@ -141,7 +143,7 @@ export class LocalLimiter {
   }
 
   #takeAll([count = "", ...words]: readonly string[]): unknown[] {
-    const groups = fours(count, words);
+    const groups = groupsOf(count, words);
     const waits = groups.map((group) => this.#look(group).waitMs(up(group[3])));
     if (waits.every((waitMs) => waitMs === 0n)) {
       return joint(groups.map((group) => this.#reserve([...group, "0"])));
@@ -150,7 +152,7 @@ export class LocalLimiter {
   }
 
   #hold([count = "", ttlMs = "", id = "", ...words]: readonly string[]): unknown[] {
-    const groups = fours(count, words);
+    const groups = groupsOf(count, words);
     const waits = groups.map((group) => this.#look(group, { pool: true }).holdWaitMs(id, up(group[3])));
     const replies = groups.map((group, at) => {
       const view = this.#look(group, { pool: true });
@@ -163,8 +165,22 @@ export class LocalLimiter {
     return joint(replies);
   }
 
+  #renew([count = "", ttlMs = "", id = "", ...words]: readonly string[]): unknown[] {
+    const groups = groupsOf(count, words, 3);
+    const amounts = groups.map((group) => this.#look(group, { pool: true }).holds.get(id)?.amount);
+    const replies = groups.map((group, at) => {
+      const view = this.#look(group, { pool: true });
+      const amount = amounts[at];
+      if (amount === undefined) return view.reply(0n, NEVER);
+      if (!amounts.includes(undefined)) view.hold(id, amount, this.#now + BigInt(ttlMs) * 1000n);
+      this.#keep(view);
+      return view.reply(1n);
+    });
+    return joint(replies);
+  }
+
   #settle([count = "", id = "", ...words]: readonly string[]): unknown[] {
-    const replies = fours(count, words).map((group) => {
+    const replies = groupsOf(count, words).map((group) => {
       const view = this.#look(group, { pool: true });
       if (!view.holds.has(id)) return view.reply(0n, NEVER);
       view.settle(id, up(group[3]));
@@ -344,8 +360,8 @@ function amount(text: string): [bigint, bigint] {
   throw new BadArgument("ERR cost must be a decimal number of tokens from 0 to 1e12");
 }
 
-function fours(count: string, words: readonly string[]): string[][] {
-  return Array.from({ length: Number(count) }, (_, at) => words.slice(4 * at, 4 * at + 4));
+function groupsOf(count: string, words: readonly string[], size = 4): string[][] {
+  return Array.from({ length: Number(count) }, (_, at) => words.slice(size * at, size * at + size));
 }
 
 /** The four numbers of the bucket that binds, and each bucket's own. */

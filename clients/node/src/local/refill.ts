@@ -7,7 +7,7 @@ const MINUTE_MS = 60_000;
 const DAY_MS = 86_400_000;
 /** The first day of 1970 was a Thursday. */
 const FIRST_MONDAY_MS = 4 * DAY_MS;
-const MONTHS: Record<string, number> = { mo: 1, y: 12 };
+const MONTHS: Record<string, number> = { mo: 1, "3mo": 3, y: 12 };
 
 export interface Refill {
   /** True if nothing ever flows in. */
@@ -48,9 +48,10 @@ interface Periods {
 }
 
 function periodsOf(rate: Amount): Periods {
-  const { unit, period, periodMs, offset } = rateParts(rate);
-  const aheadMs = offsetMs(offset);
-  /** Returns local time as if it were UTC. */
+  const { unit, period, periodMs, days, offset } = rateParts(rate);
+  // What begins days later is a period of a clock that is as many days behind.
+  const aheadMs = offsetMs(offset) - days * DAY_MS;
+  /** Returns that clock's time as if it were UTC. */
   const localMs = (at: bigint) => Number(floorDiv(at, MS_US)) + aheadMs;
   const utc = (ms: number) => BigInt(ms - aheadMs) * MS_US;
   const months = MONTHS[unit];

@@ -2,9 +2,9 @@
 
 export type Command = readonly string[];
 
-const NEED_THE_MODULE = new Set(["TB.HOLD", "TB.MHOLD", "TB.SETTLE", "TB.MSETTLE"]);
+const NEED_THE_MODULE = new Set(["TB.HOLD", "TB.MHOLD", "TB.MRENEW", "TB.SETTLE", "TB.MSETTLE"]);
 /** Where the first key stands, if not right behind the name. */
-const FIRST_KEY: Record<string, number> = { "TB.MTAKE": 2, "TB.MSETTLE": 3, "TB.MHOLD": 4, EVALSHA: 3 };
+const FIRST_KEY: Record<string, number> = { "TB.MTAKE": 2, "TB.MSETTLE": 3, "TB.MHOLD": 4, "TB.MRENEW": 4, EVALSHA: 3 };
 
 /** Those that must not happen twice. */
 const ONCE = new Set(["TB.GIVE", "TB.CHARGE", "TB.SETTLE", "TB.MSETTLE"]);
@@ -21,6 +21,11 @@ export function waiting([name = "", ...words]: Command, maxWaitMs: number, share
   }
   const at = name === "TB.MTAKE" ? 1 : name === "TB.MHOLD" ? 3 : words.length;
   return [name.replace("TB.", "TB.B"), ...words.slice(0, at), String(maxWaitMs), ...words.slice(at), ...share];
+}
+
+/** Returns the form of a `TB.MHOLD` that makes its hold last longer, and takes nothing if the hold is gone. */
+export function renewing([, ...words]: Command): Command {
+  return ["TB.MRENEW", ...words.filter((_, at) => at < 3 || (at - 3) % 4 !== 3)];
 }
 
 /**

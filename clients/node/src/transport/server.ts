@@ -61,6 +61,8 @@ export interface How {
   always?: boolean;
   /** Keeps a grant that comes late. */
   keeps?: boolean;
+  /** Sends the renewal of the hold; without the server, `onError` decides on the `TB.MHOLD`. */
+  renews?: boolean;
   /** Waits its turn in the server, at most so long. */
   maxWaitMs?: number | undefined;
   /** The words that say as whose it waits. */

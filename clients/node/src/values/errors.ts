@@ -51,6 +51,11 @@ export class ReplyLost extends TokenBucketError {
   override readonly name: string = "ReplyLost";
 }
 
+/** The server no longer has a hold: others may have its tokens. */
+export class HoldLost extends TokenBucketError {
+  override readonly name: string = "HoldLost";
+}
+
 /** The server has no tokenbucket module. */
 export class ModuleMissing extends TokenBucketError {
   override readonly name: string = "ModuleMissing";

@@ -7,7 +7,7 @@ export interface Limit {
   readonly capacity: Amount;
   /**
    * Tokens per second (`5`, `0.25`), a count per period (`"100/m"`, `"10/10s"`) or a count at each
-   * boundary of the calendar (`"1000@d"`, `"1000@d+09:00"`). 0 is a pool: its tokens come back only
+   * boundary of the calendar (`"1000@d"`, `"1000@mo+14d+09:00"`). 0 is a pool: its tokens come back only
    * from holds.
    */
   readonly rate: Amount;
@@ -20,7 +20,8 @@ const NUMBER = String.raw`\+?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?`;
 const AMOUNT = new RegExp(`^${NUMBER}$`);
 const RATE = new RegExp(
   `^(?<count>${NUMBER})(?:/(?<period>${NUMBER})?(?<unit>ms|s|m|h|d)` +
-    String.raw`|@(?<multiple>\d+)?(?<boundary>ms|mo|[smhdwy])(?<offset>[+-]\d\d:\d\d)?)?$`,
+    String.raw`|@(?<multiple>\d+(?=ms|m(?!o)|[shd]))?(?<boundary>ms|3?mo|[smhdwy])` +
+    String.raw`(?:(?<=w)\+(?<day>0?[0-6])d|(?<=mo)\+(?<date>[01]?\d|2[0-7])d)?(?<offset>[+-]\d\d:\d\d)?)?$`,
 );
 const UNIT_MS: Record<string, number> = {
   ms: 1,
@@ -30,6 +31,7 @@ const UNIT_MS: Record<string, number> = {
   d: 86_400_000,
   w: 7 * 86_400_000,
   mo: 30 * 86_400_000,
+  "3mo": 90 * 86_400_000,
   y: 365 * 86_400_000,
 };
 
@@ -78,18 +80,22 @@ export interface RateParts {
   unit: string;
   /** How long its unit is, of a calendar's on average. */
   periodMs: number;
+  /** By how many days it begins later. */
+  days: number;
   offset: string;
   isCalendar: boolean;
 }
 
 export function rateParts(rate: Amount): RateParts {
-  const { count = "0", period, unit, multiple, boundary, offset = "" } = RATE.exec(String(rate))?.groups ?? {};
+  const parts = RATE.exec(String(rate))?.groups ?? {};
+  const { count = "0", period, unit, multiple, boundary, day, date, offset = "" } = parts;
   const name = unit ?? boundary ?? "s";
   return {
     count,
     period: period ?? multiple ?? "1",
     unit: name,
     periodMs: UNIT_MS[name]!,
+    days: Number(day ?? date ?? 0),
     offset,
     isCalendar: boundary !== undefined,
   };

@@ -222,6 +222,11 @@ impl Hold {
         self.0.set_used_of(place, used)
     }
 
+    /// See [`crate::Hold::is_lost`].
+    pub fn is_lost(&self) -> bool {
+        self.0.is_lost()
+    }
+
     /// See [`crate::Hold::decision`].
     pub fn decision(&self) -> JointDecision {
         self.0.decision()

@@ -86,7 +86,8 @@ impl Caller {
     }
 
     async fn ask(&self, request: &Request, how: How<'_>) -> Result<JointDecision, Error> {
-        match self.server.transport().ask(request, how).await? {
+        let renewal = how.renews.then(|| request.to_renewal());
+        match self.server.transport().ask(renewal.as_ref().unwrap_or(request), how).await? {
             Answer::Replies(replies) => request.read(replies.into_iter().next().unwrap_or(Value::Nil)),
             Answer::Away(node, late) => {
                 let decision = self.without_server(&node, request);

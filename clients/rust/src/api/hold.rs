@@ -1,9 +1,10 @@
 //! What is held for one piece of work.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::OnceCell;
+use tokio::sync::{watch, OnceCell};
 
 use crate::api::caller::Caller;
 use crate::transport::background::{detached, timeout};
@@ -15,9 +16,9 @@ use crate::values::request::{Amount, Part};
 
 /// Tokens that are held until they are settled, or their holder is gone.
 ///
-/// It renews itself while it lives. [`settle`](Self::settle) ends it: what was not used comes back, what was used
-/// beyond the hold is charged. Dropping it does the same in the background. What the work does not report counts as used;
-/// slots of a pool (rate 0) come back.
+/// It renews itself while it lives, unless it is [lost](Self::lost). [`settle`](Self::settle) ends it: what was not used
+/// comes back, what was used beyond the hold is charged. Dropping it does the same in the background. What the work does
+/// not report counts as used; slots of a pool (rate 0) come back.
 ///
 /// Work that was let through because the server was away has one too, which the first renewal after its return takes,
 /// if there is room, and the settlement charges in any case.
@@ -28,8 +29,13 @@ pub(crate) struct Inner {
     caller: Caller,
     /// Each with the amount that is held.
     parts: Vec<Part>,
+    /// Those that hold more than nothing, which the server forgets at once.
+    held: Vec<Part>,
     ttl: Duration,
     id: String,
+    /// Whether the server has had the hold.
+    is_known: AtomicBool,
+    is_lost: watch::Sender<bool>,
     used: Mutex<Vec<Amount>>,
     decision: Mutex<JointDecision>,
     /// Whether renewals may still be sent. Locked while one is under way: one that arrives after the settlement
@@ -49,7 +55,10 @@ impl Hold {
         let inner = Arc::new(Inner {
             caller,
             used: Mutex::new(parts.iter().map(unreported).collect()),
+            held: parts.iter().filter(|part| !part.amount.is_zero()).cloned().collect(),
             parts,
+            is_known: AtomicBool::new(false),
+            is_lost: watch::Sender::new(false),
             ttl,
             id: format!("{:016x}{:016x}", random_bits(), random_bits()),
             decision: Mutex::default(),
@@ -57,13 +66,13 @@ impl Hold {
             over: tokio::sync::Notify::new(),
             settled: OnceCell::new(),
         });
-        let decision = inner.renew(how).await?;
+        let decision = inner.set(&inner.parts, how).await?;
         if !decision.allowed() {
             return Err(Error::Denied(decision));
         }
         let transport = inner.caller.server.transport();
         // Not those of a fake, whose time stands still.
-        if transport.clock().is_real() {
+        if transport.clock().is_real() && !inner.held.is_empty() {
             transport.spawn(inner.clone().renew_until_over());
         }
         Ok(Self(inner))
@@ -90,6 +99,20 @@ impl Hold {
         let no_such_limit = || Error::BadArgument(format!("used: the hold has no limit at place {place}"));
         *locked(&self.0.used).get_mut(place).ok_or_else(no_such_limit)? = used;
         Ok(())
+    }
+
+    /// Returns whether the server no longer has the hold: see [`lost`](Self::lost).
+    pub fn is_lost(&self) -> bool {
+        *self.0.is_lost.borrow()
+    }
+
+    /// Waits until the server no longer has the hold: the process was suspended for longer than the `ttl`, the server was
+    /// away for longer, or a failover lost it. Others may have the tokens, so the work should stop. The next renewal
+    /// finds out, within a third of the `ttl`, or when the server is back. A lost hold is not taken anew.
+    ///
+    /// It waits for ever if the hold is never lost: use it in a `select!` beside the work.
+    pub async fn lost(&self) {
+        let _ = self.0.is_lost.subscribe().wait_for(|is_lost| *is_lost).await;
     }
 
     /// The decision by which it came to be, then that of the last renewal.
@@ -128,10 +151,18 @@ impl Drop for Hold {
 }
 
 impl Inner {
-    async fn renew(&self, how: How<'_>) -> Result<JointDecision, Error> {
+    /// Makes it last `ttl` from now, and takes it if the server has never had it.
+    async fn set(&self, parts: &[Part], how: How<'_>) -> Result<JointDecision, Error> {
         let before = vec![self.ttl.as_millis().to_string(), self.id.clone()];
-        let decision = self.caller.decide_all("TB.MHOLD", before, &self.parts, how).await?;
+        let renews = self.is_known.load(Ordering::Relaxed);
+        let decision = self.caller.decide_all("TB.MHOLD", before, parts, How { renews, ..how }).await?;
         locked(&self.decision).clone_from(&decision);
+        if !decision.binding.degraded {
+            self.is_known.fetch_or(decision.allowed(), Ordering::Relaxed);
+            if renews && !decision.allowed() {
+                self.is_lost.send_replace(true);
+            }
+        }
         Ok(decision)
     }
 
@@ -140,10 +171,10 @@ impl Inner {
         loop {
             let _ = timeout(self.ttl / 3, self.over.notified()).await;
             let is_open = self.is_open.lock().await;
-            if !*is_open {
+            if !*is_open || *self.is_lost.borrow() {
                 return;
             }
-            if let Err(error) = self.renew(How { keeps_late: true, ..How::default() }).await {
+            if let Err(error) = self.set(&self.held, How { keeps_late: true, ..How::default() }).await {
                 log::warn!(target: "tokenbucket_client::hold", "a hold was not renewed: {error}");
             }
         }

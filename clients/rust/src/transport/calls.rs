@@ -37,6 +37,8 @@ pub(crate) struct How<'a> {
     pub(crate) share: Option<&'a Arc<Share>>,
     /// Keeps what is granted late: a renewal has not begun the hold.
     pub(crate) keeps_late: bool,
+    /// Sends the renewal of the hold; without the server, the policy decides on the `TB.MHOLD`.
+    pub(crate) renews: bool,
     /// Ends a hold that is made late, even if the policy lets the call pass.
     pub(crate) returns_late: bool,
 }

@@ -18,6 +18,7 @@ use tokenbucket_core::request::limit_or_pool;
 ///
 /// let search = Limit::new(5, "100/m")?; // 5 at once, 100 a minute
 /// let quota = Limit::new(1000, "1000@d+09:00")?; // 1000 a day, from midnight in Tokyo
+/// let plan = Limit::new(9000, "9000@mo+14d")?; // 9000 a month, from the 15th
 /// let jobs = Limit::new(10, 0)?; // a pool: tokens come back only from holds
 /// assert_eq!("20 10/s".parse(), Limit::new(20, "10/s"));
 /// # Ok::<(), tokenbucket_client::LimitError>(())
@@ -104,12 +105,13 @@ impl fmt::Display for Limit {
     }
 }
 
-/// A rate without its calendar; months and years are of 30 and 365 days, as headers speak of them.
+/// A rate without its calendar; months, quarters and years are of 30, 90 and 365 days, as headers speak of them.
 fn average(rate: &str) -> Option<Rate> {
     let Some((count, period)) = rate.split_once('@') else { return Rate::parse(rate.as_bytes()).ok() };
     let period = match period.split(['+', '-']).next()? {
         "w" => "7d",
         "mo" => "30d",
+        "3mo" => "90d",
         "y" => "365d",
         period => period,
     };

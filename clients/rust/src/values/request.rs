@@ -192,7 +192,7 @@ impl Request {
 
     /// Holds are beyond the script.
     pub(crate) fn needs_the_module(&self) -> bool {
-        matches!(self.operation, "TB.MHOLD" | "TB.MSETTLE")
+        matches!(self.operation, "TB.MHOLD" | "TB.MRENEW" | "TB.MSETTLE")
     }
 
     /// Whether a reply shows that there is the module.
@@ -244,6 +244,13 @@ impl Request {
         command
     }
 
+    /// Returns what makes a hold last longer, and takes nothing if it is gone.
+    pub(crate) fn to_renewal(&self) -> Self {
+        let mut renewal = Self { operation: "TB.MRENEW", ..self.clone() };
+        renewal.buckets.iter_mut().for_each(|bucket| bucket.words = [None; 2]);
+        renewal
+    }
+
     /// A write of the same name and key as that of a call that waits, which changes nothing: a server that is paused keeps
     /// it back. `CLIENT UNBLOCK` is sent behind it on the same connection: most servers before Redis 8.2 and Valkey 9 end if
     /// a call is unblocked that they keep back because they are paused.
@@ -268,6 +275,7 @@ impl Request {
         match (self.operation, self.buckets.len()) {
             ("TB.MTAKE", 1) => "TB.TAKE",
             ("TB.MHOLD", 1) => "TB.HOLD",
+            ("TB.MRENEW", 1) => "TB.RENEW",
             ("TB.MSETTLE", 1) => "TB.SETTLE",
             (operation, _) => operation,
         }

@@ -31,6 +31,9 @@ async fn the_fake_knows_the_calendar() {
     let long =
         [limit(1000, "1000@d+09:00"), limit(20, "4@w-11:00"), limit(12, "3@mo+14:00"), limit(5, "1@y")];
     compare(long, pauses_us).await;
+    let later =
+        [limit(30, "20@mo+14d-05:00"), limit(10, "10@3mo+27d"), limit(8, "8@w+6d+09:00"), limit(5, "5@3mo")];
+    compare(later, pauses_us).await;
 }
 
 #[test]

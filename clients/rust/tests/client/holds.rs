@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
-use tokenbucket_client::{Error, Limiter, Options, Part};
+use tokenbucket_client::{Error, Hold, Limiter, Options, Part, ServerOptions};
 
+use crate::clock::Clock;
 use crate::servers::{ask, wait_for, Server};
-use crate::{limit, limiter, limiter_with, patient, STILL};
+use crate::{calls, limit, limiter, limiter_with, patient, STILL};
 
 const LONG: Duration = Duration::from_secs(3600);
+const SOON: Duration = Duration::from_secs(10);
+const BRIEF: Duration = Duration::from_millis(300);
 
 async fn remaining(limiter: &Limiter, name: &str) -> i64 {
     limiter.peek(name, 0).await.unwrap().remaining
@@ -49,6 +52,92 @@ async fn a_hold_renews_itself_as_long_as_it_lives() {
     tokio::time::sleep(3 * ttl).await;
     assert_eq!(remaining(&limiter, "a").await, 2);
     assert!(hold.settle().await.unwrap().allowed(), "it was there all the time");
+}
+
+/// On its server the time stands still: no hold expires before the test lets it.
+fn start_with_clock() -> (Server, Clock) {
+    let server = Server::started(&["--clock"]);
+    let clock = Clock::new(&server.folder);
+    (server, clock)
+}
+
+async fn is_renewed(server: &Server, command: &str) {
+    let before = calls(server, command);
+    wait_for("renewals", SOON, async || calls(server, command) >= before + 2).await;
+}
+
+async fn is_lost(hold: &Hold) {
+    tokio::time::timeout(SOON, hold.lost()).await.expect("it is lost");
+    assert!(hold.is_lost() && !hold.decision().allowed());
+}
+
+#[tokio::test]
+async fn a_lost_hold_says_so_and_is_not_taken_anew() {
+    let (server, clock) = start_with_clock();
+    let limiter = limiter(&server, limit(1, "0"), Options::new());
+    let hold = limiter.hold("a", 1, BRIEF).await.unwrap();
+    is_renewed(&server, "tb.renew").await;
+    assert!(!hold.is_lost());
+    clock.advance_us(300_000);
+    let other = limiter.hold("a", 1, LONG).await.unwrap();
+    is_lost(&hold).await;
+    other.settle().await.unwrap();
+    assert!(!hold.settle().await.unwrap().allowed());
+    assert_eq!((remaining(&limiter, "a").await, calls(&server, "tb.hold")), (1, 2));
+}
+
+#[tokio::test]
+async fn a_hold_outlasts_an_outage() {
+    let (server, _clock) = start_with_clock();
+    let others = limiter(&server, limit(1, "0"), Options::new());
+    let options = ServerOptions::new().timeout(Duration::from_secs(1)).retry_every(Duration::ZERO);
+    let limiter = limiter_with(&server, limit(1, "0"), Options::new(), options);
+    let hold = limiter.hold("a", 1, BRIEF).await.unwrap();
+    assert!(!hold.decision().binding.degraded);
+    server.signal("STOP");
+    wait_for("the outage", SOON, async || hold.decision().binding.degraded).await;
+    let Err(Error::Denied(denied)) = limiter.hold("a", 1, LONG).await else { panic!("it is in use here") };
+    assert!(denied.binding.degraded);
+    server.signal("CONT");
+    wait_for("the server", SOON, async || !hold.decision().binding.degraded).await;
+    assert!(!hold.is_lost() && hold.decision().allowed(), "no time has passed there");
+    assert_eq!(remaining(&others, "a").await, 0);
+    hold.settle().await.unwrap();
+    wait_for("the slot", SOON, async || remaining(&others, "a").await == 1).await;
+}
+
+#[tokio::test]
+async fn a_hold_that_the_server_never_had_is_taken_when_there_is_room() {
+    let (server, clock) = start_with_clock();
+    let others = limiter(&server, limit(1, "0"), Options::new());
+    let options = ServerOptions::new().timeout(Duration::from_secs(1)).retry_every(Duration::ZERO);
+    let limiter = limiter_with(&server, limit(1, "0"), Options::new(), options);
+    let other = others.hold("a", 1, LONG).await.unwrap();
+    server.signal("STOP");
+    let hold = limiter.hold("a", 1, BRIEF).await.unwrap();
+    assert!(hold.decision().binding.degraded);
+    server.signal("CONT");
+    wait_for("the server", SOON, async || !hold.decision().allowed()).await;
+    assert!(!hold.is_lost() && !hold.decision().binding.degraded, "it was never there");
+    other.settle().await.unwrap();
+    is_renewed(&server, "tb.renew").await;
+    assert!(!hold.is_lost() && hold.decision().allowed());
+    clock.advance_us(300_000);
+    is_lost(&hold).await;
+}
+
+#[tokio::test]
+async fn a_hold_of_nothing_in_one_of_its_limits_is_not_lost() {
+    let (server, _clock) = start_with_clock();
+    let limiter = limiter(&server, limit(10, STILL), Options::new());
+    let of_both =
+        |amount| [1, amount].map(|amount| Part::new(format!("{{a}}:{amount}"), limiter.limit(), amount));
+    for (amount, command) in [(0, "tb.renew"), (2, "tb.mrenew")] {
+        let hold = limiter.hold_all(&of_both(amount), BRIEF).await.unwrap();
+        is_renewed(&server, command).await;
+        assert!(!hold.is_lost() && hold.decision().allowed());
+        hold.settle().await.unwrap();
+    }
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use crate::limit;
 /// The rules are those of the core, which tests them.
 #[test]
 fn limits_are_what_the_commands_take() {
-    for text in ["10 5", "+10 100/m", "1e3 1e-3/m", "10 1/250ms", "10 0", "10 1@mo", "10 1@d-05:30"] {
+    for text in ["10 5", "+10 100/m", "1e3 1e-3/m", "10 1/250ms", "10 0", "10 1@mo", "10 1@3mo+14d-05:30"] {
         assert_eq!(text.parse::<Limit>().unwrap().to_string(), text);
     }
     for (text, error) in [
@@ -41,6 +41,10 @@ fn headers_are_those_of_the_draft() {
     assert_eq!(headers[1], ("ratelimit", r#""api";r=50;t=30"#.into()));
     assert_eq!(headers[2], ("retry-after", "30".into()), "rounded up");
 
+    for (rate, window_s) in [("10@w+6d", 7), ("10@mo+14d-05:00", 30), ("10@3mo", 90), ("10@y", 365)] {
+        let policy = format!("\"api\";q=10;w={}", window_s * 86_400);
+        assert_eq!(allowed.headers(&crate::limit(10, rate), "api", 0.0)[0].1, policy);
+    }
     let pool = crate::limit(10, "0");
     assert_eq!(allowed.headers(&pool, "api", 0.0)[0].1, r#""api";q=10"#, "it has no window");
     let never = limiter.take("a", 101).unwrap();

@@ -226,6 +226,10 @@ impl Held {
         joint_fields(&either!(Hold, &self.hold, hold => hold.decision()))
     }
 
+    pub fn is_lost(&self) -> bool {
+        either!(Hold, &self.hold, hold => hold.is_lost())
+    }
+
     /// `used` is a number, or one for each limit.
     pub async fn settle(&self, used: &Value) -> Result<Value, Error> {
         if let Some(used) = used.as_f64() {

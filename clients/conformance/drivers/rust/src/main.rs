@@ -133,6 +133,7 @@ impl State {
                 let hold = found(&self.holds, text(request, "hold"))?;
                 Ok(hold.settle(&request["used"]).await?)
             }
+            "lost" => Ok(json!({"lost": found(&self.holds, text(request, "hold"))?.is_lost()})),
             "settle_inside" => {
                 let hold = self.held(request).await?;
                 let first = hold.settle(&request["used"]).await?;

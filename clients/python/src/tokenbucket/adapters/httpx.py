@@ -178,9 +178,9 @@ def _retry_after_s(headers: httpx.Headers) -> float:
 def _unix_s(text: str) -> float | None:
     try:
         said: datetime = parsedate_to_datetime(text)
-    except ValueError:
+        return (said if said.tzinfo else said.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
         return None
-    return (said if said.tzinfo else said.replace(tzinfo=UTC)).timestamp()
 
 
 class RateLimitTransport(_RateLimit[Limiter, httpx.BaseTransport], httpx.BaseTransport):

@@ -13,9 +13,9 @@ from fractions import Fraction
 from typing import Any, TypeVar
 
 from ..api.limiter import BaseLimiter
-from ..api.operations import Part, keep
+from ..api.operations import Part
 from ..local.clock import Clock
-from ..transport.call import Steps, Terms
+from ..transport.call import Steps
 from ..values.decision import Decision
 from ..values.errors import ModuleMissing
 from ..values.limit import Number
@@ -150,10 +150,7 @@ def _hold_all(limiter: AnyLimiter, name: str, for_ms: int) -> Steps[int]:
             return 0
         part = Part("", limiter.prefix + name, name, limiter.limit, left)
         try:
-            terms = Terms(late=keep)
-            held = yield from limiter._decide_all(
-                [part], "TB.MHOLD", 1, for_ms, uuid.uuid4().hex, terms=terms
-            )
+            held = yield from limiter._decide_all([part], "TB.MHOLD", 1, for_ms, uuid.uuid4().hex)
         except ModuleMissing:
             return left
         if held.allowed:

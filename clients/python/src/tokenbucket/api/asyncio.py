@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine, Generator
 from typing import Any, Protocol, Self, TypeVar
 
 from ..transport.call import Steps, Terms
+from ..transport.commands import Command
 from ..transport.server import BaseServer
-from ..transport.tasks import Transports, of_loop
+from ..transport.tasks import Transports
 from ..values.decision import Decision, Denied, JointDecision
 from ..values.errors import BadArgument
 from ..values.limit import Limit, Number
-from .batches import Batch, Batches, Waiter
 from .hold import HoldOperations, Used
 from .joint import BaseJointLimiter
 from .limiter import BaseLimiter
 from .operations import Backend, Part
+from .unsettled import Unsettled
 
 T = TypeVar("T")
 Awaited = Coroutine[Any, Any, T]
@@ -35,7 +37,15 @@ class Server(BaseServer[Client]):
     _of_transport = Transports
 
     def _set_up(self) -> None:
+        self.unsettled = Unsettled()
         self._detached: set[asyncio.Task[Any]] = set()
+        self._settles_on: asyncio.AbstractEventLoop | None = None
+        """The event loop that has a timer for holds that nobody could settle."""
+
+    def begin_anew(self) -> None:
+        self.unsettled.begin_anew()
+        self._settles_on = None
+        super().begin_anew()
 
     async def run(self, steps: Steps[T]) -> T:
         """Sends what the steps ask for, until they are over."""
@@ -49,8 +59,6 @@ class Server(BaseServer[Client]):
         try:
             while True:
                 try:
-                    if call.pause_s:
-                        await asyncio.sleep(call.pause_s)
                     reply = await call.node.transport.here().exchange(call)
                 except Exception as error:
                     call = steps.throw(error)
@@ -59,9 +67,28 @@ class Server(BaseServer[Client]):
         except StopIteration as end:
             result: T = end.value
             return result
+        finally:
+            steps.close()  # those of a caller who was cancelled end here
 
-    def spawn(self, steps: Steps[Any]) -> None:
-        self.detach(self.run(steps))
+    def settle_later(self, words: Command, for_s: float, in_s: float) -> None:
+        self.unsettled.add(words, for_s, in_s)
+        self._settle_in(in_s)
+
+    def _settle_in(self, delay_s: float) -> None:
+        """Sets the timer of this event loop. It is no task, so that nothing cancels it."""
+        with contextlib.suppress(RuntimeError):  # no event loop runs any more
+            loop = asyncio.get_running_loop()
+            if self._settles_on is not loop:
+                self._settles_on = loop
+                loop.call_later(delay_s, self._settle_now)
+
+    def _settle_now(self) -> None:
+        self.detach(self.run(self.unsettled.settle(self))).add_done_callback(self._have_settled)
+
+    def _have_settled(self, task: asyncio.Task[float]) -> None:
+        self._settles_on = None
+        if self.unsettled:
+            self._settle_in(1.0 if task.cancelled() or task.exception() else max(task.result(), 0))
 
     def detach(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Runs it to its end whatever becomes of the caller."""
@@ -76,7 +103,14 @@ class Server(BaseServer[Client]):
             task.exception()  # those who wait get it
 
     async def aclose(self) -> None:
-        """Closes the connections; the next call makes new ones. The client that was given stays open."""
+        """Closes the connections; the next call makes new ones. The client that was given stays open.
+
+        Holds in doubt are settled now, or else end by their ttl.
+        """
+        loop = asyncio.get_running_loop()
+        if detached := [task for task in self._detached if task.get_loop() is loop]:
+            await asyncio.wait(detached)
+        await self.run(self.ask_each(self.unsettled.drain()))
         for node in self._nodes():
             await node.transport.close()
 
@@ -87,7 +121,7 @@ class Server(BaseServer[Client]):
         return await self.run(self.answers())
 
 
-async def _to_the_end(task: asyncio.Task[T]) -> T:
+async def _to_the_end(task: asyncio.Task[JointDecision]) -> JointDecision:
     """Waits for it however often this is cancelled, as anyio does at every step, and is cancelled then."""
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -97,7 +131,7 @@ async def _to_the_end(task: asyncio.Task[T]) -> T:
             cancelled = error
     if cancelled is not None:
         raise cancelled
-    return task.result()
+    return JointDecision(allowed=False, lost=True) if task.cancelled() else task.result()
 
 
 class _Closing(Backend):
@@ -149,7 +183,7 @@ class Hold(HoldOperations):
         return self
 
     async def renew(self) -> JointDecision:
-        """Makes the hold last `ttl_ms` from now; one that has expired is taken anew, given room."""
+        """Makes the hold last `ttl_ms` from now, if it is still there: see `lost`."""
         if self._is_inherited or self._settling is not None:
             return self.decision
         began = self._limiter._clock.monotonic()
@@ -173,7 +207,13 @@ class Hold(HoldOperations):
             return await _to_the_end(self._settling)
         began = self._limiter._clock.monotonic()
         self.stop_renewing()
+
+        def settle_if_cancelled(task: asyncio.Task[JointDecision]) -> None:
+            if task.cancelled():  # as all tasks are, perhaps before its first step
+                self._settle_later(parts)
+
         self._settling = self._limiter.server.detach(self._settle_after_renewal(parts))
+        self._settling.add_done_callback(settle_if_cancelled)
         settled = await _to_the_end(self._settling)
         self._limiter._tell_all(parts, settled, began)
         return settled
@@ -210,6 +250,8 @@ class Hold(HoldOperations):
         self._timer = asyncio.get_running_loop().call_later(self.renew_every_s, self._begin_renewing)
 
     def _begin_renewing(self) -> None:
+        if not self.is_renewed:
+            return
         self.keep_renewing()
         if self._renewing is None or self._renewing.done():
             self._renewing = self._limiter.server.detach(self._renew_now())
@@ -226,10 +268,6 @@ class Limiter(_Closing, BaseLimiter[Server | Client, Awaited[Decision], Hold]):
 
     _of_hold = Hold
 
-    def begin_anew(self) -> None:
-        self._fetches: set[asyncio.Task[None]] = set()
-        super().begin_anew()
-
     async def wait(
         self, name: str, cost: Number = 1, *, max_wait_ms: int, limit: Limit | None = None
     ) -> Decision:
@@ -245,52 +283,9 @@ class Limiter(_Closing, BaseLimiter[Server | Client, Awaited[Decision], Hold]):
 
     async def aclose(self) -> None:
         """Gives back what batches have left, and closes connections that no other limiter uses."""
-        loop = asyncio.get_running_loop()
-        if fetches := [task for task in self._fetches if task.get_loop() is loop]:
-            await asyncio.wait(fetches)
-        for giving in self._give_batches_back(loop):
+        for giving in self._give_batches_back():
             await self._run(giving)
         await super().aclose()
-
-    async def _take_batched(self, name: str, cost: int, limit: Limit) -> Decision:
-        began = self._clock.monotonic()
-        loop = asyncio.get_running_loop()
-        batches = of_loop(self._batches_of, self._new_batches)
-        batch, decision = batches.take(name, limit, cost)
-        if decision is None and self._denials:
-            decision = self._denials.recall(name, limit, max(cost - batch.tokens, 1))
-        if decision is None:
-            decision = await self._wait_for_batch(batches, batch, cost, loop)
-        for giving in self._give_evicted_back(batches):
-            self.server.spawn(giving)
-        self._tell(name, limit, decision, began)
-        return decision
-
-    async def _wait_for_batch(
-        self, batches: Batches, batch: Batch, cost: int, loop: asyncio.AbstractEventLoop
-    ) -> Decision:
-        ready = loop.create_future()
-        waiter = Waiter(cost, lambda: None if ready.done() else ready.set_result(None))
-        batch.waiting.append(waiter)
-        if batch.leader is None:
-            batch.leader = self.server.detach(self._fetch_for_all(batches, batch))
-            self._fetches.add(batch.leader)
-            batch.leader.add_done_callback(self._fetches.discard)
-        try:
-            await ready
-        except asyncio.CancelledError:
-            batch.leave(waiter)
-            raise
-        return waiter.result()
-
-    async def _fetch_for_all(self, batches: Batches, batch: Batch) -> None:
-        """Detached: the fetched tokens are for all callers, not only for the one that began."""
-        try:
-            await asyncio.sleep(0)  # those that take in the same round of the loop share the fetch
-            while batch.waiting:
-                await self.server.run(self._fetch(batches, batch))
-        finally:
-            batch.leader = None
 
 
 class JointLimiter(

@@ -4,35 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from ..local.clock import Clock
 from ..values.decision import Decision
 from ..values.limit import Limit
 
 MOST_BATCHES = 10_000
-
-
-@dataclass(slots=True, eq=False)
-class Waiter:
-    """A take that waits for tokens to be fetched."""
-
-    cost: int
-    wake: Callable[[], None]
-    decision: Decision | None = None
-    error: Exception | None = None
-
-    @property
-    def is_decided(self) -> bool:
-        return self.decision is not None or self.error is not None
-
-    def result(self) -> Decision:
-        if self.error is not None:
-            raise self.error
-        assert self.decision is not None
-        return self.decision
 
 
 @dataclass(slots=True)
@@ -43,10 +22,9 @@ class Batch:
     limit: Limit
     tokens: int = 0
     stale_at: float = 0
+    fetched_until: float = 0
+    """Until when somebody is thought to fetch. Meanwhile others ask for what they need."""
     reply: Decision = field(default_factory=lambda: Decision(allowed=False))
-    waiting: list[Waiter] = field(default_factory=list)
-    leader: Any = None
-    """What fetches for all that wait: a waiter, or with asyncio a task."""
 
     def left(self, now: float) -> int:
         """What may be spent: nothing once the bucket would have filled.
@@ -66,40 +44,13 @@ class Batch:
             fills_s = reset_after_ms / 1000
         self.stale_at = asked_at + fills_s
 
-    def spend(self, cost: int) -> Decision:
+    def spend(self, cost: int) -> Decision | None:
+        if self.tokens < cost:
+            return None
         self.tokens -= cost
-        reply = self.reply
-        return Decision(True, reply.remaining + self.tokens, 0, reply.reset_after_ms, granted=1)
+        return Decision(True, self.reply.remaining + self.tokens, 0, self.reply.reset_after_ms, granted=1)
 
-    def wanted(self, size: int) -> int:
-        """How much to fetch: one fetch serves all who wait."""
-        return max(size, sum(waiter.cost for waiter in self.waiting) - self.tokens)
-
-    def serve(self, look: Decision | None) -> None:
-        """Wakes those whose decision is made; the others wait for the next fetch.
-
-        `look`: the reply of a bucket that had less than was asked for. More of the same would be in vain.
-        """
-        waiting, self.waiting = self.waiting, []
-        for waiter in waiting:
-            if waiter.cost <= self.tokens:
-                waiter.decision = self.spend(waiter.cost)
-            elif look is not None:
-                waiter.decision = self._denial(look, waiter.cost)
-            else:
-                self.waiting.append(waiter)
-                continue
-            waiter.wake()
-
-    def leave(self, waiter: Waiter) -> None:
-        """Takes out a caller that is gone, and puts back, once, what was spent for it."""
-        if waiter in self.waiting:
-            self.waiting.remove(waiter)
-        decision, waiter.decision = waiter.decision, None
-        if decision is not None and decision.allowed and not decision.degraded:
-            self.tokens += waiter.cost
-
-    def _denial(self, look: Decision, cost: int) -> Decision:
+    def denial(self, look: Decision, cost: int) -> Decision:
         """From the bucket's reply to a look for one token."""
         lacking = cost - self.tokens
         if cost > float(self.limit.capacity):
@@ -107,22 +58,17 @@ class Batch:
         else:
             more_s = 0 if self.limit.is_calendar else (lacking - 1) / self.limit.tokens_per_s
             retry_after_ms = max(look.retry_after_ms, 1) + int(-(-more_s * 1000 // 1))
-        return replace(
-            look,
-            allowed=False,
-            granted=0,
-            remaining=look.remaining + self.tokens,
-            retry_after_ms=retry_after_ms,
-        )
+        remaining = look.remaining + self.tokens
+        return replace(look, allowed=False, granted=0, remaining=remaining, retry_after_ms=retry_after_ms)
 
 
 class Batches:
-    """The batches of one event loop, or of all threads."""
+    """The batches of a limiter. Nobody waits for anybody."""
 
     def __init__(self, size: int, clock: Clock) -> None:
         self.size = size
         self.clock = clock
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self._batches: OrderedDict[tuple[str, Limit], Batch] = OrderedDict()
         self.evicted: deque[tuple[Batch, int]] = deque()
         """What is to be given back."""
@@ -132,26 +78,23 @@ class Batches:
         if batch is None:
             batch = self._batches[name, limit] = Batch(name, limit)
             if len(self._batches) > MOST_BATCHES:
-                self._evict()
+                _, oldest = self._batches.popitem(last=False)
+                if left := oldest.left(self.clock.monotonic()):
+                    oldest.tokens = 0
+                    self.evicted.append((oldest, left))
         else:
             self._batches.move_to_end((name, limit))
         return batch
 
     def take(self, name: str, limit: Limit, cost: int) -> tuple[Batch, Decision | None]:
-        batch = self.of(name, limit)
-        if batch.tokens >= cost and batch.left(self.clock.monotonic()) >= cost and not batch.waiting:
-            return batch, batch.spend(cost)
-        return batch, None
+        with self.lock:
+            batch = self.of(name, limit)
+            return batch, self.spend(batch, cost)
 
-    def _evict(self) -> None:
-        """Forgets the batch that was used longest ago and for which nothing is being fetched."""
-        for key, batch in self._batches.items():
-            if batch.leader is None:
-                del self._batches[key]
-                if left := batch.left(self.clock.monotonic()):
-                    batch.tokens = 0
-                    self.evicted.append((batch, left))
-                return
+    def spend(self, batch: Batch, cost: int) -> Decision | None:
+        with self.lock:
+            batch.left(self.clock.monotonic())
+            return batch.spend(cost)
 
     def forget(self, name: str, limit: Limit) -> None:
         self._batches.pop((name, limit), None)

@@ -30,7 +30,7 @@ class Denials:
     def __init__(self, size: int, clock: Clock) -> None:
         self._clock = clock
         self._size = size
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._denials: OrderedDict[tuple[str, Limit], _Denial] = OrderedDict()
 
     def recall(self, key: str, limit: Limit, cost: Number) -> Decision | None:
@@ -41,7 +41,7 @@ class Denials:
                 return None
             now = self._clock.monotonic()
             if now >= denial.asked_at + denial.decision.retry_after_ms / 1000:
-                del self._denials[key, limit]
+                self._denials.pop((key, limit), None)
                 return None
         if _exactly(cost) < denial.cost:
             return None

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from itertools import chain
+from typing import Any
 
-from ..transport.call import Call, Steps, Terms
-from ..transport.commands import command
+from ..transport.call import Steps, Terms
+from ..transport.commands import Command, command, renewing
 from ..values.decision import Decision, JointDecision
 from ..values.errors import BadArgument, TokenBucketError
 from ..values.limit import Number
-from .operations import Backend, Part, keep
+from .operations import Backend, Part
+from .unsettled import AGAIN_S
 
 Used = Number | Mapping[str, Number]
 
@@ -34,11 +36,21 @@ class HoldOperations:
             raise BadArgument(f"ttl_ms: {ttl_ms!r} is not from 1 to 30 days")
         self._backend = backend
         self._parts = parts
+        self._held = [part for part in parts if float(part.amount) > 0]
+        """Those that hold more than nothing, which the server forgets at once."""
         self._ttl_ms = ttl_ms
         self._terms = terms
         """Says how the first call waits; renewals do not wait."""
         self._process = os.getpid()
-        self._was_granted = self._was_local = False
+        self._was_granted = self._was_local = self._is_known = False
+        self.lost = False
+        """Whether the server no longer has the hold: another may have its tokens, so the work should stop.
+
+        The holder was suspended for longer than `ttl_ms`, the server was away for longer, or a failover
+        lost it. The next renewal finds out: within a third of `ttl_ms`, or when the server is back.
+        """
+        self.on_lost: Callable[[], object] | None = None
+        """Is called once when the hold is lost, where it is renewed: a thread, or the event loop."""
         self.id = uuid.uuid4().hex
         self.amounts = {part.which: part.amount for part in parts}
         """What is held of each limit; of a single limit, under the name \"\"."""
@@ -56,6 +68,9 @@ class HoldOperations:
     def allowed(self) -> bool:
         return self.decision.allowed
 
+    def __bool__(self) -> bool:
+        return self.allowed
+
     @property
     def renew_every_s(self) -> float:
         """Three times a ttl, so that one renewal may fail and the next still comes in time."""
@@ -67,15 +82,63 @@ class HoldOperations:
         return self._process != os.getpid()
 
     def _renew(self, first: bool = False) -> Steps[JointDecision]:
-        # A late renewal is the hold of work that goes on; of a hold that was denied, nothing may stay.
-        self.decision = yield from self._backend._decide_all(
-            self._parts,
-            *("TB.MHOLD", len(self._parts), self._ttl_ms, self.id),
-            terms=self._terms if first else Terms(late=keep),
-        )
-        self._was_granted = self._was_granted or self.decision.allowed
-        self._note(self.decision)
-        return self.decision
+        if self.lost or not (first or self._held):
+            return self.decision
+        parts = self._parts if first else self._held
+        words = ("TB.MHOLD", len(parts), self._ttl_ms, self.id)
+        terms, is_kept = self._terms if first else Terms(renews=self._is_known), not first
+        try:
+            decision = yield from self._backend._decide_all(parts, *words, terms=terms)
+            is_kept = is_kept or decision.allowed or not terms.was_sent
+        except Exception:
+            is_kept = is_kept or not terms.was_sent
+            raise
+        finally:  # of a caller who has left, too
+            if not is_kept:
+                self._abandon()
+        return self._renewed(decision)
+
+    def _renewed(self, decision: JointDecision) -> JointDecision:
+        self.decision = decision
+        self._was_granted = self._was_granted or decision.allowed
+        self._note(decision)
+        if not decision.degraded:
+            self._is_known = self._is_known or decision.allowed
+            if self._is_known and not (decision.allowed or self.lost):
+                self._lose()
+        return decision
+
+    def _lose(self) -> None:
+        self.lost = True
+        log = self._backend.server.log
+        log.warning("a hold of %s was lost", self._parts[0].key)
+        if self.on_lost:
+            try:
+                self.on_lost()
+            except Exception:
+                log.exception("on_lost has failed")
+
+    @property
+    def is_renewed(self) -> bool:
+        """Returns whether it is worth a renewal: a lost hold is not taken anew."""
+        return bool(self._held) and not self.lost
+
+    def renewal(self) -> Command:
+        """Returns what renews it, to be sent together with the renewals of others."""
+        words = ("TB.MHOLD", len(self._held), self._ttl_ms, self.id, *_words_of(self._held))
+        return renewing(words) if self._is_known else words
+
+    def renewed(self, reply: Any) -> None:
+        self._renewed(JointDecision.read_each(reply, [part.which for part in self._held]))
+
+    def _abandon(self, in_s: float = 0.0) -> None:
+        """Ends, by its id, a hold that the server may have and no caller knows of."""
+        self._settle_later([replace(part, amount=0) for part in self._parts], in_s)
+
+    def _settle_later(self, parts: Sequence[Part], in_s: float = 0.0) -> None:
+        """Charges nothing if the hold is not there, so that it may be sent again and again."""
+        words = ("TB.MSETTLE", len(parts), self.id, *_words_of(parts))
+        self._backend.server.settle_later(words, self._ttl_ms / 1000, in_s)
 
     def _amounts_used(self, used: Used | None) -> list[Part]:
         """Returns the parts with what was used of each. Raises BadArgument before anything is sent."""
@@ -95,30 +158,36 @@ class HoldOperations:
     def _unreported(self, part: Part) -> Number:
         return part.amount if self._was_granted and part.limit.tokens_per_s else 0
 
-    def _settle(self, parts: list[Part], calls: list[Call] | None = None) -> Steps[JointDecision]:
+    def _settle(self, parts: list[Part]) -> Steps[JointDecision]:
         """What was not used comes back, what was used beyond the hold is charged.
 
         A hold that is not there (it expired, or the server was away when the work began) is charged
-        what was used. Asked also while the server is thought to be away: what a settlement does not
-        tell is lost. Sent once: a second "not there" could mean that the first has settled.
+        what was used. Sent once: a second "not there" could mean that the first has settled. If nobody
+        answers, the hold is settled by its id later.
         """
-        settled = yield from self._backend._decide_all(
-            parts, "TB.MSETTLE", len(parts), self.id, terms=Terms(once=True, always=True, calls=calls)
-        )
+        is_settled = False
+        try:
+            settled = yield from self._backend._decide_all(
+                parts, "TB.MSETTLE", len(parts), self.id, terms=Terms(once=True)
+            )
+            is_settled = not settled.degraded
+        except BadArgument:
+            is_settled = True
+            raise
+        finally:  # of a caller who has left, too
+            self._backend._came_back(parts)
+            if not is_settled:
+                self._settle_later(parts, AGAIN_S)
         self._note(settled)
         if settled.degraded:
             return settled
         if self._was_local:
-            arguments = (command(part.key, part.limit, part.amount) for part in parts)
-            self._backend.server.local.execute(
-                "TB.MSETTLE", len(parts), self.id, *chain.from_iterable(arguments)
-            )
+            self._backend.server.local.execute("TB.MSETTLE", len(parts), self.id, *_words_of(parts))
         each = dict(settled.each)
         for part in parts:
             if not each[part.which].allowed and float(part.amount) > 0:
                 words = command("TB.CHARGE", part.key, part.limit, part.amount)
-                terms = Terms(once=True, always=True)
-                each[part.which] = Decision.read(*(yield from self._backend._ask(words, terms)))
+                each[part.which] = Decision.read(*(yield from self._backend._ask(words, Terms(once=True))))
         settled = replace(settled, each=each, lost=any(one.lost for one in each.values()))
         self._note(settled)
         return settled
@@ -137,6 +206,10 @@ class HoldOperations:
         self._was_local = self._was_local or decision.degraded
         if not decision.degraded:
             self.remaining |= {which: one.remaining for which, one in decision.each.items()}
+
+
+def _words_of(parts: Sequence[Part]) -> Command:
+    return tuple(chain.from_iterable(command(part.key, part.limit, part.amount) for part in parts))
 
 
 def _check_used(part: Part, used: Number) -> None:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from ..local.fork import begins_anew_after_fork
 from ..transport.call import Steps, Terms
 from ..transport.commands import Command, command
+from ..transport.driver import CONNECT_WITHIN_S
 from ..values.decision import Decision
 from ..values.errors import BadArgument, ReplyError, Unanswered
 from ..values.limit import Limit, Number
 from .batches import Batch, Batches
 from .denials import Denials
 from .operations import Backend, OnDecision, OnError, Part, in_turn
+
+# How often a call asks that another fetches for, within the timeout.
+_TRIES_WHILE_FETCHING = 10
 
 Where = TypeVar("Where")
 """A server or a client."""
@@ -42,7 +47,6 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
     _run: Callable[[Steps[Decision]], Decided]
     _run_once: Callable[[Steps[Decision]], Decided]
     """Runs them to their end, even if the caller leaves."""
-    _take_batched: Callable[[str, int, Limit], Decided]
 
     def __init__(
         self,
@@ -70,7 +74,7 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
 
     def begin_anew(self) -> None:
         self._denials = Denials(self._remembers, self._clock) if self._remembers else None
-        self._batches_of: dict[Any, Batches] = {}
+        self._batches = Batches(self._batch, self._clock)
 
     # The calls.
 
@@ -98,7 +102,7 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
             return self._run(self._take_in_turn(name, cost, limit, (max_wait_ms, share, weight)))
         # A batch has whole tokens, and serves no more than it has when it is new.
         if self._batch and isinstance(cost, int) and 0 < cost <= self._batch:
-            return self._take_batched(name, int(cost), limit or self.limit)
+            return self._run(self._take_batched(name, int(cost), limit or self.limit))
         return self._run(self._take(name, cost, limit))
 
     def peek(self, name: str, cost: Number = 1, *, limit: Limit | None = None) -> Decided:
@@ -167,16 +171,19 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
         words = self._words(name, operation, limit, *arguments)
         return (yield from self._decide(name, limit, words, Terms(once)))
 
-    def _take(self, name: str, cost: Number, limit: Limit | None) -> Steps[Decision]:
+    def _take(
+        self, name: str, cost: Number, limit: Limit | None, pause_s: float = 0.0, tells: bool = True
+    ) -> Steps[Decision]:
         limit = limit or self.limit
-        words = self._words(name, "TB.TAKE", limit, cost)
+        words, terms = self._words(name, "TB.TAKE", limit, cost), Terms(pause_s=pause_s)
         if self._denials is None:
-            return (yield from self._decide(name, limit, words))
+            return (yield from self._decide(name, limit, words, terms, tells))
         began = self._clock.monotonic()
-        if refusal := self._denials.recall(name, limit, cost):
-            self._tell(name, limit, refusal, began)
+        if (refusal := self._denials.recall(name, limit, cost)) is not None:
+            if tells:
+                self._tell(name, limit, refusal, began)
             return refusal
-        decision = yield from self._decide(name, limit, words)
+        decision = yield from self._decide(name, limit, words, terms, tells)
         self._denials.remember(name, limit, cost, decision, began)
         return decision
 
@@ -188,6 +195,11 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
         words = self._words(name, "TB.TAKE", limit, cost)
         return (yield from self._decide(name, limit, words, in_turn(*turn)))
 
+    def _came_back(self, parts: Sequence[Part]) -> None:
+        if self._denials:
+            for part in parts:
+                self._denials.forget(part.name, part.limit)
+
     def _give(self, name: str, amount: Number, limit: Limit | None) -> Steps[Decision]:
         if self._denials:
             self._denials.forget(name, limit or self.limit)
@@ -196,9 +208,7 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
     def _reset_name(self, name: str, limit: Limit | None) -> Steps[Decision]:
         if self._denials:
             self._denials.forget(name, limit or self.limit)
-        for batches in self._batches_of.values():
-            with batches.lock:
-                batches.forget(name, limit or self.limit)
+        self._batches.forget(name, limit or self.limit)
         return (yield from self._reset([self._key(name)], [limit or self.limit]))
 
     def _book_here(self, name: str, cost: Number, max_wait_ms: float) -> Decision | None:
@@ -213,63 +223,67 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
     def _give_here(self, name: str, amount: Number) -> None:
         self.server.local.execute(*self._words(name, "TB.GIVE", self.limit, amount))
 
-    # Batches. Those of asyncio belong to an event loop, since callers wait for one another.
+    # Batches.
 
-    def _new_batches(self, _: object = None) -> Batches:
-        return Batches(self._batch, self._clock)
+    def _take_batched(self, name: str, cost: int, limit: Limit) -> Steps[Decision]:
+        began, batches = self._clock.monotonic(), self._batches
+        batch, decision = batches.take(name, limit, cost)
+        if decision is None and self._denials:
+            decision = self._denials.recall(name, limit, max(cost - batch.tokens, 1))
+        if decision is None:
+            if began < batch.fetched_until:
+                decision = yield from self._take_meanwhile(batch, cost)
+            else:
+                decision = yield from self._fetch(batch, cost)
+        while batches.evicted:  # what those had left that made room
+            with suppress(IndexError, Unanswered):
+                old, left = batches.evicted.popleft()
+                words = self._words(old.name, "TB.GIVE", old.limit, left)
+                yield from self.server.ask(words, terms=Terms(once=True))
+        self._tell(name, limit, decision, began)
+        return decision
 
-    def _fetch(self, batches: Batches, batch: Batch) -> Steps[None]:
-        """Fetches for all callers that wait, and wakes those whose decision is made."""
-        with batches.lock:
-            wanted = batch.wanted(batches.size)
-        asked_at = self._clock.monotonic()
+    def _take_meanwhile(self, batch: Batch, cost: int) -> Steps[Decision]:
+        """Takes for this call alone while another fetches, which may bring what the bucket lacks."""
+        pause_s = 0.0
+        for _ in range(_TRIES_WHILE_FETCHING):
+            decision = yield from self._take(batch.name, cost, batch.limit, pause_s, tells=False)
+            is_fetching = self._clock.monotonic() < batch.fetched_until
+            if not decision.allowed and not decision.degraded:
+                decision = self._batches.spend(batch, cost) or decision
+            if decision.allowed or not is_fetching:
+                break
+            pause_s = self.server.timeout_ms / 1000 / _TRIES_WHILE_FETCHING
+        return decision
 
-        def late(replies: Any) -> None:
-            if isinstance(replies[0], list):
-                with batches.lock:
-                    batch.add(replies[0][0], replies[0][3], asked_at)
-
+    def _fetch(self, batch: Batch, cost: int) -> Steps[Decision]:
+        batches, asked_at = self._batches, self._clock.monotonic()
+        # No call takes longer; if this one is interrupted, others fetch then.
+        batch.fetched_until = asked_at + 2 * CONNECT_WITHIN_S + 4 * self.server.timeout_ms / 1000
+        wanted = batches.size
         take = self._words(batch.name, "TB.TAKEUPTO", batch.limit, wanted)
         look = self._words(batch.name, "TB.PEEK", batch.limit, 1)
         try:
-            taken, looked = yield from self.server.ask(take, look, terms=Terms(late=late))
-        except Exception as error:
-            with batches.lock:
-                waiting, batch.waiting = batch.waiting, []
-            for waiter in waiting:
-                self._decide_without(batch, waiter, error)
-                waiter.wake()
-            return
+            taken, looked = yield from self.server.ask(take, look)
+        except Unanswered as unanswered:
+            words = self._words(batch.name, "TB.TAKE", batch.limit, cost)
+            reply, lost = self._degraded(words, unanswered, False)
+            return Decision.read(reply, True, lost)
+        finally:
+            batch.fetched_until = 0
         with batches.lock:
             batch.add(taken[0], taken[3], asked_at)
             batch.reply = Decision.read(taken)
-            # That the bucket had less is what its reply to the look is about.
-            short = None if taken[0] >= wanted or isinstance(looked, ReplyError) else Decision.read(looked)
-            batch.serve(short)
-            if self._denials and short is not None and batch.tokens == 0:
-                denied = replace(short, allowed=False, granted=0, retry_after_ms=max(short.retry_after_ms, 1))
-                self._denials.remember(batch.name, batch.limit, 1, denied, asked_at)
+            if (decision := batch.spend(cost)) is not None:
+                return decision
+        if taken[0] >= wanted or isinstance(looked, ReplyError):  # others have spent it
+            return (yield from self._take(batch.name, cost, batch.limit, tells=False))
+        # That the bucket had less is what its reply to the look is about.
+        short = Decision.read(looked)
+        if self._denials and batch.tokens == 0:
+            denied = replace(short, allowed=False, granted=0, retry_after_ms=max(short.retry_after_ms, 1))
+            self._denials.remember(batch.name, batch.limit, 1, denied, asked_at)
+        return batch.denial(short, cost)
 
-    def _decide_without(self, batch: Batch, waiter: Any, error: Exception) -> None:
-        """The server did not decide: `on_error` does, for each of those who wait."""
-        try:
-            if not isinstance(error, Unanswered):
-                raise error
-            words = self._words(batch.name, "TB.TAKE", batch.limit, waiter.cost)
-            reply, lost = self._degraded(words, error, False)
-            waiter.decision = Decision.read(reply, True, lost)
-        except Exception as raised:
-            waiter.error = raised
-
-    def _give_batches_back(self, place: Any) -> list[Steps[Decision]]:
-        batches = self._batches_of.pop(place, None)
-        if batches is None:
-            return []
-        return [self._give(batch.name, left, batch.limit) for batch, left in batches.drain()]
-
-    def _give_evicted_back(self, batches: Batches) -> Iterator[Steps[None]]:
-        """What the batches had left that made room for others."""
-        while batches.evicted:
-            batch, left = batches.evicted.popleft()
-            words = self._words(batch.name, "TB.GIVE", batch.limit, left)
-            yield self.server.give_back(words, always=False)
+    def _give_batches_back(self) -> list[Steps[Decision]]:
+        return [self._give(batch.name, left, batch.limit) for batch, left in self._batches.drain()]

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 
 from ..local.fork import begins_anew_after_fork
 from ..transport.call import Steps, Terms
-from ..transport.commands import Command, Word, command
+from ..transport.commands import Command, Word, command, renewing
 from ..transport.server import BaseServer
 from ..values.decision import Decision, JointDecision
 from ..values.errors import BadArgument, ReplyError, ReplyLost, ServerAway, Unanswered
@@ -48,7 +48,7 @@ class _Shared:
         begins_anew_after_fork(self)
 
     def begin_anew(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
 
 
 _shared = _Shared()
@@ -69,11 +69,14 @@ def shared_server(kind: Any, client: Any) -> Any:
             return server
         # Kept where its connections come from, so that it lives as long.
         place = getattr(client, "nodes_manager", None) or getattr(client, "connection_pool", None)
-        known = getattr(place, "tokenbucket_server", None)
+        known = getattr(place, "tokenbucket_server", None) or getattr(client, "tokenbucket_server", None)
         if known is None:
             known = kind(client)
             if place is not None:
-                place.tokenbucket_server = known
+                try:
+                    place.tokenbucket_server = known
+                except AttributeError:  # the node manager of asyncio has no room for it
+                    client.tokenbucket_server = known
         if not isinstance(known, kind):
             kind(client)  # says why not
         return known
@@ -106,11 +109,17 @@ class Backend:
 
     def _tell(self, name: str, limit: Limit, decision: Decision, began: float) -> None:
         if self._on_decision:
-            self._on_decision(name, limit, decision, self._clock.monotonic() - began)
+            try:
+                self._on_decision(name, limit, decision, self._clock.monotonic() - began)
+            except Exception:  # the call is decided all the same
+                self.server.log.exception("on_decision has failed")
 
     def _tell_all(self, parts: Sequence[Part], decision: JointDecision, began: float) -> None:
         for part in parts:
             self._tell(part.name, part.limit, decision.each.get(part.which, decision), began)
+
+    def _came_back(self, parts: Sequence[Part]) -> None:
+        """Forgets what no longer holds now that a hold of these buckets is settled."""
 
     def _key(self, name: str) -> str:
         if not isinstance(name, str):
@@ -134,34 +143,25 @@ class Backend:
         return [0, 0, int(self.server.retry_every_ms) or 1, 0], lost
 
     def _ask(self, words: Command, terms: Terms | None = None) -> Steps[tuple[Any, bool, bool]]:
-        """The reply, whether it is `on_error`'s, and whether the server's was lost.
-
-        What a reply that comes too late has granted is given back if the caller is gone, or was denied
-        meanwhile, unless the terms have something to do with it.
-        """
+        """The reply, whether it is `on_error`'s, and whether the server's was lost."""
         terms = terms or Terms()
-        calls = terms.calls = [] if terms.calls is None else terms.calls
         try:
             if terms.max_wait_ms:
                 reply = yield from self.server.ask_in_turn(words, terms)
             else:
-                reply = yield from self.server.ask(words, terms=terms)
+                reply = yield from self.server.ask(renewing(words) if terms.renews else words, terms=terms)
             return reply, False, False
         except Unanswered as unanswered:
-            stays = terms.once  # the caller learns that nobody knows
-            try:
-                reply, lost = self._degraded(words, unanswered, terms.once)
-                stays = stays or bool(reply[0])
-                return reply, True, lost
-            finally:
-                for call in () if stays else calls:
-                    call.undo = True
-                    self.server.leave(call)
+            reply, lost = self._degraded(words, unanswered, terms.once)
+            return reply, True, lost
 
-    def _decide(self, name: str, limit: Limit, words: Command, terms: Terms | None = None) -> Steps[Decision]:
+    def _decide(
+        self, name: str, limit: Limit, words: Command, terms: Terms | None = None, tells: bool = True
+    ) -> Steps[Decision]:
         began = self._clock.monotonic()
         decision = Decision.read(*(yield from self._ask(words, terms)))
-        self._tell(name, limit, decision, began)
+        if tells:
+            self._tell(name, limit, decision, began)
         return decision
 
     def _decide_all(
@@ -216,7 +216,3 @@ def in_turn(max_wait_ms: float, share: str | None, weight: Number) -> Terms:
         raise BadArgument(f"weight: {weight!r} is not from 0.001 to 1000")
     terms.share = ("SHARE", share, "WEIGHT", f"{exact:f}")
     return terms
-
-
-def keep(_: Any) -> None:
-    """Leaves what a late reply has granted as it is."""

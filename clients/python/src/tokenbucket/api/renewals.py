@@ -1,62 +1,109 @@
-"""One thread that renews the holds of a server."""
+"""A thread that renews the holds of a server that are open, and settles those that could not be settled."""
 
 from __future__ import annotations
 
+import _thread
+import contextlib
 import heapq
 import itertools
-import logging
-import threading
+import queue
 import time
 from typing import Any
 from weakref import ref
 
+from .unsettled import Unsettled
+
+# What is due so soon is renewed together with what is due.
+_TOGETHER_S = 0.02
+_MOST_AT_ONCE = 500
+
+
+class Running:
+    """Something is being done as long as the variable lives that refers to it: whatever ends it, it ends."""
+
+    __slots__ = ("__weakref__",)
+
+
+NOBODY = ref(Running())
+
 
 class Renewals:
-    """Holds, and when each of them is to be renewed. Its thread ends with the last of them."""
+    """Holds, and when each of them is to be renewed. The thread ends when nothing is left to do.
 
-    def __init__(self, log: logging.Logger) -> None:
-        self._log = log
+    Nobody counts on it: whoever finds that it does not run starts another.
+    """
+
+    def __init__(self, server: Any) -> None:
+        self._server = ref(server)
+        self._unsettled: Unsettled = server.unsettled
         self.begin_anew()
 
     def begin_anew(self) -> None:
         """In a process that was forked: the holds are the parent's."""
-        self._changed = threading.Condition()
         self._due: list[tuple[float, int, ref[Any]]] = []
         self._count = itertools.count()
-        self._is_running = False
+        self._changed: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._running = NOBODY
 
     def add(self, hold: Any) -> None:
-        with self._changed:
-            self._plan(hold)
-            if not self._is_running:
-                self._is_running = True
-                threading.Thread(target=self._run, daemon=True).start()
+        self._plan(hold)
+        self.wake()
 
     def _plan(self, hold: Any) -> None:
-        due = time.monotonic() + hold.renew_every_s
-        heapq.heappush(self._due, (due, next(self._count), ref(hold)))
-        if self._due[0][0] == due:
-            self._changed.notify()
+        heapq.heappush(self._due, (time.monotonic() + hold.renew_every_s, next(self._count), ref(hold)))
 
-    def _run(self) -> None:
-        while (hold := self._next()) is not None:
+    @property
+    def is_stalled(self) -> bool:
+        """Returns whether there is something to do, and no thread that does it."""
+        return self._running() is None and bool(self._due or self._unsettled)
+
+    def wake(self) -> None:
+        if self._running() is not None:
+            self._changed.put(None)
+            return
+        running = Running()
+        self._running = ref(running)
+        try:
+            _thread.start_new_thread(self._run, (running,))
+        except RuntimeError:  # no thread can start
+            if self._due and self._due[0][0] < time.monotonic():
+                self._renew_due()
+
+    def _run(self, running: Running) -> None:
+        while self._running() is running and (server := self._server()):
+            due_s = [server.run(self._unsettled.settle(server))] if self._unsettled else []
+            self._renew_due()
+            del server
+            due_s += [self._due[0][0] - time.monotonic()] if self._due else []
+            if not due_s:
+                self._running = NOBODY
+                if not self.is_stalled:
+                    return
+                self._running = ref(running)  # something came in this very moment
+                continue
+            with contextlib.suppress(queue.Empty):
+                self._changed.get(timeout=max(min(due_s), 0))
+
+    def _renew_due(self) -> None:
+        """Renews what is due, all of it together."""
+        server, running = self._server(), Running()
+        holds: list[Any] = []
+        until = time.monotonic() + _TOGETHER_S
+        while self._due and self._due[0][0] <= until and len(holds) < _MOST_AT_ONCE:
+            hold = heapq.heappop(self._due)[2]()
+            if hold is not None:
+                hold.renewing = ref(running)
+                holds += [hold] if hold.is_renewed and not hold.is_over else []
+        for hold in holds:
+            self._plan(hold)
+        if server is None or not holds:
+            return
+        replies = server.run(server.ask_each([hold.renewal() for hold in holds]))
+        for hold, reply in zip(holds, replies, strict=True):
             try:
-                hold.renew_in_background()
+                if isinstance(reply, list):
+                    hold.renewed(reply)
+                else:
+                    hold.renew_in_background()
             except Exception:
-                self._log.exception("a hold was not renewed")
-            del hold
-
-    def _next(self) -> Any:
-        """Waits for the next hold that is due; None when there is none left."""
-        with self._changed:
-            while self._due:
-                wait_s = self._due[0][0] - time.monotonic()
-                if wait_s > 0:
-                    self._changed.wait(wait_s)
-                    continue
-                hold = heapq.heappop(self._due)[2]()
-                if hold is not None and not hold.is_over:
-                    self._plan(hold)
-                    return hold
-            self._is_running = False
-            return None
+                server.log.exception("a hold was not renewed")

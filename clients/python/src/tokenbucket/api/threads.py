@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import _thread
 import threading
+import time
 from typing import Any, Protocol, Self, TypeVar
 
-from ..transport.call import Call, Steps, Terms
+from ..transport.call import Steps, Terms
+from ..transport.commands import Command
 from ..transport.server import BaseServer
 from ..transport.threads import Transport, run
 from ..values.decision import Decision, Denied, JointDecision
 from ..values.errors import BadArgument, TokenBucketError
 from ..values.limit import Limit, Number
-from .batches import Batch, Batches, Waiter
 from .hold import HoldOperations, Used
 from .joint import BaseJointLimiter
 from .limiter import BaseLimiter
 from .operations import Backend, Part
-from .renewals import Renewals
+from .renewals import NOBODY, Renewals
+from .unsettled import AGAIN_S, Unsettled
 
 T = TypeVar("T")
 
@@ -35,27 +36,29 @@ class Server(BaseServer[Client]):
     _of_transport = Transport
 
     def _set_up(self) -> None:
-        self.renewals = Renewals(self.log)
+        self.unsettled = Unsettled()
+        self.renewals = Renewals(self)
 
     def begin_anew(self) -> None:
+        self.unsettled.begin_anew()
         self.renewals.begin_anew()
         super().begin_anew()
 
     def run(self, steps: Steps[T]) -> T:
+        if self.renewals.is_stalled:
+            self.renewals.wake()
         return run(steps)
 
-    def spawn(self, steps: Steps[Any]) -> None:
-        # Not by threading.Thread, whose start waits: a greenlet's timeout could end it there.
-        _thread.start_new_thread(self._run_in_background, (steps,))
-
-    def _run_in_background(self, steps: Steps[Any]) -> None:
-        try:
-            self.run(steps)
-        except TokenBucketError:
-            self.log.exception("what a late call took was not given back")
+    def settle_later(self, words: Command, for_s: float, in_s: float) -> None:
+        self.unsettled.add(words, for_s, in_s)
+        self.renewals.wake()
 
     def close(self) -> None:
-        """Closes the connections; the next call makes new ones. The client that was given stays open."""
+        """Closes the connections; the next call makes new ones. The client that was given stays open.
+
+        Holds in doubt are settled now, or else end by their ttl.
+        """
+        run(self.ask_each(self.unsettled.drain()))
         for node in self._nodes():
             node.transport.drop()
 
@@ -97,14 +100,20 @@ class Hold(HoldOperations):
         self._limiter = limiter
         self.is_over = False
         # A renewal on its way could arrive after the settlement.
-        self._one_at_a_time = threading.Lock()
+        self._one_at_a_time = threading.RLock()
+        self.renewing = NOBODY
         self._settled: JointDecision | Exception | None = None
         began = limiter._clock.monotonic()
-        limiter._run(self._renew(first=True))
-        limiter._tell_all(parts, self.decision, began)
+        try:
+            limiter._run(self._renew(first=True))
+            limiter._tell_all(parts, self.decision, began)
+        except BaseException:
+            if self.decision.allowed:  # interrupted: nobody works under it
+                self._abandon()
+            raise
 
     def renew(self) -> JointDecision:
-        """Makes the hold last `ttl_ms` from now; one that has expired is taken anew, given room."""
+        """Makes the hold last `ttl_ms` from now, if it is still there: see `lost`."""
         began = self._limiter._clock.monotonic()
         if self.renew_in_background():
             self._limiter._tell_all(self._parts, self.decision, began)
@@ -133,6 +142,7 @@ class Hold(HoldOperations):
         began, is_first = self._limiter._clock.monotonic(), self._settled is None
         if self._settled is None:
             self.stop_renewing()
+            self._await_renewal()
             with self._one_at_a_time:
                 if self._settled is None:
                     self._settled = self._settle_once(parts)
@@ -142,16 +152,22 @@ class Hold(HoldOperations):
             self._limiter._tell_all(parts, self._settled, began)
         return self._settled
 
+    def _await_renewal(self) -> None:
+        """Waits for one that is on its way. What arrives after the settlement all the same is ended again."""
+        ends_at = time.monotonic() + self._limiter.server.timeout_ms / 1000
+        while self.renewing() is not None:
+            if time.monotonic() > ends_at:
+                self._abandon(AGAIN_S)
+                return
+            time.sleep(0.001)
+
     def _settle_once(self, parts: list[Part]) -> JointDecision | Exception:
-        calls: list[Call] = []
         try:
-            return self._limiter._run(self._settle(parts, calls))
+            return self._limiter._run(self._settle(parts))
         except TokenBucketError as error:
             return error
         except BaseException:  # interrupted
             self._settled = JointDecision(allowed=False, lost=True)
-            if not any(call.sent for call in calls):
-                self._limiter.server.spawn(self._settle(parts))
             raise
 
     def __enter__(self) -> Self:
@@ -195,47 +211,9 @@ class Limiter(_Closing, BaseLimiter[Server | Client, Decision, Hold]):
 
     def close(self) -> None:
         """Gives back what batches have left, and closes connections that no other limiter uses."""
-        for giving in self._give_batches_back(None):
+        for giving in self._give_batches_back():
             self._run(giving)
         super().close()
-
-    def _take_batched(self, name: str, cost: int, limit: Limit) -> Decision:
-        began = self._clock.monotonic()
-        batches = self._batches_of.get(None) or self._batches_of.setdefault(None, self._new_batches())
-        with batches.lock:
-            batch, decision = batches.take(name, limit, cost)
-        if decision is None and self._denials:
-            decision = self._denials.recall(name, limit, max(cost - batch.tokens, 1))
-        if decision is None:
-            decision = self._wait_for_batch(batches, batch, cost)
-        for giving in self._give_evicted_back(batches):
-            self._run(giving)
-        self._tell(name, limit, decision, began)
-        return decision
-
-    def _wait_for_batch(self, batches: Batches, batch: Batch, cost: int) -> Decision:
-        """Fetches for all that wait, or waits for the caller that does."""
-        ready = threading.Event()
-        waiter = Waiter(cost, ready.set)
-        is_here = False
-        try:
-            with batches.lock:
-                batch.waiting.append(waiter)
-                batch.leader = batch.leader or waiter
-            if batch.leader is not waiter:
-                ready.wait()
-            if not waiter.is_decided:  # it leads, or the one that led has handed over
-                self._run(self._fetch(batches, batch))
-            is_here = True
-        finally:
-            with batches.lock:
-                if not is_here:  # interrupted, as by Ctrl-C
-                    batch.leave(waiter)
-                if batch.leader is waiter:
-                    batch.leader = batch.waiting[0] if batch.waiting else None
-                    if batch.leader is not None:
-                        batch.leader.wake()
-        return waiter.result()
 
 
 class JointLimiter(_Closing, BaseJointLimiter[Server | Client, Decision, JointDecision, Hold]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from fractions import Fraction
@@ -11,8 +12,9 @@ from ..values.limit import Limit
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_MONTHS = {"mo": 1, "y": 12}
+_MONTHS = {"mo": 1, "3mo": 3, "y": 12}
 _DAYS_OF_A_WEEK = 7
+_SHIFT = re.compile(r"(?:\+(\d+)d)?(?:([+-])(\d\d):(\d\d))?")
 
 
 def unix_ms(moment: datetime) -> Fraction:
@@ -34,7 +36,8 @@ class Continuous:
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
-    """`count` at each boundary of the period, by a local time that is so far ahead of UTC."""
+    """`count` at each boundary of the period, by a clock that is so far ahead of UTC: that of the
+    local time, put back by the days by which the period begins later."""
 
     count: Fraction
     number: int
@@ -74,7 +77,10 @@ Refill = Continuous | Calendar
 def refill_of(limit: Limit) -> Refill:
     if not limit.is_calendar:
         return Continuous(limit.tokens_per_s / 1000)
-    count, number, unit, offset = limit.terms
-    sign = -1 if offset.startswith("-") else 1
-    hours, minutes = (int(part) for part in (offset.lstrip("+-") or "00:00").split(":"))
-    return Calendar(Fraction(count), int(number or 1), unit, sign * (hours * 60 + minutes) * 60_000)
+    count, number, unit, shift = limit.terms
+    found = _SHIFT.fullmatch(shift)
+    assert found
+    days, sign, hours, minutes = found.groups("0")
+    offset_ms = (int(hours) * 60 + int(minutes)) * 60_000
+    ahead_ms = (-offset_ms if sign == "-" else offset_ms) - int(days) * _UNIT_MS["d"]
+    return Calendar(Fraction(count), int(number or 1), unit, ahead_ms)

@@ -7,30 +7,74 @@ from __future__ import annotations
 
 import heapq
 import threading
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
+from itertools import accumulate
 from math import floor
 from typing import Any
 
 from ..values.errors import ReplyError
-from ..values.limit import Limit
+from ..values.limit import Limit, amount_of
 from .calendar import Refill, refill_of
 
 _MICRO = 1_000_000
 _NEVER = -1
 # Longer than any bucket takes to fill: -1 becomes the end of it.
 _LONG_MS = 200 * 366 * 86_400_000
+# What a float is off by, in millionths of a token.
+_FLOAT_NOISE = Fraction(1, _MICRO)
 
 
-# Amounts are in tokens, times in Unix milliseconds.
+# Amounts are in tokens, times in Unix milliseconds; those of holds in millionths and microseconds.
 
 
-@dataclass(slots=True)
-class _Held:
-    amount: Fraction
-    expires_at: Fraction
+class _Holds:
+    """What is held of a bucket, in the order in which it comes back."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, tuple[int, int]] = {}
+        self._order: list[tuple[int, str, int]] = []
+        self._sums: list[int] | None = None
+
+    def amount_of(self, id: str) -> Fraction:
+        return Fraction(self.by_id.get(id, (0, 0))[1], _MICRO)
+
+    def set(self, id: str, amount: Fraction, expires_at: Fraction) -> None:
+        self.end(id)
+        if amount:
+            expires_us, micros = floor(expires_at * 1000), int(amount * _MICRO)
+            self.by_id[id] = expires_us, micros
+            insort(self._order, (expires_us, id, micros))
+            self._sums = None
+
+    def end(self, id: str) -> None:
+        if (held := self.by_id.pop(id, None)) is not None:
+            del self._order[bisect_left(self._order, (held[0], id))]
+            self._sums = None
+
+    def expired(self, moment: Fraction) -> Iterator[tuple[Fraction, Fraction]]:
+        """Ends those that are over, and yields when and how much of each."""
+        until_us = floor(moment * 1000)
+        while self._order and self._order[0][0] <= until_us:
+            expires_us, id, micros = self._order[0]
+            self.end(id)
+            yield Fraction(expires_us, 1000), Fraction(micros, _MICRO)
+
+    def first(self, is_enough: Callable[[Fraction, Fraction], bool]) -> tuple[Fraction | None, Fraction]:
+        """Finds when the hold ends with which there is enough, and how much has come back before."""
+        if self._sums is None:
+            self._sums = list(accumulate((held[2] for held in self._order), initial=0))
+        sums, order = self._sums, self._order
+
+        def look(at: int) -> bool:
+            return is_enough(Fraction(order[at][0], 1000), Fraction(sums[at + 1], _MICRO))
+
+        at = bisect_left(range(len(order)), True, key=look)
+        return Fraction(order[at][0], 1000) if at < len(order) else None, Fraction(sums[at], _MICRO)
 
 
 @dataclass(slots=True)
@@ -41,29 +85,19 @@ class _View:
     refill: Refill
     level: Fraction
     now: Fraction
-    holds: dict[str, _Held] = field(default_factory=dict)
+    holds: _Holds = field(default_factory=_Holds)
+    """Shared by the views of a bucket, and changed only where a view is kept."""
     full_at: Fraction = Fraction(0)
-
-    def flow_until(self, moment: Fraction) -> None:
-        self._fill(self.refill.between(self.now, moment))
-        self.now = moment
-
-    def _fill(self, tokens: Fraction) -> None:
-        self.level = min(self.capacity, self.level + tokens)
 
     def pass_until(self, moment: Fraction) -> None:
         """Lets time pass: tokens flow in, and holds come back as they expire."""
-        for id, held in sorted(self.holds.items(), key=lambda one: one[1].expires_at):
-            if held.expires_at > moment:
-                break
-            self.flow_until(held.expires_at)
-            self._fill(held.amount)
-            del self.holds[id]
-        self.flow_until(moment)
+        for ended_at, amount in self.holds.expired(moment):
+            self._flow_until(ended_at, amount)
+        self._flow_until(moment)
 
-    def under(self, capacity: Fraction, refill: Refill) -> _View:
-        """Returns a copy under another limit."""
-        return _View(capacity, refill, min(self.level, capacity), self.now, dict(self.holds))
+    def _flow_until(self, moment: Fraction, more: Fraction = Fraction(0)) -> None:
+        flown = min(self.capacity, self.level + self.refill.between(self.now, moment))
+        self.level, self.now = min(self.capacity, flown + more), moment
 
     def ms_until(self, level: Fraction) -> int:
         """How long until there is so much if nobody else acts, rounded up; -1 if never."""
@@ -71,17 +105,13 @@ class _View:
             return 0
         if level > self.capacity:
             return _NEVER
-        future = self.under(self.capacity, self.refill)
-        for moment in [*sorted({held.expires_at for held in self.holds.values()}), None]:
-            if future.level >= level:
-                break
-            reached = future.refill.reaches(future.now, level - future.level)
-            if reached is not None and (moment is None or reached < moment):
-                return _up(reached - self.now)
-            if moment is None:
-                return _NEVER
-            future.pass_until(moment)
-        return _up(future.now - self.now)
+        lacking = level - self.level
+        moment, returned = self.holds.first(
+            lambda at, returned: returned + self.refill.between(self.now, at) >= lacking
+        )
+        reached = self.refill.reaches(self.now, lacking - returned)
+        moments = [one for one in (moment, reached) if one is not None]
+        return _up(min(moments) - self.now) if moments else _NEVER
 
     def reply(self, allowed: int, retry_after_ms: int) -> list[Any]:
         return [allowed, floor(self.level), retry_after_ms, self.ms_until(self.capacity)]
@@ -97,10 +127,12 @@ class Buckets:
         self._buckets: dict[str, _View] = {}
         self._full_at: list[tuple[Fraction, str]] = []
         """A heap; what was written to a bucket later makes an entry void."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._is_inside = False
 
     def begin_anew(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._is_inside = False
         self._buckets.clear()
         self._full_at.clear()
 
@@ -110,13 +142,18 @@ class Buckets:
         if operation is None or not (str(name).startswith("TB.") or name == "DEL"):
             return ReplyError(f"ERR unknown command '{name}', with args beginning with: ")
         with self._lock:
-            self._now = self._now_ms()
+            if self._is_inside:  # asked by a finaliser or a signal's handler amid a decision, so denied
+                return [0, 0, 1, 0]
+            self._is_inside = True
             try:
+                self._now = self._now_ms()
                 return operation(*map(str, arguments))
             except ReplyError as error:
                 return error
             except ValueError as error:
                 return ReplyError(f"ERR {error}")
+            finally:
+                self._is_inside = False
 
     def _del(self, *keys: str) -> int:
         return sum(self._buckets.pop(key, None) is not None for key in keys)
@@ -128,12 +165,16 @@ class Buckets:
         bucket = self._buckets.get(key)
         if bucket is None:
             return _View(most, refill, most, self._now)
-        view = bucket.under(most, refill)
+        is_same = (bucket.capacity, bucket.refill) == (most, refill)
+        holds = bucket.holds if is_same else deepcopy(bucket.holds)
+        view = _View(most, refill, min(bucket.level, most), bucket.now, holds)
         view.pass_until(max(self._now, bucket.now))
+        if is_same:
+            bucket.level, bucket.now = view.level, view.now
         return view
 
     def _keep(self, key: str, view: _View) -> None:
-        if view.level >= view.capacity and not view.holds:
+        if view.level >= view.capacity and not view.holds.by_id:
             self._buckets.pop(key, None)
             return
         self._buckets[key] = view
@@ -197,44 +238,54 @@ class Buckets:
 
     def _mtake(self, count: str, *words: str) -> list[Any]:
         each = []
-        for key, capacity, rate, cost in _fours(count, words):
+        for key, capacity, rate, cost in _groups(4, count, words):
             view = self._look(key, capacity, rate)
             wait_ms = view.ms_until(_cost(cost))
             each.append(view.reply(int(not wait_ms), wait_ms))
         if all(reply[0] for reply in each):
-            each = [self._take(*four) for four in _fours(count, words)]
+            each = [self._take(*four) for four in _groups(4, count, words)]
         return _joint(each)
 
     def _mhold(self, count: str, ttl_ms: str, id: str, *words: str) -> list[Any]:
-        views = [(self._look(*four[:3], pool=True), four[0], _cost(four[3])) for four in _fours(count, words)]
+        views = [
+            (self._look(*four[:3], pool=True), four[0], _cost(four[3])) for four in _groups(4, count, words)
+        ]
         replies = []
         for view, _, amount in views:
-            held = view.holds.get(id)
-            more = amount - (held.amount if held else 0)
+            more = amount - view.holds.amount_of(id)
             wait_ms = view.ms_until(more) if more > 0 else 0
             replies.append(view.reply(int(not wait_ms), wait_ms))
         if not all(reply[0] for reply in replies):
             return _joint(replies)
         replies = []
         for view, key, amount in views:
-            held = view.holds.pop(id, None)
-            taken = amount - (held.amount if held else 0)
-            view.level = min(view.capacity, view.level - taken)
-            if amount:
-                view.holds[id] = _Held(amount, view.now + int(ttl_ms))
+            view.level = min(view.capacity, view.level - amount + view.holds.amount_of(id))
+            view.holds.set(id, amount, view.now + int(ttl_ms))
             self._keep(key, view)
             replies.append(view.reply(1, 0))
         return _joint(replies)
 
+    def _mrenew(self, count: str, ttl_ms: str, id: str, *words: str) -> list[Any]:
+        views = [(self._look(*three, pool=True), three[0]) for three in _groups(3, count, words)]
+        are_all_there = all(id in view.holds.by_id for view, _ in views)
+        replies = []
+        for view, key in views:
+            is_there = id in view.holds.by_id
+            if are_all_there:
+                view.holds.set(id, view.holds.amount_of(id), view.now + int(ttl_ms))
+                self._keep(key, view)
+            replies.append(view.reply(int(is_there), 0 if is_there else _NEVER))
+        return _joint(replies)
+
     def _msettle(self, count: str, id: str, *words: str) -> list[Any]:
         replies = []
-        for key, capacity, rate, used in _fours(count, words):
+        for key, capacity, rate, used in _groups(4, count, words):
             view = self._look(key, capacity, rate, pool=True)
-            held = view.holds.pop(id, None)
-            if held is None:
+            if id not in view.holds.by_id:
                 replies.append(view.reply(0, _NEVER))
                 continue
-            view.level = min(view.capacity, view.level + held.amount - _cost(used))
+            view.level = min(view.capacity, view.level + view.holds.amount_of(id) - _cost(used))
+            view.holds.end(id)
             self._keep(key, view)
             replies.append(view.reply(1, max(view.ms_until(Fraction(0)), 0)))
         return _joint(replies)
@@ -247,10 +298,9 @@ def _limit(capacity: str, rate: str) -> tuple[Fraction, Refill, bool]:
     return _down(capacity), refill_of(limit), not limit.tokens_per_s
 
 
-def _fours(count: str, words: tuple[str, ...]) -> Iterator[tuple[str, str, str, str]]:
-    for at in range(0, 4 * int(count), 4):
-        key, capacity, rate, amount = words[at : at + 4]
-        yield key, capacity, rate, amount
+def _groups(size: int, count: str, words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    for at in range(0, size * int(count), size):
+        yield words[at : at + size]
 
 
 def _joint(each: list[list[Any]]) -> list[Any]:
@@ -263,21 +313,21 @@ def _joint(each: list[list[Any]]) -> list[Any]:
 
 def _cost(text: str) -> Fraction:
     """Rounded up, to the millionth."""
-    return Fraction(-(-_exactly(text) * _MICRO // 1), _MICRO)
+    return _rounded(text, lambda micros: -(-micros // 1))
 
 
 def _down(text: str) -> Fraction:
-    return Fraction(_exactly(text) * _MICRO // 1, _MICRO)
+    return _rounded(text, floor)
 
 
-def _exactly(text: str) -> Fraction:
-    try:
-        tokens = Fraction(text)
-    except ValueError:
-        tokens = Fraction(-1)
-    if tokens < 0:
+def _rounded(text: str, whole: Callable[[Fraction], int]) -> Fraction:
+    """The millionths of an amount: those that it is meant to be, if floats alone make the difference."""
+    tokens = amount_of(text)
+    if tokens is None:
         raise ReplyError(f"ERR {text!r} must be a decimal number of tokens from 0 to 1e12")
-    return tokens
+    micros = tokens * _MICRO
+    meant = round(micros)
+    return Fraction(meant if meant and abs(micros - meant) <= _FLOAT_NOISE else whole(micros), _MICRO)
 
 
 def _up(ms: Fraction) -> int:

@@ -1,19 +1,17 @@
-"""A call: what is sent at once to one node, and what becomes of it."""
+"""A call: what is sent at once to one node."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from .circuit import Node
-from .commands import Command, Commands, owed, waiting
+from .commands import Command, Commands, waiting
 
 T = TypeVar("T")
 
 PING: Commands = (("PING",),)
-_ID: Command = ("CLIENT", "ID")
 
 
 @dataclass(slots=True)
@@ -21,68 +19,41 @@ class Terms:
     """How a question is asked."""
 
     once: bool = False
-    """Must not be sent a second time: a connection that was idle is tried before."""
-    always: bool = False
-    """Asks even while the server is thought to be away."""
-    late: Callable[[Any], None] | None = None
-    """Gets the reply if it comes when no caller waits for it any more."""
-    calls: list[Call] | None = None
-    """Is given the calls that are made, so that their late replies can be judged."""
+    """Must not be sent a second time."""
     pause_s: float = 0.0
     """How long to wait before it is sent."""
     max_wait_ms: float = 0
     """How long it may wait its turn in the server."""
     share: Command = ()
     """The words that say of whose share of the waiting calls it is; none if of nobody's."""
+    renews: bool = False
+    """The server renews its hold, and takes nothing; `on_error` decides on the hold."""
     until: float | None = None
     """When its wait in the server ends; None if it does not wait there."""
-
-
-PLAIN = Terms()
+    was_sent: bool = False
+    """Is set when the server did not answer, and may have executed it."""
 
 
 class Call:
-    """One or more commands in one write, and what becomes of a reply that comes too late."""
+    """One or more commands in one write."""
 
-    def __init__(
-        self, node: Node, commands: Commands, words: Commands | None = None, terms: Terms = PLAIN
-    ) -> None:
-        self.node = node
-        self.commands = commands
-        """As for the module: a late grant is given back by them."""
-        self.words = words or commands
-        self.once, self.late, self.until, self.share = terms.once, terms.late, terms.until, terms.share
-        self.pause_s = terms.pause_s
-        self.undo = False
-        """What it took goes back: its caller has gone, or was denied in the meantime."""
-        self.is_over = False
-        """Nothing comes for it any more."""
-        self.is_parted = False
-        """Of threads: its connection has been given back, or is read by another."""
-        self.claim = iter([True])
-        """Taken by what gives back, so that it is done once."""
-        self.by: Any = None
-        """The connection by which it was sent."""
-        self.sent: Commands = ()
-        """What was written, and what the replies are to."""
-        self.replies: list[Any] = []
-        self.tick = 0
+    __slots__ = ("future", "node", "pause_s", "replies", "sent_at", "share", "until", "words")
+
+    def __init__(self, node: Any, words: Commands, terms: Terms | None = None, pause_s: float = 0.0) -> None:
+        self.node, self.words, self.pause_s = node, words, pause_s
+        self.until = terms.until if terms else None
+        self.share = terms.share if terms else ()
+        # Of asyncio.
         self.future: Any = None
+        self.replies: list[Any] = []
+        self.sent_at = 0.0
 
     def to_send(self) -> Commands:
-        """Returns the commands to write. A call that waits asks first who it is to the server.
-
-        The reply to that tells a server that is away from one that lets the call wait, and by the id
-        another connection can end the wait.
-        """
+        """Returns the commands to write: that of a call that waits says for how long."""
         if self.until is None:
-            self.sent = self.words
-        else:
-            *before, last = self.words
-            max_wait_ms = int(-(-self.left_s * 1000 // 1))
-            self.sent = (_ID, *before, waiting(last, max_wait_ms, self.share))
-        self.replies = []
-        return self.sent
+            return self.words
+        *before, last = self.words
+        return (*before, waiting(last, int(-(-self.left_s * 1000 // 1)), self.share))
 
     @property
     def left_s(self) -> float:
@@ -90,32 +61,12 @@ class Call:
         return 0.0 if self.until is None else max(self.until - time.monotonic(), 0.0)
 
     @property
-    def is_answered(self) -> bool:
-        return bool(self.sent) and len(self.replies) == len(self.sent)
+    def overdue_s(self) -> float:
+        """For how long its wait in the server should be over."""
+        return 0.0 if self.until is None else time.monotonic() - self.until
 
-    @property
-    def quiet_s(self) -> float:
-        """How long silence means nothing: the server has replied that it lets the call wait."""
-        return self.left_s if len(self.replies) == len(self.sent) - 1 else 0.0
-
-    @property
-    def reply(self) -> Any:
-        replies = self.replies[len(self.sent) - len(self.words) :]
-        return replies[0] if len(replies) == 1 else replies
-
-    def owed(self) -> list[Command]:
-        """Returns, once, what gives back what a call took that no caller waits for.
-
-        Asked when the caller has gone, and when nothing comes any more: the later of them gets it.
-        """
-        if not self.is_over or not (self.undo or self.late) or not next(self.claim, False):
-            return []
-        reply = self.reply if self.is_answered else None
-        if self.late is None:
-            return owed(self.commands[0], reply)
-        if reply is not None:
-            self.late(reply)
-        return []
+    def reply_of(self, replies: list[Any]) -> Any:
+        return replies[0] if len(self.words) == 1 else replies
 
 
 Steps = Generator[Call, Any, T]

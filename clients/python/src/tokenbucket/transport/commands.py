@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from ..values.limit import Limit, Number
 
@@ -10,10 +10,10 @@ Word = str | int
 Command = tuple[Word, ...]
 Commands = tuple[Command, ...]
 
-NEED_THE_MODULE: Final = {"TB.HOLD", "TB.MHOLD", "TB.SETTLE", "TB.MSETTLE"}
+NEED_THE_MODULE: Final = {"TB.HOLD", "TB.MHOLD", "TB.MRENEW", "TB.SETTLE", "TB.MSETTLE"}
 NO_SCRIPT: Final = {*NEED_THE_MODULE, "DEL"}
 # The position of the first key, if it does not follow the name.
-_FIRST_KEY = {"TB.MTAKE": 2, "TB.MSETTLE": 3, "TB.MHOLD": 4}
+_FIRST_KEY = {"TB.MTAKE": 2, "TB.MSETTLE": 3, "TB.MHOLD": 4, "TB.MRENEW": 4}
 
 
 def command(*before: str | int | Limit | Number) -> Command:
@@ -42,44 +42,10 @@ def waiting(command: Command, max_wait_ms: int, share: Command = ()) -> Command:
     return (f"TB.B{str(operation).removeprefix('TB.')}", *words[:at], max_wait_ms, *words[at:], *share)
 
 
-def writes_nothing(waiting: Command) -> Command:
-    """A write of the same name and key that changes nothing: a server that is paused keeps it back.
-
-    `CLIENT UNBLOCK` is sent behind it on the same connection. Most servers before Redis 8.2 and Valkey 9
-    end if a call is unblocked that they keep back because they are paused.
-    """
-    name, *words = waiting
-    match name:
-        case "TB.BMTAKE":
-            return (name, 1, 0, words[2], 0, 1, 0)
-        case "TB.BMHOLD":
-            return (name, 1, 1, "none", 0, words[4], 0, 0, 0)
-        case "TB.BHOLD":
-            return (name, words[0], 0, 0, 0, 1, "none", 0)
-        case _:
-            return (name, words[0], 0, 1, 0, 0)
-
-
-def owed(command: Command, reply: Any) -> list[Command]:
-    """The commands that give back what a call took for a caller who is gone.
-
-    `reply` is None if the connection ended first. To settle a hold that was not granted does no harm.
-    """
-    if reply is None:
-        reply = [int(command[0] == "TB.MHOLD")]
-    if not isinstance(reply, list) or not reply or not reply[0]:
-        return []
-    match command:
-        case ("TB.TAKE" | "TB.RESERVE", key, capacity, rate, cost, *_):
-            return [("TB.GIVE", key, capacity, rate, cost)]
-        case ("TB.TAKEUPTO", key, capacity, rate, _):
-            return [("TB.GIVE", key, capacity, rate, reply[0])]
-        case ("TB.MTAKE", _, *words):
-            return [("TB.GIVE", *words[at : at + 4]) for at in range(0, len(words), 4)]
-        case ("TB.MHOLD", count, _, id, *words):
-            unused = [0 if at % 4 == 3 else word for at, word in enumerate(words)]
-            return [("TB.MSETTLE", count, id, *unused)]
-    return []
+def renewing(command: Command) -> Command:
+    """Returns the form of a `TB.MHOLD` that makes its hold last longer, and takes nothing if it is gone."""
+    _, count, ttl_ms, id, *groups = command
+    return ("TB.MRENEW", count, ttl_ms, id, *(word for at, word in enumerate(groups) if at % 4 != 3))
 
 
 def script_key(key: Word) -> str:

@@ -6,9 +6,10 @@ connection is made with the options of the client and with those below, so that 
 
 from __future__ import annotations
 
+import errno
 import inspect
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ..values.errors import AWAY, BadArgument, ReplyError, TokenBucketError, Unanswered
@@ -19,6 +20,11 @@ CONNECT_WITHIN_S = 1.0
 # What a pool of redis-py adds for its own maintenance.
 _OF_A_POOL = ("maint_", "orig_", "himport_", "event_dispatcher", "oss_cluster_", "cache")
 _OF_A_CLUSTER = ("host", "port", "path", "connection_class", "response_callbacks", "max_connections")
+
+# What a process or its machine can run out of.
+_LACKS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL, errno.EAGAIN)
+# How TLS says that the other side has gone.
+_TLS_ENDS = ("SSLEOFError", "SSLZeroReturnError", "SSLSyscallError")
 
 # The driver strips the first word of these errors.
 _WORDS = {
@@ -42,8 +48,6 @@ class Endpoint:
     def __init__(self, connection_class: Any, options: dict[str, Any], asynchronous: bool) -> None:
         self.connection_class = connection_class
         self.asynchronous = asynchronous
-        # With asyncio, time is counted in ticks of the event loop instead, see `tasks.py`.
-        timeout_s = None if asynchronous else CONNECT_WITHIN_S
         self.options = {name: value for name, value in options.items() if not name.startswith(_OF_A_POOL)}
         self.options |= {
             "retry": None,
@@ -52,9 +56,14 @@ class Endpoint:
             "health_check_interval": 0,
             "protocol": 2,
             "decode_responses": False,
-            "socket_timeout": timeout_s,
-            "socket_connect_timeout": timeout_s,
+            "socket_timeout": None,
+            "socket_connect_timeout": None,
         }
+
+    def give_up_after(self, seconds: float) -> None:
+        """Bounds each step of connecting. With asyncio, `tasks.py` bounds the time in all."""
+        if not self.asynchronous:
+            self.options |= {"socket_timeout": seconds, "socket_connect_timeout": seconds}
 
     @property
     def name(self) -> str:
@@ -75,6 +84,31 @@ class Endpoint:
         """Makes a connection of the driver, not connected yet."""
         return self.connection_class(**self.options)
 
+    def is_mistake(self, error: Exception) -> bool:
+        """Returns whether a connection failed by what waiting does not change, such as a wrong password."""
+        if is_lack(error):
+            return False
+        if is_one(error, "AuthenticationError", "AuthorizationError", "DataError"):
+            return True
+        for one in _causes(error):
+            if is_one(one, "SSLError") and not is_one(one, *_TLS_ENDS):
+                return True
+            if isinstance(one, FileNotFoundError | PermissionError) and "path" not in self.options:
+                return True  # of a certificate; the socket of a server that has ended is no mistake
+        if is_one(error, "ResponseError"):
+            return str(error).split(" ", 1)[0] not in AWAY
+        return not is_drivers(error)
+
+    def why_it_failed(self, error: Exception, *, sent: bool = False) -> Exception:
+        """Returns what a caller gets whose connection was not made, or broke after the call was sent."""
+        if isinstance(error, TokenBucketError | Unanswered):
+            return error
+        if not self.is_mistake(error):
+            return Unanswered(error, sent=sent, broken=sent)
+        mistake = TokenBucketError(f"cannot connect to {self.name}: {error}")
+        mistake.__cause__ = error
+        return mistake
+
 
 def packed(connection: Any, commands: Iterable[Command]) -> Any:
     # A name may hold half of a surrogate pair, as JSON can spell it.
@@ -83,7 +117,7 @@ def packed(connection: Any, commands: Iterable[Command]) -> Any:
     )
 
 
-def is_one(error: Exception, *names: str) -> bool:
+def is_one(error: BaseException, *names: str) -> bool:
     """Returns whether the error is of such a class: redis-py and valkey-py share none but by name."""
     return any(one.__name__ in names for one in type(error).__mro__)
 
@@ -93,24 +127,18 @@ def is_drivers(error: Exception) -> bool:
     return is_one(error, "RedisError", "ValkeyError", "OSError")
 
 
-def is_callers_fault(error: Exception) -> bool:
-    """Returns whether a connection failed by what waiting does not change, such as a wrong password."""
-    if is_one(error, "AuthenticationError", "AuthorizationError", "DataError"):
+def is_lack(error: Exception) -> bool:
+    """Returns whether a connection failed because this process has no file, thread, port or place for it."""
+    if is_one(error, "MemoryError", "RuntimeError") or "max number of clients" in str(error):
         return True
-    if is_one(error, "ResponseError"):
-        return str(error).split(" ", 1)[0] not in AWAY
-    return not is_drivers(error)
+    return any(isinstance(one, OSError) and one.errno in _LACKS for one in _causes(error))
 
 
-def why_it_failed(error: Exception, name: str, *, sent: bool = False) -> Exception:
-    """Returns what a caller gets whose connection could not be made, or broke after the call was sent."""
-    if isinstance(error, TokenBucketError):
-        return error
-    if not is_callers_fault(error):
-        return Unanswered(error, sent=sent, broken=sent)
-    told = TokenBucketError(f"cannot connect to {name}: {error}")
-    told.__cause__ = error
-    return told
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yields the error and what it was raised from: drivers wrap what the system says."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def reply_of(error: Exception) -> ReplyError:

@@ -14,7 +14,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from importlib import resources
 from typing import Any, Generic, Literal, TypeVar
 
@@ -31,8 +30,7 @@ from ..values.errors import (
     Unanswered,
     fault_of,
 )
-from .call import PING, PLAIN, Call, Steps, Terms
-from .circuit import UNBLOCK_EVERY_S, Node
+from .call import PING, Call, Steps, Terms
 from .commands import (
     NEED_THE_MODULE,
     NO_SCRIPT,
@@ -41,15 +39,13 @@ from .commands import (
     key_of,
     script_arguments,
     script_key,
-    writes_nothing,
 )
 from .driver import endpoints_of
+from .node import Node
 from .slots import Slots
 
 LOG = logging.getLogger("tokenbucket")
 MOST_LOCAL_NAMES = 10_000
-# Holds whose reply was lost are ended once the server is back; those that last longer may expire before.
-LONGEST_GIVING_BACK_S = 600.0
 _CLUSTER_SLOTS: Commands = (("CLUSTER", "SLOTS"),)
 _MOST_REDIRECTIONS = 16
 # How often a call is sent again within the timeout while its slot is on two nodes.
@@ -80,8 +76,8 @@ class BaseServer(Generic[Client]):
     is_asynchronous: bool
     _of_transport: Any
     """What sends the calls to one node."""
-    spawn: Callable[[Steps[Any]], None]
-    """Runs steps in the background, as threads and asyncio do in ways of their own."""
+    settle_later: Callable[[Command, float, float], None]
+    """Settles a hold by its id once the server answers, for so many seconds, from so many on."""
 
     def __init__(
         self,
@@ -108,7 +104,7 @@ class BaseServer(Generic[Client]):
         self._users = 0
         self.degraded_count = 0
         """How many decisions `on_error` made in this process, because the server did not."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._slots: Slots | None = None
         self._home: Node | None = None
         self._fake: Any = getattr(client, "tokenbucket_fake", None)
@@ -136,11 +132,11 @@ class BaseServer(Generic[Client]):
 
     def begin_anew(self) -> None:
         """In a process that was forked."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.local.begin_anew()
         for node in self._nodes():
-            node.circuit.begin_anew()
-            node.transport.forget()
+            node.begin_anew()
+            node.transport.begin_anew()
 
     def joined(self) -> None:
         with self._lock:
@@ -165,50 +161,11 @@ class BaseServer(Generic[Client]):
         except ValueError as error:
             raise BadArgument(f"client: {url!r}: {error}") from error
 
-    def leave(self, call: Call) -> None:
-        """Called when a call has no caller any more, and when nothing comes for it any more."""
-        for command in call.owed():
-            self.spawn(self.give_back(command))
-
-    def give_back(self, command: Command, always: bool = True) -> Steps[None]:
-        """Sends what a late grant owes. A hold is ended by its id, so that can be sent until it is there."""
-        may_repeat = command[0] == "TB.MSETTLE"
-        until, terms = self.clock.monotonic() + LONGEST_GIVING_BACK_S, Terms(not may_repeat, always)
-        while True:
-            try:
-                yield from self.ask(command, terms=terms)
-                return
-            except Unanswered:
-                # Else as late as the call itself: sent, and perhaps done.
-                if not may_repeat or self.clock.monotonic() > until:
-                    return
-            terms.pause_s = max(self.retry_every_ms / 1000, 0.05)
-
     # The steps.
 
-    def end_wait(self, call: Call) -> Steps[None]:
-        """Ends a wait as if its time were over: the reply says whether the call was granted before.
-
-        Closing the connection would not tell. Done again, as it may overtake the call itself.
-        """
-        until, pause_s = time.monotonic() + call.node.stall_s, 0.0
-        while not call.is_over:
-            id = call.replies[0] if call.replies else None
-            if isinstance(id, ReplyError) or (id is None and time.monotonic() > until):
-                break  # the server does not say who waits
-            words = (writes_nothing(call.sent[-1]), ("CLIENT", "UNBLOCK", id)) if id is not None else PING
-            ending = Call(call.node, words, terms=Terms(pause_s=pause_s))
-            pause_s = UNBLOCK_EVERY_S
-            with contextlib.suppress(Unanswered):
-                reply = yield ending
-                if id is not None and isinstance(reply[1], ReplyError):
-                    break
-        else:
-            return
-        call.by.end(Unanswered("left"))
-
-    def ask(self, *commands: Command, terms: Terms = PLAIN) -> Steps[Any]:
+    def ask(self, *commands: Command, terms: Terms | None = None) -> Steps[Any]:
         """Returns the reply, of several commands all. Raises Unanswered if the server does not decide."""
+        terms = terms or Terms()
         if self._fake is not None:
             self._fake.advance(terms.pause_s)
             replies = [self._fake.answer(*one) for one in commands]
@@ -216,7 +173,7 @@ class BaseServer(Generic[Client]):
                 if isinstance(reply, ReplyError):
                     raise BadArgument(str(reply)) from reply
             return replies[0] if len(replies) == 1 else replies
-        node = self._home or (yield from self._node_of(key_of(commands[0]), terms.always))
+        node = self._home or (yield from self._node_of(key_of(commands[0])))
         if self.fallback is None or commands[0][0] in NO_SCRIPT or terms.until is not None:
             return (yield from self._route(node, commands, commands, terms))
         if not node.uses_script:
@@ -225,30 +182,50 @@ class BaseServer(Generic[Client]):
             except ModuleMissing:
                 node.begin_script()
         if self._slots is not None:  # its keys have other names, and so perhaps another node
-            node = yield from self._node_of(script_key(key_of(commands[0])), terms.always)
+            node = yield from self._node_of(script_key(key_of(commands[0])))
         words = tuple(("EVALSHA", _script()[1], *script_arguments(one)) for one in commands)
         return (yield from self._route(node, commands, words, terms))
+
+    def ask_each(self, commands: list[Command]) -> Steps[list[Any]]:
+        """Returns what each was answered, None if nothing, by one write to each node."""
+        replies: list[Any] = [None] * len(commands)
+        groups: dict[Node | None, list[int]] = {}
+        for at, one in enumerate(commands):
+            node = self._slots.node_of(key_of(one)) if self._slots else self._home
+            groups.setdefault(node, []).append(at)
+        for node, places in groups.items():
+            if node is not None and node.admits():
+                with contextlib.suppress(Unanswered, TokenBucketError):
+                    reply = yield Call(node, tuple(commands[at] for at in places))
+                    for at, one in zip(places, reply if len(places) > 1 else [reply], strict=True):
+                        replies[at] = one
+        return replies
 
     def ask_in_turn(self, command: Command, terms: Terms) -> Steps[Any]:
         """Returns the reply to a command that waits its turn in the server, at most `max_wait_ms`.
 
+        It asks without waiting first, so that only a call that has to wait takes a connection for itself.
         With the script, and in a fake, nobody can wait there: the command is sent again when it may be
         granted.
         """
-        until = self.clock.monotonic() + terms.max_wait_ms / 1000
-        if self._fake is None:
-            try:
-                return (yield from self.ask(command, terms=replace(terms, until=until)))
-            except ModuleMissing:
-                if self.fallback is None:
-                    raise
+        until, waits = self.clock.monotonic() + terms.max_wait_ms / 1000, self._fake is None
         while True:
             reply = yield from self.ask(command, terms=terms)
             allowed, _, retry_after_ms, *_ = reply
             pause_s = max(retry_after_ms, 1) / 1000
-            if allowed or retry_after_ms < 0 or self.clock.monotonic() + pause_s > until:
+            if allowed or retry_after_ms < 0:
                 return reply
-            terms = replace(terms, pause_s=pause_s)
+            if waits:
+                terms.until = until
+                try:
+                    return (yield from self.ask(command, terms=terms))
+                except ModuleMissing:
+                    if self.fallback is None:
+                        raise
+                terms.until, waits = None, False
+            if self.clock.monotonic() + pause_s > until:
+                return reply
+            terms.pause_s = pause_s
 
     def answers(self) -> Steps[bool]:
         """Whether the server answers, or one node of a cluster."""
@@ -262,17 +239,16 @@ class BaseServer(Generic[Client]):
         """The keys under which the levels of a bucket may be."""
         return [key] if self.fallback is None else [key, script_key(key)]
 
-    def _node_of(self, key: str, always: bool) -> Steps[Node]:
+    def _node_of(self, key: str) -> Steps[Node]:
         """Where the bucket is. While its node is away, the others are asked who has its slots now."""
         assert self._slots is not None
         node = self._slots.node_of(key)
-        if node is None or (node.circuit.is_away and (always or node.circuit.admits())):
+        if node is None or (node.away_until and node.admits()):
             yield from self._read_slots()
             node = self._slots.node_of(key)
             if node is None:
                 raise Unanswered(f"no node has the slot of {key!r}")
-            if node.circuit.is_away:
-                node.circuit.let_through()
+            node.away_until = min(node.away_until, time.monotonic())  # it is this call that asks
         return node
 
     def _read_slots(self) -> Steps[None]:
@@ -280,25 +256,22 @@ class BaseServer(Generic[Client]):
         for _ in range(len(self._slots.nodes)):
             asked = self._slots.whom_to_ask()
             with contextlib.suppress(Unanswered):
-                reply = yield from self._route(asked, _CLUSTER_SLOTS, _CLUSTER_SLOTS, PLAIN)
+                reply = yield from self._route(asked, _CLUSTER_SLOTS, _CLUSTER_SLOTS, Terms())
                 self._slots.learn(reply, asked)
                 return
 
     def _route(self, node: Node, commands: Commands, words: Commands, terms: Terms) -> Steps[Any]:
         """Sends it, follows redirections, sends again where nothing was done, and judges errors."""
         repeated = sure = asking = False
-        first_node, tries = node, 0
-        pause_s = terms.pause_s
+        first_node, tries, pause_s = node, 0, terms.pause_s
         for _ in range(_MOST_REDIRECTIONS + 2 * _TRIES_OF_A_SPLIT_SLOT):
-            if node.circuit.is_away and not (terms.always or sure or node.circuit.admits()):
-                raise Unanswered(f"{node.name} is away")
-            call = Call(node, commands, _asking(words) if asking else words, terms)
-            call.pause_s, pause_s = pause_s, 0.0
-            if terms.calls is not None:
-                terms.calls.append(call)
+            if node.away_until and not (sure or node.admits()):
+                raise Unanswered(f"{node.name} is away", sent=terms.was_sent)
+            call, pause_s = Call(node, _asking(words) if asking else words, terms, pause_s), 0.0
             try:
                 reply = yield call
             except Unanswered as unanswered:
+                terms.was_sent = unanswered.sent = terms.was_sent or unanswered.sent
                 # Sent again on another connection: the server may have been restarted meanwhile.
                 if repeated or not unanswered.broken or (terms.once and unanswered.sent):
                     raise
@@ -317,11 +290,11 @@ class BaseServer(Generic[Client]):
                 node, tries = first_node, tries + 1
                 pause_s = node.timeout_s / _TRIES_OF_A_SPLIT_SLOT
             elif first.word == "READONLY" and not sure:
-                node.transport.drop(call.by)  # the endpoint has moved, and the master is behind it again
+                node.transport.drop()  # the endpoint has moved, and the master is behind it again
                 sure = True
             elif first.word == "NOSCRIPT":
                 loading: Commands = (("SCRIPT", "LOAD", _script()[0]),)
-                yield from self._route(node, loading, loading, Terms(always=True))
+                yield from self._route(node, loading, loading, Terms())
             else:
                 self._error(node, first, commands[0])
         raise Unanswered(f"{node.name} redirects in circles")
@@ -332,7 +305,7 @@ class BaseServer(Generic[Client]):
             case Fault.AWAY:
                 raise Unanswered(error)
             case Fault.REFUSING:
-                node.circuit.refused(error)
+                node.refused(error)
                 raise Unanswered(error)
         if error.word == "MOVED":
             raise BadArgument(f"client: {node.name} is a node of a cluster: use the cluster client")

@@ -7,8 +7,8 @@ from typing import Any
 
 from redis.crc import key_slot
 
-from .circuit import Node
 from .driver import Endpoint
+from .node import Node
 
 SLOTS = 16_384
 
@@ -31,7 +31,7 @@ class Slots:
     def whom_to_ask(self) -> Node:
         """A node that may know the map: another at every call, those that are away last."""
         nodes = list(self.nodes.values())
-        present = [node for node in nodes if not node.circuit.is_away] or nodes
+        present = [node for node in nodes if not node.away_until] or nodes
         self._next += 1
         return present[self._next % len(present)]
 
@@ -44,6 +44,7 @@ class Slots:
         for place, node in list(self.nodes.items()):
             if id(node) not in used:
                 del self.nodes[place]
+                node.transport.drop()
 
     def redirected(self, line: str, asked: Node) -> Node:
         """Follows `MOVED 866 10.0.0.1:6379` or `ASK …`; the first is remembered."""

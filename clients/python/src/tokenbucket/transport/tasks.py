@@ -1,125 +1,235 @@
 """How asyncio asks: all calls of an event loop share one connection to a node, and one write a round.
 
 A call is sent behind those whose replies are still on their way, so no call waits for a connection of a
-pool, and a caller that is cancelled breaks nothing. Only a call that waits its turn in the server has a
-connection for itself. All time is counted in ticks of the event loop: a loop that is busy is no outage.
+pool. Only a call that waits its turn in the server has a connection for itself. Any task may be cancelled
+at any time, even all of them at once: a task that ends early ends its connection, and the next call makes
+another.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from ..values.errors import Unanswered
 from .call import PING, Call
-from .circuit import IDLE_S, TICKS, Node
-from .commands import Command
-from .driver import CONNECT_WITHIN_S, is_callers_fault, packed, reply_of, why_it_failed
+from .driver import packed, reply_of
+from .node import IDLE_S, PULSE_S, Node
 
 T = TypeVar("T")
 
-_MOST_CONNECTING = 8
-# No tick is needed while all calls wait in the server.
-_LONGEST_NAP_S = 1.0
-IDLE_CLOSES_S = 5.0
-"""When a connection is closed by which no call waits."""
+# In so many rounds of the event loop is read what has come, before the server is taken for silent.
+_ROUNDS = 5
+_MOST_LATE = 3
+# How many times longer than a call waits for it a connection may take that is kept.
+_CONNECTS_WITHIN = 5
+# More at once than the backlog of a server has room for would be late.
+_MOST_CONNECTING = 64
 
 
 class Connection:
     """One of the driver's, and the calls whose replies are on their way, in order."""
 
-    def __init__(self, transport: Transport, raw: Any, is_reusable: bool) -> None:
-        self.transport = transport
-        self.raw = raw
-        self.is_reusable = is_reusable
-        """Another call may wait by it when its own does no longer."""
-        self.sent: deque[Call] = deque()
-        self.heard_at = 0.0
-        self.is_open = True
-        self.is_silent = False
-        """Its calls were given up, but what comes late is still read."""
-        self._reading: asyncio.Task[None] | None = None
+    def __init__(self, transport: Transport) -> None:
+        self._transport, self.node, self._loop = transport, transport.node, transport.loop
+        self._raw: Any = None
+        self.is_open, self._is_connected = True, False
+        self._is_leaving = False
+        self._sent: deque[Call] = deque()
+        self._unsent: list[Call] = []
+        self._began = self._heard_at = time.monotonic()
+        self._looking: asyncio.TimerHandle | None = None
+        self._late = 0
+        """How many looks came late since the server was last heard."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.connecting = self._task(self._connect())
 
-    def send(self, calls: list[Call]) -> None:
-        words: list[Command] = []
-        for call in calls:
-            call.by, call.tick = self, self.transport.tick
-            words += call.to_send()
-        self.sent.extend(calls)
-        data = packed(self.raw, words)
-        if self._reading is None:
-            self._reading = self.transport.detach(self._write_and_read(data))
-        else:
-            self.transport.detach(self._write(data))
+    def _task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._transport.task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._over)
+        return task
 
-    async def _write(self, data: Any) -> None:
-        try:
-            if self.is_open:  # a driver's connection that was closed would connect anew
-                await self.raw.send_packed_command(data, check_health=False)
-        except Exception as error:
-            self.end(Unanswered(error, sent=True, broken=True))
+    def _over(self, task: asyncio.Task[None]) -> None:
+        """Called for each task: one that is cancelled before its first step runs no line of its own."""
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if not self.is_open or (error is None and not task.cancelled()):
+            return
+        if not isinstance(error, Exception):
+            self.end(Unanswered("its task was cancelled", sent=True, broken=True))
+            return
+        endpoint = self.node.endpoint
+        if not self._is_connected and not endpoint.is_mistake(error):
+            self.node.unreachable(error, self._began)
+        self.end(endpoint.why_it_failed(error, sent=self._is_connected))
 
-    async def _write_and_read(self, data: Any) -> None:
+    async def _connect(self) -> None:
+        self._raw = self.node.endpoint.new()
+        await self._raw.connect()
+        self._is_connected = True
+        self.node.connected()
+        self._heard_at, self._late = time.monotonic(), 0
+        if self._looking is not None:
+            self._looking.cancel()
+            self._look_in(self._patience_s)
+        self._flush()
+
+    # Calls.
+
+    def send(self, call: Call) -> asyncio.Future[Any]:
+        """Sends it with all that is asked for in this round of the event loop."""
+        call.future, call.replies, call.sent_at = self._loop.create_future(), [], time.monotonic()
+        if self._is_connected and not self._unsent:
+            self._loop.call_soon(self._flush)
+        self._unsent.append(call)
+        if self._looking is None:
+            self._look_in(self._patience_s)
+        return call.future  # type: ignore[no-any-return]
+
+    def _flush(self) -> None:
+        if self._unsent and self.is_open:
+            self._task(self._write_and_read())
+
+    async def _write_and_read(self) -> None:
         """Ends with the last reply that is on its way, so that no task is left to an idle event loop."""
-        why = Unanswered("the connection was closed", sent=True)
-        try:
-            await self._write(data)
-            while self.sent and self.is_open:
-                try:
-                    reply = await self.raw.read_response(disconnect_on_error=False)
-                except Exception as error:
-                    reply = reply_of(error)
+        if not self._sent and time.monotonic() - self._heard_at > IDLE_S and await _has_ended(self._raw):
+            self.end(Unanswered("the server has closed the connection", broken=True))
+            return
+        calls, self._unsent = self._unsent, []
+        # A call is left out whose caller has gone.
+        calls = [call for call in calls if not call.future.done()]
+        if not calls or not self.is_open:
+            return
+        is_reading = bool(self._sent)
+        self._sent.extend(calls)
+        words = [words for call in calls for words in call.to_send()]
+        await self._raw.send_packed_command(packed(self._raw, words), check_health=False)
+        while not is_reading and self._sent and self.is_open:
+            try:
+                reply = await self._raw.read_response(disconnect_on_error=False)
+            except Exception as error:
+                reply = reply_of(error)
+            if self.is_open:
                 self._heard(reply)
-        except Exception as error:
-            why = Unanswered(error, sent=True, broken=True)
-        finally:
-            self._reading = None
-            if self.sent:
-                self.end(why)
+        if self._is_leaving and not is_reading:
+            self.leave()
 
     def _heard(self, reply: Any) -> None:
-        transport, call = self.transport, self.sent[0]
-        self.heard_at = transport.loop.time()
-        transport.node.heard(reply, self.heard_at)
+        call = self._sent[0]
+        self.node.heard(reply)
+        self._heard_at, self._late = time.monotonic(), 0
         call.replies.append(reply)
-        if call.is_answered:
-            self.sent.popleft()
-            call.is_over = True
-            if call.future.done():
-                transport.server.leave(call)
-            else:
-                call.future.set_result(call.reply)
-            transport.answered(self)
-        if self.sent:
-            self.sent[0].tick = transport.tick
+        if len(call.replies) == len(call.words):
+            self._sent.popleft()
+            if not call.future.done():
+                call.future.set_result(call.reply_of(call.replies))
 
-    def end(self, why: Unanswered) -> None:
-        """Closes it. Calls on their way get no reply any more."""
+    def end(self, why: Exception) -> None:
+        """Closes it: its calls get no reply any more."""
         if not self.is_open:
             return
         self.is_open = False
-        self.transport.ended(self, why)
-        calls, self.sent = self.sent, deque()
-        for call in calls:
-            fail(call, why)
-            call.is_over = True
-            self.transport.server.leave(call)
+        unsent = Unanswered(why, broken=why.broken) if isinstance(why, Unanswered) else why
+        for call in self._sent:
+            _fail(call, why)
+        for call in self._unsent:
+            _fail(call, unsent)
+        self._sent.clear()
+        self._unsent.clear()
+        if self._looking is not None:
+            self._looking.cancel()
+        for task in self._tasks - {asyncio.current_task()}:
+            task.cancel()
+        self._transport.ended(self, self._raw)
 
-    async def close(self) -> None:
-        if self._reading is not None:
-            self._reading.cancel()
-        with contextlib.suppress(Exception):
-            await self.raw.disconnect(nowait=True)
+    def leave(self) -> None:
+        """Closes it after the last reply that is on its way."""
+        self._is_leaving = True
+        if not self._sent and not self._unsent:
+            self.end(Unanswered("it was replaced", broken=True))
+
+    # Silence.
+
+    @property
+    def _patience_s(self) -> float:
+        return self.node.timeout_s if self._is_connected else self.node.connect_within_s
+
+    def _look_in(self, delay_s: float, rounds: int = 0) -> None:
+        self._looking = self._loop.call_later(delay_s, self._look, time.monotonic() + delay_s, rounds)
+
+    def _look(self, due: float, rounds: int) -> None:
+        """Judges whether the server is silent, once what has come was read.
+
+        After one that comes late it waits as long again, as this process was busy, but not for ever.
+        """
+        self._looking = None
+        first = next(iter(self._sent or self._unsent), None)
+        if first is None or not self.is_open:
+            return
+        if first.until is not None and self._sent:
+            self._look_at_wait(first)
+            return
+        now, patience_s = time.monotonic(), self._patience_s
+        since = max(first.sent_at, self._heard_at)
+        if rounds == 0 and now - since < patience_s:
+            self._look_in(patience_s - (now - since))
+        elif rounds == 0 and now - due > patience_s / 4 and self._late < _MOST_LATE:
+            self._late += 1
+            self._look_in(patience_s)
+        elif rounds < _ROUNDS:
+            self._look_in(0, rounds + 1)
+        elif now - since >= patience_s:
+            self._is_silent(since)
+        else:
+            self._look_in(patience_s)
+
+    def _is_silent(self, since: float) -> None:
+        node, patience_s = self.node, self._patience_s
+        if self._is_connected:
+            self.end(node.silent("reply", since, patience_s, sent=True))
+            return
+        why = node.silent("connection", since, patience_s)
+        if time.monotonic() - self._began > _CONNECTS_WITHIN * patience_s:
+            self.end(why)
+        else:  # it may still come, as from the second of two sentinels
+            calls, self._unsent = self._unsent, []
+            for call in calls:
+                _fail(call, why)
+
+    def _look_at_wait(self, call: Call) -> None:
+        """Makes sure that the server answers others."""
+        node = self.node
+        if node.failed_at > call.sent_at or call.overdue_s > 2 * node.timeout_s:
+            self.end(Unanswered(f"{node.name} is away, or does not end a wait", sent=True))
+            return
+        delay_s = min(PULSE_S, call.left_s + node.timeout_s)
+        if time.monotonic() - node.last_heard > min(PULSE_S, node.timeout_s):
+            self._transport.ping()
+            delay_s = min(delay_s, 2 * node.timeout_s)
+        self._look_in(delay_s)
 
 
-def fail(call: Call, error: Exception) -> None:
+def _fail(call: Call, error: Exception) -> None:
     if not call.future.done():
         call.future.set_exception(error)
         # A caller who was cancelled meanwhile does not look at it.
         call.future.exception()
+
+
+async def _has_ended(raw: Any) -> bool:
+    """Returns whether the server has closed a connection that is idle."""
+    can_read = getattr(raw, "can_read", None) or raw.can_read_destructive
+    return bool(await can_read())
+
+
+async def _disconnect(raw: Any) -> None:
+    with contextlib.suppress(Exception):
+        await raw.disconnect(nowait=True)
 
 
 def of_loop(known: dict[Any, T], new: Callable[[asyncio.AbstractEventLoop], T]) -> T:
@@ -136,18 +246,18 @@ def of_loop(known: dict[Any, T], new: Callable[[asyncio.AbstractEventLoop], T]) 
 class Transports:
     """The connections to one node: each event loop has its own."""
 
-    def __init__(self, node: Node, server: Any) -> None:
-        self._new = lambda loop: Transport(loop, node, server)
+    def __init__(self, node: Node) -> None:
+        self._new = lambda loop: Transport(loop, node)
         self._of: dict[asyncio.AbstractEventLoop, Transport] = {}
         self._left_behind: list[Any] = []
 
     def here(self) -> Transport:
         return of_loop(self._of, self._new)
 
-    def drop(self, connection: Connection) -> None:
-        self.here().drop(connection)
+    def drop(self) -> None:
+        self.here().drop()
 
-    def forget(self) -> None:
+    def begin_anew(self) -> None:
         """In a process that was forked: kept, not closed, since the event loop is the parent's too."""
         self._left_behind.append(self._of)
         self._of = {}
@@ -160,224 +270,71 @@ class Transports:
 class Transport:
     """The connections of one event loop to one node."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, node: Node, server: Any) -> None:
-        self.loop = loop
-        self.node = node
-        self.server = server
-        self.detach = server.detach
-        self.tick = 0
-        self._connect_within_s = max(CONNECT_WITHIN_S, node.timeout_s)
+    def __init__(self, loop: asyncio.AbstractEventLoop, node: Node) -> None:
+        self.loop, self.node = loop, node
         self._shared: Connection | None = None
         """By which all calls are sent that do not wait in the server."""
         self._all: set[Connection] = set()
-        self._idle: list[Connection] = []
-        """By which calls have waited."""
-        self._unsent: list[Call] = []
-        self._closing: set[asyncio.Task[None]] = set()
-        self._connecting: dict[asyncio.Task[Any], int] = {}
         self._turns_to_connect = asyncio.Semaphore(_MOST_CONNECTING)
-        self._is_connecting_shared = self._is_closed = False
-        self._ticking: asyncio.TimerHandle | None = None
-        self._last_heard = 0.0
-        self._heard_tick = 0
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    async def exchange(self, call: Call) -> Any:
-        if call.once and self._shared and self.loop.time() - self._shared.heard_at > IDLE_S:
-            # A connection that was idle is replaced by one that answers.
-            try:
-                await self.exchange(Call(self.node, PING))
-            except Unanswered as unanswered:
-                if not unanswered.broken:
-                    raise Unanswered(unanswered) from unanswered
-        future = call.future = self.loop.create_future()
-        if call.until is None:
-            call.tick = self.tick
-            if not self._unsent:
-                self.loop.call_soon(self._flush)
-            self._unsent.append(call)
-        else:
-            connection = self._idle.pop() if self._idle else await self._connected(for_waits=True)
-            connection.send([call])
-            self._begin_ticking()
-        try:
-            return await future
-        except asyncio.CancelledError:
-            call.undo = True
-            self.server.leave(call)
-            if call.until is not None and not call.is_over:
-                self.server.spawn(self.server.end_wait(call))
-            raise
+    def task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Runs it to its end, whatever becomes of the caller."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
-    # Calls that do not wait in the server.
-
-    def _flush(self) -> None:
-        """Sends in one write what was asked for in one round of the event loop."""
-        if not self._unsent:
-            return
-        self._begin_ticking()
-        if self._shared is not None:
-            # A call is left out whose caller has gone.
-            calls = [call for call in self._unsent if not call.future.done()]
-            self._unsent.clear()
-            if calls:
-                self._shared.send(calls)
-        elif not self._is_connecting_shared:
-            self._is_connecting_shared = True
-            self.detach(self._connect_shared())
-
-    async def _connect_shared(self) -> None:
-        """Detached: connecting outlives the call that began it."""
-        why: Exception = Unanswered("the event loop ends")
-        try:
-            self._shared = await self._connected(for_waits=False)
-        except Exception as error:
-            why = error
-        finally:
-            self._is_connecting_shared = False
-            if self._shared is None:
-                self._fail_unsent(why)
-        self._flush()
-
-    def _fail_unsent(self, error: Exception) -> None:
-        calls, self._unsent = self._unsent, []
-        for call in calls:
-            fail(call, error)
-
-    # Connections.
-
-    async def _connected(self, for_waits: bool) -> Connection:
-        """Makes a connection. The time for it is counted in ticks, see `_on_tick`."""
-        node, circuit = self.node, self.node.circuit
-        asks_anyway = circuit.is_away
-        async with self._turns_to_connect:
-            if circuit.is_away and not asks_anyway:
-                raise Unanswered(f"{node.name} is away")
-            connection = Connection(self, node.endpoint.new(), is_reusable=for_waits)
-            connecting = self.detach(connection.raw.connect())
-            self._connecting[connecting] = self.tick
-            self._begin_ticking()
-            try:
-                await asyncio.wait([connecting])
-                connecting.result()
-            except BaseException as error:
-                connecting.cancel()
-                self.detach(connection.close())
-                if isinstance(error, asyncio.CancelledError) and connecting.cancelled():
-                    error = TimeoutError(f"no connection within {self._connect_within_s:g} s")
-                if not isinstance(error, Exception):
-                    raise
-                if not is_callers_fault(error):
-                    circuit.failed(error)
-                raise why_it_failed(error, node.name) from error
-            finally:
-                del self._connecting[connecting]
+    def _new(self) -> Connection:
+        connection = Connection(self)
         self._all.add(connection)
-        if self._is_closed:  # meanwhile
-            why = Unanswered("the limiter was closed")
-            connection.end(why)
-            raise why
-        node.last_heard = connection.heard_at = self.loop.time()
-        node.connected()
         return connection
 
-    def answered(self, connection: Connection) -> None:
-        """Called with each connection that has brought a reply."""
-        if connection is self._shared or connection.sent:
-            return
-        if connection.is_reusable:
-            self._idle.append(connection)
-            self.loop.call_later(IDLE_CLOSES_S, self._end_idle, connection, connection.heard_at)
-        else:  # one that was silent, or leads to a server that is no longer the one to ask
-            connection.end(Unanswered("replaced"))
+    def _of_all(self) -> Connection:
+        if self._shared is None or not self._shared.is_open:
+            self._shared = self._new()
+        return self._shared
 
-    def _end_idle(self, connection: Connection, since: float) -> None:
-        if connection in self._idle and connection.heard_at == since:
-            connection.end(Unanswered("no longer needed"))
+    async def exchange(self, call: Call) -> Any:
+        if call.pause_s:
+            await asyncio.sleep(call.pause_s)
+        if call.until is None:
+            return await self._of_all().send(call)
+        connection: Connection | None = None
+        began = time.monotonic()
+        try:
+            async with self._turns_to_connect:
+                if self.node.failed_at > began:
+                    raise Unanswered(f"{self.node.name} is away")
+                connection = self._new()
+                reply = connection.send(call)
+                await asyncio.wait([connection.connecting, reply], return_when=asyncio.FIRST_COMPLETED)
+            return await reply
+        finally:  # the call of a caller who leaves is out of the queue once its connection is closed
+            if connection is not None:
+                connection.end(Unanswered("its caller has left", sent=True))
 
-    def ended(self, connection: Connection, why: Unanswered) -> None:
+    def ping(self) -> None:
+        self._of_all().send(Call(self.node, PING)).add_done_callback(_look_away)
+
+    def drop(self) -> None:
+        """Lets no new call go by the connection of all: the endpoint has moved."""
+        shared, self._shared = self._shared, None
+        if shared is not None:
+            shared.leave()
+
+    def ended(self, connection: Connection, raw: Any) -> None:
         self._all.discard(connection)
-        closing = self.detach(connection.close())
-        self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
-        if connection in self._idle:
-            self._idle.remove(connection)
-        if connection is self._shared:
-            self._shared = None
-        elif why.broken:  # so are those that the server had before
-            self._drop_idle()
-
-    def drop(self, connection: Connection) -> None:
-        """The endpoint has moved: no new calls go by these connections."""
-        self._drop_idle()
-        connection.is_reusable = False
-        if connection is self._shared:
-            self._shared = None
-        if not connection.sent:
-            connection.end(Unanswered("dropped"))
-
-    def _drop_idle(self) -> None:
-        for connection in list(self._idle):
-            connection.end(Unanswered("dropped"))
+        if raw is not None and not self.loop.is_closed():
+            self.task(_disconnect(raw))
 
     async def close(self) -> None:
-        self._is_closed = True
-        self._fail_unsent(Unanswered("the limiter was closed"))
-        for connecting in self._connecting:
-            connecting.cancel()
         for connection in list(self._all):
             connection.end(Unanswered("the limiter was closed", sent=True))
-        if self._closing:
-            await asyncio.wait(set(self._closing))
+        if self._tasks:
+            await asyncio.wait(set(self._tasks))
 
-    # The time of calls, counted in ticks.
 
-    def _begin_ticking(self) -> None:
-        if self._ticking is None:
-            self._heard_tick = self.tick
-            self._ticking = self.loop.call_later(self.node.tick_s, self._on_tick)
-
-    def _on_tick(self) -> None:
-        """A tick that comes late counts once: when this process lags, the server is not taken for silent."""
-        self.tick += 1
-        self._ticking = None
-        node = self.node
-        if node.last_heard != self._last_heard:
-            self._last_heard, self._heard_tick = node.last_heard, self.tick
-        if self._unsent and self._is_silent_since(self._unsent[0].tick):
-            self._fail_unsent(node.silence("connection"))
-        for connecting, since in self._connecting.items():
-            if (self.tick - since - 1) * node.tick_s >= self._connect_within_s:
-                connecting.cancel()
-        for connection in list(self._all):
-            self._look_at(connection)
-        quiet_s = [one.sent[0].quiet_s for one in self._all if one.sent]
-        if self._unsent or self._connecting or 0 in quiet_s:
-            self._ticking = self.loop.call_later(node.tick_s, self._on_tick)
-        elif quiet_s:
-            self.loop.call_later(min(*quiet_s, _LONGEST_NAP_S), self._begin_ticking)
-
-    def _is_silent_since(self, tick: int) -> bool:
-        return self.tick - max(self._heard_tick, tick) > TICKS
-
-    def _look_at(self, connection: Connection) -> None:
-        if not connection.sent:
-            return
-        node, first = self.node, connection.sent[0]
-        if first.quiet_s:
-            first.tick = self.tick
-        elif (self.tick - first.tick) * node.tick_s > node.stall_s:
-            connection.end(Unanswered("no reply, while others are answered", sent=True))
-        elif not connection.is_silent and self._is_silent_since(first.tick):
-            self._is_silent(connection)
-
-    def _is_silent(self, connection: Connection) -> None:
-        """No caller waits any longer, but what comes late is still read: it says that the server is back."""
-        connection.is_silent = True
-        silence = self.node.silence("reply", sent=True)
-        for call in connection.sent:
-            fail(call, silence)
-            if call.until is not None:
-                self.server.spawn(self.server.end_wait(call))
-        if connection is self._shared:
-            self._shared = None
-            self._fail_unsent(Unanswered(silence))
+def _look_away(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()

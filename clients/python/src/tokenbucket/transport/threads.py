@@ -1,37 +1,37 @@
-"""How threads ask: each call has a connection for itself while it lasts.
+"""How threads ask: each call has a connection of the driver for itself while it lasts.
 
-A caller may be interrupted wherever it waits: by a signal, by Ctrl-C, by a greenlet's timeout. So nothing
-that is shared is kept under a lock, and connections in use are counted by weak references: whatever a
-caller leaves behind is collected. `_part` is the one place through which each call ends.
+A caller may be interrupted wherever it is: by a signal, by Ctrl-C, by a greenlet's timeout. So nothing is
+counted and no flag is set: what a caller leaves behind is found to be dead, and collected.
 """
 
 from __future__ import annotations
 
 import _thread
 import contextlib
-import threading
+import queue
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any, TypeVar
 from weakref import ref
 
 from ..values.errors import TokenBucketError, Unanswered
 from .call import PING, Call, Steps
-from .circuit import IDLE_S, TICKS, Node
-from .driver import is_callers_fault, is_drivers, is_one, packed, reply_of, why_it_failed
+from .driver import is_drivers, is_one, packed, reply_of
+from .node import IDLE_S, PULSE_S, Node
 
 T = TypeVar("T")
 
 # Python runs one thread at a time and the server one command: more connections would not be faster.
 MOST_CONNECTIONS = 128
-_MOST_CONNECTING = 8
-# What a socket can be told to wait for.
-_LONGEST_S = 86_400.0
+# Callers may leave many that are being made behind.
+_MOST_CONNECTING = 1024
+# In how many turns a caller looks for what it waits for, and by how much a turn may end late.
+_TURNS, _LATE_S = 4, 0.005
 
 
 def run(steps: Steps[T]) -> T:
     """Sends what the steps ask for, until they are over."""
-    call = None
     try:
         call = next(steps)
         while True:
@@ -40,249 +40,242 @@ def run(steps: Steps[T]) -> T:
             except (Unanswered, TokenBucketError) as error:
                 call = steps.throw(error)
             else:
-                if call.late:  # not late any more
-                    next(call.claim, None)
                 call = steps.send(reply)
     except StopIteration as end:
         result: T = end.value
         return result
-    except TokenBucketError:
-        raise
-    except BaseException:  # a signal, Ctrl-C, a greenlet's timeout, a hook: the caller gets no decision
-        if call is not None:
-            call.node.transport.interrupted(call)
-        steps.close()
-        raise
+    finally:
+        steps.close()  # those of a caller who was interrupted end here
 
 
-class Connection:
-    """One of the driver's, with one call at a time."""
+def within(for_s: float, look: Callable[[float], T | None]) -> T | None:
+    """Looks for so long, in a few turns, and returns the first that is found.
 
-    def __init__(self, raw: Any, pool: deque[Connection]) -> None:
-        self.raw = raw
-        self.pool = pool
-        """Where it is while it is idle."""
-        self.heard_at = time.monotonic()
-        self.is_broken = False
+    A turn that ends late does not count, as this process was busy, but for as many at most.
+    """
+    turn_s, left, late_left = for_s / _TURNS, _TURNS, _TURNS
+    while left:
+        began = time.monotonic()
+        if found := look(turn_s):
+            return found
+        if time.monotonic() - began > 1.5 * turn_s + _LATE_S and late_left:
+            late_left -= 1
+        else:
+            left -= 1
+    return look(0)
 
-    def end(self, _: object = None) -> None:
-        self.is_broken = True
-        with contextlib.suppress(Exception):
-            self.raw.disconnect()
+
+class Place:
+    """A right, as to use a connection. It counts for as long as somebody refers to it."""
+
+    __slots__ = ("__weakref__",)
+
+
+class Places:
+    """At most so many places at a time."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._taken: set[ref[Place]] = set()
+
+    def take(self) -> Place | None:
+        if len(self._taken) >= self._most:
+            for one in tuple(self._taken):
+                if one() is None:
+                    self._taken.discard(one)
+            if len(self._taken) >= self._most:
+                return None
+        place = Place()
+        self._taken.add(ref(place))
+        return place
+
+    def give_back(self, place: Place) -> None:
+        self._taken.discard(ref(place))
+
+
+Answer = queue.SimpleQueue[Any]
+"""By which a caller gets what another thread gives or makes."""
+
+
+def _got(answer: Answer, within_s: float) -> Any:
+    with contextlib.suppress(queue.Empty):
+        return answer.get(timeout=within_s)
 
 
 class Transport:
     """The connections to one node."""
 
-    def __init__(self, node: Node, server: Any) -> None:
+    def __init__(self, node: Node) -> None:
         self._node = node
-        self._server = server
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        self._idle: deque[Connection] = deque()
-        """Those that belong to an earlier one are not used again."""
-        self._all: set[ref[Connection]] = set()
-        """No WeakSet: Python swallows what a signal raises in its callbacks."""
-        self._waiters: deque[Any] = deque()
-        self._connecting: list[None] = []
-        self._failure: Any = None
-
-    def forget(self) -> None:
         """In a process that was forked. What the threads of the parent use stays open with it."""
-        self.drop()
-        self.begin_anew()
+        self._idle: deque[tuple[Any, float]] = deque()
+        """Those that belong to an earlier one are not used again."""
+        self._in_use, self._connecting = Places(MOST_CONNECTIONS), Places(_MOST_CONNECTING)
+        self._waiters: deque[Answer] = deque()
 
-    def drop(self, than: Connection | None = None) -> None:
-        """Ends those that are no newer; one in use ends when its call does."""
-        if than is not None and than.pool is not self._idle:
-            return
+    def drop(self) -> None:
+        """Closes those that are idle; one in use is closed when its call ends."""
         old, self._idle = self._idle, deque()
         with contextlib.suppress(IndexError):
             while True:
-                self._close(old.popleft())
+                _close(old.pop()[0])
 
     def exchange(self, call: Call) -> Any:
         if call.pause_s:
             time.sleep(call.pause_s)
+        idle, place = self._idle, self._place()
         try:
-            connection = call.by = self._acquire_tried() if call.once else self._acquire()
-            if call.until is not None:
-                self._all.discard(ref(connection))
-            data = packed(connection.raw, call.to_send())
-            connection.is_broken = True  # what is interrupted here, the driver closes
-            connection.raw.send_packed_command(data, check_health=False)
-            connection.is_broken = False
-            self._read(call)
-            return call.reply
-        except Exception as error:
-            if call.by is None or not is_drivers(error):
-                raise
-            call.by.is_broken = True
-            self.drop(call.by)
-            raise why_it_failed(error, self._node.name, sent=True) from error
+            raw = self._idle_one() or self._connected()
+            if call.until is None:
+                return self._ask(call, raw, idle)
         finally:
-            self._part(call)
+            self._give_back(place)
+        return self._ask(call, raw, idle)
 
-    def interrupted(self, call: Call) -> None:
-        """Called when the caller is gone."""
-        self._part(call)
-        call.undo = True
-        self._server.leave(call)
+    # The right to use a connection.
 
-    def _part(self, call: Call) -> None:
-        """Ends a call, however it went, without waiting for anything."""
-        if call.by is None or call.is_parted:
-            return
-        call.is_parted = True
-        if call.is_answered or not call.sent or call.by.is_broken:
-            call.is_over = True
-            self._release(call.by)
-        else:
-            self._all.discard(ref(call.by))
-            # Not by threading.Thread, whose start waits.
-            _thread.start_new_thread(self._finish, (call,))
+    def _place(self) -> Place:
+        """Waits for one, in the order in which callers come, for no longer than connecting may take."""
+        if not self._waiters and (place := self._in_use.take()):
+            return place
+        node, began = self._node, time.monotonic()
+        mine: Answer = queue.SimpleQueue()
 
-    def _finish(self, call: Call) -> None:
-        """Reads a reply that no caller waits for: it says that the server is back, and what it took."""
-        if call.until is not None:
-            self._server.spawn(self._server.end_wait(call))
+        def look(for_s: float) -> Any:
+            if node.failed_at > began:
+                raise Unanswered(f"{node.name} is away")
+            return self._in_use.take() or _got(mine, for_s)
+
+        self._waiters.append(mine)
         try:
-            self._read(call, patient=True)
-        except Exception:
-            call.by.end()
-        call.is_over = True
-        self._release(call.by)
-        self._server.leave(call)
+            found: Place | None = within(node.connect_within_s, look)
+        finally:
+            with contextlib.suppress(ValueError):
+                self._waiters.remove(mine)
+        if found is None:
+            raise Unanswered(f"all {MOST_CONNECTIONS} connections are in use")
+        return found
 
-    def _read(self, call: Call, patient: bool = False) -> None:
-        """Reads the replies. Raises Unanswered when the server has been silent for the timeout.
+    def _give_back(self, place: Place) -> None:
+        with contextlib.suppress(IndexError):
+            if self._waiters:
+                self._waiters.popleft().put(place)
+                return
+        self._in_use.give_back(place)
 
-        Silence is counted in ticks: nothing came on any connection. `patient`: it is not asked for.
-        """
-        node, connection, silent = self._node, call.by, 0
-        ticks_left = node.stall_s / node.tick_s
-        while not call.is_answered:
-            last_heard = node.last_heard
-            quiet_s = min(call.quiet_s, _LONGEST_S)
-            if connection.raw.can_read(timeout=quiet_s or node.tick_s):
-                reply: Any
-                try:
-                    reply = connection.raw.read_response(disconnect_on_error=False)
-                except Exception as error:
-                    reply = reply_of(error)
-                    # The driver takes these for the end of a connection, and may read them twice.
-                    connection.is_broken = is_one(error, "ConnectionError")
-                call.replies.append(reply)
-                connection.heard_at = time.monotonic()
-                node.heard(reply, connection.heard_at)
-                silent = 0
-            elif not quiet_s:
-                silent = 0 if node.last_heard > last_heard else silent + 1
-                ticks_left -= 1
-                if silent >= TICKS and not patient:
-                    raise node.silence("reply", sent=True)
-                if ticks_left < 0:
-                    raise Unanswered("no reply, while others are answered", sent=True)
+    # Calls.
+
+    def _ask(self, call: Call, raw: Any, idle: Any) -> Any:
+        node = self._node
+        try:
+            asked_at = time.monotonic()
+            raw.send_packed_command(packed(raw, call.to_send()), check_health=False)
+            if call.until is not None:
+                self._wait(raw, call, asked_at)
+            elif not within(node.timeout_s, lambda for_s: raw.can_read(timeout=for_s)):
+                raise node.silent("reply", asked_at, node.timeout_s, sent=True)
+            replies, is_whole = _read(raw, len(call.words))
+        except BaseException as error:
+            _close(raw)
+            if not isinstance(error, Exception) or not is_drivers(error):
+                raise
+            self.drop()  # so are those that the server had before
+            raise node.endpoint.why_it_failed(error, sent=True) from error
+        node.heard(replies[0])
+        self._keep(raw, idle if is_whole else None)
+        return call.reply_of(replies)
+
+    def _wait(self, raw: Any, call: Call, asked_at: float) -> None:
+        """Waits until there is a reply, as long as the server answers others."""
+        node, look_s = self._node, self._node.timeout_s
+        while not raw.can_read(timeout=look_s):
+            if time.monotonic() - node.last_heard > look_s:
+                with contextlib.suppress(Unanswered, TokenBucketError):
+                    self.exchange(Call(node, PING))
+            if node.failed_at > asked_at or call.overdue_s > 2 * node.timeout_s:
+                raise Unanswered(f"{node.name} is away, or does not end a wait", sent=True)
+            look_s = min(PULSE_S, call.left_s + node.timeout_s)
 
     # Connections.
 
-    def _acquire_tried(self) -> Connection:
-        """Replaces a connection that was idle by one that answers."""
-        while time.monotonic() - (connection := self._acquire()).heard_at > IDLE_S:
-            self._release(connection)  # from where the next call takes it
+    def _idle_one(self) -> Any:
+        while True:
             try:
-                self.exchange(Call(self._node, PING))
-            except Unanswered as unanswered:
-                if not unanswered.broken:
-                    raise Unanswered(unanswered) from unanswered
-        return connection
+                raw, since = self._idle.pop()
+            except IndexError:
+                return None
+            if time.monotonic() - since < IDLE_S:
+                return raw
+            with contextlib.suppress(Exception):
+                if not raw.can_read(timeout=0):  # else the server has closed it
+                    return raw
+            _close(raw)
 
-    def _acquire(self) -> Connection:
-        with contextlib.suppress(IndexError):
-            return self._idle.pop()
-        return self._wait_for_one()
+    def _keep(self, raw: Any, idle: Any) -> None:
+        if idle is self._idle and len(idle) < MOST_CONNECTIONS:
+            idle.append((raw, time.monotonic()))
+        else:
+            _close(raw)
 
-    def _wait_for_one(self) -> Connection:
-        """Waits for a connection that is idle or new, as long as the server answers anything.
-
-        A wait that ends late tells nothing: this process was busy.
-        """
-        node, failure = self._node, self._failure
-        asks_anyway, waiter = node.circuit.is_away, threading.Lock()
-        waiter.acquire()
-        is_silent = False
-        self._waiters.append(waiter)
+    def _connected(self) -> Any:
+        """Connects, on a thread of its own: no name takes longer to resolve than connecting may take."""
+        node, began = self._node, time.monotonic()
+        made: Answer = queue.SimpleQueue()
+        place = self._connecting.take()
+        if place is None:
+            raise Unanswered("too many connections are being made")
+        arguments = (place, ref(made), self._idle)
         try:
-            while True:
-                self._begin_connecting()
-                last_heard, began = node.last_heard, time.monotonic()
-                tick_s = node.tick_s if is_silent else node.timeout_s
-                if waiter.acquire(timeout=tick_s):
-                    self._waiters.append(waiter)
-                with contextlib.suppress(IndexError):
-                    return self._idle.pop()
-                if self._failure is not failure and not self._count():
-                    raise why_it_failed(self._failure, node.name)
-                if node.circuit.is_away and not asks_anyway:
-                    raise Unanswered(f"{node.name} is away")
-                is_late = time.monotonic() - began > tick_s + node.tick_s
-                was_silent, is_silent = is_silent, not is_late and node.last_heard == last_heard
-                if was_silent and is_silent:
-                    raise node.silence("connection")
-        finally:
-            with contextlib.suppress(ValueError):
-                self._waiters.remove(waiter)
+            _thread.start_new_thread(self._connect, arguments)
+        except RuntimeError:  # no thread can start
+            self._connect(*arguments)
+        del place, arguments
+        outcome = within(node.connect_within_s, lambda for_s: _got(made, for_s))
+        if outcome is None:
+            raise node.silent("connection", began, node.connect_within_s)
+        if isinstance(outcome, Exception):
+            raise node.endpoint.why_it_failed(outcome) from outcome
+        return outcome
 
-    def _begin_connecting(self) -> None:
-        room = MOST_CONNECTIONS - self._count()
-        if len(self._connecting) < min(len(self._waiters), _MOST_CONNECTING, room):
-            self._connecting.append(None)
-            _thread.start_new_thread(self._connect, (self._idle,))
-
-    def _connect(self, pool: deque[Connection]) -> None:
-        """On a thread of its own: connecting outlives the call that began it."""
-        node, raw = self._node, None
+    def _connect(self, place: Place, made: ref[Answer], idle: Any) -> None:
+        """Makes a connection, which is kept if its caller has gone meanwhile."""
+        node, raw, began = self._node, None, time.monotonic()
+        outcome: Any
         try:
-            raw = node.endpoint.new()
+            outcome = raw = node.endpoint.new()
             raw.connect()
-        except Exception as error:
-            if raw is not None:
-                raw.disconnect()
-            self._failure = error
-            if not self._count() and not is_callers_fault(error):
-                node.circuit.failed(error)
-            self._wake(len(self._waiters))
-        else:
-            connection = Connection(raw, pool)
-            node.last_heard = connection.heard_at
             node.connected()
-            self._release(connection)
-        finally:
-            self._connecting.pop()
-            self._begin_connecting()  # for those that still wait
+        except Exception as error:
+            _close(raw)
+            outcome = error
+            if not node.endpoint.is_mistake(error):
+                node.unreachable(error, began)
+        except BaseException:  # a signal, where no thread could start
+            _close(raw)
+            raise
+        self._connecting.give_back(place)  # errors refer to it until they are collected
+        if (caller := made()) is not None:
+            caller.put(outcome)
+        elif not isinstance(outcome, Exception):
+            self._keep(raw, idle)
 
-    def _release(self, connection: Connection) -> None:
-        self._all.add(ref(connection))
-        is_old = connection.pool is not self._idle
-        if connection.is_broken or is_old or len(self._all) > MOST_CONNECTIONS < self._count():
-            self._close(connection)
-        else:
-            self._idle.append(connection)
-        self._wake(1)
 
-    def _wake(self, count: int) -> None:
-        for _ in range(count):
-            with contextlib.suppress(IndexError):
-                self._waiters.popleft().release()
+def _read(raw: Any, count: int) -> tuple[list[Any], bool]:
+    """Returns so many replies, and whether the driver still takes the connection for one."""
+    replies: list[Any] = []
+    is_whole = True
+    for _ in range(count):
+        try:
+            replies.append(raw.read_response(disconnect_on_error=False))
+        except Exception as error:
+            replies.append(reply_of(error))
+            is_whole = is_whole and not is_one(error, "ConnectionError")  # such as LOADING
+    return replies, is_whole
 
-    def _count(self) -> int:
-        """Returns how many calls may use, without those that their callers left behind."""
-        for one in tuple(self._all):
-            if one() is None:
-                self._all.discard(one)
-        return len(self._all)
 
-    def _close(self, connection: Connection) -> None:
-        self._all.discard(ref(connection))
-        connection.end()
+def _close(raw: Any) -> None:
+    with contextlib.suppress(Exception):
+        raw.disconnect()

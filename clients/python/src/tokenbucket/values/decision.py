@@ -28,6 +28,9 @@ class Decision:
     lost: bool = False
     """The command was sent and its reply lost: it is not known whether it happened."""
 
+    def __bool__(self) -> bool:
+        return self.allowed
+
     @classmethod
     def read(cls, reply: Sequence[int], degraded: bool = False, lost: bool = False) -> Decision:
         allowed, remaining, retry_after_ms, reset_after_ms = reply

@@ -33,6 +33,9 @@ class CrossSlot(TokenBucketError):
             "name: in a cluster, the names of one call have to share a hash tag, as in '{ada}:requests'"
         )
 
+    def __reduce__(self) -> tuple[type[CrossSlot], tuple[()]]:
+        return CrossSlot, ()
+
 
 class ReplyError(Exception):
     """An error line of a server."""

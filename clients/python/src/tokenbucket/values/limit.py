@@ -13,11 +13,19 @@ from .errors import BadArgument
 Number = int | float | str | Decimal
 """An amount of tokens, sent to the server as Python prints it."""
 
+MOST_TOKENS = 10**12
+_MOST_BYTES = 128
+# What is smaller than ten to the minus so many counts as that: nobody computes with a million digits.
+_MOST_DIGITS = 40
 _NUMBER = re.compile(r"\+?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _FORMS = {
     "": re.compile(""),
     "/": re.compile(r"(.*?)(ms|s|m|h|d)", re.ASCII),
-    "@": re.compile(r"(\d*)(ms|mo|[smhdwy])([+-]\d\d:\d\d)?", re.ASCII),
+    "@": re.compile(
+        r"(\d*(?=ms|m(?!o)|[shd])|)(ms|3?mo|[smhdwy])"
+        r"((?:(?<=w)\+0?[0-6]d|(?<=mo)\+(?:[01]?\d|2[0-7])d)?(?:[+-]\d\d:\d\d)?)",
+        re.ASCII,
+    ),
 }
 
 _UNIT_S = {
@@ -28,6 +36,7 @@ _UNIT_S = {
     "d": Fraction(86_400),
     "w": Fraction(7 * 86_400),
     "mo": Fraction(30 * 86_400),
+    "3mo": Fraction(90 * 86_400),
     "y": Fraction(365 * 86_400),
 }
 
@@ -37,8 +46,8 @@ class Limit:
     """How many tokens a bucket holds, and how fast they come back.
 
     `rate` is tokens per second (`5`, `0.25`), a count per period (`"100/m"`, `"10/10s"`) or a count
-    at each boundary of the calendar (`"1000@d"`, `"1000@d+09:00"`). 0 is a pool, whose tokens come
-    back only from holds. Neither is stored: a new limit counts from the next call.
+    at each boundary of the calendar (`"1000@d"`, `"1000@mo+14d"`). 0 is a pool, whose tokens come back
+    only from holds. Neither is stored: a new limit counts from the next call.
 
     Raises BadArgument for what cannot be a limit. The server alone knows every bound, and says so
     at the first call.
@@ -48,8 +57,8 @@ class Limit:
     rate: Number
 
     def __post_init__(self) -> None:
-        if not _NUMBER.fullmatch(str(self.capacity)):
-            raise BadArgument(f"capacity: {self.capacity!r} is not a number of at least 0")
+        if amount_of(str(self.capacity)) is None:
+            raise BadArgument(f"capacity: {self.capacity!r} is not a number from 0 to 1e12")
         if not _terms(str(self.rate)):
             raise BadArgument(
                 f"rate: {self.rate!r} is neither tokens per second nor like '100/m' or '1000@d'"
@@ -70,7 +79,7 @@ class Limit:
 
     @property
     def terms(self) -> tuple[str, str, str, str]:
-        """Of `1000@15m+09:00`: its count, number, unit and offset; "" for what it does not say."""
+        """Of `1000@15m+09:00`: its count, number, unit, and days with offset; "" for what it does not say."""
         terms = _terms(str(self.rate))
         assert terms
         return terms
@@ -88,12 +97,22 @@ class Limit:
         return -(-Fraction(str(self.capacity)) // rate) if rate else None
 
 
+def amount_of(text: str) -> Fraction | None:
+    """Reads an amount of tokens as the module does; None for what is none."""
+    if len(text) > _MOST_BYTES or not _NUMBER.fullmatch(text):
+        return None
+    amount = Decimal(text)
+    if amount > MOST_TOKENS:
+        return None
+    return Fraction(max(amount, Decimal((0, (1,), -_MOST_DIGITS)))) if amount else Fraction(0)
+
+
 @lru_cache(1024)
 def _terms(rate: str) -> tuple[str, str, str, str] | None:
     """Returns None for what is not a rate."""
     count, separator, period = re.split(r"([/@]|$)", rate, maxsplit=1)
     found = _FORMS[separator].fullmatch(period)
-    if found is None or not _NUMBER.fullmatch(count):
+    if found is None or amount_of(count) is None:
         return None
     number, unit, offset, *_ = (*found.groups(""), "", "", "")
-    return (count, number, unit, offset) if not number or _NUMBER.fullmatch(number) else None
+    return (count, number, unit, offset) if not number or amount_of(number) else None

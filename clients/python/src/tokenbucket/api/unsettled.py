@@ -1,0 +1,68 @@
+"""Holds that nobody could settle: they are settled by their ids once the server answers."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ..transport.call import Steps
+from ..transport.commands import Command
+from ..values.errors import TokenBucketError, Unanswered
+
+MOST_UNSETTLED = 1000
+# A hold whose caller has left may still lie in a socket, and is settled once more.
+AGAIN_S = 0.5
+
+
+class Unsettled:
+    """The commands that settle them: when each is due, until when it is of use, and if it is the last."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Command, tuple[float, float, bool]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def begin_anew(self) -> None:
+        """In a process that was forked: the holds are the parent's."""
+        self._waiting = {}
+
+    def add(self, words: Command, for_s: float, in_s: float = 0.0) -> None:
+        now = time.monotonic()
+        while len(self._waiting) >= MOST_UNSETTLED:
+            self._waiting.pop(next(iter(self._waiting)), None)
+        self._waiting[words] = now + in_s, now + for_s, False
+
+    def drain(self) -> list[Command]:
+        """Returns what settles all of them, and forgets them."""
+        waiting, self._waiting = self._waiting, {}
+        return list(waiting)
+
+    def settle(self, server: Any) -> Steps[float]:
+        """Settles those that are due, and returns in how many seconds others are."""
+        now = time.monotonic()
+        due = [(words, at) for words, at in tuple(self._waiting.items()) if at[0] <= now]
+        replies = (yield from server.ask_each([words for words, _ in due])) if due else []
+        for (words, (_, until, is_last)), reply in zip(due, replies, strict=True):
+            is_settled = isinstance(reply, list)
+            if not is_settled and reply is not None:  # as of a slot that has moved
+                try:
+                    yield from server.ask(words)
+                    is_settled = True
+                except Unanswered:
+                    pass
+                except TokenBucketError:
+                    is_last = is_settled = True
+            now = time.monotonic()
+            if self._waiting.pop(words, None) is None:  # the server was closed meanwhile
+                continue
+            if is_settled and not is_last:
+                self._waiting[_without_use(words)] = now + AGAIN_S, until, True
+            elif not is_settled and now < until:
+                self._waiting[words] = now + max(server.retry_every_ms / 1000, 0.05), until, is_last
+        return min((at[0] for at in tuple(self._waiting.values())), default=now) - now
+
+
+def _without_use(words: Command) -> Command:
+    """The use was charged: what a late hold has taken since comes back whole."""
+    return tuple(0 if at > 3 and at % 4 == 2 else word for at, word in enumerate(words))

@@ -1,0 +1,438 @@
+"""What the package promises of decisions, mistakes, outages and holds in doubt."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import pickle
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+import redis.asyncio.sentinel
+import redis.sentinel
+
+import tokenbucket
+import tokenbucket.asyncio
+from conftest import Make, until_waiting
+from launch import ask
+from proxy import Proxy
+from services import Service, wait_for
+from tokenbucket import (
+    BadArgument,
+    CrossSlot,
+    Decision,
+    Denied,
+    JointDecision,
+    Limit,
+    Limiter,
+    ReplyLost,
+    Server,
+    TokenBucketError,
+)
+from tokenbucket.api.unsettled import AGAIN_S
+from tokenbucket.httpx import RateLimitTimeout
+from tokenbucket.testing import FakeServer
+
+STILL = "10/h"
+LONG_MS = 60_000
+
+pytestmark = pytest.mark.usefixtures("admin")
+
+
+def holds(server: Service, key: str = "tb:a") -> list[Any]:
+    found: list[Any] = ask(server, "TB.HOLDS", key)
+    return found
+
+
+# Decisions.
+
+
+def test_a_decision_and_a_hold_are_true_if_they_are_allowed(make: Make, server: Service) -> None:
+    limiter, joint = make(server, Limit(1, STILL)), make(server, {"a": Limit(1, STILL)})
+    assert [bool(limiter.take("a")) for _ in range(2)] == [True, False]
+    assert [bool(joint.take_all("a", {"a": 1})) for _ in range(2)] == [True, False]
+    assert not Decision(False)
+    hold, denied = limiter.hold("b", 1), limiter.hold("b", 1)
+    assert (hold.allowed, denied.allowed) == (True, False)
+
+
+def test_holds_of_threads_and_tasks_are_true_if_they_are_allowed() -> None:
+    fake = FakeServer()
+    limiter = Limiter(fake, Limit(1, 0))
+    assert limiter.hold("a", 1)
+    assert not limiter.hold("a", 1)
+
+    async def main() -> None:
+        limiter = tokenbucket.asyncio.Limiter(fake.asyncio, Limit(1, 0))
+        assert await limiter.hold("b", 1)
+        assert not await limiter.hold("b", 1)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        CrossSlot(),
+        BadArgument("name"),
+        ReplyLost("the reply"),
+        Denied(Decision(False, retry_after_ms=5)),
+        RateLimitTimeout("a", JointDecision(False, retry_after_ms=5), 10),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_every_error_passes_between_processes(error: Exception) -> None:
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again)) == (type(error), str(error))
+    assert getattr(again, "decision", None) == getattr(error, "decision", None)
+
+
+# Mistakes.
+
+
+def test_an_unknown_option_is_an_error(make: Make, server: Service) -> None:
+    limiter = make(server, Limit(1, STILL))
+    calls: list[Callable[[], Any]] = [
+        lambda: Limiter(server.port, Limit(1, 1), onerror="closed"),  # type: ignore
+        lambda: Server("redis://localhost", timeout=5),  # type: ignore
+        lambda: limiter.take("a", max_wait=5),
+        lambda: limiter.hold("a", 1, ttl=5),
+    ]
+    for call in calls:
+        with pytest.raises(TypeError, match="unexpected keyword"):
+            call()
+
+
+@pytest.mark.parametrize("cost", ["1e4000000", "1/3", "1e13", "0x1", "1_0", "nan", "-1", "9" * 129])
+def test_an_amount_that_cannot_be_is_an_error(cost: str) -> None:
+    limiter = Limiter(FakeServer(), Limit(10, STILL))
+    with pytest.raises(BadArgument, match="tokens"):
+        limiter.take("a", cost)
+    with pytest.raises(BadArgument):
+        Limit(cost, 1)
+    assert limiter.take("a", "1e-4000000").remaining == 9
+
+
+def test_an_amount_with_a_huge_exponent_costs_no_time() -> None:
+    limiter = Limiter(FakeServer(), Limit(10, STILL))
+    began = time.monotonic()
+    for at in range(50):
+        with pytest.raises(BadArgument, match="tokens"):
+            limiter.take("a", f"1e{4_000_000 + at}")
+    # Each took more than a second when its digits were computed.
+    assert time.monotonic() - began < 20
+
+
+def test_a_wrong_certificate_is_no_outage(server: Service, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.pem"
+    wrong.write_text("no certificate")
+    for file in (tmp_path / "missing.pem", wrong):
+        client = redis.Redis(port=server.port, ssl=True, ssl_ca_certs=str(file))
+        limiter = Limiter(Server(client), Limit(1, 1), on_error="open")
+        for _ in range(2):
+            with pytest.raises(TokenBucketError, match="cannot connect"):
+                limiter.take("a")
+
+        async def main(file: Path = file) -> None:
+            client = redis.asyncio.Redis(port=server.port, ssl=True, ssl_ca_certs=str(file))
+            limiter = tokenbucket.asyncio.Limiter(client, Limit(1, 1), on_error="open")
+            for _ in range(2):
+                with pytest.raises(TokenBucketError, match="cannot connect"):
+                    await limiter.take("a")
+
+        asyncio.run(main())
+
+
+def test_a_cluster_client_of_asyncio_may_be_given_as_it_is(tmp_path: Path) -> None:
+    async def main() -> None:
+        client = redis.asyncio.RedisCluster(host="localhost", port=1)
+        one, other = (tokenbucket.asyncio.Limiter(client, Limit(1, rate)) for rate in (1, 2))
+        assert one.server is other.server
+        assert (await one.take("a")).degraded
+        await one.aclose()
+
+    asyncio.run(main())
+
+
+# Hooks.
+
+
+def test_a_hook_that_raises_changes_nothing(make: Make, server: Service, caplog: Any) -> None:
+    def raise_error(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    limiter = make(server, Limit(3, 0), on_decision=raise_error)
+    for _ in range(5):
+        with limiter.hold("a", 1):
+            assert limiter.peek("a", 0).remaining == 2
+    assert limiter.peek("a", 0).remaining == 3
+    assert "on_decision has failed" in caplog.text
+
+
+# Outages.
+
+
+def messages(caplog: Any) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "tokenbucket"]
+
+
+def test_an_outage_has_one_line_at_its_beginning_and_one_at_its_end(
+    make: Make, own_server: Service, caplog: Any
+) -> None:
+    limiter = make(own_server, Limit(1000, STILL), on_error="local", retry_every_ms=20)
+    assert not limiter.take("a").degraded
+    own_server.stop()
+    with ThreadPoolExecutor(20) as threads:
+        assert all(one.degraded for one in threads.map(lambda _: limiter.take("a"), range(500)))
+    own_server.start()
+    wait_for(lambda: not limiter.take("a").degraded, "the server")
+    with ThreadPoolExecutor(20) as threads:
+        assert not any(one.degraded for one in threads.map(lambda _: limiter.take("a"), range(200)))
+    begins, ends = messages(caplog)
+    assert "cannot ask" in begins
+    assert "is back" in ends
+
+
+def test_more_callers_than_connections_take_turns(own_server: Service) -> None:
+    proxy = Proxy(own_server.port, delay_s=0.01)
+    limiter = Limiter(Server(proxy.url, timeout_ms=1000), Limit(10**6, 1))
+    slowest = [0.0] * 300
+    ends_at = time.monotonic() + 8
+
+    def take(at: int) -> None:
+        while (began := time.monotonic()) < ends_at:
+            limiter.take("a")
+            slowest[at] = max(slowest[at], time.monotonic() - began)
+
+    with ThreadPoolExecutor(300) as threads:
+        list(threads.map(take, range(300)))
+        # In turns, a call takes a few round trips. If newcomers overtook, one would wait to the end.
+        assert max(slowest) < 5
+        own_server.signal(signal.SIGSTOP)
+        began = time.monotonic()
+        assert all(one.degraded for one in threads.map(lambda _: limiter.take("a"), range(300)))
+        assert time.monotonic() - began < 15, "the first calls wait for the server, the others do not"
+    own_server.signal(signal.SIGCONT)
+    wait_for(lambda: not limiter.take("a").degraded, "the server")
+    limiter.close()
+    proxy.stop()
+
+
+def test_a_connection_that_the_server_has_no_place_for_is_no_outage(
+    make: Make, own_server: Service, caplog: Any
+) -> None:
+    limiter = make(own_server, Limit(10**6, STILL), on_error="local", retry_every_ms=60_000)
+    assert not limiter.take("a").degraded
+    ask(own_server, "CONFIG", "SET", "maxclients", "3")
+    with ThreadPoolExecutor(40) as threads:
+        decisions = list(threads.map(lambda _: limiter.take("a"), range(200)))
+    assert not all(decision.degraded for decision in decisions)
+    assert not limiter.take("a").degraded
+    assert messages(caplog) == []
+
+
+def test_a_process_without_a_file_left_has_no_outage(
+    make: Make, server: Service, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    limiter = make(server, Limit(10, STILL), on_error="local", retry_every_ms=60_000)
+    with monkeypatch.context() as patched:
+        patched.setattr(socket, "socket", refuse)
+        patched.setattr(asyncio, "open_connection", refuse)
+        assert limiter.take("a").degraded
+    assert not limiter.take("a").degraded
+    assert messages(caplog) == []
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["threads", "asyncio"])
+def test_a_name_that_resolves_slowly_costs_a_second(
+    server: Service, monkeypatch: pytest.MonkeyPatch, asynchronous: bool
+) -> None:
+    resolve, is_over = socket.getaddrinfo, threading.Event()
+
+    def slow(host: Any, *arguments: Any, **options: Any) -> Any:
+        if host == "slow.example":
+            is_over.wait(30)
+            host = "127.0.0.1"
+        return resolve(host, *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    url, limit = f"redis://slow.example:{server.port}", Limit(10, 1)
+    began = time.monotonic()
+    if asynchronous:
+
+        async def main() -> None:
+            of = tokenbucket.asyncio.Server(url, retry_every_ms=0)
+            limiter = tokenbucket.asyncio.Limiter(of, limit)
+            assert (await limiter.take("a")).degraded
+            assert time.monotonic() - began < 10
+            is_over.set()
+            for _ in range(3000):
+                if not (await limiter.take("a")).degraded:
+                    break
+                await asyncio.sleep(0.01)
+            else:
+                pytest.fail("the connection, which comes late, did not come")
+            await limiter.aclose()
+
+        asyncio.run(main())
+        return
+    limiter = Limiter(Server(url, retry_every_ms=0), limit)
+    assert limiter.take("a").degraded
+    assert time.monotonic() - began < 10
+    is_over.set()
+    wait_for(lambda: not limiter.take("a").degraded, "the connection, which comes late")
+    limiter.close()
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["threads", "asyncio"])
+def test_sentinels_that_are_silent_cost_a_second(proxy: Proxy, asynchronous: bool) -> None:
+    proxy.stall()
+    where, limit = [("127.0.0.1", proxy.port)], Limit(10, 1)
+    began = time.monotonic()
+    if asynchronous:
+
+        async def main() -> None:
+            client: Any = redis.asyncio.sentinel.Sentinel(where).master_for("tokens")  # type: ignore[no-untyped-call]
+            limiter = tokenbucket.asyncio.Limiter(client, limit)
+            for _ in range(3):
+                assert (await limiter.take("a")).degraded
+            await limiter.aclose()
+
+        asyncio.run(main())
+    else:
+        master = redis.sentinel.Sentinel(where).master_for("tokens")  # type: ignore[no-untyped-call]
+        limiter = Limiter(master, limit)
+        for _ in range(3):
+            assert limiter.take("a").degraded
+        limiter.close()
+    assert time.monotonic() - began < 10
+
+
+def test_a_wait_notices_that_its_server_falls_silent(make: Make, own_server: Service) -> None:
+    limiter = make(own_server, Limit(1, STILL), on_error="closed", timeout_ms=300)
+    wait_for(lambda: limiter.take("a").allowed, "the first take")
+    with ThreadPoolExecutor(1) as threads:
+        waits = threads.submit(limiter.take, "a", max_wait_ms=LONG_MS)
+        until_waiting(own_server, 1)
+        own_server.signal(signal.SIGSTOP)
+        began = time.monotonic()
+        decision = waits.result(30)
+        assert (decision.allowed, decision.degraded) == (False, True)
+        assert time.monotonic() - began < 10
+    own_server.signal(signal.SIGCONT)
+    wait_for(lambda: ask(own_server, "INFO", "everything").count("tokenbucket_waiting:0") == 1, "the queue")
+
+
+def test_many_waits_whose_connections_hang_end_together(server: Service, proxy: Proxy) -> None:
+    async def main() -> None:
+        of = tokenbucket.asyncio.Server(proxy.url, timeout_ms=1000, retry_every_ms=60_000)
+        limiter = tokenbucket.asyncio.Limiter(of, Limit(1, STILL), on_error="closed")
+        assert (await limiter.take("a")).allowed
+        proxy.redirect(silent.getsockname()[1])
+        began = time.monotonic()
+        waits = [limiter.take("a", max_wait_ms=LONG_MS) for _ in range(1000)]
+        assert all(one.degraded for one in await asyncio.gather(*waits))
+        # 64 connect at a time: one group after the other would take sixteen seconds.
+        assert time.monotonic() - began < 10
+        await of.aclose()
+
+    with socket.create_server(("127.0.0.1", 0), backlog=4096) as silent:
+        asyncio.run(main())
+
+
+# Holds in doubt.
+
+
+def test_a_settlement_made_while_the_server_is_away_is_made_when_it_is_back(
+    make: Make, own_server: Service
+) -> None:
+    limiter = make(own_server, Limit(100, STILL), timeout_ms=300, retry_every_ms=50, on_error="local")
+    slots = make(
+        own_server, Limit(3, 0), timeout_ms=300, retry_every_ms=50, on_error="local", prefix="slots:"
+    )
+    wait_for(lambda: not limiter.take("b").degraded, "the server")
+    wait_for(lambda: not slots.peek("b").degraded, "the server")
+    hold = limiter.hold("a", 50, ttl_ms=600_000)
+    places = [slots.hold("a", 1, ttl_ms=600_000) for _ in range(3)]
+    assert not any(one.decision.degraded for one in (hold, *places))
+    own_server.signal(signal.SIGSTOP)
+    assert hold.settle(20).degraded
+    for place in places:
+        assert place.settle().degraded
+    own_server.signal(signal.SIGCONT)
+    wait_for(lambda: holds(own_server) == holds(own_server, "slots:a") == [], "the settlements")
+    assert ask(own_server, "TB.PEEK", "tb:a", 100, STILL, 0)[1] == 80
+
+
+@pytest.mark.parametrize("is_back", [True, False], ids=["that is back", "that is away"])
+def test_a_closed_limiter_leaves_a_server_alone(make: Make, own_server: Service, is_back: bool) -> None:
+    limiter = make(own_server, Limit(3, 0), timeout_ms=300, retry_every_ms=50, on_error="local")
+    wait_for(lambda: not limiter.peek("a").degraded, "the server")
+    hold = limiter.hold("a", 1, ttl_ms=600_000)
+    own_server.signal(signal.SIGSTOP)
+    assert hold.settle().degraded
+    if is_back:
+        own_server.signal(signal.SIGCONT)
+        wait_for(lambda: holds(own_server) == [], "the settlement")
+    limiter.close()
+    own_server.signal(signal.SIGCONT)
+    with redis.Redis(port=own_server.port) as client:
+        wait_for(lambda: len(client.client_list()) == 1, "the connections")
+        connections = client.info("stats")["total_connections_received"]
+        # Long enough for another try.
+        time.sleep(3 * AGAIN_S)
+        assert client.info("stats")["total_connections_received"] == connections
+
+
+def test_a_hold_that_was_denied_here_and_granted_there_ends(make: Make, own_server: Service) -> None:
+    limiter = make(own_server, Limit(3, 0), timeout_ms=300, retry_every_ms=50, on_error="closed")
+    wait_for(lambda: not limiter.peek("a").degraded, "the server")
+    own_server.signal(signal.SIGSTOP)
+    assert not limiter.hold("a", 1, ttl_ms=600_000).allowed
+    own_server.signal(signal.SIGCONT)
+    wait_for(lambda: "tb.mhold" in ask(own_server, "INFO", "commandstats").lower(), "the grant", 10)
+    wait_for(lambda: holds(own_server) == [], "its end")
+
+
+def test_a_hold_that_was_lost_says_so(make: Make, server: Service, admin: redis.Redis, caplog: Any) -> None:
+    limiter = make(server, Limit(1, 0))
+    with limiter.hold("a", 1, ttl_ms=900) as hold:
+        admin.delete("tb:a")
+        other = limiter.hold("a", 1, ttl_ms=LONG_MS)
+        wait_for(lambda: hold.lost, "the renewal")
+        assert not hold.allowed
+        other.settle()
+    assert "a hold of tb:a was lost" in caplog.text
+
+
+def test_a_server_that_falls_silent_in_the_middle_of_many_calls_is_away(own_server: Service) -> None:
+    async def main() -> None:
+        client = redis.asyncio.Redis(port=own_server.port)
+        of = tokenbucket.asyncio.Server(client, timeout_ms=1000, retry_every_ms=60_000)
+        limiter = tokenbucket.asyncio.Limiter(of, Limit(10**6, 1))
+        await limiter.take("a")
+        first, *others = [asyncio.ensure_future(limiter.take("a")) for _ in range(5000)]
+        await first
+        own_server.signal(signal.SIGSTOP)
+        await asyncio.wait(others)
+        if any(one.result().degraded for one in others):  # else all had been answered before
+            began = time.monotonic()
+            assert (await limiter.take("a")).degraded
+            assert time.monotonic() - began < 0.9, "nobody waits for it again"
+        await of.aclose()
+        await client.aclose()
+
+    asyncio.run(main())
+    own_server.signal(signal.SIGCONT)
