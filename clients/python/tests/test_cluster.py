@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from conftest import Make
 from launch import Servers, ask
 from services import module, wait_for
-from tokenbucket import CrossSlot, Limit, ModuleMissing
+from tokenbucket import CrossSlot, Limit, Limiter, ModuleMissing, Server
 
 STILL = "10/h"
 LIMIT = Limit(10, STILL)
@@ -191,3 +194,23 @@ def test_a_node_that_lost_its_slots_keeps_no_connection(make_on_cluster: Make, o
         return bool(ask(master, "CLIENT", "LIST").count("flags=N") == 1)
 
     wait_for(has_gone, "the end of the connection")
+
+
+def test_a_hold_that_is_settled_while_renewals_are_late_is_not_lost(own_nodes: Servers) -> None:
+    first, second, _ = own_nodes.nodes
+    with redis.RedisCluster(host="127.0.0.1", port=first.port) as client:
+        limiter = Limiter(Server(client, timeout_ms=100), Limit(10, 0))
+        on_first, on_second, _ = names(own_nodes)
+        losses: list[str] = []
+        with limiter.hold(on_second, 1, ttl_ms=3000):
+            with limiter.hold(on_first, 1, ttl_ms=3000) as hold:
+                hold.on_lost = lambda: losses.append("settled")
+                second.signal(signal.SIGSTOP)
+                limiter.server.close()  # so that connecting to it takes a second
+                time.sleep(1.3)  # the renewals, of both, are under way
+            # Long enough for what is late.
+            time.sleep(1.5)
+            second.signal(signal.SIGCONT)
+        assert not losses
+        assert not hold.lost
+        limiter.close()

@@ -117,6 +117,8 @@ def test_an_amount_that_cannot_be_is_an_error(cost: str) -> None:
     limiter = Limiter(FakeServer(), Limit(10, STILL))
     with pytest.raises(BadArgument, match="tokens"):
         limiter.take("a", cost)
+    with pytest.raises(BadArgument, match="tokens"):
+        limiter.hold("a", cost)
     with pytest.raises(BadArgument):
         Limit(cost, 1)
     assert limiter.take("a", "1e-4000000").remaining == 9
@@ -415,6 +417,20 @@ def test_a_hold_that_was_lost_says_so(make: Make, server: Service, admin: redis.
         assert not hold.allowed
         other.settle()
     assert "a hold of tb:a was lost" in caplog.text
+
+
+def test_an_event_loop_that_is_busy_before_it_writes_is_no_silence(proxy: Proxy) -> None:
+    async def main() -> None:
+        of = tokenbucket.asyncio.Server(proxy.url, timeout_ms=1000)
+        limiter = tokenbucket.asyncio.Limiter(of, Limit(10, STILL))
+        await limiter.take("a")
+        proxy.delay_s = 0.2
+        taking = asyncio.ensure_future(limiter.take("a"))
+        asyncio.get_running_loop().call_soon(time.sleep, 0.8)
+        assert not (await taking).degraded
+        await of.aclose()
+
+    asyncio.run(main())
 
 
 def test_a_server_that_falls_silent_in_the_middle_of_many_calls_is_away(own_server: Service) -> None:

@@ -36,7 +36,7 @@ class HoldOperations:
             raise BadArgument(f"ttl_ms: {ttl_ms!r} is not from 1 to 30 days")
         self._backend = backend
         self._parts = parts
-        self._held = [part for part in parts if float(part.amount) > 0]
+        self._held = [part for part in parts if _decimal(part.amount) != 0]
         """Those that hold more than nothing, which the server forgets at once."""
         self._ttl_ms = ttl_ms
         self._terms = terms
@@ -50,7 +50,10 @@ class HoldOperations:
         lost it. The next renewal finds out: within a third of `ttl_ms`, or when the server is back.
         """
         self.on_lost: Callable[[], object] | None = None
-        """Is called once when the hold is lost, where it is renewed: a thread, or the event loop."""
+        """Is called once when the hold is lost, where it is renewed: a thread, or the event loop.
+
+        It must not block, since it would delay the renewals of other holds.
+        """
         self.id = uuid.uuid4().hex
         self.amounts = {part.which: part.amount for part in parts}
         """What is held of each limit; of a single limit, under the name \"\"."""
@@ -214,11 +217,17 @@ def _words_of(parts: Sequence[Part]) -> Command:
 
 def _check_used(part: Part, used: Number) -> None:
     of = f" of {part.which!r}" if part.which else ""
-    try:
-        is_amount = Decimal(str(used)) >= 0
-    except InvalidOperation:
-        is_amount = False
-    if not is_amount:
+    amount = _decimal(used)
+    if amount is None:
         raise BadArgument(f"used: {used!r}{of} is not a number of at least 0")
-    if float(used) and not part.limit.tokens_per_s:
+    if amount and not part.limit.tokens_per_s:
         raise BadArgument(f"used: {used!r}{of} is not 0, and a pool (rate 0) has slots that come back")
+
+
+def _decimal(amount: Number) -> Decimal | None:
+    """Returns None for what is no amount."""
+    try:
+        exact = Decimal(str(amount))
+        return exact if exact >= 0 else None
+    except InvalidOperation:
+        return None

@@ -100,6 +100,8 @@ class Renewals:
             return
         replies = server.run(server.ask_each([hold.renewal() for hold in holds]))
         for hold, reply in zip(holds, replies, strict=True):
+            if hold.is_over:  # it was settled meanwhile, so the reply may be that it is gone
+                continue
             try:
                 if isinstance(reply, list):
                     hold.renewed(reply)

@@ -106,6 +106,8 @@ class Connection:
         if not calls or not self.is_open:
             return
         is_reading = bool(self._sent)
+        if not is_reading:  # silence begins with the write, before which this process may have been busy
+            self._heard_at = time.monotonic()
         self._sent.extend(calls)
         words = [words for call in calls for words in call.to_send()]
         await self._raw.send_packed_command(packed(self._raw, words), check_health=False)
