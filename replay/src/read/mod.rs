@@ -29,8 +29,10 @@ pub struct Format {
     /// Whether the first line names the fields.
     has_header: bool,
     /// Sets the wanted fields that a line has. Returns whether the line has this format.
-    read: Box<dyn FnMut(&[u8], &mut Fields) -> bool>,
+    read: Box<ReadFields>,
 }
+
+type ReadFields = dyn FnMut(&[u8], &mut Fields) -> bool;
 
 impl Format {
     fn new(name: &'static str, read: impl FnMut(&[u8], &mut Fields) -> bool + 'static) -> Self {

@@ -30,19 +30,26 @@ impl Times {
 fn time_us(text: &[u8]) -> Option<i64> {
     let text = std::str::from_utf8(text).ok()?;
     let time = match text.as_bytes() {
-        [_, _, b'/', _, _, _, b'/', ..] => formatted(text, "%d/%b/%Y:%H:%M:%S%.f").ok()?,
+        [_, _, b'/', _, _, _, b'/', ..] => common(text).ok()?,
         [_, _, _, _, b'-', _, _, b'-', _, _, _, ..] => {
-            let rfc3339 = text.parse().or_else(|_| utc(text.parse()?));
-            rfc3339.or_else(|_| formatted(text.trim_end_matches(" UTC"), "%F %T%.f")).ok()?
+            // Its relatives have a space before the offset.
+            let joined = || text.replace(" UTC", "Z").replace(" +", "+").replace(" -", "-");
+            rfc3339(text).or_else(|_| rfc3339(&joined())).ok()?
         }
         _ => return unix_us(text),
     };
     YEARS.contains(&time.as_second().into()).then(|| time.as_microsecond())
 }
 
-/// Reads a time in this format, with an offset or in UTC.
-fn formatted(text: &str, format: &str) -> Result<Timestamp, Error> {
-    Timestamp::strptime(format!("{format} %z"), text).or_else(|_| utc(DateTime::strptime(format, text)?))
+/// Reads the form of the common log format, with an offset or in UTC.
+fn common(text: &str) -> Result<Timestamp, Error> {
+    let with_offset = Timestamp::strptime("%d/%b/%Y:%H:%M:%S%.f %z", text);
+    with_offset.or_else(|_| utc(DateTime::strptime("%d/%b/%Y:%H:%M:%S%.f", text)?))
+}
+
+/// Reads RFC 3339, with an offset or in UTC.
+fn rfc3339(text: &str) -> Result<Timestamp, Error> {
+    text.parse().or_else(|_| utc(text.parse()?))
 }
 
 fn utc(time: DateTime) -> Result<Timestamp, Error> {
