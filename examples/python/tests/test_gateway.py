@@ -427,10 +427,21 @@ async def test_a_call_let_through_unasked_is_charged_when_redis_is_back(
         assert time.monotonic() < deadline, "the call never reached the model"
         await asyncio.sleep(0.02)
     own_redis.start()
+    await until_asked(own_redis, client)
     model.signal(signal.SIGCONT)
     assert (await unasked).status_code == 200
     after = await chat(client, "one two three", max_tokens=10)
     assert after.headers["X-RateLimit-Remaining-Tokens"] == str(1000 - 6 - 6)
+
+
+async def until_asked(redis_service: Service, client: httpx.AsyncClient) -> None:
+    """Calls until the app has noticed that this Redis, which is empty, is back."""
+    deadline = time.monotonic() + 10
+    async with Redis(port=redis_service.port) as redis:
+        while not await redis.dbsize():
+            assert time.monotonic() < deadline, "the app never asked Redis again"
+            await client.get("/search")
+            await asyncio.sleep(0.02)
 
 
 def connections_waiting(port: int) -> bool:

@@ -28,7 +28,7 @@ class HoldOperations:
     """What is held for one piece of work until it is settled, or its holder is gone.
 
     Work that was let through while the server was away has a hold too: the first renewal after its
-    return takes it, given room, and the settlement charges in any case.
+    return takes it, given room, and a settlement that the server answers charges in any case.
     """
 
     def __init__(self, backend: Backend, parts: Sequence[Part], ttl_ms: int, terms: Terms) -> None:
