@@ -17,11 +17,7 @@ const CHUNK = 64;
 /** Sorted in chunks with their sums: a bucket may have tens of thousands, and no decision walks through all of them. */
 export class Holds {
   readonly #byId = new Map<string, Held>();
-  #chunks: Chunk[] = [];
-
-  get size(): number {
-    return this.#byId.size;
-  }
+  readonly #chunks: Chunk[] = [];
 
   /** When the last one ends. */
   get endsAt(): bigint {

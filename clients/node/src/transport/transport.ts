@@ -273,13 +273,10 @@ export class Transport {
       this.#throwIfAway(false);
       return this.#open();
     })();
-    this.#openings[place] = opening.catch(() => {});
+    const isTooLate = (connection: Connection) => void (isOver && connection.close());
+    this.#openings[place] = opening.then(isTooLate, () => {});
     return within(this.connectMs, opening, "not connected").catch((error: unknown) => {
       isOver = true;
-      opening.then(
-        (connection) => connection.close(),
-        () => {},
-      );
       throw error;
     });
   }
