@@ -78,15 +78,20 @@ export class ServerError extends TokenBucketError {
   override readonly name: string = "ServerError";
 }
 
-/** The server does not decide this call: `onError` does. */
-export class Undecided extends Error {
+/**
+ * The server does not decide this call: `onError` does. No caller sees it, and during an outage its stack trace would be
+ * most of what a decision costs: so it is no Error.
+ */
+export class Undecided {
+  readonly message: string;
+
   constructor(
     who: string,
-    cause: unknown,
+    readonly cause: unknown,
     /** True if the server may have executed the call. */
     readonly sent = false,
   ) {
-    super(`cannot ask ${who}: ${textOf(cause)}`, { cause });
+    this.message = `cannot ask ${who}: ${textOf(cause)}`;
   }
 }
 
