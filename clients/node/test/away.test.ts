@@ -145,7 +145,8 @@ test("hooks that throw change no decision", async (t) => {
   process.on("warning", listener);
   t.after(() => process.off("warning", listener));
   const { client } = await clientFor(t, server);
-  const limiter = new Limiter(patient(client, { log: thrower, retryEveryMs: 50 }), LIMIT, { onDecision: thrower });
+  const onDecision = async () => thrower();
+  const limiter = new Limiter(patient(client, { log: thrower, retryEveryMs: 50 }), LIMIT, { onDecision });
   assert.equal((await limiter.take("a")).remaining, 2);
   await server.stop();
   assert.equal((await limiter.take("a")).degraded, true);
