@@ -165,6 +165,8 @@ test("a connection that breaks under many calls leaks no listeners", async (t) =
     const takes = Array.from({ length: 30 }, () => new Limiter(buckets, LIMIT).take("a"));
     server.signal("SIGKILL");
     for (const { degraded } of await Promise.all(takes)) assert.equal(degraded, true);
+    const { signal } = new AbortController();
+    await Promise.all(Array.from({ length: 30 }, () => new Limiter(buckets, LIMIT).take("a", 1, { signal })));
   }
   const leaks = warned.calls.filter((call) => String(call.arguments[0]).includes("listeners"));
   assert.deepEqual(leaks, []);

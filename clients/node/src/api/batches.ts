@@ -1,10 +1,11 @@
 /** Fetches tokens in batches and spends them here, so that most takes need no round trip. */
 
-import { whileIn, type Bucket, type Caller, type Decider } from "./decider.js";
+import type { Bucket, Caller, Decider } from "./decider.js";
 import { Decision } from "../values/decision.js";
 import { bucketId, dropOldest, type Denials } from "./denials.js";
 import { flowMs, rateParts, type Limit } from "../values/limit.js";
 import type { Clock } from "../transport/driver.js";
+import { whileIn } from "../transport/signal.js";
 import { Undecided } from "../values/errors.js";
 
 const MOST_BATCHES = 10_000;

@@ -5,6 +5,7 @@ import { Decision, JointDecision } from "../values/decision.js";
 import { BadArgument, BadArgumentType, CannotWait, ReplyLost, ServerAway, Undecided } from "../values/errors.js";
 import { checkAmount, checkLimit, limitWords, type Amount, type Limit } from "../values/limit.js";
 import type { Client, Clock } from "../transport/driver.js";
+import { whileIn } from "../transport/signal.js";
 import { outside, serverOf, type How, type Server } from "../transport/server.js";
 
 export type Policy = "local" | "open" | "closed" | "throw";
@@ -303,16 +304,6 @@ export class Decider {
     // Which may be on another node.
     if (this.server.canScript) await this.ask(["DEL", ...keys.map(scriptKey)]);
   }
-}
-
-/** Resolves as `asked` does, unless its caller leaves before: the server may still count the call. */
-export function whileIn<T>(signal: AbortSignal | undefined, asked: Promise<T>): Promise<T> {
-  if (!signal) return asked;
-  return new Promise((replied, failed) => {
-    const leave = () => failed(signal.reason);
-    signal.addEventListener("abort", leave, { once: true });
-    void asked.then(replied, failed).finally(() => signal.removeEventListener("abort", leave));
-  });
 }
 
 const readDecision = (reply: unknown) => Decision.read(reply);

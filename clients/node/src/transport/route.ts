@@ -1,10 +1,9 @@
 /** Routes to one server, and to the nodes of a cluster: its slot map, over single connections. */
 
-import { setTimeout } from "node:timers/promises";
-
 import slotOf from "cluster-key-slot";
 
 import type { Clock, Connection, Emitter, Route } from "./driver.js";
+import { sleep } from "./signal.js";
 
 const SLOTS = 16_384;
 
@@ -78,10 +77,4 @@ export function hostAndPort(address: string): { host: string; port: number } {
   return { host: address.slice(0, at), port: Number(address.slice(at + 1)) };
 }
 
-export const MACHINES_CLOCK: Clock = {
-  now: () => performance.now(),
-  sleep: (ms, signal) =>
-    setTimeout(ms, undefined, { signal }).catch(() => {
-      throw signal?.reason;
-    }),
-};
+export const MACHINES_CLOCK: Clock = { now: () => performance.now(), sleep };

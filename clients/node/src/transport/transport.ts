@@ -7,6 +7,7 @@ import { CannotWait, faultOf, isAnswer, isReply, textOf } from "../values/errors
 import { Circuit, type Log } from "./circuit.js";
 import type { Connection, Route } from "./driver.js";
 import { ClusterRoute } from "./route.js";
+import { onAbort } from "./signal.js";
 import { afterSilence, aTurn, CONNECT_MS, within } from "./silence.js";
 import { clearInterval, setInterval, setTimeout } from "./timers.js";
 
@@ -286,14 +287,14 @@ export class Transport {
     // Bounded even if this connection alone is dead and nothing says so.
     const mostMs = Math.max(untilMs - performance.now(), 0) + 2 * this.server.timeoutMs;
     const stop = afterSilence(mostMs, close);
-    signal?.addEventListener("abort", close);
+    const stay = signal && onAbort(signal, close);
     this.#waiting.add(connection);
     try {
       signal?.throwIfAborted();
       return await send(connection);
     } finally {
       stop();
-      signal?.removeEventListener("abort", close);
+      stay?.();
       this.#waiting.delete(connection);
       if (connection.isOpen) this.#keep(connection);
     }
