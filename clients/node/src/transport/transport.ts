@@ -9,7 +9,7 @@ import type { Connection, Route } from "./driver.js";
 import { ClusterRoute } from "./route.js";
 import { onAbort } from "./signal.js";
 import { afterSilence, aTurn, CONNECT_MS, within } from "./silence.js";
-import { clearInterval, setInterval, setTimeout } from "./timers.js";
+import { clearInterval, setInterval } from "./timers.js";
 
 /** Sends a call by a connection, and resolves to the reply. */
 export type Send = (connection: Connection) => Promise<unknown>;
@@ -18,8 +18,6 @@ export type Send = (connection: Connection) => Promise<unknown>;
 export const PULSE_MS = 500;
 /** How many connections are opened at a time: a server has a backlog. */
 const MOST_OPENINGS = 64;
-/** How long a connection stays open on which no call waits any longer. */
-const IDLE_MS = 5000;
 
 const ping: Send = (connection) => connection.send(["PING"]);
 
@@ -93,9 +91,8 @@ export class Transport {
   onAway = () => {};
   #pipeline: Pipeline | undefined;
   #connecting: Promise<Pipeline> | undefined;
-  /** Connections on which calls wait, and those on which none waits any longer. */
+  /** Connections on which calls wait. */
   readonly #waiting = new Set<Connection>();
-  readonly #idle = new Set<Connection>();
   readonly #openings: Promise<unknown>[] = [];
   #opened = 0;
   #waits = 0;
@@ -165,8 +162,6 @@ export class Transport {
   #retire(): void {
     this.#pipeline?.retire();
     this.#pipeline = undefined;
-    for (const connection of this.#idle) connection.close();
-    this.#idle.clear();
   }
 
   async #exchange(send: Send, once: boolean): Promise<unknown> {
@@ -246,10 +241,6 @@ export class Transport {
 
   /** Returns a connection for one call. */
   async #toWaitOn(signal: AbortSignal | undefined): Promise<Connection> {
-    for (const connection of this.#idle) {
-      this.#idle.delete(connection);
-      if (connection.isOpen) return connection;
-    }
     try {
       return await this.#openInTurn(signal);
     } catch (error) {
@@ -296,14 +287,8 @@ export class Transport {
       stop();
       stay?.();
       this.#waiting.delete(connection);
-      if (connection.isOpen) this.#keep(connection);
+      connection.close();
     }
-  }
-
-  #keep(connection: Connection): void {
-    this.#idle.add(connection);
-    const close = () => this.#idle.delete(connection) && connection.close();
-    setTimeout(close, IDLE_MS).unref();
   }
 
   /** Begins an outage. Calls that wait in the server go on elsewhere, or `onError` decides them. */
