@@ -1,5 +1,4 @@
-// Package integration tries the README, and limiters on clusters of three nodes, by redigo and by go-redis.
-package integration
+package goredis_test
 
 import (
 	"context"
@@ -9,11 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gomodule/redigo/redis"
+	"github.com/redis/go-redis/v9"
 
 	"tokenbucket"
 	"tokenbucket/internal/realserver"
-	"tokenbucket/redigo"
 )
 
 var (
@@ -21,17 +19,7 @@ var (
 	hourly = tokenbucket.Limit{Capacity: 10, Rate: "10/h"}
 )
 
-// doers ask by the client library of that name.
-var doers = map[string]func(*testing.T, *realserver.Cluster) tokenbucket.Doer{"redigo": byRedigo}
-
-func byRedigo(_ *testing.T, cluster *realserver.Cluster) tokenbucket.Doer {
-	poolOf := func(address string) *redis.Pool {
-		return &redis.Pool{MaxIdle: 10, Dial: func() (redis.Conn, error) { return redis.Dial("tcp", address) }}
-	}
-	return redigo.FromCluster(poolOf, cluster.Nodes[0].Address())
-}
-
-// setup is a cluster, and limits that are asked by one of the client libraries.
+// setup is a cluster, and limits on it.
 type setup struct {
 	*realserver.Cluster
 	t    *testing.T
@@ -45,12 +33,11 @@ func TestOnClusters(t *testing.T) {
 		"a slot that is moving": aSlotThatIsMovingIsFollowed, "a wait where its slot is": aCallThatWaitsWhereItsSlotIsMayLeave,
 		"a node that is away": aNodeThatIsAwayIsAnOutageOfItsBucketsAloneUntilItsReplicaTakesOver,
 	} {
-		for library, doer := range doers {
-			t.Run(name+" by "+library, func(t *testing.T) {
-				cluster := realserver.StartCluster(t, name != "without the module")
-				test(t, setup{cluster, t, doer(t, cluster)})
-			})
-		}
+		t.Run(name, func(t *testing.T) {
+			cluster := realserver.StartCluster(t, name != "without the module")
+			client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{cluster.Nodes[0].Address()}})
+			test(t, setup{cluster, t, from(t, client)})
+		})
 	}
 }
 
