@@ -31,6 +31,7 @@ func TestOnClusters(t *testing.T) {
 		"each node decides": eachNodeDecidesOnItsBuckets, "several limits": severalLimitsOfOneNameShareANode,
 		"without the module": withoutTheModuleTheScriptDecidesOnEveryNode, "a slot that moved": aSlotThatMovedIsFollowed,
 		"a slot that is moving": aSlotThatIsMovingIsFollowed, "a wait where its slot is": aCallThatWaitsWhereItsSlotIsMayLeave,
+		"a first node that is silent": aFirstNodeThatIsSilentIsAwayWhileOthersConnect,
 		"a node that is away": aNodeThatIsAwayIsAnOutageOfItsBucketsAloneUntilItsReplicaTakesOver,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -240,4 +241,34 @@ func aNodeThatIsAwayIsAnOutageOfItsBucketsAloneUntilItsReplicaTakesOver(t *testi
 		return err == nil && !decision.Degraded
 	})
 	left(t, 5)(limiter.Take(ctx, names[1], 1)) // what was taken before is known
+}
+
+// The connections that others open are no sign of its life.
+func aFirstNodeThatIsSilentIsAwayWhileOthersConnect(t *testing.T, cluster setup) {
+	log := &realserver.Log{}
+	limits := tokenbucket.NewServer(cluster.doer, tokenbucket.RetryEvery(time.Hour), tokenbucket.LogTo(log.Printf))
+	limiter := tokenbucket.NewLimiter(limits, tokenbucket.Limit{Capacity: 1e6, Rate: "1000/h"}, tokenbucket.OnError(tokenbucket.FailClosed))
+	names := cluster.Names()
+	realserver.Eventually(t, "connected", func() bool {
+		decision, err := limiter.Take(ctx, names[0], 1)
+		return err == nil && !decision.Degraded
+	})
+	cluster.Nodes[0].Do("CLIENT", "PAUSE", "60000", "ALL")
+	over := make(chan struct{})
+	for i := 0; i < 15; i++ {
+		go func(i int) {
+			for count := 0; count < 200; count++ {
+				_, _ = limiter.Take(ctx, names[1+i%2], 1)
+			}
+			over <- struct{}{}
+		}(i)
+	}
+	decision, err := limiter.Take(ctx, names[0], 1)
+	if err != nil || !decision.Degraded {
+		t.Fatal(decision, err)
+	}
+	for i := 0; i < 15; i++ {
+		<-over
+	}
+	log.Expect(t, "cannot ask the node "+cluster.Nodes[0].Address())
 }

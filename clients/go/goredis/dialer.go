@@ -127,6 +127,7 @@ func (d *dialer) close() {
 type patientConn struct {
 	net.Conn
 	isGreeted bool
+	failed    error // before the server has greeted it
 }
 
 // readWithin is how long reading what has arrived may take.
@@ -135,28 +136,42 @@ const readWithin = 5 * time.Millisecond
 var tooMany = []byte("-ERR max number of clients")
 
 func (c *patientConn) Read(buffer []byte) (int, error) {
+	if c.failed != nil {
+		return 0, c.failed // go-redis overlooks the first error
+	}
 	n, err := c.Conn.Read(buffer)
 	if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) && c.SetReadDeadline(time.Now().Add(readWithin)) == nil {
 		n, err = c.Conn.Read(buffer)
 	}
-	if !c.isGreeted {
-		return n, c.greeted(buffer[:n], err)
+	if !c.isGreeted && !c.greets(buffer[:n], err) {
+		return 0, c.failed
 	}
 	return n, err
 }
 
-// greeted returns the error of a connection on which no command was sent yet. The server may have no place for it, which
+func (c *patientConn) Write(buffer []byte) (int, error) {
+	n, err := c.Conn.Write(buffer)
+	if err != nil && !c.isGreeted {
+		var reply [64]byte
+		read, _ := c.Conn.Read(reply[:]) // what the server said before it closed the connection
+		c.greets(reply[:read], err)
+		return 0, c.failed
+	}
+	return n, err
+}
+
+// greets returns whether a connection works on which no command was sent yet. The server may have no place for it, which
 // go-redis would miss.
-func (c *patientConn) greeted(reply []byte, err error) error {
-	c.isGreeted = len(reply) > 0
+func (c *patientConn) greets(reply []byte, err error) bool {
 	if bytes.HasPrefix(reply, tooMany) {
 		line, _, _ := bytes.Cut(reply[1:], []byte("\r\n"))
 		err = errors.New(string(line))
 	}
 	if err != nil {
-		return tokenbucket.Unsent(err)
+		c.failed = tokenbucket.Unsent(tokenbucket.Unsent(err)) // go-redis unwraps it once
 	}
-	return nil
+	c.isGreeted = err == nil
+	return c.isGreeted
 }
 
 // systemConn lets go-redis find out that an idle connection has ended.
