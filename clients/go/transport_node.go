@@ -52,7 +52,7 @@ func (s *Server) nodeOf(ctx context.Context, key string) (*node, error) {
 	doer, err := cluster.NodeOf(within, key)
 	if err != nil {
 		if ctx.Err() == nil {
-			err = s.home.judge(command{}, Unsent(err), s.now())
+			err = s.home.judge(command{}, err, s.now(), false)
 		}
 		return nil, err
 	}
@@ -81,11 +81,11 @@ func (s *Server) call(ctx context.Context, c command) (reply any, n *node, err e
 		return nil, n, n.away()
 	}
 	began := s.now()
-	reply, err = n.send(ctx, c)
-	if ended := ctx.Err(); ended != nil && err != nil && isUnsent(err) {
+	reply, isSent, err := n.send(ctx, c)
+	if ended := ctx.Err(); ended != nil && err != nil && !isSent {
 		return nil, n, ended // the caller's end says nothing about the server
 	}
-	return reply, n, n.judge(c, err, began)
+	return reply, n, n.judge(c, err, began, isSent)
 }
 
 // takeTurn waits in the order in which calls come.
@@ -117,29 +117,34 @@ func (s *Server) endTurn() {
 	}
 }
 
-// send repeats a call that may be repeated: once on another connection, once to a server that is late.
-func (n *node) send(ctx context.Context, c command) (any, error) {
+// send repeats a call that may be repeated: once on another connection, once to a server that is late. It also returns
+// whether the server may have the call.
+func (n *node) send(ctx context.Context, c command) (reply any, isSent bool, err error) {
 	began := n.server.now()
-	reply, err := n.do(ctx, c)
-	if code := codeOf(err); code == "READONLY" || isBroken(err) && (!c.once || isUnsent(err)) {
-		n.scriptUntil.Store(0) // the server may be another
+	do := func() {
 		reply, err = n.do(ctx, c)
+		isSent = isSent || !isUnsent(err)
+	}
+	do()
+	if code := codeOf(err); code == "READONLY" || isBroken(err) && !(c.once && isSent) {
+		n.scriptUntil.Store(0) // the server may be another
+		do()
 	}
 	isLate, isSoon := isTimeout(err), n.server.now()-began < 2*int64(n.server.settings.timeout)
 	switch {
 	case ctx.Err() != nil || n.isAway():
-	case isLate && isSoon && (!c.once || isUnsent(err)):
-		reply, err = n.do(ctx, c)
+	case isLate && isSoon && !(c.once && isSent):
+		do()
 	case isLate && isSoon, isUnsent(err) && !isLate: // others may have a connection
 		n.ping(ctx, began)
 	}
 	for tries := 1; n.server.isMoving(err) && tries < triesOfSplitSlot; tries++ {
 		if ended := n.server.clock.Sleep(ctx, n.server.settings.timeout/triesOfSplitSlot); ended != nil {
-			return nil, Unsent(ended)
+			return nil, false, ended // nothing was done
 		}
-		reply, err = n.do(ctx, c)
+		do()
 	}
-	return reply, err
+	return reply, isSent, err
 }
 
 func (n *node) do(ctx context.Context, c command) (any, error) {
@@ -226,7 +231,7 @@ func (n *node) refused(err error) {
 }
 
 // judge tells what an error means: a call that is wrong, one that was not decided, or an outage.
-func (n *node) judge(c command, err error, began int64) error {
+func (n *node) judge(c command, err error, began int64, isSent bool) error {
 	fault := faultOf(err)
 	switch {
 	case err == nil:
@@ -247,6 +252,5 @@ func (n *node) judge(c command, err error, began int64) error {
 	default:
 		n.failed(err)
 	}
-	isSent := !isUnsent(err)
 	return &awayError{server: n.who, cause: err, lost: c.once && isSent, mayBeHeld: isSent}
 }

@@ -86,7 +86,7 @@ func (s *Server) keep(ctx context.Context, c command, left time.Duration, mayAga
 	if isUnsent(err) { // others may have a connection
 		n.isThere(ctx, began)
 	}
-	return nil, true, n.judge(c, err, began)
+	return nil, true, n.judge(c, err, began, !isUnsent(err))
 }
 
 // wait returns when the server replies, when the context ends, or with errAway when the server goes away. Its connection is

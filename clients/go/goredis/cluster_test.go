@@ -32,7 +32,7 @@ func TestOnClusters(t *testing.T) {
 		"without the module": withoutTheModuleTheScriptDecidesOnEveryNode, "a slot that moved": aSlotThatMovedIsFollowed,
 		"a slot that is moving": aSlotThatIsMovingIsFollowed, "a wait where its slot is": aCallThatWaitsWhereItsSlotIsMayLeave,
 		"a first node that is silent": aFirstNodeThatIsSilentIsAwayWhileOthersConnect,
-		"a node that is away": aNodeThatIsAwayIsAnOutageOfItsBucketsAloneUntilItsReplicaTakesOver,
+		"a node that is away":         aNodeThatIsAwayIsAnOutageOfItsBucketsAloneUntilItsReplicaTakesOver,
 	} {
 		t.Run(name, func(t *testing.T) {
 			cluster := realserver.StartCluster(t, name != "without the module")

