@@ -11,6 +11,7 @@ const (
 	mostUnsettled = 1000
 	// settledAgainAfter is how long a server may take to execute what it received on a connection that was closed.
 	settledAgainAfter = 500 * time.Millisecond
+	settledAtATime    = 16
 	// leastRetry keeps a Server without RetryEvery from asking all the time.
 	leastRetry = 50 * time.Millisecond
 )
@@ -86,35 +87,47 @@ func (s *Server) settleSoon() {
 	})
 }
 
-// settle settles those that are due, or all for the last time.
+// settle settles those that are due, or all for the last time, some at a time.
 func (s *Server) settle(all bool) {
 	u := &s.unsettled
 	u.mutex.Lock()
-	waiting := u.waiting
+	waiting := make(chan settlement, len(u.waiting))
+	for _, one := range u.waiting {
+		waiting <- one
+	}
 	u.waiting = nil
 	u.mutex.Unlock()
-	for _, one := range waiting {
-		now := s.now()
-		if now >= one.until {
-			continue
-		}
-		isLeft := now < one.due && !all
-		if !isLeft {
-			_, _, err := s.call(s.life, one.command)
-			switch {
-			case awayOf(err) != nil:
-				isLeft = true
-			case err == nil && !one.isLast:
-				one = settlement{command: withoutUse(one.command), due: s.now() + int64(settledAgainAfter), until: one.until, isLast: true}
-				isLeft = true
+	close(waiting)
+	var over sync.WaitGroup
+	for i := 0; i < settledAtATime && i < len(waiting); i++ {
+		over.Add(1)
+		go func() {
+			defer over.Done()
+			for one := range waiting {
+				guarded(func() { s.settleOne(one, all) })
 			}
-		}
-		if isLeft && !all {
-			u.mutex.Lock()
-			u.add(one)
-			u.mutex.Unlock()
+		}()
+	}
+	over.Wait()
+}
+
+func (s *Server) settleOne(one settlement, isLastTry bool) {
+	now := s.now()
+	if now >= one.until {
+		return
+	}
+	if now >= one.due || isLastTry {
+		_, _, err := s.call(s.life, one.command)
+		if awayOf(err) == nil {
+			if err != nil || one.isLast {
+				return
+			}
+			one.command, one.due, one.isLast = withoutUse(one.command), s.now()+int64(settledAgainAfter), true
 		}
 	}
+	s.unsettled.mutex.Lock()
+	defer s.unsettled.mutex.Unlock()
+	s.unsettled.add(one)
 }
 
 // withoutUse returns a settlement that charges nothing. The use was charged: what a late hold has taken since comes back.

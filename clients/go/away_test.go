@@ -6,9 +6,11 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -311,24 +313,31 @@ func TestWaitGivesBackWhereItReserved(t *testing.T) {
 }
 
 // crowded has no connection for calls that wait.
-type crowded struct{ tokenbucket.Doer }
-
-func (crowded) Dial(context.Context) (tokenbucket.Conn, error) {
-	return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+type crowded struct {
+	tokenbucket.Doer
+	dial func() error
 }
 
+func (c crowded) Dial(context.Context) (tokenbucket.Conn, error) { return nil, c.dial() }
+
 func TestAWaitThatGetsNoConnectionIsNoOutage(t *testing.T) {
-	log := &realserver.Log{}
-	limits := tokenbucket.NewServer(crowded{realserver.Start(t).Doer()}, tokenbucket.Timeout(5*time.Second), tokenbucket.LogTo(log.Printf))
-	limiter := tokenbucket.NewLimiter(limits, hourly, tokenbucket.OnError(tokenbucket.FailClosed))
-	expectAllowed(t)(limiter.Take(ctx, "a", 10))
-	if got := must(t)(limiter.Take(ctx, "a", 1, tokenbucket.MaxWait(time.Minute))); got.Allowed || !got.Degraded {
-		t.Fatalf("%+v", got)
+	server := realserver.Start(t)
+	for name, dial := range map[string]func() error{
+		"refused": func() error { return &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED} },
+		"panics":  func() error { panic("broken") },
+	} {
+		log := &realserver.Log{}
+		limits := tokenbucket.NewServer(crowded{server.Doer(), dial}, tokenbucket.Timeout(5*time.Second), tokenbucket.LogTo(log.Printf))
+		limiter := tokenbucket.NewLimiter(limits, hourly, tokenbucket.OnError(tokenbucket.FailClosed))
+		must(t)(limiter.Take(ctx, "a", 10))
+		if got := must(t)(limiter.Take(ctx, "a", 1, tokenbucket.MaxWait(time.Minute))); got.Allowed || !got.Degraded {
+			t.Fatalf("%s: %+v", name, got)
+		}
+		if got := must(t)(limiter.Take(ctx, name, 1)); got.Degraded {
+			t.Fatalf("%s: %+v", name, got)
+		}
+		log.Expect(t, "does not decide a call")
 	}
-	if got := must(t)(limiter.Take(ctx, "b", 1)); got.Degraded {
-		t.Fatalf("%+v", got)
-	}
-	log.Expect(t, "does not decide a call")
 }
 
 func TestARefusedConnectionIsNoSignOfLife(t *testing.T) {
@@ -435,4 +444,49 @@ func TestAConnectionThatCannotBeHadIsNoOutage(t *testing.T) {
 		}
 		log.Expect(t, "does not decide a call")
 	}
+}
+
+// lossy executes what waits, and then loses its connection and its caller.
+type lossy struct {
+	tokenbucket.WaitingDoer
+	leave context.CancelFunc
+}
+
+type lossyConn struct {
+	tokenbucket.Conn
+	leave context.CancelFunc
+}
+
+func (l lossy) Dial(ctx context.Context) (tokenbucket.Conn, error) {
+	conn, err := l.WaitingDoer.Dial(ctx)
+	return lossyConn{conn, l.leave}, err
+}
+
+func (l lossyConn) Do(args ...any) (any, error) {
+	_, _ = l.Conn.Do(args...)
+	l.leave()
+	return nil, io.EOF
+}
+
+func TestAHoldThatAWaitMayHaveMadeIsSettled(t *testing.T) {
+	server := realserver.Start(t)
+	impatient, leave := context.WithCancel(ctx)
+	doer := lossy{server.Doer().(tokenbucket.WaitingDoer), leave}
+	limits := tokenbucket.NewServer(doer, tokenbucket.Timeout(5*time.Second), tokenbucket.RetryEvery(20*time.Millisecond), tokenbucket.LogTo(t.Logf))
+	defer limits.Close()
+	limiter := tokenbucket.NewLimiter(limits, tokenbucket.Limit{Capacity: 1, Rate: "0"})
+	first := hold(t, limiter, 1, time.Hour)
+	ended := make(chan error)
+	go func() {
+		_, err := limiter.Hold(impatient, "a", 1, time.Hour, tokenbucket.MaxWait(time.Hour))
+		ended <- err
+	}()
+	realserver.Eventually(t, "it waits", func() bool {
+		return strings.Contains(fmt.Sprint(server.Do("INFO", "everything")), "tokenbucket_waiting:1\r\n")
+	})
+	settle(t, first)
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	realserver.Eventually(t, "it is settled", func() bool { return remaining(t, limiter, "a") == 1 })
 }

@@ -2,6 +2,7 @@ package tokenbucket
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -82,7 +83,10 @@ func (s *Server) call(ctx context.Context, c command) (reply any, n *node, err e
 	}
 	began := s.now()
 	reply, isSent, err := n.send(ctx, c)
-	if ended := ctx.Err(); ended != nil && err != nil && !isSent {
+	if ended := ctx.Err(); ended != nil && err != nil && (!isSent || errors.Is(err, ended)) {
+		if isSent {
+			s.settleInDoubt(c)
+		}
 		return nil, n, ended // the caller's end says nothing about the server
 	}
 	return reply, n, n.judge(c, err, began, isSent)
@@ -125,7 +129,9 @@ func (n *node) send(ctx context.Context, c command) (reply any, isSent bool, err
 		reply, err = n.do(ctx, c)
 		isSent = isSent || !isUnsent(err)
 	}
-	do()
+	if do(); err == nil {
+		return reply, true, nil
+	}
 	if code := codeOf(err); code == "READONLY" || isBroken(err) && !(c.once && isSent) {
 		n.scriptUntil.Store(0) // the server may be another
 		do()
@@ -232,11 +238,12 @@ func (n *node) refused(err error) {
 
 // judge tells what an error means: a call that is wrong, one that was not decided, or an outage.
 func (n *node) judge(c command, err error, began int64, isSent bool) error {
-	fault := faultOf(err)
-	switch {
-	case err == nil:
+	if err == nil {
 		n.answered()
 		return nil
+	}
+	fault := faultOf(err)
+	switch {
 	case n.server.isClosed():
 		return ErrClosed
 	case fault == faultOfCaller:

@@ -107,7 +107,7 @@ func (s *Server) logf(format string, args ...any) {
 func guarded(hook func()) {
 	defer func() {
 		if reason := recover(); reason != nil {
-			log.Printf("tokenbucket: a hook panicked: %v", reason)
+			log.Printf("tokenbucket: a function of the program panicked: %v", reason)
 		}
 	}()
 	hook()
@@ -119,9 +119,10 @@ func (s *Server) DegradedCount() int64 { return s.degraded.Load() }
 // Close closes the connections that were opened for the Server. Calls that come later fail with ErrClosed, whatever OnError
 // says. Limiters that hold batches are closed before. Holds that could not be settled are tried once more.
 func (s *Server) Close() error {
-	if !s.isClosed() {
-		s.settle(true)
+	if s.isClosed() {
+		return nil
 	}
+	s.settle(true)
 	s.end()
 	if pooled, ok := s.doer.(PooledDoer); ok {
 		return pooled.Close()

@@ -20,23 +20,35 @@ const (
 // wait lets the server keep the call until its turn, if it cannot be granted at once. Where the server cannot keep it, it
 // asks again, each time when the last decision says.
 func (s *Server) wait(ctx context.Context, c command) (any, error) {
+	reply, inDoubt, err := s.waitOrAsk(ctx, c)
+	if away := awayOf(err); away != nil {
+		away.mayBeHeld = away.mayBeHeld || inDoubt
+	} else if decision, wrong := parseDecision(reply); inDoubt && (wrong != nil || !decision.Allowed) {
+		s.settleInDoubt(c)
+	}
+	return reply, err
+}
+
+// waitOrAsk also returns whether a wait ended without a reply: the server may have granted it at that moment.
+func (s *Server) waitOrAsk(ctx context.Context, c command) (reply any, inDoubt bool, err error) {
 	until := s.clock.Now().Add(c.maxWait)
 	c.maxWait = 0
 	for canKeep, ended := true, 0; ; {
-		reply, err := s.ask(ctx, c)
-		if err != nil {
-			return nil, err
+		if reply, err = s.ask(ctx, c); err != nil {
+			return nil, inDoubt, err
 		}
-		decision, err := parseDecision(reply)
+		decision, wrong := parseDecision(reply)
 		left := until.Sub(s.clock.Now())
-		if err != nil || decision.Allowed || decision.RetryAfter == Never || left <= 0 {
-			return reply, nil
+		if wrong != nil || decision.Allowed || decision.RetryAfter == Never || left <= 0 {
+			return reply, inDoubt, nil
 		}
 		pause := decision.RetryAfter
 		if canKeep {
 			began := s.now()
-			if reply, canKeep, err = s.keep(ctx, c, left, ended < mostEnds); reply != nil || err != nil {
-				return reply, err
+			reply, canKeep, err = s.keep(ctx, c, left, ended < mostEnds)
+			inDoubt = inDoubt || canKeep && reply == nil
+			if reply != nil || err != nil {
+				return reply, inDoubt, err
 			}
 			if ended++; s.now()-began > int64(pulseEvery) {
 				ended = 0
@@ -52,7 +64,7 @@ func (s *Server) wait(ctx context.Context, c command) (any, error) {
 			pause = left
 		}
 		if err := s.clock.Sleep(ctx, pause); err != nil {
-			return nil, err
+			return nil, inDoubt, err
 		}
 	}
 }
@@ -74,10 +86,9 @@ func (s *Server) keep(ctx context.Context, c command, left time.Duration, mayAga
 		n.answered()
 		return reply, true, nil
 	case ctx.Err() != nil:
-		s.settleInDoubt(c) // it may have been granted at this moment
 		return nil, true, ctx.Err()
 	case err == errAway:
-		return nil, true, &awayError{server: n.who, cause: err, mayBeHeld: true}
+		return nil, true, n.away()
 	case isUnknownCommand(err):
 		return nil, false, nil
 	case mayAgain && (code == "UNBLOCKED" || code == "READONLY" || s.isMoving(err) || isBroken(err) && !s.isClosed()):
@@ -98,8 +109,9 @@ func (n *node) wait(ctx context.Context, dialler WaitingDoer, args []any, left t
 	}
 	life, leave := context.WithCancel(ctx)
 	defer leave()
-	gone, ended := n.whenGone(), make(chan outcome, 1)
-	go func() {
+	gone, ended := n.whenGone(), make(chan outcome, 2)
+	go guarded(func() {
+		defer func() { ended <- outcome{nil, Unsent(errSilent)} }() // of a Doer that panics
 		within, cancel := context.WithTimeout(life, connectTimeout)
 		defer cancel()
 		conn, err := dialler.Dial(within)
@@ -110,7 +122,7 @@ func (n *node) wait(ctx context.Context, dialler WaitingDoer, args []any, left t
 		go func() { <-life.Done(); _ = conn.Close() }()
 		reply, err := conn.Do(args...)
 		ended <- outcome{reply, err}
-	}()
+	})
 	pulse, late := time.NewTicker(pulseEvery), time.NewTimer(left+connectTimeout)
 	defer pulse.Stop()
 	defer late.Stop()
@@ -130,7 +142,7 @@ func (n *node) wait(ctx context.Context, dialler WaitingDoer, args []any, left t
 			if n.awayUntil.Load() != 0 { // since before this wait
 				return nil, errAway
 			}
-			go n.beat()
+			go guarded(n.beat)
 		}
 	}
 }

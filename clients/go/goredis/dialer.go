@@ -153,6 +153,7 @@ func (c *patientConn) Write(buffer []byte) (int, error) {
 	n, err := c.Conn.Write(buffer)
 	if err != nil && !c.isGreeted {
 		var reply [64]byte
+		_ = c.SetReadDeadline(time.Now().Add(readWithin))
 		read, _ := c.Conn.Read(reply[:]) // what the server said before it closed the connection
 		c.greets(reply[:read], err)
 		return 0, c.failed

@@ -47,6 +47,8 @@ const (
 	connectWithin = time.Second
 	// slotsWithin bounds asking one node where the slots are: go-redis then asks another.
 	slotsWithin = 250 * time.Millisecond
+	// poolSize keeps go-redis from dialling but once a second, which it does after so many dials that failed. Calls take turns.
+	poolSize = 1 << 13
 	// mostRedirections ends following a slot that moves back and forth.
 	mostRedirections = 16
 )
@@ -56,12 +58,15 @@ type node struct {
 	options redis.Options
 	client  *redis.Client
 	dialer  *dialer
+	size    int
 }
 
 func newNode(options redis.Options) *node {
-	d := limit(&options)
-	own := options
-	return &node{options, redis.NewClient(&own), d}
+	n := &node{size: options.PoolSize}
+	n.dialer = limit(&options)
+	n.options = options
+	n.client = redis.NewClient(&options)
+	return n
 }
 
 // limit lets go-redis repeat nothing, and the deadline of the context bound reading: go-redis measures its own timeouts by a
@@ -69,7 +74,7 @@ func newNode(options redis.Options) *node {
 func limit(options *redis.Options) *dialer {
 	options.MaxRetries, options.MinIdleConns = -1, 0
 	options.ReadTimeout, options.WriteTimeout, options.ContextTimeoutEnabled = -1, -1, true
-	options.DialTimeout, options.PoolTimeout = connectWithin, connectWithin
+	options.DialTimeout, options.PoolTimeout, options.PoolSize = connectWithin, connectWithin, poolSize
 	if err := json.Unmarshal([]byte(newer), options); err != nil {
 		panic(err) // the text is a constant
 	}
@@ -90,7 +95,7 @@ const newer = `{"DialerRetries": 1, "DialerRetryTimeout": 1, "PushNotificationPr
 
 func (n *node) Address() string { return n.options.Addr }
 
-func (n *node) Connections() int { return n.options.PoolSize }
+func (n *node) Connections() int { return n.size }
 
 func (n *node) Close() error {
 	n.dialer.close()
@@ -202,9 +207,13 @@ type failure struct{ cause error }
 
 func (f failure) Error() string { return f.cause.Error() }
 
+// cause returns the error that go-redis got. It heeds the end of a context only before it sends.
 func cause(err error) error {
 	if f, ok := err.(failure); ok {
-		return f.cause
+		err = f.cause
+	}
+	if err == context.Canceled || err == context.DeadlineExceeded {
+		return tokenbucket.Unsent(err)
 	}
 	return err
 }
