@@ -48,14 +48,18 @@ func (s *Server) nodeOf(ctx context.Context, key string) (*node, error) {
 	if !s.home.admits() {
 		return nil, s.home.away()
 	}
-	within, cancel := context.WithTimeout(ctx, connectTimeout)
-	defer cancel()
+	within := ctx
+	if s.home.heard.Load() == 0 {
+		limited, cancel := context.WithTimeout(ctx, connectTimeout)
+		defer cancel()
+		within = limited
+	}
 	doer, err := cluster.NodeOf(within, key)
-	if err != nil {
-		if ctx.Err() == nil {
-			err = s.home.judge(command{}, err, s.now(), false)
-		}
-		return nil, err
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil, ctx.Err()
+	case err != nil:
+		return nil, s.home.judge(command{}, err, s.now(), false)
 	}
 	s.home.answered()
 	known, ok := s.nodes.Load(doer)

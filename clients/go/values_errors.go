@@ -2,8 +2,6 @@ package tokenbucket
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -176,16 +174,18 @@ func isBroken(err error) bool {
 
 // isMistake tells a connection that cannot be made, for reasons that waiting does not change, such as a wrong certificate.
 func isMistake(err error) bool {
-	var record tls.RecordHeaderError
-	var authority x509.UnknownAuthorityError
-	var host x509.HostnameError
-	var certificate x509.CertificateInvalidError
 	var address *net.AddrError
 	var network net.UnknownNetworkError
-	var operation *net.OpError
-	return errors.As(err, &record) || errors.As(err, &authority) || errors.As(err, &host) || errors.As(err, &certificate) ||
-		errors.As(err, &address) || errors.As(err, &network) ||
-		errors.As(err, &operation) && (operation.Op == "remote error" || operation.Op == "local error") // alerts of TLS
+	if errors.As(err, &address) || errors.As(err, &network) {
+		return true
+	}
+	for cause := err; cause != nil; cause = errors.Unwrap(cause) {
+		text := cause.Error() // most errors of TLS have no other mark
+		if strings.HasPrefix(text, "tls: ") || strings.HasPrefix(text, "x509: ") || strings.HasPrefix(text, "remote error: tls: ") {
+			return !isTimeout(err)
+		}
+	}
+	return false
 }
 
 // lacks are what a process or its machine can run out of.

@@ -46,7 +46,7 @@ const (
 	// connectWithin bounds opening a connection.
 	connectWithin = time.Second
 	// slotsWithin bounds asking one node where the slots are: go-redis then asks another.
-	slotsWithin = 250 * time.Millisecond
+	slotsWithin = 500 * time.Millisecond
 	// poolSize keeps go-redis from dialling but once a second, which it does after so many dials that failed. Calls take turns.
 	poolSize = 1 << 13
 	// mostRedirections ends following a slot that moves back and forth.
