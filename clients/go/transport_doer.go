@@ -1,9 +1,6 @@
 package tokenbucket
 
-import (
-	"context"
-	"time"
-)
+import "context"
 
 // Doer sends a command by a client library and returns its reply: integers as int64, arrays as []any. The text of an error
 // that the server replied is the server's line.
@@ -52,37 +49,3 @@ type ClusterDoer interface {
 	// DoFor sends a command to the node that has a key, and follows slots that move. Key "" stands for any node.
 	DoFor(ctx context.Context, key string, args ...any) (any, error)
 }
-
-// Clock is the time by which limiters wait and forget. A Doer that is one, as the fake server is, sets the clock of the
-// Server, answers at once and is never silent.
-type Clock interface {
-	Now() time.Time
-	// Sleep returns when so much time has passed, or with the context's error when that ends first.
-	Sleep(ctx context.Context, duration time.Duration) error
-}
-
-type realClock struct{}
-
-func (realClock) Now() time.Time { return time.Now() }
-
-func (realClock) Sleep(ctx context.Context, duration time.Duration) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	timer := time.NewTimer(duration)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// callContext is the caller's context, with a deadline that begins when it is asked for: time in a queue is not silence.
-type callContext struct {
-	context.Context
-	timeout time.Duration
-}
-
-func (c callContext) Deadline() (time.Time, bool) { return time.Now().Add(c.timeout), true }

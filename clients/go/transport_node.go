@@ -172,6 +172,14 @@ func (s *Server) bounded(ctx context.Context) context.Context {
 	return callContext{ctx, s.settings.timeout}
 }
 
+// callContext is the caller's context, with a deadline that begins when it is asked for: time in a queue is not silence.
+type callContext struct {
+	context.Context
+	timeout time.Duration
+}
+
+func (c callContext) Deadline() (time.Time, bool) { return time.Now().Add(c.timeout), true }
+
 // isMoving tells a reply about a slot that moves, when the client library does not follow it any more.
 func (s *Server) isMoving(err error) bool {
 	if err == nil {
