@@ -28,7 +28,8 @@ func Failed(answer func(http.ResponseWriter, *http.Request, error)) Option {
 	return func(m *middleware) { m.failed = answer }
 }
 
-// Policy is the limit's name in the headers; "default" unless told otherwise.
+// Policy is the limit's name in the headers; "default" unless told otherwise. Middlewares inside each other add up their
+// headers, so give each a name of its own.
 func Policy(name string) Option { return func(m *middleware) { m.policy = name } }
 
 // Jitter makes Retry-After up to that share longer, see tokenbucket.Decision.Headers.
@@ -62,6 +63,9 @@ func (m middleware) serve(w http.ResponseWriter, r *http.Request, next http.Hand
 		return
 	}
 	for name, value := range decision.Headers(m.limiter.Limit(), m.policy, m.jitter) {
+		if outer := w.Header().Get(name); outer != "" && name != "Retry-After" {
+			value = outer + ", " + value
+		}
 		w.Header().Set(name, value)
 	}
 	if !decision.Allowed {
