@@ -108,7 +108,7 @@ def test_processes_forked_while_a_batch_is_fetched_grant_each_token_once(
     assert package.many(count=100)["allowed"] == 50
 
 
-@pytest.mark.only(*WITH_UNDO)
+@pytest.mark.only(*WITH_UNDO, "node")
 def test_a_take_that_is_cancelled_loses_no_tokens_of_its_batch(
     package: Package, server: Service, start_proxy: StartProxy
 ) -> None:

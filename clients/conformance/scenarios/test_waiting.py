@@ -285,6 +285,25 @@ def test_a_server_that_is_silent_is_not_taken_for_one_that_lets_wait(
     until_waiting(server, 0)
 
 
+@pytest.mark.only("python", "node")
+@pytest.mark.also_in_clusters
+def test_a_call_that_waits_notices_that_its_server_has_become_silent(
+    package: Package, server: Service
+) -> None:
+    package.server(server)
+    package.limiter(capacity=1, rate="1/h", on_error="closed")
+    assert package.take()["allowed"]
+    waits = begin_take(package)
+    until_waiting(server, 1)
+    server.signal(signal.SIGSTOP)
+    try:
+        decision = waits.result(10)
+        assert (decision["allowed"], decision["degraded"]) == (False, True)
+    finally:
+        server.signal(signal.SIGCONT)
+    until_waiting(server, 0)
+
+
 def test_a_slot_that_moves_takes_those_who_wait_along(package: Package, tmp_path: Path) -> None:
     package.client = replace(package.client, in_cluster=True)
     with Servers(tmp_path, cluster=True) as nodes:

@@ -2,7 +2,7 @@
 
 import type { Request, RequestHandler } from "express";
 
-import { checkOptions, decide, headerValue, type RateLimitOptions } from "./http.js";
+import { checkRateLimit, decide, headerValue, type RateLimitOptions } from "./http.js";
 import type { Limiter } from "../api/limiter.js";
 
 export { clientAddress } from "./http.js";
@@ -13,7 +13,7 @@ export type { RateLimitOptions } from "./http.js";
  * What is thrown goes to Express's error handler: the caller's mistakes, and `ServerAway`.
  */
 export function rateLimit(limiter: Limiter, options: RateLimitOptions<Request> = {}): RequestHandler {
-  checkOptions(options);
+  checkRateLimit(options);
   return (request, response, next) => {
     const answered = decide(limiter, options, request).then(({ headers, refusal }) => {
       for (const [name, value] of Object.entries(headers)) {

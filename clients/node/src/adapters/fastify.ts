@@ -2,7 +2,7 @@
 
 import type { FastifyReply, FastifyRequest } from "fastify";
 
-import { checkOptions, decide, headerValue, type RateLimitOptions } from "./http.js";
+import { checkRateLimit, decide, headerValue, type RateLimitOptions } from "./http.js";
 import type { Limiter } from "../api/limiter.js";
 
 export { clientAddress } from "./http.js";
@@ -13,7 +13,7 @@ export type { RateLimitOptions } from "./http.js";
  * What is thrown goes to Fastify's error handler: the caller's mistakes, and `ServerAway`.
  */
 export function rateLimit(limiter: Limiter, options: RateLimitOptions<FastifyRequest> = {}) {
-  checkOptions(options);
+  checkRateLimit(options);
   return async (request: FastifyRequest, reply: FastifyReply): Promise<void> => {
     const { headers, refusal } = await decide(limiter, options, request);
     for (const [name, value] of Object.entries(headers)) {

@@ -1,13 +1,17 @@
 /** Several limits together. */
 
 import type { JointDecision } from "../values/decision.js";
-import { BadArgument } from "../values/errors.js";
-import { checkLimit, type Amount, type Limit } from "../values/limit.js";
+import { BadArgument, checkOptions } from "../values/errors.js";
+import { checkLimit, checkName, type Amount, type Limit } from "../values/limit.js";
 import { hashTag } from "../transport/command.js";
 import type { Client } from "../transport/driver.js";
 import type { Server } from "../transport/server.js";
-import { Decider, inTurnForAll, type Caller, type Options, type Part, type WaitOptions } from "./decider.js";
+import { Decider, inTurnForAll, OPTIONS, type Caller, type Options, type Part, type WaitOptions } from "./decider.js";
 import { Hold, type HoldOptions } from "./hold.js";
+
+const LIMITER_OPTIONS = new Set(OPTIONS);
+const CALL_OPTIONS = new Set(["signal", "maxWaitMs", "share", "weight"]);
+const HOLD_OPTIONS = new Set([...CALL_OPTIONS, "ttlMs"]);
 
 /** A bucket of each of several limits, taken all together or not at all. */
 export class JointLimiter {
@@ -16,6 +20,7 @@ export class JointLimiter {
 
   /** The bucket of limit `which` is at `prefix` + "{name}:" + which; braces and "%" in names are encoded. */
   constructor(client: Client | Server, limits: Readonly<Record<string, Limit>>, options: Options = {}) {
+    checkOptions(options, LIMITER_OPTIONS);
     for (const limit of Object.values(limits)) checkLimit(limit);
     this.limits = { ...limits };
     this.#decider = new Decider(client, options);
@@ -23,6 +28,7 @@ export class JointLimiter {
 
   /** Takes every cost or none. A name for each limit has to bring its own hash tag, for a cluster. */
   async takeAll(name: Names, costs: Amounts, options: Caller & WaitOptions = {}): Promise<JointDecision> {
+    checkOptions(options, CALL_OPTIONS);
     const how = { signal: options.signal, ...inTurnForAll(options) };
     const parts = this.#parts(name, costs);
     return this.#decider.decideAll(parts, ["TB.MTAKE", String(parts.length)], how);
@@ -30,6 +36,7 @@ export class JointLimiter {
 
   /** Holds every amount or none, until they are settled, or for `ttlMs` if their holder is gone. */
   async hold(name: Names, amounts: Amounts, options: HoldOptions = {}): Promise<Hold> {
+    checkOptions(options, HOLD_OPTIONS);
     return Hold.of(this.#decider, this.#parts(name, amounts), options, inTurnForAll(options));
   }
 
@@ -53,8 +60,9 @@ export class JointLimiter {
     return Object.entries(amounts).map(([which, amount]) => {
       const limit = this.limits[which];
       if (!limit) throw new BadArgument(`'${which}' is none of the limits ${Object.keys(this.limits).join(", ")}`);
-      const of = typeof name === "string" ? hashTag(name) : name[which];
-      if (of === undefined) throw new BadArgument(`name: there is none for limit '${which}'`);
+      const own = typeof name === "object" && name !== null ? name[which] : name;
+      checkName(own);
+      const of = own === name ? hashTag(String(own)) : own;
       return { which, name: `${of}:${which}`, limit, amount };
     });
   }

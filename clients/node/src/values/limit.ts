@@ -1,6 +1,6 @@
 /** Limits: capacity and rate. */
 
-import { BadArgument } from "./errors.js";
+import { BadArgument, BadArgumentType } from "./errors.js";
 
 export interface Limit {
   /** The most tokens a bucket holds; 0 denies every call. */
@@ -44,12 +44,22 @@ export function checkLimit({ capacity, rate }: Limit): void {
   }
 }
 
+export function isDecimal(text: string): boolean {
+  return AMOUNT.test(text);
+}
+
 export function isAmount(amount: Amount): boolean {
-  return typeof amount === "number" ? amount >= 0 && amount < Infinity : AMOUNT.test(amount);
+  return typeof amount === "number" ? amount >= 0 && amount < Infinity : isDecimal(amount);
 }
 
 export function checkAmount(name: string, amount: Amount): void {
   if (!isAmount(amount)) throw new BadArgument(`${name}: ${amount} is not a number of at least 0`);
+}
+
+/** Throws unless it names somebody: all names that are missing would share a bucket. */
+export function checkName(name: unknown): void {
+  if (typeof name === "string" || Number.isFinite(name)) return;
+  throw new BadArgumentType(`name: ${String(name)} is not a string`);
 }
 
 export function checkCount(name: string, count: number): void {
