@@ -184,3 +184,13 @@ def test_a_hold_made_without_the_server_is_taken_there_when_it_is_back(
     assert not is_lost(package)
     package.do("settle")
     assert holders(server) == ["another"]
+
+
+@pytest.mark.only("rust")
+def test_forked_processes_hold_slots_of_their_own(package: Package, server: Service) -> None:
+    package.server(server, timeout_ms=5000)
+    package.limiter(capacity=3, rate="0", connect=False)
+    # The parent holds the first.
+    done = package.do("fork", op="hold", amount=1, processes=4, count=1)
+    assert (done["allowed"], done["degraded"]) == (3, 0)
+    assert len(holders(server)) == 3

@@ -303,7 +303,7 @@ def test_a_slot_that_moves_takes_those_who_wait_along(package: Package, tmp_path
         assert (decision["allowed"], decision["remaining"], decision["degraded"]) == (True, 0, False)
 
 
-@pytest.mark.only("python", "node", "go")
+@pytest.mark.only("python", "node", "go", "rust")
 def test_those_who_wait_follow_the_master_that_sentinel_names(
     package: Package, watched_pair: tuple[Service, Service, Service]
 ) -> None:

@@ -39,6 +39,23 @@ impl Server {
         crate::Server::connect_with(url, options).map(Self)
     }
 
+    /// See [`crate::Server::sentinel`].
+    pub fn sentinel<T: IntoConnectionInfo>(
+        master: impl IntoConnectionInfo,
+        sentinels: impl IntoIterator<Item = T>,
+    ) -> RedisResult<Self> {
+        crate::Server::sentinel(master, sentinels).map(Self)
+    }
+
+    /// See [`crate::Server::sentinel_with`].
+    pub fn sentinel_with<T: IntoConnectionInfo>(
+        master: impl IntoConnectionInfo,
+        sentinels: impl IntoIterator<Item = T>,
+        options: ServerOptions,
+    ) -> RedisResult<Self> {
+        crate::Server::sentinel_with(master, sentinels, options).map(Self)
+    }
+
     /// See [`crate::Server::cluster`].
     pub fn cluster<T: IntoConnectionInfo>(urls: impl IntoIterator<Item = T>) -> RedisResult<Self> {
         crate::Server::cluster(urls).map(Self)
@@ -240,6 +257,9 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
+        if self.0.is_copy() {
+            return;
+        }
         if let Err(error) = self.settle() {
             log::warn!(target: "tokenbucket_client::sync", "a hold was not settled: {error}");
         }

@@ -1,4 +1,4 @@
-//! Grants that come when their callers no longer wait, calls from many runtimes, and hooks that wait.
+//! Holds that come when their callers no longer wait, calls from many runtimes, and hooks that wait or panic.
 
 use std::sync::{mpsc, Mutex};
 use std::thread;
@@ -26,25 +26,6 @@ async fn full(server: &Server, rate: &str) {
 
 async fn executed(server: &Server, command: &str) {
     wait_for("the late call", SOON, async || calls(server, command) >= 1).await;
-}
-
-#[tokio::test]
-async fn what_is_granted_after_the_timeout_is_given_back() {
-    for (rate, command) in [(STILL, "tb.take"), ("0", "tb.hold")] {
-        let server = Server::start();
-        let limiter = hurried(&server, rate);
-        wait_for("the connection", SOON, async || limiter.peek("a", 0).await.unwrap().allowed).await;
-        server.signal("STOP");
-        if rate == STILL {
-            let denied = limiter.take("a", 1).await.unwrap();
-            assert!(!denied.allowed && denied.degraded, "{denied:?}");
-        } else {
-            assert!(matches!(limiter.hold("a", 1, LONG).await, Err(Error::Denied(_))));
-        }
-        server.signal("CONT");
-        executed(&server, command).await;
-        full(&server, rate).await;
-    }
 }
 
 #[tokio::test]
@@ -76,7 +57,7 @@ async fn a_wait_that_is_cancelled_in_a_long_stall_leaves_no_slot_behind() {
     assert!(matches!(brief.hold("a", 1, LONG).await, Err(Error::Denied(_))));
     first.settle().await.unwrap();
     for stall in [500, 2500] {
-        let before = calls(&server, "tb.bhold");
+        let before = calls(&server, "tb.hold");
         server.signal("STOP");
         let waits = waits.clone();
         let call = tokio::spawn(async move { waits.hold("a", 1, LONG).await.map(drop) });
@@ -84,31 +65,11 @@ async fn a_wait_that_is_cancelled_in_a_long_stall_leaves_no_slot_behind() {
         call.abort();
         tokio::time::sleep(Duration::from_millis(stall)).await;
         server.signal("CONT");
-        wait_for("the late call", SOON, async || calls(&server, "tb.bhold") > before).await;
+        wait_for("the late call", SOON, async || calls(&server, "tb.hold") > before).await;
         full(&server, "0").await;
         wait_for("the server", SOON, async || !limiter.peek("a", 0).await.unwrap().degraded).await;
         assert!(brief.hold("b", 1, LONG).await.is_ok(), "a connection for the next");
     }
-}
-
-/// The server reads what gives the token before it sees that anyone left.
-#[tokio::test]
-async fn a_wait_that_is_granted_after_the_policy_decided_is_given_back() {
-    let server = Server::start();
-    let limiter = hurried(&server, STILL);
-    assert!(limiter.take("a", 1).await.unwrap().allowed);
-    let waits = limiter.with_max_wait(LONG);
-    let call = tokio::spawn(async move { waits.take("a", 1).await.unwrap() });
-    wait_for("a call that waits", SOON, async || stat(&server, "tokenbucket_waiting") == 1).await;
-    let mut other = server.connection();
-    server.signal("STOP");
-    let give = redis::cmd("TB.GIVE").arg("tb:a").arg(&["1", STILL, "1"]).take();
-    let giving = thread::spawn(move || give.exec(&mut other).unwrap());
-    let denied = call.await.unwrap();
-    assert!(!denied.allowed && denied.degraded, "{denied:?}");
-    server.signal("CONT");
-    giving.join().unwrap();
-    full(&server, STILL).await;
 }
 
 #[test]
@@ -169,6 +130,18 @@ fn a_hook_may_take_and_wait_for_another_thread_that_does() {
     });
     is_done.recv_timeout(SOON).expect("no hook stands still");
     assert_eq!(others.peek("hook", 0).unwrap().remaining, 40);
+}
+
+#[tokio::test]
+async fn a_hook_that_panics_changes_nothing() {
+    let server = Server::start();
+    let options = Options::new().on_decision(|_, _, _, _| panic!("of a hook"));
+    let limiter = limiter_with(&server, limit(2, "0"), options, patient());
+    let hold = limiter.hold("a", 1, Duration::from_millis(300)).await.unwrap();
+    wait_for("renewals", SOON, async || calls(&server, "tb.renew") >= 2).await;
+    assert_eq!(limiter.peek("a", 0).await.unwrap().remaining, 1);
+    assert!(hold.settle().await.unwrap().allowed());
+    assert_eq!(limiter.peek("a", 0).await.unwrap().remaining, 2);
 }
 
 /// Renewals have no thread of a caller to run hooks on.

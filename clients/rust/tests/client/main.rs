@@ -21,6 +21,7 @@ mod limits;
 mod logs;
 mod memory;
 mod operations;
+mod rules;
 mod sentinels;
 mod threads;
 mod traces;

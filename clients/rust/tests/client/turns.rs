@@ -6,7 +6,7 @@ use tokenbucket_client::{sync, Decision, Error, Fallback, JointLimiter, Limiter,
 use tokio::task::JoinHandle;
 
 use crate::servers::{ask, wait_for, Server};
-use crate::{limit, limiter_with, patient, stat};
+use crate::{limit, limiter_with, logs, patient, stat};
 
 const LONG: Duration = Duration::from_secs(3600);
 /// Nothing flows in while a test runs.
@@ -73,7 +73,7 @@ async fn what_needs_no_wait_or_cannot_be_helped_by_one_is_decided_at_once() {
     let never = limiter.take("a", 2).await.unwrap();
     assert!(!never.allowed && never.retry_after_ms == -1, "{never:?}");
     let too_long = limiter.with_max_wait(1000 * LONG).take("a", 1).await;
-    assert!(matches!(too_long, Err(Error::Refused { .. })), "{too_long:?}");
+    assert!(matches!(too_long, Err(Error::BadArgument(_))), "{too_long:?}");
     let connections = stat(&server, "total_connections_received");
     assert!(limiter.take("d", 1).await.unwrap().allowed);
     assert_eq!(stat(&server, "total_connections_received"), connections + 1, "only that of this question");
@@ -149,6 +149,24 @@ async fn a_wait_that_was_cut_off_goes_on() {
         let granted = call.await.unwrap().unwrap();
         assert!(granted.allowed && !granted.degraded, "{granted:?}");
     }
+}
+
+#[tokio::test]
+async fn a_wait_without_a_connection_says_nothing_about_the_server() {
+    logs::listen();
+    let server = Server::start();
+    let limiter = limiter_of(&server, STILL);
+    assert!(limiter.take("a", 1).await.unwrap().allowed);
+    let mut other = server.connection();
+    let mut set =
+        |clients: u32| redis::cmd("CONFIG").arg(&["SET", "maxclients"]).arg(clients).exec(&mut other);
+    set(2).unwrap();
+    assert!(limiter.with_max_wait(LONG).take("a", 1).await.unwrap().degraded);
+    assert!(!limiter.take("b", 1).await.unwrap().degraded);
+    assert_eq!(logs::lines(&server), Vec::<String>::new());
+    set(100).unwrap();
+    let denied = limiter.with_max_wait(Duration::from_millis(1)).take("a", 1).await.unwrap();
+    assert!(!denied.allowed && !denied.degraded, "{denied:?}");
 }
 
 #[tokio::test]
