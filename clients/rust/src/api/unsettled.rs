@@ -18,7 +18,7 @@ impl Server {
             return;
         }
         let Some(room) = self.room_for_unsettled() else {
-            log::warn!(target: LOG, "too many holds wait to be settled: one ends by its ttl");
+            log::debug!(target: LOG, "too many holds wait to be settled: one ends by its ttl");
             return;
         };
         let server = self.clone();

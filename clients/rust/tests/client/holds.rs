@@ -107,26 +107,6 @@ async fn a_hold_outlasts_an_outage() {
 }
 
 #[tokio::test]
-async fn a_hold_that_the_server_never_had_is_taken_when_there_is_room() {
-    let (server, clock) = start_with_clock();
-    let others = limiter(&server, limit(1, "0"), Options::new());
-    let options = ServerOptions::new().timeout(Duration::from_secs(1)).retry_every(Duration::ZERO);
-    let limiter = limiter_with(&server, limit(1, "0"), Options::new(), options);
-    let other = others.hold("a", 1, LONG).await.unwrap();
-    server.signal("STOP");
-    let hold = limiter.hold("a", 1, BRIEF).await.unwrap();
-    assert!(hold.decision().binding.degraded);
-    server.signal("CONT");
-    wait_for("the server", SOON, async || !hold.decision().allowed()).await;
-    assert!(!hold.is_lost() && !hold.decision().binding.degraded, "it was never there");
-    other.settle().await.unwrap();
-    is_renewed(&server, "tb.renew").await;
-    assert!(!hold.is_lost() && hold.decision().allowed());
-    clock.advance_us(300_000);
-    is_lost(&hold).await;
-}
-
-#[tokio::test]
 async fn a_hold_of_nothing_in_one_of_its_limits_is_not_lost() {
     let (server, _clock) = start_with_clock();
     let limiter = limiter(&server, limit(10, STILL), Options::new());

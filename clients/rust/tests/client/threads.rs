@@ -34,35 +34,11 @@ fn every_operation() {
     assert!(limiter.take("a", -1).is_err());
 }
 
-/// So many calls of one thread alone that it reads its replies itself.
-fn call_alone(limiter: &Limiter) {
-    for _ in 0..50 {
-        assert!(!limiter.peek("alone", 0).unwrap().degraded);
-    }
-}
-
-#[test]
-fn a_thread_and_then_several() {
-    let server = servers::Server::start();
-    let limiter = Limiter::new(&Server::connect_with(server.url(), patient()).unwrap(), limit(1000, STILL));
-    let mut allowed = 0;
-    for _ in 0..3 {
-        call_alone(&limiter);
-        let take = || (0..100).filter(|_| limiter.take("a", 1).unwrap().allowed).count();
-        allowed += thread::scope(|scope| {
-            let takers: Vec<_> = (0..5).map(|_| scope.spawn(take)).collect();
-            takers.into_iter().map(|taker| taker.join().unwrap()).sum::<usize>()
-        });
-    }
-    assert_eq!(allowed, 1000);
-}
-
 /// Nobody calls while the hold is renewed, and while it is settled.
 #[test]
 fn work_goes_on_when_nobody_calls() {
     let server = servers::Server::start();
     let limiter = Limiter::new(&Server::connect_with(server.url(), patient()).unwrap(), limit(10, STILL));
-    call_alone(&limiter);
     let hold = limiter.hold("a", 5, Duration::from_millis(900)).unwrap();
     let remaining = || {
         let words = ["TB.PEEK", "tb:a", "10", STILL, "0"];
@@ -70,7 +46,6 @@ fn work_goes_on_when_nobody_calls() {
     };
     thread::sleep(Duration::from_secs(2));
     assert_eq!(remaining(), 5, "renewed");
-    call_alone(&limiter);
     server.signal("STOP");
     let hurried = limiter.within(Duration::from_millis(10)).take("a", 1);
     assert!(matches!(hurried, Err(Error::DeadlinePassed)), "{hurried:?}");

@@ -1,8 +1,8 @@
 //! Calls that wait in the server for their turn.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use tokenbucket_client::{sync, Decision, Error, Fallback, JointLimiter, Limiter, OnError, Options, Part};
+use tokenbucket_client::{sync, Decision, Error, JointLimiter, Limiter, OnError, Options, Part};
 use tokio::task::JoinHandle;
 
 use crate::servers::{ask, wait_for, Server};
@@ -42,7 +42,7 @@ async fn take(server: &Server, limiter: &Limiter) -> JoinHandle<Result<Decision,
 }
 
 #[tokio::test]
-async fn shares_that_cannot_be_are_errors() {
+async fn shares_are_for_calls_of_one_bucket() {
     let server = Server::start();
     let limiter = limiter_of(&server, "0");
     let long = "a".repeat(128);
@@ -51,10 +51,6 @@ async fn shares_that_cannot_be_are_errors() {
         for one in [shared.with_max_wait(LONG), shared] {
             one.hold("a", 1, LONG).await.unwrap().settle().await.unwrap();
         }
-    }
-    for (tenant, weight) in [("", 1.0), ("a", 0.0), ("a", f64::NAN)] {
-        let shared = limiter.with_share(tenant, weight);
-        assert!(matches!(shared, Err(Error::BadArgument(_))), "{tenant} {weight}");
     }
     let shared = limiter.with_share("a", 1).unwrap().with_max_wait(LONG);
     let parts = ["a", "b"].map(|name| Part::new(name, limiter.limit(), 1));
@@ -112,18 +108,6 @@ async fn a_hold_that_is_granted_when_its_caller_leaves_is_given_back() {
     }
     let clients: String = ask(&server, &["CLIENT", "LIST"]);
     assert!(clients.lines().count() < 10, "connections of callers that left: {clients}");
-}
-
-#[tokio::test]
-async fn a_user_who_may_not_end_waits_of_clients_closes_the_connection() {
-    let server = Server::start();
-    ask::<String>(&server, &["ACL", "SETUSER", "bob", "on", "nopass", "~*", "+@all", "-client"]);
-    let url = server.url().replace("redis://", "redis://bob:x@");
-    let connected = tokenbucket_client::Server::connect_with(url, patient()).unwrap();
-    let limiter = Limiter::new(&connected, limit(1, STILL));
-    empty(&server);
-    take(&server, &limiter).await.abort();
-    waiting(&server, 0).await;
 }
 
 #[tokio::test]
@@ -194,25 +178,6 @@ async fn a_server_that_falls_silent_is_noticed_by_calls_that_wait() {
     server.signal("STOP");
     assert!(call.await.unwrap().unwrap().degraded);
     server.signal("CONT");
-}
-
-#[tokio::test]
-async fn without_the_module_the_client_asks_again() {
-    let server = Server::start_without_module();
-    let options = patient().fallback(Fallback::Script);
-    let limiter = limiter_with(&server, limit(1, "10/s"), Options::new(), options).with_max_wait(LONG);
-    let began = Instant::now();
-    for _ in 0..4 {
-        assert!(limiter.take("a", 1).await.unwrap().allowed);
-        assert!(limiter.take_all(&[Part::new("b", limiter.limit(), 1)]).await.unwrap().allowed());
-    }
-    assert!(began.elapsed() >= Duration::from_millis(300), "{:?}", began.elapsed());
-    let hold = limiter.hold("a", 1, LONG).await;
-    assert!(matches!(hold, Err(Error::ModuleMissing(_))));
-    let slow = limiter.with_limit(limit(1, STILL)).with_max_wait(Duration::from_millis(50));
-    assert!(slow.take("c", 1).await.unwrap().allowed);
-    let denied = slow.take("c", 1).await.unwrap();
-    assert!(!denied.allowed && denied.retry_after_ms > 3_000_000, "{denied:?}");
 }
 
 #[tokio::test]
