@@ -61,7 +61,7 @@ OTHERS = {
 }
 # Clients whose callers can hang up.
 WITH_DEADLINES = ("redis-py-asyncio", "node", "go", "redis-rs")
-# Of these, the packages that give back what was granted to a caller who has left. In Python and Rust it is lost.
+# Of these, the packages that give back what was granted to a caller who has left. In others it is lost.
 WITH_UNDO = ("node", "go")
 # The packages whose callers wait for one fetch of a batch. In Python they ask for themselves meanwhile.
 WITH_ONE_FETCH = ("node", "go", "rust")

@@ -1,7 +1,5 @@
 //! Clusters of three masters.
 
-use std::time::Duration;
-
 use tokenbucket_client::Server;
 use tokenbucket_gate::decide::Refusal;
 

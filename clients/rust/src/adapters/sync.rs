@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use redis::{IntoConnectionInfo, RedisResult};
 
+use crate::adapters::park::wait_for;
 use crate::transport::background::timeout;
-use crate::transport::park::wait_for;
 use crate::{Amount, Decision, Error, JointDecision, Limit, Options, Part, ServerOptions};
 
 /// A server or a cluster, for threads; clones share its connection.
@@ -129,7 +129,7 @@ impl Limiter {
     }
 
     /// Returns this limiter for a caller that waits for at most `time`: a call that takes longer is an
-    /// [`Error::DeadlinePassed`]. That says nothing about the server, and a grant that comes later is given back.
+    /// [`Error::DeadlinePassed`]. That says nothing about the server. The call may have been counted: its tokens are lost.
     #[must_use]
     pub fn within(&self, time: Duration) -> Self {
         Self { inner: self.inner.clone(), within: Some(time) }

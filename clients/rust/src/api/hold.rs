@@ -24,7 +24,7 @@ const LOG: &str = "tokenbucket_client::hold";
 /// not report counts as used; slots of a pool (rate 0) come back.
 ///
 /// Work that was let through because the server was away has one too, which the first renewal after its return takes,
-/// if there is room, and the settlement charges in any case.
+/// if there is room. A settlement that the server answers charges in any case.
 #[must_use = "it is settled when it is dropped"]
 pub struct Hold(Arc<Inner>);
 

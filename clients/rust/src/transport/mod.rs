@@ -19,8 +19,6 @@ pub(crate) mod cluster;
 pub(crate) mod link;
 pub(crate) mod locked;
 pub(crate) mod node;
-#[cfg(feature = "sync")]
-pub(crate) mod park;
 pub(crate) mod send;
 pub(crate) mod sentinel;
 pub(crate) mod silence;

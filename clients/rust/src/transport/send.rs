@@ -45,16 +45,16 @@ impl Transport {
         let replies = match heard {
             Ok(replies) => replies.and_then(without_error),
             Err(why) => {
-                if matches!(why, Why::Silent(_)) {
-                    // A box between here and there may have forgotten the connection.
-                    node.forget(&link);
-                }
+                // A box between here and there may have forgotten the connection.
+                node.forget(&link);
                 return Err(Failure::Unanswered(why));
             }
         };
         match &replies {
             Err(error) if error.code().is_none() && error.is_unrecoverable_error() => {
-                node.forget(&link);
+                if waits_until.is_none() {
+                    node.forget(&link);
+                }
                 return Err(Failure::Unanswered(Why::Broken(error.clone())));
             }
             Err(error) if error.code() == Some("READONLY") => node.forget(&link),

@@ -4,6 +4,7 @@ use std::sync::{mpsc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use redis::Value;
 use tokenbucket_client::{sync, Error, Limiter, OnError, Options, ServerOptions};
 
 use crate::servers::{ask, wait_for, Server};
@@ -85,6 +86,27 @@ fn many_runtimes_share_one_connection() {
         }
     }
     assert_eq!(stat(&server, "total_connections_received") - before, 2, "one, and that of this question");
+}
+
+#[test]
+fn a_runtime_that_ends_in_the_middle_of_calls_leaves_nothing_behind() {
+    let server = Server::start();
+    let limiter = limiter_with(&server, limit(1000, "0"), Options::new(), patient());
+    let runtime =
+        || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    for after in [0, 1, 2, 5, 10, 20, 50] {
+        let ends = runtime();
+        for _ in 0..50 {
+            let (holds, waits) = (limiter.clone(), limiter.with_max_wait(LONG));
+            ends.spawn(async move { holds.hold("a", 1, LONG).await.map(drop) });
+            ends.spawn(async move { waits.hold("a", 999, LONG).await.map(drop) });
+        }
+        thread::sleep(Duration::from_millis(after));
+        ends.shutdown_background();
+        assert!(!runtime().block_on(limiter.peek("b", 0)).unwrap().degraded);
+    }
+    let settled = async || ask::<Vec<Value>>(&server, &["TB.HOLDS", "tb:a"]).is_empty();
+    runtime().block_on(wait_for("the settlements", 3 * SOON, settled));
 }
 
 #[tokio::test]
