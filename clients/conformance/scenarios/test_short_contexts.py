@@ -18,6 +18,7 @@ SHORT_US = 50_000
 """Half of the packages' default timeout."""
 
 
+@pytest.mark.only("go", "redis-rs")
 @pytest.mark.also_in_clusters
 def test_callers_that_leave_before_the_timeout_find_a_silent_server_away(
     package: Package, proxy: Proxy
@@ -31,6 +32,7 @@ def test_callers_that_leave_before_the_timeout_find_a_silent_server_away(
     eventually(lambda: package.many(count=1, deadline_us=1_000_000)["degraded"] == 0)
 
 
+@pytest.mark.only("go", "redis-rs")
 def test_a_stall_leaves_no_slot_to_callers_that_left(package: Package, proxy: Proxy, server: Service) -> None:
     package.server(proxy)
     package.limiter(capacity=10, rate="1/h", prefix="other:")

@@ -43,17 +43,6 @@ async fn a_hold_without_room_is_denied() {
     assert_eq!(remaining(&limiter, "a").await, 2);
 }
 
-#[tokio::test]
-async fn a_hold_renews_itself_as_long_as_it_lives() {
-    let server = Server::start();
-    let ttl = Duration::from_secs(1);
-    let limiter = limiter(&server, limit(10, "1/d"), Options::new());
-    let hold = limiter.hold("a", 8, ttl).await.unwrap();
-    tokio::time::sleep(3 * ttl).await;
-    assert_eq!(remaining(&limiter, "a").await, 2);
-    assert!(hold.settle().await.unwrap().allowed(), "it was there all the time");
-}
-
 /// On its server the time stands still: no hold expires before the test lets it.
 fn start_with_clock() -> (Server, Clock) {
     let server = Server::started(&["--clock"]);

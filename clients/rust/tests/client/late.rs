@@ -5,19 +5,13 @@ use std::thread;
 use std::time::Duration;
 
 use redis::Value;
-use tokenbucket_client::{sync, Error, Limiter, OnError, Options, ServerOptions};
+use tokenbucket_client::{sync, Options, ServerOptions};
 
 use crate::servers::{ask, wait_for, Server};
 use crate::{calls, limit, limiter_with, patient, stat, STILL};
 
 const LONG: Duration = Duration::from_secs(3600);
 const SOON: Duration = Duration::from_secs(10);
-
-/// Denies while the server is away, which it is after 100 ms of silence.
-fn hurried(server: &Server, rate: &str) -> Limiter {
-    let options = ServerOptions::new().retry_every(Duration::from_millis(100));
-    limiter_with(server, limit(1, rate), Options::new().on_error(OnError::Closed), options)
-}
 
 /// Waits until the bucket of one token is full, which nothing refills within the test.
 async fn full(server: &Server, rate: &str) {
@@ -45,32 +39,6 @@ async fn work_that_was_let_through_keeps_its_late_grant() {
     wait_for("the server", SOON, async || !limiter.peek("a", 0).await.unwrap().degraded).await;
     hold.settle().await.unwrap();
     full(&server, "0").await;
-}
-
-#[tokio::test]
-async fn a_wait_that_is_cancelled_in_a_long_stall_leaves_no_slot_behind() {
-    let server = Server::start();
-    let limiter = hurried(&server, "0");
-    let first = limiter.hold("a", 1, LONG).await.unwrap();
-    let waits = limiter.with_max_wait(LONG);
-    // Its connection is kept for the next.
-    let brief = limiter.with_max_wait(Duration::from_millis(50));
-    assert!(matches!(brief.hold("a", 1, LONG).await, Err(Error::Denied(_))));
-    first.settle().await.unwrap();
-    for stall in [500, 2500] {
-        let before = calls(&server, "tb.hold");
-        server.signal("STOP");
-        let waits = waits.clone();
-        let call = tokio::spawn(async move { waits.hold("a", 1, LONG).await.map(drop) });
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        call.abort();
-        tokio::time::sleep(Duration::from_millis(stall)).await;
-        server.signal("CONT");
-        wait_for("the late call", SOON, async || calls(&server, "tb.hold") > before).await;
-        full(&server, "0").await;
-        wait_for("the server", SOON, async || !limiter.peek("a", 0).await.unwrap().degraded).await;
-        assert!(brief.hold("b", 1, LONG).await.is_ok(), "a connection for the next");
-    }
 }
 
 #[test]
@@ -107,20 +75,6 @@ fn a_runtime_that_ends_in_the_middle_of_calls_leaves_nothing_behind() {
     }
     let settled = async || ask::<Vec<Value>>(&server, &["TB.HOLDS", "tb:a"]).is_empty();
     runtime().block_on(wait_for("the settlements", 3 * SOON, settled));
-}
-
-#[tokio::test]
-async fn a_call_that_is_refused_is_sent_once() {
-    let server = Server::start();
-    let limiter = limiter_with(&server, limit(1, STILL), Options::new(), patient());
-    assert!(limiter.peek("b", 0).await.unwrap().allowed, "it is connected");
-    ask::<()>(&server, &["SET", "tb:a", "of another type"]);
-    assert!(matches!(limiter.take("a", 1).await, Err(Error::Refused { .. })));
-    assert_eq!(calls(&server, "tb.take"), 1);
-    ask::<()>(&server, &["CONFIG", "SET", "maxmemory", "1"]);
-    assert!(limiter.take("c", 1).await.unwrap().degraded);
-    ask::<()>(&server, &["CONFIG", "SET", "maxmemory", "0"]);
-    assert_eq!(calls(&server, "tb.take"), 2);
 }
 
 #[test]

@@ -66,10 +66,10 @@ async fn an_error_means_what_it_means_to_all() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (url, asked) =
             (format!("redis://{}", listener.local_addr().unwrap()), Arc::<AtomicUsize>::default());
-        let (line, counts) = (line.clone(), Arc::clone(&asked));
+        let (reply, counts) = (line.clone(), Arc::clone(&asked));
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(refuse(stream, line.clone(), counts.clone()));
+                tokio::spawn(refuse(stream, reply.clone(), counts.clone()));
             }
         });
         let options = ServerOptions::new().timeout(Duration::from_secs(1)).retry_every(Duration::MAX);
@@ -77,6 +77,11 @@ async fn an_error_means_what_it_means_to_all() {
         let limiter = Limiter::with_options(&server, limit(1, "1/h"), Options::new().on_error(OnError::Open));
         let first = limiter.take("a", 1).await;
         let before = asked.load(Ordering::Relaxed);
+        // Where a slot moves, or a wait was ended by force, the same call may be decided a moment later.
+        assert!(
+            before == 1 || line.starts_with("TRYAGAIN") || line.starts_with("UNBLOCKED"),
+            "{line}: {before}"
+        );
         let second = limiter.take("a", 1).await.map(|decision| decision.degraded);
         let is_asked_again = asked.load(Ordering::Relaxed) > before;
         let ours = match (first.map(|decision| decision.degraded), is_asked_again) {

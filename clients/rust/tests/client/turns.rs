@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokenbucket_client::{sync, Decision, Error, JointLimiter, Limiter, OnError, Options, Part};
+use tokenbucket_client::{sync, Decision, Error, Limiter, OnError, Options, Part};
 use tokio::task::JoinHandle;
 
 use crate::servers::{ask, wait_for, Server};
@@ -76,23 +76,6 @@ async fn what_needs_no_wait_or_cannot_be_helped_by_one_is_decided_at_once() {
 }
 
 #[tokio::test]
-async fn joint_holds_wait_too() {
-    let server = Server::start();
-    let limits = [("jobs", limit(1, "0")), ("tokens", limit(1, STILL))];
-    let url = tokenbucket_client::Server::connect_with(server.url(), patient()).unwrap();
-    let limiter = JointLimiter::new(&url, limits);
-    let first = limiter.hold("a", &[("jobs", 1)], LONG).await.unwrap();
-    let waits = limiter.with_max_wait(LONG);
-    let held = tokio::spawn(async move {
-        let hold = waits.hold("a", &[("jobs", 1), ("tokens", 1)], LONG).await.unwrap();
-        hold.settle().await.unwrap();
-    });
-    waiting(&server, 1).await;
-    first.settle().await.unwrap();
-    held.await.unwrap();
-}
-
-#[tokio::test]
 async fn a_hold_that_is_granted_when_its_caller_leaves_is_given_back() {
     let server = Server::start();
     let limiter = limiter_of(&server, "0");
@@ -151,21 +134,6 @@ async fn a_wait_without_a_connection_says_nothing_about_the_server() {
     set(100).unwrap();
     let denied = limiter.with_max_wait(Duration::from_millis(1)).take("a", 1).await.unwrap();
     assert!(!denied.allowed && !denied.degraded, "{denied:?}");
-}
-
-#[tokio::test]
-async fn the_policy_decides_when_the_server_goes_while_calls_wait() {
-    let mut server = Server::start();
-    let limiter = limiter_of(&server, STILL);
-    empty(&server);
-    let call = take(&server, &limiter).await;
-    ask::<String>(&server, &["REPLICAOF", "127.0.0.1", "1"]);
-    assert!(call.await.unwrap().unwrap().degraded, "it is no master any more");
-    server.kill();
-    let waits = limiter.with_max_wait(LONG);
-    assert!(waits.take("a", 1).await.unwrap().degraded, "it is away");
-    server.start_again();
-    wait_for("limiting", SOON, async || !waits.take("a", 1).await.unwrap().degraded).await;
 }
 
 #[tokio::test]
