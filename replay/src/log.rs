@@ -4,10 +4,11 @@ use std::hash::BuildHasher;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-const SECOND_US: i64 = 1_000_000;
+/// There are more keys or requests than 32 bits count.
+const TOO_MANY: &str = "more than 4,294,967,295 requests or keys: take a --sample";
 
 /// A request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Event {
     /// The number of its key.
     pub key: u32,
@@ -19,61 +20,75 @@ pub struct Event {
     pub cost_micro: i64,
 }
 
-/// There are more keys or requests than 32 bits count.
-#[derive(Debug)]
-pub struct TooMany;
-
 /// Requests, and after [`sort`](Self::sort) those of each key together, in the order of their times.
 #[derive(Default)]
 pub struct Log {
     events: Vec<Event>,
-    keys: Keys,
+    /// All keys, one behind the other, and where each ends: a key costs about 20 bytes and itself.
+    keys: Vec<u8>,
+    ends: Vec<usize>,
+    /// The numbers of the keys by their hashes.
+    numbers: HashTable<u32>,
+    hasher: DefaultHashBuilder,
 }
 
 impl Log {
     /// Adds a request.
     ///
     /// # Errors
-    /// [`TooMany`] beyond 2^32 requests or keys.
-    pub fn push(&mut self, key: &[u8], at_us: i64, cost_micro: i64) -> Result<(), TooMany> {
-        let number = u32::try_from(self.events.len()).map_err(|_| TooMany)?;
-        let key = self.keys.number(key)?;
+    /// There are more than 2^32 requests or keys.
+    pub fn push(&mut self, key: &[u8], at_us: i64, cost_micro: i64) -> Result<(), &'static str> {
+        let number = u32::try_from(self.events.len()).map_err(|_| TOO_MANY)?;
+        let key = self.number(key)?;
         self.events.push(Event { key, number, at_us, cost_micro });
         Ok(())
+    }
+
+    /// Returns the number of a key, which it adds if it is new.
+    fn number(&mut self, key: &[u8]) -> Result<u32, &'static str> {
+        let Self { keys, ends, numbers, hasher, .. } = self;
+        let hash = hasher.hash_one(key);
+        if let Some(number) = numbers.find(hash, |number| slice(keys, ends, *number) == key) {
+            return Ok(*number);
+        }
+        let number = u32::try_from(ends.len()).map_err(|_| TOO_MANY)?;
+        numbers.insert_unique(hash, number, |number| hasher.hash_one(slice(keys, ends, *number)));
+        keys.extend_from_slice(key);
+        ends.push(keys.len());
+        Ok(number)
     }
 
     /// Sorts the requests by key and time.
     pub fn sort(&mut self) {
         // One comparison of 128 bits is quicker than three.
-        let place = |event: &Event| {
-            u128::from(event.key) << 96
-                | u128::from(event.at_us.unsigned_abs()) << 32
-                | u128::from(event.number)
-        };
-        self.events.sort_unstable_by_key(place);
+        self.events.sort_unstable_by_key(|Event { key, at_us, number, .. }| {
+            u128::from(*key) << 96 | u128::from(at_us.unsigned_abs()) << 32 | u128::from(*number)
+        });
     }
 
-    /// Returns the requests of each key.
+    /// Returns the requests of each key, in the order of their numbers.
     pub fn by_key(&self) -> impl Iterator<Item = &[Event]> {
         self.events.chunk_by(|one, next| one.key == next.key)
     }
 
-    /// Returns all requests.
+    /// Returns the requests of one key.
     #[must_use]
-    pub fn events(&self) -> &[Event] {
-        &self.events
+    pub fn of_key(&self, number: u32) -> &[Event] {
+        let start = self.events.partition_point(|event| event.key < number);
+        let end = self.events.partition_point(|event| event.key <= number);
+        self.events.get(start..end).unwrap_or_default()
     }
 
     /// Returns the number of keys.
     #[must_use]
     pub fn count_keys(&self) -> usize {
-        self.keys.ends.len()
+        self.ends.len()
     }
 
     /// Returns the bytes of a key.
     #[must_use]
     pub fn key(&self, number: u32) -> &[u8] {
-        self.keys.get(number)
+        slice(&self.keys, &self.ends, number)
     }
 
     /// Returns the times of the first and the last request.
@@ -87,7 +102,7 @@ impl Log {
     #[must_use]
     pub fn tick_us(&self) -> i64 {
         let is_whole = |unit: &i64| self.events.iter().all(|event| event.at_us % unit == 0);
-        [SECOND_US, 1000].into_iter().find(is_whole).unwrap_or(1)
+        [1_000_000, 1000].into_iter().find(is_whole).unwrap_or(1)
     }
 
     /// Distributes the requests of a key in the same tick evenly over it. They are sorted.
@@ -102,38 +117,8 @@ impl Log {
     }
 }
 
-/// Numbers for keys, in about 20 bytes and the key itself.
-#[derive(Default)]
-struct Keys {
-    /// All keys, one behind the other.
-    bytes: Vec<u8>,
-    ends: Vec<usize>,
-    numbers: HashTable<u32>,
-    hasher: DefaultHashBuilder,
-}
-
-impl Keys {
-    fn number(&mut self, key: &[u8]) -> Result<u32, TooMany> {
-        let Self { bytes, ends, numbers, hasher } = self;
-        let get = |number: &u32| slice(bytes, ends, *number);
-        let hash = hasher.hash_one(key);
-        if let Some(number) = numbers.find(hash, |number| get(number) == key) {
-            return Ok(*number);
-        }
-        let number = u32::try_from(ends.len()).map_err(|_| TooMany)?;
-        numbers.insert_unique(hash, number, |number| hasher.hash_one(get(number)));
-        bytes.extend_from_slice(key);
-        ends.push(bytes.len());
-        Ok(number)
-    }
-
-    fn get(&self, number: u32) -> &[u8] {
-        slice(&self.bytes, &self.ends, number)
-    }
-}
-
-fn slice<'a>(bytes: &'a [u8], ends: &[usize], number: u32) -> &'a [u8] {
+fn slice<'a>(keys: &'a [u8], ends: &[usize], number: u32) -> &'a [u8] {
     let number = number as usize;
     let start = number.checked_sub(1).and_then(|before| ends.get(before)).copied().unwrap_or(0);
-    ends.get(number).and_then(|end| bytes.get(start..*end)).unwrap_or_default()
+    ends.get(number).and_then(|end| keys.get(start..*end)).unwrap_or_default()
 }

@@ -1,15 +1,15 @@
 //! The command line.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::Parser;
 use regex::bytes::Regex;
-use tokenbucket_core::bucket::{Limit, Operation};
-use tokenbucket_core::number::MICRO_PER_TOKEN;
+use serde::Serialize;
+use tokenbucket_core::bucket::Limit;
+use tokenbucket_core::error::Refusal;
 use tokenbucket_core::rate::Rate;
-use tokenbucket_core::request::{take, Wanted};
-
-use crate::read::Condition;
+use tokenbucket_core::request::take;
 
 /// Read access logs: which limit would have denied whom, and which limit denies only those it should?
 #[derive(Clone, Debug, Default, Parser)]
@@ -68,17 +68,17 @@ pub struct Options {
 }
 
 /// A limit, and how it is written.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Serialize)]
+#[serde(transparent)]
 pub struct NamedLimit {
-    /// The capacity as written.
-    pub capacity: String,
-    /// The rate as written.
-    pub rate: String,
-    /// What both mean.
+    /// The capacity and the rate, like `33 1/m`.
+    pub name: String,
+    /// What they mean.
+    #[serde(skip)]
     pub limit: Limit,
 }
 
-impl std::str::FromStr for NamedLimit {
+impl FromStr for NamedLimit {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -88,36 +88,68 @@ impl std::str::FromStr for NamedLimit {
         };
         let arguments = ["key", capacity, rate];
         let request = take(&arguments).map_err(|error| {
-            let line =
-                tokenbucket_core::error::Refusal::from(error).line("TB.TAKE key capacity rate", &arguments);
+            let line = Refusal::from(error).line("TB.TAKE key capacity rate", &arguments);
             line.trim_start_matches("ERR ").to_owned()
         })?;
-        debug_assert_eq!(request.wanted, Wanted::Tokens(Operation::Take { cost_micro: MICRO_PER_TOKEN }));
-        Ok(Self { capacity: (*capacity).to_owned(), rate: (*rate).to_owned(), limit: request.limit })
-    }
-}
-
-impl std::fmt::Display for NamedLimit {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "{} {}", self.capacity, self.rate)
+        Ok(Self { name: words.join(" "), limit: request.limit })
     }
 }
 
 /// A rate, and how it is written.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Serialize)]
+#[serde(transparent)]
 pub struct NamedRate {
-    /// The rate as written.
+    /// The rate, like `1/m`.
     pub name: String,
     /// What it means.
+    #[serde(skip)]
     pub rate: Rate,
 }
 
-impl std::str::FromStr for NamedRate {
+impl FromStr for NamedRate {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let limit: NamedLimit = format!("0 {text}").parse()?;
-        Ok(Self { name: limit.rate, rate: *limit.limit.rate() })
+        Ok(Self { name: text.trim().to_owned(), rate: *limit.limit.rate() })
+    }
+}
+
+/// A condition on one field of a line.
+#[derive(Clone, Debug)]
+pub struct Condition {
+    /// The name of the field.
+    pub field: String,
+    /// What its value must match, or must not if the condition is negated.
+    pattern: Regex,
+    is_negated: bool,
+}
+
+impl Condition {
+    /// Returns whether it holds for a value; a line without the field has an empty one.
+    #[must_use]
+    pub fn holds(&self, value: Option<&[u8]>) -> bool {
+        self.pattern.is_match(value.unwrap_or_default()) != self.is_negated
+    }
+}
+
+impl FromStr for Condition {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let form =
+            regex::Regex::new(r"(?s)^([^=~]+?)(!=|\^=|=|~)(.*)$").map_err(|error| error.to_string())?;
+        let parts = form.captures(text).map(|parts| parts.extract().1);
+        let [field, mark, value] =
+            parts.ok_or("write field=value, field!=value, field^=prefix or field~regex")?;
+        let literal = regex::escape(value);
+        let pattern = match mark {
+            "~" => value.to_owned(),
+            "^=" => format!("^{literal}"),
+            _ => format!("^{literal}$"),
+        };
+        let pattern = Regex::new(&pattern).map_err(|error| error.to_string())?;
+        Ok(Self { field: field.to_owned(), pattern, is_negated: mark == "!=" })
     }
 }
 

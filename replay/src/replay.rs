@@ -1,197 +1,212 @@
 //! Decides all requests again, by limits that they did not have.
 
-use tokenbucket_core::bucket::{Bucket, Change, Decision, Limit, Operation};
+use std::cmp::Reverse;
+
+use jiff::Timestamp;
+use serde::Serialize;
+use tokenbucket_core::bucket::{Bucket, Change, Decision, Operation};
 
 use crate::log::{Event, Log};
+use crate::options::NamedLimit;
 
-const MINUTE_US: i64 = 60_000_000;
-const HOUR_US: i64 = 60 * MINUTE_US;
-const DAY_US: i64 = 24 * HOUR_US;
+const DAY_US: i64 = 86_400_000_000;
+/// Lengths of periods, and the longest logs for which they are taken.
+const PERIODS: [(&str, i64, i64); 3] =
+    [("minute", 60_000_000, DAY_US / 12), ("hour", DAY_US / 24, 14 * DAY_US), ("day", DAY_US, i64::MAX)];
 /// The keys that are named.
 const MOST_NAMED: usize = 10;
 
-/// What limits would have done.
-#[derive(Default)]
-pub struct Replayed {
+/// What limits would have done. A request must pass all of them.
+#[derive(Serialize)]
+pub struct Replay {
+    /// The limits.
+    pub limits: Vec<NamedLimit>,
     /// Requests that they deny.
     pub denied: u64,
     /// Keys of which they deny a request.
-    pub keys: u64,
-    /// The cost of all requests, and that of the allowed ones, in micro-tokens.
-    pub cost_micro: i128,
-    /// The cost of the allowed requests.
-    pub passed_micro: i128,
-    /// The length of a period: a minute, an hour or a day.
-    pub period_us: i64,
-    /// Where the first period begins.
-    pub first_period_us: i64,
-    /// Requests of each period, and those that are denied.
-    pub periods: Vec<(u64, u64)>,
+    pub keys_denied: u64,
+    /// The cost of all requests, in tokens.
+    cost: f64,
+    /// The cost of the allowed requests, in tokens.
+    cost_passed: f64,
+    /// `minute`, `hour` or `day`.
+    period: &'static str,
+    periods: Vec<Period>,
     /// The keys that are denied most.
-    pub most_denied: Vec<Denied>,
+    most_denied: Vec<Denied>,
+    /// How many requests of each key are denied.
+    #[serde(skip)]
+    denied_by_key: Vec<u32>,
+}
+
+/// The requests of a minute, an hour or a day, and those that are denied.
+#[derive(Clone, Copy, Serialize)]
+struct Period {
+    from: Timestamp,
+    requests: u64,
+    denied: u64,
 }
 
 /// A key that is denied.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Denied {
-    /// Its number.
-    pub key: u32,
-    /// Its requests.
-    pub requests: u64,
-    /// Those that are denied.
-    pub denied: u64,
-    /// The time of the first of these.
-    pub first_us: i64,
+#[derive(Serialize)]
+struct Denied {
+    key: String,
+    requests: usize,
+    denied: u32,
+    /// The first denial.
+    first: Timestamp,
     /// The longest time from a denial to the moment at which the bucket would have allowed the request, if only denials are in
     /// between. `None` for ever, if the cost is above the capacity.
-    pub longest_us: Option<i64>,
+    longest_shut_out_s: Option<f64>,
 }
 
-/// The buckets of one key, one for each limit.
-struct Buckets<'a> {
-    limits: &'a [Limit],
-    stored: Vec<Option<Bucket>>,
-    changes: Vec<Change>,
-}
-
-impl<'a> Buckets<'a> {
-    fn new(limits: &'a [Limit]) -> Self {
-        Self { limits, stored: vec![None; limits.len()], changes: Vec::new() }
-    }
-
-    /// Decides a request by all limits, as `TB.MTAKE` does: all of them take the cost, or none does.
-    fn take(&mut self, event: &Event) -> Decision {
+/// Decides the requests of one key, which are sorted, as `TB.MTAKE` does: all buckets take the cost, or none does.
+pub fn decisions<'a>(limits: &'a [NamedLimit], events: &'a [Event]) -> impl Iterator<Item = Decision> + 'a {
+    let mut buckets: Vec<Option<Bucket>> = vec![None; limits.len()];
+    let mut changes = Vec::new();
+    events.iter().map(move |event| {
         let operation = Operation::Take { cost_micro: event.cost_micro };
-        self.changes.clear();
-        let outcomes = self.limits.iter().zip(&self.stored).filter_map(|(limit, stored)| {
+        changes.clear();
+        let outcomes = limits.iter().zip(&buckets).filter_map(|(named, bucket)| {
             // Only a charge can fail.
-            let outcome = limit.decide(*stored, operation, event.at_us).ok()?;
-            self.changes.push(outcome.change);
+            let outcome = named.limit.decide(*bucket, operation, event.at_us).ok()?;
+            changes.push(outcome.change);
             Some(outcome.decision)
         });
         let decision = Decision::binding(outcomes);
         if decision.allowed > 0 {
-            for (stored, change) in self.stored.iter_mut().zip(&self.changes) {
+            for (bucket, change) in buckets.iter_mut().zip(&changes) {
                 match change {
                     Change::Keep => {}
-                    Change::Store { bucket, .. } => *stored = Some(*bucket),
-                    Change::Clear => *stored = None,
+                    Change::Store { bucket: stored, .. } => *bucket = Some(*stored),
+                    Change::Clear => *bucket = None,
                 }
             }
         }
         decision
-    }
+    })
 }
 
-/// Decides the requests of one key, which are sorted.
-pub fn decisions<'a>(limits: &'a [Limit], events: &'a [Event]) -> impl Iterator<Item = Decision> + 'a {
-    let mut buckets = Buckets::new(limits);
-    events.iter().map(move |event| buckets.take(event))
-}
-
-/// Replays the log, in which a request must pass all limits.
-#[must_use]
-pub fn replay(log: &Log, limits: &[Limit]) -> Replayed {
-    let (first_us, last_us) = log.span_us();
-    let period_us = match last_us.saturating_sub(first_us) {
-        ..=7_200_000_000 => MINUTE_US,
-        span if span <= 14 * DAY_US => HOUR_US,
-        _ => DAY_US,
-    };
-    let first_period_us = first_us - first_us % period_us;
-    let count = last_us.saturating_sub(first_period_us) / period_us + 1;
-    let periods = vec![(0, 0); usize::try_from(count).unwrap_or(0)];
-    let mut all = Replayed { period_us, first_period_us, periods, ..Replayed::default() };
-    for events in log.by_key() {
-        let denied = all.add(events, decisions(limits, events));
-        all.denied += denied.denied;
-        all.keys += u64::from(denied.denied > 0);
-        keep_most(&mut all.most_denied, denied, |denied| denied.denied);
-    }
-    all
-}
-
-impl Replayed {
-    /// Returns the length of a period in words.
-    #[must_use]
-    pub fn period(&self) -> &'static str {
-        match self.period_us {
-            MINUTE_US => "minute",
-            HOUR_US => "hour",
-            _ => "day",
+impl Replay {
+    /// Replays the log. `name` returns how a key is shown.
+    pub fn new(log: &Log, limits: &[NamedLimit], name: impl Fn(u32) -> String) -> Self {
+        let (first_us, last_us) = log.span_us();
+        let span_us = last_us.saturating_sub(first_us);
+        let period = PERIODS.into_iter().find(|(.., longest_us)| span_us <= *longest_us);
+        let (period, period_us, _) = period.unwrap_or(PERIODS[2]);
+        let first_period = first_us / period_us;
+        let periods = (first_period..=last_us / period_us).map(|number| Period {
+            from: Timestamp::from_microsecond(number * period_us).unwrap_or_default(),
+            requests: 0,
+            denied: 0,
+        });
+        let mut periods: Vec<Period> = periods.collect();
+        let (mut cost_micro, mut passed_micro, mut denied_by_key) = (0, 0, Vec::new());
+        for events in log.by_key() {
+            let mut denied = 0;
+            for (event, decision) in events.iter().zip(decisions(limits, events)) {
+                let is_denied = decision.allowed == 0;
+                let place = usize::try_from(event.at_us / period_us - first_period);
+                if let Some(period) = place.ok().and_then(|place| periods.get_mut(place)) {
+                    period.requests += 1;
+                    period.denied += u64::from(is_denied);
+                }
+                denied += u32::from(is_denied);
+                cost_micro += i128::from(event.cost_micro);
+                passed_micro += i128::from(event.cost_micro) * i128::from(!is_denied);
+            }
+            denied_by_key.push(denied);
+        }
+        let most_denied = most(&denied_by_key, |denied| *denied);
+        let most_denied = most_denied.map(|number| Denied::new(name(number), limits, log.of_key(number)));
+        Self {
+            limits: limits.to_vec(),
+            denied: denied_by_key.iter().copied().map(u64::from).sum(),
+            keys_denied: denied_by_key.iter().filter(|denied| **denied > 0).count() as u64,
+            cost: cost_micro as f64 / 1e6,
+            cost_passed: passed_micro as f64 / 1e6,
+            period,
+            periods,
+            most_denied: most_denied.collect(),
+            denied_by_key,
         }
     }
+}
 
-    /// Counts the decisions on the requests of one key.
-    fn add(&mut self, events: &[Event], decisions: impl Iterator<Item = Decision>) -> Denied {
-        let key = events.first().map_or(0, |event| event.key);
-        let mut all = Denied { key, longest_us: Some(0), ..Denied::default() };
-        let mut since_us = None;
-        for (event, decision) in events.iter().zip(decisions) {
-            let is_denied = decision.allowed == 0;
-            let period = usize::try_from((event.at_us - self.first_period_us) / self.period_us);
-            if let Some((requests, denied)) = period.ok().and_then(|period| self.periods.get_mut(period)) {
-                *requests += 1;
-                *denied += u64::from(is_denied);
-            }
-            self.cost_micro += i128::from(event.cost_micro);
-            all.requests += 1;
-            if !is_denied {
-                self.passed_micro += i128::from(event.cost_micro);
+impl Denied {
+    fn new(key: String, limits: &[NamedLimit], events: &[Event]) -> Self {
+        let (mut denied, mut first_us, mut since_us, mut longest_us) = (0, None, None, Some(0));
+        for (event, decision) in events.iter().zip(decisions(limits, events)) {
+            if decision.allowed > 0 {
                 since_us = None;
                 continue;
             }
-            if all.denied == 0 {
-                all.first_us = event.at_us;
-            }
-            all.denied += 1;
-            let since_us = *since_us.get_or_insert(event.at_us);
-            let shut_out_us = event.at_us - since_us + decision.retry_after_ms.saturating_mul(1000);
+            denied += 1;
+            first_us.get_or_insert(event.at_us);
+            let shut_out_us = event.at_us - *since_us.get_or_insert(event.at_us)
+                + decision.retry_after_ms.saturating_mul(1000);
             let is_for_ever = decision.retry_after_ms < 0;
-            all.longest_us = all.longest_us.filter(|_| !is_for_ever).map(|longest| longest.max(shut_out_us));
+            longest_us = longest_us.filter(|_| !is_for_ever).map(|longest: i64| longest.max(shut_out_us));
         }
-        all
+        Self {
+            key,
+            requests: events.len(),
+            denied,
+            first: Timestamp::from_microsecond(first_us.unwrap_or(0)).unwrap_or_default(),
+            longest_shut_out_s: longest_us.map(|us| us as f64 / 1e6),
+        }
     }
 }
 
 /// What changes if one set of limits takes the place of another.
-#[derive(Default)]
+#[derive(Serialize)]
 pub struct Versus {
-    /// Keys that both deny, only the first, and only the second.
-    pub keys: [u64; 3],
-    /// Keys of whose requests one denies more than the other: the key, its requests, and the denied ones of both.
-    pub changes: Vec<(u32, u64, [u64; 2])>,
+    keys: KeysDenied,
+    /// The keys of which they deny the most different numbers of requests.
+    changes: Vec<Changed>,
 }
 
-/// Compares two sets of limits.
-#[must_use]
-pub fn versus(log: &Log, one: &[Limit], other: &[Limit]) -> Versus {
-    let mut all = Versus::default();
-    for events in log.by_key() {
-        let [first, second] = [one, other].map(|limits| count_denied(limits, events));
-        let [both, only_first, only_second] = &mut all.keys;
-        match (first > 0, second > 0) {
-            (true, true) => *both += 1,
-            (true, false) => *only_first += 1,
-            (false, true) => *only_second += 1,
-            (false, false) => {}
-        }
-        let key = events.first().map_or(0, |event| event.key);
-        let change = (key, events.len() as u64, [first, second]);
-        keep_most(&mut all.changes, change, |(_, _, [first, second])| first.abs_diff(*second));
+/// How many keys both sets of limits deny, and only one of them.
+#[derive(Default, Serialize)]
+struct KeysDenied {
+    both: u64,
+    only_first: u64,
+    only_second: u64,
+}
+
+/// A key that is denied differently.
+#[derive(Serialize)]
+struct Changed {
+    key: String,
+    requests: usize,
+    denied: (u32, u32),
+}
+
+impl Versus {
+    /// Compares two replays of a log.
+    pub fn new(log: &Log, one: &Replay, other: &Replay, name: impl Fn(u32) -> String) -> Self {
+        let denied: Vec<(u32, u32)> =
+            one.denied_by_key.iter().copied().zip(other.denied_by_key.iter().copied()).collect();
+        let count = |is_counted: fn(&(u32, u32)) -> bool| {
+            denied.iter().filter(|pair| is_counted(pair)).count() as u64
+        };
+        let keys = KeysDenied {
+            both: count(|(first, second)| *first > 0 && *second > 0),
+            only_first: count(|(first, second)| *first > 0 && *second == 0),
+            only_second: count(|(first, second)| *first == 0 && *second > 0),
+        };
+        let changes = most(&denied, |(first, second)| first.abs_diff(*second)).filter_map(|number| {
+            let denied = *denied.get(number as usize)?;
+            Some(Changed { key: name(number), requests: log.of_key(number).len(), denied })
+        });
+        Self { keys, changes: changes.collect() }
     }
-    all
 }
 
-fn count_denied(limits: &[Limit], events: &[Event]) -> u64 {
-    decisions(limits, events).filter(|decision| decision.allowed == 0).count() as u64
-}
-
-/// Adds an item to the largest ones, which are few and sorted; the first of equal ones stays first. Leaves out those of 0.
-fn keep_most<T>(items: &mut Vec<T>, item: T, size: impl Fn(&T) -> u64) {
-    let place = items.partition_point(|other| size(other) >= size(&item));
-    if place < MOST_NAMED && size(&item) > 0 {
-        items.insert(place, item);
-        items.truncate(MOST_NAMED);
-    }
+/// Returns the numbers of the items with the largest sizes above 0, at most ten. The first of equal ones comes first.
+fn most<T>(items: &[T], size: impl Fn(&T) -> u32) -> impl Iterator<Item = u32> {
+    let mut sizes: Vec<_> =
+        items.iter().map(|item| Reverse(size(item))).zip(0..).filter(|(size, _)| size.0 > 0).collect();
+    sizes.sort_unstable();
+    sizes.into_iter().take(MOST_NAMED).map(|(_, number)| number)
 }

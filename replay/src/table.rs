@@ -5,6 +5,7 @@
 //! capacity at which the key is never denied: the burst σ for the rate ρ of network calculus (Cruz, 1991). So one pass over
 //! the requests gives it exactly. The flow is that of the module's own arithmetic, with all its rounding.
 
+use serde::Serialize;
 use tokenbucket_core::number::MICRO_PER_TOKEN;
 use tokenbucket_core::rate::Rate;
 
@@ -20,14 +21,25 @@ const MOST_ROWS: usize = 12;
 const PARTS: [(usize, &str); 4] = [(1000, "1 of 1,000"), (100, "1 %"), (20, "5 %"), (10, "10 %")];
 
 /// The table.
+#[derive(Serialize)]
 pub struct Table {
-    /// How many of the keys a limit denies: at most so many, by the words for it. The first is 0.
-    pub denied: Vec<(usize, &'static str)>,
+    /// How many of the keys a limit denies. The first is nobody.
+    pub denied: Vec<Part>,
     /// A row for each rate.
     pub rows: Vec<Row>,
 }
 
+/// A part of the keys.
+#[derive(Serialize)]
+pub struct Part {
+    /// At most so many.
+    pub keys: usize,
+    /// In words.
+    part: &'static str,
+}
+
 /// The capacities for one rate.
+#[derive(Serialize)]
 pub struct Row {
     /// The rate.
     pub rate: NamedRate,
@@ -36,17 +48,18 @@ pub struct Row {
 }
 
 /// A limit worth trying.
+#[derive(Serialize)]
 pub struct Suggestion {
     /// The capacity in tokens.
     pub capacity: i64,
     /// The rate.
     pub rate: NamedRate,
     /// The words for the part of the keys that it denies.
-    pub denied: &'static str,
+    denies: &'static str,
     /// The most that it lets through in the time `within`.
-    pub passes: i64,
+    passes: i64,
     /// `an hour` or `a minute`.
-    pub within: &'static str,
+    within: &'static str,
 }
 
 /// Returns the least capacity, in micro-tokens, at which a bucket with this rate denies none of the requests. They are of one
@@ -70,15 +83,16 @@ impl Table {
     #[must_use]
     pub fn new(log: &Log, rates: &[NamedRate]) -> Self {
         let keys = log.count_keys();
-        let parts = PARTS.into_iter().map(|(of, words)| (keys / of, words)).filter(|(denied, _)| *denied > 0);
-        let denied: Vec<_> = [(0, "nobody")].into_iter().chain(parts).collect();
-        let fitting = if rates.is_empty() { fitting_rates(log) } else { rates.to_vec() };
-        let rows = fitting.into_iter().map(|rate| {
+        let parts = PARTS.into_iter().map(|(of, part)| Part { keys: keys / of, part });
+        let nobody = [Part { keys: 0, part: "nobody" }];
+        let denied: Vec<Part> = nobody.into_iter().chain(parts.filter(|part| part.keys > 0)).collect();
+        let rates = if rates.is_empty() { fitting_rates(log) } else { rates.to_vec() };
+        let rows = rates.into_iter().map(|rate| {
             let mut needed: Vec<i64> = log.by_key().map(|events| needed_micro(&rate.rate, events)).collect();
             needed.sort_unstable();
-            let capacity = |(denied, _): &(usize, _)| {
-                let micro = needed.len().checked_sub(denied + 1).and_then(|place| needed.get(place));
-                tokens_up(micro.copied().unwrap_or(0))
+            let capacity = |part: &Part| {
+                let micro = needed.iter().nth_back(part.keys).copied().unwrap_or(0);
+                micro / MICRO_PER_TOKEN + i64::from(micro % MICRO_PER_TOKEN > 0)
             };
             let capacities = denied.iter().map(capacity).collect();
             Row { rate, capacities }
@@ -95,11 +109,11 @@ impl Table {
         let (within_us, within) =
             if last_us - first_us >= 4 * HOUR_US { (HOUR_US, "an hour") } else { (MINUTE_US, "a minute") };
         let column = usize::from(self.denied.len() > 1);
-        let denied = self.denied.get(column)?.1;
+        let denies = self.denied.get(column)?.part;
         let suggestions = self.rows.iter().filter_map(|row| {
             let (capacity, rate) = (round_up(*row.capacities.get(column)?), row.rate.clone());
             let flow = rate.rate.flow(first_us, first_us + within_us).micro / MICRO_PER_TOKEN;
-            Some(Suggestion { capacity, rate, denied, passes: capacity.saturating_add(flow), within })
+            Some(Suggestion { capacity, rate, denies, passes: capacity.saturating_add(flow), within })
         });
         suggestions.min_by_key(|suggestion| suggestion.passes)
     }
@@ -111,61 +125,47 @@ fn round_up(tokens: i64) -> i64 {
     tokens.saturating_add(unit - 1) / unit * unit
 }
 
-/// Returns whole tokens, rounded up.
-fn tokens_up(micro: i64) -> i64 {
-    micro / MICRO_PER_TOKEN + i64::from(micro % MICRO_PER_TOKEN > 0)
-}
-
 /// Returns round rates between the average of the busiest keys over the whole log, below which capacities grow with the
 /// log, and that of the busiest minute of a key, above which only single bursts count.
 fn fitting_rates(log: &Log) -> Vec<NamedRate> {
     let (first_us, last_us) = log.span_us();
     let seconds = ((last_us - first_us) as f64 / 1e6).max(1.0);
-    let mut totals: Vec<i64> = log.by_key().map(|events| sum(events.iter())).collect();
+    let sum = |events: &[Event]| events.iter().fold(0i64, |sum, event| sum.saturating_add(event.cost_micro));
+    let mut totals: Vec<i64> = log.by_key().map(sum).collect();
     totals.sort_unstable();
-    let high_total = totals.get((totals.len() * 99 / 100).min(totals.len().saturating_sub(1))).copied();
-    let slowest = high_total.unwrap_or(0) as f64 / 1e6 / seconds;
+    let high_total = totals.iter().nth_back(totals.len().div_ceil(100).saturating_sub(1));
+    let slowest = high_total.copied().unwrap_or(0) as f64 / 1e6 / seconds;
     let fastest = log.by_key().map(busiest_minute_micro).max().unwrap_or(0) as f64 / 1e6 / 60.0;
 
-    let ladder = ladder();
-    let above = |bound: f64| ladder.iter().position(|(per_s, _)| *per_s >= bound).unwrap_or(ladder.len() - 1);
+    let rungs: Vec<(f64, String)> = ladder().collect();
+    let above = |bound: f64| rungs.iter().position(|(per_s, _)| *per_s >= bound).unwrap_or(rungs.len() - 1);
     let last = above(fastest).max(4);
     let first = above(slowest).saturating_sub(1).min(last - 4);
-    let rungs = ladder.get(first..=last).unwrap_or_default();
+    let rungs = rungs.get(first..=last).unwrap_or_default();
     let step = rungs.len().div_ceil(MOST_ROWS);
-    let rungs = rungs.iter().rev().step_by(step).rev();
-    rungs.filter_map(|(_, name)| name.parse().ok()).collect()
+    rungs.iter().rev().step_by(step).rev().filter_map(|(_, name)| name.parse().ok()).collect()
 }
 
 /// Returns round rates and their tokens per second, from one a day to 10^9 a second.
-fn ladder() -> Vec<(f64, String)> {
-    let units: [(&str, f64, &[u32]); 3] = [
-        ("d", 86_400.0, &[1, 2, 5, 10]),
-        ("h", 3600.0, &[1, 2, 5, 10, 20, 30]),
-        ("m", 60.0, &[1, 2, 5, 10, 20, 30]),
-    ];
-    let slow = units.into_iter().flat_map(|(unit, seconds, counts)| {
-        counts.iter().map(move |count| (f64::from(*count) / seconds, format!("{count}/{unit}")))
-    });
-    let powers = (0..10).map(|power| 10u32.pow(power));
-    let fast = powers.flat_map(|power| [1, 2, 5].map(|digit| u64::from(power) * digit));
-    slow.chain(fast.map(|count| (count as f64, format!("{count}/s")))).collect()
+fn ladder() -> impl Iterator<Item = (f64, String)> {
+    let slow = [("d", 86_400.0, 10), ("h", 3600.0, 30), ("m", 60.0, 30)].into_iter().flat_map(
+        |(unit, seconds, most)| {
+            let counts = [1, 2, 5, 10, 20, 30].into_iter().filter(move |count| *count <= most);
+            counts.map(move |count| (f64::from(count) / seconds, format!("{count}/{unit}")))
+        },
+    );
+    let fast = (0..10).flat_map(|power| [1, 2, 5].map(|digit| digit * 10u64.pow(power)));
+    slow.chain(fast.map(|count| (count as f64, format!("{count}/s"))))
 }
 
 fn busiest_minute_micro(events: &[Event]) -> i64 {
-    let (mut within, mut most, mut oldest) = (0i64, 0, events.iter());
-    let mut next = oldest.next();
+    let (mut within, mut most, mut oldest) = (0i64, 0, events.iter().peekable());
     for event in events {
         within = within.saturating_add(event.cost_micro);
-        while let Some(old) = next.filter(|old| old.at_us + MINUTE_US <= event.at_us) {
+        while let Some(old) = oldest.next_if(|old| old.at_us + MINUTE_US <= event.at_us) {
             within = within.saturating_sub(old.cost_micro);
-            next = oldest.next();
         }
         most = within.max(most);
     }
     most
-}
-
-fn sum<'a>(events: impl Iterator<Item = &'a Event>) -> i64 {
-    events.fold(0, |sum, event| sum.saturating_add(event.cost_micro))
 }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import flask_limiter
 import httpx
 import limits
 import limits.aio
+import limits.errors
 import pytest
 import redis
 import slowapi
@@ -26,8 +28,8 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 import tokenbucket.limits
-from launch import Servers, ask
-from services import Service
+from launch import Servers
+from services import Service, free_port, redis_server
 from serving import asgi, wsgi
 from tokenbucket import ServerAway
 
@@ -75,15 +77,87 @@ def test_moving_from_the_librarys_own_storage_needs_no_other_database(uri: str, 
     assert len(admin.keys()) == 2
 
 
-def test_storages_are_made_of_what_the_library_lets_one_say(own_server: Service) -> None:
-    ask(own_server, "ACL", "SETUSER", "app", "on", ">secret", "~tb:*", "+@all")
-    ask(own_server, "CONFIG", "SET", "requirepass", "other")
-    for uri, options in (
-        (f"tokenbucket://app:secret@127.0.0.1:{own_server.port}", {}),
-        (f"tokenbucket://127.0.0.1:{own_server.port}", {"username": "app", "password": "secret"}),
-    ):
-        storage: Any = storage_from_string(uri, timeout_ms=5000, socket_keepalive=True, **options)
-        assert limits.strategies.STRATEGIES["token-bucket"](storage).hit(TEN, "alice")
+# As the library's own storages take them, with `redis` for `tokenbucket`.
+STORAGES: dict[str, tuple[str, dict[str, Any]]] = {
+    "a user": ("tokenbucket://app:s%40cret@127.0.0.1:{port}", {}),
+    "a password": ("tokenbucket://:other@127.0.0.1:{port}", {}),
+    "a database": ("tokenbucket://:other@127.0.0.1:{port}/2", {}),
+    "a database in the query": ("tokenbucket://:other@127.0.0.1:{port}?db=3", {}),
+    "options": ("tokenbucket://127.0.0.1:{port}", {"username": "app", "password": "s@cret"}),
+    "a socket": ("tokenbucket+unix://{socket}", {"password": "other"}),
+    "a socket with a user": ("tokenbucket+unix://app:s%40cret@{socket}", {}),
+    "a socket and a database": ("tokenbucket+unix://:other@{socket}?db=2", {}),
+    "Sentinel": (
+        "tokenbucket+sentinel://:other@127.0.0.1:{sentinel}/mymaster",
+        {"use_replicas": False, "sentinel_kwargs": {"socket_timeout": 5}},
+    ),
+    "Sentinel, the rest by options": (
+        "tokenbucket+sentinel://127.0.0.1:{sentinel}",
+        {"service_name": "mymaster", "password": "other"},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def listening(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """A server with passwords, with a socket and behind Sentinel, which has the same password."""
+    folder = tmp_path_factory.mktemp("listening")
+    socket, port, config = folder / "socket", free_port(), folder / "sentinel.conf"
+    user = ["--user", "app", "on", ">s@cret", "~*", "&*", "+@all"]
+    server = redis_server(folder, *user, "--requirepass", "other", "--unixsocket", str(socket))
+    server.start()
+    config.write_text(
+        f"port {port}\nbind 127.0.0.1\nrequirepass other\n"
+        f"sentinel monitor mymaster 127.0.0.1 {server.port} 1\nsentinel auth-pass mymaster other\n"
+    )
+    sentinel = Service("sentinel", [server.command[0], str(config), "--sentinel"], port, folder)
+    sentinel.start()
+    yield {"port": server.port, "socket": socket, "sentinel": port}
+    sentinel.stop()
+    server.stop()
+
+
+@pytest.mark.parametrize("name", STORAGES)
+def test_a_storage_takes_what_the_librarys_own_takes(listening: dict[str, Any], name: str) -> None:
+    uri, options = STORAGES[name]
+    uri = uri.format(**listening)
+    of_library: Any = storage_from_string(uri.replace("tokenbucket", "redis"), **options)
+    of_threads: Any = storage_from_string(uri, timeout_ms=5000, on_error="raise", **options)
+    for storage in (of_library, of_threads):
+        assert limits.strategies.FixedWindowRateLimiter(storage).hit(TEN, name)
+
+    async def hit() -> bool:
+        storage: Any = storage_from_string(f"async+{uri}", timeout_ms=5000, on_error="raise", **options)
+        hits: bool = await limits.aio.strategies.FixedWindowRateLimiter(storage).hit(TEN, name)
+        await storage.limiter.aclose()
+        for sentinel in sentinels_of(storage.redis):
+            await sentinel.aclose()
+        return hits
+
+    assert asyncio.run(hit())
+    where = of_threads.redis.connection_pool.connection_kwargs
+    assert where.get("db", 0) == of_library.storage.connection_pool.connection_kwargs.get("db", 0)
+    of_threads.limiter.close()
+    for client in (of_library.storage, *sentinels_of(of_library.storage), *sentinels_of(of_threads.redis)):
+        client.close()
+
+
+def sentinels_of(client: Any) -> list[Any]:
+    return getattr(getattr(client.connection_pool, "sentinel_manager", None), "sentinels", [])
+
+
+def test_a_storage_takes_the_pool_of_an_application(uri: str) -> None:
+    pool: Any = redis.ConnectionPool.from_url(uri.replace("tokenbucket", "redis"))
+    for scheme in ("redis", "tokenbucket"):
+        storage: Any = storage_from_string(f"{scheme}://not.looked.at", connection_pool=pool)
+        assert limits.strategies.FixedWindowRateLimiter(storage).hit(TEN, "alice")
+    pool.disconnect()
+
+
+def test_a_sentinel_without_the_name_of_its_master_is_a_mistake() -> None:
+    for scheme in ("redis", "tokenbucket"):
+        with pytest.raises(limits.errors.ConfigurationError, match="service_name"):
+            storage_from_string(f"{scheme}+sentinel://127.0.0.1:1")
 
 
 def test_a_cluster_is_a_storage(tmp_path: Path) -> None:

@@ -36,6 +36,12 @@ KEYS: dict[str, Any] = {
     "sk-killed": {"metadata": {"tokenbucket": ROOMY}},
     "sk-litellm": {"rpm_limit": 2},
     "sk-none": {},
+    "sk-misspelt": {"metadata": {"tokenbucket": {"request": "3 3/m"}}},
+    "sk-no-limit": {"metadata": {"tokenbucket": {"requests": "often"}}},
+    "sk-no-object": {"metadata": {"tokenbucket": ["requests"]}},
+    "sk-team-misspelt": {"team_id": "t8", "team_metadata": {"tokenbucket": {"token": 5}}},
+    "sk-number": {"metadata": {"tokenbucket": {"requests": 3, "parallel": "7"}}},
+    "sk-messages": {"metadata": {"tokenbucket": ROOMY}},
     "sk-one": {
         "metadata": {"tokenbucket": {"requests": f"5 {STILL}"}},
         "team_id": "t7",
@@ -267,6 +273,37 @@ def test_litellms_own_limits_are_taken_where_there_are_no_others(
 def test_who_has_no_limits_is_not_limited(client: httpx.Client, buckets: Any) -> None:
     assert [chat(client, "sk-none").status_code for _ in range(3)] == [200] * 3
     assert buckets() == {}
+
+
+@pytest.mark.parametrize(
+    ("key", "why"),
+    [
+        ("sk-misspelt", "'request' is neither"),
+        ("sk-no-limit", "'often' is neither"),
+        ("sk-no-object", "tokenbucket: "),
+        ("sk-team-misspelt", "'token' is neither"),
+    ],
+)
+def test_metadata_that_make_no_limit_let_nobody_through(client: httpx.Client, key: str, why: str) -> None:
+    response = chat(client, key)
+    assert response.status_code == 400
+    assert why in response.text
+
+
+def test_a_number_is_so_many_a_minute(client: httpx.Client) -> None:
+    assert [chat(client, "sk-number").status_code for _ in range(4)] == [200, 200, 200, 429]
+
+
+@pytest.mark.parametrize(
+    "messages", ["hello", [7], [{"role": 7}], [{"content": {"a": 1}}], {"a": 1}, [[]], None]
+)
+def test_litellm_itself_answers_messages_that_are_none(client: httpx.Client, messages: Any) -> None:
+    codes = []
+    for key in ("sk-none", "sk-messages"):
+        headers = {"Authorization": f"Bearer {key}"}
+        body = call("", 5, messages=messages)
+        codes.append(client.post("/v1/chat/completions", json=body, headers=headers).status_code)
+    assert codes[0] == codes[1]
 
 
 def test_a_team_is_limited_together_with_its_keys(client: httpx.Client) -> None:

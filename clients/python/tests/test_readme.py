@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import django.conf
+import httpx
 import pytest
 from deviations import DEVIATIONS, LANGCHAIN_DEVIATIONS
 
@@ -31,7 +33,7 @@ def namespace() -> dict[str, Any]:
 @pytest.mark.usefixtures("admin")
 def test_its_python_runs(server: Service, namespace: dict[str, Any], tmp_path: Path) -> None:
     """In one program from top to bottom, on the test's servers instead of the usual port."""
-    assert len(BLOCKS) == 16
+    assert len(BLOCKS) == 17
     with Servers(tmp_path, cluster=True) as nodes:
         run_blocks(server.port, nodes.nodes[0].port, namespace)
 
@@ -48,7 +50,21 @@ def run_blocks(port: int, port_of_cluster: int, namespace: dict[str, Any]) -> No
     close_limiters(namespace)
     namespace["cluster"].close()
     caller = namespace["app"].test_client()
-    assert [caller.post("/login").status_code for _ in range(6)] == [200] * 5 + [429]
+    responses = [caller.post("/login") for _ in range(6)]
+    assert [response.status_code for response in responses] == [200] * 5 + [429]
+    assert 0 < int(responses[-1].headers["Retry-After"]) <= 180
+    answered = asyncio.run(call_fastapi(namespace["api"], namespace["searches"]))
+    assert [response.status_code for response in answered] == [200] * 5 + [429]
+    assert answered[0].headers["RateLimit"]
+    assert answered[-1].headers["Retry-After"] == "1"
+
+
+async def call_fastapi(app: Any, limiter: Any) -> list[httpx.Response]:
+    transport = httpx.ASGITransport(app=app, client=("192.0.2.1", 1))
+    async with httpx.AsyncClient(transport=transport, base_url="http://api") as client:
+        answered = [await client.get("/search") for _ in range(6)]
+    await limiter.aclose()
+    return answered
 
 
 def close_limiters(namespace: dict[str, Any]) -> None:
@@ -111,5 +127,6 @@ def test_its_versions_are_those_that_are_tested() -> None:
         "gevent",
         "httpx",
         "langchain-core",
+        "fastapi",
     }
     assert {name: version(name) for name in said} == said

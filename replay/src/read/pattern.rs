@@ -1,40 +1,21 @@
-//! Lines that a regular expression with named groups reads.
+//! Lines that a regular expression with named groups matches.
 
-use regex::bytes::{CaptureLocations, Regex};
+use regex::bytes::Regex;
 
-use super::{Fields, Format};
+use super::Format;
 
-struct Pattern {
-    regex: Regex,
-    groups: CaptureLocations,
-    /// Groups of the regular expression, and the numbers of the fields that they are.
-    wanted: Vec<(usize, usize)>,
-}
-
-/// Reads lines that `regex` matches.
-pub fn format(regex: &Regex) -> Box<dyn Format> {
-    Box::new(Pattern { regex: regex.clone(), groups: regex.capture_locations(), wanted: Vec::new() })
-}
-
-impl Format for Pattern {
-    fn name(&self) -> &'static str {
-        "the regular expression"
-    }
-
-    fn select(&mut self, names: &[String]) {
-        let groups = self.regex.capture_names().enumerate();
-        let number = |name: Option<&str>| names.iter().position(|wanted| Some(wanted.as_str()) == name);
-        self.wanted = groups.filter_map(|(group, name)| Some((group, number(name)?))).collect();
-    }
-
-    fn read(&mut self, line: &[u8], fields: &mut Fields) -> bool {
-        if self.regex.captures_read(&mut self.groups, line).is_none() {
-            return false;
-        }
-        for (group, number) in &self.wanted {
-            let value = self.groups.get(*group).and_then(|(start, end)| line.get(start..end));
+/// Reads them.
+pub fn format(regex: &Regex, names: &[String]) -> Format {
+    let number = |name: &str| names.iter().position(|wanted| wanted == name);
+    let groups = regex.capture_names().enumerate();
+    let wanted: Vec<_> = groups.filter_map(|(group, name)| Some((group, number(name?)?))).collect();
+    let (regex, mut groups) = (regex.clone(), regex.capture_locations());
+    Format::new("the regular expression", move |line, fields| {
+        let is_match = regex.captures_read(&mut groups, line).is_some();
+        for (group, number) in &wanted {
+            let value = groups.get(*group).and_then(|(start, end)| line.get(start..end));
             fields.set(*number, value.unwrap_or_default());
         }
-        true
-    }
+        is_match
+    })
 }

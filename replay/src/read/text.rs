@@ -1,102 +1,95 @@
-//! Lines of words, quotations and brackets, whose fields have fixed places: what the text formats share.
+//! Text formats: lines of words, quotations and brackets in a fixed order.
+//!
+//! A format is a line with the names of its fields in their places. Tokens in braces, HAProxy's captured headers, may be
+//! missing, so they have no place.
 
 use memchr::{memchr, memchr2};
+use regex::bytes::Regex;
 
-use super::{Fields, Format};
+use super::Format;
 
-/// The number of the first token in braces, which do not count otherwise: there may be none.
-const BRACES: usize = 100;
-
-/// What a text format is.
-pub struct Layout {
-    /// Its name in the report.
-    pub name: &'static str,
-    /// Finds where the numbered tokens begin.
-    pub start: fn(&[u8]) -> Option<usize>,
-    /// The token in square brackets, which is the time.
-    pub time: usize,
-    /// The other fields: the number of their token, and behind a point that of a word in it, of a request line the method, the
-    /// path or the protocol. Tokens in braces have numbers of their own, from [`BRACES`] on.
-    pub fields: &'static str,
+/// A place in a line.
+struct Place {
+    is_time: bool,
+    /// The wanted fields there, and the part of the token that each is.
+    fields: Vec<(usize, Part)>,
 }
 
-/// A text format, and its fields that are wanted.
-pub struct Text {
-    layout: &'static Layout,
-    /// Token, word in it, and the number of the field, sorted.
-    wanted: Vec<(usize, Option<usize>, usize)>,
+type Part = fn(&[u8]) -> &[u8];
+
+/// The common and the combined log format, of nginx, Apache, Traefik and many others.
+pub fn common(_first_line: &[u8], names: &[String]) -> Option<Format> {
+    let fields = r#"ip identity user [time] "request" status bytes "referrer" "agent" "forwarded""#;
+    text("common or combined log", None, fields, names)
 }
 
-impl Text {
-    /// Reads lines of this layout.
-    pub fn format(layout: &'static Layout) -> Option<Box<dyn Format>> {
-        Some(Box::new(Self { layout, wanted: Vec::new() }))
-    }
-
-    /// Returns the token of a field, and the word in it.
-    fn place(&self, name: &str) -> Option<(usize, Option<usize>)> {
-        if name == "time" {
-            return Some((self.layout.time, None));
-        }
-        let mut fields = self.layout.fields.split(' ').filter_map(|field| field.split_once('='));
-        let place = fields.find(|(field, _)| *field == name)?.1;
-        let (token, word) =
-            place.split_once('.').map_or((place, None), |(token, word)| (token, word.parse().ok()));
-        Some((token.parse().ok()?, word))
-    }
+/// Envoy's default format, which has the client's address in `X-Forwarded-For` alone.
+pub fn envoy(_first_line: &[u8], names: &[String]) -> Option<Format> {
+    let fields = r#"[time] "request" status flags received bytes duration upstream_time "forwarded" "agent" "id" "host""#;
+    text("Envoy's text format", Some(r"^\["), fields, names)
 }
 
-impl Format for Text {
-    fn name(&self) -> &'static str {
-        self.layout.name
-    }
+/// HAProxy's HTTP and TCP formats, behind whatever syslog writes in front.
+pub fn haproxy(_first_line: &[u8], names: &[String]) -> Option<Format> {
+    let client_and_time = r"[^ ]+ \[\d\d/\w{3}/\d{4}:\d\d:\d\d:\d\d\.";
+    let fields = r#"ip [time] frontend backend timers status bytes cookie set_cookie flags connections queues "request""#;
+    text("HAProxy log", Some(client_and_time), fields, names)
+}
 
-    fn select(&mut self, names: &[String]) {
-        let places = names.iter().zip(0..).filter_map(|(name, number)| {
-            let (token, word) = self.place(name)?;
-            Some((token, word, number))
-        });
-        self.wanted = places.collect();
-        self.wanted.sort_unstable();
+/// Reads the fields of lines, from where `start` matches.
+fn text(name: &'static str, start: Option<&str>, line_of_names: &str, names: &[String]) -> Option<Format> {
+    let start = start.map(Regex::new).transpose().ok()?;
+    let number = |name: &[u8]| names.iter().position(|wanted| wanted.as_bytes() == name);
+    let (mut places, mut rest) = (Vec::new(), line_of_names.as_bytes());
+    while let Some((kind, name)) = next_token(&mut rest) {
+        let parts: &[(&[u8], Part)] = match name {
+            b"request" => &[(name, whole), (b"method", method), (b"path", path)],
+            _ => &[(name, whole)],
+        };
+        let fields = parts.iter().filter_map(|(name, part)| Some((number(name)?, *part)));
+        places.push(Place { is_time: kind == b'[', fields: fields.collect() });
     }
+    let captured = number(b"captured");
+    let last = places.iter().rposition(|place| place.is_time || !place.fields.is_empty());
+    places.truncate(last.filter(|_| captured.is_none()).map_or(usize::MAX, |last| last + 1));
 
-    fn read(&mut self, line: &[u8], fields: &mut Fields) -> bool {
-        let Some(start) = (self.layout.start)(line) else { return false };
-        let mut rest = line.get(start..).unwrap_or_default();
-        let (mut tokens, mut braces, mut wanted) = (0, BRACES, self.wanted.as_slice());
-        while !wanted.is_empty() {
-            let Some((token, kind)) = next_token(&mut rest) else { break };
-            if tokens == self.layout.time && kind != b'[' {
-                return false;
-            }
+    Some(Format::new(name, move |line, fields| {
+        let start = start.as_ref().map_or(Some(0), |start| Some(start.find(line)?.start()));
+        let Some(mut rest) = start.and_then(|start| line.get(start..)) else { return false };
+        let mut places = places.as_slice();
+        while let Some((place, others)) = places.split_first() {
+            let Some((kind, token)) = next_token(&mut rest) else { break };
             if kind == b'{' {
-                let in_braces = wanted.iter().filter(|(place, ..)| *place == braces);
-                in_braces.for_each(|(.., number)| fields.set(*number, token));
-                braces += 1;
+                captured.into_iter().for_each(|number| fields.set(number, token));
                 continue;
             }
-            while let Some(((place, word, number), others)) =
-                wanted.split_first().filter(|(next, _)| next.0 <= tokens)
-            {
-                if *place == tokens {
-                    fields.set(*number, word.map_or(token, |word| nth_word(token, word)));
-                }
-                wanted = others;
+            places = others;
+            if place.is_time && kind != b'[' {
+                return false;
             }
-            tokens += 1;
+            place.fields.iter().for_each(|(number, part)| fields.set(*number, part(token)));
         }
         true
-    }
+    }))
 }
 
-/// Returns a word without a query.
-fn nth_word(token: &[u8], number: usize) -> &[u8] {
-    let word = token.split(|byte| *byte == b' ').nth(number).unwrap_or_default();
-    word.split(|byte| *byte == b'?').next().unwrap_or_default()
+fn whole(token: &[u8]) -> &[u8] {
+    token
 }
 
-/// Returns what the next token contains, and the byte with which it began.
-fn next_token<'l>(rest: &mut &'l [u8]) -> Option<(&'l [u8], u8)> {
+fn method(request: &[u8]) -> &[u8] {
+    request.split(|byte| *byte == b' ').next().unwrap_or_default()
+}
+
+/// Returns the path of a request line without its query.
+fn path(request: &[u8]) -> &[u8] {
+    let target = request.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
+    target.split(|byte| *byte == b'?').next().unwrap_or_default()
+}
+
+/// Returns the byte with which the next token begins, and what the token contains.
+#[inline]
+fn next_token<'l>(rest: &mut &'l [u8]) -> Option<(u8, &'l [u8])> {
     let text = rest.trim_ascii_start();
     let kind = *text.first()?;
     let (from, to) = match kind {
@@ -106,7 +99,7 @@ fn next_token<'l>(rest: &mut &'l [u8]) -> Option<(&'l [u8], u8)> {
         _ => (0, memchr(b' ', text).unwrap_or(text.len())),
     };
     *rest = text.get(to + from..)?;
-    Some((text.get(from..to)?, kind))
+    Some((kind, text.get(from..to)?))
 }
 
 /// Finds the quotation mark that ends what begins with one; a backslash escapes.

@@ -1,40 +1,50 @@
-//! What was found out, and how it is shown.
+//! What was found out, and how it is shown: as JSON, as text, or as a page that loads nothing else.
 
-pub mod json;
-pub mod paste;
-pub mod plot;
-pub mod render;
-mod words;
+mod render;
 
-pub use words::printable;
+pub use render::printable;
 
 use hmac::{Hmac, KeyInit, Mac};
+use jiff::Timestamp;
+use serde::Serialize;
 use sha2::Sha256;
-use tokenbucket_core::bucket::Limit;
 
 use crate::log::Log;
 use crate::options::{NamedLimit, Options};
 use crate::read::Reading;
-use crate::replay::{replay, versus, Replayed, Versus};
+use crate::replay::{Replay, Versus};
 use crate::table::{Suggestion, Table};
+use render::render;
 
 /// All that is shown.
+#[derive(Serialize)]
 pub struct Report<'a> {
-    /// The command line.
-    pub options: &'a Options,
-    /// The requests.
-    pub log: &'a Log,
-    /// How they were read.
-    pub reading: &'a Reading,
-    /// Capacities for rates.
-    pub table: Table,
+    #[serde(flatten)]
+    reading: Reading,
+    by: &'a [String],
+    cost: Option<&'a str>,
+    keys: usize,
+    from: Timestamp,
+    to: Timestamp,
+    seconds: f64,
+    sample: Option<u64>,
+    whole_seconds: bool,
+    spread: bool,
+    table: Table,
     /// A limit worth trying.
-    pub suggestion: Option<Suggestion>,
-    /// The limits of the command line, or the suggested one, and what they would have done; then those of `--versus`.
-    pub replays: Vec<(Vec<NamedLimit>, Replayed)>,
+    suggestion: Option<Suggestion>,
+    /// What the limits of the command line, or the suggested one, would have done; then those of `--versus`.
+    replays: Vec<Replay>,
     /// The first beside the second.
-    pub versus: Option<Versus>,
-    secret: Vec<u8>,
+    versus: Option<Versus>,
+    paste: Vec<Use>,
+}
+
+/// A place where limits are used, and how they are written there.
+#[derive(Serialize)]
+struct Use {
+    place: String,
+    lines: String,
 }
 
 impl<'a> Report<'a> {
@@ -42,70 +52,103 @@ impl<'a> Report<'a> {
     ///
     /// # Errors
     /// The system has no random numbers, for `--anonymize`.
-    pub fn new(options: &'a Options, log: &'a Log, reading: &'a Reading) -> Result<Self, String> {
+    pub fn new(options: &'a Options, log: &Log, reading: Reading) -> Result<Self, String> {
         let table = Table::new(log, &options.rates);
         let suggestion = table.suggestion(log);
-        let suggested = suggestion
-            .iter()
-            .filter_map(|limit| format!("{} {}", limit.capacity, limit.rate.name).parse().ok());
-        let first = if options.limits.is_empty() { suggested.collect() } else { options.limits.clone() };
-        let sets = [first, options.versus.clone()].into_iter().filter(|set| !set.is_empty());
-        let replays: Vec<_> = sets
-            .map(|set| {
-                let replayed = replay(log, &limits(&set));
-                (set, replayed)
-            })
-            .collect();
+        let mut limits = options.limits.clone();
+        if let Some(Suggestion { capacity, rate, .. }) = suggestion.as_ref().filter(|_| limits.is_empty()) {
+            limits.extend(format!("{capacity} {}", rate.name).parse());
+        }
+        let secret = secret(options)?;
+        let name = |number| {
+            if options.anonymize {
+                hash(&secret, log.key(number))
+            } else {
+                String::from_utf8_lossy(log.key(number)).into()
+            }
+        };
+        let sets = [&limits, &options.versus].into_iter().filter(|set| !set.is_empty());
+        let replays: Vec<Replay> = sets.map(|set| Replay::new(log, set, name)).collect();
         let versus = match replays.as_slice() {
-            [(one, _), (other, _)] => Some(versus(log, &limits(one), &limits(other))),
+            [one, other] => Some(Versus::new(log, one, other, name)),
             _ => None,
         };
-        let mut secret = options.secret.clone().unwrap_or_default().into_bytes();
-        if secret.is_empty() {
-            secret = vec![0; 32];
-            getrandom::fill(&mut secret).map_err(|error| error.to_string())?;
-        }
-        Ok(Self { options, log, reading, table, suggestion, replays, versus, secret })
+        let (first_us, last_us) = log.span_us();
+        Ok(Self {
+            reading,
+            by: &options.by,
+            cost: options.cost.as_deref(),
+            keys: log.count_keys(),
+            from: Timestamp::from_microsecond(first_us).unwrap_or_default(),
+            to: Timestamp::from_microsecond(last_us).unwrap_or_default(),
+            seconds: (last_us - first_us) as f64 / 1e6,
+            sample: options.sample,
+            whole_seconds: log.tick_us() == 1_000_000,
+            spread: options.spread,
+            table,
+            suggestion,
+            paste: replays
+                .last()
+                .map(|replay| uses(options, &replay.limits))
+                .transpose()?
+                .unwrap_or_default(),
+            replays,
+            versus,
+        })
     }
 
-    /// Returns a key as it is shown: as text, or its keyed hash.
-    #[must_use]
-    pub fn key(&self, number: u32) -> String {
-        let key = self.log.key(number);
-        if !self.options.anonymize {
-            return String::from_utf8_lossy(key).into_owned();
-        }
-        let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&self.secret) else { return String::new() };
-        mac.update(key);
-        mac.finalize()
-            .into_bytes()
-            .iter()
-            .take(6)
-            .fold("#".to_owned(), |hash, byte| format!("{hash}{byte:02x}"))
+    /// Returns the report for programs. Times are RFC 3339, durations seconds, and costs tokens.
+    ///
+    /// # Errors
+    /// None is known.
+    pub fn json(&self) -> Result<String, String> {
+        let value = serde_json::to_value(self).map_err(|error| error.to_string())?;
+        Ok(format!("{value:#}\n"))
     }
 
-    /// Returns what keys are called.
-    #[must_use]
-    pub fn keys_are(&self) -> &'static str {
-        if self.options.by == ["ip"] {
-            "addresses"
-        } else {
-            "keys"
-        }
+    /// Returns the report for a terminal.
+    ///
+    /// # Errors
+    /// A mistake in the template.
+    pub fn text(&self) -> Result<String, String> {
+        render("report.txt", self)
     }
 
-    /// Returns what costs are counted in.
-    #[must_use]
-    pub fn costs_are(&self) -> &str {
-        self.options.cost.as_deref().map_or("requests", last_name)
+    /// Returns the page.
+    ///
+    /// # Errors
+    /// A mistake in the template.
+    pub fn page(&self) -> Result<String, String> {
+        render("page.html", self)
     }
 }
 
-/// Returns the last part of a path in JSON.
-fn last_name(path: &str) -> &str {
-    path.rsplit('.').next().unwrap_or(path)
+/// Returns limits as they are written where they are used.
+fn uses(options: &Options, limits: &[NamedLimit]) -> Result<Vec<Use>, String> {
+    #[derive(Serialize)]
+    struct Values<'a> {
+        by: &'a [String],
+        cost: Option<&'a str>,
+        limits: &'a [NamedLimit],
+    }
+    let text = render("paste.txt", &Values { by: &options.by, cost: options.cost.as_deref(), limits })?;
+    let uses = text.trim_end().split("\n\n").filter_map(|part| part.split_once('\n'));
+    Ok(uses.map(|(place, lines)| Use { place: place.to_owned(), lines: lines.to_owned() }).collect())
 }
 
-fn limits(named: &[NamedLimit]) -> Vec<Limit> {
-    named.iter().map(|named| named.limit).collect()
+/// Returns the key of the hash that `--anonymize` shows.
+fn secret(options: &Options) -> Result<Vec<u8>, String> {
+    let mut secret = options.secret.clone().unwrap_or_default().into_bytes();
+    if secret.is_empty() {
+        secret = vec![0; 32];
+        getrandom::fill(&mut secret).map_err(|error| error.to_string())?;
+    }
+    Ok(secret)
+}
+
+/// Returns the keyed hash of a client.
+fn hash(secret: &[u8], key: &[u8]) -> String {
+    let Ok(mac) = Hmac::<Sha256>::new_from_slice(secret) else { return String::new() };
+    let hash = mac.chain_update(key).finalize().into_bytes();
+    hash.iter().take(6).fold("#".to_owned(), |hash, byte| format!("{hash}{byte:02x}"))
 }

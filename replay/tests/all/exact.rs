@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use tokenbucket_core::bucket::Limit;
 use tokenbucket_core::rate::Rate;
 use tokenbucket_replay::log::Log;
-use tokenbucket_replay::options::NamedRate;
-use tokenbucket_replay::replay::replay;
+use tokenbucket_replay::options::{NamedLimit, NamedRate};
+use tokenbucket_replay::replay::{decisions, Replay};
 use tokenbucket_replay::table::{needed_micro, Table};
 
 const START_US: i64 = 1_767_225_600_000_007;
@@ -54,6 +54,11 @@ pub fn log(calls: &[Call]) -> Log {
     log
 }
 
+/// Returns the limit, unless it refills for more than a century.
+fn limit(capacity_micro: i64, rate: &Rate) -> Option<NamedLimit> {
+    Some(NamedLimit { name: String::new(), limit: Limit::new(capacity_micro, *rate)? })
+}
+
 proptest! {
     #[test]
     fn the_least_capacity_denies_nothing_and_a_millionth_less_denies(calls in calls(), rate in rates()) {
@@ -61,8 +66,8 @@ proptest! {
         for events in log.by_key() {
             let needed = needed_micro(&rate, events);
             let denied = |capacity_micro| {
-                let limit = Limit::new(capacity_micro, rate)?;
-                Some(tokenbucket_replay::replay::decisions(&[limit], events).filter(|decision| decision.allowed == 0).count())
+                let limits = [limit(capacity_micro, &rate)?];
+                Some(decisions(&limits, events).filter(|decision| decision.allowed == 0).count())
             };
             prop_assert!(denied(needed).is_none_or(|denied| denied == 0));
             prop_assert!(needed == 0 || denied(needed - 1).is_none_or(|denied| denied > 0));
@@ -81,10 +86,14 @@ proptest! {
         log.sort();
         let rate: NamedRate = rate.parse().expect("a rate");
         let table = Table::new(&log, std::slice::from_ref(&rate));
-        let denied = |capacity: i64| Some(replay(&log, &[Limit::new(capacity * 1_000_000, rate.rate)?]).keys);
-        for ((keys, _), capacity) in table.denied.iter().zip(&table.rows[0].capacities) {
-            prop_assert!(denied(*capacity).is_none_or(|denied| denied <= *keys as u64));
-            prop_assert!(*capacity == 0 || denied(capacity - 1).is_none_or(|denied| denied > *keys as u64));
+        let denied = |capacity: i64| {
+            let limits = [limit(capacity * 1_000_000, &rate.rate)?];
+            Some(Replay::new(&log, &limits, |number| number.to_string()).keys_denied)
+        };
+        for (part, capacity) in table.denied.iter().zip(&table.rows[0].capacities) {
+            let keys = part.keys as u64;
+            prop_assert!(denied(*capacity).is_none_or(|denied| denied <= keys));
+            prop_assert!(*capacity == 0 || denied(capacity - 1).is_none_or(|denied| denied > keys));
         }
     }
 }

@@ -27,28 +27,29 @@ fn the_module_makes_the_same_decisions() {
     let (clock, mut connection) = (Clock::new(&server.folder), server.connection());
     let mut runner = TestRunner::default();
     for _ in 0..50 {
-        let (calls, named) = (calls(), limits()).new_tree(&mut runner).expect("a value").current();
+        let (calls, limits) = (calls(), limits()).new_tree(&mut runner).expect("a value").current();
         redis::cmd("FLUSHALL").exec(&mut connection).expect("a server");
-        let (log, limits) = (log(&calls), named.iter().map(|named| named.limit).collect::<Vec<_>>());
+        let log = log(&calls);
         let replayed = log.by_key().flat_map(|events| events.iter().zip(decisions(&limits, events)));
         let mut replayed: Vec<_> = replayed.collect();
         replayed.sort_by_key(|(event, _)| event.at_us);
         for (event, decision) in replayed {
             clock.set_us(event.at_us);
             let cost = decimal_tokens(event.cost_micro);
-            let mut call = redis::cmd(if named.len() == 1 { "TB.TAKE" } else { "TB.MTAKE" });
-            if named.len() > 1 {
-                call.arg(named.len());
+            let mut call = redis::cmd(if limits.len() == 1 { "TB.TAKE" } else { "TB.MTAKE" });
+            if limits.len() > 1 {
+                call.arg(limits.len());
             }
-            for (place, limit) in named.iter().enumerate() {
-                call.arg(format!("{}:{place}", event.key)).arg(&limit.capacity).arg(&limit.rate).arg(&cost);
+            for (place, limit) in limits.iter().enumerate() {
+                let (capacity, rate) = limit.name.split_once(' ').expect("two words");
+                call.arg(format!("{}:{place}", event.key)).arg(capacity).arg(rate).arg(&cost);
             }
             let mut reply = reply(&mut connection, &call);
             if decision.allowed == 0 {
                 // The replay needs no level of the buckets that would have allowed it.
                 (reply.remaining, reply.reset_after_ms) = (decision.remaining, decision.reset_after_ms);
             }
-            assert_eq!(reply, decision, "{event:?} {named:?} of {calls:?}");
+            assert_eq!(reply, decision, "{event:?} {limits:?} of {calls:?}");
         }
     }
 }

@@ -1,10 +1,11 @@
-"""Token bucket limits that are decided by the tokenbucket module of Redis and Valkey.
+"""Token bucket limits, decided by the tokenbucket module of Redis and Valkey.
 
     limiter = tokenbucket.Limiter(redis.Redis(), tokenbucket.Limit(10, "5/s"))
-    if limiter.take("user:42").allowed: ...
+    if limiter.take("user:42"):
+        ...
 
-The same for asyncio is in `tokenbucket.asyncio`. The package that has this import is
-tokenbucket-redis; tokenbucket on PyPI is another project's.
+`tokenbucket.asyncio` has the same classes for asyncio, and `tokenbucket.testing` a server in memory. The
+package is called tokenbucket-redis; tokenbucket on PyPI is another project.
 """
 
 from .api.operations import OnDecision, OnError

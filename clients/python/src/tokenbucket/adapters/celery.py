@@ -21,6 +21,7 @@ from celery.exceptions import ImproperlyConfigured, Retry, SoftTimeLimitExceeded
 
 from ..api.operations import OnError
 from ..api.threads import Client, Limiter, Server
+from ..transport.server import LOG
 from ..values.decision import Decision, Denied
 from ..values.errors import TokenBucketError
 from ..values.limit import Limit
@@ -50,7 +51,7 @@ class LimitedTask(Task):
     hold_ttl: float = 30.0
     """Seconds after which the place in flight of a worker that was killed is free again."""
     server: Server | Client | str | None = None
-    """Which server decides: a URL, a client, or a `tokenbucket.Server`; by default the broker."""
+    """Which server decides: a URL, a client, or a `tokenbucket.Server`; by default Celery's broker."""
     on_error: OnError = "local"
     """What decides while that server is away, see `tokenbucket.Limiter`."""
     prefix: str = "tb:celery:"
@@ -80,12 +81,25 @@ class LimitedTask(Task):
 
     @cached_property
     def _limiter(self) -> Limiter:
-        server = self.server or self.app.conf.broker_read_url or self.app.conf.broker_url or ""
-        if isinstance(server, str) and not server.startswith(("redis://", "rediss://", "unix://")):
-            raise ImproperlyConfigured(
-                f"{self.name}: the broker is no Redis, so set server= to the URL of one for the limit"
-            )
+        server = self.server or self._client_of_broker()
         return Limiter(server, self.limit or Limit(1, 0), self.prefix, on_error=self.on_error)
+
+    def _client_of_broker(self) -> Client:
+        """Returns the client that kombu makes of the broker's settings: it alone knows what they mean.
+
+        Kombu connects for that. While the broker is away, the task waits in its worker.
+        """
+        with self.app.connection_for_read() as connection:
+            if connection.transport.driver_type != "redis":
+                raise ImproperlyConfigured(
+                    f"{self.name}: the broker is no Redis, so set server= to the URL of one for the limit"
+                )
+            connection.ensure_connection(self._broker_is_away, interval_start=0.2)
+            client: Client = connection.default_channel.client
+            return client
+
+    def _broker_is_away(self, error: Exception, interval_s: float) -> None:
+        LOG.warning("%s waits in its worker, the broker does not answer: %r", self.name, error)
 
     @contextmanager
     def _place_in_flight(self, name: str) -> Iterator[None]:
@@ -146,7 +160,7 @@ class LimitedTask(Task):
             wait_ms = max_wait_ms
 
     def _next_turn(self, name: str, first_s: float, turns: Limit) -> tuple[float, bool]:
-        """When to come back, and whether with a turn: behind all who were told the same time."""
+        """Returns in how many seconds to come back, and whether with a turn of its own."""
         options = self.app.conf.broker_transport_options or {}
         longest_s = options.get("visibility_timeout", VISIBILITY_TIMEOUT_S) / 3
         queue_s = min(LONGEST_QUEUE_S, longest_s)

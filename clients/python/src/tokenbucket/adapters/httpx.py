@@ -164,7 +164,7 @@ class _RateLimit(Generic[SomeLimiter, Sending]):
 
 
 def _retry_after_s(headers: httpx.Headers) -> float:
-    """0 if there is no such header, or nobody can read it. A date counts from the sender's."""
+    """Returns 0 if the header is missing or invalid. A date counts from the sender's `Date`."""
     text = headers.get("Retry-After", "")
     try:
         seconds = float(text)
@@ -187,11 +187,23 @@ class RateLimitTransport(_RateLimit[Limiter, httpx.BaseTransport], httpx.BaseTra
     """Waits for a token of `limiter` before each request, then sends it by `transport`.
 
     `name` is that of the bucket: the host by default, a string, or a function of the request (None: not
-    limited). `cost` is a number or a function of the request. Who is not served within `max_wait_ms` gets
-    RateLimitTimeout. With `in_flight`, no more than so many requests of one name are open at a time, over
-    all processes; a place is free again when the response is closed, or `ttl_ms` after its process died.
+    limited). `cost` is a number or a function of the request. A request that is not served within
+    `max_wait_ms` raises RateLimitTimeout. `in_flight` bounds the open requests of one name, over all
+    processes; a place is free again when the response is closed, or `ttl_ms` after its process died.
     With `retry_after`, a response 429 or 503 with `Retry-After` pauses its bucket, for all processes, but
     for `max_wait_ms` at most.
+
+    >>> import httpx
+    >>> from tokenbucket import Limit, Limiter
+    >>> from tokenbucket.httpx import RateLimitTransport
+    >>> from tokenbucket.testing import FakeServer
+    >>> limiter = Limiter(FakeServer(), Limit(10, "10/s"))
+    >>> answers = httpx.MockTransport(lambda request: httpx.Response(200))  # the default is httpx's own
+    >>> with httpx.Client(transport=RateLimitTransport(limiter, answers)) as client:
+    ...     client.get("https://api.example.com/")
+    <Response [200 OK]>
+    >>> limiter.peek("api.example.com", 0).remaining
+    9
     """
 
     _kind = Limiter
@@ -215,7 +227,22 @@ class RateLimitTransport(_RateLimit[Limiter, httpx.BaseTransport], httpx.BaseTra
 class AsyncRateLimitTransport(
     _RateLimit[_asyncio.Limiter, httpx.AsyncBaseTransport], httpx.AsyncBaseTransport
 ):
-    """`RateLimitTransport`, which says what the options mean, for asyncio."""
+    """`RateLimitTransport` for asyncio, with the same options.
+
+    >>> import asyncio
+    >>> import httpx
+    >>> from tokenbucket import Limit
+    >>> from tokenbucket.asyncio import Limiter
+    >>> from tokenbucket.httpx import AsyncRateLimitTransport
+    >>> from tokenbucket.testing import FakeServer
+    >>> async def main():
+    ...     limiter = Limiter(FakeServer().asyncio, Limit(10, "10/s"))
+    ...     answers = httpx.MockTransport(lambda request: httpx.Response(200))
+    ...     async with httpx.AsyncClient(transport=AsyncRateLimitTransport(limiter, answers)) as client:
+    ...         print(await client.get("https://api.example.com/"))
+    >>> asyncio.run(main())
+    <Response [200 OK]>
+    """
 
     _kind = _asyncio.Limiter
     _default = httpx.AsyncHTTPTransport

@@ -22,8 +22,15 @@ class TokenBucketRateLimiter(BaseRateLimiter):
 
     `server` is a URL, a `tokenbucket.Server`, or a client for threads; with one of the latter two,
     `async_server` is what `ainvoke` and the like use, a `tokenbucket.asyncio.Server` or a client for
-    asyncio. A model ignores that it got no token, so a caller whose turn does not come within
-    `max_wait_ms` (by default 30 days) gets `Denied`.
+    asyncio. LangChain ignores a denial, so a call that is not served within `max_wait_ms`
+    (by default 30 days) raises `Denied`.
+
+    >>> from tokenbucket import Limit, Server
+    >>> from tokenbucket.langchain import TokenBucketRateLimiter
+    >>> from tokenbucket.testing import FakeServer
+    >>> limiter = TokenBucketRateLimiter(Server(FakeServer()), Limit(2, "1/s"))
+    >>> [limiter.acquire(blocking=False) for _ in range(3)]
+    [True, True, False]
     """
 
     def __init__(

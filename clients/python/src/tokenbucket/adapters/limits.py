@@ -23,7 +23,7 @@ from functools import wraps
 from inspect import iscoroutinefunction
 from types import ModuleType
 from typing import Any
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit
 
 import limits.aio.storage
 import limits.aio.strategies
@@ -37,6 +37,7 @@ import redis.cluster
 import redis.exceptions
 import redis.sentinel
 from limits import RateLimitItem
+from limits.errors import ConfigurationError
 from limits.limits import TIME_TYPES
 from limits.util import WindowStats
 
@@ -51,7 +52,7 @@ _SCHEMES = {"tokenbucket": "redis", "tokenbuckets": "rediss", "tokenbucket+unix"
 _CLUSTER, _SENTINEL = "tokenbucket+cluster", "tokenbucket+sentinel"
 _ALL_SCHEMES = [*_SCHEMES, _CLUSTER, _SENTINEL]
 _ERRORS: tuple[type[Exception], ...] = (TokenBucketError, redis.exceptions.RedisError)
-# Other than that of the library's own storages, whose keys under it are of other types.
+# The library's own storages use another prefix, and other types of keys.
 _PREFIX = "tb:limits"
 _OF_SERVER = {"timeout_ms", "retry_every_ms", "fallback", "log"}
 _OF_LIMITER = {"on_error", "remember_denials", "batch", "on_decision"}
@@ -75,19 +76,28 @@ def _limit_of(key: str) -> Limit:
 
 def _client(home: ModuleType, uri: str, options: dict[str, Any]) -> Any:
     """A client of redis-py: of `redis` or `redis.asyncio`."""
-    parts = urlsplit(uri)
-    scheme = parts.scheme.removeprefix("async+")
+    scheme, _, rest = uri.removeprefix("async+").partition("://")
+    pool = options.pop("connection_pool", None)
+    if pool is not None:
+        return home.Redis(connection_pool=pool)
     if scheme in _SCHEMES:
-        return home.Redis.from_url(urlunsplit(parts._replace(scheme=_SCHEMES[scheme])), **options)
+        return home.Redis.from_url(f"{_SCHEMES[scheme]}://{rest}", **options)
+    parts = urlsplit(f"//{rest}")
     whose, _, hosts = parts.netloc.rpartition("@")
     user, _, password = (unquote(part) for part in whose.partition(":"))
-    options = {name: value for name, value in (("username", user), ("password", password)) if value} | options
+    given = {name: value for name, value in (("username", user), ("password", password)) if value}
+    options = given | options
     nodes = [(host, int(port or 6379)) for host, _, port in (one.rpartition(":") for one in hosts.split(","))]
     if scheme == _CLUSTER:
         startup_nodes = [home.cluster.ClusterNode(*node) for node in nodes]
         return home.cluster.RedisCluster(startup_nodes=startup_nodes, **options)
-    master = options.pop("service_name", None) or parts.path.strip("/")
-    of_sentinel = options.pop("sentinel_kwargs", None)
+    in_options = options.pop("service_name", None)
+    if not (master := parts.path.strip("/") or in_options):
+        raise ConfigurationError("'service_name' not provided")
+    options.pop("use_replicas", None)  # only a master decides
+    # As the library has it: sentinels have the password of their servers, unless they are given another.
+    whose_sentinels = {name: options[name] for name in ("username", "password") if name in options}
+    of_sentinel = whose_sentinels | (options.pop("sentinel_kwargs", None) or {})
     return home.sentinel.Sentinel(nodes, sentinel_kwargs=of_sentinel, **options).master_for(master)
 
 
@@ -110,7 +120,7 @@ def _noted(key: str, limit: Limit, decision: Decision) -> Decision:
     if decision.allowed:
         _denied.set(None)
     else:
-        # No wait helps a cost above the capacity: whoever obeys comes back no sooner than in a period.
+        # No wait helps a cost above the capacity: Retry-After is a whole period.
         wait_s = decision.retry_after_ms / 1000 if decision.retry_after_ms >= 0 else limit.window_s or 1
         _denied.set((key, time.time() + max(wait_s, 1)))
     return decision

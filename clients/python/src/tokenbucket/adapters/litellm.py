@@ -10,7 +10,9 @@ by itself.
 
 Limits are in the metadata of a key or a team, each a capacity and a rate, `parallel` a number:
 
-    {"tokenbucket": {"requests": "60 60/m", "tokens": "100000 100000/m", "parallel": 10}}
+    {"tokenbucket": {"requests": "60 60/m", "tokens": 100000, "parallel": 10}}
+
+A number of requests or tokens is so many a minute.
 
 Where that is missing, `rpm_limit`, `tpm_limit` and `max_parallel_requests` are taken, which LiteLLM's
 own limiter enforces as well.
@@ -36,6 +38,7 @@ from litellm.integrations.custom_logger import CustomLogger
 
 from ..api import asyncio as _asyncio
 from ..values.decision import JointDecision
+from ..values.errors import BadArgument
 from ..values.limit import Limit
 
 _PARALLEL = "parallel"
@@ -45,7 +48,7 @@ _ASSUMED_OUTPUT_TOKENS = 256
 _MOST_TOKENS = 100_000_000
 _METADATA = ("metadata", "litellm_metadata")
 _ID = "tokenbucket_id"
-# A call whose end nobody tells is renewed no longer.
+# How long a call is renewed whose end LiteLLM does not report.
 _LONGEST_CALL_S = 3600
 # Of calls whose response has not begun; LiteLLM may tell the end of a call before.
 _MOST_HEADERS = 10_000
@@ -62,7 +65,7 @@ class _Call:
     is_settled: bool = False
 
     def used(self, tokens: float | None) -> dict[str, float]:
-        """What it used of each limit; of tokens all that was held, if nobody knows."""
+        """Returns what it used of each limit; all held tokens if the number is unknown."""
         return {
             which: 0
             if which.endswith(_PARALLEL)
@@ -105,16 +108,20 @@ class TokenBucketCallback(CustomLogger):
         """How many tokens a call may cost; to be overridden. The settlement corrects it."""
         given = (_whole(data, name) for name in ("max_completion_tokens", "max_output_tokens", "max_tokens"))
         output = next((one for one in given if one), _ASSUMED_OUTPUT_TOKENS) * (_whole(data, "n") or 1)
-        text = data.get("prompt") or data.get("input")
-        of_input: int = litellm.token_counter(
-            model=str(data.get("model", "")),
-            messages=data.get("messages"),
-            text=None if data.get("messages") else str(text or ""),
-        )
-        return output + of_input
+        messages = data.get("messages")
+        text = None if messages else str(data.get("prompt") or data.get("input") or "")
+        of_input: int
+        try:
+            of_input = litellm.token_counter(model=str(data.get("model", "")), messages=messages, text=text)
+        except Exception:  # of any kind: LiteLLM itself answers what messages those are
+            of_input = len(str(messages)) // 4
+        return min(output + of_input, _MOST_TOKENS)
 
     def limits_of(self, who: Any) -> dict[str, tuple[str, Limit]]:
-        """The limits of a key and its team, and whose they are; to be overridden."""
+        """Returns the limits of a key and its team, each with its bucket's name; to be overridden.
+
+        Raises HTTPException 400 for invalid metadata, so that a misspelt word lets no call through.
+        """
         # One hash tag, so that all of them share a slot in a cluster.
         tag = f"{{{who.team_id or who.api_key}}}"
         limits: dict[str, tuple[str, Limit]] = {}
@@ -182,7 +189,7 @@ class TokenBucketCallback(CustomLogger):
     async def async_post_call_streaming_iterator_hook(
         self, user_api_key_dict: Any, response: Any, request_data: dict[str, Any]
     ) -> AsyncGenerator[Any, None]:
-        """Sees to callers who hang up."""
+        """Settles a stream that its caller breaks off."""
         try:
             async for chunk in response:
                 yield chunk
@@ -205,7 +212,7 @@ class TokenBucketCallback(CustomLogger):
         self._forget(id)
 
     async def _settle(self, id: str, tokens: float | None) -> None:
-        """Whoever comes first settles: of some calls several hooks tell the end."""
+        """Settles once: LiteLLM reports the end of some calls to several hooks."""
         call = self._calls.get(id)
         if call is None or call.is_settled:
             return
@@ -265,19 +272,36 @@ def _limits(
     metadata: Mapping[str, Any] | None, rpm: int | None, tpm: int | None, parallel: int | None
 ) -> dict[str, Limit]:
     """What metadata say, and where they say nothing, LiteLLM's own limits."""
-    said = (metadata or {}).get("tokenbucket") or {}
-    limits = {which: Limit.parse(said[which]) for which in ("requests", "tokens") if which in said}
-    if "parallel" in said:
-        limits[_PARALLEL] = Limit(said["parallel"], 0)
-    if not said:
-        limits |= {
-            which: Limit(count, f"{count}/m" if count else 1)
-            for which, count in {"requests": rpm, "tokens": tpm}.items()
-            if count is not None
-        }
-        if parallel is not None:
-            limits[_PARALLEL] = Limit(parallel, 0)
+    said = (metadata or {}).get("tokenbucket")
+    if said is None or said == {}:
+        said = {"requests": rpm, "tokens": tpm, _PARALLEL: parallel}
+    limits: dict[str, Limit] = {}
+    try:
+        for which, limit in said.items():
+            if which not in ("requests", "tokens", _PARALLEL):
+                raise BadArgument(f"{which!r} is neither 'requests' nor 'tokens' nor 'parallel'")
+            if limit is not None:
+                limits[which] = Limit(_number(limit), 0) if which == _PARALLEL else _per_minute(limit)
+    except (AttributeError, BadArgument) as error:
+        raise HTTPException(400, f"metadata of the key or team, tokenbucket: {error}") from error
     return limits
+
+
+def _per_minute(limit: Any) -> Limit:
+    """Reads `"60 60/m"`; a number, as in LiteLLM's own limits, is so many a minute."""
+    if isinstance(limit, str) and " " in limit.strip():
+        return Limit.parse(limit)
+    count = _number(limit)
+    return Limit(count, f"{count}/m" if count else 1)
+
+
+def _number(limit: Any) -> int:
+    try:
+        if isinstance(limit, str | int) and not isinstance(limit, bool):
+            return int(limit)
+    except ValueError:
+        pass
+    raise BadArgument(f"{limit!r} is neither a whole number nor a capacity and a rate, like '60 60/m'")
 
 
 def _tokens(response: Any) -> float | None:

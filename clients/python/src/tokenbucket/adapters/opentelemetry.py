@@ -1,7 +1,4 @@
-"""Decisions as metrics of OpenTelemetry; needs its API alone.
-
-Limiter(client, limit, on_decision=record_decisions(limiter="search"))
-"""
+"""Decisions as metrics of OpenTelemetry; needs its API alone."""
 
 from __future__ import annotations
 
@@ -17,6 +14,11 @@ def record_decisions(meter: metrics.Meter | None = None, **attributes: str) -> O
 
     The histogram `tokenbucket.decision.duration` has the attributes `allowed`, `degraded` and what
     is given here. Names are not among them: there would be a series for each caller.
+
+    >>> from tokenbucket import Limit, Limiter
+    >>> from tokenbucket.opentelemetry import record_decisions
+    >>> from tokenbucket.testing import FakeServer
+    >>> limiter = Limiter(FakeServer(), Limit(10, "5/s"), on_decision=record_decisions(limiter="search"))
     """
     meter = meter or metrics.get_meter("tokenbucket")
     duration = meter.create_histogram(

@@ -1,4 +1,4 @@
-"""How callers wait who have nothing else to do, and how a whole bucket is made to wait.
+"""How outgoing calls wait, and how `Retry-After` makes a whole bucket wait.
 
 What drop-ins do for threads and for asyncio is written once, as coroutines: those of threads await nothing
 that is not over already.
@@ -123,7 +123,7 @@ class Booking:
 
 
 def pause(limiter: AnyLimiter, name: str, for_ms: int) -> Steps[None]:
-    """Keeps everybody from the bucket for so long; afterwards it has what it had before.
+    """Empties the bucket for `for_ms`; afterwards it has what it had before.
 
     The tokens that it has are held, and come back when the hold expires. What would flow in meanwhile
     is charged. A pause that is shorter than one that lasts already changes nothing.

@@ -40,7 +40,7 @@ class Server(BaseServer[Client]):
         self.unsettled = Unsettled()
         self._detached: set[asyncio.Task[Any]] = set()
         self._settles_on: asyncio.AbstractEventLoop | None = None
-        """The event loop that has a timer for holds that nobody could settle."""
+        """The event loop that has a timer for unsettled holds."""
 
     def begin_anew(self) -> None:
         self.unsettled.begin_anew()
@@ -52,7 +52,7 @@ class Server(BaseServer[Client]):
         try:
             call = next(steps)
         except StopIteration as end:
-            # Decided here: callers who ask all the time still let the event loop hear the server.
+            # Decided here: a caller in a loop still lets the event loop read from the server.
             await asyncio.sleep(0)
             decided: T = end.value
             return decided
@@ -68,7 +68,7 @@ class Server(BaseServer[Client]):
             result: T = end.value
             return result
         finally:
-            steps.close()  # those of a caller who was cancelled end here
+            steps.close()  # of a cancelled call
 
     def settle_later(self, words: Command, for_s: float, in_s: float) -> None:
         self.unsettled.add(words, for_s, in_s)
@@ -100,7 +100,7 @@ class Server(BaseServer[Client]):
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._detached.discard(task)
         if not task.cancelled():
-            task.exception()  # those who wait get it
+            task.exception()  # its waiters get it
 
     async def aclose(self) -> None:
         """Closes the connections; the next call makes new ones. The client that was given stays open.
@@ -117,7 +117,14 @@ class Server(BaseServer[Client]):
     close = aclose
 
     async def ping(self) -> bool:
-        """Whether the server answers."""
+        """Returns whether the server answers.
+
+        >>> import asyncio
+        >>> from tokenbucket.asyncio import Server
+        >>> from tokenbucket.testing import FakeServer
+        >>> asyncio.run(Server(FakeServer().asyncio).ping())
+        True
+        """
         return await self.run(self.answers())
 
 
@@ -160,10 +167,22 @@ class _Closing(Backend):
 
 
 class Hold(HoldOperations):
-    """Asked for when it is awaited, or else by `async with`; `allowed` says with what result.
+    """Tokens that are held for a piece of work. `await` or `async with` asks; `allowed` is the decision.
 
     `async with` renews it as long as it lasts, and settles it with `used` at its end. It raises
-    Denied if the hold was.
+    Denied if the hold was denied.
+
+    >>> import asyncio
+    >>> from tokenbucket import Limit
+    >>> from tokenbucket.asyncio import Limiter
+    >>> from tokenbucket.testing import FakeServer
+    >>> async def main():
+    ...     limiter = Limiter(FakeServer().asyncio, Limit(1000, "1000/m"))
+    ...     async with limiter.hold("alice", 500) as hold:  # the most that the work may cost
+    ...         hold.used = 120  # what it did cost
+    ...     print((await limiter.peek("alice", 0)).remaining)
+    >>> asyncio.run(main())
+    880
     """
 
     def __init__(self, limiter: _Closing, parts: list[Part], ttl_ms: int, terms: Terms) -> None:
@@ -183,7 +202,10 @@ class Hold(HoldOperations):
         return self
 
     async def renew(self) -> JointDecision:
-        """Makes the hold last `ttl_ms` from now, if it is still there: see `lost`."""
+        """Makes the hold last `ttl_ms` from now, if the server still has it: see `lost`.
+
+        `async with` and `keep_renewing` do it in the background.
+        """
         if self._is_inherited or self._settling is not None:
             return self.decision
         began = self._limiter._clock.monotonic()
@@ -193,10 +215,20 @@ class Hold(HoldOperations):
         return decision
 
     async def settle(self, used: Used | None = None) -> JointDecision:
-        """Ends the hold, with `used` as told or as it was set. The first call is final.
+        """Ends the hold: charges `used` (or the attribute) and refunds the rest. The first call is final.
 
-        What is not reported counts as used in a bucket that refills; slots of a pool come back. It is
-        done to the end even if the caller is cancelled meanwhile, who is so only then.
+        Unreported use counts as used in a bucket that refills; slots of a pool come back. A cancelled
+        caller is cancelled after the settlement.
+
+        >>> import asyncio
+        >>> from tokenbucket import Limit
+        >>> from tokenbucket.asyncio import Limiter
+        >>> from tokenbucket.testing import FakeServer
+        >>> async def main():
+        ...     hold = await Limiter(FakeServer().asyncio, Limit(1000, "1000/m")).hold("alice", 500)
+        ...     print((await hold.settle(120)).each[""].remaining)
+        >>> asyncio.run(main())
+        880
         """
         if self._is_inherited:
             return self.decision
@@ -240,13 +272,13 @@ class Hold(HoldOperations):
                 raise
 
     def stop_renewing(self) -> None:
-        """Leaves the hold to expire, if it is not settled before."""
+        """Leaves the hold to expire, unless it is settled before."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def keep_renewing(self) -> None:
-        """Renews it until it is settled, as `async with` does."""
+        """Renews the hold until it is settled, as `async with` does."""
         self._timer = asyncio.get_running_loop().call_later(self.renew_every_s, self._begin_renewing)
 
     def _begin_renewing(self) -> None:
@@ -264,14 +296,35 @@ class Hold(HoldOperations):
 
 
 class Limiter(_Closing, BaseLimiter[Server | Client, Awaited[Decision], Hold]):
-    __doc__ = BaseLimiter.__doc__
+    """One limit for many names, to be awaited. Options and calls are those of `tokenbucket.Limiter`.
+
+    >>> import asyncio
+    >>> from tokenbucket import Limit
+    >>> from tokenbucket.asyncio import Limiter
+    >>> from tokenbucket.testing import FakeServer
+    >>> async def main():
+    ...     limiter = Limiter(FakeServer().asyncio, Limit(10, "5/s"))  # or a URL, or a client
+    ...     if await limiter.take("user:42"):
+    ...         print("go on")
+    >>> asyncio.run(main())
+    go on
+    """
 
     _of_hold = Hold
 
     async def wait(
         self, name: str, cost: Number = 1, *, max_wait_ms: int, limit: Limit | None = None
     ) -> Decision:
-        """Reserves and sleeps until it is this caller's turn; a wait that is cancelled gives back."""
+        """Reserves, and sleeps until the call's turn; a cancelled wait gives its tokens back.
+
+        >>> import asyncio
+        >>> from tokenbucket import Limit
+        >>> from tokenbucket.asyncio import Limiter
+        >>> from tokenbucket.testing import FakeServer
+        >>> limiter = Limiter(FakeServer().asyncio, Limit(1, "1/s"))
+        >>> asyncio.run(limiter.wait("alice", max_wait_ms=1000)).allowed
+        True
+        """
         decision = await self.reserve(name, cost, max_wait_ms=max_wait_ms, limit=limit)
         if decision.allowed and decision.retry_after_ms:
             try:

@@ -1,4 +1,4 @@
-"""Tokens fetched in batches and spent here, so that most takes ask nobody."""
+"""Tokens fetched in batches and spent here, so that most takes ask no server."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Batch:
     tokens: int = 0
     stale_at: float = 0
     fetched_until: float = 0
-    """Until when somebody is thought to fetch. Meanwhile others ask for what they need."""
+    """Until when a fetch counts as under way. Meanwhile other calls ask for what they need."""
     reply: Decision = field(default_factory=lambda: Decision(allowed=False))
 
     def left(self, now: float) -> int:
-        """What may be spent: nothing once the bucket would have filled.
+        """Returns what may be spent: nothing once the bucket would have filled.
 
-        Or a process that was idle would spend a batch beside a full bucket.
+        Otherwise an idle process would spend a batch beside a full bucket.
         """
         if now >= self.stale_at:
             self.tokens = 0
@@ -51,7 +51,7 @@ class Batch:
         return Decision(True, self.reply.remaining + self.tokens, 0, self.reply.reset_after_ms, granted=1)
 
     def denial(self, look: Decision, cost: int) -> Decision:
-        """From the bucket's reply to a look for one token."""
+        """Makes a denial of the bucket's reply to a peek for one token."""
         lacking = cost - self.tokens
         if cost > float(self.limit.capacity):
             retry_after_ms = -1
@@ -63,7 +63,7 @@ class Batch:
 
 
 class Batches:
-    """The batches of a limiter. Nobody waits for anybody."""
+    """The batches of a limiter. No call waits for another."""
 
     def __init__(self, size: int, clock: Clock) -> None:
         self.size = size
@@ -71,7 +71,7 @@ class Batches:
         self.lock = threading.RLock()
         self._batches: OrderedDict[tuple[str, Limit], Batch] = OrderedDict()
         self.evicted: deque[tuple[Batch, int]] = deque()
-        """What is to be given back."""
+        """Tokens to give back."""
 
     def of(self, name: str, limit: Limit) -> Batch:
         batch = self._batches.get((name, limit))
@@ -100,7 +100,7 @@ class Batches:
         self._batches.pop((name, limit), None)
 
     def drain(self) -> Iterator[tuple[Batch, int]]:
-        """What each batch has left, which it then has no longer."""
+        """Removes all batches, and yields what each had left."""
         with self.lock:
             batches = list(self._batches.values())
             self._batches.clear()

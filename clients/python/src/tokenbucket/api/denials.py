@@ -23,8 +23,8 @@ class _Denial:
 class Denials:
     """The last denial of each of at most `size` keys.
 
-    The server decided some time between the question and its reply. Nobody is refused for longer than
-    if it was at the question; what the refused are told counts from the reply, so that it is enough.
+    The server decided between the request and its reply. Calls are refused as if it was at the request,
+    so never for too long; `retry_after_ms` counts from the reply, so it is never too short.
     """
 
     def __init__(self, size: int, clock: Clock) -> None:
@@ -34,7 +34,7 @@ class Denials:
         self._denials: OrderedDict[tuple[str, Limit], _Denial] = OrderedDict()
 
     def recall(self, key: str, limit: Limit, cost: Number) -> Decision | None:
-        """The denial that still holds for such a cost; one of cost 5 says nothing about cost 1."""
+        """Returns the denial that still holds for this cost: one of cost 5 says nothing about cost 1."""
         with self._lock:
             denial = self._denials.get((key, limit))
             if denial is None:

@@ -44,7 +44,7 @@ class HoldOperations:
         self._process = os.getpid()
         self._was_granted = self._was_local = self._is_known = False
         self.lost = False
-        """Whether the server no longer has the hold: another may have its tokens, so the work should stop.
+        """True once the server no longer has the hold. Other calls may have its tokens: stop the work.
 
         The holder was suspended for longer than `ttl_ms`, the server was away for longer, or a failover
         lost it. The next renewal finds out: within a third of `ttl_ms`, or when the server is back.
@@ -96,7 +96,7 @@ class HoldOperations:
         except Exception:
             is_kept = is_kept or not terms.was_sent
             raise
-        finally:  # of a caller who has left, too
+        finally:  # of a cancelled call, too
             if not is_kept:
                 self._abandon()
         return self._renewed(decision)
@@ -165,8 +165,8 @@ class HoldOperations:
         """What was not used comes back, what was used beyond the hold is charged.
 
         A hold that is not there (it expired, or the server was away when the work began) is charged
-        what was used. Sent once: a second "not there" could mean that the first has settled. If nobody
-        answers, the hold is settled by its id later.
+        what was used. Sent once: a second "not there" could mean that the first has settled. Without a
+        reply, the hold is settled by its id later.
         """
         is_settled = False
         try:
@@ -177,7 +177,7 @@ class HoldOperations:
         except BadArgument:
             is_settled = True
             raise
-        finally:  # of a caller who has left, too
+        finally:  # of a cancelled call, too
             self._backend._came_back(parts)
             if not is_settled:
                 self._settle_later(parts, AGAIN_S)
@@ -225,7 +225,7 @@ def _check_used(part: Part, used: Number) -> None:
 
 
 def _decimal(amount: Number) -> Decimal | None:
-    """Returns None for what is no amount."""
+    """Returns None if it is not an amount."""
     try:
         exact = Decimal(str(amount))
         return exact if exact >= 0 else None

@@ -21,11 +21,20 @@ _ENCODED = str.maketrans({"%": "%25", "{": "%7B", "}": "%7D"})
 
 
 class BaseJointLimiter(Backend, Generic[Where, Decided, Joint, Holding]):
-    """Several limits, each under a name of its own, that are taken all together or not at all.
+    """Several named limits. A call takes all of its costs, or none.
 
     The bucket of limit `which` is `prefix` + "{name}:" + which. The options are those of `Limiter`.
-    Instead of one name, calls take a mapping with one for each limit; in a cluster these have to
-    contain the same hash tag.
+    Instead of one name, calls accept a mapping with a name for each limit. In a cluster, these names
+    must contain the same hash tag.
+
+    >>> from tokenbucket import JointLimiter, Limit
+    >>> from tokenbucket.testing import FakeServer
+    >>> limiter = JointLimiter(
+    ...     FakeServer(), {"requests": Limit(60, "60/m"), "tokens": Limit(10_000, "10000/m")}
+    ... )
+    >>> decision = limiter.take_all("alice", {"requests": 1, "tokens": 400})
+    >>> {which: one.remaining for which, one in decision.each.items()}
+    {'requests': 59, 'tokens': 9600}
     """
 
     # What threads and asyncio do in ways of their own, as for limiters of one limit.
@@ -60,9 +69,17 @@ class BaseJointLimiter(Backend, Generic[Where, Decided, Joint, Holding]):
         share: str | None = None,
         weight: Number = 1,
     ) -> Joint:
-        """Takes every cost or none. `max_wait_ms` as for `Limiter.take`.
+        """Takes every cost or none. `max_wait_ms` is that of `Limiter.take`.
 
         Raises BadArgument for a `share` or a `weight`: calls of several limits have none.
+
+        >>> from tokenbucket import JointLimiter, Limit
+        >>> from tokenbucket.testing import FakeServer
+        >>> limiter = JointLimiter(FakeServer(), {"a": Limit(5, "1/s"), "b": Limit(1, "1/s")})
+        >>> limiter.take_all("alice", {"a": 1, "b": 2}).allowed
+        False
+        >>> limiter.take_all("alice", {"a": 5, "b": 1}).allowed
+        True
         """
         return self._run(self._take_all(name, costs, limits, (max_wait_ms, share, weight)))
 
@@ -77,19 +94,42 @@ class BaseJointLimiter(Backend, Generic[Where, Decided, Joint, Holding]):
         share: str | None = None,
         weight: Number = 1,
     ) -> Holding:
-        """Holds every amount or none. Lasts and waits as a hold of `Limiter.hold`, but without a share."""
+        """Holds every amount or none. Lasts and waits as a hold of `Limiter.hold`, but without a share.
+
+        >>> from tokenbucket import JointLimiter, Limit
+        >>> from tokenbucket.testing import FakeServer
+        >>> limits = {"tokens": Limit(10_000, "10000/m"), "inflight": Limit(3, 0)}
+        >>> limiter = JointLimiter(FakeServer(), limits)
+        >>> with limiter.hold("alice", {"tokens": 500, "inflight": 1}) as hold:
+        ...     hold.used = {"tokens": 120}
+        >>> hold.remaining
+        {'tokens': 9880, 'inflight': 3}
+        """
         terms = _in_turn(max_wait_ms, share, weight)
         hold: Holding = self._of_hold(self, self._parts(name, amounts, limits), ttl_ms, terms)
         return hold
 
     def reset(self, name: Names) -> Decided:
-        """Makes the buckets of all limits full, and forgets their holds."""
+        """Makes the buckets of all limits full, and forgets their holds.
+
+        >>> from tokenbucket import JointLimiter, Limit
+        >>> from tokenbucket.testing import FakeServer
+        >>> JointLimiter(FakeServer(), {"requests": Limit(60, "60/m")}).reset("alice").allowed
+        True
+        """
         return self._run_once(self._reset_name(name))
 
     def headers(
         self, decision: JointDecision, *, limits: Mapping[str, Limit] | None = None, jitter: float = 0
     ) -> dict[str, str]:
-        """As `Decision.headers`, with an item for each limit."""
+        """Returns the HTTP headers of a decision, with an item for each limit: see `Decision.headers`.
+
+        >>> from tokenbucket import JointLimiter, Limit
+        >>> from tokenbucket.testing import FakeServer
+        >>> limiter = JointLimiter(FakeServer(), {"minute": Limit(60, "60/m"), "day": Limit(500, "500@d")})
+        >>> limiter.headers(limiter.take_all("alice", {"minute": 1, "day": 1}))["RateLimit"]
+        '"minute";r=59;t=1, "day";r=499;t=86400'
+        """
         headers: dict[str, str] = {}
         of = self.limits if limits is None else limits
         for which, one in decision.each.items():
@@ -144,7 +184,7 @@ def _in_turn(max_wait_ms: float, share: str | None, weight: Number) -> Terms:
 
 
 def _key_of(prefix: str, name: Names, which: str) -> str:
-    """The key of one limit of a joint limiter. The buckets of one name share a hash tag, hence a slot.
+    """Returns the key of one limit. The buckets of one name share a hash tag, hence a slot.
 
     Names are encoded, so that no name ends its tag early or meets the bucket of another. Names given
     as a mapping bring tags of their own.

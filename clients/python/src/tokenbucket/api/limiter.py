@@ -32,21 +32,31 @@ Holding = TypeVar("Holding")
 class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
     """One limit for many names; each name has a bucket of its own, under `prefix` + name.
 
+    `server` is a client of redis-py or valkey-py, a URL, or a `Server` that several limiters share.
+
     `on_error` decides while the server is away: "local" enforces the same limit in the memory of this
-    process, "open" lets everybody through, "closed" nobody, "raise" raises ServerAway. What is the
-    caller's mistake is raised under each of them.
+    process, "open" allows every call, "closed" denies it, "raise" raises ServerAway. A mistake of the
+    caller raises BadArgument under every policy.
 
-    `remember_denials`: so many denied names are refused here until their time has come. `batch`: so
-    many tokens are fetched at a time and spent here. `on_decision` is called with every decision.
+    `remember_denials` is the number of denied names that this process refuses by itself until their
+    time has come. `batch` is the number of tokens to fetch at a time and spend here. `on_decision` is
+    called with each name, limit, decision and duration in seconds.
 
-    A limit given to a call is for that call alone.
+    The `limit` of a call is for that call alone.
+
+    >>> from tokenbucket import Limit, Limiter
+    >>> from tokenbucket.testing import FakeServer
+    >>> limiter = Limiter(FakeServer(), Limit(10, "5/s"))  # or "redis://localhost:6379", or redis.Redis()
+    >>> if limiter.take("user:42"):
+    ...     print("go on")
+    go on
     """
 
     # What threads and asyncio do in ways of their own.
     _of_hold: Any
     _run: Callable[[Steps[Decision]], Decided]
     _run_once: Callable[[Steps[Decision]], Decided]
-    """Runs them to their end, even if the caller leaves."""
+    """Runs them to their end, even if the call is cancelled."""
 
     def __init__(
         self,
@@ -90,13 +100,20 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
     ) -> Decided:
         """Takes `cost` tokens if the bucket holds them, else nothing.
 
-        `max_wait_ms`: the call waits its turn in the server for at most so many milliseconds (30 days),
-        behind those that wait already.
+        `max_wait_ms` is how long the call waits its turn in the server, at most 30 days.
 
-        `share`: the tenant, of 1 to 128 bytes, of whom the call is. Tenants that wait for one bucket get
-        tokens in proportion to `weight`, however many calls each has waiting; a weight is 0.001 to 1000,
-        kept to millionths. Calls without a share are one tenant of weight 1. A call that does
-        not wait needs no share. Raises BadArgument for other values.
+        `share` names the tenant of the call, in 1 to 128 bytes. Tenants that wait for one bucket get
+        tokens in proportion to `weight`, however many calls each has waiting. A weight is 0.001 to 1000,
+        in millionths. Calls without a share are one tenant of weight 1. Raises BadArgument for other
+        values.
+
+        >>> from tokenbucket import Limit, Limiter
+        >>> from tokenbucket.testing import FakeServer
+        >>> limiter = Limiter(FakeServer(), Limit(10, "5/s"))
+        >>> limiter.take("alice", 8).allowed
+        True
+        >>> limiter.take("alice", 8).retry_after_ms
+        1200
         """
         if max_wait_ms or share is not None or weight != 1:
             return self._run(self._take_in_turn(name, cost, limit, (max_wait_ms, share, weight)))
@@ -106,11 +123,23 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
         return self._run(self._take(name, cost, limit))
 
     def peek(self, name: str, cost: Number = 1, *, limit: Limit | None = None) -> Decided:
-        """What `take` would decide; `remaining` is as after it. With cost 0, what there is."""
+        """Returns what `take` would decide, and takes nothing; with cost 0, what the bucket has.
+
+        >>> from tokenbucket import Limit, Limiter
+        >>> from tokenbucket.testing import FakeServer
+        >>> Limiter(FakeServer(), Limit(10, "5/s")).peek("alice", 0).remaining
+        10
+        """
         return self._run(self._simple("TB.PEEK", name, limit, cost))
 
     def take_up_to(self, name: str, most: int, *, limit: Limit | None = None) -> Decided:
-        """Takes as many whole tokens as there are, at most `most`: see `granted`."""
+        """Takes as many whole tokens as the bucket has, at most `most`: see `granted`.
+
+        >>> from tokenbucket import Limit, Limiter
+        >>> from tokenbucket.testing import FakeServer
+        >>> Limiter(FakeServer(), Limit(10, "5/s")).take_up_to("alice", 25).granted
+        10
+        """
         return self._run(self._simple("TB.TAKEUPTO", name, limit, most))
 
     def reserve(
@@ -118,20 +147,52 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
     ) -> Decided:
         """Books a place in the queue: sleep `retry_after_ms`, then act.
 
-        Denied, without a token taken, if the wait would be longer than `max_wait_ms`.
+        Denied, without taking a token, if the wait would exceed `max_wait_ms`.
+
+        >>> from tokenbucket import Limit, Limiter
+        >>> from tokenbucket.testing import FakeServer
+        >>> limiter = Limiter(FakeServer(), Limit(1, "1/s"))
+        >>> [limiter.reserve("alice", max_wait_ms=1500).retry_after_ms for _ in range(2)]
+        [0, 1000]
+        >>> limiter.reserve("alice", max_wait_ms=1500).allowed
+        False
         """
         return self._run(self._simple("TB.RESERVE", name, limit, cost, max_wait_ms))
 
     def charge(self, name: str, amount: Number, *, limit: Limit | None = None) -> Decided:
-        """Takes `amount` in any case, into debt if need be."""
+        """Takes `amount` unconditionally, into debt if needed.
+
+        >>> from tokenbucket import Limit, Limiter
+        >>> from tokenbucket.testing import FakeServer
+        >>> Limiter(FakeServer(), Limit(10, "5/s")).charge("alice", 12).remaining
+        -2
+        """
         return self._run_once(self._simple("TB.CHARGE", name, limit, amount, once=True))
 
     def give(self, name: str, amount: Number, *, limit: Limit | None = None) -> Decided:
-        """Puts `amount` back, never above the capacity."""
+        """Puts `amount` back, at most up to the capacity.
+
+        >>> from tokenbucket import Limit, Limiter
+        >>> from tokenbucket.testing import FakeServer
+        >>> limiter = Limiter(FakeServer(), Limit(10, "5/s"))
+        >>> limiter.take("alice", 8).remaining
+        2
+        >>> limiter.give("alice", 3).remaining
+        5
+        """
         return self._run_once(self._give(name, amount, limit))
 
     def reset(self, name: str, *, limit: Limit | None = None) -> Decided:
-        """Makes the bucket full, and forgets its holds."""
+        """Makes the bucket full, and forgets its holds.
+
+        >>> from tokenbucket import Limit, Limiter
+        >>> from tokenbucket.testing import FakeServer
+        >>> limiter = Limiter(FakeServer(), Limit(10, "5/s"))
+        >>> limiter.take("alice", 8).remaining
+        2
+        >>> limiter.reset("alice").remaining
+        10
+        """
         return self._run_once(self._reset_name(name, limit))
 
     def hold(
@@ -145,9 +206,16 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
         share: str | None = None,
         weight: Number = 1,
     ) -> Holding:
-        """Takes `amount` until the end of `with` (`async with`), or for `ttl_ms` if its holder is gone.
+        """Takes `amount` until the end of `with` (`async with`); if its process dies, for `ttl_ms`.
 
-        `max_wait_ms`, `share` and `weight` as for `take`; `ttl_ms` begins with the grant.
+        `max_wait_ms`, `share` and `weight` are those of `take`; `ttl_ms` begins with the grant.
+
+        >>> from tokenbucket import Limit, Limiter
+        >>> from tokenbucket.testing import FakeServer
+        >>> jobs = Limiter(FakeServer(), Limit(3, 0))  # a semaphore: at most three at a time
+        >>> with jobs.hold("import", 1) as hold:
+        ...     hold.remaining[""]
+        2
         """
         part = Part("", self._key(name), name, limit or self.limit, amount)
         hold: Holding = self._of_hold(self, [part], ttl_ms, in_turn(max_wait_ms, share, weight))
@@ -156,7 +224,14 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
     def headers(
         self, decision: Decision, *, limit: Limit | None = None, name: str = "default", jitter: float = 0
     ) -> dict[str, str]:
-        """See `Decision.headers`."""
+        """Returns the HTTP headers of a decision: see `Decision.headers`.
+
+        >>> from tokenbucket import Limit, Limiter
+        >>> from tokenbucket.testing import FakeServer
+        >>> limiter = Limiter(FakeServer(), Limit(10, "5/s"))
+        >>> limiter.headers(limiter.take("alice"))["RateLimit"]
+        '"default";r=9;t=1'
+        """
         return decision.headers(limit or self.limit, name, jitter)
 
     # Their steps. Nothing is checked before they begin, so with asyncio a mistake is raised by `await`.
@@ -190,7 +265,7 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
     def _take_in_turn(
         self, name: str, cost: Number, limit: Limit | None, turn: tuple[float, str | None, Number]
     ) -> Steps[Decision]:
-        """Neither by a batch nor by what is remembered: the server alone knows who is next."""
+        """Asks the server, past batches and remembered denials: it alone knows which call is next."""
         limit = limit or self.limit
         words = self._words(name, "TB.TAKE", limit, cost)
         return (yield from self._decide(name, limit, words, in_turn(*turn)))

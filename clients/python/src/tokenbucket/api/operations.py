@@ -101,7 +101,7 @@ class Backend:
         server.joined()
 
     def _leave(self) -> bool:
-        """Whether nobody else uses the server's connections."""
+        """Returns whether no other limiter uses the server's connections."""
         if self._has_left:
             return False
         self._has_left = True
@@ -127,7 +127,7 @@ class Backend:
         return self.prefix + name
 
     def _degraded(self, words: Command, unanswered: Unanswered, once: bool) -> tuple[Any, bool]:
-        """What `on_error` replies in the server's place, and whether the server's reply was lost."""
+        """Returns the reply of `on_error`, and whether the server's was lost."""
         lost = once and unanswered.sent
         if self._on_error == "raise":
             kind = ReplyLost if lost else ServerAway
@@ -143,7 +143,7 @@ class Backend:
         return [0, 0, int(self.server.retry_every_ms) or 1, 0], lost
 
     def _ask(self, words: Command, terms: Terms | None = None) -> Steps[tuple[Any, bool, bool]]:
-        """The reply, whether it is `on_error`'s, and whether the server's was lost."""
+        """Returns the reply, whether it is `on_error`'s, and whether the server's was lost."""
         terms = terms or Terms()
         try:
             if terms.max_wait_ms:

@@ -19,18 +19,18 @@ _MOST_AT_ONCE = 500
 
 
 class Running:
-    """Something is being done as long as the variable lives that refers to it: whatever ends it, it ends."""
+    """Marks work that is under way, for as long as a variable refers to it."""
 
     __slots__ = ("__weakref__",)
 
 
-NOBODY = ref(Running())
+NO_WORK = ref(Running())
 
 
 class Renewals:
     """Holds, and when each of them is to be renewed. The thread ends when nothing is left to do.
 
-    Nobody counts on it: whoever finds that it does not run starts another.
+    A call that finds no thread running starts another.
     """
 
     def __init__(self, server: Any) -> None:
@@ -39,11 +39,11 @@ class Renewals:
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """In a process that was forked: the holds are the parent's."""
+        """Forgets the holds of the parent in a forked process."""
         self._due: list[tuple[float, int, ref[Any]]] = []
         self._count = itertools.count()
         self._changed: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._running = NOBODY
+        self._running = NO_WORK
 
     def add(self, hold: Any) -> None:
         self._plan(hold)
@@ -76,7 +76,7 @@ class Renewals:
             del server
             due_s += [self._due[0][0] - time.monotonic()] if self._due else []
             if not due_s:
-                self._running = NOBODY
+                self._running = NO_WORK
                 if not self.is_stalled:
                     return
                 self._running = ref(running)  # something came in this very moment
@@ -85,7 +85,7 @@ class Renewals:
                 self._changed.get(timeout=max(min(due_s), 0))
 
     def _renew_due(self) -> None:
-        """Renews what is due, all of it together."""
+        """Renews all holds that are due, together."""
         server, running = self._server(), Running()
         holds: list[Any] = []
         until = time.monotonic() + _TOGETHER_S

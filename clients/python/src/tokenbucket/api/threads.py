@@ -17,7 +17,7 @@ from .hold import HoldOperations, Used
 from .joint import BaseJointLimiter
 from .limiter import BaseLimiter
 from .operations import Backend, Part
-from .renewals import NOBODY, Renewals
+from .renewals import NO_WORK, Renewals
 from .unsettled import AGAIN_S, Unsettled
 
 T = TypeVar("T")
@@ -63,7 +63,13 @@ class Server(BaseServer[Client]):
             node.transport.drop()
 
     def ping(self) -> bool:
-        """Whether the server answers."""
+        """Returns whether the server answers.
+
+        >>> from tokenbucket import Server
+        >>> from tokenbucket.testing import FakeServer
+        >>> Server(FakeServer()).ping()
+        True
+        """
         return self.run(self.answers())
 
 
@@ -89,10 +95,18 @@ class _Closing(Backend):
 
 
 class Hold(HoldOperations):
-    """Asked for when it is made; `allowed` says with what result.
+    """Tokens that are held for a piece of work. `Limiter.hold` makes it; `allowed` is the server's decision.
 
     `with` renews it as long as it lasts, and settles it with `used` at its end. It raises Denied if
-    the hold was.
+    the hold was denied.
+
+    >>> from tokenbucket import Limit, Limiter
+    >>> from tokenbucket.testing import FakeServer
+    >>> limiter = Limiter(FakeServer(), Limit(1000, "1000/m"))
+    >>> with limiter.hold("alice", 500) as hold:  # the most that the work may cost
+    ...     hold.used = 120  # what it did cost
+    >>> limiter.peek("alice", 0).remaining
+    880
     """
 
     def __init__(self, limiter: _Closing, parts: list[Part], ttl_ms: int, terms: Terms) -> None:
@@ -101,19 +115,28 @@ class Hold(HoldOperations):
         self.is_over = False
         # A renewal on its way could arrive after the settlement.
         self._one_at_a_time = threading.RLock()
-        self.renewing = NOBODY
+        self.renewing = NO_WORK
         self._settled: JointDecision | Exception | None = None
         began = limiter._clock.monotonic()
         try:
             limiter._run(self._renew(first=True))
             limiter._tell_all(parts, self.decision, began)
         except BaseException:
-            if self.decision.allowed:  # interrupted: nobody works under it
+            if self.decision.allowed:  # interrupted: no work runs under it
                 self._abandon()
             raise
 
     def renew(self) -> JointDecision:
-        """Makes the hold last `ttl_ms` from now, if it is still there: see `lost`."""
+        """Makes the hold last `ttl_ms` from now, if the server still has it: see `lost`.
+
+        `with` and `keep_renewing` do it in the background.
+
+        >>> from tokenbucket import Limit, Limiter
+        >>> from tokenbucket.testing import FakeServer
+        >>> hold = Limiter(FakeServer(), Limit(3, 0)).hold("jobs", 1, ttl_ms=30_000)
+        >>> hold.renew().allowed
+        True
+        """
         began = self._limiter._clock.monotonic()
         if self.renew_in_background():
             self._limiter._tell_all(self._parts, self.decision, began)
@@ -130,9 +153,15 @@ class Hold(HoldOperations):
             return True
 
     def settle(self, used: Used | None = None) -> JointDecision:
-        """Ends the hold, with `used` as told or as it was set. The first call is final.
+        """Ends the hold: charges `used` (or the attribute) and refunds the rest. The first call is final.
 
-        What is not reported counts as used in a bucket that refills; slots of a pool come back.
+        Unreported use counts as used in a bucket that refills; slots of a pool come back.
+
+        >>> from tokenbucket import Limit, Limiter
+        >>> from tokenbucket.testing import FakeServer
+        >>> hold = Limiter(FakeServer(), Limit(1000, "1000/m")).hold("alice", 500)
+        >>> hold.settle(120).each[""].remaining
+        880
         """
         if self._is_inherited:
             return self.decision
@@ -185,11 +214,19 @@ class Hold(HoldOperations):
                 raise
 
     def keep_renewing(self) -> None:
-        """Renews it until it is settled, as `with` does."""
+        """Renews the hold until it is settled, as `with` does.
+
+        >>> from tokenbucket import Limit, Limiter
+        >>> from tokenbucket.testing import FakeServer
+        >>> hold = Limiter(FakeServer(), Limit(3, 0)).hold("jobs", 1)
+        >>> hold.keep_renewing()
+        >>> hold.settle().allowed
+        True
+        """
         self._limiter.server.renewals.add(self)
 
     def stop_renewing(self) -> None:
-        """Leaves the hold to expire, if it is not settled before."""
+        """Leaves the hold to expire, unless it is settled before."""
         self.is_over = True
 
 
@@ -199,7 +236,14 @@ class Limiter(_Closing, BaseLimiter[Server | Client, Decision, Hold]):
     _of_hold = Hold
 
     def wait(self, name: str, cost: Number = 1, *, max_wait_ms: int, limit: Limit | None = None) -> Decision:
-        """Reserves and sleeps until it is this caller's turn; a wait that is broken off gives back."""
+        """Reserves, and sleeps until the call's turn; an interrupted wait gives its tokens back.
+
+        >>> from tokenbucket import Limit, Limiter
+        >>> from tokenbucket.testing import FakeServer
+        >>> limiter = Limiter(FakeServer(), Limit(1, "1/s"))
+        >>> [limiter.wait("alice", max_wait_ms=1000).allowed for _ in range(2)]
+        [True, True]
+        """
         decision = self.reserve(name, cost, max_wait_ms=max_wait_ms, limit=limit)
         if decision.allowed and decision.retry_after_ms:
             try:

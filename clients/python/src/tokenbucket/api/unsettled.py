@@ -1,4 +1,4 @@
-"""Holds that nobody could settle: they are settled by their ids once the server answers."""
+"""Holds whose settlement failed: they are settled by their ids once the server answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..transport.commands import Command
 from ..values.errors import TokenBucketError, Unanswered
 
 MOST_UNSETTLED = 1000
-# A hold whose caller has left may still lie in a socket, and is settled once more.
+# A cancelled hold may still be in a socket, and is settled once more.
 AGAIN_S = 0.5
 
 
@@ -24,7 +24,7 @@ class Unsettled:
         return bool(self._waiting)
 
     def begin_anew(self) -> None:
-        """In a process that was forked: the holds are the parent's."""
+        """Forgets the holds of the parent in a forked process."""
         self._waiting = {}
 
     def add(self, words: Command, for_s: float, in_s: float = 0.0) -> None:

@@ -1,15 +1,4 @@
-"""A server in memory, whose time stands still until it is told otherwise: for tests of your own.
-
-    server = FakeServer()
-    limiter = tokenbucket.Limiter(server, Limit(1, "1/s"))      # asyncio: server.asyncio
-    assert limiter.take("a").allowed
-    assert not limiter.take("a").allowed
-    server.advance(1)
-    assert limiter.take("a").allowed
-
-It decides as the module does, in exact arithmetic. Its calendar begins at midnight UTC of January 1st,
-2026, or at the time that you pass: `FakeServer(datetime(2026, 12, 31, 23, 59, tzinfo=UTC))`.
-"""
+"""An in-memory server with a clock that your test controls."""
 
 from __future__ import annotations
 
@@ -24,7 +13,21 @@ from .limiter import Buckets
 
 
 class FakeServer(Clock):
-    """Stands where `redis.Redis` stands; `server.asyncio` where `redis.asyncio.Redis` does."""
+    """An in-memory server for tests of your own. It takes the place of a client of redis-py.
+
+    For `tokenbucket.asyncio` pass its attribute `asyncio`. It decides as the module does, in exact
+    arithmetic. Its clock begins at midnight UTC on January 1st, 2026, or at `now`.
+
+    >>> from tokenbucket import Limit, Limiter
+    >>> from tokenbucket.testing import FakeServer
+    >>> server = FakeServer()
+    >>> limiter = Limiter(server, Limit(1, "1/s"))
+    >>> [limiter.take("alice").allowed for _ in range(2)]
+    [True, False]
+    >>> server.advance(1)
+    >>> limiter.take("alice").allowed
+    True
+    """
 
     def __init__(self, now: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._now = self._began = unix_ms(now)
@@ -32,16 +35,36 @@ class FakeServer(Clock):
         self.asyncio = _AsyncFakeServer(self)
 
     def advance(self, seconds: float | Fraction) -> None:
-        """Lets time pass, for buckets and for what limiters remember. Kept to the microsecond."""
+        """Moves the clock of buckets and limiters by `seconds`, in whole microseconds.
+
+        >>> from tokenbucket import Limit, Limiter
+        >>> from tokenbucket.testing import FakeServer
+        >>> server = FakeServer()
+        >>> limiter = Limiter(server, Limit(10, "10@d"))
+        >>> server.advance(86_400 - 60)
+        >>> limiter.take("alice").reset_after_ms
+        60000
+        """
         self._now += Fraction(round(seconds * 1_000_000), 1000)
 
     def reset(self) -> None:
-        """Makes every bucket full."""
+        """Makes every bucket full.
+
+        >>> from tokenbucket import Limit, Limiter
+        >>> from tokenbucket.testing import FakeServer
+        >>> server = FakeServer()
+        >>> limiter = Limiter(server, Limit(1, "1/h"))
+        >>> limiter.take("alice").allowed
+        True
+        >>> server.reset()
+        >>> limiter.take("alice").allowed
+        True
+        """
         self._buckets.begin_anew()
 
     @property
     def tokenbucket_fake(self) -> FakeServer:
-        """By this, limiters know that they need no connection."""
+        """Returns itself: by this attribute a limiter recognises a fake."""
         return self
 
     # The clock of its limiters, which `wait` advances.

@@ -100,7 +100,7 @@ class _View:
         self.level, self.now = min(self.capacity, flown + more), moment
 
     def ms_until(self, level: Fraction) -> int:
-        """How long until there is so much if nobody else acts, rounded up; -1 if never."""
+        """Returns milliseconds until this level, unless other calls act, rounded up; -1 if never."""
         if self.level >= level:
             return 0
         if level > self.capacity:

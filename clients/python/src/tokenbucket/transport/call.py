@@ -16,7 +16,7 @@ PING: Commands = (("PING",),)
 
 @dataclass(slots=True)
 class Terms:
-    """How a question is asked."""
+    """How a command is sent."""
 
     once: bool = False
     """Must not be sent a second time."""
@@ -25,7 +25,7 @@ class Terms:
     max_wait_ms: float = 0
     """How long it may wait its turn in the server."""
     share: Command = ()
-    """The words that say of whose share of the waiting calls it is; none if of nobody's."""
+    """The words that name its tenant and weight; none without a share."""
     renews: bool = False
     """The server renews its hold, and takes nothing; `on_error` decides on the hold."""
     until: float | None = None

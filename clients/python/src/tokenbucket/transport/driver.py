@@ -81,8 +81,13 @@ class Endpoint:
         return Endpoint(self.connection_class, options | {"host": host, "port": port}, self.asynchronous)
 
     def new(self) -> Any:
-        """Makes a connection of the driver, not connected yet."""
-        return self.connection_class(**self.options)
+        """Makes a connection of the driver, not connected yet. Raises BadArgument for wrong options."""
+        try:
+            return self.connection_class(**self.options)
+        except Exception as error:
+            if is_lack(error):
+                raise
+            raise BadArgument(f"client: {error}") from error
 
     def is_mistake(self, error: Exception) -> bool:
         """Returns whether a connection failed by what waiting does not change, such as a wrong password."""
@@ -100,7 +105,7 @@ class Endpoint:
         return not is_drivers(error)
 
     def why_it_failed(self, error: Exception, *, sent: bool = False) -> Exception:
-        """Returns what a caller gets whose connection was not made, or broke after the call was sent."""
+        """Returns the error of a call whose connection failed, or broke after the call was sent."""
         if isinstance(error, TokenBucketError | Unanswered):
             return error
         if not self.is_mistake(error):

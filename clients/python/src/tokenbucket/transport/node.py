@@ -74,7 +74,7 @@ class Node:
             self._log.warning("cannot ask %s, every limit does as its on_error says: %s", self._who, error)
 
     def silent(self, what: str, since: float, within_s: float, *, sent: bool = False) -> Unanswered:
-        """Returns what callers get who waited in vain: the server is away if it said nothing to others."""
+        """Returns the error of a call without a reply. The server is away if no other call heard it."""
         silence = Unanswered(f"no {what} within {within_s * 1000:g} ms", sent=sent)
         if self.last_heard <= since:
             self.failed(silence)

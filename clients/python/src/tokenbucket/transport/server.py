@@ -65,19 +65,25 @@ def _script() -> tuple[str, str]:
 
 
 class BaseServer(Generic[Client]):
-    """One server or cluster, with what all limiters on it share.
+    """One server or cluster, shared by all limiters on it.
 
     `client` is a client of redis-py or valkey-py, or a URL; connections are made as it makes them, and
     are the server's own. The server is away when it has been silent for `timeout_ms`, on all
     connections; then one call every `retry_every_ms` asks it, and `on_error` of each limiter decides
     the others. `fallback="script"`: a Lua script decides where the server lacks the module.
+
+    >>> from tokenbucket import Limit, Limiter, Server
+    >>> from tokenbucket.testing import FakeServer
+    >>> server = Server(FakeServer(), timeout_ms=50)  # or "redis://localhost:6379", or redis.Redis()
+    >>> searches = Limiter(server, Limit(10, "5/s"), "tb:search:")
+    >>> logins = Limiter(server, Limit(5, "5/15m"), "tb:login:", on_error="closed")
     """
 
     is_asynchronous: bool
     _of_transport: Any
     """What sends the calls to one node."""
     settle_later: Callable[[Command, float, float], None]
-    """Settles a hold by its id once the server answers, for so many seconds, from so many on."""
+    """Settles a hold by its id once the server answers: for how many seconds, and after how many."""
 
     def __init__(
         self,
@@ -143,7 +149,7 @@ class BaseServer(Generic[Client]):
             self._users += 1
 
     def left(self) -> bool:
-        """Whether that was the last limiter on it."""
+        """Returns whether that was the last limiter on it."""
         with self._lock:
             self._users -= 1
             return self._users <= 0
@@ -205,7 +211,7 @@ class BaseServer(Generic[Client]):
         """Returns the reply to a command that waits its turn in the server, at most `max_wait_ms`.
 
         It asks without waiting first, so that only a call that has to wait takes a connection for itself.
-        With the script, and in a fake, nobody can wait there: the command is sent again when it may be
+        With the script, and in a fake, no call can wait there: the command is sent again when it may be
         granted.
         """
         until, waits = self.clock.monotonic() + terms.max_wait_ms / 1000, self._fake is None
@@ -228,7 +234,7 @@ class BaseServer(Generic[Client]):
             terms.pause_s = pause_s
 
     def answers(self) -> Steps[bool]:
-        """Whether the server answers, or one node of a cluster."""
+        """Returns whether the server answers, or one node of a cluster."""
         for node in self._nodes():
             with contextlib.suppress(Unanswered):
                 reply = yield Call(node, PING)
@@ -240,7 +246,7 @@ class BaseServer(Generic[Client]):
         return [key] if self.fallback is None else [key, script_key(key)]
 
     def _node_of(self, key: str) -> Steps[Node]:
-        """Where the bucket is. While its node is away, the others are asked who has its slots now."""
+        """Returns the node of the bucket. While it is away, asks the others where its slots are now."""
         assert self._slots is not None
         node = self._slots.node_of(key)
         if node is None or (node.away_until and node.admits()):

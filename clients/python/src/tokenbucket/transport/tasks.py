@@ -1,7 +1,7 @@
 """How asyncio asks: all calls of an event loop share one connection to a node, and one write a round.
 
-A call is sent behind those whose replies are still on their way, so no call waits for a connection of a
-pool. Only a call that waits its turn in the server has a connection for itself. Any task may be cancelled
+Calls are pipelined, so none waits for a connection of a pool. Only a call that waits its turn in the
+server has a connection for itself. Any task may be cancelled
 at any time, even all of them at once: a task that ends early ends its connection, and the next call makes
 another.
 """
@@ -22,7 +22,7 @@ from .node import IDLE_S, PULSE_S, Node
 
 T = TypeVar("T")
 
-# In so many rounds of the event loop is read what has come, before the server is taken for silent.
+# Rounds of the event loop in which replies are read before the server counts as silent.
 _ROUNDS = 5
 _MOST_LATE = 3
 # How many times longer than a call waits for it a connection may take that is kept.
@@ -32,7 +32,7 @@ _MOST_CONNECTING = 64
 
 
 class Connection:
-    """One of the driver's, and the calls whose replies are on their way, in order."""
+    """A connection of the driver, and the calls that await replies, in order."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport, self.node, self._loop = transport, transport.node, transport.loop
@@ -101,7 +101,7 @@ class Connection:
             self.end(Unanswered("the server has closed the connection", broken=True))
             return
         calls, self._unsent = self._unsent, []
-        # A call is left out whose caller has gone.
+        # A cancelled call is left out.
         calls = [call for call in calls if not call.future.done()]
         if not calls or not self.is_open:
             return
@@ -219,7 +219,7 @@ class Connection:
 def _fail(call: Call, error: Exception) -> None:
     if not call.future.done():
         call.future.set_exception(error)
-        # A caller who was cancelled meanwhile does not look at it.
+        # A cancelled caller does not retrieve it.
         call.future.exception()
 
 
@@ -312,7 +312,7 @@ class Transport:
                 reply = connection.send(call)
                 await asyncio.wait([connection.connecting, reply], return_when=asyncio.FIRST_COMPLETED)
             return await reply
-        finally:  # the call of a caller who leaves is out of the queue once its connection is closed
+        finally:  # a cancelled call leaves the queue with its connection
             if connection is not None:
                 connection.end(Unanswered("its caller has left", sent=True))
 

@@ -45,13 +45,13 @@ def run(steps: Steps[T]) -> T:
         result: T = end.value
         return result
     finally:
-        steps.close()  # those of a caller who was interrupted end here
+        steps.close()  # of an interrupted call
 
 
 def within(for_s: float, look: Callable[[float], T | None]) -> T | None:
-    """Looks for so long, in a few turns, and returns the first that is found.
+    """Looks for `for_s` seconds, in a few turns, and returns the first result.
 
-    A turn that ends late does not count, as this process was busy, but for as many at most.
+    A turn that ends late does not count, as this process was busy; at most as many are forgiven.
     """
     turn_s, left, late_left = for_s / _TURNS, _TURNS, _TURNS
     while left:
@@ -66,13 +66,13 @@ def within(for_s: float, look: Callable[[float], T | None]) -> T | None:
 
 
 class Place:
-    """A right, as to use a connection. It counts for as long as somebody refers to it."""
+    """A right, as to use a connection. It counts for as long as a variable refers to it."""
 
     __slots__ = ("__weakref__",)
 
 
 class Places:
-    """At most so many places at a time."""
+    """At most `most` places at a time."""
 
     def __init__(self, most: int) -> None:
         self._most = most

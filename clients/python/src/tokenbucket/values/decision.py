@@ -13,18 +13,31 @@ from .limit import Limit
 
 @dataclass(frozen=True, slots=True)
 class Decision:
+    """What the server decided about a call. It is true if the call is allowed.
+
+    >>> from tokenbucket import Limit, Limiter
+    >>> from tokenbucket.testing import FakeServer
+    >>> limiter = Limiter(FakeServer(), Limit(1, "1/s"))
+    >>> allowed = limiter.take("alice")
+    >>> allowed.allowed, allowed.remaining, allowed.reset_after_ms
+    (True, 0, 1000)
+    >>> denied = limiter.take("alice")
+    >>> denied.allowed, denied.retry_after_ms
+    (False, 1000)
+    """
+
     allowed: bool
     remaining: int = 0
     """Whole tokens left; negative while in debt."""
     retry_after_ms: int = 0
-    """Denied: the same call is allowed after that long if nobody else takes; -1 if never, because
-    the cost is above the capacity. `reserve`: how long to wait. `charge`: until out of debt."""
+    """Milliseconds until the same call is allowed, unless other calls take before; -1 if never, because
+    its cost is above the capacity. For `reserve`: how long to wait. For `charge`: until out of debt."""
     reset_after_ms: int = 0
-    """Until the bucket is full."""
+    """Milliseconds until the bucket is full."""
     degraded: bool = False
-    """Whether the server did not decide: it is away, and `on_error` decided."""
+    """True if `on_error` decided, because the server was away."""
     granted: int = 0
-    """How many tokens `take_up_to` took; for the other calls 1 or 0, as `allowed`."""
+    """The number of tokens that `take_up_to` took; 1 or 0 for other calls, as `allowed`."""
     lost: bool = False
     """The command was sent and its reply lost: it is not known whether it happened."""
 
@@ -38,15 +51,27 @@ class Decision:
 
     @property
     def retry_after_s(self) -> int:
-        """For the Retry-After header: rounded up, so that nobody comes back too early."""
+        """Returns whole seconds for the Retry-After header, rounded up.
+
+        >>> from tokenbucket import Decision
+        >>> Decision(allowed=False, retry_after_ms=1200).retry_after_s
+        2
+        """
         return _up_to_seconds(self.retry_after_ms)
 
     def headers(self, limit: Limit, name: str = "default", jitter: float = 0) -> dict[str, str]:
-        """RateLimit and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers, and Retry-After.
+        """Returns RateLimit and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers, and Retry-After.
 
-        With `jitter` 0.5, Retry-After is up to half as long again, so that those who were denied
-        together do not come back together; never shorter. It is left out where waiting does not
-        help. Nothing is said about a bucket that nobody has looked at.
+        `jitter` 0.5 lengthens Retry-After by up to half, so that denied clients do not return together.
+        Retry-After is missing where waiting does not help, and a degraded decision has no RateLimit.
+
+        >>> from tokenbucket import Decision, Limit
+        >>> denied = Decision(allowed=False, retry_after_ms=1200, reset_after_ms=6000)
+        >>> for name, value in denied.headers(Limit(5, "1/s")).items():
+        ...     print(f"{name}: {value}")
+        RateLimit-Policy: "default";q=5;w=5
+        RateLimit: "default";r=0;t=6
+        Retry-After: 2
         """
         headers: dict[str, str] = {}
         if not self.degraded:
@@ -83,14 +108,25 @@ class JointDecision(Decision):
 
     @classmethod
     def of(cls, decision: Decision) -> JointDecision:
-        """Returns the decision of a single limit as that of several, which names none of them."""
+        """Returns the decision of a single limit as a joint one, without `each`."""
         if isinstance(decision, JointDecision):
             return decision
         return cls(*(getattr(decision, one.name) for one in fields(decision)))
 
 
 class Denied(TokenBucketError):
-    """The hold of a `with` block was denied."""
+    """The hold of a `with` block was denied. `decision` says until when.
+
+    >>> from tokenbucket import Denied, Limit, Limiter
+    >>> from tokenbucket.testing import FakeServer
+    >>> limiter = Limiter(FakeServer(), Limit(1, "1/s"))
+    >>> try:
+    ...     with limiter.hold("alice", 1), limiter.hold("alice", 1):
+    ...         print("not reached")
+    ... except Denied as denied:
+    ...     print(denied.decision.retry_after_ms)
+    1000
+    """
 
     def __init__(self, decision: Decision) -> None:
         super().__init__(decision)

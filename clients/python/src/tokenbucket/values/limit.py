@@ -15,7 +15,7 @@ Number = int | float | str | Decimal
 
 MOST_TOKENS = 10**12
 _MOST_BYTES = 128
-# What is smaller than ten to the minus so many counts as that: nobody computes with a million digits.
+# The exponent of the smallest amount, to which smaller ones are rounded: no arithmetic on a million digits.
 _MOST_DIGITS = 40
 _NUMBER = re.compile(r"\+?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _FORMS = {
@@ -43,14 +43,22 @@ _UNIT_S = {
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """How many tokens a bucket holds, and how fast they come back.
+    """The capacity of a bucket, and the rate at which it refills.
 
     `rate` is tokens per second (`5`, `0.25`), a count per period (`"100/m"`, `"10/10s"`) or a count
-    at each boundary of the calendar (`"1000@d"`, `"1000@mo+14d"`). 0 is a pool, whose tokens come back
-    only from holds. Neither is stored: a new limit counts from the next call.
+    at each boundary of the calendar (`"1000@d"`, `"1000@mo+14d"`). Rate 0 makes a pool: its tokens come
+    back only from holds. The server stores neither, so a new limit counts from the next call.
 
-    Raises BadArgument for what cannot be a limit. The server alone knows every bound, and says so
-    at the first call.
+    Raises BadArgument for an invalid limit. Bounds that the server alone knows are checked by the
+    first call.
+
+    >>> from tokenbucket import Limit
+    >>> Limit(20, "10/s")
+    Limit(capacity=20, rate='10/s')
+    >>> Limit("twenty", "10/s")
+    Traceback (most recent call last):
+    ...
+    tokenbucket.values.errors.BadArgument: capacity: 'twenty' is not a number from 0 to 1e12
     """
 
     capacity: Number
@@ -66,7 +74,12 @@ class Limit:
 
     @classmethod
     def parse(cls, text: str) -> Limit:
-        """Reads `"20 10/s"`: capacity and rate, as TB.TAKE takes them."""
+        """Reads a capacity and a rate, as TB.TAKE takes them.
+
+        >>> from tokenbucket import Limit
+        >>> Limit.parse("20 10/s") == Limit("20", "10/s")
+        True
+        """
         words = text.split()
         if len(words) != 2:
             raise BadArgument(f"{text!r} is not a capacity and a rate, like '20 10/s'")
@@ -74,19 +87,19 @@ class Limit:
 
     @property
     def is_calendar(self) -> bool:
-        """Whether tokens come at boundaries of the calendar, and not all the time."""
+        """Returns whether tokens come at boundaries of the calendar."""
         return "@" in str(self.rate)
 
     @property
     def terms(self) -> tuple[str, str, str, str]:
-        """Of `1000@15m+09:00`: its count, number, unit, and days with offset; "" for what it does not say."""
+        """Returns count, number, unit, and days with offset of `1000@15m+09:00`; "" for a missing one."""
         terms = _terms(str(self.rate))
         assert terms
         return terms
 
     @property
     def tokens_per_s(self) -> Fraction:
-        """What flows in, exactly; of a calendar's rate the average, with months of 30 days."""
+        """Returns the exact rate; the average of a calendar's rate, with months of 30 days."""
         count, number, unit, _ = self.terms
         return Fraction(count) / (Fraction(number or 1) * _UNIT_S[unit or "s"])
 
@@ -98,7 +111,7 @@ class Limit:
 
 
 def amount_of(text: str) -> Fraction | None:
-    """Reads an amount of tokens as the module does; None for what is none."""
+    """Reads an amount of tokens as the module does; None if it is invalid."""
     if len(text) > _MOST_BYTES or not _NUMBER.fullmatch(text):
         return None
     amount = Decimal(text)
