@@ -77,11 +77,8 @@ async fn an_error_means_what_it_means_to_all() {
         let limiter = Limiter::with_options(&server, limit(1, "1/h"), Options::new().on_error(OnError::Open));
         let first = limiter.take("a", 1).await;
         let before = asked.load(Ordering::Relaxed);
-        // Where a slot moves, or a wait was ended by force, the same call may be decided a moment later.
-        assert!(
-            before == 1 || line.starts_with("TRYAGAIN") || line.starts_with("UNBLOCKED"),
-            "{line}: {before}"
-        );
+        // Some refusals may be over a moment later, or on another connection.
+        assert!(before == 1 || fault == "refusing", "{line}: sent {before} times");
         let second = limiter.take("a", 1).await.map(|decision| decision.degraded);
         let is_asked_again = asked.load(Ordering::Relaxed) > before;
         let ours = match (first.map(|decision| decision.degraded), is_asked_again) {
