@@ -61,8 +61,6 @@ OTHERS = {
 }
 # Clients whose callers can hang up.
 WITH_DEADLINES = ("redis-py-asyncio", "node", "go", "redis-rs")
-# Of these, the packages that give back what was granted to a caller who has left. In the others it is lost.
-WITH_UNDO = ("node", "redis-rs")
 # The packages whose callers wait for one fetch of a batch. In the others they ask for themselves meanwhile.
 WITH_ONE_FETCH = ("node", "rust")
 

@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use redis::{IntoConnectionInfo, RedisResult};
 
+use crate::adapters::park::wait_for;
 use crate::transport::background::timeout;
-use crate::transport::park::wait_for;
 use crate::{Amount, Decision, Error, JointDecision, Limit, Options, Part, ServerOptions};
 
 /// A server or a cluster, for threads; clones share its connection.
@@ -37,6 +37,23 @@ impl Server {
     /// See [`crate::Server::connect_with`].
     pub fn connect_with(url: impl IntoConnectionInfo, options: ServerOptions) -> RedisResult<Self> {
         crate::Server::connect_with(url, options).map(Self)
+    }
+
+    /// See [`crate::Server::sentinel`].
+    pub fn sentinel<T: IntoConnectionInfo>(
+        master: impl IntoConnectionInfo,
+        sentinels: impl IntoIterator<Item = T>,
+    ) -> RedisResult<Self> {
+        crate::Server::sentinel(master, sentinels).map(Self)
+    }
+
+    /// See [`crate::Server::sentinel_with`].
+    pub fn sentinel_with<T: IntoConnectionInfo>(
+        master: impl IntoConnectionInfo,
+        sentinels: impl IntoIterator<Item = T>,
+        options: ServerOptions,
+    ) -> RedisResult<Self> {
+        crate::Server::sentinel_with(master, sentinels, options).map(Self)
     }
 
     /// See [`crate::Server::cluster`].
@@ -112,7 +129,7 @@ impl Limiter {
     }
 
     /// Returns this limiter for a caller that waits for at most `time`: a call that takes longer is an
-    /// [`Error::DeadlinePassed`]. That says nothing about the server, and a grant that comes later is given back.
+    /// [`Error::DeadlinePassed`]. That says nothing about the server. The call may have been counted: its tokens are lost.
     #[must_use]
     pub fn within(&self, time: Duration) -> Self {
         Self { inner: self.inner.clone(), within: Some(time) }
@@ -240,6 +257,9 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
+        if self.0.is_copy() {
+            return;
+        }
         if let Err(error) = self.settle() {
             log::warn!(target: "tokenbucket_client::sync", "a hold was not settled: {error}");
         }

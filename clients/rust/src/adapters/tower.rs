@@ -150,11 +150,12 @@ impl RateLimitLayer {
 
     fn describe<O>(&self, decision: &Decision, response: &mut Response<O>) {
         let headers = response.headers_mut();
-        // A limit nearer to the handler knows better, and has spoken already.
-        if headers.contains_key("ratelimit") {
-            return;
-        }
-        for (name, value) in decision.headers(self.limiter.limit(), &self.name, self.jitter) {
+        for (name, own) in decision.headers(self.limiter.limit(), &self.name, self.jitter) {
+            // A limit nearer to the handler has spoken already. Only the one that denies writes Retry-After.
+            let value = match headers.get(name).map(HeaderValue::to_str) {
+                Some(Ok(inner)) => format!("{own}, {inner}"),
+                _ => own,
+            };
             if let Ok(value) = HeaderValue::try_from(value) {
                 headers.insert(name, value);
             }

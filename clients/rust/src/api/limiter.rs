@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::api::batches::{Batches, Verdict};
-use crate::api::caller::Caller;
+use crate::api::caller::{Caller, How, Memory};
 use crate::api::denials::Denials;
 use crate::api::hold::Hold;
 #[cfg(feature = "tower")]
 use crate::api::options::OnError;
 use crate::api::options::{Fallback, Options};
 use crate::api::server::Server;
-use crate::transport::calls::{Answer, How};
+use crate::transport::ask::Answer;
 use crate::values::decision::{Decision, JointDecision};
 use crate::values::error::Error;
 use crate::values::limit::Limit;
@@ -27,13 +27,6 @@ pub struct Limiter {
     limit: Limit,
     max_wait: Duration,
     share: Option<Arc<Share>>,
-    memory: Arc<Memory>,
-}
-
-/// What a limiter knows without asking.
-struct Memory {
-    denials: Option<Denials>,
-    batches: Option<Batches>,
 }
 
 impl Limiter {
@@ -45,9 +38,9 @@ impl Limiter {
     /// With these options.
     pub fn with_options(server: &Server, limit: Limit, options: Options) -> Self {
         let denials = Denials::new(options.remember_denials, options.remember_denials_for);
-        let memory = Memory { denials, batches: Batches::new(options.batch) };
-        let caller = Caller { server: server.clone(), options };
-        Self { caller, limit, max_wait: Duration::ZERO, share: None, memory: Arc::new(memory) }
+        let memory = Arc::new(Memory { denials, batches: Batches::new(options.batch) });
+        let caller = Caller { server: server.clone(), options, memory };
+        Self { caller, limit, max_wait: Duration::ZERO, share: None }
     }
 
     /// Returns this limiter with another limit, for a caller that has its own.
@@ -60,8 +53,9 @@ impl Limiter {
     /// Calls that wait for the same bucket are served in the order in which they came. When the time is over, the decision is
     /// the denial of that moment.
     ///
-    /// Each call that waits has a connection of its own, which is kept for the next. Dropping the call leaves the queue. Batches
-    /// and remembered denials are for calls that do not wait. While the server is away, `on_error` decides without a wait. Where
+    /// The call asks first without waiting. If it is denied, it waits on a connection of its own, which is kept for the next.
+    /// Dropping the call closes the connection, and so leaves the queue. Batches and remembered denials are for calls that do
+    /// not wait. While the server is away, `on_error` decides without a wait. Where
     /// the module cannot keep the call, as with [`Fallback::Script`], the client asks again at the times that the decisions tell:
     /// then nothing keeps the order.
     #[must_use]
@@ -91,7 +85,7 @@ impl Limiter {
 
     /// Takes `cost` tokens if the bucket holds them, else nothing.
     ///
-    /// A caller may stop waiting, as by a timeout of its own: the package gives back a grant that comes later.
+    /// A caller may stop waiting, as by a timeout of its own. The call may have been counted: its tokens are lost.
     ///
     /// # Errors
     ///
@@ -140,7 +134,7 @@ impl Limiter {
         self.decide("TB.RESERVE", name, words).await
     }
 
-    /// [`reserve`](Self::reserve), then sleeps until it is this caller's turn. A wait that is broken off gives the tokens
+    /// [`reserve`](Self::reserve), then sleeps until it is this caller's turn. A sleep that is broken off gives the tokens
     /// back.
     pub async fn wait(
         &self,
@@ -165,31 +159,28 @@ impl Limiter {
 
     /// Puts `amount` back, never above the capacity. Sent once: see [`Decision::lost`].
     pub async fn give(&self, name: &str, amount: impl Into<Amount>) -> Result<Decision, Error> {
-        if let Some(denials) = &self.memory.denials {
-            denials.forget(name, &self.limit);
-        }
-        self.decide("TB.GIVE", name, [Some(amount.into().checked("amount")?), None]).await
+        let given = self.decide("TB.GIVE", name, [Some(amount.into().checked("amount")?), None]).await;
+        self.caller.came_back([(name, &self.limit)]);
+        given
     }
 
     /// Makes the bucket full: deletes its key.
     pub async fn reset(&self, name: &str) -> Result<(), Error> {
-        if let Some(denials) = &self.memory.denials {
-            denials.forget(name, &self.limit);
-        }
-        if let Some(batches) = &self.memory.batches {
+        if let Some(batches) = &self.caller.memory.batches {
             batches.forget(name, &self.limit);
         }
         let key = self.caller.key(name);
         let request = Request::reset(key.clone(), &self.limit);
         self.caller.server.decide_locally(&request)?;
-        let mut answer = self.caller.server.transport().ask(&request, How::default()).await?;
+        let mut answer = self.caller.server.transport().ask(&request, Duration::ZERO).await?;
         if self.caller.server.options().fallback == Fallback::Script {
             let script = Request::reset(request.script_key(), &self.limit);
-            answer = self.caller.server.transport().ask(&script, How::default()).await?;
+            answer = self.caller.server.transport().ask(&script, Duration::ZERO).await?;
         }
+        self.caller.came_back([(name, &self.limit)]);
         match answer {
-            Answer::Replies(_) => Ok(()),
-            Answer::Away(node, _) | Answer::Lost(node) => Err(Error::ServerAway(node.failure())),
+            Answer::Away(away) => Err(Error::ServerAway(away.reason())),
+            Answer::Replies(_) | Answer::Lost(_) => Ok(()),
         }
     }
 
@@ -215,7 +206,7 @@ impl Limiter {
 
     /// The denial of such a take that this process remembers, if it still holds: see [`Options::remember_denials`].
     pub fn remembered(&self, name: &str, cost: impl Into<Amount>) -> Option<Decision> {
-        self.memory.denials.as_ref()?.recall(name, &self.limit, cost.into(), self.now())
+        self.caller.memory.denials.as_ref()?.recall(name, &self.limit, cost.into(), self.now())
     }
 
     /// Takes `amount` until the hold is settled, or for `ttl` if its holder is gone. It renews itself as long as it
@@ -238,20 +229,22 @@ impl Limiter {
     /// that the server makes late is ended.
     pub async fn hold_as(&self, id: &str, parts: &[Part], ttl: Duration) -> Result<JointDecision, Error> {
         let before = vec![ttl.as_millis().to_string(), id.to_owned()];
-        let how = How { returns_late: true, ..self.how() };
+        let how = How { begins: Some(ttl), ends_late: true, ..self.how() };
         self.caller.decide_all("TB.MHOLD", before, parts, how).await
     }
 
     /// Ends the hold of this id with what was used of each part. A part without such a hold is denied and stays as it is. Sent
     /// once: see [`Decision::lost`]. It may be sent again, because a hold ends once.
     pub async fn settle_as(&self, id: &str, parts: &[Part]) -> Result<JointDecision, Error> {
-        self.caller.decide_all("TB.MSETTLE", vec![id.to_owned()], parts, How::default()).await
+        let settled = self.caller.decide_all("TB.MSETTLE", vec![id.to_owned()], parts, How::default()).await;
+        self.caller.came_back(parts.iter().map(|part| (part.name.as_str(), &part.limit)));
+        settled
     }
 
     /// Gives back what batches have left.
     pub async fn close(&self) -> Result<(), Error> {
-        for request in self.memory.batches.as_ref().map(Batches::close).unwrap_or_default() {
-            self.caller.server.transport().ask(&request, How::default()).await?;
+        for request in self.caller.memory.batches.as_ref().map(Batches::close).unwrap_or_default() {
+            self.caller.server.transport().ask(&request, Duration::ZERO).await?;
         }
         Ok(())
     }
@@ -263,7 +256,7 @@ impl Limiter {
 
     /// The denials that are remembered. Calls that wait do without.
     fn denials(&self) -> Option<&Denials> {
-        self.memory.denials.as_ref().filter(|_| self.max_wait.is_zero())
+        self.caller.memory.denials.as_ref().filter(|_| self.max_wait.is_zero())
     }
 
     fn now(&self) -> Duration {
@@ -289,7 +282,7 @@ impl Limiter {
         cost: Amount,
         began: Duration,
     ) -> Result<Option<Decision>, Error> {
-        let Some(batches) = self.memory.batches.as_ref().filter(|_| self.max_wait.is_zero()) else {
+        let Some(batches) = self.caller.memory.batches.as_ref().filter(|_| self.max_wait.is_zero()) else {
             return Ok(None);
         };
         let Some(tokens) = cost.as_whole().filter(|tokens| *tokens <= batches.size) else { return Ok(None) };
@@ -300,17 +293,18 @@ impl Limiter {
             decision
         } else {
             match batch.fetched(tokens, batches.size).await? {
-                Verdict::Granted(decision) => decision,
-                Verdict::Denied(denial, asked_at) => {
+                None => return Ok(None),
+                Some(Verdict::Granted(decision)) => decision,
+                Some(Verdict::Denied(denial)) => {
                     if let Some(denials) = denials {
-                        denials.remember(name, &self.limit, cost, denial, (asked_at, self.now()));
+                        denials.remember(name, &self.limit, cost, denial, (began, self.now()));
                     }
                     denial
                 }
-                Verdict::Away(node) => {
+                Some(Verdict::Away(away)) => {
                     let take =
                         Request::one("TB.TAKE", self.caller.key(name), &self.limit, [Some(cost), None]);
-                    self.caller.without_server(&node, &take)?.binding
+                    self.caller.without_server(&away, &take)?.binding
                 }
             }
         };
@@ -321,7 +315,7 @@ impl Limiter {
 
 impl fmt::Debug for Limiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { caller: Caller { server: _, options }, limit, .. } = self;
+        let Self { caller: Caller { options, .. }, limit, .. } = self;
         f.debug_struct("Limiter").field("limit", limit).field("options", options).finish_non_exhaustive()
     }
 }
@@ -339,7 +333,7 @@ impl Drop for Turn<'_> {
         if !self.has_come {
             let Self { limiter: Limiter { caller, limit, .. }, name, cost, .. } = self;
             let give = Request::one("TB.GIVE", caller.key(name), limit, [Some(*cost), None]);
-            caller.server.transport().send_all(vec![give]);
+            caller.server.transport().send_once(Some(give));
         }
     }
 }

@@ -1,10 +1,15 @@
 //! Options of servers and limiters.
 
 use std::fmt;
+use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::values::rules::{RETRY_EVERY, TIMEOUT};
 use crate::{Decision, Limit};
+
+/// The longest time that a timer runs. Longer options count as this.
+pub(crate) const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// What decides while the server is away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,11 +56,7 @@ pub struct ServerOptions {
 
 impl Default for ServerOptions {
     fn default() -> Self {
-        Self {
-            timeout: Duration::from_millis(100),
-            retry_every: Duration::from_millis(500),
-            fallback: Fallback::None,
-        }
+        Self { timeout: TIMEOUT, retry_every: RETRY_EVERY, fallback: Fallback::None }
     }
 }
 
@@ -69,14 +70,14 @@ impl ServerOptions {
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         // No time at all would be over before anything could arrive.
-        Self { timeout: timeout.max(Duration::from_millis(1)), ..self }
+        Self { timeout: timeout.clamp(Duration::from_millis(1), YEAR), ..self }
     }
 
     /// How often one call finds out whether a server that was away is back; every 500 ms by default. All others are
     /// decided at once meanwhile.
     #[must_use]
     pub fn retry_every(self, retry_every: Duration) -> Self {
-        Self { retry_every, ..self }
+        Self { retry_every: retry_every.min(YEAR), ..self }
     }
 
     /// What decides if the server has not loaded the module; by default that is an error.
@@ -178,6 +179,16 @@ impl Options {
 pub(crate) struct Hook(pub(crate) Arc<HookFn>);
 
 type HookFn = dyn Fn(&str, &Limit, &Decision, Duration) + Send + Sync;
+
+impl Hook {
+    /// Calls it. A panic of it is logged, and changes nothing.
+    pub(crate) fn call(&self, name: &str, limit: &Limit, decision: &Decision, took: Duration) {
+        let call = AssertUnwindSafe(|| (self.0)(name, limit, decision, took));
+        if catch_unwind(call).is_err() {
+            log::error!(target: "tokenbucket_client::limiter", "on_decision panicked");
+        }
+    }
+}
 
 impl fmt::Debug for Hook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,7 +1,8 @@
 //! What the server, or the policy in its place, has decided.
 
 use std::hash::{BuildHasher, RandomState};
-use std::time::Duration;
+use std::process;
+use std::time::{Duration, SystemTime};
 
 use redis::{FromRedisValue, ParsingError, Value};
 
@@ -56,7 +57,7 @@ impl Decision {
             headers.push(("ratelimit", self.state(name)));
         }
         if let Some(wait) = self.retry_after().filter(|wait| !self.allowed && !wait.is_zero()) {
-            let wait = wait.mul_f64(1.0 + jitter.clamp(0.0, 1000.0) * random_fraction());
+            let wait = wait.mul_f64(1.0 + jitter.max(0.0).clamp(0.0, 1000.0) * random_fraction());
             headers.push(("retry-after", whole_seconds(wait).to_string()));
         }
         headers
@@ -154,9 +155,9 @@ fn saturating(ms: u128) -> i64 {
     i64::try_from(ms).unwrap_or(i64::MAX)
 }
 
-/// Draws unforeseeable bits: std takes its keys from the operating system.
+/// Draws unforeseeable bits: std takes its keys from the operating system. A forked child has its parent's keys.
 pub(crate) fn random_bits() -> u64 {
-    RandomState::new().hash_one(0)
+    RandomState::new().hash_one((process::id(), SystemTime::now()))
 }
 
 /// From 0 up to, but not including, 1.
