@@ -296,7 +296,8 @@ class BaseServer(Generic[Client]):
                 node, tries = first_node, tries + 1
                 pause_s = node.timeout_s / _TRIES_OF_A_SPLIT_SLOT
             elif first.word == "READONLY" and not sure:
-                node.transport.drop()  # the endpoint has moved, and the master is behind it again
+                if node.moves():
+                    node.transport.drop()  # the endpoint has moved, and the master is behind it again
                 sure = True
             elif first.word == "NOSCRIPT":
                 loading: Commands = (("SCRIPT", "LOAD", _script()[0]),)
