@@ -259,11 +259,14 @@ class BaseServer(Generic[Client]):
 
     def _read_slots(self) -> Steps[None]:
         assert self._slots is not None
+        ends_at = time.monotonic() + self.timeout_ms / 2000
         for _ in range(len(self._slots.nodes)):
             asked = self._slots.whom_to_ask()
             with contextlib.suppress(Unanswered):
                 reply = yield from self._route(asked, _CLUSTER_SLOTS, _CLUSTER_SLOTS, Terms())
                 self._slots.learn(reply, asked)
+                return
+            if time.monotonic() > ends_at:  # it was silent: the next call asks another
                 return
 
     def _route(self, node: Node, commands: Commands, words: Commands, terms: Terms) -> Steps[Any]:
