@@ -295,8 +295,8 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
         )
         return None if isinstance(reply, ReplyError) else Decision.read(reply, True)
 
-    def _give_here(self, name: str, amount: Number) -> None:
-        self.server.local.execute(*self._words(name, "TB.GIVE", self.limit, amount))
+    def _give_here(self, name: str, amount: Number, limit: Limit | None = None) -> None:
+        self.server.local.execute(*self._words(name, "TB.GIVE", limit or self.limit, amount))
 
     # Batches.
 
