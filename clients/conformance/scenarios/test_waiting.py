@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import signal
 from concurrent.futures import Future
 from dataclasses import replace
