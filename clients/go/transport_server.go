@@ -53,7 +53,8 @@ func RetryEvery(every time.Duration) ServerOption {
 	return func(s *serverSettings) { s.retryEvery = every }
 }
 
-// LogTo gets a line when the server goes, one when it returns, and one for each error of a renewal; log.Printf unless set.
+// LogTo gets a line when an outage begins, one when a call is answered again, one a minute of calls that the server did not
+// decide, and one for each error of a renewal; log.Printf unless set.
 func LogTo(logf func(format string, args ...any)) ServerOption {
 	return func(s *serverSettings) { s.logf = logf }
 }

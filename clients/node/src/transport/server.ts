@@ -254,11 +254,11 @@ async function transaction(connection: Connection, commands: readonly Command[],
   return replies;
 }
 
-/** Calls a hook of the application outside of everything: it may throw, or ask a limiter. */
-export function outside(hook: () => void): void {
-  queueMicrotask(() => {
+/** Calls a hook of the application outside of everything: it may throw, be asynchronous, or ask a limiter. */
+export function outside(hook: () => unknown): void {
+  queueMicrotask(async () => {
     try {
-      hook();
+      await hook();
     } catch (error) {
       process.emitWarning(`a hook of tokenbucket has failed: ${textOf(error)}`);
     }
