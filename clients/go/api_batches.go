@@ -85,7 +85,7 @@ func (b *batch) spend(cost int64, now time.Time) Decision {
 	}
 }
 
-// takeFromBatch spends what is there, or fetches. One call fetches at a time, and nobody waits for it: others take for
+// takeFromBatch spends what is there, or fetches. One call fetches at a time, and no other waits for it: others take for
 // themselves.
 func (l *Limiter) takeFromBatch(ctx context.Context, name string, cost int64) (Decision, error) {
 	if err := ctx.Err(); err != nil {

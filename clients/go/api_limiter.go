@@ -65,7 +65,7 @@ func (s *settings) tell(name string, limit Limit, decision Decision, began time.
 	}
 }
 
-// began is when a call began, where somebody wants to know.
+// began is when a call began, if OnDecision is set.
 func (s *settings) began() (began time.Time) {
 	if len(s.onDecision) > 0 {
 		began = s.server.clock.Now()

@@ -16,7 +16,7 @@ const (
 	FailOpen
 	// FailClosed lets nothing through.
 	FailClosed
-	// FailWithError leaves it to the caller, who gets ErrServerAway or ErrReplyLost.
+	// FailWithError leaves it to the caller, with ErrServerAway or ErrReplyLost.
 	FailWithError
 )
 

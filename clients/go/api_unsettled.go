@@ -16,7 +16,7 @@ const (
 	leastRetry = 50 * time.Millisecond
 )
 
-// unsettled are holds that could not be settled, or that the server may have made for nobody. They are settled by their ids
+// unsettled are holds that could not be settled, or that the server may have made for a call that has ended. They are settled by their ids
 // once the server answers.
 type unsettled struct {
 	mutex     sync.Mutex

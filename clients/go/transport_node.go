@@ -22,7 +22,7 @@ type node struct {
 	needsScript atomic.Bool
 
 	mutex sync.Mutex
-	gone  chan struct{} // closed when it goes away; nil: nobody waits for that
+	gone  chan struct{} // closed when it goes away; nil: no call waits for that
 }
 
 const (

@@ -172,7 +172,7 @@ func (n *node) beat() {
 // isThere returns whether the server has said something since, or says something now. It asks twice: this process may be busy.
 func (n *node) isThere(ctx context.Context, began int64) bool {
 	if n.server.takeTurn(ctx) != nil {
-		return true // nobody knows
+		return true // unknown
 	}
 	defer n.server.endTurn()
 	n.ping(ctx, began)

@@ -115,7 +115,7 @@ func badArgument(format string, args ...any) error {
 type awayError struct {
 	server string
 	cause  error
-	lost   bool // it was sent, must happen once, and nobody knows whether it did
+	lost   bool // it was sent, must happen once, and may or may not have happened
 	// mayBeHeld says that the command was sent and may have been granted.
 	mayBeHeld bool
 }
@@ -209,7 +209,7 @@ type fault int
 const (
 	// The call is wrong, or may not be made: it would be the next time as well.
 	faultOfCaller fault = iota
-	// Nobody answers, or nobody who decides.
+	// The server does not answer, or does not decide.
 	faultOfServer
 	// The server is there and refuses this write, which says nothing about the next.
 	faultOfWrite

@@ -21,13 +21,13 @@ import (
 // dialer opens the connections of a client.
 type dialer struct {
 	next       func(ctx context.Context, network, address string) (net.Conn, error)
-	late       chan net.Conn // one that came when nobody waited for it any more
+	late       chan net.Conn // a connection that came after its call had ended
 	generation atomic.Int64  // connections of earlier ones are not used again
 	life       context.Context
 	end        context.CancelFunc
 }
 
-// lateWithin bounds a dial for which nobody waits any more.
+// lateWithin bounds a dial whose call has ended.
 const lateWithin = 10 * time.Second
 
 func newDialer(next func(ctx context.Context, network, address string) (net.Conn, error)) *dialer {

@@ -11,7 +11,7 @@ import (
 // Option is a setting of a middleware.
 type Option func(*middleware)
 
-// Name is whose bucket a request takes from. Unless set, it is the host of RemoteAddr, of IPv6 its /64: a caller has all of
+// Name returns the name of the bucket that a request takes from. Unless set, it is the host of RemoteAddr, of IPv6 its /64: a caller has all of
 // those addresses. Behind a proxy that is the proxy's: take the name from what you authenticated, or from a header that
 // only your proxy can set.
 func Name(of func(*http.Request) string) Option { return func(m *middleware) { m.name = of } }

@@ -56,7 +56,7 @@ func (v *view) held(id string) (amount *big.Rat, ok bool) {
 	return tokensOf(one.micro), ok && one.expires > v.at
 }
 
-// waitMs is how long until there is so much if nobody else acts, rounded up. Before that, nothing is above the capacity.
+// waitMs is how long until there is so much unless other calls act, rounded up. Before that, nothing is above the capacity.
 func (v *view) waitMs(wanted *big.Rat) int64 {
 	lacking := new(big.Rat).Sub(wanted, v.level)
 	if lacking.Sign() <= 0 {
@@ -108,7 +108,7 @@ func floor(ratio *big.Rat) int64 { return new(big.Int).Div(ratio.Num(), ratio.De
 
 var micro = big.NewRat(1_000_000, 1)
 
-// amountDown and amountUp read an amount to the millionth of a token. Nobody may change it: it is cached.
+// amountDown and amountUp read an amount to the millionth of a token. It must not be changed: it is cached.
 func amountDown(what, text string) (*big.Rat, error) {
 	amount := roundedDown.Of(text)
 	if amount == nil {

@@ -25,7 +25,7 @@ export class Decision {
   /** Whole tokens left; negative while in debt. */
   readonly remaining: number;
   /**
-   * Denied: the same call is allowed after that long if nobody else takes; -1 if never, because the
+   * Denied: the same call is allowed after that long unless other calls take before; -1 if never, because the
    * cost is above the capacity. Of `reserve` how long to wait, of `charge` until out of debt.
    */
   readonly retryAfterMs: number;
@@ -125,7 +125,7 @@ export class JointDecision extends Decision {
 }
 
 /**
- * Work was begun whose hold was denied.
+ * Work was not begun, because its hold was denied.
  *
  * ```ts
  * import { Denied, Limiter } from "tokenbucket-redis";

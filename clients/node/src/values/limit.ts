@@ -65,7 +65,7 @@ export function checkAmount(name: string, amount: Amount): void {
   if (!isAmount(amount)) throw new BadArgument(`${name}: ${amount} is not a number of at least 0`);
 }
 
-/** Throws unless it names somebody: all names that are missing would share a bucket. */
+/** Throws for a missing name: all calls without one would share a bucket. */
 export function checkName(name: unknown): void {
   if (typeof name === "string" || Number.isFinite(name)) return;
   throw new BadArgumentType(`name: ${String(name)} is not a string`);

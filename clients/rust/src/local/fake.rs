@@ -1,4 +1,4 @@
-//! A server in memory, whose time stands still until it is told otherwise: for tests of your own.
+//! An in-memory server with a clock that your test controls.
 //!
 //! ```
 //! # use std::time::Duration;
@@ -46,7 +46,7 @@ impl Fake {
         Self::at(SystemTime::UNIX_EPOCH + Duration::from_secs(YEAR_2026_S))
     }
 
-    /// One whose time begins at this moment, kept to the microsecond.
+    /// A server whose clock begins at this moment, kept to the microsecond.
     ///
     /// ```
     /// # use std::time::{Duration, SystemTime};
