@@ -46,7 +46,7 @@ MASTER = "tokens"
 CLIENTS = {
     "python": ["redis-py", "redis-py-asyncio"],
     "node": ["node-redis", "ioredis"],
-    "go": ["go-redis", "redigo"],
+    "go": ["go-redis"],
     "rust": ["redis-rs", "redis-rs-sync"],
 }
 # More shapes and older releases, for the scenarios that name them.
@@ -61,10 +61,8 @@ OTHERS = {
 }
 # Clients whose callers can hang up.
 WITH_DEADLINES = ("redis-py-asyncio", "node", "go", "redis-rs")
-# Of these, the packages that give back what was granted to a caller who has left. In the others it is lost.
-WITH_UNDO = ("go", "redis-rs")
-# The packages whose callers wait for one fetch of a batch. In Python they ask for themselves meanwhile.
-WITH_ONE_FETCH = ("node", "go", "rust")
+# The packages whose callers wait for one fetch of a batch. In the others they ask for themselves meanwhile.
+WITH_ONE_FETCH = ("node", "rust")
 
 StartDriver = Callable[..., Driver]
 StartServer = Callable[..., Service]

@@ -114,7 +114,7 @@ def test_an_endpoint_that_moves_to_a_new_master_is_followed_within_a_second(
     assert (done["allowed"], done["degraded"]) == (10, 0)
 
 
-@pytest.mark.only("python", "node", "node-redis-5", "go")
+@pytest.mark.only("python", "node", "node-redis-5", "go", "rust")
 def test_a_master_that_sentinel_replaced_decides(
     package: Package, watched_pair: tuple[Service, Service, Service]
 ) -> None:

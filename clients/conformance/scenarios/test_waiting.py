@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import signal
 from concurrent.futures import Future
 from dataclasses import replace
@@ -13,7 +12,6 @@ import pytest
 
 from conftest import (
     WITH_DEADLINES,
-    WITH_UNDO,
     Package,
     StartServer,
     eventually,
@@ -218,20 +216,6 @@ def test_callers_who_leave_are_out_of_the_queue_at_once(package: Package, server
     assert package.take(cost=10)["allowed"]
 
 
-@pytest.mark.only(*WITH_UNDO)
-def test_what_is_granted_to_callers_who_leave_comes_back(package: Package, server: Service) -> None:
-    package.server(server, timeout_ms=5000)
-    package.limiter(capacity=1000, rate="1/h")
-    assert package.take(cost=1000)["allowed"]
-    waits = []
-    for _ in range(200):
-        waits.append(begin_take(package, deadline_us=random.randrange(1000, 30_000)))
-        give(server, capacity=1000)
-    kept = sum(is_allowed(one) for one in waits)
-    until_waiting(server, 0)
-    eventually(lambda: level(server) == 200 - kept)
-
-
 @pytest.mark.only(*WITH_DEADLINES)
 def test_callers_who_leave_while_the_server_is_paused_do_it_no_harm(
     package: Package, server: Service
@@ -322,7 +306,7 @@ def test_a_slot_that_moves_takes_those_who_wait_along(package: Package, tmp_path
         assert (decision["allowed"], decision["remaining"], decision["degraded"]) == (True, 0, False)
 
 
-@pytest.mark.only("python", "node", "go")
+@pytest.mark.only("python", "node", "go", "rust")
 def test_those_who_wait_follow_the_master_that_sentinel_names(
     package: Package, watched_pair: tuple[Service, Service, Service]
 ) -> None:

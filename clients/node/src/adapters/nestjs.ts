@@ -27,7 +27,7 @@ export class TokenBucketStorage implements ThrottlerStorage {
     this.#prefix = options.prefix ?? "throttler:";
   }
 
-  /** Takes a token. Times are milliseconds. Who finds none is blocked for `blockDuration`, or not at all if it is 0. */
+  /** Takes a token. Times are milliseconds. A key without one is blocked for `blockDuration`, or not at all if it is 0. */
   async increment(
     key: string,
     ttl: number,

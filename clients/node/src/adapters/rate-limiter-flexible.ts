@@ -29,7 +29,7 @@ export interface RateLimiterTokenBucketOptions extends Omit<Options, "prefix"> {
   duration: number;
   /** "rlflx" by default; "" for none. */
   keyPrefix?: string;
-  /** For how many seconds a key is blocked whose points did not suffice; 0 by default. */
+  /** Seconds for which a key without enough points is blocked; 0 by default. */
   blockDuration?: number;
   /** At least `points`: refused keys are refused here, without asking, until their time has come. */
   inMemoryBlockOnConsumed?: number;

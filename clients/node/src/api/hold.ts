@@ -24,6 +24,18 @@ export const MAX_TTL_MS = 30 * 86_400_000;
  *
  * Work admitted during an outage gets a hold in this process; the first renewal after reconnecting acquires it on the
  * server, if there is room, and the settlement charges in any case.
+ *
+ * ```ts
+ * import { Limiter } from "tokenbucket-redis";
+ * import { FakeServer } from "tokenbucket-redis/testing";
+ *
+ * const limiter = new Limiter(new FakeServer(), { capacity: 1000, rate: "1000/m" });
+ * {
+ *   await using hold = await limiter.hold("user:42", 500);
+ *   if (hold.allowed) hold.used = 120;
+ * }
+ * console.log((await limiter.peek("user:42", 0)).remaining); // 880
+ * ```
  */
 export class Hold implements AsyncDisposable {
   readonly id = randomUUID();
@@ -102,6 +114,17 @@ export class Hold implements AsyncDisposable {
    * Aborts, with a `HoldLost`, when the server no longer has the hold: the process was suspended for longer than the
    * ttl, the server was away for longer, or a failover lost it. Others may have the tokens, so the work should stop. The
    * next renewal finds out, within a third of the ttl, or when the server is back.
+   *
+   * ```ts
+   * import { Limiter } from "tokenbucket-redis";
+   * import { FakeServer } from "tokenbucket-redis/testing";
+   *
+   * const limiter = new Limiter(new FakeServer(), { capacity: 3, rate: 0 });
+   * const hold = await limiter.hold("import", 1);
+   * hold.signal.addEventListener("abort", () => console.log("stop"));
+   * console.log(hold.lost); // false
+   * await hold.settle();
+   * ```
    */
   get signal(): AbortSignal {
     return this.#losing.signal;
@@ -115,6 +138,16 @@ export class Hold implements AsyncDisposable {
   /**
    * Makes the hold last its ttl from now, if it is still there: see `allowed`. A lost hold is not taken anew, and one
    * that is settled stays so: resolves to that outcome.
+   *
+   * ```ts
+   * import { Limiter } from "tokenbucket-redis";
+   * import { FakeServer } from "tokenbucket-redis/testing";
+   *
+   * const limiter = new Limiter(new FakeServer(), { capacity: 3, rate: 0 });
+   * const hold = await limiter.hold("import", 1);
+   * console.log((await hold.renew()).allowed); // true
+   * await hold.settle();
+   * ```
    */
   renew(): Promise<JointDecision> {
     if (this.#settled) return this.#settled;
@@ -131,6 +164,15 @@ export class Hold implements AsyncDisposable {
    *
    * Happens once: later calls get the first outcome. If the server does not answer, the hold is settled by its id when
    * it is back.
+   *
+   * ```ts
+   * import { Limiter } from "tokenbucket-redis";
+   * import { FakeServer } from "tokenbucket-redis/testing";
+   *
+   * const limiter = new Limiter(new FakeServer(), { capacity: 1000, rate: "1000/m" });
+   * const hold = await limiter.hold("user:42", 500);
+   * console.log((await hold.settle(120)).remaining); // 880
+   * ```
    */
   async settle(used: Used | undefined = this.used): Promise<JointDecision> {
     return (this.#settled ??= this.#settle(this.#parts.map((part) => ({ ...part, amount: this.#usedOf(part, used) }))));

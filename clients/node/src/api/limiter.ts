@@ -46,7 +46,17 @@ const RESERVE_OPTIONS = new Set([...CALL_OPTIONS, "maxWaitMs"]);
 const TAKE_OPTIONS = new Set([...RESERVE_OPTIONS, "share", "weight"]);
 const HOLD_OPTIONS = new Set([...TAKE_OPTIONS, "ttlMs"]);
 
-/** One limit for many names; each name has a bucket of its own, at `prefix` + name. */
+/**
+ * One limit for many names; each name has a bucket of its own, at `prefix` + name.
+ *
+ * ```ts
+ * import { Limiter } from "tokenbucket-redis";
+ * import { FakeServer } from "tokenbucket-redis/testing";
+ *
+ * const limiter = new Limiter(new FakeServer(), { capacity: 10, rate: "5/s" }, { prefix: "search:" });
+ * console.log((await limiter.take("user:42")).allowed); // true
+ * ```
+ */
 export class Limiter {
   readonly limit: Limit;
   readonly #decider: Decider;
@@ -69,7 +79,18 @@ export class Limiter {
     return this.#decider.onError;
   }
 
-  /** Takes `cost` tokens if the bucket holds them, else nothing. */
+  /**
+   * Takes `cost` tokens if the bucket holds them, else nothing.
+   *
+   * ```ts
+   * import { Limiter } from "tokenbucket-redis";
+   * import { FakeServer } from "tokenbucket-redis/testing";
+   *
+   * const limiter = new Limiter(new FakeServer(), { capacity: 10, rate: "5/s" });
+   * console.log((await limiter.take("user:42", 8)).allowed); // true
+   * console.log((await limiter.take("user:42", 8)).retryAfterMs); // 1200
+   * ```
+   */
   take(name: string, cost: Amount = 1, options: TakeOptions = NO_OPTIONS): Promise<Decision> {
     try {
       checkAmount("cost", cost);
@@ -87,21 +108,51 @@ export class Limiter {
     }
   }
 
-  /** Returns what `take` would decide, with `remaining` as after it; for cost 0, the level. */
+  /**
+   * Returns what `take` would decide, with `remaining` as after it; for cost 0, the level.
+   *
+   * ```ts
+   * import { Limiter } from "tokenbucket-redis";
+   * import { FakeServer } from "tokenbucket-redis/testing";
+   *
+   * const limiter = new Limiter(new FakeServer(), { capacity: 10, rate: "5/s" });
+   * console.log((await limiter.peek("user:42", 0)).remaining); // 10
+   * ```
+   */
   async peek(name: string, cost: Amount = 1, options: CallOptions = NO_OPTIONS): Promise<Decision> {
     checkAmount("cost", cost);
     return this.#decider.decide("TB.PEEK", this.#bucket(name, options), [cost], options);
   }
 
-  /** Takes as many whole tokens as there are, at most `most`: see `granted`. */
+  /**
+   * Takes as many whole tokens as the bucket has, at most `most`: see `granted`.
+   *
+   * ```ts
+   * import { Limiter } from "tokenbucket-redis";
+   * import { FakeServer } from "tokenbucket-redis/testing";
+   *
+   * const limiter = new Limiter(new FakeServer(), { capacity: 10, rate: "5/s" });
+   * console.log((await limiter.takeUpTo("user:42", 25)).granted); // 10
+   * ```
+   */
   async takeUpTo(name: string, most: number, options: CallOptions = NO_OPTIONS): Promise<Decision> {
     checkCount("most", most);
     return this.#decider.decide("TB.TAKEUPTO", this.#bucket(name, options), [most], options);
   }
 
   /**
-   * Takes `cost`, into debt if need be; the caller then waits for `retryAfterMs` until it is its turn. Denied, and
-   * without a token taken, if that would be longer than `maxWaitMs`.
+   * Books a place in the queue: sleep `retryAfterMs`, then act. Denied, without taking a token, if the wait would exceed
+   * `maxWaitMs`.
+   *
+   * ```ts
+   * import { Limiter } from "tokenbucket-redis";
+   * import { FakeServer } from "tokenbucket-redis/testing";
+   *
+   * const limiter = new Limiter(new FakeServer(), { capacity: 1, rate: "1/s" });
+   * console.log((await limiter.reserve("user:42", 1, { maxWaitMs: 1500 })).retryAfterMs); // 0
+   * console.log((await limiter.reserve("user:42", 1, { maxWaitMs: 1500 })).retryAfterMs); // 1000
+   * console.log((await limiter.reserve("user:42", 1, { maxWaitMs: 1500 })).allowed); // false
+   * ```
    */
   async reserve(name: string, cost: Amount, options: ReserveOptions): Promise<Decision> {
     checkAmount("cost", cost);
@@ -110,7 +161,19 @@ export class Limiter {
     return this.#decider.decide("TB.RESERVE", bucket, [cost, options.maxWaitMs], options);
   }
 
-  /** Reserves, and sleeps until it is this caller's turn. A `signal` breaks that off, and the tokens are given back. */
+  /**
+   * Reserves, and sleeps until the call's turn. An aborted wait gives its tokens back.
+   *
+   * ```ts
+   * import { Limiter } from "tokenbucket-redis";
+   * import { FakeServer } from "tokenbucket-redis/testing";
+   *
+   * const limiter = new Limiter(new FakeServer(), { capacity: 1, rate: "1/s" });
+   * await limiter.take("user:42");
+   * const signal = AbortSignal.timeout(60_000);
+   * console.log((await limiter.wait("user:42", 1, { maxWaitMs: 1000, signal })).allowed); // true
+   * ```
+   */
   async wait(name: string, cost: Amount, options: ReserveOptions): Promise<Decision> {
     const decision = await this.reserve(name, cost, options);
     const bucket = this.#bucket(name, options, RESERVE_OPTIONS);
@@ -126,13 +189,34 @@ export class Limiter {
     return decision;
   }
 
-  /** Takes `amount` in any case, into debt if need be. */
+  /**
+   * Takes `amount` unconditionally, into debt if needed.
+   *
+   * ```ts
+   * import { Limiter } from "tokenbucket-redis";
+   * import { FakeServer } from "tokenbucket-redis/testing";
+   *
+   * const limiter = new Limiter(new FakeServer(), { capacity: 10, rate: "5/s" });
+   * console.log((await limiter.charge("user:42", 12)).remaining); // -2
+   * ```
+   */
   async charge(name: string, amount: Amount, options: CallOptions = NO_OPTIONS): Promise<Decision> {
     checkAmount("amount", amount);
     return this.#decider.decide("TB.CHARGE", this.#bucket(name, options), [amount], options);
   }
 
-  /** Puts `amount` back, never above the capacity. */
+  /**
+   * Puts `amount` back, at most up to the capacity.
+   *
+   * ```ts
+   * import { Limiter } from "tokenbucket-redis";
+   * import { FakeServer } from "tokenbucket-redis/testing";
+   *
+   * const limiter = new Limiter(new FakeServer(), { capacity: 10, rate: "5/s" });
+   * await limiter.take("user:42", 8);
+   * console.log((await limiter.give("user:42", 3)).remaining); // 5
+   * ```
+   */
   async give(name: string, amount: Amount, options: CallOptions = NO_OPTIONS): Promise<Decision> {
     checkAmount("amount", amount);
     const bucket = this.#bucket(name, options);
@@ -140,7 +224,19 @@ export class Limiter {
     return given.finally(() => this.#denials?.forget(bucket));
   }
 
-  /** Makes the bucket full, and forgets its holds. */
+  /**
+   * Makes the bucket full, and forgets its holds.
+   *
+   * ```ts
+   * import { Limiter } from "tokenbucket-redis";
+   * import { FakeServer } from "tokenbucket-redis/testing";
+   *
+   * const limiter = new Limiter(new FakeServer(), { capacity: 10, rate: "5/s" });
+   * await limiter.take("user:42", 10);
+   * await limiter.reset("user:42");
+   * console.log((await limiter.take("user:42", 10)).allowed); // true
+   * ```
+   */
   async reset(name: string, options: CallOptions = NO_OPTIONS): Promise<void> {
     const bucket = this.#bucket(name, options);
     this.#batches?.forget(bucket);
@@ -148,14 +244,37 @@ export class Limiter {
     await this.#decider.deleteAll([name]);
   }
 
-  /** Takes `amount` until it is settled, or for `ttlMs` if its holder is gone. */
+  /**
+   * Takes `amount` until it is settled; if the process dies, for `ttlMs`.
+   *
+   * ```ts
+   * import { Limiter } from "tokenbucket-redis";
+   * import { FakeServer } from "tokenbucket-redis/testing";
+   *
+   * const limiter = new Limiter(new FakeServer(), { capacity: 1000, rate: "1000/m" });
+   * const hold = await limiter.hold("user:42", 500); // the most that the work may cost
+   * if (hold.allowed) await hold.settle(120); // what it did cost
+   * console.log((await limiter.peek("user:42", 0)).remaining); // 880
+   * ```
+   */
   async hold(name: string, amount: Amount, options: TakeOptions & HoldOptions = {}): Promise<Hold> {
     const bucket = this.#bucket(name, options, HOLD_OPTIONS);
     const part: Part = { which: "", ...bucket, amount };
     return Hold.of(this.#decider, [part], options, inTurn(options), () => this.#denials?.forget(bucket));
   }
 
-  /** Does `work` while holding; settles with what it sets `hold.used` to. Rejects with `Denied` if denied. */
+  /**
+   * Does `work` under a hold, and settles it with `hold.used`. Rejects with `Denied` if the hold is denied.
+   *
+   * ```ts
+   * import { Limiter } from "tokenbucket-redis";
+   * import { FakeServer } from "tokenbucket-redis/testing";
+   *
+   * const jobs = new Limiter(new FakeServer(), { capacity: 3, rate: 0 });
+   * const done = await jobs.withHold("import", 1, async (hold) => `${hold.decision.remaining} places left`);
+   * console.log(done); // 2 places left
+   * ```
+   */
   withHold<T>(
     name: string,
     amount: Amount,
@@ -165,12 +284,34 @@ export class Limiter {
     return Hold.during(this.hold(name, amount, options), work);
   }
 
-  /** The headers of a response, see `Decision.headers`. */
+  /**
+   * Returns the HTTP headers of a decision: see `Decision.headers`.
+   *
+   * ```ts
+   * import { Limiter } from "tokenbucket-redis";
+   * import { FakeServer } from "tokenbucket-redis/testing";
+   *
+   * const limiter = new Limiter(new FakeServer(), { capacity: 10, rate: "5/s" });
+   * console.log(limiter.headers(await limiter.take("user:42"))["RateLimit"]); // "default";r=9;t=1
+   * ```
+   */
   headers(decision: Decision, { limit, ...options }: HeaderOptions & CallOptions = {}): Record<string, string> {
     return decision.headers(limit ?? this.limit, options);
   }
 
-  /** Gives back what batches have left. The client stays open: it is the caller's. */
+  /**
+   * Gives back what batches have left. The client stays open.
+   *
+   * ```ts
+   * import { Limiter } from "tokenbucket-redis";
+   * import { FakeServer } from "tokenbucket-redis/testing";
+   *
+   * const limiter = new Limiter(new FakeServer(), { capacity: 100, rate: "100/s" }, { batch: 10 });
+   * await limiter.take("user:42"); // fetches ten, for this call and the next nine
+   * await limiter.close();
+   * console.log((await limiter.peek("user:42", 0)).remaining); // 99
+   * ```
+   */
   async close(): Promise<void> {
     await this.#batches?.close();
   }

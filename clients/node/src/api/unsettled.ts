@@ -4,7 +4,7 @@ import type { Command } from "../transport/command.js";
 import { clearTimeout, setTimeout } from "../transport/timers.js";
 import { Undecided } from "../values/errors.js";
 
-/** A hold whose caller has left may still lie in a socket, so it is settled once more. */
+/** A cancelled hold may still be in a socket, so it is settled once more. */
 export const SETTLED_AGAIN_AFTER_MS = 500;
 export const MOST_UNSETTLED = 1000;
 const LEAST_RETRY_MS = 50;

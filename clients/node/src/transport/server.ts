@@ -83,6 +83,16 @@ const defaultLog: Log = (line) => console.warn(line);
 /**
  * Pass this to limiters instead of the client to set timeouts, logging, and the fallback for servers without the
  * module. Limiters that get the client itself share one with the defaults.
+ *
+ * ```ts
+ * import { Limiter, Server } from "tokenbucket-redis";
+ * import { FakeServer } from "tokenbucket-redis/testing";
+ *
+ * const server = new Server(new FakeServer(), { timeoutMs: 50 }); // or a client of ioredis or node-redis
+ * const searches = new Limiter(server, { capacity: 10, rate: "5/s" }, { prefix: "search:" });
+ * const logins = new Limiter(server, { capacity: 5, rate: "5/15m" }, { prefix: "login:", onError: "closed" });
+ * console.log((await searches.take("user:42")).allowed, (await logins.take("ada")).allowed); // true true
+ * ```
  */
 export class Server {
   readonly [MARK] = true;
