@@ -49,7 +49,7 @@ SENTENCES = {
     ],
     "clients/go/README.md": [
         ("The modules are not published yet. With a checkout of this repository in `$TB`, and a block", "With a block"),
-        ("go mod edit -replace tokenbucket=$TB/clients/go -replace tokenbucket/redigo=$TB/clients/go/redigo -replace tokenbucket/goredis=$TB/clients/go/goredis\n", ""),
+        ("go mod edit -replace tokenbucket=$TB/clients/go -replace tokenbucket/goredis=$TB/clients/go/goredis\n", ""),
         ("| `tokenbucket` | limiters", "| `{go}` | limiters"),
     ],
 }
@@ -99,7 +99,7 @@ def write_go(go):
             new = new.replace(f"{go}/conformance", f"{go.removesuffix(GO)}clients/conformance/drivers/go")
         else:
             new = IMPORT.sub(rf'\1"{go}\2"', text)
-            new = re.sub(r'([`"])tokenbucket(/(?:redigo|goredis|redisrate|httplimit|tokenbuckettest)[`"])', rf"\1{go}\2", new)
+            new = re.sub(r'([`"])tokenbucket(/(?:goredis|redisrate|httplimit|tokenbuckettest)[`"])', rf"\1{go}\2", new)
             new = sort_imports(new) if new != text else text
         if new != text:
             path.write_text(new)

@@ -13,9 +13,13 @@ type CallOption func(*command)
 //
 // The call leaves the queue when its context ends. Batch and RememberDenials do not apply to it. While the server is away,
 // OnError decides without a wait. Where the module cannot keep the call (FallbackScript, an older module, a Doer that is no
-// WaitingDoer) the client asks again at the times that the decisions tell: then nothing keeps the order.
+// WaitingDoer) the package asks again after each RetryAfter: then nothing keeps the order.
 func MaxWait(maxWait time.Duration) CallOption {
-	return func(c *command) { c.maxWait = maxWait }
+	return func(c *command) {
+		if c.maxWait = maxWait; maxWait > longestWait {
+			c.wrong = badArgument("max wait: a call waits at most 30 days, not %v", maxWait)
+		}
+	}
 }
 
 // Share lets a call with MaxWait wait as one of a tenant's: tenants that wait for the same bucket get tokens in proportion to

@@ -9,7 +9,7 @@ import (
 type denial struct {
 	cost     float64
 	decision Decision
-	// The server decided some time between the question and its reply. Nobody is refused for longer than if it was at the
+	// The server decided some time between the question and its reply. No call is refused for longer than if it was at the
 	// question; what the refused are told counts from the reply, so that it is enough.
 	asked, heard time.Time
 }

@@ -45,9 +45,11 @@ type Hold struct {
 	err     error
 }
 
+const longestHold = 30 * 24 * time.Hour
+
 func newHold(ctx context.Context, s settings, parts []part, ttl time.Duration, options []CallOption) (*Hold, error) {
-	if ttl < time.Millisecond {
-		return nil, badArgument("ttl: a hold lasts at least 1 ms, not %v", ttl)
+	if ttl < time.Millisecond || ttl > longestHold {
+		return nil, badArgument("ttl: a hold lasts from 1 ms to 30 days, not %v", ttl)
 	}
 	h := &Hold{settings: s, parts: parts, ttl: ttl, used: map[string]float64{}}
 	h.stop, h.stopped, h.lost = make(chan struct{}), make(chan struct{}), make(chan struct{})
@@ -61,7 +63,7 @@ func newHold(ctx context.Context, s settings, parts []part, ttl time.Duration, o
 		return nil, err
 	}
 	h.id = hex.EncodeToString(random[:])
-	decision, err := h.set(ctx, parts, options, true)
+	decision, err := h.set(ctx, parts, options)
 	if err != nil {
 		return nil, err
 	}
@@ -131,9 +133,9 @@ func (h *Hold) UsedOf(limit string, amount float64) error {
 // Settle ends the hold: it returns what was not used and charges what was used beyond the hold. Without a call of Used, the
 // work counts as having used what it held; of a pool (rate 0) the slots come back.
 //
-// It is final: a second call returns the first result and sends nothing. It asks even when the context of the hold is over,
-// and while the circuit is open: what is not settled is held until the ttl has passed. Lost says that the reply did not
-// come.
+// It is final: a second call returns the first result and sends nothing. It asks even when the context of the hold is over.
+// A hold that cannot be settled is settled by its id once the server answers, unless its ttl is over before. Lost says that
+// the reply did not come.
 func (h *Hold) Settle() (JointDecision, error) {
 	h.settled.Do(func() {
 		close(h.stop)
@@ -157,7 +159,7 @@ func (h *Hold) settle(ctx context.Context) (JointDecision, error) {
 		parts[i] = p
 	}
 	h.mutex.Unlock()
-	settle := command{args: []any{"TB.MSETTLE", strconv.Itoa(len(parts)), h.id}, always: true, once: true, ttl: h.ttl}
+	settle := command{args: []any{"TB.MSETTLE", strconv.Itoa(len(parts)), h.id}, once: true, ttl: h.ttl}
 	decision, err := h.settings.decideAll(ctx, parts, settle)
 	if err != nil {
 		return decision, err
@@ -167,11 +169,12 @@ func (h *Hold) settle(ctx context.Context) (JointDecision, error) {
 	}
 	h.forgetLocally(parts)
 	for _, p := range parts {
+		h.settings.denials.forget(bucket{p.name, p.limit})
 		if own, ok := decision.Each[p.which]; !ok || own.Allowed || p.amount <= 0 {
 			continue
 		}
 		words := append([]any{"TB.CHARGE"}, h.settings.wordsOf([]part{p})...)
-		charge := command{args: words, key: words[1].(string), always: true, once: true}
+		charge := command{args: words, key: words[1].(string), once: true}
 		if _, chargeErr := h.settings.server.ask(ctx, charge); chargeErr != nil {
 			if awayOf(chargeErr) != nil {
 				decision.Lost = true
@@ -192,12 +195,11 @@ func (h *Hold) forgetLocally(parts []part) {
 	_, _ = h.settings.server.decideLocally(append(args, h.settings.wordsOf(parts)...))
 }
 
-// set makes the hold last ttl from now, and takes it if the server has never had it. Only the first call is undone if its
-// caller has gone: a renewal's hold is in use.
-func (h *Hold) set(ctx context.Context, parts []part, options []CallOption, isFirst bool) (JointDecision, error) {
+// set makes the hold last ttl from now, and takes it if the server has never had it.
+func (h *Hold) set(ctx context.Context, parts []part, options []CallOption) (JointDecision, error) {
 	ttlMs := strconv.FormatInt(h.ttl.Milliseconds(), 10)
 	args := []any{"TB.MHOLD", strconv.Itoa(len(parts)), ttlMs, h.id}
-	decision, err := h.settings.decideAll(ctx, parts, command{args: args, undoes: isFirst, renews: h.isKnown}.with(options))
+	decision, err := h.settings.decideAll(ctx, parts, command{args: args, renews: h.isKnown}.with(options))
 	h.isKnown = h.isKnown || err == nil && decision.Allowed && !decision.Degraded
 	return decision, err
 }
@@ -215,10 +217,13 @@ func (h *Hold) renew(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		decision, err := h.set(ctx, h.held, nil, false)
+		decision, err := h.set(ctx, h.held, nil)
+		if errors.Is(err, ErrClosed) {
+			return
+		}
 		if err != nil {
-			if awayOf(err) == nil && ctx.Err() == nil && !errors.Is(err, ErrClosed) {
-				h.settings.server.settings.logf("tokenbucket: a hold was not renewed: %v", err)
+			if awayOf(err) == nil && ctx.Err() == nil {
+				h.settings.server.logf("tokenbucket: a hold was not renewed: %v", err)
 			}
 			continue
 		}

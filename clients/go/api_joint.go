@@ -26,7 +26,7 @@ func (l *JointLimiter) TakeAll(ctx context.Context, name string, costs map[strin
 	if err != nil {
 		return JointDecision{}, err
 	}
-	take := command{args: []any{"TB.MTAKE", strconv.Itoa(len(parts))}, undoes: true}
+	take := command{args: []any{"TB.MTAKE", strconv.Itoa(len(parts))}}
 	return l.decideAll(ctx, parts, take.with(options))
 }
 
@@ -114,6 +114,9 @@ func (s *settings) decideAll(ctx context.Context, parts []part, c command) (join
 		return joint, badArgument("share: a call of several buckets has none")
 	}
 	began := s.began()
+	if s.wrong != nil {
+		c.wrong = s.wrong
+	}
 	c.args, c.key = append(c.args, s.wordsOf(parts)...), s.prefix+parts[0].name
 	sent := c
 	if c.renews {

@@ -15,8 +15,10 @@ type settings struct {
 	prefix          string
 	policy          Policy
 	rememberDenials int
+	denials         *denials // nil: none are remembered
 	batch           int64
 	onDecision      []DecisionFunc
+	wrong           error // of an option: every call returns it
 }
 
 // DecisionFunc is told of every decision, wherever it was made, and how long it took.
@@ -37,10 +39,11 @@ func RememberDenials(names int) LimiterOption {
 
 // Batch fetches so many tokens of a name at a time and spends them here, for whole costs up to that. No more is granted
 // than the server granted. Each process holds up to one less than a batch of a name, which others cannot have. Close gives
-// it back. What is left after the time in which an empty bucket fills is dropped.
+// it back. What is left after the time in which an empty bucket fills is dropped. One call fetches at a time; others take for
+// themselves meanwhile.
 func Batch(tokens int64) LimiterOption { return func(s *settings) { s.batch = tokens } }
 
-// OnDecision calls the function after each decision, and before the caller has it.
+// OnDecision calls the function after each decision, and before the caller has it. A panic in it is logged and changes nothing.
 func OnDecision(call DecisionFunc) LimiterOption {
 	return func(s *settings) { s.onDecision = append(s.onDecision, call) }
 }
@@ -50,16 +53,19 @@ func newSettings(server *Server, options []LimiterOption) settings {
 	for _, option := range options {
 		option(&s)
 	}
+	if s.policy < FailLocal || s.policy > FailWithError {
+		s.wrong = badArgument("on error: there is no policy %d", s.policy)
+	}
 	return s
 }
 
 func (s *settings) tell(name string, limit Limit, decision Decision, began time.Time) {
 	for _, call := range s.onDecision {
-		call(name, limit, decision, s.server.clock.Now().Sub(began))
+		guarded(func() { call(name, limit, decision, s.server.clock.Now().Sub(began)) })
 	}
 }
 
-// began is when a call began, where somebody wants to know.
+// began is when a call began, if OnDecision is set.
 func (s *settings) began() (began time.Time) {
 	if len(s.onDecision) > 0 {
 		began = s.server.clock.Now()
@@ -71,7 +77,6 @@ func (s *settings) began() (began time.Time) {
 type Limiter struct {
 	limit   Limit
 	words   [2]any   // of the limit
-	denials *denials // nil: none are remembered
 	batches *batches // nil: every token is asked for
 	settings
 }
@@ -118,6 +123,11 @@ func (l *Limiter) take(ctx context.Context, name string, cost float64, options [
 	if l.batches != nil && cost >= 1 && cost <= float64(l.batch) && cost == math.Trunc(cost) {
 		return l.takeFromBatch(ctx, name, int64(cost))
 	}
+	return l.takeRemembering(ctx, name, cost)
+}
+
+// takeRemembering asks, unless a denial that still holds is remembered.
+func (l *Limiter) takeRemembering(ctx context.Context, name string, cost float64) (Decision, error) {
 	if l.denials == nil {
 		return l.ask(ctx, "TB.TAKE", name, tokensWord(cost))
 	}
@@ -155,11 +165,23 @@ func (l *Limiter) Wait(ctx context.Context, name string, cost float64, maxWait t
 		return decision, err
 	}
 	if err := l.server.clock.Sleep(ctx, decision.RetryAfter); err != nil {
-		// Should this fail, the bucket refills by itself: a token less was used, never one more.
-		_, _ = l.Give(context.Background(), name, cost) // the caller's context is over
+		l.unreserve(name, cost, decision)
 		return Decision{}, err
 	}
 	return decision, nil
+}
+
+// unreserve gives back where the tokens were reserved. Should it fail, the bucket refills by itself: a token less was used,
+// never one more.
+func (l *Limiter) unreserve(name string, cost float64, reserved Decision) {
+	give := l.command("TB.GIVE", name, tokensWord(cost))
+	switch {
+	case !reserved.Degraded:
+		l.denials.forget(l.of(name))
+		_, _ = l.server.ask(context.Background(), give) // the caller's context is over
+	case l.policy == FailLocal:
+		_, _ = l.server.decideLocally(give.args)
+	}
 }
 
 // Charge takes amount in any case, into debt if need be: the real cost became known afterwards. It is sent once; Lost
@@ -249,7 +271,7 @@ func (l *Limiter) command(operation any, name string, words ...any) command {
 	args := make([]any, 0, 6)
 	args = append(append(args, operation, key, l.words[0], l.words[1]), words...)
 	once := operation == "TB.GIVE" || operation == "TB.CHARGE"
-	return command{args: args, key: key, once: once, undoes: !once && operation != "TB.PEEK"}
+	return command{args: args, key: key, once: once, wrong: l.wrong}
 }
 
 // decision reads the reply, or decides by the policy if there is none.

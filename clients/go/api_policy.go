@@ -10,13 +10,13 @@ type Policy int
 
 const (
 	// FailLocal enforces the same limit in the memory of this process, for up to 10,000 names. It is the policy unless set
-	// otherwise. An outage lets at most one more bucket through in each process.
+	// otherwise. Each outage can let one more bucket through in each process: the capacity, and what refills while it lasts.
 	FailLocal Policy = iota
 	// FailOpen lets everything through.
 	FailOpen
 	// FailClosed lets nothing through.
 	FailClosed
-	// FailWithError leaves it to the caller, who gets ErrServerAway or ErrReplyLost.
+	// FailWithError leaves it to the caller, with ErrServerAway or ErrReplyLost.
 	FailWithError
 )
 
@@ -43,8 +43,11 @@ func (s *settings) without(c command, parts []part, err error) (joint JointDecis
 		own.Degraded, own.Lost = true, away.lost
 		joint.Each[which] = own
 	}
-	if !joint.Allowed || c.args[0] == "TB.MSETTLE" {
-		s.server.settleLost(c, err)
+	switch {
+	case c.args[0] == "TB.MSETTLE":
+		s.server.settleLater(c)
+	case away.mayBeHeld && !joint.Allowed:
+		s.server.settleInDoubt(c)
 	}
 	return joint, failure
 }
@@ -71,11 +74,12 @@ func (s *settings) policyReply(args []any, err error) (any, error) {
 	return nil, err
 }
 
-// decideLocally forgets nothing when the server is back: outages that follow each other share one bucket.
+// decideLocally forgets nothing when the server is back: outages that follow each other share one bucket. Its time is that of
+// the day at the start, and goes on steadily.
 func (s *Server) decideLocally(args []any) (any, error) {
 	words := make([]string, len(args))
 	for i, arg := range args {
 		words[i] = arg.(string)
 	}
-	return s.local.Do(time.Duration(s.clock.Now().UnixNano()), words)
+	return s.local.Do(time.Duration(s.started.UnixNano()+s.now()-1), words)
 }

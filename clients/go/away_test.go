@@ -2,15 +2,20 @@ package tokenbucket_test
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"os"
 	"runtime"
-	"sync"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"tokenbucket"
 	"tokenbucket/internal/realserver"
@@ -107,47 +112,37 @@ func TestALostReplyIsTold(t *testing.T) {
 	}
 }
 
-// stuck counts the calls that wait for it. It heeds no context.
+// stuck counts the calls that wait for it, until their deadline.
 type stuck struct {
 	asked int64
 	let   chan struct{}
 }
 
-func (s *stuck) Do(context.Context, ...any) (any, error) {
+func (s *stuck) Do(ctx context.Context, _ ...any) (any, error) {
 	atomic.AddInt64(&s.asked, 1)
-	<-s.let
-	return []any{int64(1), int64(9), int64(0), int64(0)}, nil
+	deadline, _ := ctx.Deadline()
+	select {
+	case <-s.let:
+		return []any{int64(1), int64(9), int64(0), int64(0)}, nil
+	case <-time.After(time.Until(deadline)):
+		return nil, os.ErrDeadlineExceeded
+	}
 }
 
-func TestASilentServerIsWaitedForByOneCallAtATime(t *testing.T) {
-	doer, log, opened := &stuck{let: make(chan struct{})}, &realserver.Log{}, make(chan struct{}, 1)
-	const timeout = 200 * time.Millisecond
-	logf := func(format string, args ...any) {
-		log.Printf(format, args...)
-		select {
-		case opened <- struct{}{}:
-		default:
-		}
-	}
-	limits := tokenbucket.NewServer(doer, tokenbucket.Timeout(timeout), tokenbucket.RetryEvery(0), tokenbucket.LogTo(logf))
+func TestNobodyWaitsForAServerThatIsAway(t *testing.T) {
+	doer, log := &stuck{let: make(chan struct{})}, &realserver.Log{}
+	const retryEvery = 2 * time.Second
+	limits := tokenbucket.NewServer(doer, tokenbucket.RetryEvery(retryEvery), tokenbucket.LogTo(log.Printf))
 	limiter := tokenbucket.NewLimiter(limits, hourly)
 	began := time.Now()
-	if got := must(t)(limiter.Take(ctx, "a", 1)); !got.Degraded || time.Since(began) < timeout {
-		t.Fatalf("%+v after %v", got, time.Since(began))
+	for i := 0; i < 1000; i++ {
+		if got := must(t)(limiter.Take(ctx, "a", 1)); !got.Degraded {
+			t.Fatalf("call %d: %+v", i, got)
+		}
 	}
-	<-opened
-	before := atomic.LoadInt64(&doer.asked)
-	var wait sync.WaitGroup
-	began = time.Now()
-	for i := 0; i < 50; i++ {
-		wait.Add(1)
-		go func() { defer wait.Done(); must(t)(limiter.Take(ctx, "a", 1)) }()
-	}
-	wait.Wait()
-	// A probe lasts 200 ms, and only when it is over may another begin.
-	most := 1 + int64(time.Since(began)/timeout)
-	if asked := atomic.LoadInt64(&doer.asked) - before; asked > most {
-		t.Fatalf("%d asked at the same time, want at most %d", asked, most)
+	// The first is sent again, to make sure.
+	if asked := atomic.LoadInt64(&doer.asked); asked > 2+2*int64(time.Since(began)/retryEvery) {
+		t.Fatalf("%d asked within %v", asked, time.Since(began))
 	}
 	log.Expect(t, "cannot ask the server")
 	close(doer.let)
@@ -210,27 +205,23 @@ func (s *slow) Do(ctx context.Context, args ...any) (any, error) {
 	return []any{int64(1), int64(9), int64(0), int64(0)}, nil
 }
 
-func TestACallerWhoseContextEndsMeanwhileKeepsNothing(t *testing.T) {
+func TestACallThatWasSentEndsWithItsReply(t *testing.T) {
 	doer, log := &slow{stuck{let: make(chan struct{})}, make(chan any, 9)}, &realserver.Log{}
 	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(doer, tokenbucket.Timeout(time.Minute), tokenbucket.LogTo(log.Printf)), hourly)
 	impatient, cancel := context.WithCancel(ctx)
-	ended := make(chan error)
+	ended := make(chan tokenbucket.Decision)
 	go func() {
-		_, err := limiter.Take(impatient, "a", 1)
-		ended <- err
+		decision, _ := limiter.Take(impatient, "a", 1)
+		ended <- decision
 	}()
-	for command := range doer.commands {
-		if command == "TB.TAKE" {
-			break
-		}
-	}
+	<-doer.commands
 	cancel()
 	close(doer.let)
-	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Fatal(err)
+	if decision := <-ended; !decision.Allowed || decision.Degraded {
+		t.Fatalf("%+v", decision)
 	}
-	if command := <-doer.commands; command != "TB.GIVE" {
-		t.Fatal(command)
+	if _, err := limiter.Take(impatient, "a", 1); !errors.Is(err, context.Canceled) || len(doer.commands) != 0 {
+		t.Fatal(err)
 	}
 	log.Expect(t)
 }
@@ -273,4 +264,229 @@ func TestWhatServersSay(t *testing.T) {
 			t.Errorf("%s: %+v, %v", line, got, err)
 		}
 	}
+}
+
+// clocked refuses, and has a clock whose time of day a test sets.
+type clocked struct {
+	refusing
+	setBack time.Duration
+}
+
+func (c *clocked) Now() time.Time {
+	now := time.Now()
+	// The seconds of the day begin at bit 30. A steady clock's reading is beside them, and stays.
+	*(*uint64)(unsafe.Pointer(&now)) -= uint64(c.setBack/time.Second) << 30
+	return now
+}
+
+func (c *clocked) Sleep(context.Context, time.Duration) error { return nil }
+
+func TestATimeOfDayThatIsSetBackLocksNobodyOut(t *testing.T) {
+	doer := &clocked{}
+	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(doer, tokenbucket.LogTo(t.Logf)), tokenbucket.Limit{Capacity: 10, Rate: "1000"})
+	expectAllowed(t)(limiter.Take(ctx, "a", 10))
+	doer.setBack = time.Hour
+	realserver.Eventually(t, "tokens flow", func() bool { return must(t)(limiter.Take(ctx, "a", 5)).Allowed })
+}
+
+// returning is a server that comes back while a call sleeps, whose context then ends.
+type returning struct{ *tokenbuckettest.Server }
+
+func (r returning) Sleep(context.Context, time.Duration) error {
+	r.Break(nil)
+	r.Advance(time.Second)
+	return context.Canceled
+}
+
+func TestWaitGivesBackWhereItReserved(t *testing.T) {
+	fake := returning{tokenbuckettest.NewServer()}
+	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(fake, tokenbucket.LogTo(t.Logf)), hourly)
+	expectAllowed(t)(limiter.Take(ctx, "a", 10))
+	fake.Break(errors.New("unplugged"))
+	expectAllowed(t)(limiter.Take(ctx, "a", 10)) // here
+	if _, err := limiter.Wait(ctx, "a", 5, time.Hour); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	expectRemaining(t, limiter, "a", 0)
+	fake.Break(errors.New("unplugged"))
+	expectRemaining(t, limiter, "a", 0)
+}
+
+// crowded has no connection for calls that wait.
+type crowded struct {
+	tokenbucket.Doer
+	dial func() error
+}
+
+func (c crowded) Dial(context.Context) (tokenbucket.Conn, error) { return nil, c.dial() }
+
+func TestAWaitThatGetsNoConnectionIsNoOutage(t *testing.T) {
+	server := realserver.Start(t)
+	for name, dial := range map[string]func() error{
+		"refused": func() error { return &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED} },
+		"panics":  func() error { panic("broken") },
+	} {
+		log := &realserver.Log{}
+		limits := tokenbucket.NewServer(crowded{server.Doer(), dial}, tokenbucket.Timeout(5*time.Second), tokenbucket.LogTo(log.Printf))
+		limiter := tokenbucket.NewLimiter(limits, hourly, tokenbucket.OnError(tokenbucket.FailClosed))
+		must(t)(limiter.Take(ctx, "a", 10))
+		if got := must(t)(limiter.Take(ctx, "a", 1, tokenbucket.MaxWait(time.Minute))); got.Allowed || !got.Degraded {
+			t.Fatalf("%s: %+v", name, got)
+		}
+		if got := must(t)(limiter.Take(ctx, name, 1)); got.Degraded {
+			t.Fatalf("%s: %+v", name, got)
+		}
+		log.Expect(t, "does not decide a call")
+	}
+}
+
+func TestARefusedConnectionIsNoSignOfLife(t *testing.T) {
+	doer, log := &refusing{}, &realserver.Log{}
+	limits := tokenbucket.NewServer(doer, tokenbucket.RetryEvery(0), tokenbucket.LogTo(log.Printf))
+	limiter := tokenbucket.NewLimiter(limits, hourly)
+	for i := 0; i < 100; i++ {
+		must(t)(limiter.Take(ctx, "a", 1))
+	}
+	log.Expect(t, "cannot ask the server")
+}
+
+// fragile panics, or ends the goroutine of the call, until it is mended.
+type fragile struct {
+	refusing
+	hook func()
+}
+
+func (f *fragile) Do(ctx context.Context, args ...any) (any, error) {
+	if f.hook != nil {
+		f.hook()
+	}
+	return f.refusing.Do(ctx, args...)
+}
+
+func TestTheNextCallWorksAfterAnyEnd(t *testing.T) {
+	for name, hook := range map[string]func(){"panic": func() { panic("broken") }, "exit": runtime.Goexit} {
+		doer := &fragile{refusing{isThere: 1}, hook}
+		for kind, limiter := range map[string]*tokenbucket.Limiter{
+			"plain": tokenbucket.NewLimiter(tokenbucket.NewServer(doer), hourly),
+			"batch": tokenbucket.NewLimiter(tokenbucket.NewServer(doer), hourly, tokenbucket.Batch(2)),
+		} {
+			doer.hook = hook
+			for i := 0; i < 100; i++ { // more than may ask at a time
+				ended := make(chan struct{})
+				go func() {
+					defer close(ended)
+					defer func() { _ = recover() }()
+					_, _ = limiter.Take(ctx, "a", 1)
+				}()
+				<-ended
+			}
+			doer.hook = nil
+			if got := must(t)(limiter.Take(ctx, "a", 1)); !got.Allowed || got.Degraded {
+				t.Errorf("%s, %s: %+v", name, kind, got)
+			}
+		}
+	}
+}
+
+func TestHooksThatPanicChangeNothing(t *testing.T) {
+	broken := tokenbucket.LogTo(func(string, ...any) { panic("log") })
+	told := tokenbucket.OnDecision(func(string, tokenbucket.Limit, tokenbucket.Decision, time.Duration) { panic("told") })
+	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(&refusing{}, broken), hourly, told)
+	for i := int64(1); i <= 3; i++ {
+		if got := must(t)(limiter.Take(ctx, "a", 1)); !got.Allowed || got.Remaining != 10-i {
+			t.Fatalf("%+v", got)
+		}
+	}
+}
+
+func TestAPolicyThatDoesNotExistIsAnError(t *testing.T) {
+	limits := tokenbucket.NewServer(tokenbuckettest.NewServer())
+	wrong := tokenbucket.OnError(tokenbucket.Policy(7))
+	_, takes := tokenbucket.NewLimiter(limits, hourly, wrong).Take(ctx, "a", 1)
+	_, holds := tokenbucket.NewLimiter(limits, hourly, wrong).Hold(ctx, "a", 1, time.Minute)
+	_, waits := tokenbucket.NewLimiter(limits, hourly, wrong).Take(ctx, "a", 1, tokenbucket.MaxWait(31*24*time.Hour))
+	for _, err := range []error{takes, holds, waits} {
+		if !errors.Is(err, tokenbucket.ErrBadArgument) {
+			t.Error(err)
+		}
+	}
+}
+
+func TestAMistakeIsNoOutage(t *testing.T) {
+	for _, mistake := range []error{
+		x509.UnknownAuthorityError{}, x509.HostnameError{Certificate: &x509.Certificate{}}, tls.RecordHeaderError{},
+		&net.OpError{Op: "remote error", Err: errors.New("tls: bad certificate")},
+		&net.OpError{Op: "dial", Err: &net.AddrError{Err: "missing port in address"}},
+	} {
+		fake, log := tokenbuckettest.NewServer(), &realserver.Log{}
+		limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(fake, tokenbucket.LogTo(log.Printf)), hourly, tokenbucket.OnError(tokenbucket.FailOpen))
+		fake.Break(tokenbucket.Unsent(mistake))
+		if _, err := limiter.Take(ctx, "a", 1); !errors.Is(err, mistake) && !errors.Is(err, tokenbucket.ErrTokenBucket) {
+			t.Errorf("%T: %v", mistake, err)
+		}
+		fake.Break(nil)
+		expectAllowed(t)(limiter.Take(ctx, "a", 1))
+		log.Expect(t)
+	}
+}
+
+func TestAConnectionThatCannotBeHadIsNoOutage(t *testing.T) {
+	for _, lack := range []error{syscall.EMFILE, syscall.EADDRNOTAVAIL, tokenbuckettest.Error("ERR max number of clients reached")} {
+		fake, log := tokenbuckettest.NewServer(), &realserver.Log{}
+		limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(fake, tokenbucket.LogTo(log.Printf)), hourly)
+		fake.Break(&net.OpError{Op: "dial", Err: lack})
+		if got := must(t)(limiter.Take(ctx, "a", 1)); !got.Degraded {
+			t.Errorf("%v: %+v", lack, got)
+		}
+		fake.Break(nil)
+		if got := must(t)(limiter.Take(ctx, "a", 1)); got.Degraded {
+			t.Errorf("%v: %+v", lack, got)
+		}
+		log.Expect(t, "does not decide a call")
+	}
+}
+
+// lossy executes what waits, and then loses its connection and its caller.
+type lossy struct {
+	tokenbucket.WaitingDoer
+	leave context.CancelFunc
+}
+
+type lossyConn struct {
+	tokenbucket.Conn
+	leave context.CancelFunc
+}
+
+func (l lossy) Dial(ctx context.Context) (tokenbucket.Conn, error) {
+	conn, err := l.WaitingDoer.Dial(ctx)
+	return lossyConn{conn, l.leave}, err
+}
+
+func (l lossyConn) Do(args ...any) (any, error) {
+	_, _ = l.Conn.Do(args...)
+	l.leave()
+	return nil, io.EOF
+}
+
+func TestAHoldThatAWaitMayHaveMadeIsSettled(t *testing.T) {
+	server := realserver.Start(t)
+	impatient, leave := context.WithCancel(ctx)
+	doer := lossy{server.Doer().(tokenbucket.WaitingDoer), leave}
+	limits := tokenbucket.NewServer(doer, tokenbucket.Timeout(5*time.Second), tokenbucket.RetryEvery(20*time.Millisecond), tokenbucket.LogTo(t.Logf))
+	defer limits.Close()
+	limiter := tokenbucket.NewLimiter(limits, tokenbucket.Limit{Capacity: 1, Rate: "0"})
+	first := hold(t, limiter, 1, time.Hour)
+	ended := make(chan error)
+	go func() {
+		_, err := limiter.Hold(impatient, "a", 1, time.Hour, tokenbucket.MaxWait(time.Hour))
+		ended <- err
+	}()
+	realserver.Eventually(t, "it waits", func() bool {
+		return strings.Contains(fmt.Sprint(server.Do("INFO", "everything")), "tokenbucket_waiting:1\r\n")
+	})
+	settle(t, first)
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	realserver.Eventually(t, "it is settled", func() bool { return remaining(t, limiter, "a") == 1 })
 }

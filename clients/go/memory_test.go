@@ -94,6 +94,15 @@ func TestWhatIsGivenEndsADenial(t *testing.T) {
 	expectAllowed(t)(limiter.Take(ctx, "a", 1))
 }
 
+func TestASettledHoldEndsADenial(t *testing.T) {
+	_, limiter := counting(t, tokenbucket.Limit{Capacity: 1, Rate: "1/h"}, tokenbucket.RememberDenials(3))
+	held := hold(t, limiter, 1, time.Hour)
+	must(t)(limiter.Take(ctx, "a", 1))
+	use(t, held, 0)
+	settle(t, held)
+	expectAllowed(t)(limiter.Take(ctx, "a", 1))
+}
+
 func TestThePolicysDenialsAreNotRemembered(t *testing.T) {
 	fake, limiter := counting(t, hourly, tokenbucket.RememberDenials(3), tokenbucket.OnError(tokenbucket.FailClosed))
 	fake.Break(tokenbuckettest.Error("OOM command not allowed"))

@@ -6,7 +6,6 @@ set -euo pipefail
 mode=${1:-}
 case "$mode" in modules | debian | '') ;; *) echo "MODE is '$mode', it must be modules or debian" >&2; exit 1 ;; esac
 root=$(cd "$(dirname "$0")/../.." && pwd)
-packaged=/usr/share/gocode/src/github.com
 unpacked=$root/target/go-sources
 
 needs() { grep -q "$1" go.mod; }
@@ -58,10 +57,8 @@ GO
 }
 
 from_debian() {
-    "$root/testing/apt-install.sh" golang-github-gomodule-redigo-dev
     cp go.mod .debian.mod
     rm -f .debian.sum
-    replace github.com/gomodule/redigo "$packaged/gomodule/redigo"
     if needs redis/go-redis; then
         unpack_goredis
         replace github.com/redis/go-redis/v9 "$unpacked/redis/go-redis"

@@ -3,269 +3,173 @@ package tokenbucket
 import (
 	"context"
 	"errors"
-	"net"
-	"os"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// node is one server, or one node of a cluster, and what is known about it.
-//
-// A call runs in its caller's goroutine, in this order: circuit, turn, connection, command, judgement. It ends when the
-// client library's deadline does, so that a caller whose context ends earlier need not cut it short.
+// node is one server, or one node of a cluster. An outage is one number, so that nothing can get stuck.
 type node struct {
-	server  *Server
-	doer    Doer
-	address string // of a cluster's node
-	who     string
-	circuit circuit
-	script  script
-	turns   chan struct{} // bounds the calls that are with the client at a time
-	isThere atomic.Bool   // it has replied since it was last away
-	heard   atomic.Int64  // how many replies there were
-	life    context.Context
-	end     context.CancelFunc
+	server *Server
+	doer   Doer
+	who    string
+	// Moments of the server's steady clock.
+	awayUntil   atomic.Int64 // no call asks before; 0: it is there
+	heard       atomic.Int64 // when it last said something; 0: never
+	nextRefusal atomic.Int64 // when one is logged again
+	nextPulse   atomic.Int64 // when a call that waits asks whether it is there
+	scriptUntil atomic.Int64 // when the module is looked for again
+	needsScript atomic.Bool
 
-	mutex   sync.Mutex
-	attempt *attempt  // to open a connection, if one is under way
-	idle    []*waiter // connections for calls that wait, the last used at the end
+	mutex sync.Mutex
+	gone  chan struct{} // closed when it goes away; nil: no call waits for that
 }
 
 const (
-	// mostTurns keeps a flood of calls from opening a flood of connections.
-	mostTurns = 64
-	// connectTimeout bounds opening a connection. Callers wait for it no longer than Timeout.
-	connectTimeout = time.Second
-	// A call that alone is late is sent so often, if that takes no longer.
-	triesOfLate  = 10
-	repeatWithin = time.Second
+	betweenRefusalsLogged = time.Minute
+	// triesOfSplitSlot is how often a call is sent within the timeout while some of its keys have moved with their slot.
+	// No node does anything then.
+	triesOfSplitSlot = 10
 )
 
-var ping = []any{"PING"}
-
 func newNode(s *Server, doer Doer, who string) *node {
-	turns := mostTurns
-	if bounded, ok := doer.(interface{ Connections() int }); ok {
-		if most := bounded.Connections(); most > 0 && most < turns {
-			turns = most
-		}
+	if pooled, ok := doer.(PooledDoer); ok && pooled.Address() != "" {
+		who += " " + pooled.Address()
 	}
-	life, end := context.WithCancel(context.Background())
-	return &node{server: s, doer: doer, who: who, turns: make(chan struct{}, turns), life: life, end: end}
+	return &node{server: s, doer: doer, who: who}
 }
 
-// call returns the reply, an *awayError, or the error of a call that is wrong. A redirection is returned as it is.
-func (n *node) call(ctx context.Context, c command) (any, error) {
-	probing, admitted := n.admits()
-	if !admitted && !c.always {
-		return nil, &awayError{server: n.who, cause: errCircuitOpen}
+// nodeOf returns the node that has the key. It asks only a cluster of which nothing is known.
+func (s *Server) nodeOf(ctx context.Context, key string) (*node, error) {
+	cluster, isCluster := s.doer.(ClusterDoer)
+	if !isCluster || key == "" {
+		return s.home, nil
 	}
-	if !n.server.synchronous {
-		if err := n.takeTurn(ctx); err != nil {
-			return nil, err
-		}
-		defer func() { <-n.turns }()
-		if !probing && !c.always && n.circuit.away.Load() {
-			return nil, &awayError{server: n.who, cause: errCircuitOpen}
-		}
+	if !s.home.admits() {
+		return nil, s.home.away()
 	}
-	if probing {
-		n.lookForModule() // the server may be another
+	within := ctx
+	if s.home.heard.Load() == 0 {
+		limited, cancel := context.WithTimeout(ctx, connectTimeout)
+		defer cancel()
+		within = limited
 	}
-	began := n.now()
-	var reply any
-	isSent, err := false, n.connect(probing)
-	if err == nil {
-		reply, isSent, err = n.exchange(ctx, c, began)
-		if ended := ctx.Err(); ended != nil && err != nil && !isSent {
-			return nil, ended // the caller's end says nothing about the server
-		}
+	doer, err := cluster.NodeOf(within, key)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil, ctx.Err()
+	case err != nil:
+		return nil, s.home.judge(command{}, err, s.now(), false)
 	}
-	return reply, n.judge(c, isSent, err, began)
+	s.home.answered()
+	known, ok := s.nodes.Load(doer)
+	if !ok {
+		known, _ = s.nodes.LoadOrStore(doer, newNode(s, doer, "the node"))
+	}
+	return known.(*node), nil
 }
 
-func (n *node) takeTurn(ctx context.Context) error {
+// call returns the reply, an *awayError, or the error of a call that is wrong. In this order: turn, is it away, command,
+// judgement.
+func (s *Server) call(ctx context.Context, c command) (reply any, n *node, err error) {
+	if s.home.isAway() {
+		return nil, s.home, s.home.away()
+	}
+	if err := s.takeTurn(ctx); err != nil {
+		return nil, nil, err
+	}
+	defer s.endTurn()
+	if n, err = s.nodeOf(ctx, c.key); err != nil {
+		return nil, nil, err
+	}
+	if !n.admits() {
+		return nil, n, n.away()
+	}
+	began := s.now()
+	reply, isSent, err := n.send(ctx, c)
+	if ended := ctx.Err(); ended != nil && err != nil && (!isSent || errors.Is(err, ended)) {
+		if isSent {
+			s.settleInDoubt(c)
+		}
+		return nil, n, ended // the caller's end says nothing about the server
+	}
+	return reply, n, n.judge(c, err, began, isSent)
+}
+
+// takeTurn waits in the order in which calls come.
+func (s *Server) takeTurn(ctx context.Context) error {
+	if s.synchronous {
+		return nil
+	}
 	select {
-	case n.turns <- struct{}{}:
+	case s.turns <- struct{}{}:
 		return nil
 	default:
 	}
+	timer := time.NewTimer(connectTimeout)
+	defer timer.Stop()
 	select {
-	case n.turns <- struct{}{}:
+	case s.turns <- struct{}{}:
 		return nil
+	case <-timer.C:
+		s.home.refused(errBusy)
+		return &awayError{server: s.home.who, cause: errBusy}
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// connect opens a connection, unless the node has replied since it was last away. One call does so for all: on a cold start
-// they would keep each other from being answered in time.
-func (n *node) connect(probing bool) error {
-	timeout := n.server.settings.timeout
-	if n.server.synchronous || timeout <= 0 || n.isThere.Load() && !probing {
-		return nil
-	}
-	n.mutex.Lock()
-	if n.attempt == nil {
-		n.attempt = &attempt{}
-	}
-	current := n.attempt
-	n.mutex.Unlock()
-	current.Do(func() {
-		current.err = n.open(timeout)
-		n.mutex.Lock()
-		n.attempt = nil
-		n.mutex.Unlock()
-	})
-	return current.err
-}
-
-// attempt is to open a connection.
-type attempt struct {
-	sync.Once
-	err error
-}
-
-// open lets the client library connect in the background, so that callers wait no longer than the timeout. A connection that
-// comes later serves later calls.
-func (n *node) open(timeout time.Duration) error {
-	opened := make(chan error, 1)
-	go func() {
-		within, cancel := context.WithTimeout(context.Background(), connectTimeout)
-		defer cancel()
-		_, err := n.doer.Do(within, ping...)
-		if n.hear(err) {
-			err = nil // the command learns whether the server decides
-		}
-		opened <- err
-	}()
-	for first := time.Now(); ; {
-		began := n.now()
-		select {
-		case err := <-opened:
-			if err != nil {
-				return Unsent(err)
-			}
-			n.isThere.Store(true)
-			return nil
-		case <-time.After(timeout):
-		}
-		if n.wasSilent(began) || time.Since(first) > connectTimeout {
-			return Unsent(errSilent)
-		}
+func (s *Server) endTurn() {
+	if !s.synchronous {
+		<-s.turns
 	}
 }
 
-// exchange sends the command. It repeats what had no effect, and what may happen twice: on other connections when one has
-// ended or leads to a former master, and for a while when this call alone was late. isSent says that the server may have
-// executed it although the reply is lost.
-func (n *node) exchange(ctx context.Context, c command, began moment) (reply any, isSent bool, err error) {
-	bounded := ctx
-	if timeout := n.server.settings.timeout; timeout > 0 && !n.server.synchronous {
-		bounded = callContext{ctx, timeout}
+// send repeats a call that may be repeated: once on another connection, once to a server that is late. It also returns
+// whether the server may have the call.
+func (n *node) send(ctx context.Context, c command) (reply any, isSent bool, err error) {
+	began := n.server.now()
+	do := func() {
+		reply, err = n.do(ctx, c)
+		isSent = isSent || !isUnsent(err)
 	}
-	stale := -1
-	for sent, tries := began, 1; ; sent, tries = n.now(), tries+1 {
-		reply, err = n.send(bounded, c)
-		replied := n.hear(err)
-		if err == nil {
-			return reply, true, nil
-		}
-		if !replied && !isUnsent(err) && (ctx.Err() == nil || !errors.Is(err, ctx.Err())) {
-			isSent = true
-		}
-		switch {
-		case codeOf(err) == "READONLY", !replied && isBroken(err) && (!c.once || isUnsent(err)):
-			if stale < 0 {
-				n.lookForModule() // the server may be another
-				stale = 1 + n.idleConnections()
-			}
-			if stale == 0 || ctx.Err() != nil {
-				return nil, isSent, err
-			}
-			stale--
-		case !isTimeout(err) || c.once || ctx.Err() != nil || n.wasSilent(sent),
-			tries >= triesOfLate || time.Since(began.at) >= repeatWithin:
-			return nil, isSent, err
-		}
+	if do(); err == nil {
+		return reply, true, nil
 	}
+	if code := codeOf(err); code == "READONLY" || isBroken(err) && !(c.once && isSent) {
+		n.scriptUntil.Store(0) // the server may be another
+		do()
+	}
+	isLate, isSoon := isTimeout(err), n.server.now()-began < 2*int64(n.server.settings.timeout)
+	switch {
+	case ctx.Err() != nil || n.isAway():
+	case isLate && isSoon && !(c.once && isSent):
+		do()
+	case isLate && isSoon, isUnsent(err) && !isLate: // others may have a connection
+		n.ping(ctx, began)
+	}
+	for tries := 1; n.server.isMoving(err) && tries < triesOfSplitSlot; tries++ {
+		if ended := n.server.clock.Sleep(ctx, n.server.settings.timeout/triesOfSplitSlot); ended != nil {
+			return nil, false, ended // nothing was done
+		}
+		do()
+	}
+	return reply, isSent, err
 }
 
-func (n *node) send(ctx context.Context, c command) (any, error) {
-	first := c.first
-	if first == nil && c.once {
-		first = ping
-	}
-	if ordered, ok := n.doer.(OrderedDoer); ok && first != nil {
-		return ordered.DoBoth(ctx, first, c.args)
+func (n *node) do(ctx context.Context, c command) (any, error) {
+	ctx = n.server.bounded(ctx)
+	if cluster, isCluster := n.server.doer.(ClusterDoer); isCluster && !c.here {
+		return cluster.DoFor(ctx, c.key, c.args...)
 	}
 	return n.doer.Do(ctx, c.args...)
 }
 
-func (n *node) idleConnections() int {
-	if counting, ok := n.doer.(interface{ Idle() int }); ok {
-		return counting.Idle()
+func (s *Server) bounded(ctx context.Context) context.Context {
+	if s.settings.timeout <= 0 || s.synchronous {
+		return ctx
 	}
-	return 0
-}
-
-// hear returns whether the node has said something, and notes that.
-func (n *node) hear(err error) bool {
-	if err != nil && !isServerLine(err) {
-		return false
-	}
-	n.heard.Add(1)
-	return true
-}
-
-// moment is what was known when something began.
-type moment struct {
-	at    time.Time
-	heard int64
-}
-
-func (n *node) now() moment { return moment{time.Now(), n.heard.Load()} }
-
-// wasSilent returns whether the node said nothing to any call since then. A process that looks later than after the
-// timeout had no processor, so it may not have read what had arrived.
-func (n *node) wasSilent(since moment) bool {
-	runtime.Gosched() // timers overtake what is ready to run: behind that, other replies that have arrived are read
-	timeout := n.server.settings.timeout
-	return !n.hasHeard(since) && time.Since(since.at) < timeout+timeout/4+time.Millisecond
-}
-
-// hasHeard returns whether the node has said anything since then.
-func (n *node) hasHeard(since moment) bool {
-	if connecting, ok := n.doer.(interface{ Connected() time.Time }); ok && connecting.Connected().After(since.at) {
-		return true
-	}
-	return n.heard.Load() != since.heard
-}
-
-// judge tells the circuit how a call ended.
-func (n *node) judge(c command, isSent bool, err error, began moment) error {
-	s := n.server
-	fault := faultOf(err)
-	switch {
-	case err != nil && s.closed.Load():
-		return ErrClosed
-	case err == nil:
-		n.answered()
-		return nil
-	case s.moveOf(err) != nil || isSplitSlot(err):
-		n.answered()
-		return err
-	case fault == faultOfCaller:
-		n.answered()
-		return n.wrong(err)
-	case fault == faultOfWrite || isTimeout(err) && n.hasHeard(began):
-		n.refused(err)
-	default:
-		n.failed(err)
-	}
-	return &awayError{server: n.who, cause: err, lost: c.once && isSent, mayBeHeld: isSent}
+	return callContext{ctx, s.settings.timeout}
 }
 
 // callContext is the caller's context, with a deadline that begins when it is asked for: time in a queue is not silence.
@@ -276,25 +180,96 @@ type callContext struct {
 
 func (c callContext) Deadline() (time.Time, bool) { return time.Now().Add(c.timeout), true }
 
-func (c callContext) Timeout() time.Duration { return c.timeout }
-
-// Unsent marks the error of a command that did not leave this process.
-func Unsent(err error) error { return &unsentError{err} }
-
-type unsentError struct{ cause error }
-
-func (e *unsentError) Error() string { return e.cause.Error() }
-func (e *unsentError) Unwrap() error { return e.cause }
-
-// isUnsent returns whether the command never left this process.
-func isUnsent(err error) bool {
-	var unsent *unsentError
-	var operation *net.OpError
-	return errors.As(err, &unsent) || errors.As(err, &operation) && operation.Op == "dial"
+// isMoving tells a reply about a slot that moves, when the client library does not follow it any more.
+func (s *Server) isMoving(err error) bool {
+	if err == nil {
+		return false
+	}
+	_, isCluster := s.doer.(ClusterDoer)
+	code := codeOf(err)
+	return code == "TRYAGAIN" || isCluster && (code == "MOVED" || code == "ASK")
 }
 
-func isTimeout(err error) bool {
-	var timeout net.Error
-	return errors.Is(err, errSilent) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) ||
-		errors.As(err, &timeout) && timeout.Timeout()
+// ping asks whether the server is there, unless it has said something since.
+func (n *node) ping(ctx context.Context, began int64) {
+	if n.server.synchronous || n.heard.Load() > began {
+		return
+	}
+	_, err := n.doer.Do(n.server.bounded(ctx), "PING")
+	if err == nil || isServerLine(err) && faultOf(err) != faultOfServer {
+		n.heard.Store(n.server.now())
+	}
+}
+
+// isAway returns whether a call has nothing to ask.
+func (n *node) isAway() bool {
+	until := n.awayUntil.Load()
+	return until != 0 && n.server.now() < until
+}
+
+// admits returns whether to ask: while the server is away, the first call after that moment moves it, and asks.
+func (n *node) admits() bool {
+	until := n.awayUntil.Load()
+	if until == 0 {
+		return true
+	}
+	now := n.server.now()
+	return now >= until && n.awayUntil.CompareAndSwap(until, now+int64(n.server.settings.retryEvery))
+}
+
+func (n *node) away() error { return &awayError{server: n.who, cause: errAway} }
+
+func (n *node) answered() {
+	n.heard.Store(n.server.now())
+	if n.awayUntil.Load() != 0 && n.awayUntil.Swap(0) != 0 {
+		n.server.logf("tokenbucket: %s is back, limiting again", n.who)
+	}
+}
+
+func (n *node) failed(err error) {
+	n.scriptUntil.Store(0) // the server may be another
+	if n.awayUntil.Swap(n.server.now()+int64(n.server.settings.retryEvery)) != 0 {
+		return
+	}
+	n.mutex.Lock()
+	if n.gone != nil {
+		close(n.gone)
+		n.gone = nil
+	}
+	n.mutex.Unlock()
+	n.server.logf("tokenbucket: cannot ask %s, every limit does as its OnError says: %v", n.who, err)
+}
+
+// refused logs that the server is there, and did not decide this call.
+func (n *node) refused(err error) {
+	now, next := n.server.now(), n.nextRefusal.Load()
+	if now >= next && n.nextRefusal.CompareAndSwap(next, now+int64(betweenRefusalsLogged)) {
+		n.server.logf("tokenbucket: %s does not decide a call, OnError does: %v", n.who, err)
+	}
+}
+
+// judge tells what an error means: a call that is wrong, one that was not decided, or an outage.
+func (n *node) judge(c command, err error, began int64, isSent bool) error {
+	if err == nil {
+		n.answered()
+		return nil
+	}
+	fault := faultOf(err)
+	switch {
+	case n.server.isClosed():
+		return ErrClosed
+	case fault == faultOfCaller:
+		if isServerLine(err) {
+			n.answered()
+		}
+		return n.wrong(err)
+	case fault == faultOfWrite || n.server.isMoving(err):
+		n.answered()
+		n.refused(err)
+	case fault == faultOfClient || !isServerLine(err) && n.heard.Load() > began:
+		n.refused(err)
+	default:
+		n.failed(err)
+	}
+	return &awayError{server: n.who, cause: err, lost: c.once && isSent, mayBeHeld: isSent}
 }

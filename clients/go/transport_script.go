@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 )
 
@@ -33,54 +32,48 @@ var (
 	}
 )
 
-// script says whether a node without the module runs a Lua script instead.
-type script struct {
-	needed atomic.Bool
-	until  atomic.Int64 // when the module is looked for again, in Unix nanoseconds
-}
-
-func (n *node) usesScript() bool {
-	return n.script.needed.Load() && n.server.clock.Now().UnixNano() < n.script.until.Load()
+// usesScript returns whether the node of the key has no module.
+func (s *Server) usesScript(key string) bool {
+	n, err := s.nodeOf(s.life, key)
+	return err == nil && n.needsScript.Load() && s.now() < n.scriptUntil.Load()
 }
 
 func (n *node) beginScript() {
-	n.script.until.Store(n.server.clock.Now().Add(betweenLooksForModule).UnixNano())
-	if !n.script.needed.Swap(true) {
-		n.server.settings.logf("tokenbucket: %s has no tokenbucket module, the script decides until it has", n.who)
+	n.scriptUntil.Store(n.server.now() + int64(betweenLooksForModule))
+	if !n.needsScript.Swap(true) {
+		n.server.logf("tokenbucket: %s has no tokenbucket module, the script decides until it has", n.who)
 	}
 }
 
 // endScript is called when the module has answered.
 func (n *node) endScript() {
-	if n.script.needed.Load() && n.script.needed.Swap(false) {
-		n.server.settings.logf("tokenbucket: %s has the tokenbucket module, the script decides no longer", n.who)
+	if n.needsScript.Load() && n.needsScript.Swap(false) {
+		n.server.logf("tokenbucket: %s has the tokenbucket module, the script decides no longer", n.who)
 	}
 }
 
-// lookForModule lets the next call try the module: the server may be another.
-func (n *node) lookForModule() { n.script.until.Store(0) }
-
-// decideByScript needs no permission for EVAL.
-func (s *Server) decideByScript(ctx context.Context, n *node, c command) (any, error) {
+// decideByScript sends the script where the server does not know it, which may be another server, with the module.
+func (s *Server) decideByScript(ctx context.Context, c command) (any, error) {
 	byScript := c
 	byScript.args = append([]any{"EVALSHA", sha}, scriptArguments(c.args)...)
 	byScript.key = byScript.args[3].(string) // perhaps on another node
-	reply, err := s.route(ctx, byScript)
+	reply, _, err := s.call(ctx, byScript)
 	if codeOf(err) != "NOSCRIPT" {
 		return reply, err
 	}
-	// The server may be another, and have the module.
-	if reply, err := s.route(ctx, c); !isUnknownCommand(err) {
+	reply, n, err := s.call(ctx, c)
+	if !isUnknownCommand(err) {
 		if err == nil {
 			n.endScript()
 		}
 		return reply, err
 	}
-	load := command{args: []any{"SCRIPT", "LOAD", source}, key: byScript.key}
-	if _, err := s.route(ctx, load); err != nil {
+	load := command{args: []any{"SCRIPT", "LOAD", source}, key: byScript.key, here: true}
+	if _, _, err := s.call(ctx, load); err != nil {
 		return nil, err
 	}
-	return s.route(ctx, byScript)
+	reply, _, err = s.call(ctx, byScript)
+	return reply, err
 }
 
 // scriptArguments orders the arguments of a command as the script takes them: the keys first, under names of their own.

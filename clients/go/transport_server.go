@@ -8,83 +8,28 @@ import (
 	"context"
 	"log"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"tokenbucket/internal/local"
 )
 
-// Doer sends a command by a client library and returns its reply: integers as int64, arrays as []any. The text of an error
-// that the server replied is the server's line.
-//
-// Do runs in the caller's goroutine, so it has to return at the deadline of the context, and must not repeat the command.
-// The deadline is Timeout from the moment it is asked for: ask when the command has been sent. A context with the method
-// Timeout() time.Duration tells the same without a look at the clock. The context ends with the caller's: that may end a
-// wait for a connection, but not reading, because the reply may be a grant.
-//
-// Optional methods: Address() string names the server in errors. Connections() int bounds the commands sent at a time.
-// Idle() int returns how many idle connections may lead to an earlier server, Connected() time.Time when the server last
-// greeted a connection. An io.Closer is closed with the Server.
-type Doer interface {
-	Do(ctx context.Context, args ...any) (any, error)
-}
-
-// OrderedDoer is a Doer that sends two commands on one connection. Without it, a Give, Charge or Settle may be sent on a
-// connection that has ended, and slots that are moving are not followed.
-type OrderedDoer interface {
-	Doer
-	// DoBoth sends the second command when the first has its reply, whatever that is, and returns the second's. If the
-	// connection fails before, the error is made by Unsent.
-	DoBoth(ctx context.Context, first, second []any) (any, error)
-}
-
-// WaitingDoer is a Doer that opens connections for calls that wait in the server. With other Doers, a call with MaxWait
-// polls.
-type WaitingDoer interface {
-	Doer
-	// Dial opens a connection of its own, on which no timeout of the client library applies. It may do so with the first
-	// command.
-	Dial(ctx context.Context) (Conn, error)
-}
-
-// Conn is a connection that one call at a time uses.
-type Conn interface {
-	// Do waits for the reply as long as that takes.
-	Do(args ...any) (any, error)
-	// Close ends Do. Any goroutine may call it.
-	Close() error
-}
-
-// ClusterDoer is a Doer that leads to the nodes of a cluster. The Server finds the node of a key.
-type ClusterDoer interface {
-	Doer
-	// Addresses lists nodes to ask first where the slots are.
-	Addresses() []string
-	// Node makes a Doer for one node.
-	Node(address string) Doer
-}
-
-// Clock is the time by which limiters wait and forget. A Doer that is one, as the fake server is, sets the clock of the
-// Server, answers at once and is never silent.
-type Clock interface {
-	Now() time.Time
-	// Sleep returns when so much time has passed, or with the context's error when that ends first.
-	Sleep(ctx context.Context, duration time.Duration) error
-}
-
 // Server is a server, or a cluster, to ask. One is enough for all limiters of a process: they share what is known about it.
 type Server struct {
 	doer        Doer
 	clock       Clock
+	started     time.Time
 	synchronous bool
 	settings    serverSettings
-	cluster     *cluster // nil: a single server
-	single      *node    // nil: a cluster
+	turns       chan struct{} // bounds the calls that are with the client library at a time
+	home        *node         // the server; of a cluster, what no node stands for
+	nodes       sync.Map      // of a cluster, by their Doers
 	local       *local.Store
+	unsettled   unsettled
 	degraded    atomic.Int64
-	returning   atomic.Int64 // batches on their way back
-	closed      atomic.Bool
-	late        atomic.Int64 // holds that are settled later
+	life        context.Context
+	end         context.CancelFunc
 }
 
 type serverSettings struct {
@@ -97,9 +42,8 @@ type serverSettings struct {
 // ServerOption is a setting of a Server.
 type ServerOption func(*serverSettings)
 
-// Timeout is how long the server may be silent, on every connection, before it counts as away; 100 ms unless set. No call
-// waits longer for a server that says nothing, but for up to a second if it has to open one more connection. 0 waits for
-// ever.
+// Timeout is how long the server may take to reply; 100 ms unless set. A server that is late twice in a row, and replies to
+// nobody meanwhile, is away. 0 waits for ever.
 func Timeout(timeout time.Duration) ServerOption {
 	return func(s *serverSettings) { s.timeout = timeout }
 }
@@ -109,7 +53,8 @@ func RetryEvery(every time.Duration) ServerOption {
 	return func(s *serverSettings) { s.retryEvery = every }
 }
 
-// LogTo gets a line when the server goes, one when it returns, and one for each error of a renewal; log.Printf unless set.
+// LogTo gets a line when an outage begins, one when a call is answered again, one a minute of calls that the server did not
+// decide, and one for each error of a renewal; log.Printf unless set.
 func LogTo(logf func(format string, args ...any)) ServerOption {
 	return func(s *serverSettings) { s.logf = logf }
 }
@@ -119,66 +64,111 @@ func FallbackScript() ServerOption {
 	return func(s *serverSettings) { s.hasScript = true }
 }
 
-// mostNames bounds the buckets that the local limiter keeps.
-const mostNames = 10_000
+const (
+	defaultTimeout    = 100 * time.Millisecond
+	defaultRetryEvery = 500 * time.Millisecond
+	// mostNames bounds the buckets that the local limiter keeps.
+	mostNames = 10_000
+	// mostTurns keeps a flood of calls from opening a flood of connections, unless the Doer says how many it has.
+	mostTurns = 64
+	// connectTimeout bounds opening a connection, and how long a call waits for its turn.
+	connectTimeout = time.Second
+)
 
 // NewServer asks nothing yet: the first call finds out whether the server is there.
 func NewServer(doer Doer, options ...ServerOption) *Server {
 	s := &Server{doer: doer, clock: realClock{}, local: local.NewStore(mostNames)}
-	s.settings = serverSettings{timeout: 100 * time.Millisecond, retryEvery: 500 * time.Millisecond, logf: log.Printf}
+	s.settings = serverSettings{timeout: defaultTimeout, retryEvery: defaultRetryEvery, logf: log.Printf}
 	if clock, ok := doer.(Clock); ok {
 		s.clock, s.synchronous = clock, true
 	}
 	for _, option := range options {
 		option(&s.settings)
 	}
-	if of, ok := doer.(ClusterDoer); ok {
-		s.cluster = &cluster{server: s, doer: of, nodes: map[string]*node{}, slots: map[int64]*node{}}
-		return s
+	most := mostTurns
+	if pooled, ok := doer.(PooledDoer); ok && pooled.Connections() > 0 {
+		most = pooled.Connections()
 	}
-	who := "the server"
-	if addressed, ok := doer.(interface{ Address() string }); ok && addressed.Address() != "" {
-		who += " " + addressed.Address()
-	}
-	s.single = newNode(s, doer, who)
+	s.turns, s.started = make(chan struct{}, most), s.clock.Now()
+	s.life, s.end = context.WithCancel(context.Background())
+	s.home = newNode(s, doer, "the server")
 	return s
+}
+
+// now is a moment of a steady clock, above 0: the time of day may be set.
+func (s *Server) now() int64 { return 1 + int64(s.clock.Now().Sub(s.started)) }
+
+func (s *Server) logf(format string, args ...any) {
+	if s.settings.logf != nil {
+		guarded(func() { s.settings.logf(format, args...) })
+	}
+}
+
+// guarded runs a function that the program gave. A panic in it changes nothing.
+func guarded(hook func()) {
+	defer func() {
+		if reason := recover(); reason != nil {
+			log.Printf("tokenbucket: a function of the program panicked: %v", reason)
+		}
+	}()
+	hook()
 }
 
 // DegradedCount is how many decisions were made without the server.
 func (s *Server) DegradedCount() int64 { return s.degraded.Load() }
 
 // Close closes the connections that were opened for the Server. Calls that come later fail with ErrClosed, whatever OnError
-// says. Limiters that hold batches are closed before.
+// says. Limiters that hold batches are closed before. Holds that could not be settled are tried once more.
 func (s *Server) Close() error {
-	s.closed.Store(true)
-	if s.cluster == nil {
-		return s.single.close()
+	if s.isClosed() {
+		return nil
 	}
-	s.cluster.closeNodes()
-	return closeDoer(s.doer)
+	s.settle(true)
+	s.end()
+	if pooled, ok := s.doer.(PooledDoer); ok {
+		return pooled.Close()
+	}
+	return nil
 }
 
-// Do sends any command, like TB.STATE, and waits for its reply as limiters do.
+func (s *Server) isClosed() bool { return s.life.Err() != nil }
+
+// Do sends any command, like TB.STATE, and waits for its reply as limiters do. While the server is away, it returns
+// ErrServerAway.
 func (s *Server) Do(ctx context.Context, words ...string) (any, error) {
 	args := make([]any, len(words))
 	for i, word := range words {
 		args[i] = word
 	}
-	return s.ask(ctx, command{args: args, key: keyOf(words), always: true})
+	return s.ask(ctx, command{args: args, key: keyOf(words)})
+}
+
+// keyPositions has the commands whose key is not their first argument; 0: there is none.
+var keyPositions = map[string]int{
+	"TB.MTAKE": 2, "TB.MSETTLE": 3, "TB.MHOLD": 4, "TB.MRENEW": 4, "TB.BMTAKE": 3, "TB.BMHOLD": 5, "EVALSHA": 3, "EVAL": 3,
+	"CLUSTER": 0, "PING": 0, "INFO": 0, "TB.TOP": 0,
+}
+
+// keyOf returns the key that selects the node; "": any node will do.
+func keyOf(words []string) string {
+	position, isKnown := keyPositions[words[0]]
+	if !isKnown {
+		position = 1
+	}
+	if position == 0 || position >= len(words) {
+		return ""
+	}
+	return words[position]
 }
 
 // command is a call to the server with its options.
 type command struct {
 	args []any // the name, then words, all strings
 	key  string
-	// first is sent before, on the same connection.
-	first []any
-	// always asks even while the circuit is open.
-	always bool
+	// here says that the node of the key executes it, although it has no key.
+	here bool
 	// once forbids sending it again when its reply was lost.
 	once bool
-	// undoes says that a grant goes back if its caller has gone.
-	undoes bool
 	// renews sends the renewal of what a TB.MHOLD holds. While the server is away, the policy decides on the TB.MHOLD.
 	renews bool
 	// ttl is how long a hold lasts that the command settles.
@@ -189,33 +179,24 @@ type command struct {
 	share []any
 	// wrong is the error of an option.
 	wrong error
-	// until is when that ends, if the server keeps it.
-	until time.Time
 }
 
 // ask returns an *awayError if the server does not decide, and any other error if the call is wrong or its context is over.
-func (s *Server) ask(ctx context.Context, c command) (any, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	var reply any
-	var err error
+func (s *Server) ask(ctx context.Context, c command) (reply any, err error) {
 	switch {
 	case c.wrong != nil:
 		return nil, c.wrong
-	case s.closed.Load():
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case s.isClosed():
 		return nil, ErrClosed
 	case c.maxWait > 0:
 		reply, err = s.wait(ctx, c)
 	default:
 		reply, err = s.decide(ctx, c)
 	}
-	if err != nil && s.closed.Load() {
+	if err != nil && s.isClosed() {
 		return nil, ErrClosed
-	}
-	if ended := ctx.Err(); ended != nil && !c.once {
-		s.giveBack(c, reply, err)
-		return nil, ended
 	}
 	return reply, err
 }
@@ -224,87 +205,21 @@ func (s *Server) ask(ctx context.Context, c command) (any, error) {
 func (s *Server) decide(ctx context.Context, c command) (any, error) {
 	name := c.args[0].(string)
 	hasScript := s.settings.hasScript && isScripted[name]
-	n := s.nodeOf(c.key)
-	if hasScript && n.usesScript() {
-		return s.decideByScript(ctx, n, c)
+	if hasScript && s.usesScript(c.key) {
+		return s.decideByScript(ctx, c)
 	}
-	reply, err := s.route(ctx, c)
+	reply, n, err := s.call(ctx, c)
 	switch {
-	case err == nil && strings.HasPrefix(name, "TB."):
+	case err == nil && s.settings.hasScript && strings.HasPrefix(name, "TB."):
 		n.endScript()
 	case !isUnknownCommand(err):
 	case hasScript:
 		n.beginScript()
-		return s.decideByScript(ctx, n, c)
+		return s.decideByScript(ctx, c)
 	case needsModule[name]:
 		return nil, wrap(ErrModuleMissing, "and holds need it: load it")
 	case isScripted[name]:
 		return nil, wrap(ErrModuleMissing, "load it, or give the Server FallbackScript()")
 	}
 	return reply, err
-}
-
-// nodeOf returns the node that has the key, as far as is known.
-func (s *Server) nodeOf(key string) *node {
-	if s.cluster != nil {
-		return s.cluster.nodeOf(key)
-	}
-	return s.single
-}
-
-const (
-	// mostRedirections ends following a slot that moves back and forth.
-	mostRedirections = 5
-	// triesOfSplitSlot is how often a call is sent within the timeout while some of its keys have moved with their slot.
-	// No node does anything then.
-	triesOfSplitSlot = 10
-)
-
-// route sends the command to the node that has its key, and follows slots that have moved or are moving.
-func (s *Server) route(ctx context.Context, c command) (any, error) {
-	n, call := s.nodeOf(c.key), (*node).call
-	if !c.until.IsZero() {
-		call = (*node).callLong
-	}
-	for redirected, tries := 0, 1; ; {
-		reply, err := call(n, ctx, c)
-		if err == nil {
-			return reply, nil
-		}
-		move := s.moveOf(err)
-		switch {
-		case move != nil && redirected < mostRedirections:
-			redirected++
-			n, c.first = s.cluster.follow(n, move)
-		case isSplitSlot(err) && tries < triesOfSplitSlot:
-			tries++
-			if err := s.clock.Sleep(ctx, s.settings.timeout/triesOfSplitSlot); err != nil {
-				return nil, err
-			}
-			n, c.first = s.nodeOf(c.key), nil
-		case move != nil || isSplitSlot(err):
-			n.refused(err)
-			return nil, &awayError{server: n.who, cause: err}
-		default:
-			return reply, err
-		}
-	}
-}
-
-type realClock struct{}
-
-func (realClock) Now() time.Time { return time.Now() }
-
-func (realClock) Sleep(ctx context.Context, duration time.Duration) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	timer := time.NewTimer(duration)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

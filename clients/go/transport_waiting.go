@@ -4,35 +4,59 @@ import (
 	"context"
 	"net"
 	"strconv"
-	"sync/atomic"
 	"time"
 )
 
-// wait lets the server keep the call until its turn. Where it cannot, it asks again, each time when the last decision says.
+const (
+	// pulseEvery is how often the server is asked whether it is there if nothing was heard from it: calls that wait do not
+	// tell.
+	pulseEvery = 500 * time.Millisecond
+	// mostEnds is how often in a row a wait may end at once, and betweenEnds is the pause before the next.
+	mostEnds    = 10
+	betweenEnds = 10 * time.Millisecond
+	longestWait = 30 * 24 * time.Hour
+)
+
+// wait lets the server keep the call until its turn, if it cannot be granted at once. Where the server cannot keep it, it
+// asks again, each time when the last decision says.
 func (s *Server) wait(ctx context.Context, c command) (any, error) {
+	reply, inDoubt, err := s.waitOrAsk(ctx, c)
+	if away := awayOf(err); away != nil {
+		away.mayBeHeld = away.mayBeHeld || inDoubt
+	} else if decision, wrong := parseDecision(reply); inDoubt && (wrong != nil || !decision.Allowed) {
+		s.settleInDoubt(c)
+	}
+	return reply, err
+}
+
+// waitOrAsk also returns whether a wait ended without a reply: the server may have granted it at that moment.
+func (s *Server) waitOrAsk(ctx context.Context, c command) (reply any, inDoubt bool, err error) {
 	until := s.clock.Now().Add(c.maxWait)
 	c.maxWait = 0
-	module := s.nodeOf(c.key)
-	_, canWait := module.doer.(WaitingDoer)
-	if canWait && !(s.settings.hasScript && isScripted[c.args[0].(string)] && module.usesScript()) {
-		waiting := c
-		waiting.until = until
-		reply, err := s.route(ctx, waiting)
-		if !isUnknownCommand(err) {
-			return reply, err
+	for canKeep, ended := true, 0; ; {
+		if reply, err = s.ask(ctx, c); err != nil {
+			return nil, inDoubt, err
 		}
-	}
-	for {
-		reply, err := s.ask(ctx, c)
-		if err != nil {
-			return nil, err
-		}
-		decision, err := parseDecision(reply)
+		decision, wrong := parseDecision(reply)
 		left := until.Sub(s.clock.Now())
-		if err != nil || decision.Allowed || decision.RetryAfter == Never || left <= 0 {
-			return reply, nil
+		if wrong != nil || decision.Allowed || decision.RetryAfter == Never || left <= 0 {
+			return reply, inDoubt, nil
 		}
 		pause := decision.RetryAfter
+		if canKeep {
+			began := s.now()
+			reply, canKeep, err = s.keep(ctx, c, left, ended < mostEnds)
+			inDoubt = inDoubt || canKeep && reply == nil
+			if reply != nil || err != nil {
+				return reply, inDoubt, err
+			}
+			if ended++; s.now()-began > int64(pulseEvery) {
+				ended = 0
+			}
+			if canKeep {
+				pause = betweenEnds
+			}
+		}
 		if pause < time.Millisecond {
 			pause = time.Millisecond
 		}
@@ -40,212 +64,120 @@ func (s *Server) wait(ctx context.Context, c command) (any, error) {
 			pause = left
 		}
 		if err := s.clock.Sleep(ctx, pause); err != nil {
-			return nil, err
+			return nil, inDoubt, err
 		}
 	}
 }
 
-// callLong lets the server keep the call. It sends it again, with the time that is left, when the server can keep it no
-// longer, and once when the connection has ended or leads to a former master.
-func (n *node) callLong(ctx context.Context, c command) (any, error) {
-	for repeated := false; ; {
-		if n.circuit.away.Load() {
-			// A call that waits would not tell for long whether the server is back.
-			if _, err := n.call(ctx, command{args: ping}); err != nil {
-				return nil, err
-			}
-		}
-		left := c.until.Sub(n.server.clock.Now())
-		if left < 0 {
-			left = 0
-		}
-		reply, err := n.wait(ctx, c, waitingForm(c, left))
-		code := codeOf(err)
-		switch {
-		case ctx.Err() != nil || err == nil:
-			return reply, err
-		case code == "UNBLOCKED":
-		case (code == "READONLY" || code == "" && isBroken(err)) && !repeated && n.life.Err() == nil:
-			repeated = true
-			n.lookForModule() // the server may be another
-		default:
-			return nil, n.judge(c, code == "" && !isUnsent(err), err, n.now())
-		}
+// keep returns neither a reply nor an error when the server keeps the call no longer, or cannot.
+func (s *Server) keep(ctx context.Context, c command, left time.Duration, mayAgain bool) (reply any, canKeep bool, err error) {
+	n, err := s.nodeOf(ctx, c.key)
+	if err != nil {
+		return nil, true, err
 	}
+	dialler, ok := n.doer.(WaitingDoer)
+	if !ok || s.settings.hasScript && isScripted[c.args[0].(string)] && s.usesScript(c.key) {
+		return nil, false, nil
+	}
+	began := s.now()
+	reply, err = n.wait(ctx, dialler, waitingForm(c, left), left)
+	switch code := codeOf(err); {
+	case err == nil:
+		n.answered()
+		return reply, true, nil
+	case ctx.Err() != nil:
+		return nil, true, ctx.Err()
+	case err == errAway:
+		return nil, true, n.away()
+	case isUnknownCommand(err):
+		return nil, false, nil
+	case mayAgain && (code == "UNBLOCKED" || code == "READONLY" || s.isMoving(err) || isBroken(err) && !s.isClosed()):
+		return nil, true, nil // asking tells whether the server is there, and where the key is
+	}
+	if isUnsent(err) { // others may have a connection
+		n.isThere(ctx, began)
+	}
+	return nil, true, n.judge(c, err, began, !isUnsent(err))
 }
 
-// waiter is a connection for one call at a time that waits in the server. In the pool it would keep other calls from a
-// connection, perhaps those that bring the tokens back.
-type waiter struct {
-	conn Conn
-	id   atomic.Int64 // the server's of the connection; 0 while it is unknown, and if this user may not know it
-}
-
-// outcome is how a call that waited ended.
-type outcome struct {
-	reply any
-	err   error
-}
-
-const (
-	// leaveWithin is how long the server may take to end a wait.
-	leaveWithin = time.Second
-	// leaveAgainAfter is how long a command or its reply may be on its way.
-	leaveAgainAfter = 50 * time.Millisecond
-	// pulseEvery is how often the server is asked whether it is there if nothing was heard from it.
-	pulseEvery = 500 * time.Millisecond
-)
-
-// wait returns when the server replies, when the context ends, or when the server is silent to everybody.
-func (n *node) wait(ctx context.Context, c command, args []any) (any, error) {
-	within, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var used atomic.Pointer[waiter]
-	ended := make(chan outcome, 1)
-	go func() {
-		reply, err := n.sendLong(within, c.first, args, &used)
-		n.hear(err)
+// wait returns when the server replies, when the context ends, or with errAway when the server goes away. Its connection is
+// then closed: a server grants nothing to a client that has gone.
+func (n *node) wait(ctx context.Context, dialler WaitingDoer, args []any, left time.Duration) (any, error) {
+	type outcome struct {
+		reply any
+		err   error
+	}
+	life, leave := context.WithCancel(ctx)
+	defer leave()
+	gone, ended := n.whenGone(), make(chan outcome, 2)
+	go guarded(func() {
+		defer func() { ended <- outcome{nil, Unsent(errSilent)} }() // of a Doer that panics
+		within, cancel := context.WithTimeout(life, connectTimeout)
+		defer cancel()
+		conn, err := dialler.Dial(within)
+		if err != nil {
+			ended <- outcome{nil, Unsent(err)}
+			return
+		}
+		go func() { <-life.Done(); _ = conn.Close() }()
+		reply, err := conn.Do(args...)
 		ended <- outcome{reply, err}
-	}()
-	pulse := time.NewTicker(pulseEvery)
+	})
+	pulse, late := time.NewTicker(pulseEvery), time.NewTimer(left+connectTimeout)
 	defer pulse.Stop()
+	defer late.Stop()
 	for {
-		var err error
-		heard := n.heard.Load()
 		select {
 		case o := <-ended:
-			n.keepWaiter(used.Load(), o.err)
-			if o.err == nil {
-				n.answered()
-			}
 			return o.reply, o.err
 		case <-ctx.Done():
-			go n.leave(c, args, &used, ended)
 			return nil, ctx.Err()
-		case <-n.life.Done():
-			err = net.ErrClosed
+		case <-n.server.life.Done():
+			return nil, net.ErrClosed
+		case <-gone:
+			return nil, errAway
+		case <-late.C:
+			return nil, errSilent
 		case <-pulse.C:
-			if !n.isGone(heard) {
-				continue
+			if n.awayUntil.Load() != 0 { // since before this wait
+				return nil, errAway
 			}
-			err = errSilent
-		}
-		cancel() // before it looks for the connection, see sendLong
-		n.keepWaiter(used.Load(), err)
-		return nil, err
-	}
-}
-
-// sendLong tells which connection it uses, so that others can end the wait.
-func (n *node) sendLong(ctx context.Context, first, args []any, used *atomic.Pointer[waiter]) (any, error) {
-	w := n.takeIdle()
-	isNew := w == nil
-	if isNew {
-		within, cancel := context.WithTimeout(ctx, connectTimeout)
-		defer cancel()
-		conn, err := n.doer.(WaitingDoer).Dial(within)
-		if err != nil {
-			return nil, Unsent(err)
-		}
-		w = &waiter{conn: conn}
-	}
-	used.Store(w)
-	if ctx.Err() != nil {
-		_ = w.conn.Close() // the caller may have gone before it saw the connection
-		return nil, Unsent(errLeft)
-	}
-	if isNew {
-		id, err := w.conn.Do("CLIENT", "ID")
-		if err != nil && !isServerLine(err) {
-			return nil, Unsent(err)
-		}
-		number, _ := id.(int64)
-		w.id.Store(number)
-	}
-	if first != nil {
-		if _, err := w.conn.Do(first...); err != nil && !isServerLine(err) {
-			return nil, Unsent(err)
-		}
-	}
-	return w.conn.Do(args...)
-}
-
-// isGone asks whether the server is there, if it has said nothing since: calls that wait do not tell.
-func (n *node) isGone(heard int64) bool {
-	if n.server.settings.timeout <= 0 || n.heard.Load() != heard {
-		return false
-	}
-	if !n.circuit.away.Load() {
-		_, _ = n.call(context.Background(), command{args: ping, always: true})
-	}
-	return n.circuit.away.Load() && n.heard.Load() == heard
-}
-
-// leave ends a wait. CLIENT UNBLOCK makes the server reply, so that a grant on its way is read and given back. Where that
-// command is not permitted, the connection is closed, and the server loses a grant that it makes at that moment.
-func (n *node) leave(c command, args []any, used *atomic.Pointer[waiter], ended <-chan outcome) {
-	isClosed := false
-	for began := time.Now(); ; {
-		if w := used.Load(); w != nil && (isClosed || time.Since(began) > leaveWithin || !n.unblock(w, args)) {
-			isClosed = true
-			_ = w.conn.Close()
-		}
-		select {
-		case o := <-ended:
-			if w := used.Load(); w != nil && !isClosed {
-				n.keepWaiter(w, o.err)
-			}
-			if o.err != nil && !isServerLine(o.err) {
-				o.err = &awayError{server: n.who, cause: o.err, mayBeHeld: !isUnsent(o.err)}
-			}
-			n.server.giveBack(c, o.reply, o.err)
-			return
-		case <-time.After(leaveAgainAfter):
+			go guarded(n.beat)
 		}
 	}
 }
 
-// unblock returns whether the server could be asked, and the connection's id is known. CLIENT UNBLOCK is sent behind a write of the same key on the same
-// connection, which a paused server keeps back: most servers before Redis 8.2 and Valkey 9 end if a call is unblocked that
-// they keep back because they are paused.
-func (n *node) unblock(w *waiter, waiting []any) bool {
-	id := w.id.Load()
-	if id == 0 {
-		return false
-	}
-	words := []any{"CLIENT", "UNBLOCK", strconv.FormatInt(id, 10)}
-	_, err := n.call(context.Background(), command{args: words, first: writesNothing(waiting), always: true})
-	return err == nil
-}
-
-// takeIdle returns nil if there is none.
-func (n *node) takeIdle() *waiter {
+func (n *node) whenGone() <-chan struct{} {
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
-	last := len(n.idle) - 1
-	if last < 0 {
-		return nil
+	if n.gone == nil {
+		n.gone = make(chan struct{})
 	}
-	w := n.idle[last]
-	n.idle = n.idle[:last]
-	return w
+	return n.gone
 }
 
-// keepWaiter keeps a connection for the next call. If it failed, the server has gone or another is the master: those that are
-// idle lead nowhere as well.
-func (n *node) keepWaiter(w *waiter, err error) {
-	n.mutex.Lock()
-	defer n.mutex.Unlock()
-	if w != nil {
-		n.idle = append(n.idle, w)
+// beat asks whether the server is there, if it has said nothing lately, and no other wait does so.
+func (n *node) beat() {
+	s := n.server
+	now, next := s.now(), n.nextPulse.Load()
+	if s.settings.timeout <= 0 || n.awayUntil.Load() != 0 || now-n.heard.Load() < int64(pulseEvery) || now < next ||
+		!n.nextPulse.CompareAndSwap(next, now+int64(pulseEvery)) {
+		return
 	}
-	most := cap(n.turns)
-	if code := codeOf(err); err != nil && code == "" || code == "READONLY" || n.life.Err() != nil {
-		most = 0
+	if !n.isThere(s.life, now) && !s.isClosed() {
+		n.failed(errSilent)
 	}
-	for ; len(n.idle) > most; n.idle = n.idle[1:] {
-		_ = n.idle[0].conn.Close()
+}
+
+// isThere returns whether the server has said something since, or says something now. It asks twice: this process may be busy.
+func (n *node) isThere(ctx context.Context, began int64) bool {
+	if n.server.takeTurn(ctx) != nil {
+		return true // unknown
 	}
+	defer n.server.endTurn()
+	n.ping(ctx, began)
+	n.ping(ctx, began)
+	return n.heard.Load() > began
 }
 
 // waitingForm returns the command that waits at most so long for what the given one would be denied. Only those of one bucket
@@ -272,18 +204,4 @@ func joined(lists ...[]any) (all []any) {
 		all = append(all, list...)
 	}
 	return all
-}
-
-// writesNothing returns a write of the same name and key as a command that waits, which changes nothing.
-func writesNothing(waiting []any) []any {
-	switch waiting[0] {
-	case "TB.BMTAKE":
-		return []any{"TB.BMTAKE", "1", "0", waiting[3], "0", "1", "0"}
-	case "TB.BMHOLD":
-		return []any{"TB.BMHOLD", "1", "1", "none", "0", waiting[5], "0", "0", "0"}
-	case "TB.BHOLD":
-		return []any{"TB.BHOLD", waiting[1], "0", "0", "0", "1", "none", "0"}
-	default:
-		return []any{"TB.BTAKE", waiting[1], "0", "1", "0", "0"}
-	}
 }

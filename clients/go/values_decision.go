@@ -21,14 +21,14 @@ type Decision struct {
 	Granted int64
 	// Remaining is whole tokens left; negative while the bucket is in debt.
 	Remaining int64
-	// RetryAfter of a denial: the same call is allowed after that long if nobody else takes, or Never. Reserve: how long to
+	// RetryAfter of a denial: the same call is allowed after that long unless others take before, or Never. Reserve: how long to
 	// wait before acting. Charge: until out of debt.
 	RetryAfter time.Duration
 	// ResetAfter is how long until the bucket is full.
 	ResetAfter time.Duration
 	// Degraded says that the server did not decide: it is away, and the policy has decided.
 	Degraded bool
-	// Lost says that a Give, Charge or Settle was sent and its reply did not come: nobody knows whether it happened.
+	// Lost says that a Give, Charge or Settle was sent and its reply did not come: it may or may not have happened.
 	Lost bool
 }
 
@@ -39,12 +39,12 @@ type JointDecision struct {
 	Each map[string]Decision
 }
 
-// RetryAfterSeconds is for the Retry-After header: rounded up, so that nobody comes back too early.
+// RetryAfterSeconds is for the Retry-After header: rounded up, so that clients do not come back too early.
 func (d Decision) RetryAfterSeconds() int64 { return secondsUp(d.RetryAfter) }
 
 // Headers are RateLimit and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers, and Retry-After.
 //
-// With jitter 0.5, Retry-After is up to half as long again, so that those who were denied together do not come back
+// With jitter 0.5, Retry-After is up to half as long again, so that clients denied together do not come back
 // together; never shorter. It is left out where waiting does not help. RateLimit is left out of degraded decisions.
 func (d Decision) Headers(limit Limit, name string, jitter float64) map[string]string {
 	headers := make(map[string]string, 3)

@@ -1,10 +1,12 @@
 package tokenbucket
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strings"
 	"syscall"
 )
@@ -33,7 +35,7 @@ var (
 	// ErrCrossSlot says that the buckets of one call are in several slots of a cluster.
 	ErrCrossSlot = newKind("in a cluster, the names of one call have to share a hash tag, as in {ada}:requests")
 	// ErrClusterNode says that a node of a cluster was asked as if it were a server of its own.
-	ErrClusterNode = newKind("this is a node of a cluster: use the cluster client, and the option Cluster")
+	ErrClusterNode = newKind("this is a node of a cluster: use the cluster client of the client library")
 	// ErrBadArgument says that an argument of the call is wrong. It would be the next time as well.
 	ErrBadArgument = newKind("bad argument")
 	// ErrClosed says that the Server was closed before.
@@ -113,7 +115,7 @@ func badArgument(format string, args ...any) error {
 type awayError struct {
 	server string
 	cause  error
-	lost   bool // it was sent, must happen once, and nobody knows whether it did
+	lost   bool // it was sent, must happen once, and may or may not have happened
 	// mayBeHeld says that the command was sent and may have been granted.
 	mayBeHeld bool
 }
@@ -138,36 +140,97 @@ func awayOf(err error) (away *awayError) {
 }
 
 var (
-	errCircuitOpen = errors.New("it did not answer lately")
-	errSilent      = errors.New("nothing came from it in time")
-	errLeft        = errors.New("the caller has gone")
+	errAway   = errors.New("it did not answer lately")
+	errSilent = errors.New("nothing came from it in time")
+	errBusy   = errors.New("too many calls are under way")
 )
+
+// Unsent marks the error of a command that did not leave this process.
+func Unsent(err error) error { return &unsentError{err} }
+
+type unsentError struct{ cause error }
+
+func (e *unsentError) Error() string { return e.cause.Error() }
+func (e *unsentError) Unwrap() error { return e.cause }
+
+// isUnsent returns whether the command never left this process.
+func isUnsent(err error) bool {
+	var unsent *unsentError
+	var operation *net.OpError
+	return errors.As(err, &unsent) || errors.As(err, &operation) && operation.Op == "dial"
+}
+
+func isTimeout(err error) bool {
+	var timeout net.Error
+	return errors.Is(err, errSilent) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) ||
+		errors.As(err, &timeout) && timeout.Timeout()
+}
+
+// isBroken tells a connection that was there and ended from a server that cannot be reached.
+func isBroken(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
+		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+// isMistake tells a connection that cannot be made, for reasons that waiting does not change, such as a wrong certificate.
+func isMistake(err error) bool {
+	var address *net.AddrError
+	var network net.UnknownNetworkError
+	if errors.As(err, &address) || errors.As(err, &network) {
+		return true
+	}
+	for cause := err; cause != nil; cause = errors.Unwrap(cause) {
+		text := cause.Error() // most errors of TLS have no other mark
+		if strings.HasPrefix(text, "tls: ") || strings.HasPrefix(text, "x509: ") || strings.HasPrefix(text, "remote error: tls: ") {
+			return !isTimeout(err)
+		}
+	}
+	return false
+}
+
+// lacks are what a process or its machine can run out of.
+var lacks = []error{errBusy, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS, syscall.EADDRNOTAVAIL, syscall.EAGAIN}
+
+const tooManyClients = "ERR max number of clients"
+
+// isLack tells a connection that cannot be had from a server that is away: others work.
+func isLack(err error) bool {
+	for _, lack := range lacks {
+		if errors.Is(err, lack) {
+			return true
+		}
+	}
+	line, _ := serverLine(err)
+	return strings.HasPrefix(line, tooManyClients)
+}
 
 type fault int
 
 const (
 	// The call is wrong, or may not be made: it would be the next time as well.
 	faultOfCaller fault = iota
-	// Nobody answers, or nobody who decides.
+	// The server does not answer, or does not decide.
 	faultOfServer
 	// The server is there and refuses this write, which says nothing about the next.
 	faultOfWrite
+	// There is no connection for this call.
+	faultOfClient
 )
 
 // By the first word of the server's line.
 var faults = map[string]fault{
 	"LOADING": faultOfServer, "BUSY": faultOfServer, "MASTERDOWN": faultOfServer, "CLUSTERDOWN": faultOfServer, "UNKILLABLE": faultOfServer,
 	"OOM": faultOfWrite, "READONLY": faultOfWrite, "MISCONF": faultOfWrite, "NOREPLICAS": faultOfWrite, "TRYAGAIN": faultOfWrite,
+	"UNBLOCKED": faultOfWrite,
 }
 
-const tooManyClients = "ERR max number of clients"
-
 func faultOf(err error) fault {
-	if err == nil || errors.Is(err, ErrModuleMissing) || errors.Is(err, errReply) {
+	switch {
+	case err == nil || errors.Is(err, ErrModuleMissing) || errors.Is(err, errReply) || isMistake(err):
 		return faultOfCaller
-	}
-	line, ok := serverLine(err)
-	if !ok || strings.HasPrefix(line, tooManyClients) {
+	case isLack(err):
+		return faultOfClient
+	case !isServerLine(err):
 		return faultOfServer
 	}
 	return faults[codeOf(err)]
@@ -208,12 +271,4 @@ func isServerLine(err error) bool { return codeOf(err) != "" }
 func isUnknownCommand(err error) bool {
 	line, _ := serverLine(err)
 	return strings.HasPrefix(line, "ERR unknown command")
-}
-
-func isSplitSlot(err error) bool { return codeOf(err) == "TRYAGAIN" }
-
-// isBroken tells a connection that was there and ended from a server that cannot be reached.
-func isBroken(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
-		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }

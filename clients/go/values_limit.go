@@ -25,7 +25,7 @@ func (l Limit) IsCalendar() bool { return local.IsCalendar(l.Rate) }
 // does.
 func (l Limit) TokensPerSecond() (*big.Rat, error) { return local.TokensPerSecond(l.Rate) }
 
-// timeFor is how long so many tokens take to flow in. ok is false where none do, or nobody can tell.
+// timeFor is how long so many tokens take to flow in. ok is false where none do, or it is unknown.
 func (l Limit) timeFor(tokens float64) (duration time.Duration, ok bool) {
 	rate, err := l.TokensPerSecond()
 	wanted := new(big.Rat)

@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gomodule/redigo/redis"
+	"github.com/redis/go-redis/v9"
 
 	"tokenbucket"
 )
@@ -35,10 +35,13 @@ func burst(ctx context.Context, args []string, out io.Writer) error {
 		return usageError{"burst: every number must be above 0"}
 	}
 
-	pool := newPool(*address, *connections)
-	defer pool.Close()
+	client := newClient(*address, *connections)
+	defer client.Close()
 	silent := tokenbucket.LogTo(func(string, ...any) {}) // an error ends the test, and is printed
-	limiter := newLimiter(pool, tokenbucket.Limit{Capacity: float64(*capacity), Rate: fmt.Sprint(*perSecond)}, silent)
+	limiter, err := newLimiter(client, tokenbucket.Limit{Capacity: float64(*capacity), Rate: fmt.Sprint(*perSecond)}, silent)
+	if err != nil {
+		return err
+	}
 	key := fmt.Sprintf("burst:%d", time.Now().UnixNano()) // a bucket that nobody has touched yet is full
 
 	fmt.Fprintf(out, "%d goroutines on %d connections, a bucket of %d refilled at %d/s, for %v\n",
@@ -54,10 +57,10 @@ func burst(ctx context.Context, args []string, out io.Writer) error {
 			return decision.Allowed, err
 		}},
 		{"read-compute-write", func(ctx context.Context) (bool, error) {
-			return naiveTake(ctx, pool, key+":naive", *capacity, *perSecond)
+			return naiveTake(ctx, client, key+":naive", *capacity, *perSecond)
 		}},
 	} {
-		result, err := hammer(ctx, pool, *goroutines, *duration, way.take)
+		result, err := hammer(ctx, client, *goroutines, *duration, way.take)
 		if err != nil {
 			return err
 		}
@@ -81,9 +84,9 @@ type hammerResult struct {
 }
 
 // hammer calls take from all goroutines until the time is over or one of them meets an error.
-func hammer(ctx context.Context, pool *redis.Pool, goroutines int, duration time.Duration,
+func hammer(ctx context.Context, client *redis.Client, goroutines int, duration time.Duration,
 	take func(context.Context) (bool, error)) (hammerResult, error) {
-	start, err := serverTime(ctx, pool)
+	start, err := serverTime(ctx, client)
 	if err != nil {
 		return hammerResult{}, err
 	}
@@ -122,7 +125,7 @@ func hammer(ctx context.Context, pool *redis.Pool, goroutines int, duration time
 		return hammerResult{}, err
 	}
 
-	end, err := serverTime(ctx, pool)
+	end, err := serverTime(ctx, client)
 	if err != nil {
 		return hammerResult{}, err
 	}
@@ -139,18 +142,10 @@ func mostPossible(capacity, perSecond int64, elapsed time.Duration) int64 {
 }
 
 // serverTime asks the clock that the buckets go by. Comparing with a clock of our own would add its error.
-func serverTime(ctx context.Context, pool *redis.Pool) (time.Time, error) {
-	conn, err := pool.GetContext(ctx)
+func serverTime(ctx context.Context, client *redis.Client) (time.Time, error) {
+	now, err := client.Time(ctx).Result()
 	if err != nil {
 		return time.Time{}, fmt.Errorf("TIME: %w", err)
 	}
-	defer conn.Close()
-	parts, err := redis.Int64s(conn.Do("TIME"))
-	if err != nil {
-		return time.Time{}, fmt.Errorf("TIME: %w", err)
-	}
-	if len(parts) != 2 {
-		return time.Time{}, fmt.Errorf("TIME: %d numbers instead of 2", len(parts))
-	}
-	return time.Unix(parts[0], parts[1]*1000), nil
+	return now, nil
 }

@@ -12,10 +12,10 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/gomodule/redigo/redis"
+	"github.com/redis/go-redis/v9"
 
 	"tokenbucket"
-	"tokenbucket/redigo"
+	"tokenbucket/goredis"
 )
 
 const usage = `usage:
@@ -28,7 +28,13 @@ type usageError struct{ message string }
 
 func (e usageError) Error() string { return e.message }
 
+// quiet keeps go-redis from logging each dial that fails: this program prints its errors itself.
+type quiet struct{}
+
+func (quiet) Printf(context.Context, string, ...any) {}
+
 func main() {
+	redis.SetLogger(quiet{})
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 
@@ -93,23 +99,21 @@ func defaultAddress() string {
 	return "127.0.0.1:6379"
 }
 
-// newPool connects lazily: a server that is away is an error of the first call, not of this one. At most maxConnections
+// newClient connects lazily: a server that is away is an error of the first call, not of this one. At most maxConnections
 // are open; callers beyond that wait for one that is free.
-func newPool(address string, maxConnections int) *redis.Pool {
-	return &redis.Pool{
-		MaxActive:   maxConnections,
-		MaxIdle:     maxConnections,
-		IdleTimeout: 5 * time.Minute,
-		Wait:        true,
-		DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", address) },
-	}
+func newClient(address string, maxConnections int) *redis.Client {
+	return redis.NewClient(&redis.Options{Addr: address, PoolSize: maxConnections, PoolTimeout: time.Minute})
 }
 
 // retryWhenAway is how soon a server that is away is asked again. Well under a second, so that work goes on soon.
 const retryWhenAway = 100 * time.Millisecond
 
 // newLimiter lets nothing through unseen: without the server, both programs have something better to do.
-func newLimiter(pool *redis.Pool, limit tokenbucket.Limit, log tokenbucket.ServerOption) *tokenbucket.Limiter {
-	server := tokenbucket.NewServer(redigo.From(pool), tokenbucket.Timeout(time.Second), tokenbucket.RetryEvery(retryWhenAway), log)
-	return tokenbucket.NewLimiter(server, limit, tokenbucket.Prefix(""), tokenbucket.OnError(tokenbucket.FailWithError))
+func newLimiter(client *redis.Client, limit tokenbucket.Limit, log tokenbucket.ServerOption) (*tokenbucket.Limiter, error) {
+	doer, err := goredis.From(client)
+	if err != nil {
+		return nil, err
+	}
+	server := tokenbucket.NewServer(doer, tokenbucket.Timeout(time.Second), tokenbucket.RetryEvery(retryWhenAway), log)
+	return tokenbucket.NewLimiter(server, limit, tokenbucket.Prefix(""), tokenbucket.OnError(tokenbucket.FailWithError)), nil
 }

@@ -67,9 +67,13 @@ func runProgram(t *testing.T, args ...string) (stdout, stderr string, code int) 
 var hourly = tokenbucket.Limit{Capacity: 1, Rate: "1/h"}
 
 func newTestLimiter(t *testing.T, s *server, connections int, limit tokenbucket.Limit) *tokenbucket.Limiter {
-	pool := newPool(s.address(), connections)
-	t.Cleanup(func() { _ = pool.Close() })
-	return newLimiter(pool, limit, tokenbucket.LogTo(t.Logf))
+	client := newClient(s.address(), connections)
+	t.Cleanup(func() { _ = client.Close() })
+	limiter, err := newLimiter(client, limit, tokenbucket.LogTo(t.Logf))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return limiter
 }
 
 var burstLine = regexp.MustCompile(`(?m)^(\S+) +asked (\d+)  granted (\d+)  possible (\d+)  (.+)$`)

@@ -6,23 +6,17 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/gomodule/redigo/redis"
+	"github.com/redis/go-redis/v9"
 )
 
 // naiveTake is how NOT to do it: the bucket is read, computed here and written back. Between the read and the write
 // another goroutine, process or machine reads the same level, and the same tokens are granted again.
-func naiveTake(ctx context.Context, pool *redis.Pool, key string, capacity, perSecond int64) (bool, error) {
-	conn, err := pool.GetContext(ctx)
-	if err != nil {
-		return false, fmt.Errorf("GET: %w", err)
-	}
-	defer conn.Close()
-
+func naiveTake(ctx context.Context, client *redis.Client, key string, capacity, perSecond int64) (bool, error) {
 	now := time.Now().UnixNano()
 	level, refilledAt := float64(capacity), now
-	state, err := redis.String(conn.Do("GET", key))
+	state, err := client.Get(ctx, key).Result()
 	switch {
-	case errors.Is(err, redis.ErrNil): // no bucket yet: a full one
+	case errors.Is(err, redis.Nil): // no bucket yet: a full one
 	case err != nil:
 		return false, fmt.Errorf("GET: %w", err)
 	default:
@@ -40,7 +34,7 @@ func naiveTake(ctx context.Context, pool *redis.Pool, key string, capacity, perS
 	if level < 1 {
 		return false, nil
 	}
-	if _, err := conn.Do("SET", key, fmt.Sprintf("%g@%d", level-1, now), "EX", 60); err != nil {
+	if err := client.Set(ctx, key, fmt.Sprintf("%g@%d", level-1, now), time.Minute).Err(); err != nil {
 		return false, fmt.Errorf("SET: %w", err)
 	}
 	return true, nil

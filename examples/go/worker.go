@@ -29,8 +29,8 @@ func worker(ctx context.Context, args []string, out io.Writer) error {
 		return usageError{"worker: jobs and max-wait must not be negative, workers must be above 0"}
 	}
 
-	pool := newPool(*address, *workers)
-	defer pool.Close()
+	client := newClient(*address, *workers)
+	defer client.Close()
 	var (
 		wait     sync.WaitGroup
 		mutex    sync.Mutex // guards out and firstErr
@@ -43,7 +43,10 @@ func worker(ctx context.Context, args []string, out io.Writer) error {
 		defer mutex.Unlock()
 		fmt.Fprintf(out, "%6d ms  %s\n", time.Since(start).Milliseconds(), fmt.Sprintf(format, args...))
 	}
-	limiter := newLimiter(pool, tokenbucket.Limit{Capacity: *capacity, Rate: *rate}, tokenbucket.LogTo(log))
+	limiter, err := newLimiter(client, tokenbucket.Limit{Capacity: *capacity, Rate: *rate}, tokenbucket.LogTo(log))
+	if err != nil {
+		return err
+	}
 	pacer := &Pacer{Limiter: limiter, Key: *key, MaxWait: *maxWait}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conftest import WITH_ONE_FETCH, WITH_UNDO, Package, StartProxy, eventually, executed, level
+from conftest import WITH_ONE_FETCH, Package, StartProxy, eventually, executed, level
 from launch import ask
 from services import Service
 
@@ -129,7 +129,7 @@ def test_a_process_keeps_less_than_a_batch(
     assert done["allowed"] - done["degraded"] <= 99, done
 
 
-@pytest.mark.only(*WITH_UNDO)
+@pytest.mark.only("node")
 def test_a_take_that_is_cancelled_loses_no_tokens_of_its_batch(
     package: Package, server: Service, start_proxy: StartProxy
 ) -> None:

@@ -6,11 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
-	"os"
-	"runtime"
-	"sync/atomic"
-	"syscall"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -19,148 +16,110 @@ import (
 )
 
 // From makes a Doer with the options of a *redis.Client, also one of Sentinel, or of a *redis.ClusterClient. It opens
-// connections of its own, because a command that must happen once may not be repeated by the client: see Server.Close.
+// connections of its own, as many as PoolSize says, because a command that must happen once may not be repeated by the
+// client: see Server.Close.
 func From(client redis.UniversalClient) (tokenbucket.Doer, error) {
 	switch client := client.(type) {
 	case *redis.Client:
-		return newNode(*client.Options()), nil
+		if client != nil {
+			return newNode(*client.Options()), nil
+		}
 	case *redis.ClusterClient:
-		options := *client.Options()
-		return &cluster{newNode(nodeOptions(options)), options.Addrs}, nil
+		if client == nil {
+			break
+		}
+		if options := *client.Options(); len(options.Addrs) > 0 || options.ClusterSlots != nil {
+			return newCluster(options), nil
+		}
+		return nil, badArgument("the cluster client has no addresses")
+	default:
+		return nil, badArgument("it takes a *redis.Client or a *redis.ClusterClient, not a %T", client)
 	}
-	return nil, fmt.Errorf("%w: goredis.From takes a *redis.Client or a *redis.ClusterClient, not a %T", tokenbucket.ErrBadArgument, client)
+	return nil, badArgument("the client is nil")
+}
+
+func badArgument(format string, args ...any) error {
+	return fmt.Errorf("%w: goredis.From: "+format, append([]any{tokenbucket.ErrBadArgument}, args...)...)
 }
 
 const (
-	// connections is the pool's size unless the program chose one.
-	connections = 64
 	// connectWithin bounds opening a connection.
 	connectWithin = time.Second
+	// slotsWithin bounds asking one node where the slots are: go-redis then asks another.
+	slotsWithin = 500 * time.Millisecond
+	// poolSize keeps go-redis from dialling but once a second, which it does after so many dials that failed. Calls take turns.
+	poolSize = 1 << 13
+	// mostRedirections ends following a slot that moves back and forth.
+	mostRedirections = 16
 )
 
 // node asks one server. Its options are not those of a client in use, which go-redis changes.
 type node struct {
-	options   redis.Options
-	client    *redis.Client
-	connected *atomic.Int64
+	options redis.Options
+	client  *redis.Client
+	dialer  *dialer
+	size    int
 }
 
 func newNode(options redis.Options) *node {
-	options.MaxRetries = -1
-	// The deadline of the context bounds reading: go-redis measures its own timeouts by a clock that may be 50 ms late.
-	options.ReadTimeout, options.WriteTimeout, options.ContextTimeoutEnabled = -1, -1, true
-	if options.DialTimeout <= 0 || options.DialTimeout > connectWithin {
-		options.DialTimeout = connectWithin
-	}
-	switch options.PoolSize {
-	case 5 * runtime.GOMAXPROCS(0), 10 * runtime.GOMAXPROCS(0): // go-redis's default of a cluster or a server
-		options.PoolSize = connections
-	}
-	options.PoolTimeout = time.Minute // callers take turns before
-	if err := json.Unmarshal([]byte(newer), &options); err != nil {
-		panic(err) // the text is a constant
-	}
-	n := &node{connected: &atomic.Int64{}}
-	n.options = n.noting(options)
-	own := n.options
-	n.client = redis.NewClient(&own)
+	n := &node{size: options.PoolSize}
+	n.dialer = limit(&options)
+	n.options = options
+	n.client = redis.NewClient(&options)
 	return n
 }
 
-// noting notes when the server has greeted a connection: opening one may take longer than the server may be silent.
-func (n *node) noting(options redis.Options) redis.Options {
-	dial, prepare := options.Dialer, options.OnConnect
-	options.Dialer = func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := dial(ctx, network, address)
-		if err != nil {
-			return nil, err
-		}
-		if system, ok := conn.(syscall.Conn); ok {
-			return systemConn{patientConn{conn}, system}, nil
-		}
-		return patientConn{conn}, nil
+// limit lets go-redis repeat nothing, and the deadline of the context bound reading: go-redis measures its own timeouts by a
+// clock that may be 50 ms late.
+func limit(options *redis.Options) *dialer {
+	options.MaxRetries, options.MinIdleConns = -1, 0
+	options.ReadTimeout, options.WriteTimeout, options.ContextTimeoutEnabled = -1, -1, true
+	options.DialTimeout, options.PoolTimeout, options.PoolSize = connectWithin, connectWithin, poolSize
+	if err := json.Unmarshal([]byte(newer), options); err != nil {
+		panic(err) // the text is a constant
 	}
-	options.OnConnect = func(ctx context.Context, conn *redis.Conn) error {
-		n.connected.Store(time.Now().UnixNano())
-		if prepare != nil {
-			return prepare(ctx, conn)
-		}
-		return nil
+	dial := options.Dialer
+	if dial == nil {
+		dial = redis.NewDialer(options)
 	}
-	return options
+	d := newDialer(dial)
+	options.Dialer = d.dial
+	return d
 }
 
-// patientConn reads once more after a deadline: a process that had no processor finds there what had arrived.
-type patientConn struct{ net.Conn }
-
-// readWithin is how long reading what has arrived may take.
-const readWithin = 5 * time.Millisecond
-
-func (c patientConn) Read(bytes []byte) (int, error) {
-	n, err := c.Conn.Read(bytes)
-	if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) || c.SetReadDeadline(time.Now().Add(readWithin)) != nil {
-		return n, err
-	}
-	return c.Conn.Read(bytes)
-}
-
-// systemConn lets go-redis find out that an idle connection has ended.
-type systemConn struct {
-	patientConn
-	syscall.Conn
-}
-
-// Connected returns when the server last greeted a connection.
-func (n *node) Connected() time.Time { return time.Unix(0, n.connected.Load()) }
-
-// newer sets options that not every version of go-redis 9 has. A client dials once, because the circuit decides when to
+// newer sets options that not every version of go-redis 9 has. A client dials once, because the Server decides when to
 // dial again. It shares with the program's client neither the handler of notifications nor the settings of maintenance,
 // which a client in use changes.
 const newer = `{"DialerRetries": 1, "DialerRetryTimeout": 1, "PushNotificationProcessor": null,
 	"MaintNotificationsConfig": null, "MaintNotificationsConfig": {"Mode": "disabled"}}`
 
-// Address is for errors.
 func (n *node) Address() string { return n.options.Addr }
 
-// Connections bounds how many commands are sent at a time.
-func (n *node) Connections() int { return n.options.PoolSize }
+func (n *node) Connections() int { return n.size }
 
-// Idle returns how many connections may lead to an earlier server.
-func (n *node) Idle() int { return int(n.client.PoolStats().IdleConns) }
-
-// Close closes the connections.
-func (n *node) Close() error { return n.client.Close() }
+func (n *node) Close() error {
+	n.dialer.close()
+	return n.client.Close()
+}
 
 func (n *node) Do(ctx context.Context, args ...any) (any, error) {
-	return n.client.Do(ctx, args...).Result()
-}
-
-// DoBoth sends both commands on one connection of the pool.
-func (n *node) DoBoth(ctx context.Context, first, second []any) (any, error) {
-	conn := n.client.Conn()
-	defer conn.Close()
-	if _, err := process(ctx, conn, first); err != nil && !isReply(err) {
-		return nil, tokenbucket.Unsent(err)
-	}
-	return process(ctx, conn, second)
-}
-
-func process(ctx context.Context, conn *redis.Conn, args []any) (any, error) {
-	command := redis.NewCmd(ctx, args...)
-	_ = conn.Process(ctx, command)
-	return command.Result()
-}
-
-func isReply(err error) bool {
-	_, ok := err.(redis.Error)
-	return ok
+	reply, err := n.client.Do(ctx, args...).Result()
+	n.dialer.see(err)
+	return reply, cause(err)
 }
 
 // Dial makes a client of one connection: go-redis closes a connection that waits only together with its client.
-func (n *node) Dial(context.Context) (tokenbucket.Conn, error) {
+func (n *node) Dial(ctx context.Context) (tokenbucket.Conn, error) {
 	options := n.options
-	options.PoolSize, options.MinIdleConns, options.MaxIdleConns = 1, 0, 0
-	return conn{redis.NewClient(&options)}, nil
+	options.PoolSize, options.MaxIdleConns = 1, 0
+	client := redis.NewClient(&options)
+	within, cancel := context.WithTimeout(ctx, connectWithin)
+	defer cancel()
+	if err := client.Ping(within).Err(); err != nil && !isReply(err) {
+		_ = client.Close()
+		return nil, err
+	}
+	return conn{client}, nil
 }
 
 type conn struct{ client *redis.Client }
@@ -171,40 +130,138 @@ func (c conn) Do(args ...any) (any, error) {
 
 func (c conn) Close() error { return c.client.Close() }
 
-// cluster leads to the nodes of a cluster.
+func isReply(err error) bool {
+	var reply redis.Error
+	return errors.As(err, &reply)
+}
+
+// cluster lets go-redis know which node has which slots, and follow redirections, but repeat nothing else.
 type cluster struct {
-	first     *node
-	addresses []string
+	client *redis.ClusterClient
+	size   int
+	nodes  sync.Map // by address
 }
 
-// Do asks the first node.
-func (c *cluster) Do(ctx context.Context, args ...any) (any, error) { return c.first.Do(ctx, args...) }
-
-func (c *cluster) Addresses() []string { return c.addresses }
-
-func (c *cluster) Node(address string) tokenbucket.Doer {
-	if address == c.addresses[0] {
-		return c.first
+func newCluster(options redis.ClusterOptions) *cluster {
+	c := &cluster{size: options.PoolSize}
+	newClient := options.NewClient
+	if newClient == nil {
+		newClient = redis.NewClient
 	}
-	options := c.first.options
-	options.Addr = address
-	return newNode(options)
+	options.NewClient = func(of *redis.Options) *redis.Client {
+		n := &node{dialer: limit(of)}
+		n.options, n.client = *of, newClient(of)
+		n.client.AddHook(hook{c, n})
+		c.nodes.Store(of.Addr, n)
+		return n.client
+	}
+	options.ReadOnly, options.RouteByLatency, options.RouteRandomly = false, false, false
+	options.MaxRedirects, options.MinRetryBackoff, options.MaxRetryBackoff = mostRedirections, -1, -1
+	c.client = redis.NewClusterClient(&options)
+	return c
 }
 
-// nodeOptions returns the options that a cluster client gives to the clients of its nodes. It lets go-redis make such a
-// client, of a cluster of one node, which connects to nothing.
-func nodeOptions(options redis.ClusterOptions) (of redis.Options) {
-	options.NewClient = func(node *redis.Options) *redis.Client {
-		client := redis.NewClient(node)
-		of = *client.Options()
-		return client
+func (c *cluster) Address() string { return strings.Join(c.client.Options().Addrs, ", ") }
+
+func (c *cluster) Connections() int { return c.size }
+
+func (c *cluster) Close() error {
+	c.nodes.Range(func(_, one any) bool { one.(*node).dialer.close(); return true })
+	return c.client.Close()
+}
+
+func (c *cluster) Do(ctx context.Context, args ...any) (any, error) { return c.DoFor(ctx, "", args...) }
+
+func (c *cluster) DoFor(ctx context.Context, key string, args ...any) (any, error) {
+	command := redis.NewCmd(ctx, args...)
+	command.SetFirstKeyPos(positionOf(key, args))
+	err := c.client.Process(ctx, command)
+	return command.Val(), cause(err)
+}
+
+// positionOf returns the first argument that is the key: go-redis does not know the commands of modules.
+func positionOf(key string, args []any) int8 {
+	for at := 1; at < len(args) && key != ""; at++ {
+		if args[at] == key {
+			return int8(at)
+		}
 	}
-	options.ReadOnly, options.RouteByLatency, options.RouteRandomly, options.MinIdleConns = false, false, false, 0
-	options.ClusterSlots = func(context.Context) ([]redis.ClusterSlot, error) {
-		return []redis.ClusterSlot{{Start: 0, End: 16383, Nodes: []redis.ClusterNode{{Addr: options.Addrs[0]}}}}, nil
+	return 0
+}
+
+func (c *cluster) NodeOf(ctx context.Context, key string) (tokenbucket.Doer, error) {
+	client, err := c.client.MasterForKey(ctx, key)
+	if err != nil {
+		return nil, cause(err)
 	}
-	client := redis.NewClusterClient(&options)
-	_, _ = client.MasterForKey(context.Background(), "")
-	_ = client.Close()
-	return of
+	address := client.Options().Addr
+	one, ok := c.nodes.Load(address)
+	if !ok {
+		return nil, fmt.Errorf("go-redis has made no client of %s", address)
+	}
+	return one.(*node), nil
+}
+
+// failure is the error of a command that go-redis would repeat if it knew what it was.
+type failure struct{ cause error }
+
+func (f failure) Error() string { return f.cause.Error() }
+
+// cause returns the error that go-redis got. It heeds the end of a context only before it sends.
+func cause(err error) error {
+	if f, ok := err.(failure); ok {
+		err = f.cause
+	}
+	if err == context.Canceled || err == context.DeadlineExceeded {
+		return tokenbucket.Unsent(err)
+	}
+	return err
+}
+
+// hook is called for each command to a node.
+type hook struct {
+	cluster *cluster
+	node    *node
+}
+
+func (h hook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, command redis.Cmder) error {
+		switch command.(type) {
+		case *redis.Cmd:
+			return h.see(ctx, next(ctx, command))
+		case *redis.ClusterSlotsCmd: // of go-redis itself, like others
+			within, cancel := context.WithTimeout(ctx, slotsWithin)
+			defer cancel()
+			return next(within, command)
+		}
+		return next(ctx, command)
+	}
+}
+
+// ProcessPipelineHook is for ASKING and the command behind it.
+func (h hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, commands []redis.Cmder) error {
+		if err := next(ctx, commands); commands[0].Name() == "asking" {
+			return h.see(ctx, err)
+		} else {
+			return err
+		}
+	}
+}
+
+// see lets go-redis follow redirections, and look for the masters anew if a node fails.
+func (h hook) see(ctx context.Context, err error) error {
+	if err == nil || redis.HasErrorPrefix(err, "MOVED ") || redis.HasErrorPrefix(err, "ASK ") || err == redis.ErrClosed {
+		return err
+	}
+	if h.node.dialer.see(err); !isReply(err) || hasFailed(err) {
+		h.cluster.client.ReloadState(ctx)
+	}
+	return failure{err}
+}
+
+func hasFailed(err error) bool {
+	return redis.HasErrorPrefix(err, "READONLY") || redis.HasErrorPrefix(err, "CLUSTERDOWN") || redis.HasErrorPrefix(err, "MASTERDOWN")
 }

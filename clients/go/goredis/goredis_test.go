@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -18,12 +19,12 @@ import (
 	"tokenbucket/internal/realserver"
 )
 
-// quiet fails the test when go-redis logs.
-type quiet struct{ t *testing.T }
+// unheard is a logger of go-redis, whose clients log each dial that fails.
+type unheard struct{}
 
-func (q quiet) Printf(_ context.Context, format string, words ...interface{}) {
-	q.t.Errorf(format, words...)
-}
+func (unheard) Printf(context.Context, string, ...interface{}) {}
+
+func init() { redis.SetLogger(unheard{}) }
 
 // from is the Doer of a client, which it must know.
 func from(t testing.TB, client redis.UniversalClient) tokenbucket.Doer {
@@ -36,7 +37,6 @@ func from(t testing.TB, client redis.UniversalClient) tokenbucket.Doer {
 }
 
 func TestCallsShareAConnection(t *testing.T) {
-	redis.SetLogger(quiet{t})
 	server := realserver.Start(t)
 	limits := tokenbucket.NewServer(from(t, redis.NewClient(&redis.Options{Addr: server.Address()})), tokenbucket.Timeout(5*time.Second))
 	defer limits.Close()
@@ -61,7 +61,6 @@ func TestAnAttemptToReachTheServerIsOneDial(t *testing.T) {
 		dials++
 		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
 	}
-	redis.SetLogger(unheard{})
 	for _, client := range []redis.UniversalClient{
 		redis.NewClient(&redis.Options{Dialer: refuse}),
 		redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}, Dialer: refuse}),
@@ -74,14 +73,131 @@ func TestAnAttemptToReachTheServerIsOneDial(t *testing.T) {
 	}
 }
 
-type unheard struct{}
+func TestClientsThatCannotAskAreErrors(t *testing.T) {
+	var single *redis.Client
+	var cluster *redis.ClusterClient
+	for _, client := range []redis.UniversalClient{
+		nil, single, cluster, redis.NewRing(&redis.RingOptions{}), redis.NewClusterClient(&redis.ClusterOptions{}),
+	} {
+		if _, err := goredis.From(client); !errors.Is(err, tokenbucket.ErrBadArgument) {
+			t.Errorf("%T: %v", client, err)
+		}
+	}
+	from(t, redis.NewFailoverClusterClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{"127.0.0.1:1"}}))
+}
 
-func (unheard) Printf(context.Context, string, ...interface{}) {}
+func TestAClusterWhoseSlotsTheProgramKnowsIsAsked(t *testing.T) {
+	server := realserver.Start(t)
+	slots := func(context.Context) ([]redis.ClusterSlot, error) {
+		return []redis.ClusterSlot{{Start: 0, End: 16383, Nodes: []redis.ClusterNode{{Addr: server.Address()}}}}, nil
+	}
+	limits := tokenbucket.NewServer(from(t, redis.NewClusterClient(&redis.ClusterOptions{ClusterSlots: slots})), tokenbucket.Timeout(5*time.Second))
+	defer limits.Close()
+	left(t, 9)(tokenbucket.NewLimiter(limits, hourly).Take(ctx, "a", 1))
+}
 
-func TestAClientOfUnknownShapeIsAnError(t *testing.T) {
-	if _, err := goredis.From(redis.NewRing(&redis.RingOptions{})); !errors.Is(err, tokenbucket.ErrBadArgument) {
+func TestAChosenPoolSizeCounts(t *testing.T) {
+	for _, size := range []int{3, 10 * runtime.GOMAXPROCS(0)} {
+		for _, client := range []redis.UniversalClient{
+			redis.NewClient(&redis.Options{PoolSize: size}), redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}, PoolSize: size}),
+		} {
+			if most := from(t, client).(tokenbucket.PooledDoer).Connections(); most != size {
+				t.Errorf("%T: %d connections, %d were chosen", client, most, size)
+			}
+		}
+	}
+}
+
+// mute accepts connections, and says nothing.
+func mute(t *testing.T) string {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { listener.Close() })
+	return listener.Addr().String()
+}
+
+func TestSilentServersAndSentinelsCostACallOneSecond(t *testing.T) {
+	for name, client := range map[string]redis.UniversalClient{
+		"sentinel": redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{mute(t)}}),
+		"server":   redis.NewClient(&redis.Options{Addr: mute(t)}),
+		"cluster":  redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{mute(t), mute(t), mute(t)}}),
+	} {
+		log := &realserver.Log{}
+		limits := tokenbucket.NewServer(from(t, client), tokenbucket.LogTo(log.Printf))
+		limiter := tokenbucket.NewLimiter(limits, hourly)
+		for _, options := range [][]tokenbucket.CallOption{nil, {tokenbucket.MaxWait(time.Hour)}} {
+			began := time.Now()
+			decision, err := limiter.Take(ctx, "a", 1, options...)
+			if took := time.Since(began); err != nil || !decision.Degraded || took > 2500*time.Millisecond {
+				t.Errorf("%s: %+v, %v after %v", name, decision, err, took)
+			}
+		}
+		log.Expect(t, "cannot ask the server")
+		limits.Close()
+	}
+}
+
+func TestContextsThatEndWhileTheyConnectSayNothingAboutTheServer(t *testing.T) {
+	address, log := realserver.Start(t).Address(), &realserver.Log{}
+	for i := 0; i < 20; i++ {
+		limits := tokenbucket.NewServer(from(t, redis.NewClient(&redis.Options{Addr: address})), tokenbucket.Timeout(5*time.Second), tokenbucket.LogTo(log.Printf))
+		limiter := tokenbucket.NewLimiter(limits, tokenbucket.Limit{Capacity: 1e6, Rate: "1000/h"})
+		var over sync.WaitGroup
+		for j := 0; j < 50; j++ {
+			over.Add(1)
+			go func(j int) {
+				defer over.Done()
+				short, cancel := context.WithTimeout(ctx, time.Duration(j*50)*time.Microsecond)
+				defer cancel()
+				_, _ = limiter.Take(short, "a", 1)
+			}(j)
+		}
+		over.Wait()
+		if decision, err := limiter.Take(ctx, "a", 1); err != nil || decision.Degraded {
+			t.Fatal(decision, err)
+		}
+		limits.Close()
+	}
+	log.Expect(t)
+}
+
+// late is a context whose deadline is over, and that has not ended.
+type late struct{ context.Context }
+
+func (late) Deadline() (time.Time, bool) { return time.Now().Add(-time.Second), true }
+
+func TestACallEndsThatIsLateBeforeItsConnectionIsGreeted(t *testing.T) {
+	doer := from(t, redis.NewClient(&redis.Options{Addr: mute(t)}))
+	if reply, err := doer.Do(late{ctx}, "PING"); err == nil {
+		t.Fatal(reply)
+	}
+}
+
+func TestAServerWithoutRoomForConnectionsIsNoOutage(t *testing.T) {
+	server, log := realserver.Start(t), &realserver.Log{}
+	limits := tokenbucket.NewServer(from(t, redis.NewClient(&redis.Options{Addr: server.Address()})),
+		tokenbucket.Timeout(5*time.Second), tokenbucket.LogTo(log.Printf))
+	defer limits.Close()
+	limiter := tokenbucket.NewLimiter(limits, tokenbucket.Limit{Capacity: 1e6, Rate: "1000/h"})
+	left(t, 999_999)(limiter.Take(ctx, "a", 1))
+	server.Do("CONFIG", "SET", "maxclients", "2") // one is for the test
+	var over sync.WaitGroup
+	for i := 0; i < 200; i++ {
+		over.Add(1)
+		go func() {
+			defer over.Done()
+			if _, err := limiter.Take(ctx, "a", 1); err != nil {
+				t.Error(err)
+			}
+		}()
+	}
+	over.Wait()
+	if decision, err := limiter.Take(ctx, "a", 1); err != nil || decision.Degraded {
+		t.Fatal(decision, err)
+	}
+	log.Expect(t, "max number of clients")
 }
 
 // A client in use changes its options: connections for calls that wait are not made of them, nor is a limiter's client.

@@ -11,7 +11,6 @@ import (
 )
 
 func TestCallsWaitInTheServer(t *testing.T) {
-	redis.SetLogger(unheard{})
 	doer := func(t testing.TB, address string) tokenbucket.Doer {
 		return from(t, redis.NewClient(&redis.Options{
 			Addr: address, PoolSize: 2, ReadTimeout: 50 * time.Millisecond, WriteTimeout: 50 * time.Millisecond,

@@ -11,7 +11,7 @@ import (
 // Option is a setting of a middleware.
 type Option func(*middleware)
 
-// Name is whose bucket a request takes from. Unless set, it is the host of RemoteAddr, of IPv6 its /64: a caller has all of
+// Name returns the name of the bucket that a request takes from. Unless set, it is the host of RemoteAddr, of IPv6 its /64: a caller has all of
 // those addresses. Behind a proxy that is the proxy's: take the name from what you authenticated, or from a header that
 // only your proxy can set.
 func Name(of func(*http.Request) string) Option { return func(m *middleware) { m.name = of } }
@@ -28,7 +28,8 @@ func Failed(answer func(http.ResponseWriter, *http.Request, error)) Option {
 	return func(m *middleware) { m.failed = answer }
 }
 
-// Policy is the limit's name in the headers; "default" unless told otherwise.
+// Policy is the limit's name in the headers; "default" unless told otherwise. Middlewares inside each other add up their
+// headers, so give each a name of its own.
 func Policy(name string) Option { return func(m *middleware) { m.policy = name } }
 
 // Jitter makes Retry-After up to that share longer, see tokenbucket.Decision.Headers.
@@ -62,6 +63,9 @@ func (m middleware) serve(w http.ResponseWriter, r *http.Request, next http.Hand
 		return
 	}
 	for name, value := range decision.Headers(m.limiter.Limit(), m.policy, m.jitter) {
+		if outer := w.Header().Get(name); outer != "" && name != "Retry-After" {
+			value = outer + ", " + value
+		}
 		w.Header().Set(name, value)
 	}
 	if !decision.Allowed {

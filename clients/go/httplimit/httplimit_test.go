@@ -146,3 +146,25 @@ func TestWithoutTheServer(t *testing.T) {
 	})
 	expect(t, with(tokenbucket.FailWithError, failed), "", 502, "bad gateway")
 }
+
+func TestMiddlewaresInsideEachOtherWriteAllTheirHeaders(t *testing.T) {
+	limits := realserver.Start(t).Limits()
+	limit := func(capacity float64, policy string) func(http.Handler) http.Handler {
+		limiter := tokenbucket.NewLimiter(limits, tokenbucket.Limit{Capacity: capacity, Rate: "1/h"}, tokenbucket.Prefix(policy))
+		return httplimit.New(limiter, httplimit.Policy(policy))
+	}
+	hello := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") })
+	server := httptest.NewServer(limit(3, "site")(limit(2, "page")(limit(1, "form")(hello))))
+	defer server.Close()
+	headers := expect(t, server.URL, "", 200, "hello")
+	if got := headers.Values("RateLimit"); len(got) != 1 || got[0] != `"site";r=2;t=3600, "page";r=1;t=3600, "form";r=0;t=3600` {
+		t.Fatal(got)
+	}
+	if got := headers.Get("RateLimit-Policy"); got != `"site";q=3;w=10800, "page";q=2;w=7200, "form";q=1;w=3600` {
+		t.Fatal(got)
+	}
+	headers = expect(t, server.URL, "", 429, "Too Many Requests")
+	if got := headers.Get("RateLimit"); len(strings.Split(got, ", ")) != 3 || len(headers.Values("Retry-After")) != 1 {
+		t.Fatal(headers)
+	}
+}

@@ -44,7 +44,7 @@ func (l Limit) String() string {
 	return fmt.Sprintf("%d req/%s (burst %d)", l.Rate, unit, l.Burst)
 }
 
-// IsZero tells a limit that nobody has set.
+// IsZero tells whether the limit is not set.
 func (l Limit) IsZero() bool { return l == Limit{} }
 
 func (l Limit) bucket() tokenbucket.Limit {

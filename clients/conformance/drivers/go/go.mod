@@ -1,14 +1,12 @@
-// The driver of the conformance suite. A module of its own, as it needs every client library.
+// The driver of the conformance suite. A module of its own, as it needs the client library.
 module tokenbucket/conformance
 
 go 1.19
 
 require (
-	github.com/gomodule/redigo v1.9.3
 	github.com/redis/go-redis/v9 v9.5.1
 	tokenbucket v0.1.0
 	tokenbucket/goredis v0.1.0
-	tokenbucket/redigo v0.1.0
 )
 
 require (
@@ -19,5 +17,4 @@ require (
 replace (
 	tokenbucket => ../../../go
 	tokenbucket/goredis => ../../../go/goredis
-	tokenbucket/redigo => ../../../go/redigo
 )

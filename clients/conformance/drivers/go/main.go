@@ -117,7 +117,7 @@ type client struct {
 }
 
 // clients are made by the name of the client library.
-var clients = map[string]func(request) (client, error){"redigo": redigoClient, "go-redis": goredisClient}
+var clients = map[string]func(request) (client, error){"go-redis": goredisClient}
 
 var errUnsupported = errors.New("not supported")
 

@@ -3,107 +3,85 @@ package local
 import (
 	"fmt"
 	"math/big"
-	"sort"
 	"sync"
 	"time"
 )
 
 const never = int64(-1)
 
-// bucket is as it was at its last write.
+// bucket is as it was at its last write, under the limit of that.
 type bucket struct {
 	level *big.Rat
 	at    time.Duration
-	holds map[string]held
-}
-
-type held struct {
-	amount  *big.Rat
-	expires time.Duration
-}
-
-func (b *bucket) copy() bucket {
-	holds := map[string]held{}
-	for id, one := range b.holds {
-		holds[id] = one
-	}
-	return bucket{new(big.Rat).Set(b.level), b.at, holds}
+	holds *holds
 }
 
 // view is a bucket under the limit of one call.
 type view struct {
 	key      string
 	capacity *big.Rat
+	rate     string
 	flow     flow
+	passed   int // of its holds have come back since
 	bucket
 }
 
 // fill never fills above the capacity; nothing more is how a level is clamped to a smaller one.
 func (v *view) fill(more *big.Rat) {
-	if v.holds == nil {
-		v.holds = map[string]held{}
-	}
 	if v.level.Add(v.level, more); v.level.Cmp(v.capacity) > 0 {
 		v.level.Set(v.capacity)
 	}
 }
 
 func (v *view) flowUntil(moment time.Duration) {
-	v.fill(v.flow.between(v.at, moment))
-	v.at = moment
+	if moment > v.at {
+		v.fill(v.flow.between(v.at, moment))
+		v.at = moment
+	}
 }
 
 // passUntil lets tokens flow in, and holds come back as they expire.
 func (v *view) passUntil(moment time.Duration) {
-	for _, id := range v.expiring() {
-		one := v.holds[id]
-		if one.expires > moment {
-			break
-		}
+	v.passed = v.holds.expired(moment)
+	for _, one := range v.holds.order[:v.passed] {
 		v.flowUntil(one.expires)
-		v.fill(one.amount)
-		delete(v.holds, id)
+		v.fill(tokensOf(one.micro))
 	}
 	v.flowUntil(moment)
 }
 
-// expiring is the holds, the next to expire first.
-func (v *view) expiring() []string {
-	ids := make([]string, 0, len(v.holds))
-	for id := range v.holds {
-		ids = append(ids, id)
-	}
-	sort.Slice(ids, func(i, j int) bool { return v.holds[ids[i]].expires < v.holds[ids[j]].expires })
-	return ids
+// held is what the bucket holds under an id.
+func (v *view) held(id string) (amount *big.Rat, ok bool) {
+	one, ok := v.holds.of[id]
+	return tokensOf(one.micro), ok && one.expires > v.at
 }
 
-// waitMs is how long until there is so much if nobody else acts, rounded up.
+// waitMs is how long until there is so much unless other calls act, rounded up. Before that, nothing is above the capacity.
 func (v *view) waitMs(wanted *big.Rat) int64 {
-	if v.level.Cmp(wanted) >= 0 {
+	lacking := new(big.Rat).Sub(wanted, v.level)
+	if lacking.Sign() <= 0 {
 		return 0
 	}
 	if wanted.Cmp(v.capacity) > 0 {
 		return never
 	}
-	future := &view{v.key, v.capacity, v.flow, v.bucket.copy()}
-	for _, id := range future.expiring() {
-		one, ok := future.holds[id]
-		if !ok {
-			continue // it came back together with another
-		}
-		if wait, ok := future.flowsWithin(wanted, v.at); ok && wait.Cmp(nanoseconds(one.expires-v.at)) < 0 {
-			return upToMs(wait)
-		}
-		future.passUntil(one.expires)
-		if future.level.Cmp(wanted) >= 0 {
-			return upToMs(nanoseconds(one.expires - v.at))
+	expires, before, isBack := v.holds.reaching(v.passed, func(micro int64, at time.Duration) bool {
+		came := v.flow.between(v.at, at)
+		return came.Add(came, tokensOf(micro)).Cmp(lacking) >= 0
+	})
+	wait, flows := v.flowsWithin(new(big.Rat).Sub(wanted, tokensOf(before)), v.at)
+	if isBack {
+		if back := nanoseconds(expires - v.at); !flows || back.Cmp(wait) < 0 {
+			wait, flows = back, true
 		}
 	}
-	if wait, ok := future.flowsWithin(wanted, v.at); ok {
-		return upToMs(wait)
+	if !flows {
+		return never
 	}
-	return never
+	return upToMs(wait)
 }
+
+func tokensOf(micro int64) *big.Rat { return big.NewRat(micro, 1_000_000) }
 
 // flowsWithin is when so much will have flowed in, in nanoseconds since a moment.
 func (v *view) flowsWithin(wanted *big.Rat, since time.Duration) (*big.Rat, bool) {
@@ -130,7 +108,7 @@ func floor(ratio *big.Rat) int64 { return new(big.Int).Div(ratio.Num(), ratio.De
 
 var micro = big.NewRat(1_000_000, 1)
 
-// amountDown and amountUp read an amount to the millionth of a token. Nobody may change it: it is cached.
+// amountDown and amountUp read an amount to the millionth of a token. It must not be changed: it is cached.
 func amountDown(what, text string) (*big.Rat, error) {
 	amount := roundedDown.Of(text)
 	if amount == nil {
@@ -146,27 +124,40 @@ func amountUp(what, text string) (*big.Rat, error) {
 	return amountDown(what, text)
 }
 
-func toMicro(text string) *big.Rat {
+var (
+	most = big.NewRat(1_000_000_000_000, 1)
+	half = big.NewRat(1, 2)
+	// floatNoise is what a float is off by, in millionths of a token.
+	floatNoise = big.NewRat(1, 1_000_000)
+)
+
+// rounded reads an amount to the millionth that it is meant to be, if a float alone makes the difference, or else to the one
+// above or below; nil if it is none.
+func rounded(text string, isUp bool) *big.Rat {
 	amount := parseNumber(text)
-	if amount == nil {
+	if amount == nil || amount.Cmp(most) > 0 {
 		return nil
 	}
 	amount.Mul(amount, micro)
-	whole := new(big.Int).Div(amount.Num(), amount.Denom())
-	return amount.Quo(new(big.Rat).SetInt(whole), micro)
+	meant := whole(new(big.Rat).Add(amount, half))
+	off := new(big.Rat).Sub(amount, meant)
+	if meant.Sign() == 0 || off.Abs(off).Cmp(floatNoise) > 0 {
+		meant = whole(amount)
+		if isUp && meant.Cmp(amount) < 0 {
+			meant.Add(meant, big.NewRat(1, 1))
+		}
+	}
+	return meant.Quo(meant, micro)
 }
 
-func toMicroUp(text string) *big.Rat {
-	amount := toMicro(text)
-	if amount != nil && amount.Cmp(parseNumber(text)) < 0 {
-		amount.Add(amount, big.NewRat(1, 1_000_000))
-	}
-	return amount
+// whole rounds down.
+func whole(ratio *big.Rat) *big.Rat {
+	return new(big.Rat).SetInt(new(big.Int).Div(ratio.Num(), ratio.Denom()))
 }
 
 var (
-	roundedDown = NewCache(toMicro)
-	roundedUp   = NewCache(toMicroUp)
+	roundedDown = NewCache(func(text string) *big.Rat { return rounded(text, false) })
+	roundedUp   = NewCache(func(text string) *big.Rat { return rounded(text, true) })
 	flows       = NewCache(readFlow)
 )
 

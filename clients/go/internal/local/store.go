@@ -24,6 +24,8 @@ type Store struct {
 type stored struct {
 	key string
 	bucket
+	capacity *big.Rat // of the last write, like rate
+	rate     string
 	fullAtMs int64 // since 1970
 	position int   // in the queue
 }
@@ -222,9 +224,11 @@ func (s *Store) several(words []string, before int, waitMs func(*view, *big.Rat)
 	return joint(replies), nil
 }
 
+const longestTTLMs = 2_592_000_000
+
 func (s *Store) hold(words []string, renews bool) (any, error) {
 	ttlMs, err := strconv.ParseInt(words[1], 10, 64)
-	if err != nil || ttlMs < 1 {
+	if err != nil || ttlMs < 1 || ttlMs > longestTTLMs {
 		return nil, Error("ERR ttl_ms must be a whole number of milliseconds from 1 to 2592000000")
 	}
 	id, ttl := words[2], time.Duration(ttlMs)*time.Millisecond
@@ -232,8 +236,8 @@ func (s *Store) hold(words []string, renews bool) (any, error) {
 		return s.renew(words, id, ttl)
 	}
 	more := func(v *view, amount *big.Rat) *big.Rat {
-		if old, ok := v.holds[id]; ok {
-			return new(big.Rat).Sub(amount, old.amount)
+		if old, ok := v.held(id); ok {
+			return old.Sub(amount, old)
 		}
 		return amount
 	}
@@ -245,10 +249,8 @@ func (s *Store) hold(words []string, renews bool) (any, error) {
 	}
 	set := func(v *view, amount *big.Rat) {
 		v.fill(new(big.Rat).Neg(more(v, amount)))
-		delete(v.holds, id)
-		if amount.Sign() > 0 {
-			v.holds[id] = held{amount, v.at + ttl}
-		}
+		v.commit()
+		v.holds.set(id, floor(new(big.Rat).Mul(amount, micro)), v.at+ttl)
 	}
 	return s.several(words, 3, waitMs, set)
 }
@@ -259,12 +261,15 @@ func (s *Store) renew(words []string, id string, ttl time.Duration) (any, error)
 		groups = append(append(groups, group[:3]...), "0") // of no amount
 	}
 	waitMs := func(v *view, _ *big.Rat) int64 {
-		if _, ok := v.holds[id]; ok {
+		if _, ok := v.held(id); ok {
 			return 0
 		}
 		return never
 	}
-	set := func(v *view, _ *big.Rat) { v.holds[id] = held{v.holds[id].amount, v.at + ttl} }
+	set := func(v *view, _ *big.Rat) {
+		v.commit()
+		v.holds.set(id, v.holds.of[id].micro, v.at+ttl)
+	}
 	return s.several(groups, 3, waitMs, set)
 }
 
@@ -276,13 +281,14 @@ func (s *Store) settle(words []string) (any, error) {
 	}
 	replies := make([]any, len(views))
 	for i, v := range views {
-		old, ok := v.holds[id]
+		old, ok := v.held(id)
 		if !ok {
 			replies[i] = v.reply(0, never)
 			continue
 		}
-		delete(v.holds, id)
-		v.fill(new(big.Rat).Sub(old.amount, used[i]))
+		v.commit()
+		v.holds.end(id)
+		v.fill(old.Sub(old, used[i]))
 		s.keep(v)
 		replies[i] = v.reply(1, v.waitMs(new(big.Rat)))
 	}
@@ -295,7 +301,12 @@ func (s *Store) lookAtAll(words []string, before int) (views []*view, amounts []
 	if err != nil || count < 1 || len(words) != before+4*count {
 		return nil, nil, Error("ERR numkeys must match the number of groups")
 	}
+	isKnown := map[string]bool{}
 	for group := words[before:]; len(group) > 0; group = group[4:] {
+		if isKnown[group[0]] {
+			return nil, nil, Error("ERR key must not be given twice in one call")
+		}
+		isKnown[group[0]] = true
 		v, err := s.look(group[0], group[1], group[2], before > 1)
 		if err != nil {
 			return nil, nil, err
@@ -322,17 +333,32 @@ func (s *Store) look(key, capacity, rate string, takesPools bool) (*view, error)
 	if err != nil {
 		return nil, err
 	}
-	v := &view{key: key, capacity: most, flow: flow, bucket: bucket{level: new(big.Rat).Set(most), at: s.now}}
-	if one, ok := s.of[key]; ok {
-		v.bucket = one.copy()
-		v.fill(new(big.Rat))
+	v := &view{key: key, capacity: most, rate: rate, flow: flow}
+	one, ok := s.of[key]
+	if !ok {
+		v.bucket = bucket{new(big.Rat).Set(most), s.now, &holds{}}
+		return v, nil
 	}
+	v.bucket = bucket{new(big.Rat).Set(one.level), one.at, one.holds}
+	v.fill(new(big.Rat))
 	v.passUntil(s.now)
+	if v.passed > 0 && one.capacity.Cmp(most) == 0 && one.rate == rate { // or all calls would let them pass again
+		v.commit()
+		one.level.Set(v.level)
+		one.at = v.at
+	}
 	return v, nil
 }
 
+// commit ends the holds that have come back, before the bucket is kept or its holds change.
+func (v *view) commit() {
+	v.holds.endFirst(v.passed)
+	v.passed = 0
+}
+
 func (s *Store) keep(v *view) {
-	if v.level.Cmp(v.capacity) >= 0 && len(v.holds) == 0 {
+	v.commit()
+	if v.level.Cmp(v.capacity) >= 0 && len(v.holds.of) == 0 {
 		s.drop(v.key)
 		return
 	}
@@ -341,7 +367,7 @@ func (s *Store) keep(v *view) {
 		one = &stored{key: v.key}
 		s.of[v.key] = one
 	}
-	one.bucket = v.bucket
+	one.bucket, one.capacity, one.rate = v.bucket, v.capacity, v.rate
 	if s.most > 0 {
 		s.queueUp(one, ok, v.waitMs(v.capacity))
 	}

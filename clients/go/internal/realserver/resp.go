@@ -30,19 +30,9 @@ func (a address) Do(ctx context.Context, args ...any) (any, error) {
 	return exchange(dialled, bufio.NewReader(dialled), args)
 }
 
-// DoBoth also makes CLIENT UNBLOCK wait for the write before it.
-func (a address) DoBoth(ctx context.Context, first, second []any) (any, error) {
-	dialled, err := a.Dial(ctx)
-	if err != nil {
-		return nil, tokenbucket.Unsent(err)
-	}
-	defer dialled.Close()
-	_, _ = dialled.Do(first...)
-	return dialled.Do(second...)
-}
-
-func (a address) Dial(context.Context) (tokenbucket.Conn, error) {
-	dialled, err := net.Dial("tcp", string(a))
+func (a address) Dial(ctx context.Context) (tokenbucket.Conn, error) {
+	var dialer net.Dialer
+	dialled, err := dialer.DialContext(ctx, "tcp", string(a))
 	if err != nil {
 		return nil, err
 	}

@@ -33,7 +33,7 @@ type Doers func(t testing.TB, address string) tokenbucket.Doer
 func Run(t *testing.T, doers Doers) {
 	for name, test := range map[string]func(*setup){
 		"time is over": timeIsOver, "longer than a time-out": longerThanATimeout, "at once": atOnce, "shares": shares,
-		"wrong shares": wrongShares, "joint": joint, "cancelled": cancelled, "late holds": lateHolds, "late takes": lateTakes, "beside the others": besideTheOthers,
+		"wrong shares": wrongShares, "joint": joint, "cancelled": cancelled, "late holds": lateHolds, "beside the others": besideTheOthers,
 		"unblocked": unblocked, "killed": killed, "demoted": demoted, "stopped": stopped, "silent": silent, "closed": closed,
 	} {
 		t.Run(name, func(t *testing.T) { run(t, doers, test) })
@@ -43,15 +43,13 @@ func Run(t *testing.T, doers Doers) {
 type setup struct {
 	*testing.T
 	server *realserver.Server
-	proxy  *proxy
 	log    *realserver.Log
 	doer   tokenbucket.Doer
 }
 
 func run(t *testing.T, doers Doers, test func(*setup)) {
 	server := realserver.Start(t)
-	proxy := startProxy(t, server.Address())
-	test(&setup{t, server, proxy, &realserver.Log{}, doers(t, proxy.address())})
+	test(&setup{t, server, &realserver.Log{}, doers(t, server.Address())})
 }
 
 func (s *setup) limits(timeout time.Duration) *tokenbucket.Server {
@@ -281,24 +279,6 @@ func lateHolds(s *setup) {
 			s.Fatal(err)
 		}
 		<-ended
-		s.full(limiter)
-	}
-}
-
-// lateTakes cancels a call whose grant is on its way.
-func lateTakes(s *setup) {
-	limiter := s.limiter(still, patient)
-	for round := 0; round < 5; round++ {
-		s.empty("a")
-		impatient, cancel := context.WithCancel(ctx)
-		ended := s.takes(impatient, limiter)
-		s.proxy.delay()
-		s.give("a")
-		s.waiting(0)
-		cancel()
-		if got := <-ended; !errors.Is(got.err, context.Canceled) {
-			s.Fatal(got)
-		}
 		s.full(limiter)
 	}
 }

@@ -41,7 +41,7 @@ struct State {
     /// When an empty bucket would be full: then the tokens here are too many.
     stale_at: Duration,
     reply: Decision,
-    /// The next fetch, or the one under way. If the caller who began it leaves, another of those who wait begins it again.
+    /// The next fetch, or the one under way. If the call that began it is dropped, a waiting one begins it again.
     fetch: Arc<OnceCell<Result<Outcome, Error>>>,
     /// No new caller finds it any longer: what is left goes back.
     is_closed: bool,

@@ -25,6 +25,24 @@ const LOG: &str = "tokenbucket_client::hold";
 ///
 /// Work that was let through because the server was away has one too, which the first renewal after its return takes,
 /// if there is room. A settlement that the server answers charges in any case.
+///
+/// ```
+/// # use std::time::Duration;
+/// use tokenbucket_client::fake::Fake;
+/// use tokenbucket_client::{Limit, Limiter};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let jobs = Limiter::new(&Fake::new().server(), Limit::new(3, 0)?);
+/// let hold = jobs.hold("import", 1, Duration::from_secs(30)).await?; // at most three at a time
+/// tokio::select! {
+///     _ = hold.lost() => {} // stop: other calls may have the place
+///     _ = async { /* the work */ } => {}
+/// }
+/// hold.settle().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "it is settled when it is dropped"]
 pub struct Hold(Arc<Inner>);
 
@@ -87,6 +105,22 @@ impl Hold {
     /// Reports how much the work used of its only limit. What is not reported counts as used, and slots of a pool (rate 0)
     /// come back.
     ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{Limit, Limiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(&Fake::new().server(), Limit::new(1000, "1000/m")?);
+    /// let hold = limiter.hold("user:42", 500, Duration::from_secs(30)).await?;
+    /// hold.set_used(120)?;
+    /// assert!(hold.set_used(-1).is_err());
+    /// drop(hold); // settles it
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`Error::BadArgument`] if it is not a number of tokens. The hold stays as it was.
@@ -95,6 +129,23 @@ impl Hold {
     }
 
     /// Reports how much the work used of one of several limits, by its place in the call.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{JointLimiter, Limit};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limits = [("requests", Limit::new(60, "60/m")?), ("tokens", Limit::new(10_000, "10000/m")?)];
+    /// let limiter = JointLimiter::new(&Fake::new().server(), limits);
+    /// let hold = limiter.hold("ada", &[("requests", 1), ("tokens", 500)], Duration::from_secs(30)).await?;
+    /// hold.set_used_of(1, 120)?;
+    /// assert!(hold.set_used_of(2, 1).is_err());
+    /// hold.settle().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -108,6 +159,21 @@ impl Hold {
     }
 
     /// Returns whether the server no longer has the hold: see [`lost`](Self::lost).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{Limit, Limiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let jobs = Limiter::new(&Fake::new().server(), Limit::new(3, 0)?);
+    /// let hold = jobs.hold("import", 1, Duration::from_secs(30)).await?;
+    /// assert!(!hold.is_lost());
+    /// hold.settle().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn is_lost(&self) -> bool {
         *self.0.is_lost.borrow()
     }
@@ -135,6 +201,21 @@ impl Hold {
     /// settled by its id once the server is back.
     ///
     /// In a forked child it does nothing: the hold is the parent's.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{Limit, Limiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(&Fake::new().server(), Limit::new(1000, "1000/m")?);
+    /// let hold = limiter.hold("user:42", 500, Duration::from_secs(30)).await?;
+    /// let settled = hold.settle().await?; // all of it counts as used
+    /// assert_eq!(settled.binding.remaining, 500);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn settle(&self) -> Result<JointDecision, Error> {
         if self.is_copy() {
             return Ok(self.decision());

@@ -130,6 +130,22 @@ impl Options {
     }
 
     /// What decides while the server is away; this process by default.
+    ///
+    /// ```
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{Limit, Limiter, OnError, Options};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let fake = Fake::new();
+    /// let options = Options::new().on_error(OnError::Closed);
+    /// let logins = Limiter::with_options(&fake.server(), Limit::new(5, "5/15m")?, options);
+    /// fake.set_away(true);
+    /// let decision = logins.take("ada", 1).await?;
+    /// assert!(decision.degraded && !decision.allowed);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn on_error(self, on_error: OnError) -> Self {
         Self { on_error, ..self }
@@ -141,6 +157,21 @@ impl Options {
     /// No call is refused for longer than the server said. A denial counts for the same cost and larger ones, and refuses
     /// every [`Limiter::take_all`](crate::Limiter::take_all) that it is a part of. Tokens that others give back meanwhile are
     /// noticed when that time is over, or that of [`remember_denials_for`](Self::remember_denials_for).
+    ///
+    /// ```
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{Limit, Limiter, Options};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let options = Options::new().remember_denials(1000);
+    /// let limiter = Limiter::with_options(&Fake::new().server(), Limit::new(1, "1/h")?, options);
+    /// limiter.take("user:42", 1).await?;
+    /// limiter.take("user:42", 1).await?; // denied by the server
+    /// assert!(limiter.take("user:42", 1).await?.remembered); // denied here
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn remember_denials(self, names: usize) -> Self {
         Self { remember_denials: names, ..self }
@@ -159,12 +190,43 @@ impl Options {
     /// No more is granted than the server granted. Each process keeps up to `tokens - 1` unused of each name: others may
     /// be denied for their sake. It drops them after the time in which an empty bucket fills, and remembers at most
     /// 10,000 names. [`close`](crate::Limiter::close) gives them back.
+    ///
+    /// ```
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{Limit, Limiter, Options};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let options = Options::new().batch(10);
+    /// let limiter = Limiter::with_options(&Fake::new().server(), Limit::new(100, "100/s")?, options);
+    /// for _ in 0..10 {
+    ///     assert!(limiter.take("user:42", 1).await?.allowed); // one call of the server
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn batch(self, tokens: u64) -> Self {
         Self { batch: tokens, ..self }
     }
 
     /// Is called with each name, limit, decision and how long it took: for metrics and traces.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{Decision, Limit, Limiter, Options};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let count = |name: &str, _: &Limit, decision: &Decision, took: Duration| {
+    ///     println!("{name}: {} in {took:?}", decision.allowed);
+    /// };
+    /// let limiter = Limiter::with_options(&Fake::new().server(), Limit::new(10, "5/s")?, Options::new().on_decision(count));
+    /// limiter.take("user:42", 1).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn on_decision(
         self,

@@ -1,4 +1,4 @@
-//! What goes wrong, and whose fault it is.
+//! Errors, and whether the caller or the server caused them.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -8,7 +8,7 @@ pub(crate) const RETRY_EVERY: Duration = Duration::from_millis(500);
 pub(crate) const CONNECT_WITHIN: Duration = Duration::from_secs(1);
 /// How often a call that waits makes sure that the server is still there.
 pub(crate) const PULSE: Duration = Duration::from_millis(500);
-/// A hold whose caller has left may still lie in a socket, and is settled once more after this time.
+/// A cancelled hold may still be in a socket, and is settled once more after this time.
 pub(crate) const SETTLED_AGAIN_AFTER: Duration = Duration::from_millis(500);
 pub(crate) const MOST_UNSETTLED: usize = 1000;
 pub(crate) const MOST_REDIRECTIONS: u32 = 16;

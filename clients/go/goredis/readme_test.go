@@ -1,4 +1,4 @@
-package integration
+package goredis_test
 
 import (
 	"fmt"
@@ -14,7 +14,7 @@ import (
 
 var (
 	block  = regexp.MustCompile("(?s)```go\n(.*?)```")
-	asks   = regexp.MustCompile(`redigo\.From\(pool\)|NewServer\(doer`)
+	asks   = regexp.MustCompile(`NewServer\(doer`)
 	output = regexp.MustCompile(`// Output: (.*)\n`)
 )
 
@@ -33,13 +33,13 @@ import (
 	"os"
 	%s
 
-	redigopool "github.com/gomodule/redigo/redis"
+	client "github.com/redis/go-redis/v9"
 
 	"tokenbucket"
-	"tokenbucket/redigo"
+	from "tokenbucket/goredis"
 )
 
-func run(ctx context.Context, pool *redigopool.Pool, server *tokenbucket.Server, limiter *tokenbucket.Limiter) error {
+func run(ctx context.Context, doer tokenbucket.Doer, server *tokenbucket.Server, limiter *tokenbucket.Limiter) error {
 	{
 %s
 	}
@@ -47,10 +47,13 @@ func run(ctx context.Context, pool *redigopool.Pool, server *tokenbucket.Server,
 }
 
 func main() {
-	pool := &redigopool.Pool{Dial: func() (redigopool.Conn, error) { return redigopool.Dial("tcp", "localhost:6379") }}
-	server := tokenbucket.NewServer(redigo.From(pool))
+	doer, err := from.From(client.NewClient(&client.Options{Addr: "localhost:6379"}))
+	if err != nil {
+		panic(err)
+	}
+	server := tokenbucket.NewServer(doer)
 	limiter := tokenbucket.NewLimiter(server, tokenbucket.Limit{Capacity: 10, Rate: "5"})
-	if err := run(context.Background(), pool, server, limiter); err != nil {
+	if err := run(context.Background(), doer, server, limiter); err != nil {
 		panic(err)
 	}
 	os.Exit(0)

@@ -1,5 +1,4 @@
-// Package integration tries the README, and limiters on clusters of three nodes, by redigo and by go-redis.
-package integration
+package goredis_test
 
 import (
 	"context"
@@ -9,11 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gomodule/redigo/redis"
+	"github.com/redis/go-redis/v9"
 
 	"tokenbucket"
 	"tokenbucket/internal/realserver"
-	"tokenbucket/redigo"
 )
 
 var (
@@ -21,17 +19,7 @@ var (
 	hourly = tokenbucket.Limit{Capacity: 10, Rate: "10/h"}
 )
 
-// doers ask by the client library of that name.
-var doers = map[string]func(*testing.T, *realserver.Cluster) tokenbucket.Doer{"redigo": byRedigo}
-
-func byRedigo(_ *testing.T, cluster *realserver.Cluster) tokenbucket.Doer {
-	poolOf := func(address string) *redis.Pool {
-		return &redis.Pool{MaxIdle: 10, Dial: func() (redis.Conn, error) { return redis.Dial("tcp", address) }}
-	}
-	return redigo.FromCluster(poolOf, cluster.Nodes[0].Address())
-}
-
-// setup is a cluster, and limits that are asked by one of the client libraries.
+// setup is a cluster, and limits on it.
 type setup struct {
 	*realserver.Cluster
 	t    *testing.T
@@ -43,14 +31,14 @@ func TestOnClusters(t *testing.T) {
 		"each node decides": eachNodeDecidesOnItsBuckets, "several limits": severalLimitsOfOneNameShareANode,
 		"without the module": withoutTheModuleTheScriptDecidesOnEveryNode, "a slot that moved": aSlotThatMovedIsFollowed,
 		"a slot that is moving": aSlotThatIsMovingIsFollowed, "a wait where its slot is": aCallThatWaitsWhereItsSlotIsMayLeave,
-		"a node that is away": aNodeThatIsAwayIsAnOutageOfItsBucketsAloneUntilItsReplicaTakesOver,
+		"a first node that is silent": aFirstNodeThatIsSilentIsAwayWhileOthersConnect,
+		"a node that is away":         aNodeThatIsAwayIsAnOutageOfItsBucketsAloneUntilItsReplicaTakesOver,
 	} {
-		for library, doer := range doers {
-			t.Run(name+" by "+library, func(t *testing.T) {
-				cluster := realserver.StartCluster(t, name != "without the module")
-				test(t, setup{cluster, t, doer(t, cluster)})
-			})
-		}
+		t.Run(name, func(t *testing.T) {
+			cluster := realserver.StartCluster(t, name != "without the module")
+			client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{cluster.Nodes[0].Address()}})
+			test(t, setup{cluster, t, from(t, client)})
+		})
 	}
 }
 
@@ -253,4 +241,34 @@ func aNodeThatIsAwayIsAnOutageOfItsBucketsAloneUntilItsReplicaTakesOver(t *testi
 		return err == nil && !decision.Degraded
 	})
 	left(t, 5)(limiter.Take(ctx, names[1], 1)) // what was taken before is known
+}
+
+// The connections that others open are no sign of its life.
+func aFirstNodeThatIsSilentIsAwayWhileOthersConnect(t *testing.T, cluster setup) {
+	log := &realserver.Log{}
+	limits := tokenbucket.NewServer(cluster.doer, tokenbucket.RetryEvery(time.Hour), tokenbucket.LogTo(log.Printf))
+	limiter := tokenbucket.NewLimiter(limits, tokenbucket.Limit{Capacity: 1e6, Rate: "1000/h"}, tokenbucket.OnError(tokenbucket.FailClosed))
+	names := cluster.Names()
+	realserver.Eventually(t, "connected", func() bool {
+		decision, err := limiter.Take(ctx, names[0], 1)
+		return err == nil && !decision.Degraded
+	})
+	cluster.Nodes[0].Do("CLIENT", "PAUSE", "60000", "ALL")
+	over := make(chan struct{})
+	for i := 0; i < 15; i++ {
+		go func(i int) {
+			for count := 0; count < 200; count++ {
+				_, _ = limiter.Take(ctx, names[1+i%2], 1)
+			}
+			over <- struct{}{}
+		}(i)
+	}
+	decision, err := limiter.Take(ctx, names[0], 1)
+	if err != nil || !decision.Degraded {
+		t.Fatal(decision, err)
+	}
+	for i := 0; i < 15; i++ {
+		<-over
+	}
+	log.Expect(t, "cannot ask the node "+cluster.Nodes[0].Address())
 }

@@ -1,0 +1,191 @@
+package goredis
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"tokenbucket"
+)
+
+// dialer opens the connections of a client.
+type dialer struct {
+	next       func(ctx context.Context, network, address string) (net.Conn, error)
+	late       chan net.Conn // a connection that came after its call had ended
+	generation atomic.Int64  // connections of earlier ones are not used again
+	life       context.Context
+	end        context.CancelFunc
+}
+
+// lateWithin bounds a dial whose call has ended.
+const lateWithin = 10 * time.Second
+
+func newDialer(next func(ctx context.Context, network, address string) (net.Conn, error)) *dialer {
+	d := &dialer{next: next, late: make(chan net.Conn, 1)}
+	d.life, d.end = context.WithCancel(context.Background())
+	return d
+}
+
+// see begins a new generation when a connection ends, or leads to a former master: so do those that are idle.
+func (d *dialer) see(err error) {
+	if err != nil && (isBroken(err) || redis.HasErrorPrefix(err, "READONLY")) {
+		d.generation.Add(1)
+	}
+}
+
+func isBroken(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+// dial returns after connectWithin: go-redis may ask one Sentinel after the other, each for seconds. A connection that comes
+// later serves the next call.
+func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	select {
+	case conn := <-d.late:
+		return conn, nil
+	default:
+	}
+	type outcome struct {
+		conn net.Conn
+		err  error
+	}
+	dialled := make(chan outcome, 1)
+	go func() {
+		conn, err := d.open(network, address)
+		dialled <- outcome{conn, err}
+	}()
+	timer := time.NewTimer(connectWithin)
+	defer timer.Stop()
+	select {
+	case o := <-dialled:
+		return o.conn, o.err
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+	go func() {
+		if o := <-dialled; o.err == nil {
+			d.keep(o.conn)
+		}
+	}()
+	return nil, tokenbucket.Unsent(fmt.Errorf("no connection to %s within %v: %w", address, connectWithin, os.ErrDeadlineExceeded))
+}
+
+func (d *dialer) open(network, address string) (conn net.Conn, err error) {
+	generation := d.generation.Load()
+	defer func() {
+		if reason := recover(); reason != nil { // of a function that the program gave
+			err = tokenbucket.Unsent(fmt.Errorf("the dialer panicked: %v", reason))
+		}
+	}()
+	within, cancel := context.WithTimeout(d.life, lateWithin)
+	defer cancel()
+	if conn, err = d.next(within, network, address); err != nil {
+		return nil, tokenbucket.Unsent(err)
+	}
+	wrapped := &patientConn{Conn: conn}
+	if secured, ok := conn.(*tls.Conn); ok {
+		conn = secured.NetConn()
+	}
+	if system, ok := conn.(syscall.Conn); ok {
+		return &systemConn{wrapped, system, d, generation}, nil
+	}
+	return wrapped, nil
+}
+
+// keep keeps a connection for the next call.
+func (d *dialer) keep(conn net.Conn) {
+	select {
+	case d.late <- conn:
+	default:
+		_ = conn.Close()
+	}
+	if d.life.Err() != nil {
+		d.close()
+	}
+}
+
+func (d *dialer) close() {
+	d.end()
+	select {
+	case conn := <-d.late:
+		_ = conn.Close()
+	default:
+	}
+}
+
+// patientConn reads once more after a deadline: a process that had no processor finds there what had arrived.
+type patientConn struct {
+	net.Conn
+	isGreeted bool
+	failed    error // before the server has greeted it
+}
+
+// readWithin is how long reading what has arrived may take.
+const readWithin = 5 * time.Millisecond
+
+var tooMany = []byte("-ERR max number of clients")
+
+func (c *patientConn) Read(buffer []byte) (int, error) {
+	if c.failed != nil {
+		return 0, c.failed // go-redis overlooks the first error
+	}
+	n, err := c.Conn.Read(buffer)
+	if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) && c.SetReadDeadline(time.Now().Add(readWithin)) == nil {
+		n, err = c.Conn.Read(buffer)
+	}
+	if !c.isGreeted && !c.greets(buffer[:n], err) {
+		return 0, c.failed
+	}
+	return n, err
+}
+
+func (c *patientConn) Write(buffer []byte) (int, error) {
+	n, err := c.Conn.Write(buffer)
+	if err != nil && !c.isGreeted {
+		var reply [64]byte
+		_ = c.SetReadDeadline(time.Now().Add(readWithin))
+		read, _ := c.Conn.Read(reply[:]) // what the server said before it closed the connection
+		c.greets(reply[:read], err)
+		return 0, c.failed
+	}
+	return n, err
+}
+
+// greets returns whether a connection works on which no command was sent yet. The server may have no place for it, which
+// go-redis would miss.
+func (c *patientConn) greets(reply []byte, err error) bool {
+	if bytes.HasPrefix(reply, tooMany) {
+		line, _, _ := bytes.Cut(reply[1:], []byte("\r\n"))
+		err = errors.New(string(line))
+	}
+	if err != nil {
+		c.failed = tokenbucket.Unsent(tokenbucket.Unsent(err)) // go-redis unwraps it once
+	}
+	c.isGreeted = err == nil
+	return c.isGreeted
+}
+
+// systemConn lets go-redis find out that an idle connection has ended.
+type systemConn struct {
+	*patientConn
+	system     syscall.Conn
+	dialer     *dialer
+	generation int64
+}
+
+func (c *systemConn) SyscallConn() (syscall.RawConn, error) {
+	if c.generation != c.dialer.generation.Load() {
+		return nil, net.ErrClosed
+	}
+	return c.system.SyscallConn()
+}

@@ -1,0 +1,83 @@
+package tokenbucket
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	"tokenbucket/internal/local"
+)
+
+// The rules and constants that the packages share are those of this package.
+func TestRules(t *testing.T) {
+	var rules struct {
+		Costs  map[string]*int64
+		Shares struct {
+			MostBytes  int         `json:"most_bytes"`
+			Least      json.Number `json:"least_weight"`
+			MostWeight json.Number `json:"most_weight"`
+		}
+		LongestMs map[string]int64 `json:"longest_ms"`
+		Errors    map[string]string
+		Constants map[string]int64
+	}
+	text, err := os.ReadFile("../conformance/rules.json")
+	if err == nil {
+		err = json.Unmarshal(text, &rules)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for cost, micros := range rules.Costs {
+		reply, err := local.NewStore(0).Do(0, []string{"TB.TAKE", "a", "1e12", "1e12", cost})
+		if micros == nil {
+			if err == nil {
+				t.Errorf("cost %q: %v", cost, reply)
+			}
+			continue
+		}
+		// How long an empty bucket of a millionth a second takes to have that much again.
+		store := local.NewStore(0)
+		_, _ = store.Do(0, []string{"TB.CHARGE", "b", "1", "1e-6", cost})
+		looked, lookErr := store.Do(0, []string{"TB.PEEK", "b", "1", "1e-6", "1"})
+		if err != nil || lookErr != nil || looked.([]any)[2] != 1000**micros {
+			t.Errorf("cost %q: %v, %v, %v; want %d", cost, looked, err, lookErr, *micros)
+		}
+	}
+	for line, want := range rules.Errors {
+		if got := map[fault]string{faultOfCaller: "caller", faultOfServer: "away", faultOfWrite: "refusing"}[faultOf(errors.New(line))]; got != want {
+			t.Errorf("%s: %q, want %q", line, got, want)
+		}
+	}
+	least, _ := rules.Shares.Least.Float64()
+	most, _ := rules.Shares.MostWeight.Float64()
+	for share, ok := range map[*CallOption]bool{
+		share(strings.Repeat("a", rules.Shares.MostBytes), least): true, share("a", most): true,
+		share(strings.Repeat("a", rules.Shares.MostBytes+1), 1): false, share("a", least*0.999): false, share("a", most*1.001): false,
+	} {
+		if c := (command{}).with([]CallOption{*share}); (c.wrong == nil) != ok {
+			t.Error(c.wrong)
+		}
+	}
+	if longest := map[string]int64{"wait": longestWait.Milliseconds(), "hold": longestHold.Milliseconds()}; !reflect.DeepEqual(longest, rules.LongestMs) {
+		t.Error(longest)
+	}
+	if constants := map[string]int64{
+		"timeout_ms": defaultTimeout.Milliseconds(), "retry_every_ms": defaultRetryEvery.Milliseconds(),
+		"connect_within_ms": connectTimeout.Milliseconds(), "pulse_of_a_wait_ms": pulseEvery.Milliseconds(),
+		"settled_again_after_ms": settledAgainAfter.Milliseconds(), "most_unsettled_holds": mostUnsettled,
+		"tries_of_a_split_slot": triesOfSplitSlot,
+		// Of goredis. The client library looks at each connection, however short it was idle.
+		"most_redirections": 16, "looked_at_if_idle_for_ms": rules.Constants["looked_at_if_idle_for_ms"],
+	}; !reflect.DeepEqual(constants, rules.Constants) {
+		t.Errorf("%v, want %v", constants, rules.Constants)
+	}
+}
+
+func share(tenant string, weight float64) *CallOption {
+	option := Share(tenant, weight)
+	return &option
+}

@@ -1,0 +1,51 @@
+package tokenbucket
+
+import "context"
+
+// Doer sends a command by a client library and returns its reply: integers as int64, arrays as []any. The text of an error
+// that the server replied is the server's line.
+//
+// Do runs in the caller's goroutine. It has to return at the deadline of the context, and must not repeat the command. The
+// deadline is Timeout from the moment it is asked for, so ask for it when the command is written and when its reply is read.
+// The context ends with the caller's: that may end a wait for a connection, but not the reading of a reply.
+//
+// An error of a command that did not leave this process is made by Unsent.
+type Doer interface {
+	Do(ctx context.Context, args ...any) (any, error)
+}
+
+// PooledDoer is a Doer with connections of its own.
+type PooledDoer interface {
+	Doer
+	// Address names the server in errors and in the log.
+	Address() string
+	// Connections returns how many commands are sent at a time; more take turns.
+	Connections() int
+	// Close closes the connections. The Server calls it when it is closed.
+	Close() error
+}
+
+// WaitingDoer is a Doer that opens connections for calls that wait in the server. With other Doers, a call with MaxWait
+// asks again and again.
+type WaitingDoer interface {
+	Doer
+	// Dial opens a connection of its own, on which no timeout of the client library applies.
+	Dial(ctx context.Context) (Conn, error)
+}
+
+// Conn is a connection that one call at a time uses.
+type Conn interface {
+	// Do waits for the reply as long as that takes.
+	Do(args ...any) (any, error)
+	// Close ends Do. Any goroutine may call it.
+	Close() error
+}
+
+// ClusterDoer is a Doer whose client library knows the nodes of a cluster. Each node has outages of its own.
+type ClusterDoer interface {
+	Doer
+	// NodeOf returns the node that has a key, always the same Doer.
+	NodeOf(ctx context.Context, key string) (Doer, error)
+	// DoFor sends a command to the node that has a key, and follows slots that move. Key "" stands for any node.
+	DoFor(ctx context.Context, key string, args ...any) (any, error)
+}
