@@ -253,6 +253,37 @@ def test_many_holds_are_renewed_together(server: Service, proxy: Proxy) -> None:
     limiter.close()
 
 
+def test_a_hold_whose_end_is_interrupted_ends_by_its_ttl(
+    server: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limiter = Limiter(Server(url(server), timeout_ms=5000), Limit(1, 0))
+
+    def is_interrupted(*_: Any) -> None:
+        raise Interrupted
+
+    with monkeypatch.context() as patched, pytest.raises(Interrupted), limiter.hold("a", 1, ttl_ms=900) as hold:
+        patched.setattr(hold, "settle", is_interrupted)
+    wait_for(lambda: ask(server, "TB.HOLDS", "tb:a") == [], "the end of the hold, which lives on here", 10)
+    assert not hold.lost
+    limiter.close()
+
+
+def test_an_on_lost_that_exits_ends_no_renewals_of_others(server: Service) -> None:
+    limiter = Limiter(Server(url(server), timeout_ms=5000), Limit(100, 0))
+    lost, other = limiter.hold("a", 1, ttl_ms=900), limiter.hold("b", 1, ttl_ms=900)
+    lost.on_lost = sys.exit
+    for hold in (lost, other):
+        hold.keep_renewing()
+    ask(server, "DEL", "tb:a")
+    wait_for(lambda: lost.lost, "the renewal")
+    began = time.monotonic()
+    while time.monotonic() - began < 3:
+        assert ask(server, "TB.HOLDS", "tb:b"), "no call of the limiter wakes the renewals again"
+        time.sleep(0.05)
+    other.settle()
+    limiter.close()
+
+
 # Greenlets.
 
 GREENLETS = """

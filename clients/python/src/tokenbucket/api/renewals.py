@@ -108,5 +108,5 @@ class Renewals:
                     hold.renewed(reply)
                 else:
                     hold.renew_in_background()
-            except Exception:
+            except (Exception, SystemExit):  # as of an on_lost, which ends no renewals of others
                 server.log.exception("a hold was not renewed")

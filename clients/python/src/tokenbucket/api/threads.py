@@ -206,6 +206,7 @@ class Hold(HoldOperations):
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self.stop_renewing()  # first: if this is interrupted, the hold ends by its ttl
         with self._masking_nothing(error):
             try:
                 self.settle()
