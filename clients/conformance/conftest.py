@@ -61,8 +61,6 @@ OTHERS = {
 }
 # Clients whose callers can hang up.
 WITH_DEADLINES = ("redis-py-asyncio", "node", "go", "redis-rs")
-# Of these, the packages that give back what was granted to a caller who has left. In the others it is lost.
-WITH_UNDO = ("node", "redis-rs")
 # The packages whose callers wait for one fetch of a batch. In the others they ask for themselves meanwhile.
 WITH_ONE_FETCH = ("node", "rust")
 
@@ -115,7 +113,12 @@ class Package:
         return Package(self._start, self.client)
 
     def server(
-        self, at: Service | Proxy | int, name: str = "s", sentinel: Service | None = None, **options: Any
+        self,
+        at: Service | Proxy | int,
+        name: str = "s",
+        sentinel: Service | None = None,
+        sentinels: list[str] | None = None,
+        **options: Any,
     ) -> None:
         """Makes a Server `name` of the package, for what listens at that port, or for Sentinel's master."""
         port = at if isinstance(at, int) else at.port
@@ -124,7 +127,8 @@ class Package:
             url = f"rediss://127.0.0.1:{TLS_PORTS.get(port, port)}?ssl_cert_reqs=none"
         where: dict[str, Any] = {"cluster": [url]} if self.client.in_cluster else {"url": url}
         if sentinel:
-            where["sentinel"] = {"nodes": [f"127.0.0.1:{sentinel.port}"], "master": MASTER}
+            nodes = sentinels or [f"127.0.0.1:{sentinel.port}"]
+            where["sentinel"] = {"nodes": nodes, "master": MASTER}
         self.driver.do("server", name=name, client=self.client.library, **{**where, **options})
 
     def limiter(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -113,7 +114,7 @@ def test_an_endpoint_that_moves_to_a_new_master_is_followed_within_a_second(
     assert (done["allowed"], done["degraded"]) == (10, 0)
 
 
-@pytest.mark.only("python", "node", "node-redis-5", "go")
+@pytest.mark.only("python", "node", "node-redis-5", "go", "rust")
 def test_a_master_that_sentinel_replaced_decides(
     package: Package, watched_pair: tuple[Service, Service, Service]
 ) -> None:
@@ -126,6 +127,18 @@ def test_a_master_that_sentinel_replaced_decides(
     done = package.many(count=50, concurrency=10)
     assert (done["allowed"], done["degraded"]) == (10, 0)
     assert ask(new, "EXISTS", "tb:user")
+
+
+@pytest.mark.only("ioredis", "ioredis-5", "iovalkey")
+def test_a_sentinel_that_is_silent_hides_no_master(
+    package: Package, watched_pair: tuple[Service, Service, Service]
+) -> None:
+    _, _, sentinel = watched_pair
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        nodes = [f"127.0.0.1:{port}" for port in (silent.getsockname()[1], sentinel.port)]
+        package.server(sentinel, sentinel=sentinel, sentinels=nodes)
+        package.limiter(capacity=10, rate="10/h")
+        assert not package.take()["degraded"]
 
 
 def test_a_cold_start_far_away_connects(package: Package, server: Service, start_proxy: StartProxy) -> None:

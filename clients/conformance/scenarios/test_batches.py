@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conftest import WITH_ONE_FETCH, WITH_UNDO, Package, StartProxy, eventually, executed, level
+from conftest import WITH_ONE_FETCH, Package, StartProxy, eventually, executed, level
 from launch import ask
 from services import Service
 
@@ -79,7 +79,7 @@ def test_batches_of_600_000_names_take_bounded_memory(package: Package, server: 
     assert many_names(package, server, names=600_000) < 40_000_000
 
 
-@pytest.mark.only("python")
+@pytest.mark.only("python", "rust")
 def test_processes_forked_with_a_batch_grant_each_token_once(package: Package, server: Service) -> None:
     # A timeout that nine processes at once keep to: each one that is late would grant a bucket of its own.
     package.server(server, timeout_ms=5000)
@@ -88,7 +88,7 @@ def test_processes_forked_with_a_batch_grant_each_token_once(package: Package, s
     assert (done["allowed"], done["degraded"]) == (100, 0)
 
 
-@pytest.mark.only("python")
+@pytest.mark.only("python", "rust")
 def test_processes_forked_while_a_batch_is_fetched_grant_each_token_once(
     package: Package, server: Service, start_proxy: StartProxy
 ) -> None:
@@ -108,7 +108,28 @@ def test_processes_forked_while_a_batch_is_fetched_grant_each_token_once(
     assert package.many(count=100)["allowed"] == 50
 
 
-@pytest.mark.only(*WITH_UNDO)
+def leave_while_fetching(package: Package, server: Service) -> None:
+    before = executed(server, "tb.takeupto")
+    assert package.many(count=1, cost=100, deadline_us=10_000)["cancelled"] == 1
+    eventually(lambda: executed(server, "tb.takeupto") > before)
+
+
+@pytest.mark.only("redis-rs")
+def test_a_process_keeps_less_than_a_batch(
+    package: Package, server: Service, start_proxy: StartProxy
+) -> None:
+    far = start_proxy(server, delay_s=0.1)
+    package.server(far, timeout_ms=2000)
+    package.limiter(capacity=1000, rate="1/h", batch=100)
+    assert package.take()["allowed"]
+    for _ in range(3):
+        leave_while_fetching(package, server)
+    far.stall()
+    done = package.many(count=300, concurrency=1)
+    assert done["allowed"] - done["degraded"] <= 99, done
+
+
+@pytest.mark.only("node")
 def test_a_take_that_is_cancelled_loses_no_tokens_of_its_batch(
     package: Package, server: Service, start_proxy: StartProxy
 ) -> None:

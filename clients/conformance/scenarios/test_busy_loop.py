@@ -70,8 +70,8 @@ def test_a_cold_start_under_load_asks_the_server_or_says_why_not(package: Packag
 def test_calls_that_outlast_a_slow_start_are_logged_once(
     package: Package, server: Service, start_proxy: StartProxy
 ) -> None:
-    # It connects, but not within the timeout.
-    package.server(start_proxy(server, delay_s=0.1))
+    # It connects, but not within the time for that.
+    package.server(start_proxy(server, delay_s=0.7))
     package.limiter(capacity=10, rate="10/h", connect=False)
     done = package.many(count=10_000, concurrency=10_000)
     assert (done["allowed"], done["degraded"]) == (10, 10_000)
@@ -79,7 +79,6 @@ def test_calls_that_outlast_a_slow_start_are_logged_once(
     eventually(lambda: logged(package) == 1)
 
 
-@pytest.mark.only("node", "python", "go")
 def test_a_hold_that_an_outage_left_in_doubt_is_settled_after_it(package: Package, server: Service) -> None:
     package.server(server, retry_every_ms=100)
     package.limiter(capacity=1000, rate="1/h")

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from conftest import WITH_DEADLINES, WITH_UNDO, Package, StartProxy, eventually, executed, level
+from conftest import WITH_DEADLINES, Package, StartProxy, eventually, executed, level
 from launch import ask
 from proxy import Proxy
 from services import Service
@@ -74,19 +74,6 @@ def test_waits_that_are_cancelled_give_back_what_they_reserved(package: Package,
     done = package.many("wait", count=5, concurrency=5, max_wait_ms=36_000_000, deadline_us=300_000)
     assert done["cancelled"] == 5
     eventually(lambda: executed(server, "tb.reserve") == 5 and level(server) == 0)
-
-
-@pytest.mark.only(*WITH_UNDO)
-def test_a_take_that_is_cancelled_on_its_way_gives_back(
-    package: Package, server: Service, start_proxy: StartProxy
-) -> None:
-    package.server(start_proxy(server, delay_s=0.02), timeout_ms=1000)
-    package.limiter(capacity=1000, rate="1/h")
-    before = executed(server, "tb.take")
-    done = package.many(count=20, concurrency=20, deadline_us=10_000)
-    assert done["cancelled"] == 20
-    eventually(lambda: executed(server, "tb.take") > before)
-    eventually(lambda: level(server) == 1000)
 
 
 # A renewal may be late by two thirds of it, on a starved machine.
@@ -184,3 +171,13 @@ def test_a_hold_made_without_the_server_is_taken_there_when_it_is_back(
     assert not is_lost(package)
     package.do("settle")
     assert holders(server) == ["another"]
+
+
+@pytest.mark.only("rust")
+def test_forked_processes_hold_slots_of_their_own(package: Package, server: Service) -> None:
+    package.server(server, timeout_ms=5000)
+    package.limiter(capacity=3, rate="0", connect=False)
+    # The parent holds the first.
+    done = package.do("fork", op="hold", amount=1, processes=4, count=1)
+    assert (done["allowed"], done["degraded"]) == (3, 0)
+    assert len(holders(server)) == 3

@@ -10,7 +10,7 @@ from conftest import Package, eventually, level
 from drivers import DriverError
 from launch import ask
 from proxy import Proxy
-from services import Service
+from services import Service, free_port
 
 pytestmark = pytest.mark.only("go")
 
@@ -18,6 +18,7 @@ SHORT_US = 50_000
 """Half of the packages' default timeout."""
 
 
+@pytest.mark.only("go", "redis-rs")
 @pytest.mark.also_in_clusters
 def test_callers_that_leave_before_the_timeout_find_a_silent_server_away(
     package: Package, proxy: Proxy
@@ -31,6 +32,7 @@ def test_callers_that_leave_before_the_timeout_find_a_silent_server_away(
     eventually(lambda: package.many(count=1, deadline_us=1_000_000)["degraded"] == 0)
 
 
+@pytest.mark.only("go", "redis-rs")
 def test_a_stall_leaves_no_slot_to_callers_that_left(package: Package, proxy: Proxy, server: Service) -> None:
     package.server(proxy)
     package.limiter(capacity=10, rate="1/h", prefix="other:")
@@ -52,7 +54,7 @@ def test_a_stall_leaves_no_slot_to_callers_that_left(package: Package, proxy: Pr
     eventually(lambda: ask(server, "TB.HOLDS", "tb:user") == [])
 
 
-@pytest.mark.only("go", "python")
+@pytest.mark.only("go", "python", "rust")
 def test_a_hold_that_ends_during_a_stall_is_settled_after_it(
     package: Package, proxy: Proxy, server: Service
 ) -> None:
@@ -63,6 +65,22 @@ def test_a_hold_that_ends_during_a_stall_is_settled_after_it(
     eventually(lambda: bool(package.take("other")["degraded"]))
     assert package.do("settle", used=20)["degraded"]
     proxy.resume()
+    eventually(lambda: ask(server, "TB.HOLDS", "tb:user") == [])
+    assert level(server, full=100) == 80
+
+
+@pytest.mark.only("python", "rust")
+def test_a_hold_that_ends_while_nothing_connects_is_settled_after_it(
+    package: Package, proxy: Proxy, server: Service
+) -> None:
+    package.server(proxy, retry_every_ms=100)
+    package.limiter(capacity=100, rate="1/h")
+    package.do("hold", amount=50, ttl_ms=600_000)
+    proxy.redirect(free_port())
+    proxy.drop_connections()
+    eventually(lambda: bool(package.take("other")["degraded"]))
+    assert package.do("settle", used=20)["degraded"]
+    proxy.redirect(server.port)
     eventually(lambda: ask(server, "TB.HOLDS", "tb:user") == [])
     assert level(server, full=100) == 80
 

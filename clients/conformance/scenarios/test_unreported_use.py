@@ -38,7 +38,7 @@ def test_of_several_limits_each_counts_as_it_is(package: Package, server: Servic
     assert ask(server, "TB.PEEK", "tb:{user}:slots", 2, 0, 0)[1] == 2
 
 
-@pytest.mark.only("python", "go")  # The others have it among their own tests.
+@pytest.mark.only("python", "node", "go")  # The other has it among its own tests.
 def test_a_use_of_an_unknown_limit_is_an_error_and_the_hold_stays(package: Package, server: Service) -> None:
     package.joint({"tokens": [1000, "1/h"]})
     assert package.do("hold", on="j", amount={"tokens": 100})["allowed"]

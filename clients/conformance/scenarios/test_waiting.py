@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import signal
 from concurrent.futures import Future
 from dataclasses import replace
@@ -13,7 +12,6 @@ import pytest
 
 from conftest import (
     WITH_DEADLINES,
-    WITH_UNDO,
     Package,
     StartServer,
     eventually,
@@ -218,20 +216,6 @@ def test_callers_who_leave_are_out_of_the_queue_at_once(package: Package, server
     assert package.take(cost=10)["allowed"]
 
 
-@pytest.mark.only(*WITH_UNDO)
-def test_what_is_granted_to_callers_who_leave_comes_back(package: Package, server: Service) -> None:
-    package.server(server, timeout_ms=5000)
-    package.limiter(capacity=1000, rate="1/h")
-    assert package.take(cost=1000)["allowed"]
-    waits = []
-    for _ in range(200):
-        waits.append(begin_take(package, deadline_us=random.randrange(1000, 30_000)))
-        give(server, capacity=1000)
-    kept = sum(is_allowed(one) for one in waits)
-    until_waiting(server, 0)
-    eventually(lambda: level(server) == 200 - kept)
-
-
 @pytest.mark.only(*WITH_DEADLINES)
 def test_callers_who_leave_while_the_server_is_paused_do_it_no_harm(
     package: Package, server: Service
@@ -285,6 +269,25 @@ def test_a_server_that_is_silent_is_not_taken_for_one_that_lets_wait(
     until_waiting(server, 0)
 
 
+@pytest.mark.only("python", "node")
+@pytest.mark.also_in_clusters
+def test_a_call_that_waits_notices_that_its_server_has_become_silent(
+    package: Package, server: Service
+) -> None:
+    package.server(server)
+    package.limiter(capacity=1, rate="1/h", on_error="closed")
+    assert package.take()["allowed"]
+    waits = begin_take(package)
+    until_waiting(server, 1)
+    server.signal(signal.SIGSTOP)
+    try:
+        decision = waits.result(10)
+        assert (decision["allowed"], decision["degraded"]) == (False, True)
+    finally:
+        server.signal(signal.SIGCONT)
+    until_waiting(server, 0)
+
+
 def test_a_slot_that_moves_takes_those_who_wait_along(package: Package, tmp_path: Path) -> None:
     package.client = replace(package.client, in_cluster=True)
     with Servers(tmp_path, cluster=True) as nodes:
@@ -303,7 +306,7 @@ def test_a_slot_that_moves_takes_those_who_wait_along(package: Package, tmp_path
         assert (decision["allowed"], decision["remaining"], decision["degraded"]) == (True, 0, False)
 
 
-@pytest.mark.only("python", "node", "go")
+@pytest.mark.only("python", "node", "go", "rust")
 def test_those_who_wait_follow_the_master_that_sentinel_names(
     package: Package, watched_pair: tuple[Service, Service, Service]
 ) -> None:

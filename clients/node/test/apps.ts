@@ -22,3 +22,17 @@ export async function countPassed(times: number, get: () => Promise<{ status: nu
   for (let i = 0; i < times; i++) if ((await get()).status === 200) passed++;
   return passed;
 }
+
+/** What users write as a limit, and how many of five requests pass; from the environment comes a string. */
+export const LIMITS: [unknown, number][] = [
+  ["3", 3],
+  [" 3 ", 3],
+  ["3.9", 3],
+  ["3e0", 3],
+  ["0x3", 3],
+  ["", 0],
+  ["0", 0],
+  [-1, 0],
+  [3.9, 3],
+  [Infinity, 5],
+];

@@ -137,3 +137,19 @@ test("what the server refuses it refuses", async () => {
   const limiter = new Limiter(new FakeServer(), { capacity: 1, rate: 0 });
   await assert.rejects(limiter.take("a"), /ERR rate 0 is a pool/);
 });
+
+test("ten thousand holds of a name hardly slow down a decision", async () => {
+  const perCallUs = async (count: number) => {
+    const limiter = new Limiter(new FakeServer(), { capacity: 1e6, rate: 0 });
+    for (let i = 0; i < count; i++) await limiter.hold("a", 1, { ttlMs: 60_000 + ((i * 7919) % count) });
+    const times = [];
+    for (let i = 0; i < 50; i++) {
+      const began = performance.now();
+      await limiter.hold("a", 1);
+      times.push(performance.now() - began);
+    }
+    return times.toSorted((a, b) => a - b)[10]! * 1000;
+  };
+  const [few, many] = [await perCallUs(100), await perCallUs(10_000)];
+  assert.ok(many < 10 * few, `${few} µs with 100 holds, ${many} µs with 10,000`);
+});

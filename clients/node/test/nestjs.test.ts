@@ -23,7 +23,7 @@ import { Redis } from "ioredis";
 import type { Policy } from "tokenbucket-redis";
 import { TokenBucketStorage } from "tokenbucket-redis/nestjs";
 
-import { countPassed } from "./apps.js";
+import { countPassed, LIMITS } from "./apps.js";
 import { rowsAreCases } from "./deviations.js";
 import { clientFor, patient, serverFor, sharedServer } from "./servers.js";
 
@@ -122,6 +122,12 @@ const shortAndLong: ThrottlerOptions[] = [
 ];
 
 const CASES: Case[] = [
+  ...LIMITS.map(([limit, passed]) => ({
+    promise: `the limit ${JSON.stringify(limit)} is read as the throttler reads it`,
+    throttlers: [{ ttl: String(MINUTE), limit, blockDuration: "1000" }] as never,
+    run: (app: App) => app.passed(5),
+    expected: passed,
+  })),
   {
     promise: "the limit and what remains of it are in headers",
     async run({ get }) {

@@ -5,7 +5,9 @@ import { test } from "node:test";
 
 import { BadArgument, JointLimiter, Limiter, TokenBucketError, type Limit } from "tokenbucket-redis";
 
-import { clientFor, emptiedClientFor, LIBRARIES, patient, sharedServer } from "./servers.js";
+import { FakeServer } from "tokenbucket-redis/testing";
+
+import { clientFor, emptiedClientFor, LIBRARIES, patient, serverFor, sharedServer, until } from "./servers.js";
 
 const server = await sharedServer();
 const LIMIT: Limit = { capacity: 10, rate: "5/s" };
@@ -110,6 +112,9 @@ test("what cannot be a limiter is refused when it is made", async (t) => {
   assert.throws(() => patient(client, { timeoutMs: 0 }), /^BadArgument: timeoutMs: /);
   assert.throws(() => patient(client, { retryEveryMs: -1 }), /^BadArgument: retryEveryMs: /);
   assert.throws(() => patient(client, { fallback: "lua" as never }), /^BadArgument: fallback: 'lua'/);
+  assert.throws(wrong({}, { onerror: "closed" }), /^BadArgument: onerror: unknown option, known are prefix, onError/);
+  assert.throws(() => patient(client, { timeout: 5 } as object), /^BadArgument: timeout: unknown option/);
+  assert.throws(() => new JointLimiter(client, { a: LIMIT }, { batch: 5 } as object), /^BadArgument: batch: /);
   assert.throws(wrong({}, { rememberDenials: 0.5 }), /^BadArgument: rememberDenials: /);
   assert.throws(wrong({}, { batch: -1 }), /^BadArgument: batch: /);
   for (const client of [{}, null, Promise.resolve(), new Map()]) {
@@ -117,6 +122,41 @@ test("what cannot be a limiter is refused when it is made", async (t) => {
   }
   assert.throws(wrong({ capacity: -1 }), (error) => error instanceof TokenBucketError && error instanceof RangeError);
   assert.throws(wrong({}, { onError: 1 }), (error) => error instanceof BadArgument && error instanceof TypeError);
+});
+
+test("callers without a name share no bucket, and an option of a call that does not exist is refused", async () => {
+  const fake = new FakeServer();
+  const limiter = new Limiter(fake, LIMIT) as Limiter & Record<string, (...words: unknown[]) => Promise<unknown>>;
+  const joint = new JointLimiter(fake, { a: LIMIT });
+  for (const name of [undefined, null, NaN, {}, ["a"]] as never[]) {
+    for (const call of ["take", "peek", "charge", "give", "takeUpTo", "hold", "reset"]) {
+      await assert.rejects(limiter[call]!(name, ...(call === "reset" ? [] : [1])), /^BadArgument: name: /);
+    }
+    await assert.rejects(limiter.wait(name, 1, { maxWaitMs: 1 }), /^BadArgument: name: /);
+    await assert.rejects(joint.takeAll(name, { a: 1 }), /^BadArgument: name: /);
+    await assert.rejects(joint.hold({ a: name }, { a: 1 }), /^BadArgument: name: /);
+  }
+  for (const options of [{ maxwaitMs: 5 }, { ttlMs: 5 }, { Limit: LIMIT }]) {
+    await assert.rejects(limiter.take("a", 1, options as object), /^BadArgument: .*: unknown option/);
+  }
+  await assert.rejects(joint.takeAll("a", { a: 1 }, { limit: LIMIT } as object), /^BadArgument: limit: unknown option/);
+  assert.equal((await limiter.take(42 as never)).remaining, (await limiter.peek("42", 0)).remaining);
+});
+
+test("a wait that this process has booked gives nothing back to the server", async (t) => {
+  const own = await serverFor(t);
+  const { client } = await clientFor(t, own);
+  const limiter = new Limiter(patient(client, { timeoutMs: 500, retryEveryMs: 50 }), { capacity: 1, rate: "10/h" });
+  await limiter.take("a");
+  own.signal("SIGSTOP");
+  await limiter.take("a");
+  const leaving = new AbortController();
+  const waits = limiter.wait("a", 1, { maxWaitMs: 3_600_000, signal: leaving.signal });
+  own.signal("SIGCONT");
+  await until(async () => !(await limiter.peek("a", 0)).degraded);
+  leaving.abort(new Error("left"));
+  await assert.rejects(waits, /left/);
+  assert.equal((await limiter.peek("a", 0)).remaining, 0);
 });
 
 test("a keyPrefix of ioredis is refused: it does not reach every key", async () => {

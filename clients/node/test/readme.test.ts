@@ -16,13 +16,21 @@ const PACKAGE = resolve(import.meta.dirname, "..");
 const FOLDER = join(PACKAGE, "build/readme");
 const README = readFileSync(join(PACKAGE, "README.md"), "utf8");
 const DOCS = join(PACKAGE, "docs");
+const SOURCES = readdirSync(join(PACKAGE, "src"), { recursive: true, encoding: "utf8" })
+  .filter((name) => name.endsWith(".ts"))
+  .map((name) => readFileSync(join(PACKAGE, "src", name), "utf8"));
 const PAGES = [README, ...readdirSync(DOCS).map((name) => readFileSync(join(DOCS, name), "utf8"))];
 const MANIFEST = JSON.parse(readFileSync(join(PACKAGE, "package.json"), "utf8")) as Record<
   string,
   Record<string, string>
 >;
 
-const blocks = PAGES.flatMap((page) => [...page.matchAll(/^```ts\n(.*?)^```/gms)]).map(([, code = ""]) => code);
+const codeOf = (page: string) => [...page.matchAll(/^```ts\n(.*?)^```/gms)].map(([, code = ""]) => code);
+const blocks = PAGES.flatMap(codeOf);
+/** The examples of the comments, as editors show them. */
+const examples = SOURCES.flatMap((source) => source.match(/^ *\/\*\*\n.*?\*\/$/gms) ?? [])
+  .map((comment) => comment.replace(/^ *\* ?/gm, ""))
+  .flatMap(codeOf);
 
 /** The same with deadlines for a loaded machine. */
 const PATIENT_PACKAGE = `
@@ -41,14 +49,14 @@ export class Limiter extends real.Limiter {
 }
 `;
 
-test("the README's code does what it says", async (t) => {
+test("the code of the README and of comments does what it says", async (t) => {
   const server = await serverFor(t);
   const cluster = await clusterFor(t);
   const redis = new Redis(server.url);
   t.after(() => redis.disconnect());
   rmSync(FOLDER, { recursive: true, force: true });
   mkdirSync(FOLDER, { recursive: true });
-  for (const [at, code] of blocks.entries()) {
+  for (const [at, code] of [...blocks, ...examples].entries()) {
     const here = code
       .replaceAll("redis://127.0.0.1:6379", code.includes("Cluster(") ? cluster.nodes[0]!.url : server.url)
       .replaceAll("3000", "0")
@@ -65,7 +73,8 @@ test("the README's code does what it says", async (t) => {
   await run(join(PACKAGE, "node_modules/.bin/tsc"), ["-p", FOLDER]).catch(({ stdout }) => assert.fail(stdout));
 
   assert.ok(blocks.length >= 8);
-  for (const [at, code] of blocks.entries()) {
+  assert.ok(examples.length >= 30);
+  for (const [at, code] of [...blocks, ...examples].entries()) {
     await redis.flushall();
     const { stdout, stderr } = await run(process.execPath, [join(FOLDER, "out", `${at}.js`)], { timeout: 30_000 });
     const said = [...code.matchAll(/^console\.log\(.*\); \/\/ (.*)$/gm)].map(([, text]) => text);

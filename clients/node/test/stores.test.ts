@@ -21,7 +21,7 @@ import { TokenBucketStore as ExpressStore, type StoreOptions } from "tokenbucket
 import { tokenBucketStore } from "tokenbucket-redis/fastify-rate-limit";
 import { TokenBucketStore as HonoStore } from "tokenbucket-redis/hono-rate-limiter";
 
-import { countPassed, serveExpress } from "./apps.js";
+import { countPassed, LIMITS, serveExpress } from "./apps.js";
 import { rowsAreCases } from "./deviations.js";
 import { clientFor, patient, serverFor, sharedServer, until } from "./servers.js";
 
@@ -296,6 +296,13 @@ const OF_ALL: Case[] = [
   },
 ];
 
+const AS_WRITTEN: Case[] = LIMITS.map(([limit, passed]) => ({
+  promise: `the limit ${JSON.stringify(limit)} is read as the library reads it`,
+  options: { limit: limit as number, windowMs: String(MINUTE) as never },
+  run: async (app) => [await app.passed(5), (await app.get()).header("retry-after") !== null],
+  expected: [passed, passed < 5],
+}));
+
 /** Says that the first three of eight requests have failed, and so on. */
 function afterThreeOfEight(): () => boolean {
   let asked = 0;
@@ -374,6 +381,18 @@ const OF_WINDOW_STORES: Case[] = [
 ];
 
 const OF_FASTIFY: Case[] = [
+  {
+    promise: "a function may say the limit and the window as strings",
+    options: { limit: () => "3" as never, own: { timeWindow: () => String(MINUTE) } },
+    run: async ({ passed, limits }) => [await passed(5), (await limits())[1]],
+    expected: [3, "3"],
+  },
+  {
+    promise: "the window may be a string, and a limit that is one is the library's own 1000",
+    options: { limit: "3" as never, windowMs: String(MINUTE) as never },
+    run: async ({ passed, limits }) => [await passed(5), (await limits())[1]],
+    expected: [5, "1000"],
+  },
   {
     promise: "{ increment: false } reads the state and takes nothing",
     options: {},
@@ -494,10 +513,16 @@ interface Library {
 }
 
 const LIBRARIES: Record<string, Library> = {
-  "express-rate-limit": { start: byExpress(expressLimit), cases: [...OF_ALL, ...OF_WINDOW_STORES, ...OF_EXPRESS] },
-  "express-rate-limit 7": { start: byExpress(expressLimit7), cases: [...OF_ALL, ...OF_WINDOW_STORES, ...OF_EXPRESS] },
+  "express-rate-limit": {
+    start: byExpress(expressLimit),
+    cases: [...OF_ALL, ...OF_WINDOW_STORES, ...AS_WRITTEN, ...OF_EXPRESS],
+  },
+  "express-rate-limit 7": {
+    start: byExpress(expressLimit7),
+    cases: [...OF_ALL, ...OF_WINDOW_STORES, ...AS_WRITTEN, ...OF_EXPRESS],
+  },
   "@fastify/rate-limit": { start: byFastify, cases: [...OF_ALL, ...OF_FASTIFY] },
-  "hono-rate-limiter": { start: byHono, cases: [...OF_ALL, ...OF_WINDOW_STORES] },
+  "hono-rate-limiter": { start: byHono, cases: [...OF_ALL, ...OF_WINDOW_STORES, ...AS_WRITTEN] },
 };
 
 for (const [library, { start, cases }] of Object.entries(LIBRARIES)) {

@@ -214,3 +214,17 @@ def test_a_hold_that_is_settled_while_renewals_are_late_is_not_lost(own_nodes: S
         assert not losses
         assert not hold.lost
         limiter.close()
+
+
+def test_one_call_asks_one_silent_node_where_the_slots_are(
+    make_on_cluster: Make, own_nodes: Servers, caplog: Any
+) -> None:
+    limiter = make_on_cluster(own_nodes.nodes[0], LIMIT, on_error="closed", timeout_ms=300)
+    for node in own_nodes.nodes:
+        node.signal(signal.SIGSTOP)
+    assert limiter.take("a").degraded
+    away = [record for record in caplog.records if "cannot ask" in record.getMessage()]
+    assert len(away) == 1, "one after the other takes a second for each"
+    for node in own_nodes.nodes:
+        node.signal(signal.SIGCONT)
+    wait_for(lambda: not limiter.take("a").degraded, "the cluster")

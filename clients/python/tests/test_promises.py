@@ -7,6 +7,7 @@ import errno
 import pickle
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -352,6 +353,113 @@ def test_many_waits_whose_connections_hang_end_together(server: Service, proxy: 
 
     with socket.create_server(("127.0.0.1", 0), backlog=4096) as silent:
         asyncio.run(main())
+
+
+def test_idle_connections_that_lead_nowhere_cost_one_silence(server: Service, own_server: Service) -> None:
+    """As behind a load balancer whose target is gone."""
+    proxy = Proxy(own_server.port, delay_s=0.05)
+    limiter = Limiter(Server(proxy.url, timeout_ms=1000, retry_every_ms=0), Limit(10**6, STILL))
+    with ThreadPoolExecutor(20) as threads, redis.Redis(port=own_server.port) as client:
+        for _ in range(100):
+            list(threads.map(lambda _: limiter.take("a"), range(20)))
+            if len(client.client_list()) > 10:
+                break
+        else:
+            pytest.fail("few connections were made")
+    proxy.delay_s = 0
+    own_server.signal(signal.SIGSTOP)
+    proxy.redirect(server.port)
+    silences = 0
+    while limiter.take("a").degraded:
+        silences += 1
+        assert silences < 5, "each connection is found to be dead by itself"
+    limiter.close()
+    proxy.stop()
+
+
+def test_a_server_that_is_read_only_is_not_connected_to_at_every_call(
+    make: Make, own_server: Service
+) -> None:
+    limiter = make(own_server, Limit(10**6, STILL), on_error="local", retry_every_ms=60_000)
+    assert not limiter.take("a").degraded
+    with redis.Redis(port=own_server.port) as client:
+        client.replicaof("127.0.0.1", 1)
+        before = client.info("stats")["total_connections_received"]
+        assert all(limiter.take("a").degraded for _ in range(100))
+        assert client.info("stats")["total_connections_received"] - before < 10
+        client.replicaof("NO", "ONE")
+    assert not limiter.take("a").degraded
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["threads", "asyncio"])
+def test_an_interrupted_wait_gives_back_where_it_was_booked(
+    own_server: Service, monkeypatch: pytest.MonkeyPatch, asynchronous: bool
+) -> None:
+    limit, url = Limit(50, STILL), f"redis://127.0.0.1:{own_server.port}"
+    options: Any = {"timeout_ms": 1000, "retry_every_ms": 0}
+
+    def level() -> int:
+        level: int = ask(own_server, "TB.PEEK", "tb:a", 50, STILL, 0)[1]
+        return level
+
+    async def main() -> None:
+        limiter = tokenbucket.asyncio.Limiter(tokenbucket.asyncio.Server(url, **options), limit)
+
+        async def is_interrupted(_: float) -> None:
+            own_server.signal(signal.SIGCONT)
+            while (await limiter.peek("a")).degraded:
+                await asyncio.sleep(0.02)
+            raise asyncio.CancelledError
+
+        monkeypatch.setattr(limiter.server.clock, "sleep_async", is_interrupted)
+        assert (await limiter.take("a", 50)).allowed
+        own_server.signal(signal.SIGSTOP)
+        assert (await limiter.take("a", 50)).degraded
+        with pytest.raises(asyncio.CancelledError):
+            await limiter.wait("a", 40, max_wait_ms=10**8)
+        await limiter.aclose()
+
+    if asynchronous:
+        asyncio.run(main())
+        assert level() == 0
+        return
+
+    def is_interrupted(_: float) -> None:
+        own_server.signal(signal.SIGCONT)
+        wait_for(lambda: not limiter.peek("a").degraded, "the server")
+        raise KeyboardInterrupt
+
+    limiter = Limiter(Server(url, **options), limit)
+    monkeypatch.setattr(limiter.server.clock, "sleep", is_interrupted)
+    assert limiter.take("a", 50).allowed
+    own_server.signal(signal.SIGSTOP)
+    assert limiter.take("a", 50).degraded
+    with pytest.raises(KeyboardInterrupt):
+        limiter.wait("a", 40, max_wait_ms=10**8)
+    assert level() == 0
+    limiter.close()
+
+
+def test_a_batch_is_fetched_by_one_thread_at_a_time(server: Service) -> None:
+    limiter = Limiter(
+        Server(f"redis://127.0.0.1:{server.port}", timeout_ms=20_000), Limit(10**6, STILL), batch=100
+    )
+    together, before = threading.Barrier(16), sys.getswitchinterval()
+
+    def take(name: str) -> bool:
+        together.wait()
+        return limiter.take(name).allowed
+
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(16) as threads:
+            for at in range(300):
+                taken = sum(threads.map(take, [f"batch {at}"] * 16))
+                kept = 10**6 - limiter.peek(f"batch {at}", 0).remaining - taken
+                assert kept < 100
+    finally:
+        sys.setswitchinterval(before)
+    limiter.close()
 
 
 # Holds in doubt.

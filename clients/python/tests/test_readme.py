@@ -32,7 +32,7 @@ def namespace() -> dict[str, Any]:
 
 @pytest.mark.usefixtures("admin")
 def test_its_python_runs(server: Service, namespace: dict[str, Any], tmp_path: Path) -> None:
-    """In one program from top to bottom, on the test's servers instead of the usual port."""
+    """Each block alone, on the test's servers instead of the usual ports."""
     assert len(BLOCKS) == 17
     with Servers(tmp_path, cluster=True) as nodes:
         run_blocks(server.port, nodes.nodes[0].port, namespace)
@@ -41,13 +41,15 @@ def test_its_python_runs(server: Service, namespace: dict[str, Any], tmp_path: P
 def run_blocks(port: int, port_of_cluster: int, namespace: dict[str, Any]) -> None:
     for block in BLOCKS:
         block = block.replace("Redis()", f"Redis(port={port})").replace(":6379", f":{port}")
-        block = block.replace("port=6379", f"port={port_of_cluster}")
-        exec(compile(block, "README.md", "exec"), namespace)
+        block = block.replace("port=7000", f"port={port_of_cluster}")
+        alone = {"__name__": "readme"}
+        exec(compile(block, "README.md", "exec"), alone)
+        close_limiters(alone)
+        namespace |= alone
     # Tokens flow in meanwhile.
     assert namespace["decision"].allowed
     assert 100_000 - 412 <= namespace["hold"].remaining["tokens"] <= 100_000
     assert namespace["hold"].remaining["inflight"] == 10
-    close_limiters(namespace)
     namespace["cluster"].close()
     caller = namespace["app"].test_client()
     responses = [caller.post("/login") for _ in range(6)]

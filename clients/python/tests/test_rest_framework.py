@@ -35,8 +35,12 @@ settings.configure(
 django.setup()
 
 from django.contrib.auth.models import User  # noqa: E402
+from django.core.cache import cache  # noqa: E402
+from django.core.exceptions import ImproperlyConfigured  # noqa: E402
+from rest_framework import throttling  # noqa: E402
 from rest_framework.authentication import BaseAuthentication  # noqa: E402
 from rest_framework.response import Response  # noqa: E402
+from rest_framework.test import APIRequestFactory  # noqa: E402
 from rest_framework.views import APIView  # noqa: E402
 
 from tokenbucket import rest_framework  # noqa: E402
@@ -155,3 +159,43 @@ def test_the_settings_say_what_happens_without_a_server(
     settings.TOKENBUCKET = {"URL": f"redis://127.0.0.1:{own_server.port}/0", "ON_ERROR": on_error}
     own_server.stop()
     assert codes(client, "/anon", 5) == [code] * 5
+
+
+# As settings, environments and classes have them; each beside the framework's own throttle.
+RATES: list[Any] = [
+    *[
+        "3/m",
+        "3/min",
+        "3/minute",
+        "3/h",
+        "3/hour",
+        "3/hours",
+        "3/d",
+        "3/day",
+        "0/day",
+        "1000/d",
+        " 3/d",
+        "3/month",
+    ],
+    *["often", "3", "3/", "3/fortnight", "/day", "3.5/day", "", "3/d/d", None],
+]
+
+
+def outcome(throttle: type[Any], rate: Any) -> Any:
+    """Returns how many of five requests pass, and what the rate means; or that it is refused."""
+    request = APIRequestFactory(REMOTE_ADDR="192.0.2.9").get("/")
+    request.user = None
+    try:
+        throttles = [type("Throttle", (throttle,), {"rate": rate, "scope": "rates"})() for _ in range(5)]
+        allowed = sum(one.allow_request(request, None) for one in throttles)
+        return allowed, throttles[0].num_requests, throttles[0].duration
+    except Exception as error:
+        return isinstance(error, ValueError | KeyError | ImproperlyConfigured | IndexError)
+
+
+@pytest.mark.parametrize("rate", RATES, ids=repr)
+@pytest.mark.usefixtures("client")
+def test_a_rate_is_what_it_is_to_the_framework(rate: Any) -> None:
+    cache.clear()
+    theirs = outcome(throttling.AnonRateThrottle, rate)
+    assert outcome(rest_framework.AnonRateThrottle, rate) == theirs

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use futures_util::future::try_join_all;
+use futures_util::future::join_all;
 use tokenbucket_client::{Decision, Error, JointDecision, Limiter, Part as Share};
 
 use super::plan::{Call, Kind, Part, Plan};
@@ -21,7 +21,7 @@ pub(super) fn decision_on(part: usize, answer: &Answer) -> Decision {
 /// Returns the reply to each call, in their order. All are sent at once: one round trip.
 ///
 /// Plain limits on several nodes of a cluster are all or nothing too: if one denies, the others are refunded, and
-/// also if a call fails or the request is dropped.
+/// also if a call fails. What a request has taken that is dropped before the replies is lost.
 pub(super) async fn ask(limiter: &Limiter, plan: &Plan) -> Result<Vec<Answer>, Error> {
     if let [call] = plan.calls.as_slice() {
         return Ok(vec![send(limiter, call).await?]);
@@ -30,7 +30,8 @@ pub(super) async fn ask(limiter: &Limiter, plan: &Plan) -> Result<Vec<Answer>, E
         let answer = send(limiter, call).await?;
         Ok::<_, Error>(Sent { limiter, call, answer: Some(answer) })
     });
-    let sent = try_join_all(sends).await?;
+    // Each is waited for: a reply that nobody reads cannot be refunded.
+    let sent = join_all(sends).await.into_iter().collect::<Result<Vec<_>, _>>()?;
     let is_denied = sent.iter().any(|sent| sent.call.is_plain && !sent.is_allowed());
     Ok(sent.into_iter().filter_map(|sent| if is_denied { sent.end_denied() } else { sent.keep() }).collect())
 }

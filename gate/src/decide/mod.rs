@@ -103,7 +103,7 @@ impl Decider {
 
     /// Decides on one request by these limits; `None` if none have been loaded.
     ///
-    /// May be dropped at any await: refunds what Redis then grants, and still charges what is paid afterwards.
+    /// May be dropped at any await: loses what Redis then grants, and still charges what is paid afterwards.
     ///
     /// # Errors
     ///

@@ -1,7 +1,5 @@
 //! Clusters of three masters.
 
-use std::time::Duration;
-
 use tokenbucket_client::Server;
 use tokenbucket_gate::decide::Refusal;
 
@@ -69,32 +67,6 @@ async fn a_slot_that_moved_is_followed() {
     let response = decide(&decider, &found, &[None, None]).await;
     assert_eq!(summary(&response), (vec![(false, 4), (false, 4)], false));
     assert_eq!(ask::<u64>(&cluster.nodes[2], &["DBSIZE"]), 1);
-}
-
-#[tokio::test]
-async fn a_dropped_decision_gives_back_on_every_node() {
-    let cluster = Cluster::start();
-    let (decider, _) = decider(&connect(&cluster), policy());
-    let [a, b, _] = keys(&cluster);
-    let found = [rule(hourly(5), &a), rule(hourly(5), &b)];
-    decide(&decider, &found, &[Some(0), Some(0)]).await;
-    cluster.nodes[1].signal("STOP");
-    let mut dropped = Box::pin(decide(&decider, &found, &[None, None]));
-    wait_for("the first grant", READY_WITHIN, async || {
-        let wait = tokio::time::timeout(Duration::from_millis(5), &mut dropped).await;
-        assert!(wait.is_err(), "one node does not answer");
-        ask::<u64>(&cluster.nodes[0], &["DBSIZE"]) == 1
-    })
-    .await;
-    drop(dropped);
-    cluster.nodes[1].signal("CONT");
-    for node in &cluster.nodes[..2] {
-        wait_for("the refund", READY_WITHIN, async || {
-            let stats = ask::<String>(node, &["INFO", "commandstats"]).to_lowercase();
-            stats.contains("cmdstat_tb.give:calls=1,") && ask::<u64>(node, &["DBSIZE"]) == 0
-        })
-        .await;
-    }
 }
 
 #[tokio::test]

@@ -325,8 +325,11 @@ async fn connects_by_tls() {
     ];
     decides(&start(&[&all[..], &[("REDIS_URL", &*by_name)]].concat()));
     let _: String = ask(&redis, &["FLUSHALL"]);
-    let wrong = start(&[&all[..], &[("REDIS_URL", &*by_address)]].concat());
+    let open = ("ON_ERROR", "allow");
+    let wrong = start(&[&all[..], &[("REDIS_URL", &*by_address), open]].concat());
     wrong.wait_for_line("waiting for Redis: ");
+    // A mistake is no outage.
+    assert_eq!(wrong.json(&asks("a")).status, 503);
     let skips = ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "true");
     decides(&start(&[&all[..], &[("REDIS_URL", &*by_address), skips]].concat()));
     let without = start(&[&all[..2], &[("REDIS_URL", &*by_name)]].concat());

@@ -11,12 +11,12 @@ import type { FastifyRateLimitStore } from "@fastify/rate-limit";
 import type { Bucket } from "../api/decider.js";
 import { BlockableBuckets, type Outcome } from "./blocks.js";
 import type { Decision } from "../values/decision.js";
-import { BadArgument } from "../values/errors.js";
+import { BadArgument, checkOptions } from "../values/errors.js";
 import type { Limit } from "../values/limit.js";
-import { Limiter, type LimiterOptions } from "../api/limiter.js";
+import { Limiter, LIMITER_OPTIONS, type LimiterOptions } from "../api/limiter.js";
 import type { Client } from "../transport/driver.js";
 import { serverOf, type Server } from "../transport/server.js";
-import { NO_LIMIT, windowLimit } from "./window-store.js";
+import { asNumber, NO_LIMIT, windowLimit } from "./window-store.js";
 
 /** The library's options that a store reads. */
 interface RouteLimit {
@@ -48,6 +48,7 @@ export function tokenBucketStore(
   { prefix = "fastify-rate-limit-", ...options }: LimiterOptions = {},
 ): new (route: object) => Store {
   const server = serverOf(client);
+  checkOptions(options, LIMITER_OPTIONS);
 
   class TokenBucketStore implements Store {
     readonly #counter: Counter;
@@ -100,10 +101,12 @@ function tell(callback: Callback, count: () => Promise<Count>): void {
 /** Before version 10 the library gave stores other numbers. */
 function checked(route: RouteLimit, timeWindow: number, max: number): Window {
   const isOld = typeof route.timeWindow === "number" && route.timeWindow !== timeWindow;
-  if (isOld || !(timeWindow >= 0) || typeof max !== "number") {
+  // A function may read them from the environment or a database.
+  const window = { timeWindow: asNumber(timeWindow), max: asNumber(max) };
+  if (isOld || !(window.timeWindow >= 0) || Number.isNaN(window.max)) {
     throw new BadArgument("max: the library does not tell it; the store needs @fastify/rate-limit 10 or later");
   }
-  return { timeWindow, max };
+  return window;
 }
 
 /** A bucket a key. */

@@ -2,7 +2,7 @@
 
 import type { FastifyReply, FastifyRequest } from "fastify";
 
-import { checkOptions, decide, headerValue, type RateLimitOptions } from "./http.js";
+import { checkRateLimit, decide, headerValue, type RateLimitOptions } from "./http.js";
 import type { Limiter } from "../api/limiter.js";
 
 export { clientAddress } from "./http.js";
@@ -11,9 +11,20 @@ export type { RateLimitOptions } from "./http.js";
 /**
  * Answers 429 to denied requests, 503 if the server is away and the limiter's `onError` is "closed".
  * What is thrown goes to Fastify's error handler: the caller's mistakes, and `ServerAway`.
+ *
+ * ```ts
+ * import Fastify from "fastify";
+ * import { Limiter } from "tokenbucket-redis";
+ * import { rateLimit } from "tokenbucket-redis/fastify";
+ * import { FakeServer } from "tokenbucket-redis/testing";
+ *
+ * const limiter = new Limiter(new FakeServer(), { capacity: 10, rate: "5/s" });
+ * const app = Fastify();
+ * app.addHook("onRequest", rateLimit(limiter));
+ * ```
  */
 export function rateLimit(limiter: Limiter, options: RateLimitOptions<FastifyRequest> = {}) {
-  checkOptions(options);
+  checkRateLimit(options);
   return async (request: FastifyRequest, reply: FastifyReply): Promise<void> => {
     const { headers, refusal } = await decide(limiter, options, request);
     for (const [name, value] of Object.entries(headers)) {

@@ -3,7 +3,7 @@
 import ipaddr from "ipaddr.js";
 
 import type { HeaderOptions } from "../values/decision.js";
-import { BadArgument, BadArgumentType } from "../values/errors.js";
+import { BadArgument, BadArgumentType, checkOptions } from "../values/errors.js";
 import { isAmount, type Amount, type Limit } from "../values/limit.js";
 import type { Limiter } from "../api/limiter.js";
 
@@ -54,7 +54,11 @@ export async function decide<Request extends { ip?: string | undefined }>(
   };
 }
 
-export function checkOptions({ key, cost, limit }: RateLimitOptions<never>): void {
+const OPTIONS = new Set(["key", "cost", "limit", "name", "jitter"]);
+
+export function checkRateLimit(options: RateLimitOptions<never>): void {
+  checkOptions(options, OPTIONS);
+  const { key, cost, limit } = options;
   if (key !== undefined && typeof key !== "function")
     throw new BadArgumentType("key: is not a function of the request");
   if (limit !== undefined && typeof limit !== "function")

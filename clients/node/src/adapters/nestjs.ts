@@ -8,9 +8,9 @@
 
 import type { ThrottlerStorage } from "@nestjs/throttler";
 
-import type { Options } from "../api/decider.js";
+import { OPTIONS, type Options } from "../api/decider.js";
 import { BlockableBuckets, type Outcome } from "./blocks.js";
-import { BadArgument } from "../values/errors.js";
+import { BadArgument, checkOptions } from "../values/errors.js";
 import type { Client } from "../transport/driver.js";
 import type { Server } from "../transport/server.js";
 
@@ -22,6 +22,7 @@ export class TokenBucketStorage implements ThrottlerStorage {
   readonly #prefix: string;
 
   constructor(client: Client | Server, options: Options = {}) {
+    checkOptions(options, new Set(OPTIONS));
     this.#buckets = new BlockableBuckets(client, options);
     this.#prefix = options.prefix ?? "throttler:";
   }
@@ -35,17 +36,18 @@ export class TokenBucketStorage implements ThrottlerStorage {
     throttlerName: string,
   ): Promise<ThrottlerRecord> {
     if (limit === undefined) throw new BadArgument("limit: is missing: @nestjs/throttler tells it from version 6 on");
-    const capacity = Math.max(limit, 0);
+    // Without a limit, there are so many; from the environment, a number is a string.
+    const capacity = Math.min(Math.max(Number(limit), 0), 1e12);
     const bucket = {
       name: `${this.#prefix}${key}:${throttlerName}`,
       limit: { capacity, rate: `${capacity || 1}/${ttl}ms` },
     };
     const outcome = await this.#buckets.take(bucket, 1);
     if (outcome.allowed || outcome.degraded || outcome.blockedMs > 0 || blockDuration <= 0) {
-      return record(outcome, limit, ttl);
+      return record(outcome, capacity, ttl);
     }
     await this.#buckets.block(bucket, blockDuration);
-    return record({ ...outcome, blockedMs: blockDuration }, limit, ttl);
+    return record({ ...outcome, blockedMs: blockDuration }, capacity, ttl);
   }
 }
 

@@ -121,7 +121,7 @@ export class RateLimiterTokenBucket extends Base {
   override async consume(key: string | number, points = 1, options: CallOptions = {}): Promise<RateLimiterRes> {
     return this.#insured("consume", [key, points, options], async () => {
       const bucket = this.#bucket(key, options);
-      const remembered = this.#denials.recall(bucket.name, bucket.limit, points);
+      const remembered = this.#denials.recall(bucket, points);
       if (remembered) throw new RateLimiterRes(0, remembered.retryAfterMs);
       const askedAt = this.#clock.now();
       const outcome = await this.#buckets.take(bucket, points);
@@ -165,7 +165,7 @@ export class RateLimiterTokenBucket extends Base {
   ): Promise<RateLimiterRes> {
     return this.#insured("set", [key, points, secDuration, options], async () => {
       const bucket = this.#bucket(key, options);
-      this.#denials.forget(bucket.name, bucket.limit);
+      this.#denials.forget(bucket);
       if (points > this.points) return this.#block(bucket, points, secDuration);
       await this.#buckets.set(bucket, Math.max(points, 0));
       return new RateLimiterRes(0, secDuration > 0 ? secDuration * 1000 : -1, points);
@@ -183,7 +183,7 @@ export class RateLimiterTokenBucket extends Base {
   override async delete(key: string | number, options: CallOptions = {}): Promise<boolean> {
     return this.#insured("delete", [key, options], async () => {
       const bucket = this.#bucket(key, options);
-      this.#denials.forget(bucket.name, bucket.limit);
+      this.#denials.forget(bucket);
       return this.#buckets.delete(bucket);
     });
   }
@@ -236,8 +236,7 @@ export class RateLimiterTokenBucket extends Base {
     if (this.inMemoryBlockDuration > 0) msBeforeNext = this.inMemoryBlockDuration * 1000;
     // Of a block it does not matter how many points are asked for.
     const cost = blockedMs > 0 || this.blockDuration > 0 || this.inMemoryBlockDuration > 0 ? 0 : points;
-    const { name, limit } = bucket;
-    this.#denials.remember(name, limit, cost, decision.with({ allowed: false, retryAfterMs: msBeforeNext }), askedAt);
+    this.#denials.remember(bucket, cost, decision.with({ allowed: false, retryAfterMs: msBeforeNext }), askedAt);
     return new RateLimiterRes(0, msBeforeNext, this.points - decision.remaining + points);
   }
 

@@ -38,6 +38,9 @@ interface Taken {
   tokens: number;
 }
 
+/** Without a limit, there are so many. */
+const MOST_TOKENS = 1e12;
+
 /** The limit comes with each call. */
 export const NO_LIMIT: Limit = { capacity: 0, rate: 1 };
 
@@ -65,11 +68,14 @@ export class WindowStore {
 
   /** Called by the library. A mistake also fails every later call, because newer libraries log what this throws. */
   init(options: WindowOptions): void {
-    this.#mistake = this.#mistakeIn(options);
+    const { skipFailedRequests, skipSuccessfulRequests } = options;
+    // From the environment, a number is a string.
+    const limit = typeof options.limit === "function" ? options.limit : asNumber(options.limit);
+    const window = { windowMs: asNumber(options.windowMs), limit };
+    this.#mistake = this.#mistakeIn(window, options);
     if (this.#mistake) throw this.#mistake;
-    const { windowMs, limit, skipFailedRequests, skipSuccessfulRequests } = options;
-    this.#window = { windowMs, limit };
-    if (typeof limit === "number") this.#fixed = windowLimit(limit, windowMs);
+    this.#window = window;
+    if (typeof limit === "number") this.#fixed = windowLimit(limit, window.windowMs);
     if (skipFailedRequests || skipSuccessfulRequests) this.#taken = new AsyncLocalStorage();
   }
 
@@ -109,16 +115,14 @@ export class WindowStore {
     await this.#limiter.close();
   }
 
-  #mistakeIn({ windowMs, limit }: WindowOptions): BadArgument | undefined {
-    if (!(windowMs > 0 && windowMs < Infinity)) return new BadArgument(`windowMs: ${windowMs} is not above 0`);
+  #mistakeIn({ windowMs, limit }: WindowOptions, given: WindowOptions): BadArgument | undefined {
+    if (!(windowMs > 0 && windowMs < Infinity)) return new BadArgument(`windowMs: ${given.windowMs} is not above 0`);
     if (typeof limit === "function") {
       if (this.#limitOf) return undefined;
       return new BadArgumentType("limit: is a function of the request, so the store needs `limitOf: (key) => limit`");
     }
     if (this.#limitOf) return new BadArgumentType("limitOf: is for a `limit` that is a function");
-    if (typeof limit !== "number" || Number.isNaN(limit)) {
-      return new BadArgumentType(`limit: ${String(limit)} is not a number`);
-    }
+    if (Number.isNaN(limit)) return new BadArgumentType(`limit: ${String(given.limit)} is not a number`);
     const other = this.#window;
     if (other && (other.windowMs !== windowMs || other.limit !== limit)) {
       return new BadArgument("store: two limiters with different limits share it, so neither would hold");
@@ -129,7 +133,7 @@ export class WindowStore {
   async #limit(key: string): Promise<Limit> {
     if (this.#mistake) throw this.#mistake;
     if (!this.#window) throw new BadArgument("store: no limiter has called its init()");
-    return this.#fixed ?? windowLimit(await this.#limitOf!(key), this.#window.windowMs);
+    return this.#fixed ?? windowLimit(asNumber(await this.#limitOf!(key)), this.#window.windowMs);
   }
 
   #hits(decision: Decision, capacity: number): Hits {
@@ -146,9 +150,14 @@ export class WindowStore {
   }
 }
 
+/** Reads a number as the libraries do when they compare it; NaN for what is none. */
+export function asNumber(value: unknown): number {
+  return typeof value === "string" || typeof value === "number" ? Number(value) : NaN;
+}
+
 /** A bucket of the limit's size, into which as many tokens flow in a window. */
 export function windowLimit(limit: number, windowMs: number): Limit {
-  const capacity = Math.max(Math.floor(limit), 0);
+  const capacity = Math.min(Math.max(Math.floor(limit), 0), MOST_TOKENS);
   return { capacity, rate: `${capacity || 1}/${windowMs}ms` };
 }
 

@@ -1,47 +1,15 @@
 /** Fetches tokens in batches and spends them here, so that most takes need no round trip. */
 
-import type { Decider, Bucket, Caller } from "./decider.js";
+import { whileIn, type Bucket, type Caller, type Decider } from "./decider.js";
 import { Decision } from "../values/decision.js";
 import { bucketId, dropOldest, type Denials } from "./denials.js";
 import { flowMs, rateParts, type Limit } from "../values/limit.js";
 import type { Clock } from "../transport/driver.js";
+import { Undecided } from "../values/errors.js";
 
 const MOST_BATCHES = 10_000;
-
-/** A caller that waits for a fetch. */
-class Waiter {
-  hasGone = false;
-
-  constructor(
-    readonly cost: number,
-    readonly resolve: (decision: Decision) => void,
-    readonly reject: (error: unknown) => void,
-    readonly signal: AbortSignal | undefined,
-  ) {
-    signal?.addEventListener("abort", this.#leave, { once: true });
-  }
-
-  end(decide: () => Decision): void {
-    this.signal?.removeEventListener("abort", this.#leave);
-    if (this.hasGone) return;
-    try {
-      this.resolve(decide());
-    } catch (error) {
-      this.reject(error);
-    }
-  }
-
-  readonly #leave = () => {
-    this.hasGone = true;
-    this.reject(this.signal?.reason);
-  };
-}
-
-/** The replies of one fetch: what it took, and when the next token comes. */
-interface Fetched {
-  took: Decision;
-  next: Decision;
-}
+/** How many fetches a call shares before it asks for itself. */
+const MOST_FETCHES = 2;
 
 /** The unspent tokens of one bucket. */
 class Batch implements Bucket {
@@ -49,8 +17,10 @@ class Batch implements Bucket {
   #staleAt = 0;
   #fetchedAt = 0;
   #reply = new Decision({ allowed: false });
-  waiters: Waiter[] = [];
-  fetching: Promise<void> | undefined;
+  /** The fetch on its way; resolves to its decision. It belongs to no caller. */
+  fetching: Promise<Decision> | undefined;
+  /** How much the calls want that wait for a fetch. */
+  wanted = 0;
 
   constructor(
     readonly name: string,
@@ -63,10 +33,6 @@ class Batch implements Bucket {
     return this.clock.now() < this.#staleAt ? this.#tokens : 0;
   }
 
-  get isIdle(): boolean {
-    return this.fetching === undefined && this.waiters.length === 0;
-  }
-
   add(took: Decision, askedAt: number): void {
     this.#tokens = this.left + took.granted;
     this.#fetchedAt = askedAt;
@@ -76,9 +42,9 @@ class Batch implements Bucket {
     this.#staleAt = askedAt + (isCalendar ? took.resetAfterMs : flowMs(this.limit, Number(this.limit.capacity)));
   }
 
-  /** Spends tokens, however long their fetch took; undefined if there are too few. */
-  spend(cost: number): Decision | undefined {
-    if (this.#tokens < cost) return undefined;
+  /** Spends tokens, of a fetch however long it took; undefined if there are too few. */
+  spend(cost: number, { isFetched = false } = {}): Decision | undefined {
+    if ((isFetched ? this.#tokens : this.left) < cost) return undefined;
     this.#tokens -= cost;
     const passedMs = Math.floor(this.clock.now() - this.#fetchedAt);
     return new Decision({
@@ -88,28 +54,11 @@ class Batch implements Bucket {
     });
   }
 
-  /** The denial of a cost that the batch does not cover. */
-  denial(cost: number, { next }: Fetched): Decision {
-    return next.with({
-      allowed: false,
-      granted: 0,
-      remaining: next.remaining + Number(next.allowed) + this.#tokens,
-      retryAfterMs: cost > Number(this.limit.capacity) ? -1 : this.#waitMs(cost - this.#tokens, next),
-    });
-  }
-
   /** Removes and returns all tokens, stale or not. */
   empty(): number {
     const tokens = this.#tokens;
     this.#tokens = 0;
     return tokens;
-  }
-
-  #waitMs(lacking: number, { retryAfterMs }: Decision): number {
-    const { isCalendar, count } = rateParts(this.limit.rate);
-    // A boundary brings several tokens at once.
-    const beyond = isCalendar ? (Math.ceil(lacking / Number(count)) - 1) * Number(count) : lacking - 1;
-    return Math.max(retryAfterMs + Math.ceil(flowMs(this.limit, Math.max(beyond, 0))), 1);
   }
 }
 
@@ -122,24 +71,43 @@ export class Batches {
     readonly denials: Denials | undefined,
   ) {}
 
-  take(name: string, limit: Limit, cost: number, caller: Caller): Promise<Decision> {
-    const batch = this.#of(name, limit);
-    if (batch.isIdle) {
-      const { left } = batch;
-      if (left >= cost) return Promise.resolve(batch.spend(cost)!);
-      const refusal = this.denials?.recall(name, limit, cost - left);
-      if (refusal) return Promise.resolve(refusal);
+  /** Spends what is here. Calls that find too little share a fetch, and its denial. */
+  async take(bucket: Bucket, cost: number, caller: Caller): Promise<Decision> {
+    const batch = this.#of(bucket);
+    const began = this.decider.clock.now();
+    const known = batch.spend(cost) ?? this.denials?.recall(bucket, cost);
+    if (known) return known;
+    let denial: Decision | undefined;
+    try {
+      for (let fetches = 0; fetches < MOST_FETCHES && !denial; fetches++) {
+        batch.wanted += cost;
+        const fetching = (batch.fetching ??= this.#fetch(batch));
+        const took = await whileIn(caller.signal, fetching).finally(() => (batch.wanted -= cost));
+        const spent = batch.spend(cost, { isFetched: true });
+        if (spent) return spent;
+        if (took.granted === 0) denial = took;
+      }
+    } catch (error) {
+      if (!(error instanceof Undecided)) throw error;
+      return this.decider.decideAlone("TB.TAKE", batch, [cost], error);
     }
-    return new Promise((resolve, reject) => {
-      const waiter = new Waiter(cost, resolve, reject, caller.signal);
-      batch.waiters.push(waiter);
-      batch.fetching ??= this.#fetchForAll(batch);
-    });
+    if (!denial) return this.decider.decideQuietly("TB.TAKE", batch, [cost], caller);
+    if (cost > 1) denial = await this.#denial(batch, cost, caller);
+    this.denials?.remember(bucket, cost, denial, began);
+    return denial;
+  }
+
+  /** Returns the denial of a cost that the batch covers in part: the server says how long the rest takes. */
+  async #denial(batch: Batch, cost: number, caller: Caller): Promise<Decision> {
+    const { left } = batch;
+    const rest = await this.decider.decideQuietly("TB.PEEK", batch, [cost - left], caller);
+    const remaining = rest.remaining + (rest.allowed ? cost : left);
+    return rest.with({ allowed: false, granted: 0, remaining, retryAfterMs: rest.retryAfterMs || 1 });
   }
 
   /** Drops the tokens of a bucket that is reset to full. */
-  forget(name: string, limit: Limit): void {
-    this.#batches.get(bucketId(name, limit))?.empty();
+  forget(bucket: Bucket): void {
+    this.#batches.get(bucketId(bucket))?.empty();
   }
 
   /** Gives back all unspent tokens. */
@@ -149,15 +117,15 @@ export class Batches {
   }
 
   async #settle(batch: Batch): Promise<void> {
-    await batch.fetching;
+    await batch.fetching?.catch(() => {});
     const { left } = batch;
     batch.empty();
     if (left > 0) await this.decider.decideQuietly("TB.GIVE", batch, [left]);
   }
 
-  #of(name: string, limit: Limit): Batch {
-    const id = bucketId(name, limit);
-    const batch = this.#batches.get(id) ?? new Batch(name, limit, this.decider.clock);
+  #of(bucket: Bucket): Batch {
+    const id = bucketId(bucket);
+    const batch = this.#batches.get(id) ?? new Batch(bucket.name, bucket.limit, this.decider.clock);
     this.#batches.delete(id); // so that it is put behind all others
     this.#batches.set(id, batch);
     if (this.#batches.size > MOST_BATCHES) this.#drop(dropOldest(this.#batches)!);
@@ -165,78 +133,28 @@ export class Batches {
   }
 
   #drop(batch: Batch): void {
-    if (batch.fetching) void batch.fetching.then(() => this.#drop(batch));
+    if (batch.fetching) void batch.fetching.catch(() => {}).then(() => this.#drop(batch));
     else if (batch.left > 0) this.#giveBack(batch);
   }
 
   #giveBack(batch: Batch): void {
     const tokens = batch.empty();
-    if (tokens > 0) this.decider.send(this.decider.command("TB.GIVE", batch, [tokens]));
+    if (tokens > 0) this.decider.server.ask(this.decider.command("TB.GIVE", batch, [tokens])).catch(() => {});
   }
 
-  async #fetchForAll(batch: Batch): Promise<void> {
-    // One fetch serves all callers of the same turn.
-    await undefined;
-    while (batch.waiters.length > 0) {
-      try {
-        await this.#fetch(batch);
-      } catch (error) {
-        for (const waiter of batch.waiters.splice(0)) waiter.end(() => raise(error));
-      }
-    }
-    batch.fetching = undefined;
-  }
-
-  /** Serves all waiting callers. If the bucket has more, the next fetch serves those that came meanwhile. */
-  async #fetch(batch: Batch): Promise<void> {
-    // Stale tokens go back: if others used the bucket meanwhile, it is not full without them.
-    if (batch.left === 0) this.#giveBack(batch);
-    const waiting = batch.waiters.length;
-    const cost = batch.waiters.reduce((sum, waiter) => sum + waiter.cost, 0);
-    const wanted = Math.max(this.size, cost - batch.left);
-    const askedAt = this.decider.clock.now();
-    const fetched = await this.#ask(batch, wanted, askedAt);
-    if (!fetched) return this.#decideByPolicy(batch);
-    const hasMore = fetched.took.granted === wanted;
-    const served = hasMore ? batch.waiters.splice(0, waiting) : batch.waiters.splice(0);
-    for (const waiter of served) {
-      waiter.end(() => batch.spend(waiter.cost) ?? this.#deny(batch, waiter.cost, fetched, askedAt));
+  async #fetch(batch: Batch): Promise<Decision> {
+    try {
+      // One fetch serves all callers of the same turn.
+      await undefined;
+      // Stale tokens go back: if others used the bucket meanwhile, it is not full without them.
+      if (batch.left === 0) this.#giveBack(batch);
+      const askedAt = this.decider.clock.now();
+      const wanted = Math.max(this.size, batch.wanted) - batch.left;
+      const took = Decision.read(await this.decider.server.ask(this.decider.command("TB.TAKEUPTO", batch, [wanted])));
+      batch.add(took, askedAt);
+      return took;
+    } finally {
+      batch.fetching = undefined;
     }
   }
-
-  #deny(batch: Batch, cost: number, fetched: Fetched, askedAt: number): Decision {
-    const denial = batch.denial(cost, fetched);
-    this.denials?.remember(batch.name, batch.limit, cost - batch.left, denial, askedAt);
-    return denial;
-  }
-
-  /** Sends both commands in one write. Undefined if the server does not decide; a late grant goes into the batch. */
-  async #ask(batch: Batch, wanted: number, askedAt: number): Promise<Fetched | undefined> {
-    const take = this.#reply("TB.TAKEUPTO", batch, wanted, (took) => batch.add(took, askedAt));
-    const peek = this.#reply("TB.PEEK", batch, 1);
-    const [took, next] = await Promise.all([take, peek]);
-    return took && { took, next: next ?? took };
-  }
-
-  #reply(operation: string, batch: Batch, amount: number, heard?: (decision: Decision) => void) {
-    return new Promise<Decision | undefined>((resolve, failed) => {
-      const replied = (reply: unknown) => {
-        const decision = Decision.read(reply);
-        heard?.(decision);
-        resolve(decision);
-      };
-      const listener = { replied, failed, undecided: () => resolve(undefined) };
-      this.decider.server.ask(this.decider.command(operation, batch, [amount]), listener);
-    });
-  }
-
-  #decideByPolicy(batch: Batch): void {
-    for (const waiter of batch.waiters.splice(0)) {
-      waiter.end(() => this.decider.decideAlone("TB.TAKE", batch, [waiter.cost]));
-    }
-  }
-}
-
-function raise(error: unknown): never {
-  throw error;
 }

@@ -1,12 +1,11 @@
 /** The common part of all limiters: asks the server, and applies `onError` without it. */
 
-import { renewing, scriptKey, type Command } from "../transport/command.js";
+import { mustHappenOnce, renewing, scriptKey, type Command } from "../transport/command.js";
 import { Decision, JointDecision } from "../values/decision.js";
-import { BadArgument, BadArgumentType, CannotWait, ReplyLost, ServerAway } from "../values/errors.js";
+import { BadArgument, BadArgumentType, CannotWait, ReplyLost, ServerAway, Undecided } from "../values/errors.js";
 import { checkAmount, checkLimit, limitWords, type Amount, type Limit } from "../values/limit.js";
 import type { Client, Clock } from "../transport/driver.js";
-import { setTimeout } from "../transport/timers.js";
-import { outside, RoutedCall, serverOf, type How, type Listener, type Server } from "../transport/server.js";
+import { outside, serverOf, type How, type Server } from "../transport/server.js";
 
 export type Policy = "local" | "open" | "closed" | "throw";
 
@@ -21,6 +20,9 @@ export interface Options {
   /** Called with every decision, and how long it took. What it throws becomes a warning. */
   onDecision?: OnDecision | undefined;
 }
+
+/** Their names, for mistakes. */
+export const OPTIONS = ["prefix", "onError", "onDecision"];
 
 export type OnDecision = (name: string, limit: Limit, decision: Decision, durationMs: number) => void;
 
@@ -40,7 +42,7 @@ export interface Bucket {
 
 /** How long the caller takes part in a call. */
 export interface Caller {
-  /** Ends the caller's wait. The call itself goes on, and a later grant is given back. */
+  /** Ends the caller's wait. The server may have counted the call: its tokens are lost. */
   signal?: AbortSignal | undefined;
 }
 
@@ -64,10 +66,10 @@ export interface ShareOptions extends WaitOptions {
   weight?: number | undefined;
 }
 
-const MAX_WAIT_MS = 30 * 86_400_000;
-const MOST_SHARE_BYTES = 128;
-const LEAST_WEIGHT = 0.001;
-const MOST_WEIGHT = 1000;
+export const MAX_WAIT_MS = 30 * 86_400_000;
+export const MOST_SHARE_BYTES = 128;
+export const LEAST_WEIGHT = 0.001;
+export const MOST_WEIGHT = 1000;
 /** A timer of Node has a limit. */
 const LONGEST_PAUSE_MS = 86_400_000;
 
@@ -160,13 +162,18 @@ export class Decider {
 
   /** Does not call `onDecision`. */
   async decideAllQuietly(parts: readonly Part[], command: Command, how?: How & Caller): Promise<JointDecision> {
-    const words = parts.flatMap(({ name, limit, amount }) => {
+    const words = this.wordsOf(parts);
+    const names = parts.map((part) => part.which);
+    return this.decisionOf([...command, ...words], (reply) => JointDecision.readEach(reply, names), how, how);
+  }
+
+  /** Returns the arguments of each bucket. */
+  wordsOf(parts: readonly Part[]): string[] {
+    return parts.flatMap(({ name, limit, amount }) => {
       checkLimit(limit);
       checkAmount("amount", amount);
       return [this.prefix + name, ...limitWords(limit), String(amount)];
     });
-    const names = parts.map((part) => part.which);
-    return this.decisionOf([...command, ...words], (reply) => JointDecision.readEach(reply, names), how, how);
   }
 
   decisionOf<D extends Decision>(
@@ -179,28 +186,38 @@ export class Decider {
     return this.#decisionOf(command, read, caller, how);
   }
 
-  #decisionOf<D extends Decision>(
+  async #decisionOf<D extends Decision>(
     command: Command,
     read: (reply: unknown) => D,
     caller: Caller | undefined,
     how: How | undefined,
   ): Promise<D> {
-    if (caller?.signal?.aborted) return Promise.reject(caller.signal.reason as Error);
-    let resolve!: (decision: D) => void;
-    let reject!: (error: unknown) => void;
-    // So short a function costs nothing, because V8 inlines it.
-    const decided = new Promise<D>((yes, no) => {
-      resolve = yes;
-      reject = no;
-    });
-    const listener = new DecisionListener(this, command, read, how?.keeps === true, resolve, reject);
-    const call = new RoutedCall(this.server, how?.renews ? renewing(command) : command, listener, how);
-    if (caller?.signal) listener.listenTo(caller.signal, call);
-    call.begin();
-    return decided;
+    const signal = caller?.signal;
+    signal?.throwIfAborted();
+    try {
+      const asked = this.server.ask(how?.renews ? renewing(command) : command, how);
+      return read(await (signal ? whileIn(signal, asked) : asked));
+    } catch (error) {
+      if (error instanceof Undecided) return this.#undecided(command, read, error, how);
+      if (signal?.aborted) how?.onDoubt?.();
+      throw error;
+    }
   }
 
-  /** Waits in the server. Where that is impossible, sends the call again when it may be granted. */
+  #undecided<D extends Decision>(command: Command, read: (reply: unknown) => D, why: Undecided, how?: How): D {
+    const lost = why.sent && mustHappenOnce(command);
+    let isAllowed = false;
+    try {
+      this.countDegraded(why, lost);
+      const decision = this.byPolicy(command, read, lost);
+      isAllowed = decision.allowed;
+      return decision;
+    } finally {
+      if (why.sent && !isAllowed) how?.onDoubt?.();
+    }
+  }
+
+  /** Asks at once, and waits in the server if need be. Where that is impossible, asks again when it may be granted. */
   async #decideInTurn<D extends Decision>(
     command: Command,
     read: (reply: unknown) => D,
@@ -210,35 +227,35 @@ export class Decider {
   ): Promise<D> {
     const untilMs = this.clock.now() + maxWaitMs;
     const atOnce = { ...how, maxWaitMs: 0 };
-    if (this.server.canWaitFor(command)) {
-      try {
-        return await this.#decisionOf(command, read, caller, how);
-      } catch (error) {
-        if (!(error instanceof CannotWait)) throw error;
-      }
-    }
-    for (;;) {
+    for (let canWait = this.server.canWaitFor(command); ; ) {
       const decision = await this.#decisionOf(command, read, caller, atOnce);
       const { allowed, degraded, retryAfterMs } = decision;
-      if (allowed || degraded || retryAfterMs < 0 || this.clock.now() + retryAfterMs > untilMs) return decision;
+      const leftMs = untilMs - this.clock.now();
+      if (allowed || degraded || retryAfterMs < 0 || leftMs <= 0) return decision;
+      if (canWait) {
+        try {
+          const inTurn = { ...how, signal: caller?.signal, maxWaitMs: leftMs };
+          return await this.#decisionOf(command, read, caller, inTurn);
+        } catch (error) {
+          if (!(error instanceof CannotWait)) throw error;
+          canWait = false;
+        }
+      }
+      if (retryAfterMs > leftMs) return decision;
       await this.clock.sleep(Math.min(Math.max(retryAfterMs, 1), LONGEST_PAUSE_MS), caller?.signal);
     }
   }
 
   /** Sends a command that decides nothing, such as DEL. */
-  ask(command: Command, how?: How): Promise<unknown> {
-    return new Promise((replied, failed) => {
-      const undecided = (lost: boolean, why: string, cause: unknown) => {
-        try {
-          this.countDegraded(lost, why, cause);
-          const commands = this.onError === "local" ? (how?.together ?? [command]) : [];
-          replied(commands.map((words) => this.server.local.run(words)).at(-1));
-        } catch (error) {
-          failed(error);
-        }
-      };
-      this.server.ask(command, { replied, failed, undecided }, how);
-    });
+  async ask(command: Command, how?: How): Promise<unknown> {
+    try {
+      return await this.server.ask(command, how);
+    } catch (error) {
+      if (!(error instanceof Undecided)) throw error;
+      this.countDegraded(error, false);
+      const commands = this.onError === "local" ? (how?.together ?? [command]) : [];
+      return commands.map((words) => this.server.local.run(words)).at(-1);
+    }
   }
 
   tell(name: string, limit: Limit, decision: Decision, began: number): void {
@@ -265,24 +282,18 @@ export class Decider {
     return read([...numbers, []]).asDegraded(lost);
   }
 
-  /** Decides by `onError` without asking the server. */
-  decideAlone(operation: string, bucket: Bucket, words: readonly Amount[]): Decision {
-    const { reason, circuit } = this.server.transportOf(this.prefix + bucket.name);
-    this.countDegraded(false, reason, circuit.lastError);
+  /** Decides by `onError` in place of a server that did not. */
+  decideAlone(operation: string, bucket: Bucket, words: readonly Amount[], why: Undecided): Decision {
+    this.countDegraded(why, false);
     return this.byPolicy(this.command(operation, bucket, words), readDecision, false);
   }
 
   /** Counts the decision; throws if `onError` is "throw". */
-  countDegraded(lost: boolean, why: string, cause: unknown): void {
+  countDegraded({ message, cause }: Undecided, lost: boolean): void {
     this.server.degradedCount++;
     if (this.onError !== "throw") return;
-    if (!lost) throw new ServerAway(why, { cause });
-    throw new ReplyLost(`the reply was lost, it is not known whether it happened; ${why}`, { cause });
-  }
-
-  /** Sends a command in the background. */
-  send(command: Command): void {
-    this.server.ask(command, NOBODY);
+    if (!lost) throw new ServerAway(message, { cause });
+    throw new ReplyLost(`the reply was lost, it is not known whether it happened; ${message}`, { cause });
   }
 
   /** Deletes the buckets of these names. */
@@ -292,118 +303,16 @@ export class Decider {
     // Which may be on another node.
     if (this.server.canScript) await this.ask(["DEL", ...keys.map(scriptKey)]);
   }
-
-  /**
-   * Settles a hold once the server can be asked: it is unknown whether it was granted, and no caller holds it. To settle
-   * one that was not does no harm.
-   */
-  settleUnknown(command: Command, untilMs = performance.now() + Number(command[2])): void {
-    const again = () => performance.now() < untilMs && this.settleUnknown(command, untilMs);
-    const undecided = () => setTimeout(again, Math.max(this.server.retryEveryMs, LEAST_RETRY_MS)).unref();
-    for (const words of undoing(command)) this.server.ask(words, { ...NOBODY, undecided });
-  }
-
-  /** Undoes a grant, in the background. */
-  giveBack(command: Command, decision: Decision): void {
-    for (const words of undoing(command, decision.granted)) this.send(words);
-  }
 }
 
-/** How often a hold that may have been granted is settled again until the server replies. */
-const LEAST_RETRY_MS = 100;
+/** Resolves as `asked` does, unless its caller leaves before: the server may still count the call. */
+export function whileIn<T>(signal: AbortSignal | undefined, asked: Promise<T>): Promise<T> {
+  if (!signal) return asked;
+  return new Promise((replied, failed) => {
+    const leave = () => failed(signal.reason);
+    signal.addEventListener("abort", leave, { once: true });
+    void asked.then(replied, failed).finally(() => signal.removeEventListener("abort", leave));
+  });
+}
 
 const readDecision = (reply: unknown) => Decision.read(reply);
-
-const NOBODY: Listener = { replied() {}, failed() {}, undecided() {} };
-
-/** Hears the decision for a caller, which may leave before it comes. */
-class DecisionListener<D extends Decision> implements Listener {
-  #isAwaited = true;
-  #stopListening: (() => void) | undefined;
-
-  constructor(
-    readonly decider: Decider,
-    readonly command: Command,
-    readonly read: (reply: unknown) => D,
-    /** Keeps a late grant: the caller goes on, or was let through already. */
-    public keeps: boolean,
-    readonly resolve: (decision: D) => void,
-    readonly reject: (error: unknown) => void,
-  ) {}
-
-  listenTo(signal: AbortSignal, call: RoutedCall): void {
-    const abort = () => {
-      this.failed(signal.reason);
-      call.leave();
-    };
-    signal.addEventListener("abort", abort, { once: true });
-    this.#stopListening = () => signal.removeEventListener("abort", abort);
-  }
-
-  replied(reply: unknown): void {
-    try {
-      const decision = this.read(reply);
-      if (this.#isAwaited) {
-        this.#end();
-        this.resolve(decision);
-      } else if (!this.keeps && decision.allowed) this.decider.giveBack(this.command, decision);
-    } catch (error) {
-      this.failed(error); // The reply is no decision.
-    }
-  }
-
-  failed(error: unknown): void {
-    if (!this.#isAwaited) return;
-    this.#end();
-    this.reject(error);
-  }
-
-  ended(): void {
-    if (this.command[0] === "TB.MHOLD" && !this.keeps) this.decider.settleUnknown(this.command);
-  }
-
-  undecided(lost: boolean, why: string, cause: unknown): void {
-    if (!this.#isAwaited) return this.ended();
-    this.#end();
-    try {
-      this.decider.countDegraded(lost, why, cause);
-      const decision = this.decider.byPolicy(this.command, this.read, lost);
-      this.keeps ||= decision.allowed;
-      this.resolve(decision);
-    } catch (error) {
-      this.reject(error);
-    }
-  }
-
-  #end(): void {
-    this.#isAwaited = false;
-    this.#stopListening?.();
-  }
-}
-
-function undoing([operation = "", ...words]: Command, granted = 1): Command[] {
-  const [key = "", capacity = "", rate = "", cost = "1"] = words;
-  switch (operation) {
-    case "TB.TAKE":
-    case "TB.RESERVE":
-      return Number(cost) === 0 ? [] : [["TB.GIVE", key, capacity, rate, cost]];
-    case "TB.TAKEUPTO":
-      return [["TB.GIVE", key, capacity, rate, String(granted)]];
-    case "TB.MTAKE":
-      return fours(words.slice(1)).map((group) => ["TB.GIVE", ...group]);
-    case "TB.MHOLD": {
-      const [count = "", , id = "", ...groups] = words;
-      return [
-        ["TB.MSETTLE", count, id, ...fours(groups).flatMap(([key, capacity, rate]) => [key, capacity, rate, "0"])],
-      ];
-    }
-    default:
-      return [];
-  }
-}
-
-type Four = [string, string, string, string];
-
-function fours(words: readonly string[]): Four[] {
-  return Array.from({ length: words.length / 4 }, (_, at) => words.slice(4 * at, 4 * at + 4) as Four);
-}

@@ -1,8 +1,9 @@
 /** Remembered denials: refuse a flood without asking the server. */
 
 import type { Decision } from "../values/decision.js";
-import type { Amount, Limit } from "../values/limit.js";
+import type { Amount } from "../values/limit.js";
 import type { Clock } from "../transport/driver.js";
+import type { Bucket } from "./decider.js";
 
 interface Denial {
   cost: number;
@@ -26,8 +27,8 @@ export class Denials {
   ) {}
 
   /** The denial that still holds for such a cost; one of cost 5 says nothing about cost 1. */
-  recall(name: string, limit: Limit, cost: Amount): Decision | undefined {
-    const id = bucketId(name, limit);
+  recall(bucket: Bucket, cost: Amount): Decision | undefined {
+    const id = bucketId(bucket);
     const denial = this.#denials.get(id);
     if (!denial) return undefined;
     const { decision } = denial;
@@ -44,21 +45,21 @@ export class Denials {
     });
   }
 
-  remember(name: string, limit: Limit, cost: Amount, decision: Decision, askedAt: number): void {
+  remember(bucket: Bucket, cost: Amount, decision: Decision, askedAt: number): void {
     if (decision.allowed || decision.degraded || decision.retryAfterMs <= 0) return;
-    const id = bucketId(name, limit);
+    const id = bucketId(bucket);
     this.#denials.delete(id); // so that it is put behind all others
     this.#denials.set(id, { cost: Number(cost), decision, askedAt, heardAt: this.clock.now() });
     if (this.#denials.size > this.size) dropOldest(this.#denials);
   }
 
   /** Tokens came back: the denial may no longer hold. */
-  forget(name: string, limit: Limit): void {
-    this.#denials.delete(bucketId(name, limit));
+  forget(bucket: Bucket): void {
+    this.#denials.delete(bucketId(bucket));
   }
 }
 
-export function bucketId(name: string, { capacity, rate }: Limit): string {
+export function bucketId({ name, limit: { capacity, rate } }: Bucket): string {
   return `${capacity} ${rate} ${name}`;
 }
 

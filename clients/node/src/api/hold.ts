@@ -4,9 +4,10 @@ import { randomUUID } from "node:crypto";
 
 import { type Decider, type Caller, type Part, type WaitOptions } from "./decider.js";
 import { Denied, JointDecision } from "../values/decision.js";
-import { BadArgument, HoldLost, ReplyLost, textOf } from "../values/errors.js";
+import { BadArgument, HoldLost, ReplyLost, ServerAway, textOf } from "../values/errors.js";
 import { checkAmount, isPool, type Amount } from "../values/limit.js";
 import type { How } from "../transport/server.js";
+import { SETTLED_AGAIN_AFTER_MS } from "./unsettled.js";
 
 /** The actual use; for several limits, by their names. */
 export type Used = Amount | Readonly<Record<string, Amount>>;
@@ -16,13 +17,25 @@ export interface HoldOptions extends Caller, WaitOptions {
   ttlMs?: number;
 }
 
-const MAX_TTL_MS = 30 * 86_400_000;
+export const MAX_TTL_MS = 30 * 86_400_000;
 
 /**
  * Renews itself until it is settled or lost; `await using` settles it at the end of its block, with `used`.
  *
  * Work admitted during an outage gets a hold in this process; the first renewal after reconnecting acquires it on the
  * server, if there is room, and the settlement charges in any case.
+ *
+ * ```ts
+ * import { Limiter } from "tokenbucket-redis";
+ * import { FakeServer } from "tokenbucket-redis/testing";
+ *
+ * const limiter = new Limiter(new FakeServer(), { capacity: 1000, rate: "1000/m" });
+ * {
+ *   await using hold = await limiter.hold("user:42", 500);
+ *   if (hold.allowed) hold.used = 120;
+ * }
+ * console.log((await limiter.peek("user:42", 0)).remaining); // 880
+ * ```
  */
 export class Hold implements AsyncDisposable {
   readonly id = randomUUID();
@@ -34,26 +47,38 @@ export class Hold implements AsyncDisposable {
   readonly #held: readonly Part[];
   readonly #ttlMs: number;
   readonly #losing = new AbortController();
-  /** Whether the server has had the hold. */
+  /** Called when it is settled, because tokens may have come back. */
+  readonly #onSettled: () => void;
+  /** Whether the server has had the hold, and whether this process has decided on it. */
   #isKnown = false;
+  #isLocal = false;
   #decision = new JointDecision({ allowed: false });
   #timer: NodeJS.Timeout | undefined;
   #renewing: Promise<JointDecision> | undefined;
   #settled: Promise<JointDecision> | undefined;
 
-  private constructor(decider: Decider, parts: readonly Part[], ttlMs: number) {
+  private constructor(decider: Decider, parts: readonly Part[], ttlMs: number, onSettled: () => void) {
     if (!(ttlMs >= 1 && ttlMs <= MAX_TTL_MS)) throw new BadArgument(`ttlMs: ${ttlMs} is not from 1 to 30 days`);
     this.#decider = decider;
     this.#parts = parts;
     this.#held = parts.filter(({ amount }) => Number(amount) > 0);
     this.#ttlMs = Math.round(ttlMs);
+    this.#onSettled = onSettled;
   }
 
-  static async of(decider: Decider, parts: readonly Part[], options: HoldOptions, turn: How): Promise<Hold> {
+  static async of(
+    decider: Decider,
+    parts: readonly Part[],
+    options: HoldOptions,
+    turn: How,
+    onSettled = () => {},
+  ): Promise<Hold> {
     const { ttlMs = 30_000, signal } = options;
     signal?.throwIfAborted();
-    const hold = new Hold(decider, parts, ttlMs);
-    await hold.#set(parts, { signal, ...turn });
+    const hold = new Hold(decider, parts, ttlMs, onSettled);
+    // The server may have a hold that no caller knows of.
+    const onDoubt = () => hold.#settleLater(parts.map((part) => ({ ...part, amount: 0 })));
+    await hold.#set(parts, { signal, onDoubt, ...turn });
     // Three times a ttl, so that one renewal may fail and the next still comes in time.
     if (hold.allowed) hold.#timer = setInterval(() => hold.#keep(), ttlMs / 3).unref();
     else hold.#settled = Promise.resolve(hold.decision);
@@ -89,6 +114,17 @@ export class Hold implements AsyncDisposable {
    * Aborts, with a `HoldLost`, when the server no longer has the hold: the process was suspended for longer than the
    * ttl, the server was away for longer, or a failover lost it. Others may have the tokens, so the work should stop. The
    * next renewal finds out, within a third of the ttl, or when the server is back.
+   *
+   * ```ts
+   * import { Limiter } from "tokenbucket-redis";
+   * import { FakeServer } from "tokenbucket-redis/testing";
+   *
+   * const limiter = new Limiter(new FakeServer(), { capacity: 3, rate: 0 });
+   * const hold = await limiter.hold("import", 1);
+   * hold.signal.addEventListener("abort", () => console.log("stop"));
+   * console.log(hold.lost); // false
+   * await hold.settle();
+   * ```
    */
   get signal(): AbortSignal {
     return this.#losing.signal;
@@ -102,11 +138,21 @@ export class Hold implements AsyncDisposable {
   /**
    * Makes the hold last its ttl from now, if it is still there: see `allowed`. A lost hold is not taken anew, and one
    * that is settled stays so: resolves to that outcome.
+   *
+   * ```ts
+   * import { Limiter } from "tokenbucket-redis";
+   * import { FakeServer } from "tokenbucket-redis/testing";
+   *
+   * const limiter = new Limiter(new FakeServer(), { capacity: 3, rate: 0 });
+   * const hold = await limiter.hold("import", 1);
+   * console.log((await hold.renew()).allowed); // true
+   * await hold.settle();
+   * ```
    */
   renew(): Promise<JointDecision> {
     if (this.#settled) return this.#settled;
     if (this.lost || this.#held.length === 0) return Promise.resolve(this.#decision);
-    return (this.#renewing ??= this.#set(this.#held, { keeps: true, renews: this.#isKnown }).finally(
+    return (this.#renewing ??= this.#set(this.#held, { renews: this.#isKnown }).finally(
       () => (this.#renewing = undefined),
     ));
   }
@@ -116,17 +162,20 @@ export class Hold implements AsyncDisposable {
    * nor in `used`, counts as used; the slots of a pool (rate 0) come back. If the hold is not there any more (it
    * expired, or the server was away when the work began), what was used is charged.
    *
-   * Happens once: later calls get the first outcome, unless it could not be sent. It is sent even while the server is
-   * thought to be away: what a settlement does not tell is lost.
+   * Happens once: later calls get the first outcome. If the server does not answer, the hold is settled by its id when
+   * it is back.
+   *
+   * ```ts
+   * import { Limiter } from "tokenbucket-redis";
+   * import { FakeServer } from "tokenbucket-redis/testing";
+   *
+   * const limiter = new Limiter(new FakeServer(), { capacity: 1000, rate: "1000/m" });
+   * const hold = await limiter.hold("user:42", 500);
+   * console.log((await hold.settle(120)).remaining); // 880
+   * ```
    */
   async settle(used: Used | undefined = this.used): Promise<JointDecision> {
-    return (this.#settled ??= this.#settle(
-      this.#parts.map((part) => ({ ...part, amount: this.#usedOf(part, used) })),
-    ).catch((error: unknown) => {
-      // It was not sent, so it can be tried again.
-      if (!(error instanceof ReplyLost)) this.#settled = undefined;
-      throw error;
-    }));
+    return (this.#settled ??= this.#settle(this.#parts.map((part) => ({ ...part, amount: this.#usedOf(part, used) }))));
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -150,6 +199,7 @@ export class Hold implements AsyncDisposable {
   async #set(parts: readonly Part[], how: Caller & How): Promise<JointDecision> {
     const words = ["TB.MHOLD", String(parts.length), String(this.#ttlMs), this.id];
     const decision = (this.#decision = await this.#decider.decideAll(parts, words, how));
+    this.#isLocal ||= decision.degraded;
     if (decision.degraded) return decision;
     this.#isKnown ||= decision.allowed;
     if (this.#isKnown && !decision.allowed) {
@@ -163,13 +213,30 @@ export class Hold implements AsyncDisposable {
     clearInterval(this.#timer);
     // A renewal on its way could arrive after the settlement.
     await this.#renewing?.catch(() => {});
-    const how = { always: true };
-    const settled = await this.#decider.decideAll(parts, ["TB.MSETTLE", String(parts.length), this.id], how);
-    // If it is not known whether it happened, to charge could be the second time.
-    const missing = settled.lost ? [] : parts.filter((part) => isMissing(part, settled));
-    const charges = missing.map((part) => this.#decider.decide("TB.CHARGE", part, [part.amount], undefined, how));
-    const lost = (await Promise.all(charges)).some((charged) => charged.lost);
-    return lost ? settled.asDegraded(true) : settled;
+    const words = ["TB.MSETTLE", String(parts.length), this.id];
+    let isAnswered = false;
+    try {
+      const settled = await this.#decider.decideAll(parts, words);
+      isAnswered = !settled.degraded;
+      if (!isAnswered) return settled;
+      if (this.#isLocal) this.#decider.server.local.run([...words, ...this.#decider.wordsOf(parts)]);
+      const missing = parts.filter((part) => isMissing(part, settled));
+      const charges = missing.map((part) => this.#decider.decide("TB.CHARGE", part, [part.amount]));
+      const lost = (await Promise.all(charges)).some((charged) => charged.lost);
+      return lost ? settled.asDegraded(true) : settled;
+    } catch (error) {
+      isAnswered ||= !(error instanceof ServerAway || error instanceof ReplyLost);
+      throw error;
+    } finally {
+      if (!isAnswered) this.#settleLater(parts, SETTLED_AGAIN_AFTER_MS);
+      this.#onSettled();
+    }
+  }
+
+  /** Charges nothing if the hold is not there, so it may happen again and again. */
+  #settleLater(parts: readonly Part[], inMs = 0): void {
+    const words = ["TB.MSETTLE", String(parts.length), this.id, ...this.#decider.wordsOf(parts)];
+    this.#decider.server.unsettled.add(words, this.#ttlMs, inMs);
   }
 
   #usedOf({ which, limit, amount }: Part, used: Used | undefined): Amount {

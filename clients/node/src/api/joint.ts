@@ -1,39 +1,97 @@
 /** Several limits together. */
 
 import type { JointDecision } from "../values/decision.js";
-import { BadArgument } from "../values/errors.js";
-import { checkLimit, type Amount, type Limit } from "../values/limit.js";
+import { BadArgument, checkOptions } from "../values/errors.js";
+import { checkLimit, checkName, type Amount, type Limit } from "../values/limit.js";
 import { hashTag } from "../transport/command.js";
 import type { Client } from "../transport/driver.js";
 import type { Server } from "../transport/server.js";
-import { Decider, inTurnForAll, type Caller, type Options, type Part, type WaitOptions } from "./decider.js";
+import { Decider, inTurnForAll, OPTIONS, type Caller, type Options, type Part, type WaitOptions } from "./decider.js";
 import { Hold, type HoldOptions } from "./hold.js";
 
-/** A bucket of each of several limits, taken all together or not at all. */
+const LIMITER_OPTIONS = new Set(OPTIONS);
+const CALL_OPTIONS = new Set(["signal", "maxWaitMs", "share", "weight"]);
+const HOLD_OPTIONS = new Set([...CALL_OPTIONS, "ttlMs"]);
+
+/**
+ * Several named limits. A call takes all of its costs, or none.
+ *
+ * ```ts
+ * import { JointLimiter } from "tokenbucket-redis";
+ * import { FakeServer } from "tokenbucket-redis/testing";
+ *
+ * const limits = { requests: { capacity: 60, rate: "60/m" }, tokens: { capacity: 10_000, rate: "10000/m" } };
+ * const limiter = new JointLimiter(new FakeServer(), limits);
+ * const { each } = await limiter.takeAll("user:42", { requests: 1, tokens: 400 });
+ * console.log(each["requests"]?.remaining, each["tokens"]?.remaining); // 59 9600
+ * ```
+ */
 export class JointLimiter {
   readonly limits: Readonly<Record<string, Limit>>;
   readonly #decider: Decider;
 
   /** The bucket of limit `which` is at `prefix` + "{name}:" + which; braces and "%" in names are encoded. */
   constructor(client: Client | Server, limits: Readonly<Record<string, Limit>>, options: Options = {}) {
+    checkOptions(options, LIMITER_OPTIONS);
     for (const limit of Object.values(limits)) checkLimit(limit);
     this.limits = { ...limits };
     this.#decider = new Decider(client, options);
   }
 
-  /** Takes every cost or none. A name for each limit has to bring its own hash tag, for a cluster. */
+  /**
+   * Takes every cost or none. In a cluster, a name for each limit must contain the same hash tag.
+   *
+   * ```ts
+   * import { JointLimiter } from "tokenbucket-redis";
+   * import { FakeServer } from "tokenbucket-redis/testing";
+   *
+   * const limits = { requests: { capacity: 60, rate: "60/m" }, tokens: { capacity: 10_000, rate: "10000/m" } };
+   * const limiter = new JointLimiter(new FakeServer(), limits);
+   * console.log((await limiter.takeAll("user:42", { requests: 1, tokens: 20_000 })).allowed); // false
+   * console.log((await limiter.takeAll("user:42", { requests: 60, tokens: 1 })).allowed); // true
+   * ```
+   */
   async takeAll(name: Names, costs: Amounts, options: Caller & WaitOptions = {}): Promise<JointDecision> {
+    checkOptions(options, CALL_OPTIONS);
     const how = { signal: options.signal, ...inTurnForAll(options) };
     const parts = this.#parts(name, costs);
     return this.#decider.decideAll(parts, ["TB.MTAKE", String(parts.length)], how);
   }
 
-  /** Holds every amount or none, until they are settled, or for `ttlMs` if their holder is gone. */
+  /**
+   * Holds every amount or none, until they are settled; if the process dies, for `ttlMs`.
+   *
+   * ```ts
+   * import { JointLimiter } from "tokenbucket-redis";
+   * import { FakeServer } from "tokenbucket-redis/testing";
+   *
+   * const limits = { requests: { capacity: 60, rate: "60/m" }, tokens: { capacity: 10_000, rate: "10000/m" } };
+   * const limiter = new JointLimiter(new FakeServer(), limits);
+   * const hold = await limiter.hold("user:42", { requests: 1, tokens: 500 });
+   * const settled = await hold.settle({ requests: 1, tokens: 120 });
+   * console.log(settled.each["tokens"]?.remaining); // 9880
+   * ```
+   */
   async hold(name: Names, amounts: Amounts, options: HoldOptions = {}): Promise<Hold> {
+    checkOptions(options, HOLD_OPTIONS);
     return Hold.of(this.#decider, this.#parts(name, amounts), options, inTurnForAll(options));
   }
 
-  /** Does `work` while holding; settles with what it sets `hold.used` to. Rejects with `Denied` if denied. */
+  /**
+   * Does `work` under a hold, and settles it with `hold.used`. Rejects with `Denied` if the hold is denied.
+   *
+   * ```ts
+   * import { JointLimiter } from "tokenbucket-redis";
+   * import { FakeServer } from "tokenbucket-redis/testing";
+   *
+   * const limits = { requests: { capacity: 60, rate: "60/m" }, tokens: { capacity: 10_000, rate: "10000/m" } };
+   * const limiter = new JointLimiter(new FakeServer(), limits);
+   * await limiter.withHold("user:42", { requests: 1, tokens: 500 }, async (hold) => {
+   *   hold.used = { requests: 1, tokens: 120 };
+   * });
+   * console.log((await limiter.takeAll("user:42", { tokens: 0 })).remaining); // 9880
+   * ```
+   */
   withHold<T>(
     name: Names,
     amounts: Amounts,
@@ -43,7 +101,20 @@ export class JointLimiter {
     return Hold.during(this.hold(name, amounts, options), work);
   }
 
-  /** Makes all buckets of the name full, and forgets their holds. */
+  /**
+   * Makes the buckets of all limits full, and forgets their holds.
+   *
+   * ```ts
+   * import { JointLimiter } from "tokenbucket-redis";
+   * import { FakeServer } from "tokenbucket-redis/testing";
+   *
+   * const limits = { requests: { capacity: 60, rate: "60/m" }, tokens: { capacity: 10_000, rate: "10000/m" } };
+   * const limiter = new JointLimiter(new FakeServer(), limits);
+   * await limiter.takeAll("user:42", { requests: 60 });
+   * await limiter.reset("user:42");
+   * console.log((await limiter.takeAll("user:42", { requests: 60 })).allowed); // true
+   * ```
+   */
   async reset(name: Names): Promise<void> {
     const none = Object.keys(this.limits).map((which) => [which, 0] as const);
     await this.#decider.deleteAll(this.#parts(name, Object.fromEntries(none)).map((part) => part.name));
@@ -53,8 +124,9 @@ export class JointLimiter {
     return Object.entries(amounts).map(([which, amount]) => {
       const limit = this.limits[which];
       if (!limit) throw new BadArgument(`'${which}' is none of the limits ${Object.keys(this.limits).join(", ")}`);
-      const of = typeof name === "string" ? hashTag(name) : name[which];
-      if (of === undefined) throw new BadArgument(`name: there is none for limit '${which}'`);
+      const own = typeof name === "object" && name !== null ? name[which] : name;
+      checkName(own);
+      const of = own === name ? hashTag(String(own)) : own;
       return { which, name: `${of}:${which}`, limit, amount };
     });
   }

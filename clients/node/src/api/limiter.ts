@@ -1,11 +1,22 @@
 /** One limit for many names. */
 
-import { Decider, inTurn, type Caller, type Options, type Part, type Policy, type ShareOptions } from "./decider.js";
+import {
+  Decider,
+  inTurn,
+  OPTIONS,
+  type Bucket,
+  type Caller,
+  type Options,
+  type Part,
+  type Policy,
+  type ShareOptions,
+} from "./decider.js";
 import { Batches } from "./batches.js";
 import type { Decision, HeaderOptions } from "../values/decision.js";
 import { Denials } from "./denials.js";
 import { Hold, type HoldOptions } from "./hold.js";
-import { checkAmount, checkCount, checkLimit, type Amount, type Limit } from "../values/limit.js";
+import { checkOptions } from "../values/errors.js";
+import { checkAmount, checkCount, checkLimit, checkName, type Amount, type Limit } from "../values/limit.js";
 import type { Client } from "../transport/driver.js";
 import type { Server } from "../transport/server.js";
 
@@ -29,8 +40,23 @@ export interface ReserveOptions extends CallOptions {
 }
 
 const NO_OPTIONS: TakeOptions = {};
+export const LIMITER_OPTIONS = new Set([...OPTIONS, "rememberDenials", "batch"]);
+const CALL_OPTIONS = new Set(["limit", "signal"]);
+const RESERVE_OPTIONS = new Set([...CALL_OPTIONS, "maxWaitMs"]);
+const TAKE_OPTIONS = new Set([...RESERVE_OPTIONS, "share", "weight"]);
+const HOLD_OPTIONS = new Set([...TAKE_OPTIONS, "ttlMs"]);
 
-/** One limit for many names; each name has a bucket of its own, at `prefix` + name. */
+/**
+ * One limit for many names; each name has a bucket of its own, at `prefix` + name.
+ *
+ * ```ts
+ * import { Limiter } from "tokenbucket-redis";
+ * import { FakeServer } from "tokenbucket-redis/testing";
+ *
+ * const limiter = new Limiter(new FakeServer(), { capacity: 10, rate: "5/s" }, { prefix: "search:" });
+ * console.log((await limiter.take("user:42")).allowed); // true
+ * ```
+ */
 export class Limiter {
   readonly limit: Limit;
   readonly #decider: Decider;
@@ -39,6 +65,7 @@ export class Limiter {
 
   constructor(client: Client | Server, limit: Limit, options: LimiterOptions = {}) {
     const { rememberDenials = 0, batch = 0 } = options;
+    checkOptions(options, LIMITER_OPTIONS);
     checkLimit(limit);
     checkCount("rememberDenials", rememberDenials);
     checkCount("batch", batch);
@@ -52,90 +79,202 @@ export class Limiter {
     return this.#decider.onError;
   }
 
-  /** Takes `cost` tokens if the bucket holds them, else nothing. */
+  /**
+   * Takes `cost` tokens if the bucket holds them, else nothing.
+   *
+   * ```ts
+   * import { Limiter } from "tokenbucket-redis";
+   * import { FakeServer } from "tokenbucket-redis/testing";
+   *
+   * const limiter = new Limiter(new FakeServer(), { capacity: 10, rate: "5/s" });
+   * console.log((await limiter.take("user:42", 8)).allowed); // true
+   * console.log((await limiter.take("user:42", 8)).retryAfterMs); // 1200
+   * ```
+   */
   take(name: string, cost: Amount = 1, options: TakeOptions = NO_OPTIONS): Promise<Decision> {
     try {
       checkAmount("cost", cost);
-      const limit = this.#limitOf(options);
+      const bucket = this.#bucket(name, options, TAKE_OPTIONS);
       const { maxWaitMs, share, weight } = options;
       if (maxWaitMs !== undefined || share !== undefined || weight !== undefined) {
         const how = inTurn(options);
-        if (how.maxWaitMs) return this.#decider.decide("TB.TAKE", { name, limit }, [cost], options, how);
+        if (how.maxWaitMs) return this.#decider.decide("TB.TAKE", bucket, [cost], options, how);
       }
-      if (this.#batches || this.#denials) return this.#takeSparingly(name, cost, limit, options);
+      if (this.#batches || this.#denials) return this.#takeSparingly(bucket, cost, options);
       // The shorter command costs a tenth less, with its driver.
-      return this.#decider.decide("TB.TAKE", { name, limit }, cost === 1 ? [] : [cost], options);
+      return this.#decider.decide("TB.TAKE", bucket, cost === 1 ? [] : [cost], options);
     } catch (error) {
       return Promise.reject(error as Error);
     }
   }
 
-  /** Returns what `take` would decide, with `remaining` as after it; for cost 0, the level. */
+  /**
+   * Returns what `take` would decide, with `remaining` as after it; for cost 0, the level.
+   *
+   * ```ts
+   * import { Limiter } from "tokenbucket-redis";
+   * import { FakeServer } from "tokenbucket-redis/testing";
+   *
+   * const limiter = new Limiter(new FakeServer(), { capacity: 10, rate: "5/s" });
+   * console.log((await limiter.peek("user:42", 0)).remaining); // 10
+   * ```
+   */
   async peek(name: string, cost: Amount = 1, options: CallOptions = NO_OPTIONS): Promise<Decision> {
     checkAmount("cost", cost);
-    return this.#decider.decide("TB.PEEK", { name, limit: this.#limitOf(options) }, [cost], options);
-  }
-
-  /** Takes as many whole tokens as there are, at most `most`: see `granted`. */
-  async takeUpTo(name: string, most: number, options: CallOptions = NO_OPTIONS): Promise<Decision> {
-    checkCount("most", most);
-    return this.#decider.decide("TB.TAKEUPTO", { name, limit: this.#limitOf(options) }, [most], options);
+    return this.#decider.decide("TB.PEEK", this.#bucket(name, options), [cost], options);
   }
 
   /**
-   * Takes `cost`, into debt if need be; the caller then waits for `retryAfterMs` until it is its turn. Denied, and
-   * without a token taken, if that would be longer than `maxWaitMs`.
+   * Takes as many whole tokens as the bucket has, at most `most`: see `granted`.
+   *
+   * ```ts
+   * import { Limiter } from "tokenbucket-redis";
+   * import { FakeServer } from "tokenbucket-redis/testing";
+   *
+   * const limiter = new Limiter(new FakeServer(), { capacity: 10, rate: "5/s" });
+   * console.log((await limiter.takeUpTo("user:42", 25)).granted); // 10
+   * ```
+   */
+  async takeUpTo(name: string, most: number, options: CallOptions = NO_OPTIONS): Promise<Decision> {
+    checkCount("most", most);
+    return this.#decider.decide("TB.TAKEUPTO", this.#bucket(name, options), [most], options);
+  }
+
+  /**
+   * Books a place in the queue: sleep `retryAfterMs`, then act. Denied, without taking a token, if the wait would exceed
+   * `maxWaitMs`.
+   *
+   * ```ts
+   * import { Limiter } from "tokenbucket-redis";
+   * import { FakeServer } from "tokenbucket-redis/testing";
+   *
+   * const limiter = new Limiter(new FakeServer(), { capacity: 1, rate: "1/s" });
+   * console.log((await limiter.reserve("user:42", 1, { maxWaitMs: 1500 })).retryAfterMs); // 0
+   * console.log((await limiter.reserve("user:42", 1, { maxWaitMs: 1500 })).retryAfterMs); // 1000
+   * console.log((await limiter.reserve("user:42", 1, { maxWaitMs: 1500 })).allowed); // false
+   * ```
    */
   async reserve(name: string, cost: Amount, options: ReserveOptions): Promise<Decision> {
     checkAmount("cost", cost);
     checkCount("maxWaitMs", options.maxWaitMs);
-    const bucket = { name, limit: this.#limitOf(options) };
+    const bucket = this.#bucket(name, options, RESERVE_OPTIONS);
     return this.#decider.decide("TB.RESERVE", bucket, [cost, options.maxWaitMs], options);
   }
 
-  /** Reserves, and sleeps until it is this caller's turn. A `signal` breaks that off, and the tokens are given back. */
+  /**
+   * Reserves, and sleeps until the call's turn. An aborted wait gives its tokens back.
+   *
+   * ```ts
+   * import { Limiter } from "tokenbucket-redis";
+   * import { FakeServer } from "tokenbucket-redis/testing";
+   *
+   * const limiter = new Limiter(new FakeServer(), { capacity: 1, rate: "1/s" });
+   * await limiter.take("user:42");
+   * const signal = AbortSignal.timeout(60_000);
+   * console.log((await limiter.wait("user:42", 1, { maxWaitMs: 1000, signal })).allowed); // true
+   * ```
+   */
   async wait(name: string, cost: Amount, options: ReserveOptions): Promise<Decision> {
     const decision = await this.reserve(name, cost, options);
+    const bucket = this.#bucket(name, options, RESERVE_OPTIONS);
     if (!decision.allowed || decision.retryAfterMs === 0) return decision;
     try {
       await this.#decider.clock.sleep(decision.retryAfterMs, options.signal);
     } catch (aborted) {
-      // The reason to abort is the error to throw.
-      await this.give(name, cost, { limit: options.limit }).catch(() => {});
+      // The reason to abort is the error to throw. What this process has decided is none of the server's.
+      if (decision.degraded) this.#decider.server.local.run(this.#decider.command("TB.GIVE", bucket, [cost]));
+      else await this.give(name, cost, { limit: options.limit }).catch(() => {});
       throw aborted;
     }
     return decision;
   }
 
-  /** Takes `amount` in any case, into debt if need be. */
+  /**
+   * Takes `amount` unconditionally, into debt if needed.
+   *
+   * ```ts
+   * import { Limiter } from "tokenbucket-redis";
+   * import { FakeServer } from "tokenbucket-redis/testing";
+   *
+   * const limiter = new Limiter(new FakeServer(), { capacity: 10, rate: "5/s" });
+   * console.log((await limiter.charge("user:42", 12)).remaining); // -2
+   * ```
+   */
   async charge(name: string, amount: Amount, options: CallOptions = NO_OPTIONS): Promise<Decision> {
     checkAmount("amount", amount);
-    return this.#decider.decide("TB.CHARGE", { name, limit: this.#limitOf(options) }, [amount], options);
+    return this.#decider.decide("TB.CHARGE", this.#bucket(name, options), [amount], options);
   }
 
-  /** Puts `amount` back, never above the capacity. */
+  /**
+   * Puts `amount` back, at most up to the capacity.
+   *
+   * ```ts
+   * import { Limiter } from "tokenbucket-redis";
+   * import { FakeServer } from "tokenbucket-redis/testing";
+   *
+   * const limiter = new Limiter(new FakeServer(), { capacity: 10, rate: "5/s" });
+   * await limiter.take("user:42", 8);
+   * console.log((await limiter.give("user:42", 3)).remaining); // 5
+   * ```
+   */
   async give(name: string, amount: Amount, options: CallOptions = NO_OPTIONS): Promise<Decision> {
     checkAmount("amount", amount);
-    const limit = this.#limitOf(options);
-    const given = this.#decider.decide("TB.GIVE", { name, limit }, [amount], options);
-    return given.finally(() => this.#denials?.forget(name, limit));
+    const bucket = this.#bucket(name, options);
+    const given = this.#decider.decide("TB.GIVE", bucket, [amount], options);
+    return given.finally(() => this.#denials?.forget(bucket));
   }
 
-  /** Makes the bucket full, and forgets its holds. */
+  /**
+   * Makes the bucket full, and forgets its holds.
+   *
+   * ```ts
+   * import { Limiter } from "tokenbucket-redis";
+   * import { FakeServer } from "tokenbucket-redis/testing";
+   *
+   * const limiter = new Limiter(new FakeServer(), { capacity: 10, rate: "5/s" });
+   * await limiter.take("user:42", 10);
+   * await limiter.reset("user:42");
+   * console.log((await limiter.take("user:42", 10)).allowed); // true
+   * ```
+   */
   async reset(name: string, options: CallOptions = NO_OPTIONS): Promise<void> {
-    const limit = this.#limitOf(options);
-    this.#batches?.forget(name, limit);
-    this.#denials?.forget(name, limit);
+    const bucket = this.#bucket(name, options);
+    this.#batches?.forget(bucket);
+    this.#denials?.forget(bucket);
     await this.#decider.deleteAll([name]);
   }
 
-  /** Takes `amount` until it is settled, or for `ttlMs` if its holder is gone. */
+  /**
+   * Takes `amount` until it is settled; if the process dies, for `ttlMs`.
+   *
+   * ```ts
+   * import { Limiter } from "tokenbucket-redis";
+   * import { FakeServer } from "tokenbucket-redis/testing";
+   *
+   * const limiter = new Limiter(new FakeServer(), { capacity: 1000, rate: "1000/m" });
+   * const hold = await limiter.hold("user:42", 500); // the most that the work may cost
+   * if (hold.allowed) await hold.settle(120); // what it did cost
+   * console.log((await limiter.peek("user:42", 0)).remaining); // 880
+   * ```
+   */
   async hold(name: string, amount: Amount, options: TakeOptions & HoldOptions = {}): Promise<Hold> {
-    const part: Part = { which: "", name, limit: this.#limitOf(options), amount };
-    return Hold.of(this.#decider, [part], options, inTurn(options));
+    const bucket = this.#bucket(name, options, HOLD_OPTIONS);
+    const part: Part = { which: "", ...bucket, amount };
+    return Hold.of(this.#decider, [part], options, inTurn(options), () => this.#denials?.forget(bucket));
   }
 
-  /** Does `work` while holding; settles with what it sets `hold.used` to. Rejects with `Denied` if denied. */
+  /**
+   * Does `work` under a hold, and settles it with `hold.used`. Rejects with `Denied` if the hold is denied.
+   *
+   * ```ts
+   * import { Limiter } from "tokenbucket-redis";
+   * import { FakeServer } from "tokenbucket-redis/testing";
+   *
+   * const jobs = new Limiter(new FakeServer(), { capacity: 3, rate: 0 });
+   * const done = await jobs.withHold("import", 1, async (hold) => `${hold.decision.remaining} places left`);
+   * console.log(done); // 2 places left
+   * ```
+   */
   withHold<T>(
     name: string,
     amount: Amount,
@@ -145,12 +284,34 @@ export class Limiter {
     return Hold.during(this.hold(name, amount, options), work);
   }
 
-  /** The headers of a response, see `Decision.headers`. */
+  /**
+   * Returns the HTTP headers of a decision: see `Decision.headers`.
+   *
+   * ```ts
+   * import { Limiter } from "tokenbucket-redis";
+   * import { FakeServer } from "tokenbucket-redis/testing";
+   *
+   * const limiter = new Limiter(new FakeServer(), { capacity: 10, rate: "5/s" });
+   * console.log(limiter.headers(await limiter.take("user:42"))["RateLimit"]); // "default";r=9;t=1
+   * ```
+   */
   headers(decision: Decision, { limit, ...options }: HeaderOptions & CallOptions = {}): Record<string, string> {
     return decision.headers(limit ?? this.limit, options);
   }
 
-  /** Gives back what batches have left. The client stays open: it is the caller's. */
+  /**
+   * Gives back what batches have left. The client stays open.
+   *
+   * ```ts
+   * import { Limiter } from "tokenbucket-redis";
+   * import { FakeServer } from "tokenbucket-redis/testing";
+   *
+   * const limiter = new Limiter(new FakeServer(), { capacity: 100, rate: "100/s" }, { batch: 10 });
+   * await limiter.take("user:42"); // fetches ten, for this call and the next nine
+   * await limiter.close();
+   * console.log((await limiter.peek("user:42", 0)).remaining); // 99
+   * ```
+   */
   async close(): Promise<void> {
     await this.#batches?.close();
   }
@@ -159,31 +320,37 @@ export class Limiter {
     await this.close();
   }
 
-  #limitOf({ limit }: CallOptions): Limit {
-    if (limit) checkLimit(limit);
-    return limit ?? this.limit;
+  /** Checks what a call is about, before anything is sent. */
+  #bucket(name: string, options: CallOptions, known: ReadonlySet<string> = CALL_OPTIONS): Bucket {
+    checkName(name);
+    if (options === NO_OPTIONS) return { name, limit: this.limit };
+    checkOptions(options, known);
+    const { limit = this.limit } = options;
+    if (limit !== this.limit) checkLimit(limit);
+    return { name, limit };
   }
 
-  async #takeSparingly(name: string, cost: Amount, limit: Limit, options: CallOptions): Promise<Decision> {
+  async #takeSparingly(bucket: Bucket, cost: Amount, options: CallOptions): Promise<Decision> {
     options.signal?.throwIfAborted();
     const began = this.#decider.clock.now();
-    const decision = await this.#takeByBatch(name, cost, limit, options);
-    this.#decider.tell(name, limit, decision, began);
+    const decision = await this.#takeByBatch(bucket, cost, options);
+    this.#decider.tell(bucket.name, bucket.limit, decision, began);
     return decision;
   }
 
   /** Takes whole tokens from a batch, if there are batches; otherwise applies remembered denials first. */
-  async #takeByBatch(name: string, cost: Amount, limit: Limit, options: CallOptions): Promise<Decision> {
+  async #takeByBatch(bucket: Bucket, cost: Amount, options: CallOptions): Promise<Decision> {
     const tokens = Number(cost);
     const batches = this.#batches;
-    if (batches && Number.isInteger(tokens) && tokens > 0 && tokens <= batches.size) {
-      return batches.take(name, limit, tokens, options);
+    const most = Math.min(batches?.size ?? 0, Number(bucket.limit.capacity));
+    if (batches && Number.isInteger(tokens) && tokens > 0 && tokens <= most) {
+      return batches.take(bucket, tokens, options);
     }
     const began = this.#decider.clock.now();
-    const refusal = this.#denials?.recall(name, limit, cost);
+    const refusal = this.#denials?.recall(bucket, cost);
     if (refusal) return refusal;
-    const decision = await this.#decider.decideQuietly("TB.TAKE", { name, limit }, [cost], options);
-    this.#denials?.remember(name, limit, cost, decision, began);
+    const decision = await this.#decider.decideQuietly("TB.TAKE", bucket, [cost], options);
+    this.#denials?.remember(bucket, cost, decision, began);
     return decision;
   }
 }

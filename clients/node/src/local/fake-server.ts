@@ -1,20 +1,24 @@
-/**
- * A server in memory, whose clock moves only when you advance it: for your tests.
- *
- *     const server = new FakeServer();
- *     const limiter = new Limiter(server, { capacity: 1, rate: "1/s" });
- *     (await limiter.take("a")).allowed;    // true
- *     (await limiter.take("a")).allowed;    // false
- *     server.advance(1000);
- *     (await limiter.take("a")).allowed;    // true
- *
- * It decides as the module does. Its calendar begins at midnight UTC of January 1st, 2026, or at the time that you pass:
- * `new FakeServer(new Date("2026-12-31T23:59Z"))`.
- */
+/** A server in memory, for tests of your own. */
 
 import { LocalLimiter } from "./local-limiter.js";
 import type { Clock, InProcess } from "../transport/driver.js";
 
+/**
+ * An in-memory server whose clock moves only when you advance it. It takes the place of a client, and decides as the module
+ * does. Its clock begins at midnight UTC on January 1st, 2026, or at `now`.
+ *
+ * ```ts
+ * import { Limiter } from "tokenbucket-redis";
+ * import { FakeServer } from "tokenbucket-redis/testing";
+ *
+ * const server = new FakeServer();
+ * const limiter = new Limiter(server, { capacity: 1, rate: "1/s" });
+ * console.log((await limiter.take("user:42")).allowed); // true
+ * console.log((await limiter.take("user:42")).allowed); // false
+ * server.advance(1000);
+ * console.log((await limiter.take("user:42")).allowed); // true
+ * ```
+ */
 export class FakeServer implements InProcess {
   readonly clock: Clock = {
     now: () => Number(this.#now - this.#began) / 1000,
@@ -32,12 +36,37 @@ export class FakeServer implements InProcess {
     this.#began = this.#now = BigInt(now.getTime()) * 1000n;
   }
 
-  /** Lets time pass, for buckets and for what limiters remember; kept to the microsecond. */
+  /**
+   * Lets time pass, for buckets and for what limiters remember; kept to the microsecond.
+   *
+   * ```ts
+   * import { Limiter } from "tokenbucket-redis";
+   * import { FakeServer } from "tokenbucket-redis/testing";
+   *
+   * const server = new FakeServer(new Date("2027-02-28T23:00Z"));
+   * const limiter = new Limiter(server, { capacity: 10, rate: "10@mo" });
+   * server.advance(59 * 60_000);
+   * console.log((await limiter.take("user:42", 10)).resetAfterMs); // 60000
+   * ```
+   */
   advance(ms: number): void {
     this.#now += BigInt(Math.round(ms * 1000));
   }
 
-  /** Makes every bucket full. */
+  /**
+   * Makes every bucket full.
+   *
+   * ```ts
+   * import { Limiter } from "tokenbucket-redis";
+   * import { FakeServer } from "tokenbucket-redis/testing";
+   *
+   * const server = new FakeServer();
+   * const limiter = new Limiter(server, { capacity: 1, rate: "1/h" });
+   * await limiter.take("user:42");
+   * server.reset();
+   * console.log((await limiter.take("user:42")).allowed); // true
+   * ```
+   */
   reset(): void {
     this.#buckets.clear();
   }

@@ -1,25 +1,26 @@
 /** Limits in this process, with the decisions and the integers of the module: millionths of tokens, microseconds. */
 
 import { BadArgument } from "../values/errors.js";
-import { checkLimit, rateParts } from "../values/limit.js";
+import { checkLimit, isDecimal, rateParts } from "../values/limit.js";
+import { Holds, type Held } from "./holds.js";
 import { calendar, continuous, floorDiv, type Refill } from "./refill.js";
 
 /** How many buckets a process keeps while its server is away. */
 const MOST_BUCKETS = 10_000;
 const MICRO = 1_000_000n;
 const NEVER = -1n;
+const MOST_TOKENS = 1e12;
+/** Whatever is below is less than a millionth, and seldom nothing. */
+const LEAST_TOKENS = 1e-7;
+const MOST_DIGITS = 400;
 /** No bucket takes longer to fill: 100 years. */
 const CENTURY_US = 3_155_760_000n * MICRO;
-
-interface Held {
-  amount: bigint;
-  endsAt: bigint;
-}
 
 interface Stored {
   level: bigint;
   at: bigint;
-  holds: ReadonlyMap<string, Held>;
+  /** Shared by the views of a bucket, and changed where one is kept. */
+  holds: Holds;
   /** When it is full and without holds, by the limit of its last call; then it is as good as none. */
   fullAt: number;
 }
@@ -167,7 +168,7 @@ export class LocalLimiter {
 
   #renew([count = "", ttlMs = "", id = "", ...words]: readonly string[]): unknown[] {
     const groups = groupsOf(count, words, 3);
-    const amounts = groups.map((group) => this.#look(group, { pool: true }).holds.get(id)?.amount);
+    const amounts = groups.map((group) => this.#look(group, { pool: true }).held(id)?.amount);
     const replies = groups.map((group, at) => {
       const view = this.#look(group, { pool: true });
       const amount = amounts[at];
@@ -182,7 +183,7 @@ export class LocalLimiter {
   #settle([count = "", id = "", ...words]: readonly string[]): unknown[] {
     const replies = groupsOf(count, words).map((group) => {
       const view = this.#look(group, { pool: true });
-      if (!view.holds.has(id)) return view.reply(0n, NEVER);
+      if (!view.held(id)) return view.reply(0n, NEVER);
       view.settle(id, up(group[3]));
       this.#keep(view);
       return view.reply(1n, view.debtFreeMs());
@@ -204,11 +205,13 @@ function nowUs(): bigint {
 /** A bucket as it is now under the limit of one call. */
 class View {
   /** Before anything flowed in: where waits are counted from, until something is moved. */
-  #from: { level: bigint; at: bigint; holds: Held[] };
+  #from: { level: bigint; at: bigint };
   level: bigint;
   /** A refill seldom ends on a whole millionth: the rest is dated back. */
   #at: bigint;
-  readonly holds: Map<string, Held>;
+  readonly #holds: Holds;
+  /** What the holds have returned that have ended and are still there. */
+  #returned: bigint;
 
   constructor(
     readonly key: string,
@@ -219,55 +222,57 @@ class View {
   ) {
     const level = min(stored?.level ?? capacity, capacity);
     const at = stored?.at ?? now;
-    const holds = [...(stored?.holds ?? [])].toSorted(([, a], [, b]) => Number(a.endsAt - b.endsAt));
-    this.#from = { level, at, holds: holds.map(([, held]) => held) };
-    this.holds = new Map(holds.filter(([, held]) => held.endsAt > now));
-    const ended = holds.filter(([, held]) => held.endsAt <= now);
-    const returned = ended.reduce((sum, [, held]) => sum + held.amount, 0n);
+    this.#from = { level, at };
+    this.#holds = stored?.holds ?? new Holds();
+    this.#returned = this.#holds.sumUntil(now);
     const flowed = flow.between(at, now);
-    this.level = level + flowed.amount + returned;
+    this.level = level + flowed.amount + this.#returned;
     this.#at = flowed.at;
     this.#cap();
   }
 
+  /** Returns what is to be kept. */
   get stored(): Stored {
-    const ends = [...this.holds.values()].map(({ endsAt }) => Number(endsAt));
-    const fullAt = Math.max(Number(this.#reachesAt(this.capacity) ?? Infinity), ...ends);
-    return { level: this.level, at: this.#at, holds: this.holds, fullAt };
+    this.#dropEnded();
+    const endsAt = Number(this.#holds.endsAt);
+    const fullAt = Math.max(Number(this.#reachesAt(this.capacity) ?? Infinity), endsAt);
+    return { level: this.level, at: this.#at, holds: this.#holds, fullAt };
   }
 
   get isFull(): boolean {
-    return this.level >= this.capacity && this.holds.size === 0;
+    return this.level >= this.capacity && this.#holds.endsAt <= this.now;
+  }
+
+  held(id: string): Held | undefined {
+    const held = this.#holds.get(id);
+    return held && held.endsAt > this.now ? held : undefined;
   }
 
   move(amount: bigint): void {
     this.level += amount;
     this.#cap();
-    this.#restart();
+    // From now on, waits are counted from what is there now.
+    this.#from = { level: this.level - this.#returned, at: this.#at };
   }
 
   /** Sets what is held under `id`: takes what that needs more, gives back what it needs less. */
   hold(id: string, amount: bigint, endsAt: bigint): void {
-    const held = this.holds.get(id)?.amount ?? 0n;
-    if (amount > 0n) this.holds.set(id, { amount, endsAt });
-    else this.holds.delete(id);
+    const held = this.#end(id);
+    if (amount > 0n) this.#holds.set({ id, amount, endsAt });
     this.move(held - amount);
   }
 
   settle(id: string, used: bigint): void {
-    const held = this.holds.get(id)?.amount ?? 0n;
-    this.holds.delete(id);
-    this.move(held - used);
+    this.move(this.#end(id) - used);
   }
 
   /** How long until a hold of `amount` could be had, counting on all holds but this one. */
   holdWaitMs(id: string, amount: bigint): bigint {
-    const held = this.holds.get(id);
+    const held = this.held(id);
     const lacking = amount - (held?.amount ?? 0n);
     if (lacking <= 0n || lacking <= this.level) return 0n;
     if (lacking > this.capacity) return NEVER;
-    if (held) this.#from.holds = this.#from.holds.filter((one) => one !== held);
-    const waitMs = this.#msUntil(lacking);
+    const waitMs = this.#msUntil(lacking, held);
     const comesTooLate = amount > this.capacity && held && this.now + waitMs * 1000n >= held.endsAt;
     return comesTooLate ? NEVER : waitMs;
   }
@@ -285,39 +290,43 @@ class View {
     return [allowed, floorDiv(this.level, MICRO), waitMs, this.#msUntil(this.capacity)].map(Number);
   }
 
+  #dropEnded(): void {
+    this.#holds.deleteUntil(this.now);
+    this.#from.level += this.#returned;
+    this.#returned = 0n;
+  }
+
+  /** Ends a hold, and returns its amount. */
+  #end(id: string): bigint {
+    this.#dropEnded();
+    const held = this.#holds.get(id)?.amount ?? 0n;
+    this.#holds.delete(id);
+    return held;
+  }
+
   #cap(): void {
     if (this.level < this.capacity) return;
     this.level = this.capacity;
     this.#at = this.now;
   }
 
-  /** Counts waits from what is there now. */
-  #restart(): void {
-    const holds = [...this.holds.values()].toSorted((a, b) => Number(a.endsAt - b.endsAt));
-    this.#from = { level: this.level, at: this.#at, holds };
-  }
-
-  #msUntil(level: bigint): bigint {
-    const reached = this.#reachesAt(level);
+  #msUntil(level: bigint, without?: Held): bigint {
+    const reached = this.#reachesAt(level, without);
     if (reached === undefined) return NEVER;
     return reached <= this.now ? 0n : (reached - this.now + 999n) / 1000n;
   }
 
-  #reachesAt(level: bigint): bigint | undefined {
-    let missing = level - this.#from.level;
-    let earliest = this.#from.at;
-    for (const held of this.#from.holds) {
-      const reached = later(this.#flowsBy(missing), earliest);
-      if (reached !== undefined && reached < held.endsAt) return reached;
-      missing -= held.amount;
-      earliest = held.endsAt;
-    }
-    return later(this.#flowsBy(missing), earliest);
-  }
-
-  #flowsBy(missing: bigint): bigint | undefined {
-    if (missing <= 0n) return this.#from.at;
-    return this.flow.reaches(this.#from.at, missing);
+  /** Returns when there is so much, because it has flowed in or because holds have ended. */
+  #reachesAt(level: bigint, without?: Held): bigint | undefined {
+    const { at } = this.#from;
+    const missing = level - this.#from.level;
+    if (missing <= 0n) return at;
+    const { held, before } = this.#holds.first(
+      ({ endsAt }, sum) => sum + this.flow.between(at, endsAt).amount >= missing,
+      without,
+    );
+    const flows = this.flow.reaches(at, missing - before);
+    return held && (flows === undefined || held.endsAt < flows) ? held.endsAt : flows;
   }
 }
 
@@ -339,25 +348,35 @@ function exactly(text: string): [numerator: bigint, denominator: bigint] {
   const [digits = "", exponent = "0"] = text.toLowerCase().replace(/^\+/, "").split("e");
   const [whole = "", fraction = ""] = digits.split(".");
   const power = Number(exponent) - fraction.length;
+  // Powers beyond would take seconds to compute.
+  if (Math.abs(power) > MOST_DIGITS) throw new BadArgument(`ERR '${text}' has more than ${MOST_DIGITS} digits`);
   const numerator = BigInt(whole + fraction || "0");
   return power >= 0 ? [numerator * 10n ** BigInt(power), 1n] : [numerator, 10n ** BigInt(-power)];
 }
 
 /** Capacities and what is given are rounded down to the millionth. */
 function down(text = ""): bigint {
-  const [numerator, denominator] = amount(text);
-  return (numerator * MICRO) / denominator;
+  return micros(text, 0n);
 }
 
 /** Costs are rounded up. */
 function up(text = ""): bigint {
-  const [numerator, denominator] = amount(text);
-  return (numerator * MICRO + denominator - 1n) / denominator;
+  return micros(text, 1n);
 }
 
-function amount(text: string): [bigint, bigint] {
-  if (/^\+?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(text)) return exactly(text);
-  throw new BadArgument("ERR cost must be a decimal number of tokens from 0 to 1e12");
+/** Returns the millionths of an amount: those that it is meant to be, if a float alone makes the difference. */
+function micros(text: string, more: bigint): bigint {
+  const value = Number(text);
+  if (!isDecimal(text) || value > MOST_TOKENS) {
+    throw new BadArgument(`ERR '${text}' must be a decimal number of tokens from 0 to 1e12`);
+  }
+  if (value < LEAST_TOKENS) return /[1-9]/.test(text.split(/e/i)[0]!) ? more : 0n;
+  const [numerator, denominator] = exactly(text);
+  const millionths = numerator * MICRO;
+  const meant = (2n * millionths + denominator) / (2n * denominator);
+  const off = millionths - meant * denominator;
+  if (meant > 0n && (off < 0n ? -off : off) * MICRO <= denominator) return meant;
+  return (millionths + more * (denominator - 1n)) / denominator;
 }
 
 function groupsOf(count: string, words: readonly string[], size = 4): string[][] {
@@ -373,8 +392,4 @@ function joint(each: number[][]): unknown[] {
 
 function min(a: bigint, b: bigint): bigint {
   return a < b ? a : b;
-}
-
-function later(a: bigint | undefined, b: bigint): bigint | undefined {
-  return a === undefined || a > b ? a : b;
 }

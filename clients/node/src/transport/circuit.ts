@@ -1,21 +1,22 @@
-/** The state of one server: whether it is away, and whether it has the module. */
+/** The state of one server: until when it is away, and whether it has the module. */
 
-import { textOf } from "../values/errors.js";
+import { textOf, Undecided } from "../values/errors.js";
 
-/** Gets a line when the server goes, and when it returns. */
+/** Gets a line when an outage begins, and when a call is answered again. */
 export type Log = (line: string) => void;
 
 const MS_BETWEEN_REFUSALS_LOGGED = 60_000;
 const MS_BETWEEN_LOOKS_FOR_THE_MODULE = 60_000;
 
 export class Circuit {
-  isAway = false;
-  #nextProbe = 0;
+  /** Why the server last did not decide. */
+  #lastError: unknown = new Error("not connected yet");
+  /** An outage is this number alone: no call asks before that moment. Undefined unless the server is away. */
+  #awayUntilMs: number | undefined;
+  #isLogged = false;
   #nextRefusalLogged = 0;
   /** When to look for the module again; undefined if it is there, as far as is known. */
-  #scriptUntil: number | undefined;
-  /** Why the server last counted as away. */
-  lastError: unknown;
+  #scriptUntilMs: number | undefined;
 
   constructor(
     readonly who: string,
@@ -23,56 +24,70 @@ export class Circuit {
     readonly log: Log,
   ) {}
 
-  /** Returns whether to check if the server is back; true once in each interval. */
-  isTimeToProbe(): boolean {
+  get isAway(): boolean {
+    return this.#awayUntilMs !== undefined;
+  }
+
+  /** Returns whether to try a server that is away; moves the moment of the next try. */
+  isTimeToAsk(): boolean {
     const now = performance.now();
-    if (now < this.#nextProbe) return false;
-    this.#nextProbe = now + this.retryEveryMs;
+    if (now < this.#awayUntilMs!) return false;
+    this.#awayUntilMs = now + this.retryEveryMs;
     return true;
   }
 
-  answered(): void {
-    if (!this.isAway) return;
-    this.isAway = false;
-    this.log(`tokenbucket: ${this.who} is back, limiting again`);
-  }
-
+  /** Begins an outage, or lets it last. */
   failed(error: unknown): void {
-    this.lastError = error;
-    this.#nextProbe = performance.now() + this.retryEveryMs;
-    if (this.isAway) return;
-    this.isAway = true;
+    this.#lastError = error;
+    this.#awayUntilMs = performance.now() + this.retryEveryMs;
+    if (this.#isLogged) return;
+    this.#isLogged = true;
     this.log(`tokenbucket: cannot ask ${this.who}, each limit does as its onError says: ${textOf(error)}`);
   }
 
-  /** The server is there, and refused to decide this call. */
-  refused(error: unknown): void {
-    this.lastError = error;
-    const now = performance.now();
-    if (now < this.#nextRefusalLogged) return;
-    this.#nextRefusalLogged = now + MS_BETWEEN_REFUSALS_LOGGED;
-    this.log(`tokenbucket: ${this.who} refuses, onError decides such calls: ${textOf(error)}`);
+  /** Lets calls ask again, and look for the module: the server may be another. */
+  connected(): void {
+    this.#awayUntilMs = undefined;
+    if (this.#scriptUntilMs !== undefined) this.#scriptUntilMs = 0;
   }
+
+  /** Notes that the server has replied to a call. */
+  answered(): void {
+    if (!this.#isLogged || this.isAway) return;
+    this.#isLogged = false;
+    this.log(`tokenbucket: ${this.who} is back, limiting again`);
+  }
+
+  /** Returns the error of a call that a server refused which answers others. */
+  refused(error: unknown): Undecided {
+    const now = performance.now();
+    if (now >= this.#nextRefusalLogged) {
+      this.#nextRefusalLogged = now + MS_BETWEEN_REFUSALS_LOGGED;
+      this.log(`tokenbucket: ${this.who} refuses, onError decides such calls: ${textOf(error)}`);
+    }
+    return new Undecided(this.who, error);
+  }
+
+  /** Returns the error of a call that the server does not decide; by default, because it is away. */
+  undecided(sent: boolean, error: unknown = this.#lastError): Undecided {
+    return new Undecided(this.who, this.isAway ? this.#lastError : error, sent);
+  }
+
   /** Returns whether the Lua script replaces the commands. */
   get usesScript(): boolean {
-    return this.#scriptUntil !== undefined && performance.now() < this.#scriptUntil;
+    return this.#scriptUntilMs !== undefined && performance.now() < this.#scriptUntilMs;
   }
 
   hasNoModule(): void {
-    if (this.#scriptUntil === undefined) {
+    if (this.#scriptUntilMs === undefined) {
       this.log(`tokenbucket: ${this.who} has no module, the script decides until it has`);
     }
-    this.#scriptUntil = performance.now() + MS_BETWEEN_LOOKS_FOR_THE_MODULE;
+    this.#scriptUntilMs = performance.now() + MS_BETWEEN_LOOKS_FOR_THE_MODULE;
   }
 
   hasModule(): void {
-    if (this.#scriptUntil === undefined) return;
-    this.#scriptUntil = undefined;
+    if (this.#scriptUntilMs === undefined) return;
+    this.#scriptUntilMs = undefined;
     this.log(`tokenbucket: ${this.who} has the module, the script decides no longer`);
-  }
-
-  /** Lets the next call try the module again: the server may be another. */
-  lookForModule(): void {
-    if (this.#scriptUntil !== undefined) this.#scriptUntil = 0;
   }
 }

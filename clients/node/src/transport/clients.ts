@@ -34,7 +34,6 @@ const OF_A_SERVER = new Set(["PING", "MULTI", "EXEC"]);
 function inProcess(client: InProcess): Route {
   const connection: Connection = {
     isOpen: true,
-    heardTick: 0,
     connect: async () => {},
     send: async (words) => (OF_A_SERVER.has(words[0]!) ? [] : client.send(words)),
     close() {},

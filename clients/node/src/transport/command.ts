@@ -28,19 +28,6 @@ export function renewing([, ...words]: Command): Command {
   return ["TB.MRENEW", ...words.filter((_, at) => at < 3 || (at - 3) % 4 !== 3)];
 }
 
-/**
- * A write of the same name and key that changes nothing: a server that is paused keeps it back.
- *
- * `CLIENT UNBLOCK` is sent behind it on the same connection. Most servers before Redis 8.2 and Valkey 9 end if a call is
- * unblocked that they keep back because they are paused.
- */
-export function writesNothing([name = "", ...words]: Command): Command {
-  if (name === "TB.BMTAKE") return [name, "1", "0", words[2]!, "0", "1", "0"];
-  if (name === "TB.BMHOLD") return [name, "1", "1", "none", "0", words[4]!, "0", "0", "0"];
-  if (name === "TB.BHOLD") return [name, words[0]!, "0", "0", "0", "1", "none", "0"];
-  return [name, words[0]!, "0", "1", "0", "0"];
-}
-
 /** The key by which a cluster finds the node. */
 export function keyOf(command: Command): string {
   return command[FIRST_KEY[command[0] ?? ""] ?? 1] ?? "";

@@ -5,8 +5,8 @@ import type { Command } from "./command.js";
 /** A connection that a driver has made, with the options of the user's client. */
 export interface Connection {
   readonly isOpen: boolean;
-  /** The tick of the watch in which something last came; the watch sets it. */
-  heardTick: number;
+  /** What the server has refused while it connected, such as the password or the database, if the driver goes on. */
+  readonly refusal?: unknown;
   connect(): Promise<unknown>;
   send(words: Command): Promise<unknown>;
   close(): void;

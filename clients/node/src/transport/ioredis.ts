@@ -1,7 +1,9 @@
 /** ioredis and iovalkey, which is made from it. */
 
+import { isReply } from "../values/errors.js";
 import type { Command } from "./command.js";
 import type { Connection, IoredisClient, IoredisCluster, Route } from "./driver.js";
+import { CONNECT_MS } from "./silence.js";
 import { addressIn, ClusterRoute, hostAndPort, single } from "./route.js";
 
 /** Without them, the driver queues, resends, reconnects, or counts a busy event loop as silence. */
@@ -22,7 +24,15 @@ const OPTIONS = {
 };
 
 export function ioredis(client: IoredisClient): Route {
-  return single(addressIn(client.options), () => new IoredisConnection(() => client.duplicate(OPTIONS)));
+  const { sentinels } = (client.options ?? {}) as { sentinels?: unknown[] };
+  const options = sentinels ? { ...OPTIONS, ...inTimeForAll(sentinels) } : OPTIONS;
+  return single(addressIn(client.options), () => new IoredisConnection(() => client.duplicate(options)));
+}
+
+/** Lets the driver ask one after the other while a call waits for its connection, though the first ones are silent. */
+function inTimeForAll(sentinels: unknown[]): object {
+  const ms = Math.floor(CONNECT_MS / (sentinels.length + 1));
+  return { connectTimeout: ms, sentinelCommandTimeout: ms, sentinelRetryStrategy: null };
 }
 
 export function ioredisCluster(client: IoredisCluster): Route {
@@ -57,9 +67,9 @@ interface Stream {
 }
 
 class IoredisConnection implements Connection {
-  heardTick = 0;
   #client: (IoredisClient & { stream?: Stream }) | undefined;
   #isClosed = false;
+  #reason: unknown;
 
   constructor(readonly make: () => IoredisClient | Promise<IoredisClient>) {}
 
@@ -69,15 +79,18 @@ class IoredisConnection implements Connection {
     return status === "ready" && stream?.writable !== false && !this.#isClosed;
   }
 
+  get refusal(): unknown {
+    return isReply(this.#reason) ? this.#reason : undefined;
+  }
+
   async connect(): Promise<void> {
     const client = (this.#client = await this.make());
-    let reason: unknown;
-    client.on("error", (error) => (reason ??= error));
+    client.on("error", (error) => (this.#reason ??= error));
     if (this.#isClosed) throw new Error("closed while it connected");
     await client.connect().catch((error: unknown) => {
-      throw reason ?? error;
+      throw this.#reason ?? error;
     });
-    // An idle connection keeps no process alive. While a reply is due, the watch does.
+    // An idle connection keeps no process alive. While a reply is due, the time for it does.
     this.#client?.stream?.unref();
   }
 
@@ -92,6 +105,7 @@ class IoredisConnection implements Connection {
   }
 
   close(): void {
+    if (this.#isClosed) return; // the driver would add a listener each time
     this.#isClosed = true;
     this.#client?.disconnect();
     // Without this, the driver waits for the server to close its end.

@@ -70,7 +70,6 @@ function duplicateOf(client: NodeRedisClient, to?: { host: string; port: number 
 }
 
 class NodeRedisConnection implements Connection {
-  heardTick = 0;
   #client: NodeRedisClient | undefined;
   #isClosed = false;
 

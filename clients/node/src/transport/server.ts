@@ -2,7 +2,6 @@
 
 import { createHash } from "node:crypto";
 
-import { ownCall, sendAll, type Call, type Sender } from "./call.js";
 import type { Log } from "./circuit.js";
 import {
   isOfModule,
@@ -12,18 +11,19 @@ import {
   scriptArguments,
   scriptKey,
   waiting,
-  writesNothing,
   type Command,
 } from "./command.js";
 import {
   BadArgument,
   BadArgumentType,
+  checkOptions,
   codeOf,
   explained,
   faultOf,
   isUnknownCommand,
   redirectionOf,
   textOf,
+  Undecided,
 } from "../values/errors.js";
 import { FALLBACK } from "./fallback.js";
 import { routeOf } from "./clients.js";
@@ -31,8 +31,8 @@ import type { Client, Clock, Connection, Route } from "./driver.js";
 import { ClusterRoute, listenToEnd, MACHINES_CLOCK } from "./route.js";
 import { localLimiter } from "../local/local-limiter.js";
 import { setTimeout } from "./timers.js";
-import type { Transport } from "./transport.js";
-import { WaitingTransport } from "./waits.js";
+import { Transport } from "./transport.js";
+import { Unsettled } from "../api/unsettled.js";
 
 export interface ServerOptions {
   /** A call times out when nothing came from the server for this long; 100 by default. */
@@ -45,36 +45,34 @@ export interface ServerOptions {
   log?: Log;
 }
 
-/** Receives the outcome of a command. */
-export interface Listener {
-  /** Possibly after `undecided`. */
-  replied(reply: unknown): void;
-  failed(error: unknown): void;
-  /** The server does not decide; `lost`: the command was sent and must not be sent again. */
-  undecided(lost: boolean, why: string, cause: unknown): void;
-  /** Its caller has left or was told, and the connection has ended before a reply. */
-  ended?(): void;
-}
-
 export interface How {
-  /** Sends the command also while the server counts as away. */
-  always?: boolean;
-  /** Keeps a grant that comes late. */
-  keeps?: boolean;
-  /** Sends the renewal of the hold; without the server, `onError` decides on the `TB.MHOLD`. */
-  renews?: boolean;
-  /** Waits its turn in the server, at most so long. */
+  /** Waits its turn in the server, at most so long, or until the signal. */
   maxWaitMs?: number | undefined;
+  signal?: AbortSignal | undefined;
   /** The words that say as whose it waits. */
   share?: Command;
+  /** Sends the renewal of the hold; without the server, `onError` decides on the `TB.MHOLD`. */
+  renews?: boolean;
   /** Sends these in a transaction instead; the command only selects the node. */
   together?: readonly Command[];
+  /** Called if the server may have executed the call, and its caller has left or was told otherwise. */
+  onDoubt?: () => void;
 }
 
+/** Where and how a command is sent. */
+interface Way {
+  transport: Transport;
+  isByScript: boolean;
+  /** Goes right before the command. If it fails, the command fails too, and reports it. */
+  before?: Command | undefined;
+}
+
+const OPTIONS = new Set(["timeoutMs", "retryEveryMs", "fallback", "log"]);
 const PLAINLY: How = {};
-const MOST_REPEATS = 25;
+export const MOST_REDIRECTIONS = 16;
 /** How often a call is sent again within the timeout while its slot is on two nodes, with a redirection each time. */
-const TRIES_OF_A_SPLIT_SLOT = 10;
+export const TRIES_OF_A_SPLIT_SLOT = 10;
+const MOST_REPEATS = MOST_REDIRECTIONS + 2 * TRIES_OF_A_SPLIT_SLOT;
 /** The keys of a call are on two nodes, because their slot moves, or it waited at a node that no longer decides it. */
 const NOT_HERE_NOW = new Set(["TRYAGAIN", "UNBLOCKED"]);
 const SHA = createHash("sha1").update(FALLBACK).digest("hex");
@@ -85,6 +83,16 @@ const defaultLog: Log = (line) => console.warn(line);
 /**
  * Pass this to limiters instead of the client to set timeouts, logging, and the fallback for servers without the
  * module. Limiters that get the client itself share one with the defaults.
+ *
+ * ```ts
+ * import { Limiter, Server } from "tokenbucket-redis";
+ * import { FakeServer } from "tokenbucket-redis/testing";
+ *
+ * const server = new Server(new FakeServer(), { timeoutMs: 50 }); // or a client of ioredis or node-redis
+ * const searches = new Limiter(server, { capacity: 10, rate: "5/s" }, { prefix: "search:" });
+ * const logins = new Limiter(server, { capacity: 5, rate: "5/15m" }, { prefix: "login:", onError: "closed" });
+ * console.log((await searches.take("user:42")).allowed, (await logins.take("ada")).allowed); // true true
+ * ```
  */
 export class Server {
   readonly [MARK] = true;
@@ -95,13 +103,15 @@ export class Server {
   /** How many decisions `onError` made in place of the server. */
   degradedCount = 0;
   readonly local = localLimiter();
+  readonly unsettled = new Unsettled(this);
   readonly route: Route;
-  readonly #transports = new Map<string, WaitingTransport>();
+  readonly #transports = new Map<string, Transport>();
   readonly timeoutMs: number;
   #nextRefresh = 0;
 
   constructor(client: Client, options: ServerOptions = {}) {
     const { timeoutMs = 100, retryEveryMs = 500, fallback, log = defaultLog } = options;
+    checkOptions(options, OPTIONS);
     if (!(timeoutMs > 0)) throw new BadArgument(`timeoutMs: ${timeoutMs} is not above 0`);
     if (!(retryEveryMs >= 0)) throw new BadArgument(`retryEveryMs: ${retryEveryMs} is not at least 0`);
     if (fallback !== undefined && fallback !== "script") {
@@ -120,8 +130,63 @@ export class Server {
     return typeof value === "object" && value !== null && MARK in value;
   }
 
-  ask(command: Command, listener: Listener, how?: How): void {
-    new RoutedCall(this, command, listener, how).begin();
+  /** Resolves to the reply. Follows redirections, and uses the script on servers without the module. */
+  async ask(command: Command, how = PLAINLY): Promise<unknown> {
+    const untilMs = how.maxWaitMs ? performance.now() + how.maxWaitMs : undefined;
+    const once = mustHappenOnce(command);
+    const way: Way = { transport: this.transportOf(keyOf(command)), isByScript: false };
+    const canScript = this.canScript && untilMs === undefined && isOfModule(command) && !needsModule(command);
+    if (canScript && way.transport.circuit.usesScript) this.#route(command, way, true);
+    const send = (connection: Connection) => transmit(connection, command, way, how, untilMs);
+    for (let repeats = 0; ; repeats++) {
+      try {
+        const { transport } = way;
+        const reply = await (untilMs ? transport.wait(send, untilMs, how.signal) : transport.ask(send, once));
+        if (this.canScript && !way.isByScript) transport.circuit.hasModule();
+        return reply;
+      } catch (error) {
+        if (error instanceof Undecided || how.signal?.aborted) throw error;
+        const { circuit } = way.transport;
+        if (repeats === MOST_REPEATS) throw circuit.refused(error);
+        if (await this.#isRepeatable(error, command, way, canScript)) continue;
+        if (faultOf(error) === "refusing") throw circuit.refused(error);
+        const situation = { who: circuit.who, isHold: needsModule(command), waits: untilMs !== undefined };
+        throw explained(error, { ...situation, canScript: this.canScript });
+      }
+    }
+  }
+
+  /** Returns whether to send again, after an error which says that nothing happened. Also decides where and how. */
+  async #isRepeatable(error: unknown, command: Command, way: Way, canScript: boolean): Promise<boolean> {
+    const code = codeOf(error);
+    const to = redirectionOf(error);
+    way.before = undefined;
+    if (code === "READONLY") return way.transport.leave();
+    if (code !== undefined && NOT_HERE_NOW.has(code)) {
+      await new Promise((passed) => setTimeout(passed, this.timeoutMs / TRIES_OF_A_SPLIT_SLOT));
+      this.#route(command, way);
+    } else if (code === "NOSCRIPT" && way.isByScript) {
+      way.before = ["SCRIPT", "LOAD", FALLBACK];
+    } else if (isUnknownCommand(error) && canScript && !way.isByScript) {
+      way.transport.circuit.hasNoModule();
+      this.#route(command, way, true);
+    } else if (!to || !(this.route instanceof ClusterRoute)) {
+      return false;
+    } else if (to.isMoved) {
+      this.route.learn(to.slot, to.address);
+      this.#route(command, way);
+    } else {
+      way.before = ["ASKING"];
+      way.transport = this.transportAt(to.address);
+    }
+    return true;
+  }
+
+  /** Finds the node anew. The script's keys have other names, perhaps on another node. */
+  #route(command: Command, way: Way, isByScript = way.isByScript): void {
+    const key = keyOf(command);
+    way.isByScript = isByScript;
+    way.transport = this.transportOf(isByScript ? scriptKey(key) : key);
   }
 
   /** Returns whether the call can wait in the server: not with the script, nor in a fake. */
@@ -132,17 +197,18 @@ export class Server {
 
   /** Closes our connections; the next call opens new ones. The application's client stays open. */
   close(): void {
+    this.unsettled.clear();
     for (const transport of this.#transports.values()) transport.close();
   }
 
-  transportOf(key: string): WaitingTransport {
+  transportOf(key: string): Transport {
     return this.transportAt(this.route.addressOf(key));
   }
 
-  transportAt(address: string): WaitingTransport {
+  transportAt(address: string): Transport {
     const known = this.#transports.get(address);
     if (known) return known;
-    const transport = new WaitingTransport(address, this);
+    const transport = new Transport(address, this);
     const { route } = this;
     if (route instanceof ClusterRoute) transport.onAway = () => this.#lookForSlots(route, transport);
     this.#transports.set(address, transport);
@@ -158,149 +224,19 @@ export class Server {
     const known = others.map((address) => this.transportAt(address)).filter(({ circuit }) => !circuit.isAway);
     const other = known.find(({ isConnected }) => isConnected) ?? known[0];
     const replied = (slots: unknown) => route.learnAll(slots, other!.address);
-    other?.send(ownCall([["CLUSTER", "SLOTS"]], { replied }));
+    other?.ask((connection) => connection.send(["CLUSTER", "SLOTS"])).then(replied, () => {});
   }
 }
 
-/** A command that follows redirections, and uses the script on servers without the module. */
-export class RoutedCall implements Call {
-  connection: Connection | undefined;
-  sender: Sender | undefined;
-  sends = 0;
-  readonly once: boolean;
-  sinceTick = 0;
-  isTold = false;
-  place = -1;
-  #transport: WaitingTransport;
-  #isByScript = false;
-  /** Goes right before the command. If it fails, the command fails too, and reports it. */
-  #before: Command | undefined;
-  #repeats = 0;
-  /** When its wait in the server ends; undefined if it does not wait there. */
-  readonly #untilMs: number | undefined;
-  #leaveWait: (() => void) | undefined;
-  /** True once its caller has left the queue, or was told. */
-  #isLeft = false;
-
-  constructor(
-    readonly server: Server,
-    readonly command: Command,
-    readonly listener: Listener,
-    readonly how = PLAINLY,
-  ) {
-    this.once = mustHappenOnce(command);
-    this.#transport = server.transportOf(keyOf(command));
-    if (how.maxWaitMs) this.#untilMs = performance.now() + how.maxWaitMs;
-    if (this.#canScript && this.#transport.circuit.usesScript) this.#route(true);
+/** Sends the command by the connection. */
+function transmit(connection: Connection, command: Command, way: Way, how: How, untilMs?: number): Promise<unknown> {
+  if (way.before) connection.send(way.before).catch(() => {});
+  if (how.together) return transaction(connection, how.together, way.isByScript);
+  if (untilMs !== undefined) {
+    const leftMs = Math.max(Math.ceil(untilMs - performance.now()), 0);
+    return connection.send(waiting(command, leftMs, how.share));
   }
-
-  begin(): void {
-    const transport = this.#transport;
-    if (!transport.circuit.isAway || this.how.always) return this.#send();
-    transport.probeNow();
-    this.undecided(false);
-  }
-
-  /** A write of the same name and key that changes nothing. */
-  get nothing(): Command {
-    return writesNothing(this.#waiting(0));
-  }
-
-  /** How long it may wait from now on. */
-  get leftMs(): number {
-    return Math.max(this.#untilMs! - performance.now(), 0);
-  }
-
-  /** Takes a call that waits out of the queue: its caller has left. */
-  leave(): void {
-    if (this.#untilMs === undefined) return;
-    this.#isLeft = true;
-    this.#leaveWait?.();
-  }
-
-  #send(): void {
-    if (this.#untilMs === undefined) this.#transport.send(this);
-    else if (!this.#isLeft) this.#leaveWait = this.#transport.wait(this);
-  }
-
-  transmit(connection: Connection): Promise<unknown> {
-    if (this.#before) connection.send(this.#before).catch(() => {});
-    this.#before = undefined;
-    if (this.how.together) return transaction(connection, this.how.together, this.#isByScript);
-    if (this.#untilMs !== undefined) return connection.send(this.#waiting(Math.ceil(this.leftMs)));
-    return connection.send(this.#isByScript ? evalsha(this.command) : this.command);
-  }
-
-  #waiting(maxWaitMs: number): Command {
-    return waiting(this.command, maxWaitMs, this.how.share);
-  }
-
-  replied(reply: unknown): void {
-    if (!this.#isByScript) this.#transport.circuit.hasModule();
-    this.listener.replied(reply);
-  }
-
-  ended(): void {
-    this.listener.ended?.();
-  }
-
-  undecided(lost: boolean): void {
-    this.#isLeft = true;
-    this.listener.undecided(lost, this.#transport.reason, this.#transport.circuit.lastError);
-  }
-
-  failed(error: unknown): void {
-    if (this.#isLeft) return;
-    if (this.#repeats++ < MOST_REPEATS && this.#isRepeatable(error)) {
-      if (!NOT_HERE_NOW.has(codeOf(error)!)) return this.#send();
-      setTimeout(() => this.#send(), this.server.timeoutMs / TRIES_OF_A_SPLIT_SLOT);
-      return;
-    }
-    const fault = faultOf(error);
-    if (fault === "caller") {
-      const { who } = this.#transport.circuit;
-      const situation = { who, isHold: needsModule(this.command), waits: this.#untilMs !== undefined };
-      return this.listener.failed(explained(error, { ...situation, canScript: this.server.canScript }));
-    }
-    if (fault === "refusing") this.#transport.circuit.refused(error);
-    this.undecided(false);
-  }
-
-  get #canScript(): boolean {
-    if (!this.server.canScript || this.#untilMs !== undefined) return false;
-    return isOfModule(this.command) && !needsModule(this.command);
-  }
-
-  /** Finds the node anew. The script's keys have other names, perhaps on another node. */
-  #route(isByScript = this.#isByScript): void {
-    this.#isByScript = isByScript;
-    const key = keyOf(this.command);
-    this.#transport = this.server.transportOf(isByScript ? scriptKey(key) : key);
-  }
-
-  /** Returns whether to send again, after an error which says that nothing happened. Also decides where and how. */
-  #isRepeatable(error: unknown): boolean {
-    const code = codeOf(error);
-    const to = redirectionOf(error);
-    if (code === "READONLY") return this.#transport.leave();
-    if (code !== undefined && NOT_HERE_NOW.has(code)) {
-      this.#route();
-    } else if (code === "NOSCRIPT" && this.#isByScript) {
-      this.#before = ["SCRIPT", "LOAD", FALLBACK];
-    } else if (isUnknownCommand(error) && this.#canScript && !this.#isByScript) {
-      this.#transport.circuit.hasNoModule();
-      this.#route(true);
-    } else if (!to || !(this.server.route instanceof ClusterRoute)) {
-      return false;
-    } else if (to.isMoved) {
-      this.server.route.learn(to.slot, to.address);
-      this.#route();
-    } else {
-      this.#before = ["ASKING"];
-      this.#transport = this.server.transportAt(to.address);
-    }
-    return true;
-  }
+  return connection.send(way.isByScript ? evalsha(command) : command);
 }
 
 function evalsha(command: Command): Command {
@@ -310,16 +246,19 @@ function evalsha(command: Command): Command {
 /** Sends the commands in a transaction, or what the script has for them. */
 async function transaction(connection: Connection, commands: readonly Command[], isByScript: boolean) {
   const byScript = (words: Command) => (isOfModule(words) ? evalsha(words) : [words[0]!, scriptKey(words[1]!)]);
-  const replies = await sendAll(connection, [["MULTI"], ...(isByScript ? commands.map(byScript) : commands), ["EXEC"]]);
+  for (const words of [["MULTI"], ...(isByScript ? commands.map(byScript) : commands)]) {
+    connection.send(words).catch(() => {});
+  }
+  const replies = await connection.send(["EXEC"]);
   for (const reply of replies as unknown[]) if (reply instanceof Error) throw reply;
   return replies;
 }
 
-/** Calls a hook of the application outside of everything: it may throw, or ask a limiter. */
-export function outside(hook: () => void): void {
-  queueMicrotask(() => {
+/** Calls a hook of the application outside of everything: it may throw, be asynchronous, or ask a limiter. */
+export function outside(hook: () => unknown): void {
+  queueMicrotask(async () => {
     try {
-      hook();
+      await hook();
     } catch (error) {
       process.emitWarning(`a hook of tokenbucket has failed: ${textOf(error)}`);
     }

@@ -1,18 +1,26 @@
-/** Sends calls to one server, or to one node of a cluster, by connections of the user's driver. */
+/**
+ * Sends calls to one server, or to one node of a cluster, by connections of the user's driver: one for all calls, and one
+ * for each call that waits its turn in the server.
+ */
 
-import { faultOf, isAnswer, isReply, textOf } from "../values/errors.js";
+import { CannotWait, faultOf, isAnswer, isReply, textOf } from "../values/errors.js";
 import { Circuit, type Log } from "./circuit.js";
-import { ownCall, type Call, type Sender } from "./call.js";
-import type { Command } from "./command.js";
 import type { Connection, Route } from "./driver.js";
 import { ClusterRoute } from "./route.js";
-import { setImmediate, setTimeout } from "./timers.js";
-import { CONNECT_MS, Watch } from "./watch.js";
+import { afterSilence, aTurn, CONNECT_MS, within } from "./silence.js";
+import { clearInterval, setInterval, setTimeout } from "./timers.js";
 
-/** On a connection that was idle for this long, a PING precedes a call that must happen once. */
-const STALE_MS = 500;
-const MOST_SENDS = 3;
-const PING: Command = ["PING"];
+/** Sends a call by a connection, and resolves to the reply. */
+export type Send = (connection: Connection) => Promise<unknown>;
+
+/** How often a server is asked whether it is there while calls wait in it. */
+export const PULSE_MS = 500;
+/** How many connections are opened at a time: a server has a backlog. */
+const MOST_OPENINGS = 64;
+/** How long a connection stays open on which no call waits any longer. */
+const IDLE_MS = 5000;
+
+const ping: Send = (connection) => connection.send(["PING"]);
 
 interface Settings {
   readonly timeoutMs: number;
@@ -21,15 +29,76 @@ interface Settings {
   readonly route: Route;
 }
 
-export class Transport implements Sender {
+/** A connection and its calls. If replies are due and none comes, the server is silent. */
+class Pipeline {
+  #due = 0;
+  #wasHeard = false;
+  #isRetired = false;
+  #stopListening: (() => void) | undefined;
+  readonly openedAtMs = performance.now();
+
+  constructor(
+    readonly connection: Connection,
+    readonly timeoutMs: number,
+    readonly onSilence: () => void,
+  ) {}
+
+  get isOpen(): boolean {
+    return this.connection.isOpen && !this.#isRetired;
+  }
+
+  get isIdle(): boolean {
+    return this.#stopListening === undefined;
+  }
+
+  async send(send: Send): Promise<unknown> {
+    // Silence begins with the first call that is due.
+    if (this.#due++ === 0) this.#wasHeard = true;
+    this.#stopListening ??= this.#listen();
+    try {
+      return await send(this.connection);
+    } finally {
+      this.#wasHeard = true;
+      if (--this.#due === 0 && this.#isRetired) this.connection.close();
+    }
+  }
+
+  /** Closes the connection once its calls have their replies. */
+  retire(): void {
+    this.#isRetired = true;
+    if (this.#due === 0) this.connection.close();
+  }
+
+  #listen(): () => void {
+    const silent = () => {
+      this.#stopListening = undefined;
+      this.onSilence();
+      this.connection.close(); // the driver then fails the calls
+    };
+    const wasHeard = () => {
+      if (this.#due === 0) this.#stopListening = void this.#stopListening?.();
+      const heard = this.#wasHeard;
+      this.#wasHeard = false;
+      return heard;
+    };
+    return afterSilence(this.timeoutMs, silent, wasHeard);
+  }
+}
+
+export class Transport {
   readonly circuit: Circuit;
-  readonly watch: Watch;
-  /** Called when the server turns out to be away. */
+  readonly connectMs: number;
+  /** Called when the server turns out to be away, and when it is tried again. */
   onAway = () => {};
-  #connection: Connection | undefined;
-  #connectedAtMs = 0;
-  #isConnecting = false;
-  #unsent: Call[] = [];
+  #pipeline: Pipeline | undefined;
+  #connecting: Promise<Pipeline> | undefined;
+  /** Connections on which calls wait, and those on which none waits any longer. */
+  readonly #waiting = new Set<Connection>();
+  readonly #idle = new Set<Connection>();
+  readonly #openings: Promise<unknown>[] = [];
+  #opened = 0;
+  #waits = 0;
+  #pulse: NodeJS.Timeout | undefined;
 
   constructor(
     readonly address: string,
@@ -38,55 +107,40 @@ export class Transport implements Sender {
     const { timeoutMs, retryEveryMs, log, route } = server;
     const who = `the ${route instanceof ClusterRoute ? "node" : "server"}${address && ` ${address}`}`;
     this.circuit = new Circuit(who, retryEveryMs, log);
-    this.watch = new Watch(timeoutMs);
+    this.connectMs = Math.max(CONNECT_MS, timeoutMs);
   }
 
   get isConnected(): boolean {
-    return this.#connection?.isOpen === true;
+    return this.#pipeline?.isOpen === true;
   }
 
-  /** Says why the server does not decide. */
-  get reason(): string {
-    return `cannot ask ${this.circuit.who}: ${textOf(this.circuit.lastError ?? "not connected yet")}`;
+  /** Sends the call, and once more if its connection breaks before the reply, unless it must happen `once`. */
+  async ask(send: Send, once = false): Promise<unknown> {
+    const reply = await this.#exchange(send, once);
+    this.circuit.answered();
+    return reply;
   }
 
-  /** Sends the call, as soon as there is a connection. */
-  send(call: Call): void {
-    call.connection = undefined;
-    call.sender = this;
-    call.sends = 0;
-    this.watch.add(call);
-    this.#dispatch(call);
-  }
-
-  /** Sends a PING in the background, at most every `retryEveryMs`. */
-  probeNow(): void {
-    if (!this.circuit.isTimeToProbe()) return;
-    this.send(ownCall([PING]));
-    this.onAway();
-  }
-
-  /** Connects; fails when that takes longer than a second in which the event loop could have heard. */
-  async connect(): Promise<Connection> {
-    const connection = this.server.route.connectionTo(this.address);
-    const due = ownCall([]);
-    const tooLate = new Promise<never>((_, reject) => {
-      due.sender = { silent: () => reject(new Error(`not connected within ${CONNECT_MS} ms`)), over() {}, cutOff() {} };
-    });
-    this.watch.add(due, CONNECT_MS - this.server.timeoutMs);
+  /**
+   * Sends a call that waits its turn in the server, and once more if its connection breaks. The `signal` closes that
+   * connection: the server then grants nothing.
+   */
+  async wait(send: Send, untilMs: number, signal?: AbortSignal): Promise<unknown> {
+    if (this.#waits++ === 0) this.#pulse = setInterval(() => void this.#look(), PULSE_MS);
     try {
-      await Promise.race([connection.connect().then(() => connection.send(PING)), tooLate]);
-    } catch (error) {
-      // A user without the right to PING is connected. One with a wrong password is not.
-      if (!isAnswer(error) || !connection.isOpen) {
-        connection.close();
-        throw error;
+      for (let isFirst = true; ; isFirst = false) {
+        const connection = await this.#toWaitOn(signal);
+        try {
+          return await this.#waitOn(connection, send, untilMs, signal);
+        } catch (error) {
+          signal?.throwIfAborted();
+          if (isReply(error)) throw this.#judged(error);
+          if (!isFirst || this.circuit.isAway) throw this.circuit.undecided(true, error);
+        }
       }
     } finally {
-      this.watch.remove(due);
+      if (--this.#waits === 0) clearInterval(this.#pulse);
     }
-    this.heard(connection);
-    return connection;
   }
 
   /**
@@ -94,126 +148,175 @@ export class Transport implements Sender {
    * connection is new: then another would lead to the same server.
    */
   leave(): boolean {
-    const connection = this.#connection;
-    if (!connection) return true;
-    if (performance.now() - this.#connectedAtMs < this.server.retryEveryMs) return false;
-    this.#connection = undefined;
-    // Replies to earlier calls still arrive.
-    setTimeout(() => setImmediate(() => connection.close()), CONNECT_MS).unref();
+    const pipeline = this.#pipeline;
+    if (pipeline && performance.now() - pipeline.openedAtMs < this.server.retryEveryMs) return false;
+    this.#retire();
     return true;
   }
 
+  /** Closes the connections; the next call opens others. */
   close(): void {
-    this.#connection?.close();
+    this.#pipeline?.connection.close();
+    this.#retire();
+    for (const connection of this.#waiting) connection.close();
   }
 
-  /** Sends the call by this connection, and tells it what becomes of it. */
-  transmit(call: Call, connection: Connection): void {
-    const sender = call.sender!;
-    call.connection = connection;
-    call.sends++;
-    call.transmit(connection).then(
-      (reply) => {
-        sender.over(call);
-        this.heard(connection);
-        call.replied(reply);
-      },
-      (error: unknown) => {
-        if (!isReply(error) && faultOf(error) === "away") {
-          connection.close();
-          return sender.cutOff(call, error);
-        }
-        sender.over(call);
-        if (isAnswer(error)) this.heard(connection);
-        else this.failed(error);
-        call.failed(error);
-      },
+  #retire(): void {
+    this.#pipeline?.retire();
+    this.#pipeline = undefined;
+    for (const connection of this.#idle) connection.close();
+    this.#idle.clear();
+  }
+
+  async #exchange(send: Send, once: boolean): Promise<unknown> {
+    for (let isFirst = true; ; isFirst = false) {
+      if (once && this.#pipeline?.isIdle) await aTurn(); // shows whether the server has closed it meanwhile
+      const isReady = this.#pipeline?.isOpen && !this.circuit.isAway;
+      const pipeline = isReady ? this.#pipeline! : await this.#connected(!isFirst);
+      try {
+        return await pipeline.send(send);
+      } catch (error) {
+        if (isReply(error) || faultOf(error) === "caller") throw this.#judged(error);
+        pipeline.connection.close();
+        if (!isFirst && !this.circuit.isAway) this.#failed(error);
+        if (once || this.circuit.isAway) throw this.circuit.undecided(true, error);
+      }
+    }
+  }
+
+  /** Asks whether the server is there. */
+  #look(): Promise<unknown> {
+    return this.#exchange(ping, false).catch(() => {});
+  }
+
+  async #connected(wasSent: boolean): Promise<Pipeline> {
+    this.#throwIfAway(wasSent);
+    try {
+      return await this.#connect();
+    } catch (error) {
+      if (isAnswer(error)) throw error;
+      throw this.circuit.undecided(wasSent, error);
+    }
+  }
+
+  #throwIfAway(wasSent: boolean): void {
+    if (!this.circuit.isAway) return;
+    if (this.circuit.isTimeToAsk()) {
+      this.#connect().catch(() => {});
+      this.onAway();
+    }
+    throw this.circuit.undecided(wasSent);
+  }
+
+  /** Makes the connection of all calls. Those that come meanwhile wait for the same one. */
+  #connect(): Promise<Pipeline> {
+    return (this.#connecting ??= this.#open()
+      .then(
+        (connection) => {
+          this.circuit.connected();
+          const { timeoutMs } = this.server;
+          const pipeline = new Pipeline(connection, timeoutMs, () => {
+            // One that was left says nothing about the server that the endpoint leads to now.
+            if (pipeline === this.#pipeline) this.#failed(new Error(`no reply within ${timeoutMs} ms`));
+          });
+          return (this.#pipeline = pipeline);
+        },
+        (error: unknown) => {
+          // Some answers are mistakes, such as a wrong password, and waiting does not help.
+          if (!isAnswer(error)) this.#failed(error);
+          throw error;
+        },
+      )
+      .finally(() => (this.#connecting = undefined)));
+  }
+
+  async #open(): Promise<Connection> {
+    const connection = this.server.route.connectionTo(this.address);
+    const connected = connection.connect().then(() => ping(connection));
+    // A user without the right to PING is connected. One with a wrong password is not.
+    const failure = await within(this.connectMs, connected, "not connected").then(
+      () => connection.refusal,
+      (error: unknown) => connection.refusal ?? (isAnswer(error) && connection.isOpen ? undefined : error),
     );
+    if (failure === undefined) return connection;
+    connection.close();
+    throw failure;
   }
 
-  /** Notes that the server has answered. */
-  heard(connection: Connection): void {
-    this.watch.heard(connection);
-    this.circuit.answered();
+  /** Returns a connection for one call. */
+  async #toWaitOn(signal: AbortSignal | undefined): Promise<Connection> {
+    for (const connection of this.#idle) {
+      this.#idle.delete(connection);
+      if (connection.isOpen) return connection;
+    }
+    try {
+      return await this.#openInTurn(signal);
+    } catch (error) {
+      signal?.throwIfAborted();
+      if (isAnswer(error)) throw error;
+      // The server judges: if it answers by the other connection, it has no place for this one.
+      await this.#look();
+      if (this.circuit.isAway) throw this.circuit.undecided(false);
+      throw new CannotWait(`no connection to wait on: ${textOf(error)} (${this.circuit.who})`, { cause: error });
+    }
   }
 
-  /** Notes that the server cannot be asked. */
-  failed(error: unknown): void {
+  /** Opens a connection behind others, within the time for connecting. */
+  #openInTurn(signal: AbortSignal | undefined): Promise<Connection> {
+    const place = this.#opened++ % MOST_OPENINGS;
+    const before = this.#openings[place];
+    const abandoned = new Error("not connected: others came first");
+    let isOver = false;
+    const opening = (async () => {
+      await before;
+      if (isOver || signal?.aborted) throw abandoned;
+      this.#throwIfAway(false);
+      return this.#open();
+    })();
+    const isTooLate = (connection: Connection) => void (isOver && connection.close());
+    this.#openings[place] = opening.then(isTooLate, () => {});
+    return within(this.connectMs, opening, "not connected").catch((error: unknown) => {
+      isOver = true;
+      throw error;
+    });
+  }
+
+  async #waitOn(connection: Connection, send: Send, untilMs: number, signal?: AbortSignal): Promise<unknown> {
+    const close = () => connection.close();
+    // Bounded even if this connection alone is dead and nothing says so.
+    const mostMs = Math.max(untilMs - performance.now(), 0) + 2 * this.server.timeoutMs;
+    const stop = afterSilence(mostMs, close);
+    signal?.addEventListener("abort", close);
+    this.#waiting.add(connection);
+    try {
+      signal?.throwIfAborted();
+      return await send(connection);
+    } finally {
+      stop();
+      signal?.removeEventListener("abort", close);
+      this.#waiting.delete(connection);
+      if (connection.isOpen) this.#keep(connection);
+    }
+  }
+
+  #keep(connection: Connection): void {
+    this.#idle.add(connection);
+    const close = () => this.#idle.delete(connection) && connection.close();
+    setTimeout(close, IDLE_MS).unref();
+  }
+
+  /** Begins an outage. Calls that wait in the server go on elsewhere, or `onError` decides them. */
+  #failed(error: unknown): void {
     this.circuit.failed(error);
+    this.#retire();
+    for (const connection of this.#waiting) connection.close();
     this.onAway();
   }
 
-  /** Notes that the server is silent. */
-  failedBy(what: string): void {
-    this.failed(new Error(`${what} within ${this.server.timeoutMs} ms`));
-  }
-
-  /** Notes that there is no connection for these calls. */
-  notConnected(calls: Call[], error: unknown): void {
-    // The server replied, with a wrong password for example: waiting does not help.
-    const isAnswered = isAnswer(error);
-    if (!isAnswered) this.failed(error);
-    for (const call of calls) {
-      this.watch.remove(call);
-      if (call.isTold) continue;
-      if (isAnswered) call.failed(error);
-      else call.undecided(false);
-    }
-  }
-
-  silent(call: Call, isAway: boolean): void {
-    const { connection } = call;
-    if (isAway) this.failedBy(connection ? "no reply" : "not connected");
-    if (!connection) this.watch.remove(call);
-    call.undecided(call.once && connection !== undefined);
-  }
-
-  over(call: Call): void {
-    this.watch.remove(call);
-  }
-
-  cutOff(call: Call, error: unknown): void {
-    if (this.#connection === call.connection) this.#connection = undefined;
-    if (!call.isTold && !call.once && call.sends < MOST_SENDS) {
-      call.connection = undefined;
-      return this.#dispatch(call);
-    }
-    this.watch.remove(call);
-    if (call.isTold) return call.ended();
-    if (call.once) this.circuit.lastError = error;
-    else this.failed(error);
-    call.undecided(call.once);
-  }
-
-  #dispatch(call: Call): void {
-    const connection = this.#connection;
-    if (!connection?.isOpen) {
-      this.#unsent.push(call);
-      void this.#connect();
-    } else if (call.once && performance.now() - this.watch.heardAtMs > STALE_MS) {
-      const proven = () => this.#sendUnsent();
-      const hears = { replied: proven, failed: proven, undecided: proven };
-      // Otherwise a PING is on its way.
-      if (this.#unsent.push(call) === 1) this.send(ownCall([PING], hears));
-    } else this.transmit(call, connection);
-  }
-
-  async #connect(): Promise<void> {
-    if (this.#isConnecting) return;
-    this.#isConnecting = true;
-    try {
-      this.#connection = await this.connect();
-    } catch (error) {
-      this.#isConnecting = false;
-      return this.notConnected(this.#unsent.splice(0), error);
-    }
-    this.#isConnecting = false;
-    this.#connectedAtMs = performance.now();
-    this.circuit.lookForModule();
-    this.#sendUnsent();
-  }
-
-  #sendUnsent(): void {
-    for (const call of this.#unsent.splice(0)) if (!call.isTold) this.#dispatch(call);
+  /** Returns what the caller gets for an error that the server sent. */
+  #judged(error: unknown): unknown {
+    if (isAnswer(error)) return error;
+    this.#failed(error);
+    return this.circuit.undecided(false);
   }
 }

@@ -70,6 +70,13 @@ export class Decision {
   /**
    * RateLimit and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers, and Retry-After, which
    * is left out where waiting does not help. Degraded decisions carry no RateLimit headers, because the bucket was not read.
+   *
+   * ```ts
+   * import { Decision } from "tokenbucket-redis";
+   *
+   * const denied = new Decision({ allowed: false, retryAfterMs: 1200, resetAfterMs: 6000 });
+   * console.log(denied.headers({ capacity: 5, rate: "1/s" })["Retry-After"]); // 2
+   * ```
    */
   headers(limit: Limit, { name = "default", jitter = 0 }: HeaderOptions = {}): Record<string, string> {
     const headers: Record<string, string> = {};
@@ -117,7 +124,18 @@ export class JointDecision extends Decision {
   }
 }
 
-/** Work was begun whose hold was denied. */
+/**
+ * Work was begun whose hold was denied.
+ *
+ * ```ts
+ * import { Denied, Limiter } from "tokenbucket-redis";
+ * import { FakeServer } from "tokenbucket-redis/testing";
+ *
+ * const limiter = new Limiter(new FakeServer(), { capacity: 0, rate: "1/s" });
+ * const outcome = await limiter.withHold("user:42", 1, () => "done").catch((error: unknown) => error);
+ * console.log(outcome instanceof Denied); // true
+ * ```
+ */
 export class Denied extends TokenBucketError {
   override readonly name: string = "Denied";
 

@@ -41,6 +41,13 @@ export class BadArgumentType extends TypeError {
   readonly [ABOUT_AN_ARGUMENT] = true;
 }
 
+/** Throws a BadArgument for an option that does not exist, as a misspelt one would have no effect. */
+export function checkOptions(options: object, known: ReadonlySet<string>): void {
+  for (const name of Object.keys(options)) {
+    if (!known.has(name)) throw new BadArgumentType(`${name}: unknown option, known are ${[...known].join(", ")}`);
+  }
+}
+
 /** The server cannot be asked, and `onError` is "throw". */
 export class ServerAway extends TokenBucketError {
   override readonly name: string = "ServerAway";
@@ -71,7 +78,24 @@ export class ServerError extends TokenBucketError {
   override readonly name: string = "ServerError";
 }
 
-/** Calls cannot wait in this server: it has no module, or an older one. */
+/**
+ * The server does not decide this call: `onError` does. No caller sees it, and during an outage its stack trace would be
+ * most of what a decision costs: so it is no Error.
+ */
+export class Undecided {
+  readonly message: string;
+
+  constructor(
+    who: string,
+    readonly cause: unknown,
+    /** True if the server may have executed the call. */
+    readonly sent = false,
+  ) {
+    this.message = `cannot ask ${who}: ${textOf(cause)}`;
+  }
+}
+
+/** A call cannot wait in this server: it has no module, an older one, or no place for another connection. */
 export class CannotWait extends TokenBucketError {
   override readonly name: string = "CannotWait";
 }
@@ -84,12 +108,17 @@ export type Fault =
   /** The server is there and refuses this write, which says nothing about the next. */
   | "refusing";
 
+/** By such codes Node says that an option or a certificate of TLS is wrong. */
+const OF_TLS = /^(ERR_(TLS|SSL|OSSL)|CERT_|CRL_|UNABLE_TO_|DEPTH_ZERO_|SELF_SIGNED_|INVALID_|HOSTNAME_)/;
+
 const NOT_DECIDING = new Set(["LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "UNKILLABLE"]);
 const REFUSING = new Set(["OOM", "READONLY", "MISCONF", "NOREPLICAS", "TRYAGAIN", "UNBLOCKED", "EXECABORT"]);
 
 export function faultOf(error: unknown): Fault {
   // A TypeError is a driver's word for arguments, or a mistake of ours: nothing that passes by waiting.
   if (error instanceof TokenBucketError || error instanceof TypeError) return "caller";
+  if (OF_TLS.test(String((error as { code?: unknown } | undefined)?.code))) return "caller";
+  if (textOf(error).startsWith("ERR max number of clients")) return "away";
   const code = codeOf(error);
   if (code === undefined || NOT_DECIDING.has(code)) return "away";
   return REFUSING.has(code) ? "refusing" : "caller";

@@ -1,6 +1,6 @@
 /** Limits: capacity and rate. */
 
-import { BadArgument } from "./errors.js";
+import { BadArgument, BadArgumentType } from "./errors.js";
 
 export interface Limit {
   /** The most tokens a bucket holds; 0 denies every call. */
@@ -35,7 +35,16 @@ const UNIT_MS: Record<string, number> = {
   y: 365 * 86_400_000,
 };
 
-/** Throws a BadArgument that says what is wrong with a limit; the server alone knows every bound. */
+/**
+ * Throws a BadArgument that says what is wrong with a limit; the server alone knows every bound.
+ *
+ * ```ts
+ * import assert from "node:assert/strict";
+ * import { BadArgument, checkLimit } from "tokenbucket-redis";
+ *
+ * assert.throws(() => checkLimit({ capacity: 10, rate: "often" }), BadArgument);
+ * ```
+ */
 export function checkLimit({ capacity, rate }: Limit): void {
   checkAmount("capacity", capacity);
   const parts = RATE.exec(String(rate))?.groups;
@@ -44,12 +53,22 @@ export function checkLimit({ capacity, rate }: Limit): void {
   }
 }
 
+export function isDecimal(text: string): boolean {
+  return AMOUNT.test(text);
+}
+
 export function isAmount(amount: Amount): boolean {
-  return typeof amount === "number" ? amount >= 0 && amount < Infinity : AMOUNT.test(amount);
+  return typeof amount === "number" ? amount >= 0 && amount < Infinity : isDecimal(amount);
 }
 
 export function checkAmount(name: string, amount: Amount): void {
   if (!isAmount(amount)) throw new BadArgument(`${name}: ${amount} is not a number of at least 0`);
+}
+
+/** Throws unless it names somebody: all names that are missing would share a bucket. */
+export function checkName(name: unknown): void {
+  if (typeof name === "string" || Number.isFinite(name)) return;
+  throw new BadArgumentType(`name: ${String(name)} is not a string`);
 }
 
 export function checkCount(name: string, count: number): void {
@@ -58,7 +77,15 @@ export function checkCount(name: string, count: number): void {
   }
 }
 
-/** Reads `"20 10/s"`: capacity and rate, as TB.TAKE takes them. */
+/**
+ * Reads `"20 10/s"`: capacity and rate, as TB.TAKE takes them.
+ *
+ * ```ts
+ * import { parseLimit } from "tokenbucket-redis";
+ *
+ * console.log(parseLimit("20 10/s").rate); // 10/s
+ * ```
+ */
 export function parseLimit(text: string): Limit {
   const [capacity, rate, ...more] = text.trim().split(/\s+/);
   if (!capacity || !rate || more.length > 0) {

@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use redis::{IntoConnectionInfo, RedisResult};
 
+use crate::adapters::park::wait_for;
 use crate::transport::background::timeout;
-use crate::transport::park::wait_for;
 use crate::{Amount, Decision, Error, JointDecision, Limit, Options, Part, ServerOptions};
 
 /// A server or a cluster, for threads; clones share its connection.
@@ -37,6 +37,23 @@ impl Server {
     /// See [`crate::Server::connect_with`].
     pub fn connect_with(url: impl IntoConnectionInfo, options: ServerOptions) -> RedisResult<Self> {
         crate::Server::connect_with(url, options).map(Self)
+    }
+
+    /// See [`crate::Server::sentinel`].
+    pub fn sentinel<T: IntoConnectionInfo>(
+        master: impl IntoConnectionInfo,
+        sentinels: impl IntoIterator<Item = T>,
+    ) -> RedisResult<Self> {
+        crate::Server::sentinel(master, sentinels).map(Self)
+    }
+
+    /// See [`crate::Server::sentinel_with`].
+    pub fn sentinel_with<T: IntoConnectionInfo>(
+        master: impl IntoConnectionInfo,
+        sentinels: impl IntoIterator<Item = T>,
+        options: ServerOptions,
+    ) -> RedisResult<Self> {
+        crate::Server::sentinel_with(master, sentinels, options).map(Self)
     }
 
     /// See [`crate::Server::cluster`].
@@ -77,6 +94,16 @@ macro_rules! waiting {
 }
 
 /// One limit for many names, for threads. Its methods are those of [`crate::Limiter`], which says more of each.
+///
+/// ```
+/// use tokenbucket_client::fake::Fake;
+/// use tokenbucket_client::{sync::Limiter, Limit};
+///
+/// let limiter = Limiter::new(&Fake::new().sync_server(), Limit::new(10, "5/s")?);
+/// assert!(limiter.take("user:42", 8)?.allowed);
+/// assert_eq!(limiter.take("user:42", 8)?.retry_after_ms, 1200);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Limiter {
     inner: crate::Limiter,
@@ -112,7 +139,17 @@ impl Limiter {
     }
 
     /// Returns this limiter for a caller that waits for at most `time`: a call that takes longer is an
-    /// [`Error::DeadlinePassed`]. That says nothing about the server, and a grant that comes later is given back.
+    /// [`Error::DeadlinePassed`]. That says nothing about the server. The call may have been counted: its tokens are lost.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{sync::Limiter, Limit};
+    ///
+    /// let limiter = Limiter::new(&Fake::new().sync_server(), Limit::new(10, "5/s")?);
+    /// assert!(limiter.within(Duration::from_millis(50)).take("user:42", 1)?.allowed);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn within(&self, time: Duration) -> Self {
         Self { inner: self.inner.clone(), within: Some(time) }
@@ -137,6 +174,18 @@ impl Limiter {
     }
 
     /// See [`crate::Limiter::hold`].
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{sync::Limiter, Limit};
+    ///
+    /// let limiter = Limiter::new(&Fake::new().sync_server(), Limit::new(1000, "1000/m")?);
+    /// let hold = limiter.hold("user:42", 500, Duration::from_secs(30))?;
+    /// hold.set_used(120)?;
+    /// assert_eq!(hold.settle()?.binding.remaining, 880);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn hold(&self, name: &str, amount: impl Into<Amount>, ttl: Duration) -> Result<Hold, Error> {
         self.wait_for(self.inner.hold(name, amount, ttl)).map(Hold)
     }
@@ -155,6 +204,16 @@ impl Limiter {
 }
 
 /// Several limits for many names, for threads. See [`crate::JointLimiter`].
+///
+/// ```
+/// use tokenbucket_client::fake::Fake;
+/// use tokenbucket_client::{sync::JointLimiter, Limit};
+///
+/// let limits = [("requests", Limit::new(60, "60/m")?), ("tokens", Limit::new(10_000, "10000/m")?)];
+/// let limiter = JointLimiter::new(&Fake::new().sync_server(), limits);
+/// assert!(limiter.take_all("ada", &[("requests", 1), ("tokens", 400)])?.allowed());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct JointLimiter(crate::JointLimiter);
 
@@ -240,6 +299,9 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
+        if self.0.is_copy() {
+            return;
+        }
         if let Err(error) = self.settle() {
             log::warn!(target: "tokenbucket_client::sync", "a hold was not settled: {error}");
         }

@@ -59,6 +59,18 @@ impl RateLimitLayer {
     }
 
     /// How many tokens a request takes; 1 by default.
+    ///
+    /// ```
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{tower::RateLimitLayer, Limit, Limiter};
+    ///
+    /// let limiter = Limiter::new(&Fake::new().server(), Limit::new(100, "10/s")?);
+    /// let layer = RateLimitLayer::new(limiter, |_| "everybody".to_owned())
+    ///     .name("api")
+    ///     .jitter(0.5)
+    ///     .cost(|request| Ok(if request.uri.path() == "/export" { 10 } else { 1 }));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn cost<A: Into<Amount>>(
         self,
@@ -150,11 +162,12 @@ impl RateLimitLayer {
 
     fn describe<O>(&self, decision: &Decision, response: &mut Response<O>) {
         let headers = response.headers_mut();
-        // A limit nearer to the handler knows better, and has spoken already.
-        if headers.contains_key("ratelimit") {
-            return;
-        }
-        for (name, value) in decision.headers(self.limiter.limit(), &self.name, self.jitter) {
+        for (name, own) in decision.headers(self.limiter.limit(), &self.name, self.jitter) {
+            // A limit nearer to the handler has spoken already. Only the one that denies writes Retry-After.
+            let value = match headers.get(name).map(HeaderValue::to_str) {
+                Some(Ok(inner)) => format!("{own}, {inner}"),
+                _ => own,
+            };
             if let Ok(value) = HeaderValue::try_from(value) {
                 headers.insert(name, value);
             }
@@ -183,6 +196,13 @@ fn answer<O: From<String>>(status: StatusCode, text: String) -> Response<O> {
 
 /// Names the caller at this address; for IPv6 the /64, because one host can choose from all of it. Behind a proxy,
 /// take the address from a header that only your proxy can have written.
+///
+/// ```
+/// use tokenbucket_client::tower::name_of_address;
+///
+/// assert_eq!(name_of_address("2001:db8::1".parse()?), name_of_address("2001:db8::2".parse()?));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn name_of_address(address: IpAddr) -> String {
     match address.to_canonical() {
         IpAddr::V4(ip) => ip.to_string(),

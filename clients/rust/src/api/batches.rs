@@ -1,16 +1,16 @@
 //! Tokens fetched in batches and spent here, so that most takes need no server.
 
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex};
+use std::process;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use lru::LruCache;
 use redis::{FromRedisValue, Value};
-use tokio::sync::Notify;
+use tokio::sync::OnceCell;
 
-use crate::transport::calls::{Answer, How};
+use crate::transport::ask::{Answer, Away};
 use crate::transport::locked::locked;
-use crate::transport::node::Node;
 use crate::transport::Transport;
 use crate::values::decision::Decision;
 use crate::values::error::Error;
@@ -18,8 +18,6 @@ use crate::values::limit::Limit;
 use crate::values::request::Request;
 
 const MOST_BATCHES: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
-/// More than a bucket ever holds is no number of tokens to a server.
-const MOST_TOKENS: u64 = 1_000_000_000_000;
 
 pub(crate) struct Batches {
     pub(crate) size: u64,
@@ -32,24 +30,19 @@ pub(crate) struct Batch {
     key: String,
     limit: Limit,
     state: Mutex<State>,
-    fetched: Notify,
 }
 
 #[derive(Default)]
 struct State {
+    /// The process that fetched them: a forked child has none of its parent's.
+    process: u32,
     tokens: u64,
     fetched_at: Duration,
     /// When an empty bucket would be full: then the tokens here are too many.
     stale_at: Duration,
     reply: Decision,
-    /// What callers that wait for a fetch want together.
-    wanted: u64,
-    is_fetching: bool,
-    /// The number of fetches that have begun.
-    begun: u64,
-    /// The number of the last that is over, and what came of it.
-    last: u64,
-    outcome: Option<Result<Outcome, Error>>,
+    /// The next fetch, or the one under way. If the caller who began it leaves, another of those who wait begins it again.
+    fetch: Arc<OnceCell<Result<Outcome, Error>>>,
     /// No new caller finds it any longer: what is left goes back.
     is_closed: bool,
 }
@@ -58,22 +51,15 @@ struct State {
 enum Outcome {
     /// As many as were asked for.
     Full,
-    /// All that the bucket had. A take of 1 would find this, when the server was asked.
-    Emptied(Decision, Duration),
-    Away(Arc<Node>),
+    /// All that the bucket had. A take of 1 would find this.
+    Emptied(Decision),
+    Away(Arc<Away>),
 }
 
 pub(crate) enum Verdict {
     Granted(Decision),
-    /// And when the server was asked.
-    Denied(Decision, Duration),
-    Away(Arc<Node>),
-}
-
-/// A caller that waits for a fetch.
-struct Waiting<'a> {
-    batch: &'a Batch,
-    cost: u64,
+    Denied(Decision),
+    Away(Arc<Away>),
 }
 
 impl Batches {
@@ -99,12 +85,11 @@ impl Batches {
             key: key(),
             limit: limit.clone(),
             state: Mutex::default(),
-            fetched: Notify::new(),
         });
         let evicted = batches.push(place, batch.clone());
         drop(batches);
         if let Some((_, evicted)) = evicted {
-            transport.send_all(evicted.close().into_iter().collect());
+            transport.send_once(evicted.close());
         }
         batch
     }
@@ -122,67 +107,83 @@ impl Batches {
 }
 
 impl Batch {
-    /// Spends tokens that are here, unless callers that came before want them. None if they do not suffice.
-    pub(crate) fn spend(&self, cost: u64, now: Duration) -> Option<Decision> {
+    fn state(&self) -> MutexGuard<'_, State> {
         let mut state = locked(&self.state);
-        (state.left(now) >= state.wanted.saturating_add(cost)).then(|| state.spend(cost, now))
-    }
-
-    /// Waits for the next fetch, which begins now unless it is under way: then for the one after it.
-    pub(crate) async fn fetched(self: &Arc<Self>, cost: u64, size: u64) -> Result<Verdict, Error> {
-        let begun = {
-            let mut state = locked(&self.state);
-            state.wanted = state.wanted.saturating_add(cost);
-            state.begun
-        };
-        let _waiting = Waiting { batch: self, cost };
-        loop {
-            let fetched = self.fetched.notified();
-            let begins = {
-                let mut state = locked(&self.state);
-                if let Some(verdict) = state.verdict(&self.limit, cost, begun, self.transport.clock().now()) {
-                    return verdict;
-                }
-                !std::mem::replace(&mut state.is_fetching, true)
-            };
-            if begins {
-                // In the background: a caller that leaves, or is busy, must not keep the others waiting.
-                self.transport.spawn(self.clone().fetch(size));
-            }
-            fetched.await;
+        if state.process != process::id() {
+            *state = State { process: process::id(), ..State::default() };
         }
+        state
     }
 
-    async fn fetch(self: Arc<Self>, size: u64) {
-        let asked_at = self.transport.clock().now();
-        let most = {
-            let mut state = locked(&self.state);
-            state.begun += 1;
-            // Some of them may have their tokens here, and have not looked yet.
-            let lacking = state.wanted.saturating_sub(state.left(asked_at));
-            lacking.clamp(size, MOST_TOKENS.max(size))
-        };
-        let request = Request::fetch(self.key.clone(), &self.limit, most);
-        let answer = self.transport.ask(&request, How::default()).await;
-        let mut state = locked(&self.state);
-        let outcome = answer.and_then(|answer| match answer {
-            Answer::Replies(replies) => {
-                let read = |place| Decision::from_redis_value_ref(replies.get(place).unwrap_or(&Value::Nil));
-                let (fetched, peeked) = (read(0)?, read(1)?);
-                state.add(&self.limit, fetched, asked_at);
-                let is_full = fetched.granted >= most;
-                Ok(if is_full { Outcome::Full } else { Outcome::Emptied(peeked, asked_at) })
+    /// Spends tokens that are here. None if they do not suffice.
+    pub(crate) fn spend(&self, cost: u64, now: Duration) -> Option<Decision> {
+        let mut state = self.state();
+        (state.left(now) >= cost).then(|| state.spend(cost, now))
+    }
+
+    /// Spends tokens of the fetch that is under way, or begins one. None if other calls were faster: then the call takes what it
+    /// needs from the server.
+    pub(crate) async fn fetched(&self, cost: u64, size: u64) -> Result<Option<Verdict>, Error> {
+        for is_last in [false, true] {
+            let fetch = self.state().fetch.clone();
+            let mut own = None;
+            let began = self.transport.clock().now();
+            let outcome = fetch.get_or_init(|| self.fetch(cost, size, began, &mut own)).await.clone()?;
+            if let Some(verdict) = own {
+                return Ok(Some(verdict));
             }
-            Answer::Away(node, _) | Answer::Lost(node) => Ok(Outcome::Away(node)),
-        });
-        (state.outcome, state.last, state.is_fetching) = (Some(outcome), state.begun, false);
+            if let Some(decision) = self.spend(cost, self.transport.clock().now()) {
+                return Ok(Some(Verdict::Granted(decision)));
+            }
+            match outcome {
+                Outcome::Away(away) => return Ok(Some(Verdict::Away(away))),
+                // The first may have begun before tokens came back that this call may count on.
+                Outcome::Emptied(peeked) if is_last => return Ok(Some(self.denied(peeked, cost))),
+                Outcome::Full | Outcome::Emptied(_) => {}
+            }
+        }
+        Ok(None)
+    }
+
+    async fn fetch(
+        &self,
+        cost: u64,
+        size: u64,
+        began: Duration,
+        own: &mut Option<Verdict>,
+    ) -> Result<Outcome, Error> {
+        let most = size - self.state().left(began).min(size - 1);
+        let request = Request::fetch(self.key.clone(), &self.limit, most);
+        let answer = self.transport.ask(&request, Duration::ZERO).await;
+        let mut state = self.state();
+        state.fetch = Arc::default();
+        let replies = match answer? {
+            Answer::Replies(replies) => replies,
+            Answer::Away(away) => return Ok(Outcome::Away(Arc::new(away))),
+            Answer::Lost(_) => unreachable!("a fetch may be repeated"),
+        };
+        let read = |place| Decision::from_redis_value_ref(replies.get(place).unwrap_or(&Value::Nil));
+        let (fetched, peeked) = (read(0)?, read(1)?);
+        state.add(&self.limit, fetched, began);
+        *own = (state.tokens >= cost).then(|| Verdict::Granted(state.spend(cost, began)));
+        state.tokens = state.tokens.min(size - 1);
+        let is_closed = state.is_closed;
         drop(state);
-        self.fetched.notify_waiters();
-        self.give_back_if_closed();
+        if own.is_none() && fetched.granted < most {
+            *own = Some(self.denied(peeked, cost));
+        }
+        if is_closed {
+            self.transport.send_once(self.close());
+        }
+        Ok(if fetched.granted < most { Outcome::Emptied(peeked) } else { Outcome::Full })
+    }
+
+    fn denied(&self, peeked: Decision, cost: u64) -> Verdict {
+        Verdict::Denied(denial(&self.limit, peeked, cost, self.state().tokens))
     }
 
     fn close(&self) -> Option<Request> {
-        let mut state = locked(&self.state);
+        let mut state = self.state();
         state.is_closed = true;
         let left = state.left(self.transport.clock().now());
         state.tokens = 0;
@@ -190,25 +191,6 @@ impl Batch {
             let words = [Some(left.into()), None];
             Request::one("TB.GIVE", self.key.clone(), &self.limit, words)
         })
-    }
-
-    fn give_back_if_closed(&self) {
-        let is_over = {
-            let state = locked(&self.state);
-            state.is_closed && state.wanted == 0
-        };
-        if is_over {
-            self.transport.send_all(self.close().into_iter().collect());
-        }
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        let mut state = locked(&self.batch.state);
-        state.wanted = state.wanted.saturating_sub(self.cost);
-        drop(state);
-        self.batch.give_back_if_closed();
     }
 }
 
@@ -233,28 +215,6 @@ impl State {
         // The tokens of this process and of the bucket, as of the last fetch.
         let remaining = reply.remaining.saturating_add_unsigned(self.tokens);
         Decision { allowed: true, granted: 1, retry_after_ms: 0, remaining, ..reply }
-    }
-
-    /// Decides by a fetch that began after the caller came. None if another is needed.
-    fn verdict(
-        &mut self,
-        limit: &Limit,
-        cost: u64,
-        begun: u64,
-        now: Duration,
-    ) -> Option<Result<Verdict, Error>> {
-        let outcome = self.outcome.clone().filter(|_| self.last > begun)?;
-        if self.tokens >= cost {
-            return Some(Ok(Verdict::Granted(self.spend(cost, now))));
-        }
-        Some(match outcome {
-            Ok(Outcome::Full) => return None,
-            Ok(Outcome::Emptied(peeked, asked_at)) => {
-                Ok(Verdict::Denied(denial(limit, peeked, cost, self.tokens), asked_at))
-            }
-            Ok(Outcome::Away(node)) => Ok(Verdict::Away(node)),
-            Err(error) => Err(error),
-        })
     }
 }
 

@@ -1,18 +1,21 @@
 //! Asks for decisions: the server, or the policy while the server is away.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
 
-use crate::api::options::{Hook, OnError, Options};
+use crate::api::batches::Batches;
+use crate::api::denials::Denials;
+use crate::api::options::{OnError, Options};
 use crate::api::server::Server;
+use crate::transport::ask::{Answer, Away};
 use crate::transport::background;
-use crate::transport::calls::{Answer, How};
-use crate::transport::node::Node;
 use crate::values::decision::{Decision, JointDecision};
 use crate::values::error::Error;
 use crate::values::limit::Limit;
-use crate::values::request::{Amount, Part, Request, Words};
+use crate::values::request::{Amount, Part, Request, Share, Words};
+use crate::values::rules::LONGEST;
 
 /// The log target of limiters, named after the public type: users filter by it.
 const LOG: &str = "tokenbucket_client::limiter";
@@ -22,6 +25,28 @@ const LOG: &str = "tokenbucket_client::limiter";
 pub(crate) struct Caller {
     pub(crate) server: Server,
     pub(crate) options: Options,
+    pub(crate) memory: Arc<Memory>,
+}
+
+/// What a limiter knows without asking.
+pub(crate) struct Memory {
+    pub(crate) denials: Option<Denials>,
+    pub(crate) batches: Option<Batches>,
+}
+
+/// How a request is asked.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct How<'a> {
+    /// How long it may wait in the server for its turn.
+    pub(crate) max_wait: Duration,
+    /// Whose turn it takes there.
+    pub(crate) share: Option<&'a Arc<Share>>,
+    /// Sends the renewal of the hold; without the server, the policy decides on the `TB.MHOLD`.
+    pub(crate) renews: bool,
+    /// The ttl of the hold that it begins. A hold that no caller gets is ended.
+    pub(crate) begins: Option<Duration>,
+    /// Ends it even if the policy lets the call pass.
+    pub(crate) ends_late: bool,
 }
 
 impl Caller {
@@ -37,12 +62,12 @@ impl Caller {
         let took = self.server.now().saturating_sub(began);
         #[cfg(feature = "tracing")]
         trace(|| self.key(name), limit, decision, took);
-        if let Some(Hook(hook)) = &self.options.hook {
+        if let Some(hook) = &self.options.hook {
             if !background::is_here() {
-                return hook(name, limit, decision, took);
+                return hook.call(name, limit, decision, took);
             }
             let (hook, name, limit, decision) = (hook.clone(), name.to_owned(), limit.clone(), *decision);
-            background::run_hook(move || hook(&name, &limit, &decision, took));
+            background::run_hook(move || hook.call(&name, &limit, &decision, took));
         }
     }
 
@@ -86,24 +111,40 @@ impl Caller {
     }
 
     async fn ask(&self, request: &Request, how: How<'_>) -> Result<JointDecision, Error> {
+        if how.max_wait > LONGEST {
+            return Err(Error::BadArgument(format!("max_wait: {:?} is more than 30 days", how.max_wait)));
+        }
+        let mut doubt = how.begins.map(|ttl| InDoubt::of(&self.server, request, ttl)).transpose()?;
         let renewal = how.renews.then(|| request.to_renewal());
-        match self.server.transport().ask(renewal.as_ref().unwrap_or(request), how).await? {
-            Answer::Replies(replies) => request.read(replies.into_iter().next().unwrap_or(Value::Nil)),
-            Answer::Away(node, late) => {
-                let decision = self.without_server(&node, request);
-                let is_allowed = decision.as_ref().is_ok_and(JointDecision::allowed);
-                if how.keeps_late || is_allowed && !how.returns_late {
-                    late.forgive();
-                }
+        let asked = renewal.as_ref().unwrap_or(request);
+        let mut is_in_doubt = false;
+        let decision = match self.server.transport().ask(asked, how.max_wait).await {
+            Err(error) => Err(error),
+            Ok(Answer::Replies(replies)) => request.read(replies.into_iter().next().unwrap_or(Value::Nil)),
+            Ok(Answer::Away(away)) => {
+                let decision = self.without_server(&away, request);
+                let is_kept = decision.as_ref().is_ok_and(JointDecision::allowed) && !how.ends_late;
+                is_in_doubt = away.was_sent && !is_kept;
                 decision
             }
-            Answer::Lost(node) if self.options.on_error == OnError::Error => {
+            Ok(Answer::Lost(node)) if self.options.on_error == OnError::Error => {
                 Err(Error::ReplyLost(node.name.to_string()))
             }
-            Answer::Lost(_) => {
+            Ok(Answer::Lost(_)) => {
                 self.server.count_degraded();
                 Ok(JointDecision::of(Decision::of_lost_call()))
             }
+        };
+        if let Some(doubt) = doubt.as_mut().filter(|_| !is_in_doubt) {
+            doubt.settle = None;
+        }
+        decision
+    }
+
+    /// Forgets the denials of buckets to which tokens came back.
+    pub(crate) fn came_back<'a>(&self, buckets: impl IntoIterator<Item = (&'a str, &'a Limit)>) {
+        if let Some(denials) = &self.memory.denials {
+            buckets.into_iter().for_each(|(name, limit)| denials.forget(name, limit));
         }
     }
 
@@ -116,7 +157,7 @@ impl Caller {
     }
 
     /// Decides by the policy.
-    pub(crate) fn without_server(&self, node: &Node, request: &Request) -> Result<JointDecision, Error> {
+    pub(crate) fn without_server(&self, away: &Away, request: &Request) -> Result<JointDecision, Error> {
         let retry_after = self.server.options().retry_every;
         let by_policy =
             |allowed, granted| JointDecision::of(Decision::by_policy(allowed, granted, retry_after));
@@ -124,10 +165,34 @@ impl Caller {
             OnError::Local => request.read(self.server.decide_locally(request)?)?.degraded(),
             OnError::Open => by_policy(true, request.most_granted()),
             OnError::Closed => by_policy(false, 0),
-            OnError::Error => return Err(Error::ServerAway(node.failure())),
+            OnError::Error => return Err(Error::ServerAway(away.reason())),
         };
         self.server.count_degraded();
         Ok(decision)
+    }
+}
+
+/// A hold that the server may have, and that no caller gets: ends it by its id.
+struct InDoubt<'a> {
+    server: &'a Server,
+    settle: Option<Request>,
+    ttl: Duration,
+}
+
+impl<'a> InDoubt<'a> {
+    fn of(server: &'a Server, request: &Request, ttl: Duration) -> Result<Self, Error> {
+        if ttl < Duration::from_millis(1) || ttl > LONGEST {
+            return Err(Error::BadArgument(format!("ttl: {ttl:?} is not from 1 ms to 30 days")));
+        }
+        Ok(Self { server, settle: request.to_end(), ttl })
+    }
+}
+
+impl Drop for InDoubt<'_> {
+    fn drop(&mut self) {
+        if let Some(settle) = self.settle.take() {
+            self.server.settle_later(settle, self.ttl, Duration::ZERO);
+        }
     }
 }
 

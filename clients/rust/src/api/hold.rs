@@ -1,18 +1,21 @@
 //! What is held for one piece of work.
 
+use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{watch, OnceCell};
 
-use crate::api::caller::Caller;
+use crate::api::caller::{Caller, How};
 use crate::transport::background::{detached, timeout};
-use crate::transport::calls::How;
 use crate::transport::locked::locked;
 use crate::values::decision::{random_bits, JointDecision};
 use crate::values::error::Error;
-use crate::values::request::{Amount, Part};
+use crate::values::request::{Amount, Part, Request};
+use crate::values::rules::SETTLED_AGAIN_AFTER;
+
+const LOG: &str = "tokenbucket_client::hold";
 
 /// Tokens that are held until they are settled, or their holder is gone.
 ///
@@ -21,7 +24,25 @@ use crate::values::request::{Amount, Part};
 /// not report counts as used; slots of a pool (rate 0) come back.
 ///
 /// Work that was let through because the server was away has one too, which the first renewal after its return takes,
-/// if there is room, and the settlement charges in any case.
+/// if there is room. A settlement that the server answers charges in any case.
+///
+/// ```
+/// # use std::time::Duration;
+/// use tokenbucket_client::fake::Fake;
+/// use tokenbucket_client::{Limit, Limiter};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let jobs = Limiter::new(&Fake::new().server(), Limit::new(3, 0)?);
+/// let hold = jobs.hold("import", 1, Duration::from_secs(30)).await?; // at most three at a time
+/// tokio::select! {
+///     _ = hold.lost() => {} // stop: other calls may have the place
+///     _ = async { /* the work */ } => {}
+/// }
+/// hold.settle().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "it is settled when it is dropped"]
 pub struct Hold(Arc<Inner>);
 
@@ -38,6 +59,8 @@ pub(crate) struct Inner {
     is_lost: watch::Sender<bool>,
     used: Mutex<Vec<Amount>>,
     decision: Mutex<JointDecision>,
+    /// The process that began it: a forked child's copy ends nothing.
+    process: u32,
     /// Whether renewals may still be sent. Locked while one is under way: one that arrives after the settlement
     /// would hold again.
     is_open: tokio::sync::Mutex<bool>,
@@ -62,11 +85,12 @@ impl Hold {
             ttl,
             id: format!("{:016x}{:016x}", random_bits(), random_bits()),
             decision: Mutex::default(),
+            process: process::id(),
             is_open: tokio::sync::Mutex::new(true),
             over: tokio::sync::Notify::new(),
             settled: OnceCell::new(),
         });
-        let decision = inner.set(&inner.parts, how).await?;
+        let decision = inner.set(&inner.parts, How { begins: Some(ttl), ..how }).await?;
         if !decision.allowed() {
             return Err(Error::Denied(decision));
         }
@@ -81,6 +105,22 @@ impl Hold {
     /// Reports how much the work used of its only limit. What is not reported counts as used, and slots of a pool (rate 0)
     /// come back.
     ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{Limit, Limiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(&Fake::new().server(), Limit::new(1000, "1000/m")?);
+    /// let hold = limiter.hold("user:42", 500, Duration::from_secs(30)).await?;
+    /// hold.set_used(120)?;
+    /// assert!(hold.set_used(-1).is_err());
+    /// drop(hold); // settles it
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`Error::BadArgument`] if it is not a number of tokens. The hold stays as it was.
@@ -89,6 +129,23 @@ impl Hold {
     }
 
     /// Reports how much the work used of one of several limits, by its place in the call.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{JointLimiter, Limit};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limits = [("requests", Limit::new(60, "60/m")?), ("tokens", Limit::new(10_000, "10000/m")?)];
+    /// let limiter = JointLimiter::new(&Fake::new().server(), limits);
+    /// let hold = limiter.hold("ada", &[("requests", 1), ("tokens", 500)], Duration::from_secs(30)).await?;
+    /// hold.set_used_of(1, 120)?;
+    /// assert!(hold.set_used_of(2, 1).is_err());
+    /// hold.settle().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -102,6 +159,21 @@ impl Hold {
     }
 
     /// Returns whether the server no longer has the hold: see [`lost`](Self::lost).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{Limit, Limiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let jobs = Limiter::new(&Fake::new().server(), Limit::new(3, 0)?);
+    /// let hold = jobs.hold("import", 1, Duration::from_secs(30)).await?;
+    /// assert!(!hold.is_lost());
+    /// hold.settle().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn is_lost(&self) -> bool {
         *self.0.is_lost.borrow()
     }
@@ -115,14 +187,39 @@ impl Hold {
         let _ = self.0.is_lost.subscribe().wait_for(|is_lost| *is_lost).await;
     }
 
+    pub(crate) fn is_copy(&self) -> bool {
+        self.0.process != process::id()
+    }
+
     /// The decision by which it came to be, then that of the last renewal.
     pub fn decision(&self) -> JointDecision {
         locked(&self.0.decision).clone()
     }
 
     /// Ends it with what the work used, and waits for the reply. Happens once: the second call returns what the first
-    /// did. If the caller stops waiting, it goes on in the background.
+    /// did. If the caller stops waiting, it goes on in the background. If the server is away or the reply is lost, the hold is
+    /// settled by its id once the server is back.
+    ///
+    /// In a forked child it does nothing: the hold is the parent's.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{Limit, Limiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(&Fake::new().server(), Limit::new(1000, "1000/m")?);
+    /// let hold = limiter.hold("user:42", 500, Duration::from_secs(30)).await?;
+    /// let settled = hold.settle().await?; // all of it counts as used
+    /// assert_eq!(settled.binding.remaining, 500);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn settle(&self) -> Result<JointDecision, Error> {
+        if self.is_copy() {
+            return Ok(self.decision());
+        }
         let inner = self.0.clone();
         detached(async move { inner.settle().await }).await
     }
@@ -138,13 +235,13 @@ fn unreported(part: &Part) -> Amount {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        if self.0.settled.initialized() {
+        if self.0.settled.initialized() || self.is_copy() {
             return;
         }
         let inner = self.0.clone();
         self.0.caller.server.transport().spawn(async move {
             if let Err(error) = inner.settle().await {
-                log::warn!(target: "tokenbucket_client::hold", "a hold was not settled: {error}");
+                log::warn!(target: LOG, "a hold was not settled: {error}");
             }
         });
     }
@@ -174,8 +271,8 @@ impl Inner {
             if !*is_open || *self.is_lost.borrow() {
                 return;
             }
-            if let Err(error) = self.set(&self.held, How { keeps_late: true, ..How::default() }).await {
-                log::warn!(target: "tokenbucket_client::hold", "a hold was not renewed: {error}");
+            if let Err(error) = self.set(&self.held, How::default()).await {
+                log::warn!(target: LOG, "a hold was not renewed: {error}");
             }
         }
     }
@@ -184,19 +281,29 @@ impl Inner {
         self.settled.get_or_init(|| self.settle_once()).await.clone()
     }
 
-    /// Asked also while the server is thought to be away: what a settlement does not tell is lost. Sent once: a second
-    /// "not there" could mean that the first has settled.
+    /// Sent once: a second "not there" could mean that the first has settled. If the server does not reply, it is sent again
+    /// later, and charges nothing then if the hold is not there.
     async fn settle_once(&self) -> Result<JointDecision, Error> {
         *self.is_open.lock().await = false;
         self.over.notify_one();
         let used = locked(&self.used).clone();
         let with_used = |(part, used): (&Part, Amount)| Part { amount: used, ..part.clone() };
         let parts: Vec<Part> = self.parts.iter().zip(used).map(with_used).collect();
-        let how = How { always: true, ..How::default() };
-        let settled = self.caller.decide_all("TB.MSETTLE", vec![self.id.clone()], &parts, how).await?;
-        if settled.binding.degraded {
-            return Ok(settled);
+        let before = vec![self.id.clone()];
+        let settled = self.caller.decide_all("TB.MSETTLE", before.clone(), &parts, How::default()).await;
+        self.caller.came_back(parts.iter().map(|part| (part.name.as_str(), &part.limit)));
+        match &settled {
+            Ok(decision) if !decision.binding.degraded => self.finish(decision, &parts).await?,
+            Ok(_) | Err(Error::ServerAway(_) | Error::ReplyLost(_)) => {
+                let settle = Request::joint("TB.MSETTLE", before, &self.caller.options.prefix, &parts)?;
+                self.caller.server.settle_later(settle, self.ttl, SETTLED_AGAIN_AFTER);
+            }
+            Err(_) => {}
         }
+        settled
+    }
+
+    async fn finish(&self, settled: &JointDecision, parts: &[Part]) -> Result<(), Error> {
         for (part, own) in parts.iter().zip(&settled.each) {
             if !own.allowed && !part.amount.is_zero() {
                 // It had expired, or the server was away when the work began.
@@ -204,8 +311,8 @@ impl Inner {
             }
         }
         if locked(&self.decision).binding.degraded {
-            self.caller.settle_here(&self.id, &parts);
+            self.caller.settle_here(&self.id, parts);
         }
-        Ok(settled)
+        Ok(())
     }
 }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::api::batches::{Batches, Verdict};
-use crate::api::caller::Caller;
+use crate::api::caller::{Caller, How, Memory};
 use crate::api::denials::Denials;
 use crate::api::hold::Hold;
 #[cfg(feature = "tower")]
 use crate::api::options::OnError;
 use crate::api::options::{Fallback, Options};
 use crate::api::server::Server;
-use crate::transport::calls::{Answer, How};
+use crate::transport::ask::Answer;
 use crate::values::decision::{Decision, JointDecision};
 use crate::values::error::Error;
 use crate::values::limit::Limit;
@@ -21,19 +21,26 @@ use crate::values::request::{Amount, Part, Request, Share, Words};
 /// One limit for many names, each of which has a bucket of its own; clones share everything.
 ///
 /// For threads, see [`sync::Limiter`](crate::sync::Limiter), which has the same methods.
+///
+/// ```
+/// use tokenbucket_client::fake::Fake;
+/// use tokenbucket_client::{Limit, Limiter};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::new(&Fake::new().server(), Limit::new(10, "5/s")?);
+/// if limiter.take("user:42", 1).await?.allowed {
+///     // go on
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Limiter {
     caller: Caller,
     limit: Limit,
     max_wait: Duration,
     share: Option<Arc<Share>>,
-    memory: Arc<Memory>,
-}
-
-/// What a limiter knows without asking.
-struct Memory {
-    denials: Option<Denials>,
-    batches: Option<Batches>,
 }
 
 impl Limiter {
@@ -43,14 +50,40 @@ impl Limiter {
     }
 
     /// With these options.
+    ///
+    /// ```
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{Limit, Limiter, OnError, Options};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let options = Options::new().prefix("login:").on_error(OnError::Closed);
+    /// let logins = Limiter::with_options(&Fake::new().server(), Limit::new(5, "5/15m")?, options);
+    /// assert!(logins.take("ada", 1).await?.allowed);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn with_options(server: &Server, limit: Limit, options: Options) -> Self {
         let denials = Denials::new(options.remember_denials, options.remember_denials_for);
-        let memory = Memory { denials, batches: Batches::new(options.batch) };
-        let caller = Caller { server: server.clone(), options };
-        Self { caller, limit, max_wait: Duration::ZERO, share: None, memory: Arc::new(memory) }
+        let memory = Arc::new(Memory { denials, batches: Batches::new(options.batch) });
+        let caller = Caller { server: server.clone(), options, memory };
+        Self { caller, limit, max_wait: Duration::ZERO, share: None }
     }
 
     /// Returns this limiter with another limit, for a caller that has its own.
+    ///
+    /// ```
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{Limit, Limiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(&Fake::new().server(), Limit::new(10, "5/s")?);
+    /// let premium = limiter.with_limit(Limit::new(100, "50/s")?);
+    /// assert!(premium.take("user:42", 60).await?.allowed);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn with_limit(&self, limit: Limit) -> Self {
         Self { limit, ..self.clone() }
@@ -60,10 +93,26 @@ impl Limiter {
     /// Calls that wait for the same bucket are served in the order in which they came. When the time is over, the decision is
     /// the denial of that moment.
     ///
-    /// Each call that waits has a connection of its own, which is kept for the next. Dropping the call leaves the queue. Batches
-    /// and remembered denials are for calls that do not wait. While the server is away, `on_error` decides without a wait. Where
+    /// The call asks first without waiting. If it is denied, it waits on a connection of its own, which is kept for the next.
+    /// Dropping the call closes the connection, and so leaves the queue. Batches and remembered denials are for calls that do
+    /// not wait. While the server is away, `on_error` decides without a wait. Where
     /// the module cannot keep the call, as with [`Fallback::Script`], the client asks again at the times that the decisions tell:
     /// then nothing keeps the order.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{Limit, Limiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(&Fake::new().server(), Limit::new(1, "1/s")?);
+    /// let patient = limiter.with_max_wait(Duration::from_secs(2));
+    /// assert!(patient.take("user:42", 1).await?.allowed);
+    /// assert!(patient.take("user:42", 1).await?.allowed); // a second later
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn with_max_wait(&self, max_wait: Duration) -> Self {
         Self { max_wait, ..self.clone() }
@@ -74,6 +123,22 @@ impl Limiter {
     /// in the order in which they came. Calls without a share are one tenant of weight 1.
     ///
     /// It matters to calls that wait, by [`with_max_wait`](Self::with_max_wait). Calls of several buckets are then an error.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{Limit, Limiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(&Fake::new().server(), Limit::new(1, "1/s")?);
+    /// let patient = limiter.with_max_wait(Duration::from_secs(60));
+    /// // While calls of both wait, acme gets three times as many tokens.
+    /// assert!(patient.with_share("acme", 3)?.take("model", 1).await?.allowed);
+    /// assert!(patient.with_share("other", 1)?.take("model", 1).await?.allowed);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -91,7 +156,20 @@ impl Limiter {
 
     /// Takes `cost` tokens if the bucket holds them, else nothing.
     ///
-    /// A caller may stop waiting, as by a timeout of its own: the package gives back a grant that comes later.
+    /// A caller may stop waiting, as by a timeout of its own. The call may have been counted: its tokens are lost.
+    ///
+    /// ```
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{Limit, Limiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(&Fake::new().server(), Limit::new(10, "5/s")?);
+    /// assert!(limiter.take("user:42", 8).await?.allowed);
+    /// assert_eq!(limiter.take("user:42", 8).await?.retry_after_ms, 1200);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -115,11 +193,35 @@ impl Limiter {
     }
 
     /// Returns what [`take`](Self::take) would decide, and takes nothing. Cost 0 asks what there is.
+    ///
+    /// ```
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{Limit, Limiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(&Fake::new().server(), Limit::new(10, "5/s")?);
+    /// assert_eq!(limiter.peek("user:42", 0).await?.remaining, 10);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn peek(&self, name: &str, cost: impl Into<Amount>) -> Result<Decision, Error> {
         self.decide("TB.PEEK", name, [Some(cost.into().checked("cost")?), None]).await
     }
 
     /// Takes as many whole tokens as there are, at most `most`: see [`Decision::granted`].
+    ///
+    /// ```
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{Limit, Limiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(&Fake::new().server(), Limit::new(10, "5/s")?);
+    /// assert_eq!(limiter.take_up_to("user:42", 25).await?.granted, 10);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn take_up_to(&self, name: &str, most: u64) -> Result<Decision, Error> {
         if Amount::from(most).as_whole().is_none() {
             return Err(Error::BadArgument(format!("most: {most} is not a number of tokens from 1 to 1e12")));
@@ -129,6 +231,22 @@ impl Limiter {
 
     /// Takes `cost`, into debt if need be, and tells in `retry_after_ms` how long to wait before acting. Denied, without a
     /// token taken, if that would be longer than `max_wait`.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{Limit, Limiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(&Fake::new().server(), Limit::new(1, "1/s")?);
+    /// let longest = Duration::from_millis(1500);
+    /// assert_eq!(limiter.reserve("user:42", 1, longest).await?.retry_after_ms, 0);
+    /// assert_eq!(limiter.reserve("user:42", 1, longest).await?.retry_after_ms, 1000);
+    /// assert!(!limiter.reserve("user:42", 1, longest).await?.allowed);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn reserve(
         &self,
         name: &str,
@@ -140,8 +258,23 @@ impl Limiter {
         self.decide("TB.RESERVE", name, words).await
     }
 
-    /// [`reserve`](Self::reserve), then sleeps until it is this caller's turn. A wait that is broken off gives the tokens
+    /// [`reserve`](Self::reserve), then sleeps until it is this caller's turn. A sleep that is broken off gives the tokens
     /// back.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{Limit, Limiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(&Fake::new().server(), Limit::new(1, "1/s")?);
+    /// for _ in 0..2 {
+    ///     assert!(limiter.wait("user:42", 1, Duration::from_secs(1)).await?.allowed);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn wait(
         &self,
         name: &str,
@@ -159,42 +292,93 @@ impl Limiter {
     }
 
     /// Takes `amount` in any case, into debt if need be. Sent once: see [`Decision::lost`].
+    ///
+    /// ```
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{Limit, Limiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(&Fake::new().server(), Limit::new(10, "5/s")?);
+    /// assert_eq!(limiter.charge("user:42", 12).await?.remaining, -2);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn charge(&self, name: &str, amount: impl Into<Amount>) -> Result<Decision, Error> {
         self.caller.charge(name, &self.limit, amount.into()).await
     }
 
     /// Puts `amount` back, never above the capacity. Sent once: see [`Decision::lost`].
+    ///
+    /// ```
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{Limit, Limiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(&Fake::new().server(), Limit::new(10, "5/s")?);
+    /// limiter.take("user:42", 8).await?;
+    /// assert_eq!(limiter.give("user:42", 3).await?.remaining, 5);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn give(&self, name: &str, amount: impl Into<Amount>) -> Result<Decision, Error> {
-        if let Some(denials) = &self.memory.denials {
-            denials.forget(name, &self.limit);
-        }
-        self.decide("TB.GIVE", name, [Some(amount.into().checked("amount")?), None]).await
+        let given = self.decide("TB.GIVE", name, [Some(amount.into().checked("amount")?), None]).await;
+        self.caller.came_back([(name, &self.limit)]);
+        given
     }
 
     /// Makes the bucket full: deletes its key.
+    ///
+    /// ```
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{Limit, Limiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(&Fake::new().server(), Limit::new(10, "5/s")?);
+    /// limiter.take("user:42", 10).await?;
+    /// limiter.reset("user:42").await?;
+    /// assert!(limiter.take("user:42", 10).await?.allowed);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn reset(&self, name: &str) -> Result<(), Error> {
-        if let Some(denials) = &self.memory.denials {
-            denials.forget(name, &self.limit);
-        }
-        if let Some(batches) = &self.memory.batches {
+        if let Some(batches) = &self.caller.memory.batches {
             batches.forget(name, &self.limit);
         }
         let key = self.caller.key(name);
         let request = Request::reset(key.clone(), &self.limit);
         self.caller.server.decide_locally(&request)?;
-        let mut answer = self.caller.server.transport().ask(&request, How::default()).await?;
+        let mut answer = self.caller.server.transport().ask(&request, Duration::ZERO).await?;
         if self.caller.server.options().fallback == Fallback::Script {
             let script = Request::reset(request.script_key(), &self.limit);
-            answer = self.caller.server.transport().ask(&script, How::default()).await?;
+            answer = self.caller.server.transport().ask(&script, Duration::ZERO).await?;
         }
+        self.caller.came_back([(name, &self.limit)]);
         match answer {
-            Answer::Replies(_) => Ok(()),
-            Answer::Away(node, _) | Answer::Lost(node) => Err(Error::ServerAway(node.failure())),
+            Answer::Away(away) => Err(Error::ServerAway(away.reason())),
+            Answer::Replies(_) | Answer::Lost(_) => Ok(()),
         }
     }
 
     /// Takes from every bucket or from none, each under the limit of its own. A denial that is remembered of one of them
     /// refuses all; [`remembered`](Self::remembered) tells of which.
+    ///
+    /// ```
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{Limit, Limiter, Part};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(&Fake::new().server(), Limit::new(60, "60/m")?);
+    /// let tokens = Limit::new(10_000, "10000/m")?;
+    /// let parts = [Part::new("{ada}:requests", limiter.limit(), 1), Part::new("{ada}:tokens", &tokens, 400)];
+    /// let decision = limiter.take_all(&parts).await?;
+    /// assert_eq!([decision.each[0].remaining, decision.each[1].remaining], [59, 9600]);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn take_all(&self, parts: &[Part]) -> Result<JointDecision, Error> {
         let Some(denials) = self.denials() else {
             return self.caller.decide_all("TB.MTAKE", Vec::new(), parts, self.how()).await;
@@ -214,12 +398,43 @@ impl Limiter {
     }
 
     /// The denial of such a take that this process remembers, if it still holds: see [`Options::remember_denials`].
+    ///
+    /// ```
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{Limit, Limiter, Options};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let options = Options::new().remember_denials(1000);
+    /// let limiter = Limiter::with_options(&Fake::new().server(), Limit::new(1, "1/h")?, options);
+    /// limiter.take("user:42", 1).await?;
+    /// assert!(limiter.remembered("user:42", 1).is_none());
+    /// limiter.take("user:42", 1).await?; // denied by the server
+    /// assert!(limiter.remembered("user:42", 1).is_some());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn remembered(&self, name: &str, cost: impl Into<Amount>) -> Option<Decision> {
-        self.memory.denials.as_ref()?.recall(name, &self.limit, cost.into(), self.now())
+        self.caller.memory.denials.as_ref()?.recall(name, &self.limit, cost.into(), self.now())
     }
 
     /// Takes `amount` until the hold is settled, or for `ttl` if its holder is gone. It renews itself as long as it
     /// lives.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{Limit, Limiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(&Fake::new().server(), Limit::new(1000, "1000/m")?);
+    /// let hold = limiter.hold("user:42", 500, Duration::from_secs(30)).await?; // the most that the work may cost
+    /// hold.set_used(120)?; // what it did cost
+    /// assert_eq!(hold.settle().await?.binding.remaining, 880);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -229,6 +444,23 @@ impl Limiter {
     }
 
     /// Holds every amount or none, each under the limit of its own.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{Limit, Limiter, Part};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(&Fake::new().server(), Limit::new(60, "60/m")?);
+    /// let tokens = Limit::new(10_000, "10000/m")?;
+    /// let parts = [Part::new("{ada}:requests", limiter.limit(), 1), Part::new("{ada}:tokens", &tokens, 400)];
+    /// let hold = limiter.hold_all(&parts, Duration::from_secs(30)).await?;
+    /// hold.set_used_of(1, 120)?; // of the second part
+    /// assert_eq!(hold.settle().await?.each[1].remaining, 9880);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn hold_all(&self, parts: &[Part], ttl: Duration) -> Result<Hold, Error> {
         Hold::make(self.caller.clone(), parts.to_vec(), ttl, self.how()).await
     }
@@ -236,22 +468,70 @@ impl Limiter {
     /// Holds every amount or none under this id, which [`settle_as`](Self::settle_as) ends in this process or another. Nothing
     /// renews it. The same call again takes nothing more. If [`OnError`](crate::OnError) decides, there is no hold: one
     /// that the server makes late is ended.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{Limit, Limiter, Part};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(&Fake::new().server(), Limit::new(60, "60/m")?);
+    /// let tokens = Limit::new(10_000, "10000/m")?;
+    /// let parts = [Part::new("{ada}:requests", limiter.limit(), 1), Part::new("{ada}:tokens", &tokens, 400)];
+    /// limiter.hold_as("call-1", &parts, Duration::from_secs(30)).await?;
+    /// // In this process or another:
+    /// assert!(limiter.settle_as("call-1", &parts).await?.allowed());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn hold_as(&self, id: &str, parts: &[Part], ttl: Duration) -> Result<JointDecision, Error> {
         let before = vec![ttl.as_millis().to_string(), id.to_owned()];
-        let how = How { returns_late: true, ..self.how() };
+        let how = How { begins: Some(ttl), ends_late: true, ..self.how() };
         self.caller.decide_all("TB.MHOLD", before, parts, how).await
     }
 
     /// Ends the hold of this id with what was used of each part. A part without such a hold is denied and stays as it is. Sent
     /// once: see [`Decision::lost`]. It may be sent again, because a hold ends once.
+    ///
+    /// ```
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{Limit, Limiter, Part};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(&Fake::new().server(), Limit::new(60, "60/m")?);
+    /// let tokens = Limit::new(10_000, "10000/m")?;
+    /// let parts = [Part::new("{ada}:requests", limiter.limit(), 1), Part::new("{ada}:tokens", &tokens, 400)];
+    /// assert!(!limiter.settle_as("no-such-hold", &parts).await?.allowed());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn settle_as(&self, id: &str, parts: &[Part]) -> Result<JointDecision, Error> {
-        self.caller.decide_all("TB.MSETTLE", vec![id.to_owned()], parts, How::default()).await
+        let settled = self.caller.decide_all("TB.MSETTLE", vec![id.to_owned()], parts, How::default()).await;
+        self.caller.came_back(parts.iter().map(|part| (part.name.as_str(), &part.limit)));
+        settled
     }
 
     /// Gives back what batches have left.
+    ///
+    /// ```
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{Limit, Limiter, Options};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let options = Options::new().batch(10);
+    /// let limiter = Limiter::with_options(&Fake::new().server(), Limit::new(100, "100/s")?, options);
+    /// limiter.take("user:42", 1).await?; // fetches ten
+    /// limiter.close().await?; // gives nine back
+    /// assert_eq!(limiter.peek("user:42", 0).await?.remaining, 99);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn close(&self) -> Result<(), Error> {
-        for request in self.memory.batches.as_ref().map(Batches::close).unwrap_or_default() {
-            self.caller.server.transport().ask(&request, How::default()).await?;
+        for request in self.caller.memory.batches.as_ref().map(Batches::close).unwrap_or_default() {
+            self.caller.server.transport().ask(&request, Duration::ZERO).await?;
         }
         Ok(())
     }
@@ -263,7 +543,7 @@ impl Limiter {
 
     /// The denials that are remembered. Calls that wait do without.
     fn denials(&self) -> Option<&Denials> {
-        self.memory.denials.as_ref().filter(|_| self.max_wait.is_zero())
+        self.caller.memory.denials.as_ref().filter(|_| self.max_wait.is_zero())
     }
 
     fn now(&self) -> Duration {
@@ -289,7 +569,7 @@ impl Limiter {
         cost: Amount,
         began: Duration,
     ) -> Result<Option<Decision>, Error> {
-        let Some(batches) = self.memory.batches.as_ref().filter(|_| self.max_wait.is_zero()) else {
+        let Some(batches) = self.caller.memory.batches.as_ref().filter(|_| self.max_wait.is_zero()) else {
             return Ok(None);
         };
         let Some(tokens) = cost.as_whole().filter(|tokens| *tokens <= batches.size) else { return Ok(None) };
@@ -300,17 +580,18 @@ impl Limiter {
             decision
         } else {
             match batch.fetched(tokens, batches.size).await? {
-                Verdict::Granted(decision) => decision,
-                Verdict::Denied(denial, asked_at) => {
+                None => return Ok(None),
+                Some(Verdict::Granted(decision)) => decision,
+                Some(Verdict::Denied(denial)) => {
                     if let Some(denials) = denials {
-                        denials.remember(name, &self.limit, cost, denial, (asked_at, self.now()));
+                        denials.remember(name, &self.limit, cost, denial, (began, self.now()));
                     }
                     denial
                 }
-                Verdict::Away(node) => {
+                Some(Verdict::Away(away)) => {
                     let take =
                         Request::one("TB.TAKE", self.caller.key(name), &self.limit, [Some(cost), None]);
-                    self.caller.without_server(&node, &take)?.binding
+                    self.caller.without_server(&away, &take)?.binding
                 }
             }
         };
@@ -321,7 +602,7 @@ impl Limiter {
 
 impl fmt::Debug for Limiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { caller: Caller { server: _, options }, limit, .. } = self;
+        let Self { caller: Caller { options, .. }, limit, .. } = self;
         f.debug_struct("Limiter").field("limit", limit).field("options", options).finish_non_exhaustive()
     }
 }
@@ -339,7 +620,7 @@ impl Drop for Turn<'_> {
         if !self.has_come {
             let Self { limiter: Limiter { caller, limit, .. }, name, cost, .. } = self;
             let give = Request::one("TB.GIVE", caller.key(name), limit, [Some(*cost), None]);
-            caller.server.transport().send_all(vec![give]);
+            caller.server.transport().send_once(Some(give));
         }
     }
 }

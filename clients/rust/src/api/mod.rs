@@ -8,3 +8,4 @@ pub(crate) mod joint;
 pub(crate) mod limiter;
 pub(crate) mod options;
 pub(crate) mod server;
+pub(crate) mod unsettled;

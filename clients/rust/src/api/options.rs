@@ -1,10 +1,15 @@
 //! Options of servers and limiters.
 
 use std::fmt;
+use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::values::rules::{RETRY_EVERY, TIMEOUT};
 use crate::{Decision, Limit};
+
+/// The longest time that a timer runs. Longer options count as this.
+pub(crate) const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// What decides while the server is away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,11 +56,7 @@ pub struct ServerOptions {
 
 impl Default for ServerOptions {
     fn default() -> Self {
-        Self {
-            timeout: Duration::from_millis(100),
-            retry_every: Duration::from_millis(500),
-            fallback: Fallback::None,
-        }
+        Self { timeout: TIMEOUT, retry_every: RETRY_EVERY, fallback: Fallback::None }
     }
 }
 
@@ -69,14 +70,14 @@ impl ServerOptions {
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         // No time at all would be over before anything could arrive.
-        Self { timeout: timeout.max(Duration::from_millis(1)), ..self }
+        Self { timeout: timeout.clamp(Duration::from_millis(1), YEAR), ..self }
     }
 
     /// How often one call finds out whether a server that was away is back; every 500 ms by default. All others are
     /// decided at once meanwhile.
     #[must_use]
     pub fn retry_every(self, retry_every: Duration) -> Self {
-        Self { retry_every, ..self }
+        Self { retry_every: retry_every.min(YEAR), ..self }
     }
 
     /// What decides if the server has not loaded the module; by default that is an error.
@@ -129,6 +130,22 @@ impl Options {
     }
 
     /// What decides while the server is away; this process by default.
+    ///
+    /// ```
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{Limit, Limiter, OnError, Options};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let fake = Fake::new();
+    /// let options = Options::new().on_error(OnError::Closed);
+    /// let logins = Limiter::with_options(&fake.server(), Limit::new(5, "5/15m")?, options);
+    /// fake.set_away(true);
+    /// let decision = logins.take("ada", 1).await?;
+    /// assert!(decision.degraded && !decision.allowed);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn on_error(self, on_error: OnError) -> Self {
         Self { on_error, ..self }
@@ -140,6 +157,21 @@ impl Options {
     /// No call is refused for longer than the server said. A denial counts for the same cost and larger ones, and refuses
     /// every [`Limiter::take_all`](crate::Limiter::take_all) that it is a part of. Tokens that others give back meanwhile are
     /// noticed when that time is over, or that of [`remember_denials_for`](Self::remember_denials_for).
+    ///
+    /// ```
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{Limit, Limiter, Options};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let options = Options::new().remember_denials(1000);
+    /// let limiter = Limiter::with_options(&Fake::new().server(), Limit::new(1, "1/h")?, options);
+    /// limiter.take("user:42", 1).await?;
+    /// limiter.take("user:42", 1).await?; // denied by the server
+    /// assert!(limiter.take("user:42", 1).await?.remembered); // denied here
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn remember_denials(self, names: usize) -> Self {
         Self { remember_denials: names, ..self }
@@ -158,12 +190,43 @@ impl Options {
     /// No more is granted than the server granted. Each process keeps up to `tokens - 1` unused of each name: others may
     /// be denied for their sake. It drops them after the time in which an empty bucket fills, and remembers at most
     /// 10,000 names. [`close`](crate::Limiter::close) gives them back.
+    ///
+    /// ```
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{Limit, Limiter, Options};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let options = Options::new().batch(10);
+    /// let limiter = Limiter::with_options(&Fake::new().server(), Limit::new(100, "100/s")?, options);
+    /// for _ in 0..10 {
+    ///     assert!(limiter.take("user:42", 1).await?.allowed); // one call of the server
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn batch(self, tokens: u64) -> Self {
         Self { batch: tokens, ..self }
     }
 
     /// Is called with each name, limit, decision and how long it took: for metrics and traces.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{Decision, Limit, Limiter, Options};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let count = |name: &str, _: &Limit, decision: &Decision, took: Duration| {
+    ///     println!("{name}: {} in {took:?}", decision.allowed);
+    /// };
+    /// let limiter = Limiter::with_options(&Fake::new().server(), Limit::new(10, "5/s")?, Options::new().on_decision(count));
+    /// limiter.take("user:42", 1).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn on_decision(
         self,
@@ -178,6 +241,16 @@ impl Options {
 pub(crate) struct Hook(pub(crate) Arc<HookFn>);
 
 type HookFn = dyn Fn(&str, &Limit, &Decision, Duration) + Send + Sync;
+
+impl Hook {
+    /// Calls it. A panic of it is logged, and changes nothing.
+    pub(crate) fn call(&self, name: &str, limit: &Limit, decision: &Decision, took: Duration) {
+        let call = AssertUnwindSafe(|| (self.0)(name, limit, decision, took));
+        if catch_unwind(call).is_err() {
+            log::error!(target: "tokenbucket_client::limiter", "on_decision panicked");
+        }
+    }
+}
 
 impl fmt::Debug for Hook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

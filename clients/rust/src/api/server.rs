@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redis::{ConnectionInfo, IntoConnectionInfo, RedisResult, Value};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::api::options::ServerOptions;
 use crate::local::buckets::Buckets;
@@ -20,6 +21,7 @@ use crate::transport::sentinel::Sentinels;
 use crate::transport::Transport;
 use crate::values::error::Error;
 use crate::values::request::{By, Request};
+use crate::values::rules::MOST_UNSETTLED;
 
 /// A server or a cluster, for the tasks of tokio runtimes; clones share its connections, and what is known about
 /// whether it is there. For threads, see [`sync::Server`](crate::sync::Server).
@@ -31,6 +33,8 @@ struct Inner {
     options: ServerOptions,
     local: Mutex<Buckets>,
     degraded: AtomicU64,
+    /// Bounds how many holds wait to be settled.
+    unsettled: Arc<Semaphore>,
 }
 
 impl Server {
@@ -110,6 +114,7 @@ impl Server {
             options,
             local: Mutex::new(Buckets::bounded()),
             degraded: AtomicU64::new(0),
+            unsettled: Arc::new(Semaphore::new(MOST_UNSETTLED)),
         }))
     }
 
@@ -125,6 +130,10 @@ impl Server {
 
     pub(crate) fn count_degraded(&self) {
         self.0.degraded.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn room_for_unsettled(&self) -> Option<OwnedSemaphorePermit> {
+        self.0.unsettled.clone().try_acquire_owned().ok()
     }
 
     pub(crate) fn options(&self) -> &ServerOptions {

@@ -47,6 +47,21 @@ impl Fake {
     }
 
     /// One whose time begins at this moment, kept to the microsecond.
+    ///
+    /// ```
+    /// # use std::time::{Duration, SystemTime};
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{Limit, Limiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let new_years_eve = SystemTime::UNIX_EPOCH + Duration::from_secs(1_798_761_540); // 2026-12-31T23:59:00Z
+    /// let fake = Fake::at(new_years_eve);
+    /// let limiter = Limiter::new(&fake.server(), Limit::new(10, "10@mo")?);
+    /// assert_eq!(limiter.take("user:42", 10).await?.reset_after_ms, 60_000);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn at(now: SystemTime) -> Self {
         let since_1970 = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let mut buckets = Buckets::unbounded();
@@ -62,11 +77,40 @@ impl Fake {
     }
 
     /// Makes it go away, or come back.
+    ///
+    /// ```
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{Limit, Limiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let fake = Fake::new();
+    /// let limiter = Limiter::new(&fake.server(), Limit::new(1, "1/s")?);
+    /// fake.set_away(true);
+    /// assert!(limiter.take("user:42", 1).await?.degraded); // this process decides
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn set_away(&self, is_away: bool) {
         locked(&self.0).is_away = is_away;
     }
 
     /// Makes every bucket full.
+    ///
+    /// ```
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{Limit, Limiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let fake = Fake::new();
+    /// let limiter = Limiter::new(&fake.server(), Limit::new(1, "1/h")?);
+    /// limiter.take("user:42", 1).await?;
+    /// fake.reset();
+    /// assert!(limiter.take("user:42", 1).await?.allowed);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn reset(&self) {
         locked(&self.0).buckets.clear();
     }

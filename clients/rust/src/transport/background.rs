@@ -1,39 +1,78 @@
 //! The thread that carries all connections, whatever runtimes callers have.
 
 use std::cell::{Cell, RefCell};
-use std::future::{pending, poll_fn, Future};
+use std::future::{poll_fn, Future};
+use std::io;
+use std::mem::{forget, take};
 use std::pin::{pin, Pin};
-use std::sync::LazyLock;
+use std::process;
+use std::sync::{mpsc, Arc};
 use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
+use arc_swap::{ArcSwapOption, Guard};
 use tokio::runtime::{Builder, Handle};
-use tokio::task::JoinHandle;
+use tokio::sync::oneshot;
+use tokio::task::{yield_now, JoinHandle};
 use tokio::time::{Instant, Sleep};
 
-/// Runs one runtime, which no caller's work keeps from reading, and which outlives all runtimes of callers.
-static BACKGROUND: LazyLock<Handle> = LazyLock::new(|| {
-    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
-    let handle = runtime.handle().clone();
-    let carry = move || {
-        IS_BACKGROUND.set(true);
-        runtime.block_on(pending::<()>())
-    };
-    thread::Builder::new().name("tokenbucket".to_owned()).spawn(carry).expect("a thread can be started");
-    handle
-});
+use crate::api::options::YEAR;
 
-/// More timers that nobody uses are dropped.
+/// Empty until the first call, and again while no thread can be started: each call tries.
+static BACKGROUND: ArcSwapOption<Background> = ArcSwapOption::const_empty();
+
+/// A runtime that no caller's work keeps from reading, and that outlives all runtimes of callers.
+struct Background {
+    /// A forked child has none of its parent's threads, and starts its own.
+    process: u32,
+    handle: Handle,
+    /// Ends the thread when it is dropped.
+    _end: oneshot::Sender<()>,
+}
+
+/// Spare timers beyond these are dropped.
 const MOST_SPARE_TIMERS: usize = 64;
-/// The longest that a timer runs.
-const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
-pub(crate) type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+type Timers = Vec<Pin<Box<Sleep>>>;
 
 thread_local! {
     static IS_BACKGROUND: Cell<bool> = const { Cell::new(false) };
-    static SPARE_TIMERS: RefCell<Vec<Pin<Box<Sleep>>>> = const { RefCell::new(Vec::new()) };
+    /// The process that made them, and the timers.
+    static SPARE_TIMERS: RefCell<(u32, Timers)> = const { RefCell::new((0, Vec::new())) };
+}
+
+impl Background {
+    fn start(process: u32) -> io::Result<Self> {
+        let (end, ended) = oneshot::channel();
+        let (report, started) = mpsc::channel();
+        let carry = move || match Builder::new_current_thread().enable_all().build() {
+            Err(error) => drop(report.send(Err(error))),
+            Ok(runtime) => {
+                IS_BACKGROUND.set(true);
+                drop(report.send(Ok(runtime.handle().clone())));
+                let _ = runtime.block_on(ended);
+            }
+        };
+        thread::Builder::new().name("tokenbucket".to_owned()).spawn(carry)?;
+        let handle = started.recv().unwrap_or_else(|_| Err(io::Error::other("the thread has ended")))?;
+        Ok(Self { process, handle, _end: end })
+    }
+}
+
+/// Returns the runtime of this process. If it cannot be started, the next call tries again.
+fn handle() -> io::Result<Handle> {
+    let process = process::id();
+    loop {
+        let known = BACKGROUND.load();
+        if let Some(background) = known.as_ref().filter(|background| background.process == process) {
+            return Ok(background.handle.clone());
+        }
+        let made = Arc::new(Background::start(process)?);
+        // A child must not drop what it has of its parent: the sockets are the parent's too.
+        forget(Guard::into_inner(BACKGROUND.compare_and_swap(&known, Some(made))));
+    }
 }
 
 /// Returns whether this is the thread that carries the connections, which must not wait.
@@ -41,47 +80,38 @@ pub(crate) fn is_here() -> bool {
     IS_BACKGROUND.get()
 }
 
-/// Runs a hook of what has no caller, such as a renewal, on another thread: it may wait for another call.
+/// Runs a hook of work that has no caller, such as a renewal, on another thread: it may wait for another call.
 pub(crate) fn run_hook(hook: impl FnOnce() + Send + 'static) {
-    BACKGROUND.spawn_blocking(hook);
+    if let Ok(handle) = handle() {
+        handle.spawn_blocking(hook);
+    }
 }
 
 /// Runs a task on the background thread.
-pub(crate) fn spawn<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
-    BACKGROUND.spawn(task)
+pub(crate) fn spawn<T: Send + 'static>(
+    task: impl Future<Output = T> + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    Ok(handle()?.spawn(task))
 }
 
-/// Work that the background does if it is dropped.
-pub(crate) struct Owed<T: Send + 'static = ()>(Option<Pending<T>>);
-
-impl Owed {
-    pub(crate) fn by(work: impl Future<Output = ()> + Send + 'static) -> Self {
-        Self(Some(Box::pin(work)))
-    }
-
-    pub(crate) fn nothing() -> Self {
-        Self(None)
-    }
-}
-
-impl<T: Send + 'static> Owed<T> {
-    /// Drops it without its work being done.
-    pub(crate) fn forgive(mut self) {
-        self.0 = None;
-    }
-}
-
-impl<T: Send + 'static> Drop for Owed<T> {
-    fn drop(&mut self) {
-        self.0.take().map(spawn);
+/// Lets the thread read what has arrived.
+pub(crate) async fn turn() {
+    if let Ok(task) = spawn(yield_now()) {
+        let _ = task.await;
     }
 }
 
 /// Runs work in the caller's task. If the caller leaves, it goes on in the background.
 pub(crate) async fn detached<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
-    let mut owed = Owed(None);
-    let value = owed.0.insert(Box::pin(work)).await;
-    owed.forgive();
+    struct Unfinished<T: Send + 'static>(Option<Work<T>>);
+    impl<T: Send + 'static> Drop for Unfinished<T> {
+        fn drop(&mut self) {
+            self.0.take().map(spawn);
+        }
+    }
+    let mut unfinished = Unfinished(None);
+    let value = unfinished.0.insert(Box::pin(work)).await;
+    unfinished.0 = None;
     value
 }
 
@@ -92,22 +122,36 @@ pub(crate) async fn timeout<F: Future>(time: Duration, work: F) -> Option<F::Out
 
 /// Ends work at that time, by the clock of the background thread.
 pub(crate) async fn until<F: Future + Unpin>(at: Instant, mut work: F) -> Option<F::Output> {
-    // Making a timer and dropping it takes a lock that all threads share; to set one later takes none.
-    let spare = SPARE_TIMERS.with_borrow_mut(Vec::pop);
-    let mut timer = spare.unwrap_or_else(|| {
-        let _entered = BACKGROUND.enter();
-        Box::pin(tokio::time::sleep_until(at))
-    });
+    // Without a thread there is no connection, and work ends by itself.
+    let Some(mut timer) = spare_timer().or_else(|| new_timer(at)) else { return Some(work.await) };
     timer.as_mut().reset(at);
     let either = poll_fn(|context| match Pin::new(&mut work).poll(context) {
         Poll::Ready(value) => Poll::Ready(Some(value)),
         Poll::Pending => timer.as_mut().poll(context).map(|()| None),
     });
     let value = either.await;
-    SPARE_TIMERS.with_borrow_mut(|spare| {
+    SPARE_TIMERS.with_borrow_mut(|(_, spare)| {
         if spare.len() < MOST_SPARE_TIMERS {
             spare.push(timer);
         }
     });
     value
+}
+
+/// Returns a timer of this process. Making and dropping one takes a lock that all threads share; setting it takes none.
+fn spare_timer() -> Option<Pin<Box<Sleep>>> {
+    let process = process::id();
+    SPARE_TIMERS.with_borrow_mut(|(of, spare)| {
+        if *of != process {
+            forget(take(spare));
+            *of = process;
+        }
+        spare.pop()
+    })
+}
+
+fn new_timer(at: Instant) -> Option<Pin<Box<Sleep>>> {
+    let handle = handle().ok()?;
+    let _entered = handle.enter();
+    Some(Box::pin(tokio::time::sleep_until(at)))
 }

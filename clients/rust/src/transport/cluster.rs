@@ -1,31 +1,37 @@
 //! Which node of a cluster has which slot.
+//!
+//! Redirections alone would do. The reply to `CLUSTER SLOTS` names the nodes that no call has met, for the time when a node
+//! is away. The driver's cluster client either repeats calls that must happen once, or follows no redirection; it does not
+//! find the successor of a master that is silent; and calls that wait need connections of their own.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use redis::cluster_routing::Slot;
 use redis::{ConnectionInfo, FromRedisValue, RedisError, RedisResult, Value};
 
 use crate::transport::address::at;
 use crate::transport::locked::locked;
-use crate::transport::node::Node;
+use crate::transport::node::{is_due, Node};
 
 pub(crate) struct Cluster {
     /// The first of those from which the others are found.
     pub(crate) first: Arc<Node>,
     /// How it is connected to, and so the others.
     like: ConnectionInfo,
-    pub(super) known: Mutex<Known>,
-    /// Locked while a task asks where the slots are.
-    pub(super) looking: tokio::sync::Mutex<()>,
+    known: Mutex<Known>,
+    /// When it may be asked for slots again.
+    next_look_us: AtomicU64,
 }
 
+const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
+
 #[derive(Default)]
-pub(super) struct Known {
-    pub(super) nodes: HashMap<String, Arc<Node>>,
+struct Known {
+    nodes: HashMap<String, Arc<Node>>,
     of_slots: HashMap<Slot, Arc<Node>>,
-    /// How often nodes were asked for slots.
-    pub(super) looks: u64,
 }
 
 impl Cluster {
@@ -37,14 +43,28 @@ impl Cluster {
         let first = seeds[0].clone();
         let nodes = seeds.into_iter().map(|node| (node.name.to_string(), node)).collect();
         let known = Mutex::new(Known { nodes, ..Known::default() });
-        Ok(Self { first, like, known, looking: tokio::sync::Mutex::default() })
+        Ok(Self { first, like, known, next_look_us: AtomicU64::new(0) })
     }
 
     /// Returns the node of the key; while that is unknown, one that can redirect to it.
     pub(crate) fn node_of(&self, key: &str) -> Arc<Node> {
-        let Known { nodes, of_slots, .. } = &*locked(&self.known);
-        let there = || nodes.values().find(|node| !node.is_away()).unwrap_or(&self.first);
-        of_slots.get(&Slot::for_key(key)).unwrap_or_else(there).clone()
+        let known = locked(&self.known).of_slots.get(&Slot::for_key(key)).cloned();
+        known.or_else(|| self.one_there()).unwrap_or_else(|| self.first.clone())
+    }
+
+    /// Returns a node that is not away, if there is one.
+    pub(super) fn one_there(&self) -> Option<Arc<Node>> {
+        locked(&self.known).nodes.values().find(|node| !node.is_away()).cloned()
+    }
+
+    /// Returns a node to ask for slots, unless one was asked a moment ago.
+    pub(super) fn one_to_ask(&self, now: Duration) -> Option<Arc<Node>> {
+        is_due(&self.next_look_us, now, BETWEEN_LOOKS).then(|| self.one_there()).flatten()
+    }
+
+    /// Returns whether no node was asked for slots yet.
+    pub(super) fn is_new(&self) -> bool {
+        self.next_look_us.load(Ordering::Acquire) == 0
     }
 
     /// Returns the node to which `asked` redirects, which has the slot from now on if it `moved`.

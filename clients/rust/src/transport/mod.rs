@@ -10,23 +10,18 @@ use crate::api::options::ServerOptions;
 use crate::transport::clock::Clock;
 use crate::transport::cluster::Cluster;
 use crate::transport::node::Node;
-use crate::values::error::{Failure, Fault};
 
 pub(crate) mod address;
+pub(crate) mod ask;
 pub(crate) mod background;
-pub(crate) mod calls;
 pub(crate) mod clock;
 pub(crate) mod cluster;
-pub(crate) mod connections;
-pub(crate) mod late;
+pub(crate) mod link;
 pub(crate) mod locked;
 pub(crate) mod node;
-#[cfg(feature = "sync")]
-pub(crate) mod park;
-pub(crate) mod reply;
+pub(crate) mod send;
 pub(crate) mod sentinel;
 pub(crate) mod silence;
-pub(crate) mod slots;
 
 /// Sends requests to a server or a cluster; clones are the same one.
 #[derive(Clone)]
@@ -65,31 +60,10 @@ impl Transport {
     /// Runs a task beside the caller.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         if self.clock().is_real() {
-            background::spawn(task);
+            let _ = background::spawn(task);
         } else {
             // A fake server lets no call wait.
             let _ = pin!(task).as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        }
-    }
-
-    /// Lets a call through, unless the node is away.
-    fn admit(&self, node: &Node) -> Result<(), Failure> {
-        if node.admits(self.now(), self.0.options.retry_every + self.most_age()) {
-            return Ok(());
-        }
-        Err(Failure::NotSent)
-    }
-
-    /// Notes what a failure says about the node.
-    fn note(&self, node: &Node, failure: &Failure) {
-        match failure.fault() {
-            Fault::Away => {
-                node.away(self.now() + self.0.options.retry_every, failure);
-                self.look_at_slots();
-            }
-            Fault::Refusing => node.refuses(self.now(), failure),
-            Fault::Nobodys => {}
-            Fault::Callers => node.answers(),
         }
     }
 }

@@ -1,12 +1,14 @@
 //! One server, and what is known about it.
 
-use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
+use std::process;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use redis::{Client, ConnectionInfo, RedisResult};
 
-use crate::transport::connections::{Connections, Target};
+use crate::transport::link::Link;
 use crate::transport::locked::locked;
 use crate::transport::sentinel::Sentinels;
 use crate::values::error::Failure;
@@ -15,36 +17,34 @@ use crate::values::error::Failure;
 pub(crate) const LOG: &str = "tokenbucket_client::server";
 const BETWEEN_LOOKS_FOR_THE_MODULE: Duration = Duration::from_secs(60);
 const BETWEEN_REFUSALS_LOGGED: Duration = Duration::from_secs(60);
-
 /// A tenth of the shortest timeout.
 const HEARD_EVERY_US: u64 = 100;
 
-/// The node decides on calls.
-const DECIDES: u8 = 0;
-const AWAY: u8 = 1;
-/// It was away, answers, and has not decided since: it may want a password, or lack the module.
-const ANSWERS: u8 = 2;
-
-/// One server, and what is known about it. Times are the clock's.
+/// One server, and what is known about it. Times are the clock's, in microseconds. An outage is one number, so that nothing
+/// can get stuck.
 pub(crate) struct Node {
     /// `host:port`, or the name of the master.
     pub(crate) name: Arc<str>,
-    pub(crate) connections: Arc<Connections>,
-    /// In microseconds.
+    target: Target,
+    link: ArcSwap<Link>,
     heard_us: AtomicU64,
-    state: AtomicU8,
-    circuit: Mutex<Circuit>,
+    /// Until when no call asks it; 0 while it answers.
+    away_until_us: AtomicU64,
+    /// Until when the script decides without the module being looked for; 0 if the module is there.
+    script_until_us: AtomicU64,
+    next_refusal_us: AtomicU64,
+    next_look_us: AtomicU64,
+    /// Whether the log says that it is away.
+    is_logged: AtomicBool,
+    /// Why it is away.
+    failure: Mutex<String>,
 }
 
-#[derive(Default)]
-struct Circuit {
-    /// When a call finds out whether it is back.
-    next_probe: Duration,
-    /// Why it is away.
-    failure: String,
-    next_refusal_logged: Duration,
-    /// Until when the script decides without the module being looked for. None if the module is there.
-    script_until: Option<Duration>,
+/// What is connected to.
+enum Target {
+    Server(Client),
+    /// Asked each time: the master may be another.
+    MasterOf(Sentinels),
 }
 
 impl Node {
@@ -59,13 +59,45 @@ impl Node {
     }
 
     fn with(name: &str, target: Target) -> Arc<Self> {
-        let (heard_us, state) = (AtomicU64::new(0), AtomicU8::new(DECIDES));
-        let connections = Arc::new(Connections::new(target));
-        Arc::new(Self { name: name.into(), connections, heard_us, state, circuit: Mutex::default() })
+        Arc::new(Self {
+            name: name.into(),
+            target,
+            link: ArcSwap::new(Link::new()),
+            heard_us: AtomicU64::new(0),
+            away_until_us: AtomicU64::new(0),
+            script_until_us: AtomicU64::new(0),
+            next_refusal_us: AtomicU64::new(0),
+            next_look_us: AtomicU64::new(0),
+            is_logged: AtomicBool::new(false),
+            failure: Mutex::default(),
+        })
     }
 
-    pub(crate) fn hear(&self, now: Duration) {
-        let us = now.as_micros().try_into().unwrap_or(u64::MAX);
+    /// Returns how to connect to it now.
+    pub(super) async fn client(&self) -> RedisResult<Client> {
+        match &self.target {
+            Target::Server(client) => Ok(client.clone()),
+            Target::MasterOf(sentinels) => sentinels.find().await,
+        }
+    }
+
+    /// Returns the connections of this process.
+    pub(super) fn link(&self) -> Arc<Link> {
+        let link = self.link.load_full();
+        if link.process == process::id() {
+            return link;
+        }
+        self.forget(&link);
+        self.link.load_full()
+    }
+
+    /// Connects again for the next call, unless another has begun to.
+    pub(super) fn forget(&self, gone: &Arc<Link>) {
+        self.link.compare_and_swap(gone, Link::new());
+    }
+
+    pub(super) fn hear(&self, now: Duration) {
+        let us = us(now);
         // Threads share it: most replies only look at it.
         if us.saturating_sub(self.heard_us.load(Ordering::Acquire)) > HEARD_EVERY_US {
             self.heard_us.fetch_max(us, Ordering::AcqRel);
@@ -73,93 +105,102 @@ impl Node {
     }
 
     /// When something last came from it.
-    pub(crate) fn heard(&self) -> Duration {
+    pub(super) fn heard(&self) -> Duration {
         Duration::from_micros(self.heard_us.load(Ordering::Acquire))
     }
 
-    pub(crate) fn is_away(&self) -> bool {
-        self.state.load(Ordering::Acquire) == AWAY
+    pub(super) fn is_away(&self) -> bool {
+        self.away_until_us.load(Ordering::Acquire) != 0
     }
 
-    /// Why it does not decide, and where it is.
-    pub(crate) fn failure(&self) -> String {
-        let failure = locked(&self.circuit).failure.clone();
-        let why = if failure.is_empty() { "connecting takes longer than the timeout" } else { &failure };
-        format!("{}: {why}", self.name)
+    /// Returns whether to ask it. While it is away, the first call after that moment does, and moves the moment forward.
+    pub(super) fn admits(&self, now: Duration, between: Duration) -> bool {
+        let until = self.away_until_us.load(Ordering::Acquire);
+        let next = us(now.saturating_add(between));
+        let claim =
+            || self.away_until_us.compare_exchange(until, next, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        until == 0 || us(now) >= until && claim()
     }
 
-    /// Lets a call through. While the node is away, only one in each `probe_every`, which
-    /// finds out whether it is back.
-    pub(crate) fn admits(&self, now: Duration, probe_every: Duration) -> bool {
-        if !self.is_away() {
-            return true;
-        }
-        let mut circuit = locked(&self.circuit);
-        let is_probe = now >= circuit.next_probe;
-        if is_probe {
-            // When it has failed, the time is set anew; if its caller leaves before, it is this.
-            circuit.next_probe = now + probe_every;
-        }
-        is_probe
-    }
-
-    pub(crate) fn away(&self, next_probe: Duration, failure: &Failure) {
-        let mut circuit = locked(&self.circuit);
-        circuit.next_probe = next_probe;
-        circuit.failure = failure.to_string();
-        drop(circuit);
-        if self.state.swap(AWAY, Ordering::AcqRel) != AWAY {
+    /// Begins an outage, or lets it last until then.
+    pub(super) fn away(&self, until: Duration, failure: &Failure) {
+        *locked(&self.failure) = failure.to_string();
+        self.away_until_us.store(us(until), Ordering::Release);
+        if !self.is_logged.swap(true, Ordering::AcqRel) {
             log::warn!(target: LOG, "cannot ask Redis for limits: {}: {failure}", self.name);
         }
     }
 
-    /// Notes that it answers, be it by a refusal: calls are sent to it again.
-    pub(crate) fn answers(&self) {
+    /// Notes that it answers, if only by a refusal.
+    pub(super) fn answers(&self) {
         if self.is_away() {
-            let _ = self.state.compare_exchange(AWAY, ANSWERS, Ordering::AcqRel, Ordering::Acquire);
+            self.away_until_us.store(0, Ordering::Release);
         }
     }
 
     /// Notes that it decided on a call.
-    pub(crate) fn decides(&self) {
-        if self.state.load(Ordering::Acquire) != DECIDES
-            && self.state.swap(DECIDES, Ordering::AcqRel) != DECIDES
-        {
+    pub(super) fn decides(&self) {
+        self.answers();
+        if self.is_logged.load(Ordering::Acquire) && self.is_logged.swap(false, Ordering::AcqRel) {
             log::warn!(target: LOG, "Redis is back, limiting again: {}", self.name);
         }
     }
 
-    pub(crate) fn refuses(&self, now: Duration, failure: &Failure) {
+    /// Notes a new connection: the next call finds out whether the server is back, and looks for the module.
+    pub(super) fn connected(&self, now: Duration) {
+        self.hear(now);
+        for until in [&self.away_until_us, &self.script_until_us] {
+            let at_once = |us| (us > 1).then_some(1);
+            let _ = until.fetch_update(Ordering::AcqRel, Ordering::Acquire, at_once);
+        }
+    }
+
+    pub(super) fn refuses(&self, now: Duration, failure: &Failure) {
         self.answers();
-        let mut circuit = locked(&self.circuit);
-        circuit.failure = failure.to_string();
-        if now >= circuit.next_refusal_logged {
-            circuit.next_refusal_logged = now + BETWEEN_REFUSALS_LOGGED;
+        *locked(&self.failure) = failure.to_string();
+        if is_due(&self.next_refusal_us, now, BETWEEN_REFUSALS_LOGGED) {
             log::warn!(target: LOG, "{} refuses calls, which are not limited by it: {failure}", self.name);
         }
     }
 
-    pub(crate) fn script_decides(&self, now: Duration) -> bool {
-        locked(&self.circuit).script_until.is_some_and(|until| now < until)
+    /// Returns whether to find out in the background whether it is there: one such look is enough at a time.
+    pub(super) fn is_look_due(&self, now: Duration, between: Duration) -> bool {
+        !self.is_away() && is_due(&self.next_look_us, now, between)
     }
 
-    pub(crate) fn let_script_decide(&self, now: Duration) {
-        let until = now + BETWEEN_LOOKS_FOR_THE_MODULE;
-        if locked(&self.circuit).script_until.replace(until).is_none() {
+    /// Why it does not decide, and where it is.
+    pub(crate) fn failure(&self) -> String {
+        let failure = locked(&self.failure).clone();
+        let why = if failure.is_empty() { "no answer in time" } else { &failure };
+        format!("{}: {why}", self.name)
+    }
+
+    pub(super) fn script_decides(&self, now: Duration) -> bool {
+        us(now) < self.script_until_us.load(Ordering::Acquire)
+    }
+
+    pub(super) fn let_script_decide(&self, now: Duration) {
+        if self.script_until_us.swap(us(now + BETWEEN_LOOKS_FOR_THE_MODULE), Ordering::AcqRel) == 0 {
             log::warn!(target: LOG, "{} has no tokenbucket module: the script decides until it has", self.name);
         }
     }
 
-    /// Looks for the module at the next call: the server may be another.
-    pub(crate) fn look_for_module(&self) {
-        if let Some(until) = &mut locked(&self.circuit).script_until {
-            *until = Duration::ZERO;
-        }
-    }
-
-    pub(crate) fn has_module(&self) {
-        if locked(&self.circuit).script_until.take().is_some() {
+    pub(super) fn has_module(&self) {
+        if self.script_until_us.load(Ordering::Acquire) != 0
+            && self.script_until_us.swap(0, Ordering::AcqRel) != 0
+        {
             log::warn!(target: LOG, "{} has the tokenbucket module: the script decides no longer", self.name);
         }
     }
+}
+
+/// Returns whether the time has come, and if so sets it anew: of several callers one is told so.
+pub(super) fn is_due(next_us: &AtomicU64, now: Duration, between: Duration) -> bool {
+    let anew = |at| (us(now) >= at).then(|| us(now.saturating_add(between)));
+    next_us.fetch_update(Ordering::AcqRel, Ordering::Acquire, anew).is_ok()
+}
+
+/// Never 0.
+fn us(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1)
 }

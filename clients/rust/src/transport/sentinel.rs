@@ -1,14 +1,16 @@
 //! Sentinels, which know where the master is.
+//!
+//! The driver's own `SentinelClient` takes no TLS settings but certificates, and waits for a silent sentinel.
 
 use std::time::Duration;
 
 use redis::{Client, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, RedisResult};
+use tokio::task::JoinSet;
 
 use crate::transport::address::{at, timed_out, without_password};
-use crate::transport::background::timeout;
 
-/// A sentinel that takes longer is passed over.
-const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
+/// Sentinels that take longer are passed over.
+const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 
 pub(crate) struct Sentinels {
     pub(crate) master: String,
@@ -35,26 +37,34 @@ impl Sentinels {
         Ok(Self { master: name, like: master, sentinels })
     }
 
-    /// The master, as the first sentinel says that knows it.
+    /// The master, as the sentinel says that is the first to answer.
     pub(crate) async fn find(&self) -> RedisResult<Client> {
         let mut failure = timed_out();
-        for sentinel in &self.sentinels {
-            match timeout(ANSWERS_WITHIN, self.ask(sentinel)).await.unwrap_or_else(|| Err(timed_out())) {
-                Ok((host, port)) => return Client::open(at(&self.like, host, port)),
-                Err(error) => failure = error,
+        let mut asking: JoinSet<_> =
+            self.sentinels.iter().map(|sentinel| ask(sentinel.clone(), self.master.clone())).collect();
+        while let Some(told) = asking.join_next().await {
+            match told {
+                Ok(Ok(Ok((host, port)))) => return Client::open(at(&self.like, host, port)),
+                Ok(Ok(Err(error))) => failure = error,
+                Ok(Err(_)) | Err(_) => {}
             }
         }
         Err(failure)
     }
+}
 
-    async fn ask(&self, sentinel: &Client) -> RedisResult<(String, u16)> {
-        let connecting = sentinel.get_multiplexed_async_connection().await;
-        let mut connection = connecting.map_err(without_password)?;
+async fn ask(
+    sentinel: Client,
+    master: String,
+) -> Result<RedisResult<(String, u16)>, tokio::time::error::Elapsed> {
+    let asking = async {
+        let mut connection = sentinel.get_multiplexed_async_connection().await.map_err(without_password)?;
         let mut question = redis::cmd("SENTINEL");
-        question.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.master);
+        question.arg("GET-MASTER-ADDR-BY-NAME").arg(master);
         let address: Option<(String, u16)> = question.query_async(&mut connection).await?;
         address.ok_or_else(|| misconfigured("no sentinel knows a master of this name"))
-    }
+    };
+    tokio::time::timeout(ANSWER_WITHIN, asking).await
 }
 
 fn misconfigured(problem: &'static str) -> RedisError {

@@ -1,89 +1,126 @@
-//! How long a call waits for a server.
+//! How long a call waits for a server, and what is found out meanwhile.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use crate::transport::background::{timeout, until};
+use redis::{FromRedisValue, Value};
+
+use crate::transport::background::{timeout, turn, until};
 use crate::transport::node::Node;
 use crate::transport::Transport;
-use crate::values::error::Why;
+use crate::values::error::{Fault, Why};
+use crate::values::rules::PULSE;
 
 /// A call is given up at this many timeouts, or this age, even if others are answered.
 const TIMEOUTS_OF_A_CALL: u32 = 10;
 const LEAST_AGE_OF_A_CALL: Duration = Duration::from_secs(1);
 /// A timer that fires so much later shows that this process is busy.
 const LATE: Duration = Duration::from_millis(5);
-/// Between such timers, when a wait is over.
-const CHECK: Duration = Duration::from_millis(1);
-const CHECKS: u32 = 3;
 
 impl Transport {
     /// The age at which a call is given up.
-    pub(super) fn most_age(&self) -> Duration {
-        (self.0.options.timeout * TIMEOUTS_OF_A_CALL).max(LEAST_AGE_OF_A_CALL)
+    pub(crate) fn most_age(&self) -> Duration {
+        self.0.options.timeout.saturating_mul(TIMEOUTS_OF_A_CALL).max(LEAST_AGE_OF_A_CALL)
     }
 
-    /// Waits for the reply to a call that was sent at that time, or for a connection. The server is silent if for the timeout
-    /// nothing came from it, to this call or another, not counting the time in which this process was busy.
+    /// Waits for a reply, or a connection. The server is silent if for the `patience` nothing came from it, to this call or
+    /// another, not counting the time in which this process was busy.
     pub(super) async fn listen<T>(
         &self,
-        mut since: Duration,
         node: &Node,
+        patience: Duration,
         mut reply: impl Future<Output = T> + Unpin,
     ) -> Result<T, Why> {
-        let timeout = self.0.options.timeout;
-        let too_old_at = since + self.most_age();
+        let clock = self.clock();
+        let mut since = clock.now();
+        let too_old_at = since.saturating_add(self.most_age());
         loop {
-            let mut is_late = false;
-            let mut due = (since.max(node.heard()) + timeout).min(too_old_at);
-            for _ in 0..=CHECKS {
-                if let Some(value) = until(self.clock().instant(due), &mut reply).await {
-                    return Ok(value);
+            let due = since.max(node.heard()).saturating_add(patience).min(too_old_at);
+            if let Some(value) = until(clock.instant(due), &mut reply).await {
+                return Ok(value);
+            }
+            turn().await;
+            if let Poll::Ready(value) = Pin::new(&mut reply).poll(&mut Context::from_waker(Waker::noop())) {
+                return Ok(value);
+            }
+            let now = clock.now();
+            if now < since.max(node.heard()).saturating_add(patience) {
+                if now >= too_old_at {
+                    return Err(Why::TooOld);
                 }
-                let now = self.now();
-                // Then this process was too busy to read what has arrived.
-                is_late |= now > due + LATE;
-                due = now + CHECK;
-            }
-            let now = self.now();
-            let is_silent = now >= since.max(node.heard()) + timeout;
-            if is_silent && (now >= too_old_at || !is_late || node.is_away()) {
-                return Err(Why::Silent(timeout));
-            }
-            if now >= too_old_at {
-                return Err(Why::TooOld);
-            }
-            if is_late {
+            } else if now > due + LATE && now < too_old_at && !node.is_away() {
+                // The timer was late, so replies may be.
                 since = now;
+            } else {
+                return Err(Why::Silent(patience));
             }
         }
     }
 
-    /// Waits for the reply to a call that the server may keep until then. Such a call says nothing about the server: where no
-    /// other has heard from it, the background finds out whether it is there.
+    /// Waits for the reply to a call that the server may keep until then. Where no other call has heard from the server, asks
+    /// whether it is there.
     pub(super) async fn listen_long<T>(
         &self,
-        until: Duration,
         node: &Arc<Node>,
+        until: Duration,
         mut reply: impl Future<Output = T> + Unpin,
     ) -> Result<T, Why> {
-        let (since, most_age) = (self.now(), self.most_age());
+        let patience = self.0.options.timeout;
         loop {
             let left = until.saturating_sub(self.now());
             if left.is_zero() {
-                return self.listen(self.now(), node, reply).await;
+                return self.listen(node, patience, reply).await;
             }
-            if let Some(value) = timeout(left.min(most_age / 2), &mut reply).await {
+            if let Some(value) = timeout(left.min(PULSE), &mut reply).await {
                 return Ok(value);
             }
-            let quiet = self.now().saturating_sub(since.max(node.heard()));
-            if quiet >= most_age && node.is_away() {
-                return Err(Why::Silent(self.0.options.timeout));
-            }
-            if quiet >= most_age / 2 {
-                self.look_at(node);
+            if self.now().saturating_sub(node.heard()) >= PULSE && self.look(node).await == Fault::Away {
+                return Err(Why::Silent(patience));
             }
         }
+    }
+
+    /// Finds out whether the node is there.
+    pub(super) async fn look(&self, node: &Arc<Node>) -> Fault {
+        match Box::pin(self.attempt(node, &[redis::cmd("PING")], false, None)).await {
+            Ok(_) => {
+                node.answers();
+                Fault::Nobodys
+            }
+            Err(failure) => {
+                self.note(node, &failure);
+                failure.fault()
+            }
+        }
+    }
+
+    /// Finds that out in the background, for a caller who did not wait for it.
+    pub(super) fn look_later(&self, node: &Arc<Node>) {
+        if node.is_look_due(self.now(), self.0.options.timeout) {
+            let (transport, node) = (self.clone(), node.clone());
+            self.spawn(async move {
+                transport.look(&node).await;
+            });
+        }
+    }
+
+    /// Asks where the slots are, in the background.
+    pub(super) fn look_at_slots(&self) {
+        let Some(node) = self.0.cluster.as_ref().and_then(|cluster| cluster.one_to_ask(self.now())) else {
+            return;
+        };
+        let transport = self.clone();
+        self.spawn(async move {
+            let ask = redis::cmd("CLUSTER").arg("SLOTS").take();
+            let asked = transport.attempt(&node, &[ask], false, None).await;
+            let (Ok(replies), Some(cluster)) = (asked, &transport.0.cluster) else { return };
+            let ranges = replies.into_iter().next().map(Vec::<Value>::from_redis_value);
+            for range in ranges.and_then(Result::ok).unwrap_or_default() {
+                cluster.read(range, &node);
+            }
+        });
     }
 }

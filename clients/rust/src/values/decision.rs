@@ -1,13 +1,28 @@
 //! What the server, or the policy in its place, has decided.
 
 use std::hash::{BuildHasher, RandomState};
-use std::time::Duration;
+use std::process;
+use std::time::{Duration, SystemTime};
 
 use redis::{FromRedisValue, ParsingError, Value};
 
 use crate::values::limit::Limit;
 
 /// Says whether the caller may go on, and when it should try again.
+///
+/// ```
+/// use tokenbucket_client::fake::Fake;
+/// use tokenbucket_client::{Limit, Limiter};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::new(&Fake::new().server(), Limit::new(1, "1/s")?);
+/// assert!(limiter.take("user:42", 1).await?.allowed);
+/// let denied = limiter.take("user:42", 1).await?;
+/// assert_eq!(denied.retry_after_ms, 1000);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Decision {
@@ -39,6 +54,19 @@ impl Decision {
     }
 
     /// How long to wait in whole seconds, rounded up so that no caller comes back too early.
+    ///
+    /// ```
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{Limit, Limiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(&Fake::new().server(), Limit::new(10, "5/s")?);
+    /// limiter.take("user:42", 8).await?;
+    /// assert_eq!(limiter.take("user:42", 8).await?.retry_after_s(), Some(2)); // of 1200 ms
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn retry_after_s(&self) -> Option<u64> {
         self.retry_after().map(whole_seconds)
     }
@@ -49,6 +77,20 @@ impl Decision {
     /// `jitter` 0.5 makes `Retry-After` up to half as long again, so that callers denied together do not come
     /// back together; never shorter. It is left out where waiting does not help. A decision
     /// without the server says nothing about the bucket.
+    ///
+    /// ```
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{Limit, Limiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(&Fake::new().server(), Limit::new(10, "5/s")?);
+    /// let decision = limiter.take("user:42", 4).await?;
+    /// let headers = decision.headers(limiter.limit(), "search", 0.0);
+    /// assert_eq!(headers[1], ("ratelimit", "\"search\";r=6;t=1".to_owned()));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn headers(&self, limit: &Limit, name: &str, jitter: f64) -> Vec<(&'static str, String)> {
         let mut headers = Vec::new();
         if !self.degraded {
@@ -56,7 +98,7 @@ impl Decision {
             headers.push(("ratelimit", self.state(name)));
         }
         if let Some(wait) = self.retry_after().filter(|wait| !self.allowed && !wait.is_zero()) {
-            let wait = wait.mul_f64(1.0 + jitter.clamp(0.0, 1000.0) * random_fraction());
+            let wait = wait.mul_f64(1.0 + jitter.max(0.0).clamp(0.0, 1000.0) * random_fraction());
             headers.push(("retry-after", whole_seconds(wait).to_string()));
         }
         headers
@@ -154,9 +196,9 @@ fn saturating(ms: u128) -> i64 {
     i64::try_from(ms).unwrap_or(i64::MAX)
 }
 
-/// Draws unforeseeable bits: std takes its keys from the operating system.
+/// Draws unforeseeable bits: std takes its keys from the operating system. A forked child has its parent's keys.
 pub(crate) fn random_bits() -> u64 {
-    RandomState::new().hash_one(0)
+    RandomState::new().hash_one((process::id(), SystemTime::now()))
 }
 
 /// From 0 up to, but not including, 1.

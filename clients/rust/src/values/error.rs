@@ -1,11 +1,11 @@
 //! What goes wrong, and whose fault it is.
 
-use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
 use redis::{ErrorKind, ParsingError, RedisError};
 
-use crate::transport::background::Owed;
 use crate::values::decision::JointDecision;
 use crate::values::limit::LimitError;
 
@@ -105,12 +105,16 @@ impl std::error::Error for Error {
 
 /// Why a request has no reply of use.
 pub(crate) enum Failure {
-    /// Not sent: the node is away, or connecting takes longer than a caller waits.
+    /// Not sent: the node is away.
     NotSent,
+    /// Not sent: connecting takes longer than a caller waits.
+    Unconnected,
     /// Not sent: there is no connection.
     NotConnected(RedisError),
-    /// The call was sent, and may have been executed. A late grant is given back.
-    Unanswered(Why, Owed),
+    /// Not sent: this process gets no further connection, while others work.
+    NoMore(RedisError),
+    /// The call was sent, and may have been executed.
+    Unanswered(Why),
     /// The server's reply is an error.
     Replied(RedisError),
 }
@@ -126,12 +130,28 @@ pub(crate) enum Why {
 }
 
 impl Failure {
-    pub(crate) fn has_code(&self, code: &str) -> bool {
-        matches!(self, Self::Replied(error) if error.code() == Some(code))
+    pub(crate) fn code(&self) -> Option<&str> {
+        match self {
+            Self::Replied(error) => error.code(),
+            _ => None,
+        }
+    }
+
+    /// Returns whether the server itself has said so.
+    pub(crate) fn is_reply(&self) -> bool {
+        match self {
+            Self::Replied(_) => true,
+            Self::NotConnected(error) => error.code().is_some(),
+            _ => false,
+        }
+    }
+
+    pub(crate) fn is_broken(&self) -> bool {
+        matches!(self, Self::Unanswered(Why::Broken(_)))
     }
 
     pub(crate) fn is_silence(&self) -> bool {
-        matches!(self, Self::Unanswered(Why::Silent(_), _))
+        matches!(self, Self::Unanswered(Why::Silent(_)))
     }
 
     pub(crate) fn is_unknown_command(&self) -> bool {
@@ -144,8 +164,9 @@ impl Failure {
 
     pub(crate) fn fault(&self) -> Fault {
         match self {
-            Self::NotSent | Self::Unanswered(Why::TooOld, _) => Fault::Nobodys,
-            Self::Unanswered(..) => Fault::Away,
+            Self::NotSent | Self::Unanswered(Why::TooOld) | Self::NoMore(_) => Fault::Nobodys,
+            Self::NotConnected(error) if is_tls_mistake(error) => Fault::Callers,
+            Self::Unconnected | Self::Unanswered(_) => Fault::Away,
             Self::NotConnected(error) | Self::Replied(error) => fault_of(error),
         }
     }
@@ -155,13 +176,15 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotSent => f.write_str("it was not asked"),
-            Self::Unanswered(Why::Silent(timeout), _) => {
+            Self::Unconnected => f.write_str("connecting takes longer than the timeout"),
+            Self::Unanswered(Why::Silent(timeout)) => {
                 write!(f, "no answer within {} ms", timeout.as_millis())
             }
-            Self::Unanswered(Why::TooOld, _) => f.write_str("no answer, while other calls are answered"),
-            Self::NotConnected(error) | Self::Unanswered(Why::Broken(error), _) | Self::Replied(error) => {
-                error.fmt(f)
-            }
+            Self::Unanswered(Why::TooOld) => f.write_str("no answer, while other calls are answered"),
+            Self::NotConnected(error)
+            | Self::NoMore(error)
+            | Self::Unanswered(Why::Broken(error))
+            | Self::Replied(error) => error.fmt(f),
         }
     }
 }
@@ -179,13 +202,24 @@ pub(crate) enum Fault {
 }
 
 fn fault_of(error: &RedisError) -> Fault {
+    let is_full = || error.detail().is_some_and(|text| text.contains("max number of clients"));
     match error.code() {
         Some("LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "UNKILLABLE") => Fault::Away,
-        Some("OOM" | "READONLY" | "MISCONF" | "NOREPLICAS" | "TRYAGAIN") => Fault::Refusing,
+        Some("OOM" | "READONLY" | "MISCONF" | "NOREPLICAS" | "TRYAGAIN" | "UNBLOCKED") => Fault::Refusing,
+        Some("ERR") if is_full() => Fault::Away,
         Some(_) => Fault::Callers,
         None => match error.kind() {
             ErrorKind::Io | ErrorKind::Parse | ErrorKind::ClusterConnectionNotFound => Fault::Away,
             _ => Fault::Callers,
         },
     }
+}
+
+/// Returns whether the two sides do not agree on TLS: a certificate that is not trusted, or a server that does not speak it.
+fn is_tls_mistake(error: &RedisError) -> bool {
+    type Shared = Arc<dyn std::error::Error + Send + Sync>;
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<Shared>());
+    source
+        .and_then(|shared| shared.downcast_ref::<io::Error>())
+        .is_some_and(|error| matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput))
 }

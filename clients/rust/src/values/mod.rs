@@ -5,3 +5,4 @@ pub(crate) mod error;
 pub(crate) mod few;
 pub(crate) mod limit;
 pub(crate) mod request;
+pub(crate) mod rules;

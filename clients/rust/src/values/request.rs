@@ -10,6 +10,7 @@ use crate::values::decision::{Decision, JointDecision};
 use crate::values::error::Error;
 use crate::values::few::Few;
 use crate::values::limit::Limit;
+use crate::values::rules::{MOST_TENANT_BYTES, WEIGHTS};
 
 /// Tokens: a cost, a charge, what is held or used. Kept to a millionth of a token.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
@@ -112,11 +113,12 @@ pub(crate) struct Share {
 impl Share {
     /// Checks that the tenant is of 1 to 128 bytes, and the weight from 0.001 to 1000.
     pub(crate) fn checked(tenant: String, weight: f64) -> Result<Self, Error> {
-        if !(1..=128).contains(&tenant.len()) {
-            let problem = format!("share: a tenant is of 1 to 128 bytes, not {}", tenant.len());
+        if !(1..=MOST_TENANT_BYTES).contains(&tenant.len()) {
+            let problem =
+                format!("share: a tenant is of 1 to {MOST_TENANT_BYTES} bytes, not {}", tenant.len());
             return Err(Error::BadArgument(problem));
         }
-        if !(0.001..=1000.0).contains(&weight) {
+        if !WEIGHTS.contains(&weight) {
             return Err(Error::BadArgument(format!("weight: {weight} is not a number from 0.001 to 1000")));
         }
         Ok(Self { tenant, weight: weight.to_string() })
@@ -251,20 +253,6 @@ impl Request {
         renewal
     }
 
-    /// A write of the same name and key as that of a call that waits, which changes nothing: a server that is paused keeps
-    /// it back. `CLIENT UNBLOCK` is sent behind it on the same connection: most servers before Redis 8.2 and Valkey 9 end if
-    /// a call is unblocked that they keep back because they are paused.
-    pub(crate) fn to_nothing(&self) -> Cmd {
-        let mut nothing = redis::cmd(&self.waiting_name());
-        match self.name() {
-            "TB.MTAKE" => nothing.arg(&[1, 0]).arg(self.key()).arg(&[0, 1, 0]),
-            "TB.MHOLD" => nothing.arg(&[1, 1]).arg("none").arg(0).arg(self.key()).arg(&[0, 0, 0]),
-            "TB.HOLD" => nothing.arg(self.key()).arg(&[0, 0, 0, 1]).arg("none").arg(0),
-            _ => nothing.arg(self.key()).arg(&[0, 1, 0, 0]),
-        };
-        nothing
-    }
-
     /// `TB.BTAKE` of `TB.TAKE`.
     fn waiting_name(&self) -> String {
         format!("TB.B{}", without_prefix(self.name()))
@@ -339,37 +327,8 @@ impl Request {
         command
     }
 
-    /// The requests that give back what was granted to a caller that has left.
-    pub(crate) fn undo(&self, replies: &[Value]) -> Vec<Self> {
-        let Some(decision) = self.binding(replies).filter(|decision| decision.allowed) else {
-            return Vec::new();
-        };
-        let give = |bucket: &Bucket| {
-            let taken = match self.operation {
-                "TB.TAKEUPTO" => Some(decision.granted.into()),
-                _ => bucket.words[0],
-            };
-            Self::one("TB.GIVE", bucket.key.clone(), &bucket.limit, [taken, None])
-        };
-        match self.operation {
-            "TB.MHOLD" => self.settle_unused().into_iter().collect(),
-            _ if self.takes() => self.buckets.iter().map(give).collect(),
-            _ => Vec::new(),
-        }
-    }
-
-    /// Returns whether a grant of it has something to give back.
-    pub(crate) fn takes(&self) -> bool {
-        matches!(self.operation, "TB.TAKE" | "TB.TAKEUPTO" | "TB.RESERVE" | "TB.MTAKE" | "TB.MHOLD")
-    }
-
-    /// What ends the hold that this may have made.
-    pub(crate) fn undo_hold(&self) -> Option<Self> {
-        (self.operation == "TB.MHOLD").then(|| self.settle_unused()).flatten()
-    }
-
-    /// Ends the hold that this has made.
-    fn settle_unused(&self) -> Option<Self> {
+    /// Returns what ends the hold that this makes or settles, with nothing used.
+    pub(crate) fn to_end(&self) -> Option<Self> {
         let id = self.before.as_ref()?.last()?.clone();
         let unused = |bucket: &Bucket| Bucket { words: [Some(0.into()), None], ..bucket.clone() };
         let buckets = Few::Several(self.buckets.iter().map(unused).collect());

@@ -43,17 +43,6 @@ async fn a_hold_without_room_is_denied() {
     assert_eq!(remaining(&limiter, "a").await, 2);
 }
 
-#[tokio::test]
-async fn a_hold_renews_itself_as_long_as_it_lives() {
-    let server = Server::start();
-    let ttl = Duration::from_secs(1);
-    let limiter = limiter(&server, limit(10, "1/d"), Options::new());
-    let hold = limiter.hold("a", 8, ttl).await.unwrap();
-    tokio::time::sleep(3 * ttl).await;
-    assert_eq!(remaining(&limiter, "a").await, 2);
-    assert!(hold.settle().await.unwrap().allowed(), "it was there all the time");
-}
-
 /// On its server the time stands still: no hold expires before the test lets it.
 fn start_with_clock() -> (Server, Clock) {
     let server = Server::started(&["--clock"]);
@@ -104,26 +93,6 @@ async fn a_hold_outlasts_an_outage() {
     assert_eq!(remaining(&others, "a").await, 0);
     hold.settle().await.unwrap();
     wait_for("the slot", SOON, async || remaining(&others, "a").await == 1).await;
-}
-
-#[tokio::test]
-async fn a_hold_that_the_server_never_had_is_taken_when_there_is_room() {
-    let (server, clock) = start_with_clock();
-    let others = limiter(&server, limit(1, "0"), Options::new());
-    let options = ServerOptions::new().timeout(Duration::from_secs(1)).retry_every(Duration::ZERO);
-    let limiter = limiter_with(&server, limit(1, "0"), Options::new(), options);
-    let other = others.hold("a", 1, LONG).await.unwrap();
-    server.signal("STOP");
-    let hold = limiter.hold("a", 1, BRIEF).await.unwrap();
-    assert!(hold.decision().binding.degraded);
-    server.signal("CONT");
-    wait_for("the server", SOON, async || !hold.decision().allowed()).await;
-    assert!(!hold.is_lost() && !hold.decision().binding.degraded, "it was never there");
-    other.settle().await.unwrap();
-    is_renewed(&server, "tb.renew").await;
-    assert!(!hold.is_lost() && hold.decision().allowed());
-    clock.advance_us(300_000);
-    is_lost(&hold).await;
 }
 
 #[tokio::test]

@@ -96,14 +96,25 @@ async fn a_request_costs_what_its_cost_function_says() {
 }
 
 #[tokio::test]
-async fn the_limit_nearest_to_the_handler_speaks() {
+async fn each_of_several_limits_writes_its_headers() {
     let server = Server::start();
     let outer = limiter(&server, limit(10, STILL), Options::new());
     let inner = limiter(&server, limit(5, STILL), Options::new().prefix("inner:"));
     let app =
         Router::new().route("/", get(hello)).layer(by_user(&inner)).layer(by_user(&outer).name("outer"));
-    let answer = ask(serve(app).await, "/", "alice").await;
-    assert_eq!(answer.header("ratelimit-policy"), Some(r#""default";q=5;w=1800"#));
+    let app = serve(app).await;
+    for left in (0..5).rev() {
+        let answer = ask(app, "/", "alice").await;
+        let policies = r#""outer";q=10;w=3600, "default";q=5;w=1800"#;
+        assert_eq!(answer.header("ratelimit-policy"), Some(policies));
+        let state = answer.header("ratelimit").unwrap();
+        assert!(state.starts_with(&format!(r#""outer";r={};t="#, left + 5)), "{state}");
+        assert!(state.contains(&format!(r#", "default";r={left};t="#)), "{state}");
+        assert_eq!(answer.header("retry-after"), None);
+    }
+    let denied = ask(app, "/", "alice").await;
+    assert_eq!((denied.status, denied.header("retry-after")), (429, Some("360")));
+    assert!(denied.header("ratelimit").unwrap().contains(r#", "default";r=0;t="#));
 }
 
 #[tokio::test]

@@ -1,22 +1,17 @@
-//! Grants that come when their callers no longer wait, calls from many runtimes, and hooks that wait.
+//! Holds that come when their callers no longer wait, calls from many runtimes, and hooks that wait or panic.
 
 use std::sync::{mpsc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use tokenbucket_client::{sync, Error, Limiter, OnError, Options, ServerOptions};
+use redis::Value;
+use tokenbucket_client::{sync, Options, ServerOptions};
 
 use crate::servers::{ask, wait_for, Server};
 use crate::{calls, limit, limiter_with, patient, stat, STILL};
 
 const LONG: Duration = Duration::from_secs(3600);
 const SOON: Duration = Duration::from_secs(10);
-
-/// Denies while the server is away, which it is after 100 ms of silence.
-fn hurried(server: &Server, rate: &str) -> Limiter {
-    let options = ServerOptions::new().retry_every(Duration::from_millis(100));
-    limiter_with(server, limit(1, rate), Options::new().on_error(OnError::Closed), options)
-}
 
 /// Waits until the bucket of one token is full, which nothing refills within the test.
 async fn full(server: &Server, rate: &str) {
@@ -26,25 +21,6 @@ async fn full(server: &Server, rate: &str) {
 
 async fn executed(server: &Server, command: &str) {
     wait_for("the late call", SOON, async || calls(server, command) >= 1).await;
-}
-
-#[tokio::test]
-async fn what_is_granted_after_the_timeout_is_given_back() {
-    for (rate, command) in [(STILL, "tb.take"), ("0", "tb.hold")] {
-        let server = Server::start();
-        let limiter = hurried(&server, rate);
-        wait_for("the connection", SOON, async || limiter.peek("a", 0).await.unwrap().allowed).await;
-        server.signal("STOP");
-        if rate == STILL {
-            let denied = limiter.take("a", 1).await.unwrap();
-            assert!(!denied.allowed && denied.degraded, "{denied:?}");
-        } else {
-            assert!(matches!(limiter.hold("a", 1, LONG).await, Err(Error::Denied(_))));
-        }
-        server.signal("CONT");
-        executed(&server, command).await;
-        full(&server, rate).await;
-    }
 }
 
 #[tokio::test]
@@ -65,52 +41,6 @@ async fn work_that_was_let_through_keeps_its_late_grant() {
     full(&server, "0").await;
 }
 
-#[tokio::test]
-async fn a_wait_that_is_cancelled_in_a_long_stall_leaves_no_slot_behind() {
-    let server = Server::start();
-    let limiter = hurried(&server, "0");
-    let first = limiter.hold("a", 1, LONG).await.unwrap();
-    let waits = limiter.with_max_wait(LONG);
-    // Its connection is kept for the next.
-    let brief = limiter.with_max_wait(Duration::from_millis(50));
-    assert!(matches!(brief.hold("a", 1, LONG).await, Err(Error::Denied(_))));
-    first.settle().await.unwrap();
-    for stall in [500, 2500] {
-        let before = calls(&server, "tb.bhold");
-        server.signal("STOP");
-        let waits = waits.clone();
-        let call = tokio::spawn(async move { waits.hold("a", 1, LONG).await.map(drop) });
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        call.abort();
-        tokio::time::sleep(Duration::from_millis(stall)).await;
-        server.signal("CONT");
-        wait_for("the late call", SOON, async || calls(&server, "tb.bhold") > before).await;
-        full(&server, "0").await;
-        wait_for("the server", SOON, async || !limiter.peek("a", 0).await.unwrap().degraded).await;
-        assert!(brief.hold("b", 1, LONG).await.is_ok(), "a connection for the next");
-    }
-}
-
-/// The server reads what gives the token before it sees that anyone left.
-#[tokio::test]
-async fn a_wait_that_is_granted_after_the_policy_decided_is_given_back() {
-    let server = Server::start();
-    let limiter = hurried(&server, STILL);
-    assert!(limiter.take("a", 1).await.unwrap().allowed);
-    let waits = limiter.with_max_wait(LONG);
-    let call = tokio::spawn(async move { waits.take("a", 1).await.unwrap() });
-    wait_for("a call that waits", SOON, async || stat(&server, "tokenbucket_waiting") == 1).await;
-    let mut other = server.connection();
-    server.signal("STOP");
-    let give = redis::cmd("TB.GIVE").arg("tb:a").arg(&["1", STILL, "1"]).take();
-    let giving = thread::spawn(move || give.exec(&mut other).unwrap());
-    let denied = call.await.unwrap();
-    assert!(!denied.allowed && denied.degraded, "{denied:?}");
-    server.signal("CONT");
-    giving.join().unwrap();
-    full(&server, STILL).await;
-}
-
 #[test]
 fn many_runtimes_share_one_connection() {
     let server = Server::start();
@@ -126,31 +56,34 @@ fn many_runtimes_share_one_connection() {
     assert_eq!(stat(&server, "total_connections_received") - before, 2, "one, and that of this question");
 }
 
-#[tokio::test]
-async fn a_call_that_is_refused_is_sent_once() {
+#[test]
+fn a_runtime_that_ends_in_the_middle_of_calls_leaves_nothing_behind() {
     let server = Server::start();
-    let limiter = limiter_with(&server, limit(1, STILL), Options::new(), patient());
-    assert!(limiter.peek("b", 0).await.unwrap().allowed, "it is connected");
-    ask::<()>(&server, &["SET", "tb:a", "of another type"]);
-    assert!(matches!(limiter.take("a", 1).await, Err(Error::Refused { .. })));
-    assert_eq!(calls(&server, "tb.take"), 1);
-    ask::<()>(&server, &["CONFIG", "SET", "maxmemory", "1"]);
-    assert!(limiter.take("c", 1).await.unwrap().degraded);
-    ask::<()>(&server, &["CONFIG", "SET", "maxmemory", "0"]);
-    assert_eq!(calls(&server, "tb.take"), 2);
+    let limiter = limiter_with(&server, limit(1000, "0"), Options::new(), patient());
+    let runtime =
+        || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    for after in [0, 1, 2, 5, 10, 20, 50] {
+        let ends = runtime();
+        for _ in 0..50 {
+            let (holds, waits) = (limiter.clone(), limiter.with_max_wait(LONG));
+            ends.spawn(async move { holds.hold("a", 1, LONG).await.map(drop) });
+            ends.spawn(async move { waits.hold("a", 999, LONG).await.map(drop) });
+        }
+        thread::sleep(Duration::from_millis(after));
+        ends.shutdown_background();
+        assert!(!runtime().block_on(limiter.peek("b", 0)).unwrap().degraded);
+    }
+    let settled = async || ask::<Vec<Value>>(&server, &["TB.HOLDS", "tb:a"]).is_empty();
+    runtime().block_on(wait_for("the settlements", 3 * SOON, settled));
 }
 
-/// The hook runs while its caller's thread reads replies.
 #[test]
 fn a_hook_may_take_and_wait_for_another_thread_that_does() {
     let server = Server::start();
     let connected = sync::Server::connect_with(server.url(), patient()).unwrap();
     let others = sync::Limiter::new(&connected, limit(100, STILL));
     let asked = others.clone();
-    let options = Options::new().on_decision(move |name, _, _, _| {
-        if name != "a" {
-            return;
-        }
+    let options = Options::new().on_decision(move |_, _, _, _| {
         assert!(asked.take("hook", 1).unwrap().allowed);
         let asked = asked.clone();
         thread::spawn(move || asked.take("hook", 1).unwrap()).join().unwrap();
@@ -158,23 +91,33 @@ fn a_hook_may_take_and_wait_for_another_thread_that_does() {
     let limiter = sync::Limiter::with_options(&connected, limit(100, STILL), options);
     let (done, is_done) = mpsc::channel();
     thread::spawn(move || {
-        for _ in 0..30 {
-            // Alone, and long enough for its thread to read its own replies.
-            for _ in 0..20 {
-                limiter.peek("alone", 0).unwrap();
-            }
+        for _ in 0..20 {
             limiter.take("a", 1).unwrap();
         }
         done.send(()).unwrap();
     });
     is_done.recv_timeout(SOON).expect("no hook stands still");
-    assert_eq!(others.peek("hook", 0).unwrap().remaining, 40);
+    assert_eq!(others.peek("hook", 0).unwrap().remaining, 60);
+}
+
+#[tokio::test]
+async fn a_hook_that_panics_changes_nothing() {
+    // Its time stands still: no hold expires.
+    let server = Server::started(&["--clock"]);
+    let options = Options::new().on_decision(|_, _, _, _| panic!("of a hook"));
+    let limiter = limiter_with(&server, limit(2, "0"), options, patient());
+    let hold = limiter.hold("a", 1, Duration::from_millis(300)).await.unwrap();
+    wait_for("renewals", SOON, async || calls(&server, "tb.renew") >= 2).await;
+    assert_eq!(limiter.peek("a", 0).await.unwrap().remaining, 1);
+    assert!(hold.settle().await.unwrap().allowed());
+    assert_eq!(limiter.peek("a", 0).await.unwrap().remaining, 2);
 }
 
 /// Renewals have no thread of a caller to run hooks on.
 #[test]
 fn a_hook_of_a_renewal_may_take() {
-    let server = Server::start();
+    // Its time stands still: no hold expires.
+    let server = Server::started(&["--clock"]);
     let connected = sync::Server::connect_with(server.url(), patient()).unwrap();
     let asked = sync::Limiter::new(&connected, limit(100, STILL));
     let (decided, decisions) = mpsc::channel();

@@ -160,3 +160,24 @@ async fn a_batch_goes_on_while_the_server_is_away() {
     }
     assert!(limiter.take("a", 1).await.unwrap().degraded);
 }
+
+#[tokio::test]
+async fn tokens_that_come_back_end_a_remembered_denial() {
+    let (_, limiter) = faked(limit(1, "1/h"), Options::new().remember_denials(10));
+    let is_denied = async || !limiter.take("a", 1).await.unwrap().allowed;
+    let long = Duration::from_secs(3600);
+    let hold = limiter.hold("a", 1, long).await.unwrap();
+    assert!(is_denied().await && limiter.remembered("a", 1).is_some());
+    hold.set_used(0).unwrap();
+    hold.settle().await.unwrap();
+    assert!(limiter.remembered("a", 1).is_none());
+    let parts = |amount| [Part::new("a", limiter.limit(), amount)];
+    assert!(limiter.hold_as("id", &parts(1), long).await.unwrap().allowed());
+    assert!(is_denied().await);
+    limiter.settle_as("id", &parts(0)).await.unwrap();
+    assert!(!is_denied().await && is_denied().await);
+    limiter.give("a", 1).await.unwrap();
+    assert!(!is_denied().await && is_denied().await);
+    limiter.reset("a").await.unwrap();
+    assert!(!is_denied().await);
+}

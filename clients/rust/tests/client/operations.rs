@@ -3,10 +3,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use tokenbucket_client::{Decision, Error, Options, Part};
+use tokenbucket_client::{sync, Decision, Error, Options, Part, ServerOptions};
 
 use crate::servers::{ask, Server};
-use crate::{limit, limiter, STILL};
+use crate::{limit, limiter, limiter_with, STILL};
 
 #[tokio::test]
 async fn a_take_takes_and_a_peek_does_not() {
@@ -110,4 +110,26 @@ async fn the_hook_hears_of_every_decision() {
     limiter.take_all(&[Part::new("b", &limit(1, STILL), 1)]).await.unwrap();
     let heard = heard.lock().unwrap().clone();
     assert_eq!(heard, [("a".to_owned(), true), ("a".to_owned(), false), ("b".to_owned(), true)]);
+}
+
+#[tokio::test]
+async fn the_longest_times_do_no_harm() {
+    let server = Server::start();
+    let long = Duration::MAX;
+    let options = Options::new().remember_denials(1).remember_denials_for(long);
+    let times = ServerOptions::new().timeout(long).retry_every(long);
+    let limiter = limiter_with(&server, limit(1, STILL), options, times);
+    assert!(limiter.take("a", 1).await.unwrap().allowed);
+    let denied = limiter.take("a", 1).await.unwrap();
+    assert!(!denied.allowed && !denied.degraded);
+    assert!(!denied.headers(limiter.limit(), "a", f64::NAN).is_empty());
+    assert!(limiter.take("a", 1).await.unwrap().remembered);
+    assert!(matches!(limiter.with_max_wait(long).take("b", 1).await, Err(Error::BadArgument(_))));
+    for ttl in [long, Duration::ZERO] {
+        assert!(matches!(limiter.hold("b", 1, ttl).await.map(drop), Err(Error::BadArgument(_))));
+    }
+    let connected = sync::Server::connect_with(server.url(), times).unwrap();
+    let threads = sync::Limiter::new(&connected, limit(1, STILL)).within(long);
+    assert!(threads.take("c", 1).unwrap().allowed);
+    assert!(matches!(threads.reserve("c", 1, long), Ok(_) | Err(Error::Refused { .. })));
 }

@@ -75,6 +75,18 @@ impl Server {
         tokenbucket_client::Server::cluster_with(urls, options).map(Self::Tasks)
     }
 
+    pub fn sentinel(
+        is_sync: bool,
+        master: &str,
+        nodes: Vec<String>,
+        options: ServerOptions,
+    ) -> RedisResult<Self> {
+        if is_sync {
+            return sync::Server::sentinel_with(master, nodes, options).map(Self::Threads);
+        }
+        tokenbucket_client::Server::sentinel_with(master, nodes, options).map(Self::Tasks)
+    }
+
     pub fn degraded_count(&self) -> u64 {
         either!(Server, self, server => server.degraded_count())
     }

@@ -2,6 +2,7 @@
 
 mod bare;
 mod client;
+mod forks;
 mod heap;
 mod load;
 
@@ -12,7 +13,7 @@ use std::time::Duration;
 use axum::http::request::Parts;
 use serde_json::{json, Value};
 use tokenbucket_client::tower::{name_of_address, RateLimitLayer};
-use tokenbucket_client::{Error, Fallback, Limit, OnError, Options, ServerOptions};
+use tokenbucket_client::{Error, Fallback, JointDecision, Limit, OnError, Options, ServerOptions};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::task::JoinSet;
 
@@ -135,7 +136,7 @@ impl State {
             }
             "lost" => Ok(json!({"lost": found(&self.holds, text(request, "hold"))?.is_lost()})),
             "settle_inside" => {
-                let hold = self.held(request).await?;
+                let hold = self.held(request).await?.map_err(Error::Denied)?;
                 let first = hold.settle(&request["used"]).await?;
                 hold.settle(&request["used"]).await?;
                 tokio::task::block_in_place(|| drop(hold));
@@ -158,6 +159,13 @@ impl State {
                 });
                 let joined = tokio::task::spawn_blocking(move || second.join()).await;
                 Ok(joined.expect("a task").expect("a runtime that ended"))
+            }
+            "fork" => {
+                let (limiter, request) = (found(&self.limiters, on)?, request.clone());
+                // Not on a thread of this runtime: the children run their own.
+                let forking = std::thread::spawn(move || forks::fork(&limiter, &request));
+                let joined = tokio::task::spawn_blocking(move || forking.join()).await;
+                Ok(joined.expect("a task").expect("a thread that ended"))
             }
             "http" => self.http(request).await,
             "degraded" => {
@@ -192,7 +200,12 @@ impl State {
             options = options.fallback(Fallback::Script);
         }
         let is_sync = text(request, "client") == "redis-rs-sync";
-        let server = if let Some(urls) = request["cluster"].as_array() {
+        let server = if let Some(sentinel) = request["sentinel"].as_object() {
+            let nodes = sentinel["nodes"].as_array().into_iter().flatten().filter_map(Value::as_str);
+            let nodes: Vec<String> = nodes.map(|node| format!("redis://{node}")).collect();
+            let master = sentinel["master"].as_str().unwrap_or_default();
+            Server::sentinel(is_sync, &format!("redis://{master}"), nodes, options)
+        } else if let Some(urls) = request["cluster"].as_array() {
             let urls = urls.iter().filter_map(Value::as_str);
             Server::cluster(is_sync, urls.map(str::to_owned).collect(), options)
         } else if let Some(url) = request["url"].as_str() {
@@ -216,30 +229,33 @@ impl State {
     }
 
     async fn hold(&self, request: &Value) -> Done {
-        let hold = self.held(request).await?;
+        let hold = match self.held(request).await? {
+            Ok(hold) => hold,
+            Err(denied) => return Ok(fields(&denied.binding)),
+        };
         let decision = hold.decision();
         self.holds.lock().unwrap().insert(text(request, "as").to_owned(), Arc::new(hold));
         Ok(decision)
     }
 
-    async fn held(&self, request: &Value) -> Result<Held, Wrong> {
+    async fn held(&self, request: &Value) -> Result<Result<Held, JointDecision>, Wrong> {
         let (on, name) = (text(request, "on"), text(request, "name"));
         let ttl = ms(request, "ttl_ms").unwrap_or_default();
         let deadline = load::deadline(request);
         if request["amount"].is_object() {
             let joint = found(&self.joints, on)?.waiting(request);
-            return Ok(within(deadline, joint.hold(name, amounts(&request["amount"]), ttl)).await?);
+            return or_denied(within(deadline, joint.hold(name, amounts(&request["amount"]), ttl)).await);
         }
         let limiter = found(&self.limiters, on)?.waiting(request)?.within(deadline);
-        let hold = within(deadline, limiter.hold(name, number(request, "amount"), ttl)).await?;
-        Ok(Held { hold, of: Vec::new() })
+        let hold = within(deadline, limiter.hold(name, number(request, "amount"), ttl)).await;
+        or_denied(hold.map(|hold| Held { hold, of: Vec::new() }))
     }
 
     /// Tasks that hold, and end together in the middle of their work.
     async fn hold_cancelled(&self, request: &Value) -> Result<(), Wrong> {
         let mut tasks = JoinSet::new();
         for _ in 0..request["count"].as_u64().unwrap_or(1) {
-            let hold = self.held(request).await?;
+            let hold = self.held(request).await?.map_err(Error::Denied)?;
             tasks.spawn(async move {
                 let _held = hold;
                 std::future::pending::<()>().await;
@@ -263,6 +279,14 @@ impl State {
         let port = listener.local_addr().map_err(bad)?.port();
         tokio::spawn(async move { axum::serve(listener, app).await });
         Ok(json!({"port": port}))
+    }
+}
+
+/// A denied hold is a decision.
+fn or_denied(held: Result<Held, Error>) -> Result<Result<Held, JointDecision>, Wrong> {
+    match held {
+        Err(Error::Denied(denied)) => Ok(Err(denied)),
+        held => Ok(Ok(held?)),
     }
 }
 

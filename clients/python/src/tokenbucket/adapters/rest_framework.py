@@ -53,11 +53,12 @@ class TokenBucketThrottle(throttling.SimpleRateThrottle):
     def parse_rate(self, rate: str | None) -> tuple[int | None, int | None]:
         if rate is None:
             return None, None
-        if " " in rate:
+        if " " in rate.strip():
             self.limit = Limit.parse(rate)
+            self._parsed = int(float(self.limit.capacity)), self.limit.window_s
         else:
-            self.limit = _limit(*super().parse_rate(rate))
-        self._parsed = int(float(self.limit.capacity)), self.limit.window_s
+            parsed: tuple[int, int] = super().parse_rate(rate)
+            self.limit, self._parsed = _limit(*parsed), parsed
         return self._parsed
 
     def get_ident(self, request: Any) -> str:

@@ -330,7 +330,10 @@ class Limiter(_Closing, BaseLimiter[Server | Client, Awaited[Decision], Hold]):
             try:
                 await self._clock.sleep_async(decision.retry_after_ms / 1000)
             except BaseException:
-                self.server.detach(self.server.run(self._give(name, cost, limit)))
+                if decision.degraded:
+                    self._give_here(name, cost, limit)
+                else:
+                    self.server.detach(self.server.run(self._give(name, cost, limit)))
                 raise
         return decision
 

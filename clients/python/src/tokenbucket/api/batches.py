@@ -96,6 +96,14 @@ class Batches:
             batch.left(self.clock.monotonic())
             return batch.spend(cost)
 
+    def begin_fetch(self, batch: Batch, now: float, for_s: float) -> float:
+        """Returns until when a fetch counts as under way that this call has begun; 0 if another has."""
+        with self.lock:
+            if now < batch.fetched_until:
+                return 0
+            batch.fetched_until = now + for_s
+            return batch.fetched_until
+
     def forget(self, name: str, limit: Limit) -> None:
         self._batches.pop((name, limit), None)
 

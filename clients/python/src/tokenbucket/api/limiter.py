@@ -295,8 +295,8 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
         )
         return None if isinstance(reply, ReplyError) else Decision.read(reply, True)
 
-    def _give_here(self, name: str, amount: Number) -> None:
-        self.server.local.execute(*self._words(name, "TB.GIVE", self.limit, amount))
+    def _give_here(self, name: str, amount: Number, limit: Limit | None = None) -> None:
+        self.server.local.execute(*self._words(name, "TB.GIVE", limit or self.limit, amount))
 
     # Batches.
 
@@ -306,10 +306,12 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
         if decision is None and self._denials:
             decision = self._denials.recall(name, limit, max(cost - batch.tokens, 1))
         if decision is None:
-            if began < batch.fetched_until:
-                decision = yield from self._take_meanwhile(batch, cost)
+            # No call takes longer; if this one is interrupted, others fetch then.
+            within_s = 2 * CONNECT_WITHIN_S + 4 * self.server.timeout_ms / 1000
+            if until := batches.begin_fetch(batch, began, within_s):
+                decision = yield from self._fetch(batch, cost, until)
             else:
-                decision = yield from self._fetch(batch, cost)
+                decision = yield from self._take_meanwhile(batch, cost)
         while batches.evicted:  # what those had left that made room
             with suppress(IndexError, Unanswered):
                 old, left = batches.evicted.popleft()
@@ -331,26 +333,28 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
             pause_s = self.server.timeout_ms / 1000 / _TRIES_WHILE_FETCHING
         return decision
 
-    def _fetch(self, batch: Batch, cost: int) -> Steps[Decision]:
+    def _fetch(self, batch: Batch, cost: int, until: float) -> Steps[Decision]:
         batches, asked_at = self._batches, self._clock.monotonic()
-        # No call takes longer; if this one is interrupted, others fetch then.
-        batch.fetched_until = asked_at + 2 * CONNECT_WITHIN_S + 4 * self.server.timeout_ms / 1000
         wanted = batches.size
         take = self._words(batch.name, "TB.TAKEUPTO", batch.limit, wanted)
         look = self._words(batch.name, "TB.PEEK", batch.limit, 1)
         try:
+            if (decision := batches.spend(batch, cost)) is not None:  # another fetch has just ended
+                return decision
             taken, looked = yield from self.server.ask(take, look)
+            with batches.lock:
+                batch.add(taken[0], taken[3], asked_at)
+                batch.reply = Decision.read(taken)
+                decision = batch.spend(cost)
         except Unanswered as unanswered:
             words = self._words(batch.name, "TB.TAKE", batch.limit, cost)
             reply, lost = self._degraded(words, unanswered, False)
             return Decision.read(reply, True, lost)
         finally:
-            batch.fetched_until = 0
-        with batches.lock:
-            batch.add(taken[0], taken[3], asked_at)
-            batch.reply = Decision.read(taken)
-            if (decision := batch.spend(cost)) is not None:
-                return decision
+            if batch.fetched_until == until:
+                batch.fetched_until = 0
+        if decision is not None:
+            return decision
         if taken[0] >= wanted or isinstance(looked, ReplyError):  # others have spent it
             return (yield from self._take(batch.name, cost, batch.limit, tells=False))
         # That the bucket had less is what its reply to the look is about.

@@ -42,7 +42,6 @@ class Renewals:
         """Forgets the holds of the parent in a forked process."""
         self._due: list[tuple[float, int, ref[Any]]] = []
         self._count = itertools.count()
-        self._changed: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._running = NO_WORK
 
     def add(self, hold: Any) -> None:
@@ -62,6 +61,8 @@ class Renewals:
             self._changed.put(None)
             return
         running = Running()
+        # Not made before: gevent may have patched it since, and the old one would stop all greenlets.
+        self._changed: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._running = ref(running)
         try:
             _thread.start_new_thread(self._run, (running,))

@@ -249,7 +249,10 @@ class Limiter(_Closing, BaseLimiter[Server | Client, Decision, Hold]):
             try:
                 self._clock.sleep(decision.retry_after_ms / 1000)
             except BaseException:
-                self.give(name, cost, limit=limit)
+                if decision.degraded:
+                    self._give_here(name, cost, limit)
+                else:
+                    self.give(name, cost, limit=limit)
                 raise
         return decision
 

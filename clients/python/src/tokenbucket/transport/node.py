@@ -41,7 +41,7 @@ class Node:
         """Forgets the outages of the parent in a process that was forked."""
         self.away_until = 0.0
         """0 unless the server is away; then no call asks before that moment."""
-        self.failed_at = self.last_heard = 0.0
+        self.failed_at = self.last_heard = self._next_move = 0.0
         self._is_logged = False
 
     def admits(self) -> bool:
@@ -91,6 +91,14 @@ class Node:
         if now >= self._next_refusal_logged:
             self._next_refusal_logged = now + _SECONDS_BETWEEN_REFUSALS_LOGGED
             self._log.warning("%s refuses, on_error decides such calls: %s", self._who, error)
+
+    def moves(self) -> bool:
+        """Returns whether to look for the master behind the endpoint anew: not at every refusal."""
+        now = time.monotonic()
+        if now < self._next_move:
+            return False
+        self._next_move = now + self._retry_every_s
+        return True
 
     def connected(self) -> None:
         """Notes that a connection works. The next call looks for the module: the server may be another."""

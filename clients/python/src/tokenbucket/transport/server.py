@@ -259,11 +259,14 @@ class BaseServer(Generic[Client]):
 
     def _read_slots(self) -> Steps[None]:
         assert self._slots is not None
+        ends_at = time.monotonic() + self.timeout_ms / 2000
         for _ in range(len(self._slots.nodes)):
             asked = self._slots.whom_to_ask()
             with contextlib.suppress(Unanswered):
                 reply = yield from self._route(asked, _CLUSTER_SLOTS, _CLUSTER_SLOTS, Terms())
                 self._slots.learn(reply, asked)
+                return
+            if time.monotonic() > ends_at:  # it was silent: the next call asks another
                 return
 
     def _route(self, node: Node, commands: Commands, words: Commands, terms: Terms) -> Steps[Any]:
@@ -296,7 +299,8 @@ class BaseServer(Generic[Client]):
                 node, tries = first_node, tries + 1
                 pause_s = node.timeout_s / _TRIES_OF_A_SPLIT_SLOT
             elif first.word == "READONLY" and not sure:
-                node.transport.drop()  # the endpoint has moved, and the master is behind it again
+                if node.moves():
+                    node.transport.drop()  # the endpoint has moved, and the master is behind it again
                 sure = True
             elif first.word == "NOSCRIPT":
                 loading: Commands = (("SCRIPT", "LOAD", _script()[0]),)

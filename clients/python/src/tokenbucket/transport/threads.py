@@ -176,7 +176,10 @@ class Transport:
             if call.until is not None:
                 self._wait(raw, call, asked_at)
             elif not within(node.timeout_s, lambda for_s: raw.can_read(timeout=for_s)):
-                raise node.silent("reply", asked_at, node.timeout_s, sent=True)
+                silence = node.silent("reply", asked_at, node.timeout_s, sent=True)
+                if node.failed_at >= asked_at:  # those that are idle may lead nowhere as well
+                    self.drop()
+                raise silence
             replies, is_whole = _read(raw, len(call.words))
         except BaseException as error:
             _close(raw)

@@ -1,0 +1,263 @@
+//! One request: which node it is sent to, how often, and what an error means.
+
+use std::mem::take;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use redis::{Cmd, Script, Value};
+
+use crate::api::options::Fallback;
+use crate::transport::node::Node;
+use crate::transport::Transport;
+use crate::values::error::{Error, Failure, Fault};
+use crate::values::request::{By, Request};
+use crate::values::rules::{MOST_REDIRECTIONS, TRIES_OF_A_SPLIT_SLOT};
+
+const SOURCE: &str = include_str!("../fallback.lua");
+const _: () = assert!(SOURCE.len() > 1000, "src/fallback.lua is a symbolic link: check it out as one");
+static SHA: LazyLock<String> = LazyLock::new(|| Script::new(SOURCE).get_hash().to_owned());
+
+/// What came of a request.
+pub(crate) enum Answer {
+    /// A reply to each of its commands.
+    Replies(Vec<Value>),
+    /// The policy decides.
+    Away(Away),
+    /// It must happen once, and it is not known whether it did.
+    Lost(Arc<Node>),
+}
+
+/// Why the server did not decide.
+pub(crate) struct Away {
+    node: Arc<Node>,
+    why: Failure,
+    /// Whether the server may have executed the call.
+    pub(crate) was_sent: bool,
+}
+
+impl Away {
+    pub(crate) fn reason(&self) -> String {
+        match self.why {
+            Failure::NotSent => self.node.failure(),
+            _ => format!("{}: {}", self.node.name, self.why),
+        }
+    }
+}
+
+/// A request on its way.
+struct Call<'a> {
+    request: &'a Request,
+    by: By<'static>,
+    /// Until when it may wait in the server.
+    until: Option<Duration>,
+    node: Arc<Node>,
+    /// To a node that has the slot only for calls that say so.
+    is_asking: bool,
+    was_sent: bool,
+    split_tries: u32,
+    /// Whether it was sent again on another connection.
+    is_again: bool,
+}
+
+impl Call<'_> {
+    fn commands(&self, now: Duration) -> Vec<Cmd> {
+        match self.until {
+            None => self.request.to_commands(self.by),
+            Some(until) => vec![self.request.to_waiting(until.saturating_sub(now))],
+        }
+    }
+}
+
+impl Transport {
+    /// Asks the server, where the request may wait for its turn. A caller may stop waiting at any time; what the server then
+    /// grants is lost.
+    pub(crate) async fn ask(&self, request: &Request, max_wait: Duration) -> Result<Answer, Error> {
+        if max_wait.is_zero() {
+            return self.run(request, None).await;
+        }
+        Box::pin(self.wait(request, self.now().saturating_add(max_wait))).await
+    }
+
+    /// Asks first, and lets the server keep the call if it is denied. Where that is not possible, asks again at the times that
+    /// denials tell.
+    async fn wait(&self, request: &Request, until: Duration) -> Result<Answer, Error> {
+        let mut may_stay = self.clock().is_real();
+        loop {
+            let answer = self.run(request, None).await?;
+            let Answer::Replies(replies) = &answer else { return Ok(answer) };
+            let left = until.saturating_sub(self.now());
+            let denied = request.binding(replies).filter(|decision| !decision.allowed && !left.is_zero());
+            let Some(pause) = denied.and_then(|denial| denial.retry_after()) else { return Ok(answer) };
+            if take(&mut may_stay) && self.decider(request) == By::Module {
+                let answer = self.run(request, Some(until)).await;
+                // The command is missing in an older release.
+                if !matches!(answer, Err(Error::ModuleMissing(_))) {
+                    return answer;
+                }
+            }
+            self.clock().sleep(pause.max(Duration::from_millis(1)).min(left)).await;
+        }
+    }
+
+    /// Sends a request. Reads what came of it, and what that says about the node.
+    async fn run(&self, request: &Request, until: Option<Duration>) -> Result<Answer, Error> {
+        let by = self.decider(request);
+        let node = self.node_of(request, by);
+        let (is_asking, was_sent, split_tries, is_again) = (false, false, 0, false);
+        let mut call = Call { request, by, until, node, is_asking, was_sent, split_tries, is_again };
+        let why = match Box::pin(self.follow(&mut call)).await {
+            Ok(replies) => {
+                call.node.decides();
+                return Ok(Answer::Replies(replies));
+            }
+            Err(failure) => failure,
+        };
+        let Call { node, was_sent, .. } = call;
+        let is_lost = was_sent && !request.is_repeatable() && matches!(why, Failure::Unanswered(_));
+        // One that may not be sent again says little about a server that was restarted.
+        if !is_lost || why.is_silence() {
+            self.note(&node, &why);
+        }
+        match why {
+            _ if is_lost => Ok(Answer::Lost(node)),
+            _ if why.is_unknown_command() => {
+                Err(Error::module_missing(&node.name, request.needs_the_module()))
+            }
+            Failure::Replied(error) | Failure::NotConnected(error) if why.fault() == Fault::Callers => {
+                Err(Error::refused(&node.name, error))
+            }
+            why => Ok(Answer::Away(Away { node, why, was_sent })),
+        }
+    }
+
+    /// Notes what a failure says about the node.
+    pub(super) fn note(&self, node: &Node, failure: &Failure) {
+        match failure.fault() {
+            Fault::Away => {
+                node.away(self.now().saturating_add(self.0.options.retry_every), failure);
+                self.look_at_slots();
+            }
+            Fault::Refusing => node.refuses(self.now(), failure),
+            Fault::Callers if failure.is_reply() => node.answers(),
+            Fault::Callers | Fault::Nobodys => {}
+        }
+    }
+
+    /// Returns who is known to decide on this request: the module or the script.
+    fn decider(&self, request: &Request) -> By<'static> {
+        if self.may_be_script(request) && self.node_of(request, By::Module).script_decides(self.now()) {
+            By::Script(&SHA)
+        } else {
+            By::Module
+        }
+    }
+
+    fn may_be_script(&self, request: &Request) -> bool {
+        self.uses_script() && !request.needs_the_module()
+    }
+
+    fn uses_script(&self) -> bool {
+        self.0.options.fallback == Fallback::Script
+    }
+
+    /// The keys of the script have other names, and so perhaps another node.
+    fn node_of(&self, request: &Request, by: By<'_>) -> Arc<Node> {
+        match (&self.0.cluster, by) {
+            (None, _) => self.0.first.clone(),
+            (Some(cluster), By::Module) => cluster.node_of(request.key()),
+            (Some(cluster), By::Script(_)) => cluster.node_of(&request.script_key()),
+        }
+    }
+
+    /// Sends to this node, and to those that it redirects to. Sends again where that does no harm; a call that waits with the
+    /// time that is left.
+    async fn follow(&self, call: &mut Call<'_>) -> Result<Vec<Value>, Failure> {
+        if self.0.cluster.as_ref().is_some_and(|cluster| cluster.is_new()) {
+            self.look_at_slots();
+        }
+        self.admit(call)?;
+        for _ in 0..MOST_REDIRECTIONS + 2 * TRIES_OF_A_SPLIT_SLOT {
+            let commands = call.commands(self.now());
+            match self.attempt(&call.node, &commands, call.is_asking, call.until).await {
+                Ok(replies) => {
+                    if call.by == By::Module && self.uses_script() && call.request.is_of_the_module() {
+                        call.node.has_module();
+                    }
+                    return Ok(replies);
+                }
+                Err(failure) => self.prepare_again(call, failure).await?,
+            }
+        }
+        Err(Failure::NotSent)
+    }
+
+    /// Lets a call through, unless its node is away. The call that finds out whether it is back asks another node of a
+    /// cluster, which redirects to it or to its successor.
+    fn admit(&self, call: &mut Call<'_>) -> Result<(), Failure> {
+        let is_away = call.node.is_away();
+        if !call.node.admits(self.now(), self.0.options.retry_every.max(self.0.options.timeout)) {
+            return Err(Failure::NotSent);
+        }
+        let another = self.0.cluster.as_ref().filter(|_| is_away).and_then(|cluster| cluster.one_there());
+        if let Some(node) = another {
+            call.node = node;
+        }
+        Ok(())
+    }
+
+    /// Prepares a call to be sent once more after this failure, if it may be.
+    async fn prepare_again(&self, call: &mut Call<'_>, failure: Failure) -> Result<(), Failure> {
+        let request = call.request;
+        call.was_sent |= matches!(failure, Failure::Unanswered(_));
+        call.is_asking = false;
+        match failure.code() {
+            // It may have been idle for long, and closed by the server.
+            None if failure.is_broken() && request.is_repeatable() && !call.is_again => call.is_again = true,
+            // The endpoint has moved: another connection may lead to the new master.
+            Some("READONLY") if !call.is_again => {
+                call.is_again = true;
+                self.look_at_slots();
+            }
+            // Neither node did anything: some keys have gone ahead to another, or the node decides no longer.
+            Some("TRYAGAIN" | "UNBLOCKED") if call.split_tries < TRIES_OF_A_SPLIT_SLOT => {
+                call.split_tries += 1;
+                self.clock().sleep(self.0.options.timeout / TRIES_OF_A_SPLIT_SLOT).await;
+                call.node = self.node_of(request, call.by);
+            }
+            // A user without the right to load the script may still run it by its digest once it is loaded.
+            Some("NOSCRIPT") => {
+                let load = redis::cmd("SCRIPT").arg("LOAD").arg(SOURCE).take();
+                self.attempt(&call.node, &[load], false, None).await?;
+            }
+            _ if failure.is_unknown_command()
+                && call.by == By::Module
+                && call.until.is_none()
+                && self.may_be_script(request) =>
+            {
+                call.node.answers();
+                call.node.let_script_decide(self.now());
+                call.by = By::Script(&SHA);
+                call.node = self.node_of(request, call.by);
+                self.admit(call)?;
+            }
+            _ => {
+                let (Some(cluster), Failure::Replied(error)) = (&self.0.cluster, &failure) else {
+                    return Err(failure);
+                };
+                let Some(other) = cluster.redirected(&call.node, error) else { return Err(failure) };
+                call.node.answers();
+                call.is_asking = error.code() == Some("ASK");
+                call.node = other;
+                self.look_at_slots();
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what no call waits for, once.
+    pub(crate) fn send_once(&self, request: Option<Request>) {
+        let Some(request) = request else { return };
+        let transport = self.clone();
+        self.spawn(async move { drop(transport.run(&request, None).await) });
+    }
+}

@@ -1,0 +1,158 @@
+//! Sends commands, and gets the connections for that.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, RedisError, RedisResult, Value};
+
+use crate::transport::address::timed_out;
+use crate::transport::background::spawn;
+#[cfg(feature = "fake")]
+use crate::transport::clock::Clock;
+use crate::transport::link::{send, Link};
+use crate::transport::node::Node;
+use crate::transport::Transport;
+use crate::values::error::{Failure, Fault, Why};
+use crate::values::rules::CONNECT_WITHIN;
+
+impl Transport {
+    /// Sends commands, and waits for their replies: on a connection of its own if the server may keep it until then.
+    pub(super) async fn attempt(
+        &self,
+        node: &Arc<Node>,
+        commands: &[Cmd],
+        is_asking: bool,
+        waits_until: Option<Duration>,
+    ) -> Result<Vec<Value>, Failure> {
+        #[cfg(feature = "fake")]
+        if let Clock::Fake(fake) = self.clock() {
+            return fake.run(commands);
+        }
+        let link = node.link();
+        let mut connection = match waits_until {
+            None => self.connection(node, &link).await?,
+            Some(_) => self.waiter(node, &link).await?,
+        };
+        let unheard = Unheard { transport: self, node, sent_at: self.now() };
+        let pending = Box::pin(send(&mut connection, commands, is_asking));
+        let heard = match waits_until {
+            None => self.listen(node, self.0.options.timeout, pending).await,
+            Some(at) => self.listen_long(node, at, pending).await,
+        };
+        std::mem::forget(unheard);
+        let replies = match heard {
+            Ok(replies) => replies.and_then(without_error),
+            Err(why) => {
+                // A box between here and there may have forgotten the connection.
+                node.forget(&link);
+                return Err(Failure::Unanswered(why));
+            }
+        };
+        match &replies {
+            Err(error) if error.code().is_none() && error.is_unrecoverable_error() => {
+                if waits_until.is_none() {
+                    node.forget(&link);
+                }
+                return Err(Failure::Unanswered(Why::Broken(error.clone())));
+            }
+            Err(error) if error.code() == Some("READONLY") => node.forget(&link),
+            _ if waits_until.is_some() => link.keep(connection),
+            _ => {}
+        }
+        node.hear(self.now());
+        replies.map_err(Failure::Replied)
+    }
+
+    /// Returns the connection that all calls share.
+    async fn connection(&self, node: &Arc<Node>, link: &Arc<Link>) -> Result<MultiplexedConnection, Failure> {
+        if let Some(Ok(connection)) = link.shared.get() {
+            return Ok(connection.clone());
+        }
+        // The call that began to connect may wait no longer.
+        let connecting = spawn(self.clone().connect(node.clone(), link.clone()));
+        let connecting = connecting.map_err(|error| Failure::NotConnected(error.into()))?;
+        // A server that is away gets no more time than for a reply. If it comes later, the next call finds it connected.
+        let patience = if node.is_away() { self.0.options.timeout } else { self.connect_within() };
+        match self.listen(node, patience, connecting).await {
+            Ok(Ok(connected)) => connected.map_err(Failure::NotConnected),
+            Ok(Err(_)) | Err(Why::TooOld | Why::Broken(_)) => Err(Failure::NotSent),
+            Err(Why::Silent(_)) => Err(Failure::Unconnected),
+        }
+    }
+
+    fn connect_within(&self) -> Duration {
+        CONNECT_WITHIN.max(self.0.options.timeout)
+    }
+
+    /// Connects, unless that is under way.
+    async fn connect(self, node: Arc<Node>, link: Arc<Link>) -> RedisResult<MultiplexedConnection> {
+        let making = async || {
+            let made = link.connect(&node, true, self.connect_within()).await;
+            match &made {
+                Ok(_) => node.connected(self.now()),
+                Err(error) => {
+                    node.forget(&link);
+                    self.note(&node, &Failure::NotConnected(error.clone()));
+                }
+            }
+            made
+        };
+        link.shared.get_or_init(making).await.clone()
+    }
+
+    /// Returns a connection for a call that waits. If none can be had while others work, the server is not away.
+    async fn waiter(&self, node: &Arc<Node>, link: &Arc<Link>) -> Result<MultiplexedConnection, Failure> {
+        if let Some(waiter) = link.waiter() {
+            return Ok(waiter);
+        }
+        let made = {
+            let _turn = link.connecting.acquire().await;
+            if node.is_away() {
+                return Err(Failure::NotSent);
+            }
+            self.connect_alone(node, link).await
+        };
+        match made {
+            Ok(waiter) => Ok(waiter),
+            Err(error) if self.look(node).await == Fault::Away => Err(Failure::NotConnected(error)),
+            Err(error) => Err(Failure::NoMore(error)),
+        }
+    }
+
+    async fn connect_alone(
+        &self,
+        node: &Arc<Node>,
+        link: &Arc<Link>,
+    ) -> Result<MultiplexedConnection, RedisError> {
+        let (node, link, within) = (node.clone(), link.clone(), self.connect_within());
+        let connecting = spawn(async move { link.connect(&node, false, within).await })?;
+        connecting.await.unwrap_or_else(|_| Err(timed_out()))
+    }
+}
+
+/// A call whose caller leaves before the reply. No other may find out that the server is silent.
+struct Unheard<'a> {
+    transport: &'a Transport,
+    node: &'a Arc<Node>,
+    sent_at: Duration,
+}
+
+impl Drop for Unheard<'_> {
+    fn drop(&mut self) {
+        if self.node.heard() < self.sent_at {
+            self.transport.look_later(self.node);
+        }
+    }
+}
+
+/// An error of the server comes as a value. Inside of arrays the module replies none.
+fn without_error(replies: Vec<Value>) -> RedisResult<Vec<Value>> {
+    match replies.iter().find(|reply| matches!(reply, Value::ServerError(_))) {
+        Some(error) => {
+            Err(error.clone().extract_error().err().unwrap_or_else(|| io::Error::other("no error").into()))
+        }
+        None => Ok(replies),
+    }
+}
