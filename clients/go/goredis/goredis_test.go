@@ -118,9 +118,19 @@ func mute(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-func TestSilentServersAndSentinelsCostACallOneSecond(t *testing.T) {
+func TestWhateverIsSilentCostsACallOneSecond(t *testing.T) {
+	never := make(chan struct{})
+	defer close(never)
+	dialer := func(dial func()) *redis.Client {
+		return redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) {
+			dial()
+			return nil, errors.New("broken")
+		}})
+	}
 	for name, client := range map[string]redis.UniversalClient{
 		"sentinel": redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{mute(t)}}),
+		"dialer":   dialer(func() { <-never }),
+		"panic":    dialer(func() { panic("broken") }),
 		"server":   redis.NewClient(&redis.Options{Addr: mute(t)}),
 		"cluster":  redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{mute(t), mute(t), mute(t)}}),
 	} {
