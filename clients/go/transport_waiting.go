@@ -161,10 +161,12 @@ func (n *node) beat() {
 	s := n.server
 	now, next := s.now(), n.nextPulse.Load()
 	if s.settings.timeout <= 0 || n.awayUntil.Load() != 0 || now-n.heard.Load() < int64(pulseEvery) || now < next ||
-		!n.nextPulse.CompareAndSwap(next, now+int64(pulseEvery)) {
+		!n.nextPulse.CompareAndSwap(next, now+int64(pulseEvery+2*s.settings.timeout)) {
 		return
 	}
-	if !n.isThere(s.life, now) && !s.isClosed() {
+	isThere := n.isThere(s.life, now)
+	n.nextPulse.Store(0)
+	if !isThere && !s.isClosed() {
 		n.failed(errSilent)
 	}
 }
