@@ -110,6 +110,9 @@ func (n *node) wait(ctx context.Context, dialler WaitingDoer, args []any, left t
 	life, leave := context.WithCancel(ctx)
 	defer leave()
 	gone, ended := n.whenGone(), make(chan outcome, 2)
+	if n.awayUntil.Load() != 0 { // since the call asked
+		return nil, errAway
+	}
 	go guarded(func() {
 		defer func() { ended <- outcome{nil, Unsent(errSilent)} }() // of a Doer that panics
 		within, cancel := context.WithTimeout(life, connectTimeout)
@@ -139,9 +142,6 @@ func (n *node) wait(ctx context.Context, dialler WaitingDoer, args []any, left t
 		case <-late.C:
 			return nil, errSilent
 		case <-pulse.C:
-			if n.awayUntil.Load() != 0 { // since before this wait
-				return nil, errAway
-			}
 			go guarded(n.beat)
 		}
 	}
