@@ -231,13 +231,13 @@ func (n *node) failed(err error) {
 	if n.awayUntil.Swap(n.server.now()+int64(n.server.settings.retryEvery)) != 0 {
 		return
 	}
+	n.server.logf("tokenbucket: cannot ask %s, every limit does as its OnError says: %v", n.who, err)
 	n.mutex.Lock()
+	defer n.mutex.Unlock()
 	if n.gone != nil {
 		close(n.gone)
 		n.gone = nil
 	}
-	n.mutex.Unlock()
-	n.server.logf("tokenbucket: cannot ask %s, every limit does as its OnError says: %v", n.who, err)
 }
 
 // refused logs that the server is there, and did not decide this call.

@@ -110,6 +110,9 @@ func (n *node) wait(ctx context.Context, dialler WaitingDoer, args []any, left t
 	life, leave := context.WithCancel(ctx)
 	defer leave()
 	gone, ended := n.whenGone(), make(chan outcome, 2)
+	if n.awayUntil.Load() != 0 { // since the call asked
+		return nil, errAway
+	}
 	go guarded(func() {
 		defer func() { ended <- outcome{nil, Unsent(errSilent)} }() // of a Doer that panics
 		within, cancel := context.WithTimeout(life, connectTimeout)
@@ -139,9 +142,6 @@ func (n *node) wait(ctx context.Context, dialler WaitingDoer, args []any, left t
 		case <-late.C:
 			return nil, errSilent
 		case <-pulse.C:
-			if n.awayUntil.Load() != 0 { // since before this wait
-				return nil, errAway
-			}
 			go guarded(n.beat)
 		}
 	}
@@ -161,10 +161,12 @@ func (n *node) beat() {
 	s := n.server
 	now, next := s.now(), n.nextPulse.Load()
 	if s.settings.timeout <= 0 || n.awayUntil.Load() != 0 || now-n.heard.Load() < int64(pulseEvery) || now < next ||
-		!n.nextPulse.CompareAndSwap(next, now+int64(pulseEvery)) {
+		!n.nextPulse.CompareAndSwap(next, now+int64(pulseEvery+2*s.settings.timeout)) {
 		return
 	}
-	if !n.isThere(s.life, now) && !s.isClosed() {
+	isThere := n.isThere(s.life, now)
+	n.nextPulse.Store(0)
+	if !isThere && !s.isClosed() {
 		n.failed(errSilent)
 	}
 }
