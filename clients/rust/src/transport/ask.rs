@@ -4,7 +4,7 @@ use std::mem::take;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use redis::{Cmd, Script, Value};
+use redis::{Script, Value};
 
 use crate::api::options::Fallback;
 use crate::transport::node::Node;
@@ -57,15 +57,6 @@ struct Call<'a> {
     split_tries: u32,
     /// Whether it was sent again on another connection.
     is_again: bool,
-}
-
-impl Call<'_> {
-    fn commands(&self, now: Duration) -> Vec<Cmd> {
-        match self.until {
-            None => self.request.to_commands(self.by),
-            Some(until) => vec![self.request.to_waiting(until.saturating_sub(now))],
-        }
-    }
 }
 
 impl Transport {
@@ -177,7 +168,10 @@ impl Transport {
         }
         self.admit(call)?;
         for _ in 0..MOST_REDIRECTIONS + 2 * TRIES_OF_A_SPLIT_SLOT {
-            let commands = call.commands(self.now());
+            let commands = match call.until {
+                None => call.request.to_commands(call.by),
+                Some(until) => vec![call.request.to_waiting(until.saturating_sub(self.now()))],
+            };
             match self.attempt(&call.node, &commands, call.is_asking, call.until).await {
                 Ok(replies) => {
                     if call.by == By::Module && self.uses_script() && call.request.is_of_the_module() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, RedisError, RedisResult, Value};
+use redis::{Cmd, RedisResult, Value};
 
 use crate::transport::address::timed_out;
 use crate::transport::background::spawn;
@@ -112,23 +112,17 @@ impl Transport {
             if node.is_away() {
                 return Err(Failure::NotSent);
             }
-            self.connect_alone(node, link).await
+            let (node, link, within) = (node.clone(), link.clone(), self.connect_within());
+            match spawn(async move { link.connect(&node, false, within).await }) {
+                Ok(connecting) => connecting.await.unwrap_or_else(|_| Err(timed_out())),
+                Err(error) => Err(error.into()),
+            }
         };
         match made {
             Ok(waiter) => Ok(waiter),
             Err(error) if self.look(node).await == Fault::Away => Err(Failure::NotConnected(error)),
             Err(error) => Err(Failure::NoMore(error)),
         }
-    }
-
-    async fn connect_alone(
-        &self,
-        node: &Arc<Node>,
-        link: &Arc<Link>,
-    ) -> Result<MultiplexedConnection, RedisError> {
-        let (node, link, within) = (node.clone(), link.clone(), self.connect_within());
-        let connecting = spawn(async move { link.connect(&node, false, within).await })?;
-        connecting.await.unwrap_or_else(|_| Err(timed_out()))
     }
 }
 
