@@ -261,7 +261,11 @@ def test_a_hold_whose_end_is_interrupted_ends_by_its_ttl(
     def is_interrupted(*_: Any) -> None:
         raise Interrupted
 
-    with monkeypatch.context() as patched, pytest.raises(Interrupted), limiter.hold("a", 1, ttl_ms=900) as hold:
+    with (
+        monkeypatch.context() as patched,
+        pytest.raises(Interrupted),
+        limiter.hold("a", 1, ttl_ms=900) as hold,
+    ):
         patched.setattr(hold, "settle", is_interrupted)
     wait_for(lambda: ask(server, "TB.HOLDS", "tb:a") == [], "the end of the hold, which lives on here", 10)
     assert not hold.lost
