@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from launch import ask
 from proxy import Proxy
 from services import Service, wait_for
 from tokenbucket import Limit, Limiter, Server
+from tokenbucket.local.limiter import Buckets
 
 STILL = "10/h"
 LONG_MS = 60_000
@@ -175,6 +177,54 @@ def test_a_signal_handler_and_a_finaliser_may_ask_in_the_middle_of_a_call(
     command = [sys.executable, "-c", REENTERING, str(own_server.port)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.stdout.split() == ["True", str(not is_there)], done.stdout + done.stderr
+
+
+def interrupted_at(line: int, of: str, work: Callable[[], Any]) -> bool:
+    """Raises where the work comes to that line of a class, and returns whether it did."""
+    count = 0
+
+    def on_line(_: Any, event: str, __: Any) -> Any:
+        nonlocal count
+        count += event == "line"
+        if count == line and event == "line":
+            raise Interrupted
+        return on_line
+
+    before = sys.gettrace()
+    sys.settrace(lambda frame, *_: on_line if frame.f_code.co_qualname.startswith(of) else None)
+    try:
+        work()
+    except Interrupted:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+def test_local_holds_whose_change_is_interrupted_harm_no_others() -> None:
+    now = [Fraction(0)]
+    limit = ("a", 3, 0)
+    for line in range(1, 1000):
+        buckets = Buckets(lambda: now[0])
+
+        def change(buckets: Buckets = buckets) -> None:
+            buckets.execute("TB.MHOLD", 1, 100, "y", *limit, 1)
+            buckets.execute("TB.MSETTLE", 1, "x", *limit, 0)
+            now[0] += 150
+            buckets.execute("TB.PEEK", *limit, 1)
+
+        buckets.execute("TB.MHOLD", 1, 100, "x", *limit, 1)
+        was_interrupted = interrupted_at(line, "_Holds.", change)
+        now[0] += 1000
+        signal.alarm(10)  # ends the test if it goes round in circles
+        for id in ("z", "x", "y"):
+            held = buckets.execute("TB.MHOLD", 1, 100, id, *limit, 1)
+            assert held[0] in (0, 1)
+            assert buckets.execute("TB.MSETTLE", 1, id, *limit, 0)[0] == held[0]
+        signal.alarm(0)
+        if not was_interrupted:
+            return
+    pytest.fail("more lines than there are")
 
 
 # Threads that do not start.

@@ -33,7 +33,10 @@ _FLOAT_NOISE = Fraction(1, _MICRO)
 
 
 class _Holds:
-    """What is held of a bucket, in the order in which it comes back."""
+    """What is held of a bucket, in the order in which it comes back.
+
+    A signal may interrupt each change: all that is in the order is known by its id, at any moment.
+    """
 
     def __init__(self) -> None:
         self.by_id: dict[str, tuple[int, int]] = {}
@@ -47,21 +50,25 @@ class _Holds:
         self.end(id)
         if amount:
             expires_us, micros = floor(expires_at * 1000), int(amount * _MICRO)
+            self._sums = None
             self.by_id[id] = expires_us, micros
             insort(self._order, (expires_us, id, micros))
-            self._sums = None
 
     def end(self, id: str) -> None:
-        if (held := self.by_id.pop(id, None)) is not None:
-            del self._order[bisect_left(self._order, (held[0], id))]
+        if (held := self.by_id.get(id)) is not None:
             self._sums = None
+            at = bisect_left(self._order, (held[0], id))
+            if self._order[at : at + 1] == [(held[0], id, held[1])]:
+                del self._order[at]
+            self.by_id.pop(id, None)
 
     def expired(self, moment: Fraction) -> Iterator[tuple[Fraction, Fraction]]:
         """Ends those that are over, and yields when and how much of each."""
         until_us = floor(moment * 1000)
         while self._order and self._order[0][0] <= until_us:
-            expires_us, id, micros = self._order[0]
-            self.end(id)
+            self._sums = None
+            expires_us, id, micros = self._order.pop(0)
+            self.by_id.pop(id, None)
             yield Fraction(expires_us, 1000), Fraction(micros, _MICRO)
 
     def first(self, is_enough: Callable[[Fraction, Fraction], bool]) -> tuple[Fraction | None, Fraction]:
