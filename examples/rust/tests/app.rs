@@ -49,7 +49,9 @@ async fn each_route_and_each_address_has_a_bucket_of_its_own() {
     let app = App::start(&[("REDIS_URL", &server.url()), ("SEARCH_LIMIT", &limit)]).await;
     let first = app.get("/search").await;
     assert_eq!(first.body, "found; 1 more searches\n", "a handler sees the decision");
-    assert_eq!(first.rate_limit("q"), 2, "the limit of the route, not the one around it");
+    assert_eq!(first.rate_limit("q"), 2, "the limit of the route");
+    let policies = first.header("ratelimit-policy").unwrap_or_default();
+    assert!(policies.starts_with("\"ip\";q=20;"), "and the one around it: {policies}");
     assert_eq!(app.statuses(2, "/search").await, [200, 429]);
     assert_eq!(app.get("/").await.status, 200);
     assert_eq!(app.get_as("/search", [127, 0, 0, 2]).await.status, 200);

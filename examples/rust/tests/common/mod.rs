@@ -178,9 +178,11 @@ impl Answer {
         self.headers.get(name).map(String::as_str)
     }
 
-    /// The limit's capacity, its tokens left, or the seconds until it is full: `q`, `r` and `t` of the RateLimit headers.
+    /// The limit's capacity, its tokens left, or the seconds until it is full: `q`, `r` and `t` of the RateLimit headers. The
+    /// limit nearest to the handler comes last in them.
     pub fn rate_limit(&self, parameter: &str) -> u64 {
         let headers = ["ratelimit-policy", "ratelimit"].map(|name| self.header(name).unwrap_or_default());
+        let headers = headers.map(|header| header.rsplit(", ").next().unwrap_or_default().to_owned());
         let mut parameters = headers.iter().flat_map(|header| header.split(';'));
         let text = parameters.find_map(|each| each.strip_prefix(parameter)?.strip_prefix('='));
         text.and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("no {parameter} in {self:?}"))
