@@ -168,6 +168,30 @@ def redis_server(
     return Service("redis", command, port, folder, env)
 
 
+def sentinel_server(folder: Path, master: Service, name: str, *settings: str) -> Service:
+    """A Sentinel that watches `master` under this name, with more lines of its configuration."""
+    port, config = free_port(), folder / "sentinel.conf"
+    watches = f"sentinel monitor {name} 127.0.0.1 {master.port} 1"
+    config.write_text("\n".join([f"port {port}", "bind 127.0.0.1", watches, *settings, ""]))
+    return Service("sentinel", [master.command[0], str(config), "--sentinel"], port, folder)
+
+
+def self_signed(folder: Path) -> tuple[str, str]:
+    """A certificate for this host, and its key."""
+    certificate, key = str(folder / "certificate.pem"), str(folder / "key.pem")
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"]
+    command += ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", key, "-out", certificate]
+    subprocess.run(command, check=True, capture_output=True)
+    return certificate, key
+
+
+def tls_options(port: int, certificate: str, key: str) -> list[str]:
+    """What makes a server speak TLS on that port too."""
+    options = {"port": str(port), "auth-clients": "no", "key-file": key}
+    options |= {"cert-file": certificate, "ca-cert-file": certificate}
+    return [word for name, value in options.items() for word in (f"--tls-{name}", value)]
+
+
 def major_version(server: str) -> int:
     said = subprocess.run([server, "--version"], check=True, capture_output=True, text=True).stdout
     return int(said.partition("v=")[2].partition(".")[0])

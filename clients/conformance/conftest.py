@@ -10,7 +10,6 @@ import os
 import resource
 import signal
 import ssl
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,7 +26,7 @@ import redis
 from drivers import ANSWERS_WITHIN_S, Driver, DriverError
 from launch import ask
 from proxy import Proxy
-from services import Service, free_port, redis_server, wait_for
+from services import Service, free_port, redis_server, self_signed, sentinel_server, tls_options, wait_for
 
 # As Ctrl-C does, so that the processes of a test still end with it.
 signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -201,11 +200,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str] | N
     """What servers and proxies show to packages that speak TLS, and its key."""
     if not TLS:
         return None
-    folder = tmp_path_factory.mktemp("tls")
-    certificate, key = str(folder / "certificate.pem"), str(folder / "key.pem")
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"]
-    subprocess.run([*command, "-keyout", key, "-out", certificate], check=True, capture_output=True)
-    return certificate, key
+    return self_signed(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture
@@ -217,10 +212,8 @@ def start_server(tmp_path: Path, certificate: tuple[str, str] | None, at_the_end
         folder.mkdir()
         service = redis_server(folder, *options, with_module=with_module)
         if certificate:
-            shown, key = certificate
             port = TLS_PORTS[service.port] = free_port()
-            service.command += ["--tls-port", str(port), "--tls-auth-clients", "no", "--tls-key-file", key]
-            service.command += ["--tls-cert-file", shown, "--tls-ca-cert-file", shown]
+            service.command += tls_options(port, *certificate)
         service.start()
         at_the_end.callback(service.stop)
         return service
@@ -248,12 +241,8 @@ def watched_pair(
     old, new = start_server("--repl-diskless-sync-delay", "0"), start_server()
     ask(new, "REPLICAOF", "127.0.0.1", old.port)
     eventually(lambda: info(new)["master_link_status"] == "up", within_s=30)
-    port, config = free_port(), tmp_path / "sentinel.conf"
-    config.write_text(
-        f"port {port}\nbind 127.0.0.1\nsentinel monitor {MASTER} 127.0.0.1 {old.port} 1\n"
-        f"sentinel down-after-milliseconds {MASTER} 500\nsentinel failover-timeout {MASTER} 2000\n"
-    )
-    sentinel = Service("sentinel", [old.command[0], str(config), "--sentinel"], port, tmp_path)
+    quick = (f"sentinel down-after-milliseconds {MASTER} 500", f"sentinel failover-timeout {MASTER} 2000")
+    sentinel = sentinel_server(tmp_path, old, MASTER, *quick)
     sentinel.start()
     at_the_end.callback(sentinel.stop)
     eventually(lambda: len(ask(sentinel, "SENTINEL", "replicas", MASTER)) == 1, within_s=30)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 import redis
 from celery import Celery
 
-from services import Service, free_port, redis_server
+from services import Service, free_port, redis_server, self_signed, sentinel_server, tls_options
 from test_celery import run_as_a_worker, task_of
 from tokenbucket import Limit, TokenBucketError
 
@@ -29,7 +28,7 @@ class Broker:
     server: Service
     tls_port: int
     sentinel: Service
-    certificate: Path
+    certificate: str
     socket: Path
 
     def fill_in(self, setting: Any) -> Any:
@@ -52,22 +51,12 @@ class Broker:
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     folder = tmp_path_factory.mktemp("broker")
-    key, certificate, socket, tls_port = folder / "key", folder / "ca", folder / "socket", free_port()
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"]
-    command += ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-    command += ["-keyout", str(key), "-out", str(certificate)]
-    subprocess.run(command, check=True, capture_output=True)
-    tls = ["--tls-port", str(tls_port), "--tls-auth-clients", "no", "--tls-key-file", str(key)]
-    tls += ["--tls-cert-file", str(certificate), "--tls-ca-cert-file", str(certificate)]
+    (certificate, key), socket, tls_port = self_signed(folder), folder / "socket", free_port()
+    tls = tls_options(tls_port, certificate, key)
     user = ["--user", "jobs", "on", f">{PASSWORD}", "~*", "&*", "+@all"]
     server = redis_server(folder, *tls, *user, "--requirepass", PASSWORD, "--unixsocket", str(socket))
     server.start()
-    port, config = free_port(), folder / "sentinel.conf"
-    config.write_text(
-        f"port {port}\nbind 127.0.0.1\nsentinel monitor jobs 127.0.0.1 {server.port} 1\n"
-        f'sentinel auth-pass jobs "{PASSWORD}"\n'
-    )
-    sentinel = Service("sentinel", [server.command[0], str(config), "--sentinel"], port, folder)
+    sentinel = sentinel_server(folder, server, "jobs", f'sentinel auth-pass jobs "{PASSWORD}"')
     sentinel.start()
     yield Broker(server, tls_port, sentinel, certificate, socket)
     sentinel.stop()

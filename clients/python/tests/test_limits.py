@@ -29,7 +29,7 @@ from starlette.routing import Route
 
 import tokenbucket.limits
 from launch import Servers
-from services import Service, free_port, redis_server
+from services import Service, redis_server, sentinel_server
 from serving import asgi, wsgi
 from tokenbucket import ServerAway
 
@@ -102,17 +102,15 @@ STORAGES: dict[str, tuple[str, dict[str, Any]]] = {
 def listening(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """A server with passwords, with a socket and behind Sentinel, which has the same password."""
     folder = tmp_path_factory.mktemp("listening")
-    socket, port, config = folder / "socket", free_port(), folder / "sentinel.conf"
+    socket = folder / "socket"
     user = ["--user", "app", "on", ">s@cret", "~*", "&*", "+@all"]
     server = redis_server(folder, *user, "--requirepass", "other", "--unixsocket", str(socket))
     server.start()
-    config.write_text(
-        f"port {port}\nbind 127.0.0.1\nrequirepass other\n"
-        f"sentinel monitor mymaster 127.0.0.1 {server.port} 1\nsentinel auth-pass mymaster other\n"
+    sentinel = sentinel_server(
+        folder, server, "mymaster", "requirepass other", "sentinel auth-pass mymaster other"
     )
-    sentinel = Service("sentinel", [server.command[0], str(config), "--sentinel"], port, folder)
     sentinel.start()
-    yield {"port": server.port, "socket": socket, "sentinel": port}
+    yield {"port": server.port, "socket": socket, "sentinel": sentinel.port}
     sentinel.stop()
     server.stop()
 
