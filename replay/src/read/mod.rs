@@ -26,7 +26,7 @@ use source::Lines;
 pub struct Format {
     /// Its name in the report.
     name: &'static str,
-    /// Whether the first line names the fields.
+    /// Says that the first line names the fields.
     has_header: bool,
     /// Sets the wanted fields that a line has. Returns whether the line has this format.
     read: Box<ReadFields>,

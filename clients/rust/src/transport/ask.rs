@@ -31,7 +31,7 @@ pub(crate) enum Answer {
 pub(crate) struct Away {
     node: Arc<Node>,
     why: Failure,
-    /// Whether the server may have executed the call.
+    /// Says that the server may have executed the call.
     pub(crate) was_sent: bool,
 }
 
@@ -55,7 +55,7 @@ struct Call<'a> {
     is_asking: bool,
     was_sent: bool,
     split_tries: u32,
-    /// Whether it was sent again on another connection.
+    /// Says that the call was sent again on another connection.
     is_again: bool,
 }
 

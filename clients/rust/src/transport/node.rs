@@ -34,7 +34,7 @@ pub(crate) struct Node {
     script_until_us: AtomicU64,
     next_refusal_us: AtomicU64,
     next_look_us: AtomicU64,
-    /// Whether the log says that it is away.
+    /// Set once the log says that it is away.
     is_logged: AtomicBool,
     /// Why it is away.
     failure: Mutex<String>,
@@ -194,7 +194,7 @@ impl Node {
     }
 }
 
-/// Returns whether the time has come, and if so sets it anew: of several callers one is told so.
+/// Returns whether this call is due, and sets when the next one is. Only one of several concurrent calls is due.
 pub(super) fn is_due(next_us: &AtomicU64, now: Duration, between: Duration) -> bool {
     let anew = |at| (us(now) >= at).then(|| us(now.saturating_add(between)));
     next_us.fetch_update(Ordering::AcqRel, Ordering::Acquire, anew).is_ok()
