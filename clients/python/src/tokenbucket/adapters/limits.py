@@ -62,16 +62,12 @@ _OF_LIMITER = {"on_error", "remember_denials", "batch", "on_decision"}
 _LIMIT_IN_KEY = re.compile(rf".*/(\d+)/(\d+)/({'|'.join(TIME_TYPES)})", re.DOTALL)
 
 
-def _limit(amount: int, seconds: int) -> Limit:
-    return Limit(amount, f"{amount}/{seconds}s" if amount else 1)
-
-
 def _limit_of(key: str) -> Limit:
     found = _LIMIT_IN_KEY.fullmatch(key)
     if found is None:
         raise ValueError(f"{key!r} does not end in a limit, like 10/1/minute")
     amount, multiples, granularity = found.groups()
-    return _limit(int(amount), int(multiples) * TIME_TYPES[granularity].seconds)
+    return Limit.of_window(int(amount), int(multiples) * TIME_TYPES[granularity].seconds)
 
 
 def _client(home: ModuleType, uri: str, options: dict[str, Any]) -> Any:
@@ -207,10 +203,10 @@ class _Storage:
     # The strategy "token-bucket", and the fixed window's.
 
     async def has(self, key: str, limit: int, expiry: int, amount: int) -> bool:
-        return (await self._look(key, _limit(limit, expiry))).remaining >= amount
+        return (await self._look(key, Limit.of_window(limit, expiry))).remaining >= amount
 
     async def window_stats(self, key: str, limit: int, expiry: int) -> WindowStats:
-        level = await self._look(key, _limit(limit, expiry))
+        level = await self._look(key, Limit.of_window(limit, expiry))
         return WindowStats(level.resets_at, level.remaining)
 
     async def incr(self, key: str, expiry: int, amount: int = 1) -> int:
@@ -227,10 +223,10 @@ class _Storage:
     # The moving window's.
 
     async def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
-        return (await self._take(key, _limit(limit, expiry), amount)).allowed
+        return (await self._take(key, Limit.of_window(limit, expiry), amount)).allowed
 
     async def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:
-        level = await self._look(key, _limit(limit, expiry))
+        level = await self._look(key, Limit.of_window(limit, expiry))
         return level.resets_at - expiry, level.used
 
     # The sliding window's.

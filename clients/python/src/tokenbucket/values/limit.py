@@ -85,6 +85,11 @@ class Limit:
             raise BadArgument(f"{text!r} is not a capacity and a rate, like '20 10/s'")
         return cls(*words)
 
+    @classmethod
+    def of_window(cls, count: int, seconds: int) -> Limit:
+        """Returns the bucket in the place of a window: `count`, refilled within `seconds`; 0 denies."""
+        return cls(count, f"{count}/{seconds}s" if count else 1)
+
     @property
     def is_calendar(self) -> bool:
         """Returns whether tokens come at boundaries of the calendar."""
