@@ -206,7 +206,7 @@ class Hold(HoldOperations):
 
         `async with` and `keep_renewing` do it in the background.
         """
-        if self._is_inherited or self._settling is not None:
+        if self._is_inert or self._settling is not None:
             return self.decision
         began = self._limiter._clock.monotonic()
         first, self._asked = not self._asked, True
@@ -230,7 +230,7 @@ class Hold(HoldOperations):
         >>> asyncio.run(main())
         880
         """
-        if self._is_inherited:
+        if self._is_inert:
             return self.decision
         return await self._end(self._amounts_used(self.used if used is None else used))
 

@@ -144,7 +144,7 @@ class Hold(HoldOperations):
 
     def renew_in_background(self) -> bool:
         """Returns whether it was renewed. `on_decision` is not called."""
-        if self._is_inherited:
+        if self._is_inert:
             return False
         with self._one_at_a_time:
             if self.is_over:
@@ -163,7 +163,7 @@ class Hold(HoldOperations):
         >>> hold.settle(120).each[""].remaining
         880
         """
-        if self._is_inherited:
+        if self._is_inert:
             return self.decision
         return self._end(self._amounts_used(self.used if used is None else used))
 
