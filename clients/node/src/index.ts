@@ -5,7 +5,7 @@
  *     const { allowed } = await limiter.take("user:42");
  */
 
-export type { Caller, OnDecision, Options, Policy, ShareOptions, WaitOptions } from "./api/decider.js";
+export type { Caller, OnDecision, Options, Policy, ShadowOptions, ShareOptions, WaitOptions } from "./api/decider.js";
 export { Decision, Denied, JointDecision, type HeaderOptions } from "./values/decision.js";
 export {
   BadArgument,

@@ -26,6 +26,7 @@ for (const library of Object.keys(LIBRARIES)) {
         resetAfterMs: 800,
         degraded: false,
         lost: false,
+        shadowed: false,
         granted: 1,
       },
     );
@@ -109,6 +110,7 @@ test("what cannot be a limiter is refused when it is made", async (t) => {
     assert.throws(wrong({ rate }), /^BadArgument: rate: /);
   }
   assert.throws(wrong({}, { onError: "maybe" }), /^BadArgument: onError: 'maybe'/);
+  assert.throws(wrong({}, { shadow: "false" }), /^BadArgument: shadow: 'false'/);
   assert.throws(() => patient(client, { timeoutMs: 0 }), /^BadArgument: timeoutMs: /);
   assert.throws(() => patient(client, { retryEveryMs: -1 }), /^BadArgument: retryEveryMs: /);
   assert.throws(() => patient(client, { fallback: "lua" as never }), /^BadArgument: fallback: 'lua'/);

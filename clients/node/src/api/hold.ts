@@ -80,7 +80,7 @@ export class Hold implements AsyncDisposable {
     const onDoubt = () => hold.#settleLater(parts.map((part) => ({ ...part, amount: 0 })));
     await hold.#set(parts, { signal, onDoubt, ...turn });
     // Three times a ttl, so that one renewal may fail and the next still comes in time.
-    if (hold.allowed) hold.#timer = setInterval(() => hold.#keep(), ttlMs / 3).unref();
+    if (hold.allowed && !hold.decision.shadowed) hold.#timer = setInterval(() => hold.#keep(), ttlMs / 3).unref();
     else hold.#settled = Promise.resolve(hold.decision);
     return hold;
   }
@@ -201,7 +201,7 @@ export class Hold implements AsyncDisposable {
     const decision = (this.#decision = await this.#decider.decideAll(parts, words, how));
     this.#isLocal ||= decision.degraded;
     if (decision.degraded) return decision;
-    this.#isKnown ||= decision.allowed;
+    this.#isKnown ||= decision.allowed && !decision.shadowed;
     if (this.#isKnown && !decision.allowed) {
       clearInterval(this.#timer);
       this.#losing.abort(new HoldLost("the hold is gone, and others may have its tokens"));

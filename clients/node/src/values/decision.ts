@@ -18,6 +18,7 @@ export interface Fields {
   degraded?: boolean;
   granted?: number;
   lost?: boolean;
+  shadowed?: boolean;
 }
 
 export class Decision {
@@ -35,6 +36,8 @@ export class Decision {
   readonly degraded: boolean;
   /** True if the call was sent and its reply lost: the server may or may not have executed it. */
   readonly lost: boolean;
+  /** True if the call was denied, and shadow mode let it pass. */
+  readonly shadowed: boolean;
   /** How many tokens `takeUpTo` took; of all others 1 or 0, as `allowed`. */
   readonly granted: number;
 
@@ -46,6 +49,7 @@ export class Decision {
     this.degraded = fields.degraded ?? false;
     this.granted = fields.granted ?? Number(fields.allowed);
     this.lost = fields.lost ?? false;
+    this.shadowed = fields.shadowed ?? false;
   }
 
   static read(reply: unknown): Decision {
@@ -60,6 +64,12 @@ export class Decision {
   /** Returns a copy that is marked as decided by `onError`. */
   asDegraded(lost: boolean): this {
     return this.with({ degraded: true, lost }) as this;
+  }
+
+  /** Returns the decision as granting all that was wanted: `shadowed` if it did not. */
+  inShadowMode(wanted: number): this {
+    if (this.granted >= wanted) return this;
+    return this.with({ allowed: true, granted: wanted, shadowed: true }) as this;
   }
 
   /** Whole seconds for the Retry-After header, rounded up so that clients do not come back too early. */
@@ -113,6 +123,11 @@ export class JointDecision extends Decision {
   override asDegraded(lost: boolean): this {
     const each = Object.entries(this.each).map(([name, own]) => [name, own.asDegraded(lost)]);
     return new JointDecision({ ...this, degraded: true, lost, each: Object.fromEntries(each) }) as this;
+  }
+
+  override inShadowMode(wanted: number): this {
+    const each = Object.entries(this.each).map(([name, own]) => [name, own.inShadowMode(wanted)]);
+    return new JointDecision({ ...super.inShadowMode(wanted), each: Object.fromEntries(each) }) as this;
   }
 
   static readEach(reply: unknown, names: readonly string[]): JointDecision {
