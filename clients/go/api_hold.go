@@ -30,7 +30,7 @@ type Hold struct {
 	held     []part // those that hold more than nothing, which the server forgets at once
 	ttl      time.Duration
 	id       string
-	admitted bool // whether the work was let through at first
+	admitted bool // whether it was granted at first
 	isKnown  bool // whether the server has had the hold
 
 	mutex    sync.Mutex // guards the two below
@@ -67,8 +67,8 @@ func newHold(ctx context.Context, s settings, parts []part, ttl time.Duration, o
 	if err != nil {
 		return nil, err
 	}
-	h.decision, h.admitted = decision, decision.Allowed
-	if !decision.Allowed || len(h.held) == 0 {
+	h.decision, h.result, h.admitted = decision, decision, decision.Allowed && !decision.Shadowed
+	if !h.admitted || len(h.held) == 0 {
 		close(h.stopped)
 		return h, nil
 	}
@@ -200,7 +200,7 @@ func (h *Hold) set(ctx context.Context, parts []part, options []CallOption) (Joi
 	ttlMs := strconv.FormatInt(h.ttl.Milliseconds(), 10)
 	args := []any{"TB.MHOLD", strconv.Itoa(len(parts)), ttlMs, h.id}
 	decision, err := h.settings.decideAll(ctx, parts, command{args: args, renews: h.isKnown}.with(options))
-	h.isKnown = h.isKnown || err == nil && decision.Allowed && !decision.Degraded
+	h.isKnown = h.isKnown || err == nil && decision.Allowed && !decision.Shadowed && !decision.Degraded
 	return decision, err
 }
 

@@ -117,6 +117,9 @@ func (s *settings) decideAll(ctx context.Context, parts []part, c command) (join
 	if s.wrong != nil {
 		c.wrong = s.wrong
 	}
+	if s.shadow {
+		c.maxWait = 0
+	}
 	c.args, c.key = append(c.args, s.wordsOf(parts)...), s.prefix+parts[0].name
 	sent := c
 	if c.renews {
@@ -133,6 +136,12 @@ func (s *settings) decideAll(ctx context.Context, parts []part, c command) (join
 	}
 	if err != nil {
 		return joint, err
+	}
+	if c.args[0] != "TB.MSETTLE" { // which denies nothing
+		joint.Decision = s.passing(joint.Decision, 1)
+		for which, own := range joint.Each {
+			joint.Each[which] = s.passing(own, 1)
+		}
 	}
 	for _, p := range parts {
 		own, ok := joint.Each[p.which]

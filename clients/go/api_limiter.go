@@ -18,6 +18,7 @@ type settings struct {
 	denials         *denials // nil: none are remembered
 	batch           int64
 	onDecision      []DecisionFunc
+	shadow          bool
 	wrong           error // of an option: every call returns it
 }
 
@@ -48,6 +49,10 @@ func OnDecision(call DecisionFunc) LimiterOption {
 	return func(s *settings) { s.onDecision = append(s.onDecision, call) }
 }
 
+// Shadow lets every call pass, at once. The server decides and counts as always, and a decision that was a denial is
+// Shadowed: so you see whom a limit would deny.
+func Shadow(on bool) LimiterOption { return func(s *settings) { s.shadow = on } }
+
 func newSettings(server *Server, options []LimiterOption) settings {
 	s := settings{server: server, prefix: "tb:"}
 	for _, option := range options {
@@ -57,6 +62,14 @@ func newSettings(server *Server, options []LimiterOption) settings {
 		s.wrong = badArgument("on error: there is no policy %d", s.policy)
 	}
 	return s
+}
+
+// passing returns the decision for the caller: with Shadow, one that grants what was wanted.
+func (s *settings) passing(decision Decision, wanted int64) Decision {
+	if s.shadow && decision.Granted < wanted {
+		decision.Allowed, decision.Granted, decision.Shadowed = true, wanted, true
+	}
+	return decision
 }
 
 func (s *settings) tell(name string, limit Limit, decision Decision, began time.Time) {
@@ -108,6 +121,7 @@ func (l *Limiter) Take(ctx context.Context, name string, cost float64, options .
 	began := l.began()
 	decision, err := l.take(ctx, name, cost, options)
 	if err == nil {
+		decision = l.passing(decision, 1)
 		l.tell(name, l.limit, decision, began)
 	}
 	return decision, err
@@ -116,6 +130,9 @@ func (l *Limiter) Take(ctx context.Context, name string, cost float64, options .
 func (l *Limiter) take(ctx context.Context, name string, cost float64, options []CallOption) (Decision, error) {
 	if len(options) > 0 {
 		if c := l.command("TB.TAKE", name, tokensWord(cost)).with(options); c.maxWait > 0 || c.wrong != nil {
+			if l.shadow {
+				c.maxWait = 0
+			}
 			reply, err := l.server.ask(ctx, c)
 			return l.decision(c, reply, err)
 		}
@@ -155,7 +172,11 @@ func (l *Limiter) TakeUpTo(ctx context.Context, name string, most int64) (Decisi
 // Reserve takes cost tokens now, out of the future if need be, if the wait for them is at most maxWait. It never sleeps:
 // the caller owns the tokens and acts after RetryAfter. Denied: RetryAfter is how long that wait would have been.
 func (l *Limiter) Reserve(ctx context.Context, name string, cost float64, maxWait time.Duration) (Decision, error) {
-	return l.askAndTell(ctx, "TB.RESERVE", name, tokensWord(cost), strconv.FormatInt(maxWait.Milliseconds(), 10))
+	decision, err := l.askAndTell(ctx, "TB.RESERVE", name, tokensWord(cost), strconv.FormatInt(maxWait.Milliseconds(), 10))
+	if l.shadow {
+		decision.RetryAfter = 0
+	}
+	return decision, err
 }
 
 // Wait is Reserve that sleeps until it is the caller's turn. When ctx ends before, the tokens go back.
@@ -254,6 +275,7 @@ func (l *Limiter) askAndTell(ctx context.Context, operation any, name string, wo
 	began := l.began()
 	decision, err := l.ask(ctx, operation, name, words...)
 	if err == nil {
+		decision = l.passing(decision, wantedBy(operation, words[0]))
 		l.tell(name, l.limit, decision, began)
 	}
 	return decision, err
@@ -263,6 +285,15 @@ func (l *Limiter) ask(ctx context.Context, operation any, name string, words ...
 	c := l.command(operation, name, words...)
 	reply, err := l.server.ask(ctx, c)
 	return l.decision(c, reply, err)
+}
+
+// wantedBy is how many tokens an operation is granted at most.
+func wantedBy(operation, most any) (wanted int64) {
+	if operation != "TB.TAKEUPTO" {
+		return 1
+	}
+	wanted, _ = strconv.ParseInt(most.(string), 10, 64)
+	return wanted
 }
 
 // command takes the operation as a constant, which needs no memory.

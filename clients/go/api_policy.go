@@ -1,9 +1,6 @@
 package tokenbucket
 
-import (
-	"strconv"
-	"time"
-)
+import "time"
 
 // Policy is what a limiter does while the server cannot be asked.
 type Policy int
@@ -62,11 +59,7 @@ func (s *settings) policyReply(args []any, err error) (any, error) {
 		}
 		return reply, nil
 	case FailOpen:
-		granted := int64(1)
-		if args[0] == "TB.TAKEUPTO" {
-			granted, _ = strconv.ParseInt(args[4].(string), 10, 64)
-		}
-		return []any{granted, int64(0), int64(0), int64(0)}, nil
+		return []any{wantedBy(args[0], args[4]), int64(0), int64(0), int64(0)}, nil
 	case FailClosed:
 		retry := (s.server.settings.retryEvery + time.Millisecond - 1) / time.Millisecond
 		return []any{int64(0), int64(0), int64(retry), int64(0)}, nil

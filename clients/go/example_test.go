@@ -248,6 +248,25 @@ func ExampleBatch() {
 	// <nil>
 }
 
+func ExampleShadow() {
+	server := tokenbucket.NewServer(tokenbuckettest.NewServer())
+	wouldDeny := tokenbucket.OnDecision(func(name string, _ tokenbucket.Limit, decision tokenbucket.Decision, _ time.Duration) {
+		if decision.Shadowed {
+			fmt.Println(name, "would be denied for", decision.RetryAfter)
+		}
+	})
+	limit := tokenbucket.Limit{Capacity: 1, Rate: "1/m"}
+	limiter := tokenbucket.NewLimiter(server, limit, tokenbucket.Shadow(true), wouldDeny)
+	for i := 0; i < 2; i++ {
+		decision, err := limiter.Take(context.Background(), "user:42", 1)
+		fmt.Println(decision.Allowed, err)
+	}
+	// Output:
+	// true <nil>
+	// user:42 would be denied for 1m0s
+	// true <nil>
+}
+
 func ExampleOnDecision() {
 	ctx, server := context.Background(), tokenbucket.NewServer(tokenbuckettest.NewServer())
 	count := func(name string, _ tokenbucket.Limit, decision tokenbucket.Decision, _ time.Duration) {

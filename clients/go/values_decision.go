@@ -30,6 +30,8 @@ type Decision struct {
 	Degraded bool
 	// Lost says that a Give, Charge or Settle was sent and its reply did not come: it may or may not have happened.
 	Lost bool
+	// Shadowed says that the call was denied, and Shadow let it pass.
+	Shadowed bool
 }
 
 // JointDecision is the decision over several limits: that of the one that binds.
