@@ -94,6 +94,11 @@ impl Hold {
         if !decision.allowed() {
             return Err(Error::Denied(decision));
         }
+        if decision.binding.shadowed {
+            // Nothing is held, so nothing is renewed or settled.
+            inner.settled.set(Ok(decision)).ok();
+            return Ok(Self(inner));
+        }
         let transport = inner.caller.server.transport();
         // Not those of a fake, whose time stands still.
         if transport.clock().is_real() && !inner.held.is_empty() {
@@ -255,7 +260,7 @@ impl Inner {
         let decision = self.caller.decide_all("TB.MHOLD", before, parts, How { renews, ..how }).await?;
         locked(&self.decision).clone_from(&decision);
         if !decision.binding.degraded {
-            self.is_known.fetch_or(decision.allowed(), Ordering::Relaxed);
+            self.is_known.fetch_or(decision.allowed() && !decision.binding.shadowed, Ordering::Relaxed);
             if renews && !decision.allowed() {
                 self.is_lost.send_replace(true);
             }

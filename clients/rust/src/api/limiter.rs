@@ -182,8 +182,7 @@ impl Limiter {
         }
         let denials = self.denials();
         if let Some(refusal) = denials.and_then(|denials| denials.recall(name, &self.limit, cost, asked_at)) {
-            self.tell(name, &refusal, asked_at);
-            return Ok(refusal);
+            return Ok(self.told(name, refusal, asked_at));
         }
         let decision = self.caller.decide("TB.TAKE", name, &self.limit, words, self.how(), asked_at).await?;
         if let Some(denials) = denials {
@@ -255,7 +254,8 @@ impl Limiter {
     ) -> Result<Decision, Error> {
         let max_wait_ms = u64::try_from(max_wait.as_millis()).unwrap_or(u64::MAX);
         let words = [Some(cost.into().checked("cost")?), Some(max_wait_ms.into())];
-        self.decide("TB.RESERVE", name, words).await
+        let decision = self.decide("TB.RESERVE", name, words).await?;
+        Ok(if self.caller.options.shadow { Decision { retry_after_ms: 0, ..decision } } else { decision })
     }
 
     /// [`reserve`](Self::reserve), then sleeps until it is this caller's turn. A sleep that is broken off gives the tokens
@@ -386,6 +386,7 @@ impl Limiter {
         let asked_at = self.now();
         for part in parts {
             if let Some(refusal) = denials.recall(&part.name, &part.limit, part.amount, asked_at) {
+                let refusal = self.caller.passing(refusal, 1);
                 self.caller.tell(&part.name, &part.limit, &refusal, asked_at);
                 return Ok(JointDecision::of(refusal));
             }
@@ -415,7 +416,9 @@ impl Limiter {
     /// # }
     /// ```
     pub fn remembered(&self, name: &str, cost: impl Into<Amount>) -> Option<Decision> {
-        self.caller.memory.denials.as_ref()?.recall(name, &self.limit, cost.into(), self.now())
+        let refusal =
+            self.caller.memory.denials.as_ref()?.recall(name, &self.limit, cost.into(), self.now())?;
+        Some(self.caller.passing(refusal, 1))
     }
 
     /// Takes `amount` until the hold is settled, or for `ttl` if its holder is gone. It renews itself as long as it
@@ -550,8 +553,10 @@ impl Limiter {
         self.caller.server.now()
     }
 
-    fn tell(&self, name: &str, decision: &Decision, began: Duration) {
-        self.caller.tell(name, &self.limit, decision, began);
+    fn told(&self, name: &str, decision: Decision, began: Duration) -> Decision {
+        let decision = self.caller.passing(decision, 1);
+        self.caller.tell(name, &self.limit, &decision, began);
+        decision
     }
 
     async fn decide(&self, operation: &'static str, name: &str, words: Words) -> Result<Decision, Error> {
@@ -595,8 +600,7 @@ impl Limiter {
                 }
             }
         };
-        self.tell(name, &decision, began);
-        Ok(Some(decision))
+        Ok(Some(self.told(name, decision, began)))
     }
 }
 

@@ -101,6 +101,7 @@ pub struct Options {
     pub(crate) remember_denials: usize,
     pub(crate) remember_denials_for: Duration,
     pub(crate) batch: u64,
+    pub(crate) shadow: bool,
     pub(crate) hook: Option<Hook>,
 }
 
@@ -112,6 +113,7 @@ impl Default for Options {
             remember_denials: 0,
             remember_denials_for: Duration::MAX,
             batch: 0,
+            shadow: false,
             hook: None,
         }
     }
@@ -208,6 +210,28 @@ impl Options {
     #[must_use]
     pub fn batch(self, tokens: u64) -> Self {
         Self { batch: tokens, ..self }
+    }
+
+    /// Lets every call pass, at once; false by default. The server decides and counts as always, and a decision that was a
+    /// denial is [shadowed](Decision::shadowed): so you see whom a limit would deny.
+    ///
+    /// ```
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{Limit, Limiter, Options};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let options = Options::new().shadow(true);
+    /// let limiter = Limiter::with_options(&Fake::new().server(), Limit::new(1, "1/h")?, options);
+    /// assert!(!limiter.take("user:42", 1).await?.shadowed);
+    /// let decision = limiter.take("user:42", 1).await?;
+    /// assert!(decision.allowed && decision.shadowed);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn shadow(self, shadow: bool) -> Self {
+        Self { shadow, ..self }
     }
 
     /// Is called with each name, limit, decision and how long it took: for metrics and traces.

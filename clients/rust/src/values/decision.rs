@@ -45,6 +45,8 @@ pub struct Decision {
     /// Whether it is not known if the call happened: it was sent, and its reply was lost. Only of calls that must happen
     /// once: giving, charging and settling.
     pub lost: bool,
+    /// Whether it was a denial, which [shadow mode](crate::Options::shadow) let pass.
+    pub shadowed: bool,
 }
 
 impl Decision {
@@ -122,6 +124,14 @@ impl Decision {
         Self { allowed: true, granted: 1, degraded: true, lost: true, ..Self::default() }
     }
 
+    /// Grants all that was wanted: the decision is shadowed if it did not.
+    pub(crate) fn in_shadow_mode(self, wanted: u64) -> Self {
+        if self.granted >= wanted {
+            return self;
+        }
+        Self { allowed: true, granted: wanted, shadowed: true, ..self }
+    }
+
     /// Returns the decision as it stands after that time, if no call changed the bucket.
     pub(crate) fn later(self, passed: Duration, least_ms: i64) -> Self {
         let passed_ms = saturating(passed.as_millis());
@@ -161,6 +171,13 @@ impl JointDecision {
     pub(crate) fn degraded(mut self) -> Self {
         for one in self.each.iter_mut().chain([&mut self.binding]) {
             one.degraded = true;
+        }
+        self
+    }
+
+    pub(crate) fn in_shadow_mode(mut self) -> Self {
+        for one in self.each.iter_mut().chain([&mut self.binding]) {
+            *one = one.in_shadow_mode(1);
         }
         self
     }
