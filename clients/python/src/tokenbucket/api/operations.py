@@ -115,11 +115,10 @@ class Backend:
     def _told(
         self, name: str, limit: Limit, decision: Decision, began: float, words: Command = ("TB.TAKE",)
     ) -> Decision:
-        """Returns the decision on a command as its caller gets it."""
+        """Reports the decision on a command, and returns it as the caller gets it."""
         if self._shadow:
             decision = decision.in_shadow_mode(_wanted(words))
-        if self._on_decision:
-            self._tell(name, limit, decision, began)
+        self._tell(name, limit, decision, began)
         return decision
 
     def _tell(self, name: str, limit: Limit, decision: Decision, began: float) -> None:
