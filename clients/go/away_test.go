@@ -490,3 +490,107 @@ func TestAHoldThatAWaitMayHaveMadeIsSettled(t *testing.T) {
 	}
 	realserver.Eventually(t, "it is settled", func() bool { return remaining(t, limiter, "a") == 1 })
 }
+
+// late is a context whose deadline is over, and that has not ended.
+type late struct{ context.Context }
+
+func (late) Deadline() (time.Time, bool) { return time.Now().Add(-time.Second), true }
+
+// nodes is a cluster of one node that answers as a test says.
+type nodes struct {
+	nodeOf func(context.Context) error
+	do     func(ctx context.Context, name any) error
+}
+
+func (n *nodes) Do(ctx context.Context, args ...any) (any, error) {
+	return []any{int64(1), int64(9), int64(0), int64(0)}, n.do(ctx, args[0])
+}
+func (n *nodes) DoFor(ctx context.Context, _ string, args ...any) (any, error) {
+	return n.Do(ctx, args...)
+}
+func (n *nodes) NodeOf(ctx context.Context, _ string) (tokenbucket.Doer, error) {
+	return n, n.nodeOf(ctx)
+}
+
+func fine(context.Context, any) error { return nil }
+
+func TestADeadlineThatPassesSaysNothingAboutTheServer(t *testing.T) {
+	cluster := &nodes{do: fine, nodeOf: func(ctx context.Context) error {
+		if deadline, ok := ctx.Deadline(); ok && time.Now().After(deadline) {
+			return os.ErrDeadlineExceeded
+		}
+		return nil
+	}}
+	server := realserver.Start(t)
+	noConnection := crowded{server.Doer(), func() error { return os.ErrDeadlineExceeded }}
+	for name, doer := range map[string]tokenbucket.Doer{"the nodes": cluster, "a wait": noConnection} {
+		log := &realserver.Log{}
+		limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(doer, tokenbucket.Timeout(5*time.Second), tokenbucket.LogTo(log.Printf)), hourly)
+		if name == "a wait" {
+			must(t)(limiter.Take(ctx, "a", 10))
+		}
+		if got, err := limiter.Take(late{ctx}, "a", 1, tokenbucket.MaxWait(time.Minute)); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+		if got := must(t)(limiter.Take(ctx, "a", 1)); got.Degraded {
+			t.Errorf("%s: %+v", name, got)
+		}
+		log.Expect(t)
+	}
+}
+
+func TestOneLateReplyToACallerWhoLeftIsNoOutage(t *testing.T) {
+	leaving, leave := context.WithCancel(ctx)
+	doer, log := &nodes{}, &realserver.Log{}
+	doer.nodeOf = func(context.Context) error { return nil }
+	doer.do = func(_ context.Context, name any) error {
+		if name == "TB.TAKE" && leaving.Err() == nil {
+			leave()
+			return os.ErrDeadlineExceeded
+		}
+		return nil
+	}
+	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(doer, tokenbucket.LogTo(log.Printf)), hourly)
+	_, _ = limiter.Take(leaving, "a", 1)
+	if got := must(t)(limiter.Take(ctx, "a", 1)); got.Degraded {
+		t.Fatalf("%+v", got)
+	}
+	log.Expect(t, "does not decide a call")
+}
+
+func TestASlotThatMovesForLongIsNoMistake(t *testing.T) {
+	moving := &nodes{nodeOf: func(context.Context) error { return nil }}
+	moving.do = func(context.Context, any) error { return tokenbuckettest.Error("ASK 7 127.0.0.1:7001") }
+	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(moving, tokenbucket.LogTo(t.Logf)), hourly, tokenbucket.OnError(tokenbucket.FailClosed))
+	if got := must(t)(limiter.Take(ctx, "a", 1)); got.Allowed || !got.Degraded {
+		t.Fatalf("%+v", got)
+	}
+	waits := &waitingNodes{nodes: moving}
+	moving.do = fine
+	limiter = tokenbucket.NewLimiter(tokenbucket.NewServer(waits, tokenbucket.LogTo(t.Logf)), hourly, tokenbucket.OnError(tokenbucket.FailClosed))
+	if got := must(t)(limiter.Take(ctx, "a", 1, tokenbucket.MaxWait(time.Minute))); !got.Allowed || got.Degraded {
+		t.Fatalf("%+v after %d waits", got, waits.ended)
+	}
+}
+
+// waitingNodes denies what does not wait, and ends waits as a node does whose slot has moved.
+type waitingNodes struct {
+	*nodes
+	ended int
+}
+
+func (w *waitingNodes) DoFor(context.Context, string, ...any) (any, error) {
+	return []any{int64(0), int64(0), int64(60_000), int64(60_000)}, nil
+}
+func (w *waitingNodes) NodeOf(context.Context, string) (tokenbucket.Doer, error) { return w, nil }
+func (w *waitingNodes) Dial(context.Context) (tokenbucket.Conn, error)           { return waitingConn{w}, nil }
+
+type waitingConn struct{ *waitingNodes }
+
+func (w waitingConn) Close() error { return nil }
+func (w waitingConn) Do(...any) (any, error) {
+	if w.ended++; w.ended <= 12 {
+		return nil, tokenbuckettest.Error("MOVED 7 127.0.0.1:7001")
+	}
+	return []any{int64(1), int64(9), int64(0), int64(0)}, nil
+}

@@ -56,8 +56,8 @@ func (s *Server) nodeOf(ctx context.Context, key string) (*node, error) {
 	}
 	doer, err := cluster.NodeOf(within, key)
 	switch {
-	case err != nil && ctx.Err() != nil:
-		return nil, ctx.Err()
+	case err != nil && overOf(ctx) != nil:
+		return nil, overOf(ctx)
 	case err != nil:
 		return nil, s.home.judge(command{}, err, s.now(), false)
 	}
@@ -94,6 +94,14 @@ func (s *Server) call(ctx context.Context, c command) (reply any, n *node, err e
 		return nil, n, ended // the caller's end says nothing about the server
 	}
 	return reply, n, n.judge(c, err, began, isSent)
+}
+
+// overOf returns the error of a context that is over. A connection finds a deadline passed before the context does.
+func overOf(ctx context.Context) error {
+	if deadline, ok := ctx.Deadline(); ok && ctx.Err() == nil && !time.Now().Before(deadline) {
+		return context.DeadlineExceeded
+	}
+	return ctx.Err()
 }
 
 // takeTurn waits in the order in which calls come.
@@ -142,11 +150,11 @@ func (n *node) send(ctx context.Context, c command) (reply any, isSent bool, err
 	}
 	isLate, isSoon := isTimeout(err), n.server.now()-began < 2*int64(n.server.settings.timeout)
 	switch {
-	case ctx.Err() != nil || n.isAway():
-	case isLate && isSoon && !(c.once && isSent):
+	case n.isAway() || ctx.Err() != nil && !isSent:
+	case isLate && isSoon && ctx.Err() == nil && !(c.once && isSent):
 		do()
 	case isLate && isSoon, isUnsent(err) && !isLate: // others may have a connection
-		n.ping(ctx, began)
+		n.ping(began)
 	}
 	for tries := 1; n.server.isMoving(err) && tries < triesOfSplitSlot; tries++ {
 		if ended := n.server.clock.Sleep(ctx, n.server.settings.timeout/triesOfSplitSlot); ended != nil {
@@ -191,11 +199,11 @@ func (s *Server) isMoving(err error) bool {
 }
 
 // ping asks whether the server is there, unless it has said something since.
-func (n *node) ping(ctx context.Context, began int64) {
+func (n *node) ping(began int64) {
 	if n.server.synchronous || n.heard.Load() > began {
 		return
 	}
-	_, err := n.doer.Do(n.server.bounded(ctx), "PING")
+	_, err := n.doer.Do(n.server.bounded(n.server.life), "PING")
 	if err == nil || isServerLine(err) && faultOf(err) != faultOfServer {
 		n.heard.Store(n.server.now())
 	}
@@ -258,14 +266,14 @@ func (n *node) judge(c command, err error, began int64, isSent bool) error {
 	switch {
 	case n.server.isClosed():
 		return ErrClosed
+	case fault == faultOfWrite || n.server.isMoving(err):
+		n.answered()
+		n.refused(err)
 	case fault == faultOfCaller:
 		if isServerLine(err) {
 			n.answered()
 		}
 		return n.wrong(err)
-	case fault == faultOfWrite || n.server.isMoving(err):
-		n.answered()
-		n.refused(err)
 	case fault == faultOfClient || !isServerLine(err) && n.heard.Load() > began:
 		n.refused(err)
 	default:
