@@ -16,9 +16,11 @@ type node struct {
 	// Moments of the server's steady clock.
 	awayUntil   atomic.Int64 // no call asks before; 0: it is there
 	heard       atomic.Int64 // when it last said something; 0: never
-	nextRefusal atomic.Int64 // when one is logged again
+	nextOutage  atomic.Int64 // when one may be logged
+	nextRefusal atomic.Int64 // when one may be logged
 	nextPulse   atomic.Int64 // when a call that waits asks whether it is there
 	scriptUntil atomic.Int64 // when the module is looked for again
+	isLogged    atomic.Bool  // whether the outage is
 	needsScript atomic.Bool
 
 	mutex sync.Mutex
@@ -27,6 +29,8 @@ type node struct {
 
 const (
 	betweenRefusalsLogged = time.Minute
+	// betweenOutagesLogged keeps a server that comes and goes from filling the log.
+	betweenOutagesLogged = 10 * time.Second
 	// triesOfSplitSlot is how often a call is sent within the timeout while some of its keys have moved with their slot.
 	// No node does anything then.
 	triesOfSplitSlot = 10
@@ -229,17 +233,20 @@ func (n *node) away() error { return &awayError{server: n.who, cause: errAway} }
 
 func (n *node) answered() {
 	n.heard.Store(n.server.now())
-	if n.awayUntil.Load() != 0 && n.awayUntil.Swap(0) != 0 {
+	if n.awayUntil.Load() != 0 {
+		n.awayUntil.Store(0)
+	}
+	if n.isLogged.Load() && n.isLogged.Swap(false) {
 		n.server.logf("tokenbucket: %s is back, limiting again", n.who)
 	}
 }
 
 func (n *node) failed(err error) {
 	n.scriptUntil.Store(0) // the server may be another
-	if n.awayUntil.Swap(n.server.now()+int64(n.server.settings.retryEvery)) != 0 {
-		return
+	n.awayUntil.Store(n.server.now() + int64(n.server.settings.retryEvery))
+	if !n.isLogged.Load() && n.isDue(&n.nextOutage, betweenOutagesLogged) && !n.isLogged.Swap(true) {
+		n.server.logf("tokenbucket: cannot ask %s, every limit does as its OnError says: %v", n.who, err)
 	}
-	n.server.logf("tokenbucket: cannot ask %s, every limit does as its OnError says: %v", n.who, err)
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
 	if n.gone != nil {
@@ -250,10 +257,15 @@ func (n *node) failed(err error) {
 
 // refused logs that the server is there, and did not decide this call.
 func (n *node) refused(err error) {
-	now, next := n.server.now(), n.nextRefusal.Load()
-	if now >= next && n.nextRefusal.CompareAndSwap(next, now+int64(betweenRefusalsLogged)) {
+	if n.isDue(&n.nextRefusal, betweenRefusalsLogged) {
 		n.server.logf("tokenbucket: %s does not decide a call, OnError does: %v", n.who, err)
 	}
+}
+
+// isDue returns whether a moment has come, and sets the next.
+func (n *node) isDue(moment *atomic.Int64, every time.Duration) bool {
+	now, next := n.server.now(), moment.Load()
+	return now >= next && moment.CompareAndSwap(next, now+int64(every))
 }
 
 // judge tells what an error means: a call that is wrong, one that was not decided, or an outage.

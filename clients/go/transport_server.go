@@ -53,8 +53,8 @@ func RetryEvery(every time.Duration) ServerOption {
 	return func(s *serverSettings) { s.retryEvery = every }
 }
 
-// LogTo gets a line when an outage begins, one when a call is answered again, one a minute of calls that the server did not
-// decide, and one for each error of a renewal; log.Printf unless set.
+// LogTo gets a line when an outage begins and one when a call is answered again, of an outage in ten seconds; one a minute of
+// calls that the server did not decide; and one for each error of a renewal; log.Printf unless set.
 func LogTo(logf func(format string, args ...any)) ServerOption {
 	return func(s *serverSettings) { s.logf = logf }
 }

@@ -162,9 +162,9 @@ func (n *node) whenGone() <-chan struct{} {
 // beat asks whether the server is there, if it has said nothing lately, and no other wait does so.
 func (n *node) beat() {
 	s := n.server
-	now, next := s.now(), n.nextPulse.Load()
-	if s.settings.timeout <= 0 || n.awayUntil.Load() != 0 || now-n.heard.Load() < int64(pulseEvery) || now < next ||
-		!n.nextPulse.CompareAndSwap(next, now+int64(pulseEvery+2*s.settings.timeout)) {
+	now := s.now()
+	if s.settings.timeout <= 0 || n.awayUntil.Load() != 0 || now-n.heard.Load() < int64(pulseEvery) ||
+		!n.isDue(&n.nextPulse, pulseEvery+2*s.settings.timeout) {
 		return
 	}
 	isThere := n.isThere(now)
