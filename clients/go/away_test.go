@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
 	"runtime"
@@ -618,4 +619,21 @@ func TestAServerThatComesAndGoesDoesNotFillTheLog(t *testing.T) {
 		must(t)(limiter.Take(ctx, "a", 0))
 	}
 	log.Expect(t, "cannot ask the server", "the server is back", "cannot ask the server", "the server is back", "cannot ask the server")
+}
+
+func TestAMistakeIsAnErrorUnderEveryPolicyWhileTheServerIsAway(t *testing.T) {
+	fake := tokenbuckettest.NewServer()
+	fake.Break(errors.New("unplugged"))
+	limits := tokenbucket.NewServer(fake, tokenbucket.LogTo(t.Logf))
+	for policy := tokenbucket.FailLocal; policy <= tokenbucket.FailWithError; policy++ {
+		on := tokenbucket.OnError(policy)
+		_, takes := tokenbucket.NewLimiter(limits, hourly, on).Take(ctx, "a", math.NaN())
+		_, holds := tokenbucket.NewLimiter(limits, hourly, on).Hold(ctx, "a", -1, time.Minute)
+		_, limit := tokenbucket.NewLimiter(limits, tokenbucket.Limit{Capacity: 1, Rate: "often"}, on).Take(ctx, "a", 1)
+		for _, err := range []error{takes, holds, limit} {
+			if !errors.Is(err, tokenbucket.ErrBadArgument) {
+				t.Errorf("policy %d: %v", policy, err)
+			}
+		}
+	}
 }
