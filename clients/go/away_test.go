@@ -630,7 +630,8 @@ func TestAMistakeIsAnErrorUnderEveryPolicyWhileTheServerIsAway(t *testing.T) {
 		_, takes := tokenbucket.NewLimiter(limits, hourly, on).Take(ctx, "a", math.NaN())
 		_, holds := tokenbucket.NewLimiter(limits, hourly, on).Hold(ctx, "a", -1, time.Minute)
 		_, limit := tokenbucket.NewLimiter(limits, tokenbucket.Limit{Capacity: 1, Rate: "often"}, on).Take(ctx, "a", 1)
-		for _, err := range []error{takes, holds, limit} {
+		_, nothing := limits.Do(ctx)
+		for _, err := range []error{takes, holds, limit, nothing} {
 			if !errors.Is(err, tokenbucket.ErrBadArgument) {
 				t.Errorf("policy %d: %v", policy, err)
 			}
