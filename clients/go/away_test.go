@@ -540,23 +540,38 @@ func TestADeadlineThatPassesSaysNothingAboutTheServer(t *testing.T) {
 	}
 }
 
-func TestOneLateReplyToACallerWhoLeftIsNoOutage(t *testing.T) {
-	leaving, leave := context.WithCancel(ctx)
-	doer, log := &nodes{}, &realserver.Log{}
-	doer.nodeOf = func(context.Context) error { return nil }
-	doer.do = func(_ context.Context, name any) error {
-		if name == "TB.TAKE" && leaving.Err() == nil {
+func TestOneReplyThatDoesNotComeIsNoOutage(t *testing.T) {
+	for name, c := range map[string]struct {
+		lost error
+		call func(*tokenbucket.Limiter, context.Context) (tokenbucket.Decision, error)
+	}{
+		"late, and its caller left": {os.ErrDeadlineExceeded, func(l *tokenbucket.Limiter, ctx context.Context) (tokenbucket.Decision, error) {
+			return l.Take(ctx, "a", 1)
+		}},
+		"late, of what must happen once": {os.ErrDeadlineExceeded, func(l *tokenbucket.Limiter, _ context.Context) (tokenbucket.Decision, error) {
+			return l.Give(ctx, "a", 1)
+		}},
+		"lost, of what must happen once": {io.EOF, func(l *tokenbucket.Limiter, _ context.Context) (tokenbucket.Decision, error) {
+			return l.Charge(ctx, "a", 1)
+		}},
+	} {
+		leaving, leave := context.WithCancel(ctx)
+		doer, log := &nodes{}, &realserver.Log{}
+		doer.nodeOf = func(context.Context) error { return nil }
+		doer.do = func(_ context.Context, command any) error {
+			if command == "PING" || leaving.Err() != nil {
+				return nil
+			}
 			leave()
-			return os.ErrDeadlineExceeded
+			return c.lost
 		}
-		return nil
+		limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(doer, tokenbucket.LogTo(log.Printf)), hourly)
+		_, _ = c.call(limiter, leaving)
+		if got := must(t)(limiter.Take(ctx, "a", 1)); got.Degraded {
+			t.Errorf("%s: %+v", name, got)
+		}
+		log.Expect(t, "does not decide a call")
 	}
-	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(doer, tokenbucket.LogTo(log.Printf)), hourly)
-	_, _ = limiter.Take(leaving, "a", 1)
-	if got := must(t)(limiter.Take(ctx, "a", 1)); got.Degraded {
-		t.Fatalf("%+v", got)
-	}
-	log.Expect(t, "does not decide a call")
 }
 
 func TestASlotThatMovesForLongIsNoMistake(t *testing.T) {

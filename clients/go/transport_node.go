@@ -154,10 +154,10 @@ func (n *node) send(ctx context.Context, c command) (reply any, isSent bool, err
 	}
 	isLate, isSoon := isTimeout(err), n.server.now()-began < 2*int64(n.server.settings.timeout)
 	switch {
-	case n.isAway() || ctx.Err() != nil && !isSent:
-	case isLate && isSoon && ctx.Err() == nil && !(c.once && isSent):
+	case n.isAway() || ctx.Err() != nil && !isSent || isLate && !isSoon:
+	case isLate && ctx.Err() == nil && !(c.once && isSent):
 		do()
-	case isLate && isSoon, isUnsent(err) && !isLate: // others may have a connection
+	case err != nil && !isServerLine(err): // others may have a connection
 		n.ping(began)
 	}
 	for tries := 1; n.server.isMoving(err) && tries < triesOfSplitSlot; tries++ {
