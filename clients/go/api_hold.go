@@ -93,8 +93,9 @@ func (h *Hold) during(err error, work func(*Hold) error) (failure error) {
 }
 
 // Lost returns a channel that is closed when the server no longer has the hold: the process was suspended for longer than
-// the ttl, the server was away until it was nearly over, or a failover lost it. Others may have the tokens, so the work should stop. The
-// next renewal finds out, within a third of the ttl, or when the server is back. A lost hold is not taken anew.
+// the ttl, the server was away until it was nearly over, or a failover lost it. Others may have the tokens, so the work
+// should stop. The next renewal finds out, within a third of the ttl, or when the server is back. A lost hold is not taken
+// anew.
 func (h *Hold) Lost() <-chan struct{} { return h.lost }
 
 // Decision is the first one, then that of the latest renewal.
@@ -210,6 +211,7 @@ func (h *Hold) set(ctx context.Context, parts []part, options []CallOption) (Joi
 	return decision, err
 }
 
+// setAgain renews the hold, unless it is settled.
 func (h *Hold) setAgain(ctx context.Context) (JointDecision, error) {
 	h.sending.Lock()
 	defer h.sending.Unlock()
@@ -221,8 +223,8 @@ func (h *Hold) setAgain(ctx context.Context) (JointDecision, error) {
 	}
 }
 
-// renew does so three times a ttl. While the server does not decide, it tries more often, so that a hold outlasts an outage
-// that ends before its ttl.
+// renew does so three times a ttl. While the server does not decide, it tries ten times, so that a hold outlasts an outage
+// that ends before its ttl is nearly over.
 func (h *Hold) renew(ctx context.Context) {
 	timer := time.NewTimer(h.ttl / 3)
 	defer timer.Stop()
