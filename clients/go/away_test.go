@@ -653,3 +653,36 @@ func TestAMistakeIsAnErrorUnderEveryPolicyWhileTheServerIsAway(t *testing.T) {
 		}
 	}
 }
+
+// mutes is a server that grants nothing, lets calls wait, and then falls silent.
+type mutes struct{ closed chan struct{} }
+
+func (m mutes) Do(_ context.Context, args ...any) (any, error) {
+	if args[0] == "PING" {
+		return nil, os.ErrDeadlineExceeded
+	}
+	return []any{int64(0), int64(0), int64(60_000), int64(60_000)}, nil
+}
+
+func (m mutes) Dial(context.Context) (tokenbucket.Conn, error) { return muteConn{m.closed}, nil }
+
+type muteConn struct{ closed chan struct{} }
+
+func (m muteConn) Do(...any) (any, error) { <-m.closed; return nil, net.ErrClosed }
+func (m muteConn) Close() error           { close(m.closed); return nil }
+
+func TestALogThatBlocksHoldsUpNoWait(t *testing.T) {
+	never := make(chan struct{})
+	defer close(never)
+	blocks := tokenbucket.LogTo(func(string, ...any) { <-never })
+	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(mutes{make(chan struct{})}, blocks), hourly, tokenbucket.OnError(tokenbucket.FailClosed))
+	ended := make(chan tokenbucket.Decision, 1)
+	go func() {
+		decision, _ := limiter.Take(ctx, "a", 1, tokenbucket.MaxWait(time.Hour))
+		ended <- decision
+	}()
+	realserver.Eventually(t, "the wait ends", func() bool { return len(ended) == 1 })
+	if decision := <-ended; !decision.Degraded {
+		t.Fatalf("%+v", decision)
+	}
+}

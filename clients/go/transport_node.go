@@ -244,9 +244,14 @@ func (n *node) answered() {
 func (n *node) failed(err error) {
 	n.scriptUntil.Store(0) // the server may be another
 	n.awayUntil.Store(n.server.now() + int64(n.server.settings.retryEvery))
+	n.endWaits()
 	if !n.isLogged.Load() && n.isDue(&n.nextOutage, betweenOutagesLogged) && !n.isLogged.Swap(true) {
 		n.server.logf("tokenbucket: cannot ask %s, every limit does as its OnError says: %v", n.who, err)
 	}
+}
+
+// endWaits ends the waits at a node that is away.
+func (n *node) endWaits() {
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
 	if n.gone != nil {
