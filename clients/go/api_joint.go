@@ -108,12 +108,20 @@ func renewingForm(hold []any) []any {
 	return renewal
 }
 
-// decideAll asks the command, followed by the arguments of each part.
-func (s *settings) decideAll(ctx context.Context, parts []part, c command) (joint JointDecision, err error) {
+// decideAll asks the command, followed by the arguments of each part, and tells the hooks.
+func (s *settings) decideAll(ctx context.Context, parts []part, c command) (JointDecision, error) {
+	began := s.began()
+	joint, err := s.askAll(ctx, parts, c)
+	if err == nil {
+		s.tellAll(parts, joint, began)
+	}
+	return joint, err
+}
+
+func (s *settings) askAll(ctx context.Context, parts []part, c command) (joint JointDecision, err error) {
 	if c.share != nil && len(parts) > 1 {
 		return joint, badArgument("share: a call of several buckets has none")
 	}
-	began := s.began()
 	if s.wrong != nil {
 		c.wrong = s.wrong
 	}
@@ -134,15 +142,17 @@ func (s *settings) decideAll(ctx context.Context, parts []part, c command) (join
 	} else {
 		joint, err = s.without(c, parts, err)
 	}
-	if err != nil {
+	if err != nil || c.args[0] == "TB.MSETTLE" { // which denies nothing
 		return joint, err
 	}
-	if c.args[0] != "TB.MSETTLE" { // which denies nothing
-		joint.Decision = s.passing(joint.Decision, 1)
-		for which, own := range joint.Each {
-			joint.Each[which] = s.passing(own, 1)
-		}
+	joint.Decision = s.passing(joint.Decision, 1)
+	for which, own := range joint.Each {
+		joint.Each[which] = s.passing(own, 1)
 	}
+	return joint, nil
+}
+
+func (s *settings) tellAll(parts []part, joint JointDecision, began time.Time) {
 	for _, p := range parts {
 		own, ok := joint.Each[p.which]
 		if !ok {
@@ -150,5 +160,4 @@ func (s *settings) decideAll(ctx context.Context, parts []part, c command) (join
 		}
 		s.tell(p.name, p.limit, own, began)
 	}
-	return joint, nil
 }
