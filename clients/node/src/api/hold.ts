@@ -253,7 +253,7 @@ export class Hold implements AsyncDisposable {
     if (names[0] === "") throw new BadArgument("used: the hold has one limit, and takes one number");
     const strange = Object.keys(used).find((name) => !names.includes(name));
     if (strange === undefined) return used;
-    throw new BadArgument(`used: '${strange}' is none of the limits ${names.join(", ")}`);
+    throw new BadArgument(`used: no limit is called '${strange}', only ${names.join(", ")}`);
   }
 
   #unnamed(used: Amount | undefined): Amount | undefined {
