@@ -90,7 +90,7 @@ class Backend:
 
     def __init__(self, server: Any, prefix: str, on_error: OnError, on_decision: OnDecision | None) -> None:
         if on_error not in ("local", "open", "closed", "raise"):
-            raise BadArgument(f"on_error: {on_error!r} must be 'local', 'open', 'closed' or 'raise'")
+            raise BadArgument(f"on_error: {on_error!r} is none of 'local', 'open', 'closed', 'raise'")
         server = shared_server(self._of_server, server)
         self.prefix = prefix
         self.server: Any = server
