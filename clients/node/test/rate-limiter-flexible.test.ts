@@ -654,7 +654,8 @@ for (const { promise, options, spent, run, expected, bucket } of CASES) {
     return run(limiter, { make, commands });
   };
   test(`both: ${promise}`, async () => {
-    assert.deepEqual(await seen(ORIGINAL), expected, "the original");
+    // Older releases of the original are not what the cases say.
+    if (!process.env.OLDER) assert.deepEqual(await seen(ORIGINAL), expected, "the original");
     assert.deepEqual(await seen(OURS), bucket ? bucket.expected : expected, "the bucket");
   });
 }

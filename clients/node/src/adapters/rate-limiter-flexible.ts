@@ -53,7 +53,7 @@ type Method = "consume" | "penalty" | "reward" | "get" | "set" | "block" | "dele
 const MOST_KEYS_BLOCKED_IN_MEMORY = 10_000;
 
 /** The class that RateLimiterUnion accepts: exported from version 11 on, before that only the base of all limiters. */
-const Base: typeof flexible.RateLimiterCompatibleAbstract =
+const Base: new (options: unknown) => flexible.RateLimiterCompatibleAbstract =
   (flexible as Partial<typeof flexible>).RateLimiterCompatibleAbstract ??
   Object.getPrototypeOf(flexible.RateLimiterMemory);
 
@@ -71,7 +71,6 @@ export class RateLimiterTokenBucket extends Base {
   #denials: Denials;
 
   constructor(options: RateLimiterTokenBucketOptions) {
-    super();
     const { storeClient, points, duration, keyPrefix = "rlflx", blockDuration = 0, insuranceLimiter } = options;
     const { inMemoryBlockOnConsumed = 0, inMemoryBlockDuration = 0, execEvenly, blockOnConsumed } = options;
     if (!Number.isFinite(points)) throw new Error("points must be set and must be a finite number");
@@ -93,6 +92,8 @@ export class RateLimiterTokenBucket extends Base {
     if (inMemoryBlockDuration > 0 && inMemoryBlockOnConsumed === 0) {
       throw new Error("inMemoryBlockOnConsumed option must be set up");
     }
+    // Only the base of version 10 looks at it.
+    super({ points, duration });
     this.points = points;
     this.duration = duration;
     this.keyPrefix = keyPrefix;
