@@ -44,7 +44,8 @@ func (d Decision) RetryAfterSeconds() int64 { return secondsUp(d.RetryAfter) }
 
 // Headers returns RateLimit and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers, and Retry-After.
 //
-// jitter 0.5 lengthens Retry-After by up to half, so that denied clients do not return together. Retry-After is left out where waiting does not help. RateLimit is left out of degraded decisions.
+// jitter 0.5 lengthens Retry-After by up to half, so that denied clients do not return together. Retry-After is left out
+// where waiting does not help, and RateLimit of degraded decisions.
 func (d Decision) Headers(limit Limit, name string, jitter float64) map[string]string {
 	headers := make(map[string]string, 3)
 	if !d.Degraded {

@@ -30,13 +30,13 @@ var (
 	// ErrReplyLost is the error of a Give, Charge or Settle whose reply was lost, under FailWithError: the server may or may
 	// not have executed it.
 	ErrReplyLost = newKind("the reply was lost, the call may or may not have happened")
-	// ErrModuleMissing says that the server has not loaded the tokenbucket module, and FallbackScript is not set.
+	// ErrModuleMissing says that the server has not loaded the tokenbucket module, which the call needs.
 	ErrModuleMissing = newKind("the server has no tokenbucket module")
 	// ErrCrossSlot says that the buckets of one call are in several slots of a cluster: give their names a common hash tag.
 	ErrCrossSlot = newKind("in a cluster, the names of one call have to share a hash tag, as in {ada}:requests")
 	// ErrClusterNode says that the client is for a single server, and the server a node of a cluster.
 	ErrClusterNode = newKind("this is a node of a cluster: use the cluster client of the client library")
-	// ErrBadArgument says that an argument of the call is wrong. The text begins with its name.
+	// ErrBadArgument says that an argument of the call is wrong. The text says which.
 	ErrBadArgument = newKind("bad argument")
 	// ErrClosed says that the Server was closed before the call.
 	ErrClosed = newKind("the Server is closed")

@@ -11,9 +11,9 @@ import (
 // Option sets an option of a middleware.
 type Option func(*middleware)
 
-// Name sets the name of the bucket that a request takes from. Unless set, it is the host of RemoteAddr, of IPv6 its /64: a caller has all of
-// those addresses. Behind a proxy that is the proxy's: take the name from what you authenticated, or from a header that
-// only your proxy can set.
+// Name sets the name of the bucket that a request takes from. By default it is the host of RemoteAddr, of IPv6 its /64: a
+// caller has all of those addresses. Behind a proxy that is the proxy's: take the name from what you authenticated, or from
+// a header that only your proxy can set.
 func Name(of func(*http.Request) string) Option { return func(m *middleware) { m.name = of } }
 
 // Cost sets how many tokens a request takes; 1 by default.

@@ -65,7 +65,7 @@ for (const library of Object.keys(LIBRARIES)) {
     assert.equal(denied.each.requests?.remaining, 9);
     const names = { requests: "{ada}", tokens: "{ada}:model" };
     assert.equal((await joint.takeAll(names, { requests: 1, tokens: 1000 })).allowed, true);
-    await assert.rejects(joint.takeAll("ada", { words: 1 }), /no limit is called 'words', only requests, tokens/);
+    await assert.rejects(joint.takeAll("ada", { words: 1 }), /'words' is none of the limits requests, tokens/);
   });
 }
 
@@ -142,9 +142,6 @@ test("callers without a name share no bucket, and an option of a call that does 
     await assert.rejects(limiter.wait(name, 1, { maxWaitMs: 1 }), /^BadArgument: name: /);
     await assert.rejects(joint.takeAll(name, { a: 1 }), /^BadArgument: name: /);
     await assert.rejects(joint.hold({ a: name }, { a: 1 }), /^BadArgument: name: .* for 'a' is not a string/);
-  }
-  for (const costs of [undefined, {}, 1] as never[]) {
-    await assert.rejects(joint.takeAll("a", costs), /^BadArgument: no limit is named: /);
   }
   for (const options of [{ maxwaitMs: 5 }, { ttlMs: 5 }, { Limit: LIMIT }]) {
     await assert.rejects(limiter.take("a", 1, options as object), /^BadArgument: .*: unknown option/);

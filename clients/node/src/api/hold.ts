@@ -23,7 +23,8 @@ export interface HoldOptions extends Caller, WaitOptions {
 export const MAX_TTL_MS = 30 * 86_400_000;
 
 /**
- * Reserves tokens for a piece of work. Renews itself until it is settled or lost; `await using` settles it at the end of its block, with `used`.
+ * Reserves tokens for a piece of work. Renews itself until it is settled or lost; `await using` settles it at the end of
+ * its block, with `used`.
  *
  * Work admitted during an outage gets a hold in this process; the first renewal after reconnecting acquires it on the
  * server, if there is room, and the settlement charges in any case.
@@ -256,7 +257,7 @@ export class Hold implements AsyncDisposable {
     if (names[0] === "") throw new BadArgument("used: the hold has one limit, and takes one number");
     const strange = Object.keys(used).find((name) => !names.includes(name));
     if (strange === undefined) return used;
-    throw new BadArgument(`used: no limit is called '${strange}', only ${names.join(", ")}`);
+    throw new BadArgument(`used: '${strange}' is none of the limits ${names.join(", ")}`);
   }
 
   #unnamed(used: Amount | undefined): Amount | undefined {

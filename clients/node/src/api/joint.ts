@@ -121,11 +121,9 @@ export class JointLimiter {
   }
 
   #parts(name: Names, amounts: Amounts): Part[] {
-    const named = Object.entries(amounts ?? {});
-    if (named.length === 0) throw new BadArgument("no limit is named: give each its amount, as in { requests: 1 }");
-    return named.map(([which, amount]) => {
+    return Object.entries(amounts).map(([which, amount]) => {
       const limit = this.limits[which];
-      if (!limit) throw new BadArgument(`no limit is called '${which}', only ${Object.keys(this.limits).join(", ")}`);
+      if (!limit) throw new BadArgument(`'${which}' is none of the limits ${Object.keys(this.limits).join(", ")}`);
       const own = typeof name === "object" && name !== null ? name[which] : name;
       checkName(own, ` for '${which}'`);
       const of = own === name ? hashTag(String(own)) : own;

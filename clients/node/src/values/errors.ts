@@ -24,7 +24,7 @@ export class TokenBucketError extends Error {
   }
 }
 
-/** An argument of the call is wrong; also a RangeError, or a TypeError if its type is. The message begins with its name. */
+/** An argument of the call is wrong; also a RangeError, or a TypeError if its type is. The message says which. */
 export class BadArgument extends RangeError {
   override readonly name: string = "BadArgument";
   readonly [OURS] = true;
@@ -53,7 +53,7 @@ export class ServerAway extends TokenBucketError {
   override readonly name: string = "ServerAway";
 }
 
-/** The reply to `give` or `charge` was lost: the server may or may not have executed the call. */
+/** The reply to a call that must happen once, such as `give`, was lost: the server may or may not have executed it. */
 export class ReplyLost extends TokenBucketError {
   override readonly name: string = "ReplyLost";
 }
@@ -63,7 +63,7 @@ export class HoldLost extends TokenBucketError {
   override readonly name: string = "HoldLost";
 }
 
-/** The server has not loaded the tokenbucket module, and `fallback` is not "script". */
+/** The server has not loaded the tokenbucket module, which the call needs. */
 export class ModuleMissing extends TokenBucketError {
   override readonly name: string = "ModuleMissing";
 }

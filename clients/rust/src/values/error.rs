@@ -21,9 +21,9 @@ pub enum Error {
         /// The server's reply.
         error: RedisError,
     },
-    /// An argument of the call is wrong. The text begins with its name.
+    /// An argument of the call is wrong. The text says which.
     BadArgument(String),
-    /// The server has not loaded the module, and [`Fallback::Script`](crate::Fallback::Script) is not set.
+    /// The server has not loaded the module, which the call needs. The text names the server.
     ModuleMissing(String),
     /// The buckets of one call are in several slots of a cluster: give their names a common hash tag.
     CrossSlot,

@@ -10,7 +10,7 @@ class TokenBucketError(Exception):
 
 
 class BadArgument(TokenBucketError, ValueError):
-    """An argument of the call is wrong. The message begins with its name."""
+    """An argument of the call is wrong. The message says which."""
 
 
 class ServerAway(TokenBucketError):
@@ -22,7 +22,7 @@ class ReplyLost(ServerAway):
 
 
 class ModuleMissing(TokenBucketError):
-    """The server has not loaded the tokenbucket module, and `fallback="script"` is not set."""
+    """The server has not loaded the tokenbucket module, which the call needs."""
 
 
 class CrossSlot(TokenBucketError):
