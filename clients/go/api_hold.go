@@ -22,8 +22,8 @@ import (
 //	defer hold.Settle()
 //	err = hold.Used(1800)
 //
-// Work that was let through while the server was away has a hold too: the first renewal after its return takes it, if
-// there is room, and Settle charges what was used in any case.
+// Work admitted during an outage gets a hold in this process. The first renewal after reconnecting acquires it on the
+// server, if there is room, and Settle charges what was used in any case.
 type Hold struct {
 	settings settings
 	parts    []part
@@ -98,7 +98,7 @@ func (h *Hold) during(err error, work func(*Hold) error) (failure error) {
 // anew.
 func (h *Hold) Lost() <-chan struct{} { return h.lost }
 
-// Decision is the first one, then that of the latest renewal.
+// Decision returns the first decision, then that of the last renewal.
 func (h *Hold) Decision() JointDecision {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()

@@ -6,7 +6,7 @@ import (
 	"tokenbucket/internal/local"
 )
 
-// Policy is what a limiter does while the server cannot be asked.
+// Policy is what a limiter does while the server is away.
 type Policy int
 
 const (
@@ -17,7 +17,7 @@ const (
 	FailOpen
 	// FailClosed lets nothing through.
 	FailClosed
-	// FailWithError leaves it to the caller, with ErrServerAway or ErrReplyLost.
+	// FailWithError returns ErrServerAway or ErrReplyLost.
 	FailWithError
 )
 

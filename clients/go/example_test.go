@@ -10,6 +10,21 @@ import (
 	"tokenbucket/tokenbuckettest"
 )
 
+func Example() {
+	server := tokenbucket.NewServer(tokenbuckettest.NewServer()) // or the Doer that goredis.From returns
+	limiter := tokenbucket.NewLimiter(server, tokenbucket.Limit{Capacity: 10, Rate: "5/s"})
+	decision, err := limiter.Take(context.Background(), "user:42", 1)
+	if err != nil {
+		panic(err) // a mistake, such as a wrong limit
+	}
+	if decision.Allowed {
+		fmt.Println("go on,", decision.Remaining, "left")
+	} else {
+		fmt.Println("come back in", decision.RetryAfter)
+	}
+	// Output: go on, 9 left
+}
+
 func ExampleLimiter_Take() {
 	ctx, server := context.Background(), tokenbucket.NewServer(tokenbuckettest.NewServer())
 	limiter := tokenbucket.NewLimiter(server, tokenbucket.Limit{Capacity: 10, Rate: "5/s"})

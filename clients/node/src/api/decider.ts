@@ -58,8 +58,8 @@ export interface Caller {
 /** How long a call waits its turn in the server. */
 export interface WaitOptions {
   /**
-   * The longest wait; 0, none, by default. Calls that wait for the same bucket are served in order. A `signal` ends
-   * the wait at once.
+   * The longest wait, in milliseconds up to 30 days; 0, none, by default. Calls that wait for the same bucket are served
+   * in order. A `signal` ends the wait at once.
    */
   maxWaitMs?: number | undefined;
 }

@@ -13,14 +13,18 @@ import { SETTLED_AGAIN_AFTER_MS } from "./unsettled.js";
 export type Used = Amount | Readonly<Record<string, Amount>>;
 
 export interface HoldOptions extends Caller, WaitOptions {
-  /** When the tokens come back if the holder is gone; 30,000 by default. It is renewed three times as often. */
+  /**
+   * Milliseconds until the tokens come back if the process dies, 1 to 30 days; 30,000 by default. An open hold is renewed
+   * three times as often.
+   */
   ttlMs?: number;
 }
 
 export const MAX_TTL_MS = 30 * 86_400_000;
 
 /**
- * Renews itself until it is settled or lost; `await using` settles it at the end of its block, with `used`.
+ * Reserves tokens for a piece of work. Renews itself until it is settled or lost; `await using` settles it at the end of
+ * its block, with `used`.
  *
  * Work admitted during an outage gets a hold in this process; the first renewal after reconnecting acquires it on the
  * server, if there is room, and the settlement charges in any case.

@@ -134,7 +134,7 @@ export class JointLimiter {
       const limit = this.limits[which];
       if (!limit) throw new BadArgument(`'${which}' is none of the limits ${Object.keys(this.limits).join(", ")}`);
       const own = typeof name === "object" && name !== null ? name[which] : name;
-      checkName(own);
+      checkName(own, ` for '${which}'`);
       const of = own === name ? hashTag(String(own)) : own;
       return { which, name: `${of}:${which}`, limit, amount };
     });

@@ -24,7 +24,7 @@ import type { Server } from "../transport/server.js";
 export interface LimiterOptions extends Options, ShadowOptions {
   /** How many denied names this process refuses itself until they may retry; 0 by default. */
   rememberDenials?: number;
-  /** How many tokens to fetch at a time and spend in this process; 0 by default. */
+  /** The number of tokens to fetch at a time and spend in this process; 0 by default. */
   batch?: number;
 }
 
@@ -39,7 +39,7 @@ export interface CallOptions extends Caller {
 export interface TakeOptions extends CallOptions, ShareOptions {}
 
 export interface ReserveOptions extends CallOptions {
-  /** The longest wait that is worth it. */
+  /** The longest acceptable wait, in milliseconds: a longer one is denied. */
   maxWaitMs: number;
 }
 

@@ -6,7 +6,7 @@ import { flowMs, type Limit } from "./limit.js";
 export interface HeaderOptions {
   /** The name of the policy in the headers; "default" by default. */
   name?: string;
-  /** By how much of itself Retry-After may be longer, so that the denied do not come back together. */
+  /** Lengthens Retry-After by up to this share, such as 0.5, so that denied clients do not return together; 0 by default. */
   jitter?: number;
 }
 
@@ -21,16 +21,30 @@ export interface Fields {
   shadowed?: boolean;
 }
 
+/**
+ * What the server decided about a call, or `onError` in its place.
+ *
+ * ```ts
+ * import { Limiter } from "tokenbucket-redis";
+ * import { FakeServer } from "tokenbucket-redis/testing";
+ *
+ * const limiter = new Limiter(new FakeServer(), { capacity: 1, rate: "1/s" });
+ * const passed = await limiter.take("user:42");
+ * console.log(passed.allowed, passed.remaining, passed.resetAfterMs); // true 0 1000
+ * const denied = await limiter.take("user:42");
+ * console.log(denied.allowed, denied.retryAfterMs); // false 1000
+ * ```
+ */
 export class Decision {
   readonly allowed: boolean;
   /** Whole tokens left; negative while in debt. */
   readonly remaining: number;
   /**
-   * Denied: the same call is allowed after that long unless other calls take before; -1 if never, because the
-   * cost is above the capacity. Of `reserve` how long to wait, of `charge` until out of debt.
+   * Milliseconds until the same call is allowed, unless other calls take before; -1 if never, because its cost is above
+   * the capacity. For `reserve`: how long to wait. For `charge`: until out of debt.
    */
   readonly retryAfterMs: number;
-  /** Until the bucket is full. */
+  /** Milliseconds until the bucket is full. */
   readonly resetAfterMs: number;
   /** True if `onError` decided in place of the server. */
   readonly degraded: boolean;
@@ -78,7 +92,7 @@ export class Decision {
   }
 
   /**
-   * RateLimit and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers, and Retry-After, which
+   * Returns RateLimit and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers, and Retry-After, which
    * is left out where waiting does not help. Degraded decisions carry no RateLimit headers, because the bucket was not read.
    *
    * ```ts

@@ -155,6 +155,8 @@ class HoldOperations:
             if len(of) > 1 and used != 0:
                 raise BadArgument(f"used: {used!r} does not say of which of {list(of)}")
         if unknown := [which for which in of if which not in self.amounts]:
+            if list(self.amounts) == [""]:
+                raise BadArgument("used: the hold has one limit, and takes one number")
             raise BadArgument(f"used: the hold has no {unknown[0]!r}, only {', '.join(self.amounts)}")
         for part in self._parts:
             _check_used(part, of.get(part.which, 0))

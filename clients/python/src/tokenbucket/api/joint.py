@@ -143,6 +143,8 @@ class BaseJointLimiter(Backend, Generic[Where, Decided, Joint, Holding]):
         self, name: Names, amounts: Mapping[str, Number], limits: Mapping[str, Limit] | None
     ) -> list[Part]:
         of = self.limits if limits is None else limits
+        if not isinstance(amounts, Mapping) or not amounts:
+            raise BadArgument(f"no limit is named: {amounts!r} must map each limit to its amount")
         if unknown := [which for which in amounts if which not in of]:
             raise BadArgument(f"no limit is called {unknown[0]!r}, only {', '.join(of) or 'none'}")
         if isinstance(name, Mapping) and (missing := [which for which in amounts if which not in name]):

@@ -210,15 +210,16 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
         share: str | None = None,
         weight: Number = 1,
     ) -> Holding:
-        """Takes `amount` until the end of `with` (`async with`); if its process dies, for `ttl_ms`.
+        """Takes `amount` until the end of `with` (`async with`).
 
-        `max_wait_ms`, `share` and `weight` are those of `take`; `ttl_ms` begins with the grant.
+        If its process dies, the tokens come back when `ttl_ms`, 1 to 30 days, is over. It begins with the
+        grant. `max_wait_ms`, `share` and `weight` are those of `take`.
 
         >>> from tokenbucket import Limit, Limiter
         >>> from tokenbucket.testing import FakeServer
         >>> jobs = Limiter(FakeServer(), Limit(3, 0))  # a semaphore: at most three at a time
         >>> with jobs.hold("import", 1) as hold:
-        ...     hold.remaining[""]
+        ...     hold.decision.remaining
         2
         """
         part = Part("", self._key(name), name, limit or self.limit, amount)

@@ -15,6 +15,11 @@ from .limit import Limit
 class Decision:
     """What the server decided about a call. It is true if the call is allowed.
 
+    `remaining` is whole tokens left, negative while in debt. `retry_after_ms` is the wait after which the
+    same call is allowed unless others take before, -1 if never; `reset_after_ms` the time until the bucket
+    is full. `granted` is what `take_up_to` took. `degraded`: the server was away, and `on_error` decided.
+    `lost`: the reply was lost, and a `give` or `charge` may or may not have been executed.
+
     >>> from tokenbucket import Limit, Limiter
     >>> from tokenbucket.testing import FakeServer
     >>> limiter = Limiter(FakeServer(), Limit(1, "1/s"))
