@@ -76,8 +76,8 @@ class HoldOperations:
 
     @property
     def renew_every_s(self) -> float:
-        """Three times a ttl, so that one renewal may fail and the next still comes in time."""
-        return self._ttl_ms / 3000
+        """A third of the ttl, or a tenth while the server is away, so that one of them comes in time."""
+        return self._ttl_ms / (10_000 if self.decision.degraded else 3000)
 
     @property
     def _is_inert(self) -> bool:
