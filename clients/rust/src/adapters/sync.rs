@@ -31,12 +31,12 @@ pub struct Server(pub(crate) crate::Server);
 impl Server {
     /// See [`crate::Server::connect`].
     pub fn connect(url: impl IntoConnectionInfo) -> RedisResult<Self> {
-        crate::Server::connect(url).map(Self)
+        Self::connect_with(url, ServerOptions::new())
     }
 
     /// See [`crate::Server::connect_with`].
     pub fn connect_with(url: impl IntoConnectionInfo, options: ServerOptions) -> RedisResult<Self> {
-        crate::Server::connect_with(url, options).map(Self)
+        crate::Server::connect_with(url, for_threads(options)).map(Self)
     }
 
     /// See [`crate::Server::sentinel`].
@@ -44,7 +44,7 @@ impl Server {
         master: impl IntoConnectionInfo,
         sentinels: impl IntoIterator<Item = T>,
     ) -> RedisResult<Self> {
-        crate::Server::sentinel(master, sentinels).map(Self)
+        Self::sentinel_with(master, sentinels, ServerOptions::new())
     }
 
     /// See [`crate::Server::sentinel_with`].
@@ -53,12 +53,12 @@ impl Server {
         sentinels: impl IntoIterator<Item = T>,
         options: ServerOptions,
     ) -> RedisResult<Self> {
-        crate::Server::sentinel_with(master, sentinels, options).map(Self)
+        crate::Server::sentinel_with(master, sentinels, for_threads(options)).map(Self)
     }
 
     /// See [`crate::Server::cluster`].
     pub fn cluster<T: IntoConnectionInfo>(urls: impl IntoIterator<Item = T>) -> RedisResult<Self> {
-        crate::Server::cluster(urls).map(Self)
+        Self::cluster_with(urls, ServerOptions::new())
     }
 
     /// See [`crate::Server::cluster_with`].
@@ -66,7 +66,7 @@ impl Server {
         urls: impl IntoIterator<Item = T>,
         options: ServerOptions,
     ) -> RedisResult<Self> {
-        crate::Server::cluster_with(urls, options).map(Self)
+        crate::Server::cluster_with(urls, for_threads(options)).map(Self)
     }
 
     /// See [`crate::Server::degraded_count`].
@@ -81,6 +81,10 @@ impl crate::fake::Fake {
     pub fn sync_server(&self) -> Server {
         Server(self.server())
     }
+}
+
+fn for_threads(options: ServerOptions) -> ServerOptions {
+    ServerOptions { is_for_threads: true, ..options }
 }
 
 /// Methods that wait for those of the same name.

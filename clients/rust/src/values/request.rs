@@ -208,6 +208,11 @@ impl Request {
         !matches!(self.operation, "TB.GIVE" | "TB.CHARGE" | "TB.MSETTLE")
     }
 
+    /// Returns whether it takes or peeks, which may happen twice, and about which nothing else is sent.
+    pub(crate) fn is_take(&self) -> bool {
+        matches!(self.operation, "TB.TAKE" | "TB.MTAKE" | "TB.PEEK")
+    }
+
     /// What a policy that is open grants.
     pub(crate) fn most_granted(&self) -> u64 {
         match (self.operation, &self.buckets[..]) {
