@@ -59,7 +59,7 @@ impl Transport {
         std::mem::forget(unheard);
         let replies = match heard {
             Ok(replies) => replies.and_then(without_error),
-            Err(_) if is_near && self.look(node).await != Fault::Away => {
+            Err(_) if is_near && !node.is_away() && self.look(node).await != Fault::Away => {
                 // Not the server is silent: the caller's runtime does not read.
                 node.is_far.store(true, Ordering::Relaxed);
                 return Err(Failure::Unanswered(Why::Broken(timed_out())));

@@ -13,7 +13,7 @@ use tokio::runtime::{Builder, Runtime};
 use crate::servers::{ask, wait_for, Server};
 use crate::{limit, limiter_with, patient, STILL};
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(30);
 const MANY: u32 = 1_000_000;
 /// A server that is not scheduled for so long is away.
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -72,7 +72,7 @@ fn other_runtimes_call_while_it_lives_and_when_it_has_ended() {
     other.block_on(take(&limiter, 200));
     drop(other);
     runtime().block_on(take(&limiter, 200));
-    assert_eq!(block_on(limiter.peek("a", 0)).unwrap().degraded, false, "outside of a runtime");
+    assert!(!block_on(limiter.peek("a", 0)).unwrap().degraded, "outside of a runtime");
 }
 
 #[test]
