@@ -22,7 +22,7 @@ const MOST_IN_A_QUEUE: usize = 100_000;
 const MOST_IDLE_WAITERS: usize = 64;
 /// More at once would take longer than each may.
 const MOST_CONNECTING: usize = 32;
-/// The runtime that calls next has made many of them, and gets a connection of its own.
+/// Calls of runtimes before one of them gets a connection of its own.
 const CALLS_OF_A_RUNTIME: u32 = 100;
 
 /// The connections to a server until one of them fails. Then another link takes its place.

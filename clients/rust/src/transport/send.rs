@@ -60,7 +60,7 @@ impl Transport {
         let replies = match heard {
             Ok(replies) => replies.and_then(without_error),
             Err(_) if is_near && !node.is_away() && self.look(node).await != Fault::Away => {
-                // Not the server is silent: the caller's runtime does not read.
+                // The server is there: the caller's runtime does not read.
                 node.is_far.store(true, Ordering::Relaxed);
                 return Err(Failure::Unanswered(Why::Broken(timed_out())));
             }

@@ -208,7 +208,7 @@ impl Request {
         !matches!(self.operation, "TB.GIVE" | "TB.CHARGE" | "TB.MSETTLE")
     }
 
-    /// Returns whether it takes or peeks, which may happen twice, and about which nothing else is sent.
+    /// Returns whether it takes or peeks: it may be sent twice, and no other call refers to it.
     pub(crate) fn is_take(&self) -> bool {
         matches!(self.operation, "TB.TAKE" | "TB.MTAKE" | "TB.PEEK")
     }
