@@ -15,12 +15,12 @@ type JointLimiter struct {
 	settings
 }
 
-// NewJointLimiter asks nothing yet. Denials are not remembered and batches not made of several limits.
+// NewJointLimiter makes a limiter of a server and named limits. It sends nothing. RememberDenials and Batch do not apply.
 func NewJointLimiter(server *Server, limits map[string]Limit, options ...LimiterOption) *JointLimiter {
 	return &JointLimiter{limits, newSettings(server, options)}
 }
 
-// TakeAll takes every cost, by the names of the limits, or none. With MaxWait it waits for its turn.
+// TakeAll takes every cost, by the names of the limits, or nothing. With MaxWait it waits for its turn.
 func (l *JointLimiter) TakeAll(ctx context.Context, name string, costs map[string]float64, options ...CallOption) (JointDecision, error) {
 	parts, err := l.parts(name, costs)
 	if err != nil {
@@ -30,7 +30,7 @@ func (l *JointLimiter) TakeAll(ctx context.Context, name string, costs map[strin
 	return l.decideAll(ctx, parts, take.with(options))
 }
 
-// Reset makes the buckets of a name full.
+// Reset makes the buckets of a name full, and forgets their holds.
 func (l *JointLimiter) Reset(ctx context.Context, name string) error {
 	for which := range l.limits {
 		if err := l.server.delete(ctx, l.prefix+jointName(name, which)); err != nil {
@@ -40,7 +40,7 @@ func (l *JointLimiter) Reset(ctx context.Context, name string) error {
 	return nil
 }
 
-// Hold takes every amount until the hold is settled, or for ttl if its holder is gone, or takes none: see Hold.
+// Hold takes every amount, or nothing, until the hold is settled: see Limiter.Hold.
 func (l *JointLimiter) Hold(ctx context.Context, name string, amounts map[string]float64, ttl time.Duration, options ...CallOption) (*Hold, error) {
 	parts, err := l.parts(name, amounts)
 	if err != nil {
@@ -108,14 +108,25 @@ func renewingForm(hold []any) []any {
 	return renewal
 }
 
-// decideAll asks the command, followed by the arguments of each part.
-func (s *settings) decideAll(ctx context.Context, parts []part, c command) (joint JointDecision, err error) {
+// decideAll asks the command, followed by the arguments of each part, and tells the hooks.
+func (s *settings) decideAll(ctx context.Context, parts []part, c command) (JointDecision, error) {
+	began := s.began()
+	joint, err := s.askAll(ctx, parts, c)
+	if err == nil {
+		s.tellAll(parts, joint, began)
+	}
+	return joint, err
+}
+
+func (s *settings) askAll(ctx context.Context, parts []part, c command) (joint JointDecision, err error) {
 	if c.share != nil && len(parts) > 1 {
 		return joint, badArgument("share: a call of several buckets has none")
 	}
-	began := s.began()
 	if s.wrong != nil {
 		c.wrong = s.wrong
+	}
+	if s.shadow {
+		c.maxWait = 0
 	}
 	c.args, c.key = append(c.args, s.wordsOf(parts)...), s.prefix+parts[0].name
 	sent := c
@@ -131,9 +142,17 @@ func (s *settings) decideAll(ctx context.Context, parts []part, c command) (join
 	} else {
 		joint, err = s.without(c, parts, err)
 	}
-	if err != nil {
+	if err != nil || c.args[0] == "TB.MSETTLE" { // which denies nothing
 		return joint, err
 	}
+	joint.Decision = s.passing(joint.Decision, 1)
+	for which, own := range joint.Each {
+		joint.Each[which] = s.passing(own, 1)
+	}
+	return joint, nil
+}
+
+func (s *settings) tellAll(parts []part, joint JointDecision, began time.Time) {
 	for _, p := range parts {
 		own, ok := joint.Each[p.which]
 		if !ok {
@@ -141,5 +160,4 @@ func (s *settings) decideAll(ctx context.Context, parts []part, c command) (join
 		}
 		s.tell(p.name, p.limit, own, began)
 	}
-	return joint, nil
 }

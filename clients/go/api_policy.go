@@ -1,11 +1,12 @@
 package tokenbucket
 
 import (
-	"strconv"
 	"time"
+
+	"tokenbucket/internal/local"
 )
 
-// Policy is what a limiter does while the server cannot be asked.
+// Policy is what a limiter does while the server is away.
 type Policy int
 
 const (
@@ -16,7 +17,7 @@ const (
 	FailOpen
 	// FailClosed lets nothing through.
 	FailClosed
-	// FailWithError leaves it to the caller, with ErrServerAway or ErrReplyLost.
+	// FailWithError returns ErrServerAway or ErrReplyLost.
 	FailWithError
 )
 
@@ -54,19 +55,19 @@ func (s *settings) without(c command, parts []part, err error) (joint JointDecis
 
 // policyReply has the shape of the server's reply.
 func (s *settings) policyReply(args []any, err error) (any, error) {
+	store := s.server.local
+	if s.policy != FailLocal {
+		store = local.NewStore(0) // a mistake is an error under every policy
+	}
+	reply, wrong := s.server.decideIn(store, args)
+	if wrong != nil {
+		return nil, badArgument("%s (decided here, the server is away)", wrong)
+	}
 	switch s.policy {
 	case FailLocal:
-		reply, wrong := s.server.decideLocally(args)
-		if wrong != nil {
-			return nil, badArgument("%s (decided here, the server is away)", wrong)
-		}
 		return reply, nil
 	case FailOpen:
-		granted := int64(1)
-		if args[0] == "TB.TAKEUPTO" {
-			granted, _ = strconv.ParseInt(args[4].(string), 10, 64)
-		}
-		return []any{granted, int64(0), int64(0), int64(0)}, nil
+		return []any{wantedBy(args[0], args[4]), int64(0), int64(0), int64(0)}, nil
 	case FailClosed:
 		retry := (s.server.settings.retryEvery + time.Millisecond - 1) / time.Millisecond
 		return []any{int64(0), int64(0), int64(retry), int64(0)}, nil
@@ -74,12 +75,14 @@ func (s *settings) policyReply(args []any, err error) (any, error) {
 	return nil, err
 }
 
-// decideLocally forgets nothing when the server is back: outages that follow each other share one bucket. Its time is that of
-// the day at the start, and goes on steadily.
-func (s *Server) decideLocally(args []any) (any, error) {
+// decideLocally forgets nothing when the server is back: outages that follow each other share one bucket.
+func (s *Server) decideLocally(args []any) (any, error) { return s.decideIn(s.local, args) }
+
+// decideIn decides by a time that is that of the day at the start, and goes on steadily.
+func (s *Server) decideIn(store *local.Store, args []any) (any, error) {
 	words := make([]string, len(args))
 	for i, arg := range args {
 		words[i] = arg.(string)
 	}
-	return s.local.Do(time.Duration(s.started.UnixNano()+s.now()-1), words)
+	return store.Do(time.Duration(s.started.UnixNano()+s.now()-1), words)
 }

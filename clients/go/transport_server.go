@@ -1,7 +1,10 @@
-// Package tokenbucket limits by token buckets in the tokenbucket module of Redis and Valkey.
+// Package tokenbucket limits rates by token buckets that the tokenbucket module of Redis and Valkey keeps.
 //
-// A Server knows where to ask and whether the server answers. A Limiter is one limit for many names, a JointLimiter
-// several limits that are taken together. All are safe for concurrent use.
+// A bucket holds at most Capacity tokens and refills at Rate; a call takes one or more of them. A Limiter is one limit for
+// many names, each with a bucket of its own. A JointLimiter takes from several limits at once, all or nothing. Both send
+// their calls through a Server, which knows whether the server answers. All are safe for concurrent use.
+//
+// The package goredis connects a Server through go-redis. The examples use tokenbuckettest, a server in memory.
 package tokenbucket
 
 import (
@@ -15,7 +18,7 @@ import (
 	"tokenbucket/internal/local"
 )
 
-// Server is a server, or a cluster, to ask. One is enough for all limiters of a process: they share what is known about it.
+// Server is a server or a cluster. One is enough for all limiters of a process, which share its connections and its outages.
 type Server struct {
 	doer        Doer
 	clock       Clock
@@ -39,27 +42,27 @@ type serverSettings struct {
 	hasScript  bool
 }
 
-// ServerOption is a setting of a Server.
+// ServerOption sets an option of a Server.
 type ServerOption func(*serverSettings)
 
-// Timeout is how long the server may take to reply; 100 ms unless set. A server that is late twice in a row, and replies to
-// nobody meanwhile, is away. 0 waits for ever.
+// Timeout sets how long the server may take to reply; 100 ms by default. A server that is late twice in a row, and answers
+// no other call meanwhile, is away. 0 waits for ever.
 func Timeout(timeout time.Duration) ServerOption {
 	return func(s *serverSettings) { s.timeout = timeout }
 }
 
-// RetryEvery is how often one call tries a server that is away; 500 ms unless set.
+// RetryEvery sets how often one call tries a server that is away; 500 ms by default.
 func RetryEvery(every time.Duration) ServerOption {
 	return func(s *serverSettings) { s.retryEvery = every }
 }
 
-// LogTo gets a line when an outage begins, one when a call is answered again, one a minute of calls that the server did not
-// decide, and one for each error of a renewal; log.Printf unless set.
+// LogTo gets a line when an outage begins and one when a call is answered again, of an outage in ten seconds; one a minute of
+// calls that the server did not decide; and one for each error of a renewal; log.Printf unless set.
 func LogTo(logf func(format string, args ...any)) ServerOption {
 	return func(s *serverSettings) { s.logf = logf }
 }
 
-// FallbackScript lets a Lua script decide while the server has no module. Its buckets are others, under keys of its own.
+// FallbackScript lets a Lua script decide while the server has no module, in buckets of its own whose keys end in ":script".
 func FallbackScript() ServerOption {
 	return func(s *serverSettings) { s.hasScript = true }
 }
@@ -75,7 +78,7 @@ const (
 	connectTimeout = time.Second
 )
 
-// NewServer asks nothing yet: the first call finds out whether the server is there.
+// NewServer makes a Server that sends its commands through doer. It sends nothing: the first call connects.
 func NewServer(doer Doer, options ...ServerOption) *Server {
 	s := &Server{doer: doer, clock: realClock{}, local: local.NewStore(mostNames)}
 	s.settings = serverSettings{timeout: defaultTimeout, retryEvery: defaultRetryEvery, logf: log.Printf}
@@ -114,11 +117,11 @@ func guarded(hook func()) {
 	hook()
 }
 
-// DegradedCount is how many decisions were made without the server.
+// DegradedCount returns how many decisions the policy made in place of the server.
 func (s *Server) DegradedCount() int64 { return s.degraded.Load() }
 
-// Close closes the connections that were opened for the Server. Calls that come later fail with ErrClosed, whatever OnError
-// says. Limiters that hold batches are closed before. Holds that could not be settled are tried once more.
+// Close closes the connections that were opened for the Server. Later calls return ErrClosed, whatever OnError says. Close
+// limiters that have batches before it. Holds that could not be settled are tried once more.
 func (s *Server) Close() error {
 	if s.isClosed() {
 		return nil
@@ -133,32 +136,20 @@ func (s *Server) Close() error {
 
 func (s *Server) isClosed() bool { return s.life.Err() != nil }
 
-// Do sends any command, like TB.STATE, and waits for its reply as limiters do. While the server is away, it returns
-// ErrServerAway.
+// Do sends a command, like TB.STATE, and waits for its reply as limiters do. In a cluster its first argument is its key. While
+// the server is away, it returns ErrServerAway.
 func (s *Server) Do(ctx context.Context, words ...string) (any, error) {
-	args := make([]any, len(words))
+	if len(words) == 0 {
+		return nil, badArgument("there is no command")
+	}
+	c := command{args: make([]any, len(words))}
 	for i, word := range words {
-		args[i] = word
+		c.args[i] = word
 	}
-	return s.ask(ctx, command{args: args, key: keyOf(words)})
-}
-
-// keyPositions has the commands whose key is not their first argument; 0: there is none.
-var keyPositions = map[string]int{
-	"TB.MTAKE": 2, "TB.MSETTLE": 3, "TB.MHOLD": 4, "TB.MRENEW": 4, "TB.BMTAKE": 3, "TB.BMHOLD": 5, "EVALSHA": 3, "EVAL": 3,
-	"CLUSTER": 0, "PING": 0, "INFO": 0, "TB.TOP": 0,
-}
-
-// keyOf returns the key that selects the node; "": any node will do.
-func keyOf(words []string) string {
-	position, isKnown := keyPositions[words[0]]
-	if !isKnown {
-		position = 1
+	if len(words) > 1 {
+		c.key = words[1]
 	}
-	if position == 0 || position >= len(words) {
-		return ""
-	}
-	return words[position]
+	return s.ask(ctx, c)
 }
 
 // command is a call to the server with its options.
@@ -217,7 +208,7 @@ func (s *Server) decide(ctx context.Context, c command) (any, error) {
 		n.beginScript()
 		return s.decideByScript(ctx, c)
 	case needsModule[name]:
-		return nil, wrap(ErrModuleMissing, "and holds need it: load it")
+		return nil, wrap(ErrModuleMissing, "load it: holds need it")
 	case isScripted[name]:
 		return nil, wrap(ErrModuleMissing, "load it, or give the Server FallbackScript()")
 	}

@@ -13,14 +13,18 @@ import { SETTLED_AGAIN_AFTER_MS } from "./unsettled.js";
 export type Used = Amount | Readonly<Record<string, Amount>>;
 
 export interface HoldOptions extends Caller, WaitOptions {
-  /** When the tokens come back if the holder is gone; 30,000 by default. It is renewed three times as often. */
+  /**
+   * Milliseconds until the tokens come back if the process dies, 1 to 30 days; 30,000 by default. An open hold is renewed
+   * three times as often.
+   */
   ttlMs?: number;
 }
 
 export const MAX_TTL_MS = 30 * 86_400_000;
 
 /**
- * Renews itself until it is settled or lost; `await using` settles it at the end of its block, with `used`.
+ * Reserves tokens for a piece of work. Renews itself until it is settled or lost; `await using` settles it at the end of
+ * its block, with `used`.
  *
  * Work admitted during an outage gets a hold in this process; the first renewal after reconnecting acquires it on the
  * server, if there is room, and the settlement charges in any case.
@@ -80,7 +84,7 @@ export class Hold implements AsyncDisposable {
     const onDoubt = () => hold.#settleLater(parts.map((part) => ({ ...part, amount: 0 })));
     await hold.#set(parts, { signal, onDoubt, ...turn });
     // Three times a ttl, so that one renewal may fail and the next still comes in time.
-    if (hold.allowed) hold.#timer = setInterval(() => hold.#keep(), ttlMs / 3).unref();
+    if (hold.allowed && !hold.decision.shadowed) hold.#timer = setInterval(() => hold.#keep(), ttlMs / 3).unref();
     else hold.#settled = Promise.resolve(hold.decision);
     return hold;
   }
@@ -201,7 +205,7 @@ export class Hold implements AsyncDisposable {
     const decision = (this.#decision = await this.#decider.decideAll(parts, words, how));
     this.#isLocal ||= decision.degraded;
     if (decision.degraded) return decision;
-    this.#isKnown ||= decision.allowed;
+    this.#isKnown ||= decision.allowed && !decision.shadowed;
     if (this.#isKnown && !decision.allowed) {
       clearInterval(this.#timer);
       this.#losing.abort(new HoldLost("the hold is gone, and others may have its tokens"));
