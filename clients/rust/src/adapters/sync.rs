@@ -30,12 +30,12 @@ pub struct Server(pub(crate) crate::Server);
 impl Server {
     /// See [`crate::Server::connect`].
     pub fn connect(url: impl IntoConnectionInfo) -> RedisResult<Self> {
-        crate::Server::connect(url).map(Self)
+        Self::connect_with(url, ServerOptions::new())
     }
 
     /// See [`crate::Server::connect_with`].
     pub fn connect_with(url: impl IntoConnectionInfo, options: ServerOptions) -> RedisResult<Self> {
-        crate::Server::connect_with(url, options).map(Self)
+        crate::Server::connect_with(url, for_threads(options)).map(Self)
     }
 
     /// See [`crate::Server::sentinel`].
@@ -43,7 +43,7 @@ impl Server {
         master: impl IntoConnectionInfo,
         sentinels: impl IntoIterator<Item = T>,
     ) -> RedisResult<Self> {
-        crate::Server::sentinel(master, sentinels).map(Self)
+        Self::sentinel_with(master, sentinels, ServerOptions::new())
     }
 
     /// See [`crate::Server::sentinel_with`].
@@ -52,12 +52,12 @@ impl Server {
         sentinels: impl IntoIterator<Item = T>,
         options: ServerOptions,
     ) -> RedisResult<Self> {
-        crate::Server::sentinel_with(master, sentinels, options).map(Self)
+        crate::Server::sentinel_with(master, sentinels, for_threads(options)).map(Self)
     }
 
     /// See [`crate::Server::cluster`].
     pub fn cluster<T: IntoConnectionInfo>(urls: impl IntoIterator<Item = T>) -> RedisResult<Self> {
-        crate::Server::cluster(urls).map(Self)
+        Self::cluster_with(urls, ServerOptions::new())
     }
 
     /// See [`crate::Server::cluster_with`].
@@ -65,7 +65,7 @@ impl Server {
         urls: impl IntoIterator<Item = T>,
         options: ServerOptions,
     ) -> RedisResult<Self> {
-        crate::Server::cluster_with(urls, options).map(Self)
+        crate::Server::cluster_with(urls, for_threads(options)).map(Self)
     }
 
     /// See [`crate::Server::degraded_count`].
@@ -80,6 +80,10 @@ impl crate::fake::Fake {
     pub fn sync_server(&self) -> Server {
         Server(self.server())
     }
+}
+
+fn for_threads(options: ServerOptions) -> ServerOptions {
+    ServerOptions { is_for_threads: true, ..options }
 }
 
 /// Methods that wait for those of the same name.

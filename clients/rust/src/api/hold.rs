@@ -183,8 +183,8 @@ impl Hold {
         *self.0.is_lost.borrow()
     }
 
-    /// Waits until the server no longer has the hold: the process was suspended for longer than the `ttl`, the server was
-    /// away for longer, or a failover lost it. Others may have the tokens, so the work should stop. The next renewal
+    /// Waits until the server no longer has the hold: the process was suspended, or the server away, for more than half of
+    /// the `ttl`, or a failover lost it. Others may have the tokens, so the work should stop. The next renewal
     /// finds out, within a third of the `ttl`, or when the server is back. A lost hold is not taken anew.
     ///
     /// It waits for ever if the hold is never lost: use it in a `select!` beside the work.
@@ -268,17 +268,24 @@ impl Inner {
         Ok(decision)
     }
 
-    /// Three times in each `ttl`, so that one renewal may fail and the next still comes in time.
+    /// Renews it three times in each `ttl`, and four times as often while the server is away: an outage of half the `ttl` loses
+    /// no hold.
     async fn renew_until_over(self: Arc<Self>) {
+        let mut pause = self.ttl / 3;
         loop {
-            let _ = timeout(self.ttl / 3, self.over.notified()).await;
+            let _ = timeout(pause, self.over.notified()).await;
             let is_open = self.is_open.lock().await;
             if !*is_open || *self.is_lost.borrow() {
                 return;
             }
-            if let Err(error) = self.set(&self.held, How::default()).await {
-                log::warn!(target: LOG, "a hold was not renewed: {error}");
-            }
+            pause = match self.set(&self.held, How::default()).await {
+                Ok(decision) if !decision.binding.degraded => self.ttl / 3,
+                Ok(_) | Err(Error::ServerAway(_)) => self.ttl / 12,
+                Err(error) => {
+                    log::warn!(target: LOG, "a hold was not renewed: {error}");
+                    self.ttl / 3
+                }
+            };
         }
     }
 

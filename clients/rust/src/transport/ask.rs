@@ -8,6 +8,7 @@ use redis::{Script, Value};
 
 use crate::api::options::Fallback;
 use crate::transport::node::Node;
+use crate::transport::send::How;
 use crate::transport::Transport;
 use crate::values::error::{Error, Failure, Fault};
 use crate::values::request::{By, Request};
@@ -172,7 +173,10 @@ impl Transport {
                 None => call.request.to_commands(call.by),
                 Some(until) => vec![call.request.to_waiting(until.saturating_sub(self.now()))],
             };
-            match self.attempt(&call.node, &commands, call.is_asking, call.until).await {
+            let is_plain = call.request.is_take() && call.until.is_none() && !call.is_again;
+            let may_be_near = is_plain && !self.0.options.is_for_threads;
+            let how = How { is_asking: call.is_asking, waits_until: call.until, may_be_near };
+            match self.attempt(&call.node, &commands, how).await {
                 Ok(replies) => {
                     if call.by == By::Module && self.uses_script() && call.request.is_of_the_module() {
                         call.node.has_module();
@@ -188,11 +192,13 @@ impl Transport {
     /// Lets a call through, unless its node is away. The call that finds out whether it is back asks another node of a
     /// cluster, which redirects to it or to its successor.
     fn admit(&self, call: &mut Call<'_>) -> Result<(), Failure> {
-        let is_away = call.node.is_away();
+        if !call.node.is_away() {
+            return Ok(());
+        }
         if !call.node.admits(self.now(), self.0.options.retry_every.max(self.0.options.timeout)) {
             return Err(Failure::NotSent);
         }
-        let another = self.0.cluster.as_ref().filter(|_| is_away).and_then(|cluster| cluster.one_there());
+        let another = self.0.cluster.as_ref().and_then(|cluster| cluster.one_there());
         if let Some(node) = another {
             call.node = node;
         }
@@ -221,7 +227,7 @@ impl Transport {
             // A user without the right to load the script may still run it by its digest once it is loaded.
             Some("NOSCRIPT") => {
                 let load = redis::cmd("SCRIPT").arg("LOAD").arg(SOURCE).take();
-                self.attempt(&call.node, &[load], false, None).await?;
+                self.attempt(&call.node, &[load], How::default()).await?;
             }
             _ if failure.is_unknown_command()
                 && call.by == By::Module

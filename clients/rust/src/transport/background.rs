@@ -1,4 +1,4 @@
-//! The thread that carries all connections, whatever runtimes callers have.
+//! The thread that carries connections, whatever runtimes callers have.
 
 use std::cell::{Cell, RefCell};
 use std::future::{poll_fn, Future};

@@ -2,14 +2,17 @@
 
 use std::mem::{forget, take};
 use std::process;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use redis::aio::{MultiplexedConnection, SendError};
 use redis::{AsyncConnectionConfig, Cmd, Pipeline, PushInfo, PushKind, RedisResult, Value};
+use tokio::runtime::{self, Handle};
 use tokio::sync::{OnceCell, Semaphore};
 
-use crate::transport::address::without_password;
+use crate::transport::address::{timed_out, without_password};
+use crate::transport::background::{spawn, timeout};
 use crate::transport::locked::locked;
 use crate::transport::node::Node;
 
@@ -19,6 +22,8 @@ const MOST_IN_A_QUEUE: usize = 100_000;
 const MOST_IDLE_WAITERS: usize = 64;
 /// More at once would take longer than each may.
 const MOST_CONNECTING: usize = 32;
+/// Calls of runtimes before one of them gets a connection of its own.
+const CALLS_OF_A_RUNTIME: u32 = 100;
 
 /// The connections to a server until one of them fails. Then another link takes its place.
 pub(crate) struct Link {
@@ -26,10 +31,20 @@ pub(crate) struct Link {
     pub(super) process: u32,
     /// The connection that all calls share, once one of them has made it.
     pub(super) shared: OnceCell<RedisResult<MultiplexedConnection>>,
+    /// The connection that a runtime of callers carries itself.
+    near: OnceLock<Near>,
+    /// How many calls of runtimes came before there was one.
+    calls: AtomicU32,
     /// Those of calls that have waited, the last used at the end.
     waiters: Mutex<Vec<MultiplexedConnection>>,
     /// Bounds how many calls that wait connect at a time.
     pub(super) connecting: Semaphore,
+}
+
+/// Replies wake their callers on the spot, instead of from another thread.
+struct Near {
+    runtime: runtime::Id,
+    connection: MultiplexedConnection,
 }
 
 impl Link {
@@ -37,9 +52,36 @@ impl Link {
         Arc::new(Self {
             process: process::id(),
             shared: OnceCell::new(),
+            near: OnceLock::new(),
+            calls: AtomicU32::new(0),
             waiters: Mutex::default(),
             connecting: Semaphore::new(MOST_CONNECTING),
         })
+    }
+
+    /// Returns the connection that the caller's runtime carries. The runtime that calls after the first hundred gets it.
+    pub(super) fn near(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        within: Duration,
+    ) -> Option<MultiplexedConnection> {
+        // A runtime without I/O panics when it connects.
+        let may_be = cfg!(panic = "unwind") && !node.is_far.load(Ordering::Relaxed);
+        let runtime = Handle::try_current().ok().filter(|_| may_be)?;
+        let Some(near) = self.near.get() else {
+            if self.calls.fetch_add(1, Ordering::Relaxed) == CALLS_OF_A_RUNTIME {
+                let (link, node, id) = (self.clone(), node.clone(), runtime.id());
+                runtime.spawn(async move {
+                    if let Some(Ok(connection)) =
+                        timeout(within, Box::pin(link.connect(&node, true, None))).await
+                    {
+                        let _ = link.near.set(Near { runtime: id, connection });
+                    }
+                });
+            }
+            return None;
+        };
+        (near.runtime == runtime.id()).then(|| near.connection.clone())
     }
 
     /// Returns a connection that an earlier call has waited on.
@@ -54,16 +96,16 @@ impl Link {
         }
     }
 
-    /// Connects for all calls, or for one that waits. Must run in the background. What the server closes is not used again.
+    /// Connects for all calls, or for one that waits, in the runtime that it runs in. What the server closes is not used again.
     pub(super) async fn connect(
         self: &Arc<Self>,
         node: &Arc<Node>,
         is_shared: bool,
-        within: Duration,
+        within: Option<Duration>,
     ) -> RedisResult<MultiplexedConnection> {
         let (of_node, link) = (Arc::downgrade(node), Arc::downgrade(self));
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(within))
+            .set_connection_timeout(within)
             // Silence is judged for all calls together.
             .set_response_timeout(None)
             .set_pipeline_buffer_size(MOST_IN_A_QUEUE)
@@ -79,7 +121,9 @@ impl Link {
                 }
                 Ok::<_, SendError>(())
             });
-        let client = node.client().await?;
+        let finding = node.clone();
+        let client =
+            spawn(async move { finding.client().await })?.await.unwrap_or_else(|_| Err(timed_out()))?;
         client.get_multiplexed_async_connection_with_config(&config).await.map_err(without_password)
     }
 }
@@ -88,7 +132,7 @@ impl Drop for Link {
     fn drop(&mut self) {
         if self.process != process::id() {
             // The sockets are the parent's too, and so is the runtime that would close them.
-            forget((self.shared.take(), take(&mut *locked(&self.waiters))));
+            forget((self.shared.take(), self.near.take(), take(&mut *locked(&self.waiters))));
         }
     }
 }

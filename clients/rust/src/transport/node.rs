@@ -36,6 +36,8 @@ pub(crate) struct Node {
     next_look_us: AtomicU64,
     /// Set once the log says that it is away.
     is_logged: AtomicBool,
+    /// Set once a runtime of callers did not read what had arrived: only the background thread carries connections then.
+    pub(super) is_far: AtomicBool,
     /// Why it is away.
     failure: Mutex<String>,
 }
@@ -69,6 +71,7 @@ impl Node {
             next_refusal_us: AtomicU64::new(0),
             next_look_us: AtomicU64::new(0),
             is_logged: AtomicBool::new(false),
+            is_far: AtomicBool::new(false),
             failure: Mutex::default(),
         })
     }

@@ -1,6 +1,7 @@
 //! Sends commands, and gets the connections for that.
 
 use std::io;
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,23 +18,37 @@ use crate::transport::Transport;
 use crate::values::error::{Failure, Fault, Why};
 use crate::values::rules::CONNECT_WITHIN;
 
+/// How commands are sent.
+#[derive(Clone, Copy, Default)]
+pub(super) struct How {
+    /// To a node that has the slot only for calls that say so.
+    pub(super) is_asking: bool,
+    /// Until when the server may keep the call, which then has a connection of its own.
+    pub(super) waits_until: Option<Duration>,
+    /// Lets the caller's runtime write and read.
+    pub(super) may_be_near: bool,
+}
+
 impl Transport {
-    /// Sends commands, and waits for their replies: on a connection of its own if the server may keep it until then.
+    /// Sends commands, and waits for their replies.
     pub(super) async fn attempt(
         &self,
         node: &Arc<Node>,
         commands: &[Cmd],
-        is_asking: bool,
-        waits_until: Option<Duration>,
+        how: How,
     ) -> Result<Vec<Value>, Failure> {
         #[cfg(feature = "fake")]
         if let Clock::Fake(fake) = self.clock() {
             return fake.run(commands);
         }
+        let How { is_asking, waits_until, may_be_near } = how;
         let link = node.link();
-        let mut connection = match waits_until {
-            None => self.connection(node, &link).await?,
-            Some(_) => self.waiter(node, &link).await?,
+        let near = if may_be_near { link.near(node, self.connect_within()) } else { None };
+        let is_near = near.is_some();
+        let mut connection = match (near, waits_until) {
+            (Some(near), _) => near,
+            (_, None) => self.connection(node, &link).await?,
+            (_, Some(_)) => self.waiter(node, &link).await?,
         };
         let unheard = Unheard { transport: self, node, sent_at: self.now() };
         let pending = Box::pin(send(&mut connection, commands, is_asking));
@@ -44,6 +59,11 @@ impl Transport {
         std::mem::forget(unheard);
         let replies = match heard {
             Ok(replies) => replies.and_then(without_error),
+            Err(_) if is_near && !node.is_away() && self.look(node).await != Fault::Away => {
+                // The server is there: the caller's runtime does not read.
+                node.is_far.store(true, Ordering::Relaxed);
+                return Err(Failure::Unanswered(Why::Broken(timed_out())));
+            }
             Err(why) => {
                 // A box between here and there may have forgotten the connection.
                 node.forget(&link);
@@ -89,7 +109,7 @@ impl Transport {
     /// Connects, unless that is under way.
     async fn connect(self, node: Arc<Node>, link: Arc<Link>) -> RedisResult<MultiplexedConnection> {
         let making = async || {
-            let made = link.connect(&node, true, self.connect_within()).await;
+            let made = link.connect(&node, true, Some(self.connect_within())).await;
             match &made {
                 Ok(_) => node.connected(self.now()),
                 Err(error) => {
@@ -113,7 +133,7 @@ impl Transport {
                 return Err(Failure::NotSent);
             }
             let (node, link, within) = (node.clone(), link.clone(), self.connect_within());
-            match spawn(async move { link.connect(&node, false, within).await }) {
+            match spawn(async move { link.connect(&node, false, Some(within)).await }) {
                 Ok(connecting) => connecting.await.unwrap_or_else(|_| Err(timed_out())),
                 Err(error) => Err(error.into()),
             }

@@ -10,6 +10,7 @@ use redis::{FromRedisValue, Value};
 
 use crate::transport::background::{timeout, turn, until};
 use crate::transport::node::Node;
+use crate::transport::send::How;
 use crate::transport::Transport;
 use crate::values::error::{Fault, Why};
 use crate::values::rules::PULSE;
@@ -85,7 +86,7 @@ impl Transport {
 
     /// Finds out whether the node is there.
     pub(super) async fn look(&self, node: &Arc<Node>) -> Fault {
-        match Box::pin(self.attempt(node, &[redis::cmd("PING")], false, None)).await {
+        match Box::pin(self.attempt(node, &[redis::cmd("PING")], How::default())).await {
             Ok(_) => {
                 node.answers();
                 Fault::Nobodys
@@ -115,7 +116,7 @@ impl Transport {
         let transport = self.clone();
         self.spawn(async move {
             let ask = redis::cmd("CLUSTER").arg("SLOTS").take();
-            let asked = transport.attempt(&node, &[ask], false, None).await;
+            let asked = transport.attempt(&node, &[ask], How::default()).await;
             let (Ok(replies), Some(cluster)) = (asked, &transport.0.cluster) else { return };
             let ranges = replies.into_iter().next().map(Vec::<Value>::from_redis_value);
             for range in ranges.and_then(Result::ok).unwrap_or_default() {

@@ -211,6 +211,11 @@ impl Request {
         !matches!(self.operation, "TB.GIVE" | "TB.CHARGE" | "TB.MSETTLE")
     }
 
+    /// Returns whether it takes or peeks: it may be sent twice, and no other call refers to it.
+    pub(crate) fn is_take(&self) -> bool {
+        matches!(self.operation, "TB.TAKE" | "TB.MTAKE" | "TB.PEEK")
+    }
+
     /// What a policy that is open grants.
     pub(crate) fn most_granted(&self) -> u64 {
         match (self.operation, &self.buckets[..]) {

@@ -43,6 +43,23 @@ async fn a_hold_without_room_is_denied() {
     assert_eq!(remaining(&limiter, "a").await, 2);
 }
 
+#[tokio::test]
+async fn a_renewal_without_an_answer_is_repeated_soon() {
+    let (server, _clock) = start_with_clock();
+    let options = ServerOptions::new().retry_every(Duration::from_millis(50));
+    let limiter = limiter_with(&server, limit(1, "0"), Options::new(), options);
+    wait_for("the connection", SOON, async || !limiter.peek("a", 0).await.unwrap().degraded).await;
+    // Renewed every six seconds while the server answers.
+    let hold = limiter.hold("a", 1, Duration::from_secs(18)).await.unwrap();
+    assert!(!hold.decision().binding.degraded);
+    server.signal("STOP");
+    wait_for("a renewal in vain", SOON, async || hold.decision().binding.degraded).await;
+    server.signal("CONT");
+    let soon = Duration::from_secs(4);
+    wait_for("a renewal", soon, async || !hold.decision().binding.degraded).await;
+    hold.settle().await.unwrap();
+}
+
 /// On its server the time stands still: no hold expires before the test lets it.
 fn start_with_clock() -> (Server, Clock) {
     let server = Server::started(&["--clock"]);

@@ -21,6 +21,7 @@ mod late;
 mod limits;
 mod logs;
 mod memory;
+mod near;
 mod operations;
 mod rules;
 mod sentinels;

@@ -1,0 +1,133 @@
+//! A runtime that makes many calls carries them itself, on a connection of its own.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use tokenbucket_client::{sync, Limiter, OnError, Options, ServerOptions};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::servers::{ask, wait_for, Server};
+use crate::{limit, limiter_with, patient, STILL};
+
+const SOON: Duration = Duration::from_secs(30);
+const MANY: u32 = 1_000_000;
+/// A server that is not scheduled for so long is away.
+const TIMEOUT: Duration = Duration::from_secs(1);
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// On how many connections the last command was a take.
+fn connections(server: &Server) -> usize {
+    ask::<String>(server, &["CLIENT", "LIST"]).to_lowercase().matches("cmd=tb.take").count()
+}
+
+async fn take(limiter: &Limiter, count: usize) {
+    for _ in 0..count {
+        assert!(!limiter.take("a", 1).await.unwrap().degraded);
+    }
+}
+
+/// Calls until the runtime has its own connection.
+async fn earn(server: &Server, limiter: &Limiter) {
+    wait_for("a connection of the runtime", SOON, async || {
+        take(limiter, 10).await;
+        connections(server) == 2
+    })
+    .await;
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Keeps the thread, and so its runtime, from everything else.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let (waker, mut future) = (Arc::new(Unpark(thread::current())).into(), pin!(future));
+    loop {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return value;
+        }
+        thread::park();
+    }
+}
+
+#[test]
+fn other_runtimes_call_while_it_lives_and_when_it_has_ended() {
+    let server = Server::start();
+    let limiter = limiter_with(&server, limit(MANY, STILL), Options::new(), patient());
+    let (busy, other) = (runtime(), runtime());
+    busy.block_on(earn(&server, &limiter));
+    other.block_on(take(&limiter, 200));
+    drop(busy);
+    other.block_on(take(&limiter, 200));
+    drop(other);
+    runtime().block_on(take(&limiter, 200));
+    assert!(!block_on(limiter.peek("a", 0)).unwrap().degraded, "outside of a runtime");
+}
+
+#[test]
+fn a_call_that_blocks_its_runtime_is_decided_by_the_server() {
+    let server = Server::start();
+    let options = Options::new().on_error(OnError::Error);
+    let limiter = limiter_with(&server, limit(MANY, STILL), options, ServerOptions::new().timeout(TIMEOUT));
+    let runtime = runtime();
+    runtime.block_on(async {
+        wait_for("the connection", SOON, async || limiter.take("a", 1).await.is_ok()).await;
+        earn(&server, &limiter).await;
+        for _ in 0..3 {
+            block_on(limiter.take("a", 1)).expect("no outage");
+        }
+    });
+}
+
+#[test]
+fn threads_call_from_inside_of_a_runtime() {
+    let server = Server::start();
+    let connected = sync::Server::connect_with(server.url(), patient()).unwrap();
+    let limiter = sync::Limiter::new(&connected, limit(MANY, STILL));
+    let began = Instant::now();
+    runtime().block_on(async {
+        for _ in 0..300 {
+            assert!(!limiter.take("a", 1).unwrap().degraded);
+        }
+    });
+    assert!(began.elapsed() < SOON, "no call waited for its timeout");
+    assert_eq!(connections(&server), 1);
+}
+
+#[test]
+fn a_runtime_without_io_calls_by_the_background() {
+    let server = Server::start();
+    let limiter = limiter_with(&server, limit(MANY, STILL), Options::new(), patient());
+    Builder::new_current_thread().build().unwrap().block_on(take(&limiter, 300));
+    assert_eq!(connections(&server), 1);
+}
+
+#[test]
+fn it_notices_a_silent_server() {
+    let server = Server::start();
+    let limiter =
+        limiter_with(&server, limit(MANY, STILL), Options::new(), ServerOptions::new().timeout(TIMEOUT));
+    runtime().block_on(async {
+        wait_for("the connection", SOON, async || !limiter.take("a", 1).await.unwrap().degraded).await;
+        earn(&server, &limiter).await;
+        server.signal("STOP");
+        let began = Instant::now();
+        let decision = limiter.take("a", 1).await.unwrap();
+        let took = began.elapsed();
+        server.signal("CONT");
+        assert!(decision.degraded && took < 2 * SOON, "{took:?}");
+        wait_for("the server", SOON, async || !limiter.take("a", 1).await.unwrap().degraded).await;
+        earn(&server, &limiter).await;
+    });
+}
