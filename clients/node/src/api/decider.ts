@@ -187,22 +187,20 @@ export class Decider {
     return this.#decisionOf(command, read, caller, how);
   }
 
-  async #decisionOf<D extends Decision>(
+  #decisionOf<D extends Decision>(
     command: Command,
     read: (reply: unknown) => D,
     caller: Caller | undefined,
     how: How | undefined,
   ): Promise<D> {
     const signal = caller?.signal;
-    signal?.throwIfAborted();
-    try {
-      const asked = this.server.ask(how?.renews ? renewing(command) : command, how);
-      return read(await (signal ? whileIn(signal, asked) : asked));
-    } catch (error) {
+    if (signal?.aborted) return Promise.reject(signal.reason as Error);
+    const asked = this.server.ask(how?.renews ? renewing(command) : command, how);
+    return whileIn(signal, asked).then(read, (error: unknown) => {
       if (error instanceof Undecided) return this.#undecided(command, read, error, how);
       if (signal?.aborted) how?.onDoubt?.();
       throw error;
-    }
+    });
   }
 
   #undecided<D extends Decision>(command: Command, read: (reply: unknown) => D, why: Undecided, how?: How): D {

@@ -50,16 +50,27 @@ class Pipeline {
     return this.#stopListening === undefined;
   }
 
-  async send(send: Send): Promise<unknown> {
+  /** Resolves to the reply, or to what `failed` makes of the error. */
+  send(send: Send, failed: (error: unknown) => unknown): Promise<unknown> {
+    const replied = send(this.connection);
     // Silence begins with the first call that is due.
     if (this.#due++ === 0) this.#wasHeard = true;
     this.#stopListening ??= this.#listen();
-    try {
-      return await send(this.connection);
-    } finally {
-      this.#wasHeard = true;
-      if (--this.#due === 0 && this.#isRetired) this.connection.close();
-    }
+    return replied.then(
+      (reply) => {
+        this.#heard();
+        return reply;
+      },
+      (error) => {
+        this.#heard();
+        return failed(error);
+      },
+    );
+  }
+
+  #heard(): void {
+    this.#wasHeard = true;
+    if (--this.#due === 0 && this.#isRetired) this.connection.close();
   }
 
   /** Closes the connection once its calls have their replies. */
@@ -113,10 +124,12 @@ export class Transport {
   }
 
   /** Sends the call, and once more if its connection breaks before the reply, unless it must happen `once`. */
-  async ask(send: Send, once = false): Promise<unknown> {
-    const reply = await this.#exchange(send, once);
-    this.circuit.answered();
-    return reply;
+  ask(send: Send, once = false, isFirst = true): Promise<unknown> {
+    // No async function is in the way of most calls: each would cost as much as all the rest.
+    const pipeline = this.#pipeline;
+    const isReady = pipeline?.isOpen && !this.circuit.isAway && !(once && pipeline.isIdle);
+    if (isReady) return this.#exchange(pipeline, send, once, isFirst);
+    return this.#ready(once, isFirst).then((opened) => this.#exchange(opened, send, once, isFirst));
   }
 
   /**
@@ -164,25 +177,25 @@ export class Transport {
     this.#pipeline = undefined;
   }
 
-  async #exchange(send: Send, once: boolean): Promise<unknown> {
-    for (let isFirst = true; ; isFirst = false) {
-      if (once && this.#pipeline?.isIdle) await aTurn(); // shows whether the server has closed it meanwhile
-      const isReady = this.#pipeline?.isOpen && !this.circuit.isAway;
-      const pipeline = isReady ? this.#pipeline! : await this.#connected(!isFirst);
-      try {
-        return await pipeline.send(send);
-      } catch (error) {
-        if (isReply(error) || faultOf(error) === "caller") throw this.#judged(error);
-        pipeline.connection.close();
-        if (!isFirst && !this.circuit.isAway) this.#failed(error);
-        if (once || this.circuit.isAway) throw this.circuit.undecided(true, error);
-      }
-    }
+  #exchange(pipeline: Pipeline, send: Send, once: boolean, isFirst: boolean): Promise<unknown> {
+    return pipeline.send(send, (error) => {
+      if (isReply(error) || faultOf(error) === "caller") throw this.#judged(error);
+      pipeline.connection.close();
+      if (!isFirst && !this.circuit.isAway) this.#failed(error);
+      if (once || this.circuit.isAway) throw this.circuit.undecided(true, error);
+      return this.ask(send, once, false);
+    });
+  }
+
+  async #ready(once: boolean, isFirst: boolean): Promise<Pipeline> {
+    if (once && this.#pipeline?.isIdle) await aTurn(); // shows whether the server has closed it meanwhile
+    const isReady = this.#pipeline?.isOpen && !this.circuit.isAway;
+    return isReady ? this.#pipeline! : this.#connected(!isFirst);
   }
 
   /** Asks whether the server is there. */
   #look(): Promise<unknown> {
-    return this.#exchange(ping, false).catch(() => {});
+    return this.ask(ping).catch(() => {});
   }
 
   async #connected(wasSent: boolean): Promise<Pipeline> {
