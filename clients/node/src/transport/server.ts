@@ -141,6 +141,8 @@ export class Server {
     const untilMs = how.maxWaitMs ? performance.now() + how.maxWaitMs : undefined;
     const canScript = this.canScript && untilMs === undefined && isOfModule(command) && !needsModule(command);
     const transport = this.transportOf(keyOf(command));
+    const away = transport.whyAway();
+    if (away) return Promise.reject(away as never);
     const call = { command, how, untilMs, canScript, transport, isByScript: false, before: undefined, repeats: 0 };
     if (canScript && transport.circuit.usesScript) this.#route(call, true);
     return this.#send(call);

@@ -3,7 +3,7 @@
  * for each call that waits its turn in the server.
  */
 
-import { CannotWait, faultOf, isAnswer, isReply, textOf } from "../values/errors.js";
+import { CannotWait, faultOf, isAnswer, isReply, textOf, type Undecided } from "../values/errors.js";
 import { Circuit, type Log } from "./circuit.js";
 import type { Connection, Route } from "./driver.js";
 import { ClusterRoute } from "./route.js";
@@ -132,6 +132,16 @@ export class Transport {
     return this.#ready(once, isFirst).then((opened) => this.#exchange(opened, send, once, isFirst));
   }
 
+  /** Returns what a call gets while the server is away, and tries the server from time to time. */
+  whyAway(wasSent = false): Undecided | undefined {
+    if (!this.circuit.isAway) return undefined;
+    if (this.circuit.isTimeToAsk()) {
+      this.#connect().catch(() => {});
+      this.onAway();
+    }
+    return this.circuit.undecided(wasSent);
+  }
+
   /**
    * Sends a call that waits its turn in the server, and once more if its connection breaks. The `signal` closes that
    * connection: the server then grants nothing.
@@ -199,7 +209,8 @@ export class Transport {
   }
 
   async #connected(wasSent: boolean): Promise<Pipeline> {
-    this.#throwIfAway(wasSent);
+    const away = this.whyAway(wasSent);
+    if (away) throw away;
     try {
       return await this.#connect();
     } catch (error) {
@@ -208,21 +219,12 @@ export class Transport {
     }
   }
 
-  #throwIfAway(wasSent: boolean): void {
-    if (!this.circuit.isAway) return;
-    if (this.circuit.isTimeToAsk()) {
-      this.#connect().catch(() => {});
-      this.onAway();
-    }
-    throw this.circuit.undecided(wasSent);
-  }
-
   /** Makes the connection of all calls. Those that come meanwhile wait for the same one. */
   #connect(): Promise<Pipeline> {
     return (this.#connecting ??= this.#open()
       .then(
         (connection) => {
-          this.circuit.connected();
+          this.circuit.reached();
           const { timeoutMs } = this.server;
           const pipeline = new Pipeline(connection, timeoutMs, () => {
             // One that was left says nothing about the server that the endpoint leads to now.
@@ -232,7 +234,8 @@ export class Transport {
         },
         (error: unknown) => {
           // Some answers are mistakes, such as a wrong password, and waiting does not help.
-          if (!isAnswer(error)) this.#failed(error);
+          if (isAnswer(error)) this.circuit.reached();
+          else this.#failed(error);
           throw error;
         },
       )
@@ -275,7 +278,8 @@ export class Transport {
     const opening = (async () => {
       await before;
       if (isOver || signal?.aborted) throw abandoned;
-      this.#throwIfAway(false);
+      const away = this.whyAway();
+      if (away) throw away;
       return this.#open();
     })();
     const isTooLate = (connection: Connection) => void (isOver && connection.close());
