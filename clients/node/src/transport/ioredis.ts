@@ -46,7 +46,9 @@ export function ioredisCluster(client: IoredisCluster): Route {
       return one.duplicate({ ...OPTIONS, ...(address && hostAndPort(address)) });
     });
   const reachable = (address: string) => (natMap?.[address] ? addressIn(natMap[address]) : address);
-  return new ClusterRoute((slot) => client.slots[slot]?.[0], connectionTo, reachable);
+  // The driver goes back to its first addresses once none of its nodes can be connected, which it tries for calls alone.
+  const refresh = () => client.nodes().forEach((node) => void node.connect().catch(() => {}));
+  return new ClusterRoute((slot) => client.slots[slot]?.[0], connectionTo, reachable, refresh);
 }
 
 function readiness(client: IoredisCluster): Promise<void> {

@@ -242,8 +242,9 @@ export class Server {
     const others = [...route.addresses()].filter((address) => address !== away.address);
     const known = others.map((address) => this.transportAt(address)).filter(({ circuit }) => !circuit.isAway);
     const other = known.find(({ isConnected }) => isConnected) ?? known[0];
-    const replied = (slots: unknown) => route.learnAll(slots, other!.address);
-    other?.ask((connection) => connection.send(["CLUSTER", "SLOTS"])).then(replied, () => {});
+    if (!other) return route.forget();
+    const replied = (slots: unknown) => route.learnAll(slots, other.address);
+    other.ask((connection) => connection.send(["CLUSTER", "SLOTS"])).then(replied, () => {});
   }
 }
 
