@@ -193,9 +193,21 @@ test("a settlement that could not be sent is made once, when the server is back"
   assert.equal((await limiter.peek("a", 0)).remaining, 70);
 });
 
+test("renewals that fail during an outage log no lines of their own", async (t) => {
+  const own = await serverFor(t);
+  const { client } = await clientFor(t, own);
+  const lines: string[] = [];
+  const buckets = patient(client, { log: (line) => lines.push(line) });
+  const hold = await new Limiter(buckets, SLOT, { onError: "throw" }).hold("a", 1, { ttlMs: 30 });
+  await own.stop();
+  await until(() => buckets.degradedCount >= 5);
+  assert.deepEqual([lines.length, hold.lost], [1, false], lines.join("\n"));
+  await assert.rejects(hold.settle(), /ServerAway/);
+});
+
 test("a ttl that cannot be is refused", async (t) => {
   const { limiter } = await setUp(t);
-  for (const ttlMs of [0, -1, NaN, 31 * 86_400_000]) {
+  for (const ttlMs of [0, -1, NaN, 31 * 86_400_000, "500"] as number[]) {
     await assert.rejects(limiter.hold("a", 1, { ttlMs }), /BadArgument: ttlMs: /);
   }
 });

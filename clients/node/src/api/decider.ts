@@ -3,7 +3,7 @@
 import { mustHappenOnce, renewing, scriptKey, type Command } from "../transport/command.js";
 import { Decision, JointDecision } from "../values/decision.js";
 import { BadArgument, BadArgumentType, CannotWait, ReplyLost, ServerAway, Undecided } from "../values/errors.js";
-import { checkAmount, checkLimit, limitWords, type Amount, type Limit } from "../values/limit.js";
+import { checkAmount, checkLimit, checkMs, limitWords, type Amount, type Limit } from "../values/limit.js";
 import type { Client, Clock } from "../transport/driver.js";
 import { whileIn } from "../transport/signal.js";
 import { outside, serverOf, type How, type Server } from "../transport/server.js";
@@ -67,18 +67,14 @@ export interface ShareOptions extends WaitOptions {
   weight?: number | undefined;
 }
 
-export const MAX_WAIT_MS = 30 * 86_400_000;
+export const MAX_WAIT_DAYS = 30;
 export const MOST_SHARE_BYTES = 128;
 export const LEAST_WEIGHT = 0.001;
 export const MOST_WEIGHT = 1000;
-/** A timer of Node has a limit. */
-const LONGEST_PAUSE_MS = 86_400_000;
 
 /** Checks how a call waits; throws a BadArgument before anything is sent. */
 export function inTurn({ maxWaitMs = 0, share, weight }: ShareOptions): How {
-  if (!(maxWaitMs >= 0 && maxWaitMs <= MAX_WAIT_MS)) {
-    throw new BadArgument(`maxWaitMs: ${maxWaitMs} is not from 0 to 30 days`);
-  }
+  checkMs("maxWaitMs", maxWaitMs, 0, MAX_WAIT_DAYS);
   if (share !== undefined) return { maxWaitMs, share: shareWords(share, weight ?? 1) };
   if (weight !== undefined) throw new BadArgument("weight: is of no share, set `share` as well");
   return { maxWaitMs };
@@ -241,7 +237,7 @@ export class Decider {
         }
       }
       if (retryAfterMs > leftMs) return decision;
-      await this.clock.sleep(Math.min(Math.max(retryAfterMs, 1), LONGEST_PAUSE_MS), caller?.signal);
+      await this.clock.sleep(Math.max(retryAfterMs, 1), caller?.signal);
     }
   }
 

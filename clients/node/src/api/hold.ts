@@ -5,7 +5,7 @@ import { randomUUID } from "node:crypto";
 import { type Decider, type Caller, type Part, type WaitOptions } from "./decider.js";
 import { Denied, JointDecision } from "../values/decision.js";
 import { BadArgument, HoldLost, ReplyLost, ServerAway, textOf } from "../values/errors.js";
-import { checkAmount, isPool, type Amount } from "../values/limit.js";
+import { checkAmount, checkMs, isPool, type Amount } from "../values/limit.js";
 import type { How } from "../transport/server.js";
 import { SETTLED_AGAIN_AFTER_MS } from "./unsettled.js";
 
@@ -17,7 +17,7 @@ export interface HoldOptions extends Caller, WaitOptions {
   ttlMs?: number;
 }
 
-export const MAX_TTL_MS = 30 * 86_400_000;
+export const MAX_TTL_DAYS = 30;
 
 /**
  * Renews itself until it is settled or lost; `await using` settles it at the end of its block, with `used`.
@@ -58,7 +58,7 @@ export class Hold implements AsyncDisposable {
   #settled: Promise<JointDecision> | undefined;
 
   private constructor(decider: Decider, parts: readonly Part[], ttlMs: number, onSettled: () => void) {
-    if (!(ttlMs >= 1 && ttlMs <= MAX_TTL_MS)) throw new BadArgument(`ttlMs: ${ttlMs} is not from 1 to 30 days`);
+    checkMs("ttlMs", ttlMs, 1, MAX_TTL_DAYS);
     this.#decider = decider;
     this.#parts = parts;
     this.#held = parts.filter(({ amount }) => Number(amount) > 0);
@@ -262,7 +262,8 @@ export class Hold implements AsyncDisposable {
   }
 
   #keep(): void {
-    this.renew().catch((error: unknown) => this.#log("renewed", error));
+    // The outage has a line of its own.
+    this.renew().catch((error: unknown) => error instanceof ServerAway || this.#log("renewed", error));
   }
 
   #log(what: string, error: unknown): void {

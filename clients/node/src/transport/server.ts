@@ -14,7 +14,6 @@ import {
   type Command,
 } from "./command.js";
 import {
-  BadArgument,
   BadArgumentType,
   checkOptions,
   codeOf,
@@ -25,6 +24,7 @@ import {
   textOf,
   Undecided,
 } from "../values/errors.js";
+import { checkMs } from "../values/limit.js";
 import { FALLBACK } from "./fallback.js";
 import { routeOf } from "./clients.js";
 import type { Client, Clock, Connection, Route } from "./driver.js";
@@ -118,8 +118,8 @@ export class Server {
   constructor(client: Client, options: ServerOptions = {}) {
     const { timeoutMs = 100, retryEveryMs = 500, fallback, log = defaultLog } = options;
     checkOptions(options, OPTIONS);
-    if (!(timeoutMs > 0)) throw new BadArgument(`timeoutMs: ${timeoutMs} is not above 0`);
-    if (!(retryEveryMs >= 0)) throw new BadArgument(`retryEveryMs: ${retryEveryMs} is not at least 0`);
+    checkMs("timeoutMs", timeoutMs, 1, 1);
+    checkMs("retryEveryMs", retryEveryMs, 0, 1);
     if (fallback !== undefined && fallback !== "script") {
       throw new BadArgumentType(`fallback: '${String(fallback)}' is not 'script'`);
     }

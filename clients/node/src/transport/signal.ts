@@ -2,6 +2,9 @@
 
 import { clearTimeout, setTimeout } from "./timers.js";
 
+/** A timer of Node has a limit. */
+const LONGEST_PAUSE_MS = 86_400_000;
+
 const callbacks = new WeakMap<AbortSignal, Set<() => void>>();
 
 /** Calls back when the signal aborts. The returned function stops that. */
@@ -29,6 +32,8 @@ export function whileIn<T>(signal: AbortSignal | undefined, asked: Promise<T>): 
 export async function sleep(ms: number, signal?: AbortSignal): Promise<void> {
   signal?.throwIfAborted();
   let timer: NodeJS.Timeout | undefined;
-  const passed = new Promise<void>((done) => (timer = setTimeout(done, ms)));
+  const pause = Math.min(ms, LONGEST_PAUSE_MS);
+  const passed = new Promise<void>((done) => (timer = setTimeout(done, pause)));
   await whileIn(signal, passed).finally(() => clearTimeout(timer));
+  if (ms > pause) await sleep(ms - pause, signal);
 }
