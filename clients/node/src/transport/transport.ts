@@ -129,7 +129,7 @@ export class Transport {
     const pipeline = this.#pipeline;
     const isReady = pipeline?.isOpen && !this.circuit.isAway && !(once && pipeline.isIdle);
     if (isReady) return this.#exchange(pipeline, send, once, isFirst);
-    return this.#ready(once, isFirst).then((opened) => this.#exchange(opened, send, once, isFirst));
+    return this.#ready(once, !isFirst).then((opened) => this.#exchange(opened, send, once, isFirst));
   }
 
   /** Returns what a call gets while the server is away, and tries the server from time to time. */
@@ -197,26 +197,20 @@ export class Transport {
     });
   }
 
-  async #ready(once: boolean, isFirst: boolean): Promise<Pipeline> {
+  async #ready(once: boolean, wasSent: boolean): Promise<Pipeline> {
     if (once && this.#pipeline?.isIdle) await aTurn(); // shows whether the server has closed it meanwhile
-    const isReady = this.#pipeline?.isOpen && !this.circuit.isAway;
-    return isReady ? this.#pipeline! : this.#connected(!isFirst);
+    const away = this.whyAway(wasSent);
+    if (away) throw away;
+    try {
+      return this.#pipeline?.isOpen ? this.#pipeline : await this.#connect();
+    } catch (error) {
+      throw isAnswer(error) ? error : this.circuit.undecided(wasSent, error);
+    }
   }
 
   /** Asks whether the server is there. */
   #look(): Promise<unknown> {
     return this.ask(ping).catch(() => {});
-  }
-
-  async #connected(wasSent: boolean): Promise<Pipeline> {
-    const away = this.whyAway(wasSent);
-    if (away) throw away;
-    try {
-      return await this.#connect();
-    } catch (error) {
-      if (isAnswer(error)) throw error;
-      throw this.circuit.undecided(wasSent, error);
-    }
   }
 
   /** Makes the connection of all calls. Those that come meanwhile wait for the same one. */
