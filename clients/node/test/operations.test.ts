@@ -66,6 +66,7 @@ for (const library of Object.keys(LIBRARIES)) {
     const names = { requests: "{ada}", tokens: "{ada}:model" };
     assert.equal((await joint.takeAll(names, { requests: 1, tokens: 1000 })).allowed, true);
     await assert.rejects(joint.takeAll("ada", { words: 1 }), /'words' is none of the limits requests, tokens/);
+    await assert.rejects(joint.takeAll("ada", {}), /^BadArgument: amounts: /);
   });
 }
 
