@@ -111,9 +111,9 @@ export class Hold implements AsyncDisposable {
   }
 
   /**
-   * Aborts, with a `HoldLost`, when the server no longer has the hold: the process was suspended for longer than the
-   * ttl, the server was away for longer, or a failover lost it. Others may have the tokens, so the work should stop. The
-   * next renewal finds out, within a third of the ttl, or when the server is back.
+   * Aborts, with a `HoldLost`, when the server no longer has the hold: the process was suspended for more than two thirds
+   * of the ttl, the server was away for more than a third of it, or a failover lost the hold. Others may have the tokens,
+   * so the work should stop. The next renewal finds out, within a third of the ttl, or when the server is back.
    *
    * ```ts
    * import { Limiter } from "tokenbucket-redis";
