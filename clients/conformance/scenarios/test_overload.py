@@ -117,8 +117,10 @@ def test_a_flood_over_http_passes_no_more_than_the_bucket(
         seen = flood(port, tmp_path, connections=3000, seconds=3)
         assert seen.failed == 0, (framework, seen)
         assert seen.refused > 0, (framework, seen)
-        # What the server grants in that time, 50, and a bucket of this process.
-        assert 20 <= seen.passed <= 40 + 10 * max(seen.seconds, 3), (framework, seen)
+        # A machine so busy that the server is silent for its timeout is an outage, in which a bucket of
+        # this process, and its refill, pass beside what the server grants.
+        bucket = 20 + 10 * seen.seconds
+        assert 20 <= seen.passed <= 2 * bucket, (framework, seen)
     for peer in PEERS.get(package.client.library, []):
         port = package.driver.do("http", on="l", framework=peer, name="peer")["port"]
         theirs = flood(port, tmp_path, connections=3000, seconds=3)

@@ -504,8 +504,85 @@ const CASES: Case[] = [
         { keyPrefix: 1 },
         { inMemoryBlockOnConsumed: 5 },
         { inMemoryBlockDuration: 5 },
+        { points: "6" },
+        { points: null },
+        { points: Infinity },
+        { duration: Infinity },
+        { keyPrefix: null },
+        { insuranceLimiter: null },
+        { insuranceLimiter: {} },
+        { storeClient: undefined },
+        { storeClient: null },
       ].map((options) => thrown(() => make(options as never)) !== ""),
-    expected: [true, true, true, true, true, true, true],
+    expected: Array(16).fill(true),
+  },
+  ...["2", " 2 ", "2.5", "0", "", "1e1", "x", null, NaN, Infinity, true].map(
+    (points): Case => ({
+      promise: `the points ${typeof points} '${String(points)}' of a call`,
+      spent: 5,
+      async run(limiter) {
+        const told: unknown[] = [];
+        for (const method of ["consume", "penalty", "set"] as const) {
+          const result = await outcome(limiter[method]("a", points as never, 10 as never));
+          const { rejected = result } = result as { rejected?: unknown };
+          told.push(rejected === "Error" || Number((rejected as RateLimiterRes).consumedPoints));
+        }
+        return told;
+      },
+      // What is refused is counted by the original alone, so it had 9 before the last call.
+      expected: points === "2" ? [7, 9, 2] : [true, true, true],
+      ...(points === "2" && { bucket: { expected: [7, 7, 2], row: "Refused points" } }),
+    }),
+  ),
+  {
+    promise: "points that are no number above 0 let nothing pass, and very many all",
+    run: async (_limiter, { make }) =>
+      Promise.all(
+        [0, -1, 1e15].map(async (points) => {
+          const result = await outcome(make({ points, keyPrefix: String(points) }).consume("a"));
+          return ((result as { rejected?: unknown }).rejected ?? result) as { consumedPoints: number };
+        }),
+      ).then((all) => all.map(({ consumedPoints }) => consumedPoints)),
+    expected: [1, 1, 1],
+  },
+  {
+    promise: "durations may be strings where the original computes with them; what is none does not replace another",
+    run: async (_limiter, { make }) => {
+      const blocked = make({ blockDuration: "10" as never });
+      await blocked.consume("a", 6);
+      const seen: unknown[] = [await rejectedFor(blocked.consume("a"))];
+      for (const customDuration of ["10", -1, NaN, "x", undefined] as never[]) {
+        const { msBeforeNext } = await make().consume(`of ${String(customDuration)}`, 6, { customDuration });
+        seen.push(msBeforeNext);
+      }
+      for (const secDuration of ["10", 0, -1, null, undefined, "x"] as never[]) {
+        await make().block(`for ${String(secDuration)}`, secDuration);
+        seen.push(await rejectedFor(make().consume(`for ${String(secDuration)}`)));
+      }
+      return [...seen, (await make().consume("null", 6, null as never)).msBeforeNext];
+    },
+    expected: [10_000, 10_000, 3000, 3000, 3000, 3000, 10_000, 3000, 3000, 3000, 3000, 3000, 3000],
+  },
+  {
+    promise: "how the original's client is called may be said",
+    options: { rejectIfRedisNotReady: true, useRedisPackage: false, customIncrTtlLuaScript: undefined } as never,
+    run: async (limiter) => times(10, () => limiter.consume("a")),
+    expected: 6,
+  },
+  {
+    promise: "customDuration 0: points are never reset",
+    run: async (limiter) => outcome(limiter.consume("a", 1, { customDuration: 0 })),
+    expected: { remainingPoints: 5, msBeforeNext: -1, consumedPoints: 1, isFirstInDuration: true },
+    bucket: { expected: { rejected: "Error" }, row: "`duration: 0`" },
+  },
+  {
+    promise: "whatever prints as a string is a key",
+    async run(limiter) {
+      const keys = [1, 12n, true, null, undefined, ["a"], {}, "a b", "ü", "{x}", "a\n\0b", "k".repeat(5000)] as never[];
+      const told = await Promise.all(keys.map((key) => limiter.consume(key).then(() => limiter.consume(key))));
+      return [told.map(({ remainingPoints }) => remainingPoints), keys.map((key) => limiter.getKey(key).length)];
+    },
+    expected: [Array(12).fill(4), [7, 8, 10, 10, 15, 7, 21, 9, 7, 9, 10, 5006]],
   },
   {
     promise: "duration 0: points are never reset",
@@ -577,7 +654,8 @@ for (const { promise, options, spent, run, expected, bucket } of CASES) {
     return run(limiter, { make, commands });
   };
   test(`both: ${promise}`, async () => {
-    assert.deepEqual(await seen(ORIGINAL), expected, "the original");
+    // Older releases of the original are not what the cases say.
+    if (!process.env.OLDER) assert.deepEqual(await seen(ORIGINAL), expected, "the original");
     assert.deepEqual(await seen(OURS), bucket ? bucket.expected : expected, "the bucket");
   });
 }

@@ -23,6 +23,7 @@ import tokenbucket.asyncio
 import upstream as upstreams
 from conftest import until_waiting
 from launch import ask
+from paths import rows_of
 from services import Service, wait_for
 from tokenbucket import BadArgument, Denied, Limit, ServerAway
 from tokenbucket.httpx import AsyncRateLimitTransport, RateLimitTimeout, RateLimitTransport
@@ -124,6 +125,20 @@ def test_each_host_has_a_bucket_of_its_own(make: Make, server: Service, upstream
     client.get(upstream.url)
     client.get(f"http://localhost:{upstream.port}")
     assert (remaining(client), remaining(client, "localhost")) == (4, 4)
+
+
+HOSTS = rows_of("httpx.md", "| URL | bucket |")
+
+
+@pytest.mark.parametrize(("urls", "name"), HOSTS, ids=[name for _, name in HOSTS])
+def test_every_url_of_a_host_shares_its_bucket(urls: str, name: str) -> None:
+    limiter = tokenbucket.Limiter(FakeServer(), Limit(10, STILL))
+    answers = httpx.MockTransport(lambda _: httpx.Response(200))
+    client = httpx.Client(transport=RateLimitTransport(limiter, answers))
+    all_urls = urls.split("`, `")
+    for url in all_urls:
+        client.get(url)
+    assert limiter.peek(name, 0).remaining == 10 - len(all_urls)
 
 
 def test_name_and_cost_may_be_functions_of_the_request(make: Make, upstream: Upstream) -> None:

@@ -5,21 +5,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import pytest
 import redis
 import redis.asyncio
+from langchain_core import rate_limiters
 from langchain_core.caches import InMemoryCache
 from langchain_core.language_models import GenericFakeChatModel
 
-import tokenbucket
+import tokenbucket.asyncio
 from conftest import until_waiting
 from launch import ask
+from paths import rows_of
 from services import Service
-from tokenbucket import BadArgument, Denied, Limit
+from tokenbucket import BadArgument, Denied, Limit, Server
 from tokenbucket.langchain import TokenBucketRateLimiter
+from tokenbucket.testing import FakeServer
 
 # One token in six minutes: nothing flows in while a test runs.
 STILL = "10/h"
@@ -30,7 +34,10 @@ pytestmark = pytest.mark.usefixtures("admin")
 
 def limiter_on(server: Service, limit: Limit = LIMIT, **options: Any) -> TokenBucketRateLimiter:
     url = f"redis://127.0.0.1:{server.port}"
-    return TokenBucketRateLimiter(url, limit, "gpt", **({"on_error": "raise"} | options))
+    # A machine that is busy for a moment is no outage.
+    patient = Server(url, timeout_ms=20_000), tokenbucket.asyncio.Server(url, timeout_ms=20_000)
+    settings: Any = {"async_server": patient[1], "on_error": "raise"}
+    return TokenBucketRateLimiter(patient[0], limit, "gpt", **(settings | options))
 
 
 @pytest.fixture
@@ -64,6 +71,25 @@ def test_every_way_to_call_a_model_takes_a_token(limiter: TokenBucketRateLimiter
 
     asyncio.run(work())
     assert taken(limiter) == 8
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"), rows_of("langchain.md", "| `InMemoryRateLimiter(…)` | `Limit(…)` |")
+)
+def test_limits_are_those_of_the_limiter_in_memory(
+    theirs: str, ours: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 0.0
+    monkeypatch.setattr(rate_limiters, "time", SimpleNamespace(monotonic=lambda: now_s))
+    in_memory: rate_limiters.InMemoryRateLimiter = eval(f"InMemoryRateLimiter({theirs})", vars(rate_limiters))
+    in_memory.acquire(blocking=False)  # begins to count
+    server = FakeServer()
+    limiter = TokenBucketRateLimiter(Server(server), eval(f"Limit({ours})", {"Limit": Limit}))
+    for passed_s in [1_000_000, 0, 1, 5, 20, 100, 4000]:
+        now_s += passed_s
+        server.advance(passed_s)
+        granted = [sum(one.acquire(blocking=False) for _ in range(50)) for one in (in_memory, limiter)]
+        assert granted[0] == granted[1], passed_s
 
 
 def test_a_cached_answer_takes_nothing(limiter: TokenBucketRateLimiter) -> None:

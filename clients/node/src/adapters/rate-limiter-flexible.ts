@@ -17,7 +17,7 @@ import { BlockableBuckets, isForever, type Outcome } from "./blocks.js";
 import type { Decision } from "../values/decision.js";
 import { Denials } from "../api/denials.js";
 import { BadArgument } from "../values/errors.js";
-import { flowMs, type Limit } from "../values/limit.js";
+import { flowMs, MOST_TOKENS, type Limit } from "../values/limit.js";
 import type { Client, Clock } from "../transport/driver.js";
 import { serverOf, type Server } from "../transport/server.js";
 
@@ -53,7 +53,7 @@ type Method = "consume" | "penalty" | "reward" | "get" | "set" | "block" | "dele
 const MOST_KEYS_BLOCKED_IN_MEMORY = 10_000;
 
 /** The class that RateLimiterUnion accepts: exported from version 11 on, before that only the base of all limiters. */
-const Base: typeof flexible.RateLimiterCompatibleAbstract =
+const Base: new (options: unknown) => flexible.RateLimiterCompatibleAbstract =
   (flexible as Partial<typeof flexible>).RateLimiterCompatibleAbstract ??
   Object.getPrototypeOf(flexible.RateLimiterMemory);
 
@@ -71,7 +71,6 @@ export class RateLimiterTokenBucket extends Base {
   #denials: Denials;
 
   constructor(options: RateLimiterTokenBucketOptions) {
-    super();
     const { storeClient, points, duration, keyPrefix = "rlflx", blockDuration = 0, insuranceLimiter } = options;
     const { inMemoryBlockOnConsumed = 0, inMemoryBlockDuration = 0, execEvenly, blockOnConsumed } = options;
     if (!Number.isFinite(points)) throw new Error("points must be set and must be a finite number");
@@ -81,12 +80,20 @@ export class RateLimiterTokenBucket extends Base {
     if (execEvenly) throw new Error("execEvenly is not offered: use reserve() of Limiter");
     if (blockOnConsumed) throw new Error("blockOnConsumed is not offered: what is refused is not counted");
     if (typeof keyPrefix !== "string") throw new Error("keyPrefix must be string");
+    if (
+      insuranceLimiter !== undefined &&
+      typeof (insuranceLimiter as Partial<RateLimiterLike> | null)?.consume !== "function"
+    ) {
+      throw new Error("insuranceLimiter must be a limiter");
+    }
     if (inMemoryBlockOnConsumed > 0 && points > inMemoryBlockOnConsumed) {
       throw new Error('inMemoryBlockOnConsumed option must be greater or equal "points" option');
     }
     if (inMemoryBlockDuration > 0 && inMemoryBlockOnConsumed === 0) {
       throw new Error("inMemoryBlockOnConsumed option must be set up");
     }
+    // Only the base of version 10 looks at it.
+    super({ points, duration });
     this.points = points;
     this.duration = duration;
     this.keyPrefix = keyPrefix;
@@ -118,8 +125,9 @@ export class RateLimiterTokenBucket extends Base {
   }
 
   /** Resolves when the points were there; rejects with RateLimiterRes when not, with an Error as `onError` says. */
-  override async consume(key: string | number, points = 1, options: CallOptions = {}): Promise<RateLimiterRes> {
-    return this.#insured("consume", [key, points, options], async () => {
+  override async consume(key: string | number, given = 1, options: CallOptions = {}): Promise<RateLimiterRes> {
+    return this.#insured("consume", [key, given, options], async () => {
+      const points = numberOf(given);
       const bucket = this.#bucket(key, options);
       const remembered = this.#denials.recall(bucket, points);
       if (remembered) throw new RateLimiterRes(0, remembered.retryAfterMs);
@@ -131,15 +139,17 @@ export class RateLimiterTokenBucket extends Base {
   }
 
   /** Takes points in any case. */
-  override async penalty(key: string | number, points = 1, options: CallOptions = {}): Promise<RateLimiterRes> {
-    return this.#insured("penalty", [key, points, options], async () =>
-      this.#changed(await this.#buckets.charge(this.#bucket(key, options), points), points),
-    );
+  override async penalty(key: string | number, given = 1, options: CallOptions = {}): Promise<RateLimiterRes> {
+    return this.#insured("penalty", [key, given, options], async () => {
+      const points = numberOf(given);
+      return this.#changed(await this.#buckets.charge(this.#bucket(key, options), points), points);
+    });
   }
 
   /** Puts points back, never more than were taken. */
-  override async reward(key: string | number, points = 1, options: CallOptions = {}): Promise<RateLimiterRes> {
-    return this.#insured("reward", [key, points, options], async () => {
+  override async reward(key: string | number, given = 1, options: CallOptions = {}): Promise<RateLimiterRes> {
+    return this.#insured("reward", [key, given, options], async () => {
+      const points = numberOf(given);
       const bucket = this.#bucket(key, options);
       return this.#changed(await this.#buckets.give(bucket, points), -points);
     });
@@ -159,11 +169,12 @@ export class RateLimiterTokenBucket extends Base {
   /** Acts as if these points had been consumed just now. More than `points`: blocks for `secDuration`. */
   override async set(
     key: string | number,
-    points: number,
+    given: number,
     secDuration: number,
     options: CallOptions = {},
   ): Promise<RateLimiterRes> {
-    return this.#insured("set", [key, points, secDuration, options], async () => {
+    return this.#insured("set", [key, given, secDuration, options], async () => {
+      const points = numberOf(given);
       const bucket = this.#bucket(key, options);
       this.#denials.forget(bucket);
       if (points > this.points) return this.#block(bucket, points, secDuration);
@@ -192,9 +203,18 @@ export class RateLimiterTokenBucket extends Base {
     this.#denials = this.#noDenials();
   }
 
-  #bucket(key: string | number, { customDuration = this.duration }: CallOptions): { name: string; limit: Limit } {
-    const capacity = Math.max(this.points, 0);
-    return { name: this.getKey(key), limit: { capacity, rate: `${capacity || 1}/${customDuration}s` } };
+  /** Of negative points nothing, and of more than a bucket holds so many. */
+  get #capacity(): number {
+    return Math.min(Math.max(this.points, 0), MOST_TOKENS);
+  }
+
+  /** What is no duration, such as NaN, does not replace the limiter's own. */
+  #bucket(key: string | number, options: CallOptions | null): { name: string; limit: Limit } {
+    const custom = Number(options?.customDuration ?? NaN);
+    if (custom === 0) throw new BadArgument("customDuration must be above 0: points of a bucket always come back");
+    const capacity = this.#capacity;
+    const duration = custom > 0 ? custom : this.duration;
+    return { name: this.getKey(key), limit: { capacity, rate: `${capacity || 1}/${duration}s` } };
   }
 
   /** Returns what is left after points were put or taken, which no block keeps from happening. */
@@ -206,8 +226,8 @@ export class RateLimiterTokenBucket extends Base {
     const { remaining, resetAfterMs } = outcome.bucket;
     if (outcome.blockedMs === 0 && resetAfterMs === 0) return null;
     if (outcome.blockedMs > 0 || remaining > 0) return this.#changed(outcome, 0);
-    const msBeforeNext = Math.max(Math.ceil(resetAfterMs - flowMs(limit, this.points - 1)), 1);
-    return new RateLimiterRes(0, msBeforeNext, Math.max(this.points - remaining, this.points + 1));
+    const msBeforeNext = Math.max(Math.ceil(resetAfterMs - flowMs(limit, this.#capacity - 1)), 1);
+    return new RateLimiterRes(0, msBeforeNext, Math.max(this.#capacity - remaining, this.#capacity + 1));
   }
 
   /** Returns what to tell of a block: of one for ever a duration, as the original does. A timer would overflow. */
@@ -216,7 +236,7 @@ export class RateLimiterTokenBucket extends Base {
   }
 
   #passed({ remaining, resetAfterMs }: Decision, points: number): RateLimiterRes {
-    const consumed = this.points - remaining;
+    const consumed = this.#capacity - remaining;
     return new RateLimiterRes(Math.max(remaining, 0), resetAfterMs, consumed, consumed === points);
   }
 
@@ -237,7 +257,7 @@ export class RateLimiterTokenBucket extends Base {
     // Of a block it does not matter how many points are asked for.
     const cost = blockedMs > 0 || this.blockDuration > 0 || this.inMemoryBlockDuration > 0 ? 0 : points;
     this.#denials.remember(bucket, cost, decision.with({ allowed: false, retryAfterMs: msBeforeNext }), askedAt);
-    return new RateLimiterRes(0, msBeforeNext, this.points - decision.remaining + points);
+    return new RateLimiterRes(0, msBeforeNext, this.#capacity - decision.remaining + points);
   }
 
   async #block(bucket: { name: string; limit: Limit }, points: number, secDuration: number): Promise<RateLimiterRes> {
@@ -260,4 +280,11 @@ export class RateLimiterTokenBucket extends Base {
       return (insurance[method] as (...args: unknown[]) => Promise<T>)(...args);
     }
   }
+}
+
+/** Reads the points of a call; in the original, too, whole numbers may be strings. */
+function numberOf(points: unknown): number {
+  const number = typeof points === "string" && /^[1-9][0-9]*$/.test(points) ? Number(points) : points;
+  if (typeof number === "number" && Number.isFinite(number)) return number;
+  throw new BadArgument(`points: ${typeof points} ${JSON.stringify(String(points))} is not a number`);
 }

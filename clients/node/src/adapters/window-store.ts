@@ -4,7 +4,7 @@ import { AsyncLocalStorage } from "node:async_hooks";
 
 import type { Decision } from "../values/decision.js";
 import { BadArgument, BadArgumentType } from "../values/errors.js";
-import type { Limit } from "../values/limit.js";
+import { MOST_TOKENS, type Limit } from "../values/limit.js";
 import { Limiter, type LimiterOptions } from "../api/limiter.js";
 import type { Client } from "../transport/driver.js";
 import type { Server } from "../transport/server.js";
@@ -37,9 +37,6 @@ interface Taken {
   key: string;
   tokens: number;
 }
-
-/** Without a limit, there are so many. */
-const MOST_TOKENS = 1e12;
 
 /** The limit comes with each call. */
 export const NO_LIMIT: Limit = { capacity: 0, rate: 1 };

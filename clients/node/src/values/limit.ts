@@ -13,6 +13,9 @@ export interface Limit {
   readonly rate: Amount;
 }
 
+/** No bucket holds more. */
+export const MOST_TOKENS = 1e12;
+
 /** Tokens; sent to the server as JavaScript prints them. */
 export type Amount = number | string;
 

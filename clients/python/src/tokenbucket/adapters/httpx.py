@@ -15,6 +15,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from ipaddress import IPv6Address
 from typing import Any, Generic, Self, TypeVar
 
 import httpx
@@ -58,8 +59,9 @@ def _why(name: str, decision: Decision, max_wait_ms: float) -> str:
 
 
 def host_of(request: httpx.Request) -> str:
-    """The default name: one bucket per host."""
-    return request.url.host
+    """Returns the default name: one bucket per host, however its URL spells it."""
+    host = request.url.host.rstrip(".")
+    return IPv6Address(host).compressed if ":" in host else host
 
 
 class _RateLimit(Generic[SomeLimiter, Sending]):
