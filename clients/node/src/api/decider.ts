@@ -67,14 +67,14 @@ export interface ShareOptions extends WaitOptions {
   weight?: number | undefined;
 }
 
-export const MAX_WAIT_DAYS = 30;
+export const MAX_WAIT_MS = 30 * 86_400_000;
 export const MOST_SHARE_BYTES = 128;
 export const LEAST_WEIGHT = 0.001;
 export const MOST_WEIGHT = 1000;
 
 /** Checks how a call waits; throws a BadArgument before anything is sent. */
 export function inTurn({ maxWaitMs = 0, share, weight }: ShareOptions): How {
-  checkMs("maxWaitMs", maxWaitMs, 0, MAX_WAIT_DAYS);
+  checkMs("maxWaitMs", maxWaitMs, 0, MAX_WAIT_MS);
   if (share !== undefined) return { maxWaitMs, share: shareWords(share, weight ?? 1) };
   if (weight !== undefined) throw new BadArgument("weight: is of no share, set `share` as well");
   return { maxWaitMs };

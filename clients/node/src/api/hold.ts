@@ -17,7 +17,7 @@ export interface HoldOptions extends Caller, WaitOptions {
   ttlMs?: number;
 }
 
-export const MAX_TTL_DAYS = 30;
+export const MAX_TTL_MS = 30 * 86_400_000;
 
 /**
  * Renews itself until it is settled or lost; `await using` settles it at the end of its block, with `used`.
@@ -58,7 +58,7 @@ export class Hold implements AsyncDisposable {
   #settled: Promise<JointDecision> | undefined;
 
   private constructor(decider: Decider, parts: readonly Part[], ttlMs: number, onSettled: () => void) {
-    checkMs("ttlMs", ttlMs, 1, MAX_TTL_DAYS);
+    checkMs("ttlMs", ttlMs, 1, MAX_TTL_MS);
     this.#decider = decider;
     this.#parts = parts;
     this.#held = parts.filter(({ amount }) => Number(amount) > 0);

@@ -30,7 +30,7 @@ import { routeOf } from "./clients.js";
 import type { Client, Clock, Connection, Route } from "./driver.js";
 import { ClusterRoute, listenToEnd, MACHINES_CLOCK } from "./route.js";
 import { localLimiter } from "../local/local-limiter.js";
-import { setTimeout } from "./timers.js";
+import { LONGEST_PAUSE_MS, setTimeout } from "./timers.js";
 import { Transport } from "./transport.js";
 import { Unsettled } from "../api/unsettled.js";
 
@@ -118,8 +118,8 @@ export class Server {
   constructor(client: Client, options: ServerOptions = {}) {
     const { timeoutMs = 100, retryEveryMs = 500, fallback, log = defaultLog } = options;
     checkOptions(options, OPTIONS);
-    checkMs("timeoutMs", timeoutMs, 1, 1);
-    checkMs("retryEveryMs", retryEveryMs, 0, 1);
+    checkMs("timeoutMs", timeoutMs, 1, LONGEST_PAUSE_MS);
+    checkMs("retryEveryMs", retryEveryMs, 0, LONGEST_PAUSE_MS);
     if (fallback !== undefined && fallback !== "script") {
       throw new BadArgumentType(`fallback: '${String(fallback)}' is not 'script'`);
     }

@@ -1,9 +1,6 @@
 /** Callers who leave: their signals abort. */
 
-import { clearTimeout, setTimeout } from "./timers.js";
-
-/** A timer of Node has a limit. */
-const LONGEST_PAUSE_MS = 86_400_000;
+import { clearTimeout, LONGEST_PAUSE_MS, setTimeout } from "./timers.js";
 
 const callbacks = new WeakMap<AbortSignal, Set<() => void>>();
 

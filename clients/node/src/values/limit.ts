@@ -81,9 +81,9 @@ export function checkCount(name: string, count: number): void {
 }
 
 /** Throws for what is no time in milliseconds: a timer of Node takes one that is too long for none. */
-export function checkMs(name: string, ms: number, least: number, mostDays: number): void {
-  if (typeof ms === "number" && ms >= least && ms <= mostDays * UNIT_MS["d"]!) return;
-  throw new BadArgument(`${name}: ${String(ms)} is not a number of milliseconds from ${least} to ${mostDays} days`);
+export function checkMs(name: string, ms: number, least: number, most: number): void {
+  if (typeof ms === "number" && ms >= least && ms <= most) return;
+  throw new BadArgument(`${name}: ${String(ms)} is not a number from ${least} to ${most}`);
 }
 
 /**
