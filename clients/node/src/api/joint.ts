@@ -122,7 +122,7 @@ export class JointLimiter {
 
   #parts(name: Names, amounts: Amounts): Part[] {
     const entries = Object.entries(amounts);
-    if (entries.length === 0) throw new BadArgument("amounts: are of no limit");
+    if (entries.length === 0) throw new BadArgument("amounts: name no limit");
     return entries.map(([which, amount]) => {
       const limit = this.limits[which];
       if (!limit) throw new BadArgument(`'${which}' is none of the limits ${Object.keys(this.limits).join(", ")}`);

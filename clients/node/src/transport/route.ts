@@ -45,7 +45,7 @@ export class ClusterRoute implements Route {
     }
   }
 
-  /** Leaves it to the driver, which knows more than the nodes from which this was learned if all of them are away. */
+  /** Forgets what nodes said that are all away: the driver may know others. */
   forget(): void {
     this.#addresses.length = 0;
     this.refresh();

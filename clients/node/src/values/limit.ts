@@ -80,7 +80,7 @@ export function checkCount(name: string, count: number): void {
   }
 }
 
-/** Throws for what is no time in milliseconds: a timer of Node takes one that is too long for none. */
+/** Throws unless that is a number of milliseconds within the bounds: Node fires a timer at once that is too long. */
 export function checkMs(name: string, ms: number, least: number, most: number): void {
   if (typeof ms === "number" && ms >= least && ms <= most) return;
   throw new BadArgument(`${name}: ${String(ms)} is not a number from ${least} to ${most}`);
