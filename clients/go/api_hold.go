@@ -37,8 +37,8 @@ type Hold struct {
 	decision JointDecision
 	used     map[string]float64
 
+	sending sync.Mutex    // a renewal on its way could take anew what is settled
 	stop    chan struct{} // closed when nothing shall renew any more
-	stopped chan struct{} // closed when nothing does
 	lost    chan struct{} // closed when the server no longer has the hold
 	settled sync.Once
 	result  JointDecision // of Settle, like err
@@ -52,7 +52,7 @@ func newHold(ctx context.Context, s settings, parts []part, ttl time.Duration, o
 		return nil, badArgument("ttl: a hold lasts from 1 ms to 30 days, not %v", ttl)
 	}
 	h := &Hold{settings: s, parts: parts, ttl: ttl, used: map[string]float64{}}
-	h.stop, h.stopped, h.lost = make(chan struct{}), make(chan struct{}), make(chan struct{})
+	h.stop, h.lost = make(chan struct{}), make(chan struct{})
 	for _, p := range parts {
 		if p.amount > 0 {
 			h.held = append(h.held, p)
@@ -63,16 +63,16 @@ func newHold(ctx context.Context, s settings, parts []part, ttl time.Duration, o
 		return nil, err
 	}
 	h.id = hex.EncodeToString(random[:])
+	began := s.began()
 	decision, err := h.set(ctx, parts, options)
 	if err != nil {
 		return nil, err
 	}
+	s.tellAll(parts, decision, began)
 	h.decision, h.admitted = decision, decision.Allowed
-	if !decision.Allowed || len(h.held) == 0 {
-		close(h.stopped)
-		return h, nil
+	if decision.Allowed && len(h.held) > 0 {
+		go h.renew(ctx)
 	}
-	go h.renew(ctx)
 	return h, nil
 }
 
@@ -93,8 +93,9 @@ func (h *Hold) during(err error, work func(*Hold) error) (failure error) {
 }
 
 // Lost returns a channel that is closed when the server no longer has the hold: the process was suspended for longer than
-// the ttl, the server was away for longer, or a failover lost it. Others may have the tokens, so the work should stop. The
-// next renewal finds out, within a third of the ttl, or when the server is back. A lost hold is not taken anew.
+// the ttl, the server was away until it was nearly over, or a failover lost it. Others may have the tokens, so the work
+// should stop. The next renewal finds out, within a third of the ttl, or when the server is back. A lost hold is not taken
+// anew.
 func (h *Hold) Lost() <-chan struct{} { return h.lost }
 
 // Decision is the first one, then that of the latest renewal.
@@ -137,13 +138,19 @@ func (h *Hold) UsedOf(limit string, amount float64) error {
 // A hold that cannot be settled is settled by its id once the server answers, unless its ttl is over before. Lost says that
 // the reply did not come.
 func (h *Hold) Settle() (JointDecision, error) {
+	began, isTold := h.settings.began(), true
 	h.settled.Do(func() {
 		close(h.stop)
-		<-h.stopped // or a renewal that is under way could take anew what was settled
+		h.sending.Lock()
+		defer h.sending.Unlock()
 		if h.admitted {
 			h.result, h.err = h.settle(context.Background())
+			isTold = h.err != nil
 		}
 	})
+	if !isTold { // a hook may call Settle
+		h.settings.tellAll(h.parts, h.result, began)
+	}
 	return h.result, h.err
 }
 
@@ -160,7 +167,7 @@ func (h *Hold) settle(ctx context.Context) (JointDecision, error) {
 	}
 	h.mutex.Unlock()
 	settle := command{args: []any{"TB.MSETTLE", strconv.Itoa(len(parts)), h.id}, once: true, ttl: h.ttl}
-	decision, err := h.settings.decideAll(ctx, parts, settle)
+	decision, err := h.settings.askAll(ctx, parts, settle)
 	if err != nil {
 		return decision, err
 	}
@@ -199,30 +206,47 @@ func (h *Hold) forgetLocally(parts []part) {
 func (h *Hold) set(ctx context.Context, parts []part, options []CallOption) (JointDecision, error) {
 	ttlMs := strconv.FormatInt(h.ttl.Milliseconds(), 10)
 	args := []any{"TB.MHOLD", strconv.Itoa(len(parts)), ttlMs, h.id}
-	decision, err := h.settings.decideAll(ctx, parts, command{args: args, renews: h.isKnown}.with(options))
+	decision, err := h.settings.askAll(ctx, parts, command{args: args, renews: h.isKnown}.with(options))
 	h.isKnown = h.isKnown || err == nil && decision.Allowed && !decision.Degraded
 	return decision, err
 }
 
-// renew does so three times a ttl, so that one renewal may fail and the next still comes in time.
+// setAgain renews the hold, unless it is settled.
+func (h *Hold) setAgain(ctx context.Context) (JointDecision, error) {
+	h.sending.Lock()
+	defer h.sending.Unlock()
+	select {
+	case <-h.stop:
+		return JointDecision{}, ErrClosed
+	default:
+		return h.set(ctx, h.held, nil)
+	}
+}
+
+// renew does so three times a ttl. While the server does not decide, it tries ten times, so that a hold outlasts an outage
+// that ends before its ttl is nearly over.
 func (h *Hold) renew(ctx context.Context) {
-	defer close(h.stopped)
-	ticker := time.NewTicker(h.ttl/3 + 1)
-	defer ticker.Stop()
+	timer := time.NewTimer(h.ttl / 3)
+	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-h.settings.server.life.Done():
+			return
 		case <-h.stop:
 			return
-		case <-ticker.C:
+		case <-timer.C:
 		}
-		decision, err := h.set(ctx, h.held, nil)
-		if errors.Is(err, ErrClosed) {
-			return
+		began := h.settings.began()
+		decision, err := h.setAgain(ctx)
+		if decision.Degraded {
+			timer.Reset(h.ttl / 10)
+		} else {
+			timer.Reset(h.ttl / 3)
 		}
 		if err != nil {
-			if awayOf(err) == nil && ctx.Err() == nil {
+			if awayOf(err) == nil && ctx.Err() == nil && !errors.Is(err, ErrClosed) {
 				h.settings.server.logf("tokenbucket: a hold was not renewed: %v", err)
 			}
 			continue
@@ -230,6 +254,7 @@ func (h *Hold) renew(ctx context.Context) {
 		h.mutex.Lock()
 		h.decision = decision
 		h.mutex.Unlock()
+		h.settings.tellAll(h.held, decision, began)
 		if h.isKnown && !decision.Allowed && !decision.Degraded {
 			close(h.lost)
 			return

@@ -108,12 +108,20 @@ func renewingForm(hold []any) []any {
 	return renewal
 }
 
-// decideAll asks the command, followed by the arguments of each part.
-func (s *settings) decideAll(ctx context.Context, parts []part, c command) (joint JointDecision, err error) {
+// decideAll asks the command, followed by the arguments of each part, and tells the hooks.
+func (s *settings) decideAll(ctx context.Context, parts []part, c command) (JointDecision, error) {
+	began := s.began()
+	joint, err := s.askAll(ctx, parts, c)
+	if err == nil {
+		s.tellAll(parts, joint, began)
+	}
+	return joint, err
+}
+
+func (s *settings) askAll(ctx context.Context, parts []part, c command) (joint JointDecision, err error) {
 	if c.share != nil && len(parts) > 1 {
 		return joint, badArgument("share: a call of several buckets has none")
 	}
-	began := s.began()
 	if s.wrong != nil {
 		c.wrong = s.wrong
 	}
@@ -127,13 +135,12 @@ func (s *settings) decideAll(ctx context.Context, parts []part, c command) (join
 		reply = append(own, []any{reply}) // of one bucket, TB.BTAKE and TB.BHOLD list none
 	}
 	if err == nil {
-		joint, err = parseJointDecision(reply, parts)
-	} else {
-		joint, err = s.without(c, parts, err)
+		return parseJointDecision(reply, parts)
 	}
-	if err != nil {
-		return joint, err
-	}
+	return s.without(c, parts, err)
+}
+
+func (s *settings) tellAll(parts []part, joint JointDecision, began time.Time) {
 	for _, p := range parts {
 		own, ok := joint.Each[p.which]
 		if !ok {
@@ -141,5 +148,4 @@ func (s *settings) decideAll(ctx context.Context, parts []part, c command) (join
 		}
 		s.tell(p.name, p.limit, own, began)
 	}
-	return joint, nil
 }

@@ -3,6 +3,8 @@ package tokenbucket
 import (
 	"strconv"
 	"time"
+
+	"tokenbucket/internal/local"
 )
 
 // Policy is what a limiter does while the server cannot be asked.
@@ -54,12 +56,16 @@ func (s *settings) without(c command, parts []part, err error) (joint JointDecis
 
 // policyReply has the shape of the server's reply.
 func (s *settings) policyReply(args []any, err error) (any, error) {
+	store := s.server.local
+	if s.policy != FailLocal {
+		store = local.NewStore(0) // a mistake is an error under every policy
+	}
+	reply, wrong := s.server.decideIn(store, args)
+	if wrong != nil {
+		return nil, badArgument("%s (decided here, the server is away)", wrong)
+	}
 	switch s.policy {
 	case FailLocal:
-		reply, wrong := s.server.decideLocally(args)
-		if wrong != nil {
-			return nil, badArgument("%s (decided here, the server is away)", wrong)
-		}
 		return reply, nil
 	case FailOpen:
 		granted := int64(1)
@@ -74,12 +80,14 @@ func (s *settings) policyReply(args []any, err error) (any, error) {
 	return nil, err
 }
 
-// decideLocally forgets nothing when the server is back: outages that follow each other share one bucket. Its time is that of
-// the day at the start, and goes on steadily.
-func (s *Server) decideLocally(args []any) (any, error) {
+// decideLocally forgets nothing when the server is back: outages that follow each other share one bucket.
+func (s *Server) decideLocally(args []any) (any, error) { return s.decideIn(s.local, args) }
+
+// decideIn decides by a time that is that of the day at the start, and goes on steadily.
+func (s *Server) decideIn(store *local.Store, args []any) (any, error) {
 	words := make([]string, len(args))
 	for i, arg := range args {
 		words[i] = arg.(string)
 	}
-	return s.local.Do(time.Duration(s.started.UnixNano()+s.now()-1), words)
+	return store.Do(time.Duration(s.started.UnixNano()+s.now()-1), words)
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
 	"runtime"
@@ -489,4 +490,199 @@ func TestAHoldThatAWaitMayHaveMadeIsSettled(t *testing.T) {
 		t.Fatal(err)
 	}
 	realserver.Eventually(t, "it is settled", func() bool { return remaining(t, limiter, "a") == 1 })
+}
+
+// late is a context whose deadline is over, and that has not ended.
+type late struct{ context.Context }
+
+func (late) Deadline() (time.Time, bool) { return time.Now().Add(-time.Second), true }
+
+// nodes is a cluster of one node that answers as a test says.
+type nodes struct {
+	nodeOf func(context.Context) error
+	do     func(ctx context.Context, name any) error
+}
+
+func (n *nodes) Do(ctx context.Context, args ...any) (any, error) {
+	return []any{int64(1), int64(9), int64(0), int64(0)}, n.do(ctx, args[0])
+}
+func (n *nodes) DoFor(ctx context.Context, _ string, args ...any) (any, error) {
+	return n.Do(ctx, args...)
+}
+func (n *nodes) NodeOf(ctx context.Context, _ string) (tokenbucket.Doer, error) {
+	return n, n.nodeOf(ctx)
+}
+
+func fine(context.Context, any) error { return nil }
+
+func TestADeadlineThatPassesSaysNothingAboutTheServer(t *testing.T) {
+	cluster := &nodes{do: fine, nodeOf: func(ctx context.Context) error {
+		if deadline, ok := ctx.Deadline(); ok && time.Now().After(deadline) {
+			return os.ErrDeadlineExceeded
+		}
+		return nil
+	}}
+	server := realserver.Start(t)
+	noConnection := crowded{server.Doer(), func() error { return os.ErrDeadlineExceeded }}
+	for name, doer := range map[string]tokenbucket.Doer{"the nodes": cluster, "a wait": noConnection} {
+		log := &realserver.Log{}
+		limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(doer, tokenbucket.Timeout(5*time.Second), tokenbucket.LogTo(log.Printf)), hourly)
+		if name == "a wait" {
+			must(t)(limiter.Take(ctx, "a", 10))
+		}
+		if got, err := limiter.Take(late{ctx}, "a", 1, tokenbucket.MaxWait(time.Minute)); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+		if got := must(t)(limiter.Take(ctx, "a", 1)); got.Degraded {
+			t.Errorf("%s: %+v", name, got)
+		}
+		log.Expect(t)
+	}
+}
+
+func TestOneReplyThatDoesNotComeIsNoOutage(t *testing.T) {
+	for name, c := range map[string]struct {
+		lost error
+		call func(*tokenbucket.Limiter, context.Context) (tokenbucket.Decision, error)
+	}{
+		"late, and its caller left": {os.ErrDeadlineExceeded, func(l *tokenbucket.Limiter, ctx context.Context) (tokenbucket.Decision, error) {
+			return l.Take(ctx, "a", 1)
+		}},
+		"late, of what must happen once": {os.ErrDeadlineExceeded, func(l *tokenbucket.Limiter, _ context.Context) (tokenbucket.Decision, error) {
+			return l.Give(ctx, "a", 1)
+		}},
+		"lost, of what must happen once": {io.EOF, func(l *tokenbucket.Limiter, _ context.Context) (tokenbucket.Decision, error) {
+			return l.Charge(ctx, "a", 1)
+		}},
+	} {
+		leaving, leave := context.WithCancel(ctx)
+		doer, log := &nodes{}, &realserver.Log{}
+		doer.nodeOf = func(context.Context) error { return nil }
+		doer.do = func(_ context.Context, command any) error {
+			if command == "PING" || leaving.Err() != nil {
+				return nil
+			}
+			leave()
+			return c.lost
+		}
+		limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(doer, tokenbucket.LogTo(log.Printf)), hourly)
+		_, _ = c.call(limiter, leaving)
+		if got := must(t)(limiter.Take(ctx, "a", 1)); got.Degraded {
+			t.Errorf("%s: %+v", name, got)
+		}
+		log.Expect(t, "does not decide a call")
+	}
+}
+
+func TestASlotThatMovesForLongIsNoMistake(t *testing.T) {
+	moving := &nodes{nodeOf: func(context.Context) error { return nil }}
+	moving.do = func(context.Context, any) error { return tokenbuckettest.Error("ASK 7 127.0.0.1:7001") }
+	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(moving, tokenbucket.LogTo(t.Logf)), hourly, tokenbucket.OnError(tokenbucket.FailClosed))
+	if got := must(t)(limiter.Take(ctx, "a", 1)); got.Allowed || !got.Degraded {
+		t.Fatalf("%+v", got)
+	}
+	waits := &waitingNodes{nodes: moving}
+	moving.do = fine
+	limiter = tokenbucket.NewLimiter(tokenbucket.NewServer(waits, tokenbucket.LogTo(t.Logf)), hourly, tokenbucket.OnError(tokenbucket.FailClosed))
+	if got := must(t)(limiter.Take(ctx, "a", 1, tokenbucket.MaxWait(time.Minute))); !got.Allowed || got.Degraded {
+		t.Fatalf("%+v after %d waits", got, waits.ended)
+	}
+}
+
+// waitingNodes denies what does not wait, and ends waits as a node does whose slot has moved.
+type waitingNodes struct {
+	*nodes
+	ended int
+}
+
+func (w *waitingNodes) DoFor(context.Context, string, ...any) (any, error) {
+	return []any{int64(0), int64(0), int64(60_000), int64(60_000)}, nil
+}
+func (w *waitingNodes) NodeOf(context.Context, string) (tokenbucket.Doer, error) { return w, nil }
+func (w *waitingNodes) Dial(context.Context) (tokenbucket.Conn, error)           { return waitingConn{w}, nil }
+
+type waitingConn struct{ *waitingNodes }
+
+func (w waitingConn) Close() error { return nil }
+func (w waitingConn) Do(...any) (any, error) {
+	if w.ended++; w.ended <= 12 {
+		return nil, tokenbuckettest.Error("MOVED 7 127.0.0.1:7001")
+	}
+	return []any{int64(1), int64(9), int64(0), int64(0)}, nil
+}
+
+func TestAServerThatComesAndGoesDoesNotFillTheLog(t *testing.T) {
+	fake, log := tokenbuckettest.NewServer(), &realserver.Log{}
+	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(fake, tokenbucket.LogTo(log.Printf)), hourly)
+	outage := func() {
+		for _, broken := range []error{errors.New("unplugged"), nil} {
+			fake.Break(broken)
+			fake.Advance(time.Second)
+			must(t)(limiter.Take(ctx, "a", 0))
+		}
+	}
+	for i := 0; i < 5; i++ { // ten seconds, in which the first one is logged
+		outage()
+	}
+	log.Expect(t, "cannot ask the server", "the server is back")
+	outage()
+	log.Expect(t, "cannot ask the server", "the server is back", "cannot ask the server", "the server is back")
+	outage()
+	fake.Break(errors.New("unplugged"))
+	for i := 0; i < 10; i++ { // an outage that lasts is logged, whenever it began
+		fake.Advance(time.Second)
+		must(t)(limiter.Take(ctx, "a", 0))
+	}
+	log.Expect(t, "cannot ask the server", "the server is back", "cannot ask the server", "the server is back", "cannot ask the server")
+}
+
+func TestAMistakeIsAnErrorUnderEveryPolicyWhileTheServerIsAway(t *testing.T) {
+	fake := tokenbuckettest.NewServer()
+	fake.Break(errors.New("unplugged"))
+	limits := tokenbucket.NewServer(fake, tokenbucket.LogTo(t.Logf))
+	for policy := tokenbucket.FailLocal; policy <= tokenbucket.FailWithError; policy++ {
+		on := tokenbucket.OnError(policy)
+		_, takes := tokenbucket.NewLimiter(limits, hourly, on).Take(ctx, "a", math.NaN())
+		_, holds := tokenbucket.NewLimiter(limits, hourly, on).Hold(ctx, "a", -1, time.Minute)
+		_, limit := tokenbucket.NewLimiter(limits, tokenbucket.Limit{Capacity: 1, Rate: "often"}, on).Take(ctx, "a", 1)
+		_, nothing := limits.Do(ctx)
+		for _, err := range []error{takes, holds, limit, nothing} {
+			if !errors.Is(err, tokenbucket.ErrBadArgument) {
+				t.Errorf("policy %d: %v", policy, err)
+			}
+		}
+	}
+}
+
+// mutes is a server that grants nothing, lets calls wait, and then falls silent.
+type mutes struct{ closed chan struct{} }
+
+func (m mutes) Do(_ context.Context, args ...any) (any, error) {
+	if args[0] == "PING" {
+		return nil, os.ErrDeadlineExceeded
+	}
+	return []any{int64(0), int64(0), int64(60_000), int64(60_000)}, nil
+}
+
+func (m mutes) Dial(context.Context) (tokenbucket.Conn, error) { return muteConn{m.closed}, nil }
+
+type muteConn struct{ closed chan struct{} }
+
+func (m muteConn) Do(...any) (any, error) { <-m.closed; return nil, net.ErrClosed }
+func (m muteConn) Close() error           { close(m.closed); return nil }
+
+func TestALogThatBlocksHoldsUpNoWait(t *testing.T) {
+	never := make(chan struct{})
+	defer close(never)
+	blocks := tokenbucket.LogTo(func(string, ...any) { <-never })
+	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(mutes{make(chan struct{})}, blocks), hourly, tokenbucket.OnError(tokenbucket.FailClosed))
+	ended := make(chan tokenbucket.Decision, 1)
+	go func() {
+		decision, _ := limiter.Take(ctx, "a", 1, tokenbucket.MaxWait(time.Hour))
+		ended <- decision
+	}()
+	realserver.Eventually(t, "the wait ends", func() bool { return len(ended) == 1 })
+	if decision := <-ended; !decision.Degraded {
+		t.Fatalf("%+v", decision)
+	}
 }

@@ -4,6 +4,10 @@ import (
 	"context"
 	"errors"
 	"math"
+	"net"
+	"runtime"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -346,4 +350,57 @@ func TestHoldsOfNothingAreErrors(t *testing.T) {
 			t.Error(name)
 		}
 	}
+}
+
+// unplugged is a server that nobody reaches at times.
+type unplugged struct {
+	tokenbucket.Doer
+	isAway int64
+}
+
+func (u *unplugged) Do(ctx context.Context, args ...any) (any, error) {
+	if atomic.LoadInt64(&u.isAway) != 0 {
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+	}
+	return u.Doer.Do(ctx, args...)
+}
+
+func TestAHoldOutlastsAnOutageThatEndsBeforeItsTTL(t *testing.T) {
+	const ttl = 6 * time.Second
+	doer := &unplugged{Doer: realserver.Start(t).Doer()}
+	limits := tokenbucket.NewServer(doer, tokenbucket.Timeout(5*time.Second), tokenbucket.RetryEvery(time.Millisecond), tokenbucket.LogTo(t.Logf))
+	held := hold(t, tokenbucket.NewLimiter(limits, slot), 1, ttl)
+	atomic.StoreInt64(&doer.isAway, 1)
+	time.Sleep(ttl * 7 / 10) // of which two renewals fail
+	atomic.StoreInt64(&doer.isAway, 0)
+	realserver.Eventually(t, "it is renewed", func() bool { return !held.Decision().Degraded })
+	if isLost(held) || !held.Decision().Allowed {
+		t.Fatalf("%+v", held.Decision())
+	}
+	settle(t, held)
+}
+
+func TestAHookMaySettleItsHold(t *testing.T) {
+	var held atomic.Value
+	settled := make(chan struct{}, 9)
+	told := tokenbucket.OnDecision(func(string, tokenbucket.Limit, tokenbucket.Decision, time.Duration) {
+		if held, ok := held.Load().(*tokenbucket.Hold); ok {
+			_, _ = held.Settle() // also when it is told of that
+			settled <- struct{}{}
+		}
+	})
+	limits := tokenbucket.NewServer(tokenbuckettest.NewServer())
+	held.Store(hold(t, tokenbucket.NewLimiter(limits, slot, told), 1, brief))
+	realserver.Eventually(t, "a renewal settles it", func() bool { return len(settled) == 2 })
+	expectRemaining(t, tokenbucket.NewLimiter(limits, slot), "a", 1)
+}
+
+func TestNothingRenewsAHoldOfAClosedServer(t *testing.T) {
+	before := runtime.NumGoroutine()
+	limits := tokenbucket.NewServer(tokenbuckettest.NewServer())
+	hold(t, tokenbucket.NewLimiter(limits, slot), 1, time.Hour)
+	if err := limits.Close(); err != nil {
+		t.Fatal(err)
+	}
+	realserver.Eventually(t, "its goroutine ends", func() bool { return runtime.NumGoroutine() <= before })
 }

@@ -16,9 +16,11 @@ type node struct {
 	// Moments of the server's steady clock.
 	awayUntil   atomic.Int64 // no call asks before; 0: it is there
 	heard       atomic.Int64 // when it last said something; 0: never
-	nextRefusal atomic.Int64 // when one is logged again
+	nextOutage  atomic.Int64 // when one may be logged
+	nextRefusal atomic.Int64 // when one may be logged
 	nextPulse   atomic.Int64 // when a call that waits asks whether it is there
 	scriptUntil atomic.Int64 // when the module is looked for again
+	isLogged    atomic.Bool  // whether the outage is
 	needsScript atomic.Bool
 
 	mutex sync.Mutex
@@ -27,6 +29,8 @@ type node struct {
 
 const (
 	betweenRefusalsLogged = time.Minute
+	// betweenOutagesLogged keeps a server that comes and goes from filling the log.
+	betweenOutagesLogged = 10 * time.Second
 	// triesOfSplitSlot is how often a call is sent within the timeout while some of its keys have moved with their slot.
 	// No node does anything then.
 	triesOfSplitSlot = 10
@@ -56,8 +60,8 @@ func (s *Server) nodeOf(ctx context.Context, key string) (*node, error) {
 	}
 	doer, err := cluster.NodeOf(within, key)
 	switch {
-	case err != nil && ctx.Err() != nil:
-		return nil, ctx.Err()
+	case err != nil && overOf(ctx) != nil:
+		return nil, overOf(ctx)
 	case err != nil:
 		return nil, s.home.judge(command{}, err, s.now(), false)
 	}
@@ -94,6 +98,14 @@ func (s *Server) call(ctx context.Context, c command) (reply any, n *node, err e
 		return nil, n, ended // the caller's end says nothing about the server
 	}
 	return reply, n, n.judge(c, err, began, isSent)
+}
+
+// overOf returns the error of a context that is over. A connection finds a deadline passed before the context does.
+func overOf(ctx context.Context) error {
+	if deadline, ok := ctx.Deadline(); ok && ctx.Err() == nil && !time.Now().Before(deadline) {
+		return context.DeadlineExceeded
+	}
+	return ctx.Err()
 }
 
 // takeTurn waits in the order in which calls come.
@@ -142,11 +154,11 @@ func (n *node) send(ctx context.Context, c command) (reply any, isSent bool, err
 	}
 	isLate, isSoon := isTimeout(err), n.server.now()-began < 2*int64(n.server.settings.timeout)
 	switch {
-	case ctx.Err() != nil || n.isAway():
-	case isLate && isSoon && !(c.once && isSent):
+	case n.isAway() || ctx.Err() != nil && !isSent || isLate && !isSoon:
+	case isLate && ctx.Err() == nil && !(c.once && isSent):
 		do()
-	case isLate && isSoon, isUnsent(err) && !isLate: // others may have a connection
-		n.ping(ctx, began)
+	case err != nil && !isServerLine(err): // others may have a connection
+		n.ping(began)
 	}
 	for tries := 1; n.server.isMoving(err) && tries < triesOfSplitSlot; tries++ {
 		if ended := n.server.clock.Sleep(ctx, n.server.settings.timeout/triesOfSplitSlot); ended != nil {
@@ -191,11 +203,11 @@ func (s *Server) isMoving(err error) bool {
 }
 
 // ping asks whether the server is there, unless it has said something since.
-func (n *node) ping(ctx context.Context, began int64) {
+func (n *node) ping(began int64) {
 	if n.server.synchronous || n.heard.Load() > began {
 		return
 	}
-	_, err := n.doer.Do(n.server.bounded(ctx), "PING")
+	_, err := n.doer.Do(n.server.bounded(n.server.life), "PING")
 	if err == nil || isServerLine(err) && faultOf(err) != faultOfServer {
 		n.heard.Store(n.server.now())
 	}
@@ -221,17 +233,25 @@ func (n *node) away() error { return &awayError{server: n.who, cause: errAway} }
 
 func (n *node) answered() {
 	n.heard.Store(n.server.now())
-	if n.awayUntil.Load() != 0 && n.awayUntil.Swap(0) != 0 {
+	if n.awayUntil.Load() != 0 {
+		n.awayUntil.Store(0)
+	}
+	if n.isLogged.Load() && n.isLogged.Swap(false) {
 		n.server.logf("tokenbucket: %s is back, limiting again", n.who)
 	}
 }
 
 func (n *node) failed(err error) {
 	n.scriptUntil.Store(0) // the server may be another
-	if n.awayUntil.Swap(n.server.now()+int64(n.server.settings.retryEvery)) != 0 {
-		return
+	n.awayUntil.Store(n.server.now() + int64(n.server.settings.retryEvery))
+	n.endWaits()
+	if !n.isLogged.Load() && n.isDue(&n.nextOutage, betweenOutagesLogged) && !n.isLogged.Swap(true) {
+		n.server.logf("tokenbucket: cannot ask %s, every limit does as its OnError says: %v", n.who, err)
 	}
-	n.server.logf("tokenbucket: cannot ask %s, every limit does as its OnError says: %v", n.who, err)
+}
+
+// endWaits ends the waits at a node that is away.
+func (n *node) endWaits() {
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
 	if n.gone != nil {
@@ -242,10 +262,15 @@ func (n *node) failed(err error) {
 
 // refused logs that the server is there, and did not decide this call.
 func (n *node) refused(err error) {
-	now, next := n.server.now(), n.nextRefusal.Load()
-	if now >= next && n.nextRefusal.CompareAndSwap(next, now+int64(betweenRefusalsLogged)) {
+	if n.isDue(&n.nextRefusal, betweenRefusalsLogged) {
 		n.server.logf("tokenbucket: %s does not decide a call, OnError does: %v", n.who, err)
 	}
+}
+
+// isDue returns whether a moment has come, and sets the next.
+func (n *node) isDue(moment *atomic.Int64, every time.Duration) bool {
+	now, next := n.server.now(), moment.Load()
+	return now >= next && moment.CompareAndSwap(next, now+int64(every))
 }
 
 // judge tells what an error means: a call that is wrong, one that was not decided, or an outage.
@@ -258,14 +283,14 @@ func (n *node) judge(c command, err error, began int64, isSent bool) error {
 	switch {
 	case n.server.isClosed():
 		return ErrClosed
+	case fault == faultOfWrite || n.server.isMoving(err):
+		n.answered()
+		n.refused(err)
 	case fault == faultOfCaller:
 		if isServerLine(err) {
 			n.answered()
 		}
 		return n.wrong(err)
-	case fault == faultOfWrite || n.server.isMoving(err):
-		n.answered()
-		n.refused(err)
 	case fault == faultOfClient || !isServerLine(err) && n.heard.Load() > began:
 		n.refused(err)
 	default:

@@ -53,8 +53,8 @@ func RetryEvery(every time.Duration) ServerOption {
 	return func(s *serverSettings) { s.retryEvery = every }
 }
 
-// LogTo gets a line when an outage begins, one when a call is answered again, one a minute of calls that the server did not
-// decide, and one for each error of a renewal; log.Printf unless set.
+// LogTo gets a line when an outage begins and one when a call is answered again, of an outage in ten seconds; one a minute of
+// calls that the server did not decide; and one for each error of a renewal; log.Printf unless set.
 func LogTo(logf func(format string, args ...any)) ServerOption {
 	return func(s *serverSettings) { s.logf = logf }
 }
@@ -133,32 +133,20 @@ func (s *Server) Close() error {
 
 func (s *Server) isClosed() bool { return s.life.Err() != nil }
 
-// Do sends any command, like TB.STATE, and waits for its reply as limiters do. While the server is away, it returns
-// ErrServerAway.
+// Do sends a command, like TB.STATE, and waits for its reply as limiters do. In a cluster its first argument is its key. While
+// the server is away, it returns ErrServerAway.
 func (s *Server) Do(ctx context.Context, words ...string) (any, error) {
-	args := make([]any, len(words))
+	if len(words) == 0 {
+		return nil, badArgument("there is no command")
+	}
+	c := command{args: make([]any, len(words))}
 	for i, word := range words {
-		args[i] = word
+		c.args[i] = word
 	}
-	return s.ask(ctx, command{args: args, key: keyOf(words)})
-}
-
-// keyPositions has the commands whose key is not their first argument; 0: there is none.
-var keyPositions = map[string]int{
-	"TB.MTAKE": 2, "TB.MSETTLE": 3, "TB.MHOLD": 4, "TB.MRENEW": 4, "TB.BMTAKE": 3, "TB.BMHOLD": 5, "EVALSHA": 3, "EVAL": 3,
-	"CLUSTER": 0, "PING": 0, "INFO": 0, "TB.TOP": 0,
-}
-
-// keyOf returns the key that selects the node; "": any node will do.
-func keyOf(words []string) string {
-	position, isKnown := keyPositions[words[0]]
-	if !isKnown {
-		position = 1
+	if len(words) > 1 {
+		c.key = words[1]
 	}
-	if position == 0 || position >= len(words) {
-		return ""
-	}
-	return words[position]
+	return s.ask(ctx, c)
 }
 
 // command is a call to the server with its options.

@@ -11,8 +11,7 @@ const (
 	// pulseEvery is how often the server is asked whether it is there if nothing was heard from it: calls that wait do not
 	// tell.
 	pulseEvery = 500 * time.Millisecond
-	// mostEnds is how often in a row a wait may end at once, and betweenEnds is the pause before the next.
-	mostEnds    = 10
+	// betweenEnds is the pause after a wait that ended at once. It grows with each in a row.
 	betweenEnds = 10 * time.Millisecond
 	longestWait = 30 * 24 * time.Hour
 )
@@ -45,7 +44,7 @@ func (s *Server) waitOrAsk(ctx context.Context, c command) (reply any, inDoubt b
 		pause := decision.RetryAfter
 		if canKeep {
 			began := s.now()
-			reply, canKeep, err = s.keep(ctx, c, left, ended < mostEnds)
+			reply, canKeep, err = s.keep(ctx, c, left)
 			inDoubt = inDoubt || canKeep && reply == nil
 			if reply != nil || err != nil {
 				return reply, inDoubt, err
@@ -54,23 +53,27 @@ func (s *Server) waitOrAsk(ctx context.Context, c command) (reply any, inDoubt b
 				ended = 0
 			}
 			if canKeep {
-				pause = betweenEnds
+				pause = shorter(time.Duration(ended)*betweenEnds, pulseEvery)
 			}
 		}
 		if pause < time.Millisecond {
 			pause = time.Millisecond
 		}
-		if pause > left {
-			pause = left
-		}
-		if err := s.clock.Sleep(ctx, pause); err != nil {
+		if err := s.clock.Sleep(ctx, shorter(pause, left)); err != nil {
 			return nil, inDoubt, err
 		}
 	}
 }
 
+func shorter(one, other time.Duration) time.Duration {
+	if one < other {
+		return one
+	}
+	return other
+}
+
 // keep returns neither a reply nor an error when the server keeps the call no longer, or cannot.
-func (s *Server) keep(ctx context.Context, c command, left time.Duration, mayAgain bool) (reply any, canKeep bool, err error) {
+func (s *Server) keep(ctx context.Context, c command, left time.Duration) (reply any, canKeep bool, err error) {
 	n, err := s.nodeOf(ctx, c.key)
 	if err != nil {
 		return nil, true, err
@@ -85,17 +88,17 @@ func (s *Server) keep(ctx context.Context, c command, left time.Duration, mayAga
 	case err == nil:
 		n.answered()
 		return reply, true, nil
-	case ctx.Err() != nil:
-		return nil, true, ctx.Err()
+	case overOf(ctx) != nil:
+		return nil, true, overOf(ctx)
 	case err == errAway:
 		return nil, true, n.away()
 	case isUnknownCommand(err):
 		return nil, false, nil
-	case mayAgain && (code == "UNBLOCKED" || code == "READONLY" || s.isMoving(err) || isBroken(err) && !s.isClosed()):
+	case code == "UNBLOCKED" || code == "READONLY" || s.isMoving(err) || isBroken(err) && !s.isClosed():
 		return nil, true, nil // asking tells whether the server is there, and where the key is
 	}
-	if isUnsent(err) { // others may have a connection
-		n.isThere(ctx, began)
+	if isUnsent(err) && n.isThere(began) { // others may have a connection
+		began = 0
 	}
 	return nil, true, n.judge(c, err, began, !isUnsent(err))
 }
@@ -159,12 +162,12 @@ func (n *node) whenGone() <-chan struct{} {
 // beat asks whether the server is there, if it has said nothing lately, and no other wait does so.
 func (n *node) beat() {
 	s := n.server
-	now, next := s.now(), n.nextPulse.Load()
-	if s.settings.timeout <= 0 || n.awayUntil.Load() != 0 || now-n.heard.Load() < int64(pulseEvery) || now < next ||
-		!n.nextPulse.CompareAndSwap(next, now+int64(pulseEvery+2*s.settings.timeout)) {
+	now := s.now()
+	if s.settings.timeout <= 0 || n.awayUntil.Load() != 0 || now-n.heard.Load() < int64(pulseEvery) ||
+		!n.isDue(&n.nextPulse, pulseEvery+2*s.settings.timeout) {
 		return
 	}
-	isThere := n.isThere(s.life, now)
+	isThere := n.isThere(now)
 	n.nextPulse.Store(0)
 	if !isThere && !s.isClosed() {
 		n.failed(errSilent)
@@ -172,13 +175,13 @@ func (n *node) beat() {
 }
 
 // isThere returns whether the server has said something since, or says something now. It asks twice: this process may be busy.
-func (n *node) isThere(ctx context.Context, began int64) bool {
-	if n.server.takeTurn(ctx) != nil {
+func (n *node) isThere(began int64) bool {
+	if n.server.takeTurn(n.server.life) != nil {
 		return true // unknown
 	}
 	defer n.server.endTurn()
-	n.ping(ctx, began)
-	n.ping(ctx, began)
+	n.ping(began)
+	n.ping(began)
 	return n.heard.Load() > began
 }
 

@@ -24,6 +24,8 @@ def test_a_call_whose_reply_is_lost_is_done_once_and_says_so(
     assert told["lost"], told
     assert proxy.commands[command] == 1
     assert level(server) == 500 + change
+    # One reply that did not come is no outage.
+    assert not package.take()["degraded"]
 
 
 def test_a_limiter_that_raises_says_that_the_reply_is_lost(

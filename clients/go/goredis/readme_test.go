@@ -18,65 +18,10 @@ var (
 	output = regexp.MustCompile(`// Output: (.*)\n`)
 )
 
-// What a block of the README may use, by the name it has in code.
-var packages = map[string]string{
-	"errors": "errors", "expvar": "expvar", "fmt": "fmt", "log": "log", "time": "time",
-	"redisrate": "tokenbucket/redisrate", "tokenbuckettest": "tokenbucket/tokenbuckettest",
-	"goredis": "tokenbucket/goredis", "redis": "github.com/redis/go-redis/v9",
-}
-
-// What stands around a block that is no program: what its reader has already.
-const frame = `package main
-
-import (
-	"context"
-	"os"
-	%s
-
-	client "github.com/redis/go-redis/v9"
-
-	"tokenbucket"
-	from "tokenbucket/goredis"
-)
-
-func run(ctx context.Context, doer tokenbucket.Doer, server *tokenbucket.Server, limiter *tokenbucket.Limiter) error {
-	{
-%s
-	}
-	return nil
-}
-
-func main() {
-	doer, err := from.From(client.NewClient(&client.Options{Addr: "localhost:6379"}))
-	if err != nil {
-		panic(err)
-	}
-	server := tokenbucket.NewServer(doer)
-	limiter := tokenbucket.NewLimiter(server, tokenbucket.Limit{Capacity: 10, Rate: "5"})
-	if err := run(context.Background(), doer, server, limiter); err != nil {
-		panic(err)
-	}
-	os.Exit(0)
-}
-`
-
-func program(code string) string {
-	if strings.HasPrefix(code, "package main\n") {
-		return code
-	}
-	var imports strings.Builder
-	for name, path := range packages {
-		if regexp.MustCompile(`\b` + name + `\.`).MatchString(code) {
-			fmt.Fprintf(&imports, "%q\n", path)
-		}
-	}
-	return fmt.Sprintf(frame, &imports, code)
-}
-
 // Programs have to lie inside the module, or they would not find it. Folders that begin with a dot are not the module's packages.
 func TestTheReadmesCodeDoesWhatItSays(t *testing.T) {
 	var pages []byte
-	for _, name := range []string{"../README.md", "../docs/tests-and-metrics.md", "../docs/fewer-round-trips.md", "../redisrate/README.md"} {
+	for _, name := range []string{"../README.md", "../docs/tests-and-metrics.md", "../docs/fewer-round-trips.md", "../redisrate/README.md", "../httplimit/README.md"} {
 		page, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
@@ -94,7 +39,7 @@ func TestTheReadmesCodeDoesWhatItSays(t *testing.T) {
 	build := []string{"build", "-o", binaries}
 	for i, found := range blocks {
 		name := filepath.Join(folder, fmt.Sprint("block", i))
-		code := strings.ReplaceAll(program(string(found[1])), "localhost:6379", server.Address())
+		code := strings.ReplaceAll(string(found[1]), "localhost:6379", server.Address())
 		code = asks.ReplaceAllString(code, "$0, tokenbucket.Timeout(1<<36)") // so that a slow machine may answer
 		if err := os.Mkdir(name, 0o700); err != nil {
 			t.Fatal(err)

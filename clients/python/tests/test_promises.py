@@ -205,6 +205,19 @@ def test_an_outage_has_one_line_at_its_beginning_and_one_at_its_end(
     assert "is back" in ends
 
 
+def test_an_outage_that_follows_another_at_once_is_logged(
+    make: Make, own_server: Service, caplog: Any
+) -> None:
+    limiter = make(own_server, Limit(1000, STILL), on_error="local", retry_every_ms=20)
+    for _ in range(2):
+        own_server.stop()
+        assert limiter.take("a").degraded
+        if len(messages(caplog)) < 2:
+            own_server.start()
+            wait_for(lambda: not limiter.take("a").degraded, "the server")
+    wait_for(lambda: limiter.take("a").degraded and len(messages(caplog)) == 3, "the line of the second")
+
+
 def test_more_callers_than_connections_take_turns(own_server: Service) -> None:
     proxy = Proxy(own_server.port, delay_s=0.01)
     limiter = Limiter(Server(proxy.url, timeout_ms=1000), Limit(10**6, 1))

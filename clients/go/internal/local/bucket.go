@@ -42,18 +42,20 @@ func (v *view) flowUntil(moment time.Duration) {
 
 // passUntil lets tokens flow in, and holds come back as they expire.
 func (v *view) passUntil(moment time.Duration) {
-	v.passed = v.holds.expired(moment)
-	for _, one := range v.holds.order[:v.passed] {
+	v.holds.expired(moment, func(one *held) {
 		v.flowUntil(one.expires)
 		v.fill(tokensOf(one.micro))
-	}
+		v.passed++
+	})
 	v.flowUntil(moment)
 }
 
 // held is what the bucket holds under an id.
 func (v *view) held(id string) (amount *big.Rat, ok bool) {
-	one, ok := v.holds.of[id]
-	return tokensOf(one.micro), ok && one.expires > v.at
+	if one, ok := v.holds.of[id]; ok && one.expires > v.at {
+		return tokensOf(one.micro), true
+	}
+	return nil, false
 }
 
 // waitMs is how long until there is so much unless other calls act, rounded up. Before that, nothing is above the capacity.
@@ -65,7 +67,7 @@ func (v *view) waitMs(wanted *big.Rat) int64 {
 	if wanted.Cmp(v.capacity) > 0 {
 		return never
 	}
-	expires, before, isBack := v.holds.reaching(v.passed, func(micro int64, at time.Duration) bool {
+	expires, before, isBack := v.holds.reaching(v.at, func(micro int64, at time.Duration) bool {
 		came := v.flow.between(v.at, at)
 		return came.Add(came, tokensOf(micro)).Cmp(lacking) >= 0
 	})

@@ -2,25 +2,71 @@ package local
 
 import (
 	"math"
-	"sort"
+	"math/rand"
 	"time"
 )
 
-// holds are those of a bucket, in the order in which they expire. Amounts are in millionths of a token.
+// holds are those of a bucket, by their ids and in the order in which they expire: a treap, whose nodes know the sum of what
+// those below them hold. Amounts are in millionths of a token.
 type holds struct {
-	of    map[string]held
-	order []held
-	sums  []int64 // sums[i] is what those before the i-th hold, from some start on; as long as it was needed
+	of   map[string]*held
+	root *held
 }
 
 type held struct {
 	id      string
 	micro   int64
 	expires time.Duration
+
+	left, right *held
+	priority    uint32 // that of no node below is higher
+	sum         int64
 }
 
-func (h held) isBefore(other held) bool {
+func (h *held) isBefore(other *held) bool {
 	return h.expires < other.expires || h.expires == other.expires && h.id < other.id
+}
+
+func (h *held) total() int64 {
+	if h == nil {
+		return 0
+	}
+	return h.sum
+}
+
+// with sets what is below a node.
+func (h *held) with(left, right *held) *held {
+	h.left, h.right = left, right
+	h.sum = saturated(saturated(left.total(), h.micro), right.total())
+	return h
+}
+
+// split parts a tree into the first nodes, of which that is so, and the others.
+func split(h *held, isFirst func(*held) bool) (first, others *held) {
+	switch {
+	case h == nil:
+		return nil, nil
+	case isFirst(h):
+		between, others := split(h.right, isFirst)
+		return h.with(h.left, between), others
+	default:
+		first, between := split(h.left, isFirst)
+		return first, h.with(between, h.right)
+	}
+}
+
+// joined is a tree of two, of which all in the first are before all in the other.
+func joined(first, others *held) *held {
+	switch {
+	case first == nil:
+		return others
+	case others == nil:
+		return first
+	case first.priority > others.priority:
+		return first.with(first.left, joined(first.right, others))
+	default:
+		return others.with(joined(first, others.left), others.right)
+	}
 }
 
 // set replaces the hold of that id. An amount of 0 ends it.
@@ -30,15 +76,12 @@ func (h *holds) set(id string, micro int64, expires time.Duration) {
 		return
 	}
 	if h.of == nil {
-		h.of = map[string]held{}
+		h.of = map[string]*held{}
 	}
-	one := held{id, micro, expires}
+	one := &held{id: id, micro: micro, expires: expires, priority: rand.Uint32()}
 	h.of[id] = one
-	at := h.place(one)
-	h.order = append(h.order, held{})
-	copy(h.order[at+1:], h.order[at:])
-	h.order[at] = one
-	h.changed(at)
+	first, others := split(h.root, func(other *held) bool { return other.isBefore(one) })
+	h.root = joined(joined(first, one.with(nil, nil)), others)
 }
 
 func (h *holds) end(id string) {
@@ -47,57 +90,54 @@ func (h *holds) end(id string) {
 		return
 	}
 	delete(h.of, id)
-	at := h.place(one)
-	h.order = append(h.order[:at], h.order[at+1:]...)
-	h.changed(at)
+	first, others := split(h.root, func(other *held) bool { return other.isBefore(one) })
+	_, others = split(others, func(other *held) bool { return other == one })
+	h.root = joined(first, others)
 }
 
-// endFirst ends so many, the first to expire.
-func (h *holds) endFirst(count int) {
-	for _, one := range h.order[:count] {
-		delete(h.of, one.id)
+// expired calls the function for each that has expired by then, the first to expire first.
+func (h *holds) expired(moment time.Duration, do func(*held)) { h.root.expired(moment, do) }
+
+func (h *held) expired(moment time.Duration, do func(*held)) {
+	if h == nil {
+		return
 	}
-	h.order = h.order[count:]
-	if len(h.sums) > count {
-		h.sums = h.sums[count:] // differences stay
-	} else {
-		h.sums = nil
-	}
-}
-
-func (h *holds) place(one held) int {
-	return sort.Search(len(h.order), func(at int) bool { return !h.order[at].isBefore(one) })
-}
-
-// changed forgets the sums behind a place.
-func (h *holds) changed(at int) {
-	if len(h.sums) > at+1 {
-		h.sums = h.sums[:at+1]
+	if h.left.expired(moment, do); h.expires <= moment {
+		do(h)
+		h.right.expired(moment, do)
 	}
 }
 
-// expired returns how many have expired by then.
-func (h *holds) expired(moment time.Duration) int {
-	return sort.Search(len(h.order), func(at int) bool { return h.order[at].expires > moment })
+// endExpired ends those that have expired by then.
+func (h *holds) endExpired(moment time.Duration) {
+	h.expired(moment, func(one *held) { delete(h.of, one.id) })
+	_, h.root = split(h.root, func(one *held) bool { return one.expires <= moment })
 }
 
-// reaching returns the first hold, from the given place on, by whose expiry there is enough, and what those before it hold;
-// false if there is none.
-func (h *holds) reaching(from int, enough func(micro int64, at time.Duration) bool) (expires time.Duration, before int64, ok bool) {
-	if len(h.sums) == 0 {
-		h.sums = append(h.sums, 0)
+// reaching returns the first hold that expires after a moment and by whose expiry there is enough, and what those before it
+// hold that expire after the moment too; false if there is none.
+func (h *holds) reaching(after time.Duration, enough func(micro int64, at time.Duration) bool) (expires time.Duration, before int64, ok bool) {
+	var past int64 // of those that do not count
+	for one := h.root; one != nil; {
+		if one.expires > after {
+			one = one.left
+		} else {
+			past, one = saturated(past, saturated(one.left.total(), one.micro)), one.right
+		}
 	}
-	for at := len(h.sums) - 1; at < len(h.order); at++ {
-		h.sums = append(h.sums, saturated(h.sums[at], h.order[at].micro))
+	sum := -past
+	for one := h.root; one != nil; {
+		with := saturated(saturated(sum, one.left.total()), one.micro)
+		if one.expires > after && enough(with, one.expires) {
+			expires, before, ok, one = one.expires, with-one.micro, true, one.left
+		} else {
+			sum, one = with, one.right
+		}
 	}
-	sum := func(at int) int64 { return h.sums[at] - h.sums[from] }
-	at := from + sort.Search(len(h.order)-from, func(at int) bool {
-		return enough(sum(from+at+1), h.order[from+at].expires)
-	})
-	if at == len(h.order) {
-		return 0, sum(at), false
+	if !ok {
+		before = sum
 	}
-	return h.order[at].expires, sum(at), true
+	return expires, before, ok
 }
 
 func saturated(a, b int64) int64 {

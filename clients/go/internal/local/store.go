@@ -207,19 +207,18 @@ func (s *Store) several(words []string, before int, waitMs func(*view, *big.Rat)
 	if err != nil {
 		return nil, err
 	}
-	replies, all := make([]any, len(views)), true
+	waits, all := make([]int64, len(views)), true
 	for i, v := range views {
-		wait := waitMs(v, amounts[i])
-		replies[i] = v.reply(oneIf(wait == 0), wait)
-		all = all && wait == 0
+		waits[i] = waitMs(v, amounts[i])
+		all = all && waits[i] == 0
 	}
-	if !all {
-		return joint(replies), nil
-	}
+	replies := make([]any, len(views))
 	for i, v := range views {
-		do(v, amounts[i])
-		s.keep(v)
-		replies[i] = v.reply(1, 0)
+		if all {
+			do(v, amounts[i])
+			s.keep(v)
+		}
+		replies[i] = v.reply(oneIf(waits[i] == 0), waits[i])
 	}
 	return joint(replies), nil
 }
@@ -352,8 +351,10 @@ func (s *Store) look(key, capacity, rate string, takesPools bool) (*view, error)
 
 // commit ends the holds that have come back, before the bucket is kept or its holds change.
 func (v *view) commit() {
-	v.holds.endFirst(v.passed)
-	v.passed = 0
+	if v.passed > 0 {
+		v.holds.endExpired(v.at)
+		v.passed = 0
+	}
 }
 
 func (s *Store) keep(v *view) {

@@ -393,6 +393,7 @@ func silent(s *setup) {
 	ended := s.takes(ctx, limiter)
 	s.server.Do("CLIENT", "PAUSE", "3600000", "ALL")
 	s.expect(<-ended, false, true)
+	realserver.Eventually(s, "the outage is logged", func() bool { return s.log.Len() > 0 })
 	s.log.Expect(s, "cannot ask")
 }
 

@@ -68,8 +68,8 @@ class Node:
     def failed(self, error: object) -> None:
         """Begins an outage, or lets it last."""
         now = time.monotonic()
-        was_away, self.away_until, self.failed_at = self.away_until, now + self._retry_every_s, now
-        if not was_away and now >= self._next_outage_logged:
+        self.away_until, self.failed_at = now + self._retry_every_s, now
+        if not self._is_logged and now >= self._next_outage_logged:
             self._next_outage_logged, self._is_logged = now + _SECONDS_BETWEEN_OUTAGES_LOGGED, True
             self._log.warning("cannot ask %s, every limit does as its on_error says: %s", self._who, error)
 
