@@ -138,6 +138,26 @@ test("a hold outlasts an outage that is shorter than its ttl, and others of this
   assert.equal((await others.hold("a", 1)).allowed, true);
 });
 
+test("a renewal that failed is repeated soon, so that the hold outlasts an outage of half its ttl", async (t) => {
+  t.mock.timers.enable({ apis: ["setInterval", "setTimeout"] });
+  const { fake, slots, others } = onFake();
+  const hold = await slots.hold("a", 1, { ttlMs: 30_000 });
+  const pass = async (seconds: number) => {
+    for (let i = 0; i < seconds; i++) {
+      fake.advance(1000);
+      t.mock.timers.tick(1000);
+      for (let turns = 0; turns < 5; turns++) await new Promise((passed) => setImmediate(passed));
+    }
+  };
+  await pass(9);
+  fake.isAway = true;
+  await pass(15);
+  fake.isAway = false;
+  await pass(7);
+  assert.deepEqual([(await others.hold("a", 1)).allowed, hold.lost], [false, false]);
+  await hold.settle();
+});
+
 test("a hold of nothing in one of its limits is not lost", async () => {
   const joint = new JointLimiter(new FakeServer(), { slots: SLOT, tokens: LIMIT });
   const hold = await joint.hold("ada", { slots: 1, tokens: 0 });

@@ -79,8 +79,7 @@ export class Hold implements AsyncDisposable {
     // The server may have a hold that no caller knows of.
     const onDoubt = () => hold.#settleLater(parts.map((part) => ({ ...part, amount: 0 })));
     await hold.#set(parts, { signal, onDoubt, ...turn });
-    // Three times a ttl, so that one renewal may fail and the next still comes in time.
-    if (hold.allowed) hold.#timer = setInterval(() => hold.#keep(), ttlMs / 3).unref();
+    if (hold.allowed) hold.#renewIn(ttlMs / 3);
     else hold.#settled = Promise.resolve(hold.decision);
     return hold;
   }
@@ -111,9 +110,9 @@ export class Hold implements AsyncDisposable {
   }
 
   /**
-   * Aborts, with a `HoldLost`, when the server no longer has the hold: the process was suspended for more than two thirds
-   * of the ttl, the server was away for more than a third of it, or a failover lost the hold. Others may have the tokens,
-   * so the work should stop. The next renewal finds out, within a third of the ttl, or when the server is back.
+   * Aborts, with a `HoldLost`, when the server no longer has the hold: the process was suspended or the server was away for
+   * more than half of the ttl, or a failover lost the hold. Others may have the tokens, so the work should stop. The next
+   * renewal finds out, within a third of the ttl, or when the server is back.
    *
    * ```ts
    * import { Limiter } from "tokenbucket-redis";
@@ -203,14 +202,14 @@ export class Hold implements AsyncDisposable {
     if (decision.degraded) return decision;
     this.#isKnown ||= decision.allowed;
     if (this.#isKnown && !decision.allowed) {
-      clearInterval(this.#timer);
+      clearTimeout(this.#timer);
       this.#losing.abort(new HoldLost("the hold is gone, and others may have its tokens"));
     }
     return decision;
   }
 
   async #settle(parts: readonly Part[]): Promise<JointDecision> {
-    clearInterval(this.#timer);
+    clearTimeout(this.#timer);
     // A renewal on its way could arrive after the settlement.
     await this.#renewing?.catch(() => {});
     const words = ["TB.MSETTLE", String(parts.length), this.id];
@@ -261,9 +260,23 @@ export class Hold implements AsyncDisposable {
     throw new BadArgument(`used: ${used} does not say of which limit`);
   }
 
-  #keep(): void {
-    // The outage has a line of its own.
-    this.renew().catch((error: unknown) => error instanceof ServerAway || this.#log("renewed", error));
+  #renewIn(ms: number): void {
+    this.#timer = setTimeout(() => void this.#keep(), ms).unref();
+  }
+
+  /** Renews three times a ttl, and more often while the server is away: the hold has to outlast that. */
+  async #keep(): Promise<void> {
+    let isAway = false;
+    try {
+      isAway = (await this.renew()).degraded;
+    } catch (error) {
+      isAway = error instanceof ServerAway;
+      if (!isAway) this.#log("renewed", error); // an outage has a line of its own
+    }
+    if (this.#settled || this.lost) return;
+    const usualMs = this.#ttlMs / 3;
+    const soonMs = Math.max(this.#ttlMs / 10, this.#decider.server.retryEveryMs);
+    this.#renewIn(isAway ? Math.min(soonMs, usualMs) : usualMs);
   }
 
   #log(what: string, error: unknown): void {
