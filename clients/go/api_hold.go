@@ -22,15 +22,15 @@ import (
 //	defer hold.Settle()
 //	err = hold.Used(1800)
 //
-// Work that was let through while the server was away has a hold too: the first renewal after its return takes it, if
-// there is room, and Settle charges what was used in any case.
+// Work admitted during an outage gets a hold in this process. The first renewal after reconnecting acquires it on the
+// server, if there is room, and Settle charges what was used in any case.
 type Hold struct {
 	settings settings
 	parts    []part
 	held     []part // those that hold more than nothing, which the server forgets at once
 	ttl      time.Duration
 	id       string
-	admitted bool // whether the work was let through at first
+	admitted bool // whether it was granted at first
 	isKnown  bool // whether the server has had the hold
 
 	mutex    sync.Mutex // guards the two below
@@ -69,8 +69,8 @@ func newHold(ctx context.Context, s settings, parts []part, ttl time.Duration, o
 		return nil, err
 	}
 	s.tellAll(parts, decision, began)
-	h.decision, h.admitted = decision, decision.Allowed
-	if decision.Allowed && len(h.held) > 0 {
+	h.decision, h.result, h.admitted = decision, decision, decision.Allowed && !decision.Shadowed
+	if h.admitted && len(h.held) > 0 {
 		go h.renew(ctx)
 	}
 	return h, nil
@@ -98,7 +98,7 @@ func (h *Hold) during(err error, work func(*Hold) error) (failure error) {
 // anew.
 func (h *Hold) Lost() <-chan struct{} { return h.lost }
 
-// Decision is the first one, then that of the latest renewal.
+// Decision returns the first decision, then that of the last renewal.
 func (h *Hold) Decision() JointDecision {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
@@ -207,7 +207,7 @@ func (h *Hold) set(ctx context.Context, parts []part, options []CallOption) (Joi
 	ttlMs := strconv.FormatInt(h.ttl.Milliseconds(), 10)
 	args := []any{"TB.MHOLD", strconv.Itoa(len(parts)), ttlMs, h.id}
 	decision, err := h.settings.askAll(ctx, parts, command{args: args, renews: h.isKnown}.with(options))
-	h.isKnown = h.isKnown || err == nil && decision.Allowed && !decision.Degraded
+	h.isKnown = h.isKnown || err == nil && decision.Allowed && !decision.Shadowed && !decision.Degraded
 	return decision, err
 }
 

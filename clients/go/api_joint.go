@@ -15,12 +15,12 @@ type JointLimiter struct {
 	settings
 }
 
-// NewJointLimiter asks nothing yet. Denials are not remembered and batches not made of several limits.
+// NewJointLimiter makes a limiter of a server and named limits. It sends nothing. RememberDenials and Batch do not apply.
 func NewJointLimiter(server *Server, limits map[string]Limit, options ...LimiterOption) *JointLimiter {
 	return &JointLimiter{limits, newSettings(server, options)}
 }
 
-// TakeAll takes every cost, by the names of the limits, or none. With MaxWait it waits for its turn.
+// TakeAll takes every cost, by the names of the limits, or nothing. With MaxWait it waits for its turn.
 func (l *JointLimiter) TakeAll(ctx context.Context, name string, costs map[string]float64, options ...CallOption) (JointDecision, error) {
 	parts, err := l.parts(name, costs)
 	if err != nil {
@@ -30,7 +30,7 @@ func (l *JointLimiter) TakeAll(ctx context.Context, name string, costs map[strin
 	return l.decideAll(ctx, parts, take.with(options))
 }
 
-// Reset makes the buckets of a name full.
+// Reset makes the buckets of a name full, and forgets their holds.
 func (l *JointLimiter) Reset(ctx context.Context, name string) error {
 	for which := range l.limits {
 		if err := l.server.delete(ctx, l.prefix+jointName(name, which)); err != nil {
@@ -40,7 +40,7 @@ func (l *JointLimiter) Reset(ctx context.Context, name string) error {
 	return nil
 }
 
-// Hold takes every amount until the hold is settled, or for ttl if its holder is gone, or takes none: see Hold.
+// Hold takes every amount, or nothing, until the hold is settled: see Limiter.Hold.
 func (l *JointLimiter) Hold(ctx context.Context, name string, amounts map[string]float64, ttl time.Duration, options ...CallOption) (*Hold, error) {
 	parts, err := l.parts(name, amounts)
 	if err != nil {
@@ -125,6 +125,9 @@ func (s *settings) askAll(ctx context.Context, parts []part, c command) (joint J
 	if s.wrong != nil {
 		c.wrong = s.wrong
 	}
+	if s.shadow {
+		c.maxWait = 0
+	}
 	c.args, c.key = append(c.args, s.wordsOf(parts)...), s.prefix+parts[0].name
 	sent := c
 	if c.renews {
@@ -135,9 +138,18 @@ func (s *settings) askAll(ctx context.Context, parts []part, c command) (joint J
 		reply = append(own, []any{reply}) // of one bucket, TB.BTAKE and TB.BHOLD list none
 	}
 	if err == nil {
-		return parseJointDecision(reply, parts)
+		joint, err = parseJointDecision(reply, parts)
+	} else {
+		joint, err = s.without(c, parts, err)
 	}
-	return s.without(c, parts, err)
+	if err != nil || c.args[0] == "TB.MSETTLE" { // which denies nothing
+		return joint, err
+	}
+	joint.Decision = s.passing(joint.Decision, 1)
+	for which, own := range joint.Each {
+		joint.Each[which] = s.passing(own, 1)
+	}
+	return joint, nil
 }
 
 func (s *settings) tellAll(parts []part, joint JointDecision, began time.Time) {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// LimiterOption is a setting of a Limiter or a JointLimiter.
+// LimiterOption sets an option of a Limiter or a JointLimiter.
 type LimiterOption func(*settings)
 
 type settings struct {
@@ -18,35 +18,40 @@ type settings struct {
 	denials         *denials // nil: none are remembered
 	batch           int64
 	onDecision      []DecisionFunc
+	shadow          bool
 	wrong           error // of an option: every call returns it
 }
 
-// DecisionFunc is told of every decision, wherever it was made, and how long it took.
+// DecisionFunc is called with every decision, the server's or the policy's, and its duration.
 type DecisionFunc func(name string, limit Limit, decision Decision, duration time.Duration)
 
-// Prefix stands before each name in the keys; "tb:" unless set.
+// Prefix sets what precedes each name in its key; "tb:" by default.
 func Prefix(prefix string) LimiterOption { return func(s *settings) { s.prefix = prefix } }
 
-// OnError is what to do while the server cannot be asked; FailLocal unless set. A caller's mistake is an error under every
+// OnError sets what decides while the server is away; FailLocal by default. A caller's mistake is an error under every
 // policy.
 func OnError(policy Policy) LimiterOption { return func(s *settings) { s.policy = policy } }
 
-// RememberDenials refuses so many denied names here until their RetryAfter has passed, so that a flood is refused without
-// asking. A denial says nothing about smaller costs: those are asked for.
+// RememberDenials lets this process refuse up to this number of denied names by itself, each until its RetryAfter has
+// passed. Smaller costs than the denied one still ask the server. The default is 0.
 func RememberDenials(names int) LimiterOption {
 	return func(s *settings) { s.rememberDenials = names }
 }
 
-// Batch fetches so many tokens of a name at a time and spends them here, for whole costs up to that. No more is granted
-// than the server granted. Each process holds up to one less than a batch of a name, which others cannot have. Close gives
-// it back. What is left after the time in which an empty bucket fills is dropped. One call fetches at a time; others take for
-// themselves meanwhile.
+// Batch fetches this number of tokens of a name at a time and spends them in this process, for whole costs up to it. Never
+// more is granted than the server granted. Each process keeps up to one less than a batch of a name, which others are denied
+// meanwhile. Close gives it back; it is dropped after the time in which an empty bucket fills. One call fetches at a time;
+// others take for themselves meanwhile. The default, 0, asks the server each time.
 func Batch(tokens int64) LimiterOption { return func(s *settings) { s.batch = tokens } }
 
 // OnDecision calls the function after each decision, and before the caller has it. A panic in it is logged and changes nothing.
 func OnDecision(call DecisionFunc) LimiterOption {
 	return func(s *settings) { s.onDecision = append(s.onDecision, call) }
 }
+
+// Shadow lets every call pass, at once. The server decides and counts as always, and a decision that was a denial is
+// Shadowed: so you see whom a limit would deny.
+func Shadow(on bool) LimiterOption { return func(s *settings) { s.shadow = on } }
 
 func newSettings(server *Server, options []LimiterOption) settings {
 	s := settings{server: server, prefix: "tb:"}
@@ -57,6 +62,14 @@ func newSettings(server *Server, options []LimiterOption) settings {
 		s.wrong = badArgument("on error: there is no policy %d", s.policy)
 	}
 	return s
+}
+
+// passing returns the decision for the caller: with Shadow, one that grants what was wanted.
+func (s *settings) passing(decision Decision, wanted int64) Decision {
+	if s.shadow && decision.Granted < wanted {
+		decision.Allowed, decision.Granted, decision.Shadowed = true, wanted, true
+	}
+	return decision
 }
 
 func (s *settings) tell(name string, limit Limit, decision Decision, began time.Time) {
@@ -81,7 +94,7 @@ type Limiter struct {
 	settings
 }
 
-// NewLimiter asks nothing yet.
+// NewLimiter makes a limiter of a server and a limit. It sends nothing: a wrong limit is an error of the first call.
 func NewLimiter(server *Server, limit Limit, options ...LimiterOption) *Limiter {
 	l := &Limiter{limit: limit, words: limit.words(), settings: newSettings(server, options)}
 	if l.rememberDenials > 0 {
@@ -93,21 +106,22 @@ func NewLimiter(server *Server, limit Limit, options ...LimiterOption) *Limiter 
 	return l
 }
 
-// Limit is what the limiter was made with.
+// Limit returns the limit that the limiter was made with.
 func (l *Limiter) Limit() Limit { return l.limit }
 
-// With is the limiter with another limit for the same names. Buckets, denials and batches are shared.
+// With returns the limiter with another limit for the same names. Both share buckets, denials and batches.
 func (l *Limiter) With(limit Limit) *Limiter {
 	other := *l
 	other.limit, other.words = limit, limit.words()
 	return &other
 }
 
-// Take takes cost tokens if the bucket holds them, else none. With MaxWait it waits for its turn.
+// Take takes cost tokens if the bucket holds them, else nothing. With MaxWait it waits for its turn.
 func (l *Limiter) Take(ctx context.Context, name string, cost float64, options ...CallOption) (Decision, error) {
 	began := l.began()
 	decision, err := l.take(ctx, name, cost, options)
 	if err == nil {
+		decision = l.passing(decision, 1)
 		l.tell(name, l.limit, decision, began)
 	}
 	return decision, err
@@ -116,6 +130,9 @@ func (l *Limiter) Take(ctx context.Context, name string, cost float64, options .
 func (l *Limiter) take(ctx context.Context, name string, cost float64, options []CallOption) (Decision, error) {
 	if len(options) > 0 {
 		if c := l.command("TB.TAKE", name, tokensWord(cost)).with(options); c.maxWait > 0 || c.wrong != nil {
+			if l.shadow {
+				c.maxWait = 0
+			}
 			reply, err := l.server.ask(ctx, c)
 			return l.decision(c, reply, err)
 		}
@@ -142,23 +159,27 @@ func (l *Limiter) takeRemembering(ctx context.Context, name string, cost float64
 	return decision, err
 }
 
-// Peek is what Take would decide, and changes nothing; Remaining is as after it. Of cost 0, what there is.
+// Peek returns what Take would decide, and takes nothing. With cost 0, Remaining is what the bucket has.
 func (l *Limiter) Peek(ctx context.Context, name string, cost float64) (Decision, error) {
 	return l.askAndTell(ctx, "TB.PEEK", name, tokensWord(cost))
 }
 
-// TakeUpTo takes as many whole tokens as there are, at most most: see Granted.
+// TakeUpTo takes as many whole tokens as the bucket has, at most most: see Granted.
 func (l *Limiter) TakeUpTo(ctx context.Context, name string, most int64) (Decision, error) {
 	return l.askAndTell(ctx, "TB.TAKEUPTO", name, strconv.FormatInt(most, 10))
 }
 
-// Reserve takes cost tokens now, out of the future if need be, if the wait for them is at most maxWait. It never sleeps:
-// the caller owns the tokens and acts after RetryAfter. Denied: RetryAfter is how long that wait would have been.
+// Reserve books a place in the queue: sleep RetryAfter, then act. It is denied, without taking a token, if the wait would
+// exceed maxWait; RetryAfter is then how long that wait would have been.
 func (l *Limiter) Reserve(ctx context.Context, name string, cost float64, maxWait time.Duration) (Decision, error) {
-	return l.askAndTell(ctx, "TB.RESERVE", name, tokensWord(cost), strconv.FormatInt(maxWait.Milliseconds(), 10))
+	decision, err := l.askAndTell(ctx, "TB.RESERVE", name, tokensWord(cost), strconv.FormatInt(maxWait.Milliseconds(), 10))
+	if l.shadow {
+		decision.RetryAfter = 0
+	}
+	return decision, err
 }
 
-// Wait is Reserve that sleeps until it is the caller's turn. When ctx ends before, the tokens go back.
+// Wait reserves, and sleeps until the call's turn. If ctx ends before, the tokens go back.
 func (l *Limiter) Wait(ctx context.Context, name string, cost float64, maxWait time.Duration) (Decision, error) {
 	decision, err := l.Reserve(ctx, name, cost, maxWait)
 	if err != nil || !decision.Allowed || decision.RetryAfter == 0 {
@@ -184,19 +205,19 @@ func (l *Limiter) unreserve(name string, cost float64, reserved Decision) {
 	}
 }
 
-// Charge takes amount in any case, into debt if need be: the real cost became known afterwards. It is sent once; Lost
-// says that its reply did not come.
+// Charge takes amount unconditionally, into debt if needed, when the real cost is known only afterwards. It is sent once:
+// see Lost.
 func (l *Limiter) Charge(ctx context.Context, name string, amount float64) (Decision, error) {
 	return l.askAndTell(ctx, "TB.CHARGE", name, tokensWord(amount))
 }
 
-// Give puts amount back, never above the capacity. It is sent once; Lost says that its reply did not come.
+// Give puts amount back, at most up to the capacity. It is sent once: see Lost.
 func (l *Limiter) Give(ctx context.Context, name string, amount float64) (Decision, error) {
 	l.denials.forget(l.of(name))
 	return l.askAndTell(ctx, "TB.GIVE", name, tokensWord(amount))
 }
 
-// Reset makes the bucket full.
+// Reset makes the bucket full, and forgets its holds.
 func (l *Limiter) Reset(ctx context.Context, name string) error {
 	l.denials.forget(l.of(name))
 	if l.batches != nil {
@@ -215,14 +236,14 @@ func (s *Server) delete(ctx context.Context, key string) error {
 	return err
 }
 
-// Hold takes amount until the hold is settled, or for ttl if its holder is gone: see Hold. With MaxWait it waits for its
-// turn, and the ttl begins then.
+// Hold takes amount until the hold is settled or, if its process dies, until ttl (1 ms to 30 days) is over: see the type
+// Hold. With MaxWait it waits for its turn, and the ttl begins with the grant.
 func (l *Limiter) Hold(ctx context.Context, name string, amount float64, ttl time.Duration, options ...CallOption) (*Hold, error) {
 	return newHold(ctx, l.settings, []part{{"", name, l.limit, amount}}, ttl, options)
 }
 
-// WithHold runs work under a hold, and settles it when work returns or panics. A denial is a *DeniedError, without work being
-// run. Otherwise the error is work's, or that of Settle.
+// WithHold runs work under a hold, and settles it when work returns or panics. It returns a *DeniedError, without running
+// work, if the hold is denied; else the error of work, or that of Settle.
 func (l *Limiter) WithHold(ctx context.Context, name string, amount float64, ttl time.Duration, work func(*Hold) error, options ...CallOption) error {
 	hold, err := l.Hold(ctx, name, amount, ttl, options...)
 	return hold.during(err, work)
@@ -254,6 +275,7 @@ func (l *Limiter) askAndTell(ctx context.Context, operation any, name string, wo
 	began := l.began()
 	decision, err := l.ask(ctx, operation, name, words...)
 	if err == nil {
+		decision = l.passing(decision, wantedBy(operation, words[0]))
 		l.tell(name, l.limit, decision, began)
 	}
 	return decision, err
@@ -263,6 +285,15 @@ func (l *Limiter) ask(ctx context.Context, operation any, name string, words ...
 	c := l.command(operation, name, words...)
 	reply, err := l.server.ask(ctx, c)
 	return l.decision(c, reply, err)
+}
+
+// wantedBy is how many tokens an operation is granted at most.
+func wantedBy(operation, most any) (wanted int64) {
+	if operation != "TB.TAKEUPTO" {
+		return 1
+	}
+	wanted, _ = strconv.ParseInt(most.(string), 10, 64)
+	return wanted
 }
 
 // command takes the operation as a constant, which needs no memory.

@@ -1,13 +1,12 @@
 package tokenbucket
 
 import (
-	"strconv"
 	"time"
 
 	"tokenbucket/internal/local"
 )
 
-// Policy is what a limiter does while the server cannot be asked.
+// Policy is what a limiter does while the server is away.
 type Policy int
 
 const (
@@ -18,7 +17,7 @@ const (
 	FailOpen
 	// FailClosed lets nothing through.
 	FailClosed
-	// FailWithError leaves it to the caller, with ErrServerAway or ErrReplyLost.
+	// FailWithError returns ErrServerAway or ErrReplyLost.
 	FailWithError
 )
 
@@ -68,11 +67,7 @@ func (s *settings) policyReply(args []any, err error) (any, error) {
 	case FailLocal:
 		return reply, nil
 	case FailOpen:
-		granted := int64(1)
-		if args[0] == "TB.TAKEUPTO" {
-			granted, _ = strconv.ParseInt(args[4].(string), 10, 64)
-		}
-		return []any{granted, int64(0), int64(0), int64(0)}, nil
+		return []any{wantedBy(args[0], args[4]), int64(0), int64(0), int64(0)}, nil
 	case FailClosed:
 		retry := (s.server.settings.retryEvery + time.Millisecond - 1) / time.Millisecond
 		return []any{int64(0), int64(0), int64(retry), int64(0)}, nil

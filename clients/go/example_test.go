@@ -10,6 +10,21 @@ import (
 	"tokenbucket/tokenbuckettest"
 )
 
+func Example() {
+	server := tokenbucket.NewServer(tokenbuckettest.NewServer()) // or the Doer that goredis.From returns
+	limiter := tokenbucket.NewLimiter(server, tokenbucket.Limit{Capacity: 10, Rate: "5/s"})
+	decision, err := limiter.Take(context.Background(), "user:42", 1)
+	if err != nil {
+		panic(err) // a mistake, such as a wrong limit
+	}
+	if decision.Allowed {
+		fmt.Println("go on,", decision.Remaining, "left")
+	} else {
+		fmt.Println("come back in", decision.RetryAfter)
+	}
+	// Output: go on, 9 left
+}
+
 func ExampleLimiter_Take() {
 	ctx, server := context.Background(), tokenbucket.NewServer(tokenbuckettest.NewServer())
 	limiter := tokenbucket.NewLimiter(server, tokenbucket.Limit{Capacity: 10, Rate: "5/s"})
@@ -246,6 +261,25 @@ func ExampleBatch() {
 	// Output:
 	// true
 	// <nil>
+}
+
+func ExampleShadow() {
+	server := tokenbucket.NewServer(tokenbuckettest.NewServer())
+	wouldDeny := tokenbucket.OnDecision(func(name string, _ tokenbucket.Limit, decision tokenbucket.Decision, _ time.Duration) {
+		if decision.Shadowed {
+			fmt.Println(name, "would be denied for", decision.RetryAfter)
+		}
+	})
+	limit := tokenbucket.Limit{Capacity: 1, Rate: "1/m"}
+	limiter := tokenbucket.NewLimiter(server, limit, tokenbucket.Shadow(true), wouldDeny)
+	for i := 0; i < 2; i++ {
+		decision, err := limiter.Take(context.Background(), "user:42", 1)
+		fmt.Println(decision.Allowed, err)
+	}
+	// Output:
+	// true <nil>
+	// user:42 would be denied for 1m0s
+	// true <nil>
 }
 
 func ExampleOnDecision() {

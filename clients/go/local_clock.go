@@ -9,7 +9,7 @@ import (
 // Server, answers at once and is never silent.
 type Clock interface {
 	Now() time.Time
-	// Sleep returns when so much time has passed, or with the context's error when that ends first.
+	// Sleep returns after duration, or with the context's error if that ends first.
 	Sleep(ctx context.Context, duration time.Duration) error
 }
 

@@ -9,7 +9,7 @@ import "context"
 // deadline is Timeout from the moment it is asked for, so ask for it when the command is written and when its reply is read.
 // The context ends with the caller's: that may end a wait for a connection, but not the reading of a reply.
 //
-// An error of a command that did not leave this process is made by Unsent.
+// Do wraps the error of a command that did not leave this process with Unsent.
 type Doer interface {
 	Do(ctx context.Context, args ...any) (any, error)
 }
@@ -19,14 +19,14 @@ type PooledDoer interface {
 	Doer
 	// Address names the server in errors and in the log.
 	Address() string
-	// Connections returns how many commands are sent at a time; more take turns.
+	// Connections returns how many commands it can send at a time; further ones take turns.
 	Connections() int
 	// Close closes the connections. The Server calls it when it is closed.
 	Close() error
 }
 
 // WaitingDoer is a Doer that opens connections for calls that wait in the server. With other Doers, a call with MaxWait
-// asks again and again.
+// asks again after each RetryAfter.
 type WaitingDoer interface {
 	Doer
 	// Dial opens a connection of its own, on which no timeout of the client library applies.

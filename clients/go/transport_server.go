@@ -1,7 +1,10 @@
-// Package tokenbucket limits by token buckets in the tokenbucket module of Redis and Valkey.
+// Package tokenbucket limits rates by token buckets that the tokenbucket module of Redis and Valkey keeps.
 //
-// A Server knows where to ask and whether the server answers. A Limiter is one limit for many names, a JointLimiter
-// several limits that are taken together. All are safe for concurrent use.
+// A bucket holds at most Capacity tokens and refills at Rate; a call takes one or more of them. A Limiter is one limit for
+// many names, each with a bucket of its own. A JointLimiter takes from several limits at once, all or nothing. Both send
+// their calls through a Server, which knows whether the server answers. All are safe for concurrent use.
+//
+// The package goredis connects a Server through go-redis. The examples use tokenbuckettest, a server in memory.
 package tokenbucket
 
 import (
@@ -15,7 +18,7 @@ import (
 	"tokenbucket/internal/local"
 )
 
-// Server is a server, or a cluster, to ask. One is enough for all limiters of a process: they share what is known about it.
+// Server is a server or a cluster. One is enough for all limiters of a process, which share its connections and its outages.
 type Server struct {
 	doer        Doer
 	clock       Clock
@@ -39,16 +42,16 @@ type serverSettings struct {
 	hasScript  bool
 }
 
-// ServerOption is a setting of a Server.
+// ServerOption sets an option of a Server.
 type ServerOption func(*serverSettings)
 
-// Timeout is how long the server may take to reply; 100 ms unless set. A server that is late twice in a row, and replies to
-// nobody meanwhile, is away. 0 waits for ever.
+// Timeout sets how long the server may take to reply; 100 ms by default. A server that is late twice in a row, and answers
+// no other call meanwhile, is away. 0 waits for ever.
 func Timeout(timeout time.Duration) ServerOption {
 	return func(s *serverSettings) { s.timeout = timeout }
 }
 
-// RetryEvery is how often one call tries a server that is away; 500 ms unless set.
+// RetryEvery sets how often one call tries a server that is away; 500 ms by default.
 func RetryEvery(every time.Duration) ServerOption {
 	return func(s *serverSettings) { s.retryEvery = every }
 }
@@ -59,7 +62,7 @@ func LogTo(logf func(format string, args ...any)) ServerOption {
 	return func(s *serverSettings) { s.logf = logf }
 }
 
-// FallbackScript lets a Lua script decide while the server has no module. Its buckets are others, under keys of its own.
+// FallbackScript lets a Lua script decide while the server has no module, in buckets of its own whose keys end in ":script".
 func FallbackScript() ServerOption {
 	return func(s *serverSettings) { s.hasScript = true }
 }
@@ -75,7 +78,7 @@ const (
 	connectTimeout = time.Second
 )
 
-// NewServer asks nothing yet: the first call finds out whether the server is there.
+// NewServer makes a Server that sends its commands through doer. It sends nothing: the first call connects.
 func NewServer(doer Doer, options ...ServerOption) *Server {
 	s := &Server{doer: doer, clock: realClock{}, local: local.NewStore(mostNames)}
 	s.settings = serverSettings{timeout: defaultTimeout, retryEvery: defaultRetryEvery, logf: log.Printf}
@@ -114,11 +117,11 @@ func guarded(hook func()) {
 	hook()
 }
 
-// DegradedCount is how many decisions were made without the server.
+// DegradedCount returns how many decisions the policy made in place of the server.
 func (s *Server) DegradedCount() int64 { return s.degraded.Load() }
 
-// Close closes the connections that were opened for the Server. Calls that come later fail with ErrClosed, whatever OnError
-// says. Limiters that hold batches are closed before. Holds that could not be settled are tried once more.
+// Close closes the connections that were opened for the Server. Later calls return ErrClosed, whatever OnError says. Close
+// limiters that have batches before it. Holds that could not be settled are tried once more.
 func (s *Server) Close() error {
 	if s.isClosed() {
 		return nil
@@ -205,7 +208,7 @@ func (s *Server) decide(ctx context.Context, c command) (any, error) {
 		n.beginScript()
 		return s.decideByScript(ctx, c)
 	case needsModule[name]:
-		return nil, wrap(ErrModuleMissing, "and holds need it: load it")
+		return nil, wrap(ErrModuleMissing, "load it: holds need it")
 	case isScripted[name]:
 		return nil, wrap(ErrModuleMissing, "load it, or give the Server FallbackScript()")
 	}

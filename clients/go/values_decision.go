@@ -11,41 +11,43 @@ import (
 	"tokenbucket/internal/local"
 )
 
-// Never is the RetryAfter of a call that can never be allowed, because it costs more than the capacity.
+// Never is the RetryAfter of a call that can never be allowed, because its cost is above the capacity.
 const Never = -time.Millisecond
 
-// Decision is what the server has decided, or the policy in its place.
+// Decision is what the server decided about a call, or the policy in its place.
 type Decision struct {
 	Allowed bool
-	// Granted is how many tokens TakeUpTo took; of all others, 1 or 0 as Allowed.
+	// Granted is the number of tokens that TakeUpTo took; 1 or 0 for other calls, as Allowed.
 	Granted int64
 	// Remaining is whole tokens left; negative while the bucket is in debt.
 	Remaining int64
-	// RetryAfter of a denial: the same call is allowed after that long unless others take before, or Never. Reserve: how long to
-	// wait before acting. Charge: until out of debt.
+	// RetryAfter is the time until the same call is allowed, unless others take before, or Never. For Reserve: how long to
+	// wait before acting. For Charge: until out of debt.
 	RetryAfter time.Duration
-	// ResetAfter is how long until the bucket is full.
+	// ResetAfter is the time until the bucket is full.
 	ResetAfter time.Duration
-	// Degraded says that the server did not decide: it is away, and the policy has decided.
+	// Degraded says that the policy decided, because the server was away.
 	Degraded bool
-	// Lost says that a Give, Charge or Settle was sent and its reply did not come: it may or may not have happened.
+	// Lost says that the reply to a Give, Charge or Settle was lost: the server may or may not have executed it.
 	Lost bool
+	// Shadowed says that the call was denied, and Shadow let it pass.
+	Shadowed bool
 }
 
 // JointDecision is the decision over several limits: that of the one that binds.
 type JointDecision struct {
 	Decision
-	// Each limit's own; nil if FailOpen or FailClosed decided.
+	// Each has the decision of each limit; nil if FailOpen or FailClosed decided.
 	Each map[string]Decision
 }
 
-// RetryAfterSeconds is for the Retry-After header: rounded up, so that clients do not come back too early.
+// RetryAfterSeconds returns whole seconds for the Retry-After header, rounded up.
 func (d Decision) RetryAfterSeconds() int64 { return secondsUp(d.RetryAfter) }
 
-// Headers are RateLimit and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers, and Retry-After.
+// Headers returns RateLimit and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers, and Retry-After.
 //
-// With jitter 0.5, Retry-After is up to half as long again, so that clients denied together do not come back
-// together; never shorter. It is left out where waiting does not help. RateLimit is left out of degraded decisions.
+// jitter 0.5 lengthens Retry-After by up to half, so that denied clients do not return together. Retry-After is left out
+// where waiting does not help, and RateLimit of degraded decisions.
 func (d Decision) Headers(limit Limit, name string, jitter float64) map[string]string {
 	headers := make(map[string]string, 3)
 	if !d.Degraded {

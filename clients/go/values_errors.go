@@ -11,7 +11,7 @@ import (
 	"syscall"
 )
 
-// ErrTokenBucket is what every error of this package is, by errors.Is.
+// ErrTokenBucket matches every error of this package, by errors.Is.
 var ErrTokenBucket = errors.New("tokenbucket")
 
 type kind string
@@ -25,22 +25,22 @@ func newKind(text string) error {
 }
 
 var (
-	// ErrServerAway is what FailWithError answers while the server cannot be asked.
-	ErrServerAway = newKind("the server cannot be asked")
-	// ErrReplyLost is what FailWithError answers when a Give, Charge or Settle was sent and its reply did not come: it may
-	// or may not have happened.
+	// ErrServerAway is the error of a call that the server did not decide, under FailWithError.
+	ErrServerAway = newKind("the server is away")
+	// ErrReplyLost is the error of a Give, Charge or Settle whose reply was lost, under FailWithError: the server may or may
+	// not have executed it.
 	ErrReplyLost = newKind("the reply was lost, the call may or may not have happened")
-	// ErrModuleMissing says that the server has no tokenbucket module.
+	// ErrModuleMissing says that the server has not loaded the tokenbucket module, which the call needs.
 	ErrModuleMissing = newKind("the server has no tokenbucket module")
-	// ErrCrossSlot says that the buckets of one call are in several slots of a cluster.
+	// ErrCrossSlot says that the buckets of one call are in several slots of a cluster: give their names a common hash tag.
 	ErrCrossSlot = newKind("in a cluster, the names of one call have to share a hash tag, as in {ada}:requests")
-	// ErrClusterNode says that a node of a cluster was asked as if it were a server of its own.
+	// ErrClusterNode says that the client is for a single server, and the server a node of a cluster.
 	ErrClusterNode = newKind("this is a node of a cluster: use the cluster client of the client library")
-	// ErrBadArgument says that an argument of the call is wrong. It would be the next time as well.
+	// ErrBadArgument says that an argument of the call is wrong. The text says which.
 	ErrBadArgument = newKind("bad argument")
-	// ErrClosed says that the Server was closed before.
+	// ErrClosed says that the Server was closed before the call.
 	ErrClosed = newKind("the Server is closed")
-	// ErrDenied is what Decision.Err returns of a denial.
+	// ErrDenied matches the error that Decision.Err returns for a denial.
 	ErrDenied = newKind("denied")
 )
 
@@ -54,10 +54,10 @@ func (e *DeniedError) Error() string {
 	return fmt.Sprintf("tokenbucket: denied, retry after %v", e.Decision.RetryAfter)
 }
 
-// Is tells that it is an ErrDenied.
+// Is returns whether target is ErrDenied.
 func (e *DeniedError) Is(target error) bool { return target == ErrDenied || target == ErrTokenBucket }
 
-// Err is nil if the decision allows, else a *DeniedError.
+// Err returns nil if the decision allows the call, else a *DeniedError.
 func (d Decision) Err() error {
 	if d.Allowed {
 		return nil

@@ -8,21 +8,20 @@ import (
 	"tokenbucket/internal/local"
 )
 
-// Limit is how many tokens a bucket holds, and how fast they come back. It travels with every call and is not stored:
-// change it, and the next call uses it.
+// Limit is the capacity of a bucket, and the rate at which it refills. The server does not store it: a new limit counts from
+// the next call.
 type Limit struct {
-	// Capacity is the largest burst.
+	// Capacity is the largest number of tokens in the bucket, hence the largest burst: 0 to 10¹².
 	Capacity float64
 	// Rate is tokens per second ("5", "0.25"), a count per period ("100/m", "10/10s") or a count at each boundary of the
 	// calendar ("1000@d", "1000@mo+14d+09:00"). "0" is a pool, whose tokens come back only from holds.
 	Rate string
 }
 
-// IsCalendar tells whether tokens come at boundaries of the calendar, and not all the time.
+// IsCalendar returns whether tokens come at boundaries of the calendar, and not all the time.
 func (l Limit) IsCalendar() bool { return local.IsCalendar(l.Rate) }
 
-// TokensPerSecond is the refill, exactly; of a rate by the calendar, the average. The server checks more bounds than this
-// does.
+// TokensPerSecond returns the exact rate, or the average of a calendar rate. The server checks more bounds than this does.
 func (l Limit) TokensPerSecond() (*big.Rat, error) { return local.TokensPerSecond(l.Rate) }
 
 // timeFor is how long so many tokens take to flow in. ok is false where none do, or it is unknown.

@@ -114,7 +114,7 @@ def test_an_endpoint_that_moves_to_a_new_master_is_followed_within_a_second(
 ) -> None:
     old, new = start_server(), start_server()
     endpoint = start_proxy(old)
-    package.server(endpoint)
+    package.server(endpoint, timeout_ms=1000)
     package.limiter(capacity=10, rate="10/h")
     assert package.many(name="before", count=20, concurrency=10)["degraded"] == 0
     endpoint.redirect(new.port)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import time
 from contextlib import ExitStack
 
 import pytest
@@ -140,6 +141,24 @@ def test_a_holder_that_was_cut_off_for_longer_than_its_ttl_learns_it_afterwards(
     expect_loss(package, server)
 
 
+def test_a_hold_outlasts_an_outage_that_ends_before_its_ttl(
+    package: Package, server: Service, start_proxy: StartProxy
+) -> None:
+    endpoint, ttl_s = start_proxy(server), 9
+    package.server(endpoint, timeout_ms=1000, retry_every_ms=100)
+    package.limiter(capacity=2, rate="0", connect=False)
+    assert package.do("hold", amount=1, ttl_ms=ttl_s * 1000)["allowed"]
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    endpoint.redirect(port)
+    endpoint.drop_connections()
+    time.sleep(0.72 * ttl_s)  # in which two renewals fail
+    endpoint.redirect(server.port)
+    eventually(lambda: executed(server, "tb.renew", "tb.mrenew") > 0)
+    assert not is_lost(package)
+    assert len(holders(server)) == 1
+
+
 def test_a_hold_of_several_limits_is_lost_when_one_of_them_is(package: Package, server: Service) -> None:
     package.server(server, timeout_ms=1000)
     package.joint({"slots": [2, "0"], "tokens": [100, "1/h"]})
@@ -153,18 +172,20 @@ def test_a_hold_of_several_limits_is_lost_when_one_of_them_is(package: Package, 
     assert ask(server, "TB.PEEK", "tb:{user}:tokens", 100, "1/h", 0)[1] == 80
 
 
-def test_a_hold_made_without_the_server_is_taken_there_when_it_is_back(
-    package: Package, server: Service, proxy: Proxy
+@pytest.mark.parametrize("shadow", [False, True])
+def test_a_hold_made_without_the_server_is_taken_there_once_there_is_room(
+    package: Package, server: Service, proxy: Proxy, shadow: bool
 ) -> None:
     package.server(proxy, timeout_ms=1000, retry_every_ms=100)
     package.limiter("other", capacity=1000, rate="1/h", prefix="other:")
-    package.limiter(capacity=2, rate="0", connect=False)
+    package.limiter(capacity=2, rate="0", connect=False, shadow=shadow)
     ask(server, "TB.HOLD", "tb:user", 2, 0, 2, 60_000, "another")
     proxy.stall()
     held = package.do("hold", amount=1, ttl_ms=TTL_MS)
     assert (held["allowed"], held["degraded"]) == (True, True)
     proxy.resume()
-    eventually(lambda: not package.take("later", on="other")["degraded"])
+    # Beside the other's and the one that stalled, a renewal that the server denies.
+    eventually(lambda: executed(server, "tb.hold", "tb.mhold") > 2)
     leave_one_slot(server)
     eventually(lambda: len(holders(server)) == 2)
     eventually(lambda: executed(server, "tb.renew", "tb.mrenew") > 0)

@@ -59,6 +59,13 @@ def test_a_flood_by_two_processes_sends_what_the_limit_allows(
     assert len(upstream.seen) == 180
 
 
+def test_in_shadow_mode_no_request_waits(package: Package, server: Service, upstream: Upstream) -> None:
+    limited(package, server, shadow=True)
+    sent = [begin(package, upstream.url, in_flight=1, ttl_ms=LONG_MS) for _ in range(10)]
+    assert {one.result(30)["status"] for one in sent} == {200}
+    assert ask(server, "TB.PEEK", KEY, 1, STILL, 0)[1] == 0
+
+
 def test_requests_of_two_processes_are_sent_in_order_of_arrival(
     package: Package, another: Package, server: Service, upstream: Upstream
 ) -> None:

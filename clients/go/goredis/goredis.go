@@ -1,4 +1,4 @@
-// Package goredis asks through go-redis: single servers, Sentinel and clusters.
+// Package goredis connects limiters to single servers, Sentinel and clusters through go-redis.
 package goredis
 
 import (
@@ -16,8 +16,8 @@ import (
 )
 
 // From makes a Doer with the options of a *redis.Client, also one of Sentinel, or of a *redis.ClusterClient. It opens
-// connections of its own, as many as PoolSize says, because a command that must happen once may not be repeated by the
-// client: see Server.Close.
+// connections of its own, as many as PoolSize says, because your client may repeat a command whose reply was lost.
+// Server.Close closes them; your client stays open.
 func From(client redis.UniversalClient) (tokenbucket.Doer, error) {
 	switch client := client.(type) {
 	case *redis.Client:

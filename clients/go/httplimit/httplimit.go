@@ -8,31 +8,31 @@ import (
 	"tokenbucket"
 )
 
-// Option is a setting of a middleware.
+// Option sets an option of a middleware.
 type Option func(*middleware)
 
-// Name returns the name of the bucket that a request takes from. Unless set, it is the host of RemoteAddr, of IPv6 its /64: a caller has all of
-// those addresses. Behind a proxy that is the proxy's: take the name from what you authenticated, or from a header that
-// only your proxy can set.
+// Name sets the name of the bucket that a request takes from. By default it is the host of RemoteAddr, of IPv6 its /64: a
+// caller has all of those addresses. Behind a proxy that is the proxy's: take the name from what you authenticated, or from
+// a header that only your proxy can set.
 func Name(of func(*http.Request) string) Option { return func(m *middleware) { m.name = of } }
 
-// Cost is how many tokens a request takes; 1 unless told otherwise.
+// Cost sets how many tokens a request takes; 1 by default.
 func Cost(of func(*http.Request) float64) Option { return func(m *middleware) { m.cost = of } }
 
-// Denied answers what was denied, with its headers already set; 429 with a line of text unless told otherwise.
+// Denied sets the handler of denied requests, whose headers are already set; by default 429 with a line of text.
 func Denied(handler http.Handler) Option { return func(m *middleware) { m.denied = handler } }
 
-// Failed answers when the limiter returns an error: the limit is wrong, or the server is away under FailWithError. 500
-// with a line of text, which does not show the error, unless told otherwise.
+// Failed sets what answers when the limiter returns an error: the limit is wrong, or the server is away under FailWithError.
+// By default that is 500 with a line of text, which does not show the error.
 func Failed(answer func(http.ResponseWriter, *http.Request, error)) Option {
 	return func(m *middleware) { m.failed = answer }
 }
 
-// Policy is the limit's name in the headers; "default" unless told otherwise. Middlewares inside each other add up their
+// Policy sets the name of the limit in the headers; "default" by default. Middlewares inside each other add up their
 // headers, so give each a name of its own.
 func Policy(name string) Option { return func(m *middleware) { m.policy = name } }
 
-// Jitter makes Retry-After up to that share longer, see tokenbucket.Decision.Headers.
+// Jitter lengthens Retry-After by up to this share: see tokenbucket.Decision.Headers.
 func Jitter(share float64) Option { return func(m *middleware) { m.jitter = share } }
 
 type middleware struct {

@@ -1,4 +1,4 @@
-// Package redisrate has the surface of redis_rate, and lets token buckets decide. The package's README says where they
+// Package redisrate has the API of redis_rate, and lets token buckets decide. The package's README says where they
 // decide differently.
 package redisrate
 
@@ -11,31 +11,31 @@ import (
 	"tokenbucket"
 )
 
-// Never is the RetryAfter of more events at once than the burst: waiting does not help.
+// Never is the RetryAfter of a call of more events than the burst: waiting does not help.
 const Never = time.Duration(math.MaxInt64)
 
 // notExceeded is the RetryAfter of what was allowed.
 const notExceeded = time.Duration(-1)
 
-// Limit is so many events per period, of which so many at once.
+// Limit allows Rate events per Period, and Burst events at once.
 type Limit struct {
 	Rate   int
 	Burst  int
 	Period time.Duration
 }
 
-// PerSecond is rate events a second, all of them at once if need be.
+// PerSecond returns a limit of rate events a second, with a burst of as many.
 func PerSecond(rate int) Limit { return Limit{rate, rate, time.Second} }
 
-// PerMinute is rate events a minute, all of them at once if need be.
+// PerMinute returns a limit of rate events a minute, with a burst of as many.
 func PerMinute(rate int) Limit { return Limit{rate, rate, time.Minute} }
 
-// PerHour is rate events an hour, all of them at once if need be.
+// PerHour returns a limit of rate events an hour, with a burst of as many.
 func PerHour(rate int) Limit { return Limit{rate, rate, time.Hour} }
 
 var units = map[time.Duration]string{time.Second: "s", time.Minute: "m", time.Hour: "h"}
 
-// String is like "10 req/s (burst 10)".
+// String returns text like "10 req/s (burst 10)".
 func (l Limit) String() string {
 	unit, ok := units[l.Period]
 	if !ok {
@@ -44,7 +44,7 @@ func (l Limit) String() string {
 	return fmt.Sprintf("%d req/%s (burst %d)", l.Rate, unit, l.Burst)
 }
 
-// IsZero tells whether the limit is not set.
+// IsZero returns whether the limit is not set.
 func (l Limit) IsZero() bool { return l == Limit{} }
 
 func (l Limit) bucket() tokenbucket.Limit {
@@ -52,7 +52,7 @@ func (l Limit) bucket() tokenbucket.Limit {
 	return tokenbucket.Limit{Capacity: float64(l.Burst), Rate: fmt.Sprintf("%d/%d.%09ds", l.Rate, seconds, rest)}
 }
 
-// Result is what was decided.
+// Result is the decision about a call.
 type Result struct {
 	Limit      Limit
 	Allowed    int           // events that may happen now
@@ -71,12 +71,12 @@ func NewLimiter(server *tokenbucket.Server, options ...tokenbucket.LimiterOption
 	return &Limiter{tokenbucket.NewLimiter(server, tokenbucket.Limit{}, as...)}
 }
 
-// Allow is AllowN of one event.
+// Allow decides whether one event may happen now.
 func (l *Limiter) Allow(ctx context.Context, key string, limit Limit) (*Result, error) {
 	return l.AllowN(ctx, key, limit, 1)
 }
 
-// AllowN tells whether n events may happen now; all or none.
+// AllowN decides whether n events may happen now: all or none.
 func (l *Limiter) AllowN(ctx context.Context, key string, limit Limit, n int) (*Result, error) {
 	if n == 0 {
 		return l.peek(ctx, key, limit)
@@ -92,7 +92,7 @@ func (l *Limiter) AllowN(ctx context.Context, key string, limit Limit, n int) (*
 	return result(limit, decision, allowed), nil
 }
 
-// AllowAtMost tells how many of n events may happen now.
+// AllowAtMost decides how many of n events may happen now.
 func (l *Limiter) AllowAtMost(ctx context.Context, key string, limit Limit, n int) (*Result, error) {
 	if n == 0 {
 		return l.peek(ctx, key, limit)
@@ -104,7 +104,7 @@ func (l *Limiter) AllowAtMost(ctx context.Context, key string, limit Limit, n in
 	return result(limit, decision, int(decision.Granted)), nil
 }
 
-// Reset forgets what a key has used.
+// Reset makes the bucket of a key full.
 func (l *Limiter) Reset(ctx context.Context, key string) error { return l.buckets.Reset(ctx, key) }
 
 func (l *Limiter) peek(ctx context.Context, key string, limit Limit) (*Result, error) {

@@ -3,8 +3,8 @@
 //	fake := tokenbuckettest.NewServer()
 //	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(fake), tokenbucket.Limit{Capacity: 1, Rate: "1"})
 //
-// It decides as the module does, in exact arithmetic. NewServer starts at midnight UTC of January 1st, 2026, NewServerAt
-// at a moment of your choice, for rates by the calendar.
+// It decides as the module does, in exact arithmetic. The time of NewServer starts at midnight UTC on January 1st, 2026,
+// that of NewServerAt at a moment of your choice, for calendar rates.
 package tokenbuckettest
 
 import (
@@ -26,10 +26,10 @@ type Server struct {
 
 var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// NewServer has only full buckets.
+// NewServer makes a server on which every bucket is full.
 func NewServer() *Server { return NewServerAt(start) }
 
-// NewServerAt begins at that moment.
+// NewServerAt makes a server whose time starts at now.
 func NewServerAt(now time.Time) *Server {
 	return &Server{now: time.Duration(now.UnixNano()).Truncate(time.Microsecond), store: local.NewStore(0)}
 }
@@ -48,21 +48,21 @@ func (s *Server) Reset() {
 	s.store = local.NewStore(0)
 }
 
-// Break makes every command fail with this error, like a server that is away; nil mends it.
+// Break makes every command fail with this error, like a server that is away; nil ends the outage.
 func (s *Server) Break(err error) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	s.away = err
 }
 
-// Now is the server's time.
+// Now returns the server's time.
 func (s *Server) Now() time.Time {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	return time.Unix(0, int64(s.now)).UTC()
 }
 
-// Sleep lets time pass.
+// Sleep advances the time by duration.
 func (s *Server) Sleep(ctx context.Context, duration time.Duration) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -71,10 +71,10 @@ func (s *Server) Sleep(ctx context.Context, duration time.Duration) error {
 	return nil
 }
 
-// Error is a line that the server replies.
+// Error is an error that the server replies.
 type Error = local.Error
 
-// Do answers PING, DEL and the commands that limiters send.
+// Do executes PING, DEL and the commands that limiters send.
 func (s *Server) Do(_ context.Context, args ...any) (any, error) {
 	words := make([]string, len(args))
 	for i, arg := range args {

@@ -1,11 +1,16 @@
 /**
  * Token bucket limits decided inside Redis and Valkey.
  *
- *     const limiter = new Limiter(new Redis(), { capacity: 10, rate: "5/s" });
- *     const { allowed } = await limiter.take("user:42");
+ * ```ts
+ * import { Redis } from "ioredis";
+ * import { Limiter } from "tokenbucket-redis";
+ *
+ * const limiter = new Limiter(new Redis("redis://127.0.0.1:6379"), { capacity: 10, rate: "5/s" });
+ * console.log((await limiter.take("user:42")).allowed); // true
+ * ```
  */
 
-export type { Caller, OnDecision, Options, Policy, ShareOptions, WaitOptions } from "./api/decider.js";
+export type { Caller, OnDecision, Options, Policy, ShadowOptions, ShareOptions, WaitOptions } from "./api/decider.js";
 export { Decision, Denied, JointDecision, type HeaderOptions } from "./values/decision.js";
 export {
   BadArgument,

@@ -21,14 +21,17 @@ test("decisions are counted and timed, by what was decided", async (t) => {
   t.after(() => provider.shutdown());
   const onDecision = metricsOf(provider.getMeter("app"), { limit: "login" });
   const limiter = new Limiter(new FakeServer(), { capacity: 2, rate: "1/s" }, { onDecision });
+  const trial = new Limiter(new FakeServer(), { capacity: 0, rate: "1/s" }, { onDecision, shadow: true });
   for (let i = 0; i < 5; i++) await limiter.take("a");
+  await (await trial.hold("a", 1)).settle(); // which is counted once
   await reader.forceFlush();
 
   const metric = exporter.getMetrics()[0]?.scopeMetrics[0]?.metrics[0];
   assert.equal(metric?.descriptor.name, "tokenbucket.decision.duration");
   const counts = metric.dataPoints.map(({ attributes, value }) => [attributes, (value as Histogram).count]);
   assert.deepEqual(counts, [
-    [{ limit: "login", allowed: true, degraded: false }, 2],
-    [{ limit: "login", allowed: false, degraded: false }, 3],
+    [{ limit: "login", allowed: true, shadowed: false, degraded: false }, 2],
+    [{ limit: "login", allowed: false, shadowed: false, degraded: false }, 3],
+    [{ limit: "login", allowed: true, shadowed: true, degraded: false }, 1],
   ]);
 });

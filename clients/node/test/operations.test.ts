@@ -26,6 +26,7 @@ for (const library of Object.keys(LIBRARIES)) {
         resetAfterMs: 800,
         degraded: false,
         lost: false,
+        shadowed: false,
         granted: 1,
       },
     );
@@ -115,7 +116,15 @@ test("what cannot be a limiter is refused when it is made", async (t) => {
   for (const rate of ["", "fast", "10/", "10/w", "/s", "10/s/s", -1, "10/0s", "1 /s", "10@", "10@d+9"]) {
     assert.throws(wrong({ rate }), /^BadArgument: rate: /);
   }
+  assert.throws(
+    wrong({ rate: "10/min" }),
+    /^BadArgument: rate: '10\/min' must be .*count\/period in ms, s, m, h or d /,
+  );
+  for (const limit of [undefined, null, "10 5/s"]) {
+    assert.throws(() => new Limiter(client, limit as never), /^BadArgument: limit: .* is not like { capacity: 10, /);
+  }
   assert.throws(wrong({}, { onError: "maybe" }), /^BadArgument: onError: 'maybe'/);
+  assert.throws(wrong({}, { shadow: "false" }), /^BadArgument: shadow: 'false'/);
   for (const ms of [-1, NaN, Infinity, 2 ** 31, "100", null] as number[]) {
     assert.throws(() => patient(client, { timeoutMs: ms }), /^BadArgument: timeoutMs: /);
     assert.throws(() => patient(client, { retryEveryMs: ms }), /^BadArgument: retryEveryMs: /);
@@ -143,7 +152,7 @@ test("callers without a name share no bucket, and an option of a call that does 
     }
     await assert.rejects(limiter.wait(name, 1, { maxWaitMs: 1 }), /^BadArgument: name: /);
     await assert.rejects(joint.takeAll(name, { a: 1 }), /^BadArgument: name: /);
-    await assert.rejects(joint.hold({ a: name }, { a: 1 }), /^BadArgument: name: /);
+    await assert.rejects(joint.hold({ a: name }, { a: 1 }), /^BadArgument: name: .* for 'a' is not a string/);
   }
   for (const options of [{ maxwaitMs: 5 }, { ttlMs: 5 }, { Limit: LIMIT }]) {
     await assert.rejects(limiter.take("a", 1, options as object), /^BadArgument: .*: unknown option/);

@@ -32,13 +32,20 @@ const examples = SOURCES.flatMap((source) => source.match(/^ *\/\*\*\n.*?\*\/$/g
   .map((comment) => comment.replace(/^ *\* ?/gm, ""))
   .flatMap(codeOf);
 
-/** The same with deadlines for a loaded machine. */
-const PATIENT_PACKAGE = `
+/** The package with deadlines for a loaded machine, and 50 ms before each call: what a block prints must not depend on speed. */
+const patientPackage = (clock: string) => `
+import { readFileSync, writeFileSync } from "node:fs";
 import * as real from "tokenbucket-redis";
 export * from "tokenbucket-redis";
 export class Server extends real.Server {
   constructor(client: real.Client, options: real.ServerOptions = {}) {
     super(client, { ...options, timeoutMs: 20_000 });
+  }
+  override async ask(...call: Parameters<real.Server["ask"]>) {
+    const time = readFileSync(${JSON.stringify(clock)});
+    time.writeBigInt64BE(time.readBigInt64BE() + 50_000n);
+    writeFileSync(${JSON.stringify(clock)}, time, { flag: "r+" });
+    return super.ask(...call);
   }
 }
 const patient = (client: real.Client | real.Server) => (client instanceof real.Server ? client : new Server(client));
@@ -64,7 +71,7 @@ test("the code of the README and of comments does what it says", async (t) => {
       .replace("{ storeClient,", "{ storeClient: new (await import('./patient.js')).Server(storeClient),");
     writeFileSync(join(FOLDER, `${at}.ts`), `${here}\nprocess.exit();\n`);
   }
-  writeFileSync(join(FOLDER, "patient.ts"), PATIENT_PACKAGE);
+  writeFileSync(join(FOLDER, "patient.ts"), patientPackage(server.clock!));
   const compilerOptions = { rootDir: ".", outDir: "out" };
   writeFileSync(
     join(FOLDER, "tsconfig.json"),

@@ -79,7 +79,8 @@ class Launcher {
 /** A server on which the time stands still, or a node of a cluster. */
 export class Server {
   #nowUs = 1_767_225_600_000_007n;
-  readonly #clock: string | undefined;
+  /** The file that has its time. */
+  readonly clock: string | undefined;
   readonly port: number;
   readonly node: number;
   #pid: number;
@@ -91,7 +92,7 @@ export class Server {
   ) {
     [this.node, this.port, this.#pid] = [node, port, pid];
     if (folder === undefined) return;
-    this.#clock = join(folder, "clock");
+    this.clock = join(folder, "clock");
     this.advance(0);
   }
 
@@ -120,7 +121,7 @@ export class Server {
     this.#nowUs += BigInt(Math.round(ms * 1000));
     const bytes = Buffer.alloc(8);
     bytes.writeBigInt64BE(this.#nowUs);
-    writeFileSync(this.#clock!, bytes, { flag: "r+" });
+    writeFileSync(this.clock!, bytes, { flag: "r+" });
   }
 
   signal(signal: NodeJS.Signals): void {

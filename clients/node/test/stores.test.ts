@@ -589,6 +589,7 @@ test("wrong options are refused when the store is made", () => {
   ]) {
     assert.throws(() => make({}), /BadArgument/);
     assert.throws(() => make(redis, { onError: "pass" }), /BadArgument: onError: /);
+    assert.throws(() => make(redis, { shadow: true }), /BadArgument: shadow: unknown option/);
   }
   assert.throws(() => new ExpressStore(redis, { limitOf: 5 as never }), /BadArgument: limitOf: /);
   const store = () => new ExpressStore(redis);

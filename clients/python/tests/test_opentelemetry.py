@@ -15,12 +15,18 @@ def test_decisions_are_counted_by_outcome() -> None:
     meter = MeterProvider([reader]).get_meter("test")
     on_decision = record_decisions(meter, limiter="search")
     limiter = Limiter(FakeServer(), Limit(2, "1/s"), on_decision=on_decision)
-    for _ in range(5):
-        limiter.take("a")
+    trial = Limiter(FakeServer(), Limit(2, "1/s"), on_decision=on_decision, shadow=True)
+    for one in (limiter, trial):
+        for _ in range(5):
+            one.take("a")
+    assert trial.hold("a", 1).settle().shadowed  # which is counted once
     data = reader.get_metrics_data()
     assert data
     [metric] = data.resource_metrics[0].scope_metrics[0].metrics
     assert metric.name == "tokenbucket.decision.duration"
-    counted = {point.attributes["allowed"]: point.count for point in metric.data.data_points}  # type: ignore
-    assert counted == {True: 2, False: 3}
+    counted = {
+        (point.attributes["allowed"], point.attributes["shadowed"]): point.count  # type: ignore
+        for point in metric.data.data_points
+    }
+    assert counted == {(True, False): 4, (False, False): 3, (True, True): 4}
     assert all(point.attributes["limiter"] == "search" for point in metric.data.data_points)  # type: ignore

@@ -33,6 +33,7 @@ from tokenbucket import (
     Decision,
     Denied,
     JointDecision,
+    JointLimiter,
     Limit,
     Limiter,
     ReplyLost,
@@ -111,6 +112,25 @@ def test_an_unknown_option_is_an_error(make: Make, server: Service) -> None:
     for call in calls:
         with pytest.raises(TypeError, match="unexpected keyword"):
             call()
+
+
+def test_a_mistake_is_one_line_that_names_it() -> None:
+    fake = FakeServer()
+    joint = JointLimiter(fake, {"a": Limit(1, STILL), "b": Limit(1, STILL)})
+    hold = Limiter(fake, Limit(1, STILL)).hold("a", 1)
+    mistakes: list[tuple[Callable[[], Any], str]] = [
+        (lambda: Limit(10, "10/min"), r"^rate: '10/min' must be .*count/period in ms, s, m, h or d"),
+        (lambda: Server(fake, timeout_ms="100"), "^timeout_ms: '100' is not a number"),  # type: ignore
+        (lambda: Server(fake, retry_every_ms=None), "^retry_every_ms: None is not a number"),  # type: ignore
+        (lambda: joint.take_all("x", {}), "^no limit is named: {}"),
+        (lambda: joint.take_all("x", 1), "^no limit is named: 1"),  # type: ignore
+        (lambda: joint.hold("x", "a"), "^no limit is named: 'a'"),  # type: ignore
+        (lambda: hold.settle({"tokens": 1}), "^used: the hold has one limit"),
+    ]
+    for make_it, line in mistakes:
+        with pytest.raises(BadArgument, match=line) as mistake:
+            make_it()
+        assert "\n" not in str(mistake.value)
 
 
 @pytest.mark.parametrize("cost", ["1e4000000", "1/3", "1e13", "0x1", "1_0", "nan", "-1", "9" * 129])

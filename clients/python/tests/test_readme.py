@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import textwrap
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ README = (PACKAGE / "README.md").read_text()
 PAGES = "".join([README, *(page.read_text() for page in sorted((PACKAGE / "docs").iterdir()))])
 FENCED = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BLOCKS = FENCED.findall(PAGES)
+# The indented lines, with which `pydoc tokenbucket` begins.
+FIRST = textwrap.dedent("".join(re.findall(r"^(?: {4}.*)?\n", str(tokenbucket.__doc__), re.MULTILINE)))
 OF_PROJECT = [REPOSITORY / "README.md", *REPOSITORY.glob("docs/**/*.md")]
 
 
@@ -33,9 +36,14 @@ def namespace() -> dict[str, Any]:
 @pytest.mark.usefixtures("admin")
 def test_its_python_runs(server: Service, namespace: dict[str, Any], tmp_path: Path) -> None:
     """Each block alone, on the test's servers instead of the usual ports."""
-    assert len(BLOCKS) == 17
+    assert len(BLOCKS) == 18
     with Servers(tmp_path, cluster=True) as nodes:
         run_blocks(server.port, nodes.nodes[0].port, namespace)
+
+
+def test_the_first_lines_of_pydoc_run(server: Service, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(FIRST.replace("Redis()", f"Redis(port={server.port})"), {"__name__": "pydoc"})
+    assert capsys.readouterr().out == "go on\n"
 
 
 def run_blocks(port: int, port_of_cluster: int, namespace: dict[str, Any]) -> None:

@@ -47,6 +47,7 @@ type request struct {
 	OnError         string           `json:"on_error"`
 	Batch           int64            `json:"batch"`
 	RememberDenials int              `json:"remember_denials"`
+	Shadow          bool             `json:"shadow"`
 
 	// of calls
 	Name       string             `json:"name"`
@@ -257,7 +258,7 @@ func newLimiter(r request) (object, error) {
 	if err != nil {
 		return nil, err
 	}
-	options := []tokenbucket.LimiterOption{tokenbucket.OnError(policies[r.OnError])}
+	options := []tokenbucket.LimiterOption{tokenbucket.OnError(policies[r.OnError]), tokenbucket.Shadow(r.Shadow)}
 	if r.Prefix != nil {
 		options = append(options, tokenbucket.Prefix(*r.Prefix))
 	}
@@ -292,8 +293,9 @@ func (r request) waits() []tokenbucket.CallOption {
 }
 
 func described(decision tokenbucket.Decision) object {
-	return object{"allowed": decision.Allowed, "remaining": decision.Remaining, "retry_after_ms": decision.RetryAfter.Milliseconds(),
-		"degraded": decision.Degraded, "lost": decision.Lost}
+	return object{"allowed": decision.Allowed, "granted": decision.Granted, "remaining": decision.Remaining,
+		"retry_after_ms": decision.RetryAfter.Milliseconds(), "degraded": decision.Degraded, "lost": decision.Lost,
+		"shadowed": decision.Shadowed}
 }
 
 func describedJointly(joint tokenbucket.JointDecision) object {
@@ -323,6 +325,8 @@ func call(limiter *tokenbucket.Limiter, r request, op, name string) (tokenbucket
 	switch op {
 	case "take":
 		return limiter.Take(ctx, name, r.Cost, r.waits()...)
+	case "take_up_to":
+		return limiter.TakeUpTo(ctx, name, int64(r.Amount.number))
 	case "charge":
 		return limiter.Charge(ctx, name, r.Amount.number)
 	case "give":

@@ -6,13 +6,13 @@ import { runInNewContext } from "node:vm";
 
 import {
   Decision,
-  JointDecision,
   JointLimiter,
   Limiter,
   Server,
   type Amount,
   type Client,
   type Hold,
+  type JointDecision,
   type Limit,
   type Policy,
 } from "tokenbucket-redis";
@@ -44,21 +44,23 @@ const COMMANDS: Record<string, (request: Request) => unknown> = {
     servers.set(name, new Server(made, { timeoutMs: timeout_ms, retryEveryMs: retry_every_ms, fallback, log }));
     return {};
   },
-  limiter({ name, server, capacity, rate, batch, remember_denials, ...options }) {
-    const kept = { batch, rememberDenials: remember_denials };
+  limiter({ name, server, capacity, rate, batch, remember_denials, shadow, ...options }) {
+    const kept = { batch, rememberDenials: remember_denials, shadow };
     const place = { server: find(servers, server), client: find(clients, server), options: policy(options) };
     const limiter = new Limiter(place.server, { capacity, rate }, { ...kept, ...place.options });
     places.set(name, { ...place, limiter });
     limiters.set(name, limiter);
     return {};
   },
-  joint({ name, server, limits, ...options }) {
+  joint({ name, server, limits, shadow, ...options }) {
     const all = Object.entries(limits as Record<string, [Amount, Amount]>);
     const each = all.map(([which, [capacity, rate]]) => [which, { capacity, rate }] as [string, Limit]);
-    joints.set(name, new JointLimiter(find(servers, server), Object.fromEntries(each), policy(options)));
+    const limiter = new JointLimiter(find(servers, server), Object.fromEntries(each), { ...policy(options), shadow });
+    joints.set(name, limiter);
     return {};
   },
   take: call,
+  take_up_to: call,
   charge: call,
   give: call,
   wait: call,
@@ -161,6 +163,8 @@ function ask(op: string, request: Request, name: string, signal?: AbortSignal): 
   switch (op) {
     case "take":
       return limiter.take(name, cost, turn);
+    case "take_up_to":
+      return limiter.takeUpTo(name, amount, { signal });
     case "charge":
       return limiter.charge(name, amount, { signal });
     case "give":
@@ -234,10 +238,10 @@ function unsupported(): never {
 }
 
 function told(decision: Decision): object {
-  const { allowed, remaining, retryAfterMs, degraded, lost } = decision;
-  const own = { allowed, remaining, retry_after_ms: retryAfterMs, degraded, lost };
-  if (!(decision instanceof JointDecision)) return own;
-  return { ...own, each: Object.fromEntries(Object.entries(decision.each).map(([which, one]) => [which, told(one)])) };
+  const { retryAfterMs, each, ...same } = decision as JointDecision;
+  const own = { retry_after_ms: retryAfterMs, ...same };
+  if (!each) return own;
+  return { ...own, each: Object.fromEntries(Object.entries(each).map(([which, one]) => [which, told(one)])) };
 }
 
 const KINDS = [

@@ -41,7 +41,7 @@ CLIENTS = {
     "valkey-py-asyncio": "valkey.asyncio",
 }
 KINDS = ("ReplyLost", "ServerAway", "ModuleMissing", "CrossSlot", "Denied", "BadArgument")
-FIELDS = ("allowed", "remaining", "retry_after_ms", "degraded", "lost")
+FIELDS = ("allowed", "granted", "remaining", "retry_after_ms", "degraded", "lost", "shadowed")
 # So many calls at once are made by threads; more would only wait for the interpreter's lock.
 MOST_THREADS = 512
 STACK_BYTES = 256 * 1024
@@ -121,7 +121,7 @@ def make_of(asked: dict[str, Any], kind: str, limit: Any, *names: str) -> dict[s
     """Makes a limiter of that kind, with those of the options `names` that it is asked for."""
     of_server = servers[asked["server"]]
     package = tokenbucket.asyncio if is_asynchronous(of_server) else tokenbucket
-    options = {name: asked[name] for name in ("prefix", "on_error", *names) if name in asked}
+    options = {name: asked[name] for name in ("prefix", "on_error", "shadow", *names) if name in asked}
     limiters[asked["name"]] = getattr(package, kind)(of_server, limit, **options)
     return {}
 
@@ -143,7 +143,7 @@ def arguments_of(op: str, asked: dict[str, Any]) -> tuple[list[Any], dict[str, A
     match op:
         case "take":
             return [asked.get("cost", 1)], waits
-        case "charge" | "give":
+        case "charge" | "give" | "take_up_to":
             return [asked["amount"]], {}
         case "wait":
             return [asked.get("cost", 1)], {"max_wait_ms": asked["max_wait_ms"]}
@@ -525,7 +525,7 @@ DO: dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]] = {
         one.__name__: one
         for one in (second_runtime, fork, cost, http, request, busy, degraded, memory, close)
     },
-    **dict.fromkeys(("take", "take_all", "charge", "give", "wait"), operation),
+    **dict.fromkeys(("take", "take_all", "take_up_to", "charge", "give", "wait"), operation),
 }
 
 

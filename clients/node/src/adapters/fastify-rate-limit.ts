@@ -13,7 +13,7 @@ import { BlockableBuckets, type Outcome } from "./blocks.js";
 import type { Decision } from "../values/decision.js";
 import { BadArgument, checkOptions } from "../values/errors.js";
 import type { Limit } from "../values/limit.js";
-import { Limiter, LIMITER_OPTIONS, type LimiterOptions } from "../api/limiter.js";
+import { Limiter, STORE_OPTIONS, type StoreLimiterOptions } from "../api/limiter.js";
 import type { Client } from "../transport/driver.js";
 import { serverOf, type Server } from "../transport/server.js";
 import { asNumber, NO_LIMIT, windowLimit } from "./window-store.js";
@@ -45,10 +45,10 @@ export interface Store extends FastifyRateLimitStore {
 /** A store class over the server. `prefix` is "fastify-rate-limit-" by default; the library appends routes to it. */
 export function tokenBucketStore(
   client: Client | Server,
-  { prefix = "fastify-rate-limit-", ...options }: LimiterOptions = {},
+  { prefix = "fastify-rate-limit-", ...options }: StoreLimiterOptions = {},
 ): new (route: object) => Store {
   const server = serverOf(client);
-  checkOptions(options, LIMITER_OPTIONS);
+  checkOptions(options, STORE_OPTIONS);
 
   class TokenBucketStore implements Store {
     readonly #counter: Counter;
@@ -115,7 +115,7 @@ class PlainCounter implements Counter {
   /** Most calls have the same. */
   #last = { max: NaN, timeWindow: NaN, limit: NO_LIMIT };
 
-  constructor(server: Server, { prefix, ...options }: LimiterOptions) {
+  constructor(server: Server, { prefix, ...options }: StoreLimiterOptions) {
     this.#limiter = new Limiter(server, NO_LIMIT, { ...options, prefix: `tb:${prefix}` });
   }
 
@@ -145,7 +145,7 @@ class StrictCounter implements Counter {
   readonly #prefix: string;
   readonly #canMark: (outcome: Outcome) => boolean;
 
-  constructor(server: Server, { prefix, ...options }: LimiterOptions, route: RouteLimit) {
+  constructor(server: Server, { prefix, ...options }: StoreLimiterOptions, route: RouteLimit) {
     this.#buckets = new BlockableBuckets(server, options);
     this.#route = route;
     this.#prefix = prefix ?? "";

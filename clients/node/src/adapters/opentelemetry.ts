@@ -10,6 +10,6 @@ export function metricsOf(meter: Meter, attributes: Record<string, string> = {})
     description: "How long decisions took, by what was decided",
     unit: "s",
   });
-  return (_name, _limit, { allowed, degraded }, durationMs) =>
-    durations.record(durationMs / 1000, { ...attributes, allowed, degraded });
+  return (_name, _limit, { allowed, shadowed, degraded }, durationMs) =>
+    durations.record(durationMs / 1000, { ...attributes, allowed, shadowed, degraded });
 }

@@ -3,13 +3,13 @@
 import { AsyncLocalStorage } from "node:async_hooks";
 
 import type { Decision } from "../values/decision.js";
-import { BadArgument, BadArgumentType } from "../values/errors.js";
+import { BadArgument, BadArgumentType, checkOptions } from "../values/errors.js";
 import { MOST_TOKENS, type Limit } from "../values/limit.js";
-import { Limiter, type LimiterOptions } from "../api/limiter.js";
+import { Limiter, STORE_OPTIONS, type StoreLimiterOptions } from "../api/limiter.js";
 import type { Client } from "../transport/driver.js";
 import type { Server } from "../transport/server.js";
 
-export interface StoreOptions extends LimiterOptions {
+export interface StoreOptions extends StoreLimiterOptions {
   /**
    * The limit of a key. Needed where the library's `limit` is a function of the request, which a store does not see:
    * the two functions have to agree.
@@ -58,6 +58,7 @@ export class WindowStore {
     if (limitOf !== undefined && typeof limitOf !== "function") {
       throw new BadArgumentType("limitOf: is not a function of the key");
     }
+    checkOptions(options, STORE_OPTIONS);
     this.prefix = prefix;
     this.#limiter = new Limiter(client, NO_LIMIT, { ...options, prefix: `tb:${prefix}` });
     this.#limitOf = limitOf;

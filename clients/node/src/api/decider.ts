@@ -22,7 +22,15 @@ export interface Options {
   onDecision?: OnDecision | undefined;
 }
 
-/** Their names, for mistakes. */
+export interface ShadowOptions {
+  /**
+   * Lets every call pass, at once; false by default. The server decides and counts as always, and a decision that was a
+   * denial is `shadowed`.
+   */
+  shadow?: boolean;
+}
+
+/** The names of `Options`, for mistakes. */
 export const OPTIONS = ["prefix", "onError", "onDecision"];
 
 export type OnDecision = (name: string, limit: Limit, decision: Decision, durationMs: number) => void;
@@ -50,8 +58,8 @@ export interface Caller {
 /** How long a call waits its turn in the server. */
 export interface WaitOptions {
   /**
-   * The longest wait; 0, none, by default. Calls that wait for the same bucket are served in order. A `signal` ends
-   * the wait at once.
+   * The longest wait, in milliseconds up to 30 days; 0, none, by default. Calls that wait for the same bucket are served
+   * in order. A `signal` ends the wait at once.
    */
   maxWaitMs?: number | undefined;
 }
@@ -104,6 +112,7 @@ const POLICIES = new Set(["local", "open", "closed", "throw"]);
 export class Decider {
   readonly prefix: string;
   readonly onError: Policy;
+  readonly shadow: boolean;
   readonly server: Server;
   readonly clock: Clock;
   readonly #onDecision: OnDecision | undefined;
@@ -111,12 +120,15 @@ export class Decider {
   #lastLimit: Limit | undefined;
   #lastWords: readonly [string, string] = ["", ""];
 
-  constructor(client: Client | Server, { prefix = "tb:", onError = "local", onDecision }: Options) {
+  constructor(client: Client | Server, options: Options & ShadowOptions) {
+    const { prefix = "tb:", onError = "local", onDecision, shadow = false } = options;
     if (!POLICIES.has(onError)) {
       throw new BadArgumentType(`onError: '${onError}' is neither 'local' nor 'open' nor 'closed' nor 'throw'`);
     }
+    if (typeof shadow !== "boolean") throw new BadArgumentType(`shadow: '${String(shadow)}' is neither true nor false`);
     this.prefix = prefix;
     this.onError = onError;
+    this.shadow = shadow;
     this.server = serverOf(client);
     this.clock = this.server.clock;
     this.#onDecision = onDecision;
@@ -125,7 +137,7 @@ export class Decider {
   /** Decides on one bucket. */
   decide(operation: string, bucket: Bucket, words: readonly Amount[], caller?: Caller, how?: How): Promise<Decision> {
     const decided = this.decideQuietly(operation, bucket, words, caller, how);
-    return this.#onDecision ? this.#told([bucket], decided) : decided;
+    return this.#onDecision || this.shadow ? this.#told([bucket], decided, wantedBy(operation, words[0])) : decided;
   }
 
   /** Does not call `onDecision`. */
@@ -154,7 +166,8 @@ export class Decider {
   /** Decides on several buckets: `command` precedes the arguments of each. */
   decideAll(parts: readonly Part[], command: Command, how?: How & Caller): Promise<JointDecision> {
     const decided = this.decideAllQuietly(parts, command, how);
-    return this.#onDecision ? this.#told(parts, decided) : decided;
+    const settles = command[0] === "TB.MSETTLE"; // which denies nothing
+    return this.#onDecision || this.shadow ? this.#told(parts, decided, settles ? 0 : 1) : decided;
   }
 
   /** Does not call `onDecision`. */
@@ -226,7 +239,7 @@ export class Decider {
       const decision = await this.#decisionOf(command, read, caller, atOnce);
       const { allowed, degraded, retryAfterMs } = decision;
       const leftMs = untilMs - this.clock.now();
-      if (allowed || degraded || retryAfterMs < 0 || leftMs <= 0) return decision;
+      if (allowed || degraded || retryAfterMs < 0 || leftMs <= 0 || this.shadow) return decision;
       if (canWait) {
         try {
           const inTurn = { ...how, signal: caller?.signal, maxWaitMs: leftMs };
@@ -253,14 +266,23 @@ export class Decider {
     }
   }
 
+  /** Returns the decision for the caller: in shadow mode, one that lets the call pass. */
+  passing<D extends Decision>(decision: D, wanted = 1): D {
+    return this.shadow ? decision.inShadowMode(wanted) : decision;
+  }
+
   tell(name: string, limit: Limit, decision: Decision, began: number): void {
     const durationMs = this.clock.now() - began;
     outside(() => this.#onDecision?.(name, limit, decision, durationMs));
   }
 
-  async #told<D extends Decision>(buckets: readonly (Bucket & { which?: string })[], decided: Promise<D>): Promise<D> {
+  async #told<D extends Decision>(
+    buckets: readonly (Bucket & { which?: string })[],
+    decided: Promise<D>,
+    wanted: number,
+  ): Promise<D> {
     const began = this.clock.now();
-    const decision = await decided;
+    const decision = this.passing(await decided, wanted);
     for (const { which = "", name, limit } of buckets) {
       const own = decision instanceof JointDecision ? (decision.each[which] ?? decision) : decision;
       this.tell(name, limit, own, began);
@@ -272,8 +294,7 @@ export class Decider {
   byPolicy<D extends Decision>(command: Command, read: (reply: unknown) => D, lost: boolean): D {
     if (this.onError === "local") return read(this.server.local.run(command)).asDegraded(lost);
     const isOpen = this.onError === "open";
-    const granted = command[0] === "TB.TAKEUPTO" ? Number(command[4]) : 1;
-    const numbers = isOpen ? [granted, 0, 0, 0] : [0, 0, this.server.retryEveryMs, 0];
+    const numbers = isOpen ? [wantedBy(command[0], command[4]), 0, 0, 0] : [0, 0, this.server.retryEveryMs, 0];
     return read([...numbers, []]).asDegraded(lost);
   }
 
@@ -298,6 +319,11 @@ export class Decider {
     // Which may be on another node.
     if (this.server.canScript) await this.ask(["DEL", ...keys.map(scriptKey)]);
   }
+}
+
+/** Returns what a call is granted at most. */
+function wantedBy(operation: string | undefined, most: Amount | undefined): number {
+  return operation === "TB.TAKEUPTO" ? Number(most) : 1;
 }
 
 const readDecision = (reply: unknown) => Decision.read(reply);

@@ -13,14 +13,18 @@ import { SETTLED_AGAIN_AFTER_MS } from "./unsettled.js";
 export type Used = Amount | Readonly<Record<string, Amount>>;
 
 export interface HoldOptions extends Caller, WaitOptions {
-  /** When the tokens come back if the holder is gone; 30,000 by default. It is renewed three times as often. */
+  /**
+   * Milliseconds until the tokens come back if the process dies, 1 to 30 days; 30,000 by default. An open hold is renewed
+   * three times as often.
+   */
   ttlMs?: number;
 }
 
 export const MAX_TTL_MS = 30 * 86_400_000;
 
 /**
- * Renews itself until it is settled or lost; `await using` settles it at the end of its block, with `used`.
+ * Reserves tokens for a piece of work. Renews itself until it is settled or lost; `await using` settles it at the end of
+ * its block, with `used`.
  *
  * Work admitted during an outage gets a hold in this process; the first renewal after reconnecting acquires it on the
  * server, if there is room, and the settlement charges in any case.
@@ -79,7 +83,7 @@ export class Hold implements AsyncDisposable {
     // The server may have a hold that no caller knows of.
     const onDoubt = () => hold.#settleLater(parts.map((part) => ({ ...part, amount: 0 })));
     await hold.#set(parts, { signal, onDoubt, ...turn });
-    if (hold.allowed) hold.#renewIn(ttlMs / 3);
+    if (hold.allowed && !hold.decision.shadowed) hold.#renewIn(ttlMs / 3);
     else hold.#settled = Promise.resolve(hold.decision);
     return hold;
   }
@@ -200,7 +204,7 @@ export class Hold implements AsyncDisposable {
     const decision = (this.#decision = await this.#decider.decideAll(parts, words, how));
     this.#isLocal ||= decision.degraded;
     if (decision.degraded) return decision;
-    this.#isKnown ||= decision.allowed;
+    this.#isKnown ||= decision.allowed && !decision.shadowed;
     if (this.#isKnown && !decision.allowed) {
       clearTimeout(this.#timer);
       this.#losing.abort(new HoldLost("the hold is gone, and others may have its tokens"));

@@ -6,10 +6,19 @@ import { checkLimit, checkName, type Amount, type Limit } from "../values/limit.
 import { hashTag } from "../transport/command.js";
 import type { Client } from "../transport/driver.js";
 import type { Server } from "../transport/server.js";
-import { Decider, inTurnForAll, OPTIONS, type Caller, type Options, type Part, type WaitOptions } from "./decider.js";
+import {
+  Decider,
+  inTurnForAll,
+  OPTIONS,
+  type Caller,
+  type Options,
+  type Part,
+  type ShadowOptions,
+  type WaitOptions,
+} from "./decider.js";
 import { Hold, type HoldOptions } from "./hold.js";
 
-const LIMITER_OPTIONS = new Set(OPTIONS);
+const LIMITER_OPTIONS = new Set([...OPTIONS, "shadow"]);
 const CALL_OPTIONS = new Set(["signal", "maxWaitMs", "share", "weight"]);
 const HOLD_OPTIONS = new Set([...CALL_OPTIONS, "ttlMs"]);
 
@@ -31,7 +40,7 @@ export class JointLimiter {
   readonly #decider: Decider;
 
   /** The bucket of limit `which` is at `prefix` + "{name}:" + which; braces and "%" in names are encoded. */
-  constructor(client: Client | Server, limits: Readonly<Record<string, Limit>>, options: Options = {}) {
+  constructor(client: Client | Server, limits: Readonly<Record<string, Limit>>, options: Options & ShadowOptions = {}) {
     checkOptions(options, LIMITER_OPTIONS);
     for (const limit of Object.values(limits)) checkLimit(limit);
     this.limits = { ...limits };
@@ -127,7 +136,7 @@ export class JointLimiter {
       const limit = this.limits[which];
       if (!limit) throw new BadArgument(`'${which}' is none of the limits ${Object.keys(this.limits).join(", ")}`);
       const own = typeof name === "object" && name !== null ? name[which] : name;
-      checkName(own);
+      checkName(own, ` for '${which}'`);
       const of = own === name ? hashTag(String(own)) : own;
       return { which, name: `${of}:${which}`, limit, amount };
     });

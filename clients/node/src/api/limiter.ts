@@ -9,6 +9,7 @@ import {
   type Options,
   type Part,
   type Policy,
+  type ShadowOptions,
   type ShareOptions,
 } from "./decider.js";
 import { Batches } from "./batches.js";
@@ -20,12 +21,15 @@ import { checkAmount, checkCount, checkLimit, checkName, type Amount, type Limit
 import type { Client } from "../transport/driver.js";
 import type { Server } from "../transport/server.js";
 
-export interface LimiterOptions extends Options {
+export interface LimiterOptions extends Options, ShadowOptions {
   /** How many denied names this process refuses itself until they may retry; 0 by default. */
   rememberDenials?: number;
-  /** How many tokens to fetch at a time and spend in this process; 0 by default. */
+  /** The number of tokens to fetch at a time and spend in this process; 0 by default. */
   batch?: number;
 }
+
+/** The options behind a store for a library: the library decides what to do with a denial. */
+export type StoreLimiterOptions = Omit<LimiterOptions, "shadow">;
 
 export interface CallOptions extends Caller {
   /** The limit for this call alone. */
@@ -35,12 +39,13 @@ export interface CallOptions extends Caller {
 export interface TakeOptions extends CallOptions, ShareOptions {}
 
 export interface ReserveOptions extends CallOptions {
-  /** The longest wait that is worth it. */
+  /** The longest acceptable wait, in milliseconds: a longer one is denied. */
   maxWaitMs: number;
 }
 
 const NO_OPTIONS: TakeOptions = {};
-export const LIMITER_OPTIONS = new Set([...OPTIONS, "rememberDenials", "batch"]);
+export const STORE_OPTIONS = new Set([...OPTIONS, "rememberDenials", "batch"]);
+const LIMITER_OPTIONS = new Set([...STORE_OPTIONS, "shadow"]);
 const CALL_OPTIONS = new Set(["limit", "signal"]);
 const RESERVE_OPTIONS = new Set([...CALL_OPTIONS, "maxWaitMs"]);
 const TAKE_OPTIONS = new Set([...RESERVE_OPTIONS, "share", "weight"]);
@@ -158,7 +163,8 @@ export class Limiter {
     checkAmount("cost", cost);
     checkCount("maxWaitMs", options.maxWaitMs);
     const bucket = this.#bucket(name, options, RESERVE_OPTIONS);
-    return this.#decider.decide("TB.RESERVE", bucket, [cost, options.maxWaitMs], options);
+    const decision = await this.#decider.decide("TB.RESERVE", bucket, [cost, options.maxWaitMs], options);
+    return this.#decider.shadow ? decision.with({ retryAfterMs: 0 }) : decision;
   }
 
   /**
@@ -333,7 +339,7 @@ export class Limiter {
   async #takeSparingly(bucket: Bucket, cost: Amount, options: CallOptions): Promise<Decision> {
     options.signal?.throwIfAborted();
     const began = this.#decider.clock.now();
-    const decision = await this.#takeByBatch(bucket, cost, options);
+    const decision = this.#decider.passing(await this.#takeByBatch(bucket, cost, options));
     this.#decider.tell(bucket.name, bucket.limit, decision, began);
     return decision;
   }

@@ -35,13 +35,13 @@ import { Transport } from "./transport.js";
 import { Unsettled } from "../api/unsettled.js";
 
 export interface ServerOptions {
-  /** A call times out when nothing came from the server for this long; 100 by default. */
+  /** Milliseconds of silence after which the server is away; 100 by default. */
   timeoutMs?: number;
-  /** How often to check whether a server that is away is back; 500 by default. */
+  /** Milliseconds between attempts to reach a server that is away; 500 by default. */
   retryEveryMs?: number;
   /** "script": a Lua script decides where the server has no module. */
   fallback?: "script" | undefined;
-  /** Gets one line when the server goes, and one when it returns; `console.warn` by default. */
+  /** Gets one line when an outage begins, and one when a call is answered again; `console.warn` by default. */
   log?: Log;
 }
 

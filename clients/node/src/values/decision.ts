@@ -6,7 +6,7 @@ import { flowMs, type Limit } from "./limit.js";
 export interface HeaderOptions {
   /** The name of the policy in the headers; "default" by default. */
   name?: string;
-  /** By how much of itself Retry-After may be longer, so that the denied do not come back together. */
+  /** Lengthens Retry-After by up to this share, such as 0.5, so that denied clients do not return together; 0 by default. */
   jitter?: number;
 }
 
@@ -18,23 +18,40 @@ export interface Fields {
   degraded?: boolean;
   granted?: number;
   lost?: boolean;
+  shadowed?: boolean;
 }
 
+/**
+ * What the server decided about a call, or `onError` in its place.
+ *
+ * ```ts
+ * import { Limiter } from "tokenbucket-redis";
+ * import { FakeServer } from "tokenbucket-redis/testing";
+ *
+ * const limiter = new Limiter(new FakeServer(), { capacity: 1, rate: "1/s" });
+ * const passed = await limiter.take("user:42");
+ * console.log(passed.allowed, passed.remaining, passed.resetAfterMs); // true 0 1000
+ * const denied = await limiter.take("user:42");
+ * console.log(denied.allowed, denied.retryAfterMs); // false 1000
+ * ```
+ */
 export class Decision {
   readonly allowed: boolean;
   /** Whole tokens left; negative while in debt. */
   readonly remaining: number;
   /**
-   * Denied: the same call is allowed after that long unless other calls take before; -1 if never, because the
-   * cost is above the capacity. Of `reserve` how long to wait, of `charge` until out of debt.
+   * Milliseconds until the same call is allowed, unless other calls take before; -1 if never, because its cost is above
+   * the capacity. For `reserve`: how long to wait. For `charge`: until out of debt.
    */
   readonly retryAfterMs: number;
-  /** Until the bucket is full. */
+  /** Milliseconds until the bucket is full. */
   readonly resetAfterMs: number;
   /** True if `onError` decided in place of the server. */
   readonly degraded: boolean;
   /** True if the call was sent and its reply lost: the server may or may not have executed it. */
   readonly lost: boolean;
+  /** True if the call was denied, and shadow mode let it pass. */
+  readonly shadowed: boolean;
   /** How many tokens `takeUpTo` took; of all others 1 or 0, as `allowed`. */
   readonly granted: number;
 
@@ -46,6 +63,7 @@ export class Decision {
     this.degraded = fields.degraded ?? false;
     this.granted = fields.granted ?? Number(fields.allowed);
     this.lost = fields.lost ?? false;
+    this.shadowed = fields.shadowed ?? false;
   }
 
   static read(reply: unknown): Decision {
@@ -62,13 +80,19 @@ export class Decision {
     return this.with({ degraded: true, lost }) as this;
   }
 
+  /** Returns the decision as granting all that was wanted: `shadowed` if it did not. */
+  inShadowMode(wanted: number): this {
+    if (this.granted >= wanted) return this;
+    return this.with({ allowed: true, granted: wanted, shadowed: true }) as this;
+  }
+
   /** Whole seconds for the Retry-After header, rounded up so that clients do not come back too early. */
   get retryAfterS(): number {
     return Math.ceil(this.retryAfterMs / 1000);
   }
 
   /**
-   * RateLimit and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers, and Retry-After, which
+   * Returns RateLimit and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers, and Retry-After, which
    * is left out where waiting does not help. Degraded decisions carry no RateLimit headers, because the bucket was not read.
    *
    * ```ts
@@ -113,6 +137,11 @@ export class JointDecision extends Decision {
   override asDegraded(lost: boolean): this {
     const each = Object.entries(this.each).map(([name, own]) => [name, own.asDegraded(lost)]);
     return new JointDecision({ ...this, degraded: true, lost, each: Object.fromEntries(each) }) as this;
+  }
+
+  override inShadowMode(wanted: number): this {
+    const each = Object.entries(this.each).map(([name, own]) => [name, own.inShadowMode(wanted)]);
+    return new JointDecision({ ...super.inShadowMode(wanted), each: Object.fromEntries(each) }) as this;
   }
 
   static readEach(reply: unknown, names: readonly string[]): JointDecision {

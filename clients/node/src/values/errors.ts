@@ -24,7 +24,7 @@ export class TokenBucketError extends Error {
   }
 }
 
-/** An argument is wrong: a RangeError, or a TypeError for one of the wrong type. */
+/** An argument of the call is wrong; also a RangeError, or a TypeError if its type is. The message says which. */
 export class BadArgument extends RangeError {
   override readonly name: string = "BadArgument";
   readonly [OURS] = true;
@@ -48,27 +48,27 @@ export function checkOptions(options: object, known: ReadonlySet<string>): void 
   }
 }
 
-/** The server cannot be asked, and `onError` is "throw". */
+/** The server did not decide, and `onError` is "throw". */
 export class ServerAway extends TokenBucketError {
   override readonly name: string = "ServerAway";
 }
 
-/** A call that must happen once was sent, and its reply was lost: it is not known whether it happened. */
+/** The reply to a call that must happen once, such as `give`, was lost: the server may or may not have executed it. */
 export class ReplyLost extends TokenBucketError {
   override readonly name: string = "ReplyLost";
 }
 
-/** The server no longer has a hold: others may have its tokens. */
+/** The server no longer has a hold: other calls may have its tokens. */
 export class HoldLost extends TokenBucketError {
   override readonly name: string = "HoldLost";
 }
 
-/** The server has no tokenbucket module. */
+/** The server has not loaded the tokenbucket module, which the call needs. */
 export class ModuleMissing extends TokenBucketError {
   override readonly name: string = "ModuleMissing";
 }
 
-/** The buckets of one call are in several slots of a cluster. */
+/** The buckets of one call are in several slots of a cluster: give their names a common hash tag. */
 export class CrossSlot extends TokenBucketError {
   override readonly name: string = "CrossSlot";
 }

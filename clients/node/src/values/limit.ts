@@ -48,11 +48,17 @@ const UNIT_MS: Record<string, number> = {
  * assert.throws(() => checkLimit({ capacity: 10, rate: "often" }), BadArgument);
  * ```
  */
-export function checkLimit({ capacity, rate }: Limit): void {
+export function checkLimit(limit: Limit): void {
+  if (typeof limit !== "object" || limit === null) {
+    throw new BadArgumentType(`limit: ${String(limit)} is not like { capacity: 10, rate: "5/s" }`);
+  }
+  const { capacity, rate } = limit;
   checkAmount("capacity", capacity);
   const parts = RATE.exec(String(rate))?.groups;
   if (!parts || Number(parts.period ?? parts.multiple ?? 1) === 0) {
-    throw new BadArgument(`rate: '${rate}' is neither tokens per second nor like '100/m' or '1000@d'`);
+    throw new BadArgument(
+      `rate: '${rate}' must be tokens per second (5, 0.25), count/period in ms, s, m, h or d (100/m, 10/15s), or count@period (1000@d)`,
+    );
   }
 }
 
@@ -69,9 +75,9 @@ export function checkAmount(name: string, amount: Amount): void {
 }
 
 /** Throws for a missing name: all calls without one would share a bucket. */
-export function checkName(name: unknown): void {
+export function checkName(name: unknown, of = ""): void {
   if (typeof name === "string" || Number.isFinite(name)) return;
-  throw new BadArgumentType(`name: ${String(name)} is not a string`);
+  throw new BadArgumentType(`name: ${String(name)}${of} is not a string`);
 }
 
 export function checkCount(name: string, count: number): void {

@@ -1,11 +1,17 @@
 """Token bucket limits, decided by the tokenbucket module of Redis and Valkey.
 
-    limiter = tokenbucket.Limiter(redis.Redis(), tokenbucket.Limit(10, "5/s"))
-    if limiter.take("user:42"):
-        ...
+    import redis
+    import tokenbucket
 
-`tokenbucket.asyncio` has the same classes for asyncio, and `tokenbucket.testing` a server in memory. The
-package is called tokenbucket-redis; tokenbucket on PyPI is another project.
+    limiter = tokenbucket.Limiter(redis.Redis(), tokenbucket.Limit(capacity=10, rate="5/s"))
+    if limiter.take("user:42"):
+        print("go on")
+
+A bucket holds at most `capacity` tokens and refills at `rate`; a call takes one or more of them. Calls return
+a `Decision`, those of a `JointLimiter` a `JointDecision`, and `hold` a `Hold`. `tokenbucket.asyncio` has the
+same classes, whose calls are awaited. The examples below use `tokenbucket.testing`, a server in memory.
+
+The package is called tokenbucket-redis; tokenbucket on PyPI is another project.
 """
 
 from .api.operations import OnDecision, OnError

@@ -4,11 +4,10 @@
 //! use tokenbucket_client::sync::{Limiter, Server};
 //! use tokenbucket_client::Limit;
 //!
-//! # let url = std::env::var("TOKENBUCKET_URL").expect("the tests set it");
-//! let server = Server::connect(url)?; // redis://127.0.0.1:6379
+//! let server = Server::connect(std::env::var("TOKENBUCKET_URL")?)?; // redis://127.0.0.1:6379
 //! let limiter = Limiter::new(&server, Limit::new(5, "2/s")?);
 //! if limiter.take("alice", 1)?.allowed {
-//!     // ...
+//!     println!("go on");
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -77,7 +76,7 @@ impl Server {
 
 #[cfg(feature = "fake")]
 impl crate::fake::Fake {
-    /// For [`sync::Limiter::new`](Limiter::new).
+    /// Returns the server to make limiters for threads with.
     pub fn sync_server(&self) -> Server {
         Server(self.server())
     }
@@ -111,12 +110,12 @@ pub struct Limiter {
 }
 
 impl Limiter {
-    /// With all options at their defaults.
+    /// Makes a limiter whose options have their defaults.
     pub fn new(server: &Server, limit: Limit) -> Self {
         Self::with_options(server, limit, Options::new())
     }
 
-    /// With these options.
+    /// Makes a limiter with these options.
     pub fn with_options(server: &Server, limit: Limit, options: Options) -> Self {
         Self { inner: crate::Limiter::with_options(&server.0, limit, options), within: None }
     }
@@ -142,7 +141,7 @@ impl Limiter {
     /// [`Error::DeadlinePassed`]. That says nothing about the server. The call may have been counted: its tokens are lost.
     ///
     /// ```
-    /// # use std::time::Duration;
+    /// use std::time::Duration;
     /// use tokenbucket_client::fake::Fake;
     /// use tokenbucket_client::{sync::Limiter, Limit};
     ///
@@ -155,7 +154,7 @@ impl Limiter {
         Self { inner: self.inner.clone(), within: Some(time) }
     }
 
-    /// The limit that it was made with.
+    /// Returns the limit that it was made with.
     pub fn limit(&self) -> &Limit {
         self.inner.limit()
     }
@@ -176,7 +175,7 @@ impl Limiter {
     /// See [`crate::Limiter::hold`].
     ///
     /// ```
-    /// # use std::time::Duration;
+    /// use std::time::Duration;
     /// use tokenbucket_client::fake::Fake;
     /// use tokenbucket_client::{sync::Limiter, Limit};
     ///
@@ -218,12 +217,12 @@ impl Limiter {
 pub struct JointLimiter(crate::JointLimiter);
 
 impl JointLimiter {
-    /// With all options at their defaults.
+    /// Makes a limiter whose options have their defaults.
     pub fn new<S: Into<String>>(server: &Server, limits: impl IntoIterator<Item = (S, Limit)>) -> Self {
         Self(crate::JointLimiter::new(&server.0, limits))
     }
 
-    /// With these options.
+    /// Makes a limiter with these options.
     pub fn with_options<S: Into<String>>(
         server: &Server,
         limits: impl IntoIterator<Item = (S, Limit)>,
@@ -263,8 +262,7 @@ impl JointLimiter {
     }
 }
 
-/// Tokens that are held until they are settled, or their holder is gone; renewed in the background. See
-/// [`crate::Hold`].
+/// Tokens that are reserved for a piece of work, and renewed in the background. See [`crate::Hold`].
 ///
 /// Dropping it settles it, and waits for the reply.
 #[must_use = "it is settled when it is dropped"]

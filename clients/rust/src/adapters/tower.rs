@@ -30,7 +30,7 @@ use crate::{Amount, Decision, Error, Limiter, OnError};
 /// Limits a route, or a router, by a bucket for each caller.
 ///
 /// An allowed request carries its [`Decision`] as an extension. A denied one is answered with 429 and `Retry-After`;
-/// without `Retry-After` if its cost is more than the bucket ever holds. Both get the headers of
+/// without `Retry-After` if its cost is above the capacity. Both get the headers of
 /// [`Decision::headers`]. While the server is away the limiter's [`OnError`] decides: this process limits by itself and
 /// leaves out the headers of the bucket, requests pass without a decision, or they are answered with 503. Any other
 /// [`Error`] is answered with 500, and logged.
@@ -58,7 +58,7 @@ impl RateLimitLayer {
         Self { limiter, name: "default".into(), jitter: 0.0, key: Arc::new(key), cost }
     }
 
-    /// How many tokens a request takes; 1 by default.
+    /// Sets how many tokens a request takes; 1 by default.
     ///
     /// ```
     /// use tokenbucket_client::fake::Fake;
@@ -79,13 +79,13 @@ impl RateLimitLayer {
         Self { cost: Arc::new(move |parts| cost(parts).map(Into::into)), ..self }
     }
 
-    /// What the headers call the policy; `default` by default.
+    /// Sets the name of the limit in the headers; `default` by default.
     #[must_use]
     pub fn name(self, name: impl Into<Arc<str>>) -> Self {
         Self { name: name.into(), ..self }
     }
 
-    /// Makes `Retry-After` longer by up to this part of it, see [`Decision::headers`]; 0 by default.
+    /// Lengthens `Retry-After` by up to this share, see [`Decision::headers`]; 0 by default.
     #[must_use]
     pub fn jitter(self, jitter: f64) -> Self {
         Self { jitter, ..self }

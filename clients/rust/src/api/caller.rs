@@ -54,6 +54,14 @@ impl Caller {
         [&*self.options.prefix, name].concat()
     }
 
+    /// Returns the decision for the caller: in shadow mode, one that grants what was wanted.
+    pub(crate) fn passing(&self, decision: Decision, wanted: u64) -> Decision {
+        if self.options.shadow {
+            return decision.in_shadow_mode(wanted);
+        }
+        decision
+    }
+
     /// Reports a decision to the hook and the trace.
     pub(crate) fn tell(&self, name: &str, limit: &Limit, decision: &Decision, began: Duration) {
         if !cfg!(feature = "tracing") && self.options.hook.is_none() {
@@ -88,7 +96,7 @@ impl Caller {
         began: Duration,
     ) -> Result<Decision, Error> {
         let request = Request::one(operation, self.key(name), limit, words).sharing(how.share)?;
-        let decision = self.ask(&request, how).await?.binding;
+        let decision = self.passing(self.ask(&request, how).await?.binding, request.most_granted());
         self.tell(name, limit, &decision, began);
         Ok(decision)
     }
@@ -102,7 +110,11 @@ impl Caller {
     ) -> Result<JointDecision, Error> {
         let began = self.server.now();
         let request = Request::joint(operation, before, &self.options.prefix, parts)?.sharing(how.share)?;
-        let decision = self.ask(&request, how).await?;
+        let mut decision = self.ask(&request, how).await?;
+        // A settlement denies nothing.
+        if self.options.shadow && operation != "TB.MSETTLE" {
+            decision = decision.in_shadow_mode();
+        }
         for (place, part) in parts.iter().enumerate() {
             let own = decision.each.get(place).unwrap_or(&decision.binding);
             self.tell(&part.name, &part.limit, own, began);
@@ -117,8 +129,9 @@ impl Caller {
         let mut doubt = how.begins.map(|ttl| InDoubt::of(&self.server, request, ttl)).transpose()?;
         let renewal = how.renews.then(|| request.to_renewal());
         let asked = renewal.as_ref().unwrap_or(request);
+        let max_wait = if self.options.shadow { Duration::ZERO } else { how.max_wait };
         let mut is_in_doubt = false;
-        let decision = match self.server.transport().ask(asked, how.max_wait).await {
+        let decision = match self.server.transport().ask(asked, max_wait).await {
             Err(error) => Err(error),
             Ok(Answer::Replies(replies)) => request.read(replies.into_iter().next().unwrap_or(Value::Nil)),
             Ok(Answer::Away(away)) => {
@@ -199,7 +212,8 @@ impl Drop for InDoubt<'_> {
 #[cfg(feature = "tracing")]
 fn trace(key: impl FnOnce() -> String, limit: &Limit, decision: &Decision, took: Duration) {
     if tracing::enabled!(target: LOG, tracing::Level::DEBUG) {
-        let (key, Decision { allowed, remaining, retry_after_ms, degraded, .. }) = (key(), *decision);
-        tracing::debug!(target: LOG, key, %limit, allowed, remaining, retry_after_ms, degraded, ?took, "decided");
+        let (key, Decision { allowed, shadowed, remaining, retry_after_ms, degraded, .. }) =
+            (key(), *decision);
+        tracing::debug!(target: LOG, key, %limit, allowed, shadowed, remaining, retry_after_ms, degraded, ?took, "decided");
     }
 }

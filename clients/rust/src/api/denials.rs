@@ -55,7 +55,8 @@ impl Denials {
         decision: Decision,
         (asked_at, heard_at): (Duration, Duration),
     ) {
-        if !decision.allowed && !decision.degraded && decision.retry_after_ms > 0 {
+        let is_denial = !decision.allowed || decision.shadowed;
+        if is_denial && !decision.degraded && decision.retry_after_ms > 0 {
             let denial = Denial { cost, decision, asked_at, heard_at };
             locked(&self.denials).put((name.to_owned(), limit.clone()), denial);
         }

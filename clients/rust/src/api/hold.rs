@@ -17,17 +17,17 @@ use crate::values::rules::SETTLED_AGAIN_AFTER;
 
 const LOG: &str = "tokenbucket_client::hold";
 
-/// Tokens that are held until they are settled, or their holder is gone.
+/// Tokens that are reserved for a piece of work until they are settled, or its process dies.
 ///
 /// It renews itself while it lives, unless it is [lost](Self::lost). [`settle`](Self::settle) ends it: what was not used
 /// comes back, what was used beyond the hold is charged. Dropping it does the same in the background. What the work does
 /// not report counts as used; slots of a pool (rate 0) come back.
 ///
-/// Work that was let through because the server was away has one too, which the first renewal after its return takes,
-/// if there is room. A settlement that the server answers charges in any case.
+/// Work admitted during an outage gets a hold in this process. The first renewal after reconnecting acquires it on the
+/// server, if there is room, and the settlement charges in any case.
 ///
 /// ```
-/// # use std::time::Duration;
+/// use std::time::Duration;
 /// use tokenbucket_client::fake::Fake;
 /// use tokenbucket_client::{Limit, Limiter};
 ///
@@ -94,6 +94,11 @@ impl Hold {
         if !decision.allowed() {
             return Err(Error::Denied(decision));
         }
+        if decision.binding.shadowed {
+            // Nothing is held, so nothing is renewed or settled.
+            inner.settled.set(Ok(decision)).ok();
+            return Ok(Self(inner));
+        }
         let transport = inner.caller.server.transport();
         // Not those of a fake, whose time stands still.
         if transport.clock().is_real() && !inner.held.is_empty() {
@@ -106,7 +111,7 @@ impl Hold {
     /// come back.
     ///
     /// ```
-    /// # use std::time::Duration;
+    /// use std::time::Duration;
     /// use tokenbucket_client::fake::Fake;
     /// use tokenbucket_client::{Limit, Limiter};
     ///
@@ -131,7 +136,7 @@ impl Hold {
     /// Reports how much the work used of one of several limits, by its place in the call.
     ///
     /// ```
-    /// # use std::time::Duration;
+    /// use std::time::Duration;
     /// use tokenbucket_client::fake::Fake;
     /// use tokenbucket_client::{JointLimiter, Limit};
     ///
@@ -161,7 +166,7 @@ impl Hold {
     /// Returns whether the server no longer has the hold: see [`lost`](Self::lost).
     ///
     /// ```
-    /// # use std::time::Duration;
+    /// use std::time::Duration;
     /// use tokenbucket_client::fake::Fake;
     /// use tokenbucket_client::{Limit, Limiter};
     ///
@@ -191,19 +196,19 @@ impl Hold {
         self.0.process != process::id()
     }
 
-    /// The decision by which it came to be, then that of the last renewal.
+    /// Returns the first decision, then that of the last renewal.
     pub fn decision(&self) -> JointDecision {
         locked(&self.0.decision).clone()
     }
 
-    /// Ends it with what the work used, and waits for the reply. Happens once: the second call returns what the first
+    /// Ends the hold with what the work used, and waits for the reply. Happens once: the second call returns what the first
     /// did. If the caller stops waiting, it goes on in the background. If the server is away or the reply is lost, the hold is
     /// settled by its id once the server is back.
     ///
     /// In a forked child it does nothing: the hold is the parent's.
     ///
     /// ```
-    /// # use std::time::Duration;
+    /// use std::time::Duration;
     /// use tokenbucket_client::fake::Fake;
     /// use tokenbucket_client::{Limit, Limiter};
     ///
@@ -255,7 +260,7 @@ impl Inner {
         let decision = self.caller.decide_all("TB.MHOLD", before, parts, How { renews, ..how }).await?;
         locked(&self.decision).clone_from(&decision);
         if !decision.binding.degraded {
-            self.is_known.fetch_or(decision.allowed(), Ordering::Relaxed);
+            self.is_known.fetch_or(decision.allowed() && !decision.binding.shadowed, Ordering::Relaxed);
             if renews && !decision.allowed() {
                 self.is_lost.send_replace(true);
             }

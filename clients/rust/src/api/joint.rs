@@ -12,18 +12,20 @@ use crate::values::error::Error;
 use crate::values::limit::Limit;
 use crate::values::request::{Amount, Part};
 
-/// Several limits for many names: all of a name's buckets allow, or none is taken from.
+/// Several named limits. A call takes all of its costs, or none.
 ///
 /// The buckets of a name share a hash tag, so that they are on one node of a cluster. Any name will do.
 ///
-/// ```no_run
-/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// use tokenbucket_client::{JointLimiter, Limit, Server};
+/// ```
+/// use tokenbucket_client::fake::Fake;
+/// use tokenbucket_client::{JointLimiter, Limit};
 ///
-/// let server = Server::connect("redis://127.0.0.1:6379")?;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let limits = [("requests", Limit::new(60, "60/m")?), ("tokens", Limit::new(90_000, "90000/m")?)];
-/// let limiter = JointLimiter::new(&server, limits);
-/// limiter.take_all("alice", &[("requests", 1), ("tokens", 1200)]).await?;
+/// let limiter = JointLimiter::new(&Fake::new().server(), limits);
+/// let decision = limiter.take_all("alice", &[("requests", 1), ("tokens", 1200)]).await?;
+/// assert_eq!([decision.each[0].remaining, decision.each[1].remaining], [59, 88_800]);
 /// # Ok(())
 /// # }
 /// ```
@@ -35,12 +37,12 @@ pub struct JointLimiter {
 }
 
 impl JointLimiter {
-    /// With all options at their defaults. Without any limit, each call is an error.
+    /// Makes a limiter whose options have their defaults. Without any limit, each call is an error.
     pub fn new<S: Into<String>>(server: &Server, limits: impl IntoIterator<Item = (S, Limit)>) -> Self {
         Self::with_options(server, limits, Options::new())
     }
 
-    /// With these options; those about single takes change nothing here.
+    /// Makes a limiter with these options; those about single takes change nothing here.
     pub fn with_options<S: Into<String>>(
         server: &Server,
         limits: impl IntoIterator<Item = (S, Limit)>,
@@ -54,7 +56,7 @@ impl JointLimiter {
     /// Returns this limiter, whose calls now wait for their turn: see [`Limiter::with_max_wait`].
     ///
     /// ```
-    /// # use std::time::Duration;
+    /// use std::time::Duration;
     /// use tokenbucket_client::fake::Fake;
     /// use tokenbucket_client::{JointLimiter, Limit};
     ///
@@ -98,7 +100,7 @@ impl JointLimiter {
     /// Holds the amount of each limit that is named, or nothing, as [`Limiter::hold_all`] does.
     ///
     /// ```
-    /// # use std::time::Duration;
+    /// use std::time::Duration;
     /// use tokenbucket_client::fake::Fake;
     /// use tokenbucket_client::{JointLimiter, Limit};
     ///

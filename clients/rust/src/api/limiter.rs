@@ -18,7 +18,7 @@ use crate::values::error::Error;
 use crate::values::limit::Limit;
 use crate::values::request::{Amount, Part, Request, Share, Words};
 
-/// One limit for many names, each of which has a bucket of its own; clones share everything.
+/// One limit for many names. Each name has a bucket of its own, at prefix + name. Clones share everything.
 ///
 /// For threads, see [`sync::Limiter`](crate::sync::Limiter), which has the same methods.
 ///
@@ -30,7 +30,7 @@ use crate::values::request::{Amount, Part, Request, Share, Words};
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let limiter = Limiter::new(&Fake::new().server(), Limit::new(10, "5/s")?);
 /// if limiter.take("user:42", 1).await?.allowed {
-///     // go on
+///     println!("go on");
 /// }
 /// # Ok(())
 /// # }
@@ -44,12 +44,12 @@ pub struct Limiter {
 }
 
 impl Limiter {
-    /// With all options at their defaults.
+    /// Makes a limiter whose options have their defaults.
     pub fn new(server: &Server, limit: Limit) -> Self {
         Self::with_options(server, limit, Options::new())
     }
 
-    /// With these options.
+    /// Makes a limiter with these options.
     ///
     /// ```
     /// use tokenbucket_client::fake::Fake;
@@ -96,11 +96,11 @@ impl Limiter {
     /// The call asks first without waiting. If it is denied, it waits on a connection of its own, which is kept for the next.
     /// Dropping the call closes the connection, and so leaves the queue. Batches and remembered denials are for calls that do
     /// not wait. While the server is away, `on_error` decides without a wait. Where
-    /// the module cannot keep the call, as with [`Fallback::Script`], the client asks again at the times that the decisions tell:
-    /// then nothing keeps the order.
+    /// the module cannot keep the call, as with [`Fallback::Script`], the client asks again after each
+    /// `retry_after`, in no order.
     ///
     /// ```
-    /// # use std::time::Duration;
+    /// use std::time::Duration;
     /// use tokenbucket_client::fake::Fake;
     /// use tokenbucket_client::{Limit, Limiter};
     ///
@@ -125,7 +125,7 @@ impl Limiter {
     /// It matters to calls that wait, by [`with_max_wait`](Self::with_max_wait). Calls of several buckets are then an error.
     ///
     /// ```
-    /// # use std::time::Duration;
+    /// use std::time::Duration;
     /// use tokenbucket_client::fake::Fake;
     /// use tokenbucket_client::{Limit, Limiter};
     ///
@@ -142,14 +142,14 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// [`Error::BadArgument`] if the tenant is not of 1 to 128 bytes, or the weight not from 0.001 to 1000. It
+    /// Returns [`Error::BadArgument`] if the tenant is not of 1 to 128 bytes, or the weight not from 0.001 to 1000. It
     /// is kept to millionths.
     pub fn with_share(&self, tenant: impl Into<String>, weight: impl Into<f64>) -> Result<Self, Error> {
         let share = Share::checked(tenant.into(), weight.into())?;
         Ok(Self { share: Some(Arc::new(share)), ..self.clone() })
     }
 
-    /// The limit that it was made with.
+    /// Returns the limit that it was made with.
     pub fn limit(&self) -> &Limit {
         &self.limit
     }
@@ -173,7 +173,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// What is the caller's mistake, here and everywhere: see [`Error`].
+    /// Returns the mistakes of the caller, here and everywhere: see [`Error`].
     pub async fn take(&self, name: &str, cost: impl Into<Amount>) -> Result<Decision, Error> {
         let (cost, asked_at) = (cost.into(), self.now());
         let words = [Some(cost.checked("cost")?), None];
@@ -182,8 +182,7 @@ impl Limiter {
         }
         let denials = self.denials();
         if let Some(refusal) = denials.and_then(|denials| denials.recall(name, &self.limit, cost, asked_at)) {
-            self.tell(name, &refusal, asked_at);
-            return Ok(refusal);
+            return Ok(self.told(name, refusal, asked_at));
         }
         let decision = self.caller.decide("TB.TAKE", name, &self.limit, words, self.how(), asked_at).await?;
         if let Some(denials) = denials {
@@ -192,7 +191,7 @@ impl Limiter {
         Ok(decision)
     }
 
-    /// Returns what [`take`](Self::take) would decide, and takes nothing. Cost 0 asks what there is.
+    /// Returns what [`take`](Self::take) would decide, and takes nothing. With cost 0, `remaining` is what the bucket has.
     ///
     /// ```
     /// use tokenbucket_client::fake::Fake;
@@ -229,11 +228,11 @@ impl Limiter {
         self.decide("TB.TAKEUPTO", name, [Some(most.into()), None]).await
     }
 
-    /// Takes `cost`, into debt if need be, and tells in `retry_after_ms` how long to wait before acting. Denied, without a
-    /// token taken, if that would be longer than `max_wait`.
+    /// Books a place in the queue: sleep `retry_after_ms`, then act. Denied, without taking a token, if the wait would exceed
+    /// `max_wait`.
     ///
     /// ```
-    /// # use std::time::Duration;
+    /// use std::time::Duration;
     /// use tokenbucket_client::fake::Fake;
     /// use tokenbucket_client::{Limit, Limiter};
     ///
@@ -255,14 +254,15 @@ impl Limiter {
     ) -> Result<Decision, Error> {
         let max_wait_ms = u64::try_from(max_wait.as_millis()).unwrap_or(u64::MAX);
         let words = [Some(cost.into().checked("cost")?), Some(max_wait_ms.into())];
-        self.decide("TB.RESERVE", name, words).await
+        let decision = self.decide("TB.RESERVE", name, words).await?;
+        Ok(if self.caller.options.shadow { Decision { retry_after_ms: 0, ..decision } } else { decision })
     }
 
-    /// [`reserve`](Self::reserve), then sleeps until it is this caller's turn. A sleep that is broken off gives the tokens
+    /// Reserves, and sleeps until the call's turn: see [`reserve`](Self::reserve). A call that is dropped gives its tokens
     /// back.
     ///
     /// ```
-    /// # use std::time::Duration;
+    /// use std::time::Duration;
     /// use tokenbucket_client::fake::Fake;
     /// use tokenbucket_client::{Limit, Limiter};
     ///
@@ -362,8 +362,8 @@ impl Limiter {
         }
     }
 
-    /// Takes from every bucket or from none, each under the limit of its own. A denial that is remembered of one of them
-    /// refuses all; [`remembered`](Self::remembered) tells of which.
+    /// Takes from every bucket or from none, each under the limit of its own. A remembered denial of one of them
+    /// refuses all; [`remembered`](Self::remembered) says which.
     ///
     /// ```
     /// use tokenbucket_client::fake::Fake;
@@ -386,6 +386,7 @@ impl Limiter {
         let asked_at = self.now();
         for part in parts {
             if let Some(refusal) = denials.recall(&part.name, &part.limit, part.amount, asked_at) {
+                let refusal = self.caller.passing(refusal, 1);
                 self.caller.tell(&part.name, &part.limit, &refusal, asked_at);
                 return Ok(JointDecision::of(refusal));
             }
@@ -397,7 +398,7 @@ impl Limiter {
         Ok(decision)
     }
 
-    /// The denial of such a take that this process remembers, if it still holds: see [`Options::remember_denials`].
+    /// Returns the denial of such a take that this process remembers, if it still holds: see [`Options::remember_denials`].
     ///
     /// ```
     /// use tokenbucket_client::fake::Fake;
@@ -415,14 +416,16 @@ impl Limiter {
     /// # }
     /// ```
     pub fn remembered(&self, name: &str, cost: impl Into<Amount>) -> Option<Decision> {
-        self.caller.memory.denials.as_ref()?.recall(name, &self.limit, cost.into(), self.now())
+        let refusal =
+            self.caller.memory.denials.as_ref()?.recall(name, &self.limit, cost.into(), self.now())?;
+        Some(self.caller.passing(refusal, 1))
     }
 
-    /// Takes `amount` until the hold is settled, or for `ttl` if its holder is gone. It renews itself as long as it
-    /// lives.
+    /// Takes `amount` until the hold is settled or, if its process dies, until `ttl` (1 ms to 30 days) is over. The hold renews
+    /// itself as long as it lives.
     ///
     /// ```
-    /// # use std::time::Duration;
+    /// use std::time::Duration;
     /// use tokenbucket_client::fake::Fake;
     /// use tokenbucket_client::{Limit, Limiter};
     ///
@@ -438,7 +441,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// [`Error::Denied`] if there is no room.
+    /// Returns [`Error::Denied`] if the bucket has too little.
     pub async fn hold(&self, name: &str, amount: impl Into<Amount>, ttl: Duration) -> Result<Hold, Error> {
         self.hold_all(&[Part::new(name, &self.limit, amount)], ttl).await
     }
@@ -446,7 +449,7 @@ impl Limiter {
     /// Holds every amount or none, each under the limit of its own.
     ///
     /// ```
-    /// # use std::time::Duration;
+    /// use std::time::Duration;
     /// use tokenbucket_client::fake::Fake;
     /// use tokenbucket_client::{Limit, Limiter, Part};
     ///
@@ -470,7 +473,7 @@ impl Limiter {
     /// that the server makes late is ended.
     ///
     /// ```
-    /// # use std::time::Duration;
+    /// use std::time::Duration;
     /// use tokenbucket_client::fake::Fake;
     /// use tokenbucket_client::{Limit, Limiter, Part};
     ///
@@ -550,8 +553,10 @@ impl Limiter {
         self.caller.server.now()
     }
 
-    fn tell(&self, name: &str, decision: &Decision, began: Duration) {
-        self.caller.tell(name, &self.limit, decision, began);
+    fn told(&self, name: &str, decision: Decision, began: Duration) -> Decision {
+        let decision = self.caller.passing(decision, 1);
+        self.caller.tell(name, &self.limit, &decision, began);
+        decision
     }
 
     async fn decide(&self, operation: &'static str, name: &str, words: Words) -> Result<Decision, Error> {
@@ -595,8 +600,7 @@ impl Limiter {
                 }
             }
         };
-        self.tell(name, &decision, began);
-        Ok(Some(decision))
+        Ok(Some(self.told(name, decision, began)))
     }
 }
 

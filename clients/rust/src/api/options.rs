@@ -14,7 +14,7 @@ pub(crate) const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 /// What decides while the server is away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnError {
-    /// This process: it enforces the same limit in memory, for at most 10,000 names.
+    /// This process enforces the same limit in memory, for at most 10,000 names.
     #[default]
     Local,
     /// Every call is allowed.
@@ -31,16 +31,15 @@ pub enum Fallback {
     /// Nothing: each call is an error.
     #[default]
     None,
-    /// A Lua script, on keys of its own with `:script` at their end. It knows no holds, no calendar and at most 10⁹
-    /// tokens. The module is looked for again after a reconnect and every minute; when it is there, buckets begin
-    /// full.
+    /// A Lua script, on keys of its own that end in `:script`. It has no holds, no calendar rates and at most 10⁹ tokens a
+    /// bucket. The package looks for the module after a reconnect and every minute; when it appears, buckets start full.
     Script,
 }
 
 /// Options of a server or a cluster, each with a default.
 ///
 /// ```
-/// # use std::time::Duration;
+/// use std::time::Duration;
 /// use tokenbucket_client::{Fallback, Server, ServerOptions};
 ///
 /// let options = ServerOptions::new().timeout(Duration::from_millis(50)).fallback(Fallback::Script);
@@ -61,7 +60,7 @@ impl Default for ServerOptions {
 }
 
 impl ServerOptions {
-    /// All of them at their defaults.
+    /// Makes options with their defaults.
     pub fn new() -> Self {
         Self::default()
     }
@@ -73,14 +72,13 @@ impl ServerOptions {
         Self { timeout: timeout.clamp(Duration::from_millis(1), YEAR), ..self }
     }
 
-    /// How often one call finds out whether a server that was away is back; every 500 ms by default. All others are
-    /// decided at once meanwhile.
+    /// Sets how often one call tries a server that is away; 500 ms by default. `OnError` decides the others at once.
     #[must_use]
     pub fn retry_every(self, retry_every: Duration) -> Self {
         Self { retry_every: retry_every.min(YEAR), ..self }
     }
 
-    /// What decides if the server has not loaded the module; by default that is an error.
+    /// Sets what decides if the server has not loaded the module; [`Fallback::None`] by default.
     #[must_use]
     pub fn fallback(self, fallback: Fallback) -> Self {
         Self { fallback, ..self }
@@ -101,6 +99,7 @@ pub struct Options {
     pub(crate) remember_denials: usize,
     pub(crate) remember_denials_for: Duration,
     pub(crate) batch: u64,
+    pub(crate) shadow: bool,
     pub(crate) hook: Option<Hook>,
 }
 
@@ -112,24 +111,25 @@ impl Default for Options {
             remember_denials: 0,
             remember_denials_for: Duration::MAX,
             batch: 0,
+            shadow: false,
             hook: None,
         }
     }
 }
 
 impl Options {
-    /// All of them at their defaults.
+    /// Makes options with their defaults.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What every key begins with; `tb:` by default.
+    /// Sets what every key begins with; `tb:` by default.
     #[must_use]
     pub fn prefix(self, prefix: impl Into<Arc<str>>) -> Self {
         Self { prefix: prefix.into(), ..self }
     }
 
-    /// What decides while the server is away; this process by default.
+    /// Sets what decides while the server is away; [`OnError::Local`] by default.
     ///
     /// ```
     /// use tokenbucket_client::fake::Fake;
@@ -187,8 +187,8 @@ impl Options {
     /// Fetches this number of tokens at a time, and spends them here: most takes of whole tokens need no server. 0 and 1, the
     /// default, ask every time.
     ///
-    /// No more is granted than the server granted. Each process keeps up to `tokens - 1` unused of each name: others may
-    /// be denied for their sake. It drops them after the time in which an empty bucket fills, and remembers at most
+    /// No more is granted than the server granted. Each process keeps up to `tokens - 1` unused tokens per name, which others
+    /// are denied meanwhile. It drops them after the time in which an empty bucket fills, and remembers at most
     /// 10,000 names. [`close`](crate::Limiter::close) gives them back.
     ///
     /// ```
@@ -210,10 +210,32 @@ impl Options {
         Self { batch: tokens, ..self }
     }
 
+    /// Lets every call pass, at once; false by default. The server decides and counts as always, and a decision that was a
+    /// denial is [shadowed](Decision::shadowed): so you see whom a limit would deny.
+    ///
+    /// ```
+    /// use tokenbucket_client::fake::Fake;
+    /// use tokenbucket_client::{Limit, Limiter, Options};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let options = Options::new().shadow(true);
+    /// let limiter = Limiter::with_options(&Fake::new().server(), Limit::new(1, "1/h")?, options);
+    /// assert!(!limiter.take("user:42", 1).await?.shadowed);
+    /// let decision = limiter.take("user:42", 1).await?;
+    /// assert!(decision.allowed && decision.shadowed);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn shadow(self, shadow: bool) -> Self {
+        Self { shadow, ..self }
+    }
+
     /// Is called with each name, limit, decision and how long it took: for metrics and traces.
     ///
     /// ```
-    /// # use std::time::Duration;
+    /// use std::time::Duration;
     /// use tokenbucket_client::fake::Fake;
     /// use tokenbucket_client::{Decision, Limit, Limiter, Options};
     ///

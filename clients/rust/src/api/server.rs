@@ -12,7 +12,7 @@ use crate::api::options::ServerOptions;
 use crate::local::buckets::Buckets;
 #[cfg(feature = "fake")]
 use crate::local::fake::Fake;
-use crate::transport::address::settings;
+use crate::transport::address::{read, settings};
 use crate::transport::clock::Clock;
 use crate::transport::cluster::Cluster;
 use crate::transport::locked::locked;
@@ -23,8 +23,7 @@ use crate::values::error::Error;
 use crate::values::request::{By, Request};
 use crate::values::rules::MOST_UNSETTLED;
 
-/// A server or a cluster, for the tasks of tokio runtimes; clones share its connections, and what is known about
-/// whether it is there. For threads, see [`sync::Server`](crate::sync::Server).
+/// A server or a cluster, for the tasks of tokio runtimes. Clones share its connections and its outages. For threads, see [`sync::Server`](crate::sync::Server).
 #[derive(Clone)]
 pub struct Server(Arc<Inner>);
 
@@ -38,23 +37,23 @@ struct Inner {
 }
 
 impl Server {
-    /// A single server, with all options at their defaults. Connects at the first call, and again whenever the
-    /// connection is lost. Speaks RESP3, by which it learns at once of a connection that was closed.
+    /// Names a single server, with the default options. Connects at the first call, and again whenever the connection is
+    /// lost. Speaks RESP3, which reports a closed connection at once.
     ///
     /// # Errors
     ///
-    /// The URL is invalid.
+    /// Returns an error if the URL is invalid.
     pub fn connect(url: impl IntoConnectionInfo) -> RedisResult<Self> {
         Self::connect_with(url, ServerOptions::new())
     }
 
-    /// As [`connect`](Self::connect), with these options.
+    /// Does what [`connect`](Self::connect) does, with these options.
     pub fn connect_with(url: impl IntoConnectionInfo, options: ServerOptions) -> RedisResult<Self> {
         Ok(Self::new(Node::new(settings(url)?)?, None, Clock::real(), options))
     }
 
-    /// The master of this name, which the sentinels know, with all options at their defaults. They are asked whenever it is
-    /// connected to: a new master is found once the old one is gone, or has become a replica.
+    /// Names a master that the sentinels know, with the default options. Each connection asks them for the master, so a new
+    /// one is found once the old one is gone or has become a replica.
     ///
     /// `master` is a URL with the name of the master as its host, and the user, password and database of the master. What
     /// the sentinels want is in their own URLs.
@@ -68,7 +67,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// There is no URL of a sentinel, or a URL is invalid.
+    /// Returns an error if there is no URL of a sentinel, or a URL is invalid.
     pub fn sentinel<T: IntoConnectionInfo>(
         master: impl IntoConnectionInfo,
         sentinels: impl IntoIterator<Item = T>,
@@ -76,29 +75,29 @@ impl Server {
         Self::sentinel_with(master, sentinels, ServerOptions::new())
     }
 
-    /// As [`sentinel`](Self::sentinel), with these options.
+    /// Does what [`sentinel`](Self::sentinel) does, with these options.
     pub fn sentinel_with<T: IntoConnectionInfo>(
         master: impl IntoConnectionInfo,
         sentinels: impl IntoIterator<Item = T>,
         options: ServerOptions,
     ) -> RedisResult<Self> {
-        let sentinels = sentinels.into_iter().map(IntoConnectionInfo::into_connection_info);
+        let sentinels = sentinels.into_iter().map(read);
         let node = Node::master_of(Sentinels::new(settings(master)?, sentinels)?);
         Ok(Self::new(node, None, Clock::real(), options))
     }
 
-    /// A cluster that has one of `urls` among its nodes, with all options at their defaults.
+    /// Names a cluster by the URLs of some of its nodes, with the default options.
     ///
     /// A node that is away is an outage of its own buckets alone.
     ///
     /// # Errors
     ///
-    /// There is no URL, or one is invalid.
+    /// Returns an error if there is no URL, or one is invalid.
     pub fn cluster<T: IntoConnectionInfo>(urls: impl IntoIterator<Item = T>) -> RedisResult<Self> {
         Self::cluster_with(urls, ServerOptions::new())
     }
 
-    /// As [`cluster`](Self::cluster), with these options.
+    /// Does what [`cluster`](Self::cluster) does, with these options.
     pub fn cluster_with<T: IntoConnectionInfo>(
         urls: impl IntoIterator<Item = T>,
         options: ServerOptions,
@@ -118,12 +117,12 @@ impl Server {
         }))
     }
 
-    /// Whether it is a cluster, where the names of one call have to share a hash tag.
+    /// Returns whether it is a cluster, where the names of one call have to share a hash tag.
     pub fn is_cluster(&self) -> bool {
         self.0.transport.is_cluster()
     }
 
-    /// How many decisions were made without the server, since the start.
+    /// Returns how many decisions [`OnError`](crate::OnError) made in place of the server.
     pub fn degraded_count(&self) -> u64 {
         self.0.degraded.load(Ordering::Relaxed)
     }
@@ -161,12 +160,12 @@ impl Server {
 
 #[cfg(feature = "fake")]
 impl Fake {
-    /// For [`Limiter::new`](crate::Limiter::new).
+    /// Returns the server to make limiters with.
     pub fn server(&self) -> Server {
         self.server_with(ServerOptions::new())
     }
 
-    /// A server with these options.
+    /// Returns the server to make limiters with, with these options.
     pub fn server_with(&self, options: ServerOptions) -> Server {
         // Nothing is ever connected to it.
         let node = settings("redis://fake").and_then(Node::new).expect("a URL");

@@ -1,7 +1,7 @@
 //! An in-memory server with a clock that your test controls.
 //!
 //! ```
-//! # use std::time::Duration;
+//! use std::time::Duration;
 //! use tokenbucket_client::fake::Fake;
 //! use tokenbucket_client::{Limit, Limiter};
 //!
@@ -17,8 +17,8 @@
 //! # }
 //! ```
 //!
-//! It decides as the module does, to the micro-token. Its calendar begins at midnight UTC of January 1st, 2026, or when it
-//! is told, see [`Fake::at`]. Holds are not renewed in the background, and a reservation sleeps by advancing the time.
+//! It decides as the module does, to the micro-token. Its clock begins at midnight UTC on January 1st, 2026, or at
+//! [`Fake::at`]. Holds are not renewed in the background, and a reservation sleeps by advancing the time.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -41,15 +41,15 @@ struct State {
 }
 
 impl Fake {
-    /// One on which every bucket is full.
+    /// Makes a server on which every bucket is full.
     pub fn new() -> Self {
         Self::at(SystemTime::UNIX_EPOCH + Duration::from_secs(YEAR_2026_S))
     }
 
-    /// A server whose clock begins at this moment, kept to the microsecond.
+    /// Makes a server whose clock begins at this moment, kept to the microsecond.
     ///
     /// ```
-    /// # use std::time::{Duration, SystemTime};
+    /// use std::time::{Duration, SystemTime};
     /// use tokenbucket_client::fake::Fake;
     /// use tokenbucket_client::{Limit, Limiter};
     ///
@@ -76,7 +76,7 @@ impl Fake {
         state.buckets.now_us = state.buckets.now_us.saturating_add(us);
     }
 
-    /// Makes it go away, or come back.
+    /// Begins an outage, or ends it.
     ///
     /// ```
     /// use tokenbucket_client::fake::Fake;

@@ -9,9 +9,26 @@ use redis::{
 
 /// Reads a URL. Speaks RESP3, by which a closed connection is noticed at once.
 pub(crate) fn settings(url: impl IntoConnectionInfo) -> RedisResult<ConnectionInfo> {
-    let info = url.into_connection_info()?;
+    let info = read(url)?;
     let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
     Ok(info.set_redis_settings(settings).set_tcp_settings(TcpSettings::default().set_nodelay(true)))
+}
+
+pub(crate) fn read(url: impl IntoConnectionInfo) -> RedisResult<ConnectionInfo> {
+    url.into_connection_info().map_err(explained)
+}
+
+/// Says how to mend a URL. The driver does not, and the URL itself may contain a password.
+fn explained(error: RedisError) -> RedisError {
+    let text = error.to_string();
+    let advice = if text.contains("TLS") {
+        "rediss:// needs the redis crate with a feature for TLS, such as tokio-rustls-comp"
+    } else if text.contains("did not parse") {
+        "invalid URL: write redis://host:port, rediss://host:port for TLS, or unix:///path"
+    } else {
+        return error;
+    };
+    (ErrorKind::InvalidClientConfig, advice).into()
 }
 
 /// Keeps the settings, at another address.

@@ -8,7 +8,7 @@ use redis::{FromRedisValue, ParsingError, Value};
 
 use crate::values::limit::Limit;
 
-/// Says whether the caller may go on, and when it should try again.
+/// What the server decided about a call: whether it is allowed, and when to try again.
 ///
 /// ```
 /// use tokenbucket_client::fake::Fake;
@@ -26,34 +26,35 @@ use crate::values::limit::Limit;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Decision {
-    /// Whether the caller may go on.
+    /// True if the caller may go on.
     pub allowed: bool,
-    /// How many tokens [`take_up_to`](crate::Limiter::take_up_to) took; of all others, 1 or 0 as `allowed`.
+    /// The number of tokens that [`take_up_to`](crate::Limiter::take_up_to) took; 1 or 0 for other calls, as `allowed`.
     pub granted: u64,
     /// Whole tokens left; negative while the bucket is in debt.
     pub remaining: i64,
-    /// After a denial, the time until the same call is allowed if no other call takes, and not a millisecond earlier; -1
+    /// Milliseconds. After a denial, the time until the same call is allowed if no other call takes, and not a millisecond earlier; -1
     /// if never, because it costs more than the bucket ever holds. After a reservation, the time to wait before acting;
     /// after a charge, the time until the bucket is out of debt.
     pub retry_after_ms: i64,
-    /// Until the bucket is full; -1 if it never will be by itself.
+    /// Milliseconds until the bucket is full; -1 if it never will be by itself.
     pub reset_after_ms: i64,
-    /// Whether [`OnError`](crate::OnError) has decided, because the server is away.
+    /// True if [`OnError`](crate::OnError) decided, because the server was away.
     pub degraded: bool,
-    /// Whether this process has refused it by itself, because it [remembers](crate::Options::remember_denials) a denial.
+    /// True if this process refused the call by itself, because it [remembers](crate::Options::remember_denials) a denial.
     pub remembered: bool,
-    /// Whether it is not known if the call happened: it was sent, and its reply was lost. Only of calls that must happen
-    /// once: giving, charging and settling.
+    /// True if the reply to a give, a charge or a settlement was lost: the server may or may not have executed the call.
     pub lost: bool,
+    /// Whether it was a denial, which [shadow mode](crate::Options::shadow) let pass.
+    pub shadowed: bool,
 }
 
 impl Decision {
-    /// How long to wait; None if waiting does not help.
+    /// Returns how long to wait; None if waiting does not help.
     pub fn retry_after(&self) -> Option<Duration> {
         self.retry_after_ms.try_into().ok().map(Duration::from_millis)
     }
 
-    /// How long to wait in whole seconds, rounded up so that no caller comes back too early.
+    /// Returns how long to wait in whole seconds, rounded up, as for `Retry-After`.
     ///
     /// ```
     /// use tokenbucket_client::fake::Fake;
@@ -71,11 +72,11 @@ impl Decision {
         self.retry_after().map(whole_seconds)
     }
 
-    /// `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers under the policy's `name`, and
+    /// Returns `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers under the policy's `name`, and
     /// `Retry-After` if it is denied.
     ///
-    /// `jitter` 0.5 makes `Retry-After` up to half as long again, so that callers denied together do not come
-    /// back together; never shorter. It is left out where waiting does not help. A decision
+    /// `jitter` 0.5 lengthens `Retry-After` by up to half, so that callers denied together do not return
+    /// together. It is left out where waiting does not help. A decision
     /// without the server says nothing about the bucket.
     ///
     /// ```
@@ -122,6 +123,14 @@ impl Decision {
         Self { allowed: true, granted: 1, degraded: true, lost: true, ..Self::default() }
     }
 
+    /// Grants all that was wanted: the decision is shadowed if it did not.
+    pub(crate) fn in_shadow_mode(self, wanted: u64) -> Self {
+        if self.granted >= wanted {
+            return self;
+        }
+        Self { allowed: true, granted: wanted, shadowed: true, ..self }
+    }
+
     /// Returns the decision as it stands after that time, if no call changed the bucket.
     pub(crate) fn later(self, passed: Duration, least_ms: i64) -> Self {
         let passed_ms = saturating(passed.as_millis());
@@ -147,7 +156,7 @@ impl FromRedisValue for Decision {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct JointDecision {
-    /// What holds for all: the tightest of each field.
+    /// The decision over all buckets: the tightest of each field.
     pub binding: Decision,
     /// Each bucket's own, in the order of the call; empty if the policy decided, or a remembered denial.
     pub each: Vec<Decision>,
@@ -161,6 +170,13 @@ impl JointDecision {
     pub(crate) fn degraded(mut self) -> Self {
         for one in self.each.iter_mut().chain([&mut self.binding]) {
             one.degraded = true;
+        }
+        self
+    }
+
+    pub(crate) fn in_shadow_mode(mut self) -> Self {
+        for one in self.each.iter_mut().chain([&mut self.binding]) {
+            *one = one.in_shadow_mode(1);
         }
         self
     }

@@ -13,26 +13,26 @@ use crate::values::limit::LimitError;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// The server refuses the call, and would the next time as well: a key of another type, a wrong password. Says which
-    /// server. The policy does not decide here, because failing open must not hide it.
+    /// The server refuses the call, as it would the next time: a key of another type, a wrong password. `OnError` does not
+    /// apply, because failing open would hide the mistake.
     Refused {
         /// `host:port`.
         server: String,
         /// The server's reply.
         error: RedisError,
     },
-    /// An argument cannot be. Says which.
+    /// An argument of the call is wrong. The text says which.
     BadArgument(String),
-    /// The server has not loaded the module, and [`Fallback::Script`](crate::Fallback::Script) is not set. Says which server.
+    /// The server has not loaded the module, which the call needs. The text names the server.
     ModuleMissing(String),
-    /// The buckets of one call are in several slots of a cluster.
+    /// The buckets of one call are in several slots of a cluster: give their names a common hash tag.
     CrossSlot,
     /// The hold was denied.
     Denied(JointDecision),
-    /// The server is away, and the policy is [`OnError::Error`](crate::OnError::Error). Says which server, and why.
+    /// The server is away, and `OnError` is [`Error`](crate::OnError::Error). The text names the server and the reason.
     ServerAway(String),
-    /// The reply was lost, and the policy is [`OnError::Error`](crate::OnError::Error): it is not known whether the call
-    /// happened. Says which server.
+    /// The reply was lost, and `OnError` is [`Error`](crate::OnError::Error): the server, which the text names, may or may not
+    /// have executed the call.
     ReplyLost(String),
     /// The caller's own deadline is over, see [`sync::Limiter::within`](crate::sync::Limiter::within).
     #[cfg(feature = "sync")]

@@ -9,9 +9,9 @@ use tokenbucket_core::error::Refusal;
 use tokenbucket_core::rate::Rate;
 use tokenbucket_core::request::limit_or_pool;
 
-/// How many tokens a bucket holds, and how fast they come back.
+/// The capacity of a bucket, and the rate at which it refills.
 ///
-/// Nothing of it is stored in the server: a new limit counts from the next call.
+/// The server stores neither: a new limit counts from the next call.
 ///
 /// ```
 /// use tokenbucket_client::Limit;
@@ -37,12 +37,14 @@ struct Inner {
 }
 
 impl Limit {
+    /// Makes a limit of a `capacity`, 0 to 10¹² tokens, and a `rate`.
+    ///
     /// `rate` is tokens per second (`5`, `0.25`), a count per period (`"100/m"`, `"10/15s"`) or a count at each
     /// boundary of the calendar (`"1000@d"`). 0 is a pool, whose tokens come back only from holds.
     ///
     /// # Errors
     ///
-    /// What the module would refuse, in its words.
+    /// Returns what the module would reply to such a limit.
     pub fn new(capacity: impl ToString, rate: impl ToString) -> Result<Self, LimitError> {
         let words = [capacity.to_string(), rate.to_string()];
         let terms = limit_or_pool(&words[0], &words[1])
@@ -57,12 +59,12 @@ impl Limit {
         Self(Arc::new(Inner { capacity, rate, terms: bucket::Limit::pool(0), average: None }))
     }
 
-    /// The largest number of tokens in the bucket, as it was given.
+    /// Returns the capacity, as it was given.
     pub fn capacity(&self) -> &str {
         &self.0.capacity
     }
 
-    /// How fast it fills, as it was given.
+    /// Returns the rate, as it was given.
     pub fn rate(&self) -> &str {
         &self.0.rate
     }
@@ -71,7 +73,7 @@ impl Limit {
         self.0.terms.capacity_micro()
     }
 
-    /// Whether tokens come at boundaries of the calendar, and not all the time.
+    /// Returns whether tokens come at boundaries of the calendar, and not all the time.
     pub(crate) fn is_calendar(&self) -> bool {
         matches!(self.0.terms.rate(), Rate::Calendar(_))
     }
@@ -118,7 +120,7 @@ fn average(rate: &str) -> Option<Rate> {
     Rate::parse(format!("{count}/{period}").as_bytes()).ok()
 }
 
-/// What is no limit.
+/// Why a capacity and a rate make no limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitError(String);
 

@@ -71,7 +71,7 @@ pub struct Part {
 }
 
 impl Part {
-    /// `amount` of the bucket `name`, under this limit.
+    /// Names a bucket, its limit, and the amount to take or hold.
     pub fn new(name: impl Into<String>, limit: &Limit, amount: impl Into<Amount>) -> Self {
         Self { name: name.into(), limit: limit.clone(), amount: amount.into() }
     }
@@ -155,6 +155,9 @@ impl Request {
         prefix: &str,
         parts: &[Part],
     ) -> Result<Self, Error> {
+        if parts.is_empty() {
+            return Err(Error::BadArgument("no limit is named".to_owned()));
+        }
         let bucket = |part: &Part| {
             let words = [Some(part.amount.checked("amount")?), None];
             Ok(Bucket { key: format!("{prefix}{}", part.name), limit: part.limit.clone(), words })

@@ -1,7 +1,9 @@
 //! What is a limit, and what headers say of it.
 
+use std::time::Duration;
+
 use tokenbucket_client::fake::Fake;
-use tokenbucket_client::sync::Limiter;
+use tokenbucket_client::sync::{JointLimiter, Limiter, Server};
 use tokenbucket_client::Limit;
 
 use crate::limit;
@@ -20,6 +22,25 @@ fn limits_are_what_the_commands_take() {
     ] {
         assert_eq!(text.parse::<Limit>().unwrap_err().to_string(), error);
     }
+}
+
+#[test]
+fn a_mistake_is_one_line_that_names_it() {
+    let write = "invalid URL: write redis://host:port, rediss://host:port for TLS, or unix:///path";
+    for url in ["localhost:6379", "http://localhost", ""] {
+        let error = Server::connect(url).unwrap_err().to_string();
+        assert!(error.starts_with(write), "{error}");
+    }
+    let error = Server::sentinel("redis://main", ["localhost:26379"]).unwrap_err().to_string();
+    assert!(error.starts_with(write), "{error}");
+    let error = Server::connect("rediss://localhost").unwrap_err().to_string();
+    assert!(error.starts_with("rediss:// needs the redis crate with a feature for TLS"), "{error}");
+    let server = Fake::new().sync_server();
+    let joint = JointLimiter::new(&server, [("a", limit(1, "1/h"))]);
+    let nothing: &[(&str, i32)] = &[];
+    assert_eq!(joint.take_all("x", nothing).unwrap_err().to_string(), "no limit is named");
+    let no_parts = Limiter::new(&server, limit(1, "1/h")).hold_all(&[], Duration::from_secs(1));
+    assert_eq!(no_parts.err().map(|error| error.to_string()).as_deref(), Some("no limit is named"));
 }
 
 #[test]

@@ -55,9 +55,9 @@ fn each_decision_is_an_event_in_the_span_of_whoever_asked() {
     assert_eq!(
         *events.0.lock().unwrap(),
         [
-            told("request", "allowed=true remaining=0 retry_after_ms=0 degraded=false"),
-            told("request", "allowed=false remaining=0 retry_after_ms=60000 degraded=false"),
-            told("", "allowed=true remaining=0 retry_after_ms=0 degraded=true"),
+            told("request", "allowed=true shadowed=false remaining=0 retry_after_ms=0 degraded=false"),
+            told("request", "allowed=false shadowed=false remaining=0 retry_after_ms=60000 degraded=false"),
+            told("", "allowed=true shadowed=false remaining=0 retry_after_ms=0 degraded=true"),
         ]
     );
 }

@@ -151,6 +151,7 @@ impl Limiter {
             ($limiter:ident, $operation:expr, $name:expr $(, $wait:tt)?) => {
                 match $operation {
                     "take" => $limiter.take($name, cost)$(.$wait)?,
+                    "take_up_to" => $limiter.take_up_to($name, amount as u64)$(.$wait)?,
                     "charge" => $limiter.charge($name, amount)$(.$wait)?,
                     "give" => $limiter.give($name, amount)$(.$wait)?,
                     "wait" => $limiter.wait($name, cost, max_wait)$(.$wait)?,
@@ -266,9 +267,11 @@ fn joint_fields(decision: &JointDecision) -> Value {
 pub fn fields(decision: &Decision) -> Value {
     json!({
         "allowed": decision.allowed,
+        "granted": decision.granted,
         "remaining": decision.remaining,
         "retry_after_ms": decision.retry_after_ms,
         "degraded": decision.degraded,
         "lost": decision.lost,
+        "shadowed": decision.shadowed,
     })
 }

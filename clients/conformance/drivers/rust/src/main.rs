@@ -99,6 +99,7 @@ fn options(request: &Value) -> Result<Options, Wrong> {
     };
     let options = Options::new()
         .on_error(on_error)
+        .shadow(request["shadow"].as_bool().unwrap_or(false))
         .batch(request["batch"].as_u64().unwrap_or(0))
         .remember_denials(request["remember_denials"].as_u64().unwrap_or(0) as usize);
     Ok(match request["prefix"].as_str() {

@@ -12,8 +12,8 @@ from ..values.limit import Limit
 def record_decisions(meter: metrics.Meter | None = None, **attributes: str) -> OnDecision:
     """Records how long each decision took, hence how many there were.
 
-    The histogram `tokenbucket.decision.duration` has the attributes `allowed`, `degraded` and what
-    is given here. Names are not among them: there would be a series for each caller.
+    The histogram `tokenbucket.decision.duration` has the attributes `allowed`, `shadowed`, `degraded`
+    and what is given here. Names are not among them: there would be a series for each caller.
 
     >>> from tokenbucket import Limit, Limiter
     >>> from tokenbucket.opentelemetry import record_decisions
@@ -26,7 +26,7 @@ def record_decisions(meter: metrics.Meter | None = None, **attributes: str) -> O
     )
 
     def record(name: str, limit: Limit, decision: Decision, seconds: float) -> None:
-        outcome = {"allowed": decision.allowed, "degraded": decision.degraded}
+        outcome = {name: getattr(decision, name) for name in ("allowed", "shadowed", "degraded")}
         duration.record(seconds, {**attributes, **outcome})
 
     return record

@@ -170,7 +170,7 @@ class Hold(HoldOperations):
     """Tokens that are held for a piece of work. `await` or `async with` asks; `allowed` is the decision.
 
     `async with` renews it as long as it lasts, and settles it with `used` at its end. It raises
-    Denied if the hold was denied.
+    Denied if the hold was denied. `used`, `lost`, `on_lost` and `remaining` are those of `tokenbucket.Hold`.
 
     >>> import asyncio
     >>> from tokenbucket import Limit
@@ -206,7 +206,7 @@ class Hold(HoldOperations):
 
         `async with` and `keep_renewing` do it in the background.
         """
-        if self._is_inherited or self._settling is not None:
+        if self._is_inert or self._settling is not None:
             return self.decision
         began = self._limiter._clock.monotonic()
         first, self._asked = not self._asked, True
@@ -226,11 +226,11 @@ class Hold(HoldOperations):
         >>> from tokenbucket.testing import FakeServer
         >>> async def main():
         ...     hold = await Limiter(FakeServer().asyncio, Limit(1000, "1000/m")).hold("alice", 500)
-        ...     print((await hold.settle(120)).each[""].remaining)
+        ...     print((await hold.settle(120)).remaining)
         >>> asyncio.run(main())
         880
         """
-        if self._is_inherited:
+        if self._is_inert:
             return self.decision
         return await self._end(self._amounts_used(self.used if used is None else used))
 

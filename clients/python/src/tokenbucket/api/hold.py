@@ -76,13 +76,14 @@ class HoldOperations:
 
     @property
     def renew_every_s(self) -> float:
-        """Three times a ttl, so that one renewal may fail and the next still comes in time."""
-        return self._ttl_ms / 3000
+        """A third of the ttl, or a tenth while the server is away, so that one of them comes in time."""
+        return self._ttl_ms / (10_000 if self.decision.degraded else 3000)
 
     @property
-    def _is_inherited(self) -> bool:
-        """Returns whether a fork made this one: the hold is the parent's to renew and to settle."""
-        return self._process != os.getpid()
+    def _is_inert(self) -> bool:
+        """Returns whether there is nothing to renew or settle: shadow mode let it pass, or it is the
+        parent's, in a forked process."""
+        return self._process != os.getpid() or (self.decision.shadowed and not self._was_granted)
 
     def _renew(self, first: bool = False) -> Steps[JointDecision]:
         if self.lost or not (first or self._held):
@@ -102,13 +103,14 @@ class HoldOperations:
         return self._renewed(decision)
 
     def _renewed(self, decision: JointDecision) -> JointDecision:
-        self.decision = decision
         self._was_granted = self._was_granted or decision.allowed
+        self._is_known = self._is_known or (decision.allowed and not decision.degraded)
+        if self._backend._shadow:
+            decision = decision.in_shadow_mode()
+        self.decision = decision
         self._note(decision)
-        if not decision.degraded:
-            self._is_known = self._is_known or decision.allowed
-            if self._is_known and not (decision.allowed or self.lost):
-                self._lose()
+        if self._is_known and not (decision.allowed or decision.degraded or self.lost):
+            self._lose()
         return decision
 
     def _lose(self) -> None:
@@ -124,7 +126,7 @@ class HoldOperations:
     @property
     def is_renewed(self) -> bool:
         """Returns whether it is worth a renewal: a lost hold is not taken anew."""
-        return bool(self._held) and not self.lost
+        return bool(self._held) and not self.lost and not self._is_inert
 
     def renewal(self) -> Command:
         """Returns what renews it, to be sent together with the renewals of others."""
@@ -153,6 +155,8 @@ class HoldOperations:
             if len(of) > 1 and used != 0:
                 raise BadArgument(f"used: {used!r} does not say of which of {list(of)}")
         if unknown := [which for which in of if which not in self.amounts]:
+            if list(self.amounts) == [""]:
+                raise BadArgument("used: the hold has one limit, and takes one number")
             raise BadArgument(f"used: the hold has no {unknown[0]!r}, only {', '.join(self.amounts)}")
         for part in self._parts:
             _check_used(part, of.get(part.which, 0))

@@ -50,8 +50,9 @@ class BaseJointLimiter(Backend, Generic[Where, Decided, Joint, Holding]):
         *,
         on_error: OnError = "local",
         on_decision: OnDecision | None = None,
+        shadow: bool = False,
     ) -> None:
-        super().__init__(server, prefix, on_error, on_decision)
+        super().__init__(server, prefix, on_error, on_decision, shadow)
         self.limits = dict(limits)
         for name, limit in self.limits.items():
             if not isinstance(limit, Limit):
@@ -142,6 +143,8 @@ class BaseJointLimiter(Backend, Generic[Where, Decided, Joint, Holding]):
         self, name: Names, amounts: Mapping[str, Number], limits: Mapping[str, Limit] | None
     ) -> list[Part]:
         of = self.limits if limits is None else limits
+        if not isinstance(amounts, Mapping) or not amounts:
+            raise BadArgument(f"no limit is named: {amounts!r} must map each limit to its amount")
         if unknown := [which for which in amounts if which not in of]:
             raise BadArgument(f"no limit is called {unknown[0]!r}, only {', '.join(of) or 'none'}")
         if isinstance(name, Mapping) and (missing := [which for which in amounts if which not in name]):
@@ -169,6 +172,8 @@ class BaseJointLimiter(Backend, Generic[Where, Decided, Joint, Holding]):
         began, parts = self._clock.monotonic(), self._parts(name, costs, limits)
         terms = _in_turn(*turn)
         decision = yield from self._decide_all(parts, "TB.MTAKE", len(costs), terms=terms)
+        if self._shadow:
+            decision = decision.in_shadow_mode()
         self._tell_all(parts, decision, began)
         return decision
 

@@ -42,6 +42,9 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
     time has come. `batch` is the number of tokens to fetch at a time and spend here. `on_decision` is
     called with each name, limit, decision and duration in seconds.
 
+    `shadow` lets every call pass, at once. The server decides and counts as always, and a decision that
+    was a denial is `shadowed`.
+
     The `limit` of a call is for that call alone.
 
     >>> from tokenbucket import Limit, Limiter
@@ -68,6 +71,7 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
         remember_denials: int = 0,
         batch: int = 0,
         on_decision: OnDecision | None = None,
+        shadow: bool = False,
     ) -> None:
         if not isinstance(limit, Limit):
             raise BadArgument(f"limit: {limit!r} is not a Limit")
@@ -75,7 +79,7 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
             raise BadArgument(f"remember_denials: {remember_denials!r} is less than 0")
         if batch < 0:
             raise BadArgument(f"batch: {batch!r} is less than 0")
-        super().__init__(server, prefix, on_error, on_decision)
+        super().__init__(server, prefix, on_error, on_decision, shadow)
         self.limit = limit
         self._remembers = remember_denials
         self._batch = batch if batch > 1 else 0
@@ -157,7 +161,7 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
         >>> limiter.reserve("alice", max_wait_ms=1500).allowed
         False
         """
-        return self._run(self._simple("TB.RESERVE", name, limit, cost, max_wait_ms))
+        return self._run(self._reserve(name, limit, cost, max_wait_ms))
 
     def charge(self, name: str, amount: Number, *, limit: Limit | None = None) -> Decided:
         """Takes `amount` unconditionally, into debt if needed.
@@ -206,15 +210,16 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
         share: str | None = None,
         weight: Number = 1,
     ) -> Holding:
-        """Takes `amount` until the end of `with` (`async with`); if its process dies, for `ttl_ms`.
+        """Takes `amount` until the end of `with` (`async with`).
 
-        `max_wait_ms`, `share` and `weight` are those of `take`; `ttl_ms` begins with the grant.
+        If its process dies, the tokens come back when `ttl_ms`, 1 to 30 days, is over. It begins with the
+        grant. `max_wait_ms`, `share` and `weight` are those of `take`.
 
         >>> from tokenbucket import Limit, Limiter
         >>> from tokenbucket.testing import FakeServer
         >>> jobs = Limiter(FakeServer(), Limit(3, 0))  # a semaphore: at most three at a time
         >>> with jobs.hold("import", 1) as hold:
-        ...     hold.remaining[""]
+        ...     hold.decision.remaining
         2
         """
         part = Part("", self._key(name), name, limit or self.limit, amount)
@@ -254,13 +259,11 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
         if self._denials is None:
             return (yield from self._decide(name, limit, words, terms, tells))
         began = self._clock.monotonic()
-        if (refusal := self._denials.recall(name, limit, cost)) is not None:
-            if tells:
-                self._tell(name, limit, refusal, began)
-            return refusal
-        decision = yield from self._decide(name, limit, words, terms, tells)
-        self._denials.remember(name, limit, cost, decision, began)
-        return decision
+        decision = self._denials.recall(name, limit, cost)
+        if decision is None:
+            decision = yield from self._decide(name, limit, words, terms, tells=False)
+            self._denials.remember(name, limit, cost, decision, began)
+        return self._told(name, limit, decision, began) if tells else decision
 
     def _take_in_turn(
         self, name: str, cost: Number, limit: Limit | None, turn: tuple[float, str | None, Number]
@@ -269,6 +272,10 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
         limit = limit or self.limit
         words = self._words(name, "TB.TAKE", limit, cost)
         return (yield from self._decide(name, limit, words, in_turn(*turn)))
+
+    def _reserve(self, name: str, limit: Limit | None, *arguments: Number) -> Steps[Decision]:
+        decision = yield from self._simple("TB.RESERVE", name, limit, *arguments)
+        return replace(decision, retry_after_ms=0) if self._shadow else decision
 
     def _came_back(self, parts: Sequence[Part]) -> None:
         if self._denials:
@@ -317,8 +324,7 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
                 old, left = batches.evicted.popleft()
                 words = self._words(old.name, "TB.GIVE", old.limit, left)
                 yield from self.server.ask(words, terms=Terms(once=True))
-        self._tell(name, limit, decision, began)
-        return decision
+        return self._told(name, limit, decision, began)
 
     def _take_meanwhile(self, batch: Batch, cost: int) -> Steps[Decision]:
         """Takes for this call alone while another fetches, which may bring what the bucket lacks."""

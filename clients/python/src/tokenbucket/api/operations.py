@@ -88,14 +88,19 @@ class Backend:
     _of_server: type[BaseServer[Any]]
     """What a limiter of this kind asks."""
 
-    def __init__(self, server: Any, prefix: str, on_error: OnError, on_decision: OnDecision | None) -> None:
+    def __init__(
+        self, server: Any, prefix: str, on_error: OnError, on_decision: OnDecision | None, shadow: bool
+    ) -> None:
         if on_error not in ("local", "open", "closed", "raise"):
             raise BadArgument(f"on_error: {on_error!r} is none of 'local', 'open', 'closed', 'raise'")
+        if not isinstance(shadow, bool):
+            raise BadArgument(f"shadow: {shadow!r} is neither True nor False")
         server = shared_server(self._of_server, server)
         self.prefix = prefix
         self.server: Any = server
         self._on_error = on_error
         self._on_decision = on_decision
+        self._shadow = shadow
         self._clock = server.clock
         self._has_left = False
         server.joined()
@@ -106,6 +111,15 @@ class Backend:
             return False
         self._has_left = True
         return bool(self.server.left())
+
+    def _told(
+        self, name: str, limit: Limit, decision: Decision, began: float, words: Command = ("TB.TAKE",)
+    ) -> Decision:
+        """Reports the decision on a command, and returns it as the caller gets it."""
+        if self._shadow:
+            decision = decision.in_shadow_mode(_wanted(words))
+        self._tell(name, limit, decision, began)
+        return decision
 
     def _tell(self, name: str, limit: Limit, decision: Decision, began: float) -> None:
         if self._on_decision:
@@ -139,14 +153,14 @@ class Backend:
                 raise BadArgument(str(reply)) from reply
             return reply, lost
         if self._on_error == "open":
-            return [int(words[4]) if words[0] == "TB.TAKEUPTO" else 1, 0, 0, 0], lost
+            return [_wanted(words), 0, 0, 0], lost
         return [0, 0, int(self.server.retry_every_ms) or 1, 0], lost
 
     def _ask(self, words: Command, terms: Terms | None = None) -> Steps[tuple[Any, bool, bool]]:
         """Returns the reply, whether it is `on_error`'s, and whether the server's was lost."""
         terms = terms or Terms()
         try:
-            if terms.max_wait_ms:
+            if terms.max_wait_ms and not self._shadow:
                 reply = yield from self.server.ask_in_turn(words, terms)
             else:
                 reply = yield from self.server.ask(renewing(words) if terms.renews else words, terms=terms)
@@ -160,9 +174,7 @@ class Backend:
     ) -> Steps[Decision]:
         began = self._clock.monotonic()
         decision = Decision.read(*(yield from self._ask(words, terms)))
-        if tells:
-            self._tell(name, limit, decision, began)
-        return decision
+        return self._told(name, limit, decision, began, words) if tells else decision
 
     def _decide_all(
         self, parts: Sequence[Part], *words: Word, terms: Terms | None = None
@@ -190,6 +202,11 @@ class Backend:
         if degraded:
             return Decision(False, degraded=True)
         return Decision(True, min(int(float(limit.capacity)) for limit in limits), granted=1)
+
+
+def _wanted(words: Command) -> int:
+    """Returns what the command grants at most."""
+    return int(words[4]) if words[0] == "TB.TAKEUPTO" else 1
 
 
 def checked_wait(max_wait_ms: float) -> float:

@@ -100,6 +100,9 @@ class Hold(HoldOperations):
     `with` renews it as long as it lasts, and settles it with `used` at its end. It raises Denied if
     the hold was denied.
 
+    `used` is what the work used, of several limits a dict. `lost` becomes true, and `on_lost` is called,
+    when the server no longer has the hold. `remaining` is what each limit had left at the last reply.
+
     >>> from tokenbucket import Limit, Limiter
     >>> from tokenbucket.testing import FakeServer
     >>> limiter = Limiter(FakeServer(), Limit(1000, "1000/m"))
@@ -144,7 +147,7 @@ class Hold(HoldOperations):
 
     def renew_in_background(self) -> bool:
         """Returns whether it was renewed. `on_decision` is not called."""
-        if self._is_inherited:
+        if self._is_inert:
             return False
         with self._one_at_a_time:
             if self.is_over:
@@ -160,10 +163,10 @@ class Hold(HoldOperations):
         >>> from tokenbucket import Limit, Limiter
         >>> from tokenbucket.testing import FakeServer
         >>> hold = Limiter(FakeServer(), Limit(1000, "1000/m")).hold("alice", 500)
-        >>> hold.settle(120).each[""].remaining
+        >>> hold.settle(120).remaining
         880
         """
-        if self._is_inherited:
+        if self._is_inert:
             return self.decision
         return self._end(self._amounts_used(self.used if used is None else used))
 

@@ -94,10 +94,10 @@ class BaseServer(Generic[Client]):
         fallback: Literal["script"] | None = None,
         log: logging.Logger = LOG,
     ) -> None:
-        if timeout_ms <= 0:
-            raise BadArgument(f"timeout_ms: {timeout_ms!r} is not above 0")
-        if retry_every_ms < 0:
-            raise BadArgument(f"retry_every_ms: {retry_every_ms!r} is less than 0")
+        if not isinstance(timeout_ms, int | float) or timeout_ms <= 0:
+            raise BadArgument(f"timeout_ms: {timeout_ms!r} is not a number above 0")
+        if not isinstance(retry_every_ms, int | float) or retry_every_ms < 0:
+            raise BadArgument(f"retry_every_ms: {retry_every_ms!r} is not a number of at least 0")
         if fallback not in (None, "script"):
             raise BadArgument(f"fallback: {fallback!r} is neither None nor 'script'")
         self.timeout_ms = timeout_ms
@@ -137,7 +137,7 @@ class BaseServer(Generic[Client]):
         """Makes what only threads, or only asyncio, need."""
 
     def begin_anew(self) -> None:
-        """In a process that was forked."""
+        """Starts afresh in a forked process."""
         self._lock = threading.RLock()
         self.local.begin_anew()
         for node in self._nodes():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self
 
 from .errors import TokenBucketError
 from .limit import Limit
@@ -14,6 +14,11 @@ from .limit import Limit
 @dataclass(frozen=True, slots=True)
 class Decision:
     """What the server decided about a call. It is true if the call is allowed.
+
+    `remaining` is whole tokens left, negative while in debt. `retry_after_ms` is the wait after which the
+    same call is allowed unless others take before, -1 if never; `reset_after_ms` the time until the bucket
+    is full. `granted` is what `take_up_to` took. `degraded`: the server was away, and `on_error` decided.
+    `lost`: the reply was lost, and a `give` or `charge` may or may not have been executed.
 
     >>> from tokenbucket import Limit, Limiter
     >>> from tokenbucket.testing import FakeServer
@@ -40,6 +45,8 @@ class Decision:
     """The number of tokens that `take_up_to` took; 1 or 0 for other calls, as `allowed`."""
     lost: bool = False
     """The command was sent and its reply lost: it is not known whether it happened."""
+    shadowed: bool = False
+    """True if the call was denied, and shadow mode let it pass."""
 
     def __bool__(self) -> bool:
         return self.allowed
@@ -48,6 +55,12 @@ class Decision:
     def read(cls, reply: Sequence[int], degraded: bool = False, lost: bool = False) -> Decision:
         allowed, remaining, retry_after_ms, reset_after_ms = reply
         return cls(bool(allowed), remaining, retry_after_ms, reset_after_ms, degraded, allowed, lost)
+
+    def in_shadow_mode(self, wanted: int = 1) -> Self:
+        """Returns the decision as granting all that was wanted: `shadowed` if it did not."""
+        if self.granted >= wanted:
+            return self
+        return replace(self, allowed=True, granted=wanted, shadowed=True)
 
     @property
     def retry_after_s(self) -> int:
@@ -103,8 +116,12 @@ class JointDecision(Decision):
         allowed, remaining, retry_after_ms, reset_after_ms, each = reply
         decisions = {name: Decision.read(one, degraded, lost) for name, one in zip(names, each, strict=True)}
         return cls(
-            bool(allowed), remaining, retry_after_ms, reset_after_ms, degraded, allowed, lost, decisions
+            bool(allowed), remaining, retry_after_ms, reset_after_ms, degraded, allowed, lost, each=decisions
         )
+
+    def in_shadow_mode(self, wanted: int = 1) -> Self:
+        each = {which: one.in_shadow_mode() for which, one in self.each.items()}
+        return replace(Decision.in_shadow_mode(self, wanted), each=each)
 
     @classmethod
     def of(cls, decision: Decision) -> JointDecision:

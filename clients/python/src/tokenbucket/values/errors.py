@@ -10,7 +10,7 @@ class TokenBucketError(Exception):
 
 
 class BadArgument(TokenBucketError, ValueError):
-    """The call is wrong: it would fail the next time as well."""
+    """An argument of the call is wrong. The message says which."""
 
 
 class ServerAway(TokenBucketError):
@@ -18,15 +18,15 @@ class ServerAway(TokenBucketError):
 
 
 class ReplyLost(ServerAway):
-    """The command was sent and its reply lost: it is not known whether it happened."""
+    """The command was sent and its reply lost: the server may or may not have executed it."""
 
 
 class ModuleMissing(TokenBucketError):
-    """The server has no tokenbucket module."""
+    """The server has not loaded the tokenbucket module, which the call needs."""
 
 
 class CrossSlot(TokenBucketError):
-    """The buckets of one call are in several slots of a cluster."""
+    """The buckets of one call are in several slots of a cluster: give their names a common hash tag."""
 
     def __init__(self) -> None:
         super().__init__(

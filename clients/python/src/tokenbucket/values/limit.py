@@ -69,7 +69,8 @@ class Limit:
             raise BadArgument(f"capacity: {self.capacity!r} is not a number from 0 to 1e12")
         if not _terms(str(self.rate)):
             raise BadArgument(
-                f"rate: {self.rate!r} is neither tokens per second nor like '100/m' or '1000@d'"
+                f"rate: {self.rate!r} must be tokens per second (5, 0.25), count/period in ms, s, m, h or d "
+                "(100/m, 10/15s), or count@period (1000@d)"
             )
 
     @classmethod
