@@ -81,6 +81,17 @@ def test_a_server_that_was_killed_decides_again_when_it_is_back(package: Package
     assert (done["allowed"], done["degraded"]) == (10, 0)
 
 
+def test_a_password_that_is_missing_after_an_outage_is_an_error(package: Package, server: Service) -> None:
+    package.server(server, retry_every_ms=100)
+    package.limiter(capacity=10, rate="10/h", on_error="open")
+    server.kill()
+    assert package.take()["degraded"]
+    server.command += ["--requirepass", "secret"]
+    server.start()
+    with pytest.raises(DriverError, match=r"(?i)auth"):
+        eventually(lambda: not package.take()["degraded"])
+
+
 @pytest.mark.also_in_clusters
 def test_a_restart_between_two_calls_is_no_outage(package: Package, server: Service) -> None:
     package.server(server, timeout_ms=1000)

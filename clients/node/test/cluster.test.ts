@@ -1,8 +1,11 @@
 /** Clusters of three real nodes, by the cluster clients of ioredis, iovalkey and node-redis. */
 
 import assert from "node:assert/strict";
+import { connect, createServer, type AddressInfo } from "node:net";
+import { pipeline } from "node:stream";
 import { test } from "node:test";
 
+import { Cluster } from "ioredis";
 import { CrossSlot, JointLimiter, Limiter, ModuleMissing, type Client } from "tokenbucket-redis";
 import { TokenBucketStorage } from "tokenbucket-redis/nestjs";
 import { RateLimiterTokenBucket } from "tokenbucket-redis/rate-limiter-flexible";
@@ -111,6 +114,32 @@ for (const library of Object.keys(CLUSTER_LIBRARIES)) {
     assert.equal((await limiter.take(onMaster, 4)).remaining, 2, "what was taken before is known");
   });
 }
+
+test("a cluster all of whose nodes were replaced is found where the driver finds it", async (t) => {
+  const [old, next] = await Promise.all([clusterFor(t), clusterFor(t)]);
+  let { port } = old.nodes[0]!;
+  const endpoint = createServer((client) => {
+    const node = connect(port, "127.0.0.1");
+    pipeline(client, node, client, () => {});
+  });
+  await new Promise<void>((listening) => endpoint.listen(0, "127.0.0.1", listening));
+  t.after(() => endpoint.close());
+  const client = new Cluster([{ host: "127.0.0.1", port: (endpoint.address() as AddressInfo).port }]);
+  client.on("error", () => {});
+  t.after(() => client.disconnect());
+  const limiter = new Limiter(patient(client, { retryEveryMs: 20, timeoutMs: 1000 }), LIMIT);
+  const isDegraded = async (name: string) => (await limiter.take(name, 0)).degraded;
+  const onNodes = await old.names();
+  for (const name of onNodes) await until(async () => !(await isDegraded(name)));
+
+  await old.nodes[2]!.stop();
+  await until(() => isDegraded(onNodes[2]!));
+  // What another node has replied by now says where all slots are.
+  for (const name of onNodes.slice(0, 2)) assert.equal(await isDegraded(name), false);
+  port = next.nodes[0]!.port;
+  for (const node of old.nodes.slice(0, 2)) await node.stop();
+  for (const name of onNodes) await until(async () => !(await isDegraded(name)));
+});
 
 // Versions before differ in how they are asked, not in what.
 for (const library of Object.keys(CLUSTER_LIBRARIES).filter((library) => !/\d/.test(library))) {

@@ -138,6 +138,26 @@ test("a hold outlasts an outage that is shorter than its ttl, and others of this
   assert.equal((await others.hold("a", 1)).allowed, true);
 });
 
+test("a renewal that failed is repeated soon, so that the hold outlasts an outage of half its ttl", async (t) => {
+  t.mock.timers.enable({ apis: ["setInterval", "setTimeout"] });
+  const { fake, slots, others } = onFake();
+  const hold = await slots.hold("a", 1, { ttlMs: 30_000 });
+  const pass = async (seconds: number) => {
+    for (let i = 0; i < seconds; i++) {
+      fake.advance(1000);
+      t.mock.timers.tick(1000);
+      for (let turns = 0; turns < 5; turns++) await new Promise((passed) => setImmediate(passed));
+    }
+  };
+  await pass(9);
+  fake.isAway = true;
+  await pass(15);
+  fake.isAway = false;
+  await pass(7);
+  assert.deepEqual([(await others.hold("a", 1)).allowed, hold.lost], [false, false]);
+  await hold.settle();
+});
+
 test("a hold of nothing in one of its limits is not lost", async () => {
   const joint = new JointLimiter(new FakeServer(), { slots: SLOT, tokens: LIMIT });
   const hold = await joint.hold("ada", { slots: 1, tokens: 0 });
@@ -193,9 +213,21 @@ test("a settlement that could not be sent is made once, when the server is back"
   assert.equal((await limiter.peek("a", 0)).remaining, 70);
 });
 
+test("renewals that fail during an outage log no lines of their own", async (t) => {
+  const own = await serverFor(t);
+  const { client } = await clientFor(t, own);
+  const lines: string[] = [];
+  const buckets = patient(client, { log: (line) => lines.push(line) });
+  const hold = await new Limiter(buckets, SLOT, { onError: "throw" }).hold("a", 1, { ttlMs: 30 });
+  await own.stop();
+  await until(() => buckets.degradedCount >= 5);
+  assert.deepEqual([lines.length, hold.lost], [1, false], lines.join("\n"));
+  await assert.rejects(hold.settle(), /ServerAway/);
+});
+
 test("a ttl that cannot be is refused", async (t) => {
   const { limiter } = await setUp(t);
-  for (const ttlMs of [0, -1, NaN, 31 * 86_400_000]) {
+  for (const ttlMs of [0, -1, NaN, 31 * 86_400_000, "500"] as number[]) {
     await assert.rejects(limiter.hold("a", 1, { ttlMs }), /BadArgument: ttlMs: /);
   }
 });

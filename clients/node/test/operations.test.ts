@@ -67,6 +67,7 @@ for (const library of Object.keys(LIBRARIES)) {
     const names = { requests: "{ada}", tokens: "{ada}:model" };
     assert.equal((await joint.takeAll(names, { requests: 1, tokens: 1000 })).allowed, true);
     await assert.rejects(joint.takeAll("ada", { words: 1 }), /'words' is none of the limits requests, tokens/);
+    await assert.rejects(joint.takeAll("ada", {}), /^BadArgument: amounts: /);
   });
 }
 
@@ -84,6 +85,12 @@ test("wait sleeps until its turn, reserve tells how long that is", async (t) => 
   const tooLong = await limiter.reserve("a", 1, { maxWaitMs: 200 });
   assert.deepEqual([tooLong.allowed, tooLong.retryAfterMs], [false, 300]);
   assert.equal((await limiter.peek("a", 0)).remaining, -2, "nothing was taken");
+
+  // Longer than a timer of Node can be.
+  const limit = { capacity: 1, rate: "1/30d" };
+  await limiter.take("b", 1, { limit });
+  const signal = AbortSignal.timeout(50);
+  await assert.rejects(limiter.wait("b", 1, { maxWaitMs: 31 * 86_400_000, limit, signal }), /TimeoutError/);
 });
 
 test("onDecision hears of every decision", async (t) => {
@@ -118,8 +125,10 @@ test("what cannot be a limiter is refused when it is made", async (t) => {
   }
   assert.throws(wrong({}, { onError: "maybe" }), /^BadArgument: onError: 'maybe'/);
   assert.throws(wrong({}, { shadow: "false" }), /^BadArgument: shadow: 'false'/);
-  assert.throws(() => patient(client, { timeoutMs: 0 }), /^BadArgument: timeoutMs: /);
-  assert.throws(() => patient(client, { retryEveryMs: -1 }), /^BadArgument: retryEveryMs: /);
+  for (const ms of [-1, NaN, Infinity, 2 ** 31, "100", null] as number[]) {
+    assert.throws(() => patient(client, { timeoutMs: ms }), /^BadArgument: timeoutMs: /);
+    assert.throws(() => patient(client, { retryEveryMs: ms }), /^BadArgument: retryEveryMs: /);
+  }
   assert.throws(() => patient(client, { fallback: "lua" as never }), /^BadArgument: fallback: 'lua'/);
   assert.throws(wrong({}, { onerror: "closed" }), /^BadArgument: onerror: unknown option, known are prefix, onError/);
   assert.throws(() => patient(client, { timeout: 5 } as object), /^BadArgument: timeout: unknown option/);

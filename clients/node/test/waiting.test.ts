@@ -115,7 +115,7 @@ test("a share that cannot be is an error, and so is one of several limits", asyn
 test("a wait that cannot be is an error", async (t) => {
   const { limiter, buckets } = await setUp(t);
   const joint = new JointLimiter(buckets, { a: ONE });
-  for (const maxWaitMs of [-1, Infinity, NaN, 31 * 86_400_000]) {
+  for (const maxWaitMs of [-1, Infinity, NaN, 31 * 86_400_000, "500"] as number[]) {
     await assert.rejects(limiter.take("a", 1, { maxWaitMs }), BadArgument);
     await assert.rejects(limiter.hold("a", 1, { maxWaitMs }), /maxWaitMs/);
     await assert.rejects(joint.takeAll("a", { a: 1 }, { maxWaitMs }), /maxWaitMs/);

@@ -3,7 +3,7 @@
 import { mustHappenOnce, renewing, scriptKey, type Command } from "../transport/command.js";
 import { Decision, JointDecision } from "../values/decision.js";
 import { BadArgument, BadArgumentType, CannotWait, ReplyLost, ServerAway, Undecided } from "../values/errors.js";
-import { checkAmount, checkLimit, limitWords, type Amount, type Limit } from "../values/limit.js";
+import { checkAmount, checkLimit, checkMs, limitWords, type Amount, type Limit } from "../values/limit.js";
 import type { Client, Clock } from "../transport/driver.js";
 import { whileIn } from "../transport/signal.js";
 import { outside, serverOf, type How, type Server } from "../transport/server.js";
@@ -79,14 +79,10 @@ export const MAX_WAIT_MS = 30 * 86_400_000;
 export const MOST_SHARE_BYTES = 128;
 export const LEAST_WEIGHT = 0.001;
 export const MOST_WEIGHT = 1000;
-/** A timer of Node has a limit. */
-const LONGEST_PAUSE_MS = 86_400_000;
 
 /** Checks how a call waits; throws a BadArgument before anything is sent. */
 export function inTurn({ maxWaitMs = 0, share, weight }: ShareOptions): How {
-  if (!(maxWaitMs >= 0 && maxWaitMs <= MAX_WAIT_MS)) {
-    throw new BadArgument(`maxWaitMs: ${maxWaitMs} is not from 0 to 30 days`);
-  }
+  checkMs("maxWaitMs", maxWaitMs, 0, MAX_WAIT_MS);
   if (share !== undefined) return { maxWaitMs, share: shareWords(share, weight ?? 1) };
   if (weight !== undefined) throw new BadArgument("weight: is of no share, set `share` as well");
   return { maxWaitMs };
@@ -200,22 +196,20 @@ export class Decider {
     return this.#decisionOf(command, read, caller, how);
   }
 
-  async #decisionOf<D extends Decision>(
+  #decisionOf<D extends Decision>(
     command: Command,
     read: (reply: unknown) => D,
     caller: Caller | undefined,
     how: How | undefined,
   ): Promise<D> {
     const signal = caller?.signal;
-    signal?.throwIfAborted();
-    try {
-      const asked = this.server.ask(how?.renews ? renewing(command) : command, how);
-      return read(await (signal ? whileIn(signal, asked) : asked));
-    } catch (error) {
+    if (signal?.aborted) return Promise.reject(signal.reason as Error);
+    const asked = this.server.ask(how?.renews ? renewing(command) : command, how);
+    return whileIn(signal, asked).then(read, (error: unknown) => {
       if (error instanceof Undecided) return this.#undecided(command, read, error, how);
       if (signal?.aborted) how?.onDoubt?.();
       throw error;
-    }
+    });
   }
 
   #undecided<D extends Decision>(command: Command, read: (reply: unknown) => D, why: Undecided, how?: How): D {
@@ -256,7 +250,7 @@ export class Decider {
         }
       }
       if (retryAfterMs > leftMs) return decision;
-      await this.clock.sleep(Math.min(Math.max(retryAfterMs, 1), LONGEST_PAUSE_MS), caller?.signal);
+      await this.clock.sleep(Math.max(retryAfterMs, 1), caller?.signal);
     }
   }
 

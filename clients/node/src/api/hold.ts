@@ -5,7 +5,7 @@ import { randomUUID } from "node:crypto";
 import { type Decider, type Caller, type Part, type WaitOptions } from "./decider.js";
 import { Denied, JointDecision } from "../values/decision.js";
 import { BadArgument, HoldLost, ReplyLost, ServerAway, textOf } from "../values/errors.js";
-import { checkAmount, isPool, type Amount } from "../values/limit.js";
+import { checkAmount, checkMs, isPool, type Amount } from "../values/limit.js";
 import type { How } from "../transport/server.js";
 import { SETTLED_AGAIN_AFTER_MS } from "./unsettled.js";
 
@@ -62,7 +62,7 @@ export class Hold implements AsyncDisposable {
   #settled: Promise<JointDecision> | undefined;
 
   private constructor(decider: Decider, parts: readonly Part[], ttlMs: number, onSettled: () => void) {
-    if (!(ttlMs >= 1 && ttlMs <= MAX_TTL_MS)) throw new BadArgument(`ttlMs: ${ttlMs} is not from 1 to 30 days`);
+    checkMs("ttlMs", ttlMs, 1, MAX_TTL_MS);
     this.#decider = decider;
     this.#parts = parts;
     this.#held = parts.filter(({ amount }) => Number(amount) > 0);
@@ -83,8 +83,7 @@ export class Hold implements AsyncDisposable {
     // The server may have a hold that no caller knows of.
     const onDoubt = () => hold.#settleLater(parts.map((part) => ({ ...part, amount: 0 })));
     await hold.#set(parts, { signal, onDoubt, ...turn });
-    // Three times a ttl, so that one renewal may fail and the next still comes in time.
-    if (hold.allowed && !hold.decision.shadowed) hold.#timer = setInterval(() => hold.#keep(), ttlMs / 3).unref();
+    if (hold.allowed && !hold.decision.shadowed) hold.#renewIn(ttlMs / 3);
     else hold.#settled = Promise.resolve(hold.decision);
     return hold;
   }
@@ -115,9 +114,9 @@ export class Hold implements AsyncDisposable {
   }
 
   /**
-   * Aborts, with a `HoldLost`, when the server no longer has the hold: the process was suspended for longer than the
-   * ttl, the server was away for longer, or a failover lost it. Others may have the tokens, so the work should stop. The
-   * next renewal finds out, within a third of the ttl, or when the server is back.
+   * Aborts, with a `HoldLost`, when the server no longer has the hold: the process was suspended or the server was away for
+   * more than half of the ttl, or a failover lost the hold. Others may have the tokens, so the work should stop. The next
+   * renewal finds out, within a third of the ttl, or when the server is back.
    *
    * ```ts
    * import { Limiter } from "tokenbucket-redis";
@@ -207,14 +206,14 @@ export class Hold implements AsyncDisposable {
     if (decision.degraded) return decision;
     this.#isKnown ||= decision.allowed && !decision.shadowed;
     if (this.#isKnown && !decision.allowed) {
-      clearInterval(this.#timer);
+      clearTimeout(this.#timer);
       this.#losing.abort(new HoldLost("the hold is gone, and others may have its tokens"));
     }
     return decision;
   }
 
   async #settle(parts: readonly Part[]): Promise<JointDecision> {
-    clearInterval(this.#timer);
+    clearTimeout(this.#timer);
     // A renewal on its way could arrive after the settlement.
     await this.#renewing?.catch(() => {});
     const words = ["TB.MSETTLE", String(parts.length), this.id];
@@ -265,8 +264,23 @@ export class Hold implements AsyncDisposable {
     throw new BadArgument(`used: ${used} does not say of which limit`);
   }
 
-  #keep(): void {
-    this.renew().catch((error: unknown) => this.#log("renewed", error));
+  #renewIn(ms: number): void {
+    this.#timer = setTimeout(() => void this.#keep(), ms).unref();
+  }
+
+  /** Renews three times a ttl, and more often while the server is away: the hold has to outlast that. */
+  async #keep(): Promise<void> {
+    let isAway = false;
+    try {
+      isAway = (await this.renew()).degraded;
+    } catch (error) {
+      isAway = error instanceof ServerAway;
+      if (!isAway) this.#log("renewed", error); // an outage has a line of its own
+    }
+    if (this.#settled || this.lost) return;
+    const usualMs = this.#ttlMs / 3;
+    const soonMs = Math.max(this.#ttlMs / 10, this.#decider.server.retryEveryMs);
+    this.#renewIn(isAway ? Math.min(soonMs, usualMs) : usualMs);
   }
 
   #log(what: string, error: unknown): void {

@@ -130,7 +130,9 @@ export class JointLimiter {
   }
 
   #parts(name: Names, amounts: Amounts): Part[] {
-    return Object.entries(amounts).map(([which, amount]) => {
+    const entries = Object.entries(amounts);
+    if (entries.length === 0) throw new BadArgument("amounts: name no limit");
+    return entries.map(([which, amount]) => {
       const limit = this.limits[which];
       if (!limit) throw new BadArgument(`'${which}' is none of the limits ${Object.keys(this.limits).join(", ")}`);
       const own = typeof name === "object" && name !== null ? name[which] : name;

@@ -7,6 +7,7 @@ import { calendar, continuous, floorDiv, type Refill } from "./refill.js";
 
 /** How many buckets a process keeps while its server is away. */
 const MOST_BUCKETS = 10_000;
+const MOST_LIMITS = 1000;
 const MICRO = 1_000_000n;
 const NEVER = -1n;
 const MOST_TOKENS = 1e12;
@@ -27,6 +28,7 @@ interface Stored {
 
 export class LocalLimiter {
   readonly #buckets = new Map<string, Stored>();
+  readonly #flows = new Map<string, Refill>();
   #now = 0n;
 
   /** `nowUs`: the time in Unix microseconds. `most`: how many buckets it keeps. */
@@ -75,12 +77,23 @@ export class LocalLimiter {
   }
 
   #look([key = "", capacity = "", rate = ""]: readonly string[], { pool = false } = {}): View {
-    checkLimit({ capacity, rate });
-    const flow = flowOf(rate);
+    const flow = this.#flowOf(capacity, rate);
     if (flow.isPool && !pool) throw new BadArgument("ERR rate 0 is a pool, which only commands of holds accept");
     const stored = this.#buckets.get(key);
     const isFull = stored !== undefined && stored.fullAt <= Number(this.#now);
     return new View(key, down(capacity), flow, this.#now, isFull ? undefined : stored);
+  }
+
+  /** Reads a limit once: that takes longer than to decide. */
+  #flowOf(capacity: string, rate: string): Refill {
+    const text = `${capacity} ${rate}`;
+    const known = this.#flows.get(text);
+    if (known) return known;
+    checkLimit({ capacity, rate });
+    const flow = flowOf(rate);
+    if (this.#flows.size === MOST_LIMITS) this.#flows.clear();
+    this.#flows.set(text, flow);
+    return flow;
   }
 
   #keep(view: View): void {
@@ -370,6 +383,7 @@ function micros(text: string, more: bigint): bigint {
   if (!isDecimal(text) || value > MOST_TOKENS) {
     throw new BadArgument(`ERR '${text}' must be a decimal number of tokens from 0 to 1e12`);
   }
+  if (/^\d+$/.test(text)) return BigInt(text) * MICRO;
   if (value < LEAST_TOKENS) return /[1-9]/.test(text.split(/e/i)[0]!) ? more : 0n;
   const [numerator, denominator] = exactly(text);
   const millionths = numerator * MICRO;

@@ -46,7 +46,7 @@ export class Circuit {
   }
 
   /** Lets calls ask again, and look for the module: the server may be another. */
-  connected(): void {
+  reached(): void {
     this.#awayUntilMs = undefined;
     if (this.#scriptUntilMs !== undefined) this.#scriptUntilMs = 0;
   }

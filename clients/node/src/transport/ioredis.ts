@@ -46,7 +46,9 @@ export function ioredisCluster(client: IoredisCluster): Route {
       return one.duplicate({ ...OPTIONS, ...(address && hostAndPort(address)) });
     });
   const reachable = (address: string) => (natMap?.[address] ? addressIn(natMap[address]) : address);
-  return new ClusterRoute((slot) => client.slots[slot]?.[0], connectionTo, reachable);
+  // ioredis returns to its first addresses when it can connect to no node, and it connects only for its own calls.
+  const refresh = () => client.nodes().forEach((node) => void node.connect().catch(() => {}));
+  return new ClusterRoute((slot) => client.slots[slot]?.[0], connectionTo, reachable, refresh);
 }
 
 function readiness(client: IoredisCluster): Promise<void> {

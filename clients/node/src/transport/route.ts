@@ -17,6 +17,8 @@ export class ClusterRoute implements Route {
     readonly connectionTo: (address: string) => Connection,
     /** Translates a node's address as the cluster knows it (NAT). */
     readonly reachable = (address: string) => address,
+    /** Lets the driver find its nodes anew. */
+    readonly refresh = () => {},
   ) {}
 
   addressOf(key: string): string {
@@ -41,6 +43,12 @@ export class ClusterRoute implements Route {
       const address = `${host || hostAndPort(from).host}:${port}`;
       for (let slot = Number(first); slot <= Number(last); slot++) this.learn(slot, address);
     }
+  }
+
+  /** Forgets what nodes said that are all away: the driver may know others. */
+  forget(): void {
+    this.#addresses.length = 0;
+    this.refresh();
   }
 
   #addressOfSlot(slot: number): string {

@@ -1,6 +1,6 @@
 /** Callers who leave: their signals abort. */
 
-import { clearTimeout, setTimeout } from "./timers.js";
+import { clearTimeout, LONGEST_PAUSE_MS, setTimeout } from "./timers.js";
 
 const callbacks = new WeakMap<AbortSignal, Set<() => void>>();
 
@@ -29,6 +29,8 @@ export function whileIn<T>(signal: AbortSignal | undefined, asked: Promise<T>): 
 export async function sleep(ms: number, signal?: AbortSignal): Promise<void> {
   signal?.throwIfAborted();
   let timer: NodeJS.Timeout | undefined;
-  const passed = new Promise<void>((done) => (timer = setTimeout(done, ms)));
+  const pause = Math.min(ms, LONGEST_PAUSE_MS);
+  const passed = new Promise<void>((done) => (timer = setTimeout(done, pause)));
   await whileIn(signal, passed).finally(() => clearTimeout(timer));
+  if (ms > pause) await sleep(ms - pause, signal);
 }

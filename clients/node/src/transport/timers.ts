@@ -3,3 +3,6 @@
  * begins before that and ends during it would run for ever.
  */
 export const { setTimeout, clearTimeout, setInterval, clearInterval, setImmediate } = globalThis;
+
+/** A timer of Node that is to take more than 24 days fires at once. */
+export const LONGEST_PAUSE_MS = 86_400_000;

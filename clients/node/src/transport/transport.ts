@@ -3,7 +3,7 @@
  * for each call that waits its turn in the server.
  */
 
-import { CannotWait, faultOf, isAnswer, isReply, textOf } from "../values/errors.js";
+import { CannotWait, faultOf, isAnswer, isReply, textOf, type Undecided } from "../values/errors.js";
 import { Circuit, type Log } from "./circuit.js";
 import type { Connection, Route } from "./driver.js";
 import { ClusterRoute } from "./route.js";
@@ -50,16 +50,27 @@ class Pipeline {
     return this.#stopListening === undefined;
   }
 
-  async send(send: Send): Promise<unknown> {
+  /** Resolves to the reply, or to what `failed` makes of the error. */
+  send(send: Send, failed: (error: unknown) => unknown): Promise<unknown> {
+    const replied = send(this.connection);
     // Silence begins with the first call that is due.
     if (this.#due++ === 0) this.#wasHeard = true;
     this.#stopListening ??= this.#listen();
-    try {
-      return await send(this.connection);
-    } finally {
-      this.#wasHeard = true;
-      if (--this.#due === 0 && this.#isRetired) this.connection.close();
-    }
+    return replied.then(
+      (reply) => {
+        this.#heard();
+        return reply;
+      },
+      (error) => {
+        this.#heard();
+        return failed(error);
+      },
+    );
+  }
+
+  #heard(): void {
+    this.#wasHeard = true;
+    if (--this.#due === 0 && this.#isRetired) this.connection.close();
   }
 
   /** Closes the connection once its calls have their replies. */
@@ -113,10 +124,22 @@ export class Transport {
   }
 
   /** Sends the call, and once more if its connection breaks before the reply, unless it must happen `once`. */
-  async ask(send: Send, once = false): Promise<unknown> {
-    const reply = await this.#exchange(send, once);
-    this.circuit.answered();
-    return reply;
+  ask(send: Send, once = false, isFirst = true): Promise<unknown> {
+    // Most calls pass no async function: each would cost a tenth of the driver's work.
+    const pipeline = this.#pipeline;
+    const isReady = pipeline?.isOpen && !this.circuit.isAway && !(once && pipeline.isIdle);
+    if (isReady) return this.#exchange(pipeline, send, once, isFirst);
+    return this.#ready(once, !isFirst).then((opened) => this.#exchange(opened, send, once, isFirst));
+  }
+
+  /** Returns what a call gets while the server is away, and tries the server from time to time. */
+  whyAway(wasSent = false): Undecided | undefined {
+    if (!this.circuit.isAway) return undefined;
+    if (this.circuit.isTimeToAsk()) {
+      this.#connect().catch(() => {});
+      this.onAway();
+    }
+    return this.circuit.undecided(wasSent);
   }
 
   /**
@@ -164,44 +187,30 @@ export class Transport {
     this.#pipeline = undefined;
   }
 
-  async #exchange(send: Send, once: boolean): Promise<unknown> {
-    for (let isFirst = true; ; isFirst = false) {
-      if (once && this.#pipeline?.isIdle) await aTurn(); // shows whether the server has closed it meanwhile
-      const isReady = this.#pipeline?.isOpen && !this.circuit.isAway;
-      const pipeline = isReady ? this.#pipeline! : await this.#connected(!isFirst);
-      try {
-        return await pipeline.send(send);
-      } catch (error) {
-        if (isReply(error) || faultOf(error) === "caller") throw this.#judged(error);
-        pipeline.connection.close();
-        if (!isFirst && !this.circuit.isAway) this.#failed(error);
-        if (once || this.circuit.isAway) throw this.circuit.undecided(true, error);
-      }
+  #exchange(pipeline: Pipeline, send: Send, once: boolean, isFirst: boolean): Promise<unknown> {
+    return pipeline.send(send, (error) => {
+      if (isReply(error) || faultOf(error) === "caller") throw this.#judged(error);
+      pipeline.connection.close();
+      if (!isFirst && !this.circuit.isAway) this.#failed(error);
+      if (once || this.circuit.isAway) throw this.circuit.undecided(true, error);
+      return this.ask(send, once, false);
+    });
+  }
+
+  async #ready(once: boolean, wasSent: boolean): Promise<Pipeline> {
+    if (once && this.#pipeline?.isIdle) await aTurn(); // shows whether the server has closed it meanwhile
+    const away = this.whyAway(wasSent);
+    if (away) throw away;
+    try {
+      return this.#pipeline?.isOpen ? this.#pipeline : await this.#connect();
+    } catch (error) {
+      throw isAnswer(error) ? error : this.circuit.undecided(wasSent, error);
     }
   }
 
   /** Asks whether the server is there. */
   #look(): Promise<unknown> {
-    return this.#exchange(ping, false).catch(() => {});
-  }
-
-  async #connected(wasSent: boolean): Promise<Pipeline> {
-    this.#throwIfAway(wasSent);
-    try {
-      return await this.#connect();
-    } catch (error) {
-      if (isAnswer(error)) throw error;
-      throw this.circuit.undecided(wasSent, error);
-    }
-  }
-
-  #throwIfAway(wasSent: boolean): void {
-    if (!this.circuit.isAway) return;
-    if (this.circuit.isTimeToAsk()) {
-      this.#connect().catch(() => {});
-      this.onAway();
-    }
-    throw this.circuit.undecided(wasSent);
+    return this.ask(ping).catch(() => {});
   }
 
   /** Makes the connection of all calls. Those that come meanwhile wait for the same one. */
@@ -209,7 +218,7 @@ export class Transport {
     return (this.#connecting ??= this.#open()
       .then(
         (connection) => {
-          this.circuit.connected();
+          this.circuit.reached();
           const { timeoutMs } = this.server;
           const pipeline = new Pipeline(connection, timeoutMs, () => {
             // One that was left says nothing about the server that the endpoint leads to now.
@@ -219,7 +228,8 @@ export class Transport {
         },
         (error: unknown) => {
           // Some answers are mistakes, such as a wrong password, and waiting does not help.
-          if (!isAnswer(error)) this.#failed(error);
+          if (isAnswer(error)) this.circuit.reached();
+          else this.#failed(error);
           throw error;
         },
       )
@@ -262,7 +272,8 @@ export class Transport {
     const opening = (async () => {
       await before;
       if (isOver || signal?.aborted) throw abandoned;
-      this.#throwIfAway(false);
+      const away = this.whyAway();
+      if (away) throw away;
       return this.#open();
     })();
     const isTooLate = (connection: Connection) => void (isOver && connection.close());

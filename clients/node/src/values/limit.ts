@@ -86,6 +86,12 @@ export function checkCount(name: string, count: number): void {
   }
 }
 
+/** Throws unless that is a number of milliseconds within the bounds: Node fires a timer at once that is too long. */
+export function checkMs(name: string, ms: number, least: number, most: number): void {
+  if (typeof ms === "number" && ms >= least && ms <= most) return;
+  throw new BadArgument(`${name}: ${String(ms)} is not a number from ${least} to ${most}`);
+}
+
 /**
  * Reads `"20 10/s"`: capacity and rate, as TB.TAKE takes them.
  *
