@@ -2,6 +2,7 @@
 
 use crate::common::{Server, ServerBuilder};
 use crate::server::{start, wait_for_uptime, Module};
+use std::ffi::OsString;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{symlink, PermissionsExt};
 use std::path::Path;
@@ -21,12 +22,33 @@ const SETTLING_S: i64 = 11;
 /// How long nobody calls while housekeeping is measured.
 const IDLE: Duration = Duration::from_secs(3);
 
+/// The folder of profiles. When it goes, servers are started as before.
+pub struct Profiles {
+    folder: TempDir,
+    server: Option<OsString>,
+}
+
+impl Profiles {
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+}
+
+impl Drop for Profiles {
+    fn drop(&mut self) {
+        match &self.server {
+            Some(server) => std::env::set_var("SERVER", server),
+            None => std::env::remove_var("SERVER"),
+        }
+    }
+}
+
 /// From now on, servers are started under callgrind, which writes their profiles to this folder.
 ///
 /// The executable may be a script that starts the program with other libraries or under another name, and valgrind must
 /// run the program itself: it is started once to see.
-pub fn begin() -> TempDir {
-    let profiles = tempfile::tempdir().unwrap();
+pub fn begin() -> Profiles {
+    let profiles = Profiles { folder: tempfile::tempdir().unwrap(), server: std::env::var_os("SERVER") };
     // A title would be written over the environment.
     let server = Module::None.server().option("set-proc-title", "no").start();
     let process = Path::new("/proc").join(server.process_id().to_string());
