@@ -141,12 +141,13 @@ def test_a_holder_that_was_cut_off_for_longer_than_its_ttl_learns_it_afterwards(
     expect_loss(package, server)
 
 
+@pytest.mark.parametrize("policy", ["local", "raise"])
 def test_a_hold_outlasts_an_outage_that_ends_before_its_ttl(
-    package: Package, server: Service, start_proxy: StartProxy
+    package: Package, server: Service, start_proxy: StartProxy, policy: str
 ) -> None:
     endpoint, ttl_s = start_proxy(server), 9
     package.server(endpoint, timeout_ms=1000, retry_every_ms=100)
-    package.limiter(capacity=2, rate="0", connect=False)
+    package.limiter(capacity=2, rate="0", connect=False, on_error=policy)
     assert package.do("hold", amount=1, ttl_ms=ttl_s * 1000)["allowed"]
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]

@@ -12,7 +12,7 @@ from ..transport.commands import Command
 from ..transport.server import BaseServer
 from ..transport.tasks import Transports
 from ..values.decision import Decision, Denied, JointDecision
-from ..values.errors import BadArgument
+from ..values.errors import BadArgument, ServerAway
 from ..values.limit import Limit, Number
 from .hold import HoldOperations, Used
 from .joint import BaseJointLimiter
@@ -291,6 +291,8 @@ class Hold(HoldOperations):
     async def _renew_now(self) -> None:
         try:
             await self._limiter._run(self._renew())
+        except ServerAway:  # an outage has a line of its own
+            return
         except Exception:
             self._limiter.server.log.exception("a hold was not renewed")
 

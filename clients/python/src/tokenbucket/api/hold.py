@@ -14,7 +14,7 @@ from typing import Any
 from ..transport.call import Steps, Terms
 from ..transport.commands import Command, command, renewing
 from ..values.decision import Decision, JointDecision
-from ..values.errors import BadArgument, TokenBucketError
+from ..values.errors import BadArgument, ServerAway, TokenBucketError
 from ..values.limit import Number
 from .operations import Backend, Part
 from .unsettled import AGAIN_S
@@ -42,7 +42,7 @@ class HoldOperations:
         self._terms = terms
         """Says how the first call waits; renewals do not wait."""
         self._process = os.getpid()
-        self._was_granted = self._was_local = self._is_known = False
+        self._was_granted = self._was_local = self._is_known = self._is_away = False
         self.lost = False
         """True once the server no longer has the hold. Other calls may have its tokens: stop the work.
 
@@ -78,7 +78,7 @@ class HoldOperations:
     @property
     def renew_every_s(self) -> float:
         """A third of the ttl, or a tenth while the server is away, so that one of them comes in time."""
-        return self._ttl_ms / (10_000 if self.decision.degraded else 3000)
+        return self._ttl_ms / (10_000 if self._is_away else 3000)
 
     @property
     def _is_inert(self) -> bool:
@@ -95,7 +95,8 @@ class HoldOperations:
         try:
             decision = yield from self._backend._decide_all(parts, *words, terms=terms)
             is_kept = is_kept or decision.allowed or not terms.was_sent
-        except Exception:
+        except Exception as error:
+            self._is_away = isinstance(error, ServerAway)
             is_kept = is_kept or not terms.was_sent
             raise
         finally:  # of a cancelled call, too
@@ -105,6 +106,7 @@ class HoldOperations:
 
     def _renewed(self, decision: JointDecision) -> JointDecision:
         self._was_granted = self._was_granted or decision.allowed
+        self._is_away = decision.degraded
         self._is_known = self._is_known or (decision.allowed and not decision.degraded)
         if self._backend._shadow:
             decision = decision.in_shadow_mode()

@@ -11,6 +11,7 @@ import time
 from typing import Any
 from weakref import ref
 
+from ..values.errors import ServerAway
 from .unsettled import Unsettled
 
 # What is due so soon is renewed together with what is due.
@@ -108,5 +109,7 @@ class Renewals:
                     hold.renewed(reply)
                 else:
                     hold.renew_in_background()
+            except ServerAway:  # an outage has a line of its own
+                continue
             except (Exception, SystemExit):  # as of an on_lost, which ends no renewals of others
                 server.log.exception("a hold was not renewed")
