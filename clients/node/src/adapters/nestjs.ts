@@ -11,7 +11,7 @@ import type { ThrottlerStorage } from "@nestjs/throttler";
 import { OPTIONS, type Options } from "../api/decider.js";
 import { BlockableBuckets, type Outcome } from "./blocks.js";
 import { BadArgument, checkOptions } from "../values/errors.js";
-import { MOST_TOKENS } from "../values/limit.js";
+import { capacityOf } from "../values/limit.js";
 import type { Client } from "../transport/driver.js";
 import type { Server } from "../transport/server.js";
 
@@ -38,7 +38,7 @@ export class TokenBucketStorage implements ThrottlerStorage {
   ): Promise<ThrottlerRecord> {
     if (limit === undefined) throw new BadArgument("limit: is missing: @nestjs/throttler tells it from version 6 on");
     // Without a limit, there are so many; from the environment, a number is a string.
-    const capacity = Math.min(Math.max(Number(limit), 0), MOST_TOKENS);
+    const capacity = capacityOf(Number(limit));
     const bucket = {
       name: `${this.#prefix}${key}:${throttlerName}`,
       limit: { capacity, rate: `${capacity || 1}/${ttl}ms` },

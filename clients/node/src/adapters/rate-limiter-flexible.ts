@@ -17,7 +17,7 @@ import { BlockableBuckets, isForever, type Outcome } from "./blocks.js";
 import type { Decision } from "../values/decision.js";
 import { Denials } from "../api/denials.js";
 import { BadArgument } from "../values/errors.js";
-import { flowMs, MOST_TOKENS, type Limit } from "../values/limit.js";
+import { capacityOf, flowMs, type Limit } from "../values/limit.js";
 import type { Client, Clock } from "../transport/driver.js";
 import { serverOf, type Server } from "../transport/server.js";
 
@@ -203,9 +203,8 @@ export class RateLimiterTokenBucket extends Base {
     this.#denials = this.#noDenials();
   }
 
-  /** Of negative points nothing, and of more than a bucket holds so many. */
   get #capacity(): number {
-    return Math.min(Math.max(this.points, 0), MOST_TOKENS);
+    return capacityOf(this.points);
   }
 
   /** What is no duration, such as NaN, does not replace the limiter's own. */

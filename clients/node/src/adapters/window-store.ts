@@ -4,7 +4,7 @@ import { AsyncLocalStorage } from "node:async_hooks";
 
 import type { Decision } from "../values/decision.js";
 import { BadArgument, BadArgumentType, checkOptions } from "../values/errors.js";
-import { MOST_TOKENS, type Limit } from "../values/limit.js";
+import { capacityOf, type Limit } from "../values/limit.js";
 import { Limiter, STORE_OPTIONS, type StoreLimiterOptions } from "../api/limiter.js";
 import type { Client } from "../transport/driver.js";
 import type { Server } from "../transport/server.js";
@@ -155,7 +155,7 @@ export function asNumber(value: unknown): number {
 
 /** A bucket of the limit's size, into which as many tokens flow in a window. */
 export function windowLimit(limit: number, windowMs: number): Limit {
-  const capacity = Math.min(Math.max(Math.floor(limit), 0), MOST_TOKENS);
+  const capacity = capacityOf(Math.floor(limit));
   return { capacity, rate: `${capacity || 1}/${windowMs}ms` };
 }
 

@@ -1,7 +1,7 @@
 /** Limits in this process, with the decisions and the integers of the module: millionths of tokens, microseconds. */
 
 import { BadArgument } from "../values/errors.js";
-import { checkLimit, isDecimal, rateParts } from "../values/limit.js";
+import { checkLimit, isDecimal, MOST_TOKENS, rateParts } from "../values/limit.js";
 import { Holds, type Held } from "./holds.js";
 import { calendar, continuous, floorDiv, type Refill } from "./refill.js";
 
@@ -10,7 +10,6 @@ const MOST_BUCKETS = 10_000;
 const MOST_LIMITS = 1000;
 const MICRO = 1_000_000n;
 const NEVER = -1n;
-const MOST_TOKENS = 1e12;
 /** Whatever is below is less than a millionth, and seldom nothing. */
 const LEAST_TOKENS = 1e-7;
 const MOST_DIGITS = 400;

@@ -16,6 +16,11 @@ export interface Limit {
 /** No bucket holds more. */
 export const MOST_TOKENS = 1e12;
 
+/** Returns the capacity nearest to so many tokens. */
+export function capacityOf(tokens: number): number {
+  return Math.min(Math.max(tokens, 0), MOST_TOKENS);
+}
+
 /** Tokens; sent to the server as JavaScript prints them. */
 export type Amount = number | string;
 
