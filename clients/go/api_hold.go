@@ -137,17 +137,17 @@ func (h *Hold) UsedOf(limit string, amount float64) error {
 // A hold that cannot be settled is settled by its id once the server answers, unless its ttl is over before. Lost says that
 // the reply did not come.
 func (h *Hold) Settle() (JointDecision, error) {
-	began, isTold := h.settings.began(), true
+	began, isNew := h.settings.began(), false
 	h.settled.Do(func() {
 		close(h.stop)
 		h.sending.Lock()
 		defer h.sending.Unlock()
 		if h.admitted {
 			h.result, h.err = h.settle(context.Background())
-			isTold = h.err != nil
+			isNew = h.err == nil
 		}
 	})
-	if !isTold { // a hook may call Settle
+	if isNew { // outside of Do: a hook may call Settle
 		h.settings.tellAll(h.parts, h.result, began)
 	}
 	return h.result, h.err
@@ -222,7 +222,7 @@ func (h *Hold) setAgain(ctx context.Context) (JointDecision, error) {
 	}
 }
 
-// renew does so three times a ttl. While the server does not decide, it tries ten times, so that a hold outlasts an outage
+// renew renews the hold three times a ttl. While the server does not decide, it tries ten times, so that a hold outlasts an outage
 // that ends before its ttl is nearly over.
 func (h *Hold) renew(ctx context.Context) {
 	timer := time.NewTimer(h.ttl / 3)

@@ -385,7 +385,7 @@ func TestAHookMaySettleItsHold(t *testing.T) {
 	settled := make(chan struct{}, 9)
 	told := tokenbucket.OnDecision(func(string, tokenbucket.Limit, tokenbucket.Decision, time.Duration) {
 		if held, ok := held.Load().(*tokenbucket.Hold); ok {
-			_, _ = held.Settle() // also when it is told of that
+			_, _ = held.Settle() // the hook is called again for the settlement
 			settled <- struct{}{}
 		}
 	})

@@ -56,8 +56,9 @@ func RetryEvery(every time.Duration) ServerOption {
 	return func(s *serverSettings) { s.retryEvery = every }
 }
 
-// LogTo gets a line when an outage begins and one when a call is answered again, of an outage in ten seconds; one a minute of
-// calls that the server did not decide; and one for each error of a renewal; log.Printf unless set.
+// LogTo sets what gets the log lines; log.Printf by default. An outage has one when it begins and one when a call is answered
+// again, for at most one outage in ten seconds. Calls that the server did not decide have one a minute, and each error of a
+// renewal has one.
 func LogTo(logf func(format string, args ...any)) ServerOption {
 	return func(s *serverSettings) { s.logf = logf }
 }

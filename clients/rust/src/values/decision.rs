@@ -44,7 +44,7 @@ pub struct Decision {
     pub remembered: bool,
     /// True if the reply to a give, a charge or a settlement was lost: the server may or may not have executed the call.
     pub lost: bool,
-    /// Whether it was a denial, which [shadow mode](crate::Options::shadow) let pass.
+    /// True if the call was denied, and [shadow mode](crate::Options::shadow) let it pass.
     pub shadowed: bool,
 }
 
