@@ -208,34 +208,18 @@ def messages(caplog: Any) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == "tokenbucket"]
 
 
-def test_an_outage_has_one_line_at_its_beginning_and_one_at_its_end(
-    make: Make, own_server: Service, caplog: Any
+def test_each_outage_has_one_line_at_its_beginning_and_one_at_its_end(
+    make: Make, own_server: Service, threads: ThreadPoolExecutor, caplog: Any
 ) -> None:
     limiter = make(own_server, Limit(1000, STILL), on_error="local", retry_every_ms=20)
     assert not limiter.take("a").degraded
-    own_server.stop()
-    with ThreadPoolExecutor(20) as threads:
-        assert all(one.degraded for one in threads.map(lambda _: limiter.take("a"), range(500)))
-    own_server.start()
-    wait_for(lambda: not limiter.take("a").degraded, "the server")
-    with ThreadPoolExecutor(20) as threads:
-        assert not any(one.degraded for one in threads.map(lambda _: limiter.take("a"), range(200)))
-    begins, ends = messages(caplog)
-    assert "cannot ask" in begins
-    assert "is back" in ends
-
-
-def test_an_outage_that_follows_another_at_once_is_logged(
-    make: Make, own_server: Service, caplog: Any
-) -> None:
-    limiter = make(own_server, Limit(1000, STILL), on_error="local", retry_every_ms=20)
-    for _ in range(2):
+    for _ in range(3):
         own_server.stop()
-        assert limiter.take("a").degraded
-        if len(messages(caplog)) < 2:
-            own_server.start()
-            wait_for(lambda: not limiter.take("a").degraded, "the server")
-    wait_for(lambda: limiter.take("a").degraded and len(messages(caplog)) == 3, "the line of the second")
+        assert all(one.degraded for one in threads.map(lambda _: limiter.take("a"), range(300)))
+        own_server.start()
+        wait_for(lambda: not limiter.take("a").degraded, "the server")
+        assert not any(one.degraded for one in threads.map(lambda _: limiter.take("a"), range(100)))
+    assert ["is back" in line for line in messages(caplog)] == [False, True] * 3
 
 
 def test_more_callers_than_connections_take_turns(own_server: Service) -> None:

@@ -9,8 +9,6 @@ from ..values.errors import Fault, ReplyError, Unanswered, fault_of
 from .driver import CONNECT_WITHIN_S, Endpoint, is_lack
 
 _SECONDS_BETWEEN_REFUSALS_LOGGED = 60
-# A server that answers a moment too late is away and back all the time.
-_SECONDS_BETWEEN_OUTAGES_LOGGED = 1
 _SECONDS_BETWEEN_LOOKS_FOR_THE_MODULE = 60
 
 # A connection that was idle for longer is looked at before it is used.
@@ -32,7 +30,7 @@ class Node:
         self._retry_every_s = server.retry_every_ms / 1000
         self.needs_script = False
         """The server has no module, and a script decides instead."""
-        self._script_until = self._next_refusal_logged = self._next_outage_logged = 0.0
+        self._script_until = self._next_refusal_logged = 0.0
         self.begin_anew()
         self.transport: Any = server._of_transport(self)
         """Its connections."""
@@ -40,18 +38,20 @@ class Node:
     def begin_anew(self) -> None:
         """Forgets the outages of the parent in a process that was forked."""
         self.away_until = 0.0
-        """0 unless the server is away; then no call asks before that moment."""
+        """0 unless the server is away; then no call asks before that moment.
+
+        It is read and written without a call in between, where Python could go on with another thread:
+        each outage has its two lines.
+        """
         self.failed_at = self.last_heard = self._next_move = 0.0
-        self._is_logged = False
 
     def admits(self) -> bool:
         """Returns whether to ask: while the server is away, the first call after that moment does."""
-        if not self.away_until:
-            return True
         now = time.monotonic()
         if now < self.away_until:
             return False
-        self.away_until = now + self._retry_every_s
+        if self.away_until:
+            self.away_until = now + self._retry_every_s
         return True
 
     def heard(self, reply: Any) -> None:
@@ -61,16 +61,13 @@ class Node:
             self.failed(reply)
         elif self.away_until:
             self.away_until = 0.0
-            if self._is_logged:
-                self._is_logged = False
-                self._log.warning("%s is back, limiting again", self._who)
+            self._log.warning("%s is back, limiting again", self._who)
 
     def failed(self, error: object) -> None:
         """Begins an outage, or lets it last."""
-        now = time.monotonic()
-        self.away_until, self.failed_at = now + self._retry_every_s, now
-        if not self._is_logged and now >= self._next_outage_logged:
-            self._next_outage_logged, self._is_logged = now + _SECONDS_BETWEEN_OUTAGES_LOGGED, True
+        self.failed_at = now = time.monotonic()
+        begins, self.away_until = not self.away_until, now + self._retry_every_s
+        if begins:
             self._log.warning("cannot ask %s, every limit does as its on_error says: %s", self._who, error)
 
     def silent(self, what: str, since: float, within_s: float, *, sent: bool = False) -> Unanswered:

@@ -254,7 +254,9 @@ class BaseServer(Generic[Client]):
             node = self._slots.node_of(key)
             if node is None:
                 raise Unanswered(f"no node has the slot of {key!r}")
-            node.away_until = min(node.away_until, time.monotonic())  # it is this call that asks
+            now = time.monotonic()
+            if node.away_until > now:  # it is this call that asks
+                node.away_until = now
         return node
 
     def _read_slots(self) -> Steps[None]:
