@@ -28,9 +28,8 @@ class Node:
         self.connect_within_s = max(CONNECT_WITHIN_S, self.timeout_s)
         endpoint.give_up_after(2 * self.connect_within_s)  # callers have done so before
         self._retry_every_s = server.retry_every_ms / 1000
-        self.needs_script = False
-        """The server has no module, and a script decides instead."""
-        self._script_until = self._next_refusal_logged = 0.0
+        self.script_until = self._next_refusal_logged = 0.0
+        """Until when a script decides; 0 if none had to yet."""
         self.begin_anew()
         self.transport: Any = server._of_transport(self)
         """Its connections."""
@@ -99,18 +98,11 @@ class Node:
 
     def connected(self) -> None:
         """Notes that a connection works. The next call looks for the module: the server may be another."""
-        self._script_until, self.last_heard = 0.0, time.monotonic()
-
-    @property
-    def uses_script(self) -> bool:
-        return self.needs_script and time.monotonic() < self._script_until
+        self.last_heard = time.monotonic()
+        self.script_until = min(self.script_until, self.last_heard)
 
     def begin_script(self) -> None:
-        self._script_until = time.monotonic() + _SECONDS_BETWEEN_LOOKS_FOR_THE_MODULE
-        if not self.needs_script:
+        """Lets the script decide until it is time to look for the module again."""
+        if not self.script_until:
             self._log.warning("%s has no tokenbucket module: the script decides until it has", self._who)
-        self.needs_script = True
-
-    def end_script(self) -> None:
-        self.needs_script = False
-        self._log.warning("%s has the tokenbucket module: the script decides no longer", self._who)
+        self.script_until = time.monotonic() + _SECONDS_BETWEEN_LOOKS_FOR_THE_MODULE

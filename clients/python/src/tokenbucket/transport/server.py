@@ -182,7 +182,7 @@ class BaseServer(Generic[Client]):
         node = self._home or (yield from self._node_of(key_of(commands[0])))
         if self.fallback is None or commands[0][0] in NO_SCRIPT or terms.until is not None:
             return (yield from self._route(node, commands, commands, terms))
-        if not node.uses_script:
+        if time.monotonic() >= node.script_until:
             try:
                 return (yield from self._route(node, commands, commands, terms))
             except ModuleMissing:
@@ -292,8 +292,6 @@ class BaseServer(Generic[Client]):
                 reply, asking = (reply[1] if len(words) == 1 else reply[1::2]), False
             first = reply if len(words) == 1 else reply[0]
             if type(first) is not ReplyError:
-                if node.needs_script and words is commands and str(commands[0][0]).startswith("TB."):
-                    node.end_script()
                 return reply
             if first.word in ("MOVED", "ASK") and self._slots is not None:
                 node, sure, asking = self._slots.redirected(str(first), node), True, first.word == "ASK"
