@@ -206,14 +206,13 @@ class Connection:
     def _look_at_wait(self, call: Call) -> None:
         """Makes sure that the server answers others."""
         node = self.node
-        if node.failed_at > call.sent_at or call.overdue_s > 2 * node.timeout_s:
+        left_s = call.left_s + 2 * node.timeout_s
+        if node.failed_at > call.sent_at or left_s < 0:
             self.end(Unanswered(f"{node.name} is away, or does not end a wait", sent=True))
             return
-        delay_s = min(PULSE_S, call.left_s + node.timeout_s)
         if time.monotonic() - node.last_heard > min(PULSE_S, node.timeout_s):
             self._transport.ping()
-            delay_s = min(delay_s, 2 * node.timeout_s)
-        self._look_in(delay_s)
+        self._look_in(min(PULSE_S, left_s))
 
 
 def _fail(call: Call, error: Exception) -> None:

@@ -198,9 +198,10 @@ class Transport:
             if time.monotonic() - node.last_heard > look_s:
                 with contextlib.suppress(Unanswered, TokenBucketError):
                     self.exchange(Call(node, PING))
-            if node.failed_at > asked_at or call.overdue_s > 2 * node.timeout_s:
+            left_s = call.left_s + 2 * node.timeout_s
+            if node.failed_at > asked_at or left_s < 0:
                 raise Unanswered(f"{node.name} is away, or does not end a wait", sent=True)
-            look_s = min(PULSE_S, call.left_s + node.timeout_s)
+            look_s = min(PULSE_S, left_s)
 
     # Connections.
 
