@@ -26,7 +26,6 @@ class Node:
         self._who, self._log = f"the {kind} {self.name}", server.log
         self.timeout_s: float = server.timeout_ms / 1000
         self.connect_within_s = max(CONNECT_WITHIN_S, self.timeout_s)
-        endpoint.give_up_after(2 * self.connect_within_s)  # callers have done so before
         self._retry_every_s = server.retry_every_ms / 1000
         self.script_until = self._next_refusal_logged = 0.0
         """Until when a script decides; 0 if none had to yet."""

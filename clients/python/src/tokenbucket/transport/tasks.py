@@ -69,7 +69,7 @@ class Connection:
         self.end(endpoint.why_it_failed(error, sent=self._is_connected))
 
     async def _connect(self) -> None:
-        self._raw = self.node.endpoint.new()
+        self._raw = self.node.endpoint.new(None)  # the looks bound the time in all
         await self._raw.connect()
         self._is_connected = True
         self.node.connected()

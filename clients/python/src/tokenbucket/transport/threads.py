@@ -249,7 +249,7 @@ class Transport:
         node, raw, began = self._node, None, time.monotonic()
         outcome: Any
         try:
-            outcome = raw = node.endpoint.new()
+            outcome = raw = node.endpoint.new(2 * node.connect_within_s)  # its caller gives up before
             raw.connect()
             node.connected()
         except Exception as error:
