@@ -38,7 +38,6 @@ class Connection:
         self._transport, self.node, self._loop = transport, transport.node, transport.loop
         self._raw: Any = None
         self.is_open, self._is_connected = True, False
-        self._is_leaving = False
         self._sent: deque[Call] = deque()
         self._unsent: list[Call] = []
         self._began = self._heard_at = time.monotonic()
@@ -118,8 +117,6 @@ class Connection:
                 reply = reply_of(error)
             if self.is_open:
                 self._heard(reply)
-        if self._is_leaving and not is_reading:
-            self.leave()
 
     def _heard(self, reply: Any) -> None:
         call = self._sent[0]
@@ -148,12 +145,6 @@ class Connection:
         for task in self._tasks - {asyncio.current_task()}:
             task.cancel()
         self._transport.ended(self, self._raw)
-
-    def leave(self) -> None:
-        """Closes it after the last reply that is on its way."""
-        self._is_leaving = True
-        if not self._sent and not self._unsent:
-            self.end(Unanswered("it was replaced", broken=True))
 
     # Silence.
 
@@ -319,10 +310,9 @@ class Transport:
         self._of_all().send(Call(self.node, PING)).add_done_callback(_look_away)
 
     def drop(self) -> None:
-        """Lets no new call go by the connection of all: the endpoint has moved."""
-        shared, self._shared = self._shared, None
-        if shared is not None:
-            shared.leave()
+        """Closes the connection of all, since the endpoint has moved: its calls are sent again elsewhere."""
+        if self._shared is not None:
+            self._shared.end(Unanswered("the endpoint has moved", sent=True, broken=True))
 
     def ended(self, connection: Connection, raw: Any) -> None:
         self._all.discard(connection)
