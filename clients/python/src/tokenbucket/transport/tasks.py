@@ -12,15 +12,13 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Coroutine
+from typing import Any
 
 from ..values.errors import Unanswered
 from .call import PING, Call
 from .driver import packed, reply_of
 from .node import IDLE_S, PULSE_S, Node
-
-T = TypeVar("T")
 
 # Rounds of the event loop in which replies are read before the server counts as silent.
 _ROUNDS = 5
@@ -73,9 +71,6 @@ class Connection:
         self._is_connected = True
         self.node.connected()
         self._heard_at, self._late = time.monotonic(), 0
-        if self._looking is not None:
-            self._looking.cancel()
-            self._look_in(self._patience_s)
         self._flush()
 
     # Calls.
@@ -87,7 +82,7 @@ class Connection:
             self._loop.call_soon(self._flush)
         self._unsent.append(call)
         if self._looking is None:
-            self._look_in(self._patience_s)
+            self._look_in(self.node.timeout_s)
         return call.future  # type: ignore[no-any-return]
 
     def _flush(self) -> None:
@@ -169,17 +164,15 @@ class Connection:
             return
         now, patience_s = time.monotonic(), self._patience_s
         since = max(first.sent_at, self._heard_at)
-        if rounds == 0 and now - since < patience_s:
-            self._look_in(patience_s - (now - since))
+        if now - since < patience_s:
+            self._look_in(min(patience_s - (now - since), self.node.timeout_s))
         elif rounds == 0 and now - due > patience_s / 4 and self._late < _MOST_LATE:
             self._late += 1
             self._look_in(patience_s)
         elif rounds < _ROUNDS:
             self._look_in(0, rounds + 1)
-        elif now - since >= patience_s:
-            self._is_silent(since)
         else:
-            self._look_in(patience_s)
+            self._is_silent(since)
 
     def _is_silent(self, since: float) -> None:
         node, patience_s = self.node, self._patience_s
@@ -209,7 +202,7 @@ class Connection:
 def _fail(call: Call, error: Exception) -> None:
     if not call.future.done():
         call.future.set_exception(error)
-        # A cancelled caller does not retrieve it.
+        # A cancelled caller, or a PING, does not retrieve it.
         call.future.exception()
 
 
@@ -224,27 +217,22 @@ async def _disconnect(raw: Any) -> None:
         await raw.disconnect(nowait=True)
 
 
-def of_loop(known: dict[Any, T], new: Callable[[asyncio.AbstractEventLoop], T]) -> T:
-    """Returns what belongs to the event loop that runs, and forgets what belongs to closed ones."""
-    loop = asyncio.get_running_loop()
-    if loop not in known:
-        for other in list(known):
-            if other.is_closed():
-                known.pop(other, None)
-        known[loop] = new(loop)
-    return known[loop]
-
-
 class Transports:
     """The connections to one node: each event loop has its own."""
 
     def __init__(self, node: Node) -> None:
-        self._new = lambda loop: Transport(loop, node)
+        self._node = node
         self._of: dict[asyncio.AbstractEventLoop, Transport] = {}
         self._left_behind: list[Any] = []
 
     def here(self) -> Transport:
-        return of_loop(self._of, self._new)
+        """Returns those of the event loop that runs, and forgets those of closed ones."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._of:
+            for other in [one for one in list(self._of) if one.is_closed()]:
+                self._of.pop(other, None)
+            self._of[loop] = Transport(loop, self._node)
+        return self._of[loop]
 
     def drop(self) -> None:
         self.here().drop()
@@ -307,7 +295,7 @@ class Transport:
                 connection.end(Unanswered("its caller has left", sent=True))
 
     def ping(self) -> None:
-        self._of_all().send(Call(self.node, PING)).add_done_callback(_look_away)
+        self._of_all().send(Call(self.node, PING))
 
     def drop(self) -> None:
         """Closes the connection of all, since the endpoint has moved: its calls are sent again elsewhere."""
@@ -324,8 +312,3 @@ class Transport:
             connection.end(Unanswered("the limiter was closed", sent=True))
         if self._tasks:
             await asyncio.wait(set(self._tasks))
-
-
-def _look_away(future: asyncio.Future[Any]) -> None:
-    if not future.cancelled():
-        future.exception()
