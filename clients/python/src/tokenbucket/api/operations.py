@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 
 from ..local.fork import begins_anew_after_fork
 from ..transport.call import Steps, Terms
-from ..transport.commands import Command, Word, command, renewing
+from ..transport.commands import Command, Word, command, renewing, script_key
 from ..transport.server import BaseServer
 from ..values.decision import Decision, JointDecision
 from ..values.errors import BadArgument, ReplyError, ReplyLost, ServerAway, Unanswered
@@ -102,15 +102,12 @@ class Backend:
         self._on_decision = on_decision
         self._shadow = shadow
         self._clock = server.clock
-        self._has_left = False
-        server.joined()
+        server._users.add(self)
 
     def _leave(self) -> bool:
         """Returns whether no other limiter uses the server's connections."""
-        if self._has_left:
-            return False
-        self._has_left = True
-        return bool(self.server.left())
+        self.server._users.discard(self)
+        return not self.server._users
 
     def _told(
         self, name: str, limit: Limit, decision: Decision, began: float, words: Command = ("TB.TAKE",)
@@ -146,7 +143,7 @@ class Backend:
         if self._on_error == "raise":
             kind = ReplyLost if lost else ServerAway
             raise kind(f"{self.server.name} did not decide: {unanswered}") from unanswered
-        self.server.count_degraded()
+        self.server.degraded_count += 1  # Python goes on with another thread at calls alone
         if self._on_error == "local":
             reply = self.server.local.execute(*words)
             if isinstance(reply, ReplyError):
@@ -191,7 +188,8 @@ class Backend:
     def _reset(self, keys: Sequence[str], limits: Iterable[Limit]) -> Steps[Decision]:
         """Allowed, with full buckets, unless a server that is away keeps what it has stored."""
         degraded = False
-        for key in chain.from_iterable(map(self.server.keys_of_bucket, keys)):
+        both = keys if self.server.fallback is None else [*keys, *map(script_key, keys)]
+        for key in both:
             try:
                 yield from self.server.ask(("DEL", key))
             except Unanswered as unanswered:

@@ -11,11 +11,11 @@ import functools
 import hashlib
 import importlib
 import logging
-import threading
 import time
 from collections.abc import Callable
 from importlib import resources
 from typing import Any, Generic, Literal, TypeVar
+from weakref import WeakSet
 
 from ..local.clock import REAL, Clock, unix_ms_now
 from ..local.fork import begins_anew_after_fork
@@ -107,10 +107,10 @@ class BaseServer(Generic[Client]):
         self._set_up()
         self.local = Buckets(unix_ms_now, MOST_LOCAL_NAMES)
         """The buckets of this process, which decide while the server does not."""
-        self._users = 0
+        self._users: WeakSet[Any] = WeakSet()
+        """The limiters that are not closed."""
         self.degraded_count = 0
         """How many decisions `on_error` made in this process, because the server did not."""
-        self._lock = threading.RLock()
         self._slots: Slots | None = None
         self._home: Node | None = None
         self._fake: Any = getattr(client, "tokenbucket_fake", None)
@@ -125,10 +125,6 @@ class BaseServer(Generic[Client]):
             self._home = Node(endpoints[0], self, "server") if endpoints else None
         begins_anew_after_fork(self)
 
-    def count_degraded(self) -> None:
-        with self._lock:
-            self.degraded_count += 1
-
     @property
     def name(self) -> str:
         return ", ".join(node.name for node in self._nodes()) or "the fake server"
@@ -138,21 +134,10 @@ class BaseServer(Generic[Client]):
 
     def begin_anew(self) -> None:
         """Starts afresh in a forked process."""
-        self._lock = threading.RLock()
         self.local.begin_anew()
         for node in self._nodes():
             node.begin_anew()
             node.transport.begin_anew()
-
-    def joined(self) -> None:
-        with self._lock:
-            self._users += 1
-
-    def left(self) -> bool:
-        """Returns whether that was the last limiter on it."""
-        with self._lock:
-            self._users -= 1
-            return self._users <= 0
 
     def _nodes(self) -> list[Node]:
         if self._slots is not None:
@@ -240,10 +225,6 @@ class BaseServer(Generic[Client]):
                 reply = yield Call(node, PING)
                 return not (isinstance(reply, ReplyError) and fault_of(reply) is Fault.AWAY)
         return self._fake is not None
-
-    def keys_of_bucket(self, key: str) -> list[str]:
-        """The keys under which the levels of a bucket may be."""
-        return [key] if self.fallback is None else [key, script_key(key)]
 
     def _node_of(self, key: str) -> Steps[Node]:
         """Returns the node of the bucket. While it is away, asks the others where its slots are now."""
