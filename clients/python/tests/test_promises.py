@@ -429,7 +429,7 @@ def test_an_interrupted_wait_gives_back_where_it_was_booked(
                     raise asyncio.CancelledError
                 await asyncio.sleep(0.02)
 
-        monkeypatch.setattr(limiter.server.clock, "sleep_async", is_interrupted)
+        monkeypatch.setattr(limiter.server._clock, "sleep_async", is_interrupted)
         assert (await limiter.take("a", 50)).allowed
         own_server.signal(signal.SIGSTOP)
         assert (await limiter.take("a", 50)).degraded
@@ -448,7 +448,7 @@ def test_an_interrupted_wait_gives_back_where_it_was_booked(
         raise KeyboardInterrupt
 
     limiter = Limiter(Server(url, **options), limit)
-    monkeypatch.setattr(limiter.server.clock, "sleep", is_interrupted)
+    monkeypatch.setattr(limiter.server._clock, "sleep", is_interrupted)
     assert limiter.take("a", 50).allowed
     own_server.signal(signal.SIGSTOP)
     assert limiter.take("a", 50).degraded

@@ -44,7 +44,7 @@ class RateLimitTimeout(Denied, httpx.TimeoutException):
     def __init__(self, name: str, decision: Decision, max_wait_ms: float) -> None:
         # Each base has arguments of its own.
         httpx.TimeoutException.__init__(self, _why(name, decision, max_wait_ms))
-        self.decision = JointDecision.of(decision)
+        self.decision = JointDecision._of(decision)
         self._arguments = name, decision, max_wait_ms
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -99,9 +99,9 @@ class _RateLimit(Generic[SomeLimiter, Sending]):
         self._transport: Any = transport or self._default()
 
     async def _send(self, request: httpx.Request) -> httpx.Response:
-        is_asynchronous = self._limiter.server.is_asynchronous
+        _is_asynchronous = self._limiter.server._is_asynchronous
         transport = self._transport
-        send = transport.handle_async_request if is_asynchronous else transport.handle_request
+        send = transport.handle_async_request if _is_asynchronous else transport.handle_request
         name = self._name(request) if callable(self._name) else self._name
         response: httpx.Response
         if name is None:
@@ -120,12 +120,12 @@ class _RateLimit(Generic[SomeLimiter, Sending]):
             if response.is_closed:
                 await _release(hold)
             else:
-                held = _AsyncHeldStream if is_asynchronous else _HeldStream
+                held = _AsyncHeldStream if _is_asynchronous else _HeldStream
                 response.stream = held(response.stream, hold)
         try:
             await self._heed(name, response)
         except BaseException:
-            if is_asynchronous:
+            if _is_asynchronous:
                 await response.aclose()
             else:
                 response.close()

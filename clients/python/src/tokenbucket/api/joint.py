@@ -9,10 +9,10 @@ from ..transport.call import Steps, Terms
 from ..values.decision import Decision, JointDecision
 from ..values.errors import BadArgument
 from ..values.limit import Limit, Number
-from .limiter import Decided, Holding, Where
+from .limiter import DecisionT, HoldT, ServerT
 from .operations import Backend, OnDecision, OnError, Part, in_turn
 
-Joint = TypeVar("Joint")
+JointDecisionT = TypeVar("JointDecisionT")
 """A joint decision, or with asyncio what is awaited for one."""
 Names = str | Mapping[str, str]
 """One name for all limits, or one for each."""
@@ -20,7 +20,7 @@ Names = str | Mapping[str, str]
 _ENCODED = str.maketrans({"%": "%25", "{": "%7B", "}": "%7D"})
 
 
-class BaseJointLimiter(Backend, Generic[Where, Decided, Joint, Holding]):
+class BaseJointLimiter(Backend, Generic[ServerT, DecisionT, JointDecisionT, HoldT]):
     """Several named limits. A call takes all of its costs, or none.
 
     The bucket of limit `which` is `prefix` + "{name}:" + which. The options are those of `Limiter`.
@@ -39,12 +39,12 @@ class BaseJointLimiter(Backend, Generic[Where, Decided, Joint, Holding]):
 
     # What threads and asyncio do in ways of their own, as for limiters of one limit.
     _of_hold: Any
-    _run: Callable[[Steps[JointDecision]], Joint]
-    _run_once: Callable[[Steps[Decision]], Decided]
+    _run: Callable[[Steps[JointDecision]], JointDecisionT]
+    _run_once: Callable[[Steps[Decision]], DecisionT]
 
     def __init__(
         self,
-        server: Where | str,
+        server: ServerT | str,
         limits: Mapping[str, Limit],
         prefix: str = "tb:",
         *,
@@ -69,7 +69,7 @@ class BaseJointLimiter(Backend, Generic[Where, Decided, Joint, Holding]):
         max_wait_ms: float = 0,
         share: str | None = None,
         weight: Number = 1,
-    ) -> Joint:
+    ) -> JointDecisionT:
         """Takes every cost or none. `max_wait_ms` is that of `Limiter.take`.
 
         Raises BadArgument for a `share` or a `weight`: calls of several limits have none.
@@ -94,7 +94,7 @@ class BaseJointLimiter(Backend, Generic[Where, Decided, Joint, Holding]):
         max_wait_ms: float = 0,
         share: str | None = None,
         weight: Number = 1,
-    ) -> Holding:
+    ) -> HoldT:
         """Holds every amount or none. Lasts and waits as a hold of `Limiter.hold`, but without a share.
 
         >>> from tokenbucket import JointLimiter, Limit
@@ -107,10 +107,10 @@ class BaseJointLimiter(Backend, Generic[Where, Decided, Joint, Holding]):
         {'tokens': 9880, 'inflight': 3}
         """
         terms = _in_turn(max_wait_ms, share, weight)
-        hold: Holding = self._of_hold(self, self._parts(name, amounts, limits), ttl_ms, terms)
+        hold: HoldT = self._of_hold(self, self._parts(name, amounts, limits), ttl_ms, terms)
         return hold
 
-    def reset(self, name: Names) -> Decided:
+    def reset(self, name: Names) -> DecisionT:
         """Makes the buckets of all limits full, and forgets their holds.
 
         >>> from tokenbucket import JointLimiter, Limit
@@ -137,7 +137,7 @@ class BaseJointLimiter(Backend, Generic[Where, Decided, Joint, Holding]):
             for name, item in one.headers(of[which], which).items():
                 headers[name] = f"{headers[name]}, {item}" if name in headers else item
         headers.pop("Retry-After", None)
-        return headers | decision.retry_after_header(jitter)
+        return headers | decision._retry_after_header(jitter)
 
     def _parts(
         self, name: Names, amounts: Mapping[str, Number], limits: Mapping[str, Limit] | None
@@ -173,7 +173,7 @@ class BaseJointLimiter(Backend, Generic[Where, Decided, Joint, Holding]):
         terms = _in_turn(*turn)
         decision = yield from self._decide_all(parts, "TB.MTAKE", len(costs), terms=terms)
         if self._shadow:
-            decision = decision.in_shadow_mode()
+            decision = decision._in_shadow_mode()
         self._tell_all(parts, decision, began)
         return decision
 

@@ -44,10 +44,10 @@ class _Shared:
 
     def __init__(self) -> None:
         self.by_url: WeakValueDictionary[tuple[Any, str], BaseServer[Any]] = WeakValueDictionary()
-        self.begin_anew()
+        self._begin_anew()
         begins_anew_after_fork(self)
 
-    def begin_anew(self) -> None:
+    def _begin_anew(self) -> None:
         self.lock = threading.RLock()
 
 
@@ -59,7 +59,7 @@ def shared_server(kind: Any, client: Any) -> Any:
     if isinstance(client, kind):
         return client
     if isinstance(client, BaseServer):
-        package = "tokenbucket.asyncio" if client.is_asynchronous else "tokenbucket"
+        package = "tokenbucket.asyncio" if client._is_asynchronous else "tokenbucket"
         raise BadArgument(f"client: a {package}.Server is not for these limiters")
     with _shared.lock:
         if isinstance(client, str):
@@ -101,7 +101,7 @@ class Backend:
         self._on_error = on_error
         self._on_decision = on_decision
         self._shadow = shadow
-        self._clock = server.clock
+        self._clock = server._clock
         server._users.add(self)
 
     def _leave(self) -> bool:
@@ -114,7 +114,7 @@ class Backend:
     ) -> Decision:
         """Reports the decision on a command, and returns it as the caller gets it."""
         if self._shadow:
-            decision = decision.in_shadow_mode(_wanted(words))
+            decision = decision._in_shadow_mode(_wanted(words))
         self._tell(name, limit, decision, began)
         return decision
 
@@ -145,7 +145,7 @@ class Backend:
             raise kind(f"{self.server.name} did not decide: {unanswered}") from unanswered
         self.server.degraded_count += 1  # Python goes on with another thread at calls alone
         if self._on_error == "local":
-            reply = self.server.local.execute(*words)
+            reply = self.server._local.execute(*words)
             if isinstance(reply, ReplyError):
                 raise BadArgument(str(reply)) from reply
             return reply, lost
@@ -158,9 +158,9 @@ class Backend:
         terms = terms or Terms()
         try:
             if terms.max_wait_ms and not self._shadow:
-                reply = yield from self.server.ask_in_turn(words, terms)
+                reply = yield from self.server._ask_in_turn(words, terms)
             else:
-                reply = yield from self.server.ask(renewing(words) if terms.renews else words, terms=terms)
+                reply = yield from self.server._ask(renewing(words) if terms.renews else words, terms=terms)
             return reply, False, False
         except Unanswered as unanswered:
             reply, lost = self._degraded(words, unanswered, terms.once)
@@ -170,7 +170,7 @@ class Backend:
         self, name: str, limit: Limit, words: Command, terms: Terms | None = None, tells: bool = True
     ) -> Steps[Decision]:
         began = self._clock.monotonic()
-        decision = Decision.read(*(yield from self._ask(words, terms)))
+        decision = Decision._read(*(yield from self._ask(words, terms)))
         return self._told(name, limit, decision, began, words) if tells else decision
 
     def _decide_all(
@@ -183,7 +183,7 @@ class Backend:
         if len(reply) == 4:  # by `on_error`, or by a hold with a share, which is of one bucket
             reply = [*reply, [] if degraded else [reply]]
         which = [part.which for part in parts] if reply[4] else []
-        return JointDecision.read_each(reply, which, degraded, lost)
+        return JointDecision._read_each(reply, which, degraded, lost)
 
     def _reset(self, keys: Sequence[str], limits: Iterable[Limit]) -> Steps[Decision]:
         """Allowed, with full buckets, unless a server that is away keeps what it has stored."""
@@ -191,12 +191,12 @@ class Backend:
         both = keys if self.server.fallback is None else [*keys, *map(script_key, keys)]
         for key in both:
             try:
-                yield from self.server.ask(("DEL", key))
+                yield from self.server._ask(("DEL", key))
             except Unanswered as unanswered:
                 self._degraded(("DEL", key), unanswered, False)
                 degraded = True
         for key in keys:
-            self.server.local.execute("DEL", key)
+            self.server._local.execute("DEL", key)
         if degraded:
             return Decision(False, degraded=True)
         return Decision(True, min(int(float(limit.capacity)) for limit in limits), granted=1)

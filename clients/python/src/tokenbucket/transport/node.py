@@ -29,11 +29,11 @@ class Node:
         self._retry_every_s = server.retry_every_ms / 1000
         self.script_until = self._next_refusal_logged = 0.0
         """Until when a script decides; 0 if none had to yet."""
-        self.begin_anew()
+        self._begin_anew()
         self.transport: Any = server._of_transport(self)
         """Its connections."""
 
-    def begin_anew(self) -> None:
+    def _begin_anew(self) -> None:
         """Forgets the outages of the parent in a process that was forked."""
         self.away_until = 0.0
         """0 unless the server is away; then no call asks before that moment.

@@ -1,6 +1,6 @@
 """Asking a server: whether it is worth a try, what to send, and what an error means.
 
-Nothing here waits or sends. `BaseServer.ask` is a generator that yields calls and is sent replies, so that
+Nothing here waits or sends. `BaseServer._ask` is a generator that yields calls and is sent replies, so that
 threads and asyncio share every decision and differ in how they wait, see `threads.py` and `tasks.py`.
 """
 
@@ -79,10 +79,10 @@ class BaseServer(Generic[Client]):
     >>> logins = Limiter(server, Limit(5, "5/15m"), "tb:login:", on_error="closed")
     """
 
-    is_asynchronous: bool
+    _is_asynchronous: bool
     _of_transport: Any
     """What sends the calls to one node."""
-    settle_later: Callable[[Command, float, float], None]
+    _settle_later: Callable[[Command, float, float], None]
     """Settles a hold by its id once the server answers: for how many seconds, and after how many."""
 
     def __init__(
@@ -105,7 +105,7 @@ class BaseServer(Generic[Client]):
         self.fallback = fallback
         self.log = log
         self._set_up()
-        self.local = Buckets(unix_ms_now, MOST_LOCAL_NAMES)
+        self._local = Buckets(unix_ms_now, MOST_LOCAL_NAMES)
         """The buckets of this process, which decide while the server does not."""
         self._users: WeakSet[Any] = WeakSet()
         """The limiters that are not closed."""
@@ -113,10 +113,10 @@ class BaseServer(Generic[Client]):
         """How many decisions `on_error` made in this process, because the server did not."""
         self._slots: Slots | None = None
         self._home: Node | None = None
-        self._fake: Any = getattr(client, "tokenbucket_fake", None)
-        self.clock: Clock = self._fake or REAL
+        self._fake: Any = getattr(client, "_tokenbucket_fake", None)
+        self._clock: Clock = self._fake or REAL
         given = self._client_of(client) if isinstance(client, str) else client
-        endpoints, manager = endpoints_of(given, self.is_asynchronous) if not self._fake else ([], None)
+        endpoints, manager = endpoints_of(given, self._is_asynchronous) if not self._fake else ([], None)
         # Of Sentinel's pool a connection knows but a weak reference.
         self._keeps = manager or getattr(given, "connection_pool", None)
         if manager is not None:
@@ -127,17 +127,18 @@ class BaseServer(Generic[Client]):
 
     @property
     def name(self) -> str:
+        """Returns its address, of a cluster those of its nodes, for logs and errors."""
         return ", ".join(node.name for node in self._nodes()) or "the fake server"
 
     def _set_up(self) -> None:
         """Makes what only threads, or only asyncio, need."""
 
-    def begin_anew(self) -> None:
+    def _begin_anew(self) -> None:
         """Starts afresh in a forked process."""
-        self.local.begin_anew()
+        self._local._begin_anew()
         for node in self._nodes():
-            node.begin_anew()
-            node.transport.begin_anew()
+            node._begin_anew()
+            node.transport._begin_anew()
 
     def _nodes(self) -> list[Node]:
         if self._slots is not None:
@@ -146,7 +147,7 @@ class BaseServer(Generic[Client]):
 
     def _client_of(self, url: str) -> Any:
         """Makes a client of redis-py."""
-        redis = importlib.import_module("redis.asyncio" if self.is_asynchronous else "redis")
+        redis = importlib.import_module("redis.asyncio" if self._is_asynchronous else "redis")
         try:
             return redis.Redis.from_url(url)
         except ValueError as error:
@@ -154,12 +155,12 @@ class BaseServer(Generic[Client]):
 
     # The steps.
 
-    def ask(self, *commands: Command, terms: Terms | None = None) -> Steps[Any]:
+    def _ask(self, *commands: Command, terms: Terms | None = None) -> Steps[Any]:
         """Returns the reply, of several commands all. Raises Unanswered if the server does not decide."""
         terms = terms or Terms()
         if self._fake is not None:
             self._fake.advance(terms.pause_s)
-            replies = [self._fake.answer(*one) for one in commands]
+            replies = [self._fake._answer(*one) for one in commands]
             for reply in replies:
                 if isinstance(reply, ReplyError):
                     raise BadArgument(str(reply)) from reply
@@ -177,7 +178,7 @@ class BaseServer(Generic[Client]):
         words = tuple(("EVALSHA", _script()[1], *script_arguments(one)) for one in commands)
         return (yield from self._route(node, commands, words, terms))
 
-    def ask_each(self, commands: list[Command]) -> Steps[list[Any]]:
+    def _ask_each(self, commands: list[Command]) -> Steps[list[Any]]:
         """Returns what each was answered, None if nothing, by one write to each node."""
         replies: list[Any] = [None] * len(commands)
         groups: dict[Node | None, list[int]] = {}
@@ -192,16 +193,16 @@ class BaseServer(Generic[Client]):
                         replies[at] = one
         return replies
 
-    def ask_in_turn(self, command: Command, terms: Terms) -> Steps[Any]:
+    def _ask_in_turn(self, command: Command, terms: Terms) -> Steps[Any]:
         """Returns the reply to a command that waits its turn in the server, at most `max_wait_ms`.
 
         It asks without waiting first, so that only a call that has to wait takes a connection for itself.
         With the script, and in a fake, no call can wait there: the command is sent again when it may be
         granted.
         """
-        until, waits = self.clock.monotonic() + terms.max_wait_ms / 1000, self._fake is None
+        until, waits = self._clock.monotonic() + terms.max_wait_ms / 1000, self._fake is None
         while True:
-            reply = yield from self.ask(command, terms=terms)
+            reply = yield from self._ask(command, terms=terms)
             allowed, _, retry_after_ms, *_ = reply
             pause_s = max(retry_after_ms, 1) / 1000
             if allowed or retry_after_ms < 0:
@@ -209,16 +210,16 @@ class BaseServer(Generic[Client]):
             if waits:
                 terms.until = until
                 try:
-                    return (yield from self.ask(command, terms=terms))
+                    return (yield from self._ask(command, terms=terms))
                 except ModuleMissing:
                     if self.fallback is None:
                         raise
                 terms.until, waits = None, False
-            if self.clock.monotonic() + pause_s > until:
+            if self._clock.monotonic() + pause_s > until:
                 return reply
             terms.pause_s = pause_s
 
-    def answers(self) -> Steps[bool]:
+    def _answers(self) -> Steps[bool]:
         """Returns whether the server answers, or one node of a cluster."""
         for node in self._nodes():
             with contextlib.suppress(Unanswered):

@@ -237,7 +237,7 @@ class Transports:
     def drop(self) -> None:
         self.here().drop()
 
-    def begin_anew(self) -> None:
+    def _begin_anew(self) -> None:
         """In a process that was forked: kept, not closed, since the event loop is the parent's too."""
         self._left_behind.append(self._of)
         self._of = {}

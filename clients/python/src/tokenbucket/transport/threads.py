@@ -83,9 +83,9 @@ class Transport:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self.begin_anew()
+        self._begin_anew()
 
-    def begin_anew(self) -> None:
+    def _begin_anew(self) -> None:
         """In a process that was forked. What the threads of the parent use stays open with it."""
         self._idle: deque[tuple[Any, float]] = deque()
         """Those that belong to an earlier one are not used again."""
