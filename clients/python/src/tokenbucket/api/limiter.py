@@ -323,7 +323,7 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
             with suppress(IndexError, Unanswered):
                 old, left = batches.evicted.popleft()
                 words = self._words(old.name, "TB.GIVE", old.limit, left)
-                yield from self.server._ask(words, terms=Terms(once=True))
+                yield from self.server._ask(words, Terms(once=True))
         return self._told(name, limit, decision, began)
 
     def _take_meanwhile(self, batch: Batch, cost: int) -> Steps[Decision]:
@@ -341,17 +341,19 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
 
     def _fetch(self, batch: Batch, cost: int, until: float) -> Steps[Decision]:
         batches, asked_at = self._batches, self._clock.monotonic()
-        wanted = batches.size
-        take = self._words(batch.name, "TB.TAKEUPTO", batch.limit, wanted)
-        look = self._words(batch.name, "TB.PEEK", batch.limit, 1)
+        take = self._words(batch.name, "TB.TAKEUPTO", batch.limit, batches.size)
+        short = None
         try:
             if (decision := batches.spend(batch, cost)) is not None:  # another fetch has just ended
                 return decision
-            taken, looked = yield from self.server._ask(take, look)
+            taken = yield from self.server._ask(take)
             with batches.lock:
                 batch.add(taken[0], taken[3], asked_at)
                 batch.reply = Decision._read(taken)
-                decision = batch.spend(cost)
+                decision, lacking = batch.spend(cost), cost - batch.tokens
+            if decision is None and taken[0] < batches.size:  # else others have spent it
+                look = self._words(batch.name, "TB.PEEK", batch.limit, lacking)
+                short = Decision._read((yield from self.server._ask(look)))
         except Unanswered as unanswered:
             words = self._words(batch.name, "TB.TAKE", batch.limit, cost)
             reply, lost = self._degraded(words, unanswered, False)
@@ -361,14 +363,16 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
                 batch.fetched_until = 0
         if decision is not None:
             return decision
-        if taken[0] >= wanted or isinstance(looked, ReplyError):  # others have spent it
+        if short is None or short.allowed:
             return (yield from self._take(batch.name, cost, batch.limit, tells=False))
-        # That the bucket had less is what its reply to the look is about.
-        short = Decision._read(looked)
-        if self._denials and batch.tokens == 0:
-            denied = replace(short, allowed=False, granted=0, retry_after_ms=max(short.retry_after_ms, 1))
-            self._denials.remember(batch.name, batch.limit, 1, denied, asked_at)
-        return batch.denial(short, cost)
+        if self._denials:
+            self._denials.remember(batch.name, batch.limit, lacking, short, asked_at)
+        never = cost > float(batch.limit.capacity)
+        return replace(
+            short,
+            remaining=short.remaining + cost - lacking,
+            retry_after_ms=-1 if never else short.retry_after_ms,
+        )
 
     def _give_batches_back(self) -> list[Steps[Decision]]:
         return [self._give(batch.name, left, batch.limit) for batch, left in self._batches.drain()]

@@ -160,7 +160,7 @@ class Backend:
             if terms.max_wait_ms and not self._shadow:
                 reply = yield from self.server._ask_in_turn(words, terms)
             else:
-                reply = yield from self.server._ask(renewing(words) if terms.renews else words, terms=terms)
+                reply = yield from self.server._ask(renewing(words) if terms.renews else words, terms)
             return reply, False, False
         except Unanswered as unanswered:
             reply, lost = self._degraded(words, unanswered, terms.once)

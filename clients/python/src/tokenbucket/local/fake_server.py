@@ -78,11 +78,8 @@ class FakeServer(Clock):
     async def sleep_async(self, seconds: float) -> None:
         self.advance(seconds)
 
-    def _answer(self, *words: object) -> Any:
-        return self._buckets.execute(*words)
-
     def execute_command(self, *words: Any, **_: Any) -> Any:
-        reply = self._answer(*words)
+        reply = self._buckets.execute(*words)
         if isinstance(reply, ReplyError):
             raise BadArgument(str(reply))
         return reply

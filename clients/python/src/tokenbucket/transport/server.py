@@ -35,7 +35,6 @@ from .commands import (
     NEED_THE_MODULE,
     NO_SCRIPT,
     Command,
-    Commands,
     key_of,
     script_arguments,
     script_key,
@@ -46,7 +45,6 @@ from .slots import Slots
 
 LOG = logging.getLogger("tokenbucket")
 MOST_LOCAL_NAMES = 10_000
-_CLUSTER_SLOTS: Commands = (("CLUSTER", "SLOTS"),)
 _MOST_REDIRECTIONS = 16
 # How often a call is sent again within the timeout while its slot is on two nodes.
 _TRIES_OF_A_SPLIT_SLOT = 10
@@ -141,9 +139,7 @@ class BaseServer(Generic[Client]):
             node.transport._begin_anew()
 
     def _nodes(self) -> list[Node]:
-        if self._slots is not None:
-            return list(self._slots.nodes.values())
-        return [self._home] if self._home else []
+        return [self._home] if self._home else list(self._slots.nodes.values()) if self._slots else []
 
     def _client_of(self, url: str) -> Any:
         """Makes a client of redis-py."""
@@ -155,28 +151,24 @@ class BaseServer(Generic[Client]):
 
     # The steps.
 
-    def _ask(self, *commands: Command, terms: Terms | None = None) -> Steps[Any]:
-        """Returns the reply, of several commands all. Raises Unanswered if the server does not decide."""
+    def _ask(self, command: Command, terms: Terms | None = None) -> Steps[Any]:
+        """Returns the reply. Raises Unanswered if the server does not decide."""
         terms = terms or Terms()
         if self._fake is not None:
             self._fake.advance(terms.pause_s)
-            replies = [self._fake._answer(*one) for one in commands]
-            for reply in replies:
-                if isinstance(reply, ReplyError):
-                    raise BadArgument(str(reply)) from reply
-            return replies[0] if len(replies) == 1 else replies
-        node = self._home or (yield from self._node_of(key_of(commands[0])))
-        if self.fallback is None or commands[0][0] in NO_SCRIPT or terms.until is not None:
-            return (yield from self._route(node, commands, commands, terms))
+            return self._fake.execute_command(*command)
+        node = self._home or (yield from self._node_of(key_of(command)))
+        if self.fallback is None or command[0] in NO_SCRIPT or terms.until is not None:
+            return (yield from self._route(node, command, terms))
         if time.monotonic() >= node.script_until:
             try:
-                return (yield from self._route(node, commands, commands, terms))
+                return (yield from self._route(node, command, terms))
             except ModuleMissing:
                 node.begin_script()
         if self._slots is not None:  # its keys have other names, and so perhaps another node
-            node = yield from self._node_of(script_key(key_of(commands[0])))
-        words = tuple(("EVALSHA", _script()[1], *script_arguments(one)) for one in commands)
-        return (yield from self._route(node, commands, words, terms))
+            node = yield from self._node_of(script_key(key_of(command)))
+        words = ("EVALSHA", _script()[1], *script_arguments(command))
+        return (yield from self._route(node, words, terms))
 
     def _ask_each(self, commands: list[Command]) -> Steps[list[Any]]:
         """Returns what each was answered, None if nothing, by one write to each node."""
@@ -202,7 +194,7 @@ class BaseServer(Generic[Client]):
         """
         until, waits = self._clock.monotonic() + terms.max_wait_ms / 1000, self._fake is None
         while True:
-            reply = yield from self._ask(command, terms=terms)
+            reply = yield from self._ask(command, terms)
             allowed, _, retry_after_ms, *_ = reply
             pause_s = max(retry_after_ms, 1) / 1000
             if allowed or retry_after_ms < 0:
@@ -210,7 +202,7 @@ class BaseServer(Generic[Client]):
             if waits:
                 terms.until = until
                 try:
-                    return (yield from self._ask(command, terms=terms))
+                    return (yield from self._ask(command, terms))
                 except ModuleMissing:
                     if self.fallback is None:
                         raise
@@ -247,20 +239,21 @@ class BaseServer(Generic[Client]):
         for _ in range(len(self._slots.nodes)):
             asked = self._slots.whom_to_ask()
             with contextlib.suppress(Unanswered):
-                reply = yield from self._route(asked, _CLUSTER_SLOTS, _CLUSTER_SLOTS, Terms())
+                reply = yield from self._route(asked, ("CLUSTER", "SLOTS"), Terms())
                 self._slots.learn(reply, asked)
                 return
             if time.monotonic() > ends_at:  # it was silent: the next call asks another
                 return
 
-    def _route(self, node: Node, commands: Commands, words: Commands, terms: Terms) -> Steps[Any]:
+    def _route(self, node: Node, command: Command, terms: Terms) -> Steps[Any]:
         """Sends it, follows redirections, sends again where nothing was done, and judges errors."""
         repeated = sure = asking = False
         first_node, tries, pause_s = node, 0, terms.pause_s
         for _ in range(_MOST_REDIRECTIONS + 2 * _TRIES_OF_A_SPLIT_SLOT):
             if node.away_until and not (sure or node.admits()):
                 raise Unanswered(f"{node.name} is away", sent=terms.was_sent)
-            call, pause_s = Call(node, _asking(words) if asking else words, terms, pause_s), 0.0
+            call = Call(node, (("ASKING",), command) if asking else (command,), terms, pause_s)
+            pause_s = 0.0
             try:
                 reply = yield call
             except Unanswered as unanswered:
@@ -271,50 +264,40 @@ class BaseServer(Generic[Client]):
                 repeated = True
                 continue
             if asking:
-                reply, asking = (reply[1] if len(words) == 1 else reply[1::2]), False
-            first = reply if len(words) == 1 else reply[0]
-            if type(first) is not ReplyError:
+                reply, asking = reply[1], False
+            if type(reply) is not ReplyError:
                 return reply
-            if first.word in ("MOVED", "ASK") and self._slots is not None:
-                node, sure, asking = self._slots.redirected(str(first), node), True, first.word == "ASK"
-            elif first.word in _NOT_HERE_NOW and tries < _TRIES_OF_A_SPLIT_SLOT:
+            if reply.word in ("MOVED", "ASK") and self._slots is not None:
+                node, sure, asking = self._slots.redirected(str(reply), node), True, reply.word == "ASK"
+            elif reply.word in _NOT_HERE_NOW and tries < _TRIES_OF_A_SPLIT_SLOT:
                 node, tries = first_node, tries + 1
                 pause_s = node.timeout_s / _TRIES_OF_A_SPLIT_SLOT
-            elif first.word == "READONLY" and not sure:
+            elif reply.word == "READONLY" and not sure:
                 if node.moves():
                     node.transport.drop()  # the endpoint has moved, and the master is behind it again
                 sure = True
-            elif first.word == "NOSCRIPT":
-                loading: Commands = (("SCRIPT", "LOAD", _script()[0]),)
-                yield from self._route(node, loading, loading, Terms())
+            elif reply.word == "NOSCRIPT":
+                yield from self._route(node, ("SCRIPT", "LOAD", _script()[0]), Terms())
             else:
-                self._error(node, first, commands[0])
+                self._error(node, reply, command)
         raise Unanswered(f"{node.name} redirects in circles")
 
     def _error(self, node: Node, error: ReplyError, command: Command) -> None:
         text = f"{error} ({node.name})"
-        match fault_of(error):
-            case Fault.AWAY:
-                raise Unanswered(error)
-            case Fault.REFUSING:
+        if (fault := fault_of(error)) is not Fault.CALLER:
+            if fault is Fault.REFUSING:
                 node.refused(error)
-                raise Unanswered(error)
+            raise Unanswered(error)
         if error.word == "MOVED":
             raise BadArgument(f"client: {node.name} is a node of a cluster: use the cluster client")
         if error.word == "CROSSSLOT":
             raise CrossSlot from error
         if "unknown command" in str(error):
-            raise ModuleMissing(_missing(node, command, str(error))) from error
+            raise ModuleMissing(_missing(node, command)) from error
         raise (BadArgument if error.word == "ERR" else TokenBucketError)(text) from error
 
 
-def _missing(node: Node, command: Command, error: str) -> str:
-    if "TB.B" in error.upper():
-        return f"max_wait_ms needs a tokenbucket module with TB.BTAKE, which {node.name} has not loaded"
+def _missing(node: Node, command: Command) -> str:
     if command[0] in NEED_THE_MODULE:
         return f"holds need the tokenbucket module, which {node.name} has not loaded"
     return f"{node.name} has no tokenbucket module: load it, or set fallback='script'"
-
-
-def _asking(words: Commands) -> Commands:
-    return tuple(word for one in words for word in (("ASKING",), one))
