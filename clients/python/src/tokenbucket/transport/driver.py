@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import redis.asyncio
+
 from ..values.errors import AWAY, BadArgument, ReplyError, TokenBucketError, Unanswered
 from .commands import Command
 
@@ -150,6 +152,14 @@ def reply_of(error: Exception) -> ReplyError:
     if is_one(error, "ResponseError"):
         return ReplyError(text if re.match(r"[A-Z]+ ", text) else f"ERR {text}")
     raise error
+
+
+def client_of(url: str, asynchronous: bool) -> Any:
+    """Makes a client of redis-py."""
+    try:
+        return (redis.asyncio if asynchronous else redis).Redis.from_url(url)
+    except ValueError as error:
+        raise BadArgument(f"client: {url!r}: {error}") from error
 
 
 def endpoints_of(client: Any, asynchronous: bool) -> tuple[list[Endpoint], Any]:

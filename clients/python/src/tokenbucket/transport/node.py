@@ -56,13 +56,15 @@ class Node:
         """Notes what the server itself has said: nothing else is a sign of life."""
         self.last_heard = time.monotonic()
         if type(reply) is ReplyError and fault_of(reply) is Fault.AWAY:
-            self.failed(reply)
+            self.failed(reply, self.last_heard)
         elif self.away_until:
             self.away_until = 0.0
             self._log.warning("%s is back, limiting again", self._who)
 
-    def failed(self, error: object) -> None:
-        """Begins an outage, or lets it last."""
+    def failed(self, error: Exception, since: float) -> None:
+        """Begins an outage or lets it last, unless others were heard since or this process lacks a file."""
+        if self.last_heard > since or is_lack(error):
+            return
         self.failed_at = now = time.monotonic()
         begins, self.away_until = not self.away_until, now + self._retry_every_s
         if begins:
@@ -71,14 +73,8 @@ class Node:
     def silent(self, what: str, since: float, within_s: float, *, sent: bool = False) -> Unanswered:
         """Returns the error of a call without a reply. The server is away if no other call heard it."""
         silence = Unanswered(f"no {what} within {within_s * 1000:g} ms", sent=sent)
-        if self.last_heard <= since:
-            self.failed(silence)
+        self.failed(silence, since)
         return silence
-
-    def unreachable(self, error: Exception, since: float) -> None:
-        """Begins an outage, unless others work or this process lacks a file or thread."""
-        if self.last_heard < since and not is_lack(error):
-            self.failed(error)
 
     def refused(self, error: object) -> None:
         """Logs that the server is there, and did not decide this call."""

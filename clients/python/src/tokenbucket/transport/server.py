@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import importlib
 import logging
 import time
 from collections.abc import Callable
@@ -39,7 +38,7 @@ from .commands import (
     script_arguments,
     script_key,
 )
-from .driver import endpoints_of
+from .driver import client_of, endpoints_of
 from .node import Node
 from .slots import Slots
 
@@ -113,7 +112,7 @@ class BaseServer(Generic[Client]):
         self._home: Node | None = None
         self._fake: Any = getattr(client, "_tokenbucket_fake", None)
         self._clock: Clock = self._fake or REAL
-        given = self._client_of(client) if isinstance(client, str) else client
+        given = client_of(client, self._is_asynchronous) if isinstance(client, str) else client
         endpoints, manager = endpoints_of(given, self._is_asynchronous) if not self._fake else ([], None)
         # Of Sentinel's pool a connection knows but a weak reference.
         self._keeps = manager or getattr(given, "connection_pool", None)
@@ -140,14 +139,6 @@ class BaseServer(Generic[Client]):
 
     def _nodes(self) -> list[Node]:
         return [self._home] if self._home else list(self._slots.nodes.values()) if self._slots else []
-
-    def _client_of(self, url: str) -> Any:
-        """Makes a client of redis-py."""
-        redis = importlib.import_module("redis.asyncio" if self._is_asynchronous else "redis")
-        try:
-            return redis.Redis.from_url(url)
-        except ValueError as error:
-            raise BadArgument(f"client: {url!r}: {error}") from error
 
     # The steps.
 

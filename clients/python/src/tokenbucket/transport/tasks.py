@@ -44,6 +44,7 @@ class Connection:
         """How many looks came late since the server was last heard."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.connecting = self._task(self._connect())
+        transport.connections.add(self)
 
     def _task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._transport.task(work)
@@ -62,7 +63,7 @@ class Connection:
             return
         endpoint = self.node.endpoint
         if not self._is_connected and not endpoint.is_mistake(error):
-            self.node.unreachable(error, self._began)
+            self.node.failed(error, self._began)
         self.end(endpoint.why_it_failed(error, sent=self._is_connected))
 
     async def _connect(self) -> None:
@@ -254,7 +255,7 @@ class Transport:
         self.loop, self.node = loop, node
         self._shared: Connection | None = None
         """By which all calls are sent that do not wait in the server."""
-        self._all: set[Connection] = set()
+        self.connections: set[Connection] = set()
         self._turns_to_connect = asyncio.Semaphore(_MOST_CONNECTING)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -265,14 +266,9 @@ class Transport:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _new(self) -> Connection:
-        connection = Connection(self)
-        self._all.add(connection)
-        return connection
-
     def _of_all(self) -> Connection:
         if self._shared is None or not self._shared.is_open:
-            self._shared = self._new()
+            self._shared = Connection(self)
         return self._shared
 
     async def exchange(self, call: Call) -> Any:
@@ -286,7 +282,7 @@ class Transport:
             async with self._turns_to_connect:
                 if self.node.failed_at > began:
                     raise Unanswered(f"{self.node.name} is away")
-                connection = self._new()
+                connection = Connection(self)
                 reply = connection.send(call)
                 await asyncio.wait([connection.connecting, reply], return_when=asyncio.FIRST_COMPLETED)
             return await reply
@@ -303,12 +299,12 @@ class Transport:
             self._shared.end(Unanswered("the endpoint has moved", sent=True, broken=True))
 
     def ended(self, connection: Connection, raw: Any) -> None:
-        self._all.discard(connection)
+        self.connections.discard(connection)
         if raw is not None and not self.loop.is_closed():
             self.task(_disconnect(raw))
 
     async def close(self) -> None:
-        for connection in list(self._all):
+        for connection in list(self.connections):
             connection.end(Unanswered("the limiter was closed", sent=True))
         if self._tasks:
             await asyncio.wait(set(self._tasks))

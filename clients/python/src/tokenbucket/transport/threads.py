@@ -236,7 +236,7 @@ class Transport:
             _close(raw)
             outcome = error
             if not node.endpoint.is_mistake(error):
-                node.unreachable(error, began)
+                node.failed(error, began)
         except BaseException:  # a signal, where no thread could start
             _close(raw)
             raise
