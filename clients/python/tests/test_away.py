@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -43,16 +40,6 @@ def test_while_the_server_is_away_the_same_limits_hold_here(
     reset = limiter.reset("a")
     assert (reset.allowed, reset.degraded) == (False, True), "the server keeps its bucket"
     assert limiter.peek("a", 0).remaining == 10
-
-
-def test_a_server_that_hangs_is_waited_for_once(make: Make, own_server: Service) -> None:
-    limiter = make(own_server, Limit(2, STILL), on_error="open", timeout_ms=500, retry_every_ms=60_000)
-    own_server.signal(signal.SIGSTOP)
-    began = time.monotonic()
-    with ThreadPoolExecutor(60) as threads:
-        decisions = list(threads.map(lambda _: limiter.take("a"), range(300)))
-    assert time.monotonic() - began < 5, "once, and not three hundred times"
-    assert all(decision.allowed and decision.degraded for decision in decisions)
 
 
 def test_an_unknown_client_is_refused(make: Make) -> None:
