@@ -31,7 +31,6 @@ from ..values.errors import (
 )
 from .call import PING, Call, Steps, Terms
 from .commands import (
-    NEED_THE_MODULE,
     NO_SCRIPT,
     Command,
     key_of,
@@ -211,11 +210,13 @@ class BaseServer(Generic[Client]):
         return self._fake is not None
 
     def _node_of(self, key: str) -> Steps[Node]:
-        """Returns the node of the bucket. While it is away, asks the others where its slots are now."""
+        """Returns the node of the bucket. While it is away, asks another where its slots are now."""
         assert self._slots is not None
         node = self._slots.node_of(key)
         if node is None or (node.away_until and node.admits()):
-            yield from self._read_slots()
+            asked = self._slots.whom_to_ask()
+            with contextlib.suppress(Unanswered):  # the next call asks another
+                self._slots.learn((yield from self._route(asked, ("CLUSTER", "SLOTS"), Terms())), asked)
             node = self._slots.node_of(key)
             if node is None:
                 raise Unanswered(f"no node has the slot of {key!r}")
@@ -223,18 +224,6 @@ class BaseServer(Generic[Client]):
             if node.away_until > now:  # it is this call that asks
                 node.away_until = now
         return node
-
-    def _read_slots(self) -> Steps[None]:
-        assert self._slots is not None
-        ends_at = time.monotonic() + self.timeout_ms / 2000
-        for _ in range(len(self._slots.nodes)):
-            asked = self._slots.whom_to_ask()
-            with contextlib.suppress(Unanswered):
-                reply = yield from self._route(asked, ("CLUSTER", "SLOTS"), Terms())
-                self._slots.learn(reply, asked)
-                return
-            if time.monotonic() > ends_at:  # it was silent: the next call asks another
-                return
 
     def _route(self, node: Node, command: Command, terms: Terms) -> Steps[Any]:
         """Sends it, follows redirections, sends again where nothing was done, and judges errors."""
@@ -270,11 +259,10 @@ class BaseServer(Generic[Client]):
             elif reply.word == "NOSCRIPT":
                 yield from self._route(node, ("SCRIPT", "LOAD", _script()[0]), Terms())
             else:
-                self._error(node, reply, command)
+                self._error(node, reply)
         raise Unanswered(f"{node.name} redirects in circles")
 
-    def _error(self, node: Node, error: ReplyError, command: Command) -> None:
-        text = f"{error} ({node.name})"
+    def _error(self, node: Node, error: ReplyError) -> None:
         if (fault := fault_of(error)) is not Fault.CALLER:
             if fault is Fault.REFUSING:
                 node.refused(error)
@@ -284,11 +272,6 @@ class BaseServer(Generic[Client]):
         if error.word == "CROSSSLOT":
             raise CrossSlot from error
         if "unknown command" in str(error):
-            raise ModuleMissing(_missing(node, command)) from error
-        raise (BadArgument if error.word == "ERR" else TokenBucketError)(text) from error
-
-
-def _missing(node: Node, command: Command) -> str:
-    if command[0] in NEED_THE_MODULE:
-        return f"holds need the tokenbucket module, which {node.name} has not loaded"
-    return f"{node.name} has no tokenbucket module: load it, or set fallback='script'"
+            advice = "load it, or set fallback='script'; holds need the module"
+            raise ModuleMissing(f"{node.name} has no tokenbucket module: {advice}") from error
+        raise (BadArgument if error.word == "ERR" else TokenBucketError)(f"{error} ({node.name})") from error

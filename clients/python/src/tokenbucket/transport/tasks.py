@@ -140,7 +140,9 @@ class Connection:
             self._looking.cancel()
         for task in self._tasks - {asyncio.current_task()}:
             task.cancel()
-        self._transport.ended(self, self._raw)
+        self._transport.connections.discard(self)
+        if self._raw is not None and not self._loop.is_closed():
+            self._transport.task(_disconnect(self._raw))
 
     # Silence.
 
@@ -196,7 +198,7 @@ class Connection:
             self.end(Unanswered(f"{node.name} is away, or does not end a wait", sent=True))
             return
         if time.monotonic() - node.last_heard > min(PULSE_S, node.timeout_s):
-            self._transport.ping()
+            self._transport.shared().send(Call(node, PING))
         self._look_in(min(PULSE_S, left_s))
 
 
@@ -254,7 +256,6 @@ class Transport:
     def __init__(self, loop: asyncio.AbstractEventLoop, node: Node) -> None:
         self.loop, self.node = loop, node
         self._shared: Connection | None = None
-        """By which all calls are sent that do not wait in the server."""
         self.connections: set[Connection] = set()
         self._turns_to_connect = asyncio.Semaphore(_MOST_CONNECTING)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -266,7 +267,8 @@ class Transport:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _of_all(self) -> Connection:
+    def shared(self) -> Connection:
+        """Returns that by which all calls are sent that do not wait in the server."""
         if self._shared is None or not self._shared.is_open:
             self._shared = Connection(self)
         return self._shared
@@ -275,7 +277,7 @@ class Transport:
         if call.pause_s:
             await asyncio.sleep(call.pause_s)
         if call.until is None:
-            return await self._of_all().send(call)
+            return await self.shared().send(call)
         connection: Connection | None = None
         began = time.monotonic()
         try:
@@ -290,18 +292,10 @@ class Transport:
             if connection is not None:
                 connection.end(Unanswered("its caller has left", sent=True))
 
-    def ping(self) -> None:
-        self._of_all().send(Call(self.node, PING))
-
     def drop(self) -> None:
         """Closes the connection of all, since the endpoint has moved: its calls are sent again elsewhere."""
         if self._shared is not None:
             self._shared.end(Unanswered("the endpoint has moved", sent=True, broken=True))
-
-    def ended(self, connection: Connection, raw: Any) -> None:
-        self.connections.discard(connection)
-        if raw is not None and not self.loop.is_closed():
-            self.task(_disconnect(raw))
 
     async def close(self) -> None:
         for connection in list(self.connections):
