@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
@@ -10,7 +9,6 @@ from itertools import chain
 from typing import Any, Literal
 from weakref import WeakValueDictionary
 
-from ..local.fork import begins_anew_after_fork
 from ..transport.call import Steps, Terms
 from ..transport.commands import Command, Word, command, renewing, script_key
 from ..transport.server import BaseServer
@@ -39,19 +37,8 @@ class Part:
     amount: Number
 
 
-class _Shared:
-    """The servers that limiters have made, by their URLs."""
-
-    def __init__(self) -> None:
-        self.by_url: WeakValueDictionary[tuple[Any, str], BaseServer[Any]] = WeakValueDictionary()
-        self._begin_anew()
-        begins_anew_after_fork(self)
-
-    def _begin_anew(self) -> None:
-        self.lock = threading.RLock()
-
-
-_shared = _Shared()
+_by_url: WeakValueDictionary[tuple[Any, str], BaseServer[Any]] = WeakValueDictionary()
+"""The servers that limiters have made."""
 
 
 def shared_server(kind: Any, client: Any) -> Any:
@@ -61,25 +48,21 @@ def shared_server(kind: Any, client: Any) -> Any:
     if isinstance(client, BaseServer):
         package = "tokenbucket.asyncio" if client._is_asynchronous else "tokenbucket"
         raise BadArgument(f"client: a {package}.Server is not for these limiters")
-    with _shared.lock:
-        if isinstance(client, str):
-            server = _shared.by_url.get((kind, client))
-            if server is None:
-                server = _shared.by_url[kind, client] = kind(client)
-            return server
-        # Kept where its connections come from, so that it lives as long.
-        place = getattr(client, "nodes_manager", None) or getattr(client, "connection_pool", None)
-        known = getattr(place, "tokenbucket_server", None) or getattr(client, "tokenbucket_server", None)
-        if known is None:
-            known = kind(client)
-            if place is not None:
-                try:
-                    place.tokenbucket_server = known
-                except AttributeError:  # the node manager of asyncio has no room for it
-                    client.tokenbucket_server = known
-        if not isinstance(known, kind):
-            kind(client)  # says why not
-        return known
+    if isinstance(client, str):
+        return _by_url.get((kind, client)) or _by_url.setdefault((kind, client), kind(client))
+    # Kept where its connections come from, so that it lives as long.
+    place = getattr(client, "nodes_manager", None) or getattr(client, "connection_pool", None)
+    known = getattr(place, "tokenbucket_server", None) or getattr(client, "tokenbucket_server", None)
+    if known is None:
+        known = kind(client)
+        if place is not None:
+            try:
+                place.tokenbucket_server = known
+            except AttributeError:  # the node manager of asyncio has no room for it
+                client.tokenbucket_server = known
+    if not isinstance(known, kind):
+        kind(client)  # says why not
+    return known
 
 
 class Backend:
