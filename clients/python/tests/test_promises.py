@@ -94,6 +94,7 @@ def test_an_unknown_option_is_an_error(make: Make, server: Service) -> None:
         lambda: Server("redis://localhost", timeout=5),  # type: ignore
         lambda: limiter.take("a", max_wait=5),
         lambda: limiter.hold("a", 1, ttl=5),
+        lambda: make(server, {"a": Limit(1, STILL)}).take_all("a", {"a": 1}, share="a"),
     ]
     for call in calls:
         with pytest.raises(TypeError, match="unexpected keyword"):

@@ -92,13 +92,6 @@ def test_a_share_that_cannot_be_is_an_error(
     assert limiter.take("a", share="é" * 64, weight="1e3", max_wait_ms=LONG_MS).allowed
 
 
-def test_calls_of_several_limits_have_no_share(make: Make, server: Service) -> None:
-    joint = make(server, {"a": Limit(1, STILL)})
-    for call in (joint.take_all, joint.hold):
-        with pytest.raises(BadArgument, match="share"):
-            call("a", {"a": 1}, share="a", weight=2, max_wait_ms=LONG_MS)
-
-
 def test_in_a_fake_the_wait_takes_its_time() -> None:
     fake = FakeServer()
     limiter = Limiter(fake, Limit(1, "1/s"))

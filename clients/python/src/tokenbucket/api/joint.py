@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
-from ..transport.call import Steps, Terms
+from ..transport.call import Steps
 from ..values.decision import Decision, JointDecision
 from ..values.errors import BadArgument
 from ..values.limit import Limit, Number
@@ -67,12 +67,8 @@ class BaseJointLimiter(Backend, Generic[ServerT, DecisionT, JointDecisionT, Hold
         *,
         limits: Mapping[str, Limit] | None = None,
         max_wait_ms: float = 0,
-        share: str | None = None,
-        weight: Number = 1,
     ) -> JointDecisionT:
-        """Takes every cost or none. `max_wait_ms` is that of `Limiter.take`.
-
-        Raises BadArgument for a `share` or a `weight`: calls of several limits have none.
+        """Takes every cost or none. `max_wait_ms` is that of `Limiter.take`; no call has a share.
 
         >>> from tokenbucket import JointLimiter, Limit
         >>> from tokenbucket.testing import FakeServer
@@ -82,7 +78,7 @@ class BaseJointLimiter(Backend, Generic[ServerT, DecisionT, JointDecisionT, Hold
         >>> limiter.take_all("alice", {"a": 5, "b": 1}).allowed
         True
         """
-        return self._run(self._take_all(name, costs, limits, (max_wait_ms, share, weight)))
+        return self._run(self._take_all(name, costs, limits, max_wait_ms))
 
     def hold(
         self,
@@ -92,8 +88,6 @@ class BaseJointLimiter(Backend, Generic[ServerT, DecisionT, JointDecisionT, Hold
         ttl_ms: int = 30_000,
         limits: Mapping[str, Limit] | None = None,
         max_wait_ms: float = 0,
-        share: str | None = None,
-        weight: Number = 1,
     ) -> HoldT:
         """Holds every amount or none. Lasts and waits as a hold of `Limiter.hold`, but without a share.
 
@@ -106,8 +100,8 @@ class BaseJointLimiter(Backend, Generic[ServerT, DecisionT, JointDecisionT, Hold
         >>> hold.remaining
         {'tokens': 9880, 'inflight': 3}
         """
-        terms = _in_turn(max_wait_ms, share, weight)
-        hold: HoldT = self._of_hold(self, self._parts(name, amounts, limits), ttl_ms, terms)
+        parts = self._parts(name, amounts, limits)
+        hold: HoldT = self._of_hold(self, parts, ttl_ms, in_turn(max_wait_ms))
         return hold
 
     def reset(self, name: Names) -> DecisionT:
@@ -167,10 +161,10 @@ class BaseJointLimiter(Backend, Generic[ServerT, DecisionT, JointDecisionT, Hold
         name: Names,
         costs: Mapping[str, Number],
         limits: Mapping[str, Limit] | None,
-        turn: tuple[float, str | None, Number],
+        max_wait_ms: float,
     ) -> Steps[JointDecision]:
         began, parts = self._clock.monotonic(), self._parts(name, costs, limits)
-        terms = _in_turn(*turn)
+        terms = in_turn(max_wait_ms)
         decision = yield from self._decide_all(parts, "TB.MTAKE", len(costs), terms=terms)
         if self._shadow:
             decision = decision._in_shadow_mode()
@@ -180,12 +174,6 @@ class BaseJointLimiter(Backend, Generic[ServerT, DecisionT, JointDecisionT, Hold
     def _reset_name(self, name: Names) -> Steps[Decision]:
         keys = [_key_of(self.prefix, name, which) for which in self.limits]
         return (yield from self._reset(keys, self.limits.values()))
-
-
-def _in_turn(max_wait_ms: float, share: str | None, weight: Number) -> Terms:
-    if share is not None or weight != 1:
-        raise BadArgument("share, weight: only calls of one limit have them, those of a Limiter")
-    return in_turn(max_wait_ms, share, weight)
 
 
 def _key_of(prefix: str, name: Names, which: str) -> str:

@@ -196,7 +196,7 @@ def checked_wait(max_wait_ms: float) -> float:
     return max_wait_ms
 
 
-def in_turn(max_wait_ms: float, share: str | None, weight: Number) -> Terms:
+def in_turn(max_wait_ms: float, share: str | None = None, weight: Number = 1) -> Terms:
     """Returns the terms of a call that may wait. Raises BadArgument before anything is sent."""
     terms = Terms(max_wait_ms=checked_wait(max_wait_ms))
     if share is None:
