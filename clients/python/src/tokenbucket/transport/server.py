@@ -30,13 +30,7 @@ from ..values.errors import (
     fault_of,
 )
 from .call import PING, Call, Steps, Terms
-from .commands import (
-    NO_SCRIPT,
-    Command,
-    key_of,
-    script_arguments,
-    script_key,
-)
+from .commands import NO_SCRIPT, Command, key_of, script_arguments, script_key
 from .driver import client_of, endpoints_of
 from .node import Node
 from .slots import Slots
