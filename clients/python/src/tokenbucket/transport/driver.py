@@ -87,7 +87,7 @@ class Endpoint:
                 raise
             raise BadArgument(f"client: {error}") from error
 
-    def is_mistake(self, error: Exception) -> bool:
+    def _is_mistake(self, error: Exception) -> bool:
         """Returns whether a connection failed by what waiting does not change, such as a wrong password."""
         if is_lack(error):
             return False
@@ -106,7 +106,7 @@ class Endpoint:
         """Returns the error of a call whose connection failed, or broke after the call was sent."""
         if isinstance(error, TokenBucketError | Unanswered):
             return error
-        if not self.is_mistake(error):
+        if not self._is_mistake(error):
             return Unanswered(error, sent=sent, broken=sent)
         mistake = TokenBucketError(f"cannot connect to {self.name}: {error}")
         mistake.__cause__ = error

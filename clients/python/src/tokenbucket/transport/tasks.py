@@ -61,10 +61,10 @@ class Connection:
         if not isinstance(error, Exception):
             self.end(Unanswered("its task was cancelled", sent=True, broken=True))
             return
-        endpoint = self.node.endpoint
-        if not self._is_connected and not endpoint.is_mistake(error):
+        why = self.node.endpoint.why_it_failed(error, sent=self._is_connected)
+        if not self._is_connected and isinstance(why, Unanswered):
             self.node.failed(error, self._began)
-        self.end(endpoint.why_it_failed(error, sent=self._is_connected))
+        self.end(why)
 
     async def _connect(self) -> None:
         self._raw = self.node.endpoint.new(None)  # the looks bound the time in all

@@ -221,7 +221,7 @@ class Transport:
         if outcome is None:
             raise node.silent("connection", began, node.connect_within_s)
         if isinstance(outcome, Exception):
-            raise node.endpoint.why_it_failed(outcome) from outcome
+            raise outcome
         return outcome
 
     def _connect(self, made: ref[Answer], idle: Any) -> None:
@@ -234,8 +234,8 @@ class Transport:
             node.connected()
         except Exception as error:
             _close(raw)
-            outcome = error
-            if not node.endpoint.is_mistake(error):
+            outcome = node.endpoint.why_it_failed(error)
+            if isinstance(outcome, Unanswered):
                 node.failed(error, began)
         except BaseException:  # a signal, where no thread could start
             _close(raw)
