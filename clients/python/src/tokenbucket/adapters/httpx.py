@@ -99,9 +99,9 @@ class _RateLimit(Generic[SomeLimiter, Sending]):
         self._transport: Any = transport or self._default()
 
     async def _send(self, request: httpx.Request) -> httpx.Response:
-        _is_asynchronous = self._limiter.server._is_asynchronous
+        is_asynchronous = self._limiter.server._is_asynchronous
         transport = self._transport
-        send = transport.handle_async_request if _is_asynchronous else transport.handle_request
+        send = transport.handle_async_request if is_asynchronous else transport.handle_request
         name = self._name(request) if callable(self._name) else self._name
         response: httpx.Response
         if name is None:
@@ -120,12 +120,12 @@ class _RateLimit(Generic[SomeLimiter, Sending]):
             if response.is_closed:
                 await _release(hold)
             else:
-                held = _AsyncHeldStream if _is_asynchronous else _HeldStream
+                held = _AsyncHeldStream if is_asynchronous else _HeldStream
                 response.stream = held(response.stream, hold)
         try:
             await self._heed(name, response)
         except BaseException:
-            if _is_asynchronous:
+            if is_asynchronous:
                 await response.aclose()
             else:
                 response.close()

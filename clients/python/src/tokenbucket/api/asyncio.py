@@ -52,7 +52,7 @@ class Server(BaseServer[Client]):
         try:
             call = next(steps)
         except StopIteration as end:
-            # DecisionT here: a caller in a loop still lets the event loop read from the server.
+            # Decided here: a caller in a loop still lets the event loop read from the server.
             await asyncio.sleep(0)
             decided: T = end.value
             return decided

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
@@ -9,6 +10,7 @@ from itertools import chain
 from typing import Any, Literal
 from weakref import WeakValueDictionary
 
+from ..local.fork import begins_anew_after_fork
 from ..transport.call import Steps, Terms
 from ..transport.commands import Command, Word, command, renewing, script_key
 from ..transport.server import BaseServer
@@ -37,8 +39,19 @@ class Part:
     amount: Number
 
 
-_by_url: WeakValueDictionary[tuple[Any, str], BaseServer[Any]] = WeakValueDictionary()
-"""The servers that limiters have made."""
+class _Shared:
+    """The servers that limiters have made, by their URLs."""
+
+    def __init__(self) -> None:
+        self.by_url: WeakValueDictionary[tuple[Any, str], BaseServer[Any]] = WeakValueDictionary()
+        self._begin_anew()
+        begins_anew_after_fork(self)
+
+    def _begin_anew(self) -> None:
+        self.lock = threading.RLock()
+
+
+_shared = _Shared()
 
 
 def shared_server(kind: Any, client: Any) -> Any:
@@ -49,17 +62,18 @@ def shared_server(kind: Any, client: Any) -> Any:
         package = "tokenbucket.asyncio" if client._is_asynchronous else "tokenbucket"
         raise BadArgument(f"client: a {package}.Server is not for these limiters")
     if isinstance(client, str):
-        return _by_url.get((kind, client)) or _by_url.setdefault((kind, client), kind(client))
+        with _shared.lock:
+            return _shared.by_url.get((kind, client)) or _shared.by_url.setdefault(
+                (kind, client), kind(client)
+            )
     # Kept where its connections come from, so that it lives as long.
     place = getattr(client, "nodes_manager", None) or getattr(client, "connection_pool", None)
-    known = getattr(place, "tokenbucket_server", None) or getattr(client, "tokenbucket_server", None)
+    if not hasattr(place, "__dict__"):  # as the node manager of asyncio
+        place = client
+    known = getattr(place, "tokenbucket_server", None)
     if known is None:
-        known = kind(client)
-        if place is not None:
-            try:
-                place.tokenbucket_server = known
-            except AttributeError:  # the node manager of asyncio has no room for it
-                client.tokenbucket_server = known
+        made = kind(client)
+        known = vars(place).setdefault("tokenbucket_server", made)  # one for all threads
     if not isinstance(known, kind):
         kind(client)  # says why not
     return known
