@@ -16,11 +16,9 @@ type node struct {
 	// Moments of the server's steady clock.
 	awayUntil   atomic.Int64 // no call asks before; 0: it is there
 	heard       atomic.Int64 // when it last said something; 0: never
-	nextOutage  atomic.Int64 // when one may be logged
 	nextRefusal atomic.Int64 // when one may be logged
 	nextPulse   atomic.Int64 // when a call that waits asks whether it is there
 	scriptUntil atomic.Int64 // when the module is looked for again
-	isLogged    atomic.Bool  // whether the outage is
 	needsScript atomic.Bool
 
 	mutex sync.Mutex
@@ -29,8 +27,6 @@ type node struct {
 
 const (
 	betweenRefusalsLogged = time.Minute
-	// betweenOutagesLogged keeps a server that comes and goes from filling the log.
-	betweenOutagesLogged = 10 * time.Second
 	// triesOfSplitSlot is how often a call is sent within the timeout while some of its keys have moved with their slot.
 	// No node does anything then.
 	triesOfSplitSlot = 10
@@ -233,19 +229,16 @@ func (n *node) away() error { return &awayError{server: n.who, cause: errAway} }
 
 func (n *node) answered() {
 	n.heard.Store(n.server.now())
-	if n.awayUntil.Load() != 0 {
-		n.awayUntil.Store(0)
-	}
-	if n.isLogged.Load() && n.isLogged.Swap(false) {
+	if n.awayUntil.Load() != 0 && n.awayUntil.Swap(0) != 0 {
 		n.server.logf("tokenbucket: %s is back, limiting again", n.who)
 	}
 }
 
 func (n *node) failed(err error) {
 	n.scriptUntil.Store(0) // the server may be another
-	n.awayUntil.Store(n.server.now() + int64(n.server.settings.retryEvery))
+	hasBegun := n.awayUntil.Swap(n.server.now()+int64(n.server.settings.retryEvery)) == 0
 	n.endWaits()
-	if !n.isLogged.Load() && n.isDue(&n.nextOutage, betweenOutagesLogged) && !n.isLogged.Swap(true) {
+	if hasBegun {
 		n.server.logf("tokenbucket: cannot ask %s, every limit does as its OnError says: %v", n.who, err)
 	}
 }

@@ -56,9 +56,8 @@ func RetryEvery(every time.Duration) ServerOption {
 	return func(s *serverSettings) { s.retryEvery = every }
 }
 
-// LogTo sets what gets the log lines; log.Printf by default. An outage has one when it begins and one when a call is answered
-// again, for at most one outage in ten seconds. Calls that the server did not decide have one a minute, and each error of a
-// renewal has one.
+// LogTo sets what gets the log lines; log.Printf by default. Each outage has one when it begins and one when a call is answered
+// again. Calls that the server refused for reasons of its own have one a minute, and each error of a renewal has one.
 func LogTo(logf func(format string, args ...any)) ServerOption {
 	return func(s *serverSettings) { s.logf = logf }
 }
