@@ -646,17 +646,20 @@ func TestAMistakeIsAnErrorUnderEveryPolicyWhileTheServerIsAway(t *testing.T) {
 	}
 }
 
-// mutes is a server that grants nothing, lets calls wait, and then falls silent.
-type mutes struct{ closed chan struct{} }
+// mute is a server that denies one call, lets it wait, and then falls silent.
+type mute struct {
+	asked  atomic.Int64
+	closed chan struct{}
+}
 
-func (m mutes) Do(_ context.Context, args ...any) (any, error) {
-	if args[0] == "PING" {
+func (m *mute) Do(context.Context, ...any) (any, error) {
+	if m.asked.Add(1) > 1 {
 		return nil, os.ErrDeadlineExceeded
 	}
 	return []any{int64(0), int64(0), int64(60_000), int64(60_000)}, nil
 }
 
-func (m mutes) Dial(context.Context) (tokenbucket.Conn, error) { return muteConn{m.closed}, nil }
+func (m *mute) Dial(context.Context) (tokenbucket.Conn, error) { return muteConn{m.closed}, nil }
 
 type muteConn struct{ closed chan struct{} }
 
@@ -667,7 +670,8 @@ func TestALogThatBlocksHoldsUpNoWait(t *testing.T) {
 	never := make(chan struct{})
 	defer close(never)
 	blocks := tokenbucket.LogTo(func(string, ...any) { <-never })
-	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(mutes{make(chan struct{})}, blocks), hourly, tokenbucket.OnError(tokenbucket.FailClosed))
+	limits := tokenbucket.NewServer(&mute{closed: make(chan struct{})}, blocks)
+	limiter := tokenbucket.NewLimiter(limits, hourly, tokenbucket.OnError(tokenbucket.FailClosed))
 	ended := make(chan tokenbucket.Decision, 1)
 	go func() {
 		decision, _ := limiter.Take(ctx, "a", 1, tokenbucket.MaxWait(time.Hour))

@@ -3,7 +3,6 @@ package tokenbucket
 import (
 	"context"
 	"errors"
-	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -20,9 +19,7 @@ type node struct {
 	nextPulse   atomic.Int64 // when a call that waits asks whether it is there
 	scriptUntil atomic.Int64 // when the module is looked for again
 	needsScript atomic.Bool
-
-	mutex sync.Mutex
-	gone  chan struct{} // closed when it goes away; nil: no call waits for that
+	outages     atomic.Int64 // how many have begun
 }
 
 const (
@@ -236,20 +233,9 @@ func (n *node) answered() {
 
 func (n *node) failed(err error) {
 	n.scriptUntil.Store(0) // the server may be another
-	hasBegun := n.awayUntil.Swap(n.server.now()+int64(n.server.settings.retryEvery)) == 0
-	n.endWaits()
-	if hasBegun {
+	if n.awayUntil.Swap(n.server.now()+int64(n.server.settings.retryEvery)) == 0 {
+		n.outages.Add(1)
 		n.server.logf("tokenbucket: cannot ask %s, every limit does as its OnError says: %v", n.who, err)
-	}
-}
-
-// endWaits ends the waits at a node that is away.
-func (n *node) endWaits() {
-	n.mutex.Lock()
-	defer n.mutex.Unlock()
-	if n.gone != nil {
-		close(n.gone)
-		n.gone = nil
 	}
 }
 

@@ -90,11 +90,9 @@ func (s *Server) keep(ctx context.Context, c command, left time.Duration) (reply
 		return reply, true, nil
 	case overOf(ctx) != nil:
 		return nil, true, overOf(ctx)
-	case err == errAway:
-		return nil, true, n.away()
 	case isUnknownCommand(err):
 		return nil, false, nil
-	case code == "UNBLOCKED" || code == "READONLY" || s.isMoving(err) || isBroken(err) && !s.isClosed():
+	case err == errAway || code == "UNBLOCKED" || code == "READONLY" || s.isMoving(err) || isBroken(err):
 		return nil, true, nil // asking tells whether the server is there, and where the key is
 	}
 	if isUnsent(err) && n.isThere(began) { // others may have a connection
@@ -103,8 +101,8 @@ func (s *Server) keep(ctx context.Context, c command, left time.Duration) (reply
 	return nil, true, n.judge(c, err, began, !isUnsent(err))
 }
 
-// wait returns when the server replies, when the context ends, or with errAway when the server goes away. Its connection is
-// then closed: a server grants nothing to a client that has gone.
+// wait returns when the server replies, when the context ends, or with errAway when an outage has begun: its connection may
+// lead to a server that another has replaced. That is then closed: a server grants nothing to a client that has gone.
 func (n *node) wait(ctx context.Context, dialler WaitingDoer, args []any, left time.Duration) (any, error) {
 	type outcome struct {
 		reply any
@@ -112,10 +110,7 @@ func (n *node) wait(ctx context.Context, dialler WaitingDoer, args []any, left t
 	}
 	life, leave := context.WithCancel(ctx)
 	defer leave()
-	gone, ended := n.whenGone(), make(chan outcome, 2)
-	if n.awayUntil.Load() != 0 { // since the call asked
-		return nil, errAway
-	}
+	outages, ended := n.outages.Load(), make(chan outcome, 2)
 	go guarded(func() {
 		defer func() { ended <- outcome{nil, Unsent(errSilent)} }() // of a Doer that panics
 		within, cancel := context.WithTimeout(life, connectTimeout)
@@ -140,23 +135,15 @@ func (n *node) wait(ctx context.Context, dialler WaitingDoer, args []any, left t
 			return nil, ctx.Err()
 		case <-n.server.life.Done():
 			return nil, net.ErrClosed
-		case <-gone:
-			return nil, errAway
 		case <-late.C:
 			return nil, errSilent
 		case <-pulse.C:
+			if n.awayUntil.Load() != 0 || n.outages.Load() != outages {
+				return nil, errAway
+			}
 			go guarded(n.beat)
 		}
 	}
-}
-
-func (n *node) whenGone() <-chan struct{} {
-	n.mutex.Lock()
-	defer n.mutex.Unlock()
-	if n.gone == nil {
-		n.gone = make(chan struct{})
-	}
-	return n.gone
 }
 
 // beat asks whether the server is there, if it has said nothing lately, and no other wait does so.
