@@ -79,18 +79,31 @@ func (s *Server) call(ctx context.Context, c command) (reply any, n *node, err e
 	if n, err = s.nodeOf(ctx, c.key); err != nil {
 		return nil, nil, err
 	}
+	reply, err = n.call(ctx, c)
+	return reply, n, err
+}
+
+func (n *node) call(ctx context.Context, c command) (any, error) {
 	if !n.admits() {
-		return nil, n, n.away()
+		return nil, n.away()
 	}
-	began := s.now()
+	began := n.server.now()
 	reply, isSent, err := n.send(ctx, c)
 	if ended := ctx.Err(); ended != nil && err != nil && (!isSent || errors.Is(err, ended)) {
 		if isSent {
-			s.settleInDoubt(c)
+			n.server.settleInDoubt(c)
 		}
-		return nil, n, ended // the caller's end says nothing about the server
+		return nil, ended // the caller's end says nothing about the server
 	}
-	return reply, n, n.judge(c, err, began, isSent)
+	return reply, n.judge(c, err, began, isSent)
+}
+
+// look asks whether the server is there, as a call does.
+func (n *node) look() {
+	if n.server.takeTurn(n.server.life) == nil {
+		defer n.server.endTurn()
+		_, _ = n.call(n.server.life, command{args: []any{"PING"}, here: true})
+	}
 }
 
 // overOf returns the error of a context that is over. A connection finds a deadline passed before the context does.

@@ -84,7 +84,7 @@ func (s *Server) keep(ctx context.Context, c command, left time.Duration) (reply
 	}
 	began := s.now()
 	reply, err = n.wait(ctx, dialler, waitingForm(c, left), left)
-	switch code := codeOf(err); {
+	switch {
 	case err == nil:
 		n.answered()
 		return reply, true, nil
@@ -92,13 +92,13 @@ func (s *Server) keep(ctx context.Context, c command, left time.Duration) (reply
 		return nil, true, overOf(ctx)
 	case isUnknownCommand(err):
 		return nil, false, nil
-	case err == errAway || code == "UNBLOCKED" || code == "READONLY" || s.isMoving(err) || isBroken(err):
-		return nil, true, nil // asking tells whether the server is there, and where the key is
+	case isUnsent(err):
+		n.look() // others may have a connection
+		return nil, true, n.judge(c, err, began, false)
+	case faultOf(err) == faultOfCaller && !s.isMoving(err):
+		return nil, true, n.judge(c, err, began, true)
 	}
-	if isUnsent(err) && n.isThere(began) { // others may have a connection
-		began = 0
-	}
-	return nil, true, n.judge(c, err, began, !isUnsent(err))
+	return nil, true, nil // asking tells whether the server is there, and where the key is
 }
 
 // wait returns when the server replies, when the context ends, or with errAway when an outage has begun: its connection may
@@ -148,28 +148,11 @@ func (n *node) wait(ctx context.Context, dialler WaitingDoer, args []any, left t
 
 // beat asks whether the server is there, if it has said nothing lately, and no other wait does so.
 func (n *node) beat() {
-	s := n.server
-	now := s.now()
-	if s.settings.timeout <= 0 || n.awayUntil.Load() != 0 || now-n.heard.Load() < int64(pulseEvery) ||
-		!n.isDue(&n.nextPulse, pulseEvery+2*s.settings.timeout) {
-		return
+	timeout, now := n.server.settings.timeout, n.server.now()
+	if timeout > 0 && now-n.heard.Load() >= int64(pulseEvery) && n.isDue(&n.nextPulse, pulseEvery+2*timeout) {
+		n.look()
+		n.nextPulse.Store(0)
 	}
-	isThere := n.isThere(now)
-	n.nextPulse.Store(0)
-	if !isThere && !s.isClosed() {
-		n.failed(errSilent)
-	}
-}
-
-// isThere returns whether the server has said something since, or says something now. It asks twice: this process may be busy.
-func (n *node) isThere(began int64) bool {
-	if n.server.takeTurn(n.server.life) != nil {
-		return true // unknown
-	}
-	defer n.server.endTurn()
-	n.ping(began)
-	n.ping(began)
-	return n.heard.Load() > began
 }
 
 // waitingForm returns the command that waits at most so long for what the given one would be denied. Only those of one bucket
