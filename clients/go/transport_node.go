@@ -38,8 +38,7 @@ func newNode(s *Server, doer Doer, who string) *node {
 
 // nodeOf returns the node that has the key. It asks only a cluster of which nothing is known.
 func (s *Server) nodeOf(ctx context.Context, key string) (*node, error) {
-	cluster, isCluster := s.doer.(ClusterDoer)
-	if !isCluster || key == "" {
+	if s.cluster == nil || key == "" {
 		return s.home, nil
 	}
 	if !s.home.admits() {
@@ -51,7 +50,7 @@ func (s *Server) nodeOf(ctx context.Context, key string) (*node, error) {
 		defer cancel()
 		within = limited
 	}
-	doer, err := cluster.NodeOf(within, key)
+	doer, err := s.cluster.NodeOf(within, key)
 	switch {
 	case err != nil && overOf(ctx) != nil:
 		return nil, overOf(ctx)
@@ -98,11 +97,13 @@ func (n *node) call(ctx context.Context, c command) (any, error) {
 	return reply, n.judge(c, err, began, isSent)
 }
 
+var ping = command{args: []any{"PING"}, here: true}
+
 // look asks whether the server is there, as a call does.
 func (n *node) look() {
 	if n.server.takeTurn(n.server.life) == nil {
 		defer n.server.endTurn()
-		_, _ = n.call(n.server.life, command{args: []any{"PING"}, here: true})
+		_, _ = n.call(n.server.life, ping)
 	}
 }
 
@@ -116,9 +117,6 @@ func overOf(ctx context.Context) error {
 
 // takeTurn waits in the order in which calls come.
 func (s *Server) takeTurn(ctx context.Context) error {
-	if s.synchronous {
-		return nil
-	}
 	select {
 	case s.turns <- struct{}{}:
 		return nil
@@ -137,11 +135,7 @@ func (s *Server) takeTurn(ctx context.Context) error {
 	}
 }
 
-func (s *Server) endTurn() {
-	if !s.synchronous {
-		<-s.turns
-	}
-}
+func (s *Server) endTurn() { <-s.turns }
 
 // send repeats a call that may be repeated: once on another connection, once to a server that is late. It also returns
 // whether the server may have the call.
@@ -176,18 +170,13 @@ func (n *node) send(ctx context.Context, c command) (reply any, isSent bool, err
 }
 
 func (n *node) do(ctx context.Context, c command) (any, error) {
-	ctx = n.server.bounded(ctx)
-	if cluster, isCluster := n.server.doer.(ClusterDoer); isCluster && !c.here {
-		return cluster.DoFor(ctx, c.key, c.args...)
+	if timeout := n.server.settings.timeout; timeout > 0 {
+		ctx = callContext{ctx, timeout}
+	}
+	if n.server.cluster != nil && !c.here {
+		return n.server.cluster.DoFor(ctx, c.key, c.args...)
 	}
 	return n.doer.Do(ctx, c.args...)
-}
-
-func (s *Server) bounded(ctx context.Context) context.Context {
-	if s.settings.timeout <= 0 || s.synchronous {
-		return ctx
-	}
-	return callContext{ctx, s.settings.timeout}
 }
 
 // callContext is the caller's context, with a deadline that begins when it is asked for: time in a queue is not silence.
@@ -200,20 +189,16 @@ func (c callContext) Deadline() (time.Time, bool) { return time.Now().Add(c.time
 
 // isMoving tells a reply about a slot that moves, when the client library does not follow it any more.
 func (s *Server) isMoving(err error) bool {
-	if err == nil {
-		return false
-	}
-	_, isCluster := s.doer.(ClusterDoer)
 	code := codeOf(err)
-	return code == "TRYAGAIN" || isCluster && (code == "MOVED" || code == "ASK")
+	return code == "TRYAGAIN" || s.cluster != nil && (code == "MOVED" || code == "ASK")
 }
 
 // ping asks whether the server is there, unless it has said something since.
 func (n *node) ping(began int64) {
-	if n.server.synchronous || n.heard.Load() > began {
+	if n.heard.Load() > began {
 		return
 	}
-	_, err := n.doer.Do(n.server.bounded(n.server.life), "PING")
+	_, err := n.do(n.server.life, ping)
 	if err == nil || isServerLine(err) && faultOf(err) != faultOfServer {
 		n.heard.Store(n.server.now())
 	}

@@ -20,19 +20,19 @@ import (
 
 // Server is a server or a cluster. One is enough for all limiters of a process, which share its connections and its outages.
 type Server struct {
-	doer        Doer
-	clock       Clock
-	started     time.Time
-	synchronous bool
-	settings    serverSettings
-	turns       chan struct{} // bounds the calls that are with the client library at a time
-	home        *node         // the server; of a cluster, what no node stands for
-	nodes       sync.Map      // of a cluster, by their Doers
-	local       *local.Store
-	unsettled   unsettled
-	degraded    atomic.Int64
-	life        context.Context
-	end         context.CancelFunc
+	doer      Doer
+	cluster   ClusterDoer // the doer, or nil
+	clock     Clock
+	started   time.Time
+	settings  serverSettings
+	turns     chan struct{} // bounds the calls that are with the client library at a time
+	home      *node         // the server; of a cluster, what no node stands for
+	nodes     sync.Map      // of a cluster, by their Doers
+	local     *local.Store
+	unsettled unsettled
+	degraded  atomic.Int64
+	life      context.Context
+	end       context.CancelFunc
 }
 
 type serverSettings struct {
@@ -83,11 +83,12 @@ func NewServer(doer Doer, options ...ServerOption) *Server {
 	s := &Server{doer: doer, clock: realClock{}, local: local.NewStore(mostNames)}
 	s.settings = serverSettings{timeout: defaultTimeout, retryEvery: defaultRetryEvery, logf: log.Printf}
 	if clock, ok := doer.(Clock); ok {
-		s.clock, s.synchronous = clock, true
+		s.clock = clock
 	}
 	for _, option := range options {
 		option(&s.settings)
 	}
+	s.cluster, _ = doer.(ClusterDoer)
 	most := mostTurns
 	if pooled, ok := doer.(PooledDoer); ok && pooled.Connections() > 0 {
 		most = pooled.Connections()
