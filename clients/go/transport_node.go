@@ -17,8 +17,7 @@ type node struct {
 	heard       atomic.Int64 // when it last said something; 0: never
 	nextRefusal atomic.Int64 // when one may be logged
 	nextPulse   atomic.Int64 // when a call that waits asks whether it is there
-	scriptUntil atomic.Int64 // when the module is looked for again
-	needsScript atomic.Bool
+	scriptUntil atomic.Int64 // when the module is looked for again; 0: it decides
 	outages     atomic.Int64 // how many have begun
 }
 
@@ -149,7 +148,7 @@ func (n *node) send(ctx context.Context, c command) (reply any, isSent bool, err
 		return reply, true, nil
 	}
 	if code := codeOf(err); code == "READONLY" || isBroken(err) && !(c.once && isSent) {
-		n.scriptUntil.Store(0) // the server may be another
+		n.lookForModule()
 		do()
 	}
 	isLate, isSoon := isTimeout(err), n.server.now()-began < 2*int64(n.server.settings.timeout)
@@ -230,7 +229,7 @@ func (n *node) answered() {
 }
 
 func (n *node) failed(err error) {
-	n.scriptUntil.Store(0) // the server may be another
+	n.lookForModule()
 	if n.awayUntil.Swap(n.server.now()+int64(n.server.settings.retryEvery)) == 0 {
 		n.outages.Add(1)
 		n.server.logf("tokenbucket: cannot ask %s, every limit does as its OnError says: %v", n.who, err)

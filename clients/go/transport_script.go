@@ -35,44 +35,44 @@ var (
 // usesScript returns whether the node of the key has no module.
 func (s *Server) usesScript(key string) bool {
 	n, err := s.nodeOf(s.life, key)
-	return err == nil && n.needsScript.Load() && s.now() < n.scriptUntil.Load()
+	return err == nil && s.now() < n.scriptUntil.Load()
 }
 
 func (n *node) beginScript() {
-	n.scriptUntil.Store(n.server.now() + int64(betweenLooksForModule))
-	if !n.needsScript.Swap(true) {
+	if n.scriptUntil.Swap(n.server.now()+int64(betweenLooksForModule)) == 0 {
 		n.server.logf("tokenbucket: %s has no tokenbucket module, the script decides until it has", n.who)
 	}
 }
 
 // endScript is called when the module has answered.
 func (n *node) endScript() {
-	if n.needsScript.Load() && n.needsScript.Swap(false) {
+	if n.scriptUntil.Load() != 0 && n.scriptUntil.Swap(0) != 0 {
 		n.server.logf("tokenbucket: %s has the tokenbucket module, the script decides no longer", n.who)
 	}
 }
 
-// decideByScript sends the script where the server does not know it, which may be another server, with the module.
-func (s *Server) decideByScript(ctx context.Context, c command) (any, error) {
-	byScript := c
-	byScript.args = append([]any{"EVALSHA", sha}, scriptArguments(c.args)...)
-	byScript.key = byScript.args[3].(string) // perhaps on another node
-	reply, _, err := s.call(ctx, byScript)
-	if codeOf(err) != "NOSCRIPT" {
-		return reply, err
+// lookForModule lets the next call look: the server may be another.
+func (n *node) lookForModule() {
+	if until := n.scriptUntil.Load(); until != 0 {
+		n.scriptUntil.CompareAndSwap(until, 1)
 	}
-	reply, n, err := s.call(ctx, c)
-	if !isUnknownCommand(err) {
-		if err == nil {
-			n.endScript()
-		}
-		return reply, err
-	}
-	load := command{args: []any{"SCRIPT", "LOAD", source}, key: byScript.key, here: true}
+}
+
+// scripted returns the command by which the script decides, perhaps on another node.
+func (c command) scripted() command {
+	c.args = append([]any{"EVALSHA", sha}, scriptArguments(c.args)...)
+	c.key = c.args[3].(string)
+	return c
+}
+
+// loadScript sends the script to a server that has no module, and lets it decide.
+func (s *Server) loadScript(ctx context.Context, c command) (any, error) {
+	c = c.scripted()
+	load := command{args: []any{"SCRIPT", "LOAD", source}, key: c.key, here: true}
 	if _, _, err := s.call(ctx, load); err != nil {
 		return nil, err
 	}
-	reply, _, err = s.call(ctx, byScript)
+	reply, _, err := s.call(ctx, c)
 	return reply, err
 }
 

@@ -198,7 +198,9 @@ func (s *Server) decide(ctx context.Context, c command) (any, error) {
 	name := c.args[0].(string)
 	hasScript := s.settings.hasScript && isScripted[name]
 	if hasScript && s.usesScript(c.key) {
-		return s.decideByScript(ctx, c)
+		if reply, _, err := s.call(ctx, c.scripted()); codeOf(err) != "NOSCRIPT" {
+			return reply, err
+		} // the server may be another, with the module
 	}
 	reply, n, err := s.call(ctx, c)
 	switch {
@@ -207,7 +209,7 @@ func (s *Server) decide(ctx context.Context, c command) (any, error) {
 	case !isUnknownCommand(err):
 	case hasScript:
 		n.beginScript()
-		return s.decideByScript(ctx, c)
+		return s.loadScript(ctx, c)
 	case needsModule[name]:
 		return nil, wrap(ErrModuleMissing, "load it: holds need it")
 	case isScripted[name]:
