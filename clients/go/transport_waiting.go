@@ -11,8 +11,8 @@ const (
 	// pulseEvery is how often the server is asked whether it is there if nothing was heard from it: calls that wait do not
 	// tell.
 	pulseEvery = 500 * time.Millisecond
-	// betweenEnds is the pause after a wait that ended at once. It grows with each in a row.
-	betweenEnds = 10 * time.Millisecond
+	// betweenEnds is the pause after a wait that ended without a reply.
+	betweenEnds = 100 * time.Millisecond
 	longestWait = 30 * 24 * time.Hour
 )
 
@@ -32,7 +32,7 @@ func (s *Server) wait(ctx context.Context, c command) (any, error) {
 func (s *Server) waitOrAsk(ctx context.Context, c command) (reply any, inDoubt bool, err error) {
 	until := s.clock.Now().Add(c.maxWait)
 	c.maxWait = 0
-	for canKeep, ended := true, 0; ; {
+	for canKeep := true; ; {
 		if reply, err = s.ask(ctx, c); err != nil {
 			return nil, inDoubt, err
 		}
@@ -43,33 +43,25 @@ func (s *Server) waitOrAsk(ctx context.Context, c command) (reply any, inDoubt b
 		}
 		pause := decision.RetryAfter
 		if canKeep {
-			began := s.now()
 			reply, canKeep, err = s.keep(ctx, c, left)
 			inDoubt = inDoubt || canKeep && reply == nil
 			if reply != nil || err != nil {
 				return reply, inDoubt, err
 			}
-			if ended++; s.now()-began > int64(pulseEvery) {
-				ended = 0
-			}
-			if canKeep {
-				pause = shorter(time.Duration(ended)*betweenEnds, pulseEvery)
-			}
 		}
-		if pause < time.Millisecond {
+		switch {
+		case canKeep:
+			pause = betweenEnds
+		case pause < time.Millisecond:
 			pause = time.Millisecond
 		}
-		if err := s.clock.Sleep(ctx, shorter(pause, left)); err != nil {
+		if pause > left {
+			pause = left
+		}
+		if err := s.clock.Sleep(ctx, pause); err != nil {
 			return nil, inDoubt, err
 		}
 	}
-}
-
-func shorter(one, other time.Duration) time.Duration {
-	if one < other {
-		return one
-	}
-	return other
 }
 
 // keep returns neither a reply nor an error when the server keeps the call no longer, or cannot.
@@ -160,18 +152,17 @@ func (n *node) beat() {
 func waitingForm(c command, maxWait time.Duration) []any {
 	ms := strconv.FormatInt(upToMs(maxWait).Milliseconds(), 10)
 	name, args := c.args[0], c.args[1:]
-	switch {
+	switch isHold := name == "TB.MHOLD"; {
+	case isHold && c.share == nil:
+		return joined([]any{"TB.BMHOLD"}, args[:3], []any{ms}, args[3:])
+	case isHold:
+		return joined([]any{"TB.BHOLD"}, args[3:], args[1:3], []any{ms}, c.share)
 	case name == "TB.MTAKE" && c.share == nil:
 		return joined([]any{"TB.BMTAKE", args[0], ms}, args[1:])
-	case name == "TB.MHOLD" && c.share == nil:
-		return joined([]any{"TB.BMHOLD"}, args[:3], []any{ms}, args[3:])
 	case name == "TB.MTAKE":
-		return joined([]any{"TB.BTAKE"}, args[1:], []any{ms}, c.share)
-	case name == "TB.MHOLD":
-		return joined([]any{"TB.BHOLD"}, args[3:], args[1:3], []any{ms}, c.share)
-	default:
-		return joined([]any{"TB.BTAKE"}, args, []any{ms}, c.share)
+		args = args[1:]
 	}
+	return joined([]any{"TB.BTAKE"}, args, []any{ms}, c.share)
 }
 
 func joined(lists ...[]any) (all []any) {
