@@ -13,7 +13,7 @@ import (
 func TestTheScriptDecidesAsTheModule(t *testing.T) {
 	server := realserver.StartWithoutModule(t)
 	_, err := tokenbucket.NewLimiter(server.Limits(), hourly).Take(ctx, "a", 1)
-	if !errors.Is(err, tokenbucket.ErrModuleMissing) || !strings.Contains(err.Error(), "load it, or give the Server FallbackScript()") {
+	if !errors.Is(err, tokenbucket.ErrModuleMissing) || !strings.Contains(err.Error(), "load it, or give the Server FallbackScript(); holds need it") {
 		t.Fatal(err)
 	}
 	log := &realserver.Log{}

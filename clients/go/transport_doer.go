@@ -29,7 +29,7 @@ type PooledDoer interface {
 // asks again after each RetryAfter.
 type WaitingDoer interface {
 	Doer
-	// Dial opens a connection of its own, on which no timeout of the client library applies.
+	// Dial opens a connection of its own within a second, on which no timeout of the client library applies afterwards.
 	Dial(ctx context.Context) (Conn, error)
 }
 

@@ -35,25 +35,23 @@ func newNode(s *Server, doer Doer, who string) *node {
 	return &node{server: s, doer: doer, who: who}
 }
 
-// nodeOf returns the node that has the key. It asks only a cluster of which nothing is known.
-func (s *Server) nodeOf(ctx context.Context, key string) (*node, error) {
+// nodeOf returns the node that has the key. It asks only a cluster of which nothing is known, for all calls, so that the end
+// of one says nothing about the server.
+func (s *Server) nodeOf(key string) (*node, error) {
 	if s.cluster == nil || key == "" {
 		return s.home, nil
 	}
 	if !s.home.admits() {
 		return nil, s.home.away()
 	}
-	within := ctx
+	within := s.life
 	if s.home.heard.Load() == 0 {
-		limited, cancel := context.WithTimeout(ctx, connectTimeout)
+		limited, cancel := context.WithTimeout(within, connectTimeout)
 		defer cancel()
 		within = limited
 	}
 	doer, err := s.cluster.NodeOf(within, key)
-	switch {
-	case err != nil && overOf(ctx) != nil:
-		return nil, overOf(ctx)
-	case err != nil:
+	if err != nil {
 		return nil, s.home.judge(command{}, err, s.now(), false)
 	}
 	s.home.answered()
@@ -74,7 +72,7 @@ func (s *Server) call(ctx context.Context, c command) (reply any, n *node, err e
 		return nil, nil, err
 	}
 	defer s.endTurn()
-	if n, err = s.nodeOf(ctx, c.key); err != nil {
+	if n, err = s.nodeOf(c.key); err != nil {
 		return nil, nil, err
 	}
 	reply, err = n.call(ctx, c)
@@ -98,22 +96,6 @@ func (n *node) call(ctx context.Context, c command) (any, error) {
 
 var ping = command{args: []any{"PING"}, here: true}
 
-// look asks whether the server is there, as a call does.
-func (n *node) look() {
-	if n.server.takeTurn(n.server.life) == nil {
-		defer n.server.endTurn()
-		_, _ = n.call(n.server.life, ping)
-	}
-}
-
-// overOf returns the error of a context that is over. A connection finds a deadline passed before the context does.
-func overOf(ctx context.Context) error {
-	if deadline, ok := ctx.Deadline(); ok && ctx.Err() == nil && !time.Now().Before(deadline) {
-		return context.DeadlineExceeded
-	}
-	return ctx.Err()
-}
-
 // takeTurn waits in the order in which calls come.
 func (s *Server) takeTurn(ctx context.Context) error {
 	select {
@@ -127,8 +109,7 @@ func (s *Server) takeTurn(ctx context.Context) error {
 	case s.turns <- struct{}{}:
 		return nil
 	case <-timer.C:
-		s.home.refused(errBusy)
-		return &awayError{server: s.home.who, cause: errBusy}
+		return s.home.judge(command{}, errBusy, s.now(), false)
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -25,16 +25,13 @@ var sha = func() string {
 	return hex.EncodeToString(sum[:])
 }()
 
-var (
-	needsModule = map[string]bool{"TB.HOLD": true, "TB.MHOLD": true, "TB.MRENEW": true, "TB.SETTLE": true, "TB.MSETTLE": true}
-	isScripted  = map[string]bool{
-		"TB.TAKE": true, "TB.PEEK": true, "TB.TAKEUPTO": true, "TB.RESERVE": true, "TB.CHARGE": true, "TB.GIVE": true, "TB.MTAKE": true,
-	}
-)
+var isScripted = map[string]bool{
+	"TB.TAKE": true, "TB.PEEK": true, "TB.TAKEUPTO": true, "TB.RESERVE": true, "TB.CHARGE": true, "TB.GIVE": true, "TB.MTAKE": true,
+}
 
 // usesScript returns whether the node of the key has no module.
 func (s *Server) usesScript(key string) bool {
-	n, err := s.nodeOf(s.life, key)
+	n, err := s.nodeOf(key)
 	return err == nil && s.now() < n.scriptUntil.Load()
 }
 

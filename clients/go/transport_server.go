@@ -9,6 +9,7 @@ package tokenbucket
 
 import (
 	"context"
+	"fmt"
 	"log"
 	"strings"
 	"sync"
@@ -196,7 +197,7 @@ func (s *Server) ask(ctx context.Context, c command) (reply any, err error) {
 // decide asks the module, or the script where there is no module.
 func (s *Server) decide(ctx context.Context, c command) (any, error) {
 	name := c.args[0].(string)
-	hasScript := s.settings.hasScript && isScripted[name]
+	isModules, hasScript := strings.HasPrefix(name, "TB."), s.settings.hasScript && isScripted[name]
 	if hasScript && s.usesScript(c.key) {
 		if reply, _, err := s.call(ctx, c.scripted()); codeOf(err) != "NOSCRIPT" {
 			return reply, err
@@ -204,16 +205,14 @@ func (s *Server) decide(ctx context.Context, c command) (any, error) {
 	}
 	reply, n, err := s.call(ctx, c)
 	switch {
-	case err == nil && s.settings.hasScript && strings.HasPrefix(name, "TB."):
+	case err == nil && s.settings.hasScript && isModules:
 		n.endScript()
 	case !isUnknownCommand(err):
 	case hasScript:
 		n.beginScript()
 		return s.loadScript(ctx, c)
-	case needsModule[name]:
-		return nil, wrap(ErrModuleMissing, "load it: holds need it")
-	case isScripted[name]:
-		return nil, wrap(ErrModuleMissing, "load it, or give the Server FallbackScript()")
+	case isModules:
+		return nil, fmt.Errorf("%w: load it, or give the Server FallbackScript(); holds need it", ErrModuleMissing)
 	}
 	return reply, err
 }

@@ -12,7 +12,7 @@ const (
 	// tell.
 	pulseEvery = 500 * time.Millisecond
 	// betweenEnds is the pause after a wait that ended without a reply.
-	betweenEnds = 100 * time.Millisecond
+	betweenEnds = 200 * time.Millisecond
 	longestWait = 30 * 24 * time.Hour
 )
 
@@ -66,7 +66,7 @@ func (s *Server) waitOrAsk(ctx context.Context, c command) (reply any, inDoubt b
 
 // keep returns neither a reply nor an error when the server keeps the call no longer, or cannot.
 func (s *Server) keep(ctx context.Context, c command, left time.Duration) (reply any, canKeep bool, err error) {
-	n, err := s.nodeOf(ctx, c.key)
+	n, err := s.nodeOf(c.key)
 	if err != nil {
 		return nil, true, err
 	}
@@ -74,40 +74,33 @@ func (s *Server) keep(ctx context.Context, c command, left time.Duration) (reply
 	if !ok || s.settings.hasScript && isScripted[c.args[0].(string)] && s.usesScript(c.key) {
 		return nil, false, nil
 	}
-	began := s.now()
 	reply, err = n.wait(ctx, dialler, waitingForm(c, left), left)
 	switch {
 	case err == nil:
 		n.answered()
 		return reply, true, nil
-	case overOf(ctx) != nil:
-		return nil, true, overOf(ctx)
 	case isUnknownCommand(err):
 		return nil, false, nil
-	case isUnsent(err):
-		n.look() // others may have a connection
-		return nil, true, n.judge(c, err, began, false)
 	case faultOf(err) == faultOfCaller && !s.isMoving(err):
-		return nil, true, n.judge(c, err, began, true)
+		return nil, true, n.wrong(err)
 	}
 	return nil, true, nil // asking tells whether the server is there, and where the key is
 }
 
-// wait returns when the server replies, when the context ends, or with errAway when an outage has begun: its connection may
-// lead to a server that another has replaced. That is then closed: a server grants nothing to a client that has gone.
+// wait returns when the server replies, when the context ends, when an outage has begun (its connection may lead to a server
+// that another has replaced), or when nothing came in time. Its connection is then closed: a server grants nothing to a client
+// that has gone.
 func (n *node) wait(ctx context.Context, dialler WaitingDoer, args []any, left time.Duration) (any, error) {
 	type outcome struct {
 		reply any
 		err   error
 	}
-	life, leave := context.WithCancel(ctx)
+	life, leave := context.WithTimeout(ctx, left+connectTimeout)
 	defer leave()
 	outages, ended := n.outages.Load(), make(chan outcome, 2)
 	go guarded(func() {
 		defer func() { ended <- outcome{nil, Unsent(errSilent)} }() // of a Doer that panics
-		within, cancel := context.WithTimeout(life, connectTimeout)
-		defer cancel()
-		conn, err := dialler.Dial(within)
+		conn, err := dialler.Dial(life)
 		if err != nil {
 			ended <- outcome{nil, Unsent(err)}
 			return
@@ -116,19 +109,16 @@ func (n *node) wait(ctx context.Context, dialler WaitingDoer, args []any, left t
 		reply, err := conn.Do(args...)
 		ended <- outcome{reply, err}
 	})
-	pulse, late := time.NewTicker(pulseEvery), time.NewTimer(left+connectTimeout)
+	pulse := time.NewTicker(pulseEvery)
 	defer pulse.Stop()
-	defer late.Stop()
 	for {
 		select {
 		case o := <-ended:
 			return o.reply, o.err
-		case <-ctx.Done():
-			return nil, ctx.Err()
+		case <-life.Done():
+			return nil, errSilent
 		case <-n.server.life.Done():
 			return nil, net.ErrClosed
-		case <-late.C:
-			return nil, errSilent
 		case <-pulse.C:
 			if n.awayUntil.Load() != 0 || n.outages.Load() != outages {
 				return nil, errAway
@@ -142,7 +132,7 @@ func (n *node) wait(ctx context.Context, dialler WaitingDoer, args []any, left t
 func (n *node) beat() {
 	timeout, now := n.server.settings.timeout, n.server.now()
 	if timeout > 0 && now-n.heard.Load() >= int64(pulseEvery) && n.isDue(&n.nextPulse, pulseEvery+2*timeout) {
-		n.look()
+		_, _ = n.call(n.server.life, ping)
 		n.nextPulse.Store(0)
 	}
 }

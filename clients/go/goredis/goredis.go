@@ -25,21 +25,12 @@ func From(client redis.UniversalClient) (tokenbucket.Doer, error) {
 			return newNode(*client.Options()), nil
 		}
 	case *redis.ClusterClient:
-		if client == nil {
-			break
+		if client != nil && (len(client.Options().Addrs) > 0 || client.Options().ClusterSlots != nil) {
+			return newCluster(*client.Options()), nil
 		}
-		if options := *client.Options(); len(options.Addrs) > 0 || options.ClusterSlots != nil {
-			return newCluster(options), nil
-		}
-		return nil, badArgument("the cluster client has no addresses")
-	default:
-		return nil, badArgument("it takes a *redis.Client or a *redis.ClusterClient, not a %T", client)
 	}
-	return nil, badArgument("the client is nil")
-}
-
-func badArgument(format string, args ...any) error {
-	return fmt.Errorf("%w: goredis.From: "+format, append([]any{tokenbucket.ErrBadArgument}, args...)...)
+	const takes = "goredis.From takes a *redis.Client, or a *redis.ClusterClient that has addresses"
+	return nil, fmt.Errorf("%w: %s, and neither nil nor another %T", tokenbucket.ErrBadArgument, takes, client)
 }
 
 const (
