@@ -29,12 +29,6 @@ var isScripted = map[string]bool{
 	"TB.TAKE": true, "TB.PEEK": true, "TB.TAKEUPTO": true, "TB.RESERVE": true, "TB.CHARGE": true, "TB.GIVE": true, "TB.MTAKE": true,
 }
 
-// usesScript returns whether the node of the key has no module.
-func (s *Server) usesScript(key string) bool {
-	n, err := s.nodeOf(key)
-	return err == nil && s.now() < n.scriptUntil.Load()
-}
-
 func (n *node) beginScript() {
 	if n.scriptUntil.Swap(n.server.now()+int64(betweenLooksForModule)) == 0 {
 		n.server.logf("tokenbucket: %s has no tokenbucket module, the script decides until it has", n.who)
@@ -55,10 +49,23 @@ func (n *node) lookForModule() {
 	}
 }
 
-// scripted returns the command by which the script decides, perhaps on another node.
+// scripted returns the command by which the script decides, perhaps on another node: first the keys, under names of their own.
 func (c command) scripted() command {
-	c.args = append([]any{"EVALSHA", sha}, scriptArguments(c.args)...)
-	c.key = c.args[3].(string)
+	words, perKey := c.args[1:], len(c.args)
+	if c.args[0] == "TB.MTAKE" {
+		words, perKey = words[1:], 4
+	}
+	var keys, rest []any
+	for i, word := range words {
+		if i%perKey == 0 {
+			keys = append(keys, word.(string)+scriptSuffix)
+		} else {
+			rest = append(rest, word)
+		}
+	}
+	operation := strings.TrimPrefix(c.args[0].(string), "TB.")
+	c.args = joined([]any{"EVALSHA", sha, strconv.Itoa(len(keys))}, keys, []any{operation}, rest)
+	c.key = keys[0].(string)
 	return c
 }
 
@@ -71,25 +78,4 @@ func (s *Server) loadScript(ctx context.Context, c command) (any, error) {
 	}
 	reply, _, err := s.call(ctx, c)
 	return reply, err
-}
-
-// scriptArguments orders the arguments of a command as the script takes them: the keys first, under names of their own.
-func scriptArguments(args []any) []any {
-	keys, rest := args[1:2], args[2:]
-	if args[0] == "TB.MTAKE" {
-		keys, rest = nil, nil
-		for i, word := range args[2:] {
-			if i%4 == 0 {
-				keys = append(keys, word)
-			} else {
-				rest = append(rest, word)
-			}
-		}
-	}
-	arguments := []any{strconv.Itoa(len(keys))}
-	for _, key := range keys {
-		arguments = append(arguments, key.(string)+scriptSuffix)
-	}
-	arguments = append(arguments, strings.TrimPrefix(args[0].(string), "TB."))
-	return append(arguments, rest...)
 }

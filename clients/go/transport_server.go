@@ -199,10 +199,12 @@ func (s *Server) ask(ctx context.Context, c command) (reply any, err error) {
 func (s *Server) decide(ctx context.Context, c command) (any, error) {
 	name := c.args[0].(string)
 	isModules, hasScript := strings.HasPrefix(name, "TB."), s.settings.hasScript && isScripted[name]
-	if hasScript && s.usesScript(c.key) {
-		if reply, _, err := s.call(ctx, c.scripted()); codeOf(err) != "NOSCRIPT" {
-			return reply, err
-		} // the server may be another, with the module
+	if hasScript {
+		if n, err := s.nodeOf(c.key); err == nil && s.now() < n.scriptUntil.Load() {
+			if reply, _, err := s.call(ctx, c.scripted()); codeOf(err) != "NOSCRIPT" {
+				return reply, err
+			} // the server may be another, with the module
+		}
 	}
 	reply, n, err := s.call(ctx, c)
 	switch {

@@ -18,37 +18,25 @@ const (
 
 // wait lets the server keep the call until its turn, if it cannot be granted at once. Where the server cannot keep it, it
 // asks again, each time when the last decision says.
-func (s *Server) wait(ctx context.Context, c command) (any, error) {
-	reply, inDoubt, err := s.waitOrAsk(ctx, c)
-	if away := awayOf(err); away != nil {
-		away.mayBeHeld = away.mayBeHeld || inDoubt
-	} else if decision, wrong := parseDecision(reply); inDoubt && (wrong != nil || !decision.Allowed) {
-		s.settleInDoubt(c)
-	}
-	return reply, err
-}
-
-// waitOrAsk also returns whether a wait ended without a reply: the server may have granted it at that moment.
-func (s *Server) waitOrAsk(ctx context.Context, c command) (reply any, inDoubt bool, err error) {
-	until := s.clock.Now().Add(c.maxWait)
+func (s *Server) wait(ctx context.Context, c command) (reply any, err error) {
+	until, isInDoubt := s.clock.Now().Add(c.maxWait), false
 	c.maxWait = 0
 	for canKeep := true; ; {
 		if reply, err = s.ask(ctx, c); err != nil {
-			return nil, inDoubt, err
+			break
 		}
 		decision, wrong := parseDecision(reply)
 		left := until.Sub(s.clock.Now())
 		if wrong != nil || decision.Allowed || decision.RetryAfter == Never || left <= 0 {
-			return reply, inDoubt, nil
+			break
+		}
+		if canKeep {
+			if reply, canKeep, err = s.keep(ctx, c, left); reply != nil || err != nil {
+				break
+			}
+			isInDoubt = isInDoubt || canKeep // the server may have granted it at that moment
 		}
 		pause := decision.RetryAfter
-		if canKeep {
-			reply, canKeep, err = s.keep(ctx, c, left)
-			inDoubt = inDoubt || canKeep && reply == nil
-			if reply != nil || err != nil {
-				return reply, inDoubt, err
-			}
-		}
 		switch {
 		case canKeep:
 			pause = betweenEnds
@@ -58,10 +46,18 @@ func (s *Server) waitOrAsk(ctx context.Context, c command) (reply any, inDoubt b
 		if pause > left {
 			pause = left
 		}
-		if err := s.clock.Sleep(ctx, pause); err != nil {
-			return nil, inDoubt, err
+		if err = s.clock.Sleep(ctx, pause); err != nil {
+			break
 		}
 	}
+	if decision, _ := parseDecision(reply); isInDoubt && (err != nil || !decision.Allowed) {
+		if away := awayOf(err); away != nil {
+			away.mayBeHeld = true
+		} else {
+			s.settleInDoubt(c)
+		}
+	}
+	return reply, err
 }
 
 // keep returns neither a reply nor an error when the server keeps the call no longer, or cannot.
@@ -71,7 +67,7 @@ func (s *Server) keep(ctx context.Context, c command, left time.Duration) (reply
 		return nil, true, err
 	}
 	dialler, ok := n.doer.(WaitingDoer)
-	if !ok || s.settings.hasScript && isScripted[c.args[0].(string)] && s.usesScript(c.key) {
+	if !ok {
 		return nil, false, nil
 	}
 	reply, err = n.wait(ctx, dialler, waitingForm(c, left), left)
