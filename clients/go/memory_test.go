@@ -3,7 +3,6 @@ package tokenbucket_test
 import (
 	"context"
 	"fmt"
-	"math/rand"
 	"testing"
 	"time"
 
@@ -14,17 +13,12 @@ import (
 // counted is the fake, and how often it was asked.
 type counted struct {
 	*tokenbuckettest.Server
-	calls   int
-	granted float64 // by TB.TAKEUPTO
+	calls int
 }
 
 func (c *counted) Do(ctx context.Context, args ...any) (any, error) {
 	c.calls++
-	reply, err := c.Server.Do(ctx, args...)
-	if elements, ok := reply.([]any); ok && args[0] == "TB.TAKEUPTO" {
-		c.granted += float64(elements[0].(int64))
-	}
-	return reply, err
+	return c.Server.Do(ctx, args...)
 }
 
 func counting(t *testing.T, limit tokenbucket.Limit, options ...tokenbucket.LimiterOption) (*counted, *tokenbucket.Limiter) {
@@ -219,41 +213,4 @@ func TestADenialOfABatchIsRememberedToo(t *testing.T) {
 	fake.expect(t, 2)
 	fake.Advance(100 * time.Millisecond)
 	expectAllowed(t)(limiter.Take(ctx, "a", 1))
-}
-
-// A denial by a batch tells when what the batch lacks has flowed in, by any rate and from any level.
-func TestADenialOfABatchTellsTheTimeAsThePeekDoes(t *testing.T) {
-	random := rand.New(rand.NewSource(1))
-	for _, rate := range []string{"1", "0.3", "7/h", "1000/s", "3@h", "10@d+09:00", "1@15m", "4@mo"} {
-		limit := tokenbucket.Limit{Capacity: 12, Rate: rate}
-		fake, limiter := counting(t, limit, tokenbucket.Batch(5))
-		plain := tokenbucket.NewLimiter(tokenbucket.NewServer(fake), limit)
-		held, denials := 0.0, 0
-		for i := 0; i < 300; i++ {
-			switch random.Intn(8) {
-			case 0:
-				must(t)(plain.Charge(ctx, "a", float64(random.Intn(9))/2))
-			case 1:
-				rate, _ := limit.TokensPerSecond()
-				perSecond, _ := rate.Float64()
-				fake.Advance(time.Duration(random.Float64() * 3 / perSecond * float64(time.Second)))
-			}
-			cost := float64(1 + random.Intn(5))
-			fake.granted = 0
-			got := must(t)(limiter.Take(ctx, "a", cost))
-			held += fake.granted
-			if got.Allowed {
-				held -= cost
-				continue
-			}
-			denials++
-			want := must(t)(plain.Peek(ctx, "a", cost-held))
-			if late := got.RetryAfter - want.RetryAfter; late < 0 || late > time.Millisecond {
-				t.Fatalf("rate %s, %v of which %v are held: %+v, want %+v", rate, cost, held, got, want)
-			}
-		}
-		if denials == 0 {
-			t.Fatal(rate)
-		}
-	}
 }

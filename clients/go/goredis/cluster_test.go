@@ -29,8 +29,7 @@ type setup struct {
 func TestOnClusters(t *testing.T) {
 	for name, test := range map[string]func(*testing.T, setup){
 		"each node decides": eachNodeDecidesOnItsBuckets, "several limits": severalLimitsOfOneNameShareANode,
-		"without the module": withoutTheModuleTheScriptDecidesOnEveryNode, "a slot that moved": aSlotThatMovedIsFollowed,
-		"a slot that is moving": aSlotThatIsMovingIsFollowed, "a wait where its slot is": aCallThatWaitsWhereItsSlotIsMayLeave,
+		"without the module": withoutTheModuleTheScriptDecidesOnEveryNode, "a slot that is moving": aSlotThatIsMovingIsFollowed,
 		"a first node that is silent": aFirstNodeThatIsSilentIsAwayWhileOthersConnect,
 		"a node that is away":         aNodeThatIsAwayIsAnOutageOfItsBucketsAloneUntilItsReplicaTakesOver,
 	} {
@@ -164,20 +163,6 @@ func withoutTheModuleTheScriptDecidesOnEveryNode(t *testing.T, cluster setup) {
 	}
 }
 
-func aSlotThatMovedIsFollowed(t *testing.T, cluster setup) {
-	limiter := cluster.closed()
-	for _, name := range []string{"moves", "{moves, too}"} {
-		left(t, 10)(limiter.Peek(ctx, name, 0))
-		to := (cluster.NodeOf("tb:"+name) + 1) % 3
-		cluster.MoveSlotOf("tb:"+name, to)
-		left(t, 9)(limiter.Take(ctx, name, 1))
-		left(t, 8)(limiter.Take(ctx, name, 1))
-		if exists := cluster.Nodes[to].Do("EXISTS", "tb:"+name); exists != int64(1) {
-			t.Fatal(exists)
-		}
-	}
-}
-
 func aSlotThatIsMovingIsFollowed(t *testing.T, cluster setup) {
 	limiter := cluster.closed()
 	left(t, 10)(limiter.Peek(ctx, "a", 0)) // the client learns where the slots are
@@ -192,27 +177,6 @@ func aSlotThatIsMovingIsFollowed(t *testing.T, cluster setup) {
 	if calls := fmt.Sprintf("%s", other.Do("INFO", "commandstats")); !strings.Contains(strings.ToLower(calls), "cmdstat_tb.give") {
 		t.Fatal(calls)
 	}
-}
-
-func aCallThatWaitsWhereItsSlotIsMayLeave(t *testing.T, cluster setup) {
-	limiter := cluster.closed()
-	left(t, 10)(limiter.Peek(ctx, "a", 0)) // the client learns where the slots are
-	to := (cluster.NodeOf("tb:a") + 1) % 3
-	cluster.MoveSlotOf("tb:a", to)
-	node := cluster.Nodes[to]
-	node.Do("TB.TAKE", "tb:a", "10", "10/h", "10")
-	impatient, cancel := context.WithCancel(ctx)
-	ended := make(chan error, 1)
-	go func() {
-		_, err := limiter.Take(impatient, "a", 1, tokenbucket.MaxWait(time.Hour))
-		ended <- err
-	}()
-	realserver.Eventually(t, "the call waits", func() bool { return info(node, "tokenbucket_waiting:%d") == 1 })
-	cancel()
-	if err := <-ended; !errors.Is(err, impatient.Err()) {
-		t.Fatal(err)
-	}
-	realserver.Eventually(t, "it has left", func() bool { return info(node, "tokenbucket_waiting:%d") == 0 })
 }
 
 func aNodeThatIsAwayIsAnOutageOfItsBucketsAloneUntilItsReplicaTakesOver(t *testing.T, cluster setup) {
