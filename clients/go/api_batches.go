@@ -137,7 +137,7 @@ func (l *Limiter) takeMeanwhile(ctx context.Context, b *batch, cost int64) (Deci
 		if !isFetching || tries == triesWhileFetching {
 			return decision, nil
 		}
-		if err := l.server.clock.Sleep(ctx, l.server.settings.timeout/triesWhileFetching); err != nil {
+		if err := l.server.clock.Sleep(ctx, l.server.timeout/triesWhileFetching); err != nil {
 			return Decision{}, err
 		}
 	}

@@ -233,7 +233,7 @@ func (l *Limiter) Reset(ctx context.Context, name string) error {
 func (s *Server) delete(ctx context.Context, key string) error {
 	_, _ = s.decideLocally([]any{"DEL", key})
 	_, err := s.Do(ctx, "DEL", key)
-	if err == nil && s.settings.hasScript {
+	if err == nil && s.hasScript {
 		_, err = s.Do(ctx, "DEL", key+scriptSuffix)
 	}
 	return err

@@ -64,7 +64,7 @@ func (s *settings) policyReply(args []any, err error) (any, error) {
 	case FailOpen:
 		return []any{wantedBy(args[0], args[4]), int64(0), int64(0), int64(0)}, nil
 	case FailClosed:
-		retry := (s.server.settings.retryEvery + time.Millisecond - 1) / time.Millisecond
+		retry := (s.server.retryEvery + time.Millisecond - 1) / time.Millisecond
 		return []any{int64(0), int64(0), int64(retry), int64(0)}, nil
 	}
 	return nil, err

@@ -73,7 +73,7 @@ func (s *Server) settleSoon() {
 	if u.isWaiting || len(u.waiting) == 0 || s.isClosed() {
 		return
 	}
-	every := s.settings.retryEvery
+	every := s.retryEvery
 	if every < leastRetry {
 		every = leastRetry
 	}

@@ -132,7 +132,7 @@ func (n *node) send(ctx context.Context, c command) (reply any, isSent bool, err
 		n.lookForModule()
 		do()
 	}
-	isLate, isSoon := isTimeout(err), n.server.now()-began < 2*int64(n.server.settings.timeout)
+	isLate, isSoon := isTimeout(err), n.server.now()-began < 2*int64(n.server.timeout)
 	switch {
 	case n.isAway() || ctx.Err() != nil && !isSent || isLate && !isSoon:
 	case isLate && ctx.Err() == nil && !(c.once && isSent):
@@ -141,7 +141,7 @@ func (n *node) send(ctx context.Context, c command) (reply any, isSent bool, err
 		n.ping(began)
 	}
 	for tries := 1; n.server.isMoving(err) && tries < triesOfSplitSlot; tries++ {
-		if ended := n.server.clock.Sleep(ctx, n.server.settings.timeout/triesOfSplitSlot); ended != nil {
+		if ended := n.server.clock.Sleep(ctx, n.server.timeout/triesOfSplitSlot); ended != nil {
 			return nil, false, ended // nothing was done
 		}
 		do()
@@ -150,7 +150,7 @@ func (n *node) send(ctx context.Context, c command) (reply any, isSent bool, err
 }
 
 func (n *node) do(ctx context.Context, c command) (any, error) {
-	if timeout := n.server.settings.timeout; timeout > 0 {
+	if timeout := n.server.timeout; timeout > 0 {
 		ctx = callContext{ctx, timeout}
 	}
 	if n.server.cluster != nil && !c.here {
@@ -197,7 +197,7 @@ func (n *node) admits() bool {
 		return true
 	}
 	now := n.server.now()
-	return now >= until && n.awayUntil.CompareAndSwap(until, now+int64(n.server.settings.retryEvery))
+	return now >= until && n.awayUntil.CompareAndSwap(until, now+int64(n.server.retryEvery))
 }
 
 func (n *node) away() error { return &awayError{server: n.who, cause: errAway} }
@@ -211,7 +211,7 @@ func (n *node) answered() {
 
 func (n *node) failed(err error) {
 	n.lookForModule()
-	if n.awayUntil.Swap(n.server.now()+int64(n.server.settings.retryEvery)) == 0 {
+	if n.awayUntil.Swap(n.server.now()+int64(n.server.retryEvery)) == 0 {
 		n.outages.Add(1)
 		n.server.logf("tokenbucket: cannot ask %s, every limit does as its OnError says: %v", n.who, err)
 	}

@@ -126,7 +126,7 @@ func (n *node) wait(ctx context.Context, dialler WaitingDoer, args []any, left t
 
 // beat asks whether the server is there, if it has said nothing lately, and no other wait does so.
 func (n *node) beat() {
-	timeout, now := n.server.settings.timeout, n.server.now()
+	timeout, now := n.server.timeout, n.server.now()
 	if timeout > 0 && now-n.heard.Load() >= int64(pulseEvery) && n.isDue(&n.nextPulse, pulseEvery+2*timeout) {
 		_, _ = n.call(n.server.life, ping)
 		n.nextPulse.Store(0)
