@@ -87,30 +87,26 @@ func (s *Server) keep(ctx context.Context, c command, left time.Duration) (reply
 // that another has replaced), or when nothing came in time. Its connection is then closed: a server grants nothing to a client
 // that has gone.
 func (n *node) wait(ctx context.Context, dialler WaitingDoer, args []any, left time.Duration) (any, error) {
-	type outcome struct {
-		reply any
-		err   error
-	}
 	life, leave := context.WithTimeout(ctx, left+connectTimeout)
 	defer leave()
-	outages, ended := n.outages.Load(), make(chan outcome, 2)
+	outages, ended := n.outages.Load(), make(chan struct{})
+	reply, err := any(nil), errSilent // of a Doer that panics
 	go guarded(func() {
-		defer func() { ended <- outcome{nil, Unsent(errSilent)} }() // of a Doer that panics
-		conn, err := dialler.Dial(life)
-		if err != nil {
-			ended <- outcome{nil, Unsent(err)}
+		defer close(ended)
+		conn, failed := dialler.Dial(life)
+		if failed != nil {
+			err = failed
 			return
 		}
 		go func() { <-life.Done(); _ = conn.Close() }()
-		reply, err := conn.Do(args...)
-		ended <- outcome{reply, err}
+		reply, err = conn.Do(args...)
 	})
 	pulse := time.NewTicker(pulseEvery)
 	defer pulse.Stop()
 	for {
 		select {
-		case o := <-ended:
-			return o.reply, o.err
+		case <-ended:
+			return reply, err
 		case <-life.Done():
 			return nil, errSilent
 		case <-n.server.life.Done():
