@@ -118,7 +118,7 @@ func (c conn) Close() error { return c.client.Close() }
 type cluster struct {
 	client *redis.ClusterClient
 	size   int
-	nodes  sync.Map // by address
+	nodes  sync.Map // by their clients
 }
 
 func newCluster(options redis.ClusterOptions) *cluster {
@@ -131,7 +131,7 @@ func newCluster(options redis.ClusterOptions) *cluster {
 		n := &node{dialer: limit(of), cluster: c.client}
 		n.options, n.client = *of, newClient(of)
 		n.client.AddHook(n)
-		c.nodes.Store(of.Addr, n)
+		c.nodes.Store(n.client, n)
 		return n.client
 	}
 	options.ReadOnly, options.RouteByLatency, options.RouteRandomly = false, false, false
@@ -173,11 +173,7 @@ func (c *cluster) NodeOf(ctx context.Context, key string) (tokenbucket.Doer, err
 	if err != nil {
 		return nil, cause(err)
 	}
-	address := client.Options().Addr
-	one, ok := c.nodes.Load(address)
-	if !ok {
-		return nil, fmt.Errorf("go-redis has made no client of %s", address)
-	}
+	one, _ := c.nodes.Load(client)
 	return one.(*node), nil
 }
 
