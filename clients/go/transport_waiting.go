@@ -8,8 +8,7 @@ import (
 )
 
 const (
-	// pulseEvery is how often the server is asked whether it is there if nothing was heard from it: calls that wait do not
-	// tell.
+	// pulseEvery is how often a wait asks whether the server is there, if nothing was heard from it.
 	pulseEvery = 500 * time.Millisecond
 	// betweenEnds is the pause after a wait that ended without a reply.
 	betweenEnds = 200 * time.Millisecond
