@@ -29,19 +29,6 @@ var isScripted = map[string]bool{
 	"TB.TAKE": true, "TB.PEEK": true, "TB.TAKEUPTO": true, "TB.RESERVE": true, "TB.CHARGE": true, "TB.GIVE": true, "TB.MTAKE": true,
 }
 
-func (n *node) beginScript() {
-	if n.scriptUntil.Swap(n.server.now()+int64(betweenLooksForModule)) == 0 {
-		n.server.logf("tokenbucket: %s has no tokenbucket module, the script decides until it has", n.who)
-	}
-}
-
-// endScript is called when the module has answered.
-func (n *node) endScript() {
-	if n.scriptUntil.Load() != 0 && n.scriptUntil.Swap(0) != 0 {
-		n.server.logf("tokenbucket: %s has the tokenbucket module, the script decides no longer", n.who)
-	}
-}
-
 // lookForModule lets the next call look: the server may be another.
 func (n *node) lookForModule() {
 	if until := n.scriptUntil.Load(); until != 0 {

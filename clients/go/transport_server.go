@@ -195,10 +195,14 @@ func (s *Server) decide(ctx context.Context, c command) (any, error) {
 	reply, n, err := s.call(ctx, c)
 	switch {
 	case err == nil && s.hasScript && isModules:
-		n.endScript()
+		if n.scriptUntil.Load() != 0 && n.scriptUntil.Swap(0) != 0 {
+			s.logf("tokenbucket: %s has the tokenbucket module, the script decides no longer", n.who)
+		}
 	case !isUnknownCommand(err):
 	case hasScript:
-		n.beginScript()
+		if n.scriptUntil.Swap(s.now()+int64(betweenLooksForModule)) == 0 {
+			s.logf("tokenbucket: %s has no tokenbucket module, the script decides until it has", n.who)
+		}
 		return s.loadScript(ctx, c)
 	case isModules:
 		return nil, fmt.Errorf("%w: load it, or give the Server FallbackScript(); holds need it", ErrModuleMissing)
