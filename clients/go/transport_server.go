@@ -56,8 +56,8 @@ func RetryEvery(every time.Duration) ServerOption {
 }
 
 // LogTo sets what gets the log lines; log.Printf by default. Each outage has one when it begins and one when a call is answered
-// again. Calls that the server refused for reasons of its own have one a minute, and each error of a renewal has one. The function must not
-// settle holds: a settlement may be what it logs about.
+// again. Calls that the server refused for reasons of its own have one a minute, and each error of a renewal has one. The
+// function must not settle holds: a settlement may be what it logs about.
 func LogTo(logf func(format string, args ...any)) ServerOption {
 	return func(s *Server) { s.log = logf }
 }
@@ -205,7 +205,7 @@ func (s *Server) decide(ctx context.Context, c command) (any, error) {
 		}
 		return s.loadScript(ctx, c)
 	case isModules:
-		return nil, fmt.Errorf("%w: load it, or give the Server FallbackScript(); holds need it", ErrModuleMissing)
+		return nil, fmt.Errorf("%w: load it, or give the Server FallbackScript(); holds need it: %v", ErrModuleMissing, err)
 	}
 	return reply, err
 }
