@@ -434,6 +434,46 @@ type muteConn struct{ closed chan struct{} }
 func (m muteConn) Do(...any) (any, error) { <-m.closed; return nil, net.ErrClosed }
 func (m muteConn) Close() error           { close(m.closed); return nil }
 
+// replaced is a server that denies one call and lets it wait for ever, as one does that another has replaced.
+type replaced struct {
+	mute
+	isAway, isWaiting atomic.Bool
+}
+
+func (r *replaced) Dial(ctx context.Context) (tokenbucket.Conn, error) {
+	r.isWaiting.Store(true)
+	return r.mute.Dial(ctx)
+}
+
+func (r *replaced) Do(context.Context, ...any) (any, error) {
+	if r.isAway.Load() {
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+	}
+	granted := r.asked.Add(1) - 1
+	return []any{granted, int64(0), int64(60_000), int64(60_000)}, nil
+}
+
+func TestAWaitLeavesAServerThatWasAway(t *testing.T) {
+	doer := &replaced{mute: mute{closed: make(chan struct{})}}
+	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(doer, tokenbucket.RetryEvery(0), tokenbucket.LogTo(t.Logf)), hourly)
+	ended := make(chan tokenbucket.Decision, 1)
+	go func() {
+		decision, _ := limiter.Take(ctx, "a", 1, tokenbucket.MaxWait(time.Hour))
+		ended <- decision
+	}()
+	realserver.Eventually(t, "it waits", doer.isWaiting.Load)
+	for _, isAway := range []bool{true, false} { // for less than a pulse
+		doer.isAway.Store(isAway)
+		if got := must(t)(limiter.Take(ctx, "b", 1)); got.Degraded != isAway {
+			t.Fatalf("%+v", got)
+		}
+	}
+	realserver.Eventually(t, "it asks again", func() bool { return len(ended) == 1 })
+	if decision := <-ended; !decision.Allowed || decision.Degraded {
+		t.Fatalf("%+v", decision)
+	}
+}
+
 func TestALogThatBlocksHoldsUpNoWait(t *testing.T) {
 	never := make(chan struct{})
 	defer close(never)
