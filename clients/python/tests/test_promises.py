@@ -138,14 +138,15 @@ def test_a_wrong_certificate_is_no_outage(server: Service, tmp_path: Path) -> No
     wrong.write_text("no certificate")
     for file in (tmp_path / "missing.pem", wrong):
         client = redis.Redis(port=server.port, ssl=True, ssl_ca_certs=str(file))
-        limiter = Limiter(Server(client), Limit(1, 1), on_error="open")
+        limiter = Limiter(Server(client, timeout_ms=20_000), Limit(1, 1), on_error="open")
         for _ in range(2):
             with pytest.raises(TokenBucketError, match="cannot connect"):
                 limiter.take("a")
 
         async def main(file: Path = file) -> None:
             client = redis.asyncio.Redis(port=server.port, ssl=True, ssl_ca_certs=str(file))
-            limiter = tokenbucket.asyncio.Limiter(client, Limit(1, 1), on_error="open")
+            of = tokenbucket.asyncio.Server(client, timeout_ms=20_000)
+            limiter = tokenbucket.asyncio.Limiter(of, Limit(1, 1), on_error="open")
             for _ in range(2):
                 with pytest.raises(TokenBucketError, match="cannot connect"):
                     await limiter.take("a")
