@@ -16,8 +16,6 @@ export type Send = (connection: Connection) => Promise<unknown>;
 
 /** How often a server is asked whether it is there while calls wait in it. */
 export const PULSE_MS = 500;
-/** How many connections are opened at a time: a server has a backlog. */
-const MOST_OPENINGS = 64;
 
 const ping: Send = (connection) => connection.send(["PING"]);
 
@@ -104,8 +102,6 @@ export class Transport {
   #connecting: Promise<Pipeline> | undefined;
   /** Connections on which calls wait. */
   readonly #waiting = new Set<Connection>();
-  readonly #openings: Promise<unknown>[] = [];
-  #opened = 0;
   #waits = 0;
   #pulse: NodeJS.Timeout | undefined;
 
@@ -251,8 +247,10 @@ export class Transport {
 
   /** Returns a connection for one call. */
   async #toWaitOn(signal: AbortSignal | undefined): Promise<Connection> {
+    const away = this.whyAway();
+    if (away) throw away;
     try {
-      return await this.#openInTurn(signal);
+      return await this.#open();
     } catch (error) {
       signal?.throwIfAborted();
       if (isAnswer(error)) throw error;
@@ -261,27 +259,6 @@ export class Transport {
       if (this.circuit.isAway) throw this.circuit.undecided(false);
       throw new CannotWait(`no connection to wait on: ${textOf(error)} (${this.circuit.who})`, { cause: error });
     }
-  }
-
-  /** Opens a connection behind others, within the time for connecting. */
-  #openInTurn(signal: AbortSignal | undefined): Promise<Connection> {
-    const place = this.#opened++ % MOST_OPENINGS;
-    const before = this.#openings[place];
-    const abandoned = new Error("not connected: others came first");
-    let isOver = false;
-    const opening = (async () => {
-      await before;
-      if (isOver || signal?.aborted) throw abandoned;
-      const away = this.whyAway();
-      if (away) throw away;
-      return this.#open();
-    })();
-    const isTooLate = (connection: Connection) => void (isOver && connection.close());
-    this.#openings[place] = opening.then(isTooLate, () => {});
-    return within(this.connectMs, opening, "not connected").catch((error: unknown) => {
-      isOver = true;
-      throw error;
-    });
   }
 
   async #waitOn(connection: Connection, send: Send, untilMs: number, signal?: AbortSignal): Promise<unknown> {
