@@ -30,7 +30,6 @@ interface Settings {
 class Pipeline {
   #due = 0;
   #wasHeard = false;
-  #isRetired = false;
   #stopListening: (() => void) | undefined;
   readonly openedAtMs = performance.now();
 
@@ -41,7 +40,7 @@ class Pipeline {
   ) {}
 
   get isOpen(): boolean {
-    return this.connection.isOpen && !this.#isRetired;
+    return this.connection.isOpen;
   }
 
   get isIdle(): boolean {
@@ -68,28 +67,17 @@ class Pipeline {
 
   #heard(): void {
     this.#wasHeard = true;
-    if (--this.#due === 0 && this.#isRetired) this.connection.close();
-  }
-
-  /** Closes the connection once its calls have their replies. */
-  retire(): void {
-    this.#isRetired = true;
-    if (this.#due === 0) this.connection.close();
+    this.#due--;
   }
 
   #listen(): () => void {
-    const silent = () => {
-      this.#stopListening = undefined;
-      this.onSilence();
-      this.connection.close(); // the driver then fails the calls
-    };
     const wasHeard = () => {
       if (this.#due === 0) this.#stopListening = void this.#stopListening?.();
       const heard = this.#wasHeard;
       this.#wasHeard = false;
       return heard;
     };
-    return afterSilence(this.timeoutMs, silent, wasHeard);
+    return afterSilence(this.timeoutMs, this.onSilence, wasHeard);
   }
 }
 
@@ -167,20 +155,14 @@ export class Transport {
   leave(): boolean {
     const pipeline = this.#pipeline;
     if (pipeline && performance.now() - pipeline.openedAtMs < this.server.retryEveryMs) return false;
-    this.#retire();
+    pipeline?.connection.close(); // its other calls are sent again, too
     return true;
   }
 
-  /** Closes the connections; the next call opens others. */
+  /** Closes the connections, so that the driver fails their calls; the next call opens others. */
   close(): void {
     this.#pipeline?.connection.close();
-    this.#retire();
     for (const connection of this.#waiting) connection.close();
-  }
-
-  #retire(): void {
-    this.#pipeline?.retire();
-    this.#pipeline = undefined;
   }
 
   #exchange(pipeline: Pipeline, send: Send, once: boolean, isFirst: boolean): Promise<unknown> {
@@ -216,11 +198,8 @@ export class Transport {
         (connection) => {
           this.circuit.reached();
           const { timeoutMs } = this.server;
-          const pipeline = new Pipeline(connection, timeoutMs, () => {
-            // One that was left says nothing about the server that the endpoint leads to now.
-            if (pipeline === this.#pipeline) this.#failed(new Error(`no reply within ${timeoutMs} ms`));
-          });
-          return (this.#pipeline = pipeline);
+          const silent = () => this.#failed(new Error(`no reply within ${timeoutMs} ms`));
+          return (this.#pipeline = new Pipeline(connection, timeoutMs, silent));
         },
         (error: unknown) => {
           // Some answers are mistakes, such as a wrong password, and waiting does not help.
@@ -279,11 +258,10 @@ export class Transport {
     }
   }
 
-  /** Begins an outage. Calls that wait in the server go on elsewhere, or `onError` decides them. */
+  /** Begins an outage. Calls on their way go on elsewhere, or `onError` decides them. */
   #failed(error: unknown): void {
     this.circuit.failed(error);
-    this.#retire();
-    for (const connection of this.#waiting) connection.close();
+    this.close();
     this.onAway();
   }
 
