@@ -4,9 +4,10 @@
  */
 
 import { CannotWait, faultOf, isAnswer, isReply, textOf, type Undecided } from "../values/errors.js";
-import { Circuit, type Log } from "./circuit.js";
-import type { Connection, Route } from "./driver.js";
+import { Circuit } from "./circuit.js";
+import type { Connection } from "./driver.js";
 import { ClusterRoute } from "./route.js";
+import type { Server } from "./server.js";
 import { onAbort } from "./signal.js";
 import { afterSilence, aTurn, CONNECT_MS, within } from "./silence.js";
 import { clearInterval, setInterval } from "./timers.js";
@@ -18,13 +19,6 @@ export type Send = (connection: Connection) => Promise<unknown>;
 export const PULSE_MS = 500;
 
 const ping: Send = (connection) => connection.send(["PING"]);
-
-interface Settings {
-  readonly timeoutMs: number;
-  readonly retryEveryMs: number;
-  readonly log: Log;
-  readonly route: Route;
-}
 
 /** A connection and its calls. If replies are due and none comes, the server is silent. */
 class Pipeline {
@@ -44,7 +38,7 @@ class Pipeline {
   }
 
   get isIdle(): boolean {
-    return this.#stopListening === undefined;
+    return this.isOpen && this.#stopListening === undefined;
   }
 
   /** Resolves to the reply, or to what `failed` makes of the error. */
@@ -83,7 +77,6 @@ class Pipeline {
 
 export class Transport {
   readonly circuit: Circuit;
-  readonly connectMs: number;
   /** Called when the server turns out to be away, and when it is tried again. */
   onAway = () => {};
   #pipeline: Pipeline | undefined;
@@ -95,16 +88,11 @@ export class Transport {
 
   constructor(
     readonly address: string,
-    readonly server: Settings,
+    readonly server: Server,
   ) {
-    const { timeoutMs, retryEveryMs, log, route } = server;
+    const { retryEveryMs, log, route } = server;
     const who = `the ${route instanceof ClusterRoute ? "node" : "server"}${address && ` ${address}`}`;
     this.circuit = new Circuit(who, retryEveryMs, log);
-    this.connectMs = Math.max(CONNECT_MS, timeoutMs);
-  }
-
-  get isConnected(): boolean {
-    return this.#pipeline?.isOpen === true;
   }
 
   /** Sends the call, and once more if its connection breaks before the reply, unless it must happen `once`. */
@@ -214,8 +202,9 @@ export class Transport {
   async #open(): Promise<Connection> {
     const connection = this.server.route.connectionTo(this.address);
     const connected = connection.connect().then(() => ping(connection));
+    const ms = Math.max(CONNECT_MS, this.server.timeoutMs);
     // A user without the right to PING is connected. One with a wrong password is not.
-    const failure = await within(this.connectMs, connected, "not connected").then(
+    const failure = await within(ms, connected, "not connected").then(
       () => connection.refusal,
       (error: unknown) => connection.refusal ?? (isAnswer(error) && connection.isOpen ? undefined : error),
     );
