@@ -1,6 +1,7 @@
 /** Holds in doubt, and settlements that could not be sent: they are settled by their ids once the server answers. */
 
 import type { Command } from "../transport/command.js";
+import type { Server } from "../transport/server.js";
 import { clearTimeout, setTimeout } from "../transport/timers.js";
 import { Undecided } from "../values/errors.js";
 
@@ -8,11 +9,6 @@ import { Undecided } from "../values/errors.js";
 export const SETTLED_AGAIN_AFTER_MS = 500;
 export const MOST_UNSETTLED = 1000;
 const LEAST_RETRY_MS = 50;
-
-interface Server {
-  readonly retryEveryMs: number;
-  ask(command: Command): Promise<unknown>;
-}
 
 interface Settlement {
   readonly command: Command;

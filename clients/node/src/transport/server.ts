@@ -28,7 +28,7 @@ import { checkMs } from "../values/limit.js";
 import { FALLBACK } from "./fallback.js";
 import { routeOf } from "./clients.js";
 import type { Client, Clock, Connection, Route } from "./driver.js";
-import { ClusterRoute, listenToEnd, MACHINES_CLOCK } from "./route.js";
+import { ClusterRoute, MACHINES_CLOCK } from "./route.js";
 import { localLimiter } from "../local/local-limiter.js";
 import { LONGEST_PAUSE_MS, setTimeout } from "./timers.js";
 import { Transport } from "./transport.js";
@@ -129,7 +129,7 @@ export class Server {
     this.log = (line) => outside(() => log(line));
     this.canScript = fallback === "script";
     this.clock = this.route.clock ?? MACHINES_CLOCK;
-    if ("on" in client) listenToEnd(client, () => this.close());
+    if ("on" in client) client.on("end", () => this.close());
   }
 
   static [Symbol.hasInstance](value: unknown): boolean {
