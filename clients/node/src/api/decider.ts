@@ -235,18 +235,18 @@ export class Decider {
   ): Promise<D> {
     const untilMs = this.clock.now() + maxWaitMs;
     const atOnce = { ...how, maxWaitMs: 0 };
-    for (let canWait = this.server.canWaitFor(command); ; ) {
+    for (let hasPlace = true; ; ) {
       const decision = await this.#decisionOf(command, read, caller, atOnce);
       const { allowed, degraded, retryAfterMs } = decision;
       const leftMs = untilMs - this.clock.now();
       if (allowed || degraded || retryAfterMs < 0 || leftMs <= 0 || this.shadow) return decision;
-      if (canWait) {
+      if (hasPlace && this.server.canWaitFor(command)) {
         try {
           const inTurn = { ...how, signal: caller?.signal, maxWaitMs: leftMs };
           return await this.#decisionOf(command, read, caller, inTurn);
         } catch (error) {
           if (!(error instanceof CannotWait)) throw error;
-          canWait = false;
+          hasPlace = false;
         }
       }
       if (retryAfterMs > leftMs) return decision;

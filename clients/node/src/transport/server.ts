@@ -165,14 +165,12 @@ export class Server {
 
   /** Sends the call again if that may help, else throws. */
   async #again(error: unknown, call: Call): Promise<unknown> {
-    const { how, transport, untilMs } = call;
+    const { how, transport } = call;
     if (error instanceof Undecided || how.signal?.aborted) throw error;
     if (call.repeats++ === MOST_REPEATS) throw transport.circuit.refused(error);
     if (await this.#isRepeatable(error, call)) return this.#send(call);
     if (faultOf(error) === "refusing") throw transport.circuit.refused(error);
-    const { who } = transport.circuit;
-    const isHold = needsModule(call.command);
-    throw explained(error, { who, isHold, waits: untilMs !== undefined, canScript: this.canScript });
+    throw explained(error, transport.circuit.who, needsModule(call.command));
   }
 
   /** Returns whether to send again, after an error which says that nothing happened. Also decides where and how. */

@@ -95,7 +95,7 @@ export class Undecided {
   }
 }
 
-/** A call cannot wait in this server: it has no module, an older one, or no place for another connection. */
+/** A call cannot wait in this server, which has no place for another connection. */
 export class CannotWait extends TokenBucketError {
   override readonly name: string = "CannotWait";
 }
@@ -157,25 +157,13 @@ export function codeOf(error: unknown): string | undefined {
   return /^[A-Z]{2,}(?= |$)/.exec(textOf(error))?.[0];
 }
 
-/** The context of an error, for its text. */
-export interface Situation {
-  /** The server, for people. */
-  who: string;
-  isHold: boolean;
-  /** True if the call was to wait in the server. */
-  waits: boolean;
-  canScript: boolean;
-}
-
-/** Returns the error for the caller, which says what to do where that is known. */
-export function explained(error: unknown, { who, isHold, waits, canScript }: Situation): unknown {
+/** Returns the error for the caller of the server `who`, which says what to do where that is known. */
+export function explained(error: unknown, who: string, isHold: boolean): unknown {
   if (error instanceof TokenBucketError) return error;
   if (isUnknownCommand(error)) {
-    if (waits && canScript) return new CannotWait(textOf(error));
     const missing = `${who} has no tokenbucket module: load it, or make a Server with fallback: "script"`;
     const forHolds = `holds need the tokenbucket module, which ${who} has not loaded`;
-    const forWaits = `maxWaitMs needs a module with TB.BTAKE, which ${who} has not loaded`;
-    return new ModuleMissing(waits ? forWaits : isHold ? forHolds : missing, { cause: error });
+    return new ModuleMissing(isHold ? forHolds : missing, { cause: error });
   }
   if (codeOf(error) === "CROSSSLOT") {
     const help = "in a cluster, the names of one call have to share a hash tag, as in '{ada}:requests'";
