@@ -107,8 +107,8 @@ test("a share that cannot be is an error, and so is one of several limits", asyn
   }
   const joint = new JointLimiter(buckets, { a: ONE });
   const shared = { ...LONG, share: "acme" };
-  await assert.rejects(joint.takeAll("a", { a: 1 }, shared), /^BadArgument: share: calls of several limits/);
-  await assert.rejects(joint.hold("a", { a: 1 }, shared), /^BadArgument: share: calls of several limits/);
+  await assert.rejects(joint.takeAll("a", { a: 1 }, shared), /^BadArgument: share: unknown option/);
+  await assert.rejects(joint.hold("a", { a: 1 }, shared), /^BadArgument: share: unknown option/);
   assert.equal((await limiter.take("a", 1, { ...LONG, share: "é".repeat(64), weight: 1000 })).allowed, true);
 });
 

@@ -2,7 +2,7 @@
 
 import { randomUUID } from "node:crypto";
 
-import { type Decider, type Caller, type Part, type WaitOptions } from "./decider.js";
+import { inTurn, type Caller, type Decider, type Part, type ShareOptions, type WaitOptions } from "./decider.js";
 import { Denied, JointDecision } from "../values/decision.js";
 import { BadArgument, HoldLost, ReplyLost, ServerAway, textOf } from "../values/errors.js";
 import { checkAmount, checkMs, isPool, type Amount } from "../values/limit.js";
@@ -73,8 +73,7 @@ export class Hold implements AsyncDisposable {
   static async of(
     decider: Decider,
     parts: readonly Part[],
-    options: HoldOptions,
-    turn: How,
+    options: HoldOptions & ShareOptions,
     onSettled = () => {},
   ): Promise<Hold> {
     const { ttlMs = 30_000, signal } = options;
@@ -82,7 +81,7 @@ export class Hold implements AsyncDisposable {
     const hold = new Hold(decider, parts, ttlMs, onSettled);
     // The server may have a hold that no caller knows of.
     const onDoubt = () => hold.#settleLater(parts.map((part) => ({ ...part, amount: 0 })));
-    await hold.#set(parts, { signal, onDoubt, ...turn });
+    await hold.#set(parts, { onDoubt, ...inTurn(options) });
     if (hold.allowed && !hold.decision.shadowed) hold.#renewIn(ttlMs / 3);
     else hold.#settled = Promise.resolve(hold.decision);
     return hold;
@@ -199,7 +198,7 @@ export class Hold implements AsyncDisposable {
   }
 
   /** Takes the hold if the server has never had it. */
-  async #set(parts: readonly Part[], how: Caller & How): Promise<JointDecision> {
+  async #set(parts: readonly Part[], how: How): Promise<JointDecision> {
     const words = ["TB.MHOLD", String(parts.length), String(this.#ttlMs), this.id];
     const decision = (this.#decision = await this.#decider.decideAll(parts, words, how));
     this.#isLocal ||= decision.degraded;

@@ -46,11 +46,12 @@ export interface ServerOptions {
 }
 
 export interface How {
+  /** Ends the caller's part in the call. */
+  signal?: AbortSignal | undefined;
   /** Waits its turn in the server, at most so long, or until the signal. */
   maxWaitMs?: number | undefined;
-  signal?: AbortSignal | undefined;
   /** The words that say as whose it waits. */
-  share?: Command;
+  ofShare?: Command;
   /** Sends the renewal of the hold; without the server, `onError` decides on the `TB.MHOLD`. */
   renews?: boolean;
   /** Sends these in a transaction instead; the command only selects the node. */
@@ -74,7 +75,6 @@ interface Call {
 }
 
 const OPTIONS = new Set(["timeoutMs", "retryEveryMs", "fallback", "log"]);
-const PLAINLY: How = {};
 export const MOST_REDIRECTIONS = 16;
 /** How often a call is sent again within the timeout while its slot is on two nodes, with a redirection each time. */
 export const TRIES_OF_A_SPLIT_SLOT = 10;
@@ -137,7 +137,7 @@ export class Server {
   }
 
   /** Resolves to the reply. Follows redirections, and uses the script on servers without the module. */
-  ask(command: Command, how = PLAINLY): Promise<unknown> {
+  ask(command: Command, how: How = {}): Promise<unknown> {
     const untilMs = how.maxWaitMs ? performance.now() + how.maxWaitMs : undefined;
     const canScript = this.canScript && untilMs === undefined && isOfModule(command) && !needsModule(command);
     const transport = this.transportOf(keyOf(command));
@@ -223,19 +223,16 @@ export class Server {
   }
 
   transportAt(address: string): Transport {
-    const known = this.#transports.get(address);
-    if (known) return known;
-    const transport = new Transport(address, this);
-    const { route } = this;
-    if (route instanceof ClusterRoute) transport.onAway = () => this.#lookForSlots(route, transport);
+    const transport = this.#transports.get(address) ?? new Transport(address, this);
     this.#transports.set(address, transport);
     return transport;
   }
 
-  /** Asks another node which node has the slots of one that is away. */
-  #lookForSlots(route: ClusterRoute, away: Transport): void {
+  /** Asks another node of a cluster which node has the slots of one that is away. */
+  lookForSlots(away: Transport): void {
+    const { route } = this;
     const now = performance.now();
-    if (now < this.#nextRefresh) return;
+    if (!(route instanceof ClusterRoute) || now < this.#nextRefresh) return;
     this.#nextRefresh = now + this.retryEveryMs / 2;
     const others = [...route.addresses()].filter((address) => address !== away.address);
     const other = others.map((address) => this.transportAt(address)).find(({ circuit }) => !circuit.isAway);
@@ -251,7 +248,7 @@ function transmit(connection: Connection, { command, how, before, isByScript, un
   if (how.together) return transaction(connection, how.together, isByScript);
   if (untilMs !== undefined) {
     const leftMs = Math.max(Math.ceil(untilMs - performance.now()), 0);
-    return connection.send(waiting(command, leftMs, how.share));
+    return connection.send(waiting(command, leftMs, how.ofShare));
   }
   return connection.send(isByScript ? evalsha(command) : command);
 }
@@ -287,9 +284,7 @@ const servers = new WeakMap<Client, Server>();
 /** Returns the given server, or the one that all limiters on this client share. */
 export function serverOf(client: Client | Server): Server {
   if (client instanceof Server) return client;
-  const known = servers.get(client);
-  if (known) return known;
-  const server = new Server(client);
+  const server = servers.get(client) ?? new Server(client);
   servers.set(client, server);
   return server;
 }

@@ -77,8 +77,6 @@ class Pipeline {
 
 export class Transport {
   readonly circuit: Circuit;
-  /** Called when the server turns out to be away, and when it is tried again. */
-  onAway = () => {};
   #pipeline: Pipeline | undefined;
   #connecting: Promise<Pipeline> | undefined;
   /** Connections on which calls wait. */
@@ -109,7 +107,7 @@ export class Transport {
     if (!this.circuit.isAway) return undefined;
     if (this.circuit.isTimeToAsk()) {
       this.#connect().catch(() => {});
-      this.onAway();
+      this.server.lookForSlots(this);
     }
     return this.circuit.undecided(wasSent);
   }
@@ -251,7 +249,7 @@ export class Transport {
   #failed(error: unknown): void {
     this.circuit.failed(error);
     this.close();
-    this.onAway();
+    this.server.lookForSlots(this);
   }
 
   /** Returns what the caller gets for an error that the server sent. */

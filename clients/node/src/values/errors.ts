@@ -43,8 +43,9 @@ export class BadArgumentType extends TypeError {
 
 /** Throws a BadArgument for an option that does not exist, as a misspelt one would have no effect. */
 export function checkOptions(options: object, known: ReadonlySet<string>): void {
-  for (const name of Object.keys(options)) {
-    if (!known.has(name)) throw new BadArgumentType(`${name}: unknown option, known are ${[...known].join(", ")}`);
+  for (const [name, value] of Object.entries(options)) {
+    if (value !== undefined && !known.has(name))
+      throw new BadArgumentType(`${name}: unknown option, known are ${[...known].join(", ")}`);
   }
 }
 
