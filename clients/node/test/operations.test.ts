@@ -3,8 +3,16 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { BadArgument, JointLimiter, Limiter, TokenBucketError, type Limit } from "tokenbucket-redis";
-
+import {
+  BadArgument,
+  JointLimiter,
+  Limiter,
+  TokenBucketError,
+  type Decision,
+  type Hold,
+  type Limit,
+  type Server,
+} from "tokenbucket-redis";
 import { FakeServer } from "tokenbucket-redis/testing";
 
 import { clientFor, emptiedClientFor, LIBRARIES, patient, serverFor, sharedServer, until } from "./servers.js";
@@ -175,6 +183,18 @@ test("a wait that this process has booked gives nothing back to the server", asy
   leaving.abort(new Error("left"));
   await assert.rejects(waits, /left/);
   assert.equal((await limiter.peek("a", 0)).remaining, 0);
+});
+
+test("editors show of a server, a hold and a decision what a program uses", () => {
+  const ofServer: Record<keyof Server, true> = { close: true, degradedCount: true };
+  const ofHold: Record<Exclude<keyof Hold, symbol>, true> = {
+    ...{ allowed: true, decision: true, id: true, lost: true, renew: true, settle: true, signal: true, used: true },
+  };
+  const ofDecision: Record<keyof Decision, true> = {
+    ...{ allowed: true, degraded: true, granted: true, headers: true, lost: true, remaining: true },
+    ...{ resetAfterMs: true, retryAfterMs: true, retryAfterS: true, shadowed: true },
+  };
+  for (const shown of [ofServer, ofHold, ofDecision]) assert.ok(shown); // the compiler has compared them
 });
 
 test("a keyPrefix of ioredis is refused: it does not reach every key", async () => {

@@ -70,7 +70,7 @@ export class Hold implements AsyncDisposable {
     this.#onSettled = onSettled;
   }
 
-  static async of(
+  /** @internal */ static async of(
     decider: Decider,
     parts: readonly Part[],
     options: HoldOptions & ShareOptions,
@@ -87,7 +87,7 @@ export class Hold implements AsyncDisposable {
     return hold;
   }
 
-  /** Does the work while `holding`; rejects with `Denied` if it is denied. */
+  /** @internal Does the work while `holding`; rejects with `Denied` if it is denied. */
   static async during<T>(holding: Promise<Hold>, work: (hold: Hold) => T | Promise<T>): Promise<T> {
     const hold = await holding;
     if (!hold.allowed) throw new Denied(hold.decision);

@@ -101,18 +101,18 @@ const defaultLog: Log = (line) => console.warn(line);
  * ```
  */
 export class Server {
-  readonly [MARK] = true;
-  readonly log: Log;
-  readonly clock: Clock;
-  readonly canScript: boolean;
-  readonly retryEveryMs: number;
   /** How many decisions `onError` made in place of the server. */
   degradedCount = 0;
-  readonly local = localLimiter();
-  readonly unsettled = new Unsettled(this);
-  readonly route: Route;
+  /** @internal */ readonly [MARK] = true;
+  /** @internal */ readonly log: Log;
+  /** @internal */ readonly clock: Clock;
+  /** @internal */ readonly canScript: boolean;
+  /** @internal */ readonly timeoutMs: number;
+  /** @internal */ readonly retryEveryMs: number;
+  /** @internal */ readonly local = localLimiter();
+  /** @internal */ readonly unsettled = new Unsettled(this);
+  /** @internal */ readonly route: Route;
   readonly #transports = new Map<string, Transport>();
-  readonly timeoutMs: number;
   #nextRefresh = 0;
 
   constructor(client: Client, options: ServerOptions = {}) {
@@ -132,15 +132,15 @@ export class Server {
     if ("on" in client) client.on("end", () => this.close());
   }
 
-  static [Symbol.hasInstance](value: unknown): boolean {
+  /** @internal */ static [Symbol.hasInstance](value: unknown): boolean {
     return typeof value === "object" && value !== null && MARK in value;
   }
 
-  /** Resolves to the reply. Follows redirections, and uses the script on servers without the module. */
+  /** @internal Resolves to the reply. Follows redirections, and uses the script on servers without the module. */
   ask(command: Command, how: How = {}): Promise<unknown> {
     const untilMs = how.maxWaitMs ? performance.now() + how.maxWaitMs : undefined;
     const canScript = this.canScript && untilMs === undefined && isOfModule(command) && !needsModule(command);
-    const transport = this.transportOf(keyOf(command));
+    const transport = this.#transportOf(keyOf(command));
     const away = transport.whyAway(); // which costs most calls of an outage half as much here
     if (away) return Promise.reject(away as never);
     const call = { command, how, untilMs, canScript, transport, isByScript: false, before: undefined, repeats: 0 };
@@ -194,7 +194,7 @@ export class Server {
       this.#route(call);
     } else {
       call.before = ["ASKING"];
-      call.transport = this.transportAt(to.address);
+      call.transport = this.#transportAt(to.address);
     }
     return true;
   }
@@ -203,13 +203,13 @@ export class Server {
   #route(call: Call, isByScript = call.isByScript): void {
     const key = keyOf(call.command);
     call.isByScript = isByScript;
-    call.transport = this.transportOf(isByScript ? scriptKey(key) : key);
+    call.transport = this.#transportOf(isByScript ? scriptKey(key) : key);
   }
 
-  /** Returns whether the call can wait in the server: not with the script, nor in a fake. */
+  /** @internal Returns whether the call can wait in the server: not with the script, nor in a fake. */
   canWaitFor(command: Command): boolean {
     if (this.route.clock) return false;
-    return !(this.canScript && this.transportOf(keyOf(command)).circuit.usesScript);
+    return !(this.canScript && this.#transportOf(keyOf(command)).circuit.usesScript);
   }
 
   /** Closes our connections; the next call opens new ones. The application's client stays open. */
@@ -218,24 +218,24 @@ export class Server {
     for (const transport of this.#transports.values()) transport.close();
   }
 
-  transportOf(key: string): Transport {
-    return this.transportAt(this.route.addressOf(key));
+  #transportOf(key: string): Transport {
+    return this.#transportAt(this.route.addressOf(key));
   }
 
-  transportAt(address: string): Transport {
+  #transportAt(address: string): Transport {
     const transport = this.#transports.get(address) ?? new Transport(address, this);
     this.#transports.set(address, transport);
     return transport;
   }
 
-  /** Asks another node of a cluster which node has the slots of one that is away. */
+  /** @internal Asks another node of a cluster which node has the slots of one that is away. */
   lookForSlots(away: Transport): void {
     const { route } = this;
     const now = performance.now();
     if (!(route instanceof ClusterRoute) || now < this.#nextRefresh) return;
     this.#nextRefresh = now + this.retryEveryMs / 2;
     const others = [...route.addresses()].filter((address) => address !== away.address);
-    const other = others.map((address) => this.transportAt(address)).find(({ circuit }) => !circuit.isAway);
+    const other = others.map((address) => this.#transportAt(address)).find(({ circuit }) => !circuit.isAway);
     if (!other) return route.forget();
     const replied = (slots: unknown) => route.learnAll(slots, other.address);
     other.ask((connection) => connection.send(["CLUSTER", "SLOTS"])).then(replied, () => {});
