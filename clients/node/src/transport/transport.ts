@@ -33,12 +33,8 @@ class Pipeline {
     readonly onSilence: () => void,
   ) {}
 
-  get isOpen(): boolean {
-    return this.connection.isOpen;
-  }
-
   get isIdle(): boolean {
-    return this.isOpen && this.#stopListening === undefined;
+    return this.connection.isOpen && this.#stopListening === undefined;
   }
 
   /** Resolves to the reply, or to what `failed` makes of the error. */
@@ -97,7 +93,7 @@ export class Transport {
   ask(send: Send, once = false, isFirst = true): Promise<unknown> {
     // Most calls pass no async function: each would cost a tenth of the driver's work.
     const pipeline = this.#pipeline;
-    const isReady = pipeline?.isOpen && !this.circuit.isAway && !(once && pipeline.isIdle);
+    const isReady = pipeline?.connection.isOpen && !this.circuit.isAway && !(once && pipeline.isIdle);
     if (isReady) return this.#exchange(pipeline, send, once, isFirst);
     return this.#ready(once, !isFirst).then((opened) => this.#exchange(opened, send, once, isFirst));
   }
@@ -166,7 +162,7 @@ export class Transport {
     const away = this.whyAway(wasSent);
     if (away) throw away;
     try {
-      return this.#pipeline?.isOpen ? this.#pipeline : await this.#connect();
+      return this.#pipeline?.connection.isOpen ? this.#pipeline : await this.#connect();
     } catch (error) {
       throw isAnswer(error) ? error : this.circuit.undecided(wasSent, error);
     }
