@@ -162,6 +162,9 @@ test("callers without a name share no bucket, and an option of a call that does 
     await assert.rejects(joint.takeAll(name, { a: 1 }), /^BadArgument: name: /);
     await assert.rejects(joint.hold({ a: name }, { a: 1 }), /^BadArgument: name: .* for 'a' is not a string/);
   }
+  for (const cost of [NaN, -1, Infinity, "many"]) {
+    await assert.rejects(limiter.take("a", cost), /^BadArgument: cost: /);
+  }
   for (const options of [{ maxwaitMs: 5 }, { ttlMs: 5 }, { Limit: LIMIT }]) {
     await assert.rejects(limiter.take("a", 1, options as object), /^BadArgument: .*: unknown option/);
   }
