@@ -6,8 +6,6 @@ import { test } from "node:test";
 import { Decision, Limiter, parseLimit, type LimiterOptions } from "tokenbucket-redis";
 import { FakeServer } from "tokenbucket-redis/testing";
 
-import { emptiedClientFor, LIBRARIES, sharedServer, STILL } from "./servers.js";
-
 class CountingServer extends FakeServer {
   asked: string[] = [];
 
@@ -126,22 +124,6 @@ test("a batch is kept until the bucket would be full without it", async () => {
   await limiter.close();
   assert.equal((await new Limiter(server, limiter.limit).peek("a", 0)).remaining, 9, "and so it is by close");
 });
-
-const server = await sharedServer();
-for (const library of Object.keys(LIBRARIES)) {
-  test(`${library}: limiters with batches never pass more than there is, and denials nobody too long`, async (t) => {
-    const { buckets } = await emptiedClientFor(t, server, library);
-    const options = { batch: 7, rememberDenials: 10 };
-    const limiters = Array.from({ length: 3 }, () => new Limiter(buckets, { capacity: 50, rate: STILL }, options));
-    const takes = Array.from({ length: 120 }, (_, i) => limiters[i % 3]!.take("a", (i % 3) + 1));
-    const costs = (await Promise.all(takes)).map(({ allowed }, i) => (allowed ? (i % 3) + 1 : 0));
-    const passed = costs.reduce((sum, cost) => sum + cost, 0);
-    assert.ok(passed <= 50 && passed >= 50 - 3 * 6, `${passed} passed`);
-    for (const limiter of limiters) await limiter.close();
-    const left = await new Limiter(buckets, limiters[0]!.limit).peek("a", 0);
-    assert.equal(left.remaining, 50 - passed, "the rest was given back");
-  });
-}
 
 test("the headers of the draft, and Retry-After rounded up", () => {
   const limit = { capacity: 20, rate: "10/s" };
