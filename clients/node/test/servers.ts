@@ -257,11 +257,6 @@ export class Cluster {
     return this.nodes.map((node) => names.get(node)!);
   }
 
-  /** Moves the slot of a key, with all keys in it. */
-  async moveSlotOf(key: string, to: Server): Promise<void> {
-    await this.launcher.tell("move_slot", key, to.node);
-  }
-
   /** A replica that has all that its master has. */
   async replicaOf(master: Server): Promise<Server> {
     return new Server(this.launcher, (await this.launcher.tell("replica", master.node)) as Node);
