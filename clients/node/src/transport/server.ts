@@ -208,8 +208,7 @@ export class Server {
 
   /** @internal Returns whether the call can wait in the server: not with the script, nor in a fake. */
   canWaitFor(command: Command): boolean {
-    if (this.route.clock) return false;
-    return !(this.canScript && this.#transportOf(keyOf(command)).circuit.usesScript);
+    return !this.route.clock && !this.#transportOf(keyOf(command)).circuit.usesScript;
   }
 
   /** Closes our connections; the next call opens new ones. The application's client stays open. */

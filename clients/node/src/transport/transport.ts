@@ -77,7 +77,6 @@ export class Transport {
   #connecting: Promise<Pipeline> | undefined;
   /** Connections on which calls wait. */
   readonly #waiting = new Set<Connection>();
-  #waits = 0;
   #pulse: NodeJS.Timeout | undefined;
 
   constructor(
@@ -113,20 +112,15 @@ export class Transport {
    * connection: the server then grants nothing.
    */
   async wait(send: Send, untilMs: number, signal?: AbortSignal): Promise<unknown> {
-    if (this.#waits++ === 0) this.#pulse = setInterval(() => void this.#look(), PULSE_MS);
-    try {
-      for (let isFirst = true; ; isFirst = false) {
-        const connection = await this.#toWaitOn(signal);
-        try {
-          return await this.#waitOn(connection, send, untilMs, signal);
-        } catch (error) {
-          signal?.throwIfAborted();
-          if (isReply(error)) throw this.#judged(error);
-          if (!isFirst || this.circuit.isAway) throw this.circuit.undecided(true, error);
-        }
+    for (let isFirst = true; ; isFirst = false) {
+      const connection = await this.#toWaitOn(signal);
+      try {
+        return await this.#waitOn(connection, send, untilMs, signal);
+      } catch (error) {
+        signal?.throwIfAborted();
+        if (isReply(error)) throw this.#judged(error);
+        if (!isFirst || this.circuit.isAway) throw this.circuit.undecided(true, error);
       }
-    } finally {
-      if (--this.#waits === 0) clearInterval(this.#pulse);
     }
   }
 
@@ -229,6 +223,7 @@ export class Transport {
     const mostMs = Math.max(untilMs - performance.now(), 0) + 2 * this.server.timeoutMs;
     const stop = afterSilence(mostMs, close);
     const stay = signal && onAbort(signal, close);
+    if (this.#waiting.size === 0) this.#pulse = setInterval(() => void this.#look(), PULSE_MS);
     this.#waiting.add(connection);
     try {
       signal?.throwIfAborted();
@@ -237,6 +232,7 @@ export class Transport {
       stop();
       stay?.();
       this.#waiting.delete(connection);
+      if (this.#waiting.size === 0) clearInterval(this.#pulse);
       connection.close();
     }
   }
