@@ -10,7 +10,7 @@ import { Redis as Valkey } from "iovalkey";
 import * as redis from "redis";
 import * as redis4 from "redis-4";
 import * as redis5 from "redis-5";
-import { Limiter, ServerError, type Client, type ServerOptions } from "tokenbucket-redis";
+import { Limiter, type Client, type ServerOptions } from "tokenbucket-redis";
 
 import { clientFor, LIBRARIES, patient, serverFor, sharedServer, STILL, until, type Server } from "./servers.js";
 
@@ -38,25 +38,6 @@ for (const library of Object.keys(LIBRARIES)) {
     assert.equal(lines.length, 2, lines.join("\n"));
     assert.match(lines[0]!, /^tokenbucket: cannot ask the server.*, each limit does as its onError says: ./);
     assert.match(lines[1]!, /^tokenbucket: the server.* is back/);
-  });
-
-  test(`${library}: the caller's mistakes are thrown, whatever onError says`, async (t) => {
-    const { send, buckets } = await clientFor(t, wrongs, library);
-    const limiter = new Limiter(buckets, LIMIT);
-    await send("SET", "tb:string", "something else");
-    await assert.rejects(
-      limiter.take("string"),
-      (error) => error instanceof ServerError && /WRONGTYPE/.test(error.message),
-    );
-    // 10^12 tokens at one in a century: each is within its bounds, both together are not.
-    await assert.rejects(
-      limiter.take("b", 1, { limit: { capacity: 1e12, rate: "1/36500d" } }),
-      /ERR refilling capacity/,
-    );
-    await send("ACL", "SETUSER", "default", "-tb.take");
-    await assert.rejects(limiter.take("a"), /NOPERM/);
-    await send("ACL", "SETUSER", "default", "+tb.take");
-    assert.equal(buckets.degradedCount, 0);
   });
 }
 

@@ -47,55 +47,11 @@ test("a denial says nothing about less, about others, or about other limits", as
   assert.equal(server.asked.length, length + 1);
 });
 
-test("what is given back is there at once", async () => {
-  const { limiter } = setUp({ rememberDenials: 2 });
-  await limiter.take("a", 10);
-  assert.equal((await limiter.take("a")).allowed, false);
-  await limiter.give("a", 5);
-  assert.equal((await limiter.take("a")).allowed, true);
-});
-
-test("no more names are remembered than said", async () => {
-  const { server, limiter } = setUp({ rememberDenials: 2 });
-  for (const name of ["a", "b", "c"]) {
-    await limiter.take(name, 10);
-    await limiter.take(name);
-  }
-  const { length } = server.asked;
-  await limiter.take("b");
-  await limiter.take("c");
-  assert.equal(server.asked.length, length);
-  await limiter.take("a");
-  assert.equal(server.asked.length, length + 1, "the oldest was forgotten");
-});
-
 test("a denial for ever is asked again: the limit may change", async () => {
   const { server, limiter } = setUp({ rememberDenials: 2 });
   assert.equal((await limiter.take("a", 11)).retryAfterMs, -1);
   await limiter.take("a", 11);
   assert.equal(server.asked.length, 2);
-});
-
-test("a batch is fetched once and spent here", async () => {
-  const { server, limiter } = setUp({ batch: 5 });
-  for (let i = 0; i < 5; i++) {
-    const decision = await limiter.take("a");
-    assert.deepEqual([decision.allowed, decision.remaining], [true, 9 - i]);
-  }
-  assert.deepEqual(server.asked, ["TB.TAKEUPTO"]);
-  await limiter.take("a", 3);
-  await limiter.take("a", 2);
-  assert.equal(server.asked.length, 2);
-  const denied = await limiter.take("a");
-  assert.deepEqual([denied.allowed, denied.remaining, denied.retryAfterMs], [false, 0, 1000]);
-});
-
-test("what a batch cannot serve is asked for alone", async () => {
-  const { server, limiter } = setUp({ batch: 5 });
-  await limiter.take("a", 6);
-  await limiter.take("a", 0.5);
-  await limiter.take("a", 0);
-  assert.deepEqual(server.asked, ["TB.TAKE", "TB.TAKE", "TB.TAKE"]);
 });
 
 for (const [rate, retryAfterMs] of [

@@ -48,20 +48,6 @@ for (const library of Object.keys(LIBRARIES)) {
     assert.equal((await limiter.take("a", 1)).remaining, 4);
   });
 
-  test(`${library}: peek, takeUpTo, charge, give`, async (t) => {
-    const { buckets } = await emptiedClientFor(t, server, library);
-    const limiter = new Limiter(buckets, LIMIT);
-    assert.equal((await limiter.peek("a", 10)).allowed, true);
-    assert.equal((await limiter.peek("a", 0)).remaining, 10, "peek takes nothing");
-    const some = await limiter.takeUpTo("a", 30);
-    assert.deepEqual([some.allowed, some.granted, some.remaining], [true, 10, 0]);
-    const none = await limiter.takeUpTo("a", 30);
-    assert.deepEqual([none.allowed, none.granted, none.retryAfterMs], [false, 0, 200]);
-    const charged = await limiter.charge("a", 5);
-    assert.deepEqual([charged.allowed, charged.remaining, charged.retryAfterMs], [true, -5, 1000]);
-    assert.equal((await limiter.give("a", 100)).remaining, 10, "never above the capacity");
-  });
-
   test(`${library}: takeAll takes all or nothing`, async (t) => {
     const { buckets, send } = await emptiedClientFor(t, server, library);
     const joint = new JointLimiter(buckets, { requests: LIMIT, tokens: { capacity: 1000, rate: "1000/m" } });
