@@ -2,6 +2,7 @@
 
 const OURS: unique symbol = Symbol.for("tokenbucket.error") as never;
 const ABOUT_AN_ARGUMENT: unique symbol = Symbol.for("tokenbucket.error.argument") as never;
+const UNDECIDED: unique symbol = Symbol.for("tokenbucket.undecided") as never;
 
 function has(value: unknown, mark: symbol): boolean {
   return typeof value === "object" && value !== null && mark in value;
@@ -84,6 +85,7 @@ export class ServerError extends TokenBucketError {
  * most of what a decision costs: so it is no Error.
  */
 export class Undecided {
+  readonly [UNDECIDED] = true;
   readonly message: string;
 
   constructor(
@@ -93,6 +95,10 @@ export class Undecided {
     readonly sent = false,
   ) {
     this.message = `cannot ask ${who}: ${textOf(cause)}`;
+  }
+
+  static [Symbol.hasInstance](value: unknown): boolean {
+    return has(value, UNDECIDED);
   }
 }
 
