@@ -54,7 +54,7 @@ def test_a_stall_leaves_no_slot_to_callers_that_left(package: Package, proxy: Pr
     eventually(lambda: ask(server, "TB.HOLDS", "tb:user") == [])
 
 
-@pytest.mark.only("go", "python", "rust")
+@pytest.mark.only("go", "python", "node", "rust")
 def test_a_hold_that_ends_during_a_stall_is_settled_after_it(
     package: Package, proxy: Proxy, server: Service
 ) -> None:
@@ -69,7 +69,7 @@ def test_a_hold_that_ends_during_a_stall_is_settled_after_it(
     assert level(server, full=100) == 80
 
 
-@pytest.mark.only("python", "rust")
+@pytest.mark.only("python", "node", "rust")
 def test_a_hold_that_ends_while_nothing_connects_is_settled_after_it(
     package: Package, proxy: Proxy, server: Service
 ) -> None:

@@ -32,15 +32,5 @@ export {
   type ReserveOptions,
   type TakeOptions,
 } from "./api/limiter.js";
-export type {
-  Client,
-  Clock,
-  InProcess,
-  IoredisClient,
-  IoredisCluster,
-  NodeRedisClient,
-  NodeRedisCluster,
-  NodeRedisPool,
-  NodeRedisSentinel,
-} from "./transport/driver.js";
+export type { Client, Clock, InProcess } from "./transport/driver.js";
 export { Server, type ServerOptions } from "./transport/server.js";

@@ -163,10 +163,9 @@ for (const [framework, serve] of Object.entries(FRAMEWORKS)) {
       answers.map(({ status }) => status),
       [200, 429, 200, 503, 500],
     );
-    assert.deepEqual(
-      answers.map(({ header }) => header("retry-after")),
-      [null, "360", null, "1", null],
-    );
+    const waits = answers.map(({ header }) => Number(header("retry-after")));
+    assert.deepEqual(waits.toSpliced(1, 1), [0, 0, 1, 0]);
+    assert.ok(waits[1]! > 300 && waits[1]! <= 360, `${waits[1]} seconds: this process's time passes meanwhile`);
     assert.match(answers[4]!.text, /^ServerAway: cannot ask the server 127\.0\.0\.1:/);
   });
 }

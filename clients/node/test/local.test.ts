@@ -6,8 +6,6 @@ import { test } from "node:test";
 import { Decision, Limiter, parseLimit, type LimiterOptions } from "tokenbucket-redis";
 import { FakeServer } from "tokenbucket-redis/testing";
 
-import { emptiedClientFor, LIBRARIES, sharedServer, STILL } from "./servers.js";
-
 class CountingServer extends FakeServer {
   asked: string[] = [];
 
@@ -49,55 +47,11 @@ test("a denial says nothing about less, about others, or about other limits", as
   assert.equal(server.asked.length, length + 1);
 });
 
-test("what is given back is there at once", async () => {
-  const { limiter } = setUp({ rememberDenials: 2 });
-  await limiter.take("a", 10);
-  assert.equal((await limiter.take("a")).allowed, false);
-  await limiter.give("a", 5);
-  assert.equal((await limiter.take("a")).allowed, true);
-});
-
-test("no more names are remembered than said", async () => {
-  const { server, limiter } = setUp({ rememberDenials: 2 });
-  for (const name of ["a", "b", "c"]) {
-    await limiter.take(name, 10);
-    await limiter.take(name);
-  }
-  const { length } = server.asked;
-  await limiter.take("b");
-  await limiter.take("c");
-  assert.equal(server.asked.length, length);
-  await limiter.take("a");
-  assert.equal(server.asked.length, length + 1, "the oldest was forgotten");
-});
-
 test("a denial for ever is asked again: the limit may change", async () => {
   const { server, limiter } = setUp({ rememberDenials: 2 });
   assert.equal((await limiter.take("a", 11)).retryAfterMs, -1);
   await limiter.take("a", 11);
   assert.equal(server.asked.length, 2);
-});
-
-test("a batch is fetched once and spent here", async () => {
-  const { server, limiter } = setUp({ batch: 5 });
-  for (let i = 0; i < 5; i++) {
-    const decision = await limiter.take("a");
-    assert.deepEqual([decision.allowed, decision.remaining], [true, 9 - i]);
-  }
-  assert.deepEqual(server.asked, ["TB.TAKEUPTO"]);
-  await limiter.take("a", 3);
-  await limiter.take("a", 2);
-  assert.equal(server.asked.length, 2);
-  const denied = await limiter.take("a");
-  assert.deepEqual([denied.allowed, denied.remaining, denied.retryAfterMs], [false, 0, 1000]);
-});
-
-test("what a batch cannot serve is asked for alone", async () => {
-  const { server, limiter } = setUp({ batch: 5 });
-  await limiter.take("a", 6);
-  await limiter.take("a", 0.5);
-  await limiter.take("a", 0);
-  assert.deepEqual(server.asked, ["TB.TAKE", "TB.TAKE", "TB.TAKE"]);
 });
 
 for (const [rate, retryAfterMs] of [
@@ -126,22 +80,6 @@ test("a batch is kept until the bucket would be full without it", async () => {
   await limiter.close();
   assert.equal((await new Limiter(server, limiter.limit).peek("a", 0)).remaining, 9, "and so it is by close");
 });
-
-const server = await sharedServer();
-for (const library of Object.keys(LIBRARIES)) {
-  test(`${library}: limiters with batches never pass more than there is, and denials nobody too long`, async (t) => {
-    const { buckets } = await emptiedClientFor(t, server, library);
-    const options = { batch: 7, rememberDenials: 10 };
-    const limiters = Array.from({ length: 3 }, () => new Limiter(buckets, { capacity: 50, rate: STILL }, options));
-    const takes = Array.from({ length: 120 }, (_, i) => limiters[i % 3]!.take("a", (i % 3) + 1));
-    const costs = (await Promise.all(takes)).map(({ allowed }, i) => (allowed ? (i % 3) + 1 : 0));
-    const passed = costs.reduce((sum, cost) => sum + cost, 0);
-    assert.ok(passed <= 50 && passed >= 50 - 3 * 6, `${passed} passed`);
-    for (const limiter of limiters) await limiter.close();
-    const left = await new Limiter(buckets, limiters[0]!.limit).peek("a", 0);
-    assert.equal(left.remaining, 50 - passed, "the rest was given back");
-  });
-}
 
 test("the headers of the draft, and Retry-After rounded up", () => {
   const limit = { capacity: 20, rate: "10/s" };

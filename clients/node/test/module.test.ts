@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { mock, test, type TestContext } from "node:test";
 
-import { JointLimiter, Limiter, ModuleMissing, type Client } from "tokenbucket-redis";
+import { JointLimiter, Limiter, type Client } from "tokenbucket-redis";
 
 import { clientFor, LIBRARIES, MODULE, patient, serverFor, STILL, until } from "./servers.js";
 
@@ -15,18 +15,6 @@ async function setUp(t: TestContext) {
   const server = await serverFor(t, { module: false });
   return { server, ...(await clientFor(t, server)) };
 }
-
-test("without a fallback the error says what to do, whatever onError says; with the module it limits", async (t) => {
-  const { client, send } = await setUp(t);
-  const limiter = new Limiter(patient(client), LIMIT, { onError: "open" });
-  await assert.rejects(limiter.take("a"), (error) => {
-    assert.ok(error instanceof ModuleMissing);
-    assert.match(error.message, /no tokenbucket module: load it, or make a Server with fallback: "script"/);
-    return true;
-  });
-  await send("MODULE", "LOAD", MODULE);
-  assert.equal((await limiter.take("a")).remaining, 2);
-});
 
 for (const library of Object.keys(LIBRARIES)) {
   test(`${library}: the script decides as the module does`, async (t) => {

@@ -3,8 +3,16 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { BadArgument, JointLimiter, Limiter, TokenBucketError, type Limit } from "tokenbucket-redis";
-
+import {
+  BadArgument,
+  JointLimiter,
+  Limiter,
+  TokenBucketError,
+  type Hold,
+  type JointDecision,
+  type Limit,
+  type Server,
+} from "tokenbucket-redis";
 import { FakeServer } from "tokenbucket-redis/testing";
 
 import { clientFor, emptiedClientFor, LIBRARIES, patient, serverFor, sharedServer, until } from "./servers.js";
@@ -38,20 +46,6 @@ for (const library of Object.keys(LIBRARIES)) {
     assert.equal((await limiter.take("a", "0.5")).remaining, 4);
     server.advance(denied.retryAfterMs);
     assert.equal((await limiter.take("a", 1)).remaining, 4);
-  });
-
-  test(`${library}: peek, takeUpTo, charge, give`, async (t) => {
-    const { buckets } = await emptiedClientFor(t, server, library);
-    const limiter = new Limiter(buckets, LIMIT);
-    assert.equal((await limiter.peek("a", 10)).allowed, true);
-    assert.equal((await limiter.peek("a", 0)).remaining, 10, "peek takes nothing");
-    const some = await limiter.takeUpTo("a", 30);
-    assert.deepEqual([some.allowed, some.granted, some.remaining], [true, 10, 0]);
-    const none = await limiter.takeUpTo("a", 30);
-    assert.deepEqual([none.allowed, none.granted, none.retryAfterMs], [false, 0, 200]);
-    const charged = await limiter.charge("a", 5);
-    assert.deepEqual([charged.allowed, charged.remaining, charged.retryAfterMs], [true, -5, 1000]);
-    assert.equal((await limiter.give("a", 100)).remaining, 10, "never above the capacity");
   });
 
   test(`${library}: takeAll takes all or nothing`, async (t) => {
@@ -154,6 +148,9 @@ test("callers without a name share no bucket, and an option of a call that does 
     await assert.rejects(joint.takeAll(name, { a: 1 }), /^BadArgument: name: /);
     await assert.rejects(joint.hold({ a: name }, { a: 1 }), /^BadArgument: name: .* for 'a' is not a string/);
   }
+  for (const cost of [NaN, -1, Infinity, "many"]) {
+    await assert.rejects(limiter.take("a", cost), /^BadArgument: cost: /);
+  }
   for (const options of [{ maxwaitMs: 5 }, { ttlMs: 5 }, { Limit: LIMIT }]) {
     await assert.rejects(limiter.take("a", 1, options as object), /^BadArgument: .*: unknown option/);
   }
@@ -175,6 +172,18 @@ test("a wait that this process has booked gives nothing back to the server", asy
   leaving.abort(new Error("left"));
   await assert.rejects(waits, /left/);
   assert.equal((await limiter.peek("a", 0)).remaining, 0);
+});
+
+type OfDecisions = keyof ConstructorParameters<typeof JointDecision>[0] | "headers" | "retryAfterS";
+type OfHolds = "allowed" | "decision" | "id" | "lost" | "renew" | "settle" | "signal" | "used" | symbol;
+
+test("editors show of a server, a hold and a decision what a program uses", () => {
+  const strange: never[][] = [
+    [] as Exclude<keyof Server, "close" | "degradedCount">[],
+    [] as Exclude<keyof Hold, OfHolds>[],
+    [] as Exclude<keyof JointDecision, OfDecisions>[],
+  ];
+  assert.deepEqual(strange.flat(), []); // the compiler has looked
 });
 
 test("a keyPrefix of ioredis is refused: it does not reach every key", async () => {

@@ -32,5 +32,8 @@ test("import and require share servers, decisions and errors", async () => {
     const denied = await limiter.withHold("a", 1, () => {}).catch((error) => error);
     assert.ok(denied instanceof one.Denied && denied instanceof one.TokenBucketError);
     assert.ok(!(denied instanceof one.ServerAway));
+    const { clock } = new FakeServer();
+    const away = new one.Server({ clock, send: () => Promise.reject(new Error("away")) }, { log() {} });
+    assert.equal((await new other.Limiter(away, { capacity: 1, rate: 1 }).take("a")).degraded, true);
   }
 });

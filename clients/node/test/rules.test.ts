@@ -52,7 +52,7 @@ test("the bounds and the constants are those of all", async () => {
     most_weight: String(decider?.MOST_WEIGHT),
   });
   assert.deepEqual(RULES.longest_ms, { wait: decider?.MAX_WAIT_MS, hold: hold?.MAX_TTL_MS });
-  const { timeoutMs, retryEveryMs } = new Server(new FakeServer());
+  const { timeoutMs, retryEveryMs } = new Server(new FakeServer()) as unknown as Record<string, number>;
   // A connection without calls is looked at however short it was idle.
   const { looked_at_if_idle_for_ms: _, ...constants } = RULES.constants;
   assert.deepEqual(constants, {

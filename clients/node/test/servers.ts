@@ -96,12 +96,6 @@ export class Server {
     this.advance(0);
   }
 
-  static async start(options: ServerOptions = {}): Promise<Server> {
-    const { clock = true } = options;
-    const { launcher, folder, nodes } = await Launcher.start(clock ? "--clock" : "", options);
-    return new Server(launcher, nodes[0]!, clock ? folder : undefined);
-  }
-
   get url(): string {
     return `redis://127.0.0.1:${this.port}`;
   }
@@ -138,10 +132,11 @@ interface Scope {
   after(end: () => Promise<void>): void;
 }
 
-export async function serverFor(scope: Scope, options?: ServerOptions): Promise<Server> {
-  const server = await Server.start(options);
-  scope.after(() => server.launcher.end());
-  return server;
+export async function serverFor(scope: Scope, options: ServerOptions = {}): Promise<Server> {
+  const { clock = true } = options;
+  const { launcher, folder, nodes } = await Launcher.start(clock ? "--clock" : "", options);
+  scope.after(() => launcher.end());
+  return new Server(launcher, nodes[0]!, clock ? folder : undefined);
 }
 
 export const sharedServer = (options?: ServerOptions) => serverFor({ after }, options);
@@ -181,18 +176,13 @@ async function overNodeRedis(client: Client & AnyNodeRedis): Promise<Connected> 
     client,
     buckets: patient(client),
     send: (...words) => (client as RedisClientType).sendCommand(words),
-    close: () => closeNodeRedis(client),
+    // Version 5 renamed it.
+    close: () => (client.destroy ? client.destroy() : (client as AnyNodeRedis).disconnect!().catch(() => {})),
   };
 }
 
-/** Called `disconnect` before version 5. */
-function closeNodeRedis(client: AnyNodeRedis): void {
-  if (client.destroy) client.destroy();
-  else void client.disconnect!().catch(() => {});
-}
-
-function overIoredis(client: Redis | ioredis5.Redis | Valkey): Connected {
-  client.on("error", () => {});
+function overIoredis(client: Client & { disconnect(): void }): Connected {
+  (client as Redis).on("error", () => {});
   return {
     client,
     buckets: patient(client),
@@ -232,18 +222,10 @@ export async function until(condition: () => Promise<boolean> | boolean, withinM
 
 /** Three masters, and whatever a test adds. */
 export class Cluster {
-  private constructor(
+  constructor(
     readonly launcher: Launcher,
     readonly nodes: readonly Server[],
   ) {}
-
-  static async start(options: ServerOptions = {}): Promise<Cluster> {
-    const { launcher, nodes } = await Launcher.start("--cluster", options);
-    return new Cluster(
-      launcher,
-      nodes.map((node) => new Server(launcher, node)),
-    );
-  }
 
   /** The node that has the key, as the slots were dealt. */
   async nodeOf(key: string): Promise<Server> {
@@ -255,11 +237,6 @@ export class Cluster {
     const names = new Map<Server, string>();
     for (let at = 0; names.size < 3; at++) names.set(await this.nodeOf(`{${at}}`), `{${at}}`);
     return this.nodes.map((node) => names.get(node)!);
-  }
-
-  /** Moves the slot of a key, with all keys in it. */
-  async moveSlotOf(key: string, to: Server): Promise<void> {
-    await this.launcher.tell("move_slot", key, to.node);
   }
 
   /** A replica that has all that its master has. */
@@ -283,36 +260,35 @@ export async function ask(node: Server, ...words: [string, ...string[]]): Promis
   }
 }
 
-export async function clusterFor(scope: Scope, options?: ServerOptions): Promise<Cluster> {
-  const cluster = await Cluster.start(options);
-  scope.after(() => cluster.launcher.end());
-  return cluster;
+export async function clusterFor(scope: Scope, options: ServerOptions = {}): Promise<Cluster> {
+  const { launcher, nodes } = await Launcher.start("--cluster", options);
+  scope.after(() => launcher.end());
+  const servers = nodes.map((node) => new Server(launcher, node));
+  return new Cluster(launcher, servers);
 }
 
 export const sharedCluster = (options?: ServerOptions) => clusterFor({ after }, options);
 
-const CLUSTER_DEFAULTS = { socket: { reconnectStrategy: 50 } };
+const rootOf = (url: string) => ({ rootNodes: [{ url }], defaults: { socket: { reconnectStrategy: 50 } } });
 
-export const CLUSTER_LIBRARIES: Record<string, (cluster: Cluster) => Promise<{ client: Client; close(): void }>> = {
-  ioredis: async ({ nodes }) => overIoredisCluster(new IoredisCluster([nodes[0]!.url])),
-  iovalkey: async ({ nodes }) => overIoredisCluster(new IovalkeyCluster([nodes[0]!.url])),
-  "node-redis": ({ nodes }) =>
-    overNodeRedis(createCluster({ rootNodes: [{ url: nodes[0]!.url }], defaults: CLUSTER_DEFAULTS })),
-  "node-redis 5": ({ nodes }) =>
-    overNodeRedis(redis5.createCluster({ rootNodes: [{ url: nodes[0]!.url }], defaults: CLUSTER_DEFAULTS })),
-  "node-redis 4": ({ nodes }) =>
-    overNodeRedis(redis4.createCluster({ rootNodes: [{ url: nodes[0]!.url }], defaults: CLUSTER_DEFAULTS })),
+/** By the URL of one node. */
+export const CLUSTER_LIBRARIES: Record<string, (url: string) => Promise<Connected>> = {
+  ioredis: (url) => overIoredisCluster(new IoredisCluster([url])),
+  iovalkey: (url) => overIoredisCluster(new IovalkeyCluster([url])),
+  "node-redis": (url) => overNodeRedis(createCluster(rootOf(url))),
+  "node-redis 5": (url) => overNodeRedis(redis5.createCluster(rootOf(url))),
+  "node-redis 4": (url) => overNodeRedis(redis4.createCluster(rootOf(url))),
 };
 
-async function overIoredisCluster(client: IoredisCluster | IovalkeyCluster) {
-  client.on("error", () => {});
+async function overIoredisCluster(client: IoredisCluster | IovalkeyCluster): Promise<Connected> {
+  const connected = overIoredis(client);
   await until(() => client.status === "ready");
-  return { client, close: () => client.disconnect() };
+  return connected;
 }
 
 /** A client of the cluster for one test. */
 export async function clusterClientFor(t: TestContext, cluster: Cluster, library: string): Promise<Client> {
-  const { client, close } = await CLUSTER_LIBRARIES[library]!(cluster);
+  const { client, close } = await CLUSTER_LIBRARIES[library]!(cluster.nodes[0]!.url);
   t.after(close);
   return client;
 }

@@ -129,13 +129,8 @@ export class Batches {
     const batch = this.#batches.get(id) ?? new Batch(bucket.name, bucket.limit, this.decider.clock);
     this.#batches.delete(id); // so that it is put behind all others
     this.#batches.set(id, batch);
-    if (this.#batches.size > MOST_BATCHES) this.#drop(dropOldest(this.#batches)!);
+    if (this.#batches.size > MOST_BATCHES) this.#settle(dropOldest(this.#batches)!).catch(() => {});
     return batch;
-  }
-
-  #drop(batch: Batch): void {
-    if (batch.fetching) void batch.fetching.catch(() => {}).then(() => this.#drop(batch));
-    else if (batch.left > 0) this.#giveBack(batch);
   }
 
   #giveBack(batch: Batch): void {

@@ -81,18 +81,11 @@ export const LEAST_WEIGHT = 0.001;
 export const MOST_WEIGHT = 1000;
 
 /** Checks how a call waits; throws a BadArgument before anything is sent. */
-export function inTurn({ maxWaitMs = 0, share, weight }: ShareOptions): How {
+export function inTurn({ signal, maxWaitMs = 0, share, weight }: Caller & ShareOptions): How {
   checkMs("maxWaitMs", maxWaitMs, 0, MAX_WAIT_MS);
-  if (share !== undefined) return { maxWaitMs, share: shareWords(share, weight ?? 1) };
+  if (share !== undefined) return { signal, maxWaitMs, ofShare: shareWords(share, weight ?? 1) };
   if (weight !== undefined) throw new BadArgument("weight: is of no share, set `share` as well");
-  return { maxWaitMs };
-}
-
-/** Checks how a call of several limits waits: without a share, as its types say. */
-export function inTurnForAll(options: ShareOptions): How {
-  const { share, weight } = options;
-  if (share === undefined && weight === undefined) return inTurn(options);
-  throw new BadArgument(`${share === undefined ? "weight" : "share"}: calls of several limits have none`);
+  return { signal, maxWaitMs };
 }
 
 function shareWords(share: string, weight: number): Command {
@@ -135,20 +128,14 @@ export class Decider {
   }
 
   /** Decides on one bucket. */
-  decide(operation: string, bucket: Bucket, words: readonly Amount[], caller?: Caller, how?: How): Promise<Decision> {
-    const decided = this.decideQuietly(operation, bucket, words, caller, how);
+  decide(operation: string, bucket: Bucket, words: readonly Amount[], how?: How): Promise<Decision> {
+    const decided = this.decideQuietly(operation, bucket, words, how);
     return this.#onDecision || this.shadow ? this.#told([bucket], decided, wantedBy(operation, words[0])) : decided;
   }
 
   /** Does not call `onDecision`. */
-  decideQuietly(
-    operation: string,
-    bucket: Bucket,
-    words: readonly Amount[],
-    caller?: Caller,
-    how?: How,
-  ): Promise<Decision> {
-    return this.decisionOf(this.command(operation, bucket, words), readDecision, caller, how);
+  decideQuietly(operation: string, bucket: Bucket, words: readonly Amount[], how?: How): Promise<Decision> {
+    return this.#decisionOf(this.command(operation, bucket, words), readDecision, how);
   }
 
   command(operation: string, { name, limit }: Bucket, words: readonly Amount[]): Command {
@@ -164,17 +151,17 @@ export class Decider {
   }
 
   /** Decides on several buckets: `command` precedes the arguments of each. */
-  decideAll(parts: readonly Part[], command: Command, how?: How & Caller): Promise<JointDecision> {
+  decideAll(parts: readonly Part[], command: Command, how?: How): Promise<JointDecision> {
     const decided = this.decideAllQuietly(parts, command, how);
     const settles = command[0] === "TB.MSETTLE"; // which denies nothing
     return this.#onDecision || this.shadow ? this.#told(parts, decided, settles ? 0 : 1) : decided;
   }
 
   /** Does not call `onDecision`. */
-  async decideAllQuietly(parts: readonly Part[], command: Command, how?: How & Caller): Promise<JointDecision> {
+  async decideAllQuietly(parts: readonly Part[], command: Command, how?: How): Promise<JointDecision> {
     const words = this.wordsOf(parts);
     const names = parts.map((part) => part.which);
-    return this.decisionOf([...command, ...words], (reply) => JointDecision.readEach(reply, names), how, how);
+    return this.#decisionOf([...command, ...words], (reply) => JointDecision.readEach(reply, names), how);
   }
 
   /** Returns the arguments of each bucket. */
@@ -186,23 +173,13 @@ export class Decider {
     });
   }
 
-  decisionOf<D extends Decision>(
-    command: Command,
-    read: (reply: unknown) => D,
-    caller?: Caller,
-    how?: How,
-  ): Promise<D> {
-    if (how?.maxWaitMs) return this.#decideInTurn(command, read, caller, how, how.maxWaitMs);
-    return this.#decisionOf(command, read, caller, how);
+  #decisionOf<D extends Decision>(command: Command, read: Read<D>, how?: How): Promise<D> {
+    if (how?.maxWaitMs) return this.#decideInTurn(command, read, how, how.maxWaitMs);
+    return this.#decideOnce(command, read, how);
   }
 
-  #decisionOf<D extends Decision>(
-    command: Command,
-    read: (reply: unknown) => D,
-    caller: Caller | undefined,
-    how: How | undefined,
-  ): Promise<D> {
-    const signal = caller?.signal;
+  #decideOnce<D extends Decision>(command: Command, read: Read<D>, how?: How): Promise<D> {
+    const signal = how?.signal;
     if (signal?.aborted) return Promise.reject(signal.reason as Error);
     const asked = this.server.ask(how?.renews ? renewing(command) : command, how);
     return whileIn(signal, asked).then(read, (error: unknown) => {
@@ -212,7 +189,7 @@ export class Decider {
     });
   }
 
-  #undecided<D extends Decision>(command: Command, read: (reply: unknown) => D, why: Undecided, how?: How): D {
+  #undecided<D extends Decision>(command: Command, read: Read<D>, why: Undecided, how?: How): D {
     const lost = why.sent && mustHappenOnce(command);
     let isAllowed = false;
     try {
@@ -226,31 +203,23 @@ export class Decider {
   }
 
   /** Asks at once, and waits in the server if need be. Where that is impossible, asks again when it may be granted. */
-  async #decideInTurn<D extends Decision>(
-    command: Command,
-    read: (reply: unknown) => D,
-    caller: Caller | undefined,
-    how: How,
-    maxWaitMs: number,
-  ): Promise<D> {
+  async #decideInTurn<D extends Decision>(command: Command, read: Read<D>, how: How, maxWaitMs: number): Promise<D> {
     const untilMs = this.clock.now() + maxWaitMs;
-    const atOnce = { ...how, maxWaitMs: 0 };
-    for (let canWait = this.server.canWaitFor(command); ; ) {
-      const decision = await this.#decisionOf(command, read, caller, atOnce);
+    for (let hasPlace = true; ; ) {
+      const decision = await this.#decideOnce(command, read, { ...how, maxWaitMs: 0 });
       const { allowed, degraded, retryAfterMs } = decision;
       const leftMs = untilMs - this.clock.now();
       if (allowed || degraded || retryAfterMs < 0 || leftMs <= 0 || this.shadow) return decision;
-      if (canWait) {
+      if (hasPlace && this.server.canWaitFor(command)) {
         try {
-          const inTurn = { ...how, signal: caller?.signal, maxWaitMs: leftMs };
-          return await this.#decisionOf(command, read, caller, inTurn);
+          return await this.#decideOnce(command, read, { ...how, maxWaitMs: leftMs });
         } catch (error) {
           if (!(error instanceof CannotWait)) throw error;
-          canWait = false;
+          hasPlace = false;
         }
       }
       if (retryAfterMs > leftMs) return decision;
-      await this.clock.sleep(Math.max(retryAfterMs, 1), caller?.signal);
+      await this.clock.sleep(Math.max(retryAfterMs, 1), how.signal);
     }
   }
 
@@ -291,7 +260,7 @@ export class Decider {
   }
 
   /** Returns the decision of `onError` in place of the server's. */
-  byPolicy<D extends Decision>(command: Command, read: (reply: unknown) => D, lost: boolean): D {
+  byPolicy<D extends Decision>(command: Command, read: Read<D>, lost: boolean): D {
     if (this.onError === "local") return read(this.server.local.run(command)).asDegraded(lost);
     const isOpen = this.onError === "open";
     const numbers = isOpen ? [wantedBy(command[0], command[4]), 0, 0, 0] : [0, 0, this.server.retryEveryMs, 0];
@@ -326,4 +295,6 @@ function wantedBy(operation: string | undefined, most: Amount | undefined): numb
   return operation === "TB.TAKEUPTO" ? Number(most) : 1;
 }
 
-const readDecision = (reply: unknown) => Decision.read(reply);
+type Read<D> = (reply: unknown) => D;
+
+const readDecision: Read<Decision> = (reply) => Decision.read(reply);

@@ -2,7 +2,7 @@
 
 import { randomUUID } from "node:crypto";
 
-import { type Decider, type Caller, type Part, type WaitOptions } from "./decider.js";
+import { inTurn, type Caller, type Decider, type Part, type ShareOptions, type WaitOptions } from "./decider.js";
 import { Denied, JointDecision } from "../values/decision.js";
 import { BadArgument, HoldLost, ReplyLost, ServerAway, textOf } from "../values/errors.js";
 import { checkAmount, checkMs, isPool, type Amount } from "../values/limit.js";
@@ -70,11 +70,10 @@ export class Hold implements AsyncDisposable {
     this.#onSettled = onSettled;
   }
 
-  static async of(
+  /** @internal */ static async of(
     decider: Decider,
     parts: readonly Part[],
-    options: HoldOptions,
-    turn: How,
+    options: HoldOptions & ShareOptions,
     onSettled = () => {},
   ): Promise<Hold> {
     const { ttlMs = 30_000, signal } = options;
@@ -82,13 +81,13 @@ export class Hold implements AsyncDisposable {
     const hold = new Hold(decider, parts, ttlMs, onSettled);
     // The server may have a hold that no caller knows of.
     const onDoubt = () => hold.#settleLater(parts.map((part) => ({ ...part, amount: 0 })));
-    await hold.#set(parts, { signal, onDoubt, ...turn });
+    await hold.#set(parts, { onDoubt, ...inTurn(options) });
     if (hold.allowed && !hold.decision.shadowed) hold.#renewIn(ttlMs / 3);
     else hold.#settled = Promise.resolve(hold.decision);
     return hold;
   }
 
-  /** Does the work while `holding`; rejects with `Denied` if it is denied. */
+  /** @internal Does the work while `holding`; rejects with `Denied` if it is denied. */
   static async during<T>(holding: Promise<Hold>, work: (hold: Hold) => T | Promise<T>): Promise<T> {
     const hold = await holding;
     if (!hold.allowed) throw new Denied(hold.decision);
@@ -199,7 +198,7 @@ export class Hold implements AsyncDisposable {
   }
 
   /** Takes the hold if the server has never had it. */
-  async #set(parts: readonly Part[], how: Caller & How): Promise<JointDecision> {
+  async #set(parts: readonly Part[], how: How): Promise<JointDecision> {
     const words = ["TB.MHOLD", String(parts.length), String(this.#ttlMs), this.id];
     const decision = (this.#decision = await this.#decider.decideAll(parts, words, how));
     this.#isLocal ||= decision.degraded;

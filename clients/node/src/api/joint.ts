@@ -8,7 +8,7 @@ import type { Client } from "../transport/driver.js";
 import type { Server } from "../transport/server.js";
 import {
   Decider,
-  inTurnForAll,
+  inTurn,
   OPTIONS,
   type Caller,
   type Options,
@@ -19,7 +19,7 @@ import {
 import { Hold, type HoldOptions } from "./hold.js";
 
 const LIMITER_OPTIONS = new Set([...OPTIONS, "shadow"]);
-const CALL_OPTIONS = new Set(["signal", "maxWaitMs", "share", "weight"]);
+const CALL_OPTIONS = new Set(["signal", "maxWaitMs"]);
 const HOLD_OPTIONS = new Set([...CALL_OPTIONS, "ttlMs"]);
 
 /**
@@ -62,9 +62,8 @@ export class JointLimiter {
    */
   async takeAll(name: Names, costs: Amounts, options: Caller & WaitOptions = {}): Promise<JointDecision> {
     checkOptions(options, CALL_OPTIONS);
-    const how = { signal: options.signal, ...inTurnForAll(options) };
     const parts = this.#parts(name, costs);
-    return this.#decider.decideAll(parts, ["TB.MTAKE", String(parts.length)], how);
+    return this.#decider.decideAll(parts, ["TB.MTAKE", String(parts.length)], inTurn(options));
   }
 
   /**
@@ -83,7 +82,7 @@ export class JointLimiter {
    */
   async hold(name: Names, amounts: Amounts, options: HoldOptions = {}): Promise<Hold> {
     checkOptions(options, HOLD_OPTIONS);
-    return Hold.of(this.#decider, this.#parts(name, amounts), options, inTurnForAll(options));
+    return Hold.of(this.#decider, this.#parts(name, amounts), options);
   }
 
   /**

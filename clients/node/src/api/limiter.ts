@@ -103,7 +103,7 @@ export class Limiter {
       const { maxWaitMs, share, weight } = options;
       if (maxWaitMs !== undefined || share !== undefined || weight !== undefined) {
         const how = inTurn(options);
-        if (how.maxWaitMs) return this.#decider.decide("TB.TAKE", bucket, [cost], options, how);
+        if (how.maxWaitMs) return this.#decider.decide("TB.TAKE", bucket, [cost], how);
       }
       if (this.#batches || this.#denials) return this.#takeSparingly(bucket, cost, options);
       // The shorter command costs a tenth less, with its driver.
@@ -163,7 +163,8 @@ export class Limiter {
     checkAmount("cost", cost);
     checkCount("maxWaitMs", options.maxWaitMs);
     const bucket = this.#bucket(name, options, RESERVE_OPTIONS);
-    const decision = await this.#decider.decide("TB.RESERVE", bucket, [cost, options.maxWaitMs], options);
+    const { maxWaitMs, signal } = options;
+    const decision = await this.#decider.decide("TB.RESERVE", bucket, [cost, maxWaitMs], { signal });
     return this.#decider.shadow ? decision.with({ retryAfterMs: 0 }) : decision;
   }
 
@@ -266,7 +267,7 @@ export class Limiter {
   async hold(name: string, amount: Amount, options: TakeOptions & HoldOptions = {}): Promise<Hold> {
     const bucket = this.#bucket(name, options, HOLD_OPTIONS);
     const part: Part = { which: "", ...bucket, amount };
-    return Hold.of(this.#decider, [part], options, inTurn(options), () => this.#denials?.forget(bucket));
+    return Hold.of(this.#decider, [part], options, () => this.#denials?.forget(bucket));
   }
 
   /**

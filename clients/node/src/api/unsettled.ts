@@ -1,6 +1,7 @@
 /** Holds in doubt, and settlements that could not be sent: they are settled by their ids once the server answers. */
 
 import type { Command } from "../transport/command.js";
+import type { Server } from "../transport/server.js";
 import { clearTimeout, setTimeout } from "../transport/timers.js";
 import { Undecided } from "../values/errors.js";
 
@@ -9,56 +10,40 @@ export const SETTLED_AGAIN_AFTER_MS = 500;
 export const MOST_UNSETTLED = 1000;
 const LEAST_RETRY_MS = 50;
 
-interface Server {
-  readonly retryEveryMs: number;
-  ask(command: Command): Promise<unknown>;
-}
-
 interface Settlement {
   readonly command: Command;
-  /** When it is due, and when the hold has ended by itself. */
-  readonly atMs: number;
+  /** When the hold has ended by itself. */
   readonly untilMs: number;
   readonly isLast: boolean;
 }
 
-/** A list with one timer. */
+/** Sends settlements again until the server has replied or their holds have ended. */
 export class Unsettled {
-  #list: Settlement[] = [];
-  #timer: NodeJS.Timeout | undefined;
+  readonly #timers = new Set<NodeJS.Timeout>();
 
   constructor(readonly server: Server) {}
 
-  /** Sends the settlement in so many milliseconds, and again until the server has replied or the hold has ended. */
+  /** Begins to send the settlement in so many milliseconds. */
   add(command: Command, ttlMs: number, inMs = 0): void {
-    const now = performance.now();
-    this.#add({ command, atMs: now + inMs, untilMs: now + ttlMs, isLast: false });
+    this.#settleIn(inMs, { command, untilMs: performance.now() + ttlMs, isLast: false });
   }
 
   clear(): void {
-    this.#list = [];
-    clearTimeout(this.#timer);
+    for (const timer of this.#timers) clearTimeout(timer);
+    this.#timers.clear();
   }
 
-  #add(one: Settlement): void {
-    if (this.#list.length >= MOST_UNSETTLED) this.#list.shift();
-    this.#list.push(one);
-    this.#schedule();
-  }
-
-  #schedule(): void {
-    clearTimeout(this.#timer);
-    if (this.#list.length === 0) return;
-    const first = Math.min(...this.#list.map(({ atMs }) => atMs));
-    this.#timer = setTimeout(() => this.#settleDue(), Math.max(first - performance.now(), 0)).unref();
-  }
-
-  #settleDue(): void {
-    const now = performance.now();
-    const due = this.#list.filter(({ atMs }) => atMs <= now);
-    this.#list = this.#list.filter(({ atMs }) => atMs > now);
-    this.#schedule();
-    for (const one of due) void this.#settle(one);
+  #settleIn(ms: number, one: Settlement): void {
+    const settle = () => {
+      this.#timers.delete(timer);
+      void this.#settle(one);
+    };
+    const timer = setTimeout(settle, ms).unref();
+    this.#timers.add(timer);
+    if (this.#timers.size <= MOST_UNSETTLED) return;
+    const [oldest] = this.#timers;
+    clearTimeout(oldest);
+    this.#timers.delete(oldest!);
   }
 
   async #settle(one: Settlement): Promise<void> {
@@ -66,13 +51,11 @@ export class Unsettled {
       () => true,
       (error: unknown) => !(error instanceof Undecided),
     );
-    const now = performance.now();
-    if (!isSettled && now < one.untilMs) {
-      this.#add({ ...one, atMs: now + Math.max(this.server.retryEveryMs, LEAST_RETRY_MS) });
+    if (!isSettled && performance.now() < one.untilMs) {
+      this.#settleIn(Math.max(this.server.retryEveryMs, LEAST_RETRY_MS), one);
     } else if (isSettled && !one.isLast) {
       // Its use was charged: what a late hold takes comes back whole.
-      const command = withoutUse(one.command);
-      this.#add({ command, atMs: now + SETTLED_AGAIN_AFTER_MS, untilMs: one.untilMs, isLast: true });
+      this.#settleIn(SETTLED_AGAIN_AFTER_MS, { ...one, command: withoutUse(one.command), isLast: true });
     }
   }
 }

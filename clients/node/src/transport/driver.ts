@@ -50,7 +50,6 @@ export interface IoredisClient extends Emitter {
 
 /** `Cluster` of either. */
 export interface IoredisCluster extends Emitter {
-  readonly isCluster: boolean;
   readonly status: string;
   /** The names of each slot's nodes, the master's first. */
   readonly slots: readonly (readonly string[])[];

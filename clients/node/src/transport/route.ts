@@ -2,7 +2,7 @@
 
 import slotOf from "cluster-key-slot";
 
-import type { Clock, Connection, Emitter, Route } from "./driver.js";
+import type { Clock, Connection, Route } from "./driver.js";
 import { sleep } from "./signal.js";
 
 const SLOTS = 16_384;
@@ -59,17 +59,6 @@ export class ClusterRoute implements Route {
 /** Returns the route to one server, or to the master that the driver finds. */
 export function single(address: string, connectionTo: () => Connection): Route {
   return { addressOf: () => address, connectionTo };
-}
-
-const endings = new WeakMap<object, (() => void)[]>();
-
-/** Adds one listener to the client that ends, however many servers are made from it: Node warns of more than ten. */
-export function listenToEnd(client: Emitter, listener: () => void): void {
-  const listeners = endings.get(client) ?? [];
-  listeners.push(listener);
-  if (listeners.length > 1) return;
-  endings.set(client, listeners);
-  client.on("end", () => listeners.forEach((listener) => listener()));
 }
 
 /** Returns the address in a client's options, for messages. */

@@ -28,7 +28,7 @@ import { checkMs } from "../values/limit.js";
 import { FALLBACK } from "./fallback.js";
 import { routeOf } from "./clients.js";
 import type { Client, Clock, Connection, Route } from "./driver.js";
-import { ClusterRoute, listenToEnd, MACHINES_CLOCK } from "./route.js";
+import { ClusterRoute, MACHINES_CLOCK } from "./route.js";
 import { localLimiter } from "../local/local-limiter.js";
 import { LONGEST_PAUSE_MS, setTimeout } from "./timers.js";
 import { Transport } from "./transport.js";
@@ -46,11 +46,12 @@ export interface ServerOptions {
 }
 
 export interface How {
+  /** Ends the caller's part in the call. */
+  signal?: AbortSignal | undefined;
   /** Waits its turn in the server, at most so long, or until the signal. */
   maxWaitMs?: number | undefined;
-  signal?: AbortSignal | undefined;
   /** The words that say as whose it waits. */
-  share?: Command;
+  ofShare?: Command;
   /** Sends the renewal of the hold; without the server, `onError` decides on the `TB.MHOLD`. */
   renews?: boolean;
   /** Sends these in a transaction instead; the command only selects the node. */
@@ -74,7 +75,6 @@ interface Call {
 }
 
 const OPTIONS = new Set(["timeoutMs", "retryEveryMs", "fallback", "log"]);
-const PLAINLY: How = {};
 export const MOST_REDIRECTIONS = 16;
 /** How often a call is sent again within the timeout while its slot is on two nodes, with a redirection each time. */
 export const TRIES_OF_A_SPLIT_SLOT = 10;
@@ -101,18 +101,18 @@ const defaultLog: Log = (line) => console.warn(line);
  * ```
  */
 export class Server {
-  readonly [MARK] = true;
-  readonly log: Log;
-  readonly clock: Clock;
-  readonly canScript: boolean;
-  readonly retryEveryMs: number;
   /** How many decisions `onError` made in place of the server. */
   degradedCount = 0;
-  readonly local = localLimiter();
-  readonly unsettled = new Unsettled(this);
-  readonly route: Route;
+  /** @internal */ readonly [MARK] = true;
+  /** @internal */ readonly log: Log;
+  /** @internal */ readonly clock: Clock;
+  /** @internal */ readonly canScript: boolean;
+  /** @internal */ readonly timeoutMs: number;
+  /** @internal */ readonly retryEveryMs: number;
+  /** @internal */ readonly local = localLimiter();
+  /** @internal */ readonly unsettled = new Unsettled(this);
+  /** @internal */ readonly route: Route;
   readonly #transports = new Map<string, Transport>();
-  readonly timeoutMs: number;
   #nextRefresh = 0;
 
   constructor(client: Client, options: ServerOptions = {}) {
@@ -129,19 +129,19 @@ export class Server {
     this.log = (line) => outside(() => log(line));
     this.canScript = fallback === "script";
     this.clock = this.route.clock ?? MACHINES_CLOCK;
-    if ("on" in client) listenToEnd(client, () => this.close());
+    if ("on" in client) client.on("end", () => this.close());
   }
 
-  static [Symbol.hasInstance](value: unknown): boolean {
+  /** @internal */ static [Symbol.hasInstance](value: unknown): boolean {
     return typeof value === "object" && value !== null && MARK in value;
   }
 
-  /** Resolves to the reply. Follows redirections, and uses the script on servers without the module. */
-  ask(command: Command, how = PLAINLY): Promise<unknown> {
+  /** @internal Resolves to the reply. Follows redirections, and uses the script on servers without the module. */
+  ask(command: Command, how: How = {}): Promise<unknown> {
     const untilMs = how.maxWaitMs ? performance.now() + how.maxWaitMs : undefined;
     const canScript = this.canScript && untilMs === undefined && isOfModule(command) && !needsModule(command);
-    const transport = this.transportOf(keyOf(command));
-    const away = transport.whyAway();
+    const transport = this.#transportOf(keyOf(command));
+    const away = transport.whyAway(); // which costs most calls of an outage half as much here
     if (away) return Promise.reject(away as never);
     const call = { command, how, untilMs, canScript, transport, isByScript: false, before: undefined, repeats: 0 };
     if (canScript && transport.circuit.usesScript) this.#route(call, true);
@@ -165,14 +165,12 @@ export class Server {
 
   /** Sends the call again if that may help, else throws. */
   async #again(error: unknown, call: Call): Promise<unknown> {
-    const { how, transport, untilMs } = call;
+    const { how, transport } = call;
     if (error instanceof Undecided || how.signal?.aborted) throw error;
     if (call.repeats++ === MOST_REPEATS) throw transport.circuit.refused(error);
     if (await this.#isRepeatable(error, call)) return this.#send(call);
     if (faultOf(error) === "refusing") throw transport.circuit.refused(error);
-    const { who } = transport.circuit;
-    const isHold = needsModule(call.command);
-    throw explained(error, { who, isHold, waits: untilMs !== undefined, canScript: this.canScript });
+    throw explained(error, transport.circuit.who, needsModule(call.command));
   }
 
   /** Returns whether to send again, after an error which says that nothing happened. Also decides where and how. */
@@ -196,7 +194,7 @@ export class Server {
       this.#route(call);
     } else {
       call.before = ["ASKING"];
-      call.transport = this.transportAt(to.address);
+      call.transport = this.#transportAt(to.address);
     }
     return true;
   }
@@ -205,13 +203,12 @@ export class Server {
   #route(call: Call, isByScript = call.isByScript): void {
     const key = keyOf(call.command);
     call.isByScript = isByScript;
-    call.transport = this.transportOf(isByScript ? scriptKey(key) : key);
+    call.transport = this.#transportOf(isByScript ? scriptKey(key) : key);
   }
 
-  /** Returns whether the call can wait in the server: not with the script, nor in a fake. */
+  /** @internal Returns whether the call can wait in the server: not with the script, nor in a fake. */
   canWaitFor(command: Command): boolean {
-    if (this.route.clock) return false;
-    return !(this.canScript && this.transportOf(keyOf(command)).circuit.usesScript);
+    return !this.route.clock && !this.#transportOf(keyOf(command)).circuit.usesScript;
   }
 
   /** Closes our connections; the next call opens new ones. The application's client stays open. */
@@ -220,28 +217,24 @@ export class Server {
     for (const transport of this.#transports.values()) transport.close();
   }
 
-  transportOf(key: string): Transport {
-    return this.transportAt(this.route.addressOf(key));
+  #transportOf(key: string): Transport {
+    return this.#transportAt(this.route.addressOf(key));
   }
 
-  transportAt(address: string): Transport {
-    const known = this.#transports.get(address);
-    if (known) return known;
-    const transport = new Transport(address, this);
-    const { route } = this;
-    if (route instanceof ClusterRoute) transport.onAway = () => this.#lookForSlots(route, transport);
+  #transportAt(address: string): Transport {
+    const transport = this.#transports.get(address) ?? new Transport(address, this);
     this.#transports.set(address, transport);
     return transport;
   }
 
-  /** Asks another node which node has the slots of one that is away. */
-  #lookForSlots(route: ClusterRoute, away: Transport): void {
+  /** @internal Asks another node of a cluster which node has the slots of one that is away. */
+  lookForSlots(away: Transport): void {
+    const { route } = this;
     const now = performance.now();
-    if (now < this.#nextRefresh) return;
+    if (!(route instanceof ClusterRoute) || now < this.#nextRefresh) return;
     this.#nextRefresh = now + this.retryEveryMs / 2;
     const others = [...route.addresses()].filter((address) => address !== away.address);
-    const known = others.map((address) => this.transportAt(address)).filter(({ circuit }) => !circuit.isAway);
-    const other = known.find(({ isConnected }) => isConnected) ?? known[0];
+    const other = others.map((address) => this.#transportAt(address)).find(({ circuit }) => !circuit.isAway);
     if (!other) return route.forget();
     const replied = (slots: unknown) => route.learnAll(slots, other.address);
     other.ask((connection) => connection.send(["CLUSTER", "SLOTS"])).then(replied, () => {});
@@ -254,7 +247,7 @@ function transmit(connection: Connection, { command, how, before, isByScript, un
   if (how.together) return transaction(connection, how.together, isByScript);
   if (untilMs !== undefined) {
     const leftMs = Math.max(Math.ceil(untilMs - performance.now()), 0);
-    return connection.send(waiting(command, leftMs, how.share));
+    return connection.send(waiting(command, leftMs, how.ofShare));
   }
   return connection.send(isByScript ? evalsha(command) : command);
 }
@@ -290,9 +283,7 @@ const servers = new WeakMap<Client, Server>();
 /** Returns the given server, or the one that all limiters on this client share. */
 export function serverOf(client: Client | Server): Server {
   if (client instanceof Server) return client;
-  const known = servers.get(client);
-  if (known) return known;
-  const server = new Server(client);
+  const server = servers.get(client) ?? new Server(client);
   servers.set(client, server);
   return server;
 }

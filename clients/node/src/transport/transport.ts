@@ -4,9 +4,10 @@
  */
 
 import { CannotWait, faultOf, isAnswer, isReply, textOf, type Undecided } from "../values/errors.js";
-import { Circuit, type Log } from "./circuit.js";
-import type { Connection, Route } from "./driver.js";
+import { Circuit } from "./circuit.js";
+import type { Connection } from "./driver.js";
 import { ClusterRoute } from "./route.js";
+import type { Server } from "./server.js";
 import { onAbort } from "./signal.js";
 import { afterSilence, aTurn, CONNECT_MS, within } from "./silence.js";
 import { clearInterval, setInterval } from "./timers.js";
@@ -16,23 +17,13 @@ export type Send = (connection: Connection) => Promise<unknown>;
 
 /** How often a server is asked whether it is there while calls wait in it. */
 export const PULSE_MS = 500;
-/** How many connections are opened at a time: a server has a backlog. */
-const MOST_OPENINGS = 64;
 
 const ping: Send = (connection) => connection.send(["PING"]);
-
-interface Settings {
-  readonly timeoutMs: number;
-  readonly retryEveryMs: number;
-  readonly log: Log;
-  readonly route: Route;
-}
 
 /** A connection and its calls. If replies are due and none comes, the server is silent. */
 class Pipeline {
   #due = 0;
   #wasHeard = false;
-  #isRetired = false;
   #stopListening: (() => void) | undefined;
   readonly openedAtMs = performance.now();
 
@@ -42,12 +33,8 @@ class Pipeline {
     readonly onSilence: () => void,
   ) {}
 
-  get isOpen(): boolean {
-    return this.connection.isOpen && !this.#isRetired;
-  }
-
   get isIdle(): boolean {
-    return this.#stopListening === undefined;
+    return this.connection.isOpen && this.#stopListening === undefined;
   }
 
   /** Resolves to the reply, or to what `failed` makes of the error. */
@@ -70,64 +57,42 @@ class Pipeline {
 
   #heard(): void {
     this.#wasHeard = true;
-    if (--this.#due === 0 && this.#isRetired) this.connection.close();
-  }
-
-  /** Closes the connection once its calls have their replies. */
-  retire(): void {
-    this.#isRetired = true;
-    if (this.#due === 0) this.connection.close();
+    this.#due--;
   }
 
   #listen(): () => void {
-    const silent = () => {
-      this.#stopListening = undefined;
-      this.onSilence();
-      this.connection.close(); // the driver then fails the calls
-    };
     const wasHeard = () => {
       if (this.#due === 0) this.#stopListening = void this.#stopListening?.();
       const heard = this.#wasHeard;
       this.#wasHeard = false;
       return heard;
     };
-    return afterSilence(this.timeoutMs, silent, wasHeard);
+    return afterSilence(this.timeoutMs, this.onSilence, wasHeard);
   }
 }
 
 export class Transport {
   readonly circuit: Circuit;
-  readonly connectMs: number;
-  /** Called when the server turns out to be away, and when it is tried again. */
-  onAway = () => {};
   #pipeline: Pipeline | undefined;
   #connecting: Promise<Pipeline> | undefined;
   /** Connections on which calls wait. */
   readonly #waiting = new Set<Connection>();
-  readonly #openings: Promise<unknown>[] = [];
-  #opened = 0;
-  #waits = 0;
   #pulse: NodeJS.Timeout | undefined;
 
   constructor(
     readonly address: string,
-    readonly server: Settings,
+    readonly server: Server,
   ) {
-    const { timeoutMs, retryEveryMs, log, route } = server;
+    const { retryEveryMs, log, route } = server;
     const who = `the ${route instanceof ClusterRoute ? "node" : "server"}${address && ` ${address}`}`;
     this.circuit = new Circuit(who, retryEveryMs, log);
-    this.connectMs = Math.max(CONNECT_MS, timeoutMs);
-  }
-
-  get isConnected(): boolean {
-    return this.#pipeline?.isOpen === true;
   }
 
   /** Sends the call, and once more if its connection breaks before the reply, unless it must happen `once`. */
   ask(send: Send, once = false, isFirst = true): Promise<unknown> {
     // Most calls pass no async function: each would cost a tenth of the driver's work.
     const pipeline = this.#pipeline;
-    const isReady = pipeline?.isOpen && !this.circuit.isAway && !(once && pipeline.isIdle);
+    const isReady = pipeline?.connection.isOpen && !this.circuit.isAway && !(once && pipeline.isIdle);
     if (isReady) return this.#exchange(pipeline, send, once, isFirst);
     return this.#ready(once, !isFirst).then((opened) => this.#exchange(opened, send, once, isFirst));
   }
@@ -137,7 +102,7 @@ export class Transport {
     if (!this.circuit.isAway) return undefined;
     if (this.circuit.isTimeToAsk()) {
       this.#connect().catch(() => {});
-      this.onAway();
+      this.server.lookForSlots(this);
     }
     return this.circuit.undecided(wasSent);
   }
@@ -147,20 +112,15 @@ export class Transport {
    * connection: the server then grants nothing.
    */
   async wait(send: Send, untilMs: number, signal?: AbortSignal): Promise<unknown> {
-    if (this.#waits++ === 0) this.#pulse = setInterval(() => void this.#look(), PULSE_MS);
-    try {
-      for (let isFirst = true; ; isFirst = false) {
-        const connection = await this.#toWaitOn(signal);
-        try {
-          return await this.#waitOn(connection, send, untilMs, signal);
-        } catch (error) {
-          signal?.throwIfAborted();
-          if (isReply(error)) throw this.#judged(error);
-          if (!isFirst || this.circuit.isAway) throw this.circuit.undecided(true, error);
-        }
+    for (let isFirst = true; ; isFirst = false) {
+      const connection = await this.#toWaitOn(signal);
+      try {
+        return await this.#waitOn(connection, send, untilMs, signal);
+      } catch (error) {
+        signal?.throwIfAborted();
+        if (isReply(error)) throw this.#judged(error);
+        if (!isFirst || this.circuit.isAway) throw this.circuit.undecided(true, error);
       }
-    } finally {
-      if (--this.#waits === 0) clearInterval(this.#pulse);
     }
   }
 
@@ -171,20 +131,14 @@ export class Transport {
   leave(): boolean {
     const pipeline = this.#pipeline;
     if (pipeline && performance.now() - pipeline.openedAtMs < this.server.retryEveryMs) return false;
-    this.#retire();
+    pipeline?.connection.close(); // its other calls are sent again, too
     return true;
   }
 
-  /** Closes the connections; the next call opens others. */
+  /** Closes the connections, so that the driver fails their calls; the next call opens others. */
   close(): void {
     this.#pipeline?.connection.close();
-    this.#retire();
     for (const connection of this.#waiting) connection.close();
-  }
-
-  #retire(): void {
-    this.#pipeline?.retire();
-    this.#pipeline = undefined;
   }
 
   #exchange(pipeline: Pipeline, send: Send, once: boolean, isFirst: boolean): Promise<unknown> {
@@ -202,7 +156,7 @@ export class Transport {
     const away = this.whyAway(wasSent);
     if (away) throw away;
     try {
-      return this.#pipeline?.isOpen ? this.#pipeline : await this.#connect();
+      return this.#pipeline?.connection.isOpen ? this.#pipeline : await this.#connect();
     } catch (error) {
       throw isAnswer(error) ? error : this.circuit.undecided(wasSent, error);
     }
@@ -220,11 +174,8 @@ export class Transport {
         (connection) => {
           this.circuit.reached();
           const { timeoutMs } = this.server;
-          const pipeline = new Pipeline(connection, timeoutMs, () => {
-            // One that was left says nothing about the server that the endpoint leads to now.
-            if (pipeline === this.#pipeline) this.#failed(new Error(`no reply within ${timeoutMs} ms`));
-          });
-          return (this.#pipeline = pipeline);
+          const silent = () => this.#failed(new Error(`no reply within ${timeoutMs} ms`));
+          return (this.#pipeline = new Pipeline(connection, timeoutMs, silent));
         },
         (error: unknown) => {
           // Some answers are mistakes, such as a wrong password, and waiting does not help.
@@ -239,8 +190,9 @@ export class Transport {
   async #open(): Promise<Connection> {
     const connection = this.server.route.connectionTo(this.address);
     const connected = connection.connect().then(() => ping(connection));
+    const ms = Math.max(CONNECT_MS, this.server.timeoutMs);
     // A user without the right to PING is connected. One with a wrong password is not.
-    const failure = await within(this.connectMs, connected, "not connected").then(
+    const failure = await within(ms, connected, "not connected").then(
       () => connection.refusal,
       (error: unknown) => connection.refusal ?? (isAnswer(error) && connection.isOpen ? undefined : error),
     );
@@ -251,8 +203,10 @@ export class Transport {
 
   /** Returns a connection for one call. */
   async #toWaitOn(signal: AbortSignal | undefined): Promise<Connection> {
+    const away = this.whyAway();
+    if (away) throw away;
     try {
-      return await this.#openInTurn(signal);
+      return await this.#open();
     } catch (error) {
       signal?.throwIfAborted();
       if (isAnswer(error)) throw error;
@@ -263,33 +217,13 @@ export class Transport {
     }
   }
 
-  /** Opens a connection behind others, within the time for connecting. */
-  #openInTurn(signal: AbortSignal | undefined): Promise<Connection> {
-    const place = this.#opened++ % MOST_OPENINGS;
-    const before = this.#openings[place];
-    const abandoned = new Error("not connected: others came first");
-    let isOver = false;
-    const opening = (async () => {
-      await before;
-      if (isOver || signal?.aborted) throw abandoned;
-      const away = this.whyAway();
-      if (away) throw away;
-      return this.#open();
-    })();
-    const isTooLate = (connection: Connection) => void (isOver && connection.close());
-    this.#openings[place] = opening.then(isTooLate, () => {});
-    return within(this.connectMs, opening, "not connected").catch((error: unknown) => {
-      isOver = true;
-      throw error;
-    });
-  }
-
   async #waitOn(connection: Connection, send: Send, untilMs: number, signal?: AbortSignal): Promise<unknown> {
     const close = () => connection.close();
     // Bounded even if this connection alone is dead and nothing says so.
     const mostMs = Math.max(untilMs - performance.now(), 0) + 2 * this.server.timeoutMs;
     const stop = afterSilence(mostMs, close);
     const stay = signal && onAbort(signal, close);
+    if (this.#waiting.size === 0) this.#pulse = setInterval(() => void this.#look(), PULSE_MS);
     this.#waiting.add(connection);
     try {
       signal?.throwIfAborted();
@@ -298,16 +232,16 @@ export class Transport {
       stop();
       stay?.();
       this.#waiting.delete(connection);
+      if (this.#waiting.size === 0) clearInterval(this.#pulse);
       connection.close();
     }
   }
 
-  /** Begins an outage. Calls that wait in the server go on elsewhere, or `onError` decides them. */
+  /** Begins an outage. Calls on their way go on elsewhere, or `onError` decides them. */
   #failed(error: unknown): void {
     this.circuit.failed(error);
-    this.#retire();
-    for (const connection of this.#waiting) connection.close();
-    this.onAway();
+    this.close();
+    this.server.lookForSlots(this);
   }
 
   /** Returns what the caller gets for an error that the server sent. */

@@ -66,21 +66,21 @@ export class Decision {
     this.shadowed = fields.shadowed ?? false;
   }
 
-  static read(reply: unknown): Decision {
+  /** @internal */ static read(reply: unknown): Decision {
     return new Decision(readFields(reply));
   }
 
-  /** Returns a copy with these fields. */
+  /** @internal Returns a copy with these fields. */
   with(fields: Partial<Fields>): Decision {
     return new Decision({ ...this, ...fields });
   }
 
-  /** Returns a copy that is marked as decided by `onError`. */
+  /** @internal Returns a copy that is marked as decided by `onError`. */
   asDegraded(lost: boolean): this {
     return this.with({ degraded: true, lost }) as this;
   }
 
-  /** Returns the decision as granting all that was wanted: `shadowed` if it did not. */
+  /** @internal Returns the decision as granting all that was wanted: `shadowed` if it did not. */
   inShadowMode(wanted: number): this {
     if (this.granted >= wanted) return this;
     return this.with({ allowed: true, granted: wanted, shadowed: true }) as this;
@@ -130,21 +130,21 @@ export class JointDecision extends Decision {
     this.each = fields.each ?? {};
   }
 
-  override with(fields: Partial<Fields>): JointDecision {
+  /** @internal */ override with(fields: Partial<Fields>): JointDecision {
     return new JointDecision({ ...this, ...fields });
   }
 
-  override asDegraded(lost: boolean): this {
+  /** @internal */ override asDegraded(lost: boolean): this {
     const each = Object.entries(this.each).map(([name, own]) => [name, own.asDegraded(lost)]);
     return new JointDecision({ ...this, degraded: true, lost, each: Object.fromEntries(each) }) as this;
   }
 
-  override inShadowMode(wanted: number): this {
+  /** @internal */ override inShadowMode(wanted: number): this {
     const each = Object.entries(this.each).map(([name, own]) => [name, own.inShadowMode(wanted)]);
     return new JointDecision({ ...super.inShadowMode(wanted), each: Object.fromEntries(each) }) as this;
   }
 
-  static readEach(reply: unknown, names: readonly string[]): JointDecision {
+  /** @internal */ static readEach(reply: unknown, names: readonly string[]): JointDecision {
     const whole = reply as unknown[];
     // A hold with a share has the reply of one bucket.
     const inner = (whole.length === 4 ? [whole] : whole[4]) as unknown[];

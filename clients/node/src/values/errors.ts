@@ -2,6 +2,7 @@
 
 const OURS: unique symbol = Symbol.for("tokenbucket.error") as never;
 const ABOUT_AN_ARGUMENT: unique symbol = Symbol.for("tokenbucket.error.argument") as never;
+const UNDECIDED: unique symbol = Symbol.for("tokenbucket.undecided") as never;
 
 function has(value: unknown, mark: symbol): boolean {
   return typeof value === "object" && value !== null && mark in value;
@@ -43,8 +44,9 @@ export class BadArgumentType extends TypeError {
 
 /** Throws a BadArgument for an option that does not exist, as a misspelt one would have no effect. */
 export function checkOptions(options: object, known: ReadonlySet<string>): void {
-  for (const name of Object.keys(options)) {
-    if (!known.has(name)) throw new BadArgumentType(`${name}: unknown option, known are ${[...known].join(", ")}`);
+  for (const [name, value] of Object.entries(options)) {
+    if (value !== undefined && !known.has(name))
+      throw new BadArgumentType(`${name}: unknown option, known are ${[...known].join(", ")}`);
   }
 }
 
@@ -83,6 +85,7 @@ export class ServerError extends TokenBucketError {
  * most of what a decision costs: so it is no Error.
  */
 export class Undecided {
+  readonly [UNDECIDED] = true;
   readonly message: string;
 
   constructor(
@@ -93,9 +96,13 @@ export class Undecided {
   ) {
     this.message = `cannot ask ${who}: ${textOf(cause)}`;
   }
+
+  static [Symbol.hasInstance](value: unknown): boolean {
+    return has(value, UNDECIDED);
+  }
 }
 
-/** A call cannot wait in this server: it has no module, an older one, or no place for another connection. */
+/** A call cannot wait in this server, which has no place for another connection. */
 export class CannotWait extends TokenBucketError {
   override readonly name: string = "CannotWait";
 }
@@ -157,25 +164,13 @@ export function codeOf(error: unknown): string | undefined {
   return /^[A-Z]{2,}(?= |$)/.exec(textOf(error))?.[0];
 }
 
-/** The context of an error, for its text. */
-export interface Situation {
-  /** The server, for people. */
-  who: string;
-  isHold: boolean;
-  /** True if the call was to wait in the server. */
-  waits: boolean;
-  canScript: boolean;
-}
-
-/** Returns the error for the caller, which says what to do where that is known. */
-export function explained(error: unknown, { who, isHold, waits, canScript }: Situation): unknown {
+/** Returns the error for the caller of the server `who`, which says what to do where that is known. */
+export function explained(error: unknown, who: string, isHold: boolean): unknown {
   if (error instanceof TokenBucketError) return error;
   if (isUnknownCommand(error)) {
-    if (waits && canScript) return new CannotWait(textOf(error));
     const missing = `${who} has no tokenbucket module: load it, or make a Server with fallback: "script"`;
     const forHolds = `holds need the tokenbucket module, which ${who} has not loaded`;
-    const forWaits = `maxWaitMs needs a module with TB.BTAKE, which ${who} has not loaded`;
-    return new ModuleMissing(waits ? forWaits : isHold ? forHolds : missing, { cause: error });
+    return new ModuleMissing(isHold ? forHolds : missing, { cause: error });
   }
   if (codeOf(error) === "CROSSSLOT") {
     const help = "in a cluster, the names of one call have to share a hash tag, as in '{ada}:requests'";
