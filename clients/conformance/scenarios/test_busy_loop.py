@@ -79,6 +79,7 @@ def test_calls_that_outlast_a_slow_start_are_logged_once(
     eventually(lambda: logged(package) == 1)
 
 
+@pytest.mark.only("node", "python")
 def test_a_hold_that_an_outage_left_in_doubt_is_settled_after_it(package: Package, server: Service) -> None:
     package.server(server, retry_every_ms=100)
     package.limiter(capacity=1000, rate="1/h")

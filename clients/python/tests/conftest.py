@@ -71,6 +71,9 @@ class Blocking:
         else:
             setattr(self._awaited, name, value)
 
+    def __bool__(self) -> bool:
+        return bool(self._awaited)
+
     def __enter__(self) -> Blocking:
         self._portal.call(self._awaited.__aenter__)
         return self

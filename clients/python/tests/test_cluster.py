@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 import time
 from collections.abc import Iterator
@@ -14,8 +13,8 @@ import redis
 
 from conftest import Make
 from launch import Servers, ask
-from services import module, wait_for
-from tokenbucket import CrossSlot, Limit, Limiter, ModuleMissing, Server
+from services import wait_for
+from tokenbucket import CrossSlot, Limit, Limiter, Server
 
 STILL = "10/h"
 LIMIT = Limit(10, STILL)
@@ -41,29 +40,9 @@ def own_nodes(tmp_path: Path) -> Iterator[Servers]:
         yield nodes
 
 
-@pytest.fixture
-def bare_nodes(tmp_path: Path) -> Iterator[Servers]:
-    with Servers(tmp_path, cluster=True, with_module=False) as nodes:
-        yield nodes
-
-
 def names(nodes: Servers, prefix: str = "tb:") -> list[str]:
     """One on each node."""
     return [nodes.name_on(node, prefix) for node in nodes.nodes]
-
-
-def test_each_node_decides_on_its_buckets(make_on_cluster: Make, nodes: Servers) -> None:
-    limiter = make_on_cluster(nodes.nodes[0], LIMIT, on_error="raise")
-    for name, node in zip(names(nodes), nodes.nodes, strict=True):
-        assert limiter.take(name, 4).remaining == 6
-        assert limiter.take_up_to(name, 2).granted == 2
-        assert limiter.reserve(name, 1, max_wait_ms=0).allowed
-        with limiter.hold(name, 3) as hold:
-            assert limiter.peek(name, 0).remaining == 0
-            hold.used = 1
-        assert limiter.charge(name, 1).remaining == 1
-        assert limiter.give(name, 3).remaining == 4
-        assert ask(node, "KEYS", "*") == [f"tb:{name}"]
 
 
 def test_names_of_one_call_have_to_share_a_hash_tag(make_on_cluster: Make, nodes: Servers) -> None:
@@ -74,80 +53,6 @@ def test_names_of_one_call_have_to_share_a_hash_tag(make_on_cluster: Make, nodes
         limiter.take_all({"user": one, "team": other}, {"user": 1, "team": 2})
     with pytest.raises(CrossSlot):
         limiter.hold({"user": one, "team": other}, {"user": 1, "team": 2})
-
-
-def test_without_the_module_a_script_decides_on_every_node_that_lacks_it(
-    make_on_cluster: Make, bare_nodes: Servers, caplog: Any
-) -> None:
-    limits = {"requests": LIMIT, "tokens": LIMIT}
-    first = bare_nodes.nodes[0]
-    joint = make_on_cluster(first, limits, fallback="script")
-    limiter = make_on_cluster(first, LIMIT, fallback="script")
-    # Of those without a hash tag, the script's key may be on another node than the module's.
-    for name in [*names(bare_nodes), *"abcdefgh"]:
-        assert [limiter.take(name, 4).remaining for _ in range(2)] == [6, 2]
-        assert not limiter.take(name, 4).allowed
-        assert joint.take_all(name, {"requests": 1, "tokens": 2}).remaining == 8
-        assert not joint.take_all(name, {"requests": 1, "tokens": 9}).allowed
-    with pytest.raises(ModuleMissing, match="holds need"):
-        limiter.hold("a", 1)
-    with pytest.raises(ModuleMissing, match="fallback='script'"):
-        make_on_cluster(first, LIMIT).take("a")
-    one, other, _ = names(bare_nodes)
-    with pytest.raises(CrossSlot):
-        joint.take_all({"requests": one, "tokens": other}, {"requests": 1, "tokens": 1})
-    assert not any("cannot ask" in record.message for record in caplog.records)
-
-    ask(first, "MODULE", "LOAD", str(module()))
-    ask(first, "FLUSHALL")
-    limiter = make_on_cluster(first, LIMIT, fallback="script", prefix="later:")
-    for name in names(bare_nodes, "later:"):
-        assert limiter.take(name).remaining == 9
-    [key] = ask(first, "KEYS", "*")
-    assert not key.endswith(":script"), "this node has the module, and decides by it"
-    [key] = ask(bare_nodes.nodes[1], "KEYS", "later:*")
-    assert key.endswith(":script"), "the others do not"
-
-
-def test_a_slot_that_moved_is_followed(make_on_cluster: Make, own_nodes: Servers) -> None:
-    limiter = make_on_cluster(own_nodes.nodes[0], LIMIT, on_error="raise")
-    joint = make_on_cluster(own_nodes.nodes[0], {"a": LIMIT, "b": LIMIT}, on_error="raise")
-    names = [own_nodes.name_on(own_nodes.nodes[0]), "moves", "moves, too"]
-    for name in names:
-        assert limiter.peek(name, 0).remaining == 10
-    for name in names:
-        to = own_nodes.nodes[(own_nodes.nodes.index(own_nodes.node_of(f"tb:{name}")) + 1) % 3]
-        own_nodes.move_slot_of(f"tb:{name}", to)
-        assert limiter.take(name).remaining == 9
-        assert ask(to, "KEYS", "*") == [f"tb:{name}"]
-        ask(to, "FLUSHALL")
-    owner = own_nodes.nodes.index(own_nodes.node_of("{moves}"))
-    own_nodes.move_slot_of("{moves}", own_nodes.nodes[(owner + 1) % 3])
-    assert joint.take_all("moves", {"a": 1, "b": 1}).remaining == 9
-
-
-def test_a_node_that_is_away_is_an_outage_of_its_buckets_alone(
-    make_on_cluster: Make, own_nodes: Servers, caplog: Any
-) -> None:
-    caplog.set_level(logging.WARNING, "tokenbucket")
-    limiter = make_on_cluster(own_nodes.nodes[0], LIMIT, on_error="closed", retry_every_ms=20)
-    on_first, on_second, on_third = names(own_nodes)
-    for name in (on_first, on_second, on_third):
-        assert limiter.take(name).remaining == 9
-    own_nodes.nodes[1].stop()
-    for _ in range(10):
-        assert not limiter.take(on_first, 0).degraded
-        away = limiter.take(on_second)
-        assert (away.degraded, away.allowed) == (True, False)
-        assert not limiter.take(on_third, 0).degraded
-    own_nodes.nodes[1].start()
-    wait_for(lambda: not limiter.take(on_second, 0).degraded, "limiting again")
-    assert limiter.take(on_second, 10).allowed, "it keeps nothing"
-    own = [record.getMessage() for record in caplog.records if record.name == "tokenbucket"]
-    # It has started before it knows the others: until then, the cluster is down to it.
-    assert len(own) == 2, own
-    assert str(own_nodes.nodes[1].port) in own[0]
-    assert own[1].endswith("is back, limiting again")
 
 
 @pytest.mark.parametrize("full_coverage", ["yes", "no"])
@@ -162,20 +67,6 @@ def test_the_loss_of_a_node_stops_the_others_where_full_coverage_is_required(
         nodes.nodes[1].kill()
         wait_for(lambda: "master,fail " in ask(nodes.nodes[0], "CLUSTER", "NODES"), "the failure")
         wait_for(lambda: limiter.take(on_first, 0).degraded == (full_coverage == "yes"), "the outage")
-
-
-def test_the_replica_of_a_node_that_died_goes_on(make_on_cluster: Make, own_nodes: Servers) -> None:
-    master = own_nodes.nodes[1]
-    replica = own_nodes.add_replica_of(master)
-    limiter = make_on_cluster(own_nodes.nodes[0], LIMIT, on_error="closed", retry_every_ms=20)
-    name = own_nodes.name_on(master)
-    assert limiter.take(name, 4).remaining == 6
-    wait_for(lambda: ask(replica, "DBSIZE") == 1, "the replica")
-    master.stop()
-    assert limiter.take(name).degraded
-    own_nodes.take_over(replica)
-    wait_for(lambda: not limiter.take(name, 0).degraded, "limiting again")
-    assert limiter.take(name, 4).remaining == 2, "what was taken before is known"
 
 
 @pytest.mark.parametrize("make_on_cluster", ["redis.asyncio", "valkey.asyncio"], indirect=True)

@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 import redis
 import redis.asyncio
@@ -20,7 +19,7 @@ import tokenbucket.asyncio
 from conftest import Make, until_waiting
 from launch import Servers, ask
 from services import Service, wait_for
-from tokenbucket import BadArgument, Limit, Limiter, ModuleMissing, Server
+from tokenbucket import BadArgument, Limit, Limiter, Server
 from tokenbucket.testing import FakeServer
 
 # One token in six minutes: nothing flows in while a test runs.
@@ -58,41 +57,6 @@ def test_a_wait_that_cannot_be_is_an_error(make: Make, server: Service, wrong_ms
         joint.take_all("a", {"a": 1}, max_wait_ms=wrong_ms)
 
 
-def test_where_too_many_wait_the_server_decides_at_once(
-    make: Make, server: Service, admin: redis.Redis, threads: ThreadPoolExecutor
-) -> None:
-    if not has_subcommands(admin):
-        pytest.skip("Redis 6 has no CONFIG SET for modules")
-    admin.config_set("tokenbucket.max-waiters", 1)
-    try:
-        limiter = make(server, Limit(1, STILL))
-        assert limiter.take("a").allowed
-        waits = threads.submit(limiter.take, "a", max_wait_ms=LONG_MS)
-        until_waiting(server, 1)
-        denied = limiter.take("a", max_wait_ms=LONG_MS)
-        assert (denied.allowed, denied.degraded) == (False, False)
-        assert limiter.take("b", max_wait_ms=LONG_MS).allowed
-        limiter.give("a", 1)
-        assert waits.result().allowed
-    finally:
-        admin.config_set("tokenbucket.max-waiters", 1000)
-
-
-def test_of_a_module_that_knows_no_waiting_the_same_buckets_decide(
-    make: Make, server: Service, admin: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "tokenbucket.transport.call.waiting", lambda words, ms, _: ("TB.BNOTYET", *words[1:], ms)
-    )
-    strict = make(server, Limit(1, "5/s"))
-    assert strict.take("a").allowed
-    with pytest.raises(ModuleMissing, match=r"TB\.BTAKE"):
-        strict.take("a", max_wait_ms=LONG_MS)
-    limiter = make(server, Limit(1, "5/s"), fallback="script")
-    assert all(limiter.take("a", max_wait_ms=LONG_MS).allowed for _ in range(3))
-    assert admin.keys() == ["tb:a"], "not those of the script"
-
-
 def test_a_failover_sends_those_who_wait_to_the_new_master(
     make_on_cluster: Make, tmp_path: Path, threads: ThreadPoolExecutor
 ) -> None:
@@ -126,13 +90,6 @@ def test_a_share_that_cannot_be_is_an_error(
         with pytest.raises(BadArgument, match=f"^{named}"):
             call("a", 1, share=share, weight=weight, max_wait_ms=LONG_MS)
     assert limiter.take("a", share="é" * 64, weight="1e3", max_wait_ms=LONG_MS).allowed
-
-
-def test_calls_of_several_limits_have_no_share(make: Make, server: Service) -> None:
-    joint = make(server, {"a": Limit(1, STILL)})
-    for call in (joint.take_all, joint.hold):
-        with pytest.raises(BadArgument, match="share"):
-            call("a", {"a": 1}, share="a", weight=2, max_wait_ms=LONG_MS)
 
 
 def test_in_a_fake_the_wait_takes_its_time() -> None:
@@ -172,27 +129,6 @@ def asyncio_limiter(server: Service, limit: Limit, **of_client: str) -> tokenbuc
     return tokenbucket.asyncio.Limiter(tokenbucket.asyncio.Server(client, timeout_ms=20_000), limit)
 
 
-def test_a_task_that_anyio_cancels_leaves_the_queue(server: Service) -> None:
-    """Whatever the task awaits from then on is cancelled too."""
-
-    async def wait_and_hold(limiter: tokenbucket.asyncio.Limiter) -> None:
-        async with limiter.hold("a", 1, max_wait_ms=LONG_MS):
-            pytest.fail("there was nothing to hold")
-
-    async def main() -> None:
-        async with asyncio_limiter(server, Limit(1, STILL)) as limiter:
-            assert (await limiter.take("a")).allowed
-            async with anyio.create_task_group() as group:
-                group.start_soon(wait_and_hold, limiter)
-                await asyncio.to_thread(until_waiting, server, 1)
-                group.cancel_scope.cancel()
-            await asyncio.to_thread(until_waiting, server, 0)
-            await limiter.give("a", 1)
-            assert (await limiter.take("a")).allowed
-
-    asyncio.run(main())
-
-
 def test_connections_by_which_nobody_waits_are_closed(server: Service, admin: redis.Redis) -> None:
     async def main() -> None:
         async with asyncio_limiter(server, Limit(1, STILL)) as limiter:
@@ -211,8 +147,3 @@ def connections(admin: redis.Redis) -> list[int]:
     """Their ids, which grow. Those of earlier tests may end at any time."""
     clients: Any = admin.client_list()
     return [int(client["id"]) for client in clients]
-
-
-def has_subcommands(admin: redis.Redis) -> bool:
-    info: Any = admin.info("server")
-    return int(info["redis_version"].split(".")[0]) >= 7

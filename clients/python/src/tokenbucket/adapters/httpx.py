@@ -44,7 +44,7 @@ class RateLimitTimeout(Denied, httpx.TimeoutException):
     def __init__(self, name: str, decision: Decision, max_wait_ms: float) -> None:
         # Each base has arguments of its own.
         httpx.TimeoutException.__init__(self, _why(name, decision, max_wait_ms))
-        self.decision = JointDecision.of(decision)
+        self.decision = JointDecision._of(decision)
         self._arguments = name, decision, max_wait_ms
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -99,7 +99,7 @@ class _RateLimit(Generic[SomeLimiter, Sending]):
         self._transport: Any = transport or self._default()
 
     async def _send(self, request: httpx.Request) -> httpx.Response:
-        is_asynchronous = self._limiter.server.is_asynchronous
+        is_asynchronous = self._limiter.server._is_asynchronous
         transport = self._transport
         send = transport.handle_async_request if is_asynchronous else transport.handle_request
         name = self._name(request) if callable(self._name) else self._name

@@ -67,7 +67,7 @@ def _limit_of(key: str) -> Limit:
     if found is None:
         raise ValueError(f"{key!r} does not end in a limit, like 10/1/minute")
     amount, multiples, granularity = found.groups()
-    return Limit.of_window(int(amount), int(multiples) * TIME_TYPES[granularity].seconds)
+    return Limit._of_window(int(amount), int(multiples) * TIME_TYPES[granularity].seconds)
 
 
 def _client(home: ModuleType, uri: str, options: dict[str, Any]) -> Any:
@@ -203,10 +203,10 @@ class _Storage:
     # The strategy "token-bucket", and the fixed window's.
 
     async def has(self, key: str, limit: int, expiry: int, amount: int) -> bool:
-        return (await self._look(key, Limit.of_window(limit, expiry))).remaining >= amount
+        return (await self._look(key, Limit._of_window(limit, expiry))).remaining >= amount
 
     async def window_stats(self, key: str, limit: int, expiry: int) -> WindowStats:
-        level = await self._look(key, Limit.of_window(limit, expiry))
+        level = await self._look(key, Limit._of_window(limit, expiry))
         return WindowStats(level.resets_at, level.remaining)
 
     async def incr(self, key: str, expiry: int, amount: int = 1) -> int:
@@ -223,10 +223,10 @@ class _Storage:
     # The moving window's.
 
     async def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
-        return (await self._take(key, Limit.of_window(limit, expiry), amount)).allowed
+        return (await self._take(key, Limit._of_window(limit, expiry), amount)).allowed
 
     async def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:
-        level = await self._look(key, Limit.of_window(limit, expiry))
+        level = await self._look(key, Limit._of_window(limit, expiry))
         return level.resets_at - expiry, level.used
 
     # The sliding window's.

@@ -311,7 +311,7 @@ def _per_minute(limit: Any) -> Limit:
     """Reads `"60 60/m"`; a number, as in LiteLLM's own limits, is so many a minute."""
     if isinstance(limit, str) and " " in limit.strip():
         return Limit.parse(limit)
-    return Limit.of_window(_number(limit), 60)
+    return Limit._of_window(_number(limit), 60)
 
 
 def _number(limit: Any) -> int:

@@ -57,7 +57,7 @@ class Patience:
         return max(left_s * 1000, 0.0)
 
     async def sleep(self, seconds: float) -> None:
-        if self._limiter.server.is_asynchronous:
+        if self._limiter.server._is_asynchronous:
             await self._clock.sleep_async(seconds)
         else:
             self._clock.sleep(seconds)

@@ -54,7 +54,7 @@ class TokenBucketThrottle(throttling.SimpleRateThrottle):
             self._parsed = int(float(self.limit.capacity)), self.limit.window_s
         else:
             parsed: tuple[int, int] = super().parse_rate(rate)
-            self.limit, self._parsed = Limit.of_window(*parsed), parsed
+            self.limit, self._parsed = Limit._of_window(*parsed), parsed
         return self._parsed
 
     def get_ident(self, request: Any) -> str:
@@ -75,7 +75,7 @@ class TokenBucketThrottle(throttling.SimpleRateThrottle):
         if self.key is None:
             return True
         wanted = self.num_requests, self.duration
-        limit = self.limit if self.limit and wanted == self._parsed else Limit.of_window(*wanted)
+        limit = self.limit if self.limit and wanted == self._parsed else Limit._of_window(*wanted)
         self.decision = limiter().take(self.key, limit=limit)
         self.now = self.timer()
         self.history = [self.now] * min(

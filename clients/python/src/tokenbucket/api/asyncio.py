@@ -33,21 +33,21 @@ class Client(Protocol):
 class Server(BaseServer[Client]):
     __doc__ = BaseServer.__doc__
 
-    is_asynchronous = True
+    _is_asynchronous = True
     _of_transport = Transports
 
     def _set_up(self) -> None:
-        self.unsettled = Unsettled()
+        self._unsettled = Unsettled()
         self._detached: set[asyncio.Task[Any]] = set()
         self._settles_on: asyncio.AbstractEventLoop | None = None
         """The event loop that has a timer for unsettled holds."""
 
-    def begin_anew(self) -> None:
-        self.unsettled.begin_anew()
+    def _begin_anew(self) -> None:
+        self._unsettled._begin_anew()
         self._settles_on = None
-        super().begin_anew()
+        super()._begin_anew()
 
-    async def run(self, steps: Steps[T]) -> T:
+    async def _run(self, steps: Steps[T]) -> T:
         """Sends what the steps ask for, until they are over."""
         try:
             call = next(steps)
@@ -70,8 +70,8 @@ class Server(BaseServer[Client]):
         finally:
             steps.close()  # of a cancelled call
 
-    def settle_later(self, words: Command, for_s: float, in_s: float) -> None:
-        self.unsettled.add(words, for_s, in_s)
+    def _settle_later(self, words: Command, for_s: float, in_s: float) -> None:
+        self._unsettled.add(words, for_s, in_s)
         self._settle_in(in_s)
 
     def _settle_in(self, delay_s: float) -> None:
@@ -83,14 +83,14 @@ class Server(BaseServer[Client]):
                 loop.call_later(delay_s, self._settle_now)
 
     def _settle_now(self) -> None:
-        self.detach(self.run(self.unsettled.settle(self))).add_done_callback(self._have_settled)
+        self._detach(self._run(self._unsettled.settle(self))).add_done_callback(self._have_settled)
 
     def _have_settled(self, task: asyncio.Task[float]) -> None:
         self._settles_on = None
-        if self.unsettled:
+        if self._unsettled:
             self._settle_in(1.0 if task.cancelled() or task.exception() else max(task.result(), 0))
 
-    def detach(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def _detach(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Runs it to its end whatever becomes of the caller."""
         task = asyncio.get_running_loop().create_task(work)
         self._detached.add(task)
@@ -110,7 +110,7 @@ class Server(BaseServer[Client]):
         loop = asyncio.get_running_loop()
         if detached := [task for task in self._detached if task.get_loop() is loop]:
             await asyncio.wait(detached)
-        await self.run(self.ask_each(self.unsettled.drain()))
+        await self._run(self._ask_each(self._unsettled.drain()))
         for node in self._nodes():
             await node.transport.close()
 
@@ -125,7 +125,7 @@ class Server(BaseServer[Client]):
         >>> asyncio.run(Server(FakeServer().asyncio).ping())
         True
         """
-        return await self.run(self.answers())
+        return await self._run(self._answers())
 
 
 async def _to_the_end(task: asyncio.Task[JointDecision]) -> JointDecision:
@@ -146,10 +146,10 @@ class _Closing(Backend):
     _of_server = Server
 
     def _run(self, steps: Steps[T]) -> Awaited[T]:
-        return self.server.run(steps)
+        return self.server._run(steps)
 
     async def _run_once(self, steps: Steps[T]) -> T:
-        return await asyncio.shield(self.server.detach(self.server.run(steps)))
+        return await asyncio.shield(self.server._detach(self.server._run(steps)))
 
     async def aclose(self) -> None:
         """Closes connections that no other limiter uses."""
@@ -244,7 +244,7 @@ class Hold(HoldOperations):
             if task.cancelled():  # as all tasks are, perhaps before its first step
                 self._settle_later(parts)
 
-        self._settling = self._limiter.server.detach(self._settle_after_renewal(parts))
+        self._settling = self._limiter.server._detach(self._settle_after_renewal(parts))
         self._settling.add_done_callback(settle_if_cancelled)
         settled = await _to_the_end(self._settling)
         self._limiter._tell_all(parts, settled, began)
@@ -279,14 +279,14 @@ class Hold(HoldOperations):
 
     def keep_renewing(self) -> None:
         """Renews the hold until it is settled, as `async with` does."""
-        self._timer = asyncio.get_running_loop().call_later(self.renew_every_s, self._begin_renewing)
+        self._timer = asyncio.get_running_loop().call_later(self._renew_every_s, self._begin_renewing)
 
     def _begin_renewing(self) -> None:
-        if not self.is_renewed:
+        if not self._is_renewed:
             return
         self.keep_renewing()
         if self._renewing is None or self._renewing.done():
-            self._renewing = self._limiter.server.detach(self._renew_now())
+            self._renewing = self._limiter.server._detach(self._renew_now())
 
     async def _renew_now(self) -> None:
         try:
@@ -335,7 +335,7 @@ class Limiter(_Closing, BaseLimiter[Server | Client, Awaited[Decision], Hold]):
                 if decision.degraded:
                     self._give_here(name, cost, limit)
                 else:
-                    self.server.detach(self.server.run(self._give(name, cost, limit)))
+                    self.server._detach(self.server._run(self._give(name, cost, limit)))
                 raise
         return decision
 

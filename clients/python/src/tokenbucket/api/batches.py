@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ..local.clock import Clock
 from ..values.decision import Decision
@@ -49,17 +49,6 @@ class Batch:
             return None
         self.tokens -= cost
         return Decision(True, self.reply.remaining + self.tokens, 0, self.reply.reset_after_ms, granted=1)
-
-    def denial(self, look: Decision, cost: int) -> Decision:
-        """Makes a denial of the bucket's reply to a peek for one token."""
-        lacking = cost - self.tokens
-        if cost > float(self.limit.capacity):
-            retry_after_ms = -1
-        else:
-            more_s = 0 if self.limit.is_calendar else (lacking - 1) / self.limit.tokens_per_s
-            retry_after_ms = max(look.retry_after_ms, 1) + int(-(-more_s * 1000 // 1))
-        remaining = look.remaining + self.tokens
-        return replace(look, allowed=False, granted=0, remaining=remaining, retry_after_ms=retry_after_ms)
 
 
 class Batches:

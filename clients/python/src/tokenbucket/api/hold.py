@@ -76,7 +76,7 @@ class HoldOperations:
         return self.allowed
 
     @property
-    def renew_every_s(self) -> float:
+    def _renew_every_s(self) -> float:
         """A third of the ttl, or a tenth while the server is away, so that one of them comes in time."""
         return self._ttl_ms / (10_000 if self._is_away else 3000)
 
@@ -109,7 +109,7 @@ class HoldOperations:
         self._is_away = decision.degraded
         self._is_known = self._is_known or (decision.allowed and not decision.degraded)
         if self._backend._shadow:
-            decision = decision.in_shadow_mode()
+            decision = decision._in_shadow_mode()
         self.decision = decision
         self._note(decision)
         if self._is_known and not (decision.allowed or decision.degraded or self.lost):
@@ -127,17 +127,17 @@ class HoldOperations:
                 log.exception("on_lost has failed")
 
     @property
-    def is_renewed(self) -> bool:
+    def _is_renewed(self) -> bool:
         """Returns whether it is worth a renewal: a lost hold is not taken anew."""
         return bool(self._held) and not self.lost and not self._is_inert
 
-    def renewal(self) -> Command:
+    def _renewal(self) -> Command:
         """Returns what renews it, to be sent together with the renewals of others."""
         words = ("TB.MHOLD", len(self._held), self._ttl_ms, self.id, *_words_of(self._held))
         return renewing(words) if self._is_known else words
 
-    def renewed(self, reply: Any) -> None:
-        self._renewed(JointDecision.read_each(reply, [part.which for part in self._held]))
+    def _read_renewal(self, reply: Any) -> None:
+        self._renewed(JointDecision._read_each(reply, [part.which for part in self._held]))
 
     def _abandon(self, in_s: float = 0.0) -> None:
         """Ends, by its id, a hold that the server may have and no caller knows of."""
@@ -146,7 +146,7 @@ class HoldOperations:
     def _settle_later(self, parts: Sequence[Part], in_s: float = 0.0) -> None:
         """Charges nothing if the hold is not there, so that it may be sent again and again."""
         words = ("TB.MSETTLE", len(parts), self.id, *_words_of(parts))
-        self._backend.server.settle_later(words, self._ttl_ms / 1000, in_s)
+        self._backend.server._settle_later(words, self._ttl_ms / 1000, in_s)
 
     def _amounts_used(self, used: Used | None) -> list[Part]:
         """Returns the parts with what was used of each. Raises BadArgument before anything is sent."""
@@ -192,12 +192,12 @@ class HoldOperations:
         if settled.degraded:
             return settled
         if self._was_local:
-            self._backend.server.local.execute("TB.MSETTLE", len(parts), self.id, *_words_of(parts))
+            self._backend.server._local.execute("TB.MSETTLE", len(parts), self.id, *_words_of(parts))
         each = dict(settled.each)
         for part in parts:
             if not each[part.which].allowed and float(part.amount) > 0:
                 words = command("TB.CHARGE", part.key, part.limit, part.amount)
-                each[part.which] = Decision.read(*(yield from self._backend._ask(words, Terms(once=True))))
+                each[part.which] = Decision._read(*(yield from self._backend._ask(words, Terms(once=True))))
         settled = replace(settled, each=each, lost=any(one.lost for one in each.values()))
         self._note(settled)
         return settled

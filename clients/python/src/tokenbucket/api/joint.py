@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
-from ..transport.call import Steps, Terms
+from ..transport.call import Steps
 from ..values.decision import Decision, JointDecision
 from ..values.errors import BadArgument
 from ..values.limit import Limit, Number
-from .limiter import Decided, Holding, Where
+from .limiter import DecisionT, HoldT, ServerT
 from .operations import Backend, OnDecision, OnError, Part, in_turn
 
-Joint = TypeVar("Joint")
+JointDecisionT = TypeVar("JointDecisionT")
 """A joint decision, or with asyncio what is awaited for one."""
 Names = str | Mapping[str, str]
 """One name for all limits, or one for each."""
@@ -20,7 +20,7 @@ Names = str | Mapping[str, str]
 _ENCODED = str.maketrans({"%": "%25", "{": "%7B", "}": "%7D"})
 
 
-class BaseJointLimiter(Backend, Generic[Where, Decided, Joint, Holding]):
+class BaseJointLimiter(Backend, Generic[ServerT, DecisionT, JointDecisionT, HoldT]):
     """Several named limits. A call takes all of its costs, or none.
 
     The bucket of limit `which` is `prefix` + "{name}:" + which. The options are those of `Limiter`.
@@ -39,12 +39,12 @@ class BaseJointLimiter(Backend, Generic[Where, Decided, Joint, Holding]):
 
     # What threads and asyncio do in ways of their own, as for limiters of one limit.
     _of_hold: Any
-    _run: Callable[[Steps[JointDecision]], Joint]
-    _run_once: Callable[[Steps[Decision]], Decided]
+    _run: Callable[[Steps[JointDecision]], JointDecisionT]
+    _run_once: Callable[[Steps[Decision]], DecisionT]
 
     def __init__(
         self,
-        server: Where | str,
+        server: ServerT | str,
         limits: Mapping[str, Limit],
         prefix: str = "tb:",
         *,
@@ -67,12 +67,8 @@ class BaseJointLimiter(Backend, Generic[Where, Decided, Joint, Holding]):
         *,
         limits: Mapping[str, Limit] | None = None,
         max_wait_ms: float = 0,
-        share: str | None = None,
-        weight: Number = 1,
-    ) -> Joint:
-        """Takes every cost or none. `max_wait_ms` is that of `Limiter.take`.
-
-        Raises BadArgument for a `share` or a `weight`: calls of several limits have none.
+    ) -> JointDecisionT:
+        """Takes every cost or none. `max_wait_ms` is that of `Limiter.take`; no call has a share.
 
         >>> from tokenbucket import JointLimiter, Limit
         >>> from tokenbucket.testing import FakeServer
@@ -82,7 +78,7 @@ class BaseJointLimiter(Backend, Generic[Where, Decided, Joint, Holding]):
         >>> limiter.take_all("alice", {"a": 5, "b": 1}).allowed
         True
         """
-        return self._run(self._take_all(name, costs, limits, (max_wait_ms, share, weight)))
+        return self._run(self._take_all(name, costs, limits, max_wait_ms))
 
     def hold(
         self,
@@ -92,9 +88,7 @@ class BaseJointLimiter(Backend, Generic[Where, Decided, Joint, Holding]):
         ttl_ms: int = 30_000,
         limits: Mapping[str, Limit] | None = None,
         max_wait_ms: float = 0,
-        share: str | None = None,
-        weight: Number = 1,
-    ) -> Holding:
+    ) -> HoldT:
         """Holds every amount or none. Lasts and waits as a hold of `Limiter.hold`, but without a share.
 
         >>> from tokenbucket import JointLimiter, Limit
@@ -106,11 +100,11 @@ class BaseJointLimiter(Backend, Generic[Where, Decided, Joint, Holding]):
         >>> hold.remaining
         {'tokens': 9880, 'inflight': 3}
         """
-        terms = _in_turn(max_wait_ms, share, weight)
-        hold: Holding = self._of_hold(self, self._parts(name, amounts, limits), ttl_ms, terms)
+        parts = self._parts(name, amounts, limits)
+        hold: HoldT = self._of_hold(self, parts, ttl_ms, in_turn(max_wait_ms))
         return hold
 
-    def reset(self, name: Names) -> Decided:
+    def reset(self, name: Names) -> DecisionT:
         """Makes the buckets of all limits full, and forgets their holds.
 
         >>> from tokenbucket import JointLimiter, Limit
@@ -137,7 +131,7 @@ class BaseJointLimiter(Backend, Generic[Where, Decided, Joint, Holding]):
             for name, item in one.headers(of[which], which).items():
                 headers[name] = f"{headers[name]}, {item}" if name in headers else item
         headers.pop("Retry-After", None)
-        return headers | decision.retry_after_header(jitter)
+        return headers | decision._retry_after_header(jitter)
 
     def _parts(
         self, name: Names, amounts: Mapping[str, Number], limits: Mapping[str, Limit] | None
@@ -167,25 +161,19 @@ class BaseJointLimiter(Backend, Generic[Where, Decided, Joint, Holding]):
         name: Names,
         costs: Mapping[str, Number],
         limits: Mapping[str, Limit] | None,
-        turn: tuple[float, str | None, Number],
+        max_wait_ms: float,
     ) -> Steps[JointDecision]:
         began, parts = self._clock.monotonic(), self._parts(name, costs, limits)
-        terms = _in_turn(*turn)
+        terms = in_turn(max_wait_ms)
         decision = yield from self._decide_all(parts, "TB.MTAKE", len(costs), terms=terms)
         if self._shadow:
-            decision = decision.in_shadow_mode()
+            decision = decision._in_shadow_mode()
         self._tell_all(parts, decision, began)
         return decision
 
     def _reset_name(self, name: Names) -> Steps[Decision]:
         keys = [_key_of(self.prefix, name, which) for which in self.limits]
         return (yield from self._reset(keys, self.limits.values()))
-
-
-def _in_turn(max_wait_ms: float, share: str | None, weight: Number) -> Terms:
-    if share is not None or weight != 1:
-        raise BadArgument("share, weight: only calls of one limit have them, those of a Limiter")
-    return in_turn(max_wait_ms, share, weight)
 
 
 def _key_of(prefix: str, name: Names, which: str) -> str:

@@ -21,15 +21,15 @@ from .operations import Backend, OnDecision, OnError, Part, in_turn
 # How often a call asks that another fetches for, within the timeout.
 _TRIES_WHILE_FETCHING = 10
 
-Where = TypeVar("Where")
+ServerT = TypeVar("ServerT")
 """A server or a client."""
-Decided = TypeVar("Decided")
+DecisionT = TypeVar("DecisionT")
 """A decision, or with asyncio what is awaited for one."""
-Holding = TypeVar("Holding")
+HoldT = TypeVar("HoldT")
 """A hold."""
 
 
-class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
+class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
     """One limit for many names; each name has a bucket of its own, under `prefix` + name.
 
     `server` is a client of redis-py or valkey-py, a URL, or a `Server` that several limiters share.
@@ -57,13 +57,13 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
 
     # What threads and asyncio do in ways of their own.
     _of_hold: Any
-    _run: Callable[[Steps[Decision]], Decided]
-    _run_once: Callable[[Steps[Decision]], Decided]
+    _run: Callable[[Steps[Decision]], DecisionT]
+    _run_once: Callable[[Steps[Decision]], DecisionT]
     """Runs them to their end, even if the call is cancelled."""
 
     def __init__(
         self,
-        server: Where | str,
+        server: ServerT | str,
         limit: Limit,
         prefix: str = "tb:",
         *,
@@ -83,10 +83,10 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
         self.limit = limit
         self._remembers = remember_denials
         self._batch = batch if batch > 1 else 0
-        self.begin_anew()
+        self._begin_anew()
         begins_anew_after_fork(self)
 
-    def begin_anew(self) -> None:
+    def _begin_anew(self) -> None:
         self._denials = Denials(self._remembers, self._clock) if self._remembers else None
         self._batches = Batches(self._batch, self._clock)
 
@@ -101,7 +101,7 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
         max_wait_ms: float = 0,
         share: str | None = None,
         weight: Number = 1,
-    ) -> Decided:
+    ) -> DecisionT:
         """Takes `cost` tokens if the bucket holds them, else nothing.
 
         `max_wait_ms` is how long the call waits its turn in the server, at most 30 days.
@@ -126,7 +126,7 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
             return self._run(self._take_batched(name, int(cost), limit or self.limit))
         return self._run(self._take(name, cost, limit))
 
-    def peek(self, name: str, cost: Number = 1, *, limit: Limit | None = None) -> Decided:
+    def peek(self, name: str, cost: Number = 1, *, limit: Limit | None = None) -> DecisionT:
         """Returns what `take` would decide, and takes nothing; with cost 0, what the bucket has.
 
         >>> from tokenbucket import Limit, Limiter
@@ -136,7 +136,7 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
         """
         return self._run(self._simple("TB.PEEK", name, limit, cost))
 
-    def take_up_to(self, name: str, most: int, *, limit: Limit | None = None) -> Decided:
+    def take_up_to(self, name: str, most: int, *, limit: Limit | None = None) -> DecisionT:
         """Takes as many whole tokens as the bucket has, at most `most`: see `granted`.
 
         >>> from tokenbucket import Limit, Limiter
@@ -148,7 +148,7 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
 
     def reserve(
         self, name: str, cost: Number = 1, *, max_wait_ms: int, limit: Limit | None = None
-    ) -> Decided:
+    ) -> DecisionT:
         """Books a place in the queue: sleep `retry_after_ms`, then act.
 
         Denied, without taking a token, if the wait would exceed `max_wait_ms`.
@@ -163,7 +163,7 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
         """
         return self._run(self._reserve(name, limit, cost, max_wait_ms))
 
-    def charge(self, name: str, amount: Number, *, limit: Limit | None = None) -> Decided:
+    def charge(self, name: str, amount: Number, *, limit: Limit | None = None) -> DecisionT:
         """Takes `amount` unconditionally, into debt if needed.
 
         >>> from tokenbucket import Limit, Limiter
@@ -173,7 +173,7 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
         """
         return self._run_once(self._simple("TB.CHARGE", name, limit, amount, once=True))
 
-    def give(self, name: str, amount: Number, *, limit: Limit | None = None) -> Decided:
+    def give(self, name: str, amount: Number, *, limit: Limit | None = None) -> DecisionT:
         """Puts `amount` back, at most up to the capacity.
 
         >>> from tokenbucket import Limit, Limiter
@@ -186,7 +186,7 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
         """
         return self._run_once(self._give(name, amount, limit))
 
-    def reset(self, name: str, *, limit: Limit | None = None) -> Decided:
+    def reset(self, name: str, *, limit: Limit | None = None) -> DecisionT:
         """Makes the bucket full, and forgets its holds.
 
         >>> from tokenbucket import Limit, Limiter
@@ -209,7 +209,7 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
         max_wait_ms: float = 0,
         share: str | None = None,
         weight: Number = 1,
-    ) -> Holding:
+    ) -> HoldT:
         """Takes `amount` until the end of `with` (`async with`).
 
         If its process dies, the tokens come back when `ttl_ms`, 1 to 30 days, is over. It begins with the
@@ -223,7 +223,7 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
         2
         """
         part = Part("", self._key(name), name, limit or self.limit, amount)
-        hold: Holding = self._of_hold(self, [part], ttl_ms, in_turn(max_wait_ms, share, weight))
+        hold: HoldT = self._of_hold(self, [part], ttl_ms, in_turn(max_wait_ms, share, weight))
         return hold
 
     def headers(
@@ -297,13 +297,13 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
         """Books a place in the bucket of this process; None if that does not decide."""
         if self._on_error != "local":
             return None
-        reply = self.server.local.execute(
+        reply = self.server._local.execute(
             *self._words(name, "TB.RESERVE", self.limit, cost, int(max_wait_ms))
         )
-        return None if isinstance(reply, ReplyError) else Decision.read(reply, True)
+        return None if isinstance(reply, ReplyError) else Decision._read(reply, True)
 
     def _give_here(self, name: str, amount: Number, limit: Limit | None = None) -> None:
-        self.server.local.execute(*self._words(name, "TB.GIVE", limit or self.limit, amount))
+        self.server._local.execute(*self._words(name, "TB.GIVE", limit or self.limit, amount))
 
     # Batches.
 
@@ -323,7 +323,7 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
             with suppress(IndexError, Unanswered):
                 old, left = batches.evicted.popleft()
                 words = self._words(old.name, "TB.GIVE", old.limit, left)
-                yield from self.server.ask(words, terms=Terms(once=True))
+                yield from self.server._ask(words, Terms(once=True))
         return self._told(name, limit, decision, began)
 
     def _take_meanwhile(self, batch: Batch, cost: int) -> Steps[Decision]:
@@ -341,34 +341,38 @@ class BaseLimiter(Backend, Generic[Where, Decided, Holding]):
 
     def _fetch(self, batch: Batch, cost: int, until: float) -> Steps[Decision]:
         batches, asked_at = self._batches, self._clock.monotonic()
-        wanted = batches.size
-        take = self._words(batch.name, "TB.TAKEUPTO", batch.limit, wanted)
-        look = self._words(batch.name, "TB.PEEK", batch.limit, 1)
+        take = self._words(batch.name, "TB.TAKEUPTO", batch.limit, batches.size)
+        short = None
         try:
             if (decision := batches.spend(batch, cost)) is not None:  # another fetch has just ended
                 return decision
-            taken, looked = yield from self.server.ask(take, look)
+            taken = yield from self.server._ask(take)
             with batches.lock:
                 batch.add(taken[0], taken[3], asked_at)
-                batch.reply = Decision.read(taken)
-                decision = batch.spend(cost)
+                batch.reply = Decision._read(taken)
+                decision, lacking = batch.spend(cost), cost - batch.tokens
+            if decision is None and taken[0] < batches.size:  # else others have spent it
+                look = self._words(batch.name, "TB.PEEK", batch.limit, lacking)
+                short = Decision._read((yield from self.server._ask(look)))
         except Unanswered as unanswered:
             words = self._words(batch.name, "TB.TAKE", batch.limit, cost)
             reply, lost = self._degraded(words, unanswered, False)
-            return Decision.read(reply, True, lost)
+            return Decision._read(reply, True, lost)
         finally:
             if batch.fetched_until == until:
                 batch.fetched_until = 0
         if decision is not None:
             return decision
-        if taken[0] >= wanted or isinstance(looked, ReplyError):  # others have spent it
+        if short is None or short.allowed:
             return (yield from self._take(batch.name, cost, batch.limit, tells=False))
-        # That the bucket had less is what its reply to the look is about.
-        short = Decision.read(looked)
-        if self._denials and batch.tokens == 0:
-            denied = replace(short, allowed=False, granted=0, retry_after_ms=max(short.retry_after_ms, 1))
-            self._denials.remember(batch.name, batch.limit, 1, denied, asked_at)
-        return batch.denial(short, cost)
+        if self._denials:
+            self._denials.remember(batch.name, batch.limit, lacking, short, asked_at)
+        never = cost > float(batch.limit.capacity)
+        return replace(
+            short,
+            remaining=short.remaining + cost - lacking,
+            retry_after_ms=-1 if never else short.retry_after_ms,
+        )
 
     def _give_batches_back(self) -> list[Steps[Decision]]:
         return [self._give(batch.name, left, batch.limit) for batch, left in self._batches.drain()]

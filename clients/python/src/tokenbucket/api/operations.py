@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 
 from ..local.fork import begins_anew_after_fork
 from ..transport.call import Steps, Terms
-from ..transport.commands import Command, Word, command, renewing
+from ..transport.commands import Command, Word, command, renewing, script_key
 from ..transport.server import BaseServer
 from ..values.decision import Decision, JointDecision
 from ..values.errors import BadArgument, ReplyError, ReplyLost, ServerAway, Unanswered
@@ -44,10 +44,10 @@ class _Shared:
 
     def __init__(self) -> None:
         self.by_url: WeakValueDictionary[tuple[Any, str], BaseServer[Any]] = WeakValueDictionary()
-        self.begin_anew()
+        self._begin_anew()
         begins_anew_after_fork(self)
 
-    def begin_anew(self) -> None:
+    def _begin_anew(self) -> None:
         self.lock = threading.RLock()
 
 
@@ -59,27 +59,24 @@ def shared_server(kind: Any, client: Any) -> Any:
     if isinstance(client, kind):
         return client
     if isinstance(client, BaseServer):
-        package = "tokenbucket.asyncio" if client.is_asynchronous else "tokenbucket"
+        package = "tokenbucket.asyncio" if client._is_asynchronous else "tokenbucket"
         raise BadArgument(f"client: a {package}.Server is not for these limiters")
-    with _shared.lock:
-        if isinstance(client, str):
-            server = _shared.by_url.get((kind, client))
-            if server is None:
-                server = _shared.by_url[kind, client] = kind(client)
-            return server
-        # Kept where its connections come from, so that it lives as long.
-        place = getattr(client, "nodes_manager", None) or getattr(client, "connection_pool", None)
-        known = getattr(place, "tokenbucket_server", None) or getattr(client, "tokenbucket_server", None)
-        if known is None:
-            known = kind(client)
-            if place is not None:
-                try:
-                    place.tokenbucket_server = known
-                except AttributeError:  # the node manager of asyncio has no room for it
-                    client.tokenbucket_server = known
-        if not isinstance(known, kind):
-            kind(client)  # says why not
-        return known
+    if isinstance(client, str):
+        with _shared.lock:
+            return _shared.by_url.get((kind, client)) or _shared.by_url.setdefault(
+                (kind, client), kind(client)
+            )
+    # Kept where its connections come from, so that it lives as long.
+    place = getattr(client, "nodes_manager", None) or getattr(client, "connection_pool", None)
+    if not hasattr(place, "__dict__"):  # as the node manager of asyncio
+        place = client
+    known = getattr(place, "tokenbucket_server", None)
+    if known is None:
+        made = kind(client)
+        known = vars(place).setdefault("tokenbucket_server", made)  # one for all threads
+    if not isinstance(known, kind):
+        kind(client)  # says why not
+    return known
 
 
 class Backend:
@@ -101,23 +98,20 @@ class Backend:
         self._on_error = on_error
         self._on_decision = on_decision
         self._shadow = shadow
-        self._clock = server.clock
-        self._has_left = False
-        server.joined()
+        self._clock = server._clock
+        server._users.add(self)
 
     def _leave(self) -> bool:
         """Returns whether no other limiter uses the server's connections."""
-        if self._has_left:
-            return False
-        self._has_left = True
-        return bool(self.server.left())
+        self.server._users.discard(self)
+        return not self.server._users
 
     def _told(
         self, name: str, limit: Limit, decision: Decision, began: float, words: Command = ("TB.TAKE",)
     ) -> Decision:
         """Reports the decision on a command, and returns it as the caller gets it."""
         if self._shadow:
-            decision = decision.in_shadow_mode(_wanted(words))
+            decision = decision._in_shadow_mode(_wanted(words))
         self._tell(name, limit, decision, began)
         return decision
 
@@ -146,9 +140,9 @@ class Backend:
         if self._on_error == "raise":
             kind = ReplyLost if lost else ServerAway
             raise kind(f"{self.server.name} did not decide: {unanswered}") from unanswered
-        self.server.count_degraded()
+        self.server.degraded_count += 1  # Python goes on with another thread at calls alone
         if self._on_error == "local":
-            reply = self.server.local.execute(*words)
+            reply = self.server._local.execute(*words)
             if isinstance(reply, ReplyError):
                 raise BadArgument(str(reply)) from reply
             return reply, lost
@@ -161,9 +155,9 @@ class Backend:
         terms = terms or Terms()
         try:
             if terms.max_wait_ms and not self._shadow:
-                reply = yield from self.server.ask_in_turn(words, terms)
+                reply = yield from self.server._ask_in_turn(words, terms)
             else:
-                reply = yield from self.server.ask(renewing(words) if terms.renews else words, terms=terms)
+                reply = yield from self.server._ask(renewing(words) if terms.renews else words, terms)
             return reply, False, False
         except Unanswered as unanswered:
             reply, lost = self._degraded(words, unanswered, terms.once)
@@ -173,7 +167,7 @@ class Backend:
         self, name: str, limit: Limit, words: Command, terms: Terms | None = None, tells: bool = True
     ) -> Steps[Decision]:
         began = self._clock.monotonic()
-        decision = Decision.read(*(yield from self._ask(words, terms)))
+        decision = Decision._read(*(yield from self._ask(words, terms)))
         return self._told(name, limit, decision, began, words) if tells else decision
 
     def _decide_all(
@@ -186,19 +180,20 @@ class Backend:
         if len(reply) == 4:  # by `on_error`, or by a hold with a share, which is of one bucket
             reply = [*reply, [] if degraded else [reply]]
         which = [part.which for part in parts] if reply[4] else []
-        return JointDecision.read_each(reply, which, degraded, lost)
+        return JointDecision._read_each(reply, which, degraded, lost)
 
     def _reset(self, keys: Sequence[str], limits: Iterable[Limit]) -> Steps[Decision]:
         """Allowed, with full buckets, unless a server that is away keeps what it has stored."""
         degraded = False
-        for key in chain.from_iterable(map(self.server.keys_of_bucket, keys)):
+        both = keys if self.server.fallback is None else [*keys, *map(script_key, keys)]
+        for key in both:
             try:
-                yield from self.server.ask(("DEL", key))
+                yield from self.server._ask(("DEL", key))
             except Unanswered as unanswered:
                 self._degraded(("DEL", key), unanswered, False)
                 degraded = True
         for key in keys:
-            self.server.local.execute("DEL", key)
+            self.server._local.execute("DEL", key)
         if degraded:
             return Decision(False, degraded=True)
         return Decision(True, min(int(float(limit.capacity)) for limit in limits), granted=1)
@@ -215,7 +210,7 @@ def checked_wait(max_wait_ms: float) -> float:
     return max_wait_ms
 
 
-def in_turn(max_wait_ms: float, share: str | None, weight: Number) -> Terms:
+def in_turn(max_wait_ms: float, share: str | None = None, weight: Number = 1) -> Terms:
     """Returns the terms of a call that may wait. Raises BadArgument before anything is sent."""
     terms = Terms(max_wait_ms=checked_wait(max_wait_ms))
     if share is None:

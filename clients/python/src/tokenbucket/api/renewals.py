@@ -36,10 +36,10 @@ class Renewals:
 
     def __init__(self, server: Any) -> None:
         self._server = ref(server)
-        self._unsettled: Unsettled = server.unsettled
-        self.begin_anew()
+        self._unsettled: Unsettled = server._unsettled
+        self._begin_anew()
 
-    def begin_anew(self) -> None:
+    def _begin_anew(self) -> None:
         """Forgets the holds of the parent in a forked process."""
         self._due: list[tuple[float, int, ref[Any]]] = []
         self._count = itertools.count()
@@ -50,7 +50,7 @@ class Renewals:
         self.wake()
 
     def _plan(self, hold: Any) -> None:
-        heapq.heappush(self._due, (time.monotonic() + hold.renew_every_s, next(self._count), ref(hold)))
+        heapq.heappush(self._due, (time.monotonic() + hold._renew_every_s, next(self._count), ref(hold)))
 
     @property
     def is_stalled(self) -> bool:
@@ -73,7 +73,7 @@ class Renewals:
 
     def _run(self, running: Running) -> None:
         while self._running() is running and (server := self._server()):
-            due_s = [server.run(self._unsettled.settle(server))] if self._unsettled else []
+            due_s = [server._run(self._unsettled.settle(server))] if self._unsettled else []
             self._renew_due()
             del server
             due_s += [self._due[0][0] - time.monotonic()] if self._due else []
@@ -94,21 +94,21 @@ class Renewals:
         while self._due and self._due[0][0] <= until and len(holds) < _MOST_AT_ONCE:
             hold = heapq.heappop(self._due)[2]()
             if hold is not None:
-                hold.renewing = ref(running)
-                holds += [hold] if hold.is_renewed and not hold.is_over else []
+                hold._renewing = ref(running)
+                holds += [hold] if hold._is_renewed and not hold._is_over else []
         for hold in holds:
             self._plan(hold)
         if server is None or not holds:
             return
-        replies = server.run(server.ask_each([hold.renewal() for hold in holds]))
+        replies = server._run(server._ask_each([hold._renewal() for hold in holds]))
         for hold, reply in zip(holds, replies, strict=True):
-            if hold.is_over:  # it was settled meanwhile, so the reply may be that it is gone
+            if hold._is_over:  # it was settled meanwhile, so the reply may be that it is gone
                 continue
             try:
                 if isinstance(reply, list):
-                    hold.renewed(reply)
+                    hold._read_renewal(reply)
                 else:
-                    hold.renew_in_background()
+                    hold._renew_in_background()
             except ServerAway:  # an outage has a line of its own
                 continue
             except (Exception, SystemExit):  # as of an on_lost, which ends no renewals of others

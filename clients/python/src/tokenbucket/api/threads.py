@@ -32,33 +32,33 @@ class Client(Protocol):
 class Server(BaseServer[Client]):
     __doc__ = BaseServer.__doc__
 
-    is_asynchronous = False
+    _is_asynchronous = False
     _of_transport = Transport
 
     def _set_up(self) -> None:
-        self.unsettled = Unsettled()
-        self.renewals = Renewals(self)
+        self._unsettled = Unsettled()
+        self._renewals = Renewals(self)
 
-    def begin_anew(self) -> None:
-        self.unsettled.begin_anew()
-        self.renewals.begin_anew()
-        super().begin_anew()
+    def _begin_anew(self) -> None:
+        self._unsettled._begin_anew()
+        self._renewals._begin_anew()
+        super()._begin_anew()
 
-    def run(self, steps: Steps[T]) -> T:
-        if self.renewals.is_stalled:
-            self.renewals.wake()
+    def _run(self, steps: Steps[T]) -> T:
+        if self._renewals.is_stalled:
+            self._renewals.wake()
         return run(steps)
 
-    def settle_later(self, words: Command, for_s: float, in_s: float) -> None:
-        self.unsettled.add(words, for_s, in_s)
-        self.renewals.wake()
+    def _settle_later(self, words: Command, for_s: float, in_s: float) -> None:
+        self._unsettled.add(words, for_s, in_s)
+        self._renewals.wake()
 
     def close(self) -> None:
         """Closes the connections; the next call makes new ones. The client that was given stays open.
 
         Holds in doubt are settled now, or else end by their ttl.
         """
-        run(self.ask_each(self.unsettled.drain()))
+        run(self._ask_each(self._unsettled.drain()))
         for node in self._nodes():
             node.transport.drop()
 
@@ -70,7 +70,7 @@ class Server(BaseServer[Client]):
         >>> Server(FakeServer()).ping()
         True
         """
-        return self.run(self.answers())
+        return self._run(self._answers())
 
 
 class _Closing(Backend):
@@ -78,7 +78,7 @@ class _Closing(Backend):
     _of_server = Server
 
     def _run(self, steps: Steps[T]) -> T:
-        return self.server.run(steps)
+        return self.server._run(steps)
 
     _run_once = _run
 
@@ -115,10 +115,10 @@ class Hold(HoldOperations):
     def __init__(self, limiter: _Closing, parts: list[Part], ttl_ms: int, terms: Terms) -> None:
         super().__init__(limiter, parts, ttl_ms, terms)
         self._limiter = limiter
-        self.is_over = False
+        self._is_over = False
         # A renewal on its way could arrive after the settlement.
         self._one_at_a_time = threading.RLock()
-        self.renewing = NO_WORK
+        self._renewing = NO_WORK
         self._settled: JointDecision | Exception | None = None
         began = limiter._clock.monotonic()
         try:
@@ -141,16 +141,16 @@ class Hold(HoldOperations):
         True
         """
         began = self._limiter._clock.monotonic()
-        if self.renew_in_background():
+        if self._renew_in_background():
             self._limiter._tell_all(self._parts, self.decision, began)
         return self.decision
 
-    def renew_in_background(self) -> bool:
+    def _renew_in_background(self) -> bool:
         """Returns whether it was renewed. `on_decision` is not called."""
         if self._is_inert:
             return False
         with self._one_at_a_time:
-            if self.is_over:
+            if self._is_over:
                 return False
             self._limiter._run(self._renew())
             return True
@@ -187,7 +187,7 @@ class Hold(HoldOperations):
     def _await_renewal(self) -> None:
         """Waits for one that is on its way. What arrives after the settlement all the same is ended again."""
         ends_at = time.monotonic() + self._limiter.server.timeout_ms / 1000
-        while self.renewing() is not None:
+        while self._renewing() is not None:
             if time.monotonic() > ends_at:
                 self._abandon(AGAIN_S)
                 return
@@ -227,11 +227,11 @@ class Hold(HoldOperations):
         >>> hold.settle().allowed
         True
         """
-        self._limiter.server.renewals.add(self)
+        self._limiter.server._renewals.add(self)
 
     def stop_renewing(self) -> None:
         """Leaves the hold to expire, unless it is settled before."""
-        self.is_over = True
+        self._is_over = True
 
 
 class Limiter(_Closing, BaseLimiter[Server | Client, Decision, Hold]):

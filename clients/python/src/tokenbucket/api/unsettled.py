@@ -23,7 +23,7 @@ class Unsettled:
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def begin_anew(self) -> None:
+    def _begin_anew(self) -> None:
         """Forgets the holds of the parent in a forked process."""
         self._waiting = {}
 
@@ -42,12 +42,12 @@ class Unsettled:
         """Settles those that are due, and returns in how many seconds others are."""
         now = time.monotonic()
         due = [(words, at) for words, at in tuple(self._waiting.items()) if at[0] <= now]
-        replies = (yield from server.ask_each([words for words, _ in due])) if due else []
+        replies = (yield from server._ask_each([words for words, _ in due])) if due else []
         for (words, (_, until, is_last)), reply in zip(due, replies, strict=True):
             is_settled = isinstance(reply, list)
             if not is_settled and reply is not None:  # as of a slot that has moved
                 try:
-                    yield from server.ask(words)
+                    yield from server._ask(words)
                     is_settled = True
                 except Unanswered:
                     pass

@@ -77,7 +77,7 @@ Refill = Continuous | Calendar
 def refill_of(limit: Limit) -> Refill:
     if not limit.is_calendar:
         return Continuous(limit.tokens_per_s / 1000)
-    count, number, unit, shift = limit.terms
+    count, number, unit, shift = limit._terms
     found = _SHIFT.fullmatch(shift)
     assert found
     days, sign, hours, minutes = found.groups("0")

@@ -60,10 +60,10 @@ class FakeServer(Clock):
         >>> limiter.take("alice").allowed
         True
         """
-        self._buckets.begin_anew()
+        self._buckets._begin_anew()
 
     @property
-    def tokenbucket_fake(self) -> FakeServer:
+    def _tokenbucket_fake(self) -> FakeServer:
         """Returns itself: by this attribute a limiter recognises a fake."""
         return self
 
@@ -78,11 +78,8 @@ class FakeServer(Clock):
     async def sleep_async(self, seconds: float) -> None:
         self.advance(seconds)
 
-    def answer(self, *words: object) -> Any:
-        return self._buckets.execute(*words)
-
     def execute_command(self, *words: Any, **_: Any) -> Any:
-        reply = self.answer(*words)
+        reply = self._buckets.execute(*words)
         if isinstance(reply, ReplyError):
             raise BadArgument(str(reply))
         return reply
@@ -90,7 +87,7 @@ class FakeServer(Clock):
 
 class _AsyncFakeServer:
     def __init__(self, server: FakeServer) -> None:
-        self.tokenbucket_fake = server
+        self._tokenbucket_fake = server
 
     async def execute_command(self, *words: Any, **options: Any) -> Any:
-        return self.tokenbucket_fake.execute_command(*words, **options)
+        return self._tokenbucket_fake.execute_command(*words, **options)

@@ -8,7 +8,7 @@ from weakref import WeakSet
 
 
 class Forkable(Protocol):
-    def begin_anew(self) -> None:
+    def _begin_anew(self) -> None:
         """Forgets connections, locks, batches and whatever else belongs to the parent."""
 
 
@@ -21,7 +21,7 @@ def begins_anew_after_fork(one: Forkable) -> None:
 
 def _after_fork() -> None:
     for one in list(_known):
-        one.begin_anew()
+        one._begin_anew()
 
 
 if hasattr(os, "register_at_fork"):

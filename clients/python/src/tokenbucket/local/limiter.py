@@ -137,7 +137,7 @@ class Buckets:
         self._lock = threading.RLock()
         self._is_inside = False
 
-    def begin_anew(self) -> None:
+    def _begin_anew(self) -> None:
         self._lock = threading.RLock()
         self._is_inside = False
         self._buckets.clear()

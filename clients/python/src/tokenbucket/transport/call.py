@@ -53,17 +53,12 @@ class Call:
         if self.until is None:
             return self.words
         *before, last = self.words
-        return (*before, waiting(last, int(-(-self.left_s * 1000 // 1)), self.share))
+        return (*before, waiting(last, max(int(-(-self.left_s * 1000 // 1)), 0), self.share))
 
     @property
     def left_s(self) -> float:
-        """How long it waits in the server at most from now on."""
-        return 0.0 if self.until is None else max(self.until - time.monotonic(), 0.0)
-
-    @property
-    def overdue_s(self) -> float:
-        """For how long its wait in the server should be over."""
-        return 0.0 if self.until is None else time.monotonic() - self.until
+        """How long it waits in the server at most from now on; negative if that should be over."""
+        return 0.0 if self.until is None else self.until - time.monotonic()
 
     def reply_of(self, replies: list[Any]) -> Any:
         return replies[0] if len(self.words) == 1 else replies

@@ -10,8 +10,7 @@ Word = str | int
 Command = tuple[Word, ...]
 Commands = tuple[Command, ...]
 
-NEED_THE_MODULE: Final = {"TB.HOLD", "TB.MHOLD", "TB.MRENEW", "TB.SETTLE", "TB.MSETTLE"}
-NO_SCRIPT: Final = {*NEED_THE_MODULE, "DEL"}
+NO_SCRIPT: Final = {"TB.MHOLD", "TB.MRENEW", "TB.MSETTLE", "DEL"}
 # The position of the first key, if it does not follow the name.
 _FIRST_KEY = {"TB.MTAKE": 2, "TB.MSETTLE": 3, "TB.MHOLD": 4, "TB.MRENEW": 4}
 

@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import redis.asyncio
+
 from ..values.errors import AWAY, BadArgument, ReplyError, TokenBucketError, Unanswered
 from .commands import Command
 
@@ -45,9 +47,8 @@ _WORDS = {
 class Endpoint:
     """Makes connections to one server, or to the master that Sentinel names."""
 
-    def __init__(self, connection_class: Any, options: dict[str, Any], asynchronous: bool) -> None:
+    def __init__(self, connection_class: Any, options: dict[str, Any]) -> None:
         self.connection_class = connection_class
-        self.asynchronous = asynchronous
         self.options = {name: value for name, value in options.items() if not name.startswith(_OF_A_POOL)}
         self.options |= {
             "retry": None,
@@ -56,14 +57,7 @@ class Endpoint:
             "health_check_interval": 0,
             "protocol": 2,
             "decode_responses": False,
-            "socket_timeout": None,
-            "socket_connect_timeout": None,
         }
-
-    def give_up_after(self, seconds: float) -> None:
-        """Bounds each step of connecting. With asyncio, `tasks.py` bounds the time in all."""
-        if not self.asynchronous:
-            self.options |= {"socket_timeout": seconds, "socket_connect_timeout": seconds}
 
     @property
     def name(self) -> str:
@@ -78,18 +72,22 @@ class Endpoint:
     def at(self, host: str, port: int) -> Endpoint:
         """Returns another node of the same cluster."""
         options = {name: value for name, value in self.options.items() if name not in _OF_A_CLUSTER}
-        return Endpoint(self.connection_class, options | {"host": host, "port": port}, self.asynchronous)
+        return Endpoint(self.connection_class, options | {"host": host, "port": port})
 
-    def new(self) -> Any:
-        """Makes a connection of the driver, not connected yet. Raises BadArgument for wrong options."""
+    def new(self, step_s: float | None) -> Any:
+        """Makes a connection of the driver, each of whose steps to connect may take so long.
+
+        Raises BadArgument for wrong options.
+        """
+        bounds = {"socket_timeout": step_s, "socket_connect_timeout": step_s}
         try:
-            return self.connection_class(**self.options)
+            return self.connection_class(**self.options | bounds)
         except Exception as error:
             if is_lack(error):
                 raise
             raise BadArgument(f"client: {error}") from error
 
-    def is_mistake(self, error: Exception) -> bool:
+    def _is_mistake(self, error: Exception) -> bool:
         """Returns whether a connection failed by what waiting does not change, such as a wrong password."""
         if is_lack(error):
             return False
@@ -108,7 +106,7 @@ class Endpoint:
         """Returns the error of a call whose connection failed, or broke after the call was sent."""
         if isinstance(error, TokenBucketError | Unanswered):
             return error
-        if not self.is_mistake(error):
+        if not self._is_mistake(error):
             return Unanswered(error, sent=sent, broken=sent)
         mistake = TokenBucketError(f"cannot connect to {self.name}: {error}")
         mistake.__cause__ = error
@@ -156,6 +154,14 @@ def reply_of(error: Exception) -> ReplyError:
     raise error
 
 
+def client_of(url: str, asynchronous: bool) -> Any:
+    """Makes a client of redis-py."""
+    try:
+        return (redis.asyncio if asynchronous else redis).Redis.from_url(url)
+    except ValueError as error:
+        raise BadArgument(f"client: {url!r}: {error}") from error
+
+
 def endpoints_of(client: Any, asynchronous: bool) -> tuple[list[Endpoint], Any]:
     """Returns the server of a client; of a cluster's client its first nodes, and its node manager."""
     manager: Any = getattr(client, "nodes_manager", None)
@@ -166,18 +172,15 @@ def endpoints_of(client: Any, asynchronous: bool) -> tuple[list[Endpoint], Any]:
     if inspect.iscoroutinefunction(client.execute_command) != asynchronous:
         package = "tokenbucket" if asynchronous else "tokenbucket.asyncio"
         raise BadArgument(f"client: {_kind(client)} is for the limiters of {package}")
-    if manager:
-        first = manager.startup_nodes.values()
-        return [_node_endpoint(manager, node, asynchronous) for node in first], manager
-    return [Endpoint(pool.connection_class, pool.connection_kwargs, asynchronous)], None
-
-
-def _node_endpoint(manager: Any, node: Any, asynchronous: bool) -> Endpoint:
-    if asynchronous:
-        return Endpoint(node.connection_class, node.connection_kwargs, True)
-    new = getattr(manager, "create_redis_node", None) or manager.create_valkey_node
-    pool = new(node.host, node.port, **manager.connection_kwargs).connection_pool
-    return Endpoint(pool.connection_class, pool.connection_kwargs, False)
+    if not manager:
+        return [Endpoint(pool.connection_class, pool.connection_kwargs)], None
+    first = list(manager.startup_nodes.values())
+    of = first[0]
+    if not asynchronous:
+        new = getattr(manager, "create_redis_node", None) or manager.create_valkey_node
+        of = new(of.host, of.port, **manager.connection_kwargs).connection_pool
+    any_node = Endpoint(of.connection_class, of.connection_kwargs)
+    return [any_node.at(node.host, node.port) for node in first], manager
 
 
 def _kind(one: Any) -> str:

@@ -9,8 +9,6 @@ from ..values.errors import Fault, ReplyError, Unanswered, fault_of
 from .driver import CONNECT_WITHIN_S, Endpoint, is_lack
 
 _SECONDS_BETWEEN_REFUSALS_LOGGED = 60
-# A server that answers a moment too late is away and back all the time.
-_SECONDS_BETWEEN_OUTAGES_LOGGED = 1
 _SECONDS_BETWEEN_LOOKS_FOR_THE_MODULE = 60
 
 # A connection that was idle for longer is looked at before it is used.
@@ -28,62 +26,55 @@ class Node:
         self._who, self._log = f"the {kind} {self.name}", server.log
         self.timeout_s: float = server.timeout_ms / 1000
         self.connect_within_s = max(CONNECT_WITHIN_S, self.timeout_s)
-        endpoint.give_up_after(2 * self.connect_within_s)  # callers have done so before
         self._retry_every_s = server.retry_every_ms / 1000
-        self.needs_script = False
-        """The server has no module, and a script decides instead."""
-        self._script_until = self._next_refusal_logged = self._next_outage_logged = 0.0
-        self.begin_anew()
+        self.script_until = self._next_refusal_logged = 0.0
+        """Until when a script decides; 0 if none had to yet."""
+        self._begin_anew()
         self.transport: Any = server._of_transport(self)
         """Its connections."""
 
-    def begin_anew(self) -> None:
+    def _begin_anew(self) -> None:
         """Forgets the outages of the parent in a process that was forked."""
         self.away_until = 0.0
-        """0 unless the server is away; then no call asks before that moment."""
+        """0 unless the server is away; then no call asks before that moment.
+
+        It is read and written without a call in between, where Python could go on with another thread:
+        each outage has its two lines.
+        """
         self.failed_at = self.last_heard = self._next_move = 0.0
-        self._is_logged = False
 
     def admits(self) -> bool:
         """Returns whether to ask: while the server is away, the first call after that moment does."""
-        if not self.away_until:
-            return True
         now = time.monotonic()
         if now < self.away_until:
             return False
-        self.away_until = now + self._retry_every_s
+        if self.away_until:
+            self.away_until = now + self._retry_every_s
         return True
 
     def heard(self, reply: Any) -> None:
         """Notes what the server itself has said: nothing else is a sign of life."""
         self.last_heard = time.monotonic()
         if type(reply) is ReplyError and fault_of(reply) is Fault.AWAY:
-            self.failed(reply)
+            self.failed(reply, self.last_heard)
         elif self.away_until:
             self.away_until = 0.0
-            if self._is_logged:
-                self._is_logged = False
-                self._log.warning("%s is back, limiting again", self._who)
+            self._log.warning("%s is back, limiting again", self._who)
 
-    def failed(self, error: object) -> None:
-        """Begins an outage, or lets it last."""
-        now = time.monotonic()
-        self.away_until, self.failed_at = now + self._retry_every_s, now
-        if not self._is_logged and now >= self._next_outage_logged:
-            self._next_outage_logged, self._is_logged = now + _SECONDS_BETWEEN_OUTAGES_LOGGED, True
+    def failed(self, error: Exception, since: float) -> None:
+        """Begins an outage or lets it last, unless others were heard since or this process lacks a file."""
+        if self.last_heard > since or is_lack(error):
+            return
+        self.failed_at = now = time.monotonic()
+        begins, self.away_until = not self.away_until, now + self._retry_every_s
+        if begins:
             self._log.warning("cannot ask %s, every limit does as its on_error says: %s", self._who, error)
 
     def silent(self, what: str, since: float, within_s: float, *, sent: bool = False) -> Unanswered:
         """Returns the error of a call without a reply. The server is away if no other call heard it."""
         silence = Unanswered(f"no {what} within {within_s * 1000:g} ms", sent=sent)
-        if self.last_heard <= since:
-            self.failed(silence)
+        self.failed(silence, since)
         return silence
-
-    def unreachable(self, error: Exception, since: float) -> None:
-        """Begins an outage, unless others work or this process lacks a file or thread."""
-        if self.last_heard < since and not is_lack(error):
-            self.failed(error)
 
     def refused(self, error: object) -> None:
         """Logs that the server is there, and did not decide this call."""
@@ -102,18 +93,11 @@ class Node:
 
     def connected(self) -> None:
         """Notes that a connection works. The next call looks for the module: the server may be another."""
-        self._script_until, self.last_heard = 0.0, time.monotonic()
-
-    @property
-    def uses_script(self) -> bool:
-        return self.needs_script and time.monotonic() < self._script_until
+        self.last_heard = time.monotonic()
+        self.script_until = min(self.script_until, self.last_heard)
 
     def begin_script(self) -> None:
-        self._script_until = time.monotonic() + _SECONDS_BETWEEN_LOOKS_FOR_THE_MODULE
-        if not self.needs_script:
+        """Lets the script decide until it is time to look for the module again."""
+        if not self.script_until:
             self._log.warning("%s has no tokenbucket module: the script decides until it has", self._who)
-        self.needs_script = True
-
-    def end_script(self) -> None:
-        self.needs_script = False
-        self._log.warning("%s has the tokenbucket module: the script decides no longer", self._who)
+        self.script_until = time.monotonic() + _SECONDS_BETWEEN_LOOKS_FOR_THE_MODULE

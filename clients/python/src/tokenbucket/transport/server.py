@@ -1,6 +1,6 @@
 """Asking a server: whether it is worth a try, what to send, and what an error means.
 
-Nothing here waits or sends. `BaseServer.ask` is a generator that yields calls and is sent replies, so that
+Nothing here waits or sends. `BaseServer._ask` is a generator that yields calls and is sent replies, so that
 threads and asyncio share every decision and differ in how they wait, see `threads.py` and `tasks.py`.
 """
 
@@ -9,13 +9,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import importlib
 import logging
-import threading
 import time
 from collections.abc import Callable
 from importlib import resources
 from typing import Any, Generic, Literal, TypeVar
+from weakref import WeakSet
 
 from ..local.clock import REAL, Clock, unix_ms_now
 from ..local.fork import begins_anew_after_fork
@@ -31,22 +30,13 @@ from ..values.errors import (
     fault_of,
 )
 from .call import PING, Call, Steps, Terms
-from .commands import (
-    NEED_THE_MODULE,
-    NO_SCRIPT,
-    Command,
-    Commands,
-    key_of,
-    script_arguments,
-    script_key,
-)
-from .driver import endpoints_of
+from .commands import NO_SCRIPT, Command, key_of, script_arguments, script_key
+from .driver import client_of, endpoints_of
 from .node import Node
 from .slots import Slots
 
 LOG = logging.getLogger("tokenbucket")
 MOST_LOCAL_NAMES = 10_000
-_CLUSTER_SLOTS: Commands = (("CLUSTER", "SLOTS"),)
 _MOST_REDIRECTIONS = 16
 # How often a call is sent again within the timeout while its slot is on two nodes.
 _TRIES_OF_A_SPLIT_SLOT = 10
@@ -79,10 +69,10 @@ class BaseServer(Generic[Client]):
     >>> logins = Limiter(server, Limit(5, "5/15m"), "tb:login:", on_error="closed")
     """
 
-    is_asynchronous: bool
+    _is_asynchronous: bool
     _of_transport: Any
     """What sends the calls to one node."""
-    settle_later: Callable[[Command, float, float], None]
+    _settle_later: Callable[[Command, float, float], None]
     """Settles a hold by its id once the server answers: for how many seconds, and after how many."""
 
     def __init__(
@@ -105,18 +95,18 @@ class BaseServer(Generic[Client]):
         self.fallback = fallback
         self.log = log
         self._set_up()
-        self.local = Buckets(unix_ms_now, MOST_LOCAL_NAMES)
+        self._local = Buckets(unix_ms_now, MOST_LOCAL_NAMES)
         """The buckets of this process, which decide while the server does not."""
-        self._users = 0
+        self._users: WeakSet[Any] = WeakSet()
+        """The limiters that are not closed."""
         self.degraded_count = 0
         """How many decisions `on_error` made in this process, because the server did not."""
-        self._lock = threading.RLock()
         self._slots: Slots | None = None
         self._home: Node | None = None
-        self._fake: Any = getattr(client, "tokenbucket_fake", None)
-        self.clock: Clock = self._fake or REAL
-        given = self._client_of(client) if isinstance(client, str) else client
-        endpoints, manager = endpoints_of(given, self.is_asynchronous) if not self._fake else ([], None)
+        self._fake: Any = getattr(client, "_tokenbucket_fake", None)
+        self._clock: Clock = self._fake or REAL
+        given = client_of(client, self._is_asynchronous) if isinstance(client, str) else client
+        endpoints, manager = endpoints_of(given, self._is_asynchronous) if not self._fake else ([], None)
         # Of Sentinel's pool a connection knows but a weak reference.
         self._keeps = manager or getattr(given, "connection_pool", None)
         if manager is not None:
@@ -125,74 +115,46 @@ class BaseServer(Generic[Client]):
             self._home = Node(endpoints[0], self, "server") if endpoints else None
         begins_anew_after_fork(self)
 
-    def count_degraded(self) -> None:
-        with self._lock:
-            self.degraded_count += 1
-
     @property
     def name(self) -> str:
+        """Returns its address, of a cluster those of its nodes, for logs and errors."""
         return ", ".join(node.name for node in self._nodes()) or "the fake server"
 
     def _set_up(self) -> None:
         """Makes what only threads, or only asyncio, need."""
 
-    def begin_anew(self) -> None:
+    def _begin_anew(self) -> None:
         """Starts afresh in a forked process."""
-        self._lock = threading.RLock()
-        self.local.begin_anew()
+        self._local._begin_anew()
         for node in self._nodes():
-            node.begin_anew()
-            node.transport.begin_anew()
-
-    def joined(self) -> None:
-        with self._lock:
-            self._users += 1
-
-    def left(self) -> bool:
-        """Returns whether that was the last limiter on it."""
-        with self._lock:
-            self._users -= 1
-            return self._users <= 0
+            node._begin_anew()
+            node.transport._begin_anew()
 
     def _nodes(self) -> list[Node]:
-        if self._slots is not None:
-            return list(self._slots.nodes.values())
-        return [self._home] if self._home else []
-
-    def _client_of(self, url: str) -> Any:
-        """Makes a client of redis-py."""
-        redis = importlib.import_module("redis.asyncio" if self.is_asynchronous else "redis")
-        try:
-            return redis.Redis.from_url(url)
-        except ValueError as error:
-            raise BadArgument(f"client: {url!r}: {error}") from error
+        return [self._home] if self._home else list(self._slots.nodes.values()) if self._slots else []
 
     # The steps.
 
-    def ask(self, *commands: Command, terms: Terms | None = None) -> Steps[Any]:
-        """Returns the reply, of several commands all. Raises Unanswered if the server does not decide."""
+    def _ask(self, command: Command, terms: Terms | None = None) -> Steps[Any]:
+        """Returns the reply. Raises Unanswered if the server does not decide."""
         terms = terms or Terms()
         if self._fake is not None:
             self._fake.advance(terms.pause_s)
-            replies = [self._fake.answer(*one) for one in commands]
-            for reply in replies:
-                if isinstance(reply, ReplyError):
-                    raise BadArgument(str(reply)) from reply
-            return replies[0] if len(replies) == 1 else replies
-        node = self._home or (yield from self._node_of(key_of(commands[0])))
-        if self.fallback is None or commands[0][0] in NO_SCRIPT or terms.until is not None:
-            return (yield from self._route(node, commands, commands, terms))
-        if not node.uses_script:
+            return self._fake.execute_command(*command)
+        node = self._home or (yield from self._node_of(key_of(command)))
+        if self.fallback is None or command[0] in NO_SCRIPT or terms.until is not None:
+            return (yield from self._route(node, command, terms))
+        if time.monotonic() >= node.script_until:
             try:
-                return (yield from self._route(node, commands, commands, terms))
+                return (yield from self._route(node, command, terms))
             except ModuleMissing:
                 node.begin_script()
         if self._slots is not None:  # its keys have other names, and so perhaps another node
-            node = yield from self._node_of(script_key(key_of(commands[0])))
-        words = tuple(("EVALSHA", _script()[1], *script_arguments(one)) for one in commands)
-        return (yield from self._route(node, commands, words, terms))
+            node = yield from self._node_of(script_key(key_of(command)))
+        words = ("EVALSHA", _script()[1], *script_arguments(command))
+        return (yield from self._route(node, words, terms))
 
-    def ask_each(self, commands: list[Command]) -> Steps[list[Any]]:
+    def _ask_each(self, commands: list[Command]) -> Steps[list[Any]]:
         """Returns what each was answered, None if nothing, by one write to each node."""
         replies: list[Any] = [None] * len(commands)
         groups: dict[Node | None, list[int]] = {}
@@ -207,16 +169,16 @@ class BaseServer(Generic[Client]):
                         replies[at] = one
         return replies
 
-    def ask_in_turn(self, command: Command, terms: Terms) -> Steps[Any]:
+    def _ask_in_turn(self, command: Command, terms: Terms) -> Steps[Any]:
         """Returns the reply to a command that waits its turn in the server, at most `max_wait_ms`.
 
         It asks without waiting first, so that only a call that has to wait takes a connection for itself.
         With the script, and in a fake, no call can wait there: the command is sent again when it may be
         granted.
         """
-        until, waits = self.clock.monotonic() + terms.max_wait_ms / 1000, self._fake is None
+        until, waits = self._clock.monotonic() + terms.max_wait_ms / 1000, self._fake is None
         while True:
-            reply = yield from self.ask(command, terms=terms)
+            reply = yield from self._ask(command, terms)
             allowed, _, retry_after_ms, *_ = reply
             pause_s = max(retry_after_ms, 1) / 1000
             if allowed or retry_after_ms < 0:
@@ -224,16 +186,16 @@ class BaseServer(Generic[Client]):
             if waits:
                 terms.until = until
                 try:
-                    return (yield from self.ask(command, terms=terms))
+                    return (yield from self._ask(command, terms))
                 except ModuleMissing:
                     if self.fallback is None:
                         raise
                 terms.until, waits = None, False
-            if self.clock.monotonic() + pause_s > until:
+            if self._clock.monotonic() + pause_s > until:
                 return reply
             terms.pause_s = pause_s
 
-    def answers(self) -> Steps[bool]:
+    def _answers(self) -> Steps[bool]:
         """Returns whether the server answers, or one node of a cluster."""
         for node in self._nodes():
             with contextlib.suppress(Unanswered):
@@ -241,42 +203,31 @@ class BaseServer(Generic[Client]):
                 return not (isinstance(reply, ReplyError) and fault_of(reply) is Fault.AWAY)
         return self._fake is not None
 
-    def keys_of_bucket(self, key: str) -> list[str]:
-        """The keys under which the levels of a bucket may be."""
-        return [key] if self.fallback is None else [key, script_key(key)]
-
     def _node_of(self, key: str) -> Steps[Node]:
-        """Returns the node of the bucket. While it is away, asks the others where its slots are now."""
+        """Returns the node of the bucket. While it is away, asks another where its slots are now."""
         assert self._slots is not None
         node = self._slots.node_of(key)
         if node is None or (node.away_until and node.admits()):
-            yield from self._read_slots()
+            asked = self._slots.whom_to_ask()
+            with contextlib.suppress(Unanswered):  # the next call asks another
+                self._slots.learn((yield from self._route(asked, ("CLUSTER", "SLOTS"), Terms())), asked)
             node = self._slots.node_of(key)
             if node is None:
                 raise Unanswered(f"no node has the slot of {key!r}")
-            node.away_until = min(node.away_until, time.monotonic())  # it is this call that asks
+            now = time.monotonic()
+            if node.away_until > now:  # it is this call that asks
+                node.away_until = now
         return node
 
-    def _read_slots(self) -> Steps[None]:
-        assert self._slots is not None
-        ends_at = time.monotonic() + self.timeout_ms / 2000
-        for _ in range(len(self._slots.nodes)):
-            asked = self._slots.whom_to_ask()
-            with contextlib.suppress(Unanswered):
-                reply = yield from self._route(asked, _CLUSTER_SLOTS, _CLUSTER_SLOTS, Terms())
-                self._slots.learn(reply, asked)
-                return
-            if time.monotonic() > ends_at:  # it was silent: the next call asks another
-                return
-
-    def _route(self, node: Node, commands: Commands, words: Commands, terms: Terms) -> Steps[Any]:
+    def _route(self, node: Node, command: Command, terms: Terms) -> Steps[Any]:
         """Sends it, follows redirections, sends again where nothing was done, and judges errors."""
         repeated = sure = asking = False
         first_node, tries, pause_s = node, 0, terms.pause_s
         for _ in range(_MOST_REDIRECTIONS + 2 * _TRIES_OF_A_SPLIT_SLOT):
             if node.away_until and not (sure or node.admits()):
                 raise Unanswered(f"{node.name} is away", sent=terms.was_sent)
-            call, pause_s = Call(node, _asking(words) if asking else words, terms, pause_s), 0.0
+            call = Call(node, (("ASKING",), command) if asking else (command,), terms, pause_s)
+            pause_s = 0.0
             try:
                 reply = yield call
             except Unanswered as unanswered:
@@ -287,52 +238,34 @@ class BaseServer(Generic[Client]):
                 repeated = True
                 continue
             if asking:
-                reply, asking = (reply[1] if len(words) == 1 else reply[1::2]), False
-            first = reply if len(words) == 1 else reply[0]
-            if type(first) is not ReplyError:
-                if node.needs_script and words is commands and str(commands[0][0]).startswith("TB."):
-                    node.end_script()
+                reply, asking = reply[1], False
+            if type(reply) is not ReplyError:
                 return reply
-            if first.word in ("MOVED", "ASK") and self._slots is not None:
-                node, sure, asking = self._slots.redirected(str(first), node), True, first.word == "ASK"
-            elif first.word in _NOT_HERE_NOW and tries < _TRIES_OF_A_SPLIT_SLOT:
+            if reply.word in ("MOVED", "ASK") and self._slots is not None:
+                node, sure, asking = self._slots.redirected(str(reply), node), True, reply.word == "ASK"
+            elif reply.word in _NOT_HERE_NOW and tries < _TRIES_OF_A_SPLIT_SLOT:
                 node, tries = first_node, tries + 1
                 pause_s = node.timeout_s / _TRIES_OF_A_SPLIT_SLOT
-            elif first.word == "READONLY" and not sure:
+            elif reply.word == "READONLY" and not sure:
                 if node.moves():
                     node.transport.drop()  # the endpoint has moved, and the master is behind it again
                 sure = True
-            elif first.word == "NOSCRIPT":
-                loading: Commands = (("SCRIPT", "LOAD", _script()[0]),)
-                yield from self._route(node, loading, loading, Terms())
+            elif reply.word == "NOSCRIPT":
+                yield from self._route(node, ("SCRIPT", "LOAD", _script()[0]), Terms())
             else:
-                self._error(node, first, commands[0])
+                self._error(node, reply)
         raise Unanswered(f"{node.name} redirects in circles")
 
-    def _error(self, node: Node, error: ReplyError, command: Command) -> None:
-        text = f"{error} ({node.name})"
-        match fault_of(error):
-            case Fault.AWAY:
-                raise Unanswered(error)
-            case Fault.REFUSING:
+    def _error(self, node: Node, error: ReplyError) -> None:
+        if (fault := fault_of(error)) is not Fault.CALLER:
+            if fault is Fault.REFUSING:
                 node.refused(error)
-                raise Unanswered(error)
+            raise Unanswered(error)
         if error.word == "MOVED":
             raise BadArgument(f"client: {node.name} is a node of a cluster: use the cluster client")
         if error.word == "CROSSSLOT":
             raise CrossSlot from error
         if "unknown command" in str(error):
-            raise ModuleMissing(_missing(node, command, str(error))) from error
-        raise (BadArgument if error.word == "ERR" else TokenBucketError)(text) from error
-
-
-def _missing(node: Node, command: Command, error: str) -> str:
-    if "TB.B" in error.upper():
-        return f"max_wait_ms needs a tokenbucket module with TB.BTAKE, which {node.name} has not loaded"
-    if command[0] in NEED_THE_MODULE:
-        return f"holds need the tokenbucket module, which {node.name} has not loaded"
-    return f"{node.name} has no tokenbucket module: load it, or set fallback='script'"
-
-
-def _asking(words: Commands) -> Commands:
-    return tuple(word for one in words for word in (("ASKING",), one))
+            advice = "load it, or set fallback='script'; holds need the module"
+            raise ModuleMissing(f"{node.name} has no tokenbucket module: {advice}") from error
+        raise (BadArgument if error.word == "ERR" else TokenBucketError)(f"{error} ({node.name})") from error

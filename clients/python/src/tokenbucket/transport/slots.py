@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -23,17 +24,14 @@ class Slots:
         self.nodes: dict[tuple[str, int], Node] = {}
         self._seeds = [self._node(one.options["host"], int(one.options["port"])) for one in seeds]
         self._slots: list[Node | None] = [None] * SLOTS
-        self._next = 0
 
     def node_of(self, key: str) -> Node | None:
         return self._slots[key_slot(key.encode("utf-8", "surrogatepass"))]
 
     def whom_to_ask(self) -> Node:
-        """A node that may know the map: another at every call, those that are away last."""
+        """Returns a node that may know the map, of those that are not away if there are any."""
         nodes = list(self.nodes.values())
-        present = [node for node in nodes if not node.away_until] or nodes
-        self._next += 1
-        return present[self._next % len(present)]
+        return random.choice([node for node in nodes if not node.away_until] or nodes)
 
     def learn(self, reply: Any, asked: Node) -> None:
         """Reads what CLUSTER SLOTS replied."""

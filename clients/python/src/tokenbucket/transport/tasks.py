@@ -12,15 +12,13 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Coroutine
+from typing import Any
 
 from ..values.errors import Unanswered
 from .call import PING, Call
 from .driver import packed, reply_of
 from .node import IDLE_S, PULSE_S, Node
-
-T = TypeVar("T")
 
 # Rounds of the event loop in which replies are read before the server counts as silent.
 _ROUNDS = 5
@@ -38,7 +36,6 @@ class Connection:
         self._transport, self.node, self._loop = transport, transport.node, transport.loop
         self._raw: Any = None
         self.is_open, self._is_connected = True, False
-        self._is_leaving = False
         self._sent: deque[Call] = deque()
         self._unsent: list[Call] = []
         self._began = self._heard_at = time.monotonic()
@@ -47,6 +44,7 @@ class Connection:
         """How many looks came late since the server was last heard."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.connecting = self._task(self._connect())
+        transport.connections.add(self)
 
     def _task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._transport.task(work)
@@ -63,20 +61,17 @@ class Connection:
         if not isinstance(error, Exception):
             self.end(Unanswered("its task was cancelled", sent=True, broken=True))
             return
-        endpoint = self.node.endpoint
-        if not self._is_connected and not endpoint.is_mistake(error):
-            self.node.unreachable(error, self._began)
-        self.end(endpoint.why_it_failed(error, sent=self._is_connected))
+        why = self.node.endpoint.why_it_failed(error, sent=self._is_connected)
+        if not self._is_connected and isinstance(why, Unanswered):
+            self.node.failed(error, self._began)
+        self.end(why)
 
     async def _connect(self) -> None:
-        self._raw = self.node.endpoint.new()
+        self._raw = self.node.endpoint.new(None)  # the looks bound the time in all
         await self._raw.connect()
         self._is_connected = True
         self.node.connected()
         self._heard_at, self._late = time.monotonic(), 0
-        if self._looking is not None:
-            self._looking.cancel()
-            self._look_in(self._patience_s)
         self._flush()
 
     # Calls.
@@ -88,7 +83,7 @@ class Connection:
             self._loop.call_soon(self._flush)
         self._unsent.append(call)
         if self._looking is None:
-            self._look_in(self._patience_s)
+            self._look_in(self.node.timeout_s)
         return call.future  # type: ignore[no-any-return]
 
     def _flush(self) -> None:
@@ -118,8 +113,6 @@ class Connection:
                 reply = reply_of(error)
             if self.is_open:
                 self._heard(reply)
-        if self._is_leaving and not is_reading:
-            self.leave()
 
     def _heard(self, reply: Any) -> None:
         call = self._sent[0]
@@ -147,13 +140,9 @@ class Connection:
             self._looking.cancel()
         for task in self._tasks - {asyncio.current_task()}:
             task.cancel()
-        self._transport.ended(self, self._raw)
-
-    def leave(self) -> None:
-        """Closes it after the last reply that is on its way."""
-        self._is_leaving = True
-        if not self._sent and not self._unsent:
-            self.end(Unanswered("it was replaced", broken=True))
+        self._transport.connections.discard(self)
+        if self._raw is not None and not self._loop.is_closed():
+            self._transport.task(_disconnect(self._raw))
 
     # Silence.
 
@@ -178,17 +167,15 @@ class Connection:
             return
         now, patience_s = time.monotonic(), self._patience_s
         since = max(first.sent_at, self._heard_at)
-        if rounds == 0 and now - since < patience_s:
-            self._look_in(patience_s - (now - since))
+        if now - since < patience_s:
+            self._look_in(min(patience_s - (now - since), self.node.timeout_s))
         elif rounds == 0 and now - due > patience_s / 4 and self._late < _MOST_LATE:
             self._late += 1
             self._look_in(patience_s)
         elif rounds < _ROUNDS:
             self._look_in(0, rounds + 1)
-        elif now - since >= patience_s:
-            self._is_silent(since)
         else:
-            self._look_in(patience_s)
+            self._is_silent(since)
 
     def _is_silent(self, since: float) -> None:
         node, patience_s = self.node, self._patience_s
@@ -206,20 +193,19 @@ class Connection:
     def _look_at_wait(self, call: Call) -> None:
         """Makes sure that the server answers others."""
         node = self.node
-        if node.failed_at > call.sent_at or call.overdue_s > 2 * node.timeout_s:
+        left_s = call.left_s + 2 * node.timeout_s
+        if node.failed_at > call.sent_at or left_s < 0:
             self.end(Unanswered(f"{node.name} is away, or does not end a wait", sent=True))
             return
-        delay_s = min(PULSE_S, call.left_s + node.timeout_s)
         if time.monotonic() - node.last_heard > min(PULSE_S, node.timeout_s):
-            self._transport.ping()
-            delay_s = min(delay_s, 2 * node.timeout_s)
-        self._look_in(delay_s)
+            self._transport.shared().send(Call(node, PING))
+        self._look_in(min(PULSE_S, left_s))
 
 
 def _fail(call: Call, error: Exception) -> None:
     if not call.future.done():
         call.future.set_exception(error)
-        # A cancelled caller does not retrieve it.
+        # A cancelled caller, or a PING, does not retrieve it.
         call.future.exception()
 
 
@@ -234,32 +220,27 @@ async def _disconnect(raw: Any) -> None:
         await raw.disconnect(nowait=True)
 
 
-def of_loop(known: dict[Any, T], new: Callable[[asyncio.AbstractEventLoop], T]) -> T:
-    """Returns what belongs to the event loop that runs, and forgets what belongs to closed ones."""
-    loop = asyncio.get_running_loop()
-    if loop not in known:
-        for other in list(known):
-            if other.is_closed():
-                known.pop(other, None)
-        known[loop] = new(loop)
-    return known[loop]
-
-
 class Transports:
     """The connections to one node: each event loop has its own."""
 
     def __init__(self, node: Node) -> None:
-        self._new = lambda loop: Transport(loop, node)
+        self._node = node
         self._of: dict[asyncio.AbstractEventLoop, Transport] = {}
         self._left_behind: list[Any] = []
 
     def here(self) -> Transport:
-        return of_loop(self._of, self._new)
+        """Returns those of the event loop that runs, and forgets those of closed ones."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._of:
+            for other in [one for one in list(self._of) if one.is_closed()]:
+                self._of.pop(other, None)
+            self._of[loop] = Transport(loop, self._node)
+        return self._of[loop]
 
     def drop(self) -> None:
         self.here().drop()
 
-    def begin_anew(self) -> None:
+    def _begin_anew(self) -> None:
         """In a process that was forked: kept, not closed, since the event loop is the parent's too."""
         self._left_behind.append(self._of)
         self._of = {}
@@ -275,8 +256,7 @@ class Transport:
     def __init__(self, loop: asyncio.AbstractEventLoop, node: Node) -> None:
         self.loop, self.node = loop, node
         self._shared: Connection | None = None
-        """By which all calls are sent that do not wait in the server."""
-        self._all: set[Connection] = set()
+        self.connections: set[Connection] = set()
         self._turns_to_connect = asyncio.Semaphore(_MOST_CONNECTING)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -287,28 +267,24 @@ class Transport:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _new(self) -> Connection:
-        connection = Connection(self)
-        self._all.add(connection)
-        return connection
-
-    def _of_all(self) -> Connection:
+    def shared(self) -> Connection:
+        """Returns that by which all calls are sent that do not wait in the server."""
         if self._shared is None or not self._shared.is_open:
-            self._shared = self._new()
+            self._shared = Connection(self)
         return self._shared
 
     async def exchange(self, call: Call) -> Any:
         if call.pause_s:
             await asyncio.sleep(call.pause_s)
         if call.until is None:
-            return await self._of_all().send(call)
+            return await self.shared().send(call)
         connection: Connection | None = None
         began = time.monotonic()
         try:
             async with self._turns_to_connect:
                 if self.node.failed_at > began:
                     raise Unanswered(f"{self.node.name} is away")
-                connection = self._new()
+                connection = Connection(self)
                 reply = connection.send(call)
                 await asyncio.wait([connection.connecting, reply], return_when=asyncio.FIRST_COMPLETED)
             return await reply
@@ -316,27 +292,13 @@ class Transport:
             if connection is not None:
                 connection.end(Unanswered("its caller has left", sent=True))
 
-    def ping(self) -> None:
-        self._of_all().send(Call(self.node, PING)).add_done_callback(_look_away)
-
     def drop(self) -> None:
-        """Lets no new call go by the connection of all: the endpoint has moved."""
-        shared, self._shared = self._shared, None
-        if shared is not None:
-            shared.leave()
-
-    def ended(self, connection: Connection, raw: Any) -> None:
-        self._all.discard(connection)
-        if raw is not None and not self.loop.is_closed():
-            self.task(_disconnect(raw))
+        """Closes the connection of all, since the endpoint has moved: its calls are sent again elsewhere."""
+        if self._shared is not None:
+            self._shared.end(Unanswered("the endpoint has moved", sent=True, broken=True))
 
     async def close(self) -> None:
-        for connection in list(self._all):
+        for connection in list(self.connections):
             connection.end(Unanswered("the limiter was closed", sent=True))
         if self._tasks:
             await asyncio.wait(set(self._tasks))
-
-
-def _look_away(future: asyncio.Future[Any]) -> None:
-    if not future.cancelled():
-        future.exception()

@@ -24,8 +24,6 @@ T = TypeVar("T")
 
 # Python runs one thread at a time and the server one command: more connections would not be faster.
 MOST_CONNECTIONS = 128
-# Callers may leave many that are being made behind.
-_MOST_CONNECTING = 1024
 # In how many turns a caller looks for what it waits for, and by how much a turn may end late.
 _TURNS, _LATE_S = 4, 0.005
 
@@ -66,31 +64,9 @@ def within(for_s: float, look: Callable[[float], T | None]) -> T | None:
 
 
 class Place:
-    """A right, as to use a connection. It counts for as long as a variable refers to it."""
+    """The right to use a connection. It counts for as long as a variable refers to it."""
 
     __slots__ = ("__weakref__",)
-
-
-class Places:
-    """At most `most` places at a time."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._taken: set[ref[Place]] = set()
-
-    def take(self) -> Place | None:
-        if len(self._taken) >= self._most:
-            for one in tuple(self._taken):
-                if one() is None:
-                    self._taken.discard(one)
-            if len(self._taken) >= self._most:
-                return None
-        place = Place()
-        self._taken.add(ref(place))
-        return place
-
-    def give_back(self, place: Place) -> None:
-        self._taken.discard(ref(place))
 
 
 Answer = queue.SimpleQueue[Any]
@@ -107,21 +83,20 @@ class Transport:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self.begin_anew()
+        self._begin_anew()
 
-    def begin_anew(self) -> None:
+    def _begin_anew(self) -> None:
         """In a process that was forked. What the threads of the parent use stays open with it."""
         self._idle: deque[tuple[Any, float]] = deque()
         """Those that belong to an earlier one are not used again."""
-        self._in_use, self._connecting = Places(MOST_CONNECTIONS), Places(_MOST_CONNECTING)
+        self._taken: set[ref[Place]] = set()
         self._waiters: deque[Answer] = deque()
 
     def drop(self) -> None:
         """Closes those that are idle; one in use is closed when its call ends."""
         old, self._idle = self._idle, deque()
-        with contextlib.suppress(IndexError):
-            while True:
-                _close(old.pop()[0])
+        for raw, _ in list(old):
+            _close(raw)
 
     def exchange(self, call: Call) -> Any:
         if call.pause_s:
@@ -139,7 +114,7 @@ class Transport:
 
     def _place(self) -> Place:
         """Waits for one, in the order in which callers come, for no longer than connecting may take."""
-        if not self._waiters and (place := self._in_use.take()):
+        if not self._waiters and (place := self._free_place()):
             return place
         node, began = self._node, time.monotonic()
         mine: Answer = queue.SimpleQueue()
@@ -147,7 +122,7 @@ class Transport:
         def look(for_s: float) -> Any:
             if node.failed_at > began:
                 raise Unanswered(f"{node.name} is away")
-            return self._in_use.take() or _got(mine, for_s)
+            return self._free_place() or _got(mine, for_s)
 
         self._waiters.append(mine)
         try:
@@ -159,12 +134,21 @@ class Transport:
             raise Unanswered(f"all {MOST_CONNECTIONS} connections are in use")
         return found
 
+    def _free_place(self) -> Place | None:
+        if len(self._taken) >= MOST_CONNECTIONS:
+            self._taken -= {one for one in tuple(self._taken) if one() is None}
+            if len(self._taken) >= MOST_CONNECTIONS:
+                return None
+        place = Place()
+        self._taken.add(ref(place))
+        return place
+
     def _give_back(self, place: Place) -> None:
         with contextlib.suppress(IndexError):
             if self._waiters:
                 self._waiters.popleft().put(place)
                 return
-        self._in_use.give_back(place)
+        self._taken.discard(ref(place))
 
     # Calls.
 
@@ -198,9 +182,10 @@ class Transport:
             if time.monotonic() - node.last_heard > look_s:
                 with contextlib.suppress(Unanswered, TokenBucketError):
                     self.exchange(Call(node, PING))
-            if node.failed_at > asked_at or call.overdue_s > 2 * node.timeout_s:
+            left_s = call.left_s + 2 * node.timeout_s
+            if node.failed_at > asked_at or left_s < 0:
                 raise Unanswered(f"{node.name} is away, or does not end a wait", sent=True)
-            look_s = min(PULSE_S, call.left_s + node.timeout_s)
+            look_s = min(PULSE_S, left_s)
 
     # Connections.
 
@@ -227,39 +212,34 @@ class Transport:
         """Connects, on a thread of its own: no name takes longer to resolve than connecting may take."""
         node, began = self._node, time.monotonic()
         made: Answer = queue.SimpleQueue()
-        place = self._connecting.take()
-        if place is None:
-            raise Unanswered("too many connections are being made")
-        arguments = (place, ref(made), self._idle)
+        arguments = (ref(made), self._idle)
         try:
             _thread.start_new_thread(self._connect, arguments)
         except RuntimeError:  # no thread can start
             self._connect(*arguments)
-        del place, arguments
         outcome = within(node.connect_within_s, lambda for_s: _got(made, for_s))
         if outcome is None:
             raise node.silent("connection", began, node.connect_within_s)
         if isinstance(outcome, Exception):
-            raise node.endpoint.why_it_failed(outcome) from outcome
+            raise outcome
         return outcome
 
-    def _connect(self, place: Place, made: ref[Answer], idle: Any) -> None:
+    def _connect(self, made: ref[Answer], idle: Any) -> None:
         """Makes a connection, which is kept if its caller has gone meanwhile."""
         node, raw, began = self._node, None, time.monotonic()
         outcome: Any
         try:
-            outcome = raw = node.endpoint.new()
+            outcome = raw = node.endpoint.new(2 * node.connect_within_s)  # its caller gives up before
             raw.connect()
             node.connected()
         except Exception as error:
             _close(raw)
-            outcome = error
-            if not node.endpoint.is_mistake(error):
-                node.unreachable(error, began)
+            outcome = node.endpoint.why_it_failed(error)
+            if isinstance(outcome, Unanswered):
+                node.failed(error, began)
         except BaseException:  # a signal, where no thread could start
             _close(raw)
             raise
-        self._connecting.give_back(place)  # errors refer to it until they are collected
         if (caller := made()) is not None:
             caller.put(outcome)
         elif not isinstance(outcome, Exception):

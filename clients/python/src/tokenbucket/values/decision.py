@@ -52,11 +52,11 @@ class Decision:
         return self.allowed
 
     @classmethod
-    def read(cls, reply: Sequence[int], degraded: bool = False, lost: bool = False) -> Decision:
+    def _read(cls, reply: Sequence[int], degraded: bool = False, lost: bool = False) -> Decision:
         allowed, remaining, retry_after_ms, reset_after_ms = reply
         return cls(bool(allowed), remaining, retry_after_ms, reset_after_ms, degraded, allowed, lost)
 
-    def in_shadow_mode(self, wanted: int = 1) -> Self:
+    def _in_shadow_mode(self, wanted: int = 1) -> Self:
         """Returns the decision as granting all that was wanted: `shadowed` if it did not."""
         if self.granted >= wanted:
             return self
@@ -93,9 +93,9 @@ class Decision:
             headers["RateLimit-Policy"] = policy + (f";w={window_s}" if window_s else "")
             left, reset_s = max(self.remaining, 0), _up_to_seconds(self.reset_after_ms)
             headers["RateLimit"] = f'"{name}";r={left};t={reset_s}'
-        return headers | self.retry_after_header(jitter)
+        return headers | self._retry_after_header(jitter)
 
-    def retry_after_header(self, jitter: float = 0) -> dict[str, str]:
+    def _retry_after_header(self, jitter: float = 0) -> dict[str, str]:
         if self.allowed or self.retry_after_ms <= 0:
             return {}
         later = 1 + jitter * random.random()
@@ -110,21 +110,21 @@ class JointDecision(Decision):
     """The decision of each limit; empty if `on_error` is "open" or "closed" and decided."""
 
     @classmethod
-    def read_each(
+    def _read_each(
         cls, reply: Sequence[Any], names: Sequence[str], degraded: bool = False, lost: bool = False
     ) -> JointDecision:
         allowed, remaining, retry_after_ms, reset_after_ms, each = reply
-        decisions = {name: Decision.read(one, degraded, lost) for name, one in zip(names, each, strict=True)}
+        decisions = {name: Decision._read(one, degraded, lost) for name, one in zip(names, each, strict=True)}
         return cls(
             bool(allowed), remaining, retry_after_ms, reset_after_ms, degraded, allowed, lost, each=decisions
         )
 
-    def in_shadow_mode(self, wanted: int = 1) -> Self:
-        each = {which: one.in_shadow_mode() for which, one in self.each.items()}
-        return replace(Decision.in_shadow_mode(self, wanted), each=each)
+    def _in_shadow_mode(self, wanted: int = 1) -> Self:
+        each = {which: one._in_shadow_mode() for which, one in self.each.items()}
+        return replace(Decision._in_shadow_mode(self, wanted), each=each)
 
     @classmethod
-    def of(cls, decision: Decision) -> JointDecision:
+    def _of(cls, decision: Decision) -> JointDecision:
         """Returns the decision of a single limit as a joint one, without `each`."""
         if isinstance(decision, JointDecision):
             return decision
@@ -147,7 +147,7 @@ class Denied(TokenBucketError):
 
     def __init__(self, decision: Decision) -> None:
         super().__init__(decision)
-        self.decision = JointDecision.of(decision)
+        self.decision = JointDecision._of(decision)
 
 
 def _up_to_seconds(ms: float) -> int:

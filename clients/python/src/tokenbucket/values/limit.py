@@ -67,7 +67,7 @@ class Limit:
     def __post_init__(self) -> None:
         if amount_of(str(self.capacity)) is None:
             raise BadArgument(f"capacity: {self.capacity!r} is not a number from 0 to 1e12")
-        if not _terms(str(self.rate)):
+        if not _read_rate(str(self.rate)):
             raise BadArgument(
                 f"rate: {self.rate!r} must be tokens per second (5, 0.25), count/period in ms, s, m, h or d "
                 "(100/m, 10/15s), or count@period (1000@d)"
@@ -87,7 +87,7 @@ class Limit:
         return cls(*words)
 
     @classmethod
-    def of_window(cls, count: int, seconds: int) -> Limit:
+    def _of_window(cls, count: int, seconds: int) -> Limit:
         """Returns the bucket in the place of a window: `count`, refilled within `seconds`; 0 denies."""
         return cls(count, f"{count}/{seconds}s" if count else 1)
 
@@ -97,16 +97,16 @@ class Limit:
         return "@" in str(self.rate)
 
     @property
-    def terms(self) -> tuple[str, str, str, str]:
+    def _terms(self) -> tuple[str, str, str, str]:
         """Returns count, number, unit, and days with offset of `1000@15m+09:00`; "" for a missing one."""
-        terms = _terms(str(self.rate))
+        terms = _read_rate(str(self.rate))
         assert terms
         return terms
 
     @property
     def tokens_per_s(self) -> Fraction:
         """Returns the exact rate; the average of a calendar's rate, with months of 30 days."""
-        count, number, unit, _ = self.terms
+        count, number, unit, _ = self._terms
         return Fraction(count) / (Fraction(number or 1) * _UNIT_S[unit or "s"])
 
     @property
@@ -127,7 +127,7 @@ def amount_of(text: str) -> Fraction | None:
 
 
 @lru_cache(1024)
-def _terms(rate: str) -> tuple[str, str, str, str] | None:
+def _read_rate(rate: str) -> tuple[str, str, str, str] | None:
     """Returns None for what is not a rate."""
     count, separator, period = re.split(r"([/@]|$)", rate, maxsplit=1)
     found = _FORMS[separator].fullmatch(period)
