@@ -153,7 +153,7 @@ def test_a_sentinel_that_is_silent_hides_no_master(
 
 
 def test_a_cold_start_far_away_connects(package: Package, server: Service, start_proxy: StartProxy) -> None:
-    package.server(start_proxy(server, delay_s=0.025))
+    package.server(start_proxy(server, delay_s=0.025), timeout_ms=400)
     package.limiter(capacity=10, rate="10/h", connect=False)
     # As many connections as the callers need, where each has its own.
     eventually(lambda: package.many(name="probe", count=30, concurrency=30)["degraded"] == 0)

@@ -95,8 +95,9 @@ class Transport:
     def drop(self) -> None:
         """Closes those that are idle; one in use is closed when its call ends."""
         old, self._idle = self._idle, deque()
-        for raw, _ in list(old):
-            _close(raw)
+        with contextlib.suppress(IndexError):
+            while True:  # one by one, as a call may have begun to take one
+                _close(old.pop()[0])
 
     def exchange(self, call: Call) -> Any:
         if call.pause_s:
