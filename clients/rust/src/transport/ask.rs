@@ -105,9 +105,9 @@ impl Transport {
             Err(failure) => failure,
         };
         let Call { node, was_sent, .. } = call;
-        let is_lost = was_sent && !request.is_repeatable() && matches!(why, Failure::Unanswered(_));
+        let is_lost = was_sent && !request.is_repeatable() && why.was_sent();
         // One that may not be sent again says little about a server that was restarted.
-        if !is_lost || why.is_silence() {
+        if !is_lost || matches!(why, Failure::Silent(_)) {
             self.note(&node, &why);
         }
         match why {
@@ -208,11 +208,13 @@ impl Transport {
     /// Prepares a call to be sent once more after this failure, if it may be.
     async fn prepare_again(&self, call: &mut Call<'_>, failure: Failure) -> Result<(), Failure> {
         let request = call.request;
-        call.was_sent |= matches!(failure, Failure::Unanswered(_));
+        call.was_sent |= failure.was_sent();
         call.is_asking = false;
         match failure.code() {
             // It may have been idle for long, and closed by the server.
-            None if failure.is_broken() && request.is_repeatable() && !call.is_again => call.is_again = true,
+            None if matches!(failure, Failure::Broken(_)) && request.is_repeatable() && !call.is_again => {
+                call.is_again = true;
+            }
             // The endpoint has moved: another connection may lead to the new master.
             Some("READONLY") if !call.is_again => {
                 call.is_again = true;

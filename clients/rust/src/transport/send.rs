@@ -15,7 +15,7 @@ use crate::transport::clock::Clock;
 use crate::transport::link::{send, Link};
 use crate::transport::node::Node;
 use crate::transport::Transport;
-use crate::values::error::{Failure, Fault, Why};
+use crate::values::error::{Failure, Fault};
 use crate::values::rules::CONNECT_WITHIN;
 
 /// How commands are sent.
@@ -62,12 +62,12 @@ impl Transport {
             Err(_) if is_near && !node.is_away() && self.look(node).await != Fault::Away => {
                 // The server is there: the caller's runtime does not read.
                 node.is_far.store(true, Ordering::Relaxed);
-                return Err(Failure::Unanswered(Why::Broken(timed_out())));
+                return Err(Failure::Broken(timed_out()));
             }
             Err(why) => {
                 // A box between here and there may have forgotten the connection.
                 node.forget(&link);
-                return Err(Failure::Unanswered(why));
+                return Err(why);
             }
         };
         match &replies {
@@ -75,7 +75,7 @@ impl Transport {
                 if waits_until.is_none() {
                     node.forget(&link);
                 }
-                return Err(Failure::Unanswered(Why::Broken(error.clone())));
+                return Err(Failure::Broken(error.clone()));
             }
             Err(error) if error.code() == Some("READONLY") => node.forget(&link),
             _ if waits_until.is_some() => link.keep(connection),
@@ -97,8 +97,8 @@ impl Transport {
         let patience = if node.is_away() { self.0.options.timeout } else { self.connect_within() };
         match self.listen(node, patience, connecting).await {
             Ok(Ok(connected)) => connected.map_err(Failure::NotConnected),
-            Ok(Err(_)) | Err(Why::TooOld | Why::Broken(_)) => Err(Failure::NotSent),
-            Err(Why::Silent(_)) => Err(Failure::Unconnected),
+            Err(Failure::Silent(_)) => Err(Failure::NotConnected(timed_out())),
+            _ => Err(Failure::NotSent),
         }
     }
 

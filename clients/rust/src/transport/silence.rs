@@ -12,7 +12,7 @@ use crate::transport::background::{timeout, turn, until};
 use crate::transport::node::Node;
 use crate::transport::send::How;
 use crate::transport::Transport;
-use crate::values::error::{Fault, Why};
+use crate::values::error::{Failure, Fault};
 use crate::values::rules::PULSE;
 
 /// A call is given up at this many timeouts, or this age, even if others are answered.
@@ -34,7 +34,7 @@ impl Transport {
         node: &Node,
         patience: Duration,
         mut reply: impl Future<Output = T> + Unpin,
-    ) -> Result<T, Why> {
+    ) -> Result<T, Failure> {
         let clock = self.clock();
         let mut since = clock.now();
         let too_old_at = since.saturating_add(self.most_age());
@@ -50,13 +50,13 @@ impl Transport {
             let now = clock.now();
             if now < since.max(node.heard()).saturating_add(patience) {
                 if now >= too_old_at {
-                    return Err(Why::TooOld);
+                    return Err(Failure::TooOld);
                 }
             } else if now > due + LATE && now < too_old_at && !node.is_away() {
                 // The timer was late, so replies may be.
                 since = now;
             } else {
-                return Err(Why::Silent(patience));
+                return Err(Failure::Silent(patience));
             }
         }
     }
@@ -68,7 +68,7 @@ impl Transport {
         node: &Arc<Node>,
         until: Duration,
         mut reply: impl Future<Output = T> + Unpin,
-    ) -> Result<T, Why> {
+    ) -> Result<T, Failure> {
         let patience = self.0.options.timeout;
         loop {
             let left = until.saturating_sub(self.now());
@@ -79,7 +79,7 @@ impl Transport {
                 return Ok(value);
             }
             if self.now().saturating_sub(node.heard()) >= PULSE && self.look(node).await == Fault::Away {
-                return Err(Why::Silent(patience));
+                return Err(Failure::Silent(patience));
             }
         }
     }
