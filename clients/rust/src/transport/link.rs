@@ -31,20 +31,15 @@ pub(crate) struct Link {
     pub(super) process: u32,
     /// The connection that all calls share, once one of them has made it.
     pub(super) shared: OnceCell<RedisResult<MultiplexedConnection>>,
-    /// The connection that a runtime of callers carries itself.
-    near: OnceLock<Near>,
+    /// The connection that a runtime of callers carries itself. Replies wake their callers on the spot, instead of from
+    /// another thread.
+    near: OnceLock<(runtime::Id, MultiplexedConnection)>,
     /// How many calls of runtimes came before there was one.
     calls: AtomicU32,
     /// Those of calls that have waited, the last used at the end.
     waiters: Mutex<Vec<MultiplexedConnection>>,
     /// Bounds how many calls that wait connect at a time.
     pub(super) connecting: Semaphore,
-}
-
-/// Replies wake their callers on the spot, instead of from another thread.
-struct Near {
-    runtime: runtime::Id,
-    connection: MultiplexedConnection,
 }
 
 impl Link {
@@ -68,20 +63,18 @@ impl Link {
         // A runtime without I/O panics when it connects.
         let may_be = cfg!(panic = "unwind") && !node.is_far.load(Ordering::Relaxed);
         let runtime = Handle::try_current().ok().filter(|_| may_be)?;
-        let Some(near) = self.near.get() else {
-            if self.calls.fetch_add(1, Ordering::Relaxed) == CALLS_OF_A_RUNTIME {
-                let (link, node, id) = (self.clone(), node.clone(), runtime.id());
-                runtime.spawn(async move {
-                    if let Some(Ok(connection)) =
-                        timeout(within, Box::pin(link.connect(&node, true, None))).await
-                    {
-                        let _ = link.near.set(Near { runtime: id, connection });
-                    }
-                });
-            }
-            return None;
-        };
-        (near.runtime == runtime.id()).then(|| near.connection.clone())
+        if let Some((id, connection)) = self.near.get() {
+            return (*id == runtime.id()).then(|| connection.clone());
+        }
+        if self.calls.fetch_add(1, Ordering::Relaxed) == CALLS_OF_A_RUNTIME {
+            let (link, node, id) = (self.clone(), node.clone(), runtime.id());
+            runtime.spawn(async move {
+                if let Some(Ok(connection)) = timeout(within, link.connect(&node, true, None)).await {
+                    let _ = link.near.set((id, connection));
+                }
+            });
+        }
+        None
     }
 
     /// Returns a connection that an earlier call has waited on.

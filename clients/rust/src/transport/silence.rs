@@ -118,8 +118,7 @@ impl Transport {
             let ask = redis::cmd("CLUSTER").arg("SLOTS").take();
             let asked = transport.attempt(&node, &[ask], How::default()).await;
             let (Ok(replies), Some(cluster)) = (asked, &transport.0.cluster) else { return };
-            let ranges = replies.into_iter().next().map(Vec::<Value>::from_redis_value);
-            for range in ranges.and_then(Result::ok).unwrap_or_default() {
+            for range in replies.into_iter().flat_map(Vec::<Value>::from_redis_value).flatten() {
                 cluster.read(range, &node);
             }
         });
