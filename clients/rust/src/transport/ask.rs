@@ -22,27 +22,10 @@ static SHA: LazyLock<String> = LazyLock::new(|| Script::new(SOURCE).get_hash().t
 pub(crate) enum Answer {
     /// A reply to each of its commands.
     Replies(Vec<Value>),
-    /// The policy decides.
-    Away(Away),
+    /// The policy decides. The node says why; it may have executed the call if that `was_sent`.
+    Away { node: Arc<Node>, was_sent: bool },
     /// It must happen once, and it is not known whether it did.
     Lost(Arc<Node>),
-}
-
-/// Why the server did not decide.
-pub(crate) struct Away {
-    node: Arc<Node>,
-    why: Failure,
-    /// Says that the server may have executed the call.
-    pub(crate) was_sent: bool,
-}
-
-impl Away {
-    pub(crate) fn reason(&self) -> String {
-        match self.why {
-            Failure::NotSent => self.node.failure(),
-            _ => format!("{}: {}", self.node.name, self.why),
-        }
-    }
 }
 
 /// A request on its way.
@@ -118,12 +101,13 @@ impl Transport {
             Failure::Replied(error) | Failure::NotConnected(error) if why.fault() == Fault::Callers => {
                 Err(Error::refused(&node.name, error))
             }
-            why => Ok(Answer::Away(Away { node, why, was_sent })),
+            _ => Ok(Answer::Away { node, was_sent }),
         }
     }
 
     /// Notes what a failure says about the node.
     pub(super) fn note(&self, node: &Node, failure: &Failure) {
+        node.fails(failure);
         match failure.fault() {
             Fault::Away => {
                 node.away(self.now().saturating_add(self.0.options.retry_every), failure);
@@ -145,11 +129,7 @@ impl Transport {
     }
 
     fn may_be_script(&self, request: &Request) -> bool {
-        self.uses_script() && !request.needs_the_module()
-    }
-
-    fn uses_script(&self) -> bool {
-        self.0.options.fallback == Fallback::Script
+        self.0.options.fallback == Fallback::Script && !request.needs_the_module()
     }
 
     /// The keys of the script have other names, and so perhaps another node.
@@ -178,7 +158,7 @@ impl Transport {
             let how = How { is_asking: call.is_asking, waits_until: call.until, may_be_near };
             match self.attempt(&call.node, &commands, how).await {
                 Ok(replies) => {
-                    if call.by == By::Module && self.uses_script() && call.request.is_of_the_module() {
+                    if call.by == By::Module && call.request.is_of_the_module() {
                         call.node.has_module();
                     }
                     return Ok(replies);

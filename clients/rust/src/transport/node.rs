@@ -38,7 +38,7 @@ pub(crate) struct Node {
     is_logged: AtomicBool,
     /// Set once a runtime of callers did not read what had arrived: only the background thread carries connections then.
     pub(super) is_far: AtomicBool,
-    /// Why it is away.
+    /// Why it did not decide the last call that it did not decide.
     failure: Mutex<String>,
 }
 
@@ -125,9 +125,15 @@ impl Node {
         until == 0 || us(now) >= until && claim()
     }
 
+    /// Remembers why it did not decide.
+    pub(super) fn fails(&self, failure: &Failure) {
+        if !matches!(failure, Failure::NotSent) {
+            *locked(&self.failure) = failure.to_string();
+        }
+    }
+
     /// Begins an outage, or lets it last until then.
     pub(super) fn away(&self, until: Duration, failure: &Failure) {
-        *locked(&self.failure) = failure.to_string();
         self.away_until_us.store(us(until), Ordering::Release);
         if !self.is_logged.swap(true, Ordering::AcqRel) {
             log::warn!(target: LOG, "cannot ask Redis for limits: {}: {failure}", self.name);
@@ -160,7 +166,6 @@ impl Node {
 
     pub(super) fn refuses(&self, now: Duration, failure: &Failure) {
         self.answers();
-        *locked(&self.failure) = failure.to_string();
         if is_due(&self.next_refusal_us, now, BETWEEN_REFUSALS_LOGGED) {
             log::warn!(target: LOG, "{} refuses calls, which are not limited by it: {failure}", self.name);
         }

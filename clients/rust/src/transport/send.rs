@@ -12,6 +12,7 @@ use crate::transport::address::timed_out;
 use crate::transport::background::spawn;
 #[cfg(feature = "fake")]
 use crate::transport::clock::Clock;
+use crate::transport::if_dropped::IfDropped;
 use crate::transport::link::{send, Link};
 use crate::transport::node::Node;
 use crate::transport::Transport;
@@ -50,13 +51,19 @@ impl Transport {
             (_, None) => self.connection(node, &link).await?,
             (_, Some(_)) => self.waiter(node, &link).await?,
         };
-        let unheard = Unheard { transport: self, node, sent_at: self.now() };
+        let sent_at = self.now();
+        // No other call may find out that the server is silent.
+        let unheard = IfDropped::run(|| {
+            if node.heard() < sent_at {
+                self.look_later(node);
+            }
+        });
         let pending = Box::pin(send(&mut connection, commands, is_asking));
         let heard = match waits_until {
             None => self.listen(node, self.0.options.timeout, pending).await,
             Some(at) => self.listen_long(node, at, pending).await,
         };
-        std::mem::forget(unheard);
+        unheard.disarm();
         let replies = match heard {
             Ok(replies) => replies.and_then(without_error),
             Err(_) if is_near && !node.is_away() && self.look(node).await != Fault::Away => {
@@ -108,18 +115,16 @@ impl Transport {
 
     /// Connects, unless that is under way.
     async fn connect(self, node: Arc<Node>, link: Arc<Link>) -> RedisResult<MultiplexedConnection> {
-        let making = async || {
-            let made = link.connect(&node, true, Some(self.connect_within())).await;
-            match &made {
-                Ok(_) => node.connected(self.now()),
-                Err(error) => {
-                    node.forget(&link);
-                    self.note(&node, &Failure::NotConnected(error.clone()));
-                }
+        let making = || link.connect(&node, true, Some(self.connect_within()));
+        let made = link.shared.get_or_init(making).await.clone();
+        match &made {
+            Ok(_) => node.connected(self.now()),
+            Err(error) => {
+                node.forget(&link);
+                self.note(&node, &Failure::NotConnected(error.clone()));
             }
-            made
-        };
-        link.shared.get_or_init(making).await.clone()
+        }
+        made
     }
 
     /// Returns a connection for a call that waits. If none can be had while others work, the server is not away.
@@ -142,21 +147,6 @@ impl Transport {
             Ok(waiter) => Ok(waiter),
             Err(error) if self.look(node).await == Fault::Away => Err(Failure::NotConnected(error)),
             Err(error) => Err(Failure::NoMore(error)),
-        }
-    }
-}
-
-/// A call whose caller leaves before the reply. No other may find out that the server is silent.
-struct Unheard<'a> {
-    transport: &'a Transport,
-    node: &'a Arc<Node>,
-    sent_at: Duration,
-}
-
-impl Drop for Unheard<'_> {
-    fn drop(&mut self) {
-        if self.node.heard() < self.sent_at {
-            self.transport.look_later(self.node);
         }
     }
 }
