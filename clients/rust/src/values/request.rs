@@ -30,7 +30,8 @@ impl Amount {
     /// Checks that an argument of this name is a number of tokens.
     pub(crate) fn checked(self, argument: &str) -> Result<Self, Error> {
         if (0.0..=MOST_TOKENS).contains(&self.0) {
-            return Ok(self);
+            // -0.0, which commands write as -0, becomes 0.
+            return Ok(Self(self.0 + 0.0));
         }
         Err(Error::BadArgument(format!("{argument}: {self} is not a number of tokens from 0 to 1e12")))
     }
