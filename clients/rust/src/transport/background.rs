@@ -117,7 +117,8 @@ pub(crate) async fn detached<T: Send + 'static>(work: impl Future<Output = T> + 
 
 /// Ends work after that time, by the clock of the background thread.
 pub(crate) async fn timeout<F: Future>(time: Duration, work: F) -> Option<F::Output> {
-    until(Instant::now() + time.min(YEAR), pin!(work)).await
+    // Not tokio's time of now, which is that of the caller's runtime: a test may have stopped it.
+    until((std::time::Instant::now() + time.min(YEAR)).into(), pin!(work)).await
 }
 
 /// Ends work at that time, by the clock of the background thread.

@@ -27,8 +27,10 @@ async fn a_take_takes_and_a_peek_does_not() {
     assert!(limiter.take("b", 10.0).await.unwrap().allowed, "each name has a bucket of its own");
 }
 
-#[tokio::test]
+/// By the real time, although this test has stopped tokio's, and set it forward.
+#[tokio::test(start_paused = true)]
 async fn a_reservation_sleeps_until_its_turn() {
+    tokio::time::advance(Duration::from_secs(3600)).await;
     let server = Server::start();
     let limiter = limiter(&server, limit(1, "10/s"), Options::new());
     assert!(limiter.take("a", 1).await.unwrap().allowed);
