@@ -9,7 +9,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisResult, Value};
 
 use crate::transport::address::timed_out;
-use crate::transport::background::spawn;
+use crate::transport::background::{spawn, timeout};
 #[cfg(feature = "fake")]
 use crate::transport::clock::Clock;
 use crate::transport::if_dropped::IfDropped;
@@ -102,10 +102,10 @@ impl Transport {
         let connecting = connecting.map_err(|error| Failure::NotConnected(error.into()))?;
         // A server that is away gets no more time than for a reply. If it comes later, the next call finds it connected.
         let patience = if node.is_away() { self.0.options.timeout } else { self.connect_within() };
-        match self.listen(node, patience, connecting).await {
-            Ok(Ok(connected)) => connected.map_err(Failure::NotConnected),
-            Err(Failure::Silent(_)) => Err(Failure::NotConnected(timed_out())),
-            _ => Err(Failure::NotSent),
+        match timeout(patience, connecting).await {
+            Some(Ok(connected)) => connected.map_err(Failure::NotConnected),
+            Some(Err(_)) => Err(Failure::NotSent),
+            None => Err(Failure::NotConnected(timed_out())),
         }
     }
 

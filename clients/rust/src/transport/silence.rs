@@ -27,7 +27,7 @@ impl Transport {
         self.0.options.timeout.saturating_mul(TIMEOUTS_OF_A_CALL).max(LEAST_AGE_OF_A_CALL)
     }
 
-    /// Waits for a reply, or a connection. The server is silent if for the `patience` nothing came from it, to this call or
+    /// Waits for a reply. The server is silent if for the `patience` nothing came from it, to this call or
     /// another, not counting the time in which this process was busy.
     pub(super) async fn listen<T>(
         &self,
