@@ -68,23 +68,6 @@ async fn without_the_module_the_script_decides_on_every_node() {
 }
 
 #[tokio::test]
-async fn a_slot_that_moved_is_followed() {
-    let cluster = Cluster::start();
-    let limiter = cluster_limiter(&cluster, patient());
-    for name in ["moves", "{moves, too}"] {
-        assert_eq!(limiter.peek(name, 0).await.unwrap().remaining, 10);
-        let key = format!("tb:{name}");
-        let to = (cluster.node_of(&key) + 1) % 3;
-        cluster.move_slot_of(&key, to);
-        assert_eq!(limiter.take(name, 1).await.unwrap().remaining, 9);
-        assert_eq!(ask::<Vec<String>>(&cluster.nodes[to], &["KEYS", "*"]), [key]);
-        ask::<String>(&cluster.nodes[to], &["FLUSHALL"]);
-    }
-    cluster.move_slot_of("{joint}", (cluster.node_of("{joint}") + 2) % 3);
-    assert_eq!(limiter.take_all(&parts_of("{joint}")).await.unwrap().binding.remaining, 7);
-}
-
-#[tokio::test]
 async fn a_node_that_is_away_is_an_outage_of_its_buckets_alone_until_its_replica_takes_over() {
     let cluster = Cluster::start();
     let replica = cluster.replica_of(1);

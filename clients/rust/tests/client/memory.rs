@@ -93,26 +93,6 @@ async fn as_many_names_are_remembered_as_was_said() {
 }
 
 #[tokio::test]
-async fn batches_grant_what_the_server_granted_and_no_more() {
-    let server = Server::start();
-    let limiters = [1, 2].map(|_| limiter(&server, limit(250, STILL), Options::new().batch(100)));
-    let mut allowed = 0;
-    let mut remaining = Vec::new();
-    for _ in 0..200 {
-        for limiter in &limiters {
-            let decision = limiter.take("a", 1).await.unwrap();
-            allowed += u32::from(decision.allowed);
-            remaining.push(decision.remaining);
-        }
-    }
-    assert_eq!(allowed, 250);
-    assert_eq!(remaining[0], 249);
-    let asked = calls(&server, "tb.");
-    // Two full batches and the half one; then each denial asks. A fetch is two commands in one write.
-    assert!(asked <= 2 * (3 + 150), "{asked}");
-}
-
-#[tokio::test]
 async fn what_a_batch_has_left_is_given_back() {
     let server = Server::start();
     let limiter = limiter(&server, limit(250, STILL), Options::new().batch(100));

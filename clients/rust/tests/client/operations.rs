@@ -8,25 +8,6 @@ use tokenbucket_client::{sync, Decision, Error, Options, Part, ServerOptions};
 use crate::servers::{ask, Server};
 use crate::{limit, limiter, limiter_with, STILL};
 
-#[tokio::test]
-async fn a_take_takes_and_a_peek_does_not() {
-    let server = Server::start();
-    let limiter = limiter(&server, limit(10, STILL), Options::new());
-    let first = limiter.take("a", 4).await.unwrap();
-    assert_eq!((first.allowed, first.granted, first.remaining), (true, 1, 6));
-    assert_eq!((first.retry_after_ms, first.degraded), (0, false));
-    assert!((1_439_000..=1_440_000).contains(&first.reset_after_ms), "{first:?}");
-
-    let denied = limiter.peek("a", 7).await.unwrap();
-    assert_eq!((denied.allowed, denied.remaining), (false, 6));
-    assert_eq!(denied.retry_after_s(), Some(360));
-    assert!(limiter.take("a", 6).await.unwrap().allowed, "the peek took nothing");
-
-    let never = limiter.take("a", 11).await.unwrap();
-    assert_eq!((never.retry_after_ms, never.retry_after(), never.retry_after_s()), (-1, None, None));
-    assert!(limiter.take("b", 10.0).await.unwrap().allowed, "each name has a bucket of its own");
-}
-
 /// By the real time, although this test has stopped tokio's, and set it forward.
 #[tokio::test(start_paused = true)]
 async fn a_reservation_sleeps_until_its_turn() {
@@ -38,26 +19,6 @@ async fn a_reservation_sleeps_until_its_turn() {
     let decision = limiter.wait("a", 1, Duration::from_secs(5)).await.unwrap();
     assert!(decision.allowed);
     assert!(began.elapsed() >= decision.retry_after().unwrap(), "{decision:?}");
-}
-
-#[tokio::test]
-async fn takes_from_all_or_from_none() {
-    let server = Server::start();
-    let limiter = limiter(&server, limit(10, STILL), Options::new());
-    let parts = |requests: u32, tokens: u32| {
-        [
-            Part::new("{a}:requests", &limit(10, STILL), requests),
-            Part::new("{a}:tokens", &limit(1000, "1000/h"), tokens),
-        ]
-    };
-    let taken = limiter.take_all(&parts(1, 600)).await.unwrap();
-    assert!(taken.allowed());
-    assert_eq!(taken.each.iter().map(|one| one.remaining).collect::<Vec<_>>(), [9, 400]);
-    let denied = limiter.take_all(&parts(1, 600)).await.unwrap();
-    assert!(!denied.allowed());
-    assert_eq!(denied.each.iter().map(|one| one.allowed).collect::<Vec<_>>(), [true, false]);
-    assert_eq!(denied.binding.retry_after_s(), Some(720));
-    assert_eq!(limiter.peek("{a}:requests", 0).await.unwrap().remaining, 9);
 }
 
 #[tokio::test]
