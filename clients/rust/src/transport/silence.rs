@@ -22,22 +22,17 @@ const LEAST_AGE_OF_A_CALL: Duration = Duration::from_secs(1);
 const LATE: Duration = Duration::from_millis(5);
 
 impl Transport {
-    /// The age at which a call is given up.
-    pub(crate) fn most_age(&self) -> Duration {
-        self.0.options.timeout.saturating_mul(TIMEOUTS_OF_A_CALL).max(LEAST_AGE_OF_A_CALL)
-    }
-
-    /// Waits for a reply. The server is silent if for the `patience` nothing came from it, to this call or
-    /// another, not counting the time in which this process was busy.
+    /// Waits for a reply. The server is silent if for the timeout nothing came from it, to this call or another, not counting
+    /// the time in which this process was busy.
     pub(super) async fn listen<T>(
         &self,
         node: &Node,
-        patience: Duration,
         mut reply: impl Future<Output = T> + Unpin,
     ) -> Result<T, Failure> {
-        let clock = self.clock();
+        let (clock, patience) = (self.clock(), self.0.options.timeout);
         let mut since = clock.now();
-        let too_old_at = since.saturating_add(self.most_age());
+        let most_age = patience.saturating_mul(TIMEOUTS_OF_A_CALL).max(LEAST_AGE_OF_A_CALL);
+        let too_old_at = since.saturating_add(most_age);
         loop {
             let due = since.max(node.heard()).saturating_add(patience).min(too_old_at);
             if let Some(value) = until(clock.instant(due), &mut reply).await {
@@ -69,17 +64,16 @@ impl Transport {
         until: Duration,
         mut reply: impl Future<Output = T> + Unpin,
     ) -> Result<T, Failure> {
-        let patience = self.0.options.timeout;
         loop {
             let left = until.saturating_sub(self.now());
             if left.is_zero() {
-                return self.listen(node, patience, reply).await;
+                return self.listen(node, reply).await;
             }
             if let Some(value) = timeout(left.min(PULSE), &mut reply).await {
                 return Ok(value);
             }
             if self.now().saturating_sub(node.heard()) >= PULSE && self.look(node).await == Fault::Away {
-                return Err(Failure::Silent(patience));
+                return Err(Failure::Silent(self.0.options.timeout));
             }
         }
     }
