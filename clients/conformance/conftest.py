@@ -6,6 +6,7 @@ LANGUAGES says which packages take part, `python,node,go,rust` by default.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import resource
 import signal
@@ -312,7 +313,7 @@ class Witness:
 def level(server: Service, key: str = "tb:user", full: int = 1000) -> int:
     """What the bucket held at its last write; a missing key is a full bucket."""
     state = ask(server, "TB.STATE", key)
-    return int(float(state[0])) if state else full
+    return math.floor(float(state[0])) if state else full
 
 
 def is_whole(node: Service) -> bool:

@@ -28,6 +28,42 @@ def test_processes_below_the_rate_are_denied_no_more_than_they_hold_in_batches(
     assert sum(one["denied"] for one in done) <= processes * (BATCH - 1), done
 
 
+def test_a_batch_is_fetched_once_and_spent_here(package: Package, server: Service) -> None:
+    package.server(server, timeout_ms=5000)
+    package.limiter(capacity=1000, rate="1/h", batch=10, connect=False)
+    assert [package.take()["remaining"] for _ in range(30)] == list(range(999, 969, -1))
+    assert executed(server, "tb.takeupto") == 3
+    # What is more than a batch, or a fraction, is taken from the bucket.
+    assert package.take(cost=50)["remaining"] == 920
+    assert package.take(cost=0.5)["remaining"] == 919
+    assert package.take()["remaining"] == 918
+    package.driver.do("close", name="l")  # gives back what the fourth batch has left
+    eventually(lambda: level(server) == 918)
+
+
+def test_a_batch_that_is_too_small_says_when_there_is_enough(package: Package, server: Service) -> None:
+    package.server(server, timeout_ms=5000)
+    package.limiter(capacity=5, rate="10/h", batch=4, connect=False)
+    assert [package.take(cost=2)["allowed"] for _ in range(2)] == [True, True]
+    denied = package.take(cost=2)
+    assert (denied["allowed"], denied["remaining"]) == (False, 1)
+    # One token is here, and one is lacking.
+    assert 300_000 < denied["retry_after_ms"] <= 360_000
+    assert package.take()["allowed"]
+
+
+def test_limiters_with_batches_pass_what_there_is_and_no_more(package: Package, server: Service) -> None:
+    package.server(server, timeout_ms=5000)
+    limiters = ["one", "two", "three"]
+    for name in limiters:
+        package.limiter(name, capacity=250, rate="1/h", batch=100)
+    loads = [package.begin("many", op="take", on=name, count=400, concurrency=8) for name in limiters]
+    done = [load.result() for load in loads]
+    assert sum(one["degraded"] for one in done) == 0, done
+    # Each went on until it was denied, so no token lies unused.
+    assert sum(one["allowed"] for one in done) == 250, done
+
+
 def test_a_round_trip_longer_than_a_batch_takes_to_refill_denies_nothing(
     package: Package, server: Service, start_proxy: StartProxy
 ) -> None:

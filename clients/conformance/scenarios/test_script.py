@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from conftest import Package, StartServer, info
+import pytest
+
+from conftest import Package, StartServer, eventually, info
+from drivers import DriverError
 from launch import ask
+from services import module
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/how-to/without-the-module.md"
 
@@ -25,3 +29,45 @@ def test_the_documented_rights_suffice(package: Package, start_server: StartServ
     package.limiter(capacity=10, rate="10/h")
     done = package.many(count=20, concurrency=5)
     assert (done["allowed"], done["degraded"], done["errors"]) == (10, 0, {})
+
+
+def test_without_the_module_and_a_fallback_each_call_is_an_error_that_says_so(
+    package: Package, start_server: StartServer
+) -> None:
+    server = start_server(with_module=False)
+    package.server(server, timeout_ms=5000)
+    package.limiter(capacity=10, rate="10/h", connect=False, on_error="open")
+    for _ in range(2):
+        with pytest.raises(DriverError, match=r"ModuleMissing: .*module"):
+            package.take()
+    ask(server, "MODULE", "LOAD", module())
+    assert package.take()["remaining"] == 9
+
+
+def test_the_script_decides_as_the_module_until_the_server_has_it(
+    package: Package, start_server: StartServer
+) -> None:
+    server = start_server(with_module=False)
+    package.server(server, timeout_ms=5000, fallback="script")
+    package.limiter(capacity=10, rate="10/h", connect=False, on_error="closed")
+    package.joint({"a": [10, "10/h"], "b": [10, "10/h"]})
+    assert package.take(cost=4)["remaining"] == 6
+    assert package.do("take_up_to", amount=5)["remaining"] == 1
+    assert package.do("charge", amount=3)["remaining"] == -2
+    assert package.do("give", amount=4)["remaining"] == 2
+    assert 0 < package.take(cost=3)["retry_after_ms"] <= 360_000
+    assert package.do("take_all", on="j", costs={"a": 1, "b": 2})["remaining"] == 8
+    with pytest.raises(DriverError, match=r"ModuleMissing: .*holds need"):
+        package.do("hold", amount=1)
+    with pytest.raises(DriverError, match="cost"):
+        package.take(cost=-1)
+    ask(server, "SCRIPT", "FLUSH")
+    assert package.take()["remaining"] == 1
+    assert all(key.endswith(":script") for key in ask(server, "KEYS", "*"))
+
+    ask(server, "MODULE", "LOAD", module())
+    assert package.take()["remaining"] == 0, "not within a minute on the same connection"
+    server.stop()
+    server.command += ["--loadmodule", str(module())]
+    server.start()
+    eventually(lambda: package.take("other") and bool(ask(server, "EXISTS", "tb:other")))

@@ -1,0 +1,118 @@
+"""Each node of a cluster decides on its own buckets, with the module or by the script, and is away alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import Package, eventually
+from drivers import DriverError
+from launch import Servers, ask
+from services import Service, module
+
+StartNodes = Callable[..., Servers]
+# A bucket that refills by less than a token during a scenario.
+LIMIT: dict[str, Any] = {"capacity": 10, "rate": "10/h"}
+
+
+@pytest.fixture
+def start_nodes(package: Package, tmp_path: Path) -> Iterator[StartNodes]:
+    """Starts a cluster of three, for the package's cluster client."""
+    package.client = replace(package.client, in_cluster=True)
+    with ExitStack() as at_the_end:
+        yield lambda **options: at_the_end.enter_context(Servers(tmp_path, cluster=True, **options))
+
+
+def limit(package: Package, nodes: Servers, **options: Any) -> None:
+    package.server(nodes.nodes[0], timeout_ms=5000, **options)
+    package.limiter(**LIMIT, on_error="closed")
+    package.joint({"a": [10, "10/h"], "b": [10, "10/h"]}, on_error="closed")
+
+
+def one_on_each(nodes: Servers) -> list[tuple[Service, str]]:
+    return [(node, nodes.name_on(node)) for node in nodes.nodes]
+
+
+def takes(package: Package, name: str, *left: int) -> None:
+    """Takes four tokens so often, of which so many are left."""
+    for tokens in left:
+        decision = package.take(name, cost=4)
+        assert (decision["allowed"], decision["remaining"]) == (True, tokens), decision
+    assert not package.take(name, cost=11)["allowed"]
+
+
+def test_each_node_decides_on_its_buckets(package: Package, start_nodes: StartNodes) -> None:
+    nodes = start_nodes()
+    limit(package, nodes)
+    for node, name in one_on_each(nodes):
+        takes(package, name, 6)
+        assert package.do("take_up_to", name=name, amount=2)["remaining"] == 4
+        assert package.do("hold", name=name, amount=3)["allowed"]
+        package.do("settle", used=1)
+        assert package.do("charge", name=name, amount=1)["remaining"] == 2
+        assert package.do("give", name=name, amount=3)["remaining"] == 5
+        assert ask(node, "TB.STATE", f"tb:{name}")
+    for name in ("ada", "bob", "eve"):
+        assert package.do("take_all", on="j", name=name, costs={"a": 1, "b": 2})["remaining"] == 8
+        assert package.do("hold", on="j", name=name, amount={"a": 1, "b": 2})["allowed"]
+        package.do("settle")
+
+
+def test_without_the_module_the_script_decides_on_every_node_that_lacks_it(
+    package: Package, start_nodes: StartNodes
+) -> None:
+    nodes = start_nodes(with_module=False)
+    limit(package, nodes, fallback="script")
+    # Of those without a hash tag, the script's key may be on another node than the module's.
+    for name in [*(name for _, name in one_on_each(nodes)), *"abcdefgh"]:
+        takes(package, name, 6, 2)
+        assert package.do("take_all", on="j", name=name, costs={"a": 1, "b": 2})["remaining"] == 8
+    with pytest.raises(DriverError, match="holds need"):
+        package.do("hold", amount=1)
+
+    ask(nodes.nodes[0], "MODULE", "LOAD", module())
+    another = package.another()
+    limit(another, nodes, fallback="script")
+    for at, (node, name) in enumerate(one_on_each(nodes)):
+        takes(another, "later" + name, 6)
+        assert ask(node, "EXISTS", f"tb:later{name}" + (":script" if at > 0 else "")) == 1
+
+
+def test_a_slot_that_moved_is_followed(package: Package, start_nodes: StartNodes) -> None:
+    nodes = start_nodes()
+    limit(package, nodes)
+    for name in ("moves", "{moves, too}"):
+        takes(package, name, 6)
+        to = nodes.nodes[(nodes.nodes.index(nodes.node_of(f"tb:{name}")) + 1) % 3]
+        nodes.move_slot_of(f"tb:{name}", to)
+        takes(package, name, 2)
+        assert ask(to, "TB.STATE", f"tb:{name}")
+    at = nodes.nodes.index(nodes.node_of("{joint}"))
+    nodes.move_slot_of("{joint}", nodes.nodes[(at + 1) % 3])
+    assert package.do("take_all", on="j", name="joint", costs={"a": 1, "b": 1})["remaining"] == 9
+
+
+def test_a_node_that_is_away_is_an_outage_of_its_buckets_alone_until_its_replica_takes_over(
+    package: Package, start_nodes: StartNodes
+) -> None:
+    nodes = start_nodes()
+    (_, on_first), (master, on_master), (_, on_third) = one_on_each(nodes)
+    replica = nodes.add_replica_of(master)
+    limit(package, nodes, retry_every_ms=20)
+    for name in (on_first, on_master, on_third):
+        takes(package, name, 6)
+    eventually(lambda: bool(ask(replica, "DBSIZE") == ask(master, "DBSIZE")))
+
+    master.kill()
+    for _ in range(10):
+        degraded = [package.take(name, cost=0)["degraded"] for name in (on_first, on_master, on_third)]
+        assert degraded == [False, True, False]
+    nodes.take_over(replica)
+    eventually(lambda: not package.take(on_master, cost=0)["degraded"])
+    takes(package, on_master, 2)
+    assert package.driver.log.read_text().count("cannot ask") <= 1

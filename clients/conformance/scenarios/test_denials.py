@@ -1,0 +1,86 @@
+"""A denial is remembered for as long as it holds, and says nothing about what it does not cover."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from conftest import Package, executed
+from launch import ask
+from services import Service
+
+TAKES = ("tb.take", "tb.takeupto")
+
+Limit = Callable[..., None]
+
+
+@pytest.fixture
+def limit(package: Package, server: Service) -> Limit:
+    """Makes limiter "l", and asks nobody before."""
+
+    def make(capacity: int, **options: Any) -> None:
+        package.server(server, timeout_ms=5000)
+        package.limiter(capacity=capacity, rate="10/h", connect=False, **{"remember_denials": 10, **options})
+
+    return make
+
+
+def test_a_denied_name_is_refused_without_asking(package: Package, server: Service, limit: Limit) -> None:
+    limit(capacity=3)
+    assert [package.take()["allowed"] for _ in range(4)] == [True, True, True, False]
+    told_ms = 360_000
+    for cost in (1, 1, 2, 1):
+        refused = package.take(cost=cost)
+        assert (refused["allowed"], refused["degraded"]) == (False, False)
+        assert 0 < refused["retry_after_ms"] <= told_ms
+        told_ms = refused["retry_after_ms"] + 360_000 * (cost - 1)
+    assert executed(server, *TAKES) == 4
+    assert package.take("other")["allowed"]
+
+
+def test_a_denial_of_a_large_cost_says_nothing_about_a_small_one(package: Package, limit: Limit) -> None:
+    limit(capacity=3)
+    assert package.take()["allowed"]
+    assert not package.take(cost=3)["allowed"]
+    assert package.take(cost=2)["allowed"]
+
+
+def test_denials_of_so_many_names_are_remembered(package: Package, server: Service, limit: Limit) -> None:
+    limit(capacity=1, remember_denials=2)
+    for name in "abc":
+        assert [package.take(name)["allowed"] for _ in range(2)] == [True, False]
+    asked = executed(server, *TAKES)
+    assert not any(package.take(name)["allowed"] for name in "bc")
+    assert executed(server, *TAKES) == asked
+    package.take("a")
+    assert executed(server, *TAKES) == asked + 1, "the oldest was forgotten"
+
+
+@pytest.mark.parametrize("batch", [0, 5])
+def test_tokens_that_come_back_by_the_limiter_end_a_denial(
+    package: Package, limit: Limit, batch: int
+) -> None:
+    limit(capacity=3, batch=batch)
+    assert package.do("hold", amount=3)["allowed"]
+    assert not package.take()["allowed"]
+    package.do("settle", used=2)
+    assert [package.take()["allowed"] for _ in range(2)] == [True, False]
+    package.do("give", amount=1)
+    assert package.take()["allowed"]
+
+
+def test_a_denial_by_on_error_is_not_remembered(package: Package, server: Service, limit: Limit) -> None:
+    limit(capacity=1, on_error="closed")
+    ask(server, "CONFIG", "SET", "maxmemory", 1)
+    denied = package.take()
+    assert (denied["allowed"], denied["degraded"]) == (False, True)
+    ask(server, "CONFIG", "SET", "maxmemory", 0)
+    assert package.take()["allowed"]
+
+
+def test_a_denial_of_a_batch_is_remembered_too(package: Package, server: Service, limit: Limit) -> None:
+    limit(capacity=20, batch=10)
+    assert sum(package.take()["allowed"] for _ in range(50)) == 20
+    assert executed(server, *TAKES) == 3
