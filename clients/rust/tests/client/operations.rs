@@ -1,11 +1,11 @@
-//! Each operation on a real server.
+//! Times of real calls, and hooks.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tokenbucket_client::{sync, Decision, Error, Options, Part, ServerOptions};
 
-use crate::servers::{ask, Server};
+use crate::servers::Server;
 use crate::{limit, limiter, limiter_with, STILL};
 
 /// By the real time, although this test has stopped tokio's, and set it forward.
@@ -19,42 +19,6 @@ async fn a_reservation_sleeps_until_its_turn() {
     let decision = limiter.wait("a", 1, Duration::from_secs(5)).await.unwrap();
     assert!(decision.allowed);
     assert!(began.elapsed() >= decision.retry_after().unwrap(), "{decision:?}");
-}
-
-#[tokio::test]
-async fn a_callers_mistake_is_an_error_although_it_fails_open() {
-    let server = Server::start();
-    ask::<()>(&server, &["SET", "tb:text", "hello"]);
-    let one = limiter(&server, limit(1, STILL), Options::new());
-    let error = one.take("text", 1).await.unwrap_err();
-    assert!(matches!(&error, Error::Refused { server, .. } if server.starts_with("127.0.0.1:")), "{error:?}");
-    assert!(error.to_string().contains("WRONGTYPE"), "{error}");
-    for wrong in [one.take("a", -1).await, one.give("a", f64::NAN).await, one.take_up_to("a", 0).await] {
-        assert!(matches!(wrong, Err(Error::BadArgument(_))), "{wrong:?}");
-    }
-    let pool = one.with_limit(limit(1, "0"));
-    assert!(matches!(pool.take("a", 1).await, Err(Error::Refused { .. })), "a pool is for holds");
-    assert!(one.take("a", 1).await.unwrap().allowed, "and the circuit is closed");
-}
-
-#[tokio::test]
-async fn whoever_may_not_ask_is_told_so() {
-    let server = Server::start();
-    ask::<()>(&server, &["ACL", "SETUSER", "reader", "on", ">secret", "~*", "+@connection", "+tb.peek"]);
-    let url = format!("redis://reader:secret@127.0.0.1:{}", server.port);
-    let reader = |url: &str| {
-        let server = tokenbucket_client::Server::connect(url).unwrap();
-        tokenbucket_client::Limiter::with_options(&server, limit(1, STILL), Options::new())
-    };
-    assert!(reader(&url).peek("a", 1).await.unwrap().allowed);
-    let error = reader(&url).take("a", 1).await.unwrap_err();
-    assert!(error.to_string().contains("NOPERM") || error.to_string().contains("permission"), "{error}");
-    let error = reader(&url.replace("secret", "wrong")).take("a", 1).await.unwrap_err();
-    assert!(matches!(error, Error::Refused { .. }), "{error}");
-
-    ask::<()>(&server, &["CONFIG", "SET", "requirepass", "secret"]);
-    let error = reader(&server.url()).take("a", 1).await.unwrap_err();
-    assert!(matches!(error, Error::Refused { .. }), "{error}");
 }
 
 #[tokio::test]
