@@ -173,18 +173,6 @@ impl Cluster {
         Self { nodes: Server::all(&launcher, &line), launcher }
     }
 
-    /// A replica that has all that its master has.
-    pub fn replica_of(&self, master: usize) -> Server {
-        let line = self.launcher.tell(&format!(r#"["replica", {master}]"#));
-        let replica = Server::all(&self.launcher, &line).remove(0);
-        Server { node: numbers(&line, "node")[0] as usize, ..replica }
-    }
-
-    /// Makes it the master in place of its own, and waits until the others know.
-    pub fn take_over(&self, replica: &Server) {
-        self.launcher.tell(&format!(r#"["take_over", {}]"#, replica.node));
-    }
-
     /// Moves a slot in which there is nothing yet.
     pub fn move_slot_of(&self, key: &str, to: usize) {
         self.launcher.tell(&format!(r#"["move_slot", {key:?}, {to}]"#));
@@ -203,13 +191,7 @@ impl Cluster {
 
 /// A node's own answer.
 pub fn ask<T: redis::FromRedisValue>(node: &Server, words: &[&str]) -> T {
-    try_ask(node, words).expect("an answer")
-}
-
-/// Asks a node that may cut the connection: Sentinel does so to a server that it promotes.
-pub fn try_ask<T: redis::FromRedisValue>(node: &Server, words: &[&str]) -> redis::RedisResult<T> {
-    let mut command = redis::Cmd::new();
-    command.arg(words).query(&mut node.connection())
+    redis::Cmd::new().arg(words).query(&mut node.connection()).expect("an answer")
 }
 
 /// What the node says of the cluster.
