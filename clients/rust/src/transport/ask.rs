@@ -7,6 +7,7 @@ use std::time::Duration;
 use redis::{Script, Value};
 
 use crate::api::options::Fallback;
+use crate::transport::cluster::Cluster;
 use crate::transport::node::Node;
 use crate::transport::send::How;
 use crate::transport::Transport;
@@ -178,8 +179,7 @@ impl Transport {
         if !call.node.admits(self.now(), self.0.options.retry_every.max(self.0.options.timeout)) {
             return Err(Failure::NotSent);
         }
-        let another = self.0.cluster.as_ref().and_then(|cluster| cluster.one_there());
-        if let Some(node) = another {
+        if let Some(node) = self.0.cluster.as_ref().and_then(Cluster::one_there) {
             call.node = node;
         }
         Ok(())

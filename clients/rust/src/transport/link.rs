@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use redis::aio::{MultiplexedConnection, SendError};
+use redis::aio::{MultiplexedConnection as Connection, SendError};
 use redis::{AsyncConnectionConfig, Cmd, Pipeline, PushInfo, PushKind, RedisResult, Value};
 use tokio::runtime::{self, Handle};
 use tokio::sync::{OnceCell, Semaphore};
@@ -30,14 +30,14 @@ pub(crate) struct Link {
     /// A forked child makes its own.
     pub(super) process: u32,
     /// The connection that all calls share, once one of them has made it.
-    pub(super) shared: OnceCell<RedisResult<MultiplexedConnection>>,
+    pub(super) shared: OnceCell<RedisResult<Connection>>,
     /// The connection that a runtime of callers carries itself. Replies wake their callers on the spot, instead of from
     /// another thread.
-    near: OnceLock<(runtime::Id, MultiplexedConnection)>,
+    near: OnceLock<(runtime::Id, Connection)>,
     /// How many calls of runtimes came before there was one.
     calls: AtomicU32,
     /// Those of calls that have waited, the last used at the end.
-    waiters: Mutex<Vec<MultiplexedConnection>>,
+    pub(super) waiters: Mutex<Vec<Connection>>,
     /// Bounds how many calls that wait connect at a time.
     pub(super) connecting: Semaphore,
 }
@@ -55,11 +55,7 @@ impl Link {
     }
 
     /// Returns the connection that the caller's runtime carries. The runtime that calls after the first hundred gets it.
-    pub(super) fn near(
-        self: &Arc<Self>,
-        node: &Arc<Node>,
-        within: Duration,
-    ) -> Option<MultiplexedConnection> {
+    pub(super) fn near(self: &Arc<Self>, node: &Arc<Node>, within: Duration) -> Option<Connection> {
         // A runtime without I/O panics when it connects.
         let may_be = cfg!(panic = "unwind") && !node.is_far.load(Ordering::Relaxed);
         let runtime = Handle::try_current().ok().filter(|_| may_be)?;
@@ -77,12 +73,8 @@ impl Link {
         None
     }
 
-    /// Returns a connection that an earlier call has waited on.
-    pub(super) fn waiter(&self) -> Option<MultiplexedConnection> {
-        locked(&self.waiters).pop()
-    }
-
-    pub(super) fn keep(&self, waiter: MultiplexedConnection) {
+    /// Keeps a connection for the next call that waits.
+    pub(super) fn keep(&self, waiter: Connection) {
         let mut waiters = locked(&self.waiters);
         if waiters.len() < MOST_IDLE_WAITERS {
             waiters.push(waiter);
@@ -95,7 +87,7 @@ impl Link {
         node: &Arc<Node>,
         is_shared: bool,
         within: Option<Duration>,
-    ) -> RedisResult<MultiplexedConnection> {
+    ) -> RedisResult<Connection> {
         let (of_node, link) = (Arc::downgrade(node), Arc::downgrade(self));
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(within)
@@ -132,7 +124,7 @@ impl Drop for Link {
 
 /// Sends commands in one write. Errors of the server come as values. Leaves out the replies to ASKING, which come first.
 pub(super) async fn send(
-    connection: &mut MultiplexedConnection,
+    connection: &mut Connection,
     commands: &[Cmd],
     is_asking: bool,
 ) -> RedisResult<Vec<Value>> {

@@ -1,11 +1,10 @@
 //! Sends commands, and gets the connections for that.
 
-use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
+use redis::aio::MultiplexedConnection as Connection;
 use redis::{Cmd, RedisResult, Value};
 
 use crate::transport::address::timed_out;
@@ -14,6 +13,7 @@ use crate::transport::background::{spawn, timeout};
 use crate::transport::clock::Clock;
 use crate::transport::if_dropped::IfDropped;
 use crate::transport::link::{send, Link};
+use crate::transport::locked::locked;
 use crate::transport::node::Node;
 use crate::transport::Transport;
 use crate::values::error::{Failure, Fault};
@@ -65,7 +65,7 @@ impl Transport {
         };
         unheard.disarm();
         let replies = match heard {
-            Ok(replies) => replies.and_then(without_error),
+            Ok(replies) => replies.and_then(|all| all.into_iter().map(Value::extract_error).collect()),
             Err(_) if is_near && !node.is_away() && self.look(node).await != Fault::Away => {
                 // The server is there: the caller's runtime does not read.
                 node.is_far.store(true, Ordering::Relaxed);
@@ -93,7 +93,7 @@ impl Transport {
     }
 
     /// Returns the connection that all calls share.
-    async fn connection(&self, node: &Arc<Node>, link: &Arc<Link>) -> Result<MultiplexedConnection, Failure> {
+    async fn connection(&self, node: &Arc<Node>, link: &Arc<Link>) -> Result<Connection, Failure> {
         if let Some(Ok(connection)) = link.shared.get() {
             return Ok(connection.clone());
         }
@@ -114,7 +114,7 @@ impl Transport {
     }
 
     /// Connects, unless that is under way.
-    async fn connect(self, node: Arc<Node>, link: Arc<Link>) -> RedisResult<MultiplexedConnection> {
+    async fn connect(self, node: Arc<Node>, link: Arc<Link>) -> RedisResult<Connection> {
         let making = || link.connect(&node, true, Some(self.connect_within()));
         let made = link.shared.get_or_init(making).await.clone();
         match &made {
@@ -128,35 +128,23 @@ impl Transport {
     }
 
     /// Returns a connection for a call that waits. If none can be had while others work, the server is not away.
-    async fn waiter(&self, node: &Arc<Node>, link: &Arc<Link>) -> Result<MultiplexedConnection, Failure> {
-        if let Some(waiter) = link.waiter() {
+    async fn waiter(&self, node: &Arc<Node>, link: &Arc<Link>) -> Result<Connection, Failure> {
+        if let Some(waiter) = locked(&link.waiters).pop() {
             return Ok(waiter);
         }
-        let made = {
-            let _turn = link.connecting.acquire().await;
-            if node.is_away() {
-                return Err(Failure::NotSent);
-            }
-            let (node, link, within) = (node.clone(), link.clone(), self.connect_within());
-            match spawn(async move { link.connect(&node, false, Some(within)).await }) {
-                Ok(connecting) => connecting.await.unwrap_or_else(|_| Err(timed_out())),
-                Err(error) => Err(error.into()),
-            }
+        let _turn = link.connecting.acquire().await;
+        if node.is_away() {
+            return Err(Failure::NotSent);
+        }
+        let (of_node, of_link, within) = (node.clone(), link.clone(), self.connect_within());
+        let made = match spawn(async move { of_link.connect(&of_node, false, Some(within)).await }) {
+            Ok(connecting) => connecting.await.unwrap_or_else(|_| Err(timed_out())),
+            Err(error) => Err(error.into()),
         };
         match made {
             Ok(waiter) => Ok(waiter),
             Err(error) if self.look(node).await == Fault::Away => Err(Failure::NotConnected(error)),
             Err(error) => Err(Failure::NoMore(error)),
         }
-    }
-}
-
-/// An error of the server comes as a value. Inside of arrays the module replies none.
-fn without_error(replies: Vec<Value>) -> RedisResult<Vec<Value>> {
-    match replies.iter().find(|reply| matches!(reply, Value::ServerError(_))) {
-        Some(error) => {
-            Err(error.clone().extract_error().err().unwrap_or_else(|| io::Error::other("no error").into()))
-        }
-        None => Ok(replies),
     }
 }

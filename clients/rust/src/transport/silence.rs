@@ -9,7 +9,7 @@ use std::time::Duration;
 use redis::{FromRedisValue, Value};
 
 use crate::transport::background::{timeout, turn, until};
-use crate::transport::node::Node;
+use crate::transport::node::{is_due, Node};
 use crate::transport::send::How;
 use crate::transport::Transport;
 use crate::values::error::{Failure, Fault};
@@ -92,9 +92,9 @@ impl Transport {
         }
     }
 
-    /// Finds that out in the background, for a caller who did not wait for it.
+    /// Finds that out in the background, for a caller who did not wait for it. One such look is enough at a time.
     pub(super) fn look_later(&self, node: &Arc<Node>) {
-        if node.is_look_due(self.now(), self.0.options.timeout) {
+        if !node.is_away() && is_due(&node.next_look_us, self.now(), self.0.options.timeout) {
             let (transport, node) = (self.clone(), node.clone());
             self.spawn(async move {
                 transport.look(&node).await;
