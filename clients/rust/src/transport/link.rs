@@ -65,7 +65,7 @@ impl Link {
         if self.calls.fetch_add(1, Ordering::Relaxed) == CALLS_OF_A_RUNTIME {
             let (link, node, id) = (self.clone(), node.clone(), runtime.id());
             runtime.spawn(async move {
-                if let Some(Ok(connection)) = timeout(within, link.connect(&node, true, None)).await {
+                if let Ok(connection) = link.connect(&node, true, within).await {
                     let _ = link.near.set((id, connection));
                 }
             });
@@ -86,12 +86,12 @@ impl Link {
         self: &Arc<Self>,
         node: &Arc<Node>,
         is_shared: bool,
-        within: Option<Duration>,
+        within: Duration,
     ) -> RedisResult<Connection> {
         let (of_node, link) = (Arc::downgrade(node), Arc::downgrade(self));
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(within)
-            // Silence is judged for all calls together.
+            // Its timers would be those of the runtime. Silence is judged for all calls together.
+            .set_connection_timeout(None)
             .set_response_timeout(None)
             .set_pipeline_buffer_size(MOST_IN_A_QUEUE)
             .set_push_sender(move |push: PushInfo| {
@@ -107,9 +107,12 @@ impl Link {
                 Ok::<_, SendError>(())
             });
         let finding = node.clone();
-        let client =
-            spawn(async move { finding.client().await })?.await.unwrap_or_else(|_| Err(timed_out()))?;
-        client.get_multiplexed_async_connection_with_config(&config).await.map_err(without_password)
+        let connecting = async {
+            let finding = spawn(async move { finding.client().await })?;
+            let client = finding.await.unwrap_or_else(|_| Err(timed_out()))?;
+            client.get_multiplexed_async_connection_with_config(&config).await.map_err(without_password)
+        };
+        timeout(within, connecting).await.unwrap_or_else(|| Err(timed_out()))
     }
 }
 

@@ -39,7 +39,7 @@ pub(crate) struct Node {
     is_logged: AtomicBool,
     /// Set once a runtime of callers did not read what had arrived: only the background thread carries connections then.
     pub(super) is_far: AtomicBool,
-    /// Why it did not decide the last call that it did not decide.
+    /// Why it did not decide on a call, the last time.
     failure: Mutex<String>,
 }
 

@@ -101,8 +101,9 @@ impl Transport {
         let connecting = spawn(self.clone().connect(node.clone(), link.clone()));
         let connecting = connecting.map_err(|error| Failure::NotConnected(error.into()))?;
         // A server that is away gets no more time than for a reply. If it comes later, the next call finds it connected.
-        let patience = if node.is_away() { self.0.options.timeout } else { self.connect_within() };
-        match timeout(patience, connecting).await {
+        let patience = self.0.options.timeout;
+        let made = if node.is_away() { timeout(patience, connecting).await } else { Some(connecting.await) };
+        match made {
             Some(Ok(connected)) => connected.map_err(Failure::NotConnected),
             Some(Err(_)) => Err(Failure::NotSent),
             None => Err(Failure::NotConnected(timed_out())),
@@ -115,7 +116,7 @@ impl Transport {
 
     /// Connects, unless that is under way.
     async fn connect(self, node: Arc<Node>, link: Arc<Link>) -> RedisResult<Connection> {
-        let making = || link.connect(&node, true, Some(self.connect_within()));
+        let making = || link.connect(&node, true, self.connect_within());
         let made = link.shared.get_or_init(making).await.clone();
         match &made {
             Ok(_) => node.connected(self.now()),
@@ -137,7 +138,7 @@ impl Transport {
             return Err(Failure::NotSent);
         }
         let (of_node, of_link, within) = (node.clone(), link.clone(), self.connect_within());
-        let made = match spawn(async move { of_link.connect(&of_node, false, Some(within)).await }) {
+        let made = match spawn(async move { of_link.connect(&of_node, false, within).await }) {
             Ok(connecting) => connecting.await.unwrap_or_else(|_| Err(timed_out())),
             Err(error) => Err(error.into()),
         };
