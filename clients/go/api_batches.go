@@ -137,7 +137,7 @@ func (l *Limiter) takeMeanwhile(ctx context.Context, b *batch, cost int64) (Deci
 		if !isFetching || tries == triesWhileFetching {
 			return decision, nil
 		}
-		if err := l.server.clock.Sleep(ctx, l.server.settings.timeout/triesWhileFetching); err != nil {
+		if err := l.server.clock.Sleep(ctx, l.server.timeout/triesWhileFetching); err != nil {
 			return Decision{}, err
 		}
 	}
@@ -159,10 +159,12 @@ func (l *Limiter) fetch(ctx context.Context, b *batch, cost, left int64, asked t
 		defer l.batches.mutex.Unlock()
 		return b.spend(cost, l.server.clock.Now()), nil
 	}
-	lacking := cost - b.tokens
+	held := b.tokens
+	lacking := cost - held
 	l.batches.mutex.Unlock()
 	denied, err := l.lacking(ctx, b.of.name, float64(lacking), fetched)
 	if err == nil {
+		denied.Remaining += held
 		l.denials.remember(b.of, denial{float64(lacking), denied, asked, l.server.clock.Now()})
 	}
 	return denied, err

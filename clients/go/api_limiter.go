@@ -33,7 +33,7 @@ func Prefix(prefix string) LimiterOption { return func(s *settings) { s.prefix =
 func OnError(policy Policy) LimiterOption { return func(s *settings) { s.policy = policy } }
 
 // RememberDenials lets this process refuse up to this number of denied names by itself, each until its RetryAfter has
-// passed. Smaller costs than the denied one still ask the server. The default is 0.
+// passed. Smaller costs than the denied one still ask the server. The default is 0; less is ErrBadArgument.
 func RememberDenials(names int) LimiterOption {
 	return func(s *settings) { s.rememberDenials = names }
 }
@@ -41,7 +41,7 @@ func RememberDenials(names int) LimiterOption {
 // Batch fetches this number of tokens of a name at a time and spends them in this process, for whole costs up to it. Never
 // more is granted than the server granted. Each process keeps up to one less than a batch of a name, which others are denied
 // meanwhile. Close gives it back; it is dropped after the time in which an empty bucket fills. One call fetches at a time;
-// others take for themselves meanwhile. The default, 0, asks the server each time.
+// others take for themselves meanwhile. The default, 0, asks the server each time; less is ErrBadArgument.
 func Batch(tokens int64) LimiterOption { return func(s *settings) { s.batch = tokens } }
 
 // OnDecision calls the function after each decision, and before the caller has it. A panic in it is logged and changes nothing.
@@ -58,8 +58,11 @@ func newSettings(server *Server, options []LimiterOption) settings {
 	for _, option := range options {
 		option(&s)
 	}
-	if s.policy < FailLocal || s.policy > FailWithError {
+	switch {
+	case s.policy < FailLocal || s.policy > FailWithError:
 		s.wrong = badArgument("on error: there is no policy %d", s.policy)
+	case s.batch < 0 || s.rememberDenials < 0:
+		s.wrong = badArgument("batch and remembered denials: %d and %d must not be below 0", s.batch, s.rememberDenials)
 	}
 	return s
 }
@@ -230,7 +233,7 @@ func (l *Limiter) Reset(ctx context.Context, name string) error {
 func (s *Server) delete(ctx context.Context, key string) error {
 	_, _ = s.decideLocally([]any{"DEL", key})
 	_, err := s.Do(ctx, "DEL", key)
-	if err == nil && s.settings.hasScript {
+	if err == nil && s.hasScript {
 		_, err = s.Do(ctx, "DEL", key+scriptSuffix)
 	}
 	return err

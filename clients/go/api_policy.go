@@ -55,34 +55,31 @@ func (s *settings) without(c command, parts []part, err error) (joint JointDecis
 
 // policyReply has the shape of the server's reply.
 func (s *settings) policyReply(args []any, err error) (any, error) {
-	store := s.server.local
-	if s.policy != FailLocal {
-		store = local.NewStore(0) // a mistake is an error under every policy
-	}
-	reply, wrong := s.server.decideIn(store, args)
-	if wrong != nil {
+	if wrong := local.Check(wordsOf(args)); wrong != nil {
 		return nil, badArgument("%s (decided here, the server is away)", wrong)
 	}
 	switch s.policy {
 	case FailLocal:
-		return reply, nil
+		return s.server.decideLocally(args)
 	case FailOpen:
 		return []any{wantedBy(args[0], args[4]), int64(0), int64(0), int64(0)}, nil
 	case FailClosed:
-		retry := (s.server.settings.retryEvery + time.Millisecond - 1) / time.Millisecond
+		retry := (s.server.retryEvery + time.Millisecond - 1) / time.Millisecond
 		return []any{int64(0), int64(0), int64(retry), int64(0)}, nil
 	}
 	return nil, err
 }
 
-// decideLocally forgets nothing when the server is back: outages that follow each other share one bucket.
-func (s *Server) decideLocally(args []any) (any, error) { return s.decideIn(s.local, args) }
+// decideLocally forgets nothing when the server is back: outages that follow each other share one bucket. It decides by a time
+// that is that of the day at the start, and goes on steadily.
+func (s *Server) decideLocally(args []any) (any, error) {
+	return s.local.Do(time.Duration(s.started.UnixNano()+s.now()-1), wordsOf(args))
+}
 
-// decideIn decides by a time that is that of the day at the start, and goes on steadily.
-func (s *Server) decideIn(store *local.Store, args []any) (any, error) {
+func wordsOf(args []any) []string {
 	words := make([]string, len(args))
 	for i, arg := range args {
 		words[i] = arg.(string)
 	}
-	return store.Do(time.Duration(s.started.UnixNano()+s.now()-1), words)
+	return words
 }

@@ -49,8 +49,8 @@ func endOf(args []any) command {
 
 // settleLater keeps a settlement until the server answers, unless the ttl of the hold is over before.
 func (s *Server) settleLater(c command) {
-	if s.synchronous {
-		return
+	if s.clock != Clock(realClock{}) {
+		return // a timer goes by the real time
 	}
 	now := s.now()
 	c.once = false // by its id, it charges nothing twice
@@ -73,7 +73,7 @@ func (s *Server) settleSoon() {
 	if u.isWaiting || len(u.waiting) == 0 || s.isClosed() {
 		return
 	}
-	every := s.settings.retryEvery
+	every := s.retryEvery
 	if every < leastRetry {
 		every = leastRetry
 	}

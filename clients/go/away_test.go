@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net"
 	"os"
 	"runtime"
@@ -60,67 +59,14 @@ func TestEachPolicyWhileTheServerIsAway(t *testing.T) {
 	log.Expect(t, "cannot ask the server", "the server is back")
 }
 
-// All that a limiter does, it does here too while the server is away.
-func TestAnOutageCostsOneBucket(t *testing.T) {
-	fake := tokenbuckettest.NewServer()
-	limits := tokenbucket.NewServer(fake, tokenbucket.LogTo(t.Logf))
-	joint := tokenbucket.NewJointLimiter(limits, map[string]tokenbucket.Limit{"r": hourly, "t": hourly})
-	for outage := 0; outage < 3; outage++ {
-		fake.Break(errors.New("unplugged"))
-		for i := 0; i < 5; i++ {
-			decision, err := joint.TakeAll(ctx, "a", map[string]float64{"r": 1, "t": 3})
-			if allowed := outage == 0 && i < 3; err != nil || decision.Allowed != allowed || !decision.Each["t"].Degraded {
-				t.Fatalf("outage %d, call %d: %+v, %v", outage, i, decision, err)
-			}
-		}
-		fake.Break(nil)
-		fake.Advance(time.Second)
-		if decision, err := joint.TakeAll(ctx, "b", map[string]float64{"r": 1}); err != nil || decision.Degraded {
-			t.Fatalf("%+v, %v", decision, err)
-		}
-	}
-}
-
-// breaking executes a command, and loses the connection before its reply.
-type breaking struct {
-	*tokenbuckettest.Server
-	breakAfter string
-}
-
-func (b *breaking) Do(ctx context.Context, args ...any) (any, error) {
-	reply, err := b.Server.Do(ctx, args...)
-	if args[0] == b.breakAfter {
-		b.breakAfter = ""
-		return nil, net.ErrClosed
-	}
-	return reply, err
-}
-
-func TestALostReplyIsTold(t *testing.T) {
-	doer := &breaking{Server: tokenbuckettest.NewServer()}
-	limits := tokenbucket.NewServer(doer, tokenbucket.LogTo(t.Logf))
-	limiter := tokenbucket.NewLimiter(limits, hourly)
-	strict := tokenbucket.NewLimiter(limits, hourly, tokenbucket.OnError(tokenbucket.FailWithError))
-	doer.breakAfter = "TB.CHARGE"
-	if got, err := strict.Charge(ctx, "a", 2); !errors.Is(err, tokenbucket.ErrReplyLost) || errors.Is(err, tokenbucket.ErrServerAway) || !got.Lost {
-		t.Fatalf("%+v, %v", got, err)
-	}
-	doer.Advance(time.Second)
-	expectRemaining(t, limiter, "a", 8)
-	doer.breakAfter = "TB.TAKE"
-	if got := must(t)(limiter.Take(ctx, "a", 1)); got.Degraded || got.Remaining != 6 {
-		t.Fatalf("a take is repeated, and pays twice: %+v", got)
-	}
-}
-
 // stuck counts the calls that wait for it, until their deadline.
 type stuck struct {
-	asked int64
+	asked atomic.Int64
 	let   chan struct{}
 }
 
 func (s *stuck) Do(ctx context.Context, _ ...any) (any, error) {
-	atomic.AddInt64(&s.asked, 1)
+	s.asked.Add(1)
 	deadline, _ := ctx.Deadline()
 	select {
 	case <-s.let:
@@ -142,25 +88,13 @@ func TestNobodyWaitsForAServerThatIsAway(t *testing.T) {
 		}
 	}
 	// The first is sent again, to make sure.
-	if asked := atomic.LoadInt64(&doer.asked); asked > 2+2*int64(time.Since(began)/retryEvery) {
+	if asked := doer.asked.Load(); asked > 2+2*int64(time.Since(began)/retryEvery) {
 		t.Fatalf("%d asked within %v", asked, time.Since(began))
 	}
 	log.Expect(t, "cannot ask the server")
 	close(doer.let)
 	realserver.Eventually(t, "limiting", func() bool { return !must(t)(limiter.Take(ctx, "a", 1)).Degraded })
 	log.Expect(t, "cannot ask the server", "the server is back")
-}
-
-func TestAProbeWhoseCallerHangsUpIsFollowedByAnother(t *testing.T) {
-	doer := &refusing{}
-	limits := tokenbucket.NewServer(doer, tokenbucket.Timeout(time.Minute), tokenbucket.RetryEvery(0), tokenbucket.LogTo(t.Logf))
-	limiter := tokenbucket.NewLimiter(limits, hourly)
-	must(t)(limiter.Take(ctx, "a", 1))
-	before := runtime.GOMAXPROCS(1) // so that the caller goes before the probe does
-	_, _ = limiter.Take(&hangingUp{Context: ctx}, "a", 1)
-	runtime.GOMAXPROCS(before)
-	atomic.StoreInt64(&doer.isThere, 1)
-	realserver.Eventually(t, "limiting", func() bool { return !must(t)(limiter.Take(ctx, "a", 1)).Degraded })
 }
 
 // refusing is a server that nobody reaches before it is there.
@@ -173,41 +107,8 @@ func (r *refusing) Do(context.Context, ...any) (any, error) {
 	return []any{int64(1), int64(9), int64(0), int64(0)}, nil
 }
 
-// hangingUp is over as soon as somebody waits for it.
-type hangingUp struct {
-	context.Context
-	isOver bool
-}
-
-func (h *hangingUp) Done() <-chan struct{} {
-	h.isOver = true
-	over := make(chan struct{})
-	close(over)
-	return over
-}
-
-func (h *hangingUp) Err() error {
-	if h.isOver {
-		return context.Canceled
-	}
-	return nil
-}
-
-// slow lets a reply wait for the test.
-type slow struct {
-	stuck
-	commands chan any
-}
-
-func (s *slow) Do(ctx context.Context, args ...any) (any, error) {
-	if s.commands <- args[0]; args[0] == "TB.TAKE" {
-		return s.stuck.Do(ctx, args...)
-	}
-	return []any{int64(1), int64(9), int64(0), int64(0)}, nil
-}
-
 func TestACallThatWasSentEndsWithItsReply(t *testing.T) {
-	doer, log := &slow{stuck{let: make(chan struct{})}, make(chan any, 9)}, &realserver.Log{}
+	doer, log := &stuck{let: make(chan struct{})}, &realserver.Log{}
 	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(doer, tokenbucket.Timeout(time.Minute), tokenbucket.LogTo(log.Printf)), hourly)
 	impatient, cancel := context.WithCancel(ctx)
 	ended := make(chan tokenbucket.Decision)
@@ -215,54 +116,47 @@ func TestACallThatWasSentEndsWithItsReply(t *testing.T) {
 		decision, _ := limiter.Take(impatient, "a", 1)
 		ended <- decision
 	}()
-	<-doer.commands
+	realserver.Eventually(t, "it is sent", func() bool { return doer.asked.Load() == 1 })
 	cancel()
 	close(doer.let)
 	if decision := <-ended; !decision.Allowed || decision.Degraded {
 		t.Fatalf("%+v", decision)
 	}
-	if _, err := limiter.Take(impatient, "a", 1); !errors.Is(err, context.Canceled) || len(doer.commands) != 0 {
+	if _, err := limiter.Take(impatient, "a", 1); !errors.Is(err, context.Canceled) || doer.asked.Load() != 1 {
 		t.Fatal(err)
 	}
 	log.Expect(t)
 }
 
-func TestEveryErrorIsOfThisPackage(t *testing.T) {
-	odd := &slow{stuck{}, make(chan any, 9)}
-	limits := tokenbucket.NewServer(odd, tokenbucket.Timeout(time.Minute))
-	_, noDecision := tokenbucket.NewJointLimiter(limits, map[string]tokenbucket.Limit{"x": hourly}).TakeAll(ctx, "a", map[string]float64{"x": 1})
-	if err := limits.Close(); err != nil {
-		t.Fatal(err)
-	}
-	_, closed := tokenbucket.NewLimiter(limits, hourly, tokenbucket.OnError(tokenbucket.FailOpen)).Take(ctx, "a", 1)
-	if !errors.Is(closed, tokenbucket.ErrClosed) || limits.DegradedCount() != 0 {
-		t.Error(closed)
-	}
-	for _, err := range []error{noDecision, closed} {
-		if !errors.Is(err, tokenbucket.ErrTokenBucket) {
-			t.Error(err)
-		}
-	}
-}
-
-func TestWhatServersSay(t *testing.T) {
-	for line, degraded := range map[string]bool{
-		"LOADING Redis is loading the dataset in memory":  true,
-		"CLUSTERDOWN The cluster is down":                 true,
-		"ERR max number of clients reached":               true,
-		"READONLY You can't write against a read only":    true,
-		"OOM command not allowed":                         true,
-		"TRYAGAIN Multiple keys request during rehashing": true,
-		"MOVED 7 127.0.0.1:7001":                          false,
-		"NOPERM this user has no permissions":             false,
-		"WRONGPASS invalid username-password pair":        false,
-		"ERR cost must be a decimal number":               false,
+func TestWhatAnErrorSays(t *testing.T) {
+	says := func(line string) error { return tokenbuckettest.Error(line) }
+	dial := func(err error) error { return &net.OpError{Op: "dial", Err: err} }
+	const isAway, isRefused, isWrong = "cannot ask the server", "does not decide a call", ""
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{says("LOADING Redis is loading the dataset in memory"), isAway}, {dial(syscall.ECONNREFUSED), isAway},
+		{says("OOM command not allowed"), isRefused}, {says("ERR max number of clients reached"), isRefused},
+		{dial(syscall.EMFILE), isRefused}, {dial(syscall.EADDRNOTAVAIL), isRefused},
+		{says("MOVED 7 127.0.0.1:7001"), isWrong}, {says("WRONGPASS invalid username-password pair"), isWrong},
+		{x509.UnknownAuthorityError{}, isWrong}, {x509.HostnameError{Certificate: &x509.Certificate{}}, isWrong}, {tls.RecordHeaderError{}, isWrong},
+		{&net.OpError{Op: "remote error", Err: errors.New("tls: bad certificate")}, isWrong}, {dial(&net.AddrError{Err: "missing port"}), isWrong},
 	} {
-		fake := tokenbuckettest.NewServer()
-		limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(fake, tokenbucket.LogTo(t.Logf)), hourly)
-		fake.Break(fmt.Errorf("take: %w", tokenbuckettest.Error(line)))
-		if got, err := limiter.Take(ctx, "a", 1); got.Degraded != degraded || (err == nil) != degraded {
-			t.Errorf("%s: %+v, %v", line, got, err)
+		fake, log := tokenbuckettest.NewServer(), &realserver.Log{}
+		limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(fake, tokenbucket.LogTo(log.Printf)), hourly)
+		fake.Break(fmt.Errorf("take: %w", c.err))
+		if got, err := limiter.Take(ctx, "a", 1); got.Degraded != (c.want != isWrong) || errors.Is(err, tokenbucket.ErrTokenBucket) == got.Degraded {
+			t.Errorf("%v: %+v, %v", c.err, got, err)
+		}
+		fake.Break(nil)
+		if got := must(t)(limiter.Take(ctx, "a", 1)); got.Degraded != (c.want == isAway) {
+			t.Errorf("%v: the next is %+v", c.err, got)
+		}
+		if c.want == isWrong {
+			log.Expect(t)
+		} else {
+			log.Expect(t, c.want)
 		}
 	}
 }
@@ -321,7 +215,7 @@ type crowded struct {
 
 func (c crowded) Dial(context.Context) (tokenbucket.Conn, error) { return nil, c.dial() }
 
-func TestAWaitThatGetsNoConnectionIsNoOutage(t *testing.T) {
+func TestAWaitThatGetsNoConnectionAsksAgain(t *testing.T) {
 	server := realserver.Start(t)
 	for name, dial := range map[string]func() error{
 		"refused": func() error { return &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED} },
@@ -329,15 +223,12 @@ func TestAWaitThatGetsNoConnectionIsNoOutage(t *testing.T) {
 	} {
 		log := &realserver.Log{}
 		limits := tokenbucket.NewServer(crowded{server.Doer(), dial}, tokenbucket.Timeout(5*time.Second), tokenbucket.LogTo(log.Printf))
-		limiter := tokenbucket.NewLimiter(limits, hourly, tokenbucket.OnError(tokenbucket.FailClosed))
-		must(t)(limiter.Take(ctx, "a", 10))
-		if got := must(t)(limiter.Take(ctx, "a", 1, tokenbucket.MaxWait(time.Minute))); got.Allowed || !got.Degraded {
+		limiter := tokenbucket.NewLimiter(limits, tokenbucket.Limit{Capacity: 1, Rate: "1"})
+		must(t)(limiter.Take(ctx, name, 1))
+		if got := must(t)(limiter.Take(ctx, name, 1, tokenbucket.MaxWait(time.Minute))); !got.Allowed || got.Degraded {
 			t.Fatalf("%s: %+v", name, got)
 		}
-		if got := must(t)(limiter.Take(ctx, name, 1)); got.Degraded {
-			t.Fatalf("%s: %+v", name, got)
-		}
-		log.Expect(t, "does not decide a call")
+		log.Expect(t)
 	}
 }
 
@@ -400,53 +291,6 @@ func TestHooksThatPanicChangeNothing(t *testing.T) {
 	}
 }
 
-func TestAPolicyThatDoesNotExistIsAnError(t *testing.T) {
-	limits := tokenbucket.NewServer(tokenbuckettest.NewServer())
-	wrong := tokenbucket.OnError(tokenbucket.Policy(7))
-	_, takes := tokenbucket.NewLimiter(limits, hourly, wrong).Take(ctx, "a", 1)
-	_, holds := tokenbucket.NewLimiter(limits, hourly, wrong).Hold(ctx, "a", 1, time.Minute)
-	_, waits := tokenbucket.NewLimiter(limits, hourly, wrong).Take(ctx, "a", 1, tokenbucket.MaxWait(31*24*time.Hour))
-	for _, err := range []error{takes, holds, waits} {
-		if !errors.Is(err, tokenbucket.ErrBadArgument) {
-			t.Error(err)
-		}
-	}
-}
-
-func TestAMistakeIsNoOutage(t *testing.T) {
-	for _, mistake := range []error{
-		x509.UnknownAuthorityError{}, x509.HostnameError{Certificate: &x509.Certificate{}}, tls.RecordHeaderError{},
-		&net.OpError{Op: "remote error", Err: errors.New("tls: bad certificate")},
-		&net.OpError{Op: "dial", Err: &net.AddrError{Err: "missing port in address"}},
-	} {
-		fake, log := tokenbuckettest.NewServer(), &realserver.Log{}
-		limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(fake, tokenbucket.LogTo(log.Printf)), hourly, tokenbucket.OnError(tokenbucket.FailOpen))
-		fake.Break(tokenbucket.Unsent(mistake))
-		if _, err := limiter.Take(ctx, "a", 1); !errors.Is(err, mistake) && !errors.Is(err, tokenbucket.ErrTokenBucket) {
-			t.Errorf("%T: %v", mistake, err)
-		}
-		fake.Break(nil)
-		expectAllowed(t)(limiter.Take(ctx, "a", 1))
-		log.Expect(t)
-	}
-}
-
-func TestAConnectionThatCannotBeHadIsNoOutage(t *testing.T) {
-	for _, lack := range []error{syscall.EMFILE, syscall.EADDRNOTAVAIL, tokenbuckettest.Error("ERR max number of clients reached")} {
-		fake, log := tokenbuckettest.NewServer(), &realserver.Log{}
-		limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(fake, tokenbucket.LogTo(log.Printf)), hourly)
-		fake.Break(&net.OpError{Op: "dial", Err: lack})
-		if got := must(t)(limiter.Take(ctx, "a", 1)); !got.Degraded {
-			t.Errorf("%v: %+v", lack, got)
-		}
-		fake.Break(nil)
-		if got := must(t)(limiter.Take(ctx, "a", 1)); got.Degraded {
-			t.Errorf("%v: %+v", lack, got)
-		}
-		log.Expect(t, "does not decide a call")
-	}
-}
-
 // lossy executes what waits, and then loses its connection and its caller.
 type lossy struct {
 	tokenbucket.WaitingDoer
@@ -492,11 +336,6 @@ func TestAHoldThatAWaitMayHaveMadeIsSettled(t *testing.T) {
 	realserver.Eventually(t, "it is settled", func() bool { return remaining(t, limiter, "a") == 1 })
 }
 
-// late is a context whose deadline is over, and that has not ended.
-type late struct{ context.Context }
-
-func (late) Deadline() (time.Time, bool) { return time.Now().Add(-time.Second), true }
-
 // nodes is a cluster of one node that answers as a test says.
 type nodes struct {
 	nodeOf func(context.Context) error
@@ -514,31 +353,6 @@ func (n *nodes) NodeOf(ctx context.Context, _ string) (tokenbucket.Doer, error) 
 }
 
 func fine(context.Context, any) error { return nil }
-
-func TestADeadlineThatPassesSaysNothingAboutTheServer(t *testing.T) {
-	cluster := &nodes{do: fine, nodeOf: func(ctx context.Context) error {
-		if deadline, ok := ctx.Deadline(); ok && time.Now().After(deadline) {
-			return os.ErrDeadlineExceeded
-		}
-		return nil
-	}}
-	server := realserver.Start(t)
-	noConnection := crowded{server.Doer(), func() error { return os.ErrDeadlineExceeded }}
-	for name, doer := range map[string]tokenbucket.Doer{"the nodes": cluster, "a wait": noConnection} {
-		log := &realserver.Log{}
-		limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(doer, tokenbucket.Timeout(5*time.Second), tokenbucket.LogTo(log.Printf)), hourly)
-		if name == "a wait" {
-			must(t)(limiter.Take(ctx, "a", 10))
-		}
-		if got, err := limiter.Take(late{ctx}, "a", 1, tokenbucket.MaxWait(time.Minute)); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("%s: %+v, %v", name, got, err)
-		}
-		if got := must(t)(limiter.Take(ctx, "a", 1)); got.Degraded {
-			t.Errorf("%s: %+v", name, got)
-		}
-		log.Expect(t)
-	}
-}
 
 func TestOneReplyThatDoesNotComeIsNoOutage(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -581,101 +395,91 @@ func TestASlotThatMovesForLongIsNoMistake(t *testing.T) {
 	if got := must(t)(limiter.Take(ctx, "a", 1)); got.Allowed || !got.Degraded {
 		t.Fatalf("%+v", got)
 	}
-	waits := &waitingNodes{nodes: moving}
-	moving.do = fine
-	limiter = tokenbucket.NewLimiter(tokenbucket.NewServer(waits, tokenbucket.LogTo(t.Logf)), hourly, tokenbucket.OnError(tokenbucket.FailClosed))
-	if got := must(t)(limiter.Take(ctx, "a", 1, tokenbucket.MaxWait(time.Minute))); !got.Allowed || got.Degraded {
-		t.Fatalf("%+v after %d waits", got, waits.ended)
-	}
 }
 
-// waitingNodes denies what does not wait, and ends waits as a node does whose slot has moved.
-type waitingNodes struct {
-	*nodes
-	ended int
-}
-
-func (w *waitingNodes) DoFor(context.Context, string, ...any) (any, error) {
-	return []any{int64(0), int64(0), int64(60_000), int64(60_000)}, nil
-}
-func (w *waitingNodes) NodeOf(context.Context, string) (tokenbucket.Doer, error) { return w, nil }
-func (w *waitingNodes) Dial(context.Context) (tokenbucket.Conn, error)           { return waitingConn{w}, nil }
-
-type waitingConn struct{ *waitingNodes }
-
-func (w waitingConn) Close() error { return nil }
-func (w waitingConn) Do(...any) (any, error) {
-	if w.ended++; w.ended <= 12 {
-		return nil, tokenbuckettest.Error("MOVED 7 127.0.0.1:7001")
-	}
-	return []any{int64(1), int64(9), int64(0), int64(0)}, nil
-}
-
-func TestAServerThatComesAndGoesDoesNotFillTheLog(t *testing.T) {
+func TestEachOutageHasItsTwoLines(t *testing.T) {
 	fake, log := tokenbuckettest.NewServer(), &realserver.Log{}
 	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(fake, tokenbucket.LogTo(log.Printf)), hourly)
-	outage := func() {
+	var want []string
+	for outage := 0; outage < 3; outage++ {
 		for _, broken := range []error{errors.New("unplugged"), nil} {
 			fake.Break(broken)
-			fake.Advance(time.Second)
-			must(t)(limiter.Take(ctx, "a", 0))
-		}
-	}
-	for i := 0; i < 5; i++ { // ten seconds, in which the first one is logged
-		outage()
-	}
-	log.Expect(t, "cannot ask the server", "the server is back")
-	outage()
-	log.Expect(t, "cannot ask the server", "the server is back", "cannot ask the server", "the server is back")
-	outage()
-	fake.Break(errors.New("unplugged"))
-	for i := 0; i < 10; i++ { // an outage that lasts is logged, whenever it began
-		fake.Advance(time.Second)
-		must(t)(limiter.Take(ctx, "a", 0))
-	}
-	log.Expect(t, "cannot ask the server", "the server is back", "cannot ask the server", "the server is back", "cannot ask the server")
-}
-
-func TestAMistakeIsAnErrorUnderEveryPolicyWhileTheServerIsAway(t *testing.T) {
-	fake := tokenbuckettest.NewServer()
-	fake.Break(errors.New("unplugged"))
-	limits := tokenbucket.NewServer(fake, tokenbucket.LogTo(t.Logf))
-	for policy := tokenbucket.FailLocal; policy <= tokenbucket.FailWithError; policy++ {
-		on := tokenbucket.OnError(policy)
-		_, takes := tokenbucket.NewLimiter(limits, hourly, on).Take(ctx, "a", math.NaN())
-		_, holds := tokenbucket.NewLimiter(limits, hourly, on).Hold(ctx, "a", -1, time.Minute)
-		_, limit := tokenbucket.NewLimiter(limits, tokenbucket.Limit{Capacity: 1, Rate: "often"}, on).Take(ctx, "a", 1)
-		_, nothing := limits.Do(ctx)
-		for _, err := range []error{takes, holds, limit, nothing} {
-			if !errors.Is(err, tokenbucket.ErrBadArgument) {
-				t.Errorf("policy %d: %v", policy, err)
+			for i := 0; i < 3; i++ {
+				fake.Advance(time.Second)
+				must(t)(limiter.Take(ctx, "a", 0))
 			}
 		}
+		want = append(want, "cannot ask the server", "the server is back")
 	}
+	log.Expect(t, want...)
 }
 
-// mutes is a server that grants nothing, lets calls wait, and then falls silent.
-type mutes struct{ closed chan struct{} }
+// mute is a server that denies one call, lets it wait, and then falls silent.
+type mute struct {
+	asked  atomic.Int64
+	closed chan struct{}
+}
 
-func (m mutes) Do(_ context.Context, args ...any) (any, error) {
-	if args[0] == "PING" {
+func (m *mute) Do(context.Context, ...any) (any, error) {
+	if m.asked.Add(1) > 1 {
 		return nil, os.ErrDeadlineExceeded
 	}
 	return []any{int64(0), int64(0), int64(60_000), int64(60_000)}, nil
 }
 
-func (m mutes) Dial(context.Context) (tokenbucket.Conn, error) { return muteConn{m.closed}, nil }
+func (m *mute) Dial(context.Context) (tokenbucket.Conn, error) { return muteConn{m.closed}, nil }
 
 type muteConn struct{ closed chan struct{} }
 
 func (m muteConn) Do(...any) (any, error) { <-m.closed; return nil, net.ErrClosed }
 func (m muteConn) Close() error           { close(m.closed); return nil }
 
+// replaced is a server that denies one call and lets it wait for ever, as one does that another has replaced.
+type replaced struct {
+	mute
+	isAway, isWaiting atomic.Bool
+}
+
+func (r *replaced) Dial(ctx context.Context) (tokenbucket.Conn, error) {
+	r.isWaiting.Store(true)
+	return r.mute.Dial(ctx)
+}
+
+func (r *replaced) Do(context.Context, ...any) (any, error) {
+	if r.isAway.Load() {
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+	}
+	granted := r.asked.Add(1) - 1
+	return []any{granted, int64(0), int64(60_000), int64(60_000)}, nil
+}
+
+func TestAWaitLeavesAServerThatWasAway(t *testing.T) {
+	doer := &replaced{mute: mute{closed: make(chan struct{})}}
+	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(doer, tokenbucket.RetryEvery(0), tokenbucket.LogTo(t.Logf)), hourly)
+	ended := make(chan tokenbucket.Decision, 1)
+	go func() {
+		decision, _ := limiter.Take(ctx, "a", 1, tokenbucket.MaxWait(time.Hour))
+		ended <- decision
+	}()
+	realserver.Eventually(t, "it waits", doer.isWaiting.Load)
+	for _, isAway := range []bool{true, false} { // for less than a pulse
+		doer.isAway.Store(isAway)
+		if got := must(t)(limiter.Take(ctx, "b", 1)); got.Degraded != isAway {
+			t.Fatalf("%+v", got)
+		}
+	}
+	realserver.Eventually(t, "it asks again", func() bool { return len(ended) == 1 })
+	if decision := <-ended; !decision.Allowed || decision.Degraded {
+		t.Fatalf("%+v", decision)
+	}
+}
+
 func TestALogThatBlocksHoldsUpNoWait(t *testing.T) {
 	never := make(chan struct{})
 	defer close(never)
 	blocks := tokenbucket.LogTo(func(string, ...any) { <-never })
-	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(mutes{make(chan struct{})}, blocks), hourly, tokenbucket.OnError(tokenbucket.FailClosed))
+	limits := tokenbucket.NewServer(&mute{closed: make(chan struct{})}, blocks)
+	limiter := tokenbucket.NewLimiter(limits, hourly, tokenbucket.OnError(tokenbucket.FailClosed))
 	ended := make(chan tokenbucket.Decision, 1)
 	go func() {
 		decision, _ := limiter.Take(ctx, "a", 1, tokenbucket.MaxWait(time.Hour))

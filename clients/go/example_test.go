@@ -95,27 +95,6 @@ func ExampleLimiter_Give() {
 	// Output: 5
 }
 
-func ExampleLimiter_Reset() {
-	ctx, server := context.Background(), tokenbucket.NewServer(tokenbuckettest.NewServer())
-	limiter := tokenbucket.NewLimiter(server, tokenbucket.Limit{Capacity: 10, Rate: "5/s"})
-	limiter.Take(ctx, "user:42", 10)
-	fmt.Println(limiter.Reset(ctx, "user:42"))
-	decision, _ := limiter.Take(ctx, "user:42", 10)
-	fmt.Println(decision.Allowed)
-	// Output:
-	// <nil>
-	// true
-}
-
-func ExampleLimiter_With() {
-	ctx, server := context.Background(), tokenbucket.NewServer(tokenbuckettest.NewServer())
-	limiter := tokenbucket.NewLimiter(server, tokenbucket.Limit{Capacity: 10, Rate: "5/s"})
-	premium := limiter.With(tokenbucket.Limit{Capacity: 100, Rate: "50/s"})
-	decision, _ := premium.Take(ctx, "user:42", 60)
-	fmt.Println(decision.Allowed)
-	// Output: true
-}
-
 func ExampleLimiter_Hold() {
 	ctx, server := context.Background(), tokenbucket.NewServer(tokenbuckettest.NewServer())
 	limiter := tokenbucket.NewLimiter(server, tokenbucket.Limit{Capacity: 1000, Rate: "1000/m"})
@@ -156,17 +135,6 @@ func ExampleHold_Lost() {
 	// Output: go on
 }
 
-func ExampleHold_Used() {
-	ctx, server := context.Background(), tokenbucket.NewServer(tokenbuckettest.NewServer())
-	limiter := tokenbucket.NewLimiter(server, tokenbucket.Limit{Capacity: 1000, Rate: "1000/m"})
-	hold, _ := limiter.Hold(ctx, "user:42", 500, time.Minute)
-	fmt.Println(hold.Used(120))
-	fmt.Println(errors.Is(hold.Used(-1), tokenbucket.ErrBadArgument))
-	// Output:
-	// <nil>
-	// true
-}
-
 func ExampleHold_UsedOf() {
 	ctx := context.Background()
 	limiter := tokenbucket.NewJointLimiter(tokenbucket.NewServer(tokenbuckettest.NewServer()), map[string]tokenbucket.Limit{
@@ -191,15 +159,6 @@ func ExampleJointLimiter_TakeAll() {
 	decision, _ := limiter.TakeAll(ctx, "user:42", map[string]float64{"requests": 1, "tokens": 400})
 	fmt.Println(decision.Allowed, decision.Each["requests"].Remaining, decision.Each["tokens"].Remaining)
 	// Output: true 59 9600
-}
-
-func ExampleJointLimiter_Reset() {
-	ctx := context.Background()
-	limiter := tokenbucket.NewJointLimiter(tokenbucket.NewServer(tokenbuckettest.NewServer()), map[string]tokenbucket.Limit{
-		"requests": {Capacity: 60, Rate: "60/m"},
-	})
-	fmt.Println(limiter.Reset(ctx, "user:42"))
-	// Output: <nil>
 }
 
 func ExampleMaxWait() {
@@ -280,16 +239,6 @@ func ExampleShadow() {
 	// true <nil>
 	// user:42 would be denied for 1m0s
 	// true <nil>
-}
-
-func ExampleOnDecision() {
-	ctx, server := context.Background(), tokenbucket.NewServer(tokenbuckettest.NewServer())
-	count := func(name string, _ tokenbucket.Limit, decision tokenbucket.Decision, _ time.Duration) {
-		fmt.Println(name, decision.Allowed)
-	}
-	limiter := tokenbucket.NewLimiter(server, tokenbucket.Limit{Capacity: 10, Rate: "5/s"}, tokenbucket.OnDecision(count))
-	limiter.Take(ctx, "user:42", 1)
-	// Output: user:42 true
 }
 
 func ExampleDecision_Err() {

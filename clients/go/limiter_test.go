@@ -3,8 +3,8 @@ package tokenbucket_test
 import (
 	"context"
 	"errors"
+	"math"
 	"reflect"
-	"strings"
 	"testing"
 	"time"
 
@@ -83,76 +83,40 @@ func TestOperations(t *testing.T) {
 	}
 }
 
-func TestWaitSleepsUntilItsTurn(t *testing.T) {
-	limiter := tokenbucket.NewLimiter(realserver.Start(t).Limits(), tokenbucket.Limit{Capacity: 1, Rate: "5"})
-	began := time.Now()
-	for i := 0; i < 3; i++ {
-		if decision := must(t)(limiter.Wait(ctx, "a", 1, time.Minute)); !decision.Allowed {
-			t.Fatalf("%+v", decision)
-		}
-	}
-	if passed := time.Since(began); passed < 400*time.Millisecond {
-		t.Fatalf("the third was let through after %v, two tokens take 400 ms", passed)
-	}
-}
+func errorOf[T any](_ T, err error) error { return err }
 
-func TestTakeAllTakesAllOrNone(t *testing.T) {
-	server := realserver.Start(t)
-	limiter := tokenbucket.NewJointLimiter(server.Limits(), map[string]tokenbucket.Limit{
-		"requests": {Capacity: 2, Rate: "2/h"}, "tokens": {Capacity: 1000, Rate: "1000/h"}})
-	decision, err := limiter.TakeAll(ctx, "user", map[string]float64{"requests": 1, "tokens": 900})
-	if err != nil || !decision.Allowed || decision.Each["requests"].Remaining != 1 || decision.Each["tokens"].Remaining != 100 {
-		t.Fatalf("%+v, %v", decision, err)
+func TestMistakesAreErrorsUnderEveryPolicy(t *testing.T) {
+	fake := tokenbuckettest.NewServer()
+	limits := tokenbucket.NewServer(fake, tokenbucket.LogTo(t.Logf))
+	of := func(capacity float64, rate string, options ...tokenbucket.LimiterOption) *tokenbucket.Limiter {
+		return tokenbucket.NewLimiter(limits, tokenbucket.Limit{Capacity: capacity, Rate: rate}, options...)
 	}
-	decision, err = limiter.TakeAll(ctx, "user", map[string]float64{"requests": 1, "tokens": 900})
-	if err != nil || decision.Allowed || !decision.Each["requests"].Allowed || decision.Each["tokens"].Allowed {
-		t.Fatalf("%+v, %v", decision, err)
-	}
-	if decision.RetryAfter != decision.Each["tokens"].RetryAfter || decision.Each["requests"].Remaining != 1 {
-		t.Fatalf("%+v", decision)
-	}
-	if keys := server.Do("EXISTS", "tb:{user}:requests", "tb:{user}:tokens"); keys != int64(2) {
-		t.Fatalf("%v of the keys are there", keys)
-	}
-	if _, err := limiter.TakeAll(ctx, "user", map[string]float64{"bytes": 1}); err == nil {
-		t.Fatal("a limit that is not there")
-	}
-}
-
-func TestACallersMistakeIsAnErrorUnderEveryPolicy(t *testing.T) {
-	server := realserver.Start(t)
-	server.Do("SET", "tb:text", "hello")
-	for _, policy := range []tokenbucket.Policy{tokenbucket.FailLocal, tokenbucket.FailOpen, tokenbucket.FailClosed, tokenbucket.FailWithError} {
-		limiter := tokenbucket.NewLimiter(server.Limits(), hourly, tokenbucket.OnError(policy))
-		for line, call := range map[string]struct {
-			limit tokenbucket.Limit
-			name  string
-			cost  float64
-		}{
-			"ERR capacity": {tokenbucket.Limit{Capacity: -1, Rate: "1"}, "a", 1},
-			"ERR rate":     {tokenbucket.Limit{Capacity: 1, Rate: "1/fortnight"}, "a", 1},
-			"ERR cost":     {hourly, "a", -1},
-			"WRONGTYPE":    {hourly, "text", 1},
-		} {
-			_, err := limiter.With(call.limit).Take(ctx, call.name, call.cost)
-			if err == nil || !strings.HasPrefix(err.Error(), "tokenbucket: "+line) || !errors.Is(err, tokenbucket.ErrTokenBucket) {
-				t.Errorf("policy %d: want %s, got %v", policy, line, err)
+	for _, broken := range []error{nil, errors.New("unplugged")} {
+		fake.Break(broken)
+		for policy := tokenbucket.FailLocal; policy <= tokenbucket.FailWithError; policy++ {
+			on := tokenbucket.OnError(policy)
+			joint := tokenbucket.NewJointLimiter(limits, map[string]tokenbucket.Limit{"x": hourly}, on)
+			for what, err := range map[string]error{
+				"a cost":     errorOf(of(1, "1", on).Take(ctx, "a", math.NaN())),
+				"too much":   errorOf(of(1, "1", on).TakeUpTo(ctx, "a", 1e12+1)),
+				"a capacity": errorOf(of(-1, "1", on).Take(ctx, "a", 1)),
+				"a rate":     errorOf(of(1, "often", on).Take(ctx, "a", 1)),
+				"a pool":     errorOf(of(1, "0", on).Take(ctx, "a", 1)),
+				"a batch":    errorOf(of(1, "1", on, tokenbucket.Batch(-1)).Take(ctx, "a", 1)),
+				"denials":    errorOf(of(1, "1", on, tokenbucket.RememberDenials(-1)).Take(ctx, "a", 1)),
+				"a policy":   errorOf(of(1, "1", tokenbucket.OnError(7)).Hold(ctx, "a", 1, time.Minute)),
+				"a hold":     errorOf(of(1, "1", on).Hold(ctx, "a", -1, time.Minute)),
+				"no time":    errorOf(of(1, "1", on).Hold(ctx, "a", 1, 0)),
+				"a wait":     errorOf(of(1, "1", on).Take(ctx, "a", 1, tokenbucket.MaxWait(31*24*time.Hour))),
+				"no command": errorOf(limits.Do(ctx)),
+				"a limit":    errorOf(joint.TakeAll(ctx, "a", map[string]float64{"y": 1})),
+				"no limit":   errorOf(joint.Hold(ctx, "a", nil, time.Minute)),
+			} {
+				if !errors.Is(err, tokenbucket.ErrBadArgument) || !errors.Is(err, tokenbucket.ErrTokenBucket) {
+					t.Errorf("%s under policy %d, broken by %v: %v", what, policy, broken, err)
+				}
 			}
 		}
-	}
-}
-
-func TestWhoMayNotIsToldSo(t *testing.T) {
-	server := realserver.Start(t)
-	limiter := tokenbucket.NewLimiter(server.Limits(), hourly)
-	server.Do("ACL", "SETUSER", "default", "-tb.take")
-	if _, err := limiter.Take(ctx, "a", 1); err == nil || !strings.HasPrefix(err.Error(), "tokenbucket: NOPERM") {
-		t.Error(err)
-	}
-	server.Do("CONFIG", "SET", "requirepass", "secret")
-	limiter = tokenbucket.NewLimiter(server.Limits(), hourly)
-	if _, err := limiter.Take(ctx, "a", 1); err == nil || !strings.HasPrefix(err.Error(), "tokenbucket: NOAUTH") {
-		t.Error(err)
 	}
 }
 

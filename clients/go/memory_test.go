@@ -2,8 +2,6 @@ package tokenbucket_test
 
 import (
 	"context"
-	"fmt"
-	"math/rand"
 	"testing"
 	"time"
 
@@ -14,17 +12,12 @@ import (
 // counted is the fake, and how often it was asked.
 type counted struct {
 	*tokenbuckettest.Server
-	calls   int
-	granted float64 // by TB.TAKEUPTO
+	calls int
 }
 
 func (c *counted) Do(ctx context.Context, args ...any) (any, error) {
 	c.calls++
-	reply, err := c.Server.Do(ctx, args...)
-	if elements, ok := reply.([]any); ok && args[0] == "TB.TAKEUPTO" {
-		c.granted += float64(elements[0].(int64))
-	}
-	return reply, err
+	return c.Server.Do(ctx, args...)
 }
 
 func counting(t *testing.T, limit tokenbucket.Limit, options ...tokenbucket.LimiterOption) (*counted, *tokenbucket.Limiter) {
@@ -53,94 +46,6 @@ func TestADenialIsRememberedForAsLongAsItHolds(t *testing.T) {
 	}
 	fake.expect(t, 2)
 	expectAllowed(t)(limiter.Take(ctx, "a", 2)) // refused for no longer than the server said
-}
-
-func TestADenialSaysNothingAboutASmallerCostOrAnotherLimit(t *testing.T) {
-	_, limiter := counting(t, tokenbucket.Limit{Capacity: 5, Rate: "1"}, tokenbucket.RememberDenials(10))
-	must(t)(limiter.Take(ctx, "a", 3))
-	must(t)(limiter.Take(ctx, "a", 5))
-	expectAllowed(t)(limiter.Take(ctx, "a", 2))
-	must(t)(limiter.Take(ctx, "a", 1))
-	faster := limiter.With(tokenbucket.Limit{Capacity: 5, Rate: "1000"})
-	if got := must(t)(faster.Peek(ctx, "a", 1)); got.RetryAfter != time.Millisecond {
-		t.Fatalf("%+v", got)
-	}
-	if got := must(t)(faster.Take(ctx, "a", 1)); got.RetryAfter != time.Millisecond {
-		t.Fatalf("%+v", got)
-	}
-}
-
-func TestDenialsAreBounded(t *testing.T) {
-	fake, limiter := counting(t, tokenbucket.Limit{Capacity: 1, Rate: "1/h"}, tokenbucket.RememberDenials(3))
-	for i := 0; i < 5; i++ {
-		must(t)(limiter.Take(ctx, fmt.Sprint(i), 1))
-		must(t)(limiter.Take(ctx, fmt.Sprint(i), 1))
-	}
-	asked := fake.calls
-	for i := 4; i >= 0; i-- {
-		must(t)(limiter.Take(ctx, fmt.Sprint(i), 1))
-		if i >= 2 {
-			fake.expect(t, asked) // the latest three
-		}
-	}
-	fake.expect(t, asked+2)
-}
-
-func TestWhatIsGivenEndsADenial(t *testing.T) {
-	_, limiter := counting(t, tokenbucket.Limit{Capacity: 1, Rate: "1/h"}, tokenbucket.RememberDenials(3))
-	must(t)(limiter.Take(ctx, "a", 1))
-	must(t)(limiter.Take(ctx, "a", 1))
-	must(t)(limiter.Give(ctx, "a", 1))
-	expectAllowed(t)(limiter.Take(ctx, "a", 1))
-}
-
-func TestASettledHoldEndsADenial(t *testing.T) {
-	_, limiter := counting(t, tokenbucket.Limit{Capacity: 1, Rate: "1/h"}, tokenbucket.RememberDenials(3))
-	held := hold(t, limiter, 1, time.Hour)
-	must(t)(limiter.Take(ctx, "a", 1))
-	use(t, held, 0)
-	settle(t, held)
-	expectAllowed(t)(limiter.Take(ctx, "a", 1))
-}
-
-func TestThePolicysDenialsAreNotRemembered(t *testing.T) {
-	fake, limiter := counting(t, hourly, tokenbucket.RememberDenials(3), tokenbucket.OnError(tokenbucket.FailClosed))
-	fake.Break(tokenbuckettest.Error("OOM command not allowed"))
-	if got := must(t)(limiter.Take(ctx, "a", 1)); got.Allowed {
-		t.Fatalf("%+v", got)
-	}
-	fake.Break(nil)
-	expectAllowed(t)(limiter.Take(ctx, "a", 1))
-}
-
-func TestABatchIsFetchedOnce(t *testing.T) {
-	fake, limiter := counting(t, hourly, tokenbucket.Batch(5))
-	for i := int64(1); i <= 5; i++ {
-		if got := must(t)(limiter.Take(ctx, "a", 1)); !got.Allowed || got.Remaining != 10-i {
-			t.Fatalf("%d: %+v", i, got)
-		}
-	}
-	fake.expect(t, 1)
-	if got := must(t)(limiter.Take(ctx, "a", 4)); !got.Allowed || got.Remaining != 1 {
-		t.Fatalf("%+v", got)
-	}
-	fake.expect(t, 2)
-	denied := must(t)(limiter.Take(ctx, "a", 3))
-	if denied.Allowed || denied.RetryAfter != 2*6*time.Minute {
-		t.Fatalf("two more take 12 minutes: %+v", denied)
-	}
-	fake.Advance(denied.RetryAfter)
-	expectAllowed(t)(limiter.Take(ctx, "a", 3))
-}
-
-func TestWhatABatchHasLeftComesBack(t *testing.T) {
-	_, limiter := counting(t, hourly, tokenbucket.Batch(5))
-	must(t)(limiter.Take(ctx, "a", 1))
-	expectRemaining(t, limiter, "a", 5)
-	if err := limiter.Close(ctx); err != nil {
-		t.Fatal(err)
-	}
-	expectRemaining(t, limiter, "a", 9)
 }
 
 func TestABatchIsDroppedWhenItsBucketIsFull(t *testing.T) {
@@ -179,16 +84,6 @@ func TestBatchesAreNeverGrantedTooMuch(t *testing.T) {
 	}
 }
 
-func TestAnyCostThatIsNoPartOfABatchIsAskedFor(t *testing.T) {
-	fake, limiter := counting(t, hourly, tokenbucket.Batch(3))
-	for _, cost := range []float64{0.5, 4, 0} {
-		before := fake.calls
-		must(t)(limiter.Take(ctx, "a", cost))
-		fake.expect(t, before+1)
-	}
-	expectRemaining(t, limiter, "a", 5)
-}
-
 func TestResetForgetsWhatIsRemembered(t *testing.T) {
 	fake, limiter := counting(t, hourly, tokenbucket.Batch(4), tokenbucket.RememberDenials(3))
 	must(t)(limiter.Take(ctx, "a", 1)) // three are left here
@@ -205,55 +100,4 @@ func TestResetForgetsWhatIsRemembered(t *testing.T) {
 		t.Fatalf("%+v", got)
 	}
 	fake.expect(t, before+1)
-}
-
-func TestADenialOfABatchIsRememberedToo(t *testing.T) {
-	fake, limiter := counting(t, tokenbucket.Limit{Capacity: 1, Rate: "1"}, tokenbucket.Batch(4), tokenbucket.RememberDenials(3))
-	must(t)(limiter.Take(ctx, "a", 1))
-	must(t)(limiter.Take(ctx, "a", 1))
-	fake.expect(t, 2)
-	for i := 0; i < 9; i++ {
-		must(t)(limiter.Take(ctx, "a", 1))
-		fake.Advance(100 * time.Millisecond)
-	}
-	fake.expect(t, 2)
-	fake.Advance(100 * time.Millisecond)
-	expectAllowed(t)(limiter.Take(ctx, "a", 1))
-}
-
-// A denial by a batch tells when what the batch lacks has flowed in, by any rate and from any level.
-func TestADenialOfABatchTellsTheTimeAsThePeekDoes(t *testing.T) {
-	random := rand.New(rand.NewSource(1))
-	for _, rate := range []string{"1", "0.3", "7/h", "1000/s", "3@h", "10@d+09:00", "1@15m", "4@mo"} {
-		limit := tokenbucket.Limit{Capacity: 12, Rate: rate}
-		fake, limiter := counting(t, limit, tokenbucket.Batch(5))
-		plain := tokenbucket.NewLimiter(tokenbucket.NewServer(fake), limit)
-		held, denials := 0.0, 0
-		for i := 0; i < 300; i++ {
-			switch random.Intn(8) {
-			case 0:
-				must(t)(plain.Charge(ctx, "a", float64(random.Intn(9))/2))
-			case 1:
-				rate, _ := limit.TokensPerSecond()
-				perSecond, _ := rate.Float64()
-				fake.Advance(time.Duration(random.Float64() * 3 / perSecond * float64(time.Second)))
-			}
-			cost := float64(1 + random.Intn(5))
-			fake.granted = 0
-			got := must(t)(limiter.Take(ctx, "a", cost))
-			held += fake.granted
-			if got.Allowed {
-				held -= cost
-				continue
-			}
-			denials++
-			want := must(t)(plain.Peek(ctx, "a", cost-held))
-			if late := got.RetryAfter - want.RetryAfter; late < 0 || late > time.Millisecond {
-				t.Fatalf("rate %s, %v of which %v are held: %+v, want %+v", rate, cost, held, got, want)
-			}
-		}
-		if denials == 0 {
-			t.Fatal(rate)
-		}
-	}
 }

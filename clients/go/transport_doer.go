@@ -29,7 +29,8 @@ type PooledDoer interface {
 // asks again after each RetryAfter.
 type WaitingDoer interface {
 	Doer
-	// Dial opens a connection of its own, on which no timeout of the client library applies.
+	// Dial returns a connection of its own, on which no timeout of the client library applies. It connects within a second, at
+	// once or when it is used.
 	Dial(ctx context.Context) (Conn, error)
 }
 

@@ -3,7 +3,6 @@ package tokenbucket
 import (
 	"context"
 	"errors"
-	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -16,21 +15,14 @@ type node struct {
 	// Moments of the server's steady clock.
 	awayUntil   atomic.Int64 // no call asks before; 0: it is there
 	heard       atomic.Int64 // when it last said something; 0: never
-	nextOutage  atomic.Int64 // when one may be logged
 	nextRefusal atomic.Int64 // when one may be logged
 	nextPulse   atomic.Int64 // when a call that waits asks whether it is there
-	scriptUntil atomic.Int64 // when the module is looked for again
-	isLogged    atomic.Bool  // whether the outage is
-	needsScript atomic.Bool
-
-	mutex sync.Mutex
-	gone  chan struct{} // closed when it goes away; nil: no call waits for that
+	scriptUntil atomic.Int64 // when the module is looked for again; 0: it decides
+	outages     atomic.Int64 // how many have begun
 }
 
 const (
 	betweenRefusalsLogged = time.Minute
-	// betweenOutagesLogged keeps a server that comes and goes from filling the log.
-	betweenOutagesLogged = 10 * time.Second
 	// triesOfSplitSlot is how often a call is sent within the timeout while some of its keys have moved with their slot.
 	// No node does anything then.
 	triesOfSplitSlot = 10
@@ -43,26 +35,23 @@ func newNode(s *Server, doer Doer, who string) *node {
 	return &node{server: s, doer: doer, who: who}
 }
 
-// nodeOf returns the node that has the key. It asks only a cluster of which nothing is known.
-func (s *Server) nodeOf(ctx context.Context, key string) (*node, error) {
-	cluster, isCluster := s.doer.(ClusterDoer)
-	if !isCluster || key == "" {
+// nodeOf returns the node that has the key. It asks only a cluster of which nothing is known, for all calls, so that the end
+// of one says nothing about the server.
+func (s *Server) nodeOf(key string) (*node, error) {
+	if s.cluster == nil || key == "" {
 		return s.home, nil
 	}
 	if !s.home.admits() {
 		return nil, s.home.away()
 	}
-	within := ctx
+	within := s.life
 	if s.home.heard.Load() == 0 {
-		limited, cancel := context.WithTimeout(ctx, connectTimeout)
+		limited, cancel := context.WithTimeout(within, connectTimeout)
 		defer cancel()
 		within = limited
 	}
-	doer, err := cluster.NodeOf(within, key)
-	switch {
-	case err != nil && overOf(ctx) != nil:
-		return nil, overOf(ctx)
-	case err != nil:
+	doer, err := s.cluster.NodeOf(within, key)
+	if err != nil {
 		return nil, s.home.judge(command{}, err, s.now(), false)
 	}
 	s.home.answered()
@@ -83,36 +72,32 @@ func (s *Server) call(ctx context.Context, c command) (reply any, n *node, err e
 		return nil, nil, err
 	}
 	defer s.endTurn()
-	if n, err = s.nodeOf(ctx, c.key); err != nil {
+	if n, err = s.nodeOf(c.key); err != nil {
 		return nil, nil, err
 	}
+	reply, err = n.call(ctx, c)
+	return reply, n, err
+}
+
+func (n *node) call(ctx context.Context, c command) (any, error) {
 	if !n.admits() {
-		return nil, n, n.away()
+		return nil, n.away()
 	}
-	began := s.now()
+	began := n.server.now()
 	reply, isSent, err := n.send(ctx, c)
 	if ended := ctx.Err(); ended != nil && err != nil && (!isSent || errors.Is(err, ended)) {
 		if isSent {
-			s.settleInDoubt(c)
+			n.server.settleInDoubt(c)
 		}
-		return nil, n, ended // the caller's end says nothing about the server
+		return nil, ended // the caller's end says nothing about the server
 	}
-	return reply, n, n.judge(c, err, began, isSent)
+	return reply, n.judge(c, err, began, isSent)
 }
 
-// overOf returns the error of a context that is over. A connection finds a deadline passed before the context does.
-func overOf(ctx context.Context) error {
-	if deadline, ok := ctx.Deadline(); ok && ctx.Err() == nil && !time.Now().Before(deadline) {
-		return context.DeadlineExceeded
-	}
-	return ctx.Err()
-}
+var ping = command{args: []any{"PING"}, here: true}
 
 // takeTurn waits in the order in which calls come.
 func (s *Server) takeTurn(ctx context.Context) error {
-	if s.synchronous {
-		return nil
-	}
 	select {
 	case s.turns <- struct{}{}:
 		return nil
@@ -124,18 +109,13 @@ func (s *Server) takeTurn(ctx context.Context) error {
 	case s.turns <- struct{}{}:
 		return nil
 	case <-timer.C:
-		s.home.refused(errBusy)
-		return &awayError{server: s.home.who, cause: errBusy}
+		return s.home.judge(command{}, errBusy, s.now(), false)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-func (s *Server) endTurn() {
-	if !s.synchronous {
-		<-s.turns
-	}
-}
+func (s *Server) endTurn() { <-s.turns }
 
 // send repeats a call that may be repeated: once on another connection, once to a server that is late. It also returns
 // whether the server may have the call.
@@ -149,10 +129,10 @@ func (n *node) send(ctx context.Context, c command) (reply any, isSent bool, err
 		return reply, true, nil
 	}
 	if code := codeOf(err); code == "READONLY" || isBroken(err) && !(c.once && isSent) {
-		n.scriptUntil.Store(0) // the server may be another
+		n.lookForModule()
 		do()
 	}
-	isLate, isSoon := isTimeout(err), n.server.now()-began < 2*int64(n.server.settings.timeout)
+	isLate, isSoon := isTimeout(err), n.server.now()-began < 2*int64(n.server.timeout)
 	switch {
 	case n.isAway() || ctx.Err() != nil && !isSent || isLate && !isSoon:
 	case isLate && ctx.Err() == nil && !(c.once && isSent):
@@ -161,7 +141,7 @@ func (n *node) send(ctx context.Context, c command) (reply any, isSent bool, err
 		n.ping(began)
 	}
 	for tries := 1; n.server.isMoving(err) && tries < triesOfSplitSlot; tries++ {
-		if ended := n.server.clock.Sleep(ctx, n.server.settings.timeout/triesOfSplitSlot); ended != nil {
+		if ended := n.server.clock.Sleep(ctx, n.server.timeout/triesOfSplitSlot); ended != nil {
 			return nil, false, ended // nothing was done
 		}
 		do()
@@ -170,18 +150,13 @@ func (n *node) send(ctx context.Context, c command) (reply any, isSent bool, err
 }
 
 func (n *node) do(ctx context.Context, c command) (any, error) {
-	ctx = n.server.bounded(ctx)
-	if cluster, isCluster := n.server.doer.(ClusterDoer); isCluster && !c.here {
-		return cluster.DoFor(ctx, c.key, c.args...)
+	if timeout := n.server.timeout; timeout > 0 {
+		ctx = callContext{ctx, timeout}
+	}
+	if n.server.cluster != nil && !c.here {
+		return n.server.cluster.DoFor(ctx, c.key, c.args...)
 	}
 	return n.doer.Do(ctx, c.args...)
-}
-
-func (s *Server) bounded(ctx context.Context) context.Context {
-	if s.settings.timeout <= 0 || s.synchronous {
-		return ctx
-	}
-	return callContext{ctx, s.settings.timeout}
 }
 
 // callContext is the caller's context, with a deadline that begins when it is asked for: time in a queue is not silence.
@@ -194,20 +169,16 @@ func (c callContext) Deadline() (time.Time, bool) { return time.Now().Add(c.time
 
 // isMoving tells a reply about a slot that moves, when the client library does not follow it any more.
 func (s *Server) isMoving(err error) bool {
-	if err == nil {
-		return false
-	}
-	_, isCluster := s.doer.(ClusterDoer)
 	code := codeOf(err)
-	return code == "TRYAGAIN" || isCluster && (code == "MOVED" || code == "ASK")
+	return code == "TRYAGAIN" || s.cluster != nil && (code == "MOVED" || code == "ASK")
 }
 
 // ping asks whether the server is there, unless it has said something since.
 func (n *node) ping(began int64) {
-	if n.server.synchronous || n.heard.Load() > began {
+	if n.heard.Load() > began {
 		return
 	}
-	_, err := n.doer.Do(n.server.bounded(n.server.life), "PING")
+	_, err := n.do(n.server.life, ping)
 	if err == nil || isServerLine(err) && faultOf(err) != faultOfServer {
 		n.heard.Store(n.server.now())
 	}
@@ -226,37 +197,23 @@ func (n *node) admits() bool {
 		return true
 	}
 	now := n.server.now()
-	return now >= until && n.awayUntil.CompareAndSwap(until, now+int64(n.server.settings.retryEvery))
+	return now >= until && n.awayUntil.CompareAndSwap(until, now+int64(n.server.retryEvery))
 }
 
 func (n *node) away() error { return &awayError{server: n.who, cause: errAway} }
 
 func (n *node) answered() {
 	n.heard.Store(n.server.now())
-	if n.awayUntil.Load() != 0 {
-		n.awayUntil.Store(0)
-	}
-	if n.isLogged.Load() && n.isLogged.Swap(false) {
+	if n.awayUntil.Load() != 0 && n.awayUntil.Swap(0) != 0 {
 		n.server.logf("tokenbucket: %s is back, limiting again", n.who)
 	}
 }
 
 func (n *node) failed(err error) {
-	n.scriptUntil.Store(0) // the server may be another
-	n.awayUntil.Store(n.server.now() + int64(n.server.settings.retryEvery))
-	n.endWaits()
-	if !n.isLogged.Load() && n.isDue(&n.nextOutage, betweenOutagesLogged) && !n.isLogged.Swap(true) {
+	n.lookForModule()
+	if n.awayUntil.Swap(n.server.now()+int64(n.server.retryEvery)) == 0 {
+		n.outages.Add(1)
 		n.server.logf("tokenbucket: cannot ask %s, every limit does as its OnError says: %v", n.who, err)
-	}
-}
-
-// endWaits ends the waits at a node that is away.
-func (n *node) endWaits() {
-	n.mutex.Lock()
-	defer n.mutex.Unlock()
-	if n.gone != nil {
-		close(n.gone)
-		n.gone = nil
 	}
 }
 

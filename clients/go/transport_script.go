@@ -25,74 +25,44 @@ var sha = func() string {
 	return hex.EncodeToString(sum[:])
 }()
 
-var (
-	needsModule = map[string]bool{"TB.HOLD": true, "TB.MHOLD": true, "TB.MRENEW": true, "TB.SETTLE": true, "TB.MSETTLE": true}
-	isScripted  = map[string]bool{
-		"TB.TAKE": true, "TB.PEEK": true, "TB.TAKEUPTO": true, "TB.RESERVE": true, "TB.CHARGE": true, "TB.GIVE": true, "TB.MTAKE": true,
-	}
-)
-
-// usesScript returns whether the node of the key has no module.
-func (s *Server) usesScript(key string) bool {
-	n, err := s.nodeOf(s.life, key)
-	return err == nil && n.needsScript.Load() && s.now() < n.scriptUntil.Load()
+var isScripted = map[string]bool{
+	"TB.TAKE": true, "TB.PEEK": true, "TB.TAKEUPTO": true, "TB.RESERVE": true, "TB.CHARGE": true, "TB.GIVE": true, "TB.MTAKE": true,
 }
 
-func (n *node) beginScript() {
-	n.scriptUntil.Store(n.server.now() + int64(betweenLooksForModule))
-	if !n.needsScript.Swap(true) {
-		n.server.logf("tokenbucket: %s has no tokenbucket module, the script decides until it has", n.who)
+// lookForModule lets the next call look: the server may be another.
+func (n *node) lookForModule() {
+	if until := n.scriptUntil.Load(); until != 0 {
+		n.scriptUntil.CompareAndSwap(until, 1)
 	}
 }
 
-// endScript is called when the module has answered.
-func (n *node) endScript() {
-	if n.needsScript.Load() && n.needsScript.Swap(false) {
-		n.server.logf("tokenbucket: %s has the tokenbucket module, the script decides no longer", n.who)
+// scripted returns the command by which the script decides, perhaps on another node: first the keys, under names of their own.
+func (c command) scripted() command {
+	words, perKey := c.args[1:], len(c.args)
+	if c.args[0] == "TB.MTAKE" {
+		words, perKey = words[1:], 4
 	}
-}
-
-// decideByScript sends the script where the server does not know it, which may be another server, with the module.
-func (s *Server) decideByScript(ctx context.Context, c command) (any, error) {
-	byScript := c
-	byScript.args = append([]any{"EVALSHA", sha}, scriptArguments(c.args)...)
-	byScript.key = byScript.args[3].(string) // perhaps on another node
-	reply, _, err := s.call(ctx, byScript)
-	if codeOf(err) != "NOSCRIPT" {
-		return reply, err
-	}
-	reply, n, err := s.call(ctx, c)
-	if !isUnknownCommand(err) {
-		if err == nil {
-			n.endScript()
+	var keys, rest []any
+	for i, word := range words {
+		if i%perKey == 0 {
+			keys = append(keys, word.(string)+scriptSuffix)
+		} else {
+			rest = append(rest, word)
 		}
-		return reply, err
 	}
-	load := command{args: []any{"SCRIPT", "LOAD", source}, key: byScript.key, here: true}
+	operation := strings.TrimPrefix(c.args[0].(string), "TB.")
+	c.args = joined([]any{"EVALSHA", sha, strconv.Itoa(len(keys))}, keys, []any{operation}, rest)
+	c.key = keys[0].(string)
+	return c
+}
+
+// loadScript sends the script to a server that has no module, and lets it decide.
+func (s *Server) loadScript(ctx context.Context, c command) (any, error) {
+	c = c.scripted()
+	load := command{args: []any{"SCRIPT", "LOAD", source}, key: c.key, here: true}
 	if _, _, err := s.call(ctx, load); err != nil {
 		return nil, err
 	}
-	reply, _, err = s.call(ctx, byScript)
+	reply, _, err := s.call(ctx, c)
 	return reply, err
-}
-
-// scriptArguments orders the arguments of a command as the script takes them: the keys first, under names of their own.
-func scriptArguments(args []any) []any {
-	keys, rest := args[1:2], args[2:]
-	if args[0] == "TB.MTAKE" {
-		keys, rest = nil, nil
-		for i, word := range args[2:] {
-			if i%4 == 0 {
-				keys = append(keys, word)
-			} else {
-				rest = append(rest, word)
-			}
-		}
-	}
-	arguments := []any{strconv.Itoa(len(keys))}
-	for _, key := range keys {
-		arguments = append(arguments, key.(string)+scriptSuffix)
-	}
-	arguments = append(arguments, strings.TrimPrefix(args[0].(string), "TB."))
-	return append(arguments, rest...)
 }

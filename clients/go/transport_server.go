@@ -9,6 +9,7 @@ package tokenbucket
 
 import (
 	"context"
+	"fmt"
 	"log"
 	"strings"
 	"sync"
@@ -20,52 +21,50 @@ import (
 
 // Server is a server or a cluster. One is enough for all limiters of a process, which share its connections and its outages.
 type Server struct {
-	doer        Doer
-	clock       Clock
-	started     time.Time
-	synchronous bool
-	settings    serverSettings
-	turns       chan struct{} // bounds the calls that are with the client library at a time
-	home        *node         // the server; of a cluster, what no node stands for
-	nodes       sync.Map      // of a cluster, by their Doers
-	local       *local.Store
-	unsettled   unsettled
-	degraded    atomic.Int64
-	life        context.Context
-	end         context.CancelFunc
-}
+	doer      Doer
+	cluster   ClusterDoer // the doer, or nil
+	clock     Clock
+	started   time.Time
+	turns     chan struct{} // bounds the calls that are with the client library at a time
+	home      *node         // the server; of a cluster, what no node stands for
+	nodes     sync.Map      // of a cluster, by their Doers
+	local     *local.Store
+	unsettled unsettled
+	degraded  atomic.Int64
+	life      context.Context
+	end       context.CancelFunc
 
-type serverSettings struct {
+	// By options.
 	timeout    time.Duration
 	retryEvery time.Duration
-	logf       func(format string, args ...any)
+	log        func(format string, args ...any)
 	hasScript  bool
 }
 
 // ServerOption sets an option of a Server.
-type ServerOption func(*serverSettings)
+type ServerOption func(*Server)
 
 // Timeout sets how long the server may take to reply; 100 ms by default. A server that is late twice in a row, and answers
 // no other call meanwhile, is away. 0 waits for ever.
 func Timeout(timeout time.Duration) ServerOption {
-	return func(s *serverSettings) { s.timeout = timeout }
+	return func(s *Server) { s.timeout = timeout }
 }
 
 // RetryEvery sets how often one call tries a server that is away; 500 ms by default.
 func RetryEvery(every time.Duration) ServerOption {
-	return func(s *serverSettings) { s.retryEvery = every }
+	return func(s *Server) { s.retryEvery = every }
 }
 
-// LogTo sets what gets the log lines; log.Printf by default. An outage has one when it begins and one when a call is answered
-// again, for at most one outage in ten seconds. Calls that the server did not decide have one a minute, and each error of a
-// renewal has one.
+// LogTo sets what gets the log lines; log.Printf by default. Each outage has one when it begins and one when a call is answered
+// again. Calls that the server refused for reasons of its own have one a minute, and each error of a renewal has one. The
+// function must not settle holds: a settlement may be what it logs about.
 func LogTo(logf func(format string, args ...any)) ServerOption {
-	return func(s *serverSettings) { s.logf = logf }
+	return func(s *Server) { s.log = logf }
 }
 
 // FallbackScript lets a Lua script decide while the server has no module, in buckets of its own whose keys end in ":script".
 func FallbackScript() ServerOption {
-	return func(s *serverSettings) { s.hasScript = true }
+	return func(s *Server) { s.hasScript = true }
 }
 
 const (
@@ -81,14 +80,15 @@ const (
 
 // NewServer makes a Server that sends its commands through doer. It sends nothing: the first call connects.
 func NewServer(doer Doer, options ...ServerOption) *Server {
-	s := &Server{doer: doer, clock: realClock{}, local: local.NewStore(mostNames)}
-	s.settings = serverSettings{timeout: defaultTimeout, retryEvery: defaultRetryEvery, logf: log.Printf}
+	s := &Server{doer: doer, clock: realClock{}, timeout: defaultTimeout, retryEvery: defaultRetryEvery, log: log.Printf}
 	if clock, ok := doer.(Clock); ok {
-		s.clock, s.synchronous = clock, true
+		s.clock = clock
 	}
 	for _, option := range options {
-		option(&s.settings)
+		option(s)
 	}
+	s.cluster, _ = doer.(ClusterDoer)
+	s.local = local.NewStore(mostNames)
 	most := mostTurns
 	if pooled, ok := doer.(PooledDoer); ok && pooled.Connections() > 0 {
 		most = pooled.Connections()
@@ -103,8 +103,8 @@ func NewServer(doer Doer, options ...ServerOption) *Server {
 func (s *Server) now() int64 { return 1 + int64(s.clock.Now().Sub(s.started)) }
 
 func (s *Server) logf(format string, args ...any) {
-	if s.settings.logf != nil {
-		guarded(func() { s.settings.logf(format, args...) })
+	if s.log != nil {
+		guarded(func() { s.log(format, args...) })
 	}
 }
 
@@ -155,26 +155,19 @@ func (s *Server) Do(ctx context.Context, words ...string) (any, error) {
 
 // command is a call to the server with its options.
 type command struct {
-	args []any // the name, then words, all strings
-	key  string
-	// here says that the node of the key executes it, although it has no key.
-	here bool
-	// once forbids sending it again when its reply was lost.
-	once bool
-	// renews sends the renewal of what a TB.MHOLD holds. While the server is away, the policy decides on the TB.MHOLD.
-	renews bool
-	// ttl is how long a hold lasts that the command settles.
-	ttl time.Duration
-	// maxWait lets what would be denied wait in the server.
-	maxWait time.Duration
-	// share names the tenant whose turn a call that waits takes.
-	share []any
-	// wrong is the error of an option.
-	wrong error
+	args    []any // the name, then words, all strings
+	key     string
+	here    bool          // the node of the key executes it, although it has no key
+	once    bool          // it is not sent again when its reply was lost
+	renews  bool          // sends the renewal of the TB.MHOLD on which the policy decides
+	ttl     time.Duration // of the hold that it settles
+	maxWait time.Duration // lets what would be denied wait in the server
+	share   []any         // the tenant whose turn a call that waits takes
+	wrong   error         // of an option
 }
 
 // ask returns an *awayError if the server does not decide, and any other error if the call is wrong or its context is over.
-func (s *Server) ask(ctx context.Context, c command) (reply any, err error) {
+func (s *Server) ask(ctx context.Context, c command) (any, error) {
 	switch {
 	case c.wrong != nil:
 		return nil, c.wrong
@@ -183,35 +176,36 @@ func (s *Server) ask(ctx context.Context, c command) (reply any, err error) {
 	case s.isClosed():
 		return nil, ErrClosed
 	case c.maxWait > 0:
-		reply, err = s.wait(ctx, c)
-	default:
-		reply, err = s.decide(ctx, c)
+		return s.wait(ctx, c)
 	}
-	if err != nil && s.isClosed() {
-		return nil, ErrClosed
-	}
-	return reply, err
+	return s.decide(ctx, c)
 }
 
 // decide asks the module, or the script where there is no module.
 func (s *Server) decide(ctx context.Context, c command) (any, error) {
 	name := c.args[0].(string)
-	hasScript := s.settings.hasScript && isScripted[name]
-	if hasScript && s.usesScript(c.key) {
-		return s.decideByScript(ctx, c)
+	isModules, hasScript := strings.HasPrefix(name, "TB."), s.hasScript && isScripted[name]
+	if hasScript {
+		if n, err := s.nodeOf(c.key); err == nil && s.now() < n.scriptUntil.Load() {
+			if reply, _, err := s.call(ctx, c.scripted()); codeOf(err) != "NOSCRIPT" {
+				return reply, err
+			} // the server may be another, with the module
+		}
 	}
 	reply, n, err := s.call(ctx, c)
 	switch {
-	case err == nil && s.settings.hasScript && strings.HasPrefix(name, "TB."):
-		n.endScript()
+	case err == nil && s.hasScript && isModules:
+		if n.scriptUntil.Load() != 0 && n.scriptUntil.Swap(0) != 0 {
+			s.logf("tokenbucket: %s has the tokenbucket module, the script decides no longer", n.who)
+		}
 	case !isUnknownCommand(err):
 	case hasScript:
-		n.beginScript()
-		return s.decideByScript(ctx, c)
-	case needsModule[name]:
-		return nil, wrap(ErrModuleMissing, "load it: holds need it")
-	case isScripted[name]:
-		return nil, wrap(ErrModuleMissing, "load it, or give the Server FallbackScript()")
+		if n.scriptUntil.Swap(s.now()+int64(betweenLooksForModule)) == 0 {
+			s.logf("tokenbucket: %s has no tokenbucket module, the script decides until it has", n.who)
+		}
+		return s.loadScript(ctx, c)
+	case isModules:
+		return nil, fmt.Errorf("%w: load it, or give the Server FallbackScript(); holds need it: %v", ErrModuleMissing, err)
 	}
 	return reply, err
 }

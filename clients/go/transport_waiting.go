@@ -8,181 +8,124 @@ import (
 )
 
 const (
-	// pulseEvery is how often the server is asked whether it is there if nothing was heard from it: calls that wait do not
-	// tell.
+	// pulseEvery is how often a wait asks whether the server is there, if nothing was heard from it.
 	pulseEvery = 500 * time.Millisecond
-	// betweenEnds is the pause after a wait that ended at once. It grows with each in a row.
-	betweenEnds = 10 * time.Millisecond
+	// betweenEnds is the pause after a wait that ended without a reply.
+	betweenEnds = 200 * time.Millisecond
 	longestWait = 30 * 24 * time.Hour
 )
 
 // wait lets the server keep the call until its turn, if it cannot be granted at once. Where the server cannot keep it, it
 // asks again, each time when the last decision says.
-func (s *Server) wait(ctx context.Context, c command) (any, error) {
-	reply, inDoubt, err := s.waitOrAsk(ctx, c)
-	if away := awayOf(err); away != nil {
-		away.mayBeHeld = away.mayBeHeld || inDoubt
-	} else if decision, wrong := parseDecision(reply); inDoubt && (wrong != nil || !decision.Allowed) {
-		s.settleInDoubt(c)
-	}
-	return reply, err
-}
-
-// waitOrAsk also returns whether a wait ended without a reply: the server may have granted it at that moment.
-func (s *Server) waitOrAsk(ctx context.Context, c command) (reply any, inDoubt bool, err error) {
-	until := s.clock.Now().Add(c.maxWait)
+func (s *Server) wait(ctx context.Context, c command) (reply any, err error) {
+	until, isInDoubt := s.clock.Now().Add(c.maxWait), false
 	c.maxWait = 0
-	for canKeep, ended := true, 0; ; {
+	for canKeep := true; ; {
 		if reply, err = s.ask(ctx, c); err != nil {
-			return nil, inDoubt, err
+			break
 		}
 		decision, wrong := parseDecision(reply)
 		left := until.Sub(s.clock.Now())
 		if wrong != nil || decision.Allowed || decision.RetryAfter == Never || left <= 0 {
-			return reply, inDoubt, nil
+			break
+		}
+		if canKeep {
+			if reply, canKeep, err = s.keep(ctx, c, left); reply != nil || err != nil {
+				break
+			}
+			isInDoubt = isInDoubt || canKeep // the server may have granted it at that moment
 		}
 		pause := decision.RetryAfter
-		if canKeep {
-			began := s.now()
-			reply, canKeep, err = s.keep(ctx, c, left)
-			inDoubt = inDoubt || canKeep && reply == nil
-			if reply != nil || err != nil {
-				return reply, inDoubt, err
-			}
-			if ended++; s.now()-began > int64(pulseEvery) {
-				ended = 0
-			}
-			if canKeep {
-				pause = shorter(time.Duration(ended)*betweenEnds, pulseEvery)
-			}
-		}
-		if pause < time.Millisecond {
+		switch {
+		case canKeep:
+			pause = betweenEnds
+		case pause < time.Millisecond:
 			pause = time.Millisecond
 		}
-		if err := s.clock.Sleep(ctx, shorter(pause, left)); err != nil {
-			return nil, inDoubt, err
+		if pause > left {
+			pause = left
+		}
+		if err = s.clock.Sleep(ctx, pause); err != nil {
+			break
 		}
 	}
-}
-
-func shorter(one, other time.Duration) time.Duration {
-	if one < other {
-		return one
+	if decision, _ := parseDecision(reply); isInDoubt && (err != nil || !decision.Allowed) {
+		if away := awayOf(err); away != nil {
+			away.mayBeHeld = true
+		} else {
+			s.settleInDoubt(c)
+		}
 	}
-	return other
+	return reply, err
 }
 
 // keep returns neither a reply nor an error when the server keeps the call no longer, or cannot.
 func (s *Server) keep(ctx context.Context, c command, left time.Duration) (reply any, canKeep bool, err error) {
-	n, err := s.nodeOf(ctx, c.key)
+	n, err := s.nodeOf(c.key)
 	if err != nil {
 		return nil, true, err
 	}
 	dialler, ok := n.doer.(WaitingDoer)
-	if !ok || s.settings.hasScript && isScripted[c.args[0].(string)] && s.usesScript(c.key) {
+	if !ok {
 		return nil, false, nil
 	}
-	began := s.now()
 	reply, err = n.wait(ctx, dialler, waitingForm(c, left), left)
-	switch code := codeOf(err); {
+	switch {
 	case err == nil:
 		n.answered()
 		return reply, true, nil
-	case overOf(ctx) != nil:
-		return nil, true, overOf(ctx)
-	case err == errAway:
-		return nil, true, n.away()
 	case isUnknownCommand(err):
 		return nil, false, nil
-	case code == "UNBLOCKED" || code == "READONLY" || s.isMoving(err) || isBroken(err) && !s.isClosed():
-		return nil, true, nil // asking tells whether the server is there, and where the key is
+	case faultOf(err) == faultOfCaller && !s.isMoving(err):
+		return nil, true, n.wrong(err)
 	}
-	if isUnsent(err) && n.isThere(began) { // others may have a connection
-		began = 0
-	}
-	return nil, true, n.judge(c, err, began, !isUnsent(err))
+	return nil, true, nil // asking tells whether the server is there, and where the key is
 }
 
-// wait returns when the server replies, when the context ends, or with errAway when the server goes away. Its connection is
-// then closed: a server grants nothing to a client that has gone.
+// wait returns when the server replies, when the context ends, when an outage has begun (its connection may lead to a server
+// that another has replaced), or when nothing came in time. Its connection is then closed: a server grants nothing to a client
+// that has gone.
 func (n *node) wait(ctx context.Context, dialler WaitingDoer, args []any, left time.Duration) (any, error) {
-	type outcome struct {
-		reply any
-		err   error
-	}
-	life, leave := context.WithCancel(ctx)
+	life, leave := context.WithTimeout(ctx, left+connectTimeout)
 	defer leave()
-	gone, ended := n.whenGone(), make(chan outcome, 2)
-	if n.awayUntil.Load() != 0 { // since the call asked
-		return nil, errAway
-	}
+	outages, ended := n.outages.Load(), make(chan struct{})
+	reply, err := any(nil), errSilent // of a Doer that panics
 	go guarded(func() {
-		defer func() { ended <- outcome{nil, Unsent(errSilent)} }() // of a Doer that panics
-		within, cancel := context.WithTimeout(life, connectTimeout)
-		defer cancel()
-		conn, err := dialler.Dial(within)
-		if err != nil {
-			ended <- outcome{nil, Unsent(err)}
+		defer close(ended)
+		conn, failed := dialler.Dial(life)
+		if failed != nil {
+			err = failed
 			return
 		}
 		go func() { <-life.Done(); _ = conn.Close() }()
-		reply, err := conn.Do(args...)
-		ended <- outcome{reply, err}
+		reply, err = conn.Do(args...)
 	})
-	pulse, late := time.NewTicker(pulseEvery), time.NewTimer(left+connectTimeout)
+	pulse := time.NewTicker(pulseEvery)
 	defer pulse.Stop()
-	defer late.Stop()
 	for {
 		select {
-		case o := <-ended:
-			return o.reply, o.err
-		case <-ctx.Done():
-			return nil, ctx.Err()
+		case <-ended:
+			return reply, err
+		case <-life.Done():
+			return nil, errSilent
 		case <-n.server.life.Done():
 			return nil, net.ErrClosed
-		case <-gone:
-			return nil, errAway
-		case <-late.C:
-			return nil, errSilent
 		case <-pulse.C:
+			if n.awayUntil.Load() != 0 || n.outages.Load() != outages {
+				return nil, errAway
+			}
 			go guarded(n.beat)
 		}
 	}
 }
 
-func (n *node) whenGone() <-chan struct{} {
-	n.mutex.Lock()
-	defer n.mutex.Unlock()
-	if n.gone == nil {
-		n.gone = make(chan struct{})
-	}
-	return n.gone
-}
-
 // beat asks whether the server is there, if it has said nothing lately, and no other wait does so.
 func (n *node) beat() {
-	s := n.server
-	now := s.now()
-	if s.settings.timeout <= 0 || n.awayUntil.Load() != 0 || now-n.heard.Load() < int64(pulseEvery) ||
-		!n.isDue(&n.nextPulse, pulseEvery+2*s.settings.timeout) {
-		return
+	timeout, now := n.server.timeout, n.server.now()
+	if timeout > 0 && now-n.heard.Load() >= int64(pulseEvery) && n.isDue(&n.nextPulse, pulseEvery+2*timeout) {
+		_, _ = n.call(n.server.life, ping)
+		n.nextPulse.Store(0)
 	}
-	isThere := n.isThere(now)
-	n.nextPulse.Store(0)
-	if !isThere && !s.isClosed() {
-		n.failed(errSilent)
-	}
-}
-
-// isThere returns whether the server has said something since, or says something now. It asks twice: this process may be busy.
-func (n *node) isThere(began int64) bool {
-	if n.server.takeTurn(n.server.life) != nil {
-		return true // unknown
-	}
-	defer n.server.endTurn()
-	n.ping(began)
-	n.ping(began)
-	return n.heard.Load() > began
 }
 
 // waitingForm returns the command that waits at most so long for what the given one would be denied. Only those of one bucket
@@ -190,18 +133,17 @@ func (n *node) isThere(began int64) bool {
 func waitingForm(c command, maxWait time.Duration) []any {
 	ms := strconv.FormatInt(upToMs(maxWait).Milliseconds(), 10)
 	name, args := c.args[0], c.args[1:]
-	switch {
+	switch isHold := name == "TB.MHOLD"; {
+	case isHold && c.share == nil:
+		return joined([]any{"TB.BMHOLD"}, args[:3], []any{ms}, args[3:])
+	case isHold:
+		return joined([]any{"TB.BHOLD"}, args[3:], args[1:3], []any{ms}, c.share)
 	case name == "TB.MTAKE" && c.share == nil:
 		return joined([]any{"TB.BMTAKE", args[0], ms}, args[1:])
-	case name == "TB.MHOLD" && c.share == nil:
-		return joined([]any{"TB.BMHOLD"}, args[:3], []any{ms}, args[3:])
 	case name == "TB.MTAKE":
-		return joined([]any{"TB.BTAKE"}, args[1:], []any{ms}, c.share)
-	case name == "TB.MHOLD":
-		return joined([]any{"TB.BHOLD"}, args[3:], args[1:3], []any{ms}, c.share)
-	default:
-		return joined([]any{"TB.BTAKE"}, args, []any{ms}, c.share)
+		args = args[1:]
 	}
+	return joined([]any{"TB.BTAKE"}, args, []any{ms}, c.share)
 }
 
 func joined(lists ...[]any) (all []any) {

@@ -104,9 +104,6 @@ func (n *node) wrong(err error) error {
 	return wrong
 }
 
-// wrap adds what to do to a kind of error.
-func wrap(kind error, advice string) error { return fmt.Errorf("%w: %s", kind, advice) }
-
 func badArgument(format string, args ...any) error {
 	return &wrongError{text: fmt.Sprintf(format, args...), kind: ErrBadArgument}
 }

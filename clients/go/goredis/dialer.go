@@ -59,25 +59,25 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 		conn net.Conn
 		err  error
 	}
-	dialled := make(chan outcome, 1)
+	dialled := make(chan outcome)
+	within, leave := context.WithTimeout(ctx, connectWithin)
+	defer leave()
 	go func() {
 		conn, err := d.open(network, address)
-		dialled <- outcome{conn, err}
+		select {
+		case dialled <- outcome{conn, err}:
+		case <-within.Done():
+			if err == nil {
+				d.keep(conn)
+			}
+		}
 	}()
-	timer := time.NewTimer(connectWithin)
-	defer timer.Stop()
 	select {
 	case o := <-dialled:
 		return o.conn, o.err
-	case <-ctx.Done():
-	case <-timer.C:
+	case <-within.Done():
+		return nil, tokenbucket.Unsent(fmt.Errorf("no connection to %s within %v: %w", address, connectWithin, os.ErrDeadlineExceeded))
 	}
-	go func() {
-		if o := <-dialled; o.err == nil {
-			d.keep(o.conn)
-		}
-	}()
-	return nil, tokenbucket.Unsent(fmt.Errorf("no connection to %s within %v: %w", address, connectWithin, os.ErrDeadlineExceeded))
 }
 
 func (d *dialer) open(network, address string) (conn net.Conn, err error) {
@@ -92,12 +92,12 @@ func (d *dialer) open(network, address string) (conn net.Conn, err error) {
 	if conn, err = d.next(within, network, address); err != nil {
 		return nil, tokenbucket.Unsent(err)
 	}
-	wrapped := &patientConn{Conn: conn}
+	wrapped := &patientConn{Conn: conn, dialer: d, generation: generation}
 	if secured, ok := conn.(*tls.Conn); ok {
 		conn = secured.NetConn()
 	}
-	if system, ok := conn.(syscall.Conn); ok {
-		return &systemConn{wrapped, system, d, generation}, nil
+	if wrapped.system, _ = conn.(syscall.Conn); wrapped.system == nil {
+		return struct{ net.Conn }{wrapped}, nil
 	}
 	return wrapped, nil
 }
@@ -126,8 +126,11 @@ func (d *dialer) close() {
 // patientConn reads once more after a deadline: a process that had no processor finds there what had arrived.
 type patientConn struct {
 	net.Conn
-	isGreeted bool
-	failed    error // before the server has greeted it
+	isGreeted  bool
+	failed     error // before the server has greeted it
+	system     syscall.Conn
+	dialer     *dialer
+	generation int64
 }
 
 // readWithin is how long reading what has arrived may take.
@@ -149,14 +152,11 @@ func (c *patientConn) Read(buffer []byte) (int, error) {
 	return n, err
 }
 
+// Write lets Read find out why it failed before the server has greeted: the server may have said so.
 func (c *patientConn) Write(buffer []byte) (int, error) {
 	n, err := c.Conn.Write(buffer)
 	if err != nil && !c.isGreeted {
-		var reply [64]byte
-		_ = c.SetReadDeadline(time.Now().Add(readWithin))
-		read, _ := c.Conn.Read(reply[:]) // what the server said before it closed the connection
-		c.greets(reply[:read], err)
-		return 0, c.failed
+		return len(buffer), nil
 	}
 	return n, err
 }
@@ -175,15 +175,8 @@ func (c *patientConn) greets(reply []byte, err error) bool {
 	return c.isGreeted
 }
 
-// systemConn lets go-redis find out that an idle connection has ended.
-type systemConn struct {
-	*patientConn
-	system     syscall.Conn
-	dialer     *dialer
-	generation int64
-}
-
-func (c *systemConn) SyscallConn() (syscall.RawConn, error) {
+// SyscallConn lets go-redis find out that an idle connection has ended.
+func (c *patientConn) SyscallConn() (syscall.RawConn, error) {
 	if c.generation != c.dialer.generation.Load() {
 		return nil, net.ErrClosed
 	}

@@ -4,7 +4,6 @@ package goredis
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -25,21 +24,12 @@ func From(client redis.UniversalClient) (tokenbucket.Doer, error) {
 			return newNode(*client.Options()), nil
 		}
 	case *redis.ClusterClient:
-		if client == nil {
-			break
+		if client != nil && (len(client.Options().Addrs) > 0 || client.Options().ClusterSlots != nil) {
+			return newCluster(*client.Options()), nil
 		}
-		if options := *client.Options(); len(options.Addrs) > 0 || options.ClusterSlots != nil {
-			return newCluster(options), nil
-		}
-		return nil, badArgument("the cluster client has no addresses")
-	default:
-		return nil, badArgument("it takes a *redis.Client or a *redis.ClusterClient, not a %T", client)
 	}
-	return nil, badArgument("the client is nil")
-}
-
-func badArgument(format string, args ...any) error {
-	return fmt.Errorf("%w: goredis.From: "+format, append([]any{tokenbucket.ErrBadArgument}, args...)...)
+	const takes = "goredis.From takes a *redis.Client, or a *redis.ClusterClient that has addresses"
+	return nil, fmt.Errorf("%w: %s, and neither nil nor another %T", tokenbucket.ErrBadArgument, takes, client)
 }
 
 const (
@@ -59,13 +49,13 @@ type node struct {
 	client  *redis.Client
 	dialer  *dialer
 	size    int
+	cluster *redis.ClusterClient // that it is of, or nil
 }
 
 func newNode(options redis.Options) *node {
 	n := &node{size: options.PoolSize}
 	n.dialer = limit(&options)
-	n.options = options
-	n.client = redis.NewClient(&options)
+	n.options, n.client = options, redis.NewClient(&options)
 	return n
 }
 
@@ -108,18 +98,12 @@ func (n *node) Do(ctx context.Context, args ...any) (any, error) {
 	return reply, cause(err)
 }
 
-// Dial makes a client of one connection: go-redis closes a connection that waits only together with its client.
-func (n *node) Dial(ctx context.Context) (tokenbucket.Conn, error) {
+// Dial makes a client of one connection, which connects when it is used: go-redis closes a connection that waits only together
+// with its client.
+func (n *node) Dial(context.Context) (tokenbucket.Conn, error) {
 	options := n.options
 	options.PoolSize, options.MaxIdleConns = 1, 0
-	client := redis.NewClient(&options)
-	within, cancel := context.WithTimeout(ctx, connectWithin)
-	defer cancel()
-	if err := client.Ping(within).Err(); err != nil && !isReply(err) {
-		_ = client.Close()
-		return nil, err
-	}
-	return conn{client}, nil
+	return conn{redis.NewClient(&options)}, nil
 }
 
 type conn struct{ client *redis.Client }
@@ -130,16 +114,11 @@ func (c conn) Do(args ...any) (any, error) {
 
 func (c conn) Close() error { return c.client.Close() }
 
-func isReply(err error) bool {
-	var reply redis.Error
-	return errors.As(err, &reply)
-}
-
 // cluster lets go-redis know which node has which slots, and follow redirections, but repeat nothing else.
 type cluster struct {
 	client *redis.ClusterClient
 	size   int
-	nodes  sync.Map // by address
+	nodes  sync.Map // by their clients
 }
 
 func newCluster(options redis.ClusterOptions) *cluster {
@@ -149,10 +128,10 @@ func newCluster(options redis.ClusterOptions) *cluster {
 		newClient = redis.NewClient
 	}
 	options.NewClient = func(of *redis.Options) *redis.Client {
-		n := &node{dialer: limit(of)}
+		n := &node{dialer: limit(of), cluster: c.client}
 		n.options, n.client = *of, newClient(of)
-		n.client.AddHook(hook{c, n})
-		c.nodes.Store(of.Addr, n)
+		n.client.AddHook(n)
+		c.nodes.Store(n.client, n)
 		return n.client
 	}
 	options.ReadOnly, options.RouteByLatency, options.RouteRandomly = false, false, false
@@ -194,11 +173,7 @@ func (c *cluster) NodeOf(ctx context.Context, key string) (tokenbucket.Doer, err
 	if err != nil {
 		return nil, cause(err)
 	}
-	address := client.Options().Addr
-	one, ok := c.nodes.Load(address)
-	if !ok {
-		return nil, fmt.Errorf("go-redis has made no client of %s", address)
-	}
+	one, _ := c.nodes.Load(client)
 	return one.(*node), nil
 }
 
@@ -218,19 +193,15 @@ func cause(err error) error {
 	return err
 }
 
-// hook is called for each command to a node.
-type hook struct {
-	cluster *cluster
-	node    *node
-}
+// DialHook changes nothing.
+func (n *node) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (h hook) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (h hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+// ProcessHook is called for each command to a node of a cluster.
+func (n *node) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, command redis.Cmder) error {
 		switch command.(type) {
 		case *redis.Cmd:
-			return h.see(ctx, next(ctx, command))
+			return n.see(ctx, next(ctx, command))
 		case *redis.ClusterSlotsCmd: // of go-redis itself, like others
 			within, cancel := context.WithTimeout(ctx, slotsWithin)
 			defer cancel()
@@ -241,27 +212,22 @@ func (h hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 }
 
 // ProcessPipelineHook is for ASKING and the command behind it.
-func (h hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (n *node) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, commands []redis.Cmder) error {
-		if err := next(ctx, commands); commands[0].Name() == "asking" {
-			return h.see(ctx, err)
-		} else {
-			return err
+		err := next(ctx, commands)
+		if commands[0].Name() == "asking" {
+			err = n.see(ctx, err)
 		}
+		return err
 	}
 }
 
-// see lets go-redis follow redirections, and look for the masters anew if a node fails.
-func (h hook) see(ctx context.Context, err error) error {
+// see lets go-redis follow redirections, and look for the masters anew after any other error.
+func (n *node) see(ctx context.Context, err error) error {
 	if err == nil || redis.HasErrorPrefix(err, "MOVED ") || redis.HasErrorPrefix(err, "ASK ") || err == redis.ErrClosed {
 		return err
 	}
-	if h.node.dialer.see(err); !isReply(err) || hasFailed(err) {
-		h.cluster.client.ReloadState(ctx)
-	}
+	n.dialer.see(err)
+	n.cluster.ReloadState(ctx)
 	return failure{err}
-}
-
-func hasFailed(err error) bool {
-	return redis.HasErrorPrefix(err, "READONLY") || redis.HasErrorPrefix(err, "CLUSTERDOWN") || redis.HasErrorPrefix(err, "MASTERDOWN")
 }

@@ -173,18 +173,6 @@ func TestContextsThatEndWhileTheyConnectSayNothingAboutTheServer(t *testing.T) {
 	log.Expect(t)
 }
 
-// late is a context whose deadline is over, and that has not ended.
-type late struct{ context.Context }
-
-func (late) Deadline() (time.Time, bool) { return time.Now().Add(-time.Second), true }
-
-func TestACallEndsThatIsLateBeforeItsConnectionIsGreeted(t *testing.T) {
-	doer := from(t, redis.NewClient(&redis.Options{Addr: mute(t)}))
-	if reply, err := doer.Do(late{ctx}, "PING"); err == nil {
-		t.Fatal(reply)
-	}
-}
-
 func TestAServerWithoutRoomForConnectionsIsNoOutage(t *testing.T) {
 	server, log := realserver.Start(t), &realserver.Log{}
 	limits := tokenbucket.NewServer(from(t, redis.NewClient(&redis.Options{Addr: server.Address()})),

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"strconv"
 	"time"
 
 	"tokenbucket"
@@ -13,6 +14,9 @@ import (
 
 // Never is the RetryAfter of a call of more events than the burst: waiting does not help.
 const Never = time.Duration(math.MaxInt64)
+
+// mostTokens is what a bucket can hold.
+const mostTokens = 1e12
 
 // notExceeded is the RetryAfter of what was allowed.
 const notExceeded = time.Duration(-1)
@@ -48,8 +52,8 @@ func (l Limit) String() string {
 func (l Limit) IsZero() bool { return l == Limit{} }
 
 func (l Limit) bucket() tokenbucket.Limit {
-	seconds, rest := l.Period/time.Second, l.Period%time.Second
-	return tokenbucket.Limit{Capacity: float64(l.Burst), Rate: fmt.Sprintf("%d/%d.%09ds", l.Rate, seconds, rest)}
+	period := strconv.FormatFloat(l.Period.Seconds(), 'f', -1, 64)
+	return tokenbucket.Limit{Capacity: math.Min(math.Max(float64(l.Burst), 0), mostTokens), Rate: fmt.Sprintf("%d/%ss", l.Rate, period)}
 }
 
 // Result is the decision about a call.
@@ -97,7 +101,7 @@ func (l *Limiter) AllowAtMost(ctx context.Context, key string, limit Limit, n in
 	if n == 0 {
 		return l.peek(ctx, key, limit)
 	}
-	decision, err := l.buckets.With(limit.bucket()).TakeUpTo(ctx, key, int64(n))
+	decision, err := l.buckets.With(limit.bucket()).TakeUpTo(ctx, key, int64(math.Min(float64(n), mostTokens)))
 	if err != nil {
 		return nil, err
 	}

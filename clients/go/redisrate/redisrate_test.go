@@ -3,8 +3,10 @@ package redisrate_test
 import (
 	"context"
 	"errors"
+	"math"
 	"os"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -175,20 +177,68 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-func TestMistakesAndOutagesAreErrors(t *testing.T) {
-	server := realserver.Start(t)
-	limiter := redisrate.NewLimiter(server.Limits(tokenbucket.LogTo(t.Logf)))
-	for name, allow := range map[string]func() (*redisrate.Result, error){
-		"rate": func() (*redisrate.Result, error) {
-			return limiter.Allow(ctx, "a", redisrate.Limit{Burst: 1, Period: time.Second})
-		},
-		"cost": func() (*redisrate.Result, error) { return limiter.AllowN(ctx, "a", redisrate.PerHour(1), -1) },
-		"max":  func() (*redisrate.Result, error) { return limiter.AllowAtMost(ctx, "a", redisrate.PerHour(1), -1) },
+// The rows of the README's table of what is accepted. A want that is not given is an error, which begins with fails.
+func TestAcceptedValues(t *testing.T) {
+	server, _ := realserver.StartWithClock(t)
+	limiter := redisrate.NewLimiter(server.Limits())
+	of := func(rate, burst int, period time.Duration) redisrate.Limit {
+		return redisrate.Limit{Rate: rate, Burst: burst, Period: period}
+	}
+	ten, most := redisrate.PerSecond(10), int64(1e12)
+	for i, c := range []struct {
+		do    string
+		limit redisrate.Limit
+		n     int
+		want  redisrate.Result
+		fails string
+	}{
+		{do: allowN, limit: of(10, 0, time.Second), n: 1, want: denied(0, redisrate.Never, 0)},
+		{do: allowN, limit: of(10, -1, time.Second), n: 1, want: denied(0, redisrate.Never, 0)},
+		{do: atMost, limit: of(10, -1, time.Second), n: 5, want: denied(0, redisrate.Never, 0)},
+		{do: allowN, limit: of(1e9, math.MaxInt, time.Second), n: 1, want: allowed(1, int(most-1), 1*ms)},
+		{do: allowN, limit: of(1, 1, 1), n: 1, want: allowed(1, 0, 1*ms)},
+		{do: allowN, limit: of(1, 1, 100*365*24*time.Hour), n: 1, want: allowed(1, 0, 100*365*24*time.Hour)},
+		{do: allowN, limit: of(1, 2, 100*365*24*time.Hour), n: 1, fails: "refilling capacity from empty at this rate would take more than 100 years"},
+		{do: allowN, limit: of(math.MaxInt, 1, time.Second), n: 1, fails: "rate must be at least 1 token in 100 years"},
+		{do: allowN, limit: of(0, 1, time.Second), n: 1, fails: "rate: count '0' in '0/1s' must be above 0"},
+		{do: allowN, limit: of(-1, 1, time.Second), n: 1, fails: "rate: count '-1' in '-1/1s' must not be negative"},
+		{do: allowN, limit: of(1, 1, 0), n: 1, fails: "rate: period '0s' in '1/0s' must be above 0"},
+		{do: allowN, limit: of(1, 1, -1500*ms), n: 1, fails: "rate: period '-1.5s' in '1/-1.5s' must be"},
+		{do: allowN, limit: redisrate.Limit{}, n: 1, fails: "rate: "},
+		{do: allowN, limit: ten, n: -1, fails: "cost must be a decimal number of tokens from 0 to 1e12, not '-1'"},
+		{do: atMost, limit: ten, n: -1, fails: "max must be a whole number of tokens from 1 to 1e12, not '-1'"},
+		{do: allowN, limit: ten, n: int(most), want: denied(10, redisrate.Never, 0)},
+		{do: allowN, limit: ten, n: int(most + 1), fails: "cost must be a decimal number of tokens from 0 to 1e12, not '1000000000001'"},
+		{do: atMost, limit: ten, n: math.MaxInt, want: allowed(10, 0, time.Second)},
 	} {
-		if result, err := allow(); err == nil || !strings.Contains(err.Error(), name) {
-			t.Errorf("%s: %+v, %v", name, result, err)
+		allow := limiter.AllowN
+		if c.do == atMost {
+			allow = limiter.AllowAtMost
+		}
+		got, err := allow(ctx, strconv.Itoa(i), c.limit, c.n)
+		c.want.Limit = c.limit
+		if c.fails != "" && (err == nil || !strings.HasPrefix(err.Error(), "tokenbucket: ERR "+c.fails)) || c.fails == "" && (err != nil || *got != c.want) {
+			t.Errorf("%s of %+v, %d: %+v, %v; want %+v %s", c.do, c.limit, c.n, got, err, c.want, c.fails)
 		}
 	}
+	for _, key := range []string{"", " ", "{x}", "{}", "ü", "a\n\x00b", "\xff", strings.Repeat("k", 5000)} {
+		for _, left := range []int{9, 8} {
+			if got, err := limiter.Allow(ctx, key, ten); err != nil || got.Remaining != left {
+				t.Errorf("the key %.9q: %+v, %v", key, got, err)
+			}
+		}
+		if err := limiter.Reset(ctx, key); err != nil {
+			t.Errorf("the key %.9q: %v", key, err)
+		}
+		if got, err := limiter.AllowN(ctx, key, ten, 0); err != nil || got.Remaining != 10 {
+			t.Errorf("the key %.9q after Reset: %+v, %v", key, got, err)
+		}
+	}
+}
+
+func TestOutagesAreErrorsIfWanted(t *testing.T) {
+	server := realserver.Start(t)
+	limiter := redisrate.NewLimiter(server.Limits(tokenbucket.LogTo(t.Logf)))
 	failing := redisrate.NewLimiter(server.Limits(tokenbucket.LogTo(t.Logf)), tokenbucket.OnError(tokenbucket.FailWithError))
 	server.Stop()
 	if result, err := failing.Allow(ctx, "a", redisrate.PerHour(1)); !errors.Is(err, tokenbucket.ErrServerAway) {

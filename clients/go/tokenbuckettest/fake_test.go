@@ -2,13 +2,11 @@ package tokenbuckettest_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand"
 	"os"
 	"reflect"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -44,19 +42,6 @@ func TestTheFakeKnowsTheCalendar(t *testing.T) {
 	compare(t, 4000, func(random *rand.Rand, _ int) (time.Duration, []any) {
 		return one(random, pauses), drawCall(random, calendars)
 	})
-}
-
-func TestTheFakesCalendarBeginsWhenItIsTold(t *testing.T) {
-	monthly := tokenbucket.Limit{Capacity: 10, Rate: "10@mo"}
-	for want, fake := range map[time.Duration]*tokenbuckettest.Server{
-		31 * 24 * time.Hour: tokenbuckettest.NewServer(),
-		time.Minute:         tokenbuckettest.NewServerAt(time.Date(2028, 2, 29, 23, 59, 0, 0, time.UTC)),
-	} {
-		limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(fake), monthly)
-		if decision, err := limiter.Take(context.Background(), "a", 10); err != nil || decision.ResetAfter != want {
-			t.Fatal(decision, err)
-		}
-	}
 }
 
 func TestTheFakeHoldsAsTheServer(t *testing.T) {
@@ -154,38 +139,5 @@ func TestWaitingLetsTheFakesTimePass(t *testing.T) {
 	hurried := tokenbucket.MaxWait(400 * time.Millisecond)
 	if decision, err := limiter.Take(context.Background(), "a", 1, hurried); err != nil || decision.Allowed || decision.RetryAfter != 600*time.Millisecond {
 		t.Fatal(decision, err)
-	}
-}
-
-func TestTheFakeRefusesWhatTheServerRefuses(t *testing.T) {
-	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(tokenbuckettest.NewServer()), tokenbucket.Limit{Capacity: 1, Rate: "1"})
-	_, ofRate := limiter.With(tokenbucket.Limit{Capacity: 1, Rate: "0"}).Take(context.Background(), "a", 1)
-	_, ofCost := limiter.Take(context.Background(), "a", -1)
-	for names, err := range map[string]error{"rate": ofRate, "cost": ofCost} {
-		if err == nil || !strings.HasPrefix(err.Error(), "tokenbucket: ERR ") || !strings.Contains(err.Error(), names) {
-			t.Errorf("%s: %v", names, err)
-		}
-	}
-}
-
-func TestTheFakeCanBeResetAndBroken(t *testing.T) {
-	fake := tokenbuckettest.NewServer()
-	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(fake, tokenbucket.LogTo(t.Logf)), tokenbucket.Limit{Capacity: 2, Rate: "1"})
-	for _, c := range []struct {
-		before    func()
-		remaining int64
-		degraded  bool
-	}{
-		{func() {}, 1, false},
-		{func() {}, 0, false},
-		{fake.Reset, 1, false},
-		{func() { _ = limiter.Reset(context.Background(), "a") }, 1, false},
-		{func() { fake.Break(errors.New("unplugged")) }, 1, true},
-		{func() { fake.Break(nil); fake.Advance(time.Second) }, 1, false},
-	} {
-		c.before()
-		if got, err := limiter.Take(context.Background(), "a", 1); err != nil || got.Remaining != c.remaining || got.Degraded != c.degraded {
-			t.Fatalf("%+v, %v; want %+v", got, err, c)
-		}
 	}
 }

@@ -1,6 +1,6 @@
 /**
- * What the README of @nestjs/throttler promises, as a table of cases: each in a Nest app with the storage
- * that the throttler brings, and in one with TokenBucketStorage. Where the two differ, the case says what
+ * What the README and the types of @nestjs/throttler promise, as a table of cases: each in a Nest app with the
+ * storage that the throttler brings, and in one with TokenBucketStorage. Where the two differ, the case says what
  * a bucket does instead, and docs/nestjs.md has a row about it.
  */
 
@@ -9,13 +9,22 @@ import "reflect-metadata";
 import assert from "node:assert/strict";
 import { after, mock, test, type TestContext } from "node:test";
 
-import { Controller, Get, Module, type INestApplication, type Type } from "@nestjs/common";
+import {
+  Controller,
+  Get,
+  Module,
+  type DynamicModule,
+  type ExecutionContext,
+  type INestApplication,
+  type Type,
+} from "@nestjs/common";
 import { APP_GUARD, NestFactory } from "@nestjs/core";
 import {
   SkipThrottle,
   Throttle,
   ThrottlerGuard,
   ThrottlerModule,
+  type ThrottlerModuleOptions,
   type ThrottlerOptions,
   type ThrottlerStorage,
 } from "@nestjs/throttler";
@@ -55,6 +64,12 @@ class AppController {
     return "passed";
   }
 
+  @Get("/written")
+  @Throttle({ default: { limit: () => Promise.resolve("1"), ttl: () => String(MINUTE) } as never })
+  written(): string {
+    return "passed";
+  }
+
   @Get("/named")
   @SkipThrottle({ short: true })
   @Throttle({ long: { limit: 5, ttl: 60_000 } })
@@ -63,8 +78,11 @@ class AppController {
   }
 }
 
+type ModuleOptions = Exclude<ThrottlerModuleOptions, unknown[]>;
+
 interface Answer {
   status: number;
+  text: string;
   header(name: string): string | null;
 }
 
@@ -80,6 +98,12 @@ interface Case {
   promise: string;
   /** Three a minute, unless given. */
   throttlers?: ThrottlerOptions[];
+  /** Of the module. */
+  options?: Partial<ModuleOptions>;
+  /** Makes the module of its options; `forRoot`, unless given. */
+  module?(options: ModuleOptions): DynamicModule;
+  /** The release that brought it, if the oldest one has it not. */
+  since?: string;
   run(app: App): Promise<unknown>;
   /** What both do, or the original alone. */
   expected: unknown;
@@ -87,22 +111,28 @@ interface Case {
   bucket?: { expected: unknown; row: string };
 }
 
-async function startApp(t: TestContext, throttlers: ThrottlerOptions[], storage?: ThrottlerStorage): Promise<App> {
+async function startApp(
+  t: TestContext,
+  { throttlers = three, options, module = (all) => ThrottlerModule.forRoot(all) }: Partial<Case>,
+  storage?: ThrottlerStorage,
+): Promise<App> {
   const getTracker = (request: Record<string, any>) => Promise.resolve(request.headers["x-user"] ?? request.ip);
+  // A guard sorts the array that it is given.
+  const copy = throttlers.map((one) => ({ ...one }));
   class AppModule {}
   Module({
-    imports: [ThrottlerModule.forRoot({ throttlers, getTracker, ...(storage && { storage }) })],
+    imports: [module({ throttlers: copy, getTracker, ...options, ...(storage && { storage }) })],
     controllers: [AppController],
     providers: [{ provide: APP_GUARD, useClass: ThrottlerGuard }],
   })(AppModule);
-  const app: INestApplication = await NestFactory.create(AppModule as Type<unknown>, { logger: ["error"] });
+  const app: INestApplication = await NestFactory.create(AppModule as Type<unknown>, { logger: false });
   t.after(() => app.close());
   await app.listen(0, "127.0.0.1");
   const url = await app.getUrl();
   const get = async (path = "/", headers = {}) => {
     const response = await fetch(url + path, { headers });
-    await response.text();
-    return { status: response.status, header: (name: string) => response.headers.get(name) };
+    const text = await response.text();
+    return { status: response.status, text, header: (name: string) => response.headers.get(name) };
   };
   return {
     get,
@@ -114,6 +144,9 @@ async function startApp(t: TestContext, throttlers: ThrottlerOptions[], storage?
   };
 }
 
+/** What `npm run test-older` imports in place of the newest release. */
+const older = process.env.OLDER;
+
 const MINUTE = 60_000;
 const three: ThrottlerOptions[] = [{ ttl: MINUTE, limit: 3 }];
 const shortAndLong: ThrottlerOptions[] = [
@@ -121,12 +154,55 @@ const shortAndLong: ThrottlerOptions[] = [
   { name: "long", ttl: MINUTE, limit: 3 },
 ];
 
+/** What users write as a ttl or blockDuration, and the Retry-After of three a minute; null: each request fails. */
+const DURATIONS: [unknown, string | null][] = [
+  [String(MINUTE), "60"],
+  [` ${MINUTE} `, "60"],
+  ["6e4", "60"],
+  [59_999.5, "60"],
+  ["abc", null],
+];
+
+const userIs = (name: string) => (context: ExecutionContext) =>
+  context.switchToHttp().getRequest().headers["x-user"] === name;
+
 const CASES: Case[] = [
   ...LIMITS.map(([limit, passed]) => ({
     promise: `the limit ${JSON.stringify(limit)} is read as the throttler reads it`,
     throttlers: [{ ttl: String(MINUTE), limit, blockDuration: "1000" }] as never,
     run: (app: App) => app.passed(5),
     expected: passed,
+  })),
+  {
+    promise: "a limit that is not a number fails each request",
+    throttlers: [{ ttl: MINUTE, limit: "abc" as never }],
+    run: async ({ get }) => (await get()).status,
+    expected: 500,
+  },
+  ...DURATIONS.flatMap(([written, retryAfter]) =>
+    ["ttl", "blockDuration"].map((name) => ({
+      promise: `the ${name} ${JSON.stringify(written)} is read as the throttler reads it`,
+      throttlers: [{ ttl: MINUTE, limit: 3, [name]: written as never }],
+      run: async ({ get, passed }: App) => [await passed(3), (await get()).header("retry-after")],
+      expected: [retryAfter ? 3 : 0, retryAfter],
+    })),
+  ),
+  ...[0, "0", -1].map((ttl) => ({
+    promise: `the ttl ${JSON.stringify(ttl)}`,
+    throttlers: [{ ttl: ttl as number, limit: 3 }],
+    run: ({ passed }: App) => passed(5),
+    expected: 5,
+    bucket: { expected: 0, row: "A `ttl` of 0 or less" },
+  })),
+  ...[{ ttl: Infinity }, { ttl: 1e15 }, { ttl: MINUTE, blockDuration: Infinity }].map((endless) => ({
+    promise: `after ${Object.entries(endless).join(" ")} no request has come back in a year`,
+    throttlers: [{ limit: 3, ...endless }],
+    async run({ passed, advance }: App) {
+      const first = await passed(5);
+      advance(365 * 24 * 60 * MINUTE);
+      return [first, await passed(5)];
+    },
+    expected: [3, 0],
   })),
   {
     promise: "the limit and what remains of it are in headers",
@@ -204,7 +280,8 @@ const CASES: Case[] = [
       return [first, (await get()).status];
     },
     expected: ["60", 200],
-    bucket: { expected: ["20", 200], row: "`blockDuration: 0`" },
+    // The guard of 6.0.0 takes 0 for missing.
+    bucket: { expected: [older ? "60" : "20", 200], row: "`blockDuration: 0`" },
   },
   {
     promise: "a ttl after the last request all of the limit is there",
@@ -217,7 +294,7 @@ const CASES: Case[] = [
   },
   {
     promise: "never more than limit within one ttl",
-    throttlers: [{ ttl: MINUTE, limit: 3, blockDuration: 0 }],
+    throttlers: [{ ttl: MINUTE, limit: 3, blockDuration: -1 }],
     async run({ passed, advance }) {
       let all = await passed(5);
       for (let i = 0; i < 3; i++) {
@@ -231,8 +308,60 @@ const CASES: Case[] = [
   },
   {
     promise: "@SkipThrottle and @Throttle",
-    run: async ({ passed }) => [await passed(5, "/skipped"), await passed(5, "/tight")],
-    expected: [5, 1],
+    run: async ({ passed }) => [await passed(5, "/skipped"), await passed(5, "/tight"), await passed(5, "/written")],
+    expected: [5, 1, 1],
+  },
+  {
+    promise: "skipIf and ignoreUserAgents",
+    options: { skipIf: userIs("friend"), ignoreUserAgents: [/^bot/] },
+    async run({ get, passed }) {
+      await passed(3);
+      const seen = [await get("/", { "x-user": "friend" }), await get("/", { "user-agent": "bot 7" }), await get()];
+      return seen.map(({ status }) => status);
+    },
+    expected: [200, 200, 429],
+  },
+  ...["", "a b", "{x}", "ü", "k".repeat(5000)].map((any) => ({
+    promise: `getTracker and generateKey may return "${any.slice(0, 5)}", and endpoints with one key share a limit`,
+    options: { getTracker: () => any, generateKey: (_: unknown, tracker: string) => tracker },
+    run: async ({ passed }: App) => [await passed(2), await passed(2, "/other")],
+    expected: [2, 1],
+  })),
+  ...["too fast", () => "too fast"].map((errorMessage) => ({
+    promise: `errorMessage is what a denial says: ${errorMessage}`,
+    options: { errorMessage },
+    async run({ get, passed }: App) {
+      await passed(3);
+      return (await get()).text.includes("too fast");
+    },
+    expected: true,
+  })),
+  {
+    promise: "setHeaders: false sends none",
+    since: "6.5",
+    options: { setHeaders: false },
+    async run({ get, passed }) {
+      const first = (await get()).header("x-ratelimit-limit");
+      return [first, await passed(5), (await get()).header("retry-after")];
+    },
+    expected: [null, 2, null],
+  },
+  {
+    promise: "forRootAsync with a factory",
+    module: (options) => ThrottlerModule.forRootAsync({ useFactory: () => Promise.resolve(options) }),
+    run: ({ passed }) => passed(5),
+    expected: 3,
+  },
+  {
+    promise: "forRootAsync with a class",
+    module: (options) =>
+      ThrottlerModule.forRootAsync({
+        useClass: class {
+          createThrottlerOptions = () => options;
+        },
+      }),
+    run: ({ passed }) => passed(5),
+    expected: 3,
   },
   {
     promise: "several throttlers: the tightest counts, and its name is in the headers",
@@ -277,26 +406,39 @@ const CASES: Case[] = [
   },
 ];
 
-for (const { promise, throttlers = three, run, expected, bucket } of CASES) {
+for (const one of CASES.filter(({ since }) => !(since && older))) {
+  const { promise, run, expected, bucket } = one;
   test(`both: ${promise}`, async (t) => {
-    // A guard sorts the array that it is given.
-    const copy = () => throttlers.map((one) => ({ ...one }));
     mock.timers.enable({ apis: ["Date"], now: Date.now() });
     t.after(() => mock.timers.reset());
-    assert.deepEqual(await run(await startApp(t, copy())), expected, "the original");
+    // Older releases of the original are not what the cases say.
+    if (!older) assert.deepEqual(await run(await startApp(t, one)), expected, "the original");
     await redis.flushall();
-    const storage = new TokenBucketStorage(patient(redis));
-    const app = await startApp(t, copy(), storage);
+    const app = await startApp(t, one, new TokenBucketStorage(patient(redis)));
     assert.deepEqual(await run(app), bucket ? bucket.expected : expected, "the bucket");
   });
 }
 
 test("each deviation has a row in the docs, and each row a case", () => rowsAreCases("nestjs.md", CASES));
 
+test("a value that is none is an error that names it", async () => {
+  const storage = new TokenBucketStorage(patient(redis));
+  for (const [ttl, limit, blockDuration, error] of [
+    [0, 3, 0, /^BadArgument: ttl: 0 is not above 0$/],
+    ["abc", 3, 0, /^BadArgument: ttl: abc is not a number$/],
+    [null, 3, 0, /^BadArgument: ttl: null is not a number$/],
+    [MINUTE, "abc", 0, /^BadArgument: limit: abc is not a number$/],
+    [MINUTE, 3, "abc", /^BadArgument: blockDuration: abc is not a number$/],
+    [MINUTE, undefined, undefined, /^BadArgument: limit: is missing: /],
+  ] as [number, number, number, RegExp][]) {
+    await assert.rejects(storage.increment("a", ttl, limit, blockDuration, "default"), error);
+  }
+});
+
 test("apps share what they count, and nothing is blocked for longer because two deny at once", async (t) => {
   await redis.flushall();
   const apps: App[] = [];
-  for (let i = 0; i < 2; i++) apps.push(await startApp(t, three, new TokenBucketStorage(patient(redis))));
+  for (let i = 0; i < 2; i++) apps.push(await startApp(t, {}, new TokenBucketStorage(patient(redis))));
   const answers = await Promise.all(Array.from({ length: 20 }, (_, i) => apps[i % 2]!.get()));
   assert.equal(answers.filter(({ status }) => status === 200).length, 3);
   assert.equal((await apps[0]!.get()).header("retry-after"), "60");
@@ -305,7 +447,7 @@ test("apps share what they count, and nothing is blocked for longer because two 
 test("the server is away: each policy has a status", async (t) => {
   const own = await serverFor(t);
   const { buckets } = await clientFor(t, own);
-  const start = (onError: Policy) => startApp(t, three, new TokenBucketStorage(buckets, { onError }));
+  const start = (onError: Policy) => startApp(t, {}, new TokenBucketStorage(buckets, { onError }));
   const apps = await Promise.all((["local", "open", "closed", "throw"] as const).map(start));
   assert.equal(await apps[0]!.passed(2), 2);
   await own.stop();

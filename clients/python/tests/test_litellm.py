@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 import secrets
 import signal
 import sys
@@ -14,10 +16,34 @@ from typing import Any
 
 import httpx
 import pytest
-import redis
+import redis.asyncio
+from fastapi import HTTPException
 
 from paths import PACKAGE
 from services import Service, free_port, redis_server, wait_for
+from tokenbucket import BadArgument
+
+# What metadata say, and what two calls get: their statuses, or a 400 that contains a text.
+METADATA: list[tuple[Any, list[int] | str]] = [
+    *(({"requests": one}, [200, 429]) for one in (1, "1", " 1 ", "1 1/h", " 1  1/h ")),
+    *(({"requests": none}, [429, 429]) for none in (0, "0", "0 1/h")),
+    ({"tokens": 0}, [429, 429]),
+    ({"parallel": 0}, [429, 429]),
+    ({"parallel": "7"}, [200, 200]),
+    ({"requests": 1, "tokens": None}, [200, 429]),
+    *((none, [200, 200]) for none in ({"requests": None}, {}, None)),
+    *(({"requests": no}, f"{no!r} is neither") for no in (1.5, True, "", "often", "1.5", [1], {"of": 1})),
+    ({"requests": -1}, "capacity: -1 is not"),
+    ({"tokens": 10**13}, "capacity: 10000000000000 is not"),
+    ({"requests": "1 often"}, "rate: 'often' must be"),
+    ({"requests": "1 0/m"}, "rate: count '0' in '0/m' must be above 0"),
+    ({"requests": "2 1/36500d"}, "refilling capacity"),
+    ({"requests": "1 1/m 1"}, "'1 1/m 1' is not"),
+    ({"parallel": "1 1/m"}, "'1 1/m' is neither"),
+    ({"Requests": 1}, "'Requests' is neither"),
+    ({"rpm": 1}, "'rpm' is neither"),
+    *((none, f"{none!r} is not an object") for none in (["requests"], "1 1/m", 1, "", False)),
+]
 
 # Nothing flows in while a test runs.
 STILL = "10/h"
@@ -36,11 +62,7 @@ KEYS: dict[str, Any] = {
     "sk-killed": {"metadata": {"tokenbucket": ROOMY}},
     "sk-litellm": {"rpm_limit": 2},
     "sk-none": {},
-    "sk-misspelt": {"metadata": {"tokenbucket": {"request": "3 3/m"}}},
-    "sk-no-limit": {"metadata": {"tokenbucket": {"requests": "often"}}},
-    "sk-no-object": {"metadata": {"tokenbucket": ["requests"]}},
     "sk-team-misspelt": {"team_id": "t8", "team_metadata": {"tokenbucket": {"token": 5}}},
-    "sk-number": {"metadata": {"tokenbucket": {"requests": 3, "parallel": "7"}}},
     "sk-messages": {"metadata": {"tokenbucket": ROOMY}},
     "sk-one": {
         "metadata": {"tokenbucket": {"requests": f"5 {STILL}"}},
@@ -48,7 +70,7 @@ KEYS: dict[str, Any] = {
         "team_metadata": {"tokenbucket": {"requests": f"6 {STILL}"}},
     },
     "sk-other": {"team_id": "t7", "team_metadata": {"tokenbucket": {"requests": f"6 {STILL}"}}},
-}
+} | {f"sk-{said!r}": {"metadata": {"tokenbucket": said}} for said, _ in METADATA}
 
 # LiteLLM takes half a minute to start on a slow machine, and tries to fetch prices.
 STARTS_WITHIN_S = 180
@@ -275,23 +297,92 @@ def test_who_has_no_limits_is_not_limited(client: httpx.Client, buckets: Any) ->
     assert buckets() == {}
 
 
+@pytest.mark.parametrize(("said", "expected"), METADATA)
+def test_what_metadata_may_say(client: httpx.Client, said: Any, expected: list[int] | str) -> None:
+    responses = [chat(client, f"sk-{said!r}") for _ in range(2)]
+    codes = [response.status_code for response in responses]
+    if isinstance(expected, list):
+        assert codes == expected
+    else:
+        assert codes == [400, 400]
+        assert expected in responses[0].json()["error"]["message"]
+
+
+def test_a_misspelt_word_of_a_team_lets_nobody_through(client: httpx.Client) -> None:
+    response = chat(client, "sk-team-misspelt")
+    assert response.status_code == 400
+    assert "'token' is neither" in response.text
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("name", "one"), [("rpm_limit", 1), ("tpm_limit", 60), ("max_parallel_requests", 1)])
+def test_litellms_limits_are_read_as_its_own_limiter_reads_them(
+    bucket_server: Service, monkeypatch: pytest.MonkeyPatch, name: str, one: int
+) -> None:
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    from litellm.caching.caching import DualCache
+    from litellm.proxy._types import UserAPIKeyAuth
+    from litellm.proxy.hooks.parallel_request_limiter_v3 import _PROXY_MaxParallelRequestsHandler_v3
+    from litellm.proxy.utils import InternalUsageCache
+    from pydantic import ValidationError
+
+    from tokenbucket import asyncio as buckets
+    from tokenbucket.litellm import TokenBucketCallback
+
+    async def passed(limiter: Any, key: dict[str, Any]) -> int:
+        count = 0
+        for _ in range(3):
+            # In a task, as each request of a proxy: LiteLLM keeps what it knows of a request in its context.
+            before = limiter.async_pre_call_hook(
+                UserAPIKeyAuth(**key), DualCache(), call("one", 50), "acompletion"
+            )
+            try:
+                await asyncio.create_task(before)
+            except HTTPException as error:
+                assert error.status_code == 429, error.detail  # noqa: PT017
+            else:
+                count += 1
+        return count
+
+    async def both(value: Any) -> list[int]:
+        key = {"api_key": f"sk-{name}-{value!r}", name: value}
+        async with redis.asyncio.Redis(port=bucket_server.port) as connected:
+            own = _PROXY_MaxParallelRequestsHandler_v3(InternalUsageCache(DualCache()))
+            ours = TokenBucketCallback(buckets.Server(connected, timeout_ms=5000))
+            return [await passed(limiter, key) for limiter in (own, ours)]
+
+    rows: list[tuple[int, list[Any]]] = [
+        (1, [one, str(one), f" {one} ", float(one)]),
+        (0, [0, "0", -1]),
+        (3, [None, 10**13, sys.maxsize]),
+    ]
+    for expected, values in rows:
+        for value in values:
+            assert asyncio.run(both(value)) == [expected, expected], value
+    for value in (1.5, "1.5", "often", ""):
+        with pytest.raises(ValidationError):
+            UserAPIKeyAuth(api_key="sk-none", **{name: value})
+
+
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("key", "why"),
+    ("name", "value", "why"),
     [
-        ("sk-misspelt", "'request' is neither"),
-        ("sk-no-limit", "'often' is neither"),
-        ("sk-no-object", "tokenbucket: "),
-        ("sk-team-misspelt", "'token' is neither"),
+        ("TIMEOUT_MS", "soon", "TOKENBUCKET_TIMEOUT_MS: 'soon' is not a number"),
+        ("TIMEOUT_MS", "", "TOKENBUCKET_TIMEOUT_MS: '' is not a number"),
+        ("TIMEOUT_MS", "0", "timeout_ms: 0.0 is not a number above 0"),
+        ("ON_ERROR", "pass", "on_error: 'pass' is none of"),
+        ("URL", "localhost:6379", "client: 'localhost:6379': "),
     ],
 )
-def test_metadata_that_make_no_limit_let_nobody_through(client: httpx.Client, key: str, why: str) -> None:
-    response = chat(client, key)
-    assert response.status_code == 400
-    assert why in response.text
+def test_a_mistake_in_the_environment_stops_the_start(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, why: str
+) -> None:
+    from tokenbucket.litellm import TokenBucketCallback
 
-
-def test_a_number_is_so_many_a_minute(client: httpx.Client) -> None:
-    assert [chat(client, "sk-number").status_code for _ in range(4)] == [200, 200, 200, 429]
+    monkeypatch.setenv(f"TOKENBUCKET_{name}", value)
+    with pytest.raises(BadArgument, match=re.escape(why)):
+        TokenBucketCallback()
 
 
 @pytest.mark.parametrize(

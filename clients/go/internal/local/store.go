@@ -71,6 +71,12 @@ type Error string
 
 func (e Error) Error() string { return string(e) }
 
+// Check returns the error of a command that is wrong whatever the buckets have.
+func Check(words []string) error {
+	_, err := NewStore(0).Do(0, words)
+	return err
+}
+
 // Do decides at that moment, in time since 1970, on DEL and the commands that limiters send.
 func (s *Store) Do(now time.Duration, words []string) (any, error) {
 	s.mutex.Lock()
@@ -169,7 +175,7 @@ func (v *view) reserve(arguments []string) (any, error) {
 
 func (v *view) takeUpTo(arguments []string) (any, error) {
 	most, err := strconv.ParseInt(arguments[0], 10, 64)
-	if err != nil || most < 1 {
+	if err != nil || most < 1 || most > 1e12 {
 		return nil, Error("ERR max must be a whole number of tokens from 1 to 1e12")
 	}
 	granted := floor(v.level)

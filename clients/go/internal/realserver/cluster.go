@@ -5,20 +5,16 @@ import (
 	"testing"
 )
 
-// Cluster is three masters, and whatever a test adds.
+// Cluster is three masters.
 type Cluster struct {
 	*launcher
 	Nodes []*Server
 }
 
 // StartCluster starts one of three nodes, and ends it with the test.
-func StartCluster(t testing.TB, withModule bool) *Cluster {
+func StartCluster(t testing.TB) *Cluster {
 	t.Helper()
-	options := []string{"--cluster"}
-	if !withModule {
-		options = append(options, "--without-module")
-	}
-	l := launch(t, options...)
+	l := launch(t, "--cluster")
 	return &Cluster{l, l.nodes}
 }
 
@@ -41,26 +37,4 @@ func (c *Cluster) Names() []string {
 		}
 	}
 	return names
-}
-
-// MoveSlotOf moves a slot in which there is nothing yet.
-func (c *Cluster) MoveSlotOf(key string, to int) {
-	c.t.Helper()
-	c.tell(nil, "move_slot", key, to)
-}
-
-// ReplicaOf is a replica that has all that its master has.
-func (c *Cluster) ReplicaOf(master int) *Server {
-	c.t.Helper()
-	replica := &Server{launcher: c.launcher}
-	var at struct{ Node, Port int }
-	c.tell(&at, "replica", master)
-	replica.node, replica.port = at.Node, at.Port
-	return replica
-}
-
-// TakeOver makes a replica the master of one that is gone, and waits until the others know.
-func (c *Cluster) TakeOver(replica *Server) {
-	c.t.Helper()
-	c.tell(nil, "take_over", replica.node)
 }

@@ -19,8 +19,6 @@ type Server struct {
 	*launcher
 	node int
 	port int
-	// What it is started with from now on, besides.
-	options []any
 }
 
 // Start starts one, and ends it with the test.
@@ -99,13 +97,6 @@ func (l *launcher) tell(reply any, words ...any) {
 	}
 }
 
-// Start starts it again, on the same port.
-func (s *Server) Start() {
-	s.t.Helper()
-	s.tell(nil, append([]any{"start", s.node}, s.options...)...)
-	s.options = nil
-}
-
 // Stop ends it at once, as a crash does.
 func (s *Server) Stop() {
 	s.t.Helper()
@@ -115,10 +106,9 @@ func (s *Server) Stop() {
 // Address is its host and port.
 func (s *Server) Address() string { return fmt.Sprintf("127.0.0.1:%d", s.port) }
 
-// LoadModule gives it the module while it runs, and whenever it is started again.
+// LoadModule gives it the module while it runs.
 func (s *Server) LoadModule() {
 	s.t.Helper()
-	s.options = []any{"--loadmodule", os.Getenv("MODULE")}
 	s.Do("MODULE", "LOAD", os.Getenv("MODULE"))
 }
 

@@ -91,9 +91,6 @@ func read(reader *bufio.Reader) (any, error) {
 	return elements, nil
 }
 
-// DoerAt asks a server at that address.
-func DoerAt(at string) tokenbucket.Doer { return address(at) }
-
 // Doer asks it.
 func (s *Server) Doer() tokenbucket.Doer { return address(s.Address()) }
 

@@ -19,7 +19,7 @@ const MOST_DENIALS = 10_000;
 const DENIALS: Limit = { capacity: MOST_DENIALS, rate: "100/365d" };
 
 /** The longest debt without the module: 31 years. */
-const FOREVER_MS = 999_999_999_000;
+export const FOREVER_MS = 999_999_999_000;
 
 export interface Outcome {
   allowed: boolean;

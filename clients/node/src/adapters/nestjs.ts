@@ -9,11 +9,11 @@
 import type { ThrottlerStorage } from "@nestjs/throttler";
 
 import { OPTIONS, type Options } from "../api/decider.js";
-import { BlockableBuckets, type Outcome } from "./blocks.js";
-import { BadArgument, checkOptions } from "../values/errors.js";
-import { capacityOf } from "../values/limit.js";
+import { BlockableBuckets, FOREVER_MS, type Outcome } from "./blocks.js";
+import { BadArgument, BadArgumentType, checkOptions } from "../values/errors.js";
 import type { Client } from "../transport/driver.js";
 import type { Server } from "../transport/server.js";
+import { asNumber, windowLimit } from "./window-store.js";
 
 /** What a guard gets; its times are seconds. */
 export type ThrottlerRecord = Awaited<ReturnType<ThrottlerStorage["increment"]>>;
@@ -37,19 +37,32 @@ export class TokenBucketStorage implements ThrottlerStorage {
     throttlerName: string,
   ): Promise<ThrottlerRecord> {
     if (limit === undefined) throw new BadArgument("limit: is missing: @nestjs/throttler tells it from version 6 on");
-    // Without a limit, there are so many; from the environment, a number is a string.
-    const capacity = capacityOf(Number(limit));
+    const ttlMs = duration("ttl", ttl);
+    if (ttlMs <= 0) throw new BadArgument(`ttl: ${ttl} is not above 0`);
+    const blockMs = duration("blockDuration", blockDuration);
     const bucket = {
       name: `${this.#prefix}${key}:${throttlerName}`,
-      limit: { capacity, rate: `${capacity || 1}/${ttl}ms` },
+      limit: windowLimit(checkedNumber("limit", limit), ttlMs),
     };
+    const capacity = Number(bucket.limit.capacity);
     const outcome = await this.#buckets.take(bucket, 1);
-    if (outcome.allowed || outcome.degraded || outcome.blockedMs > 0 || blockDuration <= 0) {
-      return record(outcome, capacity, ttl);
+    if (outcome.allowed || outcome.degraded || outcome.blockedMs > 0 || blockMs <= 0) {
+      return record(outcome, capacity, ttlMs);
     }
-    await this.#buckets.block(bucket, blockDuration);
-    return record({ ...outcome, blockedMs: blockDuration }, capacity, ttl);
+    await this.#buckets.block(bucket, blockMs);
+    return record({ ...outcome, blockedMs: blockMs }, capacity, ttlMs);
   }
+}
+
+function duration(name: string, ms: unknown): number {
+  return Math.min(checkedNumber(name, ms), FOREVER_MS);
+}
+
+/** Reads a string, too: before version 6.7.1 the guard passes on what its user wrote. */
+function checkedNumber(name: string, value: unknown): number {
+  const number = asNumber(value);
+  if (Number.isNaN(number)) throw new BadArgumentType(`${name}: ${String(value)} is not a number`);
+  return number;
 }
 
 function record({ allowed, degraded, bucket, blockedMs }: Outcome, limit: number, ttl: number): ThrottlerRecord {

@@ -39,7 +39,7 @@ from litellm.integrations.custom_logger import CustomLogger
 from ..api import asyncio as _asyncio
 from ..values.decision import JointDecision
 from ..values.errors import BadArgument
-from ..values.limit import Limit
+from ..values.limit import MOST_TOKENS, Limit
 
 _PARALLEL = "parallel"
 # Of a call that says neither.
@@ -96,7 +96,7 @@ class TokenBucketCallback(CustomLogger):
         if server is None:
             server = _asyncio.Server(
                 os.environ.get("TOKENBUCKET_URL", "redis://localhost:6379/0"),
-                timeout_ms=int(os.environ.get("TOKENBUCKET_TIMEOUT_MS", "100")),
+                timeout_ms=_timeout_ms(os.environ.get("TOKENBUCKET_TIMEOUT_MS", "100")),
             )
         self.limiter = _asyncio.JointLimiter(server, {}, prefix, **of_limiter)
         self.ttl_ms = ttl_ms
@@ -143,12 +143,18 @@ class TokenBucketCallback(CustomLogger):
         if not whose or _id_of(data) in self._calls:
             return data
         limits = {which: limit for which, (_, limit) in whose.items()}
-        hold = await self.limiter.hold(
-            {which: name for which, (name, _) in whose.items()},
-            {which: self.estimate(data) if which.endswith("tokens") else 1 for which in whose},
-            ttl_ms=self.ttl_ms,
-            limits=limits,
-        )
+        try:
+            hold = await self.limiter.hold(
+                {which: name for which, (name, _) in whose.items()},
+                {which: self.estimate(data) if which.endswith("tokens") else 1 for which in whose},
+                ttl_ms=self.ttl_ms,
+                limits=limits,
+            )
+        except BadArgument as error:
+            # Some rates the server alone refuses, as it does keys that the operator has to mend.
+            if str(error).startswith("ERR "):
+                raise _mistake(error) from error
+            raise
         if not hold.allowed:
             raise self._refusal(hold.decision, limits)
         await hold.__aenter__()
@@ -235,6 +241,13 @@ class TokenBucketCallback(CustomLogger):
         return HTTPException(429, f"rate limit exceeded: {', '.join(denied)}", headers)
 
 
+def _timeout_ms(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise BadArgument(f"TOKENBUCKET_TIMEOUT_MS: {text!r} is not a number") from error
+
+
 def _given_id(data: dict[str, Any]) -> str:
     """Gives a call an id that no client can choose, unlike LiteLLM's, which comes from a header."""
     id = uuid.uuid4().hex
@@ -271,20 +284,27 @@ def _whole(data: Mapping[str, Any], name: str) -> int | None:
 def _limits(
     metadata: Mapping[str, Any] | None, rpm: int | None, tpm: int | None, parallel: int | None
 ) -> dict[str, Limit]:
-    """What metadata say, and where they say nothing, LiteLLM's own limits."""
+    """Returns the limits of the metadata. Without any, LiteLLM's own, which below 0 deny every call there."""
     said = (metadata or {}).get("tokenbucket")
     if said is None or said == {}:
-        said = {"requests": rpm, "tokens": tpm, _PARALLEL: parallel}
+        own = {"requests": rpm, "tokens": tpm, _PARALLEL: parallel}
+        said = {which: None if one is None else min(max(one, 0), MOST_TOKENS) for which, one in own.items()}
     limits: dict[str, Limit] = {}
     try:
+        if not isinstance(said, dict):
+            raise BadArgument(f"{said!r} is not an object, like {{'requests': 60}}")
         for which, limit in said.items():
             if which not in ("requests", "tokens", _PARALLEL):
                 raise BadArgument(f"{which!r} is neither 'requests' nor 'tokens' nor 'parallel'")
             if limit is not None:
                 limits[which] = Limit(_number(limit), 0) if which == _PARALLEL else _per_minute(limit)
-    except (AttributeError, BadArgument) as error:
-        raise HTTPException(400, f"metadata of the key or team, tokenbucket: {error}") from error
+    except BadArgument as error:
+        raise _mistake(error) from error
     return limits
+
+
+def _mistake(error: BadArgument) -> HTTPException:
+    return HTTPException(400, f"metadata of the key or team, tokenbucket: {error}")
 
 
 def _per_minute(limit: Any) -> Limit:
