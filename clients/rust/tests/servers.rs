@@ -191,7 +191,13 @@ impl Cluster {
 
 /// A node's own answer.
 pub fn ask<T: redis::FromRedisValue>(node: &Server, words: &[&str]) -> T {
-    redis::Cmd::new().arg(words).query(&mut node.connection()).expect("an answer")
+    try_ask(node, words).expect("an answer")
+}
+
+/// Asks a node that may cut the connection: Sentinel does so to a server that it promotes.
+pub fn try_ask<T: redis::FromRedisValue>(node: &Server, words: &[&str]) -> redis::RedisResult<T> {
+    let mut command = redis::Cmd::new();
+    command.arg(words).query(&mut node.connection())
 }
 
 /// What the node says of the cluster.
