@@ -269,7 +269,7 @@ def test_a_server_that_is_silent_is_not_taken_for_one_that_lets_wait(
     until_waiting(server, 0)
 
 
-@pytest.mark.only("python", "node")
+@pytest.mark.only("python", "node", "rust")
 @pytest.mark.also_in_clusters
 def test_a_call_that_waits_notices_that_its_server_has_become_silent(
     package: Package, server: Service

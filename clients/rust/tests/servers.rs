@@ -173,18 +173,6 @@ impl Cluster {
         Self { nodes: Server::all(&launcher, &line), launcher }
     }
 
-    /// A replica that has all that its master has.
-    pub fn replica_of(&self, master: usize) -> Server {
-        let line = self.launcher.tell(&format!(r#"["replica", {master}]"#));
-        let replica = Server::all(&self.launcher, &line).remove(0);
-        Server { node: numbers(&line, "node")[0] as usize, ..replica }
-    }
-
-    /// Makes it the master in place of its own, and waits until the others know.
-    pub fn take_over(&self, replica: &Server) {
-        self.launcher.tell(&format!(r#"["take_over", {}]"#, replica.node));
-    }
-
     /// Moves a slot in which there is nothing yet.
     pub fn move_slot_of(&self, key: &str, to: usize) {
         self.launcher.tell(&format!(r#"["move_slot", {key:?}, {to}]"#));

@@ -9,8 +9,9 @@ use lru::LruCache;
 use redis::{FromRedisValue, Value};
 use tokio::sync::OnceCell;
 
-use crate::transport::ask::{Answer, Away};
+use crate::transport::ask::Answer;
 use crate::transport::locked::locked;
+use crate::transport::node::Node;
 use crate::transport::Transport;
 use crate::values::decision::Decision;
 use crate::values::error::Error;
@@ -53,13 +54,13 @@ enum Outcome {
     Full,
     /// All that the bucket had. A take of 1 would find this.
     Emptied(Decision),
-    Away(Arc<Away>),
+    Away(Arc<Node>),
 }
 
 pub(crate) enum Verdict {
     Granted(Decision),
     Denied(Decision),
-    Away(Arc<Away>),
+    Away(Arc<Node>),
 }
 
 impl Batches {
@@ -136,7 +137,7 @@ impl Batch {
                 return Ok(Some(Verdict::Granted(decision)));
             }
             match outcome {
-                Outcome::Away(away) => return Ok(Some(Verdict::Away(away))),
+                Outcome::Away(node) => return Ok(Some(Verdict::Away(node))),
                 // The first may have begun before tokens came back that this call may count on.
                 Outcome::Emptied(peeked) if is_last => return Ok(Some(self.denied(peeked, cost))),
                 Outcome::Full | Outcome::Emptied(_) => {}
@@ -159,7 +160,7 @@ impl Batch {
         state.fetch = Arc::default();
         let replies = match answer? {
             Answer::Replies(replies) => replies,
-            Answer::Away(away) => return Ok(Outcome::Away(Arc::new(away))),
+            Answer::Away { node, .. } => return Ok(Outcome::Away(node)),
             Answer::Lost(_) => unreachable!("a fetch may be repeated"),
         };
         let read = |place| Decision::from_redis_value_ref(replies.get(place).unwrap_or(&Value::Nil));

@@ -9,8 +9,10 @@ use crate::api::batches::Batches;
 use crate::api::denials::Denials;
 use crate::api::options::{OnError, Options};
 use crate::api::server::Server;
-use crate::transport::ask::{Answer, Away};
+use crate::transport::ask::Answer;
 use crate::transport::background;
+use crate::transport::if_dropped::IfDropped;
+use crate::transport::node::Node;
 use crate::values::decision::{Decision, JointDecision};
 use crate::values::error::Error;
 use crate::values::limit::Limit;
@@ -126,7 +128,13 @@ impl Caller {
         if how.max_wait > LONGEST {
             return Err(Error::BadArgument(format!("max_wait: {:?} is more than 30 days", how.max_wait)));
         }
-        let mut doubt = how.begins.map(|ttl| InDoubt::of(&self.server, request, ttl)).transpose()?;
+        if let Some(ttl) = how.begins.filter(|ttl| !(Duration::from_millis(1)..=LONGEST).contains(ttl)) {
+            return Err(Error::BadArgument(format!("ttl: {ttl:?} is not from 1 ms to 30 days")));
+        }
+        // A hold that the server may have, and that no caller gets.
+        let doubt = how.begins.zip(request.to_end()).map(|(ttl, settle)| {
+            IfDropped::run(move || self.server.settle_later(settle, ttl, Duration::ZERO))
+        });
         let renewal = how.renews.then(|| request.to_renewal());
         let asked = renewal.as_ref().unwrap_or(request);
         let max_wait = if self.options.shadow { Duration::ZERO } else { how.max_wait };
@@ -134,10 +142,10 @@ impl Caller {
         let decision = match self.server.transport().ask(asked, max_wait).await {
             Err(error) => Err(error),
             Ok(Answer::Replies(replies)) => request.read(replies.into_iter().next().unwrap_or(Value::Nil)),
-            Ok(Answer::Away(away)) => {
-                let decision = self.without_server(&away, request);
+            Ok(Answer::Away { node, was_sent }) => {
+                let decision = self.without_server(&node, request);
                 let is_kept = decision.as_ref().is_ok_and(JointDecision::allowed) && !how.ends_late;
-                is_in_doubt = away.was_sent && !is_kept;
+                is_in_doubt = was_sent && !is_kept;
                 decision
             }
             Ok(Answer::Lost(node)) if self.options.on_error == OnError::Error => {
@@ -148,8 +156,8 @@ impl Caller {
                 Ok(JointDecision::of(Decision::of_lost_call()))
             }
         };
-        if let Some(doubt) = doubt.as_mut().filter(|_| !is_in_doubt) {
-            doubt.settle = None;
+        if let (Some(doubt), false) = (doubt, is_in_doubt) {
+            doubt.disarm();
         }
         decision
     }
@@ -170,7 +178,7 @@ impl Caller {
     }
 
     /// Decides by the policy.
-    pub(crate) fn without_server(&self, away: &Away, request: &Request) -> Result<JointDecision, Error> {
+    pub(crate) fn without_server(&self, node: &Node, request: &Request) -> Result<JointDecision, Error> {
         let retry_after = self.server.options().retry_every;
         let by_policy =
             |allowed, granted| JointDecision::of(Decision::by_policy(allowed, granted, retry_after));
@@ -178,34 +186,10 @@ impl Caller {
             OnError::Local => request.read(self.server.decide_locally(request)?)?.degraded(),
             OnError::Open => by_policy(true, request.most_granted()),
             OnError::Closed => by_policy(false, 0),
-            OnError::Error => return Err(Error::ServerAway(away.reason())),
+            OnError::Error => return Err(Error::ServerAway(node.failure())),
         };
         self.server.count_degraded();
         Ok(decision)
-    }
-}
-
-/// A hold that the server may have, and that no caller gets: ends it by its id.
-struct InDoubt<'a> {
-    server: &'a Server,
-    settle: Option<Request>,
-    ttl: Duration,
-}
-
-impl<'a> InDoubt<'a> {
-    fn of(server: &'a Server, request: &Request, ttl: Duration) -> Result<Self, Error> {
-        if ttl < Duration::from_millis(1) || ttl > LONGEST {
-            return Err(Error::BadArgument(format!("ttl: {ttl:?} is not from 1 ms to 30 days")));
-        }
-        Ok(Self { server, settle: request.to_end(), ttl })
-    }
-}
-
-impl Drop for InDoubt<'_> {
-    fn drop(&mut self) {
-        if let Some(settle) = self.settle.take() {
-            self.server.settle_later(settle, self.ttl, Duration::ZERO);
-        }
     }
 }
 

@@ -13,6 +13,7 @@ use crate::api::options::OnError;
 use crate::api::options::{Fallback, Options};
 use crate::api::server::Server;
 use crate::transport::ask::Answer;
+use crate::transport::if_dropped::IfDropped;
 use crate::values::decision::{Decision, JointDecision};
 use crate::values::error::Error;
 use crate::values::limit::Limit;
@@ -284,9 +285,12 @@ impl Limiter {
         let cost = cost.into();
         let decision = self.reserve(name, cost, max_wait).await?;
         if let Some(wait) = decision.retry_after().filter(|wait| decision.allowed && !wait.is_zero()) {
-            let mut turn = Turn { limiter: self, name, cost, has_come: decision.degraded };
-            self.caller.server.transport().clock().sleep(wait).await;
-            turn.has_come = true;
+            let Self { caller, limit, .. } = self;
+            let transport = caller.server.transport();
+            let give = Request::one("TB.GIVE", caller.key(name), limit, [Some(cost), None]);
+            let leaves = IfDropped::run(|| transport.send_once((!decision.degraded).then_some(give)));
+            transport.clock().sleep(wait).await;
+            leaves.disarm();
         }
         Ok(decision)
     }
@@ -357,7 +361,7 @@ impl Limiter {
         }
         self.caller.came_back([(name, &self.limit)]);
         match answer {
-            Answer::Away(away) => Err(Error::ServerAway(away.reason())),
+            Answer::Away { node, .. } => Err(Error::ServerAway(node.failure())),
             Answer::Replies(_) | Answer::Lost(_) => Ok(()),
         }
     }
@@ -593,10 +597,10 @@ impl Limiter {
                     }
                     denial
                 }
-                Some(Verdict::Away(away)) => {
+                Some(Verdict::Away(node)) => {
                     let take =
                         Request::one("TB.TAKE", self.caller.key(name), &self.limit, [Some(cost), None]);
-                    self.caller.without_server(&away, &take)?.binding
+                    self.caller.without_server(&node, &take)?.binding
                 }
             }
         };
@@ -608,23 +612,5 @@ impl fmt::Debug for Limiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { caller: Caller { options, .. }, limit, .. } = self;
         f.debug_struct("Limiter").field("limit", limit).field("options", options).finish_non_exhaustive()
-    }
-}
-
-/// A reservation whose turn is to come. If its caller leaves, the tokens go back.
-struct Turn<'a> {
-    limiter: &'a Limiter,
-    name: &'a str,
-    cost: Amount,
-    has_come: bool,
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        if !self.has_come {
-            let Self { limiter: Limiter { caller, limit, .. }, name, cost, .. } = self;
-            let give = Request::one("TB.GIVE", caller.key(name), limit, [Some(*cost), None]);
-            caller.server.transport().send_once(Some(give));
-        }
     }
 }

@@ -43,7 +43,7 @@ pub(crate) fn at(like: &ConnectionInfo, host: String, port: u16) -> ConnectionIn
 }
 
 pub(crate) fn timed_out() -> RedisError {
-    io::Error::from(io::ErrorKind::TimedOut).into()
+    io::Error::new(io::ErrorKind::TimedOut, "connecting takes longer than the timeout").into()
 }
 
 /// Replaces an error that quotes the password: a server that lacks a command replies with its arguments.

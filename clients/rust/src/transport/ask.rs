@@ -7,6 +7,7 @@ use std::time::Duration;
 use redis::{Script, Value};
 
 use crate::api::options::Fallback;
+use crate::transport::cluster::Cluster;
 use crate::transport::node::Node;
 use crate::transport::send::How;
 use crate::transport::Transport;
@@ -22,27 +23,10 @@ static SHA: LazyLock<String> = LazyLock::new(|| Script::new(SOURCE).get_hash().t
 pub(crate) enum Answer {
     /// A reply to each of its commands.
     Replies(Vec<Value>),
-    /// The policy decides.
-    Away(Away),
+    /// The policy decides. The node says why; it may have executed the call if that `was_sent`.
+    Away { node: Arc<Node>, was_sent: bool },
     /// It must happen once, and it is not known whether it did.
     Lost(Arc<Node>),
-}
-
-/// Why the server did not decide.
-pub(crate) struct Away {
-    node: Arc<Node>,
-    why: Failure,
-    /// Says that the server may have executed the call.
-    pub(crate) was_sent: bool,
-}
-
-impl Away {
-    pub(crate) fn reason(&self) -> String {
-        match self.why {
-            Failure::NotSent => self.node.failure(),
-            _ => format!("{}: {}", self.node.name, self.why),
-        }
-    }
 }
 
 /// A request on its way.
@@ -105,9 +89,9 @@ impl Transport {
             Err(failure) => failure,
         };
         let Call { node, was_sent, .. } = call;
-        let is_lost = was_sent && !request.is_repeatable() && matches!(why, Failure::Unanswered(_));
+        let is_lost = was_sent && !request.is_repeatable() && why.was_sent();
         // One that may not be sent again says little about a server that was restarted.
-        if !is_lost || why.is_silence() {
+        if !is_lost || matches!(why, Failure::Silent(_)) {
             self.note(&node, &why);
         }
         match why {
@@ -118,12 +102,13 @@ impl Transport {
             Failure::Replied(error) | Failure::NotConnected(error) if why.fault() == Fault::Callers => {
                 Err(Error::refused(&node.name, error))
             }
-            why => Ok(Answer::Away(Away { node, why, was_sent })),
+            _ => Ok(Answer::Away { node, was_sent }),
         }
     }
 
     /// Notes what a failure says about the node.
     pub(super) fn note(&self, node: &Node, failure: &Failure) {
+        node.fails(failure);
         match failure.fault() {
             Fault::Away => {
                 node.away(self.now().saturating_add(self.0.options.retry_every), failure);
@@ -145,11 +130,7 @@ impl Transport {
     }
 
     fn may_be_script(&self, request: &Request) -> bool {
-        self.uses_script() && !request.needs_the_module()
-    }
-
-    fn uses_script(&self) -> bool {
-        self.0.options.fallback == Fallback::Script
+        self.0.options.fallback == Fallback::Script && !request.needs_the_module()
     }
 
     /// The keys of the script have other names, and so perhaps another node.
@@ -178,7 +159,7 @@ impl Transport {
             let how = How { is_asking: call.is_asking, waits_until: call.until, may_be_near };
             match self.attempt(&call.node, &commands, how).await {
                 Ok(replies) => {
-                    if call.by == By::Module && self.uses_script() && call.request.is_of_the_module() {
+                    if call.by == By::Module && call.request.is_of_the_module() {
                         call.node.has_module();
                     }
                     return Ok(replies);
@@ -198,8 +179,7 @@ impl Transport {
         if !call.node.admits(self.now(), self.0.options.retry_every.max(self.0.options.timeout)) {
             return Err(Failure::NotSent);
         }
-        let another = self.0.cluster.as_ref().and_then(|cluster| cluster.one_there());
-        if let Some(node) = another {
+        if let Some(node) = self.0.cluster.as_ref().and_then(Cluster::one_there) {
             call.node = node;
         }
         Ok(())
@@ -208,11 +188,13 @@ impl Transport {
     /// Prepares a call to be sent once more after this failure, if it may be.
     async fn prepare_again(&self, call: &mut Call<'_>, failure: Failure) -> Result<(), Failure> {
         let request = call.request;
-        call.was_sent |= matches!(failure, Failure::Unanswered(_));
+        call.was_sent |= failure.was_sent();
         call.is_asking = false;
         match failure.code() {
             // It may have been idle for long, and closed by the server.
-            None if failure.is_broken() && request.is_repeatable() && !call.is_again => call.is_again = true,
+            None if matches!(failure, Failure::Broken(_)) && request.is_repeatable() && !call.is_again => {
+                call.is_again = true;
+            }
             // The endpoint has moved: another connection may lead to the new master.
             Some("READONLY") if !call.is_again => {
                 call.is_again = true;

@@ -117,13 +117,14 @@ pub(crate) async fn detached<T: Send + 'static>(work: impl Future<Output = T> + 
 
 /// Ends work after that time, by the clock of the background thread.
 pub(crate) async fn timeout<F: Future>(time: Duration, work: F) -> Option<F::Output> {
-    until(Instant::now() + time.min(YEAR), pin!(work)).await
+    // Not tokio's time of now, which is that of the caller's runtime: a test may have stopped it.
+    until((std::time::Instant::now() + time.min(YEAR)).into(), pin!(work)).await
 }
 
 /// Ends work at that time, by the clock of the background thread.
 pub(crate) async fn until<F: Future + Unpin>(at: Instant, mut work: F) -> Option<F::Output> {
     // Without a thread there is no connection, and work ends by itself.
-    let Some(mut timer) = spare_timer().or_else(|| new_timer(at)) else { return Some(work.await) };
+    let Some(mut timer) = timer(at) else { return Some(work.await) };
     timer.as_mut().reset(at);
     let either = poll_fn(|context| match Pin::new(&mut work).poll(context) {
         Poll::Ready(value) => Poll::Ready(Some(value)),
@@ -138,20 +139,19 @@ pub(crate) async fn until<F: Future + Unpin>(at: Instant, mut work: F) -> Option
     value
 }
 
-/// Returns a timer of this process. Making and dropping one takes a lock that all threads share; setting it takes none.
-fn spare_timer() -> Option<Pin<Box<Sleep>>> {
+/// Returns a timer of this process, if possible a spare one: making and dropping one takes a lock that all threads share.
+fn timer(at: Instant) -> Option<Pin<Box<Sleep>>> {
     let process = process::id();
-    SPARE_TIMERS.with_borrow_mut(|(of, spare)| {
+    let spare = SPARE_TIMERS.with_borrow_mut(|(of, spare)| {
         if *of != process {
             forget(take(spare));
             *of = process;
         }
         spare.pop()
+    });
+    spare.or_else(|| {
+        let handle = handle().ok()?;
+        let _entered = handle.enter();
+        Some(Box::pin(tokio::time::sleep_until(at)))
     })
-}
-
-fn new_timer(at: Instant) -> Option<Pin<Box<Sleep>>> {
-    let handle = handle().ok()?;
-    let _entered = handle.enter();
-    Some(Box::pin(tokio::time::sleep_until(at)))
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use redis::aio::{MultiplexedConnection, SendError};
+use redis::aio::{MultiplexedConnection as Connection, SendError};
 use redis::{AsyncConnectionConfig, Cmd, Pipeline, PushInfo, PushKind, RedisResult, Value};
 use tokio::runtime::{self, Handle};
 use tokio::sync::{OnceCell, Semaphore};
@@ -30,21 +30,16 @@ pub(crate) struct Link {
     /// A forked child makes its own.
     pub(super) process: u32,
     /// The connection that all calls share, once one of them has made it.
-    pub(super) shared: OnceCell<RedisResult<MultiplexedConnection>>,
-    /// The connection that a runtime of callers carries itself.
-    near: OnceLock<Near>,
+    pub(super) shared: OnceCell<RedisResult<Connection>>,
+    /// The connection that a runtime of callers carries itself. Replies wake their callers on the spot, instead of from
+    /// another thread.
+    near: OnceLock<(runtime::Id, Connection)>,
     /// How many calls of runtimes came before there was one.
     calls: AtomicU32,
     /// Those of calls that have waited, the last used at the end.
-    waiters: Mutex<Vec<MultiplexedConnection>>,
+    pub(super) waiters: Mutex<Vec<Connection>>,
     /// Bounds how many calls that wait connect at a time.
     pub(super) connecting: Semaphore,
-}
-
-/// Replies wake their callers on the spot, instead of from another thread.
-struct Near {
-    runtime: runtime::Id,
-    connection: MultiplexedConnection,
 }
 
 impl Link {
@@ -60,36 +55,26 @@ impl Link {
     }
 
     /// Returns the connection that the caller's runtime carries. The runtime that calls after the first hundred gets it.
-    pub(super) fn near(
-        self: &Arc<Self>,
-        node: &Arc<Node>,
-        within: Duration,
-    ) -> Option<MultiplexedConnection> {
+    pub(super) fn near(self: &Arc<Self>, node: &Arc<Node>, within: Duration) -> Option<Connection> {
         // A runtime without I/O panics when it connects.
         let may_be = cfg!(panic = "unwind") && !node.is_far.load(Ordering::Relaxed);
         let runtime = Handle::try_current().ok().filter(|_| may_be)?;
-        let Some(near) = self.near.get() else {
-            if self.calls.fetch_add(1, Ordering::Relaxed) == CALLS_OF_A_RUNTIME {
-                let (link, node, id) = (self.clone(), node.clone(), runtime.id());
-                runtime.spawn(async move {
-                    if let Some(Ok(connection)) =
-                        timeout(within, Box::pin(link.connect(&node, true, None))).await
-                    {
-                        let _ = link.near.set(Near { runtime: id, connection });
-                    }
-                });
-            }
-            return None;
-        };
-        (near.runtime == runtime.id()).then(|| near.connection.clone())
+        if let Some((id, connection)) = self.near.get() {
+            return (*id == runtime.id()).then(|| connection.clone());
+        }
+        if self.calls.fetch_add(1, Ordering::Relaxed) == CALLS_OF_A_RUNTIME {
+            let (link, node, id) = (self.clone(), node.clone(), runtime.id());
+            runtime.spawn(async move {
+                if let Ok(connection) = link.connect(&node, true, within).await {
+                    let _ = link.near.set((id, connection));
+                }
+            });
+        }
+        None
     }
 
-    /// Returns a connection that an earlier call has waited on.
-    pub(super) fn waiter(&self) -> Option<MultiplexedConnection> {
-        locked(&self.waiters).pop()
-    }
-
-    pub(super) fn keep(&self, waiter: MultiplexedConnection) {
+    /// Keeps a connection for the next call that waits.
+    pub(super) fn keep(&self, waiter: Connection) {
         let mut waiters = locked(&self.waiters);
         if waiters.len() < MOST_IDLE_WAITERS {
             waiters.push(waiter);
@@ -101,12 +86,12 @@ impl Link {
         self: &Arc<Self>,
         node: &Arc<Node>,
         is_shared: bool,
-        within: Option<Duration>,
-    ) -> RedisResult<MultiplexedConnection> {
+        within: Duration,
+    ) -> RedisResult<Connection> {
         let (of_node, link) = (Arc::downgrade(node), Arc::downgrade(self));
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(within)
-            // Silence is judged for all calls together.
+            // Its timers would be those of the runtime. Silence is judged for all calls together.
+            .set_connection_timeout(None)
             .set_response_timeout(None)
             .set_pipeline_buffer_size(MOST_IN_A_QUEUE)
             .set_push_sender(move |push: PushInfo| {
@@ -122,9 +107,12 @@ impl Link {
                 Ok::<_, SendError>(())
             });
         let finding = node.clone();
-        let client =
-            spawn(async move { finding.client().await })?.await.unwrap_or_else(|_| Err(timed_out()))?;
-        client.get_multiplexed_async_connection_with_config(&config).await.map_err(without_password)
+        let connecting = async {
+            let finding = spawn(async move { finding.client().await })?;
+            let client = finding.await.unwrap_or_else(|_| Err(timed_out()))?;
+            client.get_multiplexed_async_connection_with_config(&config).await.map_err(without_password)
+        };
+        timeout(within, connecting).await.unwrap_or_else(|| Err(timed_out()))
     }
 }
 
@@ -139,7 +127,7 @@ impl Drop for Link {
 
 /// Sends commands in one write. Errors of the server come as values. Leaves out the replies to ASKING, which come first.
 pub(super) async fn send(
-    connection: &mut MultiplexedConnection,
+    connection: &mut Connection,
     commands: &[Cmd],
     is_asking: bool,
 ) -> RedisResult<Vec<Value>> {

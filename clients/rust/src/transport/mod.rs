@@ -16,6 +16,7 @@ pub(crate) mod ask;
 pub(crate) mod background;
 pub(crate) mod clock;
 pub(crate) mod cluster;
+pub(crate) mod if_dropped;
 pub(crate) mod link;
 pub(crate) mod locked;
 pub(crate) mod node;

@@ -33,12 +33,13 @@ pub(crate) struct Node {
     /// Until when the script decides without the module being looked for; 0 if the module is there.
     script_until_us: AtomicU64,
     next_refusal_us: AtomicU64,
-    next_look_us: AtomicU64,
+    /// When a call whose caller left may look again whether it is there.
+    pub(super) next_look_us: AtomicU64,
     /// Set once the log says that it is away.
     is_logged: AtomicBool,
     /// Set once a runtime of callers did not read what had arrived: only the background thread carries connections then.
     pub(super) is_far: AtomicBool,
-    /// Why it is away.
+    /// Why it did not decide on a call, the last time.
     failure: Mutex<String>,
 }
 
@@ -72,7 +73,7 @@ impl Node {
             next_look_us: AtomicU64::new(0),
             is_logged: AtomicBool::new(false),
             is_far: AtomicBool::new(false),
-            failure: Mutex::default(),
+            failure: Mutex::new("no answer in time".to_owned()),
         })
     }
 
@@ -125,9 +126,15 @@ impl Node {
         until == 0 || us(now) >= until && claim()
     }
 
+    /// Remembers why it did not decide.
+    pub(super) fn fails(&self, failure: &Failure) {
+        if !matches!(failure, Failure::NotSent) {
+            *locked(&self.failure) = failure.to_string();
+        }
+    }
+
     /// Begins an outage, or lets it last until then.
     pub(super) fn away(&self, until: Duration, failure: &Failure) {
-        *locked(&self.failure) = failure.to_string();
         self.away_until_us.store(us(until), Ordering::Release);
         if !self.is_logged.swap(true, Ordering::AcqRel) {
             log::warn!(target: LOG, "cannot ask Redis for limits: {}: {failure}", self.name);
@@ -160,22 +167,14 @@ impl Node {
 
     pub(super) fn refuses(&self, now: Duration, failure: &Failure) {
         self.answers();
-        *locked(&self.failure) = failure.to_string();
         if is_due(&self.next_refusal_us, now, BETWEEN_REFUSALS_LOGGED) {
             log::warn!(target: LOG, "{} refuses calls, which are not limited by it: {failure}", self.name);
         }
     }
 
-    /// Returns whether to find out in the background whether it is there: one such look is enough at a time.
-    pub(super) fn is_look_due(&self, now: Duration, between: Duration) -> bool {
-        !self.is_away() && is_due(&self.next_look_us, now, between)
-    }
-
     /// Why it does not decide, and where it is.
     pub(crate) fn failure(&self) -> String {
-        let failure = locked(&self.failure).clone();
-        let why = if failure.is_empty() { "no answer in time" } else { &failure };
-        format!("{}: {why}", self.name)
+        format!("{}: {}", self.name, locked(&self.failure))
     }
 
     pub(super) fn script_decides(&self, now: Duration) -> bool {

@@ -1,21 +1,22 @@
 //! Sends commands, and gets the connections for that.
 
-use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
+use redis::aio::MultiplexedConnection as Connection;
 use redis::{Cmd, RedisResult, Value};
 
 use crate::transport::address::timed_out;
-use crate::transport::background::spawn;
+use crate::transport::background::{spawn, timeout};
 #[cfg(feature = "fake")]
 use crate::transport::clock::Clock;
+use crate::transport::if_dropped::IfDropped;
 use crate::transport::link::{send, Link};
+use crate::transport::locked::locked;
 use crate::transport::node::Node;
 use crate::transport::Transport;
-use crate::values::error::{Failure, Fault, Why};
+use crate::values::error::{Failure, Fault};
 use crate::values::rules::CONNECT_WITHIN;
 
 /// How commands are sent.
@@ -50,24 +51,30 @@ impl Transport {
             (_, None) => self.connection(node, &link).await?,
             (_, Some(_)) => self.waiter(node, &link).await?,
         };
-        let unheard = Unheard { transport: self, node, sent_at: self.now() };
+        let sent_at = self.now();
+        // No other call may find out that the server is silent.
+        let unheard = IfDropped::run(|| {
+            if node.heard() < sent_at {
+                self.look_later(node);
+            }
+        });
         let pending = Box::pin(send(&mut connection, commands, is_asking));
         let heard = match waits_until {
-            None => self.listen(node, self.0.options.timeout, pending).await,
+            None => self.listen(node, pending).await,
             Some(at) => self.listen_long(node, at, pending).await,
         };
-        std::mem::forget(unheard);
+        unheard.disarm();
         let replies = match heard {
-            Ok(replies) => replies.and_then(without_error),
+            Ok(replies) => replies.and_then(|all| all.into_iter().map(Value::extract_error).collect()),
             Err(_) if is_near && !node.is_away() && self.look(node).await != Fault::Away => {
                 // The server is there: the caller's runtime does not read.
                 node.is_far.store(true, Ordering::Relaxed);
-                return Err(Failure::Unanswered(Why::Broken(timed_out())));
+                return Err(Failure::Broken(timed_out()));
             }
             Err(why) => {
                 // A box between here and there may have forgotten the connection.
                 node.forget(&link);
-                return Err(Failure::Unanswered(why));
+                return Err(why);
             }
         };
         match &replies {
@@ -75,7 +82,7 @@ impl Transport {
                 if waits_until.is_none() {
                     node.forget(&link);
                 }
-                return Err(Failure::Unanswered(Why::Broken(error.clone())));
+                return Err(Failure::Broken(error.clone()));
             }
             Err(error) if error.code() == Some("READONLY") => node.forget(&link),
             _ if waits_until.is_some() => link.keep(connection),
@@ -86,7 +93,7 @@ impl Transport {
     }
 
     /// Returns the connection that all calls share.
-    async fn connection(&self, node: &Arc<Node>, link: &Arc<Link>) -> Result<MultiplexedConnection, Failure> {
+    async fn connection(&self, node: &Arc<Node>, link: &Arc<Link>) -> Result<Connection, Failure> {
         if let Some(Ok(connection)) = link.shared.get() {
             return Ok(connection.clone());
         }
@@ -94,11 +101,12 @@ impl Transport {
         let connecting = spawn(self.clone().connect(node.clone(), link.clone()));
         let connecting = connecting.map_err(|error| Failure::NotConnected(error.into()))?;
         // A server that is away gets no more time than for a reply. If it comes later, the next call finds it connected.
-        let patience = if node.is_away() { self.0.options.timeout } else { self.connect_within() };
-        match self.listen(node, patience, connecting).await {
-            Ok(Ok(connected)) => connected.map_err(Failure::NotConnected),
-            Ok(Err(_)) | Err(Why::TooOld | Why::Broken(_)) => Err(Failure::NotSent),
-            Err(Why::Silent(_)) => Err(Failure::Unconnected),
+        let patience = self.0.options.timeout;
+        let made = if node.is_away() { timeout(patience, connecting).await } else { Some(connecting.await) };
+        match made {
+            Some(Ok(connected)) => connected.map_err(Failure::NotConnected),
+            Some(Err(_)) => Err(Failure::NotSent),
+            None => Err(Failure::NotConnected(timed_out())),
         }
     }
 
@@ -107,66 +115,37 @@ impl Transport {
     }
 
     /// Connects, unless that is under way.
-    async fn connect(self, node: Arc<Node>, link: Arc<Link>) -> RedisResult<MultiplexedConnection> {
-        let making = async || {
-            let made = link.connect(&node, true, Some(self.connect_within())).await;
-            match &made {
-                Ok(_) => node.connected(self.now()),
-                Err(error) => {
-                    node.forget(&link);
-                    self.note(&node, &Failure::NotConnected(error.clone()));
-                }
+    async fn connect(self, node: Arc<Node>, link: Arc<Link>) -> RedisResult<Connection> {
+        let making = || link.connect(&node, true, self.connect_within());
+        let made = link.shared.get_or_init(making).await.clone();
+        match &made {
+            Ok(_) => node.connected(self.now()),
+            Err(error) => {
+                node.forget(&link);
+                self.note(&node, &Failure::NotConnected(error.clone()));
             }
-            made
-        };
-        link.shared.get_or_init(making).await.clone()
+        }
+        made
     }
 
     /// Returns a connection for a call that waits. If none can be had while others work, the server is not away.
-    async fn waiter(&self, node: &Arc<Node>, link: &Arc<Link>) -> Result<MultiplexedConnection, Failure> {
-        if let Some(waiter) = link.waiter() {
+    async fn waiter(&self, node: &Arc<Node>, link: &Arc<Link>) -> Result<Connection, Failure> {
+        if let Some(waiter) = locked(&link.waiters).pop() {
             return Ok(waiter);
         }
-        let made = {
-            let _turn = link.connecting.acquire().await;
-            if node.is_away() {
-                return Err(Failure::NotSent);
-            }
-            let (node, link, within) = (node.clone(), link.clone(), self.connect_within());
-            match spawn(async move { link.connect(&node, false, Some(within)).await }) {
-                Ok(connecting) => connecting.await.unwrap_or_else(|_| Err(timed_out())),
-                Err(error) => Err(error.into()),
-            }
+        let _turn = link.connecting.acquire().await;
+        if node.is_away() {
+            return Err(Failure::NotSent);
+        }
+        let (of_node, of_link, within) = (node.clone(), link.clone(), self.connect_within());
+        let made = match spawn(async move { of_link.connect(&of_node, false, within).await }) {
+            Ok(connecting) => connecting.await.unwrap_or_else(|_| Err(timed_out())),
+            Err(error) => Err(error.into()),
         };
         match made {
             Ok(waiter) => Ok(waiter),
             Err(error) if self.look(node).await == Fault::Away => Err(Failure::NotConnected(error)),
             Err(error) => Err(Failure::NoMore(error)),
         }
-    }
-}
-
-/// A call whose caller leaves before the reply. No other may find out that the server is silent.
-struct Unheard<'a> {
-    transport: &'a Transport,
-    node: &'a Arc<Node>,
-    sent_at: Duration,
-}
-
-impl Drop for Unheard<'_> {
-    fn drop(&mut self) {
-        if self.node.heard() < self.sent_at {
-            self.transport.look_later(self.node);
-        }
-    }
-}
-
-/// An error of the server comes as a value. Inside of arrays the module replies none.
-fn without_error(replies: Vec<Value>) -> RedisResult<Vec<Value>> {
-    match replies.iter().find(|reply| matches!(reply, Value::ServerError(_))) {
-        Some(error) => {
-            Err(error.clone().extract_error().err().unwrap_or_else(|| io::Error::other("no error").into()))
-        }
-        None => Ok(replies),
     }
 }

@@ -8,6 +8,7 @@ use redis::{Client, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, Redis
 use tokio::task::JoinSet;
 
 use crate::transport::address::{at, timed_out, without_password};
+use crate::transport::background::timeout;
 
 /// Sentinels that take longer are passed over.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
@@ -44,19 +45,16 @@ impl Sentinels {
             self.sentinels.iter().map(|sentinel| ask(sentinel.clone(), self.master.clone())).collect();
         while let Some(told) = asking.join_next().await {
             match told {
-                Ok(Ok(Ok((host, port)))) => return Client::open(at(&self.like, host, port)),
-                Ok(Ok(Err(error))) => failure = error,
-                Ok(Err(_)) | Err(_) => {}
+                Ok(Ok((host, port))) => return Client::open(at(&self.like, host, port)),
+                Ok(Err(error)) if !error.is_timeout() => failure = error,
+                _ => {}
             }
         }
         Err(failure)
     }
 }
 
-async fn ask(
-    sentinel: Client,
-    master: String,
-) -> Result<RedisResult<(String, u16)>, tokio::time::error::Elapsed> {
+async fn ask(sentinel: Client, master: String) -> RedisResult<(String, u16)> {
     let asking = async {
         let mut connection = sentinel.get_multiplexed_async_connection().await.map_err(without_password)?;
         let mut question = redis::cmd("SENTINEL");
@@ -64,7 +62,7 @@ async fn ask(
         let address: Option<(String, u16)> = question.query_async(&mut connection).await?;
         address.ok_or_else(|| misconfigured("no sentinel knows a master of this name"))
     };
-    tokio::time::timeout(ANSWER_WITHIN, asking).await
+    timeout(ANSWER_WITHIN, asking).await.unwrap_or_else(|| Err(timed_out()))
 }
 
 fn misconfigured(problem: &'static str) -> RedisError {

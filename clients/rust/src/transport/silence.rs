@@ -9,10 +9,10 @@ use std::time::Duration;
 use redis::{FromRedisValue, Value};
 
 use crate::transport::background::{timeout, turn, until};
-use crate::transport::node::Node;
+use crate::transport::node::{is_due, Node};
 use crate::transport::send::How;
 use crate::transport::Transport;
-use crate::values::error::{Fault, Why};
+use crate::values::error::{Failure, Fault};
 use crate::values::rules::PULSE;
 
 /// A call is given up at this many timeouts, or this age, even if others are answered.
@@ -22,22 +22,17 @@ const LEAST_AGE_OF_A_CALL: Duration = Duration::from_secs(1);
 const LATE: Duration = Duration::from_millis(5);
 
 impl Transport {
-    /// The age at which a call is given up.
-    pub(crate) fn most_age(&self) -> Duration {
-        self.0.options.timeout.saturating_mul(TIMEOUTS_OF_A_CALL).max(LEAST_AGE_OF_A_CALL)
-    }
-
-    /// Waits for a reply, or a connection. The server is silent if for the `patience` nothing came from it, to this call or
-    /// another, not counting the time in which this process was busy.
+    /// Waits for a reply. The server is silent if for the timeout nothing came from it, to this call or another, not counting
+    /// the time in which this process was busy.
     pub(super) async fn listen<T>(
         &self,
         node: &Node,
-        patience: Duration,
         mut reply: impl Future<Output = T> + Unpin,
-    ) -> Result<T, Why> {
-        let clock = self.clock();
+    ) -> Result<T, Failure> {
+        let (clock, patience) = (self.clock(), self.0.options.timeout);
         let mut since = clock.now();
-        let too_old_at = since.saturating_add(self.most_age());
+        let most_age = patience.saturating_mul(TIMEOUTS_OF_A_CALL).max(LEAST_AGE_OF_A_CALL);
+        let too_old_at = since.saturating_add(most_age);
         loop {
             let due = since.max(node.heard()).saturating_add(patience).min(too_old_at);
             if let Some(value) = until(clock.instant(due), &mut reply).await {
@@ -50,13 +45,13 @@ impl Transport {
             let now = clock.now();
             if now < since.max(node.heard()).saturating_add(patience) {
                 if now >= too_old_at {
-                    return Err(Why::TooOld);
+                    return Err(Failure::TooOld);
                 }
             } else if now > due + LATE && now < too_old_at && !node.is_away() {
                 // The timer was late, so replies may be.
                 since = now;
             } else {
-                return Err(Why::Silent(patience));
+                return Err(Failure::Silent(patience));
             }
         }
     }
@@ -68,18 +63,17 @@ impl Transport {
         node: &Arc<Node>,
         until: Duration,
         mut reply: impl Future<Output = T> + Unpin,
-    ) -> Result<T, Why> {
-        let patience = self.0.options.timeout;
+    ) -> Result<T, Failure> {
         loop {
             let left = until.saturating_sub(self.now());
             if left.is_zero() {
-                return self.listen(node, patience, reply).await;
+                return self.listen(node, reply).await;
             }
             if let Some(value) = timeout(left.min(PULSE), &mut reply).await {
                 return Ok(value);
             }
             if self.now().saturating_sub(node.heard()) >= PULSE && self.look(node).await == Fault::Away {
-                return Err(Why::Silent(patience));
+                return Err(Failure::Silent(self.0.options.timeout));
             }
         }
     }
@@ -98,9 +92,9 @@ impl Transport {
         }
     }
 
-    /// Finds that out in the background, for a caller who did not wait for it.
+    /// Finds that out in the background, for a caller who did not wait for it. One such look is enough at a time.
     pub(super) fn look_later(&self, node: &Arc<Node>) {
-        if node.is_look_due(self.now(), self.0.options.timeout) {
+        if !node.is_away() && is_due(&node.next_look_us, self.now(), self.0.options.timeout) {
             let (transport, node) = (self.clone(), node.clone());
             self.spawn(async move {
                 transport.look(&node).await;
@@ -118,8 +112,7 @@ impl Transport {
             let ask = redis::cmd("CLUSTER").arg("SLOTS").take();
             let asked = transport.attempt(&node, &[ask], How::default()).await;
             let (Ok(replies), Some(cluster)) = (asked, &transport.0.cluster) else { return };
-            let ranges = replies.into_iter().next().map(Vec::<Value>::from_redis_value);
-            for range in ranges.and_then(Result::ok).unwrap_or_default() {
+            for range in replies.into_iter().flat_map(Vec::<Value>::from_redis_value).flatten() {
                 cluster.read(range, &node);
             }
         });

@@ -107,26 +107,18 @@ impl std::error::Error for Error {
 pub(crate) enum Failure {
     /// Not sent: the node is away.
     NotSent,
-    /// Not sent: connecting takes longer than a caller waits.
-    Unconnected,
     /// Not sent: there is no connection.
     NotConnected(RedisError),
     /// Not sent: this process gets no further connection, while others work.
     NoMore(RedisError),
-    /// The call was sent, and may have been executed.
-    Unanswered(Why),
+    /// Sent, and nothing came from the server for so long.
+    Silent(Duration),
+    /// Sent long ago; others are answered meanwhile.
+    TooOld,
+    /// Sent, and the connection broke.
+    Broken(RedisError),
     /// The server's reply is an error.
     Replied(RedisError),
-}
-
-/// Why a call waits for its reply no longer.
-pub(crate) enum Why {
-    /// Nothing came from the server for so long.
-    Silent(Duration),
-    /// It was sent long ago; others are answered meanwhile.
-    TooOld,
-    /// The connection broke.
-    Broken(RedisError),
 }
 
 impl Failure {
@@ -146,12 +138,9 @@ impl Failure {
         }
     }
 
-    pub(crate) fn is_broken(&self) -> bool {
-        matches!(self, Self::Unanswered(Why::Broken(_)))
-    }
-
-    pub(crate) fn is_silence(&self) -> bool {
-        matches!(self, Self::Unanswered(Why::Silent(_)))
+    /// Returns whether the server may have executed the request.
+    pub(crate) fn was_sent(&self) -> bool {
+        matches!(self, Self::Silent(_) | Self::TooOld | Self::Broken(_))
     }
 
     pub(crate) fn is_unknown_command(&self) -> bool {
@@ -164,9 +153,9 @@ impl Failure {
 
     pub(crate) fn fault(&self) -> Fault {
         match self {
-            Self::NotSent | Self::Unanswered(Why::TooOld) | Self::NoMore(_) => Fault::Nobodys,
+            Self::NotSent | Self::TooOld | Self::NoMore(_) => Fault::Nobodys,
             Self::NotConnected(error) if is_tls_mistake(error) => Fault::Callers,
-            Self::Unconnected | Self::Unanswered(_) => Fault::Away,
+            Self::Silent(_) | Self::Broken(_) => Fault::Away,
             Self::NotConnected(error) | Self::Replied(error) => fault_of(error),
         }
     }
@@ -176,15 +165,11 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotSent => f.write_str("it was not asked"),
-            Self::Unconnected => f.write_str("connecting takes longer than the timeout"),
-            Self::Unanswered(Why::Silent(timeout)) => {
-                write!(f, "no answer within {} ms", timeout.as_millis())
+            Self::Silent(timeout) => write!(f, "no answer within {} ms", timeout.as_millis()),
+            Self::TooOld => f.write_str("no answer, while other calls are answered"),
+            Self::NotConnected(error) | Self::NoMore(error) | Self::Broken(error) | Self::Replied(error) => {
+                error.fmt(f)
             }
-            Self::Unanswered(Why::TooOld) => f.write_str("no answer, while other calls are answered"),
-            Self::NotConnected(error)
-            | Self::NoMore(error)
-            | Self::Unanswered(Why::Broken(error))
-            | Self::Replied(error) => error.fmt(f),
         }
     }
 }

@@ -2,7 +2,6 @@
 
 pub(crate) mod decision;
 pub(crate) mod error;
-pub(crate) mod few;
 pub(crate) mod limit;
 pub(crate) mod request;
 pub(crate) mod rules;

@@ -1,6 +1,7 @@
 //! The commands, as the module and as the script take them.
 
 use std::fmt;
+use std::iter::once;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,6 @@ use redis::{Cmd, FromRedisValue, RedisWrite, ToRedisArgs, Value};
 
 use crate::values::decision::{Decision, JointDecision};
 use crate::values::error::Error;
-use crate::values::few::Few;
 use crate::values::limit::Limit;
 use crate::values::rules::{MOST_TENANT_BYTES, WEIGHTS};
 
@@ -30,7 +30,8 @@ impl Amount {
     /// Checks that an argument of this name is a number of tokens.
     pub(crate) fn checked(self, argument: &str) -> Result<Self, Error> {
         if (0.0..=MOST_TOKENS).contains(&self.0) {
-            return Ok(self);
+            // -0.0, which commands write as -0, becomes 0.
+            return Ok(Self(self.0 + 0.0));
         }
         Err(Error::BadArgument(format!("{argument}: {self} is not a number of tokens from 0 to 1e12")))
     }
@@ -95,8 +96,9 @@ pub(crate) struct Request {
     /// The arguments of a joint command before its buckets: `ttl_ms id` of a hold. Those of one bucket come last, or before
     /// what was used.
     before: Option<Vec<String>>,
-    /// Most requests have one.
-    buckets: Few<Bucket>,
+    bucket: Bucket,
+    /// Most requests have none, which needs no allocation.
+    others: Vec<Bucket>,
     /// Whether a `TB.PEEK` of 1 follows in the same write.
     with_peek: bool,
     /// Whose turn it takes when it waits.
@@ -146,7 +148,7 @@ pub(crate) enum By<'a> {
 impl Request {
     pub(crate) fn one(operation: &'static str, key: String, limit: &Limit, words: Words) -> Self {
         let bucket = Bucket { key, limit: limit.clone(), words };
-        Self { operation, before: None, buckets: Few::one(bucket), with_peek: false, share: None }
+        Self { operation, before: None, bucket, others: Vec::new(), with_peek: false, share: None }
     }
 
     pub(crate) fn joint(
@@ -155,21 +157,19 @@ impl Request {
         prefix: &str,
         parts: &[Part],
     ) -> Result<Self, Error> {
-        if parts.is_empty() {
-            return Err(Error::BadArgument("no limit is named".to_owned()));
-        }
         let bucket = |part: &Part| {
             let words = [Some(part.amount.checked("amount")?), None];
             Ok(Bucket { key: format!("{prefix}{}", part.name), limit: part.limit.clone(), words })
         };
-        let buckets = parts.iter().map(bucket).collect::<Result<_, Error>>()?;
-        let buckets = Few::Several(buckets);
-        Ok(Self { operation, before: Some(before), buckets, with_peek: false, share: None })
+        let mut buckets = parts.iter().map(bucket);
+        let bucket = buckets.next().ok_or_else(|| Error::BadArgument("no limit is named".to_owned()))??;
+        let others = buckets.collect::<Result<_, Error>>()?;
+        Ok(Self { operation, before: Some(before), bucket, others, with_peek: false, share: None })
     }
 
     /// Returns the request of a tenant, which has one bucket.
     pub(crate) fn sharing(self, share: Option<&Arc<Share>>) -> Result<Self, Error> {
-        if share.is_some() && self.buckets.len() > 1 {
+        if share.is_some() && !self.others.is_empty() {
             return Err(Error::BadArgument("share: a call of several buckets has none".to_owned()));
         }
         Ok(Self { share: share.cloned(), ..self })
@@ -187,7 +187,7 @@ impl Request {
 
     /// By which the command finds its node.
     pub(crate) fn key(&self) -> &str {
-        self.buckets.first().map_or("", |bucket| &bucket.key)
+        &self.bucket.key
     }
 
     /// By which the script finds its node.
@@ -218,8 +218,8 @@ impl Request {
 
     /// What a policy that is open grants.
     pub(crate) fn most_granted(&self) -> u64 {
-        match (self.operation, &self.buckets[..]) {
-            ("TB.TAKEUPTO", [Bucket { words: [Some(most), _], .. }]) => most.as_whole().unwrap_or(0),
+        match (self.operation, self.bucket.words) {
+            ("TB.TAKEUPTO", [Some(most), _]) => most.as_whole().unwrap_or(0),
             _ => 1,
         }
     }
@@ -230,9 +230,9 @@ impl Request {
             By::Module => self.to_command(self.name()),
             By::Script(sha) => self.to_script(sha),
         }];
-        if let ([bucket], true) = (&self.buckets[..], self.with_peek) {
+        if self.with_peek {
             let words = [Some(1.into()), None];
-            let peek = Self::one("TB.PEEK", bucket.key.clone(), &bucket.limit, words);
+            let peek = Self::one("TB.PEEK", self.bucket.key.clone(), &self.bucket.limit, words);
             commands.extend(peek.to_commands(by));
         }
         commands
@@ -242,10 +242,9 @@ impl Request {
     pub(crate) fn to_waiting(&self, max_wait: Duration) -> Cmd {
         let max_wait_ms = u64::try_from(max_wait.as_micros().div_ceil(1000)).unwrap_or(u64::MAX);
         let mut waiting = self.clone();
-        match (&mut waiting.before, waiting.buckets.first_mut()) {
-            (Some(before), _) => before.push(max_wait_ms.to_string()),
-            (None, Some(bucket)) => bucket.words[1] = Some(max_wait_ms.into()),
-            (None, None) => {}
+        match &mut waiting.before {
+            Some(before) => before.push(max_wait_ms.to_string()),
+            None => waiting.bucket.words[1] = Some(max_wait_ms.into()),
         }
         let mut command = waiting.to_command(&self.waiting_name());
         if let Some(Share { tenant, weight }) = self.share.as_deref() {
@@ -256,9 +255,17 @@ impl Request {
 
     /// Returns what makes a hold last longer, and takes nothing if it is gone.
     pub(crate) fn to_renewal(&self) -> Self {
-        let mut renewal = Self { operation: "TB.MRENEW", ..self.clone() };
-        renewal.buckets.iter_mut().for_each(|bucket| bucket.words = [None; 2]);
-        renewal
+        self.with_words("TB.MRENEW", [None; 2])
+    }
+
+    fn with_words(&self, operation: &'static str, words: Words) -> Self {
+        let mut other = Self { operation, ..self.clone() };
+        once(&mut other.bucket).chain(&mut other.others).for_each(|bucket| bucket.words = words);
+        other
+    }
+
+    fn buckets(&self) -> impl Iterator<Item = &Bucket> {
+        once(&self.bucket).chain(&self.others)
     }
 
     /// `TB.BTAKE` of `TB.TAKE`.
@@ -268,11 +275,11 @@ impl Request {
 
     /// Returns the command's name: of one bucket the one that does without a list, as it decides and replies faster.
     fn name(&self) -> &'static str {
-        match (self.operation, self.buckets.len()) {
-            ("TB.MTAKE", 1) => "TB.TAKE",
-            ("TB.MHOLD", 1) => "TB.HOLD",
-            ("TB.MRENEW", 1) => "TB.RENEW",
-            ("TB.MSETTLE", 1) => "TB.SETTLE",
+        match (self.operation, &self.others[..]) {
+            ("TB.MTAKE", []) => "TB.TAKE",
+            ("TB.MHOLD", []) => "TB.HOLD",
+            ("TB.MRENEW", []) => "TB.RENEW",
+            ("TB.MSETTLE", []) => "TB.SETTLE",
             (operation, _) => operation,
         }
     }
@@ -295,7 +302,7 @@ impl Request {
         if operation == "DEL" {
             return redis::cmd("DEL").arg(self.key()).take();
         }
-        let several = self.before.as_ref().map_or(0, |_| self.buckets.len());
+        let several = self.before.as_ref().map_or(0, |_| 1 + self.others.len());
         let mut command = Cmd::with_capacity(WORDS * (1 + several), BYTES * (1 + several));
         command.arg(operation);
         let before = self.before.as_deref().unwrap_or_default();
@@ -303,7 +310,7 @@ impl Request {
         if is_joint {
             command.arg(several).arg(before);
         }
-        for bucket in self.buckets.iter() {
+        for bucket in self.buckets() {
             command.arg(&bucket.key);
             bucket.write_limit(&mut command);
             if is_settle {
@@ -323,12 +330,12 @@ impl Request {
             return redis::cmd("DEL").arg(self.script_key()).take();
         }
         let mut command = redis::cmd("EVALSHA");
-        command.arg(sha).arg(self.buckets.len());
-        for bucket in self.buckets.iter() {
+        command.arg(sha).arg(1 + self.others.len());
+        for bucket in self.buckets() {
             command.arg(script_key(&bucket.key));
         }
         command.arg(without_prefix(self.operation));
-        for bucket in self.buckets.iter() {
+        for bucket in self.buckets() {
             bucket.write_limit(&mut command);
             bucket.write_words(&mut command);
         }
@@ -337,10 +344,8 @@ impl Request {
 
     /// Returns what ends the hold that this makes or settles, with nothing used.
     pub(crate) fn to_end(&self) -> Option<Self> {
-        let id = self.before.as_ref()?.last()?.clone();
-        let unused = |bucket: &Bucket| Bucket { words: [Some(0.into()), None], ..bucket.clone() };
-        let buckets = Few::Several(self.buckets.iter().map(unused).collect());
-        Some(Self { operation: "TB.MSETTLE", before: Some(vec![id]), buckets, with_peek: false, share: None })
+        let before = Some(vec![self.before.as_ref()?.last()?.clone()]);
+        Some(Self { before, share: None, ..self.with_words("TB.MSETTLE", [Some(0.into()), None]) })
     }
 }
 

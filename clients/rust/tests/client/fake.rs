@@ -67,7 +67,7 @@ async fn compare<const PAUSES: usize>(limits: [Limit; 4], pauses_us: [i64; PAUSE
         let call = Call {
             name: format!("{}{which}", ["a", "b"][rng.usize(..2)]),
             kind: rng.u8(..9),
-            amount: [0.0, 0.5, 1.0, 2.0, 3.3, 0.000001, 11.0][rng.usize(..7)],
+            amount: [-0.0, 0.5, 1.0, 2.0, 3.3, 0.000001, 11.0][rng.usize(..7)],
             most: rng.u64(1..20),
             wait: Duration::from_millis(rng.u64(..20_000)),
         };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokenbucket_client::fake::Fake;
 use tokenbucket_client::sync::{JointLimiter, Limiter, Server};
-use tokenbucket_client::Limit;
+use tokenbucket_client::{Error, Limit};
 
 use crate::limit;
 
@@ -39,8 +39,14 @@ fn a_mistake_is_one_line_that_names_it() {
     let joint = JointLimiter::new(&server, [("a", limit(1, "1/h"))]);
     let nothing: &[(&str, i32)] = &[];
     assert_eq!(joint.take_all("x", nothing).unwrap_err().to_string(), "no limit is named");
-    let no_parts = Limiter::new(&server, limit(1, "1/h")).hold_all(&[], Duration::from_secs(1));
-    assert_eq!(no_parts.err().map(|error| error.to_string()).as_deref(), Some("no limit is named"));
+    let limiter = Limiter::new(&server, limit(1, "1/h"));
+    for wrong in [limiter.take("a", -1), limiter.give("a", f64::NAN), limiter.take_up_to("a", 0)] {
+        assert!(matches!(wrong, Err(Error::BadArgument(_))), "{wrong:?}");
+    }
+    assert_eq!(
+        limiter.hold_all(&[], Duration::from_secs(1)).err().map(|error| error.to_string()).as_deref(),
+        Some("no limit is named")
+    );
 }
 
 #[test]

@@ -15,27 +15,6 @@ fn faked(limit: Limit, options: Options) -> (Fake, Limiter) {
 }
 
 #[tokio::test]
-async fn a_flood_is_refused_without_asking() {
-    let server = Server::start();
-    let limiter = limiter(&server, limit(5, STILL), Options::new().remember_denials(100));
-    limiter.take("a", 3).await.unwrap();
-    let denied = limiter.take("a", 3).await.unwrap();
-    assert!(!denied.remembered);
-    let before = calls(&server, "tb.");
-    for _ in 0..100 {
-        let refused = limiter.take("a", 3).await.unwrap();
-        assert!(!refused.allowed && !refused.degraded && refused.remembered);
-        assert!((1..=denied.retry_after_ms).contains(&refused.retry_after_ms), "{refused:?}");
-        assert!(!limiter.take("a", 4).await.unwrap().allowed, "a larger cost all the more");
-    }
-    assert_eq!(calls(&server, "tb."), before);
-    assert!(limiter.take("a", 2).await.unwrap().allowed, "a denial of 3 says nothing about 2");
-    let before = calls(&server, "tb.");
-    limiter.with_limit(limit(50, STILL)).take("a", 3).await.unwrap();
-    assert_eq!(calls(&server, "tb."), before + 1, "and nothing about another limit");
-}
-
-#[tokio::test]
 async fn one_denial_refuses_all_of_a_joint_take() {
     let server = Server::start();
     let limiter = limiter(&server, limit(5, STILL), Options::new().remember_denials(100));
@@ -79,52 +58,6 @@ async fn a_denial_is_remembered_no_longer_than_wanted() {
 }
 
 #[tokio::test]
-async fn as_many_names_are_remembered_as_was_said() {
-    let (fake, limiter) = faked(limit(1, "1/h"), Options::new().remember_denials(1));
-    for name in ["a", "b"] {
-        assert!(limiter.take(name, 1).await.unwrap().allowed);
-        assert!(!limiter.take(name, 1).await.unwrap().allowed);
-    }
-    fake.reset();
-    assert!(limiter.take("a", 1).await.unwrap().allowed, "forgotten for b");
-    assert!(!limiter.take("b", 1).await.unwrap().allowed, "remembered");
-    limiter.give("b", 1).await.unwrap();
-    assert!(limiter.take("b", 1).await.unwrap().allowed, "what was given may be taken");
-}
-
-#[tokio::test]
-async fn batches_grant_what_the_server_granted_and_no_more() {
-    let server = Server::start();
-    let limiters = [1, 2].map(|_| limiter(&server, limit(250, STILL), Options::new().batch(100)));
-    let mut allowed = 0;
-    let mut remaining = Vec::new();
-    for _ in 0..200 {
-        for limiter in &limiters {
-            let decision = limiter.take("a", 1).await.unwrap();
-            allowed += u32::from(decision.allowed);
-            remaining.push(decision.remaining);
-        }
-    }
-    assert_eq!(allowed, 250);
-    assert_eq!(remaining[0], 249);
-    let asked = calls(&server, "tb.");
-    // Two full batches and the half one; then each denial asks. A fetch is two commands in one write.
-    assert!(asked <= 2 * (3 + 150), "{asked}");
-}
-
-#[tokio::test]
-async fn what_a_batch_has_left_is_given_back() {
-    let server = Server::start();
-    let limiter = limiter(&server, limit(250, STILL), Options::new().batch(100));
-    limiter.take("a", 30).await.unwrap();
-    assert_eq!(limiter.peek("a", 0).await.unwrap().remaining, 150, "the others are here");
-    limiter.close().await.unwrap();
-    assert_eq!(limiter.peek("a", 0).await.unwrap().remaining, 220);
-    assert_eq!(limiter.take("a", 0.5).await.unwrap().remaining, 219, "fractions are asked for");
-    assert_eq!(limiter.take("a", 101).await.unwrap().remaining, 118, "and so is more than a batch");
-}
-
-#[tokio::test]
 async fn an_idle_process_does_not_spend_a_stale_batch() {
     let (fake, limiter) = faked(limit(100, "10/s"), Options::new().batch(100));
     assert!(limiter.take("a", 50).await.unwrap().allowed);
@@ -162,21 +95,14 @@ async fn a_batch_goes_on_while_the_server_is_away() {
 }
 
 #[tokio::test]
-async fn tokens_that_come_back_end_a_remembered_denial() {
+async fn a_reset_and_a_settlement_by_id_end_a_remembered_denial() {
     let (_, limiter) = faked(limit(1, "1/h"), Options::new().remember_denials(10));
     let is_denied = async || !limiter.take("a", 1).await.unwrap().allowed;
-    let long = Duration::from_secs(3600);
-    let hold = limiter.hold("a", 1, long).await.unwrap();
-    assert!(is_denied().await && limiter.remembered("a", 1).is_some());
-    hold.set_used(0).unwrap();
-    hold.settle().await.unwrap();
-    assert!(limiter.remembered("a", 1).is_none());
     let parts = |amount| [Part::new("a", limiter.limit(), amount)];
-    assert!(limiter.hold_as("id", &parts(1), long).await.unwrap().allowed());
-    assert!(is_denied().await);
+    assert!(limiter.hold_as("id", &parts(1), Duration::from_secs(3600)).await.unwrap().allowed());
+    assert!(is_denied().await && limiter.remembered("a", 1).is_some());
+    assert!(limiter.with_limit(limit(2, "1/h")).remembered("a", 1).is_none(), "of another limit");
     limiter.settle_as("id", &parts(0)).await.unwrap();
-    assert!(!is_denied().await && is_denied().await);
-    limiter.give("a", 1).await.unwrap();
     assert!(!is_denied().await && is_denied().await);
     limiter.reset("a").await.unwrap();
     assert!(!is_denied().await);

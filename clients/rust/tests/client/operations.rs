@@ -1,34 +1,17 @@
-//! Each operation on a real server.
+//! Times of real calls, and hooks.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tokenbucket_client::{sync, Decision, Error, Options, Part, ServerOptions};
 
-use crate::servers::{ask, Server};
+use crate::servers::Server;
 use crate::{limit, limiter, limiter_with, STILL};
 
-#[tokio::test]
-async fn a_take_takes_and_a_peek_does_not() {
-    let server = Server::start();
-    let limiter = limiter(&server, limit(10, STILL), Options::new());
-    let first = limiter.take("a", 4).await.unwrap();
-    assert_eq!((first.allowed, first.granted, first.remaining), (true, 1, 6));
-    assert_eq!((first.retry_after_ms, first.degraded), (0, false));
-    assert!((1_439_000..=1_440_000).contains(&first.reset_after_ms), "{first:?}");
-
-    let denied = limiter.peek("a", 7).await.unwrap();
-    assert_eq!((denied.allowed, denied.remaining), (false, 6));
-    assert_eq!(denied.retry_after_s(), Some(360));
-    assert!(limiter.take("a", 6).await.unwrap().allowed, "the peek took nothing");
-
-    let never = limiter.take("a", 11).await.unwrap();
-    assert_eq!((never.retry_after_ms, never.retry_after(), never.retry_after_s()), (-1, None, None));
-    assert!(limiter.take("b", 10.0).await.unwrap().allowed, "each name has a bucket of its own");
-}
-
-#[tokio::test]
+/// By the real time, although this test has stopped tokio's, and set it forward.
+#[tokio::test(start_paused = true)]
 async fn a_reservation_sleeps_until_its_turn() {
+    tokio::time::advance(Duration::from_secs(3600)).await;
     let server = Server::start();
     let limiter = limiter(&server, limit(1, "10/s"), Options::new());
     assert!(limiter.take("a", 1).await.unwrap().allowed);
@@ -36,62 +19,6 @@ async fn a_reservation_sleeps_until_its_turn() {
     let decision = limiter.wait("a", 1, Duration::from_secs(5)).await.unwrap();
     assert!(decision.allowed);
     assert!(began.elapsed() >= decision.retry_after().unwrap(), "{decision:?}");
-}
-
-#[tokio::test]
-async fn takes_from_all_or_from_none() {
-    let server = Server::start();
-    let limiter = limiter(&server, limit(10, STILL), Options::new());
-    let parts = |requests: u32, tokens: u32| {
-        [
-            Part::new("{a}:requests", &limit(10, STILL), requests),
-            Part::new("{a}:tokens", &limit(1000, "1000/h"), tokens),
-        ]
-    };
-    let taken = limiter.take_all(&parts(1, 600)).await.unwrap();
-    assert!(taken.allowed());
-    assert_eq!(taken.each.iter().map(|one| one.remaining).collect::<Vec<_>>(), [9, 400]);
-    let denied = limiter.take_all(&parts(1, 600)).await.unwrap();
-    assert!(!denied.allowed());
-    assert_eq!(denied.each.iter().map(|one| one.allowed).collect::<Vec<_>>(), [true, false]);
-    assert_eq!(denied.binding.retry_after_s(), Some(720));
-    assert_eq!(limiter.peek("{a}:requests", 0).await.unwrap().remaining, 9);
-}
-
-#[tokio::test]
-async fn a_callers_mistake_is_an_error_although_it_fails_open() {
-    let server = Server::start();
-    ask::<()>(&server, &["SET", "tb:text", "hello"]);
-    let one = limiter(&server, limit(1, STILL), Options::new());
-    let error = one.take("text", 1).await.unwrap_err();
-    assert!(matches!(&error, Error::Refused { server, .. } if server.starts_with("127.0.0.1:")), "{error:?}");
-    assert!(error.to_string().contains("WRONGTYPE"), "{error}");
-    for wrong in [one.take("a", -1).await, one.give("a", f64::NAN).await, one.take_up_to("a", 0).await] {
-        assert!(matches!(wrong, Err(Error::BadArgument(_))), "{wrong:?}");
-    }
-    let pool = one.with_limit(limit(1, "0"));
-    assert!(matches!(pool.take("a", 1).await, Err(Error::Refused { .. })), "a pool is for holds");
-    assert!(one.take("a", 1).await.unwrap().allowed, "and the circuit is closed");
-}
-
-#[tokio::test]
-async fn whoever_may_not_ask_is_told_so() {
-    let server = Server::start();
-    ask::<()>(&server, &["ACL", "SETUSER", "reader", "on", ">secret", "~*", "+@connection", "+tb.peek"]);
-    let url = format!("redis://reader:secret@127.0.0.1:{}", server.port);
-    let reader = |url: &str| {
-        let server = tokenbucket_client::Server::connect(url).unwrap();
-        tokenbucket_client::Limiter::with_options(&server, limit(1, STILL), Options::new())
-    };
-    assert!(reader(&url).peek("a", 1).await.unwrap().allowed);
-    let error = reader(&url).take("a", 1).await.unwrap_err();
-    assert!(error.to_string().contains("NOPERM") || error.to_string().contains("permission"), "{error}");
-    let error = reader(&url.replace("secret", "wrong")).take("a", 1).await.unwrap_err();
-    assert!(matches!(error, Error::Refused { .. }), "{error}");
-
-    ask::<()>(&server, &["CONFIG", "SET", "requirepass", "secret"]);
-    let error = reader(&server.url()).take("a", 1).await.unwrap_err();
-    assert!(matches!(error, Error::Refused { .. }), "{error}");
 }
 
 #[tokio::test]

@@ -76,24 +76,6 @@ async fn what_needs_no_wait_or_cannot_be_helped_by_one_is_decided_at_once() {
 }
 
 #[tokio::test]
-async fn a_hold_that_is_granted_when_its_caller_leaves_is_given_back() {
-    let server = Server::start();
-    let limiter = limiter_of(&server, "0");
-    for _ in 0..30 {
-        let first = limiter.hold("a", 1, LONG).await.unwrap();
-        let waits = limiter.with_max_wait(LONG);
-        let call = tokio::spawn(async move { waits.hold("a", 1, LONG).await.map(drop) });
-        waiting(&server, 1).await;
-        let settling = tokio::spawn(async move { first.settle().await });
-        call.abort();
-        settling.await.unwrap().unwrap();
-        wait_for("the token", SOON, async || limiter.peek("a", 0).await.unwrap().remaining == 1).await;
-    }
-    let clients: String = ask(&server, &["CLIENT", "LIST"]);
-    assert!(clients.lines().count() < 10, "connections of callers that left: {clients}");
-}
-
-#[tokio::test]
 async fn a_wait_that_was_cut_off_goes_on() {
     let server = Server::start();
     let limiter = limiter_of(&server, STILL);
@@ -134,18 +116,6 @@ async fn a_wait_without_a_connection_says_nothing_about_the_server() {
     set(100).unwrap();
     let denied = limiter.with_max_wait(Duration::from_millis(1)).take("a", 1).await.unwrap();
     assert!(!denied.allowed && !denied.degraded, "{denied:?}");
-}
-
-#[tokio::test]
-async fn a_server_that_falls_silent_is_noticed_by_calls_that_wait() {
-    let server = Server::start();
-    let options = Options::new().on_error(OnError::Closed);
-    let limiter = limiter_with(&server, limit(1, STILL), options, patient().timeout(Duration::from_secs(1)));
-    empty(&server);
-    let call = take(&server, &limiter).await;
-    server.signal("STOP");
-    assert!(call.await.unwrap().unwrap().degraded);
-    server.signal("CONT");
 }
 
 #[tokio::test]
