@@ -41,7 +41,7 @@ def begin(package: Package, url: str, **words: Any) -> Future[Any]:
 
 def limited(package: Package, at: Any, capacity: int = 1, **options: Any) -> None:
     """With a timeout that no loaded machine reaches, so that the server decides."""
-    package.server(at, **{"timeout_ms": 5000, "retry_every_ms": 100, **options.pop("server", {})})
+    package.server(at, **{"timeout_ms": 20_000, "retry_every_ms": 100, **options.pop("server", {})})
     package.limiter(capacity=capacity, rate=STILL, **options)
 
 

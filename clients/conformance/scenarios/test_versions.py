@@ -1,4 +1,4 @@
-"""Older releases, and every shape of client that people have: a few calls of each. `make test-versions`."""
+"""Older releases, and every shape of client that people have: a few calls of each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from services import Service
 pytestmark = pytest.mark.versions
 
 HERE = Path(__file__).resolve().parents[1]
-# As `make test-versions` has installed them, each in a folder of its own.
+# As the Makefile has installed them, each in a folder of its own.
 REDIS_PY = sorted((HERE.parent / "python/.venv/versions").glob("redis-*"))
 # Each of them before something that the drop-in relies on came or changed.
 RATE_LIMITER_FLEXIBLE = ["2.4.2", "5.0.5", "9.1.1"]
