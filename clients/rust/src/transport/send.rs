@@ -65,7 +65,7 @@ impl Transport {
         };
         unheard.disarm();
         let replies = match heard {
-            Ok(replies) => replies.and_then(|all| all.into_iter().map(Value::extract_error).collect()),
+            Ok(replies) => replies.and_then(without_error),
             Err(_) if is_near && !node.is_away() && self.look(node).await != Fault::Away => {
                 // The server is there: the caller's runtime does not read.
                 node.is_far.store(true, Ordering::Relaxed);
@@ -147,5 +147,13 @@ impl Transport {
             Err(error) if self.look(node).await == Fault::Away => Err(Failure::NotConnected(error)),
             Err(error) => Err(Failure::NoMore(error)),
         }
+    }
+}
+
+/// Finds an error of the server, which comes as a value, without moving the replies: inside of arrays the module replies none.
+fn without_error(replies: Vec<Value>) -> RedisResult<Vec<Value>> {
+    match replies.iter().position(|reply| matches!(reply, Value::ServerError(_))) {
+        Some(at) => replies.into_iter().nth(at).unwrap_or_default().extract_error().map(|_| Vec::new()),
+        None => Ok(replies),
     }
 }
