@@ -100,6 +100,9 @@ impl Cluster {
         let mut master = Vec::<Value>::from_redis_value(fields.next()?).ok()?.into_iter();
         let host = Option::<String>::from_redis_value(master.next()?).ok()?.unwrap_or_default();
         let node = self.node_at(&host, u16::from_redis_value(master.next()?).ok()?, teller)?;
+        if node.is_away() {
+            return None; // a redirection may have named its successor since the teller was asked
+        }
         let slots = (first..=last).filter_map(Slot::new).map(|slot| (slot, node.clone()));
         locked(&self.known).of_slots.extend(slots);
         Some(())
