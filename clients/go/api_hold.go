@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"tokenbucket/internal/local"
 )
 
 // Hold reserves tokens for one piece of work whose cost is known only afterwards, or that occupies something while it
@@ -116,7 +118,7 @@ func (h *Hold) Used(amount float64) error {
 // UsedOf sets what the work used of one of several limits, for Settle. A limit that the hold does not have is ErrBadArgument
 // and changes nothing.
 func (h *Hold) UsedOf(limit string, amount float64) error {
-	if !(amount >= 0 && amount <= mostTokens) {
+	if !(amount >= 0 && amount <= local.MostTokens) {
 		return badArgument("used: %v is not a number of tokens from 0 to 1e12", amount)
 	}
 	for _, p := range h.parts {

@@ -46,9 +46,6 @@ func (l Limit) isPool() bool {
 
 func (l Limit) words() [2]any { return [2]any{tokens(l.Capacity), l.Rate} }
 
-// mostTokens is the largest amount that the server reads.
-const mostTokens = 1e12
-
 // tokens writes an amount as the server reads it.
 func tokens(amount float64) string { return strconv.FormatFloat(amount, 'f', -1, 64) }
 

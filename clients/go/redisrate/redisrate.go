@@ -10,13 +10,11 @@ import (
 	"time"
 
 	"tokenbucket"
+	"tokenbucket/internal/local"
 )
 
 // Never is the RetryAfter of a call of more events than the burst: waiting does not help.
 const Never = time.Duration(math.MaxInt64)
-
-// mostTokens is what a bucket can hold.
-const mostTokens = 1e12
 
 // notExceeded is the RetryAfter of what was allowed.
 const notExceeded = time.Duration(-1)
@@ -53,7 +51,7 @@ func (l Limit) IsZero() bool { return l == Limit{} }
 
 func (l Limit) bucket() tokenbucket.Limit {
 	period := strconv.FormatFloat(l.Period.Seconds(), 'f', -1, 64)
-	return tokenbucket.Limit{Capacity: math.Min(math.Max(float64(l.Burst), 0), mostTokens), Rate: fmt.Sprintf("%d/%ss", l.Rate, period)}
+	return tokenbucket.Limit{Capacity: math.Min(math.Max(float64(l.Burst), 0), local.MostTokens), Rate: fmt.Sprintf("%d/%ss", l.Rate, period)}
 }
 
 // Result is the decision about a call.
@@ -101,7 +99,7 @@ func (l *Limiter) AllowAtMost(ctx context.Context, key string, limit Limit, n in
 	if n == 0 {
 		return l.peek(ctx, key, limit)
 	}
-	decision, err := l.buckets.With(limit.bucket()).TakeUpTo(ctx, key, int64(math.Min(float64(n), mostTokens)))
+	decision, err := l.buckets.With(limit.bucket()).TakeUpTo(ctx, key, int64(math.Min(float64(n), local.MostTokens)))
 	if err != nil {
 		return nil, err
 	}

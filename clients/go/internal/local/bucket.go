@@ -127,7 +127,7 @@ func amountUp(what, text string) (*big.Rat, error) {
 }
 
 var (
-	most = big.NewRat(1_000_000_000_000, 1)
+	most = big.NewRat(MostTokens, 1)
 	half = big.NewRat(1, 2)
 	// floatNoise is what a float is off by, in millionths of a token.
 	floatNoise = big.NewRat(1, 1_000_000)

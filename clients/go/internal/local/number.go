@@ -6,6 +6,9 @@ import (
 	"strings"
 )
 
+// MostTokens is the largest amount that the server reads.
+const MostTokens = 1e12
+
 const longestNumber = 128
 
 var decimal = regexp.MustCompile(`^\+?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$`)

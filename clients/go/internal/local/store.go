@@ -175,7 +175,7 @@ func (v *view) reserve(arguments []string) (any, error) {
 
 func (v *view) takeUpTo(arguments []string) (any, error) {
 	most, err := strconv.ParseInt(arguments[0], 10, 64)
-	if err != nil || most < 1 || most > 1e12 {
+	if err != nil || most < 1 || most > MostTokens {
 		return nil, Error("ERR max must be a whole number of tokens from 1 to 1e12")
 	}
 	granted := floor(v.level)
