@@ -59,6 +59,8 @@ OTHERS = {
     "go": [],
     "rust": [],
 }
+# What one token of "10/h" takes: none flows in during a scenario.
+TOKEN_MS = 360_000
 # Clients whose callers can hang up.
 WITH_DEADLINES = ("redis-py-asyncio", "node", "go", "redis-rs")
 # The packages whose callers wait for one fetch of a batch. In the others they ask for themselves meanwhile.

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from conftest import Package, executed
+from conftest import TOKEN_MS, Package, executed
 from launch import ask
 from services import Service
 
@@ -30,12 +30,12 @@ def limit(package: Package, server: Service) -> Limit:
 def test_a_denied_name_is_refused_without_asking(package: Package, server: Service, limit: Limit) -> None:
     limit(capacity=3)
     assert [package.take()["allowed"] for _ in range(4)] == [True, True, True, False]
-    told_ms = 360_000
+    told_ms = TOKEN_MS
     for cost in (1, 1, 2, 1):
         refused = package.take(cost=cost)
         assert (refused["allowed"], refused["degraded"]) == (False, False)
         assert 0 < refused["retry_after_ms"] <= told_ms
-        told_ms = refused["retry_after_ms"] + 360_000 * (cost - 1)
+        told_ms = refused["retry_after_ms"] + TOKEN_MS * (cost - 1)
     assert executed(server, *TAKES) == 4
     assert package.take("other")["allowed"]
 

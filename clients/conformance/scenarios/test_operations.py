@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from conftest import Package, eventually, level
+from conftest import TOKEN_MS, Package, eventually, level
 from drivers import DriverError
 from launch import ask
 from services import Service
-
-# One token takes six minutes, so none flows in meanwhile.
-TOKEN_MS = 360_000
 
 
 @pytest.fixture
