@@ -43,7 +43,7 @@ for (const library of Object.keys(LIBRARIES)) {
 
 const wrongs = await sharedServer();
 
-test("a server that hangs costs one deadline, and then nothing, until it is back; each time it is told", async (t) => {
+test("each outage of a server that hangs costs one call the deadline, and logs two lines", async (t) => {
   const server = await serverFor(t);
   const { buckets, lines } = await serverAndLog(t, server, { timeoutMs: 200 });
   const limiter = new Limiter(buckets, LIMIT, { onError: "open" });
