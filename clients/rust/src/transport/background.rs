@@ -118,13 +118,14 @@ pub(crate) async fn detached<T: Send + 'static>(work: impl Future<Output = T> + 
 /// Ends work after that time, by the clock of the background thread.
 pub(crate) async fn timeout<F: Future>(time: Duration, work: F) -> Option<F::Output> {
     // Not tokio's time of now, which is that of the caller's runtime: a test may have stopped it.
-    until((std::time::Instant::now() + time.min(YEAR)).into(), pin!(work)).await
+    let at = std::time::Instant::now() + time.min(YEAR);
+    until(process::id(), at.into(), pin!(work)).await
 }
 
-/// Ends work at that time, by the clock of the background thread.
-pub(crate) async fn until<F: Future + Unpin>(at: Instant, mut work: F) -> Option<F::Output> {
+/// Ends work of this process at that time, by the clock of the background thread.
+pub(crate) async fn until<F: Future + Unpin>(process: u32, at: Instant, mut work: F) -> Option<F::Output> {
     // Without a thread there is no connection, and work ends by itself.
-    let Some(mut timer) = timer(at) else { return Some(work.await) };
+    let Some(mut timer) = timer(process, at) else { return Some(work.await) };
     timer.as_mut().reset(at);
     let either = poll_fn(|context| match Pin::new(&mut work).poll(context) {
         Poll::Ready(value) => Poll::Ready(Some(value)),
@@ -140,8 +141,7 @@ pub(crate) async fn until<F: Future + Unpin>(at: Instant, mut work: F) -> Option
 }
 
 /// Returns a timer of this process, if possible a spare one: making and dropping one takes a lock that all threads share.
-fn timer(at: Instant) -> Option<Pin<Box<Sleep>>> {
-    let process = process::id();
+fn timer(process: u32, at: Instant) -> Option<Pin<Box<Sleep>>> {
     let spare = SPARE_TIMERS.with_borrow_mut(|(of, spare)| {
         if *of != process {
             forget(take(spare));

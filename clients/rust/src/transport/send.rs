@@ -60,7 +60,7 @@ impl Transport {
         });
         let pending = Box::pin(send(&mut connection, commands, is_asking));
         let heard = match waits_until {
-            None => self.listen(node, pending).await,
+            None => self.listen(node, link.process, pending).await,
             Some(at) => self.listen_long(node, at, pending).await,
         };
         unheard.disarm();

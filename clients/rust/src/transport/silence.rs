@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::process;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -27,6 +28,7 @@ impl Transport {
     pub(super) async fn listen<T>(
         &self,
         node: &Node,
+        process: u32,
         mut reply: impl Future<Output = T> + Unpin,
     ) -> Result<T, Failure> {
         let (clock, patience) = (self.clock(), self.0.options.timeout);
@@ -35,7 +37,7 @@ impl Transport {
         let too_old_at = since.saturating_add(most_age);
         loop {
             let due = since.max(node.heard()).saturating_add(patience).min(too_old_at);
-            if let Some(value) = until(clock.instant(due), &mut reply).await {
+            if let Some(value) = until(process, clock.instant(due), &mut reply).await {
                 return Ok(value);
             }
             turn().await;
@@ -67,7 +69,7 @@ impl Transport {
         loop {
             let left = until.saturating_sub(self.now());
             if left.is_zero() {
-                return self.listen(node, reply).await;
+                return self.listen(node, process::id(), reply).await;
             }
             if let Some(value) = timeout(left.min(PULSE), &mut reply).await {
                 return Ok(value);
