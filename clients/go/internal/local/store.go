@@ -284,6 +284,11 @@ func (s *Store) settle(words []string) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	for i, v := range views {
+		if v.flow.isPool() && used[i].Sign() > 0 {
+			return nil, Error("ERR used must be 0 if the rate is 0: nothing would refill it")
+		}
+	}
 	replies := make([]any, len(views))
 	for i, v := range views {
 		old, ok := v.held(id)
