@@ -3,8 +3,8 @@
 import ipaddr from "ipaddr.js";
 
 import type { HeaderOptions } from "../values/decision.js";
-import { BadArgument, BadArgumentType, checkOptions } from "../values/errors.js";
-import { isAmount, type Amount, type Limit } from "../values/limit.js";
+import { BadArgumentType, checkOptions } from "../values/errors.js";
+import { checkAmount, isAmount, type Amount, type Limit } from "../values/limit.js";
 import type { Limiter } from "../api/limiter.js";
 
 export interface RateLimitOptions<Request> extends HeaderOptions {
@@ -22,7 +22,7 @@ export interface Answer {
   refusal: { status: number; body: object } | undefined;
 }
 
-const NO_COST = { error: "the cost of this request is not a number of at least 0" };
+const NO_COST = { error: "the cost of this request is not a number from 0 to 1e12" };
 /** Limiters on one route each add a member to these lists. */
 const LISTS = new Set(["RateLimit", "RateLimit-Policy"]);
 
@@ -63,9 +63,7 @@ export function checkRateLimit(options: RateLimitOptions<never>): void {
     throw new BadArgumentType("key: is not a function of the request");
   if (limit !== undefined && typeof limit !== "function")
     throw new BadArgumentType("limit: is not a function of the request");
-  if (cost !== undefined && typeof cost !== "function" && !(Number(cost) >= 0)) {
-    throw new BadArgument(`cost: ${cost} is not a number of at least 0`);
-  }
+  if (cost !== undefined && typeof cost !== "function") checkAmount("cost", cost);
 }
 
 /**

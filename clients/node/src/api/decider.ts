@@ -4,6 +4,7 @@ import { mustHappenOnce, renewing, scriptKey, type Command } from "../transport/
 import { Decision, JointDecision } from "../values/decision.js";
 import { BadArgument, BadArgumentType, CannotWait, ReplyLost, ServerAway, Undecided } from "../values/errors.js";
 import { checkAmount, checkLimit, checkMs, limitWords, type Amount, type Limit } from "../values/limit.js";
+import { LocalLimiter } from "../local/local-limiter.js";
 import type { Client, Clock } from "../transport/driver.js";
 import { whileIn } from "../transport/signal.js";
 import { outside, serverOf, type How, type Server } from "../transport/server.js";
@@ -193,8 +194,7 @@ export class Decider {
     const lost = why.sent && mustHappenOnce(command);
     let isAllowed = false;
     try {
-      this.countDegraded(why, lost);
-      const decision = this.byPolicy(command, read, lost);
+      const decision = this.byPolicy(command, read, why, lost);
       isAllowed = decision.allowed;
       return decision;
     } finally {
@@ -259,9 +259,12 @@ export class Decider {
     return decision;
   }
 
-  /** Returns the decision of `onError` in place of the server's. */
-  byPolicy<D extends Decision>(command: Command, read: Read<D>, lost: boolean): D {
-    if (this.onError === "local") return read(this.server.local.run(command)).asDegraded(lost);
+  /** Returns the decision of `onError` in place of the server's. Throws for a mistake, under every policy. */
+  byPolicy<D extends Decision>(command: Command, read: Read<D>, why: Undecided, lost: boolean): D {
+    const { local } = this.server;
+    const reply = (this.onError === "local" ? local : new LocalLimiter(local.nowUs)).run(command);
+    this.countDegraded(why, lost);
+    if (this.onError === "local") return read(reply).asDegraded(lost);
     const isOpen = this.onError === "open";
     const numbers = isOpen ? [wantedBy(command[0], command[4]), 0, 0, 0] : [0, 0, this.server.retryEveryMs, 0];
     return read([...numbers, []]).asDegraded(lost);
@@ -269,8 +272,7 @@ export class Decider {
 
   /** Decides by `onError` in place of a server that did not. */
   decideAlone(operation: string, bucket: Bucket, words: readonly Amount[], why: Undecided): Decision {
-    this.countDegraded(why, false);
-    return this.byPolicy(this.command(operation, bucket, words), readDecision, false);
+    return this.byPolicy(this.command(operation, bucket, words), readDecision, why, false);
   }
 
   /** Counts the decision; throws if `onError` is "throw". */

@@ -129,8 +129,11 @@ export class LocalLimiter {
 
   #takeUpTo(words: readonly string[]): number[] {
     const view = this.#look(words);
-    const there = floorDiv(view.level, MICRO);
-    const granted = there < BigInt(words[3]!) ? there : BigInt(words[3]!);
+    const most = Number(words[3]);
+    if (!(most >= 1 && most <= MOST_TOKENS)) {
+      throw new BadArgument("ERR max must be a whole number of tokens from 1 to 1e12");
+    }
+    const granted = min(floorDiv(view.level, MICRO), BigInt(most));
     if (granted < 1n) return view.reply(0n, view.waitMs(MICRO));
     view.move(-granted * MICRO);
     this.#keep(view);

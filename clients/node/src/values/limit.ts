@@ -72,11 +72,11 @@ export function isDecimal(text: string): boolean {
 }
 
 export function isAmount(amount: Amount): boolean {
-  return typeof amount === "number" ? amount >= 0 && amount < Infinity : isDecimal(amount);
+  return (typeof amount === "number" ? amount >= 0 : isDecimal(amount)) && Number(amount) <= MOST_TOKENS;
 }
 
 export function checkAmount(name: string, amount: Amount): void {
-  if (!isAmount(amount)) throw new BadArgument(`${name}: ${amount} is not a number of at least 0`);
+  if (!isAmount(amount)) throw new BadArgument(`${name}: ${amount} is not a number from 0 to 1e12`);
 }
 
 /** Throws for a missing name: all calls without one would share a bucket. */
