@@ -182,6 +182,9 @@ impl Caller {
         let retry_after = self.server.options().retry_every;
         let by_policy =
             |allowed, granted| JointDecision::of(Decision::by_policy(allowed, granted, retry_after));
+        if self.options.on_error != OnError::Local {
+            self.server.check(request)?;
+        }
         let decision = match self.options.on_error {
             OnError::Local => request.read(self.server.decide_locally(request)?)?.degraded(),
             OnError::Open => by_policy(true, request.most_granted()),

@@ -150,9 +150,16 @@ impl Server {
 
     /// Decides here, under the same limit.
     pub(crate) fn decide_locally(&self, request: &Request) -> Result<Value, Error> {
-        let now = self.now();
-        let mut local = locked(&self.0.local);
-        local.now_us = i64::try_from(now.as_micros()).unwrap_or(i64::MAX);
+        self.decide_in(&mut locked(&self.0.local), request)
+    }
+
+    /// Finds what is wrong whatever the buckets hold.
+    pub(crate) fn check(&self, request: &Request) -> Result<(), Error> {
+        self.decide_in(&mut Buckets::unbounded(), request).map(drop)
+    }
+
+    fn decide_in(&self, local: &mut Buckets, request: &Request) -> Result<Value, Error> {
+        local.now_us = i64::try_from(self.now().as_micros()).unwrap_or(i64::MAX);
         let mut replies = request.to_commands(By::Module).into_iter().map(|command| local.run(&command));
         replies.next().unwrap_or(Ok(Value::Nil)).map_err(|error| Error::refused("this process", error))
     }

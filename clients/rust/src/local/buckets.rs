@@ -49,7 +49,6 @@ impl Buckets {
         Self { now_us: 0, of_keys: LruCache::new(MOST_NAMES) }
     }
 
-    #[cfg(feature = "fake")]
     pub(crate) fn unbounded() -> Self {
         Self { now_us: 0, of_keys: LruCache::unbounded() }
     }
