@@ -139,7 +139,7 @@ impl Batch {
             match outcome {
                 Outcome::Away(node) => return Ok(Some(Verdict::Away(node))),
                 // The first may have begun before tokens came back that this call may count on.
-                Outcome::Emptied(peeked) if is_last => return Ok(Some(self.denied(peeked, cost))),
+                Outcome::Emptied(peeked) if is_last => return self.denied(peeked, cost).await.map(Some),
                 Outcome::Full | Outcome::Emptied(_) => {}
             }
         }
@@ -156,22 +156,23 @@ impl Batch {
         let most = size - self.state().left(began).min(size - 1);
         let request = Request::fetch(self.key.clone(), &self.limit, most);
         let answer = self.transport.ask(&request, Duration::ZERO).await;
-        let mut state = self.state();
-        state.fetch = Arc::default();
-        let replies = match answer? {
-            Answer::Replies(replies) => replies,
-            Answer::Away { node, .. } => return Ok(Outcome::Away(node)),
-            Answer::Lost(_) => unreachable!("a fetch may be repeated"),
+        let (fetched, peeked, is_closed) = {
+            let mut state = self.state();
+            state.fetch = Arc::default();
+            let replies = match answer? {
+                Answer::Replies(replies) => replies,
+                Answer::Away { node, .. } => return Ok(Outcome::Away(node)),
+                Answer::Lost(_) => unreachable!("a fetch may be repeated"),
+            };
+            let read = |place| Decision::from_redis_value_ref(replies.get(place).unwrap_or(&Value::Nil));
+            let (fetched, peeked) = (read(0)?, read(1)?);
+            state.add(&self.limit, fetched, began);
+            *own = (state.tokens >= cost).then(|| Verdict::Granted(state.spend(cost, began)));
+            state.tokens = state.tokens.min(size - 1);
+            (fetched, peeked, state.is_closed)
         };
-        let read = |place| Decision::from_redis_value_ref(replies.get(place).unwrap_or(&Value::Nil));
-        let (fetched, peeked) = (read(0)?, read(1)?);
-        state.add(&self.limit, fetched, began);
-        *own = (state.tokens >= cost).then(|| Verdict::Granted(state.spend(cost, began)));
-        state.tokens = state.tokens.min(size - 1);
-        let is_closed = state.is_closed;
-        drop(state);
         if own.is_none() && fetched.granted < most {
-            *own = Some(self.denied(peeked, cost));
+            *own = Some(self.denied(peeked, cost).await?);
         }
         if is_closed {
             self.transport.send_once(self.close());
@@ -179,8 +180,26 @@ impl Batch {
         Ok(if fetched.granted < most { Outcome::Emptied(peeked) } else { Outcome::Full })
     }
 
-    fn denied(&self, peeked: Decision, cost: u64) -> Verdict {
-        Verdict::Denied(denial(&self.limit, peeked, cost, self.state().tokens))
+    /// Denies a cost above the tokens that are here, when the bucket is empty but for what `peeked` says. The server knows when
+    /// there will be more.
+    async fn denied(&self, peeked: Decision, cost: u64) -> Result<Verdict, Error> {
+        let tokens = self.state().tokens;
+        let lacking = cost.saturating_sub(tokens);
+        let mut lacks = peeked;
+        if lacking > 1 {
+            let words = [Some(lacking.into()), None];
+            let request = Request::one("TB.PEEK", self.key.clone(), &self.limit, words);
+            lacks = match self.transport.ask(&request, Duration::ZERO).await? {
+                Answer::Replies(replies) => {
+                    Decision::from_redis_value_ref(replies.first().unwrap_or(&Value::Nil))?
+                }
+                Answer::Away { node, .. } | Answer::Lost(node) => return Ok(Verdict::Away(node)),
+            };
+        }
+        // They may have flowed in since.
+        let retry_after_ms = if lacks.retry_after_ms == 0 { 1 } else { lacks.retry_after_ms };
+        let remaining = lacks.remaining.saturating_add_unsigned(tokens);
+        Ok(Verdict::Denied(Decision { allowed: false, granted: 0, retry_after_ms, remaining, ..lacks }))
     }
 
     fn close(&self) -> Option<Request> {
@@ -225,28 +244,5 @@ fn fills_in(limit: &Limit, reply: Decision) -> Duration {
         // At a boundary.
         return Duration::from_millis(reply.reset_after_ms.try_into().unwrap_or(0));
     }
-    let us = limit.lasts_us(limit.capacity_micro()).unwrap_or(0);
-    Duration::from_micros(us)
-}
-
-/// The denial of a cost above the `tokens` that are here, when the bucket is empty but for what `peeked` says.
-fn denial(limit: &Limit, peeked: Decision, cost: u64, tokens: u64) -> Decision {
-    let remaining = peeked.remaining.saturating_add_unsigned(tokens);
-    let more = micro(cost.saturating_sub(tokens).saturating_sub(1));
-    let retry_after_ms = if micro(cost) > limit.capacity_micro() {
-        -1
-    } else if limit.is_calendar() || more == 0 {
-        peeked.retry_after_ms
-    } else {
-        let more_ms =
-            limit.lasts_us(more).map_or(-1, |us| i64::try_from(us.div_ceil(1000)).unwrap_or(i64::MAX));
-        peeked.retry_after_ms.max(0).saturating_add(more_ms)
-    };
-    // They may have flowed in since.
-    let retry_after_ms = if retry_after_ms == 0 { 1 } else { retry_after_ms };
-    Decision { allowed: false, granted: 0, retry_after_ms, remaining, ..peeked }
-}
-
-fn micro(tokens: u64) -> i64 {
-    i64::try_from(tokens).unwrap_or(i64::MAX).saturating_mul(1_000_000)
+    Duration::from_micros(limit.fills_in_us().unwrap_or(0))
 }

@@ -581,7 +581,8 @@ impl Limiter {
         let Some(batches) = self.caller.memory.batches.as_ref().filter(|_| self.max_wait.is_zero()) else {
             return Ok(None);
         };
-        let Some(tokens) = cost.as_whole().filter(|tokens| *tokens <= batches.size) else { return Ok(None) };
+        let most = batches.size.min(self.limit.whole_capacity());
+        let Some(tokens) = cost.as_whole().filter(|tokens| *tokens <= most) else { return Ok(None) };
         let batch = batches.of(self.caller.server.transport(), name, &self.limit, || self.caller.key(name));
         let denials = self.denials();
         let recall = || denials?.recall(name, &self.limit, cost, began);

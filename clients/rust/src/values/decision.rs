@@ -197,8 +197,8 @@ impl FromRedisValue for JointDecision {
 }
 
 fn policy(limit: &Limit, name: &str) -> String {
-    let capacity = limit.capacity_micro() / 1_000_000;
-    match limit.lasts_us(limit.capacity_micro()) {
+    let capacity = limit.whole_capacity();
+    match limit.fills_in_us() {
         Some(us) if us > 0 => format!("\"{name}\";q={capacity};w={}", us.div_ceil(1_000_000)),
         _ => format!("\"{name}\";q={capacity}"),
     }

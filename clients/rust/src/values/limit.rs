@@ -69,8 +69,8 @@ impl Limit {
         &self.0.rate
     }
 
-    pub(crate) fn capacity_micro(&self) -> i64 {
-        self.0.terms.capacity_micro()
+    pub(crate) fn whole_capacity(&self) -> u64 {
+        self.0.terms.capacity_micro().unsigned_abs() / 1_000_000
     }
 
     /// Returns whether tokens come at boundaries of the calendar, and not all the time.
@@ -83,9 +83,10 @@ impl Limit {
         self.0.terms.is_pool()
     }
 
-    /// In what time so much flows in, rounded up; None if nothing ever does.
-    pub(crate) fn lasts_us(&self, micro: i64) -> Option<u64> {
-        self.0.average.map(|rate| rate.reaches_at_us(0, micro).unsigned_abs())
+    /// In what time an empty bucket fills, rounded up; None if nothing ever flows in.
+    pub(crate) fn fills_in_us(&self) -> Option<u64> {
+        let capacity = self.0.terms.capacity_micro();
+        self.0.average.map(|rate| rate.reaches_at_us(0, capacity).unsigned_abs())
     }
 }
 
