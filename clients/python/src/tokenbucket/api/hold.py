@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from decimal import Decimal, InvalidOperation
 from itertools import chain
 from typing import Any
 
@@ -15,7 +14,7 @@ from ..transport.call import Steps, Terms
 from ..transport.commands import Command, command, renewing
 from ..values.decision import Decision, JointDecision
 from ..values.errors import BadArgument, ServerAway, TokenBucketError
-from ..values.limit import Number
+from ..values.limit import Number, amount_of
 from .operations import Backend, Part
 from .unsettled import AGAIN_S
 
@@ -36,13 +35,13 @@ class HoldOperations:
             raise BadArgument(f"ttl_ms: {ttl_ms!r} is not from 1 to 30 days")
         self._backend = backend
         self._parts = parts
-        self._held = [part for part in parts if _decimal(part.amount) != 0]
+        self._held = [part for part in parts if amount_of(str(part.amount)) != 0]
         """Those that hold more than nothing, which the server forgets at once."""
         self._ttl_ms = ttl_ms
         self._terms = terms
         """Says how the first call waits; renewals do not wait."""
         self._process = os.getpid()
-        self._was_granted = self._was_local = self._is_known = self._is_away = False
+        self._was_granted = self._was_local = self._is_known = self._is_away = self._is_denied = False
         self.lost = False
         """True once the server no longer has the hold. Other calls may have its tokens: stop the work.
 
@@ -82,9 +81,9 @@ class HoldOperations:
 
     @property
     def _is_inert(self) -> bool:
-        """Returns whether there is nothing to renew or settle: shadow mode let it pass, or it is the
-        parent's, in a forked process."""
-        return self._process != os.getpid() or (self.decision.shadowed and not self._was_granted)
+        """Returns whether there is nothing to renew or settle: it was denied, if only in shadow mode, or
+        it is the parent's, in a forked process."""
+        return self._process != os.getpid() or self._is_denied
 
     def _renew(self, first: bool = False) -> Steps[JointDecision]:
         if self.lost or not (first or self._held):
@@ -106,6 +105,7 @@ class HoldOperations:
 
     def _renewed(self, decision: JointDecision) -> JointDecision:
         self._was_granted = self._was_granted or decision.allowed
+        self._is_denied = not self._was_granted
         self._is_away = decision.degraded
         self._is_known = self._is_known or (decision.allowed and not decision.degraded)
         if self._backend._shadow:
@@ -224,17 +224,8 @@ def _words_of(parts: Sequence[Part]) -> Command:
 
 def _check_used(part: Part, used: Number) -> None:
     of = f" of {part.which!r}" if part.which else ""
-    amount = _decimal(used)
+    amount = amount_of(str(used))
     if amount is None:
-        raise BadArgument(f"used: {used!r}{of} is not a number of at least 0")
+        raise BadArgument(f"used: {used!r}{of} is not a number from 0 to 1e12")
     if amount and not part.limit.tokens_per_s:
         raise BadArgument(f"used: {used!r}{of} is not 0, and a pool (rate 0) has slots that come back")
-
-
-def _decimal(amount: Number) -> Decimal | None:
-    """Returns None if it is not an amount."""
-    try:
-        exact = Decimal(str(amount))
-        return exact if exact >= 0 else None
-    except InvalidOperation:
-        return None
