@@ -123,7 +123,9 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
             return self._run(self._take_in_turn(name, cost, limit, (max_wait_ms, share, weight)))
         # A batch has whole tokens, and serves no more than it has when it is new.
         if self._batch and isinstance(cost, int) and 0 < cost <= self._batch:
-            return self._run(self._take_batched(name, int(cost), limit or self.limit))
+            of = limit or self.limit
+            if cost <= float(of.capacity):
+                return self._run(self._take_batched(name, int(cost), of))
         return self._run(self._take(name, cost, limit))
 
     def peek(self, name: str, cost: Number = 1, *, limit: Limit | None = None) -> DecisionT:

@@ -137,14 +137,15 @@ class Backend:
     def _degraded(self, words: Command, unanswered: Unanswered, once: bool) -> tuple[Any, bool]:
         """Returns the reply of `on_error`, and whether the server's was lost."""
         lost = once and unanswered.sent
+        is_local, local = self._on_error == "local", self.server._local
+        reply = local.execute(*words) if is_local else local.mistake_in(*words)
+        if isinstance(reply, ReplyError):
+            raise BadArgument(str(reply)) from reply
         if self._on_error == "raise":
             kind = ReplyLost if lost else ServerAway
             raise kind(f"{self.server.name} did not decide: {unanswered}") from unanswered
         self.server.degraded_count += 1  # Python goes on with another thread at calls alone
-        if self._on_error == "local":
-            reply = self.server._local.execute(*words)
-            if isinstance(reply, ReplyError):
-                raise BadArgument(str(reply)) from reply
+        if is_local:
             return reply, lost
         if self._on_error == "open":
             return [_wanted(words), 0, 0, 0], lost

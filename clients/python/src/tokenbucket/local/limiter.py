@@ -18,7 +18,7 @@ from math import floor
 from typing import Any
 
 from ..values.errors import ReplyError
-from ..values.limit import Limit, amount_of
+from ..values.limit import MOST_TOKENS, Limit, amount_of
 from .calendar import Refill, refill_of
 
 _MICRO = 1_000_000
@@ -162,6 +162,11 @@ class Buckets:
             finally:
                 self._is_inside = False
 
+    def mistake_in(self, *words: object) -> ReplyError | None:
+        """Returns the error of a command that is wrong whatever the buckets hold."""
+        reply = Buckets(self._now_ms).execute(*words)
+        return reply if isinstance(reply, ReplyError) else None
+
     def _del(self, *keys: str) -> int:
         return sum(self._buckets.pop(key, None) is not None for key in keys)
 
@@ -225,6 +230,8 @@ class Buckets:
 
     def _takeupto(self, key: str, capacity: str, rate: str, most: str) -> list[Any]:
         view = self._look(key, capacity, rate)
+        if not 1 <= int(most) <= MOST_TOKENS:
+            raise ReplyError("ERR max must be a whole number of tokens from 1 to 1e12")
         granted = max(min(int(most), floor(view.level)), 0)
         if granted:
             view.level -= granted
