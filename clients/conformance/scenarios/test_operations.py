@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from conftest import TOKEN_MS, Package, eventually, level
@@ -77,6 +79,24 @@ def test_a_mistake_is_an_error_although_the_limiter_fails_open(
     with pytest.raises(DriverError, match=says):
         limited.do("take", **words)
     assert limited.take(cost=10)["allowed"]
+
+
+@pytest.mark.parametrize("policy", ["local", "open", "closed", "raise"])
+def test_a_mistake_is_an_error_while_the_server_is_away(
+    package: Package, server: Service, policy: str
+) -> None:
+    package.server(server, retry_every_ms=100_000)
+    package.limiter(capacity=10, rate="10/h", on_error=policy)
+    package.limiter("pool", capacity=10, rate="0", on_error=policy, connect=False)
+    server.stop()
+    mistakes: list[tuple[str, dict[str, Any]]] = [
+        *(("take", {"cost": -1}), ("take", {"cost": 1e13}), ("take_up_to", {"amount": 0})),
+        *(("take", {"on": "pool"}), ("charge", {"on": "pool", "amount": 1})),
+    ]
+    for operation, words in mistakes:
+        with pytest.raises(DriverError, match=r"(?i)must be|is not|pool") as error:
+            package.do(operation, **words)
+        assert error.value.kind != "ServerAway"
 
 
 @pytest.mark.parametrize("user", ["", "default:wrong@", "reader:secret@"])

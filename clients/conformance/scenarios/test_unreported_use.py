@@ -38,6 +38,16 @@ def test_of_several_limits_each_counts_as_it_is(package: Package, server: Servic
     assert ask(server, "TB.PEEK", "tb:{user}:slots", 2, 0, 0)[1] == 2
 
 
+def test_a_use_that_is_no_amount_is_an_error_and_the_hold_stays(package: Package, server: Service) -> None:
+    package.limiter(capacity=1000, rate="1/h")
+    assert package.do("hold", amount=100)["allowed"]
+    for used in (-1, 1e13):
+        with pytest.raises(DriverError, match="used"):
+            package.do("settle", used=used)
+    package.do("settle", used=5)
+    assert (level(server), ask(server, "TB.HOLDS", "tb:user")) == (995, [])
+
+
 @pytest.mark.only("python", "node", "go")  # The other has it among its own tests.
 def test_a_use_of_an_unknown_limit_is_an_error_and_the_hold_stays(package: Package, server: Service) -> None:
     package.joint({"tokens": [1000, "1/h"]})
