@@ -15,6 +15,7 @@ use crate::transport::if_dropped::IfDropped;
 use crate::transport::link::{send, Link};
 use crate::transport::locked::locked;
 use crate::transport::node::Node;
+use crate::transport::silence::LATE;
 use crate::transport::Transport;
 use crate::values::error::{Failure, Fault};
 use crate::values::rules::CONNECT_WITHIN;
@@ -58,18 +59,24 @@ impl Transport {
                 self.look_later(node);
             }
         });
-        let pending = Box::pin(send(&mut connection, commands, is_asking));
+        let mut pending = Box::pin(send(&mut connection, commands, is_asking));
         let heard = match waits_until {
-            None => self.listen(node, pending).await,
-            Some(at) => self.listen_long(node, at, pending).await,
+            None => self.listen(node, &mut pending).await,
+            Some(at) => self.listen_long(node, at, &mut pending).await,
         };
         unheard.disarm();
         let replies = match heard {
             Ok(replies) => replies.and_then(without_error),
             Err(_) if is_near && !node.is_away() && self.look(node).await != Fault::Away => {
-                // The server is there: the caller's runtime does not read.
-                node.is_far.store(true, Ordering::Relaxed);
-                return Err(Failure::Broken(timed_out()));
+                // The server is there. If it was only slow, the reply has come too.
+                match timeout(LATE, &mut pending).await {
+                    Some(replies) => replies.and_then(without_error),
+                    None => {
+                        // The caller's runtime does not read.
+                        node.is_far.store(true, Ordering::Relaxed);
+                        return Err(Failure::Broken(timed_out()));
+                    }
+                }
             }
             Err(why) => {
                 // A box between here and there may have forgotten the connection.
@@ -77,6 +84,7 @@ impl Transport {
                 return Err(why);
             }
         };
+        drop(pending);
         match &replies {
             Err(error) if error.code().is_none() && error.is_unrecoverable_error() => {
                 if waits_until.is_none() {
