@@ -7,7 +7,7 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection as Connection;
 use redis::{Cmd, RedisResult, Value};
 
-use crate::transport::address::timed_out;
+use crate::transport::address::{timed_out, unfinished};
 use crate::transport::background::{spawn, timeout};
 #[cfg(feature = "fake")]
 use crate::transport::clock::Clock;
@@ -113,6 +113,7 @@ impl Transport {
         let made = if node.is_away() { timeout(patience, connecting).await } else { Some(connecting.await) };
         match made {
             Some(Ok(connected)) => connected.map_err(Failure::NotConnected),
+            Some(Err(error)) if error.is_panic() => Err(Failure::NotConnected(unfinished(error))),
             Some(Err(_)) => Err(Failure::NotSent),
             None => Err(Failure::NotConnected(timed_out())),
         }
@@ -147,7 +148,7 @@ impl Transport {
         }
         let (of_node, of_link, within) = (node.clone(), link.clone(), self.connect_within());
         let made = match spawn(async move { of_link.connect(&of_node, false, within).await }) {
-            Ok(connecting) => connecting.await.unwrap_or_else(|_| Err(timed_out())),
+            Ok(connecting) => connecting.await.unwrap_or_else(|error| Err(unfinished(error))),
             Err(error) => Err(error.into()),
         };
         match made {
