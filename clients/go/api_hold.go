@@ -115,14 +115,17 @@ func (h *Hold) Used(amount float64) error {
 	return h.UsedOf(h.parts[0].which, amount)
 }
 
-// UsedOf sets what the work used of one of several limits, for Settle. A limit that the hold does not have is ErrBadArgument
-// and changes nothing.
+// UsedOf sets what the work used of one of several limits, for Settle. A limit that the hold does not have, or more than 0 of
+// a pool, is ErrBadArgument and changes nothing.
 func (h *Hold) UsedOf(limit string, amount float64) error {
 	if !(amount >= 0 && amount <= local.MostTokens) {
 		return badArgument("used: %v is not a number of tokens from 0 to 1e12", amount)
 	}
 	for _, p := range h.parts {
 		if p.which == limit {
+			if p.limit.isPool() && amount > 0 {
+				return badArgument("used: %v of a pool (rate 0), whose slots all come back", amount)
+			}
 			h.mutex.Lock()
 			defer h.mutex.Unlock()
 			h.used[limit] = amount

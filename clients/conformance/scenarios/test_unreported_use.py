@@ -30,6 +30,15 @@ def test_slots_of_a_pool_come_back(package: Package, server: Service) -> None:
     assert ask(server, "TB.PEEK", "tb:user", 2, 0, 0)[1] == 2
 
 
+def test_a_use_of_a_pool_is_an_error_and_the_hold_stays(package: Package, server: Service) -> None:
+    package.limiter(capacity=2, rate="0", connect=False)
+    package.do("hold", amount=2)
+    with pytest.raises(DriverError, match=r"BadArgument: .*used"):
+        package.do("settle", used=1)
+    package.do("settle", used=0)
+    assert ask(server, "TB.PEEK", "tb:user", 2, 0, 0)[1] == 2
+
+
 def test_of_several_limits_each_counts_as_it_is(package: Package, server: Service) -> None:
     package.joint({"tokens": [1000, "1/h"], "slots": [2, "0"]})
     assert package.do("hold", on="j", amount={"tokens": 100, "slots": 1})["allowed"]

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
+#![cfg_attr(not(feature = "sync"), allow(rustdoc::broken_intra_doc_links))]
 
 mod adapters;
 mod api;

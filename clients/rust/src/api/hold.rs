@@ -128,7 +128,7 @@ impl Hold {
     ///
     /// # Errors
     ///
-    /// [`Error::BadArgument`] if it is not a number of tokens. The hold stays as it was.
+    /// [`Error::BadArgument`] if it is not a number of tokens, or not 0 of a pool. The hold stays as it was.
     pub fn set_used(&self, used: impl Into<Amount>) -> Result<(), Error> {
         self.set_used_of(0, used)
     }
@@ -154,12 +154,19 @@ impl Hold {
     ///
     /// # Errors
     ///
-    /// [`Error::BadArgument`] if there is no such limit, or it is not a number of tokens. The hold stays as it was.
+    /// [`Error::BadArgument`] if there is no such limit, or it is not a number of tokens, or not 0 of a pool. The hold stays as
+    /// it was.
     pub fn set_used_of(&self, place: usize, used: impl Into<Amount>) -> Result<(), Error> {
         let used = used.into();
         used.checked("used")?;
         let no_such_limit = || Error::BadArgument(format!("used: the hold has no limit at place {place}"));
-        *locked(&self.0.used).get_mut(place).ok_or_else(no_such_limit)? = used;
+        let part = self.0.parts.get(place).ok_or_else(no_such_limit)?;
+        if part.limit.is_pool() && !used.is_zero() {
+            return Err(Error::BadArgument(format!(
+                "used: {used} of a pool (rate 0), whose slots all come back"
+            )));
+        }
+        locked(&self.0.used)[place] = used;
         Ok(())
     }
 

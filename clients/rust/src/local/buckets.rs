@@ -8,6 +8,7 @@ use lru::LruCache;
 use redis::{Arg, Cmd, RedisError, RedisResult, Value};
 use tokenbucket_core::bucket::{Bucket, Change, Decision};
 use tokenbucket_core::error::{Error, Refusal};
+use tokenbucket_core::expiry::ExpiryWindow;
 use tokenbucket_core::hold::{Holds, Plan};
 use tokenbucket_core::request::{self, Request};
 
@@ -41,6 +42,8 @@ pub(crate) struct Buckets {
 struct Stored {
     bucket: Bucket,
     holds: Holds,
+    /// When it is full under each limit that it had: from then on under every limit. In Unix milliseconds.
+    expires_at_ms: i64,
 }
 
 impl Buckets {
@@ -109,6 +112,9 @@ impl Buckets {
 
     fn plan(&mut self, request: &Request<&[u8]>) -> Result<Plan, Error> {
         let now_us = self.now_us;
+        if self.of_keys.peek(request.key).is_some_and(|stored| stored.expires_at_ms < now_us / 1000) {
+            self.of_keys.pop(request.key);
+        }
         self.look(request.key, |bucket, holds| request.plan(bucket, Some(holds), usize::MAX, now_us))
     }
 
@@ -129,7 +135,7 @@ impl Buckets {
     /// What is stored; no bucket is a full one.
     fn look<T>(&mut self, key: &[u8], see: impl FnOnce(Option<Bucket>, &mut Holds) -> T) -> T {
         match self.of_keys.get_mut(key) {
-            Some(Stored { bucket, holds }) => see(Some(*bucket), holds),
+            Some(Stored { bucket, holds, .. }) => see(Some(*bucket), holds),
             None => see(None, &mut Holds::default()),
         }
     }
@@ -150,7 +156,13 @@ impl Buckets {
     fn write(&mut self, key: &[u8], change: Change) {
         match change {
             Change::Keep => (),
-            Change::Store { bucket, .. } => drop(self.store(key, bucket)),
+            Change::Store { bucket, full_at_us } => {
+                let window = ExpiryWindow::new(full_at_us, self.now_us);
+                let stored = self.store(key, bucket);
+                if !window.accepts(stored.expires_at_ms) {
+                    stored.expires_at_ms = window.latest_ms;
+                }
+            }
             Change::Clear => drop(self.of_keys.pop(key)),
         }
     }
@@ -158,7 +170,7 @@ impl Buckets {
     /// What has ended of the holds is in the level.
     fn store(&mut self, key: &[u8], bucket: Bucket) -> &mut Stored {
         let now_us = self.now_us;
-        let new = || Stored { bucket, holds: Holds::default() };
+        let new = || Stored { bucket, holds: Holds::default(), expires_at_ms: 0 };
         let stored = self.of_keys.get_or_insert_mut(key.to_vec(), new);
         stored.bucket = bucket;
         stored.holds.drop_ended(now_us);
@@ -190,8 +202,8 @@ fn fields(decision: Decision) -> Vec<Value> {
     [allowed, remaining, retry_after_ms, reset_after_ms].map(Value::Int).to_vec()
 }
 
-/// An error of a server, from its line.
+/// Returns the error that the driver makes of a server's line.
 fn refused(line: &str) -> RedisError {
-    let (code, text) = line.split_once(' ').unwrap_or(("ERR", line));
-    redis::make_extension_error(code.to_owned(), Some(text.to_owned()))
+    let reply = redis::parse_redis_value(format!("-{line}\r\n").as_bytes());
+    reply.and_then(Value::extract_error).expect_err("an error")
 }

@@ -6,6 +6,7 @@ use redis::io::tcp::TcpSettings;
 use redis::{
     ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo, ProtocolVersion, RedisError, RedisResult,
 };
+use tokio::task::JoinError;
 
 /// Reads a URL. Speaks RESP3, by which a closed connection is noticed at once.
 pub(crate) fn settings(url: impl IntoConnectionInfo) -> RedisResult<ConnectionInfo> {
@@ -44,6 +45,14 @@ pub(crate) fn at(like: &ConnectionInfo, host: String, port: u16) -> ConnectionIn
 
 pub(crate) fn timed_out() -> RedisError {
     io::Error::new(io::ErrorKind::TimedOut, "connecting takes longer than the timeout").into()
+}
+
+/// Explains why a task that connects did not end. With the features of TLS alone, rustls has no cryptography and panics.
+pub(crate) fn unfinished(error: JoinError) -> RedisError {
+    if !error.is_panic() {
+        return timed_out();
+    }
+    (ErrorKind::InvalidClientConfig, "the driver panicked; TLS by rustls needs the crate rustls too").into()
 }
 
 /// Replaces an error that quotes the password: a server that lacks a command replies with its arguments.

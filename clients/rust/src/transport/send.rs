@@ -7,7 +7,7 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection as Connection;
 use redis::{Cmd, RedisResult, Value};
 
-use crate::transport::address::timed_out;
+use crate::transport::address::{timed_out, unfinished};
 use crate::transport::background::{spawn, timeout};
 #[cfg(feature = "fake")]
 use crate::transport::clock::Clock;
@@ -15,6 +15,7 @@ use crate::transport::if_dropped::IfDropped;
 use crate::transport::link::{send, Link};
 use crate::transport::locked::locked;
 use crate::transport::node::Node;
+use crate::transport::silence::LATE;
 use crate::transport::Transport;
 use crate::values::error::{Failure, Fault};
 use crate::values::rules::CONNECT_WITHIN;
@@ -58,18 +59,24 @@ impl Transport {
                 self.look_later(node);
             }
         });
-        let pending = Box::pin(send(&mut connection, commands, is_asking));
+        let mut pending = Box::pin(send(&mut connection, commands, is_asking));
         let heard = match waits_until {
-            None => self.listen(node, link.process, pending).await,
-            Some(at) => self.listen_long(node, at, pending).await,
+            None => self.listen(node, link.process, &mut pending).await,
+            Some(at) => self.listen_long(node, at, &mut pending).await,
         };
         unheard.disarm();
         let replies = match heard {
             Ok(replies) => replies.and_then(without_error),
             Err(_) if is_near && !node.is_away() && self.look(node).await != Fault::Away => {
-                // The server is there: the caller's runtime does not read.
-                node.is_far.store(true, Ordering::Relaxed);
-                return Err(Failure::Broken(timed_out()));
+                // The server is there. If it was only slow, the reply has come too.
+                match timeout(LATE, &mut pending).await {
+                    Some(replies) => replies.and_then(without_error),
+                    None => {
+                        // The caller's runtime does not read.
+                        node.is_far.store(true, Ordering::Relaxed);
+                        return Err(Failure::Broken(timed_out()));
+                    }
+                }
             }
             Err(why) => {
                 // A box between here and there may have forgotten the connection.
@@ -77,6 +84,7 @@ impl Transport {
                 return Err(why);
             }
         };
+        drop(pending);
         match &replies {
             Err(error) if error.code().is_none() && error.is_unrecoverable_error() => {
                 if waits_until.is_none() {
@@ -105,6 +113,7 @@ impl Transport {
         let made = if node.is_away() { timeout(patience, connecting).await } else { Some(connecting.await) };
         match made {
             Some(Ok(connected)) => connected.map_err(Failure::NotConnected),
+            Some(Err(error)) if error.is_panic() => Err(Failure::NotConnected(unfinished(error))),
             Some(Err(_)) => Err(Failure::NotSent),
             None => Err(Failure::NotConnected(timed_out())),
         }
@@ -139,7 +148,7 @@ impl Transport {
         }
         let (of_node, of_link, within) = (node.clone(), link.clone(), self.connect_within());
         let made = match spawn(async move { of_link.connect(&of_node, false, within).await }) {
-            Ok(connecting) => connecting.await.unwrap_or_else(|_| Err(timed_out())),
+            Ok(connecting) => connecting.await.unwrap_or_else(|error| Err(unfinished(error))),
             Err(error) => Err(error.into()),
         };
         match made {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use redis::{Client, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, RedisResult};
 use tokio::task::JoinSet;
 
-use crate::transport::address::{at, timed_out, without_password};
+use crate::transport::address::{at, timed_out, unfinished, without_password};
 use crate::transport::background::timeout;
 
 /// Sentinels that take longer are passed over.
@@ -44,10 +44,10 @@ impl Sentinels {
         let mut asking: JoinSet<_> =
             self.sentinels.iter().map(|sentinel| ask(sentinel.clone(), self.master.clone())).collect();
         while let Some(told) = asking.join_next().await {
-            match told {
-                Ok(Ok((host, port))) => return Client::open(at(&self.like, host, port)),
-                Ok(Err(error)) if !error.is_timeout() => failure = error,
-                _ => {}
+            match told.unwrap_or_else(|error| Err(unfinished(error))) {
+                Ok((host, port)) => return Client::open(at(&self.like, host, port)),
+                Err(error) if !error.is_timeout() => failure = error,
+                Err(_) => {}
             }
         }
         Err(failure)

@@ -20,7 +20,7 @@ use crate::values::rules::PULSE;
 const TIMEOUTS_OF_A_CALL: u32 = 10;
 const LEAST_AGE_OF_A_CALL: Duration = Duration::from_secs(1);
 /// A timer that fires so much later shows that this process is busy.
-const LATE: Duration = Duration::from_millis(5);
+pub(super) const LATE: Duration = Duration::from_millis(5);
 
 impl Transport {
     /// Waits for a reply. The server is silent if for the timeout nothing came from it, to this call or another, not counting

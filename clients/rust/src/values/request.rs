@@ -83,6 +83,8 @@ impl ToRedisArgs for Amount {
         match self.as_whole() {
             // Much cheaper than of a float.
             Some(whole) => whole.write_redis_args(out),
+            // Commands take at most 128 bytes, which zeros would fill.
+            None if self.0 > 0.0 && self.0 < 1e-6 => out.write_arg_fmt(format_args!("{:e}", self.0)),
             None => out.write_arg_fmt(self),
         }
     }

@@ -64,10 +64,12 @@ async fn compare<const PAUSES: usize>(limits: [Limit; 4], pauses_us: [i64; PAUSE
         clock.advance_us(by_us);
         fake.advance(Duration::from_micros(by_us as u64));
         let which = rng.usize(..limits.len());
+        // Some names change their limit.
+        let of_name = if rng.u8(..10) == 0 { rng.usize(..limits.len()) } else { which };
         let call = Call {
-            name: format!("{}{which}", ["a", "b"][rng.usize(..2)]),
+            name: format!("{}{of_name}", ["a", "b"][rng.usize(..2)]),
             kind: rng.u8(..9),
-            amount: [-0.0, 0.5, 1.0, 2.0, 3.3, 0.000001, 11.0][rng.usize(..7)],
+            amount: [-0.0, 0.5, 1.0, 2.0, 3.3, 0.000001, 11.0, 12.0 * rng.f64()][rng.usize(..8)],
             most: rng.u64(1..20),
             wait: Duration::from_millis(rng.u64(..20_000)),
         };
@@ -148,6 +150,19 @@ fn holds_of_the_fake_are_settled_or_expire() {
     fake.advance(ttl);
     assert!(limiter.peek("jobs", 10).unwrap().allowed);
     assert!(matches!(limiter.take("jobs", 1), Err(Error::Refused { .. })), "a pool is for holds");
+}
+
+#[test]
+fn the_fake_refuses_as_the_server_does() {
+    let server = Server::start();
+    let real = sync::Server::connect_with(server.url(), patient()).unwrap();
+    let [ours, expected] = [Fake::new().sync_server(), real].map(|server| {
+        match Limiter::new(&server, limit(10, "0")).take("jobs", 1) {
+            Err(Error::Refused { error, .. }) => (error.kind(), error.to_string()),
+            other => panic!("{other:?}"),
+        }
+    });
+    assert_eq!(ours, expected);
 }
 
 #[test]

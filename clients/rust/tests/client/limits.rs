@@ -50,6 +50,14 @@ fn a_mistake_is_one_line_that_names_it() {
 }
 
 #[test]
+fn the_least_float_is_an_amount() {
+    let limiter = Limiter::new(&Fake::new().sync_server(), limit(10, "1/h"));
+    let hold = limiter.hold("a", 5, Duration::from_secs(60)).unwrap();
+    hold.set_used(f64::MIN_POSITIVE).unwrap();
+    assert_eq!(hold.settle().unwrap().binding.remaining, 10);
+}
+
+#[test]
 fn headers_are_those_of_the_draft() {
     let fake = Fake::new();
     let limiter = Limiter::new(&fake.sync_server(), limit(100, "100/m"));

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use tokenbucket_client::fake::Fake;
-use tokenbucket_client::{Limit, Limiter, Options, Part};
+use tokenbucket_client::{Error, Limit, Limiter, Options, Part};
 
-use crate::servers::Server;
+use crate::servers::{ask, Server};
 use crate::{calls, limit, limiter, STILL};
 
 fn faked(limit: Limit, options: Options) -> (Fake, Limiter) {
@@ -92,6 +92,18 @@ async fn a_batch_goes_on_while_the_server_is_away() {
         assert!(!limiter.take("a", 1).await.unwrap().degraded);
     }
     assert!(limiter.take("a", 1).await.unwrap().degraded);
+}
+
+#[tokio::test]
+async fn a_batch_that_cannot_go_back_keeps_no_other() {
+    let server = Server::start();
+    let limiter = limiter(&server, limit(20, STILL), Options::new().batch(10));
+    for name in ["a", "b"] {
+        assert!(limiter.take(name, 1).await.unwrap().allowed);
+    }
+    ask::<()>(&server, &["SET", "tb:a", "no bucket"]);
+    assert!(matches!(limiter.close().await, Err(Error::Refused { .. })));
+    assert_eq!(limiter.peek("b", 0).await.unwrap().remaining, 19);
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use tokenbucket_client::{sync, Limiter, OnError, Options, ServerOptions};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::servers::{ask, wait_for, Server};
-use crate::{limit, limiter_with, patient, STILL};
+use crate::{calls, limit, limiter_with, patient, STILL};
 
 const SOON: Duration = Duration::from_secs(30);
 const MANY: u32 = 1_000_000;
@@ -129,5 +129,26 @@ fn it_notices_a_silent_server() {
         assert!(decision.degraded && took < 2 * SOON, "{took:?}");
         wait_for("the server", SOON, async || !limiter.take("a", 1).await.unwrap().degraded).await;
         earn(&server, &limiter).await;
+    });
+}
+
+#[test]
+fn a_server_that_is_slow_is_asked_once() {
+    let server = Server::start();
+    let limiter =
+        limiter_with(&server, limit(MANY, STILL), Options::new(), ServerOptions::new().timeout(TIMEOUT));
+    let is_there = async || !limiter.peek("a", 0).await.unwrap().degraded;
+    runtime().block_on(async {
+        wait_for("the connection", SOON, is_there).await;
+        earn(&server, &limiter).await;
+        let before = calls(&server, "tb.take");
+        server.signal("STOP");
+        let (decision, ()) = tokio::join!(limiter.take("a", 1), async {
+            tokio::time::sleep(TIMEOUT + TIMEOUT / 2).await;
+            server.signal("CONT");
+        });
+        decision.unwrap();
+        wait_for("the server", SOON, is_there).await;
+        assert_eq!(calls(&server, "tb.take"), before + 1);
     });
 }
