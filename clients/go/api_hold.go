@@ -34,6 +34,7 @@ type Hold struct {
 	id       string
 	admitted bool // whether it was granted at first
 	isKnown  bool // whether the server has had the hold
+	isSent   bool // whether the server may have it
 
 	mutex    sync.Mutex // guards the two below
 	decision JointDecision
@@ -167,7 +168,10 @@ func (h *Hold) settle(ctx context.Context) (JointDecision, error) {
 		parts[i] = p
 	}
 	h.mutex.Unlock()
-	settle := command{args: []any{"TB.MSETTLE", strconv.Itoa(len(parts)), h.id}, once: true, ttl: h.ttl}
+	settle := command{args: []any{"TB.MSETTLE", strconv.Itoa(len(parts)), h.id}, once: true}
+	if h.isSent {
+		settle.ttl = h.ttl
+	}
 	decision, err := h.settings.askAll(ctx, parts, settle)
 	if err != nil {
 		return decision, err
@@ -209,6 +213,7 @@ func (h *Hold) set(ctx context.Context, parts []part, options []CallOption) (Joi
 	args := []any{"TB.MHOLD", strconv.Itoa(len(parts)), ttlMs, h.id}
 	decision, err := h.settings.askAll(ctx, parts, command{args: args, renews: h.isKnown}.with(options))
 	h.isKnown = h.isKnown || err == nil && decision.Allowed && !decision.Shadowed && !decision.Degraded
+	h.isSent = h.isSent || h.isKnown || decision.mayBeHeld
 	return decision, err
 }
 

@@ -39,7 +39,7 @@ func (s *settings) without(c command, parts []part, err error) (joint JointDecis
 		joint.Decision, failure = parseDecision(reply)
 		joint.Degraded = true
 	}
-	joint.Lost = away.lost
+	joint.Lost, joint.mayBeHeld = away.lost, away.mayBeHeld
 	for which, own := range joint.Each {
 		own.Degraded, own.Lost = true, away.lost
 		joint.Each[which] = own

@@ -39,6 +39,8 @@ type JointDecision struct {
 	Decision
 	// Each has the decision of each limit; nil if FailOpen or FailClosed decided.
 	Each map[string]Decision
+	// mayBeHeld says that the policy decided about a hold that the server may have granted.
+	mayBeHeld bool
 }
 
 // RetryAfterSeconds returns whole seconds for the Retry-After header, rounded up.
