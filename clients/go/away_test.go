@@ -15,7 +15,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-	"unsafe"
 
 	"tokenbucket"
 	"tokenbucket/internal/realserver"
@@ -159,29 +158,6 @@ func TestWhatAnErrorSays(t *testing.T) {
 			log.Expect(t, c.want)
 		}
 	}
-}
-
-// clocked refuses, and has a clock whose time of day a test sets.
-type clocked struct {
-	refusing
-	setBack time.Duration
-}
-
-func (c *clocked) Now() time.Time {
-	now := time.Now()
-	// The seconds of the day begin at bit 30. A steady clock's reading is beside them, and stays.
-	*(*uint64)(unsafe.Pointer(&now)) -= uint64(c.setBack/time.Second) << 30
-	return now
-}
-
-func (c *clocked) Sleep(context.Context, time.Duration) error { return nil }
-
-func TestATimeOfDayThatIsSetBackLocksNobodyOut(t *testing.T) {
-	doer := &clocked{}
-	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(doer, tokenbucket.LogTo(t.Logf)), tokenbucket.Limit{Capacity: 10, Rate: "1000"})
-	expectAllowed(t)(limiter.Take(ctx, "a", 10))
-	doer.setBack = time.Hour
-	realserver.Eventually(t, "tokens flow", func() bool { return must(t)(limiter.Take(ctx, "a", 5)).Allowed })
 }
 
 // returning is a server that comes back while a call sleeps, whose context then ends.
