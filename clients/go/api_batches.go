@@ -188,12 +188,12 @@ func (b *batch) add(fetched Decision, limit Limit, asked time.Time) {
 		return
 	}
 	b.tokens += fetched.Granted
-	fresh, ok := limit.timeFor(limit.Capacity)
+	fresh, ok := limit.fillTime()
 	if !ok {
 		fresh = maxDuration
 	}
 	// By the calendar nothing flows before the next boundary, and then all at once.
-	if limit.IsCalendar() && fetched.ResetAfter > 0 && fetched.ResetAfter < fresh {
+	if limit.isCalendar() && fetched.ResetAfter > 0 && fetched.ResetAfter < fresh {
 		fresh = fetched.ResetAfter
 	}
 	b.stale = asked.Add(fresh)

@@ -162,7 +162,7 @@ func (h *Hold) settle(ctx context.Context) (JointDecision, error) {
 	for i, p := range h.parts {
 		if used, isKnown := h.used[p.which]; isKnown {
 			p.amount = used
-		} else if p.limit.isPool() {
+		} else if local.IsPool(p.limit.Rate) {
 			p.amount = 0
 		}
 		parts[i] = p

@@ -55,15 +55,19 @@ func (s *settings) without(c command, parts []part, err error) (joint JointDecis
 
 // policyReply has the shape of the server's reply.
 func (s *settings) policyReply(args []any, err error) (any, error) {
-	if wrong := local.Check(wordsOf(args)); wrong != nil {
-		return nil, badArgument("%s (decided here, the server is away)", wrong)
+	decide := s.server.decideLocally
+	if s.policy != FailLocal {
+		decide = decideOnFullBuckets
 	}
-	switch s.policy {
-	case FailLocal:
-		return s.server.decideLocally(args)
-	case FailOpen:
+	reply, wrong := decide(args)
+	switch {
+	case wrong != nil:
+		return nil, badArgument("%s (decided here, the server is away)", wrong)
+	case s.policy == FailLocal:
+		return reply, nil
+	case s.policy == FailOpen:
 		return []any{wantedBy(args[0], args[4]), int64(0), int64(0), int64(0)}, nil
-	case FailClosed:
+	case s.policy == FailClosed:
 		retry := (s.server.retryEvery + time.Millisecond - 1) / time.Millisecond
 		return []any{int64(0), int64(0), int64(retry), int64(0)}, nil
 	}
@@ -75,6 +79,9 @@ func (s *settings) policyReply(args []any, err error) (any, error) {
 func (s *Server) decideLocally(args []any) (any, error) {
 	return s.local.Do(time.Duration(s.started.UnixNano()+s.now()-1), wordsOf(args))
 }
+
+// decideOnFullBuckets finds mistakes.
+func decideOnFullBuckets(args []any) (any, error) { return local.NewStore(0).Do(0, wordsOf(args)) }
 
 func wordsOf(args []any) []string {
 	words := make([]string, len(args))

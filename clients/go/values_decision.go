@@ -43,9 +43,6 @@ type JointDecision struct {
 	mayBeHeld bool
 }
 
-// RetryAfterSeconds returns whole seconds for the Retry-After header, rounded up.
-func (d Decision) RetryAfterSeconds() int64 { return secondsUp(d.RetryAfter) }
-
 // Headers returns RateLimit and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers, and Retry-After.
 //
 // jitter 0.5 lengthens Retry-After by up to half, so that denied clients do not return together. Retry-After is left out
@@ -77,7 +74,7 @@ func (d Decision) Headers(limit Limit, name string, jitter float64) map[string]s
 
 var policies = local.NewCache(func(limit Limit) string {
 	parameters := fmt.Sprintf(";q=%.0f", math.Floor(limit.Capacity))
-	if window, ok := limit.timeFor(limit.Capacity); ok {
+	if window, ok := limit.fillTime(); ok {
 		parameters += ";w=" + strconv.FormatInt(secondsUp(window), 10)
 	}
 	return parameters

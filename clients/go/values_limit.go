@@ -1,8 +1,8 @@
 package tokenbucket
 
 import (
-	"math/big"
 	"strconv"
+	"strings"
 	"time"
 
 	"tokenbucket/internal/local"
@@ -18,30 +18,12 @@ type Limit struct {
 	Rate string
 }
 
-// IsCalendar returns whether tokens come at boundaries of the calendar, and not all the time.
-func (l Limit) IsCalendar() bool { return local.IsCalendar(l.Rate) }
+// isCalendar returns whether tokens come at boundaries of the calendar, and not all the time.
+func (l Limit) isCalendar() bool { return strings.Contains(l.Rate, "@") }
 
-// TokensPerSecond returns the exact rate, or the average of a calendar rate. The server checks more bounds than this does.
-func (l Limit) TokensPerSecond() (*big.Rat, error) { return local.TokensPerSecond(l.Rate) }
-
-// timeFor is how long so many tokens take to flow in. ok is false where none do, or it is unknown.
-func (l Limit) timeFor(tokens float64) (duration time.Duration, ok bool) {
-	rate, err := l.TokensPerSecond()
-	wanted := new(big.Rat)
-	if err != nil || rate.Sign() == 0 || wanted.SetFloat64(tokens) == nil {
-		return 0, false
-	}
-	seconds, _ := wanted.Quo(wanted, rate).Float64()
-	if seconds > maxDuration.Seconds() {
-		return maxDuration, true
-	}
-	return time.Duration(seconds * float64(time.Second)), true
-}
-
-// isPool returns whether tokens come back only from holds.
-func (l Limit) isPool() bool {
-	rate, err := l.TokensPerSecond()
-	return err == nil && rate.Sign() == 0
+// fillTime is how long an empty bucket takes to fill. ok is false where it never does, or the limit is wrong.
+func (l Limit) fillTime() (duration time.Duration, ok bool) {
+	return local.FillTime(tokens(l.Capacity), l.Rate)
 }
 
 func (l Limit) words() [2]any { return [2]any{tokens(l.Capacity), l.Rate} }
