@@ -146,7 +146,7 @@ func (h *Hold) Settle() (JointDecision, error) {
 		h.sending.Lock()
 		defer h.sending.Unlock()
 		if h.admitted {
-			h.result, h.err = h.settle(context.Background())
+			h.result, h.err = h.settle()
 			isNew = h.err == nil
 		}
 	})
@@ -156,8 +156,8 @@ func (h *Hold) Settle() (JointDecision, error) {
 	return h.result, h.err
 }
 
-func (h *Hold) settle(ctx context.Context) (JointDecision, error) {
-	parts := make([]part, len(h.parts))
+func (h *Hold) settle() (JointDecision, error) {
+	ctx, parts := context.Background(), make([]part, len(h.parts))
 	h.mutex.Lock()
 	for i, p := range h.parts {
 		if used, isKnown := h.used[p.which]; isKnown {
@@ -211,7 +211,7 @@ func (h *Hold) forgetLocally(parts []part) {
 func (h *Hold) set(ctx context.Context, parts []part, options []CallOption) (JointDecision, error) {
 	ttlMs := strconv.FormatInt(h.ttl.Milliseconds(), 10)
 	args := []any{"TB.MHOLD", strconv.Itoa(len(parts)), ttlMs, h.id}
-	decision, err := h.settings.askAll(ctx, parts, command{args: args, renews: h.isKnown}.with(options))
+	decision, err := h.settings.askAll(ctx, parts, command{args: args, renews: h.isKnown, ttl: h.ttl}.with(options))
 	h.isKnown = h.isKnown || err == nil && decision.Allowed && !decision.Shadowed && !decision.Degraded
 	h.isSent = h.isSent || h.isKnown || decision.mayBeHeld
 	return decision, err

@@ -128,7 +128,7 @@ func TestACallThatWasSentEndsWithItsReply(t *testing.T) {
 }
 
 func TestWhatAnErrorSays(t *testing.T) {
-	says := func(line string) error { return tokenbuckettest.Error(line) }
+	says := func(line string) error { return errors.New(line) }
 	dial := func(err error) error { return &net.OpError{Op: "dial", Err: err} }
 	const isAway, isRefused, isWrong = "cannot ask the server", "does not decide a call", ""
 	for _, c := range []struct {
@@ -366,7 +366,7 @@ func TestOneReplyThatDoesNotComeIsNoOutage(t *testing.T) {
 
 func TestASlotThatMovesForLongIsNoMistake(t *testing.T) {
 	moving := &nodes{nodeOf: func(context.Context) error { return nil }}
-	moving.do = func(context.Context, any) error { return tokenbuckettest.Error("ASK 7 127.0.0.1:7001") }
+	moving.do = func(context.Context, any) error { return errors.New("ASK 7 127.0.0.1:7001") }
 	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(moving, tokenbucket.LogTo(t.Logf)), hourly, tokenbucket.OnError(tokenbucket.FailClosed))
 	if got := must(t)(limiter.Take(ctx, "a", 1)); got.Allowed || !got.Degraded {
 		t.Fatalf("%+v", got)

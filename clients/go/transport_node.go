@@ -3,6 +3,7 @@ package tokenbucket
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -16,9 +17,10 @@ type node struct {
 	awayUntil   atomic.Int64 // no call asks before; 0: it is there
 	heard       atomic.Int64 // when it last said something; 0: never
 	nextRefusal atomic.Int64 // when one may be logged
-	nextPulse   atomic.Int64 // when a call that waits asks whether it is there
 	scriptUntil atomic.Int64 // when the module is looked for again; 0: it decides
 	outages     atomic.Int64 // how many have begun
+
+	pulse sync.Mutex // of the call that waits and asks whether it is there
 }
 
 const (
@@ -219,15 +221,10 @@ func (n *node) failed(err error) {
 
 // refused logs that the server is there, and did not decide this call.
 func (n *node) refused(err error) {
-	if n.isDue(&n.nextRefusal, betweenRefusalsLogged) {
+	now, next := n.server.now(), n.nextRefusal.Load()
+	if now >= next && n.nextRefusal.CompareAndSwap(next, now+int64(betweenRefusalsLogged)) {
 		n.server.logf("tokenbucket: %s does not decide a call, OnError does: %v", n.who, err)
 	}
-}
-
-// isDue returns whether a moment has come, and sets the next.
-func (n *node) isDue(moment *atomic.Int64, every time.Duration) bool {
-	now, next := n.server.now(), moment.Load()
-	return now >= next && moment.CompareAndSwap(next, now+int64(every))
 }
 
 // judge tells what an error means: a call that is wrong, one that was not decided, or an outage.

@@ -121,10 +121,9 @@ func (n *node) wait(ctx context.Context, dialler WaitingDoer, args []any, left t
 
 // beat asks whether the server is there, if it has said nothing lately, and no other wait does so.
 func (n *node) beat() {
-	timeout, now := n.server.timeout, n.server.now()
-	if timeout > 0 && now-n.heard.Load() >= int64(pulseEvery) && n.isDue(&n.nextPulse, pulseEvery+2*timeout) {
+	if n.server.timeout > 0 && n.server.now()-n.heard.Load() >= int64(pulseEvery) && n.pulse.TryLock() {
+		defer n.pulse.Unlock()
 		_, _ = n.call(n.server.life, ping)
-		n.nextPulse.Store(0)
 	}
 }
 

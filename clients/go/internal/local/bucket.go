@@ -1,6 +1,7 @@
 package local
 
 import (
+	"errors"
 	"math/big"
 	"strconv"
 	"time"
@@ -96,7 +97,7 @@ func (b *bucket) reserve(arguments []string) ([]any, error) {
 	}
 	maxWait, err := strconv.ParseInt(arguments[1], 10, 64)
 	if err != nil || maxWait < 0 || maxWait > longestWaitMs {
-		return nil, Error("ERR max_wait_ms must be a whole number of milliseconds from 0 to 3155760000000")
+		return nil, errors.New("ERR max_wait_ms must be a whole number of milliseconds from 0 to 3155760000000")
 	}
 	wait := b.waitMs(cost)
 	if wait == never || wait > maxWait {
@@ -109,7 +110,7 @@ func (b *bucket) reserve(arguments []string) ([]any, error) {
 func (b *bucket) takeUpTo(arguments []string) ([]any, error) {
 	most, err := strconv.ParseInt(arguments[0], 10, 64)
 	if err != nil || most < 1 || most > MostTokens {
-		return nil, Error("ERR max must be a whole number of tokens from 1 to 1e12")
+		return nil, errors.New("ERR max must be a whole number of tokens from 1 to 1e12")
 	}
 	granted := floor(b.level)
 	if granted > most {
@@ -133,7 +134,7 @@ func (b *bucket) charge(arguments []string) ([]any, error) {
 		return nil, err
 	}
 	if b.spend(amount); b.level.Cmp(deepest) < 0 {
-		return nil, Error("ERR the bucket would be more than 1e12 tokens in debt")
+		return nil, errors.New("ERR the bucket would be more than 1e12 tokens in debt")
 	}
 	return b.reply(1, b.waitMs(none)), nil
 }

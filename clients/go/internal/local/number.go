@@ -90,7 +90,7 @@ func ceil(ratio *big.Rat) int64 { return -floor(new(big.Rat).Neg(ratio)) }
 func amountDown(what, text string) (*big.Rat, error) {
 	amount := roundedDown.Of(text)
 	if amount == nil {
-		return nil, Error(fmt.Sprintf("ERR %s must be a decimal number of tokens from 0 to 1e12", what))
+		return nil, fmt.Errorf("ERR %s must be a decimal number of tokens from 0 to 1e12", what)
 	}
 	return amount, nil
 }

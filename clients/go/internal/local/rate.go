@@ -60,7 +60,7 @@ func rateOf(text string) (*rate, error) {
 	if r := rates.Of(text); r != nil {
 		return r, nil
 	}
-	return nil, fmt.Errorf("rate: %q is neither tokens per second nor like 100/m or 1000@d, from 1 token in 100 years to 1e12 a second", text)
+	return nil, fmt.Errorf("ERR rate: %q is neither tokens per second nor like 100/m or 1000@d, from 1 token in 100 years to 1e12 a second", text)
 }
 
 // readRate returns nil for what is no rate.

@@ -2,6 +2,7 @@
 package local
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/big"
@@ -21,11 +22,6 @@ type Store struct {
 
 // NewStore keeps at most so many buckets; 0: all.
 func NewStore(most int) *Store { return &Store{most: most, of: map[string]*bucket{}} }
-
-// Error is a line that the server replies.
-type Error string
-
-func (e Error) Error() string { return string(e) }
 
 // commands are DEL and those that limiters send.
 var commands = map[string]struct {
@@ -53,9 +49,9 @@ func (s *Store) Do(now time.Duration, words []string) (any, error) {
 	command, ok := commands[words[0]]
 	switch arguments := words[1:]; {
 	case !ok:
-		return nil, Error(fmt.Sprintf("ERR unknown command '%s'", words[0]))
+		return nil, fmt.Errorf("ERR unknown command '%s'", words[0])
 	case len(arguments) < command.fewest || len(arguments) > command.most:
-		return nil, Error(fmt.Sprintf("ERR wrong number of arguments for '%s' command", strings.ToLower(words[0])))
+		return nil, fmt.Errorf("ERR wrong number of arguments for '%s' command", strings.ToLower(words[0]))
 	default:
 		return command.do(s, arguments)
 	}
@@ -137,7 +133,7 @@ func (s *Store) setHold(words []string, size int) (any, error) {
 	id := words[2]
 	ttlMs, err := strconv.ParseInt(words[1], 10, 64)
 	if err != nil || ttlMs < 1 || ttlMs > longestTTLMs {
-		return nil, Error("ERR ttl_ms must be a whole number of milliseconds from 1 to 2592000000")
+		return nil, errors.New("ERR ttl_ms must be a whole number of milliseconds from 1 to 2592000000")
 	}
 	buckets, err := s.lookAtAll(words[0], words[3:], size, true)
 	if err != nil {
@@ -186,12 +182,12 @@ func (s *Store) settle(words []string) (any, error) {
 func (s *Store) lookAtAll(count string, groups []string, size int, takesPools bool) (buckets []*bucket, err error) {
 	number, err := strconv.Atoi(count)
 	if err != nil || number < 1 || len(groups)%size != 0 || len(groups)/size != number {
-		return nil, Error("ERR numkeys must match the number of groups")
+		return nil, errors.New("ERR numkeys must match the number of groups")
 	}
 	isKnown := map[string]bool{}
 	for group := groups; len(group) > 0; group = group[size:] {
 		if isKnown[group[0]] {
-			return nil, Error("ERR key must not be given twice in one call")
+			return nil, errors.New("ERR key must not be given twice in one call")
 		}
 		isKnown[group[0]] = true
 		b, err := s.look(group[0], group[1], group[2], takesPools)
@@ -210,17 +206,17 @@ func (s *Store) lookAtAll(count string, groups []string, size int, takesPools bo
 func (s *Store) look(key, capacity, rate string, takesPools bool) (*bucket, error) {
 	flow, err := rateOf(rate)
 	if err != nil {
-		return nil, Error("ERR " + err.Error())
+		return nil, err
 	}
 	if flow.isPool() && !takesPools {
-		return nil, Error("ERR rate must be above 0 here: 0 is for the commands of holds")
+		return nil, errors.New("ERR rate must be above 0 here: 0 is for the commands of holds")
 	}
 	most, err := amountDown("capacity", capacity)
 	if err != nil {
 		return nil, err
 	}
 	if !flow.isPool() && flow.timeOf(most).Cmp(nanoseconds(century)) > 0 {
-		return nil, Error("ERR refilling capacity from empty at this rate would take more than 100 years")
+		return nil, errors.New("ERR refilling capacity from empty at this rate would take more than 100 years")
 	}
 	b := &bucket{key: key, capacity: most, rate: flow, level: most, at: s.now}
 	if old, ok := s.of[key]; ok {
