@@ -189,7 +189,7 @@ type crowded struct {
 	dial func() error
 }
 
-func (c crowded) Dial(context.Context) (tokenbucket.Conn, error) { return nil, c.dial() }
+func (c crowded) Wait(context.Context, ...any) (any, error) { return nil, c.dial() }
 
 func TestAWaitThatGetsNoConnectionAsksAgain(t *testing.T) {
 	server := realserver.Start(t)
@@ -273,18 +273,8 @@ type lossy struct {
 	leave context.CancelFunc
 }
 
-type lossyConn struct {
-	tokenbucket.Conn
-	leave context.CancelFunc
-}
-
-func (l lossy) Dial(ctx context.Context) (tokenbucket.Conn, error) {
-	conn, err := l.WaitingDoer.Dial(ctx)
-	return lossyConn{conn, l.leave}, err
-}
-
-func (l lossyConn) Do(args ...any) (any, error) {
-	_, _ = l.Conn.Do(args...)
+func (l lossy) Wait(ctx context.Context, args ...any) (any, error) {
+	_, _ = l.WaitingDoer.Wait(ctx, args...)
 	l.leave()
 	return nil, io.EOF
 }
@@ -391,10 +381,7 @@ func TestEachOutageHasItsTwoLines(t *testing.T) {
 }
 
 // mute is a server that denies one call, lets it wait, and then falls silent.
-type mute struct {
-	asked  atomic.Int64
-	closed chan struct{}
-}
+type mute struct{ asked atomic.Int64 }
 
 func (m *mute) Do(context.Context, ...any) (any, error) {
 	if m.asked.Add(1) > 1 {
@@ -403,12 +390,10 @@ func (m *mute) Do(context.Context, ...any) (any, error) {
 	return []any{int64(0), int64(0), int64(60_000), int64(60_000)}, nil
 }
 
-func (m *mute) Dial(context.Context) (tokenbucket.Conn, error) { return muteConn{m.closed}, nil }
-
-type muteConn struct{ closed chan struct{} }
-
-func (m muteConn) Do(...any) (any, error) { <-m.closed; return nil, net.ErrClosed }
-func (m muteConn) Close() error           { close(m.closed); return nil }
+func (m *mute) Wait(ctx context.Context, _ ...any) (any, error) {
+	<-ctx.Done()
+	return nil, net.ErrClosed
+}
 
 // replaced is a server that denies one call and lets it wait for ever, as one does that another has replaced.
 type replaced struct {
@@ -416,9 +401,9 @@ type replaced struct {
 	isAway, isWaiting atomic.Bool
 }
 
-func (r *replaced) Dial(ctx context.Context) (tokenbucket.Conn, error) {
+func (r *replaced) Wait(ctx context.Context, args ...any) (any, error) {
 	r.isWaiting.Store(true)
-	return r.mute.Dial(ctx)
+	return r.mute.Wait(ctx, args...)
 }
 
 func (r *replaced) Do(context.Context, ...any) (any, error) {
@@ -430,7 +415,7 @@ func (r *replaced) Do(context.Context, ...any) (any, error) {
 }
 
 func TestAWaitLeavesAServerThatWasAway(t *testing.T) {
-	doer := &replaced{mute: mute{closed: make(chan struct{})}}
+	doer := &replaced{}
 	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(doer, tokenbucket.RetryEvery(0), tokenbucket.LogTo(t.Logf)), hourly)
 	ended := make(chan tokenbucket.Decision, 1)
 	go func() {
@@ -454,7 +439,7 @@ func TestALogThatBlocksHoldsUpNoWait(t *testing.T) {
 	never := make(chan struct{})
 	defer close(never)
 	blocks := tokenbucket.LogTo(func(string, ...any) { <-never })
-	limits := tokenbucket.NewServer(&mute{closed: make(chan struct{})}, blocks)
+	limits := tokenbucket.NewServer(&mute{}, blocks)
 	limiter := tokenbucket.NewLimiter(limits, hourly, tokenbucket.OnError(tokenbucket.FailClosed))
 	ended := make(chan tokenbucket.Decision, 1)
 	go func() {

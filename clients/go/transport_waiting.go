@@ -65,11 +65,11 @@ func (s *Server) keep(ctx context.Context, c command, left time.Duration) (reply
 	if err != nil {
 		return nil, true, err
 	}
-	dialler, ok := n.doer.(WaitingDoer)
+	doer, ok := n.doer.(WaitingDoer)
 	if !ok {
 		return nil, false, nil
 	}
-	reply, err = n.wait(ctx, dialler, waitingForm(c, left), left)
+	reply, err = n.wait(ctx, doer, waitingForm(c, left), left)
 	switch {
 	case err == nil:
 		n.answered()
@@ -85,20 +85,14 @@ func (s *Server) keep(ctx context.Context, c command, left time.Duration) (reply
 // wait returns when the server replies, when the context ends, when an outage has begun (its connection may lead to a server
 // that another has replaced), or when nothing came in time. Its connection is then closed: a server grants nothing to a client
 // that has gone.
-func (n *node) wait(ctx context.Context, dialler WaitingDoer, args []any, left time.Duration) (any, error) {
+func (n *node) wait(ctx context.Context, doer WaitingDoer, args []any, left time.Duration) (any, error) {
 	life, leave := context.WithTimeout(ctx, left+connectTimeout)
 	defer leave()
 	outages, ended := n.outages.Load(), make(chan struct{})
 	reply, err := any(nil), errSilent // of a Doer that panics
 	go guarded(func() {
 		defer close(ended)
-		conn, failed := dialler.Dial(life)
-		if failed != nil {
-			err = failed
-			return
-		}
-		go func() { <-life.Done(); _ = conn.Close() }()
-		reply, err = conn.Do(args...)
+		reply, err = doer.Wait(life, args...)
 	})
 	pulse := time.NewTicker(pulseEvery)
 	defer pulse.Stop()
