@@ -3,8 +3,11 @@ package tokenbucket
 import (
 	"context"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
+
+	"tokenbucket/internal/local"
 )
 
 // mostBatches bounds the names of a limiter that have a batch. The ones used longest ago lose theirs.
@@ -188,12 +191,12 @@ func (b *batch) add(fetched Decision, limit Limit, asked time.Time) {
 		return
 	}
 	b.tokens += fetched.Granted
-	fresh, ok := limit.fillTime()
+	fresh, ok := local.FillTime(tokens(limit.Capacity), limit.Rate)
 	if !ok {
 		fresh = maxDuration
 	}
 	// By the calendar nothing flows before the next boundary, and then all at once.
-	if limit.isCalendar() && fetched.ResetAfter > 0 && fetched.ResetAfter < fresh {
+	if strings.Contains(limit.Rate, "@") && fetched.ResetAfter > 0 && fetched.ResetAfter < fresh {
 		fresh = fetched.ResetAfter
 	}
 	b.stale = asked.Add(fresh)

@@ -246,11 +246,11 @@ func (h *Hold) renew(ctx context.Context) {
 		}
 		began := h.settings.began()
 		decision, err := h.setAgain(ctx)
+		every := h.ttl / 3
 		if decision.Degraded {
-			timer.Reset(h.ttl / 10)
-		} else {
-			timer.Reset(h.ttl / 3)
+			every = h.ttl / 10
 		}
+		timer.Reset(every)
 		if err != nil {
 			if awayOf(err) == nil && ctx.Err() == nil && !errors.Is(err, ErrClosed) {
 				h.settings.server.logf("tokenbucket: a hold was not renewed: %v", err)

@@ -31,15 +31,12 @@ func (s *settings) without(c command, parts []part, err error) (joint JointDecis
 	reply, failure := s.policyReply(c.args, err)
 	switch {
 	case failure != nil:
-		joint.Degraded = s.policy == FailWithError
 	case s.policy == FailLocal && parts != nil:
 		joint, failure = parseJointDecision(reply, parts)
-		joint.Degraded = true
 	default:
 		joint.Decision, failure = parseDecision(reply)
-		joint.Degraded = true
 	}
-	joint.Lost, joint.mayBeHeld = away.lost, away.mayBeHeld
+	joint.Degraded, joint.Lost, joint.mayBeHeld = true, away.lost, away.mayBeHeld
 	for which, own := range joint.Each {
 		own.Degraded, own.Lost = true, away.lost
 		joint.Each[which] = own
@@ -68,8 +65,7 @@ func (s *settings) policyReply(args []any, err error) (any, error) {
 	case s.policy == FailOpen:
 		return []any{wantedBy(args[0], args[4]), int64(0), int64(0), int64(0)}, nil
 	case s.policy == FailClosed:
-		retry := (s.server.retryEvery + time.Millisecond - 1) / time.Millisecond
-		return []any{int64(0), int64(0), int64(retry), int64(0)}, nil
+		return []any{int64(0), int64(0), upToMs(s.server.retryEvery).Milliseconds(), int64(0)}, nil
 	}
 	return nil, err
 }

@@ -36,11 +36,8 @@ func (s *Server) wait(ctx context.Context, c command) (reply any, err error) {
 			isInDoubt = isInDoubt || canKeep // the server may have granted it at that moment
 		}
 		pause := decision.RetryAfter
-		switch {
-		case canKeep:
+		if canKeep {
 			pause = betweenEnds
-		case pause < time.Millisecond:
-			pause = time.Millisecond
 		}
 		if pause > left {
 			pause = left

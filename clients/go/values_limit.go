@@ -1,12 +1,6 @@
 package tokenbucket
 
-import (
-	"strconv"
-	"strings"
-	"time"
-
-	"tokenbucket/internal/local"
-)
+import "strconv"
 
 // Limit is the capacity of a bucket, and the rate at which it refills. The server does not store it: a new limit counts from
 // the next call.
@@ -16,14 +10,6 @@ type Limit struct {
 	// Rate is tokens per second ("5", "0.25"), a count per period ("100/m", "10/10s") or a count at each boundary of the
 	// calendar ("1000@d", "1000@mo+14d+09:00"). "0" is a pool, whose tokens come back only from holds.
 	Rate string
-}
-
-// isCalendar returns whether tokens come at boundaries of the calendar, and not all the time.
-func (l Limit) isCalendar() bool { return strings.Contains(l.Rate, "@") }
-
-// fillTime is how long an empty bucket takes to fill. ok is false where it never does, or the limit is wrong.
-func (l Limit) fillTime() (duration time.Duration, ok bool) {
-	return local.FillTime(tokens(l.Capacity), l.Rate)
 }
 
 func (l Limit) words() [2]any { return [2]any{tokens(l.Capacity), l.Rate} }

@@ -43,7 +43,7 @@ func (b *bucket) passUntil(moment time.Duration) {
 	for one := b.holds.root.first(); one != nil && one.expires <= moment; one = b.holds.root.first() {
 		b.flowUntil(one.expires)
 		b.fill(tokens(one.micro))
-		b.holds.endFirst()
+		b.holds.end(one)
 	}
 	b.flowUntil(moment)
 }

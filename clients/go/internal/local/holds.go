@@ -111,9 +111,7 @@ func (h *holds) amountOf(id string) *big.Rat {
 // set replaces the hold of that id. An amount of 0 ends it.
 func (h *holds) set(id string, amount *big.Rat, expires time.Duration) {
 	if old := h.find(id); old != nil {
-		first, others := split(h.root, old)
-		h.root = joined(first, others.withoutFirst())
-		delete(h.expiries, id)
+		h.end(old)
 	}
 	if amount.Sign() == 0 {
 		return
@@ -127,10 +125,10 @@ func (h *holds) set(id string, amount *big.Rat, expires time.Duration) {
 	h.root = joined(joined(first, one.with(nil, nil)), others)
 }
 
-// endFirst ends the one that expires first.
-func (h *holds) endFirst() {
-	delete(h.expiries, h.root.first().id)
-	h.root = h.root.withoutFirst()
+func (h *holds) end(one *held) {
+	first, others := split(h.root, one)
+	h.root = joined(first, others.withoutFirst())
+	delete(h.expiries, one.id)
 }
 
 // reaching returns the first hold by whose expiry there is enough, and what those before it hold; nil if there is none.

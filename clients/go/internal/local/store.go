@@ -29,12 +29,12 @@ var commands = map[string]struct {
 	fewest, most int // arguments
 }{
 	"DEL":         {(*Store).del, 1, math.MaxInt},
-	"TB.TAKE":     {single((*bucket).take, false), 3, 4},
-	"TB.PEEK":     {(*Store).peek, 3, 4},
-	"TB.TAKEUPTO": {single((*bucket).takeUpTo, false), 4, 4},
-	"TB.RESERVE":  {single((*bucket).reserve, false), 5, 5},
-	"TB.CHARGE":   {single((*bucket).charge, false), 4, 4},
-	"TB.GIVE":     {single((*bucket).give, true), 4, 4},
+	"TB.TAKE":     {single((*bucket).take, false, false), 3, 4},
+	"TB.PEEK":     {single((*bucket).take, true, true), 3, 4},
+	"TB.TAKEUPTO": {single((*bucket).takeUpTo, false, false), 4, 4},
+	"TB.RESERVE":  {single((*bucket).reserve, false, false), 5, 5},
+	"TB.CHARGE":   {single((*bucket).charge, false, false), 4, 4},
+	"TB.GIVE":     {single((*bucket).give, true, false), 4, 4},
 	"TB.MTAKE":    {(*Store).take, 5, math.MaxInt},
 	"TB.MHOLD":    {(*Store).hold, 7, math.MaxInt},
 	"TB.MRENEW":   {(*Store).renew, 6, math.MaxInt},
@@ -66,7 +66,7 @@ func (s *Store) del(keys []string) (any, error) {
 }
 
 // single is a command of one bucket.
-func single(decide func(*bucket, []string) ([]any, error), takesPools bool) func(*Store, []string) (any, error) {
+func single(decide func(*bucket, []string) ([]any, error), takesPools, onlyLooks bool) func(*Store, []string) (any, error) {
 	return func(s *Store, words []string) (any, error) {
 		b, err := s.look(words[0], words[1], words[2], takesPools)
 		if err != nil {
@@ -76,17 +76,11 @@ func single(decide func(*bucket, []string) ([]any, error), takesPools bool) func
 		if err != nil {
 			return nil, err
 		}
-		s.keep(b)
+		if !onlyLooks {
+			s.keep(b)
+		}
 		return reply, nil
 	}
-}
-
-func (s *Store) peek(words []string) (any, error) {
-	b, err := s.look(words[0], words[1], words[2], true)
-	if err != nil {
-		return nil, err
-	}
-	return b.take(words[3:])
 }
 
 func (s *Store) take(words []string) (any, error) {
@@ -269,20 +263,12 @@ func joint(each []any) []any {
 	binding := append([]any(nil), each[0].([]any)...)
 	for _, reply := range each[1:] {
 		for field, value := range reply.([]any) {
-			binding[field] = tighter(field, binding[field].(int64), value.(int64))
+			one, other := binding[field].(int64), value.(int64)
+			// The smaller of what there is, the larger of waits. As unsigned, never is the largest.
+			if field < 2 && other < one || field >= 2 && uint64(other) > uint64(one) {
+				binding[field] = other
+			}
 		}
 	}
 	return append(binding, each)
-}
-
-// tighter is the smaller of what there is and the larger of waits, of which never is the largest.
-func tighter(field int, one, other int64) int64 {
-	isWait := field >= 2
-	if isWait && (one == never || other == never) {
-		return never
-	}
-	if (other > one) == isWait {
-		return other
-	}
-	return one
 }
