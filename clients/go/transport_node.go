@@ -73,7 +73,7 @@ func (s *Server) call(ctx context.Context, c command) (reply any, n *node, err e
 	if err := s.takeTurn(ctx); err != nil {
 		return nil, nil, err
 	}
-	defer s.endTurn()
+	defer func() { <-s.turns }()
 	if n, err = s.nodeOf(c.key); err != nil {
 		return nil, nil, err
 	}
@@ -116,8 +116,6 @@ func (s *Server) takeTurn(ctx context.Context) error {
 		return ctx.Err()
 	}
 }
-
-func (s *Server) endTurn() { <-s.turns }
 
 // send repeats a call that may be repeated: once on another connection, once to a server that is late. It also returns
 // whether the server may have the call.

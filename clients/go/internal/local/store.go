@@ -45,7 +45,9 @@ var commands = map[string]struct {
 func (s *Store) Do(now time.Duration, words []string) (any, error) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	s.now = now
+	if now > s.now { // or another call, which came later, was the first here
+		s.now = now
+	}
 	command, ok := commands[words[0]]
 	switch arguments := words[1:]; {
 	case !ok:
@@ -217,7 +219,7 @@ func (s *Store) look(key, capacity, rate string, takesPools bool) (*bucket, erro
 		b.level, b.at, b.holds = old.level, old.at, old.holds
 		b.fill(none)
 		b.passUntil(s.now)
-		// Or all calls would let the same holds come back. Whatever else a call does not change counts from the last change.
+		// Else each call would end the same holds again. Apart from these, a call that changes nothing leaves the bucket as it was.
 		if b.holds.root != old.holds.root && old.capacity == most && old.rate == flow {
 			old.level, old.at, old.holds = b.level, b.at, b.holds
 		}
