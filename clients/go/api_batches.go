@@ -28,8 +28,6 @@ type batch struct {
 	isFetching bool
 }
 
-func newBatches() *batches { return &batches{recent: newRecent[*batch](mostBatches)} }
-
 // drop forgets the tokens, as the bucket was reset.
 func (b *batches) drop(of bucket) {
 	b.mutex.Lock()

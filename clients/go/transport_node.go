@@ -19,8 +19,7 @@ type node struct {
 	nextRefusal atomic.Int64 // when one may be logged
 	scriptUntil atomic.Int64 // when the module is looked for again; 0: it decides
 	outages     atomic.Int64 // how many have begun
-
-	pulse sync.Mutex // of the call that waits and asks whether it is there
+	pulse       sync.Mutex   // of the wait that asks whether it is there
 }
 
 const (

@@ -28,8 +28,8 @@ func From(client redis.UniversalClient) (tokenbucket.Doer, error) {
 			return newCluster(*client.Options()), nil
 		}
 	}
-	const takes = "goredis.From takes a *redis.Client, or a *redis.ClusterClient that has addresses"
-	return nil, fmt.Errorf("%w: %s, and neither nil nor another %T", tokenbucket.ErrBadArgument, takes, client)
+	const takes = "%w: goredis.From takes a *redis.Client, or a *redis.ClusterClient that has addresses, and neither nil nor another %T"
+	return nil, fmt.Errorf(takes, tokenbucket.ErrBadArgument, client)
 }
 
 const (
