@@ -3,8 +3,11 @@ package tokenbucket
 import (
 	"context"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
+
+	"tokenbucket/internal/local"
 )
 
 // mostBatches bounds the names of a limiter that have a batch. The ones used longest ago lose theirs.
@@ -24,8 +27,6 @@ type batch struct {
 	reply      Decision
 	isFetching bool
 }
-
-func newBatches() *batches { return &batches{recent: newRecent[*batch](mostBatches)} }
 
 // drop forgets the tokens, as the bucket was reset.
 func (b *batches) drop(of bucket) {
@@ -188,12 +189,12 @@ func (b *batch) add(fetched Decision, limit Limit, asked time.Time) {
 		return
 	}
 	b.tokens += fetched.Granted
-	fresh, ok := limit.timeFor(limit.Capacity)
+	fresh, ok := local.FillTime(tokens(limit.Capacity), limit.Rate)
 	if !ok {
 		fresh = maxDuration
 	}
 	// By the calendar nothing flows before the next boundary, and then all at once.
-	if limit.IsCalendar() && fetched.ResetAfter > 0 && fetched.ResetAfter < fresh {
+	if strings.Contains(limit.Rate, "@") && fetched.ResetAfter > 0 && fetched.ResetAfter < fresh {
 		fresh = fetched.ResetAfter
 	}
 	b.stale = asked.Add(fresh)

@@ -20,8 +20,6 @@ type denials struct {
 	recent *recent[denial]
 }
 
-func newDenials(size int) *denials { return &denials{recent: newRecent[denial](size)} }
-
 // recall is the denial that still holds for such a cost; one of cost 5 says nothing about cost 1.
 func (d *denials) recall(of bucket, cost float64, now time.Time) (Decision, bool) {
 	if d == nil {

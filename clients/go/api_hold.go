@@ -34,6 +34,7 @@ type Hold struct {
 	id       string
 	admitted bool // whether it was granted at first
 	isKnown  bool // whether the server has had the hold
+	isSent   bool // whether the server may have it
 
 	mutex    sync.Mutex // guards the two below
 	decision JointDecision
@@ -123,7 +124,7 @@ func (h *Hold) UsedOf(limit string, amount float64) error {
 	}
 	for _, p := range h.parts {
 		if p.which == limit {
-			if p.limit.isPool() && amount > 0 {
+			if amount > 0 && local.IsPool(p.limit.Rate) {
 				return badArgument("used: %v of a pool (rate 0), whose slots all come back", amount)
 			}
 			h.mutex.Lock()
@@ -148,7 +149,7 @@ func (h *Hold) Settle() (JointDecision, error) {
 		h.sending.Lock()
 		defer h.sending.Unlock()
 		if h.admitted {
-			h.result, h.err = h.settle(context.Background())
+			h.result, h.err = h.settle()
 			isNew = h.err == nil
 		}
 	})
@@ -158,19 +159,22 @@ func (h *Hold) Settle() (JointDecision, error) {
 	return h.result, h.err
 }
 
-func (h *Hold) settle(ctx context.Context) (JointDecision, error) {
-	parts := make([]part, len(h.parts))
+func (h *Hold) settle() (JointDecision, error) {
+	ctx, parts := context.Background(), make([]part, len(h.parts))
 	h.mutex.Lock()
 	for i, p := range h.parts {
 		if used, isKnown := h.used[p.which]; isKnown {
 			p.amount = used
-		} else if p.limit.isPool() {
+		} else if local.IsPool(p.limit.Rate) {
 			p.amount = 0
 		}
 		parts[i] = p
 	}
 	h.mutex.Unlock()
-	settle := command{args: []any{"TB.MSETTLE", strconv.Itoa(len(parts)), h.id}, once: true, ttl: h.ttl}
+	settle := command{args: []any{"TB.MSETTLE", strconv.Itoa(len(parts)), h.id}, once: true}
+	if h.isSent {
+		settle.ttl = h.ttl
+	}
 	decision, err := h.settings.askAll(ctx, parts, settle)
 	if err != nil {
 		return decision, err
@@ -210,8 +214,9 @@ func (h *Hold) forgetLocally(parts []part) {
 func (h *Hold) set(ctx context.Context, parts []part, options []CallOption) (JointDecision, error) {
 	ttlMs := strconv.FormatInt(h.ttl.Milliseconds(), 10)
 	args := []any{"TB.MHOLD", strconv.Itoa(len(parts)), ttlMs, h.id}
-	decision, err := h.settings.askAll(ctx, parts, command{args: args, renews: h.isKnown}.with(options))
+	decision, err := h.settings.askAll(ctx, parts, command{args: args, renews: h.isKnown, ttl: h.ttl}.with(options))
 	h.isKnown = h.isKnown || err == nil && decision.Allowed && !decision.Shadowed && !decision.Degraded
+	h.isSent = h.isSent || h.isKnown || decision.mayBeHeld
 	return decision, err
 }
 
@@ -244,11 +249,11 @@ func (h *Hold) renew(ctx context.Context) {
 		}
 		began := h.settings.began()
 		decision, err := h.setAgain(ctx)
+		every := h.ttl / 3
 		if decision.Degraded {
-			timer.Reset(h.ttl / 10)
-		} else {
-			timer.Reset(h.ttl / 3)
+			every = h.ttl / 10
 		}
+		timer.Reset(every)
 		if err != nil {
 			if awayOf(err) == nil && ctx.Err() == nil && !errors.Is(err, ErrClosed) {
 				h.settings.server.logf("tokenbucket: a hold was not renewed: %v", err)

@@ -26,8 +26,12 @@ func (l *JointLimiter) TakeAll(ctx context.Context, name string, costs map[strin
 	if err != nil {
 		return JointDecision{}, err
 	}
-	take := command{args: []any{"TB.MTAKE", strconv.Itoa(len(parts))}}
-	return l.decideAll(ctx, parts, take.with(options))
+	began, take := l.began(), command{args: []any{"TB.MTAKE", strconv.Itoa(len(parts))}}
+	joint, err := l.askAll(ctx, parts, take.with(options))
+	if err == nil {
+		l.tellAll(parts, joint, began)
+	}
+	return joint, err
 }
 
 // Reset makes the buckets of a name full, and forgets their holds.
@@ -108,16 +112,7 @@ func renewingForm(hold []any) []any {
 	return renewal
 }
 
-// decideAll asks the command, followed by the arguments of each part, and tells the hooks.
-func (s *settings) decideAll(ctx context.Context, parts []part, c command) (JointDecision, error) {
-	began := s.began()
-	joint, err := s.askAll(ctx, parts, c)
-	if err == nil {
-		s.tellAll(parts, joint, began)
-	}
-	return joint, err
-}
-
+// askAll asks the command, followed by the arguments of each part.
 func (s *settings) askAll(ctx context.Context, parts []part, c command) (joint JointDecision, err error) {
 	if c.share != nil && len(parts) > 1 {
 		return joint, badArgument("share: a call of several buckets has none")

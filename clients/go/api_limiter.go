@@ -101,10 +101,10 @@ type Limiter struct {
 func NewLimiter(server *Server, limit Limit, options ...LimiterOption) *Limiter {
 	l := &Limiter{limit: limit, words: limit.words(), settings: newSettings(server, options)}
 	if l.rememberDenials > 0 {
-		l.denials = newDenials(l.rememberDenials)
+		l.denials = &denials{recent: newRecent[denial](l.rememberDenials)}
 	}
 	if l.batch > 1 {
-		l.batches = newBatches()
+		l.batches = &batches{recent: newRecent[*batch](mostBatches)}
 	}
 	return l
 }

@@ -31,15 +31,12 @@ func (s *settings) without(c command, parts []part, err error) (joint JointDecis
 	reply, failure := s.policyReply(c.args, err)
 	switch {
 	case failure != nil:
-		joint.Degraded = s.policy == FailWithError
 	case s.policy == FailLocal && parts != nil:
 		joint, failure = parseJointDecision(reply, parts)
-		joint.Degraded = true
 	default:
 		joint.Decision, failure = parseDecision(reply)
-		joint.Degraded = true
 	}
-	joint.Lost = away.lost
+	joint.Degraded, joint.Lost, joint.mayBeHeld = true, away.lost, away.mayBeHeld
 	for which, own := range joint.Each {
 		own.Degraded, own.Lost = true, away.lost
 		joint.Each[which] = own
@@ -55,17 +52,20 @@ func (s *settings) without(c command, parts []part, err error) (joint JointDecis
 
 // policyReply has the shape of the server's reply.
 func (s *settings) policyReply(args []any, err error) (any, error) {
-	if wrong := local.Check(wordsOf(args)); wrong != nil {
-		return nil, badArgument("%s (decided here, the server is away)", wrong)
+	decide := s.server.decideLocally
+	if s.policy != FailLocal {
+		decide = decideOnFullBuckets
 	}
-	switch s.policy {
-	case FailLocal:
-		return s.server.decideLocally(args)
-	case FailOpen:
+	reply, wrong := decide(args)
+	switch {
+	case wrong != nil:
+		return nil, badArgument("%s (decided here, the server is away)", wrong)
+	case s.policy == FailLocal:
+		return reply, nil
+	case s.policy == FailOpen:
 		return []any{wantedBy(args[0], args[4]), int64(0), int64(0), int64(0)}, nil
-	case FailClosed:
-		retry := (s.server.retryEvery + time.Millisecond - 1) / time.Millisecond
-		return []any{int64(0), int64(0), int64(retry), int64(0)}, nil
+	case s.policy == FailClosed:
+		return []any{int64(0), int64(0), upToMs(s.server.retryEvery).Milliseconds(), int64(0)}, nil
 	}
 	return nil, err
 }
@@ -75,6 +75,9 @@ func (s *settings) policyReply(args []any, err error) (any, error) {
 func (s *Server) decideLocally(args []any) (any, error) {
 	return s.local.Do(time.Duration(s.started.UnixNano()+s.now()-1), wordsOf(args))
 }
+
+// decideOnFullBuckets finds mistakes.
+func decideOnFullBuckets(args []any) (any, error) { return local.NewStore(0).Do(0, wordsOf(args)) }
 
 func wordsOf(args []any) []string {
 	words := make([]string, len(args))

@@ -1,7 +1,6 @@
 package tokenbucket
 
 import (
-	"strconv"
 	"sync"
 	"time"
 )
@@ -16,8 +15,8 @@ const (
 	leastRetry = 50 * time.Millisecond
 )
 
-// unsettled are holds that could not be settled, or that the server may have made for a call that has ended. They are settled by their ids
-// once the server answers.
+// unsettled are holds that could not be settled, or that the server may have made for a call that has ended. They are settled
+// by their ids once the server answers.
 type unsettled struct {
 	mutex     sync.Mutex
 	waiting   []settlement
@@ -33,24 +32,15 @@ type settlement struct {
 // settleInDoubt ends the hold that a TB.MHOLD may have made.
 func (s *Server) settleInDoubt(c command) {
 	if c.args[0] == "TB.MHOLD" && !c.renews {
-		s.settleLater(endOf(c.args))
+		c.args = joined([]any{"TB.MSETTLE", c.args[1], c.args[3]}, c.args[4:])
+		s.settleLater(withoutUse(c))
 	}
-}
-
-// endOf returns the command that ends the hold of a TB.MHOLD.
-func endOf(args []any) command {
-	settle := []any{"TB.MSETTLE", args[1], args[3]}
-	for group := args[4:]; len(group) >= 4; group = group[4:] {
-		settle = append(settle, group[0], group[1], group[2], "0")
-	}
-	ms, _ := strconv.ParseInt(args[2].(string), 10, 64)
-	return command{args: settle, key: args[4].(string), ttl: milliseconds(ms)}
 }
 
 // settleLater keeps a settlement until the server answers, unless the ttl of the hold is over before.
 func (s *Server) settleLater(c command) {
-	if s.clock != Clock(realClock{}) {
-		return // a timer goes by the real time
+	if c.ttl == 0 || s.clock != Clock(realClock{}) {
+		return // the server never had the hold, or time is not that of timers
 	}
 	now := s.now()
 	c.once = false // by its id, it charges nothing twice

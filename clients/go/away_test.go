@@ -15,7 +15,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-	"unsafe"
 
 	"tokenbucket"
 	"tokenbucket/internal/realserver"
@@ -129,7 +128,7 @@ func TestACallThatWasSentEndsWithItsReply(t *testing.T) {
 }
 
 func TestWhatAnErrorSays(t *testing.T) {
-	says := func(line string) error { return tokenbuckettest.Error(line) }
+	says := func(line string) error { return errors.New(line) }
 	dial := func(err error) error { return &net.OpError{Op: "dial", Err: err} }
 	const isAway, isRefused, isWrong = "cannot ask the server", "does not decide a call", ""
 	for _, c := range []struct {
@@ -161,29 +160,6 @@ func TestWhatAnErrorSays(t *testing.T) {
 	}
 }
 
-// clocked refuses, and has a clock whose time of day a test sets.
-type clocked struct {
-	refusing
-	setBack time.Duration
-}
-
-func (c *clocked) Now() time.Time {
-	now := time.Now()
-	// The seconds of the day begin at bit 30. A steady clock's reading is beside them, and stays.
-	*(*uint64)(unsafe.Pointer(&now)) -= uint64(c.setBack/time.Second) << 30
-	return now
-}
-
-func (c *clocked) Sleep(context.Context, time.Duration) error { return nil }
-
-func TestATimeOfDayThatIsSetBackLocksNobodyOut(t *testing.T) {
-	doer := &clocked{}
-	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(doer, tokenbucket.LogTo(t.Logf)), tokenbucket.Limit{Capacity: 10, Rate: "1000"})
-	expectAllowed(t)(limiter.Take(ctx, "a", 10))
-	doer.setBack = time.Hour
-	realserver.Eventually(t, "tokens flow", func() bool { return must(t)(limiter.Take(ctx, "a", 5)).Allowed })
-}
-
 // returning is a server that comes back while a call sleeps, whose context then ends.
 type returning struct{ *tokenbuckettest.Server }
 
@@ -213,7 +189,7 @@ type crowded struct {
 	dial func() error
 }
 
-func (c crowded) Dial(context.Context) (tokenbucket.Conn, error) { return nil, c.dial() }
+func (c crowded) Wait(context.Context, ...any) (any, error) { return nil, c.dial() }
 
 func TestAWaitThatGetsNoConnectionAsksAgain(t *testing.T) {
 	server := realserver.Start(t)
@@ -297,18 +273,8 @@ type lossy struct {
 	leave context.CancelFunc
 }
 
-type lossyConn struct {
-	tokenbucket.Conn
-	leave context.CancelFunc
-}
-
-func (l lossy) Dial(ctx context.Context) (tokenbucket.Conn, error) {
-	conn, err := l.WaitingDoer.Dial(ctx)
-	return lossyConn{conn, l.leave}, err
-}
-
-func (l lossyConn) Do(args ...any) (any, error) {
-	_, _ = l.Conn.Do(args...)
+func (l lossy) Wait(ctx context.Context, args ...any) (any, error) {
+	_, _ = l.WaitingDoer.Wait(ctx, args...)
 	l.leave()
 	return nil, io.EOF
 }
@@ -390,7 +356,7 @@ func TestOneReplyThatDoesNotComeIsNoOutage(t *testing.T) {
 
 func TestASlotThatMovesForLongIsNoMistake(t *testing.T) {
 	moving := &nodes{nodeOf: func(context.Context) error { return nil }}
-	moving.do = func(context.Context, any) error { return tokenbuckettest.Error("ASK 7 127.0.0.1:7001") }
+	moving.do = func(context.Context, any) error { return errors.New("ASK 7 127.0.0.1:7001") }
 	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(moving, tokenbucket.LogTo(t.Logf)), hourly, tokenbucket.OnError(tokenbucket.FailClosed))
 	if got := must(t)(limiter.Take(ctx, "a", 1)); got.Allowed || !got.Degraded {
 		t.Fatalf("%+v", got)
@@ -415,10 +381,7 @@ func TestEachOutageHasItsTwoLines(t *testing.T) {
 }
 
 // mute is a server that denies one call, lets it wait, and then falls silent.
-type mute struct {
-	asked  atomic.Int64
-	closed chan struct{}
-}
+type mute struct{ asked atomic.Int64 }
 
 func (m *mute) Do(context.Context, ...any) (any, error) {
 	if m.asked.Add(1) > 1 {
@@ -427,12 +390,10 @@ func (m *mute) Do(context.Context, ...any) (any, error) {
 	return []any{int64(0), int64(0), int64(60_000), int64(60_000)}, nil
 }
 
-func (m *mute) Dial(context.Context) (tokenbucket.Conn, error) { return muteConn{m.closed}, nil }
-
-type muteConn struct{ closed chan struct{} }
-
-func (m muteConn) Do(...any) (any, error) { <-m.closed; return nil, net.ErrClosed }
-func (m muteConn) Close() error           { close(m.closed); return nil }
+func (m *mute) Wait(ctx context.Context, _ ...any) (any, error) {
+	<-ctx.Done()
+	return nil, net.ErrClosed
+}
 
 // replaced is a server that denies one call and lets it wait for ever, as one does that another has replaced.
 type replaced struct {
@@ -440,9 +401,9 @@ type replaced struct {
 	isAway, isWaiting atomic.Bool
 }
 
-func (r *replaced) Dial(ctx context.Context) (tokenbucket.Conn, error) {
+func (r *replaced) Wait(ctx context.Context, args ...any) (any, error) {
 	r.isWaiting.Store(true)
-	return r.mute.Dial(ctx)
+	return r.mute.Wait(ctx, args...)
 }
 
 func (r *replaced) Do(context.Context, ...any) (any, error) {
@@ -454,7 +415,7 @@ func (r *replaced) Do(context.Context, ...any) (any, error) {
 }
 
 func TestAWaitLeavesAServerThatWasAway(t *testing.T) {
-	doer := &replaced{mute: mute{closed: make(chan struct{})}}
+	doer := &replaced{}
 	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(doer, tokenbucket.RetryEvery(0), tokenbucket.LogTo(t.Logf)), hourly)
 	ended := make(chan tokenbucket.Decision, 1)
 	go func() {
@@ -478,7 +439,7 @@ func TestALogThatBlocksHoldsUpNoWait(t *testing.T) {
 	never := make(chan struct{})
 	defer close(never)
 	blocks := tokenbucket.LogTo(func(string, ...any) { <-never })
-	limits := tokenbucket.NewServer(&mute{closed: make(chan struct{})}, blocks)
+	limits := tokenbucket.NewServer(&mute{}, blocks)
 	limiter := tokenbucket.NewLimiter(limits, hourly, tokenbucket.OnError(tokenbucket.FailClosed))
 	ended := make(chan tokenbucket.Decision, 1)
 	go func() {

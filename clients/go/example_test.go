@@ -270,7 +270,8 @@ func ExampleServer_Do() {
 
 func ExampleLimit() {
 	quota := tokenbucket.Limit{Capacity: 1000, Rate: "1000@d"} // 1000 a day, all of them at midnight UTC
-	perSecond, err := quota.TokensPerSecond()
-	fmt.Println(quota.IsCalendar(), perSecond.FloatString(4), err)
-	// Output: true 0.0116 <nil>
+	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(tokenbuckettest.NewServer()), quota)
+	decision, err := limiter.Take(context.Background(), "user:42", 1)
+	fmt.Println(decision.Remaining, decision.ResetAfter, err)
+	// Output: 999 24h0m0s <nil>
 }

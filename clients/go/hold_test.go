@@ -176,3 +176,26 @@ func TestNothingRenewsAHoldOfAClosedServer(t *testing.T) {
 	}
 	realserver.Eventually(t, "its goroutine ends", func() bool { return runtime.NumGoroutine() <= before })
 }
+
+// unclocked is the fake by real time.
+type unclocked struct{ fake *tokenbuckettest.Server }
+
+func (u unclocked) Do(ctx context.Context, args ...any) (any, error) { return u.fake.Do(ctx, args...) }
+
+func TestHoldsThatTheServerNeverHadKeepNoOtherFromBeingSettled(t *testing.T) {
+	fake := tokenbuckettest.NewServer()
+	limits := tokenbucket.NewServer(unclocked{fake}, tokenbucket.LogTo(t.Logf))
+	defer limits.Close()
+	limiter := tokenbucket.NewLimiter(limits, slot)
+	held := hold(t, limiter, 1, time.Hour)
+	fake.Break(errors.New("unplugged"))
+	settle(t, held)
+	for i := 0; i < 2000; i++ {
+		settle(t, hold(t, limiter, 1, time.Hour))
+	}
+	fake.Break(nil)
+	realserver.Eventually(t, "it is settled", func() bool {
+		reply, err := fake.Do(ctx, "TB.PEEK", "tb:a", "1", "0", "1")
+		return err == nil && reply.([]any)[0] == int64(1)
+	})
+}

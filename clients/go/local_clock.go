@@ -18,9 +18,6 @@ type realClock struct{}
 func (realClock) Now() time.Time { return time.Now() }
 
 func (realClock) Sleep(ctx context.Context, duration time.Duration) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
 	timer := time.NewTimer(duration)
 	defer timer.Stop()
 	select {

@@ -39,11 +39,11 @@ func TestRules(t *testing.T) {
 			}
 			continue
 		}
-		// How long an empty bucket of a millionth a second takes to have that much again.
+		// How long an empty bucket of a millionth a millisecond takes to have that much again.
 		store := local.NewStore(0)
-		_, _ = store.Do(0, []string{"TB.CHARGE", "b", "1", "1e-6", cost})
-		looked, lookErr := store.Do(0, []string{"TB.PEEK", "b", "1", "1e-6", "1"})
-		if err != nil || lookErr != nil || looked.([]any)[2] != 1000**micros {
+		_, _ = store.Do(0, []string{"TB.CHARGE", "b", "1", "1e-3", cost})
+		looked, lookErr := store.Do(0, []string{"TB.PEEK", "b", "1", "1e-3", "1"})
+		if err != nil || lookErr != nil || looked.([]any)[2] != *micros {
 			t.Errorf("cost %q: %v, %v, %v; want %d", cost, looked, err, lookErr, *micros)
 		}
 	}

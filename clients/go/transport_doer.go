@@ -25,21 +25,14 @@ type PooledDoer interface {
 	Close() error
 }
 
-// WaitingDoer is a Doer that opens connections for calls that wait in the server. With other Doers, a call with MaxWait
-// asks again after each RetryAfter.
+// WaitingDoer is a Doer that lets calls wait in the server. With other Doers, a call with MaxWait asks again after each
+// RetryAfter.
 type WaitingDoer interface {
 	Doer
-	// Dial returns a connection of its own, on which no timeout of the client library applies. It connects within a second, at
-	// once or when it is used.
-	Dial(ctx context.Context) (Conn, error)
-}
-
-// Conn is a connection that one call at a time uses.
-type Conn interface {
-	// Do waits for the reply as long as that takes.
-	Do(args ...any) (any, error)
-	// Close ends Do. Any goroutine may call it.
-	Close() error
+	// Wait sends a command on a connection of its own, and waits for the reply as long as that takes: no timeout of the client
+	// library applies, but that it connects within a second. The context ends at the latest after the call: it then closes the
+	// connection.
+	Wait(ctx context.Context, args ...any) (any, error)
 }
 
 // ClusterDoer is a Doer whose client library knows the nodes of a cluster. Each node has outages of its own.

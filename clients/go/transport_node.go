@@ -3,6 +3,7 @@ package tokenbucket
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -16,9 +17,9 @@ type node struct {
 	awayUntil   atomic.Int64 // no call asks before; 0: it is there
 	heard       atomic.Int64 // when it last said something; 0: never
 	nextRefusal atomic.Int64 // when one may be logged
-	nextPulse   atomic.Int64 // when a call that waits asks whether it is there
 	scriptUntil atomic.Int64 // when the module is looked for again; 0: it decides
 	outages     atomic.Int64 // how many have begun
+	pulse       sync.Mutex   // of the wait that asks whether it is there
 }
 
 const (
@@ -71,7 +72,7 @@ func (s *Server) call(ctx context.Context, c command) (reply any, n *node, err e
 	if err := s.takeTurn(ctx); err != nil {
 		return nil, nil, err
 	}
-	defer s.endTurn()
+	defer func() { <-s.turns }()
 	if n, err = s.nodeOf(c.key); err != nil {
 		return nil, nil, err
 	}
@@ -114,8 +115,6 @@ func (s *Server) takeTurn(ctx context.Context) error {
 		return ctx.Err()
 	}
 }
-
-func (s *Server) endTurn() { <-s.turns }
 
 // send repeats a call that may be repeated: once on another connection, once to a server that is late. It also returns
 // whether the server may have the call.
@@ -219,15 +218,10 @@ func (n *node) failed(err error) {
 
 // refused logs that the server is there, and did not decide this call.
 func (n *node) refused(err error) {
-	if n.isDue(&n.nextRefusal, betweenRefusalsLogged) {
+	now, next := n.server.now(), n.nextRefusal.Load()
+	if now >= next && n.nextRefusal.CompareAndSwap(next, now+int64(betweenRefusalsLogged)) {
 		n.server.logf("tokenbucket: %s does not decide a call, OnError does: %v", n.who, err)
 	}
-}
-
-// isDue returns whether a moment has come, and sets the next.
-func (n *node) isDue(moment *atomic.Int64, every time.Duration) bool {
-	now, next := n.server.now(), moment.Load()
-	return now >= next && moment.CompareAndSwap(next, now+int64(every))
 }
 
 // judge tells what an error means: a call that is wrong, one that was not decided, or an outage.

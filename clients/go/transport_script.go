@@ -4,7 +4,7 @@ import (
 	"context"
 	"crypto/sha1"
 	_ "embed" // for the script
-	"encoding/hex"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -20,10 +20,7 @@ const (
 //go:embed fallback.lua
 var source string
 
-var sha = func() string {
-	sum := sha1.Sum([]byte(source))
-	return hex.EncodeToString(sum[:])
-}()
+var sha = fmt.Sprintf("%x", sha1.Sum([]byte(source)))
 
 var isScripted = map[string]bool{
 	"TB.TAKE": true, "TB.PEEK": true, "TB.TAKEUPTO": true, "TB.RESERVE": true, "TB.CHARGE": true, "TB.GIVE": true, "TB.MTAKE": true,

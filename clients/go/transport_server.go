@@ -160,7 +160,7 @@ type command struct {
 	here    bool          // the node of the key executes it, although it has no key
 	once    bool          // it is not sent again when its reply was lost
 	renews  bool          // sends the renewal of the TB.MHOLD on which the policy decides
-	ttl     time.Duration // of the hold that it settles
+	ttl     time.Duration // of the hold that it makes or settles
 	maxWait time.Duration // lets what would be denied wait in the server
 	share   []any         // the tenant whose turn a call that waits takes
 	wrong   error         // of an option

@@ -36,11 +36,8 @@ func (s *Server) wait(ctx context.Context, c command) (reply any, err error) {
 			isInDoubt = isInDoubt || canKeep // the server may have granted it at that moment
 		}
 		pause := decision.RetryAfter
-		switch {
-		case canKeep:
+		if canKeep {
 			pause = betweenEnds
-		case pause < time.Millisecond:
-			pause = time.Millisecond
 		}
 		if pause > left {
 			pause = left
@@ -65,11 +62,11 @@ func (s *Server) keep(ctx context.Context, c command, left time.Duration) (reply
 	if err != nil {
 		return nil, true, err
 	}
-	dialler, ok := n.doer.(WaitingDoer)
+	doer, ok := n.doer.(WaitingDoer)
 	if !ok {
 		return nil, false, nil
 	}
-	reply, err = n.wait(ctx, dialler, waitingForm(c, left), left)
+	reply, err = n.wait(ctx, doer, waitingForm(c, left), left)
 	switch {
 	case err == nil:
 		n.answered()
@@ -85,20 +82,14 @@ func (s *Server) keep(ctx context.Context, c command, left time.Duration) (reply
 // wait returns when the server replies, when the context ends, when an outage has begun (its connection may lead to a server
 // that another has replaced), or when nothing came in time. Its connection is then closed: a server grants nothing to a client
 // that has gone.
-func (n *node) wait(ctx context.Context, dialler WaitingDoer, args []any, left time.Duration) (any, error) {
+func (n *node) wait(ctx context.Context, doer WaitingDoer, args []any, left time.Duration) (any, error) {
 	life, leave := context.WithTimeout(ctx, left+connectTimeout)
 	defer leave()
 	outages, ended := n.outages.Load(), make(chan struct{})
 	reply, err := any(nil), errSilent // of a Doer that panics
 	go guarded(func() {
 		defer close(ended)
-		conn, failed := dialler.Dial(life)
-		if failed != nil {
-			err = failed
-			return
-		}
-		go func() { <-life.Done(); _ = conn.Close() }()
-		reply, err = conn.Do(args...)
+		reply, err = doer.Wait(life, args...)
 	})
 	pulse := time.NewTicker(pulseEvery)
 	defer pulse.Stop()
@@ -121,10 +112,9 @@ func (n *node) wait(ctx context.Context, dialler WaitingDoer, args []any, left t
 
 // beat asks whether the server is there, if it has said nothing lately, and no other wait does so.
 func (n *node) beat() {
-	timeout, now := n.server.timeout, n.server.now()
-	if timeout > 0 && now-n.heard.Load() >= int64(pulseEvery) && n.isDue(&n.nextPulse, pulseEvery+2*timeout) {
+	if n.server.timeout > 0 && n.server.now()-n.heard.Load() >= int64(pulseEvery) && n.pulse.TryLock() {
+		defer n.pulse.Unlock()
 		_, _ = n.call(n.server.life, ping)
-		n.nextPulse.Store(0)
 	}
 }
 

@@ -39,10 +39,9 @@ type JointDecision struct {
 	Decision
 	// Each has the decision of each limit; nil if FailOpen or FailClosed decided.
 	Each map[string]Decision
+	// mayBeHeld says that the policy decided about a hold that the server may have granted.
+	mayBeHeld bool
 }
-
-// RetryAfterSeconds returns whole seconds for the Retry-After header, rounded up.
-func (d Decision) RetryAfterSeconds() int64 { return secondsUp(d.RetryAfter) }
 
 // Headers returns RateLimit and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers, and Retry-After.
 //
@@ -75,7 +74,7 @@ func (d Decision) Headers(limit Limit, name string, jitter float64) map[string]s
 
 var policies = local.NewCache(func(limit Limit) string {
 	parameters := fmt.Sprintf(";q=%.0f", math.Floor(limit.Capacity))
-	if window, ok := limit.timeFor(limit.Capacity); ok {
+	if window, ok := local.FillTime(tokens(limit.Capacity), limit.Rate); ok {
 		parameters += ";w=" + strconv.FormatInt(secondsUp(window), 10)
 	}
 	return parameters
@@ -88,13 +87,7 @@ func fraction() float64 {
 	return float64(binary.BigEndian.Uint64(random[:])) / math.MaxUint64
 }
 
-func secondsUp(duration time.Duration) int64 {
-	seconds := int64(duration / time.Second)
-	if duration%time.Second > 0 {
-		seconds++
-	}
-	return seconds
-}
+func secondsUp(duration time.Duration) int64 { return int64(math.Ceil(duration.Seconds())) }
 
 const maxDuration = time.Duration(math.MaxInt64)
 
@@ -142,10 +135,7 @@ func parseJointDecision(reply any, parts []part) (JointDecision, error) {
 		return JointDecision{}, err
 	}
 	elements := reply.([]any)
-	var own []any
-	if len(elements) == 5 {
-		own, _ = elements[4].([]any)
-	}
+	own, _ := elements[len(elements)-1].([]any)
 	if len(own) != len(parts) {
 		return JointDecision{}, fmt.Errorf("%w: %v", errReply, reply)
 	}

@@ -21,8 +21,8 @@ import (
 // dialer opens the connections of a client.
 type dialer struct {
 	next       func(ctx context.Context, network, address string) (net.Conn, error)
-	late       chan net.Conn // a connection that came after its call had ended
-	generation atomic.Int64  // connections of earlier ones are not used again
+	late       atomic.Pointer[net.Conn] // a connection that came after its call had ended
+	generation atomic.Int64             // connections of earlier ones are not used again
 	life       context.Context
 	end        context.CancelFunc
 }
@@ -31,7 +31,7 @@ type dialer struct {
 const lateWithin = 10 * time.Second
 
 func newDialer(next func(ctx context.Context, network, address string) (net.Conn, error)) *dialer {
-	d := &dialer{next: next, late: make(chan net.Conn, 1)}
+	d := &dialer{next: next}
 	d.life, d.end = context.WithCancel(context.Background())
 	return d
 }
@@ -50,10 +50,8 @@ func isBroken(err error) bool {
 // dial returns after connectWithin: go-redis may ask one Sentinel after the other, each for seconds. A connection that comes
 // later serves the next call.
 func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	select {
-	case conn := <-d.late:
-		return conn, nil
-	default:
+	if late := d.late.Swap(nil); late != nil {
+		return *late, nil
 	}
 	type outcome struct {
 		conn net.Conn
@@ -102,12 +100,10 @@ func (d *dialer) open(network, address string) (conn net.Conn, err error) {
 	return wrapped, nil
 }
 
-// keep keeps a connection for the next call.
+// keep keeps a connection for the next call, in place of an older one.
 func (d *dialer) keep(conn net.Conn) {
-	select {
-	case d.late <- conn:
-	default:
-		_ = conn.Close()
+	if older := d.late.Swap(&conn); older != nil {
+		_ = (*older).Close()
 	}
 	if d.life.Err() != nil {
 		d.close()
@@ -116,10 +112,8 @@ func (d *dialer) keep(conn net.Conn) {
 
 func (d *dialer) close() {
 	d.end()
-	select {
-	case conn := <-d.late:
-		_ = conn.Close()
-	default:
+	if late := d.late.Swap(nil); late != nil {
+		_ = (*late).Close()
 	}
 }
 

@@ -28,8 +28,8 @@ func From(client redis.UniversalClient) (tokenbucket.Doer, error) {
 			return newCluster(*client.Options()), nil
 		}
 	}
-	const takes = "goredis.From takes a *redis.Client, or a *redis.ClusterClient that has addresses"
-	return nil, fmt.Errorf("%w: %s, and neither nil nor another %T", tokenbucket.ErrBadArgument, takes, client)
+	const takes = "%w: goredis.From takes a *redis.Client, or a *redis.ClusterClient that has addresses, and neither nil nor another %T"
+	return nil, fmt.Errorf(takes, tokenbucket.ErrBadArgument, client)
 }
 
 const (
@@ -98,21 +98,14 @@ func (n *node) Do(ctx context.Context, args ...any) (any, error) {
 	return reply, cause(err)
 }
 
-// Dial makes a client of one connection, which connects when it is used: go-redis closes a connection that waits only together
-// with its client.
-func (n *node) Dial(context.Context) (tokenbucket.Conn, error) {
+// Wait makes a client of one connection: go-redis closes a connection that waits only together with its client.
+func (n *node) Wait(ctx context.Context, args ...any) (any, error) {
 	options := n.options
 	options.PoolSize, options.MaxIdleConns = 1, 0
-	return conn{redis.NewClient(&options)}, nil
+	client := redis.NewClient(&options)
+	go func() { <-ctx.Done(); _ = client.Close() }()
+	return client.Do(context.Background(), args...).Result()
 }
-
-type conn struct{ client *redis.Client }
-
-func (c conn) Do(args ...any) (any, error) {
-	return c.client.Do(context.Background(), args...).Result()
-}
-
-func (c conn) Close() error { return c.client.Close() }
 
 // cluster lets go-redis know which node has which slots, and follow redirections, but repeat nothing else.
 type cluster struct {

@@ -84,14 +84,11 @@ func (l *Limiter) AllowN(ctx context.Context, key string, limit Limit, n int) (*
 		return l.peek(ctx, key, limit)
 	}
 	decision, err := l.buckets.With(limit.bucket()).Take(ctx, key, float64(n))
-	if err != nil {
-		return nil, err
-	}
 	allowed := 0
 	if decision.Allowed {
 		allowed = n
 	}
-	return result(limit, decision, allowed), nil
+	return result(limit, decision, allowed, err)
 }
 
 // AllowAtMost decides how many of n events may happen now.
@@ -100,10 +97,7 @@ func (l *Limiter) AllowAtMost(ctx context.Context, key string, limit Limit, n in
 		return l.peek(ctx, key, limit)
 	}
 	decision, err := l.buckets.With(limit.bucket()).TakeUpTo(ctx, key, int64(math.Min(float64(n), local.MostTokens)))
-	if err != nil {
-		return nil, err
-	}
-	return result(limit, decision, int(decision.Granted)), nil
+	return result(limit, decision, int(decision.Granted), err)
 }
 
 // Reset makes the bucket of a key full.
@@ -111,13 +105,13 @@ func (l *Limiter) Reset(ctx context.Context, key string) error { return l.bucket
 
 func (l *Limiter) peek(ctx context.Context, key string, limit Limit) (*Result, error) {
 	decision, err := l.buckets.With(limit.bucket()).Peek(ctx, key, 0)
+	return result(limit, decision, 0, err)
+}
+
+func result(limit Limit, decision tokenbucket.Decision, allowed int, err error) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	return result(limit, decision, 0), nil
-}
-
-func result(limit Limit, decision tokenbucket.Decision, allowed int) *Result {
 	r := &Result{limit, allowed, int(decision.Remaining), decision.RetryAfter, decision.ResetAfter}
 	switch {
 	case decision.Allowed:
@@ -128,5 +122,5 @@ func result(limit Limit, decision tokenbucket.Decision, allowed int) *Result {
 	if r.Remaining < 0 { // in debt, by other commands on the same bucket
 		r.Remaining = 0
 	}
-	return r
+	return r, nil
 }

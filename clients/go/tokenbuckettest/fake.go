@@ -71,9 +71,6 @@ func (s *Server) Sleep(ctx context.Context, duration time.Duration) error {
 	return nil
 }
 
-// Error is an error that the server replies.
-type Error = local.Error
-
 // Do executes PING, DEL and the commands that limiters send.
 func (s *Server) Do(_ context.Context, args ...any) (any, error) {
 	words := make([]string, len(args))

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"tokenbucket"
 	"tokenbucket/tokenbuckettest"
 )
 
@@ -23,7 +22,7 @@ func TestRatesAreReadAsAllPackagesDo(t *testing.T) {
 		switch {
 		case len(words) == 0 || words[0] == "#":
 		case len(words) == 1:
-			if _, err := (tokenbucket.Limit{Capacity: 10, Rate: words[0]}).TokensPerSecond(); err == nil {
+			if _, err := tokenbuckettest.NewServer().Do(context.Background(), "TB.TAKE", "k", "10", words[0], "1"); err == nil {
 				t.Error("read as a rate:", words[0])
 			}
 		default:

@@ -2,15 +2,17 @@ package local
 
 import (
 	"math"
+	"math/big"
 	"math/rand"
 	"time"
 )
 
-// holds are those of a bucket, by their ids and in the order in which they expire: a treap, whose nodes know the sum of what
-// those below them hold. Amounts are in millionths of a token.
+// holds are those of a bucket, in the order in which they expire: a treap, whose nodes know the sum of what those below them
+// hold. Nodes never change, so a copy keeps what there was. Amounts are in millionths of a token.
 type holds struct {
-	of   map[string]*held
 	root *held
+	// expiries are by id, of all copies together: that of a hold that is in no tree any more says nothing.
+	expiries map[string]time.Duration
 }
 
 type held struct {
@@ -34,23 +36,23 @@ func (h *held) total() int64 {
 	return h.sum
 }
 
-// with sets what is below a node.
-func (h *held) with(left, right *held) *held {
+// with is the node above others.
+func (h held) with(left, right *held) *held {
 	h.left, h.right = left, right
-	h.sum = saturated(saturated(left.total(), h.micro), right.total())
-	return h
+	h.sum = sum(sum(left.total(), h.micro), right.total())
+	return &h
 }
 
-// split parts a tree into the first nodes, of which that is so, and the others.
-func split(h *held, isFirst func(*held) bool) (first, others *held) {
+// split parts a tree into the nodes before one and the others.
+func split(h, before *held) (first, others *held) {
 	switch {
 	case h == nil:
 		return nil, nil
-	case isFirst(h):
-		between, others := split(h.right, isFirst)
+	case h.isBefore(before):
+		between, others := split(h.right, before)
 		return h.with(h.left, between), others
 	default:
-		first, between := split(h.left, isFirst)
+		first, between := split(h.left, before)
 		return first, h.with(between, h.right)
 	}
 }
@@ -69,78 +71,80 @@ func joined(first, others *held) *held {
 	}
 }
 
+// first is the one that expires first; nil if there is none.
+func (h *held) first() *held {
+	for h != nil && h.left != nil {
+		h = h.left
+	}
+	return h
+}
+
+// withoutFirst is the tree without the one that expires first.
+func (h *held) withoutFirst() *held {
+	if h.left == nil {
+		return h.right
+	}
+	return h.with(h.left.withoutFirst(), h.right)
+}
+
+// find returns the hold of that id; nil if there is none.
+func (h *holds) find(id string) *held {
+	wanted, at := &held{id: id, expires: h.expiries[id]}, h.root
+	for at != nil && at.id != id {
+		if wanted.isBefore(at) {
+			at = at.left
+		} else {
+			at = at.right
+		}
+	}
+	return at
+}
+
+// amountOf returns none if there is no hold of that id.
+func (h *holds) amountOf(id string) *big.Rat {
+	if one := h.find(id); one != nil {
+		return tokens(one.micro)
+	}
+	return none
+}
+
 // set replaces the hold of that id. An amount of 0 ends it.
-func (h *holds) set(id string, micro int64, expires time.Duration) {
-	h.end(id)
-	if micro == 0 {
+func (h *holds) set(id string, amount *big.Rat, expires time.Duration) {
+	if old := h.find(id); old != nil {
+		h.end(old)
+	}
+	if amount.Sign() == 0 {
 		return
 	}
-	if h.of == nil {
-		h.of = map[string]*held{}
+	if h.expiries == nil {
+		h.expiries = map[string]time.Duration{}
 	}
-	one := &held{id: id, micro: micro, expires: expires, priority: rand.Uint32()}
-	h.of[id] = one
-	first, others := split(h.root, func(other *held) bool { return other.isBefore(one) })
+	h.expiries[id] = expires
+	one := held{id: id, micro: floor(new(big.Rat).Mul(amount, millions)), expires: expires, priority: rand.Uint32()}
+	first, others := split(h.root, &one)
 	h.root = joined(joined(first, one.with(nil, nil)), others)
 }
 
-func (h *holds) end(id string) {
-	one, ok := h.of[id]
-	if !ok {
-		return
-	}
-	delete(h.of, id)
-	first, others := split(h.root, func(other *held) bool { return other.isBefore(one) })
-	_, others = split(others, func(other *held) bool { return other == one })
-	h.root = joined(first, others)
+func (h *holds) end(one *held) {
+	first, others := split(h.root, one)
+	h.root = joined(first, others.withoutFirst())
+	delete(h.expiries, one.id)
 }
 
-// expired calls the function for each that has expired by then, the first to expire first.
-func (h *holds) expired(moment time.Duration, do func(*held)) { h.root.expired(moment, do) }
-
-func (h *held) expired(moment time.Duration, do func(*held)) {
-	if h == nil {
-		return
-	}
-	if h.left.expired(moment, do); h.expires <= moment {
-		do(h)
-		h.right.expired(moment, do)
-	}
-}
-
-// endExpired ends those that have expired by then.
-func (h *holds) endExpired(moment time.Duration) {
-	h.expired(moment, func(one *held) { delete(h.of, one.id) })
-	_, h.root = split(h.root, func(one *held) bool { return one.expires <= moment })
-}
-
-// reaching returns the first hold that expires after a moment and by whose expiry there is enough, and what those before it
-// hold that expire after the moment too; false if there is none.
-func (h *holds) reaching(after time.Duration, enough func(micro int64, at time.Duration) bool) (expires time.Duration, before int64, ok bool) {
-	var past int64 // of those that do not count
+// reaching returns the first hold by whose expiry there is enough, and what those before it hold; nil if there is none.
+func (h *holds) reaching(enough func(micro int64, at time.Duration) bool) (found *held, before int64) {
 	for one := h.root; one != nil; {
-		if one.expires > after {
-			one = one.left
+		with := sum(sum(before, one.left.total()), one.micro)
+		if enough(with, one.expires) {
+			found, one = one, one.left
 		} else {
-			past, one = saturated(past, saturated(one.left.total(), one.micro)), one.right
+			before, one = with, one.right
 		}
 	}
-	sum := -past
-	for one := h.root; one != nil; {
-		with := saturated(saturated(sum, one.left.total()), one.micro)
-		if one.expires > after && enough(with, one.expires) {
-			expires, before, ok, one = one.expires, with-one.micro, true, one.left
-		} else {
-			sum, one = with, one.right
-		}
-	}
-	if !ok {
-		before = sum
-	}
-	return expires, before, ok
+	return found, before
 }
 
-func saturated(a, b int64) int64 {
+func sum(a, b int64) int64 {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64
 	}

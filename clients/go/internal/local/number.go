@@ -1,20 +1,23 @@
 package local
 
 import (
+	"fmt"
 	"math/big"
 	"regexp"
 	"strings"
+	"sync"
 )
 
 // MostTokens is the largest amount that the server reads.
 const MostTokens = 1e12
 
-const longestNumber = 128
+const (
+	longestNumber = 128
+	// mostDigits bounds exponents: longer ones would exhaust the memory of this machine.
+	mostDigits = 3
+)
 
 var decimal = regexp.MustCompile(`^\+?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$`)
-
-// mostDigits bounds exponents: longer ones would exhaust the memory of this machine.
-const mostDigits = 3
 
 // parseNumber reads a number as the server does; nil if it is none, or below 0. The server reads at most 128 bytes.
 func parseNumber(text string) *big.Rat {
@@ -32,4 +35,104 @@ func parseNumber(text string) *big.Rat {
 	}
 	parsed, _ := new(big.Rat).SetString(text)
 	return parsed
+}
+
+var (
+	one      = big.NewRat(1, 1)
+	half     = big.NewRat(1, 2)
+	most     = big.NewRat(MostTokens, 1)
+	millions = big.NewRat(1_000_000, 1)
+	// floatNoise is what a float is off by, in millionths of a token.
+	floatNoise = big.NewRat(1, 1_000_000)
+)
+
+// rounded reads an amount to the millionth that it is meant to be, if a float alone makes the difference, or else to the one
+// above or below; nil if it is none.
+func rounded(text string, isUp bool) *big.Rat {
+	amount := parseNumber(text)
+	if amount == nil || amount.Cmp(most) > 0 {
+		return nil
+	}
+	amount.Mul(amount, millions)
+	meant := whole(new(big.Rat).Add(amount, half))
+	off := new(big.Rat).Sub(amount, meant)
+	if meant.Sign() == 0 || off.Abs(off).Cmp(floatNoise) > 0 {
+		meant = whole(amount)
+		if isUp && meant.Cmp(amount) < 0 {
+			meant.Add(meant, one)
+		}
+	}
+	return meant.Quo(meant, millions)
+}
+
+// whole rounds down: big.Int's Div does for a positive divisor.
+func whole(ratio *big.Rat) *big.Rat {
+	return new(big.Rat).SetInt(new(big.Int).Div(ratio.Num(), ratio.Denom()))
+}
+
+// saturated is where numbers saturate, as in the server.
+const saturated = 1 << 62
+
+// floor rounds down, and saturates.
+func floor(ratio *big.Rat) int64 {
+	switch number := whole(ratio).Num(); {
+	case number.IsInt64() && number.Int64() < saturated:
+		return number.Int64()
+	case number.Sign() < 0:
+		return -saturated
+	}
+	return saturated
+}
+
+func ceil(ratio *big.Rat) int64 { return -floor(new(big.Rat).Neg(ratio)) }
+
+// amountDown and amountUp read an amount to the millionth of a token. It must not be changed: it is cached.
+func amountDown(what, text string) (*big.Rat, error) {
+	amount := roundedDown.Of(text)
+	if amount == nil {
+		return nil, fmt.Errorf("ERR %s must be a decimal number of tokens from 0 to 1e12", what)
+	}
+	return amount, nil
+}
+
+func amountUp(what, text string) (*big.Rat, error) {
+	if amount := roundedUp.Of(text); amount != nil {
+		return amount, nil
+	}
+	return amountDown(what, text)
+}
+
+var (
+	roundedDown = NewCache(func(text string) *big.Rat { return rounded(text, false) })
+	roundedUp   = NewCache(func(text string) *big.Rat { return rounded(text, true) })
+	rates       = NewCache(readRate)
+)
+
+// Cache has what was read lately: the same limits and costs come again and again, and exact arithmetic takes long.
+type Cache[K comparable, V any] struct {
+	read  func(K) V
+	mutex sync.Mutex
+	known map[K]V
+}
+
+const mostCached = 1000
+
+// NewCache caches what a function reads.
+func NewCache[K comparable, V any](read func(K) V) *Cache[K, V] {
+	return &Cache[K, V]{read: read, known: map[K]V{}}
+}
+
+// Of returns what the function reads of the key.
+func (c *Cache[K, V]) Of(key K) V {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	value, ok := c.known[key]
+	if !ok {
+		if len(c.known) >= mostCached {
+			c.known = map[K]V{}
+		}
+		value = c.read(key)
+		c.known[key] = value
+	}
+	return value
 }

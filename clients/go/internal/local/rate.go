@@ -5,77 +5,158 @@ import (
 	"math/big"
 	"regexp"
 	"strconv"
-	"strings"
 	"time"
 )
 
-// rate is what a rate says: a count at each period, of so many units.
+// rate is how tokens come. Moments are since 1970.
 type rate struct {
-	count, length *big.Rat
-	unit          string         // "": tokens per second
-	zone          *time.Location // of the calendar; nil: tokens come all the time
+	perSecond *big.Rat // of a calendar rate the average; 0: a pool
+	// Of a calendar rate, whose periods are those of a clock of UTC that is ahead.
+	count  *big.Rat // the tokens at each boundary; nil: they come all the time
+	length time.Duration
+	months int64 // 0: all periods are of that length
+	ahead  time.Duration
 }
 
-var (
-	period   = regexp.MustCompile(`^(.*?)(ms|s|m|h|d)$`)
-	calendar = regexp.MustCompile(`^(?:(\d*)(ms|[smhd])|(w|mo|3mo|y))(?:\+(\d\d?)d)?(?:([+-]\d\d):(\d\d))?$`)
+const (
+	day     = 24 * time.Hour
+	century = 36_525 * day
+	// farthest is from UTC.
+	farthest = 14 * time.Hour
+	// beforeMonday is how much of a week had passed when 1970 began, on a Thursday.
+	beforeMonday = 4 * day
 )
 
-// The most days by which a period may begin later.
+// units are of rates. A month counts 30 days, a quarter 90, a year 365.
+var units = map[string]time.Duration{
+	"": time.Second, "ms": time.Millisecond, "s": time.Second, "m": time.Minute, "h": time.Hour, "d": day,
+	"w": 7 * day, "mo": 30 * day, "3mo": 90 * day, "y": 365 * day,
+}
+
+var monthsOf = map[string]int64{"mo": 1, "3mo": 3, "y": 12}
+
+// mostDays are those by which a period may begin later.
 var mostDays = map[string]int{"w": 6, "mo": 27, "3mo": 27}
 
-// Milliseconds of each unit. A month counts 30 days, a quarter 90, a year 365.
-var unitMs = map[string]int64{
-	"ms": 1, "s": 1000, "": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000,
-	"w": 7 * 86_400_000, "mo": 30 * 86_400_000, "3mo": 90 * 86_400_000, "y": 365 * 86_400_000,
+var form = regexp.MustCompile(`^([^/@]*)(?:/(.*?)(ms|[smhd])|` +
+	`(@)(?:(\d*)(ms|[smhd])|(w|mo|3mo|y))(?:\+(\d\d?)d)?(?:([+-]\d\d):(\d\d))?)?$`)
+
+// IsPool returns whether tokens come back only from holds.
+func IsPool(rate string) bool {
+	r := rates.Of(rate)
+	return r != nil && r.isPool()
 }
 
-// IsCalendar tells whether tokens arrive at boundaries of the calendar.
-func IsCalendar(rate string) bool { return strings.Contains(rate, "@") }
-
-// TokensPerSecond is exact; of a calendar rate it is the average. The server checks more bounds than this does.
-func TokensPerSecond(text string) (*big.Rat, error) {
-	r := parseRate(text)
-	if r == nil {
-		return nil, fmt.Errorf("rate: %q is neither tokens per second nor like 100/m or 1000@d", text)
+// FillTime is how long an empty bucket takes to fill; false if it never does, or the limit is wrong.
+func FillTime(capacity, rate string) (time.Duration, bool) {
+	amount, r := roundedDown.Of(capacity), rates.Of(rate)
+	if amount == nil || r == nil || r.isPool() {
+		return 0, false
 	}
-	seconds := big.NewRat(unitMs[r.unit], 1000)
-	return r.count.Quo(r.count, seconds.Mul(seconds, r.length)), nil
+	return time.Duration(floor(r.timeOf(amount))), true
 }
 
-// parseRate returns nil for what is no rate.
-func parseRate(text string) *rate {
-	separator := strings.IndexAny(text, "/@")
-	if separator < 0 {
-		separator = len(text)
+func rateOf(text string) (*rate, error) {
+	if r := rates.Of(text); r != nil {
+		return r, nil
 	}
-	r := &rate{count: parseNumber(text[:separator]), length: big.NewRat(1, 1)}
-	if separator < len(text) {
-		form := period
-		if IsCalendar(text) {
-			form = calendar
-		}
-		parts := form.FindStringSubmatch(text[separator+1:])
-		if parts == nil {
+	return nil, fmt.Errorf("ERR rate: %q is neither tokens per second nor like 100/m or 1000@d, from 1 token in 100 years to 1e12 a second", text)
+}
+
+// readRate returns nil for what is no rate.
+func readRate(text string) *rate {
+	parts := form.FindStringSubmatch(text)
+	if parts == nil {
+		return nil
+	}
+	count, number := parseNumber(parts[1]), parts[2]+parts[5]
+	unit, isCalendar := parts[3]+parts[6]+parts[7], parts[4] != ""
+	length := new(big.Rat).Set(one)
+	if number != "" {
+		length = parseNumber(number)
+	}
+	if count == nil || length == nil || length.Sign() == 0 || count.Sign() == 0 && unit != "" {
+		return nil
+	}
+	length.Mul(length, big.NewRat(int64(units[unit]), int64(time.Second)))
+	r := &rate{perSecond: new(big.Rat).Quo(count, length)}
+	if r.isPool() {
+		return r
+	}
+	longest := nanoseconds(century)
+	if r.perSecond.Cmp(most) > 0 || r.timeOf(one).Cmp(longest) > 0 {
+		return nil
+	}
+	if isCalendar {
+		r.count, r.length, r.months = count, time.Duration(floor(length.Mul(length, nanoseconds(time.Second)))), monthsOf[unit]
+		days, _ := strconv.Atoi(parts[8])
+		r.ahead, _ = time.ParseDuration(parts[9] + "h" + parts[10] + "m") // 0 if there is none
+		latest, may := mostDays[unit]
+		if parts[8] != "" && !may || days > latest || parts[10] > "59" || r.ahead.Abs() > farthest || length.Cmp(longest) > 0 {
 			return nil
 		}
-		if parts[1] != "" {
-			r.length = parseNumber(parts[1])
+		// What begins days later is a period of a clock that is as many days behind.
+		r.ahead -= time.Duration(days) * day
+		if unit == "w" {
+			r.ahead -= beforeMonday
 		}
-		r.unit = parts[2]
-		if form == calendar {
-			r.unit += parts[3]
-			days, _ := strconv.Atoi(parts[4])
-			if most, may := mostDays[r.unit]; parts[4] != "" && (!may || days > most) {
-				return nil
-			}
-			ahead, _ := time.ParseDuration(parts[5] + "h" + parts[6] + "m") // 0 if there is none
-			// What begins days later is a period of a clock that is as many days behind.
-			r.zone = time.FixedZone("", int(ahead.Seconds())-days*86_400)
-		}
-	}
-	if r.count == nil || r.length == nil || r.length.Sign() == 0 {
-		return nil
 	}
 	return r
 }
+
+func (r *rate) isPool() bool { return r.perSecond.Sign() == 0 }
+
+// timeOf is how long so many tokens take, in nanoseconds.
+func (r *rate) timeOf(tokens *big.Rat) *big.Rat {
+	seconds := new(big.Rat).Quo(tokens, r.perSecond)
+	return seconds.Mul(seconds, nanoseconds(time.Second))
+}
+
+// between is how many tokens come.
+func (r *rate) between(since, until time.Duration) *big.Rat {
+	if r.count == nil {
+		seconds := big.NewRat(int64(until-since), int64(time.Second))
+		return seconds.Mul(seconds, r.perSecond)
+	}
+	boundaries := big.NewRat(r.period(until)-r.period(since), 1)
+	return boundaries.Mul(boundaries, r.count)
+}
+
+// reaches is when so many tokens have come, in nanoseconds; nil if they never do.
+func (r *rate) reaches(since time.Duration, tokens *big.Rat) *big.Rat {
+	switch {
+	case r.isPool():
+		return nil
+	case r.count == nil:
+		return new(big.Rat).Add(nanoseconds(since), r.timeOf(tokens))
+	}
+	return r.begins(r.period(since) + ceil(new(big.Rat).Quo(tokens, r.count)))
+}
+
+// period is the number of the one in which a moment lies, counted without a gap.
+func (r *rate) period(moment time.Duration) int64 {
+	moment += r.ahead
+	if r.months == 0 {
+		return floor(big.NewRat(int64(moment), int64(r.length)))
+	}
+	clock := time.Unix(0, int64(moment)).UTC()
+	return floor(big.NewRat(int64(clock.Year())*12+int64(clock.Month())-1, r.months))
+}
+
+// latest keeps years within those that time.Time knows.
+const latest = 12 * 200_000
+
+func (r *rate) begins(period int64) *big.Rat {
+	begins := new(big.Rat).Mul(big.NewRat(period, 1), nanoseconds(r.length))
+	if r.months > 0 {
+		month := latest
+		if period < latest/r.months {
+			month = int(period * r.months)
+		}
+		date := time.Date(0, time.Month(month+1), 1, 0, 0, 0, 0, time.UTC)
+		begins.Mul(big.NewRat(date.Unix(), 1), nanoseconds(time.Second))
+	}
+	return begins.Sub(begins, nanoseconds(r.ahead))
+}
+
+func nanoseconds(duration time.Duration) *big.Rat { return big.NewRat(int64(duration), 1) }

@@ -18,8 +18,7 @@ import (
 type address string
 
 func (a address) Do(ctx context.Context, args ...any) (any, error) {
-	var dialer net.Dialer
-	dialled, err := dialer.DialContext(ctx, "tcp", string(a))
+	dialled, err := a.dial(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -30,21 +29,19 @@ func (a address) Do(ctx context.Context, args ...any) (any, error) {
 	return exchange(dialled, bufio.NewReader(dialled), args)
 }
 
-func (a address) Dial(ctx context.Context) (tokenbucket.Conn, error) {
-	var dialer net.Dialer
-	dialled, err := dialer.DialContext(ctx, "tcp", string(a))
+func (a address) Wait(ctx context.Context, args ...any) (any, error) {
+	dialled, err := a.dial(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return &conn{dialled, bufio.NewReader(dialled)}, nil
+	go func() { <-ctx.Done(); dialled.Close() }()
+	return exchange(dialled, bufio.NewReader(dialled), args)
 }
 
-type conn struct {
-	net.Conn
-	reader *bufio.Reader
+func (a address) dial(ctx context.Context) (net.Conn, error) {
+	var dialer net.Dialer
+	return dialer.DialContext(ctx, "tcp", string(a))
 }
-
-func (c *conn) Do(args ...any) (any, error) { return exchange(c.Conn, c.reader, args) }
 
 func exchange(writer io.Writer, reader *bufio.Reader, args []any) (any, error) {
 	var command strings.Builder
