@@ -140,7 +140,7 @@ func (l *Limiter) take(ctx context.Context, name string, cost float64, options [
 			return l.decision(c, reply, err)
 		}
 	}
-	if l.batches != nil && cost >= 1 && cost <= min(float64(l.batch), l.limit.Capacity) && cost == math.Trunc(cost) {
+	if l.batches != nil && cost >= 1 && cost <= math.Min(float64(l.batch), l.limit.Capacity) && cost == math.Trunc(cost) {
 		return l.takeFromBatch(ctx, name, int64(cost))
 	}
 	return l.takeRemembering(ctx, name, cost)
