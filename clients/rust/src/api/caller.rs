@@ -1,5 +1,6 @@
 //! Asks for decisions: the server, or the policy while the server is away.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,6 +50,8 @@ pub(crate) struct How<'a> {
     pub(crate) begins: Option<Duration>,
     /// Ends it even if the policy lets the call pass.
     pub(crate) ends_late: bool,
+    /// Set if the server may have the hold.
+    pub(crate) is_sent: Option<&'a AtomicBool>,
 }
 
 impl Caller {
@@ -139,7 +142,13 @@ impl Caller {
         let asked = renewal.as_ref().unwrap_or(request);
         let max_wait = if self.options.shadow { Duration::ZERO } else { how.max_wait };
         let mut is_in_doubt = false;
-        let decision = match self.server.transport().ask(asked, max_wait).await {
+        let answer = self.server.transport().ask(asked, max_wait).await;
+        if let (Some(is_sent), Ok(Answer::Replies(_) | Answer::Away { was_sent: true, .. })) =
+            (how.is_sent, &answer)
+        {
+            is_sent.store(true, Ordering::Relaxed);
+        }
+        let decision = match answer {
             Err(error) => Err(error),
             Ok(Answer::Replies(replies)) => request.read(replies.into_iter().next().unwrap_or(Value::Nil)),
             Ok(Answer::Away { node, was_sent }) => {

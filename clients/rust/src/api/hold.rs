@@ -54,7 +54,8 @@ pub(crate) struct Inner {
     held: Vec<Part>,
     ttl: Duration,
     id: String,
-    /// Whether the server has had the hold.
+    /// Whether the server may have the hold, and whether it has had it.
+    is_sent: AtomicBool,
     is_known: AtomicBool,
     is_lost: watch::Sender<bool>,
     used: Mutex<Vec<Amount>>,
@@ -80,6 +81,7 @@ impl Hold {
             used: Mutex::new(parts.iter().map(unreported).collect()),
             held: parts.iter().filter(|part| !part.amount.is_zero()).cloned().collect(),
             parts,
+            is_sent: AtomicBool::new(false),
             is_known: AtomicBool::new(false),
             is_lost: watch::Sender::new(false),
             ttl,
@@ -264,7 +266,8 @@ impl Inner {
     async fn set(&self, parts: &[Part], how: How<'_>) -> Result<JointDecision, Error> {
         let before = vec![self.ttl.as_millis().to_string(), self.id.clone()];
         let renews = self.is_known.load(Ordering::Relaxed);
-        let decision = self.caller.decide_all("TB.MHOLD", before, parts, How { renews, ..how }).await?;
+        let how = How { renews, is_sent: Some(&self.is_sent), ..how };
+        let decision = self.caller.decide_all("TB.MHOLD", before, parts, how).await?;
         locked(&self.decision).clone_from(&decision);
         if !decision.binding.degraded {
             self.is_known.fetch_or(decision.allowed() && !decision.binding.shadowed, Ordering::Relaxed);
@@ -313,11 +316,13 @@ impl Inner {
         self.caller.came_back(parts.iter().map(|part| (part.name.as_str(), &part.limit)));
         match &settled {
             Ok(decision) if !decision.binding.degraded => self.finish(decision, &parts).await?,
-            Ok(_) | Err(Error::ServerAway(_) | Error::ReplyLost(_)) => {
+            Ok(_) | Err(Error::ServerAway(_) | Error::ReplyLost(_))
+                if self.is_sent.load(Ordering::Relaxed) =>
+            {
                 let settle = Request::joint("TB.MSETTLE", before, &self.caller.options.prefix, &parts)?;
                 self.caller.server.settle_later(settle, self.ttl, SETTLED_AGAIN_AFTER);
             }
-            Err(_) => {}
+            _ => {}
         }
         settled
     }
