@@ -11,9 +11,10 @@ import type {
 } from "./driver.js";
 import { addressIn, ClusterRoute, hostAndPort, single } from "./route.js";
 
-/** Without them, the driver queues, reconnects, or counts a busy event loop as silence. */
+/** Without them, the driver queues, reconnects, refuses calls, or counts a busy event loop as silence. */
 const OPTIONS = {
   disableOfflineQueue: true,
+  commandsQueueMaxLength: undefined,
   pingInterval: undefined,
   legacyMode: false,
   readonly: false,
