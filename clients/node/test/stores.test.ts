@@ -17,7 +17,7 @@ import { RedisStore as HonoRedisStore, rateLimiter as honoLimit } from "hono-rat
 import { Redis } from "ioredis";
 import { RedisStore as ExpressRedisStore, type RedisReply } from "rate-limit-redis";
 import { TokenBucketStore as ExpressStore, type StoreOptions } from "tokenbucket-redis/express-rate-limit";
-import { tokenBucketStore } from "tokenbucket-redis/fastify-rate-limit";
+import { tokenBucketStore, type Count } from "tokenbucket-redis/fastify-rate-limit";
 import { TokenBucketStore as HonoStore } from "tokenbucket-redis/hono-rate-limiter";
 
 import { countPassed, LIMITS, serveExpress } from "./apps.js";
@@ -618,6 +618,16 @@ test(
     assert.equal(await closed.passed(2), 0);
   },
 );
+
+test("@fastify/rate-limit: a flood is denied to its end, however often the wait has doubled", async () => {
+  const store = new (tokenBucketStore(patient(redis)))({ exponentialBackoff: true });
+  const incr = () =>
+    new Promise<Count>((counted, failed) =>
+      store.incr("flood", (error, count) => (error ? failed(error) : counted(count!)), MINUTE, 1),
+    );
+  for (let at = 1; at <= 50; at++) assert.equal((await incr()).current, at);
+  assert.equal((await incr()).ttl, 999_999_999_000, "31 years");
+});
 
 test("@fastify/rate-limit before version 10 is an error", async () => {
   const store = new (tokenBucketStore(redis))({ timeWindow: 1000, max: 5 });

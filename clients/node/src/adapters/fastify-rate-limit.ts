@@ -9,7 +9,7 @@
 import type { FastifyRateLimitStore } from "@fastify/rate-limit";
 
 import type { Bucket } from "../api/decider.js";
-import { BlockableBuckets, type Outcome } from "./blocks.js";
+import { BlockableBuckets, FOREVER_MS, type Outcome } from "./blocks.js";
 import type { Decision } from "../values/decision.js";
 import { BadArgument, checkOptions } from "../values/errors.js";
 import type { Limit } from "../values/limit.js";
@@ -180,7 +180,7 @@ class StrictCounter implements Counter {
     const { timeWindow, max } = window;
     const blocks = continueExceeding || exponentialBackoff;
     const denials = (blocks && outcome.blockedMs === 0 ? 0 : outcome.denials) + 1;
-    const blockMs = continueExceeding ? timeWindow : timeWindow * 2 ** (denials - 1);
+    const blockMs = Math.min(continueExceeding ? timeWindow : timeWindow * 2 ** (denials - 1), FOREVER_MS);
     await Promise.all([
       this.#buckets.setDenials(bucket, denials, blocks ? blockMs : timeWindow),
       blocks && this.#buckets.block(bucket, blockMs),
