@@ -6,6 +6,7 @@ import { bucketId, dropOldest, type Denials } from "./denials.js";
 import { flowMs, rateParts, type Limit } from "../values/limit.js";
 import type { Clock } from "../transport/driver.js";
 import { whileIn } from "../transport/signal.js";
+import { aTurn } from "../transport/silence.js";
 import { Undecided } from "../values/errors.js";
 
 const MOST_BATCHES = 10_000;
@@ -113,12 +114,14 @@ export class Batches {
 
   /** Gives back all unspent tokens. */
   async close(): Promise<void> {
-    await Promise.all([...this.#batches.values()].map((batch) => this.#settle(batch)));
+    const batches = [...this.#batches.values()];
     this.#batches.clear();
+    await Promise.all(batches.map((batch) => this.#settle(batch)));
   }
 
   async #settle(batch: Batch): Promise<void> {
-    await batch.fetching?.catch(() => {});
+    // Its callers spend first, and perhaps fetch once more.
+    while (batch.fetching) await batch.fetching.then(aTurn, aTurn);
     const { left } = batch;
     batch.empty();
     if (left > 0) await this.decider.decideQuietly("TB.GIVE", batch, [left]);
