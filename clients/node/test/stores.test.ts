@@ -19,6 +19,7 @@ import { RedisStore as ExpressRedisStore, type RedisReply } from "rate-limit-red
 import { TokenBucketStore as ExpressStore, type StoreOptions } from "tokenbucket-redis/express-rate-limit";
 import { tokenBucketStore, type Count } from "tokenbucket-redis/fastify-rate-limit";
 import { TokenBucketStore as HonoStore } from "tokenbucket-redis/hono-rate-limiter";
+import { FakeServer } from "tokenbucket-redis/testing";
 
 import { countPassed, LIMITS, serveExpress } from "./apps.js";
 import { rowsAreCases } from "./deviations.js";
@@ -649,6 +650,28 @@ test("a token is given back once, and by the request that took it", async () => 
   assert.deepEqual(kept.map(({ totalHits }) => totalHits).toSorted(), [1, 2]);
   assert.deepEqual([await request(), await request()], [3, 3]);
   assert.equal((await store.get("a"))?.totalHits, 2);
+});
+
+test("a token that this process granted without the server is not given to it", async () => {
+  class FlakyServer extends FakeServer {
+    isAway = false;
+
+    override async send(words: readonly string[]): Promise<unknown> {
+      if (this.isAway) throw new Error("away");
+      return super.send(words);
+    }
+  }
+  const flaky = new FlakyServer();
+  const store = new ExpressStore(patient(flaky, { retryEveryMs: 0 }));
+  store.init({ windowMs: MINUTE, limit: 2, skipFailedRequests: true });
+  const hits = async () => (await store.increment("a")).totalHits;
+  assert.deepEqual([await hits(), await hits(), await hits()], [1, 2, 3]);
+  flaky.isAway = true;
+  assert.equal((await store.increment("a")).totalHits, 1, "this process's own bucket is full");
+  flaky.isAway = false;
+  await until(async () => (await store.get("a"))?.totalHits === 2);
+  await store.decrement("a");
+  assert.equal(await hits(), 3);
 });
 
 test("each deviation has a row in the docs, and each row a case", () =>

@@ -32,10 +32,10 @@ export interface Hits {
   resetTime: Date;
 }
 
-/** The tokens of a request that it has taken and not given back. */
+/** What a request has taken and not given back. */
 interface Taken {
   key: string;
-  tokens: number;
+  decision: Decision | undefined;
 }
 
 /** The limit comes with each call. */
@@ -78,22 +78,21 @@ export class WindowStore {
   }
 
   async increment(key: string): Promise<Hits> {
-    const taken = { key, tokens: 0 };
+    const taken: Taken = { key, decision: undefined };
     this.#taken?.enterWith(taken); // Before the first await, so that it is the caller's context.
     const limit = this.#mistake || !this.#fixed ? await this.#limit(key) : this.#fixed;
     const decision = await this.#limiter.take(key, 1, { limit });
-    taken.tokens = Number(decision.allowed);
+    if (decision.allowed) taken.decision = decision;
     return this.#hits(decision, Number(limit.capacity));
   }
 
   /** Gives back the token that the request took, if it took one. */
   async decrement(key: string): Promise<void> {
     const taken = this.#taken?.getStore();
-    if (taken?.key === key) {
-      if (taken.tokens === 0) return;
-      taken.tokens = 0;
-    }
-    await this.#limiter.give(key, 1, { limit: await this.#limit(key) });
+    if (taken?.key !== key) return void (await this.#limiter.give(key, 1, { limit: await this.#limit(key) }));
+    const { decision } = taken;
+    taken.decision = undefined;
+    if (decision) await this.#limiter.giveBack(decision, key, 1, { limit: await this.#limit(key) });
   }
 
   /** Undefined of a full bucket. */
