@@ -3,7 +3,7 @@
 import { AsyncLocalStorage } from "node:async_hooks";
 
 import type { Decision } from "../values/decision.js";
-import { BadArgument, BadArgumentType, checkOptions } from "../values/errors.js";
+import { BadArgument, checkOptions } from "../values/errors.js";
 import { capacityOf, type Limit } from "../values/limit.js";
 import { Limiter, STORE_OPTIONS, type StoreLimiterOptions } from "../api/limiter.js";
 import type { Client } from "../transport/driver.js";
@@ -56,7 +56,7 @@ export class WindowStore {
 
   constructor(client: Client | Server, prefix: string, { limitOf, ...options }: StoreOptions) {
     if (limitOf !== undefined && typeof limitOf !== "function") {
-      throw new BadArgumentType("limitOf: is not a function of the key");
+      throw new BadArgument("limitOf: is not a function of the key");
     }
     checkOptions(options, STORE_OPTIONS);
     this.prefix = prefix;
@@ -116,10 +116,10 @@ export class WindowStore {
     if (!(windowMs > 0 && windowMs < Infinity)) return new BadArgument(`windowMs: ${given.windowMs} is not above 0`);
     if (typeof limit === "function") {
       if (this.#limitOf) return undefined;
-      return new BadArgumentType("limit: is a function of the request, so the store needs `limitOf: (key) => limit`");
+      return new BadArgument("limit: is a function of the request, so the store needs `limitOf: (key) => limit`");
     }
-    if (this.#limitOf) return new BadArgumentType("limitOf: is for a `limit` that is a function");
-    if (Number.isNaN(limit)) return new BadArgumentType(`limit: ${String(given.limit)} is not a number`);
+    if (this.#limitOf) return new BadArgument("limitOf: is for a `limit` that is a function");
+    if (Number.isNaN(limit)) return new BadArgument(`limit: ${String(given.limit)} is not a number`);
     const other = this.#window;
     if (other && (other.windowMs !== windowMs || other.limit !== limit)) {
       return new BadArgument("store: two limiters with different limits share it, so neither would hold");

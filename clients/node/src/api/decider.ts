@@ -2,7 +2,7 @@
 
 import { mustHappenOnce, renewing, scriptKey, type Command } from "../transport/command.js";
 import { Decision, JointDecision } from "../values/decision.js";
-import { BadArgument, BadArgumentType, CannotWait, ReplyLost, ServerAway, Undecided } from "../values/errors.js";
+import { BadArgument, CannotWait, ReplyLost, ServerAway, Undecided } from "../values/errors.js";
 import { checkAmount, checkLimit, checkMs, limitWords, type Amount, type Limit } from "../values/limit.js";
 import type { Client, Clock } from "../transport/driver.js";
 import { whileIn } from "../transport/signal.js";
@@ -89,7 +89,7 @@ export function inTurn({ signal, maxWaitMs = 0, share, weight }: Caller & ShareO
 }
 
 function shareWords(share: string, weight: number): Command {
-  if (typeof share !== "string") throw new BadArgumentType("share: is not a string");
+  if (typeof share !== "string") throw new BadArgument("share: is not a string");
   const bytes = Buffer.byteLength(share);
   if (bytes === 0 || bytes > MOST_SHARE_BYTES) {
     throw new BadArgument(`share: '${share}' is not of 1 to ${MOST_SHARE_BYTES} bytes`);
@@ -116,9 +116,9 @@ export class Decider {
   constructor(client: Client | Server, options: Options & ShadowOptions) {
     const { prefix = "tb:", onError = "local", onDecision, shadow = false } = options;
     if (!POLICIES.has(onError)) {
-      throw new BadArgumentType(`onError: '${onError}' is neither 'local' nor 'open' nor 'closed' nor 'throw'`);
+      throw new BadArgument(`onError: '${onError}' is neither 'local' nor 'open' nor 'closed' nor 'throw'`);
     }
-    if (typeof shadow !== "boolean") throw new BadArgumentType(`shadow: '${String(shadow)}' is neither true nor false`);
+    if (typeof shadow !== "boolean") throw new BadArgument(`shadow: '${String(shadow)}' is neither true nor false`);
     this.prefix = prefix;
     this.onError = onError;
     this.shadow = shadow;

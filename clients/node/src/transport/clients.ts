@@ -1,6 +1,6 @@
 /** Which driver made a client. */
 
-import { BadArgumentType } from "../values/errors.js";
+import { BadArgument } from "../values/errors.js";
 import type { Client, Connection, InProcess, Route } from "./driver.js";
 import { ioredis, ioredisCluster } from "./ioredis.js";
 import { nodeRedis, nodeRedisCluster, nodeRedisPool, nodeRedisSentinel } from "./node-redis.js";
@@ -18,14 +18,14 @@ const KINDS: [names: string[], route: (client: never) => Route][] = [
 
 export function routeOf(client: Client): Route {
   const { keyPrefix } = (client as { options?: { keyPrefix?: unknown } } | undefined)?.options ?? {};
-  if (keyPrefix) throw new BadArgumentType("client: has a keyPrefix, which does not reach every key; use `prefix`");
+  if (keyPrefix) throw new BadArgument("client: has a keyPrefix, which does not reach every key; use `prefix`");
   const isObject = client !== null && typeof client === "object";
   for (const [names, route] of KINDS) {
     if (isObject && names.every((name) => name in client)) return route(client as never);
   }
   const what =
     isObject && "then" in client ? "is a promise: await it" : "is neither of ioredis nor of iovalkey nor of node-redis";
-  throw new BadArgumentType(`client: ${what}`);
+  throw new BadArgument(`client: ${what}`);
 }
 
 /** Nothing comes between the commands of a transaction there. */

@@ -14,7 +14,7 @@ import {
   type Command,
 } from "./command.js";
 import {
-  BadArgumentType,
+  BadArgument,
   checkOptions,
   codeOf,
   explained,
@@ -121,7 +121,7 @@ export class Server {
     checkMs("timeoutMs", timeoutMs, 1, LONGEST_PAUSE_MS);
     checkMs("retryEveryMs", retryEveryMs, 0, LONGEST_PAUSE_MS);
     if (fallback !== undefined && fallback !== "script") {
-      throw new BadArgumentType(`fallback: '${String(fallback)}' is not 'script'`);
+      throw new BadArgument(`fallback: '${String(fallback)}' is not 'script'`);
     }
     this.route = routeOf(client);
     this.timeoutMs = timeoutMs;
