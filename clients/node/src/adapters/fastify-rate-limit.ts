@@ -14,7 +14,7 @@ import type { Decision } from "../values/decision.js";
 import { BadArgument, checkOptions } from "../values/errors.js";
 import type { Limit } from "../values/limit.js";
 import { Limiter, STORE_OPTIONS, type StoreLimiterOptions } from "../api/limiter.js";
-import type { Client } from "../transport/driver.js";
+import type { Client } from "../transport/clients.js";
 import { serverOf, type Server } from "../transport/server.js";
 import { asNumber, NO_LIMIT, windowLimit } from "./window-store.js";
 
@@ -45,17 +45,17 @@ export interface Store extends FastifyRateLimitStore {
 /** A store class over the server. `prefix` is "fastify-rate-limit-" by default; the library appends routes to it. */
 export function tokenBucketStore(
   client: Client | Server,
-  { prefix = "fastify-rate-limit-", ...options }: StoreLimiterOptions = {},
+  { prefix: first = "fastify-rate-limit-", ...options }: StoreLimiterOptions = {},
 ): new (route: object) => Store {
   const server = serverOf(client);
   checkOptions(options, STORE_OPTIONS);
 
-  class TokenBucketStore implements Store {
+  return class TokenBucketStore implements Store {
     readonly #counter: Counter;
 
     constructor(
       readonly route: RouteLimit,
-      readonly prefix: string,
+      readonly prefix = first,
     ) {
       const own = { ...options, prefix };
       this.#counter = isStrict(route) ? new StrictCounter(server, own, route) : new PlainCounter(server, own);
@@ -72,12 +72,6 @@ export function tokenBucketStore(
     child(route: RouteLimit & object): Store {
       const { method = "", url = "" } = route.routeInfo ?? {};
       return new TokenBucketStore(route, `${this.prefix}${String(method)}${url}-`);
-    }
-  }
-
-  return class extends TokenBucketStore {
-    constructor(route: object) {
-      super(route, prefix);
     }
   };
 }
