@@ -9,7 +9,7 @@ import { Decider, type Bucket, type Options } from "../api/decider.js";
 import { hashTag, scriptKey } from "../transport/command.js";
 import type { Decision } from "../values/decision.js";
 import { type Amount, type Limit } from "../values/limit.js";
-import type { Client } from "../transport/driver.js";
+import type { Client } from "../transport/clients.js";
 import type { Server } from "../transport/server.js";
 
 const BLOCKS: Limit = { capacity: 0, rate: 1 };

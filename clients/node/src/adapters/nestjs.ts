@@ -11,7 +11,7 @@ import type { ThrottlerStorage } from "@nestjs/throttler";
 import { OPTIONS, type Options } from "../api/decider.js";
 import { BlockableBuckets, FOREVER_MS, type Outcome } from "./blocks.js";
 import { BadArgument, checkOptions } from "../values/errors.js";
-import type { Client } from "../transport/driver.js";
+import type { Client } from "../transport/clients.js";
 import type { Server } from "../transport/server.js";
 import { asNumber, windowLimit } from "./window-store.js";
 

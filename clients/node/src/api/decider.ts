@@ -4,8 +4,9 @@ import { mustHappenOnce, renewing, scriptKey, type Command } from "../transport/
 import { Decision, JointDecision } from "../values/decision.js";
 import { BadArgument, CannotWait, ReplyLost, ServerAway, Undecided } from "../values/errors.js";
 import { checkAmount, checkLimit, checkMs, limitWords, type Amount, type Limit } from "../values/limit.js";
-import type { Client, Clock } from "../transport/driver.js";
-import { whileIn } from "../transport/signal.js";
+import type { Client } from "../transport/clients.js";
+import type { Clock } from "../transport/driver.js";
+import { whileIn } from "../transport/time.js";
 import { outside, serverOf, type How, type Server } from "../transport/server.js";
 
 export type Policy = "local" | "open" | "closed" | "throw";
@@ -35,18 +36,16 @@ export const OPTIONS = ["prefix", "onError", "onDecision"];
 
 export type OnDecision = (name: string, limit: Limit, decision: Decision, durationMs: number) => void;
 
-/** One of several buckets that a command is about. */
-export interface Part {
-  /** The name of its limit. */
-  which: string;
-  name: string;
-  limit: Limit;
-  amount: Amount;
-}
-
 export interface Bucket {
   name: string;
   limit: Limit;
+}
+
+/** One of several buckets that a command is about. */
+export interface Part extends Bucket {
+  /** The name of its limit. */
+  which: string;
+  amount: Amount;
 }
 
 /** How long the caller takes part in a call. */
@@ -269,8 +268,7 @@ export class Decider {
 
   /** Decides by `onError` in place of a server that did not. */
   decideAlone(operation: string, bucket: Bucket, words: readonly Amount[], why: Undecided): Decision {
-    this.countDegraded(why, false);
-    return this.byPolicy(this.command(operation, bucket, words), readDecision, false);
+    return this.#undecided(this.command(operation, bucket, words), readDecision, why);
   }
 
   /** Counts the decision; throws if `onError` is "throw". */

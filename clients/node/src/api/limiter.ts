@@ -18,7 +18,7 @@ import { Denials } from "./denials.js";
 import { Hold, type HoldOptions } from "./hold.js";
 import { checkOptions } from "../values/errors.js";
 import { checkAmount, checkCount, checkLimit, checkName, type Amount, type Limit } from "../values/limit.js";
-import type { Client } from "../transport/driver.js";
+import type { Client } from "../transport/clients.js";
 import type { Server } from "../transport/server.js";
 
 export interface LimiterOptions extends Options, ShadowOptions {
@@ -325,10 +325,6 @@ export class Limiter {
    */
   async close(): Promise<void> {
     await this.#batches?.close();
-  }
-
-  async [Symbol.asyncDispose](): Promise<void> {
-    await this.close();
   }
 
   /** Checks what a call is about, before anything is sent. */

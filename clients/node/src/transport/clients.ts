@@ -1,19 +1,28 @@
 /** Which driver made a client. */
 
 import { BadArgument } from "../values/errors.js";
-import type { Client, Connection, InProcess, Route } from "./driver.js";
-import { ioredis, ioredisCluster } from "./ioredis.js";
-import { nodeRedis, nodeRedisCluster, nodeRedisPool, nodeRedisSentinel } from "./node-redis.js";
+import type { Connection, InProcess, Route } from "./driver.js";
+import { ioredis, ioredisCluster, type IoredisClient, type IoredisCluster } from "./ioredis.js";
+import * as redis from "./node-redis.js";
+
+export type Client =
+  | InProcess
+  | IoredisClient
+  | IoredisCluster
+  | redis.NodeRedisClient
+  | redis.NodeRedisCluster
+  | redis.NodeRedisPool
+  | redis.NodeRedisSentinel;
 
 /** The properties by which each kind of client is known. */
 const KINDS: [names: string[], route: (client: never) => Route][] = [
   [["clock", "send"], inProcess],
   [["slots", "nodes", "status"], ioredisCluster],
   [["call", "duplicate", "status"], ioredis],
-  [["slots", "masters", "nodeClient"], nodeRedisCluster],
-  [["execute", "totalClients"], nodeRedisPool],
-  [["_execute", "acquire"], nodeRedisSentinel],
-  [["sendCommand", "duplicate", "isReady"], nodeRedis],
+  [["slots", "masters", "nodeClient"], redis.nodeRedisCluster],
+  [["execute", "totalClients"], redis.nodeRedisPool],
+  [["_execute", "acquire"], redis.nodeRedisSentinel],
+  [["sendCommand", "duplicate", "isReady"], redis.nodeRedis],
 ];
 
 export function routeOf(client: Client): Route {

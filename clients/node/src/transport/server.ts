@@ -26,11 +26,11 @@ import {
 } from "../values/errors.js";
 import { checkMs } from "../values/limit.js";
 import { FALLBACK } from "./fallback.js";
-import { routeOf } from "./clients.js";
-import type { Client, Clock, Connection, Route } from "./driver.js";
-import { ClusterRoute, MACHINES_CLOCK } from "./route.js";
+import { routeOf, type Client } from "./clients.js";
+import type { Clock, Connection, Route } from "./driver.js";
+import { ClusterRoute } from "./route.js";
 import { localLimiter } from "../local/local-limiter.js";
-import { LONGEST_PAUSE_MS, setTimeout } from "./timers.js";
+import { LONGEST_PAUSE_MS, MACHINES_CLOCK, setTimeout } from "./time.js";
 import { Transport } from "./transport.js";
 import { Unsettled } from "../api/unsettled.js";
 

@@ -43,16 +43,7 @@ const UNIT_MS: Record<string, number> = {
   y: 365 * 86_400_000,
 };
 
-/**
- * Throws a BadArgument that says what is wrong with a limit; the server alone knows every bound.
- *
- * ```ts
- * import assert from "node:assert/strict";
- * import { BadArgument, checkLimit } from "tokenbucket-redis";
- *
- * assert.throws(() => checkLimit({ capacity: 10, rate: "often" }), BadArgument);
- * ```
- */
+/** Throws a BadArgument that says what is wrong with a limit; the server alone knows every bound. */
 export function checkLimit(limit: Limit): void {
   if (typeof limit !== "object" || limit === null) {
     throw new BadArgument(`limit: ${String(limit)} is not like { capacity: 10, rate: "5/s" }`);
