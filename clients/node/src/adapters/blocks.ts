@@ -18,7 +18,7 @@ const BLOCKS: Limit = { capacity: 0, rate: 1 };
 const MOST_DENIALS = 10_000;
 const DENIALS: Limit = { capacity: MOST_DENIALS, rate: "100/365d" };
 /** How long each denial is remembered at most: no bucket takes more than 100 years to fill. */
-const MS_OF_A_DENIAL = (365 * 86_400_000) / 100;
+const MS_OF_A_DENIAL = (100 * 365 * 86_400_000) / MOST_DENIALS;
 
 /** The longest debt without the module: 31 years. */
 export const FOREVER_MS = 999_999_999_000;
