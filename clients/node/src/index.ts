@@ -23,7 +23,7 @@ export {
   TokenBucketError,
 } from "./values/errors.js";
 export type { Hold, HoldOptions, Used } from "./api/hold.js";
-export { checkLimit, parseLimit, type Amount, type Limit } from "./values/limit.js";
+export { parseLimit, type Amount, type Limit } from "./values/limit.js";
 export { JointLimiter, type Amounts, type Names } from "./api/joint.js";
 export {
   Limiter,
@@ -32,5 +32,6 @@ export {
   type ReserveOptions,
   type TakeOptions,
 } from "./api/limiter.js";
-export type { Client, Clock, InProcess } from "./transport/driver.js";
+export type { Client } from "./transport/clients.js";
+export type { Clock, InProcess } from "./transport/driver.js";
 export { Server, type ServerOptions } from "./transport/server.js";

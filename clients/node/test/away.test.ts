@@ -145,6 +145,17 @@ const OF_NODE_REDIS = {
   "node-redis 5": redis5 as never as typeof redis,
   "node-redis 4": redis4 as never as typeof redis,
 };
+for (const [library, { createClient }] of Object.entries(OF_NODE_REDIS)) {
+  test(`${library}: a client that may queue one command does not make its server away`, async (t) => {
+    const client = createClient({ url: wrongs.url, commandsQueueMaxLength: 1 });
+    const buckets = patient(client);
+    t.after(() => buckets.close());
+    const limiter = new Limiter(buckets, LIMIT);
+    await Promise.all(Array.from({ length: 30 }, () => limiter.take("queue")));
+    assert.equal(buckets.degradedCount, 0);
+  });
+}
+
 const locked = await sharedServer({ args: ["--requirepass", "secret"] });
 const UNCONNECTED: Record<string, (url: string, tls?: object) => Client> = {};
 for (const [library, of] of Object.entries(OF_IOREDIS)) {

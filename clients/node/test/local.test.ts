@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { Decision, Limiter, parseLimit, type LimiterOptions } from "tokenbucket-redis";
+import { BadArgument, Decision, Limiter, parseLimit, type LimiterOptions } from "tokenbucket-redis";
 import { FakeServer } from "tokenbucket-redis/testing";
 
 class CountingServer extends FakeServer {
@@ -81,6 +81,14 @@ test("a batch is kept until the bucket would be full without it", async () => {
   assert.equal((await new Limiter(server, limiter.limit).peek("a", 0)).remaining, 9, "and so it is by close");
 });
 
+test("a limiter that closes while a batch is on its way gives back what its callers leave", async () => {
+  const { server, limiter } = setUp({ batch: 10 });
+  const takes = Array.from({ length: 5 }, () => limiter.take("a"));
+  await limiter.close();
+  for (const { allowed } of await Promise.all(takes)) assert.equal(allowed, true);
+  assert.equal((await new Limiter(server, limiter.limit).peek("a", 0)).remaining, 5);
+});
+
 test("the headers of the draft, and Retry-After rounded up", () => {
   const limit = { capacity: 20, rate: "10/s" };
   const denied = new Decision({ allowed: false, remaining: 0, retryAfterMs: 1001, resetAfterMs: 1999 });
@@ -115,6 +123,6 @@ test("jitter makes Retry-After longer, never shorter", () => {
 test("a limit is read as TB.TAKE takes it", () => {
   assert.deepEqual(parseLimit(" 20  10/s "), { capacity: "20", rate: "10/s" });
   for (const text of ["20", "20 10/s 3", "20 10/fortnight", "many 1/s"]) {
-    assert.throws(() => parseLimit(text), RangeError);
+    assert.throws(() => parseLimit(text), BadArgument);
   }
 });

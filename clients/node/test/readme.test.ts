@@ -100,6 +100,14 @@ test("the versions in the README are those that were tested", () => {
   }
 });
 
+test("the oldest release that a peer range names is tested", () => {
+  for (const [name, range] of Object.entries(MANIFEST.peerDependencies ?? {})) {
+    const [, least = "", rest = ""] = /^>=(\d+)([\d.]*)$/.exec(range)!;
+    const oldest = [...`${least}${rest}`.split("."), "0", "0"].slice(0, 3).join(".");
+    assert.equal(MANIFEST.devDependencies?.[`${name}-${least}`], `npm:${name}@${oldest}`);
+  }
+});
+
 test("the package holds what it needs, and the script of all clients", async () => {
   const { stdout } = await run("npm", ["pack", "--dry-run", "--json", "--ignore-scripts"], { cwd: PACKAGE });
   const [packed] = Object.values(JSON.parse(stdout)) as { version: string; files: { path: string }[] }[];

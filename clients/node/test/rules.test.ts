@@ -41,10 +41,8 @@ test("an error means what it means to all", async () => {
 });
 
 test("the bounds and the constants are those of all", async () => {
-  const [decider, hold, server, silence, transport, unsettled] = await Promise.all(
-    ["api/decider", "api/hold", "transport/server", "transport/silence", "transport/transport", "api/unsettled"].map(
-      of,
-    ),
+  const [decider, hold, server, time, transport, unsettled] = await Promise.all(
+    ["api/decider", "api/hold", "transport/server", "transport/time", "transport/transport", "api/unsettled"].map(of),
   );
   assert.deepEqual(RULES.shares, {
     most_bytes: decider?.MOST_SHARE_BYTES,
@@ -58,7 +56,7 @@ test("the bounds and the constants are those of all", async () => {
   assert.deepEqual(constants, {
     timeout_ms: timeoutMs,
     retry_every_ms: retryEveryMs,
-    connect_within_ms: silence?.CONNECT_MS,
+    connect_within_ms: time?.CONNECT_MS,
     pulse_of_a_wait_ms: transport?.PULSE_MS,
     settled_again_after_ms: unsettled?.SETTLED_AGAIN_AFTER_MS,
     most_unsettled_holds: unsettled?.MOST_UNSETTLED,

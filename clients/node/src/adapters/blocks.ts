@@ -9,7 +9,7 @@ import { Decider, type Bucket, type Options } from "../api/decider.js";
 import { hashTag, scriptKey } from "../transport/command.js";
 import type { Decision } from "../values/decision.js";
 import { type Amount, type Limit } from "../values/limit.js";
-import type { Client } from "../transport/driver.js";
+import type { Client } from "../transport/clients.js";
 import type { Server } from "../transport/server.js";
 
 const BLOCKS: Limit = { capacity: 0, rate: 1 };
@@ -17,6 +17,8 @@ const BLOCKS: Limit = { capacity: 0, rate: 1 };
 /** Denials are counted as tokens that a third bucket lacks. Read at this rate, none has flowed in for three days. */
 const MOST_DENIALS = 10_000;
 const DENIALS: Limit = { capacity: MOST_DENIALS, rate: "100/365d" };
+/** How long each denial is remembered at most: no bucket takes more than 100 years to fill. */
+const MS_OF_A_DENIAL = (100 * 365 * 86_400_000) / MOST_DENIALS;
 
 /** The longest debt without the module: 31 years. */
 export const FOREVER_MS = 999_999_999_000;
@@ -88,10 +90,10 @@ export class BlockableBuckets {
     return this.#set({ name: blockKey(name), limit: BLOCKS }, Math.min(ms, FOREVER_MS) / 1000);
   }
 
-  /** Remembers for `ms` how many denials there were, because the bucket is full then; at most 10,000. */
+  /** Remembers for `ms` how many denials there were, because the bucket is full then; at most 10,000, each for 3.6 days. */
   setDenials({ name }: Bucket, count: number, ms: number): Promise<boolean> {
     const most = Math.min(count, MOST_DENIALS);
-    const limit = { capacity: MOST_DENIALS, rate: `${most}/${Math.min(ms, FOREVER_MS)}ms` };
+    const limit = { capacity: MOST_DENIALS, rate: `${most}/${Math.min(ms, most * MS_OF_A_DENIAL)}ms` };
     return this.#set({ name: denialsKey(name), limit }, most);
   }
 

@@ -9,12 +9,12 @@
 import type { FastifyRateLimitStore } from "@fastify/rate-limit";
 
 import type { Bucket } from "../api/decider.js";
-import { BlockableBuckets, type Outcome } from "./blocks.js";
+import { BlockableBuckets, FOREVER_MS, type Outcome } from "./blocks.js";
 import type { Decision } from "../values/decision.js";
 import { BadArgument, checkOptions } from "../values/errors.js";
 import type { Limit } from "../values/limit.js";
 import { Limiter, STORE_OPTIONS, type StoreLimiterOptions } from "../api/limiter.js";
-import type { Client } from "../transport/driver.js";
+import type { Client } from "../transport/clients.js";
 import { serverOf, type Server } from "../transport/server.js";
 import { asNumber, NO_LIMIT, windowLimit } from "./window-store.js";
 
@@ -45,17 +45,17 @@ export interface Store extends FastifyRateLimitStore {
 /** A store class over the server. `prefix` is "fastify-rate-limit-" by default; the library appends routes to it. */
 export function tokenBucketStore(
   client: Client | Server,
-  { prefix = "fastify-rate-limit-", ...options }: StoreLimiterOptions = {},
+  { prefix: first = "fastify-rate-limit-", ...options }: StoreLimiterOptions = {},
 ): new (route: object) => Store {
   const server = serverOf(client);
   checkOptions(options, STORE_OPTIONS);
 
-  class TokenBucketStore implements Store {
+  return class TokenBucketStore implements Store {
     readonly #counter: Counter;
 
     constructor(
       readonly route: RouteLimit,
-      readonly prefix: string,
+      readonly prefix = first,
     ) {
       const own = { ...options, prefix };
       this.#counter = isStrict(route) ? new StrictCounter(server, own, route) : new PlainCounter(server, own);
@@ -72,12 +72,6 @@ export function tokenBucketStore(
     child(route: RouteLimit & object): Store {
       const { method = "", url = "" } = route.routeInfo ?? {};
       return new TokenBucketStore(route, `${this.prefix}${String(method)}${url}-`);
-    }
-  }
-
-  return class extends TokenBucketStore {
-    constructor(route: object) {
-      super(route, prefix);
     }
   };
 }
@@ -180,7 +174,7 @@ class StrictCounter implements Counter {
     const { timeWindow, max } = window;
     const blocks = continueExceeding || exponentialBackoff;
     const denials = (blocks && outcome.blockedMs === 0 ? 0 : outcome.denials) + 1;
-    const blockMs = continueExceeding ? timeWindow : timeWindow * 2 ** (denials - 1);
+    const blockMs = Math.min(continueExceeding ? timeWindow : timeWindow * 2 ** (denials - 1), FOREVER_MS);
     await Promise.all([
       this.#buckets.setDenials(bucket, denials, blocks ? blockMs : timeWindow),
       blocks && this.#buckets.block(bucket, blockMs),

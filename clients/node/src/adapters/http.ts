@@ -3,7 +3,7 @@
 import ipaddr from "ipaddr.js";
 
 import type { HeaderOptions } from "../values/decision.js";
-import { BadArgumentType, checkOptions } from "../values/errors.js";
+import { BadArgument, checkOptions } from "../values/errors.js";
 import { checkAmount, isAmount, type Amount, type Limit } from "../values/limit.js";
 import type { Limiter } from "../api/limiter.js";
 
@@ -59,10 +59,9 @@ const OPTIONS = new Set(["key", "cost", "limit", "name", "jitter"]);
 export function checkRateLimit(options: RateLimitOptions<never>): void {
   checkOptions(options, OPTIONS);
   const { key, cost, limit } = options;
-  if (key !== undefined && typeof key !== "function")
-    throw new BadArgumentType("key: is not a function of the request");
+  if (key !== undefined && typeof key !== "function") throw new BadArgument("key: is not a function of the request");
   if (limit !== undefined && typeof limit !== "function")
-    throw new BadArgumentType("limit: is not a function of the request");
+    throw new BadArgument("limit: is not a function of the request");
   if (cost !== undefined && typeof cost !== "function") checkAmount("cost", cost);
 }
 

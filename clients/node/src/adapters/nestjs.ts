@@ -10,8 +10,8 @@ import type { ThrottlerStorage } from "@nestjs/throttler";
 
 import { OPTIONS, type Options } from "../api/decider.js";
 import { BlockableBuckets, FOREVER_MS, type Outcome } from "./blocks.js";
-import { BadArgument, BadArgumentType, checkOptions } from "../values/errors.js";
-import type { Client } from "../transport/driver.js";
+import { BadArgument, checkOptions } from "../values/errors.js";
+import type { Client } from "../transport/clients.js";
 import type { Server } from "../transport/server.js";
 import { asNumber, windowLimit } from "./window-store.js";
 
@@ -61,7 +61,7 @@ function duration(name: string, ms: unknown): number {
 /** Reads a string, too: before version 6.7.1 the guard passes on what its user wrote. */
 function checkedNumber(name: string, value: unknown): number {
   const number = asNumber(value);
-  if (Number.isNaN(number)) throw new BadArgumentType(`${name}: ${String(value)} is not a number`);
+  if (Number.isNaN(number)) throw new BadArgument(`${name}: ${String(value)} is not a number`);
   return number;
 }
 

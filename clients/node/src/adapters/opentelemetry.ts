@@ -1,8 +1,14 @@
 /** Decisions as OpenTelemetry metrics: `new Limiter(client, limit, { onDecision: metricsOf(meter) })`. */
 
-import type { Meter } from "@opentelemetry/api";
-
 import type { OnDecision } from "../api/decider.js";
+
+/** What is needed of a `Meter`, which every release of @opentelemetry/api with metrics has. */
+export interface Meter {
+  createHistogram(
+    name: string,
+    options: { description: string; unit: string },
+  ): { record(value: number, attributes: Record<string, string | boolean>): void };
+}
 
 /** Names are left out: there are as many as callers. */
 export function metricsOf(meter: Meter, attributes: Record<string, string> = {}): OnDecision {

@@ -3,10 +3,10 @@
 import { AsyncLocalStorage } from "node:async_hooks";
 
 import type { Decision } from "../values/decision.js";
-import { BadArgument, BadArgumentType, checkOptions } from "../values/errors.js";
+import { BadArgument, checkOptions } from "../values/errors.js";
 import { capacityOf, type Limit } from "../values/limit.js";
 import { Limiter, STORE_OPTIONS, type StoreLimiterOptions } from "../api/limiter.js";
-import type { Client } from "../transport/driver.js";
+import type { Client } from "../transport/clients.js";
 import type { Server } from "../transport/server.js";
 
 export interface StoreOptions extends StoreLimiterOptions {
@@ -32,10 +32,10 @@ export interface Hits {
   resetTime: Date;
 }
 
-/** The tokens of a request that it has taken and not given back. */
+/** What a request has taken and not given back. */
 interface Taken {
   key: string;
-  tokens: number;
+  decision: Decision | undefined;
 }
 
 /** The limit comes with each call. */
@@ -56,7 +56,7 @@ export class WindowStore {
 
   constructor(client: Client | Server, prefix: string, { limitOf, ...options }: StoreOptions) {
     if (limitOf !== undefined && typeof limitOf !== "function") {
-      throw new BadArgumentType("limitOf: is not a function of the key");
+      throw new BadArgument("limitOf: is not a function of the key");
     }
     checkOptions(options, STORE_OPTIONS);
     this.prefix = prefix;
@@ -78,22 +78,21 @@ export class WindowStore {
   }
 
   async increment(key: string): Promise<Hits> {
-    const taken = { key, tokens: 0 };
+    const taken: Taken = { key, decision: undefined };
     this.#taken?.enterWith(taken); // Before the first await, so that it is the caller's context.
     const limit = this.#mistake || !this.#fixed ? await this.#limit(key) : this.#fixed;
     const decision = await this.#limiter.take(key, 1, { limit });
-    taken.tokens = Number(decision.allowed);
+    if (decision.allowed) taken.decision = decision;
     return this.#hits(decision, Number(limit.capacity));
   }
 
   /** Gives back the token that the request took, if it took one. */
   async decrement(key: string): Promise<void> {
     const taken = this.#taken?.getStore();
-    if (taken?.key === key) {
-      if (taken.tokens === 0) return;
-      taken.tokens = 0;
-    }
-    await this.#limiter.give(key, 1, { limit: await this.#limit(key) });
+    if (taken?.key !== key) return void (await this.#limiter.give(key, 1, { limit: await this.#limit(key) }));
+    const { decision } = taken;
+    taken.decision = undefined;
+    if (decision) await this.#limiter.giveBack(decision, key, 1, { limit: await this.#limit(key) });
   }
 
   /** Undefined of a full bucket. */
@@ -117,10 +116,10 @@ export class WindowStore {
     if (!(windowMs > 0 && windowMs < Infinity)) return new BadArgument(`windowMs: ${given.windowMs} is not above 0`);
     if (typeof limit === "function") {
       if (this.#limitOf) return undefined;
-      return new BadArgumentType("limit: is a function of the request, so the store needs `limitOf: (key) => limit`");
+      return new BadArgument("limit: is a function of the request, so the store needs `limitOf: (key) => limit`");
     }
-    if (this.#limitOf) return new BadArgumentType("limitOf: is for a `limit` that is a function");
-    if (Number.isNaN(limit)) return new BadArgumentType(`limit: ${String(given.limit)} is not a number`);
+    if (this.#limitOf) return new BadArgument("limitOf: is for a `limit` that is a function");
+    if (Number.isNaN(limit)) return new BadArgument(`limit: ${String(given.limit)} is not a number`);
     const other = this.#window;
     if (other && (other.windowMs !== windowMs || other.limit !== limit)) {
       return new BadArgument("store: two limiters with different limits share it, so neither would hold");

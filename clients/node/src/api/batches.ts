@@ -5,7 +5,7 @@ import { Decision } from "../values/decision.js";
 import { bucketId, dropOldest, type Denials } from "./denials.js";
 import { flowMs, rateParts, type Limit } from "../values/limit.js";
 import type { Clock } from "../transport/driver.js";
-import { whileIn } from "../transport/signal.js";
+import { aTurn, whileIn } from "../transport/time.js";
 import { Undecided } from "../values/errors.js";
 
 const MOST_BATCHES = 10_000;
@@ -113,15 +113,15 @@ export class Batches {
 
   /** Gives back all unspent tokens. */
   async close(): Promise<void> {
-    await Promise.all([...this.#batches.values()].map((batch) => this.#settle(batch)));
+    const batches = [...this.#batches.values()];
     this.#batches.clear();
+    await Promise.all(batches.map((batch) => this.#settle(batch)));
   }
 
   async #settle(batch: Batch): Promise<void> {
-    await batch.fetching?.catch(() => {});
-    const { left } = batch;
-    batch.empty();
-    if (left > 0) await this.decider.decideQuietly("TB.GIVE", batch, [left]);
+    // Its callers spend first, and perhaps fetch once more.
+    while (batch.fetching) await batch.fetching.then(aTurn, aTurn);
+    await this.#giveBack(batch);
   }
 
   #of(bucket: Bucket): Batch {
@@ -133,9 +133,9 @@ export class Batches {
     return batch;
   }
 
-  #giveBack(batch: Batch): void {
+  async #giveBack(batch: Batch): Promise<void> {
     const tokens = batch.empty();
-    if (tokens > 0) this.decider.server.ask(this.decider.command("TB.GIVE", batch, [tokens])).catch(() => {});
+    if (tokens > 0) await this.decider.decideQuietly("TB.GIVE", batch, [tokens]);
   }
 
   async #fetch(batch: Batch): Promise<Decision> {
@@ -143,7 +143,7 @@ export class Batches {
       // One fetch serves all callers of the same turn.
       await undefined;
       // Stale tokens go back: if others used the bucket meanwhile, it is not full without them.
-      if (batch.left === 0) this.#giveBack(batch);
+      if (batch.left === 0) this.#giveBack(batch).catch(() => {});
       const askedAt = this.decider.clock.now();
       const wanted = Math.max(this.size, batch.wanted) - batch.left;
       const took = Decision.read(await this.decider.server.ask(this.decider.command("TB.TAKEUPTO", batch, [wanted])));

@@ -2,11 +2,12 @@
 
 import { mustHappenOnce, renewing, scriptKey, type Command } from "../transport/command.js";
 import { Decision, JointDecision } from "../values/decision.js";
-import { BadArgument, BadArgumentType, CannotWait, ReplyLost, ServerAway, Undecided } from "../values/errors.js";
+import { BadArgument, CannotWait, ReplyLost, ServerAway, Undecided } from "../values/errors.js";
 import { checkAmount, checkLimit, checkMs, limitWords, type Amount, type Limit } from "../values/limit.js";
 import { LocalLimiter } from "../local/local-limiter.js";
-import type { Client, Clock } from "../transport/driver.js";
-import { whileIn } from "../transport/signal.js";
+import type { Client } from "../transport/clients.js";
+import type { Clock } from "../transport/driver.js";
+import { whileIn } from "../transport/time.js";
 import { outside, serverOf, type How, type Server } from "../transport/server.js";
 
 export type Policy = "local" | "open" | "closed" | "throw";
@@ -36,18 +37,16 @@ export const OPTIONS = ["prefix", "onError", "onDecision"];
 
 export type OnDecision = (name: string, limit: Limit, decision: Decision, durationMs: number) => void;
 
-/** One of several buckets that a command is about. */
-export interface Part {
-  /** The name of its limit. */
-  which: string;
-  name: string;
-  limit: Limit;
-  amount: Amount;
-}
-
 export interface Bucket {
   name: string;
   limit: Limit;
+}
+
+/** One of several buckets that a command is about. */
+export interface Part extends Bucket {
+  /** The name of its limit. */
+  which: string;
+  amount: Amount;
 }
 
 /** How long the caller takes part in a call. */
@@ -90,7 +89,7 @@ export function inTurn({ signal, maxWaitMs = 0, share, weight }: Caller & ShareO
 }
 
 function shareWords(share: string, weight: number): Command {
-  if (typeof share !== "string") throw new BadArgumentType("share: is not a string");
+  if (typeof share !== "string") throw new BadArgument("share: is not a string");
   const bytes = Buffer.byteLength(share);
   if (bytes === 0 || bytes > MOST_SHARE_BYTES) {
     throw new BadArgument(`share: '${share}' is not of 1 to ${MOST_SHARE_BYTES} bytes`);
@@ -117,9 +116,9 @@ export class Decider {
   constructor(client: Client | Server, options: Options & ShadowOptions) {
     const { prefix = "tb:", onError = "local", onDecision, shadow = false } = options;
     if (!POLICIES.has(onError)) {
-      throw new BadArgumentType(`onError: '${onError}' is neither 'local' nor 'open' nor 'closed' nor 'throw'`);
+      throw new BadArgument(`onError: '${onError}' is neither 'local' nor 'open' nor 'closed' nor 'throw'`);
     }
-    if (typeof shadow !== "boolean") throw new BadArgumentType(`shadow: '${String(shadow)}' is neither true nor false`);
+    if (typeof shadow !== "boolean") throw new BadArgument(`shadow: '${String(shadow)}' is neither true nor false`);
     this.prefix = prefix;
     this.onError = onError;
     this.shadow = shadow;
@@ -185,7 +184,7 @@ export class Decider {
     const asked = this.server.ask(how?.renews ? renewing(command) : command, how);
     return whileIn(signal, asked).then(read, (error: unknown) => {
       if (error instanceof Undecided) return this.#undecided(command, read, error, how);
-      if (signal?.aborted) how?.onDoubt?.();
+      if (signal?.aborted) how?.onDoubt?.(false);
       throw error;
     });
   }
@@ -198,7 +197,7 @@ export class Decider {
       isAllowed = decision.allowed;
       return decision;
     } finally {
-      if (why.sent && !isAllowed) how?.onDoubt?.();
+      if (why.sent) how?.onDoubt?.(isAllowed);
     }
   }
 
@@ -272,7 +271,7 @@ export class Decider {
 
   /** Decides by `onError` in place of a server that did not. */
   decideAlone(operation: string, bucket: Bucket, words: readonly Amount[], why: Undecided): Decision {
-    return this.byPolicy(this.command(operation, bucket, words), readDecision, why, false);
+    return this.#undecided(this.command(operation, bucket, words), readDecision, why);
   }
 
   /** Counts the decision; throws if `onError` is "throw". */

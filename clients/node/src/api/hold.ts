@@ -53,7 +53,8 @@ export class Hold implements AsyncDisposable {
   readonly #losing = new AbortController();
   /** Called when it is settled, because tokens may have come back. */
   readonly #onSettled: () => void;
-  /** Whether the server has had the hold, and whether this process has decided on it. */
+  /** Whether the server may have the hold, whether it has had it, and whether this process has decided on it. */
+  #isSent = false;
   #isKnown = false;
   #isLocal = false;
   #decision = new JointDecision({ allowed: false });
@@ -80,8 +81,8 @@ export class Hold implements AsyncDisposable {
     signal?.throwIfAborted();
     const hold = new Hold(decider, parts, ttlMs, onSettled);
     // The server may have a hold that no caller knows of.
-    const onDoubt = () => hold.#settleLater(parts.map((part) => ({ ...part, amount: 0 })));
-    await hold.#set(parts, { onDoubt, ...inTurn(options) });
+    const end = () => hold.#settleLater(parts.map((part) => ({ ...part, amount: 0 })));
+    await hold.#set(parts, inTurn(options), end);
     if (hold.allowed && !hold.decision.shadowed) hold.#renewIn(ttlMs / 3);
     else hold.#settled = Promise.resolve(hold.decision);
     return hold;
@@ -198,11 +199,16 @@ export class Hold implements AsyncDisposable {
   }
 
   /** Takes the hold if the server has never had it. */
-  async #set(parts: readonly Part[], how: How): Promise<JointDecision> {
+  async #set(parts: readonly Part[], how: How, end?: () => void): Promise<JointDecision> {
+    const onDoubt = (isPassing: boolean): void => {
+      this.#isSent = true;
+      if (!isPassing) end?.();
+    };
     const words = ["TB.MHOLD", String(parts.length), String(this.#ttlMs), this.id];
-    const decision = (this.#decision = await this.#decider.decideAll(parts, words, how));
+    const decision = (this.#decision = await this.#decider.decideAll(parts, words, { ...how, onDoubt }));
     this.#isLocal ||= decision.degraded;
     if (decision.degraded) return decision;
+    this.#isSent = true;
     this.#isKnown ||= decision.allowed && !decision.shadowed;
     if (this.#isKnown && !decision.allowed) {
       clearTimeout(this.#timer);
@@ -230,7 +236,7 @@ export class Hold implements AsyncDisposable {
       isAnswered ||= !(error instanceof ServerAway || error instanceof ReplyLost);
       throw error;
     } finally {
-      if (!isAnswered) this.#settleLater(parts, SETTLED_AGAIN_AFTER_MS);
+      if (!isAnswered && this.#isSent) this.#settleLater(parts, SETTLED_AGAIN_AFTER_MS);
       this.#onSettled();
     }
   }

@@ -4,7 +4,7 @@ import type { JointDecision } from "../values/decision.js";
 import { BadArgument, checkOptions } from "../values/errors.js";
 import { checkLimit, checkName, type Amount, type Limit } from "../values/limit.js";
 import { hashTag } from "../transport/command.js";
-import type { Client } from "../transport/driver.js";
+import type { Client } from "../transport/clients.js";
 import type { Server } from "../transport/server.js";
 import {
   Decider,

@@ -18,7 +18,7 @@ import { Denials } from "./denials.js";
 import { Hold, type HoldOptions } from "./hold.js";
 import { checkOptions } from "../values/errors.js";
 import { checkAmount, checkCount, checkLimit, checkName, type Amount, type Limit } from "../values/limit.js";
-import type { Client } from "../transport/driver.js";
+import type { Client } from "../transport/clients.js";
 import type { Server } from "../transport/server.js";
 
 export interface LimiterOptions extends Options, ShadowOptions {
@@ -183,17 +183,21 @@ export class Limiter {
    */
   async wait(name: string, cost: Amount, options: ReserveOptions): Promise<Decision> {
     const decision = await this.reserve(name, cost, options);
-    const bucket = this.#bucket(name, options, RESERVE_OPTIONS);
     if (!decision.allowed || decision.retryAfterMs === 0) return decision;
     try {
       await this.#decider.clock.sleep(decision.retryAfterMs, options.signal);
     } catch (aborted) {
-      // The reason to abort is the error to throw. What this process has decided is none of the server's.
-      if (decision.degraded) this.#decider.server.local.run(this.#decider.command("TB.GIVE", bucket, [cost]));
-      else await this.give(name, cost, { limit: options.limit }).catch(() => {});
+      // The reason to abort is the error to throw.
+      await this.giveBack(decision, name, cost, { limit: options.limit }).catch(() => {});
       throw aborted;
     }
     return decision;
+  }
+
+  /** @internal Gives back what the decision took: what this process has decided is none of the server's. */
+  async giveBack({ degraded }: Decision, name: string, cost: Amount, options: CallOptions): Promise<void> {
+    if (!degraded) await this.give(name, cost, options);
+    else this.#decider.server.local.run(this.#decider.command("TB.GIVE", this.#bucket(name, options), [cost]));
   }
 
   /**
@@ -321,10 +325,6 @@ export class Limiter {
    */
   async close(): Promise<void> {
     await this.#batches?.close();
-  }
-
-  async [Symbol.asyncDispose](): Promise<void> {
-    await this.close();
   }
 
   /** Checks what a call is about, before anything is sent. */

@@ -2,7 +2,7 @@
 
 import type { Command } from "../transport/command.js";
 import type { Server } from "../transport/server.js";
-import { clearTimeout, setTimeout } from "../transport/timers.js";
+import { clearTimeout, setTimeout } from "../transport/time.js";
 import { Undecided } from "../values/errors.js";
 
 /** A cancelled hold may still be in a socket, so it is settled once more. */

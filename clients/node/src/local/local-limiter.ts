@@ -40,39 +40,26 @@ export class LocalLimiter {
     this.#buckets.clear();
   }
 
-  /** The reply to a command of the module; throws where the module replies with an error. */
-  run(words: readonly string[]): unknown {
-    this.#now = this.nowUs();
-    return this.#run(words);
-  }
+  readonly #commands: Record<string, (args: readonly string[]) => unknown> = {
+    "TB.PEEK": (args) => this.#peek(args),
+    "TB.TAKE": (args) => this.#reserve([...args.slice(0, 3), args[3] ?? "1", "0"]),
+    "TB.RESERVE": (args) => this.#reserve(args),
+    "TB.TAKEUPTO": (args) => this.#takeUpTo(args),
+    "TB.CHARGE": (args) => this.#charge(args),
+    "TB.GIVE": (args) => this.#give(args),
+    "TB.MTAKE": (args) => this.#takeAll(args),
+    "TB.MHOLD": (args) => this.#hold(args),
+    "TB.MRENEW": (args) => this.#renew(args),
+    "TB.MSETTLE": (args) => this.#settle(args),
+    DEL: (args) => args.filter((key) => this.#buckets.delete(key)).length,
+  };
 
-  #run([name = "", ...args]: readonly string[]): unknown {
-    switch (name) {
-      case "TB.PEEK":
-        return this.#peek(args);
-      case "TB.TAKE":
-        return this.#reserve([...args.slice(0, 3), args[3] ?? "1", "0"]);
-      case "TB.RESERVE":
-        return this.#reserve(args);
-      case "TB.TAKEUPTO":
-        return this.#takeUpTo(args);
-      case "TB.CHARGE":
-        return this.#charge(args);
-      case "TB.GIVE":
-        return this.#give(args);
-      case "TB.MTAKE":
-        return this.#takeAll(args);
-      case "TB.MHOLD":
-        return this.#hold(args);
-      case "TB.MRENEW":
-        return this.#renew(args);
-      case "TB.MSETTLE":
-        return this.#settle(args);
-      case "DEL":
-        return args.filter((key) => this.#buckets.delete(key)).length;
-      default:
-        throw new BadArgument(`ERR unknown command '${name}'`);
-    }
+  /** The reply to a command of the module; throws where the module replies with an error. */
+  run([name = "", ...args]: readonly string[]): unknown {
+    const decide = this.#commands[name];
+    if (!decide) throw new BadArgument(`ERR unknown command '${name}'`);
+    this.#now = this.nowUs();
+    return decide(args);
   }
 
   #look([key = "", capacity = "", rate = ""]: readonly string[], { pool = false } = {}): View {
@@ -93,6 +80,13 @@ export class LocalLimiter {
     if (this.#flows.size === MOST_LIMITS) this.#flows.clear();
     this.#flows.set(text, flow);
     return flow;
+  }
+
+  /** Moves tokens and stores the bucket, unless nothing is to be moved. */
+  #move(view: View, amount: bigint): void {
+    if (amount === 0n) return;
+    view.move(amount);
+    this.#keep(view);
   }
 
   #keep(view: View): void {
@@ -121,9 +115,7 @@ export class LocalLimiter {
     const cost = up(words[3]);
     const waitMs = view.waitMs(cost);
     if (waitMs < 0n || waitMs > BigInt(words[4]!)) return view.reply(0n, waitMs);
-    if (cost === 0n) return view.reply(1n, waitMs);
-    view.move(-cost);
-    this.#keep(view);
+    this.#move(view, -cost);
     return view.reply(1n, waitMs);
   }
 
@@ -135,26 +127,19 @@ export class LocalLimiter {
     }
     const granted = min(floorDiv(view.level, MICRO), BigInt(most));
     if (granted < 1n) return view.reply(0n, view.waitMs(MICRO));
-    view.move(-granted * MICRO);
-    this.#keep(view);
+    this.#move(view, -granted * MICRO);
     return view.reply(granted);
   }
 
   #charge(words: readonly string[]): number[] {
     const view = this.#look(words);
-    const amount = up(words[3]);
-    if (amount === 0n) return view.reply(1n, view.waitMs(0n));
-    view.move(-amount);
-    this.#keep(view);
+    this.#move(view, -up(words[3]));
     return view.reply(1n, view.debtFreeMs());
   }
 
   #give(words: readonly string[]): number[] {
     const view = this.#look(words, { pool: true });
-    const amount = down(words[3]);
-    if (amount === 0n) return view.reply(1n);
-    view.move(amount);
-    this.#keep(view);
+    this.#move(view, down(words[3]));
     return view.reply(1n);
   }
 

@@ -1,4 +1,4 @@
-/** What this package needs of a driver, the user's client library, and what each driver's clients look like. */
+/** What this package needs of a driver, the user's client library. */
 
 import type { Command } from "./command.js";
 
@@ -37,62 +37,3 @@ export interface InProcess {
 export interface Emitter {
   on(event: string, listener: (error?: unknown) => void): unknown;
 }
-
-/** `Redis` of ioredis, or of iovalkey, which is made from it. */
-export interface IoredisClient extends Emitter {
-  readonly status: string;
-  readonly options?: object;
-  call(command: string, ...args: string[]): Promise<unknown>;
-  connect(): Promise<unknown>;
-  disconnect(): void;
-  duplicate(options?: object): IoredisClient;
-}
-
-/** `Cluster` of either. */
-export interface IoredisCluster extends Emitter {
-  readonly status: string;
-  /** The names of each slot's nodes, the master's first. */
-  readonly slots: readonly (readonly string[])[];
-  nodes(): IoredisClient[];
-  connect(): Promise<unknown>;
-  once(event: string, listener: (error?: unknown) => void): unknown;
-}
-
-/** What `createClient` of node-redis makes. */
-export interface NodeRedisClient extends Emitter {
-  readonly isReady: boolean;
-  readonly options?: object | undefined;
-  sendCommand(words: string[]): Promise<unknown>;
-  connect(): Promise<unknown>;
-  disconnect(): Promise<unknown>;
-  unref(): void;
-  duplicate(options?: object): NodeRedisClient;
-}
-
-/** What `createCluster` of node-redis makes. */
-export interface NodeRedisCluster extends Emitter {
-  readonly slots: readonly unknown[];
-  readonly masters: readonly unknown[];
-  nodeClient(node: never): unknown;
-}
-
-/** What `createClientPool` of node-redis makes. */
-export interface NodeRedisPool extends Emitter {
-  readonly totalClients: number;
-  execute(work: never): Promise<unknown>;
-}
-
-/** What `createSentinel` of node-redis makes. */
-export interface NodeRedisSentinel extends Emitter {
-  readonly isReady: boolean;
-  _execute(isReadonly: never, work: never): Promise<unknown>;
-}
-
-export type Client =
-  | InProcess
-  | IoredisClient
-  | IoredisCluster
-  | NodeRedisClient
-  | NodeRedisCluster
-  | NodeRedisPool
-  | NodeRedisSentinel;

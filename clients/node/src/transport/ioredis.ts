@@ -2,9 +2,29 @@
 
 import { isReply } from "../values/errors.js";
 import type { Command } from "./command.js";
-import type { Connection, IoredisClient, IoredisCluster, Route } from "./driver.js";
-import { CONNECT_MS } from "./silence.js";
+import type { Connection, Emitter, Route } from "./driver.js";
 import { addressIn, ClusterRoute, hostAndPort, single } from "./route.js";
+import { CONNECT_MS } from "./time.js";
+
+/** `Redis` of ioredis, or of iovalkey, which is made from it. */
+export interface IoredisClient extends Emitter {
+  readonly status: string;
+  readonly options?: object;
+  call(command: string, ...args: string[]): Promise<unknown>;
+  connect(): Promise<unknown>;
+  disconnect(): void;
+  duplicate(options?: object): IoredisClient;
+}
+
+/** `Cluster` of either. */
+export interface IoredisCluster extends Emitter {
+  readonly status: string;
+  /** The names of each slot's nodes, the master's first. */
+  readonly slots: readonly (readonly string[])[];
+  nodes(): IoredisClient[];
+  connect(): Promise<unknown>;
+  once(event: string, listener: (error?: unknown) => void): unknown;
+}
 
 /** Without them, the driver queues, resends, reconnects, or counts a busy event loop as silence. */
 const OPTIONS = {

@@ -1,19 +1,43 @@
 /** node-redis 4 to 6: a client, a pool, a cluster, Sentinel. */
 
 import type { Command } from "./command.js";
-import type {
-  Connection,
-  NodeRedisClient,
-  NodeRedisCluster,
-  NodeRedisPool,
-  NodeRedisSentinel,
-  Route,
-} from "./driver.js";
+import type { Connection, Emitter, Route } from "./driver.js";
 import { addressIn, ClusterRoute, hostAndPort, single } from "./route.js";
 
-/** Without them, the driver queues, reconnects, or counts a busy event loop as silence. */
+/** What `createClient` of node-redis makes. */
+export interface NodeRedisClient extends Emitter {
+  readonly isReady: boolean;
+  readonly options?: object | undefined;
+  sendCommand(words: string[]): Promise<unknown>;
+  connect(): Promise<unknown>;
+  disconnect(): Promise<unknown>;
+  unref(): void;
+  duplicate(options?: object): NodeRedisClient;
+}
+
+/** What `createCluster` of node-redis makes. */
+export interface NodeRedisCluster extends Emitter {
+  readonly slots: readonly unknown[];
+  readonly masters: readonly unknown[];
+  nodeClient(node: never): unknown;
+}
+
+/** What `createClientPool` of node-redis makes. */
+export interface NodeRedisPool extends Emitter {
+  readonly totalClients: number;
+  execute(work: never): Promise<unknown>;
+}
+
+/** What `createSentinel` of node-redis makes. */
+export interface NodeRedisSentinel extends Emitter {
+  readonly isReady: boolean;
+  _execute(isReadonly: never, work: never): Promise<unknown>;
+}
+
+/** Without them, the driver queues, reconnects, refuses calls, or counts a busy event loop as silence. */
 const OPTIONS = {
   disableOfflineQueue: true,
+  commandsQueueMaxLength: undefined,
   pingInterval: undefined,
   legacyMode: false,
   readonly: false,

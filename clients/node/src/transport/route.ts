@@ -2,8 +2,7 @@
 
 import slotOf from "cluster-key-slot";
 
-import type { Clock, Connection, Route } from "./driver.js";
-import { sleep } from "./signal.js";
+import type { Connection, Route } from "./driver.js";
 
 const SLOTS = 16_384;
 
@@ -73,5 +72,3 @@ export function hostAndPort(address: string): { host: string; port: number } {
   const at = address.lastIndexOf(":");
   return { host: address.slice(0, at), port: Number(address.slice(at + 1)) };
 }
-
-export const MACHINES_CLOCK: Clock = { now: () => performance.now(), sleep };

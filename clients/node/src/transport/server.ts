@@ -14,7 +14,7 @@ import {
   type Command,
 } from "./command.js";
 import {
-  BadArgumentType,
+  BadArgument,
   checkOptions,
   codeOf,
   explained,
@@ -26,11 +26,11 @@ import {
 } from "../values/errors.js";
 import { checkMs } from "../values/limit.js";
 import { FALLBACK } from "./fallback.js";
-import { routeOf } from "./clients.js";
-import type { Client, Clock, Connection, Route } from "./driver.js";
-import { ClusterRoute, MACHINES_CLOCK } from "./route.js";
+import { routeOf, type Client } from "./clients.js";
+import type { Clock, Connection, Route } from "./driver.js";
+import { ClusterRoute } from "./route.js";
 import { localLimiter } from "../local/local-limiter.js";
-import { LONGEST_PAUSE_MS, setTimeout } from "./timers.js";
+import { LONGEST_PAUSE_MS, MACHINES_CLOCK, setTimeout } from "./time.js";
 import { Transport } from "./transport.js";
 import { Unsettled } from "../api/unsettled.js";
 
@@ -56,8 +56,8 @@ export interface How {
   renews?: boolean;
   /** Sends these in a transaction instead; the command only selects the node. */
   together?: readonly Command[];
-  /** Called if the server may have executed the call, and its caller has left or was told otherwise. */
-  onDoubt?: () => void;
+  /** Called if the server may have executed the call without a reply to it, with whether its caller is let pass. */
+  onDoubt?: (isPassing: boolean) => void;
 }
 
 /** A command on its way. */
@@ -121,7 +121,7 @@ export class Server {
     checkMs("timeoutMs", timeoutMs, 1, LONGEST_PAUSE_MS);
     checkMs("retryEveryMs", retryEveryMs, 0, LONGEST_PAUSE_MS);
     if (fallback !== undefined && fallback !== "script") {
-      throw new BadArgumentType(`fallback: '${String(fallback)}' is not 'script'`);
+      throw new BadArgument(`fallback: '${String(fallback)}' is not 'script'`);
     }
     this.route = routeOf(client);
     this.timeoutMs = timeoutMs;

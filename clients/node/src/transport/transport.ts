@@ -8,9 +8,7 @@ import { Circuit } from "./circuit.js";
 import type { Connection } from "./driver.js";
 import { ClusterRoute } from "./route.js";
 import type { Server } from "./server.js";
-import { onAbort } from "./signal.js";
-import { afterSilence, aTurn, CONNECT_MS, within } from "./silence.js";
-import { clearInterval, setInterval } from "./timers.js";
+import { afterSilence, aTurn, clearInterval, CONNECT_MS, onAbort, setInterval, within } from "./time.js";
 
 /** Sends a call by a connection, and resolves to the reply. */
 export type Send = (connection: Connection) => Promise<unknown>;

@@ -10,16 +10,8 @@ export interface HeaderOptions {
   jitter?: number;
 }
 
-export interface Fields {
-  allowed: boolean;
-  remaining?: number;
-  retryAfterMs?: number;
-  resetAfterMs?: number;
-  degraded?: boolean;
-  granted?: number;
-  lost?: boolean;
-  shadowed?: boolean;
-}
+export type Fields = Pick<Decision, "allowed"> &
+  Partial<Pick<Decision, "remaining" | "retryAfterMs" | "resetAfterMs" | "degraded" | "lost" | "shadowed" | "granted">>;
 
 /**
  * What the server decided about a call, or `onError` in its place.
@@ -71,19 +63,20 @@ export class Decision {
   }
 
   /** @internal Returns a copy with these fields. */
-  with(fields: Partial<Fields>): Decision {
-    return new Decision({ ...this, ...fields });
+  with(fields: Partial<Fields> & Partial<Pick<JointDecision, "each">>): this {
+    const Own = this.constructor as new (fields: Fields) => this;
+    return new Own({ ...this, ...fields });
   }
 
   /** @internal Returns a copy that is marked as decided by `onError`. */
   asDegraded(lost: boolean): this {
-    return this.with({ degraded: true, lost }) as this;
+    return this.with({ degraded: true, lost });
   }
 
   /** @internal Returns the decision as granting all that was wanted: `shadowed` if it did not. */
   inShadowMode(wanted: number): this {
     if (this.granted >= wanted) return this;
-    return this.with({ allowed: true, granted: wanted, shadowed: true }) as this;
+    return this.with({ allowed: true, granted: wanted, shadowed: true });
   }
 
   /** Whole seconds for the Retry-After header, rounded up so that clients do not come back too early. */
@@ -130,18 +123,17 @@ export class JointDecision extends Decision {
     this.each = fields.each ?? {};
   }
 
-  /** @internal */ override with(fields: Partial<Fields>): JointDecision {
-    return new JointDecision({ ...this, ...fields });
-  }
-
   /** @internal */ override asDegraded(lost: boolean): this {
-    const each = Object.entries(this.each).map(([name, own]) => [name, own.asDegraded(lost)]);
-    return new JointDecision({ ...this, degraded: true, lost, each: Object.fromEntries(each) }) as this;
+    return super.asDegraded(lost).#withEach((own) => own.asDegraded(lost));
   }
 
   /** @internal */ override inShadowMode(wanted: number): this {
-    const each = Object.entries(this.each).map(([name, own]) => [name, own.inShadowMode(wanted)]);
-    return new JointDecision({ ...super.inShadowMode(wanted), each: Object.fromEntries(each) }) as this;
+    return super.inShadowMode(wanted).#withEach((own) => own.inShadowMode(wanted));
+  }
+
+  #withEach(change: (own: Decision) => Decision): this {
+    const each = Object.entries(this.each).map(([name, own]) => [name, change(own)]);
+    return this.with({ each: Object.fromEntries(each) });
   }
 
   /** @internal */ static readEach(reply: unknown, names: readonly string[]): JointDecision {

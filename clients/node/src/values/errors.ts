@@ -1,52 +1,33 @@
 /** The errors of this package, and whose fault an error of the server is. */
 
 const OURS: unique symbol = Symbol.for("tokenbucket.error") as never;
-const ABOUT_AN_ARGUMENT: unique symbol = Symbol.for("tokenbucket.error.argument") as never;
 const UNDECIDED: unique symbol = Symbol.for("tokenbucket.undecided") as never;
 
 function has(value: unknown, mark: symbol): boolean {
   return typeof value === "object" && value !== null && mark in value;
 }
 
-function nameOf(error: unknown): string {
-  return (error as Error).name;
-}
-
 /** The base of every error of this package: `error instanceof TokenBucketError`. */
 export class TokenBucketError extends Error {
   readonly [OURS] = true;
 
-  // By marks and names: BadArgument extends RangeError instead, and `import` and `require` each load the classes.
+  // By marks and names, because `import` and `require` each load the classes.
   static override [Symbol.hasInstance](value: unknown): boolean {
-    if (this === TokenBucketError) return has(value, OURS);
-    return (
-      Function.prototype[Symbol.hasInstance].call(this, value) || (has(value, OURS) && nameOf(value) === this.name)
-    );
+    if (this === TokenBucketError || !has(value, OURS)) return has(value, OURS);
+    return Function.prototype[Symbol.hasInstance].call(this, value) || (value as Error).name === this.name;
   }
 }
 
-/** An argument of the call is wrong; also a RangeError, or a TypeError if its type is. The message says which. */
-export class BadArgument extends RangeError {
+/** An argument of the call is wrong; the message says which. */
+export class BadArgument extends TokenBucketError {
   override readonly name: string = "BadArgument";
-  readonly [OURS] = true;
-  readonly [ABOUT_AN_ARGUMENT] = true;
-
-  static override [Symbol.hasInstance](value: unknown): boolean {
-    return has(value, ABOUT_AN_ARGUMENT);
-  }
-}
-
-export class BadArgumentType extends TypeError {
-  override readonly name: string = "BadArgument";
-  readonly [OURS] = true;
-  readonly [ABOUT_AN_ARGUMENT] = true;
 }
 
 /** Throws a BadArgument for an option that does not exist, as a misspelt one would have no effect. */
 export function checkOptions(options: object, known: ReadonlySet<string>): void {
   for (const [name, value] of Object.entries(options)) {
     if (value !== undefined && !known.has(name))
-      throw new BadArgumentType(`${name}: unknown option, known are ${[...known].join(", ")}`);
+      throw new BadArgument(`${name}: unknown option, known are ${[...known].join(", ")}`);
   }
 }
 

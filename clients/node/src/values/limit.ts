@@ -1,6 +1,6 @@
 /** Limits: capacity and rate. */
 
-import { BadArgument, BadArgumentType } from "./errors.js";
+import { BadArgument } from "./errors.js";
 
 export interface Limit {
   /** The most tokens a bucket holds; 0 denies every call. */
@@ -43,19 +43,10 @@ const UNIT_MS: Record<string, number> = {
   y: 365 * 86_400_000,
 };
 
-/**
- * Throws a BadArgument that says what is wrong with a limit; the server alone knows every bound.
- *
- * ```ts
- * import assert from "node:assert/strict";
- * import { BadArgument, checkLimit } from "tokenbucket-redis";
- *
- * assert.throws(() => checkLimit({ capacity: 10, rate: "often" }), BadArgument);
- * ```
- */
+/** Throws a BadArgument that says what is wrong with a limit; the server alone knows every bound. */
 export function checkLimit(limit: Limit): void {
   if (typeof limit !== "object" || limit === null) {
-    throw new BadArgumentType(`limit: ${String(limit)} is not like { capacity: 10, rate: "5/s" }`);
+    throw new BadArgument(`limit: ${String(limit)} is not like { capacity: 10, rate: "5/s" }`);
   }
   const { capacity, rate } = limit;
   checkAmount("capacity", capacity);
@@ -82,7 +73,7 @@ export function checkAmount(name: string, amount: Amount): void {
 /** Throws for a missing name: all calls without one would share a bucket. */
 export function checkName(name: unknown, of = ""): void {
   if (typeof name === "string" || Number.isFinite(name)) return;
-  throw new BadArgumentType(`name: ${String(name)}${of} is not a string`);
+  throw new BadArgument(`name: ${String(name)}${of} is not a string`);
 }
 
 export function checkCount(name: string, count: number): void {

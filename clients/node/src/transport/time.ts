@@ -1,0 +1,82 @@
+/** Timers of the program, callers who leave, and time that counts only while this process could have heard a reply. */
+
+import type { Clock } from "./driver.js";
+
+// Tests replace the global ones for a while: a timer that begins before that and ends during it would run for ever.
+export const { setTimeout, clearTimeout, setInterval, clearInterval, setImmediate } = globalThis;
+
+/** A timer of Node that is to take more than 24 days fires at once. */
+export const LONGEST_PAUSE_MS = 86_400_000;
+/** The longest time for connecting, unless the timeout is longer. */
+export const CONNECT_MS = 1000;
+const TURNS = 5;
+
+const callbacks = new WeakMap<AbortSignal, Set<() => void>>();
+
+/** Calls back when the signal aborts. The returned function stops that. */
+export function onAbort(signal: AbortSignal, leave: () => void): () => void {
+  // One listener serves all calls that share a signal: Node warns of more than ten.
+  let all = callbacks.get(signal);
+  if (!all) {
+    callbacks.set(signal, (all = new Set()));
+    const leaveAll = () => callbacks.get(signal)!.forEach((callback) => callback());
+    signal.addEventListener("abort", leaveAll, { once: true });
+  }
+  all.add(leave);
+  return () => all.delete(leave);
+}
+
+/** Resolves as `asked` does, unless its caller leaves before: the server may still count the call. */
+export function whileIn<T>(signal: AbortSignal | undefined, asked: Promise<T>): Promise<T> {
+  if (!signal) return asked;
+  return new Promise((replied, failed) => {
+    const stop = onAbort(signal, () => failed(signal.reason));
+    void asked.then(replied, failed).finally(stop);
+  });
+}
+
+export async function sleep(ms: number, signal?: AbortSignal): Promise<void> {
+  signal?.throwIfAborted();
+  let timer: NodeJS.Timeout | undefined;
+  const pause = Math.min(ms, LONGEST_PAUSE_MS);
+  const passed = new Promise<void>((done) => (timer = setTimeout(done, pause)));
+  await whileIn(signal, passed).finally(() => clearTimeout(timer));
+  if (ms > pause) await sleep(ms - pause, signal);
+}
+
+export const MACHINES_CLOCK: Clock = { now: () => performance.now(), sleep };
+
+/**
+ * Calls `late` after `ms` in which nothing was heard, counted in turns of the event loop: a busy loop hears nothing. The
+ * returned function stops that. Until then the process stays alive.
+ */
+export function afterSilence(ms: number, late: () => void, wasHeard = () => false): () => void {
+  let turns = 0;
+  let isOver = false;
+  const stop = () => {
+    isOver = true;
+    clearInterval(timer);
+  };
+  const turn = () => {
+    turns = isOver || wasHeard() ? 0 : turns + 1;
+    if (isOver || turns < TURNS) return;
+    stop();
+    late();
+  };
+  // Timers run before the event loop reads what has arrived, and immediates after.
+  const timer = setInterval(() => setImmediate(turn), Math.max(ms / TURNS, 1));
+  return stop;
+}
+
+/** Resolves as `work` does; rejects if that takes longer than `ms` in which this process could have heard. */
+export function within<T>(ms: number, work: Promise<T>, what: string): Promise<T> {
+  return new Promise((done, failed) => {
+    const stop = afterSilence(ms, () => failed(new Error(`${what} within ${ms} ms`)));
+    void work.then(done, failed).finally(stop);
+  });
+}
+
+/** Resolves once the event loop has read what has arrived. */
+export function aTurn(): Promise<void> {
+  return new Promise((passed) => setImmediate(() => setImmediate(passed)));
+}
