@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import pickle
 import signal
 import socket
@@ -45,6 +46,7 @@ from tokenbucket.api.unsettled import AGAIN_S
 from tokenbucket.httpx import RateLimitTimeout
 from tokenbucket.local.clock import REAL
 from tokenbucket.testing import FakeServer
+from tokenbucket.transport.server import LOG
 
 STILL = "10/h"
 LONG_MS = 60_000
@@ -178,6 +180,21 @@ def test_a_hook_that_raises_changes_nothing(make: Make, server: Service, caplog:
             assert limiter.peek("a", 0).remaining == 2
     assert limiter.peek("a", 0).remaining == 3
     assert "on_decision has failed" in caplog.text
+
+
+def test_a_handler_of_logs_that_raises_changes_nothing(
+    make: Make, own_server: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Failing(logging.Handler):
+        def emit(self, _: logging.LogRecord) -> None:
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(LOG, "handlers", [Failing()])
+    limiter = make(own_server, Limit(3, STILL), timeout_ms=300, retry_every_ms=LONG_MS, on_error="local")
+    wait_for(lambda: not limiter.peek("a").degraded, "the server")
+    own_server.signal(signal.SIGSTOP)
+    assert [limiter.take("a").degraded for _ in range(2)] == [True, True]
+    own_server.signal(signal.SIGCONT)
 
 
 # Outages.

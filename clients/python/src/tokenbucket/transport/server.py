@@ -47,6 +47,14 @@ _NOT_HERE_NOW = {"TRYAGAIN", "UNBLOCKED"}
 Client = TypeVar("Client")
 
 
+class _Log(logging.LoggerAdapter[logging.Logger]):
+    """A logger whose handlers may fail, which changes no decision."""
+
+    def log(self, *arguments: Any, **options: Any) -> None:
+        with contextlib.suppress(Exception):
+            super().log(*arguments, **options)
+
+
 @functools.cache
 def _script() -> tuple[str, str]:
     """The script, and the name that the server gives it."""
@@ -93,7 +101,7 @@ class BaseServer(Generic[Client]):
         self.timeout_ms = timeout_ms
         self.retry_every_ms = retry_every_ms
         self.fallback = fallback
-        self.log = log
+        self.log = _Log(log, {})
         self._set_up()
         self._local = Buckets(unix_ms_now, MOST_LOCAL_NAMES)
         """The buckets of this process, which decide while the server does not."""
