@@ -406,6 +406,28 @@ def test_a_batch_is_fetched_by_one_thread_at_a_time(server: Service) -> None:
 # Holds in doubt.
 
 
+def test_a_hold_in_doubt_outlives_its_event_loop(server: Service, proxy: Proxy) -> None:
+    limiter = tokenbucket.asyncio.Limiter(
+        tokenbucket.asyncio.Server(proxy.url, timeout_ms=1000, retry_every_ms=50), Limit(3, 0)
+    )
+
+    async def settle() -> None:
+        hold = await limiter.hold("a", 1, ttl_ms=600_000)
+        proxy.stall()
+        assert (await hold.settle()).lost
+        proxy.drop_connections()
+
+    async def ask_again() -> None:
+        while holds(server):
+            await limiter.take("b", limit=Limit(10, 1))
+            await asyncio.sleep(0.05)
+        await limiter.aclose()
+
+    asyncio.run(settle())
+    proxy.resume()
+    asyncio.run(asyncio.wait_for(ask_again(), 30))
+
+
 @pytest.mark.parametrize("is_back", [True, False], ids=["that is back", "that is away"])
 def test_a_closed_limiter_leaves_a_server_alone(make: Make, own_server: Service, is_back: bool) -> None:
     limiter = make(own_server, Limit(3, 0), timeout_ms=300, retry_every_ms=50, on_error="local")

@@ -49,6 +49,8 @@ class Server(BaseServer[Client]):
 
     async def _run(self, steps: Steps[T]) -> T:
         """Sends what the steps ask for, until they are over."""
+        if self._unsettled and (self._settles_on is None or self._settles_on.is_closed()):
+            self._settle_in(0)
         try:
             call = next(steps)
         except StopIteration as end:
@@ -108,7 +110,7 @@ class Server(BaseServer[Client]):
         Holds in doubt are settled now, or else end by their ttl.
         """
         loop = asyncio.get_running_loop()
-        if detached := [task for task in self._detached if task.get_loop() is loop]:
+        if detached := [task for task in tuple(self._detached) if task.get_loop() is loop]:
             await asyncio.wait(detached)
         await self._run(self._ask_each(self._unsettled.drain()))
         for node in self._nodes():
