@@ -381,6 +381,59 @@ def test_an_interrupted_wait_gives_back_where_it_was_booked(
     assert ask(own_server, "TB.PEEK", "tb:a", 50, STILL, 0)[1] == 0
 
 
+def test_a_cancelled_wait_has_given_back_what_it_reserved_when_it_ends(
+    server: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async def sleep(seconds: float) -> None:
+            has_reserved.set()
+            await asyncio.sleep(seconds)
+
+        has_reserved = asyncio.Event()
+        monkeypatch.setattr(REAL, "sleep_async", sleep)
+        of = tokenbucket.asyncio.Server(f"redis://127.0.0.1:{server.port}", timeout_ms=20_000)
+        limiter = tokenbucket.asyncio.Limiter(of, Limit(1, STILL))
+        assert (await limiter.take("a")).allowed
+        waiting = asyncio.ensure_future(limiter.wait("a", max_wait_ms=10**8))
+        await has_reserved.wait()
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert ask(server, "TB.PEEK", "tb:a", 1, STILL, 0)[1] == 0, "nobody waits for what comes later"
+        await limiter.aclose()
+
+    asyncio.run(main())
+
+
+def test_an_interruption_is_not_hidden_by_a_server_that_is_away(
+    make: Make, own_server: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_interrupted(_: float) -> None:
+        own_server.stop()
+        raise ZeroDivisionError
+
+    for sleep in ("sleep", "sleep_async"):
+        monkeypatch.setattr(REAL, sleep, is_interrupted)
+    limiter = make(own_server, Limit(1, STILL))
+    limiter.take("a")
+    with pytest.raises(ZeroDivisionError):
+        limiter.wait("a", max_wait_ms=10**8)
+
+
+def test_batches_are_given_back_together_and_close_raises_nothing(make: Make, proxy: Proxy) -> None:
+    limiter = make(proxy, Limit(100, STILL), batch=10, timeout_ms=1000)
+    for at in range(100):
+        wait_for(lambda at=at: limiter.take(f"n{at}").allowed, "the server")  # type: ignore[misc]
+    proxy.delay_s = 0.1
+    began = time.monotonic()
+    limiter.close()
+    assert time.monotonic() - began < 10, "one by one they take 20 s"
+    assert proxy.commands["TB.GIVE"] == 100
+    proxy.delay_s = 0
+    wait_for(lambda: limiter.take("a").allowed, "the server")
+    proxy.stall()
+    limiter.close()
+
+
 def test_a_batch_is_fetched_by_one_thread_at_a_time(server: Service) -> None:
     limiter = Limiter(
         Server(f"redis://127.0.0.1:{server.port}", timeout_ms=20_000), Limit(10**6, STILL), batch=100

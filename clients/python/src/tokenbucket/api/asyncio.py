@@ -334,10 +334,7 @@ class Limiter(_Closing, BaseLimiter[Server | Client, Awaited[Decision], Hold]):
             try:
                 await self._clock.sleep_async(decision.retry_after_ms / 1000)
             except BaseException:
-                if decision.degraded:
-                    self._give_here(name, cost, limit)
-                else:
-                    self.server._detach(self.server._run(self._give(name, cost, limit)))
+                await self._run_once(self._give_up(decision, name, cost, limit))
                 raise
         return decision
 

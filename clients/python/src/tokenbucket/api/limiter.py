@@ -302,6 +302,14 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
         )
         return None if isinstance(reply, ReplyError) else Decision._read(reply, True)
 
+    def _give_up(self, decision: Decision, name: str, cost: Number, limit: Limit | None) -> Steps[None]:
+        """Gives back what a wait has reserved, and raises nothing: its caller hears why it has ended."""
+        if decision.degraded:
+            self._give_here(name, cost, limit)
+        else:
+            with suppress(TokenBucketError):
+                yield from self._give(name, cost, limit)
+
     def _give_here(self, name: str, amount: Number, limit: Limit | None = None) -> None:
         self.server._local.execute(*self._words(name, "TB.GIVE", limit or self.limit, amount))
 

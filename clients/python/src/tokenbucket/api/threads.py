@@ -253,10 +253,7 @@ class Limiter(_Closing, BaseLimiter[Server | Client, Decision, Hold]):
             try:
                 self._clock.sleep(decision.retry_after_ms / 1000)
             except BaseException:
-                if decision.degraded:
-                    self._give_here(name, cost, limit)
-                else:
-                    self.give(name, cost, limit=limit)
+                self._run(self._give_up(decision, name, cost, limit))
                 raise
         return decision
 
