@@ -340,8 +340,7 @@ class Limiter(_Closing, BaseLimiter[Server | Client, Awaited[Decision], Hold]):
 
     async def aclose(self) -> None:
         """Gives back what batches have left, and closes connections that no other limiter uses."""
-        for giving in self._give_batches_back():
-            await self._run(giving)
+        await self._run(self._give_back(self._batches.drain()))
         await super().aclose()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
@@ -327,11 +327,9 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
                 decision = yield from self._fetch(batch, cost, until)
             else:
                 decision = yield from self._take_meanwhile(batch, cost)
-        while batches.evicted:  # what those had left that made room
-            with suppress(IndexError, Unanswered):
-                old, left = batches.evicted.popleft()
-                words = self._words(old.name, "TB.GIVE", old.limit, left)
-                yield from self.server._ask(words, Terms(once=True))
+        with suppress(IndexError):
+            while True:  # what those had left that made room
+                yield from self._give_back([batches.evicted.popleft()])
         return self._told(name, limit, decision, began)
 
     def _take_meanwhile(self, batch: Batch, cost: int) -> Steps[Decision]:
@@ -382,5 +380,11 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
             retry_after_ms=-1 if never else short.retry_after_ms,
         )
 
-    def _give_batches_back(self) -> list[Steps[Decision]]:
-        return [self._give(batch.name, left, batch.limit) for batch, left in self._batches.drain()]
+    def _give_back(self, left: Iterable[tuple[Batch, int]]) -> Steps[None]:
+        """Gives tokens of batches back, all at once; those that no server takes are lost."""
+        commands = [self._words(batch.name, "TB.GIVE", batch.limit, tokens) for batch, tokens in left]
+        replies = yield from self.server._ask_each(commands)
+        for words, reply in zip(commands, replies, strict=True):
+            if isinstance(reply, ReplyError):  # as of a slot that has moved, or without the module
+                with suppress(Unanswered, TokenBucketError):
+                    yield from self.server._ask(words, Terms(once=True))

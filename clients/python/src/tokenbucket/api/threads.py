@@ -259,8 +259,7 @@ class Limiter(_Closing, BaseLimiter[Server | Client, Decision, Hold]):
 
     def close(self) -> None:
         """Gives back what batches have left, and closes connections that no other limiter uses."""
-        for giving in self._give_batches_back():
-            self._run(giving)
+        self._run(self._give_back(self._batches.drain()))
         super().close()
 
 
