@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ import tokenbucket.asyncio
 from conftest import Make
 from launch import ask
 from proxy import Proxy
-from services import Service, wait_for
+from services import Service, free_port, wait_for
 from tokenbucket import (
     BadArgument,
     CrossSlot,
@@ -124,9 +125,11 @@ def test_a_mistake_is_one_line_that_names_it() -> None:
 
 def test_an_amount_that_cannot_be_is_an_error() -> None:
     limiter, began = Limiter(FakeServer(), Limit(10, STILL)), time.monotonic()
+    denied = Limiter(FakeServer(), Limit(1, STILL), remember_denials=1)
+    assert [denied.take("a").allowed for _ in range(2)] == [True, False]
     # Each of the last took more than a second when its digits were computed.
     for cost in ("1/3", "1e13", "0x1", "1_0", "nan", "-1", "9" * 129, *(f"1e400000{at}" for at in range(40))):
-        for call in (limiter.take, limiter.hold):
+        for call in (limiter.take, limiter.hold, denied.take):
             with pytest.raises(BadArgument, match="tokens"):
                 call("a", cost)
         with pytest.raises(BadArgument):
@@ -165,6 +168,19 @@ def test_a_cluster_client_of_asyncio_may_be_given_as_it_is(tmp_path: Path) -> No
         await one.aclose()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("on_error", ["local", "open", "closed"])
+def test_a_whole_number_is_one_however_it_is_spelled_and_whoever_decides(on_error: Any) -> None:
+    away = Limiter(f"redis://127.0.0.1:{free_port()}", Limit(10, STILL), on_error=on_error)
+    shadow = Limiter(FakeServer(), Limit(10, STILL), shadow=True)
+    for limiter, granted in ((away, 0 if on_error == "closed" else 5), (shadow, 5)):
+        for most in (5.0, Decimal("5.0"), "5e0"):
+            limiter.reset("a")
+            assert limiter.take_up_to("a", most).granted == granted
+        for wrong in (2.5, "many", 0, -1, "1e13"):
+            with pytest.raises(BadArgument, match="most"):
+                limiter.take_up_to("a", wrong)
 
 
 # Hooks.

@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from decimal import Decimal, InvalidOperation
 from itertools import chain
 from typing import Any
 
@@ -15,7 +14,7 @@ from ..transport.call import Steps, Terms
 from ..transport.commands import Command, command, renewing
 from ..values.decision import Decision, JointDecision
 from ..values.errors import BadArgument, ServerAway, TokenBucketError
-from ..values.limit import Number
+from ..values.limit import Number, amount_of
 from .operations import Backend, Part
 from .unsettled import AGAIN_S
 
@@ -36,7 +35,7 @@ class HoldOperations:
             raise BadArgument(f"ttl_ms: {ttl_ms!r} is not from 1 to 30 days")
         self._backend = backend
         self._parts = parts
-        self._held = [part for part in parts if _decimal(part.amount) != 0]
+        self._held = [part for part in parts if amount_of(str(part.amount)) != 0]
         """Those that hold more than nothing, which the server forgets at once."""
         self._ttl_ms = ttl_ms
         self._terms = terms
@@ -224,17 +223,8 @@ def _words_of(parts: Sequence[Part]) -> Command:
 
 def _check_used(part: Part, used: Number) -> None:
     of = f" of {part.which!r}" if part.which else ""
-    amount = _decimal(used)
+    amount = amount_of(str(used))
     if amount is None:
-        raise BadArgument(f"used: {used!r}{of} is not a number of at least 0")
+        raise BadArgument(f"used: {used!r}{of} is not a number from 0 to 1e12")
     if amount and not part.limit.tokens_per_s:
         raise BadArgument(f"used: {used!r}{of} is not 0, and a pool (rate 0) has slots that come back")
-
-
-def _decimal(amount: Number) -> Decimal | None:
-    """Returns None if it is not an amount."""
-    try:
-        exact = Decimal(str(amount))
-        return exact if exact >= 0 else None
-    except InvalidOperation:
-        return None

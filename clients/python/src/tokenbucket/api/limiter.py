@@ -12,8 +12,8 @@ from ..transport.call import Steps, Terms
 from ..transport.commands import Command, command
 from ..transport.driver import CONNECT_WITHIN_S
 from ..values.decision import Decision
-from ..values.errors import BadArgument, ReplyError, Unanswered
-from ..values.limit import Limit, Number
+from ..values.errors import BadArgument, ReplyError, TokenBucketError, Unanswered
+from ..values.limit import Limit, Number, amount_of
 from .batches import Batch, Batches
 from .denials import Denials
 from .operations import Backend, OnDecision, OnError, Part, in_turn
@@ -136,7 +136,7 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
         """
         return self._run(self._simple("TB.PEEK", name, limit, cost))
 
-    def take_up_to(self, name: str, most: int, *, limit: Limit | None = None) -> DecisionT:
+    def take_up_to(self, name: str, most: Number, *, limit: Limit | None = None) -> DecisionT:
         """Takes as many whole tokens as the bucket has, at most `most`: see `granted`.
 
         >>> from tokenbucket import Limit, Limiter
@@ -144,7 +144,7 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
         >>> Limiter(FakeServer(), Limit(10, "5/s")).take_up_to("alice", 25).granted
         10
         """
-        return self._run(self._simple("TB.TAKEUPTO", name, limit, most))
+        return self._run(self._take_up_to(name, most, limit))
 
     def reserve(
         self, name: str, cost: Number = 1, *, max_wait_ms: int, limit: Limit | None = None
@@ -264,6 +264,12 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
             decision = yield from self._decide(name, limit, words, terms, tells=False)
             self._denials.remember(name, limit, cost, decision, began)
         return self._told(name, limit, decision, began) if tells else decision
+
+    def _take_up_to(self, name: str, most: Number, limit: Limit | None) -> Steps[Decision]:
+        exact = amount_of(str(most))
+        if not exact or exact % 1:
+            raise BadArgument(f"most: {most!r} is not a whole number from 1 to 1e12")
+        return (yield from self._simple("TB.TAKEUPTO", name, limit, int(exact)))
 
     def _take_in_turn(
         self, name: str, cost: Number, limit: Limit | None, turn: tuple[float, str | None, Number]

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import hashlib
 import logging
+import math
 import time
 from collections.abc import Callable
 from importlib import resources
@@ -92,9 +93,9 @@ class BaseServer(Generic[Client]):
         fallback: Literal["script"] | None = None,
         log: logging.Logger = LOG,
     ) -> None:
-        if not isinstance(timeout_ms, int | float) or timeout_ms <= 0:
+        if not isinstance(timeout_ms, int | float) or not 0 < timeout_ms < math.inf:
             raise BadArgument(f"timeout_ms: {timeout_ms!r} is not a number above 0")
-        if not isinstance(retry_every_ms, int | float) or retry_every_ms < 0:
+        if not isinstance(retry_every_ms, int | float) or not retry_every_ms >= 0:
             raise BadArgument(f"retry_every_ms: {retry_every_ms!r} is not a number of at least 0")
         if fallback not in (None, "script"):
             raise BadArgument(f"fallback: {fallback!r} is neither None nor 'script'")
@@ -164,6 +165,8 @@ class BaseServer(Generic[Client]):
 
     def _ask_each(self, commands: list[Command]) -> Steps[list[Any]]:
         """Returns what each was answered, None if nothing, by one write to each node."""
+        if self._fake is not None:
+            return [self._fake._buckets.execute(*one) for one in commands]
         replies: list[Any] = [None] * len(commands)
         groups: dict[Node | None, list[int]] = {}
         for at, one in enumerate(commands):
