@@ -388,9 +388,6 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
 
     def _give_back(self, left: Iterable[tuple[Batch, int]]) -> Steps[None]:
         """Gives tokens of batches back, all at once; those that no server takes are lost."""
-        commands = [self._words(batch.name, "TB.GIVE", batch.limit, tokens) for batch, tokens in left]
-        replies = yield from self.server._ask_each(commands)
-        for words, reply in zip(commands, replies, strict=True):
-            if isinstance(reply, ReplyError):  # as of a slot that has moved, or without the module
-                with suppress(Unanswered, TokenBucketError):
-                    yield from self.server._ask(words, Terms(once=True))
+        yield from self.server._ask_each(
+            [self._words(batch.name, "TB.GIVE", batch.limit, tokens) for batch, tokens in left]
+        )

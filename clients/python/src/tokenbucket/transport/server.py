@@ -164,7 +164,7 @@ class BaseServer(Generic[Client]):
         return (yield from self._route(node, words, terms))
 
     def _ask_each(self, commands: list[Command]) -> Steps[list[Any]]:
-        """Returns what each was answered, None if nothing, by one write to each node."""
+        """Returns the reply to each or its error, None for no answer, by one write to each node."""
         if self._fake is not None:
             return [self._fake._buckets.execute(*one) for one in commands]
         replies: list[Any] = [None] * len(commands)
@@ -178,6 +178,14 @@ class BaseServer(Generic[Client]):
                     reply = yield Call(node, tuple(commands[at] for at in places))
                     for at, one in zip(places, reply if len(places) > 1 else [reply], strict=True):
                         replies[at] = one
+        for at, reply in enumerate(replies):
+            if isinstance(reply, ReplyError):  # as of a slot that has moved, or without the module
+                try:
+                    replies[at] = yield from self._ask(commands[at], Terms(once=True))
+                except Unanswered:
+                    replies[at] = None
+                except TokenBucketError as error:
+                    replies[at] = error
         return replies
 
     def _ask_in_turn(self, command: Command, terms: Terms) -> Steps[Any]:
