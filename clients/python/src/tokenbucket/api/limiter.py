@@ -345,7 +345,7 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
             decision = yield from self._take(batch.name, cost, batch.limit, pause_s, tells=False)
             is_fetching = self._clock.monotonic() < batch.fetched_until
             if not decision.allowed and not decision.degraded:
-                decision = self._batches.spend(batch, cost) or decision
+                decision = self._batches.take(batch.name, batch.limit, cost)[1] or decision
             if decision.allowed or not is_fetching:
                 break
             pause_s = self.server.timeout_ms / 1000 / _TRIES_WHILE_FETCHING
@@ -356,7 +356,8 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
         take = self._words(batch.name, "TB.TAKEUPTO", batch.limit, batches.size)
         short = None
         try:
-            if (decision := batches.spend(batch, cost)) is not None:  # another fetch has just ended
+            # Another fetch may have just ended.
+            if (decision := batches.take(batch.name, batch.limit, cost)[1]) is not None:
                 return decision
             taken = yield from self.server._ask(take)
             with batches.lock:
