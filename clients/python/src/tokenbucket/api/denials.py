@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from ..local.clock import Clock
 from ..values.decision import Decision
-from ..values.limit import Limit, Number, amount_of
+from ..values.limit import Limit, Number, exactly
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Denials:
             if now >= denial.asked_at + denial.decision.retry_after_ms / 1000:
                 self._denials.pop((key, limit), None)
                 return None
-        wanted = _exactly(cost)
+        wanted = exactly(cost)
         if wanted is None or wanted < denial.cost:  # the server says what is wrong with it
             return None
         waited_ms = int((now - denial.heard_at) * 1000)
@@ -54,8 +54,10 @@ class Denials:
         )
 
     def remember(self, key: str, limit: Limit, cost: Number, decision: Decision, asked_at: float) -> None:
-        exact = _exactly(cost)
-        if decision.allowed or decision.degraded or decision.retry_after_ms <= 0 or exact is None:
+        if decision.allowed or decision.degraded or decision.retry_after_ms <= 0:
+            return
+        exact = exactly(cost)
+        if exact is None:
             return
         with self._lock:
             self._denials[key, limit] = _Denial(exact, decision, asked_at, self._clock.monotonic())
@@ -67,7 +69,3 @@ class Denials:
         """Tokens came back: the denial may no longer hold."""
         with self._lock:
             self._denials.pop((key, limit), None)
-
-
-def _exactly(cost: Number) -> int | Fraction | None:
-    return cost if type(cost) is int else amount_of(str(cost))

@@ -14,7 +14,7 @@ from ..transport.call import Steps, Terms
 from ..transport.commands import Command, command, renewing
 from ..values.decision import Decision, JointDecision
 from ..values.errors import BadArgument, ServerAway, TokenBucketError
-from ..values.limit import Number, amount_of
+from ..values.limit import Number, exactly
 from .operations import Backend, Part
 from .unsettled import AGAIN_S
 
@@ -35,7 +35,7 @@ class HoldOperations:
             raise BadArgument(f"ttl_ms: {ttl_ms!r} is not from 1 to 30 days")
         self._backend = backend
         self._parts = parts
-        self._held = [part for part in parts if amount_of(str(part.amount)) != 0]
+        self._held = [part for part in parts if exactly(part.amount) != 0]
         """Those that hold more than nothing, which the server forgets at once."""
         self._ttl_ms = ttl_ms
         self._terms = terms
@@ -223,7 +223,7 @@ def _words_of(parts: Sequence[Part]) -> Command:
 
 def _check_used(part: Part, used: Number) -> None:
     of = f" of {part.which!r}" if part.which else ""
-    amount = amount_of(str(used))
+    amount = exactly(used)
     if amount is None:
         raise BadArgument(f"used: {used!r}{of} is not a number from 0 to 1e12")
     if amount and not part.limit.tokens_per_s:

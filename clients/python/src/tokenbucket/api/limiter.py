@@ -13,7 +13,7 @@ from ..transport.commands import Command, command
 from ..transport.driver import CONNECT_WITHIN_S
 from ..values.decision import Decision
 from ..values.errors import BadArgument, ReplyError, TokenBucketError, Unanswered
-from ..values.limit import Limit, Number, amount_of
+from ..values.limit import Limit, Number, exactly
 from .batches import Batch, Batches
 from .denials import Denials
 from .operations import Backend, OnDecision, OnError, Part, in_turn
@@ -266,10 +266,10 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
         return self._told(name, limit, decision, began) if tells else decision
 
     def _take_up_to(self, name: str, most: Number, limit: Limit | None) -> Steps[Decision]:
-        exact = amount_of(str(most))
-        if not exact or exact % 1:
+        whole = exactly(most)
+        if not whole or whole % 1:
             raise BadArgument(f"most: {most!r} is not a whole number from 1 to 1e12")
-        return (yield from self._simple("TB.TAKEUPTO", name, limit, int(exact)))
+        return (yield from self._simple("TB.TAKEUPTO", name, limit, int(whole)))
 
     def _take_in_turn(
         self, name: str, cost: Number, limit: Limit | None, turn: tuple[float, str | None, Number]

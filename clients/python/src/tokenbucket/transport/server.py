@@ -53,7 +53,7 @@ class _Log(logging.LoggerAdapter[logging.Logger]):
 
     def log(self, *arguments: Any, **options: Any) -> None:
         with contextlib.suppress(Exception):
-            super().log(*arguments, **options)
+            super().log(*arguments, stacklevel=2, **options)
 
 
 @functools.cache

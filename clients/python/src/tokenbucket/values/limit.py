@@ -126,6 +126,13 @@ def amount_of(text: str) -> Fraction | None:
     return amount if amount <= MOST_TOKENS else None
 
 
+def exactly(amount: Number) -> int | Fraction | None:
+    """Reads what a caller has given as an amount; None if it is invalid."""
+    if type(amount) is int and 0 <= amount <= MOST_TOKENS:
+        return amount
+    return amount_of(str(amount))
+
+
 @lru_cache(1024)
 def _read_rate(rate: str) -> tuple[str, str, str, str] | None:
     """Returns None for what is not a rate."""
