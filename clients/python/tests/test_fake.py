@@ -148,6 +148,11 @@ def test_the_fake_holds_as_the_server(governed: Any, clock: Clock, rate: str) ->
         assert listed(fake.execute_command(*words)) == listed(expected), f"call {at} of seed {SEED}: {words}"
 
 
+def test_the_fake_replies_to_a_debt_of_ages_as_the_server(governed: Any) -> None:
+    words = ("TB.CHARGE", "ages", 5, "1@w", 10**12)
+    assert FakeServer(START).execute_command(*words) == governed.execute_command(*words)
+
+
 def test_the_fake_serves_asyncio_too() -> None:
     async def take_twice_and_wait() -> None:
         server = FakeServer()

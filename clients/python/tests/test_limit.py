@@ -9,7 +9,9 @@ import pytest
 from tokenbucket import Decision, Limit
 
 
-@pytest.mark.parametrize("capacity", ["", "ten", "-1", -1, "inf", float("nan"), "0x10", "1 0", "\u0661"])
+@pytest.mark.parametrize(
+    "capacity", ["", "ten", "-1", -1, "inf", float("nan"), "0x10", "1 0", "\u0661", "1e99999999999999999999"]
+)
 def test_a_capacity_that_is_no_number_is_refused(capacity: Any) -> None:
     with pytest.raises(ValueError, match="capacity"):
         Limit(capacity, "1/s")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from typing import Any
@@ -78,7 +79,7 @@ def test_a_use_that_cannot_be_is_an_error_and_the_hold_ends_all_the_same(
     make: Make, server: Service, caplog: Any
 ) -> None:
     limiter = make(server, {"tokens": Limit(1000, STILL), "slots": Limit(1, 0)})
-    wrong: list[Any] = [5, {"token": 5}, {"tokens": -1}, {"tokens": "many"}, {"slots": 1}]
+    wrong: list[Any] = [5, {"token": 5}, {"tokens": -1}, {"tokens": "1e13"}, {"slots": 1}]
     for at, used in enumerate(wrong):
         hold = limiter.hold("a", {"tokens": 100, "slots": 1})
         with pytest.raises(BadArgument, match="used"):
@@ -134,6 +135,8 @@ def test_wrong_options_are_refused(make: Make, server: Service) -> None:
     wrong: list[dict[str, Any]] = [
         {"on_error": "maybe"},
         {"timeout_ms": 0},
+        {"timeout_ms": math.inf},
+        {"retry_every_ms": math.nan},
         {"retry_every_ms": -1},
         {"fallback": "lua"},
         {"remember_denials": -1},

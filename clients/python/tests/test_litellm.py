@@ -22,6 +22,7 @@ from fastapi import HTTPException
 from paths import PACKAGE
 from services import Service, free_port, redis_server, wait_for
 from tokenbucket import BadArgument
+from tokenbucket.testing import FakeServer
 
 # What metadata say, and what two calls get: their statuses, or a 400 that contains a text.
 METADATA: list[tuple[Any, list[int] | str]] = [
@@ -395,6 +396,26 @@ def test_litellm_itself_answers_messages_that_are_none(client: httpx.Client, mes
         body = call("", 5, messages=messages)
         codes.append(client.post("/v1/chat/completions", json=body, headers=headers).status_code)
     assert codes[0] == codes[1]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("total", [float("nan"), -5, "many"])
+def test_a_use_that_cannot_be_fails_no_call_and_is_charged_as_held(
+    monkeypatch: pytest.MonkeyPatch, total: Any
+) -> None:
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    from litellm.proxy._types import UserAPIKeyAuth
+
+    from tokenbucket.litellm import TokenBucketCallback
+
+    async def main() -> None:
+        callback = TokenBucketCallback(FakeServer().asyncio)
+        key = UserAPIKeyAuth(api_key="sk", metadata={"tokenbucket": {"tokens": "1000 1/h", "parallel": 1}})
+        for _ in range(2):
+            data = await callback.async_pre_call_hook(key, None, call("one", 50), "acompletion")
+            await callback.async_post_call_success_hook(data, key, {"usage": {"total_tokens": total}})
+
+    asyncio.run(main())
 
 
 def test_a_team_is_limited_together_with_its_keys(client: httpx.Client) -> None:

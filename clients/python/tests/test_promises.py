@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import pickle
 import signal
 import socket
@@ -12,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ import tokenbucket.asyncio
 from conftest import Make
 from launch import ask
 from proxy import Proxy
-from services import Service, wait_for
+from services import Service, free_port, wait_for
 from tokenbucket import (
     BadArgument,
     CrossSlot,
@@ -45,6 +47,7 @@ from tokenbucket.api.unsettled import AGAIN_S
 from tokenbucket.httpx import RateLimitTimeout
 from tokenbucket.local.clock import REAL
 from tokenbucket.testing import FakeServer
+from tokenbucket.transport.server import LOG
 
 STILL = "10/h"
 LONG_MS = 60_000
@@ -122,9 +125,11 @@ def test_a_mistake_is_one_line_that_names_it() -> None:
 
 def test_an_amount_that_cannot_be_is_an_error() -> None:
     limiter, began = Limiter(FakeServer(), Limit(10, STILL)), time.monotonic()
+    denied = Limiter(FakeServer(), Limit(1, STILL), remember_denials=1)
+    assert [denied.take("a").allowed for _ in range(2)] == [True, False]
     # Each of the last took more than a second when its digits were computed.
     for cost in ("1/3", "1e13", "0x1", "1_0", "nan", "-1", "9" * 129, *(f"1e400000{at}" for at in range(40))):
-        for call in (limiter.take, limiter.hold):
+        for call in (limiter.take, limiter.hold, denied.take):
             with pytest.raises(BadArgument, match="tokens"):
                 call("a", cost)
         with pytest.raises(BadArgument):
@@ -165,6 +170,19 @@ def test_a_cluster_client_of_asyncio_may_be_given_as_it_is(tmp_path: Path) -> No
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("on_error", ["local", "open", "closed"])
+def test_a_whole_number_is_one_however_it_is_spelled_and_whoever_decides(on_error: Any) -> None:
+    away = Limiter(f"redis://127.0.0.1:{free_port()}", Limit(10, STILL), on_error=on_error)
+    shadow = Limiter(FakeServer(), Limit(10, STILL), shadow=True)
+    for limiter, granted in ((away, 0 if on_error == "closed" else 5), (shadow, 5)):
+        for most in (5.0, Decimal("5.0"), "5e0"):
+            limiter.reset("a")
+            assert limiter.take_up_to("a", most).granted == granted
+        for wrong in (2.5, "many", 0, -1, "1e13"):
+            with pytest.raises(BadArgument, match="most"):
+                limiter.take_up_to("a", wrong)
+
+
 # Hooks.
 
 
@@ -178,6 +196,21 @@ def test_a_hook_that_raises_changes_nothing(make: Make, server: Service, caplog:
             assert limiter.peek("a", 0).remaining == 2
     assert limiter.peek("a", 0).remaining == 3
     assert "on_decision has failed" in caplog.text
+
+
+def test_a_handler_of_logs_that_raises_changes_nothing(
+    make: Make, own_server: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Failing(logging.Handler):
+        def emit(self, _: logging.LogRecord) -> None:
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(LOG, "handlers", [Failing()])
+    limiter = make(own_server, Limit(3, STILL), timeout_ms=300, retry_every_ms=LONG_MS, on_error="local")
+    wait_for(lambda: not limiter.peek("a").degraded, "the server")
+    own_server.signal(signal.SIGSTOP)
+    assert [limiter.take("a").degraded for _ in range(2)] == [True, True]
+    own_server.signal(signal.SIGCONT)
 
 
 # Outages.
@@ -364,6 +397,59 @@ def test_an_interrupted_wait_gives_back_where_it_was_booked(
     assert ask(own_server, "TB.PEEK", "tb:a", 50, STILL, 0)[1] == 0
 
 
+def test_a_cancelled_wait_has_given_back_what_it_reserved_when_it_ends(
+    server: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async def sleep(seconds: float) -> None:
+            has_reserved.set()
+            await asyncio.sleep(seconds)
+
+        has_reserved = asyncio.Event()
+        monkeypatch.setattr(REAL, "sleep_async", sleep)
+        of = tokenbucket.asyncio.Server(f"redis://127.0.0.1:{server.port}", timeout_ms=20_000)
+        limiter = tokenbucket.asyncio.Limiter(of, Limit(1, STILL))
+        assert (await limiter.take("a")).allowed
+        waiting = asyncio.ensure_future(limiter.wait("a", max_wait_ms=10**8))
+        await has_reserved.wait()
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert ask(server, "TB.PEEK", "tb:a", 1, STILL, 0)[1] == 0, "nobody waits for what comes later"
+        await limiter.aclose()
+
+    asyncio.run(main())
+
+
+def test_an_interruption_is_not_hidden_by_a_server_that_is_away(
+    make: Make, own_server: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_interrupted(_: float) -> None:
+        own_server.stop()
+        raise ZeroDivisionError
+
+    for sleep in ("sleep", "sleep_async"):
+        monkeypatch.setattr(REAL, sleep, is_interrupted)
+    limiter = make(own_server, Limit(1, STILL))
+    limiter.take("a")
+    with pytest.raises(ZeroDivisionError):
+        limiter.wait("a", max_wait_ms=10**8)
+
+
+def test_batches_are_given_back_together_and_close_raises_nothing(make: Make, proxy: Proxy) -> None:
+    limiter = make(proxy, Limit(100, STILL), batch=10, timeout_ms=1000)
+    for at in range(100):
+        wait_for(lambda at=at: limiter.take(f"n{at}").allowed, "the server")  # type: ignore[misc]
+    proxy.delay_s = 0.1
+    began = time.monotonic()
+    limiter.close()
+    assert time.monotonic() - began < 10, "one by one they take 20 s"
+    assert proxy.commands["TB.GIVE"] == 100
+    proxy.delay_s = 0
+    wait_for(lambda: limiter.take("a").allowed, "the server")
+    proxy.stall()
+    limiter.close()
+
+
 def test_a_batch_is_fetched_by_one_thread_at_a_time(server: Service) -> None:
     limiter = Limiter(
         Server(f"redis://127.0.0.1:{server.port}", timeout_ms=20_000), Limit(10**6, STILL), batch=100
@@ -387,6 +473,28 @@ def test_a_batch_is_fetched_by_one_thread_at_a_time(server: Service) -> None:
 
 
 # Holds in doubt.
+
+
+def test_a_hold_in_doubt_outlives_its_event_loop(server: Service, proxy: Proxy) -> None:
+    limiter = tokenbucket.asyncio.Limiter(
+        tokenbucket.asyncio.Server(proxy.url, timeout_ms=1000, retry_every_ms=50), Limit(3, 0)
+    )
+
+    async def settle() -> None:
+        hold = await limiter.hold("a", 1, ttl_ms=600_000)
+        proxy.stall()
+        assert (await hold.settle()).lost
+        proxy.drop_connections()
+
+    async def ask_again() -> None:
+        while holds(server):
+            await limiter.take("b", limit=Limit(10, 1))
+            await asyncio.sleep(0.05)
+        await limiter.aclose()
+
+    asyncio.run(settle())
+    proxy.resume()
+    asyncio.run(asyncio.wait_for(ask_again(), 30))
 
 
 @pytest.mark.parametrize("is_back", [True, False], ids=["that is back", "that is away"])

@@ -38,7 +38,7 @@ from litellm.integrations.custom_logger import CustomLogger
 
 from ..api import asyncio as _asyncio
 from ..values.decision import JointDecision
-from ..values.errors import BadArgument
+from ..values.errors import BadArgument, TokenBucketError
 from ..values.limit import MOST_TOKENS, Limit
 
 _PARALLEL = "parallel"
@@ -224,7 +224,10 @@ class TokenBucketCallback(CustomLogger):
             return
         call.is_settled = True
         call.hold.used = call.used(tokens)
-        await call.hold.__aexit__(None, None, None)
+        try:
+            await call.hold.__aexit__(None, None, None)
+        except TokenBucketError:  # the answer is worth more than the settlement
+            self.limiter.server.log.exception("a call was not settled as its answer says")
 
     def _forget(self, id: str) -> None:
         """Leaves a hold that was not settled to expire."""
@@ -326,8 +329,7 @@ def _number(limit: Any) -> int:
 def _tokens(response: Any) -> float | None:
     """What an answer says that it cost; None if it does not say."""
     usage = response.get("usage") if isinstance(response, dict) else getattr(response, "usage", None)
-    total = usage.get("total_tokens") if isinstance(usage, dict) else getattr(usage, "total_tokens", None)
-    return None if total is None else float(total)
+    return usage.get("total_tokens") if isinstance(usage, dict) else getattr(usage, "total_tokens", None)
 
 
 callback = TokenBucketCallback()

@@ -79,47 +79,36 @@ class Patience:
         """Takes of the limiter's bucket, or returns the last denial."""
 
         async def take(left_ms: float) -> Decision:
-            return await done(self._limiter.take(name, cost, max_wait_ms=left_ms))
+            decision: Decision = await done(self._limiter.take(name, cost, max_wait_ms=left_ms))
+            if decision.allowed or not decision.degraded:
+                return decision
+            return await self._booked_here(name, cost) or decision
 
-        return await self.until_granted(take, Booking(self._limiter, name, cost))
+        return await self.until_granted(take)
 
-    async def until_granted(
-        self, ask: Callable[[float], Awaitable[Decision]], booking: Booking | None = None
-    ) -> Decision:
+    async def until_granted(self, ask: Callable[[float], Awaitable[Decision]]) -> Decision:
         """Asks until granted or too late, and returns the last decision. `ask` gets the ms it may wait."""
         while True:
             decision = await ask(self.left_ms)
-            if booking and (booked := booking.of(decision, self.left_ms)):
-                try:
-                    await self.sleep(booked.retry_after_ms / 1000)
-                except BaseException:
-                    booking.give_back()
-                    raise
-                return booked
             pause_s = self.pause_s(decision)
             if pause_s is None:
                 return decision
             await self.sleep(pause_s)
 
+    async def _booked_here(self, name: str, cost: Number) -> Decision | None:
+        """Waits for a place in the bucket of this process, while that decides; None if none is in time.
 
-class Booking:
-    """A place in the bucket of this process, while that decides.
-
-    A caller that asks it again and again may be overtaken each time; one that has booked is not.
-    """
-
-    def __init__(self, limiter: AnyLimiter, name: str, cost: Number) -> None:
-        self._limiter, self._name, self._cost = limiter, name, cost
-
-    def of(self, decision: Decision, left_ms: float) -> Decision | None:
-        """Returns the place, to be waited for; None if the server decides or there is none in time."""
-        if decision.allowed or not decision.degraded:
+        A caller that asks it again and again may be overtaken each time; one that has booked is not.
+        """
+        booked = self._limiter._book_here(name, cost, self.left_ms)
+        if booked is None or not booked.allowed:
             return None
-        booked = self._limiter._book_here(self._name, self._cost, left_ms)
-        return booked if booked is not None and booked.allowed else None
-
-    def give_back(self) -> None:
-        self._limiter._give_here(self._name, self._cost)
+        try:
+            await self.sleep(booked.retry_after_ms / 1000)
+        except BaseException:
+            self._limiter._give_here(name, cost)
+            raise
+        return booked
 
 
 def pause(limiter: AnyLimiter, name: str, for_ms: int) -> Steps[None]:

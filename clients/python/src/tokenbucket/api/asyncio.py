@@ -49,6 +49,8 @@ class Server(BaseServer[Client]):
 
     async def _run(self, steps: Steps[T]) -> T:
         """Sends what the steps ask for, until they are over."""
+        if self._unsettled and (self._settles_on is None or self._settles_on.is_closed()):
+            self._settle_in(0)
         try:
             call = next(steps)
         except StopIteration as end:
@@ -108,7 +110,7 @@ class Server(BaseServer[Client]):
         Holds in doubt are settled now, or else end by their ttl.
         """
         loop = asyncio.get_running_loop()
-        if detached := [task for task in self._detached if task.get_loop() is loop]:
+        if detached := [task for task in tuple(self._detached) if task.get_loop() is loop]:
             await asyncio.wait(detached)
         await self._run(self._ask_each(self._unsettled.drain()))
         for node in self._nodes():
@@ -241,7 +243,7 @@ class Hold(HoldOperations):
         self.stop_renewing()
 
         def settle_if_cancelled(task: asyncio.Task[JointDecision]) -> None:
-            if task.cancelled():  # as all tasks are, perhaps before its first step
+            if task.cancelled() and self._is_sent:  # as all tasks are, perhaps before its first step
                 self._settle_later(parts)
 
         self._settling = self._limiter.server._detach(self._settle_after_renewal(parts))
@@ -332,17 +334,13 @@ class Limiter(_Closing, BaseLimiter[Server | Client, Awaited[Decision], Hold]):
             try:
                 await self._clock.sleep_async(decision.retry_after_ms / 1000)
             except BaseException:
-                if decision.degraded:
-                    self._give_here(name, cost, limit)
-                else:
-                    self.server._detach(self.server._run(self._give(name, cost, limit)))
+                await self._run_once(self._give_up(decision, name, cost, limit))
                 raise
         return decision
 
     async def aclose(self) -> None:
         """Gives back what batches have left, and closes connections that no other limiter uses."""
-        for giving in self._give_batches_back():
-            await self._run(giving)
+        await self._run(self._give_back(self._batches.drain()))
         await super().aclose()
 
 

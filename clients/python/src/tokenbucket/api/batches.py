@@ -78,12 +78,8 @@ class Batches:
     def take(self, name: str, limit: Limit, cost: int) -> tuple[Batch, Decision | None]:
         with self.lock:
             batch = self.of(name, limit)
-            return batch, self.spend(batch, cost)
-
-    def spend(self, batch: Batch, cost: int) -> Decision | None:
-        with self.lock:
             batch.left(self.clock.monotonic())
-            return batch.spend(cost)
+            return batch, batch.spend(cost)
 
     def begin_fetch(self, batch: Batch, now: float, for_s: float) -> float:
         """Returns until when a fetch counts as under way that this call has begun; 0 if another has."""

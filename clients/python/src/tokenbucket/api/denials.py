@@ -5,16 +5,16 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass, replace
-from decimal import Decimal
+from fractions import Fraction
 
 from ..local.clock import Clock
 from ..values.decision import Decision
-from ..values.limit import Limit, Number
+from ..values.limit import Limit, Number, exactly
 
 
 @dataclass(frozen=True, slots=True)
 class _Denial:
-    cost: Decimal
+    cost: int | Fraction
     decision: Decision
     asked_at: float
     heard_at: float
@@ -43,7 +43,8 @@ class Denials:
             if now >= denial.asked_at + denial.decision.retry_after_ms / 1000:
                 self._denials.pop((key, limit), None)
                 return None
-        if _exactly(cost) < denial.cost:
+        wanted = exactly(cost)
+        if wanted is None or wanted < denial.cost:  # the server says what is wrong with it
             return None
         waited_ms = int((now - denial.heard_at) * 1000)
         return replace(
@@ -55,8 +56,11 @@ class Denials:
     def remember(self, key: str, limit: Limit, cost: Number, decision: Decision, asked_at: float) -> None:
         if decision.allowed or decision.degraded or decision.retry_after_ms <= 0:
             return
+        exact = exactly(cost)
+        if exact is None:
+            return
         with self._lock:
-            self._denials[key, limit] = _Denial(_exactly(cost), decision, asked_at, self._clock.monotonic())
+            self._denials[key, limit] = _Denial(exact, decision, asked_at, self._clock.monotonic())
             self._denials.move_to_end((key, limit))
             if len(self._denials) > self._size:
                 self._denials.popitem(last=False)
@@ -65,7 +69,3 @@ class Denials:
         """Tokens came back: the denial may no longer hold."""
         with self._lock:
             self._denials.pop((key, limit), None)
-
-
-def _exactly(cost: Number) -> Decimal:
-    return Decimal(str(cost))

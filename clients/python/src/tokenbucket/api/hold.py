@@ -14,7 +14,7 @@ from ..transport.call import Steps, Terms
 from ..transport.commands import Command, command, renewing
 from ..values.decision import Decision, JointDecision
 from ..values.errors import BadArgument, ServerAway, TokenBucketError
-from ..values.limit import Number, amount_of
+from ..values.limit import Number, exactly
 from .operations import Backend, Part
 from .unsettled import AGAIN_S
 
@@ -35,13 +35,15 @@ class HoldOperations:
             raise BadArgument(f"ttl_ms: {ttl_ms!r} is not from 1 to 30 days")
         self._backend = backend
         self._parts = parts
-        self._held = [part for part in parts if amount_of(str(part.amount)) != 0]
+        self._held = [part for part in parts if exactly(part.amount) != 0]
         """Those that hold more than nothing, which the server forgets at once."""
         self._ttl_ms = ttl_ms
         self._terms = terms
         """Says how the first call waits; renewals do not wait."""
         self._process = os.getpid()
-        self._was_granted = self._was_local = self._is_known = self._is_away = self._is_denied = False
+        self._was_granted = self._was_local = self._is_denied = self._is_away = False
+        self._is_sent = self._is_known = False
+        """Whether the server may have the hold, and whether it has had it."""
         self.lost = False
         """True once the server no longer has the hold. Other calls may have its tokens: stop the work.
 
@@ -99,6 +101,7 @@ class HoldOperations:
             is_kept = is_kept or not terms.was_sent
             raise
         finally:  # of a cancelled call, too
+            self._is_sent = self._is_sent or terms.was_sent
             if not is_kept:
                 self._abandon()
         return self._renewed(decision)
@@ -107,6 +110,7 @@ class HoldOperations:
         self._was_granted = self._was_granted or decision.allowed
         self._is_denied = not self._was_granted
         self._is_away = decision.degraded
+        self._is_sent = self._is_sent or not decision.degraded
         self._is_known = self._is_known or (decision.allowed and not decision.degraded)
         if self._backend._shadow:
             decision = decision._in_shadow_mode()
@@ -133,6 +137,7 @@ class HoldOperations:
 
     def _renewal(self) -> Command:
         """Returns what renews it, to be sent together with the renewals of others."""
+        self._is_sent = self._is_sent or not self._is_away
         words = ("TB.MHOLD", len(self._held), self._ttl_ms, self.id, *_words_of(self._held))
         return renewing(words) if self._is_known else words
 
@@ -186,7 +191,7 @@ class HoldOperations:
             raise
         finally:  # of a cancelled call, too
             self._backend._came_back(parts)
-            if not is_settled:
+            if self._is_sent and not is_settled:
                 self._settle_later(parts, AGAIN_S)
         self._note(settled)
         if settled.degraded:
@@ -224,7 +229,7 @@ def _words_of(parts: Sequence[Part]) -> Command:
 
 def _check_used(part: Part, used: Number) -> None:
     of = f" of {part.which!r}" if part.which else ""
-    amount = amount_of(str(used))
+    amount = exactly(used)
     if amount is None:
         raise BadArgument(f"used: {used!r}{of} is not a number from 0 to 1e12")
     if amount and not part.limit.tokens_per_s:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
@@ -12,8 +12,8 @@ from ..transport.call import Steps, Terms
 from ..transport.commands import Command, command
 from ..transport.driver import CONNECT_WITHIN_S
 from ..values.decision import Decision
-from ..values.errors import BadArgument, ReplyError, Unanswered
-from ..values.limit import Limit, Number
+from ..values.errors import BadArgument, ReplyError, TokenBucketError, Unanswered
+from ..values.limit import Limit, Number, exactly
 from .batches import Batch, Batches
 from .denials import Denials
 from .operations import Backend, OnDecision, OnError, Part, in_turn
@@ -138,7 +138,7 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
         """
         return self._run(self._simple("TB.PEEK", name, limit, cost))
 
-    def take_up_to(self, name: str, most: int, *, limit: Limit | None = None) -> DecisionT:
+    def take_up_to(self, name: str, most: Number, *, limit: Limit | None = None) -> DecisionT:
         """Takes as many whole tokens as the bucket has, at most `most`: see `granted`.
 
         >>> from tokenbucket import Limit, Limiter
@@ -146,7 +146,7 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
         >>> Limiter(FakeServer(), Limit(10, "5/s")).take_up_to("alice", 25).granted
         10
         """
-        return self._run(self._simple("TB.TAKEUPTO", name, limit, most))
+        return self._run(self._take_up_to(name, most, limit))
 
     def reserve(
         self, name: str, cost: Number = 1, *, max_wait_ms: int, limit: Limit | None = None
@@ -267,6 +267,12 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
             self._denials.remember(name, limit, cost, decision, began)
         return self._told(name, limit, decision, began) if tells else decision
 
+    def _take_up_to(self, name: str, most: Number, limit: Limit | None) -> Steps[Decision]:
+        whole = exactly(most)
+        if not whole or whole % 1:
+            raise BadArgument(f"most: {most!r} is not a whole number from 1 to 1e12")
+        return (yield from self._simple("TB.TAKEUPTO", name, limit, int(whole)))
+
     def _take_in_turn(
         self, name: str, cost: Number, limit: Limit | None, turn: tuple[float, str | None, Number]
     ) -> Steps[Decision]:
@@ -304,6 +310,14 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
         )
         return None if isinstance(reply, ReplyError) else Decision._read(reply, True)
 
+    def _give_up(self, decision: Decision, name: str, cost: Number, limit: Limit | None) -> Steps[None]:
+        """Gives back what a wait has reserved, and raises nothing: its caller hears why it has ended."""
+        if decision.degraded:
+            self._give_here(name, cost, limit)
+        else:
+            with suppress(TokenBucketError):
+                yield from self._give(name, cost, limit)
+
     def _give_here(self, name: str, amount: Number, limit: Limit | None = None) -> None:
         self.server._local.execute(*self._words(name, "TB.GIVE", limit or self.limit, amount))
 
@@ -321,11 +335,9 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
                 decision = yield from self._fetch(batch, cost, until)
             else:
                 decision = yield from self._take_meanwhile(batch, cost)
-        while batches.evicted:  # what those had left that made room
-            with suppress(IndexError, Unanswered):
-                old, left = batches.evicted.popleft()
-                words = self._words(old.name, "TB.GIVE", old.limit, left)
-                yield from self.server._ask(words, Terms(once=True))
+        with suppress(IndexError):
+            while True:  # what those had left that made room
+                yield from self._give_back([batches.evicted.popleft()])
         return self._told(name, limit, decision, began)
 
     def _take_meanwhile(self, batch: Batch, cost: int) -> Steps[Decision]:
@@ -335,7 +347,7 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
             decision = yield from self._take(batch.name, cost, batch.limit, pause_s, tells=False)
             is_fetching = self._clock.monotonic() < batch.fetched_until
             if not decision.allowed and not decision.degraded:
-                decision = self._batches.spend(batch, cost) or decision
+                decision = self._batches.take(batch.name, batch.limit, cost)[1] or decision
             if decision.allowed or not is_fetching:
                 break
             pause_s = self.server.timeout_ms / 1000 / _TRIES_WHILE_FETCHING
@@ -346,7 +358,8 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
         take = self._words(batch.name, "TB.TAKEUPTO", batch.limit, batches.size)
         short = None
         try:
-            if (decision := batches.spend(batch, cost)) is not None:  # another fetch has just ended
+            # Another fetch may have just ended.
+            if (decision := batches.take(batch.name, batch.limit, cost)[1]) is not None:
                 return decision
             taken = yield from self.server._ask(take)
             with batches.lock:
@@ -376,5 +389,8 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
             retry_after_ms=-1 if never else short.retry_after_ms,
         )
 
-    def _give_batches_back(self) -> list[Steps[Decision]]:
-        return [self._give(batch.name, left, batch.limit) for batch, left in self._batches.drain()]
+    def _give_back(self, left: Iterable[tuple[Batch, int]]) -> Steps[None]:
+        """Gives tokens of batches back, all at once; those that no server takes are lost."""
+        yield from self.server._ask_each(
+            [self._words(batch.name, "TB.GIVE", batch.limit, tokens) for batch, tokens in left]
+        )

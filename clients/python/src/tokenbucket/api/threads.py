@@ -253,17 +253,13 @@ class Limiter(_Closing, BaseLimiter[Server | Client, Decision, Hold]):
             try:
                 self._clock.sleep(decision.retry_after_ms / 1000)
             except BaseException:
-                if decision.degraded:
-                    self._give_here(name, cost, limit)
-                else:
-                    self.give(name, cost, limit=limit)
+                self._run(self._give_up(decision, name, cost, limit))
                 raise
         return decision
 
     def close(self) -> None:
         """Gives back what batches have left, and closes connections that no other limiter uses."""
-        for giving in self._give_batches_back():
-            self._run(giving)
+        self._run(self._give_back(self._batches.drain()))
         super().close()
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from ..transport.call import Steps
 from ..transport.commands import Command
-from ..values.errors import TokenBucketError, Unanswered
 
 MOST_UNSETTLED = 1000
 # A cancelled hold may still be in a socket, and is settled once more.
@@ -44,21 +43,12 @@ class Unsettled:
         due = [(words, at) for words, at in tuple(self._waiting.items()) if at[0] <= now]
         replies = (yield from server._ask_each([words for words, _ in due])) if due else []
         for (words, (_, until, is_last)), reply in zip(due, replies, strict=True):
-            is_settled = isinstance(reply, list)
-            if not is_settled and reply is not None:  # as of a slot that has moved
-                try:
-                    yield from server._ask(words)
-                    is_settled = True
-                except Unanswered:
-                    pass
-                except TokenBucketError:
-                    is_last = is_settled = True
             now = time.monotonic()
             if self._waiting.pop(words, None) is None:  # the server was closed meanwhile
                 continue
-            if is_settled and not is_last:
+            if isinstance(reply, list) and not is_last:
                 self._waiting[_without_use(words)] = now + AGAIN_S, until, True
-            elif not is_settled and now < until:
+            elif reply is None and now < until:
                 self._waiting[words] = now + max(server.retry_every_ms / 1000, 0.05), until, is_last
         return min((at[0] for at in tuple(self._waiting.values())), default=now) - now
 

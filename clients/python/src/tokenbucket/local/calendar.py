@@ -14,6 +14,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _MONTHS = {"mo": 1, "3mo": 3, "y": 12}
 _DAYS_OF_A_WEEK = 7
+# What the module replies in place of a longer wait.
+_LONGEST_MS = 2**62 // 1000 + 1
 _SHIFT = re.compile(r"(?:\+(\d+)d)?(?:([+-])(\d\d):(\d\d))?")
 
 
@@ -48,7 +50,10 @@ class Calendar:
         return self.count * (self._period_of(until) - self._period_of(since))
 
     def reaches(self, since: Fraction, tokens: Fraction) -> Fraction | None:
-        return self._begins(self._period_of(since) + ceil(tokens / self.count))
+        try:
+            return self._begins(self._period_of(since) + ceil(tokens / self.count))
+        except (ValueError, OverflowError):  # after the year 9999
+            return since + _LONGEST_MS
 
     def _period_of(self, moment: Fraction) -> int:
         """Its number, counted without a gap from whenever."""

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import Protocol
+from typing import Any
 from weakref import WeakSet
 
-
-class Forkable(Protocol):
-    def _begin_anew(self) -> None:
-        """Forgets connections, locks, batches and whatever else belongs to the parent."""
+_known: WeakSet[Any] = WeakSet()
 
 
-_known: WeakSet[Forkable] = WeakSet()
-
-
-def begins_anew_after_fork(one: Forkable) -> None:
+def begins_anew_after_fork(one: Any) -> None:
+    """Calls its `_begin_anew` in a forked process, to forget connections, locks and batches of the parent."""
     _known.add(one)
 
 

@@ -251,33 +251,29 @@ class Buckets:
         return view.reply(1, 0)
 
     def _mtake(self, count: str, *words: str) -> list[Any]:
-        each = []
-        for key, capacity, rate, cost in _groups(4, count, words):
-            view = self._look(key, capacity, rate)
-            wait_ms = view.ms_until(_cost(cost))
-            each.append(view.reply(int(not wait_ms), wait_ms))
-        if all(reply[0] for reply in each):
-            each = [self._take(*four) for four in _groups(4, count, words)]
-        return _joint(each)
+        return self._take_all(_groups(4, count, words))
 
     def _mhold(self, count: str, ttl_ms: str, id: str, *words: str) -> list[Any]:
-        views = [
-            (self._look(*four[:3], pool=True), four[0], _cost(four[3])) for four in _groups(4, count, words)
-        ]
-        replies = []
-        for view, _, amount in views:
-            more = amount - view.holds.amount_of(id)
-            wait_ms = view.ms_until(more) if more > 0 else 0
+        return self._take_all(_groups(4, count, words), id, int(ttl_ms))
+
+    def _take_all(self, groups: Iterator[tuple[str, ...]], id: str = "", ttl_ms: int = 0) -> list[Any]:
+        """Takes or holds all amounts, or none. A hold takes no more than it lacks."""
+        parts, replies = [], []
+        for key, capacity, rate, amount in groups:
+            view = self._look(key, capacity, rate, pool=bool(id))
+            wanted = _cost(amount)
+            more = wanted - view.holds.amount_of(id)
+            wait_ms = view.ms_until(more) if more > 0 or not id else 0
             replies.append(view.reply(int(not wait_ms), wait_ms))
+            parts.append((key, view, wanted, more))
         if not all(reply[0] for reply in replies):
             return _joint(replies)
-        replies = []
-        for view, key, amount in views:
-            view.level = min(view.capacity, view.level - amount + view.holds.amount_of(id))
-            view.holds.set(id, amount, view.now + int(ttl_ms))
+        for key, view, wanted, more in parts:
+            view.level = min(view.capacity, view.level - more)
+            if id:
+                view.holds.set(id, wanted, view.now + ttl_ms)
             self._keep(key, view)
-            replies.append(view.reply(1, 0))
-        return _joint(replies)
+        return _joint([view.reply(1, 0) for _, view, _, _ in parts])
 
     def _mrenew(self, count: str, ttl_ms: str, id: str, *words: str) -> list[Any]:
         views = [(self._look(*three, pool=True), three[0]) for three in _groups(3, count, words)]

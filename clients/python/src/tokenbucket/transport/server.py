@@ -10,6 +10,7 @@ import contextlib
 import functools
 import hashlib
 import logging
+import math
 import time
 from collections.abc import Callable
 from importlib import resources
@@ -45,6 +46,14 @@ _TRIES_OF_A_SPLIT_SLOT = 10
 _NOT_HERE_NOW = {"TRYAGAIN", "UNBLOCKED"}
 
 Client = TypeVar("Client")
+
+
+class _Log(logging.LoggerAdapter[logging.Logger]):
+    """A logger whose handlers may fail, which changes no decision."""
+
+    def log(self, *arguments: Any, **options: Any) -> None:
+        with contextlib.suppress(Exception):
+            super().log(*arguments, stacklevel=2, **options)
 
 
 @functools.cache
@@ -84,16 +93,16 @@ class BaseServer(Generic[Client]):
         fallback: Literal["script"] | None = None,
         log: logging.Logger = LOG,
     ) -> None:
-        if not isinstance(timeout_ms, int | float) or timeout_ms <= 0:
+        if not isinstance(timeout_ms, int | float) or not 0 < timeout_ms < math.inf:
             raise BadArgument(f"timeout_ms: {timeout_ms!r} is not a number above 0")
-        if not isinstance(retry_every_ms, int | float) or retry_every_ms < 0:
+        if not isinstance(retry_every_ms, int | float) or not retry_every_ms >= 0:
             raise BadArgument(f"retry_every_ms: {retry_every_ms!r} is not a number of at least 0")
         if fallback not in (None, "script"):
             raise BadArgument(f"fallback: {fallback!r} is neither None nor 'script'")
         self.timeout_ms = timeout_ms
         self.retry_every_ms = retry_every_ms
         self.fallback = fallback
-        self.log = log
+        self.log = _Log(log, {})
         self._set_up()
         self._local = Buckets(unix_ms_now, MOST_LOCAL_NAMES)
         """The buckets of this process, which decide while the server does not."""
@@ -155,7 +164,9 @@ class BaseServer(Generic[Client]):
         return (yield from self._route(node, words, terms))
 
     def _ask_each(self, commands: list[Command]) -> Steps[list[Any]]:
-        """Returns what each was answered, None if nothing, by one write to each node."""
+        """Returns the reply to each or its error, None for no answer, by one write to each node."""
+        if self._fake is not None:
+            return [self._fake._buckets.execute(*one) for one in commands]
         replies: list[Any] = [None] * len(commands)
         groups: dict[Node | None, list[int]] = {}
         for at, one in enumerate(commands):
@@ -167,6 +178,14 @@ class BaseServer(Generic[Client]):
                     reply = yield Call(node, tuple(commands[at] for at in places))
                     for at, one in zip(places, reply if len(places) > 1 else [reply], strict=True):
                         replies[at] = one
+        for at, reply in enumerate(replies):
+            if isinstance(reply, ReplyError):  # as of a slot that has moved, or without the module
+                try:
+                    replies[at] = yield from self._ask(commands[at], Terms(once=True))
+                except Unanswered:
+                    replies[at] = None
+                except TokenBucketError as error:
+                    replies[at] = error
         return replies
 
     def _ask_in_turn(self, command: Command, terms: Terms) -> Steps[Any]:

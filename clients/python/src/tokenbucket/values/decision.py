@@ -16,9 +16,11 @@ class Decision:
     """What the server decided about a call. It is true if the call is allowed.
 
     `remaining` is whole tokens left, negative while in debt. `retry_after_ms` is the wait after which the
-    same call is allowed unless others take before, -1 if never; `reset_after_ms` the time until the bucket
-    is full. `granted` is what `take_up_to` took. `degraded`: the server was away, and `on_error` decided.
-    `lost`: the reply was lost, and a `give` or `charge` may or may not have been executed.
+    same call is allowed unless others take before, -1 if never, because its cost is above the capacity; of
+    `reserve` how long to wait, of `charge` until out of debt. `reset_after_ms` is the time until the bucket
+    is full. `granted` is what `take_up_to` took; 1 or 0 for other calls. `degraded`: the server was away, and
+    `on_error` decided. `lost`: the reply was lost, and a `give` or `charge` may or may not have been
+    executed. `shadowed`: the call was denied, and shadow mode let it pass.
 
     >>> from tokenbucket import Limit, Limiter
     >>> from tokenbucket.testing import FakeServer
@@ -33,20 +35,12 @@ class Decision:
 
     allowed: bool
     remaining: int = 0
-    """Whole tokens left; negative while in debt."""
     retry_after_ms: int = 0
-    """Milliseconds until the same call is allowed, unless other calls take before; -1 if never, because
-    its cost is above the capacity. For `reserve`: how long to wait. For `charge`: until out of debt."""
     reset_after_ms: int = 0
-    """Milliseconds until the bucket is full."""
     degraded: bool = False
-    """True if `on_error` decided, because the server was away."""
     granted: int = 0
-    """The number of tokens that `take_up_to` took; 1 or 0 for other calls, as `allowed`."""
     lost: bool = False
-    """The command was sent and its reply lost: it is not known whether it happened."""
     shadowed: bool = False
-    """True if the call was denied, and shadow mode let it pass."""
 
     def __bool__(self) -> bool:
         return self.allowed

@@ -15,8 +15,8 @@ Number = int | float | str | Decimal
 
 MOST_TOKENS = 10**12
 _MOST_BYTES = 128
-# The exponent of the smallest amount, to which smaller ones are rounded: no arithmetic on a million digits.
-_MOST_DIGITS = 40
+# A larger exponent alone makes an amount too large or 0: no arithmetic on a million digits.
+_LARGEST_EXPONENT = 999
 _NUMBER = re.compile(r"\+?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _FORMS = {
     "": re.compile(""),
@@ -120,10 +120,17 @@ def amount_of(text: str) -> Fraction | None:
     """Reads an amount of tokens as the module does; None if it is invalid."""
     if len(text) > _MOST_BYTES or not _NUMBER.fullmatch(text):
         return None
-    amount = Decimal(text)
-    if amount > MOST_TOKENS:
-        return None
-    return Fraction(max(amount, Decimal((0, (1,), -_MOST_DIGITS)))) if amount else Fraction(0)
+    digits, _, exponent = text.lower().partition("e")
+    bounded = max(min(int(exponent or 0), _LARGEST_EXPONENT), -_LARGEST_EXPONENT)
+    amount = Fraction(Decimal(f"{digits}e{bounded}"))
+    return amount if amount <= MOST_TOKENS else None
+
+
+def exactly(amount: Number) -> int | Fraction | None:
+    """Reads what a caller has given as an amount; None if it is invalid."""
+    if type(amount) is int and 0 <= amount <= MOST_TOKENS:
+        return amount
+    return amount_of(str(amount))
 
 
 @lru_cache(1024)
