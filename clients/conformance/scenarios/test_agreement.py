@@ -50,12 +50,15 @@ def a_round(random: Random) -> Round:
         own["remember_denials"] = 100
     calls: list[tuple[str, Words]] = []
     for number in range(random.randint(4, 12)):
-        calls += a_call(random, f"h{number}", capacity, "batch" in own)
+        calls += a_call(random, f"h{number}", own)
     away_from = random.randint(0, len(calls)) if random.random() < OFTEN else len(calls)
     return Round(own, {"limits": limits, **shared}, calls, away_from)
 
 
-def a_call(random: Random, hold: str, capacity: float, in_batches: bool) -> list[tuple[str, Words]]:
+def a_call(random: Random, hold: str, limiter: Words) -> list[tuple[str, Words]]:
+    capacity: float = limiter["capacity"]
+    in_batches = "batch" in limiter
+
     def amount() -> float:
         return random.choice([1, 1, 1, 2, 3, 0, 0.5, capacity, capacity + 1, 1.25, 7, -1, 1e12, 1e13])
 
@@ -80,7 +83,7 @@ def a_call(random: Random, hold: str, capacity: float, in_batches: bool) -> list
             words |= {"on": "j", "amount": amounts()} if is_joint else {"amount": amount()}
             words["as"] = hold
             settle: Words = {"hold": hold}
-            if not is_joint and random.random() < OFTEN:
+            if not is_joint and limiter["rate"] != "0" and random.random() < OFTEN:
                 settle["used"] = random.choice([0, 1, 2.5])
             return [(operation, words), ("settle", settle)]
     if in_batches and operation in ("charge", "give", "take_up_to", "wait"):
