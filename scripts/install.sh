@@ -13,7 +13,7 @@
 #   venv    for proofs/prove.sh
 #   lint    rustfmt and clippy: only says how to install them
 #   python, git   for scripts/address.py and release.sh
-#   docker  for release.sh: only says that it is missing
+#   docker  for release.sh: only says that it is missing or not running
 #   protoc  for the benchmark, which builds throttlecrab-server
 set -euo pipefail
 
@@ -157,7 +157,7 @@ for what in "$@"; do
             fail "rustfmt or clippy is missing: run 'rustup component add rustfmt clippy'" ;;
         python) has python3 || missing+=(python) ;;
         git) has git || missing+=(git) ;;
-        docker) has docker || fail "docker is missing, which builds the images: install it, or leave them out with IMAGES=" ;;
+        docker) docker info >/dev/null 2>&1 || fail "docker, which builds the images, is missing or not running: start it, or leave them out with IMAGES=" ;;
         venv) python3 -c 'import ensurepip' 2>/dev/null || missing+=(venv) ;;
         chroot) has mmdebstrap || missing+=(chroot) ;;
         dist) { has dpkg-deb && has git && has_pip; } || missing+=(dist) ;;

@@ -140,6 +140,17 @@ fn debians_older_rust_makes_way_for_the_one_that_the_gate_needs() {
     }
 }
 
+/// Its images are built last, half an hour after its start.
+#[test]
+fn a_release_begins_only_with_a_docker_that_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    for (script, runs) in [("exit 0", true), ("exit 1", false)] {
+        fake(folder.path(), "docker", script);
+        let (succeeds, printed) = run(&mut install("docker", folder.path()));
+        assert!(succeeds == runs && printed.contains("IMAGES=") != runs, "{printed}");
+    }
+}
+
 /// The block of the README that changes a server of the reader's own.
 #[test]
 fn the_install_block_can_be_pasted_twice_and_spares_a_server_that_could_not_load_the_module() {

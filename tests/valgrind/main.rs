@@ -17,9 +17,10 @@ use std::process::Command;
 
 /// Every command and error; everything that is done with a bucket's value; files, replication, settings, and hostile
 /// commands and payloads. Of a hundred thousand buckets it would take too long.
-const TESTS: &str = "command_table:: decisions:: errors:: expiry:: holds::decisions holds::stories hostile::any_bytes \
+const TESTS: &str = "command_table:: decisions:: errors:: expiry:: formats:: holds::stories hostile::any_bytes \
     hostile::random keyspace:: maxmemory::over_maxmemory multi_take:: payloads:: persistence:: replication:: replies:: \
-    settings:: throttle:: top:: traces:: waiting:: waiting_attacks:: --skip active_defragmentation --skip milliseconds";
+    settings:: shares:: throttle:: top:: traces:: waiting:: waiting_attacks:: \
+    --skip active_defragmentation --skip milliseconds";
 
 /// Starts the server under valgrind, with a report of its own for each process, those that it forks included.
 fn wrapper_script(reports: &Path) -> String {
@@ -33,6 +34,21 @@ fn wrapper_script(reports: &Path) -> String {
     )
 }
 
+/// Makes a command that runs tests of `tests/server`, or lists them.
+fn server_tests(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["test", "--test", "server", "--"]).args(arguments);
+    command
+}
+
+#[test]
+fn each_filter_selects_a_test() {
+    let listed = server_tests(&["--list"]).output().unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    let idle = TESTS.split_whitespace().filter(|word| *word != "--skip" && !listed.contains(word));
+    assert_eq!(idle.collect::<Vec<_>>(), [""; 0], "these select none of\n{listed}");
+}
+
 #[test]
 fn no_access_is_invalid_and_nothing_is_lost() {
     let allocator = Server::start().connect().info("memory", "mem_allocator");
@@ -41,8 +57,7 @@ fn no_access_is_invalid_and_nothing_is_lost() {
     let wrapper = folder.path().join("server");
     fs::write(&wrapper, wrapper_script(reports.path())).unwrap();
     fs::set_permissions(&wrapper, Permissions::from_mode(0o755)).unwrap();
-    let mut tests = Command::new(env!("CARGO"));
-    tests.args(["test", "--test", "server", "--"]).args(TESTS.split_whitespace());
+    let mut tests = server_tests(&TESTS.split_whitespace().collect::<Vec<_>>());
     tests.env("SERVER", wrapper).env(SHUTS_DOWN, "yes").env("TIMEOUT_S", "600");
     let status = tests.env("HOSTILE_COMMANDS", "2000").env("HOSTILE_PAYLOADS", "2000").status().unwrap();
 
