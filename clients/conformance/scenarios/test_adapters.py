@@ -99,7 +99,7 @@ def test_a_flood_passes_no_more_than_the_bucket(package: Package, server: Servic
     package.server(server)
     for adapter, port in serve(package, rate="10/s").items():
         with Witness(server) as witness:
-            seen = flood(port, tmp_path, connections=500, seconds=1)
+            seen = flood(port, tmp_path, connections=500, seconds=3)
         assert seen.failed == 0, (adapter, seen)
         assert seen.refused > 0, (adapter, seen)
         # Where the server was silent, a bucket of this process as well.

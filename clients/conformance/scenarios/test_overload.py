@@ -113,13 +113,9 @@ def test_a_flood_over_http_passes_no_more_than_the_bucket(
     package.server(server)
     package.limiter(capacity=20, rate="10/s")
     for framework in FRAMEWORKS[package.client.language]:
-        for seconds in (3, 15):
-            name = f"all-{framework}-{seconds}"
-            port = package.driver.do("http", on="l", framework=framework, name=name)["port"]
-            seen = flood(port, tmp_path, connections=3000, seconds=seconds)
-            # On a busy machine, three seconds may pass before an app has accepted so many connections.
-            if seen.refused > 0:
-                break
+        port = package.driver.do("http", on="l", framework=framework, name=f"all-{framework}")["port"]
+        # On a busy machine, three seconds pass before an app has accepted so many connections.
+        seen = flood(port, tmp_path, connections=3000, seconds=10)
         assert seen.failed == 0, (framework, seen)
         assert seen.refused > 0, (framework, seen)
         # A machine so busy that the server is silent for its timeout is an outage, in which a bucket of
