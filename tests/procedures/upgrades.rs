@@ -314,6 +314,7 @@ fn a_removal_leaves_servers_that_start_with_all_other_data() {
     wait_until("all buckets are freed", delete);
     client.say("TB.TAKE again 10 1/h");
     wait_until("the late bucket is freed too", delete);
+    wait_until_in_sync(replica, master);
     for machine in [replica, master] {
         machine.follow(PAGE, "restart without the module");
     }
