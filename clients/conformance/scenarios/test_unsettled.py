@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from conftest import Package, eventually
 from drivers import ANSWERS_WITHIN_S
 from launch import ask
@@ -12,6 +14,7 @@ from services import Service
 MANY = 3000
 
 
+@pytest.mark.long
 def test_holds_of_an_outage_keep_no_other_from_being_settled(
     package: Package, server: Service, proxy: Proxy
 ) -> None:
