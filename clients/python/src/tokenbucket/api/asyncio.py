@@ -72,8 +72,8 @@ class Server(BaseServer[Client]):
         finally:
             steps.close()  # of a cancelled call
 
-    def _settle_later(self, words: Command, for_s: float, in_s: float) -> None:
-        self._unsettled.add(words, for_s, in_s)
+    def _settle_later(self, words: Command, for_s: float, in_s: float, is_known: bool) -> None:
+        self._unsettled.add(words, for_s, in_s, is_known)
         self._settle_in(in_s)
 
     def _settle_in(self, delay_s: float) -> None:

@@ -151,7 +151,7 @@ class HoldOperations:
     def _settle_later(self, parts: Sequence[Part], in_s: float = 0.0) -> None:
         """Charges nothing if the hold is not there, so that it may be sent again and again."""
         words = ("TB.MSETTLE", len(parts), self.id, *_words_of(parts))
-        self._backend.server._settle_later(words, self._ttl_ms / 1000, in_s)
+        self._backend.server._settle_later(words, self._ttl_ms / 1000, in_s, self._is_known)
 
     def _amounts_used(self, used: Used | None) -> list[Part]:
         """Returns the parts with what was used of each. Raises BadArgument before anything is sent."""

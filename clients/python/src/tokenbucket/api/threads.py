@@ -49,8 +49,8 @@ class Server(BaseServer[Client]):
             self._renewals.wake()
         return run(steps)
 
-    def _settle_later(self, words: Command, for_s: float, in_s: float) -> None:
-        self._unsettled.add(words, for_s, in_s)
+    def _settle_later(self, words: Command, for_s: float, in_s: float, is_known: bool) -> None:
+        self._unsettled.add(words, for_s, in_s, is_known)
         self._renewals.wake()
 
     def close(self) -> None:

@@ -14,10 +14,11 @@ AGAIN_S = 0.5
 
 
 class Unsettled:
-    """The commands that settle them: when each is due, until when it is of use, and if it is the last."""
+    """The commands that settle them: when each is due, until when it is of use, if it is the last, and if
+    the server has had the hold."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Command, tuple[float, float, bool]] = {}
+        self._waiting: dict[Command, tuple[float, float, bool, bool]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -26,11 +27,16 @@ class Unsettled:
         """Forgets the holds of the parent in a forked process."""
         self._waiting = {}
 
-    def add(self, words: Command, for_s: float, in_s: float = 0.0) -> None:
+    def add(self, words: Command, for_s: float, in_s: float, is_known: bool) -> None:
+        """Those that the server has had go first: an outage makes many that it may never have seen."""
         now = time.monotonic()
-        while len(self._waiting) >= MOST_UNSETTLED:
-            self._waiting.pop(next(iter(self._waiting)), None)
-        self._waiting[words] = now + in_s, now + for_s, False
+        if len(self._waiting) >= MOST_UNSETTLED:
+            waiting = tuple(self._waiting.items())
+            doubtful = next((other for other, at in waiting if not at[3]), None)
+            if doubtful is None and not is_known:
+                return
+            self._waiting.pop(doubtful or waiting[0][0], None)
+        self._waiting[words] = now + in_s, now + for_s, False, is_known
 
     def drain(self) -> list[Command]:
         """Returns what settles all of them, and forgets them."""
@@ -42,14 +48,15 @@ class Unsettled:
         now = time.monotonic()
         due = [(words, at) for words, at in tuple(self._waiting.items()) if at[0] <= now]
         replies = (yield from server._ask_each([words for words, _ in due])) if due else []
-        for (words, (_, until, is_last)), reply in zip(due, replies, strict=True):
+        for (words, (_, until, is_last, is_known)), reply in zip(due, replies, strict=True):
             now = time.monotonic()
             if self._waiting.pop(words, None) is None:  # the server was closed meanwhile
                 continue
             if isinstance(reply, list) and not is_last:
-                self._waiting[_without_use(words)] = now + AGAIN_S, until, True
+                self._waiting[_without_use(words)] = now + AGAIN_S, until, True, is_known
             elif reply is None and now < until:
-                self._waiting[words] = now + max(server.retry_every_ms / 1000, 0.05), until, is_last
+                retry_at = now + max(server.retry_every_ms / 1000, 0.05)
+                self._waiting[words] = retry_at, until, is_last, is_known
         return min((at[0] for at in tuple(self._waiting.values())), default=now) - now
 
 

@@ -81,8 +81,9 @@ class BaseServer(Generic[Client]):
     _is_asynchronous: bool
     _of_transport: Any
     """What sends the calls to one node."""
-    _settle_later: Callable[[Command, float, float], None]
-    """Settles a hold by its id once the server answers: for how many seconds, and after how many."""
+    _settle_later: Callable[[Command, float, float, bool], None]
+    """Settles a hold by its id once the server answers: for how many seconds, after how many, and whether
+    the server has had it."""
 
     def __init__(
         self,
