@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { BadArgument, Decision, Limiter, parseLimit, type LimiterOptions } from "tokenbucket-redis";
+import { BadArgument, Decision, Limiter, parseLimit, Server, type LimiterOptions } from "tokenbucket-redis";
 import { FakeServer } from "tokenbucket-redis/testing";
 
 class CountingServer extends FakeServer {
@@ -79,6 +79,18 @@ test("a batch is kept until the bucket would be full without it", async () => {
   assert.deepEqual(server.asked.slice(1), ["TB.GIVE", "TB.TAKEUPTO"], "the rest is given back");
   await limiter.close();
   assert.equal((await new Limiter(server, limiter.limit).peek("a", 0)).remaining, 9, "and so it is by close");
+});
+
+test("stale tokens that cannot go back are no decision of the policy", async (t) => {
+  const fake = new CountingServer();
+  const buckets = new Server(fake, { log: () => {} });
+  t.after(() => buckets.close());
+  const limiter = new Limiter(buckets, { capacity: 10, rate: "1/s" }, { batch: 5 });
+  await limiter.take("a");
+  fake.advance(10_000);
+  t.mock.method(fake, "send", () => Promise.reject(new Error("unplugged")));
+  assert.equal((await limiter.take("a")).degraded, true);
+  assert.equal(buckets.degradedCount, 1);
 });
 
 test("a limiter that closes while a batch is on its way gives back what its callers leave", async () => {

@@ -121,7 +121,8 @@ export class Batches {
   async #settle(batch: Batch): Promise<void> {
     // Its callers spend first, and perhaps fetch once more.
     while (batch.fetching) await batch.fetching.then(aTurn, aTurn);
-    await this.#giveBack(batch);
+    const tokens = batch.empty();
+    if (tokens > 0) await this.decider.decideQuietly("TB.GIVE", batch, [tokens]);
   }
 
   #of(bucket: Bucket): Batch {
@@ -133,9 +134,10 @@ export class Batches {
     return batch;
   }
 
-  async #giveBack(batch: Batch): Promise<void> {
+  /** Gives back to the server alone: no caller asked for it, so no policy decides in its place. */
+  #giveBack(batch: Batch): void {
     const tokens = batch.empty();
-    if (tokens > 0) await this.decider.decideQuietly("TB.GIVE", batch, [tokens]);
+    if (tokens > 0) this.decider.server.ask(this.decider.command("TB.GIVE", batch, [tokens])).catch(() => {});
   }
 
   async #fetch(batch: Batch): Promise<Decision> {
@@ -143,7 +145,7 @@ export class Batches {
       // One fetch serves all callers of the same turn.
       await undefined;
       // Stale tokens go back: if others used the bucket meanwhile, it is not full without them.
-      if (batch.left === 0) this.#giveBack(batch).catch(() => {});
+      if (batch.left === 0) this.#giveBack(batch);
       const askedAt = this.decider.clock.now();
       const wanted = Math.max(this.size, batch.wanted) - batch.left;
       const took = Decision.read(await this.decider.server.ask(this.decider.command("TB.TAKEUPTO", batch, [wanted])));
