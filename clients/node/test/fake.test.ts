@@ -117,6 +117,15 @@ for (const { seed, rates, pauses } of WALKS) {
   });
 }
 
+for (const rate of ["10@w", "3@mo", "5@y+09:00"]) {
+  test(`a debt of ages lasts as long: ${rate}`, async (t) => {
+    const { buckets } = await emptiedClientFor(t, server);
+    const both = [buckets, new FakeServer(server.wholeMs())].map((one) => new Limiter(one, { capacity: 10, rate }));
+    const [real, faked] = await Promise.all(both.map((one) => one.charge("a", 1e12)));
+    assert.deepEqual(faked, real);
+  });
+}
+
 test("its time stands still until it is told", async () => {
   const fake = new FakeServer();
   const limiter = new Limiter(fake, { capacity: 1, rate: "1/s" });

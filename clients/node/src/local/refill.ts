@@ -8,6 +8,10 @@ const DAY_MS = 86_400_000;
 /** The first day of 1970 was a Thursday. */
 const FIRST_MONDAY_MS = 4 * DAY_MS;
 const MONTHS: Record<string, number> = { mo: 1, "3mo": 3, y: 12 };
+/** What the module replies in place of a longer wait, in whole milliseconds. */
+const LONGEST_US = (2n ** 62n / MS_US + 1n) * MS_US;
+/** Counted from the year 0. A Date knows months until September of 275760. */
+const LATEST_MONTH = 275_760 * 12;
 
 export interface Refill {
   /** True if nothing ever flows in. */
@@ -36,7 +40,10 @@ export function calendar(gain: bigint, rate: Amount): Refill {
   return {
     isPool: false,
     between: (since, until) => ({ amount: gain * BigInt(number(until) - number(since)), at: until }),
-    reaches: (since, amount) => begin(number(since) + Number(divideUp(amount, gain))),
+    reaches(since, amount) {
+      const reached = begin(number(since) + Number(divideUp(amount, gain)));
+      return reached < since + LONGEST_US ? reached : since + LONGEST_US;
+    },
   };
 }
 
@@ -61,7 +68,10 @@ function periodsOf(rate: Amount): Periods {
         const day = new Date(localMs(at));
         return Math.floor((day.getUTCFullYear() * 12 + day.getUTCMonth()) / months);
       },
-      begin: (number) => utc(Date.UTC(Math.floor((number * months) / 12), (number * months) % 12)),
+      begin(number) {
+        const month = Math.min(number * months, LATEST_MONTH);
+        return utc(Date.UTC(Math.floor(month / 12), month % 12));
+      },
     };
   }
   const lengthMs = unit === "w" ? periodMs : Number(period) * periodMs;
