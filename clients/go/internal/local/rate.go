@@ -10,12 +10,11 @@ import (
 
 // rate is how tokens come. Moments are since 1970.
 type rate struct {
-	perSecond *big.Rat // of a calendar rate the average; 0: a pool
-	// Of a calendar rate, whose periods are those of a clock of UTC that is ahead.
-	count  *big.Rat // the tokens at each boundary; nil: they come all the time
-	length time.Duration
-	months int64 // 0: all periods are of that length
-	ahead  time.Duration
+	perSecond *big.Rat      // of a calendar rate the average; 0: a pool
+	count     *big.Rat      // the tokens at each boundary of the calendar; nil: they come all the time
+	length    time.Duration // of a period
+	months    int64         // in a period; 0: all are of that length
+	ahead     time.Duration // how far ahead of UTC the clock is that its periods follow
 }
 
 const (
