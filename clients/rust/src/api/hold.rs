@@ -54,8 +54,9 @@ pub(crate) struct Inner {
     held: Vec<Part>,
     ttl: Duration,
     id: String,
-    /// Whether the server may have the hold, and whether it has had it.
+    /// Set once the server may have the hold.
     is_sent: AtomicBool,
+    /// Set once the server has had the hold.
     is_known: AtomicBool,
     is_lost: watch::Sender<bool>,
     used: Mutex<Vec<Amount>>,

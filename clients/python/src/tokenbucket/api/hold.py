@@ -43,7 +43,7 @@ class HoldOperations:
         self._process = os.getpid()
         self._was_granted = self._was_local = self._is_denied = self._is_away = False
         self._is_sent = self._is_known = False
-        """Whether the server may have the hold, and whether it has had it."""
+        """Say whether the server may have the hold, and whether it has had it."""
         self.lost = False
         """True once the server no longer has the hold. Other calls may have its tokens: stop the work.
 
