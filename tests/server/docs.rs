@@ -428,15 +428,10 @@ impl Session {
         wait_until("the call waits", || client.waiting() == before + 1);
     }
 
-    /// Serves what is due. The server's timers run on by the clock that no test controls, and a machine that takes
-    /// the processor away ends a turn early. A write command serves without them.
-    fn serve(&self) {
-        self.server.connect().say("TB.GIVE another 1 1 0");
-    }
-
-    /// The reply of the call that waits.
+    /// The reply of the call that waits. The server's timers do not know that time has passed, and a write command
+    /// serves without them.
     fn read_late_reply(&mut self) -> Vec<String> {
-        self.serve();
+        self.server.connect().say("TB.GIVE another 1 1 0");
         self.is_waiting = false;
         self.read_reply()
     }
@@ -456,17 +451,14 @@ impl Session {
             self.server.clock().advance_us(us);
         }
         let shows_nothing = shown.iter().all(|line| line.is_empty());
+        let mut observer = self.server.connect();
+        let waiting = observer.waiting();
         let printed = match (TYPED.captures(typed), typed.strip_prefix(SHELL_PROMPT)) {
             (Some(command), _) if shows_nothing && command[1].starts_with("TB.B") => {
                 self.enter_waiting(&command[1]);
                 Vec::new()
             }
-            (Some(command), _) => {
-                if command[1].starts_with("TB.HOLDS") {
-                    self.serve();
-                }
-                self.enter(&command[1])
-            }
+            (Some(command), _) => self.enter(&command[1]),
             (None, Some(command)) if command.ends_with('&') => {
                 let silent = command.replace('&', "> /dev/null 2>&1 &");
                 self.let_wait(|| drop(self.run_in_shell(&silent)));
@@ -476,6 +468,10 @@ impl Session {
             (None, None) if self.is_waiting && !shows_nothing => self.read_late_reply(),
             (None, None) => Vec::new(),
         };
+        if waiting > 0 && typed.contains("TB.SETTLE ") {
+            // Perhaps in a later turn: a busy machine ends turns early.
+            wait_until("a waiting call gets what is settled", || observer.waiting() < waiting);
+        }
         let with_remarks = printed.iter().enumerate().map(|(place, line)| match shown.get(place) {
             Some(shown) if shown.split("  # ").next().map(str::trim_end) == Some(line.trim_end()) => *shown,
             _ => line.trim_end(),
