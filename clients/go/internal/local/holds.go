@@ -43,17 +43,17 @@ func (h held) with(left, right *held) *held {
 	return &h
 }
 
-// split parts a tree into the nodes before one and the others.
-func split(h, before *held) (first, others *held) {
+// split parts a tree into the nodes in front, and the others.
+func split(h *held, isFront func(*held) bool) (front, others *held) {
 	switch {
 	case h == nil:
 		return nil, nil
-	case h.isBefore(before):
-		between, others := split(h.right, before)
+	case isFront(h):
+		between, others := split(h.right, isFront)
 		return h.with(h.left, between), others
 	default:
-		first, between := split(h.left, before)
-		return first, h.with(between, h.right)
+		front, between := split(h.left, isFront)
+		return front, h.with(between, h.right)
 	}
 }
 
@@ -71,20 +71,12 @@ func joined(first, others *held) *held {
 	}
 }
 
-// first is the one that expires first; nil if there is none.
-func (h *held) first() *held {
-	for h != nil && h.left != nil {
-		h = h.left
+// last is when the last hold ends; 0 if there is none.
+func (h *holds) last() (ends time.Duration) {
+	for one := h.root; one != nil; one = one.right {
+		ends = one.expires
 	}
-	return h
-}
-
-// withoutFirst is the tree without the one that expires first.
-func (h *held) withoutFirst() *held {
-	if h.left == nil {
-		return h.right
-	}
-	return h.with(h.left.withoutFirst(), h.right)
+	return ends
 }
 
 // find returns the hold of that id; nil if there is none.
@@ -121,14 +113,33 @@ func (h *holds) set(id string, amount *big.Rat, expires time.Duration) {
 	}
 	h.expiries[id] = expires
 	one := held{id: id, micro: floor(new(big.Rat).Mul(amount, millions)), expires: expires, priority: rand.Uint32()}
-	first, others := split(h.root, &one)
-	h.root = joined(joined(first, one.with(nil, nil)), others)
+	front, others := split(h.root, func(other *held) bool { return other.isBefore(&one) })
+	h.root = joined(joined(front, one.with(nil, nil)), others)
 }
 
 func (h *holds) end(one *held) {
-	first, others := split(h.root, one)
-	h.root = joined(first, others.withoutFirst())
+	front, others := split(h.root, func(other *held) bool { return other.isBefore(one) })
+	_, behind := split(others, func(other *held) bool { return other.id == one.id })
+	h.root = joined(front, behind)
 	delete(h.expiries, one.id)
+}
+
+// endBy ends the holds that have expired by a moment, and returns what they held.
+func (h *holds) endBy(moment time.Duration) (micro int64) {
+	ended, others := split(h.root, func(one *held) bool { return one.expires <= moment })
+	if ended != nil {
+		h.root = others
+		ended.each(func(one *held) { delete(h.expiries, one.id) })
+	}
+	return ended.total()
+}
+
+func (h *held) each(do func(*held)) {
+	if h != nil {
+		h.left.each(do)
+		do(h)
+		h.right.each(do)
+	}
 }
 
 // reaching returns the first hold by whose expiry there is enough, and what those before it hold; nil if there is none.

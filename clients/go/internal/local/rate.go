@@ -55,6 +55,8 @@ func FillTime(capacity, rate string) (time.Duration, bool) {
 	return time.Duration(floor(r.timeOf(amount))), true
 }
 
+var rates = NewCache(readRate)
+
 func rateOf(text string) (*rate, error) {
 	if r := rates.Of(text); r != nil {
 		return r, nil

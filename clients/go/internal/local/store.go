@@ -16,12 +16,12 @@ import (
 type Store struct {
 	mutex sync.Mutex
 	most  int // buckets; 0: any number
-	of    map[string]*bucket
+	of    map[string]stored
 	now   time.Duration // of the current call, since 1970
 }
 
 // NewStore keeps at most so many buckets; 0: all.
-func NewStore(most int) *Store { return &Store{most: most, of: map[string]*bucket{}} }
+func NewStore(most int) *Store { return &Store{most: most, of: map[string]stored{}} }
 
 // commands are DEL and those that limiters send.
 var commands = map[string]struct {
@@ -188,7 +188,7 @@ func (s *Store) lookAtAll(count string, groups []string, size int, takesPools bo
 		isKnown[group[0]] = true
 		b, err := s.look(group[0], group[1], group[2], takesPools)
 		if err == nil && size > 3 {
-			b.amount, err = amountUp("cost", group[3])
+			b.amount, err = amountOf("cost", group[3], roundedUp)
 		}
 		if err != nil {
 			return nil, err
@@ -207,58 +207,58 @@ func (s *Store) look(key, capacity, rate string, takesPools bool) (*bucket, erro
 	if flow.isPool() && !takesPools {
 		return nil, errors.New("ERR rate must be above 0 here: 0 is for the commands of holds")
 	}
-	most, err := amountDown("capacity", capacity)
+	most, err := amountOf("capacity", capacity, roundedDown)
 	if err != nil {
 		return nil, err
 	}
 	if !flow.isPool() && flow.timeOf(most).Cmp(nanoseconds(century)) > 0 {
 		return nil, errors.New("ERR refilling capacity from empty at this rate would take more than 100 years")
 	}
-	b := &bucket{key: key, capacity: most, rate: flow, level: most, at: s.now}
-	if old, ok := s.of[key]; ok {
-		b.level, b.at, b.holds = old.level, old.at, old.holds
-		b.fill(none)
-		b.passUntil(s.now)
-		// Else each call would end the same holds again. Apart from these, a call that changes nothing leaves the bucket as it was.
-		if b.holds.root != old.holds.root && old.capacity == most && old.rate == flow {
-			old.level, old.at, old.holds = b.level, b.at, b.holds
+	b := &bucket{stored: stored{level: most, at: s.now}, key: key, capacity: most, rate: flow}
+	if old, ok := s.of[key]; ok && old.expiresMs >= s.now.Milliseconds() {
+		if ended := old.holds.endBy(s.now); ended > 0 {
+			old.ended = sum(old.ended, ended)
+			s.of[key] = old
 		}
+		b.stored = old
+		b.passUntil(s.now)
 	}
+	b.found = b.stored
 	return b, nil
 }
 
+// keep stores a bucket that a call has changed.
 func (s *Store) keep(b *bucket) {
-	if b.level.Cmp(b.capacity) >= 0 && b.holds.root == nil {
+	switch {
+	case b.level.Cmp(b.found.level) == 0 && b.holds.root == b.found.holds.root:
+		return
+	case b.level.Cmp(b.capacity) >= 0 && b.holds.root == nil:
 		delete(s.of, b.key)
 		return
 	}
-	s.of[b.key] = b
-	b.fullAtMs = s.now.Milliseconds() + b.fullInMs
-	if b.fullInMs == never {
-		b.fullAtMs = math.MaxInt64
-	}
+	b.expire()
+	s.of[b.key] = b.stored
 	if s.most > 0 && len(s.of) > s.most {
-		s.forgetOneBut(b)
+		s.forgetOneBut(b.key)
 	}
 }
 
 // forgottenOf is how many buckets are drawn, of which one is forgotten.
 const forgottenOf = 20
 
-// forgetOneBut forgets the bucket that is full first of some that are drawn: calls under other names do not refill an empty
+// forgetOneBut forgets the bucket that expires first of some that are drawn: calls under other names do not refill an empty
 // one.
-func (s *Store) forgetOneBut(kept *bucket) {
-	var first *bucket
-	drawn := 0
-	for _, b := range s.of { // in an order of chance
-		if b != kept && (first == nil || b.fullAtMs < first.fullAtMs) {
-			first = b
+func (s *Store) forgetOneBut(kept string) {
+	first, firstMs, drawn := "", int64(math.MaxInt64), 0
+	for key, b := range s.of { // in an order of chance
+		if key != kept && b.expiresMs < firstMs {
+			first, firstMs = key, b.expiresMs
 		}
 		if drawn++; drawn == forgottenOf {
 			break
 		}
 	}
-	delete(s.of, first.key)
+	delete(s.of, first)
 }
 
 func joint(each []any) []any {
