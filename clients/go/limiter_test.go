@@ -56,6 +56,7 @@ func TestOperations(t *testing.T) {
 	server, clock := realserver.StartWithClock(t)
 	limiter := tokenbucket.NewLimiter(server.Limits(), tokenbucket.Limit{Capacity: 10, Rate: "1"})
 	expect(granted(10, 0))(limiter.Peek(ctx, "a", 0))
+	expect(granted(10, 0))(limiter.Take(ctx, "a", 1e-200)) // is 0, in digits that the server reads
 	expect(granted(6, 4*time.Second))(limiter.Take(ctx, "a", 4))
 	expect(granted(5, 4500*ms))(limiter.Take(ctx, "a", 0.5))
 	expect(decision{Remaining: 5, RetryAfter: 1500 * ms, ResetAfter: 4500 * ms})(limiter.Take(ctx, "a", 7))

@@ -14,8 +14,14 @@ type Limit struct {
 
 func (l Limit) words() [2]any { return [2]any{tokens(l.Capacity), l.Rate} }
 
-// tokens writes an amount as the server reads it.
-func tokens(amount float64) string { return strconv.FormatFloat(amount, 'f', -1, 64) }
+// tokens writes an amount in at most the 128 bytes that the server reads.
+func tokens(amount float64) string {
+	format := byte('f')
+	if amount > 0 && amount < 1e-6 {
+		format = 'e'
+	}
+	return strconv.FormatFloat(amount, format, -1, 64)
+}
 
 // smallCosts are the words of whole costs that most calls have.
 var smallCosts = func() (words [257]any) {
