@@ -146,9 +146,9 @@ func (l *Limiter) take(ctx context.Context, name string, cost float64, options [
 	return l.takeRemembering(ctx, name, cost)
 }
 
-// takeRemembering asks, unless a denial that still holds is remembered.
+// takeRemembering asks, unless a denial that still holds is remembered. None says when there will be more than the capacity.
 func (l *Limiter) takeRemembering(ctx context.Context, name string, cost float64) (Decision, error) {
-	if l.denials == nil {
+	if l.denials == nil || cost > l.limit.Capacity {
 		return l.ask(ctx, "TB.TAKE", name, tokensWord(cost))
 	}
 	asked := l.server.clock.Now()
