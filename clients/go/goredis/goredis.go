@@ -104,7 +104,7 @@ func (n *node) Wait(ctx context.Context, args ...any) (any, error) {
 	options.PoolSize, options.MaxIdleConns = 1, 0
 	client := redis.NewClient(&options)
 	go func() { <-ctx.Done(); _ = client.Close() }()
-	return client.Do(context.Background(), args...).Result()
+	return client.Do(ctx, args...).Result()
 }
 
 // cluster lets go-redis know which node has which slots, and follow redirections, but repeat nothing else.
