@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"regexp"
 	"strings"
 	"syscall"
 )
@@ -87,8 +88,7 @@ func (e *wrongError) Is(target error) bool {
 }
 
 func (n *node) wrong(err error) error {
-	line, isLine := serverLine(err)
-	wrong := &wrongError{text: line, server: n.who, cause: err}
+	wrong := &wrongError{text: serverLine(err), server: n.who, cause: err}
 	switch code := codeOf(err); {
 	case errors.Is(err, ErrTokenBucket):
 		return err
@@ -98,7 +98,7 @@ func (n *node) wrong(err error) error {
 		wrong.text, wrong.kind = strings.TrimPrefix(ErrClusterNode.Error(), "tokenbucket: "), ErrClusterNode
 	case code == "ERR":
 		wrong.kind = ErrBadArgument
-	case !isLine:
+	case code == "":
 		wrong.text = err.Error()
 	}
 	return wrong
@@ -188,8 +188,6 @@ func isMistake(err error) bool {
 // lacks are what a process or its machine can run out of.
 var lacks = []error{errBusy, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS, syscall.EADDRNOTAVAIL, syscall.EAGAIN}
 
-const tooManyClients = "ERR max number of clients"
-
 // isLack tells a connection that cannot be had from a server that is away: others work.
 func isLack(err error) bool {
 	for _, lack := range lacks {
@@ -197,8 +195,7 @@ func isLack(err error) bool {
 			return true
 		}
 	}
-	line, _ := serverLine(err)
-	return strings.HasPrefix(line, tooManyClients)
+	return strings.HasPrefix(serverLine(err), "ERR max number of clients")
 }
 
 type fault int
@@ -233,39 +230,28 @@ func faultOf(err error) fault {
 	return faults[codeOf(err)]
 }
 
-// serverLine is what the server replied, if it was the server. Client libraries have a type of their own for that. They
+// serverLine is what the server replied; "" if it was not the server. Client libraries have a type of their own for that. They
 // share that the error's text is the server's, perhaps behind some words of their own.
-func serverLine(err error) (string, bool) {
+func serverLine(err error) string {
 	for ; err != nil; err = errors.Unwrap(err) {
-		if text := err.Error(); beginsWithCode(text) {
-			return text, true
+		if text := err.Error(); line.MatchString(text) {
+			return text
 		}
 	}
-	return "", false
+	return ""
 }
 
-// beginsWithCode looks for a word of capitals and digits, which begins with a capital, and a space.
-func beginsWithCode(text string) bool {
-	for i := 0; i < len(text); i++ {
-		switch c := text[i]; {
-		case c >= 'A' && c <= 'Z', i > 0 && c >= '0' && c <= '9':
-		default:
-			return i > 0 && c == ' '
-		}
-	}
-	return false
-}
+// line begins with a code of the server.
+var line = regexp.MustCompile(`^[A-Z][A-Z0-9]* `)
 
 // codeOf returns the first word of the server's line; "" if the server replied no error.
 func codeOf(err error) string {
-	line, _ := serverLine(err)
-	code, _, _ := strings.Cut(line, " ")
+	code, _, _ := strings.Cut(serverLine(err), " ")
 	return code
 }
 
-func isServerLine(err error) bool { return codeOf(err) != "" }
+func isServerLine(err error) bool { return serverLine(err) != "" }
 
 func isUnknownCommand(err error) bool {
-	line, _ := serverLine(err)
-	return strings.HasPrefix(line, "ERR unknown command")
+	return strings.HasPrefix(serverLine(err), "ERR unknown command")
 }
