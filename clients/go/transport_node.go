@@ -128,7 +128,6 @@ func (n *node) send(ctx context.Context, c command) (reply any, isSent bool, err
 		return reply, true, nil
 	}
 	if code := codeOf(err); code == "READONLY" || isBroken(err) && !(c.once && isSent) {
-		n.lookForModule()
 		do()
 	}
 	isLate, isSoon := isTimeout(err), n.server.now()-began < 2*int64(n.server.timeout)
@@ -203,13 +202,12 @@ func (n *node) away() error { return &awayError{server: n.who, cause: errAway} }
 
 func (n *node) answered() {
 	n.heard.Store(n.server.now())
-	if n.awayUntil.Load() != 0 && n.awayUntil.Swap(0) != 0 {
+	if n.awayUntil.Swap(0) != 0 {
 		n.server.logf("tokenbucket: %s is back, limiting again", n.who)
 	}
 }
 
 func (n *node) failed(err error) {
-	n.lookForModule()
 	if n.awayUntil.Swap(n.server.now()+int64(n.server.retryEvery)) == 0 {
 		n.outages.Add(1)
 		n.server.logf("tokenbucket: cannot ask %s, every limit does as its OnError says: %v", n.who, err)

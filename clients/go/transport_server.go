@@ -195,7 +195,7 @@ func (s *Server) decide(ctx context.Context, c command) (any, error) {
 	reply, n, err := s.call(ctx, c)
 	switch {
 	case err == nil && s.hasScript && isModules:
-		if n.scriptUntil.Load() != 0 && n.scriptUntil.Swap(0) != 0 {
+		if n.scriptUntil.Swap(0) != 0 {
 			s.logf("tokenbucket: %s has the tokenbucket module, the script decides no longer", n.who)
 		}
 	case !isUnknownCommand(err):
@@ -203,7 +203,11 @@ func (s *Server) decide(ctx context.Context, c command) (any, error) {
 		if n.scriptUntil.Swap(s.now()+int64(betweenLooksForModule)) == 0 {
 			s.logf("tokenbucket: %s has no tokenbucket module, the script decides until it has", n.who)
 		}
-		return s.loadScript(ctx, c)
+		c = c.scripted()
+		load := command{args: []any{"SCRIPT", "LOAD", source}, key: c.key, here: true}
+		if _, _, err = s.call(ctx, load); err == nil {
+			reply, _, err = s.call(ctx, c)
+		}
 	case isModules:
 		return nil, fmt.Errorf("%w: load it, or give the Server FallbackScript(); holds need it: %v", ErrModuleMissing, err)
 	}
