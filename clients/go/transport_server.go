@@ -127,7 +127,7 @@ func (s *Server) Close() error {
 	if s.isClosed() {
 		return nil
 	}
-	s.settle(true)
+	s.settle()
 	s.end()
 	if pooled, ok := s.doer.(PooledDoer); ok {
 		return pooled.Close()
