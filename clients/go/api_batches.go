@@ -4,7 +4,6 @@ import (
 	"context"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"tokenbucket/internal/local"
@@ -14,10 +13,7 @@ import (
 const mostBatches = 10_000
 
 // batches are what is left of the tokens that were fetched, by bucket.
-type batches struct {
-	mutex  sync.Mutex // guards the batches, too
-	recent *recent[*batch]
-}
+type batches struct{ recent[*batch] }
 
 type batch struct {
 	of         bucket
@@ -30,42 +26,41 @@ type batch struct {
 
 // drop forgets the tokens, as the bucket was reset.
 func (b *batches) drop(of bucket) {
-	b.mutex.Lock()
-	defer b.mutex.Unlock()
-	if dropped, ok := b.recent.remove(of); ok {
-		dropped.tokens = 0
-	}
+	b.Lock()
+	defer b.Unlock()
+	dropped, _ := b.remove(of)
+	dropped.drain(time.Time{})
 }
 
 // drain is what each batch has left, which it then has no longer.
 func (b *batches) drain(now time.Time) map[bucket]int64 {
-	b.mutex.Lock()
-	defer b.mutex.Unlock()
+	b.Lock()
+	defer b.Unlock()
 	left := map[bucket]int64{}
-	for of, element := range b.recent.of {
-		if tokens := element.Value.(kept[*batch]).value.drain(now); tokens > 0 {
+	for of := range b.of {
+		drained, _ := b.remove(of)
+		if tokens := drained.drain(now); tokens > 0 {
 			left[of] = tokens
 		}
 	}
-	b.recent = newRecent[*batch](mostBatches)
 	return left
 }
 
-// find also returns what is left of the batch that had to make room.
-func (b *batches) find(of bucket, now time.Time) (found *batch, evicted bucket, left int64) {
-	found, ok := b.recent.get(of)
+// find also returns the batch that had to make room, or nil.
+func (b *batches) find(of bucket) (found, evicted *batch) {
+	found, ok := b.get(of)
 	if !ok {
 		found = &batch{of: of}
-		if old := b.recent.add(of, found); old != nil {
-			evicted, left = old.of, old.drain(now)
-		}
+		evicted = b.add(of, found)
 	}
-	return found, evicted, left
+	return found, evicted
 }
 
-func (b *batch) drain(now time.Time) int64 {
-	left := b.left(now)
-	b.tokens = 0
+// drain takes all that is left, of no batch nothing.
+func (b *batch) drain(now time.Time) (left int64) {
+	if b != nil {
+		left, b.tokens = b.left(now), 0
+	}
 	return left
 }
 
@@ -93,25 +88,26 @@ func (l *Limiter) takeFromBatch(ctx context.Context, name string, cost int64) (D
 		return Decision{}, err
 	}
 	now := l.server.clock.Now()
-	l.batches.mutex.Lock()
-	b, evicted, unspent := l.batches.find(l.of(name), now)
+	l.batches.Lock()
+	b, evicted := l.batches.find(l.of(name))
+	unspent := evicted.drain(now)
 	left, isFetching := b.left(now), b.isFetching
 	if left >= cost {
-		defer l.batches.mutex.Unlock()
+		defer l.batches.Unlock()
 		return b.spend(cost, now), nil
 	}
 	b.isFetching = true
-	l.batches.mutex.Unlock()
+	l.batches.Unlock()
 	if unspent > 0 {
-		_, _ = l.server.ask(ctx, l.With(evicted.limit).command("TB.GIVE", evicted.name, tokensWord(float64(unspent))))
+		_, _ = l.server.ask(ctx, l.With(evicted.of.limit).command("TB.GIVE", evicted.of.name, tokensWord(float64(unspent))))
 	}
 	if isFetching {
 		return l.takeMeanwhile(ctx, b, cost)
 	}
 	defer func() {
-		l.batches.mutex.Lock()
+		l.batches.Lock()
 		b.isFetching = false
-		l.batches.mutex.Unlock()
+		l.batches.Unlock()
 	}()
 	if refusal, ok := l.denials.recall(b.of, float64(cost-left), now); ok {
 		return refusal, nil
@@ -128,13 +124,13 @@ func (l *Limiter) takeMeanwhile(ctx context.Context, b *batch, cost int64) (Deci
 		if err != nil || decision.Allowed || decision.Degraded {
 			return decision, err
 		}
-		l.batches.mutex.Lock()
+		l.batches.Lock()
 		now, isFetching := l.server.clock.Now(), b.isFetching
 		if b.left(now) >= cost {
-			defer l.batches.mutex.Unlock()
+			defer l.batches.Unlock()
 			return b.spend(cost, now), nil
 		}
-		l.batches.mutex.Unlock()
+		l.batches.Unlock()
 		if !isFetching || tries == triesWhileFetching {
 			return decision, nil
 		}
@@ -154,15 +150,15 @@ func (l *Limiter) fetch(ctx context.Context, b *batch, cost, left int64, asked t
 	if err != nil {
 		return l.decision(l.command("TB.TAKE", b.of.name, tokensWord(float64(cost))), nil, err)
 	}
-	l.batches.mutex.Lock()
+	l.batches.Lock()
 	b.add(fetched, l.limit, asked)
 	if b.tokens >= cost {
-		defer l.batches.mutex.Unlock()
+		defer l.batches.Unlock()
 		return b.spend(cost, l.server.clock.Now()), nil
 	}
 	held := b.tokens
 	lacking := cost - held
-	l.batches.mutex.Unlock()
+	l.batches.Unlock()
 	denied, err := l.lacking(ctx, b.of.name, float64(lacking), fetched)
 	if err == nil {
 		denied.Remaining += held

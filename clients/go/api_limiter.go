@@ -15,7 +15,7 @@ type settings struct {
 	prefix          string
 	policy          Policy
 	rememberDenials int
-	denials         *denials // nil: none are remembered
+	denials         *denials
 	batch           int64
 	onDecision      []DecisionFunc
 	shadow          bool
@@ -58,6 +58,7 @@ func newSettings(server *Server, options []LimiterOption) settings {
 	for _, option := range options {
 		option(&s)
 	}
+	s.denials = &denials{recent[denial]{most: s.rememberDenials}}
 	switch {
 	case s.policy < FailLocal || s.policy > FailWithError:
 		s.wrong = badArgument("on error: there is no policy %d", s.policy)
@@ -92,21 +93,14 @@ func (s *settings) began() (began time.Time) {
 // Limiter is one limit for many names; each name has a bucket of its own, under Prefix + name.
 type Limiter struct {
 	limit   Limit
-	words   [2]any   // of the limit
-	batches *batches // nil: every token is asked for
+	words   [2]any // of the limit
+	batches *batches
 	settings
 }
 
 // NewLimiter makes a limiter of a server and a limit. It sends nothing: a wrong limit is an error of the first call.
 func NewLimiter(server *Server, limit Limit, options ...LimiterOption) *Limiter {
-	l := &Limiter{limit: limit, words: limit.words(), settings: newSettings(server, options)}
-	if l.rememberDenials > 0 {
-		l.denials = &denials{recent: newRecent[denial](l.rememberDenials)}
-	}
-	if l.batch > 1 {
-		l.batches = &batches{recent: newRecent[*batch](mostBatches)}
-	}
-	return l
+	return &Limiter{limit, limit.words(), &batches{recent[*batch]{most: mostBatches}}, newSettings(server, options)}
 }
 
 // Limit returns the limit that the limiter was made with.
@@ -140,7 +134,7 @@ func (l *Limiter) take(ctx context.Context, name string, cost float64, options [
 			return l.decision(c, reply, err)
 		}
 	}
-	if l.batches != nil && cost >= 1 && cost <= math.Min(float64(l.batch), l.limit.Capacity) && cost == math.Trunc(cost) {
+	if l.batch > 1 && cost >= 1 && cost <= math.Min(float64(l.batch), l.limit.Capacity) && cost == math.Trunc(cost) {
 		return l.takeFromBatch(ctx, name, int64(cost))
 	}
 	return l.takeRemembering(ctx, name, cost)
@@ -148,7 +142,7 @@ func (l *Limiter) take(ctx context.Context, name string, cost float64, options [
 
 // takeRemembering asks, unless a denial that still holds is remembered. None says when there will be more than the capacity.
 func (l *Limiter) takeRemembering(ctx context.Context, name string, cost float64) (Decision, error) {
-	if l.denials == nil || cost > l.limit.Capacity {
+	if l.rememberDenials == 0 || cost > l.limit.Capacity {
 		return l.ask(ctx, "TB.TAKE", name, tokensWord(cost))
 	}
 	asked := l.server.clock.Now()
@@ -223,9 +217,7 @@ func (l *Limiter) Give(ctx context.Context, name string, amount float64) (Decisi
 // Reset makes the bucket full, and forgets its holds.
 func (l *Limiter) Reset(ctx context.Context, name string) error {
 	l.denials.forget(l.of(name))
-	if l.batches != nil {
-		l.batches.drop(l.of(name))
-	}
+	l.batches.drop(l.of(name))
 	return l.server.delete(ctx, l.prefix+name)
 }
 
@@ -254,9 +246,6 @@ func (l *Limiter) WithHold(ctx context.Context, name string, amount float64, ttl
 
 // Close gives back what batches have left.
 func (l *Limiter) Close(ctx context.Context) error {
-	if l.batches == nil {
-		return nil
-	}
 	var first error
 	for of, left := range l.batches.drain(l.server.clock.Now()) {
 		if _, err := l.With(of.limit).Give(ctx, of.name, float64(left)); err != nil && first == nil {
