@@ -148,7 +148,8 @@ func (l *Limiter) fetch(ctx context.Context, b *batch, cost, left int64, asked t
 		fetched, err = parseDecision(reply)
 	}
 	if err != nil {
-		return l.decision(l.command("TB.TAKE", b.of.name, tokensWord(float64(cost))), nil, err)
+		joint, err := l.without(l.command("TB.TAKE", b.of.name, tokensWord(float64(cost))), nil, err)
+		return joint.Decision, err
 	}
 	l.batches.Lock()
 	b.add(fetched, l.limit, asked)

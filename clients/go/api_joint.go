@@ -103,40 +103,16 @@ func (s *settings) wordsOf(parts []part) []any {
 	return all
 }
 
-// renewingForm returns the command that makes a hold last longer, and takes nothing if it is gone.
-func renewingForm(hold []any) []any {
-	renewal := append([]any{"TB.MRENEW"}, hold[1:4]...)
-	for group := hold[4:]; len(group) >= 4; group = group[4:] {
-		renewal = append(renewal, group[:3]...)
-	}
-	return renewal
-}
-
 // askAll asks the command, followed by the arguments of each part.
-func (s *settings) askAll(ctx context.Context, parts []part, c command) (joint JointDecision, err error) {
+func (s *settings) askAll(ctx context.Context, parts []part, c command) (JointDecision, error) {
 	if c.share != nil && len(parts) > 1 {
-		return joint, badArgument("share: a call of several buckets has none")
+		return JointDecision{}, badArgument("share: a call of several buckets has none")
 	}
 	if s.wrong != nil {
 		c.wrong = s.wrong
 	}
-	if s.shadow {
-		c.maxWait = 0
-	}
 	c.args, c.key = append(c.args, s.wordsOf(parts)...), s.prefix+parts[0].name
-	sent := c
-	if c.renews {
-		sent.args = renewingForm(c.args)
-	}
-	reply, err := s.server.ask(ctx, sent)
-	if own, ok := reply.([]any); ok && c.share != nil && len(own) == 4 {
-		reply = append(own, []any{reply}) // of one bucket, TB.BTAKE and TB.BHOLD list none
-	}
-	if err == nil {
-		joint, err = parseJointDecision(reply, parts)
-	} else {
-		joint, err = s.without(c, parts, err)
-	}
+	joint, err := s.ask(ctx, c, parts)
 	if err != nil || c.args[0] == "TB.MSETTLE" { // which denies nothing
 		return joint, err
 	}

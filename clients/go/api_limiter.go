@@ -127,11 +127,8 @@ func (l *Limiter) Take(ctx context.Context, name string, cost float64, options .
 func (l *Limiter) take(ctx context.Context, name string, cost float64, options []CallOption) (Decision, error) {
 	if len(options) > 0 {
 		if c := l.command("TB.TAKE", name, tokensWord(cost)).with(options); c.maxWait > 0 || c.wrong != nil {
-			if l.shadow {
-				c.maxWait = 0
-			}
-			reply, err := l.server.ask(ctx, c)
-			return l.decision(c, reply, err)
+			joint, err := l.settings.ask(ctx, c, nil)
+			return joint.Decision, err
 		}
 	}
 	if l.batch > 1 && cost >= 1 && cost <= math.Min(float64(l.batch), l.limit.Capacity) && cost == math.Trunc(cost) {
@@ -274,9 +271,8 @@ func (l *Limiter) askAndTell(ctx context.Context, operation any, name string, wo
 }
 
 func (l *Limiter) ask(ctx context.Context, operation any, name string, words ...any) (Decision, error) {
-	c := l.command(operation, name, words...)
-	reply, err := l.server.ask(ctx, c)
-	return l.decision(c, reply, err)
+	joint, err := l.settings.ask(ctx, l.command(operation, name, words...), nil)
+	return joint.Decision, err
 }
 
 // wantedBy is how many tokens an operation is granted at most.
@@ -295,13 +291,4 @@ func (l *Limiter) command(operation any, name string, words ...any) command {
 	args = append(append(args, operation, key, l.words[0], l.words[1]), words...)
 	once := operation == "TB.GIVE" || operation == "TB.CHARGE"
 	return command{args: args, key: key, once: once, wrong: l.wrong}
-}
-
-// decision reads the reply, or decides by the policy if there is none.
-func (l *Limiter) decision(c command, reply any, err error) (Decision, error) {
-	if err == nil {
-		return parseDecision(reply)
-	}
-	joint, err := l.without(c, nil, err)
-	return joint.Decision, err
 }

@@ -1,6 +1,7 @@
 package tokenbucket
 
 import (
+	"context"
 	"time"
 
 	"tokenbucket/internal/local"
@@ -21,7 +22,32 @@ const (
 	FailWithError
 )
 
-// without decides by the policy what the server did not decide. The parts are those of a command over several limits.
+// ask decides by the policy what the server does not decide. The parts are those of a command over several limits, or nil.
+func (s *settings) ask(ctx context.Context, c command, parts []part) (JointDecision, error) {
+	if s.shadow {
+		c.maxWait = 0
+	}
+	sent := c
+	if c.renews {
+		sent.args = renewingForm(c.args)
+	}
+	reply, err := s.server.ask(ctx, sent)
+	if err != nil {
+		return s.without(c, parts, err)
+	}
+	return parseJointDecision(reply, parts)
+}
+
+// renewingForm returns the command that makes a hold last longer, and takes nothing if it is gone.
+func renewingForm(hold []any) []any {
+	renewal := append([]any{"TB.MRENEW"}, hold[1:4]...)
+	for group := hold[4:]; len(group) >= 4; group = group[4:] {
+		renewal = append(renewal, group[:3]...)
+	}
+	return renewal
+}
+
+// without decides by the policy.
 func (s *settings) without(c command, parts []part, err error) (joint JointDecision, failure error) {
 	away := awayOf(err)
 	if away == nil {
@@ -29,12 +55,11 @@ func (s *settings) without(c command, parts []part, err error) (joint JointDecis
 	}
 	s.server.degraded.Add(1)
 	reply, failure := s.policyReply(c.args, err)
-	switch {
-	case failure != nil:
-	case s.policy == FailLocal && parts != nil:
+	if failure == nil {
+		if s.policy != FailLocal {
+			parts = nil
+		}
 		joint, failure = parseJointDecision(reply, parts)
-	default:
-		joint.Decision, failure = parseDecision(reply)
 	}
 	joint.Degraded, joint.Lost, joint.mayBeHeld = true, away.lost, away.mayBeHeld
 	for which, own := range joint.Each {

@@ -129,21 +129,26 @@ func parseDecision(reply any) (Decision, error) {
 	}, nil
 }
 
+// parseJointDecision reads those of each part too, if there are parts.
 func parseJointDecision(reply any, parts []part) (JointDecision, error) {
 	binding, err := parseDecision(reply)
-	if err != nil {
-		return JointDecision{}, err
+	joint := JointDecision{Decision: binding}
+	if err != nil || parts == nil {
+		return joint, err
 	}
 	elements := reply.([]any)
 	own, _ := elements[len(elements)-1].([]any)
-	if len(own) != len(parts) {
-		return JointDecision{}, fmt.Errorf("%w: %v", errReply, reply)
+	if len(elements) == 4 {
+		own = []any{reply} // of one bucket, TB.BTAKE and TB.BHOLD list none
 	}
-	joint := JointDecision{Decision: binding, Each: map[string]Decision{}}
+	if len(own) != len(parts) {
+		return joint, fmt.Errorf("%w: %v", errReply, reply)
+	}
+	joint.Each = map[string]Decision{}
 	for i, p := range parts {
 		if joint.Each[p.which], err = parseDecision(own[i]); err != nil {
-			return JointDecision{}, err
+			break
 		}
 	}
-	return joint, nil
+	return joint, err
 }
