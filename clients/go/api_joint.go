@@ -26,7 +26,7 @@ func (l *JointLimiter) TakeAll(ctx context.Context, name string, costs map[strin
 	if err != nil {
 		return JointDecision{}, err
 	}
-	began, take := l.began(), command{args: []any{"TB.MTAKE", strconv.Itoa(len(parts))}}
+	began, take := l.server.clock.Now(), command{args: []any{"TB.MTAKE", strconv.Itoa(len(parts))}}
 	joint, err := l.askAll(ctx, parts, take.with(options))
 	if err == nil {
 		l.tellAll(parts, joint, began)

@@ -82,14 +82,6 @@ func (s *settings) tell(name string, limit Limit, decision Decision, began time.
 	}
 }
 
-// began is when a call began, if OnDecision is set.
-func (s *settings) began() (began time.Time) {
-	if len(s.onDecision) > 0 {
-		began = s.server.clock.Now()
-	}
-	return began
-}
-
 // Limiter is one limit for many names; each name has a bucket of its own, under Prefix + name.
 type Limiter struct {
 	limit   Limit
@@ -115,13 +107,7 @@ func (l *Limiter) With(limit Limit) *Limiter {
 
 // Take takes cost tokens if the bucket holds them, else nothing. With MaxWait it waits for its turn.
 func (l *Limiter) Take(ctx context.Context, name string, cost float64, options ...CallOption) (Decision, error) {
-	began := l.began()
-	decision, err := l.take(ctx, name, cost, options)
-	if err == nil {
-		decision = l.passing(decision, 1)
-		l.tell(name, l.limit, decision, began)
-	}
-	return decision, err
+	return l.told(name, 1, func() (Decision, error) { return l.take(ctx, name, cost, options) })
 }
 
 func (l *Limiter) take(ctx context.Context, name string, cost float64, options []CallOption) (Decision, error) {
@@ -260,14 +246,19 @@ type bucket struct {
 
 func (l *Limiter) of(name string) bucket { return bucket{name, l.limit} }
 
-func (l *Limiter) askAndTell(ctx context.Context, operation any, name string, words ...any) (Decision, error) {
-	began := l.began()
-	decision, err := l.ask(ctx, operation, name, words...)
+// told tells OnDecision, and lets the call pass in shadow mode.
+func (l *Limiter) told(name string, wanted int64, decide func() (Decision, error)) (Decision, error) {
+	began := l.server.clock.Now()
+	decision, err := decide()
 	if err == nil {
-		decision = l.passing(decision, wantedBy(operation, words[0]))
+		decision = l.passing(decision, wanted)
 		l.tell(name, l.limit, decision, began)
 	}
 	return decision, err
+}
+
+func (l *Limiter) askAndTell(ctx context.Context, operation any, name string, words ...any) (Decision, error) {
+	return l.told(name, wantedBy(operation, words[0]), func() (Decision, error) { return l.ask(ctx, operation, name, words...) })
 }
 
 func (l *Limiter) ask(ctx context.Context, operation any, name string, words ...any) (Decision, error) {

@@ -34,6 +34,9 @@ type Decision struct {
 	Shadowed bool
 }
 
+// isGranted returns whether the server granted it, or the policy.
+func (d Decision) isGranted() bool { return d.Allowed && !d.Shadowed }
+
 // JointDecision is the decision over several limits: that of the one that binds.
 type JointDecision struct {
 	Decision
