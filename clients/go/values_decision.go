@@ -110,7 +110,7 @@ func milliseconds(ms int64) time.Duration {
 	return time.Duration(ms) * time.Millisecond
 }
 
-var errReply = newKind("the reply is not a decision")
+var errReply = fmt.Errorf("%w: the reply is not a decision", ErrTokenBucket)
 
 func parseDecision(reply any) (Decision, error) {
 	elements, ok := reply.([]any)

@@ -15,34 +15,24 @@ import (
 // ErrTokenBucket matches every error of this package, by errors.Is.
 var ErrTokenBucket = errors.New("tokenbucket")
 
-type kind string
-
-func (k *kind) Error() string        { return "tokenbucket: " + string(*k) }
-func (k *kind) Is(target error) bool { return target == ErrTokenBucket }
-
-func newKind(text string) error {
-	k := kind(text)
-	return &k
-}
-
 var (
 	// ErrServerAway is the error of a call that the server did not decide, under FailWithError.
-	ErrServerAway = newKind("the server is away")
+	ErrServerAway = fmt.Errorf("%w: the server is away", ErrTokenBucket)
 	// ErrReplyLost is the error of a Give, Charge or Settle whose reply was lost, under FailWithError: the server may or may
 	// not have executed it.
-	ErrReplyLost = newKind("the reply was lost, the call may or may not have happened")
+	ErrReplyLost = fmt.Errorf("%w: the reply was lost, the call may or may not have happened", ErrTokenBucket)
 	// ErrModuleMissing says that the server has not loaded the tokenbucket module, which the call needs.
-	ErrModuleMissing = newKind("the server has no tokenbucket module")
+	ErrModuleMissing = fmt.Errorf("%w: the server has no tokenbucket module", ErrTokenBucket)
 	// ErrCrossSlot says that the buckets of one call are in several slots of a cluster: give their names a common hash tag.
-	ErrCrossSlot = newKind("in a cluster, the names of one call have to share a hash tag, as in {ada}:requests")
+	ErrCrossSlot = fmt.Errorf("%w: in a cluster, the names of one call have to share a hash tag, as in {ada}:requests", ErrTokenBucket)
 	// ErrClusterNode says that the client is for a single server, and the server a node of a cluster.
-	ErrClusterNode = newKind("this is a node of a cluster: use the cluster client of the client library")
+	ErrClusterNode = fmt.Errorf("%w: this is a node of a cluster: use the cluster client of the client library", ErrTokenBucket)
 	// ErrBadArgument says that an argument of the call is wrong. The text says which.
-	ErrBadArgument = newKind("bad argument")
+	ErrBadArgument = fmt.Errorf("%w: bad argument", ErrTokenBucket)
 	// ErrClosed says that the Server was closed before the call.
-	ErrClosed = newKind("the Server is closed")
+	ErrClosed = fmt.Errorf("%w: the Server is closed", ErrTokenBucket)
 	// ErrDenied matches the error that Decision.Err returns for a denial.
-	ErrDenied = newKind("denied")
+	ErrDenied = fmt.Errorf("%w: denied", ErrTokenBucket)
 )
 
 // DeniedError is a denial as an error: see Decision.Err.
@@ -55,8 +45,8 @@ func (e *DeniedError) Error() string {
 	return fmt.Sprintf("tokenbucket: denied, retry after %v", e.Decision.RetryAfter)
 }
 
-// Is returns whether target is ErrDenied.
-func (e *DeniedError) Is(target error) bool { return target == ErrDenied || target == ErrTokenBucket }
+// Is returns whether target is ErrDenied or ErrTokenBucket.
+func (e *DeniedError) Is(target error) bool { return errors.Is(ErrDenied, target) }
 
 // Err returns nil if the decision allows the call, else a *DeniedError.
 func (d Decision) Err() error {
@@ -68,40 +58,33 @@ func (d Decision) Err() error {
 
 // wrongError is a call that is refused, and would be the next time as well.
 type wrongError struct {
-	text   string
-	server string // "": it was not asked
-	kind   error  // nil: none of its own
-	cause  error  // the client's
+	text  string
+	kind  error
+	cause error // the client's
 }
 
-func (e *wrongError) Error() string {
-	if e.server == "" {
-		return "tokenbucket: " + e.text
-	}
-	return "tokenbucket: " + e.text + " (" + e.server + ")"
-}
+func (e *wrongError) Error() string { return "tokenbucket: " + e.text }
 
 func (e *wrongError) Unwrap() error { return e.cause }
 
-func (e *wrongError) Is(target error) bool {
-	return target == ErrTokenBucket || e.kind != nil && target == e.kind
-}
+func (e *wrongError) Is(target error) bool { return errors.Is(e.kind, target) }
 
 func (n *node) wrong(err error) error {
-	wrong := &wrongError{text: serverLine(err), server: n.who, cause: err}
-	switch code := codeOf(err); {
-	case errors.Is(err, ErrTokenBucket):
+	if errors.Is(err, ErrTokenBucket) {
 		return err
-	case code == "CROSSSLOT":
-		return ErrCrossSlot
-	case code == "MOVED" || code == "ASK":
-		wrong.text, wrong.kind = strings.TrimPrefix(ErrClusterNode.Error(), "tokenbucket: "), ErrClusterNode
-	case code == "ERR":
-		wrong.kind = ErrBadArgument
-	case code == "":
-		wrong.text = err.Error()
 	}
-	return wrong
+	text, kind := serverLine(err), ErrTokenBucket
+	switch codeOf(err) {
+	case "CROSSSLOT":
+		return ErrCrossSlot
+	case "MOVED", "ASK":
+		return fmt.Errorf("%w (%s)", ErrClusterNode, n.who)
+	case "ERR":
+		kind = ErrBadArgument
+	case "":
+		text = err.Error()
+	}
+	return &wrongError{text + " (" + n.who + ")", kind, err}
 }
 
 func badArgument(format string, args ...any) error {
@@ -126,7 +109,7 @@ func (e *awayError) kind() error {
 	return ErrServerAway
 }
 
-func (e *awayError) Is(target error) bool { return target == e.kind() || target == ErrTokenBucket }
+func (e *awayError) Is(target error) bool { return errors.Is(e.kind(), target) }
 
 func (e *awayError) Unwrap() error { return e.cause }
 
