@@ -30,12 +30,6 @@ type dialer struct {
 // lateWithin bounds a dial whose call has ended.
 const lateWithin = 10 * time.Second
 
-func newDialer(next func(ctx context.Context, network, address string) (net.Conn, error)) *dialer {
-	d := &dialer{next: next}
-	d.life, d.end = context.WithCancel(context.Background())
-	return d
-}
-
 // see begins a new generation when a connection ends, or leads to a former master: so do those that are idle.
 func (d *dialer) see(err error) {
 	if err != nil && (isBroken(err) || redis.HasErrorPrefix(err, "READONLY")) {
@@ -140,8 +134,16 @@ func (c *patientConn) Read(buffer []byte) (int, error) {
 	if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) && c.SetReadDeadline(time.Now().Add(readWithin)) == nil {
 		n, err = c.Conn.Read(buffer)
 	}
-	if !c.isGreeted && !c.greets(buffer[:n], err) {
-		return 0, c.failed
+	if !c.isGreeted {
+		if bytes.HasPrefix(buffer[:n], tooMany) { // go-redis would miss it
+			line, _, _ := bytes.Cut(buffer[1:n], []byte("\r\n"))
+			err = errors.New(string(line))
+		}
+		if err != nil {
+			c.failed = tokenbucket.Unsent(tokenbucket.Unsent(err)) // go-redis unwraps it once
+			return 0, c.failed
+		}
+		c.isGreeted = true
 	}
 	return n, err
 }
@@ -153,20 +155,6 @@ func (c *patientConn) Write(buffer []byte) (int, error) {
 		return len(buffer), nil
 	}
 	return n, err
-}
-
-// greets returns whether a connection works on which no command was sent yet. The server may have no place for it, which
-// go-redis would miss.
-func (c *patientConn) greets(reply []byte, err error) bool {
-	if bytes.HasPrefix(reply, tooMany) {
-		line, _, _ := bytes.Cut(reply[1:], []byte("\r\n"))
-		err = errors.New(string(line))
-	}
-	if err != nil {
-		c.failed = tokenbucket.Unsent(tokenbucket.Unsent(err)) // go-redis unwraps it once
-	}
-	c.isGreeted = err == nil
-	return c.isGreeted
 }
 
 // SyscallConn lets go-redis find out that an idle connection has ended.

@@ -68,11 +68,11 @@ func limit(options *redis.Options) *dialer {
 	if err := json.Unmarshal([]byte(newer), options); err != nil {
 		panic(err) // the text is a constant
 	}
-	dial := options.Dialer
-	if dial == nil {
-		dial = redis.NewDialer(options)
+	d := &dialer{next: options.Dialer}
+	if d.next == nil {
+		d.next = redis.NewDialer(options)
 	}
-	d := newDialer(dial)
+	d.life, d.end = context.WithCancel(context.Background())
 	options.Dialer = d.dial
 	return d
 }
