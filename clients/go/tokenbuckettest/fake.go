@@ -41,13 +41,6 @@ func (s *Server) Advance(by time.Duration) {
 	s.now += by.Truncate(time.Microsecond)
 }
 
-// Reset makes every bucket full.
-func (s *Server) Reset() {
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	s.store = local.NewStore(0)
-}
-
 // Break makes every command fail with this error, like a server that is away; nil ends the outage.
 func (s *Server) Break(err error) {
 	s.mutex.Lock()
