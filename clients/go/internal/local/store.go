@@ -91,11 +91,11 @@ func (s *Store) take(words []string) (any, error) {
 		return nil, err
 	}
 	waitMs := func(b *bucket) int64 { return b.waitMs(b.amount) }
-	return s.all(buckets, waitMs, func(b *bucket) { b.spend(b.amount) }), nil
+	return s.decide(buckets, false, waitMs, func(b *bucket) int64 { b.spend(b.amount); return 0 }), nil
 }
 
-// all lets all buckets do what each waits for, or none.
-func (s *Store) all(buckets []*bucket, waitMs func(*bucket) int64, do func(*bucket)) any {
+// decide lets all buckets do what each waits for, or none, or each for itself. What they do returns how long to wait after it.
+func (s *Store) decide(buckets []*bucket, isEach bool, waitMs, do func(*bucket) int64) any {
 	waits, areAllReady := make([]int64, len(buckets)), true
 	for i, b := range buckets {
 		waits[i] = waitMs(b)
@@ -103,17 +103,15 @@ func (s *Store) all(buckets []*bucket, waitMs func(*bucket) int64, do func(*buck
 	}
 	replies := make([]any, len(buckets))
 	for i, b := range buckets {
-		if areAllReady {
-			do(b)
-		}
 		allowed := int64(0)
 		if waits[i] == 0 {
 			allowed = 1
+			if areAllReady || isEach {
+				waits[i] = do(b)
+			}
 		}
 		replies[i] = b.reply(allowed, waits[i])
-		if areAllReady {
-			s.keep(b)
-		}
+		s.keep(b)
 	}
 	return joint(replies)
 }
@@ -147,9 +145,10 @@ func (s *Store) setHold(words []string, size int) (any, error) {
 		}
 		return 0
 	}
-	return s.all(buckets, waitMs, func(b *bucket) {
+	return s.decide(buckets, false, waitMs, func(b *bucket) int64 {
 		b.fill(new(big.Rat).Neg(more(b)))
 		b.holds.set(id, b.amount, b.at+time.Duration(ttlMs)*time.Millisecond)
+		return 0
 	}), nil
 }
 
@@ -159,19 +158,17 @@ func (s *Store) settle(words []string) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	replies := make([]any, len(buckets))
-	for i, b := range buckets {
-		held := b.holds.amountOf(id)
-		if held == none {
-			replies[i] = b.reply(0, never)
-			continue
+	isLate := func(b *bucket) int64 {
+		if b.holds.amountOf(id) == none {
+			return never
 		}
-		b.holds.set(id, none, 0)
-		b.fill(new(big.Rat).Sub(held, b.amount))
-		replies[i] = b.reply(1, b.waitMs(none))
-		s.keep(b)
+		return 0
 	}
-	return joint(replies), nil
+	return s.decide(buckets, true, isLate, func(b *bucket) int64 {
+		b.fill(new(big.Rat).Sub(b.holds.amountOf(id), b.amount))
+		b.holds.set(id, none, 0)
+		return b.waitMs(none)
+	}), nil
 }
 
 // lookAtAll reads groups of a key, a limit and perhaps an amount.
