@@ -7,12 +7,11 @@ import (
 	"time"
 )
 
-// holds are those of a bucket, in the order in which they expire: a treap, whose nodes know the sum of what those below them
-// hold. Nodes never change, so a copy keeps what there was. Amounts are in millionths of a token.
+// holds are those of a bucket that have not ended, in the order in which they expire: a treap, whose nodes know the sum of what
+// those below them hold. Nodes never change. Amounts are in millionths of a token.
 type holds struct {
 	root *held
-	// expiries are by id, of all copies together: that of a hold that is in no tree any more says nothing.
-	expiries map[string]time.Duration
+	byID map[string]*held // as they were set
 }
 
 type held struct {
@@ -79,22 +78,9 @@ func (h *holds) last() (ends time.Duration) {
 	return ends
 }
 
-// find returns the hold of that id; nil if there is none.
-func (h *holds) find(id string) *held {
-	wanted, at := &held{id: id, expires: h.expiries[id]}, h.root
-	for at != nil && at.id != id {
-		if wanted.isBefore(at) {
-			at = at.left
-		} else {
-			at = at.right
-		}
-	}
-	return at
-}
-
 // amountOf returns none if there is no hold of that id.
 func (h *holds) amountOf(id string) *big.Rat {
-	if one := h.find(id); one != nil {
+	if one := h.byID[id]; one != nil {
 		return tokens(one.micro)
 	}
 	return none
@@ -102,18 +88,18 @@ func (h *holds) amountOf(id string) *big.Rat {
 
 // set replaces the hold of that id. An amount of 0 ends it.
 func (h *holds) set(id string, amount *big.Rat, expires time.Duration) {
-	if old := h.find(id); old != nil {
+	if old := h.byID[id]; old != nil {
 		h.end(old)
 	}
 	if amount.Sign() == 0 {
 		return
 	}
-	if h.expiries == nil {
-		h.expiries = map[string]time.Duration{}
+	if h.byID == nil {
+		h.byID = map[string]*held{}
 	}
-	h.expiries[id] = expires
-	one := held{id: id, micro: floor(new(big.Rat).Mul(amount, millions)), expires: expires, priority: rand.Uint32()}
-	front, others := split(h.root, func(other *held) bool { return other.isBefore(&one) })
+	one := &held{id: id, micro: floor(new(big.Rat).Mul(amount, millions)), expires: expires, priority: rand.Uint32()}
+	h.byID[id] = one
+	front, others := split(h.root, func(other *held) bool { return other.isBefore(one) })
 	h.root = joined(joined(front, one.with(nil, nil)), others)
 }
 
@@ -121,7 +107,7 @@ func (h *holds) end(one *held) {
 	front, others := split(h.root, func(other *held) bool { return other.isBefore(one) })
 	_, behind := split(others, func(other *held) bool { return other.id == one.id })
 	h.root = joined(front, behind)
-	delete(h.expiries, one.id)
+	delete(h.byID, one.id)
 }
 
 // endBy ends the holds that have expired by a moment, and returns what they held.
@@ -129,7 +115,7 @@ func (h *holds) endBy(moment time.Duration) (micro int64) {
 	ended, others := split(h.root, func(one *held) bool { return one.expires <= moment })
 	if ended != nil {
 		h.root = others
-		ended.each(func(one *held) { delete(h.expiries, one.id) })
+		ended.each(func(one *held) { delete(h.byID, one.id) })
 	}
 	return ended.total()
 }
