@@ -99,7 +99,7 @@ func (l *Limiter) takeFromBatch(ctx context.Context, name string, cost int64) (D
 	b.isFetching = true
 	l.batches.Unlock()
 	if unspent > 0 {
-		_, _ = l.server.ask(ctx, l.With(evicted.of.limit).command("TB.GIVE", evicted.of.name, tokensWord(float64(unspent))))
+		_, _ = l.server.ask(ctx, l.With(evicted.of.limit).command("TB.GIVE", evicted.of.name, tokens(float64(unspent))))
 	}
 	if isFetching {
 		return l.takeMeanwhile(ctx, b, cost)
@@ -148,7 +148,7 @@ func (l *Limiter) fetch(ctx context.Context, b *batch, cost, left int64, asked t
 		fetched, err = parseDecision(reply)
 	}
 	if err != nil {
-		joint, err := l.without(l.command("TB.TAKE", b.of.name, tokensWord(float64(cost))), nil, err)
+		joint, err := l.without(l.command("TB.TAKE", b.of.name, tokens(float64(cost))), nil, err)
 		return joint.Decision, err
 	}
 	l.batches.Lock()
@@ -169,11 +169,11 @@ func (l *Limiter) fetch(ctx context.Context, b *batch, cost, left int64, asked t
 }
 
 // lacking returns the denial of a call that lacks so much. The server knows when there will be so much.
-func (l *Limiter) lacking(ctx context.Context, name string, tokens float64, fetched Decision) (Decision, error) {
-	if tokens == 1 && !fetched.Allowed {
+func (l *Limiter) lacking(ctx context.Context, name string, amount float64, fetched Decision) (Decision, error) {
+	if amount == 1 && !fetched.Allowed {
 		return fetched, nil
 	}
-	denied, err := l.ask(ctx, "TB.PEEK", name, tokensWord(tokens))
+	denied, err := l.ask(ctx, "TB.PEEK", name, tokens(amount))
 	if err == nil && denied.Allowed && !denied.Degraded { // it has flowed in meanwhile
 		denied = Decision{Remaining: fetched.Remaining, RetryAfter: time.Millisecond, ResetAfter: denied.ResetAfter}
 	}

@@ -98,7 +98,7 @@ func (s *settings) wordsOf(parts []part) []any {
 	all := make([]any, 0, 4*len(parts))
 	for _, p := range parts {
 		words := p.limit.words()
-		all = append(all, s.prefix+p.name, words[0], words[1], tokensWord(p.amount))
+		all = append(all, s.prefix+p.name, words[0], words[1], tokens(p.amount))
 	}
 	return all
 }

@@ -112,7 +112,7 @@ func (l *Limiter) Take(ctx context.Context, name string, cost float64, options .
 
 func (l *Limiter) take(ctx context.Context, name string, cost float64, options []CallOption) (Decision, error) {
 	if len(options) > 0 {
-		if c := l.command("TB.TAKE", name, tokensWord(cost)).with(options); c.maxWait > 0 || c.wrong != nil {
+		if c := l.command("TB.TAKE", name, tokens(cost)).with(options); c.maxWait > 0 || c.wrong != nil {
 			joint, err := l.settings.ask(ctx, c, nil)
 			return joint.Decision, err
 		}
@@ -126,13 +126,13 @@ func (l *Limiter) take(ctx context.Context, name string, cost float64, options [
 // takeRemembering asks, unless a denial that still holds is remembered. None says when there will be more than the capacity.
 func (l *Limiter) takeRemembering(ctx context.Context, name string, cost float64) (Decision, error) {
 	if l.rememberDenials == 0 || cost > l.limit.Capacity {
-		return l.ask(ctx, "TB.TAKE", name, tokensWord(cost))
+		return l.ask(ctx, "TB.TAKE", name, tokens(cost))
 	}
 	asked := l.server.clock.Now()
 	if refusal, ok := l.denials.recall(l.of(name), cost, asked); ok {
 		return refusal, nil
 	}
-	decision, err := l.ask(ctx, "TB.TAKE", name, tokensWord(cost))
+	decision, err := l.ask(ctx, "TB.TAKE", name, tokens(cost))
 	if err == nil {
 		l.denials.remember(l.of(name), denial{cost, decision, asked, l.server.clock.Now()})
 	}
@@ -141,7 +141,7 @@ func (l *Limiter) takeRemembering(ctx context.Context, name string, cost float64
 
 // Peek returns what Take would decide, and takes nothing. With cost 0, Remaining is what the bucket has.
 func (l *Limiter) Peek(ctx context.Context, name string, cost float64) (Decision, error) {
-	return l.askAndTell(ctx, "TB.PEEK", name, tokensWord(cost))
+	return l.askAndTell(ctx, "TB.PEEK", name, tokens(cost))
 }
 
 // TakeUpTo takes as many whole tokens as the bucket has, at most most: see Granted.
@@ -152,7 +152,7 @@ func (l *Limiter) TakeUpTo(ctx context.Context, name string, most int64) (Decisi
 // Reserve books a place in the queue: sleep RetryAfter, then act. It is denied, without taking a token, if the wait would
 // exceed maxWait; RetryAfter is then how long that wait would have been.
 func (l *Limiter) Reserve(ctx context.Context, name string, cost float64, maxWait time.Duration) (Decision, error) {
-	decision, err := l.askAndTell(ctx, "TB.RESERVE", name, tokensWord(cost), strconv.FormatInt(maxWait.Milliseconds(), 10))
+	decision, err := l.askAndTell(ctx, "TB.RESERVE", name, tokens(cost), strconv.FormatInt(maxWait.Milliseconds(), 10))
 	if l.shadow {
 		decision.RetryAfter = 0
 	}
@@ -175,7 +175,7 @@ func (l *Limiter) Wait(ctx context.Context, name string, cost float64, maxWait t
 // unreserve gives back where the tokens were reserved. Should it fail, the bucket refills by itself: a token less was used,
 // never one more.
 func (l *Limiter) unreserve(name string, cost float64, reserved Decision) {
-	give := l.command("TB.GIVE", name, tokensWord(cost))
+	give := l.command("TB.GIVE", name, tokens(cost))
 	switch {
 	case !reserved.Degraded:
 		l.denials.forget(l.of(name))
@@ -188,13 +188,13 @@ func (l *Limiter) unreserve(name string, cost float64, reserved Decision) {
 // Charge takes amount unconditionally, into debt if needed, when the real cost is known only afterwards. It is sent once:
 // see Lost.
 func (l *Limiter) Charge(ctx context.Context, name string, amount float64) (Decision, error) {
-	return l.askAndTell(ctx, "TB.CHARGE", name, tokensWord(amount))
+	return l.askAndTell(ctx, "TB.CHARGE", name, tokens(amount))
 }
 
 // Give puts amount back, at most up to the capacity. It is sent once: see Lost.
 func (l *Limiter) Give(ctx context.Context, name string, amount float64) (Decision, error) {
 	l.denials.forget(l.of(name))
-	return l.askAndTell(ctx, "TB.GIVE", name, tokensWord(amount))
+	return l.askAndTell(ctx, "TB.GIVE", name, tokens(amount))
 }
 
 // Reset makes the bucket full, and forgets its holds.

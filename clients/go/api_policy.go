@@ -98,16 +98,8 @@ func (s *settings) policyReply(args []any, err error) (any, error) {
 // decideLocally forgets nothing when the server is back: outages that follow each other share one bucket. It decides by a time
 // that is that of the day at the start, and goes on steadily.
 func (s *Server) decideLocally(args []any) (any, error) {
-	return s.local.Do(time.Duration(s.started.UnixNano()+s.now()-1), wordsOf(args))
+	return s.local.Do(time.Duration(s.started.UnixNano()+s.now()-1), local.Words(args))
 }
 
 // decideOnFullBuckets finds mistakes.
-func decideOnFullBuckets(args []any) (any, error) { return local.NewStore(0).Do(0, wordsOf(args)) }
-
-func wordsOf(args []any) []string {
-	words := make([]string, len(args))
-	for i, arg := range args {
-		words[i] = arg.(string)
-	}
-	return words
-}
+func decideOnFullBuckets(args []any) (any, error) { return local.NewStore(0).Do(0, local.Words(args)) }

@@ -54,34 +54,25 @@ func (d Decision) Headers(limit Limit, name string, jitter float64) map[string]s
 	headers := make(map[string]string, 3)
 	if !d.Degraded {
 		quoted := `"` + name + `"`
-		headers["RateLimit-Policy"] = quoted + policies.Of(limit)
+		headers["RateLimit-Policy"] = quoted + fmt.Sprintf(";q=%.0f", math.Floor(limit.Capacity))
+		if window, ok := local.FillTime(tokens(limit.Capacity), limit.Rate); ok {
+			headers["RateLimit-Policy"] += ";w=" + inSeconds(window.Seconds())
+		}
 		left := d.Remaining
 		if left < 0 {
 			left = 0
 		}
 		value := quoted + ";r=" + strconv.FormatInt(left, 10)
 		if d.ResetAfter >= 0 { // a pool is full when its holds are settled, whenever that is
-			value += ";t=" + strconv.FormatInt(secondsUp(d.ResetAfter), 10)
+			value += ";t=" + inSeconds(d.ResetAfter.Seconds())
 		}
 		headers["RateLimit"] = value
 	}
 	if !d.Allowed && d.RetryAfter > 0 {
-		later := float64(d.RetryAfter)
-		if jitter > 0 {
-			later *= 1 + jitter*fraction()
-		}
-		headers["Retry-After"] = strconv.FormatInt(secondsUp(saturated(later)), 10)
+		headers["Retry-After"] = inSeconds(d.RetryAfter.Seconds() * (1 + math.Max(jitter, 0)*fraction()))
 	}
 	return headers
 }
-
-var policies = local.NewCache(func(limit Limit) string {
-	parameters := fmt.Sprintf(";q=%.0f", math.Floor(limit.Capacity))
-	if window, ok := local.FillTime(tokens(limit.Capacity), limit.Rate); ok {
-		parameters += ";w=" + strconv.FormatInt(secondsUp(window), 10)
-	}
-	return parameters
-})
 
 // fraction is from 0 to 1. math/rand would draw the same ones in every process, up to Go 1.19.
 func fraction() float64 {
@@ -90,16 +81,9 @@ func fraction() float64 {
 	return float64(binary.BigEndian.Uint64(random[:])) / math.MaxUint64
 }
 
-func secondsUp(duration time.Duration) int64 { return int64(math.Ceil(duration.Seconds())) }
+func inSeconds(seconds float64) string { return strconv.FormatInt(int64(math.Ceil(seconds)), 10) }
 
 const maxDuration = time.Duration(math.MaxInt64)
-
-func saturated(nanoseconds float64) time.Duration {
-	if nanoseconds >= float64(maxDuration) {
-		return maxDuration
-	}
-	return time.Duration(nanoseconds)
-}
 
 // milliseconds saturate, as the server's do: a wait can be longer than a Duration can hold (292 years).
 func milliseconds(ms int64) time.Duration {

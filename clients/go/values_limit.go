@@ -16,24 +16,11 @@ func (l Limit) words() [2]any { return [2]any{tokens(l.Capacity), l.Rate} }
 
 // tokens writes an amount in at most the 128 bytes that the server reads.
 func tokens(amount float64) string {
-	format := byte('f')
-	if amount > 0 && amount < 1e-6 {
-		format = 'e'
+	switch {
+	case amount == 0: // also -0
+		return "0"
+	case amount > 0 && amount < 1e-6:
+		return strconv.FormatFloat(amount, 'e', -1, 64)
 	}
-	return strconv.FormatFloat(amount, format, -1, 64)
-}
-
-// smallCosts are the words of whole costs that most calls have.
-var smallCosts = func() (words [257]any) {
-	for i := range words {
-		words[i] = strconv.Itoa(i)
-	}
-	return words
-}()
-
-func tokensWord(amount float64) any {
-	if i := int(amount); float64(i) == amount && i >= 0 && i < len(smallCosts) {
-		return smallCosts[i]
-	}
-	return tokens(amount)
+	return strconv.FormatFloat(amount, 'f', -1, 64)
 }

@@ -9,7 +9,6 @@ package tokenbuckettest
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
@@ -66,10 +65,7 @@ func (s *Server) Sleep(ctx context.Context, duration time.Duration) error {
 
 // Do executes PING, DEL and the commands that limiters send.
 func (s *Server) Do(_ context.Context, args ...any) (any, error) {
-	words := make([]string, len(args))
-	for i, arg := range args {
-		words[i] = fmt.Sprint(arg)
-	}
+	words := local.Words(args)
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	if s.away != nil {

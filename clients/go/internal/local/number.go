@@ -64,13 +64,13 @@ func rounded(text string, isUp bool) *big.Rat {
 }
 
 var (
-	roundedDown = NewCache(func(text string) *big.Rat { return rounded(text, false) })
-	roundedUp   = NewCache(func(text string) *big.Rat { return rounded(text, true) })
+	roundedDown = newCache(func(text string) *big.Rat { return rounded(text, false) })
+	roundedUp   = newCache(func(text string) *big.Rat { return rounded(text, true) })
 )
 
 // amountOf must not be changed: it is cached.
-func amountOf(what, text string, as *Cache[string, *big.Rat]) (*big.Rat, error) {
-	if amount := as.Of(text); amount != nil {
+func amountOf(what, text string, as *cache[*big.Rat]) (*big.Rat, error) {
+	if amount := as.of(text); amount != nil {
 		return amount, nil
 	}
 	return nil, fmt.Errorf("ERR %s must be a decimal number of tokens from 0 to 1e12", what)
@@ -97,31 +97,29 @@ func floor(ratio *big.Rat) int64 {
 
 func ceil(ratio *big.Rat) int64 { return -floor(new(big.Rat).Neg(ratio)) }
 
-// Cache has what was read lately: the same limits and costs come again and again, and exact arithmetic takes long.
-type Cache[K comparable, V any] struct {
-	read  func(K) V
+// cache has what was read lately: the same limits and costs come again and again, and exact arithmetic takes long.
+type cache[V any] struct {
+	read  func(string) V
 	mutex sync.Mutex
-	known map[K]V
+	known map[string]V
 }
 
 const mostCached = 1000
 
-// NewCache caches what a function reads.
-func NewCache[K comparable, V any](read func(K) V) *Cache[K, V] {
-	return &Cache[K, V]{read: read, known: map[K]V{}}
+func newCache[V any](read func(string) V) *cache[V] {
+	return &cache[V]{read: read, known: map[string]V{}}
 }
 
-// Of returns what the function reads of the key.
-func (c *Cache[K, V]) Of(key K) V {
+func (c *cache[V]) of(text string) V {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	value, ok := c.known[key]
+	value, ok := c.known[text]
 	if !ok {
 		if len(c.known) >= mostCached {
-			c.known = map[K]V{}
+			c.known = map[string]V{}
 		}
-		value = c.read(key)
-		c.known[key] = value
+		value = c.read(text)
+		c.known[text] = value
 	}
 	return value
 }

@@ -42,23 +42,23 @@ var form = regexp.MustCompile(`^([^/@]*)(?:/(.*?)(ms|[smhd])|` +
 
 // IsPool returns whether tokens come back only from holds.
 func IsPool(rate string) bool {
-	r := rates.Of(rate)
+	r := rates.of(rate)
 	return r != nil && r.isPool()
 }
 
 // FillTime is how long an empty bucket takes to fill; false if it never does, or the limit is wrong.
 func FillTime(capacity, rate string) (time.Duration, bool) {
-	amount, r := roundedDown.Of(capacity), rates.Of(rate)
+	amount, r := roundedDown.of(capacity), rates.of(rate)
 	if amount == nil || r == nil || r.isPool() {
 		return 0, false
 	}
 	return time.Duration(floor(r.timeOf(amount))), true
 }
 
-var rates = NewCache(readRate)
+var rates = newCache(readRate)
 
 func rateOf(text string) (*rate, error) {
-	if r := rates.Of(text); r != nil {
+	if r := rates.of(text); r != nil {
 		return r, nil
 	}
 	return nil, fmt.Errorf("ERR rate: %q is neither tokens per second nor like 100/m or 1000@d, from 1 token in 100 years to 1e12 a second", text)

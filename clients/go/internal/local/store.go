@@ -41,6 +41,15 @@ var commands = map[string]struct {
 	"TB.MSETTLE":  {(*Store).settle, 6, math.MaxInt},
 }
 
+// Words are the words of a command.
+func Words(args []any) []string {
+	words := make([]string, len(args))
+	for i, arg := range args {
+		words[i] = fmt.Sprint(arg)
+	}
+	return words
+}
+
 // Do decides at that moment, in time since 1970.
 func (s *Store) Do(now time.Duration, words []string) (any, error) {
 	s.mutex.Lock()
