@@ -142,11 +142,7 @@ func (l *Limiter) takeMeanwhile(ctx context.Context, b *batch, cost int64) (Deci
 
 func (l *Limiter) fetch(ctx context.Context, b *batch, cost, left int64, asked time.Time) (Decision, error) {
 	c := l.command("TB.TAKEUPTO", b.of.name, strconv.FormatInt(l.batch-left, 10))
-	reply, err := l.server.ask(ctx, c)
-	var fetched Decision
-	if err == nil {
-		fetched, err = parseDecision(reply)
-	}
+	fetched, err := parseDecision(l.server.ask(ctx, c))
 	if err != nil {
 		joint, err := l.without(l.command("TB.TAKE", b.of.name, tokens(float64(cost))), nil, err)
 		return joint.Decision, err

@@ -11,19 +11,15 @@ import (
 type LimiterOption func(*settings)
 
 type settings struct {
-	server          *Server
-	prefix          string
-	policy          Policy
-	rememberDenials int
-	denials         *denials
-	batch           int64
-	onDecision      []DecisionFunc
-	shadow          bool
-	wrong           error // of an option: every call returns it
+	server     *Server
+	prefix     string
+	policy     Policy
+	denials    *denials
+	batch      int64
+	onDecision []func(string, Limit, Decision, time.Duration)
+	shadow     bool
+	wrong      error // of an option: every call returns it
 }
-
-// DecisionFunc is called with every decision, the server's or the policy's, and its duration.
-type DecisionFunc func(name string, limit Limit, decision Decision, duration time.Duration)
 
 // Prefix sets what precedes each name in its key; "tb:" by default.
 func Prefix(prefix string) LimiterOption { return func(s *settings) { s.prefix = prefix } }
@@ -35,7 +31,7 @@ func OnError(policy Policy) LimiterOption { return func(s *settings) { s.policy 
 // RememberDenials lets this process refuse up to this number of denied names by itself, each until its RetryAfter has
 // passed. Smaller costs than the denied one still ask the server. The default is 0; less is ErrBadArgument.
 func RememberDenials(names int) LimiterOption {
-	return func(s *settings) { s.rememberDenials = names }
+	return func(s *settings) { s.denials.most = names }
 }
 
 // Batch fetches this number of tokens of a name at a time and spends them in this process, for whole costs up to it. Never
@@ -44,8 +40,9 @@ func RememberDenials(names int) LimiterOption {
 // others take for themselves meanwhile. The default, 0, asks the server each time; less is ErrBadArgument.
 func Batch(tokens int64) LimiterOption { return func(s *settings) { s.batch = tokens } }
 
-// OnDecision calls the function after each decision, and before the caller has it. A panic in it is logged and changes nothing.
-func OnDecision(call DecisionFunc) LimiterOption {
+// OnDecision calls the function with each decision, the server's or the policy's, and its duration, before the caller has it. A
+// panic in it is logged and changes nothing.
+func OnDecision(call func(name string, limit Limit, decision Decision, duration time.Duration)) LimiterOption {
 	return func(s *settings) { s.onDecision = append(s.onDecision, call) }
 }
 
@@ -54,16 +51,15 @@ func OnDecision(call DecisionFunc) LimiterOption {
 func Shadow(on bool) LimiterOption { return func(s *settings) { s.shadow = on } }
 
 func newSettings(server *Server, options []LimiterOption) settings {
-	s := settings{server: server, prefix: "tb:"}
+	s := settings{server: server, prefix: "tb:", denials: &denials{}}
 	for _, option := range options {
 		option(&s)
 	}
-	s.denials = &denials{recent[denial]{most: s.rememberDenials}}
 	switch {
 	case s.policy < FailLocal || s.policy > FailWithError:
 		s.wrong = badArgument("on error: there is no policy %d", s.policy)
-	case s.batch < 0 || s.rememberDenials < 0:
-		s.wrong = badArgument("batch and remembered denials: %d and %d must not be below 0", s.batch, s.rememberDenials)
+	case s.batch < 0 || s.denials.most < 0:
+		s.wrong = badArgument("batch and remembered denials: %d and %d must not be below 0", s.batch, s.denials.most)
 	}
 	return s
 }
@@ -125,7 +121,7 @@ func (l *Limiter) take(ctx context.Context, name string, cost float64, options [
 
 // takeRemembering asks, unless a denial that still holds is remembered. None says when there will be more than the capacity.
 func (l *Limiter) takeRemembering(ctx context.Context, name string, cost float64) (Decision, error) {
-	if l.rememberDenials == 0 || cost > l.limit.Capacity {
+	if l.denials.most == 0 || cost > l.limit.Capacity {
 		return l.ask(ctx, "TB.TAKE", name, tokens(cost))
 	}
 	asked := l.server.clock.Now()

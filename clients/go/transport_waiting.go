@@ -23,7 +23,7 @@ func (s *Server) wait(ctx context.Context, c command) (reply any, err error) {
 		if reply, err = s.ask(ctx, c); err != nil {
 			break
 		}
-		decision, wrong := parseDecision(reply)
+		decision, wrong := parseDecision(reply, nil)
 		left := until.Sub(s.clock.Now())
 		if wrong != nil || decision.Allowed || decision.RetryAfter == Never || left <= 0 {
 			break
@@ -45,7 +45,7 @@ func (s *Server) wait(ctx context.Context, c command) (reply any, err error) {
 			break
 		}
 	}
-	if decision, _ := parseDecision(reply); isInDoubt && (err != nil || !decision.Allowed) {
+	if decision, _ := parseDecision(reply, nil); isInDoubt && (err != nil || !decision.Allowed) {
 		if away := awayOf(err); away != nil {
 			away.mayBeHeld = true
 		} else {

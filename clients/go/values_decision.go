@@ -96,7 +96,11 @@ func milliseconds(ms int64) time.Duration {
 
 var errReply = fmt.Errorf("%w: the reply is not a decision", ErrTokenBucket)
 
-func parseDecision(reply any) (Decision, error) {
+// parseDecision takes what a call returned.
+func parseDecision(reply any, err error) (Decision, error) {
+	if err != nil {
+		return Decision{}, err
+	}
 	elements, ok := reply.([]any)
 	if !ok || len(elements) < 4 {
 		return Decision{}, fmt.Errorf("%w: %v", errReply, reply)
@@ -118,7 +122,7 @@ func parseDecision(reply any) (Decision, error) {
 
 // parseJointDecision reads those of each part too, if there are parts.
 func parseJointDecision(reply any, parts []part) (JointDecision, error) {
-	binding, err := parseDecision(reply)
+	binding, err := parseDecision(reply, nil)
 	joint := JointDecision{Decision: binding}
 	if err != nil || parts == nil {
 		return joint, err
@@ -133,7 +137,7 @@ func parseJointDecision(reply any, parts []part) (JointDecision, error) {
 	}
 	joint.Each = map[string]Decision{}
 	for i, p := range parts {
-		if joint.Each[p.which], err = parseDecision(own[i]); err != nil {
+		if joint.Each[p.which], err = parseDecision(own[i], nil); err != nil {
 			break
 		}
 	}

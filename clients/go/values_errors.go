@@ -168,19 +168,6 @@ func isMistake(err error) bool {
 	return false
 }
 
-// lacks are what a process or its machine can run out of.
-var lacks = []error{errBusy, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS, syscall.EADDRNOTAVAIL, syscall.EAGAIN}
-
-// isLack tells a connection that cannot be had from a server that is away: others work.
-func isLack(err error) bool {
-	for _, lack := range lacks {
-		if errors.Is(err, lack) {
-			return true
-		}
-	}
-	return strings.HasPrefix(serverLine(err), "ERR max number of clients")
-}
-
 type fault int
 
 const (
@@ -201,13 +188,21 @@ var faults = map[string]fault{
 	"UNBLOCKED": faultOfWrite,
 }
 
+// lacks are what a process or its machine can run out of.
+var lacks = []error{errBusy, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS, syscall.EADDRNOTAVAIL, syscall.EAGAIN}
+
 func faultOf(err error) fault {
-	switch {
+	for _, lack := range lacks {
+		if errors.Is(err, lack) {
+			return faultOfClient
+		}
+	}
+	switch line := serverLine(err); {
 	case err == nil || errors.Is(err, ErrModuleMissing) || errors.Is(err, errReply) || isMistake(err):
 		return faultOfCaller
-	case isLack(err):
+	case strings.HasPrefix(line, "ERR max number of clients"):
 		return faultOfClient
-	case !isServerLine(err):
+	case line == "":
 		return faultOfServer
 	}
 	return faults[codeOf(err)]

@@ -102,11 +102,7 @@ func (b *bucket) expire() {
 }
 
 func (b *bucket) take(arguments []string) ([]any, error) {
-	cost := "1"
-	if len(arguments) > 0 {
-		cost = arguments[0]
-	}
-	return b.reserve([]string{cost, "0"})
+	return b.reserve([]string{arguments[0], "0"})
 }
 
 // longestWaitMs is a century.

@@ -36,8 +36,8 @@ var commands = map[string]struct {
 	"TB.CHARGE":   {single((*bucket).charge, false, false), 4, 4},
 	"TB.GIVE":     {single((*bucket).give, true, false), 4, 4},
 	"TB.MTAKE":    {(*Store).take, 5, math.MaxInt},
-	"TB.MHOLD":    {(*Store).hold, 7, math.MaxInt},
-	"TB.MRENEW":   {(*Store).renew, 6, math.MaxInt},
+	"TB.MHOLD":    {func(s *Store, words []string) (any, error) { return s.hold(words, false) }, 7, math.MaxInt},
+	"TB.MRENEW":   {func(s *Store, words []string) (any, error) { return s.hold(words, true) }, 6, math.MaxInt},
 	"TB.MSETTLE":  {(*Store).settle, 6, math.MaxInt},
 }
 
@@ -83,7 +83,7 @@ func single(decide func(*bucket, []string) ([]any, error), takesPools, onlyLooks
 		if err != nil {
 			return nil, err
 		}
-		reply, err := decide(b, words[3:])
+		reply, err := decide(b, append(words[3:], "1")) // the cost, unless it is given
 		if err != nil {
 			return nil, err
 		}
@@ -127,13 +127,12 @@ func (s *Store) decide(buckets []*bucket, isEach bool, waitMs, do func(*bucket) 
 
 const longestTTLMs = 2_592_000_000
 
-func (s *Store) hold(words []string) (any, error) { return s.setHold(words, 4) }
-
-func (s *Store) renew(words []string) (any, error) { return s.setHold(words, 3) }
-
-// setHold lets a hold of the amounts last from now. In groups without amounts these are what it has.
-func (s *Store) setHold(words []string, size int) (any, error) {
-	id := words[2]
+// hold lets a hold of the amounts last from now. For a renewal, these are what it has.
+func (s *Store) hold(words []string, isRenewal bool) (any, error) {
+	id, size := words[2], 4
+	if isRenewal {
+		size = 3
+	}
 	ttlMs, err := strconv.ParseInt(words[1], 10, 64)
 	if err != nil || ttlMs < 1 || ttlMs > longestTTLMs {
 		return nil, errors.New("ERR ttl_ms must be a whole number of milliseconds from 1 to 2592000000")
@@ -144,7 +143,7 @@ func (s *Store) setHold(words []string, size int) (any, error) {
 	}
 	more := func(b *bucket) *big.Rat { return new(big.Rat).Sub(b.amount, b.holds.amountOf(id)) }
 	waitMs := func(b *bucket) int64 {
-		if b.amount == nil {
+		if isRenewal {
 			if b.amount = b.holds.amountOf(id); b.amount == none {
 				return never
 			}
