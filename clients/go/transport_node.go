@@ -95,7 +95,7 @@ func (n *node) call(ctx context.Context, c command) (any, error) {
 	return reply, n.judge(c, err, began, isSent)
 }
 
-var ping = command{args: []any{"PING"}, here: true}
+var ping = command{args: []any{"PING"}}
 
 // takeTurn waits in the order in which calls come.
 func (s *Server) takeTurn(ctx context.Context) error {
@@ -151,7 +151,7 @@ func (n *node) do(ctx context.Context, c command) (any, error) {
 	if timeout := n.server.timeout; timeout > 0 {
 		ctx = callContext{ctx, timeout}
 	}
-	if n.server.cluster != nil && !c.here {
+	if n.server.cluster != nil && c.key != "" {
 		return n.server.cluster.DoFor(ctx, c.key, c.args...)
 	}
 	return n.doer.Do(ctx, c.args...)

@@ -157,7 +157,6 @@ func (s *Server) Do(ctx context.Context, words ...string) (any, error) {
 type command struct {
 	args    []any // the name, then words, all strings
 	key     string
-	here    bool          // the node of the key executes it, although it has no key
 	once    bool          // it is not sent again when its reply was lost
 	renews  bool          // sends the renewal of the TB.MHOLD on which the policy decides
 	ttl     time.Duration // of the hold that it makes or settles
@@ -204,8 +203,10 @@ func (s *Server) decide(ctx context.Context, c command) (any, error) {
 			s.logf("tokenbucket: %s has no tokenbucket module, the script decides until it has", n.who)
 		}
 		c = c.scripted()
-		load := command{args: []any{"SCRIPT", "LOAD", source}, key: c.key, here: true}
-		if _, _, err = s.call(ctx, load); err == nil {
+		if n, err = s.nodeOf(c.key); err == nil {
+			_, err = n.call(ctx, command{args: []any{"SCRIPT", "LOAD", source}})
+		}
+		if err == nil {
 			reply, _, err = s.call(ctx, c)
 		}
 	case isModules:

@@ -21,13 +21,13 @@ import (
 // dialer opens the connections of a client.
 type dialer struct {
 	next       func(ctx context.Context, network, address string) (net.Conn, error)
-	late       atomic.Pointer[net.Conn] // a connection that came after its call had ended
-	generation atomic.Int64             // connections of earlier ones are not used again
+	late       chan net.Conn // connections that came after their calls had ended
+	generation atomic.Int64  // connections of earlier ones are not used again
 	life       context.Context
 	end        context.CancelFunc
 }
 
-// lateWithin bounds a dial whose call has ended.
+// lateWithin bounds a dial whose call has ended, and keeping its connection.
 const lateWithin = 10 * time.Second
 
 // see begins a new generation when a connection ends, or leads to a former master: so do those that are idle.
@@ -44,8 +44,10 @@ func isBroken(err error) bool {
 // dial returns after connectWithin: go-redis may ask one Sentinel after the other, each for seconds. A connection that comes
 // later serves the next call.
 func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	if late := d.late.Swap(nil); late != nil {
-		return *late, nil
+	select {
+	case late := <-d.late:
+		return late, nil
+	default:
 	}
 	type outcome struct {
 		conn net.Conn
@@ -55,12 +57,19 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 	within, leave := context.WithTimeout(ctx, connectWithin)
 	defer leave()
 	go func() {
-		conn, err := d.open(network, address)
+		life, end := context.WithTimeout(d.life, lateWithin)
+		defer end()
+		conn, err := d.open(life, network, address)
 		select {
 		case dialled <- outcome{conn, err}:
+			return
 		case <-within.Done():
-			if err == nil {
-				d.keep(conn)
+		}
+		if err == nil {
+			select {
+			case d.late <- conn:
+			case <-life.Done():
+				_ = conn.Close()
 			}
 		}
 	}()
@@ -72,16 +81,14 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 	}
 }
 
-func (d *dialer) open(network, address string) (conn net.Conn, err error) {
+func (d *dialer) open(ctx context.Context, network, address string) (conn net.Conn, err error) {
 	generation := d.generation.Load()
 	defer func() {
 		if reason := recover(); reason != nil { // of a function that the program gave
 			err = tokenbucket.Unsent(fmt.Errorf("the dialer panicked: %v", reason))
 		}
 	}()
-	within, cancel := context.WithTimeout(d.life, lateWithin)
-	defer cancel()
-	if conn, err = d.next(within, network, address); err != nil {
+	if conn, err = d.next(ctx, network, address); err != nil {
 		return nil, tokenbucket.Unsent(err)
 	}
 	wrapped := &patientConn{Conn: conn, dialer: d, generation: generation}
@@ -92,23 +99,6 @@ func (d *dialer) open(network, address string) (conn net.Conn, err error) {
 		return struct{ net.Conn }{wrapped}, nil
 	}
 	return wrapped, nil
-}
-
-// keep keeps a connection for the next call, in place of an older one.
-func (d *dialer) keep(conn net.Conn) {
-	if older := d.late.Swap(&conn); older != nil {
-		_ = (*older).Close()
-	}
-	if d.life.Err() != nil {
-		d.close()
-	}
-}
-
-func (d *dialer) close() {
-	d.end()
-	if late := d.late.Swap(nil); late != nil {
-		_ = (*late).Close()
-	}
 }
 
 // patientConn reads once more after a deadline: a process that had no processor finds there what had arrived.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"strings"
 	"sync"
 	"time"
@@ -68,7 +69,7 @@ func limit(options *redis.Options) *dialer {
 	if err := json.Unmarshal([]byte(newer), options); err != nil {
 		panic(err) // the text is a constant
 	}
-	d := &dialer{next: options.Dialer}
+	d := &dialer{next: options.Dialer, late: make(chan net.Conn)}
 	if d.next == nil {
 		d.next = redis.NewDialer(options)
 	}
@@ -88,7 +89,7 @@ func (n *node) Address() string { return n.options.Addr }
 func (n *node) Connections() int { return n.size }
 
 func (n *node) Close() error {
-	n.dialer.close()
+	n.dialer.end()
 	return n.client.Close()
 }
 
@@ -138,7 +139,7 @@ func (c *cluster) Address() string { return strings.Join(c.client.Options().Addr
 func (c *cluster) Connections() int { return c.size }
 
 func (c *cluster) Close() error {
-	c.nodes.Range(func(_, one any) bool { one.(*node).dialer.close(); return true })
+	c.nodes.Range(func(_, one any) bool { one.(*node).dialer.end(); return true })
 	return c.client.Close()
 }
 
