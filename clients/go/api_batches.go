@@ -2,7 +2,6 @@ package tokenbucket
 
 import (
 	"context"
-	"strconv"
 	"strings"
 	"time"
 
@@ -99,7 +98,7 @@ func (l *Limiter) takeFromBatch(ctx context.Context, name string, cost int64) (D
 	b.isFetching = true
 	l.batches.Unlock()
 	if unspent > 0 {
-		_, _ = l.server.ask(ctx, l.With(evicted.of.limit).command("TB.GIVE", evicted.of.name, tokens(float64(unspent))))
+		_, _ = l.server.ask(ctx, l.command("TB.GIVE", evicted.of, float64(unspent)))
 	}
 	if isFetching {
 		return l.takeMeanwhile(ctx, b, cost)
@@ -141,10 +140,10 @@ func (l *Limiter) takeMeanwhile(ctx context.Context, b *batch, cost int64) (Deci
 }
 
 func (l *Limiter) fetch(ctx context.Context, b *batch, cost, left int64, asked time.Time) (Decision, error) {
-	c := l.command("TB.TAKEUPTO", b.of.name, strconv.FormatInt(l.batch-left, 10))
+	c := l.command("TB.TAKEUPTO", b.of, float64(l.batch-left))
 	fetched, err := parseDecision(l.server.ask(ctx, c))
 	if err != nil {
-		joint, err := l.without(l.command("TB.TAKE", b.of.name, tokens(float64(cost))), nil, err)
+		joint, err := l.without(l.command("TB.TAKE", b.of, float64(cost)), nil, err)
 		return joint.Decision, err
 	}
 	l.batches.Lock()
@@ -169,7 +168,7 @@ func (l *Limiter) lacking(ctx context.Context, name string, amount float64, fetc
 	if amount == 1 && !fetched.Allowed {
 		return fetched, nil
 	}
-	denied, err := l.ask(ctx, "TB.PEEK", name, tokens(amount))
+	denied, err := l.decide(ctx, "TB.PEEK", name, amount)
 	if err == nil && denied.Allowed && !denied.Degraded { // it has flowed in meanwhile
 		denied = Decision{Remaining: fetched.Remaining, RetryAfter: time.Millisecond, ResetAfter: denied.ResetAfter}
 	}

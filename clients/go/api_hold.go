@@ -176,15 +176,14 @@ func (h *Hold) settle(parts []part) (JointDecision, error) {
 		return decision, err
 	}
 	if server.degraded.Load() > 0 { // it may be in this process too
-		_, _ = server.decideLocally(joined(settle.args, h.settings.wordsOf(parts)))
+		_, _ = server.decideLocally(joined(settle.args, h.settings.wordsOf(parts...)))
 	}
 	for _, p := range parts {
-		h.settings.denials.forget(bucket{p.name, p.limit})
+		h.settings.denials.forget(p.bucket)
 		if own, ok := decision.Each[p.which]; !ok || own.Allowed || p.amount <= 0 {
 			continue
 		}
-		words := h.settings.wordsOf([]part{p})
-		charge := command{args: joined([]any{"TB.CHARGE"}, words), key: words[0].(string), once: true}
+		charge := h.settings.command("TB.CHARGE", p.bucket, p.amount)
 		if _, chargeErr := server.ask(ctx, charge); awayOf(chargeErr) != nil {
 			decision.Lost = true
 		} else if chargeErr != nil && err == nil {
@@ -194,26 +193,21 @@ func (h *Hold) settle(parts []part) (JointDecision, error) {
 	return decision, err
 }
 
-// set makes the hold last ttl from now, and takes it if the server has never had it.
+// set makes the hold last ttl from now, and takes it if the server has never had it, unless it is settled.
 func (h *Hold) set(ctx context.Context, parts []part, options []CallOption) (JointDecision, error) {
-	ttlMs := strconv.FormatInt(h.ttl.Milliseconds(), 10)
-	args := []any{"TB.MHOLD", strconv.Itoa(len(parts)), ttlMs, h.id}
-	decision, err := h.settings.askAll(ctx, parts, command{args: args, renews: h.isKnown, ttl: h.ttl}.with(options))
-	h.isKnown = h.isKnown || err == nil && decision.isGranted() && !decision.Degraded
-	h.isSent = h.isSent || h.isKnown || decision.mayBeHeld
-	return decision, err
-}
-
-// setAgain renews the hold, unless it is settled.
-func (h *Hold) setAgain(ctx context.Context) (JointDecision, error) {
 	h.sending.Lock()
 	defer h.sending.Unlock()
 	select {
 	case <-h.stop:
 		return JointDecision{}, ErrClosed
 	default:
-		return h.set(ctx, h.held, nil)
 	}
+	ttlMs := strconv.FormatInt(h.ttl.Milliseconds(), 10)
+	args := []any{"TB.MHOLD", strconv.Itoa(len(parts)), ttlMs, h.id}
+	decision, err := h.settings.askAll(ctx, parts, command{args: args, renews: h.isKnown, ttl: h.ttl}.with(options))
+	h.isKnown = h.isKnown || err == nil && decision.isGranted() && !decision.Degraded
+	h.isSent = h.isSent || h.isKnown || decision.mayBeHeld
+	return decision, err
 }
 
 // renew renews the hold three times a ttl. While the server does not decide, it tries ten times, so that a hold outlasts an outage
@@ -232,7 +226,7 @@ func (h *Hold) renew(ctx context.Context) {
 		case <-timer.C:
 		}
 		began := h.settings.server.clock.Now()
-		decision, err := h.setAgain(ctx)
+		decision, err := h.set(ctx, h.held, nil)
 		every := h.ttl / 3
 		if decision.Degraded {
 			every = h.ttl / 10

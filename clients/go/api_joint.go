@@ -69,7 +69,7 @@ func (l *JointLimiter) parts(name string, amounts map[string]float64) ([]part, e
 		if !ok {
 			return nil, badArgument("there is no limit %q", which)
 		}
-		parts = append(parts, part{which, jointName(name, which), limit, amount})
+		parts = append(parts, part{which, bucket{jointName(name, which), limit}, amount})
 	}
 	sort.Slice(parts, func(i, j int) bool { return parts[i].which < parts[j].which })
 	return parts, nil
@@ -87,18 +87,16 @@ func jointName(name, which string) string {
 
 // part is one of several buckets that a command is about.
 type part struct {
-	which  string // the limit's name; of a single limit ""
-	name   string
-	limit  Limit
+	which string // the limit's name; of a single limit ""
+	bucket
 	amount float64
 }
 
 // wordsOf are the arguments of each part.
-func (s *settings) wordsOf(parts []part) []any {
+func (s *settings) wordsOf(parts ...part) []any {
 	all := make([]any, 0, 4*len(parts))
 	for _, p := range parts {
-		words := p.limit.words()
-		all = append(all, s.prefix+p.name, words[0], words[1], tokens(p.amount))
+		all = append(all, s.prefix+p.name, tokens(p.limit.Capacity), p.limit.Rate, tokens(p.amount))
 	}
 	return all
 }
@@ -111,7 +109,7 @@ func (s *settings) askAll(ctx context.Context, parts []part, c command) (JointDe
 	if s.wrong != nil {
 		c.wrong = s.wrong
 	}
-	c.args, c.key = append(c.args, s.wordsOf(parts)...), s.prefix+parts[0].name
+	c.args, c.key = append(c.args, s.wordsOf(parts...)...), s.prefix+parts[0].name
 	joint, err := s.ask(ctx, c, parts)
 	if err != nil || c.args[0] == "TB.MSETTLE" { // which denies nothing
 		return joint, err
@@ -129,6 +127,6 @@ func (s *settings) tellAll(parts []part, joint JointDecision, began time.Time) {
 		if !ok {
 			own = joint.Decision
 		}
-		s.tell(p.name, p.limit, own, began)
+		s.tell(p.bucket, own, began)
 	}
 }

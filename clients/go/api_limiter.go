@@ -72,23 +72,22 @@ func (s *settings) passing(decision Decision, wanted int64) Decision {
 	return decision
 }
 
-func (s *settings) tell(name string, limit Limit, decision Decision, began time.Time) {
+func (s *settings) tell(of bucket, decision Decision, began time.Time) {
 	for _, call := range s.onDecision {
-		guarded(func() { call(name, limit, decision, s.server.clock.Now().Sub(began)) })
+		guarded(func() { call(of.name, of.limit, decision, s.server.clock.Now().Sub(began)) })
 	}
 }
 
 // Limiter is one limit for many names; each name has a bucket of its own, under Prefix + name.
 type Limiter struct {
 	limit   Limit
-	words   [2]any // of the limit
 	batches *batches
 	settings
 }
 
 // NewLimiter makes a limiter of a server and a limit. It sends nothing: a wrong limit is an error of the first call.
 func NewLimiter(server *Server, limit Limit, options ...LimiterOption) *Limiter {
-	return &Limiter{limit, limit.words(), &batches{recent[*batch]{most: mostBatches}}, newSettings(server, options)}
+	return &Limiter{limit, &batches{recent[*batch]{most: mostBatches}}, newSettings(server, options)}
 }
 
 // Limit returns the limit that the limiter was made with.
@@ -97,7 +96,7 @@ func (l *Limiter) Limit() Limit { return l.limit }
 // With returns the limiter with another limit for the same names. Both share buckets, denials and batches.
 func (l *Limiter) With(limit Limit) *Limiter {
 	other := *l
-	other.limit, other.words = limit, limit.words()
+	other.limit = limit
 	return &other
 }
 
@@ -108,8 +107,8 @@ func (l *Limiter) Take(ctx context.Context, name string, cost float64, options .
 
 func (l *Limiter) take(ctx context.Context, name string, cost float64, options []CallOption) (Decision, error) {
 	if len(options) > 0 {
-		if c := l.command("TB.TAKE", name, tokens(cost)).with(options); c.maxWait > 0 || c.wrong != nil {
-			joint, err := l.settings.ask(ctx, c, nil)
+		if c := l.command("TB.TAKE", l.of(name), cost).with(options); c.maxWait > 0 || c.wrong != nil {
+			joint, err := l.ask(ctx, c, nil)
 			return joint.Decision, err
 		}
 	}
@@ -122,13 +121,13 @@ func (l *Limiter) take(ctx context.Context, name string, cost float64, options [
 // takeRemembering asks, unless a denial that still holds is remembered. None says when there will be more than the capacity.
 func (l *Limiter) takeRemembering(ctx context.Context, name string, cost float64) (Decision, error) {
 	if l.denials.most == 0 || cost > l.limit.Capacity {
-		return l.ask(ctx, "TB.TAKE", name, tokens(cost))
+		return l.decide(ctx, "TB.TAKE", name, cost)
 	}
 	asked := l.server.clock.Now()
 	if refusal, ok := l.denials.recall(l.of(name), cost, asked); ok {
 		return refusal, nil
 	}
-	decision, err := l.ask(ctx, "TB.TAKE", name, tokens(cost))
+	decision, err := l.decide(ctx, "TB.TAKE", name, cost)
 	if err == nil {
 		l.denials.remember(l.of(name), denial{cost, decision, asked, l.server.clock.Now()})
 	}
@@ -137,18 +136,18 @@ func (l *Limiter) takeRemembering(ctx context.Context, name string, cost float64
 
 // Peek returns what Take would decide, and takes nothing. With cost 0, Remaining is what the bucket has.
 func (l *Limiter) Peek(ctx context.Context, name string, cost float64) (Decision, error) {
-	return l.askAndTell(ctx, "TB.PEEK", name, tokens(cost))
+	return l.decideAndTell(ctx, "TB.PEEK", name, cost)
 }
 
 // TakeUpTo takes as many whole tokens as the bucket has, at most most: see Granted.
 func (l *Limiter) TakeUpTo(ctx context.Context, name string, most int64) (Decision, error) {
-	return l.askAndTell(ctx, "TB.TAKEUPTO", name, strconv.FormatInt(most, 10))
+	return l.decideAndTell(ctx, "TB.TAKEUPTO", name, float64(most))
 }
 
 // Reserve books a place in the queue: sleep RetryAfter, then act. It is denied, without taking a token, if the wait would
 // exceed maxWait; RetryAfter is then how long that wait would have been.
 func (l *Limiter) Reserve(ctx context.Context, name string, cost float64, maxWait time.Duration) (Decision, error) {
-	decision, err := l.askAndTell(ctx, "TB.RESERVE", name, tokens(cost), strconv.FormatInt(maxWait.Milliseconds(), 10))
+	decision, err := l.decideAndTell(ctx, "TB.RESERVE", name, cost, strconv.FormatInt(maxWait.Milliseconds(), 10))
 	if l.shadow {
 		decision.RetryAfter = 0
 	}
@@ -171,7 +170,7 @@ func (l *Limiter) Wait(ctx context.Context, name string, cost float64, maxWait t
 // unreserve gives back where the tokens were reserved. Should it fail, the bucket refills by itself: a token less was used,
 // never one more.
 func (l *Limiter) unreserve(name string, cost float64, reserved Decision) {
-	give := l.command("TB.GIVE", name, tokens(cost))
+	give := l.command("TB.GIVE", l.of(name), cost)
 	switch {
 	case !reserved.Degraded:
 		l.denials.forget(l.of(name))
@@ -184,13 +183,13 @@ func (l *Limiter) unreserve(name string, cost float64, reserved Decision) {
 // Charge takes amount unconditionally, into debt if needed, when the real cost is known only afterwards. It is sent once:
 // see Lost.
 func (l *Limiter) Charge(ctx context.Context, name string, amount float64) (Decision, error) {
-	return l.askAndTell(ctx, "TB.CHARGE", name, tokens(amount))
+	return l.decideAndTell(ctx, "TB.CHARGE", name, amount)
 }
 
 // Give puts amount back, at most up to the capacity. It is sent once: see Lost.
 func (l *Limiter) Give(ctx context.Context, name string, amount float64) (Decision, error) {
 	l.denials.forget(l.of(name))
-	return l.askAndTell(ctx, "TB.GIVE", name, tokens(amount))
+	return l.decideAndTell(ctx, "TB.GIVE", name, amount)
 }
 
 // Reset makes the bucket full, and forgets its holds.
@@ -213,7 +212,7 @@ func (s *Server) delete(ctx context.Context, key string) error {
 // Hold takes amount until the hold is settled or, if its process dies, until ttl (1 ms to 30 days) is over: see the type
 // Hold. With MaxWait it waits for its turn, and the ttl begins with the grant.
 func (l *Limiter) Hold(ctx context.Context, name string, amount float64, ttl time.Duration, options ...CallOption) (*Hold, error) {
-	return newHold(ctx, l.settings, []part{{"", name, l.limit, amount}}, ttl, options)
+	return newHold(ctx, l.settings, []part{{"", l.of(name), amount}}, ttl, options)
 }
 
 // WithHold runs work under a hold, and settles it when work returns or panics. It returns a *DeniedError, without running
@@ -248,34 +247,27 @@ func (l *Limiter) told(name string, wanted int64, decide func() (Decision, error
 	decision, err := decide()
 	if err == nil {
 		decision = l.passing(decision, wanted)
-		l.tell(name, l.limit, decision, began)
+		l.tell(l.of(name), decision, began)
 	}
 	return decision, err
 }
 
-func (l *Limiter) askAndTell(ctx context.Context, operation any, name string, words ...any) (Decision, error) {
-	return l.told(name, wantedBy(operation, words[0]), func() (Decision, error) { return l.ask(ctx, operation, name, words...) })
+func (l *Limiter) decideAndTell(ctx context.Context, operation, name string, amount float64, more ...any) (Decision, error) {
+	wanted := int64(1)
+	if operation == "TB.TAKEUPTO" {
+		wanted = int64(amount)
+	}
+	return l.told(name, wanted, func() (Decision, error) { return l.decide(ctx, operation, name, amount, more...) })
 }
 
-func (l *Limiter) ask(ctx context.Context, operation any, name string, words ...any) (Decision, error) {
-	joint, err := l.settings.ask(ctx, l.command(operation, name, words...), nil)
+func (l *Limiter) decide(ctx context.Context, operation, name string, amount float64, more ...any) (Decision, error) {
+	joint, err := l.ask(ctx, l.command(operation, l.of(name), amount, more...), nil)
 	return joint.Decision, err
 }
 
-// wantedBy is how many tokens an operation is granted at most.
-func wantedBy(operation, most any) (wanted int64) {
-	if operation != "TB.TAKEUPTO" {
-		return 1
-	}
-	wanted, _ = strconv.ParseInt(most.(string), 10, 64)
-	return wanted
-}
-
-// command takes the operation as a constant, which needs no memory.
-func (l *Limiter) command(operation any, name string, words ...any) command {
-	key := l.prefix + name
-	args := make([]any, 0, 6)
-	args = append(append(args, operation, key, l.words[0], l.words[1]), words...)
+// command is one about a single bucket.
+func (s *settings) command(operation string, of bucket, amount float64, more ...any) command {
+	args := append([]any{operation}, s.wordsOf(part{bucket: of, amount: amount})...)
 	once := operation == "TB.GIVE" || operation == "TB.CHARGE"
-	return command{args: args, key: key, once: once, wrong: l.wrong}
+	return command{args: append(args, more...), key: s.prefix + of.name, once: once, wrong: s.wrong}
 }

@@ -2,6 +2,7 @@ package tokenbucket
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"tokenbucket/internal/local"
@@ -88,7 +89,11 @@ func (s *settings) policyReply(args []any, err error) (any, error) {
 	case s.policy == FailLocal:
 		return reply, nil
 	case s.policy == FailOpen:
-		return []any{wantedBy(args[0], args[4]), int64(0), int64(0), int64(0)}, nil
+		granted := int64(1)
+		if args[0] == "TB.TAKEUPTO" {
+			granted, _ = strconv.ParseInt(args[4].(string), 10, 64)
+		}
+		return []any{granted, int64(0), int64(0), int64(0)}, nil
 	case s.policy == FailClosed:
 		return []any{int64(0), int64(0), upToMs(s.server.retryEvery).Milliseconds(), int64(0)}, nil
 	}

@@ -12,8 +12,6 @@ type Limit struct {
 	Rate string
 }
 
-func (l Limit) words() [2]any { return [2]any{tokens(l.Capacity), l.Rate} }
-
 // tokens writes an amount in at most the 128 bytes that the server reads.
 func tokens(amount float64) string {
 	switch {
