@@ -155,24 +155,18 @@ func (l *Limiter) fetch(ctx context.Context, b *batch, cost, left int64, asked t
 	held := b.tokens
 	lacking := cost - held
 	l.batches.Unlock()
-	denied, err := l.lacking(ctx, b.of.name, float64(lacking), fetched)
-	if err == nil {
-		denied.Remaining += held
-		l.denials.remember(b.of, denial{float64(lacking), denied, asked, l.server.clock.Now()})
+	denied := fetched
+	if lacking > 1 || fetched.Allowed { // the server knows when there will be so much
+		if denied, err = l.decide(ctx, "TB.PEEK", b.of.name, float64(lacking)); err != nil {
+			return denied, err
+		}
+		if denied.Allowed && !denied.Degraded { // it has flowed in meanwhile
+			denied = Decision{Remaining: fetched.Remaining, RetryAfter: time.Millisecond, ResetAfter: denied.ResetAfter}
+		}
 	}
-	return denied, err
-}
-
-// lacking returns the denial of a call that lacks so much. The server knows when there will be so much.
-func (l *Limiter) lacking(ctx context.Context, name string, amount float64, fetched Decision) (Decision, error) {
-	if amount == 1 && !fetched.Allowed {
-		return fetched, nil
-	}
-	denied, err := l.decide(ctx, "TB.PEEK", name, amount)
-	if err == nil && denied.Allowed && !denied.Degraded { // it has flowed in meanwhile
-		denied = Decision{Remaining: fetched.Remaining, RetryAfter: time.Millisecond, ResetAfter: denied.ResetAfter}
-	}
-	return denied, err
+	denied.Remaining += held
+	l.denials.remember(b.of, denial{float64(lacking), denied, asked, l.server.clock.Now()})
+	return denied, nil
 }
 
 func (b *batch) add(fetched Decision, limit Limit, asked time.Time) {
