@@ -1,12 +1,10 @@
 package tokenbucket
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"regexp"
 	"strings"
 	"syscall"
@@ -142,8 +140,7 @@ func isUnsent(err error) bool {
 
 func isTimeout(err error) bool {
 	var timeout net.Error
-	return errors.Is(err, errSilent) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) ||
-		errors.As(err, &timeout) && timeout.Timeout()
+	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
 // isBroken tells a connection that was there and ended from a server that cannot be reached.
@@ -159,13 +156,7 @@ func isMistake(err error) bool {
 	if errors.As(err, &address) || errors.As(err, &network) {
 		return true
 	}
-	for cause := err; cause != nil; cause = errors.Unwrap(cause) {
-		text := cause.Error() // most errors of TLS have no other mark
-		if strings.HasPrefix(text, "tls: ") || strings.HasPrefix(text, "x509: ") || strings.HasPrefix(text, "remote error: tls: ") {
-			return !isTimeout(err)
-		}
-	}
-	return false
+	return textOf(err, ofTLS) != "" && !isTimeout(err)
 }
 
 type fault int
@@ -208,19 +199,24 @@ func faultOf(err error) fault {
 	return faults[codeOf(err)]
 }
 
-// serverLine is what the server replied; "" if it was not the server. Client libraries have a type of their own for that. They
-// share that the error's text is the server's, perhaps behind some words of their own.
-func serverLine(err error) string {
+var (
+	ofServer = regexp.MustCompile(`^[A-Z][A-Z0-9]* `)
+	ofTLS    = regexp.MustCompile(`^(remote error: )?(tls|x509): `) // most have no other mark
+)
+
+// textOf returns the first text that matches, of the error or one behind it, or "".
+func textOf(err error, pattern *regexp.Regexp) string {
 	for ; err != nil; err = errors.Unwrap(err) {
-		if text := err.Error(); line.MatchString(text) {
+		if text := err.Error(); pattern.MatchString(text) {
 			return text
 		}
 	}
 	return ""
 }
 
-// line begins with a code of the server.
-var line = regexp.MustCompile(`^[A-Z][A-Z0-9]* `)
+// serverLine is what the server replied; "" if it was not the server. Client libraries have a type of their own for that. They
+// share that the error's text is the server's, perhaps behind some words of their own.
+func serverLine(err error) string { return textOf(err, ofServer) }
 
 // codeOf returns the first word of the server's line; "" if the server replied no error.
 func codeOf(err error) string {
