@@ -45,12 +45,8 @@ func (s *Server) nodeOf(key string) (*node, error) {
 	if !s.home.admits() {
 		return nil, s.home.away()
 	}
-	within := s.life
-	if s.home.heard.Load() == 0 {
-		limited, cancel := context.WithTimeout(within, connectTimeout)
-		defer cancel()
-		within = limited
-	}
+	within, cancel := context.WithTimeout(s.life, connectTimeout)
+	defer cancel()
 	doer, err := s.cluster.NodeOf(within, key)
 	if err != nil {
 		return nil, s.home.judge(command{}, err, s.now(), false)

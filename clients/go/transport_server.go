@@ -21,8 +21,7 @@ import (
 
 // Server is a server or a cluster. One is enough for all limiters of a process, which share its connections and its outages.
 type Server struct {
-	doer      Doer
-	cluster   ClusterDoer // the doer, or nil
+	cluster   ClusterDoer // or nil
 	clock     Clock
 	started   time.Time
 	turns     chan struct{} // bounds the calls that are with the client library at a time
@@ -80,7 +79,7 @@ const (
 
 // NewServer makes a Server that sends its commands through doer. It sends nothing: the first call connects.
 func NewServer(doer Doer, options ...ServerOption) *Server {
-	s := &Server{doer: doer, clock: realClock{}, timeout: defaultTimeout, retryEvery: defaultRetryEvery, log: log.Printf}
+	s := &Server{clock: realClock{}, timeout: defaultTimeout, retryEvery: defaultRetryEvery, log: log.Printf}
 	if clock, ok := doer.(Clock); ok {
 		s.clock = clock
 	}
@@ -129,7 +128,7 @@ func (s *Server) Close() error {
 	}
 	s.settle()
 	s.end()
-	if pooled, ok := s.doer.(PooledDoer); ok {
+	if pooled, ok := s.home.doer.(PooledDoer); ok {
 		return pooled.Close()
 	}
 	return nil
@@ -143,9 +142,9 @@ func (s *Server) Do(ctx context.Context, words ...string) (any, error) {
 	if len(words) == 0 {
 		return nil, badArgument("there is no command")
 	}
-	c := command{args: make([]any, len(words))}
-	for i, word := range words {
-		c.args[i] = word
+	var c command
+	for _, word := range words {
+		c.args = append(c.args, word)
 	}
 	if len(words) > 1 {
 		c.key = words[1]

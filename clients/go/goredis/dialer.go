@@ -21,7 +21,7 @@ import (
 // dialer opens the connections of a client.
 type dialer struct {
 	next       func(ctx context.Context, network, address string) (net.Conn, error)
-	late       chan net.Conn // connections that came after their calls had ended
+	dialled    chan net.Conn // perhaps for a call that has ended
 	generation atomic.Int64  // connections of earlier ones are not used again
 	life       context.Context
 	end        context.CancelFunc
@@ -44,38 +44,28 @@ func isBroken(err error) bool {
 // dial returns after connectWithin: go-redis may ask one Sentinel after the other, each for seconds. A connection that comes
 // later serves the next call.
 func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	select {
-	case late := <-d.late:
-		return late, nil
-	default:
-	}
-	type outcome struct {
-		conn net.Conn
-		err  error
-	}
-	dialled := make(chan outcome)
 	within, leave := context.WithTimeout(ctx, connectWithin)
 	defer leave()
+	failed := make(chan error, 1)
 	go func() {
 		life, end := context.WithTimeout(d.life, lateWithin)
 		defer end()
 		conn, err := d.open(life, network, address)
-		select {
-		case dialled <- outcome{conn, err}:
+		if err != nil {
+			failed <- err
 			return
-		case <-within.Done():
 		}
-		if err == nil {
-			select {
-			case d.late <- conn:
-			case <-life.Done():
-				_ = conn.Close()
-			}
+		select {
+		case d.dialled <- conn:
+		case <-life.Done():
+			_ = conn.Close()
 		}
 	}()
 	select {
-	case o := <-dialled:
-		return o.conn, o.err
+	case conn := <-d.dialled:
+		return conn, nil
+	case err := <-failed:
+		return nil, err
 	case <-within.Done():
 		return nil, tokenbucket.Unsent(fmt.Errorf("no connection to %s within %v: %w", address, connectWithin, os.ErrDeadlineExceeded))
 	}
