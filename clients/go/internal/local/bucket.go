@@ -101,18 +101,12 @@ func (b *bucket) expire() {
 	}
 }
 
-func (b *bucket) take(arguments []string) ([]any, error) {
-	return b.reserve([]string{arguments[0], "0"})
-}
+func (b *bucket) take(cost *big.Rat, _ []string) ([]any, error) { return b.reserve(cost, []string{"", "0"}) }
 
 // longestWaitMs is a century.
 const longestWaitMs = int64(century / time.Millisecond)
 
-func (b *bucket) reserve(arguments []string) ([]any, error) {
-	cost, err := amountOf("cost", arguments[0], roundedUp)
-	if err != nil {
-		return nil, err
-	}
+func (b *bucket) reserve(cost *big.Rat, arguments []string) ([]any, error) {
 	maxWait, err := strconv.ParseInt(arguments[1], 10, 64)
 	if err != nil || maxWait < 0 || maxWait > longestWaitMs {
 		return nil, errors.New("ERR max_wait_ms must be a whole number of milliseconds from 0 to 3155760000000")
@@ -125,17 +119,16 @@ func (b *bucket) reserve(arguments []string) ([]any, error) {
 	return b.reply(1, wait), nil
 }
 
-func (b *bucket) takeUpTo(arguments []string) ([]any, error) {
-	most, err := strconv.ParseInt(arguments[0], 10, 64)
-	if err != nil || most < 1 || most > MostTokens {
+func (b *bucket) takeUpTo(most *big.Rat, _ []string) ([]any, error) {
+	if most.Cmp(one) < 0 || !most.IsInt() {
 		return nil, errors.New("ERR max must be a whole number of tokens from 1 to 1e12")
 	}
 	granted := floor(b.level)
-	if granted > most {
-		granted = most
-	}
 	if granted < 1 {
 		return b.reply(0, b.waitMs(one)), nil
+	}
+	if granted > floor(most) {
+		granted = floor(most)
 	}
 	b.spend(big.NewRat(granted, 1))
 	return b.reply(granted, 0), nil
@@ -146,22 +139,14 @@ var (
 	deepest = new(big.Rat).Neg(most)
 )
 
-func (b *bucket) charge(arguments []string) ([]any, error) {
-	amount, err := amountOf("amount", arguments[0], roundedUp)
-	if err != nil {
-		return nil, err
-	}
+func (b *bucket) charge(amount *big.Rat, _ []string) ([]any, error) {
 	if b.spend(amount); b.level.Cmp(deepest) < 0 {
 		return nil, errors.New("ERR the bucket would be more than 1e12 tokens in debt")
 	}
 	return b.reply(1, b.waitMs(none)), nil
 }
 
-func (b *bucket) give(arguments []string) ([]any, error) {
-	amount, err := amountOf("amount", arguments[0], roundedDown)
-	if err != nil {
-		return nil, err
-	}
+func (b *bucket) give(amount *big.Rat, _ []string) ([]any, error) {
 	b.fill(amount)
 	return b.reply(1, 0), nil
 }

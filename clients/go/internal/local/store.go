@@ -29,12 +29,12 @@ var commands = map[string]struct {
 	fewest, most int // arguments
 }{
 	"DEL":         {(*Store).del, 1, math.MaxInt},
-	"TB.TAKE":     {single((*bucket).take, false, false), 3, 4},
-	"TB.PEEK":     {single((*bucket).take, true, true), 3, 4},
-	"TB.TAKEUPTO": {single((*bucket).takeUpTo, false, false), 4, 4},
-	"TB.RESERVE":  {single((*bucket).reserve, false, false), 5, 5},
-	"TB.CHARGE":   {single((*bucket).charge, false, false), 4, 4},
-	"TB.GIVE":     {single((*bucket).give, true, false), 4, 4},
+	"TB.TAKE":     {single("cost", roundedUp, (*bucket).take, false, false), 3, 4},
+	"TB.PEEK":     {single("cost", roundedUp, (*bucket).take, true, true), 3, 4},
+	"TB.TAKEUPTO": {single("max", roundedDown, (*bucket).takeUpTo, false, false), 4, 4},
+	"TB.RESERVE":  {single("cost", roundedUp, (*bucket).reserve, false, false), 5, 5},
+	"TB.CHARGE":   {single("amount", roundedUp, (*bucket).charge, false, false), 4, 4},
+	"TB.GIVE":     {single("amount", roundedDown, (*bucket).give, true, false), 4, 4},
 	"TB.MTAKE":    {(*Store).take, 5, math.MaxInt},
 	"TB.MHOLD":    {func(s *Store, words []string) (any, error) { return s.hold(words, false) }, 7, math.MaxInt},
 	"TB.MRENEW":   {func(s *Store, words []string) (any, error) { return s.hold(words, true) }, 6, math.MaxInt},
@@ -76,21 +76,25 @@ func (s *Store) del(keys []string) (any, error) {
 	return int64(before - len(s.of)), nil
 }
 
+type decider func(b *bucket, amount *big.Rat, arguments []string) ([]any, error)
+
 // single is a command of one bucket.
-func single(decide func(*bucket, []string) ([]any, error), takesPools, onlyLooks bool) func(*Store, []string) (any, error) {
+func single(what string, as *cache[*big.Rat], decide decider, takesPools, onlyLooks bool) func(*Store, []string) (any, error) {
 	return func(s *Store, words []string) (any, error) {
 		b, err := s.look(words[0], words[1], words[2], takesPools)
 		if err != nil {
 			return nil, err
 		}
-		reply, err := decide(b, append(words[3:], "1")) // the cost, unless it is given
+		arguments := append(words[3:], "1") // the cost, unless it is given
+		amount, err := amountOf(what, arguments[0], as)
 		if err != nil {
 			return nil, err
 		}
-		if !onlyLooks {
+		reply, err := decide(b, amount, arguments)
+		if err == nil && !onlyLooks {
 			s.keep(b)
 		}
-		return reply, nil
+		return reply, err
 	}
 }
 
