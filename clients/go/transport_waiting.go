@@ -20,10 +20,8 @@ func (s *Server) wait(ctx context.Context, c command) (reply any, err error) {
 	until, isInDoubt := s.clock.Now().Add(c.maxWait), false
 	c.maxWait = 0
 	for canKeep := true; ; {
-		if reply, err = s.ask(ctx, c); err != nil {
-			break
-		}
-		decision, wrong := parseDecision(reply, nil)
+		reply, err = s.ask(ctx, c)
+		decision, wrong := parseDecision(reply, err)
 		left := until.Sub(s.clock.Now())
 		if wrong != nil || decision.Allowed || decision.RetryAfter == Never || left <= 0 {
 			break
@@ -45,7 +43,7 @@ func (s *Server) wait(ctx context.Context, c command) (reply any, err error) {
 			break
 		}
 	}
-	if decision, _ := parseDecision(reply, nil); isInDoubt && (err != nil || !decision.Allowed) {
+	if decision, _ := parseDecision(reply, err); isInDoubt && !decision.Allowed {
 		if away := awayOf(err); away != nil {
 			away.mayBeHeld = true
 		} else {
@@ -62,16 +60,15 @@ func (s *Server) keep(ctx context.Context, c command, left time.Duration) (reply
 		return nil, true, err
 	}
 	doer, ok := n.doer.(WaitingDoer)
-	if !ok {
-		return nil, false, nil
+	if ok {
+		reply, err = n.wait(ctx, doer, waitingForm(c, left), left)
 	}
-	reply, err = n.wait(ctx, doer, waitingForm(c, left), left)
 	switch {
+	case !ok || isUnknownCommand(err):
+		return nil, false, nil
 	case err == nil:
 		n.answered()
 		return reply, true, nil
-	case isUnknownCommand(err):
-		return nil, false, nil
 	case faultOf(err) == faultOfCaller && !s.isMoving(err):
 		return nil, true, n.wrong(err)
 	}

@@ -118,9 +118,6 @@ type cluster struct {
 func newCluster(options redis.ClusterOptions) *cluster {
 	c := &cluster{size: options.PoolSize}
 	newClient := options.NewClient
-	if newClient == nil {
-		newClient = redis.NewClient
-	}
 	options.NewClient = func(of *redis.Options) *redis.Client {
 		n := &node{dialer: limit(of), cluster: c.client}
 		n.options, n.client = *of, newClient(of)

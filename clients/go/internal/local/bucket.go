@@ -101,7 +101,9 @@ func (b *bucket) expire() {
 	}
 }
 
-func (b *bucket) take(cost *big.Rat, _ []string) ([]any, error) { return b.reserve(cost, []string{"", "0"}) }
+func (b *bucket) take(cost *big.Rat, _ []string) ([]any, error) {
+	return b.reserve(cost, []string{"", "0"})
+}
 
 // longestWaitMs is a century.
 const longestWaitMs = int64(century / time.Millisecond)
