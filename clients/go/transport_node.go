@@ -25,7 +25,6 @@ type node struct {
 const (
 	betweenRefusalsLogged = time.Minute
 	// triesOfSplitSlot is how often a call is sent within the timeout while some of its keys have moved with their slot.
-	// No node does anything then.
 	triesOfSplitSlot = 10
 )
 
@@ -36,8 +35,7 @@ func newNode(s *Server, doer Doer, who string) *node {
 	return &node{server: s, doer: doer, who: who}
 }
 
-// nodeOf returns the node that has the key. It asks only a cluster of which nothing is known, for all calls, so that the end
-// of one says nothing about the server.
+// nodeOf returns the node that has the key. It asks for all calls, so that the end of one says nothing about the server.
 func (s *Server) nodeOf(key string) (*node, error) {
 	if s.cluster == nil || key == "" {
 		return s.home, nil

@@ -19,7 +19,7 @@ import (
 	"tokenbucket/internal/local"
 )
 
-// Server is a server or a cluster. One is enough for all limiters of a process, which share its connections and its outages.
+// Server is a server or a cluster. One is enough for all limiters of a process, which share its connections and outages.
 type Server struct {
 	cluster   ClusterDoer // or nil
 	clock     Clock
