@@ -24,7 +24,7 @@ func (d *denials) recall(of bucket, cost float64, now time.Time) (Decision, bool
 	denied, ok := d.get(of)
 	if ok && now.Sub(denied.asked) >= denied.decision.RetryAfter {
 		d.remove(of)
-		return Decision{}, false
+		ok = false
 	}
 	if !ok || cost < denied.cost {
 		return Decision{}, false

@@ -97,7 +97,7 @@ func (h *Hold) during(err error, work func(*Hold) error) (failure error) {
 }
 
 // Lost returns a channel that is closed when the server no longer has the hold: the process was suspended for longer than
-// the ttl, the server was away for more than half of it, or a failover lost it. Others may have the tokens, so the work should
+// the ttl, the server was away until it was nearly over, or a failover lost it. Others may have the tokens, so the work should
 // stop. The next renewal finds out, within a third of the ttl, or when the server is back. A lost hold is not taken anew.
 func (h *Hold) Lost() <-chan struct{} { return h.lost }
 

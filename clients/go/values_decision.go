@@ -41,9 +41,8 @@ func (d Decision) isGranted() bool { return d.Allowed && !d.Shadowed }
 type JointDecision struct {
 	Decision
 	// Each has the decision of each limit; nil if FailOpen or FailClosed decided.
-	Each map[string]Decision
-	// mayBeHeld says that the policy decided about a hold that the server may have granted.
-	mayBeHeld bool
+	Each      map[string]Decision
+	mayBeHeld bool // the policy decided about a hold that the server may have granted
 }
 
 // Headers returns RateLimit and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers, and Retry-After.

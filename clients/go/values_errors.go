@@ -91,11 +91,10 @@ func badArgument(format string, args ...any) error {
 
 // awayError is a call that the server did not decide.
 type awayError struct {
-	server string
-	cause  error
-	lost   bool // it was sent, must happen once, and may or may not have happened
-	// mayBeHeld says that the command was sent and may have been granted.
-	mayBeHeld bool
+	server    string
+	cause     error
+	lost      bool // it was sent, must happen once, and may or may not have happened
+	mayBeHeld bool // it was sent, and may have been granted
 }
 
 func (e *awayError) Error() string { return fmt.Sprintf("%v: %s: %v", e.kind(), e.server, e.cause) }
@@ -162,14 +161,10 @@ func isMistake(err error) bool {
 type fault int
 
 const (
-	// The call is wrong, or may not be made: it would be the next time as well.
-	faultOfCaller fault = iota
-	// The server does not answer, or does not decide.
-	faultOfServer
-	// The server is there and refuses this write, which says nothing about the next.
-	faultOfWrite
-	// There is no connection for this call.
-	faultOfClient
+	faultOfCaller fault = iota // the call is wrong, or may not be made: it would be the next time as well
+	faultOfServer              // it does not answer, or does not decide
+	faultOfWrite               // the server refuses this write, which says nothing about the next
+	faultOfClient              // there is no connection for this call
 )
 
 // By the first word of the server's line.

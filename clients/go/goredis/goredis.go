@@ -144,19 +144,14 @@ func (c *cluster) Do(ctx context.Context, args ...any) (any, error) { return c.D
 
 func (c *cluster) DoFor(ctx context.Context, key string, args ...any) (any, error) {
 	command := redis.NewCmd(ctx, args...)
-	command.SetFirstKeyPos(positionOf(key, args))
-	err := c.client.Process(ctx, command)
-	return command.Val(), cause(err)
-}
-
-// positionOf returns the first argument that is the key: go-redis does not know the commands of modules.
-func positionOf(key string, args []any) int8 {
-	for at := 1; at < len(args) && key != ""; at++ {
-		if args[at] == key {
-			return int8(at)
+	for at, arg := range args {
+		if at > 0 && arg == key { // go-redis does not know the commands of modules
+			command.SetFirstKeyPos(int8(at))
+			break
 		}
 	}
-	return 0
+	err := c.client.Process(ctx, command)
+	return command.Val(), cause(err)
 }
 
 func (c *cluster) NodeOf(ctx context.Context, key string) (tokenbucket.Doer, error) {

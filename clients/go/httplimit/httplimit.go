@@ -85,11 +85,8 @@ func remoteHost(r *http.Request) string {
 	if address.Is4() {
 		return address.String()
 	}
-	return netip.PrefixFrom(address, ipv6Caller).Masked().String()
+	return netip.PrefixFrom(address, 64).Masked().String() // the caller's network
 }
-
-// ipv6Caller is how many bits of an address are the caller's network.
-const ipv6Caller = 64
 
 func answering(status int) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { http.Error(w, http.StatusText(status), status) }

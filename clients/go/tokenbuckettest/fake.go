@@ -23,10 +23,8 @@ type Server struct {
 	away  error
 }
 
-var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-
 // NewServer makes a server on which every bucket is full.
-func NewServer() *Server { return NewServerAt(start) }
+func NewServer() *Server { return NewServerAt(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)) }
 
 // NewServerAt makes a server whose time starts at now.
 func NewServerAt(now time.Time) *Server {

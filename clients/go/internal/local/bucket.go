@@ -105,12 +105,9 @@ func (b *bucket) take(cost *big.Rat, _ []string) ([]any, error) {
 	return b.reserve(cost, []string{"", "0"})
 }
 
-// longestWaitMs is a century.
-const longestWaitMs = int64(century / time.Millisecond)
-
 func (b *bucket) reserve(cost *big.Rat, arguments []string) ([]any, error) {
 	maxWait, err := strconv.ParseInt(arguments[1], 10, 64)
-	if err != nil || maxWait < 0 || maxWait > longestWaitMs {
+	if err != nil || maxWait < 0 || maxWait > century.Milliseconds() {
 		return nil, errors.New("ERR max_wait_ms must be a whole number of milliseconds from 0 to 3155760000000")
 	}
 	wait := b.waitMs(cost)

@@ -129,8 +129,6 @@ func (s *Store) decide(buckets []*bucket, isEach bool, waitMs, do func(*bucket) 
 	return joint(replies)
 }
 
-const longestTTLMs = 2_592_000_000
-
 // hold lets a hold of the amounts last from now. For a renewal, these are what it has.
 func (s *Store) hold(words []string, isRenewal bool) (any, error) {
 	id, size := words[2], 4
@@ -138,7 +136,7 @@ func (s *Store) hold(words []string, isRenewal bool) (any, error) {
 		size = 3
 	}
 	ttlMs, err := strconv.ParseInt(words[1], 10, 64)
-	if err != nil || ttlMs < 1 || ttlMs > longestTTLMs {
+	if err != nil || ttlMs < 1 || ttlMs > 2_592_000_000 {
 		return nil, errors.New("ERR ttl_ms must be a whole number of milliseconds from 1 to 2592000000")
 	}
 	buckets, err := s.lookAtAll(words[0], words[3:], size, true)
