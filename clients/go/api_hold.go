@@ -176,7 +176,7 @@ func (h *Hold) settle(parts []part) (JointDecision, error) {
 		return decision, err
 	}
 	if server.degraded.Load() > 0 { // it may be in this process too
-		_, _ = server.decideLocally(joined(settle.args, h.settings.wordsOf(parts...)))
+		_, _ = server.decideLocally(h.settings.words(settle.args, parts...))
 	}
 	for _, p := range parts {
 		h.settings.denials.forget(p.bucket)

@@ -92,13 +92,12 @@ type part struct {
 	amount float64
 }
 
-// wordsOf are the arguments of each part.
-func (s *settings) wordsOf(parts ...part) []any {
-	all := make([]any, 0, 4*len(parts))
+// words appends the arguments of each part.
+func (s *settings) words(args []any, parts ...part) []any {
 	for _, p := range parts {
-		all = append(all, s.prefix+p.name, tokens(p.limit.Capacity), p.limit.Rate, tokens(p.amount))
+		args = append(args, s.prefix+p.name, tokens(p.limit.Capacity), p.limit.Rate, tokens(p.amount))
 	}
-	return all
+	return args
 }
 
 // askAll asks the command, followed by the arguments of each part.
@@ -109,7 +108,7 @@ func (s *settings) askAll(ctx context.Context, parts []part, c command) (JointDe
 	if s.wrong != nil {
 		c.wrong = s.wrong
 	}
-	c.args, c.key = append(c.args, s.wordsOf(parts...)...), s.prefix+parts[0].name
+	c.args, c.key = s.words(c.args, parts...), s.prefix+parts[0].name
 	joint, err := s.ask(ctx, c, parts)
 	if err != nil || c.args[0] == "TB.MSETTLE" { // which denies nothing
 		return joint, err

@@ -252,7 +252,7 @@ func (l *Limiter) told(name string, wanted int64, decide func() (Decision, error
 	return decision, err
 }
 
-func (l *Limiter) decideAndTell(ctx context.Context, operation, name string, amount float64, more ...any) (Decision, error) {
+func (l *Limiter) decideAndTell(ctx context.Context, operation any, name string, amount float64, more ...any) (Decision, error) {
 	wanted := int64(1)
 	if operation == "TB.TAKEUPTO" {
 		wanted = int64(amount)
@@ -260,14 +260,14 @@ func (l *Limiter) decideAndTell(ctx context.Context, operation, name string, amo
 	return l.told(name, wanted, func() (Decision, error) { return l.decide(ctx, operation, name, amount, more...) })
 }
 
-func (l *Limiter) decide(ctx context.Context, operation, name string, amount float64, more ...any) (Decision, error) {
+func (l *Limiter) decide(ctx context.Context, operation any, name string, amount float64, more ...any) (Decision, error) {
 	joint, err := l.ask(ctx, l.command(operation, l.of(name), amount, more...), nil)
 	return joint.Decision, err
 }
 
-// command is one about a single bucket.
-func (s *settings) command(operation string, of bucket, amount float64, more ...any) command {
-	args := append([]any{operation}, s.wordsOf(part{bucket: of, amount: amount})...)
+// command is one about a single bucket. The operation is a constant, which needs no memory.
+func (s *settings) command(operation any, of bucket, amount float64, more ...any) command {
+	args := s.words(append(make([]any, 0, 6), operation), part{bucket: of, amount: amount})
 	once := operation == "TB.GIVE" || operation == "TB.CHARGE"
 	return command{args: append(args, more...), key: s.prefix + of.name, once: once, wrong: s.wrong}
 }

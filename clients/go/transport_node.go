@@ -196,7 +196,7 @@ func (n *node) away() error { return &awayError{server: n.who, cause: errAway} }
 
 func (n *node) answered() {
 	n.heard.Store(n.server.now())
-	if n.awayUntil.Swap(0) != 0 {
+	if n.awayUntil.Load() != 0 && n.awayUntil.Swap(0) != 0 {
 		n.server.logf("tokenbucket: %s is back, limiting again", n.who)
 	}
 }

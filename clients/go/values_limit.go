@@ -14,11 +14,12 @@ type Limit struct {
 
 // tokens writes an amount in at most the 128 bytes that the server reads.
 func tokens(amount float64) string {
-	switch {
-	case amount == 0: // also -0
-		return "0"
-	case amount > 0 && amount < 1e-6:
-		return strconv.FormatFloat(amount, 'e', -1, 64)
+	if whole := int64(amount); float64(whole) == amount { // also -0
+		return strconv.FormatInt(whole, 10)
 	}
-	return strconv.FormatFloat(amount, 'f', -1, 64)
+	format := byte('f')
+	if amount > 0 && amount < 1e-6 {
+		format = 'e'
+	}
+	return strconv.FormatFloat(amount, format, -1, 64)
 }
