@@ -1,7 +1,6 @@
 package local
 
 import (
-	"fmt"
 	"math/big"
 	"regexp"
 	"strconv"
@@ -56,13 +55,6 @@ func FillTime(capacity, rate string) (time.Duration, bool) {
 }
 
 var rates = newCache(readRate)
-
-func rateOf(text string) (*rate, error) {
-	if r := rates.of(text); r != nil {
-		return r, nil
-	}
-	return nil, fmt.Errorf("ERR rate: %q is neither tokens per second nor like 100/m or 1000@d, from 1 token in 100 years to 1e12 a second", text)
-}
 
 // readRate returns nil for what is no rate.
 func readRate(text string) *rate {

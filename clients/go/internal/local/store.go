@@ -207,11 +207,11 @@ func (s *Store) lookAtAll(count string, groups []string, size int, takesPools bo
 
 // look returns a bucket as it is now under a limit.
 func (s *Store) look(key, capacity, rate string, takesPools bool) (*bucket, error) {
-	flow, err := rateOf(rate)
-	if err != nil {
-		return nil, err
-	}
-	if flow.isPool() && !takesPools {
+	flow := rates.of(rate)
+	switch {
+	case flow == nil:
+		return nil, fmt.Errorf("ERR rate: %q is neither tokens per second nor like 100/m or 1000@d, from 1 token in 100 years to 1e12 a second", rate)
+	case flow.isPool() && !takesPools:
 		return nil, errors.New("ERR rate must be above 0 here: 0 is for the commands of holds")
 	}
 	most, err := amountOf("capacity", capacity, roundedDown)
