@@ -9,7 +9,7 @@ package tokenbuckettest
 
 import (
 	"context"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"tokenbucket/internal/local"
@@ -17,10 +17,9 @@ import (
 
 // Server is a tokenbucket.Doer, and the tokenbucket.Clock of the limiters that use it.
 type Server struct {
-	mutex sync.Mutex
-	now   time.Duration // since 1970
+	now   atomic.Int64 // in nanoseconds since 1970
 	store *local.Store
-	away  error
+	away  atomic.Pointer[error]
 }
 
 // NewServer makes a server on which every bucket is full.
@@ -28,29 +27,19 @@ func NewServer() *Server { return NewServerAt(time.Date(2026, 1, 1, 0, 0, 0, 0, 
 
 // NewServerAt makes a server whose time starts at now.
 func NewServerAt(now time.Time) *Server {
-	return &Server{now: time.Duration(now.UnixNano()).Truncate(time.Microsecond), store: local.NewStore(0)}
+	s := &Server{store: local.NewStore(0)}
+	s.Advance(time.Duration(now.UnixNano()))
+	return s
 }
 
 // Advance lets time pass, for buckets and for what limiters cache. Kept to the microsecond.
-func (s *Server) Advance(by time.Duration) {
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	s.now += by.Truncate(time.Microsecond)
-}
+func (s *Server) Advance(by time.Duration) { s.now.Add(int64(by.Truncate(time.Microsecond))) }
 
 // Break makes every command fail with this error, like a server that is away; nil ends the outage.
-func (s *Server) Break(err error) {
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	s.away = err
-}
+func (s *Server) Break(err error) { s.away.Store(&err) }
 
 // Now returns the server's time.
-func (s *Server) Now() time.Time {
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	return time.Unix(0, int64(s.now)).UTC()
-}
+func (s *Server) Now() time.Time { return time.Unix(0, s.now.Load()).UTC() }
 
 // Sleep advances the time by duration.
 func (s *Server) Sleep(ctx context.Context, duration time.Duration) error {
@@ -64,13 +53,11 @@ func (s *Server) Sleep(ctx context.Context, duration time.Duration) error {
 // Do executes PING, DEL and the commands that limiters send.
 func (s *Server) Do(_ context.Context, args ...any) (any, error) {
 	words := local.Words(args)
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	if s.away != nil {
-		return nil, s.away
+	if away := s.away.Load(); away != nil && *away != nil {
+		return nil, *away
 	}
 	if words[0] == "PING" {
 		return "PONG", nil
 	}
-	return s.store.Do(s.now, words)
+	return s.store.Do(time.Duration(s.now.Load()), words)
 }

@@ -115,16 +115,16 @@ func (h *holds) endBy(moment time.Duration) (micro int64) {
 	ended, others := split(h.root, func(one *held) bool { return one.expires <= moment })
 	if ended != nil {
 		h.root = others
-		ended.each(func(one *held) { delete(h.byID, one.id) })
+		h.forget(ended)
 	}
 	return ended.total()
 }
 
-func (h *held) each(do func(*held)) {
-	if h != nil {
-		h.left.each(do)
-		do(h)
-		h.right.each(do)
+func (h *holds) forget(ended *held) {
+	if ended != nil {
+		delete(h.byID, ended.id)
+		h.forget(ended.left)
+		h.forget(ended.right)
 	}
 }
 
