@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"tokenbucket/internal/local"
@@ -34,9 +35,10 @@ type Hold struct {
 	isKnown  bool // whether the server has had the hold
 	isSent   bool // whether the server may have it
 
-	mutex    sync.Mutex // guards the two below
-	decision JointDecision
-	used     []part // what the work used of each
+	decision atomic.Pointer[JointDecision]
+
+	mutex sync.Mutex // guards what the work used of each
+	used  []part
 
 	sending sync.Mutex    // a renewal on its way could take anew what is settled
 	stop    chan struct{} // closed when nothing shall renew any more
@@ -73,7 +75,8 @@ func newHold(ctx context.Context, s settings, parts []part, ttl time.Duration, o
 		return nil, err
 	}
 	s.tellAll(parts, decision, began)
-	h.decision, h.result = decision, decision
+	h.decision.Store(&decision)
+	h.result = decision
 	if decision.isGranted() && len(h.held) > 0 {
 		go h.renew(ctx)
 	}
@@ -102,11 +105,7 @@ func (h *Hold) during(err error, work func(*Hold) error) (failure error) {
 func (h *Hold) Lost() <-chan struct{} { return h.lost }
 
 // Decision returns the first decision, then that of the last renewal.
-func (h *Hold) Decision() JointDecision {
-	h.mutex.Lock()
-	defer h.mutex.Unlock()
-	return h.decision
-}
+func (h *Hold) Decision() JointDecision { return *h.decision.Load() }
 
 // Used sets what the work used of the only limit, for Settle. An amount that no bucket can hold, or a hold of several limits,
 // is ErrBadArgument and changes nothing.
@@ -238,9 +237,7 @@ func (h *Hold) renew(ctx context.Context) {
 			}
 			continue
 		}
-		h.mutex.Lock()
-		h.decision = decision
-		h.mutex.Unlock()
+		h.decision.Store(&decision)
 		h.settings.tellAll(h.held, decision, began)
 		if h.isKnown && !decision.Allowed && !decision.Degraded {
 			close(h.lost)
