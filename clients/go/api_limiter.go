@@ -64,7 +64,7 @@ func newSettings(server *Server, options []LimiterOption) settings {
 	return s
 }
 
-// passing returns the decision for the caller: with Shadow, one that grants what was wanted.
+// passing grants what was wanted in shadow mode.
 func (s *settings) passing(decision Decision, wanted int64) Decision {
 	if s.shadow && decision.Granted < wanted {
 		decision.Allowed, decision.Granted, decision.Shadowed = true, wanted, true

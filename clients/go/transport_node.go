@@ -176,7 +176,6 @@ func (n *node) ping(began int64) {
 	}
 }
 
-// isAway returns whether a call has nothing to ask.
 func (n *node) isAway() bool {
 	until := n.awayUntil.Load()
 	return until != 0 && n.server.now() < until

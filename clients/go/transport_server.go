@@ -152,7 +152,6 @@ func (s *Server) Do(ctx context.Context, words ...string) (any, error) {
 	return s.ask(ctx, c)
 }
 
-// command is a call to the server with its options.
 type command struct {
 	args    []any // the name, then words, all strings
 	key     string

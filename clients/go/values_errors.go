@@ -110,7 +110,6 @@ func (e *awayError) Is(target error) bool { return errors.Is(e.kind(), target) }
 
 func (e *awayError) Unwrap() error { return e.cause }
 
-// awayOf returns nil if the server decided.
 func awayOf(err error) (away *awayError) {
 	errors.As(err, &away)
 	return away
@@ -130,7 +129,6 @@ type unsentError struct{ cause error }
 func (e *unsentError) Error() string { return e.cause.Error() }
 func (e *unsentError) Unwrap() error { return e.cause }
 
-// isUnsent returns whether the command never left this process.
 func isUnsent(err error) bool {
 	var unsent *unsentError
 	var operation *net.OpError
