@@ -323,9 +323,6 @@ func TestOneReplyThatDoesNotComeIsNoOutage(t *testing.T) {
 		"late, of what must happen once": {os.ErrDeadlineExceeded, func(l *tokenbucket.Limiter, _ context.Context) (tokenbucket.Decision, error) {
 			return l.Give(ctx, "a", 1)
 		}},
-		"lost, of what must happen once": {io.EOF, func(l *tokenbucket.Limiter, _ context.Context) (tokenbucket.Decision, error) {
-			return l.Charge(ctx, "a", 1)
-		}},
 	} {
 		leaving, leave := context.WithCancel(ctx)
 		doer, log := &nodes{}, &realserver.Log{}
