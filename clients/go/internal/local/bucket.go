@@ -9,10 +9,9 @@ import (
 
 const never = int64(-1)
 
-// stored is what is kept of a bucket between calls, whatever their limits. Parts are changed by replacing them, so a copy keeps
-// what there was.
+// stored is what is kept of a bucket between calls, whatever their limits.
 type stored struct {
-	level     *big.Rat
+	level     *big.Rat      // changed by replacing it
 	at        time.Duration // when it had that
 	ended     int64         // what holds that have ended since returned, in millionths
 	holds     holds
