@@ -120,12 +120,15 @@ func (s *settings) askAll(ctx context.Context, parts []part, c command) (JointDe
 	return joint, nil
 }
 
+// tellAll tells OnDecision what was decided about each part.
 func (s *settings) tellAll(parts []part, joint JointDecision, began time.Time) {
 	for _, p := range parts {
 		own, ok := joint.Each[p.which]
 		if !ok {
 			own = joint.Decision
 		}
-		s.tell(p.bucket, own, began)
+		for _, call := range s.onDecision {
+			guarded(func() { call(p.name, p.limit, own, s.server.clock.Now().Sub(began)) })
+		}
 	}
 }

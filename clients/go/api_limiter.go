@@ -72,12 +72,6 @@ func (s *settings) passing(decision Decision, wanted int64) Decision {
 	return decision
 }
 
-func (s *settings) tell(of bucket, decision Decision, began time.Time) {
-	for _, call := range s.onDecision {
-		guarded(func() { call(of.name, of.limit, decision, s.server.clock.Now().Sub(began)) })
-	}
-}
-
 // Limiter is one limit for many names; each name has a bucket of its own, under Prefix + name.
 type Limiter struct {
 	limit   Limit
@@ -161,23 +155,18 @@ func (l *Limiter) Wait(ctx context.Context, name string, cost float64, maxWait t
 		return decision, err
 	}
 	if err := l.server.clock.Sleep(ctx, decision.RetryAfter); err != nil {
-		l.unreserve(name, cost, decision)
+		// Should it fail, the bucket refills by itself: a token less was used, never one more.
+		give := l.command("TB.GIVE", l.of(name), cost)
+		switch {
+		case !decision.Degraded:
+			l.denials.forget(l.of(name))
+			_, _ = l.server.ask(context.Background(), give) // the caller's context is over
+		case l.policy == FailLocal: // where it was reserved
+			_, _ = l.server.decideLocally(give.args)
+		}
 		return Decision{}, err
 	}
 	return decision, nil
-}
-
-// unreserve gives back where the tokens were reserved. Should it fail, the bucket refills by itself: a token less was used,
-// never one more.
-func (l *Limiter) unreserve(name string, cost float64, reserved Decision) {
-	give := l.command("TB.GIVE", l.of(name), cost)
-	switch {
-	case !reserved.Degraded:
-		l.denials.forget(l.of(name))
-		_, _ = l.server.ask(context.Background(), give) // the caller's context is over
-	case l.policy == FailLocal:
-		_, _ = l.server.decideLocally(give.args)
-	}
 }
 
 // Charge takes amount unconditionally, into debt if needed, when the real cost is known only afterwards. It is sent once:
@@ -247,7 +236,7 @@ func (l *Limiter) told(name string, wanted int64, decide func() (Decision, error
 	decision, err := decide()
 	if err == nil {
 		decision = l.passing(decision, wanted)
-		l.tell(l.of(name), decision, began)
+		l.tellAll([]part{{bucket: l.of(name)}}, JointDecision{Decision: decision}, began)
 	}
 	return decision, err
 }
