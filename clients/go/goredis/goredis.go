@@ -111,12 +111,11 @@ func (n *node) Wait(ctx context.Context, args ...any) (any, error) {
 // cluster lets go-redis know which node has which slots, and follow redirections, but repeat nothing else.
 type cluster struct {
 	client *redis.ClusterClient
-	size   int
 	nodes  sync.Map // by their clients
 }
 
 func newCluster(options redis.ClusterOptions) *cluster {
-	c := &cluster{size: options.PoolSize}
+	c := &cluster{}
 	newClient := options.NewClient
 	options.NewClient = func(of *redis.Options) *redis.Client {
 		n := &node{dialer: limit(of), cluster: c.client}
@@ -133,7 +132,7 @@ func newCluster(options redis.ClusterOptions) *cluster {
 
 func (c *cluster) Address() string { return strings.Join(c.client.Options().Addrs, ", ") }
 
-func (c *cluster) Connections() int { return c.size }
+func (c *cluster) Connections() int { return c.client.Options().PoolSize }
 
 func (c *cluster) Close() error {
 	c.nodes.Range(func(_, one any) bool { one.(*node).dialer.end(); return true })
