@@ -81,7 +81,7 @@ type decider func(b *bucket, amount *big.Rat, arguments []string) ([]any, error)
 // single is a command of one bucket.
 func single(what string, as *cache[*big.Rat], decide decider, takesPools, onlyLooks bool) func(*Store, []string) (any, error) {
 	return func(s *Store, words []string) (any, error) {
-		b, err := s.look(words[0], words[1], words[2], takesPools)
+		buckets, err := s.look("1", words[:3], 3, takesPools)
 		if err != nil {
 			return nil, err
 		}
@@ -90,16 +90,16 @@ func single(what string, as *cache[*big.Rat], decide decider, takesPools, onlyLo
 		if err != nil {
 			return nil, err
 		}
-		reply, err := decide(b, amount, arguments)
+		reply, err := decide(buckets[0], amount, arguments)
 		if err == nil && !onlyLooks {
-			s.keep(b)
+			s.keep(buckets[0])
 		}
 		return reply, err
 	}
 }
 
 func (s *Store) take(words []string) (any, error) {
-	buckets, err := s.lookAtAll(words[0], words[1:], 4, false)
+	buckets, err := s.look(words[0], words[1:], 4, false)
 	if err != nil {
 		return nil, err
 	}
@@ -139,7 +139,7 @@ func (s *Store) hold(words []string, isRenewal bool) (any, error) {
 	if err != nil || ttlMs < 1 || ttlMs > 2_592_000_000 {
 		return nil, errors.New("ERR ttl_ms must be a whole number of milliseconds from 1 to 2592000000")
 	}
-	buckets, err := s.lookAtAll(words[0], words[3:], size, true)
+	buckets, err := s.look(words[0], words[3:], size, true)
 	if err != nil {
 		return nil, err
 	}
@@ -164,7 +164,7 @@ func (s *Store) hold(words []string, isRenewal bool) (any, error) {
 
 func (s *Store) settle(words []string) (any, error) {
 	id := words[1]
-	buckets, err := s.lookAtAll(words[0], words[2:], 4, true)
+	buckets, err := s.look(words[0], words[2:], 4, true)
 	if err != nil {
 		return nil, err
 	}
@@ -181,57 +181,52 @@ func (s *Store) settle(words []string) (any, error) {
 	}), nil
 }
 
-// lookAtAll reads groups of a key, a limit and perhaps an amount.
-func (s *Store) lookAtAll(count string, groups []string, size int, takesPools bool) (buckets []*bucket, err error) {
+// look returns the buckets of groups of a key, a limit and perhaps an amount, as they are now.
+func (s *Store) look(count string, groups []string, size int, takesPools bool) (buckets []*bucket, err error) {
 	number, err := strconv.Atoi(count)
 	if err != nil || number < 1 || len(groups)%size != 0 || len(groups)/size != number {
 		return nil, errors.New("ERR numkeys must match the number of groups")
 	}
 	isKnown := map[string]bool{}
 	for group := groups; len(group) > 0; group = group[size:] {
-		if isKnown[group[0]] {
-			return nil, errors.New("ERR key must not be given twice in one call")
-		}
-		isKnown[group[0]] = true
-		b, err := s.look(group[0], group[1], group[2], takesPools)
+		b := &bucket{key: group[0], rate: rates.of(group[2])}
+		b.capacity, err = amountOf("capacity", group[1], roundedDown)
 		if err == nil && size > 3 {
 			b.amount, err = amountOf("cost", group[3], roundedUp)
+		}
+		switch {
+		case err != nil:
+		case isKnown[b.key]:
+			err = errors.New("ERR key must not be given twice in one call")
+		case b.rate == nil:
+			err = fmt.Errorf("ERR rate: %q is neither tokens per second nor like 100/m or 1000@d, from 1 token in 100 years to 1e12 a second", group[2])
+		case b.rate.isPool() && !takesPools:
+			err = errors.New("ERR rate must be above 0 here: 0 is for the commands of holds")
+		case !b.rate.isPool() && b.rate.timeOf(b.capacity).Cmp(nanoseconds(century)) > 0:
+			err = errors.New("ERR refilling capacity from empty at this rate would take more than 100 years")
 		}
 		if err != nil {
 			return nil, err
 		}
+		isKnown[b.key] = true
+		s.recall(b)
 		buckets = append(buckets, b)
 	}
 	return buckets, nil
 }
 
-// look returns a bucket as it is now under a limit.
-func (s *Store) look(key, capacity, rate string, takesPools bool) (*bucket, error) {
-	flow := rates.of(rate)
-	switch {
-	case flow == nil:
-		return nil, fmt.Errorf("ERR rate: %q is neither tokens per second nor like 100/m or 1000@d, from 1 token in 100 years to 1e12 a second", rate)
-	case flow.isPool() && !takesPools:
-		return nil, errors.New("ERR rate must be above 0 here: 0 is for the commands of holds")
-	}
-	most, err := amountOf("capacity", capacity, roundedDown)
-	if err != nil {
-		return nil, err
-	}
-	if !flow.isPool() && flow.timeOf(most).Cmp(nanoseconds(century)) > 0 {
-		return nil, errors.New("ERR refilling capacity from empty at this rate would take more than 100 years")
-	}
-	b := &bucket{stored: stored{level: most, at: s.now}, key: key, capacity: most, rate: flow}
-	if old, ok := s.of[key]; ok && old.expiresMs >= s.now.Milliseconds() {
+// recall lets a bucket be what is stored of it, as it is now.
+func (s *Store) recall(b *bucket) {
+	b.level, b.at = b.capacity, s.now
+	if old, ok := s.of[b.key]; ok && old.expiresMs >= s.now.Milliseconds() {
 		if ended := old.holds.endBy(s.now); ended > 0 {
 			old.ended = sum(old.ended, ended)
-			s.of[key] = old
+			s.of[b.key] = old
 		}
 		b.stored = old
 		b.passUntil(s.now)
 	}
 	b.found = b.stored
-	return b, nil
 }
 
 // keep stores a bucket that a call has changed.
