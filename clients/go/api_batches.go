@@ -15,12 +15,12 @@ const mostBatches = 10_000
 type batches struct{ recent[*batch] }
 
 type batch struct {
-	of         bucket
-	tokens     int64
-	fetched    time.Time
-	stale      time.Time // by then an empty bucket would have filled
-	reply      Decision
-	isFetching bool
+	of       bucket
+	tokens   int64
+	fetched  time.Time
+	stale    time.Time // by then an empty bucket would have filled
+	reply    Decision
+	fetching chan struct{} // closed when the fetch under way has ended, or nil
 }
 
 // drop forgets the tokens, as the bucket was reset.
@@ -80,8 +80,7 @@ func (b *batch) spend(cost int64, now time.Time) Decision {
 	}
 }
 
-// takeFromBatch spends what is there, or fetches. One call fetches at a time, and no other waits for it: others take for
-// themselves.
+// takeFromBatch spends what is there, or fetches. One call fetches at a time; others take for themselves.
 func (l *Limiter) takeFromBatch(ctx context.Context, name string, cost int64) (Decision, error) {
 	if err := ctx.Err(); err != nil {
 		return Decision{}, err
@@ -90,53 +89,51 @@ func (l *Limiter) takeFromBatch(ctx context.Context, name string, cost int64) (D
 	l.batches.Lock()
 	b, evicted := l.batches.find(l.of(name))
 	unspent := evicted.drain(now)
-	left, isFetching := b.left(now), b.isFetching
+	left, fetching := b.left(now), b.fetching
 	if left >= cost {
 		defer l.batches.Unlock()
 		return b.spend(cost, now), nil
 	}
-	b.isFetching = true
+	if fetching == nil {
+		b.fetching = make(chan struct{})
+		defer func() {
+			l.batches.Lock()
+			defer l.batches.Unlock()
+			close(b.fetching)
+			b.fetching = nil
+		}()
+	}
 	l.batches.Unlock()
 	if unspent > 0 {
 		_, _ = l.server.ask(ctx, l.command("TB.GIVE", evicted.of, float64(unspent)))
 	}
-	if isFetching {
-		return l.takeMeanwhile(ctx, b, cost)
+	if fetching != nil {
+		return l.takeMeanwhile(ctx, b, cost, fetching)
 	}
-	defer func() {
-		l.batches.Lock()
-		b.isFetching = false
-		l.batches.Unlock()
-	}()
 	if refusal, ok := l.denials.recall(b.of, float64(cost-left), now); ok {
 		return refusal, nil
 	}
 	return l.fetch(ctx, b, cost, left, now)
 }
 
-const triesWhileFetching = 4
-
-// takeMeanwhile takes for this call alone while another fetches, which may bring what the bucket lacks.
-func (l *Limiter) takeMeanwhile(ctx context.Context, b *batch, cost int64) (Decision, error) {
-	for tries := 1; ; tries++ {
-		decision, err := l.takeRemembering(ctx, b.of.name, float64(cost))
-		if err != nil || decision.Allowed || decision.Degraded {
-			return decision, err
-		}
-		l.batches.Lock()
-		now, isFetching := l.server.clock.Now(), b.isFetching
-		if b.left(now) >= cost {
-			defer l.batches.Unlock()
-			return b.spend(cost, now), nil
-		}
-		l.batches.Unlock()
-		if !isFetching || tries == triesWhileFetching {
-			return decision, nil
-		}
-		if err := l.server.clock.Sleep(ctx, l.server.timeout/triesWhileFetching); err != nil {
-			return Decision{}, err
-		}
+// takeMeanwhile takes for this call alone while another fetches, which may bring what the bucket then lacks.
+func (l *Limiter) takeMeanwhile(ctx context.Context, b *batch, cost int64, fetching chan struct{}) (Decision, error) {
+	decision, err := l.takeRemembering(ctx, b.of.name, float64(cost))
+	if err != nil || decision.Allowed || decision.Degraded {
+		return decision, err
 	}
+	select {
+	case <-fetching:
+	case <-time.After(connectTimeout): // a hook may hold up the other call
+	case <-ctx.Done():
+		return Decision{}, ctx.Err()
+	}
+	l.batches.Lock()
+	defer l.batches.Unlock()
+	if now := l.server.clock.Now(); b.left(now) >= cost {
+		decision = b.spend(cost, now)
+	}
+	return decision, nil
 }
 
 func (l *Limiter) fetch(ctx context.Context, b *batch, cost, left int64, asked time.Time) (Decision, error) {

@@ -101,3 +101,30 @@ func TestResetForgetsWhatIsRemembered(t *testing.T) {
 	}
 	fake.expect(t, before+1)
 }
+
+func TestCallsDuringAFetchAreNotDeniedWhatItBrings(t *testing.T) {
+	fake, fetched := tokenbuckettest.NewServer(), make(chan struct{})
+	far := doing(func(ctx context.Context, args ...any) (any, error) {
+		reply, err := fake.Do(ctx, args...)
+		if args[0] == "TB.TAKEUPTO" {
+			close(fetched)
+			time.Sleep(20 * time.Millisecond)
+		}
+		return reply, err
+	})
+	server := tokenbucket.NewServer(far, tokenbucket.Timeout(5*time.Second))
+	limiter := tokenbucket.NewLimiter(server, tokenbucket.Limit{Capacity: 50, Rate: "1/h"}, tokenbucket.Batch(50))
+	decisions := make(chan tokenbucket.Decision)
+	for i := 0; i < 50; i++ {
+		go func() {
+			decision, _ := limiter.Take(ctx, "a", 1)
+			decisions <- decision
+		}()
+		<-fetched
+	}
+	for i := 0; i < 50; i++ {
+		if decision := <-decisions; !decision.Allowed || decision.Degraded {
+			t.Fatalf("%+v", decision)
+		}
+	}
+}
