@@ -34,10 +34,9 @@ func RememberDenials(names int) LimiterOption {
 	return func(s *settings) { s.denials.most = names }
 }
 
-// Batch fetches this number of tokens of a name at a time and spends them in this process, for whole costs up to it. Never
-// more is granted than the server granted. Each process keeps up to one less than a batch of a name, which others are denied
-// meanwhile. Close gives it back; it is dropped after the time in which an empty bucket fills. One call fetches at a time;
-// others take for themselves meanwhile. The default, 0, asks the server each time; less is ErrBadArgument.
+// Batch fetches this number of tokens of a name at a time and spends them in this process, for whole costs up to it. Each
+// process keeps up to one less than a batch of a name, which others are denied meanwhile. Close gives it back; it is dropped
+// after the time in which an empty bucket fills. The default, 0, asks the server each time; less is ErrBadArgument.
 func Batch(tokens int64) LimiterOption { return func(s *settings) { s.batch = tokens } }
 
 // OnDecision calls the function with each decision, the server's or the policy's, and its duration, before the caller has it. A

@@ -1,10 +1,6 @@
-// Package tokenbuckettest has a server in memory for your tests. Its time stands still until a test advances it.
-//
-//	fake := tokenbuckettest.NewServer()
-//	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(fake), tokenbucket.Limit{Capacity: 1, Rate: "1"})
-//
-// It decides as the module does, in exact arithmetic. The time of NewServer starts at midnight UTC on January 1st, 2026,
-// that of NewServerAt at a moment of your choice, for calendar rates.
+// Package tokenbuckettest has a server in memory for your tests. It decides as the module does, in exact arithmetic. Its time
+// stands still until a test advances it: that of NewServer starts at midnight UTC on January 1st, 2026, that of NewServerAt at a
+// moment of your choice, for calendar rates.
 package tokenbuckettest
 
 import (
