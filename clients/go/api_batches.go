@@ -172,10 +172,7 @@ func (b *batch) add(fetched Decision, limit Limit, asked time.Time) {
 		return
 	}
 	b.tokens += fetched.Granted
-	fresh, ok := local.FillTime(tokens(limit.Capacity), limit.Rate)
-	if !ok {
-		fresh = maxDuration
-	}
+	fresh, _ := local.FillTime(tokens(limit.Capacity), limit.Rate)
 	// By the calendar nothing flows before the next boundary, and then all at once.
 	if strings.Contains(limit.Rate, "@") && fetched.ResetAfter > 0 && fetched.ResetAfter < fresh {
 		fresh = fetched.ResetAfter

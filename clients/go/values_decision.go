@@ -82,11 +82,9 @@ func fraction() float64 {
 
 func inSeconds(seconds float64) string { return strconv.FormatInt(int64(math.Ceil(seconds)), 10) }
 
-const maxDuration = time.Duration(math.MaxInt64)
-
 // milliseconds saturate, as the server's do: a wait can be longer than a Duration can hold (292 years).
 func milliseconds(ms int64) time.Duration {
-	const most = int64(maxDuration / time.Millisecond)
+	const most = math.MaxInt64 / int64(time.Millisecond)
 	if ms > most {
 		ms = most
 	}
