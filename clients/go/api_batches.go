@@ -124,7 +124,7 @@ func (l *Limiter) takeMeanwhile(ctx context.Context, b *batch, cost int64, fetch
 	}
 	select {
 	case <-fetching:
-	case <-time.After(connectTimeout): // a hook may hold up the other call
+	case <-time.After(l.server.timeout): // a connection or a hook may hold up the other call
 	case <-ctx.Done():
 		return Decision{}, ctx.Err()
 	}

@@ -102,6 +102,24 @@ func TestResetForgetsWhatIsRemembered(t *testing.T) {
 	fake.expect(t, before+1)
 }
 
+func TestADenialWaitsNoLongerForAFetchThanTheTimeout(t *testing.T) {
+	fetching, never := make(chan struct{}), make(chan struct{})
+	defer close(never)
+	far := doing(func(_ context.Context, args ...any) (any, error) {
+		if args[0] == "TB.TAKEUPTO" {
+			close(fetching)
+			<-never
+		}
+		return denied, nil
+	})
+	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(far), hourly, tokenbucket.Batch(2))
+	go func() { _, _ = limiter.Take(ctx, "a", 1) }()
+	<-fetching
+	soon, leave := context.WithTimeout(ctx, 900*time.Millisecond)
+	defer leave()
+	must(t)(limiter.Take(soon, "a", 1))
+}
+
 func TestCallsDuringAFetchAreNotDeniedWhatItBrings(t *testing.T) {
 	fake, fetched := tokenbuckettest.NewServer(), make(chan struct{})
 	far := doing(func(ctx context.Context, args ...any) (any, error) {
