@@ -95,7 +95,7 @@ type part struct {
 // words appends the arguments of each part.
 func (s *settings) words(args []any, parts ...part) []any {
 	for _, p := range parts {
-		args = append(args, s.prefix+p.name, tokens(p.limit.Capacity), p.limit.Rate, tokens(p.amount))
+		args = append(args, s.prefix+p.name, word(p.limit.Capacity), p.limit.Rate, word(p.amount))
 	}
 	return args
 }

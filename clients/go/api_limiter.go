@@ -257,5 +257,5 @@ func (l *Limiter) decide(ctx context.Context, operation any, name string, amount
 func (s *settings) command(operation any, of bucket, amount float64, more ...any) command {
 	args := s.words(append(make([]any, 0, 6), operation), part{bucket: of, amount: amount})
 	once := operation == "TB.GIVE" || operation == "TB.CHARGE"
-	return command{args: append(args, more...), key: s.prefix + of.name, once: once, wrong: s.wrong}
+	return command{args: append(args, more...), key: args[1].(string), once: once, wrong: s.wrong}
 }

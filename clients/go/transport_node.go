@@ -116,7 +116,7 @@ func (n *node) send(ctx context.Context, c command) (reply any, isSent bool, err
 	began := n.server.now()
 	do := func() {
 		reply, err = n.do(ctx, c)
-		isSent = isSent || !isUnsent(err)
+		isSent = isSent || err == nil || !isUnsent(err)
 	}
 	if do(); err == nil {
 		return reply, true, nil

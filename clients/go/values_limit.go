@@ -1,6 +1,9 @@
 package tokenbucket
 
-import "strconv"
+import (
+	"math"
+	"strconv"
+)
 
 // Limit is the capacity of a bucket, and the rate at which it refills. The server does not store it: a new limit counts from
 // the next call.
@@ -22,4 +25,19 @@ func tokens(amount float64) string {
 		format = 'e'
 	}
 	return strconv.FormatFloat(amount, format, -1, 64)
+}
+
+// small has the words of small whole amounts: a new one for each call would cost memory.
+var small = func() (words [128]any) {
+	for amount := range words {
+		words[amount] = strconv.Itoa(amount)
+	}
+	return words
+}()
+
+func word(amount float64) any {
+	if amount >= 0 && amount < float64(len(small)) && amount == math.Trunc(amount) {
+		return small[int(amount)]
+	}
+	return tokens(amount)
 }
