@@ -21,7 +21,7 @@ import (
 // dialer opens the connections of a client.
 type dialer struct {
 	next       func(ctx context.Context, network, address string) (net.Conn, error)
-	dialled    chan net.Conn // perhaps for a call that has ended
+	late       chan net.Conn // for calls that have ended
 	generation atomic.Int64  // connections of earlier ones are not used again
 	life       context.Context
 	end        context.CancelFunc
@@ -46,7 +46,7 @@ func isBroken(err error) bool {
 func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	within, leave := context.WithTimeout(ctx, connectWithin)
 	defer leave()
-	failed := make(chan error, 1)
+	dialled, failed := make(chan net.Conn), make(chan error, 1)
 	go func() {
 		life, end := context.WithTimeout(d.life, lateWithin)
 		defer end()
@@ -56,13 +56,20 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 			return
 		}
 		select {
-		case d.dialled <- conn:
+		case dialled <- conn:
+			return
+		case <-within.Done():
+		}
+		select {
+		case d.late <- conn:
 		case <-life.Done():
 			_ = conn.Close()
 		}
 	}()
 	select {
-	case conn := <-d.dialled:
+	case conn := <-dialled:
+		return conn, nil
+	case conn := <-d.late:
 		return conn, nil
 	case err := <-failed:
 		return nil, err

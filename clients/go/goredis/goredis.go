@@ -69,7 +69,7 @@ func limit(options *redis.Options) *dialer {
 	if err := json.Unmarshal([]byte(newer), options); err != nil {
 		panic(err) // the text is a constant
 	}
-	d := &dialer{next: options.Dialer, dialled: make(chan net.Conn)}
+	d := &dialer{next: options.Dialer, late: make(chan net.Conn)}
 	if d.next == nil {
 		d.next = redis.NewDialer(options)
 	}
