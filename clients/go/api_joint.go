@@ -69,7 +69,7 @@ func (l *JointLimiter) parts(name string, amounts map[string]float64) ([]part, e
 		if !ok {
 			return nil, badArgument("there is no limit %q", which)
 		}
-		parts = append(parts, part{which, bucket{jointName(name, which), limit}, amount})
+		parts = append(parts, part{which, bucket{jointName(name, which), limit, limit.words()}, amount})
 	}
 	sort.Slice(parts, func(i, j int) bool { return parts[i].which < parts[j].which })
 	return parts, nil
@@ -95,7 +95,7 @@ type part struct {
 // words appends the arguments of each part.
 func (s *settings) words(args []any, parts ...part) []any {
 	for _, p := range parts {
-		args = append(args, s.prefix+p.name, word(p.limit.Capacity), p.limit.Rate, word(p.amount))
+		args = append(args, s.prefix+p.name, p.words[0], p.words[1], tokens(p.amount))
 	}
 	return args
 }

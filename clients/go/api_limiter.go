@@ -73,14 +73,15 @@ func (s *settings) passing(decision Decision, wanted int64) Decision {
 
 // Limiter is one limit for many names; each name has a bucket of its own, under Prefix + name.
 type Limiter struct {
-	limit   Limit
-	batches *batches
+	limit      Limit
+	limitWords [2]any // made once, because that costs memory
+	batches    *batches
 	settings
 }
 
 // NewLimiter makes a limiter of a server and a limit. It sends nothing: a wrong limit is an error of the first call.
 func NewLimiter(server *Server, limit Limit, options ...LimiterOption) *Limiter {
-	return &Limiter{limit, &batches{recent[*batch]{most: mostBatches}}, newSettings(server, options)}
+	return &Limiter{limit, limit.words(), &batches{recent[*batch]{most: mostBatches}}, newSettings(server, options)}
 }
 
 // Limit returns the limit that the limiter was made with.
@@ -89,7 +90,7 @@ func (l *Limiter) Limit() Limit { return l.limit }
 // With returns the limiter with another limit for the same names. Both share buckets, denials and batches.
 func (l *Limiter) With(limit Limit) *Limiter {
 	other := *l
-	other.limit = limit
+	other.limit, other.limitWords = limit, limit.words()
 	return &other
 }
 
@@ -225,9 +226,10 @@ func (l *Limiter) Close(ctx context.Context) error {
 type bucket struct {
 	name  string
 	limit Limit
+	words [2]any
 }
 
-func (l *Limiter) of(name string) bucket { return bucket{name, l.limit} }
+func (l *Limiter) of(name string) bucket { return bucket{name, l.limit, l.limitWords} }
 
 // told tells OnDecision, and lets the call pass in shadow mode.
 func (l *Limiter) told(name string, wanted int64, decide func() (Decision, error)) (Decision, error) {

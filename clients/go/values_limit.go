@@ -1,9 +1,6 @@
 package tokenbucket
 
-import (
-	"math"
-	"strconv"
-)
+import "strconv"
 
 // Limit is the capacity of a bucket, and the rate at which it refills. The server does not store it: a new limit counts from
 // the next call.
@@ -15,6 +12,9 @@ type Limit struct {
 	Rate string
 }
 
+// words are those of commands.
+func (l Limit) words() [2]any { return [2]any{tokens(l.Capacity), l.Rate} }
+
 // tokens writes an amount in at most the 128 bytes that the server reads.
 func tokens(amount float64) string {
 	if whole := int64(amount); float64(whole) == amount { // also -0
@@ -25,19 +25,4 @@ func tokens(amount float64) string {
 		format = 'e'
 	}
 	return strconv.FormatFloat(amount, format, -1, 64)
-}
-
-// small has the words of small whole amounts: a new one for each call would cost memory.
-var small = func() (words [128]any) {
-	for amount := range words {
-		words[amount] = strconv.Itoa(amount)
-	}
-	return words
-}()
-
-func word(amount float64) any {
-	if amount >= 0 && amount < float64(len(small)) && amount == math.Trunc(amount) {
-		return small[int(amount)]
-	}
-	return tokens(amount)
 }
