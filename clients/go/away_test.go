@@ -165,6 +165,8 @@ func TestWhatAnErrorSays(t *testing.T) {
 		fake.Break(fmt.Errorf("take: %w", c.err))
 		if got, err := limiter.Take(ctx, "a", 1); got.Degraded != (c.want != isWrong) || errors.Is(err, tokenbucket.ErrTokenBucket) == got.Degraded {
 			t.Errorf("%v: %+v, %v", c.err, got, err)
+		} else if !got.Degraded && !errors.Is(err, c.err) {
+			t.Errorf("%v hides the client's own error %v", err, c.err)
 		}
 		fake.Break(nil)
 		if got := must(t)(limiter.Take(ctx, "a", 1)); got.Degraded != (c.want == isAway) {

@@ -76,7 +76,7 @@ func (n *node) wrong(err error) error {
 	case "CROSSSLOT":
 		return ErrCrossSlot
 	case "MOVED", "ASK":
-		return fmt.Errorf("%w (%s)", ErrClusterNode, n.who)
+		text, kind = strings.TrimPrefix(ErrClusterNode.Error(), "tokenbucket: "), ErrClusterNode
 	case "ERR":
 		kind = ErrBadArgument
 	case "":
