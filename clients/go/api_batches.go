@@ -2,9 +2,7 @@ package tokenbucket
 
 import (
 	"context"
-	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"tokenbucket/internal/local"
@@ -14,58 +12,54 @@ import (
 const mostBatches = 10_000
 
 // batches are what is left of the tokens that were fetched, by bucket.
-type batches struct {
-	mutex  sync.Mutex // guards the batches, too
-	recent *recent[*batch]
-}
+type batches struct{ recent[*batch] }
 
 type batch struct {
-	of         bucket
-	tokens     int64
-	fetched    time.Time
-	stale      time.Time // by then an empty bucket would have filled
-	reply      Decision
-	isFetching bool
+	of       bucket
+	tokens   int64
+	fetched  time.Time
+	stale    time.Time // by then an empty bucket would have filled
+	reply    Decision
+	fetching chan struct{} // closed when the fetch under way has ended, or nil
 }
 
 // drop forgets the tokens, as the bucket was reset.
 func (b *batches) drop(of bucket) {
-	b.mutex.Lock()
-	defer b.mutex.Unlock()
-	if dropped, ok := b.recent.remove(of); ok {
-		dropped.tokens = 0
-	}
+	b.Lock()
+	defer b.Unlock()
+	dropped, _ := b.remove(of)
+	dropped.drain(time.Time{})
 }
 
 // drain is what each batch has left, which it then has no longer.
 func (b *batches) drain(now time.Time) map[bucket]int64 {
-	b.mutex.Lock()
-	defer b.mutex.Unlock()
+	b.Lock()
+	defer b.Unlock()
 	left := map[bucket]int64{}
-	for of, element := range b.recent.of {
-		if tokens := element.Value.(kept[*batch]).value.drain(now); tokens > 0 {
+	for of := range b.of {
+		drained, _ := b.remove(of)
+		if tokens := drained.drain(now); tokens > 0 {
 			left[of] = tokens
 		}
 	}
-	b.recent = newRecent[*batch](mostBatches)
 	return left
 }
 
-// find also returns what is left of the batch that had to make room.
-func (b *batches) find(of bucket, now time.Time) (found *batch, evicted bucket, left int64) {
-	found, ok := b.recent.get(of)
+// find also returns the batch that had to make room, or nil.
+func (b *batches) find(of bucket) (found, evicted *batch) {
+	found, ok := b.get(of)
 	if !ok {
 		found = &batch{of: of}
-		if old := b.recent.add(of, found); old != nil {
-			evicted, left = old.of, old.drain(now)
-		}
+		evicted = b.add(of, found)
 	}
-	return found, evicted, left
+	return found, evicted
 }
 
-func (b *batch) drain(now time.Time) int64 {
-	left := b.left(now)
-	b.tokens = 0
+// drain takes all that is left, of no batch nothing.
+func (b *batch) drain(now time.Time) (left int64) {
+	if b != nil {
+		left, b.tokens = b.left(now), 0
+	}
 	return left
 }
 
@@ -86,101 +80,90 @@ func (b *batch) spend(cost int64, now time.Time) Decision {
 	}
 }
 
-// takeFromBatch spends what is there, or fetches. One call fetches at a time, and no other waits for it: others take for
-// themselves.
+// takeFromBatch spends what is there, or fetches. One call fetches at a time; others take for themselves.
 func (l *Limiter) takeFromBatch(ctx context.Context, name string, cost int64) (Decision, error) {
 	if err := ctx.Err(); err != nil {
 		return Decision{}, err
 	}
 	now := l.server.clock.Now()
-	l.batches.mutex.Lock()
-	b, evicted, unspent := l.batches.find(l.of(name), now)
-	left, isFetching := b.left(now), b.isFetching
+	l.batches.Lock()
+	b, evicted := l.batches.find(l.of(name))
+	unspent := evicted.drain(now)
+	left, fetching := b.left(now), b.fetching
 	if left >= cost {
-		defer l.batches.mutex.Unlock()
+		defer l.batches.Unlock()
 		return b.spend(cost, now), nil
 	}
-	b.isFetching = true
-	l.batches.mutex.Unlock()
+	if fetching == nil {
+		b.fetching = make(chan struct{})
+		defer func() {
+			l.batches.Lock()
+			defer l.batches.Unlock()
+			close(b.fetching)
+			b.fetching = nil
+		}()
+	}
+	l.batches.Unlock()
 	if unspent > 0 {
-		_, _ = l.server.ask(ctx, l.With(evicted.limit).command("TB.GIVE", evicted.name, tokensWord(float64(unspent))))
+		_, _ = l.server.ask(ctx, l.command("TB.GIVE", evicted.of, float64(unspent)))
 	}
-	if isFetching {
-		return l.takeMeanwhile(ctx, b, cost)
+	if fetching != nil {
+		return l.takeMeanwhile(ctx, b, cost, fetching)
 	}
-	defer func() {
-		l.batches.mutex.Lock()
-		b.isFetching = false
-		l.batches.mutex.Unlock()
-	}()
 	if refusal, ok := l.denials.recall(b.of, float64(cost-left), now); ok {
 		return refusal, nil
 	}
 	return l.fetch(ctx, b, cost, left, now)
 }
 
-const triesWhileFetching = 4
-
-// takeMeanwhile takes for this call alone while another fetches, which may bring what the bucket lacks.
-func (l *Limiter) takeMeanwhile(ctx context.Context, b *batch, cost int64) (Decision, error) {
-	for tries := 1; ; tries++ {
-		decision, err := l.takeRemembering(ctx, b.of.name, float64(cost))
-		if err != nil || decision.Allowed || decision.Degraded {
-			return decision, err
-		}
-		l.batches.mutex.Lock()
-		now, isFetching := l.server.clock.Now(), b.isFetching
-		if b.left(now) >= cost {
-			defer l.batches.mutex.Unlock()
-			return b.spend(cost, now), nil
-		}
-		l.batches.mutex.Unlock()
-		if !isFetching || tries == triesWhileFetching {
-			return decision, nil
-		}
-		if err := l.server.clock.Sleep(ctx, l.server.timeout/triesWhileFetching); err != nil {
-			return Decision{}, err
-		}
+// takeMeanwhile takes for this call alone while another fetches, which may bring what the bucket then lacks.
+func (l *Limiter) takeMeanwhile(ctx context.Context, b *batch, cost int64, fetching chan struct{}) (Decision, error) {
+	decision, err := l.takeRemembering(ctx, b.of.name, float64(cost))
+	if err != nil || decision.Allowed || decision.Degraded {
+		return decision, err
 	}
+	select {
+	case <-fetching:
+	case <-time.After(l.server.timeout): // a connection or a hook may hold up the other call
+	case <-ctx.Done():
+		return Decision{}, ctx.Err()
+	}
+	l.batches.Lock()
+	defer l.batches.Unlock()
+	if now := l.server.clock.Now(); b.left(now) >= cost {
+		decision = b.spend(cost, now)
+	}
+	return decision, nil
 }
 
 func (l *Limiter) fetch(ctx context.Context, b *batch, cost, left int64, asked time.Time) (Decision, error) {
-	c := l.command("TB.TAKEUPTO", b.of.name, strconv.FormatInt(l.batch-left, 10))
-	reply, err := l.server.ask(ctx, c)
-	var fetched Decision
-	if err == nil {
-		fetched, err = parseDecision(reply)
-	}
+	c := l.command("TB.TAKEUPTO", b.of, float64(l.batch-left))
+	fetched, err := parseDecision(l.server.ask(ctx, c))
 	if err != nil {
-		return l.decision(l.command("TB.TAKE", b.of.name, tokensWord(float64(cost))), nil, err)
+		joint, err := l.without(l.command("TB.TAKE", b.of, float64(cost)), nil, err)
+		return joint.Decision, err
 	}
-	l.batches.mutex.Lock()
+	l.batches.Lock()
 	b.add(fetched, l.limit, asked)
 	if b.tokens >= cost {
-		defer l.batches.mutex.Unlock()
+		defer l.batches.Unlock()
 		return b.spend(cost, l.server.clock.Now()), nil
 	}
 	held := b.tokens
 	lacking := cost - held
-	l.batches.mutex.Unlock()
-	denied, err := l.lacking(ctx, b.of.name, float64(lacking), fetched)
-	if err == nil {
-		denied.Remaining += held
-		l.denials.remember(b.of, denial{float64(lacking), denied, asked, l.server.clock.Now()})
+	l.batches.Unlock()
+	denied := fetched
+	if lacking > 1 || fetched.Allowed { // the server knows when there will be so much
+		if denied, err = l.decide(ctx, "TB.PEEK", b.of.name, float64(lacking)); err != nil {
+			return denied, err
+		}
+		if denied.Allowed && !denied.Degraded { // it has flowed in meanwhile
+			denied = Decision{Remaining: fetched.Remaining, RetryAfter: time.Millisecond, ResetAfter: denied.ResetAfter}
+		}
 	}
-	return denied, err
-}
-
-// lacking returns the denial of a call that lacks so much. The server knows when there will be so much.
-func (l *Limiter) lacking(ctx context.Context, name string, tokens float64, fetched Decision) (Decision, error) {
-	if tokens == 1 && !fetched.Allowed {
-		return fetched, nil
-	}
-	denied, err := l.ask(ctx, "TB.PEEK", name, tokensWord(tokens))
-	if err == nil && denied.Allowed && !denied.Degraded { // it has flowed in meanwhile
-		denied = Decision{Remaining: fetched.Remaining, RetryAfter: time.Millisecond, ResetAfter: denied.ResetAfter}
-	}
-	return denied, err
+	denied.Remaining += held
+	l.denials.remember(b.of, denial{float64(lacking), denied, asked, l.server.clock.Now()})
+	return denied, nil
 }
 
 func (b *batch) add(fetched Decision, limit Limit, asked time.Time) {
@@ -189,10 +172,7 @@ func (b *batch) add(fetched Decision, limit Limit, asked time.Time) {
 		return
 	}
 	b.tokens += fetched.Granted
-	fresh, ok := local.FillTime(tokens(limit.Capacity), limit.Rate)
-	if !ok {
-		fresh = maxDuration
-	}
+	fresh, _ := local.FillTime(tokens(limit.Capacity), limit.Rate)
 	// By the calendar nothing flows before the next boundary, and then all at once.
 	if strings.Contains(limit.Rate, "@") && fetched.ResetAfter > 0 && fetched.ResetAfter < fresh {
 		fresh = fetched.ResetAfter

@@ -14,23 +14,17 @@ type denial struct {
 	asked, heard time.Time
 }
 
-// denials are the last ones of so many buckets. The nil denials remember nothing.
-type denials struct {
-	mutex  sync.Mutex
-	recent *recent[denial]
-}
+// denials are the last ones of so many buckets.
+type denials struct{ recent[denial] }
 
 // recall is the denial that still holds for such a cost; one of cost 5 says nothing about cost 1.
 func (d *denials) recall(of bucket, cost float64, now time.Time) (Decision, bool) {
-	if d == nil {
-		return Decision{}, false
-	}
-	d.mutex.Lock()
-	defer d.mutex.Unlock()
-	denied, ok := d.recent.get(of)
+	d.Lock()
+	defer d.Unlock()
+	denied, ok := d.get(of)
 	if ok && now.Sub(denied.asked) >= denied.decision.RetryAfter {
-		d.recent.remove(of)
-		return Decision{}, false
+		d.remove(of)
+		ok = false
 	}
 	if !ok || cost < denied.cost {
 		return Decision{}, false
@@ -42,40 +36,33 @@ func (d *denials) recall(of bucket, cost float64, now time.Time) (Decision, bool
 }
 
 func (d *denials) remember(of bucket, denied denial) {
-	decision := denied.decision
-	if d == nil || decision.Allowed || decision.Degraded || decision.RetryAfter <= 0 {
+	if decision := denied.decision; decision.Allowed || decision.Degraded || decision.RetryAfter <= 0 {
 		return
 	}
-	d.mutex.Lock()
-	defer d.mutex.Unlock()
-	d.recent.remove(of)
-	d.recent.add(of, denied)
+	d.Lock()
+	defer d.Unlock()
+	d.remove(of)
+	d.add(of, denied)
 }
 
 // forget: tokens came back, the denial may no longer hold.
 func (d *denials) forget(of bucket) {
-	if d == nil {
-		return
-	}
-	d.mutex.Lock()
-	defer d.mutex.Unlock()
-	d.recent.remove(of)
+	d.Lock()
+	defer d.Unlock()
+	d.remove(of)
 }
 
-// recent keeps something for so many buckets, those that were used last.
+// recent keeps something for so many buckets, those that were used last. Its lock guards what it keeps, too.
 type recent[T any] struct {
+	sync.Mutex
 	most  int
-	order *list.List // of kept, the last used first
+	order list.List // of kept, the last used first
 	of    map[bucket]*list.Element
 }
 
 type kept[T any] struct {
 	bucket bucket
 	value  T
-}
-
-func newRecent[T any](most int) *recent[T] {
-	return &recent[T]{most, list.New(), map[bucket]*list.Element{}}
 }
 
 func (r *recent[T]) get(of bucket) (value T, ok bool) {
@@ -89,6 +76,9 @@ func (r *recent[T]) get(of bucket) (value T, ok bool) {
 
 // add also returns what had to make room, if anything had to.
 func (r *recent[T]) add(of bucket, value T) (evicted T) {
+	if r.of == nil {
+		r.of = map[bucket]*list.Element{}
+	}
 	r.of[of] = r.order.PushFront(kept[T]{of, value})
 	if len(r.of) > r.most {
 		evicted, _ = r.remove(r.order.Back().Value.(kept[T]).bucket)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"tokenbucket/internal/local"
@@ -28,23 +29,22 @@ import (
 // server, if there is room, and Settle charges what was used in any case.
 type Hold struct {
 	settings settings
-	parts    []part
 	held     []part // those that hold more than nothing, which the server forgets at once
 	ttl      time.Duration
 	id       string
-	admitted bool // whether it was granted at first
 	isKnown  bool // whether the server has had the hold
 	isSent   bool // whether the server may have it
 
-	mutex    sync.Mutex // guards the two below
-	decision JointDecision
-	used     map[string]float64
+	decision atomic.Pointer[JointDecision]
+
+	mutex sync.Mutex // guards what the work used of each
+	used  []part
 
 	sending sync.Mutex    // a renewal on its way could take anew what is settled
 	stop    chan struct{} // closed when nothing shall renew any more
 	lost    chan struct{} // closed when the server no longer has the hold
 	settled sync.Once
-	result  JointDecision // of Settle, like err
+	result  JointDecision // of Settle, like err; before that, the first decision
 	err     error
 }
 
@@ -54,26 +54,30 @@ func newHold(ctx context.Context, s settings, parts []part, ttl time.Duration, o
 	if ttl < time.Millisecond || ttl > longestHold {
 		return nil, badArgument("ttl: a hold lasts from 1 ms to 30 days, not %v", ttl)
 	}
-	h := &Hold{settings: s, parts: parts, ttl: ttl, used: map[string]float64{}}
-	h.stop, h.lost = make(chan struct{}), make(chan struct{})
+	h := &Hold{settings: s, ttl: ttl, stop: make(chan struct{}), lost: make(chan struct{})}
 	for _, p := range parts {
 		if p.amount > 0 {
 			h.held = append(h.held, p)
 		}
+		if local.IsPool(p.limit.Rate) {
+			p.amount = 0
+		}
+		h.used = append(h.used, p)
 	}
 	var random [16]byte
 	if _, err := rand.Read(random[:]); err != nil {
 		return nil, err
 	}
 	h.id = hex.EncodeToString(random[:])
-	began := s.began()
+	began := s.server.clock.Now()
 	decision, err := h.set(ctx, parts, options)
 	if err != nil {
 		return nil, err
 	}
 	s.tellAll(parts, decision, began)
-	h.decision, h.result, h.admitted = decision, decision, decision.Allowed && !decision.Shadowed
-	if h.admitted && len(h.held) > 0 {
+	h.decision.Store(&decision)
+	h.result = decision
+	if decision.isGranted() && len(h.held) > 0 {
 		go h.renew(ctx)
 	}
 	return h, nil
@@ -96,24 +100,20 @@ func (h *Hold) during(err error, work func(*Hold) error) (failure error) {
 }
 
 // Lost returns a channel that is closed when the server no longer has the hold: the process was suspended for longer than
-// the ttl, the server was away for more than half of it, or a failover lost it. Others may have the tokens, so the work should
+// the ttl, the server was away until it was nearly over, or a failover lost it. Others may have the tokens, so the work should
 // stop. The next renewal finds out, within a third of the ttl, or when the server is back. A lost hold is not taken anew.
 func (h *Hold) Lost() <-chan struct{} { return h.lost }
 
 // Decision returns the first decision, then that of the last renewal.
-func (h *Hold) Decision() JointDecision {
-	h.mutex.Lock()
-	defer h.mutex.Unlock()
-	return h.decision
-}
+func (h *Hold) Decision() JointDecision { return *h.decision.Load() }
 
 // Used sets what the work used of the only limit, for Settle. An amount that no bucket can hold, or a hold of several limits,
 // is ErrBadArgument and changes nothing.
 func (h *Hold) Used(amount float64) error {
-	if len(h.parts) > 1 {
+	if len(h.used) > 1 {
 		return badArgument("used: the hold has several limits, name one by UsedOf")
 	}
-	return h.UsedOf(h.parts[0].which, amount)
+	return h.UsedOf(h.used[0].which, amount)
 }
 
 // UsedOf sets what the work used of one of several limits, for Settle. A limit that the hold does not have, or more than 0 of
@@ -122,16 +122,18 @@ func (h *Hold) UsedOf(limit string, amount float64) error {
 	if !(amount >= 0 && amount <= local.MostTokens) {
 		return badArgument("used: %v is not a number of tokens from 0 to 1e12", amount)
 	}
-	for _, p := range h.parts {
-		if p.which == limit {
-			if amount > 0 && local.IsPool(p.limit.Rate) {
-				return badArgument("used: %v of a pool (rate 0), whose slots all come back", amount)
-			}
-			h.mutex.Lock()
-			defer h.mutex.Unlock()
-			h.used[limit] = amount
-			return nil
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	for i := range h.used {
+		used := &h.used[i]
+		switch {
+		case used.which != limit:
+			continue
+		case amount > 0 && local.IsPool(used.limit.Rate):
+			return badArgument("used: %v of a pool (rate 0), whose slots all come back", amount)
 		}
+		used.amount = amount
+		return nil
 	}
 	return badArgument("used: the hold has no limit %q", limit)
 }
@@ -143,93 +145,68 @@ func (h *Hold) UsedOf(limit string, amount float64) error {
 // A hold that cannot be settled is settled by its id once the server answers, unless its ttl is over before. Lost says that
 // the reply did not come.
 func (h *Hold) Settle() (JointDecision, error) {
-	began, isNew := h.settings.began(), false
+	began, isNew := h.settings.server.clock.Now(), false
+	h.mutex.Lock()
+	parts := append([]part(nil), h.used...)
+	h.mutex.Unlock()
 	h.settled.Do(func() {
 		close(h.stop)
 		h.sending.Lock()
 		defer h.sending.Unlock()
-		if h.admitted {
-			h.result, h.err = h.settle()
+		if h.result.isGranted() {
+			h.result, h.err = h.settle(parts)
 			isNew = h.err == nil
 		}
 	})
 	if isNew { // outside of Do: a hook may call Settle
-		h.settings.tellAll(h.parts, h.result, began)
+		h.settings.tellAll(parts, h.result, began)
 	}
 	return h.result, h.err
 }
 
-func (h *Hold) settle() (JointDecision, error) {
-	ctx, parts := context.Background(), make([]part, len(h.parts))
-	h.mutex.Lock()
-	for i, p := range h.parts {
-		if used, isKnown := h.used[p.which]; isKnown {
-			p.amount = used
-		} else if local.IsPool(p.limit.Rate) {
-			p.amount = 0
-		}
-		parts[i] = p
-	}
-	h.mutex.Unlock()
+func (h *Hold) settle(parts []part) (JointDecision, error) {
+	ctx, server := context.Background(), h.settings.server
 	settle := command{args: []any{"TB.MSETTLE", strconv.Itoa(len(parts)), h.id}, once: true}
 	if h.isSent {
 		settle.ttl = h.ttl
 	}
 	decision, err := h.settings.askAll(ctx, parts, settle)
-	if err != nil {
+	if err != nil || decision.Degraded {
 		return decision, err
 	}
-	if decision.Degraded {
-		return decision, nil
+	if server.degraded.Load() > 0 { // it may be in this process too
+		_, _ = server.decideLocally(h.settings.words(settle.args, parts...))
 	}
-	h.forgetLocally(parts)
 	for _, p := range parts {
-		h.settings.denials.forget(bucket{p.name, p.limit})
+		h.settings.denials.forget(p.bucket)
 		if own, ok := decision.Each[p.which]; !ok || own.Allowed || p.amount <= 0 {
 			continue
 		}
-		words := append([]any{"TB.CHARGE"}, h.settings.wordsOf([]part{p})...)
-		charge := command{args: words, key: words[1].(string), once: true}
-		if _, chargeErr := h.settings.server.ask(ctx, charge); chargeErr != nil {
-			if awayOf(chargeErr) != nil {
-				decision.Lost = true
-			} else if err == nil {
-				err = fmt.Errorf("what the lost hold used: %w", chargeErr)
-			}
+		charge := h.settings.command("TB.CHARGE", p.bucket, p.amount)
+		if _, chargeErr := server.ask(ctx, charge); awayOf(chargeErr) != nil {
+			decision.Lost = true
+		} else if chargeErr != nil && err == nil {
+			err = fmt.Errorf("what the lost hold used: %w", chargeErr)
 		}
 	}
 	return decision, err
 }
 
-// forgetLocally ends the hold in this process too, where it was made if the server was away at the time.
-func (h *Hold) forgetLocally(parts []part) {
-	if h.settings.policy != FailLocal || h.settings.server.degraded.Load() == 0 {
-		return
-	}
-	args := []any{"TB.MSETTLE", strconv.Itoa(len(parts)), h.id}
-	_, _ = h.settings.server.decideLocally(append(args, h.settings.wordsOf(parts)...))
-}
-
-// set makes the hold last ttl from now, and takes it if the server has never had it.
+// set makes the hold last ttl from now, and takes it if the server has never had it, unless it is settled.
 func (h *Hold) set(ctx context.Context, parts []part, options []CallOption) (JointDecision, error) {
-	ttlMs := strconv.FormatInt(h.ttl.Milliseconds(), 10)
-	args := []any{"TB.MHOLD", strconv.Itoa(len(parts)), ttlMs, h.id}
-	decision, err := h.settings.askAll(ctx, parts, command{args: args, renews: h.isKnown, ttl: h.ttl}.with(options))
-	h.isKnown = h.isKnown || err == nil && decision.Allowed && !decision.Shadowed && !decision.Degraded
-	h.isSent = h.isSent || h.isKnown || decision.mayBeHeld
-	return decision, err
-}
-
-// setAgain renews the hold, unless it is settled.
-func (h *Hold) setAgain(ctx context.Context) (JointDecision, error) {
 	h.sending.Lock()
 	defer h.sending.Unlock()
 	select {
 	case <-h.stop:
 		return JointDecision{}, ErrClosed
 	default:
-		return h.set(ctx, h.held, nil)
 	}
+	ttlMs := strconv.FormatInt(h.ttl.Milliseconds(), 10)
+	args := []any{"TB.MHOLD", strconv.Itoa(len(parts)), ttlMs, h.id}
+	decision, err := h.settings.askAll(ctx, parts, command{args: args, renews: h.isKnown, ttl: h.ttl}.with(options))
+	h.isKnown = h.isKnown || err == nil && decision.isGranted() && !decision.Degraded
+	h.isSent = h.isSent || h.isKnown || decision.mayBeHeld
+	return decision, err
 }
 
 // renew renews the hold three times a ttl. While the server does not decide, it tries ten times, so that a hold outlasts an outage
@@ -247,8 +224,8 @@ func (h *Hold) renew(ctx context.Context) {
 			return
 		case <-timer.C:
 		}
-		began := h.settings.began()
-		decision, err := h.setAgain(ctx)
+		began := h.settings.server.clock.Now()
+		decision, err := h.set(ctx, h.held, nil)
 		every := h.ttl / 3
 		if decision.Degraded {
 			every = h.ttl / 10
@@ -260,9 +237,7 @@ func (h *Hold) renew(ctx context.Context) {
 			}
 			continue
 		}
-		h.mutex.Lock()
-		h.decision = decision
-		h.mutex.Unlock()
+		h.decision.Store(&decision)
 		h.settings.tellAll(h.held, decision, began)
 		if h.isKnown && !decision.Allowed && !decision.Degraded {
 			close(h.lost)

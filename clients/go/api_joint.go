@@ -26,7 +26,7 @@ func (l *JointLimiter) TakeAll(ctx context.Context, name string, costs map[strin
 	if err != nil {
 		return JointDecision{}, err
 	}
-	began, take := l.began(), command{args: []any{"TB.MTAKE", strconv.Itoa(len(parts))}}
+	began, take := l.server.clock.Now(), command{args: []any{"TB.MTAKE", strconv.Itoa(len(parts))}}
 	joint, err := l.askAll(ctx, parts, take.with(options))
 	if err == nil {
 		l.tellAll(parts, joint, began)
@@ -69,7 +69,7 @@ func (l *JointLimiter) parts(name string, amounts map[string]float64) ([]part, e
 		if !ok {
 			return nil, badArgument("there is no limit %q", which)
 		}
-		parts = append(parts, part{which, jointName(name, which), limit, amount})
+		parts = append(parts, part{which, bucket{jointName(name, which), limit, limit.words()}, amount})
 	}
 	sort.Slice(parts, func(i, j int) bool { return parts[i].which < parts[j].which })
 	return parts, nil
@@ -87,56 +87,29 @@ func jointName(name, which string) string {
 
 // part is one of several buckets that a command is about.
 type part struct {
-	which  string // the limit's name; of a single limit ""
-	name   string
-	limit  Limit
+	which string // the limit's name; of a single limit ""
+	bucket
 	amount float64
 }
 
-// wordsOf are the arguments of each part.
-func (s *settings) wordsOf(parts []part) []any {
-	all := make([]any, 0, 4*len(parts))
+// words appends the arguments of each part.
+func (s *settings) words(args []any, parts ...part) []any {
 	for _, p := range parts {
-		words := p.limit.words()
-		all = append(all, s.prefix+p.name, words[0], words[1], tokensWord(p.amount))
+		args = append(args, s.prefix+p.name, p.words[0], p.words[1], tokens(p.amount))
 	}
-	return all
-}
-
-// renewingForm returns the command that makes a hold last longer, and takes nothing if it is gone.
-func renewingForm(hold []any) []any {
-	renewal := append([]any{"TB.MRENEW"}, hold[1:4]...)
-	for group := hold[4:]; len(group) >= 4; group = group[4:] {
-		renewal = append(renewal, group[:3]...)
-	}
-	return renewal
+	return args
 }
 
 // askAll asks the command, followed by the arguments of each part.
-func (s *settings) askAll(ctx context.Context, parts []part, c command) (joint JointDecision, err error) {
+func (s *settings) askAll(ctx context.Context, parts []part, c command) (JointDecision, error) {
 	if c.share != nil && len(parts) > 1 {
-		return joint, badArgument("share: a call of several buckets has none")
+		return JointDecision{}, badArgument("share: a call of several buckets has none")
 	}
 	if s.wrong != nil {
 		c.wrong = s.wrong
 	}
-	if s.shadow {
-		c.maxWait = 0
-	}
-	c.args, c.key = append(c.args, s.wordsOf(parts)...), s.prefix+parts[0].name
-	sent := c
-	if c.renews {
-		sent.args = renewingForm(c.args)
-	}
-	reply, err := s.server.ask(ctx, sent)
-	if own, ok := reply.([]any); ok && c.share != nil && len(own) == 4 {
-		reply = append(own, []any{reply}) // of one bucket, TB.BTAKE and TB.BHOLD list none
-	}
-	if err == nil {
-		joint, err = parseJointDecision(reply, parts)
-	} else {
-		joint, err = s.without(c, parts, err)
-	}
+	c.args, c.key = s.words(c.args, parts...), s.prefix+parts[0].name
+	joint, err := s.ask(ctx, c, parts)
 	if err != nil || c.args[0] == "TB.MSETTLE" { // which denies nothing
 		return joint, err
 	}
@@ -147,12 +120,15 @@ func (s *settings) askAll(ctx context.Context, parts []part, c command) (joint J
 	return joint, nil
 }
 
+// tellAll tells OnDecision what was decided about each part.
 func (s *settings) tellAll(parts []part, joint JointDecision, began time.Time) {
 	for _, p := range parts {
 		own, ok := joint.Each[p.which]
 		if !ok {
 			own = joint.Decision
 		}
-		s.tell(p.name, p.limit, own, began)
+		for _, call := range s.onDecision {
+			guarded(func() { call(p.name, p.limit, own, s.server.clock.Now().Sub(began)) })
+		}
 	}
 }

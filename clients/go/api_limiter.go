@@ -11,19 +11,15 @@ import (
 type LimiterOption func(*settings)
 
 type settings struct {
-	server          *Server
-	prefix          string
-	policy          Policy
-	rememberDenials int
-	denials         *denials // nil: none are remembered
-	batch           int64
-	onDecision      []DecisionFunc
-	shadow          bool
-	wrong           error // of an option: every call returns it
+	server     *Server
+	prefix     string
+	policy     Policy
+	denials    *denials
+	batch      int64
+	onDecision []func(string, Limit, Decision, time.Duration)
+	shadow     bool
+	wrong      error // of an option: every call returns it
 }
-
-// DecisionFunc is called with every decision, the server's or the policy's, and its duration.
-type DecisionFunc func(name string, limit Limit, decision Decision, duration time.Duration)
 
 // Prefix sets what precedes each name in its key; "tb:" by default.
 func Prefix(prefix string) LimiterOption { return func(s *settings) { s.prefix = prefix } }
@@ -35,17 +31,17 @@ func OnError(policy Policy) LimiterOption { return func(s *settings) { s.policy 
 // RememberDenials lets this process refuse up to this number of denied names by itself, each until its RetryAfter has
 // passed. Smaller costs than the denied one still ask the server. The default is 0; less is ErrBadArgument.
 func RememberDenials(names int) LimiterOption {
-	return func(s *settings) { s.rememberDenials = names }
+	return func(s *settings) { s.denials.most = names }
 }
 
-// Batch fetches this number of tokens of a name at a time and spends them in this process, for whole costs up to it. Never
-// more is granted than the server granted. Each process keeps up to one less than a batch of a name, which others are denied
-// meanwhile. Close gives it back; it is dropped after the time in which an empty bucket fills. One call fetches at a time;
-// others take for themselves meanwhile. The default, 0, asks the server each time; less is ErrBadArgument.
+// Batch fetches this number of tokens of a name at a time and spends them in this process, for whole costs up to it. Each
+// process keeps up to one less than a batch of a name, which others are denied meanwhile. Close gives it back; it is dropped
+// after the time in which an empty bucket fills. The default, 0, asks the server each time; less is ErrBadArgument.
 func Batch(tokens int64) LimiterOption { return func(s *settings) { s.batch = tokens } }
 
-// OnDecision calls the function after each decision, and before the caller has it. A panic in it is logged and changes nothing.
-func OnDecision(call DecisionFunc) LimiterOption {
+// OnDecision calls the function with each decision, the server's or the policy's, and its duration, before the caller has it. A
+// panic in it is logged and changes nothing.
+func OnDecision(call func(name string, limit Limit, decision Decision, duration time.Duration)) LimiterOption {
 	return func(s *settings) { s.onDecision = append(s.onDecision, call) }
 }
 
@@ -54,20 +50,20 @@ func OnDecision(call DecisionFunc) LimiterOption {
 func Shadow(on bool) LimiterOption { return func(s *settings) { s.shadow = on } }
 
 func newSettings(server *Server, options []LimiterOption) settings {
-	s := settings{server: server, prefix: "tb:"}
+	s := settings{server: server, prefix: "tb:", denials: &denials{}}
 	for _, option := range options {
 		option(&s)
 	}
 	switch {
 	case s.policy < FailLocal || s.policy > FailWithError:
 		s.wrong = badArgument("on error: there is no policy %d", s.policy)
-	case s.batch < 0 || s.rememberDenials < 0:
-		s.wrong = badArgument("batch and remembered denials: %d and %d must not be below 0", s.batch, s.rememberDenials)
+	case s.batch < 0 || s.denials.most < 0:
+		s.wrong = badArgument("batch and remembered denials: %d and %d must not be below 0", s.batch, s.denials.most)
 	}
 	return s
 }
 
-// passing returns the decision for the caller: with Shadow, one that grants what was wanted.
+// passing grants what was wanted in shadow mode.
 func (s *settings) passing(decision Decision, wanted int64) Decision {
 	if s.shadow && decision.Granted < wanted {
 		decision.Allowed, decision.Granted, decision.Shadowed = true, wanted, true
@@ -75,38 +71,17 @@ func (s *settings) passing(decision Decision, wanted int64) Decision {
 	return decision
 }
 
-func (s *settings) tell(name string, limit Limit, decision Decision, began time.Time) {
-	for _, call := range s.onDecision {
-		guarded(func() { call(name, limit, decision, s.server.clock.Now().Sub(began)) })
-	}
-}
-
-// began is when a call began, if OnDecision is set.
-func (s *settings) began() (began time.Time) {
-	if len(s.onDecision) > 0 {
-		began = s.server.clock.Now()
-	}
-	return began
-}
-
 // Limiter is one limit for many names; each name has a bucket of its own, under Prefix + name.
 type Limiter struct {
-	limit   Limit
-	words   [2]any   // of the limit
-	batches *batches // nil: every token is asked for
+	limit      Limit
+	limitWords [2]any // made once, because that costs memory
+	batches    *batches
 	settings
 }
 
 // NewLimiter makes a limiter of a server and a limit. It sends nothing: a wrong limit is an error of the first call.
 func NewLimiter(server *Server, limit Limit, options ...LimiterOption) *Limiter {
-	l := &Limiter{limit: limit, words: limit.words(), settings: newSettings(server, options)}
-	if l.rememberDenials > 0 {
-		l.denials = &denials{recent: newRecent[denial](l.rememberDenials)}
-	}
-	if l.batch > 1 {
-		l.batches = &batches{recent: newRecent[*batch](mostBatches)}
-	}
-	return l
+	return &Limiter{limit, limit.words(), &batches{recent[*batch]{most: mostBatches}}, newSettings(server, options)}
 }
 
 // Limit returns the limit that the limiter was made with.
@@ -115,47 +90,38 @@ func (l *Limiter) Limit() Limit { return l.limit }
 // With returns the limiter with another limit for the same names. Both share buckets, denials and batches.
 func (l *Limiter) With(limit Limit) *Limiter {
 	other := *l
-	other.limit, other.words = limit, limit.words()
+	other.limit, other.limitWords = limit, limit.words()
 	return &other
 }
 
 // Take takes cost tokens if the bucket holds them, else nothing. With MaxWait it waits for its turn.
 func (l *Limiter) Take(ctx context.Context, name string, cost float64, options ...CallOption) (Decision, error) {
-	began := l.began()
-	decision, err := l.take(ctx, name, cost, options)
-	if err == nil {
-		decision = l.passing(decision, 1)
-		l.tell(name, l.limit, decision, began)
-	}
-	return decision, err
+	return l.told(name, 1, func() (Decision, error) { return l.take(ctx, name, cost, options) })
 }
 
 func (l *Limiter) take(ctx context.Context, name string, cost float64, options []CallOption) (Decision, error) {
 	if len(options) > 0 {
-		if c := l.command("TB.TAKE", name, tokensWord(cost)).with(options); c.maxWait > 0 || c.wrong != nil {
-			if l.shadow {
-				c.maxWait = 0
-			}
-			reply, err := l.server.ask(ctx, c)
-			return l.decision(c, reply, err)
+		if c := l.command("TB.TAKE", l.of(name), cost).with(options); c.maxWait > 0 || c.wrong != nil {
+			joint, err := l.ask(ctx, c, nil)
+			return joint.Decision, err
 		}
 	}
-	if l.batches != nil && cost >= 1 && cost <= math.Min(float64(l.batch), l.limit.Capacity) && cost == math.Trunc(cost) {
+	if l.batch > 1 && cost >= 1 && cost <= math.Min(float64(l.batch), l.limit.Capacity) && cost == math.Trunc(cost) {
 		return l.takeFromBatch(ctx, name, int64(cost))
 	}
 	return l.takeRemembering(ctx, name, cost)
 }
 
-// takeRemembering asks, unless a denial that still holds is remembered.
+// takeRemembering asks, unless a denial that still holds is remembered. None says when there will be more than the capacity.
 func (l *Limiter) takeRemembering(ctx context.Context, name string, cost float64) (Decision, error) {
-	if l.denials == nil {
-		return l.ask(ctx, "TB.TAKE", name, tokensWord(cost))
+	if l.denials.most == 0 || cost > l.limit.Capacity {
+		return l.decide(ctx, "TB.TAKE", name, cost)
 	}
 	asked := l.server.clock.Now()
 	if refusal, ok := l.denials.recall(l.of(name), cost, asked); ok {
 		return refusal, nil
 	}
-	decision, err := l.ask(ctx, "TB.TAKE", name, tokensWord(cost))
+	decision, err := l.decide(ctx, "TB.TAKE", name, cost)
 	if err == nil {
 		l.denials.remember(l.of(name), denial{cost, decision, asked, l.server.clock.Now()})
 	}
@@ -164,18 +130,18 @@ func (l *Limiter) takeRemembering(ctx context.Context, name string, cost float64
 
 // Peek returns what Take would decide, and takes nothing. With cost 0, Remaining is what the bucket has.
 func (l *Limiter) Peek(ctx context.Context, name string, cost float64) (Decision, error) {
-	return l.askAndTell(ctx, "TB.PEEK", name, tokensWord(cost))
+	return l.decideAndTell(ctx, "TB.PEEK", name, cost)
 }
 
 // TakeUpTo takes as many whole tokens as the bucket has, at most most: see Granted.
 func (l *Limiter) TakeUpTo(ctx context.Context, name string, most int64) (Decision, error) {
-	return l.askAndTell(ctx, "TB.TAKEUPTO", name, strconv.FormatInt(most, 10))
+	return l.decideAndTell(ctx, "TB.TAKEUPTO", name, float64(most))
 }
 
 // Reserve books a place in the queue: sleep RetryAfter, then act. It is denied, without taking a token, if the wait would
 // exceed maxWait; RetryAfter is then how long that wait would have been.
 func (l *Limiter) Reserve(ctx context.Context, name string, cost float64, maxWait time.Duration) (Decision, error) {
-	decision, err := l.askAndTell(ctx, "TB.RESERVE", name, tokensWord(cost), strconv.FormatInt(maxWait.Milliseconds(), 10))
+	decision, err := l.decideAndTell(ctx, "TB.RESERVE", name, cost, strconv.FormatInt(maxWait.Milliseconds(), 10))
 	if l.shadow {
 		decision.RetryAfter = 0
 	}
@@ -189,43 +155,36 @@ func (l *Limiter) Wait(ctx context.Context, name string, cost float64, maxWait t
 		return decision, err
 	}
 	if err := l.server.clock.Sleep(ctx, decision.RetryAfter); err != nil {
-		l.unreserve(name, cost, decision)
+		// Should it fail, the bucket refills by itself: a token less was used, never one more.
+		give := l.command("TB.GIVE", l.of(name), cost)
+		switch {
+		case !decision.Degraded:
+			l.denials.forget(l.of(name))
+			_, _ = l.server.ask(context.Background(), give) // the caller's context is over
+		case l.policy == FailLocal: // where it was reserved
+			_, _ = l.server.decideLocally(give.args)
+		}
 		return Decision{}, err
 	}
 	return decision, nil
 }
 
-// unreserve gives back where the tokens were reserved. Should it fail, the bucket refills by itself: a token less was used,
-// never one more.
-func (l *Limiter) unreserve(name string, cost float64, reserved Decision) {
-	give := l.command("TB.GIVE", name, tokensWord(cost))
-	switch {
-	case !reserved.Degraded:
-		l.denials.forget(l.of(name))
-		_, _ = l.server.ask(context.Background(), give) // the caller's context is over
-	case l.policy == FailLocal:
-		_, _ = l.server.decideLocally(give.args)
-	}
-}
-
 // Charge takes amount unconditionally, into debt if needed, when the real cost is known only afterwards. It is sent once:
 // see Lost.
 func (l *Limiter) Charge(ctx context.Context, name string, amount float64) (Decision, error) {
-	return l.askAndTell(ctx, "TB.CHARGE", name, tokensWord(amount))
+	return l.decideAndTell(ctx, "TB.CHARGE", name, amount)
 }
 
 // Give puts amount back, at most up to the capacity. It is sent once: see Lost.
 func (l *Limiter) Give(ctx context.Context, name string, amount float64) (Decision, error) {
 	l.denials.forget(l.of(name))
-	return l.askAndTell(ctx, "TB.GIVE", name, tokensWord(amount))
+	return l.decideAndTell(ctx, "TB.GIVE", name, amount)
 }
 
 // Reset makes the bucket full, and forgets its holds.
 func (l *Limiter) Reset(ctx context.Context, name string) error {
 	l.denials.forget(l.of(name))
-	if l.batches != nil {
-		l.batches.drop(l.of(name))
-	}
+	l.batches.drop(l.of(name))
 	return l.server.delete(ctx, l.prefix+name)
 }
 
@@ -242,7 +201,7 @@ func (s *Server) delete(ctx context.Context, key string) error {
 // Hold takes amount until the hold is settled or, if its process dies, until ttl (1 ms to 30 days) is over: see the type
 // Hold. With MaxWait it waits for its turn, and the ttl begins with the grant.
 func (l *Limiter) Hold(ctx context.Context, name string, amount float64, ttl time.Duration, options ...CallOption) (*Hold, error) {
-	return newHold(ctx, l.settings, []part{{"", name, l.limit, amount}}, ttl, options)
+	return newHold(ctx, l.settings, []part{{"", l.of(name), amount}}, ttl, options)
 }
 
 // WithHold runs work under a hold, and settles it when work returns or panics. It returns a *DeniedError, without running
@@ -254,9 +213,6 @@ func (l *Limiter) WithHold(ctx context.Context, name string, amount float64, ttl
 
 // Close gives back what batches have left.
 func (l *Limiter) Close(ctx context.Context) error {
-	if l.batches == nil {
-		return nil
-	}
 	var first error
 	for of, left := range l.batches.drain(l.server.clock.Now()) {
 		if _, err := l.With(of.limit).Give(ctx, of.name, float64(left)); err != nil && first == nil {
@@ -270,49 +226,38 @@ func (l *Limiter) Close(ctx context.Context) error {
 type bucket struct {
 	name  string
 	limit Limit
+	words [2]any
 }
 
-func (l *Limiter) of(name string) bucket { return bucket{name, l.limit} }
+func (l *Limiter) of(name string) bucket { return bucket{name, l.limit, l.limitWords} }
 
-func (l *Limiter) askAndTell(ctx context.Context, operation any, name string, words ...any) (Decision, error) {
-	began := l.began()
-	decision, err := l.ask(ctx, operation, name, words...)
+// told tells OnDecision, and lets the call pass in shadow mode.
+func (l *Limiter) told(name string, wanted int64, decide func() (Decision, error)) (Decision, error) {
+	began := l.server.clock.Now()
+	decision, err := decide()
 	if err == nil {
-		decision = l.passing(decision, wantedBy(operation, words[0]))
-		l.tell(name, l.limit, decision, began)
+		decision = l.passing(decision, wanted)
+		l.tellAll([]part{{bucket: l.of(name)}}, JointDecision{Decision: decision}, began)
 	}
 	return decision, err
 }
 
-func (l *Limiter) ask(ctx context.Context, operation any, name string, words ...any) (Decision, error) {
-	c := l.command(operation, name, words...)
-	reply, err := l.server.ask(ctx, c)
-	return l.decision(c, reply, err)
-}
-
-// wantedBy is how many tokens an operation is granted at most.
-func wantedBy(operation, most any) (wanted int64) {
-	if operation != "TB.TAKEUPTO" {
-		return 1
+func (l *Limiter) decideAndTell(ctx context.Context, operation any, name string, amount float64, more ...any) (Decision, error) {
+	wanted := int64(1)
+	if operation == "TB.TAKEUPTO" {
+		wanted = int64(amount)
 	}
-	wanted, _ = strconv.ParseInt(most.(string), 10, 64)
-	return wanted
+	return l.told(name, wanted, func() (Decision, error) { return l.decide(ctx, operation, name, amount, more...) })
 }
 
-// command takes the operation as a constant, which needs no memory.
-func (l *Limiter) command(operation any, name string, words ...any) command {
-	key := l.prefix + name
-	args := make([]any, 0, 6)
-	args = append(append(args, operation, key, l.words[0], l.words[1]), words...)
-	once := operation == "TB.GIVE" || operation == "TB.CHARGE"
-	return command{args: args, key: key, once: once, wrong: l.wrong}
-}
-
-// decision reads the reply, or decides by the policy if there is none.
-func (l *Limiter) decision(c command, reply any, err error) (Decision, error) {
-	if err == nil {
-		return parseDecision(reply)
-	}
-	joint, err := l.without(c, nil, err)
+func (l *Limiter) decide(ctx context.Context, operation any, name string, amount float64, more ...any) (Decision, error) {
+	joint, err := l.ask(ctx, l.command(operation, l.of(name), amount, more...), nil)
 	return joint.Decision, err
+}
+
+// command is one about a single bucket. The operation is a constant, which needs no memory.
+func (s *settings) command(operation any, of bucket, amount float64, more ...any) command {
+	args := s.words(append(make([]any, 0, 6), operation), part{bucket: of, amount: amount})
+	once := operation == "TB.GIVE" || operation == "TB.CHARGE"
+	return command{args: append(args, more...), key: args[1].(string), once: once, wrong: s.wrong}
 }

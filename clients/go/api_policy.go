@@ -1,6 +1,8 @@
 package tokenbucket
 
 import (
+	"context"
+	"strconv"
 	"time"
 
 	"tokenbucket/internal/local"
@@ -21,7 +23,32 @@ const (
 	FailWithError
 )
 
-// without decides by the policy what the server did not decide. The parts are those of a command over several limits.
+// ask decides by the policy what the server does not decide. The parts are those of a command over several limits, or nil.
+func (s *settings) ask(ctx context.Context, c command, parts []part) (JointDecision, error) {
+	if s.shadow {
+		c.maxWait = 0
+	}
+	sent := c
+	if c.renews {
+		sent.args = renewingForm(c.args)
+	}
+	reply, err := s.server.ask(ctx, sent)
+	if err != nil {
+		return s.without(c, parts, err)
+	}
+	return parseJointDecision(reply, parts)
+}
+
+// renewingForm returns the command that makes a hold last longer, and takes nothing if it is gone.
+func renewingForm(hold []any) []any {
+	renewal := append([]any{"TB.MRENEW"}, hold[1:4]...)
+	for group := hold[4:]; len(group) >= 4; group = group[4:] {
+		renewal = append(renewal, group[:3]...)
+	}
+	return renewal
+}
+
+// without decides by the policy.
 func (s *settings) without(c command, parts []part, err error) (joint JointDecision, failure error) {
 	away := awayOf(err)
 	if away == nil {
@@ -29,12 +56,11 @@ func (s *settings) without(c command, parts []part, err error) (joint JointDecis
 	}
 	s.server.degraded.Add(1)
 	reply, failure := s.policyReply(c.args, err)
-	switch {
-	case failure != nil:
-	case s.policy == FailLocal && parts != nil:
+	if failure == nil {
+		if s.policy != FailLocal {
+			parts = nil
+		}
 		joint, failure = parseJointDecision(reply, parts)
-	default:
-		joint.Decision, failure = parseDecision(reply)
 	}
 	joint.Degraded, joint.Lost, joint.mayBeHeld = true, away.lost, away.mayBeHeld
 	for which, own := range joint.Each {
@@ -63,7 +89,11 @@ func (s *settings) policyReply(args []any, err error) (any, error) {
 	case s.policy == FailLocal:
 		return reply, nil
 	case s.policy == FailOpen:
-		return []any{wantedBy(args[0], args[4]), int64(0), int64(0), int64(0)}, nil
+		granted := int64(1)
+		if args[0] == "TB.TAKEUPTO" {
+			granted, _ = strconv.ParseInt(args[4].(string), 10, 64)
+		}
+		return []any{granted, int64(0), int64(0), int64(0)}, nil
 	case s.policy == FailClosed:
 		return []any{int64(0), int64(0), upToMs(s.server.retryEvery).Milliseconds(), int64(0)}, nil
 	}
@@ -73,16 +103,8 @@ func (s *settings) policyReply(args []any, err error) (any, error) {
 // decideLocally forgets nothing when the server is back: outages that follow each other share one bucket. It decides by a time
 // that is that of the day at the start, and goes on steadily.
 func (s *Server) decideLocally(args []any) (any, error) {
-	return s.local.Do(time.Duration(s.started.UnixNano()+s.now()-1), wordsOf(args))
+	return s.local.Do(time.Duration(s.started.UnixNano()+s.now()-1), local.Words(args))
 }
 
 // decideOnFullBuckets finds mistakes.
-func decideOnFullBuckets(args []any) (any, error) { return local.NewStore(0).Do(0, wordsOf(args)) }
-
-func wordsOf(args []any) []string {
-	words := make([]string, len(args))
-	for i, arg := range args {
-		words[i] = arg.(string)
-	}
-	return words
-}
+func decideOnFullBuckets(args []any) (any, error) { return local.NewStore(0).Do(0, local.Words(args)) }

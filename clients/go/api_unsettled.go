@@ -11,22 +11,20 @@ const (
 	// settledAgainAfter is how long a server may take to execute what it received on a connection that was closed.
 	settledAgainAfter = 500 * time.Millisecond
 	settledAtATime    = 16
-	// leastRetry keeps a Server without RetryEvery from asking all the time.
-	leastRetry = 50 * time.Millisecond
 )
 
 // unsettled are holds that could not be settled, or that the server may have made for a call that has ended. They are settled
-// by their ids once the server answers.
+// by their ids once the server answers, and then once more.
 type unsettled struct {
-	mutex     sync.Mutex
-	waiting   []settlement
-	isWaiting bool // for the timer
+	mutex      sync.Mutex
+	waiting    []settlement
+	isSettling bool // now and then, until none waits
 }
 
 type settlement struct {
 	command
-	due, until int64 // of the steady clock
-	isLast     bool
+	until  int64 // when its hold ends, by the steady clock
+	isLast bool
 }
 
 // settleInDoubt ends the hold that a TB.MHOLD may have made.
@@ -42,82 +40,62 @@ func (s *Server) settleLater(c command) {
 	if c.ttl == 0 || s.clock != Clock(realClock{}) {
 		return // the server never had the hold, or time is not that of timers
 	}
-	now := s.now()
 	c.once = false // by its id, it charges nothing twice
-	s.unsettled.mutex.Lock()
-	defer s.unsettled.mutex.Unlock()
-	s.unsettled.add(settlement{command: c, due: now, until: now + int64(c.ttl)})
-	s.settleSoon()
+	s.keepUnsettled(settlement{command: c, until: s.now() + int64(c.ttl)})
 }
 
-func (u *unsettled) add(one settlement) {
+func (s *Server) keepUnsettled(one settlement) {
+	u := &s.unsettled
+	u.mutex.Lock()
+	defer u.mutex.Unlock()
 	if len(u.waiting) >= mostUnsettled {
 		u.waiting = u.waiting[1:]
 	}
 	u.waiting = append(u.waiting, one)
-}
-
-// settleSoon begins the one timer. The caller has the lock.
-func (s *Server) settleSoon() {
-	u := &s.unsettled
-	if u.isWaiting || len(u.waiting) == 0 || s.isClosed() {
-		return
-	}
-	every := s.retryEvery
-	if every < leastRetry {
-		every = leastRetry
-	}
-	u.isWaiting = true
-	time.AfterFunc(every, func() {
-		s.settle(false)
-		u.mutex.Lock()
-		defer u.mutex.Unlock()
-		u.isWaiting = false
-		s.settleSoon()
-	})
-}
-
-// settle settles those that are due, or all for the last time, some at a time.
-func (s *Server) settle(all bool) {
-	u := &s.unsettled
-	u.mutex.Lock()
-	waiting := make(chan settlement, len(u.waiting))
-	for _, one := range u.waiting {
-		waiting <- one
-	}
-	u.waiting = nil
-	u.mutex.Unlock()
-	close(waiting)
-	var over sync.WaitGroup
-	for i := 0; i < settledAtATime && i < len(waiting); i++ {
-		over.Add(1)
+	if !u.isSettling {
+		u.isSettling = true
 		go func() {
-			defer over.Done()
-			for one := range waiting {
-				guarded(func() { s.settleOne(one, all) })
+			for s.clock.Sleep(s.life, settledAgainAfter) == nil && s.settle() {
 			}
 		}()
 	}
-	over.Wait()
 }
 
-func (s *Server) settleOne(one settlement, isLastTry bool) {
-	now := s.now()
-	if now >= one.until {
+// settle tries each once, some at a time, and returns whether any is left.
+func (s *Server) settle() bool {
+	u := &s.unsettled
+	u.mutex.Lock()
+	waiting := u.waiting
+	u.waiting = nil
+	u.mutex.Unlock()
+	turns := make(chan struct{}, settledAtATime)
+	for _, one := range waiting {
+		turns <- struct{}{}
+		go func(one settlement) {
+			defer func() { <-turns }()
+			guarded(func() { s.settleOne(one) })
+		}(one)
+	}
+	for i := 0; i < settledAtATime; i++ {
+		turns <- struct{}{} // all are over
+	}
+	u.mutex.Lock()
+	defer u.mutex.Unlock()
+	u.isSettling = len(u.waiting) > 0
+	return u.isSettling
+}
+
+func (s *Server) settleOne(one settlement) {
+	if s.now() >= one.until {
 		return
 	}
-	if now >= one.due || isLastTry {
-		_, _, err := s.call(s.life, one.command)
-		if awayOf(err) == nil {
-			if err != nil || one.isLast {
-				return
-			}
-			one.command, one.due, one.isLast = withoutUse(one.command), s.now()+int64(settledAgainAfter), true
+	if _, _, err := s.call(s.life, one.command); awayOf(err) == nil {
+		if err != nil || one.isLast {
+			return
 		}
+		one.command, one.isLast = withoutUse(one.command), true
 	}
-	s.unsettled.mutex.Lock()
-	defer s.unsettled.mutex.Unlock()
-	s.unsettled.add(one)
+	s.keepUnsettled(one)
 }
 
 // withoutUse returns a settlement that charges nothing. The use was charged: what a late hold has taken since comes back.

@@ -21,6 +21,34 @@ import (
 	"tokenbucket/tokenbuckettest"
 )
 
+// doing is a Doer.
+type doing func(ctx context.Context, args ...any) (any, error)
+
+func (d doing) Do(ctx context.Context, args ...any) (any, error) { return d(ctx, args...) }
+
+// waiting is a WaitingDoer.
+type waiting struct {
+	doing
+	wait doing
+}
+
+func (w waiting) Wait(ctx context.Context, args ...any) (any, error) { return w.wait(ctx, args...) }
+
+var (
+	granted = []any{int64(1), int64(9), int64(0), int64(0)}
+	denied  = []any{int64(0), int64(0), int64(60_000), int64(60_000)}
+)
+
+func refuse(context.Context, ...any) (any, error) {
+	return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+}
+
+// silent lets a call wait until it leaves.
+func silent(ctx context.Context, _ ...any) (any, error) {
+	<-ctx.Done()
+	return nil, net.ErrClosed
+}
+
 func TestEachPolicyWhileTheServerIsAway(t *testing.T) {
 	fake, log := tokenbuckettest.NewServer(), &realserver.Log{}
 	limits := tokenbucket.NewServer(fake, tokenbucket.LogTo(log.Printf))
@@ -69,7 +97,7 @@ func (s *stuck) Do(ctx context.Context, _ ...any) (any, error) {
 	deadline, _ := ctx.Deadline()
 	select {
 	case <-s.let:
-		return []any{int64(1), int64(9), int64(0), int64(0)}, nil
+		return granted, nil
 	case <-time.After(time.Until(deadline)):
 		return nil, os.ErrDeadlineExceeded
 	}
@@ -94,16 +122,6 @@ func TestNobodyWaitsForAServerThatIsAway(t *testing.T) {
 	close(doer.let)
 	realserver.Eventually(t, "limiting", func() bool { return !must(t)(limiter.Take(ctx, "a", 1)).Degraded })
 	log.Expect(t, "cannot ask the server", "the server is back")
-}
-
-// refusing is a server that nobody reaches before it is there.
-type refusing struct{ isThere int64 }
-
-func (r *refusing) Do(context.Context, ...any) (any, error) {
-	if atomic.LoadInt64(&r.isThere) == 0 {
-		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
-	}
-	return []any{int64(1), int64(9), int64(0), int64(0)}, nil
 }
 
 func TestACallThatWasSentEndsWithItsReply(t *testing.T) {
@@ -147,6 +165,8 @@ func TestWhatAnErrorSays(t *testing.T) {
 		fake.Break(fmt.Errorf("take: %w", c.err))
 		if got, err := limiter.Take(ctx, "a", 1); got.Degraded != (c.want != isWrong) || errors.Is(err, tokenbucket.ErrTokenBucket) == got.Degraded {
 			t.Errorf("%v: %+v, %v", c.err, got, err)
+		} else if !got.Degraded && !errors.Is(err, c.err) {
+			t.Errorf("%v hides the client's own error %v", err, c.err)
 		}
 		fake.Break(nil)
 		if got := must(t)(limiter.Take(ctx, "a", 1)); got.Degraded != (c.want == isAway) {
@@ -183,22 +203,14 @@ func TestWaitGivesBackWhereItReserved(t *testing.T) {
 	expectRemaining(t, limiter, "a", 0)
 }
 
-// crowded has no connection for calls that wait.
-type crowded struct {
-	tokenbucket.Doer
-	dial func() error
-}
-
-func (c crowded) Wait(context.Context, ...any) (any, error) { return nil, c.dial() }
-
 func TestAWaitThatGetsNoConnectionAsksAgain(t *testing.T) {
 	server := realserver.Start(t)
-	for name, dial := range map[string]func() error{
-		"refused": func() error { return &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED} },
-		"panics":  func() error { panic("broken") },
+	for name, wait := range map[string]doing{
+		"refused": refuse,
+		"panics":  func(context.Context, ...any) (any, error) { panic("broken") },
 	} {
 		log := &realserver.Log{}
-		limits := tokenbucket.NewServer(crowded{server.Doer(), dial}, tokenbucket.Timeout(5*time.Second), tokenbucket.LogTo(log.Printf))
+		limits := tokenbucket.NewServer(waiting{server.Doer().Do, wait}, tokenbucket.Timeout(5*time.Second), tokenbucket.LogTo(log.Printf))
 		limiter := tokenbucket.NewLimiter(limits, tokenbucket.Limit{Capacity: 1, Rate: "1"})
 		must(t)(limiter.Take(ctx, name, 1))
 		if got := must(t)(limiter.Take(ctx, name, 1, tokenbucket.MaxWait(time.Minute))); !got.Allowed || got.Degraded {
@@ -209,8 +221,8 @@ func TestAWaitThatGetsNoConnectionAsksAgain(t *testing.T) {
 }
 
 func TestARefusedConnectionIsNoSignOfLife(t *testing.T) {
-	doer, log := &refusing{}, &realserver.Log{}
-	limits := tokenbucket.NewServer(doer, tokenbucket.RetryEvery(0), tokenbucket.LogTo(log.Printf))
+	log := &realserver.Log{}
+	limits := tokenbucket.NewServer(doing(refuse), tokenbucket.RetryEvery(0), tokenbucket.LogTo(log.Printf))
 	limiter := tokenbucket.NewLimiter(limits, hourly)
 	for i := 0; i < 100; i++ {
 		must(t)(limiter.Take(ctx, "a", 1))
@@ -218,27 +230,20 @@ func TestARefusedConnectionIsNoSignOfLife(t *testing.T) {
 	log.Expect(t, "cannot ask the server")
 }
 
-// fragile panics, or ends the goroutine of the call, until it is mended.
-type fragile struct {
-	refusing
-	hook func()
-}
-
-func (f *fragile) Do(ctx context.Context, args ...any) (any, error) {
-	if f.hook != nil {
-		f.hook()
-	}
-	return f.refusing.Do(ctx, args...)
-}
-
 func TestTheNextCallWorksAfterAnyEnd(t *testing.T) {
 	for name, hook := range map[string]func(){"panic": func() { panic("broken") }, "exit": runtime.Goexit} {
-		doer := &fragile{refusing{isThere: 1}, hook}
+		isBroken := false
+		doer := doing(func(context.Context, ...any) (any, error) {
+			if isBroken {
+				hook()
+			}
+			return granted, nil
+		})
 		for kind, limiter := range map[string]*tokenbucket.Limiter{
 			"plain": tokenbucket.NewLimiter(tokenbucket.NewServer(doer), hourly),
 			"batch": tokenbucket.NewLimiter(tokenbucket.NewServer(doer), hourly, tokenbucket.Batch(2)),
 		} {
-			doer.hook = hook
+			isBroken = true
 			for i := 0; i < 100; i++ { // more than may ask at a time
 				ended := make(chan struct{})
 				go func() {
@@ -248,7 +253,7 @@ func TestTheNextCallWorksAfterAnyEnd(t *testing.T) {
 				}()
 				<-ended
 			}
-			doer.hook = nil
+			isBroken = false
 			if got := must(t)(limiter.Take(ctx, "a", 1)); !got.Allowed || got.Degraded {
 				t.Errorf("%s, %s: %+v", name, kind, got)
 			}
@@ -259,7 +264,7 @@ func TestTheNextCallWorksAfterAnyEnd(t *testing.T) {
 func TestHooksThatPanicChangeNothing(t *testing.T) {
 	broken := tokenbucket.LogTo(func(string, ...any) { panic("log") })
 	told := tokenbucket.OnDecision(func(string, tokenbucket.Limit, tokenbucket.Decision, time.Duration) { panic("told") })
-	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(&refusing{}, broken), hourly, told)
+	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(doing(refuse), broken), hourly, told)
 	for i := int64(1); i <= 3; i++ {
 		if got := must(t)(limiter.Take(ctx, "a", 1)); !got.Allowed || got.Remaining != 10-i {
 			t.Fatalf("%+v", got)
@@ -267,22 +272,14 @@ func TestHooksThatPanicChangeNothing(t *testing.T) {
 	}
 }
 
-// lossy executes what waits, and then loses its connection and its caller.
-type lossy struct {
-	tokenbucket.WaitingDoer
-	leave context.CancelFunc
-}
-
-func (l lossy) Wait(ctx context.Context, args ...any) (any, error) {
-	_, _ = l.WaitingDoer.Wait(ctx, args...)
-	l.leave()
-	return nil, io.EOF
-}
-
 func TestAHoldThatAWaitMayHaveMadeIsSettled(t *testing.T) {
 	server := realserver.Start(t)
 	impatient, leave := context.WithCancel(ctx)
-	doer := lossy{server.Doer().(tokenbucket.WaitingDoer), leave}
+	doer := waiting{server.Doer().Do, func(ctx context.Context, args ...any) (any, error) {
+		_, _ = server.Doer().(tokenbucket.WaitingDoer).Wait(ctx, args...)
+		leave()
+		return nil, io.EOF // when it was executed
+	}}
 	limits := tokenbucket.NewServer(doer, tokenbucket.Timeout(5*time.Second), tokenbucket.RetryEvery(20*time.Millisecond), tokenbucket.LogTo(t.Logf))
 	defer limits.Close()
 	limiter := tokenbucket.NewLimiter(limits, tokenbucket.Limit{Capacity: 1, Rate: "0"})
@@ -304,21 +301,18 @@ func TestAHoldThatAWaitMayHaveMadeIsSettled(t *testing.T) {
 
 // nodes is a cluster of one node that answers as a test says.
 type nodes struct {
-	nodeOf func(context.Context) error
-	do     func(ctx context.Context, name any) error
+	do func(ctx context.Context, name any) error
 }
 
 func (n *nodes) Do(ctx context.Context, args ...any) (any, error) {
-	return []any{int64(1), int64(9), int64(0), int64(0)}, n.do(ctx, args[0])
+	return granted, n.do(ctx, args[0])
 }
 func (n *nodes) DoFor(ctx context.Context, _ string, args ...any) (any, error) {
 	return n.Do(ctx, args...)
 }
 func (n *nodes) NodeOf(ctx context.Context, _ string) (tokenbucket.Doer, error) {
-	return n, n.nodeOf(ctx)
+	return n, nil
 }
-
-func fine(context.Context, any) error { return nil }
 
 func TestOneReplyThatDoesNotComeIsNoOutage(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -331,13 +325,9 @@ func TestOneReplyThatDoesNotComeIsNoOutage(t *testing.T) {
 		"late, of what must happen once": {os.ErrDeadlineExceeded, func(l *tokenbucket.Limiter, _ context.Context) (tokenbucket.Decision, error) {
 			return l.Give(ctx, "a", 1)
 		}},
-		"lost, of what must happen once": {io.EOF, func(l *tokenbucket.Limiter, _ context.Context) (tokenbucket.Decision, error) {
-			return l.Charge(ctx, "a", 1)
-		}},
 	} {
 		leaving, leave := context.WithCancel(ctx)
 		doer, log := &nodes{}, &realserver.Log{}
-		doer.nodeOf = func(context.Context) error { return nil }
 		doer.do = func(_ context.Context, command any) error {
 			if command == "PING" || leaving.Err() != nil {
 				return nil
@@ -355,8 +345,7 @@ func TestOneReplyThatDoesNotComeIsNoOutage(t *testing.T) {
 }
 
 func TestASlotThatMovesForLongIsNoMistake(t *testing.T) {
-	moving := &nodes{nodeOf: func(context.Context) error { return nil }}
-	moving.do = func(context.Context, any) error { return errors.New("ASK 7 127.0.0.1:7001") }
+	moving := &nodes{func(context.Context, any) error { return errors.New("ASK 7 127.0.0.1:7001") }}
 	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(moving, tokenbucket.LogTo(t.Logf)), hourly, tokenbucket.OnError(tokenbucket.FailClosed))
 	if got := must(t)(limiter.Take(ctx, "a", 1)); got.Allowed || !got.Degraded {
 		t.Fatalf("%+v", got)
@@ -380,56 +369,42 @@ func TestEachOutageHasItsTwoLines(t *testing.T) {
 	log.Expect(t, want...)
 }
 
-// mute is a server that denies one call, lets it wait, and then falls silent.
-type mute struct{ asked atomic.Int64 }
-
-func (m *mute) Do(context.Context, ...any) (any, error) {
-	if m.asked.Add(1) > 1 {
-		return nil, os.ErrDeadlineExceeded
-	}
-	return []any{int64(0), int64(0), int64(60_000), int64(60_000)}, nil
-}
-
-func (m *mute) Wait(ctx context.Context, _ ...any) (any, error) {
-	<-ctx.Done()
-	return nil, net.ErrClosed
-}
-
-// replaced is a server that denies one call and lets it wait for ever, as one does that another has replaced.
-type replaced struct {
-	mute
-	isAway, isWaiting atomic.Bool
-}
-
-func (r *replaced) Wait(ctx context.Context, args ...any) (any, error) {
-	r.isWaiting.Store(true)
-	return r.mute.Wait(ctx, args...)
-}
-
-func (r *replaced) Do(context.Context, ...any) (any, error) {
-	if r.isAway.Load() {
-		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
-	}
-	granted := r.asked.Add(1) - 1
-	return []any{granted, int64(0), int64(60_000), int64(60_000)}, nil
-}
-
-func TestAWaitLeavesAServerThatWasAway(t *testing.T) {
-	doer := &replaced{}
-	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(doer, tokenbucket.RetryEvery(0), tokenbucket.LogTo(t.Logf)), hourly)
-	ended := make(chan tokenbucket.Decision, 1)
+// wait begins a call that waits.
+func wait(limiter *tokenbucket.Limiter) (ended chan tokenbucket.Decision) {
+	ended = make(chan tokenbucket.Decision, 1)
 	go func() {
 		decision, _ := limiter.Take(ctx, "a", 1, tokenbucket.MaxWait(time.Hour))
 		ended <- decision
 	}()
-	realserver.Eventually(t, "it waits", doer.isWaiting.Load)
-	for _, isAway := range []bool{true, false} { // for less than a pulse
-		doer.isAway.Store(isAway)
-		if got := must(t)(limiter.Take(ctx, "b", 1)); got.Degraded != isAway {
+	return ended
+}
+
+func TestAWaitLeavesAServerThatWasAway(t *testing.T) {
+	var isAway, isWaiting atomic.Bool
+	doer := waiting{
+		func(ctx context.Context, args ...any) (any, error) {
+			switch {
+			case isAway.Load():
+				return refuse(ctx, args...)
+			case isWaiting.Load(): // at a server that this one has replaced
+				return granted, nil
+			}
+			return denied, nil
+		},
+		func(ctx context.Context, args ...any) (any, error) {
+			isWaiting.Store(true)
+			return silent(ctx, args...)
+		},
+	}
+	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(doer, tokenbucket.RetryEvery(0), tokenbucket.LogTo(t.Logf)), hourly)
+	ended := wait(limiter)
+	realserver.Eventually(t, "it waits", isWaiting.Load)
+	for _, away := range []bool{true, false} { // for less than a pulse
+		isAway.Store(away)
+		if got := must(t)(limiter.Take(ctx, "b", 1)); got.Degraded != away {
 			t.Fatalf("%+v", got)
 		}
 	}
-	realserver.Eventually(t, "it asks again", func() bool { return len(ended) == 1 })
 	if decision := <-ended; !decision.Allowed || decision.Degraded {
 		t.Fatalf("%+v", decision)
 	}
@@ -438,16 +413,16 @@ func TestAWaitLeavesAServerThatWasAway(t *testing.T) {
 func TestALogThatBlocksHoldsUpNoWait(t *testing.T) {
 	never := make(chan struct{})
 	defer close(never)
-	blocks := tokenbucket.LogTo(func(string, ...any) { <-never })
-	limits := tokenbucket.NewServer(&mute{}, blocks)
+	var asked atomic.Int64
+	doer := waiting{func(context.Context, ...any) (any, error) {
+		if asked.Add(1) > 1 {
+			return nil, os.ErrDeadlineExceeded
+		}
+		return denied, nil
+	}, silent}
+	limits := tokenbucket.NewServer(doer, tokenbucket.LogTo(func(string, ...any) { <-never }))
 	limiter := tokenbucket.NewLimiter(limits, hourly, tokenbucket.OnError(tokenbucket.FailClosed))
-	ended := make(chan tokenbucket.Decision, 1)
-	go func() {
-		decision, _ := limiter.Take(ctx, "a", 1, tokenbucket.MaxWait(time.Hour))
-		ended <- decision
-	}()
-	realserver.Eventually(t, "the wait ends", func() bool { return len(ended) == 1 })
-	if decision := <-ended; !decision.Degraded {
+	if decision := <-wait(limiter); !decision.Degraded {
 		t.Fatalf("%+v", decision)
 	}
 }

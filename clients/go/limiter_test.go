@@ -56,6 +56,7 @@ func TestOperations(t *testing.T) {
 	server, clock := realserver.StartWithClock(t)
 	limiter := tokenbucket.NewLimiter(server.Limits(), tokenbucket.Limit{Capacity: 10, Rate: "1"})
 	expect(granted(10, 0))(limiter.Peek(ctx, "a", 0))
+	expect(granted(10, 0))(limiter.Take(ctx, "a", 1e-200)) // is 0, in digits that the server reads
 	expect(granted(6, 4*time.Second))(limiter.Take(ctx, "a", 4))
 	expect(granted(5, 4500*ms))(limiter.Take(ctx, "a", 0.5))
 	expect(decision{Remaining: 5, RetryAfter: 1500 * ms, ResetAfter: 4500 * ms})(limiter.Take(ctx, "a", 7))
@@ -107,7 +108,8 @@ func TestMistakesAreErrorsUnderEveryPolicy(t *testing.T) {
 				"a pool":     errorOf(of(1, "0", on).Take(ctx, "a", 1)),
 				"a batch":    errorOf(of(1, "1", on, tokenbucket.Batch(-1)).Take(ctx, "a", 1)),
 				"denials":    errorOf(of(1, "1", on, tokenbucket.RememberDenials(-1)).Take(ctx, "a", 1)),
-				"a policy":   errorOf(of(1, "1", tokenbucket.OnError(7)).Hold(ctx, "a", 1, time.Minute)),
+				"a policy":   errorOf(of(9, "1", tokenbucket.OnError(7), tokenbucket.Batch(2)).Take(ctx, "a", 1)),
+				"one more":   errorOf(of(1, "1", tokenbucket.OnError(7)).Hold(ctx, "a", 1, time.Minute)),
 				"a hold":     errorOf(of(1, "1", on).Hold(ctx, "a", -1, time.Minute)),
 				"no time":    errorOf(of(1, "1", on).Hold(ctx, "a", 1, 0)),
 				"a wait":     errorOf(of(1, "1", on).Take(ctx, "a", 1, tokenbucket.MaxWait(31*24*time.Hour))),

@@ -101,3 +101,57 @@ func TestResetForgetsWhatIsRemembered(t *testing.T) {
 	}
 	fake.expect(t, before+1)
 }
+
+func TestADenialWaitsNoLongerForAFetchThanTheTimeout(t *testing.T) {
+	fetching, never := make(chan struct{}), make(chan struct{})
+	defer close(never)
+	far := doing(func(_ context.Context, args ...any) (any, error) {
+		if args[0] == "TB.TAKEUPTO" {
+			close(fetching)
+			<-never
+		}
+		return denied, nil
+	})
+	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(far), hourly, tokenbucket.Batch(2))
+	go func() { _, _ = limiter.Take(ctx, "a", 1) }()
+	<-fetching
+	soon, leave := context.WithTimeout(ctx, 900*time.Millisecond)
+	defer leave()
+	must(t)(limiter.Take(soon, "a", 1))
+}
+
+func TestCallsDuringAFetchAreNotDeniedWhatItBrings(t *testing.T) {
+	fake, fetched := tokenbuckettest.NewServer(), make(chan struct{})
+	far := doing(func(ctx context.Context, args ...any) (any, error) {
+		reply, err := fake.Do(ctx, args...)
+		if args[0] == "TB.TAKEUPTO" {
+			close(fetched)
+			time.Sleep(20 * time.Millisecond)
+		}
+		return reply, err
+	})
+	server := tokenbucket.NewServer(far, tokenbucket.Timeout(5*time.Second))
+	limiter := tokenbucket.NewLimiter(server, tokenbucket.Limit{Capacity: 50, Rate: "1/h"}, tokenbucket.Batch(50))
+	decisions := make(chan tokenbucket.Decision)
+	for i := 0; i < 50; i++ {
+		go func() {
+			decision, _ := limiter.Take(ctx, "a", 1)
+			decisions <- decision
+		}()
+		<-fetched
+	}
+	for i := 0; i < 50; i++ {
+		if decision := <-decisions; !decision.Allowed || decision.Degraded {
+			t.Fatalf("%+v", decision)
+		}
+	}
+}
+
+func TestATakeAllocatesLittle(t *testing.T) {
+	var reply any = granted
+	limits := tokenbucket.NewServer(doing(func(context.Context, ...any) (any, error) { return reply, nil }))
+	limiter := tokenbucket.NewLimiter(limits, tokenbucket.Limit{Capacity: 1e6, Rate: "1e6"})
+	if times := testing.AllocsPerRun(1000, func() { _, _ = limiter.Take(ctx, "user:42", 1) }); times > 5 {
+		t.Fatal(times)
+	}
+}

@@ -30,8 +30,7 @@ type PooledDoer interface {
 type WaitingDoer interface {
 	Doer
 	// Wait sends a command on a connection of its own, and waits for the reply as long as that takes: no timeout of the client
-	// library applies, but that it connects within a second. The context ends at the latest after the call: it then closes the
-	// connection.
+	// library applies, but that it connects within a second. When the context ends, it closes the connection and returns.
 	Wait(ctx context.Context, args ...any) (any, error)
 }
 

@@ -25,7 +25,6 @@ type node struct {
 const (
 	betweenRefusalsLogged = time.Minute
 	// triesOfSplitSlot is how often a call is sent within the timeout while some of its keys have moved with their slot.
-	// No node does anything then.
 	triesOfSplitSlot = 10
 )
 
@@ -36,8 +35,7 @@ func newNode(s *Server, doer Doer, who string) *node {
 	return &node{server: s, doer: doer, who: who}
 }
 
-// nodeOf returns the node that has the key. It asks only a cluster of which nothing is known, for all calls, so that the end
-// of one says nothing about the server.
+// nodeOf returns the node that has the key. It asks for all calls, so that the end of one says nothing about the server.
 func (s *Server) nodeOf(key string) (*node, error) {
 	if s.cluster == nil || key == "" {
 		return s.home, nil
@@ -45,12 +43,8 @@ func (s *Server) nodeOf(key string) (*node, error) {
 	if !s.home.admits() {
 		return nil, s.home.away()
 	}
-	within := s.life
-	if s.home.heard.Load() == 0 {
-		limited, cancel := context.WithTimeout(within, connectTimeout)
-		defer cancel()
-		within = limited
-	}
+	within, cancel := context.WithTimeout(s.life, connectTimeout)
+	defer cancel()
 	doer, err := s.cluster.NodeOf(within, key)
 	if err != nil {
 		return nil, s.home.judge(command{}, err, s.now(), false)
@@ -95,7 +89,7 @@ func (n *node) call(ctx context.Context, c command) (any, error) {
 	return reply, n.judge(c, err, began, isSent)
 }
 
-var ping = command{args: []any{"PING"}, here: true}
+var ping = command{args: []any{"PING"}}
 
 // takeTurn waits in the order in which calls come.
 func (s *Server) takeTurn(ctx context.Context) error {
@@ -122,13 +116,12 @@ func (n *node) send(ctx context.Context, c command) (reply any, isSent bool, err
 	began := n.server.now()
 	do := func() {
 		reply, err = n.do(ctx, c)
-		isSent = isSent || !isUnsent(err)
+		isSent = isSent || err == nil || !isUnsent(err)
 	}
 	if do(); err == nil {
 		return reply, true, nil
 	}
 	if code := codeOf(err); code == "READONLY" || isBroken(err) && !(c.once && isSent) {
-		n.lookForModule()
 		do()
 	}
 	isLate, isSoon := isTimeout(err), n.server.now()-began < 2*int64(n.server.timeout)
@@ -152,7 +145,7 @@ func (n *node) do(ctx context.Context, c command) (any, error) {
 	if timeout := n.server.timeout; timeout > 0 {
 		ctx = callContext{ctx, timeout}
 	}
-	if n.server.cluster != nil && !c.here {
+	if n.server.cluster != nil && c.key != "" {
 		return n.server.cluster.DoFor(ctx, c.key, c.args...)
 	}
 	return n.doer.Do(ctx, c.args...)
@@ -183,7 +176,6 @@ func (n *node) ping(began int64) {
 	}
 }
 
-// isAway returns whether a call has nothing to ask.
 func (n *node) isAway() bool {
 	until := n.awayUntil.Load()
 	return until != 0 && n.server.now() < until
@@ -209,7 +201,6 @@ func (n *node) answered() {
 }
 
 func (n *node) failed(err error) {
-	n.lookForModule()
 	if n.awayUntil.Swap(n.server.now()+int64(n.server.retryEvery)) == 0 {
 		n.outages.Add(1)
 		n.server.logf("tokenbucket: cannot ask %s, every limit does as its OnError says: %v", n.who, err)

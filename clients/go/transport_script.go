@@ -1,7 +1,6 @@
 package tokenbucket
 
 import (
-	"context"
 	"crypto/sha1"
 	_ "embed" // for the script
 	"fmt"
@@ -26,13 +25,6 @@ var isScripted = map[string]bool{
 	"TB.TAKE": true, "TB.PEEK": true, "TB.TAKEUPTO": true, "TB.RESERVE": true, "TB.CHARGE": true, "TB.GIVE": true, "TB.MTAKE": true,
 }
 
-// lookForModule lets the next call look: the server may be another.
-func (n *node) lookForModule() {
-	if until := n.scriptUntil.Load(); until != 0 {
-		n.scriptUntil.CompareAndSwap(until, 1)
-	}
-}
-
 // scripted returns the command by which the script decides, perhaps on another node: first the keys, under names of their own.
 func (c command) scripted() command {
 	words, perKey := c.args[1:], len(c.args)
@@ -51,15 +43,4 @@ func (c command) scripted() command {
 	c.args = joined([]any{"EVALSHA", sha, strconv.Itoa(len(keys))}, keys, []any{operation}, rest)
 	c.key = keys[0].(string)
 	return c
-}
-
-// loadScript sends the script to a server that has no module, and lets it decide.
-func (s *Server) loadScript(ctx context.Context, c command) (any, error) {
-	c = c.scripted()
-	load := command{args: []any{"SCRIPT", "LOAD", source}, key: c.key, here: true}
-	if _, _, err := s.call(ctx, load); err != nil {
-		return nil, err
-	}
-	reply, _, err := s.call(ctx, c)
-	return reply, err
 }

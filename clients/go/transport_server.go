@@ -19,10 +19,9 @@ import (
 	"tokenbucket/internal/local"
 )
 
-// Server is a server or a cluster. One is enough for all limiters of a process, which share its connections and its outages.
+// Server is a server or a cluster. One is enough for all limiters of a process, which share its connections and outages.
 type Server struct {
-	doer      Doer
-	cluster   ClusterDoer // the doer, or nil
+	cluster   ClusterDoer // or nil
 	clock     Clock
 	started   time.Time
 	turns     chan struct{} // bounds the calls that are with the client library at a time
@@ -80,7 +79,7 @@ const (
 
 // NewServer makes a Server that sends its commands through doer. It sends nothing: the first call connects.
 func NewServer(doer Doer, options ...ServerOption) *Server {
-	s := &Server{doer: doer, clock: realClock{}, timeout: defaultTimeout, retryEvery: defaultRetryEvery, log: log.Printf}
+	s := &Server{clock: realClock{}, timeout: defaultTimeout, retryEvery: defaultRetryEvery, log: log.Printf}
 	if clock, ok := doer.(Clock); ok {
 		s.clock = clock
 	}
@@ -127,9 +126,9 @@ func (s *Server) Close() error {
 	if s.isClosed() {
 		return nil
 	}
-	s.settle(true)
+	s.settle()
 	s.end()
-	if pooled, ok := s.doer.(PooledDoer); ok {
+	if pooled, ok := s.home.doer.(PooledDoer); ok {
 		return pooled.Close()
 	}
 	return nil
@@ -143,9 +142,9 @@ func (s *Server) Do(ctx context.Context, words ...string) (any, error) {
 	if len(words) == 0 {
 		return nil, badArgument("there is no command")
 	}
-	c := command{args: make([]any, len(words))}
-	for i, word := range words {
-		c.args[i] = word
+	var c command
+	for _, word := range words {
+		c.args = append(c.args, word)
 	}
 	if len(words) > 1 {
 		c.key = words[1]
@@ -153,11 +152,9 @@ func (s *Server) Do(ctx context.Context, words ...string) (any, error) {
 	return s.ask(ctx, c)
 }
 
-// command is a call to the server with its options.
 type command struct {
 	args    []any // the name, then words, all strings
 	key     string
-	here    bool          // the node of the key executes it, although it has no key
 	once    bool          // it is not sent again when its reply was lost
 	renews  bool          // sends the renewal of the TB.MHOLD on which the policy decides
 	ttl     time.Duration // of the hold that it makes or settles
@@ -195,7 +192,7 @@ func (s *Server) decide(ctx context.Context, c command) (any, error) {
 	reply, n, err := s.call(ctx, c)
 	switch {
 	case err == nil && s.hasScript && isModules:
-		if n.scriptUntil.Load() != 0 && n.scriptUntil.Swap(0) != 0 {
+		if n.scriptUntil.Swap(0) != 0 {
 			s.logf("tokenbucket: %s has the tokenbucket module, the script decides no longer", n.who)
 		}
 	case !isUnknownCommand(err):
@@ -203,7 +200,13 @@ func (s *Server) decide(ctx context.Context, c command) (any, error) {
 		if n.scriptUntil.Swap(s.now()+int64(betweenLooksForModule)) == 0 {
 			s.logf("tokenbucket: %s has no tokenbucket module, the script decides until it has", n.who)
 		}
-		return s.loadScript(ctx, c)
+		c = c.scripted()
+		if n, err = s.nodeOf(c.key); err == nil {
+			_, err = n.call(ctx, command{args: []any{"SCRIPT", "LOAD", source}})
+		}
+		if err == nil {
+			reply, _, err = s.call(ctx, c)
+		}
 	case isModules:
 		return nil, fmt.Errorf("%w: load it, or give the Server FallbackScript(); holds need it: %v", ErrModuleMissing, err)
 	}

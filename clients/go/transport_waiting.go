@@ -2,7 +2,6 @@ package tokenbucket
 
 import (
 	"context"
-	"net"
 	"strconv"
 	"time"
 )
@@ -21,10 +20,8 @@ func (s *Server) wait(ctx context.Context, c command) (reply any, err error) {
 	until, isInDoubt := s.clock.Now().Add(c.maxWait), false
 	c.maxWait = 0
 	for canKeep := true; ; {
-		if reply, err = s.ask(ctx, c); err != nil {
-			break
-		}
-		decision, wrong := parseDecision(reply)
+		reply, err = s.ask(ctx, c)
+		decision, wrong := parseDecision(reply, err)
 		left := until.Sub(s.clock.Now())
 		if wrong != nil || decision.Allowed || decision.RetryAfter == Never || left <= 0 {
 			break
@@ -46,7 +43,7 @@ func (s *Server) wait(ctx context.Context, c command) (reply any, err error) {
 			break
 		}
 	}
-	if decision, _ := parseDecision(reply); isInDoubt && (err != nil || !decision.Allowed) {
+	if decision, _ := parseDecision(reply, err); isInDoubt && !decision.Allowed {
 		if away := awayOf(err); away != nil {
 			away.mayBeHeld = true
 		} else {
@@ -63,51 +60,45 @@ func (s *Server) keep(ctx context.Context, c command, left time.Duration) (reply
 		return nil, true, err
 	}
 	doer, ok := n.doer.(WaitingDoer)
-	if !ok {
-		return nil, false, nil
+	if ok {
+		reply, err = n.wait(ctx, doer, waitingForm(c, left), left)
 	}
-	reply, err = n.wait(ctx, doer, waitingForm(c, left), left)
 	switch {
+	case !ok || isUnknownCommand(err):
+		return nil, false, nil
 	case err == nil:
 		n.answered()
 		return reply, true, nil
-	case isUnknownCommand(err):
-		return nil, false, nil
 	case faultOf(err) == faultOfCaller && !s.isMoving(err):
 		return nil, true, n.wrong(err)
 	}
 	return nil, true, nil // asking tells whether the server is there, and where the key is
 }
 
-// wait returns when the server replies, when the context ends, when an outage has begun (its connection may lead to a server
-// that another has replaced), or when nothing came in time. Its connection is then closed: a server grants nothing to a client
-// that has gone.
-func (n *node) wait(ctx context.Context, doer WaitingDoer, args []any, left time.Duration) (any, error) {
-	life, leave := context.WithTimeout(ctx, left+connectTimeout)
+// wait ends with the reply, with the context, when nothing came in time, when the Server is closed, or when an outage has begun:
+// its connection may lead to a server that another has replaced. A server grants nothing to a client that has gone.
+func (n *node) wait(ctx context.Context, doer WaitingDoer, args []any, left time.Duration) (reply any, err error) {
+	ctx, leave := context.WithTimeout(ctx, left+connectTimeout)
 	defer leave()
-	outages, ended := n.outages.Load(), make(chan struct{})
-	reply, err := any(nil), errSilent // of a Doer that panics
-	go guarded(func() {
-		defer close(ended)
-		reply, err = doer.Wait(life, args...)
-	})
-	pulse := time.NewTicker(pulseEvery)
-	defer pulse.Stop()
-	for {
-		select {
-		case <-ended:
-			return reply, err
-		case <-life.Done():
-			return nil, errSilent
-		case <-n.server.life.Done():
-			return nil, net.ErrClosed
-		case <-pulse.C:
-			if n.awayUntil.Load() != 0 || n.outages.Load() != outages {
-				return nil, errAway
+	outages := n.outages.Load()
+	go func() {
+		defer leave()
+		pulse := time.NewTicker(pulseEvery)
+		defer pulse.Stop()
+		for n.awayUntil.Load() == 0 && n.outages.Load() == outages {
+			select {
+			case <-ctx.Done():
+				return
+			case <-n.server.life.Done():
+				return
+			case <-pulse.C:
+				go guarded(n.beat)
 			}
-			go guarded(n.beat)
 		}
-	}
+	}()
+	err = errSilent // of a Doer that panics
+	guarded(func() { reply, err = doer.Wait(ctx, args...) })
+	return reply, err
 }
 
 // beat asks whether the server is there, if it has said nothing lately, and no other wait does so.

@@ -34,13 +34,15 @@ type Decision struct {
 	Shadowed bool
 }
 
+// isGranted returns whether the server granted it, or the policy.
+func (d Decision) isGranted() bool { return d.Allowed && !d.Shadowed }
+
 // JointDecision is the decision over several limits: that of the one that binds.
 type JointDecision struct {
 	Decision
 	// Each has the decision of each limit; nil if FailOpen or FailClosed decided.
-	Each map[string]Decision
-	// mayBeHeld says that the policy decided about a hold that the server may have granted.
-	mayBeHeld bool
+	Each      map[string]Decision
+	mayBeHeld bool // the policy decided about a hold that the server may have granted
 }
 
 // Headers returns RateLimit and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers, and Retry-After.
@@ -51,34 +53,25 @@ func (d Decision) Headers(limit Limit, name string, jitter float64) map[string]s
 	headers := make(map[string]string, 3)
 	if !d.Degraded {
 		quoted := `"` + name + `"`
-		headers["RateLimit-Policy"] = quoted + policies.Of(limit)
+		headers["RateLimit-Policy"] = quoted + fmt.Sprintf(";q=%.0f", math.Floor(limit.Capacity))
+		if window, ok := local.FillTime(tokens(limit.Capacity), limit.Rate); ok {
+			headers["RateLimit-Policy"] += ";w=" + inSeconds(window.Seconds())
+		}
 		left := d.Remaining
 		if left < 0 {
 			left = 0
 		}
 		value := quoted + ";r=" + strconv.FormatInt(left, 10)
 		if d.ResetAfter >= 0 { // a pool is full when its holds are settled, whenever that is
-			value += ";t=" + strconv.FormatInt(secondsUp(d.ResetAfter), 10)
+			value += ";t=" + inSeconds(d.ResetAfter.Seconds())
 		}
 		headers["RateLimit"] = value
 	}
 	if !d.Allowed && d.RetryAfter > 0 {
-		later := float64(d.RetryAfter)
-		if jitter > 0 {
-			later *= 1 + jitter*fraction()
-		}
-		headers["Retry-After"] = strconv.FormatInt(secondsUp(saturated(later)), 10)
+		headers["Retry-After"] = inSeconds(d.RetryAfter.Seconds() * (1 + math.Max(jitter, 0)*fraction()))
 	}
 	return headers
 }
-
-var policies = local.NewCache(func(limit Limit) string {
-	parameters := fmt.Sprintf(";q=%.0f", math.Floor(limit.Capacity))
-	if window, ok := local.FillTime(tokens(limit.Capacity), limit.Rate); ok {
-		parameters += ";w=" + strconv.FormatInt(secondsUp(window), 10)
-	}
-	return parameters
-})
 
 // fraction is from 0 to 1. math/rand would draw the same ones in every process, up to Go 1.19.
 func fraction() float64 {
@@ -87,29 +80,24 @@ func fraction() float64 {
 	return float64(binary.BigEndian.Uint64(random[:])) / math.MaxUint64
 }
 
-func secondsUp(duration time.Duration) int64 { return int64(math.Ceil(duration.Seconds())) }
-
-const maxDuration = time.Duration(math.MaxInt64)
-
-func saturated(nanoseconds float64) time.Duration {
-	if nanoseconds >= float64(maxDuration) {
-		return maxDuration
-	}
-	return time.Duration(nanoseconds)
-}
+func inSeconds(seconds float64) string { return strconv.FormatInt(int64(math.Ceil(seconds)), 10) }
 
 // milliseconds saturate, as the server's do: a wait can be longer than a Duration can hold (292 years).
 func milliseconds(ms int64) time.Duration {
-	const most = int64(maxDuration / time.Millisecond)
+	const most = math.MaxInt64 / int64(time.Millisecond)
 	if ms > most {
 		ms = most
 	}
 	return time.Duration(ms) * time.Millisecond
 }
 
-var errReply = newKind("the reply is not a decision")
+var errReply = fmt.Errorf("%w: the reply is not a decision", ErrTokenBucket)
 
-func parseDecision(reply any) (Decision, error) {
+// parseDecision takes what a call returned.
+func parseDecision(reply any, err error) (Decision, error) {
+	if err != nil {
+		return Decision{}, err
+	}
 	elements, ok := reply.([]any)
 	if !ok || len(elements) < 4 {
 		return Decision{}, fmt.Errorf("%w: %v", errReply, reply)
@@ -129,21 +117,26 @@ func parseDecision(reply any) (Decision, error) {
 	}, nil
 }
 
+// parseJointDecision reads those of each part too, if there are parts.
 func parseJointDecision(reply any, parts []part) (JointDecision, error) {
-	binding, err := parseDecision(reply)
-	if err != nil {
-		return JointDecision{}, err
+	binding, err := parseDecision(reply, nil)
+	joint := JointDecision{Decision: binding}
+	if err != nil || parts == nil {
+		return joint, err
 	}
 	elements := reply.([]any)
 	own, _ := elements[len(elements)-1].([]any)
-	if len(own) != len(parts) {
-		return JointDecision{}, fmt.Errorf("%w: %v", errReply, reply)
+	if len(elements) == 4 {
+		own = []any{reply} // of one bucket, TB.BTAKE and TB.BHOLD list none
 	}
-	joint := JointDecision{Decision: binding, Each: map[string]Decision{}}
+	if len(own) != len(parts) {
+		return joint, fmt.Errorf("%w: %v", errReply, reply)
+	}
+	joint.Each = map[string]Decision{}
 	for i, p := range parts {
-		if joint.Each[p.which], err = parseDecision(own[i]); err != nil {
-			return JointDecision{}, err
+		if joint.Each[p.which], err = parseDecision(own[i], nil); err != nil {
+			break
 		}
 	}
-	return joint, nil
+	return joint, err
 }

@@ -1,12 +1,11 @@
 package tokenbucket
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"os"
+	"regexp"
 	"strings"
 	"syscall"
 )
@@ -14,34 +13,24 @@ import (
 // ErrTokenBucket matches every error of this package, by errors.Is.
 var ErrTokenBucket = errors.New("tokenbucket")
 
-type kind string
-
-func (k *kind) Error() string        { return "tokenbucket: " + string(*k) }
-func (k *kind) Is(target error) bool { return target == ErrTokenBucket }
-
-func newKind(text string) error {
-	k := kind(text)
-	return &k
-}
-
 var (
 	// ErrServerAway is the error of a call that the server did not decide, under FailWithError.
-	ErrServerAway = newKind("the server is away")
+	ErrServerAway = fmt.Errorf("%w: the server is away", ErrTokenBucket)
 	// ErrReplyLost is the error of a Give, Charge or Settle whose reply was lost, under FailWithError: the server may or may
 	// not have executed it.
-	ErrReplyLost = newKind("the reply was lost, the call may or may not have happened")
+	ErrReplyLost = fmt.Errorf("%w: the reply was lost, the call may or may not have happened", ErrTokenBucket)
 	// ErrModuleMissing says that the server has not loaded the tokenbucket module, which the call needs.
-	ErrModuleMissing = newKind("the server has no tokenbucket module")
+	ErrModuleMissing = fmt.Errorf("%w: the server has no tokenbucket module", ErrTokenBucket)
 	// ErrCrossSlot says that the buckets of one call are in several slots of a cluster: give their names a common hash tag.
-	ErrCrossSlot = newKind("in a cluster, the names of one call have to share a hash tag, as in {ada}:requests")
+	ErrCrossSlot = fmt.Errorf("%w: in a cluster, the names of one call have to share a hash tag, as in {ada}:requests", ErrTokenBucket)
 	// ErrClusterNode says that the client is for a single server, and the server a node of a cluster.
-	ErrClusterNode = newKind("this is a node of a cluster: use the cluster client of the client library")
+	ErrClusterNode = fmt.Errorf("%w: this is a node of a cluster: use the cluster client of the client library", ErrTokenBucket)
 	// ErrBadArgument says that an argument of the call is wrong. The text says which.
-	ErrBadArgument = newKind("bad argument")
+	ErrBadArgument = fmt.Errorf("%w: bad argument", ErrTokenBucket)
 	// ErrClosed says that the Server was closed before the call.
-	ErrClosed = newKind("the Server is closed")
+	ErrClosed = fmt.Errorf("%w: the Server is closed", ErrTokenBucket)
 	// ErrDenied matches the error that Decision.Err returns for a denial.
-	ErrDenied = newKind("denied")
+	ErrDenied = fmt.Errorf("%w: denied", ErrTokenBucket)
 )
 
 // DeniedError is a denial as an error: see Decision.Err.
@@ -54,8 +43,8 @@ func (e *DeniedError) Error() string {
 	return fmt.Sprintf("tokenbucket: denied, retry after %v", e.Decision.RetryAfter)
 }
 
-// Is returns whether target is ErrDenied.
-func (e *DeniedError) Is(target error) bool { return target == ErrDenied || target == ErrTokenBucket }
+// Is returns whether target is ErrDenied or ErrTokenBucket.
+func (e *DeniedError) Is(target error) bool { return errors.Is(ErrDenied, target) }
 
 // Err returns nil if the decision allows the call, else a *DeniedError.
 func (d Decision) Err() error {
@@ -67,41 +56,33 @@ func (d Decision) Err() error {
 
 // wrongError is a call that is refused, and would be the next time as well.
 type wrongError struct {
-	text   string
-	server string // "": it was not asked
-	kind   error  // nil: none of its own
-	cause  error  // the client's
+	text  string
+	kind  error
+	cause error // the client's
 }
 
-func (e *wrongError) Error() string {
-	if e.server == "" {
-		return "tokenbucket: " + e.text
-	}
-	return "tokenbucket: " + e.text + " (" + e.server + ")"
-}
+func (e *wrongError) Error() string { return "tokenbucket: " + e.text }
 
 func (e *wrongError) Unwrap() error { return e.cause }
 
-func (e *wrongError) Is(target error) bool {
-	return target == ErrTokenBucket || e.kind != nil && target == e.kind
-}
+func (e *wrongError) Is(target error) bool { return errors.Is(e.kind, target) }
 
 func (n *node) wrong(err error) error {
-	line, isLine := serverLine(err)
-	wrong := &wrongError{text: line, server: n.who, cause: err}
-	switch code := codeOf(err); {
-	case errors.Is(err, ErrTokenBucket):
+	if errors.Is(err, ErrTokenBucket) {
 		return err
-	case code == "CROSSSLOT":
-		return ErrCrossSlot
-	case code == "MOVED" || code == "ASK":
-		wrong.text, wrong.kind = strings.TrimPrefix(ErrClusterNode.Error(), "tokenbucket: "), ErrClusterNode
-	case code == "ERR":
-		wrong.kind = ErrBadArgument
-	case !isLine:
-		wrong.text = err.Error()
 	}
-	return wrong
+	text, kind := serverLine(err), ErrTokenBucket
+	switch codeOf(err) {
+	case "CROSSSLOT":
+		return ErrCrossSlot
+	case "MOVED", "ASK":
+		text, kind = strings.TrimPrefix(ErrClusterNode.Error(), "tokenbucket: "), ErrClusterNode
+	case "ERR":
+		kind = ErrBadArgument
+	case "":
+		text = err.Error()
+	}
+	return &wrongError{text + " (" + n.who + ")", kind, err}
 }
 
 func badArgument(format string, args ...any) error {
@@ -110,11 +91,10 @@ func badArgument(format string, args ...any) error {
 
 // awayError is a call that the server did not decide.
 type awayError struct {
-	server string
-	cause  error
-	lost   bool // it was sent, must happen once, and may or may not have happened
-	// mayBeHeld says that the command was sent and may have been granted.
-	mayBeHeld bool
+	server    string
+	cause     error
+	lost      bool // it was sent, must happen once, and may or may not have happened
+	mayBeHeld bool // it was sent, and may have been granted
 }
 
 func (e *awayError) Error() string { return fmt.Sprintf("%v: %s: %v", e.kind(), e.server, e.cause) }
@@ -126,11 +106,10 @@ func (e *awayError) kind() error {
 	return ErrServerAway
 }
 
-func (e *awayError) Is(target error) bool { return target == e.kind() || target == ErrTokenBucket }
+func (e *awayError) Is(target error) bool { return errors.Is(e.kind(), target) }
 
 func (e *awayError) Unwrap() error { return e.cause }
 
-// awayOf returns nil if the server decided.
 func awayOf(err error) (away *awayError) {
 	errors.As(err, &away)
 	return away
@@ -150,7 +129,6 @@ type unsentError struct{ cause error }
 func (e *unsentError) Error() string { return e.cause.Error() }
 func (e *unsentError) Unwrap() error { return e.cause }
 
-// isUnsent returns whether the command never left this process.
 func isUnsent(err error) bool {
 	var unsent *unsentError
 	var operation *net.OpError
@@ -159,8 +137,7 @@ func isUnsent(err error) bool {
 
 func isTimeout(err error) bool {
 	var timeout net.Error
-	return errors.Is(err, errSilent) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) ||
-		errors.As(err, &timeout) && timeout.Timeout()
+	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
 // isBroken tells a connection that was there and ended from a server that cannot be reached.
@@ -176,42 +153,16 @@ func isMistake(err error) bool {
 	if errors.As(err, &address) || errors.As(err, &network) {
 		return true
 	}
-	for cause := err; cause != nil; cause = errors.Unwrap(cause) {
-		text := cause.Error() // most errors of TLS have no other mark
-		if strings.HasPrefix(text, "tls: ") || strings.HasPrefix(text, "x509: ") || strings.HasPrefix(text, "remote error: tls: ") {
-			return !isTimeout(err)
-		}
-	}
-	return false
-}
-
-// lacks are what a process or its machine can run out of.
-var lacks = []error{errBusy, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS, syscall.EADDRNOTAVAIL, syscall.EAGAIN}
-
-const tooManyClients = "ERR max number of clients"
-
-// isLack tells a connection that cannot be had from a server that is away: others work.
-func isLack(err error) bool {
-	for _, lack := range lacks {
-		if errors.Is(err, lack) {
-			return true
-		}
-	}
-	line, _ := serverLine(err)
-	return strings.HasPrefix(line, tooManyClients)
+	return textOf(err, ofTLS) != "" && !isTimeout(err)
 }
 
 type fault int
 
 const (
-	// The call is wrong, or may not be made: it would be the next time as well.
-	faultOfCaller fault = iota
-	// The server does not answer, or does not decide.
-	faultOfServer
-	// The server is there and refuses this write, which says nothing about the next.
-	faultOfWrite
-	// There is no connection for this call.
-	faultOfClient
+	faultOfCaller fault = iota // the call is wrong, or may not be made: it would be the next time as well
+	faultOfServer              // it does not answer, or does not decide
+	faultOfWrite               // the server refuses this write, which says nothing about the next
+	faultOfClient              // there is no connection for this call
 )
 
 // By the first word of the server's line.
@@ -221,51 +172,53 @@ var faults = map[string]fault{
 	"UNBLOCKED": faultOfWrite,
 }
 
+// lacks are what a process or its machine can run out of.
+var lacks = []error{errBusy, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS, syscall.EADDRNOTAVAIL, syscall.EAGAIN}
+
 func faultOf(err error) fault {
-	switch {
+	for _, lack := range lacks {
+		if errors.Is(err, lack) {
+			return faultOfClient
+		}
+	}
+	switch line := serverLine(err); {
 	case err == nil || errors.Is(err, ErrModuleMissing) || errors.Is(err, errReply) || isMistake(err):
 		return faultOfCaller
-	case isLack(err):
+	case strings.HasPrefix(line, "ERR max number of clients"):
 		return faultOfClient
-	case !isServerLine(err):
+	case line == "":
 		return faultOfServer
 	}
 	return faults[codeOf(err)]
 }
 
-// serverLine is what the server replied, if it was the server. Client libraries have a type of their own for that. They
-// share that the error's text is the server's, perhaps behind some words of their own.
-func serverLine(err error) (string, bool) {
+var (
+	ofServer = regexp.MustCompile(`^[A-Z][A-Z0-9]* `)
+	ofTLS    = regexp.MustCompile(`^(remote error: )?(tls|x509): `) // most have no other mark
+)
+
+// textOf returns the first text that matches, of the error or one behind it, or "".
+func textOf(err error, pattern *regexp.Regexp) string {
 	for ; err != nil; err = errors.Unwrap(err) {
-		if text := err.Error(); beginsWithCode(text) {
-			return text, true
+		if text := err.Error(); pattern.MatchString(text) {
+			return text
 		}
 	}
-	return "", false
+	return ""
 }
 
-// beginsWithCode looks for a word of capitals and digits, which begins with a capital, and a space.
-func beginsWithCode(text string) bool {
-	for i := 0; i < len(text); i++ {
-		switch c := text[i]; {
-		case c >= 'A' && c <= 'Z', i > 0 && c >= '0' && c <= '9':
-		default:
-			return i > 0 && c == ' '
-		}
-	}
-	return false
-}
+// serverLine is what the server replied; "" if it was not the server. Client libraries have a type of their own for that. They
+// share that the error's text is the server's, perhaps behind some words of their own.
+func serverLine(err error) string { return textOf(err, ofServer) }
 
 // codeOf returns the first word of the server's line; "" if the server replied no error.
 func codeOf(err error) string {
-	line, _ := serverLine(err)
-	code, _, _ := strings.Cut(line, " ")
+	code, _, _ := strings.Cut(serverLine(err), " ")
 	return code
 }
 
-func isServerLine(err error) bool { return codeOf(err) != "" }
+func isServerLine(err error) bool { return serverLine(err) != "" }
 
 func isUnknownCommand(err error) bool {
-	line, _ := serverLine(err)
-	return strings.HasPrefix(line, "ERR unknown command")
+	return strings.HasPrefix(serverLine(err), "ERR unknown command")
 }

@@ -12,22 +12,17 @@ type Limit struct {
 	Rate string
 }
 
+// words are those of commands.
 func (l Limit) words() [2]any { return [2]any{tokens(l.Capacity), l.Rate} }
 
-// tokens writes an amount as the server reads it.
-func tokens(amount float64) string { return strconv.FormatFloat(amount, 'f', -1, 64) }
-
-// smallCosts are the words of whole costs that most calls have.
-var smallCosts = func() (words [257]any) {
-	for i := range words {
-		words[i] = strconv.Itoa(i)
+// tokens writes an amount in at most the 128 bytes that the server reads.
+func tokens(amount float64) string {
+	if whole := int64(amount); float64(whole) == amount { // also -0
+		return strconv.FormatInt(whole, 10)
 	}
-	return words
-}()
-
-func tokensWord(amount float64) any {
-	if i := int(amount); float64(i) == amount && i >= 0 && i < len(smallCosts) {
-		return smallCosts[i]
+	format := byte('f')
+	if amount > 0 && amount < 1e-6 {
+		format = 'e'
 	}
-	return tokens(amount)
+	return strconv.FormatFloat(amount, format, -1, 64)
 }

@@ -21,20 +21,14 @@ import (
 // dialer opens the connections of a client.
 type dialer struct {
 	next       func(ctx context.Context, network, address string) (net.Conn, error)
-	late       atomic.Pointer[net.Conn] // a connection that came after its call had ended
-	generation atomic.Int64             // connections of earlier ones are not used again
+	late       chan net.Conn // for calls that have ended
+	generation atomic.Int64  // connections of earlier ones are not used again
 	life       context.Context
 	end        context.CancelFunc
 }
 
-// lateWithin bounds a dial whose call has ended.
+// lateWithin bounds a dial whose call has ended, and keeping its connection.
 const lateWithin = 10 * time.Second
-
-func newDialer(next func(ctx context.Context, network, address string) (net.Conn, error)) *dialer {
-	d := &dialer{next: next}
-	d.life, d.end = context.WithCancel(context.Background())
-	return d
-}
 
 // see begins a new generation when a connection ends, or leads to a former master: so do those that are idle.
 func (d *dialer) see(err error) {
@@ -50,44 +44,48 @@ func isBroken(err error) bool {
 // dial returns after connectWithin: go-redis may ask one Sentinel after the other, each for seconds. A connection that comes
 // later serves the next call.
 func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	if late := d.late.Swap(nil); late != nil {
-		return *late, nil
-	}
-	type outcome struct {
-		conn net.Conn
-		err  error
-	}
-	dialled := make(chan outcome)
 	within, leave := context.WithTimeout(ctx, connectWithin)
 	defer leave()
+	dialled, failed := make(chan net.Conn), make(chan error, 1)
 	go func() {
-		conn, err := d.open(network, address)
+		life, end := context.WithTimeout(d.life, lateWithin)
+		defer end()
+		conn, err := d.open(life, network, address)
+		if err != nil {
+			failed <- err
+			return
+		}
 		select {
-		case dialled <- outcome{conn, err}:
+		case dialled <- conn:
+			return
 		case <-within.Done():
-			if err == nil {
-				d.keep(conn)
-			}
+		}
+		select {
+		case d.late <- conn:
+		case <-life.Done():
+			_ = conn.Close()
 		}
 	}()
 	select {
-	case o := <-dialled:
-		return o.conn, o.err
+	case conn := <-dialled:
+		return conn, nil
+	case conn := <-d.late:
+		return conn, nil
+	case err := <-failed:
+		return nil, err
 	case <-within.Done():
 		return nil, tokenbucket.Unsent(fmt.Errorf("no connection to %s within %v: %w", address, connectWithin, os.ErrDeadlineExceeded))
 	}
 }
 
-func (d *dialer) open(network, address string) (conn net.Conn, err error) {
+func (d *dialer) open(ctx context.Context, network, address string) (conn net.Conn, err error) {
 	generation := d.generation.Load()
 	defer func() {
 		if reason := recover(); reason != nil { // of a function that the program gave
 			err = tokenbucket.Unsent(fmt.Errorf("the dialer panicked: %v", reason))
 		}
 	}()
-	within, cancel := context.WithTimeout(d.life, lateWithin)
-	defer cancel()
-	if conn, err = d.next(within, network, address); err != nil {
+	if conn, err = d.next(ctx, network, address); err != nil {
 		return nil, tokenbucket.Unsent(err)
 	}
 	wrapped := &patientConn{Conn: conn, dialer: d, generation: generation}
@@ -98,23 +96,6 @@ func (d *dialer) open(network, address string) (conn net.Conn, err error) {
 		return struct{ net.Conn }{wrapped}, nil
 	}
 	return wrapped, nil
-}
-
-// keep keeps a connection for the next call, in place of an older one.
-func (d *dialer) keep(conn net.Conn) {
-	if older := d.late.Swap(&conn); older != nil {
-		_ = (*older).Close()
-	}
-	if d.life.Err() != nil {
-		d.close()
-	}
-}
-
-func (d *dialer) close() {
-	d.end()
-	if late := d.late.Swap(nil); late != nil {
-		_ = (*late).Close()
-	}
 }
 
 // patientConn reads once more after a deadline: a process that had no processor finds there what had arrived.
@@ -140,8 +121,16 @@ func (c *patientConn) Read(buffer []byte) (int, error) {
 	if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) && c.SetReadDeadline(time.Now().Add(readWithin)) == nil {
 		n, err = c.Conn.Read(buffer)
 	}
-	if !c.isGreeted && !c.greets(buffer[:n], err) {
-		return 0, c.failed
+	if !c.isGreeted {
+		if bytes.HasPrefix(buffer[:n], tooMany) { // go-redis would miss it
+			line, _, _ := bytes.Cut(buffer[1:n], []byte("\r\n"))
+			err = errors.New(string(line))
+		}
+		if err != nil {
+			c.failed = tokenbucket.Unsent(tokenbucket.Unsent(err)) // go-redis unwraps it once
+			return 0, c.failed
+		}
+		c.isGreeted = true
 	}
 	return n, err
 }
@@ -153,20 +142,6 @@ func (c *patientConn) Write(buffer []byte) (int, error) {
 		return len(buffer), nil
 	}
 	return n, err
-}
-
-// greets returns whether a connection works on which no command was sent yet. The server may have no place for it, which
-// go-redis would miss.
-func (c *patientConn) greets(reply []byte, err error) bool {
-	if bytes.HasPrefix(reply, tooMany) {
-		line, _, _ := bytes.Cut(reply[1:], []byte("\r\n"))
-		err = errors.New(string(line))
-	}
-	if err != nil {
-		c.failed = tokenbucket.Unsent(tokenbucket.Unsent(err)) // go-redis unwraps it once
-	}
-	c.isGreeted = err == nil
-	return c.isGreeted
 }
 
 // SyscallConn lets go-redis find out that an idle connection has ended.

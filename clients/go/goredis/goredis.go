@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"strings"
 	"sync"
 	"time"
@@ -68,11 +69,11 @@ func limit(options *redis.Options) *dialer {
 	if err := json.Unmarshal([]byte(newer), options); err != nil {
 		panic(err) // the text is a constant
 	}
-	dial := options.Dialer
-	if dial == nil {
-		dial = redis.NewDialer(options)
+	d := &dialer{next: options.Dialer, late: make(chan net.Conn)}
+	if d.next == nil {
+		d.next = redis.NewDialer(options)
 	}
-	d := newDialer(dial)
+	d.life, d.end = context.WithCancel(context.Background())
 	options.Dialer = d.dial
 	return d
 }
@@ -88,7 +89,7 @@ func (n *node) Address() string { return n.options.Addr }
 func (n *node) Connections() int { return n.size }
 
 func (n *node) Close() error {
-	n.dialer.close()
+	n.dialer.end()
 	return n.client.Close()
 }
 
@@ -104,22 +105,18 @@ func (n *node) Wait(ctx context.Context, args ...any) (any, error) {
 	options.PoolSize, options.MaxIdleConns = 1, 0
 	client := redis.NewClient(&options)
 	go func() { <-ctx.Done(); _ = client.Close() }()
-	return client.Do(context.Background(), args...).Result()
+	return client.Do(ctx, args...).Result()
 }
 
 // cluster lets go-redis know which node has which slots, and follow redirections, but repeat nothing else.
 type cluster struct {
 	client *redis.ClusterClient
-	size   int
 	nodes  sync.Map // by their clients
 }
 
 func newCluster(options redis.ClusterOptions) *cluster {
-	c := &cluster{size: options.PoolSize}
+	c := &cluster{}
 	newClient := options.NewClient
-	if newClient == nil {
-		newClient = redis.NewClient
-	}
 	options.NewClient = func(of *redis.Options) *redis.Client {
 		n := &node{dialer: limit(of), cluster: c.client}
 		n.options, n.client = *of, newClient(of)
@@ -135,10 +132,10 @@ func newCluster(options redis.ClusterOptions) *cluster {
 
 func (c *cluster) Address() string { return strings.Join(c.client.Options().Addrs, ", ") }
 
-func (c *cluster) Connections() int { return c.size }
+func (c *cluster) Connections() int { return c.client.Options().PoolSize }
 
 func (c *cluster) Close() error {
-	c.nodes.Range(func(_, one any) bool { one.(*node).dialer.close(); return true })
+	c.nodes.Range(func(_, one any) bool { one.(*node).dialer.end(); return true })
 	return c.client.Close()
 }
 
@@ -146,19 +143,14 @@ func (c *cluster) Do(ctx context.Context, args ...any) (any, error) { return c.D
 
 func (c *cluster) DoFor(ctx context.Context, key string, args ...any) (any, error) {
 	command := redis.NewCmd(ctx, args...)
-	command.SetFirstKeyPos(positionOf(key, args))
-	err := c.client.Process(ctx, command)
-	return command.Val(), cause(err)
-}
-
-// positionOf returns the first argument that is the key: go-redis does not know the commands of modules.
-func positionOf(key string, args []any) int8 {
-	for at := 1; at < len(args) && key != ""; at++ {
-		if args[at] == key {
-			return int8(at)
+	for at, arg := range args {
+		if at > 0 && arg == key { // go-redis does not know the commands of modules
+			command.SetFirstKeyPos(int8(at))
+			break
 		}
 	}
-	return 0
+	err := c.client.Process(ctx, command)
+	return command.Val(), cause(err)
 }
 
 func (c *cluster) NodeOf(ctx context.Context, key string) (tokenbucket.Doer, error) {

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -146,6 +147,31 @@ func TestWhateverIsSilentCostsACallOneSecond(t *testing.T) {
 		}
 		log.Expect(t, "cannot ask the server")
 		limits.Close()
+	}
+}
+
+func TestADialThatFailsTakesNoOthersConnection(t *testing.T) {
+	address, first, connected := realserver.Start(t).Address(), make(chan struct{}), make(chan struct{})
+	var dials atomic.Int64
+	doer := from(t, redis.NewClient(&redis.Options{Dialer: func(_ context.Context, network, _ string) (net.Conn, error) {
+		if dials.Add(1) == 1 {
+			close(first)
+			<-connected
+			return nil, errors.New("broken")
+		}
+		time.AfterFunc(50*time.Millisecond, func() { close(connected) })
+		return net.Dial(network, address)
+	}}))
+	soon, leave := context.WithTimeout(ctx, 900*time.Millisecond)
+	defer leave()
+	failed := make(chan error)
+	go func() {
+		_, err := doer.Do(soon, "PING")
+		failed <- err
+	}()
+	<-first
+	if reply, err := doer.Do(soon, "PING"); err != nil || <-failed == nil {
+		t.Fatal(reply, err)
 	}
 }
 

@@ -47,7 +47,9 @@ type middleware struct {
 
 // New makes a middleware: httplimit.New(limiter)(handler).
 func New(limiter *tokenbucket.Limiter, options ...Option) func(http.Handler) http.Handler {
-	m := middleware{limiter: limiter, name: remoteHost, cost: one, denied: http.HandlerFunc(tooMany), failed: internal, policy: "default"}
+	m := middleware{limiter: limiter, name: remoteHost, denied: answering(http.StatusTooManyRequests), policy: "default"}
+	m.cost = func(*http.Request) float64 { return 1 }
+	m.failed = func(w http.ResponseWriter, r *http.Request, _ error) { answering(http.StatusInternalServerError)(w, r) }
 	for _, option := range options {
 		option(&m)
 	}
@@ -83,18 +85,9 @@ func remoteHost(r *http.Request) string {
 	if address.Is4() {
 		return address.String()
 	}
-	return netip.PrefixFrom(address, ipv6Caller).Masked().String()
+	return netip.PrefixFrom(address, 64).Masked().String() // the caller's network
 }
 
-// ipv6Caller is how many bits of an address are the caller's network.
-const ipv6Caller = 64
-
-func one(*http.Request) float64 { return 1 }
-
-func tooMany(w http.ResponseWriter, _ *http.Request) {
-	http.Error(w, http.StatusText(http.StatusTooManyRequests), http.StatusTooManyRequests)
-}
-
-func internal(w http.ResponseWriter, _ *http.Request, _ error) {
-	http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
+func answering(status int) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { http.Error(w, http.StatusText(status), status) }
 }

@@ -10,7 +10,6 @@ import (
 
 	"tokenbucket"
 	"tokenbucket/httplimit"
-	"tokenbucket/internal/realserver"
 	"tokenbucket/tokenbuckettest"
 )
 
@@ -33,25 +32,6 @@ func expect(t *testing.T, handler http.Handler, path, user string, status int, b
 func limited(limit tokenbucket.Limit, options ...httplimit.Option) http.Handler {
 	server := tokenbucket.NewServer(tokenbuckettest.NewServer())
 	return httplimit.New(tokenbucket.NewLimiter(server, limit), options...)(hello)
-}
-
-func TestRequestsAreLimitedByTheirHost(t *testing.T) {
-	server := realserver.Start(t)
-	served := httptest.NewServer(httplimit.New(tokenbucket.NewLimiter(server.Limits(), hourly))(hello))
-	defer served.Close()
-	for i := 0; i < 3; i++ {
-		response, err := http.Get(served.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
-		response.Body.Close()
-		if isDenied := i == 2; (response.StatusCode == http.StatusTooManyRequests) != isDenied {
-			t.Fatal(response.Status)
-		}
-	}
-	if server.Do("EXISTS", "tb:127.0.0.1") != int64(1) {
-		t.Fatal("the name is not the host")
-	}
 }
 
 func TestAnIPv6CallerIsItsNetwork(t *testing.T) {

@@ -80,9 +80,6 @@ func (l *Limiter) Allow(ctx context.Context, key string, limit Limit) (*Result, 
 
 // AllowN decides whether n events may happen now: all or none.
 func (l *Limiter) AllowN(ctx context.Context, key string, limit Limit, n int) (*Result, error) {
-	if n == 0 {
-		return l.peek(ctx, key, limit)
-	}
 	decision, err := l.buckets.With(limit.bucket()).Take(ctx, key, float64(n))
 	allowed := 0
 	if decision.Allowed {
@@ -94,7 +91,7 @@ func (l *Limiter) AllowN(ctx context.Context, key string, limit Limit, n int) (*
 // AllowAtMost decides how many of n events may happen now.
 func (l *Limiter) AllowAtMost(ctx context.Context, key string, limit Limit, n int) (*Result, error) {
 	if n == 0 {
-		return l.peek(ctx, key, limit)
+		return l.AllowN(ctx, key, limit, 0)
 	}
 	decision, err := l.buckets.With(limit.bucket()).TakeUpTo(ctx, key, int64(math.Min(float64(n), local.MostTokens)))
 	return result(limit, decision, int(decision.Granted), err)
@@ -102,11 +99,6 @@ func (l *Limiter) AllowAtMost(ctx context.Context, key string, limit Limit, n in
 
 // Reset makes the bucket of a key full.
 func (l *Limiter) Reset(ctx context.Context, key string) error { return l.buckets.Reset(ctx, key) }
-
-func (l *Limiter) peek(ctx context.Context, key string, limit Limit) (*Result, error) {
-	decision, err := l.buckets.With(limit.bucket()).Peek(ctx, key, 0)
-	return result(limit, decision, 0, err)
-}
 
 func result(limit Limit, decision tokenbucket.Decision, allowed int, err error) (*Result, error) {
 	if err != nil {

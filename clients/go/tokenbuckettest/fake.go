@@ -1,16 +1,11 @@
-// Package tokenbuckettest has a server in memory for your tests. Its time stands still until a test advances it.
-//
-//	fake := tokenbuckettest.NewServer()
-//	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(fake), tokenbucket.Limit{Capacity: 1, Rate: "1"})
-//
-// It decides as the module does, in exact arithmetic. The time of NewServer starts at midnight UTC on January 1st, 2026,
-// that of NewServerAt at a moment of your choice, for calendar rates.
+// Package tokenbuckettest has a server in memory for your tests. It decides as the module does, in exact arithmetic. Its time
+// stands still until a test advances it: that of NewServer starts at midnight UTC on January 1st, 2026, that of NewServerAt at a
+// moment of your choice, for calendar rates.
 package tokenbuckettest
 
 import (
 	"context"
-	"fmt"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"tokenbucket/internal/local"
@@ -18,49 +13,29 @@ import (
 
 // Server is a tokenbucket.Doer, and the tokenbucket.Clock of the limiters that use it.
 type Server struct {
-	mutex sync.Mutex
-	now   time.Duration // since 1970
+	now   atomic.Int64 // in nanoseconds since 1970
 	store *local.Store
-	away  error
+	away  atomic.Pointer[error]
 }
 
-var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-
 // NewServer makes a server on which every bucket is full.
-func NewServer() *Server { return NewServerAt(start) }
+func NewServer() *Server { return NewServerAt(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)) }
 
 // NewServerAt makes a server whose time starts at now.
 func NewServerAt(now time.Time) *Server {
-	return &Server{now: time.Duration(now.UnixNano()).Truncate(time.Microsecond), store: local.NewStore(0)}
+	s := &Server{store: local.NewStore(0)}
+	s.Advance(time.Duration(now.UnixNano()))
+	return s
 }
 
 // Advance lets time pass, for buckets and for what limiters cache. Kept to the microsecond.
-func (s *Server) Advance(by time.Duration) {
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	s.now += by.Truncate(time.Microsecond)
-}
-
-// Reset makes every bucket full.
-func (s *Server) Reset() {
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	s.store = local.NewStore(0)
-}
+func (s *Server) Advance(by time.Duration) { s.now.Add(int64(by.Truncate(time.Microsecond))) }
 
 // Break makes every command fail with this error, like a server that is away; nil ends the outage.
-func (s *Server) Break(err error) {
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	s.away = err
-}
+func (s *Server) Break(err error) { s.away.Store(&err) }
 
 // Now returns the server's time.
-func (s *Server) Now() time.Time {
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	return time.Unix(0, int64(s.now)).UTC()
-}
+func (s *Server) Now() time.Time { return time.Unix(0, s.now.Load()).UTC() }
 
 // Sleep advances the time by duration.
 func (s *Server) Sleep(ctx context.Context, duration time.Duration) error {
@@ -73,17 +48,12 @@ func (s *Server) Sleep(ctx context.Context, duration time.Duration) error {
 
 // Do executes PING, DEL and the commands that limiters send.
 func (s *Server) Do(_ context.Context, args ...any) (any, error) {
-	words := make([]string, len(args))
-	for i, arg := range args {
-		words[i] = fmt.Sprint(arg)
-	}
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	if s.away != nil {
-		return nil, s.away
+	words := local.Words(args)
+	if away := s.away.Load(); away != nil && *away != nil {
+		return nil, *away
 	}
 	if words[0] == "PING" {
 		return "PONG", nil
 	}
-	return s.store.Do(s.now, words)
+	return s.store.Do(time.Duration(s.now.Load()), words)
 }

@@ -79,9 +79,17 @@ func compare(t *testing.T, calls int, draw func(random *rand.Rand, at int) (time
 
 func one[T any](random *rand.Rand, of []T) T { return of[random.Intn(len(of))] }
 
+// drawLimit returns a name and its limit, now and then another's: the limit of a name may change.
+func drawLimit(random *rand.Rand, limits [][2]string, name int) []any {
+	limit := limits[name]
+	if random.Intn(10) == 0 {
+		limit = one(random, limits)
+	}
+	return []any{fmt.Sprint("k", name), limit[0], limit[1]}
+}
+
 func drawCall(random *rand.Rand, limits [][2]string) []any {
-	which := random.Intn(len(limits))
-	words := []any{fmt.Sprint("k", which), limits[which][0], limits[which][1]}
+	words := drawLimit(random, limits, random.Intn(len(limits)))
 	amount := one(random, []any{"0", "1", "1", "2", "0.5", "3", "1.25", "200"})
 	switch name := one(random, []string{"TAKE", "PEEK", "TAKEUPTO", "RESERVE", "CHARGE", "GIVE", "MTAKE"}); name {
 	case "TAKEUPTO":
@@ -91,8 +99,8 @@ func drawCall(random *rand.Rand, limits [][2]string) []any {
 	case "MTAKE":
 		count := 1 + random.Intn(3)
 		call := []any{"TB.MTAKE", count}
-		for _, which := range random.Perm(len(limits))[:count] {
-			call = append(call, fmt.Sprint("k", which), limits[which][0], limits[which][1], amount)
+		for _, name := range random.Perm(len(limits))[:count] {
+			call = append(append(call, drawLimit(random, limits, name)...), amount)
 		}
 		return call
 	case "CHARGE":
@@ -110,15 +118,25 @@ func drawHold(random *rand.Rand, at int, rate string) []any {
 	if random.Intn(5) < 2 {
 		id = random.Intn(at + 1)
 	}
+	hold, jobs, tokens := fmt.Sprint("hold-", id), []any{"jobs", "5", "0"}, []any{"tokens", "100", rate}
+	if random.Intn(10) == 0 { // the limits of a name may change
+		jobs[1], tokens[1] = "3", "40"
+	}
+	words := func(lists ...[]any) (all []any) {
+		for _, list := range lists {
+			all = append(all, list...)
+		}
+		return all
+	}
 	switch random.Intn(5) {
 	case 0, 1:
-		return []any{"TB.MHOLD", 2, one(random, []int{500, 5000}), fmt.Sprint("hold-", at),
-			"jobs", "5", "0", 1, "tokens", "100", rate, one(random, []int{5, 40})}
+		return words([]any{"TB.MHOLD", 2, one(random, []int{500, 5000}), fmt.Sprint("hold-", at)},
+			jobs, []any{1}, tokens, []any{one(random, []int{5, 40})})
 	case 2:
-		renewed := one(random, [][]any{{2, "jobs", "5", "0", "tokens", "100", rate}, {1, "jobs", "5", "0"}})
-		return append([]any{"TB.MRENEW", renewed[0], one(random, []int{500, 5000}), fmt.Sprint("hold-", id)}, renewed[1:]...)
+		renewed := one(random, [][]any{words([]any{2}, jobs, tokens), words([]any{1}, jobs)})
+		return words([]any{"TB.MRENEW", renewed[0], one(random, []int{500, 5000}), hold}, renewed[1:])
 	}
-	return []any{"TB.MSETTLE", 2, fmt.Sprint("hold-", id), "jobs", "5", "0", 0, "tokens", "100", rate, one(random, []int{0, 10, 60})}
+	return words([]any{"TB.MSETTLE", 2, hold}, jobs, []any{0}, tokens, []any{one(random, []int{0, 10, 60})})
 }
 
 func TestWaitingLetsTheFakesTimePass(t *testing.T) {

@@ -9,17 +9,24 @@ import (
 
 const never = int64(-1)
 
-// bucket is one under a limit. What it has is changed by replacing it, so a copy keeps what there was.
+// stored is what is kept of a bucket between calls, whatever their limits.
+type stored struct {
+	level     *big.Rat      // changed by replacing it
+	at        time.Duration // when it had that
+	ended     int64         // what holds that have ended since returned, in millionths
+	holds     holds
+	expiresMs int64 // since 1970; then it is full under each limit that it had, hence under any
+}
+
+// bucket is one under the limit of a call.
 type bucket struct {
+	stored
+	found    stored // before the call
 	key      string
 	capacity *big.Rat
 	rate     *rate
-	level    *big.Rat
-	at       time.Duration // when it had that
-	holds    holds
 	amount   *big.Rat // that a call over several buckets is about
-	fullInMs int64    // of the last reply
-	fullAtMs int64    // since 1970
+	fullAt   *big.Rat // of the last reply
 }
 
 // fill never fills above the capacity; nothing more is how a level is clamped to a smaller one.
@@ -31,31 +38,23 @@ func (b *bucket) fill(more *big.Rat) {
 
 func (b *bucket) spend(amount *big.Rat) { b.level = new(big.Rat).Sub(b.level, amount) }
 
-func (b *bucket) flowUntil(moment time.Duration) {
-	if moment > b.at {
-		b.fill(b.rate.between(b.at, moment))
-		b.at = moment
-	}
-}
-
-// passUntil lets tokens flow in, and holds come back as they expire.
+// passUntil lets tokens flow in, and those of ended holds come back.
 func (b *bucket) passUntil(moment time.Duration) {
-	for one := b.holds.root.first(); one != nil && one.expires <= moment; one = b.holds.root.first() {
-		b.flowUntil(one.expires)
-		b.fill(tokens(one.micro))
-		b.holds.end(one)
-	}
-	b.flowUntil(moment)
+	b.fill(none)
+	came := b.rate.between(b.at, moment)
+	b.fill(came.Add(came, tokens(b.ended)))
+	b.at, b.ended = moment, 0
 }
 
-// waitMs is how long until there is so much unless other calls act, rounded up. Before that, nothing is above the capacity.
-func (b *bucket) waitMs(wanted *big.Rat) int64 {
+// reaches is when there is so much unless other calls act, in nanoseconds; nil if never. Before that, nothing is above the
+// capacity.
+func (b *bucket) reaches(wanted *big.Rat) *big.Rat {
 	lacking := new(big.Rat).Sub(wanted, b.level)
 	if lacking.Sign() <= 0 {
-		return 0
+		return nanoseconds(b.at)
 	}
 	if wanted.Cmp(b.capacity) > 0 {
-		return never
+		return nil
 	}
 	back, before := b.holds.reaching(func(micro int64, at time.Duration) bool {
 		came := b.rate.between(b.at, at)
@@ -65,38 +64,49 @@ func (b *bucket) waitMs(wanted *big.Rat) int64 {
 	if back != nil && (moment == nil || nanoseconds(back.expires).Cmp(moment) < 0) {
 		moment = nanoseconds(back.expires)
 	}
+	return moment
+}
+
+// msUntil is rounded up.
+func (b *bucket) msUntil(moment *big.Rat) int64 {
 	if moment == nil {
 		return never
 	}
-	wait := moment.Sub(moment, nanoseconds(b.at))
+	wait := new(big.Rat).Sub(moment, nanoseconds(b.at))
 	return ceil(wait.Quo(wait, nanoseconds(time.Millisecond)))
 }
+
+func (b *bucket) waitMs(wanted *big.Rat) int64 { return b.msUntil(b.reaches(wanted)) }
 
 func tokens(micro int64) *big.Rat { return big.NewRat(micro, 1_000_000) }
 
 func (b *bucket) reply(allowed, waitMs int64) []any {
-	b.fullInMs = b.waitMs(b.capacity)
-	return []any{allowed, floor(b.level), waitMs, b.fullInMs}
+	b.fullAt = b.reaches(b.capacity)
+	return []any{allowed, floor(b.level), waitMs, b.msUntil(b.fullAt)}
 }
 
-func (b *bucket) take(arguments []string) ([]any, error) {
-	cost := "1"
-	if len(arguments) > 0 {
-		cost = arguments[0]
+// expire sets when the bucket expires as the server does: a quarter of the time and a second after it is full and without holds,
+// unless it was to expire later.
+func (b *bucket) expire() {
+	fullAtUs := int64(saturated)
+	if b.fullAt != nil {
+		fullAtUs = ceil(new(big.Rat).Quo(b.fullAt, nanoseconds(time.Microsecond)))
 	}
-	return b.reserve([]string{cost, "0"})
+	if ends := b.holds.last().Microseconds(); ends > fullAtUs {
+		fullAtUs = ends
+	}
+	if earliestMs := (fullAtUs + 999) / 1000; b.expiresMs < earliestMs {
+		b.expiresMs = earliestMs + (fullAtUs-b.at.Microseconds())/1000/4 + 1000
+	}
 }
 
-// longestWaitMs is a century.
-const longestWaitMs = int64(century / time.Millisecond)
+func (b *bucket) take(cost *big.Rat, _ []string) ([]any, error) {
+	return b.reserve(cost, []string{"", "0"})
+}
 
-func (b *bucket) reserve(arguments []string) ([]any, error) {
-	cost, err := amountUp("cost", arguments[0])
-	if err != nil {
-		return nil, err
-	}
+func (b *bucket) reserve(cost *big.Rat, arguments []string) ([]any, error) {
 	maxWait, err := strconv.ParseInt(arguments[1], 10, 64)
-	if err != nil || maxWait < 0 || maxWait > longestWaitMs {
+	if err != nil || maxWait < 0 || maxWait > century.Milliseconds() {
 		return nil, errors.New("ERR max_wait_ms must be a whole number of milliseconds from 0 to 3155760000000")
 	}
 	wait := b.waitMs(cost)
@@ -107,17 +117,16 @@ func (b *bucket) reserve(arguments []string) ([]any, error) {
 	return b.reply(1, wait), nil
 }
 
-func (b *bucket) takeUpTo(arguments []string) ([]any, error) {
-	most, err := strconv.ParseInt(arguments[0], 10, 64)
-	if err != nil || most < 1 || most > MostTokens {
+func (b *bucket) takeUpTo(most *big.Rat, _ []string) ([]any, error) {
+	if most.Cmp(one) < 0 || !most.IsInt() {
 		return nil, errors.New("ERR max must be a whole number of tokens from 1 to 1e12")
 	}
 	granted := floor(b.level)
-	if granted > most {
-		granted = most
-	}
 	if granted < 1 {
 		return b.reply(0, b.waitMs(one)), nil
+	}
+	if granted > floor(most) {
+		granted = floor(most)
 	}
 	b.spend(big.NewRat(granted, 1))
 	return b.reply(granted, 0), nil
@@ -128,22 +137,14 @@ var (
 	deepest = new(big.Rat).Neg(most)
 )
 
-func (b *bucket) charge(arguments []string) ([]any, error) {
-	amount, err := amountUp("amount", arguments[0])
-	if err != nil {
-		return nil, err
-	}
+func (b *bucket) charge(amount *big.Rat, _ []string) ([]any, error) {
 	if b.spend(amount); b.level.Cmp(deepest) < 0 {
 		return nil, errors.New("ERR the bucket would be more than 1e12 tokens in debt")
 	}
 	return b.reply(1, b.waitMs(none)), nil
 }
 
-func (b *bucket) give(arguments []string) ([]any, error) {
-	amount, err := amountDown("amount", arguments[0])
-	if err != nil {
-		return nil, err
-	}
+func (b *bucket) give(amount *big.Rat, _ []string) ([]any, error) {
 	b.fill(amount)
 	return b.reply(1, 0), nil
 }

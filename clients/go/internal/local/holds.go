@@ -7,12 +7,11 @@ import (
 	"time"
 )
 
-// holds are those of a bucket, in the order in which they expire: a treap, whose nodes know the sum of what those below them
-// hold. Nodes never change, so a copy keeps what there was. Amounts are in millionths of a token.
+// holds are those of a bucket that have not ended, in the order in which they expire: a treap, whose nodes know the sum of what
+// those below them hold. Nodes never change. Amounts are in millionths of a token.
 type holds struct {
 	root *held
-	// expiries are by id, of all copies together: that of a hold that is in no tree any more says nothing.
-	expiries map[string]time.Duration
+	byID map[string]*held // as they were set
 }
 
 type held struct {
@@ -43,17 +42,17 @@ func (h held) with(left, right *held) *held {
 	return &h
 }
 
-// split parts a tree into the nodes before one and the others.
-func split(h, before *held) (first, others *held) {
+// split parts a tree into the nodes in front, and the others.
+func split(h *held, isFront func(*held) bool) (front, others *held) {
 	switch {
 	case h == nil:
 		return nil, nil
-	case h.isBefore(before):
-		between, others := split(h.right, before)
+	case isFront(h):
+		between, others := split(h.right, isFront)
 		return h.with(h.left, between), others
 	default:
-		first, between := split(h.left, before)
-		return first, h.with(between, h.right)
+		front, between := split(h.left, isFront)
+		return front, h.with(between, h.right)
 	}
 }
 
@@ -71,38 +70,17 @@ func joined(first, others *held) *held {
 	}
 }
 
-// first is the one that expires first; nil if there is none.
-func (h *held) first() *held {
-	for h != nil && h.left != nil {
-		h = h.left
+// last is when the last hold ends; 0 if there is none.
+func (h *holds) last() (ends time.Duration) {
+	for one := h.root; one != nil; one = one.right {
+		ends = one.expires
 	}
-	return h
-}
-
-// withoutFirst is the tree without the one that expires first.
-func (h *held) withoutFirst() *held {
-	if h.left == nil {
-		return h.right
-	}
-	return h.with(h.left.withoutFirst(), h.right)
-}
-
-// find returns the hold of that id; nil if there is none.
-func (h *holds) find(id string) *held {
-	wanted, at := &held{id: id, expires: h.expiries[id]}, h.root
-	for at != nil && at.id != id {
-		if wanted.isBefore(at) {
-			at = at.left
-		} else {
-			at = at.right
-		}
-	}
-	return at
+	return ends
 }
 
 // amountOf returns none if there is no hold of that id.
 func (h *holds) amountOf(id string) *big.Rat {
-	if one := h.find(id); one != nil {
+	if one := h.byID[id]; one != nil {
 		return tokens(one.micro)
 	}
 	return none
@@ -110,25 +88,44 @@ func (h *holds) amountOf(id string) *big.Rat {
 
 // set replaces the hold of that id. An amount of 0 ends it.
 func (h *holds) set(id string, amount *big.Rat, expires time.Duration) {
-	if old := h.find(id); old != nil {
+	if old := h.byID[id]; old != nil {
 		h.end(old)
 	}
 	if amount.Sign() == 0 {
 		return
 	}
-	if h.expiries == nil {
-		h.expiries = map[string]time.Duration{}
+	if h.byID == nil {
+		h.byID = map[string]*held{}
 	}
-	h.expiries[id] = expires
-	one := held{id: id, micro: floor(new(big.Rat).Mul(amount, millions)), expires: expires, priority: rand.Uint32()}
-	first, others := split(h.root, &one)
-	h.root = joined(joined(first, one.with(nil, nil)), others)
+	one := &held{id: id, micro: floor(new(big.Rat).Mul(amount, millions)), expires: expires, priority: rand.Uint32()}
+	h.byID[id] = one
+	front, others := split(h.root, func(other *held) bool { return other.isBefore(one) })
+	h.root = joined(joined(front, one.with(nil, nil)), others)
 }
 
 func (h *holds) end(one *held) {
-	first, others := split(h.root, one)
-	h.root = joined(first, others.withoutFirst())
-	delete(h.expiries, one.id)
+	front, others := split(h.root, func(other *held) bool { return other.isBefore(one) })
+	_, behind := split(others, func(other *held) bool { return other.id == one.id })
+	h.root = joined(front, behind)
+	delete(h.byID, one.id)
+}
+
+// endBy ends the holds that have expired by a moment, and returns what they held.
+func (h *holds) endBy(moment time.Duration) (micro int64) {
+	ended, others := split(h.root, func(one *held) bool { return one.expires <= moment })
+	if ended != nil {
+		h.root = others
+		h.forget(ended)
+	}
+	return ended.total()
+}
+
+func (h *holds) forget(ended *held) {
+	if ended != nil {
+		delete(h.byID, ended.id)
+		h.forget(ended.left)
+		h.forget(ended.right)
+	}
 }
 
 // reaching returns the first hold by whose expiry there is enough, and what those before it hold; nil if there is none.

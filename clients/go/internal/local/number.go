@@ -8,10 +8,9 @@ import (
 	"sync"
 )
 
-// MostTokens is the largest amount that the server reads.
-const MostTokens = 1e12
-
 const (
+	// MostTokens is the largest amount that the server reads.
+	MostTokens    = 1e12
 	longestNumber = 128
 	// mostDigits bounds exponents: longer ones would exhaust the memory of this machine.
 	mostDigits = 3
@@ -46,8 +45,8 @@ var (
 	floatNoise = big.NewRat(1, 1_000_000)
 )
 
-// rounded reads an amount to the millionth that it is meant to be, if a float alone makes the difference, or else to the one
-// above or below; nil if it is none.
+// rounded reads an amount to the millionth of a token that it is meant to be, if a float alone makes the difference, or else to
+// the one above or below; nil if it is none.
 func rounded(text string, isUp bool) *big.Rat {
 	amount := parseNumber(text)
 	if amount == nil || amount.Cmp(most) > 0 {
@@ -55,14 +54,26 @@ func rounded(text string, isUp bool) *big.Rat {
 	}
 	amount.Mul(amount, millions)
 	meant := whole(new(big.Rat).Add(amount, half))
-	off := new(big.Rat).Sub(amount, meant)
-	if meant.Sign() == 0 || off.Abs(off).Cmp(floatNoise) > 0 {
+	if off := new(big.Rat).Sub(amount, meant); off.Abs(off).Cmp(floatNoise) > 0 {
 		meant = whole(amount)
 		if isUp && meant.Cmp(amount) < 0 {
 			meant.Add(meant, one)
 		}
 	}
 	return meant.Quo(meant, millions)
+}
+
+var (
+	roundedDown = newCache(func(text string) *big.Rat { return rounded(text, false) })
+	roundedUp   = newCache(func(text string) *big.Rat { return rounded(text, true) })
+)
+
+// amountOf must not be changed: it is cached.
+func amountOf(what, text string, as *cache[*big.Rat]) (*big.Rat, error) {
+	if amount := as.of(text); amount != nil {
+		return amount, nil
+	}
+	return nil, fmt.Errorf("ERR %s must be a decimal number of tokens from 0 to 1e12", what)
 }
 
 // whole rounds down: big.Int's Div does for a positive divisor.
@@ -86,53 +97,29 @@ func floor(ratio *big.Rat) int64 {
 
 func ceil(ratio *big.Rat) int64 { return -floor(new(big.Rat).Neg(ratio)) }
 
-// amountDown and amountUp read an amount to the millionth of a token. It must not be changed: it is cached.
-func amountDown(what, text string) (*big.Rat, error) {
-	amount := roundedDown.Of(text)
-	if amount == nil {
-		return nil, fmt.Errorf("ERR %s must be a decimal number of tokens from 0 to 1e12", what)
-	}
-	return amount, nil
-}
-
-func amountUp(what, text string) (*big.Rat, error) {
-	if amount := roundedUp.Of(text); amount != nil {
-		return amount, nil
-	}
-	return amountDown(what, text)
-}
-
-var (
-	roundedDown = NewCache(func(text string) *big.Rat { return rounded(text, false) })
-	roundedUp   = NewCache(func(text string) *big.Rat { return rounded(text, true) })
-	rates       = NewCache(readRate)
-)
-
-// Cache has what was read lately: the same limits and costs come again and again, and exact arithmetic takes long.
-type Cache[K comparable, V any] struct {
-	read  func(K) V
+// cache has what was read lately: the same limits and costs come again and again, and exact arithmetic takes long.
+type cache[V any] struct {
+	read  func(string) V
 	mutex sync.Mutex
-	known map[K]V
+	known map[string]V
 }
 
 const mostCached = 1000
 
-// NewCache caches what a function reads.
-func NewCache[K comparable, V any](read func(K) V) *Cache[K, V] {
-	return &Cache[K, V]{read: read, known: map[K]V{}}
+func newCache[V any](read func(string) V) *cache[V] {
+	return &cache[V]{read: read, known: map[string]V{}}
 }
 
-// Of returns what the function reads of the key.
-func (c *Cache[K, V]) Of(key K) V {
+func (c *cache[V]) of(text string) V {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	value, ok := c.known[key]
+	value, ok := c.known[text]
 	if !ok {
 		if len(c.known) >= mostCached {
-			c.known = map[K]V{}
+			c.known = map[string]V{}
 		}
-		value = c.read(key)
-		c.known[key] = value
+		value = c.read(text)
+		c.known[text] = value
 	}
 	return value
 }

@@ -1,7 +1,6 @@
 package local
 
 import (
-	"fmt"
 	"math/big"
 	"regexp"
 	"strconv"
@@ -10,11 +9,11 @@ import (
 
 // rate is how tokens come. Moments are since 1970.
 type rate struct {
-	perSecond *big.Rat      // of a calendar rate the average; 0: a pool
-	count     *big.Rat      // the tokens at each boundary of the calendar; nil: they come all the time
-	length    time.Duration // of a period
-	months    int64         // in a period; 0: all are of that length
-	ahead     time.Duration // how far ahead of UTC the clock is that its periods follow
+	flow   *big.Rat      // tokens a nanosecond, of a calendar rate on average; 0: a pool
+	count  *big.Rat      // the tokens at each boundary of the calendar; nil: they come all the time
+	length time.Duration // of a period
+	months int64         // in a period; 0: all are of that length
+	ahead  time.Duration // how far ahead of UTC the clock is that its periods follow
 }
 
 const (
@@ -27,40 +26,35 @@ const (
 )
 
 // units are of rates. A month counts 30 days, a quarter 90, a year 365.
-var units = map[string]time.Duration{
-	"": time.Second, "ms": time.Millisecond, "s": time.Second, "m": time.Minute, "h": time.Hour, "d": day,
-	"w": 7 * day, "mo": 30 * day, "3mo": 90 * day, "y": 365 * day,
+var units = map[string]struct {
+	length   time.Duration
+	months   int64
+	mostDays int // by which a period may begin later
+}{
+	"": {length: time.Second}, "ms": {length: time.Millisecond}, "s": {length: time.Second}, "m": {length: time.Minute},
+	"h": {length: time.Hour}, "d": {length: day}, "w": {7 * day, 0, 6}, "mo": {30 * day, 1, 27}, "3mo": {90 * day, 3, 27},
+	"y": {365 * day, 12, 0},
 }
-
-var monthsOf = map[string]int64{"mo": 1, "3mo": 3, "y": 12}
-
-// mostDays are those by which a period may begin later.
-var mostDays = map[string]int{"w": 6, "mo": 27, "3mo": 27}
 
 var form = regexp.MustCompile(`^([^/@]*)(?:/(.*?)(ms|[smhd])|` +
 	`(@)(?:(\d*)(ms|[smhd])|(w|mo|3mo|y))(?:\+(\d\d?)d)?(?:([+-]\d\d):(\d\d))?)?$`)
 
 // IsPool returns whether tokens come back only from holds.
 func IsPool(rate string) bool {
-	r := rates.Of(rate)
+	r := rates.of(rate)
 	return r != nil && r.isPool()
 }
 
 // FillTime is how long an empty bucket takes to fill; false if it never does, or the limit is wrong.
 func FillTime(capacity, rate string) (time.Duration, bool) {
-	amount, r := roundedDown.Of(capacity), rates.Of(rate)
+	amount, r := roundedDown.of(capacity), rates.of(rate)
 	if amount == nil || r == nil || r.isPool() {
 		return 0, false
 	}
 	return time.Duration(floor(r.timeOf(amount))), true
 }
 
-func rateOf(text string) (*rate, error) {
-	if r := rates.Of(text); r != nil {
-		return r, nil
-	}
-	return nil, fmt.Errorf("ERR rate: %q is neither tokens per second nor like 100/m or 1000@d, from 1 token in 100 years to 1e12 a second", text)
-}
+var rates = newCache(readRate)
 
 // readRate returns nil for what is no rate.
 func readRate(text string) *rate {
@@ -69,53 +63,49 @@ func readRate(text string) *rate {
 		return nil
 	}
 	count, number := parseNumber(parts[1]), parts[2]+parts[5]
-	unit, isCalendar := parts[3]+parts[6]+parts[7], parts[4] != ""
-	length := new(big.Rat).Set(one)
-	if number != "" {
-		length = parseNumber(number)
+	word, isCalendar := parts[3]+parts[6]+parts[7], parts[4] != ""
+	unit := units[word]
+	if number == "" {
+		number = "1"
 	}
-	if count == nil || length == nil || length.Sign() == 0 || count.Sign() == 0 && unit != "" {
+	length := parseNumber(number)
+	if count == nil || length == nil || length.Sign() == 0 || count.Sign() == 0 && word != "" {
 		return nil
 	}
-	length.Mul(length, big.NewRat(int64(units[unit]), int64(time.Second)))
-	r := &rate{perSecond: new(big.Rat).Quo(count, length)}
+	length.Mul(length, nanoseconds(unit.length))
+	r := &rate{flow: new(big.Rat).Quo(count, length)}
 	if r.isPool() {
 		return r
 	}
 	longest := nanoseconds(century)
-	if r.perSecond.Cmp(most) > 0 || r.timeOf(one).Cmp(longest) > 0 {
+	if r.timeOf(most).Cmp(nanoseconds(time.Second)) < 0 || r.timeOf(one).Cmp(longest) > 0 {
 		return nil
 	}
 	if isCalendar {
-		r.count, r.length, r.months = count, time.Duration(floor(length.Mul(length, nanoseconds(time.Second)))), monthsOf[unit]
+		r.count, r.length, r.months = count, time.Duration(floor(length)), unit.months
 		days, _ := strconv.Atoi(parts[8])
 		r.ahead, _ = time.ParseDuration(parts[9] + "h" + parts[10] + "m") // 0 if there is none
-		latest, may := mostDays[unit]
-		if parts[8] != "" && !may || days > latest || parts[10] > "59" || r.ahead.Abs() > farthest || length.Cmp(longest) > 0 {
+		if parts[8] != "" && unit.mostDays == 0 || days > unit.mostDays || parts[10] > "59" || r.ahead.Abs() > farthest || length.Cmp(longest) > 0 {
 			return nil
 		}
 		// What begins days later is a period of a clock that is as many days behind.
 		r.ahead -= time.Duration(days) * day
-		if unit == "w" {
+		if word == "w" {
 			r.ahead -= beforeMonday
 		}
 	}
 	return r
 }
 
-func (r *rate) isPool() bool { return r.perSecond.Sign() == 0 }
+func (r *rate) isPool() bool { return r.flow.Sign() == 0 }
 
 // timeOf is how long so many tokens take, in nanoseconds.
-func (r *rate) timeOf(tokens *big.Rat) *big.Rat {
-	seconds := new(big.Rat).Quo(tokens, r.perSecond)
-	return seconds.Mul(seconds, nanoseconds(time.Second))
-}
+func (r *rate) timeOf(tokens *big.Rat) *big.Rat { return new(big.Rat).Quo(tokens, r.flow) }
 
 // between is how many tokens come.
 func (r *rate) between(since, until time.Duration) *big.Rat {
 	if r.count == nil {
-		seconds := big.NewRat(int64(until-since), int64(time.Second))
-		return seconds.Mul(seconds, r.perSecond)
+		return new(big.Rat).Mul(r.flow, nanoseconds(until-since))
 	}
 	boundaries := big.NewRat(r.period(until)-r.period(since), 1)
 	return boundaries.Mul(boundaries, r.count)

@@ -16,12 +16,12 @@ import (
 type Store struct {
 	mutex sync.Mutex
 	most  int // buckets; 0: any number
-	of    map[string]*bucket
+	of    map[string]stored
 	now   time.Duration // of the current call, since 1970
 }
 
 // NewStore keeps at most so many buckets; 0: all.
-func NewStore(most int) *Store { return &Store{most: most, of: map[string]*bucket{}} }
+func NewStore(most int) *Store { return &Store{most: most, of: map[string]stored{}} }
 
 // commands are DEL and those that limiters send.
 var commands = map[string]struct {
@@ -29,16 +29,25 @@ var commands = map[string]struct {
 	fewest, most int // arguments
 }{
 	"DEL":         {(*Store).del, 1, math.MaxInt},
-	"TB.TAKE":     {single((*bucket).take, false, false), 3, 4},
-	"TB.PEEK":     {single((*bucket).take, true, true), 3, 4},
-	"TB.TAKEUPTO": {single((*bucket).takeUpTo, false, false), 4, 4},
-	"TB.RESERVE":  {single((*bucket).reserve, false, false), 5, 5},
-	"TB.CHARGE":   {single((*bucket).charge, false, false), 4, 4},
-	"TB.GIVE":     {single((*bucket).give, true, false), 4, 4},
+	"TB.TAKE":     {single("cost", roundedUp, (*bucket).take, false, false), 3, 4},
+	"TB.PEEK":     {single("cost", roundedUp, (*bucket).take, true, true), 3, 4},
+	"TB.TAKEUPTO": {single("max", roundedDown, (*bucket).takeUpTo, false, false), 4, 4},
+	"TB.RESERVE":  {single("cost", roundedUp, (*bucket).reserve, false, false), 5, 5},
+	"TB.CHARGE":   {single("amount", roundedUp, (*bucket).charge, false, false), 4, 4},
+	"TB.GIVE":     {single("amount", roundedDown, (*bucket).give, true, false), 4, 4},
 	"TB.MTAKE":    {(*Store).take, 5, math.MaxInt},
-	"TB.MHOLD":    {(*Store).hold, 7, math.MaxInt},
-	"TB.MRENEW":   {(*Store).renew, 6, math.MaxInt},
+	"TB.MHOLD":    {func(s *Store, words []string) (any, error) { return s.hold(words, false) }, 7, math.MaxInt},
+	"TB.MRENEW":   {func(s *Store, words []string) (any, error) { return s.hold(words, true) }, 6, math.MaxInt},
 	"TB.MSETTLE":  {(*Store).settle, 6, math.MaxInt},
+}
+
+// Words are the words of a command.
+func Words(args []any) []string {
+	words := make([]string, len(args))
+	for i, arg := range args {
+		words[i] = fmt.Sprint(arg)
+	}
+	return words
 }
 
 // Do decides at that moment, in time since 1970.
@@ -67,35 +76,39 @@ func (s *Store) del(keys []string) (any, error) {
 	return int64(before - len(s.of)), nil
 }
 
+type decider func(b *bucket, amount *big.Rat, arguments []string) ([]any, error)
+
 // single is a command of one bucket.
-func single(decide func(*bucket, []string) ([]any, error), takesPools, onlyLooks bool) func(*Store, []string) (any, error) {
+func single(what string, as *cache[*big.Rat], decide decider, takesPools, onlyLooks bool) func(*Store, []string) (any, error) {
 	return func(s *Store, words []string) (any, error) {
-		b, err := s.look(words[0], words[1], words[2], takesPools)
+		buckets, err := s.look("1", words[:3], 3, takesPools)
 		if err != nil {
 			return nil, err
 		}
-		reply, err := decide(b, words[3:])
+		arguments := append(words[3:], "1") // the cost, unless it is given
+		amount, err := amountOf(what, arguments[0], as)
 		if err != nil {
 			return nil, err
 		}
-		if !onlyLooks {
-			s.keep(b)
+		reply, err := decide(buckets[0], amount, arguments)
+		if err == nil && !onlyLooks {
+			s.keep(buckets[0])
 		}
-		return reply, nil
+		return reply, err
 	}
 }
 
 func (s *Store) take(words []string) (any, error) {
-	buckets, err := s.lookAtAll(words[0], words[1:], 4, false)
+	buckets, err := s.look(words[0], words[1:], 4, false)
 	if err != nil {
 		return nil, err
 	}
 	waitMs := func(b *bucket) int64 { return b.waitMs(b.amount) }
-	return s.all(buckets, waitMs, func(b *bucket) { b.spend(b.amount) }), nil
+	return s.decide(buckets, false, waitMs, func(b *bucket) int64 { b.spend(b.amount); return 0 }), nil
 }
 
-// all lets all buckets do what each waits for, or none.
-func (s *Store) all(buckets []*bucket, waitMs func(*bucket) int64, do func(*bucket)) any {
+// decide lets all buckets do what each waits for, or none, or each for itself. What they do returns how long to wait after it.
+func (s *Store) decide(buckets []*bucket, isEach bool, waitMs, do func(*bucket) int64) any {
 	waits, areAllReady := make([]int64, len(buckets)), true
 	for i, b := range buckets {
 		waits[i] = waitMs(b)
@@ -103,41 +116,36 @@ func (s *Store) all(buckets []*bucket, waitMs func(*bucket) int64, do func(*buck
 	}
 	replies := make([]any, len(buckets))
 	for i, b := range buckets {
-		if areAllReady {
-			do(b)
-		}
 		allowed := int64(0)
 		if waits[i] == 0 {
 			allowed = 1
+			if areAllReady || isEach {
+				waits[i] = do(b)
+			}
 		}
 		replies[i] = b.reply(allowed, waits[i])
-		if areAllReady {
-			s.keep(b)
-		}
+		s.keep(b)
 	}
 	return joint(replies)
 }
 
-const longestTTLMs = 2_592_000_000
-
-func (s *Store) hold(words []string) (any, error) { return s.setHold(words, 4) }
-
-func (s *Store) renew(words []string) (any, error) { return s.setHold(words, 3) }
-
-// setHold lets a hold of the amounts last from now. In groups without amounts these are what it has.
-func (s *Store) setHold(words []string, size int) (any, error) {
-	id := words[2]
+// hold lets a hold of the amounts last from now. For a renewal, these are what it has.
+func (s *Store) hold(words []string, isRenewal bool) (any, error) {
+	id, size := words[2], 4
+	if isRenewal {
+		size = 3
+	}
 	ttlMs, err := strconv.ParseInt(words[1], 10, 64)
-	if err != nil || ttlMs < 1 || ttlMs > longestTTLMs {
+	if err != nil || ttlMs < 1 || ttlMs > 2_592_000_000 {
 		return nil, errors.New("ERR ttl_ms must be a whole number of milliseconds from 1 to 2592000000")
 	}
-	buckets, err := s.lookAtAll(words[0], words[3:], size, true)
+	buckets, err := s.look(words[0], words[3:], size, true)
 	if err != nil {
 		return nil, err
 	}
 	more := func(b *bucket) *big.Rat { return new(big.Rat).Sub(b.amount, b.holds.amountOf(id)) }
 	waitMs := func(b *bucket) int64 {
-		if b.amount == nil {
+		if isRenewal {
 			if b.amount = b.holds.amountOf(id); b.amount == none {
 				return never
 			}
@@ -147,118 +155,112 @@ func (s *Store) setHold(words []string, size int) (any, error) {
 		}
 		return 0
 	}
-	return s.all(buckets, waitMs, func(b *bucket) {
+	return s.decide(buckets, false, waitMs, func(b *bucket) int64 {
 		b.fill(new(big.Rat).Neg(more(b)))
 		b.holds.set(id, b.amount, b.at+time.Duration(ttlMs)*time.Millisecond)
+		return 0
 	}), nil
 }
 
 func (s *Store) settle(words []string) (any, error) {
 	id := words[1]
-	buckets, err := s.lookAtAll(words[0], words[2:], 4, true)
+	buckets, err := s.look(words[0], words[2:], 4, true)
 	if err != nil {
 		return nil, err
 	}
-	replies := make([]any, len(buckets))
-	for i, b := range buckets {
-		held := b.holds.amountOf(id)
-		if held == none {
-			replies[i] = b.reply(0, never)
-			continue
+	isLate := func(b *bucket) int64 {
+		if b.holds.amountOf(id) == none {
+			return never
 		}
-		b.holds.set(id, none, 0)
-		b.fill(new(big.Rat).Sub(held, b.amount))
-		replies[i] = b.reply(1, b.waitMs(none))
-		s.keep(b)
+		return 0
 	}
-	return joint(replies), nil
+	return s.decide(buckets, true, isLate, func(b *bucket) int64 {
+		b.fill(new(big.Rat).Sub(b.holds.amountOf(id), b.amount))
+		b.holds.set(id, none, 0)
+		return b.waitMs(none)
+	}), nil
 }
 
-// lookAtAll reads groups of a key, a limit and perhaps an amount.
-func (s *Store) lookAtAll(count string, groups []string, size int, takesPools bool) (buckets []*bucket, err error) {
+// look returns the buckets of groups of a key, a limit and perhaps an amount, as they are now.
+func (s *Store) look(count string, groups []string, size int, takesPools bool) (buckets []*bucket, err error) {
 	number, err := strconv.Atoi(count)
 	if err != nil || number < 1 || len(groups)%size != 0 || len(groups)/size != number {
 		return nil, errors.New("ERR numkeys must match the number of groups")
 	}
 	isKnown := map[string]bool{}
 	for group := groups; len(group) > 0; group = group[size:] {
-		if isKnown[group[0]] {
-			return nil, errors.New("ERR key must not be given twice in one call")
-		}
-		isKnown[group[0]] = true
-		b, err := s.look(group[0], group[1], group[2], takesPools)
+		b := &bucket{key: group[0], rate: rates.of(group[2])}
+		b.capacity, err = amountOf("capacity", group[1], roundedDown)
 		if err == nil && size > 3 {
-			b.amount, err = amountUp("cost", group[3])
+			b.amount, err = amountOf("cost", group[3], roundedUp)
+		}
+		switch {
+		case err != nil:
+		case isKnown[b.key]:
+			err = errors.New("ERR key must not be given twice in one call")
+		case b.rate == nil:
+			err = fmt.Errorf("ERR rate: %q is neither tokens per second nor like 100/m or 1000@d, from 1 token in 100 years to 1e12 a second", group[2])
+		case b.rate.isPool() && !takesPools:
+			err = errors.New("ERR rate must be above 0 here: 0 is for the commands of holds")
+		case !b.rate.isPool() && b.rate.timeOf(b.capacity).Cmp(nanoseconds(century)) > 0:
+			err = errors.New("ERR refilling capacity from empty at this rate would take more than 100 years")
 		}
 		if err != nil {
 			return nil, err
 		}
+		isKnown[b.key] = true
+		s.recall(b)
 		buckets = append(buckets, b)
 	}
 	return buckets, nil
 }
 
-// look returns a bucket as it is now under a limit.
-func (s *Store) look(key, capacity, rate string, takesPools bool) (*bucket, error) {
-	flow, err := rateOf(rate)
-	if err != nil {
-		return nil, err
-	}
-	if flow.isPool() && !takesPools {
-		return nil, errors.New("ERR rate must be above 0 here: 0 is for the commands of holds")
-	}
-	most, err := amountDown("capacity", capacity)
-	if err != nil {
-		return nil, err
-	}
-	if !flow.isPool() && flow.timeOf(most).Cmp(nanoseconds(century)) > 0 {
-		return nil, errors.New("ERR refilling capacity from empty at this rate would take more than 100 years")
-	}
-	b := &bucket{key: key, capacity: most, rate: flow, level: most, at: s.now}
-	if old, ok := s.of[key]; ok {
-		b.level, b.at, b.holds = old.level, old.at, old.holds
-		b.fill(none)
-		b.passUntil(s.now)
-		// Else each call would end the same holds again. Apart from these, a call that changes nothing leaves the bucket as it was.
-		if b.holds.root != old.holds.root && old.capacity == most && old.rate == flow {
-			old.level, old.at, old.holds = b.level, b.at, b.holds
+// recall lets a bucket be what is stored of it, as it is now.
+func (s *Store) recall(b *bucket) {
+	b.level, b.at = b.capacity, s.now
+	if old, ok := s.of[b.key]; ok && old.expiresMs >= s.now.Milliseconds() {
+		if ended := old.holds.endBy(s.now); ended > 0 {
+			old.ended = sum(old.ended, ended)
+			s.of[b.key] = old
 		}
+		b.stored = old
+		b.passUntil(s.now)
 	}
-	return b, nil
+	b.found = b.stored
 }
 
+// keep stores a bucket that a call has changed.
 func (s *Store) keep(b *bucket) {
-	if b.level.Cmp(b.capacity) >= 0 && b.holds.root == nil {
+	switch {
+	case b.level.Cmp(b.found.level) == 0 && b.holds.root == b.found.holds.root:
+		return
+	case b.level.Cmp(b.capacity) >= 0 && b.holds.root == nil:
 		delete(s.of, b.key)
 		return
 	}
-	s.of[b.key] = b
-	b.fullAtMs = s.now.Milliseconds() + b.fullInMs
-	if b.fullInMs == never {
-		b.fullAtMs = math.MaxInt64
-	}
+	b.expire()
+	s.of[b.key] = b.stored
 	if s.most > 0 && len(s.of) > s.most {
-		s.forgetOneBut(b)
+		s.forgetOneBut(b.key)
 	}
 }
 
 // forgottenOf is how many buckets are drawn, of which one is forgotten.
 const forgottenOf = 20
 
-// forgetOneBut forgets the bucket that is full first of some that are drawn: calls under other names do not refill an empty
+// forgetOneBut forgets the bucket that expires first of some that are drawn: calls under other names do not refill an empty
 // one.
-func (s *Store) forgetOneBut(kept *bucket) {
-	var first *bucket
-	drawn := 0
-	for _, b := range s.of { // in an order of chance
-		if b != kept && (first == nil || b.fullAtMs < first.fullAtMs) {
-			first = b
+func (s *Store) forgetOneBut(kept string) {
+	first, firstMs, drawn := "", int64(math.MaxInt64), 0
+	for key, b := range s.of { // in an order of chance
+		if key != kept && b.expiresMs < firstMs {
+			first, firstMs = key, b.expiresMs
 		}
 		if drawn++; drawn == forgottenOf {
 			break
 		}
 	}
-	delete(s.of, first.key)
+	delete(s.of, first)
 }
 
 func joint(each []any) []any {
