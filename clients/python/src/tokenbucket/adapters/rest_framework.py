@@ -51,7 +51,7 @@ class TokenBucketThrottle(throttling.SimpleRateThrottle):
             return None, None
         if " " in rate.strip():
             self.limit = Limit.parse(rate)
-            self._parsed = int(float(self.limit.capacity)), self.limit.window_s
+            self._parsed = int(self.limit._capacity), self.limit.window_s
         else:
             parsed: tuple[int, int] = super().parse_rate(rate)
             self.limit, self._parsed = Limit._of_window(*parsed), parsed

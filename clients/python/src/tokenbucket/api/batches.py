@@ -39,7 +39,7 @@ class Batch:
         self.left(asked_at)
         self.tokens += granted
         rate = self.limit.tokens_per_s
-        fills_s = float(self.limit.capacity) / float(rate) if rate else float("inf")
+        fills_s = float(self.limit._capacity / rate) if rate else float("inf")
         if self.limit.is_calendar:  # nothing flows before the next boundary, and then all at once
             fills_s = reset_after_ms / 1000
         self.stale_at = asked_at + fills_s

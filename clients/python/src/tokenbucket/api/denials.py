@@ -44,7 +44,8 @@ class Denials:
                 self._denials.pop((key, limit), None)
                 return None
         wanted = exactly(cost)
-        if wanted is None or wanted < denial.cost:  # the server says what is wrong with it
+        # The server says of others what is wrong with them.
+        if wanted is None or not denial.cost <= wanted <= limit._capacity:
             return None
         waited_ms = int((now - denial.heard_at) * 1000)
         return replace(

@@ -124,7 +124,7 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
         # A batch has whole tokens, and serves no more than it has when it is new.
         if self._batch and isinstance(cost, int) and 0 < cost <= self._batch:
             of = limit or self.limit
-            if cost <= float(of.capacity):
+            if cost <= of._capacity:
                 return self._run(self._take_batched(name, int(cost), of))
         return self._run(self._take(name, cost, limit))
 
@@ -382,12 +382,7 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
             return (yield from self._take(batch.name, cost, batch.limit, tells=False))
         if self._denials:
             self._denials.remember(batch.name, batch.limit, lacking, short, asked_at)
-        never = cost > float(batch.limit.capacity)
-        return replace(
-            short,
-            remaining=short.remaining + cost - lacking,
-            retry_after_ms=-1 if never else short.retry_after_ms,
-        )
+        return replace(short, remaining=short.remaining + cost - lacking)
 
     def _give_back(self, left: Iterable[tuple[Batch, int]]) -> Steps[None]:
         """Gives tokens of batches back, all at once; those that no server takes are lost."""

@@ -197,7 +197,7 @@ class Backend:
             self.server._local.execute("DEL", key)
         if degraded:
             return Decision(False, degraded=True)
-        return Decision(True, min(int(float(limit.capacity)) for limit in limits), granted=1)
+        return Decision(True, min(int(limit._capacity) for limit in limits), granted=1)
 
 
 def _wanted(words: Command) -> int:

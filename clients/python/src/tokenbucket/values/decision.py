@@ -83,7 +83,7 @@ class Decision:
         headers: dict[str, str] = {}
         if not self.degraded:
             window_s = limit.window_s
-            policy = f'"{name}";q={int(float(limit.capacity))}'
+            policy = f'"{name}";q={int(limit._capacity)}'
             headers["RateLimit-Policy"] = policy + (f";w={window_s}" if window_s else "")
             left, reset_s = max(self.remaining, 0), _up_to_seconds(self.reset_after_ms)
             headers["RateLimit"] = f'"{name}";r={left};t={reset_s}'

@@ -104,6 +104,13 @@ class Limit:
         return terms
 
     @property
+    def _capacity(self) -> Fraction:
+        """Returns the exact capacity."""
+        capacity = amount_of(str(self.capacity))
+        assert capacity is not None
+        return capacity
+
+    @property
     def tokens_per_s(self) -> Fraction:
         """Returns the exact rate; the average of a calendar's rate, with months of 30 days."""
         count, number, unit, _ = self._terms
@@ -113,7 +120,7 @@ class Limit:
     def window_s(self) -> int | None:
         """In how many seconds an empty bucket fills, rounded up; None if nothing flows in."""
         rate = self.tokens_per_s
-        return -(-Fraction(str(self.capacity)) // rate) if rate else None
+        return -(-self._capacity // rate) if rate else None
 
 
 def amount_of(text: str) -> Fraction | None:
