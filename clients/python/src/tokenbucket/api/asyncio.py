@@ -121,9 +121,6 @@ class Server(BaseServer[Client]):
     async def ping(self) -> bool:
         """Returns whether the server answers.
 
-        >>> import asyncio
-        >>> from tokenbucket.asyncio import Server
-        >>> from tokenbucket.testing import FakeServer
         >>> asyncio.run(Server(FakeServer().asyncio).ping())
         True
         """
@@ -222,10 +219,6 @@ class Hold(HoldOperations):
         Unreported use counts as used in a bucket that refills; slots of a pool come back. A cancelled
         caller is cancelled after the settlement.
 
-        >>> import asyncio
-        >>> from tokenbucket import Limit
-        >>> from tokenbucket.asyncio import Limiter
-        >>> from tokenbucket.testing import FakeServer
         >>> async def main():
         ...     hold = await Limiter(FakeServer().asyncio, Limit(1000, "1000/m")).hold("alice", 500)
         ...     print((await hold.settle(120)).remaining)
@@ -321,10 +314,6 @@ class Limiter(_Closing, BaseLimiter[Server | Client, Awaited[Decision], Hold]):
     ) -> Decision:
         """Reserves, and sleeps until the call's turn; a cancelled wait gives its tokens back.
 
-        >>> import asyncio
-        >>> from tokenbucket import Limit
-        >>> from tokenbucket.asyncio import Limiter
-        >>> from tokenbucket.testing import FakeServer
         >>> limiter = Limiter(FakeServer().asyncio, Limit(1, "1/s"))
         >>> asyncio.run(limiter.wait("alice", max_wait_ms=1000)).allowed
         True

@@ -70,8 +70,6 @@ class BaseJointLimiter(Backend, Generic[ServerT, DecisionT, JointDecisionT, Hold
     ) -> JointDecisionT:
         """Takes every cost or none. `max_wait_ms` is that of `Limiter.take`; no call has a share.
 
-        >>> from tokenbucket import JointLimiter, Limit
-        >>> from tokenbucket.testing import FakeServer
         >>> limiter = JointLimiter(FakeServer(), {"a": Limit(5, "1/s"), "b": Limit(1, "1/s")})
         >>> limiter.take_all("alice", {"a": 1, "b": 2}).allowed
         False
@@ -91,8 +89,6 @@ class BaseJointLimiter(Backend, Generic[ServerT, DecisionT, JointDecisionT, Hold
     ) -> HoldT:
         """Holds every amount or none. Lasts and waits as a hold of `Limiter.hold`, but without a share.
 
-        >>> from tokenbucket import JointLimiter, Limit
-        >>> from tokenbucket.testing import FakeServer
         >>> limits = {"tokens": Limit(10_000, "10000/m"), "inflight": Limit(3, 0)}
         >>> limiter = JointLimiter(FakeServer(), limits)
         >>> with limiter.hold("alice", {"tokens": 500, "inflight": 1}) as hold:
@@ -107,8 +103,6 @@ class BaseJointLimiter(Backend, Generic[ServerT, DecisionT, JointDecisionT, Hold
     def reset(self, name: Names) -> DecisionT:
         """Makes the buckets of all limits full, and forgets their holds.
 
-        >>> from tokenbucket import JointLimiter, Limit
-        >>> from tokenbucket.testing import FakeServer
         >>> JointLimiter(FakeServer(), {"requests": Limit(60, "60/m")}).reset("alice").allowed
         True
         """
@@ -119,8 +113,6 @@ class BaseJointLimiter(Backend, Generic[ServerT, DecisionT, JointDecisionT, Hold
     ) -> dict[str, str]:
         """Returns the HTTP headers of a decision, with an item for each limit: see `Decision.headers`.
 
-        >>> from tokenbucket import JointLimiter, Limit
-        >>> from tokenbucket.testing import FakeServer
         >>> limiter = JointLimiter(FakeServer(), {"minute": Limit(60, "60/m"), "day": Limit(500, "500@d")})
         >>> limiter.headers(limiter.take_all("alice", {"minute": 1, "day": 1}))["RateLimit"]
         '"minute";r=59;t=1, "day";r=499;t=86400'

@@ -111,8 +111,6 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
         in millionths. Calls without a share are one tenant of weight 1. Raises BadArgument for other
         values.
 
-        >>> from tokenbucket import Limit, Limiter
-        >>> from tokenbucket.testing import FakeServer
         >>> limiter = Limiter(FakeServer(), Limit(10, "5/s"))
         >>> limiter.take("alice", 8).allowed
         True
@@ -131,8 +129,6 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
     def peek(self, name: str, cost: Number = 1, *, limit: Limit | None = None) -> DecisionT:
         """Returns what `take` would decide, and takes nothing; with cost 0, what the bucket has.
 
-        >>> from tokenbucket import Limit, Limiter
-        >>> from tokenbucket.testing import FakeServer
         >>> Limiter(FakeServer(), Limit(10, "5/s")).peek("alice", 0).remaining
         10
         """
@@ -141,8 +137,6 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
     def take_up_to(self, name: str, most: Number, *, limit: Limit | None = None) -> DecisionT:
         """Takes as many whole tokens as the bucket has, at most `most`: see `granted`.
 
-        >>> from tokenbucket import Limit, Limiter
-        >>> from tokenbucket.testing import FakeServer
         >>> Limiter(FakeServer(), Limit(10, "5/s")).take_up_to("alice", 25).granted
         10
         """
@@ -155,8 +149,6 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
 
         Denied, without taking a token, if the wait would exceed `max_wait_ms`.
 
-        >>> from tokenbucket import Limit, Limiter
-        >>> from tokenbucket.testing import FakeServer
         >>> limiter = Limiter(FakeServer(), Limit(1, "1/s"))
         >>> [limiter.reserve("alice", max_wait_ms=1500).retry_after_ms for _ in range(2)]
         [0, 1000]
@@ -168,8 +160,6 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
     def charge(self, name: str, amount: Number, *, limit: Limit | None = None) -> DecisionT:
         """Takes `amount` unconditionally, into debt if needed.
 
-        >>> from tokenbucket import Limit, Limiter
-        >>> from tokenbucket.testing import FakeServer
         >>> Limiter(FakeServer(), Limit(10, "5/s")).charge("alice", 12).remaining
         -2
         """
@@ -178,8 +168,6 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
     def give(self, name: str, amount: Number, *, limit: Limit | None = None) -> DecisionT:
         """Puts `amount` back, at most up to the capacity.
 
-        >>> from tokenbucket import Limit, Limiter
-        >>> from tokenbucket.testing import FakeServer
         >>> limiter = Limiter(FakeServer(), Limit(10, "5/s"))
         >>> limiter.take("alice", 8).remaining
         2
@@ -191,8 +179,6 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
     def reset(self, name: str, *, limit: Limit | None = None) -> DecisionT:
         """Makes the bucket full, and forgets its holds.
 
-        >>> from tokenbucket import Limit, Limiter
-        >>> from tokenbucket.testing import FakeServer
         >>> limiter = Limiter(FakeServer(), Limit(10, "5/s"))
         >>> limiter.take("alice", 8).remaining
         2
@@ -217,8 +203,6 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
         If its process dies, the tokens come back when `ttl_ms`, 1 to 30 days, is over. It begins with the
         grant. `max_wait_ms`, `share` and `weight` are those of `take`.
 
-        >>> from tokenbucket import Limit, Limiter
-        >>> from tokenbucket.testing import FakeServer
         >>> jobs = Limiter(FakeServer(), Limit(3, 0))  # a semaphore: at most three at a time
         >>> with jobs.hold("import", 1) as hold:
         ...     hold.decision.remaining
@@ -233,8 +217,6 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
     ) -> dict[str, str]:
         """Returns the HTTP headers of a decision: see `Decision.headers`.
 
-        >>> from tokenbucket import Limit, Limiter
-        >>> from tokenbucket.testing import FakeServer
         >>> limiter = Limiter(FakeServer(), Limit(10, "5/s"))
         >>> limiter.headers(limiter.take("alice"))["RateLimit"]
         '"default";r=9;t=1'

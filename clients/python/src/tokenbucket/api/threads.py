@@ -65,8 +65,6 @@ class Server(BaseServer[Client]):
     def ping(self) -> bool:
         """Returns whether the server answers.
 
-        >>> from tokenbucket import Server
-        >>> from tokenbucket.testing import FakeServer
         >>> Server(FakeServer()).ping()
         True
         """
@@ -134,8 +132,6 @@ class Hold(HoldOperations):
 
         `with` and `keep_renewing` do it in the background.
 
-        >>> from tokenbucket import Limit, Limiter
-        >>> from tokenbucket.testing import FakeServer
         >>> hold = Limiter(FakeServer(), Limit(3, 0)).hold("jobs", 1, ttl_ms=30_000)
         >>> hold.renew().allowed
         True
@@ -160,8 +156,6 @@ class Hold(HoldOperations):
 
         Unreported use counts as used in a bucket that refills; slots of a pool come back.
 
-        >>> from tokenbucket import Limit, Limiter
-        >>> from tokenbucket.testing import FakeServer
         >>> hold = Limiter(FakeServer(), Limit(1000, "1000/m")).hold("alice", 500)
         >>> hold.settle(120).remaining
         880
@@ -220,8 +214,6 @@ class Hold(HoldOperations):
     def keep_renewing(self) -> None:
         """Renews the hold until it is settled, as `with` does.
 
-        >>> from tokenbucket import Limit, Limiter
-        >>> from tokenbucket.testing import FakeServer
         >>> hold = Limiter(FakeServer(), Limit(3, 0)).hold("jobs", 1)
         >>> hold.keep_renewing()
         >>> hold.settle().allowed
@@ -242,8 +234,6 @@ class Limiter(_Closing, BaseLimiter[Server | Client, Decision, Hold]):
     def wait(self, name: str, cost: Number = 1, *, max_wait_ms: int, limit: Limit | None = None) -> Decision:
         """Reserves, and sleeps until the call's turn; an interrupted wait gives its tokens back.
 
-        >>> from tokenbucket import Limit, Limiter
-        >>> from tokenbucket.testing import FakeServer
         >>> limiter = Limiter(FakeServer(), Limit(1, "1/s"))
         >>> [limiter.wait("alice", max_wait_ms=1000).allowed for _ in range(2)]
         [True, True]

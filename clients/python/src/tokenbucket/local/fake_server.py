@@ -37,8 +37,6 @@ class FakeServer(Clock):
     def advance(self, seconds: float | Fraction) -> None:
         """Moves the clock of buckets and limiters by `seconds`, in whole microseconds.
 
-        >>> from tokenbucket import Limit, Limiter
-        >>> from tokenbucket.testing import FakeServer
         >>> server = FakeServer()
         >>> limiter = Limiter(server, Limit(10, "10@d"))
         >>> server.advance(86_400 - 60)
@@ -50,8 +48,6 @@ class FakeServer(Clock):
     def reset(self) -> None:
         """Makes every bucket full.
 
-        >>> from tokenbucket import Limit, Limiter
-        >>> from tokenbucket.testing import FakeServer
         >>> server = FakeServer()
         >>> limiter = Limiter(server, Limit(1, "1/h"))
         >>> limiter.take("alice").allowed
