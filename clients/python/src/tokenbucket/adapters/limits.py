@@ -21,23 +21,14 @@ from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from functools import wraps
 from inspect import iscoroutinefunction
-from types import ModuleType
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import limits.aio.storage
 import limits.aio.strategies
 import limits.storage
 import limits.strategies
-import redis
-import redis.asyncio
-import redis.asyncio.cluster
-import redis.asyncio.sentinel
-import redis.cluster
 import redis.exceptions
-import redis.sentinel
 from limits import RateLimitItem
-from limits.errors import ConfigurationError
 from limits.limits import TIME_TYPES
 from limits.util import WindowStats
 
@@ -48,9 +39,8 @@ from ..values.errors import TokenBucketError
 from ..values.limit import Limit
 from .outbound import at_once, done
 
-_SCHEMES = {"tokenbucket": "redis", "tokenbuckets": "rediss", "tokenbucket+unix": "unix"}
-_CLUSTER, _SENTINEL = "tokenbucket+cluster", "tokenbucket+sentinel"
-_ALL_SCHEMES = [*_SCHEMES, _CLUSTER, _SENTINEL]
+# Whose clients are ours: each names a storage of the library.
+_SCHEMES = ["tokenbucket", "tokenbuckets", "tokenbucket+unix", "tokenbucket+cluster", "tokenbucket+sentinel"]
 _ERRORS: tuple[type[Exception], ...] = (TokenBucketError, redis.exceptions.RedisError)
 # The library's own storages use another prefix, and other types of keys.
 _PREFIX = "tb:limits"
@@ -70,31 +60,14 @@ def _limit_of(key: str) -> Limit:
     return Limit._of_window(int(amount), int(multiples) * TIME_TYPES[granularity].seconds)
 
 
-def _client(home: ModuleType, uri: str, options: dict[str, Any]) -> Any:
-    """A client of redis-py: of `redis` or `redis.asyncio`."""
-    scheme, _, rest = uri.removeprefix("async+").partition("://")
-    pool = options.pop("connection_pool", None)
-    if pool is not None:
-        return home.Redis(connection_pool=pool)
-    if scheme in _SCHEMES:
-        return home.Redis.from_url(f"{_SCHEMES[scheme]}://{rest}", **options)
-    parts = urlsplit(f"//{rest}")
-    whose, _, hosts = parts.netloc.rpartition("@")
-    user, _, password = (unquote(part) for part in whose.partition(":"))
-    given = {name: value for name, value in (("username", user), ("password", password)) if value}
-    options = given | options
-    nodes = [(host, int(port or 6379)) for host, _, port in (one.rpartition(":") for one in hosts.split(","))]
-    if scheme == _CLUSTER:
-        startup_nodes = [home.cluster.ClusterNode(*node) for node in nodes]
-        return home.cluster.RedisCluster(startup_nodes=startup_nodes, **options)
-    in_options = options.pop("service_name", None)
-    if not (master := parts.path.strip("/") or in_options):
-        raise ConfigurationError("'service_name' not provided")
-    options.pop("use_replicas", None)  # only a master decides
-    # As the library has it: sentinels have the password of their servers, unless they are given another.
-    whose_sentinels = {name: options[name] for name in ("username", "password") if name in options}
-    of_sentinel = whose_sentinels | (options.pop("sentinel_kwargs", None) or {})
-    return home.sentinel.Sentinel(nodes, sentinel_kwargs=of_sentinel, **options).master_for(master)
+def _client(uri: str, options: dict[str, Any]) -> Any:
+    """The client of redis-py that the library's own storage makes, with its URI and its options."""
+    uri = uri.replace("tokenbuckets", "rediss", 1).replace("tokenbucket", "redis", 1)
+    if uri.startswith("async+"):
+        made: Any = limits.storage.storage_from_string(uri, implementation="redispy", **options)
+        return made.bridge.storage
+    made = limits.storage.storage_from_string(uri, **options)
+    return made.storage
 
 
 def _split(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
@@ -152,9 +125,8 @@ class _Storage:
     """What the strategies of `limits` ask of a storage, answered by token buckets."""
 
     is_asynchronous: bool
-    # Of threads, or of asyncio: redis-py, and the package.
-    _home: ModuleType
     _kinds: Any
+    """The package for threads, or for asyncio."""
 
     def __init_subclass__(cls) -> None:
         for name, method in vars(_Storage).items():
@@ -169,7 +141,7 @@ class _Storage:
         # Which asyncio library the storages of `limits` use; here it is redis-py.
         options.pop("implementation", None)
         of_server, of_limiter, of_client = _split(options)
-        self.redis = _client(self._home, uri, of_client)
+        self.redis = _client(uri, of_client)
         self.server = self._kinds.Server(self.redis, **of_server)
         self.limiter = self._kinds.Limiter(self.server, Limit(0, 1), f"{key_prefix}:", **of_limiter)
 
@@ -250,9 +222,9 @@ class TokenBucketStorage(  # type: ignore[misc] # its methods are those of threa
 ):
     __doc__ = _Storage.__doc__
 
-    STORAGE_SCHEME = _ALL_SCHEMES
+    STORAGE_SCHEME = _SCHEMES
     is_asynchronous = False
-    _home, _kinds = redis, _threads
+    _kinds = _threads
 
 
 class AsyncTokenBucketStorage(
@@ -263,9 +235,9 @@ class AsyncTokenBucketStorage(
 ):
     """`TokenBucketStorage` for `limits.aio`."""
 
-    STORAGE_SCHEME = [f"async+{scheme}" for scheme in _ALL_SCHEMES]  # noqa: RUF012
+    STORAGE_SCHEME = [f"async+{scheme}" for scheme in _SCHEMES]  # noqa: RUF012
     is_asynchronous = True
-    _home, _kinds = redis.asyncio, _asyncio
+    _kinds = _asyncio
 
 
 class _Strategy:
