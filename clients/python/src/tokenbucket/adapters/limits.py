@@ -62,20 +62,13 @@ def _limit_of(key: str) -> Limit:
 
 def _client(uri: str, options: dict[str, Any]) -> Any:
     """The client of redis-py that the library's own storage makes, with its URI and its options."""
-    uri = uri.replace("tokenbuckets", "rediss", 1).replace("tokenbucket", "redis", 1)
+    scheme, _, rest = uri.partition("://")
+    uri = f"{scheme.replace('tokenbuckets', 'rediss').replace('tokenbucket', 'redis')}://{rest}"
     if uri.startswith("async+"):
         made: Any = limits.storage.storage_from_string(uri, implementation="redispy", **options)
         return made.bridge.storage
     made = limits.storage.storage_from_string(uri, **options)
     return made.storage
-
-
-def _split(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Those of the server, of the limiter, and of redis-py."""
-    given = {"timeout_ms": 1000} | options
-    of_server = {name: value for name, value in given.items() if name in _OF_SERVER}
-    of_limiter = {name: value for name, value in given.items() if name in _OF_LIMITER}
-    return of_server, of_limiter, {n: v for n, v in given.items() if n not in _OF_SERVER | _OF_LIMITER}
 
 
 _denied: ContextVar[tuple[str, float] | None] = ContextVar("tokenbucket_denied", default=None)
@@ -140,8 +133,10 @@ class _Storage:
         super().__init__(uri, wrap_exceptions=wrap_exceptions)  # type: ignore[call-arg]
         # Which asyncio library the storages of `limits` use; here it is redis-py.
         options.pop("implementation", None)
-        of_server, of_limiter, of_client = _split(options)
-        self.redis = _client(uri, of_client)
+        options = {"timeout_ms": 1000} | options
+        of_server = {name: options.pop(name) for name in _OF_SERVER & options.keys()}
+        of_limiter = {name: options.pop(name) for name in _OF_LIMITER & options.keys()}
+        self.redis = _client(uri, options)
         self.server = self._kinds.Server(self.redis, **of_server)
         self.limiter = self._kinds.Limiter(self.server, Limit(0, 1), f"{key_prefix}:", **of_limiter)
 
