@@ -317,7 +317,7 @@ def test_sentinels_that_are_silent_cost_a_second(proxy: Proxy, package: Any) -> 
         limiter = package.Limiter(master, Limit(10, 1))
         for _ in range(3):
             assert (await done(limiter.take("a"))).degraded
-        await done(limiter.close())
+        await done((limiter.aclose if package is tokenbucket.asyncio else limiter.close)())
 
     proxy.stall()
     began = time.monotonic()

@@ -3,4 +3,3 @@
 from .adapters.httpx import AsyncRateLimitTransport as AsyncRateLimitTransport
 from .adapters.httpx import RateLimitTimeout as RateLimitTimeout
 from .adapters.httpx import RateLimitTransport as RateLimitTransport
-from .adapters.httpx import host_of as host_of

@@ -280,7 +280,7 @@ class _Held:
         self._stream = stream
         self._place = hold
         # A response that is forgotten instead of closed leaves its place to expire.
-        weakref.finalize(self, hold.stop_renewing).atexit = False
+        weakref.finalize(self, hold._stop_renewing).atexit = False
 
 
 class _HeldStream(_Held, httpx.SyncByteStream):

@@ -154,7 +154,7 @@ class _Storage:
 
     async def check(self) -> bool:
         try:
-            return bool(await done(self.server.ping()))
+            return bool(await done(self.server._ping()))
         except TokenBucketError:
             return False
 

@@ -233,7 +233,7 @@ class TokenBucketCallback(CustomLogger):
         """Leaves a hold that was not settled to expire."""
         if (call := self._calls.pop(id, None)) is not None:
             call.patience.cancel()
-            call.hold.stop_renewing()
+            call.hold._stop_renewing()
 
     def _refusal(self, decision: JointDecision, limits: Mapping[str, Limit]) -> HTTPException:
         headers = self.limiter.headers(decision, limits=limits)

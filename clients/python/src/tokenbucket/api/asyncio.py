@@ -116,14 +116,7 @@ class Server(BaseServer[Client]):
         for node in self._nodes():
             await node.transport.close()
 
-    close = aclose
-
-    async def ping(self) -> bool:
-        """Returns whether the server answers.
-
-        >>> asyncio.run(Server(FakeServer().asyncio).ping())
-        True
-        """
+    async def _ping(self) -> bool:
         return await self._run(self._answers())
 
 
@@ -154,9 +147,6 @@ class _Closing(Backend):
         """Closes connections that no other limiter uses."""
         if self._leave():
             await self.server.aclose()
-
-    def close(self) -> Awaited[None]:
-        return self.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -196,22 +186,11 @@ class Hold(HoldOperations):
         return self._awaited().__await__()
 
     async def _awaited(self) -> Self:
-        if not self._asked:
-            await self.renew()
+        if not self._asked and self._settling is None:
+            self._asked, began = True, self._limiter._clock.monotonic()
+            await self._limiter._run(self._renew(first=True))
+            self._limiter._tell_all(self._parts, self.decision, began)
         return self
-
-    async def renew(self) -> JointDecision:
-        """Makes the hold last `ttl_ms` from now, if the server still has it: see `lost`.
-
-        `async with` and `keep_renewing` do it in the background.
-        """
-        if self._is_inert or self._settling is not None:
-            return self.decision
-        began = self._limiter._clock.monotonic()
-        first, self._asked = not self._asked, True
-        decision = await self._limiter._run(self._renew(first))
-        self._limiter._tell_all(self._parts, decision, began)
-        return decision
 
     async def settle(self, used: Used | None = None) -> JointDecision:
         """Ends the hold: charges `used` (or the attribute) and refunds the rest. The first call is final.
@@ -233,7 +212,7 @@ class Hold(HoldOperations):
         if self._settling is not None:
             return await _to_the_end(self._settling)
         began = self._limiter._clock.monotonic()
-        self.stop_renewing()
+        self._stop_renewing()
 
         def settle_if_cancelled(task: asyncio.Task[JointDecision]) -> None:
             if task.cancelled() and self._is_sent:  # as all tasks are, perhaps before its first step
@@ -266,7 +245,7 @@ class Hold(HoldOperations):
                 await self._end(self._amounts_used(None))
                 raise
 
-    def stop_renewing(self) -> None:
+    def _stop_renewing(self) -> None:
         """Leaves the hold to expire, unless it is settled before."""
         if self._timer is not None:
             self._timer.cancel()
@@ -284,6 +263,8 @@ class Hold(HoldOperations):
             self._renewing = self._limiter.server._detach(self._renew_now())
 
     async def _renew_now(self) -> None:
+        if not self._is_renewed:
+            return
         try:
             await self._limiter._run(self._renew())
         except ServerAway:  # an outage has a line of its own

@@ -88,8 +88,6 @@ class HoldOperations:
         return self._process != os.getpid() or self._is_denied
 
     def _renew(self, first: bool = False) -> Steps[JointDecision]:
-        if self.lost or not (first or self._held):
-            return self.decision
         parts = self._parts if first else self._held
         words = ("TB.MHOLD", len(parts), self._ttl_ms, self.id)
         terms, is_kept = self._terms if first else Terms(renews=self._is_known), not first

@@ -108,7 +108,7 @@ class Renewals:
                 if isinstance(reply, list):
                     hold._read_renewal(reply)
                 else:
-                    hold._renew_in_background()
+                    hold._renew_now()
             except ServerAway:  # an outage has a line of its own
                 continue
             except (Exception, SystemExit):  # as of an on_lost, which ends no renewals of others

@@ -62,12 +62,7 @@ class Server(BaseServer[Client]):
         for node in self._nodes():
             node.transport.drop()
 
-    def ping(self) -> bool:
-        """Returns whether the server answers.
-
-        >>> Server(FakeServer()).ping()
-        True
-        """
+    def _ping(self) -> bool:
         return self._run(self._answers())
 
 
@@ -127,29 +122,10 @@ class Hold(HoldOperations):
                 self._abandon()
             raise
 
-    def renew(self) -> JointDecision:
-        """Makes the hold last `ttl_ms` from now, if the server still has it: see `lost`.
-
-        `with` and `keep_renewing` do it in the background.
-
-        >>> hold = Limiter(FakeServer(), Limit(3, 0)).hold("jobs", 1, ttl_ms=30_000)
-        >>> hold.renew().allowed
-        True
-        """
-        began = self._limiter._clock.monotonic()
-        if self._renew_in_background():
-            self._limiter._tell_all(self._parts, self.decision, began)
-        return self.decision
-
-    def _renew_in_background(self) -> bool:
-        """Returns whether it was renewed. `on_decision` is not called."""
-        if self._is_inert:
-            return False
+    def _renew_now(self) -> None:
         with self._one_at_a_time:
-            if self._is_over:
-                return False
-            self._limiter._run(self._renew())
-            return True
+            if self._is_renewed and not self._is_over:
+                self._limiter._run(self._renew())
 
     def settle(self, used: Used | None = None) -> JointDecision:
         """Ends the hold: charges `used` (or the attribute) and refunds the rest. The first call is final.
@@ -167,7 +143,7 @@ class Hold(HoldOperations):
     def _end(self, parts: list[Part]) -> JointDecision:
         began, is_first = self._limiter._clock.monotonic(), self._settled is None
         if self._settled is None:
-            self.stop_renewing()
+            self._stop_renewing()
             self._await_renewal()
             with self._one_at_a_time:
                 if self._settled is None:
@@ -203,7 +179,7 @@ class Hold(HoldOperations):
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        self.stop_renewing()  # first: if this is interrupted, the hold ends by its ttl
+        self._stop_renewing()  # first: if this is interrupted, the hold ends by its ttl
         with self._masking_nothing(error):
             try:
                 self.settle()
@@ -221,7 +197,7 @@ class Hold(HoldOperations):
         """
         self._limiter.server._renewals.add(self)
 
-    def stop_renewing(self) -> None:
+    def _stop_renewing(self) -> None:
         """Leaves the hold to expire, unless it is settled before."""
         self._is_over = True
 

@@ -45,19 +45,6 @@ class FakeServer(Clock):
         """
         self._now += Fraction(round(seconds * 1_000_000), 1000)
 
-    def reset(self) -> None:
-        """Makes every bucket full.
-
-        >>> server = FakeServer()
-        >>> limiter = Limiter(server, Limit(1, "1/h"))
-        >>> limiter.take("alice").allowed
-        True
-        >>> server.reset()
-        >>> limiter.take("alice").allowed
-        True
-        """
-        self._buckets._begin_anew()
-
     @property
     def _tokenbucket_fake(self) -> FakeServer:
         """Returns itself: by this attribute a limiter recognises a fake."""
