@@ -62,23 +62,17 @@ class Batches:
         self.evicted: deque[tuple[Batch, int]] = deque()
         """Tokens to give back."""
 
-    def of(self, name: str, limit: Limit) -> Batch:
-        batch = self._batches.get((name, limit))
-        if batch is None:
-            batch = self._batches[name, limit] = Batch(name, limit)
+    def take(self, name: str, limit: Limit, cost: int) -> tuple[Batch, Decision | None]:
+        key, now = (name, limit), self.clock.monotonic()
+        with self.lock:
+            batch = self._batches.get(key) or self._batches.setdefault(key, Batch(name, limit))
+            self._batches.move_to_end(key)
             if len(self._batches) > MOST_BATCHES:
                 _, oldest = self._batches.popitem(last=False)
-                if left := oldest.left(self.clock.monotonic()):
+                if left := oldest.left(now):
                     oldest.tokens = 0
                     self.evicted.append((oldest, left))
-        else:
-            self._batches.move_to_end((name, limit))
-        return batch
-
-    def take(self, name: str, limit: Limit, cost: int) -> tuple[Batch, Decision | None]:
-        with self.lock:
-            batch = self.of(name, limit)
-            batch.left(self.clock.monotonic())
+            batch.left(now)
             return batch, batch.spend(cost)
 
     def begin_fetch(self, batch: Batch, now: float, for_s: float) -> float:

@@ -35,6 +35,8 @@ class Denials:
 
     def recall(self, key: str, limit: Limit, cost: Number) -> Decision | None:
         """Returns the denial that still holds for this cost: one of cost 5 says nothing about cost 1."""
+        if not self._denials:
+            return None
         with self._lock:
             denial = self._denials.get((key, limit))
             if denial is None:
@@ -55,10 +57,10 @@ class Denials:
         )
 
     def remember(self, key: str, limit: Limit, cost: Number, decision: Decision, asked_at: float) -> None:
-        if decision.allowed or decision.degraded or decision.retry_after_ms <= 0:
-            return
         exact = exactly(cost)
-        if exact is None:
+        if not self._size or exact is None:
+            return
+        if decision.allowed or decision.degraded or decision.retry_after_ms <= 0:
             return
         with self._lock:
             self._denials[key, limit] = _Denial(exact, decision, asked_at, self._clock.monotonic())

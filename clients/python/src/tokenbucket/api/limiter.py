@@ -87,7 +87,7 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
         begins_anew_after_fork(self)
 
     def _begin_anew(self) -> None:
-        self._denials = Denials(self._remembers, self._clock) if self._remembers else None
+        self._denials = Denials(self._remembers, self._clock)
         self._batches = Batches(self._batch, self._clock)
 
     # The calls.
@@ -119,11 +119,10 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
         """
         if max_wait_ms or share is not None or weight != 1:
             return self._run(self._take_in_turn(name, cost, limit, (max_wait_ms, share, weight)))
+        limit = limit or self.limit
         # A batch has whole tokens, and serves no more than it has when it is new.
-        if self._batch and isinstance(cost, int) and 0 < cost <= self._batch:
-            of = limit or self.limit
-            if cost <= of._capacity:
-                return self._run(self._take_batched(name, int(cost), of))
+        if isinstance(cost, int) and 0 < cost <= self._batch and cost <= limit._capacity:
+            return self._run(self._take_batched(name, int(cost), limit))
         return self._run(self._take(name, cost, limit))
 
     def peek(self, name: str, cost: Number = 1, *, limit: Limit | None = None) -> DecisionT:
@@ -235,19 +234,17 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
         words = self._words(name, operation, limit, *arguments)
         return (yield from self._decide(name, limit, words, Terms(once)))
 
-    def _take(
-        self, name: str, cost: Number, limit: Limit | None, pause_s: float = 0.0, tells: bool = True
-    ) -> Steps[Decision]:
-        limit = limit or self.limit
-        words, terms = self._words(name, "TB.TAKE", limit, cost), Terms(pause_s=pause_s)
-        if self._denials is None:
-            return (yield from self._decide(name, limit, words, terms, tells))
+    def _take(self, name: str, cost: Number, limit: Limit) -> Steps[Decision]:
         began = self._clock.monotonic()
+        return self._told(name, limit, (yield from self._take_untold(name, cost, limit)), began)
+
+    def _take_untold(self, name: str, cost: Number, limit: Limit, pause_s: float = 0.0) -> Steps[Decision]:
+        began, words = self._clock.monotonic(), self._words(name, "TB.TAKE", limit, cost)
         decision = self._denials.recall(name, limit, cost)
         if decision is None:
-            decision = yield from self._decide(name, limit, words, terms, tells=False)
+            decision = Decision._read(*(yield from self._ask(words, Terms(pause_s=pause_s))))
             self._denials.remember(name, limit, cost, decision, began)
-        return self._told(name, limit, decision, began) if tells else decision
+        return decision
 
     def _take_up_to(self, name: str, most: Number, limit: Limit | None) -> Steps[Decision]:
         whole = exactly(most)
@@ -268,18 +265,15 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
         return replace(decision, retry_after_ms=0) if self._shadow else decision
 
     def _came_back(self, parts: Sequence[Part]) -> None:
-        if self._denials:
-            for part in parts:
-                self._denials.forget(part.name, part.limit)
+        for part in parts:
+            self._denials.forget(part.name, part.limit)
 
     def _give(self, name: str, amount: Number, limit: Limit | None) -> Steps[Decision]:
-        if self._denials:
-            self._denials.forget(name, limit or self.limit)
+        self._denials.forget(name, limit or self.limit)
         return (yield from self._simple("TB.GIVE", name, limit, amount, once=True))
 
     def _reset_name(self, name: str, limit: Limit | None) -> Steps[Decision]:
-        if self._denials:
-            self._denials.forget(name, limit or self.limit)
+        self._denials.forget(name, limit or self.limit)
         self._batches.forget(name, limit or self.limit)
         return (yield from self._reset([self._key(name)], [limit or self.limit]))
 
@@ -308,7 +302,7 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
     def _take_batched(self, name: str, cost: int, limit: Limit) -> Steps[Decision]:
         began, batches = self._clock.monotonic(), self._batches
         batch, decision = batches.take(name, limit, cost)
-        if decision is None and self._denials:
+        if decision is None:
             decision = self._denials.recall(name, limit, max(cost - batch.tokens, 1))
         if decision is None:
             # No call takes longer; if this one is interrupted, others fetch then.
@@ -326,7 +320,7 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
         """Takes for this call alone while another fetches, which may bring what the bucket lacks."""
         pause_s = 0.0
         for _ in range(_TRIES_WHILE_FETCHING):
-            decision = yield from self._take(batch.name, cost, batch.limit, pause_s, tells=False)
+            decision = yield from self._take_untold(batch.name, cost, batch.limit, pause_s)
             is_fetching = self._clock.monotonic() < batch.fetched_until
             if not decision.allowed and not decision.degraded:
                 decision = self._batches.take(batch.name, batch.limit, cost)[1] or decision
@@ -361,9 +355,8 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
         if decision is not None:
             return decision
         if short is None or short.allowed:
-            return (yield from self._take(batch.name, cost, batch.limit, tells=False))
-        if self._denials:
-            self._denials.remember(batch.name, batch.limit, lacking, short, asked_at)
+            return (yield from self._take_untold(batch.name, cost, batch.limit))
+        self._denials.remember(batch.name, batch.limit, lacking, short, asked_at)
         return replace(short, remaining=short.remaining + cost - lacking)
 
     def _give_back(self, left: Iterable[tuple[Batch, int]]) -> Steps[None]:

@@ -164,12 +164,10 @@ class Backend:
             reply, lost = self._degraded(words, unanswered, terms.once)
             return reply, True, lost
 
-    def _decide(
-        self, name: str, limit: Limit, words: Command, terms: Terms | None = None, tells: bool = True
-    ) -> Steps[Decision]:
+    def _decide(self, name: str, limit: Limit, words: Command, terms: Terms) -> Steps[Decision]:
         began = self._clock.monotonic()
         decision = Decision._read(*(yield from self._ask(words, terms)))
-        return self._told(name, limit, decision, began, words) if tells else decision
+        return self._told(name, limit, decision, began, words)
 
     def _decide_all(
         self, parts: Sequence[Part], *words: Word, terms: Terms | None = None
