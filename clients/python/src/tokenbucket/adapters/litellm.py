@@ -101,7 +101,6 @@ class TokenBucketCallback(CustomLogger):
         self.limiter = _asyncio.JointLimiter(server, {}, prefix, **of_limiter)
         self.ttl_ms = ttl_ms
         self._calls: dict[str, _Call] = {}
-        self._endings: set[asyncio.Task[None]] = set()
         self._headers: OrderedDict[str, dict[str, str]] = OrderedDict()
 
     def estimate(self, data: Mapping[str, Any]) -> int:
@@ -201,9 +200,7 @@ class TokenBucketCallback(CustomLogger):
                 yield chunk
         except (GeneratorExit, asyncio.CancelledError):
             # In a task of its own, as this one is being cancelled.
-            ending = asyncio.create_task(self._settle_broken_off(_id_of(request_data)))
-            self._endings.add(ending)
-            ending.add_done_callback(self._endings.discard)
+            self.limiter.server._detach(self._settle_broken_off(_id_of(request_data)))
             raise
 
     async def async_post_call_response_headers_hook(

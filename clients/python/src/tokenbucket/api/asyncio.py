@@ -10,7 +10,7 @@ from typing import Any, Protocol, Self, TypeVar
 from ..transport.call import Steps, Terms
 from ..transport.commands import Command
 from ..transport.server import BaseServer
-from ..transport.tasks import Transports
+from ..transport.tasks import Tasks, Transports
 from ..values.decision import Decision, Denied, JointDecision
 from ..values.errors import BadArgument, ServerAway
 from ..values.limit import Limit, Number
@@ -38,7 +38,7 @@ class Server(BaseServer[Client]):
 
     def _set_up(self) -> None:
         self._unsettled = Unsettled()
-        self._detached: set[asyncio.Task[Any]] = set()
+        self._detached = Tasks()
         self._settles_on: asyncio.AbstractEventLoop | None = None
         """The event loop that has a timer for unsettled holds."""
 
@@ -93,25 +93,14 @@ class Server(BaseServer[Client]):
             self._settle_in(1.0 if task.cancelled() or task.exception() else max(task.result(), 0))
 
     def _detach(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Runs it to its end whatever becomes of the caller."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._detached.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._detached.discard(task)
-        if not task.cancelled():
-            task.exception()  # its waiters get it
+        return self._detached.begin(work, asyncio.get_running_loop())
 
     async def aclose(self) -> None:
         """Closes the connections; the next call makes new ones. The client that was given stays open.
 
         Holds in doubt are settled now, or else end by their ttl.
         """
-        loop = asyncio.get_running_loop()
-        if detached := [task for task in tuple(self._detached) if task.get_loop() is loop]:
-            await asyncio.wait(detached)
+        await self._detached.end_here()
         await self._run(self._ask_each(self._unsettled.drain()))
         for node in self._nodes():
             await node.transport.close()

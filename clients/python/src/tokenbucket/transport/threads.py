@@ -100,12 +100,13 @@ class Transport:
                 _close(old.pop()[0])
 
     def exchange(self, call: Call) -> Any:
-        if call.pause_s:
-            time.sleep(call.pause_s)
+        if call.terms.pause_s:
+            time.sleep(call.terms.pause_s)
+            call.terms.pause_s = 0.0
         idle, place = self._idle, self._place()
         try:
             raw = self._idle_one() or self._connected()
-            if call.until is None:
+            if call.terms.until is None:
                 return self._ask(call, raw, idle)
         finally:
             self._give_back(place)
@@ -158,7 +159,7 @@ class Transport:
         try:
             asked_at = time.monotonic()
             raw.send_packed_command(packed(raw, call.to_send()), check_health=False)
-            if call.until is not None:
+            if call.terms.until is not None:
                 self._wait(raw, call, asked_at)
             elif not within(node.timeout_s, lambda for_s: raw.can_read(timeout=for_s)):
                 silence = node.silent("reply", asked_at, node.timeout_s, sent=True)
@@ -174,7 +175,7 @@ class Transport:
             raise node.endpoint.why_it_failed(error, sent=True) from error
         node.heard(replies[0])
         self._keep(raw, idle if is_whole else None)
-        return call.reply_of(replies)
+        return replies
 
     def _wait(self, raw: Any, call: Call, asked_at: float) -> None:
         """Waits until there is a reply, as long as the server answers others."""
