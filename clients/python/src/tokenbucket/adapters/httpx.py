@@ -1,8 +1,5 @@
 """Transports of httpx that wait for a token before they send.
 
-    limiter = tokenbucket.Limiter("redis://localhost:6379", tokenbucket.Limit(10, "10/s"), "out:")
-    client = httpx.Client(transport=RateLimitTransport(limiter))
-
 Every process that uses the same server, prefix and limit shares one bucket per host, and is served in
 order of arrival.
 """

@@ -1,8 +1,4 @@
-"""A rate limiter of LangChain on a token bucket that all processes share.
-
-limiter = TokenBucketRateLimiter("redis://localhost:6379", tokenbucket.Limit(10, "60/m"), "gpt")
-model = init_chat_model("…", rate_limiter=limiter)
-"""
+"""A rate limiter of LangChain on a token bucket that all processes share."""
 
 from __future__ import annotations
 

@@ -1,16 +1,7 @@
 """The `limits` library on token buckets, and with it Flask-Limiter and slowapi.
 
-    import tokenbucket.limits
-
-    Limiter(get_remote_address, app=app, storage_uri="tokenbucket://localhost:6379")
-
-Importing this module makes the URIs known: `tokenbucket://`, `tokenbuckets://` (TLS),
-`tokenbucket+unix://`, `tokenbucket+cluster://` and `tokenbucket+sentinel://`, each with `async+` in
-front for `limits.aio`. Behind such a URI every strategy decides by bucket: "10 per minute" is a bucket
-of 10 that refills with 10 a minute. The strategy "token-bucket" says what it is.
-
-Storage options are those of `tokenbucket.Server` and `tokenbucket.Limiter`, and all others go to
-redis-py. With `on_error="raise"` the library's users decide what an error means.
+Behind one of our URIs every strategy decides by bucket: "10 per minute" is a bucket of 10 that refills
+with 10 a minute. `docs/flask-limiter.md` has the URIs and their options.
 """
 
 from __future__ import annotations

@@ -1,25 +1,7 @@
 """A callback of the LiteLLM proxy: requests, tokens and parallel requests in one hold.
 
-    # config.yaml
-    litellm_settings:
-      callbacks: ["tokenbucket.litellm.callback"]
-
 Before a call the proxy holds what the call may cost, of the key and of its team, all of it or
-nothing; afterwards it settles what the call did cost. What a proxy held that was killed comes back
-by itself.
-
-Limits are in the metadata of a key or a team, each a capacity and a rate, `parallel` a number:
-
-    {"tokenbucket": {"requests": "60 60/m", "tokens": 100000, "parallel": 10}}
-
-A number of requests or tokens is so many a minute.
-
-Where that is missing, `rpm_limit`, `tpm_limit` and `max_parallel_requests` are taken, which LiteLLM's
-own limiter enforces as well.
-
-The server is TOKENBUCKET_URL, by default redis://localhost:6379/0; TOKENBUCKET_ON_ERROR ("local",
-"open" or "closed") says what happens without it, TOKENBUCKET_TIMEOUT_MS after how long. For other
-options make a `TokenBucketCallback` of your own, and name that in the configuration.
+nothing; afterwards it settles what the call did cost. `docs/litellm.md` says where limits come from.
 """
 
 from __future__ import annotations
