@@ -144,7 +144,7 @@ class _Closing(Backend):
         await self.aclose()
 
 
-class Hold(HoldOperations):
+class Hold(HoldOperations[Awaited[JointDecision]]):
     """Tokens that are held for a piece of work. `await` or `async with` asks; `allowed` is the decision.
 
     `async with` renews it as long as it lasts, and settles it with `used` at its end. It raises
@@ -181,23 +181,10 @@ class Hold(HoldOperations):
             self._limiter._tell_all(self._parts, self.decision, began)
         return self
 
-    async def settle(self, used: Used | None = None) -> JointDecision:
-        """Ends the hold: charges `used` (or the attribute) and refunds the rest. The first call is final.
-
-        Unreported use counts as used in a bucket that refills; slots of a pool come back. A cancelled
-        caller is cancelled after the settlement.
-
-        >>> async def main():
-        ...     hold = await Limiter(FakeServer().asyncio, Limit(1000, "1000/m")).hold("alice", 500)
-        ...     print((await hold.settle(120)).remaining)
-        >>> asyncio.run(main())
-        880
-        """
+    async def _end(self, used: Used | None) -> JointDecision:
         if self._is_inert:
             return self.decision
-        return await self._end(self._amounts_used(self.used if used is None else used))
-
-    async def _end(self, parts: list[Part]) -> JointDecision:
+        parts = self._amounts_used(used)
         if self._settling is not None:
             return await _to_the_end(self._settling)
         began = self._limiter._clock.monotonic()
@@ -231,7 +218,7 @@ class Hold(HoldOperations):
             try:
                 await self.settle()
             except BadArgument:  # of `used`: the hold ends all the same
-                await self._end(self._amounts_used(None))
+                await self._end(None)
                 raise
 
     def _stop_renewing(self) -> None:
@@ -279,15 +266,7 @@ class Limiter(_Closing, BaseLimiter[Server | Client, Awaited[Decision], Hold]):
 
     _of_hold = Hold
 
-    async def wait(
-        self, name: str, cost: Number = 1, *, max_wait_ms: int, limit: Limit | None = None
-    ) -> Decision:
-        """Reserves, and sleeps until the call's turn; a cancelled wait gives its tokens back.
-
-        >>> limiter = Limiter(FakeServer().asyncio, Limit(1, "1/s"))
-        >>> asyncio.run(limiter.wait("alice", max_wait_ms=1000)).allowed
-        True
-        """
+    async def _waited(self, name: str, cost: Number, max_wait_ms: int, limit: Limit | None) -> Decision:
         decision = await self.reserve(name, cost, max_wait_ms=max_wait_ms, limit=limit)
         if decision.allowed and decision.retry_after_ms:
             try:

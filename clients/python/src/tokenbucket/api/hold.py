@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from ..transport.call import Steps, Terms
 from ..transport.commands import Command, command, renewing
@@ -19,16 +19,21 @@ from .operations import Backend, Part
 from .unsettled import AGAIN_S
 
 Used = Number | Mapping[str, Number]
+JointDecisionT = TypeVar("JointDecisionT")
+"""A joint decision, or with asyncio what is awaited for one."""
 
 MAX_HOLD_TTL_MS = 30 * 86_400_000
 
 
-class HoldOperations:
+class HoldOperations(Generic[JointDecisionT]):
     """What is held for one piece of work until it is settled, or its holder is gone.
 
     Work that was let through while the server was away has a hold too: the first renewal after its
     return takes it, given room, and a settlement that the server answers charges in any case.
     """
+
+    # What threads and asyncio do in ways of their own.
+    _end: Callable[[Used | None], JointDecisionT]
 
     def __init__(self, backend: Backend, parts: Sequence[Part], ttl_ms: int, terms: Terms) -> None:
         if not 0 < ttl_ms <= MAX_HOLD_TTL_MS:
@@ -68,6 +73,18 @@ class HoldOperations:
         """The first decision, then that of the last renewal."""
         self.remaining: dict[str, int] = {}
         """What each limit had left at the last reply of the server."""
+
+    def settle(self, used: Used | None = None) -> JointDecisionT:
+        """Ends the hold: charges `used` (or the attribute) and refunds the rest. The first call is final.
+
+        Unreported use counts as used in a bucket that refills; slots of a pool come back. With asyncio, a
+        cancelled caller is cancelled after the settlement.
+
+        >>> hold = Limiter(FakeServer(), Limit(1000, "1000/m")).hold("alice", 500)
+        >>> hold.settle(120).remaining
+        880
+        """
+        return self._end(self.used if used is None else used)
 
     @property
     def allowed(self) -> bool:

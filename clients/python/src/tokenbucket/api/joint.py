@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 from ..transport.call import Steps
 from ..values.decision import Decision, JointDecision
 from ..values.errors import BadArgument
 from ..values.limit import Limit, Number
+from .hold import JointDecisionT
 from .limiter import DecisionT, HoldT, ServerT
 from .operations import Backend, OnDecision, OnError, Part, in_turn
 
-JointDecisionT = TypeVar("JointDecisionT")
-"""A joint decision, or with asyncio what is awaited for one."""
 Names = str | Mapping[str, str]
 """One name for all limits, or one for each."""
 

@@ -60,6 +60,7 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
     _run: Callable[[Steps[Decision]], DecisionT]
     _run_once: Callable[[Steps[Decision]], DecisionT]
     """Runs them to their end, even if the call is cancelled."""
+    _waited: Callable[[str, Number, int, Limit | None], DecisionT]
 
     def __init__(
         self,
@@ -155,6 +156,15 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
         False
         """
         return self._run(self._reserve(name, limit, cost, max_wait_ms))
+
+    def wait(self, name: str, cost: Number = 1, *, max_wait_ms: int, limit: Limit | None = None) -> DecisionT:
+        """Reserves, and sleeps until the call's turn; an interrupted wait gives its tokens back.
+
+        >>> limiter = Limiter(FakeServer(), Limit(1, "1/s"))
+        >>> [limiter.wait("alice", max_wait_ms=1000).allowed for _ in range(2)]
+        [True, True]
+        """
+        return self._waited(name, cost, max_wait_ms, limit)
 
     def charge(self, name: str, amount: Number, *, limit: Limit | None = None) -> DecisionT:
         """Takes `amount` unconditionally, into debt if needed.

@@ -87,7 +87,7 @@ class _Closing(Backend):
         self.close()
 
 
-class Hold(HoldOperations):
+class Hold(HoldOperations[JointDecision]):
     """Tokens that are held for a piece of work. `Limiter.hold` makes it; `allowed` is the server's decision.
 
     `with` renews it as long as it lasts, and settles it with `used` at its end. It raises Denied if
@@ -127,21 +127,11 @@ class Hold(HoldOperations):
             if self._is_renewed and not self._is_over:
                 self._limiter._run(self._renew())
 
-    def settle(self, used: Used | None = None) -> JointDecision:
-        """Ends the hold: charges `used` (or the attribute) and refunds the rest. The first call is final.
-
-        Unreported use counts as used in a bucket that refills; slots of a pool come back.
-
-        >>> hold = Limiter(FakeServer(), Limit(1000, "1000/m")).hold("alice", 500)
-        >>> hold.settle(120).remaining
-        880
-        """
+    def _end(self, used: Used | None) -> JointDecision:
         if self._is_inert:
             return self.decision
-        return self._end(self._amounts_used(self.used if used is None else used))
-
-    def _end(self, parts: list[Part]) -> JointDecision:
-        began, is_first = self._limiter._clock.monotonic(), self._settled is None
+        parts, began = self._amounts_used(used), self._limiter._clock.monotonic()
+        is_first = self._settled is None
         if self._settled is None:
             self._stop_renewing()
             self._await_renewal()
@@ -184,7 +174,7 @@ class Hold(HoldOperations):
             try:
                 self.settle()
             except BadArgument:  # of `used`: the hold ends all the same
-                self._end(self._amounts_used(None))
+                self._end(None)
                 raise
 
     def keep_renewing(self) -> None:
@@ -207,13 +197,7 @@ class Limiter(_Closing, BaseLimiter[Server | Client, Decision, Hold]):
 
     _of_hold = Hold
 
-    def wait(self, name: str, cost: Number = 1, *, max_wait_ms: int, limit: Limit | None = None) -> Decision:
-        """Reserves, and sleeps until the call's turn; an interrupted wait gives its tokens back.
-
-        >>> limiter = Limiter(FakeServer(), Limit(1, "1/s"))
-        >>> [limiter.wait("alice", max_wait_ms=1000).allowed for _ in range(2)]
-        [True, True]
-        """
+    def _waited(self, name: str, cost: Number, max_wait_ms: int, limit: Limit | None) -> Decision:
         decision = self.reserve(name, cost, max_wait_ms=max_wait_ms, limit=limit)
         if decision.allowed and decision.retry_after_ms:
             try:
