@@ -46,21 +46,6 @@ class _Call:
     patience: asyncio.TimerHandle
     is_settled: bool = False
 
-    def used(self, tokens: float | None) -> dict[str, float]:
-        """Returns what it used of each limit; all held tokens if the number is unknown."""
-        return {
-            which: 0
-            if which.endswith(_PARALLEL)
-            else amount
-            if tokens is None or which.endswith("requests")
-            else tokens
-            for which, amount in self.amounts.items()
-        }
-
-    @property
-    def amounts(self) -> dict[str, float]:
-        return {which: float(amount) for which, amount in self.hold.amounts.items()}
-
 
 class TokenBucketCallback(CustomLogger):
     """`options` are those of `_asyncio.JointLimiter`."""
@@ -202,7 +187,9 @@ class TokenBucketCallback(CustomLogger):
         if call is None or call.is_settled:
             return
         call.is_settled = True
-        call.hold.used = call.used(tokens)
+        call.hold.used = {
+            which: _used(which, float(amount), tokens) for which, amount in call.hold.amounts.items()
+        }
         try:
             await call.hold.__aexit__(None, None, None)
         except TokenBucketError:  # the answer is worth more than the settlement
@@ -221,6 +208,13 @@ class TokenBucketCallback(CustomLogger):
             return HTTPException(503, "the rate limiter is not available", headers)
         denied = [which for which, one in decision.each.items() if not one.allowed]
         return HTTPException(429, f"rate limit exceeded: {', '.join(denied)}", headers)
+
+
+def _used(which: str, held: float, tokens: float | None) -> float:
+    """Returns what a call used of a limit; all held tokens if their number is unknown."""
+    if which.endswith(_PARALLEL):
+        return 0
+    return held if tokens is None or which.endswith("requests") else tokens
 
 
 def _timeout_ms(text: str) -> float:

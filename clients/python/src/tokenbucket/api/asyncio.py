@@ -163,9 +163,10 @@ class Hold(HoldOperations[Awaited[JointDecision]]):
     880
     """
 
+    _backend: _Closing
+
     def __init__(self, limiter: _Closing, parts: list[Part], ttl_ms: int, terms: Terms) -> None:
         super().__init__(limiter, parts, ttl_ms, terms)
-        self._limiter = limiter
         self._asked = False
         self._timer: asyncio.TimerHandle | None = None
         self._renewing: asyncio.Task[None] | None = None
@@ -176,9 +177,9 @@ class Hold(HoldOperations[Awaited[JointDecision]]):
 
     async def _awaited(self) -> Self:
         if not self._asked and self._settling is None:
-            self._asked, began = True, self._limiter._clock.monotonic()
-            await self._limiter._run(self._renew(first=True))
-            self._limiter._tell_all(self._parts, self.decision, began)
+            self._asked, began = True, self._backend._clock.monotonic()
+            await self._backend._run(self._renew(first=True))
+            self._backend._tell_all(self._parts, self.decision, began)
         return self
 
     async def _end(self, used: Used | None) -> JointDecision:
@@ -187,24 +188,24 @@ class Hold(HoldOperations[Awaited[JointDecision]]):
         parts = self._amounts_used(used)
         if self._settling is not None:
             return await _to_the_end(self._settling)
-        began = self._limiter._clock.monotonic()
+        began = self._backend._clock.monotonic()
         self._stop_renewing()
 
         def settle_if_cancelled(task: asyncio.Task[JointDecision]) -> None:
             if task.cancelled() and self._is_sent:  # as all tasks are, perhaps before its first step
                 self._settle_later(parts)
 
-        self._settling = self._limiter.server._detach(self._settle_after_renewal(parts))
+        self._settling = self._backend.server._detach(self._settle_after_renewal(parts))
         self._settling.add_done_callback(settle_if_cancelled)
         settled = await _to_the_end(self._settling)
-        self._limiter._tell_all(parts, settled, began)
+        self._backend._tell_all(parts, settled, began)
         return settled
 
     async def _settle_after_renewal(self, parts: list[Part]) -> JointDecision:
         # Waited for, not cancelled: a renewal on its way could arrive after the settlement.
         if self._renewing is not None and not self._renewing.done():
             await asyncio.wait([self._renewing])
-        return await self._limiter._run(self._settle(parts))
+        return await self._backend._run(self._settle(parts))
 
     async def __aenter__(self) -> Self:
         await self
@@ -236,17 +237,17 @@ class Hold(HoldOperations[Awaited[JointDecision]]):
             return
         self.keep_renewing()
         if self._renewing is None or self._renewing.done():
-            self._renewing = self._limiter.server._detach(self._renew_now())
+            self._renewing = self._backend.server._detach(self._renew_now())
 
     async def _renew_now(self) -> None:
         if not self._is_renewed:
             return
         try:
-            await self._limiter._run(self._renew())
+            await self._backend._run(self._renew())
         except ServerAway:  # an outage has a line of its own
             return
         except Exception:
-            self._limiter.server.log.exception("a hold was not renewed")
+            self._backend.server.log.exception("a hold was not renewed")
 
 
 class Limiter(_Closing, BaseLimiter[Server | Client, Awaited[Decision], Hold]):

@@ -105,9 +105,10 @@ class Hold(HoldOperations[JointDecision]):
     880
     """
 
+    _backend: _Closing
+
     def __init__(self, limiter: _Closing, parts: list[Part], ttl_ms: int, terms: Terms) -> None:
         super().__init__(limiter, parts, ttl_ms, terms)
-        self._limiter = limiter
         self._is_over = False
         # A renewal on its way could arrive after the settlement.
         self._one_at_a_time = threading.RLock()
@@ -125,12 +126,12 @@ class Hold(HoldOperations[JointDecision]):
     def _renew_now(self) -> None:
         with self._one_at_a_time:
             if self._is_renewed and not self._is_over:
-                self._limiter._run(self._renew())
+                self._backend._run(self._renew())
 
     def _end(self, used: Used | None) -> JointDecision:
         if self._is_inert:
             return self.decision
-        parts, began = self._amounts_used(used), self._limiter._clock.monotonic()
+        parts, began = self._amounts_used(used), self._backend._clock.monotonic()
         is_first = self._settled is None
         if self._settled is None:
             self._stop_renewing()
@@ -141,12 +142,12 @@ class Hold(HoldOperations[JointDecision]):
         if isinstance(self._settled, Exception):
             raise self._settled
         if is_first:
-            self._limiter._tell_all(parts, self._settled, began)
+            self._backend._tell_all(parts, self._settled, began)
         return self._settled
 
     def _await_renewal(self) -> None:
         """Waits for one that is on its way. What arrives after the settlement all the same is ended again."""
-        ends_at = time.monotonic() + self._limiter.server.timeout_ms / 1000
+        ends_at = time.monotonic() + self._backend.server.timeout_ms / 1000
         while self._renewing() is not None:
             if time.monotonic() > ends_at:
                 self._abandon(AGAIN_S)
@@ -155,7 +156,7 @@ class Hold(HoldOperations[JointDecision]):
 
     def _settle_once(self, parts: list[Part]) -> JointDecision | Exception:
         try:
-            return self._limiter._run(self._settle(parts))
+            return self._backend._run(self._settle(parts))
         except TokenBucketError as error:
             return error
         except BaseException:  # interrupted
@@ -185,7 +186,7 @@ class Hold(HoldOperations[JointDecision]):
         >>> hold.settle().allowed
         True
         """
-        self._limiter.server._renewals.add(self)
+        self._backend.server._renewals.add(self)
 
     def _stop_renewing(self) -> None:
         """Leaves the hold to expire, unless it is settled before."""
