@@ -62,8 +62,6 @@ def host_of(request: httpx.Request) -> str:
 
 
 class _RateLimit(Generic[SomeLimiter, Sending]):
-    """What both transports know and do."""
-
     _kind: type[SomeLimiter]
     _default: type[Sending]
 

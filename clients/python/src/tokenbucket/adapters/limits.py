@@ -80,8 +80,6 @@ def _noted(key: str, limit: Limit, decision: Decision) -> Decision:
 
 
 class _Level:
-    """What a bucket has to tell."""
-
     def __init__(self, key: str, limit: Limit, look: Decision, next_token: Decision | None) -> None:
         capacity, now = int(limit.capacity), time.time()
         is_open = look.degraded and look.allowed and look.reset_after_ms == 0
@@ -96,8 +94,6 @@ class _Level:
 
 
 def _of_threads(method: Callable[..., Coroutine[Any, Any, Any]]) -> Any:
-    """Makes a method of a coroutine function of threads."""
-
     @wraps(method)
     def call(*arguments: Any, **options: Any) -> Any:
         return at_once(method(*arguments, **options))

@@ -40,8 +40,6 @@ _PARTIAL_USAGE_WITHIN_S = 5
 
 @dataclass(slots=True)
 class _Call:
-    """What is known of a call between its beginning and its end."""
-
     hold: _asyncio.Hold
     patience: asyncio.TimerHandle
     is_settled: bool = False

@@ -43,7 +43,7 @@ class Server(BaseServer[Client]):
         """The event loop that has a timer for unsettled holds."""
 
     def _begin_anew(self) -> None:
-        self._unsettled._begin_anew()
+        self._unsettled.drain()
         self._settles_on = None
         super()._begin_anew()
 

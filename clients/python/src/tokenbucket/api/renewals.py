@@ -40,7 +40,6 @@ class Renewals:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        """Forgets the holds of the parent in a forked process."""
         self._due: list[tuple[float, int, ref[Any]]] = []
         self._count = itertools.count()
         self._running = NO_WORK
@@ -87,7 +86,6 @@ class Renewals:
                 self._changed.get(timeout=max(min(due_s), 0))
 
     def _renew_due(self) -> None:
-        """Renews all holds that are due, together."""
         server, running = self._server(), Running()
         holds: list[Any] = []
         until = time.monotonic() + _TOGETHER_S

@@ -40,7 +40,7 @@ class Server(BaseServer[Client]):
         self._renewals = Renewals(self)
 
     def _begin_anew(self) -> None:
-        self._unsettled._begin_anew()
+        self._unsettled.drain()
         self._renewals._begin_anew()
         super()._begin_anew()
 

@@ -17,8 +17,6 @@ PING: Commands = (("PING",),)
 
 @dataclass(slots=True)
 class Terms:
-    """How a command is sent."""
-
     once: bool = False
     """Must not be sent a second time."""
     pause_s: float = 0.0

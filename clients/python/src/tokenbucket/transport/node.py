@@ -34,7 +34,6 @@ class Node:
         """Its connections."""
 
     def _begin_anew(self) -> None:
-        """Forgets the outages of the parent in a process that was forked."""
         self.away_until = 0.0
         """0 unless the server is away; then no call asks before that moment.
 

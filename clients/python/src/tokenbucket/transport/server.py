@@ -134,7 +134,6 @@ class BaseServer(Generic[Client]):
         """Makes what only threads, or only asyncio, need."""
 
     def _begin_anew(self) -> None:
-        """Starts afresh in a forked process."""
         self._local._begin_anew()
         for node in self._nodes():
             node._begin_anew()
