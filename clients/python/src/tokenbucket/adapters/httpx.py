@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from ipaddress import IPv6Address
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 import httpx
 
@@ -98,16 +98,15 @@ class _RateLimit(Generic[SomeLimiter, Sending]):
         transport = self._transport
         send = transport.handle_async_request if is_asynchronous else transport.handle_request
         name = self._name(request) if callable(self._name) else self._name
-        response: httpx.Response
         if name is None:
-            response = await done(send(request))
-            return response
+            unlimited: httpx.Response = await done(send(request))
+            return unlimited
         patience = Patience(self._limiter, self._max_wait_ms)
         hold = await self._hold(name, patience)
         try:
             cost = self._cost(request) if callable(self._cost) else self._cost
             self._granted(name, await patience.until_taken(name, cost))
-            response = await done(send(request))
+            response: httpx.Response = await done(send(request))
         except BaseException:
             await _release(hold)
             raise
@@ -120,10 +119,7 @@ class _RateLimit(Generic[SomeLimiter, Sending]):
         try:
             await self._heed(name, response)
         except BaseException:
-            if is_asynchronous:
-                await response.aclose()
-            else:
-                response.close()
+            await done((response.aclose if is_asynchronous else response.close)())
             raise
         return response
 
@@ -213,13 +209,6 @@ class RateLimitTransport(_RateLimit[Limiter, httpx.BaseTransport], httpx.BaseTra
         """Closes the transport that sends; the limiter stays open."""
         self._transport.close()
 
-    def __enter__(self) -> Self:
-        self._transport.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._transport.__exit__(*error)
-
 
 class AsyncRateLimitTransport(
     _RateLimit[_asyncio.Limiter, httpx.AsyncBaseTransport], httpx.AsyncBaseTransport
@@ -250,13 +239,6 @@ class AsyncRateLimitTransport(
     async def aclose(self) -> None:
         """Closes the transport that sends; the limiter stays open."""
         await self._transport.aclose()
-
-    async def __aenter__(self) -> Self:
-        await self._transport.__aenter__()
-        return self
-
-    async def __aexit__(self, *error: Any) -> None:
-        await self._transport.__aexit__(*error)
 
 
 async def _release(hold: Any) -> None:
