@@ -80,9 +80,11 @@ class Patience:
 
         async def take(left_ms: float) -> Decision:
             decision: Decision = await done(self._limiter.take(name, cost, max_wait_ms=left_ms))
-            if decision.allowed or not decision.degraded:
-                return decision
-            return await self._booked_here(name, cost) or decision
+            if decision.degraded and not decision.allowed:
+                # A caller that asks this process again and again may be overtaken each time; one that has
+                # booked is not.
+                decision = await done(self._limiter.wait(name, cost, max_wait_ms=int(left_ms)))
+            return decision
 
         return await self.until_granted(take)
 
@@ -94,21 +96,6 @@ class Patience:
             if pause_s is None:
                 return decision
             await self.sleep(pause_s)
-
-    async def _booked_here(self, name: str, cost: Number) -> Decision | None:
-        """Waits for a place in the bucket of this process, while that decides; None if none is in time.
-
-        A caller that asks it again and again may be overtaken each time; one that has booked is not.
-        """
-        booked = self._limiter._book_here(name, cost, self.left_ms)
-        if booked is None or not booked.allowed:
-            return None
-        try:
-            await self.sleep(booked.retry_after_ms / 1000)
-        except BaseException:
-            self._limiter._give_here(name, cost)
-            raise
-        return booked
 
 
 def pause(limiter: AnyLimiter, name: str, for_ms: int) -> Steps[None]:

@@ -12,7 +12,7 @@ from ..transport.call import Steps, Terms
 from ..transport.commands import Command, command
 from ..transport.driver import CONNECT_WITHIN_S
 from ..values.decision import Decision
-from ..values.errors import BadArgument, ReplyError, TokenBucketError, Unanswered
+from ..values.errors import BadArgument, TokenBucketError, Unanswered
 from ..values.limit import Limit, Number, exactly
 from .batches import Batch, Batches
 from .denials import Denials
@@ -287,25 +287,13 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
         self._batches.forget(name, limit or self.limit)
         return (yield from self._reset([self._key(name)], [limit or self.limit]))
 
-    def _book_here(self, name: str, cost: Number, max_wait_ms: float) -> Decision | None:
-        """Books a place in the bucket of this process; None if that does not decide."""
-        if self._on_error != "local":
-            return None
-        reply = self.server._local.execute(
-            *self._words(name, "TB.RESERVE", self.limit, cost, int(max_wait_ms))
-        )
-        return None if isinstance(reply, ReplyError) else Decision._read(reply, True)
-
     def _give_up(self, decision: Decision, name: str, cost: Number, limit: Limit | None) -> Steps[None]:
         """Gives back what a wait has reserved, and raises nothing: its caller hears why it has ended."""
         if decision.degraded:
-            self._give_here(name, cost, limit)
+            self.server._local.execute(*self._words(name, "TB.GIVE", limit or self.limit, cost))
         else:
             with suppress(TokenBucketError):
                 yield from self._give(name, cost, limit)
-
-    def _give_here(self, name: str, amount: Number, limit: Limit | None = None) -> None:
-        self.server._local.execute(*self._words(name, "TB.GIVE", limit or self.limit, amount))
 
     # Batches.
 

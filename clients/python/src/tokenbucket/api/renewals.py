@@ -11,6 +11,7 @@ import time
 from typing import Any
 from weakref import ref
 
+from ..transport.threads import Mark
 from ..values.errors import ServerAway
 from .unsettled import Unsettled
 
@@ -19,13 +20,7 @@ _TOGETHER_S = 0.02
 _MOST_AT_ONCE = 500
 
 
-class Running:
-    """Marks work that is under way, for as long as a variable refers to it."""
-
-    __slots__ = ("__weakref__",)
-
-
-NO_WORK = ref(Running())
+NO_WORK = ref(Mark())
 
 
 class Renewals:
@@ -60,7 +55,7 @@ class Renewals:
         if self._running() is not None:
             self._changed.put(None)
             return
-        running = Running()
+        running = Mark()
         # Not made before: gevent may have patched it since, and the old one would stop all greenlets.
         self._changed: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._running = ref(running)
@@ -70,7 +65,7 @@ class Renewals:
             if self._due and self._due[0][0] < time.monotonic():
                 self._renew_due()
 
-    def _run(self, running: Running) -> None:
+    def _run(self, running: Mark) -> None:
         while self._running() is running and (server := self._server()):
             due_s = [server._run(self._unsettled.settle(server))] if self._unsettled else []
             self._renew_due()
@@ -86,7 +81,7 @@ class Renewals:
                 self._changed.get(timeout=max(min(due_s), 0))
 
     def _renew_due(self) -> None:
-        server, running = self._server(), Running()
+        server, running = self._server(), Mark()
         holds: list[Any] = []
         until = time.monotonic() + _TOGETHER_S
         while self._due and self._due[0][0] <= until and len(holds) < _MOST_AT_ONCE:
