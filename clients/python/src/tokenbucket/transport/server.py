@@ -21,14 +21,14 @@ from ..local.clock import REAL, Clock, unix_ms_now
 from ..local.fork import begins_anew_after_fork
 from ..local.limiter import Buckets
 from ..values.errors import (
+    AWAY,
+    REFUSING,
     BadArgument,
     CrossSlot,
-    Fault,
     ModuleMissing,
     ReplyError,
     TokenBucketError,
     Unanswered,
-    fault_of,
 )
 from .call import PING, Call, Steps, Terms
 from .commands import NO_SCRIPT, Command, key_of, script_arguments, script_key
@@ -219,7 +219,7 @@ class BaseServer(Generic[Client]):
         for node in self._nodes():
             with contextlib.suppress(Unanswered):
                 [reply] = yield Call(node, PING)
-                return not (isinstance(reply, ReplyError) and fault_of(reply) is Fault.AWAY)
+                return not (isinstance(reply, ReplyError) and reply.word in AWAY)
         return self._fake is not None
 
     def _node_of(self, key: str) -> Steps[Node]:
@@ -274,9 +274,9 @@ class BaseServer(Generic[Client]):
         raise Unanswered(f"{node.name} redirects in circles")
 
     def _error(self, node: Node, error: ReplyError) -> None:
-        if (fault := fault_of(error)) is not Fault.CALLER:
-            if fault is Fault.REFUSING:
-                node.refused(error)
+        if error.word in REFUSING:
+            node.refused(error)
+        if error.word in AWAY | REFUSING:
             raise Unanswered(error)
         if error.word == "MOVED":
             raise BadArgument(f"client: {node.name} is a node of a cluster: use the cluster client")
