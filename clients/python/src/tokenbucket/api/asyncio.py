@@ -51,14 +51,9 @@ class Server(BaseServer[Client]):
         """Sends what the steps ask for, until they are over."""
         if self._unsettled and (self._settles_on is None or self._settles_on.is_closed()):
             self._settle_in(0)
+        call = None
         try:
             call = next(steps)
-        except StopIteration as end:
-            # Decided here: a caller in a loop still lets the event loop read from the server.
-            await asyncio.sleep(0)
-            decided: T = end.value
-            return decided
-        try:
             while True:
                 try:
                     reply = await call.node.transport.here().exchange(call)
@@ -67,6 +62,8 @@ class Server(BaseServer[Client]):
                 else:
                     call = steps.send(reply)
         except StopIteration as end:
+            if call is None:  # decided here: a caller in a loop still lets the event loop read
+                await asyncio.sleep(0)
             result: T = end.value
             return result
         finally:

@@ -281,7 +281,8 @@ class BaseServer(Generic[Client]):
         if error.word == "MOVED":
             raise BadArgument(f"client: {node.name} is a node of a cluster: use the cluster client")
         if error.word == "CROSSSLOT":
-            raise CrossSlot from error
+            advice = "the names of one call have to share a hash tag, as in '{ada}:requests'"
+            raise CrossSlot(f"name: in a cluster, {advice}") from error
         if "unknown command" in str(error):
             advice = "load it, or set fallback='script'; holds need the module"
             raise ModuleMissing(f"{node.name} has no tokenbucket module: {advice}") from error

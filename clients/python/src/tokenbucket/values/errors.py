@@ -26,14 +26,6 @@ class ModuleMissing(TokenBucketError):
 class CrossSlot(TokenBucketError):
     """The buckets of one call are in several slots of a cluster: give their names a common hash tag."""
 
-    def __init__(self) -> None:
-        super().__init__(
-            "name: in a cluster, the names of one call have to share a hash tag, as in '{ada}:requests'"
-        )
-
-    def __reduce__(self) -> tuple[type[CrossSlot], tuple[()]]:
-        return CrossSlot, ()
-
 
 class ReplyError(Exception):
     """An error line of a server."""
