@@ -42,7 +42,7 @@ from tokenbucket import (
     Server,
     TokenBucketError,
 )
-from tokenbucket.adapters.outbound import done
+from tokenbucket.api.operations import done
 from tokenbucket.api.unsettled import AGAIN_S
 from tokenbucket.httpx import RateLimitTimeout
 from tokenbucket.local.clock import REAL

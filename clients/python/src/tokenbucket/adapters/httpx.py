@@ -18,12 +18,12 @@ from typing import Any, Generic, TypeVar
 import httpx
 
 from ..api import asyncio as _asyncio
-from ..api.operations import checked_wait
+from ..api.operations import at_once, checked_wait, done
 from ..api.threads import Limiter
 from ..values.decision import Decision, Denied, JointDecision
 from ..values.errors import BadArgument, TokenBucketError
 from ..values.limit import Limit, Number
-from .outbound import AnyLimiter, Patience, at_once, done, pause
+from .outbound import AnyLimiter, Patience, pause
 
 Name = str | Callable[[httpx.Request], str | None]
 """The name of a request's bucket; None: this request is not limited."""

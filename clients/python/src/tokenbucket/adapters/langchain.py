@@ -6,11 +6,11 @@ from langchain_core.rate_limiters import BaseRateLimiter
 
 from ..api import asyncio as _asyncio
 from ..api import threads as _sync
-from ..api.operations import MAX_WAIT_MS, OnError, checked_wait
+from ..api.operations import MAX_WAIT_MS, OnError, at_once, checked_wait, done
 from ..values.decision import Denied
 from ..values.errors import BadArgument
 from ..values.limit import Limit, Number
-from .outbound import AnyLimiter, Patience, at_once, done
+from .outbound import AnyLimiter, Patience
 
 
 class TokenBucketRateLimiter(BaseRateLimiter):

@@ -25,10 +25,10 @@ from limits.util import WindowStats
 
 from ..api import asyncio as _asyncio
 from ..api import threads as _threads
+from ..api.operations import at_once, done
 from ..values.decision import Decision
 from ..values.errors import TokenBucketError
 from ..values.limit import Limit
-from .outbound import at_once, done
 
 # Whose clients are ours: each names a storage of the library.
 _SCHEMES = ["tokenbucket", "tokenbuckets", "tokenbucket+unix", "tokenbucket+cluster", "tokenbucket+sentinel"]

@@ -13,7 +13,6 @@ from ..transport.server import BaseServer
 from ..transport.tasks import Tasks, Transports
 from ..values.decision import Decision, Denied, JointDecision
 from ..values.errors import BadArgument, ServerAway
-from ..values.limit import Limit, Number
 from .hold import HoldOperations, Used
 from .joint import BaseJointLimiter
 from .limiter import BaseLimiter
@@ -264,15 +263,8 @@ class Limiter(_Closing, BaseLimiter[Server | Client, Awaited[Decision], Hold]):
 
     _of_hold = Hold
 
-    async def _waited(self, name: str, cost: Number, max_wait_ms: int, limit: Limit | None) -> Decision:
-        decision = await self.reserve(name, cost, max_wait_ms=max_wait_ms, limit=limit)
-        if decision.allowed and decision.retry_after_ms:
-            try:
-                await self._clock.sleep_async(decision.retry_after_ms / 1000)
-            except BaseException:
-                await self._run_once(self._give_up(decision, name, cost, limit))
-                raise
-        return decision
+    def _finish(self, work: Awaited[Decision]) -> Awaited[Decision]:
+        return work
 
     async def aclose(self) -> None:
         """Gives back what batches have left, and closes connections that no other limiter uses."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
@@ -16,7 +16,7 @@ from ..values.errors import BadArgument, TokenBucketError, Unanswered
 from ..values.limit import Limit, Number, exactly
 from .batches import Batch, Batches
 from .denials import Denials
-from .operations import Backend, OnDecision, OnError, Part, in_turn
+from .operations import Backend, OnDecision, OnError, Part, done, in_turn
 
 # How often a call asks that another fetches for, within the timeout.
 _TRIES_WHILE_FETCHING = 10
@@ -58,9 +58,9 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
     # What threads and asyncio do in ways of their own.
     _of_hold: Any
     _run: Callable[[Steps[Decision]], DecisionT]
-    _run_once: Callable[[Steps[Decision]], DecisionT]
+    _run_once: Callable[[Steps[Any]], DecisionT]
     """Runs them to their end, even if the call is cancelled."""
-    _waited: Callable[[str, Number, int, Limit | None], DecisionT]
+    _finish: Callable[[Coroutine[Any, Any, Decision]], DecisionT]
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
         >>> [limiter.wait("alice", max_wait_ms=1000).allowed for _ in range(2)]
         [True, True]
         """
-        return self._waited(name, cost, max_wait_ms, limit)
+        return self._finish(self._wait(name, cost, max_wait_ms, limit))
 
     def charge(self, name: str, amount: Number, *, limit: Limit | None = None) -> DecisionT:
         """Takes `amount` unconditionally, into debt if needed.
@@ -273,6 +273,17 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
     def _reserve(self, name: str, limit: Limit | None, *arguments: Number) -> Steps[Decision]:
         decision = yield from self._simple("TB.RESERVE", name, limit, *arguments)
         return replace(decision, retry_after_ms=0) if self._shadow else decision
+
+    async def _wait(self, name: str, cost: Number, max_wait_ms: int, limit: Limit | None) -> Decision:
+        reserved: Any = self.reserve(name, cost, max_wait_ms=max_wait_ms, limit=limit)
+        decision: Decision = await done(reserved)
+        if decision.allowed and decision.retry_after_ms:
+            try:
+                await done(self._sleep(decision.retry_after_ms / 1000))
+            except BaseException:
+                await done(self._run_once(self._give_up(decision, name, cost, limit)))
+                raise
+        return decision
 
     def _came_back(self, parts: Sequence[Part]) -> None:
         for part in parts:

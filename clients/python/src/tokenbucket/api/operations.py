@@ -1,13 +1,18 @@
-"""What all limiters do, for threads and asyncio alike: operations as steps, see `transport/server.py`."""
+"""What all limiters do, for threads and asyncio alike: operations as steps, see `transport/server.py`.
+
+What does more than ask the server is written once as well, as coroutines: those of threads await nothing
+that is not over already.
+"""
 
 from __future__ import annotations
 
+import inspect
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from itertools import chain
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 from weakref import WeakValueDictionary
 
 from ..local.fork import begins_anew_after_fork
@@ -18,6 +23,7 @@ from ..values.decision import Decision, JointDecision
 from ..values.errors import BadArgument, ReplyError, ReplyLost, ServerAway, Unanswered
 from ..values.limit import Limit, Number
 
+T = TypeVar("T")
 OnError = Literal["local", "open", "closed", "raise"]
 OnDecision = Callable[[str, Limit, Decision, float], None]
 """Called with the name, the limit, the decision and how many seconds it took."""
@@ -99,6 +105,7 @@ class Backend:
         self._on_decision = on_decision
         self._shadow = shadow
         self._clock = server._clock
+        self._sleep = self._clock.sleep_async if server._is_asynchronous else self._clock.sleep
         server._users.add(self)
 
     def _leave(self) -> bool:
@@ -201,6 +208,21 @@ class Backend:
 def _wanted(words: Command) -> int:
     """Returns what the command grants at most."""
     return int(words[4]) if words[0] == "TB.TAKEUPTO" else 1
+
+
+async def done(result: T | Awaitable[T]) -> T:
+    """Returns what a call of a limiter has decided: at once with threads, awaited with asyncio."""
+    return await result if inspect.isawaitable(result) else result
+
+
+def at_once(work: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine of threads, which never has to wait for an event loop."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise AssertionError("a coroutine of threads has awaited something")
 
 
 def checked_wait(max_wait_ms: float) -> float:

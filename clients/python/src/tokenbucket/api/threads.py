@@ -12,11 +12,10 @@ from ..transport.server import BaseServer
 from ..transport.threads import Transport, run
 from ..values.decision import Decision, Denied, JointDecision
 from ..values.errors import BadArgument, TokenBucketError
-from ..values.limit import Limit, Number
 from .hold import HoldOperations, Used
 from .joint import BaseJointLimiter
 from .limiter import BaseLimiter
-from .operations import Backend, Part
+from .operations import Backend, Part, at_once
 from .renewals import NO_WORK, Renewals
 from .unsettled import AGAIN_S, Unsettled
 
@@ -197,16 +196,7 @@ class Limiter(_Closing, BaseLimiter[Server | Client, Decision, Hold]):
     __doc__ = BaseLimiter.__doc__
 
     _of_hold = Hold
-
-    def _waited(self, name: str, cost: Number, max_wait_ms: int, limit: Limit | None) -> Decision:
-        decision = self.reserve(name, cost, max_wait_ms=max_wait_ms, limit=limit)
-        if decision.allowed and decision.retry_after_ms:
-            try:
-                self._clock.sleep(decision.retry_after_ms / 1000)
-            except BaseException:
-                self._run(self._give_up(decision, name, cost, limit))
-                raise
-        return decision
+    _finish = staticmethod(at_once)
 
     def close(self) -> None:
         """Gives back what batches have left, and closes connections that no other limiter uses."""
