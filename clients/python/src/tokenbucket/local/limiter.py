@@ -89,14 +89,17 @@ class _Holds:
 
 @dataclass(slots=True)
 class _View:
-    """A bucket under the limit of one call: as it is now, or as it was at its last write."""
+    """A bucket under the limit of one call: as it is now, or as it was at its last write.
+
+    Its level at the last write may include holds that ended since.
+    """
 
     capacity: Fraction
     refill: Refill
     level: Fraction
     now: Fraction
     holds: _Holds = field(default_factory=_Holds)
-    """Shared by the views of a bucket, and changed only where a view is kept."""
+    """Shared by the views of a bucket. Those that ended are in the level."""
     expires_ms: int = 0
 
     def _reached_at(self, level: Fraction) -> Fraction | None:
@@ -119,8 +122,10 @@ class _View:
         return [allowed, floor(self.level), retry_after_ms, self.ms_until(self.capacity)]
 
     def lengthen(self) -> bool:
-        """Lets it last until it is full by this limit, too; returns whether it did not. The server is
-        as generous: an expiry that is seldom set is cheap there."""
+        """Lets the bucket last until it is full by this limit too. Returns whether it expires later now.
+
+        As in the server, where an expiry has slack, so that it is seldom set, and is never shortened.
+        """
         full_at = self._reached_at(self.capacity) or Fraction(_LAST_EXPIRY_MS)
         full_at = max(full_at, self.holds.last_end())
         if ceil(full_at) <= self.expires_ms:
