@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import chain
 from typing import Any, Generic, TypeVar
 
 from ..transport.call import Steps, Terms
@@ -15,7 +14,7 @@ from ..transport.commands import Command, command, renewing
 from ..values.decision import Decision, JointDecision
 from ..values.errors import BadArgument, ServerAway, TokenBucketError
 from ..values.limit import Number, exactly
-from .operations import Backend, Part
+from .operations import Backend, Part, words_of
 from .unsettled import AGAIN_S
 
 Used = Number | Mapping[str, Number]
@@ -153,7 +152,7 @@ class HoldOperations(Generic[JointDecisionT]):
     def _renewal(self) -> Command:
         """Returns what renews it, to be sent together with the renewals of others."""
         self._is_sent = self._is_sent or not self._is_away
-        words = ("TB.MHOLD", len(self._held), self._ttl_ms, self.id, *_words_of(self._held))
+        words = ("TB.MHOLD", len(self._held), self._ttl_ms, self.id, *words_of(self._held))
         return renewing(words) if self._is_known else words
 
     def _read_renewal(self, reply: Any) -> None:
@@ -165,7 +164,7 @@ class HoldOperations(Generic[JointDecisionT]):
 
     def _settle_later(self, parts: Sequence[Part], in_s: float = 0.0) -> None:
         """Charges nothing if the hold is not there, so that it may be sent again and again."""
-        words = ("TB.MSETTLE", len(parts), self.id, *_words_of(parts))
+        words = ("TB.MSETTLE", len(parts), self.id, *words_of(parts))
         self._backend.server._settle_later(words, self._ttl_ms / 1000, in_s, self._is_known)
 
     def _amounts_used(self, used: Used | None) -> list[Part]:
@@ -212,7 +211,7 @@ class HoldOperations(Generic[JointDecisionT]):
         if settled.degraded:
             return settled
         if self._was_local:
-            self._backend.server._local.execute("TB.MSETTLE", len(parts), self.id, *_words_of(parts))
+            self._backend.server._local.execute("TB.MSETTLE", len(parts), self.id, *words_of(parts))
         each = dict(settled.each)
         for part in parts:
             if not each[part.which].allowed and float(part.amount) > 0:
@@ -236,10 +235,6 @@ class HoldOperations(Generic[JointDecisionT]):
         self._was_local = self._was_local or decision.degraded
         if not decision.degraded:
             self.remaining |= {which: one.remaining for which, one in decision.each.items()}
-
-
-def _words_of(parts: Sequence[Part]) -> Command:
-    return tuple(chain.from_iterable(command(part.key, part.limit, part.amount) for part in parts))
 
 
 def _check_used(part: Part, used: Number) -> None:

@@ -180,9 +180,7 @@ class Backend:
         self, parts: Sequence[Part], *words: Word, terms: Terms | None = None
     ) -> Steps[JointDecision]:
         """The reply to a command that is followed by the arguments of each part."""
-        arguments = (command(part.key, part.limit, part.amount) for part in parts)
-        whole: Command = (*words, *chain.from_iterable(arguments))
-        reply, degraded, lost = yield from self._ask(whole, terms)
+        reply, degraded, lost = yield from self._ask((*words, *words_of(parts)), terms)
         if len(reply) == 4:  # by `on_error`, or by a hold with a share, which is of one bucket
             reply = [*reply, [] if degraded else [reply]]
         which = [part.which for part in parts] if reply[4] else []
@@ -203,6 +201,10 @@ class Backend:
         if degraded:
             return Decision(False, degraded=True)
         return Decision(True, min(int(limit._capacity) for limit in limits), granted=1)
+
+
+def words_of(parts: Sequence[Part]) -> Command:
+    return tuple(chain.from_iterable(command(part.key, part.limit, part.amount) for part in parts))
 
 
 def _wanted(words: Command) -> int:
