@@ -141,7 +141,7 @@ class _Storage:
 
     async def check(self) -> bool:
         try:
-            return bool(await done(self.server._ping()))
+            return bool(await done(self.server._run(self.server._answers())))
         except TokenBucketError:
             return False
 

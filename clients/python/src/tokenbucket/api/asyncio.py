@@ -101,9 +101,6 @@ class Server(BaseServer[Client]):
         for node in self._nodes():
             await node.transport.close()
 
-    async def _ping(self) -> bool:
-        return await self._run(self._answers())
-
 
 async def _to_the_end(task: asyncio.Task[JointDecision]) -> JointDecision:
     """Waits for it however often this is cancelled, as anyio does at every step, and is cancelled then."""

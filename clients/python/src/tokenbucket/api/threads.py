@@ -61,9 +61,6 @@ class Server(BaseServer[Client]):
         for node in self._nodes():
             node.transport.drop()
 
-    def _ping(self) -> bool:
-        return self._run(self._answers())
-
 
 class _Closing(Backend):
     server: Server
