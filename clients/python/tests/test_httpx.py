@@ -25,7 +25,7 @@ from conftest import until_waiting
 from launch import ask
 from paths import rows_of
 from services import Service, wait_for
-from tokenbucket import BadArgument, Denied, Limit, ServerAway
+from tokenbucket import BadArgument, Decision, Denied, Limit, ServerAway
 from tokenbucket.httpx import AsyncRateLimitTransport, RateLimitTimeout, RateLimitTransport
 from tokenbucket.testing import FakeServer
 from upstream import Upstream
@@ -490,6 +490,24 @@ def test_every_request_that_the_local_limit_has_tokens_for_is_sent(
     client = make(Limit(1, "40/s"), at=own_server, on_error="local", max_wait_ms=4000)
     sent = threads.map(lambda _: client.get(upstream.url).status_code, range(60))
     assert list(sent) == [200] * 60
+
+
+def test_time_that_was_waited_in_the_server_is_not_waited_again_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeServer()
+    limiter = tokenbucket.Limiter(fake, Limit(1, "1/m"))
+    limiter.take(HOST)
+
+    def breaks_off(*_: Any, **__: Any) -> Decision:
+        fake.advance(50)
+        return Decision(False, retry_after_ms=10_000, degraded=True)
+
+    monkeypatch.setattr(limiter, "take", breaks_off)
+    answers = httpx.MockTransport(lambda _: httpx.Response(200))
+    with (
+        httpx.Client(transport=RateLimitTransport(limiter, answers, max_wait_ms=55_000)) as client,
+        pytest.raises(RateLimitTimeout),
+    ):
+        client.get(f"http://{HOST}/")
 
 
 def test_more_than_may_wait_in_the_server_wait_here(

@@ -57,7 +57,7 @@ class Patience:
             if decision.degraded and not decision.allowed:
                 # A caller that asks this process again and again may be overtaken each time; one that has
                 # booked is not.
-                decision = await done(self._limiter.wait(name, cost, max_wait_ms=int(left_ms)))
+                decision = await done(self._limiter.wait(name, cost, max_wait_ms=int(self.left_ms)))
             return decision
 
         return await self.until_granted(take)
