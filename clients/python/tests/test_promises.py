@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import inspect
 import logging
 import pickle
 import signal
@@ -88,6 +89,19 @@ def test_every_error_passes_between_processes(error: Exception) -> None:
 
 
 # Mistakes.
+
+
+def test_the_calls_of_asyncio_are_coroutine_functions() -> None:
+    """Frameworks run others in threads, as Starlette does its background tasks."""
+    kinds = (tokenbucket.asyncio.Limiter, tokenbucket.asyncio.JointLimiter, tokenbucket.asyncio.Hold)
+    of = {
+        f"{kind.__name__}.{name}": inspect.iscoroutinefunction(call)
+        for kind in kinds
+        for name, call in inspect.getmembers(kind, inspect.isfunction)
+        if not name.startswith("_")
+    }
+    others = {f"{kind}.{name}" for kind in ("Limiter", "JointLimiter") for name in ("hold", "headers")}
+    assert {name for name, is_one in of.items() if not is_one} == {*others, "Hold.keep_renewing"}
 
 
 def test_an_unknown_option_is_an_error(make: Make, server: Service) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Generator
+import functools
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Protocol, Self, TypeVar
 
 from ..transport.call import Steps, Terms
@@ -21,6 +22,26 @@ from .unsettled import Unsettled
 
 T = TypeVar("T")
 Awaited = Coroutine[Any, Any, T]
+
+
+def _coroutine_functions(*names: str) -> Callable[[type[T]], type[T]]:
+    """Makes these methods coroutine functions: all others are run in a thread by some frameworks, such as
+    Starlette for its background tasks, and what they return is not awaited."""
+
+    def of(kind: type[T]) -> type[T]:
+        for name in names:
+            setattr(kind, name, _coroutine_function(getattr(kind, name)))
+        return kind
+
+    return of
+
+
+def _coroutine_function(call: Callable[..., Awaited[T]]) -> Callable[..., Awaited[T]]:
+    @functools.wraps(call)
+    async def called(*arguments: Any, **options: Any) -> T:
+        return await call(*arguments, **options)
+
+    return called
 
 
 class Client(Protocol):
@@ -137,6 +158,7 @@ class _Closing(Backend):
         await self.aclose()
 
 
+@_coroutine_functions("settle")
 class Hold(HoldOperations[Awaited[JointDecision]]):
     """Tokens that are held for a piece of work. `await` or `async with` asks; `allowed` is the decision.
 
@@ -243,6 +265,7 @@ class Hold(HoldOperations[Awaited[JointDecision]]):
             self._backend.server.log.exception("a hold was not renewed")
 
 
+@_coroutine_functions("take", "peek", "take_up_to", "reserve", "wait", "charge", "give", "reset")
 class Limiter(_Closing, BaseLimiter[Server | Client, Awaited[Decision], Hold]):
     """One limit for many names, to be awaited. Options and calls are those of `tokenbucket.Limiter`.
 
@@ -269,6 +292,7 @@ class Limiter(_Closing, BaseLimiter[Server | Client, Awaited[Decision], Hold]):
         await super().aclose()
 
 
+@_coroutine_functions("take_all", "reset")
 class JointLimiter(
     _Closing, BaseJointLimiter[Server | Client, Awaited[Decision], Awaited[JointDecision], Hold]
 ):
