@@ -57,10 +57,10 @@ class Denials:
         )
 
     def remember(self, key: str, limit: Limit, cost: Number, decision: Decision, asked_at: float) -> None:
-        exact = exactly(cost)
-        if not self._size or exact is None:
+        if not self._size or decision.allowed or decision.degraded or decision.retry_after_ms <= 0:
             return
-        if decision.allowed or decision.degraded or decision.retry_after_ms <= 0:
+        exact = exactly(cost)
+        if exact is None:
             return
         with self._lock:
             self._denials[key, limit] = _Denial(exact, decision, asked_at, self._clock.monotonic())

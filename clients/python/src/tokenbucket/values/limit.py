@@ -104,9 +104,9 @@ class Limit:
         return terms
 
     @property
-    def _capacity(self) -> Fraction:
+    def _capacity(self) -> int | Fraction:
         """Returns the exact capacity."""
-        capacity = amount_of(str(self.capacity))
+        capacity = exactly(self.capacity)
         assert capacity is not None
         return capacity
 
