@@ -489,6 +489,25 @@ def test_a_batch_is_fetched_by_one_thread_at_a_time(server: Service) -> None:
 # Holds in doubt.
 
 
+def test_a_batch_may_be_forgotten_by_another_thread() -> None:
+    limiter = tokenbucket.Limiter(FakeServer(), Limit(1000, 1), batch=10)
+    ends_at, switched_s = time.monotonic() + 1, sys.getswitchinterval()
+
+    def forget(_: int) -> None:
+        while time.monotonic() < ends_at:
+            limiter._batches.forget("a", limiter.limit)
+
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(3) as threads:
+            others = threads.map(forget, range(3))
+            while time.monotonic() < ends_at:
+                limiter._batches.take("a", limiter.limit, 1)
+            list(others)
+    finally:
+        sys.setswitchinterval(switched_s)
+
+
 def test_a_hold_in_doubt_outlives_its_event_loop(server: Service, proxy: Proxy) -> None:
     limiter = tokenbucket.asyncio.Limiter(
         tokenbucket.asyncio.Server(proxy.url, timeout_ms=1000, retry_every_ms=50), Limit(3, 0)

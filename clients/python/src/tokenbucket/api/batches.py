@@ -84,7 +84,8 @@ class Batches:
             return batch.fetched_until
 
     def forget(self, name: str, limit: Limit) -> None:
-        self._batches.pop((name, limit), None)
+        with self.lock:
+            self._batches.pop((name, limit), None)
 
     def drain(self) -> Iterator[tuple[Batch, int]]:
         """Removes all batches, and yields what each had left."""
