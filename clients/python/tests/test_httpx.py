@@ -475,8 +475,10 @@ def test_while_redis_is_away_the_process_limits_itself(
     client = make(Limit(5, "20/s"), at=own_server, on_error="local", in_flight=2)
     for _ in range(10):
         assert client.get(upstream.url).status_code == 200
+    closed = make(Limit(1, STILL), at=own_server, on_error="closed", max_wait_ms=0)
     with pytest.raises(RateLimitTimeout, match="Redis is away"):
-        make(Limit(1, STILL), at=own_server, on_error="closed", max_wait_ms=100).get(upstream.url)
+        closed.get(upstream.url)
+    assert closed.limiter.server.degraded_count == 1
     with pytest.raises(ServerAway):
         make(Limit(1, STILL), at=own_server, on_error="raise").get(upstream.url)
     make(Limit(1, STILL), at=own_server, on_error="open", in_flight=1).get(upstream.url)

@@ -54,7 +54,7 @@ class Patience:
 
         async def take(left_ms: float) -> Decision:
             decision: Decision = await done(self._limiter.take(name, cost, max_wait_ms=left_ms))
-            if decision.degraded and not decision.allowed:
+            if decision.degraded and not decision.allowed and self._limiter._on_error == "local":
                 # A caller that asks this process again and again may be overtaken each time; one that has
                 # booked is not.
                 decision = await done(self._limiter.wait(name, cost, max_wait_ms=int(self.left_ms)))
