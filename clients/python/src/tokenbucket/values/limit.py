@@ -125,7 +125,12 @@ class Limit:
 
 def amount_of(text: str) -> Fraction | None:
     """Reads an amount of tokens as the module does; None if it is invalid."""
-    if len(text) > _MOST_BYTES or not _NUMBER.fullmatch(text):
+    return _amount_of(text) if len(text) <= _MOST_BYTES else None
+
+
+@lru_cache(1024)
+def _amount_of(text: str) -> Fraction | None:
+    if not _NUMBER.fullmatch(text):
         return None
     digits, _, exponent = text.lower().partition("e")
     bounded = max(min(int(exponent or 0), _LARGEST_EXPONENT), -_LARGEST_EXPONENT)
