@@ -49,7 +49,7 @@ class Blocking:
         self._awaited = awaited
 
     def __getattr__(self, name: str) -> Any:
-        value = getattr(self._awaited, name)
+        value = getattr(self._awaited, "aclose" if name == "close" else name)
         if not callable(value):
             return value
 

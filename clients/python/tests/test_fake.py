@@ -57,6 +57,8 @@ def governed(tmp_path: Path, clock: Clock) -> Iterator[Any]:
 # rounds a micro-token down, and the fake does not.
 LIMITS = [Limit(10, "1/s"), Limit(5, 3), Limit("2.5", "2/s"), Limit(100, "1/ms"), Limit(7, "6/m")]
 STEP_US = 10
+# How often a bucket has its own limit, and not another's.
+MOSTLY = 0.9
 SEED = int(os.environ.get("SEED", "1"))
 
 
@@ -104,8 +106,12 @@ def compare(governed: Any, clock: Clock, limits: Sequence[Limit], pauses_us: Seq
 
 def draw_command(draw: random.Random, limits: Sequence[Limit]) -> list[str | int]:
     which = draw.randrange(len(limits))
-    key, limit = f"k{which}", limits[which]
-    bucket: list[str | int] = [key, str(limit.capacity), str(limit.rate)]
+
+    def bucket_of(which: int) -> list[str]:
+        limit = limits[which] if draw.random() < MOSTLY else draw.choice(limits)
+        return [f"k{which}", str(limit.capacity), str(limit.rate)]
+
+    bucket: list[str | int] = [*bucket_of(which)]
     amount = draw.choice(["0", "1", "1", "2", "0.5", "3", "1.25", "200"])
     match draw.choice(["TAKE", "PEEK", "TAKEUPTO", "RESERVE", "CHARGE", "GIVE", "MTAKE"]):
         case "TAKEUPTO":
@@ -114,8 +120,7 @@ def draw_command(draw: random.Random, limits: Sequence[Limit]) -> list[str | int
             return ["TB.RESERVE", *bucket, amount, draw.choice([0, 100, 1500, 60_000])]
         case "MTAKE":
             keys = draw.sample(range(len(limits)), draw.randrange(1, 4))
-            parts = [(f"k{one}", str(limits[one].capacity), str(limits[one].rate), amount) for one in keys]
-            return ["TB.MTAKE", len(keys), *(word for part in parts for word in part)]
+            return ["TB.MTAKE", len(keys), *(word for one in keys for word in (*bucket_of(one), amount))]
         case "CHARGE" if amount == "200":
             return ["TB.CHARGE", *bucket, "4"]
         case name:
@@ -130,9 +135,9 @@ def listed(reply: list[object]) -> list[object]:
 def test_the_fake_holds_as_the_server(governed: Any, clock: Clock, rate: str) -> None:
     draw = random.Random(SEED)
     fake = FakeServer(START)
-    pool = ["jobs", "5", "0"]
-    flowing = ["tokens", "100", rate]
     for at in range(1500):
+        pool = ["jobs", "5" if draw.random() < MOSTLY else "2", "0"]
+        flowing = ["tokens", "100" if draw.random() < MOSTLY else "50", rate]
         by_us = draw.choice([0, 0, 1000, 400_000, 3_000_000])
         clock.advance_us(by_us)
         fake.advance(by_us / 1_000_000)

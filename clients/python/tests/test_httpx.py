@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from typing import Any
+from typing import Any, Self
 
 import anyio
 import anyio.from_thread
@@ -25,7 +25,7 @@ from conftest import until_waiting
 from launch import ask
 from paths import rows_of
 from services import Service, wait_for
-from tokenbucket import BadArgument, Denied, Limit, ServerAway
+from tokenbucket import BadArgument, Decision, Denied, Limit, ServerAway
 from tokenbucket.httpx import AsyncRateLimitTransport, RateLimitTimeout, RateLimitTransport
 from tokenbucket.testing import FakeServer
 from upstream import Upstream
@@ -178,6 +178,36 @@ def test_a_cost_above_the_capacity_is_an_error_at_once(make: Make, upstream: Ups
     with pytest.raises(RateLimitTimeout, match="can never be sent"):
         client.get(upstream.url)
     assert upstream.seen == []
+
+
+def test_the_transport_that_sends_is_entered_and_left() -> None:
+    seen: list[str] = []
+
+    class Sending(httpx.MockTransport):
+        def __enter__(self) -> Self:
+            seen.append("enter")
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            seen.append("exit")
+
+        async def __aenter__(self) -> Self:
+            return self.__enter__()
+
+        async def __aexit__(self, *_: object) -> None:
+            self.__exit__()
+
+    async def of_asyncio() -> None:
+        limiter = tokenbucket.asyncio.Limiter(FakeServer().asyncio, Limit(1, 1))
+        async with httpx.AsyncClient(transport=AsyncRateLimitTransport(limiter, sending)) as client:
+            await client.get("http://a/")
+
+    sending = Sending(lambda _: httpx.Response(200))
+    limiter = tokenbucket.Limiter(FakeServer(), Limit(1, 1))
+    with httpx.Client(transport=RateLimitTransport(limiter, sending)) as client:
+        client.get("http://a/")
+    asyncio.run(of_asyncio())
+    assert seen == ["enter", "exit"] * 2
 
 
 def test_arguments_are_checked() -> None:
@@ -445,8 +475,10 @@ def test_while_redis_is_away_the_process_limits_itself(
     client = make(Limit(5, "20/s"), at=own_server, on_error="local", in_flight=2)
     for _ in range(10):
         assert client.get(upstream.url).status_code == 200
+    closed = make(Limit(1, STILL), at=own_server, on_error="closed", max_wait_ms=0)
     with pytest.raises(RateLimitTimeout, match="Redis is away"):
-        make(Limit(1, STILL), at=own_server, on_error="closed", max_wait_ms=100).get(upstream.url)
+        closed.get(upstream.url)
+    assert closed.limiter.server.degraded_count == 1
     with pytest.raises(ServerAway):
         make(Limit(1, STILL), at=own_server, on_error="raise").get(upstream.url)
     make(Limit(1, STILL), at=own_server, on_error="open", in_flight=1).get(upstream.url)
@@ -460,6 +492,24 @@ def test_every_request_that_the_local_limit_has_tokens_for_is_sent(
     client = make(Limit(1, "40/s"), at=own_server, on_error="local", max_wait_ms=4000)
     sent = threads.map(lambda _: client.get(upstream.url).status_code, range(60))
     assert list(sent) == [200] * 60
+
+
+def test_time_that_was_waited_in_the_server_is_not_waited_again_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeServer()
+    limiter = tokenbucket.Limiter(fake, Limit(1, "1/m"))
+    limiter.take(HOST)
+
+    def breaks_off(*_: Any, **__: Any) -> Decision:
+        fake.advance(50)
+        return Decision(False, retry_after_ms=10_000, degraded=True)
+
+    monkeypatch.setattr(limiter, "take", breaks_off)
+    answers = httpx.MockTransport(lambda _: httpx.Response(200))
+    with (
+        httpx.Client(transport=RateLimitTransport(limiter, answers, max_wait_ms=55_000)) as client,
+        pytest.raises(RateLimitTimeout),
+    ):
+        client.get(f"http://{HOST}/")
 
 
 def test_more_than_may_wait_in_the_server_wait_here(

@@ -285,7 +285,7 @@ def test_many_holds_are_renewed_together(server: Service, proxy: Proxy) -> None:
         time.sleep(0.1)
     assert proxy.commands["TB.MRENEW"] > 200
     for hold in holds:
-        hold.stop_renewing()
+        hold._stop_renewing()
     limiter.reset("a")
     limiter.close()
 

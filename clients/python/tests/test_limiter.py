@@ -61,20 +61,6 @@ def test_the_work_of_a_denied_hold_is_not_begun(make: Make, server: Service) -> 
         assert told.value.decision.retry_after_ms > 0
 
 
-def test_what_is_not_reported_counts_as_used_but_slots_come_back(make: Make, server: Service) -> None:
-    limits = {"requests": Limit(10, STILL), "tokens": Limit(1000, STILL), "slots": Limit(3, 0)}
-    limiter, amounts = make(server, limits), {"requests": 1, "tokens": 100, "slots": 1}
-    with contextlib.suppress(ConnectionError), limiter.hold("a", amounts) as hold:
-        raise ConnectionError("the caller has hung up")
-    assert hold.remaining == {"requests": 9, "tokens": 900, "slots": 3}
-    hold = limiter.hold("a", amounts)
-    hold.settle(0)
-    assert hold.remaining == {"requests": 9, "tokens": 900, "slots": 3}
-    denied = limiter.hold("a", {"tokens": 901})
-    denied.settle()
-    assert denied.remaining == {"tokens": 900}
-
-
 def test_a_use_that_cannot_be_is_an_error_and_the_hold_ends_all_the_same(
     make: Make, server: Service, caplog: Any
 ) -> None:

@@ -40,6 +40,24 @@ TEN = limits.parse("10 per day")
 STRATEGIES = ["token-bucket", "fixed-window", "moving-window", "sliding-window-counter"]
 
 
+@pytest.fixture(autouse=True)
+def closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Closes the connections of storages, as the library has no way to do so."""
+    made: list[Any] = []
+    kind = tokenbucket.limits.TokenBucketStorage
+    begin = kind.__init__
+
+    def note(self: Any, *arguments: Any, **options: Any) -> None:
+        begin(self, *arguments, **options)
+        made.append(self)
+
+    monkeypatch.setattr(kind, "__init__", note)
+    yield
+    for storage in made:
+        storage.limiter.close()
+        storage.redis.close()
+
+
 @pytest.fixture
 def uri(server: Service) -> str:
     return f"tokenbucket://127.0.0.1:{server.port}"
@@ -135,7 +153,6 @@ def test_a_storage_takes_what_the_librarys_own_takes(listening: dict[str, Any], 
     assert asyncio.run(hit())
     where = of_threads.redis.connection_pool.connection_kwargs
     assert where.get("db", 0) == of_library.storage.connection_pool.connection_kwargs.get("db", 0)
-    of_threads.limiter.close()
     for client in (of_library.storage, *sentinels_of(of_library.storage), *sentinels_of(of_threads.redis)):
         client.close()
 
@@ -165,8 +182,6 @@ def test_a_cluster_is_a_storage(tmp_path: Path) -> None:
         limiter = limits.strategies.STRATEGIES["token-bucket"](storage)
         assert [limiter.hit(TEN, name, cost=6) for name in "abcdabcd"] == [True] * 4 + [False] * 4
         assert storage.reset() == 4
-        storage.limiter.close()
-        storage.redis.close()
 
 
 def test_a_reset_leaves_what_has_another_prefix(uri: str, admin: redis.Redis) -> None:

@@ -70,7 +70,7 @@ def test_every_call_of_the_readme_has_an_example_in_its_documentation() -> None:
         tokenbucket.httpx,
         tokenbucket.langchain,
     )
-    kinds = [vars(module)[name] for module in modules for name in module.__all__]
+    kinds = [kind for module in modules for name, kind in vars(module).items() if not name.startswith("_")]
     documented = [
         (f"{kind.__module__}.{kind.__qualname__}.{name}", inspect.getdoc(call))
         for kind in kinds

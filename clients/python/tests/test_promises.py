@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import inspect
 import logging
 import pickle
 import signal
@@ -42,7 +43,7 @@ from tokenbucket import (
     Server,
     TokenBucketError,
 )
-from tokenbucket.adapters.outbound import done
+from tokenbucket.api.operations import done
 from tokenbucket.api.unsettled import AGAIN_S
 from tokenbucket.httpx import RateLimitTimeout
 from tokenbucket.local.clock import REAL
@@ -90,6 +91,19 @@ def test_every_error_passes_between_processes(error: Exception) -> None:
 # Mistakes.
 
 
+def test_the_calls_of_asyncio_are_coroutine_functions() -> None:
+    """Frameworks run others in threads, as Starlette does its background tasks."""
+    kinds = (tokenbucket.asyncio.Limiter, tokenbucket.asyncio.JointLimiter, tokenbucket.asyncio.Hold)
+    of = {
+        f"{kind.__name__}.{name}": inspect.iscoroutinefunction(call)
+        for kind in kinds
+        for name, call in inspect.getmembers(kind, inspect.isfunction)
+        if not name.startswith("_")
+    }
+    others = {f"{kind}.{name}" for kind in ("Limiter", "JointLimiter") for name in ("hold", "headers")}
+    assert {name for name, is_one in of.items() if not is_one} == {*others, "Hold.keep_renewing"}
+
+
 def test_an_unknown_option_is_an_error(make: Make, server: Service) -> None:
     limiter = make(server, Limit(1, STILL))
     calls: list[Callable[[], Any]] = [
@@ -134,7 +148,7 @@ def test_an_amount_that_cannot_be_is_an_error() -> None:
                 call("a", cost)
         with pytest.raises(BadArgument):
             Limit(cost, 1)
-    assert limiter.take("a", "1e-4000000").remaining == 9
+    assert limiter.take("a", "1e-4000000").remaining == 10
     assert time.monotonic() - began < 20
 
 
@@ -317,7 +331,7 @@ def test_sentinels_that_are_silent_cost_a_second(proxy: Proxy, package: Any) -> 
         limiter = package.Limiter(master, Limit(10, 1))
         for _ in range(3):
             assert (await done(limiter.take("a"))).degraded
-        await done(limiter.close())
+        await done((limiter.aclose if package is tokenbucket.asyncio else limiter.close)())
 
     proxy.stall()
     began = time.monotonic()
@@ -473,6 +487,25 @@ def test_a_batch_is_fetched_by_one_thread_at_a_time(server: Service) -> None:
 
 
 # Holds in doubt.
+
+
+def test_a_batch_may_be_forgotten_by_another_thread() -> None:
+    limiter = tokenbucket.Limiter(FakeServer(), Limit(1000, 1), batch=10)
+    ends_at, switched_s = time.monotonic() + 1, sys.getswitchinterval()
+
+    def forget(_: int) -> None:
+        while time.monotonic() < ends_at:
+            limiter._batches.forget("a", limiter.limit)
+
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(3) as threads:
+            others = threads.map(forget, range(3))
+            while time.monotonic() < ends_at:
+                limiter._batches.take("a", limiter.limit, 1)
+            list(others)
+    finally:
+        sys.setswitchinterval(switched_s)
 
 
 def test_a_hold_in_doubt_outlives_its_event_loop(server: Service, proxy: Proxy) -> None:

@@ -68,7 +68,7 @@ def blockbuster() -> Any:
 @pytest.fixture(autouse=True)
 def _clock(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests that time a call measure the time of the fake, exactly."""
-    fake.reset()
+    fake._buckets._begin_anew()
     monkeypatch.setattr(request.module, "time", types.SimpleNamespace(time=now))
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import inspect
 import itertools
 import json
 import os
@@ -74,7 +73,7 @@ def kind_of(error: BaseException) -> str:
 
 
 def is_asynchronous(limiter: Any) -> bool:
-    return hasattr(limiter, "aclose") or inspect.iscoroutinefunction(getattr(limiter, "settle", None))
+    return hasattr(limiter, "aclose") or hasattr(limiter, "__aenter__")
 
 
 async def run(on: Any, work: Callable[[], Any]) -> Any:

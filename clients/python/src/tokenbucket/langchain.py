@@ -1,7 +1,3 @@
 """A rate limiter of LangChain: see `TokenBucketRateLimiter`."""
 
-from .adapters.langchain import TokenBucketRateLimiter
-
-__all__ = [
-    "TokenBucketRateLimiter",
-]
+from .adapters.langchain import TokenBucketRateLimiter as TokenBucketRateLimiter

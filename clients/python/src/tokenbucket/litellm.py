@@ -1,8 +1,4 @@
 """A callback of the LiteLLM proxy: see `TokenBucketCallback`."""
 
-from .adapters.litellm import TokenBucketCallback, callback
-
-__all__ = [
-    "TokenBucketCallback",
-    "callback",
-]
+from .adapters.litellm import TokenBucketCallback as TokenBucketCallback
+from .adapters.litellm import callback as callback

@@ -1,7 +1,3 @@
 """Decisions as metrics of OpenTelemetry: see `record_decisions`."""
 
-from .adapters.opentelemetry import record_decisions
-
-__all__ = [
-    "record_decisions",
-]
+from .adapters.opentelemetry import record_decisions as record_decisions

@@ -1,7 +1,3 @@
 """A server in memory, for tests of your own: see `FakeServer`."""
 
-from .local.fake_server import FakeServer
-
-__all__ = [
-    "FakeServer",
-]
+from .local.fake_server import FakeServer as FakeServer

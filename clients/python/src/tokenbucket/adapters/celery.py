@@ -1,7 +1,4 @@
-"""A rate and a number of tasks in flight for a Celery task, over all workers.
-
-    @app.task(base=LimitedTask, limit=Limit(10, "10/s"), max_in_flight=3)
-    def fetch(url): ...
+"""A rate and a number of tasks in flight for a Celery task, over all workers: see `docs/celery.md`.
 
 A task that the limit denies is published again for the moment of its turn, and its worker goes on with
 other tasks. It asks again when it runs, so the limit also holds after workers were late or away.

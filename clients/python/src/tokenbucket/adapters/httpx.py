@@ -1,8 +1,5 @@
 """Transports of httpx that wait for a token before they send.
 
-    limiter = tokenbucket.Limiter("redis://localhost:6379", tokenbucket.Limit(10, "10/s"), "out:")
-    client = httpx.Client(transport=RateLimitTransport(limiter))
-
 Every process that uses the same server, prefix and limit shares one bucket per host, and is served in
 order of arrival.
 """
@@ -21,12 +18,12 @@ from typing import Any, Generic, Self, TypeVar
 import httpx
 
 from ..api import asyncio as _asyncio
-from ..api.operations import checked_wait
+from ..api.operations import at_once, checked_wait, done
 from ..api.threads import Limiter
 from ..values.decision import Decision, Denied, JointDecision
 from ..values.errors import BadArgument, TokenBucketError
 from ..values.limit import Limit, Number
-from .outbound import AnyLimiter, Patience, at_once, done, pause
+from .outbound import AnyLimiter, Patience, pause
 
 Name = str | Callable[[httpx.Request], str | None]
 """The name of a request's bucket; None: this request is not limited."""
@@ -65,8 +62,6 @@ def host_of(request: httpx.Request) -> str:
 
 
 class _RateLimit(Generic[SomeLimiter, Sending]):
-    """What both transports know and do."""
-
     _kind: type[SomeLimiter]
     _default: type[Sending]
 
@@ -103,16 +98,15 @@ class _RateLimit(Generic[SomeLimiter, Sending]):
         transport = self._transport
         send = transport.handle_async_request if is_asynchronous else transport.handle_request
         name = self._name(request) if callable(self._name) else self._name
-        response: httpx.Response
         if name is None:
-            response = await done(send(request))
-            return response
+            unlimited: httpx.Response = await done(send(request))
+            return unlimited
         patience = Patience(self._limiter, self._max_wait_ms)
         hold = await self._hold(name, patience)
         try:
             cost = self._cost(request) if callable(self._cost) else self._cost
             self._granted(name, await patience.until_taken(name, cost))
-            response = await done(send(request))
+            response: httpx.Response = await done(send(request))
         except BaseException:
             await _release(hold)
             raise
@@ -125,10 +119,7 @@ class _RateLimit(Generic[SomeLimiter, Sending]):
         try:
             await self._heed(name, response)
         except BaseException:
-            if is_asynchronous:
-                await response.aclose()
-            else:
-                response.close()
+            await done((response.aclose if is_asynchronous else response.close)())
             raise
         return response
 
@@ -280,7 +271,7 @@ class _Held:
         self._stream = stream
         self._place = hold
         # A response that is forgotten instead of closed leaves its place to expire.
-        weakref.finalize(self, hold.stop_renewing).atexit = False
+        weakref.finalize(self, hold._stop_renewing).atexit = False
 
 
 class _HeldStream(_Held, httpx.SyncByteStream):

@@ -1,8 +1,4 @@
-"""A rate limiter of LangChain on a token bucket that all processes share.
-
-limiter = TokenBucketRateLimiter("redis://localhost:6379", tokenbucket.Limit(10, "60/m"), "gpt")
-model = init_chat_model("…", rate_limiter=limiter)
-"""
+"""A rate limiter of LangChain on a token bucket that all processes share."""
 
 from __future__ import annotations
 
@@ -10,11 +6,11 @@ from langchain_core.rate_limiters import BaseRateLimiter
 
 from ..api import asyncio as _asyncio
 from ..api import threads as _sync
-from ..api.operations import MAX_WAIT_MS, OnError, checked_wait
+from ..api.operations import MAX_WAIT_MS, OnError, at_once, checked_wait, done
 from ..values.decision import Denied
 from ..values.errors import BadArgument
 from ..values.limit import Limit, Number
-from .outbound import AnyLimiter, Patience, at_once, done
+from .outbound import AnyLimiter, Patience
 
 
 class TokenBucketRateLimiter(BaseRateLimiter):

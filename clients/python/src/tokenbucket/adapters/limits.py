@@ -1,16 +1,7 @@
 """The `limits` library on token buckets, and with it Flask-Limiter and slowapi.
 
-    import tokenbucket.limits
-
-    Limiter(get_remote_address, app=app, storage_uri="tokenbucket://localhost:6379")
-
-Importing this module makes the URIs known: `tokenbucket://`, `tokenbuckets://` (TLS),
-`tokenbucket+unix://`, `tokenbucket+cluster://` and `tokenbucket+sentinel://`, each with `async+` in
-front for `limits.aio`. Behind such a URI every strategy decides by bucket: "10 per minute" is a bucket
-of 10 that refills with 10 a minute. The strategy "token-bucket" says what it is.
-
-Storage options are those of `tokenbucket.Server` and `tokenbucket.Limiter`, and all others go to
-redis-py. With `on_error="raise"` the library's users decide what an error means.
+Behind one of our URIs every strategy decides by bucket: "10 per minute" is a bucket of 10 that refills
+with 10 a minute. `docs/flask-limiter.md` has the URIs and their options.
 """
 
 from __future__ import annotations
@@ -21,36 +12,26 @@ from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from functools import wraps
 from inspect import iscoroutinefunction
-from types import ModuleType
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import limits.aio.storage
 import limits.aio.strategies
 import limits.storage
 import limits.strategies
-import redis
-import redis.asyncio
-import redis.asyncio.cluster
-import redis.asyncio.sentinel
-import redis.cluster
 import redis.exceptions
-import redis.sentinel
 from limits import RateLimitItem
-from limits.errors import ConfigurationError
 from limits.limits import TIME_TYPES
 from limits.util import WindowStats
 
 from ..api import asyncio as _asyncio
 from ..api import threads as _threads
+from ..api.operations import at_once, done
 from ..values.decision import Decision
 from ..values.errors import TokenBucketError
 from ..values.limit import Limit
-from .outbound import at_once, done
 
-_SCHEMES = {"tokenbucket": "redis", "tokenbuckets": "rediss", "tokenbucket+unix": "unix"}
-_CLUSTER, _SENTINEL = "tokenbucket+cluster", "tokenbucket+sentinel"
-_ALL_SCHEMES = [*_SCHEMES, _CLUSTER, _SENTINEL]
+# Whose clients are ours: each names a storage of the library.
+_SCHEMES = ["tokenbucket", "tokenbuckets", "tokenbucket+unix", "tokenbucket+cluster", "tokenbucket+sentinel"]
 _ERRORS: tuple[type[Exception], ...] = (TokenBucketError, redis.exceptions.RedisError)
 # The library's own storages use another prefix, and other types of keys.
 _PREFIX = "tb:limits"
@@ -70,39 +51,15 @@ def _limit_of(key: str) -> Limit:
     return Limit._of_window(int(amount), int(multiples) * TIME_TYPES[granularity].seconds)
 
 
-def _client(home: ModuleType, uri: str, options: dict[str, Any]) -> Any:
-    """A client of redis-py: of `redis` or `redis.asyncio`."""
-    scheme, _, rest = uri.removeprefix("async+").partition("://")
-    pool = options.pop("connection_pool", None)
-    if pool is not None:
-        return home.Redis(connection_pool=pool)
-    if scheme in _SCHEMES:
-        return home.Redis.from_url(f"{_SCHEMES[scheme]}://{rest}", **options)
-    parts = urlsplit(f"//{rest}")
-    whose, _, hosts = parts.netloc.rpartition("@")
-    user, _, password = (unquote(part) for part in whose.partition(":"))
-    given = {name: value for name, value in (("username", user), ("password", password)) if value}
-    options = given | options
-    nodes = [(host, int(port or 6379)) for host, _, port in (one.rpartition(":") for one in hosts.split(","))]
-    if scheme == _CLUSTER:
-        startup_nodes = [home.cluster.ClusterNode(*node) for node in nodes]
-        return home.cluster.RedisCluster(startup_nodes=startup_nodes, **options)
-    in_options = options.pop("service_name", None)
-    if not (master := parts.path.strip("/") or in_options):
-        raise ConfigurationError("'service_name' not provided")
-    options.pop("use_replicas", None)  # only a master decides
-    # As the library has it: sentinels have the password of their servers, unless they are given another.
-    whose_sentinels = {name: options[name] for name in ("username", "password") if name in options}
-    of_sentinel = whose_sentinels | (options.pop("sentinel_kwargs", None) or {})
-    return home.sentinel.Sentinel(nodes, sentinel_kwargs=of_sentinel, **options).master_for(master)
-
-
-def _split(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Those of the server, of the limiter, and of redis-py."""
-    given = {"timeout_ms": 1000} | options
-    of_server = {name: value for name, value in given.items() if name in _OF_SERVER}
-    of_limiter = {name: value for name, value in given.items() if name in _OF_LIMITER}
-    return of_server, of_limiter, {n: v for n, v in given.items() if n not in _OF_SERVER | _OF_LIMITER}
+def _client(uri: str, options: dict[str, Any]) -> Any:
+    """The client of redis-py that the library's own storage makes, with its URI and its options."""
+    scheme, _, rest = uri.partition("://")
+    uri = f"{scheme.replace('tokenbuckets', 'rediss').replace('tokenbucket', 'redis')}://{rest}"
+    if uri.startswith("async+"):
+        made: Any = limits.storage.storage_from_string(uri, implementation="redispy", **options)
+        return made.bridge.storage
+    made = limits.storage.storage_from_string(uri, **options)
+    return made.storage
 
 
 _denied: ContextVar[tuple[str, float] | None] = ContextVar("tokenbucket_denied", default=None)
@@ -123,8 +80,6 @@ def _noted(key: str, limit: Limit, decision: Decision) -> Decision:
 
 
 class _Level:
-    """What a bucket has to tell."""
-
     def __init__(self, key: str, limit: Limit, look: Decision, next_token: Decision | None) -> None:
         capacity, now = int(limit.capacity), time.time()
         is_open = look.degraded and look.allowed and look.reset_after_ms == 0
@@ -139,8 +94,6 @@ class _Level:
 
 
 def _of_threads(method: Callable[..., Coroutine[Any, Any, Any]]) -> Any:
-    """Makes a method of a coroutine function of threads."""
-
     @wraps(method)
     def call(*arguments: Any, **options: Any) -> Any:
         return at_once(method(*arguments, **options))
@@ -152,9 +105,8 @@ class _Storage:
     """What the strategies of `limits` ask of a storage, answered by token buckets."""
 
     is_asynchronous: bool
-    # Of threads, or of asyncio: redis-py, and the package.
-    _home: ModuleType
     _kinds: Any
+    """The package for threads, or for asyncio."""
 
     def __init_subclass__(cls) -> None:
         for name, method in vars(_Storage).items():
@@ -168,8 +120,10 @@ class _Storage:
         super().__init__(uri, wrap_exceptions=wrap_exceptions)  # type: ignore[call-arg]
         # Which asyncio library the storages of `limits` use; here it is redis-py.
         options.pop("implementation", None)
-        of_server, of_limiter, of_client = _split(options)
-        self.redis = _client(self._home, uri, of_client)
+        options = {"timeout_ms": 1000} | options
+        of_server = {name: options.pop(name) for name in _OF_SERVER & options.keys()}
+        of_limiter = {name: options.pop(name) for name in _OF_LIMITER & options.keys()}
+        self.redis = _client(uri, options)
         self.server = self._kinds.Server(self.redis, **of_server)
         self.limiter = self._kinds.Limiter(self.server, Limit(0, 1), f"{key_prefix}:", **of_limiter)
 
@@ -187,7 +141,7 @@ class _Storage:
 
     async def check(self) -> bool:
         try:
-            return bool(await done(self.server.ping()))
+            return bool(await done(self.server._run(self.server._answers())))
         except TokenBucketError:
             return False
 
@@ -250,9 +204,9 @@ class TokenBucketStorage(  # type: ignore[misc] # its methods are those of threa
 ):
     __doc__ = _Storage.__doc__
 
-    STORAGE_SCHEME = _ALL_SCHEMES
+    STORAGE_SCHEME = _SCHEMES
     is_asynchronous = False
-    _home, _kinds = redis, _threads
+    _kinds = _threads
 
 
 class AsyncTokenBucketStorage(
@@ -263,9 +217,9 @@ class AsyncTokenBucketStorage(
 ):
     """`TokenBucketStorage` for `limits.aio`."""
 
-    STORAGE_SCHEME = [f"async+{scheme}" for scheme in _ALL_SCHEMES]  # noqa: RUF012
+    STORAGE_SCHEME = [f"async+{scheme}" for scheme in _SCHEMES]  # noqa: RUF012
     is_asynchronous = True
-    _home, _kinds = redis.asyncio, _asyncio
+    _kinds = _asyncio
 
 
 class _Strategy:

@@ -1,25 +1,7 @@
 """A callback of the LiteLLM proxy: requests, tokens and parallel requests in one hold.
 
-    # config.yaml
-    litellm_settings:
-      callbacks: ["tokenbucket.litellm.callback"]
-
 Before a call the proxy holds what the call may cost, of the key and of its team, all of it or
-nothing; afterwards it settles what the call did cost. What a proxy held that was killed comes back
-by itself.
-
-Limits are in the metadata of a key or a team, each a capacity and a rate, `parallel` a number:
-
-    {"tokenbucket": {"requests": "60 60/m", "tokens": 100000, "parallel": 10}}
-
-A number of requests or tokens is so many a minute.
-
-Where that is missing, `rpm_limit`, `tpm_limit` and `max_parallel_requests` are taken, which LiteLLM's
-own limiter enforces as well.
-
-The server is TOKENBUCKET_URL, by default redis://localhost:6379/0; TOKENBUCKET_ON_ERROR ("local",
-"open" or "closed") says what happens without it, TOKENBUCKET_TIMEOUT_MS after how long. For other
-options make a `TokenBucketCallback` of your own, and name that in the configuration.
+nothing; afterwards it settles what the call did cost. `docs/litellm.md` says where limits come from.
 """
 
 from __future__ import annotations
@@ -58,26 +40,9 @@ _PARTIAL_USAGE_WITHIN_S = 5
 
 @dataclass(slots=True)
 class _Call:
-    """What is known of a call between its beginning and its end."""
-
     hold: _asyncio.Hold
     patience: asyncio.TimerHandle
     is_settled: bool = False
-
-    def used(self, tokens: float | None) -> dict[str, float]:
-        """Returns what it used of each limit; all held tokens if the number is unknown."""
-        return {
-            which: 0
-            if which.endswith(_PARALLEL)
-            else amount
-            if tokens is None or which.endswith("requests")
-            else tokens
-            for which, amount in self.amounts.items()
-        }
-
-    @property
-    def amounts(self) -> dict[str, float]:
-        return {which: float(amount) for which, amount in self.hold.amounts.items()}
 
 
 class TokenBucketCallback(CustomLogger):
@@ -101,7 +66,6 @@ class TokenBucketCallback(CustomLogger):
         self.limiter = _asyncio.JointLimiter(server, {}, prefix, **of_limiter)
         self.ttl_ms = ttl_ms
         self._calls: dict[str, _Call] = {}
-        self._endings: set[asyncio.Task[None]] = set()
         self._headers: OrderedDict[str, dict[str, str]] = OrderedDict()
 
     def estimate(self, data: Mapping[str, Any]) -> int:
@@ -201,9 +165,7 @@ class TokenBucketCallback(CustomLogger):
                 yield chunk
         except (GeneratorExit, asyncio.CancelledError):
             # In a task of its own, as this one is being cancelled.
-            ending = asyncio.create_task(self._settle_broken_off(_id_of(request_data)))
-            self._endings.add(ending)
-            ending.add_done_callback(self._endings.discard)
+            self.limiter.server._detach(self._settle_broken_off(_id_of(request_data)))
             raise
 
     async def async_post_call_response_headers_hook(
@@ -223,7 +185,9 @@ class TokenBucketCallback(CustomLogger):
         if call is None or call.is_settled:
             return
         call.is_settled = True
-        call.hold.used = call.used(tokens)
+        call.hold.used = {
+            which: _used(which, float(amount), tokens) for which, amount in call.hold.amounts.items()
+        }
         try:
             await call.hold.__aexit__(None, None, None)
         except TokenBucketError:  # the answer is worth more than the settlement
@@ -233,7 +197,7 @@ class TokenBucketCallback(CustomLogger):
         """Leaves a hold that was not settled to expire."""
         if (call := self._calls.pop(id, None)) is not None:
             call.patience.cancel()
-            call.hold.stop_renewing()
+            call.hold._stop_renewing()
 
     def _refusal(self, decision: JointDecision, limits: Mapping[str, Limit]) -> HTTPException:
         headers = self.limiter.headers(decision, limits=limits)
@@ -242,6 +206,13 @@ class TokenBucketCallback(CustomLogger):
             return HTTPException(503, "the rate limiter is not available", headers)
         denied = [which for which, one in decision.each.items() if not one.allowed]
         return HTTPException(429, f"rate limit exceeded: {', '.join(denied)}", headers)
+
+
+def _used(which: str, held: float, tokens: float | None) -> float:
+    """Returns what a call used of a limit; all held tokens if their number is unknown."""
+    if which.endswith(_PARALLEL):
+        return 0
+    return held if tokens is None or which.endswith("requests") else tokens
 
 
 def _timeout_ms(text: str) -> float:

@@ -1,19 +1,14 @@
-"""How outgoing calls wait, and how `Retry-After` makes a whole bucket wait.
-
-What drop-ins do for threads and for asyncio is written once, as coroutines: those of threads await nothing
-that is not over already.
-"""
+"""How outgoing calls wait, and how `Retry-After` makes a whole bucket wait."""
 
 from __future__ import annotations
 
-import inspect
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from fractions import Fraction
 from typing import Any, TypeVar
 
 from ..api.limiter import BaseLimiter
-from ..api.operations import Part
+from ..api.operations import Part, done
 from ..local.clock import Clock
 from ..transport.call import Steps
 from ..values.decision import Decision
@@ -25,21 +20,6 @@ _TRIES = 3
 
 T = TypeVar("T")
 AnyLimiter = BaseLimiter[Any, Any, Any]
-
-
-async def done(result: T | Awaitable[T]) -> T:
-    """Returns what a call of a limiter has decided: at once with threads, awaited with asyncio."""
-    return await result if inspect.isawaitable(result) else result
-
-
-def at_once(work: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine of threads, which never has to wait for an event loop."""
-    try:
-        work.send(None)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-    raise AssertionError("a coroutine of threads has awaited something")
 
 
 class Patience:
@@ -55,12 +35,6 @@ class Patience:
     def left_ms(self) -> float:
         left_s: float = self._ends_at - self._clock.monotonic()
         return max(left_s * 1000, 0.0)
-
-    async def sleep(self, seconds: float) -> None:
-        if self._limiter.server._is_asynchronous:
-            await self._clock.sleep_async(seconds)
-        else:
-            self._clock.sleep(seconds)
 
     def pause_s(self, decision: Decision) -> float | None:
         """When to ask again; None if it was granted, or cannot be in time.
@@ -80,9 +54,11 @@ class Patience:
 
         async def take(left_ms: float) -> Decision:
             decision: Decision = await done(self._limiter.take(name, cost, max_wait_ms=left_ms))
-            if decision.allowed or not decision.degraded:
-                return decision
-            return await self._booked_here(name, cost) or decision
+            if decision.degraded and not decision.allowed and self._limiter._on_error == "local":
+                # A caller that asks this process again and again may be overtaken each time; one that has
+                # booked is not.
+                decision = await done(self._limiter.wait(name, cost, max_wait_ms=int(self.left_ms)))
+            return decision
 
         return await self.until_granted(take)
 
@@ -93,22 +69,7 @@ class Patience:
             pause_s = self.pause_s(decision)
             if pause_s is None:
                 return decision
-            await self.sleep(pause_s)
-
-    async def _booked_here(self, name: str, cost: Number) -> Decision | None:
-        """Waits for a place in the bucket of this process, while that decides; None if none is in time.
-
-        A caller that asks it again and again may be overtaken each time; one that has booked is not.
-        """
-        booked = self._limiter._book_here(name, cost, self.left_ms)
-        if booked is None or not booked.allowed:
-            return None
-        try:
-            await self.sleep(booked.retry_after_ms / 1000)
-        except BaseException:
-            self._limiter._give_here(name, cost)
-            raise
-        return booked
+            await done(self._limiter._sleep(pause_s))
 
 
 def pause(limiter: AnyLimiter, name: str, for_ms: int) -> Steps[None]:

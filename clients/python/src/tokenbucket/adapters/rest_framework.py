@@ -1,14 +1,7 @@
 """Throttles of Django REST framework on token buckets.
 
-    REST_FRAMEWORK = {
-        "DEFAULT_THROTTLE_CLASSES": ["tokenbucket.rest_framework.UserRateThrottle"],
-        "DEFAULT_THROTTLE_RATES": {"user": "1000/day"},
-    }
-    TOKENBUCKET = {"URL": "redis://localhost:6379/0"}
-
-Rates are the framework's, "1000/day" being a bucket of 1000 that refills with 1000 a day, or a
-capacity and a rate, "20 1000/d". What `TOKENBUCKET` has beside the URL goes to `tokenbucket.Server`
-and `tokenbucket.Limiter`: `"TIMEOUT_MS": 50`, `"ON_ERROR": "closed"`.
+A rate is the framework's, "1000/day" being a bucket of 1000 that refills with 1000 a day, or a capacity
+and a rate, "20 1000/d". `docs/django-rest-framework.md` has the settings.
 """
 
 from __future__ import annotations
@@ -51,7 +44,7 @@ class TokenBucketThrottle(throttling.SimpleRateThrottle):
             return None, None
         if " " in rate.strip():
             self.limit = Limit.parse(rate)
-            self._parsed = int(float(self.limit.capacity)), self.limit.window_s
+            self._parsed = int(self.limit._capacity), self.limit.window_s
         else:
             parsed: tuple[int, int] = super().parse_rate(rate)
             self.limit, self._parsed = Limit._of_window(*parsed), parsed

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Generator
+import functools
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Protocol, Self, TypeVar
 
 from ..transport.call import Steps, Terms
 from ..transport.commands import Command
 from ..transport.server import BaseServer
-from ..transport.tasks import Transports
+from ..transport.tasks import Tasks, Transports
 from ..values.decision import Decision, Denied, JointDecision
 from ..values.errors import BadArgument, ServerAway
-from ..values.limit import Limit, Number
 from .hold import HoldOperations, Used
 from .joint import BaseJointLimiter
 from .limiter import BaseLimiter
@@ -22,6 +22,26 @@ from .unsettled import Unsettled
 
 T = TypeVar("T")
 Awaited = Coroutine[Any, Any, T]
+
+
+def _coroutine_functions(*names: str) -> Callable[[type[T]], type[T]]:
+    """Makes these methods coroutine functions: all others are run in a thread by some frameworks, such as
+    Starlette for its background tasks, and what they return is not awaited."""
+
+    def of(kind: type[T]) -> type[T]:
+        for name in names:
+            setattr(kind, name, _coroutine_function(getattr(kind, name)))
+        return kind
+
+    return of
+
+
+def _coroutine_function(call: Callable[..., Awaited[T]]) -> Callable[..., Awaited[T]]:
+    @functools.wraps(call)
+    async def called(*arguments: Any, **options: Any) -> T:
+        return await call(*arguments, **options)
+
+    return called
 
 
 class Client(Protocol):
@@ -38,12 +58,12 @@ class Server(BaseServer[Client]):
 
     def _set_up(self) -> None:
         self._unsettled = Unsettled()
-        self._detached: set[asyncio.Task[Any]] = set()
+        self._detached = Tasks()
         self._settles_on: asyncio.AbstractEventLoop | None = None
         """The event loop that has a timer for unsettled holds."""
 
     def _begin_anew(self) -> None:
-        self._unsettled._begin_anew()
+        self._unsettled.drain()
         self._settles_on = None
         super()._begin_anew()
 
@@ -51,14 +71,9 @@ class Server(BaseServer[Client]):
         """Sends what the steps ask for, until they are over."""
         if self._unsettled and (self._settles_on is None or self._settles_on.is_closed()):
             self._settle_in(0)
+        call = None
         try:
             call = next(steps)
-        except StopIteration as end:
-            # Decided here: a caller in a loop still lets the event loop read from the server.
-            await asyncio.sleep(0)
-            decided: T = end.value
-            return decided
-        try:
             while True:
                 try:
                     reply = await call.node.transport.here().exchange(call)
@@ -67,6 +82,8 @@ class Server(BaseServer[Client]):
                 else:
                     call = steps.send(reply)
         except StopIteration as end:
+            if call is None:  # decided here: a caller in a loop still lets the event loop read
+                await asyncio.sleep(0)
             result: T = end.value
             return result
         finally:
@@ -93,41 +110,17 @@ class Server(BaseServer[Client]):
             self._settle_in(1.0 if task.cancelled() or task.exception() else max(task.result(), 0))
 
     def _detach(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Runs it to its end whatever becomes of the caller."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._detached.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._detached.discard(task)
-        if not task.cancelled():
-            task.exception()  # its waiters get it
+        return self._detached.begin(work, asyncio.get_running_loop())
 
     async def aclose(self) -> None:
         """Closes the connections; the next call makes new ones. The client that was given stays open.
 
         Holds in doubt are settled now, or else end by their ttl.
         """
-        loop = asyncio.get_running_loop()
-        if detached := [task for task in tuple(self._detached) if task.get_loop() is loop]:
-            await asyncio.wait(detached)
+        await self._detached.end_here()
         await self._run(self._ask_each(self._unsettled.drain()))
         for node in self._nodes():
             await node.transport.close()
-
-    close = aclose
-
-    async def ping(self) -> bool:
-        """Returns whether the server answers.
-
-        >>> import asyncio
-        >>> from tokenbucket.asyncio import Server
-        >>> from tokenbucket.testing import FakeServer
-        >>> asyncio.run(Server(FakeServer().asyncio).ping())
-        True
-        """
-        return await self._run(self._answers())
 
 
 async def _to_the_end(task: asyncio.Task[JointDecision]) -> JointDecision:
@@ -158,9 +151,6 @@ class _Closing(Backend):
         if self._leave():
             await self.server.aclose()
 
-    def close(self) -> Awaited[None]:
-        return self.aclose()
-
     async def __aenter__(self) -> Self:
         return self
 
@@ -168,7 +158,8 @@ class _Closing(Backend):
         await self.aclose()
 
 
-class Hold(HoldOperations):
+@_coroutine_functions("settle")
+class Hold(HoldOperations[Awaited[JointDecision]]):
     """Tokens that are held for a piece of work. `await` or `async with` asks; `allowed` is the decision.
 
     `async with` renews it as long as it lasts, and settles it with `used` at its end. It raises
@@ -187,9 +178,10 @@ class Hold(HoldOperations):
     880
     """
 
+    _backend: _Closing
+
     def __init__(self, limiter: _Closing, parts: list[Part], ttl_ms: int, terms: Terms) -> None:
         super().__init__(limiter, parts, ttl_ms, terms)
-        self._limiter = limiter
         self._asked = False
         self._timer: asyncio.TimerHandle | None = None
         self._renewing: asyncio.Task[None] | None = None
@@ -199,64 +191,36 @@ class Hold(HoldOperations):
         return self._awaited().__await__()
 
     async def _awaited(self) -> Self:
-        if not self._asked:
-            await self.renew()
+        if not self._asked and self._settling is None:
+            self._asked, began = True, self._backend._clock.monotonic()
+            await self._backend._run(self._renew(first=True))
+            self._backend._tell_all(self._parts, self.decision, began)
         return self
 
-    async def renew(self) -> JointDecision:
-        """Makes the hold last `ttl_ms` from now, if the server still has it: see `lost`.
-
-        `async with` and `keep_renewing` do it in the background.
-        """
-        if self._is_inert or self._settling is not None:
-            return self.decision
-        began = self._limiter._clock.monotonic()
-        first, self._asked = not self._asked, True
-        decision = await self._limiter._run(self._renew(first))
-        self._limiter._tell_all(self._parts, decision, began)
-        return decision
-
-    async def settle(self, used: Used | None = None) -> JointDecision:
-        """Ends the hold: charges `used` (or the attribute) and refunds the rest. The first call is final.
-
-        Unreported use counts as used in a bucket that refills; slots of a pool come back. A cancelled
-        caller is cancelled after the settlement.
-
-        >>> import asyncio
-        >>> from tokenbucket import Limit
-        >>> from tokenbucket.asyncio import Limiter
-        >>> from tokenbucket.testing import FakeServer
-        >>> async def main():
-        ...     hold = await Limiter(FakeServer().asyncio, Limit(1000, "1000/m")).hold("alice", 500)
-        ...     print((await hold.settle(120)).remaining)
-        >>> asyncio.run(main())
-        880
-        """
+    async def _end(self, used: Used | None) -> JointDecision:
         if self._is_inert:
             return self.decision
-        return await self._end(self._amounts_used(self.used if used is None else used))
-
-    async def _end(self, parts: list[Part]) -> JointDecision:
+        parts = self._amounts_used(used)
         if self._settling is not None:
             return await _to_the_end(self._settling)
-        began = self._limiter._clock.monotonic()
-        self.stop_renewing()
+        began = self._backend._clock.monotonic()
+        self._stop_renewing()
 
         def settle_if_cancelled(task: asyncio.Task[JointDecision]) -> None:
             if task.cancelled() and self._is_sent:  # as all tasks are, perhaps before its first step
                 self._settle_later(parts)
 
-        self._settling = self._limiter.server._detach(self._settle_after_renewal(parts))
+        self._settling = self._backend.server._detach(self._settle_after_renewal(parts))
         self._settling.add_done_callback(settle_if_cancelled)
         settled = await _to_the_end(self._settling)
-        self._limiter._tell_all(parts, settled, began)
+        self._backend._tell_all(parts, settled, began)
         return settled
 
     async def _settle_after_renewal(self, parts: list[Part]) -> JointDecision:
         # Waited for, not cancelled: a renewal on its way could arrive after the settlement.
         if self._renewing is not None and not self._renewing.done():
             await asyncio.wait([self._renewing])
-        return await self._limiter._run(self._settle(parts))
+        return await self._backend._run(self._settle(parts))
 
     async def __aenter__(self) -> Self:
         await self
@@ -270,10 +234,10 @@ class Hold(HoldOperations):
             try:
                 await self.settle()
             except BadArgument:  # of `used`: the hold ends all the same
-                await self._end(self._amounts_used(None))
+                await self._end(None)
                 raise
 
-    def stop_renewing(self) -> None:
+    def _stop_renewing(self) -> None:
         """Leaves the hold to expire, unless it is settled before."""
         if self._timer is not None:
             self._timer.cancel()
@@ -288,17 +252,20 @@ class Hold(HoldOperations):
             return
         self.keep_renewing()
         if self._renewing is None or self._renewing.done():
-            self._renewing = self._limiter.server._detach(self._renew_now())
+            self._renewing = self._backend.server._detach(self._renew_now())
 
     async def _renew_now(self) -> None:
+        if not self._is_renewed:
+            return
         try:
-            await self._limiter._run(self._renew())
+            await self._backend._run(self._renew())
         except ServerAway:  # an outage has a line of its own
             return
         except Exception:
-            self._limiter.server.log.exception("a hold was not renewed")
+            self._backend.server.log.exception("a hold was not renewed")
 
 
+@_coroutine_functions("take", "peek", "take_up_to", "reserve", "wait", "charge", "give", "reset")
 class Limiter(_Closing, BaseLimiter[Server | Client, Awaited[Decision], Hold]):
     """One limit for many names, to be awaited. Options and calls are those of `tokenbucket.Limiter`.
 
@@ -316,27 +283,8 @@ class Limiter(_Closing, BaseLimiter[Server | Client, Awaited[Decision], Hold]):
 
     _of_hold = Hold
 
-    async def wait(
-        self, name: str, cost: Number = 1, *, max_wait_ms: int, limit: Limit | None = None
-    ) -> Decision:
-        """Reserves, and sleeps until the call's turn; a cancelled wait gives its tokens back.
-
-        >>> import asyncio
-        >>> from tokenbucket import Limit
-        >>> from tokenbucket.asyncio import Limiter
-        >>> from tokenbucket.testing import FakeServer
-        >>> limiter = Limiter(FakeServer().asyncio, Limit(1, "1/s"))
-        >>> asyncio.run(limiter.wait("alice", max_wait_ms=1000)).allowed
-        True
-        """
-        decision = await self.reserve(name, cost, max_wait_ms=max_wait_ms, limit=limit)
-        if decision.allowed and decision.retry_after_ms:
-            try:
-                await self._clock.sleep_async(decision.retry_after_ms / 1000)
-            except BaseException:
-                await self._run_once(self._give_up(decision, name, cost, limit))
-                raise
-        return decision
+    def _finish(self, work: Awaited[Decision]) -> Awaited[Decision]:
+        return work
 
     async def aclose(self) -> None:
         """Gives back what batches have left, and closes connections that no other limiter uses."""
@@ -344,6 +292,7 @@ class Limiter(_Closing, BaseLimiter[Server | Client, Awaited[Decision], Hold]):
         await super().aclose()
 
 
+@_coroutine_functions("take_all", "reset")
 class JointLimiter(
     _Closing, BaseJointLimiter[Server | Client, Awaited[Decision], Awaited[JointDecision], Hold]
 ):

@@ -39,7 +39,7 @@ class Batch:
         self.left(asked_at)
         self.tokens += granted
         rate = self.limit.tokens_per_s
-        fills_s = float(self.limit.capacity) / float(rate) if rate else float("inf")
+        fills_s = float(self.limit._capacity / rate) if rate else float("inf")
         if self.limit.is_calendar:  # nothing flows before the next boundary, and then all at once
             fills_s = reset_after_ms / 1000
         self.stale_at = asked_at + fills_s
@@ -62,23 +62,17 @@ class Batches:
         self.evicted: deque[tuple[Batch, int]] = deque()
         """Tokens to give back."""
 
-    def of(self, name: str, limit: Limit) -> Batch:
-        batch = self._batches.get((name, limit))
-        if batch is None:
-            batch = self._batches[name, limit] = Batch(name, limit)
+    def take(self, name: str, limit: Limit, cost: int) -> tuple[Batch, Decision | None]:
+        key, now = (name, limit), self.clock.monotonic()
+        with self.lock:
+            batch = self._batches.get(key) or self._batches.setdefault(key, Batch(name, limit))
+            self._batches.move_to_end(key)
             if len(self._batches) > MOST_BATCHES:
                 _, oldest = self._batches.popitem(last=False)
-                if left := oldest.left(self.clock.monotonic()):
+                if left := oldest.left(now):
                     oldest.tokens = 0
                     self.evicted.append((oldest, left))
-        else:
-            self._batches.move_to_end((name, limit))
-        return batch
-
-    def take(self, name: str, limit: Limit, cost: int) -> tuple[Batch, Decision | None]:
-        with self.lock:
-            batch = self.of(name, limit)
-            batch.left(self.clock.monotonic())
+            batch.left(now)
             return batch, batch.spend(cost)
 
     def begin_fetch(self, batch: Batch, now: float, for_s: float) -> float:
@@ -90,7 +84,8 @@ class Batches:
             return batch.fetched_until
 
     def forget(self, name: str, limit: Limit) -> None:
-        self._batches.pop((name, limit), None)
+        with self.lock:
+            self._batches.pop((name, limit), None)
 
     def drain(self) -> Iterator[tuple[Batch, int]]:
         """Removes all batches, and yields what each had left."""

@@ -35,6 +35,8 @@ class Denials:
 
     def recall(self, key: str, limit: Limit, cost: Number) -> Decision | None:
         """Returns the denial that still holds for this cost: one of cost 5 says nothing about cost 1."""
+        if not self._denials:
+            return None
         with self._lock:
             denial = self._denials.get((key, limit))
             if denial is None:
@@ -44,7 +46,8 @@ class Denials:
                 self._denials.pop((key, limit), None)
                 return None
         wanted = exactly(cost)
-        if wanted is None or wanted < denial.cost:  # the server says what is wrong with it
+        # The server says of others what is wrong with them.
+        if wanted is None or not denial.cost <= wanted <= limit._capacity:
             return None
         waited_ms = int((now - denial.heard_at) * 1000)
         return replace(
@@ -54,7 +57,7 @@ class Denials:
         )
 
     def remember(self, key: str, limit: Limit, cost: Number, decision: Decision, asked_at: float) -> None:
-        if decision.allowed or decision.degraded or decision.retry_after_ms <= 0:
+        if not self._size or decision.allowed or decision.degraded or decision.retry_after_ms <= 0:
             return
         exact = exactly(cost)
         if exact is None:

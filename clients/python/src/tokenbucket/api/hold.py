@@ -7,28 +7,32 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import chain
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from ..transport.call import Steps, Terms
 from ..transport.commands import Command, command, renewing
 from ..values.decision import Decision, JointDecision
 from ..values.errors import BadArgument, ServerAway, TokenBucketError
 from ..values.limit import Number, exactly
-from .operations import Backend, Part
+from .operations import Backend, Part, words_of
 from .unsettled import AGAIN_S
 
 Used = Number | Mapping[str, Number]
+JointDecisionT = TypeVar("JointDecisionT")
+"""A joint decision, or with asyncio what is awaited for one."""
 
 MAX_HOLD_TTL_MS = 30 * 86_400_000
 
 
-class HoldOperations:
+class HoldOperations(Generic[JointDecisionT]):
     """What is held for one piece of work until it is settled, or its holder is gone.
 
     Work that was let through while the server was away has a hold too: the first renewal after its
     return takes it, given room, and a settlement that the server answers charges in any case.
     """
+
+    # What threads and asyncio do in ways of their own.
+    _end: Callable[[Used | None], JointDecisionT]
 
     def __init__(self, backend: Backend, parts: Sequence[Part], ttl_ms: int, terms: Terms) -> None:
         if not 0 < ttl_ms <= MAX_HOLD_TTL_MS:
@@ -69,6 +73,18 @@ class HoldOperations:
         self.remaining: dict[str, int] = {}
         """What each limit had left at the last reply of the server."""
 
+    def settle(self, used: Used | None = None) -> JointDecisionT:
+        """Ends the hold: charges `used` (or the attribute) and refunds the rest. The first call is final.
+
+        Unreported use counts as used in a bucket that refills; slots of a pool come back. With asyncio, a
+        cancelled caller is cancelled after the settlement.
+
+        >>> hold = Limiter(FakeServer(), Limit(1000, "1000/m")).hold("alice", 500)
+        >>> hold.settle(120).remaining
+        880
+        """
+        return self._end(self.used if used is None else used)
+
     @property
     def allowed(self) -> bool:
         return self.decision.allowed
@@ -88,8 +104,6 @@ class HoldOperations:
         return self._process != os.getpid() or self._is_denied
 
     def _renew(self, first: bool = False) -> Steps[JointDecision]:
-        if self.lost or not (first or self._held):
-            return self.decision
         parts = self._parts if first else self._held
         words = ("TB.MHOLD", len(parts), self._ttl_ms, self.id)
         terms, is_kept = self._terms if first else Terms(renews=self._is_known), not first
@@ -138,7 +152,7 @@ class HoldOperations:
     def _renewal(self) -> Command:
         """Returns what renews it, to be sent together with the renewals of others."""
         self._is_sent = self._is_sent or not self._is_away
-        words = ("TB.MHOLD", len(self._held), self._ttl_ms, self.id, *_words_of(self._held))
+        words = ("TB.MHOLD", len(self._held), self._ttl_ms, self.id, *words_of(self._held))
         return renewing(words) if self._is_known else words
 
     def _read_renewal(self, reply: Any) -> None:
@@ -150,7 +164,7 @@ class HoldOperations:
 
     def _settle_later(self, parts: Sequence[Part], in_s: float = 0.0) -> None:
         """Charges nothing if the hold is not there, so that it may be sent again and again."""
-        words = ("TB.MSETTLE", len(parts), self.id, *_words_of(parts))
+        words = ("TB.MSETTLE", len(parts), self.id, *words_of(parts))
         self._backend.server._settle_later(words, self._ttl_ms / 1000, in_s, self._is_known)
 
     def _amounts_used(self, used: Used | None) -> list[Part]:
@@ -197,7 +211,7 @@ class HoldOperations:
         if settled.degraded:
             return settled
         if self._was_local:
-            self._backend.server._local.execute("TB.MSETTLE", len(parts), self.id, *_words_of(parts))
+            self._backend.server._local.execute("TB.MSETTLE", len(parts), self.id, *words_of(parts))
         each = dict(settled.each)
         for part in parts:
             if not each[part.which].allowed and float(part.amount) > 0:
@@ -221,10 +235,6 @@ class HoldOperations:
         self._was_local = self._was_local or decision.degraded
         if not decision.degraded:
             self.remaining |= {which: one.remaining for which, one in decision.each.items()}
-
-
-def _words_of(parts: Sequence[Part]) -> Command:
-    return tuple(chain.from_iterable(command(part.key, part.limit, part.amount) for part in parts))
 
 
 def _check_used(part: Part, used: Number) -> None:

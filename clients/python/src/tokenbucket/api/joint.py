@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 from ..transport.call import Steps
 from ..values.decision import Decision, JointDecision
 from ..values.errors import BadArgument
 from ..values.limit import Limit, Number
+from .hold import JointDecisionT
 from .limiter import DecisionT, HoldT, ServerT
 from .operations import Backend, OnDecision, OnError, Part, in_turn
 
-JointDecisionT = TypeVar("JointDecisionT")
-"""A joint decision, or with asyncio what is awaited for one."""
 Names = str | Mapping[str, str]
 """One name for all limits, or one for each."""
 
@@ -70,8 +69,6 @@ class BaseJointLimiter(Backend, Generic[ServerT, DecisionT, JointDecisionT, Hold
     ) -> JointDecisionT:
         """Takes every cost or none. `max_wait_ms` is that of `Limiter.take`; no call has a share.
 
-        >>> from tokenbucket import JointLimiter, Limit
-        >>> from tokenbucket.testing import FakeServer
         >>> limiter = JointLimiter(FakeServer(), {"a": Limit(5, "1/s"), "b": Limit(1, "1/s")})
         >>> limiter.take_all("alice", {"a": 1, "b": 2}).allowed
         False
@@ -91,8 +88,6 @@ class BaseJointLimiter(Backend, Generic[ServerT, DecisionT, JointDecisionT, Hold
     ) -> HoldT:
         """Holds every amount or none. Lasts and waits as a hold of `Limiter.hold`, but without a share.
 
-        >>> from tokenbucket import JointLimiter, Limit
-        >>> from tokenbucket.testing import FakeServer
         >>> limits = {"tokens": Limit(10_000, "10000/m"), "inflight": Limit(3, 0)}
         >>> limiter = JointLimiter(FakeServer(), limits)
         >>> with limiter.hold("alice", {"tokens": 500, "inflight": 1}) as hold:
@@ -107,8 +102,6 @@ class BaseJointLimiter(Backend, Generic[ServerT, DecisionT, JointDecisionT, Hold
     def reset(self, name: Names) -> DecisionT:
         """Makes the buckets of all limits full, and forgets their holds.
 
-        >>> from tokenbucket import JointLimiter, Limit
-        >>> from tokenbucket.testing import FakeServer
         >>> JointLimiter(FakeServer(), {"requests": Limit(60, "60/m")}).reset("alice").allowed
         True
         """
@@ -119,8 +112,6 @@ class BaseJointLimiter(Backend, Generic[ServerT, DecisionT, JointDecisionT, Hold
     ) -> dict[str, str]:
         """Returns the HTTP headers of a decision, with an item for each limit: see `Decision.headers`.
 
-        >>> from tokenbucket import JointLimiter, Limit
-        >>> from tokenbucket.testing import FakeServer
         >>> limiter = JointLimiter(FakeServer(), {"minute": Limit(60, "60/m"), "day": Limit(500, "500@d")})
         >>> limiter.headers(limiter.take_all("alice", {"minute": 1, "day": 1}))["RateLimit"]
         '"minute";r=59;t=1, "day";r=499;t=86400'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
@@ -12,11 +12,11 @@ from ..transport.call import Steps, Terms
 from ..transport.commands import Command, command
 from ..transport.driver import CONNECT_WITHIN_S
 from ..values.decision import Decision
-from ..values.errors import BadArgument, ReplyError, TokenBucketError, Unanswered
+from ..values.errors import BadArgument, TokenBucketError, Unanswered
 from ..values.limit import Limit, Number, exactly
 from .batches import Batch, Batches
 from .denials import Denials
-from .operations import Backend, OnDecision, OnError, Part, in_turn
+from .operations import Backend, OnDecision, OnError, Part, done, in_turn
 
 # How often a call asks that another fetches for, within the timeout.
 _TRIES_WHILE_FETCHING = 10
@@ -58,8 +58,9 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
     # What threads and asyncio do in ways of their own.
     _of_hold: Any
     _run: Callable[[Steps[Decision]], DecisionT]
-    _run_once: Callable[[Steps[Decision]], DecisionT]
+    _run_once: Callable[[Steps[Any]], DecisionT]
     """Runs them to their end, even if the call is cancelled."""
+    _finish: Callable[[Coroutine[Any, Any, Decision]], DecisionT]
 
     def __init__(
         self,
@@ -87,7 +88,7 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
         begins_anew_after_fork(self)
 
     def _begin_anew(self) -> None:
-        self._denials = Denials(self._remembers, self._clock) if self._remembers else None
+        self._denials = Denials(self._remembers, self._clock)
         self._batches = Batches(self._batch, self._clock)
 
     # The calls.
@@ -111,8 +112,6 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
         in millionths. Calls without a share are one tenant of weight 1. Raises BadArgument for other
         values.
 
-        >>> from tokenbucket import Limit, Limiter
-        >>> from tokenbucket.testing import FakeServer
         >>> limiter = Limiter(FakeServer(), Limit(10, "5/s"))
         >>> limiter.take("alice", 8).allowed
         True
@@ -121,18 +120,15 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
         """
         if max_wait_ms or share is not None or weight != 1:
             return self._run(self._take_in_turn(name, cost, limit, (max_wait_ms, share, weight)))
+        limit = limit or self.limit
         # A batch has whole tokens, and serves no more than it has when it is new.
-        if self._batch and isinstance(cost, int) and 0 < cost <= self._batch:
-            of = limit or self.limit
-            if cost <= float(of.capacity):
-                return self._run(self._take_batched(name, int(cost), of))
+        if isinstance(cost, int) and 0 < cost <= self._batch and cost <= limit._capacity:
+            return self._run(self._take_batched(name, int(cost), limit))
         return self._run(self._take(name, cost, limit))
 
     def peek(self, name: str, cost: Number = 1, *, limit: Limit | None = None) -> DecisionT:
         """Returns what `take` would decide, and takes nothing; with cost 0, what the bucket has.
 
-        >>> from tokenbucket import Limit, Limiter
-        >>> from tokenbucket.testing import FakeServer
         >>> Limiter(FakeServer(), Limit(10, "5/s")).peek("alice", 0).remaining
         10
         """
@@ -141,8 +137,6 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
     def take_up_to(self, name: str, most: Number, *, limit: Limit | None = None) -> DecisionT:
         """Takes as many whole tokens as the bucket has, at most `most`: see `granted`.
 
-        >>> from tokenbucket import Limit, Limiter
-        >>> from tokenbucket.testing import FakeServer
         >>> Limiter(FakeServer(), Limit(10, "5/s")).take_up_to("alice", 25).granted
         10
         """
@@ -155,8 +149,6 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
 
         Denied, without taking a token, if the wait would exceed `max_wait_ms`.
 
-        >>> from tokenbucket import Limit, Limiter
-        >>> from tokenbucket.testing import FakeServer
         >>> limiter = Limiter(FakeServer(), Limit(1, "1/s"))
         >>> [limiter.reserve("alice", max_wait_ms=1500).retry_after_ms for _ in range(2)]
         [0, 1000]
@@ -165,11 +157,18 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
         """
         return self._run(self._reserve(name, limit, cost, max_wait_ms))
 
+    def wait(self, name: str, cost: Number = 1, *, max_wait_ms: int, limit: Limit | None = None) -> DecisionT:
+        """Reserves, and sleeps until the call's turn; an interrupted wait gives its tokens back.
+
+        >>> limiter = Limiter(FakeServer(), Limit(1, "1/s"))
+        >>> [limiter.wait("alice", max_wait_ms=1000).allowed for _ in range(2)]
+        [True, True]
+        """
+        return self._finish(self._wait(name, cost, max_wait_ms, limit))
+
     def charge(self, name: str, amount: Number, *, limit: Limit | None = None) -> DecisionT:
         """Takes `amount` unconditionally, into debt if needed.
 
-        >>> from tokenbucket import Limit, Limiter
-        >>> from tokenbucket.testing import FakeServer
         >>> Limiter(FakeServer(), Limit(10, "5/s")).charge("alice", 12).remaining
         -2
         """
@@ -178,8 +177,6 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
     def give(self, name: str, amount: Number, *, limit: Limit | None = None) -> DecisionT:
         """Puts `amount` back, at most up to the capacity.
 
-        >>> from tokenbucket import Limit, Limiter
-        >>> from tokenbucket.testing import FakeServer
         >>> limiter = Limiter(FakeServer(), Limit(10, "5/s"))
         >>> limiter.take("alice", 8).remaining
         2
@@ -191,8 +188,6 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
     def reset(self, name: str, *, limit: Limit | None = None) -> DecisionT:
         """Makes the bucket full, and forgets its holds.
 
-        >>> from tokenbucket import Limit, Limiter
-        >>> from tokenbucket.testing import FakeServer
         >>> limiter = Limiter(FakeServer(), Limit(10, "5/s"))
         >>> limiter.take("alice", 8).remaining
         2
@@ -217,8 +212,6 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
         If its process dies, the tokens come back when `ttl_ms`, 1 to 30 days, is over. It begins with the
         grant. `max_wait_ms`, `share` and `weight` are those of `take`.
 
-        >>> from tokenbucket import Limit, Limiter
-        >>> from tokenbucket.testing import FakeServer
         >>> jobs = Limiter(FakeServer(), Limit(3, 0))  # a semaphore: at most three at a time
         >>> with jobs.hold("import", 1) as hold:
         ...     hold.decision.remaining
@@ -233,8 +226,6 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
     ) -> dict[str, str]:
         """Returns the HTTP headers of a decision: see `Decision.headers`.
 
-        >>> from tokenbucket import Limit, Limiter
-        >>> from tokenbucket.testing import FakeServer
         >>> limiter = Limiter(FakeServer(), Limit(10, "5/s"))
         >>> limiter.headers(limiter.take("alice"))["RateLimit"]
         '"default";r=9;t=1'
@@ -253,19 +244,17 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
         words = self._words(name, operation, limit, *arguments)
         return (yield from self._decide(name, limit, words, Terms(once)))
 
-    def _take(
-        self, name: str, cost: Number, limit: Limit | None, pause_s: float = 0.0, tells: bool = True
-    ) -> Steps[Decision]:
-        limit = limit or self.limit
-        words, terms = self._words(name, "TB.TAKE", limit, cost), Terms(pause_s=pause_s)
-        if self._denials is None:
-            return (yield from self._decide(name, limit, words, terms, tells))
+    def _take(self, name: str, cost: Number, limit: Limit) -> Steps[Decision]:
         began = self._clock.monotonic()
+        return self._told(name, limit, (yield from self._take_untold(name, cost, limit)), began)
+
+    def _take_untold(self, name: str, cost: Number, limit: Limit, pause_s: float = 0.0) -> Steps[Decision]:
+        began, words = self._clock.monotonic(), self._words(name, "TB.TAKE", limit, cost)
         decision = self._denials.recall(name, limit, cost)
         if decision is None:
-            decision = yield from self._decide(name, limit, words, terms, tells=False)
+            decision = Decision._read(*(yield from self._ask(words, Terms(pause_s=pause_s))))
             self._denials.remember(name, limit, cost, decision, began)
-        return self._told(name, limit, decision, began) if tells else decision
+        return decision
 
     def _take_up_to(self, name: str, most: Number, limit: Limit | None) -> Steps[Decision]:
         whole = exactly(most)
@@ -285,48 +274,44 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
         decision = yield from self._simple("TB.RESERVE", name, limit, *arguments)
         return replace(decision, retry_after_ms=0) if self._shadow else decision
 
+    async def _wait(self, name: str, cost: Number, max_wait_ms: int, limit: Limit | None) -> Decision:
+        reserved: Any = self.reserve(name, cost, max_wait_ms=max_wait_ms, limit=limit)
+        decision: Decision = await done(reserved)
+        if decision.allowed and decision.retry_after_ms:
+            try:
+                await done(self._sleep(decision.retry_after_ms / 1000))
+            except BaseException:
+                await done(self._run_once(self._give_up(decision, name, cost, limit)))
+                raise
+        return decision
+
     def _came_back(self, parts: Sequence[Part]) -> None:
-        if self._denials:
-            for part in parts:
-                self._denials.forget(part.name, part.limit)
+        for part in parts:
+            self._denials.forget(part.name, part.limit)
 
     def _give(self, name: str, amount: Number, limit: Limit | None) -> Steps[Decision]:
-        if self._denials:
-            self._denials.forget(name, limit or self.limit)
+        self._denials.forget(name, limit or self.limit)
         return (yield from self._simple("TB.GIVE", name, limit, amount, once=True))
 
     def _reset_name(self, name: str, limit: Limit | None) -> Steps[Decision]:
-        if self._denials:
-            self._denials.forget(name, limit or self.limit)
+        self._denials.forget(name, limit or self.limit)
         self._batches.forget(name, limit or self.limit)
         return (yield from self._reset([self._key(name)], [limit or self.limit]))
-
-    def _book_here(self, name: str, cost: Number, max_wait_ms: float) -> Decision | None:
-        """Books a place in the bucket of this process; None if that does not decide."""
-        if self._on_error != "local":
-            return None
-        reply = self.server._local.execute(
-            *self._words(name, "TB.RESERVE", self.limit, cost, int(max_wait_ms))
-        )
-        return None if isinstance(reply, ReplyError) else Decision._read(reply, True)
 
     def _give_up(self, decision: Decision, name: str, cost: Number, limit: Limit | None) -> Steps[None]:
         """Gives back what a wait has reserved, and raises nothing: its caller hears why it has ended."""
         if decision.degraded:
-            self._give_here(name, cost, limit)
+            self.server._local.execute(*self._words(name, "TB.GIVE", limit or self.limit, cost))
         else:
             with suppress(TokenBucketError):
                 yield from self._give(name, cost, limit)
-
-    def _give_here(self, name: str, amount: Number, limit: Limit | None = None) -> None:
-        self.server._local.execute(*self._words(name, "TB.GIVE", limit or self.limit, amount))
 
     # Batches.
 
     def _take_batched(self, name: str, cost: int, limit: Limit) -> Steps[Decision]:
         began, batches = self._clock.monotonic(), self._batches
         batch, decision = batches.take(name, limit, cost)
-        if decision is None and self._denials:
+        if decision is None:
             decision = self._denials.recall(name, limit, max(cost - batch.tokens, 1))
         if decision is None:
             # No call takes longer; if this one is interrupted, others fetch then.
@@ -344,7 +329,7 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
         """Takes for this call alone while another fetches, which may bring what the bucket lacks."""
         pause_s = 0.0
         for _ in range(_TRIES_WHILE_FETCHING):
-            decision = yield from self._take(batch.name, cost, batch.limit, pause_s, tells=False)
+            decision = yield from self._take_untold(batch.name, cost, batch.limit, pause_s)
             is_fetching = self._clock.monotonic() < batch.fetched_until
             if not decision.allowed and not decision.degraded:
                 decision = self._batches.take(batch.name, batch.limit, cost)[1] or decision
@@ -379,15 +364,9 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
         if decision is not None:
             return decision
         if short is None or short.allowed:
-            return (yield from self._take(batch.name, cost, batch.limit, tells=False))
-        if self._denials:
-            self._denials.remember(batch.name, batch.limit, lacking, short, asked_at)
-        never = cost > float(batch.limit.capacity)
-        return replace(
-            short,
-            remaining=short.remaining + cost - lacking,
-            retry_after_ms=-1 if never else short.retry_after_ms,
-        )
+            return (yield from self._take_untold(batch.name, cost, batch.limit))
+        self._denials.remember(batch.name, batch.limit, lacking, short, asked_at)
+        return replace(short, remaining=short.remaining + cost - lacking)
 
     def _give_back(self, left: Iterable[tuple[Batch, int]]) -> Steps[None]:
         """Gives tokens of batches back, all at once; those that no server takes are lost."""

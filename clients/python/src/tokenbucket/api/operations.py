@@ -1,13 +1,18 @@
-"""What all limiters do, for threads and asyncio alike: operations as steps, see `transport/server.py`."""
+"""What all limiters do, for threads and asyncio alike: operations as steps, see `transport/server.py`.
+
+What does more than ask the server is written once as well, as coroutines: those of threads await nothing
+that is not over already.
+"""
 
 from __future__ import annotations
 
+import inspect
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from itertools import chain
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 from weakref import WeakValueDictionary
 
 from ..local.fork import begins_anew_after_fork
@@ -18,6 +23,7 @@ from ..values.decision import Decision, JointDecision
 from ..values.errors import BadArgument, ReplyError, ReplyLost, ServerAway, Unanswered
 from ..values.limit import Limit, Number
 
+T = TypeVar("T")
 OnError = Literal["local", "open", "closed", "raise"]
 OnDecision = Callable[[str, Limit, Decision, float], None]
 """Called with the name, the limit, the decision and how many seconds it took."""
@@ -99,6 +105,7 @@ class Backend:
         self._on_decision = on_decision
         self._shadow = shadow
         self._clock = server._clock
+        self._sleep = self._clock.sleep_async if server._is_asynchronous else self._clock.sleep
         server._users.add(self)
 
     def _leave(self) -> bool:
@@ -164,20 +171,16 @@ class Backend:
             reply, lost = self._degraded(words, unanswered, terms.once)
             return reply, True, lost
 
-    def _decide(
-        self, name: str, limit: Limit, words: Command, terms: Terms | None = None, tells: bool = True
-    ) -> Steps[Decision]:
+    def _decide(self, name: str, limit: Limit, words: Command, terms: Terms) -> Steps[Decision]:
         began = self._clock.monotonic()
         decision = Decision._read(*(yield from self._ask(words, terms)))
-        return self._told(name, limit, decision, began, words) if tells else decision
+        return self._told(name, limit, decision, began, words)
 
     def _decide_all(
         self, parts: Sequence[Part], *words: Word, terms: Terms | None = None
     ) -> Steps[JointDecision]:
         """The reply to a command that is followed by the arguments of each part."""
-        arguments = (command(part.key, part.limit, part.amount) for part in parts)
-        whole: Command = (*words, *chain.from_iterable(arguments))
-        reply, degraded, lost = yield from self._ask(whole, terms)
+        reply, degraded, lost = yield from self._ask((*words, *words_of(parts)), terms)
         if len(reply) == 4:  # by `on_error`, or by a hold with a share, which is of one bucket
             reply = [*reply, [] if degraded else [reply]]
         which = [part.which for part in parts] if reply[4] else []
@@ -197,12 +200,31 @@ class Backend:
             self.server._local.execute("DEL", key)
         if degraded:
             return Decision(False, degraded=True)
-        return Decision(True, min(int(float(limit.capacity)) for limit in limits), granted=1)
+        return Decision(True, min(int(limit._capacity) for limit in limits), granted=1)
+
+
+def words_of(parts: Sequence[Part]) -> Command:
+    return tuple(chain.from_iterable(command(part.key, part.limit, part.amount) for part in parts))
 
 
 def _wanted(words: Command) -> int:
     """Returns what the command grants at most."""
     return int(words[4]) if words[0] == "TB.TAKEUPTO" else 1
+
+
+async def done(result: T | Awaitable[T]) -> T:
+    """Returns what a call of a limiter has decided: at once with threads, awaited with asyncio."""
+    return await result if inspect.isawaitable(result) else result
+
+
+def at_once(work: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine of threads, which never has to wait for an event loop."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise AssertionError("a coroutine of threads has awaited something")
 
 
 def checked_wait(max_wait_ms: float) -> float:

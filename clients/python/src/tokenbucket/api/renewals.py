@@ -11,6 +11,7 @@ import time
 from typing import Any
 from weakref import ref
 
+from ..transport.threads import Mark
 from ..values.errors import ServerAway
 from .unsettled import Unsettled
 
@@ -19,13 +20,7 @@ _TOGETHER_S = 0.02
 _MOST_AT_ONCE = 500
 
 
-class Running:
-    """Marks work that is under way, for as long as a variable refers to it."""
-
-    __slots__ = ("__weakref__",)
-
-
-NO_WORK = ref(Running())
+NO_WORK = ref(Mark())
 
 
 class Renewals:
@@ -40,7 +35,6 @@ class Renewals:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        """Forgets the holds of the parent in a forked process."""
         self._due: list[tuple[float, int, ref[Any]]] = []
         self._count = itertools.count()
         self._running = NO_WORK
@@ -61,7 +55,7 @@ class Renewals:
         if self._running() is not None:
             self._changed.put(None)
             return
-        running = Running()
+        running = Mark()
         # Not made before: gevent may have patched it since, and the old one would stop all greenlets.
         self._changed: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._running = ref(running)
@@ -71,7 +65,7 @@ class Renewals:
             if self._due and self._due[0][0] < time.monotonic():
                 self._renew_due()
 
-    def _run(self, running: Running) -> None:
+    def _run(self, running: Mark) -> None:
         while self._running() is running and (server := self._server()):
             due_s = [server._run(self._unsettled.settle(server))] if self._unsettled else []
             self._renew_due()
@@ -87,8 +81,7 @@ class Renewals:
                 self._changed.get(timeout=max(min(due_s), 0))
 
     def _renew_due(self) -> None:
-        """Renews all holds that are due, together."""
-        server, running = self._server(), Running()
+        server, running = self._server(), Mark()
         holds: list[Any] = []
         until = time.monotonic() + _TOGETHER_S
         while self._due and self._due[0][0] <= until and len(holds) < _MOST_AT_ONCE:
@@ -108,7 +101,7 @@ class Renewals:
                 if isinstance(reply, list):
                     hold._read_renewal(reply)
                 else:
-                    hold._renew_in_background()
+                    hold._renew_now()
             except ServerAway:  # an outage has a line of its own
                 continue
             except (Exception, SystemExit):  # as of an on_lost, which ends no renewals of others

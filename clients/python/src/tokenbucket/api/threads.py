@@ -12,11 +12,10 @@ from ..transport.server import BaseServer
 from ..transport.threads import Transport, run
 from ..values.decision import Decision, Denied, JointDecision
 from ..values.errors import BadArgument, TokenBucketError
-from ..values.limit import Limit, Number
 from .hold import HoldOperations, Used
 from .joint import BaseJointLimiter
 from .limiter import BaseLimiter
-from .operations import Backend, Part
+from .operations import Backend, Part, at_once
 from .renewals import NO_WORK, Renewals
 from .unsettled import AGAIN_S, Unsettled
 
@@ -40,7 +39,7 @@ class Server(BaseServer[Client]):
         self._renewals = Renewals(self)
 
     def _begin_anew(self) -> None:
-        self._unsettled._begin_anew()
+        self._unsettled.drain()
         self._renewals._begin_anew()
         super()._begin_anew()
 
@@ -61,16 +60,6 @@ class Server(BaseServer[Client]):
         run(self._ask_each(self._unsettled.drain()))
         for node in self._nodes():
             node.transport.drop()
-
-    def ping(self) -> bool:
-        """Returns whether the server answers.
-
-        >>> from tokenbucket import Server
-        >>> from tokenbucket.testing import FakeServer
-        >>> Server(FakeServer()).ping()
-        True
-        """
-        return self._run(self._answers())
 
 
 class _Closing(Backend):
@@ -94,7 +83,7 @@ class _Closing(Backend):
         self.close()
 
 
-class Hold(HoldOperations):
+class Hold(HoldOperations[JointDecision]):
     """Tokens that are held for a piece of work. `Limiter.hold` makes it; `allowed` is the server's decision.
 
     `with` renews it as long as it lasts, and settles it with `used` at its end. It raises Denied if
@@ -112,9 +101,10 @@ class Hold(HoldOperations):
     880
     """
 
+    _backend: _Closing
+
     def __init__(self, limiter: _Closing, parts: list[Part], ttl_ms: int, terms: Terms) -> None:
         super().__init__(limiter, parts, ttl_ms, terms)
-        self._limiter = limiter
         self._is_over = False
         # A renewal on its way could arrive after the settlement.
         self._one_at_a_time = threading.RLock()
@@ -129,51 +119,18 @@ class Hold(HoldOperations):
                 self._abandon()
             raise
 
-    def renew(self) -> JointDecision:
-        """Makes the hold last `ttl_ms` from now, if the server still has it: see `lost`.
-
-        `with` and `keep_renewing` do it in the background.
-
-        >>> from tokenbucket import Limit, Limiter
-        >>> from tokenbucket.testing import FakeServer
-        >>> hold = Limiter(FakeServer(), Limit(3, 0)).hold("jobs", 1, ttl_ms=30_000)
-        >>> hold.renew().allowed
-        True
-        """
-        began = self._limiter._clock.monotonic()
-        if self._renew_in_background():
-            self._limiter._tell_all(self._parts, self.decision, began)
-        return self.decision
-
-    def _renew_in_background(self) -> bool:
-        """Returns whether it was renewed. `on_decision` is not called."""
-        if self._is_inert:
-            return False
+    def _renew_now(self) -> None:
         with self._one_at_a_time:
-            if self._is_over:
-                return False
-            self._limiter._run(self._renew())
-            return True
+            if self._is_renewed and not self._is_over:
+                self._backend._run(self._renew())
 
-    def settle(self, used: Used | None = None) -> JointDecision:
-        """Ends the hold: charges `used` (or the attribute) and refunds the rest. The first call is final.
-
-        Unreported use counts as used in a bucket that refills; slots of a pool come back.
-
-        >>> from tokenbucket import Limit, Limiter
-        >>> from tokenbucket.testing import FakeServer
-        >>> hold = Limiter(FakeServer(), Limit(1000, "1000/m")).hold("alice", 500)
-        >>> hold.settle(120).remaining
-        880
-        """
+    def _end(self, used: Used | None) -> JointDecision:
         if self._is_inert:
             return self.decision
-        return self._end(self._amounts_used(self.used if used is None else used))
-
-    def _end(self, parts: list[Part]) -> JointDecision:
-        began, is_first = self._limiter._clock.monotonic(), self._settled is None
+        parts, began = self._amounts_used(used), self._backend._clock.monotonic()
+        is_first = self._settled is None
         if self._settled is None:
-            self.stop_renewing()
+            self._stop_renewing()
             self._await_renewal()
             with self._one_at_a_time:
                 if self._settled is None:
@@ -181,12 +138,12 @@ class Hold(HoldOperations):
         if isinstance(self._settled, Exception):
             raise self._settled
         if is_first:
-            self._limiter._tell_all(parts, self._settled, began)
+            self._backend._tell_all(parts, self._settled, began)
         return self._settled
 
     def _await_renewal(self) -> None:
         """Waits for one that is on its way. What arrives after the settlement all the same is ended again."""
-        ends_at = time.monotonic() + self._limiter.server.timeout_ms / 1000
+        ends_at = time.monotonic() + self._backend.server.timeout_ms / 1000
         while self._renewing() is not None:
             if time.monotonic() > ends_at:
                 self._abandon(AGAIN_S)
@@ -195,7 +152,7 @@ class Hold(HoldOperations):
 
     def _settle_once(self, parts: list[Part]) -> JointDecision | Exception:
         try:
-            return self._limiter._run(self._settle(parts))
+            return self._backend._run(self._settle(parts))
         except TokenBucketError as error:
             return error
         except BaseException:  # interrupted
@@ -209,27 +166,25 @@ class Hold(HoldOperations):
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        self.stop_renewing()  # first: if this is interrupted, the hold ends by its ttl
+        self._stop_renewing()  # first: if this is interrupted, the hold ends by its ttl
         with self._masking_nothing(error):
             try:
                 self.settle()
             except BadArgument:  # of `used`: the hold ends all the same
-                self._end(self._amounts_used(None))
+                self._end(None)
                 raise
 
     def keep_renewing(self) -> None:
         """Renews the hold until it is settled, as `with` does.
 
-        >>> from tokenbucket import Limit, Limiter
-        >>> from tokenbucket.testing import FakeServer
         >>> hold = Limiter(FakeServer(), Limit(3, 0)).hold("jobs", 1)
         >>> hold.keep_renewing()
         >>> hold.settle().allowed
         True
         """
-        self._limiter.server._renewals.add(self)
+        self._backend.server._renewals.add(self)
 
-    def stop_renewing(self) -> None:
+    def _stop_renewing(self) -> None:
         """Leaves the hold to expire, unless it is settled before."""
         self._is_over = True
 
@@ -238,24 +193,7 @@ class Limiter(_Closing, BaseLimiter[Server | Client, Decision, Hold]):
     __doc__ = BaseLimiter.__doc__
 
     _of_hold = Hold
-
-    def wait(self, name: str, cost: Number = 1, *, max_wait_ms: int, limit: Limit | None = None) -> Decision:
-        """Reserves, and sleeps until the call's turn; an interrupted wait gives its tokens back.
-
-        >>> from tokenbucket import Limit, Limiter
-        >>> from tokenbucket.testing import FakeServer
-        >>> limiter = Limiter(FakeServer(), Limit(1, "1/s"))
-        >>> [limiter.wait("alice", max_wait_ms=1000).allowed for _ in range(2)]
-        [True, True]
-        """
-        decision = self.reserve(name, cost, max_wait_ms=max_wait_ms, limit=limit)
-        if decision.allowed and decision.retry_after_ms:
-            try:
-                self._clock.sleep(decision.retry_after_ms / 1000)
-            except BaseException:
-                self._run(self._give_up(decision, name, cost, limit))
-                raise
-        return decision
+    _finish = staticmethod(at_once)
 
     def close(self) -> None:
         """Gives back what batches have left, and closes connections that no other limiter uses."""

@@ -23,10 +23,6 @@ class Unsettled:
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def _begin_anew(self) -> None:
-        """Forgets the holds of the parent in a forked process."""
-        self._waiting = {}
-
     def add(self, words: Command, for_s: float, in_s: float, is_known: bool) -> None:
         """Those that the server has had go first: an outage makes many that it may never have seen."""
         now = time.monotonic()

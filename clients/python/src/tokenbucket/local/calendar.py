@@ -28,7 +28,6 @@ class Continuous:
     per_ms: Fraction
 
     def between(self, since: Fraction, until: Fraction) -> Fraction:
-        """How many tokens come."""
         return self.per_ms * (until - since)
 
     def reaches(self, since: Fraction, tokens: Fraction) -> Fraction | None:

@@ -37,8 +37,6 @@ class FakeServer(Clock):
     def advance(self, seconds: float | Fraction) -> None:
         """Moves the clock of buckets and limiters by `seconds`, in whole microseconds.
 
-        >>> from tokenbucket import Limit, Limiter
-        >>> from tokenbucket.testing import FakeServer
         >>> server = FakeServer()
         >>> limiter = Limiter(server, Limit(10, "10@d"))
         >>> server.advance(86_400 - 60)
@@ -46,21 +44,6 @@ class FakeServer(Clock):
         60000
         """
         self._now += Fraction(round(seconds * 1_000_000), 1000)
-
-    def reset(self) -> None:
-        """Makes every bucket full.
-
-        >>> from tokenbucket import Limit, Limiter
-        >>> from tokenbucket.testing import FakeServer
-        >>> server = FakeServer()
-        >>> limiter = Limiter(server, Limit(1, "1/h"))
-        >>> limiter.take("alice").allowed
-        True
-        >>> server.reset()
-        >>> limiter.take("alice").allowed
-        True
-        """
-        self._buckets._begin_anew()
 
     @property
     def _tokenbucket_fake(self) -> FakeServer:

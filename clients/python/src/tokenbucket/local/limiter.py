@@ -9,12 +9,11 @@ import heapq
 import threading
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
-from copy import deepcopy
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate
-from math import floor
+from math import ceil, floor
 from typing import Any
 
 from ..values.errors import ReplyError
@@ -23,8 +22,8 @@ from .calendar import Refill, refill_of
 
 _MICRO = 1_000_000
 _NEVER = -1
-# Longer than any bucket takes to fill: -1 becomes the end of it.
-_LONG_MS = 200 * 366 * 86_400_000
+# The server sets no later one.
+_LAST_EXPIRY_MS = 2**53
 # What a float is off by, in millionths of a token.
 _FLOAT_NOISE = Fraction(1, _MICRO)
 
@@ -62,14 +61,18 @@ class _Holds:
                 del self._order[at]
             self.by_id.pop(id, None)
 
-    def expired(self, moment: Fraction) -> Iterator[tuple[Fraction, Fraction]]:
-        """Ends those that are over, and yields when and how much of each."""
-        until_us = floor(moment * 1000)
+    def end_until(self, moment: Fraction) -> Fraction:
+        """Ends those that are over, and returns how much comes back."""
+        ended, until_us = 0, floor(moment * 1000)
         while self._order and self._order[0][0] <= until_us:
             self._sums = None
-            expires_us, id, micros = self._order.pop(0)
+            _, id, micros = self._order.pop(0)
             self.by_id.pop(id, None)
-            yield Fraction(expires_us, 1000), Fraction(micros, _MICRO)
+            ended += micros
+        return Fraction(ended, _MICRO)
+
+    def last_end(self) -> Fraction:
+        return Fraction(self._order[-1][0], 1000) if self._order else Fraction(0)
 
     def first(self, is_enough: Callable[[Fraction, Fraction], bool]) -> tuple[Fraction | None, Fraction]:
         """Finds when the hold ends with which there is enough, and how much has come back before."""
@@ -86,54 +89,62 @@ class _Holds:
 
 @dataclass(slots=True)
 class _View:
-    """A bucket under the limit of one call: as it is now, or as it was at its last write."""
+    """A bucket under the limit of one call: as it is now, or as it was at its last write.
+
+    Its level at the last write may include holds that ended since.
+    """
 
     capacity: Fraction
     refill: Refill
     level: Fraction
     now: Fraction
     holds: _Holds = field(default_factory=_Holds)
-    """Shared by the views of a bucket, and changed only where a view is kept."""
-    full_at: Fraction = Fraction(0)
+    """Shared by the views of a bucket. Those that ended are in the level."""
+    expires_ms: int = 0
 
-    def pass_until(self, moment: Fraction) -> None:
-        """Lets time pass: tokens flow in, and holds come back as they expire."""
-        for ended_at, amount in self.holds.expired(moment):
-            self._flow_until(ended_at, amount)
-        self._flow_until(moment)
-
-    def _flow_until(self, moment: Fraction, more: Fraction = Fraction(0)) -> None:
-        flown = min(self.capacity, self.level + self.refill.between(self.now, moment))
-        self.level, self.now = min(self.capacity, flown + more), moment
+    def _reached_at(self, level: Fraction) -> Fraction | None:
+        """Returns when there is so much unless other calls act; None if never."""
+        lacking = level - self.level
+        ended_at, returned = self.holds.first(
+            lambda at, returned: returned + self.refill.between(self.now, at) >= lacking
+        )
+        flowed_at = self.refill.reaches(self.now, lacking - returned)
+        return min((one for one in (ended_at, flowed_at) if one is not None), default=None)
 
     def ms_until(self, level: Fraction) -> int:
         """Returns milliseconds until this level, unless other calls act, rounded up; -1 if never."""
         if self.level >= level:
             return 0
-        if level > self.capacity:
-            return _NEVER
-        lacking = level - self.level
-        moment, returned = self.holds.first(
-            lambda at, returned: returned + self.refill.between(self.now, at) >= lacking
-        )
-        reached = self.refill.reaches(self.now, lacking - returned)
-        moments = [one for one in (moment, reached) if one is not None]
-        return _up(min(moments) - self.now) if moments else _NEVER
+        reached_at = self._reached_at(level) if level <= self.capacity else None
+        return _NEVER if reached_at is None else ceil(reached_at - self.now)
 
     def reply(self, allowed: int, retry_after_ms: int) -> list[Any]:
         return [allowed, floor(self.level), retry_after_ms, self.ms_until(self.capacity)]
 
+    def lengthen(self) -> bool:
+        """Lets the bucket last until it is full by this limit too. Returns whether it expires later now.
+
+        As in the server, where an expiry has slack, so that it is seldom set, and is never shortened.
+        """
+        full_at = self._reached_at(self.capacity) or Fraction(_LAST_EXPIRY_MS)
+        full_at = max(full_at, self.holds.last_end())
+        if ceil(full_at) <= self.expires_ms:
+            return False
+        slack_ms = floor(full_at - self.now) // 4 + 1000
+        self.expires_ms = min(ceil(full_at) + slack_ms, _LAST_EXPIRY_MS)
+        return True
+
 
 class Buckets:
-    """`now_ms` is the clock. Beyond `most` names those are forgotten that are full, or will be first."""
+    """`now_ms` is the clock. Beyond `most` names those are forgotten that expire first."""
 
     def __init__(self, now_ms: Callable[[], Fraction], most: int | None = None) -> None:
         self._now_ms = now_ms
         self._most = most
         self._now = Fraction(0)
         self._buckets: dict[str, _View] = {}
-        self._full_at: list[tuple[Fraction, str]] = []
-        """A heap; what was written to a bucket later makes an entry void."""
+        self._expiries: list[tuple[int, str]] = []
+        """A heap; a later expiry of the bucket makes an entry void."""
         self._lock = threading.RLock()
         self._is_inside = False
 
@@ -141,7 +152,7 @@ class Buckets:
         self._lock = threading.RLock()
         self._is_inside = False
         self._buckets.clear()
-        self._full_at.clear()
+        self._expiries.clear()
 
     def execute(self, name: object, *arguments: object) -> Any:
         """The reply of the module to a command; an error is returned, not raised."""
@@ -175,38 +186,40 @@ class Buckets:
         if is_pool and not pool:
             raise ReplyError("ERR rate must be above 0 here: 0 is for the commands of holds")
         bucket = self._buckets.get(key)
-        if bucket is None:
+        if bucket is None or bucket.expires_ms < floor(self._now):
             return _View(most, refill, most, self._now)
-        is_same = (bucket.capacity, bucket.refill) == (most, refill)
-        holds = bucket.holds if is_same else deepcopy(bucket.holds)
-        view = _View(most, refill, min(bucket.level, most), bucket.now, holds)
-        view.pass_until(max(self._now, bucket.now))
-        if is_same:
-            bucket.level, bucket.now = view.level, view.now
-        return view
+        now = max(self._now, bucket.now)
+        bucket.level += bucket.holds.end_until(now)
+        level = min(most, min(most, bucket.level) + refill.between(bucket.now, now))
+        return _View(most, refill, level, now, bucket.holds, bucket.expires_ms)
 
     def _keep(self, key: str, view: _View) -> None:
         if view.level >= view.capacity and not view.holds.by_id:
             self._buckets.pop(key, None)
             return
         self._buckets[key] = view
-        if self._most is not None:
-            view.full_at = view.now + view.ms_until(view.capacity) % _LONG_MS
-            heapq.heappush(self._full_at, (view.full_at, key))
+        if view.lengthen() and self._most is not None:
+            heapq.heappush(self._expiries, (view.expires_ms, key))
             if len(self._buckets) > self._most:
                 self._forget_one()
-            if len(self._full_at) > 2 * self._most + 2:
-                self._full_at = [(bucket.full_at, key) for key, bucket in self._buckets.items()]
-                heapq.heapify(self._full_at)
+            if len(self._expiries) > 2 * self._most + 2:
+                self._expiries = [(bucket.expires_ms, key) for key, bucket in self._buckets.items()]
+                heapq.heapify(self._expiries)
 
     def _forget_one(self) -> None:
         """Those that are drained stay: a caller does not make its bucket full by asking for many names."""
         while True:
-            full_at, key = heapq.heappop(self._full_at)
+            expires_ms, key = heapq.heappop(self._expiries)
             bucket = self._buckets.get(key)
-            if bucket is not None and bucket.full_at == full_at:
+            if bucket is not None and bucket.expires_ms == expires_ms:
                 del self._buckets[key]
                 return
+
+    def _change(self, key: str, view: _View, taken: Fraction) -> None:
+        """Takes so much, or gives it back. A call that moves nothing writes nothing, as in the server."""
+        if taken and (taken > 0 or view.level < view.capacity):
+            view.level = min(view.capacity, view.level - taken)
+            self._keep(key, view)
 
     def _peek(self, key: str, capacity: str, rate: str, cost: str = "1") -> list[Any]:
         return self._book(self._look(key, capacity, rate, pool=True), cost)
@@ -233,21 +246,17 @@ class Buckets:
         if not 1 <= int(most) <= MOST_TOKENS:
             raise ReplyError("ERR max must be a whole number of tokens from 1 to 1e12")
         granted = max(min(int(most), floor(view.level)), 0)
-        if granted:
-            view.level -= granted
-            self._keep(key, view)
+        self._change(key, view, Fraction(granted))
         return view.reply(granted, 0 if granted else view.ms_until(Fraction(1)))
 
     def _charge(self, key: str, capacity: str, rate: str, amount: str) -> list[Any]:
         view = self._look(key, capacity, rate)
-        view.level -= _cost(amount)
-        self._keep(key, view)
+        self._change(key, view, _cost(amount))
         return view.reply(1, max(view.ms_until(Fraction(0)), 0))
 
     def _give(self, key: str, capacity: str, rate: str, amount: str) -> list[Any]:
         view = self._look(key, capacity, rate, pool=True)
-        view.level = min(view.capacity, view.level + _down(amount))
-        self._keep(key, view)
+        self._change(key, view, -_down(amount))
         return view.reply(1, 0)
 
     def _mtake(self, count: str, *words: str) -> list[Any]:
@@ -269,10 +278,11 @@ class Buckets:
         if not all(reply[0] for reply in replies):
             return _joint(replies)
         for key, view, wanted, more in parts:
-            view.level = min(view.capacity, view.level - more)
-            if id:
-                view.holds.set(id, wanted, view.now + ttl_ms)
-            self._keep(key, view)
+            if wanted or more:
+                if id:
+                    view.holds.set(id, wanted, view.now + ttl_ms)
+                view.level = min(view.capacity, view.level - more)
+                self._keep(key, view)
         return _joint([view.reply(1, 0) for _, view, _, _ in parts])
 
     def _mrenew(self, count: str, ttl_ms: str, id: str, *words: str) -> list[Any]:
@@ -323,7 +333,7 @@ def _joint(each: list[list[Any]]) -> list[Any]:
 
 def _cost(text: str) -> Fraction:
     """Rounded up, to the millionth."""
-    return _rounded(text, lambda micros: -(-micros // 1))
+    return _rounded(text, ceil)
 
 
 def _down(text: str) -> Fraction:
@@ -337,8 +347,4 @@ def _rounded(text: str, whole: Callable[[Fraction], int]) -> Fraction:
         raise ReplyError(f"ERR {text!r} must be a decimal number of tokens from 0 to 1e12")
     micros = tokens * _MICRO
     meant = round(micros)
-    return Fraction(meant if meant and abs(micros - meant) <= _FLOAT_NOISE else whole(micros), _MICRO)
-
-
-def _up(ms: Fraction) -> int:
-    return -(-ms // 1)
+    return Fraction(meant if abs(micros - meant) <= _FLOAT_NOISE else whole(micros), _MICRO)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import ceil
 from typing import Any, TypeVar
 
 from .commands import Command, Commands, waiting
@@ -16,8 +17,6 @@ PING: Commands = (("PING",),)
 
 @dataclass(slots=True)
 class Terms:
-    """How a command is sent."""
-
     once: bool = False
     """Must not be sent a second time."""
     pause_s: float = 0.0
@@ -34,34 +33,29 @@ class Terms:
     """Is set when the server did not answer, and may have executed it."""
 
 
+@dataclass(slots=True, eq=False)
 class Call:
-    """One or more commands in one write."""
+    """One or more commands in one write. The reply is a list of theirs."""
 
-    __slots__ = ("future", "node", "pause_s", "replies", "sent_at", "share", "until", "words")
-
-    def __init__(self, node: Any, words: Commands, terms: Terms | None = None, pause_s: float = 0.0) -> None:
-        self.node, self.words, self.pause_s = node, words, pause_s
-        self.until = terms.until if terms else None
-        self.share = terms.share if terms else ()
-        # Of asyncio.
-        self.future: Any = None
-        self.replies: list[Any] = []
-        self.sent_at = 0.0
+    node: Any
+    words: Commands
+    terms: Terms = field(default_factory=Terms)
+    # Of asyncio.
+    future: Any = None
+    replies: list[Any] = field(default_factory=list)
+    sent_at: float = 0.0
 
     def to_send(self) -> Commands:
         """Returns the commands to write: that of a call that waits says for how long."""
-        if self.until is None:
+        if self.terms.until is None:
             return self.words
         *before, last = self.words
-        return (*before, waiting(last, max(int(-(-self.left_s * 1000 // 1)), 0), self.share))
+        return (*before, waiting(last, max(ceil(self.left_s * 1000), 0), self.terms.share))
 
     @property
     def left_s(self) -> float:
         """How long it waits in the server at most from now on; negative if that should be over."""
-        return 0.0 if self.until is None else self.until - time.monotonic()
-
-    def reply_of(self, replies: list[Any]) -> Any:
-        return replies[0] if len(self.words) == 1 else replies
+        return (self.terms.until or 0.0) - time.monotonic()
 
 
 Steps = Generator[Call, Any, T]

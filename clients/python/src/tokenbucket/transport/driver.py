@@ -155,7 +155,6 @@ def reply_of(error: Exception) -> ReplyError:
 
 
 def client_of(url: str, asynchronous: bool) -> Any:
-    """Makes a client of redis-py."""
     try:
         return (redis.asyncio if asynchronous else redis).Redis.from_url(url)
     except ValueError as error:

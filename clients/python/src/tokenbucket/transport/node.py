@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from ..values.errors import Fault, ReplyError, Unanswered, fault_of
+from ..values.errors import AWAY, ReplyError, Unanswered
 from .driver import CONNECT_WITHIN_S, Endpoint, is_lack
 
 _SECONDS_BETWEEN_REFUSALS_LOGGED = 60
@@ -34,7 +34,6 @@ class Node:
         """Its connections."""
 
     def _begin_anew(self) -> None:
-        """Forgets the outages of the parent in a process that was forked."""
         self.away_until = 0.0
         """0 unless the server is away; then no call asks before that moment.
 
@@ -55,7 +54,7 @@ class Node:
     def heard(self, reply: Any) -> None:
         """Notes what the server itself has said: nothing else is a sign of life."""
         self.last_heard = time.monotonic()
-        if type(reply) is ReplyError and fault_of(reply) is Fault.AWAY:
+        if type(reply) is ReplyError and reply.word in AWAY:
             self.failed(reply, self.last_heard)
         elif self.away_until:
             self.away_until = 0.0

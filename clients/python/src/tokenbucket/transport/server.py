@@ -21,14 +21,14 @@ from ..local.clock import REAL, Clock, unix_ms_now
 from ..local.fork import begins_anew_after_fork
 from ..local.limiter import Buckets
 from ..values.errors import (
+    AWAY,
+    REFUSING,
     BadArgument,
     CrossSlot,
-    Fault,
     ModuleMissing,
     ReplyError,
     TokenBucketError,
     Unanswered,
-    fault_of,
 )
 from .call import PING, Call, Steps, Terms
 from .commands import NO_SCRIPT, Command, key_of, script_arguments, script_key
@@ -134,7 +134,6 @@ class BaseServer(Generic[Client]):
         """Makes what only threads, or only asyncio, need."""
 
     def _begin_anew(self) -> None:
-        """Starts afresh in a forked process."""
         self._local._begin_anew()
         for node in self._nodes():
             node._begin_anew()
@@ -176,8 +175,8 @@ class BaseServer(Generic[Client]):
         for node, places in groups.items():
             if node is not None and node.admits():
                 with contextlib.suppress(Unanswered, TokenBucketError):
-                    reply = yield Call(node, tuple(commands[at] for at in places))
-                    for at, one in zip(places, reply if len(places) > 1 else [reply], strict=True):
+                    heard = yield Call(node, tuple(commands[at] for at in places))
+                    for at, one in zip(places, heard, strict=True):
                         replies[at] = one
         for at, reply in enumerate(replies):
             if isinstance(reply, ReplyError):  # as of a slot that has moved, or without the module
@@ -219,8 +218,8 @@ class BaseServer(Generic[Client]):
         """Returns whether the server answers, or one node of a cluster."""
         for node in self._nodes():
             with contextlib.suppress(Unanswered):
-                reply = yield Call(node, PING)
-                return not (isinstance(reply, ReplyError) and fault_of(reply) is Fault.AWAY)
+                [reply] = yield Call(node, PING)
+                return not (isinstance(reply, ReplyError) and reply.word in AWAY)
         return self._fake is not None
 
     def _node_of(self, key: str) -> Steps[Node]:
@@ -242,14 +241,13 @@ class BaseServer(Generic[Client]):
     def _route(self, node: Node, command: Command, terms: Terms) -> Steps[Any]:
         """Sends it, follows redirections, sends again where nothing was done, and judges errors."""
         repeated = sure = asking = False
-        first_node, tries, pause_s = node, 0, terms.pause_s
+        first_node, tries = node, 0
         for _ in range(_MOST_REDIRECTIONS + 2 * _TRIES_OF_A_SPLIT_SLOT):
             if node.away_until and not (sure or node.admits()):
                 raise Unanswered(f"{node.name} is away", sent=terms.was_sent)
-            call = Call(node, (("ASKING",), command) if asking else (command,), terms, pause_s)
-            pause_s = 0.0
+            call = Call(node, (("ASKING",), command) if asking else (command,), terms)
             try:
-                reply = yield call
+                *_, reply = yield call
             except Unanswered as unanswered:
                 terms.was_sent = unanswered.sent = terms.was_sent or unanswered.sent
                 # Sent again on another connection: the server may have been restarted meanwhile.
@@ -257,15 +255,14 @@ class BaseServer(Generic[Client]):
                     raise
                 repeated = True
                 continue
-            if asking:
-                reply, asking = reply[1], False
+            asking = False
             if type(reply) is not ReplyError:
                 return reply
             if reply.word in ("MOVED", "ASK") and self._slots is not None:
                 node, sure, asking = self._slots.redirected(str(reply), node), True, reply.word == "ASK"
             elif reply.word in _NOT_HERE_NOW and tries < _TRIES_OF_A_SPLIT_SLOT:
                 node, tries = first_node, tries + 1
-                pause_s = node.timeout_s / _TRIES_OF_A_SPLIT_SLOT
+                terms.pause_s = node.timeout_s / _TRIES_OF_A_SPLIT_SLOT
             elif reply.word == "READONLY" and not sure:
                 if node.moves():
                     node.transport.drop()  # the endpoint has moved, and the master is behind it again
@@ -277,14 +274,15 @@ class BaseServer(Generic[Client]):
         raise Unanswered(f"{node.name} redirects in circles")
 
     def _error(self, node: Node, error: ReplyError) -> None:
-        if (fault := fault_of(error)) is not Fault.CALLER:
-            if fault is Fault.REFUSING:
-                node.refused(error)
+        if error.word in REFUSING:
+            node.refused(error)
+        if error.word in AWAY | REFUSING:
             raise Unanswered(error)
         if error.word == "MOVED":
             raise BadArgument(f"client: {node.name} is a node of a cluster: use the cluster client")
         if error.word == "CROSSSLOT":
-            raise CrossSlot from error
+            advice = "the names of one call have to share a hash tag, as in '{ada}:requests'"
+            raise CrossSlot(f"name: in a cluster, {advice}") from error
         if "unknown command" in str(error):
             advice = "load it, or set fallback='script'; holds need the module"
             raise ModuleMissing(f"{node.name} has no tokenbucket module: {advice}") from error

@@ -34,7 +34,6 @@ class Slots:
         return random.choice([node for node in nodes if not node.away_until] or nodes)
 
     def learn(self, reply: Any, asked: Node) -> None:
-        """Reads what CLUSTER SLOTS replied."""
         for first, last, master, *_ in reply:
             node = self._node_said(master[0], master[1], asked)
             self._slots[first : last + 1] = [node] * (last + 1 - first)

@@ -13,12 +13,14 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from ..values.errors import Unanswered
 from .call import PING, Call
 from .driver import packed, reply_of
 from .node import IDLE_S, PULSE_S, Node
+
+T = TypeVar("T")
 
 # Rounds of the event loop in which replies are read before the server counts as silent.
 _ROUNDS = 5
@@ -27,6 +29,27 @@ _MOST_LATE = 3
 _CONNECTS_WITHIN = 5
 # More at once than the backlog of a server has room for would be late.
 _MOST_CONNECTING = 64
+
+
+class Tasks(set[asyncio.Task[Any]]):
+    """Tasks that run to their end, whatever becomes of their callers."""
+
+    def begin(self, work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> asyncio.Task[T]:
+        task = loop.create_task(work)
+        self.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self.discard(task)
+        if not task.cancelled():
+            task.exception()  # its waiters get it
+
+    async def end_here(self) -> None:
+        """Waits for those of the event loop that runs."""
+        loop = asyncio.get_running_loop()
+        if here := [task for task in tuple(self) if task.get_loop() is loop]:
+            await asyncio.wait(here)
 
 
 class Connection:
@@ -47,7 +70,7 @@ class Connection:
         transport.connections.add(self)
 
     def _task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = self._transport.task(work)
+        task = self._transport.tasks.begin(work, self._loop)
         self._tasks.add(task)
         task.add_done_callback(self._over)
         return task
@@ -122,7 +145,7 @@ class Connection:
         if len(call.replies) == len(call.words):
             self._sent.popleft()
             if not call.future.done():
-                call.future.set_result(call.reply_of(call.replies))
+                call.future.set_result(call.replies)
 
     def end(self, why: Exception) -> None:
         """Closes it: its calls get no reply any more."""
@@ -142,7 +165,7 @@ class Connection:
             task.cancel()
         self._transport.connections.discard(self)
         if self._raw is not None and not self._loop.is_closed():
-            self._transport.task(_disconnect(self._raw))
+            self._transport.tasks.begin(_disconnect(self._raw), self._loop)
 
     # Silence.
 
@@ -162,7 +185,7 @@ class Connection:
         first = next(iter(self._sent or self._unsent), None)
         if first is None or not self.is_open:
             return
-        if first.until is not None and self._sent:
+        if first.terms.until is not None and self._sent:
             self._look_at_wait(first)
             return
         now, patience_s = time.monotonic(), self._patience_s
@@ -258,14 +281,7 @@ class Transport:
         self._shared: Connection | None = None
         self.connections: set[Connection] = set()
         self._turns_to_connect = asyncio.Semaphore(_MOST_CONNECTING)
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Runs it to its end, whatever becomes of the caller."""
-        task = self.loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        self.tasks = Tasks()
 
     def shared(self) -> Connection:
         """Returns that by which all calls are sent that do not wait in the server."""
@@ -274,9 +290,10 @@ class Transport:
         return self._shared
 
     async def exchange(self, call: Call) -> Any:
-        if call.pause_s:
-            await asyncio.sleep(call.pause_s)
-        if call.until is None:
+        if call.terms.pause_s:
+            await asyncio.sleep(call.terms.pause_s)
+            call.terms.pause_s = 0.0
+        if call.terms.until is None:
             return await self.shared().send(call)
         connection: Connection | None = None
         began = time.monotonic()
@@ -300,5 +317,4 @@ class Transport:
     async def close(self) -> None:
         for connection in list(self.connections):
             connection.end(Unanswered("the limiter was closed", sent=True))
-        if self._tasks:
-            await asyncio.wait(set(self._tasks))
+        await self.tasks.end_here()

@@ -63,8 +63,8 @@ def within(for_s: float, look: Callable[[float], T | None]) -> T | None:
     return look(0)
 
 
-class Place:
-    """The right to use a connection. It counts for as long as a variable refers to it."""
+class Mark:
+    """Stands for work under way, or the right to a connection, for as long as a variable refers to it."""
 
     __slots__ = ("__weakref__",)
 
@@ -89,7 +89,7 @@ class Transport:
         """In a process that was forked. What the threads of the parent use stays open with it."""
         self._idle: deque[tuple[Any, float]] = deque()
         """Those that belong to an earlier one are not used again."""
-        self._taken: set[ref[Place]] = set()
+        self._taken: set[ref[Mark]] = set()
         self._waiters: deque[Answer] = deque()
 
     def drop(self) -> None:
@@ -100,12 +100,13 @@ class Transport:
                 _close(old.pop()[0])
 
     def exchange(self, call: Call) -> Any:
-        if call.pause_s:
-            time.sleep(call.pause_s)
+        if call.terms.pause_s:
+            time.sleep(call.terms.pause_s)
+            call.terms.pause_s = 0.0
         idle, place = self._idle, self._place()
         try:
             raw = self._idle_one() or self._connected()
-            if call.until is None:
+            if call.terms.until is None:
                 return self._ask(call, raw, idle)
         finally:
             self._give_back(place)
@@ -113,7 +114,7 @@ class Transport:
 
     # The right to use a connection.
 
-    def _place(self) -> Place:
+    def _place(self) -> Mark:
         """Waits for one, in the order in which callers come, for no longer than connecting may take."""
         if not self._waiters and (place := self._free_place()):
             return place
@@ -127,7 +128,7 @@ class Transport:
 
         self._waiters.append(mine)
         try:
-            found: Place | None = within(node.connect_within_s, look)
+            found: Mark | None = within(node.connect_within_s, look)
         finally:
             with contextlib.suppress(ValueError):
                 self._waiters.remove(mine)
@@ -135,16 +136,16 @@ class Transport:
             raise Unanswered(f"all {MOST_CONNECTIONS} connections are in use")
         return found
 
-    def _free_place(self) -> Place | None:
+    def _free_place(self) -> Mark | None:
         if len(self._taken) >= MOST_CONNECTIONS:
             self._taken -= {one for one in tuple(self._taken) if one() is None}
             if len(self._taken) >= MOST_CONNECTIONS:
                 return None
-        place = Place()
+        place = Mark()
         self._taken.add(ref(place))
         return place
 
-    def _give_back(self, place: Place) -> None:
+    def _give_back(self, place: Mark) -> None:
         with contextlib.suppress(IndexError):
             if self._waiters:
                 self._waiters.popleft().put(place)
@@ -158,7 +159,7 @@ class Transport:
         try:
             asked_at = time.monotonic()
             raw.send_packed_command(packed(raw, call.to_send()), check_health=False)
-            if call.until is not None:
+            if call.terms.until is not None:
                 self._wait(raw, call, asked_at)
             elif not within(node.timeout_s, lambda for_s: raw.can_read(timeout=for_s)):
                 silence = node.silent("reply", asked_at, node.timeout_s, sent=True)
@@ -174,7 +175,7 @@ class Transport:
             raise node.endpoint.why_it_failed(error, sent=True) from error
         node.heard(replies[0])
         self._keep(raw, idle if is_whole else None)
-        return call.reply_of(replies)
+        return replies
 
     def _wait(self, raw: Any, call: Call, asked_at: float) -> None:
         """Waits until there is a reply, as long as the server answers others."""

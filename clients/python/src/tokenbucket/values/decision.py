@@ -60,7 +60,6 @@ class Decision:
     def retry_after_s(self) -> int:
         """Returns whole seconds for the Retry-After header, rounded up.
 
-        >>> from tokenbucket import Decision
         >>> Decision(allowed=False, retry_after_ms=1200).retry_after_s
         2
         """
@@ -72,7 +71,6 @@ class Decision:
         `jitter` 0.5 lengthens Retry-After by up to half, so that denied clients do not return together.
         Retry-After is missing where waiting does not help, and a degraded decision has no RateLimit.
 
-        >>> from tokenbucket import Decision, Limit
         >>> denied = Decision(allowed=False, retry_after_ms=1200, reset_after_ms=6000)
         >>> for name, value in denied.headers(Limit(5, "1/s")).items():
         ...     print(f"{name}: {value}")
@@ -83,7 +81,7 @@ class Decision:
         headers: dict[str, str] = {}
         if not self.degraded:
             window_s = limit.window_s
-            policy = f'"{name}";q={int(float(limit.capacity))}'
+            policy = f'"{name}";q={int(limit._capacity)}'
             headers["RateLimit-Policy"] = policy + (f";w={window_s}" if window_s else "")
             left, reset_s = max(self.remaining, 0), _up_to_seconds(self.reset_after_ms)
             headers["RateLimit"] = f'"{name}";r={left};t={reset_s}'

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from enum import Enum, auto
-
 
 class TokenBucketError(Exception):
     """The base of every error of this package."""
@@ -28,14 +26,6 @@ class ModuleMissing(TokenBucketError):
 class CrossSlot(TokenBucketError):
     """The buckets of one call are in several slots of a cluster: give their names a common hash tag."""
 
-    def __init__(self) -> None:
-        super().__init__(
-            "name: in a cluster, the names of one call have to share a hash tag, as in '{ada}:requests'"
-        )
-
-    def __reduce__(self) -> tuple[type[CrossSlot], tuple[()]]:
-        return CrossSlot, ()
-
 
 class ReplyError(Exception):
     """An error line of a server."""
@@ -57,20 +47,7 @@ class Unanswered(Exception):
         self.broken = broken
 
 
-class Fault(Enum):
-    CALLER = auto()
-    """The call is wrong or not permitted."""
-    AWAY = auto()
-    """The server is up and cannot decide anything yet."""
-    REFUSING = auto()
-    """The server refuses this write, which says nothing about the next."""
-
-
 AWAY = {"LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "UNKILLABLE"}
-_REFUSING = {"OOM", "READONLY", "MISCONF", "NOREPLICAS", "TRYAGAIN", "UNBLOCKED"}
-
-
-def fault_of(error: ReplyError) -> Fault:
-    if error.word in AWAY:
-        return Fault.AWAY
-    return Fault.REFUSING if error.word in _REFUSING else Fault.CALLER
+"""Begin the errors of a server that is up and cannot decide anything yet."""
+REFUSING = {"OOM", "READONLY", "MISCONF", "NOREPLICAS", "TRYAGAIN", "UNBLOCKED"}
+"""Begin those of one that refuses this write, which says nothing about the next."""

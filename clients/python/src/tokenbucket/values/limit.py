@@ -104,6 +104,13 @@ class Limit:
         return terms
 
     @property
+    def _capacity(self) -> int | Fraction:
+        """Returns the exact capacity."""
+        capacity = exactly(self.capacity)
+        assert capacity is not None
+        return capacity
+
+    @property
     def tokens_per_s(self) -> Fraction:
         """Returns the exact rate; the average of a calendar's rate, with months of 30 days."""
         count, number, unit, _ = self._terms
@@ -113,12 +120,17 @@ class Limit:
     def window_s(self) -> int | None:
         """In how many seconds an empty bucket fills, rounded up; None if nothing flows in."""
         rate = self.tokens_per_s
-        return -(-Fraction(str(self.capacity)) // rate) if rate else None
+        return -(-self._capacity // rate) if rate else None
 
 
 def amount_of(text: str) -> Fraction | None:
     """Reads an amount of tokens as the module does; None if it is invalid."""
-    if len(text) > _MOST_BYTES or not _NUMBER.fullmatch(text):
+    return _amount_of(text) if len(text) <= _MOST_BYTES else None
+
+
+@lru_cache(1024)
+def _amount_of(text: str) -> Fraction | None:
+    if not _NUMBER.fullmatch(text):
         return None
     digits, _, exponent = text.lower().partition("e")
     bounded = max(min(int(exponent or 0), _LARGEST_EXPONENT), -_LARGEST_EXPONENT)
