@@ -15,7 +15,7 @@ import { RateLimiterRes, type RateLimiterLike } from "rate-limiter-flexible";
 import type { Options } from "../api/decider.js";
 import { BlockableBuckets, isForever, type Outcome } from "./blocks.js";
 import type { Decision } from "../values/decision.js";
-import { Denials } from "../api/denials.js";
+import { ANY_COST, Denials } from "../api/denials.js";
 import { BadArgument } from "../values/errors.js";
 import { capacityOf, flowMs, type Limit } from "../values/limit.js";
 import type { Client } from "../transport/clients.js";
@@ -254,8 +254,8 @@ export class RateLimiterTokenBucket extends Base {
     }
     if (decision.retryAfterMs < 0) msBeforeNext = -1;
     if (this.inMemoryBlockDuration > 0) msBeforeNext = this.inMemoryBlockDuration * 1000;
-    // Of a block it does not matter how many points are asked for.
-    const cost = blockedMs > 0 || this.blockDuration > 0 || this.inMemoryBlockDuration > 0 ? 0 : points;
+    const isBlock = blockedMs > 0 || this.blockDuration > 0 || this.inMemoryBlockDuration > 0;
+    const cost = isBlock ? ANY_COST : points;
     this.#denials.remember(bucket, cost, decision.with({ allowed: false, retryAfterMs: msBeforeNext }), askedAt);
     return new RateLimiterRes(0, msBeforeNext, this.#capacity - decision.remaining + points);
   }

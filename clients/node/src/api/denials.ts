@@ -5,6 +5,9 @@ import type { Amount } from "../values/limit.js";
 import type { Clock } from "../transport/driver.js";
 import type { Bucket } from "./decider.js";
 
+/** The cost of a denial that refuses calls whatever they cost. */
+export const ANY_COST = -1;
+
 interface Denial {
   cost: number;
   decision: Decision;
@@ -38,6 +41,8 @@ export class Denials {
       return undefined;
     }
     if (Number(cost) < denial.cost) return undefined;
+    // No wait helps if it can never be had, and the server says so.
+    if (denial.cost !== ANY_COST && Number(cost) > Number(bucket.limit.capacity)) return undefined;
     const waitedMs = Math.floor(now - denial.heardAt);
     return decision.with({
       retryAfterMs: Math.max(decision.retryAfterMs - waitedMs, 1),

@@ -5,7 +5,7 @@ import { randomUUID } from "node:crypto";
 import { inTurn, type Caller, type Decider, type Part, type ShareOptions, type WaitOptions } from "./decider.js";
 import { Denied, JointDecision } from "../values/decision.js";
 import { BadArgument, HoldLost, ReplyLost, ServerAway, textOf } from "../values/errors.js";
-import { checkAmount, checkMs, isPool, type Amount } from "../values/limit.js";
+import { checkAmount, checkMs, isNothing, isPool, type Amount } from "../values/limit.js";
 import type { How } from "../transport/server.js";
 import { SETTLED_AGAIN_AFTER_MS } from "./unsettled.js";
 
@@ -66,7 +66,7 @@ export class Hold implements AsyncDisposable {
     checkMs("ttlMs", ttlMs, 1, MAX_TTL_MS);
     this.#decider = decider;
     this.#parts = parts;
-    this.#held = parts.filter(({ amount }) => Number(amount) > 0);
+    this.#held = parts.filter(({ amount }) => !isNothing(amount));
     this.#ttlMs = Math.round(ttlMs);
     this.#onSettled = onSettled;
   }

@@ -1,7 +1,7 @@
 /** Limits in this process, with the decisions and the integers of the module: millionths of tokens, microseconds. */
 
 import { BadArgument } from "../values/errors.js";
-import { checkLimit, isDecimal, MOST_TOKENS, rateParts } from "../values/limit.js";
+import { checkLimit, isDecimal, isNothing, MOST_TOKENS, rateParts } from "../values/limit.js";
 import { Holds } from "./holds.js";
 import { calendar, continuous, divideUp, floorDiv, min, type Refill } from "./refill.js";
 
@@ -10,8 +10,6 @@ const MOST_BUCKETS = 10_000;
 const MOST_LIMITS = 1000;
 const MICRO = 1_000_000n;
 const NEVER = -1n;
-/** What is below is nothing: so near to a whole millionth, an amount is that. */
-const LEAST_TOKENS = 1e-13;
 const MOST_DIGITS = 400;
 /** No bucket takes longer to fill: 100 years. */
 const CENTURY_US = 3_155_760_000n * MICRO;
@@ -359,12 +357,11 @@ function up(text = ""): bigint {
 
 /** Returns the millionths of an amount: those that it is meant to be, if a float alone makes the difference. */
 function micros(text: string, more: bigint): bigint {
-  const value = Number(text);
-  if (!isDecimal(text) || value > MOST_TOKENS) {
+  if (!isDecimal(text) || Number(text) > MOST_TOKENS) {
     throw new BadArgument(`ERR '${text}' must be a decimal number of tokens from 0 to 1e12`);
   }
   if (/^\d+$/.test(text)) return BigInt(text) * MICRO;
-  if (value < LEAST_TOKENS) return 0n;
+  if (isNothing(text)) return 0n;
   const [numerator, denominator] = exactly(text);
   const millionths = numerator * MICRO;
   const meant = (2n * millionths + denominator) / (2n * denominator);

@@ -66,6 +66,11 @@ export function isAmount(amount: Amount): boolean {
   return (typeof amount === "number" ? amount >= 0 : isDecimal(amount)) && Number(amount) <= MOST_TOKENS;
 }
 
+/** Returns whether the server reads the amount as 0. */
+export function isNothing(amount: Amount): boolean {
+  return Number(amount) <= 1e-12;
+}
+
 export function checkAmount(name: string, amount: Amount): void {
   if (!isAmount(amount)) throw new BadArgument(`${name}: ${amount} is not a number from 0 to 1e12`);
 }
