@@ -2,7 +2,7 @@
 
 import type { Bucket, Caller, Decider } from "./decider.js";
 import { Decision } from "../values/decision.js";
-import { bucketId, dropOldest, type Denials } from "./denials.js";
+import { bucketId, dropOldest } from "./denials.js";
 import { flowMs, rateParts, type Limit } from "../values/limit.js";
 import type { Clock } from "../transport/driver.js";
 import { aTurn, whileIn } from "../transport/time.js";
@@ -18,8 +18,8 @@ class Batch implements Bucket {
   #staleAt = 0;
   #fetchedAt = 0;
   #reply = new Decision({ allowed: false });
-  /** The fetch on its way; resolves to its decision. It belongs to no caller. */
-  fetching: Promise<Decision> | undefined;
+  /** The fetch on its way. It belongs to no caller. */
+  fetching: Promise<Decision | undefined> | undefined;
   /** How much the calls want that wait for a fetch. */
   wanted = 0;
 
@@ -69,33 +69,32 @@ export class Batches {
   constructor(
     readonly size: number,
     readonly decider: Decider,
-    readonly denials: Denials | undefined,
   ) {}
 
-  /** Spends what is here. Calls that find too little share a fetch, and its denial. */
-  async take(bucket: Bucket, cost: number, caller: Caller): Promise<Decision> {
-    const batch = this.#of(bucket);
-    const began = this.decider.clock.now();
-    const known = batch.spend(cost) ?? this.denials?.recall(bucket, cost);
-    if (known) return known;
-    let denial: Decision | undefined;
-    try {
-      for (let fetches = 0; fetches < MOST_FETCHES && !denial; fetches++) {
-        batch.wanted += cost;
-        const fetching = (batch.fetching ??= this.#fetch(batch));
-        const took = await whileIn(caller.signal, fetching).finally(() => (batch.wanted -= cost));
-        const spent = batch.spend(cost, { isFetched: true });
-        if (spent) return spent;
-        if (took.granted === 0) denial = took;
-      }
-    } catch (error) {
-      if (!(error instanceof Undecided)) throw error;
-      return this.decider.decideAlone("TB.TAKE", batch, [cost], error);
+  /** Returns the batch for a cost that one can cover. */
+  of(bucket: Bucket, cost: number): Batch | undefined {
+    const isCovered = Number.isInteger(cost) && cost > 0 && cost <= Math.min(this.size, Number(bucket.limit.capacity));
+    if (!isCovered) return undefined;
+    const id = bucketId(bucket);
+    const batch = this.#batches.get(id) ?? new Batch(bucket.name, bucket.limit, this.decider.clock);
+    this.#batches.delete(id); // so that it is put behind all others
+    this.#batches.set(id, batch);
+    if (this.#batches.size > MOST_BATCHES) this.#settle(dropOldest(this.#batches)!).catch(() => {});
+    return batch;
+  }
+
+  /** Takes from a batch that has too little. Its calls share a fetch, and its denial. */
+  async take(batch: Batch, cost: number, caller: Caller): Promise<Decision> {
+    for (let fetches = 0; fetches < MOST_FETCHES; fetches++) {
+      batch.wanted += cost;
+      const fetching = (batch.fetching ??= this.#fetch(batch));
+      const took = await whileIn(caller.signal, fetching).finally(() => (batch.wanted -= cost));
+      const spent = batch.spend(cost, { isFetched: true });
+      if (spent) return spent;
+      if (took?.granted === 0) return cost > 1 ? this.#denial(batch, cost, caller) : took;
+      if (!took) break;
     }
-    if (!denial) return this.decider.decideQuietly("TB.TAKE", batch, [cost], caller);
-    if (cost > 1) denial = await this.#denial(batch, cost, caller);
-    this.denials?.remember(bucket, cost, denial, began);
-    return denial;
+    return this.decider.decideQuietly("TB.TAKE", batch, [cost], caller);
   }
 
   /** Returns the denial of a cost that the batch covers in part: the server says how long the rest takes. */
@@ -125,22 +124,14 @@ export class Batches {
     if (tokens > 0) await this.decider.decideQuietly("TB.GIVE", batch, [tokens]);
   }
 
-  #of(bucket: Bucket): Batch {
-    const id = bucketId(bucket);
-    const batch = this.#batches.get(id) ?? new Batch(bucket.name, bucket.limit, this.decider.clock);
-    this.#batches.delete(id); // so that it is put behind all others
-    this.#batches.set(id, batch);
-    if (this.#batches.size > MOST_BATCHES) this.#settle(dropOldest(this.#batches)!).catch(() => {});
-    return batch;
-  }
-
   /** Gives back to the server alone: no caller asked for it, so no policy decides in its place. */
   #giveBack(batch: Batch): void {
     const tokens = batch.empty();
     if (tokens > 0) this.decider.server.ask(this.decider.command("TB.GIVE", batch, [tokens])).catch(() => {});
   }
 
-  async #fetch(batch: Batch): Promise<Decision> {
+  /** Resolves to nothing if the server did not decide. */
+  async #fetch(batch: Batch): Promise<Decision | undefined> {
     try {
       // One fetch serves all callers of the same turn.
       await undefined;
@@ -151,6 +142,9 @@ export class Batches {
       const took = Decision.read(await this.decider.server.ask(this.decider.command("TB.TAKEUPTO", batch, [wanted])));
       batch.add(took, askedAt);
       return took;
+    } catch (error) {
+      if (error instanceof Undecided) return undefined;
+      throw error;
     } finally {
       batch.fetching = undefined;
     }

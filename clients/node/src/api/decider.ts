@@ -130,7 +130,7 @@ export class Decider {
   /** Decides on one bucket. */
   decide(operation: string, bucket: Bucket, words: readonly Amount[], how?: How): Promise<Decision> {
     const decided = this.decideQuietly(operation, bucket, words, how);
-    return this.#onDecision || this.shadow ? this.#told([bucket], decided, wantedBy(operation, words[0])) : decided;
+    return this.told([bucket], decided, wantedBy(operation, words[0]));
   }
 
   /** Does not call `onDecision`. */
@@ -153,8 +153,7 @@ export class Decider {
   /** Decides on several buckets: `command` precedes the arguments of each. */
   decideAll(parts: readonly Part[], command: Command, how?: How): Promise<JointDecision> {
     const decided = this.decideAllQuietly(parts, command, how);
-    const settles = command[0] === "TB.MSETTLE"; // which denies nothing
-    return this.#onDecision || this.shadow ? this.#told(parts, decided, settles ? 0 : 1) : decided;
+    return this.told(parts, decided, command[0] === "TB.MSETTLE" ? 0 : 1); // a settlement denies nothing
   }
 
   /** Does not call `onDecision`. */
@@ -234,28 +233,23 @@ export class Decider {
     }
   }
 
-  /** Returns the decision for the caller: in shadow mode, one that lets the call pass. */
-  passing<D extends Decision>(decision: D, wanted = 1): D {
-    return this.shadow ? decision.inShadowMode(wanted) : decision;
+  /** Calls `onDecision`, and in shadow mode lets the call pass, of which it wanted so much. */
+  told<D extends Decision>(buckets: readonly (Bucket & { which?: string })[], decided: Promise<D>, wanted = 1) {
+    if (!this.#onDecision && !this.shadow) return decided;
+    const began = this.clock.now();
+    return decided.then((decision) => {
+      const passing = this.shadow ? decision.inShadowMode(wanted) : decision;
+      for (const { which = "", name, limit } of buckets) {
+        const own = passing instanceof JointDecision ? (passing.each[which] ?? passing) : passing;
+        this.tell(name, limit, own, began);
+      }
+      return passing;
+    });
   }
 
   tell(name: string, limit: Limit, decision: Decision, began: number): void {
     const durationMs = this.clock.now() - began;
     outside(() => this.#onDecision?.(name, limit, decision, durationMs));
-  }
-
-  async #told<D extends Decision>(
-    buckets: readonly (Bucket & { which?: string })[],
-    decided: Promise<D>,
-    wanted: number,
-  ): Promise<D> {
-    const began = this.clock.now();
-    const decision = this.passing(await decided, wanted);
-    for (const { which = "", name, limit } of buckets) {
-      const own = decision instanceof JointDecision ? (decision.each[which] ?? decision) : decision;
-      this.tell(name, limit, own, began);
-    }
-    return decision;
   }
 
   /** Returns the decision of `onError` in place of the server's. Throws for a mistake, under every policy. */
@@ -267,11 +261,6 @@ export class Decider {
     const isOpen = this.onError === "open";
     const numbers = isOpen ? [wantedBy(command[0], command[4]), 0, 0, 0] : [0, 0, this.server.retryEveryMs, 0];
     return read([...numbers, []]).asDegraded(lost);
-  }
-
-  /** Decides by `onError` in place of a server that did not. */
-  decideAlone(operation: string, bucket: Bucket, words: readonly Amount[], why: Undecided): Decision {
-    return this.#undecided(this.command(operation, bucket, words), readDecision, why);
   }
 
   /** Counts the decision; throws if `onError` is "throw". */

@@ -77,7 +77,7 @@ export class Limiter {
     this.limit = { ...limit };
     this.#decider = new Decider(client, options);
     if (rememberDenials > 0) this.#denials = new Denials(rememberDenials, this.#decider.clock);
-    if (batch > 1) this.#batches = new Batches(batch, this.#decider, this.#denials);
+    if (batch > 1) this.#batches = new Batches(batch, this.#decider);
   }
 
   get onError(): Policy {
@@ -105,7 +105,8 @@ export class Limiter {
         const how = inTurn(options);
         if (how.maxWaitMs) return this.#decider.decide("TB.TAKE", bucket, [cost], how);
       }
-      if (this.#batches || this.#denials) return this.#takeSparingly(bucket, cost, options);
+      if (this.#batches || this.#denials)
+        return this.#decider.told([bucket], this.#takeSparingly(bucket, cost, options));
       // The shorter command costs a tenth less, with its driver.
       return this.#decider.decide("TB.TAKE", bucket, cost === 1 ? [] : [cost], options);
     } catch (error) {
@@ -337,26 +338,17 @@ export class Limiter {
     return { name, limit };
   }
 
+  /** Takes from a batch; otherwise applies a denial that still holds before it asks the server. */
   async #takeSparingly(bucket: Bucket, cost: Amount, options: CallOptions): Promise<Decision> {
     options.signal?.throwIfAborted();
     const began = this.#decider.clock.now();
-    const decision = this.#decider.passing(await this.#takeByBatch(bucket, cost, options));
-    this.#decider.tell(bucket.name, bucket.limit, decision, began);
-    return decision;
-  }
-
-  /** Takes whole tokens from a batch, if there are batches; otherwise applies remembered denials first. */
-  async #takeByBatch(bucket: Bucket, cost: Amount, options: CallOptions): Promise<Decision> {
     const tokens = Number(cost);
-    const batches = this.#batches;
-    const most = Math.min(batches?.size ?? 0, Number(bucket.limit.capacity));
-    if (batches && Number.isInteger(tokens) && tokens > 0 && tokens <= most) {
-      return batches.take(bucket, tokens, options);
-    }
-    const began = this.#decider.clock.now();
-    const refusal = this.#denials?.recall(bucket, cost);
-    if (refusal) return refusal;
-    const decision = await this.#decider.decideQuietly("TB.TAKE", bucket, [cost], options);
+    const batch = this.#batches?.of(bucket, tokens);
+    const known = batch?.spend(tokens) ?? this.#denials?.recall(bucket, cost);
+    if (known) return known;
+    const decision = batch
+      ? await this.#batches!.take(batch, tokens, options)
+      : await this.#decider.decideQuietly("TB.TAKE", bucket, [cost], options);
     this.#denials?.remember(bucket, cost, decision, began);
     return decision;
   }
