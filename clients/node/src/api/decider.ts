@@ -3,7 +3,7 @@
 import { mustHappenOnce, renewing, scriptKey, type Command } from "../transport/command.js";
 import { Decision, JointDecision } from "../values/decision.js";
 import { BadArgument, CannotWait, ReplyLost, ServerAway, Undecided } from "../values/errors.js";
-import { checkAmount, checkLimit, checkMs, limitWords, type Amount, type Limit } from "../values/limit.js";
+import { checkAmount, checkLimit, checkMs, type Amount, type Limit } from "../values/limit.js";
 import { LocalLimiter } from "../local/local-limiter.js";
 import type { Client } from "../transport/clients.js";
 import type { Clock } from "../transport/driver.js";
@@ -109,9 +109,6 @@ export class Decider {
   readonly server: Server;
   readonly clock: Clock;
   readonly #onDecision: OnDecision | undefined;
-  /** Caches the words of the limit, which most calls share. */
-  #lastLimit: Limit | undefined;
-  #lastWords: readonly [string, string] = ["", ""];
 
   constructor(client: Client | Server, options: Options & ShadowOptions) {
     const { prefix = "tb:", onError = "local", onDecision, shadow = false } = options;
@@ -135,19 +132,11 @@ export class Decider {
 
   /** Does not call `onDecision`. */
   decideQuietly(operation: string, bucket: Bucket, words: readonly Amount[], how?: How): Promise<Decision> {
-    return this.#decisionOf(this.command(operation, bucket, words), readDecision, how);
+    return this.#decisionOf(this.command(operation, bucket, words), Decision.read, how);
   }
 
-  command(operation: string, { name, limit }: Bucket, words: readonly Amount[]): Command {
-    if (limit !== this.#lastLimit) {
-      this.#lastLimit = limit;
-      this.#lastWords = limitWords(limit);
-    }
-    const [capacity, rate] = this.#lastWords;
-    const key = this.prefix + name;
-    if (words.length === 0) return [operation, key, capacity, rate];
-    if (words.length === 1) return [operation, key, capacity, rate, String(words[0])];
-    return [operation, key, capacity, rate, ...words.map(String)];
+  command(operation: string, bucket: Bucket, words: readonly Amount[]): Command {
+    return [operation, ...this.#wordsOf(bucket), ...words.map(String)];
   }
 
   /** Decides on several buckets: `command` precedes the arguments of each. */
@@ -158,18 +147,22 @@ export class Decider {
 
   /** Does not call `onDecision`. */
   async decideAllQuietly(parts: readonly Part[], command: Command, how?: How): Promise<JointDecision> {
-    const words = this.wordsOf(parts);
     const names = parts.map((part) => part.which);
-    return this.#decisionOf([...command, ...words], (reply) => JointDecision.readEach(reply, names), how);
+    const read: Read<JointDecision> = (reply, marks) => JointDecision.readEach(reply, names, marks);
+    return this.#decisionOf([...command, ...this.wordsOfAll(parts)], read, how);
   }
 
   /** Returns the arguments of each bucket. */
-  wordsOf(parts: readonly Part[]): string[] {
-    return parts.flatMap(({ name, limit, amount }) => {
-      checkLimit(limit);
-      checkAmount("amount", amount);
-      return [this.prefix + name, ...limitWords(limit), String(amount)];
+  wordsOfAll(parts: readonly Part[]): string[] {
+    return parts.flatMap((part) => {
+      checkLimit(part.limit);
+      checkAmount("amount", part.amount);
+      return [...this.#wordsOf(part), String(part.amount)];
     });
+  }
+
+  #wordsOf({ name, limit }: Bucket): string[] {
+    return [this.prefix + name, String(limit.capacity), String(limit.rate)];
   }
 
   #decisionOf<D extends Decision>(command: Command, read: Read<D>, how?: How): Promise<D> {
@@ -188,15 +181,21 @@ export class Decider {
     });
   }
 
+  /** Returns the decision of `onError` in place of the server's. Throws for a mistake, under every policy. */
   #undecided<D extends Decision>(command: Command, read: Read<D>, why: Undecided, how?: How): D {
+    const { server, onError } = this;
     const lost = why.sent && mustHappenOnce(command);
-    let isAllowed = false;
+    let isPassing = false;
     try {
-      const decision = this.byPolicy(command, read, why, lost);
-      isAllowed = decision.allowed;
+      let reply = (onError === "local" ? server.local : new LocalLimiter(server.local.nowUs)).run(command);
+      this.#countDegraded(why, lost);
+      if (onError === "open") reply = [wantedBy(command[0], command[4]), 0, 0, 0, []];
+      if (onError === "closed") reply = [0, 0, server.retryEveryMs, 0, []];
+      const decision = read(reply, { degraded: true, lost });
+      isPassing = decision.allowed;
       return decision;
     } finally {
-      if (why.sent) how?.onDoubt?.(isAllowed);
+      if (why.sent) how?.onDoubt?.(isPassing);
     }
   }
 
@@ -227,7 +226,7 @@ export class Decider {
       return await this.server.ask(command, how);
     } catch (error) {
       if (!(error instanceof Undecided)) throw error;
-      this.countDegraded(error, false);
+      this.#countDegraded(error, false);
       const commands = this.onError === "local" ? (how?.together ?? [command]) : [];
       return commands.map((words) => this.server.local.run(words)).at(-1);
     }
@@ -252,19 +251,8 @@ export class Decider {
     outside(() => this.#onDecision?.(name, limit, decision, durationMs));
   }
 
-  /** Returns the decision of `onError` in place of the server's. Throws for a mistake, under every policy. */
-  byPolicy<D extends Decision>(command: Command, read: Read<D>, why: Undecided, lost: boolean): D {
-    const { local } = this.server;
-    const reply = (this.onError === "local" ? local : new LocalLimiter(local.nowUs)).run(command);
-    this.countDegraded(why, lost);
-    if (this.onError === "local") return read(reply).asDegraded(lost);
-    const isOpen = this.onError === "open";
-    const numbers = isOpen ? [wantedBy(command[0], command[4]), 0, 0, 0] : [0, 0, this.server.retryEveryMs, 0];
-    return read([...numbers, []]).asDegraded(lost);
-  }
-
   /** Counts the decision; throws if `onError` is "throw". */
-  countDegraded({ message, cause }: Undecided, lost: boolean): void {
+  #countDegraded({ message, cause }: Undecided, lost: boolean): void {
     this.server.degradedCount++;
     if (this.onError !== "throw") return;
     if (!lost) throw new ServerAway(message, { cause });
@@ -285,6 +273,4 @@ function wantedBy(operation: string | undefined, most: Amount | undefined): numb
   return operation === "TB.TAKEUPTO" ? Number(most) : 1;
 }
 
-type Read<D> = (reply: unknown) => D;
-
-const readDecision: Read<Decision> = (reply) => Decision.read(reply);
+type Read<D> = (reply: unknown, marks?: { degraded: boolean; lost: boolean }) => D;

@@ -227,11 +227,11 @@ export class Hold implements AsyncDisposable {
       const settled = await this.#decider.decideAll(parts, words);
       isAnswered = !settled.degraded;
       if (!isAnswered) return settled;
-      if (this.#isLocal) this.#decider.server.local.run([...words, ...this.#decider.wordsOf(parts)]);
+      if (this.#isLocal) this.#decider.server.local.run([...words, ...this.#decider.wordsOfAll(parts)]);
       const missing = parts.filter((part) => isMissing(part, settled));
       const charges = missing.map((part) => this.#decider.decide("TB.CHARGE", part, [part.amount]));
       const lost = (await Promise.all(charges)).some((charged) => charged.lost);
-      return lost ? settled.asDegraded(true) : settled;
+      return lost ? settled.with({ degraded: true, lost: true }) : settled;
     } catch (error) {
       isAnswered ||= !(error instanceof ServerAway || error instanceof ReplyLost);
       throw error;
@@ -243,7 +243,7 @@ export class Hold implements AsyncDisposable {
 
   /** Charges nothing if the hold is not there, so it may happen again and again. */
   #settleLater(parts: readonly Part[], inMs = 0): void {
-    const words = ["TB.MSETTLE", String(parts.length), this.id, ...this.#decider.wordsOf(parts)];
+    const words = ["TB.MSETTLE", String(parts.length), this.id, ...this.#decider.wordsOfAll(parts)];
     this.#decider.server.unsettled.add(words, this.#ttlMs, inMs);
   }
 

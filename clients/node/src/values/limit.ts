@@ -112,24 +112,8 @@ export function parseLimit(text: string): Limit {
   return limit;
 }
 
-export function limitWords({ capacity, rate }: Limit): [string, string] {
-  return [String(capacity), String(rate)];
-}
-
-/** The words of a rate, as they are written. */
-export interface RateParts {
-  count: string;
-  period: string;
-  unit: string;
-  /** How long its unit is, of a calendar's on average. */
-  periodMs: number;
-  /** By how many days it begins later. */
-  days: number;
-  offset: string;
-  isCalendar: boolean;
-}
-
-export function rateParts(rate: Amount): RateParts {
+/** Returns the parts of a rate as they are written, and the length of its unit, of a calendar's on average. */
+export function rateParts(rate: Amount) {
   const parts = RATE.exec(String(rate))?.groups ?? {};
   const { count = "0", period, unit, multiple, boundary, day, date, offset = "" } = parts;
   const name = unit ?? boundary ?? "s";
@@ -138,6 +122,7 @@ export function rateParts(rate: Amount): RateParts {
     period: period ?? multiple ?? "1",
     unit: name,
     periodMs: UNIT_MS[name]!,
+    /** By how many days it begins later. */
     days: Number(day ?? date ?? 0),
     offset,
     isCalendar: boundary !== undefined,
