@@ -100,6 +100,8 @@ function shareWords(share: string, weight: number): Command {
   return ["SHARE", share, "WEIGHT", String(weight)];
 }
 
+/** How often a call waits in a server that has or keeps no connection for it. */
+const MOST_WAITS = 2;
 const POLICIES = new Set(["local", "open", "closed", "throw"]);
 
 export class Decider {
@@ -176,7 +178,7 @@ export class Decider {
     const asked = this.server.ask(how?.renews ? renewing(command) : command, how);
     return whileIn(signal, asked).then(read, (error: unknown) => {
       if (error instanceof Undecided) return this.#undecided(command, read, error, how);
-      if (signal?.aborted) how?.onDoubt?.(false);
+      if (signal?.aborted || error instanceof CannotWait) how?.onDoubt?.();
       throw error;
     });
   }
@@ -184,35 +186,30 @@ export class Decider {
   /** Returns the decision of `onError` in place of the server's. Throws for a mistake, under every policy. */
   #undecided<D extends Decision>(command: Command, read: Read<D>, why: Undecided, how?: How): D {
     const { server, onError } = this;
+    if (why.sent) how?.onDoubt?.();
     const lost = why.sent && mustHappenOnce(command);
-    let isPassing = false;
-    try {
-      let reply = (onError === "local" ? server.local : new LocalLimiter(server.local.nowUs)).run(command);
-      this.#countDegraded(why, lost);
-      if (onError === "open") reply = [wantedBy(command[0], command[4]), 0, 0, 0, []];
-      if (onError === "closed") reply = [0, 0, server.retryEveryMs, 0, []];
-      const decision = read(reply, { degraded: true, lost });
-      isPassing = decision.allowed;
-      return decision;
-    } finally {
-      if (why.sent) how?.onDoubt?.(isPassing);
-    }
+    let reply = (onError === "local" ? server.local : new LocalLimiter(server.local.nowUs)).run(command);
+    this.#countDegraded(why, lost);
+    if (onError === "open") reply = [wantedBy(command[0], command[4]), 0, 0, 0, []];
+    if (onError === "closed") reply = [0, 0, server.retryEveryMs, 0, []];
+    return read(reply, { degraded: true, lost });
   }
 
   /** Asks at once, and waits in the server if need be. Where that is impossible, asks again when it may be granted. */
   async #decideInTurn<D extends Decision>(command: Command, read: Read<D>, how: How, maxWaitMs: number): Promise<D> {
     const untilMs = this.clock.now() + maxWaitMs;
-    for (let hasPlace = true; ; ) {
+    for (let waits = 0; ; ) {
       const decision = await this.#decideOnce(command, read, { ...how, maxWaitMs: 0 });
       const { allowed, degraded, retryAfterMs } = decision;
       const leftMs = untilMs - this.clock.now();
       if (allowed || degraded || retryAfterMs < 0 || leftMs <= 0 || this.shadow) return decision;
-      if (hasPlace && this.server.canWaitFor(command)) {
+      if (waits < MOST_WAITS && this.server.canWaitFor(command)) {
+        waits++;
         try {
           return await this.#decideOnce(command, read, { ...how, maxWaitMs: leftMs });
         } catch (error) {
           if (!(error instanceof CannotWait)) throw error;
-          hasPlace = false;
+          continue; // whether the server is away, it says at once
         }
       }
       if (retryAfterMs > leftMs) return decision;

@@ -80,11 +80,16 @@ export class Hold implements AsyncDisposable {
     const { ttlMs = 30_000, signal } = options;
     signal?.throwIfAborted();
     const hold = new Hold(decider, parts, ttlMs, onSettled);
-    // The server may have a hold that no caller knows of.
-    const end = () => hold.#settleLater(parts.map((part) => ({ ...part, amount: 0 })));
-    await hold.#set(parts, inTurn(options), end);
-    if (hold.allowed && !hold.decision.shadowed) hold.#renewIn(ttlMs / 3);
-    else hold.#settled = Promise.resolve(hold.decision);
+    let isInDoubt = false;
+    try {
+      await hold.#set(parts, { ...inTurn(options), onDoubt: () => (isInDoubt = true) });
+    } finally {
+      const isOpen = hold.allowed && !hold.decision.shadowed;
+      if (isOpen) hold.#renewIn(ttlMs / 3);
+      else hold.#settled = Promise.resolve(hold.decision);
+      // The server may have a hold that no caller knows of.
+      if (isInDoubt && !isOpen) hold.#settleLater(parts.map((part) => ({ ...part, amount: 0 })));
+    }
     return hold;
   }
 
@@ -199,10 +204,10 @@ export class Hold implements AsyncDisposable {
   }
 
   /** Takes the hold if the server has never had it. */
-  async #set(parts: readonly Part[], how: How, end?: () => void): Promise<JointDecision> {
-    const onDoubt = (isPassing: boolean): void => {
+  async #set(parts: readonly Part[], how: How): Promise<JointDecision> {
+    const onDoubt = () => {
       this.#isSent = true;
-      if (!isPassing) end?.();
+      how.onDoubt?.();
     };
     const words = ["TB.MHOLD", String(parts.length), String(this.#ttlMs), this.id];
     const decision = (this.#decision = await this.#decider.decideAll(parts, words, { ...how, onDoubt }));

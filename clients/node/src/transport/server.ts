@@ -56,8 +56,8 @@ export interface How {
   renews?: boolean;
   /** Sends these in a transaction instead; the command only selects the node. */
   together?: readonly Command[];
-  /** Called if the server may have executed the call without a reply to it, with whether its caller is let pass. */
-  onDoubt?: (isPassing: boolean) => void;
+  /** Called if the server may have executed the call without a reply to it. */
+  onDoubt?: () => void;
 }
 
 /** A command on its way. */
@@ -79,12 +79,9 @@ export const MOST_REDIRECTIONS = 16;
 /** How often a call is sent again within the timeout while its slot is on two nodes, with a redirection each time. */
 export const TRIES_OF_A_SPLIT_SLOT = 10;
 const MOST_REPEATS = MOST_REDIRECTIONS + 2 * TRIES_OF_A_SPLIT_SLOT;
-/** The keys of a call are on two nodes, because their slot moves, or it waited at a node that no longer decides it. */
-const NOT_HERE_NOW = new Set(["TRYAGAIN", "UNBLOCKED"]);
 const SHA = createHash("sha1").update(FALLBACK).digest("hex");
 /** `import` and `require` each load the class, and either's servers are for both. */
 const MARK: unique symbol = Symbol.for("tokenbucket.server") as never;
-const defaultLog: Log = (line) => console.warn(line);
 
 /**
  * Pass this to limiters instead of the client to set timeouts, logging, and the fallback for servers without the
@@ -116,7 +113,7 @@ export class Server {
   #nextRefresh = 0;
 
   constructor(client: Client, options: ServerOptions = {}) {
-    const { timeoutMs = 100, retryEveryMs = 500, fallback, log = defaultLog } = options;
+    const { timeoutMs = 100, retryEveryMs = 500, fallback, log = (line) => console.warn(line) } = options;
     checkOptions(options, OPTIONS);
     checkMs("timeoutMs", timeoutMs, 1, LONGEST_PAUSE_MS);
     checkMs("retryEveryMs", retryEveryMs, 0, LONGEST_PAUSE_MS);
@@ -141,8 +138,6 @@ export class Server {
     const untilMs = how.maxWaitMs ? performance.now() + how.maxWaitMs : undefined;
     const canScript = this.canScript && untilMs === undefined && isOfModule(command) && !needsModule(command);
     const transport = this.#transportOf(keyOf(command));
-    const away = transport.whyAway(); // which costs most calls of an outage half as much here
-    if (away) return Promise.reject(away as never);
     const call = { command, how, untilMs, canScript, transport, isByScript: false, before: undefined, repeats: 0 };
     if (canScript && transport.circuit.usesScript) this.#route(call, true);
     return this.#send(call);
@@ -151,6 +146,8 @@ export class Server {
   /** Sends the call, without an async function, which would cost every call a tenth more. */
   #send(call: Call): Promise<unknown> {
     const { command, how, untilMs, transport, isByScript } = call;
+    const away = transport.whyAway(); // which costs most calls of an outage half as much here
+    if (away) return Promise.reject(away as never);
     const send = (connection: Connection) => transmit(connection, call);
     const sent = untilMs ? transport.wait(send, untilMs, how.signal) : transport.ask(send, mustHappenOnce(command));
     return sent.then(
@@ -179,7 +176,8 @@ export class Server {
     const to = redirectionOf(error);
     call.before = undefined;
     if (code === "READONLY") return call.transport.leave();
-    if (code !== undefined && NOT_HERE_NOW.has(code)) {
+    // The keys are on two nodes, because their slot moves, or the call waited at a node that no longer decides it.
+    if (code === "TRYAGAIN" || code === "UNBLOCKED") {
       await new Promise((passed) => setTimeout(passed, this.timeoutMs / TRIES_OF_A_SPLIT_SLOT));
       this.#route(call);
     } else if (code === "NOSCRIPT" && call.isByScript) {
