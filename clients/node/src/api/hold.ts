@@ -57,7 +57,7 @@ export class Hold implements AsyncDisposable {
   #isSent = false;
   #isKnown = false;
   #isLocal = false;
-  #decision = new JointDecision({ allowed: false });
+  #decision = new JointDecision({ allowed: false, degraded: true });
   #timer: NodeJS.Timeout | undefined;
   #renewing: Promise<JointDecision> | undefined;
   #settled: Promise<JointDecision> | undefined;
@@ -80,17 +80,17 @@ export class Hold implements AsyncDisposable {
     const { ttlMs = 30_000, signal } = options;
     signal?.throwIfAborted();
     const hold = new Hold(decider, parts, ttlMs, onSettled);
-    let isInDoubt = false;
+    const how = inTurn(options);
     try {
-      await hold.#set(parts, { ...inTurn(options), onDoubt: () => (isInDoubt = true) });
+      await hold.#set(parts, how);
+      return hold;
     } finally {
-      const isOpen = hold.allowed && !hold.decision.shadowed;
-      if (isOpen) hold.#renewIn(ttlMs / 3);
-      else hold.#settled = Promise.resolve(hold.decision);
+      const { allowed, shadowed, degraded } = hold.#decision;
+      if (allowed && !shadowed) hold.#renewIn(ttlMs / 3);
+      else hold.#settled = Promise.resolve(hold.#decision);
       // The server may have a hold that no caller knows of.
-      if (isInDoubt && !isOpen) hold.#settleLater(parts.map((part) => ({ ...part, amount: 0 })));
+      if (hold.#settled && hold.#isSent && degraded) hold.#settleLater(parts.map((part) => ({ ...part, amount: 0 })));
     }
-    return hold;
   }
 
   /** @internal Does the work while `holding`; rejects with `Denied` if it is denied. */
@@ -183,7 +183,7 @@ export class Hold implements AsyncDisposable {
    * ```
    */
   async settle(used: Used | undefined = this.used): Promise<JointDecision> {
-    return (this.#settled ??= this.#settle(this.#parts.map((part) => ({ ...part, amount: this.#usedOf(part, used) }))));
+    return (this.#settled ??= this.#settle(this.#usedOf(used)));
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -205,10 +205,7 @@ export class Hold implements AsyncDisposable {
 
   /** Takes the hold if the server has never had it. */
   async #set(parts: readonly Part[], how: How): Promise<JointDecision> {
-    const onDoubt = () => {
-      this.#isSent = true;
-      how.onDoubt?.();
-    };
+    const onDoubt = () => void (this.#isSent = true);
     const words = ["TB.MHOLD", String(parts.length), String(this.#ttlMs), this.id];
     const decision = (this.#decision = await this.#decider.decideAll(parts, words, { ...how, onDoubt }));
     this.#isLocal ||= decision.degraded;
@@ -252,26 +249,24 @@ export class Hold implements AsyncDisposable {
     this.#decider.server.unsettled.add(words, this.#ttlMs, inMs);
   }
 
-  #usedOf({ which, limit, amount }: Part, used: Used | undefined): Amount {
-    const reported = typeof used === "object" ? this.#named(used)[which] : this.#unnamed(used);
-    if (reported === undefined) return isPool(limit) ? 0 : amount;
-    checkAmount("used", reported);
-    if (isPool(limit) && Number(reported) > 0)
-      throw new BadArgument(`used: ${reported} of a pool, whose slots all come back`);
-    return reported;
-  }
-
-  #named(used: Readonly<Record<string, Amount>>): Readonly<Record<string, Amount>> {
+  /** Returns the parts with what was used of each. */
+  #usedOf(used: Used | undefined): Part[] {
     const names = this.#parts.map(({ which }) => which);
-    if (names[0] === "") throw new BadArgument("used: the hold has one limit, and takes one number");
-    const strange = Object.keys(used).find((name) => !names.includes(name));
-    if (strange === undefined) return used;
-    throw new BadArgument(`used: '${strange}' is none of the limits ${names.join(", ")}`);
-  }
-
-  #unnamed(used: Amount | undefined): Amount | undefined {
-    if (used === undefined || this.#parts.length === 1 || Number(used) === 0) return used;
-    throw new BadArgument(`used: ${used} does not say of which limit`);
+    const isNamed = typeof used === "object";
+    const strange = isNamed ? Object.keys(used).find((name) => !names.includes(name)) : undefined;
+    if (isNamed && names[0] === "") throw new BadArgument("used: the hold has one limit, and takes one number");
+    if (strange !== undefined) throw new BadArgument(`used: '${strange}' is none of the limits ${names.join(", ")}`);
+    if (!isNamed && names.length > 1 && Number(used ?? 0) !== 0) {
+      throw new BadArgument(`used: ${used} does not say of which limit`);
+    }
+    return this.#parts.map((part) => {
+      const reported = (isNamed ? used[part.which] : used) ?? (isPool(part.limit) ? 0 : part.amount);
+      checkAmount("used", reported);
+      if (isPool(part.limit) && Number(reported) > 0) {
+        throw new BadArgument(`used: ${reported} of a pool, whose slots all come back`);
+      }
+      return { ...part, amount: reported };
+    });
   }
 
   #renewIn(ms: number): void {
