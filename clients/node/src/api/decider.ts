@@ -188,7 +188,7 @@ export class Decider {
     const { server, onError } = this;
     if (why.sent) how?.onDoubt?.();
     const lost = why.sent && mustHappenOnce(command);
-    let reply = (onError === "local" ? server.local : new LocalLimiter(server.local.nowUs)).run(command);
+    let reply = (onError === "local" ? server.local : new LocalLimiter()).run(command);
     this.#countDegraded(why, lost);
     if (onError === "open") reply = [wantedBy(command[0], command[4]), 0, 0, 0, []];
     if (onError === "closed") reply = [0, 0, server.retryEveryMs, 0, []];

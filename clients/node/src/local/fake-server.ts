@@ -30,7 +30,7 @@ export class FakeServer implements InProcess {
   };
   readonly #began: bigint;
   #now: bigint;
-  readonly #buckets = new LocalLimiter(() => this.#now);
+  readonly #buckets = new LocalLimiter(() => this.#now, Infinity);
 
   constructor(now = new Date("2026-01-01T00:00:00Z")) {
     this.#began = this.#now = BigInt(now.getTime()) * 1000n;

@@ -27,6 +27,7 @@ interface Stored {
   readonly expiresAtMs: bigint;
 }
 
+/** Buckets outlive an outage, so that all outages together cost one bucket. */
 export class LocalLimiter {
   readonly #buckets = new Map<string, Stored>();
   readonly #flows = new Map<string, Refill>();
@@ -34,26 +35,85 @@ export class LocalLimiter {
 
   /** `nowUs`: the time in Unix microseconds. `most`: how many buckets it keeps. */
   constructor(
-    readonly nowUs: () => bigint,
-    readonly most = Infinity,
+    readonly nowUs = machinesNowUs,
+    readonly most = MOST_BUCKETS,
   ) {}
 
   clear(): void {
     this.#buckets.clear();
   }
 
-  readonly #commands: Record<string, (args: Words) => unknown> = {
-    "TB.PEEK": (args) => this.#peek(args),
-    "TB.TAKE": (args) => this.#reserve([...args.slice(0, 3), args[3] ?? "1", "0"]),
-    "TB.RESERVE": (args) => this.#reserve(args),
-    "TB.TAKEUPTO": (args) => this.#takeUpTo(args),
-    "TB.CHARGE": (args) => this.#charge(args),
-    "TB.GIVE": (args) => this.#give(args),
-    "TB.MTAKE": (args) => this.#takeAll(args),
-    "TB.MHOLD": (args) => this.#hold(args),
-    "TB.MRENEW": (args) => this.#renew(args),
-    "TB.MSETTLE": (args) => this.#settle(args),
-    DEL: (args) => args.filter((key) => this.#stored(key) && this.#buckets.delete(key)).length,
+  readonly #commands: Record<string, (words: Words) => unknown> = {
+    "TB.PEEK": (words) => {
+      const view = this.#look(words, { pool: true });
+      const cost = up(words[3] ?? "1");
+      const waitMs = view.waitMs(cost);
+      if (waitMs === 0n) view.take(cost);
+      return view.reply(waitMs === 0n ? 1n : 0n, waitMs);
+    },
+    "TB.TAKE": ([key, capacity, rate, cost = "1"]) =>
+      this.#commands["TB.RESERVE"]!([key!, capacity!, rate!, cost, "0"]),
+    "TB.RESERVE": (words) => {
+      const view = this.#look(words);
+      const cost = up(words[3]);
+      const waitMs = view.waitMs(cost);
+      if (waitMs < 0n || waitMs > BigInt(words[4]!)) return view.reply(0n, waitMs);
+      view.take(cost);
+      return this.#kept(view, 1n, waitMs);
+    },
+    "TB.TAKEUPTO": (words) => {
+      const view = this.#look(words);
+      const most = Number(words[3]);
+      if (!(most >= 1 && most <= MOST_TOKENS)) {
+        throw new BadArgument("ERR max must be a whole number of tokens from 1 to 1e12");
+      }
+      const granted = min(floorDiv(view.level, MICRO), BigInt(most));
+      if (granted < 1n) return view.reply(0n, view.waitMs(MICRO));
+      view.take(granted * MICRO);
+      return this.#kept(view, granted);
+    },
+    "TB.CHARGE": (words) => {
+      const view = this.#look(words);
+      view.take(up(words[3]));
+      return this.#kept(view, 1n, view.waitMs(0n));
+    },
+    "TB.GIVE": (words) => {
+      const view = this.#look(words, { pool: true });
+      view.give(down(words[3]));
+      return this.#kept(view, 1n);
+    },
+    "TB.MTAKE": ([count, ...words]) => {
+      const parts = groupsOf(count, words).map((group) => ({ view: this.#look(group), cost: up(group[3]) }));
+      return this.#together(
+        parts,
+        ({ view, cost }) => view.waitMs(cost),
+        ({ view, cost }) => view.take(cost),
+      );
+    },
+    "TB.MHOLD": ([count, ttlMs, id = "", ...words]) => {
+      const groups = groupsOf(count, words);
+      return this.#together(
+        groups.map((group) => ({ view: this.#look(group, { pool: true }), amount: up(group[3]) })),
+        ({ view, amount }) => view.holdWaitMs(id, amount),
+        ({ view, amount }) => view.hold(id, amount, ttlMs),
+      );
+    },
+    "TB.MRENEW": ([count, ttlMs, id = "", ...words]) =>
+      this.#together(
+        groupsOf(count, words, 3).map((group) => ({ view: this.#look(group, { pool: true }) })),
+        ({ view }) => (view.held(id) ? 0n : NEVER),
+        ({ view }) => view.hold(id, view.held(id)!, ttlMs),
+      ),
+    "TB.MSETTLE": ([count, id = "", ...words]) => {
+      const replies = groupsOf(count, words).map((group) => {
+        const view = this.#look(group, { pool: true });
+        if (!view.held(id)) return view.reply(0n, NEVER);
+        view.settle(id, up(group[3]));
+        return this.#kept(view, 1n, view.waitMs(0n));
+      });
+      return joint(replies);
+    },
+    DEL: (keys) => keys.filter((key) => this.#stored(key) && this.#buckets.delete(key)).length,
   };
 
   /** The reply to a command of the module; throws where the module replies with an error. */
@@ -107,100 +167,16 @@ export class LocalLimiter {
     for (const [key] of soonest.slice(0, Math.ceil(this.most / 10))) this.#buckets.delete(key);
   }
 
-  #peek(words: Words): number[] {
-    const view = this.#look(words, { pool: true });
-    const cost = up(words[3] ?? "1");
-    const waitMs = view.waitMs(cost);
-    if (waitMs === 0n) view.take(cost);
-    return view.reply(waitMs === 0n ? 1n : 0n, waitMs);
-  }
-
-  #reserve(words: Words): number[] {
-    const view = this.#look(words);
-    const cost = up(words[3]);
-    const waitMs = view.waitMs(cost);
-    if (waitMs < 0n || waitMs > BigInt(words[4]!)) return view.reply(0n, waitMs);
-    view.take(cost);
-    return this.#kept(view, 1n, waitMs);
-  }
-
-  #takeUpTo(words: Words): number[] {
-    const view = this.#look(words);
-    const most = Number(words[3]);
-    if (!(most >= 1 && most <= MOST_TOKENS)) {
-      throw new BadArgument("ERR max must be a whole number of tokens from 1 to 1e12");
-    }
-    const granted = min(floorDiv(view.level, MICRO), BigInt(most));
-    if (granted < 1n) return view.reply(0n, view.waitMs(MICRO));
-    view.take(granted * MICRO);
-    return this.#kept(view, granted);
-  }
-
-  #charge(words: Words): number[] {
-    const view = this.#look(words);
-    view.take(up(words[3]));
-    return this.#kept(view, 1n, view.waitMs(0n));
-  }
-
-  #give(words: Words): number[] {
-    const view = this.#look(words, { pool: true });
-    view.give(down(words[3]));
-    return this.#kept(view, 1n);
-  }
-
-  #takeAll([count = "", ...words]: Words): unknown[] {
-    const parts = groupsOf(count, words).map((group) => ({ view: this.#look(group), cost: up(group[3]) }));
-    return this.#together(
-      parts,
-      ({ view, cost }) => view.waitMs(cost),
-      ({ view, cost }) => view.take(cost),
-    );
-  }
-
-  #hold([count = "", ttlMs = "", id = "", ...words]: Words): unknown[] {
-    const endsAt = this.#now + BigInt(ttlMs) * 1000n;
-    const groups = groupsOf(count, words);
-    return this.#together(
-      groups.map((group) => ({ view: this.#look(group, { pool: true }), amount: up(group[3]) })),
-      ({ view, amount }) => view.holdWaitMs(id, amount),
-      ({ view, amount }) => view.hold(id, amount, endsAt),
-    );
-  }
-
-  #renew([count = "", ttlMs = "", id = "", ...words]: Words): unknown[] {
-    const endsAt = this.#now + BigInt(ttlMs) * 1000n;
-    return this.#together(
-      groupsOf(count, words, 3).map((group) => ({ view: this.#look(group, { pool: true }) })),
-      ({ view }) => (view.held(id) ? 0n : NEVER),
-      ({ view }) => view.hold(id, view.held(id)!, endsAt),
-    );
-  }
-
   /** Changes all buckets, or none if one of them has to wait. */
   #together<P extends { view: View }>(parts: P[], waitOf: (part: P) => bigint, change: (part: P) => void): unknown[] {
     const waits = parts.map(waitOf);
     if (waits.every((waitMs) => waitMs === 0n)) parts.forEach(change);
     return joint(parts.map(({ view }, at) => this.#kept(view, waits[at] === 0n ? 1n : 0n, waits[at])));
   }
-
-  #settle([count = "", id = "", ...words]: Words): unknown[] {
-    const replies = groupsOf(count, words).map((group) => {
-      const view = this.#look(group, { pool: true });
-      if (!view.held(id)) return view.reply(0n, NEVER);
-      view.settle(id, up(group[3]));
-      return this.#kept(view, 1n, view.waitMs(0n));
-    });
-    return joint(replies);
-  }
-}
-
-/** Returns the local limiter of a server. Buckets outlive an outage, so that all outages together cost one bucket. */
-export function localLimiter(): LocalLimiter {
-  return new LocalLimiter(nowUs, MOST_BUCKETS);
 }
 
 /** Reads a clock that never steps back. */
-function nowUs(): bigint {
+function machinesNowUs(): bigint {
   return BigInt(Math.round((performance.timeOrigin + performance.now()) * 1000));
 }
 
@@ -258,11 +234,11 @@ class View {
   }
 
   /** Sets what is held under `id`: takes what that needs more, gives back what it needs less. */
-  hold(id: string, amount: bigint, endsAt: bigint): void {
+  hold(id: string, amount: bigint, ttlMs = ""): void {
     const held = this.held(id);
     if (held === undefined && amount === 0n) return;
     this.#holds.delete(id);
-    if (amount > 0n) this.#holds.set({ id, amount, endsAt });
+    if (amount > 0n) this.#holds.set({ id, amount, endsAt: this.now + BigInt(ttlMs) * 1000n });
     this.#move((held ?? 0n) - amount);
   }
 
@@ -370,7 +346,7 @@ function micros(text: string, more: bigint): bigint {
   return (millionths + more * (denominator - 1n)) / denominator;
 }
 
-function groupsOf(count: string, words: readonly string[], size = 4): string[][] {
+function groupsOf(count: string | undefined, words: readonly string[], size = 4): string[][] {
   return Array.from({ length: Number(count) }, (_, at) => words.slice(size * at, size * at + size));
 }
 

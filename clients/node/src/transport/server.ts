@@ -29,7 +29,7 @@ import { FALLBACK } from "./fallback.js";
 import { routeOf, type Client } from "./clients.js";
 import type { Clock, Connection, Route } from "./driver.js";
 import { ClusterRoute } from "./route.js";
-import { localLimiter } from "../local/local-limiter.js";
+import { LocalLimiter } from "../local/local-limiter.js";
 import { LONGEST_PAUSE_MS, MACHINES_CLOCK, setTimeout } from "./time.js";
 import { Transport } from "./transport.js";
 import { Unsettled } from "../api/unsettled.js";
@@ -106,7 +106,7 @@ export class Server {
   /** @internal */ readonly canScript: boolean;
   /** @internal */ readonly timeoutMs: number;
   /** @internal */ readonly retryEveryMs: number;
-  /** @internal */ readonly local = localLimiter();
+  /** @internal */ readonly local = new LocalLimiter();
   /** @internal */ readonly unsettled = new Unsettled(this);
   /** @internal */ readonly route: Route;
   readonly #transports = new Map<string, Transport>();
