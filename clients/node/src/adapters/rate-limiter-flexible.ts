@@ -12,7 +12,7 @@
 import * as flexible from "rate-limiter-flexible";
 import { RateLimiterRes, type RateLimiterLike } from "rate-limiter-flexible";
 
-import type { Options } from "../api/decider.js";
+import type { Bucket, Options } from "../api/decider.js";
 import { BlockableBuckets, isForever, type Outcome } from "./blocks.js";
 import type { Decision } from "../values/decision.js";
 import { ANY_COST, Denials } from "../api/denials.js";
@@ -49,6 +49,7 @@ export interface CallOptions {
   customDuration?: number;
 }
 
+type Known = Pick<Outcome, "bucket" | "blockedMs">;
 type Method = "consume" | "penalty" | "reward" | "get" | "set" | "block" | "delete";
 
 const MOST_KEYS_BLOCKED_IN_MEMORY = 10_000;
@@ -109,27 +110,14 @@ export class RateLimiterTokenBucket extends Base {
     this.#denials = this.#noDenials();
   }
 
-  get msDuration(): number {
-    return this.duration * 1000;
-  }
-
-  get msBlockDuration(): number {
-    return this.blockDuration * 1000;
-  }
-
   getKey(key: string | number): string {
     return this.keyPrefix === "" ? String(key) : `${this.keyPrefix}:${key}`;
   }
 
-  parseKey(rlKey: string): string {
-    return this.keyPrefix === "" ? rlKey : rlKey.substring(this.keyPrefix.length + 1);
-  }
-
   /** Resolves when the points were there; rejects with RateLimiterRes when not, with an Error as `onError` says. */
   override async consume(key: string | number, given = 1, options: CallOptions = {}): Promise<RateLimiterRes> {
-    return this.#insured("consume", [key, given, options], async () => {
+    return this.#insured("consume", [key, given, options], async (bucket) => {
       const points = numberOf(given);
-      const bucket = this.#bucket(key, options);
       const remembered = this.#denials.recall(bucket, points);
       if (remembered) throw new RateLimiterRes(0, remembered.retryAfterMs);
       const askedAt = this.#clock.now();
@@ -141,18 +129,17 @@ export class RateLimiterTokenBucket extends Base {
 
   /** Takes points in any case. */
   override async penalty(key: string | number, given = 1, options: CallOptions = {}): Promise<RateLimiterRes> {
-    return this.#insured("penalty", [key, given, options], async () => {
+    return this.#insured("penalty", [key, given, options], async (bucket) => {
       const points = numberOf(given);
-      return this.#changed(await this.#buckets.charge(this.#bucket(key, options), points), points);
+      return this.#changed(await this.#buckets.decide(bucket, "TB.CHARGE", points), points);
     });
   }
 
   /** Puts points back, never more than were taken. */
   override async reward(key: string | number, given = 1, options: CallOptions = {}): Promise<RateLimiterRes> {
-    return this.#insured("reward", [key, given, options], async () => {
+    return this.#insured("reward", [key, given, options], async (bucket) => {
       const points = numberOf(given);
-      const bucket = this.#bucket(key, options);
-      return this.#changed(await this.#buckets.give(bucket, points), -points);
+      return this.#changed(await this.#buckets.decide(bucket, "TB.GIVE", points), -points);
     });
   }
 
@@ -161,10 +148,9 @@ export class RateLimiterTokenBucket extends Base {
    * by that, callers that ask first are refused, as after a refusal by the original.
    */
   override async get(key: string | number, options: CallOptions = {}): Promise<RateLimiterRes | null> {
-    return this.#insured("get", [key, options], async () => {
-      const bucket = this.#bucket(key, options);
-      return this.#known(bucket.limit, await this.#buckets.look(bucket));
-    });
+    return this.#insured("get", [key, options], async (bucket) =>
+      this.#known(bucket.limit, await this.#buckets.decide(bucket, "TB.PEEK", 0)),
+    );
   }
 
   /** Acts as if these points had been consumed just now. More than `points`: blocks for `secDuration`. */
@@ -174,9 +160,8 @@ export class RateLimiterTokenBucket extends Base {
     secDuration: number,
     options: CallOptions = {},
   ): Promise<RateLimiterRes> {
-    return this.#insured("set", [key, given, secDuration, options], async () => {
+    return this.#insured("set", [key, given, secDuration, options], async (bucket) => {
       const points = numberOf(given);
-      const bucket = this.#bucket(key, options);
       this.#denials.forget(bucket);
       if (points > this.points) return this.#block(bucket, points, secDuration);
       await this.#buckets.set(bucket, Math.max(points, 0));
@@ -186,15 +171,14 @@ export class RateLimiterTokenBucket extends Base {
 
   /** Denies every call for that many seconds; 0: until it is deleted. */
   override async block(key: string | number, secDuration: number, options: CallOptions = {}): Promise<RateLimiterRes> {
-    return this.#insured("block", [key, secDuration, options], () =>
-      this.#block(this.#bucket(key, options), this.points + 1, secDuration),
+    return this.#insured("block", [key, secDuration, options], (bucket) =>
+      this.#block(bucket, this.points + 1, secDuration),
     );
   }
 
   /** Returns whether there was a key. */
   override async delete(key: string | number, options: CallOptions = {}): Promise<boolean> {
-    return this.#insured("delete", [key, options], async () => {
-      const bucket = this.#bucket(key, options);
+    return this.#insured("delete", [key, options], (bucket) => {
       this.#denials.forget(bucket);
       return this.#buckets.delete(bucket);
     });
@@ -209,7 +193,7 @@ export class RateLimiterTokenBucket extends Base {
   }
 
   /** What is no duration, such as NaN, does not replace the limiter's own. */
-  #bucket(key: string | number, options: CallOptions | null): { name: string; limit: Limit } {
+  #bucket(key: string | number, options: CallOptions | null): Bucket {
     const custom = Number(options?.customDuration ?? NaN);
     if (custom === 0) throw new BadArgument("customDuration must be above 0: points of a bucket always come back");
     const capacity = this.#capacity;
@@ -218,11 +202,11 @@ export class RateLimiterTokenBucket extends Base {
   }
 
   /** Returns what is left after points were put or taken, which no block keeps from happening. */
-  #changed({ bucket, blockedMs }: Outcome, points: number): RateLimiterRes {
+  #changed({ bucket, blockedMs }: Known, points: number): RateLimiterRes {
     return blockedMs > 0 ? new RateLimiterRes(0, this.#msOf(blockedMs), this.points + 1) : this.#passed(bucket, points);
   }
 
-  #known(limit: Limit, outcome: Outcome): RateLimiterRes | null {
+  #known(limit: Limit, outcome: Known): RateLimiterRes | null {
     const { remaining, resetAfterMs } = outcome.bucket;
     if (outcome.blockedMs === 0 && resetAfterMs === 0) return null;
     if (outcome.blockedMs > 0 || remaining > 0) return this.#changed(outcome, 0);
@@ -232,7 +216,7 @@ export class RateLimiterTokenBucket extends Base {
 
   /** Returns what to tell of a block: of one for ever a duration, as the original does. A timer would overflow. */
   #msOf(blockedMs: number): number {
-    return isForever(blockedMs) ? this.msDuration : blockedMs;
+    return isForever(blockedMs) ? this.duration * 1000 : blockedMs;
   }
 
   #passed({ remaining, resetAfterMs }: Decision, points: number): RateLimiterRes {
@@ -241,7 +225,7 @@ export class RateLimiterTokenBucket extends Base {
   }
 
   async #refused(
-    bucket: { name: string; limit: Limit },
+    bucket: Bucket,
     points: number,
     { bucket: decision, blockedMs, degraded }: Outcome,
     askedAt: number,
@@ -249,8 +233,8 @@ export class RateLimiterTokenBucket extends Base {
     // After a block it is the bucket's turn, which may still lack points.
     let msBeforeNext = Math.max(this.#msOf(blockedMs), decision.retryAfterMs);
     if (blockedMs === 0 && this.blockDuration > 0 && !degraded) {
-      msBeforeNext = Math.max(this.msBlockDuration, decision.retryAfterMs);
-      await this.#buckets.block(bucket, this.msBlockDuration);
+      msBeforeNext = Math.max(this.blockDuration * 1000, decision.retryAfterMs);
+      await this.#buckets.block(bucket, this.blockDuration * 1000);
     }
     if (decision.retryAfterMs < 0) msBeforeNext = -1;
     if (this.inMemoryBlockDuration > 0) msBeforeNext = this.inMemoryBlockDuration * 1000;
@@ -260,7 +244,7 @@ export class RateLimiterTokenBucket extends Base {
     return new RateLimiterRes(0, msBeforeNext, this.#capacity - decision.remaining + points);
   }
 
-  async #block(bucket: { name: string; limit: Limit }, points: number, secDuration: number): Promise<RateLimiterRes> {
+  async #block(bucket: Bucket, points: number, secDuration: number): Promise<RateLimiterRes> {
     await this.#buckets.block(bucket, secDuration > 0 ? secDuration * 1000 : Infinity);
     return new RateLimiterRes(0, secDuration > 0 ? secDuration * 1000 : -1, points);
   }
@@ -270,10 +254,14 @@ export class RateLimiterTokenBucket extends Base {
     return new Denials(size, this.#clock);
   }
 
-  /** Does `work`; at any error of the store, lets the insurance do the same. */
-  async #insured<T>(method: Method, args: unknown[], work: () => Promise<T>): Promise<T> {
+  /** Does `work` on the bucket of a call; at any error of the store, lets the insurance do the same. */
+  async #insured<T>(
+    method: Method,
+    args: [key: string | number, ...unknown[]],
+    work: (bucket: Bucket) => Promise<T>,
+  ): Promise<T> {
     try {
-      return await work();
+      return await work(this.#bucket(args[0], args.at(-1) as CallOptions));
     } catch (failed) {
       const insurance = this.insuranceLimiter;
       if (!insurance || !(failed instanceof Error) || failed instanceof BadArgument) throw failed;
