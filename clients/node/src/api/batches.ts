@@ -2,7 +2,7 @@
 
 import type { Bucket, Caller, Decider } from "./decider.js";
 import { Decision } from "../values/decision.js";
-import { bucketId, dropOldest } from "./denials.js";
+import { bucketId, putLast } from "./denials.js";
 import { flowMs, rateParts, type Limit } from "../values/limit.js";
 import type { Clock } from "../transport/driver.js";
 import { aTurn, whileIn } from "../transport/time.js";
@@ -77,9 +77,8 @@ export class Batches {
     if (!isCovered) return undefined;
     const id = bucketId(bucket);
     const batch = this.#batches.get(id) ?? new Batch(bucket.name, bucket.limit, this.decider.clock);
-    this.#batches.delete(id); // so that it is put behind all others
-    this.#batches.set(id, batch);
-    if (this.#batches.size > MOST_BATCHES) this.#settle(dropOldest(this.#batches)!).catch(() => {});
+    const dropped = putLast(this.#batches, id, batch, MOST_BATCHES);
+    if (dropped) this.#settle(dropped).catch(() => {});
     return batch;
   }
 
@@ -124,19 +123,15 @@ export class Batches {
     if (tokens > 0) await this.decider.decideQuietly("TB.GIVE", batch, [tokens]);
   }
 
-  /** Gives back to the server alone: no caller asked for it, so no policy decides in its place. */
-  #giveBack(batch: Batch): void {
-    const tokens = batch.empty();
-    if (tokens > 0) this.decider.server.ask(this.decider.command("TB.GIVE", batch, [tokens])).catch(() => {});
-  }
-
   /** Resolves to nothing if the server did not decide. */
   async #fetch(batch: Batch): Promise<Decision | undefined> {
     try {
       // One fetch serves all callers of the same turn.
       await undefined;
-      // Stale tokens go back: if others used the bucket meanwhile, it is not full without them.
-      if (batch.left === 0) this.#giveBack(batch);
+      // Stale tokens go back: if others used the bucket meanwhile, it is not full without them. No caller asked for it, so
+      // no policy decides in place of the server.
+      const stale = batch.left === 0 ? batch.empty() : 0;
+      if (stale > 0) this.decider.server.ask(this.decider.command("TB.GIVE", batch, [stale])).catch(() => {});
       const askedAt = this.decider.clock.now();
       const wanted = Math.max(this.size, batch.wanted) - batch.left;
       const took = Decision.read(await this.decider.server.ask(this.decider.command("TB.TAKEUPTO", batch, [wanted])));

@@ -80,24 +80,21 @@ export const MOST_SHARE_BYTES = 128;
 export const LEAST_WEIGHT = 0.001;
 export const MOST_WEIGHT = 1000;
 
-/** Checks how a call waits; throws a BadArgument before anything is sent. */
+/** Returns how a call waits; throws a BadArgument before anything is sent. */
 export function inTurn({ signal, maxWaitMs = 0, share, weight }: Caller & ShareOptions): How {
   checkMs("maxWaitMs", maxWaitMs, 0, MAX_WAIT_MS);
-  if (share !== undefined) return { signal, maxWaitMs, ofShare: shareWords(share, weight ?? 1) };
-  if (weight !== undefined) throw new BadArgument("weight: is of no share, set `share` as well");
-  return { signal, maxWaitMs };
-}
-
-function shareWords(share: string, weight: number): Command {
+  if (share === undefined && weight === undefined) return { signal, maxWaitMs };
+  if (share === undefined) throw new BadArgument("weight: is of no share, set `share` as well");
   if (typeof share !== "string") throw new BadArgument("share: is not a string");
   const bytes = Buffer.byteLength(share);
   if (bytes === 0 || bytes > MOST_SHARE_BYTES) {
     throw new BadArgument(`share: '${share}' is not of 1 to ${MOST_SHARE_BYTES} bytes`);
   }
+  weight ??= 1;
   if (typeof weight !== "number" || !(weight >= LEAST_WEIGHT && weight <= MOST_WEIGHT)) {
     throw new BadArgument(`weight: ${String(weight)} is not from ${LEAST_WEIGHT} to ${MOST_WEIGHT}`);
   }
-  return ["SHARE", share, "WEIGHT", String(weight)];
+  return { signal, maxWaitMs, ofShare: ["SHARE", share, "WEIGHT", String(weight)] };
 }
 
 /** How often a call waits in a server that has or keeps no connection for it. */

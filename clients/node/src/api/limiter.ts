@@ -100,15 +100,11 @@ export class Limiter {
     try {
       checkAmount("cost", cost);
       const bucket = this.#bucket(name, options, TAKE_OPTIONS);
-      const { maxWaitMs, share, weight } = options;
-      if (maxWaitMs !== undefined || share !== undefined || weight !== undefined) {
-        const how = inTurn(options);
-        if (how.maxWaitMs) return this.#decider.decide("TB.TAKE", bucket, [cost], how);
-      }
-      if (this.#batches || this.#denials)
-        return this.#decider.told([bucket], this.#takeSparingly(bucket, cost, options));
+      const how = inTurn(options);
+      if (how.maxWaitMs) return this.#decider.decide("TB.TAKE", bucket, [cost], how);
+      if (this.#batches || this.#denials) return this.#decider.told([bucket], this.#takeSparingly(bucket, cost, how));
       // The shorter command costs a tenth less, with its driver.
-      return this.#decider.decide("TB.TAKE", bucket, cost === 1 ? [] : [cost], options);
+      return this.#decider.decide("TB.TAKE", bucket, cost === 1 ? [] : [cost], how);
     } catch (error) {
       return Promise.reject(error as Error);
     }
@@ -339,16 +335,16 @@ export class Limiter {
   }
 
   /** Takes from a batch; otherwise applies a denial that still holds before it asks the server. */
-  async #takeSparingly(bucket: Bucket, cost: Amount, options: CallOptions): Promise<Decision> {
-    options.signal?.throwIfAborted();
+  async #takeSparingly(bucket: Bucket, cost: Amount, caller: Caller): Promise<Decision> {
+    caller.signal?.throwIfAborted();
     const began = this.#decider.clock.now();
     const tokens = Number(cost);
     const batch = this.#batches?.of(bucket, tokens);
     const known = batch?.spend(tokens) ?? this.#denials?.recall(bucket, cost);
     if (known) return known;
     const decision = batch
-      ? await this.#batches!.take(batch, tokens, options)
-      : await this.#decider.decideQuietly("TB.TAKE", bucket, [cost], options);
+      ? await this.#batches!.take(batch, tokens, caller)
+      : await this.#decider.decideQuietly("TB.TAKE", bucket, [cost], caller);
     this.#denials?.remember(bucket, cost, decision, began);
     return decision;
   }
