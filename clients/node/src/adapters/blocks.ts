@@ -6,7 +6,7 @@
  */
 
 import { Decider, type Bucket, type Options } from "../api/decider.js";
-import { hashTag, scriptKey } from "../transport/command.js";
+import { hashTag } from "../transport/command.js";
 import type { Decision } from "../values/decision.js";
 import { type Amount, type Limit } from "../values/limit.js";
 import type { Client } from "../transport/clients.js";
@@ -78,26 +78,18 @@ export class BlockableBuckets {
   }
 
   async forgetDenials({ name }: Bucket): Promise<void> {
-    await this.#delete(denialsOf(name));
+    await this.#decider.delete([denialsOf(name).name]);
   }
 
   /** The bucket is as if `amount` had been taken from a full one, and not blocked. */
   async set({ name, limit }: Bucket, amount: Amount): Promise<void> {
     await this.#set({ name: hashTag(name), limit }, amount);
-    await this.#delete(blockOf(name));
+    await this.#decider.delete([blockOf(name).name]);
   }
 
   /** Fills the bucket, and ends its block. Returns whether there was anything to forget. */
-  async delete({ name, limit }: Bucket): Promise<boolean> {
-    const deleted = await Promise.all([this.#delete({ name: hashTag(name), limit }), this.#delete(blockOf(name))]);
-    return deleted.includes(true);
-  }
-
-  async #delete({ name }: Bucket): Promise<boolean> {
-    const key = this.#decider.prefix + name;
-    const keys = this.#decider.server.canScript ? [key, scriptKey(key)] : [key];
-    const deleted = await Promise.all(keys.map((one) => this.#decider.ask(["DEL", one])));
-    return deleted.some((count) => Number(count) > 0);
+  delete({ name }: Bucket): Promise<boolean> {
+    return this.#decider.delete([hashTag(name), blockOf(name).name]);
   }
 
   /** In one transaction, so that blocks of several callers do not add up. */

@@ -253,12 +253,13 @@ export class Decider {
     throw new ReplyLost(`the reply was lost, it is not known whether it happened; ${message}`, { cause });
   }
 
-  /** Deletes the buckets of these names. */
-  async deleteAll(names: readonly string[]): Promise<void> {
+  /** Deletes the buckets of these names, and returns whether there was one. */
+  async delete(names: readonly string[]): Promise<boolean> {
     const keys = names.map((name) => this.prefix + name);
-    await this.ask(["DEL", ...keys]);
-    // Which may be on another node.
-    if (this.server.canScript) await this.ask(["DEL", ...keys.map(scriptKey)]);
+    // Those of the script may be on another node.
+    const all = this.server.canScript ? [keys, keys.map(scriptKey)] : [keys];
+    const deleted = await Promise.all(all.map((some) => this.ask(["DEL", ...some])));
+    return deleted.some((count) => Number(count) > 0);
   }
 }
 

@@ -125,7 +125,7 @@ export class JointLimiter {
    */
   async reset(name: Names): Promise<void> {
     const none = Object.keys(this.limits).map((which) => [which, 0] as const);
-    await this.#decider.deleteAll(this.#parts(name, Object.fromEntries(none)).map((part) => part.name));
+    await this.#decider.delete(this.#parts(name, Object.fromEntries(none)).map((part) => part.name));
   }
 
   #parts(name: Names, amounts: Amounts): Part[] {

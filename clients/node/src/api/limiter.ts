@@ -249,7 +249,7 @@ export class Limiter {
     const bucket = this.#bucket(name, options);
     this.#batches?.forget(bucket);
     this.#denials?.forget(bucket);
-    await this.#decider.deleteAll([name]);
+    await this.#decider.delete([name]);
   }
 
   /**

@@ -1,14 +1,13 @@
 /** A server or a cluster, shared by its limiters. */
 
-import { createHash } from "node:crypto";
-
 import type { Log } from "./circuit.js";
 import {
+  byScript,
   isOfModule,
   keyOf,
+  LOAD_SCRIPT,
   mustHappenOnce,
   needsModule,
-  scriptArguments,
   scriptKey,
   waiting,
   type Command,
@@ -25,7 +24,6 @@ import {
   Undecided,
 } from "../values/errors.js";
 import { checkMs } from "../values/limit.js";
-import { FALLBACK } from "./fallback.js";
 import { routeOf, type Client } from "./clients.js";
 import type { Clock, Connection, Route } from "./driver.js";
 import { ClusterRoute } from "./route.js";
@@ -79,7 +77,6 @@ export const MOST_REDIRECTIONS = 16;
 /** How often a call is sent again within the timeout while its slot is on two nodes, with a redirection each time. */
 export const TRIES_OF_A_SPLIT_SLOT = 10;
 const MOST_REPEATS = MOST_REDIRECTIONS + 2 * TRIES_OF_A_SPLIT_SLOT;
-const SHA = createHash("sha1").update(FALLBACK).digest("hex");
 /** `import` and `require` each load the class, and either's servers are for both. */
 const MARK: unique symbol = Symbol.for("tokenbucket.server") as never;
 
@@ -181,7 +178,7 @@ export class Server {
       await new Promise((passed) => setTimeout(passed, this.timeoutMs / TRIES_OF_A_SPLIT_SLOT));
       this.#route(call);
     } else if (code === "NOSCRIPT" && call.isByScript) {
-      call.before = ["SCRIPT", "LOAD", FALLBACK];
+      call.before = LOAD_SCRIPT;
     } else if (isUnknownCommand(error) && call.canScript && !call.isByScript) {
       call.transport.circuit.hasNoModule();
       this.#route(call, true);
@@ -242,24 +239,15 @@ export class Server {
 /** Sends the command by the connection. */
 function transmit(connection: Connection, { command, how, before, isByScript, untilMs }: Call): Promise<unknown> {
   if (before) connection.send(before).catch(() => {});
-  if (how.together) return transaction(connection, how.together, isByScript);
-  if (untilMs !== undefined) {
-    const leftMs = Math.max(Math.ceil(untilMs - performance.now()), 0);
-    return connection.send(waiting(command, leftMs, how.ofShare));
-  }
-  return connection.send(isByScript ? evalsha(command) : command);
+  const form = isByScript ? byScript : (words: Command) => words;
+  if (how.together) return transaction(connection, how.together.map(form));
+  if (untilMs === undefined) return connection.send(form(command));
+  const leftMs = Math.max(Math.ceil(untilMs - performance.now()), 0);
+  return connection.send(waiting(command, leftMs, how.ofShare));
 }
 
-function evalsha(command: Command): Command {
-  return ["EVALSHA", SHA, ...scriptArguments(command)];
-}
-
-/** Sends the commands in a transaction, or what the script has for them. */
-async function transaction(connection: Connection, commands: readonly Command[], isByScript: boolean) {
-  const byScript = (words: Command) => (isOfModule(words) ? evalsha(words) : [words[0]!, scriptKey(words[1]!)]);
-  for (const words of [["MULTI"], ...(isByScript ? commands.map(byScript) : commands)]) {
-    connection.send(words).catch(() => {});
-  }
+async function transaction(connection: Connection, commands: readonly Command[]) {
+  for (const words of [["MULTI"], ...commands]) connection.send(words).catch(() => {});
   const replies = await connection.send(["EXEC"]);
   for (const reply of replies as unknown[]) if (reply instanceof Error) throw reply;
   return replies;
