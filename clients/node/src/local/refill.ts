@@ -36,48 +36,31 @@ export function continuous(gain: bigint, us: bigint): Refill {
 
 /** Refills `gain` millionths at each boundary. */
 export function calendar(gain: bigint, rate: Amount): Refill {
-  const { number, begin } = periodsOf(rate);
+  const { unit, period, periodMs, days, offset } = rateParts(rate);
+  const months = MONTHS[unit];
+  const lengthMs = unit === "w" ? periodMs : Number(period) * periodMs;
+  const firstMs = unit === "w" ? FIRST_MONDAY_MS : 0;
+  // What begins days later is a period of a clock that is as many days behind.
+  const aheadMs = offsetMs(offset) - days * DAY_MS;
+
+  /** Returns the number of the period in which a moment lies, on that clock. */
+  function number(at: bigint): number {
+    const localMs = Number(floorDiv(at, MS_US)) + aheadMs;
+    if (months === undefined) return Math.floor((localMs - firstMs) / lengthMs);
+    const day = new Date(localMs);
+    return Math.floor((day.getUTCFullYear() * 12 + day.getUTCMonth()) / months);
+  }
+
+  function beginOf(number: number): bigint {
+    const month = Math.min(number * (months ?? 0), LATEST_MONTH);
+    const localMs = months ? Date.UTC(Math.floor(month / 12), month % 12) : number * lengthMs + firstMs;
+    return BigInt(localMs - aheadMs) * MS_US;
+  }
+
   return {
     isPool: false,
     between: (since, until) => ({ amount: gain * BigInt(number(until) - number(since)), at: until }),
-    reaches(since, amount) {
-      return min(begin(number(since) + Number(divideUp(amount, gain))), since + LONGEST_US);
-    },
-  };
-}
-
-interface Periods {
-  /** Returns the number of the period in which a moment lies. */
-  number(at: bigint): number;
-  /** When the period of that number begins. */
-  begin(number: number): bigint;
-}
-
-function periodsOf(rate: Amount): Periods {
-  const { unit, period, periodMs, days, offset } = rateParts(rate);
-  // What begins days later is a period of a clock that is as many days behind.
-  const aheadMs = offsetMs(offset) - days * DAY_MS;
-  /** Returns that clock's time as if it were UTC. */
-  const localMs = (at: bigint) => Number(floorDiv(at, MS_US)) + aheadMs;
-  const utc = (ms: number) => BigInt(ms - aheadMs) * MS_US;
-  const months = MONTHS[unit];
-  if (months !== undefined) {
-    return {
-      number(at) {
-        const day = new Date(localMs(at));
-        return Math.floor((day.getUTCFullYear() * 12 + day.getUTCMonth()) / months);
-      },
-      begin(number) {
-        const month = Math.min(number * months, LATEST_MONTH);
-        return utc(Date.UTC(Math.floor(month / 12), month % 12));
-      },
-    };
-  }
-  const lengthMs = unit === "w" ? periodMs : Number(period) * periodMs;
-  const firstMs = unit === "w" ? FIRST_MONDAY_MS : 0;
-  return {
-    number: (at) => Math.floor((localMs(at) - firstMs) / lengthMs),
-    begin: (number) => utc(number * lengthMs + firstMs),
+    reaches: (since, amount) => min(beginOf(number(since) + Number(divideUp(amount, gain))), since + LONGEST_US),
   };
 }
 

@@ -1,5 +1,7 @@
 /** ioredis and iovalkey, which is made from it. */
 
+import type { Writable } from "node:stream";
+
 import { isReply } from "../values/errors.js";
 import type { Command } from "./command.js";
 import type { Connection, Emitter, Route } from "./driver.js";
@@ -79,17 +81,8 @@ function readiness(client: IoredisCluster): Promise<void> {
   });
 }
 
-interface Stream {
-  readonly writable: boolean;
-  readonly writableCorked: number;
-  unref(): void;
-  destroy(): void;
-  cork(): void;
-  uncork(): void;
-}
-
 class IoredisConnection implements Connection {
-  #client: (IoredisClient & { stream?: Stream }) | undefined;
+  #client: (IoredisClient & { stream?: Writable & { unref(): void } }) | undefined;
   #isClosed = false;
   #reason: unknown;
 
