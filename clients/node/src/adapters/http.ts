@@ -38,9 +38,9 @@ export async function decide<Request extends { ip?: string | undefined }>(
   const { key = (from: Request) => clientAddress(from.ip), cost = 1 } = options;
   const tokens = typeof cost === "function" ? cost(request) : cost;
   if (!isAmount(tokens)) return { headers: {}, refusal: { status: 400, body: NO_COST } };
-  const limit = options.limit?.(request);
+  const limit = options.limit?.(request) ?? limiter.limit;
   const decision = await limiter.take(key(request), tokens, { limit });
-  const headers = limiter.headers(decision, { ...options, limit });
+  const headers = decision.headers(limit, options);
   for (const list of LISTS) {
     if (headers[list] && headerOf(list) !== undefined) headers[list] = `${String(headerOf(list))}, ${headers[list]}`;
   }

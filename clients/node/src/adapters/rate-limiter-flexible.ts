@@ -70,7 +70,7 @@ export class RateLimiterTokenBucket extends Base {
   readonly inMemoryBlockDuration: number;
   readonly #buckets: BlockableBuckets;
   readonly #clock: Clock;
-  #denials: Denials;
+  readonly #denials: Denials;
 
   constructor(options: RateLimiterTokenBucketOptions) {
     const { storeClient, points, duration, keyPrefix = "rlflx", blockDuration = 0, insuranceLimiter } = options;
@@ -107,7 +107,8 @@ export class RateLimiterTokenBucket extends Base {
     const { onError = insuranceLimiter ? "throw" : "local" } = options;
     this.#buckets = new BlockableBuckets(storeClient, { ...options, onError });
     this.#clock = serverOf(storeClient).clock;
-    this.#denials = this.#noDenials();
+    const mostInMemory = inMemoryBlockOnConsumed > 0 ? MOST_KEYS_BLOCKED_IN_MEMORY : 0;
+    this.#denials = new Denials(mostInMemory, this.#clock);
   }
 
   getKey(key: string | number): string {
@@ -185,7 +186,7 @@ export class RateLimiterTokenBucket extends Base {
   }
 
   deleteInMemoryBlockedAll(): void {
-    this.#denials = this.#noDenials();
+    this.#denials.clear();
   }
 
   get #capacity(): number {
@@ -247,11 +248,6 @@ export class RateLimiterTokenBucket extends Base {
   async #block(bucket: Bucket, points: number, secDuration: number): Promise<RateLimiterRes> {
     await this.#buckets.block(bucket, secDuration > 0 ? secDuration * 1000 : Infinity);
     return new RateLimiterRes(0, secDuration > 0 ? secDuration * 1000 : -1, points);
-  }
-
-  #noDenials(): Denials {
-    const size = this.inMemoryBlockOnConsumed > 0 ? MOST_KEYS_BLOCKED_IN_MEMORY : 0;
-    return new Denials(size, this.#clock);
   }
 
   /** Does `work` on the bucket of a call; at any error of the store, lets the insurance do the same. */

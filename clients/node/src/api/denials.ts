@@ -56,6 +56,10 @@ export class Denials {
     putLast(this.#denials, bucketId(bucket), denial, this.size);
   }
 
+  clear(): void {
+    this.#denials.clear();
+  }
+
   /** Tokens came back: the denial may no longer hold. */
   forget(bucket: Bucket): void {
     this.#denials.delete(bucketId(bucket));

@@ -109,25 +109,6 @@ export class JointLimiter {
     return Hold.during(this.hold(name, amounts, options), work);
   }
 
-  /**
-   * Makes the buckets of all limits full, and forgets their holds.
-   *
-   * ```ts
-   * import { JointLimiter } from "tokenbucket-redis";
-   * import { FakeServer } from "tokenbucket-redis/testing";
-   *
-   * const limits = { requests: { capacity: 60, rate: "60/m" }, tokens: { capacity: 10_000, rate: "10000/m" } };
-   * const limiter = new JointLimiter(new FakeServer(), limits);
-   * await limiter.takeAll("user:42", { requests: 60 });
-   * await limiter.reset("user:42");
-   * console.log((await limiter.takeAll("user:42", { requests: 60 })).allowed); // true
-   * ```
-   */
-  async reset(name: Names): Promise<void> {
-    const none = Object.keys(this.limits).map((which) => [which, 0] as const);
-    await this.#decider.delete(this.#parts(name, Object.fromEntries(none)).map((part) => part.name));
-  }
-
   #parts(name: Names, amounts: Amounts): Part[] {
     const entries = Object.entries(amounts);
     if (entries.length === 0) throw new BadArgument("amounts: name no limit");

@@ -13,7 +13,7 @@ import {
   type ShareOptions,
 } from "./decider.js";
 import { Batches } from "./batches.js";
-import type { Decision, HeaderOptions } from "../values/decision.js";
+import type { Decision } from "../values/decision.js";
 import { Denials } from "./denials.js";
 import { Hold, type HoldOptions } from "./hold.js";
 import { checkOptions } from "../values/errors.js";
@@ -290,21 +290,6 @@ export class Limiter {
     options: TakeOptions & HoldOptions = {},
   ): Promise<T> {
     return Hold.during(this.hold(name, amount, options), work);
-  }
-
-  /**
-   * Returns the HTTP headers of a decision: see `Decision.headers`.
-   *
-   * ```ts
-   * import { Limiter } from "tokenbucket-redis";
-   * import { FakeServer } from "tokenbucket-redis/testing";
-   *
-   * const limiter = new Limiter(new FakeServer(), { capacity: 10, rate: "5/s" });
-   * console.log(limiter.headers(await limiter.take("user:42"))["RateLimit"]); // "default";r=9;t=1
-   * ```
-   */
-  headers(decision: Decision, { limit, ...options }: HeaderOptions & CallOptions = {}): Record<string, string> {
-    return decision.headers(limit ?? this.limit, options);
   }
 
   /**

@@ -53,24 +53,6 @@ export class FakeServer implements InProcess {
     this.#now += BigInt(Math.round(ms * 1000));
   }
 
-  /**
-   * Makes every bucket full.
-   *
-   * ```ts
-   * import { Limiter } from "tokenbucket-redis";
-   * import { FakeServer } from "tokenbucket-redis/testing";
-   *
-   * const server = new FakeServer();
-   * const limiter = new Limiter(server, { capacity: 1, rate: "1/h" });
-   * await limiter.take("user:42");
-   * server.reset();
-   * console.log((await limiter.take("user:42")).allowed); // true
-   * ```
-   */
-  reset(): void {
-    this.#buckets.clear();
-  }
-
   async send(words: readonly string[]): Promise<unknown> {
     return this.#buckets.run(words);
   }

@@ -39,10 +39,6 @@ export class LocalLimiter {
     readonly most = MOST_BUCKETS,
   ) {}
 
-  clear(): void {
-    this.#buckets.clear();
-  }
-
   readonly #commands: Record<string, (words: Words) => unknown> = {
     "TB.PEEK": (words) => {
       const view = this.#look(words, { pool: true });
