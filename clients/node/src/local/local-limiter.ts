@@ -24,7 +24,7 @@ interface Stored {
   /** Shared by the views of a bucket, and changed where one is kept. */
   readonly holds: Holds;
   /** When a server forgets it: once it is full and without holds under each limit that it had. */
-  readonly expiresAtMs: bigint;
+  readonly expiresAtMs: number;
 }
 
 /** Buckets outlive an outage, so that all outages together cost one bucket. */
@@ -129,7 +129,7 @@ export class LocalLimiter {
   /** Returns what is stored, with what the holds have returned that have ended. */
   #stored(key: string): Stored | undefined {
     const stored = this.#buckets.get(key);
-    if (!stored || stored.expiresAtMs < this.#now / 1000n) return undefined;
+    if (!stored || stored.expiresAtMs < Math.floor(Number(this.#now) / 1000)) return undefined;
     stored.level += stored.holds.endUntil(this.#now);
     return stored;
   }
@@ -159,7 +159,7 @@ export class LocalLimiter {
 
   /** Forgets a tenth: those that are full the soonest. Else names that rotate would make a spent bucket full. */
   #forgetSome(): void {
-    const soonest = [...this.#buckets].toSorted(([, a], [, b]) => Number(a.expiresAtMs - b.expiresAtMs));
+    const soonest = [...this.#buckets].toSorted(([, a], [, b]) => a.expiresAtMs - b.expiresAtMs);
     for (const [key] of soonest.slice(0, Math.ceil(this.most / 10))) this.#buckets.delete(key);
   }
 
@@ -180,7 +180,7 @@ function machinesNowUs(): bigint {
 class View {
   isChanged = false;
   readonly #holds: Holds;
-  readonly #expiresAtMs: bigint;
+  readonly #expiresAtMs: number;
   /** Before anything flowed in: where waits are counted from, until something is moved. */
   #from: { level: bigint; at: bigint };
   /** A refill seldom ends on a whole millionth: the rest is dated back. */
@@ -194,7 +194,7 @@ class View {
     stored: Stored | undefined,
   ) {
     this.#holds = stored?.holds ?? new Holds();
-    this.#expiresAtMs = stored?.expiresAtMs ?? 0n;
+    this.#expiresAtMs = stored?.expiresAtMs ?? 0;
     this.#from = { level: min(stored?.level ?? capacity, capacity), at: stored?.at ?? now };
     const flowed = flow.between(this.#from.at, now);
     this.#now = this.#atMostFull(this.#from.level + flowed.amount, flowed.at);
@@ -206,14 +206,14 @@ class View {
 
   /** Returns what is to be kept: nothing of a full bucket without holds. */
   toStore(): Stored | undefined {
+    const { level, at } = this.#now;
     const { endsAt } = this.#holds;
-    if (this.level === this.capacity && endsAt === 0n) return undefined;
-    const reached = this.#reachesAt(this.capacity);
-    const fullAt = reached > endsAt ? reached : endsAt;
-    const earliestMs = divideUp(fullAt, 1000n);
-    const slackMs = (fullAt - this.now) / 4000n + 1000n;
-    const expiresAtMs = this.#expiresAtMs >= earliestMs ? this.#expiresAtMs : earliestMs + slackMs;
-    return { ...this.#now, holds: this.#holds, expiresAtMs };
+    if (level === this.capacity && endsAt === 0n) return undefined;
+    const fullAtUs = Math.max(Number(this.#reachesAt(this.capacity)), Number(endsAt));
+    const earliestMs = Math.ceil(fullAtUs / 1000);
+    const latestMs = earliestMs + Math.floor((fullAtUs - Number(this.now)) / 4000) + 1000;
+    const expiresAtMs = this.#expiresAtMs >= earliestMs ? this.#expiresAtMs : latestMs;
+    return { level, at, holds: this.#holds, expiresAtMs };
   }
 
   take(amount: bigint): void {
