@@ -65,10 +65,10 @@ interface Call {
   /** When it stops waiting its turn in the server; undefined if it does not wait. */
   readonly untilMs: number | undefined;
   readonly canScript: boolean;
-  transport: Transport;
-  isByScript: boolean;
   /** Goes right before the command. If it fails, the command fails too, and reports it. */
   before: Command | undefined;
+  /** The node that a redirection names for this call alone. */
+  askAt: string | undefined;
   repeats: number;
 }
 
@@ -134,18 +134,21 @@ export class Server {
   ask(command: Command, how: How = {}): Promise<unknown> {
     const untilMs = how.maxWaitMs ? performance.now() + how.maxWaitMs : undefined;
     const canScript = this.canScript && untilMs === undefined && isOfModule(command) && !needsModule(command);
-    const transport = this.#transportOf(keyOf(command));
-    const call = { command, how, untilMs, canScript, transport, isByScript: false, before: undefined, repeats: 0 };
-    if (canScript && transport.circuit.usesScript) this.#route(call, true);
-    return this.#send(call);
+    return this.#send({ command, how, untilMs, canScript, before: undefined, askAt: undefined, repeats: 0 });
   }
 
   /** Sends the call, without an async function, which would cost every call a tenth more. */
   #send(call: Call): Promise<unknown> {
-    const { command, how, untilMs, transport, isByScript } = call;
+    const { command, how, untilMs, canScript, askAt } = call;
+    const key = keyOf(command);
+    let transport = this.#transportOf(key);
+    const isByScript = canScript && transport.circuit.usesScript;
+    // The script's keys have other names, perhaps on another node.
+    if (isByScript) transport = this.#transportOf(scriptKey(key));
+    if (askAt !== undefined) transport = this.#transportAt(askAt);
     const away = transport.whyAway(); // which costs most calls of an outage half as much here
     if (away) return Promise.reject(away as never);
-    const send = (connection: Connection) => transmit(connection, call);
+    const send = (connection: Connection) => transmit(connection, call, isByScript);
     const sent = untilMs ? transport.wait(send, untilMs, how.signal) : transport.ask(send, mustHappenOnce(command));
     return sent.then(
       (reply) => {
@@ -153,52 +156,44 @@ export class Server {
         if (this.canScript && !isByScript) transport.circuit.hasModule();
         return reply;
       },
-      (error: unknown) => this.#again(error, call),
+      (error: unknown) => this.#again(error, call, transport, isByScript),
     );
   }
 
   /** Sends the call again if that may help, else throws. */
-  async #again(error: unknown, call: Call): Promise<unknown> {
-    const { how, transport } = call;
-    if (error instanceof Undecided || how.signal?.aborted) throw error;
+  async #again(error: unknown, call: Call, transport: Transport, isByScript: boolean): Promise<unknown> {
+    if (error instanceof Undecided || call.how.signal?.aborted) throw error;
     if (call.repeats++ === MOST_REPEATS) throw transport.circuit.refused(error);
-    if (await this.#isRepeatable(error, call)) return this.#send(call);
+    if (await this.#isRepeatable(error, call, transport, isByScript)) return this.#send(call);
     if (faultOf(error) === "refusing") throw transport.circuit.refused(error);
     throw explained(error, transport.circuit.who, needsModule(call.command));
   }
 
   /** Returns whether to send again, after an error which says that nothing happened. Also decides where and how. */
-  async #isRepeatable(error: unknown, call: Call): Promise<boolean> {
+  async #isRepeatable(error: unknown, call: Call, transport: Transport, isByScript: boolean): Promise<boolean> {
     const code = codeOf(error);
     const to = redirectionOf(error);
     call.before = undefined;
-    if (code === "READONLY") return call.transport.leave();
+    if (code === "NOSCRIPT" && isByScript) {
+      call.before = LOAD_SCRIPT;
+      return true;
+    }
+    call.askAt = undefined;
+    if (code === "READONLY") return transport.leave();
     // The keys are on two nodes, because their slot moves, or the call waited at a node that no longer decides it.
     if (code === "TRYAGAIN" || code === "UNBLOCKED") {
       await new Promise((passed) => setTimeout(passed, this.timeoutMs / TRIES_OF_A_SPLIT_SLOT));
-      this.#route(call);
-    } else if (code === "NOSCRIPT" && call.isByScript) {
-      call.before = LOAD_SCRIPT;
-    } else if (isUnknownCommand(error) && call.canScript && !call.isByScript) {
-      call.transport.circuit.hasNoModule();
-      this.#route(call, true);
+    } else if (isUnknownCommand(error) && call.canScript && !isByScript) {
+      transport.circuit.hasNoModule();
     } else if (!to || !(this.route instanceof ClusterRoute)) {
       return false;
     } else if (to.isMoved) {
       this.route.learn(to.slot, to.address);
-      this.#route(call);
     } else {
       call.before = ["ASKING"];
-      call.transport = this.#transportAt(to.address);
+      call.askAt = to.address;
     }
     return true;
-  }
-
-  /** Finds the node anew. The script's keys have other names, perhaps on another node. */
-  #route(call: Call, isByScript = call.isByScript): void {
-    const key = keyOf(call.command);
-    call.isByScript = isByScript;
-    call.transport = this.#transportOf(isByScript ? scriptKey(key) : key);
   }
 
   /** @internal Returns whether the call can wait in the server: not with the script, nor in a fake. */
@@ -237,7 +232,8 @@ export class Server {
 }
 
 /** Sends the command by the connection. */
-function transmit(connection: Connection, { command, how, before, isByScript, untilMs }: Call): Promise<unknown> {
+function transmit(connection: Connection, call: Call, isByScript: boolean): Promise<unknown> {
+  const { command, how, before, untilMs } = call;
   if (before) connection.send(before).catch(() => {});
   const form = isByScript ? byScript : (words: Command) => words;
   if (how.together) return transaction(connection, how.together.map(form));
