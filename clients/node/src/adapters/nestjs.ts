@@ -8,7 +8,7 @@
 
 import type { ThrottlerStorage } from "@nestjs/throttler";
 
-import { OPTIONS, type Options } from "../api/decider.js";
+import { OPTIONS, type OptionsOfDropIns } from "../api/decider.js";
 import { BlockableBuckets, FOREVER_MS, type Outcome } from "./blocks.js";
 import { BadArgument, checkOptions } from "../values/errors.js";
 import type { Client } from "../transport/clients.js";
@@ -22,7 +22,7 @@ export class TokenBucketStorage implements ThrottlerStorage {
   readonly #buckets: BlockableBuckets;
   readonly #prefix: string;
 
-  constructor(client: Client | Server, options: Options = {}) {
+  constructor(client: Client | Server, options: OptionsOfDropIns = {}) {
     checkOptions(options, new Set(OPTIONS));
     this.#buckets = new BlockableBuckets(client, options);
     this.#prefix = options.prefix ?? "throttler:";

@@ -12,7 +12,7 @@
 import * as flexible from "rate-limiter-flexible";
 import { RateLimiterRes, type RateLimiterLike } from "rate-limiter-flexible";
 
-import type { Bucket, Options } from "../api/decider.js";
+import type { Bucket, OptionsOfDropIns } from "../api/decider.js";
 import { BlockableBuckets, isForever, type Outcome } from "./blocks.js";
 import type { Decision } from "../values/decision.js";
 import { ANY_COST, Denials } from "../api/denials.js";
@@ -22,7 +22,7 @@ import type { Client } from "../transport/clients.js";
 import type { Clock } from "../transport/driver.js";
 import { serverOf, type Server } from "../transport/server.js";
 
-export interface RateLimiterTokenBucketOptions extends Omit<Options, "prefix"> {
+export interface RateLimiterTokenBucketOptions extends Omit<OptionsOfDropIns, "prefix"> {
   storeClient: Client | Server;
   /** The most that can be consumed at once. */
   points: number;

@@ -22,9 +22,6 @@ export interface Options {
   onError?: Policy;
   /** Called with every decision, and how long it took. What it throws becomes a warning. */
   onDecision?: OnDecision | undefined;
-}
-
-export interface ShadowOptions {
   /**
    * Lets every call pass, at once; false by default. The server decides and counts as always, and a decision that was a
    * denial is `shadowed`.
@@ -32,7 +29,10 @@ export interface ShadowOptions {
   shadow?: boolean;
 }
 
-/** The names of `Options`, for mistakes. */
+/** The options of what a library asks: the library decides what to do with a denial. */
+export type OptionsOfDropIns = Omit<Options, "shadow">;
+
+/** Their names, for mistakes. */
 export const OPTIONS = ["prefix", "onError", "onDecision"];
 
 export type OnDecision = (name: string, limit: Limit, decision: Decision, durationMs: number) => void;
@@ -109,7 +109,7 @@ export class Decider {
   readonly clock: Clock;
   readonly #onDecision: OnDecision | undefined;
 
-  constructor(client: Client | Server, options: Options & ShadowOptions) {
+  constructor(client: Client | Server, options: Options) {
     const { prefix = "tb:", onError = "local", onDecision, shadow = false } = options;
     if (!POLICIES.has(onError)) {
       throw new BadArgument(`onError: '${onError}' is neither 'local' nor 'open' nor 'closed' nor 'throw'`);

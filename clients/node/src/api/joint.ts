@@ -6,16 +6,7 @@ import { checkLimit, checkName, type Amount, type Limit } from "../values/limit.
 import { hashTag } from "../transport/command.js";
 import type { Client } from "../transport/clients.js";
 import type { Server } from "../transport/server.js";
-import {
-  Decider,
-  inTurn,
-  OPTIONS,
-  type Caller,
-  type Options,
-  type Part,
-  type ShadowOptions,
-  type WaitOptions,
-} from "./decider.js";
+import { Decider, inTurn, OPTIONS, type Caller, type Options, type Part, type WaitOptions } from "./decider.js";
 import { Hold, type HoldOptions } from "./hold.js";
 
 const LIMITER_OPTIONS = new Set([...OPTIONS, "shadow"]);
@@ -40,7 +31,7 @@ export class JointLimiter {
   readonly #decider: Decider;
 
   /** The bucket of limit `which` is at `prefix` + "{name}:" + which; braces and "%" in names are encoded. */
-  constructor(client: Client | Server, limits: Readonly<Record<string, Limit>>, options: Options & ShadowOptions = {}) {
+  constructor(client: Client | Server, limits: Readonly<Record<string, Limit>>, options: Options = {}) {
     checkOptions(options, LIMITER_OPTIONS);
     for (const limit of Object.values(limits)) checkLimit(limit);
     this.limits = { ...limits };

@@ -1,17 +1,6 @@
 /** One limit for many names. */
 
-import {
-  Decider,
-  inTurn,
-  OPTIONS,
-  type Bucket,
-  type Caller,
-  type Options,
-  type Part,
-  type Policy,
-  type ShadowOptions,
-  type ShareOptions,
-} from "./decider.js";
+import { Decider, inTurn, OPTIONS, type Bucket, type Caller, type Options, type ShareOptions } from "./decider.js";
 import { Batches } from "./batches.js";
 import type { Decision } from "../values/decision.js";
 import { Denials } from "./denials.js";
@@ -21,7 +10,7 @@ import { checkAmount, checkCount, checkLimit, checkName, type Amount, type Limit
 import type { Client } from "../transport/clients.js";
 import type { Server } from "../transport/server.js";
 
-export interface LimiterOptions extends Options, ShadowOptions {
+export interface LimiterOptions extends Options {
   /** How many denied names this process refuses itself until they may retry; 0 by default. */
   rememberDenials?: number;
   /** The number of tokens to fetch at a time and spend in this process; 0 by default. */
@@ -80,7 +69,7 @@ export class Limiter {
     if (batch > 1) this.#batches = new Batches(batch, this.#decider);
   }
 
-  get onError(): Policy {
+  get onError() {
     return this.#decider.onError;
   }
 
@@ -267,8 +256,7 @@ export class Limiter {
    */
   async hold(name: string, amount: Amount, options: TakeOptions & HoldOptions = {}): Promise<Hold> {
     const bucket = this.#bucket(name, options, HOLD_OPTIONS);
-    const part: Part = { which: "", ...bucket, amount };
-    return Hold.of(this.#decider, [part], options, () => this.#denials?.forget(bucket));
+    return Hold.of(this.#decider, [{ which: "", ...bucket, amount }], options, () => this.#denials?.forget(bucket));
   }
 
   /**

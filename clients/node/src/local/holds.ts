@@ -83,26 +83,14 @@ export class Holds {
 
   /** Returns where it is, or is to be put: in the chunk that ends with it or a later one, else in the last one. */
   #placeOf(held: Held): { at: number; index: number } {
-    const last = Math.max(this.#chunks.length - 1, 0);
-    const at = Math.min(
-      last,
-      first(this.#chunks, ({ holds }) => !isAfter(held, holds.at(-1)!)),
-    );
-    return { at, index: first(this.#chunks[at]?.holds ?? [], (one) => !isAfter(held, one)) };
+    const found = this.#chunks.findIndex(({ holds }) => !isAfter(held, holds.at(-1)!));
+    const at = found < 0 ? Math.max(this.#chunks.length - 1, 0) : found;
+    const holds = this.#chunks[at]?.holds ?? [];
+    const index = holds.findIndex((one) => !isAfter(held, one));
+    return { at, index: index < 0 ? holds.length : index };
   }
 }
 
 function isAfter(a: Held, b: Held): boolean {
   return a.endsAt > b.endsAt || (a.endsAt === b.endsAt && a.id > b.id);
-}
-
-/** Returns the index of the first for which that is true, as for all behind it. */
-function first<T>(sorted: readonly T[], isOne: (one: T) => boolean): number {
-  let [low, high] = [0, sorted.length];
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (isOne(sorted[middle]!)) high = middle;
-    else low = middle + 1;
-  }
-  return low;
 }
