@@ -109,7 +109,6 @@ export class Batches {
     this.#batches.get(bucketId(bucket))?.empty();
   }
 
-  /** Gives back all unspent tokens. */
   async close(): Promise<void> {
     const batches = [...this.#batches.values()];
     this.#batches.clear();

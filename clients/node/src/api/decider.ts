@@ -123,7 +123,6 @@ export class Decider {
     this.#onDecision = onDecision;
   }
 
-  /** Decides on one bucket. */
   decide(operation: string, bucket: Bucket, words: readonly Amount[], how?: How): Promise<Decision> {
     const decided = this.decideQuietly(operation, bucket, words, how);
     return this.told([bucket], decided, wantedBy(operation, words[0]));
@@ -151,7 +150,6 @@ export class Decider {
     return this.#decisionOf([...command, ...this.wordsOfAll(parts)], read, how);
   }
 
-  /** Returns the arguments of each bucket. */
   wordsOfAll(parts: readonly Part[]): string[] {
     return parts.flatMap((part) => {
       checkLimit(part.limit);

@@ -19,7 +19,6 @@ export class Holds {
   readonly #byId = new Map<string, Held>();
   readonly #chunks: Chunk[] = [];
 
-  /** When the last one ends. */
   get endsAt(): bigint {
     return this.#chunks.at(-1)?.holds.at(-1)?.endsAt ?? 0n;
   }

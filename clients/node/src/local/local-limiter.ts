@@ -224,7 +224,6 @@ class View {
     if (amount > 0n && this.level < this.capacity) this.#move(amount);
   }
 
-  /** Returns what is held under `id`. */
   held(id: string): bigint | undefined {
     return this.#holds.get(id)?.amount;
   }

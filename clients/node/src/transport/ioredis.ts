@@ -28,17 +28,15 @@ export interface IoredisCluster extends Emitter {
   once(event: string, listener: (error?: unknown) => void): unknown;
 }
 
-/** Without them, the driver queues, resends, reconnects, or counts a busy event loop as silence. */
+/** Without them, the driver queues, reconnects, or counts a busy event loop as silence. */
 const OPTIONS = {
   lazyConnect: true,
   connectTimeout: 0,
   retryStrategy: null,
   reconnectOnError: null,
-  autoResendUnfulfilledCommands: false,
   enableOfflineQueue: false,
   enableReadyCheck: false,
   enableAutoPipelining: false,
-  maxRetriesPerRequest: null,
   commandTimeout: undefined,
   socketTimeout: undefined,
   monitor: false,

@@ -231,7 +231,6 @@ export class Server {
   }
 }
 
-/** Sends the command by the connection. */
 function transmit(connection: Connection, call: Call, isByScript: boolean): Promise<unknown> {
   const { command, how, before, untilMs } = call;
   if (before) connection.send(before).catch(() => {});
