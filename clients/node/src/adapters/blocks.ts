@@ -106,11 +106,6 @@ function blockedMs({ allowed, retryAfterMs }: Decision): number {
   return allowed ? 0 : retryAfterMs;
 }
 
-/** Returns whether a block was to last for ever. */
-export function isForever(blockedMs: number): boolean {
-  return blockedMs > FOREVER_MS / 2;
-}
-
 /** Beside the bucket, in the slot of a cluster that it has. */
 function blockOf(name: string): Bucket {
   return { name: `${hashTag(name)}:block`, limit: BLOCKS };

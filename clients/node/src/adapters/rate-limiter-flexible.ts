@@ -13,9 +13,9 @@ import * as flexible from "rate-limiter-flexible";
 import { RateLimiterRes, type RateLimiterLike } from "rate-limiter-flexible";
 
 import type { Bucket, OptionsOfDropIns } from "../api/decider.js";
-import { BlockableBuckets, isForever, type Outcome } from "./blocks.js";
+import { BlockableBuckets, FOREVER_MS, type Outcome } from "./blocks.js";
 import type { Decision } from "../values/decision.js";
-import { ANY_COST, Denials } from "../api/denials.js";
+import { Denials } from "../api/denials.js";
 import { BadArgument } from "../values/errors.js";
 import { capacityOf, flowMs, type Limit } from "../values/limit.js";
 import type { Client } from "../transport/clients.js";
@@ -119,7 +119,8 @@ export class RateLimiterTokenBucket extends Base {
   override async consume(key: string | number, given = 1, options: CallOptions = {}): Promise<RateLimiterRes> {
     return this.#insured("consume", [key, given, options], async (bucket) => {
       const points = numberOf(given);
-      const remembered = this.#denials.recall(bucket, points);
+      // A block in memory alone refuses every cost for the same time.
+      const remembered = this.#denials.recall(bucket, this.inMemoryBlockDuration > 0 ? 0 : points);
       if (remembered) throw new RateLimiterRes(0, remembered.retryAfterMs);
       const askedAt = this.#clock.now();
       const outcome = await this.#buckets.take(bucket, points);
@@ -217,7 +218,7 @@ export class RateLimiterTokenBucket extends Base {
 
   /** Returns what to tell of a block: of one for ever a duration, as the original does. A timer would overflow. */
   #msOf(blockedMs: number): number {
-    return isForever(blockedMs) ? this.duration * 1000 : blockedMs;
+    return blockedMs > FOREVER_MS / 2 ? this.duration * 1000 : blockedMs;
   }
 
   #passed({ remaining, resetAfterMs }: Decision, points: number): RateLimiterRes {
@@ -240,7 +241,7 @@ export class RateLimiterTokenBucket extends Base {
     if (decision.retryAfterMs < 0) msBeforeNext = -1;
     if (this.inMemoryBlockDuration > 0) msBeforeNext = this.inMemoryBlockDuration * 1000;
     const isBlock = blockedMs > 0 || this.blockDuration > 0 || this.inMemoryBlockDuration > 0;
-    const cost = isBlock ? ANY_COST : points;
+    const cost = isBlock ? 0 : points;
     this.#denials.remember(bucket, cost, decision.with({ allowed: false, retryAfterMs: msBeforeNext }), askedAt);
     return new RateLimiterRes(0, msBeforeNext, this.#capacity - decision.remaining + points);
   }

@@ -5,9 +5,6 @@ import type { Amount } from "../values/limit.js";
 import type { Clock } from "../transport/driver.js";
 import type { Bucket } from "./decider.js";
 
-/** The cost of a denial that refuses calls whatever they cost. */
-export const ANY_COST = -1;
-
 interface Denial {
   cost: number;
   decision: Decision;
@@ -40,9 +37,8 @@ export class Denials {
       this.#denials.delete(id);
       return undefined;
     }
-    if (Number(cost) < denial.cost) return undefined;
-    // No wait helps if it can never be had, and the server says so.
-    if (denial.cost !== ANY_COST && Number(cost) > Number(bucket.limit.capacity)) return undefined;
+    // For a cost that can never be had, no wait helps, and the server says so.
+    if (Number(cost) < denial.cost || Number(cost) > Number(bucket.limit.capacity)) return undefined;
     const waitedMs = Math.floor(now - denial.heardAt);
     return decision.with({
       retryAfterMs: Math.max(decision.retryAfterMs - waitedMs, 1),
