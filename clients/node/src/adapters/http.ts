@@ -16,12 +16,6 @@ export interface RateLimitOptions<Request> extends HeaderOptions {
   limit?: (request: Request) => Limit | undefined;
 }
 
-export interface Answer {
-  headers: Record<string, string>;
-  /** Undefined if the request may pass. */
-  refusal: { status: number; body: object } | undefined;
-}
-
 const NO_COST = { error: "the cost of this request is not a number from 0 to 1e12" };
 const NOT_AVAILABLE = { error: "the rate limiter is not available" };
 const NEVER = { error: "the request costs more than its limit holds" };
@@ -34,7 +28,7 @@ export async function decide<Request extends { ip?: string | undefined }>(
   options: RateLimitOptions<Request>,
   request: Request,
   headerOf: (name: string) => unknown,
-): Promise<Answer> {
+) {
   const { key = (from: Request) => clientAddress(from.ip), cost = 1 } = options;
   const tokens = typeof cost === "function" ? cost(request) : cost;
   if (!isAmount(tokens)) return { headers: {}, refusal: { status: 400, body: NO_COST } };

@@ -32,7 +32,6 @@ export interface ReserveOptions extends CallOptions {
   maxWaitMs: number;
 }
 
-const NO_OPTIONS: TakeOptions = {};
 export const STORE_OPTIONS = new Set([...OPTIONS, "rememberDenials", "batch"]);
 const LIMITER_OPTIONS = new Set([...STORE_OPTIONS, "shadow"]);
 const CALL_OPTIONS = new Set(["limit", "signal"]);
@@ -85,7 +84,7 @@ export class Limiter {
    * console.log((await limiter.take("user:42", 8)).retryAfterMs); // 1200
    * ```
    */
-  take(name: string, cost: Amount = 1, options: TakeOptions = NO_OPTIONS): Promise<Decision> {
+  take(name: string, cost: Amount = 1, options: TakeOptions = {}): Promise<Decision> {
     try {
       checkAmount("cost", cost);
       const bucket = this.#bucket(name, options, TAKE_OPTIONS);
@@ -110,7 +109,7 @@ export class Limiter {
    * console.log((await limiter.peek("user:42", 0)).remaining); // 10
    * ```
    */
-  async peek(name: string, cost: Amount = 1, options: CallOptions = NO_OPTIONS): Promise<Decision> {
+  async peek(name: string, cost: Amount = 1, options: CallOptions = {}): Promise<Decision> {
     checkAmount("cost", cost);
     return this.#decider.decide("TB.PEEK", this.#bucket(name, options), [cost], options);
   }
@@ -126,7 +125,7 @@ export class Limiter {
    * console.log((await limiter.takeUpTo("user:42", 25)).granted); // 10
    * ```
    */
-  async takeUpTo(name: string, most: number, options: CallOptions = NO_OPTIONS): Promise<Decision> {
+  async takeUpTo(name: string, most: number, options: CallOptions = {}): Promise<Decision> {
     checkCount("most", most);
     return this.#decider.decide("TB.TAKEUPTO", this.#bucket(name, options), [most], options);
   }
@@ -197,7 +196,7 @@ export class Limiter {
    * console.log((await limiter.charge("user:42", 12)).remaining); // -2
    * ```
    */
-  async charge(name: string, amount: Amount, options: CallOptions = NO_OPTIONS): Promise<Decision> {
+  async charge(name: string, amount: Amount, options: CallOptions = {}): Promise<Decision> {
     checkAmount("amount", amount);
     return this.#decider.decide("TB.CHARGE", this.#bucket(name, options), [amount], options);
   }
@@ -214,7 +213,7 @@ export class Limiter {
    * console.log((await limiter.give("user:42", 3)).remaining); // 5
    * ```
    */
-  async give(name: string, amount: Amount, options: CallOptions = NO_OPTIONS): Promise<Decision> {
+  async give(name: string, amount: Amount, options: CallOptions = {}): Promise<Decision> {
     checkAmount("amount", amount);
     const bucket = this.#bucket(name, options);
     const given = this.#decider.decide("TB.GIVE", bucket, [amount], options);
@@ -234,7 +233,7 @@ export class Limiter {
    * console.log((await limiter.take("user:42", 10)).allowed); // true
    * ```
    */
-  async reset(name: string, options: CallOptions = NO_OPTIONS): Promise<void> {
+  async reset(name: string, options: CallOptions = {}): Promise<void> {
     const bucket = this.#bucket(name, options);
     this.#batches?.forget(bucket);
     this.#denials?.forget(bucket);
@@ -300,7 +299,6 @@ export class Limiter {
   /** Checks what a call is about, before anything is sent. */
   #bucket(name: string, options: CallOptions, known: ReadonlySet<string> = CALL_OPTIONS): Bucket {
     checkName(name);
-    if (options === NO_OPTIONS) return { name, limit: this.limit };
     checkOptions(options, known);
     const { limit = this.limit } = options;
     if (limit !== this.limit) checkLimit(limit);

@@ -217,14 +217,14 @@ export class Server {
     return transport;
   }
 
-  /** @internal Asks another node of a cluster which node has the slots of one that is away. */
-  lookForSlots(away: Transport): void {
+  /** @internal Asks a node of a cluster which nodes have the slots of those that are away. */
+  lookForSlots(): void {
     const { route } = this;
     const now = performance.now();
     if (!(route instanceof ClusterRoute) || now < this.#nextRefresh) return;
     this.#nextRefresh = now + this.retryEveryMs / 2;
-    const others = [...route.addresses()].filter((address) => address !== away.address);
-    const other = others.map((address) => this.#transportAt(address)).find(({ circuit }) => !circuit.isAway);
+    const nodes = [...route.addresses()].map((address) => this.#transportAt(address));
+    const other = nodes.find(({ circuit }) => !circuit.isAway);
     if (!other) return route.forget();
     const replied = (slots: unknown) => route.learnAll(slots, other.address);
     other.ask((connection) => connection.send(["CLUSTER", "SLOTS"])).then(replied, () => {});

@@ -8,7 +8,7 @@ import { Circuit } from "./circuit.js";
 import type { Connection } from "./driver.js";
 import { ClusterRoute } from "./route.js";
 import type { Server } from "./server.js";
-import { afterSilence, aTurn, clearInterval, CONNECT_MS, onAbort, setInterval, within } from "./time.js";
+import { afterSilence, aTurn, clearInterval, CONNECT_MS, setInterval, whileIn, within } from "./time.js";
 
 /** Sends a call by a connection, and resolves to the reply. */
 export type Send = (connection: Connection) => Promise<unknown>;
@@ -93,7 +93,7 @@ export class Transport {
     if (!this.circuit.isAway) return undefined;
     if (this.circuit.isTimeToAsk()) {
       this.#connect().catch(() => {});
-      this.server.lookForSlots(this);
+      this.server.lookForSlots();
     }
     return this.circuit.undecided(wasSent);
   }
@@ -189,19 +189,14 @@ export class Transport {
   }
 
   async #waitOn(connection: Connection, send: Send, untilMs: number, signal?: AbortSignal): Promise<unknown> {
-    const close = () => connection.close();
-    // Bounded even if this connection alone is dead and nothing says so.
-    const mostMs = Math.max(untilMs - performance.now(), 0) + 2 * this.server.timeoutMs;
-    const stop = afterSilence(mostMs, close);
-    const stay = signal && onAbort(signal, close);
     if (this.#waiting.size === 0) this.#pulse = setInterval(() => void this.ask(ping).catch(() => {}), PULSE_MS);
     this.#waiting.add(connection);
     try {
       signal?.throwIfAborted();
-      return await send(connection);
+      // Bounded even if this connection alone is dead and nothing says so.
+      const mostMs = Math.max(untilMs - performance.now(), 0) + 2 * this.server.timeoutMs;
+      return await whileIn(signal, within(mostMs, send(connection), "no reply"));
     } finally {
-      stop();
-      stay?.();
       this.#waiting.delete(connection);
       if (this.#waiting.size === 0) clearInterval(this.#pulse);
       connection.close();
@@ -212,6 +207,6 @@ export class Transport {
   #failed(error: unknown): void {
     this.circuit.failed(error);
     this.close();
-    this.server.lookForSlots(this);
+    this.server.lookForSlots();
   }
 }
