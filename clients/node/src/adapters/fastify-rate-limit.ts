@@ -51,7 +51,7 @@ export function tokenBucketStore(
   checkOptions(options, STORE_OPTIONS);
 
   return class TokenBucketStore implements Store {
-    readonly #counter: Counter;
+    readonly #counter: PlainCounter | StrictCounter;
 
     constructor(
       readonly route: RouteLimit,
@@ -86,11 +86,6 @@ interface Window {
   limit: Limit;
 }
 
-interface Counter {
-  count(key: string, window: Window): Promise<Count>;
-  read(key: string, window: Window): Promise<Count>;
-}
-
 /** Before version 10 the library gave stores other numbers. */
 function checked(route: RouteLimit, timeWindow: number, max: number): Window {
   const isOld = typeof route.timeWindow === "number" && route.timeWindow !== timeWindow;
@@ -103,7 +98,7 @@ function checked(route: RouteLimit, timeWindow: number, max: number): Window {
 }
 
 /** A bucket a key. */
-class PlainCounter implements Counter {
+class PlainCounter {
   readonly #limiter: Limiter;
 
   constructor(server: Server, { prefix, ...options }: StoreLimiterOptions) {
@@ -122,7 +117,7 @@ class PlainCounter implements Counter {
 }
 
 /** A bucket a key that is blocked for its denials, or counts them. */
-class StrictCounter implements Counter {
+class StrictCounter {
   readonly #buckets: BlockableBuckets;
   readonly #route: RouteLimit;
   readonly #prefix: string;

@@ -45,14 +45,11 @@ const OPTIONS = {
 
 export function ioredis(client: IoredisClient): Route {
   const { sentinels } = (client.options ?? {}) as { sentinels?: unknown[] };
-  const options = sentinels ? { ...OPTIONS, ...inTimeForAll(sentinels) } : OPTIONS;
-  return single(addressIn(client.options), () => new IoredisConnection(() => client.duplicate(options)));
-}
-
-/** Lets the driver ask one after the other while a call waits for its connection, though the first ones are silent. */
-function inTimeForAll(sentinels: unknown[]): object {
-  const ms = Math.floor(CONNECT_MS / (sentinels.length + 1));
-  return { connectTimeout: ms, sentinelCommandTimeout: ms, sentinelRetryStrategy: null };
+  // Lets the driver ask one after the other while a call waits for its connection, though the first ones are silent.
+  const ms = sentinels && Math.floor(CONNECT_MS / (sentinels.length + 1));
+  const inTimeForAll = ms && { connectTimeout: ms, sentinelCommandTimeout: ms, sentinelRetryStrategy: null };
+  const make = () => client.duplicate({ ...OPTIONS, ...inTimeForAll });
+  return single(addressIn(client.options), () => new IoredisConnection(make));
 }
 
 export function ioredisCluster(client: IoredisCluster): Route {
