@@ -26,7 +26,8 @@ export class Unsettled {
       for (let isSettled = false; !isSettled; ) {
         await new Promise((passed) => setTimeout(passed, pauseMs).unref());
         if (!this.#open.has(command)) return;
-        isSettled = await this.#isSettled(words);
+        const isRefused = (error: unknown) => !(error instanceof Undecided);
+        isSettled = await this.server.ask(words).then(() => true, isRefused);
         pauseMs = isSettled ? SETTLED_AGAIN_AFTER_MS : Math.max(this.server.retryEveryMs, LEAST_RETRY_MS);
         if (!isSettled && performance.now() >= untilMs) this.#open.delete(command);
       }
@@ -36,13 +37,6 @@ export class Unsettled {
 
   clear(): void {
     this.#open.clear();
-  }
-
-  #isSettled(words: Command): Promise<boolean> {
-    return this.server.ask(words).then(
-      () => true,
-      (error: unknown) => !(error instanceof Undecided),
-    );
   }
 }
 
