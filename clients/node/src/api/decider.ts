@@ -133,8 +133,8 @@ export class Decider {
     return this.#decisionOf(this.command(operation, bucket, words), Decision.read, how);
   }
 
-  command(operation: string, bucket: Bucket, words: readonly Amount[]): Command {
-    return [operation, ...this.#wordsOf(bucket), ...words.map(String)];
+  command(operation: string, { name, limit }: Bucket, words: readonly Amount[]): Command {
+    return [operation, this.prefix + name, String(limit.capacity), String(limit.rate), ...words.map(String)];
   }
 
   /** Decides on several buckets: `command` precedes the arguments of each. */
@@ -154,12 +154,8 @@ export class Decider {
     return parts.flatMap((part) => {
       checkLimit(part.limit);
       checkAmount("amount", part.amount);
-      return [...this.#wordsOf(part), String(part.amount)];
+      return this.command("", part, [part.amount]).slice(1);
     });
-  }
-
-  #wordsOf({ name, limit }: Bucket): string[] {
-    return [this.prefix + name, String(limit.capacity), String(limit.rate)];
   }
 
   #decisionOf<D extends Decision>(command: Command, read: Read<D>, how?: How): Promise<D> {

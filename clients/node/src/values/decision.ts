@@ -156,6 +156,11 @@ export class Denied extends TokenBucketError {
 }
 
 function readFields(reply: unknown, marks?: Marks): Fields {
-  const [granted = 0, remaining = 0, retryAfterMs = 0, resetAfterMs = 0] = (reply as readonly unknown[]).map(Number);
-  return { allowed: granted > 0, remaining, retryAfterMs, resetAfterMs, granted, ...marks };
+  const numbers = reply as readonly unknown[];
+  const granted = Number(numbers[0]);
+  const remaining = Number(numbers[1]);
+  const retryAfterMs = Number(numbers[2]);
+  const resetAfterMs = Number(numbers[3]);
+  const fields = { allowed: granted > 0, remaining, retryAfterMs, resetAfterMs, granted };
+  return marks ? { ...fields, ...marks } : fields;
 }
