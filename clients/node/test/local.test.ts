@@ -138,14 +138,6 @@ test("a limit is read as TB.TAKE takes it", () => {
   }
 });
 
-test("a denial says nothing about a cost that can never be had", async () => {
-  const { limiter } = setUp({ rememberDenials: 2 });
-  await limiter.charge("a", 11);
-  assert.equal((await limiter.take("a", 0)).retryAfterMs, 1000);
-  assert.equal((await limiter.take("a", 11)).retryAfterMs, -1);
-  assert.equal((await limiter.take("a", 10)).retryAfterMs, 1000, "the denial still holds");
-});
-
 test("a hold of what the server reads as nothing is not lost", async () => {
   const { limiter } = setUp({});
   const hold = await limiter.hold("a", "1e-12");
