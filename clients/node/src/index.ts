@@ -32,5 +32,4 @@ export {
   type ReserveOptions,
   type TakeOptions,
 } from "./api/limiter.js";
-export type { Client } from "./transport/clients.js";
-export { Server, type ServerOptions } from "./transport/server.js";
+export { Server, type Client, type ServerOptions } from "./transport/server.js";

@@ -9,8 +9,7 @@ import { Decider, type Bucket, type OptionsOfDropIns } from "../api/decider.js";
 import { hashTag } from "../transport/command.js";
 import type { Decision } from "../values/decision.js";
 import { type Amount, type Limit } from "../values/limit.js";
-import type { Client } from "../transport/clients.js";
-import type { Server } from "../transport/server.js";
+import type { Client, Server } from "../transport/server.js";
 
 const BLOCKS: Limit = { capacity: 0, rate: 1 };
 

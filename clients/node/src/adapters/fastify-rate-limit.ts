@@ -14,8 +14,7 @@ import type { Decision } from "../values/decision.js";
 import { BadArgument, checkOptions } from "../values/errors.js";
 import type { Limit } from "../values/limit.js";
 import { Limiter, STORE_OPTIONS, type StoreLimiterOptions } from "../api/limiter.js";
-import type { Client } from "../transport/clients.js";
-import { serverOf, type Server } from "../transport/server.js";
+import { serverOf, type Client, type Server } from "../transport/server.js";
 import { asNumber, NO_LIMIT, windowLimit } from "./window-store.js";
 
 /** The library's options that a store reads. */

@@ -11,8 +11,7 @@ import type { ThrottlerStorage } from "@nestjs/throttler";
 import { OPTIONS, type OptionsOfDropIns } from "../api/decider.js";
 import { BlockableBuckets, FOREVER_MS, type Outcome } from "./blocks.js";
 import { BadArgument, checkOptions } from "../values/errors.js";
-import type { Client } from "../transport/clients.js";
-import type { Server } from "../transport/server.js";
+import type { Client, Server } from "../transport/server.js";
 import { asNumber, windowLimit } from "./window-store.js";
 
 /** What a guard gets; its times are seconds. */

@@ -18,9 +18,8 @@ import type { Decision } from "../values/decision.js";
 import { Denials } from "../api/denials.js";
 import { BadArgument } from "../values/errors.js";
 import { capacityOf, flowMs, type Limit } from "../values/limit.js";
-import type { Client } from "../transport/clients.js";
 import type { Clock } from "../transport/driver.js";
-import { serverOf, type Server } from "../transport/server.js";
+import { serverOf, type Client, type Server } from "../transport/server.js";
 
 export interface RateLimiterTokenBucketOptions extends Omit<OptionsOfDropIns, "prefix"> {
   storeClient: Client | Server;

@@ -6,8 +6,7 @@ import type { Decision } from "../values/decision.js";
 import { BadArgument, checkOptions } from "../values/errors.js";
 import { capacityOf, type Limit } from "../values/limit.js";
 import { Limiter, STORE_OPTIONS, type StoreLimiterOptions } from "../api/limiter.js";
-import type { Client } from "../transport/clients.js";
-import type { Server } from "../transport/server.js";
+import type { Client, Server } from "../transport/server.js";
 
 export interface StoreOptions extends StoreLimiterOptions {
   /**

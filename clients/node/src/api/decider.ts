@@ -5,10 +5,9 @@ import { Decision, JointDecision } from "../values/decision.js";
 import { BadArgument, CannotWait, ReplyLost, ServerAway, Undecided } from "../values/errors.js";
 import { checkAmount, checkLimit, checkMs, type Amount, type Limit } from "../values/limit.js";
 import { LocalLimiter } from "../local/local-limiter.js";
-import type { Client } from "../transport/clients.js";
 import type { Clock } from "../transport/driver.js";
 import { whileIn } from "../transport/time.js";
-import { outside, serverOf, type How, type Server } from "../transport/server.js";
+import { outside, serverOf, type Client, type How, type Server } from "../transport/server.js";
 
 export type Policy = "local" | "open" | "closed" | "throw";
 

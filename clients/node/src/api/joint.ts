@@ -4,8 +4,7 @@ import type { JointDecision } from "../values/decision.js";
 import { BadArgument, checkOptions } from "../values/errors.js";
 import { checkLimit, checkName, type Amount, type Limit } from "../values/limit.js";
 import { hashTag } from "../transport/command.js";
-import type { Client } from "../transport/clients.js";
-import type { Server } from "../transport/server.js";
+import type { Client, Server } from "../transport/server.js";
 import { Decider, inTurn, OPTIONS, type Caller, type Options, type Part, type WaitOptions } from "./decider.js";
 import { Hold, type HoldOptions } from "./hold.js";
 

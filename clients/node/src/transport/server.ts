@@ -32,6 +32,8 @@ import { LONGEST_PAUSE_MS, MACHINES_CLOCK, setTimeout } from "./time.js";
 import { Transport } from "./transport.js";
 import { Unsettled } from "../api/unsettled.js";
 
+export type { Client };
+
 export interface ServerOptions {
   /** Milliseconds of silence after which the server is away; 100 by default. */
   timeoutMs?: number;
