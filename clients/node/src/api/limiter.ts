@@ -7,8 +7,7 @@ import { Denials } from "./denials.js";
 import { Hold, type HoldOptions } from "./hold.js";
 import { checkOptions } from "../values/errors.js";
 import { checkAmount, checkCount, checkLimit, checkName, type Amount, type Limit } from "../values/limit.js";
-import type { Client } from "../transport/clients.js";
-import type { Server } from "../transport/server.js";
+import type { Client, Server } from "../transport/server.js";
 
 export interface LimiterOptions extends Options {
   /** How many denied names this process refuses itself until they may retry; 0 by default. */
@@ -314,7 +313,7 @@ export class Limiter {
     const known = batch?.spend(tokens) ?? this.#denials?.recall(bucket, cost);
     if (known) return known;
     const decision = batch
-      ? await this.#batches!.take(batch, tokens, caller)
+      ? await batch.take(tokens, caller)
       : await this.#decider.decideQuietly("TB.TAKE", bucket, [cost], caller);
     this.#denials?.remember(bucket, cost, decision, began);
     return decision;
