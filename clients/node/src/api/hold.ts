@@ -47,8 +47,6 @@ export class Hold implements AsyncDisposable {
   used: Used | undefined;
   readonly #decider: Decider;
   readonly #parts: readonly Part[];
-  /** Those that hold more than nothing, which the server forgets at once. */
-  readonly #held: readonly Part[];
   readonly #ttlMs: number;
   readonly #losing = new AbortController();
   /** Called when it is settled, because tokens may have come back. */
@@ -66,7 +64,6 @@ export class Hold implements AsyncDisposable {
     checkMs("ttlMs", ttlMs, 1, MAX_TTL_MS);
     this.#decider = decider;
     this.#parts = parts;
-    this.#held = parts.filter(({ amount }) => !isNothing(amount));
     this.#ttlMs = Math.round(ttlMs);
     this.#onSettled = onSettled;
   }
@@ -159,10 +156,11 @@ export class Hold implements AsyncDisposable {
    */
   renew(): Promise<JointDecision> {
     if (this.#settled) return this.#settled;
-    if (this.lost || this.#held.length === 0) return Promise.resolve(this.#decision);
-    return (this.#renewing ??= this.#set(this.#held, { renews: this.#isKnown }).finally(
-      () => (this.#renewing = undefined),
-    ));
+    // The server forgets a hold of nothing at once.
+    const held = this.#parts.filter(({ amount }) => !isNothing(amount));
+    if (this.lost || held.length === 0) return Promise.resolve(this.#decision);
+    this.#renewing ??= this.#set(held, { renews: this.#isKnown }).finally(() => (this.#renewing = undefined));
+    return this.#renewing;
   }
 
   /**
