@@ -110,8 +110,20 @@ export class RateLimiterTokenBucket extends Base {
     this.#denials = new Denials(mostInMemory, this.#clock);
   }
 
+  get msDuration(): number {
+    return this.duration * 1000;
+  }
+
+  get msBlockDuration(): number {
+    return this.blockDuration * 1000;
+  }
+
   getKey(key: string | number): string {
     return this.keyPrefix === "" ? String(key) : `${this.keyPrefix}:${key}`;
+  }
+
+  parseKey(rlKey: string): string {
+    return this.keyPrefix === "" ? rlKey : rlKey.substring(this.keyPrefix.length + 1);
   }
 
   /** Resolves when the points were there; rejects with RateLimiterRes when not, with an Error as `onError` says. */
@@ -217,7 +229,7 @@ export class RateLimiterTokenBucket extends Base {
 
   /** Returns what to tell of a block: of one for ever a duration, as the original does. A timer would overflow. */
   #msOf(blockedMs: number): number {
-    return blockedMs > FOREVER_MS / 2 ? this.duration * 1000 : blockedMs;
+    return blockedMs > FOREVER_MS / 2 ? this.msDuration : blockedMs;
   }
 
   #passed({ remaining, resetAfterMs }: Decision, points: number): RateLimiterRes {
@@ -234,8 +246,8 @@ export class RateLimiterTokenBucket extends Base {
     // After a block it is the bucket's turn, which may still lack points.
     let msBeforeNext = Math.max(this.#msOf(blockedMs), decision.retryAfterMs);
     if (blockedMs === 0 && this.blockDuration > 0 && !degraded) {
-      msBeforeNext = Math.max(this.blockDuration * 1000, decision.retryAfterMs);
-      await this.#buckets.block(bucket, this.blockDuration * 1000);
+      msBeforeNext = Math.max(this.msBlockDuration, decision.retryAfterMs);
+      await this.#buckets.block(bucket, this.msBlockDuration);
     }
     if (decision.retryAfterMs < 0) msBeforeNext = -1;
     if (this.inMemoryBlockDuration > 0) msBeforeNext = this.inMemoryBlockDuration * 1000;
