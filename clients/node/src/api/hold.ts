@@ -51,11 +51,11 @@ export class Hold implements AsyncDisposable {
   readonly #losing = new AbortController();
   /** Called when it is settled, because tokens may have come back. */
   readonly #onSettled: () => void;
-  /** Whether the server may have the hold, whether it has had it, and whether this process has decided on it. */
-  #isSent = false;
+  /** Whether the server may have the hold without a reply, whether it has had it, and whether this process has decided on it. */
+  #isInDoubt = false;
   #isKnown = false;
   #isLocal = false;
-  #decision = new JointDecision({ allowed: false, degraded: true });
+  #decision = new JointDecision({ allowed: false });
   #timer: NodeJS.Timeout | undefined;
   #renewing: Promise<JointDecision> | undefined;
   #settled: Promise<JointDecision> | undefined;
@@ -82,11 +82,11 @@ export class Hold implements AsyncDisposable {
       await hold.#set(parts, how);
       return hold;
     } finally {
-      const { allowed, shadowed, degraded } = hold.#decision;
+      const { allowed, shadowed } = hold.#decision;
       if (allowed && !shadowed) hold.#renewIn(ttlMs / 3);
       else hold.#settled = Promise.resolve(hold.#decision);
       // The server may have a hold that no caller knows of.
-      if (hold.#settled && hold.#isSent && degraded) hold.#settleLater(parts.map((part) => ({ ...part, amount: 0 })));
+      if (hold.#settled && hold.#isInDoubt) hold.#settleLater(parts.map((part) => ({ ...part, amount: 0 })));
     }
   }
 
@@ -203,12 +203,11 @@ export class Hold implements AsyncDisposable {
 
   /** Takes the hold if the server has never had it. */
   async #set(parts: readonly Part[], how: How): Promise<JointDecision> {
-    const onDoubt = () => void (this.#isSent = true);
+    const onDoubt = () => void (this.#isInDoubt = true);
     const words = ["TB.MHOLD", String(parts.length), String(this.#ttlMs), this.id];
     const decision = (this.#decision = await this.#decider.decideAll(parts, words, { ...how, onDoubt }));
     this.#isLocal ||= decision.degraded;
     if (decision.degraded) return decision;
-    this.#isSent = true;
     this.#isKnown ||= decision.allowed && !decision.shadowed;
     if (this.#isKnown && !decision.allowed) {
       clearTimeout(this.#timer);
@@ -236,7 +235,7 @@ export class Hold implements AsyncDisposable {
       isAnswered ||= !(error instanceof ServerAway || error instanceof ReplyLost);
       throw error;
     } finally {
-      if (!isAnswered && this.#isSent) this.#settleLater(parts, SETTLED_AGAIN_AFTER_MS);
+      if (!isAnswered && (this.#isInDoubt || this.#isKnown)) this.#settleLater(parts, SETTLED_AGAIN_AFTER_MS);
       this.#onSettled();
     }
   }
