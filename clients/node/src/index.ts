@@ -10,7 +10,7 @@
  * ```
  */
 
-export type { Caller, OnDecision, Options, Policy, ShadowOptions, ShareOptions, WaitOptions } from "./api/decider.js";
+export type { Caller, OnDecision, Options, Policy, ShareOptions, WaitOptions } from "./api/decider.js";
 export { Decision, Denied, JointDecision, type HeaderOptions } from "./values/decision.js";
 export {
   BadArgument,
@@ -32,6 +32,4 @@ export {
   type ReserveOptions,
   type TakeOptions,
 } from "./api/limiter.js";
-export type { Client } from "./transport/clients.js";
-export type { Clock, InProcess } from "./transport/driver.js";
-export { Server, type ServerOptions } from "./transport/server.js";
+export { Server, type Client, type ServerOptions } from "./transport/server.js";

@@ -137,20 +137,6 @@ test("several limits are held and settled together: pools get their slots back, 
   assert.equal(await send("EXISTS", "tb:{ada}:running"), 0, "the slot is free");
 });
 
-test("work let through without the server is charged when it is back", async (t) => {
-  const own = await serverFor(t);
-  const { client } = await clientFor(t, own);
-  const limiter = new Limiter(patient(client, { retryEveryMs: 0 }), LIMIT);
-  await limiter.take("a");
-  await own.stop();
-  const hold = await limiter.hold("a", 50);
-  assert.deepEqual([hold.allowed, hold.decision.degraded], [true, true]);
-  await own.start();
-  await until(async () => !(await limiter.peek("a", 0)).degraded);
-  await hold.settle(30);
-  assert.equal((await limiter.peek("a", 0)).remaining, 70);
-});
-
 test("renewals that fail during an outage log no lines of their own", async (t) => {
   const own = await serverFor(t);
   const { client } = await clientFor(t, own);

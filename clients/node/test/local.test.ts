@@ -55,7 +55,6 @@ test("a denial for ever is asked again: the limit may change", async () => {
 });
 
 for (const [rate, retryAfterMs] of [
-  ["1/s", 2000],
   ["1@s", 2000],
   ["5@s", 1000],
 ] as const) {
@@ -137,4 +136,10 @@ test("a limit is read as TB.TAKE takes it", () => {
   for (const text of ["20", "20 10/s 3", "20 10/fortnight", "many 1/s"]) {
     assert.throws(() => parseLimit(text), BadArgument);
   }
+});
+
+test("a hold of what the server reads as nothing is not lost", async () => {
+  const { limiter } = setUp({});
+  const hold = await limiter.hold("a", "1e-12");
+  assert.deepEqual([(await hold.renew()).allowed, hold.lost], [true, false]);
 });

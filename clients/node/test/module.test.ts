@@ -5,7 +5,7 @@ import { mock, test, type TestContext } from "node:test";
 
 import { JointLimiter, Limiter, type Client } from "tokenbucket-redis";
 
-import { clientFor, LIBRARIES, MODULE, patient, serverFor, STILL, until } from "./servers.js";
+import { clientFor, LIBRARIES, MODULE, patient, serverFor, STILL } from "./servers.js";
 
 const LIMIT = { capacity: 3, rate: STILL };
 const scripted = (client: Client) => patient(client, { fallback: "script" });
@@ -39,43 +39,19 @@ for (const library of Object.keys(LIBRARIES)) {
   });
 }
 
-test("the caller's mistakes are thrown by the script, too, and so are holds, which need the module", async (t) => {
+test("the caller's mistakes are thrown by the script, too", async (t) => {
   const { client, send } = await setUp(t);
   const limiter = new Limiter(scripted(client), { capacity: 1e10, rate: "1000/s" });
   await assert.rejects(limiter.take("a"), /ERR capacity/);
   await send("LPUSH", "tb:list:script", "1");
   await assert.rejects(limiter.take("list", 1, { limit: LIMIT }), /WRONGTYPE/);
-  await assert.rejects(limiter.hold("a", 1), /ModuleMissing: holds need the tokenbucket module/);
 });
 
-test("a server that gains the module is found after a reconnect", async (t) => {
+test("the module is looked for after a minute; the script found once costs no unknown command until then", async (t) => {
   const { server, client, send } = await setUp(t);
   const lines: string[] = [];
   const log = (line: string) => lines.push(line);
   const limiter = new Limiter(patient(client, { fallback: "script", log }), LIMIT);
-  await limiter.take("a");
-
-  await send("MODULE", "LOAD", MODULE);
-  assert.equal((await limiter.take("a")).remaining, 1, "the script still decides");
-  const other = await clientFor(t, server);
-  await other.send("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes");
-  await until(async () => {
-    await limiter.take("b");
-    return (await other.send("EXISTS", "tb:b")) === 1;
-  });
-  assert.equal((await limiter.take("a")).remaining, 2, "the module's bucket is full");
-  assert.deepEqual(
-    lines.filter((line) => /module/.test(line)),
-    [
-      `tokenbucket: the server 127.0.0.1:${server.port} has no module, the script decides until it has`,
-      `tokenbucket: the server 127.0.0.1:${server.port} has the module, the script decides no longer`,
-    ],
-  );
-});
-
-test("or after a minute; and the script found once costs no unknown command until then", async (t) => {
-  const { client, send } = await setUp(t);
-  const limiter = new Limiter(scripted(client), LIMIT);
   const errors = async () => /errorstat_ERR:count=(\d+)/.exec(String(await send("INFO", "errorstats")))?.[1];
   await limiter.take("a");
   const before = await errors();
@@ -87,4 +63,8 @@ test("or after a minute; and the script found once costs no unknown command unti
   t.after(() => mock.restoreAll());
   assert.equal((await limiter.take("a")).remaining, 2);
   assert.equal(await send("TYPE", "tb:a"), "tb-bucket");
+  assert.deepEqual(lines, [
+    `tokenbucket: the server 127.0.0.1:${server.port} has no module, the script decides until it has`,
+    `tokenbucket: the server 127.0.0.1:${server.port} has the module, the script decides no longer`,
+  ]);
 });

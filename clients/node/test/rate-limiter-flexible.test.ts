@@ -741,6 +741,15 @@ for (const library of Object.keys(LIBRARIES)) {
   });
 }
 
+test("a refusal in memory says nothing about a cost above the points, which never passes", async () => {
+  const options = { ...base, storeClient: new FakeServer(), inMemoryBlockOnConsumed: 6, blockDuration: 60 };
+  const limiter = new RateLimiterTokenBucket(options);
+  await limiter.consume("a", 6);
+  const waits = [];
+  for (const points of [1, 7, 1]) waits.push(await rejectedFor(limiter.consume("a", points)));
+  assert.deepEqual(waits, [60_000, -1, 60_000]);
+});
+
 async function blocks(limiter: RateLimiterTokenBucket): Promise<void> {
   await limiter.set("a", 4, 10);
   assert.equal(await times(10, () => limiter.consume("a")), 2);

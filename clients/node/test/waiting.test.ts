@@ -1,6 +1,7 @@
 /** Calls with `maxWaitMs`: they wait their turn in the server, and keep nobody else waiting. */
 
 import assert from "node:assert/strict";
+import { connect, createServer, type AddressInfo, type Socket } from "node:net";
 import { test, type TestContext } from "node:test";
 
 import { Redis } from "ioredis";
@@ -128,6 +129,33 @@ test("a call that waits leaves no connection behind", async (t) => {
   const before = await connections();
   await Promise.all(Array.from({ length: 5 }, () => limiter.take("a", 1, { maxWaitMs: 100 })));
   await until(async () => (await connections()) === before);
+});
+
+test("a hold that the server grants to lost connections is settled, though its caller was denied", async (t) => {
+  await setUp(t);
+  const opened: Socket[] = [];
+  // What breaks on the client's side stays open on the server's.
+  const relay = createServer((near) => {
+    const far = connect(server.port, "127.0.0.1");
+    opened.push(near.on("error", () => {}));
+    near.on("data", (data) => far.write(data));
+    far.on("error", () => {}).on("data", (data) => near.write(data));
+    t.after(() => far.destroy());
+  });
+  await new Promise<void>((listening) => relay.listen(0, "127.0.0.1", listening));
+  t.after(() => relay.close());
+  const client = new Redis((relay.address() as AddressInfo).port);
+  t.after(() => client.disconnect());
+  const limiter = new Limiter(patient(client), { capacity: 1, rate: 0 }, { onError: "throw" });
+  const first = await limiter.hold("a", 1);
+  const denied = limiter.hold("a", 1, { maxWaitMs: 10_000 });
+  for (const count of [1, 2]) {
+    await untilWaiting(count);
+    opened.at(-1)!.destroy();
+  }
+  assert.equal((await denied).allowed, false);
+  await first.settle();
+  await until(async () => ((await ask(server, "TB.HOLDS", "tb:a")) as unknown[]).length === 0);
 });
 
 test("in a fake the wait takes its time", async () => {

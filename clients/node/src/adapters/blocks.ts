@@ -5,12 +5,11 @@
  * seconds. One TB.MTAKE asks both, and takes nothing while the second is in debt.
  */
 
-import { Decider, type Bucket, type Options } from "../api/decider.js";
-import { hashTag, scriptKey } from "../transport/command.js";
+import { Decider, type Bucket, type OptionsOfDropIns } from "../api/decider.js";
+import { hashTag } from "../transport/command.js";
 import type { Decision } from "../values/decision.js";
 import { type Amount, type Limit } from "../values/limit.js";
-import type { Client } from "../transport/clients.js";
-import type { Server } from "../transport/server.js";
+import type { Client, Server } from "../transport/server.js";
 
 const BLOCKS: Limit = { capacity: 0, rate: 1 };
 
@@ -36,7 +35,7 @@ export interface Outcome {
 export class BlockableBuckets {
   readonly #decider: Decider;
 
-  constructor(client: Client | Server, options: Options) {
+  constructor(client: Client | Server, options: OptionsOfDropIns) {
     this.#decider = new Decider(client, { ...options, prefix: "tb:" });
   }
 
@@ -45,90 +44,60 @@ export class BlockableBuckets {
     const began = this.#decider.clock.now();
     const parts = [
       { which: "bucket", name: hashTag(name), limit, amount: cost },
-      { which: "block", name: blockKey(name), limit: BLOCKS, amount: 0 },
+      { which: "block", ...blockOf(name), amount: 0 },
     ];
-    if (countDenials) parts.push({ which: "denials", name: denialsKey(name), limit: DENIALS, amount: 0 });
+    if (countDenials) parts.push({ which: "denials", ...denialsOf(name), amount: 0 });
     const joint = await this.#decider.decideAllQuietly(parts, ["TB.MTAKE", String(parts.length)]);
+    const { allowed, degraded, retryAfterMs } = joint;
     const { bucket = joint, block, denials } = joint.each;
-    const { allowed, degraded } = joint;
-    this.#decider.tell(name, limit, bucket.with({ allowed, retryAfterMs: joint.retryAfterMs }), began);
-    return {
-      allowed,
-      degraded,
-      bucket,
-      blockedMs: block ? blockedMs(block) : 0,
-      denials: denials ? MOST_DENIALS - denials.remaining : 0,
-    };
+    this.#decider.tell(name, limit, bucket.with({ allowed, retryAfterMs }), began);
+    const counted = denials ? MOST_DENIALS - denials.remaining : 0;
+    return { allowed, degraded, bucket, blockedMs: block ? blockedMs(block) : 0, denials: counted };
   }
 
-  /** Returns the level; takes nothing. */
-  look(bucket: Bucket): Promise<Outcome> {
-    return this.#withBlock(bucket, "TB.PEEK", 0);
-  }
-
-  /** Takes `amount` in any case, into debt if need be. */
-  charge(bucket: Bucket, amount: Amount): Promise<Outcome> {
-    return this.#withBlock(bucket, "TB.CHARGE", amount);
-  }
-
-  give(bucket: Bucket, amount: Amount): Promise<Outcome> {
-    return this.#withBlock(bucket, "TB.GIVE", amount);
-  }
-
-  /** Decides on the bucket, and reads its block. */
-  async #withBlock({ name, limit }: Bucket, operation: string, amount: Amount): Promise<Outcome> {
+  /** Decides on the bucket, blocked or not, and reads its block. */
+  async decide({ name, limit }: Bucket, operation: "TB.PEEK" | "TB.CHARGE" | "TB.GIVE", amount: Amount) {
     const [bucket, block] = await Promise.all([
       this.#decider.decide(operation, { name: hashTag(name), limit }, [amount]),
-      this.#decider.decideQuietly("TB.PEEK", { name: blockKey(name), limit: BLOCKS }, [0]),
+      this.#decider.decideQuietly("TB.PEEK", blockOf(name), [0]),
     ]);
-    const degraded = bucket.degraded || block.degraded;
-    return { allowed: bucket.allowed && block.allowed, degraded, bucket, blockedMs: blockedMs(block), denials: 0 };
+    return { bucket, blockedMs: blockedMs(block) };
   }
 
   /** Denies every call for `ms` from now, whatever block there was; for 31 years if infinite. */
-  block({ name }: Bucket, ms: number): Promise<boolean> {
-    return this.#set({ name: blockKey(name), limit: BLOCKS }, Math.min(ms, FOREVER_MS) / 1000);
+  block({ name }: Bucket, ms: number): Promise<void> {
+    return this.#set(blockOf(name), Math.min(ms, FOREVER_MS) / 1000);
   }
 
   /** Remembers for `ms` how many denials there were, because the bucket is full then; at most 10,000, each for 3.6 days. */
-  setDenials({ name }: Bucket, count: number, ms: number): Promise<boolean> {
+  setDenials({ name }: Bucket, count: number, ms: number): Promise<void> {
     const most = Math.min(count, MOST_DENIALS);
     const limit = { capacity: MOST_DENIALS, rate: `${most}/${Math.min(ms, most * MS_OF_A_DENIAL)}ms` };
-    return this.#set({ name: denialsKey(name), limit }, most);
+    return this.#set({ ...denialsOf(name), limit }, most);
   }
 
-  forgetDenials({ name }: Bucket): Promise<boolean> {
-    return this.#delete(denialsKey(name));
+  async forgetDenials({ name }: Bucket): Promise<void> {
+    await this.#decider.delete([denialsOf(name).name]);
   }
 
   /** The bucket is as if `amount` had been taken from a full one, and not blocked. */
-  async set({ name, limit }: Bucket, amount: Amount): Promise<boolean> {
-    const known = await this.#set({ name: hashTag(name), limit }, amount);
-    await this.#delete(blockKey(name));
-    return known;
+  async set({ name, limit }: Bucket, amount: Amount): Promise<void> {
+    await this.#set({ name: hashTag(name), limit }, amount);
+    await this.#decider.delete([blockOf(name).name]);
   }
 
-  /** Fills the bucket, and ends its block. Whether there was anything to forget. */
-  async delete({ name }: Bucket): Promise<boolean> {
-    const deleted = await Promise.all([this.#delete(hashTag(name)), this.#delete(blockKey(name))]);
-    return deleted.includes(true);
-  }
-
-  async #delete(name: string): Promise<boolean> {
-    const key = this.#decider.prefix + name;
-    const keys = this.#decider.server.canScript ? [key, scriptKey(key)] : [key];
-    const deleted = await Promise.all(keys.map((one) => this.#decider.ask(["DEL", one])));
-    return deleted.some((count) => Number(count) > 0);
+  /** Fills the bucket, and ends its block. Returns whether there was anything to forget. */
+  delete({ name }: Bucket): Promise<boolean> {
+    return this.#decider.delete([hashTag(name), blockOf(name).name]);
   }
 
   /** In one transaction, so that blocks of several callers do not add up. */
-  async #set(bucket: Bucket, amount: Amount): Promise<boolean> {
+  async #set(bucket: Bucket, amount: Amount): Promise<void> {
     // Finds out whether the module decides, or the script: a transaction can only fail.
     const peek = this.#decider.command("TB.PEEK", bucket, [0]);
     await this.#decider.ask(peek);
     const charge = this.#decider.command("TB.CHARGE", bucket, [amount]);
-    const together = [["DEL", this.#decider.prefix + bucket.name], charge];
-    return (await this.#decider.ask(peek, { together })) !== undefined;
+    await this.#decider.ask(peek, { together: [["DEL", this.#decider.prefix + bucket.name], charge] });
   }
 }
 
@@ -136,16 +105,11 @@ function blockedMs({ allowed, retryAfterMs }: Decision): number {
   return allowed ? 0 : retryAfterMs;
 }
 
-/** Returns whether a block was to last for ever. */
-export function isForever(blockedMs: number): boolean {
-  return blockedMs > FOREVER_MS / 2;
-}
-
 /** Beside the bucket, in the slot of a cluster that it has. */
-function blockKey(name: string): string {
-  return `${hashTag(name)}:block`;
+function blockOf(name: string): Bucket {
+  return { name: `${hashTag(name)}:block`, limit: BLOCKS };
 }
 
-function denialsKey(name: string): string {
-  return `${hashTag(name)}:denials`;
+function denialsOf(name: string): Bucket {
+  return { name: `${hashTag(name)}:denials`, limit: DENIALS };
 }

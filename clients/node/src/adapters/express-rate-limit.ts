@@ -8,8 +8,7 @@
 
 import type { Store } from "express-rate-limit";
 
-import type { Client } from "../transport/clients.js";
-import type { Server } from "../transport/server.js";
+import type { Client, Server } from "../transport/server.js";
 import { WindowStore, type StoreOptions } from "./window-store.js";
 
 export type { Hits, StoreOptions, WindowOptions } from "./window-store.js";

@@ -2,7 +2,7 @@
 
 import type { Request, RequestHandler } from "express";
 
-import { checkRateLimit, decide, headerValue, type RateLimitOptions } from "./http.js";
+import { checkRateLimit, decide, type RateLimitOptions } from "./http.js";
 import type { Limiter } from "../api/limiter.js";
 
 export { clientAddress } from "./http.js";
@@ -26,10 +26,8 @@ export type { RateLimitOptions } from "./http.js";
 export function rateLimit(limiter: Limiter, options: RateLimitOptions<Request> = {}): RequestHandler {
   checkRateLimit(options);
   return (request, response, next) => {
-    const answered = decide(limiter, options, request).then(({ headers, refusal }) => {
-      for (const [name, value] of Object.entries(headers)) {
-        response.set(name, headerValue(name, value, response.get(name)));
-      }
+    const answered = decide(limiter, options, request, (name) => response.get(name)).then(({ headers, refusal }) => {
+      response.set(headers);
       if (!refusal) return next();
       response.status(refusal.status).json(refusal.body);
     });

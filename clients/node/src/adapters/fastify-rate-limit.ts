@@ -14,8 +14,7 @@ import type { Decision } from "../values/decision.js";
 import { BadArgument, checkOptions } from "../values/errors.js";
 import type { Limit } from "../values/limit.js";
 import { Limiter, STORE_OPTIONS, type StoreLimiterOptions } from "../api/limiter.js";
-import type { Client } from "../transport/clients.js";
-import { serverOf, type Server } from "../transport/server.js";
+import { serverOf, type Client, type Server } from "../transport/server.js";
 import { asNumber, NO_LIMIT, windowLimit } from "./window-store.js";
 
 /** The library's options that a store reads. */
@@ -51,7 +50,7 @@ export function tokenBucketStore(
   checkOptions(options, STORE_OPTIONS);
 
   return class TokenBucketStore implements Store {
-    readonly #counter: Counter;
+    readonly #counter: PlainCounter | StrictCounter;
 
     constructor(
       readonly route: RouteLimit,
@@ -62,16 +61,20 @@ export function tokenBucketStore(
     }
 
     incr(key: string, callback: Callback, timeWindow: number, max: number): void {
-      tell(callback, () => this.#counter.count(key, checked(this.route, timeWindow, max)));
+      this.#tell(callback, async () => this.#counter.count(key, checked(this.route, timeWindow, max)));
     }
 
     read(key: string, callback: Callback, timeWindow: number, max: number): void {
-      tell(callback, () => this.#counter.read(key, checked(this.route, timeWindow, max)));
+      this.#tell(callback, async () => this.#counter.read(key, checked(this.route, timeWindow, max)));
     }
 
     child(route: RouteLimit & object): Store {
       const { method = "", url = "" } = route.routeInfo ?? {};
       return new TokenBucketStore(route, `${this.prefix}${String(method)}${url}-`);
+    }
+
+    #tell(callback: Callback, count: () => Promise<Count>): void {
+      count().then((counted) => callback(null, counted), callback);
     }
   };
 }
@@ -79,92 +82,68 @@ export function tokenBucketStore(
 interface Window {
   timeWindow: number;
   max: number;
-}
-
-interface Counter {
-  count(key: string, window: Window): Promise<Count>;
-  read(key: string, window: Window): Promise<Count>;
-}
-
-function tell(callback: Callback, count: () => Promise<Count>): void {
-  Promise.resolve()
-    .then(count)
-    .then((counted) => callback(null, counted), callback);
+  limit: Limit;
 }
 
 /** Before version 10 the library gave stores other numbers. */
 function checked(route: RouteLimit, timeWindow: number, max: number): Window {
   const isOld = typeof route.timeWindow === "number" && route.timeWindow !== timeWindow;
   // A function may read them from the environment or a database.
-  const window = { timeWindow: asNumber(timeWindow), max: asNumber(max) };
-  if (isOld || !(window.timeWindow >= 0) || Number.isNaN(window.max)) {
+  const [windowMs, most] = [asNumber(timeWindow), asNumber(max)];
+  if (isOld || !(windowMs >= 0) || Number.isNaN(most)) {
     throw new BadArgument("max: the library does not tell it; the store needs @fastify/rate-limit 10 or later");
   }
-  return window;
+  return { timeWindow: windowMs, max: most, limit: windowLimit(most, windowMs) };
 }
 
 /** A bucket a key. */
-class PlainCounter implements Counter {
+class PlainCounter {
   readonly #limiter: Limiter;
-  /** Most calls have the same. */
-  #last = { max: NaN, timeWindow: NaN, limit: NO_LIMIT };
 
   constructor(server: Server, { prefix, ...options }: StoreLimiterOptions) {
     this.#limiter = new Limiter(server, NO_LIMIT, { ...options, prefix: `tb:${prefix}` });
   }
 
   async count(key: string, window: Window): Promise<Count> {
-    const decision = await this.#limiter.take(key, 1, { limit: this.#limit(window) });
-    if (!decision.allowed) return { current: window.max + 1, ttl: untilPass(decision, window) };
+    const decision = await this.#limiter.take(key, 1, { limit: window.limit });
     if (decision.degraded && this.#limiter.onError === "open") return { current: 1, ttl: window.timeWindow };
-    return counted(decision, window);
+    return decision.allowed ? counted(decision, window) : denied(decision, window);
   }
 
   async read(key: string, window: Window): Promise<Count> {
-    return counted(await this.#limiter.peek(key, 0, { limit: this.#limit(window) }), window);
-  }
-
-  #limit({ max, timeWindow }: Window): Limit {
-    if (this.#last.max !== max || this.#last.timeWindow !== timeWindow) {
-      this.#last = { max, timeWindow, limit: windowLimit(max, timeWindow) };
-    }
-    return this.#last.limit;
+    return counted(await this.#limiter.peek(key, 0, { limit: window.limit }), window);
   }
 }
 
 /** A bucket a key that is blocked for its denials, or counts them. */
-class StrictCounter implements Counter {
+class StrictCounter {
   readonly #buckets: BlockableBuckets;
   readonly #route: RouteLimit;
   readonly #prefix: string;
-  readonly #canMark: (outcome: Outcome) => boolean;
+  readonly #canCountAway: boolean;
 
   constructor(server: Server, { prefix, ...options }: StoreLimiterOptions, route: RouteLimit) {
     this.#buckets = new BlockableBuckets(server, options);
     this.#route = route;
     this.#prefix = prefix ?? "";
-    const { onError = "local" } = options;
-    this.#canMark = ({ degraded }) => !degraded || onError === "local";
+    this.#canCountAway = (options.onError ?? "local") === "local";
   }
 
   async count(key: string, window: Window): Promise<Count> {
-    const bucket = this.#bucket(key, window);
+    const bucket = { name: this.#prefix + key, limit: window.limit };
     const outcome = await this.#buckets.take(bucket, 1, { countDenials: true });
-    const { allowed, denials } = outcome;
-    if (!this.#canMark(outcome)) {
-      return allowed
-        ? { current: 1, ttl: window.timeWindow }
-        : { current: window.max + 1, ttl: untilPass(outcome.bucket, window) };
+    const { allowed, degraded, denials } = outcome;
+    if (degraded && !this.#canCountAway) {
+      return allowed ? { current: 1, ttl: window.timeWindow } : denied(outcome.bucket, window);
     }
-    if (allowed) {
-      if (denials > 0) await this.#buckets.forgetDenials(bucket);
-      return counted(outcome.bucket, window);
-    }
-    return this.#deny(bucket, outcome, window);
+    if (!allowed) return this.#deny(bucket, outcome, window);
+    if (denials > 0) await this.#buckets.forgetDenials(bucket);
+    return counted(outcome.bucket, window);
   }
 
   async read(key: string, window: Window): Promise<Count> {
-    const { blockedMs, bucket } = await this.#buckets.look(this.#bucket(key, window));
+    const asked = { name: this.#prefix + key, limit: window.limit };
+    const { blockedMs, bucket } = await this.#buckets.decide(asked, "TB.PEEK", 0);
     return blockedMs > 0 ? { current: window.max + 1, ttl: blockedMs } : counted(bucket, window);
   }
 
@@ -181,10 +160,6 @@ class StrictCounter implements Counter {
     ]);
     return { current: max + denials, ttl: blocks ? blockMs : untilPass(outcome.bucket, window) };
   }
-
-  #bucket(key: string, { max, timeWindow }: Window): Bucket {
-    return { name: this.#prefix + key, limit: windowLimit(max, timeWindow) };
-  }
 }
 
 function isStrict({ continueExceeding, exponentialBackoff, ban = -1 }: RouteLimit): boolean {
@@ -193,6 +168,10 @@ function isStrict({ continueExceeding, exponentialBackoff, ban = -1 }: RouteLimi
 
 function counted({ remaining, resetAfterMs }: Decision, { max }: Window): Count {
   return { current: Math.min(Math.max(max - remaining, 0), max), ttl: resetAfterMs };
+}
+
+function denied(decision: Decision, window: Window): Count {
+  return { current: window.max + 1, ttl: untilPass(decision, window) };
 }
 
 /** The library has no word for "never", as of a `max` of 0: until then, the whole window. */

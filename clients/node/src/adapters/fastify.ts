@@ -2,7 +2,7 @@
 
 import type { FastifyReply, FastifyRequest } from "fastify";
 
-import { checkRateLimit, decide, headerValue, type RateLimitOptions } from "./http.js";
+import { checkRateLimit, decide, type RateLimitOptions } from "./http.js";
 import type { Limiter } from "../api/limiter.js";
 
 export { clientAddress } from "./http.js";
@@ -26,10 +26,8 @@ export type { RateLimitOptions } from "./http.js";
 export function rateLimit(limiter: Limiter, options: RateLimitOptions<FastifyRequest> = {}) {
   checkRateLimit(options);
   return async (request: FastifyRequest, reply: FastifyReply): Promise<void> => {
-    const { headers, refusal } = await decide(limiter, options, request);
-    for (const [name, value] of Object.entries(headers)) {
-      reply.header(name, headerValue(name, value, reply.getHeader(name)));
-    }
+    const { headers, refusal } = await decide(limiter, options, request, (name) => reply.getHeader(name));
+    reply.headers(headers);
     if (refusal) await reply.code(refusal.status).send(refusal.body);
   };
 }

@@ -16,42 +16,34 @@ export interface RateLimitOptions<Request> extends HeaderOptions {
   limit?: (request: Request) => Limit | undefined;
 }
 
-export interface Answer {
-  headers: Record<string, string>;
-  /** Undefined if the request may pass. */
-  refusal: { status: number; body: object } | undefined;
-}
-
 const NO_COST = { error: "the cost of this request is not a number from 0 to 1e12" };
+const NOT_AVAILABLE = { error: "the rate limiter is not available" };
+const NEVER = { error: "the request costs more than its limit holds" };
 /** Limiters on one route each add a member to these lists. */
-const LISTS = new Set(["RateLimit", "RateLimit-Policy"]);
+const LISTS = ["RateLimit", "RateLimit-Policy"];
 
-/** Returns the value of a header that may have been set by another limiter before. */
-export function headerValue(name: string, value: string, before: unknown): string {
-  return before !== undefined && LISTS.has(name) ? `${String(before)}, ${value}` : value;
-}
-
+/** Returns the headers to set, where `headerOf` reads those that are set already, and the answer to a refused request. */
 export async function decide<Request extends { ip?: string | undefined }>(
   limiter: Limiter,
   options: RateLimitOptions<Request>,
   request: Request,
-): Promise<Answer> {
+  headerOf: (name: string) => unknown,
+) {
   const { key = (from: Request) => clientAddress(from.ip), cost = 1 } = options;
   const tokens = typeof cost === "function" ? cost(request) : cost;
   if (!isAmount(tokens)) return { headers: {}, refusal: { status: 400, body: NO_COST } };
-  const limit = options.limit?.(request);
+  const limit = options.limit?.(request) ?? limiter.limit;
   const decision = await limiter.take(key(request), tokens, { limit });
-  const headers = limiter.headers(decision, { ...options, limit });
-  if (decision.allowed) return { headers, refusal: undefined };
-  const { degraded, retryAfterMs } = decision;
-  if (degraded && limiter.onError === "closed")
-    return { headers, refusal: { status: 503, body: { error: "the rate limiter is not available" } } };
+  const headers = decision.headers(limit, options);
+  for (const list of LISTS) {
+    if (headers[list] && headerOf(list) !== undefined) headers[list] = `${String(headerOf(list))}, ${headers[list]}`;
+  }
+  const { allowed, degraded, retryAfterMs } = decision;
+  if (allowed) return { headers, refusal: undefined };
+  if (degraded && limiter.onError === "closed") return { headers, refusal: { status: 503, body: NOT_AVAILABLE } };
   // Without Retry-After: there is no moment at which this request would pass.
-  const never = { error: "the request costs more than its limit holds" };
-  return {
-    headers,
-    refusal: { status: 429, body: retryAfterMs < 0 ? never : { error: "rate limit exceeded", retryAfterMs } },
-  };
+  const body = retryAfterMs < 0 ? NEVER : { error: "rate limit exceeded", retryAfterMs };
+  return { headers, refusal: { status: 429, body } };
 }
 
 const OPTIONS = new Set(["key", "cost", "limit", "name", "jitter"]);

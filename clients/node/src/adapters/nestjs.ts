@@ -8,11 +8,10 @@
 
 import type { ThrottlerStorage } from "@nestjs/throttler";
 
-import { OPTIONS, type Options } from "../api/decider.js";
+import { OPTIONS, type OptionsOfDropIns } from "../api/decider.js";
 import { BlockableBuckets, FOREVER_MS, type Outcome } from "./blocks.js";
 import { BadArgument, checkOptions } from "../values/errors.js";
-import type { Client } from "../transport/clients.js";
-import type { Server } from "../transport/server.js";
+import type { Client, Server } from "../transport/server.js";
 import { asNumber, windowLimit } from "./window-store.js";
 
 /** What a guard gets; its times are seconds. */
@@ -22,7 +21,7 @@ export class TokenBucketStorage implements ThrottlerStorage {
   readonly #buckets: BlockableBuckets;
   readonly #prefix: string;
 
-  constructor(client: Client | Server, options: Options = {}) {
+  constructor(client: Client | Server, options: OptionsOfDropIns = {}) {
     checkOptions(options, new Set(OPTIONS));
     this.#buckets = new BlockableBuckets(client, options);
     this.#prefix = options.prefix ?? "throttler:";

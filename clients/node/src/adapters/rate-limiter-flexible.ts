@@ -12,17 +12,16 @@
 import * as flexible from "rate-limiter-flexible";
 import { RateLimiterRes, type RateLimiterLike } from "rate-limiter-flexible";
 
-import type { Options } from "../api/decider.js";
-import { BlockableBuckets, isForever, type Outcome } from "./blocks.js";
+import type { Bucket, OptionsOfDropIns } from "../api/decider.js";
+import { BlockableBuckets, FOREVER_MS, type Outcome } from "./blocks.js";
 import type { Decision } from "../values/decision.js";
 import { Denials } from "../api/denials.js";
 import { BadArgument } from "../values/errors.js";
 import { capacityOf, flowMs, type Limit } from "../values/limit.js";
-import type { Client } from "../transport/clients.js";
 import type { Clock } from "../transport/driver.js";
-import { serverOf, type Server } from "../transport/server.js";
+import { serverOf, type Client, type Server } from "../transport/server.js";
 
-export interface RateLimiterTokenBucketOptions extends Omit<Options, "prefix"> {
+export interface RateLimiterTokenBucketOptions extends Omit<OptionsOfDropIns, "prefix"> {
   storeClient: Client | Server;
   /** The most that can be consumed at once. */
   points: number;
@@ -49,6 +48,7 @@ export interface CallOptions {
   customDuration?: number;
 }
 
+type Known = Pick<Outcome, "bucket" | "blockedMs">;
 type Method = "consume" | "penalty" | "reward" | "get" | "set" | "block" | "delete";
 
 const MOST_KEYS_BLOCKED_IN_MEMORY = 10_000;
@@ -69,7 +69,7 @@ export class RateLimiterTokenBucket extends Base {
   readonly inMemoryBlockDuration: number;
   readonly #buckets: BlockableBuckets;
   readonly #clock: Clock;
-  #denials: Denials;
+  readonly #denials: Denials;
 
   constructor(options: RateLimiterTokenBucketOptions) {
     const { storeClient, points, duration, keyPrefix = "rlflx", blockDuration = 0, insuranceLimiter } = options;
@@ -106,7 +106,8 @@ export class RateLimiterTokenBucket extends Base {
     const { onError = insuranceLimiter ? "throw" : "local" } = options;
     this.#buckets = new BlockableBuckets(storeClient, { ...options, onError });
     this.#clock = serverOf(storeClient).clock;
-    this.#denials = this.#noDenials();
+    const mostInMemory = inMemoryBlockOnConsumed > 0 ? MOST_KEYS_BLOCKED_IN_MEMORY : 0;
+    this.#denials = new Denials(mostInMemory, this.#clock);
   }
 
   get msDuration(): number {
@@ -127,10 +128,10 @@ export class RateLimiterTokenBucket extends Base {
 
   /** Resolves when the points were there; rejects with RateLimiterRes when not, with an Error as `onError` says. */
   override async consume(key: string | number, given = 1, options: CallOptions = {}): Promise<RateLimiterRes> {
-    return this.#insured("consume", [key, given, options], async () => {
+    return this.#insured("consume", [key, given, options], async (bucket) => {
       const points = numberOf(given);
-      const bucket = this.#bucket(key, options);
-      const remembered = this.#denials.recall(bucket, points);
+      // A block in memory alone refuses every cost for the same time.
+      const remembered = this.#denials.recall(bucket, this.inMemoryBlockDuration > 0 ? 0 : points);
       if (remembered) throw new RateLimiterRes(0, remembered.retryAfterMs);
       const askedAt = this.#clock.now();
       const outcome = await this.#buckets.take(bucket, points);
@@ -141,18 +142,17 @@ export class RateLimiterTokenBucket extends Base {
 
   /** Takes points in any case. */
   override async penalty(key: string | number, given = 1, options: CallOptions = {}): Promise<RateLimiterRes> {
-    return this.#insured("penalty", [key, given, options], async () => {
+    return this.#insured("penalty", [key, given, options], async (bucket) => {
       const points = numberOf(given);
-      return this.#changed(await this.#buckets.charge(this.#bucket(key, options), points), points);
+      return this.#changed(await this.#buckets.decide(bucket, "TB.CHARGE", points), points);
     });
   }
 
   /** Puts points back, never more than were taken. */
   override async reward(key: string | number, given = 1, options: CallOptions = {}): Promise<RateLimiterRes> {
-    return this.#insured("reward", [key, given, options], async () => {
+    return this.#insured("reward", [key, given, options], async (bucket) => {
       const points = numberOf(given);
-      const bucket = this.#bucket(key, options);
-      return this.#changed(await this.#buckets.give(bucket, points), -points);
+      return this.#changed(await this.#buckets.decide(bucket, "TB.GIVE", points), -points);
     });
   }
 
@@ -161,10 +161,9 @@ export class RateLimiterTokenBucket extends Base {
    * by that, callers that ask first are refused, as after a refusal by the original.
    */
   override async get(key: string | number, options: CallOptions = {}): Promise<RateLimiterRes | null> {
-    return this.#insured("get", [key, options], async () => {
-      const bucket = this.#bucket(key, options);
-      return this.#known(bucket.limit, await this.#buckets.look(bucket));
-    });
+    return this.#insured("get", [key, options], async (bucket) =>
+      this.#known(bucket.limit, await this.#buckets.decide(bucket, "TB.PEEK", 0)),
+    );
   }
 
   /** Acts as if these points had been consumed just now. More than `points`: blocks for `secDuration`. */
@@ -174,9 +173,8 @@ export class RateLimiterTokenBucket extends Base {
     secDuration: number,
     options: CallOptions = {},
   ): Promise<RateLimiterRes> {
-    return this.#insured("set", [key, given, secDuration, options], async () => {
+    return this.#insured("set", [key, given, secDuration, options], async (bucket) => {
       const points = numberOf(given);
-      const bucket = this.#bucket(key, options);
       this.#denials.forget(bucket);
       if (points > this.points) return this.#block(bucket, points, secDuration);
       await this.#buckets.set(bucket, Math.max(points, 0));
@@ -186,22 +184,21 @@ export class RateLimiterTokenBucket extends Base {
 
   /** Denies every call for that many seconds; 0: until it is deleted. */
   override async block(key: string | number, secDuration: number, options: CallOptions = {}): Promise<RateLimiterRes> {
-    return this.#insured("block", [key, secDuration, options], () =>
-      this.#block(this.#bucket(key, options), this.points + 1, secDuration),
+    return this.#insured("block", [key, secDuration, options], (bucket) =>
+      this.#block(bucket, this.points + 1, secDuration),
     );
   }
 
   /** Returns whether there was a key. */
   override async delete(key: string | number, options: CallOptions = {}): Promise<boolean> {
-    return this.#insured("delete", [key, options], async () => {
-      const bucket = this.#bucket(key, options);
+    return this.#insured("delete", [key, options], (bucket) => {
       this.#denials.forget(bucket);
       return this.#buckets.delete(bucket);
     });
   }
 
   deleteInMemoryBlockedAll(): void {
-    this.#denials = this.#noDenials();
+    this.#denials.clear();
   }
 
   get #capacity(): number {
@@ -209,7 +206,7 @@ export class RateLimiterTokenBucket extends Base {
   }
 
   /** What is no duration, such as NaN, does not replace the limiter's own. */
-  #bucket(key: string | number, options: CallOptions | null): { name: string; limit: Limit } {
+  #bucket(key: string | number, options: CallOptions | null): Bucket {
     const custom = Number(options?.customDuration ?? NaN);
     if (custom === 0) throw new BadArgument("customDuration must be above 0: points of a bucket always come back");
     const capacity = this.#capacity;
@@ -218,11 +215,11 @@ export class RateLimiterTokenBucket extends Base {
   }
 
   /** Returns what is left after points were put or taken, which no block keeps from happening. */
-  #changed({ bucket, blockedMs }: Outcome, points: number): RateLimiterRes {
+  #changed({ bucket, blockedMs }: Known, points: number): RateLimiterRes {
     return blockedMs > 0 ? new RateLimiterRes(0, this.#msOf(blockedMs), this.points + 1) : this.#passed(bucket, points);
   }
 
-  #known(limit: Limit, outcome: Outcome): RateLimiterRes | null {
+  #known(limit: Limit, outcome: Known): RateLimiterRes | null {
     const { remaining, resetAfterMs } = outcome.bucket;
     if (outcome.blockedMs === 0 && resetAfterMs === 0) return null;
     if (outcome.blockedMs > 0 || remaining > 0) return this.#changed(outcome, 0);
@@ -232,7 +229,7 @@ export class RateLimiterTokenBucket extends Base {
 
   /** Returns what to tell of a block: of one for ever a duration, as the original does. A timer would overflow. */
   #msOf(blockedMs: number): number {
-    return isForever(blockedMs) ? this.msDuration : blockedMs;
+    return blockedMs > FOREVER_MS / 2 ? this.msDuration : blockedMs;
   }
 
   #passed({ remaining, resetAfterMs }: Decision, points: number): RateLimiterRes {
@@ -241,7 +238,7 @@ export class RateLimiterTokenBucket extends Base {
   }
 
   async #refused(
-    bucket: { name: string; limit: Limit },
+    bucket: Bucket,
     points: number,
     { bucket: decision, blockedMs, degraded }: Outcome,
     askedAt: number,
@@ -254,26 +251,25 @@ export class RateLimiterTokenBucket extends Base {
     }
     if (decision.retryAfterMs < 0) msBeforeNext = -1;
     if (this.inMemoryBlockDuration > 0) msBeforeNext = this.inMemoryBlockDuration * 1000;
-    // Of a block it does not matter how many points are asked for.
-    const cost = blockedMs > 0 || this.blockDuration > 0 || this.inMemoryBlockDuration > 0 ? 0 : points;
+    const isBlock = blockedMs > 0 || this.blockDuration > 0 || this.inMemoryBlockDuration > 0;
+    const cost = isBlock ? 0 : points;
     this.#denials.remember(bucket, cost, decision.with({ allowed: false, retryAfterMs: msBeforeNext }), askedAt);
     return new RateLimiterRes(0, msBeforeNext, this.#capacity - decision.remaining + points);
   }
 
-  async #block(bucket: { name: string; limit: Limit }, points: number, secDuration: number): Promise<RateLimiterRes> {
+  async #block(bucket: Bucket, points: number, secDuration: number): Promise<RateLimiterRes> {
     await this.#buckets.block(bucket, secDuration > 0 ? secDuration * 1000 : Infinity);
     return new RateLimiterRes(0, secDuration > 0 ? secDuration * 1000 : -1, points);
   }
 
-  #noDenials(): Denials {
-    const size = this.inMemoryBlockOnConsumed > 0 ? MOST_KEYS_BLOCKED_IN_MEMORY : 0;
-    return new Denials(size, this.#clock);
-  }
-
-  /** Does `work`; at any error of the store, lets the insurance do the same. */
-  async #insured<T>(method: Method, args: unknown[], work: () => Promise<T>): Promise<T> {
+  /** Does `work` on the bucket of a call; at any error of the store, lets the insurance do the same. */
+  async #insured<T>(
+    method: Method,
+    args: [key: string | number, ...unknown[]],
+    work: (bucket: Bucket) => Promise<T>,
+  ): Promise<T> {
     try {
-      return await work();
+      return await work(this.#bucket(args[0], args.at(-1) as CallOptions));
     } catch (failed) {
       const insurance = this.insuranceLimiter;
       if (!insurance || !(failed instanceof Error) || failed instanceof BadArgument) throw failed;

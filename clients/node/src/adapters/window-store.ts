@@ -6,8 +6,7 @@ import type { Decision } from "../values/decision.js";
 import { BadArgument, checkOptions } from "../values/errors.js";
 import { capacityOf, type Limit } from "../values/limit.js";
 import { Limiter, STORE_OPTIONS, type StoreLimiterOptions } from "../api/limiter.js";
-import type { Client } from "../transport/clients.js";
-import type { Server } from "../transport/server.js";
+import type { Client, Server } from "../transport/server.js";
 
 export interface StoreOptions extends StoreLimiterOptions {
   /**
@@ -48,8 +47,6 @@ export class WindowStore {
   readonly #limiter: Limiter;
   readonly #limitOf: StoreOptions["limitOf"];
   #window: WindowOptions | undefined;
-  /** Unless it depends on the key. */
-  #fixed: Limit | undefined;
   #mistake: BadArgument | undefined;
   /** Set if requests can get their tokens back: a denied one is skipped as well, and has taken none. */
   #taken: AsyncLocalStorage<Taken> | undefined;
@@ -73,14 +70,13 @@ export class WindowStore {
     this.#mistake = this.#mistakeIn(window, options);
     if (this.#mistake) throw this.#mistake;
     this.#window = window;
-    if (typeof limit === "number") this.#fixed = windowLimit(limit, window.windowMs);
     if (skipFailedRequests || skipSuccessfulRequests) this.#taken = new AsyncLocalStorage();
   }
 
   async increment(key: string): Promise<Hits> {
     const taken: Taken = { key, decision: undefined };
     this.#taken?.enterWith(taken); // Before the first await, so that it is the caller's context.
-    const limit = this.#mistake || !this.#fixed ? await this.#limit(key) : this.#fixed;
+    const limit = await this.#limit(key);
     const decision = await this.#limiter.take(key, 1, { limit });
     if (decision.allowed) taken.decision = decision;
     return this.#hits(decision, Number(limit.capacity));
@@ -130,7 +126,8 @@ export class WindowStore {
   async #limit(key: string): Promise<Limit> {
     if (this.#mistake) throw this.#mistake;
     if (!this.#window) throw new BadArgument("store: no limiter has called its init()");
-    return this.#fixed ?? windowLimit(asNumber(await this.#limitOf!(key)), this.#window.windowMs);
+    const { windowMs, limit } = this.#window;
+    return windowLimit(typeof limit === "number" ? limit : asNumber(await this.#limitOf!(key)), windowMs);
   }
 
   #hits(decision: Decision, capacity: number): Hits {

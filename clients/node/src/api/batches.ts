@@ -2,9 +2,8 @@
 
 import type { Bucket, Caller, Decider } from "./decider.js";
 import { Decision } from "../values/decision.js";
-import { bucketId, dropOldest, type Denials } from "./denials.js";
+import { bucketId, putLast } from "./denials.js";
 import { flowMs, rateParts, type Limit } from "../values/limit.js";
-import type { Clock } from "../transport/driver.js";
 import { aTurn, whileIn } from "../transport/time.js";
 import { Undecided } from "../values/errors.js";
 
@@ -14,45 +13,47 @@ const MOST_FETCHES = 2;
 
 /** The unspent tokens of one bucket. */
 class Batch implements Bucket {
+  readonly name: string;
+  readonly limit: Limit;
+  readonly #size: number;
+  readonly #decider: Decider;
   #tokens = 0;
   #staleAt = 0;
   #fetchedAt = 0;
   #reply = new Decision({ allowed: false });
-  /** The fetch on its way; resolves to its decision. It belongs to no caller. */
-  fetching: Promise<Decision> | undefined;
+  /** The fetch on its way. It belongs to no caller. */
+  #fetching: Promise<Decision | undefined> | undefined;
   /** How much the calls want that wait for a fetch. */
-  wanted = 0;
+  #wanted = 0;
 
-  constructor(
-    readonly name: string,
-    readonly limit: Limit,
-    readonly clock: Clock,
-  ) {}
+  constructor({ name, limit }: Bucket, size: number, decider: Decider) {
+    this.name = name;
+    this.limit = limit;
+    this.#size = size;
+    this.#decider = decider;
+  }
 
   /** Tokens to spend; 0 when the bucket has had the time to refill without them. */
-  get left(): number {
-    return this.clock.now() < this.#staleAt ? this.#tokens : 0;
+  get #left(): number {
+    return this.#decider.clock.now() < this.#staleAt ? this.#tokens : 0;
   }
 
-  add(took: Decision, askedAt: number): void {
-    this.#tokens = this.left + took.granted;
-    this.#fetchedAt = askedAt;
-    this.#reply = took;
-    // A calendar rate refills nothing before the next boundary, and then all at once.
-    const { isCalendar } = rateParts(this.limit.rate);
-    this.#staleAt = askedAt + (isCalendar ? took.resetAfterMs : flowMs(this.limit, Number(this.limit.capacity)));
+  /** Spends what is here; undefined if that is too little. */
+  spend(cost: number): Decision | undefined {
+    return cost <= this.#left ? this.#spent(cost) : undefined;
   }
 
-  /** Spends tokens, of a fetch however long it took; undefined if there are too few. */
-  spend(cost: number, { isFetched = false } = {}): Decision | undefined {
-    if ((isFetched ? this.#tokens : this.left) < cost) return undefined;
-    this.#tokens -= cost;
-    const passedMs = Math.floor(this.clock.now() - this.#fetchedAt);
-    return new Decision({
-      allowed: true,
-      remaining: this.#reply.remaining + this.#tokens,
-      resetAfterMs: Math.max(this.#reply.resetAfterMs - passedMs, 0),
-    });
+  /** Takes when there is too little here. Calls share a fetch, however long it takes, and its denial. */
+  async take(cost: number, caller: Caller): Promise<Decision> {
+    for (let fetches = 0; fetches < MOST_FETCHES; fetches++) {
+      this.#wanted += cost;
+      const fetching = (this.#fetching ??= this.#fetch());
+      const took = await whileIn(caller.signal, fetching).finally(() => (this.#wanted -= cost));
+      if (cost <= this.#tokens) return this.#spent(cost);
+      if (took?.granted === 0) return cost > 1 ? this.#denial(cost, caller) : took;
+      if (!took) break;
+    }
+    return this.#decider.decideQuietly("TB.TAKE", this, [cost], caller);
   }
 
   /** Removes and returns all tokens, stale or not. */
@@ -60,6 +61,56 @@ class Batch implements Bucket {
     const tokens = this.#tokens;
     this.#tokens = 0;
     return tokens;
+  }
+
+  /** Gives back what its callers leave: they spend first, and perhaps fetch once more. */
+  async settle(): Promise<void> {
+    while (this.#fetching) await this.#fetching.then(aTurn, aTurn);
+    const tokens = this.empty();
+    if (tokens > 0) await this.#decider.decideQuietly("TB.GIVE", this, [tokens]);
+  }
+
+  #spent(cost: number): Decision {
+    this.#tokens -= cost;
+    const remaining = this.#reply.remaining + this.#tokens;
+    const passedMs = Math.floor(this.#decider.clock.now() - this.#fetchedAt);
+    return new Decision({ allowed: true, remaining, resetAfterMs: Math.max(this.#reply.resetAfterMs - passedMs, 0) });
+  }
+
+  /** Returns the denial of a cost that is covered in part: the server says how long the rest takes. */
+  async #denial(cost: number, caller: Caller): Promise<Decision> {
+    const left = this.#left;
+    const rest = await this.#decider.decideQuietly("TB.PEEK", this, [cost - left], caller);
+    const remaining = rest.remaining + (rest.allowed ? cost : left);
+    return rest.with({ allowed: false, granted: 0, remaining, retryAfterMs: rest.retryAfterMs || 1 });
+  }
+
+  /** Resolves to nothing if the server did not decide. */
+  async #fetch(): Promise<Decision | undefined> {
+    const { server, clock } = this.#decider;
+    const ask = (operation: string, tokens: number) => server.ask(this.#decider.command(operation, this, [tokens]));
+    try {
+      // One fetch serves all callers of the same turn.
+      await undefined;
+      // Stale tokens go back: if others used the bucket meanwhile, it is not full without them. No caller asked for it, so
+      // no policy decides in place of the server.
+      const stale = this.#left === 0 ? this.empty() : 0;
+      if (stale > 0) ask("TB.GIVE", stale).catch(() => {});
+      const askedAt = clock.now();
+      const took = Decision.read(await ask("TB.TAKEUPTO", Math.max(this.#size, this.#wanted) - this.#left));
+      this.#tokens = this.#left + took.granted;
+      this.#fetchedAt = askedAt;
+      this.#reply = took;
+      // A calendar rate refills nothing before the next boundary, and then all at once.
+      const { isCalendar } = rateParts(this.limit.rate);
+      this.#staleAt = askedAt + (isCalendar ? took.resetAfterMs : flowMs(this.limit, Number(this.limit.capacity)));
+      return took;
+    } catch (error) {
+      if (error instanceof Undecided) return undefined;
+      throw error;
+    } finally {
+      this.#fetching = undefined;
+    }
   }
 }
 
@@ -69,41 +120,17 @@ export class Batches {
   constructor(
     readonly size: number,
     readonly decider: Decider,
-    readonly denials: Denials | undefined,
   ) {}
 
-  /** Spends what is here. Calls that find too little share a fetch, and its denial. */
-  async take(bucket: Bucket, cost: number, caller: Caller): Promise<Decision> {
-    const batch = this.#of(bucket);
-    const began = this.decider.clock.now();
-    const known = batch.spend(cost) ?? this.denials?.recall(bucket, cost);
-    if (known) return known;
-    let denial: Decision | undefined;
-    try {
-      for (let fetches = 0; fetches < MOST_FETCHES && !denial; fetches++) {
-        batch.wanted += cost;
-        const fetching = (batch.fetching ??= this.#fetch(batch));
-        const took = await whileIn(caller.signal, fetching).finally(() => (batch.wanted -= cost));
-        const spent = batch.spend(cost, { isFetched: true });
-        if (spent) return spent;
-        if (took.granted === 0) denial = took;
-      }
-    } catch (error) {
-      if (!(error instanceof Undecided)) throw error;
-      return this.decider.decideAlone("TB.TAKE", batch, [cost], error);
-    }
-    if (!denial) return this.decider.decideQuietly("TB.TAKE", batch, [cost], caller);
-    if (cost > 1) denial = await this.#denial(batch, cost, caller);
-    this.denials?.remember(bucket, cost, denial, began);
-    return denial;
-  }
-
-  /** Returns the denial of a cost that the batch covers in part: the server says how long the rest takes. */
-  async #denial(batch: Batch, cost: number, caller: Caller): Promise<Decision> {
-    const { left } = batch;
-    const rest = await this.decider.decideQuietly("TB.PEEK", batch, [cost - left], caller);
-    const remaining = rest.remaining + (rest.allowed ? cost : left);
-    return rest.with({ allowed: false, granted: 0, remaining, retryAfterMs: rest.retryAfterMs || 1 });
+  /** Returns the batch for a cost that one can cover. */
+  of(bucket: Bucket, cost: number): Batch | undefined {
+    const isCovered = Number.isInteger(cost) && cost > 0 && cost <= Math.min(this.size, Number(bucket.limit.capacity));
+    if (!isCovered) return undefined;
+    const id = bucketId(bucket);
+    const batch = this.#batches.get(id) ?? new Batch(bucket, this.size, this.decider);
+    const dropped = putLast(this.#batches, id, batch, MOST_BATCHES);
+    dropped?.settle().catch(() => {});
+    return batch;
   }
 
   /** Drops the tokens of a bucket that is reset to full. */
@@ -111,48 +138,9 @@ export class Batches {
     this.#batches.get(bucketId(bucket))?.empty();
   }
 
-  /** Gives back all unspent tokens. */
   async close(): Promise<void> {
     const batches = [...this.#batches.values()];
     this.#batches.clear();
-    await Promise.all(batches.map((batch) => this.#settle(batch)));
-  }
-
-  async #settle(batch: Batch): Promise<void> {
-    // Its callers spend first, and perhaps fetch once more.
-    while (batch.fetching) await batch.fetching.then(aTurn, aTurn);
-    const tokens = batch.empty();
-    if (tokens > 0) await this.decider.decideQuietly("TB.GIVE", batch, [tokens]);
-  }
-
-  #of(bucket: Bucket): Batch {
-    const id = bucketId(bucket);
-    const batch = this.#batches.get(id) ?? new Batch(bucket.name, bucket.limit, this.decider.clock);
-    this.#batches.delete(id); // so that it is put behind all others
-    this.#batches.set(id, batch);
-    if (this.#batches.size > MOST_BATCHES) this.#settle(dropOldest(this.#batches)!).catch(() => {});
-    return batch;
-  }
-
-  /** Gives back to the server alone: no caller asked for it, so no policy decides in its place. */
-  #giveBack(batch: Batch): void {
-    const tokens = batch.empty();
-    if (tokens > 0) this.decider.server.ask(this.decider.command("TB.GIVE", batch, [tokens])).catch(() => {});
-  }
-
-  async #fetch(batch: Batch): Promise<Decision> {
-    try {
-      // One fetch serves all callers of the same turn.
-      await undefined;
-      // Stale tokens go back: if others used the bucket meanwhile, it is not full without them.
-      if (batch.left === 0) this.#giveBack(batch);
-      const askedAt = this.decider.clock.now();
-      const wanted = Math.max(this.size, batch.wanted) - batch.left;
-      const took = Decision.read(await this.decider.server.ask(this.decider.command("TB.TAKEUPTO", batch, [wanted])));
-      batch.add(took, askedAt);
-      return took;
-    } finally {
-      batch.fetching = undefined;
-    }
+    await Promise.all(batches.map((batch) => batch.settle()));
   }
 }

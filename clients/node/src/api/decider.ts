@@ -3,12 +3,11 @@
 import { mustHappenOnce, renewing, scriptKey, type Command } from "../transport/command.js";
 import { Decision, JointDecision } from "../values/decision.js";
 import { BadArgument, CannotWait, ReplyLost, ServerAway, Undecided } from "../values/errors.js";
-import { checkAmount, checkLimit, checkMs, limitWords, type Amount, type Limit } from "../values/limit.js";
+import { checkAmount, checkLimit, checkMs, type Amount, type Limit } from "../values/limit.js";
 import { LocalLimiter } from "../local/local-limiter.js";
-import type { Client } from "../transport/clients.js";
 import type { Clock } from "../transport/driver.js";
 import { whileIn } from "../transport/time.js";
-import { outside, serverOf, type How, type Server } from "../transport/server.js";
+import { outside, serverOf, type Client, type How, type Server } from "../transport/server.js";
 
 export type Policy = "local" | "open" | "closed" | "throw";
 
@@ -22,9 +21,6 @@ export interface Options {
   onError?: Policy;
   /** Called with every decision, and how long it took. What it throws becomes a warning. */
   onDecision?: OnDecision | undefined;
-}
-
-export interface ShadowOptions {
   /**
    * Lets every call pass, at once; false by default. The server decides and counts as always, and a decision that was a
    * denial is `shadowed`.
@@ -32,7 +28,10 @@ export interface ShadowOptions {
   shadow?: boolean;
 }
 
-/** The names of `Options`, for mistakes. */
+/** The options of what a library asks: the library decides what to do with a denial. */
+export type OptionsOfDropIns = Omit<Options, "shadow">;
+
+/** Their names, for mistakes. */
 export const OPTIONS = ["prefix", "onError", "onDecision"];
 
 export type OnDecision = (name: string, limit: Limit, decision: Decision, durationMs: number) => void;
@@ -80,26 +79,25 @@ export const MOST_SHARE_BYTES = 128;
 export const LEAST_WEIGHT = 0.001;
 export const MOST_WEIGHT = 1000;
 
-/** Checks how a call waits; throws a BadArgument before anything is sent. */
+/** Returns how a call waits; throws a BadArgument before anything is sent. */
 export function inTurn({ signal, maxWaitMs = 0, share, weight }: Caller & ShareOptions): How {
   checkMs("maxWaitMs", maxWaitMs, 0, MAX_WAIT_MS);
-  if (share !== undefined) return { signal, maxWaitMs, ofShare: shareWords(share, weight ?? 1) };
-  if (weight !== undefined) throw new BadArgument("weight: is of no share, set `share` as well");
-  return { signal, maxWaitMs };
-}
-
-function shareWords(share: string, weight: number): Command {
+  if (share === undefined && weight === undefined) return { signal, maxWaitMs };
+  if (share === undefined) throw new BadArgument("weight: is of no share, set `share` as well");
   if (typeof share !== "string") throw new BadArgument("share: is not a string");
   const bytes = Buffer.byteLength(share);
   if (bytes === 0 || bytes > MOST_SHARE_BYTES) {
     throw new BadArgument(`share: '${share}' is not of 1 to ${MOST_SHARE_BYTES} bytes`);
   }
+  weight ??= 1;
   if (typeof weight !== "number" || !(weight >= LEAST_WEIGHT && weight <= MOST_WEIGHT)) {
     throw new BadArgument(`weight: ${String(weight)} is not from ${LEAST_WEIGHT} to ${MOST_WEIGHT}`);
   }
-  return ["SHARE", share, "WEIGHT", String(weight)];
+  return { signal, maxWaitMs, ofShare: ["SHARE", share, "WEIGHT", String(weight)] };
 }
 
+/** How often a call waits in a server that has or keeps no connection for it. */
+const MOST_WAITS = 2;
 const POLICIES = new Set(["local", "open", "closed", "throw"]);
 
 export class Decider {
@@ -109,11 +107,8 @@ export class Decider {
   readonly server: Server;
   readonly clock: Clock;
   readonly #onDecision: OnDecision | undefined;
-  /** Caches the words of the limit, which most calls share. */
-  #lastLimit: Limit | undefined;
-  #lastWords: readonly [string, string] = ["", ""];
 
-  constructor(client: Client | Server, options: Options & ShadowOptions) {
+  constructor(client: Client | Server, options: Options) {
     const { prefix = "tb:", onError = "local", onDecision, shadow = false } = options;
     if (!POLICIES.has(onError)) {
       throw new BadArgument(`onError: '${onError}' is neither 'local' nor 'open' nor 'closed' nor 'throw'`);
@@ -127,49 +122,38 @@ export class Decider {
     this.#onDecision = onDecision;
   }
 
-  /** Decides on one bucket. */
   decide(operation: string, bucket: Bucket, words: readonly Amount[], how?: How): Promise<Decision> {
     const decided = this.decideQuietly(operation, bucket, words, how);
-    return this.#onDecision || this.shadow ? this.#told([bucket], decided, wantedBy(operation, words[0])) : decided;
+    return this.told([bucket], decided, wantedBy(operation, words[0]));
   }
 
   /** Does not call `onDecision`. */
   decideQuietly(operation: string, bucket: Bucket, words: readonly Amount[], how?: How): Promise<Decision> {
-    return this.#decisionOf(this.command(operation, bucket, words), readDecision, how);
+    return this.#decisionOf(this.command(operation, bucket, words), Decision.read, how);
   }
 
   command(operation: string, { name, limit }: Bucket, words: readonly Amount[]): Command {
-    if (limit !== this.#lastLimit) {
-      this.#lastLimit = limit;
-      this.#lastWords = limitWords(limit);
-    }
-    const [capacity, rate] = this.#lastWords;
-    const key = this.prefix + name;
-    if (words.length === 0) return [operation, key, capacity, rate];
-    if (words.length === 1) return [operation, key, capacity, rate, String(words[0])];
-    return [operation, key, capacity, rate, ...words.map(String)];
+    return [operation, this.prefix + name, String(limit.capacity), String(limit.rate), ...words.map(String)];
   }
 
   /** Decides on several buckets: `command` precedes the arguments of each. */
   decideAll(parts: readonly Part[], command: Command, how?: How): Promise<JointDecision> {
     const decided = this.decideAllQuietly(parts, command, how);
-    const settles = command[0] === "TB.MSETTLE"; // which denies nothing
-    return this.#onDecision || this.shadow ? this.#told(parts, decided, settles ? 0 : 1) : decided;
+    return this.told(parts, decided, command[0] === "TB.MSETTLE" ? 0 : 1); // a settlement denies nothing
   }
 
   /** Does not call `onDecision`. */
   async decideAllQuietly(parts: readonly Part[], command: Command, how?: How): Promise<JointDecision> {
-    const words = this.wordsOf(parts);
     const names = parts.map((part) => part.which);
-    return this.#decisionOf([...command, ...words], (reply) => JointDecision.readEach(reply, names), how);
+    const read: Read<JointDecision> = (reply, marks) => JointDecision.readEach(reply, names, marks);
+    return this.#decisionOf([...command, ...this.wordsOfAll(parts)], read, how);
   }
 
-  /** Returns the arguments of each bucket. */
-  wordsOf(parts: readonly Part[]): string[] {
-    return parts.flatMap(({ name, limit, amount }) => {
-      checkLimit(limit);
-      checkAmount("amount", amount);
-      return [this.prefix + name, ...limitWords(limit), String(amount)];
+  wordsOfAll(parts: readonly Part[]): string[] {
+    return parts.flatMap((part) => {
+      checkLimit(part.limit);
+      checkAmount("amount", part.amount);
+      return this.command("", part, [part.amount]).slice(1);
     });
   }
 
@@ -184,37 +168,38 @@ export class Decider {
     const asked = this.server.ask(how?.renews ? renewing(command) : command, how);
     return whileIn(signal, asked).then(read, (error: unknown) => {
       if (error instanceof Undecided) return this.#undecided(command, read, error, how);
-      if (signal?.aborted) how?.onDoubt?.(false);
+      if (signal?.aborted || error instanceof CannotWait) how?.onDoubt?.();
       throw error;
     });
   }
 
+  /** Returns the decision of `onError` in place of the server's. Throws for a mistake, under every policy. */
   #undecided<D extends Decision>(command: Command, read: Read<D>, why: Undecided, how?: How): D {
+    const { server, onError } = this;
+    if (why.sent) how?.onDoubt?.();
     const lost = why.sent && mustHappenOnce(command);
-    let isAllowed = false;
-    try {
-      const decision = this.byPolicy(command, read, why, lost);
-      isAllowed = decision.allowed;
-      return decision;
-    } finally {
-      if (why.sent) how?.onDoubt?.(isAllowed);
-    }
+    let reply = (onError === "local" ? server.local : new LocalLimiter()).run(command);
+    this.#countDegraded(why, lost);
+    if (onError === "open") reply = [wantedBy(command[0], command[4]), 0, 0, 0, []];
+    if (onError === "closed") reply = [0, 0, server.retryEveryMs, 0, []];
+    return read(reply, { degraded: true, lost });
   }
 
   /** Asks at once, and waits in the server if need be. Where that is impossible, asks again when it may be granted. */
   async #decideInTurn<D extends Decision>(command: Command, read: Read<D>, how: How, maxWaitMs: number): Promise<D> {
     const untilMs = this.clock.now() + maxWaitMs;
-    for (let hasPlace = true; ; ) {
+    for (let waits = 0; ; ) {
       const decision = await this.#decideOnce(command, read, { ...how, maxWaitMs: 0 });
       const { allowed, degraded, retryAfterMs } = decision;
       const leftMs = untilMs - this.clock.now();
       if (allowed || degraded || retryAfterMs < 0 || leftMs <= 0 || this.shadow) return decision;
-      if (hasPlace && this.server.canWaitFor(command)) {
+      if (waits < MOST_WAITS && this.server.canWaitFor(command)) {
+        waits++;
         try {
           return await this.#decideOnce(command, read, { ...how, maxWaitMs: leftMs });
         } catch (error) {
           if (!(error instanceof CannotWait)) throw error;
-          hasPlace = false;
+          continue; // whether the server is away, it says at once
         }
       }
       if (retryAfterMs > leftMs) return decision;
@@ -228,15 +213,24 @@ export class Decider {
       return await this.server.ask(command, how);
     } catch (error) {
       if (!(error instanceof Undecided)) throw error;
-      this.countDegraded(error, false);
+      this.#countDegraded(error, false);
       const commands = this.onError === "local" ? (how?.together ?? [command]) : [];
       return commands.map((words) => this.server.local.run(words)).at(-1);
     }
   }
 
-  /** Returns the decision for the caller: in shadow mode, one that lets the call pass. */
-  passing<D extends Decision>(decision: D, wanted = 1): D {
-    return this.shadow ? decision.inShadowMode(wanted) : decision;
+  /** Calls `onDecision`, and in shadow mode lets the call pass, of which it wanted so much. */
+  told<D extends Decision>(buckets: readonly (Bucket & { which?: string })[], decided: Promise<D>, wanted = 1) {
+    if (!this.#onDecision && !this.shadow) return decided;
+    const began = this.clock.now();
+    return decided.then((decision) => {
+      const passing = this.shadow ? decision.inShadowMode(wanted) : decision;
+      for (const { which = "", name, limit } of buckets) {
+        const own = passing instanceof JointDecision ? (passing.each[which] ?? passing) : passing;
+        this.tell(name, limit, own, began);
+      }
+      return passing;
+    });
   }
 
   tell(name: string, limit: Limit, decision: Decision, began: number): void {
@@ -244,50 +238,21 @@ export class Decider {
     outside(() => this.#onDecision?.(name, limit, decision, durationMs));
   }
 
-  async #told<D extends Decision>(
-    buckets: readonly (Bucket & { which?: string })[],
-    decided: Promise<D>,
-    wanted: number,
-  ): Promise<D> {
-    const began = this.clock.now();
-    const decision = this.passing(await decided, wanted);
-    for (const { which = "", name, limit } of buckets) {
-      const own = decision instanceof JointDecision ? (decision.each[which] ?? decision) : decision;
-      this.tell(name, limit, own, began);
-    }
-    return decision;
-  }
-
-  /** Returns the decision of `onError` in place of the server's. Throws for a mistake, under every policy. */
-  byPolicy<D extends Decision>(command: Command, read: Read<D>, why: Undecided, lost: boolean): D {
-    const { local } = this.server;
-    const reply = (this.onError === "local" ? local : new LocalLimiter(local.nowUs)).run(command);
-    this.countDegraded(why, lost);
-    if (this.onError === "local") return read(reply).asDegraded(lost);
-    const isOpen = this.onError === "open";
-    const numbers = isOpen ? [wantedBy(command[0], command[4]), 0, 0, 0] : [0, 0, this.server.retryEveryMs, 0];
-    return read([...numbers, []]).asDegraded(lost);
-  }
-
-  /** Decides by `onError` in place of a server that did not. */
-  decideAlone(operation: string, bucket: Bucket, words: readonly Amount[], why: Undecided): Decision {
-    return this.#undecided(this.command(operation, bucket, words), readDecision, why);
-  }
-
   /** Counts the decision; throws if `onError` is "throw". */
-  countDegraded({ message, cause }: Undecided, lost: boolean): void {
+  #countDegraded({ message, cause }: Undecided, lost: boolean): void {
     this.server.degradedCount++;
     if (this.onError !== "throw") return;
     if (!lost) throw new ServerAway(message, { cause });
     throw new ReplyLost(`the reply was lost, it is not known whether it happened; ${message}`, { cause });
   }
 
-  /** Deletes the buckets of these names. */
-  async deleteAll(names: readonly string[]): Promise<void> {
+  /** Deletes the buckets of these names, and returns whether there was one. */
+  async delete(names: readonly string[]): Promise<boolean> {
     const keys = names.map((name) => this.prefix + name);
-    await this.ask(["DEL", ...keys]);
-    // Which may be on another node.
-    if (this.server.canScript) await this.ask(["DEL", ...keys.map(scriptKey)]);
+    // Those of the script may be on another node.
+    const all = this.server.canScript ? [keys, keys.map(scriptKey)] : [keys];
+    const deleted = await Promise.all(all.map((some) => this.ask(["DEL", ...some])));
+    return deleted.some((count) => Number(count) > 0);
   }
 }
 
@@ -296,6 +261,4 @@ function wantedBy(operation: string | undefined, most: Amount | undefined): numb
   return operation === "TB.TAKEUPTO" ? Number(most) : 1;
 }
 
-type Read<D> = (reply: unknown) => D;
-
-const readDecision: Read<Decision> = (reply) => Decision.read(reply);
+type Read<D> = (reply: unknown, marks?: { degraded: boolean; lost: boolean }) => D;

@@ -37,7 +37,8 @@ export class Denials {
       this.#denials.delete(id);
       return undefined;
     }
-    if (Number(cost) < denial.cost) return undefined;
+    // For a cost that can never be had, no wait helps, and the server says so.
+    if (Number(cost) < denial.cost || Number(cost) > Number(bucket.limit.capacity)) return undefined;
     const waitedMs = Math.floor(now - denial.heardAt);
     return decision.with({
       retryAfterMs: Math.max(decision.retryAfterMs - waitedMs, 1),
@@ -47,10 +48,12 @@ export class Denials {
 
   remember(bucket: Bucket, cost: Amount, decision: Decision, askedAt: number): void {
     if (decision.allowed || decision.degraded || decision.retryAfterMs <= 0) return;
-    const id = bucketId(bucket);
-    this.#denials.delete(id); // so that it is put behind all others
-    this.#denials.set(id, { cost: Number(cost), decision, askedAt, heardAt: this.clock.now() });
-    if (this.#denials.size > this.size) dropOldest(this.#denials);
+    const denial = { cost: Number(cost), decision, askedAt, heardAt: this.clock.now() };
+    putLast(this.#denials, bucketId(bucket), denial, this.size);
+  }
+
+  clear(): void {
+    this.#denials.clear();
   }
 
   /** Tokens came back: the denial may no longer hold. */
@@ -63,10 +66,12 @@ export function bucketId({ name, limit: { capacity, rate } }: Bucket): string {
   return `${capacity} ${rate} ${name}`;
 }
 
-export function dropOldest<K, V>(map: Map<K, V>): V | undefined {
-  for (const [oldest, value] of map) {
-    map.delete(oldest);
-    return value;
-  }
-  return undefined;
+/** Puts the value behind all others. Returns the first one, which leaves if there are more than `most`. */
+export function putLast<V>(map: Map<string, V>, id: string, value: V, most: number): V | undefined {
+  map.delete(id);
+  map.set(id, value);
+  if (map.size <= most) return undefined;
+  const [oldest, first] = map.entries().next().value!;
+  map.delete(oldest);
+  return first;
 }

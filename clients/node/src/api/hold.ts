@@ -5,7 +5,7 @@ import { randomUUID } from "node:crypto";
 import { inTurn, type Caller, type Decider, type Part, type ShareOptions, type WaitOptions } from "./decider.js";
 import { Denied, JointDecision } from "../values/decision.js";
 import { BadArgument, HoldLost, ReplyLost, ServerAway, textOf } from "../values/errors.js";
-import { checkAmount, checkMs, isPool, type Amount } from "../values/limit.js";
+import { checkAmount, checkMs, isNothing, isPool, type Amount } from "../values/limit.js";
 import type { How } from "../transport/server.js";
 import { SETTLED_AGAIN_AFTER_MS } from "./unsettled.js";
 
@@ -47,14 +47,12 @@ export class Hold implements AsyncDisposable {
   used: Used | undefined;
   readonly #decider: Decider;
   readonly #parts: readonly Part[];
-  /** Those that hold more than nothing, which the server forgets at once. */
-  readonly #held: readonly Part[];
   readonly #ttlMs: number;
   readonly #losing = new AbortController();
   /** Called when it is settled, because tokens may have come back. */
   readonly #onSettled: () => void;
-  /** Whether the server may have the hold, whether it has had it, and whether this process has decided on it. */
-  #isSent = false;
+  /** Whether the server may have the hold without a reply, whether it has had it, and whether this process has decided on it. */
+  #isInDoubt = false;
   #isKnown = false;
   #isLocal = false;
   #decision = new JointDecision({ allowed: false });
@@ -66,7 +64,6 @@ export class Hold implements AsyncDisposable {
     checkMs("ttlMs", ttlMs, 1, MAX_TTL_MS);
     this.#decider = decider;
     this.#parts = parts;
-    this.#held = parts.filter(({ amount }) => Number(amount) > 0);
     this.#ttlMs = Math.round(ttlMs);
     this.#onSettled = onSettled;
   }
@@ -80,12 +77,17 @@ export class Hold implements AsyncDisposable {
     const { ttlMs = 30_000, signal } = options;
     signal?.throwIfAborted();
     const hold = new Hold(decider, parts, ttlMs, onSettled);
-    // The server may have a hold that no caller knows of.
-    const end = () => hold.#settleLater(parts.map((part) => ({ ...part, amount: 0 })));
-    await hold.#set(parts, inTurn(options), end);
-    if (hold.allowed && !hold.decision.shadowed) hold.#renewIn(ttlMs / 3);
-    else hold.#settled = Promise.resolve(hold.decision);
-    return hold;
+    const how = inTurn(options);
+    try {
+      await hold.#set(parts, how);
+      return hold;
+    } finally {
+      const { allowed, shadowed } = hold.#decision;
+      if (allowed && !shadowed) hold.#renewIn(ttlMs / 3);
+      else hold.#settled = Promise.resolve(hold.#decision);
+      // The server may have a hold that no caller knows of.
+      if (hold.#settled && hold.#isInDoubt) hold.#settleLater(parts.map((part) => ({ ...part, amount: 0 })));
+    }
   }
 
   /** @internal Does the work while `holding`; rejects with `Denied` if it is denied. */
@@ -154,10 +156,11 @@ export class Hold implements AsyncDisposable {
    */
   renew(): Promise<JointDecision> {
     if (this.#settled) return this.#settled;
-    if (this.lost || this.#held.length === 0) return Promise.resolve(this.#decision);
-    return (this.#renewing ??= this.#set(this.#held, { renews: this.#isKnown }).finally(
-      () => (this.#renewing = undefined),
-    ));
+    // The server forgets a hold of nothing at once.
+    const held = this.#parts.filter(({ amount }) => !isNothing(amount));
+    if (this.lost || held.length === 0) return Promise.resolve(this.#decision);
+    this.#renewing ??= this.#set(held, { renews: this.#isKnown }).finally(() => (this.#renewing = undefined));
+    return this.#renewing;
   }
 
   /**
@@ -178,7 +181,7 @@ export class Hold implements AsyncDisposable {
    * ```
    */
   async settle(used: Used | undefined = this.used): Promise<JointDecision> {
-    return (this.#settled ??= this.#settle(this.#parts.map((part) => ({ ...part, amount: this.#usedOf(part, used) }))));
+    return (this.#settled ??= this.#settle(this.#usedOf(used)));
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -199,16 +202,12 @@ export class Hold implements AsyncDisposable {
   }
 
   /** Takes the hold if the server has never had it. */
-  async #set(parts: readonly Part[], how: How, end?: () => void): Promise<JointDecision> {
-    const onDoubt = (isPassing: boolean): void => {
-      this.#isSent = true;
-      if (!isPassing) end?.();
-    };
+  async #set(parts: readonly Part[], how: How): Promise<JointDecision> {
+    const onDoubt = () => void (this.#isInDoubt = true);
     const words = ["TB.MHOLD", String(parts.length), String(this.#ttlMs), this.id];
     const decision = (this.#decision = await this.#decider.decideAll(parts, words, { ...how, onDoubt }));
     this.#isLocal ||= decision.degraded;
     if (decision.degraded) return decision;
-    this.#isSent = true;
     this.#isKnown ||= decision.allowed && !decision.shadowed;
     if (this.#isKnown && !decision.allowed) {
       clearTimeout(this.#timer);
@@ -227,46 +226,44 @@ export class Hold implements AsyncDisposable {
       const settled = await this.#decider.decideAll(parts, words);
       isAnswered = !settled.degraded;
       if (!isAnswered) return settled;
-      if (this.#isLocal) this.#decider.server.local.run([...words, ...this.#decider.wordsOf(parts)]);
+      if (this.#isLocal) this.#decider.server.local.run([...words, ...this.#decider.wordsOfAll(parts)]);
       const missing = parts.filter((part) => isMissing(part, settled));
       const charges = missing.map((part) => this.#decider.decide("TB.CHARGE", part, [part.amount]));
       const lost = (await Promise.all(charges)).some((charged) => charged.lost);
-      return lost ? settled.asDegraded(true) : settled;
+      return lost ? settled.with({ degraded: true, lost: true }) : settled;
     } catch (error) {
       isAnswered ||= !(error instanceof ServerAway || error instanceof ReplyLost);
       throw error;
     } finally {
-      if (!isAnswered && this.#isSent) this.#settleLater(parts, SETTLED_AGAIN_AFTER_MS);
+      if (!isAnswered && (this.#isInDoubt || this.#isKnown)) this.#settleLater(parts, SETTLED_AGAIN_AFTER_MS);
       this.#onSettled();
     }
   }
 
   /** Charges nothing if the hold is not there, so it may happen again and again. */
   #settleLater(parts: readonly Part[], inMs = 0): void {
-    const words = ["TB.MSETTLE", String(parts.length), this.id, ...this.#decider.wordsOf(parts)];
-    this.#decider.server.unsettled.add(words, this.#ttlMs, inMs);
+    const words = ["TB.MSETTLE", String(parts.length), this.id, ...this.#decider.wordsOfAll(parts)];
+    void this.#decider.server.unsettled.settle(words, this.#ttlMs, inMs);
   }
 
-  #usedOf({ which, limit, amount }: Part, used: Used | undefined): Amount {
-    const reported = typeof used === "object" ? this.#named(used)[which] : this.#unnamed(used);
-    if (reported === undefined) return isPool(limit) ? 0 : amount;
-    checkAmount("used", reported);
-    if (isPool(limit) && Number(reported) > 0)
-      throw new BadArgument(`used: ${reported} of a pool, whose slots all come back`);
-    return reported;
-  }
-
-  #named(used: Readonly<Record<string, Amount>>): Readonly<Record<string, Amount>> {
+  /** Returns the parts with what was used of each. */
+  #usedOf(used: Used | undefined): Part[] {
     const names = this.#parts.map(({ which }) => which);
-    if (names[0] === "") throw new BadArgument("used: the hold has one limit, and takes one number");
-    const strange = Object.keys(used).find((name) => !names.includes(name));
-    if (strange === undefined) return used;
-    throw new BadArgument(`used: '${strange}' is none of the limits ${names.join(", ")}`);
-  }
-
-  #unnamed(used: Amount | undefined): Amount | undefined {
-    if (used === undefined || this.#parts.length === 1 || Number(used) === 0) return used;
-    throw new BadArgument(`used: ${used} does not say of which limit`);
+    const isNamed = typeof used === "object";
+    const strange = isNamed ? Object.keys(used).find((name) => !names.includes(name)) : undefined;
+    if (isNamed && names[0] === "") throw new BadArgument("used: the hold has one limit, and takes one number");
+    if (strange !== undefined) throw new BadArgument(`used: '${strange}' is none of the limits ${names.join(", ")}`);
+    if (!isNamed && names.length > 1 && Number(used ?? 0) !== 0) {
+      throw new BadArgument(`used: ${used} does not say of which limit`);
+    }
+    return this.#parts.map((part) => {
+      const reported = (isNamed ? used[part.which] : used) ?? (isPool(part.limit) ? 0 : part.amount);
+      checkAmount("used", reported);
+      if (isPool(part.limit) && Number(reported) > 0) {
+        throw new BadArgument(`used: ${reported} of a pool, whose slots all come back`);
+      }
+      return { ...part, amount: reported };
+    });
   }
 
   #renewIn(ms: number): void {

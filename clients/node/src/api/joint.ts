@@ -4,18 +4,8 @@ import type { JointDecision } from "../values/decision.js";
 import { BadArgument, checkOptions } from "../values/errors.js";
 import { checkLimit, checkName, type Amount, type Limit } from "../values/limit.js";
 import { hashTag } from "../transport/command.js";
-import type { Client } from "../transport/clients.js";
-import type { Server } from "../transport/server.js";
-import {
-  Decider,
-  inTurn,
-  OPTIONS,
-  type Caller,
-  type Options,
-  type Part,
-  type ShadowOptions,
-  type WaitOptions,
-} from "./decider.js";
+import type { Client, Server } from "../transport/server.js";
+import { Decider, inTurn, OPTIONS, type Caller, type Options, type Part, type WaitOptions } from "./decider.js";
 import { Hold, type HoldOptions } from "./hold.js";
 
 const LIMITER_OPTIONS = new Set([...OPTIONS, "shadow"]);
@@ -40,7 +30,7 @@ export class JointLimiter {
   readonly #decider: Decider;
 
   /** The bucket of limit `which` is at `prefix` + "{name}:" + which; braces and "%" in names are encoded. */
-  constructor(client: Client | Server, limits: Readonly<Record<string, Limit>>, options: Options & ShadowOptions = {}) {
+  constructor(client: Client | Server, limits: Readonly<Record<string, Limit>>, options: Options = {}) {
     checkOptions(options, LIMITER_OPTIONS);
     for (const limit of Object.values(limits)) checkLimit(limit);
     this.limits = { ...limits };
@@ -107,25 +97,6 @@ export class JointLimiter {
     options: HoldOptions = {},
   ): Promise<T> {
     return Hold.during(this.hold(name, amounts, options), work);
-  }
-
-  /**
-   * Makes the buckets of all limits full, and forgets their holds.
-   *
-   * ```ts
-   * import { JointLimiter } from "tokenbucket-redis";
-   * import { FakeServer } from "tokenbucket-redis/testing";
-   *
-   * const limits = { requests: { capacity: 60, rate: "60/m" }, tokens: { capacity: 10_000, rate: "10000/m" } };
-   * const limiter = new JointLimiter(new FakeServer(), limits);
-   * await limiter.takeAll("user:42", { requests: 60 });
-   * await limiter.reset("user:42");
-   * console.log((await limiter.takeAll("user:42", { requests: 60 })).allowed); // true
-   * ```
-   */
-  async reset(name: Names): Promise<void> {
-    const none = Object.keys(this.limits).map((which) => [which, 0] as const);
-    await this.#decider.deleteAll(this.#parts(name, Object.fromEntries(none)).map((part) => part.name));
   }
 
   #parts(name: Names, amounts: Amounts): Part[] {

@@ -1,27 +1,15 @@
 /** One limit for many names. */
 
-import {
-  Decider,
-  inTurn,
-  OPTIONS,
-  type Bucket,
-  type Caller,
-  type Options,
-  type Part,
-  type Policy,
-  type ShadowOptions,
-  type ShareOptions,
-} from "./decider.js";
+import { Decider, inTurn, OPTIONS, type Bucket, type Caller, type Options, type ShareOptions } from "./decider.js";
 import { Batches } from "./batches.js";
-import type { Decision, HeaderOptions } from "../values/decision.js";
+import type { Decision } from "../values/decision.js";
 import { Denials } from "./denials.js";
 import { Hold, type HoldOptions } from "./hold.js";
 import { checkOptions } from "../values/errors.js";
 import { checkAmount, checkCount, checkLimit, checkName, type Amount, type Limit } from "../values/limit.js";
-import type { Client } from "../transport/clients.js";
-import type { Server } from "../transport/server.js";
+import type { Client, Server } from "../transport/server.js";
 
-export interface LimiterOptions extends Options, ShadowOptions {
+export interface LimiterOptions extends Options {
   /** How many denied names this process refuses itself until they may retry; 0 by default. */
   rememberDenials?: number;
   /** The number of tokens to fetch at a time and spend in this process; 0 by default. */
@@ -43,7 +31,6 @@ export interface ReserveOptions extends CallOptions {
   maxWaitMs: number;
 }
 
-const NO_OPTIONS: TakeOptions = {};
 export const STORE_OPTIONS = new Set([...OPTIONS, "rememberDenials", "batch"]);
 const LIMITER_OPTIONS = new Set([...STORE_OPTIONS, "shadow"]);
 const CALL_OPTIONS = new Set(["limit", "signal"]);
@@ -77,10 +64,10 @@ export class Limiter {
     this.limit = { ...limit };
     this.#decider = new Decider(client, options);
     if (rememberDenials > 0) this.#denials = new Denials(rememberDenials, this.#decider.clock);
-    if (batch > 1) this.#batches = new Batches(batch, this.#decider, this.#denials);
+    if (batch > 1) this.#batches = new Batches(batch, this.#decider);
   }
 
-  get onError(): Policy {
+  get onError() {
     return this.#decider.onError;
   }
 
@@ -96,18 +83,15 @@ export class Limiter {
    * console.log((await limiter.take("user:42", 8)).retryAfterMs); // 1200
    * ```
    */
-  take(name: string, cost: Amount = 1, options: TakeOptions = NO_OPTIONS): Promise<Decision> {
+  take(name: string, cost: Amount = 1, options: TakeOptions = {}): Promise<Decision> {
     try {
       checkAmount("cost", cost);
       const bucket = this.#bucket(name, options, TAKE_OPTIONS);
-      const { maxWaitMs, share, weight } = options;
-      if (maxWaitMs !== undefined || share !== undefined || weight !== undefined) {
-        const how = inTurn(options);
-        if (how.maxWaitMs) return this.#decider.decide("TB.TAKE", bucket, [cost], how);
-      }
-      if (this.#batches || this.#denials) return this.#takeSparingly(bucket, cost, options);
+      const how = inTurn(options);
+      if (how.maxWaitMs) return this.#decider.decide("TB.TAKE", bucket, [cost], how);
+      if (this.#batches || this.#denials) return this.#decider.told([bucket], this.#takeSparingly(bucket, cost, how));
       // The shorter command costs a tenth less, with its driver.
-      return this.#decider.decide("TB.TAKE", bucket, cost === 1 ? [] : [cost], options);
+      return this.#decider.decide("TB.TAKE", bucket, cost === 1 ? [] : [cost], how);
     } catch (error) {
       return Promise.reject(error as Error);
     }
@@ -124,7 +108,7 @@ export class Limiter {
    * console.log((await limiter.peek("user:42", 0)).remaining); // 10
    * ```
    */
-  async peek(name: string, cost: Amount = 1, options: CallOptions = NO_OPTIONS): Promise<Decision> {
+  async peek(name: string, cost: Amount = 1, options: CallOptions = {}): Promise<Decision> {
     checkAmount("cost", cost);
     return this.#decider.decide("TB.PEEK", this.#bucket(name, options), [cost], options);
   }
@@ -140,7 +124,7 @@ export class Limiter {
    * console.log((await limiter.takeUpTo("user:42", 25)).granted); // 10
    * ```
    */
-  async takeUpTo(name: string, most: number, options: CallOptions = NO_OPTIONS): Promise<Decision> {
+  async takeUpTo(name: string, most: number, options: CallOptions = {}): Promise<Decision> {
     checkCount("most", most);
     return this.#decider.decide("TB.TAKEUPTO", this.#bucket(name, options), [most], options);
   }
@@ -211,7 +195,7 @@ export class Limiter {
    * console.log((await limiter.charge("user:42", 12)).remaining); // -2
    * ```
    */
-  async charge(name: string, amount: Amount, options: CallOptions = NO_OPTIONS): Promise<Decision> {
+  async charge(name: string, amount: Amount, options: CallOptions = {}): Promise<Decision> {
     checkAmount("amount", amount);
     return this.#decider.decide("TB.CHARGE", this.#bucket(name, options), [amount], options);
   }
@@ -228,7 +212,7 @@ export class Limiter {
    * console.log((await limiter.give("user:42", 3)).remaining); // 5
    * ```
    */
-  async give(name: string, amount: Amount, options: CallOptions = NO_OPTIONS): Promise<Decision> {
+  async give(name: string, amount: Amount, options: CallOptions = {}): Promise<Decision> {
     checkAmount("amount", amount);
     const bucket = this.#bucket(name, options);
     const given = this.#decider.decide("TB.GIVE", bucket, [amount], options);
@@ -248,11 +232,11 @@ export class Limiter {
    * console.log((await limiter.take("user:42", 10)).allowed); // true
    * ```
    */
-  async reset(name: string, options: CallOptions = NO_OPTIONS): Promise<void> {
+  async reset(name: string, options: CallOptions = {}): Promise<void> {
     const bucket = this.#bucket(name, options);
     this.#batches?.forget(bucket);
     this.#denials?.forget(bucket);
-    await this.#decider.deleteAll([name]);
+    await this.#decider.delete([name]);
   }
 
   /**
@@ -270,8 +254,7 @@ export class Limiter {
    */
   async hold(name: string, amount: Amount, options: TakeOptions & HoldOptions = {}): Promise<Hold> {
     const bucket = this.#bucket(name, options, HOLD_OPTIONS);
-    const part: Part = { which: "", ...bucket, amount };
-    return Hold.of(this.#decider, [part], options, () => this.#denials?.forget(bucket));
+    return Hold.of(this.#decider, [{ which: "", ...bucket, amount }], options, () => this.#denials?.forget(bucket));
   }
 
   /**
@@ -296,21 +279,6 @@ export class Limiter {
   }
 
   /**
-   * Returns the HTTP headers of a decision: see `Decision.headers`.
-   *
-   * ```ts
-   * import { Limiter } from "tokenbucket-redis";
-   * import { FakeServer } from "tokenbucket-redis/testing";
-   *
-   * const limiter = new Limiter(new FakeServer(), { capacity: 10, rate: "5/s" });
-   * console.log(limiter.headers(await limiter.take("user:42"))["RateLimit"]); // "default";r=9;t=1
-   * ```
-   */
-  headers(decision: Decision, { limit, ...options }: HeaderOptions & CallOptions = {}): Record<string, string> {
-    return decision.headers(limit ?? this.limit, options);
-  }
-
-  /**
    * Gives back what batches have left. The client stays open.
    *
    * ```ts
@@ -330,33 +298,23 @@ export class Limiter {
   /** Checks what a call is about, before anything is sent. */
   #bucket(name: string, options: CallOptions, known: ReadonlySet<string> = CALL_OPTIONS): Bucket {
     checkName(name);
-    if (options === NO_OPTIONS) return { name, limit: this.limit };
     checkOptions(options, known);
     const { limit = this.limit } = options;
     if (limit !== this.limit) checkLimit(limit);
     return { name, limit };
   }
 
-  async #takeSparingly(bucket: Bucket, cost: Amount, options: CallOptions): Promise<Decision> {
-    options.signal?.throwIfAborted();
+  /** Takes from a batch; otherwise applies a denial that still holds before it asks the server. */
+  async #takeSparingly(bucket: Bucket, cost: Amount, caller: Caller): Promise<Decision> {
+    caller.signal?.throwIfAborted();
     const began = this.#decider.clock.now();
-    const decision = this.#decider.passing(await this.#takeByBatch(bucket, cost, options));
-    this.#decider.tell(bucket.name, bucket.limit, decision, began);
-    return decision;
-  }
-
-  /** Takes whole tokens from a batch, if there are batches; otherwise applies remembered denials first. */
-  async #takeByBatch(bucket: Bucket, cost: Amount, options: CallOptions): Promise<Decision> {
     const tokens = Number(cost);
-    const batches = this.#batches;
-    const most = Math.min(batches?.size ?? 0, Number(bucket.limit.capacity));
-    if (batches && Number.isInteger(tokens) && tokens > 0 && tokens <= most) {
-      return batches.take(bucket, tokens, options);
-    }
-    const began = this.#decider.clock.now();
-    const refusal = this.#denials?.recall(bucket, cost);
-    if (refusal) return refusal;
-    const decision = await this.#decider.decideQuietly("TB.TAKE", bucket, [cost], options);
+    const batch = this.#batches?.of(bucket, tokens);
+    const known = batch?.spend(tokens) ?? this.#denials?.recall(bucket, cost);
+    if (known) return known;
+    const decision = batch
+      ? await batch.take(tokens, caller)
+      : await this.#decider.decideQuietly("TB.TAKE", bucket, [cost], caller);
     this.#denials?.remember(bucket, cost, decision, began);
     return decision;
   }

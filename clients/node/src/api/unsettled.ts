@@ -2,61 +2,41 @@
 
 import type { Command } from "../transport/command.js";
 import type { Server } from "../transport/server.js";
-import { clearTimeout, setTimeout } from "../transport/time.js";
+import { setTimeout } from "../transport/time.js";
 import { Undecided } from "../values/errors.js";
 
-/** A cancelled hold may still be in a socket, so it is settled once more. */
 export const SETTLED_AGAIN_AFTER_MS = 500;
 export const MOST_UNSETTLED = 1000;
 const LEAST_RETRY_MS = 50;
 
-interface Settlement {
-  readonly command: Command;
-  /** When the hold has ended by itself. */
-  readonly untilMs: number;
-  readonly isLast: boolean;
-}
-
-/** Sends settlements again until the server has replied or their holds have ended. */
 export class Unsettled {
-  readonly #timers = new Set<NodeJS.Timeout>();
+  /** Those under way, the oldest first. What is taken out is not sent again. */
+  readonly #open = new Set<Command>();
 
   constructor(readonly server: Server) {}
 
-  /** Begins to send the settlement in so many milliseconds. */
-  add(command: Command, ttlMs: number, inMs = 0): void {
-    this.#settleIn(inMs, { command, untilMs: performance.now() + ttlMs, isLast: false });
+  /** Sends the settlement in so many milliseconds, and again until the server has replied or the hold has ended. */
+  async settle(command: Command, ttlMs: number, inMs: number): Promise<void> {
+    const untilMs = performance.now() + ttlMs;
+    const [oldest] = this.#open.add(command);
+    if (this.#open.size > MOST_UNSETTLED) this.#open.delete(oldest!);
+    let pauseMs = inMs;
+    // A cancelled hold may still be in a socket, so it is settled once more. Its use was charged: that comes back whole.
+    for (const words of [command, withoutUse(command)]) {
+      for (let isSettled = false; !isSettled; ) {
+        await new Promise((passed) => setTimeout(passed, pauseMs).unref());
+        if (!this.#open.has(command)) return;
+        const isRefused = (error: unknown) => !(error instanceof Undecided);
+        isSettled = await this.server.ask(words).then(() => true, isRefused);
+        pauseMs = isSettled ? SETTLED_AGAIN_AFTER_MS : Math.max(this.server.retryEveryMs, LEAST_RETRY_MS);
+        if (!isSettled && performance.now() >= untilMs) this.#open.delete(command);
+      }
+    }
+    this.#open.delete(command);
   }
 
   clear(): void {
-    for (const timer of this.#timers) clearTimeout(timer);
-    this.#timers.clear();
-  }
-
-  #settleIn(ms: number, one: Settlement): void {
-    const settle = () => {
-      this.#timers.delete(timer);
-      void this.#settle(one);
-    };
-    const timer = setTimeout(settle, ms).unref();
-    this.#timers.add(timer);
-    if (this.#timers.size <= MOST_UNSETTLED) return;
-    const [oldest] = this.#timers;
-    clearTimeout(oldest);
-    this.#timers.delete(oldest!);
-  }
-
-  async #settle(one: Settlement): Promise<void> {
-    const isSettled = await this.server.ask(one.command).then(
-      () => true,
-      (error: unknown) => !(error instanceof Undecided),
-    );
-    if (!isSettled && performance.now() < one.untilMs) {
-      this.#settleIn(Math.max(this.server.retryEveryMs, LEAST_RETRY_MS), one);
-    } else if (isSettled && !one.isLast) {
-      // Its use was charged: what a late hold takes comes back whole.
-      this.#settleIn(SETTLED_AGAIN_AFTER_MS, { ...one, command: withoutUse(one.command), isLast: true });
-    }
+    this.#open.clear();
   }
 }
 

@@ -30,7 +30,7 @@ export class FakeServer implements InProcess {
   };
   readonly #began: bigint;
   #now: bigint;
-  readonly #buckets = new LocalLimiter(() => this.#now);
+  readonly #buckets = new LocalLimiter(() => this.#now, Infinity);
 
   constructor(now = new Date("2026-01-01T00:00:00Z")) {
     this.#began = this.#now = BigInt(now.getTime()) * 1000n;
@@ -51,24 +51,6 @@ export class FakeServer implements InProcess {
    */
   advance(ms: number): void {
     this.#now += BigInt(Math.round(ms * 1000));
-  }
-
-  /**
-   * Makes every bucket full.
-   *
-   * ```ts
-   * import { Limiter } from "tokenbucket-redis";
-   * import { FakeServer } from "tokenbucket-redis/testing";
-   *
-   * const server = new FakeServer();
-   * const limiter = new Limiter(server, { capacity: 1, rate: "1/h" });
-   * await limiter.take("user:42");
-   * server.reset();
-   * console.log((await limiter.take("user:42")).allowed); // true
-   * ```
-   */
-  reset(): void {
-    this.#buckets.clear();
   }
 
   async send(words: readonly string[]): Promise<unknown> {

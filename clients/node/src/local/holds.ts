@@ -19,7 +19,6 @@ export class Holds {
   readonly #byId = new Map<string, Held>();
   readonly #chunks: Chunk[] = [];
 
-  /** When the last one ends. */
   get endsAt(): bigint {
     return this.#chunks.at(-1)?.holds.at(-1)?.endsAt ?? 0n;
   }
@@ -31,17 +30,13 @@ export class Holds {
   set(held: Held): void {
     this.delete(held.id);
     this.#byId.set(held.id, held);
-    const at = Math.min(this.#chunkOf(held), Math.max(this.#chunks.length - 1, 0));
+    const { at, index } = this.#placeOf(held);
     const chunk = (this.#chunks[at] ??= { holds: [], sum: 0n });
-    chunk.holds.splice(
-      first(chunk.holds, (one) => isAfter(one, held)),
-      0,
-      held,
-    );
+    chunk.holds.splice(index, 0, held);
     chunk.sum += held.amount;
     if (chunk.holds.length <= 2 * CHUNK) return;
     const holds = chunk.holds.splice(CHUNK);
-    const sum = sumOf(holds);
+    const sum = holds.reduce((all, { amount }) => all + amount, 0n);
     chunk.sum -= sum;
     this.#chunks.splice(at + 1, 0, { holds, sum });
   }
@@ -50,71 +45,51 @@ export class Holds {
     const held = this.#byId.get(id);
     if (!held) return;
     this.#byId.delete(id);
-    const at = this.#chunkOf(held);
+    const { at, index } = this.#placeOf(held);
     const chunk = this.#chunks[at]!;
-    chunk.holds.splice(
-      first(chunk.holds, (one) => !isAfter(held, one)),
-      1,
-    );
+    chunk.holds.splice(index, 1);
     chunk.sum -= held.amount;
     if (chunk.holds.length === 0) this.#chunks.splice(at, 1);
   }
 
-  /** Returns what those hold together that end by then. */
-  sumUntil(moment: bigint): bigint {
-    return this.first((held) => held.endsAt > moment).before;
-  }
-
-  deleteUntil(moment: bigint): void {
-    for (;;) {
+  /** Removes those that end by then, and returns what they held together. */
+  endUntil(moment: bigint): bigint {
+    for (let sum = 0n; ; ) {
       const held = this.#chunks[0]?.holds[0];
-      if (!held || held.endsAt > moment) return;
+      if (!held || held.endsAt > moment) return sum;
+      sum += held.amount;
       this.delete(held.id);
     }
   }
 
   /**
    * Returns the first hold that is enough, judged with the sum of the amounts up to it, and the sum of those before it. It
-   * is enough for all later ones, too. `without` counts for nothing.
+   * is enough for all later ones, too.
    */
-  first(isEnough: (held: Held, sum: bigint) => boolean, without?: Held): { held: Held | undefined; before: bigint } {
-    const ofWithout = without ? this.#chunkOf(without) : -1;
+  first(isEnough: (held: Held, sum: bigint) => boolean): { held: Held | undefined; before: bigint } {
     let before = 0n;
-    for (const [at, { holds, sum }] of this.#chunks.entries()) {
-      const all = before + sum - (at === ofWithout ? without!.amount : 0n);
-      if (isEnough(holds.at(-1)!, all)) {
+    for (const { holds, sum } of this.#chunks) {
+      if (isEnough(holds.at(-1)!, before + sum)) {
         for (const held of holds) {
-          if (held === without) continue;
           if (isEnough(held, before + held.amount)) return { held, before };
           before += held.amount;
         }
       }
-      before = all;
+      before += sum;
     }
     return { held: undefined, before };
   }
 
-  /** Returns the chunk that ends with this hold or a later one. */
-  #chunkOf(held: Held): number {
-    return first(this.#chunks, ({ holds }) => !isAfter(held, holds.at(-1)!));
+  /** Returns where it is, or is to be put: in the chunk that ends with it or a later one, else in the last one. */
+  #placeOf(held: Held): { at: number; index: number } {
+    const found = this.#chunks.findIndex(({ holds }) => !isAfter(held, holds.at(-1)!));
+    const at = found < 0 ? Math.max(this.#chunks.length - 1, 0) : found;
+    const holds = this.#chunks[at]?.holds ?? [];
+    const index = holds.findIndex((one) => !isAfter(held, one));
+    return { at, index: index < 0 ? holds.length : index };
   }
 }
 
 function isAfter(a: Held, b: Held): boolean {
   return a.endsAt > b.endsAt || (a.endsAt === b.endsAt && a.id > b.id);
-}
-
-function sumOf(holds: readonly Held[]): bigint {
-  return holds.reduce((sum, { amount }) => sum + amount, 0n);
-}
-
-/** Returns the index of the first for which that is true, as for all behind it. */
-function first<T>(sorted: readonly T[], isOne: (one: T) => boolean): number {
-  let [low, high] = [0, sorted.length];
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (isOne(sorted[middle]!)) high = middle;
-    else low = middle + 1;
-  }
-  return low;
 }

@@ -1,30 +1,33 @@
 /** Limits in this process, with the decisions and the integers of the module: millionths of tokens, microseconds. */
 
 import { BadArgument } from "../values/errors.js";
-import { checkLimit, isDecimal, MOST_TOKENS, rateParts } from "../values/limit.js";
-import { Holds, type Held } from "./holds.js";
-import { calendar, continuous, floorDiv, type Refill } from "./refill.js";
+import { checkLimit, isDecimal, isNothing, MOST_TOKENS, rateParts } from "../values/limit.js";
+import { Holds } from "./holds.js";
+import { calendar, continuous, divideUp, floorDiv, min, type Refill } from "./refill.js";
 
 /** How many buckets a process keeps while its server is away. */
 const MOST_BUCKETS = 10_000;
 const MOST_LIMITS = 1000;
 const MICRO = 1_000_000n;
 const NEVER = -1n;
-/** Whatever is below is less than a millionth, and seldom nothing. */
-const LEAST_TOKENS = 1e-7;
 const MOST_DIGITS = 400;
 /** No bucket takes longer to fill: 100 years. */
 const CENTURY_US = 3_155_760_000n * MICRO;
+/** The latest time of a bucket: about the year 38,500. */
+const MAX_TIME_US = 2n ** 60n;
+
+type Words = readonly string[];
 
 interface Stored {
   level: bigint;
-  at: bigint;
+  readonly at: bigint;
   /** Shared by the views of a bucket, and changed where one is kept. */
-  holds: Holds;
-  /** When it is full and without holds, by the limit of its last call; then it is as good as none. */
-  fullAt: number;
+  readonly holds: Holds;
+  /** When a server forgets it: once it is full and without holds under each limit that it had. */
+  readonly expiresAtMs: number;
 }
 
+/** Buckets outlive an outage, so that all outages together cost one bucket. */
 export class LocalLimiter {
   readonly #buckets = new Map<string, Stored>();
   readonly #flows = new Map<string, Refill>();
@@ -32,42 +35,103 @@ export class LocalLimiter {
 
   /** `nowUs`: the time in Unix microseconds. `most`: how many buckets it keeps. */
   constructor(
-    readonly nowUs: () => bigint,
-    readonly most = Infinity,
+    readonly nowUs = machinesNowUs,
+    readonly most = MOST_BUCKETS,
   ) {}
 
-  clear(): void {
-    this.#buckets.clear();
-  }
-
-  readonly #commands: Record<string, (args: readonly string[]) => unknown> = {
-    "TB.PEEK": (args) => this.#peek(args),
-    "TB.TAKE": (args) => this.#reserve([...args.slice(0, 3), args[3] ?? "1", "0"]),
-    "TB.RESERVE": (args) => this.#reserve(args),
-    "TB.TAKEUPTO": (args) => this.#takeUpTo(args),
-    "TB.CHARGE": (args) => this.#charge(args),
-    "TB.GIVE": (args) => this.#give(args),
-    "TB.MTAKE": (args) => this.#takeAll(args),
-    "TB.MHOLD": (args) => this.#hold(args),
-    "TB.MRENEW": (args) => this.#renew(args),
-    "TB.MSETTLE": (args) => this.#settle(args),
-    DEL: (args) => args.filter((key) => this.#buckets.delete(key)).length,
+  readonly #commands: Record<string, (words: Words) => unknown> = {
+    "TB.PEEK": (words) => {
+      const view = this.#look(words, { pool: true });
+      const cost = up(words[3] ?? "1");
+      const waitMs = view.waitMs(cost);
+      if (waitMs === 0n) view.take(cost);
+      return view.reply(waitMs === 0n ? 1n : 0n, waitMs);
+    },
+    "TB.TAKE": ([key, capacity, rate, cost = "1"]) =>
+      this.#commands["TB.RESERVE"]!([key!, capacity!, rate!, cost, "0"]),
+    "TB.RESERVE": (words) => {
+      const view = this.#look(words);
+      const cost = up(words[3]);
+      const waitMs = view.waitMs(cost);
+      if (waitMs < 0n || waitMs > BigInt(words[4]!)) return view.reply(0n, waitMs);
+      view.take(cost);
+      return this.#kept(view, 1n, waitMs);
+    },
+    "TB.TAKEUPTO": (words) => {
+      const view = this.#look(words);
+      const most = Number(words[3]);
+      if (!(most >= 1 && most <= MOST_TOKENS)) {
+        throw new BadArgument("ERR max must be a whole number of tokens from 1 to 1e12");
+      }
+      const granted = min(floorDiv(view.level, MICRO), BigInt(most));
+      if (granted < 1n) return view.reply(0n, view.waitMs(MICRO));
+      view.take(granted * MICRO);
+      return this.#kept(view, granted);
+    },
+    "TB.CHARGE": (words) => {
+      const view = this.#look(words);
+      view.take(up(words[3]));
+      return this.#kept(view, 1n, view.waitMs(0n));
+    },
+    "TB.GIVE": (words) => {
+      const view = this.#look(words, { pool: true });
+      view.give(down(words[3]));
+      return this.#kept(view, 1n);
+    },
+    "TB.MTAKE": ([count, ...words]) => {
+      const parts = groupsOf(count, words).map((group) => ({ view: this.#look(group), cost: up(group[3]) }));
+      return this.#together(
+        parts,
+        ({ view, cost }) => view.waitMs(cost),
+        ({ view, cost }) => view.take(cost),
+      );
+    },
+    "TB.MHOLD": ([count, ttlMs, id = "", ...words]) => {
+      const groups = groupsOf(count, words);
+      return this.#together(
+        groups.map((group) => ({ view: this.#look(group, { pool: true }), amount: up(group[3]) })),
+        ({ view, amount }) => view.holdWaitMs(id, amount),
+        ({ view, amount }) => view.hold(id, amount, ttlMs),
+      );
+    },
+    "TB.MRENEW": ([count, ttlMs, id = "", ...words]) =>
+      this.#together(
+        groupsOf(count, words, 3).map((group) => ({ view: this.#look(group, { pool: true }) })),
+        ({ view }) => (view.held(id) ? 0n : NEVER),
+        ({ view }) => view.hold(id, view.held(id)!, ttlMs),
+      ),
+    "TB.MSETTLE": ([count, id = "", ...words]) => {
+      const replies = groupsOf(count, words).map((group) => {
+        const view = this.#look(group, { pool: true });
+        if (!view.held(id)) return view.reply(0n, NEVER);
+        view.settle(id, up(group[3]));
+        return this.#kept(view, 1n, view.waitMs(0n));
+      });
+      return joint(replies);
+    },
+    DEL: (keys) => keys.filter((key) => this.#stored(key) && this.#buckets.delete(key)).length,
   };
 
   /** The reply to a command of the module; throws where the module replies with an error. */
-  run([name = "", ...args]: readonly string[]): unknown {
+  run([name = "", ...args]: Words): unknown {
     const decide = this.#commands[name];
     if (!decide) throw new BadArgument(`ERR unknown command '${name}'`);
     this.#now = this.nowUs();
     return decide(args);
   }
 
-  #look([key = "", capacity = "", rate = ""]: readonly string[], { pool = false } = {}): View {
+  #look([key = "", capacity = "", rate = ""]: Words, { pool = false } = {}): View {
     const flow = this.#flowOf(capacity, rate);
     if (flow.isPool && !pool) throw new BadArgument("ERR rate 0 is a pool, which only commands of holds accept");
+    return new View(key, down(capacity), flow, this.#now, this.#stored(key));
+  }
+
+  /** Returns what is stored, with what the holds have returned that have ended. */
+  #stored(key: string): Stored | undefined {
     const stored = this.#buckets.get(key);
-    const isFull = stored !== undefined && stored.fullAt <= Number(this.#now);
-    return new View(key, down(capacity), flow, this.#now, isFull ? undefined : stored);
+    if (!stored || stored.expiresAtMs < Math.floor(Number(this.#now) / 1000)) return undefined;
+    stored.level += stored.holds.endUntil(this.#now);
+    return stored;
   }
 
   /** Reads a limit once: that takes longer than to decide. */
@@ -82,136 +146,45 @@ export class LocalLimiter {
     return flow;
   }
 
-  /** Moves tokens and stores the bucket, unless nothing is to be moved. */
-  #move(view: View, amount: bigint): void {
-    if (amount === 0n) return;
-    view.move(amount);
-    this.#keep(view);
-  }
-
-  #keep(view: View): void {
-    if (view.isFull) this.#buckets.delete(view.key);
-    else this.#buckets.set(view.key, view.stored);
-    if (this.#buckets.size > this.most) this.#forgetSome();
+  /** Stores the bucket if it has changed, and returns the reply. */
+  #kept(view: View, allowed: bigint, waitMs?: bigint): number[] {
+    if (view.isChanged) {
+      const stored = view.toStore();
+      if (stored) this.#buckets.set(view.key, stored);
+      else this.#buckets.delete(view.key);
+      if (this.#buckets.size > this.most) this.#forgetSome();
+    }
+    return view.reply(allowed, waitMs);
   }
 
   /** Forgets a tenth: those that are full the soonest. Else names that rotate would make a spent bucket full. */
   #forgetSome(): void {
-    const soonest = [...this.#buckets].toSorted(([, a], [, b]) => a.fullAt - b.fullAt);
+    const soonest = [...this.#buckets].toSorted(([, a], [, b]) => a.expiresAtMs - b.expiresAtMs);
     for (const [key] of soonest.slice(0, Math.ceil(this.most / 10))) this.#buckets.delete(key);
   }
 
-  #peek(words: readonly string[]): number[] {
-    const view = this.#look(words, { pool: true });
-    const cost = up(words[3] ?? "1");
-    const waitMs = view.waitMs(cost);
-    if (waitMs !== 0n) return view.reply(0n, waitMs);
-    if (cost > 0n) view.move(-cost);
-    return view.reply(1n);
+  /** Changes all buckets, or none if one of them has to wait. */
+  #together<P extends { view: View }>(parts: P[], waitOf: (part: P) => bigint, change: (part: P) => void): unknown[] {
+    const waits = parts.map(waitOf);
+    if (waits.every((waitMs) => waitMs === 0n)) parts.forEach(change);
+    return joint(parts.map(({ view }, at) => this.#kept(view, waits[at] === 0n ? 1n : 0n, waits[at])));
   }
-
-  #reserve(words: readonly string[]): number[] {
-    const view = this.#look(words);
-    const cost = up(words[3]);
-    const waitMs = view.waitMs(cost);
-    if (waitMs < 0n || waitMs > BigInt(words[4]!)) return view.reply(0n, waitMs);
-    this.#move(view, -cost);
-    return view.reply(1n, waitMs);
-  }
-
-  #takeUpTo(words: readonly string[]): number[] {
-    const view = this.#look(words);
-    const most = Number(words[3]);
-    if (!(most >= 1 && most <= MOST_TOKENS)) {
-      throw new BadArgument("ERR max must be a whole number of tokens from 1 to 1e12");
-    }
-    const granted = min(floorDiv(view.level, MICRO), BigInt(most));
-    if (granted < 1n) return view.reply(0n, view.waitMs(MICRO));
-    this.#move(view, -granted * MICRO);
-    return view.reply(granted);
-  }
-
-  #charge(words: readonly string[]): number[] {
-    const view = this.#look(words);
-    this.#move(view, -up(words[3]));
-    return view.reply(1n, view.debtFreeMs());
-  }
-
-  #give(words: readonly string[]): number[] {
-    const view = this.#look(words, { pool: true });
-    this.#move(view, down(words[3]));
-    return view.reply(1n);
-  }
-
-  #takeAll([count = "", ...words]: readonly string[]): unknown[] {
-    const groups = groupsOf(count, words);
-    const waits = groups.map((group) => this.#look(group).waitMs(up(group[3])));
-    if (waits.every((waitMs) => waitMs === 0n)) {
-      return joint(groups.map((group) => this.#reserve([...group, "0"])));
-    }
-    return joint(groups.map((group, at) => this.#look(group).reply(waits[at] === 0n ? 1n : 0n, waits[at])));
-  }
-
-  #hold([count = "", ttlMs = "", id = "", ...words]: readonly string[]): unknown[] {
-    const groups = groupsOf(count, words);
-    const waits = groups.map((group) => this.#look(group, { pool: true }).holdWaitMs(id, up(group[3])));
-    const replies = groups.map((group, at) => {
-      const view = this.#look(group, { pool: true });
-      const amount = up(group[3]);
-      if (!waits.every((waitMs) => waitMs === 0n)) return view.reply(waits[at] === 0n ? 1n : 0n, waits[at]);
-      view.hold(id, amount, this.#now + BigInt(ttlMs) * 1000n);
-      this.#keep(view);
-      return view.reply(1n);
-    });
-    return joint(replies);
-  }
-
-  #renew([count = "", ttlMs = "", id = "", ...words]: readonly string[]): unknown[] {
-    const groups = groupsOf(count, words, 3);
-    const amounts = groups.map((group) => this.#look(group, { pool: true }).held(id)?.amount);
-    const replies = groups.map((group, at) => {
-      const view = this.#look(group, { pool: true });
-      const amount = amounts[at];
-      if (amount === undefined) return view.reply(0n, NEVER);
-      if (!amounts.includes(undefined)) view.hold(id, amount, this.#now + BigInt(ttlMs) * 1000n);
-      this.#keep(view);
-      return view.reply(1n);
-    });
-    return joint(replies);
-  }
-
-  #settle([count = "", id = "", ...words]: readonly string[]): unknown[] {
-    const replies = groupsOf(count, words).map((group) => {
-      const view = this.#look(group, { pool: true });
-      if (!view.held(id)) return view.reply(0n, NEVER);
-      view.settle(id, up(group[3]));
-      this.#keep(view);
-      return view.reply(1n, view.debtFreeMs());
-    });
-    return joint(replies);
-  }
-}
-
-/** Returns the local limiter of a server. Buckets outlive an outage, so that all outages together cost one bucket. */
-export function localLimiter(): LocalLimiter {
-  return new LocalLimiter(nowUs, MOST_BUCKETS);
 }
 
 /** Reads a clock that never steps back. */
-function nowUs(): bigint {
+function machinesNowUs(): bigint {
   return BigInt(Math.round((performance.timeOrigin + performance.now()) * 1000));
 }
 
 /** A bucket as it is now under the limit of one call. */
 class View {
+  isChanged = false;
+  readonly #holds: Holds;
+  readonly #expiresAtMs: number;
   /** Before anything flowed in: where waits are counted from, until something is moved. */
   #from: { level: bigint; at: bigint };
-  level: bigint;
   /** A refill seldom ends on a whole millionth: the rest is dated back. */
-  #at: bigint;
-  readonly #holds: Holds;
-  /** What the holds have returned that have ended and are still there. */
-  #returned: bigint;
+  #now: { level: bigint; at: bigint };
 
   constructor(
     readonly key: string,
@@ -220,61 +193,66 @@ class View {
     readonly now: bigint,
     stored: Stored | undefined,
   ) {
-    const level = min(stored?.level ?? capacity, capacity);
-    const at = stored?.at ?? now;
-    this.#from = { level, at };
     this.#holds = stored?.holds ?? new Holds();
-    this.#returned = this.#holds.sumUntil(now);
-    const flowed = flow.between(at, now);
-    this.level = level + flowed.amount + this.#returned;
-    this.#at = flowed.at;
-    this.#cap();
+    this.#expiresAtMs = stored?.expiresAtMs ?? 0;
+    this.#from = { level: min(stored?.level ?? capacity, capacity), at: stored?.at ?? now };
+    const flowed = flow.between(this.#from.at, now);
+    this.#now = this.#atMostFull(this.#from.level + flowed.amount, flowed.at);
   }
 
-  /** Returns what is to be kept. */
-  get stored(): Stored {
-    this.#dropEnded();
-    const endsAt = Number(this.#holds.endsAt);
-    const fullAt = Math.max(Number(this.#reachesAt(this.capacity) ?? Infinity), endsAt);
-    return { level: this.level, at: this.#at, holds: this.#holds, fullAt };
+  get level(): bigint {
+    return this.#now.level;
   }
 
-  get isFull(): boolean {
-    return this.level >= this.capacity && this.#holds.endsAt <= this.now;
+  /** Returns what is to be kept: nothing of a full bucket without holds. */
+  toStore(): Stored | undefined {
+    const { level, at } = this.#now;
+    const { endsAt } = this.#holds;
+    if (level === this.capacity && endsAt === 0n) return undefined;
+    const fullAtUs = Math.max(Number(this.#reachesAt(this.capacity)), Number(endsAt));
+    const earliestMs = Math.ceil(fullAtUs / 1000);
+    const latestMs = earliestMs + Math.floor((fullAtUs - Number(this.now)) / 4000) + 1000;
+    const expiresAtMs = this.#expiresAtMs >= earliestMs ? this.#expiresAtMs : latestMs;
+    return { level, at, holds: this.#holds, expiresAtMs };
   }
 
-  held(id: string): Held | undefined {
-    const held = this.#holds.get(id);
-    return held && held.endsAt > this.now ? held : undefined;
+  take(amount: bigint): void {
+    if (amount > 0n) this.#move(-amount);
   }
 
-  move(amount: bigint): void {
-    this.level += amount;
-    this.#cap();
-    // From now on, waits are counted from what is there now.
-    this.#from = { level: this.level - this.#returned, at: this.#at };
+  give(amount: bigint): void {
+    if (amount > 0n && this.level < this.capacity) this.#move(amount);
+  }
+
+  held(id: string): bigint | undefined {
+    return this.#holds.get(id)?.amount;
   }
 
   /** Sets what is held under `id`: takes what that needs more, gives back what it needs less. */
-  hold(id: string, amount: bigint, endsAt: bigint): void {
-    const held = this.#end(id);
-    if (amount > 0n) this.#holds.set({ id, amount, endsAt });
-    this.move(held - amount);
+  hold(id: string, amount: bigint, ttlMs = ""): void {
+    const held = this.held(id);
+    if (held === undefined && amount === 0n) return;
+    this.#holds.delete(id);
+    if (amount > 0n) this.#holds.set({ id, amount, endsAt: this.now + BigInt(ttlMs) * 1000n });
+    this.#move((held ?? 0n) - amount);
   }
 
   settle(id: string, used: bigint): void {
-    this.move(this.#end(id) - used);
+    const held = this.held(id) ?? 0n;
+    this.#holds.delete(id);
+    this.#move(held - used);
   }
 
-  /** How long until a hold of `amount` could be had, counting on all holds but this one. */
+  /** Returns how long until a hold of `amount` could be had, counting on all holds but this one. */
   holdWaitMs(id: string, amount: bigint): bigint {
-    const held = this.held(id);
+    const held = this.#holds.get(id);
     const lacking = amount - (held?.amount ?? 0n);
-    if (lacking <= 0n || lacking <= this.level) return 0n;
-    if (lacking > this.capacity) return NEVER;
-    const waitMs = this.#msUntil(lacking, held);
-    const comesTooLate = amount > this.capacity && held && this.now + waitMs * 1000n >= held.endsAt;
-    return comesTooLate ? NEVER : waitMs;
+    if (lacking <= 0n) return 0n;
+    this.#holds.delete(id);
+    const waitMs = this.waitMs(lacking);
+    if (!held) return waitMs;
+    this.#holds.set(held);
+    return amount > this.capacity && this.now + waitMs * 1000n >= held.endsAt ? NEVER : waitMs;
   }
 
   /** Returns how long until `cost` may be taken if no other call acts; never if it is above the capacity. */
@@ -282,51 +260,35 @@ class View {
     return cost > this.capacity ? NEVER : this.#msUntil(cost);
   }
 
-  debtFreeMs(): bigint {
-    return this.level >= 0n ? 0n : this.#msUntil(0n);
-  }
-
   reply(allowed: bigint, waitMs = 0n): number[] {
     return [allowed, floorDiv(this.level, MICRO), waitMs, this.#msUntil(this.capacity)].map(Number);
   }
 
-  #dropEnded(): void {
-    this.#holds.deleteUntil(this.now);
-    this.#from.level += this.#returned;
-    this.#returned = 0n;
+  #move(amount: bigint): void {
+    this.isChanged = true;
+    this.#from = this.#now = this.#atMostFull(this.level + amount, this.#now.at);
   }
 
-  /** Ends a hold, and returns its amount. */
-  #end(id: string): bigint {
-    this.#dropEnded();
-    const held = this.#holds.get(id)?.amount ?? 0n;
-    this.#holds.delete(id);
-    return held;
+  #atMostFull(level: bigint, at: bigint): { level: bigint; at: bigint } {
+    return level < this.capacity ? { level, at } : { level: this.capacity, at: this.now };
   }
 
-  #cap(): void {
-    if (this.level < this.capacity) return;
-    this.level = this.capacity;
-    this.#at = this.now;
-  }
-
-  #msUntil(level: bigint, without?: Held): bigint {
-    const reached = this.#reachesAt(level, without);
-    if (reached === undefined) return NEVER;
-    return reached <= this.now ? 0n : (reached - this.now + 999n) / 1000n;
+  #msUntil(level: bigint): bigint {
+    const reached = this.#reachesAt(level);
+    if (reached > MAX_TIME_US && this.flow.isPool) return NEVER;
+    return reached <= this.now ? 0n : divideUp(reached - this.now, 1000n);
   }
 
   /** Returns when there is so much, because it has flowed in or because holds have ended. */
-  #reachesAt(level: bigint, without?: Held): bigint | undefined {
+  #reachesAt(level: bigint): bigint {
     const { at } = this.#from;
     const missing = level - this.#from.level;
     if (missing <= 0n) return at;
     const { held, before } = this.#holds.first(
       ({ endsAt }, sum) => sum + this.flow.between(at, endsAt).amount >= missing,
-      without,
     );
     const flows = this.flow.reaches(at, missing - before);
-    return held && (flows === undefined || held.endsAt < flows) ? held.endsAt : flows;
+    return held && held.endsAt < flows ? held.endsAt : flows;
   }
 }
 
@@ -366,21 +328,20 @@ function up(text = ""): bigint {
 
 /** Returns the millionths of an amount: those that it is meant to be, if a float alone makes the difference. */
 function micros(text: string, more: bigint): bigint {
-  const value = Number(text);
-  if (!isDecimal(text) || value > MOST_TOKENS) {
+  if (!isDecimal(text) || Number(text) > MOST_TOKENS) {
     throw new BadArgument(`ERR '${text}' must be a decimal number of tokens from 0 to 1e12`);
   }
   if (/^\d+$/.test(text)) return BigInt(text) * MICRO;
-  if (value < LEAST_TOKENS) return /[1-9]/.test(text.split(/e/i)[0]!) ? more : 0n;
+  if (isNothing(text)) return 0n;
   const [numerator, denominator] = exactly(text);
   const millionths = numerator * MICRO;
   const meant = (2n * millionths + denominator) / (2n * denominator);
   const off = millionths - meant * denominator;
-  if (meant > 0n && (off < 0n ? -off : off) * MICRO <= denominator) return meant;
+  if ((off < 0n ? -off : off) * MICRO <= denominator) return meant;
   return (millionths + more * (denominator - 1n)) / denominator;
 }
 
-function groupsOf(count: string, words: readonly string[], size = 4): string[][] {
+function groupsOf(count: string | undefined, words: readonly string[], size = 4): string[][] {
   return Array.from({ length: Number(count) }, (_, at) => words.slice(size * at, size * at + size));
 }
 
@@ -389,8 +350,4 @@ function joint(each: number[][]): unknown[] {
   const column = (at: number) => each.map((reply) => reply[at] ?? 0);
   const worst = (waits: number[]) => (waits.includes(-1) ? -1 : Math.max(...waits));
   return [Math.min(...column(0)), Math.min(...column(1)), worst(column(2)), worst(column(3)), each];
-}
-
-function min(a: bigint, b: bigint): bigint {
-  return a < b ? a : b;
 }

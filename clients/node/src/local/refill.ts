@@ -8,8 +8,8 @@ const DAY_MS = 86_400_000;
 /** The first day of 1970 was a Thursday. */
 const FIRST_MONDAY_MS = 4 * DAY_MS;
 const MONTHS: Record<string, number> = { mo: 1, "3mo": 3, y: 12 };
-/** What the module replies in place of a longer wait, in whole milliseconds. */
-const LONGEST_US = (2n ** 62n / MS_US + 1n) * MS_US;
+/** What the module counts in place of a longer wait. */
+const LONGEST_US = 2n ** 62n;
 /** Counted from the year 0. A Date knows months until September of 275760. */
 const LATEST_MONTH = 275_760 * 12;
 
@@ -18,8 +18,8 @@ export interface Refill {
   readonly isPool: boolean;
   /** Returns what flows in between, and the time from which the next refill counts. */
   between(since: bigint, until: bigint): { amount: bigint; at: bigint };
-  /** Returns when that amount has flowed in. */
-  reaches(since: bigint, amount: bigint): bigint | undefined;
+  /** Returns when that amount has flowed in; 146,000 years later at the latest. */
+  reaches(since: bigint, amount: bigint): bigint;
 }
 
 /** Refills `gain` millionths in `us` microseconds. A refill seldom ends on a whole one: the rest is dated back. */
@@ -30,55 +30,37 @@ export function continuous(gain: bigint, us: bigint): Refill {
       const flowed = (until - since) * gain;
       return { amount: flowed / us, at: gain === 0n ? until : until - (flowed % us) / gain };
     },
-    reaches: (since, amount) => (gain === 0n ? undefined : since + divideUp(amount * us, gain)),
+    reaches: (since, amount) => since + (gain === 0n ? LONGEST_US : min(divideUp(amount * us, gain), LONGEST_US)),
   };
 }
 
 /** Refills `gain` millionths at each boundary. */
 export function calendar(gain: bigint, rate: Amount): Refill {
-  const { number, begin } = periodsOf(rate);
+  const { unit, period, periodMs, days, offset } = rateParts(rate);
+  const months = MONTHS[unit];
+  const lengthMs = unit === "w" ? periodMs : Number(period) * periodMs;
+  const firstMs = unit === "w" ? FIRST_MONDAY_MS : 0;
+  // What begins days later is a period of a clock that is as many days behind.
+  const aheadMs = offsetMs(offset) - days * DAY_MS;
+
+  /** Returns the number of the period in which a moment lies, on that clock. */
+  function number(at: bigint): number {
+    const localMs = Number(floorDiv(at, MS_US)) + aheadMs;
+    if (months === undefined) return Math.floor((localMs - firstMs) / lengthMs);
+    const day = new Date(localMs);
+    return Math.floor((day.getUTCFullYear() * 12 + day.getUTCMonth()) / months);
+  }
+
+  function beginOf(number: number): bigint {
+    const month = Math.min(number * (months ?? 0), LATEST_MONTH);
+    const localMs = months ? Date.UTC(Math.floor(month / 12), month % 12) : number * lengthMs + firstMs;
+    return BigInt(localMs - aheadMs) * MS_US;
+  }
+
   return {
     isPool: false,
     between: (since, until) => ({ amount: gain * BigInt(number(until) - number(since)), at: until }),
-    reaches(since, amount) {
-      const reached = begin(number(since) + Number(divideUp(amount, gain)));
-      return reached < since + LONGEST_US ? reached : since + LONGEST_US;
-    },
-  };
-}
-
-interface Periods {
-  /** Returns the number of the period in which a moment lies. */
-  number(at: bigint): number;
-  /** When the period of that number begins. */
-  begin(number: number): bigint;
-}
-
-function periodsOf(rate: Amount): Periods {
-  const { unit, period, periodMs, days, offset } = rateParts(rate);
-  // What begins days later is a period of a clock that is as many days behind.
-  const aheadMs = offsetMs(offset) - days * DAY_MS;
-  /** Returns that clock's time as if it were UTC. */
-  const localMs = (at: bigint) => Number(floorDiv(at, MS_US)) + aheadMs;
-  const utc = (ms: number) => BigInt(ms - aheadMs) * MS_US;
-  const months = MONTHS[unit];
-  if (months !== undefined) {
-    return {
-      number(at) {
-        const day = new Date(localMs(at));
-        return Math.floor((day.getUTCFullYear() * 12 + day.getUTCMonth()) / months);
-      },
-      begin(number) {
-        const month = Math.min(number * months, LATEST_MONTH);
-        return utc(Date.UTC(Math.floor(month / 12), month % 12));
-      },
-    };
-  }
-  const lengthMs = unit === "w" ? periodMs : Number(period) * periodMs;
-  const firstMs = unit === "w" ? FIRST_MONDAY_MS : 0;
-  return {
-    number: (at) => Math.floor((localMs(at) - firstMs) / lengthMs),
-    begin: (number) => utc(number * lengthMs + firstMs),
+    reaches: (since, amount) => min(beginOf(number(since) + Number(divideUp(amount, gain))), since + LONGEST_US),
   };
 }
 
@@ -93,6 +75,10 @@ export function floorDiv(a: bigint, b: bigint): bigint {
   return a >= 0n ? a / b : -((-a + b - 1n) / b);
 }
 
-function divideUp(a: bigint, b: bigint): bigint {
+export function divideUp(a: bigint, b: bigint): bigint {
   return (a + b - 1n) / b;
+}
+
+export function min(a: bigint, b: bigint): bigint {
+  return a < b ? a : b;
 }

@@ -10,7 +10,7 @@ const MS_BETWEEN_LOOKS_FOR_THE_MODULE = 60_000;
 
 export class Circuit {
   /** Why the server last did not decide. */
-  #lastError: unknown = new Error("not connected yet");
+  #lastError: unknown;
   /** An outage is this number alone: no call asks before that moment. Undefined unless the server is away. */
   #awayUntilMs: number | undefined;
   #isLogged = false;
@@ -69,7 +69,7 @@ export class Circuit {
   }
 
   /** Returns the error of a call that the server does not decide; by default, because it is away. */
-  undecided(sent: boolean, error: unknown = this.#lastError): Undecided {
+  undecided(sent: boolean, error?: unknown): Undecided {
     return new Undecided(this.who, this.isAway ? this.#lastError : error, sent);
   }
 

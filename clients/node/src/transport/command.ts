@@ -1,6 +1,13 @@
 /** The words of commands, for the module and for the script. */
 
+import { createHash } from "node:crypto";
+
+import { FALLBACK } from "./fallback.js";
+
 export type Command = readonly string[];
+
+export const LOAD_SCRIPT: Command = ["SCRIPT", "LOAD", FALLBACK];
+const SHA = createHash("sha1").update(FALLBACK).digest("hex");
 
 const NEED_THE_MODULE = new Set(["TB.HOLD", "TB.MHOLD", "TB.MRENEW", "TB.SETTLE", "TB.MSETTLE"]);
 /** Where the first key stands, if not right behind the name. */
@@ -46,14 +53,16 @@ export function scriptKey(key: string): string {
   return `${key}:script`;
 }
 
-/** `TB.TAKE key capacity rate cost` as the script takes it: keys first, under names of its own. */
-export function scriptArguments([name = "", ...words]: Command): Command {
-  const operation = name.replace(/^TB\./, "");
-  const isJoint = operation === "MTAKE";
+/** Returns the form of a command for the script: keys first, under names of its own. */
+export function byScript(command: Command): Command {
+  const [name = "", ...words] = command;
+  if (!isOfModule(command)) return [name, ...words.map(scriptKey)];
+  const isJoint = name === "TB.MTAKE";
   const groups = isJoint ? words.slice(1) : words;
   const isKey = (at: number) => (isJoint ? at % 4 === 0 : at === 0);
   const keys = groups.filter((_, at) => isKey(at)).map(scriptKey);
-  return [String(keys.length), ...keys, operation, ...groups.filter((_, at) => !isKey(at))];
+  const rest = groups.filter((_, at) => !isKey(at));
+  return ["EVALSHA", SHA, String(keys.length), ...keys, name.replace("TB.", ""), ...rest];
 }
 
 const ENCODED: Record<string, string> = { "%": "%25", "{": "%7B", "}": "%7D" };

@@ -1,5 +1,7 @@
 /** ioredis and iovalkey, which is made from it. */
 
+import type { Writable } from "node:stream";
+
 import { isReply } from "../values/errors.js";
 import type { Command } from "./command.js";
 import type { Connection, Emitter, Route } from "./driver.js";
@@ -26,17 +28,15 @@ export interface IoredisCluster extends Emitter {
   once(event: string, listener: (error?: unknown) => void): unknown;
 }
 
-/** Without them, the driver queues, resends, reconnects, or counts a busy event loop as silence. */
+/** Without them, the driver queues, reconnects, or counts a busy event loop as silence. */
 const OPTIONS = {
   lazyConnect: true,
   connectTimeout: 0,
   retryStrategy: null,
   reconnectOnError: null,
-  autoResendUnfulfilledCommands: false,
   enableOfflineQueue: false,
   enableReadyCheck: false,
   enableAutoPipelining: false,
-  maxRetriesPerRequest: null,
   commandTimeout: undefined,
   socketTimeout: undefined,
   monitor: false,
@@ -45,14 +45,11 @@ const OPTIONS = {
 
 export function ioredis(client: IoredisClient): Route {
   const { sentinels } = (client.options ?? {}) as { sentinels?: unknown[] };
-  const options = sentinels ? { ...OPTIONS, ...inTimeForAll(sentinels) } : OPTIONS;
-  return single(addressIn(client.options), () => new IoredisConnection(() => client.duplicate(options)));
-}
-
-/** Lets the driver ask one after the other while a call waits for its connection, though the first ones are silent. */
-function inTimeForAll(sentinels: unknown[]): object {
-  const ms = Math.floor(CONNECT_MS / (sentinels.length + 1));
-  return { connectTimeout: ms, sentinelCommandTimeout: ms, sentinelRetryStrategy: null };
+  // Lets the driver ask one after the other while a call waits for its connection, though the first ones are silent.
+  const ms = sentinels && Math.floor(CONNECT_MS / (sentinels.length + 1));
+  const inTimeForAll = ms && { connectTimeout: ms, sentinelCommandTimeout: ms, sentinelRetryStrategy: null };
+  const make = () => client.duplicate({ ...OPTIONS, ...inTimeForAll });
+  return single(addressIn(client.options), () => new IoredisConnection(make));
 }
 
 export function ioredisCluster(client: IoredisCluster): Route {
@@ -79,17 +76,8 @@ function readiness(client: IoredisCluster): Promise<void> {
   });
 }
 
-interface Stream {
-  readonly writable: boolean;
-  readonly writableCorked: number;
-  unref(): void;
-  destroy(): void;
-  cork(): void;
-  uncork(): void;
-}
-
 class IoredisConnection implements Connection {
-  #client: (IoredisClient & { stream?: Stream }) | undefined;
+  #client: (IoredisClient & { stream?: Writable & { unref(): void } }) | undefined;
   #isClosed = false;
   #reason: unknown;
 

@@ -58,9 +58,9 @@ export function nodeRedis(client: NodeRedisClient): Route {
 
 /** Borrows one client of a pool as the template, once: later the pool may have none to spare. */
 export function nodeRedisPool(pool: NodeRedisPool): Route {
-  const { execute } = pool as unknown as { execute(work: (one: NodeRedisClient) => unknown): Promise<unknown> };
   let template: NodeRedisClient | undefined;
-  const make = async () => duplicateOf((template ??= (await execute.call(pool, (one) => one)) as NodeRedisClient));
+  const borrowed = (one: NodeRedisClient) => one;
+  const make = async () => duplicateOf((template ??= (await pool.execute(borrowed as never)) as NodeRedisClient));
   return single("", () => new NodeRedisConnection(make));
 }
 
@@ -69,10 +69,8 @@ export function nodeRedisPool(pool: NodeRedisPool): Route {
  * and `acquire()` lend clients that neither show their options nor make duplicates.
  */
 export function nodeRedisSentinel(sentinel: NodeRedisSentinel): Route {
-  const { _execute } = sentinel as unknown as {
-    _execute(isReadonly: boolean, work: (one: NodeRedisClient) => Promise<unknown>): Promise<unknown>;
-  };
-  const make = () => _execute.call(sentinel, false, async (one) => duplicateOf(one)) as Promise<NodeRedisClient>;
+  const duplicate = async (one: NodeRedisClient) => duplicateOf(one);
+  const make = () => sentinel._execute(false as never, duplicate as never) as Promise<NodeRedisClient>;
   return single("", () => new NodeRedisConnection(make));
 }
 

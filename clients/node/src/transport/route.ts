@@ -26,9 +26,7 @@ export class ClusterRoute implements Route {
 
   /** Returns all nodes with slots. */
   addresses(): Set<string> {
-    const addresses = new Set<string>();
-    for (let slot = 0; slot < SLOTS; slot++) addresses.add(this.#addressOfSlot(slot));
-    return addresses;
+    return new Set(Array.from({ length: SLOTS }, (_, slot) => this.#addressOfSlot(slot)));
   }
 
   /** Learns that a slot has moved. */

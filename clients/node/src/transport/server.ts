@@ -1,14 +1,13 @@
 /** A server or a cluster, shared by its limiters. */
 
-import { createHash } from "node:crypto";
-
 import type { Log } from "./circuit.js";
 import {
+  byScript,
   isOfModule,
   keyOf,
+  LOAD_SCRIPT,
   mustHappenOnce,
   needsModule,
-  scriptArguments,
   scriptKey,
   waiting,
   type Command,
@@ -25,14 +24,15 @@ import {
   Undecided,
 } from "../values/errors.js";
 import { checkMs } from "../values/limit.js";
-import { FALLBACK } from "./fallback.js";
 import { routeOf, type Client } from "./clients.js";
 import type { Clock, Connection, Route } from "./driver.js";
 import { ClusterRoute } from "./route.js";
-import { localLimiter } from "../local/local-limiter.js";
+import { LocalLimiter } from "../local/local-limiter.js";
 import { LONGEST_PAUSE_MS, MACHINES_CLOCK, setTimeout } from "./time.js";
 import { Transport } from "./transport.js";
 import { Unsettled } from "../api/unsettled.js";
+
+export type { Client };
 
 export interface ServerOptions {
   /** Milliseconds of silence after which the server is away; 100 by default. */
@@ -56,8 +56,8 @@ export interface How {
   renews?: boolean;
   /** Sends these in a transaction instead; the command only selects the node. */
   together?: readonly Command[];
-  /** Called if the server may have executed the call without a reply to it, with whether its caller is let pass. */
-  onDoubt?: (isPassing: boolean) => void;
+  /** Called if the server may have executed the call without a reply to it. */
+  onDoubt?: () => void;
 }
 
 /** A command on its way. */
@@ -67,10 +67,10 @@ interface Call {
   /** When it stops waiting its turn in the server; undefined if it does not wait. */
   readonly untilMs: number | undefined;
   readonly canScript: boolean;
-  transport: Transport;
-  isByScript: boolean;
   /** Goes right before the command. If it fails, the command fails too, and reports it. */
   before: Command | undefined;
+  /** The node that a redirection names for this call alone. */
+  askAt: string | undefined;
   repeats: number;
 }
 
@@ -79,12 +79,8 @@ export const MOST_REDIRECTIONS = 16;
 /** How often a call is sent again within the timeout while its slot is on two nodes, with a redirection each time. */
 export const TRIES_OF_A_SPLIT_SLOT = 10;
 const MOST_REPEATS = MOST_REDIRECTIONS + 2 * TRIES_OF_A_SPLIT_SLOT;
-/** The keys of a call are on two nodes, because their slot moves, or it waited at a node that no longer decides it. */
-const NOT_HERE_NOW = new Set(["TRYAGAIN", "UNBLOCKED"]);
-const SHA = createHash("sha1").update(FALLBACK).digest("hex");
 /** `import` and `require` each load the class, and either's servers are for both. */
 const MARK: unique symbol = Symbol.for("tokenbucket.server") as never;
-const defaultLog: Log = (line) => console.warn(line);
 
 /**
  * Pass this to limiters instead of the client to set timeouts, logging, and the fallback for servers without the
@@ -109,14 +105,14 @@ export class Server {
   /** @internal */ readonly canScript: boolean;
   /** @internal */ readonly timeoutMs: number;
   /** @internal */ readonly retryEveryMs: number;
-  /** @internal */ readonly local = localLimiter();
+  /** @internal */ readonly local = new LocalLimiter();
   /** @internal */ readonly unsettled = new Unsettled(this);
   /** @internal */ readonly route: Route;
   readonly #transports = new Map<string, Transport>();
   #nextRefresh = 0;
 
   constructor(client: Client, options: ServerOptions = {}) {
-    const { timeoutMs = 100, retryEveryMs = 500, fallback, log = defaultLog } = options;
+    const { timeoutMs = 100, retryEveryMs = 500, fallback, log = (line) => console.warn(line) } = options;
     checkOptions(options, OPTIONS);
     checkMs("timeoutMs", timeoutMs, 1, LONGEST_PAUSE_MS);
     checkMs("retryEveryMs", retryEveryMs, 0, LONGEST_PAUSE_MS);
@@ -140,18 +136,21 @@ export class Server {
   ask(command: Command, how: How = {}): Promise<unknown> {
     const untilMs = how.maxWaitMs ? performance.now() + how.maxWaitMs : undefined;
     const canScript = this.canScript && untilMs === undefined && isOfModule(command) && !needsModule(command);
-    const transport = this.#transportOf(keyOf(command));
-    const away = transport.whyAway(); // which costs most calls of an outage half as much here
-    if (away) return Promise.reject(away as never);
-    const call = { command, how, untilMs, canScript, transport, isByScript: false, before: undefined, repeats: 0 };
-    if (canScript && transport.circuit.usesScript) this.#route(call, true);
-    return this.#send(call);
+    return this.#send({ command, how, untilMs, canScript, before: undefined, askAt: undefined, repeats: 0 });
   }
 
   /** Sends the call, without an async function, which would cost every call a tenth more. */
   #send(call: Call): Promise<unknown> {
-    const { command, how, untilMs, transport, isByScript } = call;
-    const send = (connection: Connection) => transmit(connection, call);
+    const { command, how, untilMs, canScript, askAt } = call;
+    const key = keyOf(command);
+    let transport = this.#transportOf(key);
+    const isByScript = canScript && transport.circuit.usesScript;
+    // The script's keys have other names, perhaps on another node.
+    if (isByScript) transport = this.#transportOf(scriptKey(key));
+    if (askAt !== undefined) transport = this.#transportAt(askAt);
+    const away = transport.whyAway(); // which costs most calls of an outage half as much here
+    if (away) return Promise.reject(away as never);
+    const send = (connection: Connection) => transmit(connection, call, isByScript);
     const sent = untilMs ? transport.wait(send, untilMs, how.signal) : transport.ask(send, mustHappenOnce(command));
     return sent.then(
       (reply) => {
@@ -159,51 +158,44 @@ export class Server {
         if (this.canScript && !isByScript) transport.circuit.hasModule();
         return reply;
       },
-      (error: unknown) => this.#again(error, call),
+      (error: unknown) => this.#again(error, call, transport, isByScript),
     );
   }
 
   /** Sends the call again if that may help, else throws. */
-  async #again(error: unknown, call: Call): Promise<unknown> {
-    const { how, transport } = call;
-    if (error instanceof Undecided || how.signal?.aborted) throw error;
+  async #again(error: unknown, call: Call, transport: Transport, isByScript: boolean): Promise<unknown> {
+    if (error instanceof Undecided || call.how.signal?.aborted) throw error;
     if (call.repeats++ === MOST_REPEATS) throw transport.circuit.refused(error);
-    if (await this.#isRepeatable(error, call)) return this.#send(call);
+    if (await this.#isRepeatable(error, call, transport, isByScript)) return this.#send(call);
     if (faultOf(error) === "refusing") throw transport.circuit.refused(error);
     throw explained(error, transport.circuit.who, needsModule(call.command));
   }
 
   /** Returns whether to send again, after an error which says that nothing happened. Also decides where and how. */
-  async #isRepeatable(error: unknown, call: Call): Promise<boolean> {
+  async #isRepeatable(error: unknown, call: Call, transport: Transport, isByScript: boolean): Promise<boolean> {
     const code = codeOf(error);
     const to = redirectionOf(error);
     call.before = undefined;
-    if (code === "READONLY") return call.transport.leave();
-    if (code !== undefined && NOT_HERE_NOW.has(code)) {
+    if (code === "NOSCRIPT" && isByScript) {
+      call.before = LOAD_SCRIPT;
+      return true;
+    }
+    call.askAt = undefined;
+    if (code === "READONLY") return transport.leave();
+    // The keys are on two nodes, because their slot moves, or the call waited at a node that no longer decides it.
+    if (code === "TRYAGAIN" || code === "UNBLOCKED") {
       await new Promise((passed) => setTimeout(passed, this.timeoutMs / TRIES_OF_A_SPLIT_SLOT));
-      this.#route(call);
-    } else if (code === "NOSCRIPT" && call.isByScript) {
-      call.before = ["SCRIPT", "LOAD", FALLBACK];
-    } else if (isUnknownCommand(error) && call.canScript && !call.isByScript) {
-      call.transport.circuit.hasNoModule();
-      this.#route(call, true);
+    } else if (isUnknownCommand(error) && call.canScript && !isByScript) {
+      transport.circuit.hasNoModule();
     } else if (!to || !(this.route instanceof ClusterRoute)) {
       return false;
     } else if (to.isMoved) {
       this.route.learn(to.slot, to.address);
-      this.#route(call);
     } else {
       call.before = ["ASKING"];
-      call.transport = this.#transportAt(to.address);
+      call.askAt = to.address;
     }
     return true;
-  }
-
-  /** Finds the node anew. The script's keys have other names, perhaps on another node. */
-  #route(call: Call, isByScript = call.isByScript): void {
-    const key = keyOf(call.command);
-    call.isByScript = isByScript;
-    call.transport = this.#transportOf(isByScript ? scriptKey(key) : key);
   }
 
   /** @internal Returns whether the call can wait in the server: not with the script, nor in a fake. */
@@ -227,41 +219,32 @@ export class Server {
     return transport;
   }
 
-  /** @internal Asks another node of a cluster which node has the slots of one that is away. */
-  lookForSlots(away: Transport): void {
+  /** @internal Asks a node of a cluster which nodes have the slots of those that are away. */
+  lookForSlots(): void {
     const { route } = this;
     const now = performance.now();
     if (!(route instanceof ClusterRoute) || now < this.#nextRefresh) return;
     this.#nextRefresh = now + this.retryEveryMs / 2;
-    const others = [...route.addresses()].filter((address) => address !== away.address);
-    const other = others.map((address) => this.#transportAt(address)).find(({ circuit }) => !circuit.isAway);
+    const nodes = [...route.addresses()].map((address) => this.#transportAt(address));
+    const other = nodes.find(({ circuit }) => !circuit.isAway);
     if (!other) return route.forget();
     const replied = (slots: unknown) => route.learnAll(slots, other.address);
     other.ask((connection) => connection.send(["CLUSTER", "SLOTS"])).then(replied, () => {});
   }
 }
 
-/** Sends the command by the connection. */
-function transmit(connection: Connection, { command, how, before, isByScript, untilMs }: Call): Promise<unknown> {
+function transmit(connection: Connection, call: Call, isByScript: boolean): Promise<unknown> {
+  const { command, how, before, untilMs } = call;
   if (before) connection.send(before).catch(() => {});
-  if (how.together) return transaction(connection, how.together, isByScript);
-  if (untilMs !== undefined) {
-    const leftMs = Math.max(Math.ceil(untilMs - performance.now()), 0);
-    return connection.send(waiting(command, leftMs, how.ofShare));
-  }
-  return connection.send(isByScript ? evalsha(command) : command);
+  const form = isByScript ? byScript : (words: Command) => words;
+  if (how.together) return transaction(connection, how.together.map(form));
+  if (untilMs === undefined) return connection.send(form(command));
+  const leftMs = Math.max(Math.ceil(untilMs - performance.now()), 0);
+  return connection.send(waiting(command, leftMs, how.ofShare));
 }
 
-function evalsha(command: Command): Command {
-  return ["EVALSHA", SHA, ...scriptArguments(command)];
-}
-
-/** Sends the commands in a transaction, or what the script has for them. */
-async function transaction(connection: Connection, commands: readonly Command[], isByScript: boolean) {
-  const byScript = (words: Command) => (isOfModule(words) ? evalsha(words) : [words[0]!, scriptKey(words[1]!)]);
-  for (const words of [["MULTI"], ...(isByScript ? commands.map(byScript) : commands)]) {
-    connection.send(words).catch(() => {});
-  }
+async function transaction(connection: Connection, commands: readonly Command[]) {
+  for (const words of [["MULTI"], ...commands]) connection.send(words).catch(() => {});
   const replies = await connection.send(["EXEC"]);
   for (const reply of replies as unknown[]) if (reply instanceof Error) throw reply;
   return replies;

@@ -11,27 +11,19 @@ export const LONGEST_PAUSE_MS = 86_400_000;
 export const CONNECT_MS = 1000;
 const TURNS = 5;
 
-const callbacks = new WeakMap<AbortSignal, Set<() => void>>();
-
-/** Calls back when the signal aborts. The returned function stops that. */
-export function onAbort(signal: AbortSignal, leave: () => void): () => void {
-  // One listener serves all calls that share a signal: Node warns of more than ten.
-  let all = callbacks.get(signal);
-  if (!all) {
-    callbacks.set(signal, (all = new Set()));
-    const leaveAll = () => callbacks.get(signal)!.forEach((callback) => callback());
-    signal.addEventListener("abort", leaveAll, { once: true });
-  }
-  all.add(leave);
-  return () => all.delete(leave);
-}
+const callers = new WeakMap<AbortSignal, Set<() => void>>();
 
 /** Resolves as `asked` does, unless its caller leaves before: the server may still count the call. */
 export function whileIn<T>(signal: AbortSignal | undefined, asked: Promise<T>): Promise<T> {
   if (!signal) return asked;
+  // One listener serves all calls that share a signal: Node warns of more than ten.
+  const all = callers.get(signal) ?? new Set();
+  if (!callers.has(signal)) signal.addEventListener("abort", () => all.forEach((leave) => leave()), { once: true });
+  callers.set(signal, all);
   return new Promise((replied, failed) => {
-    const stop = onAbort(signal, () => failed(signal.reason));
-    void asked.then(replied, failed).finally(stop);
+    const leave = () => failed(signal.reason);
+    all.add(leave);
+    void asked.then(replied, failed).finally(() => all.delete(leave));
   });
 }
 

@@ -3,12 +3,12 @@
  * for each call that waits its turn in the server.
  */
 
-import { CannotWait, faultOf, isAnswer, isReply, textOf, type Undecided } from "../values/errors.js";
+import { CannotWait, isAnswer, isReply, textOf, type Undecided } from "../values/errors.js";
 import { Circuit } from "./circuit.js";
 import type { Connection } from "./driver.js";
 import { ClusterRoute } from "./route.js";
 import type { Server } from "./server.js";
-import { afterSilence, aTurn, clearInterval, CONNECT_MS, onAbort, setInterval, within } from "./time.js";
+import { afterSilence, aTurn, clearInterval, CONNECT_MS, setInterval, whileIn, within } from "./time.js";
 
 /** Sends a call by a connection, and resolves to the reply. */
 export type Send = (connection: Connection) => Promise<unknown>;
@@ -40,32 +40,25 @@ class Pipeline {
     const replied = send(this.connection);
     // Silence begins with the first call that is due.
     if (this.#due++ === 0) this.#wasHeard = true;
-    this.#stopListening ??= this.#listen();
+    this.#stopListening ??= afterSilence(this.timeoutMs, this.onSilence, () => this.#hasHeard());
     return replied.then(
-      (reply) => {
-        this.#heard();
-        return reply;
-      },
-      (error) => {
-        this.#heard();
-        return failed(error);
-      },
+      (reply) => this.#heard(reply),
+      (error) => failed(this.#heard(error)),
     );
   }
 
-  #heard(): void {
+  #heard<T>(answer: T): T {
     this.#wasHeard = true;
     this.#due--;
+    return answer;
   }
 
-  #listen(): () => void {
-    const wasHeard = () => {
-      if (this.#due === 0) this.#stopListening = void this.#stopListening?.();
-      const heard = this.#wasHeard;
-      this.#wasHeard = false;
-      return heard;
-    };
-    return afterSilence(this.timeoutMs, this.onSilence, wasHeard);
+  /** Returns whether a reply has come since the last time. */
+  #hasHeard(): boolean {
+    if (this.#due === 0) this.#stopListening = void this.#stopListening?.();
+    const wasHeard = this.#wasHeard;
+    this.#wasHeard = false;
+    return wasHeard;
   }
 }
 
@@ -100,25 +93,22 @@ export class Transport {
     if (!this.circuit.isAway) return undefined;
     if (this.circuit.isTimeToAsk()) {
       this.#connect().catch(() => {});
-      this.server.lookForSlots(this);
+      this.server.lookForSlots();
     }
     return this.circuit.undecided(wasSent);
   }
 
   /**
-   * Sends a call that waits its turn in the server, and once more if its connection breaks. The `signal` closes that
-   * connection: the server then grants nothing.
+   * Sends a call that waits its turn in the server; throws `CannotWait` if it has or keeps no connection for that. The
+   * `signal` closes the connection: the server then grants nothing.
    */
   async wait(send: Send, untilMs: number, signal?: AbortSignal): Promise<unknown> {
-    for (let isFirst = true; ; isFirst = false) {
-      const connection = await this.#toWaitOn(signal);
-      try {
-        return await this.#waitOn(connection, send, untilMs, signal);
-      } catch (error) {
-        signal?.throwIfAborted();
-        if (isReply(error)) throw this.#judged(error);
-        if (!isFirst || this.circuit.isAway) throw this.circuit.undecided(true, error);
-      }
+    try {
+      return await this.#waitOn(await this.#open(), send, untilMs, signal);
+    } catch (error) {
+      signal?.throwIfAborted();
+      if (isAnswer(error)) throw error;
+      throw new CannotWait(`no connection to wait on: ${textOf(error)} (${this.circuit.who})`, { cause: error });
     }
   }
 
@@ -141,7 +131,11 @@ export class Transport {
 
   #exchange(pipeline: Pipeline, send: Send, once: boolean, isFirst: boolean): Promise<unknown> {
     return pipeline.send(send, (error) => {
-      if (isReply(error) || faultOf(error) === "caller") throw this.#judged(error);
+      if (isAnswer(error)) throw error;
+      if (isReply(error)) {
+        this.#failed(error);
+        throw this.circuit.undecided(false);
+      }
       pipeline.connection.close();
       if (!isFirst && !this.circuit.isAway) this.#failed(error);
       if (once || this.circuit.isAway) throw this.circuit.undecided(true, error);
@@ -158,11 +152,6 @@ export class Transport {
     } catch (error) {
       throw isAnswer(error) ? error : this.circuit.undecided(wasSent, error);
     }
-  }
-
-  /** Asks whether the server is there. */
-  #look(): Promise<unknown> {
-    return this.ask(ping).catch(() => {});
   }
 
   /** Makes the connection of all calls. Those that come meanwhile wait for the same one. */
@@ -199,36 +188,15 @@ export class Transport {
     throw failure;
   }
 
-  /** Returns a connection for one call. */
-  async #toWaitOn(signal: AbortSignal | undefined): Promise<Connection> {
-    const away = this.whyAway();
-    if (away) throw away;
-    try {
-      return await this.#open();
-    } catch (error) {
-      signal?.throwIfAborted();
-      if (isAnswer(error)) throw error;
-      // The server judges: if it answers by the other connection, it has no place for this one.
-      await this.#look();
-      if (this.circuit.isAway) throw this.circuit.undecided(false);
-      throw new CannotWait(`no connection to wait on: ${textOf(error)} (${this.circuit.who})`, { cause: error });
-    }
-  }
-
   async #waitOn(connection: Connection, send: Send, untilMs: number, signal?: AbortSignal): Promise<unknown> {
-    const close = () => connection.close();
-    // Bounded even if this connection alone is dead and nothing says so.
-    const mostMs = Math.max(untilMs - performance.now(), 0) + 2 * this.server.timeoutMs;
-    const stop = afterSilence(mostMs, close);
-    const stay = signal && onAbort(signal, close);
-    if (this.#waiting.size === 0) this.#pulse = setInterval(() => void this.#look(), PULSE_MS);
+    if (this.#waiting.size === 0) this.#pulse = setInterval(() => void this.ask(ping).catch(() => {}), PULSE_MS);
     this.#waiting.add(connection);
     try {
       signal?.throwIfAborted();
-      return await send(connection);
+      // Bounded even if this connection alone is dead and nothing says so.
+      const mostMs = Math.max(untilMs - performance.now(), 0) + 2 * this.server.timeoutMs;
+      return await whileIn(signal, within(mostMs, send(connection), "no reply"));
     } finally {
-      stop();
-      stay?.();
       this.#waiting.delete(connection);
       if (this.#waiting.size === 0) clearInterval(this.#pulse);
       connection.close();
@@ -239,13 +207,6 @@ export class Transport {
   #failed(error: unknown): void {
     this.circuit.failed(error);
     this.close();
-    this.server.lookForSlots(this);
-  }
-
-  /** Returns what the caller gets for an error that the server sent. */
-  #judged(error: unknown): unknown {
-    if (isAnswer(error)) return error;
-    this.#failed(error);
-    return this.circuit.undecided(false);
+    this.server.lookForSlots();
   }
 }

@@ -10,6 +10,9 @@ export interface HeaderOptions {
   jitter?: number;
 }
 
+/** What is said of a decision that the server did not make, or whose reply was lost. */
+type Marks = Partial<Pick<Decision, "degraded" | "lost">>;
+
 export type Fields = Pick<Decision, "allowed"> &
   Partial<Pick<Decision, "remaining" | "retryAfterMs" | "resetAfterMs" | "degraded" | "lost" | "shadowed" | "granted">>;
 
@@ -58,19 +61,14 @@ export class Decision {
     this.shadowed = fields.shadowed ?? false;
   }
 
-  /** @internal */ static read(reply: unknown): Decision {
-    return new Decision(readFields(reply));
+  /** @internal */ static read(this: void, reply: unknown, marks?: Marks): Decision {
+    return new Decision(readFields(reply, marks));
   }
 
   /** @internal Returns a copy with these fields. */
   with(fields: Partial<Fields> & Partial<Pick<JointDecision, "each">>): this {
     const Own = this.constructor as new (fields: Fields) => this;
     return new Own({ ...this, ...fields });
-  }
-
-  /** @internal Returns a copy that is marked as decided by `onError`. */
-  asDegraded(lost: boolean): this {
-    return this.with({ degraded: true, lost });
   }
 
   /** @internal Returns the decision as granting all that was wanted: `shadowed` if it did not. */
@@ -123,25 +121,17 @@ export class JointDecision extends Decision {
     this.each = fields.each ?? {};
   }
 
-  /** @internal */ override asDegraded(lost: boolean): this {
-    return super.asDegraded(lost).#withEach((own) => own.asDegraded(lost));
-  }
-
   /** @internal */ override inShadowMode(wanted: number): this {
-    return super.inShadowMode(wanted).#withEach((own) => own.inShadowMode(wanted));
+    const each = Object.entries(this.each).map(([name, own]) => [name, own.inShadowMode(wanted)]);
+    return super.inShadowMode(wanted).with({ each: Object.fromEntries(each) });
   }
 
-  #withEach(change: (own: Decision) => Decision): this {
-    const each = Object.entries(this.each).map(([name, own]) => [name, change(own)]);
-    return this.with({ each: Object.fromEntries(each) });
-  }
-
-  /** @internal */ static readEach(reply: unknown, names: readonly string[]): JointDecision {
+  /** @internal */ static readEach(reply: unknown, names: readonly string[], marks?: Marks): JointDecision {
     const whole = reply as unknown[];
     // A hold with a share has the reply of one bucket.
     const inner = (whole.length === 4 ? [whole] : whole[4]) as unknown[];
-    const each = Object.fromEntries(inner.map((own, at) => [names[at]!, Decision.read(own)]));
-    return new JointDecision({ ...readFields(reply), each });
+    const each = Object.fromEntries(inner.map((own, at) => [names[at]!, Decision.read(own, marks)]));
+    return new JointDecision({ ...readFields(reply, marks), each });
   }
 }
 
@@ -165,11 +155,12 @@ export class Denied extends TokenBucketError {
   }
 }
 
-function readFields(reply: unknown): Fields {
+function readFields(reply: unknown, marks?: Marks): Fields {
   const numbers = reply as readonly unknown[];
   const granted = Number(numbers[0]);
   const remaining = Number(numbers[1]);
   const retryAfterMs = Number(numbers[2]);
   const resetAfterMs = Number(numbers[3]);
-  return { allowed: granted > 0, remaining, retryAfterMs, resetAfterMs, granted };
+  const fields = { allowed: granted > 0, remaining, retryAfterMs, resetAfterMs, granted };
+  return marks ? { ...fields, ...marks } : fields;
 }

@@ -83,7 +83,7 @@ export class Undecided {
   }
 }
 
-/** A call cannot wait in this server, which has no place for another connection. */
+/** A call cannot wait in this server, which has or keeps no connection for it. */
 export class CannotWait extends TokenBucketError {
   override readonly name: string = "CannotWait";
 }

@@ -66,6 +66,11 @@ export function isAmount(amount: Amount): boolean {
   return (typeof amount === "number" ? amount >= 0 : isDecimal(amount)) && Number(amount) <= MOST_TOKENS;
 }
 
+/** Returns whether the server reads the amount as 0. */
+export function isNothing(amount: Amount): boolean {
+  return Number(amount) <= 1e-12;
+}
+
 export function checkAmount(name: string, amount: Amount): void {
   if (!isAmount(amount)) throw new BadArgument(`${name}: ${amount} is not a number from 0 to 1e12`);
 }
@@ -107,24 +112,8 @@ export function parseLimit(text: string): Limit {
   return limit;
 }
 
-export function limitWords({ capacity, rate }: Limit): [string, string] {
-  return [String(capacity), String(rate)];
-}
-
-/** The words of a rate, as they are written. */
-export interface RateParts {
-  count: string;
-  period: string;
-  unit: string;
-  /** How long its unit is, of a calendar's on average. */
-  periodMs: number;
-  /** By how many days it begins later. */
-  days: number;
-  offset: string;
-  isCalendar: boolean;
-}
-
-export function rateParts(rate: Amount): RateParts {
+/** Returns the parts of a rate as they are written, and the length of its unit, of a calendar's on average. */
+export function rateParts(rate: Amount) {
   const parts = RATE.exec(String(rate))?.groups ?? {};
   const { count = "0", period, unit, multiple, boundary, day, date, offset = "" } = parts;
   const name = unit ?? boundary ?? "s";
@@ -133,6 +122,7 @@ export function rateParts(rate: Amount): RateParts {
     period: period ?? multiple ?? "1",
     unit: name,
     periodMs: UNIT_MS[name]!,
+    /** By how many days it begins later. */
     days: Number(day ?? date ?? 0),
     offset,
     isCalendar: boundary !== undefined,
