@@ -47,6 +47,13 @@ def test_a_denial_of_a_large_cost_says_nothing_about_a_small_one(package: Packag
     assert package.take(cost=2)["allowed"]
 
 
+def test_a_denial_says_nothing_about_a_cost_that_can_never_be_had(package: Package, limit: Limit) -> None:
+    limit(capacity=3)
+    assert [package.take(cost=cost)["allowed"] for cost in (3, 1)] == [True, False]
+    never = package.take(cost=4)
+    assert (never["allowed"], never["remaining"], never["retry_after_ms"]) == (False, 0, -1)
+
+
 def test_denials_of_so_many_names_are_remembered(package: Package, server: Service, limit: Limit) -> None:
     limit(capacity=1, remember_denials=2)
     for name in "abc":
