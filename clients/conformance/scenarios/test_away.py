@@ -46,6 +46,51 @@ def test_a_limiter_that_raises_says_that_the_server_is_away(package: Package, se
         package.take()
 
 
+# Limits that take turns on a bucket. The key of one that "brief" leaves is gone after a pause.
+LIMITS = {"large": (10, "10/h"), "small": (5, "5/h"), "brief": (1, "20/s")}
+PAUSE_S = 1.5
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        "take large 3, take small 1",
+        "take large 7, give small 5, take large 1",
+        # An expiry is only ever lengthened.
+        "take brief 1, pause, take large 1",
+        "take large 3, take brief 1, pause, take large 1",
+        # What takes and gives nothing leaves what is above its capacity.
+        "take large 2, take small 6, take large 1",
+        "take large 2, take small 0, take large 1",
+        "take large 2, give small 1, take large 1",
+        "take large 2, charge small 0, take large 1",
+        "take large 2, hold small 0, take large 1",
+    ],
+)
+def test_limits_that_take_turns_find_the_bucket_that_the_server_would(
+    package: Package, server: Service, calls: str
+) -> None:
+    package.server(server, timeout_ms=5000, retry_every_ms=100_000)
+    for name, (capacity, rate) in LIMITS.items():
+        package.limiter(name, capacity=capacity, rate=rate)
+
+    def decided(name: str) -> list[tuple[bool, int]]:
+        decisions = []
+        for operation, *words in map(str.split, calls.split(", ")):
+            if operation == "pause":
+                time.sleep(PAUSE_S)
+                continue
+            on, amount = words[0], int(words[1])
+            decision = package.do(operation, on=on, name=name, cost=amount, amount=amount)
+            decisions.append((decision["allowed"], decision["remaining"]))
+        return decisions
+
+    by_the_server = decided("up")
+    server.stop()
+    assert package.take("finds out", on="large")["degraded"]
+    assert decided("away") == by_the_server
+
+
 def test_outages_that_come_and_go_cost_one_bucket_in_all(package: Package, proxy: Proxy) -> None:
     package.server(proxy, timeout_ms=100, retry_every_ms=100)
     package.limiter(capacity=10, rate="10/h")
