@@ -12,78 +12,23 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A thread of this package reads the replies.
+//! A thread whose call is alone reads its own reply. A thread of this package reads those of the others.
 
 use std::future::Future;
 use std::time::Duration;
 
-use redis::{IntoConnectionInfo, RedisResult};
+pub use crate::Server;
 
 use crate::adapters::park::wait_for;
-use crate::transport::background::timeout;
-use crate::{Amount, Decision, Error, JointDecision, Limit, Options, Part, ServerOptions};
-
-/// A server or a cluster, for threads; clones share its connection.
-#[derive(Clone, Debug)]
-pub struct Server(pub(crate) crate::Server);
-
-impl Server {
-    /// See [`crate::Server::connect`].
-    pub fn connect(url: impl IntoConnectionInfo) -> RedisResult<Self> {
-        Self::connect_with(url, ServerOptions::new())
-    }
-
-    /// See [`crate::Server::connect_with`].
-    pub fn connect_with(url: impl IntoConnectionInfo, options: ServerOptions) -> RedisResult<Self> {
-        crate::Server::connect_with(url, for_threads(options)).map(Self)
-    }
-
-    /// See [`crate::Server::sentinel`].
-    pub fn sentinel<T: IntoConnectionInfo>(
-        master: impl IntoConnectionInfo,
-        sentinels: impl IntoIterator<Item = T>,
-    ) -> RedisResult<Self> {
-        Self::sentinel_with(master, sentinels, ServerOptions::new())
-    }
-
-    /// See [`crate::Server::sentinel_with`].
-    pub fn sentinel_with<T: IntoConnectionInfo>(
-        master: impl IntoConnectionInfo,
-        sentinels: impl IntoIterator<Item = T>,
-        options: ServerOptions,
-    ) -> RedisResult<Self> {
-        crate::Server::sentinel_with(master, sentinels, for_threads(options)).map(Self)
-    }
-
-    /// See [`crate::Server::cluster`].
-    pub fn cluster<T: IntoConnectionInfo>(urls: impl IntoIterator<Item = T>) -> RedisResult<Self> {
-        Self::cluster_with(urls, ServerOptions::new())
-    }
-
-    /// See [`crate::Server::cluster_with`].
-    pub fn cluster_with<T: IntoConnectionInfo>(
-        urls: impl IntoIterator<Item = T>,
-        options: ServerOptions,
-    ) -> RedisResult<Self> {
-        crate::Server::cluster_with(urls, for_threads(options)).map(Self)
-    }
-
-    /// See [`crate::Server::degraded_count`].
-    pub fn degraded_count(&self) -> u64 {
-        self.0.degraded_count()
-    }
-}
+use crate::transport::background::{timeout, Role};
+use crate::{Amount, Decision, Error, JointDecision, Limit, Options, Part};
 
 #[cfg(feature = "fake")]
 impl crate::fake::Fake {
     /// Returns the server to make limiters for threads with.
     pub fn sync_server(&self) -> Server {
-        Server(self.server())
+        self.server()
     }
-}
-
-fn for_threads(options: ServerOptions) -> ServerOptions {
-    ServerOptions { is_for_threads: true, ..options }
 }
 
 /// Methods that wait for those of the same name.
@@ -121,7 +66,7 @@ impl Limiter {
 
     /// Makes a limiter with these options.
     pub fn with_options(server: &Server, limit: Limit, options: Options) -> Self {
-        Self { inner: crate::Limiter::with_options(&server.0, limit, options), within: None }
+        Self { inner: crate::Limiter::with_options(server, limit, options), within: None }
     }
 
     /// See [`crate::Limiter::with_limit`].
@@ -200,8 +145,10 @@ impl Limiter {
 
     fn wait_for<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         match self.within {
-            None => wait_for(call),
-            Some(time) => wait_for(async { timeout(time, call).await.unwrap_or(Err(Error::DeadlinePassed)) }),
+            None => wait_for(Role::Call, call),
+            Some(time) => wait_for(Role::HurriedCall, async {
+                timeout(time, call).await.unwrap_or(Err(Error::DeadlinePassed))
+            }),
         }
     }
 }
@@ -223,7 +170,7 @@ pub struct JointLimiter(crate::JointLimiter);
 impl JointLimiter {
     /// Makes a limiter whose options have their defaults.
     pub fn new<S: Into<String>>(server: &Server, limits: impl IntoIterator<Item = (S, Limit)>) -> Self {
-        Self(crate::JointLimiter::new(&server.0, limits))
+        Self(crate::JointLimiter::new(server, limits))
     }
 
     /// Makes a limiter with these options.
@@ -232,7 +179,7 @@ impl JointLimiter {
         limits: impl IntoIterator<Item = (S, Limit)>,
         options: Options,
     ) -> Self {
-        Self(crate::JointLimiter::with_options(&server.0, limits, options))
+        Self(crate::JointLimiter::with_options(server, limits, options))
     }
 
     /// See [`crate::JointLimiter::with_max_wait`].
@@ -247,7 +194,7 @@ impl JointLimiter {
         name: &str,
         costs: &[(&str, A)],
     ) -> Result<JointDecision, Error> {
-        wait_for(self.0.take_all(name, costs))
+        wait_for(Role::Call, self.0.take_all(name, costs))
     }
 
     /// See [`crate::JointLimiter::hold`].
@@ -257,12 +204,12 @@ impl JointLimiter {
         amounts: &[(&str, A)],
         ttl: Duration,
     ) -> Result<Hold, Error> {
-        wait_for(self.0.hold(name, amounts, ttl)).map(Hold)
+        wait_for(Role::Call, self.0.hold(name, amounts, ttl)).map(Hold)
     }
 
     /// See [`crate::JointLimiter::reset`].
     pub fn reset(&self, name: &str) -> Result<(), Error> {
-        wait_for(self.0.reset(name))
+        wait_for(Role::Call, self.0.reset(name))
     }
 }
 
@@ -295,7 +242,7 @@ impl Hold {
 
     /// See [`crate::Hold::settle`].
     pub fn settle(&self) -> Result<JointDecision, Error> {
-        wait_for(self.0.settle())
+        wait_for(Role::Call, self.0.settle())
     }
 }
 

@@ -51,13 +51,11 @@ pub struct ServerOptions {
     pub(crate) timeout: Duration,
     pub(crate) retry_every: Duration,
     pub(crate) fallback: Fallback,
-    /// Its callers are threads, which carry no connections.
-    pub(crate) is_for_threads: bool,
 }
 
 impl Default for ServerOptions {
     fn default() -> Self {
-        Self { timeout: TIMEOUT, retry_every: RETRY_EVERY, fallback: Fallback::None, is_for_threads: false }
+        Self { timeout: TIMEOUT, retry_every: RETRY_EVERY, fallback: Fallback::None }
     }
 }
 

@@ -23,7 +23,7 @@ use crate::values::error::Error;
 use crate::values::request::{By, Request};
 use crate::values::rules::MOST_UNSETTLED;
 
-/// A server or a cluster, for the tasks of tokio runtimes. Clones share its connections and its outages. For threads, see [`sync::Server`](crate::sync::Server).
+/// A server or a cluster, for limiters of tasks and of threads. Clones share its connections and its outages.
 #[derive(Clone)]
 pub struct Server(Arc<Inner>);
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use redis::{Script, Value};
 
 use crate::api::options::Fallback;
+use crate::transport::background::{runs_tasks, runtime_of_threads};
 use crate::transport::cluster::Cluster;
 use crate::transport::node::Node;
 use crate::transport::send::How;
@@ -155,9 +156,14 @@ impl Transport {
                 Some(until) => vec![call.request.to_waiting(until.saturating_sub(self.now()))],
             };
             let is_plain = call.request.is_take() && call.until.is_none() && !call.is_again;
-            let may_be_near = is_plain && !self.0.options.is_for_threads;
+            let runtime = if is_plain { runtime_of_threads() } else { None };
+            let may_be_near = is_plain && (runtime.is_some() || runs_tasks());
             let how = How { is_asking: call.is_asking, waits_until: call.until, may_be_near };
-            match self.attempt(&call.node, &commands, how).await {
+            let attempted = match runtime {
+                Some(runtime) => runtime.block_on(self.attempt(&call.node, &commands, how)),
+                None => self.attempt(&call.node, &commands, how).await,
+            };
+            match attempted {
                 Ok(replies) => {
                     if call.by == By::Module && call.request.is_of_the_module() {
                         call.node.has_module();
@@ -209,7 +215,8 @@ impl Transport {
             // A user without the right to load the script may still run it by its digest once it is loaded.
             Some("NOSCRIPT") => {
                 let load = redis::cmd("SCRIPT").arg("LOAD").arg(SOURCE).take();
-                self.attempt(&call.node, &[load], How::default()).await?;
+                // In a box of its own, because it is rare: the future of each call would be larger.
+                Box::pin(self.attempt(&call.node, &[load], How::default())).await?;
             }
             _ if failure.is_unknown_command()
                 && call.by == By::Module

@@ -12,8 +12,8 @@ use std::thread;
 use std::time::Duration;
 
 use arc_swap::{ArcSwapOption, Guard};
-use tokio::runtime::{Builder, Handle};
-use tokio::sync::oneshot;
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::sync::{oneshot, MappedMutexGuard, Mutex, MutexGuard};
 use tokio::task::{yield_now, JoinHandle};
 use tokio::time::{Instant, Sleep};
 
@@ -31,6 +31,24 @@ struct Background {
     _end: oneshot::Sender<()>,
 }
 
+/// What a thread runs.
+#[derive(Clone, Copy)]
+#[cfg_attr(not(feature = "sync"), allow(dead_code))]
+pub(crate) enum Role {
+    /// Tasks of a runtime, perhaps.
+    Tasks,
+    /// One call, for which it sleeps.
+    Call,
+    /// One call, which may end at any time: its caller has a deadline.
+    HurriedCall,
+    /// All connections: it must not wait.
+    Connections,
+}
+
+/// The runtime of threads, and the process that made it. If it is taken at a fork, it remains so in the child, whose threads
+/// do without.
+static OF_THREADS: Mutex<Option<(u32, Runtime)>> = Mutex::const_new(None);
+
 /// Spare timers beyond these are dropped.
 const MOST_SPARE_TIMERS: usize = 64;
 
@@ -38,7 +56,7 @@ type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 type Timers = Vec<Pin<Box<Sleep>>>;
 
 thread_local! {
-    static IS_BACKGROUND: Cell<bool> = const { Cell::new(false) };
+    pub(crate) static ROLE: Cell<Role> = const { Cell::new(Role::Tasks) };
     /// The process that made them, and the timers.
     static SPARE_TIMERS: RefCell<(u32, Timers)> = const { RefCell::new((0, Vec::new())) };
 }
@@ -50,7 +68,7 @@ impl Background {
         let carry = move || match Builder::new_current_thread().enable_all().build() {
             Err(error) => drop(report.send(Err(error))),
             Ok(runtime) => {
-                IS_BACKGROUND.set(true);
+                ROLE.set(Role::Connections);
                 drop(report.send(Ok(runtime.handle().clone())));
                 let _ = runtime.block_on(ended);
             }
@@ -77,7 +95,27 @@ fn handle() -> io::Result<Handle> {
 
 /// Returns whether this is the thread that carries the connections, which must not wait.
 pub(crate) fn is_here() -> bool {
-    IS_BACKGROUND.get()
+    matches!(ROLE.get(), Role::Connections)
+}
+
+/// Returns the runtime of threads, if no other runs it and this one may while it waits for a reply.
+pub(crate) fn runtime_of_threads() -> Option<MappedMutexGuard<'static, Runtime>> {
+    // Within a runtime no other can be run.
+    if !matches!(ROLE.get(), Role::Call) || Handle::try_current().is_ok() {
+        return None;
+    }
+    let (mut free, process) = (OF_THREADS.try_lock().ok()?, process::id());
+    if free.as_ref().is_none_or(|(of, _)| *of != process) {
+        let runtime = Builder::new_current_thread().enable_all().build().ok()?;
+        // A child must not drop what it has of its parent.
+        forget(free.replace((process, runtime)));
+    }
+    MutexGuard::try_map(free, |free| Some(&mut free.as_mut()?.1)).ok()
+}
+
+/// Returns whether a runtime of the caller's may run on this thread.
+pub(crate) fn runs_tasks() -> bool {
+    matches!(ROLE.get(), Role::Tasks)
 }
 
 /// Runs a hook of work that has no caller, such as a renewal, on another thread: it may wait for another call.

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection as Connection;
 use redis::{Cmd, RedisResult, Value};
+use tokio::runtime::Handle;
 
 use crate::transport::address::{timed_out, unfinished};
-use crate::transport::background::{spawn, timeout};
+use crate::transport::background::{runs_tasks, spawn, timeout};
 #[cfg(feature = "fake")]
 use crate::transport::clock::Clock;
 use crate::transport::if_dropped::IfDropped;
@@ -19,6 +20,9 @@ use crate::transport::silence::LATE;
 use crate::transport::Transport;
 use crate::values::error::{Failure, Fault};
 use crate::values::rules::CONNECT_WITHIN;
+
+/// Calls by runtimes before one of them gets a connection of its own.
+const CALLS_OF_A_RUNTIME: u32 = 100;
 
 /// How commands are sent.
 #[derive(Clone, Copy, Default)]
@@ -45,7 +49,7 @@ impl Transport {
         }
         let How { is_asking, waits_until, may_be_near } = how;
         let link = node.link();
-        let near = if may_be_near { link.near(node, self.connect_within()) } else { None };
+        let near = if may_be_near { self.near(node, &link).await } else { None };
         let is_near = near.is_some();
         let mut connection = match (near, waits_until) {
             (Some(near), _) => near,
@@ -72,7 +76,7 @@ impl Transport {
                 match timeout(LATE, &mut pending).await {
                     Some(replies) => replies.and_then(without_error),
                     None => {
-                        // The caller's runtime does not read.
+                        // The caller's runtime does not read, or the connection is forgotten on the way.
                         node.is_far.store(true, Ordering::Relaxed);
                         return Err(Failure::Broken(timed_out()));
                     }
@@ -98,6 +102,26 @@ impl Transport {
         }
         node.hear(self.now());
         replies.map_err(Failure::Replied)
+    }
+
+    /// Returns the connection that the caller's runtime carries. The runtime that calls after the first hundred gets it.
+    async fn near(&self, node: &Arc<Node>, link: &Arc<Link>) -> Option<Connection> {
+        // A runtime without I/O panics when it connects.
+        let may_be = cfg!(panic = "unwind") && !node.is_far.load(Ordering::Relaxed);
+        let runtime = Handle::try_current().ok().filter(|_| may_be)?;
+        if link.near.get().is_none() && link.calls.fetch_add(1, Ordering::Relaxed) == CALLS_OF_A_RUNTIME {
+            let (node, link, id, within) = (node.clone(), link.clone(), runtime.id(), self.connect_within());
+            let connecting = runtime.spawn(async move {
+                if let Ok(connection) = link.connect(&node, true, within).await {
+                    let _ = link.near.set((id, connection));
+                }
+            });
+            if !runs_tasks() {
+                // If it takes longer, the next calls go on with it.
+                timeout(self.0.options.timeout, connecting).await;
+            }
+        }
+        link.near.get().filter(|(id, _)| *id == runtime.id()).map(|(_, connection)| connection.clone())
     }
 
     /// Returns the connection that all calls share.
