@@ -9,6 +9,8 @@ use tokenbucket_core::error::Refusal;
 use tokenbucket_core::rate::Rate;
 use tokenbucket_core::request::limit_or_pool;
 
+use crate::values::request::Amount;
+
 /// The capacity of a bucket, and the rate at which it refills.
 ///
 /// The server stores neither: a new limit counts from the next call.
@@ -67,6 +69,11 @@ impl Limit {
     /// Returns the rate, as it was given.
     pub fn rate(&self) -> &str {
         &self.0.rate
+    }
+
+    /// Returns whether a full bucket has so much.
+    pub(crate) fn ever_holds(&self, cost: Amount) -> bool {
+        cost.micro() <= self.0.terms.capacity_micro()
     }
 
     pub(crate) fn whole_capacity(&self) -> u64 {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Cmd, FromRedisValue, RedisWrite, ToRedisArgs, Value};
+use tokenbucket_core::number::{micro_tokens, Rounding};
 
 use crate::values::decision::{Decision, JointDecision};
 use crate::values::error::Error;
@@ -23,8 +24,14 @@ impl Amount {
         is_whole.then_some(self.0 as u64)
     }
 
+    /// Returns whether the server takes it for nothing, as it does float noise.
     pub(crate) fn is_zero(self) -> bool {
-        self.0 == 0.0
+        self.0.abs() <= NOISE
+    }
+
+    /// Returns it as a cost in millionths of a token, as the server reads it.
+    pub(crate) fn micro(self) -> i64 {
+        micro_tokens(&self.to_redis_args().concat(), Rounding::Up).unwrap_or(i64::MAX)
     }
 
     /// Checks that an argument of this name is a number of tokens.
@@ -38,6 +45,7 @@ impl Amount {
 }
 
 const MOST_TOKENS: f64 = 1e12;
+const NOISE: f64 = 1e-12;
 /// Most commands have no more, and need no second allocation.
 const WORDS: usize = 6;
 const BYTES: usize = 128;
