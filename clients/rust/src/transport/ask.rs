@@ -1,10 +1,10 @@
 //! One request: which node it is sent to, how often, and what an error means.
 
 use std::mem::take;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Script, Value};
+use redis::Value;
 
 use crate::api::options::Fallback;
 use crate::transport::background::{runs_tasks, runtime_of_threads};
@@ -13,12 +13,8 @@ use crate::transport::node::Node;
 use crate::transport::send::How;
 use crate::transport::Transport;
 use crate::values::error::{Error, Failure, Fault};
-use crate::values::request::{By, Request};
+use crate::values::request::{By, Request, SCRIPT};
 use crate::values::rules::{MOST_REDIRECTIONS, TRIES_OF_A_SPLIT_SLOT};
-
-const SOURCE: &str = include_str!("../fallback.lua");
-const _: () = assert!(SOURCE.len() > 1000, "src/fallback.lua is a symbolic link: check it out as one");
-static SHA: LazyLock<String> = LazyLock::new(|| Script::new(SOURCE).get_hash().to_owned());
 
 /// What came of a request.
 pub(crate) enum Answer {
@@ -33,7 +29,7 @@ pub(crate) enum Answer {
 /// A request on its way.
 struct Call<'a> {
     request: &'a Request,
-    by: By<'static>,
+    by: By,
     /// Until when it may wait in the server.
     until: Option<Duration>,
     node: Arc<Node>,
@@ -122,9 +118,9 @@ impl Transport {
     }
 
     /// Returns who is known to decide on this request: the module or the script.
-    fn decider(&self, request: &Request) -> By<'static> {
+    fn decider(&self, request: &Request) -> By {
         if self.may_be_script(request) && self.node_of(request, By::Module).script_decides(self.now()) {
-            By::Script(&SHA)
+            By::Script
         } else {
             By::Module
         }
@@ -135,11 +131,11 @@ impl Transport {
     }
 
     /// The keys of the script have other names, and so perhaps another node.
-    fn node_of(&self, request: &Request, by: By<'_>) -> Arc<Node> {
+    fn node_of(&self, request: &Request, by: By) -> Arc<Node> {
         match (&self.0.cluster, by) {
             (None, _) => self.0.first.clone(),
             (Some(cluster), By::Module) => cluster.node_of(request.key()),
-            (Some(cluster), By::Script(_)) => cluster.node_of(&request.script_key()),
+            (Some(cluster), By::Script) => cluster.node_of(&request.script_key()),
         }
     }
 
@@ -214,7 +210,7 @@ impl Transport {
             }
             // A user without the right to load the script may still run it by its digest once it is loaded.
             Some("NOSCRIPT") => {
-                let load = redis::cmd("SCRIPT").arg("LOAD").arg(SOURCE).take();
+                let load = redis::cmd("SCRIPT").arg("LOAD").arg(SCRIPT).take();
                 // In a box of its own, because it is rare: the future of each call would be larger.
                 Box::pin(self.attempt(&call.node, &[load], How::default())).await?;
             }
@@ -225,7 +221,7 @@ impl Transport {
             {
                 call.node.answers();
                 call.node.let_script_decide(self.now());
-                call.by = By::Script(&SHA);
+                call.by = By::Script;
                 call.node = self.node_of(request, call.by);
                 self.admit(call)?;
             }

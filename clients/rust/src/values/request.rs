@@ -2,10 +2,10 @@
 
 use std::fmt;
 use std::iter::once;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use redis::{Cmd, FromRedisValue, RedisWrite, ToRedisArgs, Value};
+use redis::{Cmd, FromRedisValue, RedisWrite, Script, ToRedisArgs, Value};
 use tokenbucket_core::number::{micro_tokens, Rounding};
 
 use crate::values::decision::{Decision, JointDecision};
@@ -149,11 +149,15 @@ pub(crate) type Words = [Option<Amount>; 2];
 
 /// What runs a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By<'a> {
+pub(crate) enum By {
     Module,
-    /// The script of this digest.
-    Script(&'a str),
+    Script,
 }
+
+/// The script for servers without the module.
+pub(crate) const SCRIPT: &str = include_str!("../fallback.lua");
+const _: () = assert!(SCRIPT.len() > 1000, "src/fallback.lua is a symbolic link: check it out as one");
+static SHA: LazyLock<String> = LazyLock::new(|| Script::new(SCRIPT).get_hash().to_owned());
 
 impl Request {
     pub(crate) fn one(operation: &'static str, key: String, limit: &Limit, words: Words) -> Self {
@@ -235,10 +239,10 @@ impl Request {
     }
 
     /// The commands that it is, for one write.
-    pub(crate) fn to_commands(&self, by: By<'_>) -> Vec<Cmd> {
+    pub(crate) fn to_commands(&self, by: By) -> Vec<Cmd> {
         let mut commands = vec![match by {
             By::Module => self.to_command(self.name()),
-            By::Script(sha) => self.to_script(sha),
+            By::Script => self.to_script(),
         }];
         if self.with_peek {
             let words = [Some(1.into()), None];
@@ -335,12 +339,12 @@ impl Request {
     }
 
     /// `EVALSHA sha`, then the keys, under names of their own, and the rest.
-    fn to_script(&self, sha: &str) -> Cmd {
+    fn to_script(&self) -> Cmd {
         if self.operation == "DEL" {
             return redis::cmd("DEL").arg(self.script_key()).take();
         }
         let mut command = redis::cmd("EVALSHA");
-        command.arg(sha).arg(1 + self.others.len());
+        command.arg(&*SHA).arg(1 + self.others.len());
         for bucket in self.buckets() {
             command.arg(script_key(&bucket.key));
         }
