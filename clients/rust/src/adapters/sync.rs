@@ -33,10 +33,10 @@ impl crate::fake::Fake {
 
 /// Methods that wait for those of the same name.
 macro_rules! waiting {
-    ($($name:ident($($argument:ident: $type:ty),*) -> $value:ty;)*) => {$(
-        #[doc = concat!("See [`crate::Limiter::", stringify!($name), "`].")]
+    ($of:literal $($name:ident($($argument:ident: $type:ty),*) -> $value:ty;)*) => {$(
+        #[doc = concat!("See [`crate::", $of, "::", stringify!($name), "`].")]
         pub fn $name(&self, $($argument: $type),*) -> Result<$value, Error> {
-            self.wait_for(self.inner.$name($($argument),*))
+            self.wait_for(self.inner.$name($($argument),*)).map(<$value>::from)
         }
     )*};
 }
@@ -44,8 +44,7 @@ macro_rules! waiting {
 /// One limit for many names, for threads. Its methods are those of [`crate::Limiter`], which says more of each.
 ///
 /// ```
-/// use tokenbucket_client::fake::Fake;
-/// use tokenbucket_client::{sync::Limiter, Limit};
+/// use tokenbucket_client::{fake::Fake, sync::Limiter, Limit};
 ///
 /// let limiter = Limiter::new(&Fake::new().sync_server(), Limit::new(10, "5/s")?);
 /// assert!(limiter.take("user:42", 8)?.allowed);
@@ -91,8 +90,7 @@ impl Limiter {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{sync::Limiter, Limit};
+    /// use tokenbucket_client::{fake::Fake, sync::Limiter, Limit};
     ///
     /// let limiter = Limiter::new(&Fake::new().sync_server(), Limit::new(10, "5/s")?);
     /// assert!(limiter.within(Duration::from_millis(50)).take("user:42", 1)?.allowed);
@@ -109,6 +107,7 @@ impl Limiter {
     }
 
     waiting! {
+        "Limiter"
         take(name: &str, cost: impl Into<Amount>) -> Decision;
         peek(name: &str, cost: impl Into<Amount>) -> Decision;
         take_up_to(name: &str, most: u64) -> Decision;
@@ -118,29 +117,9 @@ impl Limiter {
         give(name: &str, amount: impl Into<Amount>) -> Decision;
         reset(name: &str) -> ();
         take_all(parts: &[Part]) -> JointDecision;
+        hold(name: &str, amount: impl Into<Amount>, ttl: Duration) -> Hold;
+        hold_all(parts: &[Part], ttl: Duration) -> Hold;
         close() -> ();
-    }
-
-    /// See [`crate::Limiter::hold`].
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{sync::Limiter, Limit};
-    ///
-    /// let limiter = Limiter::new(&Fake::new().sync_server(), Limit::new(1000, "1000/m")?);
-    /// let hold = limiter.hold("user:42", 500, Duration::from_secs(30))?;
-    /// hold.set_used(120)?;
-    /// assert_eq!(hold.settle()?.binding.remaining, 880);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn hold(&self, name: &str, amount: impl Into<Amount>, ttl: Duration) -> Result<Hold, Error> {
-        self.wait_for(self.inner.hold(name, amount, ttl)).map(Hold)
-    }
-
-    /// See [`crate::Limiter::hold_all`].
-    pub fn hold_all(&self, parts: &[Part], ttl: Duration) -> Result<Hold, Error> {
-        self.wait_for(self.inner.hold_all(parts, ttl)).map(Hold)
     }
 
     fn wait_for<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
@@ -156,8 +135,7 @@ impl Limiter {
 /// Several limits for many names, for threads. See [`crate::JointLimiter`].
 ///
 /// ```
-/// use tokenbucket_client::fake::Fake;
-/// use tokenbucket_client::{sync::JointLimiter, Limit};
+/// use tokenbucket_client::{fake::Fake, sync::JointLimiter, Limit};
 ///
 /// let limits = [("requests", Limit::new(60, "60/m")?), ("tokens", Limit::new(10_000, "10000/m")?)];
 /// let limiter = JointLimiter::new(&Fake::new().sync_server(), limits);
@@ -165,12 +143,14 @@ impl Limiter {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct JointLimiter(crate::JointLimiter);
+pub struct JointLimiter {
+    inner: crate::JointLimiter,
+}
 
 impl JointLimiter {
     /// Makes a limiter whose options have their defaults.
     pub fn new<S: Into<String>>(server: &Server, limits: impl IntoIterator<Item = (S, Limit)>) -> Self {
-        Self(crate::JointLimiter::new(server, limits))
+        Self::with_options(server, limits, Options::new())
     }
 
     /// Makes a limiter with these options.
@@ -179,45 +159,49 @@ impl JointLimiter {
         limits: impl IntoIterator<Item = (S, Limit)>,
         options: Options,
     ) -> Self {
-        Self(crate::JointLimiter::with_options(server, limits, options))
+        Self { inner: crate::JointLimiter::with_options(server, limits, options) }
     }
 
     /// See [`crate::JointLimiter::with_max_wait`].
     #[must_use]
     pub fn with_max_wait(&self, max_wait: Duration) -> Self {
-        Self(self.0.with_max_wait(max_wait))
+        Self { inner: self.inner.with_max_wait(max_wait) }
     }
 
-    /// See [`crate::JointLimiter::take_all`].
-    pub fn take_all<A: Into<Amount> + Copy>(
-        &self,
-        name: &str,
-        costs: &[(&str, A)],
-    ) -> Result<JointDecision, Error> {
-        wait_for(Role::Call, self.0.take_all(name, costs))
+    waiting! {
+        "JointLimiter"
+        take_all(name: &str, costs: &[(&str, impl Into<Amount> + Copy)]) -> JointDecision;
+        hold(name: &str, amounts: &[(&str, impl Into<Amount> + Copy)], ttl: Duration) -> Hold;
+        reset(name: &str) -> ();
     }
 
-    /// See [`crate::JointLimiter::hold`].
-    pub fn hold<A: Into<Amount> + Copy>(
-        &self,
-        name: &str,
-        amounts: &[(&str, A)],
-        ttl: Duration,
-    ) -> Result<Hold, Error> {
-        wait_for(Role::Call, self.0.hold(name, amounts, ttl)).map(Hold)
-    }
-
-    /// See [`crate::JointLimiter::reset`].
-    pub fn reset(&self, name: &str) -> Result<(), Error> {
-        wait_for(Role::Call, self.0.reset(name))
+    fn wait_for<T>(&self, call: impl Future<Output = T>) -> T {
+        wait_for(Role::Call, call)
     }
 }
 
 /// Tokens that are reserved for a piece of work, and renewed in the background. See [`crate::Hold`].
 ///
 /// Dropping it settles it, and waits for the reply.
+///
+/// ```
+/// use std::time::Duration;
+/// use tokenbucket_client::{fake::Fake, sync::Limiter, Limit};
+///
+/// let limiter = Limiter::new(&Fake::new().sync_server(), Limit::new(1000, "1000/m")?);
+/// let hold = limiter.hold("user:42", 500, Duration::from_secs(30))?;
+/// hold.set_used(120)?;
+/// assert_eq!(hold.settle()?.binding.remaining, 880);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "it is settled when it is dropped"]
 pub struct Hold(crate::Hold);
+
+impl From<crate::Hold> for Hold {
+    fn from(hold: crate::Hold) -> Self {
+        Self(hold)
+    }
+}
 
 impl Hold {
     /// See [`crate::Hold::set_used`].

@@ -58,8 +58,7 @@ enum Outcome {
 }
 
 pub(crate) enum Verdict {
-    Granted(Decision),
-    Denied(Decision),
+    Decided(Decision),
     Away(Arc<Node>),
 }
 
@@ -134,7 +133,7 @@ impl Batch {
                 return Ok(Some(verdict));
             }
             if let Some(decision) = self.spend(cost, self.transport.clock().now()) {
-                return Ok(Some(Verdict::Granted(decision)));
+                return Ok(Some(Verdict::Decided(decision)));
             }
             match outcome {
                 Outcome::Away(node) => return Ok(Some(Verdict::Away(node))),
@@ -167,7 +166,7 @@ impl Batch {
             let read = |place| Decision::from_redis_value_ref(replies.get(place).unwrap_or(&Value::Nil));
             let (fetched, peeked) = (read(0)?, read(1)?);
             state.add(&self.limit, fetched, began);
-            *own = (state.tokens >= cost).then(|| Verdict::Granted(state.spend(cost, began)));
+            *own = (state.tokens >= cost).then(|| Verdict::Decided(state.spend(cost, began)));
             state.tokens = state.tokens.min(size - 1);
             (fetched, peeked, state.is_closed)
         };
@@ -199,7 +198,7 @@ impl Batch {
         // They may have flowed in since.
         let retry_after_ms = if lacks.retry_after_ms == 0 { 1 } else { lacks.retry_after_ms };
         let remaining = lacks.remaining.saturating_add_unsigned(tokens);
-        Ok(Verdict::Denied(Decision { allowed: false, granted: 0, retry_after_ms, remaining, ..lacks }))
+        Ok(Verdict::Decided(Decision { allowed: false, granted: 0, retry_after_ms, remaining, ..lacks }))
     }
 
     fn close(&self) -> Option<Request> {

@@ -67,8 +67,22 @@ impl Caller {
         decision
     }
 
+    /// Returns the decision for the caller, as the hook and the trace hear of it.
+    pub(crate) fn told(
+        &self,
+        name: &str,
+        limit: &Limit,
+        decision: Decision,
+        wanted: u64,
+        began: Duration,
+    ) -> Decision {
+        let decision = self.passing(decision, wanted);
+        self.tell(name, limit, &decision, began);
+        decision
+    }
+
     /// Reports a decision to the hook and the trace.
-    pub(crate) fn tell(&self, name: &str, limit: &Limit, decision: &Decision, began: Duration) {
+    fn tell(&self, name: &str, limit: &Limit, decision: &Decision, began: Duration) {
         if !cfg!(feature = "tracing") && self.options.hook.is_none() {
             return;
         }
@@ -101,9 +115,8 @@ impl Caller {
         began: Duration,
     ) -> Result<Decision, Error> {
         let request = Request::one(operation, self.key(name), limit, words).sharing(how.share)?;
-        let decision = self.passing(self.ask(&request, how).await?.binding, request.most_granted());
-        self.tell(name, limit, &decision, began);
-        Ok(decision)
+        let decision = self.ask(&request, how).await?.binding;
+        Ok(self.told(name, limit, decision, request.most_granted(), began))
     }
 
     pub(crate) async fn decide_all(

@@ -17,8 +17,7 @@ use crate::values::request::{Amount, Part};
 /// The buckets of a name share a hash tag, so that they are on one node of a cluster. Any name will do.
 ///
 /// ```
-/// use tokenbucket_client::fake::Fake;
-/// use tokenbucket_client::{JointLimiter, Limit};
+/// use tokenbucket_client::{fake::Fake, JointLimiter, Limit};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -57,8 +56,7 @@ impl JointLimiter {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{JointLimiter, Limit};
+    /// use tokenbucket_client::{fake::Fake, JointLimiter, Limit};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -77,8 +75,7 @@ impl JointLimiter {
     /// Takes the cost of each limit that is named, or nothing.
     ///
     /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{JointLimiter, Limit};
+    /// use tokenbucket_client::{fake::Fake, JointLimiter, Limit};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -101,8 +98,7 @@ impl JointLimiter {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{JointLimiter, Limit};
+    /// use tokenbucket_client::{fake::Fake, JointLimiter, Limit};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -126,8 +122,7 @@ impl JointLimiter {
     /// Makes all buckets of the name full.
     ///
     /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{JointLimiter, Limit};
+    /// use tokenbucket_client::{fake::Fake, JointLimiter, Limit};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

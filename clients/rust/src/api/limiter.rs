@@ -24,8 +24,7 @@ use crate::values::request::{Amount, Part, Request, Share, Words};
 /// For threads, see [`sync::Limiter`](crate::sync::Limiter), which has the same methods.
 ///
 /// ```
-/// use tokenbucket_client::fake::Fake;
-/// use tokenbucket_client::{Limit, Limiter};
+/// use tokenbucket_client::{fake::Fake, Limit, Limiter};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -53,8 +52,7 @@ impl Limiter {
     /// Makes a limiter with these options.
     ///
     /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter, OnError, Options};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter, OnError, Options};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -74,8 +72,7 @@ impl Limiter {
     /// Returns this limiter with another limit, for a caller that has its own.
     ///
     /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -102,8 +99,7 @@ impl Limiter {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -127,8 +123,7 @@ impl Limiter {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -160,8 +155,7 @@ impl Limiter {
     /// A caller may stop waiting, as by a timeout of its own. The call may have been counted: its tokens are lost.
     ///
     /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -181,22 +175,18 @@ impl Limiter {
         if let Some(decision) = self.take_from_batch(name, cost, asked_at).await? {
             return Ok(decision);
         }
-        let denials = self.denials();
-        if let Some(refusal) = denials.and_then(|denials| denials.recall(name, &self.limit, cost, asked_at)) {
-            return Ok(self.told(name, refusal, asked_at));
+        if let Some(refusal) = self.recall(name, &self.limit, cost, asked_at) {
+            return Ok(self.caller.told(name, &self.limit, refusal, 1, asked_at));
         }
         let decision = self.caller.decide("TB.TAKE", name, &self.limit, words, self.how(), asked_at).await?;
-        if let Some(denials) = denials {
-            denials.remember(name, &self.limit, cost, decision, (asked_at, self.now()));
-        }
+        self.remember(name, &self.limit, cost, decision, asked_at);
         Ok(decision)
     }
 
     /// Returns what [`take`](Self::take) would decide, and takes nothing. With cost 0, `remaining` is what the bucket has.
     ///
     /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -212,8 +202,7 @@ impl Limiter {
     /// Takes as many whole tokens as there are, at most `most`: see [`Decision::granted`].
     ///
     /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -234,8 +223,7 @@ impl Limiter {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -264,8 +252,7 @@ impl Limiter {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -298,8 +285,7 @@ impl Limiter {
     /// Takes `amount` in any case, into debt if need be. Sent once: see [`Decision::lost`].
     ///
     /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -315,8 +301,7 @@ impl Limiter {
     /// Puts `amount` back, never above the capacity. Sent once: see [`Decision::lost`].
     ///
     /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -335,8 +320,7 @@ impl Limiter {
     /// Makes the bucket full: deletes its key.
     ///
     /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -370,8 +354,7 @@ impl Limiter {
     /// refuses all; [`remembered`](Self::remembered) says which.
     ///
     /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter, Part};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter, Part};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -384,20 +367,15 @@ impl Limiter {
     /// # }
     /// ```
     pub async fn take_all(&self, parts: &[Part]) -> Result<JointDecision, Error> {
-        let Some(denials) = self.denials() else {
-            return self.caller.decide_all("TB.MTAKE", Vec::new(), parts, self.how()).await;
-        };
         let asked_at = self.now();
-        for part in parts {
-            if let Some(refusal) = denials.recall(&part.name, &part.limit, part.amount, asked_at) {
-                let refusal = self.caller.passing(refusal, 1);
-                self.caller.tell(&part.name, &part.limit, &refusal, asked_at);
-                return Ok(JointDecision::of(refusal));
+        for Part { name, limit, amount } in parts {
+            if let Some(refusal) = self.recall(name, limit, *amount, asked_at) {
+                return Ok(JointDecision::of(self.caller.told(name, limit, refusal, 1, asked_at)));
             }
         }
         let decision = self.caller.decide_all("TB.MTAKE", Vec::new(), parts, self.how()).await?;
-        for (part, own) in parts.iter().zip(&decision.each) {
-            denials.remember(&part.name, &part.limit, part.amount, *own, (asked_at, self.now()));
+        for (Part { name, limit, amount }, own) in parts.iter().zip(&decision.each) {
+            self.remember(name, limit, *amount, *own, asked_at);
         }
         Ok(decision)
     }
@@ -405,8 +383,7 @@ impl Limiter {
     /// Returns the denial of such a take that this process remembers, if it still holds: see [`Options::remember_denials`].
     ///
     /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter, Options};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter, Options};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -430,8 +407,7 @@ impl Limiter {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -454,8 +430,7 @@ impl Limiter {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter, Part};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter, Part};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -478,8 +453,7 @@ impl Limiter {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter, Part};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter, Part};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -502,8 +476,7 @@ impl Limiter {
     /// once: see [`Decision::lost`]. It may be sent again, because a hold ends once.
     ///
     /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter, Part};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter, Part};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -523,8 +496,7 @@ impl Limiter {
     /// Gives back what batches have left.
     ///
     /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter, Options};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter, Options};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -560,10 +532,14 @@ impl Limiter {
         self.caller.server.now()
     }
 
-    fn told(&self, name: &str, decision: Decision, began: Duration) -> Decision {
-        let decision = self.caller.passing(decision, 1);
-        self.caller.tell(name, &self.limit, &decision, began);
-        decision
+    fn recall(&self, name: &str, limit: &Limit, cost: Amount, now: Duration) -> Option<Decision> {
+        self.denials()?.recall(name, limit, cost, now)
+    }
+
+    fn remember(&self, name: &str, limit: &Limit, cost: Amount, decision: Decision, asked_at: Duration) {
+        if let Some(denials) = self.denials() {
+            denials.remember(name, limit, cost, decision, (asked_at, self.now()));
+        }
     }
 
     async fn decide(&self, operation: &'static str, name: &str, words: Words) -> Result<Decision, Error> {
@@ -587,19 +563,15 @@ impl Limiter {
         let most = batches.size.min(self.limit.whole_capacity());
         let Some(tokens) = cost.as_whole().filter(|tokens| *tokens <= most) else { return Ok(None) };
         let batch = batches.of(self.caller.server.transport(), name, &self.limit, || self.caller.key(name));
-        let denials = self.denials();
-        let recall = || denials?.recall(name, &self.limit, cost, began);
+        let recall = || self.recall(name, &self.limit, cost, began);
         let decision = if let Some(decision) = batch.spend(tokens, began).or_else(recall) {
             decision
         } else {
             match batch.fetched(tokens, batches.size).await? {
                 None => return Ok(None),
-                Some(Verdict::Granted(decision)) => decision,
-                Some(Verdict::Denied(denial)) => {
-                    if let Some(denials) = denials {
-                        denials.remember(name, &self.limit, cost, denial, (began, self.now()));
-                    }
-                    denial
+                Some(Verdict::Decided(decision)) => {
+                    self.remember(name, &self.limit, cost, decision, began);
+                    decision
                 }
                 Some(Verdict::Away(node)) => {
                     let take =
@@ -608,7 +580,7 @@ impl Limiter {
                 }
             }
         };
-        Ok(Some(self.told(name, decision, began)))
+        Ok(Some(self.caller.told(name, &self.limit, decision, 1, began)))
     }
 }
 

@@ -132,8 +132,7 @@ impl Options {
     /// Sets what decides while the server is away; [`OnError::Local`] by default.
     ///
     /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter, OnError, Options};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter, OnError, Options};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -159,8 +158,7 @@ impl Options {
     /// noticed when that time is over, or that of [`remember_denials_for`](Self::remember_denials_for).
     ///
     /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter, Options};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter, Options};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -192,8 +190,7 @@ impl Options {
     /// 10,000 names. [`close`](crate::Limiter::close) gives them back.
     ///
     /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter, Options};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter, Options};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -214,8 +211,7 @@ impl Options {
     /// denial is [shadowed](Decision::shadowed): so you see whom a limit would deny.
     ///
     /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter, Options};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter, Options};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -236,8 +232,7 @@ impl Options {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Decision, Limit, Limiter, Options};
+    /// use tokenbucket_client::{fake::Fake, Decision, Limit, Limiter, Options};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -2,8 +2,7 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use tokenbucket_client::fake::Fake;
-//! use tokenbucket_client::{Limit, Limiter};
+//! use tokenbucket_client::{fake::Fake, Limit, Limiter};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -50,8 +49,7 @@ impl Fake {
     ///
     /// ```
     /// use std::time::{Duration, SystemTime};
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -79,8 +77,7 @@ impl Fake {
     /// Begins an outage, or ends it.
     ///
     /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -98,8 +95,7 @@ impl Fake {
     /// Makes every bucket full.
     ///
     /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
