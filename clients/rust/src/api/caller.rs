@@ -131,7 +131,7 @@ impl Caller {
         let mut decision = self.ask(&request, how).await?;
         // A settlement denies nothing.
         if self.options.shadow && operation != "TB.MSETTLE" {
-            decision = decision.in_shadow_mode();
+            decision = decision.map(|one| one.in_shadow_mode(1));
         }
         for (place, part) in parts.iter().enumerate() {
             let own = decision.each.get(place).unwrap_or(&decision.binding);
@@ -201,14 +201,17 @@ impl Caller {
 
     /// Decides by the policy.
     pub(crate) fn without_server(&self, node: &Node, request: &Request) -> Result<JointDecision, Error> {
-        let retry_after = self.server.options().retry_every;
+        let retry_after = self.server.transport().options().retry_every;
         let by_policy =
             |allowed, granted| JointDecision::of(Decision::by_policy(allowed, granted, retry_after));
         if self.options.on_error != OnError::Local {
             self.server.check(request)?;
         }
         let decision = match self.options.on_error {
-            OnError::Local => request.read(self.server.decide_locally(request)?)?.degraded(),
+            OnError::Local => {
+                let decision = request.read(self.server.decide_locally(request)?)?;
+                decision.map(|one| Decision { degraded: true, ..one })
+            }
             OnError::Open => by_policy(true, request.most_granted()),
             OnError::Closed => by_policy(false, 0),
             OnError::Error => return Err(Error::ServerAway(node.failure())),

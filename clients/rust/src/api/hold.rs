@@ -49,8 +49,6 @@ pub(crate) struct Inner {
     caller: Caller,
     /// Each with the amount that is held.
     parts: Vec<Part>,
-    /// Those that hold more than nothing, which the server forgets at once.
-    held: Vec<Part>,
     ttl: Duration,
     id: String,
     /// Set once the server may have the hold.
@@ -79,7 +77,6 @@ impl Hold {
         let inner = Arc::new(Inner {
             caller,
             used: Mutex::new(parts.iter().map(unreported).collect()),
-            held: parts.iter().filter(|part| !part.amount.is_zero()).cloned().collect(),
             parts,
             is_sent: AtomicBool::new(false),
             is_known: AtomicBool::new(false),
@@ -102,9 +99,11 @@ impl Hold {
             return Ok(Self(inner));
         }
         let transport = inner.caller.server.transport();
+        // The server forgets at once what holds nothing.
+        let held: Vec<Part> = inner.parts.iter().filter(|part| !part.amount.is_zero()).cloned().collect();
         // Not those of a fake, whose time stands still.
-        if transport.clock().is_real() && !inner.held.is_empty() {
-            transport.spawn(inner.clone().renew_until_over());
+        if transport.clock().is_real() && !held.is_empty() {
+            transport.spawn(inner.clone().renew_until_over(held));
         }
         Ok(Self(inner))
     }
@@ -276,7 +275,7 @@ impl Inner {
 
     /// Renews it three times in each `ttl`, and four times as often while the server is away: an outage of half the `ttl` loses
     /// no hold.
-    async fn renew_until_over(self: Arc<Self>) {
+    async fn renew_until_over(self: Arc<Self>, held: Vec<Part>) {
         let mut pause = self.ttl / 3;
         loop {
             let _ = timeout(pause, self.over.notified()).await;
@@ -284,7 +283,7 @@ impl Inner {
             if !*is_open || *self.is_lost.borrow() {
                 return;
             }
-            pause = match self.set(&self.held, How::default()).await {
+            pause = match self.set(&held, How::default()).await {
                 Ok(decision) if !decision.binding.degraded => self.ttl / 3,
                 Ok(_) | Err(Error::ServerAway(_)) => self.ttl / 12,
                 Err(error) => {

@@ -30,7 +30,6 @@ use crate::values::request::{Amount, Part};
 /// ```
 #[derive(Clone, Debug)]
 pub struct JointLimiter {
-    /// Of the first limit; the others are in the parts.
     limiter: Limiter,
     limits: Arc<[(String, Limit)]>,
 }
@@ -48,8 +47,9 @@ impl JointLimiter {
         options: Options,
     ) -> Self {
         let limits: Arc<[_]> = limits.into_iter().map(|(which, limit)| (which.into(), limit)).collect();
-        let first = limits.first().map_or_else(Limit::none, |(_, limit)| limit.clone());
-        Self { limiter: Limiter::with_options(server, first, options.remember_denials(0)), limits }
+        // Each part has a limit of its own.
+        let none = Limit::new(0, 0).expect("a pool of nothing");
+        Self { limiter: Limiter::with_options(server, none, options.remember_denials(0)), limits }
     }
 
     /// Returns this limiter, whose calls now wait for their turn: see [`Limiter::with_max_wait`].

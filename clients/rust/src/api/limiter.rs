@@ -339,7 +339,7 @@ impl Limiter {
         let request = Request::reset(key.clone(), &self.limit);
         self.caller.server.decide_locally(&request)?;
         let mut answer = self.caller.server.transport().ask(&request, Duration::ZERO).await?;
-        if self.caller.server.options().fallback == Fallback::Script {
+        if self.caller.server.transport().options().fallback == Fallback::Script {
             let script = Request::reset(request.script_key(), &self.limit);
             answer = self.caller.server.transport().ask(&script, Duration::ZERO).await?;
         }

@@ -29,7 +29,6 @@ pub struct Server(Arc<Inner>);
 
 struct Inner {
     transport: Transport,
-    options: ServerOptions,
     local: Mutex<Buckets>,
     degraded: AtomicU64,
     /// Bounds how many holds wait to be settled.
@@ -110,7 +109,6 @@ impl Server {
     fn new(first: Arc<Node>, cluster: Option<Cluster>, clock: Clock, options: ServerOptions) -> Self {
         Self(Arc::new(Inner {
             transport: Transport::new(first, cluster, clock, options),
-            options,
             local: Mutex::new(Buckets::bounded()),
             degraded: AtomicU64::new(0),
             unsettled: Arc::new(Semaphore::new(MOST_UNSETTLED)),
@@ -133,10 +131,6 @@ impl Server {
 
     pub(crate) fn room_for_unsettled(&self) -> Option<OwnedSemaphorePermit> {
         self.0.unsettled.clone().try_acquire_owned().ok()
-    }
-
-    pub(crate) fn options(&self) -> &ServerOptions {
-        &self.0.options
     }
 
     pub(crate) fn transport(&self) -> &Transport {
@@ -182,6 +176,6 @@ impl Fake {
 
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Server").field("options", &self.0.options).finish_non_exhaustive()
+        f.debug_struct("Server").field("options", self.transport().options()).finish_non_exhaustive()
     }
 }

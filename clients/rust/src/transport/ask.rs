@@ -108,7 +108,7 @@ impl Transport {
         node.fails(failure);
         match failure.fault() {
             Fault::Away => {
-                node.away(self.now().saturating_add(self.0.options.retry_every), failure);
+                node.away(self.now().saturating_add(self.options().retry_every), failure);
                 self.look_at_slots();
             }
             Fault::Refusing => node.refuses(self.now(), failure),
@@ -127,7 +127,7 @@ impl Transport {
     }
 
     fn may_be_script(&self, request: &Request) -> bool {
-        self.0.options.fallback == Fallback::Script && !request.needs_the_module()
+        self.options().fallback == Fallback::Script && !request.needs_the_module()
     }
 
     /// The keys of the script have other names, and so perhaps another node.
@@ -178,7 +178,7 @@ impl Transport {
         if !call.node.is_away() {
             return Ok(());
         }
-        if !call.node.admits(self.now(), self.0.options.retry_every.max(self.0.options.timeout)) {
+        if !call.node.admits(self.now(), self.options().retry_every.max(self.options().timeout)) {
             return Err(Failure::NotSent);
         }
         if let Some(node) = self.0.cluster.as_ref().and_then(Cluster::one_there) {
@@ -205,7 +205,7 @@ impl Transport {
             // Neither node did anything: some keys have gone ahead to another, or the node decides no longer.
             Some("TRYAGAIN" | "UNBLOCKED") if call.split_tries < TRIES_OF_A_SPLIT_SLOT => {
                 call.split_tries += 1;
-                self.clock().sleep(self.0.options.timeout / TRIES_OF_A_SPLIT_SLOT).await;
+                self.clock().sleep(self.options().timeout / TRIES_OF_A_SPLIT_SLOT).await;
                 call.node = self.node_of(request, call.by);
             }
             // A user without the right to load the script may still run it by its digest once it is loaded.

@@ -118,7 +118,7 @@ impl Transport {
             });
             if !runs_tasks() {
                 // If it takes longer, the next calls go on with it.
-                timeout(self.0.options.timeout, connecting).await;
+                timeout(self.options().timeout, connecting).await;
             }
         }
         link.near.get().filter(|(id, _)| *id == runtime.id()).map(|(_, connection)| connection.clone())
@@ -133,7 +133,7 @@ impl Transport {
         let connecting = spawn(self.clone().connect(node.clone(), link.clone()));
         let connecting = connecting.map_err(|error| Failure::NotConnected(error.into()))?;
         // A server that is away gets no more time than for a reply. If it comes later, the next call finds it connected.
-        let patience = self.0.options.timeout;
+        let patience = self.options().timeout;
         let made = if node.is_away() { timeout(patience, connecting).await } else { Some(connecting.await) };
         match made {
             Some(Ok(connected)) => connected.map_err(Failure::NotConnected),
@@ -144,7 +144,7 @@ impl Transport {
     }
 
     fn connect_within(&self) -> Duration {
-        CONNECT_WITHIN.max(self.0.options.timeout)
+        CONNECT_WITHIN.max(self.options().timeout)
     }
 
     /// Connects, unless that is under way.

@@ -31,7 +31,7 @@ impl Transport {
         process: u32,
         mut reply: impl Future<Output = T> + Unpin,
     ) -> Result<T, Failure> {
-        let (clock, patience) = (self.clock(), self.0.options.timeout);
+        let (clock, patience) = (self.clock(), self.options().timeout);
         let mut since = clock.now();
         let most_age = patience.saturating_mul(TIMEOUTS_OF_A_CALL).max(LEAST_AGE_OF_A_CALL);
         let too_old_at = since.saturating_add(most_age);
@@ -75,7 +75,7 @@ impl Transport {
                 return Ok(value);
             }
             if self.now().saturating_sub(node.heard()) >= PULSE && self.look(node).await == Fault::Away {
-                return Err(Failure::Silent(self.0.options.timeout));
+                return Err(Failure::Silent(self.options().timeout));
             }
         }
     }
@@ -96,7 +96,7 @@ impl Transport {
 
     /// Finds that out in the background, for a caller who did not wait for it. One such look is enough at a time.
     pub(super) fn look_later(&self, node: &Arc<Node>) {
-        if !node.is_away() && is_due(&node.next_look_us, self.now(), self.0.options.timeout) {
+        if !node.is_away() && is_due(&node.next_look_us, self.now(), self.options().timeout) {
             let (transport, node) = (self.clone(), node.clone());
             self.spawn(async move {
                 transport.look(&node).await;

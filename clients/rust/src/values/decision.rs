@@ -164,16 +164,10 @@ impl JointDecision {
         Self { binding, each: Vec::new() }
     }
 
-    pub(crate) fn degraded(mut self) -> Self {
+    /// Returns it with each of its decisions changed.
+    pub(crate) fn map(mut self, change: impl Fn(Decision) -> Decision) -> Self {
         for one in self.each.iter_mut().chain([&mut self.binding]) {
-            one.degraded = true;
-        }
-        self
-    }
-
-    pub(crate) fn in_shadow_mode(mut self) -> Self {
-        for one in self.each.iter_mut().chain([&mut self.binding]) {
-            *one = one.in_shadow_mode(1);
+            *one = change(*one);
         }
         self
     }

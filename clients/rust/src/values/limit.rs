@@ -49,16 +49,13 @@ impl Limit {
     /// Returns what the module would reply to such a limit.
     pub fn new(capacity: impl ToString, rate: impl ToString) -> Result<Self, LimitError> {
         let words = [capacity.to_string(), rate.to_string()];
-        let terms = limit_or_pool(&words[0], &words[1])
-            .map_err(|error| LimitError::of(&Refusal::from(error).line("limit capacity rate", &words)))?;
+        let terms = limit_or_pool(&words[0], &words[1]).map_err(|error| {
+            let line = Refusal::from(error).line("limit capacity rate", &words);
+            LimitError(line.trim_start_matches("ERR ").to_owned())
+        })?;
         let average = if terms.is_pool() { None } else { average(&words[1]) };
         let [capacity, rate] = words;
         Ok(Self(Arc::new(Inner { capacity, rate, terms, average })))
-    }
-
-    pub(crate) fn none() -> Self {
-        let (capacity, rate) = ("0".to_owned(), "0".to_owned());
-        Self(Arc::new(Inner { capacity, rate, terms: bucket::Limit::pool(0), average: None }))
     }
 
     /// Returns the capacity, as it was given.
@@ -131,13 +128,6 @@ fn average(rate: &str) -> Option<Rate> {
 /// Why a capacity and a rate make no limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitError(String);
-
-impl LimitError {
-    /// From the line that the module would reply.
-    fn of(line: &str) -> Self {
-        Self(line.strip_prefix("ERR ").unwrap_or(line).to_owned())
-    }
-}
 
 impl fmt::Display for LimitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

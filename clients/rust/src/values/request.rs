@@ -260,7 +260,8 @@ impl Request {
             Some(before) => before.push(max_wait_ms.to_string()),
             None => waiting.bucket.words[1] = Some(max_wait_ms.into()),
         }
-        let mut command = waiting.to_command(&self.waiting_name());
+        // TB.BTAKE of TB.TAKE.
+        let mut command = waiting.to_command(&format!("TB.B{}", without_prefix(self.name())));
         if let Some(Share { tenant, weight }) = self.share.as_deref() {
             command.arg(&["SHARE", tenant, "WEIGHT", weight]);
         }
@@ -280,11 +281,6 @@ impl Request {
 
     fn buckets(&self) -> impl Iterator<Item = &Bucket> {
         once(&self.bucket).chain(&self.others)
-    }
-
-    /// `TB.BTAKE` of `TB.TAKE`.
-    fn waiting_name(&self) -> String {
-        format!("TB.B{}", without_prefix(self.name()))
     }
 
     /// Returns the command's name: of one bucket the one that does without a list, as it decides and replies faster.
