@@ -20,8 +20,7 @@ const LOG: &str = "tokenbucket_client::hold";
 /// Tokens that are reserved for a piece of work until they are settled, or its process dies.
 ///
 /// It renews itself while it lives, unless it is [lost](Self::lost). [`settle`](Self::settle) ends it: what was not used
-/// comes back, what was used beyond the hold is charged. Dropping it does the same in the background. What the work does
-/// not report counts as used; slots of a pool (rate 0) come back.
+/// comes back, what was used beyond the hold is charged. Dropping it does the same in the background.
 ///
 /// Work admitted during an outage gets a hold in this process. The first renewal after reconnecting acquires it on the
 /// server, if there is room, and the settlement charges in any case.
@@ -189,10 +188,8 @@ impl Hold {
     }
 
     /// Waits until the server no longer has the hold: the process was suspended, or the server away, for more than half of
-    /// the `ttl`, or a failover lost it. Others may have the tokens, so the work should stop. The next renewal
-    /// finds out, within a third of the `ttl`, or when the server is back. A lost hold is not taken anew.
-    ///
-    /// It waits for ever if the hold is never lost: use it in a `select!` beside the work.
+    /// the `ttl`, or a failover lost it. Others may have the tokens, so stop the work: use it in a `select!` beside it. The next
+    /// renewal finds out, within a third of the `ttl`, or when the server is back. A lost hold is not taken anew.
     pub async fn lost(&self) {
         let _ = self.0.is_lost.subscribe().wait_for(|is_lost| *is_lost).await;
     }

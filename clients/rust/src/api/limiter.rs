@@ -87,15 +87,12 @@ impl Limiter {
         Self { limit, ..self.clone() }
     }
 
-    /// Returns this limiter, whose takes and holds now wait in the server for up to `max_wait` instead of being denied.
-    /// Calls that wait for the same bucket are served in the order in which they came. When the time is over, the decision is
-    /// the denial of that moment.
+    /// Returns this limiter, whose takes and holds now wait in the server for up to `max_wait` (at most 30 days) instead of
+    /// being denied, in the order in which they came. When the time is over, the decision is the denial of that moment.
     ///
-    /// The call asks first without waiting. If it is denied, it waits on a connection of its own, which is kept for the next.
-    /// Dropping the call closes the connection, and so leaves the queue. Batches and remembered denials are for calls that do
-    /// not wait. While the server is away, `on_error` decides without a wait. Where
-    /// the module cannot keep the call, as with [`Fallback::Script`], the client asks again after each
-    /// `retry_after`, in no order.
+    /// Dropping the call leaves the queue. Batches and remembered denials are for calls that do not wait. While the server is
+    /// away, `on_error` decides without a wait. With [`Fallback::Script`] the client asks again after each `retry_after`, in
+    /// no order.
     ///
     /// ```
     /// use std::time::Duration;
@@ -116,10 +113,8 @@ impl Limiter {
     }
 
     /// Returns this limiter, whose calls now wait as those of a tenant: tenants that wait for the same bucket get tokens in
-    /// proportion to their weights, so that many waiting calls of one do not hold up another. Within a tenant, calls are served
-    /// in the order in which they came. Calls without a share are one tenant of weight 1.
-    ///
-    /// It matters to calls that wait, by [`with_max_wait`](Self::with_max_wait). Calls of several buckets are then an error.
+    /// proportion to their weights, so that many waiting calls of one do not hold up another. Calls without a share are one
+    /// tenant of weight 1. Calls of several buckets with a share are an error.
     ///
     /// ```
     /// use std::time::Duration;

@@ -12,12 +12,14 @@ use std::thread;
 use std::time::Duration;
 
 use arc_swap::{ArcSwapOption, Guard};
+use redis::RedisResult;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{oneshot, MappedMutexGuard, Mutex, MutexGuard};
 use tokio::task::{yield_now, JoinHandle};
 use tokio::time::{Instant, Sleep};
 
 use crate::api::options::YEAR;
+use crate::transport::address::unfinished;
 
 /// Empty until the first call, and again while no thread can be started: each call tries.
 static BACKGROUND: ArcSwapOption<Background> = ArcSwapOption::const_empty();
@@ -130,6 +132,13 @@ pub(crate) fn spawn<T: Send + 'static>(
     task: impl Future<Output = T> + Send + 'static,
 ) -> io::Result<JoinHandle<T>> {
     Ok(handle()?.spawn(task))
+}
+
+/// Runs a task that connects on the background thread. If its caller leaves, it goes on.
+pub(crate) async fn connecting<T: Send + 'static>(
+    task: impl Future<Output = RedisResult<T>> + Send + 'static,
+) -> RedisResult<T> {
+    spawn(task)?.await.unwrap_or_else(|error| Err(unfinished(error)))
 }
 
 /// Lets the thread read what has arrived.

@@ -12,7 +12,7 @@ use tokio::runtime;
 use tokio::sync::{OnceCell, Semaphore};
 
 use crate::transport::address::{timed_out, without_password};
-use crate::transport::background::{spawn, timeout};
+use crate::transport::background::{connecting, timeout};
 use crate::transport::locked::locked;
 use crate::transport::node::Node;
 
@@ -62,12 +62,12 @@ impl Link {
 
     /// Connects for all calls, or for one that waits, in the runtime that it runs in. What the server closes is not used again.
     pub(super) async fn connect(
-        self: &Arc<Self>,
-        node: &Arc<Node>,
+        self: Arc<Self>,
+        node: Arc<Node>,
         is_shared: bool,
         within: Duration,
     ) -> RedisResult<Connection> {
-        let (of_node, link) = (Arc::downgrade(node), Arc::downgrade(self));
+        let (of_node, link) = (Arc::downgrade(&node), Arc::downgrade(&self));
         let config = AsyncConnectionConfig::new()
             // Its timers would be those of the runtime. Silence is judged for all calls together.
             .set_connection_timeout(None)
@@ -85,13 +85,11 @@ impl Link {
                 }
                 Ok::<_, SendError>(())
             });
-        let finding = node.clone();
-        let connecting = async {
-            let finding = spawn(async move { finding.client().await })?;
-            let client = finding.await.unwrap_or_else(|_| Err(timed_out()))?;
+        let made = async {
+            let client = connecting(async move { node.client().await }).await?;
             client.get_multiplexed_async_connection_with_config(&config).await.map_err(without_password)
         };
-        timeout(within, connecting).await.unwrap_or_else(|| Err(timed_out()))
+        timeout(within, made).await.unwrap_or_else(|| Err(timed_out()))
     }
 }
 

@@ -8,8 +8,8 @@ use redis::aio::MultiplexedConnection as Connection;
 use redis::{Cmd, RedisResult, Value};
 use tokio::runtime::Handle;
 
-use crate::transport::address::{timed_out, unfinished};
-use crate::transport::background::{runs_tasks, spawn, timeout};
+use crate::transport::address::timed_out;
+use crate::transport::background::{connecting, runs_tasks, timeout};
 #[cfg(feature = "fake")]
 use crate::transport::clock::Clock;
 use crate::transport::if_dropped::IfDropped;
@@ -112,7 +112,7 @@ impl Transport {
         if link.near.get().is_none() && link.calls.fetch_add(1, Ordering::Relaxed) == CALLS_OF_A_RUNTIME {
             let (node, link, id, within) = (node.clone(), link.clone(), runtime.id(), self.connect_within());
             let connecting = runtime.spawn(async move {
-                if let Ok(connection) = link.connect(&node, true, within).await {
+                if let Ok(connection) = link.clone().connect(node, true, within).await {
                     let _ = link.near.set((id, connection));
                 }
             });
@@ -129,18 +129,14 @@ impl Transport {
         if let Some(Ok(connection)) = link.shared.get() {
             return Ok(connection.clone());
         }
-        // The call that began to connect may wait no longer.
-        let connecting = spawn(self.clone().connect(node.clone(), link.clone()));
-        let connecting = connecting.map_err(|error| Failure::NotConnected(error.into()))?;
+        let made = connecting(self.clone().connect(node.clone(), link.clone()));
         // A server that is away gets no more time than for a reply. If it comes later, the next call finds it connected.
-        let patience = self.options().timeout;
-        let made = if node.is_away() { timeout(patience, connecting).await } else { Some(connecting.await) };
-        match made {
-            Some(Ok(connected)) => connected.map_err(Failure::NotConnected),
-            Some(Err(error)) if error.is_panic() => Err(Failure::NotConnected(unfinished(error))),
-            Some(Err(_)) => Err(Failure::NotSent),
-            None => Err(Failure::NotConnected(timed_out())),
-        }
+        let made = if node.is_away() {
+            timeout(self.options().timeout, made).await.unwrap_or_else(|| Err(timed_out()))
+        } else {
+            made.await
+        };
+        made.map_err(Failure::NotConnected)
     }
 
     fn connect_within(&self) -> Duration {
@@ -149,7 +145,7 @@ impl Transport {
 
     /// Connects, unless that is under way.
     async fn connect(self, node: Arc<Node>, link: Arc<Link>) -> RedisResult<Connection> {
-        let making = || link.connect(&node, true, self.connect_within());
+        let making = || link.clone().connect(node.clone(), true, self.connect_within());
         let made = link.shared.get_or_init(making).await.clone();
         match &made {
             Ok(_) => node.connected(self.now()),
@@ -170,12 +166,7 @@ impl Transport {
         if node.is_away() {
             return Err(Failure::NotSent);
         }
-        let (of_node, of_link, within) = (node.clone(), link.clone(), self.connect_within());
-        let made = match spawn(async move { of_link.connect(&of_node, false, within).await }) {
-            Ok(connecting) => connecting.await.unwrap_or_else(|error| Err(unfinished(error))),
-            Err(error) => Err(error.into()),
-        };
-        match made {
+        match connecting(link.clone().connect(node.clone(), false, self.connect_within())).await {
             Ok(waiter) => Ok(waiter),
             Err(error) if self.look(node).await == Fault::Away => Err(Failure::NotConnected(error)),
             Err(error) => Err(Failure::NoMore(error)),
