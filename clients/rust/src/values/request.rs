@@ -1,7 +1,6 @@
 //! The commands, as the module and as the script take them.
 
 use std::fmt;
-use std::iter::once;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -106,9 +105,8 @@ pub(crate) struct Request {
     /// The arguments of a joint command before its buckets: `ttl_ms id` of a hold. Those of one bucket come last, or before
     /// what was used.
     before: Option<Vec<String>>,
-    bucket: Bucket,
-    /// Most requests have none, which needs no allocation.
-    others: Vec<Bucket>,
+    /// One at least.
+    buckets: Vec<Bucket>,
     /// Whether a `TB.PEEK` of 1 follows in the same write.
     with_peek: bool,
     /// Whose turn it takes when it waits.
@@ -161,8 +159,8 @@ static SHA: LazyLock<String> = LazyLock::new(|| Script::new(SCRIPT).get_hash().t
 
 impl Request {
     pub(crate) fn one(operation: &'static str, key: String, limit: &Limit, words: Words) -> Self {
-        let bucket = Bucket { key, limit: limit.clone(), words };
-        Self { operation, before: None, bucket, others: Vec::new(), with_peek: false, share: None }
+        let buckets = vec![Bucket { key, limit: limit.clone(), words }];
+        Self { operation, before: None, buckets, with_peek: false, share: None }
     }
 
     pub(crate) fn joint(
@@ -175,15 +173,16 @@ impl Request {
             let words = [Some(part.amount.checked("amount")?), None];
             Ok(Bucket { key: format!("{prefix}{}", part.name), limit: part.limit.clone(), words })
         };
-        let mut buckets = parts.iter().map(bucket);
-        let bucket = buckets.next().ok_or_else(|| Error::BadArgument("no limit is named".to_owned()))??;
-        let others = buckets.collect::<Result<_, Error>>()?;
-        Ok(Self { operation, before: Some(before), bucket, others, with_peek: false, share: None })
+        let buckets = parts.iter().map(bucket).collect::<Result<Vec<_>, Error>>()?;
+        if buckets.is_empty() {
+            return Err(Error::BadArgument("no limit is named".to_owned()));
+        }
+        Ok(Self { operation, before: Some(before), buckets, with_peek: false, share: None })
     }
 
     /// Returns the request of a tenant, which has one bucket.
     pub(crate) fn sharing(self, share: Option<&Arc<Share>>) -> Result<Self, Error> {
-        if share.is_some() && !self.others.is_empty() {
+        if share.is_some() && self.buckets.len() > 1 {
             return Err(Error::BadArgument("share: a call of several buckets has none".to_owned()));
         }
         Ok(Self { share: share.cloned(), ..self })
@@ -201,7 +200,7 @@ impl Request {
 
     /// By which the command finds its node.
     pub(crate) fn key(&self) -> &str {
-        &self.bucket.key
+        &self.buckets[0].key
     }
 
     /// By which the script finds its node.
@@ -232,7 +231,7 @@ impl Request {
 
     /// What a policy that is open grants.
     pub(crate) fn most_granted(&self) -> u64 {
-        match (self.operation, self.bucket.words) {
+        match (self.operation, self.buckets[0].words) {
             ("TB.TAKEUPTO", [Some(most), _]) => most.as_whole().unwrap_or(0),
             _ => 1,
         }
@@ -246,7 +245,7 @@ impl Request {
         }];
         if self.with_peek {
             let words = [Some(1.into()), None];
-            let peek = Self::one("TB.PEEK", self.bucket.key.clone(), &self.bucket.limit, words);
+            let peek = Self::one("TB.PEEK", self.key().to_owned(), &self.buckets[0].limit, words);
             commands.extend(peek.to_commands(by));
         }
         commands
@@ -258,7 +257,7 @@ impl Request {
         let mut waiting = self.clone();
         match &mut waiting.before {
             Some(before) => before.push(max_wait_ms.to_string()),
-            None => waiting.bucket.words[1] = Some(max_wait_ms.into()),
+            None => waiting.buckets[0].words[1] = Some(max_wait_ms.into()),
         }
         // TB.BTAKE of TB.TAKE.
         let mut command = waiting.to_command(&format!("TB.B{}", without_prefix(self.name())));
@@ -275,21 +274,17 @@ impl Request {
 
     fn with_words(&self, operation: &'static str, words: Words) -> Self {
         let mut other = Self { operation, ..self.clone() };
-        once(&mut other.bucket).chain(&mut other.others).for_each(|bucket| bucket.words = words);
+        other.buckets.iter_mut().for_each(|bucket| bucket.words = words);
         other
-    }
-
-    fn buckets(&self) -> impl Iterator<Item = &Bucket> {
-        once(&self.bucket).chain(&self.others)
     }
 
     /// Returns the command's name: of one bucket the one that does without a list, as it decides and replies faster.
     fn name(&self) -> &'static str {
-        match (self.operation, &self.others[..]) {
-            ("TB.MTAKE", []) => "TB.TAKE",
-            ("TB.MHOLD", []) => "TB.HOLD",
-            ("TB.MRENEW", []) => "TB.RENEW",
-            ("TB.MSETTLE", []) => "TB.SETTLE",
+        match (self.operation, self.buckets.len()) {
+            ("TB.MTAKE", 1) => "TB.TAKE",
+            ("TB.MHOLD", 1) => "TB.HOLD",
+            ("TB.MRENEW", 1) => "TB.RENEW",
+            ("TB.MSETTLE", 1) => "TB.SETTLE",
             (operation, _) => operation,
         }
     }
@@ -312,7 +307,7 @@ impl Request {
         if operation == "DEL" {
             return redis::cmd("DEL").arg(self.key()).take();
         }
-        let several = self.before.as_ref().map_or(0, |_| 1 + self.others.len());
+        let several = self.before.as_ref().map_or(0, |_| self.buckets.len());
         let mut command = Cmd::with_capacity(WORDS * (1 + several), BYTES * (1 + several));
         command.arg(operation);
         let before = self.before.as_deref().unwrap_or_default();
@@ -320,7 +315,7 @@ impl Request {
         if is_joint {
             command.arg(several).arg(before);
         }
-        for bucket in self.buckets() {
+        for bucket in &self.buckets {
             command.arg(&bucket.key);
             bucket.write_limit(&mut command);
             if is_settle {
@@ -340,12 +335,12 @@ impl Request {
             return redis::cmd("DEL").arg(self.script_key()).take();
         }
         let mut command = redis::cmd("EVALSHA");
-        command.arg(&*SHA).arg(1 + self.others.len());
-        for bucket in self.buckets() {
+        command.arg(&*SHA).arg(self.buckets.len());
+        for bucket in &self.buckets {
             command.arg(script_key(&bucket.key));
         }
         command.arg(without_prefix(self.operation));
-        for bucket in self.buckets() {
+        for bucket in &self.buckets {
             bucket.write_limit(&mut command);
             bucket.write_words(&mut command);
         }
