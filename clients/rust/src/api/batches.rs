@@ -225,7 +225,13 @@ impl State {
     fn add(&mut self, limit: &Limit, reply: Decision, asked_at: Duration) {
         self.tokens = self.left(asked_at) + reply.granted;
         (self.fetched_at, self.reply) = (asked_at, reply);
-        self.stale_at = asked_at + fills_in(limit, reply);
+        // In the time in which it fills, an empty bucket would keep what was fetched.
+        let fills_in = if limit.is_calendar() {
+            Duration::from_millis(reply.reset_after_ms.try_into().unwrap_or(0))
+        } else {
+            Duration::from_micros(limit.fills_in_us().unwrap_or(0))
+        };
+        self.stale_at = asked_at + fills_in;
     }
 
     fn spend(&mut self, cost: u64, now: Duration) -> Decision {
@@ -235,13 +241,4 @@ impl State {
         let remaining = reply.remaining.saturating_add_unsigned(self.tokens);
         Decision { allowed: true, granted: 1, retry_after_ms: 0, remaining, ..reply }
     }
-}
-
-/// In what time a bucket fills: so long it would keep the tokens that were fetched.
-fn fills_in(limit: &Limit, reply: Decision) -> Duration {
-    if limit.is_calendar() {
-        // At a boundary.
-        return Duration::from_millis(reply.reset_after_ms.try_into().unwrap_or(0));
-    }
-    Duration::from_micros(limit.fills_in_us().unwrap_or(0))
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redis::{ConnectionInfo, IntoConnectionInfo, RedisResult, Value};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
 use crate::api::options::ServerOptions;
 use crate::local::buckets::Buckets;
@@ -25,14 +25,14 @@ use crate::values::rules::MOST_UNSETTLED;
 
 /// A server or a cluster, for limiters of tasks and of threads. Clones share its connections and its outages.
 #[derive(Clone)]
-pub struct Server(Arc<Inner>);
+pub struct Server(pub(super) Arc<Inner>);
 
-struct Inner {
+pub(super) struct Inner {
     transport: Transport,
     local: Mutex<Buckets>,
     degraded: AtomicU64,
     /// Bounds how many holds wait to be settled.
-    unsettled: Arc<Semaphore>,
+    pub(super) unsettled: Arc<Semaphore>,
 }
 
 impl Server {
@@ -127,10 +127,6 @@ impl Server {
 
     pub(crate) fn count_degraded(&self) {
         self.0.degraded.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn room_for_unsettled(&self) -> Option<OwnedSemaphorePermit> {
-        self.0.unsettled.clone().try_acquire_owned().ok()
     }
 
     pub(crate) fn transport(&self) -> &Transport {

@@ -17,7 +17,7 @@ impl Server {
         if !self.transport().clock().is_real() {
             return;
         }
-        let Some(room) = self.room_for_unsettled() else {
+        let Ok(room) = self.0.unsettled.clone().try_acquire_owned() else {
             log::debug!(target: LOG, "too many holds wait to be settled: one ends by its ttl");
             return;
         };

@@ -105,15 +105,9 @@ impl Transport {
 
     /// Notes what a failure says about the node.
     pub(super) fn note(&self, node: &Node, failure: &Failure) {
-        node.fails(failure);
-        match failure.fault() {
-            Fault::Away => {
-                node.away(self.now().saturating_add(self.options().retry_every), failure);
-                self.look_at_slots();
-            }
-            Fault::Refusing => node.refuses(self.now(), failure),
-            Fault::Callers if failure.is_reply() => node.answers(),
-            Fault::Callers | Fault::Nobodys => {}
+        node.note(failure, self.now(), self.options().retry_every);
+        if failure.fault() == Fault::Away {
+            self.look_at_slots();
         }
     }
 
