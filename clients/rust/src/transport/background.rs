@@ -9,14 +9,14 @@ use std::process;
 use std::sync::{mpsc, Arc};
 use std::task::Poll;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwapOption, Guard};
 use redis::RedisResult;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{oneshot, MappedMutexGuard, Mutex, MutexGuard};
 use tokio::task::{yield_now, JoinHandle};
-use tokio::time::{Instant, Sleep};
+use tokio::time::Sleep;
 
 use crate::api::options::YEAR;
 use crate::transport::address::unfinished;
@@ -135,10 +135,12 @@ pub(crate) fn spawn<T: Send + 'static>(
 }
 
 /// Runs a task that connects on the background thread. If its caller leaves, it goes on.
-pub(crate) async fn connecting<T: Send + 'static>(
+pub(crate) fn connecting<T: Send + 'static>(
     task: impl Future<Output = RedisResult<T>> + Send + 'static,
-) -> RedisResult<T> {
-    spawn(task)?.await.unwrap_or_else(|error| Err(unfinished(error)))
+) -> impl Future<Output = RedisResult<T>> {
+    // The future has no room for the task: it is a part of that of each call.
+    let spawned = spawn(task);
+    async { spawned?.await.unwrap_or_else(|error| Err(unfinished(error))) }
 }
 
 /// Lets the thread read what has arrived.
@@ -165,16 +167,12 @@ pub(crate) async fn detached<T: Send + 'static>(work: impl Future<Output = T> + 
 /// Ends work after that time, by the clock of the background thread.
 pub(crate) async fn timeout<F: Future>(time: Duration, work: F) -> Option<F::Output> {
     // Not tokio's time of now, which is that of the caller's runtime: a test may have stopped it.
-    let at = std::time::Instant::now() + time.min(YEAR);
-    until(process::id(), at.into(), pin!(work)).await
-}
-
-/// Ends work of this process at that time, by the clock of the background thread.
-pub(crate) async fn until<F: Future + Unpin>(process: u32, at: Instant, mut work: F) -> Option<F::Output> {
+    let at = (Instant::now() + time.min(YEAR)).into();
     // Without a thread there is no connection, and work ends by itself.
-    let Some(mut timer) = timer(process, at) else { return Some(work.await) };
+    let Some(mut timer) = timer(at) else { return Some(work.await) };
     timer.as_mut().reset(at);
-    let either = poll_fn(|context| match Pin::new(&mut work).poll(context) {
+    let mut work = pin!(work);
+    let either = poll_fn(|context| match work.as_mut().poll(context) {
         Poll::Ready(value) => Poll::Ready(Some(value)),
         Poll::Pending => timer.as_mut().poll(context).map(|()| None),
     });
@@ -188,7 +186,8 @@ pub(crate) async fn until<F: Future + Unpin>(process: u32, at: Instant, mut work
 }
 
 /// Returns a timer of this process, if possible a spare one: making and dropping one takes a lock that all threads share.
-fn timer(process: u32, at: Instant) -> Option<Pin<Box<Sleep>>> {
+fn timer(at: tokio::time::Instant) -> Option<Pin<Box<Sleep>>> {
+    let process = process::id();
     let spare = SPARE_TIMERS.with_borrow_mut(|(of, spare)| {
         if *of != process {
             forget(take(spare));

@@ -65,7 +65,7 @@ impl Transport {
         });
         let mut pending = Box::pin(send(&mut connection, commands, is_asking));
         let heard = match waits_until {
-            None => self.listen(node, link.process, &mut pending).await,
+            None => self.listen(node, &mut pending).await,
             Some(at) => self.listen_long(node, at, &mut pending).await,
         };
         unheard.disarm();

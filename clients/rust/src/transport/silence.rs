@@ -2,14 +2,13 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::process;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use redis::{FromRedisValue, Value};
 
-use crate::transport::background::{timeout, turn, until};
+use crate::transport::background::{timeout, turn};
 use crate::transport::node::{is_due, Node};
 use crate::transport::send::How;
 use crate::transport::Transport;
@@ -28,7 +27,6 @@ impl Transport {
     pub(super) async fn listen<T>(
         &self,
         node: &Node,
-        process: u32,
         mut reply: impl Future<Output = T> + Unpin,
     ) -> Result<T, Failure> {
         let (clock, patience) = (self.clock(), self.options().timeout);
@@ -37,7 +35,7 @@ impl Transport {
         let too_old_at = since.saturating_add(most_age);
         loop {
             let due = since.max(node.heard()).saturating_add(patience).min(too_old_at);
-            if let Some(value) = until(process, clock.instant(due), &mut reply).await {
+            if let Some(value) = timeout(due.saturating_sub(clock.now()), &mut reply).await {
                 return Ok(value);
             }
             turn().await;
@@ -69,7 +67,7 @@ impl Transport {
         loop {
             let left = until.saturating_sub(self.now());
             if left.is_zero() {
-                return self.listen(node, process::id(), reply).await;
+                return self.listen(node, reply).await;
             }
             if let Some(value) = timeout(left.min(PULSE), &mut reply).await {
                 return Ok(value);
