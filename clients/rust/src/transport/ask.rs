@@ -205,7 +205,7 @@ impl Transport {
             // A user without the right to load the script may still run it by its digest once it is loaded.
             Some("NOSCRIPT") => {
                 let load = redis::cmd("SCRIPT").arg("LOAD").arg(SCRIPT).take();
-                // In a box of its own, because it is rare: the future of each call would be larger.
+                // In a box: the future of each call would have room for this one too, which is rare.
                 Box::pin(self.attempt(&call.node, &[load], How::default())).await?;
             }
             _ if failure.is_unknown_command()

@@ -138,7 +138,7 @@ pub(crate) fn spawn<T: Send + 'static>(
 pub(crate) fn connecting<T: Send + 'static>(
     task: impl Future<Output = RedisResult<T>> + Send + 'static,
 ) -> impl Future<Output = RedisResult<T>> {
-    // The future has no room for the task: it is a part of that of each call.
+    // Begun at once: the future of each call has this one in it, and would be large with the task.
     let spawned = spawn(task);
     async { spawned?.await.unwrap_or_else(|error| Err(unfinished(error))) }
 }
