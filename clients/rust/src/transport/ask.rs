@@ -106,7 +106,7 @@ impl Transport {
     /// Notes what a failure says about the node.
     pub(super) fn note(&self, node: &Node, failure: &Failure) {
         node.note(failure, self.now(), self.options().retry_every);
-        if failure.fault() == Fault::Away {
+        if failure.is_away() {
             self.look_at_slots();
         }
     }

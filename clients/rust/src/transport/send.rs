@@ -18,7 +18,7 @@ use crate::transport::locked::locked;
 use crate::transport::node::Node;
 use crate::transport::silence::LATE;
 use crate::transport::Transport;
-use crate::values::error::{Failure, Fault};
+use crate::values::error::Failure;
 use crate::values::rules::CONNECT_WITHIN;
 
 /// Calls by runtimes before one of them gets a connection of its own.
@@ -71,7 +71,10 @@ impl Transport {
         unheard.disarm();
         let replies = match heard {
             Ok(replies) => replies.and_then(without_error),
-            Err(_) if is_near && !node.is_away() && self.look(node).await != Fault::Away => {
+            // A look would be logged, and no logger can run a runtime within this one.
+            Err(_)
+                if is_near && !node.is_away() && !self.ping(node).await.is_err_and(|why| why.is_away()) =>
+            {
                 // The server is there. If it was only slow, the reply has come too.
                 match timeout(LATE, &mut pending).await {
                     Some(replies) => replies.and_then(without_error),
@@ -168,7 +171,7 @@ impl Transport {
         }
         match connecting(link.clone().connect(node.clone(), false, self.connect_within())).await {
             Ok(waiter) => Ok(waiter),
-            Err(error) if self.look(node).await == Fault::Away => Err(Failure::NotConnected(error)),
+            Err(error) if self.look(node).await => Err(Failure::NotConnected(error)),
             Err(error) => Err(Failure::NoMore(error)),
         }
     }

@@ -12,7 +12,7 @@ use crate::transport::background::{timeout, turn};
 use crate::transport::node::{is_due, Node};
 use crate::transport::send::How;
 use crate::transport::Transport;
-use crate::values::error::{Failure, Fault};
+use crate::values::error::Failure;
 use crate::values::rules::PULSE;
 
 /// A call is given up at this many timeouts, or this age, even if others are answered.
@@ -72,24 +72,24 @@ impl Transport {
             if let Some(value) = timeout(left.min(PULSE), &mut reply).await {
                 return Ok(value);
             }
-            if self.now().saturating_sub(node.heard()) >= PULSE && self.look(node).await == Fault::Away {
+            if self.now().saturating_sub(node.heard()) >= PULSE && self.look(node).await {
                 return Err(Failure::Silent(self.options().timeout));
             }
         }
     }
 
-    /// Finds out whether the node is there.
-    pub(super) async fn look(&self, node: &Arc<Node>) -> Fault {
-        match Box::pin(self.attempt(node, &[redis::cmd("PING")], How::default())).await {
-            Ok(_) => {
-                node.answers();
-                Fault::Nobodys
-            }
-            Err(failure) => {
-                self.note(node, &failure);
-                failure.fault()
-            }
+    /// Finds out whether the node is away.
+    pub(super) async fn look(&self, node: &Arc<Node>) -> bool {
+        let asked = self.ping(node).await;
+        match &asked {
+            Ok(()) => node.answers(),
+            Err(failure) => self.note(node, failure),
         }
+        asked.is_err_and(|failure| failure.is_away())
+    }
+
+    pub(super) async fn ping(&self, node: &Arc<Node>) -> Result<(), Failure> {
+        Box::pin(self.attempt(node, &[redis::cmd("PING")], How::default())).await.map(drop)
     }
 
     /// Finds that out in the background, for a caller who did not wait for it. One such look is enough at a time.
