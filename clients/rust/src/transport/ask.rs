@@ -7,7 +7,7 @@ use std::time::Duration;
 use redis::Value;
 
 use crate::api::options::Fallback;
-use crate::transport::background::{runs_tasks, runtime_of_threads};
+use crate::transport::background::{run_by_thread, runs_tasks};
 use crate::transport::cluster::Cluster;
 use crate::transport::node::Node;
 use crate::transport::send::How;
@@ -146,12 +146,14 @@ impl Transport {
                 Some(until) => vec![call.request.to_waiting(until.saturating_sub(self.now()))],
             };
             let is_plain = call.request.is_take() && call.until.is_none() && !call.is_again;
-            let runtime = if is_plain { runtime_of_threads() } else { None };
-            let may_be_near = is_plain && (runtime.is_some() || runs_tasks());
-            let how = How { is_asking: call.is_asking, waits_until: call.until, may_be_near };
-            let attempted = match runtime {
-                Some(runtime) => runtime.block_on(self.attempt(&call.node, &commands, how)),
-                None => self.attempt(&call.node, &commands, how).await,
+            let attempt = |may_be_near| {
+                let how = How { is_asking: call.is_asking, waits_until: call.until, may_be_near };
+                self.attempt(&call.node, &commands, how)
+            };
+            let by_thread = if is_plain { run_by_thread(|| attempt(true)) } else { None };
+            let attempted = match by_thread {
+                Some(attempted) => attempted,
+                None => attempt(is_plain && runs_tasks()).await,
             };
             match attempted {
                 Ok(replies) => {

@@ -6,17 +6,17 @@ use std::io;
 use std::mem::{forget, take};
 use std::pin::{pin, Pin};
 use std::process;
-use std::sync::{mpsc, Arc};
+use std::sync::{mpsc, Arc, Mutex, MutexGuard, TryLockError};
 use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwapOption, Guard};
 use redis::RedisResult;
-use tokio::runtime::{Builder, Handle, Runtime};
-use tokio::sync::{oneshot, MappedMutexGuard, Mutex, MutexGuard};
+use tokio::runtime::{self, Builder, Handle, Runtime};
+use tokio::sync::oneshot;
 use tokio::task::{yield_now, JoinHandle};
-use tokio::time::Sleep;
+use tokio::time::{sleep_until, Sleep};
 
 use crate::api::options::YEAR;
 use crate::transport::address::unfinished;
@@ -49,7 +49,7 @@ pub(crate) enum Role {
 
 /// The runtime of threads, and the process that made it. If it is taken at a fork, it remains so in the child, whose threads
 /// do without.
-static OF_THREADS: Mutex<Option<(u32, Runtime)>> = Mutex::const_new(None);
+static OF_THREADS: Mutex<Option<(u32, Runtime)>> = Mutex::new(None);
 
 /// Spare timers beyond these are dropped.
 const MOST_SPARE_TIMERS: usize = 64;
@@ -100,19 +100,41 @@ pub(crate) fn is_here() -> bool {
     matches!(ROLE.get(), Role::Connections)
 }
 
-/// Returns the runtime of threads, if no other runs it and this one may while it waits for a reply.
-pub(crate) fn runtime_of_threads() -> Option<MappedMutexGuard<'static, Runtime>> {
-    // Within a runtime no other can be run.
-    if !matches!(ROLE.get(), Role::Call) || Handle::try_current().is_ok() {
+/// Runs work in the runtime of threads, if no other thread does and this one may while it waits for a reply.
+pub(crate) fn run_by_thread<F: Future>(work: impl FnOnce() -> F) -> Option<F::Output> {
+    // Within a runtime no other can be run, nor can one when the thread ends.
+    if !matches!(ROLE.get(), Role::Call) || !Handle::try_current().is_err_and(|why| why.is_missing_context())
+    {
         return None;
     }
-    let (mut free, process) = (OF_THREADS.try_lock().ok()?, process::id());
+    let (mut free, process) = (if_free()?, process::id());
     if free.as_ref().is_none_or(|(of, _)| *of != process) {
         let runtime = Builder::new_current_thread().enable_all().build().ok()?;
         // A child must not drop what it has of its parent.
         forget(free.replace((process, runtime)));
     }
-    MutexGuard::try_map(free, |free| Some(&mut free.as_mut()?.1)).ok()
+    Some(free.as_ref()?.1.block_on(work()))
+}
+
+/// Lets the runtime of threads close the connection that was dropped, if it was its own. If it runs, it does so by itself.
+pub(crate) fn close_dropped(of: runtime::Id) {
+    let is_of = |(_, runtime): &(u32, Runtime)| runtime.handle().id() == of;
+    if if_free().is_some_and(|free| free.as_ref().is_some_and(is_of)) {
+        run_hook(|| {
+            if let Some((_, runtime)) = if_free().as_deref().and_then(Option::as_ref) {
+                runtime.block_on(yield_now());
+            }
+        });
+    }
+}
+
+fn if_free() -> Option<MutexGuard<'static, Option<(u32, Runtime)>>> {
+    match OF_THREADS.try_lock() {
+        Ok(free) => Some(free),
+        // A call that panics leaves it as it was.
+        Err(TryLockError::Poisoned(free)) => Some(free.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }
 
 /// Returns whether a runtime of the caller's may run on this thread.
@@ -169,7 +191,7 @@ pub(crate) async fn timeout<F: Future>(time: Duration, work: F) -> Option<F::Out
     // Not tokio's time of now, which is that of the caller's runtime: a test may have stopped it.
     let at = (Instant::now() + time.min(YEAR)).into();
     // Without a thread there is no connection, and work ends by itself.
-    let Some(mut timer) = timer(at) else { return Some(work.await) };
+    let Some(mut timer) = timer(at).await else { return Some(work.await) };
     timer.as_mut().reset(at);
     let mut work = pin!(work);
     let either = poll_fn(|context| match work.as_mut().poll(context) {
@@ -177,7 +199,8 @@ pub(crate) async fn timeout<F: Future>(time: Duration, work: F) -> Option<F::Out
         Poll::Pending => timer.as_mut().poll(context).map(|()| None),
     });
     let value = either.await;
-    SPARE_TIMERS.with_borrow_mut(|(_, spare)| {
+    let _ = SPARE_TIMERS.try_with(|spare| {
+        let (_, spare) = &mut *spare.borrow_mut();
         if spare.len() < MOST_SPARE_TIMERS {
             spare.push(timer);
         }
@@ -186,18 +209,24 @@ pub(crate) async fn timeout<F: Future>(time: Duration, work: F) -> Option<F::Out
 }
 
 /// Returns a timer of this process, if possible a spare one: making and dropping one takes a lock that all threads share.
-fn timer(at: tokio::time::Instant) -> Option<Pin<Box<Sleep>>> {
+async fn timer(at: tokio::time::Instant) -> Option<Pin<Box<Sleep>>> {
     let process = process::id();
-    let spare = SPARE_TIMERS.with_borrow_mut(|(of, spare)| {
+    let spare = SPARE_TIMERS.try_with(|spare| {
+        let (of, spare) = &mut *spare.borrow_mut();
         if *of != process {
             forget(take(spare));
             *of = process;
         }
         spare.pop()
     });
-    spare.or_else(|| {
-        let handle = handle().ok()?;
-        let _entered = handle.enter();
-        Some(Box::pin(tokio::time::sleep_until(at)))
-    })
+    if let Ok(Some(spare)) = spare {
+        return Some(spare);
+    }
+    let handle = handle().ok()?;
+    if Handle::try_current().is_err_and(|why| why.is_thread_local_destroyed()) {
+        // A thread that ends has nothing of tokio's.
+        return handle.spawn(async move { Some(Box::pin(sleep_until(at))) }).await.unwrap_or(None);
+    }
+    let _entered = handle.enter();
+    Some(Box::pin(sleep_until(at)))
 }

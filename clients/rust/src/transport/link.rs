@@ -12,7 +12,7 @@ use tokio::runtime;
 use tokio::sync::{OnceCell, Semaphore};
 
 use crate::transport::address::{timed_out, without_password};
-use crate::transport::background::{connecting, timeout};
+use crate::transport::background::{close_dropped, connecting, timeout};
 use crate::transport::locked::locked;
 use crate::transport::node::Node;
 
@@ -98,6 +98,9 @@ impl Drop for Link {
         if self.process != process::id() {
             // The sockets are the parent's too, and so is the runtime that would close them.
             forget((self.shared.take(), self.near.take(), take(&mut *locked(&self.waiters))));
+        } else if let Some((runtime, connection)) = self.near.take() {
+            drop(connection);
+            close_dropped(runtime);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! A runtime that makes many calls carries them itself, on a connection of its own. So do threads, one at a time.
 
+use std::cell::OnceCell;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -220,4 +221,40 @@ fn a_server_that_is_slow_is_asked_once_by_a_thread() {
         call.join().unwrap().expect("no outage");
     });
     assert_eq!(calls(&server, "tb.take"), before + 1);
+}
+
+#[test]
+fn a_server_that_is_dropped_leaves_no_connection() {
+    let server = Server::start();
+    drop(of_threads(&server));
+    let began = Instant::now();
+    while connections(&server) > 0 {
+        assert!(began.elapsed() < SOON, "it is not closed");
+    }
+}
+
+#[test]
+fn a_thread_calls_when_it_ends() {
+    struct Late(sync::Limiter);
+    impl Drop for Late {
+        fn drop(&mut self) {
+            self.0.take("late", 1).unwrap();
+            self.0.within(SOON).take("late", 1).unwrap();
+            drop(self.0.hold("late", 1, SOON).unwrap());
+        }
+    }
+    thread_local! { static LATE: OnceCell<Late> = const { OnceCell::new() } }
+    let server = Server::start();
+    let limiter = of_threads(&server);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            // What a thread made first, it drops last: after what the calls made.
+            LATE.with(|late| drop(late.set(Late(limiter.clone()))));
+            limiter.take("late", 1).unwrap();
+        });
+    });
+    let (left, began) = (i64::from(MANY) - 4, Instant::now());
+    while limiter.peek("late", 0).unwrap().remaining != left {
+        assert!(began.elapsed() < SOON, "the last calls");
+    }
 }
