@@ -132,23 +132,8 @@ impl Hold {
         self.set_used_of(0, used)
     }
 
-    /// Reports how much the work used of one of several limits, by its place in the call.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tokenbucket_client::{fake::Fake, JointLimiter, Limit};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let limits = [("requests", Limit::new(60, "60/m")?), ("tokens", Limit::new(10_000, "10000/m")?)];
-    /// let limiter = JointLimiter::new(&Fake::new().server(), limits);
-    /// let hold = limiter.hold("ada", &[("requests", 1), ("tokens", 500)], Duration::from_secs(30)).await?;
-    /// hold.set_used_of(1, 120)?;
-    /// assert!(hold.set_used_of(2, 1).is_err());
-    /// hold.settle().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    /// Reports how much the work used of one of several limits, by its place in the call: see
+    /// [`Limiter::hold_all`](crate::Limiter::hold_all).
     ///
     /// # Errors
     ///
@@ -169,20 +154,6 @@ impl Hold {
     }
 
     /// Returns whether the server no longer has the hold: see [`lost`](Self::lost).
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tokenbucket_client::{fake::Fake, Limit, Limiter};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let jobs = Limiter::new(&Fake::new().server(), Limit::new(3, 0)?);
-    /// let hold = jobs.hold("import", 1, Duration::from_secs(30)).await?;
-    /// assert!(!hold.is_lost());
-    /// hold.settle().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub fn is_lost(&self) -> bool {
         *self.0.is_lost.borrow()
     }
@@ -208,20 +179,6 @@ impl Hold {
     /// settled by its id once the server is back.
     ///
     /// In a forked child it does nothing: the hold is the parent's.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tokenbucket_client::{fake::Fake, Limit, Limiter};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let limiter = Limiter::new(&Fake::new().server(), Limit::new(1000, "1000/m")?);
-    /// let hold = limiter.hold("user:42", 500, Duration::from_secs(30)).await?;
-    /// let settled = hold.settle().await?; // all of it counts as used
-    /// assert_eq!(settled.binding.remaining, 500);
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn settle(&self) -> Result<JointDecision, Error> {
         if self.is_copy() {
             return Ok(self.decision());

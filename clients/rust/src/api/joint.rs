@@ -53,39 +53,12 @@ impl JointLimiter {
     }
 
     /// Returns this limiter, whose calls now wait for their turn: see [`Limiter::with_max_wait`].
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tokenbucket_client::{fake::Fake, JointLimiter, Limit};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let limits = [("requests", Limit::new(60, "60/m")?), ("tokens", Limit::new(10_000, "10000/m")?)];
-    /// let limiter = JointLimiter::new(&Fake::new().server(), limits);
-    /// let patient = limiter.with_max_wait(Duration::from_secs(2));
-    /// assert!(patient.take_all("ada", &[("requests", 60)]).await?.allowed());
-    /// # Ok(())
-    /// # }
-    /// ```
     #[must_use]
     pub fn with_max_wait(&self, max_wait: Duration) -> Self {
         Self { limiter: self.limiter.with_max_wait(max_wait), limits: self.limits.clone() }
     }
 
-    /// Takes the cost of each limit that is named, or nothing.
-    ///
-    /// ```
-    /// use tokenbucket_client::{fake::Fake, JointLimiter, Limit};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let limits = [("requests", Limit::new(60, "60/m")?), ("tokens", Limit::new(10_000, "10000/m")?)];
-    /// let limiter = JointLimiter::new(&Fake::new().server(), limits);
-    /// let decision = limiter.take_all("ada", &[("requests", 1), ("tokens", 400)]).await?;
-    /// assert_eq!([decision.each[0].remaining, decision.each[1].remaining], [59, 9600]);
-    /// # Ok(())
-    /// # }
-    /// ```
+    /// Takes the cost of each limit that is named, or nothing: see [`JointLimiter`].
     pub async fn take_all<A: Into<Amount> + Copy>(
         &self,
         name: &str,
@@ -120,18 +93,6 @@ impl JointLimiter {
     }
 
     /// Makes all buckets of the name full.
-    ///
-    /// ```
-    /// use tokenbucket_client::{fake::Fake, JointLimiter, Limit};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let limits = [("requests", Limit::new(60, "60/m")?), ("tokens", Limit::new(10_000, "10000/m")?)];
-    /// let limiter = JointLimiter::new(&Fake::new().server(), limits);
-    /// limiter.reset("ada").await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn reset(&self, name: &str) -> Result<(), Error> {
         for (which, _) in self.limits.iter() {
             self.limiter.reset(&joint_name(name, which)).await?;

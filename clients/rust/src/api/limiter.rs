@@ -19,22 +19,10 @@ use crate::values::error::Error;
 use crate::values::limit::Limit;
 use crate::values::request::{Amount, Part, Request, Share, Words};
 
-/// One limit for many names. Each name has a bucket of its own, at prefix + name. Clones share everything.
+/// One limit for many names. Each name has a bucket of its own, at prefix + name: see [`take`](Self::take). Clones share
+/// everything.
 ///
 /// For threads, see [`sync::Limiter`](crate::sync::Limiter), which has the same methods.
-///
-/// ```
-/// use tokenbucket_client::{fake::Fake, Limit, Limiter};
-///
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let limiter = Limiter::new(&Fake::new().server(), Limit::new(10, "5/s")?);
-/// if limiter.take("user:42", 1).await?.allowed {
-///     println!("go on");
-/// }
-/// # Ok(())
-/// # }
-/// ```
 #[derive(Clone)]
 pub struct Limiter {
     caller: Caller,
@@ -467,21 +455,8 @@ impl Limiter {
         self.caller.decide_all("TB.MHOLD", before, parts, how).await
     }
 
-    /// Ends the hold of this id with what was used of each part. A part without such a hold is denied and stays as it is. Sent
-    /// once: see [`Decision::lost`]. It may be sent again, because a hold ends once.
-    ///
-    /// ```
-    /// use tokenbucket_client::{fake::Fake, Limit, Limiter, Part};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let limiter = Limiter::new(&Fake::new().server(), Limit::new(60, "60/m")?);
-    /// let tokens = Limit::new(10_000, "10000/m")?;
-    /// let parts = [Part::new("{ada}:requests", limiter.limit(), 1), Part::new("{ada}:tokens", &tokens, 400)];
-    /// assert!(!limiter.settle_as("no-such-hold", &parts).await?.allowed());
-    /// # Ok(())
-    /// # }
-    /// ```
+    /// Ends the hold of this id with what was used of each part: see [`hold_as`](Self::hold_as). A part without such a hold is
+    /// denied and stays as it is. Sent once: see [`Decision::lost`]. It may be sent again, because a hold ends once.
     pub async fn settle_as(&self, id: &str, parts: &[Part]) -> Result<JointDecision, Error> {
         let settled = self.caller.decide_all("TB.MSETTLE", vec![id.to_owned()], parts, How::default()).await;
         self.caller.came_back(parts.iter().map(|part| (part.name.as_str(), &part.limit)));
