@@ -12,86 +12,31 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A thread of this package reads the replies.
+//! A thread whose call is alone reads its own reply. A thread of this package reads those of the others.
 
 use std::future::Future;
 use std::time::Duration;
 
-use redis::{IntoConnectionInfo, RedisResult};
+pub use crate::Server;
 
 use crate::adapters::park::wait_for;
-use crate::transport::background::timeout;
-use crate::{Amount, Decision, Error, JointDecision, Limit, Options, Part, ServerOptions};
-
-/// A server or a cluster, for threads; clones share its connection.
-#[derive(Clone, Debug)]
-pub struct Server(pub(crate) crate::Server);
-
-impl Server {
-    /// See [`crate::Server::connect`].
-    pub fn connect(url: impl IntoConnectionInfo) -> RedisResult<Self> {
-        Self::connect_with(url, ServerOptions::new())
-    }
-
-    /// See [`crate::Server::connect_with`].
-    pub fn connect_with(url: impl IntoConnectionInfo, options: ServerOptions) -> RedisResult<Self> {
-        crate::Server::connect_with(url, for_threads(options)).map(Self)
-    }
-
-    /// See [`crate::Server::sentinel`].
-    pub fn sentinel<T: IntoConnectionInfo>(
-        master: impl IntoConnectionInfo,
-        sentinels: impl IntoIterator<Item = T>,
-    ) -> RedisResult<Self> {
-        Self::sentinel_with(master, sentinels, ServerOptions::new())
-    }
-
-    /// See [`crate::Server::sentinel_with`].
-    pub fn sentinel_with<T: IntoConnectionInfo>(
-        master: impl IntoConnectionInfo,
-        sentinels: impl IntoIterator<Item = T>,
-        options: ServerOptions,
-    ) -> RedisResult<Self> {
-        crate::Server::sentinel_with(master, sentinels, for_threads(options)).map(Self)
-    }
-
-    /// See [`crate::Server::cluster`].
-    pub fn cluster<T: IntoConnectionInfo>(urls: impl IntoIterator<Item = T>) -> RedisResult<Self> {
-        Self::cluster_with(urls, ServerOptions::new())
-    }
-
-    /// See [`crate::Server::cluster_with`].
-    pub fn cluster_with<T: IntoConnectionInfo>(
-        urls: impl IntoIterator<Item = T>,
-        options: ServerOptions,
-    ) -> RedisResult<Self> {
-        crate::Server::cluster_with(urls, for_threads(options)).map(Self)
-    }
-
-    /// See [`crate::Server::degraded_count`].
-    pub fn degraded_count(&self) -> u64 {
-        self.0.degraded_count()
-    }
-}
+use crate::transport::background::{timeout, Role};
+use crate::{Amount, Decision, Error, JointDecision, Limit, Options, Part};
 
 #[cfg(feature = "fake")]
 impl crate::fake::Fake {
     /// Returns the server to make limiters for threads with.
     pub fn sync_server(&self) -> Server {
-        Server(self.server())
+        self.server()
     }
-}
-
-fn for_threads(options: ServerOptions) -> ServerOptions {
-    ServerOptions { is_for_threads: true, ..options }
 }
 
 /// Methods that wait for those of the same name.
 macro_rules! waiting {
-    ($($name:ident($($argument:ident: $type:ty),*) -> $value:ty;)*) => {$(
-        #[doc = concat!("See [`crate::Limiter::", stringify!($name), "`].")]
+    ($of:literal $($name:ident($($argument:ident: $type:ty),*) -> $value:ty;)*) => {$(
+        #[doc = concat!("See [`crate::", $of, "::", stringify!($name), "`].")]
         pub fn $name(&self, $($argument: $type),*) -> Result<$value, Error> {
-            self.wait_for(self.inner.$name($($argument),*))
+            self.wait_for(self.inner.$name($($argument),*)).map(<$value>::from)
         }
     )*};
 }
@@ -99,8 +44,7 @@ macro_rules! waiting {
 /// One limit for many names, for threads. Its methods are those of [`crate::Limiter`], which says more of each.
 ///
 /// ```
-/// use tokenbucket_client::fake::Fake;
-/// use tokenbucket_client::{sync::Limiter, Limit};
+/// use tokenbucket_client::{fake::Fake, sync::Limiter, Limit};
 ///
 /// let limiter = Limiter::new(&Fake::new().sync_server(), Limit::new(10, "5/s")?);
 /// assert!(limiter.take("user:42", 8)?.allowed);
@@ -121,7 +65,7 @@ impl Limiter {
 
     /// Makes a limiter with these options.
     pub fn with_options(server: &Server, limit: Limit, options: Options) -> Self {
-        Self { inner: crate::Limiter::with_options(&server.0, limit, options), within: None }
+        Self { inner: crate::Limiter::with_options(server, limit, options), within: None }
     }
 
     /// See [`crate::Limiter::with_limit`].
@@ -146,8 +90,7 @@ impl Limiter {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{sync::Limiter, Limit};
+    /// use tokenbucket_client::{fake::Fake, sync::Limiter, Limit};
     ///
     /// let limiter = Limiter::new(&Fake::new().sync_server(), Limit::new(10, "5/s")?);
     /// assert!(limiter.within(Duration::from_millis(50)).take("user:42", 1)?.allowed);
@@ -164,6 +107,7 @@ impl Limiter {
     }
 
     waiting! {
+        "Limiter"
         take(name: &str, cost: impl Into<Amount>) -> Decision;
         peek(name: &str, cost: impl Into<Amount>) -> Decision;
         take_up_to(name: &str, most: u64) -> Decision;
@@ -173,35 +117,17 @@ impl Limiter {
         give(name: &str, amount: impl Into<Amount>) -> Decision;
         reset(name: &str) -> ();
         take_all(parts: &[Part]) -> JointDecision;
+        hold(name: &str, amount: impl Into<Amount>, ttl: Duration) -> Hold;
+        hold_all(parts: &[Part], ttl: Duration) -> Hold;
         close() -> ();
-    }
-
-    /// See [`crate::Limiter::hold`].
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{sync::Limiter, Limit};
-    ///
-    /// let limiter = Limiter::new(&Fake::new().sync_server(), Limit::new(1000, "1000/m")?);
-    /// let hold = limiter.hold("user:42", 500, Duration::from_secs(30))?;
-    /// hold.set_used(120)?;
-    /// assert_eq!(hold.settle()?.binding.remaining, 880);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn hold(&self, name: &str, amount: impl Into<Amount>, ttl: Duration) -> Result<Hold, Error> {
-        self.wait_for(self.inner.hold(name, amount, ttl)).map(Hold)
-    }
-
-    /// See [`crate::Limiter::hold_all`].
-    pub fn hold_all(&self, parts: &[Part], ttl: Duration) -> Result<Hold, Error> {
-        self.wait_for(self.inner.hold_all(parts, ttl)).map(Hold)
     }
 
     fn wait_for<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         match self.within {
-            None => wait_for(call),
-            Some(time) => wait_for(async { timeout(time, call).await.unwrap_or(Err(Error::DeadlinePassed)) }),
+            None => wait_for(Role::Call, call),
+            Some(time) => wait_for(Role::HurriedCall, async {
+                timeout(time, call).await.unwrap_or(Err(Error::DeadlinePassed))
+            }),
         }
     }
 }
@@ -209,8 +135,7 @@ impl Limiter {
 /// Several limits for many names, for threads. See [`crate::JointLimiter`].
 ///
 /// ```
-/// use tokenbucket_client::fake::Fake;
-/// use tokenbucket_client::{sync::JointLimiter, Limit};
+/// use tokenbucket_client::{fake::Fake, sync::JointLimiter, Limit};
 ///
 /// let limits = [("requests", Limit::new(60, "60/m")?), ("tokens", Limit::new(10_000, "10000/m")?)];
 /// let limiter = JointLimiter::new(&Fake::new().sync_server(), limits);
@@ -218,12 +143,14 @@ impl Limiter {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct JointLimiter(crate::JointLimiter);
+pub struct JointLimiter {
+    inner: crate::JointLimiter,
+}
 
 impl JointLimiter {
     /// Makes a limiter whose options have their defaults.
     pub fn new<S: Into<String>>(server: &Server, limits: impl IntoIterator<Item = (S, Limit)>) -> Self {
-        Self(crate::JointLimiter::new(&server.0, limits))
+        Self::with_options(server, limits, Options::new())
     }
 
     /// Makes a limiter with these options.
@@ -232,45 +159,49 @@ impl JointLimiter {
         limits: impl IntoIterator<Item = (S, Limit)>,
         options: Options,
     ) -> Self {
-        Self(crate::JointLimiter::with_options(&server.0, limits, options))
+        Self { inner: crate::JointLimiter::with_options(server, limits, options) }
     }
 
     /// See [`crate::JointLimiter::with_max_wait`].
     #[must_use]
     pub fn with_max_wait(&self, max_wait: Duration) -> Self {
-        Self(self.0.with_max_wait(max_wait))
+        Self { inner: self.inner.with_max_wait(max_wait) }
     }
 
-    /// See [`crate::JointLimiter::take_all`].
-    pub fn take_all<A: Into<Amount> + Copy>(
-        &self,
-        name: &str,
-        costs: &[(&str, A)],
-    ) -> Result<JointDecision, Error> {
-        wait_for(self.0.take_all(name, costs))
+    waiting! {
+        "JointLimiter"
+        take_all(name: &str, costs: &[(&str, impl Into<Amount> + Copy)]) -> JointDecision;
+        hold(name: &str, amounts: &[(&str, impl Into<Amount> + Copy)], ttl: Duration) -> Hold;
+        reset(name: &str) -> ();
     }
 
-    /// See [`crate::JointLimiter::hold`].
-    pub fn hold<A: Into<Amount> + Copy>(
-        &self,
-        name: &str,
-        amounts: &[(&str, A)],
-        ttl: Duration,
-    ) -> Result<Hold, Error> {
-        wait_for(self.0.hold(name, amounts, ttl)).map(Hold)
-    }
-
-    /// See [`crate::JointLimiter::reset`].
-    pub fn reset(&self, name: &str) -> Result<(), Error> {
-        wait_for(self.0.reset(name))
+    fn wait_for<T>(&self, call: impl Future<Output = T>) -> T {
+        wait_for(Role::Call, call)
     }
 }
 
 /// Tokens that are reserved for a piece of work, and renewed in the background. See [`crate::Hold`].
 ///
 /// Dropping it settles it, and waits for the reply.
+///
+/// ```
+/// use std::time::Duration;
+/// use tokenbucket_client::{fake::Fake, sync::Limiter, Limit};
+///
+/// let limiter = Limiter::new(&Fake::new().sync_server(), Limit::new(1000, "1000/m")?);
+/// let hold = limiter.hold("user:42", 500, Duration::from_secs(30))?;
+/// hold.set_used(120)?;
+/// assert_eq!(hold.settle()?.binding.remaining, 880);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "it is settled when it is dropped"]
 pub struct Hold(crate::Hold);
+
+impl From<crate::Hold> for Hold {
+    fn from(hold: crate::Hold) -> Self {
+        Self(hold)
+    }
+}
 
 impl Hold {
     /// See [`crate::Hold::set_used`].
@@ -295,7 +226,7 @@ impl Hold {
 
     /// See [`crate::Hold::settle`].
     pub fn settle(&self) -> Result<JointDecision, Error> {
-        wait_for(self.0.settle())
+        wait_for(Role::Call, self.0.settle())
     }
 }
 

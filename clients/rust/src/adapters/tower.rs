@@ -61,8 +61,7 @@ impl RateLimitLayer {
     /// Sets how many tokens a request takes; 1 by default.
     ///
     /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{tower::RateLimitLayer, Limit, Limiter};
+    /// use tokenbucket_client::{fake::Fake, tower::RateLimitLayer, Limit, Limiter};
     ///
     /// let limiter = Limiter::new(&Fake::new().server(), Limit::new(100, "10/s")?);
     /// let layer = RateLimitLayer::new(limiter, |_| "everybody".to_owned())

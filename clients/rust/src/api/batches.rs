@@ -58,8 +58,7 @@ enum Outcome {
 }
 
 pub(crate) enum Verdict {
-    Granted(Decision),
-    Denied(Decision),
+    Decided(Decision),
     Away(Arc<Node>),
 }
 
@@ -134,7 +133,7 @@ impl Batch {
                 return Ok(Some(verdict));
             }
             if let Some(decision) = self.spend(cost, self.transport.clock().now()) {
-                return Ok(Some(Verdict::Granted(decision)));
+                return Ok(Some(Verdict::Decided(decision)));
             }
             match outcome {
                 Outcome::Away(node) => return Ok(Some(Verdict::Away(node))),
@@ -167,7 +166,7 @@ impl Batch {
             let read = |place| Decision::from_redis_value_ref(replies.get(place).unwrap_or(&Value::Nil));
             let (fetched, peeked) = (read(0)?, read(1)?);
             state.add(&self.limit, fetched, began);
-            *own = (state.tokens >= cost).then(|| Verdict::Granted(state.spend(cost, began)));
+            *own = (state.tokens >= cost).then(|| Verdict::Decided(state.spend(cost, began)));
             state.tokens = state.tokens.min(size - 1);
             (fetched, peeked, state.is_closed)
         };
@@ -199,7 +198,7 @@ impl Batch {
         // They may have flowed in since.
         let retry_after_ms = if lacks.retry_after_ms == 0 { 1 } else { lacks.retry_after_ms };
         let remaining = lacks.remaining.saturating_add_unsigned(tokens);
-        Ok(Verdict::Denied(Decision { allowed: false, granted: 0, retry_after_ms, remaining, ..lacks }))
+        Ok(Verdict::Decided(Decision { allowed: false, granted: 0, retry_after_ms, remaining, ..lacks }))
     }
 
     fn close(&self) -> Option<Request> {
@@ -226,7 +225,13 @@ impl State {
     fn add(&mut self, limit: &Limit, reply: Decision, asked_at: Duration) {
         self.tokens = self.left(asked_at) + reply.granted;
         (self.fetched_at, self.reply) = (asked_at, reply);
-        self.stale_at = asked_at + fills_in(limit, reply);
+        // In the time in which it fills, an empty bucket would keep what was fetched.
+        let fills_in = if limit.is_calendar() {
+            Duration::from_millis(reply.reset_after_ms.try_into().unwrap_or(0))
+        } else {
+            Duration::from_micros(limit.fills_in_us().unwrap_or(0))
+        };
+        self.stale_at = asked_at + fills_in;
     }
 
     fn spend(&mut self, cost: u64, now: Duration) -> Decision {
@@ -236,13 +241,4 @@ impl State {
         let remaining = reply.remaining.saturating_add_unsigned(self.tokens);
         Decision { allowed: true, granted: 1, retry_after_ms: 0, remaining, ..reply }
     }
-}
-
-/// In what time a bucket fills: so long it would keep the tokens that were fetched.
-fn fills_in(limit: &Limit, reply: Decision) -> Duration {
-    if limit.is_calendar() {
-        // At a boundary.
-        return Duration::from_millis(reply.reset_after_ms.try_into().unwrap_or(0));
-    }
-    Duration::from_micros(limit.fills_in_us().unwrap_or(0))
 }

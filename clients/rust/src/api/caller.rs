@@ -67,8 +67,22 @@ impl Caller {
         decision
     }
 
+    /// Returns the decision for the caller, as the hook and the trace hear of it.
+    pub(crate) fn told(
+        &self,
+        name: &str,
+        limit: &Limit,
+        decision: Decision,
+        wanted: u64,
+        began: Duration,
+    ) -> Decision {
+        let decision = self.passing(decision, wanted);
+        self.tell(name, limit, &decision, began);
+        decision
+    }
+
     /// Reports a decision to the hook and the trace.
-    pub(crate) fn tell(&self, name: &str, limit: &Limit, decision: &Decision, began: Duration) {
+    fn tell(&self, name: &str, limit: &Limit, decision: &Decision, began: Duration) {
         if !cfg!(feature = "tracing") && self.options.hook.is_none() {
             return;
         }
@@ -101,9 +115,8 @@ impl Caller {
         began: Duration,
     ) -> Result<Decision, Error> {
         let request = Request::one(operation, self.key(name), limit, words).sharing(how.share)?;
-        let decision = self.passing(self.ask(&request, how).await?.binding, request.most_granted());
-        self.tell(name, limit, &decision, began);
-        Ok(decision)
+        let decision = self.ask(&request, how).await?.binding;
+        Ok(self.told(name, limit, decision, request.most_granted(), began))
     }
 
     pub(crate) async fn decide_all(
@@ -118,7 +131,7 @@ impl Caller {
         let mut decision = self.ask(&request, how).await?;
         // A settlement denies nothing.
         if self.options.shadow && operation != "TB.MSETTLE" {
-            decision = decision.in_shadow_mode();
+            decision = decision.map(|one| one.in_shadow_mode(1));
         }
         for (place, part) in parts.iter().enumerate() {
             let own = decision.each.get(place).unwrap_or(&decision.binding);
@@ -188,14 +201,17 @@ impl Caller {
 
     /// Decides by the policy.
     pub(crate) fn without_server(&self, node: &Node, request: &Request) -> Result<JointDecision, Error> {
-        let retry_after = self.server.options().retry_every;
+        let retry_after = self.server.transport().options().retry_every;
         let by_policy =
             |allowed, granted| JointDecision::of(Decision::by_policy(allowed, granted, retry_after));
         if self.options.on_error != OnError::Local {
             self.server.check(request)?;
         }
         let decision = match self.options.on_error {
-            OnError::Local => request.read(self.server.decide_locally(request)?)?.degraded(),
+            OnError::Local => {
+                let decision = request.read(self.server.decide_locally(request)?)?;
+                decision.map(|one| Decision { degraded: true, ..one })
+            }
             OnError::Open => by_policy(true, request.most_granted()),
             OnError::Closed => by_policy(false, 0),
             OnError::Error => return Err(Error::ServerAway(node.failure())),

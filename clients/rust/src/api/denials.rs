@@ -34,7 +34,7 @@ impl Denials {
         Some(Self { denials, longest })
     }
 
-    /// The denial that still holds for such a cost; one of cost 5 says nothing about cost 1.
+    /// The denial that still holds for such a cost; one of cost 5 says nothing about cost 1, or about what can never be had.
     pub(crate) fn recall(&self, name: &str, limit: &Limit, cost: Amount, now: Duration) -> Option<Decision> {
         let key = (name.to_owned(), limit.clone());
         let mut denials = locked(&self.denials);
@@ -44,7 +44,8 @@ impl Denials {
             return None;
         }
         let decision = || denial.decision.later(now.saturating_sub(denial.heard_at), 1);
-        (cost >= denial.cost).then(|| Decision { remembered: true, ..decision() })
+        let is_covered = cost >= denial.cost && limit.ever_holds(cost);
+        is_covered.then(|| Decision { remembered: true, ..decision() })
     }
 
     pub(crate) fn remember(

@@ -20,16 +20,14 @@ const LOG: &str = "tokenbucket_client::hold";
 /// Tokens that are reserved for a piece of work until they are settled, or its process dies.
 ///
 /// It renews itself while it lives, unless it is [lost](Self::lost). [`settle`](Self::settle) ends it: what was not used
-/// comes back, what was used beyond the hold is charged. Dropping it does the same in the background. What the work does
-/// not report counts as used; slots of a pool (rate 0) come back.
+/// comes back, what was used beyond the hold is charged. Dropping it does the same in the background.
 ///
 /// Work admitted during an outage gets a hold in this process. The first renewal after reconnecting acquires it on the
 /// server, if there is room, and the settlement charges in any case.
 ///
 /// ```
 /// use std::time::Duration;
-/// use tokenbucket_client::fake::Fake;
-/// use tokenbucket_client::{Limit, Limiter};
+/// use tokenbucket_client::{fake::Fake, Limit, Limiter};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -50,8 +48,6 @@ pub(crate) struct Inner {
     caller: Caller,
     /// Each with the amount that is held.
     parts: Vec<Part>,
-    /// Those that hold more than nothing, which the server forgets at once.
-    held: Vec<Part>,
     ttl: Duration,
     id: String,
     /// Set once the server may have the hold.
@@ -80,7 +76,6 @@ impl Hold {
         let inner = Arc::new(Inner {
             caller,
             used: Mutex::new(parts.iter().map(unreported).collect()),
-            held: parts.iter().filter(|part| !part.amount.is_zero()).cloned().collect(),
             parts,
             is_sent: AtomicBool::new(false),
             is_known: AtomicBool::new(false),
@@ -103,9 +98,11 @@ impl Hold {
             return Ok(Self(inner));
         }
         let transport = inner.caller.server.transport();
+        // The server forgets at once what holds nothing.
+        let held: Vec<Part> = inner.parts.iter().filter(|part| !part.amount.is_zero()).cloned().collect();
         // Not those of a fake, whose time stands still.
-        if transport.clock().is_real() && !inner.held.is_empty() {
-            transport.spawn(inner.clone().renew_until_over());
+        if transport.clock().is_real() && !held.is_empty() {
+            transport.spawn(inner.clone().renew_until_over(held));
         }
         Ok(Self(inner))
     }
@@ -115,8 +112,7 @@ impl Hold {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -136,24 +132,8 @@ impl Hold {
         self.set_used_of(0, used)
     }
 
-    /// Reports how much the work used of one of several limits, by its place in the call.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{JointLimiter, Limit};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let limits = [("requests", Limit::new(60, "60/m")?), ("tokens", Limit::new(10_000, "10000/m")?)];
-    /// let limiter = JointLimiter::new(&Fake::new().server(), limits);
-    /// let hold = limiter.hold("ada", &[("requests", 1), ("tokens", 500)], Duration::from_secs(30)).await?;
-    /// hold.set_used_of(1, 120)?;
-    /// assert!(hold.set_used_of(2, 1).is_err());
-    /// hold.settle().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    /// Reports how much the work used of one of several limits, by its place in the call: see
+    /// [`Limiter::hold_all`](crate::Limiter::hold_all).
     ///
     /// # Errors
     ///
@@ -174,30 +154,13 @@ impl Hold {
     }
 
     /// Returns whether the server no longer has the hold: see [`lost`](Self::lost).
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let jobs = Limiter::new(&Fake::new().server(), Limit::new(3, 0)?);
-    /// let hold = jobs.hold("import", 1, Duration::from_secs(30)).await?;
-    /// assert!(!hold.is_lost());
-    /// hold.settle().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub fn is_lost(&self) -> bool {
         *self.0.is_lost.borrow()
     }
 
     /// Waits until the server no longer has the hold: the process was suspended, or the server away, for more than half of
-    /// the `ttl`, or a failover lost it. Others may have the tokens, so the work should stop. The next renewal
-    /// finds out, within a third of the `ttl`, or when the server is back. A lost hold is not taken anew.
-    ///
-    /// It waits for ever if the hold is never lost: use it in a `select!` beside the work.
+    /// the `ttl`, or a failover lost it. Others may have the tokens, so stop the work: use it in a `select!` beside it. The next
+    /// renewal finds out, within a third of the `ttl`, or when the server is back. A lost hold is not taken anew.
     pub async fn lost(&self) {
         let _ = self.0.is_lost.subscribe().wait_for(|is_lost| *is_lost).await;
     }
@@ -216,21 +179,6 @@ impl Hold {
     /// settled by its id once the server is back.
     ///
     /// In a forked child it does nothing: the hold is the parent's.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let limiter = Limiter::new(&Fake::new().server(), Limit::new(1000, "1000/m")?);
-    /// let hold = limiter.hold("user:42", 500, Duration::from_secs(30)).await?;
-    /// let settled = hold.settle().await?; // all of it counts as used
-    /// assert_eq!(settled.binding.remaining, 500);
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn settle(&self) -> Result<JointDecision, Error> {
         if self.is_copy() {
             return Ok(self.decision());
@@ -281,7 +229,7 @@ impl Inner {
 
     /// Renews it three times in each `ttl`, and four times as often while the server is away: an outage of half the `ttl` loses
     /// no hold.
-    async fn renew_until_over(self: Arc<Self>) {
+    async fn renew_until_over(self: Arc<Self>, held: Vec<Part>) {
         let mut pause = self.ttl / 3;
         loop {
             let _ = timeout(pause, self.over.notified()).await;
@@ -289,7 +237,7 @@ impl Inner {
             if !*is_open || *self.is_lost.borrow() {
                 return;
             }
-            pause = match self.set(&self.held, How::default()).await {
+            pause = match self.set(&held, How::default()).await {
                 Ok(decision) if !decision.binding.degraded => self.ttl / 3,
                 Ok(_) | Err(Error::ServerAway(_)) => self.ttl / 12,
                 Err(error) => {

@@ -17,8 +17,7 @@ use crate::values::request::{Amount, Part};
 /// The buckets of a name share a hash tag, so that they are on one node of a cluster. Any name will do.
 ///
 /// ```
-/// use tokenbucket_client::fake::Fake;
-/// use tokenbucket_client::{JointLimiter, Limit};
+/// use tokenbucket_client::{fake::Fake, JointLimiter, Limit};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -31,7 +30,6 @@ use crate::values::request::{Amount, Part};
 /// ```
 #[derive(Clone, Debug)]
 pub struct JointLimiter {
-    /// Of the first limit; the others are in the parts.
     limiter: Limiter,
     limits: Arc<[(String, Limit)]>,
 }
@@ -49,46 +47,18 @@ impl JointLimiter {
         options: Options,
     ) -> Self {
         let limits: Arc<[_]> = limits.into_iter().map(|(which, limit)| (which.into(), limit)).collect();
-        let first = limits.first().map_or_else(Limit::none, |(_, limit)| limit.clone());
-        Self { limiter: Limiter::with_options(server, first, options.remember_denials(0)), limits }
+        // Each part has a limit of its own.
+        let none = Limit::new(0, 0).expect("a pool of nothing");
+        Self { limiter: Limiter::with_options(server, none, options.remember_denials(0)), limits }
     }
 
     /// Returns this limiter, whose calls now wait for their turn: see [`Limiter::with_max_wait`].
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{JointLimiter, Limit};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let limits = [("requests", Limit::new(60, "60/m")?), ("tokens", Limit::new(10_000, "10000/m")?)];
-    /// let limiter = JointLimiter::new(&Fake::new().server(), limits);
-    /// let patient = limiter.with_max_wait(Duration::from_secs(2));
-    /// assert!(patient.take_all("ada", &[("requests", 60)]).await?.allowed());
-    /// # Ok(())
-    /// # }
-    /// ```
     #[must_use]
     pub fn with_max_wait(&self, max_wait: Duration) -> Self {
         Self { limiter: self.limiter.with_max_wait(max_wait), limits: self.limits.clone() }
     }
 
-    /// Takes the cost of each limit that is named, or nothing.
-    ///
-    /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{JointLimiter, Limit};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let limits = [("requests", Limit::new(60, "60/m")?), ("tokens", Limit::new(10_000, "10000/m")?)];
-    /// let limiter = JointLimiter::new(&Fake::new().server(), limits);
-    /// let decision = limiter.take_all("ada", &[("requests", 1), ("tokens", 400)]).await?;
-    /// assert_eq!([decision.each[0].remaining, decision.each[1].remaining], [59, 9600]);
-    /// # Ok(())
-    /// # }
-    /// ```
+    /// Takes the cost of each limit that is named, or nothing: see [`JointLimiter`].
     pub async fn take_all<A: Into<Amount> + Copy>(
         &self,
         name: &str,
@@ -101,8 +71,7 @@ impl JointLimiter {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{JointLimiter, Limit};
+    /// use tokenbucket_client::{fake::Fake, JointLimiter, Limit};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -124,19 +93,6 @@ impl JointLimiter {
     }
 
     /// Makes all buckets of the name full.
-    ///
-    /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{JointLimiter, Limit};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let limits = [("requests", Limit::new(60, "60/m")?), ("tokens", Limit::new(10_000, "10000/m")?)];
-    /// let limiter = JointLimiter::new(&Fake::new().server(), limits);
-    /// limiter.reset("ada").await?;
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn reset(&self, name: &str) -> Result<(), Error> {
         for (which, _) in self.limits.iter() {
             self.limiter.reset(&joint_name(name, which)).await?;

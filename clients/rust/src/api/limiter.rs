@@ -19,23 +19,10 @@ use crate::values::error::Error;
 use crate::values::limit::Limit;
 use crate::values::request::{Amount, Part, Request, Share, Words};
 
-/// One limit for many names. Each name has a bucket of its own, at prefix + name. Clones share everything.
+/// One limit for many names. Each name has a bucket of its own, at prefix + name: see [`take`](Self::take). Clones share
+/// everything.
 ///
 /// For threads, see [`sync::Limiter`](crate::sync::Limiter), which has the same methods.
-///
-/// ```
-/// use tokenbucket_client::fake::Fake;
-/// use tokenbucket_client::{Limit, Limiter};
-///
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let limiter = Limiter::new(&Fake::new().server(), Limit::new(10, "5/s")?);
-/// if limiter.take("user:42", 1).await?.allowed {
-///     println!("go on");
-/// }
-/// # Ok(())
-/// # }
-/// ```
 #[derive(Clone)]
 pub struct Limiter {
     caller: Caller,
@@ -53,8 +40,7 @@ impl Limiter {
     /// Makes a limiter with these options.
     ///
     /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter, OnError, Options};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter, OnError, Options};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -74,8 +60,7 @@ impl Limiter {
     /// Returns this limiter with another limit, for a caller that has its own.
     ///
     /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -90,20 +75,16 @@ impl Limiter {
         Self { limit, ..self.clone() }
     }
 
-    /// Returns this limiter, whose takes and holds now wait in the server for up to `max_wait` instead of being denied.
-    /// Calls that wait for the same bucket are served in the order in which they came. When the time is over, the decision is
-    /// the denial of that moment.
+    /// Returns this limiter, whose takes and holds now wait in the server for up to `max_wait` (at most 30 days) instead of
+    /// being denied, in the order in which they came. When the time is over, the decision is the denial of that moment.
     ///
-    /// The call asks first without waiting. If it is denied, it waits on a connection of its own, which is kept for the next.
-    /// Dropping the call closes the connection, and so leaves the queue. Batches and remembered denials are for calls that do
-    /// not wait. While the server is away, `on_error` decides without a wait. Where
-    /// the module cannot keep the call, as with [`Fallback::Script`], the client asks again after each
-    /// `retry_after`, in no order.
+    /// Dropping the call leaves the queue. Batches and remembered denials are for calls that do not wait. While the server is
+    /// away, `on_error` decides without a wait. With [`Fallback::Script`] the client asks again after each `retry_after`, in
+    /// no order.
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -120,15 +101,12 @@ impl Limiter {
     }
 
     /// Returns this limiter, whose calls now wait as those of a tenant: tenants that wait for the same bucket get tokens in
-    /// proportion to their weights, so that many waiting calls of one do not hold up another. Within a tenant, calls are served
-    /// in the order in which they came. Calls without a share are one tenant of weight 1.
-    ///
-    /// It matters to calls that wait, by [`with_max_wait`](Self::with_max_wait). Calls of several buckets are then an error.
+    /// proportion to their weights, so that many waiting calls of one do not hold up another. Calls without a share are one
+    /// tenant of weight 1. Calls of several buckets with a share are an error.
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -160,8 +138,7 @@ impl Limiter {
     /// A caller may stop waiting, as by a timeout of its own. The call may have been counted: its tokens are lost.
     ///
     /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -181,22 +158,18 @@ impl Limiter {
         if let Some(decision) = self.take_from_batch(name, cost, asked_at).await? {
             return Ok(decision);
         }
-        let denials = self.denials();
-        if let Some(refusal) = denials.and_then(|denials| denials.recall(name, &self.limit, cost, asked_at)) {
-            return Ok(self.told(name, refusal, asked_at));
+        if let Some(refusal) = self.recall(name, &self.limit, cost, asked_at) {
+            return Ok(self.caller.told(name, &self.limit, refusal, 1, asked_at));
         }
         let decision = self.caller.decide("TB.TAKE", name, &self.limit, words, self.how(), asked_at).await?;
-        if let Some(denials) = denials {
-            denials.remember(name, &self.limit, cost, decision, (asked_at, self.now()));
-        }
+        self.remember(name, &self.limit, cost, decision, asked_at);
         Ok(decision)
     }
 
     /// Returns what [`take`](Self::take) would decide, and takes nothing. With cost 0, `remaining` is what the bucket has.
     ///
     /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -212,8 +185,7 @@ impl Limiter {
     /// Takes as many whole tokens as there are, at most `most`: see [`Decision::granted`].
     ///
     /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -234,8 +206,7 @@ impl Limiter {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -264,8 +235,7 @@ impl Limiter {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -298,8 +268,7 @@ impl Limiter {
     /// Takes `amount` in any case, into debt if need be. Sent once: see [`Decision::lost`].
     ///
     /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -315,8 +284,7 @@ impl Limiter {
     /// Puts `amount` back, never above the capacity. Sent once: see [`Decision::lost`].
     ///
     /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -335,8 +303,7 @@ impl Limiter {
     /// Makes the bucket full: deletes its key.
     ///
     /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -355,7 +322,7 @@ impl Limiter {
         let request = Request::reset(key.clone(), &self.limit);
         self.caller.server.decide_locally(&request)?;
         let mut answer = self.caller.server.transport().ask(&request, Duration::ZERO).await?;
-        if self.caller.server.options().fallback == Fallback::Script {
+        if self.caller.server.transport().options().fallback == Fallback::Script {
             let script = Request::reset(request.script_key(), &self.limit);
             answer = self.caller.server.transport().ask(&script, Duration::ZERO).await?;
         }
@@ -370,8 +337,7 @@ impl Limiter {
     /// refuses all; [`remembered`](Self::remembered) says which.
     ///
     /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter, Part};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter, Part};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -384,20 +350,15 @@ impl Limiter {
     /// # }
     /// ```
     pub async fn take_all(&self, parts: &[Part]) -> Result<JointDecision, Error> {
-        let Some(denials) = self.denials() else {
-            return self.caller.decide_all("TB.MTAKE", Vec::new(), parts, self.how()).await;
-        };
         let asked_at = self.now();
-        for part in parts {
-            if let Some(refusal) = denials.recall(&part.name, &part.limit, part.amount, asked_at) {
-                let refusal = self.caller.passing(refusal, 1);
-                self.caller.tell(&part.name, &part.limit, &refusal, asked_at);
-                return Ok(JointDecision::of(refusal));
+        for Part { name, limit, amount } in parts {
+            if let Some(refusal) = self.recall(name, limit, *amount, asked_at) {
+                return Ok(JointDecision::of(self.caller.told(name, limit, refusal, 1, asked_at)));
             }
         }
         let decision = self.caller.decide_all("TB.MTAKE", Vec::new(), parts, self.how()).await?;
-        for (part, own) in parts.iter().zip(&decision.each) {
-            denials.remember(&part.name, &part.limit, part.amount, *own, (asked_at, self.now()));
+        for (Part { name, limit, amount }, own) in parts.iter().zip(&decision.each) {
+            self.remember(name, limit, *amount, *own, asked_at);
         }
         Ok(decision)
     }
@@ -405,8 +366,7 @@ impl Limiter {
     /// Returns the denial of such a take that this process remembers, if it still holds: see [`Options::remember_denials`].
     ///
     /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter, Options};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter, Options};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -430,8 +390,7 @@ impl Limiter {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -454,8 +413,7 @@ impl Limiter {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter, Part};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter, Part};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -478,8 +436,7 @@ impl Limiter {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter, Part};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter, Part};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -498,22 +455,8 @@ impl Limiter {
         self.caller.decide_all("TB.MHOLD", before, parts, how).await
     }
 
-    /// Ends the hold of this id with what was used of each part. A part without such a hold is denied and stays as it is. Sent
-    /// once: see [`Decision::lost`]. It may be sent again, because a hold ends once.
-    ///
-    /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter, Part};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let limiter = Limiter::new(&Fake::new().server(), Limit::new(60, "60/m")?);
-    /// let tokens = Limit::new(10_000, "10000/m")?;
-    /// let parts = [Part::new("{ada}:requests", limiter.limit(), 1), Part::new("{ada}:tokens", &tokens, 400)];
-    /// assert!(!limiter.settle_as("no-such-hold", &parts).await?.allowed());
-    /// # Ok(())
-    /// # }
-    /// ```
+    /// Ends the hold of this id with what was used of each part: see [`hold_as`](Self::hold_as). A part without such a hold is
+    /// denied and stays as it is. Sent once: see [`Decision::lost`]. It may be sent again, because a hold ends once.
     pub async fn settle_as(&self, id: &str, parts: &[Part]) -> Result<JointDecision, Error> {
         let settled = self.caller.decide_all("TB.MSETTLE", vec![id.to_owned()], parts, How::default()).await;
         self.caller.came_back(parts.iter().map(|part| (part.name.as_str(), &part.limit)));
@@ -523,8 +466,7 @@ impl Limiter {
     /// Gives back what batches have left.
     ///
     /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter, Options};
+    /// use tokenbucket_client::{fake::Fake, Limit, Limiter, Options};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -560,10 +502,14 @@ impl Limiter {
         self.caller.server.now()
     }
 
-    fn told(&self, name: &str, decision: Decision, began: Duration) -> Decision {
-        let decision = self.caller.passing(decision, 1);
-        self.caller.tell(name, &self.limit, &decision, began);
-        decision
+    fn recall(&self, name: &str, limit: &Limit, cost: Amount, now: Duration) -> Option<Decision> {
+        self.denials()?.recall(name, limit, cost, now)
+    }
+
+    fn remember(&self, name: &str, limit: &Limit, cost: Amount, decision: Decision, asked_at: Duration) {
+        if let Some(denials) = self.denials() {
+            denials.remember(name, limit, cost, decision, (asked_at, self.now()));
+        }
     }
 
     async fn decide(&self, operation: &'static str, name: &str, words: Words) -> Result<Decision, Error> {
@@ -587,19 +533,15 @@ impl Limiter {
         let most = batches.size.min(self.limit.whole_capacity());
         let Some(tokens) = cost.as_whole().filter(|tokens| *tokens <= most) else { return Ok(None) };
         let batch = batches.of(self.caller.server.transport(), name, &self.limit, || self.caller.key(name));
-        let denials = self.denials();
-        let recall = || denials?.recall(name, &self.limit, cost, began);
+        let recall = || self.recall(name, &self.limit, cost, began);
         let decision = if let Some(decision) = batch.spend(tokens, began).or_else(recall) {
             decision
         } else {
             match batch.fetched(tokens, batches.size).await? {
                 None => return Ok(None),
-                Some(Verdict::Granted(decision)) => decision,
-                Some(Verdict::Denied(denial)) => {
-                    if let Some(denials) = denials {
-                        denials.remember(name, &self.limit, cost, denial, (began, self.now()));
-                    }
-                    denial
+                Some(Verdict::Decided(decision)) => {
+                    self.remember(name, &self.limit, cost, decision, began);
+                    decision
                 }
                 Some(Verdict::Away(node)) => {
                     let take =
@@ -608,7 +550,7 @@ impl Limiter {
                 }
             }
         };
-        Ok(Some(self.told(name, decision, began)))
+        Ok(Some(self.caller.told(name, &self.limit, decision, 1, began)))
     }
 }
 

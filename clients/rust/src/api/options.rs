@@ -51,13 +51,11 @@ pub struct ServerOptions {
     pub(crate) timeout: Duration,
     pub(crate) retry_every: Duration,
     pub(crate) fallback: Fallback,
-    /// Its callers are threads, which carry no connections.
-    pub(crate) is_for_threads: bool,
 }
 
 impl Default for ServerOptions {
     fn default() -> Self {
-        Self { timeout: TIMEOUT, retry_every: RETRY_EVERY, fallback: Fallback::None, is_for_threads: false }
+        Self { timeout: TIMEOUT, retry_every: RETRY_EVERY, fallback: Fallback::None }
     }
 }
 
@@ -134,19 +132,15 @@ impl Options {
     /// Sets what decides while the server is away; [`OnError::Local`] by default.
     ///
     /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter, OnError, Options};
+    /// use tokenbucket_client::{fake::Fake, sync::Limiter, Limit, OnError, Options};
     ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let fake = Fake::new();
     /// let options = Options::new().on_error(OnError::Closed);
     /// let logins = Limiter::with_options(&fake.server(), Limit::new(5, "5/15m")?, options);
     /// fake.set_away(true);
-    /// let decision = logins.take("ada", 1).await?;
+    /// let decision = logins.take("ada", 1)?;
     /// assert!(decision.degraded && !decision.allowed);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
     pub fn on_error(self, on_error: OnError) -> Self {
@@ -161,18 +155,14 @@ impl Options {
     /// noticed when that time is over, or that of [`remember_denials_for`](Self::remember_denials_for).
     ///
     /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter, Options};
+    /// use tokenbucket_client::{fake::Fake, sync::Limiter, Limit, Options};
     ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let options = Options::new().remember_denials(1000);
     /// let limiter = Limiter::with_options(&Fake::new().server(), Limit::new(1, "1/h")?, options);
-    /// limiter.take("user:42", 1).await?;
-    /// limiter.take("user:42", 1).await?; // denied by the server
-    /// assert!(limiter.take("user:42", 1).await?.remembered); // denied here
-    /// # Ok(())
-    /// # }
+    /// limiter.take("user:42", 1)?;
+    /// limiter.take("user:42", 1)?; // denied by the server
+    /// assert!(limiter.take("user:42", 1)?.remembered); // denied here
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
     pub fn remember_denials(self, names: usize) -> Self {
@@ -194,18 +184,14 @@ impl Options {
     /// 10,000 names. [`close`](crate::Limiter::close) gives them back.
     ///
     /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter, Options};
+    /// use tokenbucket_client::{fake::Fake, sync::Limiter, Limit, Options};
     ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let options = Options::new().batch(10);
     /// let limiter = Limiter::with_options(&Fake::new().server(), Limit::new(100, "100/s")?, options);
     /// for _ in 0..10 {
-    ///     assert!(limiter.take("user:42", 1).await?.allowed); // one call of the server
+    ///     assert!(limiter.take("user:42", 1)?.allowed); // one call of the server
     /// }
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
     pub fn batch(self, tokens: u64) -> Self {
@@ -216,18 +202,14 @@ impl Options {
     /// denial is [shadowed](Decision::shadowed): so you see whom a limit would deny.
     ///
     /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter, Options};
+    /// use tokenbucket_client::{fake::Fake, sync::Limiter, Limit, Options};
     ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let options = Options::new().shadow(true);
     /// let limiter = Limiter::with_options(&Fake::new().server(), Limit::new(1, "1/h")?, options);
-    /// assert!(!limiter.take("user:42", 1).await?.shadowed);
-    /// let decision = limiter.take("user:42", 1).await?;
+    /// assert!(!limiter.take("user:42", 1)?.shadowed);
+    /// let decision = limiter.take("user:42", 1)?;
     /// assert!(decision.allowed && decision.shadowed);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
     pub fn shadow(self, shadow: bool) -> Self {
@@ -238,18 +220,14 @@ impl Options {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Decision, Limit, Limiter, Options};
+    /// use tokenbucket_client::{fake::Fake, sync::Limiter, Decision, Limit, Options};
     ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let count = |name: &str, _: &Limit, decision: &Decision, took: Duration| {
     ///     println!("{name}: {} in {took:?}", decision.allowed);
     /// };
     /// let limiter = Limiter::with_options(&Fake::new().server(), Limit::new(10, "5/s")?, Options::new().on_decision(count));
-    /// limiter.take("user:42", 1).await?;
-    /// # Ok(())
-    /// # }
+    /// limiter.take("user:42", 1)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
     pub fn on_decision(

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redis::{ConnectionInfo, IntoConnectionInfo, RedisResult, Value};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
 use crate::api::options::ServerOptions;
 use crate::local::buckets::Buckets;
@@ -23,17 +23,16 @@ use crate::values::error::Error;
 use crate::values::request::{By, Request};
 use crate::values::rules::MOST_UNSETTLED;
 
-/// A server or a cluster, for the tasks of tokio runtimes. Clones share its connections and its outages. For threads, see [`sync::Server`](crate::sync::Server).
+/// A server or a cluster, for limiters of tasks and of threads. Clones share its connections and its outages.
 #[derive(Clone)]
-pub struct Server(Arc<Inner>);
+pub struct Server(pub(super) Arc<Inner>);
 
-struct Inner {
+pub(super) struct Inner {
     transport: Transport,
-    options: ServerOptions,
     local: Mutex<Buckets>,
     degraded: AtomicU64,
     /// Bounds how many holds wait to be settled.
-    unsettled: Arc<Semaphore>,
+    pub(super) unsettled: Arc<Semaphore>,
 }
 
 impl Server {
@@ -110,7 +109,6 @@ impl Server {
     fn new(first: Arc<Node>, cluster: Option<Cluster>, clock: Clock, options: ServerOptions) -> Self {
         Self(Arc::new(Inner {
             transport: Transport::new(first, cluster, clock, options),
-            options,
             local: Mutex::new(Buckets::bounded()),
             degraded: AtomicU64::new(0),
             unsettled: Arc::new(Semaphore::new(MOST_UNSETTLED)),
@@ -129,14 +127,6 @@ impl Server {
 
     pub(crate) fn count_degraded(&self) {
         self.0.degraded.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn room_for_unsettled(&self) -> Option<OwnedSemaphorePermit> {
-        self.0.unsettled.clone().try_acquire_owned().ok()
-    }
-
-    pub(crate) fn options(&self) -> &ServerOptions {
-        &self.0.options
     }
 
     pub(crate) fn transport(&self) -> &Transport {
@@ -182,6 +172,6 @@ impl Fake {
 
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Server").field("options", &self.0.options).finish_non_exhaustive()
+        f.debug_struct("Server").field("options", self.transport().options()).finish_non_exhaustive()
     }
 }

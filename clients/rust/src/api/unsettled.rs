@@ -17,7 +17,7 @@ impl Server {
         if !self.transport().clock().is_real() {
             return;
         }
-        let Some(room) = self.room_for_unsettled() else {
+        let Ok(room) = self.0.unsettled.clone().try_acquire_owned() else {
             log::debug!(target: LOG, "too many holds wait to be settled: one ends by its ttl");
             return;
         };
@@ -34,7 +34,7 @@ impl Server {
     async fn settle_when_back(&self, settle: Request, ttl: Duration, after: Duration) -> Result<(), String> {
         let clock = self.transport().clock();
         let until = clock.now().saturating_add(ttl);
-        let retry_every = self.options().retry_every.max(LEAST_PAUSE);
+        let retry_every = self.transport().options().retry_every.max(LEAST_PAUSE);
         let again = settle.to_end();
         let mut pause = after;
         for settle in [Some(settle), again].into_iter().flatten() {

@@ -63,8 +63,11 @@ impl Buckets {
 
     /// Runs a command as a server does.
     pub(crate) fn run(&mut self, command: &Cmd) -> RedisResult<Value> {
-        let words = words_of(command);
-        let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+        let words = command.args_iter().map(|word| match word {
+            Arg::Simple(bytes) => bytes,
+            _ => &[],
+        });
+        let words: Vec<&[u8]> = words.collect();
         let (name, arguments) = words.split_first().ok_or_else(|| refused("ERR no command"))?;
         let name = String::from_utf8_lossy(name);
         if name == "DEL" {
@@ -176,14 +179,6 @@ impl Buckets {
         stored.holds.drop_ended(now_us);
         stored
     }
-}
-
-fn words_of(command: &Cmd) -> Vec<Vec<u8>> {
-    let bytes = |word: Arg<&[u8]>| match word {
-        Arg::Simple(bytes) => bytes.to_vec(),
-        _ => Vec::new(),
-    };
-    command.args_iter().map(bytes).collect()
 }
 
 fn reply(decision: Decision) -> Value {

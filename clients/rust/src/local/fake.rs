@@ -2,19 +2,15 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use tokenbucket_client::fake::Fake;
-//! use tokenbucket_client::{Limit, Limiter};
+//! use tokenbucket_client::{fake::Fake, sync::Limiter, Limit};
 //!
-//! # #[tokio::main(flavor = "current_thread")]
-//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let fake = Fake::new();
 //! let limiter = Limiter::new(&fake.server(), Limit::new(1, "1/s")?);
-//! assert!(limiter.take("alice", 1).await?.allowed);
-//! assert!(!limiter.take("alice", 1).await?.allowed);
+//! assert!(limiter.take("alice", 1)?.allowed);
+//! assert!(!limiter.take("alice", 1)?.allowed);
 //! fake.advance(Duration::from_secs(1));
-//! assert!(limiter.take("alice", 1).await?.allowed);
-//! # Ok(())
-//! # }
+//! assert!(limiter.take("alice", 1)?.allowed);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! It decides as the module does, to the micro-token. Its clock begins at midnight UTC on January 1st, 2026, or at
@@ -50,17 +46,13 @@ impl Fake {
     ///
     /// ```
     /// use std::time::{Duration, SystemTime};
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter};
+    /// use tokenbucket_client::{fake::Fake, sync::Limiter, Limit};
     ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let new_years_eve = SystemTime::UNIX_EPOCH + Duration::from_secs(1_798_761_540); // 2026-12-31T23:59:00Z
     /// let fake = Fake::at(new_years_eve);
     /// let limiter = Limiter::new(&fake.server(), Limit::new(10, "10@mo")?);
-    /// assert_eq!(limiter.take("user:42", 10).await?.reset_after_ms, 60_000);
-    /// # Ok(())
-    /// # }
+    /// assert_eq!(limiter.take("user:42", 10)?.reset_after_ms, 60_000);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn at(now: SystemTime) -> Self {
         let since_1970 = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -79,17 +71,13 @@ impl Fake {
     /// Begins an outage, or ends it.
     ///
     /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter};
+    /// use tokenbucket_client::{fake::Fake, sync::Limiter, Limit};
     ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let fake = Fake::new();
     /// let limiter = Limiter::new(&fake.server(), Limit::new(1, "1/s")?);
     /// fake.set_away(true);
-    /// assert!(limiter.take("user:42", 1).await?.degraded); // this process decides
-    /// # Ok(())
-    /// # }
+    /// assert!(limiter.take("user:42", 1)?.degraded); // this process decides
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn set_away(&self, is_away: bool) {
         locked(&self.0).is_away = is_away;
@@ -98,18 +86,14 @@ impl Fake {
     /// Makes every bucket full.
     ///
     /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter};
+    /// use tokenbucket_client::{fake::Fake, sync::Limiter, Limit};
     ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let fake = Fake::new();
     /// let limiter = Limiter::new(&fake.server(), Limit::new(1, "1/h")?);
-    /// limiter.take("user:42", 1).await?;
+    /// limiter.take("user:42", 1)?;
     /// fake.reset();
-    /// assert!(limiter.take("user:42", 1).await?.allowed);
-    /// # Ok(())
-    /// # }
+    /// assert!(limiter.take("user:42", 1)?.allowed);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn reset(&self) {
         locked(&self.0).buckets.clear();

@@ -1,23 +1,20 @@
 //! One request: which node it is sent to, how often, and what an error means.
 
 use std::mem::take;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Script, Value};
+use redis::Value;
 
 use crate::api::options::Fallback;
+use crate::transport::background::{run_by_thread, runs_tasks};
 use crate::transport::cluster::Cluster;
 use crate::transport::node::Node;
 use crate::transport::send::How;
 use crate::transport::Transport;
 use crate::values::error::{Error, Failure, Fault};
-use crate::values::request::{By, Request};
+use crate::values::request::{By, Request, SCRIPT};
 use crate::values::rules::{MOST_REDIRECTIONS, TRIES_OF_A_SPLIT_SLOT};
-
-const SOURCE: &str = include_str!("../fallback.lua");
-const _: () = assert!(SOURCE.len() > 1000, "src/fallback.lua is a symbolic link: check it out as one");
-static SHA: LazyLock<String> = LazyLock::new(|| Script::new(SOURCE).get_hash().to_owned());
 
 /// What came of a request.
 pub(crate) enum Answer {
@@ -32,7 +29,7 @@ pub(crate) enum Answer {
 /// A request on its way.
 struct Call<'a> {
     request: &'a Request,
-    by: By<'static>,
+    by: By,
     /// Until when it may wait in the server.
     until: Option<Duration>,
     node: Arc<Node>,
@@ -108,37 +105,31 @@ impl Transport {
 
     /// Notes what a failure says about the node.
     pub(super) fn note(&self, node: &Node, failure: &Failure) {
-        node.fails(failure);
-        match failure.fault() {
-            Fault::Away => {
-                node.away(self.now().saturating_add(self.0.options.retry_every), failure);
-                self.look_at_slots();
-            }
-            Fault::Refusing => node.refuses(self.now(), failure),
-            Fault::Callers if failure.is_reply() => node.answers(),
-            Fault::Callers | Fault::Nobodys => {}
+        node.note(failure, self.now(), self.options().retry_every);
+        if failure.is_away() {
+            self.look_at_slots();
         }
     }
 
     /// Returns who is known to decide on this request: the module or the script.
-    fn decider(&self, request: &Request) -> By<'static> {
+    fn decider(&self, request: &Request) -> By {
         if self.may_be_script(request) && self.node_of(request, By::Module).script_decides(self.now()) {
-            By::Script(&SHA)
+            By::Script
         } else {
             By::Module
         }
     }
 
     fn may_be_script(&self, request: &Request) -> bool {
-        self.0.options.fallback == Fallback::Script && !request.needs_the_module()
+        self.options().fallback == Fallback::Script && !request.needs_the_module()
     }
 
     /// The keys of the script have other names, and so perhaps another node.
-    fn node_of(&self, request: &Request, by: By<'_>) -> Arc<Node> {
+    fn node_of(&self, request: &Request, by: By) -> Arc<Node> {
         match (&self.0.cluster, by) {
             (None, _) => self.0.first.clone(),
             (Some(cluster), By::Module) => cluster.node_of(request.key()),
-            (Some(cluster), By::Script(_)) => cluster.node_of(&request.script_key()),
+            (Some(cluster), By::Script) => cluster.node_of(&request.script_key()),
         }
     }
 
@@ -155,9 +146,16 @@ impl Transport {
                 Some(until) => vec![call.request.to_waiting(until.saturating_sub(self.now()))],
             };
             let is_plain = call.request.is_take() && call.until.is_none() && !call.is_again;
-            let may_be_near = is_plain && !self.0.options.is_for_threads;
-            let how = How { is_asking: call.is_asking, waits_until: call.until, may_be_near };
-            match self.attempt(&call.node, &commands, how).await {
+            let attempt = |may_be_near| {
+                let how = How { is_asking: call.is_asking, waits_until: call.until, may_be_near };
+                self.attempt(&call.node, &commands, how)
+            };
+            let by_thread = if is_plain { run_by_thread(|| attempt(true)) } else { None };
+            let attempted = match by_thread {
+                Some(attempted) => attempted,
+                None => attempt(is_plain && runs_tasks()).await,
+            };
+            match attempted {
                 Ok(replies) => {
                     if call.by == By::Module && call.request.is_of_the_module() {
                         call.node.has_module();
@@ -176,7 +174,7 @@ impl Transport {
         if !call.node.is_away() {
             return Ok(());
         }
-        if !call.node.admits(self.now(), self.0.options.retry_every.max(self.0.options.timeout)) {
+        if !call.node.admits(self.now(), self.options().retry_every.max(self.options().timeout)) {
             return Err(Failure::NotSent);
         }
         if let Some(node) = self.0.cluster.as_ref().and_then(Cluster::one_there) {
@@ -203,13 +201,14 @@ impl Transport {
             // Neither node did anything: some keys have gone ahead to another, or the node decides no longer.
             Some("TRYAGAIN" | "UNBLOCKED") if call.split_tries < TRIES_OF_A_SPLIT_SLOT => {
                 call.split_tries += 1;
-                self.clock().sleep(self.0.options.timeout / TRIES_OF_A_SPLIT_SLOT).await;
+                self.clock().sleep(self.options().timeout / TRIES_OF_A_SPLIT_SLOT).await;
                 call.node = self.node_of(request, call.by);
             }
             // A user without the right to load the script may still run it by its digest once it is loaded.
             Some("NOSCRIPT") => {
-                let load = redis::cmd("SCRIPT").arg("LOAD").arg(SOURCE).take();
-                self.attempt(&call.node, &[load], How::default()).await?;
+                let load = redis::cmd("SCRIPT").arg("LOAD").arg(SCRIPT).take();
+                // In a box: the future of each call would have room for this one too, which is rare.
+                Box::pin(self.attempt(&call.node, &[load], How::default())).await?;
             }
             _ if failure.is_unknown_command()
                 && call.by == By::Module
@@ -218,7 +217,7 @@ impl Transport {
             {
                 call.node.answers();
                 call.node.let_script_decide(self.now());
-                call.by = By::Script(&SHA);
+                call.by = By::Script;
                 call.node = self.node_of(request, call.by);
                 self.admit(call)?;
             }

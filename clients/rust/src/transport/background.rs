@@ -6,18 +6,20 @@ use std::io;
 use std::mem::{forget, take};
 use std::pin::{pin, Pin};
 use std::process;
-use std::sync::{mpsc, Arc};
+use std::sync::{mpsc, Arc, Mutex, MutexGuard, TryLockError};
 use std::task::Poll;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwapOption, Guard};
-use tokio::runtime::{Builder, Handle};
+use redis::RedisResult;
+use tokio::runtime::{self, Builder, Handle, Runtime};
 use tokio::sync::oneshot;
 use tokio::task::{yield_now, JoinHandle};
-use tokio::time::{Instant, Sleep};
+use tokio::time::{sleep_until, Sleep};
 
 use crate::api::options::YEAR;
+use crate::transport::address::unfinished;
 
 /// Empty until the first call, and again while no thread can be started: each call tries.
 static BACKGROUND: ArcSwapOption<Background> = ArcSwapOption::const_empty();
@@ -31,6 +33,24 @@ struct Background {
     _end: oneshot::Sender<()>,
 }
 
+/// What a thread runs.
+#[derive(Clone, Copy)]
+#[cfg_attr(not(feature = "sync"), allow(dead_code))]
+pub(crate) enum Role {
+    /// Tasks of a runtime, perhaps.
+    Tasks,
+    /// One call, for which it sleeps.
+    Call,
+    /// One call, which may end at any time: its caller has a deadline.
+    HurriedCall,
+    /// All connections: it must not wait.
+    Connections,
+}
+
+/// The runtime of threads, and the process that made it. If it is taken at a fork, it remains so in the child, whose threads
+/// do without.
+static OF_THREADS: Mutex<Option<(u32, Runtime)>> = Mutex::new(None);
+
 /// Spare timers beyond these are dropped.
 const MOST_SPARE_TIMERS: usize = 64;
 
@@ -38,7 +58,7 @@ type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 type Timers = Vec<Pin<Box<Sleep>>>;
 
 thread_local! {
-    static IS_BACKGROUND: Cell<bool> = const { Cell::new(false) };
+    pub(crate) static ROLE: Cell<Role> = const { Cell::new(Role::Tasks) };
     /// The process that made them, and the timers.
     static SPARE_TIMERS: RefCell<(u32, Timers)> = const { RefCell::new((0, Vec::new())) };
 }
@@ -50,7 +70,7 @@ impl Background {
         let carry = move || match Builder::new_current_thread().enable_all().build() {
             Err(error) => drop(report.send(Err(error))),
             Ok(runtime) => {
-                IS_BACKGROUND.set(true);
+                ROLE.set(Role::Connections);
                 drop(report.send(Ok(runtime.handle().clone())));
                 let _ = runtime.block_on(ended);
             }
@@ -77,7 +97,49 @@ fn handle() -> io::Result<Handle> {
 
 /// Returns whether this is the thread that carries the connections, which must not wait.
 pub(crate) fn is_here() -> bool {
-    IS_BACKGROUND.get()
+    matches!(ROLE.get(), Role::Connections)
+}
+
+/// Runs work in the runtime of threads, if no other thread does and this one may while it waits for a reply.
+pub(crate) fn run_by_thread<F: Future>(work: impl FnOnce() -> F) -> Option<F::Output> {
+    // Within a runtime no other can be run, nor can one when the thread ends.
+    if !matches!(ROLE.get(), Role::Call) || !Handle::try_current().is_err_and(|why| why.is_missing_context())
+    {
+        return None;
+    }
+    let (mut free, process) = (if_free()?, process::id());
+    if free.as_ref().is_none_or(|(of, _)| *of != process) {
+        let runtime = Builder::new_current_thread().enable_all().build().ok()?;
+        // A child must not drop what it has of its parent.
+        forget(free.replace((process, runtime)));
+    }
+    Some(free.as_ref()?.1.block_on(work()))
+}
+
+/// Lets the runtime of threads close the connection that was dropped, if it was its own. If it runs, it does so by itself.
+pub(crate) fn close_dropped(of: runtime::Id) {
+    let is_of = |(_, runtime): &(u32, Runtime)| runtime.handle().id() == of;
+    if if_free().is_some_and(|free| free.as_ref().is_some_and(is_of)) {
+        run_hook(|| {
+            if let Some((_, runtime)) = if_free().as_deref().and_then(Option::as_ref) {
+                runtime.block_on(yield_now());
+            }
+        });
+    }
+}
+
+fn if_free() -> Option<MutexGuard<'static, Option<(u32, Runtime)>>> {
+    match OF_THREADS.try_lock() {
+        Ok(free) => Some(free),
+        // A call that panics leaves it as it was.
+        Err(TryLockError::Poisoned(free)) => Some(free.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+/// Returns whether a runtime of the caller's may run on this thread.
+pub(crate) fn runs_tasks() -> bool {
+    matches!(ROLE.get(), Role::Tasks)
 }
 
 /// Runs a hook of work that has no caller, such as a renewal, on another thread: it may wait for another call.
@@ -92,6 +154,15 @@ pub(crate) fn spawn<T: Send + 'static>(
     task: impl Future<Output = T> + Send + 'static,
 ) -> io::Result<JoinHandle<T>> {
     Ok(handle()?.spawn(task))
+}
+
+/// Runs a task that connects on the background thread. If its caller leaves, it goes on.
+pub(crate) fn connecting<T: Send + 'static>(
+    task: impl Future<Output = RedisResult<T>> + Send + 'static,
+) -> impl Future<Output = RedisResult<T>> {
+    // Begun at once: the future of each call has this one in it, and would be large with the task.
+    let spawned = spawn(task);
+    async { spawned?.await.unwrap_or_else(|error| Err(unfinished(error))) }
 }
 
 /// Lets the thread read what has arrived.
@@ -118,21 +189,18 @@ pub(crate) async fn detached<T: Send + 'static>(work: impl Future<Output = T> + 
 /// Ends work after that time, by the clock of the background thread.
 pub(crate) async fn timeout<F: Future>(time: Duration, work: F) -> Option<F::Output> {
     // Not tokio's time of now, which is that of the caller's runtime: a test may have stopped it.
-    let at = std::time::Instant::now() + time.min(YEAR);
-    until(process::id(), at.into(), pin!(work)).await
-}
-
-/// Ends work of this process at that time, by the clock of the background thread.
-pub(crate) async fn until<F: Future + Unpin>(process: u32, at: Instant, mut work: F) -> Option<F::Output> {
+    let at = (Instant::now() + time.min(YEAR)).into();
     // Without a thread there is no connection, and work ends by itself.
-    let Some(mut timer) = timer(process, at) else { return Some(work.await) };
+    let Some(mut timer) = timer(at).await else { return Some(work.await) };
     timer.as_mut().reset(at);
-    let either = poll_fn(|context| match Pin::new(&mut work).poll(context) {
+    let mut work = pin!(work);
+    let either = poll_fn(|context| match work.as_mut().poll(context) {
         Poll::Ready(value) => Poll::Ready(Some(value)),
         Poll::Pending => timer.as_mut().poll(context).map(|()| None),
     });
     let value = either.await;
-    SPARE_TIMERS.with_borrow_mut(|(_, spare)| {
+    let _ = SPARE_TIMERS.try_with(|spare| {
+        let (_, spare) = &mut *spare.borrow_mut();
         if spare.len() < MOST_SPARE_TIMERS {
             spare.push(timer);
         }
@@ -141,17 +209,24 @@ pub(crate) async fn until<F: Future + Unpin>(process: u32, at: Instant, mut work
 }
 
 /// Returns a timer of this process, if possible a spare one: making and dropping one takes a lock that all threads share.
-fn timer(process: u32, at: Instant) -> Option<Pin<Box<Sleep>>> {
-    let spare = SPARE_TIMERS.with_borrow_mut(|(of, spare)| {
+async fn timer(at: tokio::time::Instant) -> Option<Pin<Box<Sleep>>> {
+    let process = process::id();
+    let spare = SPARE_TIMERS.try_with(|spare| {
+        let (of, spare) = &mut *spare.borrow_mut();
         if *of != process {
             forget(take(spare));
             *of = process;
         }
         spare.pop()
     });
-    spare.or_else(|| {
-        let handle = handle().ok()?;
-        let _entered = handle.enter();
-        Some(Box::pin(tokio::time::sleep_until(at)))
-    })
+    if let Ok(Some(spare)) = spare {
+        return Some(spare);
+    }
+    let handle = handle().ok()?;
+    if Handle::try_current().is_err_and(|why| why.is_thread_local_destroyed()) {
+        // A thread that ends has nothing of tokio's.
+        return handle.spawn(async move { Some(Box::pin(sleep_until(at))) }).await.unwrap_or(None);
+    }
+    let _entered = handle.enter();
+    Some(Box::pin(sleep_until(at)))
 }

@@ -33,15 +33,6 @@ impl Clock {
         }
     }
 
-    /// For timers, which know only the real time.
-    pub(crate) fn instant(&self, at: Duration) -> tokio::time::Instant {
-        match self {
-            Self::Real { began, began_at } => (*began + at.saturating_sub(*began_at)).into(),
-            #[cfg(feature = "fake")]
-            Self::Fake(_) => tokio::time::Instant::now(),
-        }
-    }
-
     /// Sleeps; the time of a fake passes at once.
     pub(crate) async fn sleep(&self, time: Duration) {
         match self {

@@ -2,17 +2,17 @@
 
 use std::mem::{forget, take};
 use std::process;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use redis::aio::{MultiplexedConnection as Connection, SendError};
 use redis::{AsyncConnectionConfig, Cmd, Pipeline, PushInfo, PushKind, RedisResult, Value};
-use tokio::runtime::{self, Handle};
+use tokio::runtime;
 use tokio::sync::{OnceCell, Semaphore};
 
 use crate::transport::address::{timed_out, without_password};
-use crate::transport::background::{spawn, timeout};
+use crate::transport::background::{close_dropped, connecting, timeout};
 use crate::transport::locked::locked;
 use crate::transport::node::Node;
 
@@ -22,8 +22,6 @@ const MOST_IN_A_QUEUE: usize = 100_000;
 const MOST_IDLE_WAITERS: usize = 64;
 /// More at once would take longer than each may.
 const MOST_CONNECTING: usize = 32;
-/// Calls of runtimes before one of them gets a connection of its own.
-const CALLS_OF_A_RUNTIME: u32 = 100;
 
 /// The connections to a server until one of them fails. Then another link takes its place.
 pub(crate) struct Link {
@@ -33,9 +31,9 @@ pub(crate) struct Link {
     pub(super) shared: OnceCell<RedisResult<Connection>>,
     /// The connection that a runtime of callers carries itself. Replies wake their callers on the spot, instead of from
     /// another thread.
-    near: OnceLock<(runtime::Id, Connection)>,
-    /// How many calls of runtimes came before there was one.
-    calls: AtomicU32,
+    pub(super) near: OnceLock<(runtime::Id, Connection)>,
+    /// How many calls by runtimes came before there was one.
+    pub(super) calls: AtomicU32,
     /// Those of calls that have waited, the last used at the end.
     pub(super) waiters: Mutex<Vec<Connection>>,
     /// Bounds how many calls that wait connect at a time.
@@ -54,25 +52,6 @@ impl Link {
         })
     }
 
-    /// Returns the connection that the caller's runtime carries. The runtime that calls after the first hundred gets it.
-    pub(super) fn near(self: &Arc<Self>, node: &Arc<Node>, within: Duration) -> Option<Connection> {
-        // A runtime without I/O panics when it connects.
-        let may_be = cfg!(panic = "unwind") && !node.is_far.load(Ordering::Relaxed);
-        let runtime = Handle::try_current().ok().filter(|_| may_be)?;
-        if let Some((id, connection)) = self.near.get() {
-            return (*id == runtime.id()).then(|| connection.clone());
-        }
-        if self.calls.fetch_add(1, Ordering::Relaxed) == CALLS_OF_A_RUNTIME {
-            let (link, node, id) = (self.clone(), node.clone(), runtime.id());
-            runtime.spawn(async move {
-                if let Ok(connection) = link.connect(&node, true, within).await {
-                    let _ = link.near.set((id, connection));
-                }
-            });
-        }
-        None
-    }
-
     /// Keeps a connection for the next call that waits.
     pub(super) fn keep(&self, waiter: Connection) {
         let mut waiters = locked(&self.waiters);
@@ -83,12 +62,12 @@ impl Link {
 
     /// Connects for all calls, or for one that waits, in the runtime that it runs in. What the server closes is not used again.
     pub(super) async fn connect(
-        self: &Arc<Self>,
-        node: &Arc<Node>,
+        self: Arc<Self>,
+        node: Arc<Node>,
         is_shared: bool,
         within: Duration,
     ) -> RedisResult<Connection> {
-        let (of_node, link) = (Arc::downgrade(node), Arc::downgrade(self));
+        let (of_node, link) = (Arc::downgrade(&node), Arc::downgrade(&self));
         let config = AsyncConnectionConfig::new()
             // Its timers would be those of the runtime. Silence is judged for all calls together.
             .set_connection_timeout(None)
@@ -106,13 +85,11 @@ impl Link {
                 }
                 Ok::<_, SendError>(())
             });
-        let finding = node.clone();
-        let connecting = async {
-            let finding = spawn(async move { finding.client().await })?;
-            let client = finding.await.unwrap_or_else(|_| Err(timed_out()))?;
+        let made = async {
+            let client = connecting(async move { node.client().await }).await?;
             client.get_multiplexed_async_connection_with_config(&config).await.map_err(without_password)
         };
-        timeout(within, connecting).await.unwrap_or_else(|| Err(timed_out()))
+        timeout(within, made).await.unwrap_or_else(|| Err(timed_out()))
     }
 }
 
@@ -121,6 +98,9 @@ impl Drop for Link {
         if self.process != process::id() {
             // The sockets are the parent's too, and so is the runtime that would close them.
             forget((self.shared.take(), self.near.take(), take(&mut *locked(&self.waiters))));
+        } else if let Some((runtime, connection)) = self.near.take() {
+            drop(connection);
+            close_dropped(runtime);
         }
     }
 }

@@ -46,6 +46,10 @@ impl Transport {
         Self(Arc::new(Inner { first, cluster, clock, options }))
     }
 
+    pub(crate) fn options(&self) -> &ServerOptions {
+        &self.0.options
+    }
+
     pub(crate) fn clock(&self) -> &Clock {
         &self.0.clock
     }

@@ -11,7 +11,7 @@ use redis::{Client, ConnectionInfo, RedisResult};
 use crate::transport::link::Link;
 use crate::transport::locked::locked;
 use crate::transport::sentinel::Sentinels;
-use crate::values::error::Failure;
+use crate::values::error::{Failure, Fault};
 
 /// The log target of servers, named after the public type: users filter by it.
 pub(crate) const LOG: &str = "tokenbucket_client::server";
@@ -126,18 +126,27 @@ impl Node {
         until == 0 || us(now) >= until && claim()
     }
 
-    /// Remembers why it did not decide.
-    pub(super) fn fails(&self, failure: &Failure) {
+    /// Notes what a failure says about it: whether it is away for that time, or answers.
+    pub(super) fn note(&self, failure: &Failure, now: Duration, away_for: Duration) {
         if !matches!(failure, Failure::NotSent) {
             *locked(&self.failure) = failure.to_string();
         }
-    }
-
-    /// Begins an outage, or lets it last until then.
-    pub(super) fn away(&self, until: Duration, failure: &Failure) {
-        self.away_until_us.store(us(until), Ordering::Release);
-        if !self.is_logged.swap(true, Ordering::AcqRel) {
-            log::warn!(target: LOG, "cannot ask Redis for limits: {}: {failure}", self.name);
+        match failure.fault() {
+            Fault::Away => {
+                self.away_until_us.store(us(now.saturating_add(away_for)), Ordering::Release);
+                if !self.is_logged.swap(true, Ordering::AcqRel) {
+                    log::warn!(target: LOG, "cannot ask Redis for limits: {}: {failure}", self.name);
+                }
+            }
+            Fault::Refusing => {
+                self.answers();
+                if is_due(&self.next_refusal_us, now, BETWEEN_REFUSALS_LOGGED) {
+                    let name = &self.name;
+                    log::warn!(target: LOG, "{name} refuses calls, which are not limited by it: {failure}");
+                }
+            }
+            Fault::Callers if failure.is_reply() => self.answers(),
+            Fault::Callers | Fault::Nobodys => {}
         }
     }
 
@@ -162,13 +171,6 @@ impl Node {
         for until in [&self.away_until_us, &self.script_until_us] {
             let at_once = |us| (us > 1).then_some(1);
             let _ = until.fetch_update(Ordering::AcqRel, Ordering::Acquire, at_once);
-        }
-    }
-
-    pub(super) fn refuses(&self, now: Duration, failure: &Failure) {
-        self.answers();
-        if is_due(&self.next_refusal_us, now, BETWEEN_REFUSALS_LOGGED) {
-            log::warn!(target: LOG, "{} refuses calls, which are not limited by it: {failure}", self.name);
         }
     }
 

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection as Connection;
 use redis::{Cmd, RedisResult, Value};
+use tokio::runtime::Handle;
 
-use crate::transport::address::{timed_out, unfinished};
-use crate::transport::background::{spawn, timeout};
+use crate::transport::address::timed_out;
+use crate::transport::background::{connecting, runs_tasks, timeout};
 #[cfg(feature = "fake")]
 use crate::transport::clock::Clock;
 use crate::transport::if_dropped::IfDropped;
@@ -17,8 +18,11 @@ use crate::transport::locked::locked;
 use crate::transport::node::Node;
 use crate::transport::silence::LATE;
 use crate::transport::Transport;
-use crate::values::error::{Failure, Fault};
+use crate::values::error::Failure;
 use crate::values::rules::CONNECT_WITHIN;
+
+/// Calls by runtimes before one of them gets a connection of its own.
+const CALLS_OF_A_RUNTIME: u32 = 100;
 
 /// How commands are sent.
 #[derive(Clone, Copy, Default)]
@@ -45,7 +49,7 @@ impl Transport {
         }
         let How { is_asking, waits_until, may_be_near } = how;
         let link = node.link();
-        let near = if may_be_near { link.near(node, self.connect_within()) } else { None };
+        let near = if may_be_near { self.near(node, &link).await } else { None };
         let is_near = near.is_some();
         let mut connection = match (near, waits_until) {
             (Some(near), _) => near,
@@ -61,18 +65,21 @@ impl Transport {
         });
         let mut pending = Box::pin(send(&mut connection, commands, is_asking));
         let heard = match waits_until {
-            None => self.listen(node, link.process, &mut pending).await,
+            None => self.listen(node, &mut pending).await,
             Some(at) => self.listen_long(node, at, &mut pending).await,
         };
         unheard.disarm();
         let replies = match heard {
             Ok(replies) => replies.and_then(without_error),
-            Err(_) if is_near && !node.is_away() && self.look(node).await != Fault::Away => {
+            // A look would be logged, and no logger can run a runtime within this one.
+            Err(_)
+                if is_near && !node.is_away() && !self.ping(node).await.is_err_and(|why| why.is_away()) =>
+            {
                 // The server is there. If it was only slow, the reply has come too.
                 match timeout(LATE, &mut pending).await {
                     Some(replies) => replies.and_then(without_error),
                     None => {
-                        // The caller's runtime does not read.
+                        // The caller's runtime does not read, or the connection is forgotten on the way.
                         node.is_far.store(true, Ordering::Relaxed);
                         return Err(Failure::Broken(timed_out()));
                     }
@@ -100,32 +107,48 @@ impl Transport {
         replies.map_err(Failure::Replied)
     }
 
+    /// Returns the connection that the caller's runtime carries. The runtime that calls after the first hundred gets it.
+    async fn near(&self, node: &Arc<Node>, link: &Arc<Link>) -> Option<Connection> {
+        // A runtime without I/O panics when it connects.
+        let may_be = cfg!(panic = "unwind") && !node.is_far.load(Ordering::Relaxed);
+        let runtime = Handle::try_current().ok().filter(|_| may_be)?;
+        if link.near.get().is_none() && link.calls.fetch_add(1, Ordering::Relaxed) == CALLS_OF_A_RUNTIME {
+            let (node, link, id, within) = (node.clone(), link.clone(), runtime.id(), self.connect_within());
+            let connecting = runtime.spawn(async move {
+                if let Ok(connection) = link.clone().connect(node, true, within).await {
+                    let _ = link.near.set((id, connection));
+                }
+            });
+            if !runs_tasks() {
+                // If it takes longer, the next calls go on with it.
+                timeout(self.options().timeout, connecting).await;
+            }
+        }
+        link.near.get().filter(|(id, _)| *id == runtime.id()).map(|(_, connection)| connection.clone())
+    }
+
     /// Returns the connection that all calls share.
     async fn connection(&self, node: &Arc<Node>, link: &Arc<Link>) -> Result<Connection, Failure> {
         if let Some(Ok(connection)) = link.shared.get() {
             return Ok(connection.clone());
         }
-        // The call that began to connect may wait no longer.
-        let connecting = spawn(self.clone().connect(node.clone(), link.clone()));
-        let connecting = connecting.map_err(|error| Failure::NotConnected(error.into()))?;
+        let made = connecting(self.clone().connect(node.clone(), link.clone()));
         // A server that is away gets no more time than for a reply. If it comes later, the next call finds it connected.
-        let patience = self.0.options.timeout;
-        let made = if node.is_away() { timeout(patience, connecting).await } else { Some(connecting.await) };
-        match made {
-            Some(Ok(connected)) => connected.map_err(Failure::NotConnected),
-            Some(Err(error)) if error.is_panic() => Err(Failure::NotConnected(unfinished(error))),
-            Some(Err(_)) => Err(Failure::NotSent),
-            None => Err(Failure::NotConnected(timed_out())),
-        }
+        let made = if node.is_away() {
+            timeout(self.options().timeout, made).await.unwrap_or_else(|| Err(timed_out()))
+        } else {
+            made.await
+        };
+        made.map_err(Failure::NotConnected)
     }
 
     fn connect_within(&self) -> Duration {
-        CONNECT_WITHIN.max(self.0.options.timeout)
+        CONNECT_WITHIN.max(self.options().timeout)
     }
 
     /// Connects, unless that is under way.
     async fn connect(self, node: Arc<Node>, link: Arc<Link>) -> RedisResult<Connection> {
-        let making = || link.connect(&node, true, self.connect_within());
+        let making = || link.clone().connect(node.clone(), true, self.connect_within());
         let made = link.shared.get_or_init(making).await.clone();
         match &made {
             Ok(_) => node.connected(self.now()),
@@ -146,14 +169,9 @@ impl Transport {
         if node.is_away() {
             return Err(Failure::NotSent);
         }
-        let (of_node, of_link, within) = (node.clone(), link.clone(), self.connect_within());
-        let made = match spawn(async move { of_link.connect(&of_node, false, within).await }) {
-            Ok(connecting) => connecting.await.unwrap_or_else(|error| Err(unfinished(error))),
-            Err(error) => Err(error.into()),
-        };
-        match made {
+        match connecting(link.clone().connect(node.clone(), false, self.connect_within())).await {
             Ok(waiter) => Ok(waiter),
-            Err(error) if self.look(node).await == Fault::Away => Err(Failure::NotConnected(error)),
+            Err(error) if self.look(node).await => Err(Failure::NotConnected(error)),
             Err(error) => Err(Failure::NoMore(error)),
         }
     }

@@ -2,18 +2,17 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::process;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use redis::{FromRedisValue, Value};
 
-use crate::transport::background::{timeout, turn, until};
+use crate::transport::background::{timeout, turn};
 use crate::transport::node::{is_due, Node};
 use crate::transport::send::How;
 use crate::transport::Transport;
-use crate::values::error::{Failure, Fault};
+use crate::values::error::Failure;
 use crate::values::rules::PULSE;
 
 /// A call is given up at this many timeouts, or this age, even if others are answered.
@@ -28,16 +27,15 @@ impl Transport {
     pub(super) async fn listen<T>(
         &self,
         node: &Node,
-        process: u32,
         mut reply: impl Future<Output = T> + Unpin,
     ) -> Result<T, Failure> {
-        let (clock, patience) = (self.clock(), self.0.options.timeout);
+        let (clock, patience) = (self.clock(), self.options().timeout);
         let mut since = clock.now();
         let most_age = patience.saturating_mul(TIMEOUTS_OF_A_CALL).max(LEAST_AGE_OF_A_CALL);
         let too_old_at = since.saturating_add(most_age);
         loop {
             let due = since.max(node.heard()).saturating_add(patience).min(too_old_at);
-            if let Some(value) = until(process, clock.instant(due), &mut reply).await {
+            if let Some(value) = timeout(due.saturating_sub(clock.now()), &mut reply).await {
                 return Ok(value);
             }
             turn().await;
@@ -69,34 +67,34 @@ impl Transport {
         loop {
             let left = until.saturating_sub(self.now());
             if left.is_zero() {
-                return self.listen(node, process::id(), reply).await;
+                return self.listen(node, reply).await;
             }
             if let Some(value) = timeout(left.min(PULSE), &mut reply).await {
                 return Ok(value);
             }
-            if self.now().saturating_sub(node.heard()) >= PULSE && self.look(node).await == Fault::Away {
-                return Err(Failure::Silent(self.0.options.timeout));
+            if self.now().saturating_sub(node.heard()) >= PULSE && self.look(node).await {
+                return Err(Failure::Silent(self.options().timeout));
             }
         }
     }
 
-    /// Finds out whether the node is there.
-    pub(super) async fn look(&self, node: &Arc<Node>) -> Fault {
-        match Box::pin(self.attempt(node, &[redis::cmd("PING")], How::default())).await {
-            Ok(_) => {
-                node.answers();
-                Fault::Nobodys
-            }
-            Err(failure) => {
-                self.note(node, &failure);
-                failure.fault()
-            }
+    /// Finds out whether the node is away.
+    pub(super) async fn look(&self, node: &Arc<Node>) -> bool {
+        let asked = self.ping(node).await;
+        match &asked {
+            Ok(()) => node.answers(),
+            Err(failure) => self.note(node, failure),
         }
+        asked.is_err_and(|failure| failure.is_away())
+    }
+
+    pub(super) async fn ping(&self, node: &Arc<Node>) -> Result<(), Failure> {
+        Box::pin(self.attempt(node, &[redis::cmd("PING")], How::default())).await.map(drop)
     }
 
     /// Finds that out in the background, for a caller who did not wait for it. One such look is enough at a time.
     pub(super) fn look_later(&self, node: &Arc<Node>) {
-        if !node.is_away() && is_due(&node.next_look_us, self.now(), self.0.options.timeout) {
+        if !node.is_away() && is_due(&node.next_look_us, self.now(), self.options().timeout) {
             let (transport, node) = (self.clone(), node.clone());
             self.spawn(async move {
                 transport.look(&node).await;

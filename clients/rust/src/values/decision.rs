@@ -11,17 +11,13 @@ use crate::values::limit::Limit;
 /// What the server decided about a call: whether it is allowed, and when to try again.
 ///
 /// ```
-/// use tokenbucket_client::fake::Fake;
-/// use tokenbucket_client::{Limit, Limiter};
+/// use tokenbucket_client::{fake::Fake, sync::Limiter, Limit};
 ///
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let limiter = Limiter::new(&Fake::new().server(), Limit::new(1, "1/s")?);
-/// assert!(limiter.take("user:42", 1).await?.allowed);
-/// let denied = limiter.take("user:42", 1).await?;
+/// assert!(limiter.take("user:42", 1)?.allowed);
+/// let denied = limiter.take("user:42", 1)?;
 /// assert_eq!(denied.retry_after_ms, 1000);
-/// # Ok(())
-/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -57,16 +53,12 @@ impl Decision {
     /// Returns how long to wait in whole seconds, rounded up, as for `Retry-After`.
     ///
     /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter};
+    /// use tokenbucket_client::{fake::Fake, sync::Limiter, Limit};
     ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let limiter = Limiter::new(&Fake::new().server(), Limit::new(10, "5/s")?);
-    /// limiter.take("user:42", 8).await?;
-    /// assert_eq!(limiter.take("user:42", 8).await?.retry_after_s(), Some(2)); // of 1200 ms
-    /// # Ok(())
-    /// # }
+    /// limiter.take("user:42", 8)?;
+    /// assert_eq!(limiter.take("user:42", 8)?.retry_after_s(), Some(2)); // of 1200 ms
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn retry_after_s(&self) -> Option<u64> {
         self.retry_after().map(whole_seconds)
@@ -80,17 +72,13 @@ impl Decision {
     /// without the server says nothing about the bucket.
     ///
     /// ```
-    /// use tokenbucket_client::fake::Fake;
-    /// use tokenbucket_client::{Limit, Limiter};
+    /// use tokenbucket_client::{fake::Fake, sync::Limiter, Limit};
     ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let limiter = Limiter::new(&Fake::new().server(), Limit::new(10, "5/s")?);
-    /// let decision = limiter.take("user:42", 4).await?;
+    /// let decision = limiter.take("user:42", 4)?;
     /// let headers = decision.headers(limiter.limit(), "search", 0.0);
     /// assert_eq!(headers[1], ("ratelimit", "\"search\";r=6;t=1".to_owned()));
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn headers(&self, limit: &Limit, name: &str, jitter: f64) -> Vec<(&'static str, String)> {
         let mut headers = Vec::new();
@@ -167,16 +155,10 @@ impl JointDecision {
         Self { binding, each: Vec::new() }
     }
 
-    pub(crate) fn degraded(mut self) -> Self {
+    /// Returns it with each of its decisions changed.
+    pub(crate) fn map(mut self, change: impl Fn(Decision) -> Decision) -> Self {
         for one in self.each.iter_mut().chain([&mut self.binding]) {
-            one.degraded = true;
-        }
-        self
-    }
-
-    pub(crate) fn in_shadow_mode(mut self) -> Self {
-        for one in self.each.iter_mut().chain([&mut self.binding]) {
-            *one = one.in_shadow_mode(1);
+            *one = change(*one);
         }
         self
     }

@@ -151,6 +151,10 @@ impl Failure {
         detail.is_some_and(|text| text.starts_with("unknown command"))
     }
 
+    pub(crate) fn is_away(&self) -> bool {
+        self.fault() == Fault::Away
+    }
+
     pub(crate) fn fault(&self) -> Fault {
         match self {
             Self::NotSent | Self::TooOld | Self::NoMore(_) => Fault::Nobodys,

@@ -9,6 +9,8 @@ use tokenbucket_core::error::Refusal;
 use tokenbucket_core::rate::Rate;
 use tokenbucket_core::request::limit_or_pool;
 
+use crate::values::request::Amount;
+
 /// The capacity of a bucket, and the rate at which it refills.
 ///
 /// The server stores neither: a new limit counts from the next call.
@@ -47,16 +49,13 @@ impl Limit {
     /// Returns what the module would reply to such a limit.
     pub fn new(capacity: impl ToString, rate: impl ToString) -> Result<Self, LimitError> {
         let words = [capacity.to_string(), rate.to_string()];
-        let terms = limit_or_pool(&words[0], &words[1])
-            .map_err(|error| LimitError::of(&Refusal::from(error).line("limit capacity rate", &words)))?;
+        let terms = limit_or_pool(&words[0], &words[1]).map_err(|error| {
+            let line = Refusal::from(error).line("limit capacity rate", &words);
+            LimitError(line.trim_start_matches("ERR ").to_owned())
+        })?;
         let average = if terms.is_pool() { None } else { average(&words[1]) };
         let [capacity, rate] = words;
         Ok(Self(Arc::new(Inner { capacity, rate, terms, average })))
-    }
-
-    pub(crate) fn none() -> Self {
-        let (capacity, rate) = ("0".to_owned(), "0".to_owned());
-        Self(Arc::new(Inner { capacity, rate, terms: bucket::Limit::pool(0), average: None }))
     }
 
     /// Returns the capacity, as it was given.
@@ -67,6 +66,11 @@ impl Limit {
     /// Returns the rate, as it was given.
     pub fn rate(&self) -> &str {
         &self.0.rate
+    }
+
+    /// Returns whether a full bucket has so much.
+    pub(crate) fn ever_holds(&self, cost: Amount) -> bool {
+        cost.micro() <= self.0.terms.capacity_micro()
     }
 
     pub(crate) fn whole_capacity(&self) -> u64 {
@@ -124,13 +128,6 @@ fn average(rate: &str) -> Option<Rate> {
 /// Why a capacity and a rate make no limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitError(String);
-
-impl LimitError {
-    /// From the line that the module would reply.
-    fn of(line: &str) -> Self {
-        Self(line.strip_prefix("ERR ").unwrap_or(line).to_owned())
-    }
-}
 
 impl fmt::Display for LimitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

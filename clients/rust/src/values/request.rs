@@ -1,11 +1,11 @@
 //! The commands, as the module and as the script take them.
 
 use std::fmt;
-use std::iter::once;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use redis::{Cmd, FromRedisValue, RedisWrite, ToRedisArgs, Value};
+use redis::{Cmd, FromRedisValue, RedisWrite, Script, ToRedisArgs, Value};
+use tokenbucket_core::number::{micro_tokens, Rounding};
 
 use crate::values::decision::{Decision, JointDecision};
 use crate::values::error::Error;
@@ -23,8 +23,14 @@ impl Amount {
         is_whole.then_some(self.0 as u64)
     }
 
+    /// Returns whether the server takes it for nothing, as it does float noise.
     pub(crate) fn is_zero(self) -> bool {
-        self.0 == 0.0
+        self.0.abs() <= NOISE
+    }
+
+    /// Returns it as a cost in millionths of a token, as the server reads it.
+    pub(crate) fn micro(self) -> i64 {
+        micro_tokens(&self.to_redis_args().concat(), Rounding::Up).unwrap_or(i64::MAX)
     }
 
     /// Checks that an argument of this name is a number of tokens.
@@ -38,6 +44,7 @@ impl Amount {
 }
 
 const MOST_TOKENS: f64 = 1e12;
+const NOISE: f64 = 1e-12;
 /// Most commands have no more, and need no second allocation.
 const WORDS: usize = 6;
 const BYTES: usize = 128;
@@ -98,9 +105,8 @@ pub(crate) struct Request {
     /// The arguments of a joint command before its buckets: `ttl_ms id` of a hold. Those of one bucket come last, or before
     /// what was used.
     before: Option<Vec<String>>,
-    bucket: Bucket,
-    /// Most requests have none, which needs no allocation.
-    others: Vec<Bucket>,
+    /// One at least.
+    buckets: Vec<Bucket>,
     /// Whether a `TB.PEEK` of 1 follows in the same write.
     with_peek: bool,
     /// Whose turn it takes when it waits.
@@ -141,16 +147,20 @@ pub(crate) type Words = [Option<Amount>; 2];
 
 /// What runs a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By<'a> {
+pub(crate) enum By {
     Module,
-    /// The script of this digest.
-    Script(&'a str),
+    Script,
 }
+
+/// The script for servers without the module.
+pub(crate) const SCRIPT: &str = include_str!("../fallback.lua");
+const _: () = assert!(SCRIPT.len() > 1000, "src/fallback.lua is a symbolic link: check it out as one");
+static SHA: LazyLock<String> = LazyLock::new(|| Script::new(SCRIPT).get_hash().to_owned());
 
 impl Request {
     pub(crate) fn one(operation: &'static str, key: String, limit: &Limit, words: Words) -> Self {
-        let bucket = Bucket { key, limit: limit.clone(), words };
-        Self { operation, before: None, bucket, others: Vec::new(), with_peek: false, share: None }
+        let buckets = vec![Bucket { key, limit: limit.clone(), words }];
+        Self { operation, before: None, buckets, with_peek: false, share: None }
     }
 
     pub(crate) fn joint(
@@ -163,15 +173,16 @@ impl Request {
             let words = [Some(part.amount.checked("amount")?), None];
             Ok(Bucket { key: format!("{prefix}{}", part.name), limit: part.limit.clone(), words })
         };
-        let mut buckets = parts.iter().map(bucket);
-        let bucket = buckets.next().ok_or_else(|| Error::BadArgument("no limit is named".to_owned()))??;
-        let others = buckets.collect::<Result<_, Error>>()?;
-        Ok(Self { operation, before: Some(before), bucket, others, with_peek: false, share: None })
+        let buckets = parts.iter().map(bucket).collect::<Result<Vec<_>, Error>>()?;
+        if buckets.is_empty() {
+            return Err(Error::BadArgument("no limit is named".to_owned()));
+        }
+        Ok(Self { operation, before: Some(before), buckets, with_peek: false, share: None })
     }
 
     /// Returns the request of a tenant, which has one bucket.
     pub(crate) fn sharing(self, share: Option<&Arc<Share>>) -> Result<Self, Error> {
-        if share.is_some() && !self.others.is_empty() {
+        if share.is_some() && self.buckets.len() > 1 {
             return Err(Error::BadArgument("share: a call of several buckets has none".to_owned()));
         }
         Ok(Self { share: share.cloned(), ..self })
@@ -189,7 +200,7 @@ impl Request {
 
     /// By which the command finds its node.
     pub(crate) fn key(&self) -> &str {
-        &self.bucket.key
+        &self.buckets[0].key
     }
 
     /// By which the script finds its node.
@@ -220,21 +231,21 @@ impl Request {
 
     /// What a policy that is open grants.
     pub(crate) fn most_granted(&self) -> u64 {
-        match (self.operation, self.bucket.words) {
+        match (self.operation, self.buckets[0].words) {
             ("TB.TAKEUPTO", [Some(most), _]) => most.as_whole().unwrap_or(0),
             _ => 1,
         }
     }
 
     /// The commands that it is, for one write.
-    pub(crate) fn to_commands(&self, by: By<'_>) -> Vec<Cmd> {
+    pub(crate) fn to_commands(&self, by: By) -> Vec<Cmd> {
         let mut commands = vec![match by {
             By::Module => self.to_command(self.name()),
-            By::Script(sha) => self.to_script(sha),
+            By::Script => self.to_script(),
         }];
         if self.with_peek {
             let words = [Some(1.into()), None];
-            let peek = Self::one("TB.PEEK", self.bucket.key.clone(), &self.bucket.limit, words);
+            let peek = Self::one("TB.PEEK", self.key().to_owned(), &self.buckets[0].limit, words);
             commands.extend(peek.to_commands(by));
         }
         commands
@@ -246,9 +257,10 @@ impl Request {
         let mut waiting = self.clone();
         match &mut waiting.before {
             Some(before) => before.push(max_wait_ms.to_string()),
-            None => waiting.bucket.words[1] = Some(max_wait_ms.into()),
+            None => waiting.buckets[0].words[1] = Some(max_wait_ms.into()),
         }
-        let mut command = waiting.to_command(&self.waiting_name());
+        // TB.BTAKE of TB.TAKE.
+        let mut command = waiting.to_command(&format!("TB.B{}", without_prefix(self.name())));
         if let Some(Share { tenant, weight }) = self.share.as_deref() {
             command.arg(&["SHARE", tenant, "WEIGHT", weight]);
         }
@@ -262,26 +274,17 @@ impl Request {
 
     fn with_words(&self, operation: &'static str, words: Words) -> Self {
         let mut other = Self { operation, ..self.clone() };
-        once(&mut other.bucket).chain(&mut other.others).for_each(|bucket| bucket.words = words);
+        other.buckets.iter_mut().for_each(|bucket| bucket.words = words);
         other
-    }
-
-    fn buckets(&self) -> impl Iterator<Item = &Bucket> {
-        once(&self.bucket).chain(&self.others)
-    }
-
-    /// `TB.BTAKE` of `TB.TAKE`.
-    fn waiting_name(&self) -> String {
-        format!("TB.B{}", without_prefix(self.name()))
     }
 
     /// Returns the command's name: of one bucket the one that does without a list, as it decides and replies faster.
     fn name(&self) -> &'static str {
-        match (self.operation, &self.others[..]) {
-            ("TB.MTAKE", []) => "TB.TAKE",
-            ("TB.MHOLD", []) => "TB.HOLD",
-            ("TB.MRENEW", []) => "TB.RENEW",
-            ("TB.MSETTLE", []) => "TB.SETTLE",
+        match (self.operation, self.buckets.len()) {
+            ("TB.MTAKE", 1) => "TB.TAKE",
+            ("TB.MHOLD", 1) => "TB.HOLD",
+            ("TB.MRENEW", 1) => "TB.RENEW",
+            ("TB.MSETTLE", 1) => "TB.SETTLE",
             (operation, _) => operation,
         }
     }
@@ -304,7 +307,7 @@ impl Request {
         if operation == "DEL" {
             return redis::cmd("DEL").arg(self.key()).take();
         }
-        let several = self.before.as_ref().map_or(0, |_| 1 + self.others.len());
+        let several = self.before.as_ref().map_or(0, |_| self.buckets.len());
         let mut command = Cmd::with_capacity(WORDS * (1 + several), BYTES * (1 + several));
         command.arg(operation);
         let before = self.before.as_deref().unwrap_or_default();
@@ -312,7 +315,7 @@ impl Request {
         if is_joint {
             command.arg(several).arg(before);
         }
-        for bucket in self.buckets() {
+        for bucket in &self.buckets {
             command.arg(&bucket.key);
             bucket.write_limit(&mut command);
             if is_settle {
@@ -327,17 +330,17 @@ impl Request {
     }
 
     /// `EVALSHA sha`, then the keys, under names of their own, and the rest.
-    fn to_script(&self, sha: &str) -> Cmd {
+    fn to_script(&self) -> Cmd {
         if self.operation == "DEL" {
             return redis::cmd("DEL").arg(self.script_key()).take();
         }
         let mut command = redis::cmd("EVALSHA");
-        command.arg(sha).arg(1 + self.others.len());
-        for bucket in self.buckets() {
+        command.arg(&*SHA).arg(self.buckets.len());
+        for bucket in &self.buckets {
             command.arg(script_key(&bucket.key));
         }
         command.arg(without_prefix(self.operation));
-        for bucket in self.buckets() {
+        for bucket in &self.buckets {
             bucket.write_limit(&mut command);
             bucket.write_words(&mut command);
         }

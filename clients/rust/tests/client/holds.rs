@@ -65,8 +65,10 @@ async fn a_hold_of_nothing_in_one_of_its_limits_is_not_lost() {
     let (server, _clock) = start_with_clock();
     let limiter = limiter(&server, limit(10, STILL), Options::new());
     let of_both =
-        |amount| [1, amount].map(|amount| Part::new(format!("{{a}}:{amount}"), limiter.limit(), amount));
-    for (amount, command) in [(0, "tb.renew"), (2, "tb.mrenew")] {
+        |amount| [1.0, amount].map(|amount| Part::new(format!("{{a}}:{amount}"), limiter.limit(), amount));
+    for (amount, command) in
+        [(0.0, "tb.renew"), (1e-12, "tb.renew"), (2e-12, "tb.mrenew"), (2.0, "tb.mrenew")]
+    {
         let hold = limiter.hold_all(&of_both(amount), BRIEF).await.unwrap();
         is_renewed(&server, command).await;
         assert!(!hold.is_lost() && hold.decision().allowed());

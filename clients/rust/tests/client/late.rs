@@ -74,6 +74,7 @@ fn a_hook_may_take_and_wait_for_another_thread_that_does() {
     let asked = others.clone();
     let options = Options::new().on_decision(move |_, _, _, _| {
         assert!(asked.take("hook", 1).unwrap().allowed);
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {});
         let asked = asked.clone();
         thread::spawn(move || asked.take("hook", 1).unwrap()).join().unwrap();
     });

@@ -1,10 +1,16 @@
 //! What was logged about the server of a test.
 
+use std::cell::Cell;
 use std::sync::{Mutex, Once};
 
 use crate::servers::Server;
 
 static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+thread_local! {
+    /// Whether the logger runs a runtime on this thread, as one that sends lines elsewhere may.
+    pub static RUNS_A_RUNTIME: Cell<bool> = const { Cell::new(false) };
+}
 
 struct Logger;
 
@@ -14,6 +20,9 @@ impl log::Log for Logger {
     }
 
     fn log(&self, record: &log::Record<'_>) {
+        if RUNS_A_RUNTIME.get() {
+            tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(async {});
+        }
         if self.enabled(record.metadata()) {
             LINES.lock().expect("no panic").push(record.args().to_string());
         }

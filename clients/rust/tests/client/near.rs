@@ -1,5 +1,6 @@
-//! A runtime that makes many calls carries them itself, on a connection of its own.
+//! A runtime that makes many calls carries them itself, on a connection of its own. So do threads, one at a time.
 
+use std::cell::OnceCell;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -7,11 +8,11 @@ use std::task::{Context, Poll, Wake};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use tokenbucket_client::{sync, Limiter, OnError, Options, ServerOptions};
+use tokenbucket_client::{sync, Error, Limiter, OnError, Options, Server as Connected, ServerOptions};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::servers::{ask, wait_for, Server};
-use crate::{calls, limit, limiter_with, patient, STILL};
+use crate::{calls, limit, limiter_with, logs, patient, STILL};
 
 const SOON: Duration = Duration::from_secs(30);
 const MANY: u32 = 1_000_000;
@@ -151,4 +152,109 @@ fn a_server_that_is_slow_is_asked_once() {
         wait_for("the server", SOON, is_there).await;
         assert_eq!(calls(&server, "tb.take"), before + 1);
     });
+}
+
+/// A limiter for threads, which have called until they had a connection of their own.
+fn of_threads(server: &Server) -> sync::Limiter {
+    let connected = Connected::connect_with(server.url(), ServerOptions::new().timeout(TIMEOUT)).unwrap();
+    let options = Options::new().on_error(OnError::Error);
+    let limiter = sync::Limiter::with_options(&connected, limit(MANY, STILL), options);
+    let began = Instant::now();
+    while limiter.take("a", 1).is_err() || connections(server) < 2 {
+        assert!(began.elapsed() < SOON, "no connection of its own");
+    }
+    limiter
+}
+
+#[test]
+fn many_threads_have_one_connection_more() {
+    let server = Server::start();
+    let limiter = of_threads(&server);
+    thread::scope(|scope| {
+        for _ in 0..200 {
+            scope.spawn(|| (0..20).for_each(|_| assert!(limiter.take("a", 1).unwrap().allowed)));
+        }
+    });
+    assert_eq!(connections(&server), 2);
+}
+
+#[test]
+fn a_thread_asks_again_where_its_connection_was_closed() {
+    let server = Server::start();
+    let limiter = of_threads(&server);
+    ask::<u64>(&server, &["CLIENT", "KILL", "TYPE", "normal"]);
+    limiter.take("a", 1).expect("no outage");
+}
+
+#[test]
+fn a_thread_notices_a_silent_server_and_its_deadline() {
+    let server = Server::start();
+    let limiter = of_threads(&server);
+    logs::listen();
+    logs::RUNS_A_RUNTIME.set(true);
+    server.signal("STOP");
+    let began = Instant::now();
+    let away = limiter.take("a", 1);
+    server.signal("CONT");
+    assert!(matches!(away, Err(Error::ServerAway(_))), "{away:?}");
+    while limiter.take("a", 1).is_err() {
+        assert!(began.elapsed() < SOON, "it is not asked");
+    }
+    server.signal("STOP");
+    let began = Instant::now();
+    let hurried = limiter.within(TIMEOUT / 100).take("a", 1);
+    let took = began.elapsed();
+    server.signal("CONT");
+    assert!(matches!(hurried, Err(Error::DeadlinePassed)) && took < TIMEOUT, "{hurried:?} after {took:?}");
+}
+
+#[test]
+fn a_server_that_is_slow_is_asked_once_by_a_thread() {
+    let server = Server::start();
+    let limiter = of_threads(&server);
+    let before = calls(&server, "tb.take");
+    server.signal("STOP");
+    thread::scope(|scope| {
+        let call = scope.spawn(|| limiter.take("a", 1));
+        thread::sleep(TIMEOUT + TIMEOUT / 2);
+        server.signal("CONT");
+        call.join().unwrap().expect("no outage");
+    });
+    assert_eq!(calls(&server, "tb.take"), before + 1);
+}
+
+#[test]
+fn a_server_that_is_dropped_leaves_no_connection() {
+    let server = Server::start();
+    drop(of_threads(&server));
+    let began = Instant::now();
+    while connections(&server) > 0 {
+        assert!(began.elapsed() < SOON, "it is not closed");
+    }
+}
+
+#[test]
+fn a_thread_calls_when_it_ends() {
+    struct Late(sync::Limiter);
+    impl Drop for Late {
+        fn drop(&mut self) {
+            self.0.take("late", 1).unwrap();
+            self.0.within(SOON).take("late", 1).unwrap();
+            drop(self.0.hold("late", 1, SOON).unwrap());
+        }
+    }
+    thread_local! { static LATE: OnceCell<Late> = const { OnceCell::new() } }
+    let server = Server::start();
+    let limiter = of_threads(&server);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            // What a thread made first, it drops last: after what the calls made.
+            LATE.with(|late| drop(late.set(Late(limiter.clone()))));
+            limiter.take("late", 1).unwrap();
+        });
+    });
+    let (left, began) = (i64::from(MANY) - 4, Instant::now());
+    while limiter.peek("late", 0).unwrap().remaining != left {
+        assert!(began.elapsed() < SOON, "the last calls");
+    }
 }

@@ -94,7 +94,9 @@ impl Server {
 
 /// Each call of threads has a thread, as it has in a program that uses them.
 async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    tokio::task::spawn_blocking(work).await.expect("a thread")
+    let (done, is_done) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || done.send(work()));
+    is_done.await.expect("a thread")
 }
 
 /// Drops the call when its caller's deadline is over.
