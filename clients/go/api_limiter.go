@@ -135,7 +135,7 @@ func (l *Limiter) Peek(ctx context.Context, name string, cost float64) (Decision
 
 // TakeUpTo takes as many whole tokens as the bucket has, at most most: see Granted.
 func (l *Limiter) TakeUpTo(ctx context.Context, name string, most int64) (Decision, error) {
-	return l.decideAndTell(ctx, "TB.TAKEUPTO", name, float64(most))
+	return l.told(name, most, func() (Decision, error) { return l.decide(ctx, "TB.TAKEUPTO", name, float64(most)) })
 }
 
 // Reserve books a place in the queue: sleep RetryAfter, then act. It is denied, without taking a token, if the wait would
@@ -243,11 +243,7 @@ func (l *Limiter) told(name string, wanted int64, decide func() (Decision, error
 }
 
 func (l *Limiter) decideAndTell(ctx context.Context, operation any, name string, amount float64, more ...any) (Decision, error) {
-	wanted := int64(1)
-	if operation == "TB.TAKEUPTO" {
-		wanted = int64(amount)
-	}
-	return l.told(name, wanted, func() (Decision, error) { return l.decide(ctx, operation, name, amount, more...) })
+	return l.told(name, 1, func() (Decision, error) { return l.decide(ctx, operation, name, amount, more...) })
 }
 
 func (l *Limiter) decide(ctx context.Context, operation any, name string, amount float64, more ...any) (Decision, error) {
