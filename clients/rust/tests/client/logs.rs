@@ -8,7 +8,7 @@ use crate::servers::Server;
 static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 thread_local! {
-    /// Whether the logger runs a runtime on this thread, as one that sends lines elsewhere may.
+    /// Lets the logger run a runtime on this thread, as one that sends lines elsewhere may.
     pub static RUNS_A_RUNTIME: Cell<bool> = const { Cell::new(false) };
 }
 
