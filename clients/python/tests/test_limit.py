@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tokenbucket import Decision, Limit
+from tokenbucket import Decision, JointLimiter, Limit, Limiter
+from tokenbucket.testing import FakeServer
 
 
 @pytest.mark.parametrize(
@@ -52,35 +53,41 @@ def test_how_long_a_bucket_takes_to_fill(limit: Limit, window_s: int | None) -> 
     assert limit.window_s == window_s
 
 
-def test_headers_of_one_who_passes() -> None:
-    decision = Decision(True, remaining=7, reset_after_ms=1501)
-    assert decision.headers(Limit(10, "2/s")) == {
-        "RateLimit-Policy": '"default";q=10;w=5',
-        "RateLimit": '"default";r=7;t=2',
+POOL = Limit(10, 0)
+HEADERS: list[tuple[Decision, Limit, dict[str, str]]] = [
+    (
+        Decision(True, remaining=7, reset_after_ms=1501),
+        Limit(10, "2/s"),
+        {"RateLimit-Policy": '"default";q=10;w=5', "RateLimit": '"default";r=7;t=2'},
+    ),
+    (
+        Decision(False, remaining=-3, retry_after_ms=2001, reset_after_ms=6500),
+        Limit(10, "2/s"),
+        {
+            "RateLimit-Policy": '"default";q=10;w=5',
+            "RateLimit": '"default";r=0;t=7',
+            "Retry-After": "3",
+        },
+    ),
+    (
+        Decision(False, retry_after_ms=-1, reset_after_ms=10),
+        POOL,
+        {"RateLimit-Policy": '"default";q=10', "RateLimit": '"default";r=0;t=1'},
+    ),
+    (Decision(True, degraded=True), POOL, {}),
+    (Decision(False, degraded=True, retry_after_ms=500), POOL, {"Retry-After": "1"}),
+]
+
+
+@pytest.mark.parametrize(("decision", "limit", "headers"), HEADERS)
+def test_headers_of_a_decision(decision: Decision, limit: Limit, headers: dict[str, str]) -> None:
+    assert Limiter(FakeServer(), limit).headers(decision) == headers
+
+
+def test_joint_headers_have_an_item_for_each_limit_that_the_call_names() -> None:
+    limits = {"minute": Limit(60, "60/m"), "day": Limit(500, "500@d"), "other": POOL}
+    limiter = JointLimiter(FakeServer(), limits)
+    assert limiter.headers(limiter.take_all("alice", {"minute": 1, "day": 1})) == {
+        "RateLimit-Policy": '"minute";q=60;w=60, "day";q=500;w=86400',
+        "RateLimit": '"minute";r=59;t=1, "day";r=499;t=86400',
     }
-
-
-def test_headers_of_one_who_is_denied() -> None:
-    denied = Decision(False, remaining=-3, retry_after_ms=2001, reset_after_ms=6500)
-    assert denied.headers(Limit(10, "2/s"), "search") == {
-        "RateLimit-Policy": '"search";q=10;w=5',
-        "RateLimit": '"search";r=0;t=7',
-        "Retry-After": "3",
-    }
-    never = Decision(False, retry_after_ms=-1, reset_after_ms=10)
-    assert "Retry-After" not in never.headers(Limit(10, "2/s"))
-    pool = Decision(False, retry_after_ms=10, reset_after_ms=10)
-    assert pool.headers(Limit(10, 0))["RateLimit-Policy"] == '"default";q=10'
-
-
-def test_jitter_goes_only_upwards() -> None:
-    denied = Decision(False, retry_after_ms=9500, reset_after_ms=9500)
-    told = {int(denied.headers(Limit(1, 1), jitter=0.5)["Retry-After"]) for _ in range(300)}
-    assert min(told) >= 10
-    assert max(told) <= 15
-    assert len(told) > 1
-
-
-def test_nothing_is_said_of_a_bucket_that_nobody_looked_at() -> None:
-    assert Decision(True, degraded=True).headers(Limit(10, 1)) == {}
-    assert Decision(False, degraded=True, retry_after_ms=500).headers(Limit(10, 1)) == {"Retry-After": "1"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import subprocess
 import sys
@@ -11,10 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import tokenbucket.asyncio
-import tokenbucket.httpx
-import tokenbucket.langchain
-import tokenbucket.testing
+import tokenbucket
 from paths import PACKAGE, REPOSITORY
 
 SCRIPT = "tokenbucket/fallback.lua"
@@ -58,25 +54,3 @@ def test_the_core_needs_no_drop_in() -> None:
         "assert not drop_ins & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_every_call_of_the_readme_has_an_example_in_its_documentation() -> None:
-    """That doctest runs. What a drop-in's framework calls is shown on the page of the drop-in."""
-    calls = set(re.findall(r"\b(\w+)\(", (PACKAGE / "README.md").read_text()))
-    modules = (
-        tokenbucket,
-        tokenbucket.asyncio,
-        tokenbucket.testing,
-        tokenbucket.httpx,
-        tokenbucket.langchain,
-    )
-    kinds = [kind for module in modules for name, kind in vars(module).items() if not name.startswith("_")]
-    documented = [
-        (f"{kind.__module__}.{kind.__qualname__}.{name}", inspect.getdoc(call))
-        for kind in kinds
-        if inspect.isclass(kind) and kind.__name__ != "Client"
-        for name, call in [(kind.__name__, kind), *inspect.getmembers(kind, inspect.isfunction)]
-        if name in calls - {"close", "aclose", "run"}  # "run" is that of asyncio there
-    ]
-    assert len(documented) > 30
-    assert [name for name, text in documented if ">>>" not in (text or "")] == []

@@ -35,7 +35,6 @@ from tokenbucket import (
     CrossSlot,
     Decision,
     Denied,
-    JointDecision,
     JointLimiter,
     Limit,
     Limiter,
@@ -78,7 +77,7 @@ def test_a_decision_and_a_hold_are_true_if_they_are_allowed(make: Make, server: 
         BadArgument("name"),
         ReplyLost("the reply"),
         Denied(Decision(False, retry_after_ms=5)),
-        RateLimitTimeout("a", JointDecision(False, retry_after_ms=5), 10),
+        RateLimitTimeout("a", Decision(False, retry_after_ms=5), 10),
     ],
     ids=lambda error: type(error).__name__,
 )
@@ -491,18 +490,19 @@ def test_a_batch_is_fetched_by_one_thread_at_a_time(server: Service) -> None:
 
 def test_a_batch_may_be_forgotten_by_another_thread() -> None:
     limiter = tokenbucket.Limiter(FakeServer(), Limit(1000, 1), batch=10)
+    part = limiter._part("a", None, 1)
     ends_at, switched_s = time.monotonic() + 1, sys.getswitchinterval()
 
     def forget(_: int) -> None:
         while time.monotonic() < ends_at:
-            limiter._batches.forget("a", limiter.limit)
+            limiter._batches.forget(part)
 
     sys.setswitchinterval(1e-6)
     try:
         with ThreadPoolExecutor(3) as threads:
             others = threads.map(forget, range(3))
             while time.monotonic() < ends_at:
-                limiter._batches.take("a", limiter.limit, 1)
+                limiter._batches.take(part)
             list(others)
     finally:
         sys.setswitchinterval(switched_s)

@@ -18,9 +18,9 @@ from typing import Any, Generic, Self, TypeVar
 import httpx
 
 from ..api import asyncio as _asyncio
-from ..api.operations import at_once, checked_wait, done
+from ..api.operations import at_once, checked_ms, done
 from ..api.threads import Limiter
-from ..values.decision import Decision, Denied, JointDecision
+from ..values.decision import Decision, Denied
 from ..values.errors import BadArgument, TokenBucketError
 from ..values.limit import Limit, Number
 from .outbound import AnyLimiter, Patience, pause
@@ -41,7 +41,7 @@ class RateLimitTimeout(Denied, httpx.TimeoutException):
     def __init__(self, name: str, decision: Decision, max_wait_ms: float) -> None:
         # Each base has arguments of its own.
         httpx.TimeoutException.__init__(self, _why(name, decision, max_wait_ms))
-        self.decision = JointDecision._of(decision)
+        self.decision = decision
         self._arguments = name, decision, max_wait_ms
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -85,7 +85,7 @@ class _RateLimit(Generic[SomeLimiter, Sending]):
         if in_flight is not None and in_flight < 1:
             raise BadArgument(f"in_flight: {in_flight!r} is less than 1")
         self._limiter: Any = limiter
-        self._max_wait_ms = checked_wait(max_wait_ms)
+        self._max_wait_ms = checked_ms("max_wait_ms", max_wait_ms)
         self._slots = None if in_flight is None else Limit(in_flight, 0)
         self._ttl_ms = ttl_ms
         self._name = name

@@ -6,7 +6,7 @@ from langchain_core.rate_limiters import BaseRateLimiter
 
 from ..api import asyncio as _asyncio
 from ..api import threads as _sync
-from ..api.operations import MAX_WAIT_MS, OnError, at_once, checked_wait, done
+from ..api.operations import LONGEST_MS, OnError, at_once, checked_ms, done
 from ..values.decision import Denied
 from ..values.errors import BadArgument
 from ..values.limit import Limit, Number
@@ -37,7 +37,7 @@ class TokenBucketRateLimiter(BaseRateLimiter):
         *,
         async_server: _asyncio.Server | _asyncio.Client | str | None = None,
         cost: Number = 1,
-        max_wait_ms: float = MAX_WAIT_MS,
+        max_wait_ms: float = LONGEST_MS,
         prefix: str = "tb:",
         on_error: OnError = "local",
     ) -> None:
@@ -49,7 +49,7 @@ class TokenBucketRateLimiter(BaseRateLimiter):
         )
         self.name = name
         self.cost = cost
-        self.max_wait_ms = checked_wait(max_wait_ms)
+        self.max_wait_ms = checked_ms("max_wait_ms", max_wait_ms)
 
     def acquire(self, *, blocking: bool = True) -> bool:
         return at_once(self._acquire(self.limiter, blocking))
