@@ -77,7 +77,7 @@ def test_a_decision_and_a_hold_are_true_if_they_are_allowed(make: Make, server: 
         BadArgument("name"),
         ReplyLost("the reply"),
         Denied(Decision(False, retry_after_ms=5)),
-        RateLimitTimeout("a", Decision(False, retry_after_ms=5), 10),
+        RateLimitTimeout("a", Decision(False, retry_after_ms=5)),
     ],
     ids=lambda error: type(error).__name__,
 )
