@@ -13,7 +13,7 @@ from ..transport.commands import Command
 from ..transport.server import BaseServer
 from ..transport.tasks import Tasks, Transports
 from ..values.decision import Decision, Denied
-from ..values.errors import BadArgument, ServerAway
+from ..values.errors import ServerAway
 from .hold import HoldOperations, Used
 from .joint import BaseJointLimiter
 from .limiter import BaseLimiter
@@ -230,12 +230,7 @@ class Hold(HoldOperations[Awaited[Decision]]):
         return self
 
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
-        with self._masking_nothing(error):
-            try:
-                await self.settle()
-            except BadArgument:  # of `used`: the hold ends all the same
-                await self._end(None)
-                raise
+        await self._leave(error)
 
     def _stop_renewing(self) -> None:
         """Leaves the hold to expire, unless it is settled before."""

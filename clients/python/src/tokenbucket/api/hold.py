@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic
 
@@ -14,7 +13,7 @@ from ..transport.commands import Command, renewing
 from ..values.decision import Decision
 from ..values.errors import BadArgument, ServerAway, TokenBucketError
 from ..values.limit import Number, exactly
-from .operations import Backend, DecisionT, Part, checked_ms, decision_of, words_of
+from .operations import Backend, DecisionT, Part, checked_ms, decision_of, done, words_of
 from .unsettled import AGAIN_S
 
 Used = Number | Mapping[str, Number]
@@ -217,11 +216,14 @@ class HoldOperations(Generic[DecisionT]):
         lost = any(one.lost for one in each.values())
         return replace(settled, each=each if settled.each else {}, lost=lost)
 
-    @contextmanager
-    def _masking_nothing(self, error: BaseException | None) -> Iterator[None]:
-        """Logs why the hold was not settled if its work has failed: that is what the caller hears."""
+    async def _leave(self, error: BaseException | None) -> None:
+        """Ends the block. Why the hold was not settled is logged if its work has failed: that is raised."""
         try:
-            yield
+            try:
+                await done(self.settle())
+            except BadArgument:  # of `used`: the hold ends all the same
+                await done(self._end(None))
+                raise
         except TokenBucketError:
             if error is None:
                 raise

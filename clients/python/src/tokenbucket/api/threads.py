@@ -11,7 +11,7 @@ from ..transport.commands import Command
 from ..transport.server import BaseServer
 from ..transport.threads import Transport, run
 from ..values.decision import Decision, Denied
-from ..values.errors import BadArgument, TokenBucketError
+from ..values.errors import TokenBucketError
 from .hold import HoldOperations, Used
 from .joint import BaseJointLimiter
 from .limiter import BaseLimiter
@@ -167,12 +167,7 @@ class Hold(HoldOperations[Decision]):
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self._stop_renewing()  # first: if this is interrupted, the hold ends by its ttl
-        with self._masking_nothing(error):
-            try:
-                self.settle()
-            except BadArgument:  # of `used`: the hold ends all the same
-                self._end(None)
-                raise
+        at_once(self._leave(error))
 
     def keep_renewing(self) -> None:
         """Renews the hold until it is settled, as `with` does.
