@@ -14,7 +14,6 @@ import redis.asyncio
 import tokenbucket
 import tokenbucket.asyncio
 from conftest import Make
-from launch import ask
 from services import Service
 from tokenbucket import BadArgument, Limit
 
@@ -56,14 +55,6 @@ def test_an_unknown_client_is_refused(make: Make) -> None:
         tokenbucket.asyncio.Limiter(redis.Redis(), Limit(1, 1))
 
 
-def test_a_limit_of_another_type_is_refused() -> None:
-    for package, client in ((tokenbucket, redis.Redis()), (tokenbucket.asyncio, redis.asyncio.Redis())):
-        with pytest.raises(BadArgument, match=r"limit: .* is not a Limit"):
-            package.Limiter(client, (5, "5/m"))
-        with pytest.raises(BadArgument, match="limits: 'a' is 5, not a Limit"):
-            package.JointLimiter(client, {"a": 5})
-
-
 def test_limiters_on_one_client_share_its_server() -> None:
     client = redis.Redis()
     one, other = (tokenbucket.Limiter(client, Limit(1, rate)) for rate in (1, 2))
@@ -83,16 +74,3 @@ def test_limiters_on_one_client_share_its_server() -> None:
                 assert len(set(threads.map(make, [at] * 8))) == 1, "made in the same moment"
     finally:
         sys.setswitchinterval(before)
-
-
-def test_a_full_server_refuses_new_buckets_and_limits_the_others(
-    make: Make, own_server: Service, caplog: Any
-) -> None:
-    limiter = make(own_server, Limit(2, STILL), on_error="closed")
-    assert limiter.take("old").allowed
-    ask(own_server, "CONFIG", "SET", "maxmemory", "1")
-    for name in ("new", "newer"):
-        refused = limiter.take(name)
-        assert (refused.allowed, refused.degraded) == (False, True)
-        assert [limiter.take("old").degraded for _ in range(3)] == [False] * 3
-    assert len(caplog.records) == 1

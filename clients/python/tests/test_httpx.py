@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
-import os
 import pickle
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +24,7 @@ from conftest import until_waiting
 from launch import ask
 from paths import rows_of
 from services import Service, wait_for
-from tokenbucket import BadArgument, Decision, Denied, Limit, ServerAway
+from tokenbucket import Decision, Denied, Limit, ServerAway
 from tokenbucket.httpx import AsyncRateLimitTransport, RateLimitTimeout, RateLimitTransport
 from tokenbucket.testing import FakeServer
 from upstream import Upstream
@@ -120,13 +119,6 @@ def remaining(client: Client, name: str = HOST) -> int:
 # Tokens.
 
 
-def test_each_host_has_a_bucket_of_its_own(make: Make, server: Service, upstream: Upstream) -> None:
-    client = make(Limit(5, STILL))
-    client.get(upstream.url)
-    client.get(f"http://localhost:{upstream.port}")
-    assert (remaining(client), remaining(client, "localhost")) == (4, 4)
-
-
 HOSTS = rows_of("httpx.md", "| URL | bucket |")
 
 
@@ -178,44 +170,6 @@ def test_a_cost_above_the_capacity_is_an_error_at_once(make: Make, upstream: Ups
     with pytest.raises(RateLimitTimeout, match="can never be sent"):
         client.get(upstream.url)
     assert upstream.seen == []
-
-
-def test_arguments_are_checked() -> None:
-    fake = FakeServer()
-    limiter = tokenbucket.Limiter(fake, Limit(1, 1))
-    with pytest.raises(BadArgument, match=r"is not a tokenbucket\.asyncio\.Limiter"):
-        AsyncRateLimitTransport(limiter)  # type: ignore[arg-type]
-    with pytest.raises(BadArgument, match="in_flight: 0"):
-        RateLimitTransport(limiter, in_flight=0)
-    with pytest.raises(BadArgument, match="rate is 0"):
-        RateLimitTransport(tokenbucket.Limiter(fake, Limit(1, 0)))
-    with pytest.raises(BadArgument, match="max_wait_ms"):
-        RateLimitTransport(limiter, max_wait_ms=-1)
-
-
-def test_a_forked_process_shares_the_limit_alone(server: Service, upstream: Upstream) -> None:
-    limiter = tokenbucket.Limiter(
-        f"redis://127.0.0.1:{server.port}", Limit(6, STILL), "out:", on_error="raise"
-    )
-    transport = RateLimitTransport(limiter, max_wait_ms=50)
-    with httpx.Client(transport=transport) as client:
-        client.get(upstream.url)
-    if (child := os.fork()) == 0:
-        os._exit(requests_until_denied(limiter, upstream.url))
-    _, status = os.waitpid(child, 0)
-    assert (os.waitstatus_to_exitcode(status), len(upstream.seen)) == (5, 6)
-    assert requests_until_denied(limiter, upstream.url) == 0
-    limiter.close()
-
-
-def requests_until_denied(limiter: tokenbucket.Limiter, url: str) -> int:
-    with httpx.Client(transport=RateLimitTransport(limiter, max_wait_ms=50)) as client:
-        for count in range(100):
-            try:
-                client.get(url)
-            except RateLimitTimeout:
-                return count
-    return 100
 
 
 # Cancellation.

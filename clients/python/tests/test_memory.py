@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import redis
 
 import tokenbucket
-from conftest import Make
 from services import Service
 from tokenbucket import Limit
 from tokenbucket.testing import FakeServer
@@ -14,18 +12,6 @@ from tokenbucket.testing import FakeServer
 STILL = "10/h"
 
 pytestmark = pytest.mark.usefixtures("admin")
-
-
-def test_a_remembered_denial_outlives_a_del_and_ends_with_a_reset(
-    make: Make, server: Service, admin: redis.Redis
-) -> None:
-    limiter = make(server, Limit(1, STILL), remember_denials=10)
-    limiter.take("a")
-    assert not limiter.take("a").allowed
-    assert admin.delete("tb:a") == 1
-    assert not limiter.take("a").allowed
-    limiter.reset("a")
-    assert limiter.take("a").allowed
 
 
 def test_what_a_refused_caller_is_told_counts_down() -> None:

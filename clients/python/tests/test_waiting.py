@@ -8,7 +8,6 @@ import os
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,9 +16,8 @@ import redis.asyncio
 
 import tokenbucket.asyncio
 from conftest import Make, until_waiting
-from launch import Servers, ask
 from services import Service, wait_for
-from tokenbucket import BadArgument, Limit, Limiter, Server
+from tokenbucket import Limit, Limiter, Server
 from tokenbucket.testing import FakeServer
 
 # One token in six minutes: nothing flows in while a test runs.
@@ -44,52 +42,6 @@ def test_a_wait_outlasts_the_timeouts_of_the_server_and_of_the_client(
     assert limiter.server.degraded_count == degraded
     limiter.give("a", 1)
     assert waits.result().allowed
-
-
-@pytest.mark.parametrize("wrong_ms", [-1, 31 * 86_400_000])
-def test_a_wait_that_cannot_be_is_an_error(make: Make, server: Service, wrong_ms: int) -> None:
-    limiter, joint = make(server, Limit(1, STILL)), make(server, {"a": Limit(1, STILL)})
-    with pytest.raises(BadArgument, match="max_wait_ms"):
-        limiter.take("a", max_wait_ms=wrong_ms)
-    with pytest.raises(BadArgument, match="max_wait_ms"):
-        limiter.hold("a", 1, max_wait_ms=wrong_ms)
-    with pytest.raises(BadArgument, match="max_wait_ms"):
-        joint.take_all("a", {"a": 1}, max_wait_ms=wrong_ms)
-
-
-def test_a_failover_sends_those_who_wait_to_the_new_master(
-    make_on_cluster: Make, tmp_path: Path, threads: ThreadPoolExecutor
-) -> None:
-    with Servers(tmp_path, cluster=True) as nodes:
-        master = nodes.nodes[0]
-        limiter = make_on_cluster(master, Limit(1, STILL), timeout_ms=5000)
-        name = nodes.name_on(master, "tb:")
-        assert limiter.take(name).allowed
-        replica = nodes.add_replica_of(master)
-        wait_for(lambda: ask(replica, "DBSIZE") == 1, "the replica")
-        waits = threads.submit(limiter.take, name, max_wait_ms=LONG_MS)
-        until_waiting(master, 1)
-        nodes.take_over(replica)
-        until_waiting(replica, 1)
-        limiter.give(name, 1)
-        decision = waits.result()
-        assert (decision.allowed, decision.degraded) == (True, False)
-
-
-@pytest.mark.parametrize(
-    ("share", "weight", "named"),
-    [("", 1, "share"), ("é" * 65, 1, "share"), (b"a", 1, "share")]
-    + [("a", weight, "weight") for weight in (0, 0.0009, 1000.001, "many", float("nan"))]
-    + [(None, 2, "weight")],
-)
-def test_a_share_that_cannot_be_is_an_error(
-    make: Make, server: Service, share: Any, weight: Any, named: str
-) -> None:
-    limiter = make(server, Limit(1, STILL))
-    for call in (limiter.take, limiter.hold):
-        with pytest.raises(BadArgument, match=f"^{named}"):
-            call("a", 1, share=share, weight=weight, max_wait_ms=LONG_MS)
-    assert limiter.take("a", share="é" * 64, weight="1e3", max_wait_ms=LONG_MS).allowed
 
 
 def test_in_a_fake_the_wait_takes_its_time() -> None:
