@@ -144,19 +144,6 @@ def test_a_turn_that_does_not_come_is_an_error(server: Service) -> None:
     asyncio.run(work())
 
 
-def test_it_serves_several_event_loops(limiter: TokenBucketRateLimiter) -> None:
-    model = model_with(limiter)
-
-    async def work() -> None:
-        await model.ainvoke("foo")
-        assert limiter.async_limiter
-        await limiter.async_limiter.server.aclose()
-
-    for _ in range(3):
-        asyncio.run(work())
-    assert taken(limiter) == 3
-
-
 def test_clients_may_be_given_in_place_of_a_url(server: Service) -> None:
     client = redis.Redis(port=server.port)
     limiter = TokenBucketRateLimiter(client, LIMIT)
@@ -175,10 +162,3 @@ def test_clients_may_be_given_in_place_of_a_url(server: Service) -> None:
     asyncio.run(work())
     assert tokenbucket.Limiter(client, LIMIT).peek("langchain", 0).remaining == 8
     client.close()
-
-
-def test_while_redis_is_away_the_process_limits_itself(own_server: Service) -> None:
-    own_server.kill()
-    limiter = limiter_on(own_server, Limit(5, "20/s"), on_error="local")
-    assert all(limiter.acquire() for _ in range(10))
-    assert limiter.limiter.server.degraded_count >= 10

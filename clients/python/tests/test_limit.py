@@ -1,13 +1,24 @@
-"""Limits and headers, which need no server."""
+"""Limits, headers, and the rules that all packages share, which need no server."""
 
 from __future__ import annotations
 
+import inspect
+import json
+import re
+from datetime import datetime, timedelta
+from fractions import Fraction
 from typing import Any
 
 import pytest
 
-from tokenbucket import Decision, JointLimiter, Limit, Limiter
+from paths import REPOSITORY
+from services import Service
+from tokenbucket import BadArgument, Decision, JointLimiter, Limit, Limiter, Server
+from tokenbucket.api import operations, unsettled
+from tokenbucket.local.limiter import Buckets
 from tokenbucket.testing import FakeServer
+from tokenbucket.transport import driver, node, server
+from tokenbucket.values.errors import AWAY, REFUSING, ReplyError
 
 
 @pytest.mark.parametrize(
@@ -91,3 +102,93 @@ def test_joint_headers_have_an_item_for_each_limit_that_the_call_names() -> None
         "RateLimit-Policy": '"minute";q=60;w=60, "day";q=500;w=86400',
         "RateLimit": '"minute";r=59;t=1, "day";r=499;t=86400',
     }
+
+
+# The rules and constants that the packages share.
+
+RULES: dict[str, Any] = json.loads((REPOSITORY / "clients/conformance/rules.json").read_text())
+
+
+@pytest.mark.parametrize(("cost", "micros"), RULES["costs"].items())
+def test_an_amount_is_read_as_the_module_reads_it(cost: str, micros: int | None) -> None:
+    buckets = Buckets(lambda: Fraction(0))
+    full = 10**12
+    reply = buckets.execute("TB.TAKE", "a", full, full, cost)
+    if micros is None:
+        assert isinstance(reply, ReplyError)
+        return
+    assert reply[0] == 1
+    # How long an empty bucket of a millionth a second takes to have that much again.
+    buckets.execute("TB.CHARGE", "b", 1, "1e-6", cost)
+    assert buckets.execute("TB.PEEK", "b", 1, "1e-6", 1)[2] == 1000 * micros
+
+
+@pytest.mark.parametrize(("line", "fault"), RULES["errors"].items())
+def test_an_error_means_what_it_means_to_all(line: str, fault: str) -> None:
+    word = ReplyError(line).word
+    assert fault == ("away" if word in AWAY else "refusing" if word in REFUSING else "caller")
+
+
+def test_the_bounds_are_those_of_all() -> None:
+    shares, longest = RULES["shares"], RULES["longest_ms"]
+    assert shares["most_bytes"] == operations.MOST_SHARE_BYTES
+    assert (shares["least_weight"], shares["most_weight"]) == (
+        str(operations.LEAST_WEIGHT),
+        str(operations.MOST_WEIGHT),
+    )
+    assert longest["wait"] == longest["hold"] == operations.LONGEST_MS
+
+
+def test_the_constants_are_those_of_all() -> None:
+    options = inspect.signature(Server).parameters
+    assert RULES["constants"] == {
+        "timeout_ms": options["timeout_ms"].default,
+        "retry_every_ms": options["retry_every_ms"].default,
+        "connect_within_ms": 1000 * driver.CONNECT_WITHIN_S,
+        "pulse_of_a_wait_ms": 1000 * node.PULSE_S,
+        "looked_at_if_idle_for_ms": 1000 * node.IDLE_S,
+        "settled_again_after_ms": 1000 * unsettled.AGAIN_S,
+        "most_unsettled_holds": unsettled.MOST_UNSETTLED,
+        "most_redirections": server._MOST_REDIRECTIONS,
+        "tries_of_a_split_slot": server._TRIES_OF_A_SPLIT_SLOT,
+    }
+
+
+# Calendar rates, read as all packages and the module read them.
+
+LINES = [
+    line.split()
+    for line in (REPOSITORY / "clients/conformance/rates.txt").read_text().splitlines()
+    if line and not line.startswith("#")
+]
+BOUNDARIES = [(line[0], line[1], line[2]) for line in LINES if len(line) == 3]
+BLOCKS = re.findall(
+    r"^```python\n(.*?)^```$",
+    (REPOSITORY / "docs/how-to/daily-quota.md").read_text(),
+    re.MULTILINE | re.DOTALL,
+)
+REFUSED = [line[0] for line in LINES if len(line) == 1]
+
+
+@pytest.mark.parametrize(("rate", "since", "until"), BOUNDARIES)
+def test_tokens_come_at_the_boundary(rate: str, since: str, until: str) -> None:
+    emptied_at, refilled_at = datetime.fromisoformat(since), datetime.fromisoformat(until)
+    server = FakeServer(emptied_at)
+    reset_after_ms = (refilled_at - emptied_at) / timedelta(milliseconds=1)
+    assert server.execute_command("TB.TAKE", "k", 10, rate, 10) == [1, 0, 0, reset_after_ms]
+    server.advance(reset_after_ms / 1000)
+    assert server.execute_command("TB.TAKE", "k", 10, rate, 10)[:2] == [1, 0]
+
+
+@pytest.mark.parametrize("rate", REFUSED)
+def test_what_is_no_rate_is_refused(rate: str) -> None:
+    with pytest.raises(BadArgument, match="rate"):
+        Limit(10, rate)
+
+
+@pytest.mark.usefixtures("admin")
+def test_a_customer_reads_when_the_plan_renews(server: Service, capsys: pytest.CaptureFixture[str]) -> None:
+    [block] = [block for block in BLOCKS if "billing_day" in block]
+    exec(block.replace("Redis()", f"Redis(port={server.port})"), {"__name__": "page"})
+    words = r"7,500 of 10,000 requests left\. Your plan renews on [A-Z][a-z]+ 15\.\n"
+    assert re.fullmatch(words, capsys.readouterr().out)

@@ -396,29 +396,6 @@ def test_an_interrupted_wait_gives_back_where_it_was_booked(
     assert ask(own_server, "TB.PEEK", "tb:a", 50, STILL, 0)[1] == 0
 
 
-def test_a_cancelled_wait_has_given_back_what_it_reserved_when_it_ends(
-    server: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def main() -> None:
-        async def sleep(seconds: float) -> None:
-            has_reserved.set()
-            await asyncio.sleep(seconds)
-
-        has_reserved = asyncio.Event()
-        monkeypatch.setattr(REAL, "sleep_async", sleep)
-        of = tokenbucket.asyncio.Server(f"redis://127.0.0.1:{server.port}", timeout_ms=20_000)
-        limiter = tokenbucket.asyncio.Limiter(of, Limit(1, STILL))
-        assert (await limiter.take("a")).allowed
-        waiting = asyncio.ensure_future(limiter.wait("a", max_wait_ms=10**8))
-        await has_reserved.wait()
-        waiting.cancel()
-        await asyncio.wait([waiting])
-        assert ask(server, "TB.PEEK", "tb:a", 1, STILL, 0)[1] == 0, "nobody waits for what comes later"
-        await limiter.aclose()
-
-    asyncio.run(main())
-
-
 def test_an_interruption_is_not_hidden_by_a_server_that_is_away(
     make: Make, own_server: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
