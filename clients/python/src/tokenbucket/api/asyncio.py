@@ -164,18 +164,6 @@ class Hold(HoldOperations[Awaited[Decision]]):
 
     `async with` renews it as long as it lasts, and settles it with `used` at its end. It raises
     Denied if the hold was denied. `used`, `lost`, `on_lost` and `remaining` are those of `tokenbucket.Hold`.
-
-    >>> import asyncio
-    >>> from tokenbucket import Limit
-    >>> from tokenbucket.asyncio import Limiter
-    >>> from tokenbucket.testing import FakeServer
-    >>> async def main():
-    ...     limiter = Limiter(FakeServer().asyncio, Limit(1000, "1000/m"))
-    ...     async with limiter.hold("alice", 500) as hold:  # the most that the work may cost
-    ...         hold.used = 120  # what it did cost
-    ...     print((await limiter.peek("alice", 0)).remaining)
-    >>> asyncio.run(main())
-    880
     """
 
     _backend: _Closing
@@ -272,8 +260,12 @@ class Limiter(_Closing, BaseLimiter[Server | Client, Awaited[Decision], Hold]):
     ...     limiter = Limiter(FakeServer().asyncio, Limit(10, "5/s"))  # or a URL, or a client
     ...     if await limiter.take("user:42"):
     ...         print("go on")
+    ...     async with limiter.hold("user:42", 5) as hold:  # the most that the work may cost
+    ...         hold.used = 2  # what it did cost
+    ...     print((await limiter.peek("user:42", 0)).remaining)
     >>> asyncio.run(main())
     go on
+    7
     """
 
     _of_hold = Hold

@@ -74,10 +74,6 @@ class HoldOperations(Generic[DecisionT]):
 
         Unreported use counts as used in a bucket that refills; slots of a pool come back. With asyncio, a
         cancelled caller is cancelled after the settlement.
-
-        >>> hold = Limiter(FakeServer(), Limit(1000, "1000/m")).hold("alice", 500)
-        >>> hold.settle(120).remaining
-        880
         """
         return self._end(self.used if used is None else used)
 

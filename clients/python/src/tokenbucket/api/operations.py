@@ -7,14 +7,11 @@ that is not over already.
 from __future__ import annotations
 
 import inspect
-import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from decimal import Decimal
 from itertools import chain
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
-from weakref import WeakValueDictionary
 
-from ..local.fork import begins_anew_after_fork
 from ..transport.call import Steps, Terms
 from ..transport.commands import Command, renewing, script_key
 from ..transport.server import BaseServer
@@ -54,33 +51,19 @@ class Part(NamedTuple):
         return self.key, str(self.limit.capacity), str(self.limit.rate), str(self.amount)
 
 
-class _Shared:
-    """The servers that limiters have made, by their URLs."""
-
-    def __init__(self) -> None:
-        self.by_url: WeakValueDictionary[tuple[Any, str], BaseServer[Any]] = WeakValueDictionary()
-        self._begin_anew()
-        begins_anew_after_fork(self)
-
-    def _begin_anew(self) -> None:
-        self.lock = threading.RLock()
-
-
-_shared = _Shared()
+_by_url: dict[Any, Any] = {}
+"""The servers that limiters have made of URLs. `setdefault` makes one for all threads."""
 
 
 def shared_server(kind: Any, client: Any) -> Any:
-    """Returns the server that was given, or the one that all limiters on this client share."""
+    """Returns the server that was given, or the one that all limiters on this client or URL share."""
     if isinstance(client, kind):
         return client
     if isinstance(client, BaseServer):
         package = "tokenbucket.asyncio" if client._is_asynchronous else "tokenbucket"
         raise BadArgument(f"client: a {package}.Server is not for these limiters")
     if isinstance(client, str):
-        with _shared.lock:
-            return _shared.by_url.get((kind, client)) or _shared.by_url.setdefault(
-                (kind, client), kind(client)
-            )
+        return _by_url.get((kind, client)) or _by_url.setdefault((kind, client), kind(client))
     # Kept where its connections come from, so that it lives as long.
     place = getattr(client, "nodes_manager", None) or getattr(client, "connection_pool", None)
     if not hasattr(place, "__dict__"):  # as the node manager of asyncio
@@ -88,7 +71,7 @@ def shared_server(kind: Any, client: Any) -> Any:
     known = getattr(place, "tokenbucket_server", None)
     if known is None:
         made = kind(client)
-        known = vars(place).setdefault("tokenbucket_server", made)  # one for all threads
+        known = vars(place).setdefault("tokenbucket_server", made)
     if not isinstance(known, kind):
         kind(client)  # says why not
     return known

@@ -99,6 +99,10 @@ class Hold(HoldOperations[Decision]):
     ...     hold.used = 120  # what it did cost
     >>> limiter.peek("alice", 0).remaining
     880
+    >>> hold = limiter.hold("alice", 500)  # as for work that ends elsewhere
+    >>> hold.keep_renewing()
+    >>> hold.settle(120).remaining
+    760
     """
 
     _backend: _Closing
@@ -170,13 +174,7 @@ class Hold(HoldOperations[Decision]):
         at_once(self._leave(error))
 
     def keep_renewing(self) -> None:
-        """Renews the hold until it is settled, as `with` does.
-
-        >>> hold = Limiter(FakeServer(), Limit(3, 0)).hold("jobs", 1)
-        >>> hold.keep_renewing()
-        >>> hold.settle().allowed
-        True
-        """
+        """Renews the hold until it is settled, as `with` does."""
         self._backend.server._renewals.add(self)
 
     def _stop_renewing(self) -> None:

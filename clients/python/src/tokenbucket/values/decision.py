@@ -30,8 +30,8 @@ class Decision:
     >>> allowed.allowed, allowed.remaining, allowed.reset_after_ms
     (True, 0, 1000)
     >>> denied = limiter.take("alice")
-    >>> denied.allowed, denied.retry_after_ms
-    (False, 1000)
+    >>> bool(denied), denied.retry_after_ms, denied.retry_after_s
+    (False, 1000, 1)
     """
 
     allowed: bool
@@ -56,11 +56,7 @@ class Decision:
 
     @property
     def retry_after_s(self) -> int:
-        """Returns whole seconds for the Retry-After header, rounded up.
-
-        >>> Decision(allowed=False, retry_after_ms=1200).retry_after_s
-        2
-        """
+        """Returns whole seconds for the Retry-After header, rounded up."""
         return _up_to_seconds(self.retry_after_ms)
 
     def _headers(self, limits: Mapping[str, Limit]) -> dict[str, str]:
