@@ -66,23 +66,16 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 AS_CONFIGURED = {
     "a password": {"broker_url": "redis://:{password}@127.0.0.1:{port}/0"},
     "a user, a database": {"broker_url": "redis://jobs:{password}@127.0.0.1:{port}/3"},
-    "no database": {"broker_url": "redis://:{password}@127.0.0.1:{port}"},
-    "a slash for the database": {"broker_url": "redis://:{password}@127.0.0.1:{port}//"},
     "TLS that is not checked": {
         "broker_url": "rediss://:{password}@127.0.0.1:{tls}/0?ssl_cert_reqs=CERT_NONE"
-    },
-    "TLS, in the words of redis-py": {
-        "broker_url": "rediss://:{password}@127.0.0.1:{tls}/0?ssl_cert_reqs=none"
     },
     "TLS by a file": {
         "broker_url": "rediss://:{password}@localhost:{tls}/1?ssl_cert_reqs=CERT_REQUIRED&ssl_ca_certs={ca}"
     },
-    "TLS without options": {"broker_url": "rediss://:{password}@127.0.0.1:{tls}/0"},
     "TLS by broker_use_ssl alone": {
         "broker_url": "redis://:{password}@127.0.0.1:{tls}/0",
         "broker_use_ssl": NONE,
     },
-    "TLS by both": {"broker_url": "rediss://:{password}@127.0.0.1:{tls}/2", "broker_use_ssl": NONE},
     "broker_use_ssl with a file": {
         "broker_url": "rediss://:{password}@localhost:{tls}/0",
         "broker_use_ssl": {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_ca_certs": "{ca}"},
