@@ -1,9 +1,7 @@
 """Sends requests by two processes that share a limit, by this package and by others: `make compare-outbound`.
 
-For each limiter it prints what was sent in proportion to what the limit allows, the commands that Redis
-executed for each request, those inside scripts too, and with a limit that nobody reaches, requests a
-second and processor time a request, in proportion to httpx without a limiter. Rounds of all are taken in
-turns.
+For each limiter it prints what was sent in proportion to what the limit allows, and the commands that Redis
+executed for each request, those inside scripts too. Rounds of all are taken in turns.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import httpx
 import redis
@@ -25,29 +23,28 @@ import redis
 HERE = Path(__file__).resolve().parent
 sys.path += [str(HERE.parents[2] / "testing"), str(HERE.parent / "tests")]
 CAPACITY, PER_S = 20, 50
-FREE = 1_000_000
 ROUNDS, ROUND_S = 3, 3.0
 PROCESSES = 2
 
 
-# One process that sends, started as `outbound.py send NAME PORT URL PER_S`.
+# One process that sends, started as `outbound.py send NAME PORT URL`.
 
 
-def tokenbucket_httpx(port: int, per_s: int) -> Any:
+def tokenbucket_httpx(port: int) -> Any:
     import tokenbucket
     from tokenbucket.httpx import RateLimitTransport
 
-    limit = tokenbucket.Limit(CAPACITY if per_s == PER_S else per_s, per_s)
+    limit = tokenbucket.Limit(CAPACITY, PER_S)
     # On a loaded machine too, the server decides.
     server = tokenbucket.Server(f"redis://127.0.0.1:{port}", timeout_ms=20_000)
     return RateLimitTransport(tokenbucket.Limiter(server, limit, on_error="raise"))
 
 
-def pyrate_limiter(port: int, per_s: int) -> Any:
+def pyrate_limiter(port: int) -> Any:
     from pyrate_limiter import Duration, Limiter, Rate, RedisStateStore, StateBucket, TokenBucket
     from pyrate_limiter.extras.httpx_limiter import RateLimiterTransport
 
-    rate = Rate(per_s, Duration.SECOND, burst=CAPACITY if per_s == PER_S else per_s)
+    rate = Rate(PER_S, Duration.SECOND, burst=CAPACITY)
     store = RedisStateStore(redis.Redis(port=port), "pyrate")
     return RateLimiterTransport(Limiter(StateBucket([rate], store=store, algorithm=TokenBucket())))
 
@@ -64,23 +61,22 @@ class ByAcquire(httpx.BaseTransport):
         return self.transport.handle_request(request)
 
 
-def tokenbucket_langchain(port: int, per_s: int) -> Any:
+def tokenbucket_langchain(port: int) -> Any:
     from tokenbucket import Limit, Server
     from tokenbucket.langchain import TokenBucketRateLimiter
 
-    limit = Limit(CAPACITY if per_s == PER_S else per_s, per_s)
+    limit = Limit(CAPACITY, PER_S)
     server = Server(f"redis://127.0.0.1:{port}", timeout_ms=20_000)
     return ByAcquire(TokenBucketRateLimiter(server, limit, on_error="raise"))
 
 
-def langchain_core(port: int, per_s: int) -> Any:
+def langchain_core(port: int) -> Any:
     from langchain_core.rate_limiters import InMemoryRateLimiter
 
-    burst = CAPACITY if per_s == PER_S else per_s
-    return ByAcquire(InMemoryRateLimiter(requests_per_second=per_s, max_bucket_size=burst))
+    return ByAcquire(InMemoryRateLimiter(requests_per_second=PER_S, max_bucket_size=CAPACITY))
 
 
-LIMITERS: dict[str, Callable[[int, int], Any]] = {
+LIMITERS: dict[str, Callable[[int], Any]] = {
     "tokenbucket.httpx": tokenbucket_httpx,
     "pyrate-limiter": pyrate_limiter,
     "tokenbucket.langchain": tokenbucket_langchain,
@@ -88,16 +84,15 @@ LIMITERS: dict[str, Callable[[int, int], Any]] = {
 }
 
 
-def send(name: str, port: int, url: str, per_s: int) -> None:
-    transport = LIMITERS[name](port, per_s) if name in LIMITERS else httpx.HTTPTransport()
-    with httpx.Client(transport=transport, timeout=60) as client:
+def send(name: str, port: int, url: str) -> None:
+    with httpx.Client(transport=LIMITERS[name](port), timeout=60) as client:
         print("ready", flush=True)
         sys.stdin.readline()
-        ends_at, began_s, count = time.monotonic() + ROUND_S, time.process_time(), 0
+        ends_at, count = time.monotonic() + ROUND_S, 0
         while time.monotonic() < ends_at:
             client.get(url)
             count += 1
-        print(count, time.process_time() - began_s, flush=True)
+        print(count, flush=True)
 
 
 # The comparison.
@@ -109,18 +104,11 @@ def executed(port: int) -> int:
         return sum(stat["calls"] for name, stat in stats.items() if name != "cmdstat_info")
 
 
-class Sent(NamedTuple):
-    requests: int
-    commands: float
-    """Those of Redis, and processor time of the processes, for each request."""
-    cpu_s: float
-
-
-def sent(name: str, port: int, url: str, per_s: int) -> Sent:
-    """What the processes sent in a round."""
+def sent(name: str, port: int, url: str) -> tuple[float, float]:
+    """What a round sends, as a part of what is allowed, and the commands of Redis for each request."""
     with redis.Redis(port=port) as admin:
         admin.flushall()
-    command = [sys.executable, __file__, "send", name, str(port), url, str(per_s)]
+    command = [sys.executable, __file__, "send", name, str(port), url]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     started = [subprocess.Popen(command, **pipes) for _ in range(PROCESSES)]
     for one in started:
@@ -131,9 +119,8 @@ def sent(name: str, port: int, url: str, per_s: int) -> Sent:
         assert one.stdin
         one.stdin.write("go\n")
         one.stdin.flush()
-    said = [one.communicate()[0].split() for one in started]
-    count = sum(int(one) for one, _ in said)
-    return Sent(count, (executed(port) - before) / count, sum(float(cpu_s) for _, cpu_s in said) / count)
+    count = sum(int(one.communicate()[0]) for one in started)
+    return count / (CAPACITY + PER_S * ROUND_S), (executed(port) - before) / count
 
 
 @contextmanager
@@ -157,24 +144,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, upstream() as url:
         server = redis_server(Path(folder))
         server.start()
-        rounds: dict[str, list[tuple[float, ...]]] = {name: [] for name in LIMITERS}
+        rounds: dict[str, list[tuple[float, float]]] = {name: [] for name in LIMITERS}
         for _ in range(ROUNDS):
-            bare = sent("httpx", server.port, url, FREE)
-            for name in LIMITERS:
-                limited, free = (sent(name, server.port, url, per_s) for per_s in (PER_S, FREE))
-                over = limited.requests / (CAPACITY + PER_S * ROUND_S)
-                row = (over, limited.commands, free.requests / bare.requests, free.cpu_s / bare.cpu_s)
-                rounds[name].append(row)
+            for name, seen in rounds.items():
+                seen.append(sent(name, server.port, url))
         server.stop()
-    columns = ("sent/allowed", "commands/request", "requests/s", "CPU/request")
-    print(f"{'':<22}", *(f"{one:>17}" for one in columns))
+    print(f"{'':<22}     sent/allowed  commands/request")
     for name, seen in rounds.items():
         print(f"{name:<22}", *(f"{median(one):>17.2f}" for one in zip(*seen, strict=True)))
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["send"]:
-        _, _, name, port, url, per_s = sys.argv
-        send(name, int(port), url, int(per_s))
+        _, _, name, port, url = sys.argv
+        send(name, int(port), url)
     else:
         main()
