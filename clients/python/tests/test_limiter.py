@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import gc
 import os
 import signal
 import threading
@@ -16,7 +14,6 @@ import pytest
 import redis
 import redis.asyncio
 
-import tokenbucket.asyncio
 from conftest import Make, until_waiting
 from services import Service, wait_for
 from tokenbucket import BadArgument, Decision, Denied, Limit, Limiter, Server
@@ -202,28 +199,3 @@ def test_a_thread_that_is_interrupted_leaves_the_queue(server: Service) -> None:
     limiter.give("a", 1)
     assert limiter.take("a").allowed
     limiter.close()
-
-
-def asyncio_limiter(server: Service, limit: Limit, **of_client: str) -> tokenbucket.asyncio.Limiter:
-    client = redis.asyncio.Redis(port=server.port, **of_client)  # type: ignore[arg-type]
-    return tokenbucket.asyncio.Limiter(tokenbucket.asyncio.Server(client, timeout_ms=20_000), limit)
-
-
-def test_connections_by_which_nobody_waits_are_closed(server: Service, admin: redis.Redis) -> None:
-    async def main() -> None:
-        async with asyncio_limiter(server, Limit(1, STILL)) as limiter:
-            await limiter.take("a")
-            newest = max(connections(admin))
-            await asyncio.gather(*(limiter.take("a", max_wait_ms=100) for _ in range(5)))
-            await asyncio.to_thread(
-                wait_for, lambda: max(connections(admin)) <= newest, "the end of idle connections"
-            )
-
-    asyncio.run(main())
-    gc.collect()
-
-
-def connections(admin: redis.Redis) -> list[int]:
-    """Their ids, which grow. Those of earlier tests may end at any time."""
-    clients: Any = admin.client_list()
-    return [int(client["id"]) for client in clients]

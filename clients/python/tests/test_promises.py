@@ -402,15 +402,21 @@ def test_a_server_that_is_read_only_is_not_connected_to_at_every_call(
     assert not limiter.take("a").degraded
 
 
-def test_an_interrupted_wait_gives_back_where_it_was_booked(
-    make: Make, own_server: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def interrupt_sleeps(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], None]) -> None:
+    """Of limiters that are made from now on."""
+
     def is_interrupted(_: float) -> None:
-        own_server.signal(signal.SIGCONT)
+        meanwhile()
         raise ZeroDivisionError
 
     for sleep in ("sleep", "sleep_async"):
         monkeypatch.setattr(REAL, sleep, is_interrupted)
+
+
+def test_an_interrupted_wait_gives_back_where_it_was_booked(
+    make: Make, own_server: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt_sleeps(monkeypatch, lambda: own_server.signal(signal.SIGCONT))
     limiter = make(own_server, Limit(50, STILL), timeout_ms=1000, retry_every_ms=0, on_error="local")
     wait_for(lambda: not limiter.take("a", 50).degraded, "the server")
     own_server.signal(signal.SIGSTOP)
@@ -424,12 +430,7 @@ def test_an_interrupted_wait_gives_back_where_it_was_booked(
 def test_an_interruption_is_not_hidden_by_a_server_that_is_away(
     make: Make, own_server: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def is_interrupted(_: float) -> None:
-        own_server.stop()
-        raise ZeroDivisionError
-
-    for sleep in ("sleep", "sleep_async"):
-        monkeypatch.setattr(REAL, sleep, is_interrupted)
+    interrupt_sleeps(monkeypatch, own_server.stop)
     limiter = make(own_server, Limit(1, STILL))
     limiter.take("a")
     with pytest.raises(ZeroDivisionError):
