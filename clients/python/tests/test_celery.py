@@ -30,17 +30,7 @@ class Worker(Service):
     """A Celery worker: ready once it has said so in the broker."""
 
     def __init__(self, name: str, pool: str, broker: Service, folder: Path, env: dict[str, str]) -> None:
-        options = [
-            "-n",
-            f"{name}@test",
-            "--without-mingle",
-            "--without-gossip",
-            "-l",
-            "INFO",
-            "-c",
-            "4",
-            "-P",
-        ]
+        options = ["-n", f"{name}@test", "--without-mingle", "--without-gossip", "-l", "INFO", "-c", "4"]
         command = [sys.executable, "-m", "celery", "-A", "celery_tasks", "worker", *options, "-P", pool]
         env = env | {
             "TASKS_URL": f"redis://127.0.0.1:{broker.port}",
