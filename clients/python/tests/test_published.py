@@ -99,6 +99,17 @@ def test_a_page_of_the_project_runs(server: Service, capsys: pytest.CaptureFixtu
         assert shown, f"{page.name} shows another {line}"
 
 
+@pytest.mark.usefixtures("admin")
+def test_a_customer_reads_when_the_plan_renews(server: Service, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (REPOSITORY / "docs/how-to/daily-quota.md").read_text()
+    [block] = [block for block in FENCED.findall(page) if "billing_day" in block]
+    namespace: dict[str, Any] = {"__name__": "page"}
+    exec(block.replace("Redis()", f"Redis(port={server.port})"), namespace)
+    close_limiters(namespace)
+    words = r"7,500 of 10,000 requests left\. Your plan renews on [A-Z][a-z]+ 15\.\n"
+    assert re.fullmatch(words, capsys.readouterr().out)
+
+
 def test_its_django_settings_are_settings(namespace: dict[str, Any]) -> None:
     [block] = [block for block in BLOCKS if "REST_FRAMEWORK" in block]
     exec(block, namespace)
