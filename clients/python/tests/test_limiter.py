@@ -96,6 +96,9 @@ def test_every_decision_is_told(make: Make, server: Service) -> None:
     limiter = make(server, limit, on_decision=tell)
     decisions = [limiter.take("a"), limiter.take("a"), limiter.peek("b")]
     assert told == [("a", limit, decisions[0]), ("a", limit, decisions[1]), ("b", limit, decisions[2])]
+    trial = Limiter(FakeServer(), limit, on_decision=tell, shadow=True)
+    assert trial.hold("a", 2).settle().shadowed
+    assert len(told) == 4, "what holds nothing is told once"
 
 
 # What limiters keep to themselves: denials, and tokens in batches.

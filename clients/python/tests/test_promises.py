@@ -24,8 +24,6 @@ import redis
 import redis.asyncio
 import redis.asyncio.sentinel
 import redis.sentinel
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 import tokenbucket
 import tokenbucket.asyncio
@@ -48,7 +46,6 @@ from tokenbucket import (
 from tokenbucket.api.unsettled import AGAIN_S
 from tokenbucket.httpx import AsyncRateLimitTransport, RateLimitTimeout, RateLimitTransport
 from tokenbucket.local.clock import REAL
-from tokenbucket.opentelemetry import record_decisions
 from tokenbucket.testing import FakeServer
 from tokenbucket.transport.server import LOG
 
@@ -230,28 +227,6 @@ def test_a_handler_of_logs_that_raises_changes_nothing(
     own_server.signal(signal.SIGSTOP)
     assert [limiter.take("a").degraded for _ in range(2)] == [True, True]
     own_server.signal(signal.SIGCONT)
-
-
-def test_decisions_are_counted_by_outcome() -> None:
-    reader = InMemoryMetricReader()
-    meter = MeterProvider([reader]).get_meter("test")
-    on_decision = record_decisions(meter, limiter="search")
-    limiter = Limiter(FakeServer(), Limit(2, "1/s"), on_decision=on_decision)
-    trial = Limiter(FakeServer(), Limit(2, "1/s"), on_decision=on_decision, shadow=True)
-    for one in (limiter, trial):
-        for _ in range(5):
-            one.take("a")
-    assert trial.hold("a", 1).settle().shadowed  # which is counted once
-    data = reader.get_metrics_data()
-    assert data
-    [metric] = data.resource_metrics[0].scope_metrics[0].metrics
-    assert metric.name == "tokenbucket.decision.duration"
-    counted = {
-        (point.attributes["allowed"], point.attributes["shadowed"]): point.count  # type: ignore
-        for point in metric.data.data_points
-    }
-    assert counted == {(True, False): 4, (False, False): 3, (True, True): 4}
-    assert all(point.attributes["limiter"] == "search" for point in metric.data.data_points)  # type: ignore
 
 
 # Outages.
