@@ -10,7 +10,7 @@ from typing import Any
 
 import redis
 from celery import Celery
-from celery.signals import task_retry, worker_process_init, worker_ready
+from celery.signals import task_retry, worker_ready
 
 from tokenbucket import Denied, Limit, Server
 from tokenbucket.celery import LimitedTask
@@ -27,11 +27,6 @@ PATIENT = Server(LIMITS_URL, timeout_ms=20_000)
 @worker_ready.connect  # type: ignore[untyped-decorator]
 def is_ready(sender: Any, **_: Any) -> None:
     notes.rpush("ready", sender.hostname)
-
-
-@worker_process_init.connect  # type: ignore[untyped-decorator]
-def has_process(**_: Any) -> None:
-    notes.rpush(f"processes:{os.getppid()}", os.getpid())
 
 
 @task_retry.connect  # type: ignore[untyped-decorator]
@@ -53,39 +48,26 @@ def running(name: str) -> Iterator[None]:
         notes.rpush(f"ended:{name}", time.time())
 
 
-@app.task(name="both", base=LimitedTask, server=PATIENT, limit=Limit(4, "20/s"), max_in_flight=3)  # type: ignore[untyped-decorator]
-def both(_: int) -> None:
-    with running("both"):
-        time.sleep(0.02)
+def define(name: str, seconds: float = 0, **options: Any) -> None:
+    """A task that takes so long, whatever its arguments are."""
+
+    def work(*_: Any) -> None:
+        with running(name):
+            time.sleep(seconds)
+
+    app.task(name=name, **options)(work)
 
 
-@app.task(name="flood", base=LimitedTask, server=PATIENT, limit=Limit(1, "100/s"))  # type: ignore[untyped-decorator]
-def flood(_: int) -> None:
-    with running("flood"):
-        pass
+LIMITED: dict[str, Any] = {"base": LimitedTask, "server": PATIENT}
+CLOSED: dict[str, Any] = {"base": LimitedTask, "server": LIMITS_URL, "on_error": "closed"}
+define("both", 0.02, **LIMITED, limit=Limit(4, "20/s"), max_in_flight=3)
+define("flood", **LIMITED, limit=Limit(1, "100/s"))
+define("hourly", **LIMITED, limit=Limit(1, "1/h"))
+define("other")
+define("closed", 0.1, **CLOSED, limit=Limit(5, "10/s"), max_in_flight=2)
 
 
-@app.task(name="hourly", base=LimitedTask, server=PATIENT, limit=Limit(1, "1/h"))  # type: ignore[untyped-decorator]
-def hourly(_: int) -> None:
-    with running("hourly"):
-        pass
-
-
-@app.task(name="other")  # type: ignore[untyped-decorator]
-def other() -> None:
-    with running("other"):
-        pass
-
-
-@app.task(  # type: ignore[untyped-decorator]
-    name="told",
-    base=LimitedTask,
-    server=PATIENT,
-    max_in_flight=1,
-    hold_ttl=1.5,
-    acks_late=True,
-    soft_time_limit=60,
-)
+@app.task(name="told", **LIMITED, max_in_flight=1, hold_ttl=1.5, acks_late=True)  # type: ignore[untyped-decorator]
 def told(key: str) -> None:
     """Runs until `key` is set."""
     notes.rpush("pids", os.getpid())
@@ -94,20 +76,7 @@ def told(key: str) -> None:
             time.sleep(0.01)
 
 
-@app.task(  # type: ignore[untyped-decorator]
-    name="closed",
-    base=LimitedTask,
-    limit=Limit(5, "10/s"),
-    max_in_flight=2,
-    on_error="closed",
-    server=LIMITS_URL,
-)
-def closed(_: int) -> None:
-    with running("closed"):
-        time.sleep(0.1)
-
-
-@app.task(name="once", base=LimitedTask, server=PATIENT, limit=Limit(1, "5/s"), bind=True, max_retries=0)  # type: ignore[untyped-decorator]
+@app.task(name="once", **LIMITED, limit=Limit(1, "5/s"), bind=True, max_retries=0)  # type: ignore[untyped-decorator]
 def once(self: Any, number: int, *, word: str) -> None:
     request = self.request
     headers = request.headers or {}
@@ -115,15 +84,7 @@ def once(self: Any, number: int, *, word: str) -> None:
     notes.rpush("once", repr((request.id, *note)))
 
 
-@app.task(  # type: ignore[untyped-decorator]
-    name="fails",
-    base=LimitedTask,
-    server=PATIENT,
-    max_in_flight=1,
-    bind=True,
-    hold_ttl=600,
-    default_retry_delay=0,
-)
+@app.task(name="fails", **LIMITED, max_in_flight=1, hold_ttl=600, bind=True, default_retry_delay=0)  # type: ignore[untyped-decorator]
 def fails(self: Any, how: str) -> None:
     if how == "last too long":
         notes.rpush("lasts", 1)

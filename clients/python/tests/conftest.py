@@ -49,7 +49,8 @@ class Blocking:
         self._awaited = awaited
 
     def __getattr__(self, name: str) -> Any:
-        value = getattr(self._awaited, "aclose" if name == "close" else name)
+        awaited = {"close": "aclose", "read": "aread"}.get(name, name)
+        value = getattr(self._awaited, awaited)
         if not callable(value):
             return value
 

@@ -1,10 +1,8 @@
-"""Outages, servers that are full, and what is not accepted for a server."""
+"""Outages, and holds whose reply was lost, that were interrupted, forked or not asked for."""
 
 from __future__ import annotations
 
-import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
+import os
 from typing import Any
 
 import pytest
@@ -14,11 +12,15 @@ import redis.asyncio
 import tokenbucket
 import tokenbucket.asyncio
 from conftest import Make
-from launch import ask
-from services import Service
-from tokenbucket import BadArgument, Limit
+from proxy import Proxy
+from services import Service, wait_for
+from tokenbucket import BadArgument, Limit, Limiter
 
 STILL = "10/h"
+LIMITS = {"requests": Limit(5, STILL), "tokens": Limit(100, STILL), "inflight": Limit(2, 0)}
+AMOUNTS = {"requests": 1, "tokens": 80, "inflight": 1}
+
+pytestmark = pytest.mark.usefixtures("admin")
 
 
 def test_while_the_server_is_away_the_same_limits_hold_here(
@@ -56,43 +58,91 @@ def test_an_unknown_client_is_refused(make: Make) -> None:
         tokenbucket.asyncio.Limiter(redis.Redis(), Limit(1, 1))
 
 
-def test_a_limit_of_another_type_is_refused() -> None:
-    for package, client in ((tokenbucket, redis.Redis()), (tokenbucket.asyncio, redis.asyncio.Redis())):
-        with pytest.raises(BadArgument, match=r"limit: .* is not a Limit"):
-            package.Limiter(client, (5, "5/m"))
-        with pytest.raises(BadArgument, match="limits: 'a' is 5, not a Limit"):
-            package.JointLimiter(client, {"a": 5})
-
-
 def test_limiters_on_one_client_share_its_server() -> None:
     client = redis.Redis()
     one, other = (tokenbucket.Limiter(client, Limit(1, rate)) for rate in (1, 2))
     assert one.server is other.server
     assert tokenbucket.Limiter("redis://a", Limit(1, 1)).server is not one.server
-    before, together = sys.getswitchinterval(), threading.Barrier(8)
-
-    def make(at: int) -> tuple[Any, ...]:
-        together.wait()
-        return tuple(tokenbucket.Limiter(one, Limit(1, 1)).server for one in (clients[at], f"redis://a/{at}"))
-
-    sys.setswitchinterval(1e-6)
-    clients = [redis.Redis() for _ in range(100)]
-    try:
-        with ThreadPoolExecutor(8) as threads:
-            for at in range(100):
-                assert len(set(threads.map(make, [at] * 8))) == 1, "made in the same moment"
-    finally:
-        sys.setswitchinterval(before)
 
 
-def test_a_full_server_refuses_new_buckets_and_limits_the_others(
-    make: Make, own_server: Service, caplog: Any
+# Holds.
+
+
+def remaining(limiter: Any) -> Any:
+    """What "a" has left: a hold of nothing changes nothing."""
+    return limiter.hold("a", dict.fromkeys(LIMITS, 0)).remaining
+
+
+def test_a_hold_is_sent_again_and_takes_once(make: Make, server: Service, proxy: Proxy) -> None:
+    proxy.cut["TB.MHOLD"] = 1
+    hold = make(proxy, LIMITS).hold("a", AMOUNTS)
+    assert (hold.allowed, hold.decision.degraded) == (True, False)
+    assert proxy.commands["TB.MHOLD"] == 2
+    assert remaining(make(server, LIMITS)) == {"requests": 4, "tokens": 20, "inflight": 1}
+
+
+def test_a_renewal_takes_nothing_anew_and_says_what_was_lost(
+    make: Make, server: Service, admin: redis.Redis, caplog: Any
 ) -> None:
-    limiter = make(own_server, Limit(2, STILL), on_error="closed")
-    assert limiter.take("old").allowed
-    ask(own_server, "CONFIG", "SET", "maxmemory", "1")
-    for name in ("new", "newer"):
-        refused = limiter.take(name)
-        assert (refused.allowed, refused.degraded) == (False, True)
-        assert [limiter.take("old").degraded for _ in range(3)] == [False] * 3
-    assert len(caplog.records) == 1
+    limiter, losses = make(server, LIMITS), []
+
+    def note() -> None:
+        losses.append(1)
+        raise RuntimeError("of a caller")
+
+    with limiter.hold("a", AMOUNTS, ttl_ms=600) as hold:
+        hold.on_lost = note
+        admin.flushall()
+        wait_for(lambda: hold.lost, "the renewal")
+        hold._renew_now()
+        assert not hold.allowed
+        assert remaining(limiter) == {"requests": 5, "tokens": 100, "inflight": 2}
+        hold.used = {"requests": 1, "tokens": 30}
+    assert remaining(limiter) == {"requests": 4, "tokens": 70, "inflight": 2}
+    assert losses == [1]
+    assert "a hold of tb:{a}:requests was lost" in caplog.text
+
+
+def test_a_part_that_holds_nothing_is_not_lost(make: Make, server: Service) -> None:
+    hold = make(server, LIMITS).hold("a", {"requests": 1, "tokens": 0})
+    hold._renew_now()
+    assert hold.allowed
+    assert not hold.lost
+    nothing = make(server, LIMITS).hold("b", dict.fromkeys(LIMITS, 0))
+    nothing._renew_now()
+    assert nothing.allowed
+    assert not nothing.lost
+
+
+def test_work_let_through_unasked_is_held_by_a_renewal_and_charged_without(
+    make: Make, own_server: Service
+) -> None:
+    limiter = make(own_server, LIMITS, on_error="local", retry_every_ms=0)
+    own_server.stop()
+    unasked = [limiter.hold("a", {"requests": 1, "tokens": tokens}) for tokens in (80, 20)]
+    assert all(hold.allowed and hold.decision.degraded for hold in unasked)
+
+    own_server.start()
+    renewed, not_renewed = unasked
+    renewed._renew_now()
+    assert renewed.allowed
+    assert remaining(limiter) == {"requests": 4, "tokens": 20, "inflight": 2}
+    for hold in (renewed, not_renewed):
+        hold.settle({"requests": 1, "tokens": 30})
+    assert remaining(limiter) == {"requests": 3, "tokens": 40, "inflight": 2}
+
+
+def test_a_forked_process_leaves_the_holds_of_its_parent_alone(server: Service, admin: redis.Redis) -> None:
+    limiter = Limiter(f"redis://127.0.0.1:{server.port}", Limit(5, STILL))
+    hold = limiter.hold("a", 2)
+    child = os.fork()
+    if child == 0:
+        try:
+            hold.settle()
+            limiter.take("a")
+        finally:
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert limiter.peek("a", 0).remaining == 2
+    hold.settle(0)
+    assert limiter.peek("a", 0).remaining == 4

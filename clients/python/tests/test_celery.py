@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from celery.exceptions import ImproperlyConfigured
 
 from launch import ask
 from paths import PACKAGE
-from proxy import Proxy
 from services import Service, redis_server, wait_for
 from tokenbucket import Denied, Limit
 from tokenbucket.celery import LimitedTask
@@ -31,18 +30,8 @@ class Worker(Service):
     """A Celery worker: ready once it has said so in the broker."""
 
     def __init__(self, name: str, pool: str, broker: Service, folder: Path, env: dict[str, str]) -> None:
-        options = [
-            "-n",
-            f"{name}@test",
-            "--without-mingle",
-            "--without-gossip",
-            "-l",
-            "INFO",
-            "-c",
-            "4",
-            "-P",
-        ]
-        command = [sys.executable, "-m", "celery", "-A", "celery_tasks", "worker", *options, pool]
+        options = ["-n", f"{name}@test", "--without-mingle", "--without-gossip", "-l", "INFO", "-c", "4"]
+        command = [sys.executable, "-m", "celery", "-A", "celery_tasks", "worker", *options, "-P", pool]
         env = env | {
             "TASKS_URL": f"redis://127.0.0.1:{broker.port}",
             "PYTHONPATH": os.pathsep.join([str(PACKAGE / "tests"), os.environ.get("PYTHONPATH", "")]),
@@ -52,13 +41,6 @@ class Worker(Service):
 
     def answers(self) -> bool:
         return super().answers() and f"{self.name}@test" in self.notes.lrange("ready", 0, -1)
-
-    def kill_with_children(self) -> None:
-        children = [int(pid) for pid in self.notes.lrange(f"processes:{self.pid}", 0, -1)]
-        self.kill()
-        for pid in children:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
 
 
 class Workers:
@@ -229,34 +211,6 @@ def test_each_delivery_of_a_message_has_a_place_of_its_own(start: Start) -> None
     assert workers.most_at_a_time("told") == 1
 
 
-def test_a_revoked_task_gives_its_place_back(start: Start) -> None:
-    workers = start("prefork", 1)
-    first = workers.send("told", "never")
-    workers.wait_for("pids")
-    workers.notes.set("end", 1)
-    workers.send("told", "end")
-    wait_for(lambda: workers.notes.get("put back:told"), "the second to be put back")
-    first.revoke(terminate=True, signal="SIGKILL")
-    workers.notes.set("running:told", 0)
-    workers.wait_for("ended:told")
-    assert workers.count("pids") == 2
-
-
-def test_a_killed_worker_gives_its_places_back(start: Start) -> None:
-    workers = start("prefork", 2)
-    workers.send("told", "never")
-    workers.wait_for("pids")
-    [pid] = workers.notes.lrange("pids", 0, -1)
-    for worker in workers.each:
-        if pid in workers.notes.lrange(f"processes:{worker.pid}", 0, -1):
-            worker.kill_with_children()
-    workers.notes.mset({"running:told": 0, "end": 1})
-    assert len(workers.places("told")) == 1
-    workers.send("told", "end")
-    workers.wait_for("ended:told")
-    assert workers.most_at_a_time("told") == 1
-
-
 def test_a_restart_of_the_limits_server_loses_no_task_and_no_limit(start: Start, tmp_path: Path) -> None:
     limits = redis_server(tmp_path, "--appendonly", "yes", "--appendfsync", "always")
     limits.start()
@@ -271,28 +225,6 @@ def test_a_restart_of_the_limits_server_loses_no_task_and_no_limit(start: Start,
     workers.wait_for("ended:closed", 21)
     assert workers.most_at_a_time("closed") <= 2
     limits.stop()
-
-
-def test_a_failover_far_away_loses_no_task_and_no_limit(start: Start, tmp_path: Path) -> None:
-    with ExitStack() as stack:
-        master = redis_server(tmp_path)
-        replica = redis_server(tmp_path, "--replicaof", "127.0.0.1", str(master.port))
-        for server in (master, replica):
-            stack.callback(server.stop)
-            server.start()
-        admin: Any = stack.enter_context(redis.Redis(port=replica.port))
-        wait_for(lambda: admin.info("replication")["master_link_status"] == "up", "the replica")
-        endpoint = Proxy(master.port, delay_s=0.02)
-        stack.callback(endpoint.stop)
-        workers = start("prefork", 2, TASKS_LIMITS_URL=endpoint.url)
-        for number in range(20):
-            workers.send("closed", number)
-        workers.wait_for("ended:closed", 5)
-        admin.replicaof("no", "one")
-        endpoint.redirect(replica.port)
-        master.kill()
-        workers.wait_for("ended:closed", 20)
-        assert workers.most_at_a_time("closed") <= 2
 
 
 def task_of(app: Celery, **options: Any) -> Any:

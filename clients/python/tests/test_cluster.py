@@ -55,20 +55,6 @@ def test_names_of_one_call_have_to_share_a_hash_tag(make_on_cluster: Make, nodes
         limiter.hold({"user": one, "team": other}, {"user": 1, "team": 2})
 
 
-@pytest.mark.parametrize("full_coverage", ["yes", "no"])
-def test_the_loss_of_a_node_stops_the_others_where_full_coverage_is_required(
-    make_on_cluster: Make, tmp_path: Path, full_coverage: str
-) -> None:
-    options = ["--cluster-node-timeout", "1000", "--cluster-require-full-coverage", full_coverage]
-    with Servers(tmp_path, *options, cluster=True) as nodes:
-        limiter = make_on_cluster(nodes.nodes[0], LIMIT, on_error="local", retry_every_ms=20)
-        on_first = names(nodes)[0]
-        assert not limiter.take(on_first).degraded
-        nodes.nodes[1].kill()
-        wait_for(lambda: "master,fail " in ask(nodes.nodes[0], "CLUSTER", "NODES"), "the failure")
-        wait_for(lambda: limiter.take(on_first, 0).degraded == (full_coverage == "yes"), "the outage")
-
-
 @pytest.mark.parametrize("make_on_cluster", ["redis.asyncio", "valkey.asyncio"], indirect=True)
 def test_a_node_that_lost_its_slots_keeps_no_connection(make_on_cluster: Make, own_nodes: Servers) -> None:
     _, master, third = own_nodes.nodes

@@ -18,7 +18,7 @@ import redis
 import tokenbucket
 import tokenbucket.asyncio
 from launch import Servers, fake_clock
-from tokenbucket import BadArgument, Limit
+from tokenbucket import Limit
 from tokenbucket.testing import FakeServer
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -168,11 +168,3 @@ def test_the_fake_serves_asyncio_too() -> None:
         assert server.monotonic() == 1
 
     asyncio.run(take_twice_and_wait())
-
-
-def test_the_fake_raises_as_the_server_does() -> None:
-    limiter = tokenbucket.Limiter(FakeServer(), Limit(1, 0))
-    with pytest.raises(BadArgument, match="rate"):
-        limiter.take("a")
-    with pytest.raises(BadArgument, match="decimal"):
-        limiter.take("a", -1, limit=Limit(1, 1))

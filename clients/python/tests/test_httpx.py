@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
-import os
 import pickle
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from typing import Any, Self
+from typing import Any
 
 import anyio
 import anyio.from_thread
@@ -21,11 +20,11 @@ import redis
 
 import tokenbucket.asyncio
 import upstream as upstreams
-from conftest import until_waiting
+from conftest import Blocking, until_waiting
 from launch import ask
 from paths import rows_of
 from services import Service, wait_for
-from tokenbucket import BadArgument, Decision, Denied, Limit, ServerAway
+from tokenbucket import Decision, Denied, Limit, ServerAway
 from tokenbucket.httpx import AsyncRateLimitTransport, RateLimitTimeout, RateLimitTransport
 from tokenbucket.testing import FakeServer
 from upstream import Upstream
@@ -44,32 +43,13 @@ def upstream() -> Iterator[Upstream]:
         yield one
 
 
-class Client:
-    """A client of either kind, called by threads; responses of `open` are closed by `close_response`."""
-
-    def __init__(self, client: Any, limiter: Any, portal: anyio.from_thread.BlockingPortal | None) -> None:
-        self.client = client
-        self.limiter = limiter
-        self._portal = portal
-
-    def run(self, function: Callable[..., Any], *words: Any) -> Any:
-        return self._portal.call(function, *words) if self._portal else function(*words)
-
-    def get(self, url: str) -> httpx.Response:
-        return self.run(self.client.get, url)  # type: ignore[no-any-return]
-
-    def open(self, url: str) -> httpx.Response:
-        request = self.client.build_request("GET", url)
-        return self.run(lambda: self.client.send(request, stream=True))  # type: ignore[no-any-return]
-
-    def close_response(self, response: httpx.Response) -> None:
-        self.run(response.aclose if self._portal else response.close)
-
-    def read(self, response: httpx.Response) -> bytes:
-        return self.run(response.aread if self._portal else response.read)  # type: ignore[no-any-return]
+def opened(client: Any, url: str) -> Any:
+    """A response that is to be read or closed."""
+    response = client.send(client.build_request("GET", url), stream=True)
+    return Blocking(client._portal, response) if isinstance(client, Blocking) else response
 
 
-Make = Callable[..., Client]
+Make = Callable[..., Any]
 
 
 @pytest.fixture(params=["threads", "asyncio"])
@@ -77,7 +57,7 @@ def make(
     request: pytest.FixtureRequest, server: Service, portal: anyio.from_thread.BlockingPortal
 ) -> Iterator[Make]:
     """Makes a client whose transport has a limiter of its own, as in another process."""
-    made: list[Client] = []
+    made: list[Any] = []
     asynchronous = request.param == "asyncio"
     package: Any = tokenbucket.asyncio if asynchronous else tokenbucket
     kind: Any = AsyncRateLimitTransport if asynchronous else RateLimitTransport
@@ -85,24 +65,25 @@ def make(
 
     def make(
         limit: Limit, *, at: Any = None, on_error: str = "raise", fallback: Any = None, **options: Any
-    ) -> Client:
-        def build() -> Client:
-            if isinstance(at, FakeServer):
-                of = at.asyncio if asynchronous else at
-            else:
-                url = f"redis://127.0.0.1:{(at or server).port}"
-                of = package.Server(url, timeout_ms=20_000, retry_every_ms=50, fallback=fallback)
-            limiter = package.Limiter(of, limit, "out:", on_error=on_error)
-            transport = kind(limiter, **({"max_wait_ms": LONG_MS} | options))
-            return Client(library(transport=transport, timeout=60), limiter, portal if asynchronous else None)
-
-        made.append(portal.call(build) if asynchronous else build())
-        return made[-1]
+    ) -> Any:
+        if isinstance(at, FakeServer):
+            of = at.asyncio if asynchronous else at
+        else:
+            url = f"redis://127.0.0.1:{(at or server).port}"
+            of = package.Server(url, timeout_ms=20_000, retry_every_ms=50, fallback=fallback)
+        limiter = package.Limiter(of, limit, "out:", on_error=on_error)
+        transport = kind(limiter, **({"max_wait_ms": LONG_MS} | options))
+        client: Any = library(transport=transport, timeout=60)
+        if asynchronous:
+            client, limiter = Blocking(portal, client), Blocking(portal, limiter)
+        client.limiter = limiter
+        made.append(client)
+        return client
 
     yield make
     for one in made:
-        one.run(one.client.aclose if asynchronous else one.client.close)
-        one.run(one.limiter.aclose if asynchronous else one.limiter.close)
+        one.close()
+        one.limiter.close()
 
 
 def give(server: Service, limit: Limit, amount: int = 1, name: str = HOST) -> None:
@@ -113,18 +94,11 @@ def held(server: Service, name: str = HOST) -> int:
     return len(ask(server, "TB.HOLDS", f"out:{name}:in-flight") or [])
 
 
-def remaining(client: Client, name: str = HOST) -> int:
-    return int(client.run(client.limiter.peek, name, 0).remaining)
+def remaining(client: Any, name: str = HOST) -> int:
+    return int(client.limiter.peek(name, 0).remaining)
 
 
 # Tokens.
-
-
-def test_each_host_has_a_bucket_of_its_own(make: Make, server: Service, upstream: Upstream) -> None:
-    client = make(Limit(5, STILL))
-    client.get(upstream.url)
-    client.get(f"http://localhost:{upstream.port}")
-    assert (remaining(client), remaining(client, "localhost")) == (4, 4)
 
 
 HOSTS = rows_of("httpx.md", "| URL | bucket |")
@@ -180,127 +154,36 @@ def test_a_cost_above_the_capacity_is_an_error_at_once(make: Make, upstream: Ups
     assert upstream.seen == []
 
 
-def test_the_transport_that_sends_is_entered_and_left() -> None:
-    seen: list[str] = []
-
-    class Sending(httpx.MockTransport):
-        def __enter__(self) -> Self:
-            seen.append("enter")
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            seen.append("exit")
-
-        async def __aenter__(self) -> Self:
-            return self.__enter__()
-
-        async def __aexit__(self, *_: object) -> None:
-            self.__exit__()
-
-    async def of_asyncio() -> None:
-        limiter = tokenbucket.asyncio.Limiter(FakeServer().asyncio, Limit(1, 1))
-        async with httpx.AsyncClient(transport=AsyncRateLimitTransport(limiter, sending)) as client:
-            await client.get("http://a/")
-
-    sending = Sending(lambda _: httpx.Response(200))
-    limiter = tokenbucket.Limiter(FakeServer(), Limit(1, 1))
-    with httpx.Client(transport=RateLimitTransport(limiter, sending)) as client:
-        client.get("http://a/")
-    asyncio.run(of_asyncio())
-    assert seen == ["enter", "exit"] * 2
-
-
-def test_arguments_are_checked() -> None:
-    fake = FakeServer()
-    limiter = tokenbucket.Limiter(fake, Limit(1, 1))
-    with pytest.raises(BadArgument, match=r"is not a tokenbucket\.asyncio\.Limiter"):
-        AsyncRateLimitTransport(limiter)  # type: ignore[arg-type]
-    with pytest.raises(BadArgument, match="in_flight: 0"):
-        RateLimitTransport(limiter, in_flight=0)
-    with pytest.raises(BadArgument, match="rate is 0"):
-        RateLimitTransport(tokenbucket.Limiter(fake, Limit(1, 0)))
-    with pytest.raises(BadArgument, match="max_wait_ms"):
-        RateLimitTransport(limiter, max_wait_ms=-1)
-
-
-def test_a_forked_process_shares_the_limit_alone(server: Service, upstream: Upstream) -> None:
-    limiter = tokenbucket.Limiter(
-        f"redis://127.0.0.1:{server.port}", Limit(6, STILL), "out:", on_error="raise"
-    )
-    transport = RateLimitTransport(limiter, max_wait_ms=50)
-    with httpx.Client(transport=transport) as client:
-        client.get(upstream.url)
-    if (child := os.fork()) == 0:
-        os._exit(requests_until_denied(limiter, upstream.url))
-    _, status = os.waitpid(child, 0)
-    assert (os.waitstatus_to_exitcode(status), len(upstream.seen)) == (5, 6)
-    assert requests_until_denied(limiter, upstream.url) == 0
-    limiter.close()
-
-
-def requests_until_denied(limiter: tokenbucket.Limiter, url: str) -> int:
-    with httpx.Client(transport=RateLimitTransport(limiter, max_wait_ms=50)) as client:
-        for count in range(100):
-            try:
-                client.get(url)
-            except RateLimitTimeout:
-                return count
-    return 100
-
-
 # Cancellation.
 
 
-def test_a_request_that_is_cancelled_leaves_the_queue(
+def test_requests_that_are_cancelled_leave_the_queue_and_their_places(
     server: Service, upstream: Upstream, portal: anyio.from_thread.BlockingPortal
 ) -> None:
-    limit = Limit(1, STILL)
-
-    async def cancelled_by_anyio(client: httpx.AsyncClient) -> None:
+    async def cancelled(client: httpx.AsyncClient, until: Callable[[Any, int], Any], of: Any) -> None:
+        """By anyio, which cancels a task again at each of its steps."""
         async with anyio.create_task_group() as group:
-            group.start_soon(client.get, upstream.url)
-            await anyio.to_thread.run_sync(until_waiting, server, 1)
+            for _ in range(10):
+                group.start_soon(client.get, f"{upstream.url}/slow")
+            await anyio.to_thread.run_sync(until, of, 10)
+            assert held(server) == 10
             group.cancel_scope.cancel()
-
-    async def cancelled_by_asyncio(client: httpx.AsyncClient) -> None:
-        task = asyncio.create_task(client.get(upstream.url))
-        await asyncio.to_thread(until_waiting, server, 1)
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled()
+        assert held(server) == 0
 
     async def work() -> None:
-        limiter = tokenbucket.asyncio.Limiter(f"redis://127.0.0.1:{server.port}", limit, "out:")
-        transport = AsyncRateLimitTransport(limiter, in_flight=2, max_wait_ms=LONG_MS)
+        url, limit = f"redis://127.0.0.1:{server.port}", Limit(10, STILL)
+        of = tokenbucket.asyncio.Server(url, timeout_ms=20_000)
+        limiter = tokenbucket.asyncio.Limiter(of, limit, "out:")
+        transport = AsyncRateLimitTransport(limiter, in_flight=10, max_wait_ms=LONG_MS)
         async with limiter, httpx.AsyncClient(transport=transport) as client:
-            await client.get(upstream.url)
-            for cancelled in (cancelled_by_asyncio, cancelled_by_anyio):
-                await cancelled(client)
-                await asyncio.to_thread(until_waiting, server, 0)
-                wait_for(lambda: held(server) == 0, "no place held")
+            await cancelled(client, Upstream.until_seen, upstream)
+            await cancelled(client, until_waiting, server)
+            await asyncio.to_thread(until_waiting, server, 0)
             give(server, limit)
             await client.get(upstream.url)
 
     portal.call(work)
-    assert len(upstream.seen) == 2
-
-
-def test_a_request_that_is_cancelled_in_flight_gives_its_place_back(
-    server: Service, upstream: Upstream, portal: anyio.from_thread.BlockingPortal
-) -> None:
-    async def work() -> None:
-        limiter = tokenbucket.asyncio.Limiter(f"redis://127.0.0.1:{server.port}", Limit(100, STILL), "out:")
-        transport = AsyncRateLimitTransport(limiter, in_flight=10)
-        async with limiter, httpx.AsyncClient(transport=transport) as client:
-            async with anyio.create_task_group() as group:
-                for _ in range(10):
-                    group.start_soon(client.get, f"{upstream.url}/slow")
-                await anyio.to_thread.run_sync(upstream.until_seen, 10)
-                assert held(server) == 10
-                group.cancel_scope.cancel()
-            assert held(server) == 0
-
-    portal.call(work)
+    assert len(upstream.seen) == 11
 
 
 # A place in flight.
@@ -324,15 +207,15 @@ def test_a_stream_holds_its_place_until_it_is_closed(
     make: Make, server: Service, upstream: Upstream, threads: ThreadPoolExecutor
 ) -> None:
     client = make(Limit(100, STILL), in_flight=1)
-    response = client.open(f"{upstream.url}/stream")
+    response = opened(client, f"{upstream.url}/stream")
     assert held(server) == 1
     waits = threads.submit(client.get, f"{upstream.url}/next")
     until_waiting(server, 1)
-    client.close_response(response)
+    response.close()
     assert waits.result().status_code == 200
-    response = client.open(upstream.url)
+    response = opened(client, upstream.url)
     assert held(server) == 1
-    assert client.read(response) == b"here"
+    assert response.read() == b"here"
     assert held(server) == 0
 
 
@@ -367,7 +250,7 @@ def test_a_response_that_needs_no_connection_holds_nothing(make: Make, server: S
 
 def test_a_place_is_renewed_while_its_request_lasts(make: Make, server: Service, upstream: Upstream) -> None:
     client = make(Limit(100, STILL), in_flight=1, ttl_ms=6000)
-    response = client.open(f"{upstream.url}/stream")
+    response = opened(client, f"{upstream.url}/stream")
     left: list[int] = []
 
     def was_renewed() -> bool:
@@ -375,14 +258,14 @@ def test_a_place_is_renewed_while_its_request_lasts(make: Make, server: Service,
         return any(later > earlier for earlier, later in itertools.pairwise(left))
 
     wait_for(was_renewed, "a renewal")
-    client.close_response(response)
+    response.close()
 
 
 def test_a_response_that_is_forgotten_gives_its_place_back_in_time(
     make: Make, server: Service, upstream: Upstream
 ) -> None:
     client = make(Limit(100, STILL), in_flight=1, ttl_ms=1000)
-    client.open(f"{upstream.url}/stream")
+    opened(client, f"{upstream.url}/stream")
     assert held(server) == 1
     gc.collect()
     wait_for(lambda: held(server) == 0, "the end of the hold")
@@ -446,10 +329,10 @@ def test_what_retry_after_means(make: Make, status: int, headers: dict[str, str]
     mock = httpx.MockTransport(lambda _: httpx.Response(status, headers=headers))
     client = make(Limit(5, "1/s"), at=fake, transport=mock)
     client.get("http://a")
-    assert client.run(client.limiter.peek, "a", 0).retry_after_ms == paused_ms
+    assert client.limiter.peek("a", 0).retry_after_ms == paused_ms
     deaf = make(Limit(5, "1/s"), at=FakeServer(), transport=mock, retry_after=False)
     deaf.get("http://a")
-    assert deaf.run(deaf.limiter.peek, "a", 0).retry_after_ms == 0
+    assert deaf.limiter.peek("a", 0).retry_after_ms == 0
 
 
 def test_a_pause_that_fails_keeps_the_response(
@@ -532,7 +415,7 @@ def test_by_the_script_everything_works_but_places(
     upstream.status, upstream.headers = 429, {"Retry-After": "30"}
     client = make(Limit(5, "5/s"), at=bare_server, fallback="script")
     client.get(upstream.url)
-    paused = client.run(client.limiter.peek, HOST, 0)
+    paused = client.limiter.peek(HOST, 0)
     assert 25_000 < paused.retry_after_ms <= 30_100
     with pytest.raises(tokenbucket.ModuleMissing):
         make(Limit(5, "5/s"), at=bare_server, fallback="script", in_flight=1).get(upstream.url)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import _thread
 import asyncio
 import gc
-import os
 import random
 import signal
 import subprocess
@@ -397,36 +396,6 @@ def test_a_limiter_that_was_made_before_gevent_patched_works(server: Service) ->
     command = [sys.executable, "-W", "ignore", "-c", PRELOADED, str(server.port)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.stdout.split(), done.stderr) == (["True", "0", "True"], ""), done.stdout + done.stderr
-
-
-# Forks.
-
-
-def test_a_process_forked_while_a_limiter_is_made_makes_its_own(server: Service) -> None:
-    is_over = threading.Event()
-
-    def make_limiters() -> None:
-        while not is_over.is_set():
-            Limiter(f"{url(server)}?health_check_interval={random.randrange(10**6)}", Limit(1, 1))
-
-    makers = [threading.Thread(target=make_limiters) for _ in range(4)]
-    for maker in makers:
-        maker.start()
-    children = []
-    try:
-        for _ in range(20):
-            child = os.fork()
-            if child == 0:
-                signal.alarm(10)  # ends the child if it hangs
-                limiter = Limiter(Server(url(server), timeout_ms=5000), Limit(100, STILL))
-                os._exit(not Limiter(url(server), Limit(1, 1)) or limiter.take("a").degraded)
-            children.append(child)
-            time.sleep(0.01)
-    finally:
-        is_over.set()
-        for maker in makers:
-            maker.join()
-    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 20
 
 
 # Cancellations.

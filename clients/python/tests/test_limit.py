@@ -1,12 +1,22 @@
-"""Limits and headers, which need no server."""
+"""Limits, headers, and the rules that all packages share, which need no server."""
 
 from __future__ import annotations
 
+import inspect
+import json
+from datetime import datetime, timedelta
+from fractions import Fraction
 from typing import Any
 
 import pytest
 
-from tokenbucket import Decision, Limit
+from paths import REPOSITORY
+from tokenbucket import BadArgument, Decision, JointLimiter, Limit, Limiter, Server
+from tokenbucket.api import operations, unsettled
+from tokenbucket.local.limiter import Buckets
+from tokenbucket.testing import FakeServer
+from tokenbucket.transport import driver, node, server
+from tokenbucket.values.errors import AWAY, REFUSING, ReplyError
 
 
 @pytest.mark.parametrize(
@@ -15,15 +25,6 @@ from tokenbucket import Decision, Limit
 def test_a_capacity_that_is_no_number_is_refused(capacity: Any) -> None:
     with pytest.raises(ValueError, match="capacity"):
         Limit(capacity, "1/s")
-
-
-@pytest.mark.parametrize(
-    "rate",
-    ["", "fast", "10/", "10/w", "/s", "10/s/s", "-1", "10/-1s", "1 /s", "10@", "10@fortnight", "10@d+9"],
-)
-def test_a_rate_that_is_no_rate_is_refused(rate: str) -> None:
-    with pytest.raises(ValueError, match="rate"):
-        Limit(10, rate)
 
 
 def test_a_limit_is_read_from_text() -> None:
@@ -52,35 +53,121 @@ def test_how_long_a_bucket_takes_to_fill(limit: Limit, window_s: int | None) -> 
     assert limit.window_s == window_s
 
 
-def test_headers_of_one_who_passes() -> None:
-    decision = Decision(True, remaining=7, reset_after_ms=1501)
-    assert decision.headers(Limit(10, "2/s")) == {
-        "RateLimit-Policy": '"default";q=10;w=5',
-        "RateLimit": '"default";r=7;t=2',
+POOL = Limit(10, 0)
+HEADERS: list[tuple[Decision, Limit, dict[str, str]]] = [
+    (
+        Decision(True, remaining=7, reset_after_ms=1501),
+        Limit(10, "2/s"),
+        {"RateLimit-Policy": '"default";q=10;w=5', "RateLimit": '"default";r=7;t=2'},
+    ),
+    (
+        Decision(False, remaining=-3, retry_after_ms=2001, reset_after_ms=6500),
+        Limit(10, "2/s"),
+        {
+            "RateLimit-Policy": '"default";q=10;w=5',
+            "RateLimit": '"default";r=0;t=7',
+            "Retry-After": "3",
+        },
+    ),
+    (
+        Decision(False, retry_after_ms=-1, reset_after_ms=10),
+        POOL,
+        {"RateLimit-Policy": '"default";q=10', "RateLimit": '"default";r=0;t=1'},
+    ),
+    (Decision(True, degraded=True), POOL, {}),
+    (Decision(False, degraded=True, retry_after_ms=500), POOL, {"Retry-After": "1"}),
+]
+
+
+@pytest.mark.parametrize(("decision", "limit", "headers"), HEADERS)
+def test_headers_of_a_decision(decision: Decision, limit: Limit, headers: dict[str, str]) -> None:
+    assert Limiter(FakeServer(), limit).headers(decision) == headers
+
+
+def test_joint_headers_have_an_item_for_each_limit_that_the_call_names() -> None:
+    limits = {"minute": Limit(60, "60/m"), "day": Limit(500, "500@d"), "other": POOL}
+    limiter = JointLimiter(FakeServer(), limits)
+    assert limiter.headers(limiter.take_all("alice", {"minute": 1, "day": 1})) == {
+        "RateLimit-Policy": '"minute";q=60;w=60, "day";q=500;w=86400',
+        "RateLimit": '"minute";r=59;t=1, "day";r=499;t=86400',
     }
 
 
-def test_headers_of_one_who_is_denied() -> None:
-    denied = Decision(False, remaining=-3, retry_after_ms=2001, reset_after_ms=6500)
-    assert denied.headers(Limit(10, "2/s"), "search") == {
-        "RateLimit-Policy": '"search";q=10;w=5',
-        "RateLimit": '"search";r=0;t=7',
-        "Retry-After": "3",
+# The rules and constants that the packages share.
+
+RULES: dict[str, Any] = json.loads((REPOSITORY / "clients/conformance/rules.json").read_text())
+
+
+@pytest.mark.parametrize(("cost", "micros"), RULES["costs"].items())
+def test_an_amount_is_read_as_the_module_reads_it(cost: str, micros: int | None) -> None:
+    buckets = Buckets(lambda: Fraction(0))
+    full = 10**12
+    reply = buckets.execute("TB.TAKE", "a", full, full, cost)
+    if micros is None:
+        assert isinstance(reply, ReplyError)
+        return
+    assert reply[0] == 1
+    # How long an empty bucket of a millionth a second takes to have that much again.
+    buckets.execute("TB.CHARGE", "b", 1, "1e-6", cost)
+    assert buckets.execute("TB.PEEK", "b", 1, "1e-6", 1)[2] == 1000 * micros
+
+
+@pytest.mark.parametrize(("line", "fault"), RULES["errors"].items())
+def test_an_error_means_what_it_means_to_all(line: str, fault: str) -> None:
+    word = ReplyError(line).word
+    assert fault == ("away" if word in AWAY else "refusing" if word in REFUSING else "caller")
+
+
+def test_the_bounds_are_those_of_all() -> None:
+    shares, longest = RULES["shares"], RULES["longest_ms"]
+    assert shares["most_bytes"] == operations.MOST_SHARE_BYTES
+    assert (shares["least_weight"], shares["most_weight"]) == (
+        str(operations.LEAST_WEIGHT),
+        str(operations.MOST_WEIGHT),
+    )
+    assert longest["wait"] == longest["hold"] == operations.LONGEST_MS
+
+
+def test_the_constants_are_those_of_all() -> None:
+    options = inspect.signature(Server).parameters
+    assert RULES["constants"] == {
+        "timeout_ms": options["timeout_ms"].default,
+        "retry_every_ms": options["retry_every_ms"].default,
+        "connect_within_ms": 1000 * driver.CONNECT_WITHIN_S,
+        "pulse_of_a_wait_ms": 1000 * node.PULSE_S,
+        "looked_at_if_idle_for_ms": 1000 * node.IDLE_S,
+        "settled_again_after_ms": 1000 * unsettled.AGAIN_S,
+        "most_unsettled_holds": unsettled.MOST_UNSETTLED,
+        "most_redirections": server._MOST_REDIRECTIONS,
+        "tries_of_a_split_slot": server._TRIES_OF_A_SPLIT_SLOT,
     }
-    never = Decision(False, retry_after_ms=-1, reset_after_ms=10)
-    assert "Retry-After" not in never.headers(Limit(10, "2/s"))
-    pool = Decision(False, retry_after_ms=10, reset_after_ms=10)
-    assert pool.headers(Limit(10, 0))["RateLimit-Policy"] == '"default";q=10'
 
 
-def test_jitter_goes_only_upwards() -> None:
-    denied = Decision(False, retry_after_ms=9500, reset_after_ms=9500)
-    told = {int(denied.headers(Limit(1, 1), jitter=0.5)["Retry-After"]) for _ in range(300)}
-    assert min(told) >= 10
-    assert max(told) <= 15
-    assert len(told) > 1
+# Calendar rates, read as all packages and the module read them.
+
+LINES = [
+    line.split()
+    for line in (REPOSITORY / "clients/conformance/rates.txt").read_text().splitlines()
+    if line and not line.startswith("#")
+]
+BOUNDARIES = [(line[0], line[1], line[2]) for line in LINES if len(line) == 3]
+REFUSED = [
+    *("", "fast", "10/", "10/w", "/s", "10/s/s", "-1", "10/-1s", "1 /s", "10@", "10@fortnight", "10@d+9"),
+    *(line[0] for line in LINES if len(line) == 1),
+]
 
 
-def test_nothing_is_said_of_a_bucket_that_nobody_looked_at() -> None:
-    assert Decision(True, degraded=True).headers(Limit(10, 1)) == {}
-    assert Decision(False, degraded=True, retry_after_ms=500).headers(Limit(10, 1)) == {"Retry-After": "1"}
+@pytest.mark.parametrize(("rate", "since", "until"), BOUNDARIES)
+def test_tokens_come_at_the_boundary(rate: str, since: str, until: str) -> None:
+    emptied_at, refilled_at = datetime.fromisoformat(since), datetime.fromisoformat(until)
+    server = FakeServer(emptied_at)
+    reset_after_ms = (refilled_at - emptied_at) / timedelta(milliseconds=1)
+    assert server.execute_command("TB.TAKE", "k", 10, rate, 10) == [1, 0, 0, reset_after_ms]
+    server.advance(reset_after_ms / 1000)
+    assert server.execute_command("TB.TAKE", "k", 10, rate, 10)[:2] == [1, 0]
+
+
+@pytest.mark.parametrize("rate", REFUSED)
+def test_what_is_no_rate_is_refused(rate: str) -> None:
+    with pytest.raises(BadArgument, match="rate"):
+        Limit(10, rate)

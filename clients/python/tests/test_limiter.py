@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import math
+import os
+import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import redis
+import redis.asyncio
 
-from conftest import Make
-from services import Service
+from conftest import Make, until_waiting
+from services import Service, wait_for
 from tokenbucket import BadArgument, Decision, Denied, Limit, Limiter, Server
+from tokenbucket.testing import FakeServer
 
 # One token in six minutes: nothing flows in while a test runs.
 STILL = "10/h"
+LONG_MS = 60_000
 
 pytestmark = pytest.mark.usefixtures("admin")
 
@@ -80,30 +85,6 @@ def test_a_use_that_cannot_be_is_an_error_and_the_hold_ends_all_the_same(
     assert "used" in caplog.text
 
 
-def test_a_name_that_is_none_is_an_error(make: Make, server: Service) -> None:
-    limiter, joint = make(server, Limit(1, STILL)), make(server, {"a": Limit(1, STILL)})
-    calls = (limiter.take, lambda name: limiter.hold(name, 1), lambda name: joint.take_all(name, {"a": 1}))
-    for name in (None, 42, b"a"):
-        for call in calls:
-            with pytest.raises(BadArgument, match="name"):
-                call(name)
-    with pytest.raises(BadArgument, match="'a'"):
-        joint.take_all({"b": "x"}, {"a": 1})
-
-
-def test_one_thread_renews_all_holds(server: Service) -> None:
-    limiter = Limiter(Server(redis.Redis(port=server.port), timeout_ms=20_000), Limit(50, 0))
-    before = threading.active_count()
-    with contextlib.ExitStack() as open_holds:
-        for _ in range(50):
-            open_holds.enter_context(limiter.hold("slot", 1, ttl_ms=1500))
-        assert threading.active_count() <= before + 1
-        time.sleep(3)
-        assert limiter.peek("slot", 0).remaining == 0
-    assert limiter.peek("slot", 0).remaining == 50
-    limiter.close()
-
-
 def test_every_decision_is_told(make: Make, server: Service) -> None:
     told: list[tuple[str, Limit, Decision]] = []
 
@@ -115,21 +96,109 @@ def test_every_decision_is_told(make: Make, server: Service) -> None:
     limiter = make(server, limit, on_decision=tell)
     decisions = [limiter.take("a"), limiter.take("a"), limiter.peek("b")]
     assert told == [("a", limit, decisions[0]), ("a", limit, decisions[1]), ("b", limit, decisions[2])]
+    trial = Limiter(FakeServer(), limit, on_decision=tell, shadow=True)
+    assert trial.hold("a", 2).settle().shadowed
+    assert len(told) == 4, "what holds nothing is told once"
 
 
-def test_wrong_options_are_refused(make: Make, server: Service) -> None:
-    wrong: list[dict[str, Any]] = [
-        {"on_error": "maybe"},
-        {"timeout_ms": 0},
-        {"timeout_ms": math.inf},
-        {"retry_every_ms": math.nan},
-        {"retry_every_ms": -1},
-        {"fallback": "lua"},
-        {"remember_denials": -1},
-        {"batch": -1},
-    ]
-    for options in wrong:
-        with pytest.raises(ValueError, match=next(iter(options))):
-            make(server, Limit(1, 1), **options)
-    with pytest.raises(ValueError, match="ttl_ms"):
-        make(server, Limit(1, 1)).hold("a", 1, ttl_ms=0)
+# What limiters keep to themselves: denials, and tokens in batches.
+
+
+def test_what_a_refused_caller_is_told_counts_down() -> None:
+    server = FakeServer()
+    limiter = Limiter(server, Limit(1, "1/10s"), remember_denials=1)
+    limiter.take("a")
+    assert limiter.take("a").retry_after_ms == 10_000
+    server.advance(4)
+    assert limiter.take("a").retry_after_ms == 6_000
+    server.advance(5.999)
+    assert not limiter.take("a").allowed
+    server.advance(0.001)
+    assert limiter.take("a").allowed
+
+
+def test_an_idle_process_does_not_spend_stale_tokens() -> None:
+    server = FakeServer()
+    limiter = Limiter(server, Limit(10, "1/s"), batch=10)
+    other = Limiter(server, Limit(10, "1/s"))
+    assert limiter.take("a").allowed
+    server.advance(9.9)
+    assert limiter.take("a").allowed, "eight are left, not all of which have flowed in again"
+    server.advance(0.2)
+    assert other.take("a", 10).allowed
+    assert not limiter.take("a").allowed, "the ten that were fetched have flowed in again"
+
+
+def test_a_batch_that_makes_room_for_others_gives_its_tokens_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tokenbucket.api.batches.MOST_BATCHES", 10)
+    limiter = Limiter(FakeServer(), Limit(100, STILL), batch=50)
+    took = 0
+    for _ in range(3):
+        took += limiter.take("a").allowed
+        for at in range(11):
+            limiter.take(f"n{at}")
+    while limiter.take("a").allowed:
+        took += 1
+    assert took == 100
+
+
+def test_many_names_do_not_fill_a_drained_bucket_while_the_server_is_away(own_server: Service) -> None:
+    own_server.stop()
+    limiter = Limiter(f"redis://127.0.0.1:{own_server.port}", Limit(5, STILL))
+    assert [limiter.take("a").allowed for _ in range(6)] == [True] * 5 + [False]
+    for at in range(10_001):
+        assert limiter.take(f"n{at}").degraded
+    assert not limiter.take("a").allowed
+    limiter.close()
+
+
+# Calls that wait their turn in the server.
+
+
+def test_a_wait_outlasts_the_timeouts_of_the_server_and_of_the_client(
+    make: Make, server: Service, threads: ThreadPoolExecutor
+) -> None:
+    of_client = {"socket_timeout": 0.05}
+    limiter = make(server, Limit(1, STILL), timeout_ms=50, client=of_client, on_error="closed")
+    # On a loaded machine connecting may take longer.
+    wait_for(lambda: limiter.take("a").allowed, "the first take")
+    degraded = limiter.server.degraded_count
+    waits = threads.submit(limiter.take, "a", max_wait_ms=LONG_MS)
+    until_waiting(server, 1)
+    with pytest.raises(TimeoutError):
+        waits.result(2 * limiter.server.timeout_ms / 1000)
+    assert limiter.server.degraded_count == degraded
+    limiter.give("a", 1)
+    assert waits.result().allowed
+
+
+def test_in_a_fake_the_wait_takes_its_time() -> None:
+    fake = FakeServer()
+    limiter = Limiter(fake, Limit(1, "1/s"))
+    assert limiter.take("a").allowed
+    assert limiter.take("a", max_wait_ms=1000).allowed
+    assert fake.monotonic() == 1
+    assert not limiter.take("a", max_wait_ms=999).allowed
+    assert fake.monotonic() == 1, "a wait that would be in vain is not begun"
+
+
+# Callers who leave.
+
+
+def test_a_thread_that_is_interrupted_leaves_the_queue(server: Service) -> None:
+    limiter = Limiter(Server(f"redis://127.0.0.1:{server.port}", timeout_ms=20_000), Limit(1, STILL))
+    assert limiter.take("a").allowed
+
+    def interrupt() -> None:
+        until_waiting(server, 1)
+        os.kill(os.getpid(), signal.SIGTERM)  # as Ctrl-C, see conftest.py
+
+    interrupting = threading.Thread(target=interrupt)
+    interrupting.start()
+    with pytest.raises(KeyboardInterrupt):
+        limiter.take("a", max_wait_ms=LONG_MS)
+    interrupting.join()
+    until_waiting(server, 0)
+    limiter.give("a", 1)
+    assert limiter.take("a").allowed
+    limiter.close()

@@ -23,19 +23,6 @@ DEVIATIONS = {
     "TestRedisStorage.test_custom_prefix": NO_COUNTER,
 }
 
-LOOKS = "asserts a wait until the limiter looks again; a waiting call is served as soon as there is a token"
-
-LANGCHAIN_DEVIATIONS = {
-    "test_rate_limit_invoke": LOOKS,
-    "test_rate_limit_ainvoke": LOOKS,
-    "test_rate_limit_batch": LOOKS,
-    "test_rate_limit_abatch": LOOKS,
-    "test_rate_limit_stream": LOOKS,
-    "test_rate_limit_astream": LOOKS,
-    "test_rate_limit_skips_cache": LOOKS,
-    "test_rate_limit_skips_cache_async": LOOKS,
-}
-
 
 def expect(
     deviations: dict[str, str], items: list[pytest.Item], name_of: Callable[[pytest.Item], str]

@@ -16,10 +16,11 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import anyio
 import uvloop
@@ -27,10 +28,7 @@ import uvloop
 import tokenbucket
 import tokenbucket.asyncio
 from tokenbucket import Limit
-
-if TYPE_CHECKING:
-    from starlette.requests import Request
-    from starlette.responses import Response
+from tokenbucket.api.operations import at_once, done
 
 # By their modules. They and frameworks are loaded when a scenario needs them, so that a driver starts soon.
 CLIENTS = {
@@ -45,6 +43,7 @@ FIELDS = ("allowed", "granted", "remaining", "retry_after_ms", "degraded", "lost
 MOST_THREADS = 512
 STACK_BYTES = 256 * 1024
 
+T = TypeVar("T")
 servers: dict[str, Any] = {}
 limiters: dict[str, Any] = {}
 clients: dict[str, Any] = {}
@@ -76,16 +75,27 @@ def is_asynchronous(limiter: Any) -> bool:
     return hasattr(limiter, "aclose") or hasattr(limiter, "__aenter__")
 
 
-async def run(on: Any, work: Callable[[], Any]) -> Any:
-    """Awaits what asyncio's kind returns, and does the work of the threads' kind in a thread."""
-    return await work() if is_asynchronous(on) else await in_thread(work)
-
-
 threads = ThreadPoolExecutor(MOST_THREADS)
 
 
 async def in_thread(work: Callable[[], Any]) -> Any:
     return await asyncio.get_running_loop().run_in_executor(threads, work)
+
+
+async def run(on: Any, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Does the work of asyncio's kind here, and that of the threads' kind, which never waits, in a thread."""
+    result: T = await (work() if is_asynchronous(on) else in_thread(lambda: at_once(work())))
+    return result
+
+
+@asynccontextmanager
+async def block_of(held: Any) -> AsyncIterator[None]:
+    if is_asynchronous(held):
+        async with held:
+            yield
+    else:
+        with held:
+            yield
 
 
 # Requests
@@ -97,16 +107,14 @@ async def server(asked: dict[str, Any]) -> dict[str, Any]:
 
     def make() -> Any:
         if nodes := asked.get("cluster"):
-            kind = library.RedisCluster if hasattr(library, "RedisCluster") else library.ValkeyCluster
-            return kind.from_url(nodes[0].replace("redis://", f"{library.__name__.split('.')[0]}://"))
+            brand = library.__name__.split(".")[0]
+            kind = getattr(library, f"{brand.title()}Cluster")
+            return kind.from_url(nodes[0].replace("redis://", f"{brand}://"))
         if sentinel := asked.get("sentinel"):
-            nodes = [
-                (host, int(port)) for host, _, port in (one.rpartition(":") for one in sentinel["nodes"])
-            ]
             sentinels = import_module(f"{library.__name__}.sentinel")
+            nodes = [tuple(one.rsplit(":", 1)) for one in sentinel["nodes"]]
             return sentinels.Sentinel(nodes).master_for(sentinel["master"])
-        kind = library.Redis if hasattr(library, "Redis") else library.Valkey
-        return kind.from_url(asked["url"])
+        return library.from_url(asked["url"])
 
     client = make() if asynchronous else await asyncio.to_thread(make)
     options = {name: asked[name] for name in ("timeout_ms", "retry_every_ms", "fallback") if name in asked}
@@ -116,63 +124,60 @@ async def server(asked: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def make_of(asked: dict[str, Any], kind: str, limit: Any, *names: str) -> dict[str, Any]:
-    """Makes a limiter of that kind, with those of the options `names` that it is asked for."""
-    of_server = servers[asked["server"]]
-    package = tokenbucket.asyncio if is_asynchronous(of_server) else tokenbucket
-    options = {name: asked[name] for name in ("prefix", "on_error", "shadow", *names) if name in asked}
-    limiters[asked["name"]] = getattr(package, kind)(of_server, limit, **options)
+async def limiter(asked: dict[str, Any]) -> dict[str, Any]:
+    on = servers[asked["server"]]
+    package = tokenbucket.asyncio if is_asynchronous(on) else tokenbucket
+    names = ("prefix", "on_error", "shadow", "batch", "remember_denials")
+    options = {name: asked[name] for name in names if name in asked}
+    if limits := asked.get("limits"):
+        of = {which: Limit(*limit) for which, limit in limits.items()}
+        limiters[asked["name"]] = package.JointLimiter(on, of, **options)
+    else:
+        limit = Limit(asked["capacity"], asked["rate"])
+        limiters[asked["name"]] = package.Limiter(on, limit, **options)
     return {}
 
 
-async def limiter(asked: dict[str, Any]) -> dict[str, Any]:
-    limit = Limit(asked["capacity"], asked["rate"])
-    return make_of(asked, "Limiter", limit, "batch", "remember_denials")
+# What a call takes beside the name: the word for how much, and options.
+AMOUNTS = {"take": "cost", "wait": "cost", "take_all": "costs"}
+OPTIONS = {
+    "take": ("max_wait_ms", "share", "weight"),
+    "take_all": ("max_wait_ms",),
+    "wait": ("max_wait_ms",),
+    "hold": ("max_wait_ms", "share", "weight", "ttl_ms"),
+}
 
 
-async def joint(asked: dict[str, Any]) -> dict[str, Any]:
-    limits = {which: Limit(*limit) for which, limit in asked["limits"].items()}
-    return make_of(asked, "JointLimiter", limits)
+def prepared(on: Any, op: str, asked: dict[str, Any]) -> Callable[[Any], Any]:
+    """Returns what makes the call for a name."""
+    amount = asked.get(AMOUNTS.get(op, "amount"), 1)
+    options = {name: asked[name] for name in OPTIONS.get(op, ()) if name in asked}
+    method = getattr(on, op)
+    return lambda name: method(name, amount, **options)
 
 
-def arguments_of(op: str, asked: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    waits: dict[str, Any] = {
-        name: asked[name] for name in ("max_wait_ms", "share", "weight") if name in asked
-    }
-    match op:
-        case "take":
-            return [asked.get("cost", 1)], waits
-        case "charge" | "give" | "take_up_to":
-            return [asked["amount"]], {}
-        case "wait":
-            return [asked.get("cost", 1)], {"max_wait_ms": asked["max_wait_ms"]}
-        case "take_all":
-            return [asked["costs"]], waits
-        case "hold":
-            return [asked["amount"]], {"ttl_ms": asked["ttl_ms"], **waits}
-    raise Unsupported(op)
-
-
-async def call(on: Any, op: str, name: Any, asked: dict[str, Any]) -> Any:
-    positional, named = arguments_of(op, asked)
-
-    def work() -> Any:
-        return getattr(on, op)(name, *positional, **named)
-
+def deadline_of(on: Any, asked: dict[str, Any]) -> AbstractAsyncContextManager[Any]:
     if "deadline_us" not in asked:
-        return await run(on, work)
+        return nullcontext()
     if not is_asynchronous(on):
         raise Unsupported("threads have no deadlines")
-    async with asyncio.timeout(asked["deadline_us"] / 1e6):
-        return await work()
+    return asyncio.timeout(asked["deadline_us"] / 1e6)
+
+
+async def call(on: Any, op: str, asked: dict[str, Any]) -> Any:
+    async def work() -> Any:
+        async with deadline_of(on, asked):
+            return await done(prepared(on, op, asked)(asked["name"]))
+
+    return await run(on, work)
 
 
 async def operation(asked: dict[str, Any]) -> dict[str, Any]:
-    return told(await call(limiters[asked["on"]], asked["do"], asked["name"], asked))
+    return told(await call(limiters[asked["on"]], asked["do"], asked))
 
 
 async def hold(asked: dict[str, Any]) -> dict[str, Any]:
-    holds[asked["as"]] = held = await call(limiters[asked["on"]], "hold", asked["name"], asked)
+    holds[asked["as"]] = held = await call(limiters[asked["on"]], "hold", asked)
     if held.allowed:
         held.keep_renewing()
     return told(held.decision)
@@ -184,59 +189,52 @@ async def lost(asked: dict[str, Any]) -> dict[str, Any]:
 
 async def settle(asked: dict[str, Any]) -> dict[str, Any]:
     one = holds[asked["hold"]]
-    return told(await run(one, lambda: one.settle(asked.get("used"))))
+    return told(await run(one, lambda: done(one.settle(asked.get("used")))))
 
 
 async def settle_inside(asked: dict[str, Any]) -> dict[str, Any]:
     """Settles a hold twice inside its block, whose end settles it too."""
     on = limiters[asked["on"]]
-    held = on.hold(asked["name"], asked["amount"], ttl_ms=asked["ttl_ms"])
-    if is_asynchronous(on):
-        async with held:
-            first = await held.settle(asked["used"])
-            assert await held.settle(asked["used"]) == first
-        return told(first)
 
-    def work() -> Any:
-        with held:
-            first = held.settle(asked["used"])
-            assert held.settle(asked["used"]) == first
+    async def work() -> Any:
+        held = on.hold(asked["name"], asked["amount"], ttl_ms=asked["ttl_ms"])
+        async with block_of(held):
+            first = await done(held.settle(asked["used"]))
+            assert await done(held.settle(asked["used"])) == first
         return first
 
-    return told(await in_thread(work))
+    return told(await run(on, work))
 
 
 async def hold_cancelled(asked: dict[str, Any]) -> dict[str, Any]:
     """Enters the holds, and cancels them all together: tasks by anyio, threads by an error in each block."""
     on, count = limiters[asked["on"]], asked["count"]
-    words = (asked["name"], asked["amount"])
-    if not is_asynchronous(on):
-        everybody = threading.Barrier(count)
+    entered = threading.Semaphore(0)
+    is_over = threading.Event()
 
-        def work() -> None:
-            with on.hold(*words, ttl_ms=asked["ttl_ms"]) as held:
-                held.used = 0
-                everybody.wait()
-                raise InterruptedError
-
-        results = await asyncio.gather(*(in_thread(work) for _ in range(count)), return_exceptions=True)
-        assert all(isinstance(result, InterruptedError) for result in results), results
-        return {}
-    entered = 0
-
-    async def work_async() -> None:
-        nonlocal entered
-        async with on.hold(*words, ttl_ms=asked["ttl_ms"]) as held:
+    async def work() -> None:
+        held = on.hold(asked["name"], asked["amount"], ttl_ms=asked["ttl_ms"])
+        async with block_of(held):
             held.used = 0
-            entered += 1
-            await anyio.sleep_forever()
+            entered.release()
+            if is_asynchronous(on):
+                await anyio.sleep_forever()
+            is_over.wait()
+            raise InterruptedError
+
+    async def ended() -> None:
+        with suppress(InterruptedError):
+            await run(on, work)
 
     async with anyio.create_task_group() as group:
         for _ in range(count):
-            group.start_soon(work_async)
-        while entered < count:
-            await anyio.sleep(0.001)
-        group.cancel_scope.cancel()
+            group.start_soon(ended)
+        for _ in range(count):
+            while not entered.acquire(blocking=False):
+                await anyio.sleep(0.001)
+        is_over.set()
+        if is_asynchronous(on):
+            group.cancel_scope.cancel()
     return {}
 
 
@@ -271,59 +269,39 @@ class Tally:
         return self.counts | {"errors": dict(self.errors), "per_call_us": per_call_us}
 
 
-class Turns:
-    """Yields each next call and how long to wait before it, until the calls or the time end."""
-
-    def __init__(self, asked: dict[str, Any]) -> None:
-        self._asked = asked
-        self._began = time.monotonic()
-        self._numbers = itertools.count()
-
-    def __iter__(self) -> Iterator[tuple[Any, float]]:
-        asked, began = self._asked, self._began
-        for at in self._numbers:  # which all callers share
-            now = time.monotonic()
-            due = began + at / asked["per_second"] if "per_second" in asked else now
-            if "for_ms" in asked:
-                if max(due, now) >= began + asked["for_ms"] / 1000:
-                    return
-            elif at >= asked.get("count", 1):
+def turns_of(asked: dict[str, Any], numbers: Iterator[int], began: float) -> Iterator[tuple[Any, float]]:
+    """Yields the next calls and how long to wait before each, until the calls or the time end."""
+    for at in numbers:  # which all callers share
+        now = time.monotonic()
+        due = began + at / asked["per_second"] if "per_second" in asked else now
+        if "for_ms" in asked:
+            if max(due, now) >= began + asked["for_ms"] / 1000:
                 return
-            yield f"n{at % asked['names']}" if "names" in asked else asked["name"], due - now
+        elif at >= asked.get("count", 1):
+            return
+        yield f"n{at % asked['names']}" if "names" in asked else asked["name"], due - now
 
 
 async def many(asked: dict[str, Any]) -> dict[str, Any]:
-    on, tally, turns = limiters[asked["on"]], Tally(), Turns(asked)
+    on, tally, numbers = limiters[asked["on"]], Tally(), itertools.count()
     workers = min(asked.get("concurrency", 1), asked.get("count", sys.maxsize))
-    if is_asynchronous(on):
-        await asyncio.gather(*(call_in_turn(on, asked, turns, tally) for _ in range(workers)))
-    elif "deadline_us" in asked:
-        raise Unsupported("threads have no deadlines")
-    else:
-        work = lambda: call_in_turn_by_thread(on, asked, turns, tally)  # noqa: E731
-        await asyncio.gather(*(in_thread(work) for _ in range(min(workers, MOST_THREADS))))
+    if not is_asynchronous(on):
+        workers = min(workers, MOST_THREADS)
+    deadline_of(on, asked)
+    ask = prepared(on, asked["op"], asked)
+
+    async def work() -> None:
+        for name, wait_s in turns_of(asked, numbers, tally.began):
+            if wait_s > 0:
+                await done((asyncio if is_asynchronous(on) else time).sleep(wait_s))
+            try:
+                async with deadline_of(on, asked):
+                    tally.add(await done(ask(name)))
+            except Exception as error:
+                tally.add(error)
+
+    await asyncio.gather(*(run(on, work) for _ in range(workers)))
     return tally.told()
-
-
-async def call_in_turn(on: Any, asked: dict[str, Any], turns: Turns, tally: Tally) -> None:
-    for name, wait_s in turns:
-        if wait_s > 0:
-            await asyncio.sleep(wait_s)
-        try:
-            tally.add(await call(on, asked["op"], name, asked))
-        except Exception as error:
-            tally.add(error)
-
-
-def call_in_turn_by_thread(on: Any, asked: dict[str, Any], turns: Turns, tally: Tally) -> None:
-    positional, named = arguments_of(asked["op"], asked)
-    for name, wait_s in turns:
-        if wait_s > 0:
-            time.sleep(wait_s)
-        try:
-            tally.add(getattr(on, asked["op"])(name, *positional, **named))
-        except Exception as error:
-            tally.add(error)
 
 
 async def cost(asked: dict[str, Any]) -> dict[str, Any]:
@@ -331,18 +309,10 @@ async def cost(asked: dict[str, Any]) -> dict[str, Any]:
     on, execute, words = limiters[asked["on"]], clients[asked["server"]].execute_command, asked["command"]
     each, workers = asked["count"] // asked["concurrency"], asked["concurrency"]
 
-    async def calls_async() -> None:
+    async def work() -> None:
         for _ in range(each):
-            await (execute(*words) if asked["bare"] else on.take("user"))
+            await done(execute(*words) if asked["bare"] else on.take("user"))
 
-    def calls() -> None:
-        for _ in range(each):
-            if asked["bare"]:
-                execute(*words)
-            else:
-                on.take("user")
-
-    work: Callable[[], Any] = calls_async if is_asynchronous(on) else calls
     began = time.perf_counter()
     await asyncio.gather(*(run(on, work) for _ in range(workers)))
     return {"per_call_us": (time.perf_counter() - began) * 1e6 / (each * workers)}
@@ -367,56 +337,49 @@ async def fork(asked: dict[str, Any]) -> dict[str, Any]:
     def see(decision: Any) -> None:
         seen.update(allowed=int(decision.allowed), degraded=int(decision.degraded))
 
-    async def takes_async() -> None:
-        for _ in range(asked["count"]):
-            see(await on.take(asked["name"]))
-
-    def takes() -> None:
-        if is_asynchronous(on):
-            asyncio.run(takes_async())
-        for _ in range(0 if is_asynchronous(on) else asked["count"]):
-            see(on.take(asked["name"]))
+    async def takes(count: int) -> None:
+        for _ in range(count):
+            see(await done(on.take(asked["name"])))
 
     def in_child() -> int:
         reading, writing = os.pipe()
         if os.fork() == 0:
             seen.clear()
             try:
-                takes()
+                (asyncio.run if is_asynchronous(on) else at_once)(takes(asked["count"]))
             finally:
                 os.write(writing, json.dumps(seen).encode())
                 os._exit(0)
         os.close(writing)
         return reading
 
-    if not asked.get("at_once"):
-        see(await call(on, "take", asked["name"], asked))
+    here = not asked.get("at_once")
+    await run(on, lambda: takes(int(here)))
     for reading in [in_child() for _ in range(asked["processes"])]:
         seen.update(json.loads(await asyncio.to_thread(os.read, reading, 64)))
         os.close(reading)
         os.wait()
-    for _ in range(asked["count"] if not asked.get("at_once") else 0):
-        see(await call(on, "take", asked["name"], asked))
+    await run(on, lambda: takes(asked["count"] * here))
     return {"allowed": seen["allowed"], "degraded": seen["degraded"]}
 
 
-def answer(allowed: bool, headers: dict[str, str] | None = None) -> Response:
+def answer(allowed: bool, headers: dict[str, str] | None = None) -> Any:
     from starlette.responses import PlainTextResponse
 
     return PlainTextResponse("ok" if allowed else "slow down", 200 if allowed else 429, headers)
 
 
-def limited(asked: dict[str, Any]) -> Callable[[Request], Any]:
+def limited(asked: dict[str, Any]) -> Callable[[Any], Any]:
     on, name = limiters[asked["on"]], asked.get("name", "all")
 
-    async def respond(request: Request) -> Response:
-        decision = await run(on, lambda: on.take(name))
+    async def respond(request: Any) -> Any:
+        decision = await run(on, lambda: done(on.take(name)))
         return answer(decision.allowed, on.headers(decision))
 
     return respond
 
 
-def held(asked: dict[str, Any]) -> Callable[[Request], Any]:
+def held(asked: dict[str, Any]) -> Callable[[Any], Any]:
     """Holds as long as it sends, which is until the caller hangs up."""
     from starlette.responses import StreamingResponse
 
@@ -429,13 +392,13 @@ def held(asked: dict[str, Any]) -> Callable[[Request], Any]:
                 yield "more\n"
                 await anyio.sleep(0.05)
 
-    async def stream(request: Request) -> Response:
+    async def stream(request: Any) -> Any:
         return StreamingResponse(work())
 
     return stream
 
 
-def limited_by_limits(asked: dict[str, Any]) -> Callable[[Request], Any]:
+def limited_by_limits(asked: dict[str, Any]) -> Callable[[Any], Any]:
     """By the library of that name, to compare."""
     import limits
     import limits.aio
@@ -448,7 +411,7 @@ def limited_by_limits(asked: dict[str, Any]) -> Callable[[Request], Any]:
     limit, name = limiters[asked["on"]].limit, asked["name"]
     item = limits.RateLimitItemPerSecond(int(limit.capacity), int(limit.capacity / limit.tokens_per_s))
 
-    async def limited_by_task(request: Request) -> Response:
+    async def limited_by_task(request: Any) -> Any:
         return answer(await strategy.hit(item, name))
 
     return limited_by_task
@@ -489,7 +452,7 @@ async def request(asked: dict[str, Any]) -> dict[str, Any]:
         client: Any = httpx.AsyncClient if is_asynchronous(on) else httpx.Client
         transport = kind(on, max_wait_ms=asked["max_wait_ms"], **options)
         senders[key] = client(transport=transport, timeout=60)
-    response = await run(on, lambda: senders[key].get(asked["url"]))
+    response: Any = await run(on, lambda: done(senders[key].get(asked["url"])))
     return {"status": response.status_code}
 
 
@@ -511,20 +474,16 @@ async def memory(asked: dict[str, Any]) -> dict[str, Any]:
 
 async def close(asked: dict[str, Any]) -> dict[str, Any]:
     one = limiters.pop(asked["name"], None) or servers.pop(asked["name"])
-    await run(one, one.aclose if is_asynchronous(one) else one.close)
+    await run(one, lambda: done((one.aclose if is_asynchronous(one) else one.close)()))
     return {}
 
 
+REQUESTS = (server, limiter, hold, lost, settle, settle_inside, hold_cancelled, many, second_runtime, fork)
+MORE = (cost, http, request, busy, degraded, memory, close)
 DO: dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]] = {
-    **{
-        one.__name__: one
-        for one in (server, limiter, joint, hold, lost, settle, settle_inside, hold_cancelled, many)
-    },
-    **{
-        one.__name__: one
-        for one in (second_runtime, fork, cost, http, request, busy, degraded, memory, close)
-    },
+    **{one.__name__: one for one in REQUESTS + MORE},
     **dict.fromkeys(("take", "take_all", "take_up_to", "charge", "give", "wait"), operation),
+    "joint": limiter,
 }
 
 

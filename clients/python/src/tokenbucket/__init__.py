@@ -8,15 +8,15 @@
         print("go on")
 
 A bucket holds at most `capacity` tokens and refills at `rate`; a call takes one or more of them. Calls return
-a `Decision`, those of a `JointLimiter` a `JointDecision`, and `hold` a `Hold`. `tokenbucket.asyncio` has the
-same classes, whose calls are awaited. The examples below use `tokenbucket.testing`, a server in memory.
+a `Decision`, and `hold` a `Hold`. `tokenbucket.asyncio` has the same classes, whose calls are awaited.
+The examples below use `tokenbucket.testing`, a server in memory.
 
 The package is called tokenbucket-redis; tokenbucket on PyPI is another project.
 """
 
 from .api.operations import OnDecision, OnError
 from .api.threads import Client, Hold, JointLimiter, Limiter, Server
-from .values.decision import Decision, Denied, JointDecision
+from .values.decision import Decision, Denied
 from .values.errors import BadArgument, CrossSlot, ModuleMissing, ReplyLost, ServerAway, TokenBucketError
 from .values.limit import Limit, Number
 
@@ -29,7 +29,6 @@ __all__ = [
     "Decision",
     "Denied",
     "Hold",
-    "JointDecision",
     "JointLimiter",
     "Limit",
     "Limiter",

@@ -118,7 +118,7 @@ class LimitedTask(Task):
                 limit=places,
                 max_wait_ms=max_wait_ms,
             )
-            decision: Decision = hold.decision.each.get("", hold.decision)
+            decision: Decision = hold.decision
             return decision
 
         self._await_turn(name, ask, Limit(1, 1 / every_s), every_s)

@@ -13,14 +13,14 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from ipaddress import IPv6Address
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 import httpx
 
 from ..api import asyncio as _asyncio
-from ..api.operations import at_once, checked_wait, done
+from ..api.operations import at_once, checked_ms, done
 from ..api.threads import Limiter
-from ..values.decision import Decision, Denied, JointDecision
+from ..values.decision import Decision, Denied
 from ..values.errors import BadArgument, TokenBucketError
 from ..values.limit import Limit, Number
 from .outbound import AnyLimiter, Patience, pause
@@ -38,21 +38,10 @@ _PAUSES = {429, 503}
 class RateLimitTimeout(Denied, httpx.TimeoutException):
     """The request was not sent: its turn did not come within `max_wait_ms`."""
 
-    def __init__(self, name: str, decision: Decision, max_wait_ms: float) -> None:
-        # Each base has arguments of its own.
-        httpx.TimeoutException.__init__(self, _why(name, decision, max_wait_ms))
-        self.decision = JointDecision._of(decision)
-        self._arguments = name, decision, max_wait_ms
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), self._arguments
-
-
-def _why(name: str, decision: Decision, max_wait_ms: float) -> str:
-    if decision.retry_after_ms < 0:
-        return f"{name!r}: the cost is above the capacity, so the request can never be sent"
-    away = ", and Redis is away" if decision.degraded else ""
-    return f"{name!r}: not granted within {max_wait_ms:g} ms{away}"
+    def __init__(self, message: str, decision: Decision = Decision(False)) -> None:  # noqa: B008
+        # Each base has arguments of its own. One that is copied gets its decision as its attribute.
+        httpx.TimeoutException.__init__(self, message)
+        self.decision = decision
 
 
 def host_of(request: httpx.Request) -> str:
@@ -85,7 +74,7 @@ class _RateLimit(Generic[SomeLimiter, Sending]):
         if in_flight is not None and in_flight < 1:
             raise BadArgument(f"in_flight: {in_flight!r} is less than 1")
         self._limiter: Any = limiter
-        self._max_wait_ms = checked_wait(max_wait_ms)
+        self._max_wait_ms = checked_ms("max_wait_ms", max_wait_ms)
         self._slots = None if in_flight is None else Limit(in_flight, 0)
         self._ttl_ms = ttl_ms
         self._name = name
@@ -114,8 +103,7 @@ class _RateLimit(Generic[SomeLimiter, Sending]):
             if response.is_closed:
                 await _release(hold)
             else:
-                held = _AsyncHeldStream if is_asynchronous else _HeldStream
-                response.stream = held(response.stream, hold)
+                response.stream = _Held(response.stream, hold)
         try:
             await self._heed(name, response)
         except BaseException:
@@ -141,8 +129,14 @@ class _RateLimit(Generic[SomeLimiter, Sending]):
         return hold
 
     def _granted(self, name: str, decision: Decision) -> None:
-        if not decision.allowed:
-            raise RateLimitTimeout(name, decision, self._max_wait_ms)
+        if decision.allowed:
+            return
+        if decision.retry_after_ms < 0:
+            why = "the cost is above the capacity, so the request can never be sent"
+        else:
+            away = ", and Redis is away" if decision.degraded else ""
+            why = f"not granted within {self._max_wait_ms:g} ms{away}"
+        raise RateLimitTimeout(f"{name!r}: {why}", decision)
 
     async def _heed(self, name: str, response: httpx.Response) -> None:
         """Pauses the bucket for as long as the host wants nothing, as far as callers are ready to wait."""
@@ -209,33 +203,11 @@ class RateLimitTransport(_RateLimit[Limiter, httpx.BaseTransport], httpx.BaseTra
         """Closes the transport that sends; the limiter stays open."""
         self._transport.close()
 
-    def __enter__(self) -> Self:
-        self._transport.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._transport.__exit__(*error)
-
 
 class AsyncRateLimitTransport(
     _RateLimit[_asyncio.Limiter, httpx.AsyncBaseTransport], httpx.AsyncBaseTransport
 ):
-    """`RateLimitTransport` for asyncio, with the same options.
-
-    >>> import asyncio
-    >>> import httpx
-    >>> from tokenbucket import Limit
-    >>> from tokenbucket.asyncio import Limiter
-    >>> from tokenbucket.httpx import AsyncRateLimitTransport
-    >>> from tokenbucket.testing import FakeServer
-    >>> async def main():
-    ...     limiter = Limiter(FakeServer().asyncio, Limit(10, "10/s"))
-    ...     answers = httpx.MockTransport(lambda request: httpx.Response(200))
-    ...     async with httpx.AsyncClient(transport=AsyncRateLimitTransport(limiter, answers)) as client:
-    ...         print(await client.get("https://api.example.com/"))
-    >>> asyncio.run(main())
-    <Response [200 OK]>
-    """
+    """`RateLimitTransport` for asyncio, with the same options."""
 
     _kind = _asyncio.Limiter
     _default = httpx.AsyncHTTPTransport
@@ -247,13 +219,6 @@ class AsyncRateLimitTransport(
         """Closes the transport that sends; the limiter stays open."""
         await self._transport.aclose()
 
-    async def __aenter__(self) -> Self:
-        await self._transport.__aenter__()
-        return self
-
-    async def __aexit__(self, *error: Any) -> None:
-        await self._transport.__aexit__(*error)
-
 
 async def _release(hold: Any) -> None:
     """Gives the place back. If that fails, the place comes back by itself, and the response counts more."""
@@ -264,7 +229,7 @@ async def _release(hold: Any) -> None:
             hold._backend.server.log.warning("a place in flight was not given back", exc_info=True)
 
 
-class _Held:
+class _Held(httpx.SyncByteStream, httpx.AsyncByteStream):
     """The body of a response, whose end frees its place."""
 
     def __init__(self, stream: Any, hold: Any) -> None:
@@ -273,22 +238,18 @@ class _Held:
         # A response that is forgotten instead of closed leaves its place to expire.
         weakref.finalize(self, hold._stop_renewing).atexit = False
 
-
-class _HeldStream(_Held, httpx.SyncByteStream):
     def __iter__(self) -> Iterator[bytes]:
         yield from self._stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for part in self._stream:
+            yield part
 
     def close(self) -> None:
         try:
             self._stream.close()
         finally:
             at_once(_release(self._place))
-
-
-class _AsyncHeldStream(_Held, httpx.AsyncByteStream):
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for part in self._stream:
-            yield part
 
     async def aclose(self) -> None:
         try:

@@ -15,13 +15,9 @@ from inspect import iscoroutinefunction
 from typing import Any
 
 import limits.aio.storage
-import limits.aio.strategies
 import limits.storage
-import limits.strategies
 import redis.exceptions
-from limits import RateLimitItem
 from limits.limits import TIME_TYPES
-from limits.util import WindowStats
 
 from ..api import asyncio as _asyncio
 from ..api import threads as _threads
@@ -79,20 +75,6 @@ def _noted(key: str, limit: Limit, decision: Decision) -> Decision:
     return decision
 
 
-class _Level:
-    def __init__(self, key: str, limit: Limit, look: Decision, next_token: Decision | None) -> None:
-        capacity, now = int(limit.capacity), time.time()
-        is_open = look.degraded and look.allowed and look.reset_after_ms == 0
-        self.remaining = capacity if is_open else max(look.remaining, 0)
-        self.used = capacity - self.remaining
-        # When the next call passes, of an empty bucket; of others, when it is full.
-        wait_ms = look.reset_after_ms if next_token is None else next_token.retry_after_ms
-        self.resets_at = now + max(wait_ms, 1000 if self.used == capacity else 0) / 1000
-        denied = _denied.get()
-        if denied is not None and denied[0] == key and denied[1] > now:
-            self.resets_at = denied[1]
-
-
 def _of_threads(method: Callable[..., Coroutine[Any, Any, Any]]) -> Any:
     @wraps(method)
     def call(*arguments: Any, **options: Any) -> Any:
@@ -134,14 +116,23 @@ class _Storage:
     async def _take(self, key: str, limit: Limit, amount: int) -> Decision:
         return _noted(key, limit, await done(self.limiter.take(key, amount, limit=limit)))
 
-    async def _look(self, key: str, limit: Limit) -> _Level:
+    async def _look(self, key: str, limit: Limit) -> tuple[int, float]:
+        """Returns how much of the limit is used, and when the next call passes, or a used bucket is full."""
         look = await done(self.limiter.peek(key, 0, limit=limit))
-        next_token = None if look.remaining > 0 else await done(self.limiter.peek(key, limit=limit))
-        return _Level(key, limit, look, next_token)
+        is_open = look.degraded and look.allowed and look.reset_after_ms == 0
+        capacity, now = int(limit.capacity), time.time()
+        used = 0 if is_open else capacity - max(look.remaining, 0)
+        denied = _denied.get()
+        if denied is not None and denied[0] == key and denied[1] > now:
+            return used, denied[1]
+        wait_ms = look.reset_after_ms
+        if look.remaining <= 0:
+            wait_ms = (await done(self.limiter.peek(key, limit=limit))).retry_after_ms
+        return used, now + max(wait_ms, 1000 if used == capacity else 0) / 1000
 
     async def check(self) -> bool:
         try:
-            return bool(await done(self.server._run(self.server._answers())))
+            return not (await done(self.limiter.peek("check", 0))).degraded
         except TokenBucketError:
             return False
 
@@ -154,25 +145,19 @@ class _Storage:
     async def clear(self, key: str) -> None:
         await done(self.limiter.reset(key))
 
-    # The strategy "token-bucket", and the fixed window's.
-
-    async def has(self, key: str, limit: int, expiry: int, amount: int) -> bool:
-        return (await self._look(key, Limit._of_window(limit, expiry))).remaining >= amount
-
-    async def window_stats(self, key: str, limit: int, expiry: int) -> WindowStats:
-        level = await self._look(key, Limit._of_window(limit, expiry))
-        return WindowStats(level.resets_at, level.remaining)
+    # The fixed window's.
 
     async def incr(self, key: str, expiry: int, amount: int = 1) -> int:
         """How much of the limit is used; more than all of it if that was denied, and not taken."""
         limit = _limit_of(key)
-        return _count(limit, await self._take(key, limit, amount), amount)
+        decision = await self._take(key, limit, amount)
+        return int(limit.capacity) - decision.remaining + (0 if decision.allowed else amount)
 
     async def get(self, key: str) -> int:
-        return (await self._look(key, _limit_of(key))).used
+        return (await self._look(key, _limit_of(key)))[0]
 
     async def get_expiry(self, key: str) -> float:
-        return (await self._look(key, _limit_of(key))).resets_at
+        return (await self._look(key, _limit_of(key)))[1]
 
     # The moving window's.
 
@@ -180,8 +165,8 @@ class _Storage:
         return (await self._take(key, Limit._of_window(limit, expiry), amount)).allowed
 
     async def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:
-        level = await self._look(key, Limit._of_window(limit, expiry))
-        return level.resets_at - expiry, level.used
+        used, resets_at = await self._look(key, Limit._of_window(limit, expiry))
+        return resets_at - expiry, used
 
     # The sliding window's.
 
@@ -189,8 +174,8 @@ class _Storage:
 
     async def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
         """No previous window: a bucket has but one level."""
-        level = await self._look(key, _limit_of(key))
-        return 0, 0.0, level.used, max(level.resets_at - time.time(), 0)
+        used, resets_at = await self._look(key, _limit_of(key))
+        return 0, 0.0, used, max(resets_at - time.time(), 0)
 
     async def clear_sliding_window(self, key: str, expiry: int) -> None:
         await done(self.limiter.reset(key))
@@ -222,52 +207,6 @@ class AsyncTokenBucketStorage(
     _kinds = _asyncio
 
 
-class _Strategy:
-    """The strategy "token-bucket"."""
-
-    storage: Any
-    _of_storage: type[_Storage]
-
-    def __init__(self, storage: limits.storage.StorageTypes) -> None:
-        if not isinstance(storage, self._of_storage):
-            raise NotImplementedError(f"a {type(storage).__name__} holds no token buckets")
-        super().__init__(storage)  # type: ignore[call-arg]
-
-    def hit(self, item: RateLimitItem, *identifiers: str, cost: int = 1) -> Any:
-        return self.storage.acquire_entry(item.key_for(*identifiers), item.amount, item.get_expiry(), cost)
-
-    def test(self, item: RateLimitItem, *identifiers: str, cost: int = 1) -> Any:
-        return self.storage.has(item.key_for(*identifiers), item.amount, item.get_expiry(), cost)
-
-    def get_window_stats(self, item: RateLimitItem, *identifiers: str) -> Any:
-        return self.storage.window_stats(item.key_for(*identifiers), item.amount, item.get_expiry())
-
-
-class TokenBucketRateLimiter(_Strategy, limits.strategies.RateLimiter):
-    __doc__ = _Strategy.__doc__
-
-    _of_storage = TokenBucketStorage
-
-
-class AsyncTokenBucketRateLimiter(_Strategy, limits.aio.strategies.RateLimiter):
-    """The strategy "token-bucket" of `limits.aio`."""
-
-    _of_storage = AsyncTokenBucketStorage
-
-
-def _count(limit: Limit, decision: Decision, amount: int) -> int:
-    capacity = int(limit.capacity)
-    if decision.degraded:
-        return amount if decision.allowed else capacity + amount
-    return capacity - decision.remaining + (0 if decision.allowed else amount)
-
-
 def _escaped(prefix: str) -> str:
     """For a pattern of SCAN."""
     return re.sub(r"([\\\[\]*?])", r"\\\1", prefix)
-
-
-_strategies: dict[str, Any] = limits.strategies.STRATEGIES
-_strategies["token-bucket"] = TokenBucketRateLimiter
-_async_strategies: dict[str, Any] = limits.aio.strategies.STRATEGIES
-_async_strategies["token-bucket"] = AsyncTokenBucketRateLimiter

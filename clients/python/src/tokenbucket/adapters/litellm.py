@@ -19,7 +19,7 @@ from fastapi import HTTPException
 from litellm.integrations.custom_logger import CustomLogger
 
 from ..api import asyncio as _asyncio
-from ..values.decision import JointDecision
+from ..values.decision import Decision
 from ..values.errors import BadArgument, TokenBucketError
 from ..values.limit import MOST_TOKENS, Limit
 
@@ -199,7 +199,7 @@ class TokenBucketCallback(CustomLogger):
             call.patience.cancel()
             call.hold._stop_renewing()
 
-    def _refusal(self, decision: JointDecision, limits: Mapping[str, Limit]) -> HTTPException:
+    def _refusal(self, decision: Decision, limits: Mapping[str, Limit]) -> HTTPException:
         headers = self.limiter.headers(decision, limits=limits)
         if decision.degraded and not decision.each:
             # By the policy "closed": not the caller's fault, so not 429.

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any, TypeVar
 
 from ..api.limiter import BaseLimiter
-from ..api.operations import Part, done
+from ..api.operations import done
 from ..local.clock import Clock
 from ..transport.call import Steps
 from ..values.decision import Decision
@@ -98,9 +98,9 @@ def _hold_all(limiter: AnyLimiter, name: str, for_ms: int) -> Steps[int]:
         left = (yield from limiter._simple("TB.PEEK", name, None, 0)).remaining
         if left <= 0:
             return 0
-        part = Part("", limiter.prefix + name, name, limiter.limit, left)
+        part = limiter._part(name, None, left)
         try:
-            held = yield from limiter._decide_all([part], "TB.MHOLD", 1, for_ms, uuid.uuid4().hex)
+            held = yield from limiter._decide([part], ("TB.MHOLD", 1, for_ms, uuid.uuid4().hex, *part.words))
         except ModuleMissing:
             return left
         if held.allowed:

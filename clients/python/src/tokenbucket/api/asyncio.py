@@ -12,8 +12,8 @@ from ..transport.call import Steps, Terms
 from ..transport.commands import Command
 from ..transport.server import BaseServer
 from ..transport.tasks import Tasks, Transports
-from ..values.decision import Decision, Denied, JointDecision
-from ..values.errors import BadArgument, ServerAway
+from ..values.decision import Decision, Denied
+from ..values.errors import ServerAway
 from .hold import HoldOperations, Used
 from .joint import BaseJointLimiter
 from .limiter import BaseLimiter
@@ -123,7 +123,7 @@ class Server(BaseServer[Client]):
             await node.transport.close()
 
 
-async def _to_the_end(task: asyncio.Task[JointDecision]) -> JointDecision:
+async def _to_the_end(task: asyncio.Task[Decision]) -> Decision:
     """Waits for it however often this is cancelled, as anyio does at every step, and is cancelled then."""
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -133,10 +133,10 @@ async def _to_the_end(task: asyncio.Task[JointDecision]) -> JointDecision:
             cancelled = error
     if cancelled is not None:
         raise cancelled
-    return JointDecision(allowed=False, lost=True) if task.cancelled() else task.result()
+    return Decision(allowed=False, lost=True) if task.cancelled() else task.result()
 
 
-class _Closing(Backend):
+class _Closing(Backend["Server | Client", Awaited[Decision], "Hold"]):
     server: Server
     _of_server = Server
 
@@ -159,23 +159,11 @@ class _Closing(Backend):
 
 
 @_coroutine_functions("settle")
-class Hold(HoldOperations[Awaited[JointDecision]]):
+class Hold(HoldOperations[Awaited[Decision]]):
     """Tokens that are held for a piece of work. `await` or `async with` asks; `allowed` is the decision.
 
     `async with` renews it as long as it lasts, and settles it with `used` at its end. It raises
     Denied if the hold was denied. `used`, `lost`, `on_lost` and `remaining` are those of `tokenbucket.Hold`.
-
-    >>> import asyncio
-    >>> from tokenbucket import Limit
-    >>> from tokenbucket.asyncio import Limiter
-    >>> from tokenbucket.testing import FakeServer
-    >>> async def main():
-    ...     limiter = Limiter(FakeServer().asyncio, Limit(1000, "1000/m"))
-    ...     async with limiter.hold("alice", 500) as hold:  # the most that the work may cost
-    ...         hold.used = 120  # what it did cost
-    ...     print((await limiter.peek("alice", 0)).remaining)
-    >>> asyncio.run(main())
-    880
     """
 
     _backend: _Closing
@@ -185,7 +173,7 @@ class Hold(HoldOperations[Awaited[JointDecision]]):
         self._asked = False
         self._timer: asyncio.TimerHandle | None = None
         self._renewing: asyncio.Task[None] | None = None
-        self._settling: asyncio.Task[JointDecision] | None = None
+        self._settling: asyncio.Task[Decision] | None = None
 
     def __await__(self) -> Generator[Any, None, Self]:
         return self._awaited().__await__()
@@ -194,10 +182,10 @@ class Hold(HoldOperations[Awaited[JointDecision]]):
         if not self._asked and self._settling is None:
             self._asked, began = True, self._backend._clock.monotonic()
             await self._backend._run(self._renew(first=True))
-            self._backend._tell_all(self._parts, self.decision, began)
+            self._backend._tell(self._parts, self.decision, began)
         return self
 
-    async def _end(self, used: Used | None) -> JointDecision:
+    async def _end(self, used: Used | None) -> Decision:
         if self._is_inert:
             return self.decision
         parts = self._amounts_used(used)
@@ -206,17 +194,17 @@ class Hold(HoldOperations[Awaited[JointDecision]]):
         began = self._backend._clock.monotonic()
         self._stop_renewing()
 
-        def settle_if_cancelled(task: asyncio.Task[JointDecision]) -> None:
+        def settle_if_cancelled(task: asyncio.Task[Decision]) -> None:
             if task.cancelled() and self._is_sent:  # as all tasks are, perhaps before its first step
                 self._settle_later(parts)
 
         self._settling = self._backend.server._detach(self._settle_after_renewal(parts))
         self._settling.add_done_callback(settle_if_cancelled)
         settled = await _to_the_end(self._settling)
-        self._backend._tell_all(parts, settled, began)
+        self._backend._tell(parts, settled, began)
         return settled
 
-    async def _settle_after_renewal(self, parts: list[Part]) -> JointDecision:
+    async def _settle_after_renewal(self, parts: list[Part]) -> Decision:
         # Waited for, not cancelled: a renewal on its way could arrive after the settlement.
         if self._renewing is not None and not self._renewing.done():
             await asyncio.wait([self._renewing])
@@ -230,12 +218,7 @@ class Hold(HoldOperations[Awaited[JointDecision]]):
         return self
 
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
-        with self._masking_nothing(error):
-            try:
-                await self.settle()
-            except BadArgument:  # of `used`: the hold ends all the same
-                await self._end(None)
-                raise
+        await self._leave(error)
 
     def _stop_renewing(self) -> None:
         """Leaves the hold to expire, unless it is settled before."""
@@ -277,8 +260,12 @@ class Limiter(_Closing, BaseLimiter[Server | Client, Awaited[Decision], Hold]):
     ...     limiter = Limiter(FakeServer().asyncio, Limit(10, "5/s"))  # or a URL, or a client
     ...     if await limiter.take("user:42"):
     ...         print("go on")
+    ...     async with limiter.hold("user:42", 5) as hold:  # the most that the work may cost
+    ...         hold.used = 2  # what it did cost
+    ...     print((await limiter.peek("user:42", 0)).remaining)
     >>> asyncio.run(main())
     go on
+    7
     """
 
     _of_hold = Hold
@@ -288,14 +275,13 @@ class Limiter(_Closing, BaseLimiter[Server | Client, Awaited[Decision], Hold]):
 
     async def aclose(self) -> None:
         """Gives back what batches have left, and closes connections that no other limiter uses."""
-        await self._run(self._give_back(self._batches.drain()))
+        self._batches.drain()
+        await self._run(self._give_back())
         await super().aclose()
 
 
 @_coroutine_functions("take_all", "reset")
-class JointLimiter(
-    _Closing, BaseJointLimiter[Server | Client, Awaited[Decision], Awaited[JointDecision], Hold]
-):
+class JointLimiter(_Closing, BaseJointLimiter[Server | Client, Awaited[Decision], Hold]):
     __doc__ = BaseJointLimiter.__doc__
 
     _of_hold = Hold

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ..local.clock import Clock
 from ..values.decision import Decision
 from ..values.limit import Limit
+from .operations import Part
 
 MOST_BATCHES = 10_000
 
@@ -18,8 +18,8 @@ MOST_BATCHES = 10_000
 class Batch:
     """What is left of the tokens that were fetched for one name."""
 
-    name: str
-    limit: Limit
+    of: Part
+    """The bucket."""
     tokens: int = 0
     stale_at: float = 0
     fetched_until: float = 0
@@ -38,9 +38,9 @@ class Batch:
     def add(self, granted: int, reset_after_ms: int, asked_at: float) -> None:
         self.left(asked_at)
         self.tokens += granted
-        rate = self.limit.tokens_per_s
-        fills_s = float(self.limit._capacity / rate) if rate else float("inf")
-        if self.limit.is_calendar:  # nothing flows before the next boundary, and then all at once
+        rate = self.of.limit.tokens_per_s
+        fills_s = float(self.of.limit._capacity / rate) if rate else float("inf")
+        if self.of.limit.is_calendar:  # nothing flows before the next boundary, and then all at once
             fills_s = reset_after_ms / 1000
         self.stale_at = asked_at + fills_s
 
@@ -59,21 +59,19 @@ class Batches:
         self.clock = clock
         self.lock = threading.RLock()
         self._batches: OrderedDict[tuple[str, Limit], Batch] = OrderedDict()
-        self.evicted: deque[tuple[Batch, int]] = deque()
+        self.left: deque[Part] = deque()
         """Tokens to give back."""
 
-    def take(self, name: str, limit: Limit, cost: int) -> tuple[Batch, Decision | None]:
-        key, now = (name, limit), self.clock.monotonic()
+    def take(self, part: Part) -> tuple[Batch, Decision | None]:
+        """Returns the batch of the bucket, and the decision if it has what the part wants."""
+        key, now = (part.name, part.limit), self.clock.monotonic()
         with self.lock:
-            batch = self._batches.get(key) or self._batches.setdefault(key, Batch(name, limit))
+            batch = self._batches.get(key) or self._batches.setdefault(key, Batch(part))
             self._batches.move_to_end(key)
             if len(self._batches) > MOST_BATCHES:
-                _, oldest = self._batches.popitem(last=False)
-                if left := oldest.left(now):
-                    oldest.tokens = 0
-                    self.evicted.append((oldest, left))
+                self._evict(self._batches.popitem(last=False)[1], now)
             batch.left(now)
-            return batch, batch.spend(cost)
+            return batch, batch.spend(int(part.amount))
 
     def begin_fetch(self, batch: Batch, now: float, for_s: float) -> float:
         """Returns until when a fetch counts as under way that this call has begun; 0 if another has."""
@@ -83,17 +81,17 @@ class Batches:
             batch.fetched_until = now + for_s
             return batch.fetched_until
 
-    def forget(self, name: str, limit: Limit) -> None:
+    def forget(self, part: Part) -> None:
         with self.lock:
-            self._batches.pop((name, limit), None)
+            self._batches.pop((part.name, part.limit), None)
 
-    def drain(self) -> Iterator[tuple[Batch, int]]:
-        """Removes all batches, and yields what each had left."""
+    def drain(self) -> None:
+        """Removes all batches."""
         with self.lock:
-            batches = list(self._batches.values())
-            self._batches.clear()
-        now = self.clock.monotonic()
-        for batch in batches:
-            if left := batch.left(now):
-                batch.tokens = 0
-                yield batch, left
+            while self._batches:
+                self._evict(self._batches.popitem()[1], self.clock.monotonic())
+
+    def _evict(self, batch: Batch, now: float) -> None:
+        if left := batch.left(now):
+            batch.tokens = 0
+            self.left.append(batch.of._replace(amount=left))

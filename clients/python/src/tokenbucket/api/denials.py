@@ -9,7 +9,8 @@ from fractions import Fraction
 
 from ..local.clock import Clock
 from ..values.decision import Decision
-from ..values.limit import Limit, Number, exactly
+from ..values.limit import Limit, exactly
+from .operations import Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,21 +34,22 @@ class Denials:
         self._lock = threading.RLock()
         self._denials: OrderedDict[tuple[str, Limit], _Denial] = OrderedDict()
 
-    def recall(self, key: str, limit: Limit, cost: Number) -> Decision | None:
+    def recall(self, part: Part) -> Decision | None:
         """Returns the denial that still holds for this cost: one of cost 5 says nothing about cost 1."""
         if not self._denials:
             return None
+        key = part.name, part.limit
         with self._lock:
-            denial = self._denials.get((key, limit))
+            denial = self._denials.get(key)
             if denial is None:
                 return None
             now = self._clock.monotonic()
             if now >= denial.asked_at + denial.decision.retry_after_ms / 1000:
-                self._denials.pop((key, limit), None)
+                self._denials.pop(key, None)
                 return None
-        wanted = exactly(cost)
+        wanted = exactly(part.amount)
         # The server says of others what is wrong with them.
-        if wanted is None or not denial.cost <= wanted <= limit._capacity:
+        if wanted is None or not denial.cost <= wanted <= part.limit._capacity:
             return None
         waited_ms = int((now - denial.heard_at) * 1000)
         return replace(
@@ -56,19 +58,20 @@ class Denials:
             reset_after_ms=max(denial.decision.reset_after_ms - waited_ms, 1),
         )
 
-    def remember(self, key: str, limit: Limit, cost: Number, decision: Decision, asked_at: float) -> None:
+    def remember(self, part: Part, decision: Decision, asked_at: float) -> None:
         if not self._size or decision.allowed or decision.degraded or decision.retry_after_ms <= 0:
             return
-        exact = exactly(cost)
+        exact = exactly(part.amount)
         if exact is None:
             return
+        key = part.name, part.limit
         with self._lock:
-            self._denials[key, limit] = _Denial(exact, decision, asked_at, self._clock.monotonic())
-            self._denials.move_to_end((key, limit))
+            self._denials[key] = _Denial(exact, decision, asked_at, self._clock.monotonic())
+            self._denials.move_to_end(key)
             if len(self._denials) > self._size:
                 self._denials.popitem(last=False)
 
-    def forget(self, key: str, limit: Limit) -> None:
+    def forget(self, part: Part) -> None:
         """Tokens came back: the denial may no longer hold."""
         with self._lock:
-            self._denials.pop((key, limit), None)
+            self._denials.pop((part.name, part.limit), None)

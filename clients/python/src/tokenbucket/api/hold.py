@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 from ..transport.call import Steps, Terms
-from ..transport.commands import Command, command, renewing
-from ..values.decision import Decision, JointDecision
+from ..transport.commands import Command, renewing
+from ..values.decision import Decision
 from ..values.errors import BadArgument, ServerAway, TokenBucketError
 from ..values.limit import Number, exactly
-from .operations import Backend, Part, words_of
+from .operations import Backend, DecisionT, Part, checked_ms, decision_of, done, words_of
 from .unsettled import AGAIN_S
 
 Used = Number | Mapping[str, Number]
-JointDecisionT = TypeVar("JointDecisionT")
-"""A joint decision, or with asyncio what is awaited for one."""
-
-MAX_HOLD_TTL_MS = 30 * 86_400_000
 
 
-class HoldOperations(Generic[JointDecisionT]):
+class HoldOperations(Generic[DecisionT]):
     """What is held for one piece of work until it is settled, or its holder is gone.
 
     Work that was let through while the server was away has a hold too: the first renewal after its
@@ -32,11 +27,12 @@ class HoldOperations(Generic[JointDecisionT]):
     """
 
     # What threads and asyncio do in ways of their own.
-    _end: Callable[[Used | None], JointDecisionT]
+    _end: Callable[[Used | None], DecisionT]
 
-    def __init__(self, backend: Backend, parts: Sequence[Part], ttl_ms: int, terms: Terms) -> None:
-        if not 0 < ttl_ms <= MAX_HOLD_TTL_MS:
-            raise BadArgument(f"ttl_ms: {ttl_ms!r} is not from 1 to 30 days")
+    def __init__(
+        self, backend: Backend[Any, Any, Any], parts: Sequence[Part], ttl_ms: int, terms: Terms
+    ) -> None:
+        checked_ms("ttl_ms", ttl_ms, 1)
         self._backend = backend
         self._parts = parts
         self._held = [part for part in parts if exactly(part.amount) != 0]
@@ -68,20 +64,16 @@ class HoldOperations(Generic[JointDecisionT]):
 
         What is not reported counts as used in a bucket that refills; slots of a pool (rate 0) come back.
         """
-        self.decision = JointDecision(allowed=False)
+        self.decision = Decision(allowed=False)
         """The first decision, then that of the last renewal."""
         self.remaining: dict[str, int] = {}
         """What each limit had left at the last reply of the server."""
 
-    def settle(self, used: Used | None = None) -> JointDecisionT:
+    def settle(self, used: Used | None = None) -> DecisionT:
         """Ends the hold: charges `used` (or the attribute) and refunds the rest. The first call is final.
 
         Unreported use counts as used in a bucket that refills; slots of a pool come back. With asyncio, a
         cancelled caller is cancelled after the settlement.
-
-        >>> hold = Limiter(FakeServer(), Limit(1000, "1000/m")).hold("alice", 500)
-        >>> hold.settle(120).remaining
-        880
         """
         return self._end(self.used if used is None else used)
 
@@ -103,12 +95,12 @@ class HoldOperations(Generic[JointDecisionT]):
         it is the parent's, in a forked process."""
         return self._process != os.getpid() or self._is_denied
 
-    def _renew(self, first: bool = False) -> Steps[JointDecision]:
+    def _renew(self, first: bool = False) -> Steps[Decision]:
         parts = self._parts if first else self._held
-        words = ("TB.MHOLD", len(parts), self._ttl_ms, self.id)
+        words = ("TB.MHOLD", len(parts), self._ttl_ms, self.id, *words_of(parts))
         terms, is_kept = self._terms if first else Terms(renews=self._is_known), not first
         try:
-            decision = yield from self._backend._decide_all(parts, *words, terms=terms)
+            decision = yield from self._backend._ask(parts, words, terms)
             is_kept = is_kept or decision.allowed or not terms.was_sent
         except Exception as error:
             self._is_away = isinstance(error, ServerAway)
@@ -120,7 +112,7 @@ class HoldOperations(Generic[JointDecisionT]):
                 self._abandon()
         return self._renewed(decision)
 
-    def _renewed(self, decision: JointDecision) -> JointDecision:
+    def _renewed(self, decision: Decision) -> Decision:
         self._was_granted = self._was_granted or decision.allowed
         self._is_denied = not self._was_granted
         self._is_away = decision.degraded
@@ -156,11 +148,11 @@ class HoldOperations(Generic[JointDecisionT]):
         return renewing(words) if self._is_known else words
 
     def _read_renewal(self, reply: Any) -> None:
-        self._renewed(JointDecision._read_each(reply, [part.which for part in self._held]))
+        self._renewed(decision_of(self._held, reply))
 
     def _abandon(self, in_s: float = 0.0) -> None:
         """Ends, by its id, a hold that the server may have and no caller knows of."""
-        self._settle_later([replace(part, amount=0) for part in self._parts], in_s)
+        self._settle_later([part._replace(amount=0) for part in self._parts], in_s)
 
     def _settle_later(self, parts: Sequence[Part], in_s: float = 0.0) -> None:
         """Charges nothing if the hold is not there, so that it may be sent again and again."""
@@ -182,12 +174,12 @@ class HoldOperations(Generic[JointDecisionT]):
             raise BadArgument(f"used: the hold has no {unknown[0]!r}, only {', '.join(self.amounts)}")
         for part in self._parts:
             _check_used(part, of.get(part.which, 0))
-        return [replace(part, amount=of.get(part.which, self._unreported(part))) for part in self._parts]
+        return [part._replace(amount=of.get(part.which, self._unreported(part))) for part in self._parts]
 
     def _unreported(self, part: Part) -> Number:
         return part.amount if self._was_granted and part.limit.tokens_per_s else 0
 
-    def _settle(self, parts: list[Part]) -> Steps[JointDecision]:
+    def _settle(self, parts: list[Part]) -> Steps[Decision]:
         """What was not used comes back, what was used beyond the hold is charged.
 
         A hold that is not there (it expired, or the server was away when the work began) is charged
@@ -196,9 +188,8 @@ class HoldOperations(Generic[JointDecisionT]):
         """
         is_settled = False
         try:
-            settled = yield from self._backend._decide_all(
-                parts, "TB.MSETTLE", len(parts), self.id, terms=Terms(once=True)
-            )
+            words = ("TB.MSETTLE", len(parts), self.id, *words_of(parts))
+            settled = yield from self._backend._ask(parts, words, Terms(once=True))
             is_settled = not settled.degraded
         except BadArgument:
             is_settled = True
@@ -211,30 +202,34 @@ class HoldOperations(Generic[JointDecisionT]):
         if settled.degraded:
             return settled
         if self._was_local:
-            self._backend.server._local.execute("TB.MSETTLE", len(parts), self.id, *words_of(parts))
-        each = dict(settled.each)
+            self._backend.server._local.execute(*words)
+        each = {part.which: settled.each.get(part.which, settled) for part in parts}
         for part in parts:
             if not each[part.which].allowed and float(part.amount) > 0:
-                words = command("TB.CHARGE", part.key, part.limit, part.amount)
-                each[part.which] = Decision._read(*(yield from self._backend._ask(words, Terms(once=True))))
-        settled = replace(settled, each=each, lost=any(one.lost for one in each.values()))
-        self._note(settled)
-        return settled
+                words = ("TB.CHARGE", *part.words)
+                each[part.which] = yield from self._backend._ask([part], words, Terms(once=True))
+                self._note(replace(settled, each=each))
+        lost = any(one.lost for one in each.values())
+        return replace(settled, each=each if settled.each else {}, lost=lost)
 
-    @contextmanager
-    def _masking_nothing(self, error: BaseException | None) -> Iterator[None]:
-        """Logs why the hold was not settled if its work has failed: that is what the caller hears."""
+    async def _leave(self, error: BaseException | None) -> None:
+        """Ends the block. Why the hold was not settled is logged if its work has failed: that is raised."""
         try:
-            yield
+            try:
+                await done(self.settle())
+            except BadArgument:  # of `used`: the hold ends all the same
+                await done(self._end(None))
+                raise
         except TokenBucketError:
             if error is None:
                 raise
             self._backend.server.log.exception("a hold was not settled as its work has reported")
 
-    def _note(self, decision: JointDecision) -> None:
+    def _note(self, decision: Decision) -> None:
         self._was_local = self._was_local or decision.degraded
         if not decision.degraded:
-            self.remaining |= {which: one.remaining for which, one in decision.each.items()}
+            each = decision.each or dict.fromkeys(self.amounts, decision)
+            self.remaining |= {which: one.remaining for which, one in each.items()}
 
 
 def _check_used(part: Part, used: Number) -> None:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Generic
+from collections.abc import Mapping
 
-from ..transport.call import Steps
-from ..values.decision import Decision, JointDecision
+from ..values.decision import Decision
 from ..values.errors import BadArgument
 from ..values.limit import Limit, Number
-from .hold import JointDecisionT
-from .limiter import DecisionT, HoldT, ServerT
-from .operations import Backend, OnDecision, OnError, Part, in_turn
+from .operations import Backend, DecisionT, HoldT, OnDecision, OnError, Part, ServerT, in_turn, words_of
 
 Names = str | Mapping[str, str]
 """One name for all limits, or one for each."""
@@ -19,7 +15,7 @@ Names = str | Mapping[str, str]
 _ENCODED = str.maketrans({"%": "%25", "{": "%7B", "}": "%7D"})
 
 
-class BaseJointLimiter(Backend, Generic[ServerT, DecisionT, JointDecisionT, HoldT]):
+class BaseJointLimiter(Backend[ServerT, DecisionT, HoldT]):
     """Several named limits. A call takes all of its costs, or none.
 
     The bucket of limit `which` is `prefix` + "{name}:" + which. The options are those of `Limiter`.
@@ -34,12 +30,15 @@ class BaseJointLimiter(Backend, Generic[ServerT, DecisionT, JointDecisionT, Hold
     >>> decision = limiter.take_all("alice", {"requests": 1, "tokens": 400})
     >>> {which: one.remaining for which, one in decision.each.items()}
     {'requests': 59, 'tokens': 9600}
+    >>> sorted(limiter.headers(decision))
+    ['RateLimit', 'RateLimit-Policy']
+    >>> with limiter.hold("alice", {"requests": 1, "tokens": 500}) as hold:
+    ...     hold.used = {"tokens": 120}
+    >>> hold.remaining
+    {'requests': 58, 'tokens': 9480}
+    >>> limiter.reset("alice").allowed
+    True
     """
-
-    # What threads and asyncio do in ways of their own, as for limiters of one limit.
-    _of_hold: Any
-    _run: Callable[[Steps[JointDecision]], JointDecisionT]
-    _run_once: Callable[[Steps[Decision]], DecisionT]
 
     def __init__(
         self,
@@ -57,8 +56,6 @@ class BaseJointLimiter(Backend, Generic[ServerT, DecisionT, JointDecisionT, Hold
             if not isinstance(limit, Limit):
                 raise BadArgument(f"limits: {name!r} is {limit!r}, not a Limit")
 
-    # The calls.
-
     def take_all(
         self,
         name: Names,
@@ -66,16 +63,11 @@ class BaseJointLimiter(Backend, Generic[ServerT, DecisionT, JointDecisionT, Hold
         *,
         limits: Mapping[str, Limit] | None = None,
         max_wait_ms: float = 0,
-    ) -> JointDecisionT:
-        """Takes every cost or none. `max_wait_ms` is that of `Limiter.take`; no call has a share.
-
-        >>> limiter = JointLimiter(FakeServer(), {"a": Limit(5, "1/s"), "b": Limit(1, "1/s")})
-        >>> limiter.take_all("alice", {"a": 1, "b": 2}).allowed
-        False
-        >>> limiter.take_all("alice", {"a": 5, "b": 1}).allowed
-        True
-        """
-        return self._run(self._take_all(name, costs, limits, max_wait_ms))
+    ) -> DecisionT:
+        """Takes every cost or none. `max_wait_ms` is that of `Limiter.take`; no call has a share."""
+        parts = self._parts(name, costs, limits)
+        words = ("TB.MTAKE", len(parts), *words_of(parts))
+        return self._run(self._decide(parts, words, in_turn(max_wait_ms)))
 
     def hold(
         self,
@@ -86,47 +78,27 @@ class BaseJointLimiter(Backend, Generic[ServerT, DecisionT, JointDecisionT, Hold
         limits: Mapping[str, Limit] | None = None,
         max_wait_ms: float = 0,
     ) -> HoldT:
-        """Holds every amount or none. Lasts and waits as a hold of `Limiter.hold`, but without a share.
-
-        >>> limits = {"tokens": Limit(10_000, "10000/m"), "inflight": Limit(3, 0)}
-        >>> limiter = JointLimiter(FakeServer(), limits)
-        >>> with limiter.hold("alice", {"tokens": 500, "inflight": 1}) as hold:
-        ...     hold.used = {"tokens": 120}
-        >>> hold.remaining
-        {'tokens': 9880, 'inflight': 3}
-        """
+        """Holds every amount or none. Lasts and waits as a hold of `Limiter.hold`, but without a share."""
         parts = self._parts(name, amounts, limits)
         hold: HoldT = self._of_hold(self, parts, ttl_ms, in_turn(max_wait_ms))
         return hold
 
     def reset(self, name: Names) -> DecisionT:
-        """Makes the buckets of all limits full, and forgets their holds.
+        """Makes the buckets of all limits full, and forgets their holds."""
+        return self._run_once(self._reset(self._parts(name, dict.fromkeys(self.limits, 0), None)))
 
-        >>> JointLimiter(FakeServer(), {"requests": Limit(60, "60/m")}).reset("alice").allowed
-        True
-        """
-        return self._run_once(self._reset_name(name))
-
-    def headers(
-        self, decision: JointDecision, *, limits: Mapping[str, Limit] | None = None, jitter: float = 0
-    ) -> dict[str, str]:
-        """Returns the HTTP headers of a decision, with an item for each limit: see `Decision.headers`.
-
-        >>> limiter = JointLimiter(FakeServer(), {"minute": Limit(60, "60/m"), "day": Limit(500, "500@d")})
-        >>> limiter.headers(limiter.take_all("alice", {"minute": 1, "day": 1}))["RateLimit"]
-        '"minute";r=59;t=1, "day";r=499;t=86400'
-        """
-        headers: dict[str, str] = {}
-        of = self.limits if limits is None else limits
-        for which, one in decision.each.items():
-            for name, item in one.headers(of[which], which).items():
-                headers[name] = f"{headers[name]}, {item}" if name in headers else item
-        headers.pop("Retry-After", None)
-        return headers | decision._retry_after_header(jitter)
+    def headers(self, decision: Decision, *, limits: Mapping[str, Limit] | None = None) -> dict[str, str]:
+        """Returns the HTTP headers of a decision as `Limiter.headers` does, with an item for each limit."""
+        return decision._headers(self.limits if limits is None else limits)
 
     def _parts(
         self, name: Names, amounts: Mapping[str, Number], limits: Mapping[str, Limit] | None
     ) -> list[Part]:
+        """Returns what the call is about. The buckets of one name share a hash tag, hence a slot.
+
+        Names are encoded, so that no name ends its tag early or meets the bucket of another. Names given
+        as a mapping bring tags of their own.
+        """
         of = self.limits if limits is None else limits
         if not isinstance(amounts, Mapping) or not amounts:
             raise BadArgument(f"no limit is named: {amounts!r} must map each limit to its amount")
@@ -136,43 +108,11 @@ class BaseJointLimiter(Backend, Generic[ServerT, DecisionT, JointDecisionT, Hold
             raise BadArgument(f"name: {name!r} has none for the limit {missing[0]!r}")
         if not all(isinstance(one, str) for one in (name.values() if isinstance(name, Mapping) else [name])):
             raise BadArgument(f"name: {name!r} is neither a str nor one for each limit")
-        return [
-            Part(
-                which,
-                _key_of(self.prefix, name, which),
-                name if isinstance(name, str) else name[which],
-                of[which],
-                amount,
-            )
-            for which, amount in amounts.items()
-        ]
-
-    def _take_all(
-        self,
-        name: Names,
-        costs: Mapping[str, Number],
-        limits: Mapping[str, Limit] | None,
-        max_wait_ms: float,
-    ) -> Steps[JointDecision]:
-        began, parts = self._clock.monotonic(), self._parts(name, costs, limits)
-        terms = in_turn(max_wait_ms)
-        decision = yield from self._decide_all(parts, "TB.MTAKE", len(costs), terms=terms)
-        if self._shadow:
-            decision = decision._in_shadow_mode()
-        self._tell_all(parts, decision, began)
-        return decision
-
-    def _reset_name(self, name: Names) -> Steps[Decision]:
-        keys = [_key_of(self.prefix, name, which) for which in self.limits]
-        return (yield from self._reset(keys, self.limits.values()))
-
-
-def _key_of(prefix: str, name: Names, which: str) -> str:
-    """Returns the key of one limit. The buckets of one name share a hash tag, hence a slot.
-
-    Names are encoded, so that no name ends its tag early or meets the bucket of another. Names given
-    as a mapping bring tags of their own.
-    """
-    if isinstance(name, str):
-        return f"{prefix}{{{name.translate(_ENCODED) or '%'}}}:{which}"
-    return f"{prefix}{name[which]}:{which}"
+        parts = []
+        for which, amount in amounts.items():
+            if isinstance(name, str):
+                key, one = f"{{{name.translate(_ENCODED) or '%'}}}", name
+            else:
+                key = one = name[which]
+            parts.append(Part(which, f"{self.prefix}{key}:{which}", one, of[which], amount))
+        return parts

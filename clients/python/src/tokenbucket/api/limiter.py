@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from ..local.fork import begins_anew_after_fork
 from ..transport.call import Steps, Terms
-from ..transport.commands import Command, command
+from ..transport.commands import Command
 from ..transport.driver import CONNECT_WITHIN_S
 from ..values.decision import Decision
 from ..values.errors import BadArgument, TokenBucketError, Unanswered
 from ..values.limit import Limit, Number, exactly
 from .batches import Batch, Batches
 from .denials import Denials
-from .operations import Backend, OnDecision, OnError, Part, done, in_turn
+from .operations import (
+    Backend,
+    DecisionT,
+    HoldT,
+    OnDecision,
+    OnError,
+    Part,
+    ServerT,
+    decision_of,
+    done,
+    in_turn,
+)
 
 # How often a call asks that another fetches for, within the timeout.
 _TRIES_WHILE_FETCHING = 10
 
-ServerT = TypeVar("ServerT")
-"""A server or a client."""
-DecisionT = TypeVar("DecisionT")
-"""A decision, or with asyncio what is awaited for one."""
-HoldT = TypeVar("HoldT")
-"""A hold."""
 
-
-class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
+class BaseLimiter(Backend[ServerT, DecisionT, HoldT]):
     """One limit for many names; each name has a bucket of its own, under `prefix` + name.
 
     `server` is a client of redis-py or valkey-py, a URL, or a `Server` that several limiters share.
@@ -50,17 +54,35 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
     >>> from tokenbucket import Limit, Limiter
     >>> from tokenbucket.testing import FakeServer
     >>> limiter = Limiter(FakeServer(), Limit(10, "5/s"))  # or "redis://localhost:6379", or redis.Redis()
-    >>> if limiter.take("user:42"):
+    >>> if limiter.take("user:42", 3):
     ...     print("go on")
     go on
+    >>> limiter.take("user:42", 8).retry_after_ms
+    200
+    >>> limiter.peek("user:42", 0).remaining
+    7
+    >>> limiter.take_up_to("user:42", 25).granted
+    7
+    >>> limiter.reserve("user:42", 2, max_wait_ms=1000).retry_after_ms
+    400
+    >>> limiter.wait("user:42", max_wait_ms=1000).allowed  # sleeps until it is its turn
+    True
+    >>> limiter.charge("user:42", 3).remaining
+    -3
+    >>> limiter.give("user:42", 5).remaining
+    2
+    >>> limiter.headers(limiter.take("user:42"))["RateLimit"]
+    '"default";r=1;t=2'
+    >>> limiter.reset("user:42").remaining
+    10
+    >>> jobs = Limiter(FakeServer(), Limit(3, 0))  # a semaphore: at most three at a time
+    >>> with jobs.hold("import", 1) as hold:
+    ...     hold.decision.remaining
+    2
     """
 
-    # What threads and asyncio do in ways of their own.
-    _of_hold: Any
-    _run: Callable[[Steps[Decision]], DecisionT]
-    _run_once: Callable[[Steps[Any]], DecisionT]
-    """Runs them to their end, even if the call is cancelled."""
     _finish: Callable[[Coroutine[Any, Any, Decision]], DecisionT]
+    """Runs a coroutine, as threads and asyncio do in ways of their own."""
 
     def __init__(
         self,
@@ -91,8 +113,6 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
         self._denials = Denials(self._remembers, self._clock)
         self._batches = Batches(self._batch, self._clock)
 
-    # The calls.
-
     def take(
         self,
         name: str,
@@ -111,36 +131,27 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
         tokens in proportion to `weight`, however many calls each has waiting. A weight is 0.001 to 1000,
         in millionths. Calls without a share are one tenant of weight 1. Raises BadArgument for other
         values.
-
-        >>> limiter = Limiter(FakeServer(), Limit(10, "5/s"))
-        >>> limiter.take("alice", 8).allowed
-        True
-        >>> limiter.take("alice", 8).retry_after_ms
-        1200
         """
+        part = self._part(name, limit, cost)
         if max_wait_ms or share is not None or weight != 1:
-            return self._run(self._take_in_turn(name, cost, limit, (max_wait_ms, share, weight)))
-        limit = limit or self.limit
+            # Past batches and remembered denials: the server alone knows which call is next.
+            terms = in_turn(max_wait_ms, share, weight)
+            return self._run(self._decide([part], ("TB.TAKE", *part.words), terms))
         # A batch has whole tokens, and serves no more than it has when it is new.
-        if isinstance(cost, int) and 0 < cost <= self._batch and cost <= limit._capacity:
-            return self._run(self._take_batched(name, int(cost), limit))
-        return self._run(self._take(name, cost, limit))
+        if type(cost) is int and 0 < cost <= self._batch and cost <= part.limit._capacity:
+            return self._run(self._take_batched(part))
+        return self._run(self._take(part))
 
     def peek(self, name: str, cost: Number = 1, *, limit: Limit | None = None) -> DecisionT:
-        """Returns what `take` would decide, and takes nothing; with cost 0, what the bucket has.
-
-        >>> Limiter(FakeServer(), Limit(10, "5/s")).peek("alice", 0).remaining
-        10
-        """
+        """Returns what `take` would decide, and takes nothing; with cost 0, what the bucket has."""
         return self._run(self._simple("TB.PEEK", name, limit, cost))
 
     def take_up_to(self, name: str, most: Number, *, limit: Limit | None = None) -> DecisionT:
-        """Takes as many whole tokens as the bucket has, at most `most`: see `granted`.
-
-        >>> Limiter(FakeServer(), Limit(10, "5/s")).take_up_to("alice", 25).granted
-        10
-        """
-        return self._run(self._take_up_to(name, most, limit))
+        """Takes as many whole tokens as the bucket has, at most `most`: see `granted`."""
+        whole = exactly(most)
+        if not whole or whole % 1:
+            raise BadArgument(f"most: {most!r} is not a whole number from 1 to 1e12")
+        return self._run(self._simple("TB.TAKEUPTO", name, limit, int(whole)))
 
     def reserve(
         self, name: str, cost: Number = 1, *, max_wait_ms: int, limit: Limit | None = None
@@ -148,53 +159,27 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
         """Books a place in the queue: sleep `retry_after_ms`, then act.
 
         Denied, without taking a token, if the wait would exceed `max_wait_ms`.
-
-        >>> limiter = Limiter(FakeServer(), Limit(1, "1/s"))
-        >>> [limiter.reserve("alice", max_wait_ms=1500).retry_after_ms for _ in range(2)]
-        [0, 1000]
-        >>> limiter.reserve("alice", max_wait_ms=1500).allowed
-        False
         """
         return self._run(self._reserve(name, limit, cost, max_wait_ms))
 
     def wait(self, name: str, cost: Number = 1, *, max_wait_ms: int, limit: Limit | None = None) -> DecisionT:
-        """Reserves, and sleeps until the call's turn; an interrupted wait gives its tokens back.
-
-        >>> limiter = Limiter(FakeServer(), Limit(1, "1/s"))
-        >>> [limiter.wait("alice", max_wait_ms=1000).allowed for _ in range(2)]
-        [True, True]
-        """
+        """Reserves, and sleeps until the call's turn; an interrupted wait gives its tokens back."""
         return self._finish(self._wait(name, cost, max_wait_ms, limit))
 
     def charge(self, name: str, amount: Number, *, limit: Limit | None = None) -> DecisionT:
-        """Takes `amount` unconditionally, into debt if needed.
-
-        >>> Limiter(FakeServer(), Limit(10, "5/s")).charge("alice", 12).remaining
-        -2
-        """
+        """Takes `amount` unconditionally, into debt if needed."""
         return self._run_once(self._simple("TB.CHARGE", name, limit, amount, once=True))
 
     def give(self, name: str, amount: Number, *, limit: Limit | None = None) -> DecisionT:
-        """Puts `amount` back, at most up to the capacity.
-
-        >>> limiter = Limiter(FakeServer(), Limit(10, "5/s"))
-        >>> limiter.take("alice", 8).remaining
-        2
-        >>> limiter.give("alice", 3).remaining
-        5
-        """
-        return self._run_once(self._give(name, amount, limit))
+        """Puts `amount` back, at most up to the capacity."""
+        return self._run_once(self._give(self._part(name, limit, amount)))
 
     def reset(self, name: str, *, limit: Limit | None = None) -> DecisionT:
-        """Makes the bucket full, and forgets its holds.
-
-        >>> limiter = Limiter(FakeServer(), Limit(10, "5/s"))
-        >>> limiter.take("alice", 8).remaining
-        2
-        >>> limiter.reset("alice").remaining
-        10
-        """
-        return self._run_once(self._reset_name(name, limit))
+        """Makes the bucket full, and forgets its holds."""
+        part = self._part(name, limit, 0)
+        self._denials.forget(part)
+        self._batches.forget(part)
+        return self._run_once(self._reset([part]))
 
     def hold(
         self,
@@ -211,67 +196,44 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
 
         If its process dies, the tokens come back when `ttl_ms`, 1 to 30 days, is over. It begins with the
         grant. `max_wait_ms`, `share` and `weight` are those of `take`.
-
-        >>> jobs = Limiter(FakeServer(), Limit(3, 0))  # a semaphore: at most three at a time
-        >>> with jobs.hold("import", 1) as hold:
-        ...     hold.decision.remaining
-        2
         """
-        part = Part("", self._key(name), name, limit or self.limit, amount)
+        part = self._part(name, limit, amount)
         hold: HoldT = self._of_hold(self, [part], ttl_ms, in_turn(max_wait_ms, share, weight))
         return hold
 
-    def headers(
-        self, decision: Decision, *, limit: Limit | None = None, name: str = "default", jitter: float = 0
-    ) -> dict[str, str]:
-        """Returns the HTTP headers of a decision: see `Decision.headers`.
+    def headers(self, decision: Decision, *, limit: Limit | None = None) -> dict[str, str]:
+        """Returns RateLimit and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers, and Retry-After.
 
-        >>> limiter = Limiter(FakeServer(), Limit(10, "5/s"))
-        >>> limiter.headers(limiter.take("alice"))["RateLimit"]
-        '"default";r=9;t=1'
+        Retry-After is missing where waiting does not help, and a degraded decision has no RateLimit.
         """
-        return decision.headers(limit or self.limit, name, jitter)
+        return decision._headers({"default": limit or self.limit})
 
-    # Their steps. Nothing is checked before they begin, so with asyncio a mistake is raised by `await`.
+    # Their steps.
 
-    def _words(self, name: str, operation: str, limit: Limit, *arguments: Number) -> Command:
-        return command(operation, self._key(name), limit, *arguments)
+    def _part(self, name: str, limit: Limit | None, amount: Number) -> Part:
+        if not isinstance(name, str):
+            raise BadArgument(f"name: {name!r} is not a str")
+        return Part("", self.prefix + name, name, limit or self.limit, amount)
 
     def _simple(
-        self, operation: str, name: str, limit: Limit | None, *arguments: Number, once: bool = False
+        self, operation: str, name: str, limit: Limit | None, amount: Number, *more: int, once: bool = False
     ) -> Steps[Decision]:
-        limit = limit or self.limit
-        words = self._words(name, operation, limit, *arguments)
-        return (yield from self._decide(name, limit, words, Terms(once)))
+        part = self._part(name, limit, amount)
+        return self._decide([part], (operation, *part.words, *map(str, more)), Terms(once))
 
-    def _take(self, name: str, cost: Number, limit: Limit) -> Steps[Decision]:
+    def _take(self, part: Part) -> Steps[Decision]:
         began = self._clock.monotonic()
-        return self._told(name, limit, (yield from self._take_untold(name, cost, limit)), began)
+        return self._told([part], (yield from self._take_untold(part)), began)
 
-    def _take_untold(self, name: str, cost: Number, limit: Limit, pause_s: float = 0.0) -> Steps[Decision]:
-        began, words = self._clock.monotonic(), self._words(name, "TB.TAKE", limit, cost)
-        decision = self._denials.recall(name, limit, cost)
+    def _take_untold(self, part: Part, pause_s: float = 0.0) -> Steps[Decision]:
+        began, decision = self._clock.monotonic(), self._denials.recall(part)
         if decision is None:
-            decision = Decision._read(*(yield from self._ask(words, Terms(pause_s=pause_s))))
-            self._denials.remember(name, limit, cost, decision, began)
+            decision = yield from self._ask([part], ("TB.TAKE", *part.words), Terms(pause_s=pause_s))
+            self._denials.remember(part, decision, began)
         return decision
 
-    def _take_up_to(self, name: str, most: Number, limit: Limit | None) -> Steps[Decision]:
-        whole = exactly(most)
-        if not whole or whole % 1:
-            raise BadArgument(f"most: {most!r} is not a whole number from 1 to 1e12")
-        return (yield from self._simple("TB.TAKEUPTO", name, limit, int(whole)))
-
-    def _take_in_turn(
-        self, name: str, cost: Number, limit: Limit | None, turn: tuple[float, str | None, Number]
-    ) -> Steps[Decision]:
-        """Asks the server, past batches and remembered denials: it alone knows which call is next."""
-        limit = limit or self.limit
-        words = self._words(name, "TB.TAKE", limit, cost)
-        return (yield from self._decide(name, limit, words, in_turn(*turn)))
-
-    def _reserve(self, name: str, limit: Limit | None, *arguments: Number) -> Steps[Decision]:
-        decision = yield from self._simple("TB.RESERVE", name, limit, *arguments)
+    def _reserve(self, name: str, limit: Limit | None, cost: Number, max_wait_ms: int) -> Steps[Decision]:
+        decision = yield from self._simple("TB.RESERVE", name, limit, cost, max_wait_ms)
         return replace(decision, retry_after_ms=0) if self._shadow else decision
 
     async def _wait(self, name: str, cost: Number, max_wait_ms: int, limit: Limit | None) -> Decision:
@@ -281,95 +243,89 @@ class BaseLimiter(Backend, Generic[ServerT, DecisionT, HoldT]):
             try:
                 await done(self._sleep(decision.retry_after_ms / 1000))
             except BaseException:
-                await done(self._run_once(self._give_up(decision, name, cost, limit)))
+                await done(self._run_once(self._give_up(decision, self._part(name, limit, cost))))
                 raise
         return decision
 
     def _came_back(self, parts: Sequence[Part]) -> None:
         for part in parts:
-            self._denials.forget(part.name, part.limit)
+            self._denials.forget(part)
 
-    def _give(self, name: str, amount: Number, limit: Limit | None) -> Steps[Decision]:
-        self._denials.forget(name, limit or self.limit)
-        return (yield from self._simple("TB.GIVE", name, limit, amount, once=True))
+    def _give(self, part: Part) -> Steps[Decision]:
+        self._came_back([part])
+        return self._decide([part], ("TB.GIVE", *part.words), Terms(once=True))
 
-    def _reset_name(self, name: str, limit: Limit | None) -> Steps[Decision]:
-        self._denials.forget(name, limit or self.limit)
-        self._batches.forget(name, limit or self.limit)
-        return (yield from self._reset([self._key(name)], [limit or self.limit]))
-
-    def _give_up(self, decision: Decision, name: str, cost: Number, limit: Limit | None) -> Steps[None]:
+    def _give_up(self, decision: Decision, part: Part) -> Steps[None]:
         """Gives back what a wait has reserved, and raises nothing: its caller hears why it has ended."""
         if decision.degraded:
-            self.server._local.execute(*self._words(name, "TB.GIVE", limit or self.limit, cost))
+            self.server._local.execute("TB.GIVE", *part.words)
         else:
             with suppress(TokenBucketError):
-                yield from self._give(name, cost, limit)
+                yield from self._give(part)
 
     # Batches.
 
-    def _take_batched(self, name: str, cost: int, limit: Limit) -> Steps[Decision]:
+    def _take_batched(self, part: Part) -> Steps[Decision]:
         began, batches = self._clock.monotonic(), self._batches
-        batch, decision = batches.take(name, limit, cost)
+        batch, decision = batches.take(part)
         if decision is None:
-            decision = self._denials.recall(name, limit, max(cost - batch.tokens, 1))
+            decision = self._denials.recall(part._replace(amount=max(int(part.amount) - batch.tokens, 1)))
         if decision is None:
             # No call takes longer; if this one is interrupted, others fetch then.
             within_s = 2 * CONNECT_WITHIN_S + 4 * self.server.timeout_ms / 1000
             if until := batches.begin_fetch(batch, began, within_s):
-                decision = yield from self._fetch(batch, cost, until)
+                decision = yield from self._fetch(batch, part, until)
             else:
-                decision = yield from self._take_meanwhile(batch, cost)
-        with suppress(IndexError):
-            while True:  # what those had left that made room
-                yield from self._give_back([batches.evicted.popleft()])
-        return self._told(name, limit, decision, began)
+                decision = yield from self._take_meanwhile(batch, part)
+        if batches.left:  # by those that made room
+            yield from self._give_back()
+        return self._told([part], decision, began)
 
-    def _take_meanwhile(self, batch: Batch, cost: int) -> Steps[Decision]:
+    def _take_meanwhile(self, batch: Batch, part: Part) -> Steps[Decision]:
         """Takes for this call alone while another fetches, which may bring what the bucket lacks."""
         pause_s = 0.0
         for _ in range(_TRIES_WHILE_FETCHING):
-            decision = yield from self._take_untold(batch.name, cost, batch.limit, pause_s)
+            decision = yield from self._take_untold(part, pause_s)
             is_fetching = self._clock.monotonic() < batch.fetched_until
             if not decision.allowed and not decision.degraded:
-                decision = self._batches.take(batch.name, batch.limit, cost)[1] or decision
+                decision = self._batches.take(part)[1] or decision
             if decision.allowed or not is_fetching:
                 break
             pause_s = self.server.timeout_ms / 1000 / _TRIES_WHILE_FETCHING
         return decision
 
-    def _fetch(self, batch: Batch, cost: int, until: float) -> Steps[Decision]:
-        batches, asked_at = self._batches, self._clock.monotonic()
-        take = self._words(batch.name, "TB.TAKEUPTO", batch.limit, batches.size)
+    def _fetch(self, batch: Batch, part: Part, until: float) -> Steps[Decision]:
+        batches, asked_at, cost = self._batches, self._clock.monotonic(), int(part.amount)
+        take = ("TB.TAKEUPTO", *part._replace(amount=batches.size).words)
         short = None
         try:
             # Another fetch may have just ended.
-            if (decision := batches.take(batch.name, batch.limit, cost)[1]) is not None:
+            if (decision := batches.take(part)[1]) is not None:
                 return decision
             taken = yield from self.server._ask(take)
             with batches.lock:
                 batch.add(taken[0], taken[3], asked_at)
-                batch.reply = Decision._read(taken)
-                decision, lacking = batch.spend(cost), cost - batch.tokens
+                batch.reply = decision_of([part], taken)
+                decision, lacking = batch.spend(cost), part._replace(amount=cost - batch.tokens)
             if decision is None and taken[0] < batches.size:  # else others have spent it
-                look = self._words(batch.name, "TB.PEEK", batch.limit, lacking)
-                short = Decision._read((yield from self.server._ask(look)))
+                look = yield from self.server._ask(("TB.PEEK", *lacking.words))
+                short = decision_of([part], look)
         except Unanswered as unanswered:
-            words = self._words(batch.name, "TB.TAKE", batch.limit, cost)
-            reply, lost = self._degraded(words, unanswered, False)
-            return Decision._read(reply, True, lost)
+            return self._degraded([part], ("TB.TAKE", *part.words), unanswered)
         finally:
             if batch.fetched_until == until:
                 batch.fetched_until = 0
         if decision is not None:
             return decision
         if short is None or short.allowed:
-            return (yield from self._take_untold(batch.name, cost, batch.limit))
-        self._denials.remember(batch.name, batch.limit, lacking, short, asked_at)
-        return replace(short, remaining=short.remaining + cost - lacking)
+            return (yield from self._take_untold(part))
+        self._denials.remember(lacking, short, asked_at)
+        return replace(short, remaining=short.remaining + cost - int(lacking.amount))
 
-    def _give_back(self, left: Iterable[tuple[Batch, int]]) -> Steps[None]:
+    def _give_back(self) -> Steps[None]:
         """Gives tokens of batches back, all at once; those that no server takes are lost."""
-        yield from self.server._ask_each(
-            [self._words(batch.name, "TB.GIVE", batch.limit, tokens) for batch, tokens in left]
-        )
+        commands: list[Command] = []
+        with suppress(IndexError):
+            while True:
+                commands.append(("TB.GIVE", *self._batches.left.popleft().words))
+        yield from self.server._ask_each(commands)

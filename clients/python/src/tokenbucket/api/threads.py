@@ -10,8 +10,8 @@ from ..transport.call import Steps, Terms
 from ..transport.commands import Command
 from ..transport.server import BaseServer
 from ..transport.threads import Transport, run
-from ..values.decision import Decision, Denied, JointDecision
-from ..values.errors import BadArgument, TokenBucketError
+from ..values.decision import Decision, Denied
+from ..values.errors import TokenBucketError
 from .hold import HoldOperations, Used
 from .joint import BaseJointLimiter
 from .limiter import BaseLimiter
@@ -62,7 +62,7 @@ class Server(BaseServer[Client]):
             node.transport.drop()
 
 
-class _Closing(Backend):
+class _Closing(Backend["Server | Client", Decision, "Hold"]):
     server: Server
     _of_server = Server
 
@@ -83,7 +83,7 @@ class _Closing(Backend):
         self.close()
 
 
-class Hold(HoldOperations[JointDecision]):
+class Hold(HoldOperations[Decision]):
     """Tokens that are held for a piece of work. `Limiter.hold` makes it; `allowed` is the server's decision.
 
     `with` renews it as long as it lasts, and settles it with `used` at its end. It raises Denied if
@@ -99,6 +99,10 @@ class Hold(HoldOperations[JointDecision]):
     ...     hold.used = 120  # what it did cost
     >>> limiter.peek("alice", 0).remaining
     880
+    >>> hold = limiter.hold("alice", 500)  # as for work that ends elsewhere
+    >>> hold.keep_renewing()
+    >>> hold.settle(120).remaining
+    760
     """
 
     _backend: _Closing
@@ -109,11 +113,11 @@ class Hold(HoldOperations[JointDecision]):
         # A renewal on its way could arrive after the settlement.
         self._one_at_a_time = threading.RLock()
         self._renewing = NO_WORK
-        self._settled: JointDecision | Exception | None = None
+        self._settled: Decision | Exception | None = None
         began = limiter._clock.monotonic()
         try:
             limiter._run(self._renew(first=True))
-            limiter._tell_all(parts, self.decision, began)
+            limiter._tell(parts, self.decision, began)
         except BaseException:
             if self.decision.allowed:  # interrupted: no work runs under it
                 self._abandon()
@@ -124,7 +128,7 @@ class Hold(HoldOperations[JointDecision]):
             if self._is_renewed and not self._is_over:
                 self._backend._run(self._renew())
 
-    def _end(self, used: Used | None) -> JointDecision:
+    def _end(self, used: Used | None) -> Decision:
         if self._is_inert:
             return self.decision
         parts, began = self._amounts_used(used), self._backend._clock.monotonic()
@@ -138,7 +142,7 @@ class Hold(HoldOperations[JointDecision]):
         if isinstance(self._settled, Exception):
             raise self._settled
         if is_first:
-            self._backend._tell_all(parts, self._settled, began)
+            self._backend._tell(parts, self._settled, began)
         return self._settled
 
     def _await_renewal(self) -> None:
@@ -150,13 +154,13 @@ class Hold(HoldOperations[JointDecision]):
                 return
             time.sleep(0.001)
 
-    def _settle_once(self, parts: list[Part]) -> JointDecision | Exception:
+    def _settle_once(self, parts: list[Part]) -> Decision | Exception:
         try:
             return self._backend._run(self._settle(parts))
         except TokenBucketError as error:
             return error
         except BaseException:  # interrupted
-            self._settled = JointDecision(allowed=False, lost=True)
+            self._settled = Decision(allowed=False, lost=True)
             raise
 
     def __enter__(self) -> Self:
@@ -167,21 +171,10 @@ class Hold(HoldOperations[JointDecision]):
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self._stop_renewing()  # first: if this is interrupted, the hold ends by its ttl
-        with self._masking_nothing(error):
-            try:
-                self.settle()
-            except BadArgument:  # of `used`: the hold ends all the same
-                self._end(None)
-                raise
+        at_once(self._leave(error))
 
     def keep_renewing(self) -> None:
-        """Renews the hold until it is settled, as `with` does.
-
-        >>> hold = Limiter(FakeServer(), Limit(3, 0)).hold("jobs", 1)
-        >>> hold.keep_renewing()
-        >>> hold.settle().allowed
-        True
-        """
+        """Renews the hold until it is settled, as `with` does."""
         self._backend.server._renewals.add(self)
 
     def _stop_renewing(self) -> None:
@@ -197,11 +190,12 @@ class Limiter(_Closing, BaseLimiter[Server | Client, Decision, Hold]):
 
     def close(self) -> None:
         """Gives back what batches have left, and closes connections that no other limiter uses."""
-        self._run(self._give_back(self._batches.drain()))
+        self._batches.drain()
+        self._run(self._give_back())
         super().close()
 
 
-class JointLimiter(_Closing, BaseJointLimiter[Server | Client, Decision, JointDecision, Hold]):
+class JointLimiter(_Closing, BaseJointLimiter[Server | Client, Decision, Hold]):
     __doc__ = BaseJointLimiter.__doc__
 
     _of_hold = Hold

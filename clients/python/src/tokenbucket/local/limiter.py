@@ -142,17 +142,14 @@ class Buckets:
         self._now_ms = now_ms
         self._most = most
         self._now = Fraction(0)
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
         self._buckets: dict[str, _View] = {}
         self._expiries: list[tuple[int, str]] = []
         """A heap; a later expiry of the bucket makes an entry void."""
         self._lock = threading.RLock()
         self._is_inside = False
-
-    def _begin_anew(self) -> None:
-        self._lock = threading.RLock()
-        self._is_inside = False
-        self._buckets.clear()
-        self._expiries.clear()
 
     def execute(self, name: object, *arguments: object) -> Any:
         """The reply of the module to a command; an error is returned, not raised."""

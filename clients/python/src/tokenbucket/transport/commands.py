@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..values.limit import Limit, Number
-
 Word = str | int
 Command = tuple[Word, ...]
 Commands = tuple[Command, ...]
@@ -13,17 +11,6 @@ Commands = tuple[Command, ...]
 NO_SCRIPT: Final = {"TB.MHOLD", "TB.MRENEW", "TB.MSETTLE", "DEL"}
 # The position of the first key, if it does not follow the name.
 _FIRST_KEY = {"TB.MTAKE": 2, "TB.MSETTLE": 3, "TB.MHOLD": 4, "TB.MRENEW": 4}
-
-
-def command(*before: str | int | Limit | Number) -> Command:
-    """The words of a command: a limit is two of them."""
-    words: list[Word] = []
-    for one in before:
-        if isinstance(one, Limit):
-            words += (str(one.capacity), str(one.rate))
-        else:
-            words.append(str(one))
-    return tuple(words)
 
 
 def key_of(command: Command) -> str:

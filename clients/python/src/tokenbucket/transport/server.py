@@ -30,7 +30,7 @@ from ..values.errors import (
     TokenBucketError,
     Unanswered,
 )
-from .call import PING, Call, Steps, Terms
+from .call import Call, Steps, Terms
 from .commands import NO_SCRIPT, Command, key_of, script_arguments, script_key
 from .driver import client_of, endpoints_of
 from .node import Node
@@ -213,14 +213,6 @@ class BaseServer(Generic[Client]):
             if self._clock.monotonic() + pause_s > until:
                 return reply
             terms.pause_s = pause_s
-
-    def _answers(self) -> Steps[bool]:
-        """Returns whether the server answers, or one node of a cluster."""
-        for node in self._nodes():
-            with contextlib.suppress(Unanswered):
-                [reply] = yield Call(node, PING)
-                return not (isinstance(reply, ReplyError) and reply.word in AWAY)
-        return self._fake is not None
 
     def _node_of(self, key: str) -> Steps[Node]:
         """Returns the node of the bucket. While it is away, asks another where its slots are now."""

@@ -75,12 +75,7 @@ class Limit:
 
     @classmethod
     def parse(cls, text: str) -> Limit:
-        """Reads a capacity and a rate, as TB.TAKE takes them.
-
-        >>> from tokenbucket import Limit
-        >>> Limit.parse("20 10/s") == Limit("20", "10/s")
-        True
-        """
+        """Reads a capacity and a rate, as TB.TAKE takes them: `Limit.parse("20 10/s")`."""
         words = text.split()
         if len(words) != 2:
             raise BadArgument(f"{text!r} is not a capacity and a rate, like '20 10/s'")
