@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"reflect"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -64,10 +65,10 @@ func TestEachPolicyWhileTheServerIsAway(t *testing.T) {
 		tokenbucket.FailClosed: {retry, retry},
 	} {
 		limiter := tokenbucket.NewLimiter(limits, hourly, tokenbucket.OnError(policy))
-		if got := must(t)(limiter.Take(ctx, "a", 6)); got != want[0] {
+		if got := must(t)(limiter.Take(ctx, "a", 6)); !reflect.DeepEqual(got, want[0]) {
 			t.Errorf("policy %d: %+v, want %+v", policy, got, want[0])
 		}
-		if got := must(t)(limiter.TakeUpTo(ctx, "a", 7)); got != want[1] {
+		if got := must(t)(limiter.TakeUpTo(ctx, "a", 7)); !reflect.DeepEqual(got, want[1]) {
 			t.Errorf("policy %d: %+v, want %+v", policy, got, want[1])
 		}
 	}

@@ -110,42 +110,6 @@ func TestAHoldOfNothingInOneOfItsLimitsIsNotLost(t *testing.T) {
 	settle(t, held)
 }
 
-func TestAHoldEndsWithItsWork(t *testing.T) {
-	limits := tokenbucket.NewServer(tokenbuckettest.NewServer())
-	limiter := tokenbucket.NewLimiter(limits, hourly)
-	failed := errors.New("failed")
-	for _, work := range []func(*tokenbucket.Hold) error{
-		func(hold *tokenbucket.Hold) error { use(t, hold, 1); return failed },
-		func(hold *tokenbucket.Hold) error { use(t, hold, 1); settle(t, hold); return failed },
-		func(hold *tokenbucket.Hold) error { use(t, hold, 1); panic(failed) },
-	} {
-		func() {
-			defer func() {
-				if thrown := recover(); thrown != nil && thrown != failed {
-					t.Error(thrown)
-				}
-			}()
-			if err := limiter.WithHold(ctx, "a", 8, time.Minute, work); err != failed {
-				t.Error(err)
-			}
-		}()
-	}
-	expectRemaining(t, limiter, "a", 7)
-	var denied *tokenbucket.DeniedError
-	err := limiter.WithHold(ctx, "a", 8, time.Minute, func(*tokenbucket.Hold) error { t.Error("denied"); return nil })
-	if !errors.As(err, &denied) || denied.Decision.RetryAfter <= 0 {
-		t.Error(err)
-	}
-	joint := tokenbucket.NewJointLimiter(limits, map[string]tokenbucket.Limit{"x": hourly})
-	err = joint.WithHold(ctx, "a", map[string]float64{"x": 8}, time.Minute, func(hold *tokenbucket.Hold) error {
-		return hold.UsedOf("x", 3)
-	})
-	if err != nil {
-		t.Error(err)
-	}
-	expectRemaining(t, limiter, "{a}:x", 7)
-}
-
 func TestAHookMaySettleItsHold(t *testing.T) {
 	var held atomic.Value
 	settled := make(chan struct{}, 9)

@@ -45,7 +45,7 @@ func TestOperations(t *testing.T) {
 	expect := func(want decision) func(decision, error) {
 		return func(got decision, err error) {
 			t.Helper()
-			if err != nil || got != want {
+			if err != nil || !reflect.DeepEqual(got, want) {
 				t.Errorf("%+v, %v; want %+v", got, err, want)
 			}
 		}

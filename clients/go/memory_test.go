@@ -102,6 +102,15 @@ func TestResetForgetsWhatIsRemembered(t *testing.T) {
 	fake.expect(t, before+1)
 }
 
+// A name has one bucket, whatever its limits.
+func TestAGiveUnderAnotherLimitEndsADenial(t *testing.T) {
+	_, limiter := counting(t, hourly, tokenbucket.RememberDenials(3))
+	must(t)(limiter.Take(ctx, "a", 10))
+	must(t)(limiter.Take(ctx, "a", 5)) // denied
+	must(t)(limiter.With(tokenbucket.Limit{Capacity: 5, Rate: "5/h"}).Give(ctx, "a", 5))
+	expectAllowed(t)(limiter.Take(ctx, "a", 5))
+}
+
 func TestADenialWaitsNoLongerForAFetchThanTheTimeout(t *testing.T) {
 	fetching, never := make(chan struct{}), make(chan struct{})
 	defer close(never)

@@ -29,30 +29,7 @@ var (
 	ErrBadArgument = fmt.Errorf("%w: bad argument", ErrTokenBucket)
 	// ErrClosed says that the Server was closed before the call.
 	ErrClosed = fmt.Errorf("%w: the Server is closed", ErrTokenBucket)
-	// ErrDenied matches the error that Decision.Err returns for a denial.
-	ErrDenied = fmt.Errorf("%w: denied", ErrTokenBucket)
 )
-
-// DeniedError is a denial as an error: see Decision.Err.
-type DeniedError struct{ Decision Decision }
-
-func (e *DeniedError) Error() string {
-	if e.Decision.RetryAfter == Never {
-		return "tokenbucket: denied, the cost is above the capacity"
-	}
-	return fmt.Sprintf("tokenbucket: denied, retry after %v", e.Decision.RetryAfter)
-}
-
-// Is returns whether target is ErrDenied or ErrTokenBucket.
-func (e *DeniedError) Is(target error) bool { return errors.Is(ErrDenied, target) }
-
-// Err returns nil if the decision allows the call, else a *DeniedError.
-func (d Decision) Err() error {
-	if d.Allowed {
-		return nil
-	}
-	return &DeniedError{d}
-}
 
 // wrongError is a call that is refused, and would be the next time as well.
 type wrongError struct {

@@ -46,8 +46,12 @@ func severalLimitsOfOneNameShareANode(t *testing.T, cluster *realserver.Cluster,
 	left(t, 10)(tokenbucket.NewLimiter(limits, hourly).Peek(ctx, "ada", 0)) // the client learns where the slots are
 	for _, name := range []string{"ada", "bob", "eve"} {
 		decision, err := joint.TakeAll(ctx, name, map[string]float64{"r": 1, "t": 2})
-		left(t, 8)(decision.Decision, err)
-		if err := joint.WithHold(ctx, name, map[string]float64{"r": 1, "t": 2}, time.Minute, func(*tokenbucket.Hold) error { return nil }); err != nil {
+		left(t, 8)(decision, err)
+		hold, err := joint.Hold(ctx, name, map[string]float64{"r": 1, "t": 2}, time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := hold.Settle(); err != nil {
 			t.Fatal(err)
 		}
 	}
