@@ -25,14 +25,6 @@ func ExampleServer() {
 	// true
 }
 
-func ExampleNewServerAt() {
-	fake := tokenbuckettest.NewServerAt(time.Date(2027, 2, 28, 23, 59, 0, 0, time.UTC))
-	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(fake), tokenbucket.Limit{Capacity: 10, Rate: "10@mo"})
-	decision, _ := limiter.Take(context.Background(), "user:42", 10)
-	fmt.Println(decision.ResetAfter)
-	// Output: 1m0s
-}
-
 func ExampleServer_Break() {
 	fake := tokenbuckettest.NewServer()
 	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(fake), tokenbucket.Limit{Capacity: 1, Rate: "1"})
