@@ -39,9 +39,9 @@ type Hold struct {
 	mutex sync.Mutex // guards what the work used of each
 	used  []part
 
-	sending sync.Mutex    // a renewal on its way could take anew what is settled
-	stop    chan struct{} // closed when nothing shall renew any more
-	lost    chan struct{} // closed when the server no longer has the hold
+	sending sync.Mutex         // a renewal on its way could take anew what is settled
+	stop    context.CancelFunc // ends renewing
+	lost    chan struct{}      // closed when the server no longer has the hold
 	settled sync.Once
 	result  Decision // of Settle, like err; before that, the first decision
 	err     error
@@ -53,7 +53,7 @@ func newHold(ctx context.Context, s settings, parts []part, ttl time.Duration, o
 	if ttl < time.Millisecond || ttl > longestHold {
 		return nil, badArgument("ttl: a hold lasts from 1 ms to 30 days, not %v", ttl)
 	}
-	h := &Hold{settings: s, ttl: ttl, stop: make(chan struct{}), lost: make(chan struct{})}
+	h := &Hold{settings: s, ttl: ttl, lost: make(chan struct{})}
 	for _, p := range parts {
 		if p.amount > 0 {
 			h.held = append(h.held, p)
@@ -76,8 +76,11 @@ func newHold(ctx context.Context, s settings, parts []part, ttl time.Duration, o
 	decision = s.tell(parts, decision, 1, began)
 	h.decision.Store(&decision)
 	h.result = decision
-	if decision.isGranted() && len(h.held) > 0 {
-		go h.renew(ctx)
+	if decision.isGranted() {
+		ctx, h.stop = context.WithCancel(ctx)
+		if len(h.held) > 0 {
+			go h.renew(ctx)
+		}
 	}
 	return h, nil
 }
@@ -127,10 +130,10 @@ func (h *Hold) Settle() (Decision, error) {
 	parts := append([]part(nil), h.used...)
 	h.mutex.Unlock()
 	h.settled.Do(func() {
-		close(h.stop)
-		h.sending.Lock()
-		defer h.sending.Unlock()
 		if h.result.isGranted() {
+			h.stop()
+			h.sending.Lock()
+			defer h.sending.Unlock()
 			h.result, h.err = h.settle(parts)
 			isNew = h.err == nil
 		}
@@ -168,15 +171,10 @@ func (h *Hold) settle(parts []part) (Decision, error) {
 	return decision, err
 }
 
-// set makes the hold last ttl from now, and takes it if the server has never had it, unless it is settled.
+// set makes the hold last ttl from now, and takes it if the server has never had it.
 func (h *Hold) set(ctx context.Context, parts []part, options ...CallOption) (Decision, error) {
 	h.sending.Lock()
 	defer h.sending.Unlock()
-	select {
-	case <-h.stop:
-		return Decision{}, ErrClosed
-	default:
-	}
 	ttlMs := strconv.FormatInt(h.ttl.Milliseconds(), 10)
 	c := h.settings.command([]any{"TB.MHOLD", strconv.Itoa(len(parts)), ttlMs, h.id}, parts...).with(options)
 	c.renews, c.ttl = h.isKnown, h.ttl
@@ -196,8 +194,6 @@ func (h *Hold) renew(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-h.settings.server.life.Done():
-			return
-		case <-h.stop:
 			return
 		case <-timer.C:
 		}
