@@ -13,7 +13,7 @@ const mostBatches = 10_000
 
 // batch is what is left of the tokens that were fetched for a name.
 type batch struct {
-	bucket
+	of       part
 	tokens   int64
 	fetched  time.Time
 	stale    time.Time // by then an empty bucket would have filled
@@ -55,8 +55,8 @@ func (l *Limiter) takeFromBatch(ctx context.Context, p part) (Decision, error) {
 	l.batches.Lock()
 	b, isKnown := l.batches.get(p.name)
 	var gone *batch
-	if !isKnown || b.limit != p.limit {
-		b = &batch{bucket: p.bucket}
+	if !isKnown || b.of.limit != p.limit {
+		b = &batch{of: p}
 		gone = l.batches.set(p.name, b)
 	}
 	unspent, left, fetching := gone.drain(now), b.left(now), b.fetching
@@ -75,13 +75,12 @@ func (l *Limiter) takeFromBatch(ctx context.Context, p part) (Decision, error) {
 	}
 	l.batches.Unlock()
 	if unspent > 0 {
-		_, _ = l.decide(ctx, "TB.GIVE", part{bucket: gone.bucket, amount: float64(unspent)})
+		_, _ = l.decide(ctx, "TB.GIVE", gone.of.with(unspent))
 	}
 	if fetching != nil {
 		return l.takeMeanwhile(ctx, b, p, fetching)
 	}
-	p.amount -= float64(left)
-	if refusal, ok := l.recall(p, now); ok {
+	if refusal, ok := l.recall(p.with(cost-left), now); ok {
 		return refusal, nil
 	}
 	return l.fetch(ctx, b, cost, left, now)
@@ -108,10 +107,10 @@ func (l *Limiter) takeMeanwhile(ctx context.Context, b *batch, p part, fetching 
 }
 
 func (l *Limiter) fetch(ctx context.Context, b *batch, cost, left int64, asked time.Time) (Decision, error) {
-	c := l.command([]any{"TB.TAKEUPTO"}, part{bucket: b.bucket, amount: float64(l.batch - left)})
+	c := l.command([]any{"TB.TAKEUPTO"}, b.of.with(l.batch-left))
 	fetched, err := parseDecision(l.server.ask(ctx, c))
 	if err != nil {
-		return l.without(l.command([]any{"TB.TAKE"}, part{bucket: b.bucket, amount: float64(cost)}), err)
+		return l.without(l.command([]any{"TB.TAKE"}, b.of.with(cost)), err)
 	}
 	l.batches.Lock()
 	b.add(fetched, asked)
@@ -121,7 +120,7 @@ func (l *Limiter) fetch(ctx context.Context, b *batch, cost, left int64, asked t
 	}
 	held := b.tokens
 	l.batches.Unlock()
-	denied, lacking := fetched, part{bucket: b.bucket, amount: float64(cost - held)}
+	denied, lacking := fetched, b.of.with(cost-held)
 	if lacking.amount > 1 || fetched.Allowed { // the server knows when there will be so much
 		if denied, err = l.decide(ctx, "TB.PEEK", lacking); err != nil {
 			return denied, err
@@ -141,31 +140,29 @@ func (b *batch) add(fetched Decision, asked time.Time) {
 		return
 	}
 	b.tokens += fetched.Granted
-	fresh, _ := local.FillTime(tokens(b.limit.Capacity), b.limit.Rate)
+	fresh, _ := local.FillTime(tokens(b.of.limit.Capacity), b.of.limit.Rate)
 	// By the calendar nothing flows before the next boundary, and then all at once.
-	if strings.Contains(b.limit.Rate, "@") && fetched.ResetAfter > 0 && fetched.ResetAfter < fresh {
+	if strings.Contains(b.of.limit.Rate, "@") && fetched.ResetAfter > 0 && fetched.ResetAfter < fresh {
 		fresh = fetched.ResetAfter
 	}
 	b.stale = asked.Add(fresh)
 }
 
 // Close gives back what batches have left.
-func (l *Limiter) Close(ctx context.Context) error {
+func (l *Limiter) Close(ctx context.Context) (failure error) {
 	l.batches.Lock()
-	left := map[bucket]int64{}
+	var left []part
 	for name := range l.batches.of {
 		b := l.batches.remove(name)
-		left[b.bucket] = b.drain(l.server.clock.Now())
+		if tokens := b.drain(l.server.clock.Now()); tokens > 0 {
+			left = append(left, b.of.with(tokens))
+		}
 	}
 	l.batches.Unlock()
-	var first error
-	for of, tokens := range left {
-		if tokens == 0 {
-			continue
-		}
-		if _, err := l.decide(ctx, "TB.GIVE", part{bucket: of, amount: float64(tokens)}); err != nil && first == nil {
-			first = err
+	for _, p := range left {
+		if _, err := l.decide(ctx, "TB.GIVE", p); err != nil {
+			failure = err
 		}
 	}
-	return first
+	return failure
 }

@@ -63,18 +63,19 @@ func newSettings(server *Server, options []LimiterOption) settings {
 	return s
 }
 
-// bucket is that of a name.
-type bucket struct {
-	name  string
-	limit Limit
-	words [2]any
-}
-
 // part is one of the buckets that a command is about.
 type part struct {
-	which string // the name of its limit in a JointLimiter; of a Limiter ""
-	bucket
+	which  string // the name of its limit in a JointLimiter; of a Limiter ""
+	name   string
+	limit  Limit
+	words  [2]any // of the limit
 	amount float64
+}
+
+// with is of the same bucket.
+func (p part) with(amount int64) part {
+	p.amount = float64(amount)
+	return p
 }
 
 // command returns one of these words, followed by the arguments of each part.
@@ -235,14 +236,20 @@ func (l *Limiter) Reset(ctx context.Context, name string) error {
 	return l.server.delete(ctx, l.prefix+name)
 }
 
-// delete makes buckets full, here and in the server.
+// delete makes a bucket full, here and in the server.
 func (s *Server) delete(ctx context.Context, key string) error {
-	_, _ = s.decideLocally([]any{"DEL", key})
-	_, err := s.Do(ctx, "DEL", key)
-	if err == nil && s.hasScript {
-		_, err = s.Do(ctx, "DEL", key+scriptSuffix)
+	keys := []string{key, key + scriptSuffix}
+	if !s.hasScript {
+		keys = keys[:1]
 	}
-	return err
+	for _, key := range keys {
+		del := []any{"DEL", key}
+		_, _ = s.decideLocally(del)
+		if _, err := s.ask(ctx, command{args: del, key: key}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Hold takes amount until the hold is settled or, if its process dies, until ttl (1 ms to 30 days) is over: see the type
@@ -252,7 +259,7 @@ func (l *Limiter) Hold(ctx context.Context, name string, amount float64, ttl tim
 }
 
 func (l *Limiter) part(name string, amount float64) part {
-	return part{"", bucket{name, l.limit, l.limitWords}, amount}
+	return part{"", name, l.limit, l.limitWords, amount}
 }
 
 // told decides, lets the call pass in shadow mode, and tells OnDecision.

@@ -151,14 +151,6 @@ func ExampleDecision_Headers() {
 	// Output: "search";q=10;w=2 "search";r=6;t=1
 }
 
-func ExampleServer_Do() {
-	ctx := context.Background()
-	server := tokenbucket.NewServer(tokenbuckettest.NewServer())
-	reply, err := server.Do(ctx, "TB.TAKE", "tb:user:42", "10", "5/s")
-	fmt.Println(reply, err)
-	// Output: [1 9 0 200] <nil>
-}
-
 func ExampleLimit() {
 	quota := tokenbucket.Limit{Capacity: 1000, Rate: "1000@d"} // 1000 a day, all of them at midnight UTC
 	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(tokenbuckettest.NewServer()), quota)

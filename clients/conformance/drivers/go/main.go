@@ -132,7 +132,7 @@ func main() {
 }
 
 var kinds = map[string]error{"ServerAway": tokenbucket.ErrServerAway, "ModuleMissing": tokenbucket.ErrModuleMissing,
-	"CrossSlot": tokenbucket.ErrCrossSlot, "ReplyLost": tokenbucket.ErrReplyLost, "BadArgument": tokenbucket.ErrBadArgument,
+	"ReplyLost": tokenbucket.ErrReplyLost, "BadArgument": tokenbucket.ErrBadArgument,
 	"Unsupported": errUnsupported}
 
 func kind(err error) string {
