@@ -59,8 +59,8 @@ func (s *settings) without(c command, err error, parts ...part) (decision Decisi
 	}
 	s.server.degraded.Add(1)
 	decide := s.server.decideLocally
-	if s.policy != FailLocal {
-		decide = decideOnFullBuckets
+	if s.policy != FailLocal { // to find mistakes
+		decide = func(args []any) (any, error) { return local.NewStore(0).Do(0, args...) }
 	}
 	switch reply, wrong := decide(c.args); {
 	case wrong != nil:
@@ -94,8 +94,5 @@ func (s *settings) without(c command, err error, parts ...part) (decision Decisi
 // decideLocally forgets nothing when the server is back: outages that follow each other share one bucket. It decides by a time
 // that is that of the day at the start, and goes on steadily.
 func (s *Server) decideLocally(args []any) (any, error) {
-	return s.local.Do(time.Duration(s.started.UnixNano()+s.now()-1), local.Words(args))
+	return s.local.Do(time.Duration(s.started.UnixNano()+s.now()-1), args...)
 }
-
-// decideOnFullBuckets finds mistakes.
-func decideOnFullBuckets(args []any) (any, error) { return local.NewStore(0).Do(0, local.Words(args)) }

@@ -44,12 +44,11 @@ func (s *Server) Sleep(ctx context.Context, duration time.Duration) error {
 
 // Do executes PING, DEL and the commands that limiters send.
 func (s *Server) Do(_ context.Context, args ...any) (any, error) {
-	words := local.Words(args)
 	if away := s.away.Load(); away != nil && *away != nil {
 		return nil, *away
 	}
-	if words[0] == "PING" {
+	if args[0] == "PING" {
 		return "PONG", nil
 	}
-	return s.store.Do(time.Duration(s.now.Load()), words)
+	return s.store.Do(time.Duration(s.now.Load()), args...)
 }
