@@ -24,9 +24,6 @@ type Server struct {
 // Start starts one, and ends it with the test.
 func Start(t testing.TB) *Server { return launch(t).nodes[0] }
 
-// StartWithoutModule starts one that loads the module only when told to.
-func StartWithoutModule(t testing.TB) *Server { return launch(t, "--without-module").nodes[0] }
-
 // StartWithClock starts one that obeys a clock.
 func StartWithClock(t testing.TB) (*Server, *Clock) {
 	l := launch(t, "--clock")
@@ -105,12 +102,6 @@ func (s *Server) Stop() {
 
 // Address is its host and port.
 func (s *Server) Address() string { return fmt.Sprintf("127.0.0.1:%d", s.port) }
-
-// LoadModule gives it the module while it runs.
-func (s *Server) LoadModule() {
-	s.t.Helper()
-	s.Do("MODULE", "LOAD", os.Getenv("MODULE"))
-}
 
 // Clock is the time that a server sees.
 type Clock struct {
