@@ -47,12 +47,7 @@ type Hold struct {
 	err     error
 }
 
-const longestHold = 30 * 24 * time.Hour
-
 func newHold(ctx context.Context, s settings, parts []part, ttl time.Duration, options []CallOption) (*Hold, error) {
-	if ttl < time.Millisecond || ttl > longestHold {
-		return nil, badArgument("ttl: a hold lasts from 1 ms to 30 days, not %v", ttl)
-	}
 	h := &Hold{settings: s, ttl: ttl, lost: make(chan struct{})}
 	for _, p := range parts {
 		if p.amount > 0 {

@@ -62,8 +62,13 @@ func TestRules(t *testing.T) {
 			t.Error(c.wrong)
 		}
 	}
-	if longest := map[string]int64{"wait": longestWait.Milliseconds(), "hold": longestHold.Milliseconds()}; !reflect.DeepEqual(longest, rules.LongestMs) {
-		t.Error(longest)
+	for ms, ok := range map[int64]bool{rules.LongestMs["hold"]: true, rules.LongestMs["hold"] + 1: false, 0: false} {
+		if reply, err := local.NewStore(0).Do(0, "TB.MHOLD", 1, ms, "id", "a", 1, 1, 1); (err == nil) != ok {
+			t.Error(ms, reply, err)
+		}
+	}
+	if longestWait.Milliseconds() != rules.LongestMs["wait"] {
+		t.Error(longestWait)
 	}
 	if constants := map[string]int64{
 		"timeout_ms": defaultTimeout.Milliseconds(), "retry_every_ms": defaultRetryEvery.Milliseconds(),
