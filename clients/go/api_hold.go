@@ -63,12 +63,10 @@ func newHold(ctx context.Context, s settings, parts []part, ttl time.Duration, o
 		return nil, err
 	}
 	h.id = fmt.Sprintf("%x", random)
-	began := s.server.clock.Now()
-	decision, err := h.set(ctx, parts, options...)
+	decision, err := s.told(1, func() (Decision, error) { return h.set(ctx, parts, options...) }, parts...)
 	if err != nil {
 		return nil, err
 	}
-	decision = s.tell(parts, decision, 1, began)
 	h.decision.Store(&decision)
 	h.result = decision
 	if decision.isGranted() {

@@ -26,12 +26,8 @@ func (l *JointLimiter) TakeAll(ctx context.Context, name string, costs map[strin
 	if err != nil {
 		return Decision{}, err
 	}
-	began, words := l.server.clock.Now(), []any{"TB.MTAKE", strconv.Itoa(len(parts))}
-	decision, err := l.ask(ctx, l.command(words, parts...).with(options), parts...)
-	if err == nil {
-		decision = l.tell(parts, decision, 1, began)
-	}
-	return decision, err
+	take := l.command([]any{"TB.MTAKE", strconv.Itoa(len(parts))}, parts...).with(options)
+	return l.told(1, func() (Decision, error) { return l.ask(ctx, take, parts...) }, parts...)
 }
 
 // Reset makes the buckets of a name full, and forgets their holds.

@@ -92,6 +92,16 @@ func (s *settings) command(words []any, parts ...part) command {
 	return c
 }
 
+// told decides, and tells.
+func (s *settings) told(wanted int64, decide func() (Decision, error), parts ...part) (Decision, error) {
+	began := s.server.clock.Now()
+	decision, err := decide()
+	if err == nil {
+		decision = s.tell(parts, decision, wanted, began)
+	}
+	return decision, err
+}
+
 // tell lets what was denied pass in shadow mode, and tells OnDecision what was decided about each part.
 func (s *settings) tell(parts []part, decision Decision, wanted int64, began time.Time) Decision {
 	decision = s.passing(decision, wanted)
@@ -143,7 +153,8 @@ func (l *Limiter) With(limit Limit) *Limiter {
 
 // Take takes cost tokens if the bucket holds them, else nothing. With MaxWait it waits for its turn.
 func (l *Limiter) Take(ctx context.Context, name string, cost float64, options ...CallOption) (Decision, error) {
-	return l.told(l.part(name, cost), 1, func(p part) (Decision, error) {
+	p := l.part(name, cost)
+	return l.told(1, func() (Decision, error) {
 		if len(options) > 0 {
 			if c := l.command([]any{"TB.TAKE"}, p).with(options); c.maxWait > 0 || c.wrong != nil {
 				return l.ask(ctx, c)
@@ -153,7 +164,7 @@ func (l *Limiter) Take(ctx context.Context, name string, cost float64, options .
 			return l.takeFromBatch(ctx, p)
 		}
 		return l.takeRemembering(ctx, p)
-	})
+	}, p)
 }
 
 // takeRemembering asks, unless a denial that still holds is remembered. None says when there will be more than the capacity.
@@ -185,11 +196,10 @@ func (l *Limiter) TakeUpTo(ctx context.Context, name string, most int64) (Decisi
 // Reserve books a place in the queue: sleep RetryAfter, then act. It is denied, without taking a token, if the wait would
 // exceed maxWait; RetryAfter is then how long that wait would have been.
 func (l *Limiter) Reserve(ctx context.Context, name string, cost float64, maxWait time.Duration) (Decision, error) {
-	decision, err := l.told(l.part(name, cost), 1, func(p part) (Decision, error) {
-		c := l.command([]any{"TB.RESERVE"}, p)
-		c.args = append(c.args, strconv.FormatInt(maxWait.Milliseconds(), 10))
-		return l.ask(ctx, c)
-	})
+	p := l.part(name, cost)
+	c := l.command([]any{"TB.RESERVE"}, p)
+	c.args = append(c.args, strconv.FormatInt(maxWait.Milliseconds(), 10))
+	decision, err := l.told(1, func() (Decision, error) { return l.ask(ctx, c) }, p)
 	if l.shadow {
 		decision.RetryAfter = 0
 	}
@@ -262,18 +272,9 @@ func (l *Limiter) part(name string, amount float64) part {
 	return part{"", name, l.limit, l.limitWords, amount}
 }
 
-// told decides, lets the call pass in shadow mode, and tells OnDecision.
-func (l *Limiter) told(p part, wanted int64, decide func(part) (Decision, error)) (Decision, error) {
-	began := l.server.clock.Now()
-	decision, err := decide(p)
-	if err == nil {
-		decision = l.tell([]part{p}, decision, wanted, began)
-	}
-	return decision, err
-}
-
 func (l *Limiter) decideAndTell(ctx context.Context, operation any, name string, amount float64, wanted int64) (Decision, error) {
-	return l.told(l.part(name, amount), wanted, func(p part) (Decision, error) { return l.decide(ctx, operation, p) })
+	p := l.part(name, amount)
+	return l.told(wanted, func() (Decision, error) { return l.decide(ctx, operation, p) }, p)
 }
 
 // decide asks a command about a single bucket. The operation is a constant, which needs no memory.

@@ -85,20 +85,17 @@ func TestMistakesAreErrorsUnderEveryPolicy(t *testing.T) {
 			joint := tokenbucket.NewJointLimiter(limits, map[string]tokenbucket.Limit{"x": hourly}, on)
 			for what, err := range map[string]error{
 				"a cost":     errorOf(of(1, "1", on).Take(ctx, "a", math.NaN())),
-				"too much":   errorOf(of(1, "1", on).TakeUpTo(ctx, "a", 1e12+1)),
 				"a capacity": errorOf(of(-1, "1", on).Take(ctx, "a", 1)),
 				"a rate":     errorOf(of(1, "often", on).Take(ctx, "a", 1)),
 				"no rate":    errorOf(of(1, "0@d", on).Take(ctx, "a", 1)),
 				"too slow":   errorOf(of(1e6, "1/h", on).Take(ctx, "a", 1)),
 				"a debt":     errorOf(of(1, "1", on).Charge(ctx, "a", 1e13)),
-				"a pool":     errorOf(of(1, "0", on).Take(ctx, "a", 1)),
 				"a batch":    errorOf(of(1, "1", on, tokenbucket.Batch(-1)).Take(ctx, "a", 1)),
 				"denials":    errorOf(of(1, "1", on, tokenbucket.RememberDenials(-1)).Take(ctx, "a", 1)),
 				"a policy":   errorOf(of(9, "1", tokenbucket.OnError(7), tokenbucket.Batch(2)).Take(ctx, "a", 1)),
 				"one more":   errorOf(of(1, "1", tokenbucket.OnError(7)).Hold(ctx, "a", 1, time.Minute)),
 				"a hold":     errorOf(of(1, "1", on).Hold(ctx, "a", -1, time.Minute)),
 				"no time":    errorOf(of(1, "1", on).Hold(ctx, "a", 1, 0)),
-				"a wait":     errorOf(of(1, "1", on).Take(ctx, "a", 1, tokenbucket.MaxWait(31*24*time.Hour))),
 				"a limit":    errorOf(joint.TakeAll(ctx, "a", map[string]float64{"y": 1})),
 				"no limit":   errorOf(joint.Hold(ctx, "a", nil, time.Minute)),
 			} {
