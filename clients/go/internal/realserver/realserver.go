@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"sync"
 	"testing"
 	"time"
 )
@@ -34,13 +33,11 @@ func StartWithClock(t testing.TB) (*Server, *Clock) {
 
 // launcher is a program that has started servers, and ends them when its input ends.
 type launcher struct {
-	t       testing.TB
-	mutex   sync.Mutex
-	input   *json.Encoder
-	output  *json.Decoder
-	folder  string
-	nodes   []*Server
-	process *exec.Cmd
+	t      testing.TB
+	input  *json.Encoder
+	output *json.Decoder
+	folder string
+	nodes  []*Server
 }
 
 func launch(t testing.TB, options ...string) *launcher {
@@ -50,7 +47,7 @@ func launch(t testing.TB, options ...string) *launcher {
 	process := exec.Command("python3", append([]string{program, "serve"}, options...)...)
 	process.Stderr = os.Stderr
 	input, err := process.StdinPipe()
-	l := &launcher{t: t, input: json.NewEncoder(input), process: process}
+	l := &launcher{t: t, input: json.NewEncoder(input)}
 	if output, failed := process.StdoutPipe(); failed == nil && err == nil {
 		l.output = json.NewDecoder(output)
 		err = process.Start()
@@ -76,18 +73,13 @@ func launch(t testing.TB, options ...string) *launcher {
 // tell sends a line to the launcher, and reads its reply.
 func (l *launcher) tell(reply any, words ...any) {
 	l.t.Helper()
-	l.mutex.Lock()
-	defer l.mutex.Unlock()
-	var line struct {
-		Reply json.RawMessage
+	line := struct {
+		Reply any
 		Error string
-	}
+	}{Reply: reply}
 	err := l.input.Encode(words)
 	if err == nil {
 		err = l.output.Decode(&line)
-	}
-	if err == nil && line.Error == "" && reply != nil {
-		err = json.Unmarshal(line.Reply, reply)
 	}
 	if err != nil || line.Error != "" {
 		l.t.Fatalf("%v: %s %v", words, line.Error, err)
