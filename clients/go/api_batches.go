@@ -160,6 +160,7 @@ func (l *Limiter) Close(ctx context.Context) (failure error) {
 	}
 	l.batches.Unlock()
 	for _, p := range left {
+		l.denials.forget(p.name)
 		if _, err := l.decide(ctx, "TB.GIVE", p); err != nil {
 			failure = err
 		}
