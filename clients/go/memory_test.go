@@ -111,6 +111,17 @@ func TestAGiveUnderAnotherLimitEndsADenial(t *testing.T) {
 	expectAllowed(t)(limiter.Take(ctx, "a", 5))
 }
 
+func TestABatchIsGivenBackWhenTheLimitChanges(t *testing.T) {
+	_, limiter := counting(t, hourly, tokenbucket.Batch(5))
+	for _, l := range []*tokenbucket.Limiter{limiter, limiter.With(tokenbucket.Limit{Capacity: 9, Rate: "9/h"})} {
+		must(t)(l.Take(ctx, "a", 1))
+	}
+	if err := limiter.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	expectRemaining(t, limiter, "a", 8)
+}
+
 func TestADenialWaitsNoLongerForAFetchThanTheTimeout(t *testing.T) {
 	fetching, never := make(chan struct{}), make(chan struct{})
 	defer close(never)
