@@ -92,7 +92,7 @@ func (s *settings) command(words []any, parts ...part) command {
 	return c
 }
 
-// told decides, and tells.
+// told decides, and reports the decision by tell.
 func (s *settings) told(wanted int64, decide func() (Decision, error), parts ...part) (Decision, error) {
 	began := s.server.clock.Now()
 	decision, err := decide()

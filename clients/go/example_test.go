@@ -94,10 +94,12 @@ func ExampleJointLimiter() {
 	fmt.Println(hold.UsedOf("tokens", 120))
 	settled, _ := hold.Settle()
 	fmt.Println(settled.Each["tokens"].Remaining, settled.Each["inflight"].Remaining)
+	fmt.Println(limiter.Reset(ctx, "user:42")) // both are full
 	// Output:
 	// true 9600
 	// <nil>
 	// 9480 3
+	// <nil>
 }
 
 func ExampleCallOption() {
