@@ -17,13 +17,6 @@ import (
 // lasts. It renews itself until it is settled or lost, or the context that it was made with is over. If its holder is gone,
 // the tokens come back after the ttl.
 //
-//	hold, err := limiter.Hold(ctx, "user:42", 5000, time.Minute)
-//	if err != nil || !hold.Decision().Allowed {
-//		return err
-//	}
-//	defer hold.Settle()
-//	err = hold.Used(1800)
-//
 // Work admitted during an outage gets a hold in this process. The first renewal after reconnecting acquires it on the
 // server, if there is room, and Settle charges what was used in any case.
 type Hold struct {

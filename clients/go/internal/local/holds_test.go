@@ -43,29 +43,3 @@ func TestARenewalCostsLittleMoreBesideManyHolds(t *testing.T) {
 	}
 	t.Log(few, many)
 }
-
-// What has expired by the time of a call under another limit expires for each limit by itself.
-func TestHoldsExpireUnderTheLimitOfTheCall(t *testing.T) {
-	s, second := NewStore(0), time.Second
-	for i, c := range []struct {
-		at    time.Duration
-		words []any
-		left  int64
-	}{
-		{0, []any{"TB.MHOLD", "1", "1000", "a", "k", "10", "0", "6"}, 4},
-		{0, []any{"TB.MHOLD", "1", "3000", "b", "k", "10", "0", "3"}, 1},
-		{2 * second, []any{"TB.PEEK", "k", "5", "0", "0"}, 5},
-		{2 * second, []any{"TB.PEEK", "k", "10", "0", "0"}, 7},
-		{2 * second, []any{"TB.PEEK", "k", "5", "0", "0"}, 5},
-		{2 * second, []any{"TB.MHOLD", "1", "3000", "a", "k", "10", "0", "7"}, 0},
-		{4 * second, []any{"TB.MSETTLE", "1", "b", "k", "10", "0", "0"}, 3},
-		{4 * second, []any{"TB.MRENEW", "1", "3000", "a", "k", "10", "0"}, 3},
-		{6 * second, []any{"TB.PEEK", "k", "10", "0", "0"}, 3},
-		{7 * second, []any{"TB.PEEK", "k", "10", "0", "0"}, 10},
-	} {
-		reply, err := s.Do(c.at, c.words...)
-		if err != nil || reply.([]any)[1] != c.left {
-			t.Fatalf("call %d: %v, %v; want %d left", i, reply, err, c.left)
-		}
-	}
-}
