@@ -16,9 +16,6 @@ import (
 // Never is the RetryAfter of a call of more events than the burst: waiting does not help.
 const Never = time.Duration(math.MaxInt64)
 
-// notExceeded is the RetryAfter of what was allowed.
-const notExceeded = time.Duration(-1)
-
 // Limit allows Rate events per Period, and Burst events at once.
 type Limit struct {
 	Rate   int
@@ -96,7 +93,7 @@ func result(limit Limit, decision tokenbucket.Decision, allowed int, err error) 
 	r := &Result{limit, allowed, int(decision.Remaining), decision.RetryAfter, decision.ResetAfter}
 	switch {
 	case decision.Allowed:
-		r.RetryAfter = notExceeded
+		r.RetryAfter = -1
 	case decision.RetryAfter == tokenbucket.Never:
 		r.RetryAfter = Never
 	}

@@ -41,6 +41,9 @@ var (
 	floatNoise = big.NewRat(1, 1_000_000)
 )
 
+// up and down are how an amount is rounded.
+const up, down = true, false
+
 // amountOf reads an amount to the millionth of a token that it is meant to be, if a float alone makes the difference, or else to
 // the one above or below.
 func amountOf(what, text string, isUp bool) (*big.Rat, error) {

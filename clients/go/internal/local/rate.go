@@ -48,7 +48,7 @@ func IsPool(rate string) bool {
 
 // FillTime is how long an empty bucket takes to fill; false if it never does, or the limit is wrong.
 func FillTime(capacity, rate string) (time.Duration, bool) {
-	amount, err := amountOf("capacity", capacity, false)
+	amount, err := amountOf("capacity", capacity, down)
 	r := rateOf(rate)
 	if err != nil || r == nil || r.isPool() {
 		return 0, false

@@ -29,12 +29,12 @@ var commands = map[string]struct {
 	fewest, most int // arguments
 }{
 	"DEL":         {(*Store).del, 1, math.MaxInt},
-	"TB.TAKE":     {single("cost", true, (*bucket).take, false, false), 3, 4},
-	"TB.PEEK":     {single("cost", true, (*bucket).take, true, true), 3, 4},
-	"TB.TAKEUPTO": {single("max", false, (*bucket).takeUpTo, false, false), 4, 4},
-	"TB.RESERVE":  {single("cost", true, (*bucket).reserve, false, false), 5, 5},
-	"TB.CHARGE":   {single("amount", true, (*bucket).charge, false, false), 4, 4},
-	"TB.GIVE":     {single("amount", false, (*bucket).give, true, false), 4, 4},
+	"TB.TAKE":     {single("cost", up, (*bucket).take, false, false), 3, 4},
+	"TB.PEEK":     {single("cost", up, (*bucket).take, true, true), 3, 4},
+	"TB.TAKEUPTO": {single("max", down, (*bucket).takeUpTo, false, false), 4, 4},
+	"TB.RESERVE":  {single("cost", up, (*bucket).reserve, false, false), 5, 5},
+	"TB.CHARGE":   {single("amount", up, (*bucket).charge, false, false), 4, 4},
+	"TB.GIVE":     {single("amount", down, (*bucket).give, true, false), 4, 4},
 	"TB.MTAKE":    {(*Store).take, 5, math.MaxInt},
 	"TB.MHOLD":    {func(s *Store, words []string) (any, error) { return s.hold(words, false) }, 7, math.MaxInt},
 	"TB.MRENEW":   {func(s *Store, words []string) (any, error) { return s.hold(words, true) }, 6, math.MaxInt},
@@ -185,9 +185,9 @@ func (s *Store) look(count string, groups []string, size int, takesPools bool) (
 	isKnown := map[string]bool{}
 	for group := groups; len(group) > 0; group = group[size:] {
 		b := &bucket{key: group[0], rate: rateOf(group[2])}
-		b.capacity, err = amountOf("capacity", group[1], false)
+		b.capacity, err = amountOf("capacity", group[1], down)
 		if err == nil && size > 3 {
-			b.amount, err = amountOf("cost", group[3], true)
+			b.amount, err = amountOf("cost", group[3], up)
 		}
 		switch {
 		case err != nil:
