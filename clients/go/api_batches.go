@@ -11,48 +11,14 @@ import (
 // mostBatches bounds the names of a limiter that have a batch. The ones used longest ago lose theirs.
 const mostBatches = 10_000
 
-// batches are what is left of the tokens that were fetched, by bucket.
-type batches struct{ recent[*batch] }
-
+// batch is what is left of the tokens that were fetched for a name.
 type batch struct {
-	of       bucket
+	of       part
 	tokens   int64
 	fetched  time.Time
 	stale    time.Time // by then an empty bucket would have filled
 	reply    Decision
 	fetching chan struct{} // closed when the fetch under way has ended, or nil
-}
-
-// drop forgets the tokens, as the bucket was reset.
-func (b *batches) drop(of bucket) {
-	b.Lock()
-	defer b.Unlock()
-	dropped, _ := b.remove(of)
-	dropped.drain(time.Time{})
-}
-
-// drain is what each batch has left, which it then has no longer.
-func (b *batches) drain(now time.Time) map[bucket]int64 {
-	b.Lock()
-	defer b.Unlock()
-	left := map[bucket]int64{}
-	for of := range b.of {
-		drained, _ := b.remove(of)
-		if tokens := drained.drain(now); tokens > 0 {
-			left[of] = tokens
-		}
-	}
-	return left
-}
-
-// find also returns the batch that had to make room, or nil.
-func (b *batches) find(of bucket) (found, evicted *batch) {
-	found, ok := b.get(of)
-	if !ok {
-		found = &batch{of: of}
-		evicted = b.add(of, found)
-	}
-	return found, evicted
 }
 
 // drain takes all that is left, of no batch nothing.
@@ -81,15 +47,19 @@ func (b *batch) spend(cost int64, now time.Time) Decision {
 }
 
 // takeFromBatch spends what is there, or fetches. One call fetches at a time; others take for themselves.
-func (l *Limiter) takeFromBatch(ctx context.Context, name string, cost int64) (Decision, error) {
+func (l *Limiter) takeFromBatch(ctx context.Context, p part) (Decision, error) {
 	if err := ctx.Err(); err != nil {
 		return Decision{}, err
 	}
-	now := l.server.clock.Now()
+	cost, now := int64(p.amount), l.server.clock.Now()
 	l.batches.Lock()
-	b, evicted := l.batches.find(l.of(name))
-	unspent := evicted.drain(now)
-	left, fetching := b.left(now), b.fetching
+	b, isKnown := l.batches.get(p.name)
+	var gone *batch
+	if !isKnown || b.of.limit != p.limit {
+		b = &batch{of: p}
+		gone = l.batches.set(p.name, b)
+	}
+	unspent, left, fetching := gone.drain(now), b.left(now), b.fetching
 	if left >= cost {
 		defer l.batches.Unlock()
 		return b.spend(cost, now), nil
@@ -105,20 +75,20 @@ func (l *Limiter) takeFromBatch(ctx context.Context, name string, cost int64) (D
 	}
 	l.batches.Unlock()
 	if unspent > 0 {
-		_, _ = l.server.ask(ctx, l.command("TB.GIVE", evicted.of, float64(unspent)))
+		_, _ = l.decide(ctx, "TB.GIVE", gone.of.with(unspent))
 	}
 	if fetching != nil {
-		return l.takeMeanwhile(ctx, b, cost, fetching)
+		return l.takeMeanwhile(ctx, b, p, fetching)
 	}
-	if refusal, ok := l.denials.recall(b.of, float64(cost-left), now); ok {
+	if refusal, ok := l.recall(p.with(cost-left), now); ok {
 		return refusal, nil
 	}
 	return l.fetch(ctx, b, cost, left, now)
 }
 
 // takeMeanwhile takes for this call alone while another fetches, which may bring what the bucket then lacks.
-func (l *Limiter) takeMeanwhile(ctx context.Context, b *batch, cost int64, fetching chan struct{}) (Decision, error) {
-	decision, err := l.takeRemembering(ctx, b.of.name, float64(cost))
+func (l *Limiter) takeMeanwhile(ctx context.Context, b *batch, p part, fetching chan struct{}) (Decision, error) {
+	decision, err := l.takeRemembering(ctx, p)
 	if err != nil || decision.Allowed || decision.Degraded {
 		return decision, err
 	}
@@ -130,31 +100,29 @@ func (l *Limiter) takeMeanwhile(ctx context.Context, b *batch, cost int64, fetch
 	}
 	l.batches.Lock()
 	defer l.batches.Unlock()
-	if now := l.server.clock.Now(); b.left(now) >= cost {
+	if now, cost := l.server.clock.Now(), int64(p.amount); b.left(now) >= cost {
 		decision = b.spend(cost, now)
 	}
 	return decision, nil
 }
 
 func (l *Limiter) fetch(ctx context.Context, b *batch, cost, left int64, asked time.Time) (Decision, error) {
-	c := l.command("TB.TAKEUPTO", b.of, float64(l.batch-left))
+	c := l.command([]any{"TB.TAKEUPTO"}, b.of.with(l.batch-left))
 	fetched, err := parseDecision(l.server.ask(ctx, c))
 	if err != nil {
-		joint, err := l.without(l.command("TB.TAKE", b.of, float64(cost)), nil, err)
-		return joint.Decision, err
+		return l.without(l.command([]any{"TB.TAKE"}, b.of.with(cost)), err)
 	}
 	l.batches.Lock()
-	b.add(fetched, l.limit, asked)
+	b.add(fetched, asked)
 	if b.tokens >= cost {
 		defer l.batches.Unlock()
 		return b.spend(cost, l.server.clock.Now()), nil
 	}
 	held := b.tokens
-	lacking := cost - held
 	l.batches.Unlock()
-	denied := fetched
-	if lacking > 1 || fetched.Allowed { // the server knows when there will be so much
-		if denied, err = l.decide(ctx, "TB.PEEK", b.of.name, float64(lacking)); err != nil {
+	denied, lacking := fetched, b.of.with(cost-held)
+	if lacking.amount > 1 || fetched.Allowed { // the server knows when there will be so much
+		if denied, err = l.decide(ctx, "TB.PEEK", lacking); err != nil {
 			return denied, err
 		}
 		if denied.Allowed && !denied.Degraded { // it has flowed in meanwhile
@@ -162,24 +130,40 @@ func (l *Limiter) fetch(ctx context.Context, b *batch, cost, left int64, asked t
 		}
 	}
 	denied.Remaining += held
-	l.denials.remember(b.of, denial{float64(lacking), denied, asked, l.server.clock.Now()})
+	l.remember(lacking, denied, asked)
 	return denied, nil
 }
 
-func (b *batch) add(fetched Decision, limit Limit, asked time.Time) {
+func (b *batch) add(fetched Decision, asked time.Time) {
 	b.reply, b.fetched = fetched, asked
 	if fetched.Granted == 0 {
 		return
 	}
 	b.tokens += fetched.Granted
-	fresh, _ := local.FillTime(tokens(limit.Capacity), limit.Rate)
+	fresh, _ := local.FillTime(tokens(b.of.limit.Capacity), b.of.limit.Rate)
 	// By the calendar nothing flows before the next boundary, and then all at once.
-	if strings.Contains(limit.Rate, "@") && fetched.ResetAfter > 0 && fetched.ResetAfter < fresh {
+	if strings.Contains(b.of.limit.Rate, "@") && fetched.ResetAfter > 0 && fetched.ResetAfter < fresh {
 		fresh = fetched.ResetAfter
 	}
 	b.stale = asked.Add(fresh)
 }
 
-func upToMs(duration time.Duration) time.Duration {
-	return (duration + time.Millisecond - 1).Truncate(time.Millisecond)
+// Close gives back what batches have left.
+func (l *Limiter) Close(ctx context.Context) (failure error) {
+	l.batches.Lock()
+	var left []part
+	for name := range l.batches.of {
+		b := l.batches.remove(name)
+		if tokens := b.drain(l.server.clock.Now()); tokens > 0 {
+			left = append(left, b.of.with(tokens))
+		}
+	}
+	l.batches.Unlock()
+	for _, p := range left {
+		l.denials.forget(p.name)
+		if _, err := l.decide(ctx, "TB.GIVE", p); err != nil {
+			failure = err
+		}
+	}
+	return failure
 }

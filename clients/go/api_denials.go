@@ -6,27 +6,25 @@ import (
 	"time"
 )
 
+// denial is the last one of a name.
 type denial struct {
-	cost     float64
+	part
 	decision Decision
 	// The server decided some time between the question and its reply. No call is refused for longer than if it was at the
 	// question; what the refused are told counts from the reply, so that it is enough.
 	asked, heard time.Time
 }
 
-// denials are the last ones of so many buckets.
-type denials struct{ recent[denial] }
-
-// recall is the denial that still holds for such a cost; one of cost 5 says nothing about cost 1.
-func (d *denials) recall(of bucket, cost float64, now time.Time) (Decision, bool) {
-	d.Lock()
-	defer d.Unlock()
-	denied, ok := d.get(of)
+// recall returns the denial of a part if it still holds; one of cost 5 says nothing about cost 1.
+func (s *settings) recall(p part, now time.Time) (Decision, bool) {
+	s.denials.Lock()
+	defer s.denials.Unlock()
+	denied, ok := s.denials.get(p.name)
 	if ok && now.Sub(denied.asked) >= denied.decision.RetryAfter {
-		d.remove(of)
+		s.denials.remove(p.name)
 		ok = false
 	}
-	if !ok || cost < denied.cost {
+	if !ok || denied.limit != p.limit || p.amount < denied.amount {
 		return Decision{}, false
 	}
 	refusal, waited := denied.decision, now.Sub(denied.heard)
@@ -35,38 +33,30 @@ func (d *denials) recall(of bucket, cost float64, now time.Time) (Decision, bool
 	return refusal, true
 }
 
-func (d *denials) remember(of bucket, denied denial) {
-	if decision := denied.decision; decision.Allowed || decision.Degraded || decision.RetryAfter <= 0 {
+func (s *settings) remember(p part, decision Decision, asked time.Time) {
+	if decision.Allowed || decision.Degraded || decision.RetryAfter <= 0 {
 		return
 	}
-	d.Lock()
-	defer d.Unlock()
-	d.remove(of)
-	d.add(of, denied)
+	s.denials.Lock()
+	defer s.denials.Unlock()
+	s.denials.set(p.name, denial{p, decision, asked, s.server.clock.Now()})
 }
 
-// forget: tokens came back, the denial may no longer hold.
-func (d *denials) forget(of bucket) {
-	d.Lock()
-	defer d.Unlock()
-	d.remove(of)
-}
-
-// recent keeps something for so many buckets, those that were used last. Its lock guards what it keeps, too.
+// recent keeps something for so many names, those that were used last. Its lock guards what it keeps, too.
 type recent[T any] struct {
 	sync.Mutex
 	most  int
 	order list.List // of kept, the last used first
-	of    map[bucket]*list.Element
+	of    map[string]*list.Element
 }
 
 type kept[T any] struct {
-	bucket bucket
-	value  T
+	name  string
+	value T
 }
 
-func (r *recent[T]) get(of bucket) (value T, ok bool) {
-	element, ok := r.of[of]
+func (r *recent[T]) get(name string) (value T, ok bool) {
+	element, ok := r.of[name]
 	if ok {
 		r.order.MoveToFront(element)
 		value = element.Value.(kept[T]).value
@@ -74,25 +64,32 @@ func (r *recent[T]) get(of bucket) (value T, ok bool) {
 	return value, ok
 }
 
-// add also returns what had to make room, if anything had to.
-func (r *recent[T]) add(of bucket, value T) (evicted T) {
+// set also returns what it replaced or what had to make room, if there was any.
+func (r *recent[T]) set(name string, value T) (gone T) {
+	gone = r.remove(name)
 	if r.of == nil {
-		r.of = map[bucket]*list.Element{}
+		r.of = map[string]*list.Element{}
 	}
-	r.of[of] = r.order.PushFront(kept[T]{of, value})
+	r.of[name] = r.order.PushFront(kept[T]{name, value})
 	if len(r.of) > r.most {
-		evicted, _ = r.remove(r.order.Back().Value.(kept[T]).bucket)
+		gone = r.remove(r.order.Back().Value.(kept[T]).name)
 	}
-	return evicted
+	return gone
 }
 
-func (r *recent[T]) remove(of bucket) (value T, ok bool) {
-	element, ok := r.of[of]
-	if ok {
-		delete(r.of, of)
+func (r *recent[T]) remove(name string) (value T) {
+	if element, ok := r.of[name]; ok {
+		delete(r.of, name)
 		value = r.order.Remove(element).(kept[T]).value
 	}
-	return value, ok
+	return value
+}
+
+// forget removes what a change of the bucket has made untrue.
+func (r *recent[T]) forget(name string) {
+	r.Lock()
+	defer r.Unlock()
+	r.remove(name)
 }
 
 // lessenedBy is in whole milliseconds, rounded up, as replies are. What was not over stays so.
@@ -105,4 +102,8 @@ func lessenedBy(duration, by time.Duration) time.Duration {
 		return time.Millisecond
 	}
 	return left
+}
+
+func upToMs(duration time.Duration) time.Duration {
+	return (duration + time.Millisecond - 1).Truncate(time.Millisecond)
 }

@@ -3,7 +3,6 @@ package tokenbucket
 import (
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"strconv"
@@ -18,13 +17,6 @@ import (
 // lasts. It renews itself until it is settled or lost, or the context that it was made with is over. If its holder is gone,
 // the tokens come back after the ttl.
 //
-//	hold, err := limiter.Hold(ctx, "user:42", 5000, time.Minute)
-//	if err != nil || !hold.Decision().Allowed {
-//		return err
-//	}
-//	defer hold.Settle()
-//	err = hold.Used(1800)
-//
 // Work admitted during an outage gets a hold in this process. The first renewal after reconnecting acquires it on the
 // server, if there is room, and Settle charges what was used in any case.
 type Hold struct {
@@ -35,26 +27,21 @@ type Hold struct {
 	isKnown  bool // whether the server has had the hold
 	isSent   bool // whether the server may have it
 
-	decision atomic.Pointer[JointDecision]
+	decision atomic.Pointer[Decision]
 
 	mutex sync.Mutex // guards what the work used of each
 	used  []part
 
-	sending sync.Mutex    // a renewal on its way could take anew what is settled
-	stop    chan struct{} // closed when nothing shall renew any more
-	lost    chan struct{} // closed when the server no longer has the hold
+	sending sync.Mutex         // a renewal on its way could take anew what is settled
+	stop    context.CancelFunc // ends renewing
+	lost    chan struct{}      // closed when the server no longer has the hold
 	settled sync.Once
-	result  JointDecision // of Settle, like err; before that, the first decision
+	result  Decision // of Settle, like err; before that, the first decision
 	err     error
 }
 
-const longestHold = 30 * 24 * time.Hour
-
 func newHold(ctx context.Context, s settings, parts []part, ttl time.Duration, options []CallOption) (*Hold, error) {
-	if ttl < time.Millisecond || ttl > longestHold {
-		return nil, badArgument("ttl: a hold lasts from 1 ms to 30 days, not %v", ttl)
-	}
-	h := &Hold{settings: s, ttl: ttl, stop: make(chan struct{}), lost: make(chan struct{})}
+	h := &Hold{settings: s, ttl: ttl, lost: make(chan struct{})}
 	for _, p := range parts {
 		if p.amount > 0 {
 			h.held = append(h.held, p)
@@ -68,35 +55,20 @@ func newHold(ctx context.Context, s settings, parts []part, ttl time.Duration, o
 	if _, err := rand.Read(random[:]); err != nil {
 		return nil, err
 	}
-	h.id = hex.EncodeToString(random[:])
-	began := s.server.clock.Now()
-	decision, err := h.set(ctx, parts, options)
+	h.id = fmt.Sprintf("%x", random)
+	decision, err := s.told(1, func() (Decision, error) { return h.set(ctx, parts, options...) }, parts...)
 	if err != nil {
 		return nil, err
 	}
-	s.tellAll(parts, decision, began)
 	h.decision.Store(&decision)
 	h.result = decision
-	if decision.isGranted() && len(h.held) > 0 {
-		go h.renew(ctx)
+	if decision.isGranted() {
+		ctx, h.stop = context.WithCancel(ctx)
+		if len(h.held) > 0 {
+			go h.renew(ctx)
+		}
 	}
 	return h, nil
-}
-
-// during runs work under the hold, if it was granted.
-func (h *Hold) during(err error, work func(*Hold) error) (failure error) {
-	if err == nil {
-		err = h.Decision().Err()
-	}
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if _, err := h.Settle(); failure == nil {
-			failure = err
-		}
-	}()
-	return work(h)
 }
 
 // Lost returns a channel that is closed when the server no longer has the hold: the process was suspended for longer than
@@ -105,19 +77,13 @@ func (h *Hold) during(err error, work func(*Hold) error) (failure error) {
 func (h *Hold) Lost() <-chan struct{} { return h.lost }
 
 // Decision returns the first decision, then that of the last renewal.
-func (h *Hold) Decision() JointDecision { return *h.decision.Load() }
+func (h *Hold) Decision() Decision { return *h.decision.Load() }
 
-// Used sets what the work used of the only limit, for Settle. An amount that no bucket can hold, or a hold of several limits,
-// is ErrBadArgument and changes nothing.
-func (h *Hold) Used(amount float64) error {
-	if len(h.used) > 1 {
-		return badArgument("used: the hold has several limits, name one by UsedOf")
-	}
-	return h.UsedOf(h.used[0].which, amount)
-}
+// Used sets what the work used, for Settle: see UsedOf. The hold is that of a Limiter.
+func (h *Hold) Used(amount float64) error { return h.UsedOf("", amount) }
 
-// UsedOf sets what the work used of one of several limits, for Settle. A limit that the hold does not have, or more than 0 of
-// a pool, is ErrBadArgument and changes nothing.
+// UsedOf sets what the work used of one limit of a JointLimiter, for Settle. A limit that the hold does not have, an amount
+// that no bucket can hold, or more than 0 of a pool, is ErrBadArgument and changes nothing.
 func (h *Hold) UsedOf(limit string, amount float64) error {
 	if !(amount >= 0 && amount <= local.MostTokens) {
 		return badArgument("used: %v is not a number of tokens from 0 to 1e12", amount)
@@ -135,7 +101,7 @@ func (h *Hold) UsedOf(limit string, amount float64) error {
 		used.amount = amount
 		return nil
 	}
-	return badArgument("used: the hold has no limit %q", limit)
+	return badArgument("used: the hold has no limit %q (name one of several by UsedOf)", limit)
 }
 
 // Settle ends the hold: it returns what was not used and charges what was used beyond the hold. Without a call of Used, the
@@ -144,46 +110,45 @@ func (h *Hold) UsedOf(limit string, amount float64) error {
 // It is final: a second call returns the first result and sends nothing. It asks even when the context of the hold is over.
 // A hold that cannot be settled is settled by its id once the server answers, unless its ttl is over before. Lost says that
 // the reply did not come.
-func (h *Hold) Settle() (JointDecision, error) {
+func (h *Hold) Settle() (Decision, error) {
 	began, isNew := h.settings.server.clock.Now(), false
 	h.mutex.Lock()
 	parts := append([]part(nil), h.used...)
 	h.mutex.Unlock()
 	h.settled.Do(func() {
-		close(h.stop)
-		h.sending.Lock()
-		defer h.sending.Unlock()
 		if h.result.isGranted() {
+			h.stop()
+			h.sending.Lock()
+			defer h.sending.Unlock()
 			h.result, h.err = h.settle(parts)
 			isNew = h.err == nil
 		}
 	})
 	if isNew { // outside of Do: a hook may call Settle
-		h.settings.tellAll(parts, h.result, began)
+		h.settings.tell(parts, h.result, 0, began)
 	}
 	return h.result, h.err
 }
 
-func (h *Hold) settle(parts []part) (JointDecision, error) {
+func (h *Hold) settle(parts []part) (Decision, error) {
 	ctx, server := context.Background(), h.settings.server
-	settle := command{args: []any{"TB.MSETTLE", strconv.Itoa(len(parts)), h.id}, once: true}
+	settle := h.settings.command([]any{"TB.MSETTLE", strconv.Itoa(len(parts)), h.id}, parts...)
 	if h.isSent {
 		settle.ttl = h.ttl
 	}
-	decision, err := h.settings.askAll(ctx, parts, settle)
+	decision, err := h.settings.ask(ctx, settle, parts...)
 	if err != nil || decision.Degraded {
 		return decision, err
 	}
 	if server.degraded.Load() > 0 { // it may be in this process too
-		_, _ = server.decideLocally(h.settings.words(settle.args, parts...))
+		_, _ = server.decideLocally(settle.args)
 	}
 	for _, p := range parts {
-		h.settings.denials.forget(p.bucket)
+		h.settings.denials.forget(p.name)
 		if own, ok := decision.Each[p.which]; !ok || own.Allowed || p.amount <= 0 {
 			continue
 		}
-		charge := h.settings.command("TB.CHARGE", p.bucket, p.amount)
-		if _, chargeErr := server.ask(ctx, charge); awayOf(chargeErr) != nil {
+		if _, chargeErr := server.ask(ctx, h.settings.command([]any{"TB.CHARGE"}, p)); awayOf(chargeErr) != nil {
 			decision.Lost = true
 		} else if chargeErr != nil && err == nil {
 			err = fmt.Errorf("what the lost hold used: %w", chargeErr)
@@ -192,19 +157,15 @@ func (h *Hold) settle(parts []part) (JointDecision, error) {
 	return decision, err
 }
 
-// set makes the hold last ttl from now, and takes it if the server has never had it, unless it is settled.
-func (h *Hold) set(ctx context.Context, parts []part, options []CallOption) (JointDecision, error) {
+// set makes the hold last ttl from now, and takes it if the server has never had it.
+func (h *Hold) set(ctx context.Context, parts []part, options ...CallOption) (Decision, error) {
 	h.sending.Lock()
 	defer h.sending.Unlock()
-	select {
-	case <-h.stop:
-		return JointDecision{}, ErrClosed
-	default:
-	}
 	ttlMs := strconv.FormatInt(h.ttl.Milliseconds(), 10)
-	args := []any{"TB.MHOLD", strconv.Itoa(len(parts)), ttlMs, h.id}
-	decision, err := h.settings.askAll(ctx, parts, command{args: args, renews: h.isKnown, ttl: h.ttl}.with(options))
-	h.isKnown = h.isKnown || err == nil && decision.isGranted() && !decision.Degraded
+	c := h.settings.command([]any{"TB.MHOLD", strconv.Itoa(len(parts)), ttlMs, h.id}, parts...).with(options)
+	c.renews, c.ttl = h.isKnown, h.ttl
+	decision, err := h.settings.ask(ctx, c, parts...)
+	h.isKnown = h.isKnown || err == nil && decision.Allowed && !decision.Degraded
 	h.isSent = h.isSent || h.isKnown || decision.mayBeHeld
 	return decision, err
 }
@@ -220,12 +181,10 @@ func (h *Hold) renew(ctx context.Context) {
 			return
 		case <-h.settings.server.life.Done():
 			return
-		case <-h.stop:
-			return
 		case <-timer.C:
 		}
 		began := h.settings.server.clock.Now()
-		decision, err := h.set(ctx, h.held, nil)
+		decision, err := h.set(ctx, h.held)
 		every := h.ttl / 3
 		if decision.Degraded {
 			every = h.ttl / 10
@@ -237,8 +196,8 @@ func (h *Hold) renew(ctx context.Context) {
 			}
 			continue
 		}
+		decision = h.settings.tell(h.held, decision, 1, began)
 		h.decision.Store(&decision)
-		h.settings.tellAll(h.held, decision, began)
 		if h.isKnown && !decision.Allowed && !decision.Degraded {
 			close(h.lost)
 			return

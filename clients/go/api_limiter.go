@@ -14,7 +14,7 @@ type settings struct {
 	server     *Server
 	prefix     string
 	policy     Policy
-	denials    *denials
+	denials    *recent[denial]
 	batch      int64
 	onDecision []func(string, Limit, Decision, time.Duration)
 	shadow     bool
@@ -50,7 +50,7 @@ func OnDecision(call func(name string, limit Limit, decision Decision, duration 
 func Shadow(on bool) LimiterOption { return func(s *settings) { s.shadow = on } }
 
 func newSettings(server *Server, options []LimiterOption) settings {
-	s := settings{server: server, prefix: "tb:", denials: &denials{}}
+	s := settings{server: server, prefix: "tb:", denials: &recent[denial]{}}
 	for _, option := range options {
 		option(&s)
 	}
@@ -63,7 +63,63 @@ func newSettings(server *Server, options []LimiterOption) settings {
 	return s
 }
 
-// passing grants what was wanted in shadow mode.
+// part is one of the buckets that a command is about.
+type part struct {
+	which  string // the name of its limit in a JointLimiter; of a Limiter ""
+	name   string
+	limit  Limit
+	words  [2]any // of the limit
+	amount float64
+}
+
+// with is of the same bucket.
+func (p part) with(amount int64) part {
+	p.amount = float64(amount)
+	return p
+}
+
+// command returns one of these words, followed by the arguments of each part.
+func (s *settings) command(words []any, parts ...part) command {
+	c := command{args: append(make([]any, 0, len(words)+4*len(parts)+1), words...), wrong: s.wrong}
+	c.once = words[0] == "TB.GIVE" || words[0] == "TB.CHARGE" || words[0] == "TB.MSETTLE"
+	for _, p := range parts {
+		key := s.prefix + p.name
+		if c.key == "" {
+			c.key = key
+		}
+		c.args = append(c.args, key, p.words[0], p.words[1], tokens(p.amount))
+	}
+	return c
+}
+
+// told decides, and reports the decision by tell.
+func (s *settings) told(wanted int64, decide func() (Decision, error), parts ...part) (Decision, error) {
+	began := s.server.clock.Now()
+	decision, err := decide()
+	if err == nil {
+		decision = s.tell(parts, decision, wanted, began)
+	}
+	return decision, err
+}
+
+// tell lets what was denied pass in shadow mode, and tells OnDecision what was decided about each part.
+func (s *settings) tell(parts []part, decision Decision, wanted int64, began time.Time) Decision {
+	decision = s.passing(decision, wanted)
+	for _, p := range parts {
+		own, ok := decision.Each[p.which]
+		if ok {
+			own = s.passing(own, wanted)
+			decision.Each[p.which] = own
+		} else {
+			own = decision
+		}
+		for _, call := range s.onDecision {
+			guarded(func() { call(p.name, p.limit, own, s.server.clock.Now().Sub(began)) })
+		}
+	}
+	return decision
+}
+
 func (s *settings) passing(decision Decision, wanted int64) Decision {
 	if s.shadow && decision.Granted < wanted {
 		decision.Allowed, decision.Granted, decision.Shadowed = true, wanted, true
@@ -75,19 +131,20 @@ func (s *settings) passing(decision Decision, wanted int64) Decision {
 type Limiter struct {
 	limit      Limit
 	limitWords [2]any // made once, because that costs memory
-	batches    *batches
+	batches    *recent[*batch]
 	settings
 }
 
 // NewLimiter makes a limiter of a server and a limit. It sends nothing: a wrong limit is an error of the first call.
 func NewLimiter(server *Server, limit Limit, options ...LimiterOption) *Limiter {
-	return &Limiter{limit, limit.words(), &batches{recent[*batch]{most: mostBatches}}, newSettings(server, options)}
+	return &Limiter{limit, limit.words(), &recent[*batch]{most: mostBatches}, newSettings(server, options)}
 }
 
 // Limit returns the limit that the limiter was made with.
 func (l *Limiter) Limit() Limit { return l.limit }
 
-// With returns the limiter with another limit for the same names. Both share buckets, denials and batches.
+// With returns the limiter with another limit for the same names. Both share the buckets. Of a name they have one batch and
+// one denial, those of the limit used last.
 func (l *Limiter) With(limit Limit) *Limiter {
 	other := *l
 	other.limit, other.limitWords = limit, limit.words()
@@ -96,52 +153,53 @@ func (l *Limiter) With(limit Limit) *Limiter {
 
 // Take takes cost tokens if the bucket holds them, else nothing. With MaxWait it waits for its turn.
 func (l *Limiter) Take(ctx context.Context, name string, cost float64, options ...CallOption) (Decision, error) {
-	return l.told(name, 1, func() (Decision, error) { return l.take(ctx, name, cost, options) })
-}
-
-func (l *Limiter) take(ctx context.Context, name string, cost float64, options []CallOption) (Decision, error) {
-	if len(options) > 0 {
-		if c := l.command("TB.TAKE", l.of(name), cost).with(options); c.maxWait > 0 || c.wrong != nil {
-			joint, err := l.ask(ctx, c, nil)
-			return joint.Decision, err
+	p := l.part(name, cost)
+	return l.told(1, func() (Decision, error) {
+		if len(options) > 0 {
+			if c := l.command([]any{"TB.TAKE"}, p).with(options); c.maxWait > 0 || c.wrong != nil {
+				return l.ask(ctx, c)
+			}
 		}
-	}
-	if l.batch > 1 && cost >= 1 && cost <= math.Min(float64(l.batch), l.limit.Capacity) && cost == math.Trunc(cost) {
-		return l.takeFromBatch(ctx, name, int64(cost))
-	}
-	return l.takeRemembering(ctx, name, cost)
+		if l.batch > 1 && cost >= 1 && cost <= math.Min(float64(l.batch), l.limit.Capacity) && cost == math.Trunc(cost) {
+			return l.takeFromBatch(ctx, p)
+		}
+		return l.takeRemembering(ctx, p)
+	}, p)
 }
 
 // takeRemembering asks, unless a denial that still holds is remembered. None says when there will be more than the capacity.
-func (l *Limiter) takeRemembering(ctx context.Context, name string, cost float64) (Decision, error) {
-	if l.denials.most == 0 || cost > l.limit.Capacity {
-		return l.decide(ctx, "TB.TAKE", name, cost)
+func (l *Limiter) takeRemembering(ctx context.Context, p part) (Decision, error) {
+	if l.denials.most == 0 || p.amount > l.limit.Capacity {
+		return l.decide(ctx, "TB.TAKE", p)
 	}
 	asked := l.server.clock.Now()
-	if refusal, ok := l.denials.recall(l.of(name), cost, asked); ok {
+	if refusal, ok := l.recall(p, asked); ok {
 		return refusal, nil
 	}
-	decision, err := l.decide(ctx, "TB.TAKE", name, cost)
+	decision, err := l.decide(ctx, "TB.TAKE", p)
 	if err == nil {
-		l.denials.remember(l.of(name), denial{cost, decision, asked, l.server.clock.Now()})
+		l.remember(p, decision, asked)
 	}
 	return decision, err
 }
 
 // Peek returns what Take would decide, and takes nothing. With cost 0, Remaining is what the bucket has.
 func (l *Limiter) Peek(ctx context.Context, name string, cost float64) (Decision, error) {
-	return l.decideAndTell(ctx, "TB.PEEK", name, cost)
+	return l.decideAndTell(ctx, "TB.PEEK", name, cost, 1)
 }
 
 // TakeUpTo takes as many whole tokens as the bucket has, at most most: see Granted.
 func (l *Limiter) TakeUpTo(ctx context.Context, name string, most int64) (Decision, error) {
-	return l.told(name, most, func() (Decision, error) { return l.decide(ctx, "TB.TAKEUPTO", name, float64(most)) })
+	return l.decideAndTell(ctx, "TB.TAKEUPTO", name, float64(most), most)
 }
 
 // Reserve books a place in the queue: sleep RetryAfter, then act. It is denied, without taking a token, if the wait would
 // exceed maxWait; RetryAfter is then how long that wait would have been.
 func (l *Limiter) Reserve(ctx context.Context, name string, cost float64, maxWait time.Duration) (Decision, error) {
-	decision, err := l.decideAndTell(ctx, "TB.RESERVE", name, cost, strconv.FormatInt(maxWait.Milliseconds(), 10))
+	p := l.part(name, cost)
+	c := l.command([]any{"TB.RESERVE"}, p)
+	c.args = append(c.args, strconv.FormatInt(maxWait.Milliseconds(), 10))
+	decision, err := l.told(1, func() (Decision, error) { return l.ask(ctx, c) }, p)
 	if l.shadow {
 		decision.RetryAfter = 0
 	}
@@ -156,10 +214,10 @@ func (l *Limiter) Wait(ctx context.Context, name string, cost float64, maxWait t
 	}
 	if err := l.server.clock.Sleep(ctx, decision.RetryAfter); err != nil {
 		// Should it fail, the bucket refills by itself: a token less was used, never one more.
-		give := l.command("TB.GIVE", l.of(name), cost)
+		give := l.command([]any{"TB.GIVE"}, l.part(name, cost))
 		switch {
 		case !decision.Degraded:
-			l.denials.forget(l.of(name))
+			l.denials.forget(name)
 			_, _ = l.server.ask(context.Background(), give) // the caller's context is over
 		case l.policy == FailLocal: // where it was reserved
 			_, _ = l.server.decideLocally(give.args)
@@ -172,88 +230,54 @@ func (l *Limiter) Wait(ctx context.Context, name string, cost float64, maxWait t
 // Charge takes amount unconditionally, into debt if needed, when the real cost is known only afterwards. It is sent once:
 // see Lost.
 func (l *Limiter) Charge(ctx context.Context, name string, amount float64) (Decision, error) {
-	return l.decideAndTell(ctx, "TB.CHARGE", name, amount)
+	return l.decideAndTell(ctx, "TB.CHARGE", name, amount, 1)
 }
 
 // Give puts amount back, at most up to the capacity. It is sent once: see Lost.
 func (l *Limiter) Give(ctx context.Context, name string, amount float64) (Decision, error) {
-	l.denials.forget(l.of(name))
-	return l.decideAndTell(ctx, "TB.GIVE", name, amount)
+	l.denials.forget(name)
+	return l.decideAndTell(ctx, "TB.GIVE", name, amount, 1)
 }
 
 // Reset makes the bucket full, and forgets its holds.
 func (l *Limiter) Reset(ctx context.Context, name string) error {
-	l.denials.forget(l.of(name))
-	l.batches.drop(l.of(name))
+	l.denials.forget(name)
+	l.batches.forget(name)
 	return l.server.delete(ctx, l.prefix+name)
 }
 
-// delete makes buckets full, here and in the server.
+// delete makes a bucket full, here and in the server.
 func (s *Server) delete(ctx context.Context, key string) error {
-	_, _ = s.decideLocally([]any{"DEL", key})
-	_, err := s.Do(ctx, "DEL", key)
-	if err == nil && s.hasScript {
-		_, err = s.Do(ctx, "DEL", key+scriptSuffix)
+	keys := []string{key, key + scriptSuffix}
+	if !s.hasScript {
+		keys = keys[:1]
 	}
-	return err
+	for _, key := range keys {
+		del := []any{"DEL", key}
+		_, _ = s.decideLocally(del)
+		if _, err := s.ask(ctx, command{args: del, key: key}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Hold takes amount until the hold is settled or, if its process dies, until ttl (1 ms to 30 days) is over: see the type
 // Hold. With MaxWait it waits for its turn, and the ttl begins with the grant.
 func (l *Limiter) Hold(ctx context.Context, name string, amount float64, ttl time.Duration, options ...CallOption) (*Hold, error) {
-	return newHold(ctx, l.settings, []part{{"", l.of(name), amount}}, ttl, options)
+	return newHold(ctx, l.settings, []part{l.part(name, amount)}, ttl, options)
 }
 
-// WithHold runs work under a hold, and settles it when work returns or panics. It returns a *DeniedError, without running
-// work, if the hold is denied; else the error of work, or that of Settle.
-func (l *Limiter) WithHold(ctx context.Context, name string, amount float64, ttl time.Duration, work func(*Hold) error, options ...CallOption) error {
-	hold, err := l.Hold(ctx, name, amount, ttl, options...)
-	return hold.during(err, work)
+func (l *Limiter) part(name string, amount float64) part {
+	return part{"", name, l.limit, l.limitWords, amount}
 }
 
-// Close gives back what batches have left.
-func (l *Limiter) Close(ctx context.Context) error {
-	var first error
-	for of, left := range l.batches.drain(l.server.clock.Now()) {
-		if _, err := l.With(of.limit).Give(ctx, of.name, float64(left)); err != nil && first == nil {
-			first = err
-		}
-	}
-	return first
+func (l *Limiter) decideAndTell(ctx context.Context, operation any, name string, amount float64, wanted int64) (Decision, error) {
+	p := l.part(name, amount)
+	return l.told(wanted, func() (Decision, error) { return l.decide(ctx, operation, p) }, p)
 }
 
-// bucket is what denials and batches are kept for.
-type bucket struct {
-	name  string
-	limit Limit
-	words [2]any
-}
-
-func (l *Limiter) of(name string) bucket { return bucket{name, l.limit, l.limitWords} }
-
-// told tells OnDecision, and lets the call pass in shadow mode.
-func (l *Limiter) told(name string, wanted int64, decide func() (Decision, error)) (Decision, error) {
-	began := l.server.clock.Now()
-	decision, err := decide()
-	if err == nil {
-		decision = l.passing(decision, wanted)
-		l.tellAll([]part{{bucket: l.of(name)}}, JointDecision{Decision: decision}, began)
-	}
-	return decision, err
-}
-
-func (l *Limiter) decideAndTell(ctx context.Context, operation any, name string, amount float64, more ...any) (Decision, error) {
-	return l.told(name, 1, func() (Decision, error) { return l.decide(ctx, operation, name, amount, more...) })
-}
-
-func (l *Limiter) decide(ctx context.Context, operation any, name string, amount float64, more ...any) (Decision, error) {
-	joint, err := l.ask(ctx, l.command(operation, l.of(name), amount, more...), nil)
-	return joint.Decision, err
-}
-
-// command is one about a single bucket. The operation is a constant, which needs no memory.
-func (s *settings) command(operation any, of bucket, amount float64, more ...any) command {
-	args := s.words(append(make([]any, 0, 6), operation), part{bucket: of, amount: amount})
-	once := operation == "TB.GIVE" || operation == "TB.CHARGE"
-	return command{args: append(args, more...), key: args[1].(string), once: once, wrong: s.wrong}
+// decide asks a command about a single bucket. The operation is a constant, which needs no memory.
+func (l *Limiter) decide(ctx context.Context, operation any, p part) (Decision, error) {
+	return l.ask(ctx, l.command([]any{operation}, p))
 }

@@ -23,8 +23,11 @@ const (
 	FailWithError
 )
 
-// ask decides by the policy what the server does not decide. The parts are those of a command over several limits, or nil.
-func (s *settings) ask(ctx context.Context, c command, parts []part) (JointDecision, error) {
+// ask decides by the policy what the server does not decide. The parts are those of a command over several limits, or none.
+func (s *settings) ask(ctx context.Context, c command, parts ...part) (Decision, error) {
+	if c.share != nil && len(parts) > 1 {
+		return Decision{}, badArgument("share: a call of several buckets has none")
+	}
 	if s.shadow {
 		c.maxWait = 0
 	}
@@ -34,9 +37,9 @@ func (s *settings) ask(ctx context.Context, c command, parts []part) (JointDecis
 	}
 	reply, err := s.server.ask(ctx, sent)
 	if err != nil {
-		return s.without(c, parts, err)
+		return s.without(c, err, parts...)
 	}
-	return parseJointDecision(reply, parts)
+	return parseDecision(reply, nil, parts...)
 }
 
 // renewingForm returns the command that makes a hold last longer, and takes nothing if it is gone.
@@ -49,62 +52,47 @@ func renewingForm(hold []any) []any {
 }
 
 // without decides by the policy.
-func (s *settings) without(c command, parts []part, err error) (joint JointDecision, failure error) {
+func (s *settings) without(c command, err error, parts ...part) (decision Decision, failure error) {
 	away := awayOf(err)
 	if away == nil {
-		return joint, err
+		return decision, err
 	}
 	s.server.degraded.Add(1)
-	reply, failure := s.policyReply(c.args, err)
-	if failure == nil {
-		if s.policy != FailLocal {
-			parts = nil
-		}
-		joint, failure = parseJointDecision(reply, parts)
+	decide := s.server.decideLocally
+	if s.policy != FailLocal { // to find mistakes
+		decide = func(args []any) (any, error) { return local.NewStore(0).Do(0, args...) }
 	}
-	joint.Degraded, joint.Lost, joint.mayBeHeld = true, away.lost, away.mayBeHeld
-	for which, own := range joint.Each {
+	switch reply, wrong := decide(c.args); {
+	case wrong != nil:
+		failure = badArgument("%s (decided here, the server is away)", wrong)
+	case s.policy == FailLocal:
+		decision, failure = parseDecision(reply, nil, parts...)
+	case s.policy == FailOpen:
+		decision = Decision{Allowed: true, Granted: 1}
+		if c.args[0] == "TB.TAKEUPTO" {
+			decision.Granted, _ = strconv.ParseInt(c.args[4].(string), 10, 64)
+		}
+	case s.policy == FailClosed:
+		decision = Decision{RetryAfter: upToMs(s.server.retryEvery)}
+	default:
+		failure = err
+	}
+	decision.Degraded, decision.Lost, decision.mayBeHeld = true, away.lost, away.mayBeHeld && c.ttl > 0
+	for which, own := range decision.Each {
 		own.Degraded, own.Lost = true, away.lost
-		joint.Each[which] = own
+		decision.Each[which] = own
 	}
 	switch {
 	case c.args[0] == "TB.MSETTLE":
 		s.server.settleLater(c)
-	case away.mayBeHeld && !joint.Allowed:
+	case away.mayBeHeld && !decision.Allowed:
 		s.server.settleInDoubt(c)
 	}
-	return joint, failure
-}
-
-// policyReply has the shape of the server's reply.
-func (s *settings) policyReply(args []any, err error) (any, error) {
-	decide := s.server.decideLocally
-	if s.policy != FailLocal {
-		decide = decideOnFullBuckets
-	}
-	reply, wrong := decide(args)
-	switch {
-	case wrong != nil:
-		return nil, badArgument("%s (decided here, the server is away)", wrong)
-	case s.policy == FailLocal:
-		return reply, nil
-	case s.policy == FailOpen:
-		granted := int64(1)
-		if args[0] == "TB.TAKEUPTO" {
-			granted, _ = strconv.ParseInt(args[4].(string), 10, 64)
-		}
-		return []any{granted, int64(0), int64(0), int64(0)}, nil
-	case s.policy == FailClosed:
-		return []any{int64(0), int64(0), upToMs(s.server.retryEvery).Milliseconds(), int64(0)}, nil
-	}
-	return nil, err
+	return decision, failure
 }
 
 // decideLocally forgets nothing when the server is back: outages that follow each other share one bucket. It decides by a time
 // that is that of the day at the start, and goes on steadily.
 func (s *Server) decideLocally(args []any) (any, error) {
-	return s.local.Do(time.Duration(s.started.UnixNano()+s.now()-1), local.Words(args))
+	return s.local.Do(time.Duration(s.started.UnixNano()+s.now()-1), args...)
 }
-
-// decideOnFullBuckets finds mistakes.
-func decideOnFullBuckets(args []any) (any, error) { return local.NewStore(0).Do(0, local.Words(args)) }

@@ -49,43 +49,6 @@ func silent(ctx context.Context, _ ...any) (any, error) {
 	return nil, net.ErrClosed
 }
 
-func TestEachPolicyWhileTheServerIsAway(t *testing.T) {
-	fake, log := tokenbuckettest.NewServer(), &realserver.Log{}
-	limits := tokenbucket.NewServer(fake, tokenbucket.LogTo(log.Printf))
-	fake.Break(errors.New("unplugged"))
-	type decision = tokenbucket.Decision
-	full := decision{Allowed: true, Granted: 1, Degraded: true}
-	retry := decision{RetryAfter: 500 * time.Millisecond, Degraded: true}
-	sixth := decision{Allowed: true, Granted: 1, Remaining: 4, ResetAfter: 36 * time.Minute, Degraded: true}
-	last := decision{Allowed: true, Granted: 4, ResetAfter: time.Hour, Degraded: true}
-	for policy, want := range map[tokenbucket.Policy][2]decision{
-		tokenbucket.FailLocal:  {sixth, last},
-		tokenbucket.FailOpen:   {full, {Allowed: true, Granted: 7, Degraded: true}},
-		tokenbucket.FailClosed: {retry, retry},
-	} {
-		limiter := tokenbucket.NewLimiter(limits, hourly, tokenbucket.OnError(policy))
-		if got := must(t)(limiter.Take(ctx, "a", 6)); got != want[0] {
-			t.Errorf("policy %d: %+v, want %+v", policy, got, want[0])
-		}
-		if got := must(t)(limiter.TakeUpTo(ctx, "a", 7)); got != want[1] {
-			t.Errorf("policy %d: %+v, want %+v", policy, got, want[1])
-		}
-	}
-	strict := tokenbucket.NewLimiter(limits, hourly, tokenbucket.OnError(tokenbucket.FailWithError))
-	if got, err := strict.Take(ctx, "a", 1); !errors.Is(err, tokenbucket.ErrServerAway) || !errors.Is(err, tokenbucket.ErrTokenBucket) || got.Allowed {
-		t.Errorf("strict: %+v, %v", got, err)
-	}
-	if count := limits.DegradedCount(); count != 7 {
-		t.Errorf("%d decisions were made without the server", count)
-	}
-	fake.Break(nil)
-	fake.Advance(time.Second)
-	if got := must(t)(strict.Take(ctx, "a", 1)); got.Remaining != 9 {
-		t.Errorf("the server's bucket: %+v", got)
-	}
-	log.Expect(t, "cannot ask the server", "the server is back")
-}
-
 // stuck counts the calls that wait for it, until their deadline.
 type stuck struct {
 	asked atomic.Int64
@@ -276,7 +239,7 @@ func TestAHoldThatAWaitMayHaveMadeIsSettled(t *testing.T) {
 	server := realserver.Start(t)
 	impatient, leave := context.WithCancel(ctx)
 	doer := waiting{server.Doer().Do, func(ctx context.Context, args ...any) (any, error) {
-		_, _ = server.Doer().(tokenbucket.WaitingDoer).Wait(ctx, args...)
+		_, _ = server.Doer().Do(ctx, args...)
 		leave()
 		return nil, io.EOF // when it was executed
 	}}
@@ -424,5 +387,24 @@ func TestALogThatBlocksHoldsUpNoWait(t *testing.T) {
 	limiter := tokenbucket.NewLimiter(limits, hourly, tokenbucket.OnError(tokenbucket.FailClosed))
 	if decision := <-wait(limiter); !decision.Degraded {
 		t.Fatalf("%+v", decision)
+	}
+}
+
+// An attacker who has more names than the local limiter keeps buckets gets back none that is empty.
+func TestManyNamesDoNotRefillABucketOfTheLocalLimiter(t *testing.T) {
+	fake := tokenbuckettest.NewServer()
+	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(fake, tokenbucket.LogTo(t.Logf)), hourly)
+	fake.Break(errors.New("unplugged"))
+	expectAllowed(t)(limiter.Take(ctx, "a", 10))
+	for i := 0; i < 10_001; i++ {
+		expectAllowed(t)(limiter.Take(ctx, fmt.Sprint(i), 1))
+	}
+	if got := must(t)(limiter.Take(ctx, "a", 1)); got.Allowed || !got.Degraded {
+		t.Fatalf("%+v", got)
+	}
+	for i := 0; i < 10; i++ { // a name that finds no room is limited while it is used
+		if got := must(t)(limiter.Take(ctx, "new", 5)); got.Allowed != (i < 2) {
+			t.Fatalf("call %d: %+v", i, got)
+		}
 	}
 }

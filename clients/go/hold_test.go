@@ -3,7 +3,6 @@ package tokenbucket_test
 import (
 	"context"
 	"errors"
-	"math"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -53,22 +52,6 @@ const brief = 60 * time.Millisecond
 
 var slot = tokenbucket.Limit{Capacity: 1, Rate: "0"}
 
-func TestAUseOfNoLimitOrOfNoNumberIsAnErrorAndChangesNothing(t *testing.T) {
-	limits := tokenbucket.NewServer(tokenbuckettest.NewServer())
-	joint := tokenbucket.NewJointLimiter(limits, map[string]tokenbucket.Limit{"requests": hourly, "tokens": hourly})
-	held, err := joint.Hold(ctx, "a", map[string]float64{"requests": 1, "tokens": 8}, time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for what, err := range map[string]error{"no name": held.Used(5), "no number": held.UsedOf("tokens", math.NaN())} {
-		if !errors.Is(err, tokenbucket.ErrBadArgument) {
-			t.Errorf("%s: %v", what, err)
-		}
-	}
-	settle(t, held)
-	expectRemaining(t, tokenbucket.NewLimiter(limits, hourly), "{a}:tokens", 2)
-}
-
 func TestAHoldEndsByItsTTLWhenItsContextIsOver(t *testing.T) {
 	limiter := tokenbucket.NewLimiter(realserver.Start(t).Limits(), slot)
 	working, leave := context.WithCancel(ctx)
@@ -77,20 +60,6 @@ func TestAHoldEndsByItsTTLWhenItsContextIsOver(t *testing.T) {
 	}
 	leave()
 	realserver.Eventually(t, "the slot is back", func() bool { return remaining(t, limiter, "a") == 1 })
-}
-
-func TestAHoldMadeWhileTheServerWasAwayIsCharged(t *testing.T) {
-	fake := tokenbuckettest.NewServer()
-	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(fake, tokenbucket.LogTo(t.Logf)), hourly)
-	fake.Break(errors.New("unplugged"))
-	held := hold(t, limiter, 5, time.Hour)
-	if decision := held.Decision(); !decision.Allowed || !decision.Degraded {
-		t.Fatalf("%+v", decision)
-	}
-	fake.Break(nil)
-	use(t, held, 4)
-	settle(t, held)
-	expectRemaining(t, limiter, "a", 6)
 }
 
 func TestAHoldOfNothingInOneOfItsLimitsIsNotLost(t *testing.T) {
@@ -108,42 +77,6 @@ func TestAHoldOfNothingInOneOfItsLimitsIsNotLost(t *testing.T) {
 		}
 	}
 	settle(t, held)
-}
-
-func TestAHoldEndsWithItsWork(t *testing.T) {
-	limits := tokenbucket.NewServer(tokenbuckettest.NewServer())
-	limiter := tokenbucket.NewLimiter(limits, hourly)
-	failed := errors.New("failed")
-	for _, work := range []func(*tokenbucket.Hold) error{
-		func(hold *tokenbucket.Hold) error { use(t, hold, 1); return failed },
-		func(hold *tokenbucket.Hold) error { use(t, hold, 1); settle(t, hold); return failed },
-		func(hold *tokenbucket.Hold) error { use(t, hold, 1); panic(failed) },
-	} {
-		func() {
-			defer func() {
-				if thrown := recover(); thrown != nil && thrown != failed {
-					t.Error(thrown)
-				}
-			}()
-			if err := limiter.WithHold(ctx, "a", 8, time.Minute, work); err != failed {
-				t.Error(err)
-			}
-		}()
-	}
-	expectRemaining(t, limiter, "a", 7)
-	var denied *tokenbucket.DeniedError
-	err := limiter.WithHold(ctx, "a", 8, time.Minute, func(*tokenbucket.Hold) error { t.Error("denied"); return nil })
-	if !errors.As(err, &denied) || denied.Decision.RetryAfter <= 0 {
-		t.Error(err)
-	}
-	joint := tokenbucket.NewJointLimiter(limits, map[string]tokenbucket.Limit{"x": hourly})
-	err = joint.WithHold(ctx, "a", map[string]float64{"x": 8}, time.Minute, func(hold *tokenbucket.Hold) error {
-		return hold.UsedOf("x", 3)
-	})
-	if err != nil {
-		t.Error(err)
-	}
-	expectRemaining(t, limiter, "{a}:x", 7)
 }
 
 func TestAHookMaySettleItsHold(t *testing.T) {

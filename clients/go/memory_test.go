@@ -102,6 +102,26 @@ func TestResetForgetsWhatIsRemembered(t *testing.T) {
 	fake.expect(t, before+1)
 }
 
+// A name has one bucket, whatever its limits.
+func TestAGiveUnderAnotherLimitEndsADenial(t *testing.T) {
+	_, limiter := counting(t, hourly, tokenbucket.RememberDenials(3))
+	must(t)(limiter.Take(ctx, "a", 10))
+	must(t)(limiter.Take(ctx, "a", 5)) // denied
+	must(t)(limiter.With(tokenbucket.Limit{Capacity: 5, Rate: "5/h"}).Give(ctx, "a", 5))
+	expectAllowed(t)(limiter.Take(ctx, "a", 5))
+}
+
+func TestABatchIsGivenBackWhenTheLimitChanges(t *testing.T) {
+	_, limiter := counting(t, hourly, tokenbucket.Batch(5))
+	for _, l := range []*tokenbucket.Limiter{limiter, limiter.With(tokenbucket.Limit{Capacity: 9, Rate: "9/h"})} {
+		must(t)(l.Take(ctx, "a", 1))
+	}
+	if err := limiter.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	expectRemaining(t, limiter, "a", 8)
+}
+
 func TestADenialWaitsNoLongerForAFetchThanTheTimeout(t *testing.T) {
 	fetching, never := make(chan struct{}), make(chan struct{})
 	defer close(never)

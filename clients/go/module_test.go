@@ -1,45 +1,46 @@
 package tokenbucket_test
 
 import (
+	"context"
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
 	"tokenbucket"
 	"tokenbucket/internal/realserver"
+	"tokenbucket/tokenbuckettest"
 )
 
-// hurried is a client whose clock a test advances.
-type hurried struct {
-	tokenbucket.Doer
-	*skew
+// gaining is a server that gains the module. Without it, the script grants everything.
+type gaining struct {
+	*tokenbuckettest.Server
+	hasModule bool
 }
 
-// skew is how much later it is than it is.
-type skew struct {
-	tokenbucket.Clock
-	by time.Duration
+func (g *gaining) Do(ctx context.Context, args ...any) (any, error) {
+	switch {
+	case args[0] == "EVALSHA":
+		return granted, nil
+	case !g.hasModule && strings.HasPrefix(args[0].(string), "TB."):
+		return nil, errors.New("ERR unknown command")
+	case args[0] == "SCRIPT":
+		return "loaded", nil
+	}
+	return g.Server.Do(ctx, args...)
 }
-
-func (s *skew) Now() time.Time { return time.Now().Add(s.by) }
 
 func TestAServerThatGainsTheModule(t *testing.T) {
-	server, log, later := realserver.StartWithoutModule(t), &realserver.Log{}, &skew{}
-	limits := tokenbucket.NewServer(hurried{server.Doer(), later}, tokenbucket.Timeout(5*time.Second),
-		tokenbucket.FallbackScript(), tokenbucket.LogTo(log.Printf))
+	server, log := &gaining{Server: tokenbuckettest.NewServer()}, &realserver.Log{}
+	limits := tokenbucket.NewServer(server, tokenbucket.FallbackScript(), tokenbucket.LogTo(log.Printf))
 	limiter := tokenbucket.NewLimiter(limits, hourly)
 	must(t)(limiter.Take(ctx, "a", 1))
-
-	server.LoadModule()
+	server.hasModule = true
 	must(t)(limiter.Take(ctx, "a", 1))
-	if server.Do("EXISTS", "tb:a") != int64(0) {
-		t.Fatal("the module is looked for once a minute, not at each call")
+	if got := remaining(t, limiter, "a"); got != 9 {
+		t.Fatal("the module is looked for once a minute, not at each call", got)
 	}
-	later.by = time.Minute
-	if got := must(t)(limiter.Take(ctx, "a", 1)); got.Remaining != 9 {
-		t.Fatalf("the module's own bucket: %+v", got)
-	}
-	if err := limiter.Reset(ctx, "a"); err != nil || server.Do("EXISTS", "tb:a", "tb:a:script") != int64(0) {
-		t.Fatal(err)
-	}
+	server.Advance(time.Minute)
+	expectRemaining(t, limiter, "a", 10) // in the module's own bucket
 	log.Expect(t, "the script decides until it has", "the script decides no longer")
 }

@@ -32,7 +32,7 @@ func TestRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	for cost, micros := range rules.Costs {
-		reply, err := local.NewStore(0).Do(0, []string{"TB.TAKE", "a", "1e12", "1e12", cost})
+		reply, err := local.NewStore(0).Do(0, "TB.TAKE", "a", "1e12", "1e12", cost)
 		if micros == nil {
 			if err == nil {
 				t.Errorf("cost %q: %v", cost, reply)
@@ -41,8 +41,8 @@ func TestRules(t *testing.T) {
 		}
 		// How long an empty bucket of a millionth a millisecond takes to have that much again.
 		store := local.NewStore(0)
-		_, _ = store.Do(0, []string{"TB.CHARGE", "b", "1", "1e-3", cost})
-		looked, lookErr := store.Do(0, []string{"TB.PEEK", "b", "1", "1e-3", "1"})
+		_, _ = store.Do(0, "TB.CHARGE", "b", 1, "1e-3", cost)
+		looked, lookErr := store.Do(0, "TB.PEEK", "b", 1, "1e-3", 1)
 		if err != nil || lookErr != nil || looked.([]any)[2] != *micros {
 			t.Errorf("cost %q: %v, %v, %v; want %d", cost, looked, err, lookErr, *micros)
 		}
@@ -62,8 +62,13 @@ func TestRules(t *testing.T) {
 			t.Error(c.wrong)
 		}
 	}
-	if longest := map[string]int64{"wait": longestWait.Milliseconds(), "hold": longestHold.Milliseconds()}; !reflect.DeepEqual(longest, rules.LongestMs) {
-		t.Error(longest)
+	for ms, ok := range map[int64]bool{rules.LongestMs["hold"]: true, rules.LongestMs["hold"] + 1: false, 0: false} {
+		if reply, err := local.NewStore(0).Do(0, "TB.MHOLD", 1, ms, "id", "a", 1, 1, 1); (err == nil) != ok {
+			t.Error(ms, reply, err)
+		}
+	}
+	if longestWait.Milliseconds() != rules.LongestMs["wait"] {
+		t.Error(longestWait)
 	}
 	if constants := map[string]int64{
 		"timeout_ms": defaultTimeout.Milliseconds(), "retry_every_ms": defaultRetryEvery.Milliseconds(),

@@ -136,22 +136,6 @@ func (s *Server) Close() error {
 
 func (s *Server) isClosed() bool { return s.life.Err() != nil }
 
-// Do sends a command, like TB.STATE, and waits for its reply as limiters do. In a cluster its first argument is its key. While
-// the server is away, it returns ErrServerAway.
-func (s *Server) Do(ctx context.Context, words ...string) (any, error) {
-	if len(words) == 0 {
-		return nil, badArgument("there is no command")
-	}
-	var c command
-	for _, word := range words {
-		c.args = append(c.args, word)
-	}
-	if len(words) > 1 {
-		c.key = words[1]
-	}
-	return s.ask(ctx, c)
-}
-
 type command struct {
 	args    []any // the name, then words, all strings
 	key     string

@@ -1,9 +1,8 @@
 package tokenbucket
 
 import (
-	"crypto/rand"
-	"encoding/binary"
 	"fmt"
+	"hash/maphash"
 	"math"
 	"strconv"
 	"time"
@@ -32,18 +31,15 @@ type Decision struct {
 	Lost bool
 	// Shadowed says that the call was denied, and Shadow let it pass.
 	Shadowed bool
+	// Each has the decision of each limit of a JointLimiter; nil if FailOpen or FailClosed decided. The other fields are
+	// those of the limit that binds.
+	Each map[string]Decision
+
+	mayBeHeld bool // the policy decided about a hold that the server may have granted
 }
 
 // isGranted returns whether the server granted it, or the policy.
 func (d Decision) isGranted() bool { return d.Allowed && !d.Shadowed }
-
-// JointDecision is the decision over several limits: that of the one that binds.
-type JointDecision struct {
-	Decision
-	// Each has the decision of each limit; nil if FailOpen or FailClosed decided.
-	Each      map[string]Decision
-	mayBeHeld bool // the policy decided about a hold that the server may have granted
-}
 
 // Headers returns RateLimit and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers, and Retry-After.
 //
@@ -68,16 +64,10 @@ func (d Decision) Headers(limit Limit, name string, jitter float64) map[string]s
 		headers["RateLimit"] = value
 	}
 	if !d.Allowed && d.RetryAfter > 0 {
-		headers["Retry-After"] = inSeconds(d.RetryAfter.Seconds() * (1 + math.Max(jitter, 0)*fraction()))
+		fraction := float64(new(maphash.Hash).Sum64()) / math.MaxUint64 // of a random seed
+		headers["Retry-After"] = inSeconds(d.RetryAfter.Seconds() * (1 + math.Max(jitter, 0)*fraction))
 	}
 	return headers
-}
-
-// fraction is from 0 to 1. math/rand would draw the same ones in every process, up to Go 1.19.
-func fraction() float64 {
-	var random [8]byte
-	_, _ = rand.Read(random[:])
-	return float64(binary.BigEndian.Uint64(random[:])) / math.MaxUint64
 }
 
 func inSeconds(seconds float64) string { return strconv.FormatInt(int64(math.Ceil(seconds)), 10) }
@@ -93,50 +83,44 @@ func milliseconds(ms int64) time.Duration {
 
 var errReply = fmt.Errorf("%w: the reply is not a decision", ErrTokenBucket)
 
-// parseDecision takes what a call returned.
-func parseDecision(reply any, err error) (Decision, error) {
+// parseDecision takes what a call returned. It reads the decision about each part too, if there are parts.
+func parseDecision(reply any, err error, parts ...part) (Decision, error) {
 	if err != nil {
 		return Decision{}, err
 	}
-	elements, ok := reply.([]any)
-	if !ok || len(elements) < 4 {
-		return Decision{}, fmt.Errorf("%w: %v", errReply, reply)
-	}
+	elements, _ := reply.([]any)
 	var numbers [4]int64
 	for i := range numbers {
-		if numbers[i], ok = elements[i].(int64); !ok {
+		ok := i < len(elements)
+		if ok {
+			numbers[i], ok = elements[i].(int64)
+		}
+		if !ok {
 			return Decision{}, fmt.Errorf("%w: %v", errReply, reply)
 		}
 	}
-	return Decision{
+	decision := Decision{
 		Allowed:    numbers[0] > 0,
 		Granted:    numbers[0],
 		Remaining:  numbers[1],
 		RetryAfter: milliseconds(numbers[2]),
 		ResetAfter: milliseconds(numbers[3]),
-	}, nil
-}
-
-// parseJointDecision reads those of each part too, if there are parts.
-func parseJointDecision(reply any, parts []part) (JointDecision, error) {
-	binding, err := parseDecision(reply, nil)
-	joint := JointDecision{Decision: binding}
-	if err != nil || parts == nil {
-		return joint, err
 	}
-	elements := reply.([]any)
+	if len(parts) == 0 {
+		return decision, nil
+	}
 	own, _ := elements[len(elements)-1].([]any)
 	if len(elements) == 4 {
 		own = []any{reply} // of one bucket, TB.BTAKE and TB.BHOLD list none
 	}
 	if len(own) != len(parts) {
-		return joint, fmt.Errorf("%w: %v", errReply, reply)
+		return decision, fmt.Errorf("%w: %v", errReply, reply)
 	}
-	joint.Each = map[string]Decision{}
+	decision.Each = map[string]Decision{}
 	for i, p := range parts {
-		if joint.Each[p.which], err = parseDecision(own[i], nil); err != nil {
+		if decision.Each[p.which], err = parseDecision(own[i], nil); err != nil {
 			break
 		}
 	}
-	return joint, err
+	return decision, err
 }

@@ -21,38 +21,11 @@ var (
 	ErrReplyLost = fmt.Errorf("%w: the reply was lost, the call may or may not have happened", ErrTokenBucket)
 	// ErrModuleMissing says that the server has not loaded the tokenbucket module, which the call needs.
 	ErrModuleMissing = fmt.Errorf("%w: the server has no tokenbucket module", ErrTokenBucket)
-	// ErrCrossSlot says that the buckets of one call are in several slots of a cluster: give their names a common hash tag.
-	ErrCrossSlot = fmt.Errorf("%w: in a cluster, the names of one call have to share a hash tag, as in {ada}:requests", ErrTokenBucket)
-	// ErrClusterNode says that the client is for a single server, and the server a node of a cluster.
-	ErrClusterNode = fmt.Errorf("%w: this is a node of a cluster: use the cluster client of the client library", ErrTokenBucket)
 	// ErrBadArgument says that an argument of the call is wrong. The text says which.
 	ErrBadArgument = fmt.Errorf("%w: bad argument", ErrTokenBucket)
 	// ErrClosed says that the Server was closed before the call.
 	ErrClosed = fmt.Errorf("%w: the Server is closed", ErrTokenBucket)
-	// ErrDenied matches the error that Decision.Err returns for a denial.
-	ErrDenied = fmt.Errorf("%w: denied", ErrTokenBucket)
 )
-
-// DeniedError is a denial as an error: see Decision.Err.
-type DeniedError struct{ Decision Decision }
-
-func (e *DeniedError) Error() string {
-	if e.Decision.RetryAfter == Never {
-		return "tokenbucket: denied, the cost is above the capacity"
-	}
-	return fmt.Sprintf("tokenbucket: denied, retry after %v", e.Decision.RetryAfter)
-}
-
-// Is returns whether target is ErrDenied or ErrTokenBucket.
-func (e *DeniedError) Is(target error) bool { return errors.Is(ErrDenied, target) }
-
-// Err returns nil if the decision allows the call, else a *DeniedError.
-func (d Decision) Err() error {
-	if d.Allowed {
-		return nil
-	}
-	return &DeniedError{d}
-}
 
 // wrongError is a call that is refused, and would be the next time as well.
 type wrongError struct {
@@ -73,10 +46,8 @@ func (n *node) wrong(err error) error {
 	}
 	text, kind := serverLine(err), ErrTokenBucket
 	switch codeOf(err) {
-	case "CROSSSLOT":
-		return ErrCrossSlot
 	case "MOVED", "ASK":
-		text, kind = strings.TrimPrefix(ErrClusterNode.Error(), "tokenbucket: "), ErrClusterNode
+		text = "this is a node of a cluster: use the cluster client of the client library"
 	case "ERR":
 		kind = ErrBadArgument
 	case "":

@@ -175,30 +175,6 @@ func TestADialThatFailsTakesNoOthersConnection(t *testing.T) {
 	}
 }
 
-func TestContextsThatEndWhileTheyConnectSayNothingAboutTheServer(t *testing.T) {
-	address, log := realserver.Start(t).Address(), &realserver.Log{}
-	for i := 0; i < 20; i++ {
-		limits := tokenbucket.NewServer(from(t, redis.NewClient(&redis.Options{Addr: address})), tokenbucket.Timeout(5*time.Second), tokenbucket.LogTo(log.Printf))
-		limiter := tokenbucket.NewLimiter(limits, tokenbucket.Limit{Capacity: 1e6, Rate: "1000/h"})
-		var over sync.WaitGroup
-		for j := 0; j < 50; j++ {
-			over.Add(1)
-			go func(j int) {
-				defer over.Done()
-				short, cancel := context.WithTimeout(ctx, time.Duration(j*50)*time.Microsecond)
-				defer cancel()
-				_, _ = limiter.Take(short, "a", 1)
-			}(j)
-		}
-		over.Wait()
-		if decision, err := limiter.Take(ctx, "a", 1); err != nil || decision.Degraded {
-			t.Fatal(decision, err)
-		}
-		limits.Close()
-	}
-	log.Expect(t)
-}
-
 func TestAServerWithoutRoomForConnectionsIsNoOutage(t *testing.T) {
 	server, log := realserver.Start(t), &realserver.Log{}
 	limits := tokenbucket.NewServer(from(t, redis.NewClient(&redis.Options{Addr: server.Address()})),

@@ -9,34 +9,21 @@ import (
 	"tokenbucket/tokenbuckettest"
 )
 
-func ExampleLimiter_Allow() {
+func ExampleLimiter() {
+	ctx := context.Background()
 	limiter := redisrate.NewLimiter(tokenbucket.NewServer(tokenbuckettest.NewServer()))
-	result, err := limiter.Allow(context.Background(), "user:42", redisrate.PerSecond(10))
+	result, err := limiter.Allow(ctx, "user:42", redisrate.PerSecond(10))
 	fmt.Println(result.Allowed, result.Remaining, err)
-	// Output: 1 9 <nil>
-}
-
-func ExampleLimiter_AllowN() {
-	limiter := redisrate.NewLimiter(tokenbucket.NewServer(tokenbuckettest.NewServer()))
 	limit := redisrate.PerMinute(60)
-	result, _ := limiter.AllowN(context.Background(), "user:42", limit, 50)
-	fmt.Println(result.Allowed, result.Remaining)
-	result, _ = limiter.AllowN(context.Background(), "user:42", limit, 50)
-	fmt.Println(result.Allowed, result.RetryAfter)
-	// Output:
-	// 50 10
-	// 0 40s
-}
-
-func ExampleLimiter_AllowAtMost() {
-	limiter := redisrate.NewLimiter(tokenbucket.NewServer(tokenbuckettest.NewServer()))
-	result, _ := limiter.AllowAtMost(context.Background(), "user:42", redisrate.PerHour(5), 8)
+	for i := 0; i < 2; i++ {
+		result, _ = limiter.AllowN(ctx, "export", limit, 50)
+		fmt.Println(result.Allowed, result.Remaining, result.RetryAfter)
+	}
+	result, _ = limiter.AllowAtMost(ctx, "export", limit, 50)
 	fmt.Println(result.Allowed)
-	// Output: 5
-}
-
-func ExampleLimiter_Reset() {
-	limiter := redisrate.NewLimiter(tokenbucket.NewServer(tokenbuckettest.NewServer()))
-	fmt.Println(limiter.Reset(context.Background(), "user:42"))
-	// Output: <nil>
+	// Output:
+	// 1 9 <nil>
+	// 50 10 -1ns
+	// 0 10 40s
+	// 10
 }

@@ -16,9 +16,6 @@ import (
 // Never is the RetryAfter of a call of more events than the burst: waiting does not help.
 const Never = time.Duration(math.MaxInt64)
 
-// notExceeded is the RetryAfter of what was allowed.
-const notExceeded = time.Duration(-1)
-
 // Limit allows Rate events per Period, and Burst events at once.
 type Limit struct {
 	Rate   int
@@ -34,17 +31,6 @@ func PerMinute(rate int) Limit { return Limit{rate, rate, time.Minute} }
 
 // PerHour returns a limit of rate events an hour, with a burst of as many.
 func PerHour(rate int) Limit { return Limit{rate, rate, time.Hour} }
-
-var units = map[time.Duration]string{time.Second: "s", time.Minute: "m", time.Hour: "h"}
-
-// String returns text like "10 req/s (burst 10)".
-func (l Limit) String() string {
-	unit, ok := units[l.Period]
-	if !ok {
-		unit = l.Period.String()
-	}
-	return fmt.Sprintf("%d req/%s (burst %d)", l.Rate, unit, l.Burst)
-}
 
 // IsZero returns whether the limit is not set.
 func (l Limit) IsZero() bool { return l == Limit{} }
@@ -107,7 +93,7 @@ func result(limit Limit, decision tokenbucket.Decision, allowed int, err error) 
 	r := &Result{limit, allowed, int(decision.Remaining), decision.RetryAfter, decision.ResetAfter}
 	switch {
 	case decision.Allowed:
-		r.RetryAfter = notExceeded
+		r.RetryAfter = -1
 	case decision.RetryAfter == tokenbucket.Never:
 		r.RetryAfter = Never
 	}

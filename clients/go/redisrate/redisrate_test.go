@@ -150,33 +150,6 @@ func TestRedisRatesBehaviour(t *testing.T) {
 	}
 }
 
-func TestRetryAfterIsNeverAboveTheTimeOfOneEvent(t *testing.T) {
-	limiter := redisrate.NewLimiter(realserver.Start(t).Limits())
-	limit := redisrate.Limit{Rate: 1, Burst: 1, Period: ms}
-	for i := 0; i < 1000; i++ {
-		result, err := limiter.Allow(ctx, "a", limit)
-		if err != nil || result.Allowed == 0 && (result.RetryAfter <= 0 || result.RetryAfter > ms) {
-			t.Fatalf("%+v, %v", result, err)
-		}
-	}
-}
-
-func TestLimits(t *testing.T) {
-	for text, limit := range map[string]redisrate.Limit{
-		"10 req/s (burst 10)":   redisrate.PerSecond(10),
-		"20 req/m (burst 20)":   redisrate.PerMinute(20),
-		"30 req/h (burst 30)":   redisrate.PerHour(30),
-		"5 req/1m30s (burst 7)": {Rate: 5, Burst: 7, Period: 90 * time.Second},
-	} {
-		if limit.String() != text || limit.IsZero() {
-			t.Errorf("%s, want %s", limit, text)
-		}
-	}
-	if !(redisrate.Limit{}).IsZero() {
-		t.Error("no limit")
-	}
-}
-
 // The rows of the README's table of what is accepted. A want that is not given is an error, which begins with fails.
 func TestAcceptedValues(t *testing.T) {
 	server, _ := realserver.StartWithClock(t)
@@ -238,19 +211,13 @@ func TestAcceptedValues(t *testing.T) {
 
 func TestOutagesAreErrorsIfWanted(t *testing.T) {
 	server := realserver.Start(t)
-	limiter := redisrate.NewLimiter(server.Limits(tokenbucket.LogTo(t.Logf)))
 	failing := redisrate.NewLimiter(server.Limits(tokenbucket.LogTo(t.Logf)), tokenbucket.OnError(tokenbucket.FailWithError))
 	server.Stop()
 	if result, err := failing.Allow(ctx, "a", redisrate.PerHour(1)); !errors.Is(err, tokenbucket.ErrServerAway) {
 		t.Errorf("%+v, %v", result, err)
 	}
-	for _, allowed := range []int{1, 0} { // by this process alone
-		if result, err := limiter.Allow(ctx, "b", redisrate.PerHour(1)); err != nil || result.Allowed != allowed {
-			t.Errorf("%+v, %v", result, err)
-		}
-	}
 	open := redisrate.NewLimiter(server.Limits(tokenbucket.LogTo(t.Logf)), tokenbucket.OnError(tokenbucket.FailOpen))
-	if result, err := open.AllowN(ctx, "a", redisrate.PerHour(1), 3); err != nil || !reflect.DeepEqual(*result, redisrate.Result{
+	if result, err := open.AllowAtMost(ctx, "a", redisrate.PerHour(1), 3); err != nil || !reflect.DeepEqual(*result, redisrate.Result{
 		Limit: redisrate.PerHour(1), Allowed: 3, RetryAfter: -1}) {
 		t.Errorf("%+v, %v", result, err)
 	}

@@ -1,6 +1,5 @@
 // Package tokenbuckettest has a server in memory for your tests. It decides as the module does, in exact arithmetic. Its time
-// stands still until a test advances it: that of NewServer starts at midnight UTC on January 1st, 2026, that of NewServerAt at a
-// moment of your choice, for calendar rates.
+// stands still until a test advances it, for calendar rates by fake.Advance(date.Sub(fake.Now())).
 package tokenbuckettest
 
 import (
@@ -18,13 +17,10 @@ type Server struct {
 	away  atomic.Pointer[error]
 }
 
-// NewServer makes a server on which every bucket is full.
-func NewServer() *Server { return NewServerAt(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)) }
-
-// NewServerAt makes a server whose time starts at now.
-func NewServerAt(now time.Time) *Server {
+// NewServer makes a server on which every bucket is full. Its time starts at midnight UTC on January 1st, 2026.
+func NewServer() *Server {
 	s := &Server{store: local.NewStore(0)}
-	s.Advance(time.Duration(now.UnixNano()))
+	s.now.Store(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixNano())
 	return s
 }
 
@@ -48,12 +44,11 @@ func (s *Server) Sleep(ctx context.Context, duration time.Duration) error {
 
 // Do executes PING, DEL and the commands that limiters send.
 func (s *Server) Do(_ context.Context, args ...any) (any, error) {
-	words := local.Words(args)
 	if away := s.away.Load(); away != nil && *away != nil {
 		return nil, *away
 	}
-	if words[0] == "PING" {
+	if args[0] == "PING" {
 		return "PONG", nil
 	}
-	return s.store.Do(time.Duration(s.now.Load()), words)
+	return s.store.Do(time.Duration(s.now.Load()), args...)
 }

@@ -1,7 +1,6 @@
 package local
 
 import (
-	"fmt"
 	"testing"
 	"time"
 )
@@ -11,7 +10,7 @@ func renewing(t *testing.T, holds int) func() time.Duration {
 	s, renewed := NewStore(0), 0
 	renew := func(id int) {
 		renewed++
-		if _, err := s.Do(0, []string{"TB.MHOLD", "1", fmt.Sprint(60_000 + renewed), fmt.Sprint(id), "k", fmt.Sprint(holds), "0", "1"}); err != nil {
+		if _, err := s.Do(0, "TB.MHOLD", 1, 60_000+renewed, id, "k", holds, 0, 1); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -43,30 +42,4 @@ func TestARenewalCostsLittleMoreBesideManyHolds(t *testing.T) {
 		t.Fatalf("%v beside 20,000 holds, %v beside 10", many, few)
 	}
 	t.Log(few, many)
-}
-
-// What has expired by the time of a call under another limit expires for each limit by itself.
-func TestHoldsExpireUnderTheLimitOfTheCall(t *testing.T) {
-	s, second := NewStore(0), time.Second
-	for i, c := range []struct {
-		at    time.Duration
-		words []string
-		left  int64
-	}{
-		{0, []string{"TB.MHOLD", "1", "1000", "a", "k", "10", "0", "6"}, 4},
-		{0, []string{"TB.MHOLD", "1", "3000", "b", "k", "10", "0", "3"}, 1},
-		{2 * second, []string{"TB.PEEK", "k", "5", "0", "0"}, 5},
-		{2 * second, []string{"TB.PEEK", "k", "10", "0", "0"}, 7},
-		{2 * second, []string{"TB.PEEK", "k", "5", "0", "0"}, 5},
-		{2 * second, []string{"TB.MHOLD", "1", "3000", "a", "k", "10", "0", "7"}, 0},
-		{4 * second, []string{"TB.MSETTLE", "1", "b", "k", "10", "0", "0"}, 3},
-		{4 * second, []string{"TB.MRENEW", "1", "3000", "a", "k", "10", "0"}, 3},
-		{6 * second, []string{"TB.PEEK", "k", "10", "0", "0"}, 3},
-		{7 * second, []string{"TB.PEEK", "k", "10", "0", "0"}, 10},
-	} {
-		reply, err := s.Do(c.at, c.words)
-		if err != nil || reply.([]any)[1] != c.left {
-			t.Fatalf("call %d: %v, %v; want %d left", i, reply, err, c.left)
-		}
-	}
 }

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"math/big"
 	"regexp"
-	"strings"
-	"sync"
 )
 
 const (
@@ -16,21 +14,19 @@ const (
 	mostDigits = 3
 )
 
-var decimal = regexp.MustCompile(`^\+?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$`)
+var decimal = regexp.MustCompile(`^(\+?(?:\d+\.?\d*|\.\d+))(?:[eE]([+-]?)0*(\d+))?$`)
 
 // parseNumber reads a number as the server does; nil if it is none, or below 0. The server reads at most 128 bytes.
 func parseNumber(text string) *big.Rat {
-	if len(text) > longestNumber || !decimal.MatchString(text) {
+	parts := decimal.FindStringSubmatch(text)
+	if parts == nil || len(text) > longestNumber {
 		return nil
 	}
-	if at := strings.IndexAny(text, "eE"); at >= 0 {
-		switch exponent := strings.TrimLeft(text[at+1:], "+-0"); {
-		case len(exponent) <= mostDigits:
-		case text[at+1] == '-':
-			text = text[:at] + "e-999" // as near to 0
-		default:
+	if len(parts[3]) > mostDigits {
+		if parts[2] != "-" {
 			return nil
 		}
+		text = parts[1] + "e-999" // as near to 0
 	}
 	parsed, _ := new(big.Rat).SetString(text)
 	return parsed
@@ -45,12 +41,15 @@ var (
 	floatNoise = big.NewRat(1, 1_000_000)
 )
 
-// rounded reads an amount to the millionth of a token that it is meant to be, if a float alone makes the difference, or else to
-// the one above or below; nil if it is none.
-func rounded(text string, isUp bool) *big.Rat {
+// up and down are how an amount is rounded.
+const up, down = true, false
+
+// amountOf reads an amount to the millionth of a token that it is meant to be, if a float alone makes the difference, or else to
+// the one above or below.
+func amountOf(what, text string, isUp bool) (*big.Rat, error) {
 	amount := parseNumber(text)
 	if amount == nil || amount.Cmp(most) > 0 {
-		return nil
+		return nil, fmt.Errorf("ERR %s must be a decimal number of tokens from 0 to 1e12", what)
 	}
 	amount.Mul(amount, millions)
 	meant := whole(new(big.Rat).Add(amount, half))
@@ -60,20 +59,7 @@ func rounded(text string, isUp bool) *big.Rat {
 			meant.Add(meant, one)
 		}
 	}
-	return meant.Quo(meant, millions)
-}
-
-var (
-	roundedDown = newCache(func(text string) *big.Rat { return rounded(text, false) })
-	roundedUp   = newCache(func(text string) *big.Rat { return rounded(text, true) })
-)
-
-// amountOf must not be changed: it is cached.
-func amountOf(what, text string, as *cache[*big.Rat]) (*big.Rat, error) {
-	if amount := as.of(text); amount != nil {
-		return amount, nil
-	}
-	return nil, fmt.Errorf("ERR %s must be a decimal number of tokens from 0 to 1e12", what)
+	return meant.Quo(meant, millions), nil
 }
 
 // whole rounds down: big.Int's Div does for a positive divisor.
@@ -96,30 +82,3 @@ func floor(ratio *big.Rat) int64 {
 }
 
 func ceil(ratio *big.Rat) int64 { return -floor(new(big.Rat).Neg(ratio)) }
-
-// cache has what was read lately: the same limits and costs come again and again, and exact arithmetic takes long.
-type cache[V any] struct {
-	read  func(string) V
-	mutex sync.Mutex
-	known map[string]V
-}
-
-const mostCached = 1000
-
-func newCache[V any](read func(string) V) *cache[V] {
-	return &cache[V]{read: read, known: map[string]V{}}
-}
-
-func (c *cache[V]) of(text string) V {
-	c.mutex.Lock()
-	defer c.mutex.Unlock()
-	value, ok := c.known[text]
-	if !ok {
-		if len(c.known) >= mostCached {
-			c.known = map[string]V{}
-		}
-		value = c.read(text)
-		c.known[text] = value
-	}
-	return value
-}

@@ -4,6 +4,7 @@ import (
 	"math/big"
 	"regexp"
 	"strconv"
+	"sync"
 	"time"
 )
 
@@ -41,20 +42,41 @@ var form = regexp.MustCompile(`^([^/@]*)(?:/(.*?)(ms|[smhd])|` +
 
 // IsPool returns whether tokens come back only from holds.
 func IsPool(rate string) bool {
-	r := rates.of(rate)
+	r := rateOf(rate)
 	return r != nil && r.isPool()
 }
 
 // FillTime is how long an empty bucket takes to fill; false if it never does, or the limit is wrong.
 func FillTime(capacity, rate string) (time.Duration, bool) {
-	amount, r := roundedDown.of(capacity), rates.of(rate)
-	if amount == nil || r == nil || r.isPool() {
+	amount, err := amountOf("capacity", capacity, down)
+	r := rateOf(rate)
+	if err != nil || r == nil || r.isPool() {
 		return 0, false
 	}
 	return time.Duration(floor(r.timeOf(amount))), true
 }
 
-var rates = newCache(readRate)
+// mostRates bounds those that are kept: few come again and again, and reading one takes long.
+const mostRates = 1000
+
+var rates struct {
+	sync.Mutex
+	known map[string]*rate
+}
+
+func rateOf(text string) *rate {
+	rates.Lock()
+	defer rates.Unlock()
+	known, ok := rates.known[text]
+	if !ok {
+		if rates.known == nil || len(rates.known) >= mostRates {
+			rates.known = map[string]*rate{}
+		}
+		known = readRate(text)
+		rates.known[text] = known
+	}
+	return known
+}
 
 // readRate returns nil for what is no rate.
 func readRate(text string) *rate {

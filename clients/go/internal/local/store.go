@@ -29,29 +29,24 @@ var commands = map[string]struct {
 	fewest, most int // arguments
 }{
 	"DEL":         {(*Store).del, 1, math.MaxInt},
-	"TB.TAKE":     {single("cost", roundedUp, (*bucket).take, false, false), 3, 4},
-	"TB.PEEK":     {single("cost", roundedUp, (*bucket).take, true, true), 3, 4},
-	"TB.TAKEUPTO": {single("max", roundedDown, (*bucket).takeUpTo, false, false), 4, 4},
-	"TB.RESERVE":  {single("cost", roundedUp, (*bucket).reserve, false, false), 5, 5},
-	"TB.CHARGE":   {single("amount", roundedUp, (*bucket).charge, false, false), 4, 4},
-	"TB.GIVE":     {single("amount", roundedDown, (*bucket).give, true, false), 4, 4},
+	"TB.TAKE":     {single("cost", up, (*bucket).take, false, false), 3, 4},
+	"TB.PEEK":     {single("cost", up, (*bucket).take, true, true), 3, 4},
+	"TB.TAKEUPTO": {single("max", down, (*bucket).takeUpTo, false, false), 4, 4},
+	"TB.RESERVE":  {single("cost", up, (*bucket).reserve, false, false), 5, 5},
+	"TB.CHARGE":   {single("amount", up, (*bucket).charge, false, false), 4, 4},
+	"TB.GIVE":     {single("amount", down, (*bucket).give, true, false), 4, 4},
 	"TB.MTAKE":    {(*Store).take, 5, math.MaxInt},
 	"TB.MHOLD":    {func(s *Store, words []string) (any, error) { return s.hold(words, false) }, 7, math.MaxInt},
 	"TB.MRENEW":   {func(s *Store, words []string) (any, error) { return s.hold(words, true) }, 6, math.MaxInt},
 	"TB.MSETTLE":  {(*Store).settle, 6, math.MaxInt},
 }
 
-// Words are the words of a command.
-func Words(args []any) []string {
+// Do decides at that moment, in time since 1970.
+func (s *Store) Do(now time.Duration, args ...any) (any, error) {
 	words := make([]string, len(args))
 	for i, arg := range args {
 		words[i] = fmt.Sprint(arg)
 	}
-	return words
-}
-
-// Do decides at that moment, in time since 1970.
-func (s *Store) Do(now time.Duration, words []string) (any, error) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	if now > s.now { // or another call, which came later, was the first here
@@ -79,14 +74,14 @@ func (s *Store) del(keys []string) (any, error) {
 type decider func(b *bucket, amount *big.Rat, arguments []string) ([]any, error)
 
 // single is a command of one bucket.
-func single(what string, as *cache[*big.Rat], decide decider, takesPools, onlyLooks bool) func(*Store, []string) (any, error) {
+func single(what string, isUp bool, decide decider, takesPools, onlyLooks bool) func(*Store, []string) (any, error) {
 	return func(s *Store, words []string) (any, error) {
 		buckets, err := s.look("1", words[:3], 3, takesPools)
 		if err != nil {
 			return nil, err
 		}
 		arguments := append(words[3:], "1") // the cost, unless it is given
-		amount, err := amountOf(what, arguments[0], as)
+		amount, err := amountOf(what, arguments[0], isUp)
 		if err != nil {
 			return nil, err
 		}
@@ -189,10 +184,10 @@ func (s *Store) look(count string, groups []string, size int, takesPools bool) (
 	}
 	isKnown := map[string]bool{}
 	for group := groups; len(group) > 0; group = group[size:] {
-		b := &bucket{key: group[0], rate: rates.of(group[2])}
-		b.capacity, err = amountOf("capacity", group[1], roundedDown)
+		b := &bucket{key: group[0], rate: rateOf(group[2])}
+		b.capacity, err = amountOf("capacity", group[1], down)
 		if err == nil && size > 3 {
-			b.amount, err = amountOf("cost", group[3], roundedUp)
+			b.amount, err = amountOf("cost", group[3], up)
 		}
 		switch {
 		case err != nil:

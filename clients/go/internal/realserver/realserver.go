@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"sync"
 	"testing"
 	"time"
 )
@@ -24,9 +23,6 @@ type Server struct {
 // Start starts one, and ends it with the test.
 func Start(t testing.TB) *Server { return launch(t).nodes[0] }
 
-// StartWithoutModule starts one that loads the module only when told to.
-func StartWithoutModule(t testing.TB) *Server { return launch(t, "--without-module").nodes[0] }
-
 // StartWithClock starts one that obeys a clock.
 func StartWithClock(t testing.TB) (*Server, *Clock) {
 	l := launch(t, "--clock")
@@ -37,13 +33,11 @@ func StartWithClock(t testing.TB) (*Server, *Clock) {
 
 // launcher is a program that has started servers, and ends them when its input ends.
 type launcher struct {
-	t       testing.TB
-	mutex   sync.Mutex
-	input   *json.Encoder
-	output  *json.Decoder
-	folder  string
-	nodes   []*Server
-	process *exec.Cmd
+	t      testing.TB
+	input  *json.Encoder
+	output *json.Decoder
+	folder string
+	nodes  []*Server
 }
 
 func launch(t testing.TB, options ...string) *launcher {
@@ -53,7 +47,7 @@ func launch(t testing.TB, options ...string) *launcher {
 	process := exec.Command("python3", append([]string{program, "serve"}, options...)...)
 	process.Stderr = os.Stderr
 	input, err := process.StdinPipe()
-	l := &launcher{t: t, input: json.NewEncoder(input), process: process}
+	l := &launcher{t: t, input: json.NewEncoder(input)}
 	if output, failed := process.StdoutPipe(); failed == nil && err == nil {
 		l.output = json.NewDecoder(output)
 		err = process.Start()
@@ -79,18 +73,13 @@ func launch(t testing.TB, options ...string) *launcher {
 // tell sends a line to the launcher, and reads its reply.
 func (l *launcher) tell(reply any, words ...any) {
 	l.t.Helper()
-	l.mutex.Lock()
-	defer l.mutex.Unlock()
-	var line struct {
-		Reply json.RawMessage
+	line := struct {
+		Reply any
 		Error string
-	}
+	}{Reply: reply}
 	err := l.input.Encode(words)
 	if err == nil {
 		err = l.output.Decode(&line)
-	}
-	if err == nil && line.Error == "" && reply != nil {
-		err = json.Unmarshal(line.Reply, reply)
 	}
 	if err != nil || line.Error != "" {
 		l.t.Fatalf("%v: %s %v", words, line.Error, err)
@@ -105,12 +94,6 @@ func (s *Server) Stop() {
 
 // Address is its host and port.
 func (s *Server) Address() string { return fmt.Sprintf("127.0.0.1:%d", s.port) }
-
-// LoadModule gives it the module while it runs.
-func (s *Server) LoadModule() {
-	s.t.Helper()
-	s.Do("MODULE", "LOAD", os.Getenv("MODULE"))
-}
 
 // Clock is the time that a server sees.
 type Clock struct {

@@ -18,7 +18,8 @@ import (
 type address string
 
 func (a address) Do(ctx context.Context, args ...any) (any, error) {
-	dialled, err := a.dial(ctx)
+	var dialer net.Dialer
+	dialled, err := dialer.DialContext(ctx, "tcp", string(a))
 	if err != nil {
 		return nil, err
 	}
@@ -26,34 +27,15 @@ func (a address) Do(ctx context.Context, args ...any) (any, error) {
 	if deadline, ok := ctx.Deadline(); ok {
 		_ = dialled.SetDeadline(deadline)
 	}
-	return exchange(dialled, bufio.NewReader(dialled), args)
-}
-
-func (a address) Wait(ctx context.Context, args ...any) (any, error) {
-	dialled, err := a.dial(ctx)
-	if err != nil {
-		return nil, err
-	}
-	go func() { <-ctx.Done(); dialled.Close() }()
-	return exchange(dialled, bufio.NewReader(dialled), args)
-}
-
-func (a address) dial(ctx context.Context) (net.Conn, error) {
-	var dialer net.Dialer
-	return dialer.DialContext(ctx, "tcp", string(a))
-}
-
-func exchange(writer io.Writer, reader *bufio.Reader, args []any) (any, error) {
-	var command strings.Builder
-	fmt.Fprintf(&command, "*%d\r\n", len(args))
+	command := fmt.Sprintf("*%d\r\n", len(args))
 	for _, arg := range args {
 		word := fmt.Sprint(arg)
-		fmt.Fprintf(&command, "$%d\r\n%s\r\n", len(word), word)
+		command += fmt.Sprintf("$%d\r\n%s\r\n", len(word), word)
 	}
-	if _, err := io.WriteString(writer, command.String()); err != nil {
+	if _, err := io.WriteString(dialled, command); err != nil {
 		return nil, err
 	}
-	return read(reader)
+	return read(bufio.NewReader(dialled))
 }
 
 func read(reader *bufio.Reader) (any, error) {

@@ -21,13 +21,6 @@ func (l *Log) Printf(format string, args ...any) {
 	l.lines = append(l.lines, fmt.Sprintf(format, args...))
 }
 
-// Len returns how many lines were logged.
-func (l *Log) Len() int {
-	l.mutex.Lock()
-	defer l.mutex.Unlock()
-	return len(l.lines)
-}
-
 // Expect compares what has been logged with parts of the lines.
 func (l *Log) Expect(t testing.TB, parts ...string) {
 	t.Helper()
