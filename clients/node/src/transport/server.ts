@@ -67,6 +67,8 @@ interface Call {
   /** When it stops waiting its turn in the server; undefined if it does not wait. */
   readonly untilMs: number | undefined;
   readonly canScript: boolean;
+  /** Set once a node has said that it has no module: after a redirection, the node of the key may have it. */
+  isByScript: boolean;
   /** Goes right before the command. If it fails, the command fails too, and reports it. */
   before: Command | undefined;
   /** The node that a redirection names for this call alone. */
@@ -136,7 +138,8 @@ export class Server {
   ask(command: Command, how: How = {}): Promise<unknown> {
     const untilMs = how.maxWaitMs ? performance.now() + how.maxWaitMs : undefined;
     const canScript = this.canScript && untilMs === undefined && isOfModule(command) && !needsModule(command);
-    return this.#send({ command, how, untilMs, canScript, before: undefined, askAt: undefined, repeats: 0 });
+    const call = { command, how, untilMs, canScript, isByScript: false };
+    return this.#send({ ...call, before: undefined, askAt: undefined, repeats: 0 });
   }
 
   /** Sends the call, without an async function, which would cost every call a tenth more. */
@@ -144,7 +147,7 @@ export class Server {
     const { command, how, untilMs, canScript, askAt } = call;
     const key = keyOf(command);
     let transport = this.#transportOf(key);
-    const isByScript = canScript && transport.circuit.usesScript;
+    const isByScript = canScript && (call.isByScript || transport.circuit.usesScript);
     // The script's keys have other names, perhaps on another node.
     if (isByScript) transport = this.#transportOf(scriptKey(key));
     if (askAt !== undefined) transport = this.#transportAt(askAt);
@@ -187,6 +190,7 @@ export class Server {
       await new Promise((passed) => setTimeout(passed, this.timeoutMs / TRIES_OF_A_SPLIT_SLOT));
     } else if (isUnknownCommand(error) && call.canScript && !isByScript) {
       transport.circuit.hasNoModule();
+      call.isByScript = true;
     } else if (!to || !(this.route instanceof ClusterRoute)) {
       return false;
     } else if (to.isMoved) {
