@@ -12,7 +12,7 @@
 import * as flexible from "rate-limiter-flexible";
 import { RateLimiterRes, type RateLimiterLike } from "rate-limiter-flexible";
 
-import type { Bucket, OptionsOfDropIns } from "../api/decider.js";
+import type { Bucket, DropInOptions } from "../api/decider.js";
 import { BlockableBuckets, FOREVER_MS, type Outcome } from "./blocks.js";
 import type { Decision } from "../values/decision.js";
 import { Denials } from "../api/denials.js";
@@ -21,7 +21,7 @@ import { capacityOf, flowMs, type Limit } from "../values/limit.js";
 import type { Clock } from "../transport/driver.js";
 import { serverOf, type Client, type Server } from "../transport/server.js";
 
-export interface RateLimiterTokenBucketOptions extends Omit<OptionsOfDropIns, "prefix"> {
+export interface RateLimiterTokenBucketOptions extends Omit<DropInOptions, "prefix"> {
   storeClient: Client | Server;
   /** The most that can be consumed at once. */
   points: number;
@@ -53,17 +53,12 @@ type Method = "consume" | "penalty" | "reward" | "get" | "set" | "block" | "dele
 
 const MOST_KEYS_BLOCKED_IN_MEMORY = 10_000;
 
-/** The class that RateLimiterUnion accepts: exported from version 11 on, before that only the base of all limiters. */
-const Base: new (options: unknown) => flexible.RateLimiterCompatibleAbstract =
-  (flexible as Partial<typeof flexible>).RateLimiterCompatibleAbstract ??
-  Object.getPrototypeOf(flexible.RateLimiterMemory);
+/** The base of the library's limiters, which `RateLimiterUnion` accepts; no release exports it under its name. */
+const Base: typeof flexible.RateLimiterAbstract = Object.getPrototypeOf(flexible.RateLimiterMemory);
 
 export class RateLimiterTokenBucket extends Base {
-  points: number;
-  duration: number;
-  override blockDuration: number;
-  override keyPrefix: string;
-  override execEvenly = false;
+  /** Of its own, because older releases take a negative number for 4. */
+  override points: number;
   insuranceLimiter: RateLimiterLike | undefined;
   readonly inMemoryBlockOnConsumed: number;
   readonly inMemoryBlockDuration: number;
@@ -72,19 +67,15 @@ export class RateLimiterTokenBucket extends Base {
   readonly #denials: Denials;
 
   constructor(options: RateLimiterTokenBucketOptions) {
-    const { storeClient, points, duration, keyPrefix = "rlflx", blockDuration = 0, insuranceLimiter } = options;
-    const { inMemoryBlockOnConsumed = 0, inMemoryBlockDuration = 0, execEvenly, blockOnConsumed } = options;
+    const { storeClient, points, duration, insuranceLimiter, execEvenly, blockOnConsumed } = options;
+    const { inMemoryBlockOnConsumed = 0, inMemoryBlockDuration = 0 } = options;
     if (!Number.isFinite(points)) throw new Error("points must be set and must be a finite number");
     if (!(duration > 0 && duration < Infinity)) {
       throw new Error("duration must be set and above 0: points of a bucket always come back");
     }
     if (execEvenly) throw new Error("execEvenly is not offered: use reserve() of Limiter");
     if (blockOnConsumed) throw new Error("blockOnConsumed is not offered: what is refused is not counted");
-    if (typeof keyPrefix !== "string") throw new Error("keyPrefix must be string");
-    if (
-      insuranceLimiter !== undefined &&
-      typeof (insuranceLimiter as Partial<RateLimiterLike> | null)?.consume !== "function"
-    ) {
+    if (insuranceLimiter !== undefined && typeof insuranceLimiter?.consume !== "function") {
       throw new Error("insuranceLimiter must be a limiter");
     }
     if (inMemoryBlockOnConsumed > 0 && points > inMemoryBlockOnConsumed) {
@@ -93,12 +84,8 @@ export class RateLimiterTokenBucket extends Base {
     if (inMemoryBlockDuration > 0 && inMemoryBlockOnConsumed === 0) {
       throw new Error("inMemoryBlockOnConsumed option must be set up");
     }
-    // Only the base of version 10 looks at it.
-    super({ points, duration });
+    super(options as flexible.IRateLimiterOptions);
     this.points = points;
-    this.duration = duration;
-    this.keyPrefix = keyPrefix;
-    this.blockDuration = blockDuration;
     this.insuranceLimiter = insuranceLimiter;
     this.inMemoryBlockOnConsumed = inMemoryBlockOnConsumed;
     this.inMemoryBlockDuration = inMemoryBlockDuration;
@@ -108,22 +95,6 @@ export class RateLimiterTokenBucket extends Base {
     this.#clock = serverOf(storeClient).clock;
     const mostInMemory = inMemoryBlockOnConsumed > 0 ? MOST_KEYS_BLOCKED_IN_MEMORY : 0;
     this.#denials = new Denials(mostInMemory, this.#clock);
-  }
-
-  get msDuration(): number {
-    return this.duration * 1000;
-  }
-
-  get msBlockDuration(): number {
-    return this.blockDuration * 1000;
-  }
-
-  getKey(key: string | number): string {
-    return this.keyPrefix === "" ? String(key) : `${this.keyPrefix}:${key}`;
-  }
-
-  parseKey(rlKey: string): string {
-    return this.keyPrefix === "" ? rlKey : rlKey.substring(this.keyPrefix.length + 1);
   }
 
   /** Resolves when the points were there; rejects with RateLimiterRes when not, with an Error as `onError` says. */
@@ -211,7 +182,7 @@ export class RateLimiterTokenBucket extends Base {
     if (custom === 0) throw new BadArgument("customDuration must be above 0: points of a bucket always come back");
     const capacity = this.#capacity;
     const duration = custom > 0 ? custom : this.duration;
-    return { name: this.getKey(key), limit: { capacity, rate: `${capacity || 1}/${duration}s` } };
+    return { name: String(this.getKey(key)), limit: { capacity, rate: `${capacity || 1}/${duration}s` } };
   }
 
   /** Returns what is left after points were put or taken, which no block keeps from happening. */
