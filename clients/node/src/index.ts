@@ -11,7 +11,7 @@
  */
 
 export type { Caller, OnDecision, Options, Policy, ShareOptions, WaitOptions } from "./api/decider.js";
-export { Decision, Denied, JointDecision, type HeaderOptions } from "./values/decision.js";
+export { Decision, Denied, type HeaderOptions } from "./values/decision.js";
 export {
   BadArgument,
   CrossSlot,

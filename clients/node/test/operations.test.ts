@@ -9,7 +9,7 @@ import {
   Limiter,
   TokenBucketError,
   type Hold,
-  type JointDecision,
+  type Decision,
   type Limit,
   type Server,
 } from "tokenbucket-redis";
@@ -36,6 +36,7 @@ for (const library of Object.keys(LIBRARIES)) {
         lost: false,
         shadowed: false,
         granted: 1,
+        each: {},
       },
     );
     assert.equal(await send("TYPE", "p:a"), "tb-bucket", "the key is prefix and name");
@@ -174,14 +175,14 @@ test("a wait that this process has booked gives nothing back to the server", asy
   assert.equal((await limiter.peek("a", 0)).remaining, 0);
 });
 
-type OfDecisions = keyof ConstructorParameters<typeof JointDecision>[0] | "headers" | "retryAfterS";
+type OfDecisions = keyof ConstructorParameters<typeof Decision>[0] | "headers" | "retryAfterS";
 type OfHolds = "allowed" | "decision" | "id" | "lost" | "renew" | "settle" | "signal" | "used" | symbol;
 
 test("editors show of a server, a hold and a decision what a program uses", () => {
   const strange: never[][] = [
     [] as Exclude<keyof Server, "close" | "degradedCount">[],
     [] as Exclude<keyof Hold, OfHolds>[],
-    [] as Exclude<keyof JointDecision, OfDecisions>[],
+    [] as Exclude<keyof Decision, OfDecisions>[],
   ];
   assert.deepEqual(strange.flat(), []); // the compiler has looked
 });

@@ -12,7 +12,6 @@ import {
   type Amount,
   type Client,
   type Hold,
-  type JointDecision,
   type Limit,
   type Policy,
 } from "tokenbucket-redis";
@@ -238,9 +237,9 @@ function unsupported(): never {
 }
 
 function told(decision: Decision): object {
-  const { retryAfterMs, each, ...same } = decision as JointDecision;
+  const { retryAfterMs, each, ...same } = decision;
   const own = { retry_after_ms: retryAfterMs, ...same };
-  if (!each) return own;
+  if (Object.keys(each).length === 0) return own;
   return { ...own, each: Object.fromEntries(Object.entries(each).map(([which, one]) => [which, told(one)])) };
 }
 

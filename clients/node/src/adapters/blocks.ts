@@ -5,7 +5,7 @@
  * seconds. One TB.MTAKE asks both, and takes nothing while the second is in debt.
  */
 
-import { Decider, type Bucket, type OptionsOfDropIns } from "../api/decider.js";
+import { Decider, type Bucket, type DropInOptions } from "../api/decider.js";
 import { hashTag } from "../transport/command.js";
 import type { Decision } from "../values/decision.js";
 import { type Amount, type Limit } from "../values/limit.js";
@@ -35,7 +35,7 @@ export interface Outcome {
 export class BlockableBuckets {
   readonly #decider: Decider;
 
-  constructor(client: Client | Server, options: OptionsOfDropIns) {
+  constructor(client: Client | Server, options: DropInOptions) {
     this.#decider = new Decider(client, { ...options, prefix: "tb:" });
   }
 

@@ -8,7 +8,7 @@
 
 import type { ThrottlerStorage } from "@nestjs/throttler";
 
-import { OPTIONS, type OptionsOfDropIns } from "../api/decider.js";
+import { DROP_IN_OPTIONS, type DropInOptions } from "../api/decider.js";
 import { BlockableBuckets, FOREVER_MS, type Outcome } from "./blocks.js";
 import { BadArgument, checkOptions } from "../values/errors.js";
 import type { Client, Server } from "../transport/server.js";
@@ -21,8 +21,8 @@ export class TokenBucketStorage implements ThrottlerStorage {
   readonly #buckets: BlockableBuckets;
   readonly #prefix: string;
 
-  constructor(client: Client | Server, options: OptionsOfDropIns = {}) {
-    checkOptions(options, new Set(OPTIONS));
+  constructor(client: Client | Server, options: DropInOptions = {}) {
+    checkOptions(options, DROP_IN_OPTIONS);
     this.#buckets = new BlockableBuckets(client, options);
     this.#prefix = options.prefix ?? "throttler:";
   }

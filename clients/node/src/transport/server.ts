@@ -23,7 +23,7 @@ import {
   textOf,
   Undecided,
 } from "../values/errors.js";
-import { checkMs } from "../values/limit.js";
+import { checkBetween } from "../values/limit.js";
 import { routeOf, type Client } from "./clients.js";
 import type { Clock, Connection, Route } from "./driver.js";
 import { ClusterRoute } from "./route.js";
@@ -76,7 +76,7 @@ interface Call {
   repeats: number;
 }
 
-const OPTIONS = new Set(["timeoutMs", "retryEveryMs", "fallback", "log"]);
+const OPTIONS = ["timeoutMs", "retryEveryMs", "fallback", "log"];
 export const MOST_REDIRECTIONS = 16;
 /** How often a call is sent again within the timeout while its slot is on two nodes, with a redirection each time. */
 export const TRIES_OF_A_SPLIT_SLOT = 10;
@@ -116,8 +116,8 @@ export class Server {
   constructor(client: Client, options: ServerOptions = {}) {
     const { timeoutMs = 100, retryEveryMs = 500, fallback, log = (line) => console.warn(line) } = options;
     checkOptions(options, OPTIONS);
-    checkMs("timeoutMs", timeoutMs, 1, LONGEST_PAUSE_MS);
-    checkMs("retryEveryMs", retryEveryMs, 0, LONGEST_PAUSE_MS);
+    checkBetween("timeoutMs", timeoutMs, 1, LONGEST_PAUSE_MS);
+    checkBetween("retryEveryMs", retryEveryMs, 0, LONGEST_PAUSE_MS);
     if (fallback !== undefined && fallback !== "script") {
       throw new BadArgument(`fallback: '${String(fallback)}' is not 'script'`);
     }

@@ -24,10 +24,10 @@ export class BadArgument extends TokenBucketError {
 }
 
 /** Throws a BadArgument for an option that does not exist, as a misspelt one would have no effect. */
-export function checkOptions(options: object, known: ReadonlySet<string>): void {
+export function checkOptions(options: object, known: readonly string[]): void {
   for (const [name, value] of Object.entries(options)) {
-    if (value !== undefined && !known.has(name))
-      throw new BadArgument(`${name}: unknown option, known are ${[...known].join(", ")}`);
+    if (value === undefined || known.includes(name)) continue;
+    throw new BadArgument(`${name}: unknown option, known are ${known.join(", ")}`);
   }
 }
 
