@@ -81,8 +81,6 @@ export const MOST_REDIRECTIONS = 16;
 /** How often a call is sent again within the timeout while its slot is on two nodes, with a redirection each time. */
 export const TRIES_OF_A_SPLIT_SLOT = 10;
 const MOST_REPEATS = MOST_REDIRECTIONS + 2 * TRIES_OF_A_SPLIT_SLOT;
-/** `import` and `require` each load the class, and either's servers are for both. */
-const MARK: unique symbol = Symbol.for("tokenbucket.server") as never;
 
 /**
  * Pass this to limiters instead of the client to set timeouts, logging, and the fallback for servers without the
@@ -101,7 +99,6 @@ const MARK: unique symbol = Symbol.for("tokenbucket.server") as never;
 export class Server {
   /** How many decisions `onError` made in place of the server. */
   degradedCount = 0;
-  /** @internal */ readonly [MARK] = true;
   /** @internal */ readonly log: Log;
   /** @internal */ readonly clock: Clock;
   /** @internal */ readonly canScript: boolean;
@@ -128,10 +125,6 @@ export class Server {
     this.canScript = fallback === "script";
     this.clock = this.route.clock ?? MACHINES_CLOCK;
     if ("on" in client) client.on("end", () => this.close());
-  }
-
-  /** @internal */ static [Symbol.hasInstance](value: unknown): boolean {
-    return typeof value === "object" && value !== null && MARK in value;
   }
 
   /** @internal Resolves to the reply. Follows redirections, and uses the script on servers without the module. */
