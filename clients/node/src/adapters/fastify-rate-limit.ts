@@ -1,10 +1,4 @@
-/**
- * A store for @fastify/rate-limit, whose options and headers stay as they are.
- *
- *     await app.register(rateLimit, { max: 100, timeWindow: "1 minute", store: tokenBucketStore(redis) });
- *
- * `max` is the capacity, and so many flow in over `timeWindow`.
- */
+/** A store for @fastify/rate-limit, whose options and headers stay as they are. */
 
 import type { FastifyRateLimitStore } from "@fastify/rate-limit";
 
@@ -38,7 +32,11 @@ export interface Store extends FastifyRateLimitStore {
   child(route: object): Store;
 }
 
-/** A store class over the server. `prefix` is "fastify-rate-limit-" by default; the library appends routes to it. */
+/**
+ * A store class over the server: `register(rateLimit, { max: 100, timeWindow: "1 minute", store: tokenBucketStore(redis) })`.
+ * `max` is the capacity, and as many tokens flow in over `timeWindow`. `prefix` is "fastify-rate-limit-" by default;
+ * the library appends routes to it.
+ */
 export function tokenBucketStore(
   client: Client | Server,
   { prefix: first = "fastify-rate-limit-", ...options }: StoreLimiterOptions = {},

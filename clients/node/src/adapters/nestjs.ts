@@ -1,10 +1,4 @@
-/**
- * The storage of @nestjs/throttler: its guard, decorators and options stay as they are.
- *
- *     ThrottlerModule.forRoot({ throttlers: [{ ttl: 60_000, limit: 10 }], storage: new TokenBucketStorage(redis) });
- *
- * `limit` is the capacity, and so many flow in over `ttl`.
- */
+/** The storage of @nestjs/throttler: its guard, decorators and options stay as they are. */
 
 import type { ThrottlerStorage } from "@nestjs/throttler";
 
@@ -17,6 +11,7 @@ import { asNumber, windowLimit } from "./window-store.js";
 /** What a guard gets; its times are seconds. */
 export type ThrottlerRecord = Awaited<ReturnType<ThrottlerStorage["increment"]>>;
 
+/** `limit` is the capacity, and as many tokens flow in over `ttl`. */
 export class TokenBucketStorage implements ThrottlerStorage {
   readonly #buckets: BlockableBuckets;
   readonly #prefix: string;

@@ -1,16 +1,12 @@
-/**
- * `RateLimiterTokenBucket` where `RateLimiterRedis` of rate-limiter-flexible stands.
- *
- *     const limiter = new RateLimiterTokenBucket({ storeClient: new Redis(), points: 6, duration: 1 });
- *     limiter.consume(ip, 2).then(passed, refused);
- *
- * `points` is the capacity, and so many flow in over `duration`. Results are its own RateLimiterRes, and the
- * limiter is one to its wrappers. `msBeforeNext` is, of a refusal, until the same call would pass (-1: never),
- * of all else until every point is there again.
- */
+/** `RateLimiterTokenBucket`, for where `RateLimiterRedis` of rate-limiter-flexible stands. */
 
-import * as flexible from "rate-limiter-flexible";
-import { RateLimiterRes, type RateLimiterLike } from "rate-limiter-flexible";
+import {
+  RateLimiterMemory,
+  RateLimiterRes,
+  type IRateLimiterOptions,
+  type RateLimiterAbstract,
+  type RateLimiterLike,
+} from "rate-limiter-flexible";
 
 import type { Bucket, DropInOptions } from "../api/decider.js";
 import { BlockableBuckets, FOREVER_MS, type Outcome } from "./blocks.js";
@@ -54,8 +50,12 @@ type Method = "consume" | "penalty" | "reward" | "get" | "set" | "block" | "dele
 const MOST_KEYS_BLOCKED_IN_MEMORY = 10_000;
 
 /** The base of the library's limiters, which `RateLimiterUnion` accepts; no release exports it under its name. */
-const Base: typeof flexible.RateLimiterAbstract = Object.getPrototypeOf(flexible.RateLimiterMemory);
+const Base: typeof RateLimiterAbstract = Object.getPrototypeOf(RateLimiterMemory);
 
+/**
+ * `points` is the capacity, and as many flow in over `duration`. Results are the library's RateLimiterRes: `msBeforeNext` is,
+ * of a refusal, until the same call would pass (-1: never), of all else until every point is there again.
+ */
 export class RateLimiterTokenBucket extends Base {
   /** Of its own, because older releases take a negative number for 4. */
   override points: number;
@@ -84,7 +84,7 @@ export class RateLimiterTokenBucket extends Base {
     if (inMemoryBlockDuration > 0 && inMemoryBlockOnConsumed === 0) {
       throw new Error("inMemoryBlockOnConsumed option must be set up");
     }
-    super(options as flexible.IRateLimiterOptions);
+    super(options as IRateLimiterOptions);
     this.points = points;
     this.insuranceLimiter = insuranceLimiter;
     this.inMemoryBlockOnConsumed = inMemoryBlockOnConsumed;

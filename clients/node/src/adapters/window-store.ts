@@ -41,6 +41,7 @@ interface Taken {
 /** The limit comes with each call. */
 export const NO_LIMIT: Limit = { capacity: 0, rate: 1 };
 
+/** `limit` is the capacity, and as many tokens flow in over `windowMs`. */
 export class WindowStore {
   /** A bucket is at the key "tb:" + prefix + the library's key. */
   readonly prefix: string;
@@ -48,7 +49,7 @@ export class WindowStore {
   readonly #limiter: Limiter;
   readonly #limitOf: StoreOptions["limitOf"];
   #window: WindowOptions | undefined;
-  #mistake: BadArgument | undefined;
+  #mistake: BadArgument | undefined = new BadArgument("store: no limiter has called its init()");
   /** Set if requests can get their tokens back: a denied one is skipped as well, and has taken none. */
   #taken: AsyncLocalStorage<Taken> | undefined;
 
@@ -115,11 +116,8 @@ export class WindowStore {
 
   #mistakeIn({ windowMs, limit }: WindowOptions): BadArgument | undefined {
     if (!(windowMs > 0 && windowMs < Infinity)) return new BadArgument("windowMs: is not a number above 0");
-    if (typeof limit === "function" && !this.#limitOf) {
-      return new BadArgument("limit: is a function of the request, so the store needs `limitOf: (key) => limit`");
-    }
-    if (typeof limit !== "function" && this.#limitOf) {
-      return new BadArgument("limitOf: is for a `limit` that is a function");
+    if ((typeof limit === "function") !== (this.#limitOf !== undefined)) {
+      return new BadArgument("limit: is a function of the request exactly if the store has `limitOf: (key) => limit`");
     }
     if (Number.isNaN(limit)) return new BadArgument("limit: is not a number");
     const other = this.#window;
@@ -131,8 +129,7 @@ export class WindowStore {
 
   async #limit(key: string): Promise<Limit> {
     if (this.#mistake) throw this.#mistake;
-    if (!this.#window) throw new BadArgument("store: no limiter has called its init()");
-    const { windowMs, limit } = this.#window;
+    const { windowMs, limit } = this.#window!;
     return windowLimit(typeof limit === "number" ? limit : asNumber(await this.#limitOf!(key)), windowMs);
   }
 }
