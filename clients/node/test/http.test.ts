@@ -11,7 +11,7 @@ import { Limiter, type Amount, type Limit } from "tokenbucket-redis";
 import { clientAddress, rateLimit as rateLimitOfExpress } from "tokenbucket-redis/express";
 import { rateLimit as rateLimitOfFastify } from "tokenbucket-redis/fastify";
 
-import { serveExpress } from "./apps.js";
+import { askAt, serveExpress } from "./apps.js";
 import { clientFor, emptiedClientFor, serverFor, sharedServer, STILL } from "./servers.js";
 
 const server = await sharedServer();
@@ -67,11 +67,7 @@ async function limiterFor(t: TestContext, limit: Limit): Promise<Limiter> {
   return new Limiter(buckets, limit);
 }
 
-async function get(url: string, headers: Record<string, string> = {}) {
-  const response = await fetch(url, { headers });
-  const text = await response.text();
-  return { status: response.status, text, header: (name: string) => response.headers.get(name) };
-}
+const get = (url: string, headers: Record<string, string> = {}) => askAt(url).get("", headers);
 
 for (const [framework, serve] of Object.entries(FRAMEWORKS)) {
   test(`${framework}: a burst passes, the next is 429, and passes after Retry-After`, async (t) => {
