@@ -38,13 +38,20 @@ const rateLimit7 = createRequire(import.meta.url)("express-rate-limit-7").rateLi
 export const ADAPTERS: Record<string, (place: Place, name: string) => Promise<number>> = {
   express: (place, name) => expressApp(express, ourExpress(place.limiter, keyed(name))),
   "express-4": (place, name) => expressApp(express4, ourExpress(place.limiter, keyed(name))),
-  fastify: (place, name) => fastifyApp(Fastify, hooked(place, name)),
-  "fastify-4": (place, name) => fastifyApp(Fastify4 as never, hooked(place, name)),
+  fastify: (place, name) => byHook(Fastify, place, name),
+  "fastify-4": (place, name) => byHook(Fastify4 as never, place, name),
   "express with rate-limiter-flexible": byFlexible,
-  "express-rate-limit": (place, name) => byExpress(rateLimit, place, name, ourExpressStore(place)),
-  "express-rate-limit-7": (place, name) => byExpress(rateLimit7, place, name, ourExpressStore(place)),
+  "express-rate-limit": (place, name) =>
+    byExpress(rateLimit, place, name, new OurExpressStore(place.server, place.options)),
+  "express-rate-limit-7": (place, name) =>
+    byExpress(rateLimit7, place, name, new OurExpressStore(place.server, place.options)),
   "express-rate-limit with its Redis store": (place, name) =>
-    byExpress(rateLimit, place, name, new ExpressRedisStore({ sendCommand: (...words) => call(place, words) })),
+    byExpress(
+      rateLimit,
+      place,
+      name,
+      new ExpressRedisStore({ sendCommand: (name, ...words) => call(place, name!, ...words) }),
+    ),
   "fastify-rate-limit": (place, name) =>
     byFastify(place, name, { store: tokenBucketStore(place.server, place.options) }),
   "fastify-rate-limit with its Redis store": (place, name) => byFastify(place, name, { redis: place.client }),
@@ -52,13 +59,11 @@ export const ADAPTERS: Record<string, (place: Place, name: string) => Promise<nu
   "hono-rate-limiter with its Redis store": (place, name) => byHono(place, name, honoRedisStore(place)),
 };
 
-function hooked({ limiter }: Place, name?: string): (app: FastifyInstance) => void {
-  return (app) => void app.addHook("onRequest", ourFastify(limiter, keyed(name)));
-}
-
 /** Without a name, the default: by the address that the proxy on this machine tells. */
-function keyed(name?: string): { key?: () => string } {
-  return name === undefined ? {} : { key: () => name };
+const keyed = (name?: string) => (name === undefined ? {} : { key: () => name });
+
+function byHook(make: typeof Fastify, { limiter }: Place, name?: string): Promise<number> {
+  return fastifyApp(make, (app) => app.addHook("onRequest", ourFastify(limiter, keyed(name))));
 }
 
 function byFlexible({ client, limiter }: Place, name: string): Promise<number> {
@@ -74,21 +79,16 @@ function byFlexible({ client, limiter }: Place, name: string): Promise<number> {
   });
 }
 
-function ourExpressStore({ server, options }: Place): ExpressStore {
-  return new OurExpressStore(server, options);
-}
-
-function call({ client }: Place, words: string[]): Promise<any> {
-  return (client as Redis).call(...(words as [string, ...string[]]));
-}
+const call = ({ client }: Place, name: string, ...words: unknown[]): Promise<any> =>
+  (client as Redis).call(name, ...words.map(String));
 
 function honoRedisStore(place: Place): HonoStore {
   const client = {
-    scriptLoad: (script: string) => call(place, ["SCRIPT", "LOAD", script]),
+    scriptLoad: (script: string) => call(place, "SCRIPT", "LOAD", script),
     evalsha: (sha: string, keys: string[], words: unknown[]) =>
-      call(place, ["EVALSHA", sha, String(keys.length), ...keys, ...words.map(String)]),
-    decr: (key: string) => call(place, ["DECR", key]),
-    del: (key: string) => call(place, ["DEL", key]),
+      call(place, "EVALSHA", sha, keys.length, ...keys, ...words),
+    decr: (key: string) => call(place, "DECR", key),
+    del: (key: string) => call(place, "DEL", key),
   };
   return new HonoRedisStore({ client });
 }
