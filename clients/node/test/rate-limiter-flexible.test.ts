@@ -291,22 +291,21 @@ const CASES: Case[] = [
     bucket: { expected: [20_000, 1], row: "A block shorter than `duration`" },
   },
   {
-    promise: "set: as if so many points were consumed",
+    promise: "set: as if so many points were consumed, for so many seconds; it ends a block",
     async run(limiter) {
       const told = await outcome(limiter.set("a", 4, 10));
-      return [told, (await limiter.get("a"))?.consumedPoints, await times(10, () => limiter.consume("a"))];
-    },
-    expected: [{ remainingPoints: 0, msBeforeNext: 10_000, consumedPoints: 4, isFirstInDuration: false }, 4, 2],
-  },
-  {
-    promise: "set: for so many seconds",
-    async run(limiter) {
-      await limiter.set("a", 4, 10);
+      const known = (await limiter.get("a"))?.consumedPoints;
+      await limiter.block("b", 10);
+      await limiter.set("b", 1, 10);
+      const passed = await times(10, () => limiter.consume("b"));
       server.advance(9000);
-      return times(10, () => limiter.consume("a"));
+      return [told, known, passed, await times(10, () => limiter.consume("a"))];
     },
-    expected: 2,
-    bucket: { expected: 6, row: "`set` of up to `points`" },
+    expected: [{ remainingPoints: 0, msBeforeNext: 10_000, consumedPoints: 4, isFirstInDuration: false }, 4, 5, 2],
+    bucket: {
+      expected: [{ remainingPoints: 0, msBeforeNext: 10_000, consumedPoints: 4, isFirstInDuration: false }, 4, 5, 6],
+      row: "`set` of up to `points`",
+    },
   },
   {
     promise: "set of more than points: nobody passes for so many seconds",
@@ -318,15 +317,6 @@ const CASES: Case[] = [
       return [late, await passes(limiter.consume("a"))];
     },
     expected: [false, true],
-  },
-  {
-    promise: "set ends a block",
-    async run(limiter) {
-      await limiter.block("a", 10);
-      await limiter.set("a", 1, 10);
-      return times(10, () => limiter.consume("a"));
-    },
-    expected: 5,
   },
   {
     promise: "delete: consumed points are reset; whether there was a key",
@@ -360,24 +350,16 @@ const CASES: Case[] = [
     expected: [false, false, false, true, false, false],
   },
   {
-    promise: "reward and penalty of a blocked key say that it is",
+    promise: "reward and penalty of a blocked key say that it is; reward of two points or more ends the block",
     async run(limiter) {
       await limiter.block("a", 10);
       const { remainingPoints, msBeforeNext } = await limiter.reward("a");
       const all = [remainingPoints, msBeforeNext, (await limiter.penalty("a")).msBeforeNext];
+      await limiter.reward("a", 2);
       return [...all, await passes(limiter.consume("a"))];
     },
-    expected: [0, 10_000, 10_000, false],
-  },
-  {
-    promise: "reward of two points or more ends a block",
-    async run(limiter) {
-      await limiter.block("a", 10);
-      await limiter.reward("a", 2);
-      return passes(limiter.consume("a"));
-    },
-    expected: true,
-    bucket: { expected: false, row: "`reward` of a blocked key" },
+    expected: [0, 10_000, 10_000, true],
+    bucket: { expected: [0, 10_000, 10_000, false], row: "`reward` of a blocked key" },
   },
   {
     promise: "delete ends a block in memory, reward does not",

@@ -3,7 +3,7 @@
 import {
   RateLimiterMemory,
   RateLimiterRes,
-  type IRateLimiterOptions,
+  type IRateLimiterStoreOptions,
   type RateLimiterAbstract,
   type RateLimiterLike,
 } from "rate-limiter-flexible";
@@ -13,30 +13,22 @@ import { BlockableBuckets, FOREVER_MS, type Outcome } from "./blocks.js";
 import type { Decision } from "../values/decision.js";
 import { Denials } from "../api/denials.js";
 import { BadArgument } from "../values/errors.js";
-import { capacityOf, flowMs, type Limit } from "../values/limit.js";
+import { capacityOf, flowMs } from "../values/limit.js";
 import type { Clock } from "../transport/driver.js";
 import { serverOf, type Client, type Server } from "../transport/server.js";
 
-export interface RateLimiterTokenBucketOptions extends Omit<DropInOptions, "prefix"> {
+/** Two options of the library are not offered: `reserve` of `Limiter` spreads calls evenly, and what is refused is not counted. */
+type NotOffered = "storeClient" | "execEvenly" | "blockOnConsumed";
+
+/** The library's options. `inMemoryBlockOnConsumed` refuses here every key that was refused, until its time has come. */
+export interface RateLimiterTokenBucketOptions
+  extends Omit<DropInOptions, "prefix">,
+    Omit<IRateLimiterStoreOptions, NotOffered> {
   storeClient: Client | Server;
   /** The most that can be consumed at once. */
   points: number;
   /** How many seconds `points` take to flow in. */
   duration: number;
-  /** "rlflx" by default; "" for none. */
-  keyPrefix?: string;
-  /** Seconds for which a key without enough points is blocked; 0 by default. */
-  blockDuration?: number;
-  /** At least `points`: refused keys are refused here, without asking, until their time has come. */
-  inMemoryBlockOnConsumed?: number;
-  /** For so many seconds instead; 0 by default. */
-  inMemoryBlockDuration?: number;
-  /** Decides when the server cannot be asked; without one, calls are rejected with an Error. */
-  insuranceLimiter?: RateLimiterLike | undefined;
-  /** Not offered: `reserve` of `Limiter` spreads calls evenly. */
-  execEvenly?: false;
-  /** Not offered: what is refused is not counted. */
-  blockOnConsumed?: 0;
 }
 
 export interface CallOptions {
@@ -44,7 +36,6 @@ export interface CallOptions {
   customDuration?: number;
 }
 
-type Known = Pick<Outcome, "bucket" | "blockedMs">;
 type Method = "consume" | "penalty" | "reward" | "get" | "set" | "block" | "delete";
 
 const MOST_KEYS_BLOCKED_IN_MEMORY = 10_000;
@@ -67,7 +58,8 @@ export class RateLimiterTokenBucket extends Base {
   readonly #denials: Denials;
 
   constructor(options: RateLimiterTokenBucketOptions) {
-    const { storeClient, points, duration, insuranceLimiter, execEvenly, blockOnConsumed } = options;
+    const { storeClient, points, duration, insuranceLimiter } = options;
+    const { execEvenly, blockOnConsumed } = options as IRateLimiterStoreOptions;
     const { inMemoryBlockOnConsumed = 0, inMemoryBlockDuration = 0 } = options;
     if (!Number.isFinite(points)) throw new Error("points must be set and must be a finite number");
     if (!(duration > 0 && duration < Infinity)) {
@@ -84,7 +76,7 @@ export class RateLimiterTokenBucket extends Base {
     if (inMemoryBlockDuration > 0 && inMemoryBlockOnConsumed === 0) {
       throw new Error("inMemoryBlockOnConsumed option must be set up");
     }
-    super(options as IRateLimiterOptions);
+    super(options);
     this.points = points;
     this.insuranceLimiter = insuranceLimiter;
     this.inMemoryBlockOnConsumed = inMemoryBlockOnConsumed;
@@ -132,9 +124,14 @@ export class RateLimiterTokenBucket extends Base {
    * by that, callers that ask first are refused, as after a refusal by the original.
    */
   override async get(key: string | number, options: CallOptions = {}): Promise<RateLimiterRes | null> {
-    return this.#insured("get", [key, options], async (bucket) =>
-      this.#known(bucket.limit, await this.#buckets.decide(bucket, "TB.PEEK", 0)),
-    );
+    return this.#insured("get", [key, options], async (bucket) => {
+      const known = await this.#buckets.decide(bucket, "TB.PEEK", 0);
+      const { remaining, resetAfterMs } = known.bucket;
+      if (known.blockedMs === 0 && resetAfterMs === 0) return null;
+      if (known.blockedMs > 0 || remaining > 0) return this.#changed(known, 0);
+      const msBeforeNext = Math.max(Math.ceil(resetAfterMs - flowMs(bucket.limit, this.#capacity - 1)), 1);
+      return new RateLimiterRes(0, msBeforeNext, Math.max(this.#capacity - remaining, this.#capacity + 1));
+    });
   }
 
   /** Acts as if these points had been consumed just now. More than `points`: blocks for `secDuration`. */
@@ -149,7 +146,7 @@ export class RateLimiterTokenBucket extends Base {
       this.#denials.forget(bucket);
       if (points > this.points) return this.#block(bucket, points, secDuration);
       await this.#buckets.set(bucket, Math.max(points, 0));
-      return new RateLimiterRes(0, secDuration > 0 ? secDuration * 1000 : -1, points);
+      return during(secDuration, points);
     });
   }
 
@@ -186,16 +183,8 @@ export class RateLimiterTokenBucket extends Base {
   }
 
   /** Returns what is left after points were put or taken, which no block keeps from happening. */
-  #changed({ bucket, blockedMs }: Known, points: number): RateLimiterRes {
+  #changed({ bucket, blockedMs }: Pick<Outcome, "bucket" | "blockedMs">, points: number): RateLimiterRes {
     return blockedMs > 0 ? new RateLimiterRes(0, this.#msOf(blockedMs), this.points + 1) : this.#passed(bucket, points);
-  }
-
-  #known(limit: Limit, outcome: Known): RateLimiterRes | null {
-    const { remaining, resetAfterMs } = outcome.bucket;
-    if (outcome.blockedMs === 0 && resetAfterMs === 0) return null;
-    if (outcome.blockedMs > 0 || remaining > 0) return this.#changed(outcome, 0);
-    const msBeforeNext = Math.max(Math.ceil(resetAfterMs - flowMs(limit, this.#capacity - 1)), 1);
-    return new RateLimiterRes(0, msBeforeNext, Math.max(this.#capacity - remaining, this.#capacity + 1));
   }
 
   /** Returns what to tell of a block: of one for ever a duration, as the original does. A timer would overflow. */
@@ -230,7 +219,7 @@ export class RateLimiterTokenBucket extends Base {
 
   async #block(bucket: Bucket, points: number, secDuration: number): Promise<RateLimiterRes> {
     await this.#buckets.block(bucket, secDuration > 0 ? secDuration * 1000 : Infinity);
-    return new RateLimiterRes(0, secDuration > 0 ? secDuration * 1000 : -1, points);
+    return during(secDuration, points);
   }
 
   /** Does `work` on the bucket of a call; at any error of the store, lets the insurance do the same. */
@@ -247,6 +236,10 @@ export class RateLimiterTokenBucket extends Base {
       return (insurance[method] as (...args: unknown[]) => Promise<T>)(...args);
     }
   }
+}
+
+function during(secDuration: number, points: number): RateLimiterRes {
+  return new RateLimiterRes(0, secDuration > 0 ? secDuration * 1000 : -1, points);
 }
 
 /** Reads the points of a call; in the original, too, whole numbers may be strings. */
