@@ -70,9 +70,9 @@ interface Call {
   /** Set once a node has said that it has no module: after a redirection, the node of the key may have it. */
   isByScript: boolean;
   /** Goes right before the command. If it fails, the command fails too, and reports it. */
-  before: Command | undefined;
+  before?: Command | undefined;
   /** The node that a redirection names for this call alone. */
-  askAt: string | undefined;
+  askAt?: string | undefined;
   repeats: number;
 }
 
@@ -131,8 +131,7 @@ export class Server {
   ask(command: Command, how: How = {}): Promise<unknown> {
     const untilMs = how.maxWaitMs ? performance.now() + how.maxWaitMs : undefined;
     const canScript = this.canScript && untilMs === undefined && isOfModule(command) && !needsModule(command);
-    const call = { command, how, untilMs, canScript, isByScript: false };
-    return this.#send({ ...call, before: undefined, askAt: undefined, repeats: 0 });
+    return this.#send({ command, how, untilMs, canScript, isByScript: false, repeats: 0 });
   }
 
   /** Sends the call, without an async function, which would cost every call a tenth more. */
