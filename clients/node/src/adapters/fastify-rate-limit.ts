@@ -5,7 +5,8 @@ import type { FastifyRateLimitStore } from "@fastify/rate-limit";
 import type { Decision } from "../values/decision.js";
 import { BadArgument, checkOptions } from "../values/errors.js";
 import type { Limit } from "../values/limit.js";
-import { Limiter, STORE_OPTIONS, type StoreLimiterOptions } from "../api/limiter.js";
+import { DROP_IN_OPTIONS, type DropInOptions } from "../api/decider.js";
+import { Limiter } from "../api/limiter.js";
 import type { Client, Server } from "../transport/server.js";
 import { asNumber, hitsOf, NO_LIMIT, windowLimit } from "./window-store.js";
 
@@ -39,9 +40,9 @@ export interface Store extends FastifyRateLimitStore {
  */
 export function tokenBucketStore(
   client: Client | Server,
-  { prefix: first = "fastify-rate-limit-", ...options }: StoreLimiterOptions = {},
+  { prefix: first = "fastify-rate-limit-", ...options }: DropInOptions = {},
 ): new (route: object) => Store {
-  checkOptions(options, STORE_OPTIONS);
+  checkOptions(options, DROP_IN_OPTIONS);
 
   return class TokenBucketStore implements Store {
     readonly #limiter: Limiter;

@@ -2,14 +2,14 @@
 
 import { AsyncLocalStorage } from "node:async_hooks";
 
-import type { Policy } from "../api/decider.js";
+import { DROP_IN_OPTIONS, type DropInOptions, type Policy } from "../api/decider.js";
 import type { Decision } from "../values/decision.js";
 import { BadArgument, checkOptions } from "../values/errors.js";
 import { capacityOf, type Limit } from "../values/limit.js";
-import { Limiter, STORE_OPTIONS, type StoreLimiterOptions } from "../api/limiter.js";
+import { Limiter } from "../api/limiter.js";
 import type { Client, Server } from "../transport/server.js";
 
-export interface StoreOptions extends StoreLimiterOptions {
+export interface StoreOptions extends DropInOptions {
   /**
    * The limit of a key. Needed where the library's `limit` is a function of the request, which a store does not see:
    * the two functions have to agree.
@@ -57,7 +57,7 @@ export class WindowStore {
     if (limitOf !== undefined && typeof limitOf !== "function") {
       throw new BadArgument("limitOf: is not a function of the key");
     }
-    checkOptions(options, STORE_OPTIONS);
+    checkOptions(options, DROP_IN_OPTIONS);
     this.prefix = prefix;
     this.#limiter = new Limiter(client, NO_LIMIT, { ...options, prefix: `tb:${prefix}` });
     this.#limitOf = limitOf;
@@ -107,11 +107,6 @@ export class WindowStore {
 
   async resetKey(key: string): Promise<void> {
     await this.#limiter.reset(key, { limit: await this.#limit(key) });
-  }
-
-  /** Gives back what batches have left. The client stays open. */
-  async shutdown(): Promise<void> {
-    await this.#limiter.close();
   }
 
   #mistakeIn({ windowMs, limit }: WindowOptions): BadArgument | undefined {

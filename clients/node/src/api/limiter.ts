@@ -1,15 +1,6 @@
 /** One limit for many names. */
 
-import {
-  Decider,
-  DROP_IN_OPTIONS,
-  inTurn,
-  type Bucket,
-  type Caller,
-  type DropInOptions,
-  type Options,
-  type ShareOptions,
-} from "./decider.js";
+import { Decider, inTurn, OPTIONS, type Bucket, type Caller, type Options, type ShareOptions } from "./decider.js";
 import { Batches } from "./batches.js";
 import type { Decision } from "../values/decision.js";
 import { Denials } from "./denials.js";
@@ -18,17 +9,12 @@ import { checkOptions } from "../values/errors.js";
 import { checkAmount, checkCount, checkLimit, checkName, type Amount, type Limit } from "../values/limit.js";
 import type { Client, Server } from "../transport/server.js";
 
-/** How to ask the server less often. */
-interface SparingOptions {
+export interface LimiterOptions extends Options {
   /** How many denied names this process refuses itself until they may retry; 0 by default. */
   rememberDenials?: number;
   /** The number of tokens to fetch at a time and spend in this process; 0 by default. */
   batch?: number;
 }
-
-export interface LimiterOptions extends Options, SparingOptions {}
-
-export interface StoreLimiterOptions extends DropInOptions, SparingOptions {}
 
 export interface CallOptions extends Caller {
   /** The limit for this call alone. */
@@ -42,8 +28,7 @@ export interface ReserveOptions extends CallOptions {
   maxWaitMs: number;
 }
 
-export const STORE_OPTIONS = [...DROP_IN_OPTIONS, "rememberDenials", "batch"];
-const LIMITER_OPTIONS = [...STORE_OPTIONS, "shadow"];
+const LIMITER_OPTIONS = [...OPTIONS, "rememberDenials", "batch"];
 const CALL_OPTIONS = ["limit", "signal"];
 const RESERVE_OPTIONS = [...CALL_OPTIONS, "maxWaitMs"];
 const TAKE_OPTIONS = [...RESERVE_OPTIONS, "share", "weight"];
