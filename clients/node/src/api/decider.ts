@@ -56,7 +56,7 @@ export interface Caller {
 }
 
 /** How long a call waits its turn in the server. */
-export interface WaitOptions {
+export interface WaitOptions extends Caller {
   /**
    * The longest wait, in milliseconds up to 30 days; 0, none, by default. Calls that wait for the same bucket are served
    * in order. A `signal` ends the wait at once.
@@ -81,7 +81,7 @@ export const LEAST_WEIGHT = 0.001;
 export const MOST_WEIGHT = 1000;
 
 /** Returns how a call waits; throws a BadArgument before anything is sent. */
-export function inTurn({ signal, maxWaitMs = 0, share, weight }: Caller & ShareOptions): How {
+export function inTurn({ signal, maxWaitMs = 0, share, weight }: ShareOptions): How {
   checkBetween("maxWaitMs", maxWaitMs, 0, MAX_WAIT_MS);
   if (share === undefined && weight === undefined) return { signal, maxWaitMs };
   if (share === undefined) throw new BadArgument("weight: is of no share, set `share` as well");

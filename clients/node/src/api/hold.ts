@@ -2,7 +2,7 @@
 
 import { randomUUID } from "node:crypto";
 
-import { inTurn, type Caller, type Decider, type Part, type ShareOptions, type WaitOptions } from "./decider.js";
+import { inTurn, type Decider, type Part, type ShareOptions, type WaitOptions } from "./decider.js";
 import { Decision, Denied } from "../values/decision.js";
 import { BadArgument, HoldLost, ReplyLost, ServerAway, textOf } from "../values/errors.js";
 import { checkAmount, checkBetween, isNothing, isPool, type Amount } from "../values/limit.js";
@@ -12,7 +12,7 @@ import { SETTLED_AGAIN_AFTER_MS } from "./unsettled.js";
 /** The actual use; for several limits, by their names. */
 export type Used = Amount | Readonly<Record<string, Amount>>;
 
-export interface HoldOptions extends Caller, WaitOptions {
+export interface HoldOptions extends WaitOptions {
   /**
    * Milliseconds until the tokens come back if the process dies, 1 to 30 days; 30,000 by default. An open hold is renewed
    * three times as often.

@@ -5,7 +5,7 @@ import { BadArgument, checkOptions } from "../values/errors.js";
 import { checkLimit, checkName, type Amount, type Limit } from "../values/limit.js";
 import { hashTag } from "../transport/command.js";
 import type { Client, Server } from "../transport/server.js";
-import { Decider, inTurn, OPTIONS, type Caller, type Options, type Part, type WaitOptions } from "./decider.js";
+import { Decider, inTurn, OPTIONS, type Options, type Part, type WaitOptions } from "./decider.js";
 import { Hold, Holder, type HoldOptions } from "./hold.js";
 
 /** One name for all limits, or one for each. */
@@ -47,7 +47,7 @@ export class JointLimiter extends Holder<Names, Amounts, HoldOptions> {
   }
 
   /** Takes every cost or none. In a cluster, a name for each limit must contain the same hash tag. */
-  async takeAll(name: Names, costs: Amounts, options: Caller & WaitOptions = {}): Promise<Decision> {
+  async takeAll(name: Names, costs: Amounts, options: WaitOptions = {}): Promise<Decision> {
     checkOptions(options, CALL_OPTIONS);
     const parts = this.#parts(name, costs);
     return this.#decider.decideAll(parts, ["TB.MTAKE", String(parts.length)], inTurn(options));

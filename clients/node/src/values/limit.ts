@@ -93,15 +93,7 @@ export function checkBetween(name: string, value: number, least: number, most: n
   throw new BadArgument(`${name}: ${String(value)} is not a number from ${least} to ${most}`);
 }
 
-/**
- * Reads `"20 10/s"`: capacity and rate, as TB.TAKE takes them.
- *
- * ```ts
- * import { parseLimit } from "tokenbucket-redis";
- *
- * console.log(parseLimit("20 10/s").rate); // 10/s
- * ```
- */
+/** Reads `"20 10/s"`: capacity and rate, as TB.TAKE takes them. */
 export function parseLimit(text: string): Limit {
   const [capacity, rate, ...more] = text.trim().split(/\s+/);
   if (!capacity || !rate || more.length > 0) {
