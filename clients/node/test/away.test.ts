@@ -1,8 +1,9 @@
 /** A server that goes, hangs, returns, or answers that the call is wrong; and callers who are late, or leave. */
 
 import assert from "node:assert/strict";
-import { execFileSync } from "node:child_process";
+import { execFile, execFileSync } from "node:child_process";
 import { mock, test, type TestContext } from "node:test";
+import { promisify } from "node:util";
 
 import { Limiter, type Client, type ServerOptions } from "tokenbucket-redis";
 
@@ -162,26 +163,21 @@ for (const [library, clientTo] of Object.entries(UNCONNECTED)) {
   });
 }
 
-async function endsAfter(code: string) {
-  const { execFile } = await import("node:child_process");
-  await new Promise<void>((done, failed) =>
-    execFile(process.execPath, ["--input-type=module", "--eval", code], { timeout: 20_000 }, (error) =>
-      error ? failed(error) : done(),
-    ),
-  );
-}
+const endsAfter = (code: string) =>
+  promisify(execFile)(process.execPath, ["--input-type=module", "--eval", code], { timeout: 20_000 });
 
-test("the connections do not keep a process alive", () =>
-  endsAfter(`
+test("the connections do not keep a process alive", async () => {
+  await endsAfter(`
     import { createClient } from "redis";
     import { Limiter } from "tokenbucket-redis";
     const client = createClient({ url: "${wrongs.url}" });
     await client.connect();
     await new Limiter(client, { capacity: 1, rate: 1 }).take("a");
-    client.destroy();`));
+    client.destroy();`);
+});
 
-test("nor does a call during which a test replaced the timers", () =>
-  endsAfter(`
+test("nor does a call during which a test replaced the timers", async () => {
+  await endsAfter(`
     import { mock } from "node:test";
     import { Limiter } from "tokenbucket-redis";
     import { FakeServer } from "tokenbucket-redis/testing";
@@ -191,4 +187,5 @@ test("nor does a call during which a test replaced the timers", () =>
     mock.timers.enable();
     await taken;
     await new Promise((done) => setTimeout(done, 500)); // real time: the client looks after its calls
-    mock.timers.reset();`));
+    mock.timers.reset();`);
+});
