@@ -6,6 +6,7 @@ import { mock, test, type TestContext } from "node:test";
 import { promisify } from "node:util";
 
 import { Limiter, type Client, type ServerOptions } from "tokenbucket-redis";
+import { FakeServer } from "tokenbucket-redis/testing";
 
 import {
   clientFor,
@@ -68,6 +69,15 @@ test("each outage of a server that hangs costs one call the deadline, and logs t
     await until(async () => !(await limiter.take("a")).degraded);
     assert.equal(lines.length, told);
   }
+});
+
+test("a server that refuses writes is there: the policy decides such calls, told once", async (t) => {
+  const fake = new FakeServer();
+  t.mock.method(fake, "send", () => Promise.reject(new Error("OOM command not allowed")));
+  const lines: string[] = [];
+  const limiter = new Limiter(patient(fake, { log: (line) => lines.push(line) }), LIMIT);
+  for (const remaining of [2, 1]) assert.equal((await limiter.take("a")).remaining, remaining);
+  assert.match(lines.join("\n"), /^tokenbucket: the server refuses, onError decides such calls: OOM [a-z ]*$/);
 });
 
 test("names that rotate do not make a spent bucket of this process full", async (t) => {
