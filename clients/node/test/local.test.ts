@@ -20,11 +20,15 @@ function setUp(options: LimiterOptions, limit = { capacity: 10, rate: "1/s" }) {
   return { server, limiter: new Limiter(server, limit, options) };
 }
 
-test("a denial for ever is asked again: the limit may change", async () => {
+test("a denial for ever is asked again, as the limit may change, and one says nothing about another limit", async () => {
   const { server, limiter } = setUp({ rememberDenials: 2 });
   assert.equal((await limiter.take("a", 11)).retryAfterMs, -1);
   await limiter.take("a", 11);
   assert.equal(server.asked.length, 2);
+  for (const cost of [10, 5, 5]) await limiter.take("a", cost);
+  assert.equal(server.asked.length, 4);
+  await limiter.take("a", 5, { limit: { capacity: 5, rate: "5/s" } });
+  assert.equal(server.asked.length, 5);
 });
 
 test("a batch is kept until the bucket would be full without it", async () => {

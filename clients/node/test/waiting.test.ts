@@ -92,6 +92,7 @@ test("a share or a wait that cannot be is an error, and so is a share of several
   for (const [named, wrong] of [
     ["weight", { weight: 2 }],
     ["share", { share: "" }],
+    ["share", { share: "é".repeat(65) }],
     ["share", { share: 7 as never }],
   ] as const) {
     await assert.rejects(limiter.hold("a", 1, { ...LONG, ...wrong }), new RegExp(`^BadArgument: ${named}: `));
