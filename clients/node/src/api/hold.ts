@@ -182,8 +182,10 @@ export class Hold implements AsyncDisposable {
       isAnswered = !settled.degraded;
       if (!isAnswered) return settled;
       if (this.#isLocal) this.#decider.server.local.run([...words, ...this.#decider.wordsOfAll(parts)]);
-      const missing = parts.filter((part) => isMissing(part, settled));
-      const charges = missing.map((part) => this.#decider.decide("TB.CHARGE", part, [part.amount]));
+      // What was used without a hold.
+      const missing = parts.filter(({ which }) => settled.each[which]?.allowed === false);
+      const used = missing.filter(({ amount }) => Number(amount) > 0);
+      const charges = used.map((part) => this.#decider.decide("TB.CHARGE", part, [part.amount]));
       const lost = (await Promise.all(charges)).some((charged) => charged.lost);
       return lost ? settled.with({ degraded: true, lost: true }) : settled;
     } catch (error) {
@@ -243,11 +245,6 @@ export class Hold implements AsyncDisposable {
   /** @internal */ log(what: string, error: unknown): void {
     this.#decider.server.log(`tokenbucket: a hold was not ${what}: ${textOf(error)}`);
   }
-}
-
-/** Returns whether something was used without a hold. */
-function isMissing({ which, amount }: Part, settled: Decision): boolean {
-  return settled.each[which]?.allowed === false && Number(amount) > 0;
 }
 
 /** What all limiters offer of holds. */
