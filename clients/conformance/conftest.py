@@ -274,13 +274,6 @@ def proxy(server: Service, start_proxy: StartProxy) -> Proxy:
     return proxy
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """What scenarios measured beside what they assert."""
-    for report in terminalreporter.stats.get("passed", []):
-        for name, measured in report.user_properties:
-            terminalreporter.write_line(f"{name}: {measured}")
-
-
 class Witness:
     """Measures meanwhile how long the server is silent to others: a starved machine is no package's fault.
 

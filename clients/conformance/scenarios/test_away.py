@@ -225,7 +225,7 @@ def test_one_node_of_a_cluster_is_an_error_that_names_the_cluster(package: Packa
             eventually(lambda: not package.take(nodes.name_on(theirs))["degraded"])
 
 
-def test_a_joint_call_waits_while_its_slot_moves(package: Package, tmp_path: Path) -> None:
+def test_calls_follow_a_slot_while_it_moves_and_joint_ones_wait(package: Package, tmp_path: Path) -> None:
     package.client = replace(package.client, in_cluster=True)
     with Servers(tmp_path, cluster=True) as nodes:
         old = nodes.node_of("{user}")
@@ -233,6 +233,7 @@ def test_a_joint_call_waits_while_its_slot_moves(package: Package, tmp_path: Pat
         if info(old)["redis_version"].startswith("6.0."):
             pytest.skip("it does not count errors")
         package.server(old, timeout_ms=5000)
+        package.limiter(capacity=10, rate="10/h")
         package.joint({"a": [10, "10/h"], "b": [10, "10/h"]})
         costs = {"a": 1, "b": 1}
         eventually(lambda: not package.do("take_all", on="j", costs=costs)["degraded"])
@@ -246,6 +247,9 @@ def test_a_joint_call_waits_while_its_slot_moves(package: Package, tmp_path: Pat
         # One key is here and one is there.
         eventually(lambda: "errorstat_tryagain" in info(old))
         ask(old, "MIGRATE", "127.0.0.1", new.port, "tb:{user}:b", 0, 5000)
+        # Both are there, to which the node that still has the slot sends each call by itself.
+        assert (taken.result()["allowed"], taken.result()["degraded"]) == (True, False)
+        given = package.do("give", name="{user}:a", amount=1)
+        assert (given["remaining"], given["degraded"]) == (9, False)
         for one in (new, old):
             ask(one, "CLUSTER", "SETSLOT", slot, "NODE", ids[1])
-        assert (taken.result()["allowed"], taken.result()["degraded"]) == (True, False)

@@ -55,32 +55,24 @@ def test_a_stall_leaves_no_slot_to_callers_that_left(package: Package, proxy: Pr
 
 
 @pytest.mark.only("go", "python", "node", "rust")
-def test_a_hold_that_ends_during_a_stall_is_settled_after_it(
-    package: Package, proxy: Proxy, server: Service
-) -> None:
-    package.server(proxy)
-    package.limiter(capacity=100, rate="1/h")
-    package.do("hold", amount=50, ttl_ms=600_000)
-    proxy.stall()
-    eventually(lambda: bool(package.take("other")["degraded"]))
-    assert package.do("settle", used=20)["degraded"]
-    proxy.resume()
-    eventually(lambda: ask(server, "TB.HOLDS", "tb:user") == [])
-    assert level(server, full=100) == 80
-
-
-@pytest.mark.only("python", "node", "rust")
-def test_a_hold_that_ends_while_nothing_connects_is_settled_after_it(
-    package: Package, proxy: Proxy, server: Service
+@pytest.mark.parametrize("refusing", [False, True])
+def test_a_hold_that_ends_during_an_outage_is_settled_after_it(
+    package: Package, proxy: Proxy, server: Service, refusing: bool
 ) -> None:
     package.server(proxy, retry_every_ms=100)
     package.limiter(capacity=100, rate="1/h")
     package.do("hold", amount=50, ttl_ms=600_000)
-    proxy.redirect(free_port())
-    proxy.drop_connections()
+    if refusing:
+        proxy.redirect(free_port())
+        proxy.drop_connections()
+    else:
+        proxy.stall()
     eventually(lambda: bool(package.take("other")["degraded"]))
     assert package.do("settle", used=20)["degraded"]
-    proxy.redirect(server.port)
+    if refusing:
+        proxy.redirect(server.port)
+    else:
+        proxy.resume()
     eventually(lambda: ask(server, "TB.HOLDS", "tb:user") == [])
     assert level(server, full=100) == 80
 
