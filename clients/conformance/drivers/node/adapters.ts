@@ -1,4 +1,4 @@
-/** Apps limited by the package's middleware, and by libraries whose store is the package's or the library's own over Redis. */
+/** Apps limited by the package's middleware, and by libraries whose store is the package's. */
 
 import { createRequire } from "node:module";
 import type { AddressInfo, Server as NetServer } from "node:net";
@@ -13,10 +13,7 @@ import { rateLimit, type Store as ExpressStore } from "express-rate-limit";
 import Fastify, { type FastifyInstance } from "fastify";
 import Fastify4 from "fastify-4";
 import { Hono } from "hono";
-import { RedisStore as HonoRedisStore, rateLimiter, type Store as HonoStore } from "hono-rate-limiter";
-import type { Redis } from "ioredis";
-import { RedisStore as ExpressRedisStore } from "rate-limit-redis";
-import { RateLimiterRedis } from "rate-limiter-flexible";
+import { rateLimiter, type Store as HonoStore } from "hono-rate-limiter";
 import type { Client, Limiter, Policy, Server } from "tokenbucket-redis";
 import { rateLimit as ourExpress } from "tokenbucket-redis/express";
 import { TokenBucketStore as OurExpressStore } from "tokenbucket-redis/express-rate-limit";
@@ -26,7 +23,6 @@ import { TokenBucketStore as OurHonoStore } from "tokenbucket-redis/hono-rate-li
 
 export interface Place {
   server: Server;
-  /** The libraries' own stores are used with ioredis. */
   client: Client;
   limiter: Limiter;
   options: { prefix?: string; onError?: Policy };
@@ -40,23 +36,13 @@ export const ADAPTERS: Record<string, (place: Place, name: string) => Promise<nu
   "express-4": (place, name) => expressApp(express4, ourExpress(place.limiter, keyed(name))),
   fastify: (place, name) => byHook(Fastify, place, name),
   "fastify-4": (place, name) => byHook(Fastify4 as never, place, name),
-  "express with rate-limiter-flexible": byFlexible,
   "express-rate-limit": (place, name) =>
     byExpress(rateLimit, place, name, new OurExpressStore(place.server, place.options)),
   "express-rate-limit-7": (place, name) =>
     byExpress(rateLimit7, place, name, new OurExpressStore(place.server, place.options)),
-  "express-rate-limit with its Redis store": (place, name) =>
-    byExpress(
-      rateLimit,
-      place,
-      name,
-      new ExpressRedisStore({ sendCommand: (name, ...words) => call(place, name!, ...words) }),
-    ),
   "fastify-rate-limit": (place, name) =>
     byFastify(place, name, { store: tokenBucketStore(place.server, place.options) }),
-  "fastify-rate-limit with its Redis store": (place, name) => byFastify(place, name, { redis: place.client }),
   "hono-rate-limiter": (place, name) => byHono(place, name, new OurHonoStore(place.server, place.options)),
-  "hono-rate-limiter with its Redis store": (place, name) => byHono(place, name, honoRedisStore(place)),
 };
 
 /** Without a name, the default: by the address that the proxy on this machine tells. */
@@ -64,33 +50,6 @@ const keyed = (name?: string) => (name === undefined ? {} : { key: () => name })
 
 function byHook(make: typeof Fastify, { limiter }: Place, name?: string): Promise<number> {
   return fastifyApp(make, (app) => app.addHook("onRequest", ourFastify(limiter, keyed(name))));
-}
-
-function byFlexible({ client, limiter }: Place, name: string): Promise<number> {
-  const { capacity, rate } = limiter.limit;
-  const duration = Number(capacity) / parseFloat(String(rate));
-  const points = Number(capacity);
-  const flexible = new RateLimiterRedis({ storeClient: client, useRedisPackage: true, points, duration });
-  return expressApp(express, (_request, response, next) => {
-    flexible.consume(name).then(
-      () => next(),
-      (reason) => void response.status(reason instanceof Error ? 500 : 429).end(),
-    );
-  });
-}
-
-const call = ({ client }: Place, name: string, ...words: unknown[]): Promise<any> =>
-  (client as Redis).call(name, ...words.map(String));
-
-function honoRedisStore(place: Place): HonoStore {
-  const client = {
-    scriptLoad: (script: string) => call(place, "SCRIPT", "LOAD", script),
-    evalsha: (sha: string, keys: string[], words: unknown[]) =>
-      call(place, "EVALSHA", sha, keys.length, ...keys, ...words),
-    decr: (key: string) => call(place, "DECR", key),
-    del: (key: string) => call(place, "DEL", key),
-  };
-  return new HonoRedisStore({ client });
 }
 
 const PERIOD_MS: Record<string, number> = { s: 1000, m: 60_000, h: 3_600_000 };
