@@ -1,4 +1,4 @@
-/** Builds the package twice, for `import` and for `require`, from the one script of all clients. */
+/** Builds the package, as CommonJS, which `import` and `require` load once. */
 
 import { execFileSync } from "node:child_process";
 import { readFileSync, rmSync, writeFileSync } from "node:fs";
@@ -13,7 +13,5 @@ writeFileSync(
 );
 
 rmSync("dist", { recursive: true, force: true });
-for (const project of ["tsconfig.json", "tsconfig.cjs.json"]) {
-  execFileSync("node_modules/.bin/tsc", ["-p", project], { stdio: "inherit" });
-}
-writeFileSync("dist/cjs/package.json", '{ "type": "commonjs" }\n');
+execFileSync("node_modules/.bin/tsc", ["-p", "tsconfig.json"], { stdio: "inherit" });
+writeFileSync("dist/package.json", '{ "type": "commonjs" }\n');

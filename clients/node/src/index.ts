@@ -1,17 +1,7 @@
-/**
- * Token bucket limits decided inside Redis and Valkey.
- *
- * ```ts
- * import { Redis } from "ioredis";
- * import { Limiter } from "tokenbucket-redis";
- *
- * const limiter = new Limiter(new Redis("redis://127.0.0.1:6379"), { capacity: 10, rate: "5/s" });
- * console.log((await limiter.take("user:42")).allowed); // true
- * ```
- */
+/** Token bucket limits decided inside Redis and Valkey. */
 
 export type { Caller, OnDecision, Options, Policy, ShareOptions, WaitOptions } from "./api/decider.js";
-export { Decision, Denied, JointDecision, type HeaderOptions } from "./values/decision.js";
+export { Decision, Denied, type HeaderOptions } from "./values/decision.js";
 export {
   BadArgument,
   CrossSlot,

@@ -16,11 +16,33 @@ export async function serveExpress(t: TestContext, app: Express): Promise<string
   return `http://127.0.0.1:${(listening.address() as AddressInfo).port}`;
 }
 
-/** How many of so many requests, one after the other, pass. */
-export async function countPassed(times: number, get: () => Promise<{ status: number }>): Promise<number> {
-  let passed = 0;
-  for (let i = 0; i < times; i++) if ((await get()).status === 200) passed++;
-  return passed;
+export interface Answer {
+  status: number;
+  text: string;
+  header(name: string): string | null;
+}
+
+/** Requests to an app. */
+export interface Asked {
+  get(path?: string, headers?: Record<string, string>): Promise<Answer>;
+  /** How many of so many requests, one after the other, pass. */
+  passed(times: number, path?: string): Promise<number>;
+}
+
+export function askAt(url: string): Asked {
+  const get = async (path = "/", headers: Record<string, string> = {}) => {
+    const response = await fetch(url + path, { headers });
+    const text = await response.text();
+    return { status: response.status, text, header: (name: string) => response.headers.get(name) };
+  };
+  return {
+    get,
+    async passed(times, path) {
+      let passed = 0;
+      for (let i = 0; i < times; i++) if ((await get(path)).status === 200) passed++;
+      return passed;
+    },
+  };
 }
 
 /** What users write as a limit, and how many of five requests pass; from the environment comes a string. */

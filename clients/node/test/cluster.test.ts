@@ -10,7 +10,17 @@ import { CrossSlot, JointLimiter, Limiter, type Client } from "tokenbucket-redis
 import { TokenBucketStorage } from "tokenbucket-redis/nestjs";
 import { RateLimiterTokenBucket } from "tokenbucket-redis/rate-limiter-flexible";
 
-import { CLUSTER_LIBRARIES, clusterClientFor, clusterFor, patient, sharedCluster, STILL, until } from "./servers.js";
+import {
+  ask,
+  CLUSTER_LIBRARIES,
+  clusterClientFor,
+  clusterFor,
+  MODULE,
+  patient,
+  sharedCluster,
+  STILL,
+  until,
+} from "./servers.js";
 
 const LIMIT = { capacity: 10, rate: STILL };
 const STRICT = { onError: "throw" as const };
@@ -58,6 +68,21 @@ test("a cluster all of whose nodes were replaced is found where the driver finds
   port = next.nodes[0]!.port;
   for (const node of old.nodes.slice(0, 2)) await node.stop();
   for (const name of onNodes) await until(async () => !(await isDegraded(name)));
+});
+
+test("while a slot moves to a node without the module, the script decides", async (t) => {
+  const cluster = await clusterFor(t, { module: false });
+  const client = await clusterClientFor(t, cluster, "ioredis");
+  const limiter = new Limiter(scripted(client), LIMIT, STRICT);
+  const [name = ""] = await cluster.names();
+  const from = await cluster.nodeOf(name);
+  const to = cluster.nodes.find((node) => node !== from)!;
+  await ask(from, "MODULE", "LOAD", MODULE);
+  const slot = String(await ask(from, "CLUSTER", "KEYSLOT", name));
+  await ask(to, "CLUSTER", "SETSLOT", slot, "IMPORTING", String(await ask(from, "CLUSTER", "MYID")));
+  await ask(from, "CLUSTER", "SETSLOT", slot, "MIGRATING", String(await ask(to, "CLUSTER", "MYID")));
+  for (const remaining of [9, 8]) assert.equal((await limiter.take(name)).remaining, remaining);
+  assert.equal(await ask(to, "DBSIZE"), 1);
 });
 
 // Versions before differ in how they are asked, not in what.

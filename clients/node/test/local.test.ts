@@ -20,52 +20,16 @@ function setUp(options: LimiterOptions, limit = { capacity: 10, rate: "1/s" }) {
   return { server, limiter: new Limiter(server, limit, options) };
 }
 
-test("a denied name is refused without asking, until its time has come", async () => {
-  const { server, limiter } = setUp({ rememberDenials: 2 });
-  await limiter.take("a", 10);
-  assert.equal((await limiter.take("a", 2)).retryAfterMs, 2000);
-  const { length } = server.asked;
-  server.advance(500);
-  const refusal = await limiter.take("a", 2);
-  assert.deepEqual([refusal.allowed, refusal.retryAfterMs, refusal.degraded], [false, 1500, false]);
-  assert.equal(refusal.resetAfterMs, 9500);
-  assert.equal((await limiter.take("a", 3)).allowed, false, "more than that is refused, too");
-  assert.equal(server.asked.length, length);
-  server.advance(1500);
-  assert.equal((await limiter.take("a", 2)).allowed, true);
-});
-
-test("a denial says nothing about less, about others, or about other limits", async () => {
-  const { server, limiter } = setUp({ rememberDenials: 2 });
-  await limiter.take("a", 9);
-  await limiter.take("a", 5);
-  assert.equal((await limiter.take("a", 1)).allowed, true);
-  await limiter.take("a", 5);
-  assert.equal((await limiter.take("b", 5)).allowed, true);
-  const { length } = server.asked;
-  await limiter.take("a", 5, { limit: { capacity: 5, rate: "5/s" } });
-  assert.equal(server.asked.length, length + 1);
-});
-
-test("a denial for ever is asked again: the limit may change", async () => {
+test("a denial for ever is asked again, as the limit may change, and one says nothing about another limit", async () => {
   const { server, limiter } = setUp({ rememberDenials: 2 });
   assert.equal((await limiter.take("a", 11)).retryAfterMs, -1);
   await limiter.take("a", 11);
   assert.equal(server.asked.length, 2);
+  for (const cost of [10, 5, 5]) await limiter.take("a", cost);
+  assert.equal(server.asked.length, 4);
+  await limiter.take("a", 5, { limit: { capacity: 5, rate: "5/s" } });
+  assert.equal(server.asked.length, 5);
 });
-
-for (const [rate, retryAfterMs] of [
-  ["1@s", 2000],
-  ["5@s", 1000],
-] as const) {
-  test(`a batch that is too small says how long until there is enough: ${rate}`, async () => {
-    const { limiter } = setUp({ batch: 5 }, { capacity: 7, rate });
-    await limiter.take("a", 5);
-    const denied = await limiter.take("a", 4);
-    assert.deepEqual([denied.allowed, denied.remaining, denied.retryAfterMs], [false, 2, retryAfterMs]);
-    assert.equal((await limiter.take("a", 2)).allowed, true, "what was fetched is not lost");
-  });
-}
 
 test("a batch is kept until the bucket would be full without it", async () => {
   const { server, limiter } = setUp({ batch: 5 });

@@ -3,9 +3,9 @@
 import assert from "node:assert/strict";
 import { mock, test, type TestContext } from "node:test";
 
-import { JointLimiter, Limiter, type Client } from "tokenbucket-redis";
+import { Limiter, type Client } from "tokenbucket-redis";
 
-import { clientFor, LIBRARIES, MODULE, patient, serverFor, STILL } from "./servers.js";
+import { clientFor, MODULE, patient, serverFor, STILL } from "./servers.js";
 
 const LIMIT = { capacity: 3, rate: STILL };
 const scripted = (client: Client) => patient(client, { fallback: "script" });
@@ -14,29 +14,6 @@ const scripted = (client: Client) => patient(client, { fallback: "script" });
 async function setUp(t: TestContext) {
   const server = await serverFor(t, { module: false });
   return { server, ...(await clientFor(t, server)) };
-}
-
-for (const library of Object.keys(LIBRARIES)) {
-  test(`${library}: the script decides as the module does`, async (t) => {
-    const decisions = await Promise.all(
-      [true, false].map(async (module) => {
-        const server = await serverFor(t, { module });
-        const { client } = await clientFor(t, server, library);
-        const limiter = new Limiter(scripted(client), { capacity: 10, rate: "3/s" });
-        const limits = { small: LIMIT, large: { capacity: 100, rate: 7 } };
-        const joint = new JointLimiter(scripted(client), limits);
-        const all = [];
-        all.push(await limiter.take("a", 4), await limiter.take("a", 7), await limiter.take("a", 11));
-        server.advance(250);
-        all.push(await limiter.peek("a", 2), await limiter.takeUpTo("a", 5), await limiter.takeUpTo("a", 50));
-        all.push(await limiter.reserve("a", 2, { maxWaitMs: 5000 }));
-        all.push(await limiter.charge("a", 2.5), await limiter.give("a", 3.25));
-        all.push(await joint.takeAll("b", { small: 2, large: 20 }), await joint.takeAll("b", { small: 2, large: 20 }));
-        return all;
-      }),
-    );
-    assert.deepEqual(decisions[1], decisions[0]);
-  });
 }
 
 test("the caller's mistakes are thrown by the script, too", async (t) => {

@@ -17,7 +17,7 @@ interface Rules {
 
 const ROOT = new URL("../", import.meta.url);
 const RULES = JSON.parse(readFileSync(new URL("../conformance/rules.json", ROOT), "utf8")) as Rules;
-const of = (module: string) => import(new URL(`dist/esm/${module}.js`, ROOT).href) as Promise<Record<string, never>>;
+const of = (module: string) => import(new URL(`dist/${module}.js`, ROOT).href) as Promise<Record<string, never>>;
 
 test("an amount is read as the module reads it", async () => {
   for (const [cost, micros] of Object.entries(RULES.costs)) {

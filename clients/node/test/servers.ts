@@ -8,10 +8,10 @@ import { createInterface } from "node:readline";
 import { after, type TestContext } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 
-import { Cluster as IoredisCluster, Redis } from "ioredis";
-import { Cluster as IovalkeyCluster, Redis as Valkey } from "iovalkey";
+import * as ioredis from "ioredis";
 import * as ioredis5 from "ioredis-5";
-import { createClient, createClientPool, createCluster, type RedisClientType } from "redis";
+import * as iovalkey from "iovalkey";
+import * as redis from "redis";
 import * as redis4 from "redis-4";
 import * as redis5 from "redis-5";
 import { Server as Buckets, type Client, type ServerOptions as BucketsOptions } from "tokenbucket-redis";
@@ -151,15 +151,38 @@ export interface Connected {
 }
 
 /** Every library, and of those that are widespread the versions before. */
-export const LIBRARIES: Record<string, (url: string) => Promise<Connected>> = {
-  ioredis: async (url) => overIoredis(new Redis(url, { retryStrategy: () => 50 })),
-  "ioredis 5": async (url) => overIoredis(new ioredis5.Redis(url, { retryStrategy: () => 50 })),
-  iovalkey: async (url) => overIoredis(new Valkey(url, { retryStrategy: () => 50 })),
-  "node-redis": (url) => overNodeRedis(createClient({ url, socket: { reconnectStrategy: 50 } })),
-  "node-redis 5": (url) => overNodeRedis(redis5.createClient({ url, socket: { reconnectStrategy: 50 } })),
-  "node-redis 4": (url) => overNodeRedis(redis4.createClient({ url, socket: { reconnectStrategy: 50 } })),
-  "node-redis, a pool": (url) => overNodeRedis(createClientPool({ url, socket: { reconnectStrategy: 50 } })),
+export const IOREDIS = {
+  ioredis,
+  "ioredis 5": ioredis5 as never as typeof ioredis,
+  iovalkey: iovalkey as never as typeof ioredis,
 };
+export const NODE_REDIS = {
+  "node-redis": redis,
+  "node-redis 5": redis5 as never as typeof redis,
+  "node-redis 4": redis4 as never as typeof redis,
+};
+
+const socket = { reconnectStrategy: 50 };
+
+export const LIBRARIES: Record<string, (url: string) => Promise<Connected>> = {
+  "node-redis, a pool": (url) => overNodeRedis(redis.createClientPool({ url, socket })),
+};
+/** By the URL of one node. */
+export const CLUSTER_LIBRARIES: typeof LIBRARIES = {};
+
+for (const [library, { Redis, Cluster }] of Object.entries(IOREDIS)) {
+  LIBRARIES[library] = async (url) => overIoredis(new Redis(url, { retryStrategy: () => 50 }));
+  CLUSTER_LIBRARIES[library] = async (url) => {
+    const client = new Cluster([url]);
+    const connected = overIoredis(client);
+    await until(() => client.status === "ready");
+    return connected;
+  };
+}
+for (const [library, { createClient, createCluster }] of Object.entries(NODE_REDIS)) {
+  LIBRARIES[library] = (url) => overNodeRedis(createClient({ url, socket }));
+  CLUSTER_LIBRARIES[library] = (url) => overNodeRedis(createCluster({ rootNodes: [{ url }], defaults: { socket } }));
+}
 
 interface AnyNodeRedis {
   on(event: "error", listener: () => void): unknown;
@@ -175,18 +198,18 @@ async function overNodeRedis(client: Client & AnyNodeRedis): Promise<Connected> 
   return {
     client,
     buckets: patient(client),
-    send: (...words) => (client as RedisClientType).sendCommand(words),
+    send: (...words) => (client as redis.RedisClientType).sendCommand(words),
     // Version 5 renamed it.
     close: () => (client.destroy ? client.destroy() : (client as AnyNodeRedis).disconnect!().catch(() => {})),
   };
 }
 
 function overIoredis(client: Client & { disconnect(): void }): Connected {
-  (client as Redis).on("error", () => {});
+  (client as ioredis.Redis).on("error", () => {});
   return {
     client,
     buckets: patient(client),
-    send: (...words) => (client as Redis).call(...(words as [string, ...string[]])),
+    send: (...words) => (client as ioredis.Redis).call(...(words as [string, ...string[]])),
     close: () => client.disconnect(),
   };
 }
@@ -252,7 +275,7 @@ export class Cluster {
 
 /** A node's own answer. */
 export async function ask(node: Server, ...words: [string, ...string[]]): Promise<unknown> {
-  const client = new Redis(node.url);
+  const client = new ioredis.Redis(node.url);
   try {
     return await client.call(...words);
   } finally {
@@ -268,23 +291,6 @@ export async function clusterFor(scope: Scope, options: ServerOptions = {}): Pro
 }
 
 export const sharedCluster = (options?: ServerOptions) => clusterFor({ after }, options);
-
-const rootOf = (url: string) => ({ rootNodes: [{ url }], defaults: { socket: { reconnectStrategy: 50 } } });
-
-/** By the URL of one node. */
-export const CLUSTER_LIBRARIES: Record<string, (url: string) => Promise<Connected>> = {
-  ioredis: (url) => overIoredisCluster(new IoredisCluster([url])),
-  iovalkey: (url) => overIoredisCluster(new IovalkeyCluster([url])),
-  "node-redis": (url) => overNodeRedis(createCluster(rootOf(url))),
-  "node-redis 5": (url) => overNodeRedis(redis5.createCluster(rootOf(url))),
-  "node-redis 4": (url) => overNodeRedis(redis4.createCluster(rootOf(url))),
-};
-
-async function overIoredisCluster(client: IoredisCluster | IovalkeyCluster): Promise<Connected> {
-  const connected = overIoredis(client);
-  await until(() => client.status === "ready");
-  return connected;
-}
 
 /** A client of the cluster for one test. */
 export async function clusterClientFor(t: TestContext, cluster: Cluster, library: string): Promise<Client> {

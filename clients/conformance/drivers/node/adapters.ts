@@ -1,4 +1,4 @@
-/** Apps limited by the package's middleware, and by libraries whose store is the package's or the library's own over Redis. */
+/** Apps limited by the package's middleware, and by libraries whose store is the package's. */
 
 import { createRequire } from "node:module";
 import type { AddressInfo, Server as NetServer } from "node:net";
@@ -13,10 +13,7 @@ import { rateLimit, type Store as ExpressStore } from "express-rate-limit";
 import Fastify, { type FastifyInstance } from "fastify";
 import Fastify4 from "fastify-4";
 import { Hono } from "hono";
-import { RedisStore as HonoRedisStore, rateLimiter, type Store as HonoStore } from "hono-rate-limiter";
-import type { Redis } from "ioredis";
-import { RedisStore as ExpressRedisStore } from "rate-limit-redis";
-import { RateLimiterRedis } from "rate-limiter-flexible";
+import { rateLimiter, type Store as HonoStore } from "hono-rate-limiter";
 import type { Client, Limiter, Policy, Server } from "tokenbucket-redis";
 import { rateLimit as ourExpress } from "tokenbucket-redis/express";
 import { TokenBucketStore as OurExpressStore } from "tokenbucket-redis/express-rate-limit";
@@ -26,7 +23,6 @@ import { TokenBucketStore as OurHonoStore } from "tokenbucket-redis/hono-rate-li
 
 export interface Place {
   server: Server;
-  /** The libraries' own stores are used with ioredis. */
   client: Client;
   limiter: Limiter;
   options: { prefix?: string; onError?: Policy };
@@ -38,59 +34,22 @@ const rateLimit7 = createRequire(import.meta.url)("express-rate-limit-7").rateLi
 export const ADAPTERS: Record<string, (place: Place, name: string) => Promise<number>> = {
   express: (place, name) => expressApp(express, ourExpress(place.limiter, keyed(name))),
   "express-4": (place, name) => expressApp(express4, ourExpress(place.limiter, keyed(name))),
-  fastify: (place, name) => fastifyApp(Fastify, hooked(place, name)),
-  "fastify-4": (place, name) => fastifyApp(Fastify4 as never, hooked(place, name)),
-  "express with rate-limiter-flexible": byFlexible,
-  "express-rate-limit": (place, name) => byExpress(rateLimit, place, name, ourExpressStore(place)),
-  "express-rate-limit-7": (place, name) => byExpress(rateLimit7, place, name, ourExpressStore(place)),
-  "express-rate-limit with its Redis store": (place, name) =>
-    byExpress(rateLimit, place, name, new ExpressRedisStore({ sendCommand: (...words) => call(place, words) })),
+  fastify: (place, name) => byHook(Fastify, place, name),
+  "fastify-4": (place, name) => byHook(Fastify4 as never, place, name),
+  "express-rate-limit": (place, name) =>
+    byExpress(rateLimit, place, name, new OurExpressStore(place.server, place.options)),
+  "express-rate-limit-7": (place, name) =>
+    byExpress(rateLimit7, place, name, new OurExpressStore(place.server, place.options)),
   "fastify-rate-limit": (place, name) =>
     byFastify(place, name, { store: tokenBucketStore(place.server, place.options) }),
-  "fastify-rate-limit with its Redis store": (place, name) => byFastify(place, name, { redis: place.client }),
   "hono-rate-limiter": (place, name) => byHono(place, name, new OurHonoStore(place.server, place.options)),
-  "hono-rate-limiter with its Redis store": (place, name) => byHono(place, name, honoRedisStore(place)),
 };
 
-function hooked({ limiter }: Place, name?: string): (app: FastifyInstance) => void {
-  return (app) => void app.addHook("onRequest", ourFastify(limiter, keyed(name)));
-}
-
 /** Without a name, the default: by the address that the proxy on this machine tells. */
-function keyed(name?: string): { key?: () => string } {
-  return name === undefined ? {} : { key: () => name };
-}
+const keyed = (name?: string) => (name === undefined ? {} : { key: () => name });
 
-function byFlexible({ client, limiter }: Place, name: string): Promise<number> {
-  const { capacity, rate } = limiter.limit;
-  const duration = Number(capacity) / parseFloat(String(rate));
-  const points = Number(capacity);
-  const flexible = new RateLimiterRedis({ storeClient: client, useRedisPackage: true, points, duration });
-  return expressApp(express, (_request, response, next) => {
-    flexible.consume(name).then(
-      () => next(),
-      (reason) => void response.status(reason instanceof Error ? 500 : 429).end(),
-    );
-  });
-}
-
-function ourExpressStore({ server, options }: Place): ExpressStore {
-  return new OurExpressStore(server, options);
-}
-
-function call({ client }: Place, words: string[]): Promise<any> {
-  return (client as Redis).call(...(words as [string, ...string[]]));
-}
-
-function honoRedisStore(place: Place): HonoStore {
-  const client = {
-    scriptLoad: (script: string) => call(place, ["SCRIPT", "LOAD", script]),
-    evalsha: (sha: string, keys: string[], words: unknown[]) =>
-      call(place, ["EVALSHA", sha, String(keys.length), ...keys, ...words.map(String)]),
-    decr: (key: string) => call(place, ["DECR", key]),
-    del: (key: string) => call(place, ["DEL", key]),
-  };
-  return new HonoRedisStore({ client });
+function byHook(make: typeof Fastify, { limiter }: Place, name?: string): Promise<number> {
+  return fastifyApp(make, (app) => app.addHook("onRequest", ourFastify(limiter, keyed(name))));
 }
 
 const PERIOD_MS: Record<string, number> = { s: 1000, m: 60_000, h: 3_600_000 };

@@ -4,18 +4,7 @@ import { createInterface } from "node:readline";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
 
-import {
-  Decision,
-  JointLimiter,
-  Limiter,
-  Server,
-  type Amount,
-  type Client,
-  type Hold,
-  type JointDecision,
-  type Limit,
-  type Policy,
-} from "tokenbucket-redis";
+import { JointLimiter, Limiter, Server, type Amount, type Decision, type Hold, type Policy } from "tokenbucket-redis";
 
 import type { Place } from "./adapters.js";
 import { clientFor, LIBRARIES } from "./clients.js";
@@ -28,48 +17,42 @@ const collectGarbage = runInNewContext("gc") as () => void;
 /** As it comes: the suite is trusted to say what it means. */
 type Request = any;
 
-const clients = new Map<string, Client>();
-const servers = new Map<string, Server>();
-const limiters = new Map<string, Limiter>();
-/** Where each limiter is, for stores that make their own. */
-const places = new Map<string, Place>();
-const joints = new Map<string, JointLimiter>();
+/** A limiter, and where it is, for stores that make their own. */
+interface Made extends Place {
+  limiter: Limiter & JointLimiter;
+}
+
+const servers = new Map<string, Omit<Place, "limiter" | "options">>();
+const limiters = new Map<string, Made>();
 const holds = new Map<string, Hold>();
 
 const COMMANDS: Record<string, (request: Request) => unknown> = {
-  async server({ name, client, timeout_ms, retry_every_ms, fallback, ...place }) {
-    const made = await clientFor(client, place);
-    clients.set(name, made);
+  async server({ name, client: library, timeout_ms, retry_every_ms, fallback, ...place }) {
+    const client = await clientFor(library, place);
     const log = (line: string) => console.error(line);
-    servers.set(name, new Server(made, { timeoutMs: timeout_ms, retryEveryMs: retry_every_ms, fallback, log }));
+    const server = new Server(client, { timeoutMs: timeout_ms, retryEveryMs: retry_every_ms, fallback, log });
+    servers.set(name, { client, server });
     return {};
   },
   limiter({ name, server, capacity, rate, batch, remember_denials, shadow, ...options }) {
+    const place = { ...find(servers, server), options: policy(options) };
     const kept = { batch, rememberDenials: remember_denials, shadow };
-    const place = { server: find(servers, server), client: find(clients, server), options: policy(options) };
     const limiter = new Limiter(place.server, { capacity, rate }, { ...kept, ...place.options });
-    places.set(name, { ...place, limiter });
-    limiters.set(name, limiter);
+    limiters.set(name, { ...place, limiter: limiter as Made["limiter"] });
     return {};
   },
   joint({ name, server, limits, shadow, ...options }) {
     const all = Object.entries(limits as Record<string, [Amount, Amount]>);
-    const each = all.map(([which, [capacity, rate]]) => [which, { capacity, rate }] as [string, Limit]);
-    const limiter = new JointLimiter(find(servers, server), Object.fromEntries(each), { ...policy(options), shadow });
-    joints.set(name, limiter);
+    const each = Object.fromEntries(all.map(([which, [capacity, rate]]) => [which, { capacity, rate }]));
+    const place = { ...find(servers, server), options: policy(options) };
+    const limiter = new JointLimiter(place.server, each, { ...place.options, shadow });
+    limiters.set(name, { ...place, limiter: limiter as Made["limiter"] });
     return {};
   },
-  take: call,
-  take_up_to: call,
-  charge: call,
-  give: call,
-  wait: call,
-  take_all: call,
-  async hold({ on, as, name, amount, ttl_ms, max_wait_ms, share, weight }) {
-    const options = { ttlMs: ttl_ms, maxWaitMs: max_wait_ms, share, weight };
-    const limiter = limiters.get(on) ?? (find(joints, on) as JointLimiter & Limiter);
-    const hold = await limiter.hold(name, amount, options);
-    holds.set(as, hold);
+  ...Object.fromEntries(["take", "take_up_to", "charge", "give", "wait", "take_all"].map((op) => [op, call])),
+  async hold(request) {
+    const hold = await holdOf(request, request.name);
+    holds.set(request.as, hold);
     return told(hold.decision);
   },
   async settle({ hold, used }) {
@@ -85,30 +68,26 @@ const COMMANDS: Record<string, (request: Request) => unknown> = {
   async settle_inside({ on, name, amount, ttl_ms, used }) {
     const settled: Decision[] = [];
     const work = async (hold: Hold) => void settled.push(await hold.settle(used), await hold.settle(used));
-    await find(limiters, on).withHold(name, amount, work, { ttlMs: ttl_ms });
+    await find(limiters, on).limiter.withHold(name, amount, work, { ttlMs: ttl_ms });
     return told(settled[0]!);
   },
   async hold_cancelled({ on, name, amount, ttl_ms, count }) {
-    const hangUp = new AbortController();
-    const aborted = new Promise<never>((_, reject) => {
-      hangUp.signal.addEventListener("abort", () => reject(hangUp.signal.reason));
-    });
-    let entered = 0;
-    const work = () => {
-      if (++entered === count) hangUp.abort();
-      return aborted;
-    };
-    const one = () => find(limiters, on).withHold(name, amount, work, { ttlMs: ttl_ms });
-    const expected = (error: unknown) => {
-      if (error !== hangUp.signal.reason) throw error;
-    };
-    await Promise.all(Array.from({ length: count }, () => one().catch(expected)));
+    const cancelled = new Error("cancelled");
+    const leaving: ((reason: Error) => void)[] = [];
+    const work = () =>
+      new Promise<never>((_, leave) => {
+        if (leaving.push(leave) === count) for (const one of leaving) one(cancelled);
+      });
+    const { limiter } = find(limiters, on);
+    const one = () => limiter.withHold(name, amount, work, { ttlMs: ttl_ms });
+    const seen = await Promise.allSettled(Array.from({ length: count }, one));
+    for (const { reason } of seen as PromiseRejectedResult[]) if (reason !== cancelled) throw reason;
     return {};
   },
   many,
   async cost({ on, server, command, bare, count, concurrency }) {
-    const limiter = find(limiters, on);
-    const client = find(clients, server) as any;
+    const { limiter } = find(limiters, on);
+    const client = find(servers, server).client as any;
     // Words of its own for each call, as an application has them.
     const execute = client.call ? () => client.call(...command) : () => client.sendCommand([...command]);
     async function calls() {
@@ -122,16 +101,16 @@ const COMMANDS: Record<string, (request: Request) => unknown> = {
     // The frameworks are loaded when a scenario asks for one.
     const { ADAPTERS } = await import("./adapters.js");
     const serve = ADAPTERS[framework] ?? unsupported();
-    return { port: await serve(find(places, on), name) };
+    return { port: await serve(find(limiters, on), name) };
   },
-  degraded: ({ server }) => ({ count: find(servers, server).degradedCount }),
+  degraded: ({ server }) => ({ count: find(servers, server).server.degradedCount }),
   memory() {
     collectGarbage();
     return { bytes: process.memoryUsage().heapUsed };
   },
   async close({ name }) {
-    await limiters.get(name)?.close();
-    servers.get(name)?.close();
+    await limiters.get(name)?.limiter.close?.();
+    servers.get(name)?.server.close();
     return {};
   },
 };
@@ -155,27 +134,29 @@ async function call(request: Request) {
   }
 }
 
-function ask(op: string, request: Request, name: string, signal?: AbortSignal): Promise<Decision> {
-  const { on, cost = 1, amount, max_wait_ms, share, weight } = request;
-  const turn = { signal, maxWaitMs: max_wait_ms, share, weight };
-  if (op === "take_all") return find(joints, on).takeAll(name, request.costs, turn);
-  const limiter = find(limiters, on);
-  switch (op) {
-    case "take":
-      return limiter.take(name, cost, turn);
-    case "take_up_to":
-      return limiter.takeUpTo(name, amount, { signal });
-    case "charge":
-      return limiter.charge(name, amount, { signal });
-    case "give":
-      return limiter.give(name, amount, { signal });
-    case "hold":
-      return limiter.hold(name, amount, { ttlMs: request.ttl_ms, ...turn }).then((hold) => hold.decision);
-    case "wait":
-      return limiter.wait(name, cost, { signal, maxWaitMs: max_wait_ms });
-    default:
-      return unsupported();
-  }
+function turnOf({ max_wait_ms, share, weight }: Request, signal?: AbortSignal) {
+  return { signal, maxWaitMs: max_wait_ms, share, weight };
+}
+
+function holdOf(request: Request, name: string, signal?: AbortSignal): Promise<Hold> {
+  const options = { ttlMs: request.ttl_ms, ...turnOf(request, signal) };
+  return find(limiters, request.on).limiter.hold(name, request.amount, options);
+}
+
+async function ask(op: string, request: Request, name: string, signal?: AbortSignal): Promise<Decision> {
+  const { on, cost = 1, amount, max_wait_ms } = request;
+  const { limiter } = find(limiters, on);
+  const turn = turnOf(request, signal);
+  const calls: Record<string, () => Promise<Decision>> = {
+    take: () => limiter.take(name, cost, turn),
+    take_up_to: () => limiter.takeUpTo(name, amount, { signal }),
+    charge: () => limiter.charge(name, amount, { signal }),
+    give: () => limiter.give(name, amount, { signal }),
+    hold: async () => (await holdOf(request, name, signal)).decision,
+    wait: () => limiter.wait(name, cost, { signal, maxWaitMs: max_wait_ms }),
+    take_all: () => limiter.takeAll(name, request.costs, turn),
+  };
+  return (calls[op] ?? unsupported)();
 }
 
 /** A caller's own deadline. Timers count milliseconds, so that of microseconds is looked at in each turn. */
@@ -238,22 +219,13 @@ function unsupported(): never {
 }
 
 function told(decision: Decision): object {
-  const { retryAfterMs, each, ...same } = decision as JointDecision;
+  const { retryAfterMs, each, ...same } = decision;
   const own = { retry_after_ms: retryAfterMs, ...same };
-  if (!each) return own;
+  if (Object.keys(each).length === 0) return own;
   return { ...own, each: Object.fromEntries(Object.entries(each).map(([which, one]) => [which, told(one)])) };
 }
 
-const KINDS = [
-  "ServerAway",
-  "ModuleMissing",
-  "CrossSlot",
-  "Denied",
-  "ReplyLost",
-  "BadArgument",
-  "Cancelled",
-  "Unsupported",
-];
+const KINDS = "ServerAway ModuleMissing CrossSlot Denied ReplyLost BadArgument Cancelled Unsupported".split(" ");
 
 function kindOf(error: unknown): string {
   const name = error instanceof Error ? error.name : "";

@@ -7,11 +7,7 @@ import { RateLimiterMemory, RateLimiterRes, RateLimiterUnion } from "rate-limite
 import { RateLimiterTokenBucket } from "tokenbucket-redis/rate-limiter-flexible";
 
 const storeClient = new Redis(`redis://127.0.0.1:${process.argv[2]}`);
-const limiter = new RateLimiterTokenBucket({
-  storeClient,
-  points: 3,
-  duration: 3600,
-});
+const limiter = new RateLimiterTokenBucket({ storeClient, points: 3, duration: 3600 });
 
 const passed = await limiter.consume("user", 2);
 assert.ok(passed instanceof RateLimiterRes);
@@ -25,11 +21,7 @@ await limiter.block("user", 60);
 assert.ok((await limiter.consume("user").catch((reason) => reason)) instanceof RateLimiterRes);
 await limiter.delete("user");
 
-const inMemory = new RateLimiterMemory({
-  points: 4,
-  duration: 3600,
-  keyPrefix: "memory",
-});
+const inMemory = new RateLimiterMemory({ points: 4, duration: 3600, keyPrefix: "memory" });
 const union = new RateLimiterUnion(inMemory, limiter);
 assert.equal((await union.consume("user", 2)).rlflx.remainingPoints, 1);
 assert.ok((await union.consume("user", 2).catch((reason) => reason)).rlflx instanceof RateLimiterRes);

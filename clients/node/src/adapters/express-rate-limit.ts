@@ -1,10 +1,4 @@
-/**
- * A store for express-rate-limit, whose options and headers stay as they are.
- *
- *     app.use(rateLimit({ windowMs: 60_000, limit: 100, store: new TokenBucketStore(redis) }));
- *
- * `limit` is the capacity, and so many flow in over `windowMs`.
- */
+/** A store for express-rate-limit, whose options and headers stay as they are. */
 
 import type { Store } from "express-rate-limit";
 

@@ -11,17 +11,6 @@ export type { RateLimitOptions } from "./http.js";
 /**
  * Answers 429 to denied requests, 503 if the server is away and the limiter's `onError` is "closed".
  * What is thrown goes to Express's error handler: the caller's mistakes, and `ServerAway`.
- *
- * ```ts
- * import express from "express";
- * import { Limiter } from "tokenbucket-redis";
- * import { rateLimit } from "tokenbucket-redis/express";
- * import { FakeServer } from "tokenbucket-redis/testing";
- *
- * const limiter = new Limiter(new FakeServer(), { capacity: 10, rate: "5/s" });
- * const app = express();
- * app.use(rateLimit(limiter, { key: (request) => request.get("x-api-key") ?? "anonymous", cost: 1 }));
- * ```
  */
 export function rateLimit(limiter: Limiter, options: RateLimitOptions<Request> = {}): RequestHandler {
   checkRateLimit(options);

@@ -11,17 +11,6 @@ export type { RateLimitOptions } from "./http.js";
 /**
  * Answers 429 to denied requests, 503 if the server is away and the limiter's `onError` is "closed".
  * What is thrown goes to Fastify's error handler: the caller's mistakes, and `ServerAway`.
- *
- * ```ts
- * import Fastify from "fastify";
- * import { Limiter } from "tokenbucket-redis";
- * import { rateLimit } from "tokenbucket-redis/fastify";
- * import { FakeServer } from "tokenbucket-redis/testing";
- *
- * const limiter = new Limiter(new FakeServer(), { capacity: 10, rate: "5/s" });
- * const app = Fastify();
- * app.addHook("onRequest", rateLimit(limiter));
- * ```
  */
 export function rateLimit(limiter: Limiter, options: RateLimitOptions<FastifyRequest> = {}) {
   checkRateLimit(options);

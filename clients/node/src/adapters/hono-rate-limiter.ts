@@ -1,10 +1,4 @@
-/**
- * A store for hono-rate-limiter, whose options and headers stay as they are.
- *
- *     app.use(rateLimiter({ windowMs: 60_000, limit: 100, keyGenerator, store: new TokenBucketStore(redis) }));
- *
- * `limit` is the capacity, and so many flow in over `windowMs`.
- */
+/** A store for hono-rate-limiter, whose options and headers stay as they are. */
 
 import type { Store } from "hono-rate-limiter";
 

@@ -46,7 +46,7 @@ export async function decide<Request extends { ip?: string | undefined }>(
   return { headers, refusal: { status: 429, body } };
 }
 
-const OPTIONS = new Set(["key", "cost", "limit", "name", "jitter"]);
+const OPTIONS = ["key", "cost", "limit", "name", "jitter"];
 
 export function checkRateLimit(options: RateLimitOptions<never>): void {
   checkOptions(options, OPTIONS);

@@ -1,14 +1,8 @@
-/**
- * The storage of @nestjs/throttler: its guard, decorators and options stay as they are.
- *
- *     ThrottlerModule.forRoot({ throttlers: [{ ttl: 60_000, limit: 10 }], storage: new TokenBucketStorage(redis) });
- *
- * `limit` is the capacity, and so many flow in over `ttl`.
- */
+/** The storage of @nestjs/throttler: its guard, decorators and options stay as they are. */
 
 import type { ThrottlerStorage } from "@nestjs/throttler";
 
-import { OPTIONS, type OptionsOfDropIns } from "../api/decider.js";
+import { DROP_IN_OPTIONS, type DropInOptions } from "../api/decider.js";
 import { BlockableBuckets, FOREVER_MS, type Outcome } from "./blocks.js";
 import { BadArgument, checkOptions } from "../values/errors.js";
 import type { Client, Server } from "../transport/server.js";
@@ -17,12 +11,13 @@ import { asNumber, windowLimit } from "./window-store.js";
 /** What a guard gets; its times are seconds. */
 export type ThrottlerRecord = Awaited<ReturnType<ThrottlerStorage["increment"]>>;
 
+/** `limit` is the capacity, and as many tokens flow in over `ttl`. */
 export class TokenBucketStorage implements ThrottlerStorage {
   readonly #buckets: BlockableBuckets;
   readonly #prefix: string;
 
-  constructor(client: Client | Server, options: OptionsOfDropIns = {}) {
-    checkOptions(options, new Set(OPTIONS));
+  constructor(client: Client | Server, options: DropInOptions = {}) {
+    checkOptions(options, DROP_IN_OPTIONS);
     this.#buckets = new BlockableBuckets(client, options);
     this.#prefix = options.prefix ?? "throttler:";
   }

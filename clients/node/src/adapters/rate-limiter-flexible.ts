@@ -1,46 +1,34 @@
-/**
- * `RateLimiterTokenBucket` where `RateLimiterRedis` of rate-limiter-flexible stands.
- *
- *     const limiter = new RateLimiterTokenBucket({ storeClient: new Redis(), points: 6, duration: 1 });
- *     limiter.consume(ip, 2).then(passed, refused);
- *
- * `points` is the capacity, and so many flow in over `duration`. Results are its own RateLimiterRes, and the
- * limiter is one to its wrappers. `msBeforeNext` is, of a refusal, until the same call would pass (-1: never),
- * of all else until every point is there again.
- */
+/** `RateLimiterTokenBucket`, for where `RateLimiterRedis` of rate-limiter-flexible stands. */
 
-import * as flexible from "rate-limiter-flexible";
-import { RateLimiterRes, type RateLimiterLike } from "rate-limiter-flexible";
+import {
+  RateLimiterMemory,
+  RateLimiterRes,
+  type IRateLimiterStoreOptions,
+  type RateLimiterAbstract,
+  type RateLimiterLike,
+} from "rate-limiter-flexible";
 
-import type { Bucket, OptionsOfDropIns } from "../api/decider.js";
+import type { Bucket, DropInOptions } from "../api/decider.js";
 import { BlockableBuckets, FOREVER_MS, type Outcome } from "./blocks.js";
 import type { Decision } from "../values/decision.js";
 import { Denials } from "../api/denials.js";
 import { BadArgument } from "../values/errors.js";
-import { capacityOf, flowMs, type Limit } from "../values/limit.js";
+import { capacityOf, flowMs } from "../values/limit.js";
 import type { Clock } from "../transport/driver.js";
 import { serverOf, type Client, type Server } from "../transport/server.js";
 
-export interface RateLimiterTokenBucketOptions extends Omit<OptionsOfDropIns, "prefix"> {
+/** Two options of the library are not offered: `reserve` of `Limiter` spreads calls evenly, and what is refused is not counted. */
+type NotOffered = "storeClient" | "execEvenly" | "blockOnConsumed";
+
+/** The library's options. `inMemoryBlockOnConsumed` refuses here every key that was refused, until its time has come. */
+export interface RateLimiterTokenBucketOptions
+  extends Omit<DropInOptions, "prefix">,
+    Omit<IRateLimiterStoreOptions, NotOffered> {
   storeClient: Client | Server;
   /** The most that can be consumed at once. */
   points: number;
   /** How many seconds `points` take to flow in. */
   duration: number;
-  /** "rlflx" by default; "" for none. */
-  keyPrefix?: string;
-  /** Seconds for which a key without enough points is blocked; 0 by default. */
-  blockDuration?: number;
-  /** At least `points`: refused keys are refused here, without asking, until their time has come. */
-  inMemoryBlockOnConsumed?: number;
-  /** For so many seconds instead; 0 by default. */
-  inMemoryBlockDuration?: number;
-  /** Decides when the server cannot be asked; without one, calls are rejected with an Error. */
-  insuranceLimiter?: RateLimiterLike | undefined;
-  /** Not offered: `reserve` of `Limiter` spreads calls evenly. */
-  execEvenly?: false;
-  /** Not offered: what is refused is not counted. */
-  blockOnConsumed?: 0;
 }
 
 export interface CallOptions {
@@ -48,22 +36,20 @@ export interface CallOptions {
   customDuration?: number;
 }
 
-type Known = Pick<Outcome, "bucket" | "blockedMs">;
 type Method = "consume" | "penalty" | "reward" | "get" | "set" | "block" | "delete";
 
 const MOST_KEYS_BLOCKED_IN_MEMORY = 10_000;
 
-/** The class that RateLimiterUnion accepts: exported from version 11 on, before that only the base of all limiters. */
-const Base: new (options: unknown) => flexible.RateLimiterCompatibleAbstract =
-  (flexible as Partial<typeof flexible>).RateLimiterCompatibleAbstract ??
-  Object.getPrototypeOf(flexible.RateLimiterMemory);
+/** The base of the library's limiters, which `RateLimiterUnion` accepts; no release exports it under its name. */
+const Base: typeof RateLimiterAbstract = Object.getPrototypeOf(RateLimiterMemory);
 
+/**
+ * `points` is the capacity, and as many flow in over `duration`. Results are the library's RateLimiterRes: `msBeforeNext` is,
+ * of a refusal, until the same call would pass (-1: never), of all else until every point is there again.
+ */
 export class RateLimiterTokenBucket extends Base {
-  points: number;
-  duration: number;
-  override blockDuration: number;
-  override keyPrefix: string;
-  override execEvenly = false;
+  /** Of its own, because older releases take a negative number for 4. */
+  override points: number;
   insuranceLimiter: RateLimiterLike | undefined;
   readonly inMemoryBlockOnConsumed: number;
   readonly inMemoryBlockDuration: number;
@@ -72,19 +58,16 @@ export class RateLimiterTokenBucket extends Base {
   readonly #denials: Denials;
 
   constructor(options: RateLimiterTokenBucketOptions) {
-    const { storeClient, points, duration, keyPrefix = "rlflx", blockDuration = 0, insuranceLimiter } = options;
-    const { inMemoryBlockOnConsumed = 0, inMemoryBlockDuration = 0, execEvenly, blockOnConsumed } = options;
+    const { storeClient, points, duration, insuranceLimiter } = options;
+    const { execEvenly, blockOnConsumed } = options as IRateLimiterStoreOptions;
+    const { inMemoryBlockOnConsumed = 0, inMemoryBlockDuration = 0 } = options;
     if (!Number.isFinite(points)) throw new Error("points must be set and must be a finite number");
     if (!(duration > 0 && duration < Infinity)) {
       throw new Error("duration must be set and above 0: points of a bucket always come back");
     }
     if (execEvenly) throw new Error("execEvenly is not offered: use reserve() of Limiter");
     if (blockOnConsumed) throw new Error("blockOnConsumed is not offered: what is refused is not counted");
-    if (typeof keyPrefix !== "string") throw new Error("keyPrefix must be string");
-    if (
-      insuranceLimiter !== undefined &&
-      typeof (insuranceLimiter as Partial<RateLimiterLike> | null)?.consume !== "function"
-    ) {
+    if (insuranceLimiter !== undefined && typeof insuranceLimiter?.consume !== "function") {
       throw new Error("insuranceLimiter must be a limiter");
     }
     if (inMemoryBlockOnConsumed > 0 && points > inMemoryBlockOnConsumed) {
@@ -93,12 +76,8 @@ export class RateLimiterTokenBucket extends Base {
     if (inMemoryBlockDuration > 0 && inMemoryBlockOnConsumed === 0) {
       throw new Error("inMemoryBlockOnConsumed option must be set up");
     }
-    // Only the base of version 10 looks at it.
-    super({ points, duration });
+    super(options);
     this.points = points;
-    this.duration = duration;
-    this.keyPrefix = keyPrefix;
-    this.blockDuration = blockDuration;
     this.insuranceLimiter = insuranceLimiter;
     this.inMemoryBlockOnConsumed = inMemoryBlockOnConsumed;
     this.inMemoryBlockDuration = inMemoryBlockDuration;
@@ -108,22 +87,6 @@ export class RateLimiterTokenBucket extends Base {
     this.#clock = serverOf(storeClient).clock;
     const mostInMemory = inMemoryBlockOnConsumed > 0 ? MOST_KEYS_BLOCKED_IN_MEMORY : 0;
     this.#denials = new Denials(mostInMemory, this.#clock);
-  }
-
-  get msDuration(): number {
-    return this.duration * 1000;
-  }
-
-  get msBlockDuration(): number {
-    return this.blockDuration * 1000;
-  }
-
-  getKey(key: string | number): string {
-    return this.keyPrefix === "" ? String(key) : `${this.keyPrefix}:${key}`;
-  }
-
-  parseKey(rlKey: string): string {
-    return this.keyPrefix === "" ? rlKey : rlKey.substring(this.keyPrefix.length + 1);
   }
 
   /** Resolves when the points were there; rejects with RateLimiterRes when not, with an Error as `onError` says. */
@@ -161,9 +124,14 @@ export class RateLimiterTokenBucket extends Base {
    * by that, callers that ask first are refused, as after a refusal by the original.
    */
   override async get(key: string | number, options: CallOptions = {}): Promise<RateLimiterRes | null> {
-    return this.#insured("get", [key, options], async (bucket) =>
-      this.#known(bucket.limit, await this.#buckets.decide(bucket, "TB.PEEK", 0)),
-    );
+    return this.#insured("get", [key, options], async (bucket) => {
+      const known = await this.#buckets.decide(bucket, "TB.PEEK", 0);
+      const { remaining, resetAfterMs } = known.bucket;
+      if (known.blockedMs === 0 && resetAfterMs === 0) return null;
+      if (known.blockedMs > 0 || remaining > 0) return this.#changed(known, 0);
+      const msBeforeNext = Math.max(Math.ceil(resetAfterMs - flowMs(bucket.limit, this.#capacity - 1)), 1);
+      return new RateLimiterRes(0, msBeforeNext, Math.max(this.#capacity - remaining, this.#capacity + 1));
+    });
   }
 
   /** Acts as if these points had been consumed just now. More than `points`: blocks for `secDuration`. */
@@ -178,7 +146,7 @@ export class RateLimiterTokenBucket extends Base {
       this.#denials.forget(bucket);
       if (points > this.points) return this.#block(bucket, points, secDuration);
       await this.#buckets.set(bucket, Math.max(points, 0));
-      return new RateLimiterRes(0, secDuration > 0 ? secDuration * 1000 : -1, points);
+      return during(secDuration, points);
     });
   }
 
@@ -211,20 +179,12 @@ export class RateLimiterTokenBucket extends Base {
     if (custom === 0) throw new BadArgument("customDuration must be above 0: points of a bucket always come back");
     const capacity = this.#capacity;
     const duration = custom > 0 ? custom : this.duration;
-    return { name: this.getKey(key), limit: { capacity, rate: `${capacity || 1}/${duration}s` } };
+    return { name: String(this.getKey(key)), limit: { capacity, rate: `${capacity || 1}/${duration}s` } };
   }
 
   /** Returns what is left after points were put or taken, which no block keeps from happening. */
-  #changed({ bucket, blockedMs }: Known, points: number): RateLimiterRes {
+  #changed({ bucket, blockedMs }: Pick<Outcome, "bucket" | "blockedMs">, points: number): RateLimiterRes {
     return blockedMs > 0 ? new RateLimiterRes(0, this.#msOf(blockedMs), this.points + 1) : this.#passed(bucket, points);
-  }
-
-  #known(limit: Limit, outcome: Known): RateLimiterRes | null {
-    const { remaining, resetAfterMs } = outcome.bucket;
-    if (outcome.blockedMs === 0 && resetAfterMs === 0) return null;
-    if (outcome.blockedMs > 0 || remaining > 0) return this.#changed(outcome, 0);
-    const msBeforeNext = Math.max(Math.ceil(resetAfterMs - flowMs(limit, this.#capacity - 1)), 1);
-    return new RateLimiterRes(0, msBeforeNext, Math.max(this.#capacity - remaining, this.#capacity + 1));
   }
 
   /** Returns what to tell of a block: of one for ever a duration, as the original does. A timer would overflow. */
@@ -259,7 +219,7 @@ export class RateLimiterTokenBucket extends Base {
 
   async #block(bucket: Bucket, points: number, secDuration: number): Promise<RateLimiterRes> {
     await this.#buckets.block(bucket, secDuration > 0 ? secDuration * 1000 : Infinity);
-    return new RateLimiterRes(0, secDuration > 0 ? secDuration * 1000 : -1, points);
+    return during(secDuration, points);
   }
 
   /** Does `work` on the bucket of a call; at any error of the store, lets the insurance do the same. */
@@ -276,6 +236,10 @@ export class RateLimiterTokenBucket extends Base {
       return (insurance[method] as (...args: unknown[]) => Promise<T>)(...args);
     }
   }
+}
+
+function during(secDuration: number, points: number): RateLimiterRes {
+  return new RateLimiterRes(0, secDuration > 0 ? secDuration * 1000 : -1, points);
 }
 
 /** Reads the points of a call; in the original, too, whole numbers may be strings. */

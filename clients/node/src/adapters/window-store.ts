@@ -2,13 +2,14 @@
 
 import { AsyncLocalStorage } from "node:async_hooks";
 
+import { DROP_IN_OPTIONS, type DropInOptions, type Policy } from "../api/decider.js";
 import type { Decision } from "../values/decision.js";
 import { BadArgument, checkOptions } from "../values/errors.js";
 import { capacityOf, type Limit } from "../values/limit.js";
-import { Limiter, STORE_OPTIONS, type StoreLimiterOptions } from "../api/limiter.js";
+import { Limiter } from "../api/limiter.js";
 import type { Client, Server } from "../transport/server.js";
 
-export interface StoreOptions extends StoreLimiterOptions {
+export interface StoreOptions extends DropInOptions {
   /**
    * The limit of a key. Needed where the library's `limit` is a function of the request, which a store does not see:
    * the two functions have to agree.
@@ -40,6 +41,7 @@ interface Taken {
 /** The limit comes with each call. */
 export const NO_LIMIT: Limit = { capacity: 0, rate: 1 };
 
+/** `limit` is the capacity, and as many tokens flow in over `windowMs`. */
 export class WindowStore {
   /** A bucket is at the key "tb:" + prefix + the library's key. */
   readonly prefix: string;
@@ -47,7 +49,7 @@ export class WindowStore {
   readonly #limiter: Limiter;
   readonly #limitOf: StoreOptions["limitOf"];
   #window: WindowOptions | undefined;
-  #mistake: BadArgument | undefined;
+  #mistake: BadArgument | undefined = new BadArgument("store: no limiter has called its init()");
   /** Set if requests can get their tokens back: a denied one is skipped as well, and has taken none. */
   #taken: AsyncLocalStorage<Taken> | undefined;
 
@@ -55,7 +57,7 @@ export class WindowStore {
     if (limitOf !== undefined && typeof limitOf !== "function") {
       throw new BadArgument("limitOf: is not a function of the key");
     }
-    checkOptions(options, STORE_OPTIONS);
+    checkOptions(options, DROP_IN_OPTIONS);
     this.prefix = prefix;
     this.#limiter = new Limiter(client, NO_LIMIT, { ...options, prefix: `tb:${prefix}` });
     this.#limitOf = limitOf;
@@ -67,7 +69,7 @@ export class WindowStore {
     // From the environment, a number is a string.
     const limit = typeof options.limit === "function" ? options.limit : asNumber(options.limit);
     const window = { windowMs: asNumber(options.windowMs), limit };
-    this.#mistake = this.#mistakeIn(window, options);
+    this.#mistake = this.#mistakeIn(window);
     if (this.#mistake) throw this.#mistake;
     this.#window = window;
     if (skipFailedRequests || skipSuccessfulRequests) this.#taken = new AsyncLocalStorage();
@@ -79,7 +81,11 @@ export class WindowStore {
     const limit = await this.#limit(key);
     const decision = await this.#limiter.take(key, 1, { limit });
     if (decision.allowed) taken.decision = decision;
-    return this.#hits(decision, Number(limit.capacity));
+    const { windowMs, limit: ofLibrary } = this.#window!;
+    const { totalHits, ms } = hitsOf(decision, this.#limiter.onError, limit, windowMs);
+    // The library's own function cannot turn a denial into a pass.
+    const isHidden = !decision.allowed && typeof ofLibrary === "function";
+    return { totalHits: isHidden ? Number.MAX_SAFE_INTEGER : totalHits, resetTime: inMs(ms) };
   }
 
   /** Gives back the token that the request took, if it took one. */
@@ -103,19 +109,12 @@ export class WindowStore {
     await this.#limiter.reset(key, { limit: await this.#limit(key) });
   }
 
-  /** Gives back what batches have left. The client stays open. */
-  async shutdown(): Promise<void> {
-    await this.#limiter.close();
-  }
-
-  #mistakeIn({ windowMs, limit }: WindowOptions, given: WindowOptions): BadArgument | undefined {
-    if (!(windowMs > 0 && windowMs < Infinity)) return new BadArgument(`windowMs: ${given.windowMs} is not above 0`);
-    if (typeof limit === "function") {
-      if (this.#limitOf) return undefined;
-      return new BadArgument("limit: is a function of the request, so the store needs `limitOf: (key) => limit`");
+  #mistakeIn({ windowMs, limit }: WindowOptions): BadArgument | undefined {
+    if (!(windowMs > 0 && windowMs < Infinity)) return new BadArgument("windowMs: is not a number above 0");
+    if ((typeof limit === "function") !== (this.#limitOf !== undefined)) {
+      return new BadArgument("limit: is a function of the request exactly if the store has `limitOf: (key) => limit`");
     }
-    if (this.#limitOf) return new BadArgument("limitOf: is for a `limit` that is a function");
-    if (Number.isNaN(limit)) return new BadArgument(`limit: ${String(given.limit)} is not a number`);
+    if (Number.isNaN(limit)) return new BadArgument("limit: is not a number");
     const other = this.#window;
     if (other && (other.windowMs !== windowMs || other.limit !== limit)) {
       return new BadArgument("store: two limiters with different limits share it, so neither would hold");
@@ -125,23 +124,19 @@ export class WindowStore {
 
   async #limit(key: string): Promise<Limit> {
     if (this.#mistake) throw this.#mistake;
-    if (!this.#window) throw new BadArgument("store: no limiter has called its init()");
-    const { windowMs, limit } = this.#window;
+    const { windowMs, limit } = this.#window!;
     return windowLimit(typeof limit === "number" ? limit : asNumber(await this.#limitOf!(key)), windowMs);
   }
+}
 
-  #hits(decision: Decision, capacity: number): Hits {
-    const { allowed, degraded, remaining, resetAfterMs, retryAfterMs } = decision;
-    const { windowMs, limit } = this.#window!;
-    if (!allowed) {
-      // The library's own function cannot turn a denial into a pass.
-      const totalHits = typeof limit === "function" ? Number.MAX_SAFE_INTEGER : capacity + 1;
-      return { totalHits, resetTime: inMs(retryAfterMs < 0 ? windowMs : retryAfterMs) };
-    }
-    const isUnknown = degraded && this.#limiter.onError === "open";
-    const totalHits = isUnknown ? 1 : Math.min(Math.max(capacity - remaining, 1), capacity);
-    return { totalHits, resetTime: inMs(isUnknown ? windowMs : resetAfterMs) };
-  }
+/** Returns the hits that a decision stands for, more than the limit if it is a denial, and the time until its reset. */
+export function hitsOf(decision: Decision, onError: Policy, limit: Limit, windowMs: number) {
+  const { allowed, degraded, remaining, resetAfterMs, retryAfterMs } = decision;
+  const capacity = Number(limit.capacity);
+  // The libraries have no word for "never", as of a limit of 0: until then, the whole window.
+  if (!allowed) return { totalHits: capacity + 1, ms: retryAfterMs < 0 ? windowMs : retryAfterMs };
+  if (degraded && onError === "open") return { totalHits: 1, ms: windowMs };
+  return { totalHits: Math.min(Math.max(capacity - remaining, 0), capacity), ms: resetAfterMs };
 }
 
 /** Reads a number as the libraries do when they compare it; NaN for what is none. */

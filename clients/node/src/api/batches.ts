@@ -3,7 +3,7 @@
 import type { Bucket, Caller, Decider } from "./decider.js";
 import { Decision } from "../values/decision.js";
 import { bucketId, putLast } from "./denials.js";
-import { flowMs, rateParts, type Limit } from "../values/limit.js";
+import { flowMs, rateParts } from "../values/limit.js";
 import { aTurn, whileIn } from "../transport/time.js";
 import { Undecided } from "../values/errors.js";
 
@@ -12,11 +12,7 @@ const MOST_BATCHES = 10_000;
 const MOST_FETCHES = 2;
 
 /** The unspent tokens of one bucket. */
-class Batch implements Bucket {
-  readonly name: string;
-  readonly limit: Limit;
-  readonly #size: number;
-  readonly #decider: Decider;
+class Batch {
   #tokens = 0;
   #staleAt = 0;
   #fetchedAt = 0;
@@ -26,16 +22,15 @@ class Batch implements Bucket {
   /** How much the calls want that wait for a fetch. */
   #wanted = 0;
 
-  constructor({ name, limit }: Bucket, size: number, decider: Decider) {
-    this.name = name;
-    this.limit = limit;
-    this.#size = size;
-    this.#decider = decider;
-  }
+  constructor(
+    readonly bucket: Bucket,
+    readonly size: number,
+    readonly decider: Decider,
+  ) {}
 
   /** Tokens to spend; 0 when the bucket has had the time to refill without them. */
   get #left(): number {
-    return this.#decider.clock.now() < this.#staleAt ? this.#tokens : 0;
+    return this.decider.clock.now() < this.#staleAt ? this.#tokens : 0;
   }
 
   /** Spends what is here; undefined if that is too little. */
@@ -53,7 +48,7 @@ class Batch implements Bucket {
       if (took?.granted === 0) return cost > 1 ? this.#denial(cost, caller) : took;
       if (!took) break;
     }
-    return this.#decider.decideQuietly("TB.TAKE", this, [cost], caller);
+    return this.decider.decideQuietly("TB.TAKE", this.bucket, [cost], caller);
   }
 
   /** Removes and returns all tokens, stale or not. */
@@ -67,28 +62,29 @@ class Batch implements Bucket {
   async settle(): Promise<void> {
     while (this.#fetching) await this.#fetching.then(aTurn, aTurn);
     const tokens = this.empty();
-    if (tokens > 0) await this.#decider.decideQuietly("TB.GIVE", this, [tokens]);
+    if (tokens > 0) await this.decider.decideQuietly("TB.GIVE", this.bucket, [tokens]);
   }
 
   #spent(cost: number): Decision {
     this.#tokens -= cost;
     const remaining = this.#reply.remaining + this.#tokens;
-    const passedMs = Math.floor(this.#decider.clock.now() - this.#fetchedAt);
+    const passedMs = Math.floor(this.decider.clock.now() - this.#fetchedAt);
     return new Decision({ allowed: true, remaining, resetAfterMs: Math.max(this.#reply.resetAfterMs - passedMs, 0) });
   }
 
   /** Returns the denial of a cost that is covered in part: the server says how long the rest takes. */
   async #denial(cost: number, caller: Caller): Promise<Decision> {
     const left = this.#left;
-    const rest = await this.#decider.decideQuietly("TB.PEEK", this, [cost - left], caller);
+    const rest = await this.decider.decideQuietly("TB.PEEK", this.bucket, [cost - left], caller);
     const remaining = rest.remaining + (rest.allowed ? cost : left);
     return rest.with({ allowed: false, granted: 0, remaining, retryAfterMs: rest.retryAfterMs || 1 });
   }
 
   /** Resolves to nothing if the server did not decide. */
   async #fetch(): Promise<Decision | undefined> {
-    const { server, clock } = this.#decider;
-    const ask = (operation: string, tokens: number) => server.ask(this.#decider.command(operation, this, [tokens]));
+    const { server, clock } = this.decider;
+    const ask = (operation: string, tokens: number) =>
+      server.ask(this.decider.command(operation, this.bucket, [tokens]));
     try {
       // One fetch serves all callers of the same turn.
       await undefined;
@@ -97,13 +93,14 @@ class Batch implements Bucket {
       const stale = this.#left === 0 ? this.empty() : 0;
       if (stale > 0) ask("TB.GIVE", stale).catch(() => {});
       const askedAt = clock.now();
-      const took = Decision.read(await ask("TB.TAKEUPTO", Math.max(this.#size, this.#wanted) - this.#left));
+      const took = Decision.read(await ask("TB.TAKEUPTO", Math.max(this.size, this.#wanted) - this.#left));
       this.#tokens = this.#left + took.granted;
       this.#fetchedAt = askedAt;
       this.#reply = took;
       // A calendar rate refills nothing before the next boundary, and then all at once.
-      const { isCalendar } = rateParts(this.limit.rate);
-      this.#staleAt = askedAt + (isCalendar ? took.resetAfterMs : flowMs(this.limit, Number(this.limit.capacity)));
+      const { limit } = this.bucket;
+      const { isCalendar } = rateParts(limit.rate);
+      this.#staleAt = askedAt + (isCalendar ? took.resetAfterMs : flowMs(limit, Number(limit.capacity)));
       return took;
     } catch (error) {
       if (error instanceof Undecided) return undefined;

@@ -1,9 +1,9 @@
 /** The common part of all limiters: asks the server, and applies `onError` without it. */
 
 import { mustHappenOnce, renewing, scriptKey, type Command } from "../transport/command.js";
-import { Decision, JointDecision } from "../values/decision.js";
+import { Decision } from "../values/decision.js";
 import { BadArgument, CannotWait, ReplyLost, ServerAway, Undecided } from "../values/errors.js";
-import { checkAmount, checkLimit, checkMs, type Amount, type Limit } from "../values/limit.js";
+import { checkAmount, checkBetween, type Amount, type Limit } from "../values/limit.js";
 import { LocalLimiter } from "../local/local-limiter.js";
 import type { Clock } from "../transport/driver.js";
 import { whileIn } from "../transport/time.js";
@@ -29,21 +29,22 @@ export interface Options {
 }
 
 /** The options of what a library asks: the library decides what to do with a denial. */
-export type OptionsOfDropIns = Omit<Options, "shadow">;
+export type DropInOptions = Omit<Options, "shadow">;
 
-/** Their names, for mistakes. */
-export const OPTIONS = ["prefix", "onError", "onDecision"];
+export const DROP_IN_OPTIONS = ["prefix", "onError", "onDecision"];
+export const OPTIONS = [...DROP_IN_OPTIONS, "shadow"];
 
 export type OnDecision = (name: string, limit: Limit, decision: Decision, durationMs: number) => void;
 
 export interface Bucket {
   name: string;
   limit: Limit;
+  /** The name of its limit among several. */
+  which?: string;
 }
 
 /** One of several buckets that a command is about. */
 export interface Part extends Bucket {
-  /** The name of its limit. */
   which: string;
   amount: Amount;
 }
@@ -55,7 +56,7 @@ export interface Caller {
 }
 
 /** How long a call waits its turn in the server. */
-export interface WaitOptions {
+export interface WaitOptions extends Caller {
   /**
    * The longest wait, in milliseconds up to 30 days; 0, none, by default. Calls that wait for the same bucket are served
    * in order. A `signal` ends the wait at once.
@@ -80,21 +81,20 @@ export const LEAST_WEIGHT = 0.001;
 export const MOST_WEIGHT = 1000;
 
 /** Returns how a call waits; throws a BadArgument before anything is sent. */
-export function inTurn({ signal, maxWaitMs = 0, share, weight }: Caller & ShareOptions): How {
-  checkMs("maxWaitMs", maxWaitMs, 0, MAX_WAIT_MS);
+export function inTurn({ signal, maxWaitMs = 0, share, weight }: ShareOptions): How {
+  checkBetween("maxWaitMs", maxWaitMs, 0, MAX_WAIT_MS);
   if (share === undefined && weight === undefined) return { signal, maxWaitMs };
   if (share === undefined) throw new BadArgument("weight: is of no share, set `share` as well");
-  if (typeof share !== "string") throw new BadArgument("share: is not a string");
-  const bytes = Buffer.byteLength(share);
+  const bytes = typeof share === "string" ? Buffer.byteLength(share) : 0;
   if (bytes === 0 || bytes > MOST_SHARE_BYTES) {
-    throw new BadArgument(`share: '${share}' is not of 1 to ${MOST_SHARE_BYTES} bytes`);
+    throw new BadArgument(`share: '${String(share)}' is not a string of 1 to ${MOST_SHARE_BYTES} bytes`);
   }
-  weight ??= 1;
-  if (typeof weight !== "number" || !(weight >= LEAST_WEIGHT && weight <= MOST_WEIGHT)) {
-    throw new BadArgument(`weight: ${String(weight)} is not from ${LEAST_WEIGHT} to ${MOST_WEIGHT}`);
-  }
+  checkBetween("weight", (weight ??= 1), LEAST_WEIGHT, MOST_WEIGHT);
   return { signal, maxWaitMs, ofShare: ["SHARE", share, "WEIGHT", String(weight)] };
 }
+
+/** Of the limits that a command is about, if there may be several. */
+type Names = readonly string[];
 
 /** How often a call waits in a server that has or keeps no connection for it. */
 const MOST_WAITS = 2;
@@ -122,14 +122,14 @@ export class Decider {
     this.#onDecision = onDecision;
   }
 
+  /** Decides on one bucket. */
   decide(operation: string, bucket: Bucket, words: readonly Amount[], how?: How): Promise<Decision> {
-    const decided = this.decideQuietly(operation, bucket, words, how);
-    return this.told([bucket], decided, wantedBy(operation, words[0]));
+    return this.told([bucket], this.decideQuietly(operation, bucket, words, how), wantedBy(operation, words[0]));
   }
 
   /** Does not call `onDecision`. */
   decideQuietly(operation: string, bucket: Bucket, words: readonly Amount[], how?: How): Promise<Decision> {
-    return this.#decisionOf(this.command(operation, bucket, words), Decision.read, how);
+    return this.#decided(this.command(operation, bucket, words), [], how);
   }
 
   command(operation: string, { name, limit }: Bucket, words: readonly Amount[]): Command {
@@ -137,44 +137,44 @@ export class Decider {
   }
 
   /** Decides on several buckets: `command` precedes the arguments of each. */
-  decideAll(parts: readonly Part[], command: Command, how?: How): Promise<JointDecision> {
-    const decided = this.decideAllQuietly(parts, command, how);
-    return this.told(parts, decided, command[0] === "TB.MSETTLE" ? 0 : 1); // a settlement denies nothing
+  decideAll(parts: readonly Part[], command: Command, how?: How): Promise<Decision> {
+    return this.told(parts, this.decideAllQuietly(parts, command, how), wantedBy(command[0]));
   }
 
   /** Does not call `onDecision`. */
-  async decideAllQuietly(parts: readonly Part[], command: Command, how?: How): Promise<JointDecision> {
+  async decideAllQuietly(parts: readonly Part[], command: Command, how?: How): Promise<Decision> {
     const names = parts.map((part) => part.which);
-    const read: Read<JointDecision> = (reply, marks) => JointDecision.readEach(reply, names, marks);
-    return this.#decisionOf([...command, ...this.wordsOfAll(parts)], read, how);
+    return this.#decided([...command, ...this.wordsOfAll(parts)], names, how);
   }
 
   wordsOfAll(parts: readonly Part[]): string[] {
     return parts.flatMap((part) => {
-      checkLimit(part.limit);
       checkAmount("amount", part.amount);
       return this.command("", part, [part.amount]).slice(1);
     });
   }
 
-  #decisionOf<D extends Decision>(command: Command, read: Read<D>, how?: How): Promise<D> {
-    if (how?.maxWaitMs) return this.#decideInTurn(command, read, how, how.maxWaitMs);
-    return this.#decideOnce(command, read, how);
+  #decided(command: Command, names: Names, how?: How): Promise<Decision> {
+    if (how?.maxWaitMs) return this.#decideInTurn(command, names, how, how.maxWaitMs);
+    return this.#decideOnce(command, names, how);
   }
 
-  #decideOnce<D extends Decision>(command: Command, read: Read<D>, how?: How): Promise<D> {
+  #decideOnce(command: Command, names: Names, how?: How): Promise<Decision> {
     const signal = how?.signal;
     if (signal?.aborted) return Promise.reject(signal.reason as Error);
     const asked = this.server.ask(how?.renews ? renewing(command) : command, how);
-    return whileIn(signal, asked).then(read, (error: unknown) => {
-      if (error instanceof Undecided) return this.#undecided(command, read, error, how);
-      if (signal?.aborted || error instanceof CannotWait) how?.onDoubt?.();
-      throw error;
-    });
+    return whileIn(signal, asked).then(
+      (reply) => Decision.read(reply, names),
+      (error: unknown) => {
+        if (error instanceof Undecided) return this.#undecided(command, names, error, how);
+        if (signal?.aborted || error instanceof CannotWait) how?.onDoubt?.();
+        throw error;
+      },
+    );
   }
 
   /** Returns the decision of `onError` in place of the server's. Throws for a mistake, under every policy. */
-  #undecided<D extends Decision>(command: Command, read: Read<D>, why: Undecided, how?: How): D {
+  #undecided(command: Command, names: Names, why: Undecided, how?: How): Decision {
     const { server, onError } = this;
     if (why.sent) how?.onDoubt?.();
     const lost = why.sent && mustHappenOnce(command);
@@ -182,21 +182,21 @@ export class Decider {
     this.#countDegraded(why, lost);
     if (onError === "open") reply = [wantedBy(command[0], command[4]), 0, 0, 0, []];
     if (onError === "closed") reply = [0, 0, server.retryEveryMs, 0, []];
-    return read(reply, { degraded: true, lost });
+    return Decision.read(reply, names, { degraded: true, lost });
   }
 
   /** Asks at once, and waits in the server if need be. Where that is impossible, asks again when it may be granted. */
-  async #decideInTurn<D extends Decision>(command: Command, read: Read<D>, how: How, maxWaitMs: number): Promise<D> {
+  async #decideInTurn(command: Command, names: Names, how: How, maxWaitMs: number): Promise<Decision> {
     const untilMs = this.clock.now() + maxWaitMs;
     for (let waits = 0; ; ) {
-      const decision = await this.#decideOnce(command, read, { ...how, maxWaitMs: 0 });
+      const decision = await this.#decideOnce(command, names, { ...how, maxWaitMs: 0 });
       const { allowed, degraded, retryAfterMs } = decision;
       const leftMs = untilMs - this.clock.now();
       if (allowed || degraded || retryAfterMs < 0 || leftMs <= 0 || this.shadow) return decision;
       if (waits < MOST_WAITS && this.server.canWaitFor(command)) {
         waits++;
         try {
-          return await this.#decideOnce(command, read, { ...how, maxWaitMs: leftMs });
+          return await this.#decideOnce(command, names, { ...how, maxWaitMs: leftMs });
         } catch (error) {
           if (!(error instanceof CannotWait)) throw error;
           continue; // whether the server is away, it says at once
@@ -220,15 +220,12 @@ export class Decider {
   }
 
   /** Calls `onDecision`, and in shadow mode lets the call pass, of which it wanted so much. */
-  told<D extends Decision>(buckets: readonly (Bucket & { which?: string })[], decided: Promise<D>, wanted = 1) {
+  told(buckets: readonly Bucket[], decided: Promise<Decision>, wanted = 1): Promise<Decision> {
     if (!this.#onDecision && !this.shadow) return decided;
     const began = this.clock.now();
     return decided.then((decision) => {
       const passing = this.shadow ? decision.inShadowMode(wanted) : decision;
-      for (const { which = "", name, limit } of buckets) {
-        const own = passing instanceof JointDecision ? (passing.each[which] ?? passing) : passing;
-        this.tell(name, limit, own, began);
-      }
+      for (const { which = "", name, limit } of buckets) this.tell(name, limit, passing.each[which] ?? passing, began);
       return passing;
     });
   }
@@ -256,9 +253,7 @@ export class Decider {
   }
 }
 
-/** Returns what a call is granted at most. */
-function wantedBy(operation: string | undefined, most: Amount | undefined): number {
-  return operation === "TB.TAKEUPTO" ? Number(most) : 1;
+/** Returns what a call is granted at most; a settlement denies nothing. */
+function wantedBy(operation: string | undefined, most?: Amount): number {
+  return operation === "TB.TAKEUPTO" ? Number(most) : Number(operation !== "TB.MSETTLE");
 }
-
-type Read<D> = (reply: unknown, marks?: { degraded: boolean; lost: boolean }) => D;

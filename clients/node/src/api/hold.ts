@@ -2,17 +2,17 @@
 
 import { randomUUID } from "node:crypto";
 
-import { inTurn, type Caller, type Decider, type Part, type ShareOptions, type WaitOptions } from "./decider.js";
-import { Denied, JointDecision } from "../values/decision.js";
+import { inTurn, type Decider, type Part, type ShareOptions, type WaitOptions } from "./decider.js";
+import { Decision, Denied } from "../values/decision.js";
 import { BadArgument, HoldLost, ReplyLost, ServerAway, textOf } from "../values/errors.js";
-import { checkAmount, checkMs, isNothing, isPool, type Amount } from "../values/limit.js";
+import { checkAmount, checkBetween, isNothing, isPool, type Amount } from "../values/limit.js";
 import type { How } from "../transport/server.js";
 import { SETTLED_AGAIN_AFTER_MS } from "./unsettled.js";
 
 /** The actual use; for several limits, by their names. */
 export type Used = Amount | Readonly<Record<string, Amount>>;
 
-export interface HoldOptions extends Caller, WaitOptions {
+export interface HoldOptions extends WaitOptions {
   /**
    * Milliseconds until the tokens come back if the process dies, 1 to 30 days; 30,000 by default. An open hold is renewed
    * three times as often.
@@ -39,6 +39,11 @@ export const MAX_TTL_MS = 30 * 86_400_000;
  *   if (hold.allowed) hold.used = 120;
  * }
  * console.log((await limiter.peek("user:42", 0)).remaining); // 880
+ *
+ * const hold = await limiter.hold("user:42", 500);
+ * hold.signal.addEventListener("abort", () => console.log("stop"));
+ * console.log(hold.lost, (await hold.renew()).allowed); // false true
+ * console.log((await hold.settle(80)).remaining); // 800
  * ```
  */
 export class Hold implements AsyncDisposable {
@@ -55,13 +60,13 @@ export class Hold implements AsyncDisposable {
   #isInDoubt = false;
   #isKnown = false;
   #isLocal = false;
-  #decision = new JointDecision({ allowed: false });
+  #decision = new Decision({ allowed: false });
   #timer: NodeJS.Timeout | undefined;
-  #renewing: Promise<JointDecision> | undefined;
-  #settled: Promise<JointDecision> | undefined;
+  #renewing: Promise<Decision> | undefined;
+  #settled: Promise<Decision> | undefined;
 
   private constructor(decider: Decider, parts: readonly Part[], ttlMs: number, onSettled: () => void) {
-    checkMs("ttlMs", ttlMs, 1, MAX_TTL_MS);
+    checkBetween("ttlMs", ttlMs, 1, MAX_TTL_MS);
     this.#decider = decider;
     this.#parts = parts;
     this.#ttlMs = Math.round(ttlMs);
@@ -90,24 +95,8 @@ export class Hold implements AsyncDisposable {
     }
   }
 
-  /** @internal Does the work while `holding`; rejects with `Denied` if it is denied. */
-  static async during<T>(holding: Promise<Hold>, work: (hold: Hold) => T | Promise<T>): Promise<T> {
-    const hold = await holding;
-    if (!hold.allowed) throw new Denied(hold.decision);
-    let result;
-    try {
-      result = await work(hold);
-    } catch (error) {
-      // The error of the work is the one to throw.
-      await hold.#end().catch((failed: unknown) => hold.#log("settled", failed));
-      throw error;
-    }
-    await hold.#end();
-    return result;
-  }
-
   /** The first decision, then that of the last renewal. */
-  get decision(): JointDecision {
+  get decision(): Decision {
     return this.#decision;
   }
 
@@ -119,17 +108,6 @@ export class Hold implements AsyncDisposable {
    * Aborts, with a `HoldLost`, when the server no longer has the hold: the process was suspended or the server was away for
    * more than half of the ttl, or a failover lost the hold. Others may have the tokens, so the work should stop. The next
    * renewal finds out, within a third of the ttl, or when the server is back.
-   *
-   * ```ts
-   * import { Limiter } from "tokenbucket-redis";
-   * import { FakeServer } from "tokenbucket-redis/testing";
-   *
-   * const limiter = new Limiter(new FakeServer(), { capacity: 3, rate: 0 });
-   * const hold = await limiter.hold("import", 1);
-   * hold.signal.addEventListener("abort", () => console.log("stop"));
-   * console.log(hold.lost); // false
-   * await hold.settle();
-   * ```
    */
   get signal(): AbortSignal {
     return this.#losing.signal;
@@ -143,18 +121,8 @@ export class Hold implements AsyncDisposable {
   /**
    * Makes the hold last its ttl from now, if it is still there: see `allowed`. A lost hold is not taken anew, and one
    * that is settled stays so: resolves to that outcome.
-   *
-   * ```ts
-   * import { Limiter } from "tokenbucket-redis";
-   * import { FakeServer } from "tokenbucket-redis/testing";
-   *
-   * const limiter = new Limiter(new FakeServer(), { capacity: 3, rate: 0 });
-   * const hold = await limiter.hold("import", 1);
-   * console.log((await hold.renew()).allowed); // true
-   * await hold.settle();
-   * ```
    */
-  renew(): Promise<JointDecision> {
+  renew(): Promise<Decision> {
     if (this.#settled) return this.#settled;
     // The server forgets a hold of nothing at once.
     const held = this.#parts.filter(({ amount }) => !isNothing(amount));
@@ -170,26 +138,13 @@ export class Hold implements AsyncDisposable {
    *
    * Happens once: later calls get the first outcome. If the server does not answer, the hold is settled by its id when
    * it is back.
-   *
-   * ```ts
-   * import { Limiter } from "tokenbucket-redis";
-   * import { FakeServer } from "tokenbucket-redis/testing";
-   *
-   * const limiter = new Limiter(new FakeServer(), { capacity: 1000, rate: "1000/m" });
-   * const hold = await limiter.hold("user:42", 500);
-   * console.log((await hold.settle(120)).remaining); // 880
-   * ```
    */
-  async settle(used: Used | undefined = this.used): Promise<JointDecision> {
+  async settle(used: Used | undefined = this.used): Promise<Decision> {
     return (this.#settled ??= this.#settle(this.#usedOf(used)));
   }
 
-  async [Symbol.asyncDispose](): Promise<void> {
-    await this.#end();
-  }
-
   /** Settles with `used`; if that is wrong, settles as if nothing was reported, and throws. */
-  async #end(): Promise<void> {
+  async [Symbol.asyncDispose](): Promise<void> {
     try {
       await this.settle();
     } catch (error) {
@@ -202,7 +157,7 @@ export class Hold implements AsyncDisposable {
   }
 
   /** Takes the hold if the server has never had it. */
-  async #set(parts: readonly Part[], how: How): Promise<JointDecision> {
+  async #set(parts: readonly Part[], how: How): Promise<Decision> {
     const onDoubt = () => void (this.#isInDoubt = true);
     const words = ["TB.MHOLD", String(parts.length), String(this.#ttlMs), this.id];
     const decision = (this.#decision = await this.#decider.decideAll(parts, words, { ...how, onDoubt }));
@@ -216,7 +171,7 @@ export class Hold implements AsyncDisposable {
     return decision;
   }
 
-  async #settle(parts: readonly Part[]): Promise<JointDecision> {
+  async #settle(parts: readonly Part[]): Promise<Decision> {
     clearTimeout(this.#timer);
     // A renewal on its way could arrive after the settlement.
     await this.#renewing?.catch(() => {});
@@ -227,8 +182,10 @@ export class Hold implements AsyncDisposable {
       isAnswered = !settled.degraded;
       if (!isAnswered) return settled;
       if (this.#isLocal) this.#decider.server.local.run([...words, ...this.#decider.wordsOfAll(parts)]);
-      const missing = parts.filter((part) => isMissing(part, settled));
-      const charges = missing.map((part) => this.#decider.decide("TB.CHARGE", part, [part.amount]));
+      // What was used without a hold.
+      const missing = parts.filter(({ which }) => settled.each[which]?.allowed === false);
+      const used = missing.filter(({ amount }) => Number(amount) > 0);
+      const charges = used.map((part) => this.#decider.decide("TB.CHARGE", part, [part.amount]));
       const lost = (await Promise.all(charges)).some((charged) => charged.lost);
       return lost ? settled.with({ degraded: true, lost: true }) : settled;
     } catch (error) {
@@ -277,7 +234,7 @@ export class Hold implements AsyncDisposable {
       isAway = (await this.renew()).degraded;
     } catch (error) {
       isAway = error instanceof ServerAway;
-      if (!isAway) this.#log("renewed", error); // an outage has a line of its own
+      if (!isAway) this.log("renewed", error); // an outage has a line of its own
     }
     if (this.#settled || this.lost) return;
     const usualMs = this.#ttlMs / 3;
@@ -285,12 +242,32 @@ export class Hold implements AsyncDisposable {
     this.#renewIn(isAway ? Math.min(soonMs, usualMs) : usualMs);
   }
 
-  #log(what: string, error: unknown): void {
+  /** @internal */ log(what: string, error: unknown): void {
     this.#decider.server.log(`tokenbucket: a hold was not ${what}: ${textOf(error)}`);
   }
 }
 
-/** Returns whether something was used without a hold. */
-function isMissing({ which, amount }: Part, settled: JointDecision): boolean {
-  return settled.each[which]?.allowed === false && Number(amount) > 0;
+/** What all limiters offer of holds. */
+export abstract class Holder<Name, Amounts, Options> {
+  /**
+   * Holds the amount, or all amounts, or nothing. It lasts until it is settled; if the process dies, for `ttlMs`. See
+   * `allowed`.
+   */
+  abstract hold(name: Name, amounts: Amounts, options?: Options): Promise<Hold>;
+
+  /** Does `work` under a hold, and settles it with `hold.used`. Rejects with `Denied` if the hold is denied. */
+  async withHold<T>(name: Name, amounts: Amounts, work: (hold: Hold) => T | Promise<T>, options?: Options): Promise<T> {
+    const hold = await this.hold(name, amounts, options);
+    if (!hold.allowed) throw new Denied(hold.decision);
+    let result;
+    try {
+      result = await work(hold);
+    } catch (error) {
+      // The error of the work is the one to throw.
+      await hold[Symbol.asyncDispose]().catch((failed: unknown) => hold.log("settled", failed));
+      throw error;
+    }
+    await hold[Symbol.asyncDispose]();
+    return result;
+  }
 }

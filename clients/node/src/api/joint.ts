@@ -1,19 +1,22 @@
 /** Several limits together. */
 
-import type { JointDecision } from "../values/decision.js";
+import type { Decision } from "../values/decision.js";
 import { BadArgument, checkOptions } from "../values/errors.js";
 import { checkLimit, checkName, type Amount, type Limit } from "../values/limit.js";
 import { hashTag } from "../transport/command.js";
 import type { Client, Server } from "../transport/server.js";
-import { Decider, inTurn, OPTIONS, type Caller, type Options, type Part, type WaitOptions } from "./decider.js";
-import { Hold, type HoldOptions } from "./hold.js";
+import { Decider, inTurn, OPTIONS, type Options, type Part, type WaitOptions } from "./decider.js";
+import { Hold, Holder, type HoldOptions } from "./hold.js";
 
-const LIMITER_OPTIONS = new Set([...OPTIONS, "shadow"]);
-const CALL_OPTIONS = new Set(["signal", "maxWaitMs"]);
-const HOLD_OPTIONS = new Set([...CALL_OPTIONS, "ttlMs"]);
+/** One name for all limits, or one for each. */
+export type Names = string | Readonly<Record<string, string>>;
+export type Amounts = Readonly<Record<string, Amount>>;
+
+const CALL_OPTIONS = ["signal", "maxWaitMs"];
+const HOLD_OPTIONS = [...CALL_OPTIONS, "ttlMs"];
 
 /**
- * Several named limits. A call takes all of its costs, or none.
+ * Several named limits. A call takes all of its costs, or none; a hold is of all amounts, or of none.
  *
  * ```ts
  * import { JointLimiter } from "tokenbucket-redis";
@@ -23,80 +26,36 @@ const HOLD_OPTIONS = new Set([...CALL_OPTIONS, "ttlMs"]);
  * const limiter = new JointLimiter(new FakeServer(), limits);
  * const { each } = await limiter.takeAll("user:42", { requests: 1, tokens: 400 });
  * console.log(each["requests"]?.remaining, each["tokens"]?.remaining); // 59 9600
+ *
+ * await limiter.withHold("user:42", { requests: 1, tokens: 500 }, async (hold) => {
+ *   hold.used = { requests: 1, tokens: 120 };
+ * });
+ * console.log((await limiter.takeAll("user:42", { tokens: 0 })).remaining); // 9480
  * ```
  */
-export class JointLimiter {
+export class JointLimiter extends Holder<Names, Amounts, HoldOptions> {
   readonly limits: Readonly<Record<string, Limit>>;
   readonly #decider: Decider;
 
   /** The bucket of limit `which` is at `prefix` + "{name}:" + which; braces and "%" in names are encoded. */
   constructor(client: Client | Server, limits: Readonly<Record<string, Limit>>, options: Options = {}) {
-    checkOptions(options, LIMITER_OPTIONS);
+    super();
+    checkOptions(options, OPTIONS);
     for (const limit of Object.values(limits)) checkLimit(limit);
     this.limits = { ...limits };
     this.#decider = new Decider(client, options);
   }
 
-  /**
-   * Takes every cost or none. In a cluster, a name for each limit must contain the same hash tag.
-   *
-   * ```ts
-   * import { JointLimiter } from "tokenbucket-redis";
-   * import { FakeServer } from "tokenbucket-redis/testing";
-   *
-   * const limits = { requests: { capacity: 60, rate: "60/m" }, tokens: { capacity: 10_000, rate: "10000/m" } };
-   * const limiter = new JointLimiter(new FakeServer(), limits);
-   * console.log((await limiter.takeAll("user:42", { requests: 1, tokens: 20_000 })).allowed); // false
-   * console.log((await limiter.takeAll("user:42", { requests: 60, tokens: 1 })).allowed); // true
-   * ```
-   */
-  async takeAll(name: Names, costs: Amounts, options: Caller & WaitOptions = {}): Promise<JointDecision> {
+  /** Takes every cost or none. In a cluster, a name for each limit must contain the same hash tag. */
+  async takeAll(name: Names, costs: Amounts, options: WaitOptions = {}): Promise<Decision> {
     checkOptions(options, CALL_OPTIONS);
     const parts = this.#parts(name, costs);
     return this.#decider.decideAll(parts, ["TB.MTAKE", String(parts.length)], inTurn(options));
   }
 
-  /**
-   * Holds every amount or none, until they are settled; if the process dies, for `ttlMs`.
-   *
-   * ```ts
-   * import { JointLimiter } from "tokenbucket-redis";
-   * import { FakeServer } from "tokenbucket-redis/testing";
-   *
-   * const limits = { requests: { capacity: 60, rate: "60/m" }, tokens: { capacity: 10_000, rate: "10000/m" } };
-   * const limiter = new JointLimiter(new FakeServer(), limits);
-   * const hold = await limiter.hold("user:42", { requests: 1, tokens: 500 });
-   * const settled = await hold.settle({ requests: 1, tokens: 120 });
-   * console.log(settled.each["tokens"]?.remaining); // 9880
-   * ```
-   */
   async hold(name: Names, amounts: Amounts, options: HoldOptions = {}): Promise<Hold> {
     checkOptions(options, HOLD_OPTIONS);
     return Hold.of(this.#decider, this.#parts(name, amounts), options);
-  }
-
-  /**
-   * Does `work` under a hold, and settles it with `hold.used`. Rejects with `Denied` if the hold is denied.
-   *
-   * ```ts
-   * import { JointLimiter } from "tokenbucket-redis";
-   * import { FakeServer } from "tokenbucket-redis/testing";
-   *
-   * const limits = { requests: { capacity: 60, rate: "60/m" }, tokens: { capacity: 10_000, rate: "10000/m" } };
-   * const limiter = new JointLimiter(new FakeServer(), limits);
-   * await limiter.withHold("user:42", { requests: 1, tokens: 500 }, async (hold) => {
-   *   hold.used = { requests: 1, tokens: 120 };
-   * });
-   * console.log((await limiter.takeAll("user:42", { tokens: 0 })).remaining); // 9880
-   * ```
-   */
-  withHold<T>(
-    name: Names,
-    amounts: Amounts,
-    work: (hold: Hold) => T | Promise<T>,
-    options: HoldOptions = {},
-  ): Promise<T> {
-    return Hold.during(this.hold(name, amounts, options), work);
   }
 
   #parts(name: Names, amounts: Amounts): Part[] {
@@ -112,7 +71,3 @@ export class JointLimiter {
     });
   }
 }
-
-/** One name for all limits, or one for each. */
-export type Names = string | Readonly<Record<string, string>>;
-export type Amounts = Readonly<Record<string, Amount>>;

@@ -4,7 +4,7 @@ import { Decider, inTurn, OPTIONS, type Bucket, type Caller, type Options, type 
 import { Batches } from "./batches.js";
 import type { Decision } from "../values/decision.js";
 import { Denials } from "./denials.js";
-import { Hold, type HoldOptions } from "./hold.js";
+import { Hold, Holder, type HoldOptions } from "./hold.js";
 import { checkOptions } from "../values/errors.js";
 import { checkAmount, checkCount, checkLimit, checkName, type Amount, type Limit } from "../values/limit.js";
 import type { Client, Server } from "../transport/server.js";
@@ -15,9 +15,6 @@ export interface LimiterOptions extends Options {
   /** The number of tokens to fetch at a time and spend in this process; 0 by default. */
   batch?: number;
 }
-
-/** The options behind a store for a library: the library decides what to do with a denial. */
-export type StoreLimiterOptions = Omit<LimiterOptions, "shadow">;
 
 export interface CallOptions extends Caller {
   /** The limit for this call alone. */
@@ -31,31 +28,44 @@ export interface ReserveOptions extends CallOptions {
   maxWaitMs: number;
 }
 
-export const STORE_OPTIONS = new Set([...OPTIONS, "rememberDenials", "batch"]);
-const LIMITER_OPTIONS = new Set([...STORE_OPTIONS, "shadow"]);
-const CALL_OPTIONS = new Set(["limit", "signal"]);
-const RESERVE_OPTIONS = new Set([...CALL_OPTIONS, "maxWaitMs"]);
-const TAKE_OPTIONS = new Set([...RESERVE_OPTIONS, "share", "weight"]);
-const HOLD_OPTIONS = new Set([...TAKE_OPTIONS, "ttlMs"]);
+const LIMITER_OPTIONS = [...OPTIONS, "rememberDenials", "batch"];
+const CALL_OPTIONS = ["limit", "signal"];
+const RESERVE_OPTIONS = [...CALL_OPTIONS, "maxWaitMs"];
+const TAKE_OPTIONS = [...RESERVE_OPTIONS, "share", "weight"];
+const HOLD_OPTIONS = [...TAKE_OPTIONS, "ttlMs"];
 
 /**
  * One limit for many names; each name has a bucket of its own, at `prefix` + name.
  *
  * ```ts
- * import { Limiter } from "tokenbucket-redis";
+ * import { Denied, Limiter } from "tokenbucket-redis";
  * import { FakeServer } from "tokenbucket-redis/testing";
  *
  * const limiter = new Limiter(new FakeServer(), { capacity: 10, rate: "5/s" }, { prefix: "search:" });
- * console.log((await limiter.take("user:42")).allowed); // true
+ * console.log((await limiter.take("user:42", 8)).allowed); // true
+ * console.log((await limiter.take("user:42", 8)).retryAfterMs); // 1200
+ * console.log((await limiter.peek("user:42", 0)).remaining); // 2
+ * console.log((await limiter.takeUpTo("user:42", 25)).granted); // 2
+ * console.log((await limiter.reserve("user:42", 1, { maxWaitMs: 1500 })).retryAfterMs); // 200
+ * console.log((await limiter.wait("user:42", 1, { maxWaitMs: 1500 })).allowed); // true
+ * console.log((await limiter.charge("user:42", 12)).remaining); // -12
+ * console.log((await limiter.give("user:42", 3)).remaining); // -9
+ * await limiter.reset("user:42");
+ *
+ * const hold = await limiter.hold("user:42", 5); // the most that the work may cost
+ * if (hold.allowed) await hold.settle(2); // what it did cost
+ * const denied = await limiter.withHold("user:42", 9, () => "done").catch((error: unknown) => error);
+ * console.log(denied instanceof Denied); // true
  * ```
  */
-export class Limiter {
+export class Limiter extends Holder<string, Amount, TakeOptions & HoldOptions> {
   readonly limit: Limit;
   readonly #decider: Decider;
   readonly #denials: Denials | undefined;
   readonly #batches: Batches | undefined;
 
   constructor(client: Client | Server, limit: Limit, options: LimiterOptions = {}) {
+    super();
     const { rememberDenials = 0, batch = 0 } = options;
     checkOptions(options, LIMITER_OPTIONS);
     checkLimit(limit);
@@ -71,18 +81,7 @@ export class Limiter {
     return this.#decider.onError;
   }
 
-  /**
-   * Takes `cost` tokens if the bucket holds them, else nothing.
-   *
-   * ```ts
-   * import { Limiter } from "tokenbucket-redis";
-   * import { FakeServer } from "tokenbucket-redis/testing";
-   *
-   * const limiter = new Limiter(new FakeServer(), { capacity: 10, rate: "5/s" });
-   * console.log((await limiter.take("user:42", 8)).allowed); // true
-   * console.log((await limiter.take("user:42", 8)).retryAfterMs); // 1200
-   * ```
-   */
+  /** Takes `cost` tokens if the bucket holds them, else nothing. */
   take(name: string, cost: Amount = 1, options: TakeOptions = {}): Promise<Decision> {
     try {
       checkAmount("cost", cost);
@@ -97,33 +96,13 @@ export class Limiter {
     }
   }
 
-  /**
-   * Returns what `take` would decide, with `remaining` as after it; for cost 0, the level.
-   *
-   * ```ts
-   * import { Limiter } from "tokenbucket-redis";
-   * import { FakeServer } from "tokenbucket-redis/testing";
-   *
-   * const limiter = new Limiter(new FakeServer(), { capacity: 10, rate: "5/s" });
-   * console.log((await limiter.peek("user:42", 0)).remaining); // 10
-   * ```
-   */
+  /** Returns what `take` would decide, with `remaining` as after it; for cost 0, the level. */
   async peek(name: string, cost: Amount = 1, options: CallOptions = {}): Promise<Decision> {
     checkAmount("cost", cost);
     return this.#decider.decide("TB.PEEK", this.#bucket(name, options), [cost], options);
   }
 
-  /**
-   * Takes as many whole tokens as the bucket has, at most `most`: see `granted`.
-   *
-   * ```ts
-   * import { Limiter } from "tokenbucket-redis";
-   * import { FakeServer } from "tokenbucket-redis/testing";
-   *
-   * const limiter = new Limiter(new FakeServer(), { capacity: 10, rate: "5/s" });
-   * console.log((await limiter.takeUpTo("user:42", 25)).granted); // 10
-   * ```
-   */
+  /** Takes as many whole tokens as the bucket has, at most `most`: see `granted`. */
   async takeUpTo(name: string, most: number, options: CallOptions = {}): Promise<Decision> {
     checkCount("most", most);
     return this.#decider.decide("TB.TAKEUPTO", this.#bucket(name, options), [most], options);
@@ -132,16 +111,6 @@ export class Limiter {
   /**
    * Books a place in the queue: sleep `retryAfterMs`, then act. Denied, without taking a token, if the wait would exceed
    * `maxWaitMs`.
-   *
-   * ```ts
-   * import { Limiter } from "tokenbucket-redis";
-   * import { FakeServer } from "tokenbucket-redis/testing";
-   *
-   * const limiter = new Limiter(new FakeServer(), { capacity: 1, rate: "1/s" });
-   * console.log((await limiter.reserve("user:42", 1, { maxWaitMs: 1500 })).retryAfterMs); // 0
-   * console.log((await limiter.reserve("user:42", 1, { maxWaitMs: 1500 })).retryAfterMs); // 1000
-   * console.log((await limiter.reserve("user:42", 1, { maxWaitMs: 1500 })).allowed); // false
-   * ```
    */
   async reserve(name: string, cost: Amount, options: ReserveOptions): Promise<Decision> {
     checkAmount("cost", cost);
@@ -152,19 +121,7 @@ export class Limiter {
     return this.#decider.shadow ? decision.with({ retryAfterMs: 0 }) : decision;
   }
 
-  /**
-   * Reserves, and sleeps until the call's turn. An aborted wait gives its tokens back.
-   *
-   * ```ts
-   * import { Limiter } from "tokenbucket-redis";
-   * import { FakeServer } from "tokenbucket-redis/testing";
-   *
-   * const limiter = new Limiter(new FakeServer(), { capacity: 1, rate: "1/s" });
-   * await limiter.take("user:42");
-   * const signal = AbortSignal.timeout(60_000);
-   * console.log((await limiter.wait("user:42", 1, { maxWaitMs: 1000, signal })).allowed); // true
-   * ```
-   */
+  /** Reserves, and sleeps until the call's turn. An aborted wait gives its tokens back. */
   async wait(name: string, cost: Amount, options: ReserveOptions): Promise<Decision> {
     const decision = await this.reserve(name, cost, options);
     if (!decision.allowed || decision.retryAfterMs === 0) return decision;
@@ -184,34 +141,13 @@ export class Limiter {
     else this.#decider.server.local.run(this.#decider.command("TB.GIVE", this.#bucket(name, options), [cost]));
   }
 
-  /**
-   * Takes `amount` unconditionally, into debt if needed.
-   *
-   * ```ts
-   * import { Limiter } from "tokenbucket-redis";
-   * import { FakeServer } from "tokenbucket-redis/testing";
-   *
-   * const limiter = new Limiter(new FakeServer(), { capacity: 10, rate: "5/s" });
-   * console.log((await limiter.charge("user:42", 12)).remaining); // -2
-   * ```
-   */
+  /** Takes `amount` unconditionally, into debt if needed. */
   async charge(name: string, amount: Amount, options: CallOptions = {}): Promise<Decision> {
     checkAmount("amount", amount);
     return this.#decider.decide("TB.CHARGE", this.#bucket(name, options), [amount], options);
   }
 
-  /**
-   * Puts `amount` back, at most up to the capacity.
-   *
-   * ```ts
-   * import { Limiter } from "tokenbucket-redis";
-   * import { FakeServer } from "tokenbucket-redis/testing";
-   *
-   * const limiter = new Limiter(new FakeServer(), { capacity: 10, rate: "5/s" });
-   * await limiter.take("user:42", 8);
-   * console.log((await limiter.give("user:42", 3)).remaining); // 5
-   * ```
-   */
+  /** Puts `amount` back, at most up to the capacity. */
   async give(name: string, amount: Amount, options: CallOptions = {}): Promise<Decision> {
     checkAmount("amount", amount);
     const bucket = this.#bucket(name, options);
@@ -219,19 +155,7 @@ export class Limiter {
     return given.finally(() => this.#denials?.forget(bucket));
   }
 
-  /**
-   * Makes the bucket full, and forgets its holds.
-   *
-   * ```ts
-   * import { Limiter } from "tokenbucket-redis";
-   * import { FakeServer } from "tokenbucket-redis/testing";
-   *
-   * const limiter = new Limiter(new FakeServer(), { capacity: 10, rate: "5/s" });
-   * await limiter.take("user:42", 10);
-   * await limiter.reset("user:42");
-   * console.log((await limiter.take("user:42", 10)).allowed); // true
-   * ```
-   */
+  /** Makes the bucket full, and forgets its holds. */
   async reset(name: string, options: CallOptions = {}): Promise<void> {
     const bucket = this.#bucket(name, options);
     this.#batches?.forget(bucket);
@@ -239,64 +163,18 @@ export class Limiter {
     await this.#decider.delete([name]);
   }
 
-  /**
-   * Takes `amount` until it is settled; if the process dies, for `ttlMs`.
-   *
-   * ```ts
-   * import { Limiter } from "tokenbucket-redis";
-   * import { FakeServer } from "tokenbucket-redis/testing";
-   *
-   * const limiter = new Limiter(new FakeServer(), { capacity: 1000, rate: "1000/m" });
-   * const hold = await limiter.hold("user:42", 500); // the most that the work may cost
-   * if (hold.allowed) await hold.settle(120); // what it did cost
-   * console.log((await limiter.peek("user:42", 0)).remaining); // 880
-   * ```
-   */
   async hold(name: string, amount: Amount, options: TakeOptions & HoldOptions = {}): Promise<Hold> {
     const bucket = this.#bucket(name, options, HOLD_OPTIONS);
     return Hold.of(this.#decider, [{ which: "", ...bucket, amount }], options, () => this.#denials?.forget(bucket));
   }
 
-  /**
-   * Does `work` under a hold, and settles it with `hold.used`. Rejects with `Denied` if the hold is denied.
-   *
-   * ```ts
-   * import { Limiter } from "tokenbucket-redis";
-   * import { FakeServer } from "tokenbucket-redis/testing";
-   *
-   * const jobs = new Limiter(new FakeServer(), { capacity: 3, rate: 0 });
-   * const done = await jobs.withHold("import", 1, async (hold) => `${hold.decision.remaining} places left`);
-   * console.log(done); // 2 places left
-   * ```
-   */
-  withHold<T>(
-    name: string,
-    amount: Amount,
-    work: (hold: Hold) => T | Promise<T>,
-    options: TakeOptions & HoldOptions = {},
-  ): Promise<T> {
-    return Hold.during(this.hold(name, amount, options), work);
-  }
-
-  /**
-   * Gives back what batches have left. The client stays open.
-   *
-   * ```ts
-   * import { Limiter } from "tokenbucket-redis";
-   * import { FakeServer } from "tokenbucket-redis/testing";
-   *
-   * const limiter = new Limiter(new FakeServer(), { capacity: 100, rate: "100/s" }, { batch: 10 });
-   * await limiter.take("user:42"); // fetches ten, for this call and the next nine
-   * await limiter.close();
-   * console.log((await limiter.peek("user:42", 0)).remaining); // 99
-   * ```
-   */
+  /** Gives back what batches have left. The client stays open. */
   async close(): Promise<void> {
     await this.#batches?.close();
   }
 
   /** Checks what a call is about, before anything is sent. */
-  #bucket(name: string, options: CallOptions, known: ReadonlySet<string> = CALL_OPTIONS): Bucket {
+  #bucket(name: string, options: CallOptions, known: readonly string[] = CALL_OPTIONS): Bucket {
     checkName(name);
     checkOptions(options, known);
     const { limit = this.limit } = options;

@@ -36,19 +36,7 @@ export class FakeServer implements InProcess {
     this.#began = this.#now = BigInt(now.getTime()) * 1000n;
   }
 
-  /**
-   * Lets time pass, for buckets and for what limiters remember; kept to the microsecond.
-   *
-   * ```ts
-   * import { Limiter } from "tokenbucket-redis";
-   * import { FakeServer } from "tokenbucket-redis/testing";
-   *
-   * const server = new FakeServer(new Date("2027-02-28T23:00Z"));
-   * const limiter = new Limiter(server, { capacity: 10, rate: "10@mo" });
-   * server.advance(59 * 60_000);
-   * console.log((await limiter.take("user:42", 10)).resetAfterMs); // 60000
-   * ```
-   */
+  /** Lets time pass, for buckets and for what limiters remember; kept to the microsecond. */
   advance(ms: number): void {
     this.#now += BigInt(Math.round(ms * 1000));
   }

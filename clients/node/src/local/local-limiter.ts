@@ -7,7 +7,7 @@ import { calendar, continuous, divideUp, floorDiv, min, type Refill } from "./re
 
 /** How many buckets a process keeps while its server is away. */
 const MOST_BUCKETS = 10_000;
-const MOST_LIMITS = 1000;
+const MOST_RATES = 1000;
 const MICRO = 1_000_000n;
 const NEVER = -1n;
 const MOST_DIGITS = 400;
@@ -121,7 +121,7 @@ export class LocalLimiter {
   }
 
   #look([key = "", capacity = "", rate = ""]: Words, { pool = false } = {}): View {
-    const flow = this.#flowOf(capacity, rate);
+    const flow = this.#flowOf(rate);
     if (flow.isPool && !pool) throw new BadArgument("ERR rate 0 is a pool, which only commands of holds accept");
     return new View(key, down(capacity), flow, this.#now, this.#stored(key));
   }
@@ -134,15 +134,14 @@ export class LocalLimiter {
     return stored;
   }
 
-  /** Reads a limit once: that takes longer than to decide. */
-  #flowOf(capacity: string, rate: string): Refill {
-    const text = `${capacity} ${rate}`;
-    const known = this.#flows.get(text);
+  /** Reads a rate once: that takes longer than to decide. */
+  #flowOf(rate: string): Refill {
+    const known = this.#flows.get(rate);
     if (known) return known;
-    checkLimit({ capacity, rate });
+    checkLimit({ capacity: 0, rate });
+    if (this.#flows.size === MOST_RATES) this.#flows.clear();
     const flow = flowOf(rate);
-    if (this.#flows.size === MOST_LIMITS) this.#flows.clear();
-    this.#flows.set(text, flow);
+    this.#flows.set(rate, flow);
     return flow;
   }
 
@@ -179,8 +178,6 @@ function machinesNowUs(): bigint {
 /** A bucket as it is now under the limit of one call. */
 class View {
   isChanged = false;
-  readonly #holds: Holds;
-  readonly #expiresAtMs: number;
   /** Before anything flowed in: where waits are counted from, until something is moved. */
   #from: { level: bigint; at: bigint };
   /** A refill seldom ends on a whole millionth: the rest is dated back. */
@@ -191,11 +188,9 @@ class View {
     readonly capacity: bigint,
     readonly flow: Refill,
     readonly now: bigint,
-    stored: Stored | undefined,
+    readonly stored: Stored = { level: capacity, at: now, holds: new Holds(), expiresAtMs: 0 },
   ) {
-    this.#holds = stored?.holds ?? new Holds();
-    this.#expiresAtMs = stored?.expiresAtMs ?? 0;
-    this.#from = { level: min(stored?.level ?? capacity, capacity), at: stored?.at ?? now };
+    this.#from = { level: min(stored.level, capacity), at: stored.at };
     const flowed = flow.between(this.#from.at, now);
     this.#now = this.#atMostFull(this.#from.level + flowed.amount, flowed.at);
   }
@@ -207,13 +202,14 @@ class View {
   /** Returns what is to be kept: nothing of a full bucket without holds. */
   toStore(): Stored | undefined {
     const { level, at } = this.#now;
-    const { endsAt } = this.#holds;
+    const { holds } = this.stored;
+    const { endsAt } = holds;
     if (level === this.capacity && endsAt === 0n) return undefined;
     const fullAtUs = Math.max(Number(this.#reachesAt(this.capacity)), Number(endsAt));
     const earliestMs = Math.ceil(fullAtUs / 1000);
     const latestMs = earliestMs + Math.floor((fullAtUs - Number(this.now)) / 4000) + 1000;
-    const expiresAtMs = this.#expiresAtMs >= earliestMs ? this.#expiresAtMs : latestMs;
-    return { level, at, holds: this.#holds, expiresAtMs };
+    const expiresAtMs = this.stored.expiresAtMs >= earliestMs ? this.stored.expiresAtMs : latestMs;
+    return { level, at, holds, expiresAtMs };
   }
 
   take(amount: bigint): void {
@@ -225,33 +221,33 @@ class View {
   }
 
   held(id: string): bigint | undefined {
-    return this.#holds.get(id)?.amount;
+    return this.stored.holds.get(id)?.amount;
   }
 
   /** Sets what is held under `id`: takes what that needs more, gives back what it needs less. */
   hold(id: string, amount: bigint, ttlMs = ""): void {
     const held = this.held(id);
     if (held === undefined && amount === 0n) return;
-    this.#holds.delete(id);
-    if (amount > 0n) this.#holds.set({ id, amount, endsAt: this.now + BigInt(ttlMs) * 1000n });
+    this.stored.holds.delete(id);
+    if (amount > 0n) this.stored.holds.set({ id, amount, endsAt: this.now + BigInt(ttlMs) * 1000n });
     this.#move((held ?? 0n) - amount);
   }
 
   settle(id: string, used: bigint): void {
     const held = this.held(id) ?? 0n;
-    this.#holds.delete(id);
+    this.stored.holds.delete(id);
     this.#move(held - used);
   }
 
   /** Returns how long until a hold of `amount` could be had, counting on all holds but this one. */
   holdWaitMs(id: string, amount: bigint): bigint {
-    const held = this.#holds.get(id);
+    const held = this.stored.holds.get(id);
     const lacking = amount - (held?.amount ?? 0n);
     if (lacking <= 0n) return 0n;
-    this.#holds.delete(id);
+    this.stored.holds.delete(id);
     const waitMs = this.waitMs(lacking);
     if (!held) return waitMs;
-    this.#holds.set(held);
+    this.stored.holds.set(held);
     return amount > this.capacity && this.now + waitMs * 1000n >= held.endsAt ? NEVER : waitMs;
   }
 
@@ -284,7 +280,7 @@ class View {
     const { at } = this.#from;
     const missing = level - this.#from.level;
     if (missing <= 0n) return at;
-    const { held, before } = this.#holds.first(
+    const { held, before } = this.stored.holds.first(
       ({ endsAt }, sum) => sum + this.flow.between(at, endsAt).amount >= missing,
     );
     const flows = this.flow.reaches(at, missing - before);

@@ -23,7 +23,7 @@ import {
   textOf,
   Undecided,
 } from "../values/errors.js";
-import { checkMs } from "../values/limit.js";
+import { checkBetween } from "../values/limit.js";
 import { routeOf, type Client } from "./clients.js";
 import type { Clock, Connection, Route } from "./driver.js";
 import { ClusterRoute } from "./route.js";
@@ -67,20 +67,20 @@ interface Call {
   /** When it stops waiting its turn in the server; undefined if it does not wait. */
   readonly untilMs: number | undefined;
   readonly canScript: boolean;
+  /** Set once a node has said that it has no module: after a redirection, the node of the key may have it. */
+  isByScript: boolean;
   /** Goes right before the command. If it fails, the command fails too, and reports it. */
-  before: Command | undefined;
+  before?: Command | undefined;
   /** The node that a redirection names for this call alone. */
-  askAt: string | undefined;
+  askAt?: string | undefined;
   repeats: number;
 }
 
-const OPTIONS = new Set(["timeoutMs", "retryEveryMs", "fallback", "log"]);
+const OPTIONS = ["timeoutMs", "retryEveryMs", "fallback", "log"];
 export const MOST_REDIRECTIONS = 16;
 /** How often a call is sent again within the timeout while its slot is on two nodes, with a redirection each time. */
 export const TRIES_OF_A_SPLIT_SLOT = 10;
 const MOST_REPEATS = MOST_REDIRECTIONS + 2 * TRIES_OF_A_SPLIT_SLOT;
-/** `import` and `require` each load the class, and either's servers are for both. */
-const MARK: unique symbol = Symbol.for("tokenbucket.server") as never;
 
 /**
  * Pass this to limiters instead of the client to set timeouts, logging, and the fallback for servers without the
@@ -99,7 +99,6 @@ const MARK: unique symbol = Symbol.for("tokenbucket.server") as never;
 export class Server {
   /** How many decisions `onError` made in place of the server. */
   degradedCount = 0;
-  /** @internal */ readonly [MARK] = true;
   /** @internal */ readonly log: Log;
   /** @internal */ readonly clock: Clock;
   /** @internal */ readonly canScript: boolean;
@@ -114,8 +113,8 @@ export class Server {
   constructor(client: Client, options: ServerOptions = {}) {
     const { timeoutMs = 100, retryEveryMs = 500, fallback, log = (line) => console.warn(line) } = options;
     checkOptions(options, OPTIONS);
-    checkMs("timeoutMs", timeoutMs, 1, LONGEST_PAUSE_MS);
-    checkMs("retryEveryMs", retryEveryMs, 0, LONGEST_PAUSE_MS);
+    checkBetween("timeoutMs", timeoutMs, 1, LONGEST_PAUSE_MS);
+    checkBetween("retryEveryMs", retryEveryMs, 0, LONGEST_PAUSE_MS);
     if (fallback !== undefined && fallback !== "script") {
       throw new BadArgument(`fallback: '${String(fallback)}' is not 'script'`);
     }
@@ -128,15 +127,11 @@ export class Server {
     if ("on" in client) client.on("end", () => this.close());
   }
 
-  /** @internal */ static [Symbol.hasInstance](value: unknown): boolean {
-    return typeof value === "object" && value !== null && MARK in value;
-  }
-
   /** @internal Resolves to the reply. Follows redirections, and uses the script on servers without the module. */
   ask(command: Command, how: How = {}): Promise<unknown> {
     const untilMs = how.maxWaitMs ? performance.now() + how.maxWaitMs : undefined;
     const canScript = this.canScript && untilMs === undefined && isOfModule(command) && !needsModule(command);
-    return this.#send({ command, how, untilMs, canScript, before: undefined, askAt: undefined, repeats: 0 });
+    return this.#send({ command, how, untilMs, canScript, isByScript: false, repeats: 0 });
   }
 
   /** Sends the call, without an async function, which would cost every call a tenth more. */
@@ -144,7 +139,7 @@ export class Server {
     const { command, how, untilMs, canScript, askAt } = call;
     const key = keyOf(command);
     let transport = this.#transportOf(key);
-    const isByScript = canScript && transport.circuit.usesScript;
+    const isByScript = canScript && (call.isByScript || transport.circuit.usesScript);
     // The script's keys have other names, perhaps on another node.
     if (isByScript) transport = this.#transportOf(scriptKey(key));
     if (askAt !== undefined) transport = this.#transportAt(askAt);
@@ -187,6 +182,7 @@ export class Server {
       await new Promise((passed) => setTimeout(passed, this.timeoutMs / TRIES_OF_A_SPLIT_SLOT));
     } else if (isUnknownCommand(error) && call.canScript && !isByScript) {
       transport.circuit.hasNoModule();
+      call.isByScript = true;
     } else if (!to || !(this.route instanceof ClusterRoute)) {
       return false;
     } else if (to.isMoved) {

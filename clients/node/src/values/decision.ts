@@ -13,8 +13,10 @@ export interface HeaderOptions {
 /** What is said of a decision that the server did not make, or whose reply was lost. */
 type Marks = Partial<Pick<Decision, "degraded" | "lost">>;
 
-export type Fields = Pick<Decision, "allowed"> &
-  Partial<Pick<Decision, "remaining" | "retryAfterMs" | "resetAfterMs" | "degraded" | "lost" | "shadowed" | "granted">>;
+type Methods = "headers" | "retryAfterS" | "with" | "inShadowMode";
+export type Fields = Pick<Decision, "allowed"> & Partial<Omit<Decision, Methods>>;
+
+const NONE: Decision["each"] = {};
 
 /**
  * What the server decided about a call, or `onError` in its place.
@@ -28,6 +30,7 @@ export type Fields = Pick<Decision, "allowed"> &
  * console.log(passed.allowed, passed.remaining, passed.resetAfterMs); // true 0 1000
  * const denied = await limiter.take("user:42");
  * console.log(denied.allowed, denied.retryAfterMs); // false 1000
+ * console.log(denied.headers(limiter.limit)["Retry-After"]); // 1
  * ```
  */
 export class Decision {
@@ -50,6 +53,9 @@ export class Decision {
   /** How many tokens `takeUpTo` took; of all others 1 or 0, as `allowed`. */
   readonly granted: number;
 
+  /** Of several limits, each one's own; empty where "open" or "closed" decided. What is above is that of the one that binds. */
+  readonly each: Readonly<Record<string, Decision>>;
+
   constructor(fields: Fields) {
     this.allowed = fields.allowed;
     this.remaining = fields.remaining ?? 0;
@@ -59,22 +65,33 @@ export class Decision {
     this.granted = fields.granted ?? Number(fields.allowed);
     this.lost = fields.lost ?? false;
     this.shadowed = fields.shadowed ?? false;
+    this.each = fields.each ?? NONE;
   }
 
-  /** @internal */ static read(this: void, reply: unknown, marks?: Marks): Decision {
-    return new Decision(readFields(reply, marks));
+  /** @internal Reads a reply: four numbers, and if it is about several limits, those of each. */
+  static read(reply: unknown, names: readonly string[] = [], marks?: Marks): Decision {
+    const words = reply as readonly unknown[];
+    const granted = Number(words[0]);
+    const remaining = Number(words[1]);
+    const retryAfterMs = Number(words[2]);
+    const resetAfterMs = Number(words[3]);
+    const fields = { allowed: granted > 0, remaining, retryAfterMs, resetAfterMs, granted };
+    const inner = words[4] as unknown[] | undefined;
+    if (!inner) return new Decision(marks ? { ...fields, ...marks } : fields);
+    const each = inner.map((own, at) => [names[at]!, Decision.read(own, [], marks)]);
+    return new Decision({ ...fields, ...marks, each: Object.fromEntries(each) });
   }
 
   /** @internal Returns a copy with these fields. */
-  with(fields: Partial<Fields> & Partial<Pick<JointDecision, "each">>): this {
-    const Own = this.constructor as new (fields: Fields) => this;
-    return new Own({ ...this, ...fields });
+  with(fields: Partial<Fields>): Decision {
+    return new Decision({ ...this, ...fields });
   }
 
   /** @internal Returns the decision as granting all that was wanted: `shadowed` if it did not. */
-  inShadowMode(wanted: number): this {
+  inShadowMode(wanted: number): Decision {
     if (this.granted >= wanted) return this;
-    return this.with({ allowed: true, granted: wanted, shadowed: true });
+    const each = Object.entries(this.each).map(([which, own]) => [which, own.inShadowMode(wanted)]);
+    return this.with({ allowed: true, granted: wanted, shadowed: true, each: Object.fromEntries(each) });
   }
 
   /** Whole seconds for the Retry-After header, rounded up so that clients do not come back too early. */
@@ -85,13 +102,6 @@ export class Decision {
   /**
    * Returns RateLimit and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers, and Retry-After, which
    * is left out where waiting does not help. Degraded decisions carry no RateLimit headers, because the bucket was not read.
-   *
-   * ```ts
-   * import { Decision } from "tokenbucket-redis";
-   *
-   * const denied = new Decision({ allowed: false, retryAfterMs: 1200, resetAfterMs: 6000 });
-   * console.log(denied.headers({ capacity: 5, rate: "1/s" })["Retry-After"]); // 2
-   * ```
    */
   headers(limit: Limit, { name = "default", jitter = 0 }: HeaderOptions = {}): Record<string, string> {
     const headers: Record<string, string> = {};
@@ -111,56 +121,11 @@ export class Decision {
   }
 }
 
-/** The decision over several limits: that of the one that binds. */
-export class JointDecision extends Decision {
-  /** Each limit's own; empty where the policy is "open" or "closed" and the server is away. */
-  readonly each: Readonly<Record<string, Decision>>;
-
-  constructor(fields: Fields & { each?: Record<string, Decision> }) {
-    super(fields);
-    this.each = fields.each ?? {};
-  }
-
-  /** @internal */ override inShadowMode(wanted: number): this {
-    const each = Object.entries(this.each).map(([name, own]) => [name, own.inShadowMode(wanted)]);
-    return super.inShadowMode(wanted).with({ each: Object.fromEntries(each) });
-  }
-
-  /** @internal */ static readEach(reply: unknown, names: readonly string[], marks?: Marks): JointDecision {
-    const whole = reply as unknown[];
-    // A hold with a share has the reply of one bucket.
-    const inner = (whole.length === 4 ? [whole] : whole[4]) as unknown[];
-    const each = Object.fromEntries(inner.map((own, at) => [names[at]!, Decision.read(own, marks)]));
-    return new JointDecision({ ...readFields(reply, marks), each });
-  }
-}
-
-/**
- * Work was not begun, because its hold was denied.
- *
- * ```ts
- * import { Denied, Limiter } from "tokenbucket-redis";
- * import { FakeServer } from "tokenbucket-redis/testing";
- *
- * const limiter = new Limiter(new FakeServer(), { capacity: 0, rate: "1/s" });
- * const outcome = await limiter.withHold("user:42", 1, () => "done").catch((error: unknown) => error);
- * console.log(outcome instanceof Denied); // true
- * ```
- */
+/** Work was not begun, because its hold was denied: see `decision`. */
 export class Denied extends TokenBucketError {
   override readonly name: string = "Denied";
 
   constructor(readonly decision: Decision) {
     super(`denied, to be tried again after ${decision.retryAfterMs} ms`);
   }
-}
-
-function readFields(reply: unknown, marks?: Marks): Fields {
-  const numbers = reply as readonly unknown[];
-  const granted = Number(numbers[0]);
-  const remaining = Number(numbers[1]);
-  const retryAfterMs = Number(numbers[2]);
-  const resetAfterMs = Number(numbers[3]);
-  const fields = { allowed: granted > 0, remaining, retryAfterMs, resetAfterMs, granted };
-  return marks ? { ...fields, ...marks } : fields;
 }

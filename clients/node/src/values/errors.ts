@@ -1,22 +1,7 @@
 /** The errors of this package, and whose fault an error of the server is. */
 
-const OURS: unique symbol = Symbol.for("tokenbucket.error") as never;
-const UNDECIDED: unique symbol = Symbol.for("tokenbucket.undecided") as never;
-
-function has(value: unknown, mark: symbol): boolean {
-  return typeof value === "object" && value !== null && mark in value;
-}
-
 /** The base of every error of this package: `error instanceof TokenBucketError`. */
-export class TokenBucketError extends Error {
-  readonly [OURS] = true;
-
-  // By marks and names, because `import` and `require` each load the classes.
-  static override [Symbol.hasInstance](value: unknown): boolean {
-    if (this === TokenBucketError || !has(value, OURS)) return has(value, OURS);
-    return Function.prototype[Symbol.hasInstance].call(this, value) || (value as Error).name === this.name;
-  }
-}
+export class TokenBucketError extends Error {}
 
 /** An argument of the call is wrong; the message says which. */
 export class BadArgument extends TokenBucketError {
@@ -24,10 +9,10 @@ export class BadArgument extends TokenBucketError {
 }
 
 /** Throws a BadArgument for an option that does not exist, as a misspelt one would have no effect. */
-export function checkOptions(options: object, known: ReadonlySet<string>): void {
+export function checkOptions(options: object, known: readonly string[]): void {
   for (const [name, value] of Object.entries(options)) {
-    if (value !== undefined && !known.has(name))
-      throw new BadArgument(`${name}: unknown option, known are ${[...known].join(", ")}`);
+    if (value === undefined || known.includes(name)) continue;
+    throw new BadArgument(`${name}: unknown option, known are ${known.join(", ")}`);
   }
 }
 
@@ -66,7 +51,6 @@ export class ServerError extends TokenBucketError {
  * most of what a decision costs: so it is no Error.
  */
 export class Undecided {
-  readonly [UNDECIDED] = true;
   readonly message: string;
 
   constructor(
@@ -76,10 +60,6 @@ export class Undecided {
     readonly sent = false,
   ) {
     this.message = `cannot ask ${who}: ${textOf(cause)}`;
-  }
-
-  static [Symbol.hasInstance](value: unknown): boolean {
-    return has(value, UNDECIDED);
   }
 }
 

@@ -87,21 +87,13 @@ export function checkCount(name: string, count: number): void {
   }
 }
 
-/** Throws unless that is a number of milliseconds within the bounds: Node fires a timer at once that is too long. */
-export function checkMs(name: string, ms: number, least: number, most: number): void {
-  if (typeof ms === "number" && ms >= least && ms <= most) return;
-  throw new BadArgument(`${name}: ${String(ms)} is not a number from ${least} to ${most}`);
+/** Throws unless that is a number within the bounds: Node fires a timer at once that is too long. */
+export function checkBetween(name: string, value: number, least: number, most: number): void {
+  if (typeof value === "number" && value >= least && value <= most) return;
+  throw new BadArgument(`${name}: ${String(value)} is not a number from ${least} to ${most}`);
 }
 
-/**
- * Reads `"20 10/s"`: capacity and rate, as TB.TAKE takes them.
- *
- * ```ts
- * import { parseLimit } from "tokenbucket-redis";
- *
- * console.log(parseLimit("20 10/s").rate); // 10/s
- * ```
- */
+/** Reads `"20 10/s"`: capacity and rate, as TB.TAKE takes them. */
 export function parseLimit(text: string): Limit {
   const [capacity, rate, ...more] = text.trim().split(/\s+/);
   if (!capacity || !rate || more.length > 0) {
