@@ -16,7 +16,7 @@ use crate::transport::Transport;
 use crate::values::decision::Decision;
 use crate::values::error::Error;
 use crate::values::limit::Limit;
-use crate::values::request::Request;
+use crate::values::request::{Part, Request};
 
 const MOST_BATCHES: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 
@@ -67,23 +67,17 @@ impl Batches {
         (size > 1).then(|| Self { size, of_names: Mutex::new(LruCache::new(MOST_BATCHES)) })
     }
 
-    /// The batch of a name, and how its key is made if it is new.
-    pub(crate) fn of(
-        &self,
-        transport: &Transport,
-        name: &str,
-        limit: &Limit,
-        key: impl FnOnce() -> String,
-    ) -> Arc<Batch> {
+    /// The batch of a name, whose key it is.
+    pub(crate) fn of(&self, transport: &Transport, part: &Part, key: &str) -> Arc<Batch> {
         let mut batches = locked(&self.of_names);
-        let place = (name.to_owned(), limit.clone());
+        let place = (part.name.clone(), part.limit.clone());
         if let Some(batch) = batches.get(&place) {
             return batch.clone();
         }
         let batch = Arc::new(Batch {
             transport: transport.clone(),
-            key: key(),
-            limit: limit.clone(),
+            key: key.to_owned(),
+            limit: part.limit.clone(),
             state: Mutex::default(),
         });
         let evicted = batches.push(place, batch.clone());
@@ -186,8 +180,7 @@ impl Batch {
         let lacking = cost.saturating_sub(tokens);
         let mut lacks = peeked;
         if lacking > 1 {
-            let words = [Some(lacking.into()), None];
-            let request = Request::one("TB.PEEK", self.key.clone(), &self.limit, words);
+            let request = Request::one("TB.PEEK", self.key.clone(), &self.limit, lacking);
             lacks = match self.transport.ask(&request, Duration::ZERO).await? {
                 Answer::Replies(replies) => {
                     Decision::from_redis_value_ref(replies.first().unwrap_or(&Value::Nil))?
@@ -206,10 +199,7 @@ impl Batch {
         state.is_closed = true;
         let left = state.left(self.transport.clock().now());
         state.tokens = 0;
-        (left > 0).then(|| {
-            let words = [Some(left.into()), None];
-            Request::one("TB.GIVE", self.key.clone(), &self.limit, words)
-        })
+        (left > 0).then(|| Request::one("TB.GIVE", self.key.clone(), &self.limit, left))
     }
 }
 

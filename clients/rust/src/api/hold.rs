@@ -1,9 +1,9 @@
 //! What is held for one piece of work.
 
-use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use std::{process, slice};
 
 use tokio::sync::{watch, OnceCell};
 
@@ -38,6 +38,11 @@ const LOG: &str = "tokenbucket_client::hold";
 ///     _ = async { /* the work */ } => {}
 /// }
 /// hold.settle().await?;
+///
+/// let tokens = Limiter::new(&Fake::new().server(), Limit::new(1000, "1000/m")?);
+/// let hold = tokens.hold("user:42", 500, Duration::from_secs(30)).await?; // the most that the work may cost
+/// hold.set_used(120)?; // what it did cost
+/// assert_eq!(hold.settle().await?.binding.remaining, 880);
 /// # Ok(())
 /// # }
 /// ```
@@ -110,21 +115,6 @@ impl Hold {
     /// Reports how much the work used of its only limit. What is not reported counts as used, and slots of a pool (rate 0)
     /// come back.
     ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tokenbucket_client::{fake::Fake, Limit, Limiter};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let limiter = Limiter::new(&Fake::new().server(), Limit::new(1000, "1000/m")?);
-    /// let hold = limiter.hold("user:42", 500, Duration::from_secs(30)).await?;
-    /// hold.set_used(120)?;
-    /// assert!(hold.set_used(-1).is_err());
-    /// drop(hold); // settles it
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
     /// # Errors
     ///
     /// [`Error::BadArgument`] if it is not a number of tokens, or not 0 of a pool. The hold stays as it was.
@@ -141,7 +131,7 @@ impl Hold {
     /// it was.
     pub fn set_used_of(&self, place: usize, used: impl Into<Amount>) -> Result<(), Error> {
         let used = used.into();
-        used.checked("used")?;
+        used.checked("TB.MSETTLE")?;
         let no_such_limit = || Error::BadArgument(format!("used: the hold has no limit at place {place}"));
         let part = self.0.parts.get(place).ok_or_else(no_such_limit)?;
         if part.limit.is_pool() && !used.is_zero() {
@@ -216,7 +206,7 @@ impl Inner {
         let before = vec![self.ttl.as_millis().to_string(), self.id.clone()];
         let renews = self.is_known.load(Ordering::Relaxed);
         let how = How { renews, is_sent: Some(&self.is_sent), ..how };
-        let decision = self.caller.decide_all("TB.MHOLD", before, parts, how).await?;
+        let decision = self.caller.decide("TB.MHOLD", before, parts, how).await?;
         locked(&self.decision).clone_from(&decision);
         if !decision.binding.degraded {
             self.is_known.fetch_or(decision.allowed() && !decision.binding.shadowed, Ordering::Relaxed);
@@ -261,14 +251,13 @@ impl Inner {
         let with_used = |(part, used): (&Part, Amount)| Part { amount: used, ..part.clone() };
         let parts: Vec<Part> = self.parts.iter().zip(used).map(with_used).collect();
         let before = vec![self.id.clone()];
-        let settled = self.caller.decide_all("TB.MSETTLE", before.clone(), &parts, How::default()).await;
-        self.caller.came_back(parts.iter().map(|part| (part.name.as_str(), &part.limit)));
+        let settled = self.caller.decide("TB.MSETTLE", before.clone(), &parts, How::default()).await;
         match &settled {
             Ok(decision) if !decision.binding.degraded => self.finish(decision, &parts).await?,
             Ok(_) | Err(Error::ServerAway(_) | Error::ReplyLost(_))
                 if self.is_sent.load(Ordering::Relaxed) =>
             {
-                let settle = Request::joint("TB.MSETTLE", before, &self.caller.options.prefix, &parts)?;
+                let settle = Request::new("TB.MSETTLE", before, &self.caller.options.prefix, &parts)?;
                 self.caller.server.settle_later(settle, self.ttl, SETTLED_AGAIN_AFTER);
             }
             _ => {}
@@ -280,7 +269,8 @@ impl Inner {
         for (part, own) in parts.iter().zip(&settled.each) {
             if !own.allowed && !part.amount.is_zero() {
                 // It had expired, or the server was away when the work began.
-                self.caller.charge(&part.name, &part.limit, part.amount).await?;
+                let charged = slice::from_ref(part);
+                self.caller.decide("TB.CHARGE", Vec::new(), charged, How::default()).await?;
             }
         }
         if locked(&self.decision).binding.degraded {

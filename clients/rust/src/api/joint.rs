@@ -17,6 +17,7 @@ use crate::values::request::{Amount, Part};
 /// The buckets of a name share a hash tag, so that they are on one node of a cluster. Any name will do.
 ///
 /// ```
+/// use std::time::Duration;
 /// use tokenbucket_client::{fake::Fake, JointLimiter, Limit};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
@@ -25,6 +26,9 @@ use crate::values::request::{Amount, Part};
 /// let limiter = JointLimiter::new(&Fake::new().server(), limits);
 /// let decision = limiter.take_all("alice", &[("requests", 1), ("tokens", 1200)]).await?;
 /// assert_eq!([decision.each[0].remaining, decision.each[1].remaining], [59, 88_800]);
+/// let hold = limiter.hold("alice", &[("requests", 1), ("tokens", 500)], Duration::from_secs(30)).await?;
+/// hold.set_used_of(1, 120)?; // of tokens
+/// assert_eq!(hold.settle().await?.each[1].remaining, 88_680);
 /// # Ok(())
 /// # }
 /// ```
@@ -68,21 +72,6 @@ impl JointLimiter {
     }
 
     /// Holds the amount of each limit that is named, or nothing, as [`Limiter::hold_all`] does.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tokenbucket_client::{fake::Fake, JointLimiter, Limit};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let limits = [("requests", Limit::new(60, "60/m")?), ("tokens", Limit::new(10_000, "10000/m")?)];
-    /// let limiter = JointLimiter::new(&Fake::new().server(), limits);
-    /// let hold = limiter.hold("ada", &[("requests", 1), ("tokens", 500)], Duration::from_secs(30)).await?;
-    /// hold.set_used_of(1, 120)?; // of tokens
-    /// assert_eq!(hold.settle().await?.each[1].remaining, 9880);
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn hold<A: Into<Amount> + Copy>(
         &self,
         name: &str,

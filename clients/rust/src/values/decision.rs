@@ -11,12 +11,15 @@ use crate::values::limit::Limit;
 /// What the server decided about a call: whether it is allowed, and when to try again.
 ///
 /// ```
+/// use std::time::Duration;
 /// use tokenbucket_client::{fake::Fake, sync::Limiter, Limit};
 ///
 /// let limiter = Limiter::new(&Fake::new().server(), Limit::new(1, "1/s")?);
 /// assert!(limiter.take("user:42", 1)?.allowed);
 /// let denied = limiter.take("user:42", 1)?;
-/// assert_eq!(denied.retry_after_ms, 1000);
+/// assert_eq!(denied.retry_after(), Some(Duration::from_secs(1)));
+/// let headers = denied.headers(limiter.limit(), "search", 0.0);
+/// assert_eq!(headers[1], ("ratelimit", "\"search\";r=0;t=1".to_owned()));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,36 +53,12 @@ impl Decision {
         self.retry_after_ms.try_into().ok().map(Duration::from_millis)
     }
 
-    /// Returns how long to wait in whole seconds, rounded up, as for `Retry-After`.
-    ///
-    /// ```
-    /// use tokenbucket_client::{fake::Fake, sync::Limiter, Limit};
-    ///
-    /// let limiter = Limiter::new(&Fake::new().server(), Limit::new(10, "5/s")?);
-    /// limiter.take("user:42", 8)?;
-    /// assert_eq!(limiter.take("user:42", 8)?.retry_after_s(), Some(2)); // of 1200 ms
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn retry_after_s(&self) -> Option<u64> {
-        self.retry_after().map(whole_seconds)
-    }
-
     /// Returns `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers under the policy's `name`, and
     /// `Retry-After` if it is denied.
     ///
     /// `jitter` 0.5 lengthens `Retry-After` by up to half, so that callers denied together do not return
     /// together. It is left out where waiting does not help. A decision
     /// without the server says nothing about the bucket.
-    ///
-    /// ```
-    /// use tokenbucket_client::{fake::Fake, sync::Limiter, Limit};
-    ///
-    /// let limiter = Limiter::new(&Fake::new().server(), Limit::new(10, "5/s")?);
-    /// let decision = limiter.take("user:42", 4)?;
-    /// let headers = decision.headers(limiter.limit(), "search", 0.0);
-    /// assert_eq!(headers[1], ("ratelimit", "\"search\";r=6;t=1".to_owned()));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn headers(&self, limit: &Limit, name: &str, jitter: f64) -> Vec<(&'static str, String)> {
         let mut headers = Vec::new();
         if !self.degraded {

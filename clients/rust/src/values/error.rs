@@ -7,7 +7,6 @@ use std::{fmt, io};
 use redis::{ErrorKind, ParsingError, RedisError};
 
 use crate::values::decision::JointDecision;
-use crate::values::limit::LimitError;
 
 /// Why there is no decision.
 #[derive(Clone, Debug)]
@@ -66,12 +65,6 @@ impl Error {
 impl From<ParsingError> for Error {
     fn from(error: ParsingError) -> Self {
         Self::Refused { server: "the server".to_owned(), error: error.into() }
-    }
-}
-
-impl From<LimitError> for Error {
-    fn from(error: LimitError) -> Self {
-        Self::BadArgument(error.to_string())
     }
 }
 

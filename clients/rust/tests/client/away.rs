@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use tokenbucket_client::{Limiter, OnError, Options, ServerOptions};
+use tokenbucket_client::{Limiter, OnError, Options};
 
 use crate::servers::{ask, wait_for, Server};
-use crate::{limit, limiter, limiter_with, logs, patient, STILL};
+use crate::{connect, limit, limiter, logs, STILL};
 
 #[tokio::test]
 async fn an_outage_is_logged_when_it_begins_and_when_the_server_decides_again() {
@@ -32,8 +32,7 @@ async fn an_outage_is_logged_when_it_begins_and_when_the_server_decides_again() 
 async fn a_server_without_hello_shows_no_password() {
     let server = Server::started(&["--", "--rename-command", "HELLO", ""]);
     let url = format!("redis://ada:s3cret@127.0.0.1:{}", server.port);
-    let limiter =
-        Limiter::new(&tokenbucket_client::Server::connect_with(url, patient()).unwrap(), limit(1, "1/h"));
+    let limiter = Limiter::new(&tokenbucket_client::Server::connect(url).unwrap(), limit(1, "1/h"));
     let error = limiter.take("a", 1).await.unwrap_err();
     assert!(error.to_string().ends_with("the server lacks HELLO or AUTH - InvalidClientConfig"), "{error}");
     assert!(!format!("{error:?}").contains("s3cret"), "{error:?}");
@@ -42,8 +41,8 @@ async fn a_server_without_hello_shows_no_password() {
 #[tokio::test]
 async fn one_call_at_a_time_looks_whether_the_server_is_back() {
     let server = Server::start();
-    let options = ServerOptions::new().timeout(Duration::from_secs(2)).retry_every(Duration::ZERO);
-    let limiter = limiter_with(&server, limit(1, STILL), Options::new(), options);
+    let connected = connect(&server).with_timeout(Duration::from_secs(2)).with_retry_every(Duration::ZERO);
+    let limiter = Limiter::new(&connected, limit(1, STILL));
     assert!(limiter.take("a", 1).await.unwrap().allowed);
     server.signal("STOP");
     assert!(limiter.take("a", 1).await.unwrap().degraded);
@@ -69,8 +68,8 @@ async fn a_server_that_hangs_is_asked_no_more_often_than_wanted() {
     logs::listen();
     let server = Server::start();
     let [timeout, every] = [Duration::from_millis(100), Duration::from_secs(1)];
-    let options = ServerOptions::new().timeout(timeout).retry_every(every);
-    let limiter = limiter_with(&server, limit(2, STILL), Options::new(), options);
+    let connected = connect(&server).with_timeout(timeout).with_retry_every(every);
+    let limiter = Limiter::new(&connected, limit(2, STILL));
     // Connecting may take longer than the timeout on a slow machine.
     wait_for("the connection", every, async || !limiter.take("a", 1).await.unwrap().degraded).await;
     logs::lines(&server);

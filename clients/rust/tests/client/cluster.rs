@@ -5,14 +5,17 @@ use std::time::Duration;
 use tokenbucket_client::{Error, Fallback, Limiter, OnError, Options, Part, Server};
 
 use crate::servers::Cluster;
-use crate::{limit, patient, STILL};
+use crate::{limit, STILL};
 
 #[tokio::test]
 async fn the_buckets_of_one_call_share_a_hash_tag() {
     for (cluster, fallback) in
         [(Cluster::start(), Fallback::None), (Cluster::start_without_module(), Fallback::Script)]
     {
-        let server = Server::cluster_with(cluster.urls().split(','), patient().fallback(fallback)).unwrap();
+        let server = Server::cluster(cluster.urls().split(','))
+            .unwrap()
+            .with_timeout(Duration::from_secs(10))
+            .with_fallback(fallback);
         let options = Options::new().on_error(OnError::Closed);
         let limiter = Limiter::with_options(&server, limit(10, STILL), options);
         let across = ["a", "b", "c"].map(|name| Part::new(name, limiter.limit(), 1));

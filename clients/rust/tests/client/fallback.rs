@@ -2,22 +2,21 @@
 
 use std::time::Duration;
 
-use tokenbucket_client::{Fallback, Options};
+use tokenbucket_client::{Fallback, Limiter};
 
 use crate::servers::{ask, module, wait_for, Server};
-use crate::{limit, limiter_with, logs, patient, STILL};
+use crate::{limit, logs, patient, STILL};
 
 #[tokio::test]
 async fn the_script_decides_until_a_reconnect_finds_the_module() {
     logs::listen();
     let server = Server::start_without_module();
-    let options = patient().fallback(Fallback::Script);
-    let limiter = limiter_with(&server, limit(10, STILL), Options::new(), options);
+    let limiter = Limiter::new(&patient(&server).with_fallback(Fallback::Script), limit(10, STILL));
     assert_eq!(limiter.take("a", 10).await.unwrap().remaining, 0);
     let denied = limiter.peek("a", 1).await.unwrap();
-    assert_eq!((denied.allowed, denied.retry_after_s()), (false, Some(360)));
+    assert_eq!((denied.allowed, denied.retry_after_ms), (false, 360_000));
     let reserved = limiter.reserve("a", 1, Duration::from_secs(86_400)).await.unwrap();
-    assert_eq!((reserved.allowed, reserved.retry_after_s()), (true, Some(360)));
+    assert_eq!((reserved.allowed, reserved.retry_after_ms), (true, 360_000));
     let lines = logs::lines(&server);
     assert!(lines.len() == 1 && lines[0].contains("no tokenbucket module: the script decides"), "{lines:?}");
 

@@ -6,10 +6,10 @@ use std::thread;
 use std::time::Duration;
 
 use redis::Value;
-use tokenbucket_client::{sync, Options, ServerOptions};
+use tokenbucket_client::{sync, Limiter, Options};
 
 use crate::servers::{ask, wait_for, Server};
-use crate::{calls, limit, limiter_with, patient, STILL};
+use crate::{calls, connect, limit, limiter, patient, STILL};
 
 const LONG: Duration = Duration::from_secs(3600);
 const SOON: Duration = Duration::from_secs(10);
@@ -27,7 +27,7 @@ async fn executed(server: &Server, command: &str) {
 #[tokio::test]
 async fn work_that_was_let_through_keeps_its_late_grant() {
     let server = Server::start();
-    let limiter = limiter_with(&server, limit(1, "0"), Options::new(), ServerOptions::new());
+    let limiter = Limiter::new(&connect(&server), limit(1, "0"));
     wait_for("the connection", SOON, async || !limiter.peek("a", 0).await.unwrap().degraded).await;
     server.signal("STOP");
     let hold = limiter.hold("a", 1, LONG).await.unwrap();
@@ -45,7 +45,7 @@ async fn work_that_was_let_through_keeps_its_late_grant() {
 #[test]
 fn a_runtime_that_ends_in_the_middle_of_calls_leaves_nothing_behind() {
     let server = Server::start();
-    let limiter = limiter_with(&server, limit(1000, "0"), Options::new(), patient());
+    let limiter = limiter(&server, limit(1000, "0"), Options::new());
     let runtime =
         || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     for after in [0, 1, 2, 5, 10, 20, 50] {
@@ -69,7 +69,7 @@ fn a_runtime_that_ends_in_the_middle_of_calls_leaves_nothing_behind() {
 #[test]
 fn a_hook_may_take_and_wait_for_another_thread_that_does() {
     let server = Server::start();
-    let connected = sync::Server::connect_with(server.url(), patient()).unwrap();
+    let connected = patient(&server);
     let others = sync::Limiter::new(&connected, limit(100, STILL));
     let asked = others.clone();
     let options = Options::new().on_decision(move |_, _, _, _| {
@@ -95,7 +95,7 @@ async fn a_hook_that_panics_changes_nothing() {
     // Its time stands still: no hold expires.
     let server = Server::started(&["--clock"]);
     let options = Options::new().on_decision(|_, _, _, _| panic!("of a hook"));
-    let limiter = limiter_with(&server, limit(2, "0"), options, patient());
+    let limiter = limiter(&server, limit(2, "0"), options);
     let hold = limiter.hold("a", 1, Duration::from_millis(300)).await.unwrap();
     wait_for("renewals", SOON, async || calls(&server, "tb.renew") >= 2).await;
     assert_eq!(limiter.peek("a", 0).await.unwrap().remaining, 1);
@@ -108,7 +108,7 @@ async fn a_hook_that_panics_changes_nothing() {
 fn a_hook_of_a_renewal_may_take() {
     // Its time stands still: no hold expires.
     let server = Server::started(&["--clock"]);
-    let connected = sync::Server::connect_with(server.url(), patient()).unwrap();
+    let connected = patient(&server);
     let asked = sync::Limiter::new(&connected, limit(100, STILL));
     let (decided, decisions) = mpsc::channel();
     let decided = Mutex::new(decided);

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tokenbucket_client::fake::Fake;
-use tokenbucket_client::sync::{JointLimiter, Limiter, Server};
-use tokenbucket_client::{Error, Limit};
+use tokenbucket_client::sync::{JointLimiter, Limiter};
+use tokenbucket_client::{Error, Limit, Server};
 
 use crate::limit;
 
@@ -35,7 +35,7 @@ fn a_mistake_is_one_line_that_names_it() {
     assert!(error.starts_with(write), "{error}");
     let error = Server::connect("rediss://localhost").unwrap_err().to_string();
     assert!(error.starts_with("rediss:// needs the redis crate with a feature for TLS"), "{error}");
-    let server = Fake::new().sync_server();
+    let server = Fake::new().server();
     let joint = JointLimiter::new(&server, [("a", limit(1, "1/h"))]);
     let nothing: &[(&str, i32)] = &[];
     assert_eq!(joint.take_all("x", nothing).unwrap_err().to_string(), "no limit is named");
@@ -51,7 +51,7 @@ fn a_mistake_is_one_line_that_names_it() {
 
 #[test]
 fn the_least_float_is_an_amount() {
-    let limiter = Limiter::new(&Fake::new().sync_server(), limit(10, "1/h"));
+    let limiter = Limiter::new(&Fake::new().server(), limit(10, "1/h"));
     let hold = limiter.hold("a", 5, Duration::from_secs(60)).unwrap();
     hold.set_used(f64::MIN_POSITIVE).unwrap();
     assert_eq!(hold.settle().unwrap().binding.remaining, 10);
@@ -60,7 +60,7 @@ fn the_least_float_is_an_amount() {
 #[test]
 fn headers_are_those_of_the_draft() {
     let fake = Fake::new();
-    let limiter = Limiter::new(&fake.sync_server(), limit(100, "100/m"));
+    let limiter = Limiter::new(&fake.server(), limit(100, "100/m"));
     let limit = limiter.limit();
     let allowed = limiter.take("a", 49.5).unwrap();
     assert_eq!(
@@ -92,7 +92,7 @@ fn headers_are_those_of_the_draft() {
 #[test]
 fn jitter_makes_nobody_come_back_earlier() {
     let fake = Fake::new();
-    let limiter = Limiter::new(&fake.sync_server(), limit(1000, "1/s"));
+    let limiter = Limiter::new(&fake.server(), limit(1000, "1/s"));
     limiter.take("a", 1000).unwrap();
     let denied = limiter.take("a", 1000).unwrap();
     let waits: Vec<u64> = (0..200)

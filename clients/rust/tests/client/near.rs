@@ -8,11 +8,11 @@ use std::task::{Context, Poll, Wake};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use tokenbucket_client::{sync, Error, Limiter, OnError, Options, Server as Connected, ServerOptions};
+use tokenbucket_client::{sync, Error, Limiter, OnError, Options};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::servers::{ask, wait_for, Server};
-use crate::{calls, limit, limiter_with, logs, patient, STILL};
+use crate::{calls, connect, limit, limiter, logs, patient, STILL};
 
 const SOON: Duration = Duration::from_secs(30);
 const MANY: u32 = 1_000_000;
@@ -21,6 +21,10 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+fn impatient(server: &Server, options: Options) -> Limiter {
+    Limiter::with_options(&connect(server).with_timeout(TIMEOUT), limit(MANY, STILL), options)
 }
 
 /// On how many connections the last command was a take.
@@ -65,7 +69,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 #[test]
 fn other_runtimes_call_while_it_lives_and_when_it_has_ended() {
     let server = Server::start();
-    let limiter = limiter_with(&server, limit(MANY, STILL), Options::new(), patient());
+    let limiter = limiter(&server, limit(MANY, STILL), Options::new());
     let (busy, other) = (runtime(), runtime());
     busy.block_on(earn(&server, &limiter));
     other.block_on(take(&limiter, 200));
@@ -80,7 +84,7 @@ fn other_runtimes_call_while_it_lives_and_when_it_has_ended() {
 fn a_call_that_blocks_its_runtime_is_decided_by_the_server() {
     let server = Server::start();
     let options = Options::new().on_error(OnError::Error);
-    let limiter = limiter_with(&server, limit(MANY, STILL), options, ServerOptions::new().timeout(TIMEOUT));
+    let limiter = impatient(&server, options);
     let runtime = runtime();
     runtime.block_on(async {
         wait_for("the connection", SOON, async || limiter.take("a", 1).await.is_ok()).await;
@@ -94,7 +98,7 @@ fn a_call_that_blocks_its_runtime_is_decided_by_the_server() {
 #[test]
 fn threads_call_from_inside_of_a_runtime() {
     let server = Server::start();
-    let connected = sync::Server::connect_with(server.url(), patient()).unwrap();
+    let connected = patient(&server);
     let limiter = sync::Limiter::new(&connected, limit(MANY, STILL));
     let began = Instant::now();
     runtime().block_on(async {
@@ -109,7 +113,7 @@ fn threads_call_from_inside_of_a_runtime() {
 #[test]
 fn a_runtime_without_io_calls_by_the_background() {
     let server = Server::start();
-    let limiter = limiter_with(&server, limit(MANY, STILL), Options::new(), patient());
+    let limiter = limiter(&server, limit(MANY, STILL), Options::new());
     Builder::new_current_thread().build().unwrap().block_on(take(&limiter, 300));
     assert_eq!(connections(&server), 1);
 }
@@ -117,8 +121,7 @@ fn a_runtime_without_io_calls_by_the_background() {
 #[test]
 fn it_notices_a_silent_server() {
     let server = Server::start();
-    let limiter =
-        limiter_with(&server, limit(MANY, STILL), Options::new(), ServerOptions::new().timeout(TIMEOUT));
+    let limiter = impatient(&server, Options::new());
     runtime().block_on(async {
         wait_for("the connection", SOON, async || !limiter.take("a", 1).await.unwrap().degraded).await;
         earn(&server, &limiter).await;
@@ -136,8 +139,7 @@ fn it_notices_a_silent_server() {
 #[test]
 fn a_server_that_is_slow_is_asked_once() {
     let server = Server::start();
-    let limiter =
-        limiter_with(&server, limit(MANY, STILL), Options::new(), ServerOptions::new().timeout(TIMEOUT));
+    let limiter = impatient(&server, Options::new());
     let is_there = async || !limiter.peek("a", 0).await.unwrap().degraded;
     runtime().block_on(async {
         wait_for("the connection", SOON, is_there).await;
@@ -156,7 +158,7 @@ fn a_server_that_is_slow_is_asked_once() {
 
 /// A limiter for threads, which have called until they had a connection of their own.
 fn of_threads(server: &Server) -> sync::Limiter {
-    let connected = Connected::connect_with(server.url(), ServerOptions::new().timeout(TIMEOUT)).unwrap();
+    let connected = connect(server).with_timeout(TIMEOUT);
     let options = Options::new().on_error(OnError::Error);
     let limiter = sync::Limiter::with_options(&connected, limit(MANY, STILL), options);
     let began = Instant::now();

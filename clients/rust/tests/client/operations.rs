@@ -3,10 +3,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use tokenbucket_client::{sync, Decision, Error, Options, Part, ServerOptions};
+use tokenbucket_client::{sync, Decision, Error, Limiter, Options, Part};
 
 use crate::servers::Server;
-use crate::{limit, limiter, limiter_with, STILL};
+use crate::{connect, limit, limiter, STILL};
 
 /// By the real time, although this test has stopped tokio's, and set it forward.
 #[tokio::test(start_paused = true)]
@@ -44,8 +44,8 @@ async fn the_longest_times_do_no_harm() {
     let server = Server::start();
     let long = Duration::MAX;
     let options = Options::new().remember_denials(1).remember_denials_for(long);
-    let times = ServerOptions::new().timeout(long).retry_every(long);
-    let limiter = limiter_with(&server, limit(1, STILL), options, times);
+    let connected = connect(&server).with_timeout(long).with_retry_every(long);
+    let limiter = Limiter::with_options(&connected, limit(1, STILL), options);
     assert!(limiter.take("a", 1).await.unwrap().allowed);
     let denied = limiter.take("a", 1).await.unwrap();
     assert!(!denied.allowed && !denied.degraded);
@@ -55,7 +55,6 @@ async fn the_longest_times_do_no_harm() {
     for ttl in [long, Duration::ZERO] {
         assert!(matches!(limiter.hold("b", 1, ttl).await.map(drop), Err(Error::BadArgument(_))));
     }
-    let connected = sync::Server::connect_with(server.url(), times).unwrap();
     let threads = sync::Limiter::new(&connected, limit(1, STILL)).within(long);
     assert!(threads.take("c", 1).unwrap().allowed);
     assert!(matches!(threads.reserve("c", 1, long), Ok(_) | Err(Error::Refused { .. })));

@@ -6,11 +6,11 @@ use tokenbucket_client::{Error, Limiter, OnError, Options, Server};
 
 use crate::sentinel::Sentinel;
 use crate::servers;
-use crate::{limit, patient, STILL};
+use crate::{limit, STILL};
 
 fn limiter(master: &str, sentinels: &[String]) -> Limiter {
-    let options = patient().retry_every(Duration::from_millis(20));
-    let server = Server::sentinel_with(master, sentinels.iter().map(String::as_str), options).unwrap();
+    let server = Server::sentinel(master, sentinels.iter().map(String::as_str)).unwrap();
+    let server = server.with_timeout(Duration::from_secs(10)).with_retry_every(Duration::from_millis(20));
     Limiter::with_options(&server, limit(10, STILL), Options::new().on_error(OnError::Error))
 }
 

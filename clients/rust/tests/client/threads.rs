@@ -5,7 +5,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tokenbucket_client::sync::{Limiter, Server};
+use tokenbucket_client::sync::Limiter;
 
 use crate::{limit, patient, servers, STILL};
 
@@ -22,7 +22,7 @@ fn a_process_without_a_free_file_asks_once_it_has_one() {
         return;
     }
     let server = servers::Server::start();
-    let limiter = Limiter::new(&Server::connect_with(server.url(), patient()).unwrap(), limit(10, STILL));
+    let limiter = Limiter::new(&patient(&server), limit(10, STILL));
     let files: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
     for _ in 0..3 {
         assert!(limiter.take("a", 1).unwrap().degraded);

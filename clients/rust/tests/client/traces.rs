@@ -39,11 +39,8 @@ fn each_decision_is_an_event_in_the_span_of_whoever_asked() {
     let events = Events::default();
     tracing::subscriber::with_default(Registry::default().with(events.clone()), || {
         let fake = Fake::new();
-        let limiter = sync::Limiter::with_options(
-            &fake.sync_server(),
-            limit(1, "1/m"),
-            Options::new().prefix("login:"),
-        );
+        let limiter =
+            sync::Limiter::with_options(&fake.server(), limit(1, "1/m"), Options::new().prefix("login:"));
         // A test on another thread, which has no subscriber, may be the first that tracing asks about this event.
         while std::mem::take(&mut *events.0.lock().unwrap()).is_empty() {
             tracing::callsite::rebuild_interest_cache();

@@ -6,7 +6,7 @@ use tokenbucket_client::{sync, Decision, Error, Limiter, OnError, Options, Part}
 use tokio::task::JoinHandle;
 
 use crate::servers::{ask, wait_for, Server};
-use crate::{limit, limiter_with, logs, patient, stat};
+use crate::{limit, limiter, logs, patient, stat};
 
 const LONG: Duration = Duration::from_secs(3600);
 /// Nothing flows in while a test runs.
@@ -16,7 +16,7 @@ const SOON: Duration = Duration::from_secs(30);
 
 /// One token, and no decision without the server.
 fn limiter_of(server: &Server, rate: &str) -> Limiter {
-    limiter_with(server, limit(1, rate), Options::new().on_error(OnError::Closed), patient())
+    limiter(server, limit(1, rate), Options::new().on_error(OnError::Closed))
 }
 
 /// Until so many calls wait in the server.
@@ -121,7 +121,7 @@ async fn a_wait_without_a_connection_says_nothing_about_the_server() {
 #[tokio::test]
 async fn a_thread_leaves_the_queue_at_its_deadline() {
     let server = Server::start();
-    let connected = sync::Server::connect_with(server.url(), patient()).unwrap();
+    let connected = patient(&server);
     let limiter = sync::Limiter::new(&connected, limit(1, STILL));
     empty(&server);
     let hurried = limiter.with_max_wait(LONG).within(Duration::from_millis(20)).take("a", 1);
