@@ -11,7 +11,7 @@ use crate::api::denials::Denials;
 use crate::api::options::{OnError, Options};
 use crate::api::server::Server;
 use crate::transport::ask::Answer;
-use crate::transport::background;
+use crate::transport::background::{self, warn};
 use crate::transport::if_dropped::IfDropped;
 use crate::transport::node::Node;
 use crate::values::decision::{Decision, JointDecision};
@@ -167,7 +167,7 @@ impl Caller {
     pub(crate) fn settle_here(&self, id: &str, parts: &[Part]) {
         let request = Request::new("TB.MSETTLE", vec![id.to_owned()], &self.options.prefix, parts);
         if let Err(error) = request.and_then(|request| self.server.decide_locally(&request)) {
-            log::warn!(target: LOG, "a hold of this process was not settled: {error}");
+            warn(LOG, format!("a hold of this process was not settled: {error}"));
         }
     }
 

@@ -8,7 +8,7 @@ use std::{process, slice};
 use tokio::sync::{watch, OnceCell};
 
 use crate::api::caller::{Caller, How};
-use crate::transport::background::{detached, timeout};
+use crate::transport::background::{detached, timeout, warn};
 use crate::transport::locked::locked;
 use crate::values::decision::{random_bits, JointDecision};
 use crate::values::error::Error;
@@ -194,7 +194,7 @@ impl Drop for Hold {
         let inner = self.0.clone();
         self.0.caller.server.transport().spawn(async move {
             if let Err(error) = inner.settle().await {
-                log::warn!(target: LOG, "a hold was not settled: {error}");
+                warn(LOG, format!("a hold was not settled: {error}"));
             }
         });
     }
@@ -231,7 +231,7 @@ impl Inner {
                 Ok(decision) if !decision.binding.degraded => self.ttl / 3,
                 Ok(_) | Err(Error::ServerAway(_)) => self.ttl / 12,
                 Err(error) => {
-                    log::warn!(target: LOG, "a hold was not renewed: {error}");
+                    warn(LOG, format!("a hold was not renewed: {error}"));
                     self.ttl / 3
                 }
             };

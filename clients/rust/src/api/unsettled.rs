@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::api::server::Server;
 use crate::transport::ask::Answer;
+use crate::transport::background::warn;
 use crate::values::request::Request;
 use crate::values::rules::SETTLED_AGAIN_AFTER;
 
@@ -21,7 +22,7 @@ impl Server {
         let server = self.clone();
         self.transport().spawn(async move {
             if let Err(why) = server.settle_when_back(settle, ttl, after).await {
-                log::warn!(target: LOG, "a hold was not settled, and ends by its ttl: {why}");
+                warn(LOG, format!("a hold was not settled, and ends by its ttl: {why}"));
             }
             drop(room);
         });

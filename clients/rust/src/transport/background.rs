@@ -149,6 +149,16 @@ pub(crate) fn run_blocking(work: impl FnOnce() + Send + 'static) {
     }
 }
 
+/// Logs on a thread that may wait: a logger may ask a limiter.
+pub(crate) fn warn(target: &'static str, line: String) {
+    let log = move || log::warn!(target: target, "{line}");
+    if is_here() {
+        run_blocking(log);
+    } else {
+        log();
+    }
+}
+
 /// Runs a task on the background thread.
 pub(crate) fn spawn<T: Send + 'static>(
     task: impl Future<Output = T> + Send + 'static,

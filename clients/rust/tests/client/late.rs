@@ -9,7 +9,7 @@ use redis::Value;
 use tokenbucket_client::{sync, Limiter, Options};
 
 use crate::servers::{ask, wait_for, Server};
-use crate::{calls, connect, limit, limiter, patient, STILL};
+use crate::{calls, connect, limit, limiter, logs, patient, STILL};
 
 const LONG: Duration = Duration::from_secs(3600);
 const SOON: Duration = Duration::from_secs(10);
@@ -121,4 +121,23 @@ fn a_hook_of_a_renewal_may_take() {
         assert!(!decisions.recv_timeout(SOON).expect("a renewal"));
     }
     hold.settle().unwrap();
+}
+
+/// The thread that carries all connections finds out that this one is refused.
+#[test]
+fn a_logger_may_take() {
+    let (server, away) = (Server::start(), Server::away());
+    let asked = sync::Limiter::new(&patient(&server), limit(10, STILL));
+    logs::listen();
+    logs::ask(&away, asked.clone());
+    let (done, is_done) = mpsc::channel();
+    thread::spawn(move || {
+        let limiter = sync::Limiter::new(&patient(&away), limit(1, STILL));
+        assert!(limiter.take("a", 1).unwrap().degraded);
+        while asked.peek("log", 0).unwrap().remaining != 9 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        done.send(()).unwrap();
+    });
+    is_done.recv_timeout(SOON).expect("no call stands still");
 }
