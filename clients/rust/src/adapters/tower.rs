@@ -39,7 +39,6 @@ use crate::{Amount, Decision, Error, Limiter, OnError};
 pub struct RateLimitLayer {
     limiter: Limiter,
     name: Arc<str>,
-    jitter: f64,
     key: Arc<KeyOf>,
     cost: Arc<CostOf>,
 }
@@ -56,7 +55,7 @@ impl RateLimitLayer {
     /// `key` names the caller's bucket. Two limits need two prefixes, or two keys as in `search:{caller}`.
     pub fn new(limiter: Limiter, key: impl Fn(&Parts) -> String + Send + Sync + 'static) -> Self {
         let cost = Arc::new(|_: &Parts| Ok(Amount::from(1)));
-        Self { limiter, name: "default".into(), jitter: 0.0, key: Arc::new(key), cost }
+        Self { limiter, name: "default".into(), key: Arc::new(key), cost }
     }
 
     /// Sets how many tokens a request takes; 1 by default.
@@ -72,12 +71,6 @@ impl RateLimitLayer {
     #[must_use]
     pub fn name(self, name: impl Into<Arc<str>>) -> Self {
         Self { name: name.into(), ..self }
-    }
-
-    /// Lengthens `Retry-After` by up to this share, see [`Decision::headers`]; 0 by default.
-    #[must_use]
-    pub fn jitter(self, jitter: f64) -> Self {
-        Self { jitter, ..self }
     }
 }
 
@@ -151,7 +144,7 @@ impl RateLimitLayer {
 
     fn describe<O>(&self, decision: &Decision, response: &mut Response<O>) {
         let headers = response.headers_mut();
-        for (name, own) in decision.headers(self.limiter.limit(), &self.name, self.jitter) {
+        for (name, own) in decision.headers(self.limiter.limit(), &self.name) {
             // A limit nearer to the handler has spoken already. Only the one that denies writes Retry-After.
             let value = match headers.get(name).map(HeaderValue::to_str) {
                 Some(Ok(inner)) => format!("{own}, {inner}"),

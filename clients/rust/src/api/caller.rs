@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use redis::{FromRedisValue, Value};
 
-use crate::api::batches::Batches;
 use crate::api::denials::Denials;
 use crate::api::options::{OnError, Options};
 use crate::api::server::Server;
 use crate::transport::ask::Answer;
-use crate::transport::background::{self, warn};
+use crate::transport::background;
 use crate::transport::if_dropped::IfDropped;
 use crate::transport::node::Node;
 use crate::values::decision::{Decision, JointDecision};
@@ -27,13 +26,7 @@ const LOG: &str = "tokenbucket_client::limiter";
 pub(crate) struct Caller {
     pub(crate) server: Server,
     pub(crate) options: Options,
-    pub(crate) memory: Arc<Memory>,
-}
-
-/// What a limiter knows without asking.
-pub(crate) struct Memory {
-    pub(crate) denials: Option<Denials>,
-    pub(crate) batches: Option<Batches>,
+    pub(crate) denials: Option<Arc<Denials>>,
 }
 
 /// How a request is asked.
@@ -127,7 +120,7 @@ impl Caller {
         let asked = renewal.as_ref().unwrap_or(request);
         let max_wait = if self.options.shadow { Duration::ZERO } else { how.max_wait };
         let mut is_in_doubt = false;
-        let answer = self.server.transport().ask(asked, max_wait).await;
+        let answer = self.server.transport.ask(asked, max_wait).await;
         if let (Some(is_sent), Ok(Answer::Replies(_) | Answer::Away { was_sent: true, .. })) =
             (how.is_sent, &answer)
         {
@@ -147,7 +140,8 @@ impl Caller {
             }
             Ok(Answer::Lost(_)) => {
                 self.server.count_degraded();
-                Ok(JointDecision::of(Decision::of_lost_call()))
+                let lost = Decision { lost: true, ..Decision::by_policy(true, 1, Duration::ZERO) };
+                Ok(JointDecision::of(lost))
             }
         };
         if let (Some(doubt), false) = (doubt, is_in_doubt) {
@@ -158,22 +152,14 @@ impl Caller {
 
     /// Forgets the denials of buckets to which tokens came back.
     pub(crate) fn came_back(&self, parts: &[Part]) {
-        if let Some(denials) = &self.memory.denials {
+        if let Some(denials) = &self.denials {
             parts.iter().for_each(|part| denials.forget(part));
-        }
-    }
-
-    /// Ends what is held here as well, when the server was away at its beginning.
-    pub(crate) fn settle_here(&self, id: &str, parts: &[Part]) {
-        let request = Request::new("TB.MSETTLE", vec![id.to_owned()], &self.options.prefix, parts);
-        if let Err(error) = request.and_then(|request| self.server.decide_locally(&request)) {
-            warn(LOG, format!("a hold of this process was not settled: {error}"));
         }
     }
 
     /// Decides by the policy.
     pub(crate) fn without_server(&self, node: &Node, request: &Request) -> Result<JointDecision, Error> {
-        let retry_after = self.server.transport().options.retry_every;
+        let retry_after = self.server.transport.options.retry_every;
         let by_policy =
             |allowed, granted| JointDecision::of(Decision::by_policy(allowed, granted, retry_after));
         if self.options.on_error != OnError::Local {

@@ -51,8 +51,6 @@ pub struct Hold(Arc<Inner>);
 
 pub(crate) struct Inner {
     caller: Caller,
-    /// Each with the amount that is held.
-    parts: Vec<Part>,
     ttl: Duration,
     id: String,
     /// Set once the server may have the hold.
@@ -60,7 +58,8 @@ pub(crate) struct Inner {
     /// Set once the server has had the hold.
     is_known: AtomicBool,
     is_lost: watch::Sender<bool>,
-    used: Mutex<Vec<Amount>>,
+    /// Each part with what was used of it.
+    used: Mutex<Vec<Part>>,
     decision: Mutex<JointDecision>,
     /// The process that began it: a forked child's copy ends nothing.
     process: u32,
@@ -81,7 +80,6 @@ impl Hold {
         let inner = Arc::new(Inner {
             caller,
             used: Mutex::new(parts.iter().map(unreported).collect()),
-            parts,
             is_sent: AtomicBool::new(false),
             is_known: AtomicBool::new(false),
             is_lost: watch::Sender::new(false),
@@ -93,7 +91,7 @@ impl Hold {
             over: tokio::sync::Notify::new(),
             settled: OnceCell::new(),
         });
-        let decision = inner.set(&inner.parts, How { begins: Some(ttl), ..how }).await?;
+        let decision = inner.set(&parts, How { begins: Some(ttl), ..how }).await?;
         if !decision.allowed() {
             return Err(Error::Denied(decision));
         }
@@ -102,9 +100,9 @@ impl Hold {
             inner.settled.set(Ok(decision)).ok();
             return Ok(Self(inner));
         }
-        let transport = inner.caller.server.transport();
+        let transport = &inner.caller.server.transport;
         // The server forgets at once what holds nothing.
-        let held: Vec<Part> = inner.parts.iter().filter(|part| !part.amount.is_zero()).cloned().collect();
+        let held: Vec<Part> = parts.into_iter().filter(|part| !part.amount.is_zero()).collect();
         // Not those of a fake, whose time stands still.
         if transport.clock().is_real() && !held.is_empty() {
             transport.spawn(inner.clone().renew_until_over(held));
@@ -130,16 +128,16 @@ impl Hold {
     /// [`Error::BadArgument`] if there is no such limit, or it is not a number of tokens, or not 0 of a pool. The hold stays as
     /// it was.
     pub fn set_used_of(&self, place: usize, used: impl Into<Amount>) -> Result<(), Error> {
-        let used = used.into();
-        used.checked("TB.MSETTLE")?;
+        let used = used.into().checked("TB.MSETTLE")?;
+        let mut parts = locked(&self.0.used);
         let no_such_limit = || Error::BadArgument(format!("used: the hold has no limit at place {place}"));
-        let part = self.0.parts.get(place).ok_or_else(no_such_limit)?;
+        let part = parts.get_mut(place).ok_or_else(no_such_limit)?;
         if part.limit.is_pool() && !used.is_zero() {
             return Err(Error::BadArgument(format!(
                 "used: {used} of a pool (rate 0), whose slots all come back"
             )));
         }
-        locked(&self.0.used)[place] = used;
+        part.amount = used;
         Ok(())
     }
 
@@ -179,11 +177,9 @@ impl Hold {
 }
 
 /// What a hold used of one limit if its work does not report it: an exception or an early return must not make work free.
-fn unreported(part: &Part) -> Amount {
-    if part.limit.is_pool() {
-        return Amount::from(0);
-    }
-    part.amount
+fn unreported(part: &Part) -> Part {
+    let amount = if part.limit.is_pool() { 0.into() } else { part.amount };
+    Part { amount, ..part.clone() }
 }
 
 impl Drop for Hold {
@@ -192,7 +188,7 @@ impl Drop for Hold {
             return;
         }
         let inner = self.0.clone();
-        self.0.caller.server.transport().spawn(async move {
+        self.0.caller.server.transport.spawn(async move {
             if let Err(error) = inner.settle().await {
                 warn(LOG, format!("a hold was not settled: {error}"));
             }
@@ -247,18 +243,14 @@ impl Inner {
     async fn settle_once(&self) -> Result<JointDecision, Error> {
         *self.is_open.lock().await = false;
         self.over.notify_one();
-        let used = locked(&self.used).clone();
-        let with_used = |(part, used): (&Part, Amount)| Part { amount: used, ..part.clone() };
-        let parts: Vec<Part> = self.parts.iter().zip(used).map(with_used).collect();
-        let before = vec![self.id.clone()];
-        let settled = self.caller.decide("TB.MSETTLE", before.clone(), &parts, How::default()).await;
+        let parts = locked(&self.used).clone();
+        let settled = self.caller.decide("TB.MSETTLE", vec![self.id.clone()], &parts, How::default()).await;
         match &settled {
             Ok(decision) if !decision.binding.degraded => self.finish(decision, &parts).await?,
             Ok(_) | Err(Error::ServerAway(_) | Error::ReplyLost(_))
                 if self.is_sent.load(Ordering::Relaxed) =>
             {
-                let settle = Request::new("TB.MSETTLE", before, &self.caller.options.prefix, &parts)?;
-                self.caller.server.settle_later(settle, self.ttl, SETTLED_AGAIN_AFTER);
+                self.caller.server.settle_later(self.settlement(&parts)?, self.ttl, SETTLED_AGAIN_AFTER);
             }
             _ => {}
         }
@@ -274,8 +266,13 @@ impl Inner {
             }
         }
         if locked(&self.decision).binding.degraded {
-            self.caller.settle_here(&self.id, parts);
+            // It is held here as well.
+            self.caller.server.decide_locally(&self.settlement(parts)?)?;
         }
         Ok(())
+    }
+
+    fn settlement(&self, parts: &[Part]) -> Result<Request, Error> {
+        Request::new("TB.MSETTLE", vec![self.id.clone()], &self.caller.options.prefix, parts)
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use std::{fmt, slice};
 
 use crate::api::batches::{Batches, Verdict};
-use crate::api::caller::{Caller, How, Memory};
+use crate::api::caller::{Caller, How};
 use crate::api::denials::Denials;
 use crate::api::hold::Hold;
 #[cfg(feature = "tower")]
@@ -54,6 +54,7 @@ use crate::values::request::{Amount, Part, Request, Share};
 #[derive(Clone)]
 pub struct Limiter {
     caller: Caller,
+    batches: Option<Arc<Batches>>,
     limit: Limit,
     max_wait: Duration,
     share: Option<Arc<Share>>,
@@ -67,10 +68,10 @@ impl Limiter {
 
     /// Makes a limiter with these options.
     pub fn with_options(server: &Server, limit: Limit, options: Options) -> Self {
-        let denials = Denials::new(options.remember_denials, options.remember_denials_for);
-        let memory = Arc::new(Memory { denials, batches: Batches::new(options.batch) });
-        let caller = Caller { server: server.clone(), options, memory };
-        Self { caller, limit, max_wait: Duration::ZERO, share: None }
+        let denials = Denials::new(options.remember_denials, options.remember_denials_for).map(Arc::new);
+        let batches = Batches::new(options.batch).map(Arc::new);
+        let caller = Caller { server: server.clone(), options, denials };
+        Self { caller, batches, limit, max_wait: Duration::ZERO, share: None }
     }
 
     /// Returns this limiter with another limit, for a caller that has its own.
@@ -173,7 +174,7 @@ impl Limiter {
         let decision = self.reserve(name, cost, max_wait).await?;
         if let Some(wait) = decision.retry_after().filter(|wait| decision.allowed && !wait.is_zero()) {
             let Self { caller, limit, .. } = self;
-            let transport = caller.server.transport();
+            let transport = &caller.server.transport;
             let give = Request::one("TB.GIVE", caller.key(name), limit, cost);
             let leaves = IfDropped::run(|| transport.send_once((!decision.degraded).then_some(give)));
             transport.clock().sleep(wait).await;
@@ -194,16 +195,16 @@ impl Limiter {
 
     /// Makes the bucket full: deletes its key.
     pub async fn reset(&self, name: &str) -> Result<(), Error> {
-        let Self { caller: Caller { server, memory, .. }, limit, .. } = self;
-        if let Some(batches) = &memory.batches {
+        let Self { caller: Caller { server, .. }, batches, limit, .. } = self;
+        if let Some(batches) = batches {
             batches.forget(name, limit);
         }
         let request = Request::one("DEL", self.caller.key(name), limit, 0);
         server.decide_locally(&request)?;
-        let mut answer = server.transport().ask(&request, Duration::ZERO).await?;
-        if server.transport().options.fallback == Fallback::Script {
+        let mut answer = server.transport.ask(&request, Duration::ZERO).await?;
+        if server.transport.options.fallback == Fallback::Script {
             let script = Request::one("DEL", request.script_key(), limit, 0);
-            answer = server.transport().ask(&script, Duration::ZERO).await?;
+            answer = server.transport.ask(&script, Duration::ZERO).await?;
         }
         self.caller.came_back(&[Part::new(name, limit, 0)]);
         match answer {
@@ -232,7 +233,7 @@ impl Limiter {
 
     /// Returns the denial of such a take that this process remembers, if it still holds: see [`Options::remember_denials`].
     pub fn remembered(&self, name: &str, cost: impl Into<Amount>) -> Option<Decision> {
-        let denials = self.caller.memory.denials.as_ref()?;
+        let denials = self.caller.denials.as_deref()?;
         let refusal = denials.recall(&Part::new(name, &self.limit, cost), self.now())?;
         Some(self.caller.passing(refusal, 1))
     }
@@ -270,9 +271,9 @@ impl Limiter {
     /// Gives back what batches have left.
     pub async fn close(&self) -> Result<(), Error> {
         let mut closed = Ok(());
-        for request in self.caller.memory.batches.as_ref().map(Batches::close).unwrap_or_default() {
+        for request in self.batches.as_deref().map(Batches::close).unwrap_or_default() {
             // One that the server refuses keeps no other.
-            let answer = self.caller.server.transport().ask(&request, Duration::ZERO).await;
+            let answer = self.caller.server.transport.ask(&request, Duration::ZERO).await;
             closed = closed.and(answer.map(drop));
         }
         closed
@@ -285,7 +286,7 @@ impl Limiter {
 
     /// The denials that are remembered. Calls that wait do without.
     fn denials(&self) -> Option<&Denials> {
-        self.caller.memory.denials.as_ref().filter(|_| self.max_wait.is_zero())
+        self.caller.denials.as_deref().filter(|_| self.max_wait.is_zero())
     }
 
     fn now(&self) -> Duration {
@@ -310,13 +311,13 @@ impl Limiter {
 
     /// None for takes that no batch serves.
     async fn take_from_batch(&self, part: &Part) -> Result<Option<Decision>, Error> {
-        let Some(batches) = self.caller.memory.batches.as_ref().filter(|_| self.max_wait.is_zero()) else {
+        let Some(batches) = self.batches.as_deref().filter(|_| self.max_wait.is_zero()) else {
             return Ok(None);
         };
         let most = batches.size.min(self.limit.whole_capacity());
         let Some(tokens) = part.amount.as_whole().filter(|tokens| *tokens <= most) else { return Ok(None) };
         let (began, key) = (self.now(), self.caller.key(&part.name));
-        let batch = batches.of(self.caller.server.transport(), part, &key);
+        let batch = batches.of(&self.caller.server.transport, part, &key);
         let denials = self.denials();
         let recall = || denials.and_then(|denials| denials.recall(part, began));
         let decision = if let Some(decision) = batch.spend(tokens, began).or_else(recall) {

@@ -34,7 +34,7 @@ use crate::values::rules::MOST_UNSETTLED;
 /// ```
 #[derive(Clone)]
 pub struct Server {
-    pub(super) transport: Transport,
+    pub(crate) transport: Transport,
     pub(super) shared: Arc<Shared>,
 }
 
@@ -129,10 +129,6 @@ impl Server {
 
     pub(crate) fn count_degraded(&self) {
         self.shared.degraded.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn transport(&self) -> &Transport {
-        &self.transport
     }
 
     /// The time since 1970.

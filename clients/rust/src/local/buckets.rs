@@ -79,26 +79,30 @@ impl Buckets {
         self.call(&name, arguments).map_err(|refusal| refused(&refusal.line(syntax, arguments)))
     }
 
-    fn call(&mut self, name: &str, arguments: &Words) -> Result<Value, Refusal> {
+    fn call(&mut self, name: &str, words: &Words) -> Result<Value, Refusal> {
         let request = match name {
-            "TB.PEEK" => return Ok(reply(self.peek(&request::peek(arguments)?)?)),
-            "TB.MTAKE" => return self.decide_all(&request::multi_take(arguments)?).map(joint),
-            "TB.MHOLD" => return self.decide_all(&request::multi_hold(arguments)?).map(joint),
-            "TB.MSETTLE" => return self.decide_all(&request::multi_settle(arguments)?).map(joint),
-            "TB.TAKEUPTO" => request::take_up_to(arguments)?,
-            "TB.RESERVE" => request::reserve(arguments)?,
-            "TB.CHARGE" => request::charge(arguments)?,
-            "TB.GIVE" => request::give(arguments)?,
-            "TB.HOLD" => request::hold(arguments)?,
-            "TB.SETTLE" => request::settle(arguments)?,
-            _ => request::take(arguments)?,
+            "TB.MTAKE" => return self.decide(&request::multi_take(words)?).map(joint),
+            "TB.MHOLD" => return self.decide(&request::multi_hold(words)?).map(joint),
+            "TB.MSETTLE" => return self.decide(&request::multi_settle(words)?).map(joint),
+            "TB.PEEK" => {
+                let request = request::peek(words)?;
+                let Plan::Outcome(outcome) = self.plan(&request)? else { unreachable!("it names no hold") };
+                return Ok(Value::Array(fields(outcome.decision)));
+            }
+            "TB.TAKEUPTO" => request::take_up_to(words)?,
+            "TB.RESERVE" => request::reserve(words)?,
+            "TB.CHARGE" => request::charge(words)?,
+            "TB.GIVE" => request::give(words)?,
+            "TB.HOLD" => request::hold(words)?,
+            "TB.SETTLE" => request::settle(words)?,
+            _ => request::take(words)?,
         };
         let plan = self.plan(&request)?;
-        Ok(reply(self.apply(&request, plan)))
+        Ok(Value::Array(fields(self.apply(&request, plan))))
     }
 
     /// Changes all buckets as requested, or none.
-    fn decide_all(&mut self, requests: &[Request<&[u8]>]) -> Result<Vec<Decision>, Refusal> {
+    fn decide(&mut self, requests: &[Request<&[u8]>]) -> Result<Vec<Decision>, Refusal> {
         let numbered = requests.iter().enumerate();
         let plans = numbered.map(|(place, one)| self.plan(one).map_err(|error| error.at(place)));
         let mut plans = plans.collect::<Result<Vec<_>, _>>()?;
@@ -119,13 +123,6 @@ impl Buckets {
             self.of_keys.pop(request.key);
         }
         self.look(request.key, |bucket, holds| request.plan(bucket, Some(holds), usize::MAX, now_us))
-    }
-
-    fn peek(&mut self, request: &Request<&[u8]>) -> Result<Decision, Error> {
-        match self.plan(request)? {
-            Plan::Outcome(outcome) => Ok(outcome.decision),
-            Plan::Hold { .. } => unreachable!("TB.PEEK names no hold"),
-        }
     }
 
     fn denied_by_another(&mut self, request: &Request<&[u8]>) -> Plan {
@@ -152,22 +149,18 @@ impl Buckets {
                 request.change_hold(holds, bucket, taken_micro, amount_micro, now_us)
             }
         };
-        self.write(request.key, outcome.change);
-        outcome.decision
-    }
-
-    fn write(&mut self, key: &[u8], change: Change) {
-        match change {
+        match outcome.change {
             Change::Keep => (),
             Change::Store { bucket, full_at_us } => {
-                let window = ExpiryWindow::new(full_at_us, self.now_us);
-                let stored = self.store(key, bucket);
+                let window = ExpiryWindow::new(full_at_us, now_us);
+                let stored = self.store(request.key, bucket);
                 if !window.accepts(stored.expires_at_ms) {
                     stored.expires_at_ms = window.latest_ms;
                 }
             }
-            Change::Clear => drop(self.of_keys.pop(key)),
+            Change::Clear => drop(self.of_keys.pop(request.key)),
         }
+        outcome.decision
     }
 
     /// What has ended of the holds is in the level.
@@ -181,14 +174,10 @@ impl Buckets {
     }
 }
 
-fn reply(decision: Decision) -> Value {
-    Value::Array(fields(decision))
-}
-
 /// The binding decision, then each bucket's own.
 fn joint(each: Vec<Decision>) -> Value {
     let mut reply = fields(Decision::binding(each.iter().copied()));
-    reply.push(Value::Array(each.into_iter().map(self::reply).collect()));
+    reply.push(Value::Array(each.into_iter().map(|one| Value::Array(fields(one))).collect()));
     Value::Array(reply)
 }
 

@@ -18,7 +18,7 @@ use crate::values::limit::Limit;
 /// assert!(limiter.take("user:42", 1)?.allowed);
 /// let denied = limiter.take("user:42", 1)?;
 /// assert_eq!(denied.retry_after(), Some(Duration::from_secs(1)));
-/// let headers = denied.headers(limiter.limit(), "search", 0.0);
+/// let headers = denied.headers(limiter.limit(), "search");
 /// assert_eq!(headers[1], ("ratelimit", "\"search\";r=0;t=1".to_owned()));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -54,40 +54,26 @@ impl Decision {
     }
 
     /// Returns `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers under the policy's `name`, and
-    /// `Retry-After` if it is denied.
-    ///
-    /// `jitter` 0.5 lengthens `Retry-After` by up to half, so that callers denied together do not return
-    /// together. It is left out where waiting does not help. A decision
-    /// without the server says nothing about the bucket.
-    pub fn headers(&self, limit: &Limit, name: &str, jitter: f64) -> Vec<(&'static str, String)> {
+    /// `Retry-After` if it is denied. That is left out where waiting does not help. A decision without the server says nothing about the bucket.
+    pub fn headers(&self, limit: &Limit, name: &str) -> Vec<(&'static str, String)> {
         let mut headers = Vec::new();
         if !self.degraded {
-            headers.push(("ratelimit-policy", policy(limit, name)));
-            headers.push(("ratelimit", self.state(name)));
+            let window = limit.fills_in_us().filter(|us| *us > 0);
+            let window = window.map_or_else(String::new, |us| format!(";w={}", us.div_ceil(1_000_000)));
+            let reset = u64::try_from(self.reset_after_ms);
+            let reset = reset.map_or_else(|_| String::new(), |ms| format!(";t={}", ms.div_ceil(1000)));
+            headers.push(("ratelimit-policy", format!("\"{name}\";q={}{window}", limit.whole_capacity())));
+            headers.push(("ratelimit", format!("\"{name}\";r={}{reset}", self.remaining.max(0))));
         }
         if let Some(wait) = self.retry_after().filter(|wait| !self.allowed && !wait.is_zero()) {
-            let wait = wait.mul_f64(1.0 + jitter.max(0.0).clamp(0.0, 1000.0) * random_fraction());
-            headers.push(("retry-after", whole_seconds(wait).to_string()));
+            headers.push(("retry-after", wait.as_millis().div_ceil(1000).to_string()));
         }
         headers
-    }
-
-    fn state(&self, name: &str) -> String {
-        let left = self.remaining.max(0);
-        match u64::try_from(self.reset_after_ms) {
-            Ok(ms) => format!("\"{name}\";r={left};t={}", ms.div_ceil(1000)),
-            Err(_) => format!("\"{name}\";r={left}"),
-        }
     }
 
     pub(crate) fn by_policy(allowed: bool, granted: u64, retry_after: Duration) -> Self {
         let retry_after_ms = if allowed { 0 } else { saturating(retry_after.as_millis()) };
         Self { allowed, granted, retry_after_ms, degraded: true, ..Self::default() }
-    }
-
-    /// Decides on a call whose reply was lost.
-    pub(crate) fn of_lost_call() -> Self {
-        Self { allowed: true, granted: 1, degraded: true, lost: true, ..Self::default() }
     }
 
     /// Grants all that was wanted: the decision is shadowed if it did not.
@@ -157,18 +143,6 @@ impl FromRedisValue for JointDecision {
     }
 }
 
-fn policy(limit: &Limit, name: &str) -> String {
-    let capacity = limit.whole_capacity();
-    match limit.fills_in_us() {
-        Some(us) if us > 0 => format!("\"{name}\";q={capacity};w={}", us.div_ceil(1_000_000)),
-        _ => format!("\"{name}\";q={capacity}"),
-    }
-}
-
-fn whole_seconds(time: Duration) -> u64 {
-    u64::try_from(time.as_millis().div_ceil(1000)).unwrap_or(u64::MAX)
-}
-
 fn saturating(ms: u128) -> i64 {
     i64::try_from(ms).unwrap_or(i64::MAX)
 }
@@ -176,9 +150,4 @@ fn saturating(ms: u128) -> i64 {
 /// Draws unforeseeable bits: std takes its keys from the operating system. A forked child has its parent's keys.
 pub(crate) fn random_bits() -> u64 {
     RandomState::new().hash_one((process::id(), SystemTime::now()))
-}
-
-/// From 0 up to, but not including, 1.
-fn random_fraction() -> f64 {
-    (random_bits() >> 11) as f64 / (1_u64 << 53) as f64
 }

@@ -34,7 +34,6 @@ pub enum Error {
     /// have executed the call.
     ReplyLost(String),
     /// The caller's own deadline is over, see [`sync::Limiter::within`](crate::sync::Limiter::within).
-    #[cfg(feature = "sync")]
     DeadlinePassed,
 }
 
@@ -81,7 +80,6 @@ impl fmt::Display for Error {
             Self::ReplyLost(server) => {
                 write!(f, "{server}: the reply was lost; it is not known whether the call happened")
             }
-            #[cfg(feature = "sync")]
             Self::DeadlinePassed => f.write_str("the caller's deadline is over"),
         }
     }
