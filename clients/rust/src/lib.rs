@@ -13,7 +13,6 @@ pub use adapters::sync;
 #[cfg(feature = "tower")]
 pub use adapters::tower;
 pub use api::hold::Hold;
-pub use api::joint::JointLimiter;
 pub use api::limiter::Limiter;
 pub use api::options::{Fallback, OnError, Options};
 pub use api::server::Server;

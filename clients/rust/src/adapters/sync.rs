@@ -26,8 +26,8 @@ use crate::{Amount, Decision, Error, JointDecision, Limit, Options, Part, Server
 
 /// Methods that wait for those of the same name.
 macro_rules! waiting {
-    ($of:literal $($name:ident($($argument:ident: $type:ty),*) -> $value:ty;)*) => {$(
-        #[doc = concat!("See [`crate::", $of, "::", stringify!($name), "`].")]
+    ($($name:ident($($argument:ident: $type:ty),*) -> $value:ty;)*) => {$(
+        #[doc = concat!("See [`crate::Limiter::", stringify!($name), "`].")]
         pub fn $name(&self, $($argument: $type),*) -> Result<$value, Error> {
             self.wait_for(self.inner.$name($($argument),*)).map(<$value>::from)
         }
@@ -82,7 +82,6 @@ impl Limiter {
     }
 
     waiting! {
-        "Limiter"
         take(name: &str, cost: impl Into<Amount>) -> Decision;
         peek(name: &str, cost: impl Into<Amount>) -> Decision;
         take_up_to(name: &str, most: u64) -> Decision;
@@ -104,45 +103,6 @@ impl Limiter {
                 timeout(time, call).await.unwrap_or(Err(Error::DeadlinePassed))
             }),
         }
-    }
-}
-
-/// Several limits for many names, for threads. See [`crate::JointLimiter`].
-#[derive(Clone, Debug)]
-pub struct JointLimiter {
-    inner: crate::JointLimiter,
-}
-
-impl JointLimiter {
-    /// Makes a limiter whose options have their defaults.
-    pub fn new<S: Into<String>>(server: &Server, limits: impl IntoIterator<Item = (S, Limit)>) -> Self {
-        Self::with_options(server, limits, Options::new())
-    }
-
-    /// Makes a limiter with these options.
-    pub fn with_options<S: Into<String>>(
-        server: &Server,
-        limits: impl IntoIterator<Item = (S, Limit)>,
-        options: Options,
-    ) -> Self {
-        Self { inner: crate::JointLimiter::with_options(server, limits, options) }
-    }
-
-    /// See [`crate::JointLimiter::with_max_wait`].
-    #[must_use]
-    pub fn with_max_wait(&self, max_wait: Duration) -> Self {
-        Self { inner: self.inner.with_max_wait(max_wait) }
-    }
-
-    waiting! {
-        "JointLimiter"
-        take_all(name: &str, costs: &[(&str, impl Into<Amount> + Copy)]) -> JointDecision;
-        hold(name: &str, amounts: &[(&str, impl Into<Amount> + Copy)], ttl: Duration) -> Hold;
-        reset(name: &str) -> ();
-    }
-
-    fn wait_for<T>(&self, call: impl Future<Output = T>) -> T {
-        wait_for(Role::Call, call)
     }
 }
 

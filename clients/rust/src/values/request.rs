@@ -77,6 +77,20 @@ amounts_of!(f64 i32 u32 u64 usize);
 /// One of several buckets that are taken from, or held, all together or not at all.
 ///
 /// In a cluster their names have to share a hash tag, as in `{alice}:requests` and `{alice}:tokens`.
+///
+/// ```
+/// use tokenbucket_client::{fake::Fake, Limit, Limiter, Part};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (requests, tokens) = (Limit::new(60, "60/m")?, Limit::new(90_000, "90000/m")?);
+/// let limiter = Limiter::new(&Fake::new().server(), requests.clone());
+/// let parts = [Part::tagged("alice", "requests", &requests, 1), Part::tagged("alice", "tokens", &tokens, 1200)];
+/// let decision = limiter.take_all(&parts).await?;
+/// assert_eq!([decision.each[0].remaining, decision.each[1].remaining], [59, 88_800]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Part {
     pub(crate) name: String,
@@ -88,6 +102,15 @@ impl Part {
     /// Names a bucket, its limit, and the amount to take or hold.
     pub fn new(name: impl Into<String>, limit: &Limit, amount: impl Into<Amount>) -> Self {
         Self { name: name.into(), limit: limit.clone(), amount: amount.into() }
+    }
+
+    /// Names the bucket `{name}:which`. Any name will do: it is encoded, so that it ends no hash tag and is never empty.
+    pub fn tagged(name: &str, which: &str, limit: &Limit, amount: impl Into<Amount>) -> Self {
+        let encoded = match name {
+            "" => "%".to_owned(),
+            _ => name.replace('%', "%25").replace('{', "%7B").replace('}', "%7D"),
+        };
+        Self::new(format!("{{{encoded}}}:{which}"), limit, amount)
     }
 
     fn write_limit(&self, command: &mut Cmd) {
@@ -132,15 +155,14 @@ pub(crate) struct Share {
 impl Share {
     /// Checks that the tenant is of 1 to 128 bytes, and the weight from 0.001 to 1000.
     pub(crate) fn checked(tenant: String, weight: f64) -> Result<Self, Error> {
-        if !(1..=MOST_TENANT_BYTES).contains(&tenant.len()) {
-            let problem =
-                format!("share: a tenant is of 1 to {MOST_TENANT_BYTES} bytes, not {}", tenant.len());
-            return Err(Error::BadArgument(problem));
-        }
-        if !WEIGHTS.contains(&weight) {
-            return Err(Error::BadArgument(format!("weight: {weight} is not a number from 0.001 to 1000")));
-        }
-        Ok(Self { tenant, weight: weight.to_string() })
+        let problem = if !(1..=MOST_TENANT_BYTES).contains(&tenant.len()) {
+            format!("share: a tenant is of 1 to {MOST_TENANT_BYTES} bytes, not {}", tenant.len())
+        } else if !WEIGHTS.contains(&weight) {
+            format!("weight: {weight} is not a number from 0.001 to 1000")
+        } else {
+            return Ok(Self { tenant, weight: weight.to_string() });
+        };
+        Err(Error::BadArgument(problem))
     }
 }
 
@@ -208,9 +230,9 @@ impl Request {
         script_key(self.key())
     }
 
-    /// Holds are beyond the script.
+    /// Returns whether it is beyond the script.
     pub(crate) fn needs_the_module(&self) -> bool {
-        matches!(self.operation, "TB.MHOLD" | "TB.MRENEW" | "TB.MSETTLE")
+        matches!(self.operation, "TB.MHOLD" | "TB.MRENEW" | "TB.MSETTLE" | "DEL")
     }
 
     /// Whether a reply shows that there is the module.
@@ -322,9 +344,6 @@ impl Request {
 
     /// `EVALSHA sha`, then the keys, under names of their own, and the rest.
     fn to_script(&self) -> Cmd {
-        if self.operation == "DEL" {
-            return redis::cmd("DEL").arg(self.script_key()).take();
-        }
         let mut command = redis::cmd("EVALSHA");
         command.arg(&*SHA).arg(self.buckets.len());
         for bucket in &self.buckets {
