@@ -19,6 +19,7 @@ use crate::values::request::{Part, Request, Share};
 use crate::values::rules::LONGEST;
 
 /// The log target of limiters, named after the public type: users filter by it.
+#[cfg(feature = "tracing")]
 const LOG: &str = "tokenbucket_client::limiter";
 
 /// Asks for limiters and their holds. It has no limit of its own.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, slice};
 
-use crate::api::batches::{Batches, Verdict};
+use crate::api::batches::Batches;
 use crate::api::caller::{Caller, How};
 use crate::api::denials::Denials;
 use crate::api::hold::Hold;
@@ -48,6 +48,11 @@ use crate::values::request::{Amount, Part, Request, Share};
 /// assert_eq!([decision.each[0].remaining, decision.each[1].remaining], [9, 60]);
 /// limiter.hold_as("call-1", &parts, Duration::from_secs(30)).await?;
 /// assert!(limiter.settle_as("call-1", &parts).await?.allowed()); // in this process or another
+///
+/// // While calls of both wait, acme gets three times as many tokens.
+/// let patient = limiter.with_max_wait(Duration::from_secs(60));
+/// assert!(patient.with_share("acme", 3)?.take("model", 10).await?.allowed);
+/// assert!(patient.with_share("other", 1)?.take("model", 10).await?.allowed); // two seconds later
 /// # Ok(())
 /// # }
 /// ```
@@ -94,21 +99,6 @@ impl Limiter {
     /// Returns this limiter, whose calls now wait as those of a tenant: tenants that wait for the same bucket get tokens in
     /// proportion to their weights, so that many waiting calls of one do not hold up another. Calls without a share are one
     /// tenant of weight 1. Calls of several buckets with a share are an error.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tokenbucket_client::{fake::Fake, Limit, Limiter};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let limiter = Limiter::new(&Fake::new().server(), Limit::new(1, "1/s")?);
-    /// let patient = limiter.with_max_wait(Duration::from_secs(60));
-    /// // While calls of both wait, acme gets three times as many tokens.
-    /// assert!(patient.with_share("acme", 3)?.take("model", 1).await?.allowed);
-    /// assert!(patient.with_share("other", 1)?.take("model", 1).await?.allowed); // a second later
-    /// # Ok(())
-    /// # }
-    /// ```
     ///
     /// # Errors
     ///
@@ -316,25 +306,17 @@ impl Limiter {
         };
         let most = batches.size.min(self.limit.whole_capacity());
         let Some(tokens) = part.amount.as_whole().filter(|tokens| *tokens <= most) else { return Ok(None) };
-        let (began, key) = (self.now(), self.caller.key(&part.name));
-        let batch = batches.of(&self.caller.server.transport, part, &key);
+        let (began, batch) = (self.now(), batches.of(&self.caller, part));
         let denials = self.denials();
         let recall = || denials.and_then(|denials| denials.recall(part, began));
-        let decision = if let Some(decision) = batch.spend(tokens, began).or_else(recall) {
-            decision
-        } else {
-            match batch.fetched(tokens, batches.size).await? {
-                None => return Ok(None),
-                Some(Verdict::Decided(decision)) => {
-                    if let Some(denials) = denials {
-                        denials.remember(part, decision, (began, self.now()));
-                    }
-                    decision
+        let decision = match batch.spend(tokens, began).or_else(recall) {
+            Some(decision) => decision,
+            None => {
+                let Some(decision) = batch.fetched(tokens, batches.size).await? else { return Ok(None) };
+                if let Some(denials) = denials {
+                    denials.remember(part, decision, (began, self.now()));
                 }
-                Some(Verdict::Away(node)) => {
-                    let take = Request::one("TB.MTAKE", key, &self.limit, part.amount);
-                    self.caller.without_server(&node, &take)?.binding
-                }
+                decision
             }
         };
         Ok(Some(self.caller.told(part, decision, began)))

@@ -50,13 +50,6 @@ pub enum Fallback {
 /// fake.set_away(true);
 /// let decision = logins.take("bob", 1)?;
 /// assert!(decision.degraded && !decision.allowed);
-///
-/// let shadow = Limiter::with_options(&Fake::new().server(), Limit::new(100, "1/h")?, Options::new().batch(100).shadow(true));
-/// for _ in 0..100 {
-///     assert!(!shadow.take("ada", 1)?.shadowed); // one call of the server
-/// }
-/// let decision = shadow.take("ada", 1)?;
-/// assert!(decision.allowed && decision.shadowed);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]

@@ -56,11 +56,6 @@ impl Buckets {
         Self { now_us: 0, of_keys: LruCache::unbounded() }
     }
 
-    #[cfg(feature = "fake")]
-    pub(crate) fn clear(&mut self) {
-        self.of_keys.clear();
-    }
-
     /// Runs a command as a server does.
     pub(crate) fn run(&mut self, command: &Cmd) -> RedisResult<Value> {
         let words = command.args_iter().map(|word| match word {

@@ -75,11 +75,6 @@ impl Fake {
         locked(&self.0).is_away = is_away;
     }
 
-    /// Makes every bucket full.
-    pub fn reset(&self) {
-        locked(&self.0).buckets.clear();
-    }
-
     pub(crate) fn run(&self, commands: &[Cmd]) -> Result<Vec<Value>, Failure> {
         let mut state = locked(&self.0);
         if state.is_away {

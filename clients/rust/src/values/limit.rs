@@ -35,8 +35,6 @@ struct Inner {
     capacity: String,
     rate: String,
     terms: bucket::Limit,
-    /// What flows in a long time: of a calendar the average. None of a pool.
-    average: Option<Rate>,
 }
 
 impl Limit {
@@ -54,9 +52,8 @@ impl Limit {
             let line = Refusal::from(error).line("limit capacity rate", &words);
             Error::BadArgument(line.trim_start_matches("ERR ").to_owned())
         })?;
-        let average = if terms.is_pool() { None } else { average(&words[1]) };
         let [capacity, rate] = words;
-        Ok(Self(Arc::new(Inner { capacity, rate, terms, average })))
+        Ok(Self(Arc::new(Inner { capacity, rate, terms })))
     }
 
     /// Returns the capacity, as it was given.
@@ -90,8 +87,8 @@ impl Limit {
 
     /// In what time an empty bucket fills, rounded up; None if nothing ever flows in.
     pub(crate) fn fills_in_us(&self) -> Option<u64> {
-        let capacity = self.0.terms.capacity_micro();
-        self.0.average.map(|rate| rate.reaches_at_us(0, capacity).unsigned_abs())
+        let average = if self.is_pool() { None } else { average(self.rate()) };
+        Some(average?.reaches_at_us(0, self.0.terms.capacity_micro()).unsigned_abs())
     }
 }
 

@@ -1,14 +1,12 @@
-//! The layer, in an axum app that is served.
+//! The layer, in an axum app.
 
-use std::net::SocketAddr;
-
+use axum::body::{to_bytes, Body};
 use axum::routing::get;
 use axum::{Extension, Router};
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, Request, StatusCode};
 use tokenbucket_client::tower::{name_of_address, RateLimitLayer};
 use tokenbucket_client::{Decision, Limiter, OnError, Options};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tower_service::Service;
 
 use crate::servers::{self, Server};
 use crate::{limit, limiter, STILL};
@@ -25,55 +23,46 @@ async fn hello(decision: Option<Extension<Decision>>) -> String {
     decision.map_or("unlimited".to_owned(), |Extension(decision)| format!("{} left", decision.remaining))
 }
 
-async fn serve(app: Router) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async move { axum::serve(listener, app).await });
-    address
-}
-
 struct Answer {
     status: u16,
-    head: String,
+    headers: HeaderMap,
     body: String,
 }
 
 impl Answer {
     fn header(&self, name: &str) -> Option<&str> {
-        let mut lines = self.head.lines().filter_map(|line| line.split_once(": "));
-        lines.find(|(each, _)| each.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+        self.headers.get(name).map(|value| value.to_str().unwrap())
     }
 }
 
-async fn ask(app: SocketAddr, path: &str, user: &str) -> Answer {
-    let mut stream = TcpStream::connect(app).await.unwrap();
-    let request =
-        format!("GET {path} HTTP/1.1\r\nHost: {app}\r\nX-User: {user}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await.unwrap();
-    let mut text = String::new();
-    stream.read_to_string(&mut text).await.unwrap();
-    let (head, body) = text.split_once("\r\n\r\n").unwrap();
-    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    Answer { status, head: head.to_owned(), body: body.to_owned() }
+async fn ask(app: &Router, path: &str, user: &str) -> Answer {
+    let request = Request::get(path).header("x-user", user).body(Body::empty()).unwrap();
+    let (parts, body) = app.clone().call(request).await.unwrap().into_parts();
+    let body = to_bytes(body, usize::MAX).await.unwrap();
+    Answer {
+        status: parts.status.as_u16(),
+        headers: parts.headers,
+        body: String::from_utf8(body.to_vec()).unwrap(),
+    }
 }
 
 #[tokio::test]
 async fn each_caller_has_a_bucket_and_is_told_what_is_left() {
     let server = Server::start();
     let limiter = limiter(&server, limit(2, STILL), Options::new());
-    let app = serve(Router::new().route("/", get(hello)).layer(by_user(&limiter).name("user"))).await;
-    let first = ask(app, "/", "alice").await;
+    let app = Router::new().route("/", get(hello)).layer(by_user(&limiter).name("user"));
+    let first = ask(&app, "/", "alice").await;
     assert_eq!((first.status, first.body.as_str()), (200, "1 left"), "a handler sees the decision");
     assert_eq!(first.header("ratelimit-policy"), Some(r#""user";q=2;w=720"#));
     assert_eq!(first.header("ratelimit"), Some(r#""user";r=1;t=360"#));
     assert_eq!(first.header("retry-after"), None);
-    assert_eq!(ask(app, "/", "alice").await.status, 200);
+    assert_eq!(ask(&app, "/", "alice").await.status, 200);
 
-    let denied = ask(app, "/", "alice").await;
+    let denied = ask(&app, "/", "alice").await;
     assert_eq!((denied.status, denied.body.as_str()), (429, "rate limit exceeded\n"));
     assert_eq!(denied.header("ratelimit"), Some(r#""user";r=0;t=720"#));
     assert_eq!(denied.header("retry-after"), Some("360"));
-    assert_eq!(ask(app, "/", "bob").await.status, 200);
+    assert_eq!(ask(&app, "/", "bob").await.status, 200);
 }
 
 #[tokio::test]
@@ -85,13 +74,13 @@ async fn a_request_costs_what_its_cost_function_says() {
         let rows = rows.and_then(|rows| rows.parse::<u64>().ok());
         rows.ok_or((StatusCode::BAD_REQUEST, "how many rows?\n".to_owned()))
     });
-    let app = serve(Router::new().route("/", get(hello)).layer(layer)).await;
-    assert_eq!(ask(app, "/?rows=6", "alice").await.body, "4 left");
-    assert_eq!(ask(app, "/?rows=5", "alice").await.header("retry-after"), Some("360"));
-    let never = ask(app, "/?rows=11", "alice").await;
+    let app = Router::new().route("/", get(hello)).layer(layer);
+    assert_eq!(ask(&app, "/?rows=6", "alice").await.body, "4 left");
+    assert_eq!(ask(&app, "/?rows=5", "alice").await.header("retry-after"), Some("360"));
+    let never = ask(&app, "/?rows=11", "alice").await;
     assert_eq!((never.status, never.header("retry-after")), (429, None));
     assert_eq!(never.body, "the request costs more than its limit holds\n");
-    let wrong = ask(app, "/?rows=many", "alice").await;
+    let wrong = ask(&app, "/?rows=many", "alice").await;
     assert_eq!((wrong.status, wrong.body.as_str()), (400, "how many rows?\n"));
 }
 
@@ -102,9 +91,8 @@ async fn each_of_several_limits_writes_its_headers() {
     let inner = limiter(&server, limit(5, STILL), Options::new().prefix("inner:"));
     let app =
         Router::new().route("/", get(hello)).layer(by_user(&inner)).layer(by_user(&outer).name("outer"));
-    let app = serve(app).await;
     for left in (0..5).rev() {
-        let answer = ask(app, "/", "alice").await;
+        let answer = ask(&app, "/", "alice").await;
         let policies = r#""outer";q=10;w=3600, "default";q=5;w=1800"#;
         assert_eq!(answer.header("ratelimit-policy"), Some(policies));
         let state = answer.header("ratelimit").unwrap();
@@ -112,7 +100,7 @@ async fn each_of_several_limits_writes_its_headers() {
         assert!(state.contains(&format!(r#", "default";r={left};t="#)), "{state}");
         assert_eq!(answer.header("retry-after"), None);
     }
-    let denied = ask(app, "/", "alice").await;
+    let denied = ask(&app, "/", "alice").await;
     assert_eq!((denied.status, denied.header("retry-after")), (429, Some("360")));
     assert!(denied.header("ratelimit").unwrap().contains(r#", "default";r=0;t="#));
 }
@@ -123,10 +111,10 @@ async fn without_a_server_requests_pass_or_are_told_to_come_back() {
         let server = Server::start();
         let options = Options::new().on_error(on_error);
         let limiter = limiter(&server, limit(10, STILL), options);
-        let app = serve(Router::new().route("/", get(hello)).layer(by_user(&limiter))).await;
-        assert_eq!(ask(app, "/", "alice").await.body, "9 left");
+        let app = Router::new().route("/", get(hello)).layer(by_user(&limiter));
+        assert_eq!(ask(&app, "/", "alice").await.body, "9 left");
         server.kill();
-        let answer = ask(app, "/", "alice").await;
+        let answer = ask(&app, "/", "alice").await;
         assert_eq!(answer.status, status);
         assert_eq!(answer.header("ratelimit"), None);
         assert_eq!(answer.header("retry-after"), (status == 503).then_some("1"));
@@ -140,8 +128,8 @@ async fn what_is_wrong_in_itself_does_not_pass_by_failing_open() {
     let server = Server::start();
     servers::ask::<()>(&server, &["SET", "tb:alice", "hello"]);
     let limiter = limiter(&server, limit(10, STILL), Options::new());
-    let app = serve(Router::new().route("/", get(hello)).layer(by_user(&limiter))).await;
-    assert_eq!(ask(app, "/", "alice").await.status, 500);
+    let app = Router::new().route("/", get(hello)).layer(by_user(&limiter));
+    assert_eq!(ask(&app, "/", "alice").await.status, 500);
 }
 
 #[test]
