@@ -36,6 +36,7 @@ macro_rules! waiting {
 
 /// One limit for many names, for threads. Its methods are those of [`crate::Limiter`], which says more of each.
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Limiter {
     inner: crate::Limiter,
     within: Option<Duration>,
@@ -53,13 +54,11 @@ impl Limiter {
     }
 
     /// See [`crate::Limiter::with_limit`].
-    #[must_use]
     pub fn with_limit(&self, limit: Limit) -> Self {
         Self { inner: self.inner.with_limit(limit), within: self.within }
     }
 
     /// See [`crate::Limiter::with_max_wait`].
-    #[must_use]
     pub fn with_max_wait(&self, max_wait: Duration) -> Self {
         Self { inner: self.inner.with_max_wait(max_wait), within: self.within }
     }
@@ -71,7 +70,6 @@ impl Limiter {
 
     /// Returns this limiter for a caller that waits for at most `time`: a call that takes longer is an
     /// [`Error::DeadlinePassed`]. That says nothing about the server. The call may have been counted: its tokens are lost.
-    #[must_use]
     pub fn within(&self, time: Duration) -> Self {
         Self { inner: self.inner.clone(), within: Some(time) }
     }

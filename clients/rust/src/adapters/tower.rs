@@ -36,6 +36,7 @@ use crate::{Amount, Decision, Error, Limiter, OnError};
 /// leaves out the headers of the bucket, requests pass without a decision, or they are answered with 503. Any other
 /// [`Error`] is answered with 500, and logged.
 #[derive(Clone)]
+#[must_use]
 pub struct RateLimitLayer {
     limiter: Limiter,
     name: Arc<str>,
@@ -59,7 +60,6 @@ impl RateLimitLayer {
     }
 
     /// Sets how many tokens a request takes; 1 by default.
-    #[must_use]
     pub fn cost<A: Into<Amount>>(
         self,
         cost: impl Fn(&Parts) -> Result<A, Rejection> + Send + Sync + 'static,
@@ -68,7 +68,6 @@ impl RateLimitLayer {
     }
 
     /// Sets the name of the limit in the headers; `default` by default.
-    #[must_use]
     pub fn name(self, name: impl Into<Arc<str>>) -> Self {
         Self { name: name.into(), ..self }
     }
@@ -115,7 +114,7 @@ where
                 Ok(decision) => decision,
                 Err((status, text)) => return Ok(answer(status, text)),
             };
-            let is_known = !decision.degraded || rule.limiter.on_error() == OnError::Local;
+            let is_known = !decision.degraded || rule.limiter.caller.options.on_error == OnError::Local;
             let mut response = if !decision.allowed {
                 denial(&decision, is_known)
             } else if !is_known {

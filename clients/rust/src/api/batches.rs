@@ -65,7 +65,7 @@ impl Batches {
     /// The batch of a name.
     pub(crate) fn of(&self, caller: &Caller, part: &Part) -> Arc<Batch> {
         let mut batches = locked(&self.of_names);
-        let place = (part.name.clone(), part.limit.clone());
+        let place = part.place();
         if let Some(batch) = batches.get(&place) {
             return batch.clone();
         }

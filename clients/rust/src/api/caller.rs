@@ -61,7 +61,7 @@ impl Caller {
         how: How<'_>,
     ) -> Result<JointDecision, Error> {
         let began = self.server.now();
-        let request = Request::new(operation, before, &self.options.prefix, parts)?.sharing(how.share)?;
+        let request = Request::new(operation, before, &self.options.prefix, parts, how.share)?;
         let asked = self.ask(&request, how).await;
         if matches!(operation, "TB.GIVE" | "TB.MSETTLE") {
             self.came_back(parts);
@@ -117,8 +117,7 @@ impl Caller {
             let settle = request.to_end()?;
             Some(IfDropped::run(move || self.server.settle_later(settle, ttl, Duration::ZERO)))
         });
-        let renewal = how.renews.then(|| request.to_renewal());
-        let asked = renewal.as_ref().unwrap_or(request);
+        let asked = if how.renews { &request.to_renewal() } else { request };
         let max_wait = if self.options.shadow { Duration::ZERO } else { how.max_wait };
         let mut is_in_doubt = false;
         let answer = self.server.transport.ask(asked, max_wait).await;
@@ -129,7 +128,10 @@ impl Caller {
         }
         let decision = match answer {
             Err(error) => Err(error),
-            Ok(Answer::Replies(replies)) => read(replies.into_iter().next().unwrap_or(Value::Nil)),
+            Ok(Answer::Replies(replies)) => {
+                let reply = replies.into_iter().next().unwrap_or(Value::Nil);
+                JointDecision::from_redis_value(reply).map_err(Error::from)
+            }
             Ok(Answer::Away { node, was_sent }) => {
                 let decision = self.without_server(&node, request);
                 let is_kept = decision.as_ref().is_ok_and(JointDecision::allowed) && !how.ends_late;
@@ -168,7 +170,7 @@ impl Caller {
         }
         let decision = match self.options.on_error {
             OnError::Local => {
-                let decision = read(self.server.decide_locally(request)?)?;
+                let decision = JointDecision::from_redis_value(self.server.decide_locally(request)?)?;
                 decision.map(|one| Decision { degraded: true, ..one })
             }
             OnError::Open => by_policy(true, request.most_granted()),
@@ -178,10 +180,6 @@ impl Caller {
         self.server.count_degraded();
         Ok(decision)
     }
-}
-
-fn read(reply: Value) -> Result<JointDecision, Error> {
-    Ok(JointDecision::from_redis_value(reply)?)
 }
 
 fn report(options: &Options, part: &Part, decision: &Decision, took: Duration) {

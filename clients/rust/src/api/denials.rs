@@ -36,11 +36,11 @@ impl Denials {
 
     /// The denial that still holds for such a cost; one of cost 5 says nothing about cost 1, or about what can never be had.
     pub(crate) fn recall(&self, part: &Part, now: Duration) -> Option<Decision> {
-        let key = key_of(part);
+        let place = part.place();
         let mut denials = locked(&self.denials);
-        let denial = *denials.get(&key)?;
+        let denial = *denials.get(&place)?;
         if now >= denial.asked_at + denial.decision.retry_after()?.min(self.longest) {
-            denials.pop(&key);
+            denials.pop(&place);
             return None;
         }
         let decision = || denial.decision.later(now.saturating_sub(denial.heard_at), 1);
@@ -57,16 +57,12 @@ impl Denials {
         let is_denial = !decision.allowed || decision.shadowed;
         if is_denial && !decision.degraded && decision.retry_after_ms > 0 {
             let denial = Denial { cost: part.amount, decision, asked_at, heard_at };
-            locked(&self.denials).put(key_of(part), denial);
+            locked(&self.denials).put(part.place(), denial);
         }
     }
 
     /// Tokens came back: the denial may no longer hold.
     pub(crate) fn forget(&self, part: &Part) {
-        locked(&self.denials).pop(&key_of(part));
+        locked(&self.denials).pop(&part.place());
     }
-}
-
-fn key_of(part: &Part) -> (String, Limit) {
-    (part.name.clone(), part.limit.clone())
 }

@@ -110,18 +110,13 @@ impl Hold {
         Ok(Self(inner))
     }
 
-    /// Reports how much the work used of its only limit. What is not reported counts as used, and slots of a pool (rate 0)
-    /// come back.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::BadArgument`] if it is not a number of tokens, or not 0 of a pool. The hold stays as it was.
+    /// Reports how much the work used of its only limit: see [`set_used_of`](Self::set_used_of).
     pub fn set_used(&self, used: impl Into<Amount>) -> Result<(), Error> {
         self.set_used_of(0, used)
     }
 
-    /// Reports how much the work used of one of several limits, by its place in the call: see
-    /// [`Limiter::hold_all`](crate::Limiter::hold_all).
+    /// Reports how much the work used of one of several limits, by its place in the call. What is not reported counts as
+    /// used, and slots of a pool (rate 0) come back.
     ///
     /// # Errors
     ///
@@ -273,6 +268,6 @@ impl Inner {
     }
 
     fn settlement(&self, parts: &[Part]) -> Result<Request, Error> {
-        Request::new("TB.MSETTLE", vec![self.id.clone()], &self.caller.options.prefix, parts)
+        Request::new("TB.MSETTLE", vec![self.id.clone()], &self.caller.options.prefix, parts, None)
     }
 }

@@ -8,8 +8,6 @@ use crate::api::batches::Batches;
 use crate::api::caller::{Caller, How};
 use crate::api::denials::Denials;
 use crate::api::hold::Hold;
-#[cfg(feature = "tower")]
-use crate::api::options::OnError;
 use crate::api::options::{Fallback, Options};
 use crate::api::server::Server;
 use crate::transport::ask::Answer;
@@ -57,8 +55,9 @@ use crate::values::request::{Amount, Part, Request, Share};
 /// # }
 /// ```
 #[derive(Clone)]
+#[must_use]
 pub struct Limiter {
-    caller: Caller,
+    pub(crate) caller: Caller,
     batches: Option<Arc<Batches>>,
     limit: Limit,
     max_wait: Duration,
@@ -80,7 +79,6 @@ impl Limiter {
     }
 
     /// Returns this limiter with another limit, for a caller that has its own.
-    #[must_use]
     pub fn with_limit(&self, limit: Limit) -> Self {
         Self { limit, ..self.clone() }
     }
@@ -91,7 +89,6 @@ impl Limiter {
     /// Dropping the call leaves the queue. Batches and remembered denials are for calls that do not wait. While the server is
     /// away, `on_error` decides without a wait. With [`Fallback::Script`] the client asks again after each `retry_after`, in
     /// no order.
-    #[must_use]
     pub fn with_max_wait(&self, max_wait: Duration) -> Self {
         Self { max_wait, ..self.clone() }
     }
@@ -267,11 +264,6 @@ impl Limiter {
             closed = closed.and(answer.map(drop));
         }
         closed
-    }
-
-    #[cfg(feature = "tower")]
-    pub(crate) fn on_error(&self) -> OnError {
-        self.caller.options.on_error
     }
 
     /// The denials that are remembered. Calls that wait do without.

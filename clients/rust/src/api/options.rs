@@ -53,6 +53,7 @@ pub enum Fallback {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Options {
     pub(crate) prefix: Arc<str>,
     pub(crate) on_error: OnError,
@@ -84,13 +85,11 @@ impl Options {
     }
 
     /// Sets what every key begins with; `tb:` by default.
-    #[must_use]
     pub fn prefix(self, prefix: impl Into<Arc<str>>) -> Self {
         Self { prefix: prefix.into(), ..self }
     }
 
     /// Sets what decides while the server is away; [`OnError::Local`] by default.
-    #[must_use]
     pub fn on_error(self, on_error: OnError) -> Self {
         Self { on_error, ..self }
     }
@@ -101,14 +100,12 @@ impl Options {
     /// No call is refused for longer than the server said. A denial counts for the same cost and larger ones, and refuses
     /// every [`Limiter::take_all`](crate::Limiter::take_all) that it is a part of. Tokens that others give back meanwhile are
     /// noticed when that time is over, or that of [`remember_denials_for`](Self::remember_denials_for).
-    #[must_use]
     pub fn remember_denials(self, names: usize) -> Self {
         Self { remember_denials: names, ..self }
     }
 
     /// Remembers a denial no longer than this, even if the server said to wait longer; no bound by default. Bounds how long a
     /// name stays denied whose bucket others refund or delete.
-    #[must_use]
     pub fn remember_denials_for(self, longest: Duration) -> Self {
         Self { remember_denials_for: longest, ..self }
     }
@@ -119,20 +116,17 @@ impl Options {
     /// No more is granted than the server granted. Each process keeps up to `tokens - 1` unused tokens per name, which others
     /// are denied meanwhile. It drops them after the time in which an empty bucket fills, and remembers at most
     /// 10,000 names. [`close`](crate::Limiter::close) gives them back.
-    #[must_use]
     pub fn batch(self, tokens: u64) -> Self {
         Self { batch: tokens, ..self }
     }
 
     /// Lets every call pass, at once; false by default. The server decides and counts as always, and a decision that was a
     /// denial is [shadowed](Decision::shadowed): so you see whom a limit would deny.
-    #[must_use]
     pub fn shadow(self, shadow: bool) -> Self {
         Self { shadow, ..self }
     }
 
     /// Is called with each name, limit, decision and how long it took: for metrics and traces.
-    #[must_use]
     pub fn on_decision(
         self,
         hook: impl Fn(&str, &Limit, &Decision, Duration) + Send + Sync + 'static,

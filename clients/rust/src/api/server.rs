@@ -33,6 +33,7 @@ use crate::values::rules::MOST_UNSETTLED;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
+#[must_use]
 pub struct Server {
     pub(crate) transport: Transport,
     pub(super) shared: Arc<Shared>,
@@ -95,7 +96,6 @@ impl Server {
 
     /// Sets the timeout: the server is away once it was silent for so long while a call waited; 100 ms by default, at least
     /// 1 ms.
-    #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         // No time at all would be over before anything could arrive.
         self.transport.options.timeout = timeout.clamp(Duration::from_millis(1), YEAR);
@@ -104,14 +104,12 @@ impl Server {
 
     /// Sets how often one call tries a server that is away; 500 ms by default. [`OnError`](crate::OnError) decides the
     /// others at once.
-    #[must_use]
     pub fn with_retry_every(mut self, retry_every: Duration) -> Self {
         self.transport.options.retry_every = retry_every.min(YEAR);
         self
     }
 
     /// Sets what decides if the server has not loaded the module; [`Fallback::None`] by default.
-    #[must_use]
     pub fn with_fallback(mut self, fallback: Fallback) -> Self {
         self.transport.options.fallback = fallback;
         self

