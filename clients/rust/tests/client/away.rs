@@ -1,11 +1,14 @@
 //! Servers that are away, hang, refuse or come back.
 
+use std::fs::File;
+use std::process::Command;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use tokenbucket_client::{Limiter, OnError, Options};
+use tokenbucket_client::{sync, Limiter, OnError, Options};
 
 use crate::servers::{ask, wait_for, Server};
-use crate::{connect, limit, limiter, logs, STILL};
+use crate::{connect, limit, limiter, logs, patient, STILL};
 
 #[tokio::test]
 async fn an_outage_is_logged_when_it_begins_and_when_the_server_decides_again() {
@@ -101,4 +104,30 @@ async fn a_server_that_refuses_writes_is_not_away() {
     assert!(!limiter.take("a", 1).await.unwrap().degraded, "at once");
     let lines = logs::lines(&server);
     assert!(lines.len() == 1 && lines[0].contains("OOM"), "{lines:?}");
+}
+
+/// Runs this test again in a process that may open few files.
+#[test]
+fn a_process_without_a_free_file_asks_once_it_has_one() {
+    if std::env::var_os("FEW_FILES").is_none() {
+        let again =
+            "ulimit -n 64; exec \"$0\" --exact away::a_process_without_a_free_file_asks_once_it_has_one";
+        let program = std::env::current_exe().unwrap();
+        let done =
+            Command::new("sh").args(["-c", again]).arg(program).env("FEW_FILES", "1").output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout));
+        return;
+    }
+    let server = Server::start();
+    let limiter = sync::Limiter::new(&patient(&server), limit(10, STILL));
+    let files: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+    for _ in 0..3 {
+        assert!(limiter.take("a", 1).unwrap().degraded);
+    }
+    drop(files);
+    let began = Instant::now();
+    while limiter.take("a", 1).unwrap().degraded {
+        assert!(began.elapsed() < Duration::from_secs(10), "it does not ask");
+        thread::sleep(Duration::from_millis(10));
+    }
 }

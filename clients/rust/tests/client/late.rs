@@ -14,16 +14,6 @@ use crate::{calls, connect, limit, limiter, logs, patient, STILL};
 const LONG: Duration = Duration::from_secs(3600);
 const SOON: Duration = Duration::from_secs(10);
 
-/// Waits until the bucket of one token is full, which nothing refills within the test.
-async fn full(server: &Server, rate: &str) {
-    let words = ["TB.PEEK", "tb:a", "1", rate, "0"];
-    wait_for("the grant to be given back", SOON, async || ask::<Vec<i64>>(server, &words)[1] == 1).await;
-}
-
-async fn executed(server: &Server, command: &str) {
-    wait_for("the late call", SOON, async || calls(server, command) >= 1).await;
-}
-
 #[tokio::test]
 async fn work_that_was_let_through_keeps_its_late_grant() {
     let server = Server::start();
@@ -33,13 +23,13 @@ async fn work_that_was_let_through_keeps_its_late_grant() {
     let hold = limiter.hold("a", 1, LONG).await.unwrap();
     assert!(hold.decision().binding.degraded);
     server.signal("CONT");
-    executed(&server, "tb.hold").await;
+    wait_for("the late call", SOON, async || calls(&server, "tb.hold") >= 1).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
-    let words = ["TB.PEEK", "tb:a", "1", "0", "0"];
-    assert_eq!(ask::<Vec<i64>>(&server, &words)[1], 0, "it is still at work");
+    let left = || ask::<Vec<i64>>(&server, &["TB.PEEK", "tb:a", "1", "0", "0"])[1];
+    assert_eq!(left(), 0, "it is still at work");
     wait_for("the server", SOON, async || !limiter.peek("a", 0).await.unwrap().degraded).await;
     hold.settle().await.unwrap();
-    full(&server, "0").await;
+    wait_for("the grant to be given back", SOON, async || left() == 1).await;
 }
 
 #[test]
@@ -66,6 +56,16 @@ fn a_runtime_that_ends_in_the_middle_of_calls_leaves_nothing_behind() {
     runtime().block_on(wait_for("the settlements", 3 * SOON, settled));
 }
 
+/// Runs work on a thread, which must come to its end.
+fn ends(work: impl FnOnce() + Send + 'static) {
+    let (done, is_done) = mpsc::channel();
+    thread::spawn(move || {
+        work();
+        done.send(()).unwrap();
+    });
+    is_done.recv_timeout(SOON).expect("no call stands still");
+}
+
 #[test]
 fn a_hook_may_take_and_wait_for_another_thread_that_does() {
     let server = Server::start();
@@ -79,14 +79,7 @@ fn a_hook_may_take_and_wait_for_another_thread_that_does() {
         thread::spawn(move || asked.take("hook", 1).unwrap()).join().unwrap();
     });
     let limiter = sync::Limiter::with_options(&connected, limit(100, STILL), options);
-    let (done, is_done) = mpsc::channel();
-    thread::spawn(move || {
-        for _ in 0..20 {
-            limiter.take("a", 1).unwrap();
-        }
-        done.send(()).unwrap();
-    });
-    is_done.recv_timeout(SOON).expect("no hook stands still");
+    ends(move || (0..20).for_each(|_| drop(limiter.take("a", 1))));
     assert_eq!(others.peek("hook", 0).unwrap().remaining, 60);
 }
 
@@ -130,14 +123,11 @@ fn a_logger_may_take() {
     let asked = sync::Limiter::new(&patient(&server), limit(10, STILL));
     logs::listen();
     logs::ask(&away, asked.clone());
-    let (done, is_done) = mpsc::channel();
-    thread::spawn(move || {
+    ends(move || {
         let limiter = sync::Limiter::new(&patient(&away), limit(1, STILL));
         assert!(limiter.take("a", 1).unwrap().degraded);
         while asked.peek("log", 0).unwrap().remaining != 9 {
             thread::sleep(Duration::from_millis(1));
         }
-        done.send(()).unwrap();
     });
-    is_done.recv_timeout(SOON).expect("no call stands still");
 }

@@ -31,8 +31,14 @@ fn a_mistake_is_one_line_that_names_it() {
         let error = Server::connect(url).unwrap_err().to_string();
         assert!(error.starts_with(write), "{error}");
     }
-    let error = Server::sentinel("redis://main", ["localhost:26379"]).unwrap_err().to_string();
-    assert!(error.starts_with(write), "{error}");
+    for (master, sentinel, problem) in [
+        ("redis://main", Some("localhost:26379"), write),
+        ("redis://main", None, "sentinels need a URL"),
+        ("unix:///tmp/socket", Some("redis://localhost"), "the URL of the master needs its name as the host"),
+    ] {
+        let error = Server::sentinel(master, sentinel).unwrap_err().to_string();
+        assert!(error.starts_with(problem), "{error}");
+    }
     let error = Server::connect("rediss://localhost").unwrap_err().to_string();
     assert!(error.starts_with("rediss:// needs the redis crate with a feature for TLS"), "{error}");
     let server = Fake::new().server();

@@ -12,9 +12,7 @@ mod sentinel;
 mod servers;
 
 mod away;
-mod cluster;
 mod fake;
-mod fallback;
 mod holds;
 mod http;
 mod late;
@@ -24,9 +22,7 @@ mod memory;
 mod near;
 mod operations;
 mod rules;
-mod sentinels;
-mod threads;
-mod traces;
+mod topologies;
 mod turns;
 
 use std::time::Duration;

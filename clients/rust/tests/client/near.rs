@@ -171,7 +171,7 @@ fn of_threads(server: &Server) -> sync::Limiter {
 }
 
 #[test]
-fn many_threads_have_one_connection_more() {
+fn many_threads_have_one_connection_more_and_wait_for_a_slow_server() {
     let server = Server::start();
     let limiter = of_threads(&server);
     thread::scope(|scope| {
@@ -180,14 +180,9 @@ fn many_threads_have_one_connection_more() {
         }
     });
     assert_eq!(connections(&server), 2);
-}
-
-#[test]
-fn a_thread_asks_again_where_its_connection_was_closed() {
-    let server = Server::start();
-    let limiter = of_threads(&server);
+    is_slow(&server, || assert!(limiter.take("a", 1).is_ok()));
     ask::<u64>(&server, &["CLIENT", "KILL", "TYPE", "normal"]);
-    limiter.take("a", 1).expect("no outage");
+    limiter.take("a", 1).expect("a connection anew");
 }
 
 #[test]
@@ -210,13 +205,6 @@ fn a_thread_notices_a_silent_server_and_its_deadline() {
     let took = began.elapsed();
     server.signal("CONT");
     assert!(matches!(hurried, Err(Error::DeadlinePassed)) && took < TIMEOUT, "{hurried:?} after {took:?}");
-}
-
-#[test]
-fn a_server_that_is_slow_is_asked_once_by_a_thread() {
-    let server = Server::start();
-    let limiter = of_threads(&server);
-    is_slow(&server, || assert!(limiter.take("a", 1).is_ok()));
 }
 
 #[test]
