@@ -23,7 +23,7 @@ pub enum Limiter {
     Threads(sync::Limiter),
 }
 
-/// A limiter, and the limits that its calls name.
+/// A limiter, and the limits that joint calls of it name.
 #[derive(Clone)]
 pub struct Joint {
     pub limiter: Limiter,

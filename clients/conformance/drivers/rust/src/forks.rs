@@ -1,9 +1,7 @@
 //! Calls in forked processes.
 
-use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{pipe, read_to_string, PipeReader, Write};
 use std::mem::ManuallyDrop;
-use std::os::fd::FromRawFd;
 
 use serde_json::{json, Value};
 use tokenbucket_client::{Decision, Error};
@@ -17,9 +15,8 @@ pub fn fork(limiter: &Limiter, request: &Value) -> Value {
     let mut seen = vec![decide(limiter, request, u64::from(!at_once))];
     let children: Vec<_> =
         (0..request["processes"].as_u64().unwrap_or(1)).map(|_| child(limiter, request, count)).collect();
-    for (pid, mut reading) in children {
-        let mut told = String::new();
-        reading.read_to_string(&mut told).expect("a line");
+    for (pid, reading) in children {
+        let told = read_to_string(reading).expect("a line");
         // A child that hangs or dies says nothing.
         let (allowed, degraded) = told.split_once(' ').expect("a child that ends");
         seen.push((allowed.parse().expect("a number"), degraded.parse().expect("a number")));
@@ -31,12 +28,8 @@ pub fn fork(limiter: &Limiter, request: &Value) -> Value {
     json!({"allowed": allowed.iter().sum::<u64>(), "degraded": degraded.iter().sum::<u64>()})
 }
 
-fn child(limiter: &Limiter, request: &Value, count: u64) -> (libc::pid_t, File) {
-    let mut ends = [0; 2];
-    // SAFETY: the array has room for both ends.
-    assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
-    // SAFETY: both ends are open, and nothing else owns them.
-    let [reading, mut writing] = ends.map(|end| unsafe { File::from_raw_fd(end) });
+fn child(limiter: &Limiter, request: &Value, count: u64) -> (libc::pid_t, PipeReader) {
+    let (reading, mut writing) = pipe().expect("a pipe");
     // SAFETY: a thread of its own, which holds no lock.
     match unsafe { libc::fork() } {
         0 => {

@@ -21,8 +21,7 @@ use client::{fields, on_a_thread, strings, within, Held, Joint, Limiter, Server}
 #[derive(Default)]
 struct State {
     servers: Mutex<HashMap<String, Server>>,
-    limiters: Mutex<HashMap<String, Limiter>>,
-    joints: Mutex<HashMap<String, Joint>>,
+    limiters: Mutex<HashMap<String, Joint>>,
     holds: Mutex<HashMap<String, Arc<Held>>>,
 }
 
@@ -118,13 +117,9 @@ impl State {
         let on = text(request, "on");
         match text(request, "do") {
             "server" => self.server(request),
-            "limiter" => {
-                let server = found(&self.servers, text(request, "server"))?;
-                let limit = limit(&request["capacity"], &request["rate"])?;
-                let limiter = Limiter::new(&server, limit, options(request)?);
-                Ok(keep(&self.limiters, text(request, "name"), limiter))
-            }
-            "joint" => self.joint(request),
+            "limiter" => self.limiter(request, limit(&request["capacity"], &request["rate"])?),
+            // Each of its parts has a limit of its own.
+            "joint" => self.limiter(request, limit(&json!(1), &json!(1))?),
             "take_all" => {
                 let joint = self.waiting(request)?;
                 let taking = joint.take_all(text(request, "name"), &request["costs"]);
@@ -144,13 +139,13 @@ impl State {
                 Ok(first)
             }
             "hold_cancelled" => self.hold_cancelled(request).await,
-            "many" => Ok(load::many(&found(&self.limiters, on)?, request).await),
+            "many" => Ok(load::many(&found(&self.limiters, on)?.limiter, request).await),
             "cost" => {
                 let server = found(&self.servers, text(request, "server"))?;
-                Ok(bare::cost(&found(&self.limiters, on)?, &server.url, request).await)
+                Ok(bare::cost(&found(&self.limiters, on)?.limiter, &server.url, request).await)
             }
             "second_runtime" => {
-                let (limiter, request) = (found(&self.limiters, on)?, request.clone());
+                let (limiter, request) = (found(&self.limiters, on)?.limiter, request.clone());
                 let second = move || {
                     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
                     runtime.expect("a runtime").block_on(load::many(&limiter, &request))
@@ -158,7 +153,7 @@ impl State {
                 Ok(on_a_thread(second).await)
             }
             "fork" => {
-                let (limiter, request) = (found(&self.limiters, on)?, request.clone());
+                let (limiter, request) = (found(&self.limiters, on)?.limiter, request.clone());
                 // Not on a thread of this runtime: the children run their own.
                 Ok(on_a_thread(move || forks::fork(&limiter, &request)).await)
             }
@@ -176,13 +171,13 @@ impl State {
                 let name = text(request, "name");
                 let limiter = self.limiters.lock().unwrap().remove(name);
                 if let Some(limiter) = limiter {
-                    limiter.close().await?;
+                    limiter.limiter.close().await?;
                 }
                 self.servers.lock().unwrap().remove(name);
                 Ok(json!({}))
             }
             operation => {
-                let (limiter, name) = (found(&self.limiters, on)?, text(request, "name"));
+                let (limiter, name) = (found(&self.limiters, on)?.limiter, text(request, "name"));
                 Ok(fields(&limiter.decide(operation, name, request, load::deadline(request)).await?))
             }
         }
@@ -213,18 +208,18 @@ impl State {
         Ok(keep(&self.servers, text(request, "name"), server))
     }
 
-    fn joint(&self, request: &Value) -> Done {
+    fn limiter(&self, request: &Value, limit: Limit) -> Done {
         let server = found(&self.servers, text(request, "server"))?;
         let limits = request["limits"].as_object().into_iter().flatten();
-        let limits = limits.map(|(which, pair)| Ok((which.clone(), limit(&pair[0], &pair[1])?)));
+        let limits = limits.map(|(which, pair)| Ok((which.clone(), self::limit(&pair[0], &pair[1])?)));
         let limits = limits.collect::<Result<_, Wrong>>()?;
-        let limiter = Limiter::new(&server, limit(&json!(1), &json!(1))?, options(request)?);
-        Ok(keep(&self.joints, text(request, "name"), Joint { limiter, limits }))
+        let limiter = Limiter::new(&server, limit, options(request)?);
+        Ok(keep(&self.limiters, text(request, "name"), Joint { limiter, limits }))
     }
 
-    /// The joint limiter of a request, as it waits.
+    /// The limiter of a request, as it waits.
     fn waiting(&self, request: &Value) -> Result<Joint, Error> {
-        let Joint { limiter, limits } = found(&self.joints, text(request, "on"))?;
+        let Joint { limiter, limits } = found(&self.limiters, text(request, "on"))?;
         Ok(Joint { limiter: limiter.waiting(request)?, limits })
     }
 
@@ -240,13 +235,13 @@ impl State {
     }
 
     async fn held(&self, request: &Value) -> Result<Held, Error> {
-        let (on, name) = (text(request, "on"), text(request, "name"));
+        let (name, deadline) = (text(request, "name"), load::deadline(request));
         let ttl = ms(request, "ttl_ms").unwrap_or_default();
-        let deadline = load::deadline(request);
+        let waiting = self.waiting(request)?;
         if request["amount"].is_object() {
-            return within(deadline, self.waiting(request)?.hold(name, &request["amount"], ttl)).await;
+            return within(deadline, waiting.hold(name, &request["amount"], ttl)).await;
         }
-        let limiter = found(&self.limiters, on)?.waiting(request)?.within(deadline);
+        let limiter = waiting.limiter.within(deadline);
         within(deadline, limiter.hold(name, number(request, "amount"), ttl)).await
     }
 
@@ -265,7 +260,7 @@ impl State {
     }
 
     async fn http(&self, request: &Value) -> Done {
-        let limiter = found(&self.limiters, text(request, "on"))?;
+        let Joint { limiter, .. } = found(&self.limiters, text(request, "on"))?;
         let Limiter::Tasks(limiter) = limiter else {
             return Err(Wrong("Unsupported", "the layer is for tasks".to_owned()));
         };
