@@ -27,7 +27,7 @@ pub(crate) struct Batches {
 
 /// The tokens of one name that are here, and what the last fetch said.
 pub(crate) struct Batch {
-    caller: Caller,
+    caller: Arc<Caller>,
     key: String,
     limit: Limit,
     state: Mutex<State>,
@@ -63,7 +63,7 @@ impl Batches {
     }
 
     /// The batch of a name.
-    pub(crate) fn of(&self, caller: &Caller, part: &Part) -> Arc<Batch> {
+    pub(crate) fn of(&self, caller: &Arc<Caller>, part: &Part) -> Arc<Batch> {
         let mut batches = locked(&self.of_names);
         let place = part.place();
         if let Some(batch) = batches.get(&place) {

@@ -23,11 +23,10 @@ use crate::values::rules::LONGEST;
 const LOG: &str = "tokenbucket_client::limiter";
 
 /// Asks for limiters and their holds. It has no limit of its own.
-#[derive(Clone)]
 pub(crate) struct Caller {
     pub(crate) server: Server,
     pub(crate) options: Options,
-    pub(crate) denials: Option<Arc<Denials>>,
+    pub(crate) denials: Option<Denials>,
 }
 
 /// How a request is asked.

@@ -50,7 +50,7 @@ const LOG: &str = "tokenbucket_client::hold";
 pub struct Hold(Arc<Inner>);
 
 pub(crate) struct Inner {
-    caller: Caller,
+    caller: Arc<Caller>,
     ttl: Duration,
     id: String,
     /// Set once the server may have the hold.
@@ -72,7 +72,7 @@ pub(crate) struct Inner {
 
 impl Hold {
     pub(crate) async fn make(
-        caller: Caller,
+        caller: Arc<Caller>,
         parts: Vec<Part>,
         ttl: Duration,
         how: How<'_>,

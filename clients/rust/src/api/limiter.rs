@@ -57,7 +57,7 @@ use crate::values::request::{Amount, Part, Request, Share};
 #[derive(Clone)]
 #[must_use]
 pub struct Limiter {
-    pub(crate) caller: Caller,
+    pub(crate) caller: Arc<Caller>,
     batches: Option<Arc<Batches>>,
     limit: Limit,
     max_wait: Duration,
@@ -72,9 +72,9 @@ impl Limiter {
 
     /// Makes a limiter with these options.
     pub fn with_options(server: &Server, limit: Limit, options: Options) -> Self {
-        let denials = Denials::new(options.remember_denials, options.remember_denials_for).map(Arc::new);
+        let denials = Denials::new(options.remember_denials, options.remember_denials_for);
         let batches = Batches::new(options.batch).map(Arc::new);
-        let caller = Caller { server: server.clone(), options, denials };
+        let caller = Arc::new(Caller { server: server.clone(), options, denials });
         Self { caller, batches, limit, max_wait: Duration::ZERO, share: None }
     }
 
@@ -182,18 +182,19 @@ impl Limiter {
 
     /// Makes the bucket full: deletes its key.
     pub async fn reset(&self, name: &str) -> Result<(), Error> {
-        let Self { caller: Caller { server, .. }, batches, limit, .. } = self;
+        let Self { caller, batches, limit, .. } = self;
+        let transport = &caller.server.transport;
         if let Some(batches) = batches {
             batches.forget(name, limit);
         }
-        let request = Request::one("DEL", self.caller.key(name), limit, 0);
-        server.decide_locally(&request)?;
-        let mut answer = server.transport.ask(&request, Duration::ZERO).await?;
-        if server.transport.options.fallback == Fallback::Script {
+        let request = Request::one("DEL", caller.key(name), limit, 0);
+        caller.server.decide_locally(&request)?;
+        let mut answer = transport.ask(&request, Duration::ZERO).await?;
+        if transport.options.fallback == Fallback::Script {
             let script = Request::one("DEL", request.script_key(), limit, 0);
-            answer = server.transport.ask(&script, Duration::ZERO).await?;
+            answer = transport.ask(&script, Duration::ZERO).await?;
         }
-        self.caller.came_back(&[Part::new(name, limit, 0)]);
+        caller.came_back(&[Part::new(name, limit, 0)]);
         match answer {
             Answer::Away { node, .. } => Err(Error::ServerAway(node.failure())),
             Answer::Replies(_) | Answer::Lost(_) => Ok(()),
@@ -220,7 +221,7 @@ impl Limiter {
 
     /// Returns the denial of such a take that this process remembers, if it still holds: see [`Options::remember_denials`].
     pub fn remembered(&self, name: &str, cost: impl Into<Amount>) -> Option<Decision> {
-        let denials = self.caller.denials.as_deref()?;
+        let denials = self.caller.denials.as_ref()?;
         let refusal = denials.recall(&Part::new(name, &self.limit, cost), self.now())?;
         Some(self.caller.passing(refusal, 1))
     }
@@ -268,7 +269,7 @@ impl Limiter {
 
     /// The denials that are remembered. Calls that wait do without.
     fn denials(&self) -> Option<&Denials> {
-        self.caller.denials.as_deref().filter(|_| self.max_wait.is_zero())
+        self.caller.denials.as_ref().filter(|_| self.max_wait.is_zero())
     }
 
     fn now(&self) -> Duration {
@@ -317,7 +318,10 @@ impl Limiter {
 
 impl fmt::Debug for Limiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { caller: Caller { options, .. }, limit, .. } = self;
-        f.debug_struct("Limiter").field("limit", limit).field("options", options).finish_non_exhaustive()
+        let Self { caller, limit, .. } = self;
+        f.debug_struct("Limiter")
+            .field("limit", limit)
+            .field("options", &caller.options)
+            .finish_non_exhaustive()
     }
 }
