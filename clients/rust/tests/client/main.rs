@@ -25,7 +25,8 @@ mod rules;
 mod topologies;
 mod turns;
 
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use tokenbucket_client::{Limit, Limiter, Options, Server};
 
@@ -49,6 +50,15 @@ pub fn limit(capacity: u32, rate: &str) -> Limit {
 
 pub fn limiter(server: &servers::Server, limit: Limit, options: Options) -> Limiter {
     Limiter::with_options(&patient(server), limit, options)
+}
+
+/// Waits for a condition on a thread without a runtime.
+pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !condition() {
+        assert!(began.elapsed() < Duration::from_secs(30), "{what}");
+        thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// The number that the server's INFO has under this name.

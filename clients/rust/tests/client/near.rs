@@ -11,7 +11,7 @@ use tokenbucket_client::{sync, Error, Limiter, OnError, Options};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::servers::{ask, wait_for, Server};
-use crate::{calls, connect, limit, limiter, logs, patient, STILL};
+use crate::{calls, connect, limit, limiter, logs, patient, until, STILL};
 
 const SOON: Duration = Duration::from_secs(30);
 const MANY: u32 = 1_000_000;
@@ -163,10 +163,7 @@ fn of_threads(server: &Server) -> sync::Limiter {
     let connected = connect(server).with_timeout(TIMEOUT);
     let options = Options::new().on_error(OnError::Error);
     let limiter = sync::Limiter::with_options(&connected, limit(MANY, STILL), options);
-    let began = Instant::now();
-    while limiter.take("a", 1).is_err() || connections(server) < 2 {
-        assert!(began.elapsed() < SOON, "no connection of its own");
-    }
+    until("a connection of its own", || limiter.take("a", 1).is_ok() && connections(server) == 2);
     limiter
 }
 
@@ -192,13 +189,10 @@ fn a_thread_notices_a_silent_server_and_its_deadline() {
     logs::listen();
     logs::RUNS_A_RUNTIME.set(true);
     server.signal("STOP");
-    let began = Instant::now();
     let away = limiter.take("a", 1);
     server.signal("CONT");
     assert!(matches!(away, Err(Error::ServerAway(_))), "{away:?}");
-    while limiter.take("a", 1).is_err() {
-        assert!(began.elapsed() < SOON, "it is not asked");
-    }
+    until("it is asked", || limiter.take("a", 1).is_ok());
     server.signal("STOP");
     let began = Instant::now();
     let hurried = limiter.within(TIMEOUT / 100).take("a", 1);
@@ -211,10 +205,7 @@ fn a_thread_notices_a_silent_server_and_its_deadline() {
 fn a_server_that_is_dropped_leaves_no_connection() {
     let server = Server::start();
     drop(of_threads(&server));
-    let began = Instant::now();
-    while connections(&server) > 0 {
-        assert!(began.elapsed() < SOON, "it is not closed");
-    }
+    until("it is closed", || connections(&server) == 0);
 }
 
 #[test]
@@ -237,8 +228,6 @@ fn a_thread_calls_when_it_ends() {
             limiter.take("late", 1).unwrap();
         });
     });
-    let (left, began) = (i64::from(MANY) - 4, Instant::now());
-    while limiter.peek("late", 0).unwrap().remaining != left {
-        assert!(began.elapsed() < SOON, "the last calls");
-    }
+    let left = || limiter.peek("late", 0).unwrap().remaining;
+    until("the last calls", || left() == i64::from(MANY) - 4);
 }

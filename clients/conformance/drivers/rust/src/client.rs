@@ -78,17 +78,17 @@ pub async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 's
     is_done.await.expect("a thread")
 }
 
+fn deadline(request: &Value) -> Option<Duration> {
+    request["deadline_us"].as_f64().map(|us| Duration::from_secs_f64(us / 1e6))
+}
+
 /// Drops the call when its caller's deadline is over.
 pub async fn within<T, E: From<Error>>(
-    deadline: Option<Duration>,
+    request: &Value,
     call: impl Future<Output = Result<T, E>>,
 ) -> Result<T, E> {
-    match deadline {
-        None => call.await,
-        Some(deadline) => {
-            tokio::time::timeout(deadline, call).await.unwrap_or(Err(Error::DeadlinePassed.into()))
-        }
-    }
+    let Some(deadline) = deadline(request) else { return call.await };
+    tokio::time::timeout(deadline, call).await.unwrap_or(Err(Error::DeadlinePassed.into()))
 }
 
 impl Limiter {
@@ -99,31 +99,21 @@ impl Limiter {
         Self::Tasks(tokenbucket_client::Limiter::with_options(&server.inner, limit, options))
     }
 
-    /// As it is asked to wait in the server: without a time, takes and holds do not.
+    /// As it is asked to wait in the server, and as its caller's deadline ends the calls of a thread.
     pub fn waiting(&self, request: &Value) -> Result<Self, Error> {
         let max_wait = ms(request, "max_wait_ms").unwrap_or_default();
-        let waiting = made!(self, limiter => limiter.with_max_wait(max_wait));
-        let Some(tenant) = request["share"].as_str() else { return Ok(waiting) };
-        let weight = number(request, "weight");
-        Ok(made!(waiting, limiter => limiter.with_share(tenant, weight)?))
-    }
-
-    /// For a caller with a deadline, which ends the calls of a thread too.
-    pub fn within(&self, deadline: Option<Duration>) -> Self {
-        match (self, deadline) {
-            (Self::Threads(limiter), Some(deadline)) => Self::Threads(limiter.within(deadline)),
-            _ => self.clone(),
+        let mut waiting = made!(self, limiter => limiter.with_max_wait(max_wait));
+        if let Some(tenant) = request["share"].as_str() {
+            waiting = made!(waiting, limiter => limiter.with_share(tenant, number(request, "weight"))?);
         }
+        Ok(match (waiting, deadline(request)) {
+            (Self::Threads(limiter), Some(deadline)) => Self::Threads(limiter.within(deadline)),
+            (waiting, _) => waiting,
+        })
     }
 
     /// One call; a hold is let go at once.
-    pub async fn decide(
-        &self,
-        operation: &str,
-        name: &str,
-        request: &Value,
-        deadline: Option<Duration>,
-    ) -> Result<Decision, Wrong> {
+    pub async fn decide(&self, operation: &str, name: &str, request: &Value) -> Result<Decision, Wrong> {
         let (cost, amount) = (number(request, "cost"), number(request, "amount"));
         let [max_wait, ttl] = ["max_wait_ms", "ttl_ms"].map(|field| ms(request, field).unwrap_or_default());
         macro_rules! call {
@@ -139,10 +129,9 @@ impl Limiter {
                 }
             };
         }
-        match self.waiting(request)?.within(deadline) {
+        match self.waiting(request)? {
             Self::Tasks(limiter) => {
-                let call = async { Ok(call!(limiter, operation, name, await)?) };
-                within(deadline, call).await
+                within(request, async { Ok(call!(limiter, operation, name, await)?) }).await
             }
             Self::Threads(limiter) => {
                 let (operation, name) = (operation.to_owned(), name.to_owned());

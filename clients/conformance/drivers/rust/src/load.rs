@@ -29,10 +29,6 @@ struct Plan {
     seen: Mutex<Seen>,
 }
 
-pub fn deadline(request: &Value) -> Option<Duration> {
-    request["deadline_us"].as_f64().map(|us| Duration::from_secs_f64(us / 1e6))
-}
-
 pub async fn many(limiter: &Limiter, request: &Value) -> Value {
     let plan = Arc::new(Plan {
         limiter: limiter.clone(),
@@ -64,7 +60,7 @@ impl Plan {
         // A second runtime is not told which operation.
         let operation = self.request["op"].as_str().unwrap_or("take");
         while let Some(name) = self.next().await {
-            let decided = self.limiter.decide(operation, &name, &self.request, deadline(&self.request)).await;
+            let decided = self.limiter.decide(operation, &name, &self.request).await;
             self.seen.lock().unwrap().add(decided);
         }
     }

@@ -123,7 +123,7 @@ impl State {
             "take_all" => {
                 let joint = self.waiting(request)?;
                 let taking = joint.take_all(text(request, "name"), &request["costs"]);
-                Ok(within(load::deadline(request), taking).await?)
+                Ok(within(request, taking).await?)
             }
             "hold" => self.hold(request).await,
             "settle" => {
@@ -178,7 +178,7 @@ impl State {
             }
             operation => {
                 let (limiter, name) = (found(&self.limiters, on)?.limiter, text(request, "name"));
-                Ok(fields(&limiter.decide(operation, name, request, load::deadline(request)).await?))
+                Ok(fields(&limiter.decide(operation, name, request).await?))
             }
         }
     }
@@ -235,14 +235,12 @@ impl State {
     }
 
     async fn held(&self, request: &Value) -> Result<Held, Error> {
-        let (name, deadline) = (text(request, "name"), load::deadline(request));
-        let ttl = ms(request, "ttl_ms").unwrap_or_default();
+        let (name, ttl) = (text(request, "name"), ms(request, "ttl_ms").unwrap_or_default());
         let waiting = self.waiting(request)?;
         if request["amount"].is_object() {
-            return within(deadline, waiting.hold(name, &request["amount"], ttl)).await;
+            return within(request, waiting.hold(name, &request["amount"], ttl)).await;
         }
-        let limiter = waiting.limiter.within(deadline);
-        within(deadline, limiter.hold(name, number(request, "amount"), ttl)).await
+        within(request, waiting.limiter.hold(name, number(request, "amount"), ttl)).await
     }
 
     /// Tasks that hold, and end together in the middle of their work.
