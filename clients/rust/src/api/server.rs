@@ -21,7 +21,8 @@ use crate::values::error::Error;
 use crate::values::request::{By, Request};
 use crate::values::rules::MOST_UNSETTLED;
 
-/// A server or a cluster, for limiters of tasks and of threads. Clones share its connections and its outages.
+/// A server or a cluster, for limiters of tasks and of threads. Clones share its connections and its
+/// outages, whatever their timeouts.
 ///
 /// ```
 /// use std::time::Duration;

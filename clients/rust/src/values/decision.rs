@@ -54,7 +54,8 @@ impl Decision {
     }
 
     /// Returns `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers under the policy's `name`, and
-    /// `Retry-After` if it is denied. That is left out where waiting does not help. A decision without the server says nothing about the bucket.
+    /// `Retry-After` if it is denied. That is left out where waiting does not help. A decision without the server says
+    /// nothing about the bucket.
     pub fn headers(&self, limit: &Limit, name: &str) -> Vec<(&'static str, String)> {
         let mut headers = Vec::new();
         if !self.degraded {
