@@ -13,13 +13,12 @@ pub use adapters::sync;
 #[cfg(feature = "tower")]
 pub use adapters::tower;
 pub use api::hold::Hold;
-pub use api::joint::JointLimiter;
 pub use api::limiter::Limiter;
-pub use api::options::{Fallback, OnError, Options, ServerOptions};
+pub use api::options::{Fallback, OnError, Options};
 pub use api::server::Server;
 #[cfg(feature = "fake")]
 pub use local::fake;
 pub use values::decision::{Decision, JointDecision};
 pub use values::error::Error;
-pub use values::limit::{Limit, LimitError};
+pub use values::limit::Limit;
 pub use values::request::{Amount, Part};

@@ -1,7 +1,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use tokenbucket_client::{Limit, OnError, Options, Server, ServerOptions};
+use tokenbucket_client::{Limit, OnError, Options, Server};
 
 /// How often a Redis that was away is looked for.
 const RETRY_EVERY: Duration = Duration::from_millis(200);
@@ -70,14 +70,12 @@ impl Servers {
     ///
     /// One line that names the variable.
     pub fn connect(&self, timeout: Duration) -> Result<Server, String> {
-        let options = ServerOptions::new().timeout(timeout).retry_every(RETRY_EVERY);
-        match self {
-            Self::Single(url) => {
-                Server::connect_with(url.as_str(), options).map_err(|error| format!("REDIS_URL: {error}"))
-            }
-            Self::Cluster(urls) => Server::cluster_with(urls.iter().map(String::as_str), options)
+        let server = match self {
+            Self::Single(url) => Server::connect(url.as_str()).map_err(|error| format!("REDIS_URL: {error}")),
+            Self::Cluster(urls) => Server::cluster(urls.iter().map(String::as_str))
                 .map_err(|error| format!("REDIS_CLUSTER_URLS: {error}")),
-        }
+        };
+        Ok(server?.with_timeout(timeout).with_retry_every(RETRY_EVERY))
     }
 }
 

@@ -107,7 +107,7 @@ impl<'a> Answered<'a> {
         decision.remaining = self.status.limit_remaining.into();
         decision.reset_after_ms = self.reset_s().saturating_mul(1000);
         decision.retry_after_ms = if self.can_ever_pass() { decision.reset_after_ms } else { -1 };
-        decision.headers(&self.matched.rule.limit, &self.name(), 0.0)
+        decision.headers(&self.matched.rule.limit, &self.name())
     }
 
     /// Returns whether the bucket holds what the request costs.

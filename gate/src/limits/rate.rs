@@ -1,6 +1,6 @@
 //! Amounts and times of `rate_limit`, for buckets and for replies.
 
-use tokenbucket_client::{Limit, LimitError};
+use tokenbucket_client::{Error, Limit};
 
 use super::rule::Rule;
 use crate::messages::{CurrentLimit, Unit};
@@ -30,7 +30,7 @@ pub(super) fn per_unit(
     unit: Unit,
     capacity: Option<&str>,
     is_calendar: bool,
-) -> Result<Rule, LimitError> {
+) -> Result<Rule, Error> {
     let current = CurrentLimit { name: String::new(), requests_per_unit: requests, unit: unit.into() };
     let period = UNITS.iter().find(|(each, ..)| *each == unit);
     let (_, unit_ms, flowing, calendar) = period.copied().unwrap_or((unit, 0, "s", "s"));
@@ -43,12 +43,12 @@ pub(super) fn per_unit(
 }
 
 /// Denies every cost above 0. The module has no rate of 0 for buckets.
-pub(super) fn nothing() -> Result<Limit, LimitError> {
+pub(super) fn nothing() -> Result<Limit, Error> {
     Limit::new(0, "1/m")
 }
 
 /// Any rate of the module; the capacity is its count unless given.
-pub(super) fn of_rate(rate: &str, capacity: Option<&str>) -> Result<Rule, LimitError> {
+pub(super) fn of_rate(rate: &str, capacity: Option<&str>) -> Result<Rule, Error> {
     let (count, period) = split(rate);
     let limit = Limit::new(capacity.unwrap_or(count), rate)?;
     let period_ms = period_ms(period);

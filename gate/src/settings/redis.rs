@@ -4,7 +4,7 @@ use redis::{
     Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo,
     TlsCertificates,
 };
-use tokenbucket_client::{Server, ServerOptions};
+use tokenbucket_client::Server;
 
 use super::{RedisType, Settings, SocketType};
 
@@ -15,25 +15,20 @@ impl Settings {
     ///
     /// One line: which variable is wrong.
     pub fn server(&self) -> Result<Server, String> {
-        let options = ServerOptions::new().timeout(self.redis_timeout);
-        let wrong = |error| format!("REDIS_URL: {error}");
-        match self.redis_type {
-            RedisType::Single => {
-                Server::connect_with(self.node(&self.redis_url, &self.redis_auth)?, options).map_err(wrong)
-            }
-            RedisType::Cluster => {
-                let nodes = self.nodes(&self.redis_url, &self.redis_auth)?;
-                Server::cluster_with(nodes, options).map_err(wrong)
-            }
+        let server = match self.redis_type {
+            RedisType::Single => Server::connect(self.node(&self.redis_url, &self.redis_auth)?),
+            RedisType::Cluster => Server::cluster(self.nodes(&self.redis_url, &self.redis_auth)?),
             RedisType::Sentinel => {
                 let (master, sentinels) =
                     self.redis_url.split_once(',').ok_or("REDIS_URL: must be master,sentinel:port,…")?;
                 // The sentinels report its address.
                 let master = self.node(&format!("{}:6379", master.trim()), &self.redis_auth)?;
                 let sentinels = self.nodes(sentinels, &self.redis_sentinel_auth)?;
-                Server::sentinel_with(master, sentinels, options).map_err(wrong)
+                Server::sentinel(master, sentinels)
             }
-        }
+        };
+        let server = server.map_err(|error| format!("REDIS_URL: {error}"))?;
+        Ok(server.with_timeout(self.redis_timeout))
     }
 
     /// Several with commas between. Those without a password have the user and the password of the first.

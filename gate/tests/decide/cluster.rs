@@ -7,7 +7,7 @@ use crate::servers::{ask, wait_for, Cluster, READY_WITHIN};
 use crate::{decide, decider, descriptor, hourly, patient, policy, request, rule, summary};
 
 fn connect(cluster: &Cluster) -> Server {
-    Server::cluster_with(cluster.urls().split(','), patient()).expect("URLs")
+    patient(Server::cluster(cluster.urls().split(',')))
 }
 
 /// A key whose bucket is on each node.

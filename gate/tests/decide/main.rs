@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use envoy_types::pb::google::protobuf::UInt64Value;
-use tokenbucket_client::{OnError, Server, ServerOptions};
+use tokenbucket_client::{OnError, Server};
 use tokenbucket_gate::counters::Counters;
 use tokenbucket_gate::decide::{Decider, Policy};
 use tokenbucket_gate::limits::{File, Limits, Matched, Options, Rule};
@@ -45,11 +45,12 @@ pub fn decider(server: &Server, policy: Policy) -> (Decider, Arc<Counters>) {
 
 /// A slow machine is no outage.
 pub fn connect(server: &servers::Server) -> Server {
-    Server::connect_with(server.url(), patient()).expect("a URL")
+    patient(Server::connect(server.url()))
 }
 
-pub fn patient() -> ServerOptions {
-    ServerOptions::new().timeout(Duration::from_secs(10)).retry_every(Duration::from_millis(20))
+pub fn patient(server: redis::RedisResult<Server>) -> Server {
+    let server = server.expect("URLs");
+    server.with_timeout(Duration::from_secs(10)).with_retry_every(Duration::from_millis(20))
 }
 
 /// `count` an hour: nothing flows in while a test runs.

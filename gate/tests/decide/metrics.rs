@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokenbucket_client::fake::Fake;
+use tokenbucket_client::Limiter;
 use tokenbucket_gate::counters::Counters;
 use tokenbucket_gate::decide::Policy;
 use tokenbucket_gate::limits::{File, Limits, Matched, Options};
@@ -84,8 +85,10 @@ async fn a_denial_is_forgotten_after_a_few_seconds() {
     let found = [rule(hourly(1), "k")];
     let is_over = async || summary(&decide(&decider, &found, &[None]).await).1;
     assert_eq!([is_over().await, is_over().await], [false, true]);
-    // Its key is deleted.
-    fake.reset();
+    let Matched { rule, bucket, .. } = found[0].as_ref().unwrap();
+    let options = tokenbucket_client::Options::new().prefix("");
+    let other = Limiter::with_options(&fake.server(), rule.limit.clone(), options);
+    other.reset(bucket).await.unwrap();
     assert!(is_over().await);
     fake.advance(Duration::from_secs(5));
     assert!(!is_over().await);

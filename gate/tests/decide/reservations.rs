@@ -227,8 +227,7 @@ async fn an_expired_reservation_is_reported_once_redis_accepts_it() {
 #[tokio::test]
 async fn holds_that_come_too_late_are_released() {
     let server = Server::start();
-    let options = patient().timeout(Duration::from_millis(100));
-    let client = tokenbucket_client::Server::connect_with(server.url(), options).expect("a URL");
+    let client = connect(&server).with_timeout(Duration::from_millis(100));
     let gate = Gate::with(&client, Policy { on_error: OnError::Open, ..policy() });
     gate.reserve(&["a"], 0).await;
     server.signal("STOP");
@@ -392,8 +391,7 @@ async fn shadows_and_quotas_decide_alone() {
 #[tokio::test]
 async fn a_commit_while_redis_is_away_is_sent_again_and_charges_once() {
     let server = Server::start();
-    let options = patient().timeout(Duration::from_millis(100));
-    let client = || tokenbucket_client::Server::connect_with(server.url(), options).expect("a URL");
+    let client = || connect(&server).with_timeout(Duration::from_millis(100));
     for (on_error, left_after) in [(OnError::Error, 900), (OnError::Open, 800), (OnError::Closed, 700)] {
         let gate = Gate::with(&client(), Policy { on_error, ..policy() });
         let [first, second] = [gate.reserve(&["a"], 100).await, gate.reserve(&["a"], 100).await];
@@ -419,8 +417,7 @@ async fn a_commit_while_redis_is_away_is_sent_again_and_charges_once() {
 #[tokio::test]
 async fn a_commit_is_sent_again_until_its_reservation_is_over() {
     let mut server = Server::start();
-    let options = patient().timeout(Duration::from_millis(100));
-    let client = tokenbucket_client::Server::connect_with(server.url(), options).expect("a URL");
+    let client = connect(&server).with_timeout(Duration::from_millis(100));
     let gate = Gate::with(&client, policy());
     let id = gate.try_reserve(&["a"], 100, 900).await.unwrap().reservation_id;
     server.kill();
@@ -453,8 +450,8 @@ async fn a_reservation_that_nobody_waits_for_is_released() {
 #[tokio::test]
 async fn on_a_cluster_all_nodes_reserve_or_none() {
     let cluster = Cluster::start();
-    let client = tokenbucket_client::Server::cluster_with(cluster.urls().split(','), patient());
-    let gate = Gate::with(&client.expect("URLs"), policy());
+    let client = patient(tokenbucket_client::Server::cluster(cluster.urls().split(',')));
+    let gate = Gate::with(&client, policy());
     let keys = ["a", "b", "shadow", "q1"];
     let node = |key: &str| &cluster.nodes[cluster.node_of(&bucket(key))];
     let nodes: std::collections::HashSet<usize> =
@@ -474,8 +471,8 @@ async fn on_a_cluster_all_nodes_reserve_or_none() {
 #[tokio::test]
 async fn on_a_cluster_each_node_is_charged_once() {
     let cluster = Cluster::start();
-    let client = tokenbucket_client::Server::cluster_with(cluster.urls().split(','), patient());
-    let gate = Gate::with(&client.expect("URLs"), policy());
+    let client = patient(tokenbucket_client::Server::cluster(cluster.urls().split(',')));
+    let gate = Gate::with(&client, policy());
     let keys = ["a", "b"];
     let nodes = keys.map(|key| &cluster.nodes[cluster.node_of(&bucket(key))]);
     let left = || [left(nodes[0], "a"), left(nodes[1], "b")];

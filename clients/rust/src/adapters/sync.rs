@@ -1,14 +1,17 @@
 //! Limiters for threads.
 //!
 //! ```
-//! use tokenbucket_client::sync::{Limiter, Server};
-//! use tokenbucket_client::Limit;
+//! use std::time::Duration;
+//! use tokenbucket_client::{sync::Limiter, Limit, Server};
 //!
 //! let server = Server::connect(std::env::var("TOKENBUCKET_URL")?)?; // redis://127.0.0.1:6379
-//! let limiter = Limiter::new(&server, Limit::new(5, "2/s")?);
-//! if limiter.take("alice", 1)?.allowed {
+//! let limiter = Limiter::new(&server, Limit::new(500, "200/s")?);
+//! if limiter.within(Duration::from_millis(500)).take("alice", 1)?.allowed {
 //!     println!("go on");
 //! }
+//! let hold = limiter.hold("alice", 50, Duration::from_secs(30))?;
+//! hold.set_used(12)?;
+//! hold.settle()?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -17,24 +20,14 @@
 use std::future::Future;
 use std::time::Duration;
 
-pub use crate::Server;
-
 use crate::adapters::park::wait_for;
 use crate::transport::background::{timeout, Role};
-use crate::{Amount, Decision, Error, JointDecision, Limit, Options, Part};
-
-#[cfg(feature = "fake")]
-impl crate::fake::Fake {
-    /// Returns the server to make limiters for threads with.
-    pub fn sync_server(&self) -> Server {
-        self.server()
-    }
-}
+use crate::{Amount, Decision, Error, JointDecision, Limit, Options, Part, Server};
 
 /// Methods that wait for those of the same name.
 macro_rules! waiting {
-    ($of:literal $($name:ident($($argument:ident: $type:ty),*) -> $value:ty;)*) => {$(
-        #[doc = concat!("See [`crate::", $of, "::", stringify!($name), "`].")]
+    ($($name:ident($($argument:ident: $type:ty),*) -> $value:ty;)*) => {$(
+        #[doc = concat!("See [`crate::Limiter::", stringify!($name), "`].")]
         pub fn $name(&self, $($argument: $type),*) -> Result<$value, Error> {
             self.wait_for(self.inner.$name($($argument),*)).map(<$value>::from)
         }
@@ -42,16 +35,8 @@ macro_rules! waiting {
 }
 
 /// One limit for many names, for threads. Its methods are those of [`crate::Limiter`], which says more of each.
-///
-/// ```
-/// use tokenbucket_client::{fake::Fake, sync::Limiter, Limit};
-///
-/// let limiter = Limiter::new(&Fake::new().sync_server(), Limit::new(10, "5/s")?);
-/// assert!(limiter.take("user:42", 8)?.allowed);
-/// assert_eq!(limiter.take("user:42", 8)?.retry_after_ms, 1200);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Limiter {
     inner: crate::Limiter,
     within: Option<Duration>,
@@ -69,13 +54,11 @@ impl Limiter {
     }
 
     /// See [`crate::Limiter::with_limit`].
-    #[must_use]
     pub fn with_limit(&self, limit: Limit) -> Self {
         Self { inner: self.inner.with_limit(limit), within: self.within }
     }
 
     /// See [`crate::Limiter::with_max_wait`].
-    #[must_use]
     pub fn with_max_wait(&self, max_wait: Duration) -> Self {
         Self { inner: self.inner.with_max_wait(max_wait), within: self.within }
     }
@@ -87,16 +70,6 @@ impl Limiter {
 
     /// Returns this limiter for a caller that waits for at most `time`: a call that takes longer is an
     /// [`Error::DeadlinePassed`]. That says nothing about the server. The call may have been counted: its tokens are lost.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tokenbucket_client::{fake::Fake, sync::Limiter, Limit};
-    ///
-    /// let limiter = Limiter::new(&Fake::new().sync_server(), Limit::new(10, "5/s")?);
-    /// assert!(limiter.within(Duration::from_millis(50)).take("user:42", 1)?.allowed);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
     pub fn within(&self, time: Duration) -> Self {
         Self { inner: self.inner.clone(), within: Some(time) }
     }
@@ -107,7 +80,6 @@ impl Limiter {
     }
 
     waiting! {
-        "Limiter"
         take(name: &str, cost: impl Into<Amount>) -> Decision;
         peek(name: &str, cost: impl Into<Amount>) -> Decision;
         take_up_to(name: &str, most: u64) -> Decision;
@@ -132,68 +104,9 @@ impl Limiter {
     }
 }
 
-/// Several limits for many names, for threads. See [`crate::JointLimiter`].
-///
-/// ```
-/// use tokenbucket_client::{fake::Fake, sync::JointLimiter, Limit};
-///
-/// let limits = [("requests", Limit::new(60, "60/m")?), ("tokens", Limit::new(10_000, "10000/m")?)];
-/// let limiter = JointLimiter::new(&Fake::new().sync_server(), limits);
-/// assert!(limiter.take_all("ada", &[("requests", 1), ("tokens", 400)])?.allowed());
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Debug)]
-pub struct JointLimiter {
-    inner: crate::JointLimiter,
-}
-
-impl JointLimiter {
-    /// Makes a limiter whose options have their defaults.
-    pub fn new<S: Into<String>>(server: &Server, limits: impl IntoIterator<Item = (S, Limit)>) -> Self {
-        Self::with_options(server, limits, Options::new())
-    }
-
-    /// Makes a limiter with these options.
-    pub fn with_options<S: Into<String>>(
-        server: &Server,
-        limits: impl IntoIterator<Item = (S, Limit)>,
-        options: Options,
-    ) -> Self {
-        Self { inner: crate::JointLimiter::with_options(server, limits, options) }
-    }
-
-    /// See [`crate::JointLimiter::with_max_wait`].
-    #[must_use]
-    pub fn with_max_wait(&self, max_wait: Duration) -> Self {
-        Self { inner: self.inner.with_max_wait(max_wait) }
-    }
-
-    waiting! {
-        "JointLimiter"
-        take_all(name: &str, costs: &[(&str, impl Into<Amount> + Copy)]) -> JointDecision;
-        hold(name: &str, amounts: &[(&str, impl Into<Amount> + Copy)], ttl: Duration) -> Hold;
-        reset(name: &str) -> ();
-    }
-
-    fn wait_for<T>(&self, call: impl Future<Output = T>) -> T {
-        wait_for(Role::Call, call)
-    }
-}
-
 /// Tokens that are reserved for a piece of work, and renewed in the background. See [`crate::Hold`].
 ///
 /// Dropping it settles it, and waits for the reply.
-///
-/// ```
-/// use std::time::Duration;
-/// use tokenbucket_client::{fake::Fake, sync::Limiter, Limit};
-///
-/// let limiter = Limiter::new(&Fake::new().sync_server(), Limit::new(1000, "1000/m")?);
-/// let hold = limiter.hold("user:42", 500, Duration::from_secs(30))?;
-/// hold.set_used(120)?;
-/// assert_eq!(hold.settle()?.binding.remaining, 880);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
 #[must_use = "it is settled when it is dropped"]
 pub struct Hold(crate::Hold);
 

@@ -10,6 +10,7 @@
 //! let by_user = RateLimitLayer::new(limiter, |request| {
 //!     request.headers.get("x-user").and_then(|user| user.to_str().ok()).unwrap_or("nobody").to_owned()
 //! });
+//! let by_user = by_user.name("api").cost(|request| Ok(if request.uri.path() == "/export" { 10 } else { 1 }));
 //! let app: Router = Router::new().route("/", get(|| async { "hello, world\n" })).layer(by_user);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -35,10 +36,10 @@ use crate::{Amount, Decision, Error, Limiter, OnError};
 /// leaves out the headers of the bucket, requests pass without a decision, or they are answered with 503. Any other
 /// [`Error`] is answered with 500, and logged.
 #[derive(Clone)]
+#[must_use]
 pub struct RateLimitLayer {
     limiter: Limiter,
     name: Arc<str>,
-    jitter: f64,
     key: Arc<KeyOf>,
     cost: Arc<CostOf>,
 }
@@ -55,22 +56,10 @@ impl RateLimitLayer {
     /// `key` names the caller's bucket. Two limits need two prefixes, or two keys as in `search:{caller}`.
     pub fn new(limiter: Limiter, key: impl Fn(&Parts) -> String + Send + Sync + 'static) -> Self {
         let cost = Arc::new(|_: &Parts| Ok(Amount::from(1)));
-        Self { limiter, name: "default".into(), jitter: 0.0, key: Arc::new(key), cost }
+        Self { limiter, name: "default".into(), key: Arc::new(key), cost }
     }
 
     /// Sets how many tokens a request takes; 1 by default.
-    ///
-    /// ```
-    /// use tokenbucket_client::{fake::Fake, tower::RateLimitLayer, Limit, Limiter};
-    ///
-    /// let limiter = Limiter::new(&Fake::new().server(), Limit::new(100, "10/s")?);
-    /// let layer = RateLimitLayer::new(limiter, |_| "everybody".to_owned())
-    ///     .name("api")
-    ///     .jitter(0.5)
-    ///     .cost(|request| Ok(if request.uri.path() == "/export" { 10 } else { 1 }));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
     pub fn cost<A: Into<Amount>>(
         self,
         cost: impl Fn(&Parts) -> Result<A, Rejection> + Send + Sync + 'static,
@@ -79,15 +68,8 @@ impl RateLimitLayer {
     }
 
     /// Sets the name of the limit in the headers; `default` by default.
-    #[must_use]
     pub fn name(self, name: impl Into<Arc<str>>) -> Self {
         Self { name: name.into(), ..self }
-    }
-
-    /// Lengthens `Retry-After` by up to this share, see [`Decision::headers`]; 0 by default.
-    #[must_use]
-    pub fn jitter(self, jitter: f64) -> Self {
-        Self { jitter, ..self }
     }
 }
 
@@ -132,7 +114,7 @@ where
                 Ok(decision) => decision,
                 Err((status, text)) => return Ok(answer(status, text)),
             };
-            let is_known = !decision.degraded || rule.limiter.on_error() == OnError::Local;
+            let is_known = !decision.degraded || rule.limiter.caller.options.on_error == OnError::Local;
             let mut response = if !decision.allowed {
                 denial(&decision, is_known)
             } else if !is_known {
@@ -161,7 +143,7 @@ impl RateLimitLayer {
 
     fn describe<O>(&self, decision: &Decision, response: &mut Response<O>) {
         let headers = response.headers_mut();
-        for (name, own) in decision.headers(self.limiter.limit(), &self.name, self.jitter) {
+        for (name, own) in decision.headers(self.limiter.limit(), &self.name) {
             // A limit nearer to the handler has spoken already. Only the one that denies writes Retry-After.
             let value = match headers.get(name).map(HeaderValue::to_str) {
                 Some(Ok(inner)) => format!("{own}, {inner}"),
@@ -195,13 +177,6 @@ fn answer<O: From<String>>(status: StatusCode, text: String) -> Response<O> {
 
 /// Names the caller at this address; for IPv6 the /64, because one host can choose from all of it. Behind a proxy,
 /// take the address from a header that only your proxy can have written.
-///
-/// ```
-/// use tokenbucket_client::tower::name_of_address;
-///
-/// assert_eq!(name_of_address("2001:db8::1".parse()?), name_of_address("2001:db8::2".parse()?));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
 pub fn name_of_address(address: IpAddr) -> String {
     match address.to_canonical() {
         IpAddr::V4(ip) => ip.to_string(),

@@ -9,14 +9,14 @@ use lru::LruCache;
 use redis::{FromRedisValue, Value};
 use tokio::sync::OnceCell;
 
+use crate::api::caller::Caller;
 use crate::transport::ask::Answer;
 use crate::transport::locked::locked;
 use crate::transport::node::Node;
-use crate::transport::Transport;
 use crate::values::decision::Decision;
 use crate::values::error::Error;
 use crate::values::limit::Limit;
-use crate::values::request::Request;
+use crate::values::request::{Part, Request};
 
 const MOST_BATCHES: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 
@@ -27,7 +27,7 @@ pub(crate) struct Batches {
 
 /// The tokens of one name that are here, and what the last fetch said.
 pub(crate) struct Batch {
-    transport: Transport,
+    caller: Arc<Caller>,
     key: String,
     limit: Limit,
     state: Mutex<State>,
@@ -57,39 +57,28 @@ enum Outcome {
     Away(Arc<Node>),
 }
 
-pub(crate) enum Verdict {
-    Decided(Decision),
-    Away(Arc<Node>),
-}
-
 impl Batches {
     pub(crate) fn new(size: u64) -> Option<Self> {
         (size > 1).then(|| Self { size, of_names: Mutex::new(LruCache::new(MOST_BATCHES)) })
     }
 
-    /// The batch of a name, and how its key is made if it is new.
-    pub(crate) fn of(
-        &self,
-        transport: &Transport,
-        name: &str,
-        limit: &Limit,
-        key: impl FnOnce() -> String,
-    ) -> Arc<Batch> {
+    /// The batch of a name.
+    pub(crate) fn of(&self, caller: &Arc<Caller>, part: &Part) -> Arc<Batch> {
         let mut batches = locked(&self.of_names);
-        let place = (name.to_owned(), limit.clone());
+        let place = part.place();
         if let Some(batch) = batches.get(&place) {
             return batch.clone();
         }
         let batch = Arc::new(Batch {
-            transport: transport.clone(),
-            key: key(),
-            limit: limit.clone(),
+            caller: caller.clone(),
+            key: caller.key(&part.name),
+            limit: part.limit.clone(),
             state: Mutex::default(),
         });
         let evicted = batches.push(place, batch.clone());
         drop(batches);
         if let Some((_, evicted)) = evicted {
-            transport.send_once(evicted.close());
+            caller.server.transport.send_once(evicted.close());
         }
         batch
     }
@@ -123,20 +112,17 @@ impl Batch {
 
     /// Spends tokens of the fetch that is under way, or begins one. None if other calls were faster: then the call takes what it
     /// needs from the server.
-    pub(crate) async fn fetched(&self, cost: u64, size: u64) -> Result<Option<Verdict>, Error> {
+    pub(crate) async fn fetched(&self, cost: u64, size: u64) -> Result<Option<Decision>, Error> {
         for is_last in [false, true] {
             let fetch = self.state().fetch.clone();
             let mut own = None;
-            let began = self.transport.clock().now();
+            let began = self.caller.server.now();
             let outcome = fetch.get_or_init(|| self.fetch(cost, size, began, &mut own)).await.clone()?;
-            if let Some(verdict) = own {
-                return Ok(Some(verdict));
-            }
-            if let Some(decision) = self.spend(cost, self.transport.clock().now()) {
-                return Ok(Some(Verdict::Decided(decision)));
+            if let Some(decision) = own.or_else(|| self.spend(cost, self.caller.server.now())) {
+                return Ok(Some(decision));
             }
             match outcome {
-                Outcome::Away(node) => return Ok(Some(Verdict::Away(node))),
+                Outcome::Away(node) => return self.without_server(&node, cost).map(Some),
                 // The first may have begun before tokens came back that this call may count on.
                 Outcome::Emptied(peeked) if is_last => return self.denied(peeked, cost).await.map(Some),
                 Outcome::Full | Outcome::Emptied(_) => {}
@@ -150,11 +136,11 @@ impl Batch {
         cost: u64,
         size: u64,
         began: Duration,
-        own: &mut Option<Verdict>,
+        own: &mut Option<Decision>,
     ) -> Result<Outcome, Error> {
         let most = size - self.state().left(began).min(size - 1);
         let request = Request::fetch(self.key.clone(), &self.limit, most);
-        let answer = self.transport.ask(&request, Duration::ZERO).await;
+        let answer = self.caller.server.transport.ask(&request, Duration::ZERO).await;
         let (fetched, peeked, is_closed) = {
             let mut state = self.state();
             state.fetch = Arc::default();
@@ -166,7 +152,7 @@ impl Batch {
             let read = |place| Decision::from_redis_value_ref(replies.get(place).unwrap_or(&Value::Nil));
             let (fetched, peeked) = (read(0)?, read(1)?);
             state.add(&self.limit, fetched, began);
-            *own = (state.tokens >= cost).then(|| Verdict::Decided(state.spend(cost, began)));
+            *own = (state.tokens >= cost).then(|| state.spend(cost, began));
             state.tokens = state.tokens.min(size - 1);
             (fetched, peeked, state.is_closed)
         };
@@ -174,42 +160,43 @@ impl Batch {
             *own = Some(self.denied(peeked, cost).await?);
         }
         if is_closed {
-            self.transport.send_once(self.close());
+            self.caller.server.transport.send_once(self.close());
         }
         Ok(if fetched.granted < most { Outcome::Emptied(peeked) } else { Outcome::Full })
     }
 
     /// Denies a cost above the tokens that are here, when the bucket is empty but for what `peeked` says. The server knows when
     /// there will be more.
-    async fn denied(&self, peeked: Decision, cost: u64) -> Result<Verdict, Error> {
+    async fn denied(&self, peeked: Decision, cost: u64) -> Result<Decision, Error> {
         let tokens = self.state().tokens;
         let lacking = cost.saturating_sub(tokens);
         let mut lacks = peeked;
         if lacking > 1 {
-            let words = [Some(lacking.into()), None];
-            let request = Request::one("TB.PEEK", self.key.clone(), &self.limit, words);
-            lacks = match self.transport.ask(&request, Duration::ZERO).await? {
+            let request = Request::one("TB.PEEK", self.key.clone(), &self.limit, lacking);
+            lacks = match self.caller.server.transport.ask(&request, Duration::ZERO).await? {
                 Answer::Replies(replies) => {
                     Decision::from_redis_value_ref(replies.first().unwrap_or(&Value::Nil))?
                 }
-                Answer::Away { node, .. } | Answer::Lost(node) => return Ok(Verdict::Away(node)),
+                Answer::Away { node, .. } | Answer::Lost(node) => return self.without_server(&node, cost),
             };
         }
         // They may have flowed in since.
         let retry_after_ms = if lacks.retry_after_ms == 0 { 1 } else { lacks.retry_after_ms };
         let remaining = lacks.remaining.saturating_add_unsigned(tokens);
-        Ok(Verdict::Decided(Decision { allowed: false, granted: 0, retry_after_ms, remaining, ..lacks }))
+        Ok(Decision { allowed: false, granted: 0, retry_after_ms, remaining, ..lacks })
+    }
+
+    fn without_server(&self, node: &Node, cost: u64) -> Result<Decision, Error> {
+        let take = Request::one("TB.MTAKE", self.key.clone(), &self.limit, cost);
+        Ok(self.caller.without_server(node, &take)?.binding)
     }
 
     fn close(&self) -> Option<Request> {
         let mut state = self.state();
         state.is_closed = true;
-        let left = state.left(self.transport.clock().now());
+        let left = state.left(self.caller.server.now());
         state.tokens = 0;
-        (left > 0).then(|| {
-            let words = [Some(left.into()), None];
-            Request::one("TB.GIVE", self.key.clone(), &self.limit, words)
-        })
+        (left > 0).then(|| Request::one("TB.GIVE", self.key.clone(), &self.limit, left))
     }
 }
 

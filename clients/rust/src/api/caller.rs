@@ -4,9 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::Value;
+use redis::{FromRedisValue, Value};
 
-use crate::api::batches::Batches;
 use crate::api::denials::Denials;
 use crate::api::options::{OnError, Options};
 use crate::api::server::Server;
@@ -16,25 +15,18 @@ use crate::transport::if_dropped::IfDropped;
 use crate::transport::node::Node;
 use crate::values::decision::{Decision, JointDecision};
 use crate::values::error::Error;
-use crate::values::limit::Limit;
-use crate::values::request::{Amount, Part, Request, Share, Words};
+use crate::values::request::{Part, Request, Share};
 use crate::values::rules::LONGEST;
 
 /// The log target of limiters, named after the public type: users filter by it.
+#[cfg(feature = "tracing")]
 const LOG: &str = "tokenbucket_client::limiter";
 
 /// Asks for limiters and their holds. It has no limit of its own.
-#[derive(Clone)]
 pub(crate) struct Caller {
     pub(crate) server: Server,
     pub(crate) options: Options,
-    pub(crate) memory: Arc<Memory>,
-}
-
-/// What a limiter knows without asking.
-pub(crate) struct Memory {
     pub(crate) denials: Option<Denials>,
-    pub(crate) batches: Option<Batches>,
 }
 
 /// How a request is asked.
@@ -59,6 +51,31 @@ impl Caller {
         [&*self.options.prefix, name].concat()
     }
 
+    /// Decides on all parts together, or on one.
+    pub(crate) async fn decide(
+        &self,
+        operation: &'static str,
+        before: Vec<String>,
+        parts: &[Part],
+        how: How<'_>,
+    ) -> Result<JointDecision, Error> {
+        let began = self.server.now();
+        let request = Request::new(operation, before, &self.options.prefix, parts, how.share)?;
+        let asked = self.ask(&request, how).await;
+        if matches!(operation, "TB.GIVE" | "TB.MSETTLE") {
+            self.came_back(parts);
+        }
+        let mut decision = asked?;
+        // A settlement denies nothing.
+        if operation != "TB.MSETTLE" {
+            decision = decision.map(|one| self.passing(one, request.most_granted()));
+        }
+        for (place, part) in parts.iter().enumerate() {
+            self.tell(part, decision.each.get(place).unwrap_or(&decision.binding), began);
+        }
+        Ok(decision)
+    }
+
     /// Returns the decision for the caller: in shadow mode, one that grants what was wanted.
     pub(crate) fn passing(&self, decision: Decision, wanted: u64) -> Decision {
         if self.options.shadow {
@@ -67,77 +84,24 @@ impl Caller {
         decision
     }
 
-    /// Returns the decision for the caller, as the hook and the trace hear of it.
-    pub(crate) fn told(
-        &self,
-        name: &str,
-        limit: &Limit,
-        decision: Decision,
-        wanted: u64,
-        began: Duration,
-    ) -> Decision {
-        let decision = self.passing(decision, wanted);
-        self.tell(name, limit, &decision, began);
+    /// Returns the decision of this process for the caller, as the hook and the trace hear of it.
+    pub(crate) fn told(&self, part: &Part, decision: Decision, began: Duration) -> Decision {
+        let decision = self.passing(decision, 1);
+        self.tell(part, &decision, began);
         decision
     }
 
-    /// Reports a decision to the hook and the trace.
-    fn tell(&self, name: &str, limit: &Limit, decision: &Decision, began: Duration) {
+    /// Reports a decision to the hook and the trace, on a thread that may wait.
+    fn tell(&self, part: &Part, decision: &Decision, began: Duration) {
         if !cfg!(feature = "tracing") && self.options.hook.is_none() {
             return;
         }
         let took = self.server.now().saturating_sub(began);
-        #[cfg(feature = "tracing")]
-        trace(|| self.key(name), limit, decision, took);
-        if let Some(hook) = &self.options.hook {
-            if !background::is_here() {
-                return hook.call(name, limit, decision, took);
-            }
-            let (hook, name, limit, decision) = (hook.clone(), name.to_owned(), limit.clone(), *decision);
-            background::run_hook(move || hook.call(&name, &limit, &decision, took));
+        if !background::is_here() {
+            return report(&self.options, part, decision, took);
         }
-    }
-
-    /// Takes `amount` in any case, into debt if need be.
-    pub(crate) async fn charge(&self, name: &str, limit: &Limit, amount: Amount) -> Result<Decision, Error> {
-        let words = [Some(amount.checked("amount")?), None];
-        self.decide("TB.CHARGE", name, limit, words, How::default(), self.server.now()).await
-    }
-
-    /// `began` is the time of now.
-    pub(crate) async fn decide(
-        &self,
-        operation: &'static str,
-        name: &str,
-        limit: &Limit,
-        words: Words,
-        how: How<'_>,
-        began: Duration,
-    ) -> Result<Decision, Error> {
-        let request = Request::one(operation, self.key(name), limit, words).sharing(how.share)?;
-        let decision = self.ask(&request, how).await?.binding;
-        Ok(self.told(name, limit, decision, request.most_granted(), began))
-    }
-
-    pub(crate) async fn decide_all(
-        &self,
-        operation: &'static str,
-        before: Vec<String>,
-        parts: &[Part],
-        how: How<'_>,
-    ) -> Result<JointDecision, Error> {
-        let began = self.server.now();
-        let request = Request::joint(operation, before, &self.options.prefix, parts)?.sharing(how.share)?;
-        let mut decision = self.ask(&request, how).await?;
-        // A settlement denies nothing.
-        if self.options.shadow && operation != "TB.MSETTLE" {
-            decision = decision.map(|one| one.in_shadow_mode(1));
-        }
-        for (place, part) in parts.iter().enumerate() {
-            let own = decision.each.get(place).unwrap_or(&decision.binding);
-            self.tell(&part.name, &part.limit, own, began);
-        }
-        Ok(decision)
+        let (options, part, decision) = (self.options.clone(), part.clone(), *decision);
+        background::run_blocking(move || report(&options, &part, &decision, took));
     }
 
     async fn ask(&self, request: &Request, how: How<'_>) -> Result<JointDecision, Error> {
@@ -148,14 +112,14 @@ impl Caller {
             return Err(Error::BadArgument(format!("ttl: {ttl:?} is not from 1 ms to 30 days")));
         }
         // A hold that the server may have, and that no caller gets.
-        let doubt = how.begins.zip(request.to_end()).map(|(ttl, settle)| {
-            IfDropped::run(move || self.server.settle_later(settle, ttl, Duration::ZERO))
+        let doubt = how.begins.and_then(|ttl| {
+            let settle = request.to_end()?;
+            Some(IfDropped::run(move || self.server.settle_later(settle, ttl, Duration::ZERO)))
         });
-        let renewal = how.renews.then(|| request.to_renewal());
-        let asked = renewal.as_ref().unwrap_or(request);
+        let asked = if how.renews { &request.to_renewal() } else { request };
         let max_wait = if self.options.shadow { Duration::ZERO } else { how.max_wait };
         let mut is_in_doubt = false;
-        let answer = self.server.transport().ask(asked, max_wait).await;
+        let answer = self.server.transport.ask(asked, max_wait).await;
         if let (Some(is_sent), Ok(Answer::Replies(_) | Answer::Away { was_sent: true, .. })) =
             (how.is_sent, &answer)
         {
@@ -163,7 +127,10 @@ impl Caller {
         }
         let decision = match answer {
             Err(error) => Err(error),
-            Ok(Answer::Replies(replies)) => request.read(replies.into_iter().next().unwrap_or(Value::Nil)),
+            Ok(Answer::Replies(replies)) => {
+                let reply = replies.into_iter().next().unwrap_or(Value::Nil);
+                JointDecision::from_redis_value(reply).map_err(Error::from)
+            }
             Ok(Answer::Away { node, was_sent }) => {
                 let decision = self.without_server(&node, request);
                 let is_kept = decision.as_ref().is_ok_and(JointDecision::allowed) && !how.ends_late;
@@ -175,7 +142,8 @@ impl Caller {
             }
             Ok(Answer::Lost(_)) => {
                 self.server.count_degraded();
-                Ok(JointDecision::of(Decision::of_lost_call()))
+                let lost = Decision { lost: true, ..Decision::by_policy(true, 1, Duration::ZERO) };
+                Ok(JointDecision::of(lost))
             }
         };
         if let (Some(doubt), false) = (doubt, is_in_doubt) {
@@ -185,23 +153,15 @@ impl Caller {
     }
 
     /// Forgets the denials of buckets to which tokens came back.
-    pub(crate) fn came_back<'a>(&self, buckets: impl IntoIterator<Item = (&'a str, &'a Limit)>) {
-        if let Some(denials) = &self.memory.denials {
-            buckets.into_iter().for_each(|(name, limit)| denials.forget(name, limit));
-        }
-    }
-
-    /// Ends what is held here as well, when the server was away at its beginning.
-    pub(crate) fn settle_here(&self, id: &str, parts: &[Part]) {
-        let request = Request::joint("TB.MSETTLE", vec![id.to_owned()], &self.options.prefix, parts);
-        if let Err(error) = request.and_then(|request| self.server.decide_locally(&request)) {
-            log::warn!(target: LOG, "a hold of this process was not settled: {error}");
+    pub(crate) fn came_back(&self, parts: &[Part]) {
+        if let Some(denials) = &self.denials {
+            parts.iter().for_each(|part| denials.forget(part));
         }
     }
 
     /// Decides by the policy.
     pub(crate) fn without_server(&self, node: &Node, request: &Request) -> Result<JointDecision, Error> {
-        let retry_after = self.server.transport().options().retry_every;
+        let retry_after = self.server.transport.options.retry_every;
         let by_policy =
             |allowed, granted| JointDecision::of(Decision::by_policy(allowed, granted, retry_after));
         if self.options.on_error != OnError::Local {
@@ -209,7 +169,7 @@ impl Caller {
         }
         let decision = match self.options.on_error {
             OnError::Local => {
-                let decision = request.read(self.server.decide_locally(request)?)?;
+                let decision = JointDecision::from_redis_value(self.server.decide_locally(request)?)?;
                 decision.map(|one| Decision { degraded: true, ..one })
             }
             OnError::Open => by_policy(true, request.most_granted()),
@@ -221,11 +181,15 @@ impl Caller {
     }
 }
 
-#[cfg(feature = "tracing")]
-fn trace(key: impl FnOnce() -> String, limit: &Limit, decision: &Decision, took: Duration) {
+fn report(options: &Options, part: &Part, decision: &Decision, took: Duration) {
+    let Part { name, limit, .. } = part;
+    #[cfg(feature = "tracing")]
     if tracing::enabled!(target: LOG, tracing::Level::DEBUG) {
-        let (key, Decision { allowed, shadowed, remaining, retry_after_ms, degraded, .. }) =
-            (key(), *decision);
+        let key = [&options.prefix, name.as_str()].concat();
+        let Decision { allowed, shadowed, remaining, retry_after_ms, degraded, .. } = *decision;
         tracing::debug!(target: LOG, key, %limit, allowed, shadowed, remaining, retry_after_ms, degraded, ?took, "decided");
+    }
+    if let Some(hook) = &options.hook {
+        hook.call(name, limit, decision, took);
     }
 }

@@ -9,7 +9,7 @@ use lru::LruCache;
 use crate::transport::locked::locked;
 use crate::values::decision::Decision;
 use crate::values::limit::Limit;
-use crate::values::request::Amount;
+use crate::values::request::{Amount, Part};
 
 /// Remembers the last denial of each name, of a bounded number of names.
 ///
@@ -35,36 +35,34 @@ impl Denials {
     }
 
     /// The denial that still holds for such a cost; one of cost 5 says nothing about cost 1, or about what can never be had.
-    pub(crate) fn recall(&self, name: &str, limit: &Limit, cost: Amount, now: Duration) -> Option<Decision> {
-        let key = (name.to_owned(), limit.clone());
+    pub(crate) fn recall(&self, part: &Part, now: Duration) -> Option<Decision> {
+        let place = part.place();
         let mut denials = locked(&self.denials);
-        let denial = *denials.get(&key)?;
+        let denial = *denials.get(&place)?;
         if now >= denial.asked_at + denial.decision.retry_after()?.min(self.longest) {
-            denials.pop(&key);
+            denials.pop(&place);
             return None;
         }
         let decision = || denial.decision.later(now.saturating_sub(denial.heard_at), 1);
-        let is_covered = cost >= denial.cost && limit.ever_holds(cost);
+        let is_covered = part.amount >= denial.cost && part.limit.ever_holds(part.amount);
         is_covered.then(|| Decision { remembered: true, ..decision() })
     }
 
     pub(crate) fn remember(
         &self,
-        name: &str,
-        limit: &Limit,
-        cost: Amount,
+        part: &Part,
         decision: Decision,
         (asked_at, heard_at): (Duration, Duration),
     ) {
         let is_denial = !decision.allowed || decision.shadowed;
         if is_denial && !decision.degraded && decision.retry_after_ms > 0 {
-            let denial = Denial { cost, decision, asked_at, heard_at };
-            locked(&self.denials).put((name.to_owned(), limit.clone()), denial);
+            let denial = Denial { cost: part.amount, decision, asked_at, heard_at };
+            locked(&self.denials).put(part.place(), denial);
         }
     }
 
     /// Tokens came back: the denial may no longer hold.
-    pub(crate) fn forget(&self, name: &str, limit: &Limit) {
-        locked(&self.denials).pop(&(name.to_owned(), limit.clone()));
+    pub(crate) fn forget(&self, part: &Part) {
+        locked(&self.denials).pop(&part.place());
     }
 }

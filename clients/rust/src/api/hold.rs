@@ -1,14 +1,14 @@
 //! What is held for one piece of work.
 
-use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use std::{process, slice};
 
 use tokio::sync::{watch, OnceCell};
 
 use crate::api::caller::{Caller, How};
-use crate::transport::background::{detached, timeout};
+use crate::transport::background::{detached, timeout, warn};
 use crate::transport::locked::locked;
 use crate::values::decision::{random_bits, JointDecision};
 use crate::values::error::Error;
@@ -38,6 +38,11 @@ const LOG: &str = "tokenbucket_client::hold";
 ///     _ = async { /* the work */ } => {}
 /// }
 /// hold.settle().await?;
+///
+/// let tokens = Limiter::new(&Fake::new().server(), Limit::new(1000, "1000/m")?);
+/// let hold = tokens.hold("user:42", 500, Duration::from_secs(30)).await?; // the most that the work may cost
+/// hold.set_used(120)?; // what it did cost
+/// assert_eq!(hold.settle().await?.binding.remaining, 880);
 /// # Ok(())
 /// # }
 /// ```
@@ -45,9 +50,7 @@ const LOG: &str = "tokenbucket_client::hold";
 pub struct Hold(Arc<Inner>);
 
 pub(crate) struct Inner {
-    caller: Caller,
-    /// Each with the amount that is held.
-    parts: Vec<Part>,
+    caller: Arc<Caller>,
     ttl: Duration,
     id: String,
     /// Set once the server may have the hold.
@@ -55,7 +58,8 @@ pub(crate) struct Inner {
     /// Set once the server has had the hold.
     is_known: AtomicBool,
     is_lost: watch::Sender<bool>,
-    used: Mutex<Vec<Amount>>,
+    /// Each part with what was used of it.
+    used: Mutex<Vec<Part>>,
     decision: Mutex<JointDecision>,
     /// The process that began it: a forked child's copy ends nothing.
     process: u32,
@@ -68,7 +72,7 @@ pub(crate) struct Inner {
 
 impl Hold {
     pub(crate) async fn make(
-        caller: Caller,
+        caller: Arc<Caller>,
         parts: Vec<Part>,
         ttl: Duration,
         how: How<'_>,
@@ -76,7 +80,6 @@ impl Hold {
         let inner = Arc::new(Inner {
             caller,
             used: Mutex::new(parts.iter().map(unreported).collect()),
-            parts,
             is_sent: AtomicBool::new(false),
             is_known: AtomicBool::new(false),
             is_lost: watch::Sender::new(false),
@@ -88,7 +91,7 @@ impl Hold {
             over: tokio::sync::Notify::new(),
             settled: OnceCell::new(),
         });
-        let decision = inner.set(&inner.parts, How { begins: Some(ttl), ..how }).await?;
+        let decision = inner.set(&parts, How { begins: Some(ttl), ..how }).await?;
         if !decision.allowed() {
             return Err(Error::Denied(decision));
         }
@@ -97,9 +100,9 @@ impl Hold {
             inner.settled.set(Ok(decision)).ok();
             return Ok(Self(inner));
         }
-        let transport = inner.caller.server.transport();
+        let transport = &inner.caller.server.transport;
         // The server forgets at once what holds nothing.
-        let held: Vec<Part> = inner.parts.iter().filter(|part| !part.amount.is_zero()).cloned().collect();
+        let held: Vec<Part> = parts.into_iter().filter(|part| !part.amount.is_zero()).collect();
         // Not those of a fake, whose time stands still.
         if transport.clock().is_real() && !held.is_empty() {
             transport.spawn(inner.clone().renew_until_over(held));
@@ -107,49 +110,29 @@ impl Hold {
         Ok(Self(inner))
     }
 
-    /// Reports how much the work used of its only limit. What is not reported counts as used, and slots of a pool (rate 0)
-    /// come back.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tokenbucket_client::{fake::Fake, Limit, Limiter};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let limiter = Limiter::new(&Fake::new().server(), Limit::new(1000, "1000/m")?);
-    /// let hold = limiter.hold("user:42", 500, Duration::from_secs(30)).await?;
-    /// hold.set_used(120)?;
-    /// assert!(hold.set_used(-1).is_err());
-    /// drop(hold); // settles it
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`Error::BadArgument`] if it is not a number of tokens, or not 0 of a pool. The hold stays as it was.
+    /// Reports how much the work used of its only limit: see [`set_used_of`](Self::set_used_of).
     pub fn set_used(&self, used: impl Into<Amount>) -> Result<(), Error> {
         self.set_used_of(0, used)
     }
 
-    /// Reports how much the work used of one of several limits, by its place in the call: see
-    /// [`Limiter::hold_all`](crate::Limiter::hold_all).
+    /// Reports how much the work used of one of several limits, by its place in the call. What is not reported counts as
+    /// used, and slots of a pool (rate 0) come back.
     ///
     /// # Errors
     ///
     /// [`Error::BadArgument`] if there is no such limit, or it is not a number of tokens, or not 0 of a pool. The hold stays as
     /// it was.
     pub fn set_used_of(&self, place: usize, used: impl Into<Amount>) -> Result<(), Error> {
-        let used = used.into();
-        used.checked("used")?;
+        let used = used.into().checked("TB.MSETTLE")?;
+        let mut parts = locked(&self.0.used);
         let no_such_limit = || Error::BadArgument(format!("used: the hold has no limit at place {place}"));
-        let part = self.0.parts.get(place).ok_or_else(no_such_limit)?;
+        let part = parts.get_mut(place).ok_or_else(no_such_limit)?;
         if part.limit.is_pool() && !used.is_zero() {
             return Err(Error::BadArgument(format!(
                 "used: {used} of a pool (rate 0), whose slots all come back"
             )));
         }
-        locked(&self.0.used)[place] = used;
+        part.amount = used;
         Ok(())
     }
 
@@ -189,11 +172,9 @@ impl Hold {
 }
 
 /// What a hold used of one limit if its work does not report it: an exception or an early return must not make work free.
-fn unreported(part: &Part) -> Amount {
-    if part.limit.is_pool() {
-        return Amount::from(0);
-    }
-    part.amount
+fn unreported(part: &Part) -> Part {
+    let amount = if part.limit.is_pool() { 0.into() } else { part.amount };
+    Part { amount, ..part.clone() }
 }
 
 impl Drop for Hold {
@@ -202,9 +183,9 @@ impl Drop for Hold {
             return;
         }
         let inner = self.0.clone();
-        self.0.caller.server.transport().spawn(async move {
+        self.0.caller.server.transport.spawn(async move {
             if let Err(error) = inner.settle().await {
-                log::warn!(target: LOG, "a hold was not settled: {error}");
+                warn(LOG, format!("a hold was not settled: {error}"));
             }
         });
     }
@@ -216,7 +197,7 @@ impl Inner {
         let before = vec![self.ttl.as_millis().to_string(), self.id.clone()];
         let renews = self.is_known.load(Ordering::Relaxed);
         let how = How { renews, is_sent: Some(&self.is_sent), ..how };
-        let decision = self.caller.decide_all("TB.MHOLD", before, parts, how).await?;
+        let decision = self.caller.decide("TB.MHOLD", before, parts, how).await?;
         locked(&self.decision).clone_from(&decision);
         if !decision.binding.degraded {
             self.is_known.fetch_or(decision.allowed() && !decision.binding.shadowed, Ordering::Relaxed);
@@ -241,7 +222,7 @@ impl Inner {
                 Ok(decision) if !decision.binding.degraded => self.ttl / 3,
                 Ok(_) | Err(Error::ServerAway(_)) => self.ttl / 12,
                 Err(error) => {
-                    log::warn!(target: LOG, "a hold was not renewed: {error}");
+                    warn(LOG, format!("a hold was not renewed: {error}"));
                     self.ttl / 3
                 }
             };
@@ -257,19 +238,14 @@ impl Inner {
     async fn settle_once(&self) -> Result<JointDecision, Error> {
         *self.is_open.lock().await = false;
         self.over.notify_one();
-        let used = locked(&self.used).clone();
-        let with_used = |(part, used): (&Part, Amount)| Part { amount: used, ..part.clone() };
-        let parts: Vec<Part> = self.parts.iter().zip(used).map(with_used).collect();
-        let before = vec![self.id.clone()];
-        let settled = self.caller.decide_all("TB.MSETTLE", before.clone(), &parts, How::default()).await;
-        self.caller.came_back(parts.iter().map(|part| (part.name.as_str(), &part.limit)));
+        let parts = locked(&self.used).clone();
+        let settled = self.caller.decide("TB.MSETTLE", vec![self.id.clone()], &parts, How::default()).await;
         match &settled {
             Ok(decision) if !decision.binding.degraded => self.finish(decision, &parts).await?,
             Ok(_) | Err(Error::ServerAway(_) | Error::ReplyLost(_))
                 if self.is_sent.load(Ordering::Relaxed) =>
             {
-                let settle = Request::joint("TB.MSETTLE", before, &self.caller.options.prefix, &parts)?;
-                self.caller.server.settle_later(settle, self.ttl, SETTLED_AGAIN_AFTER);
+                self.caller.server.settle_later(self.settlement(&parts)?, self.ttl, SETTLED_AGAIN_AFTER);
             }
             _ => {}
         }
@@ -280,12 +256,18 @@ impl Inner {
         for (part, own) in parts.iter().zip(&settled.each) {
             if !own.allowed && !part.amount.is_zero() {
                 // It had expired, or the server was away when the work began.
-                self.caller.charge(&part.name, &part.limit, part.amount).await?;
+                let charged = slice::from_ref(part);
+                self.caller.decide("TB.CHARGE", Vec::new(), charged, How::default()).await?;
             }
         }
         if locked(&self.decision).binding.degraded {
-            self.caller.settle_here(&self.id, parts);
+            // It is held here as well.
+            self.caller.server.decide_locally(&self.settlement(parts)?)?;
         }
         Ok(())
+    }
+
+    fn settlement(&self, parts: &[Part]) -> Result<Request, Error> {
+        Request::new("TB.MSETTLE", vec![self.id.clone()], &self.caller.options.prefix, parts, None)
     }
 }

@@ -4,7 +4,6 @@ pub(crate) mod batches;
 pub(crate) mod caller;
 pub(crate) mod denials;
 pub(crate) mod hold;
-pub(crate) mod joint;
 pub(crate) mod limiter;
 pub(crate) mod options;
 pub(crate) mod server;

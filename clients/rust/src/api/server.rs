@@ -8,27 +8,39 @@ use std::time::Duration;
 use redis::{ConnectionInfo, IntoConnectionInfo, RedisResult, Value};
 use tokio::sync::Semaphore;
 
-use crate::api::options::ServerOptions;
+use crate::api::options::Fallback;
 use crate::local::buckets::Buckets;
-#[cfg(feature = "fake")]
-use crate::local::fake::Fake;
 use crate::transport::address::{read, settings};
 use crate::transport::clock::Clock;
 use crate::transport::cluster::Cluster;
 use crate::transport::locked::locked;
 use crate::transport::node::Node;
 use crate::transport::sentinel::Sentinels;
-use crate::transport::Transport;
+use crate::transport::{Transport, YEAR};
 use crate::values::error::Error;
 use crate::values::request::{By, Request};
 use crate::values::rules::MOST_UNSETTLED;
 
-/// A server or a cluster, for limiters of tasks and of threads. Clones share its connections and its outages.
+/// A server or a cluster, for limiters of tasks and of threads. Clones share its connections and its
+/// outages, whatever their timeouts.
+///
+/// ```
+/// use std::time::Duration;
+/// use tokenbucket_client::{Fallback, Server};
+///
+/// let cluster = Server::cluster(["redis://10.0.0.1:6379", "redis://10.0.0.2:6379"])?;
+/// let master = Server::sentinel("redis://:secret@mymaster", ["redis://10.0.0.1:26379", "redis://10.0.0.2:26379"])?;
+/// let patient = master.with_timeout(Duration::from_secs(1)).with_fallback(Fallback::Script);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
-pub struct Server(pub(super) Arc<Inner>);
+#[must_use]
+pub struct Server {
+    pub(crate) transport: Transport,
+    pub(super) shared: Arc<Shared>,
+}
 
-pub(super) struct Inner {
-    transport: Transport,
+pub(super) struct Shared {
     local: Mutex<Buckets>,
     degraded: AtomicU64,
     /// Bounds how many holds wait to be settled.
@@ -36,33 +48,21 @@ pub(super) struct Inner {
 }
 
 impl Server {
-    /// Names a single server, with the default options. Connects at the first call, and again whenever the connection is
-    /// lost. Speaks RESP3, which reports a closed connection at once.
+    /// Names a single server. Connects at the first call, and again whenever the connection is lost. Speaks RESP3, which
+    /// reports a closed connection at once.
     ///
     /// # Errors
     ///
     /// Returns an error if the URL is invalid.
     pub fn connect(url: impl IntoConnectionInfo) -> RedisResult<Self> {
-        Self::connect_with(url, ServerOptions::new())
+        Ok(Self::new(Node::new(settings(url)?)?, None, Clock::real()))
     }
 
-    /// Does what [`connect`](Self::connect) does, with these options.
-    pub fn connect_with(url: impl IntoConnectionInfo, options: ServerOptions) -> RedisResult<Self> {
-        Ok(Self::new(Node::new(settings(url)?)?, None, Clock::real(), options))
-    }
-
-    /// Names a master that the sentinels know, with the default options. Each connection asks them for the master, so a new
-    /// one is found once the old one is gone or has become a replica.
+    /// Names a master that the sentinels know. Each connection asks them for the master, so a new one is found once the old
+    /// one is gone or has become a replica.
     ///
     /// `master` is a URL with the name of the master as its host, and the user, password and database of the master. What
     /// the sentinels want is in their own URLs.
-    ///
-    /// ```
-    /// use tokenbucket_client::Server;
-    ///
-    /// let server = Server::sentinel("redis://:secret@mymaster", ["redis://10.0.0.1:26379", "redis://10.0.0.2:26379"])?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     ///
     /// # Errors
     ///
@@ -71,76 +71,73 @@ impl Server {
         master: impl IntoConnectionInfo,
         sentinels: impl IntoIterator<Item = T>,
     ) -> RedisResult<Self> {
-        Self::sentinel_with(master, sentinels, ServerOptions::new())
-    }
-
-    /// Does what [`sentinel`](Self::sentinel) does, with these options.
-    pub fn sentinel_with<T: IntoConnectionInfo>(
-        master: impl IntoConnectionInfo,
-        sentinels: impl IntoIterator<Item = T>,
-        options: ServerOptions,
-    ) -> RedisResult<Self> {
         let sentinels = sentinels.into_iter().map(read);
-        let node = Node::master_of(Sentinels::new(settings(master)?, sentinels)?);
-        Ok(Self::new(node, None, Clock::real(), options))
+        Ok(Self::new(Node::master_of(Sentinels::new(settings(master)?, sentinels)?), None, Clock::real()))
     }
 
-    /// Names a cluster by the URLs of some of its nodes, with the default options.
-    ///
-    /// A node that is away is an outage of its own buckets alone.
+    /// Names a cluster by the URLs of some of its nodes. A node that is away is an outage of its own buckets alone.
     ///
     /// # Errors
     ///
     /// Returns an error if there is no URL, or one is invalid.
     pub fn cluster<T: IntoConnectionInfo>(urls: impl IntoIterator<Item = T>) -> RedisResult<Self> {
-        Self::cluster_with(urls, ServerOptions::new())
-    }
-
-    /// Does what [`cluster`](Self::cluster) does, with these options.
-    pub fn cluster_with<T: IntoConnectionInfo>(
-        urls: impl IntoIterator<Item = T>,
-        options: ServerOptions,
-    ) -> RedisResult<Self> {
         let seeds = urls.into_iter().map(settings).collect::<RedisResult<Vec<ConnectionInfo>>>()?;
         let cluster = Cluster::new(seeds)?;
-        Ok(Self::new(cluster.first.clone(), Some(cluster), Clock::real(), options))
+        Ok(Self::new(cluster.first.clone(), Some(cluster), Clock::real()))
     }
 
-    fn new(first: Arc<Node>, cluster: Option<Cluster>, clock: Clock, options: ServerOptions) -> Self {
-        Self(Arc::new(Inner {
-            transport: Transport::new(first, cluster, clock, options),
+    pub(crate) fn new(first: Arc<Node>, cluster: Option<Cluster>, clock: Clock) -> Self {
+        let shared = Shared {
             local: Mutex::new(Buckets::bounded()),
             degraded: AtomicU64::new(0),
             unsettled: Arc::new(Semaphore::new(MOST_UNSETTLED)),
-        }))
+        };
+        Self { transport: Transport::new(first, cluster, clock), shared: Arc::new(shared) }
+    }
+
+    /// Sets the timeout: the server is away once it was silent for so long while a call waited; 100 ms by default, at least
+    /// 1 ms.
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        // No time at all would be over before anything could arrive.
+        self.transport.options.timeout = timeout.clamp(Duration::from_millis(1), YEAR);
+        self
+    }
+
+    /// Sets how often one call tries a server that is away; 500 ms by default. [`OnError`](crate::OnError) decides the
+    /// others at once.
+    pub fn with_retry_every(mut self, retry_every: Duration) -> Self {
+        self.transport.options.retry_every = retry_every.min(YEAR);
+        self
+    }
+
+    /// Sets what decides if the server has not loaded the module; [`Fallback::None`] by default.
+    pub fn with_fallback(mut self, fallback: Fallback) -> Self {
+        self.transport.options.fallback = fallback;
+        self
     }
 
     /// Returns whether it is a cluster, where the names of one call have to share a hash tag.
     pub fn is_cluster(&self) -> bool {
-        self.0.transport.is_cluster()
+        self.transport.is_cluster()
     }
 
     /// Returns how many decisions [`OnError`](crate::OnError) made in place of the server.
     pub fn degraded_count(&self) -> u64 {
-        self.0.degraded.load(Ordering::Relaxed)
+        self.shared.degraded.load(Ordering::Relaxed)
     }
 
     pub(crate) fn count_degraded(&self) {
-        self.0.degraded.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn transport(&self) -> &Transport {
-        &self.0.transport
+        self.shared.degraded.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The time since 1970.
     pub(crate) fn now(&self) -> Duration {
-        self.0.transport.clock().now()
+        self.transport.clock().now()
     }
 
     /// Decides here, under the same limit.
     pub(crate) fn decide_locally(&self, request: &Request) -> Result<Value, Error> {
-        self.decide_in(&mut locked(&self.0.local), request)
+        self.decide_in(&mut locked(&self.shared.local), request)
     }
 
     /// Finds what is wrong whatever the buckets hold.
@@ -155,23 +152,8 @@ impl Server {
     }
 }
 
-#[cfg(feature = "fake")]
-impl Fake {
-    /// Returns the server to make limiters with.
-    pub fn server(&self) -> Server {
-        self.server_with(ServerOptions::new())
-    }
-
-    /// Returns the server to make limiters with, with these options.
-    pub fn server_with(&self, options: ServerOptions) -> Server {
-        // Nothing is ever connected to it.
-        let node = settings("redis://fake").and_then(Node::new).expect("a URL");
-        Server::new(node, None, Clock::Fake(self.clone()), options)
-    }
-}
-
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Server").field("options", self.transport().options()).finish_non_exhaustive()
+        f.debug_struct("Server").field("options", &self.transport.options).finish_non_exhaustive()
     }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::api::server::Server;
 use crate::transport::ask::Answer;
+use crate::transport::background::warn;
 use crate::values::request::Request;
 use crate::values::rules::SETTLED_AGAIN_AFTER;
 
@@ -12,19 +13,16 @@ const LEAST_PAUSE: Duration = Duration::from_millis(50);
 
 impl Server {
     /// Settles a hold after this time, or when the server is back, for at most its `ttl`. Charges nothing if the hold is not
-    /// there, so that it may be sent again and again.
+    /// there, so that it may be sent again and again. If too many wait to be settled, it ends by its `ttl`.
     pub(crate) fn settle_later(&self, settle: Request, ttl: Duration, after: Duration) {
-        if !self.transport().clock().is_real() {
+        if !self.transport.clock().is_real() {
             return;
         }
-        let Ok(room) = self.0.unsettled.clone().try_acquire_owned() else {
-            log::debug!(target: LOG, "too many holds wait to be settled: one ends by its ttl");
-            return;
-        };
+        let Ok(room) = self.shared.unsettled.clone().try_acquire_owned() else { return };
         let server = self.clone();
-        self.transport().spawn(async move {
+        self.transport.spawn(async move {
             if let Err(why) = server.settle_when_back(settle, ttl, after).await {
-                log::warn!(target: LOG, "a hold was not settled, and ends by its ttl: {why}");
+                warn(LOG, format!("a hold was not settled, and ends by its ttl: {why}"));
             }
             drop(room);
         });
@@ -32,15 +30,15 @@ impl Server {
 
     /// Settles twice: the hold itself may still lie in a socket. What it then takes comes back whole.
     async fn settle_when_back(&self, settle: Request, ttl: Duration, after: Duration) -> Result<(), String> {
-        let clock = self.transport().clock();
+        let clock = self.transport.clock();
         let until = clock.now().saturating_add(ttl);
-        let retry_every = self.transport().options().retry_every.max(LEAST_PAUSE);
+        let retry_every = self.transport.options.retry_every.max(LEAST_PAUSE);
         let again = settle.to_end();
         let mut pause = after;
         for settle in [Some(settle), again].into_iter().flatten() {
             loop {
                 clock.sleep(pause).await;
-                let why = match self.transport().ask(&settle, Duration::ZERO).await {
+                let why = match self.transport.ask(&settle, Duration::ZERO).await {
                     Ok(Answer::Replies(_)) => break,
                     Ok(Answer::Away { node, .. } | Answer::Lost(node)) => node.failure(),
                     Err(error) => return Err(error.to_string()),

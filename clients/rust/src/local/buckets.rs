@@ -14,23 +14,28 @@ use tokenbucket_core::request::{self, Request};
 
 const MOST_NAMES: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 
-/// The commands that limiters send, as their errors show them.
-const SYNTAX: [&str; 11] = [
-    "TB.TAKE key capacity rate [cost]",
-    "TB.PEEK key capacity rate [cost]",
-    "TB.TAKEUPTO key capacity rate max",
-    "TB.RESERVE key capacity rate cost max_wait_ms",
-    "TB.CHARGE key capacity rate amount",
-    "TB.GIVE key capacity rate amount",
-    "TB.HOLD key capacity rate amount ttl_ms id",
-    "TB.SETTLE key capacity rate id used",
-    "TB.MTAKE numkeys key capacity rate cost [key capacity rate cost ...]",
-    "TB.MHOLD numkeys ttl_ms id key capacity rate amount [key capacity rate amount ...]",
-    "TB.MSETTLE numkeys id key capacity rate used [key capacity rate used ...]",
-];
+type Read = for<'a> fn(&[&'a [u8]]) -> Result<Vec<Request<&'a [u8]>>, Refusal>;
 
-/// The words of a command.
-type Words<'a> = [&'a [u8]];
+/// The commands that limiters send, as their errors show them, and what reads them.
+const COMMANDS: [(&str, Read); 11] = [
+    ("TB.TAKE key capacity rate [cost]", |words| Ok(vec![request::take(words)?])),
+    ("TB.PEEK key capacity rate [cost]", |words| Ok(vec![request::peek(words)?])),
+    ("TB.TAKEUPTO key capacity rate max", |words| Ok(vec![request::take_up_to(words)?])),
+    ("TB.RESERVE key capacity rate cost max_wait_ms", |words| Ok(vec![request::reserve(words)?])),
+    ("TB.CHARGE key capacity rate amount", |words| Ok(vec![request::charge(words)?])),
+    ("TB.GIVE key capacity rate amount", |words| Ok(vec![request::give(words)?])),
+    ("TB.HOLD key capacity rate amount ttl_ms id", |words| Ok(vec![request::hold(words)?])),
+    ("TB.SETTLE key capacity rate id used", |words| Ok(vec![request::settle(words)?])),
+    ("TB.MTAKE numkeys key capacity rate cost [key capacity rate cost ...]", |words| {
+        request::multi_take(words)
+    }),
+    ("TB.MHOLD numkeys ttl_ms id key capacity rate amount [key capacity rate amount ...]", |words| {
+        request::multi_hold(words)
+    }),
+    ("TB.MSETTLE numkeys id key capacity rate used [key capacity rate used ...]", |words| {
+        request::multi_settle(words)
+    }),
+];
 
 /// The buckets that are not full, by key.
 pub(crate) struct Buckets {
@@ -56,11 +61,6 @@ impl Buckets {
         Self { now_us: 0, of_keys: LruCache::unbounded() }
     }
 
-    #[cfg(feature = "fake")]
-    pub(crate) fn clear(&mut self) {
-        self.of_keys.clear();
-    }
-
     /// Runs a command as a server does.
     pub(crate) fn run(&mut self, command: &Cmd) -> RedisResult<Value> {
         let words = command.args_iter().map(|word| match word {
@@ -74,31 +74,19 @@ impl Buckets {
             let gone = arguments.iter().filter(|key| self.of_keys.pop(**key).is_some()).count();
             return Ok(Value::Int(gone as i64));
         }
-        let syntax = SYNTAX.iter().find(|syntax| syntax.split(' ').next() == Some(&*name));
-        let syntax = syntax.ok_or_else(|| refused(&format!("ERR unknown command '{name}'")))?;
-        self.call(&name, arguments).map_err(|refusal| refused(&refusal.line(syntax, arguments)))
-    }
-
-    fn call(&mut self, name: &str, arguments: &Words) -> Result<Value, Refusal> {
-        let request = match name {
-            "TB.PEEK" => return Ok(reply(self.peek(&request::peek(arguments)?)?)),
-            "TB.MTAKE" => return self.decide_all(&request::multi_take(arguments)?).map(joint),
-            "TB.MHOLD" => return self.decide_all(&request::multi_hold(arguments)?).map(joint),
-            "TB.MSETTLE" => return self.decide_all(&request::multi_settle(arguments)?).map(joint),
-            "TB.TAKEUPTO" => request::take_up_to(arguments)?,
-            "TB.RESERVE" => request::reserve(arguments)?,
-            "TB.CHARGE" => request::charge(arguments)?,
-            "TB.GIVE" => request::give(arguments)?,
-            "TB.HOLD" => request::hold(arguments)?,
-            "TB.SETTLE" => request::settle(arguments)?,
-            _ => request::take(arguments)?,
-        };
-        let plan = self.plan(&request)?;
-        Ok(reply(self.apply(&request, plan)))
+        let command = COMMANDS.iter().find(|(syntax, _)| syntax.split(' ').next() == Some(&*name));
+        let (syntax, read) = command.ok_or_else(|| refused(&format!("ERR unknown command '{name}'")))?;
+        let decided = read(arguments).and_then(|requests| self.decide(&requests, name == "TB.PEEK"));
+        let each = decided.map_err(|refusal| refused(&refusal.line(syntax, arguments)))?;
+        let mut reply = fields(Decision::binding(each.iter().copied()));
+        if each.len() > 1 {
+            reply.push(Value::Array(each.into_iter().map(|one| Value::Array(fields(one))).collect()));
+        }
+        Ok(Value::Array(reply))
     }
 
     /// Changes all buckets as requested, or none.
-    fn decide_all(&mut self, requests: &[Request<&[u8]>]) -> Result<Vec<Decision>, Refusal> {
+    fn decide(&mut self, requests: &[Request<&[u8]>], is_peek: bool) -> Result<Vec<Decision>, Refusal> {
         let numbered = requests.iter().enumerate();
         let plans = numbered.map(|(place, one)| self.plan(one).map_err(|error| error.at(place)));
         let mut plans = plans.collect::<Result<Vec<_>, _>>()?;
@@ -110,7 +98,11 @@ impl Buckets {
                 }
             }
         }
-        Ok(requests.iter().zip(plans).map(|(request, plan)| self.apply(request, plan)).collect())
+        let decisions = requests.iter().zip(plans).map(|(request, plan)| match plan {
+            Plan::Outcome(outcome) if is_peek => outcome.decision,
+            plan => self.apply(request, plan),
+        });
+        Ok(decisions.collect())
     }
 
     fn plan(&mut self, request: &Request<&[u8]>) -> Result<Plan, Error> {
@@ -119,13 +111,6 @@ impl Buckets {
             self.of_keys.pop(request.key);
         }
         self.look(request.key, |bucket, holds| request.plan(bucket, Some(holds), usize::MAX, now_us))
-    }
-
-    fn peek(&mut self, request: &Request<&[u8]>) -> Result<Decision, Error> {
-        match self.plan(request)? {
-            Plan::Outcome(outcome) => Ok(outcome.decision),
-            Plan::Hold { .. } => unreachable!("TB.PEEK names no hold"),
-        }
     }
 
     fn denied_by_another(&mut self, request: &Request<&[u8]>) -> Plan {
@@ -152,22 +137,18 @@ impl Buckets {
                 request.change_hold(holds, bucket, taken_micro, amount_micro, now_us)
             }
         };
-        self.write(request.key, outcome.change);
-        outcome.decision
-    }
-
-    fn write(&mut self, key: &[u8], change: Change) {
-        match change {
+        match outcome.change {
             Change::Keep => (),
             Change::Store { bucket, full_at_us } => {
-                let window = ExpiryWindow::new(full_at_us, self.now_us);
-                let stored = self.store(key, bucket);
+                let window = ExpiryWindow::new(full_at_us, now_us);
+                let stored = self.store(request.key, bucket);
                 if !window.accepts(stored.expires_at_ms) {
                     stored.expires_at_ms = window.latest_ms;
                 }
             }
-            Change::Clear => drop(self.of_keys.pop(key)),
+            Change::Clear => drop(self.of_keys.pop(request.key)),
         }
+        outcome.decision
     }
 
     /// What has ended of the holds is in the level.
@@ -179,17 +160,6 @@ impl Buckets {
         stored.holds.drop_ended(now_us);
         stored
     }
-}
-
-fn reply(decision: Decision) -> Value {
-    Value::Array(fields(decision))
-}
-
-/// The binding decision, then each bucket's own.
-fn joint(each: Vec<Decision>) -> Value {
-    let mut reply = fields(Decision::binding(each.iter().copied()));
-    reply.push(Value::Array(each.into_iter().map(self::reply).collect()));
-    Value::Array(reply)
 }
 
 fn fields(decision: Decision) -> Vec<Value> {

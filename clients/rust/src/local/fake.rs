@@ -10,6 +10,8 @@
 //! assert!(!limiter.take("alice", 1)?.allowed);
 //! fake.advance(Duration::from_secs(1));
 //! assert!(limiter.take("alice", 1)?.allowed);
+//! fake.set_away(true);
+//! assert!(limiter.take("alice", 1)?.degraded); // this process decides
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -21,8 +23,12 @@ use std::time::{Duration, SystemTime};
 
 use redis::{Cmd, Value};
 
+use crate::api::server::Server;
 use crate::local::buckets::Buckets;
+use crate::transport::address::settings;
+use crate::transport::clock::Clock;
 use crate::transport::locked::locked;
+use crate::transport::node::Node;
 use crate::values::error::Failure;
 
 const YEAR_2026_S: u64 = 1_767_225_600;
@@ -43,22 +49,18 @@ impl Fake {
     }
 
     /// Makes a server whose clock begins at this moment, kept to the microsecond.
-    ///
-    /// ```
-    /// use std::time::{Duration, SystemTime};
-    /// use tokenbucket_client::{fake::Fake, sync::Limiter, Limit};
-    ///
-    /// let new_years_eve = SystemTime::UNIX_EPOCH + Duration::from_secs(1_798_761_540); // 2026-12-31T23:59:00Z
-    /// let fake = Fake::at(new_years_eve);
-    /// let limiter = Limiter::new(&fake.server(), Limit::new(10, "10@mo")?);
-    /// assert_eq!(limiter.take("user:42", 10)?.reset_after_ms, 60_000);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn at(now: SystemTime) -> Self {
         let since_1970 = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let mut buckets = Buckets::unbounded();
         buckets.now_us = i64::try_from(since_1970.as_micros()).unwrap_or(0);
         Self(Arc::new(Mutex::new(State { is_away: false, buckets })))
+    }
+
+    /// Returns the server to make limiters with.
+    pub fn server(&self) -> Server {
+        // Nothing is ever connected to it.
+        let node = settings("redis://fake").and_then(Node::new).expect("a URL");
+        Server::new(node, None, Clock::Fake(self.clone()))
     }
 
     /// Lets time pass, for buckets and for what limiters remember. Kept to the microsecond.
@@ -69,34 +71,8 @@ impl Fake {
     }
 
     /// Begins an outage, or ends it.
-    ///
-    /// ```
-    /// use tokenbucket_client::{fake::Fake, sync::Limiter, Limit};
-    ///
-    /// let fake = Fake::new();
-    /// let limiter = Limiter::new(&fake.server(), Limit::new(1, "1/s")?);
-    /// fake.set_away(true);
-    /// assert!(limiter.take("user:42", 1)?.degraded); // this process decides
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn set_away(&self, is_away: bool) {
         locked(&self.0).is_away = is_away;
-    }
-
-    /// Makes every bucket full.
-    ///
-    /// ```
-    /// use tokenbucket_client::{fake::Fake, sync::Limiter, Limit};
-    ///
-    /// let fake = Fake::new();
-    /// let limiter = Limiter::new(&fake.server(), Limit::new(1, "1/h")?);
-    /// limiter.take("user:42", 1)?;
-    /// fake.reset();
-    /// assert!(limiter.take("user:42", 1)?.allowed);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn reset(&self) {
-        locked(&self.0).buckets.clear();
     }
 
     pub(crate) fn run(&self, commands: &[Cmd]) -> Result<Vec<Value>, Failure> {

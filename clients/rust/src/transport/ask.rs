@@ -59,7 +59,7 @@ impl Transport {
             let answer = self.run(request, None).await?;
             let Answer::Replies(replies) = &answer else { return Ok(answer) };
             let left = until.saturating_sub(self.now());
-            let denied = request.binding(replies).filter(|decision| !decision.allowed && !left.is_zero());
+            let denied = Request::binding(replies).filter(|decision| !decision.allowed && !left.is_zero());
             let Some(pause) = denied.and_then(|denial| denial.retry_after()) else { return Ok(answer) };
             if take(&mut may_stay) && self.decider(request) == By::Module {
                 let answer = self.run(request, Some(until)).await;
@@ -93,9 +93,11 @@ impl Transport {
         }
         match why {
             _ if is_lost => Ok(Answer::Lost(node)),
-            _ if why.is_unknown_command() => {
-                Err(Error::module_missing(&node.name, request.needs_the_module()))
-            }
+            _ if why.is_unknown_command() => Err(Error::ModuleMissing(if request.needs_the_module() {
+                format!("holds need the tokenbucket module, which {} has not loaded", node.name)
+            } else {
+                format!("{} has not loaded the tokenbucket module", node.name)
+            })),
             Failure::Replied(error) | Failure::NotConnected(error) if why.fault() == Fault::Callers => {
                 Err(Error::refused(&node.name, error))
             }
@@ -105,7 +107,7 @@ impl Transport {
 
     /// Notes what a failure says about the node.
     pub(super) fn note(&self, node: &Node, failure: &Failure) {
-        node.note(failure, self.now(), self.options().retry_every);
+        node.note(failure, self.now(), self.options.retry_every);
         if failure.is_away() {
             self.look_at_slots();
         }
@@ -121,13 +123,13 @@ impl Transport {
     }
 
     fn may_be_script(&self, request: &Request) -> bool {
-        self.options().fallback == Fallback::Script && !request.needs_the_module()
+        self.options.fallback == Fallback::Script && !request.needs_the_module()
     }
 
     /// The keys of the script have other names, and so perhaps another node.
     fn node_of(&self, request: &Request, by: By) -> Arc<Node> {
-        match (&self.0.cluster, by) {
-            (None, _) => self.0.first.clone(),
+        match (&self.shared.cluster, by) {
+            (None, _) => self.shared.first.clone(),
             (Some(cluster), By::Module) => cluster.node_of(request.key()),
             (Some(cluster), By::Script) => cluster.node_of(&request.script_key()),
         }
@@ -136,7 +138,7 @@ impl Transport {
     /// Sends to this node, and to those that it redirects to. Sends again where that does no harm; a call that waits with the
     /// time that is left.
     async fn follow(&self, call: &mut Call<'_>) -> Result<Vec<Value>, Failure> {
-        if self.0.cluster.as_ref().is_some_and(|cluster| cluster.is_new()) {
+        if self.shared.cluster.as_ref().is_some_and(|cluster| cluster.is_new()) {
             self.look_at_slots();
         }
         self.admit(call)?;
@@ -174,10 +176,10 @@ impl Transport {
         if !call.node.is_away() {
             return Ok(());
         }
-        if !call.node.admits(self.now(), self.options().retry_every.max(self.options().timeout)) {
+        if !call.node.admits(self.now(), self.options.retry_every.max(self.options.timeout)) {
             return Err(Failure::NotSent);
         }
-        if let Some(node) = self.0.cluster.as_ref().and_then(Cluster::one_there) {
+        if let Some(node) = self.shared.cluster.as_ref().and_then(Cluster::one_there) {
             call.node = node;
         }
         Ok(())
@@ -201,7 +203,7 @@ impl Transport {
             // Neither node did anything: some keys have gone ahead to another, or the node decides no longer.
             Some("TRYAGAIN" | "UNBLOCKED") if call.split_tries < TRIES_OF_A_SPLIT_SLOT => {
                 call.split_tries += 1;
-                self.clock().sleep(self.options().timeout / TRIES_OF_A_SPLIT_SLOT).await;
+                self.clock().sleep(self.options.timeout / TRIES_OF_A_SPLIT_SLOT).await;
                 call.node = self.node_of(request, call.by);
             }
             // A user without the right to load the script may still run it by its digest once it is loaded.
@@ -222,7 +224,7 @@ impl Transport {
                 self.admit(call)?;
             }
             _ => {
-                let (Some(cluster), Failure::Replied(error)) = (&self.0.cluster, &failure) else {
+                let (Some(cluster), Failure::Replied(error)) = (&self.shared.cluster, &failure) else {
                     return Err(failure);
                 };
                 let Some(other) = cluster.redirected(&call.node, error) else { return Err(failure) };

@@ -18,8 +18,8 @@ use tokio::sync::oneshot;
 use tokio::task::{yield_now, JoinHandle};
 use tokio::time::{sleep_until, Sleep};
 
-use crate::api::options::YEAR;
 use crate::transport::address::unfinished;
+use crate::transport::YEAR;
 
 /// Empty until the first call, and again while no thread can be started: each call tries.
 static BACKGROUND: ArcSwapOption<Background> = ArcSwapOption::const_empty();
@@ -120,7 +120,7 @@ pub(crate) fn run_by_thread<F: Future>(work: impl FnOnce() -> F) -> Option<F::Ou
 pub(crate) fn close_dropped(of: runtime::Id) {
     let is_of = |(_, runtime): &(u32, Runtime)| runtime.handle().id() == of;
     if if_free().is_some_and(|free| free.as_ref().is_some_and(is_of)) {
-        run_hook(|| {
+        run_blocking(|| {
             if let Some((_, runtime)) = if_free().as_deref().and_then(Option::as_ref) {
                 runtime.block_on(yield_now());
             }
@@ -142,10 +142,20 @@ pub(crate) fn runs_tasks() -> bool {
     matches!(ROLE.get(), Role::Tasks)
 }
 
-/// Runs a hook of work that has no caller, such as a renewal, on another thread: it may wait for another call.
-pub(crate) fn run_hook(hook: impl FnOnce() + Send + 'static) {
+/// Runs work on a thread of its own. It may wait for a call: a hook of a renewal, or a logger.
+pub(crate) fn run_blocking(work: impl FnOnce() + Send + 'static) {
     if let Ok(handle) = handle() {
-        handle.spawn_blocking(hook);
+        handle.spawn_blocking(work);
+    }
+}
+
+/// Logs on a thread that may wait: a logger may ask a limiter.
+pub(crate) fn warn(target: &'static str, line: String) {
+    let log = move || log::warn!(target: target, "{line}");
+    if is_here() {
+        run_blocking(log);
+    } else {
+        log();
     }
 }
 

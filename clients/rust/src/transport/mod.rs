@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use crate::api::options::ServerOptions;
+use crate::api::options::Fallback;
 use crate::transport::clock::Clock;
 use crate::transport::cluster::Cluster;
 use crate::transport::node::Node;
+use crate::values::rules::{RETRY_EVERY, TIMEOUT};
 
 pub(crate) mod address;
 pub(crate) mod ask;
@@ -24,34 +25,39 @@ pub(crate) mod send;
 pub(crate) mod sentinel;
 pub(crate) mod silence;
 
+/// The longest time that a timer runs. Longer options count as this.
+pub(crate) const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// Sends requests to a server or a cluster; clones are the same one.
 #[derive(Clone)]
-pub(crate) struct Transport(Arc<Inner>);
+pub(crate) struct Transport {
+    shared: Arc<Shared>,
+    pub(crate) options: ServerOptions,
+}
 
-struct Inner {
+struct Shared {
     /// The server, or a node of the cluster.
     first: Arc<Node>,
     cluster: Option<Cluster>,
     clock: Clock,
-    options: ServerOptions,
+}
+
+/// What [`Server`](crate::Server) says of each.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ServerOptions {
+    pub(crate) timeout: Duration,
+    pub(crate) retry_every: Duration,
+    pub(crate) fallback: Fallback,
 }
 
 impl Transport {
-    pub(crate) fn new(
-        first: Arc<Node>,
-        cluster: Option<Cluster>,
-        clock: Clock,
-        options: ServerOptions,
-    ) -> Self {
-        Self(Arc::new(Inner { first, cluster, clock, options }))
-    }
-
-    pub(crate) fn options(&self) -> &ServerOptions {
-        &self.0.options
+    pub(crate) fn new(first: Arc<Node>, cluster: Option<Cluster>, clock: Clock) -> Self {
+        let options = ServerOptions { timeout: TIMEOUT, retry_every: RETRY_EVERY, fallback: Fallback::None };
+        Self { shared: Arc::new(Shared { first, cluster, clock }), options }
     }
 
     pub(crate) fn clock(&self) -> &Clock {
-        &self.0.clock
+        &self.shared.clock
     }
 
     fn now(&self) -> Duration {
@@ -59,7 +65,7 @@ impl Transport {
     }
 
     pub(crate) fn is_cluster(&self) -> bool {
-        self.0.cluster.is_some()
+        self.shared.cluster.is_some()
     }
 
     /// Runs a task beside the caller.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use redis::{Client, ConnectionInfo, RedisResult};
 
+use crate::transport::background::warn;
 use crate::transport::link::Link;
 use crate::transport::locked::locked;
 use crate::transport::sentinel::Sentinels;
@@ -135,14 +136,14 @@ impl Node {
             Fault::Away => {
                 self.away_until_us.store(us(now.saturating_add(away_for)), Ordering::Release);
                 if !self.is_logged.swap(true, Ordering::AcqRel) {
-                    log::warn!(target: LOG, "cannot ask Redis for limits: {}: {failure}", self.name);
+                    warn(LOG, format!("cannot ask Redis for limits: {}: {failure}", self.name));
                 }
             }
             Fault::Refusing => {
                 self.answers();
                 if is_due(&self.next_refusal_us, now, BETWEEN_REFUSALS_LOGGED) {
                     let name = &self.name;
-                    log::warn!(target: LOG, "{name} refuses calls, which are not limited by it: {failure}");
+                    warn(LOG, format!("{name} refuses calls, which are not limited by it: {failure}"));
                 }
             }
             Fault::Callers if failure.is_reply() => self.answers(),
@@ -161,7 +162,7 @@ impl Node {
     pub(super) fn decides(&self) {
         self.answers();
         if self.is_logged.load(Ordering::Acquire) && self.is_logged.swap(false, Ordering::AcqRel) {
-            log::warn!(target: LOG, "Redis is back, limiting again: {}", self.name);
+            warn(LOG, format!("Redis is back, limiting again: {}", self.name));
         }
     }
 
@@ -185,7 +186,7 @@ impl Node {
 
     pub(super) fn let_script_decide(&self, now: Duration) {
         if self.script_until_us.swap(us(now + BETWEEN_LOOKS_FOR_THE_MODULE), Ordering::AcqRel) == 0 {
-            log::warn!(target: LOG, "{} has no tokenbucket module: the script decides until it has", self.name);
+            warn(LOG, format!("{} has no tokenbucket module: the script decides until it has", self.name));
         }
     }
 
@@ -193,7 +194,7 @@ impl Node {
         if self.script_until_us.load(Ordering::Acquire) != 0
             && self.script_until_us.swap(0, Ordering::AcqRel) != 0
         {
-            log::warn!(target: LOG, "{} has the tokenbucket module: the script decides no longer", self.name);
+            warn(LOG, format!("{} has the tokenbucket module: the script decides no longer", self.name));
         }
     }
 }

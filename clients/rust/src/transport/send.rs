@@ -121,7 +121,7 @@ impl Transport {
             });
             if !runs_tasks() {
                 // If it takes longer, the next calls go on with it.
-                timeout(self.options().timeout, connecting).await;
+                timeout(self.options.timeout, connecting).await;
             }
         }
         link.near.get().filter(|(id, _)| *id == runtime.id()).map(|(_, connection)| connection.clone())
@@ -135,7 +135,7 @@ impl Transport {
         let made = connecting(self.clone().connect(node.clone(), link.clone()));
         // A server that is away gets no more time than for a reply. If it comes later, the next call finds it connected.
         let made = if node.is_away() {
-            timeout(self.options().timeout, made).await.unwrap_or_else(|| Err(timed_out()))
+            timeout(self.options.timeout, made).await.unwrap_or_else(|| Err(timed_out()))
         } else {
             made.await
         };
@@ -143,7 +143,7 @@ impl Transport {
     }
 
     fn connect_within(&self) -> Duration {
-        CONNECT_WITHIN.max(self.options().timeout)
+        CONNECT_WITHIN.max(self.options.timeout)
     }
 
     /// Connects, unless that is under way.

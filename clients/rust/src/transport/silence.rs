@@ -29,7 +29,7 @@ impl Transport {
         node: &Node,
         mut reply: impl Future<Output = T> + Unpin,
     ) -> Result<T, Failure> {
-        let (clock, patience) = (self.clock(), self.options().timeout);
+        let (clock, patience) = (self.clock(), self.options.timeout);
         let mut since = clock.now();
         let most_age = patience.saturating_mul(TIMEOUTS_OF_A_CALL).max(LEAST_AGE_OF_A_CALL);
         let too_old_at = since.saturating_add(most_age);
@@ -73,7 +73,7 @@ impl Transport {
                 return Ok(value);
             }
             if self.now().saturating_sub(node.heard()) >= PULSE && self.look(node).await {
-                return Err(Failure::Silent(self.options().timeout));
+                return Err(Failure::Silent(self.options.timeout));
             }
         }
     }
@@ -94,7 +94,7 @@ impl Transport {
 
     /// Finds that out in the background, for a caller who did not wait for it. One such look is enough at a time.
     pub(super) fn look_later(&self, node: &Arc<Node>) {
-        if !node.is_away() && is_due(&node.next_look_us, self.now(), self.options().timeout) {
+        if !node.is_away() && is_due(&node.next_look_us, self.now(), self.options.timeout) {
             let (transport, node) = (self.clone(), node.clone());
             self.spawn(async move {
                 transport.look(&node).await;
@@ -104,14 +104,15 @@ impl Transport {
 
     /// Asks where the slots are, in the background.
     pub(super) fn look_at_slots(&self) {
-        let Some(node) = self.0.cluster.as_ref().and_then(|cluster| cluster.one_to_ask(self.now())) else {
+        let Some(node) = self.shared.cluster.as_ref().and_then(|cluster| cluster.one_to_ask(self.now()))
+        else {
             return;
         };
         let transport = self.clone();
         self.spawn(async move {
             let ask = redis::cmd("CLUSTER").arg("SLOTS").take();
             let asked = transport.attempt(&node, &[ask], How::default()).await;
-            let (Ok(replies), Some(cluster)) = (asked, &transport.0.cluster) else { return };
+            let (Ok(replies), Some(cluster)) = (asked, &transport.shared.cluster) else { return };
             for range in replies.into_iter().flat_map(Vec::<Value>::from_redis_value).flatten() {
                 cluster.read(range, &node);
             }

@@ -11,12 +11,15 @@ use crate::values::limit::Limit;
 /// What the server decided about a call: whether it is allowed, and when to try again.
 ///
 /// ```
+/// use std::time::Duration;
 /// use tokenbucket_client::{fake::Fake, sync::Limiter, Limit};
 ///
 /// let limiter = Limiter::new(&Fake::new().server(), Limit::new(1, "1/s")?);
 /// assert!(limiter.take("user:42", 1)?.allowed);
 /// let denied = limiter.take("user:42", 1)?;
-/// assert_eq!(denied.retry_after_ms, 1000);
+/// assert_eq!(denied.retry_after(), Some(Duration::from_secs(1)));
+/// let headers = denied.headers(limiter.limit(), "search");
+/// assert_eq!(headers[1], ("ratelimit", "\"search\";r=0;t=1".to_owned()));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,65 +53,28 @@ impl Decision {
         self.retry_after_ms.try_into().ok().map(Duration::from_millis)
     }
 
-    /// Returns how long to wait in whole seconds, rounded up, as for `Retry-After`.
-    ///
-    /// ```
-    /// use tokenbucket_client::{fake::Fake, sync::Limiter, Limit};
-    ///
-    /// let limiter = Limiter::new(&Fake::new().server(), Limit::new(10, "5/s")?);
-    /// limiter.take("user:42", 8)?;
-    /// assert_eq!(limiter.take("user:42", 8)?.retry_after_s(), Some(2)); // of 1200 ms
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn retry_after_s(&self) -> Option<u64> {
-        self.retry_after().map(whole_seconds)
-    }
-
     /// Returns `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers under the policy's `name`, and
-    /// `Retry-After` if it is denied.
-    ///
-    /// `jitter` 0.5 lengthens `Retry-After` by up to half, so that callers denied together do not return
-    /// together. It is left out where waiting does not help. A decision
-    /// without the server says nothing about the bucket.
-    ///
-    /// ```
-    /// use tokenbucket_client::{fake::Fake, sync::Limiter, Limit};
-    ///
-    /// let limiter = Limiter::new(&Fake::new().server(), Limit::new(10, "5/s")?);
-    /// let decision = limiter.take("user:42", 4)?;
-    /// let headers = decision.headers(limiter.limit(), "search", 0.0);
-    /// assert_eq!(headers[1], ("ratelimit", "\"search\";r=6;t=1".to_owned()));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn headers(&self, limit: &Limit, name: &str, jitter: f64) -> Vec<(&'static str, String)> {
+    /// `Retry-After` if it is denied. That is left out where waiting does not help. A decision without the server says
+    /// nothing about the bucket.
+    pub fn headers(&self, limit: &Limit, name: &str) -> Vec<(&'static str, String)> {
         let mut headers = Vec::new();
         if !self.degraded {
-            headers.push(("ratelimit-policy", policy(limit, name)));
-            headers.push(("ratelimit", self.state(name)));
+            let window = limit.fills_in_us().filter(|us| *us > 0);
+            let window = window.map_or_else(String::new, |us| format!(";w={}", us.div_ceil(1_000_000)));
+            let reset = u64::try_from(self.reset_after_ms);
+            let reset = reset.map_or_else(|_| String::new(), |ms| format!(";t={}", ms.div_ceil(1000)));
+            headers.push(("ratelimit-policy", format!("\"{name}\";q={}{window}", limit.whole_capacity())));
+            headers.push(("ratelimit", format!("\"{name}\";r={}{reset}", self.remaining.max(0))));
         }
         if let Some(wait) = self.retry_after().filter(|wait| !self.allowed && !wait.is_zero()) {
-            let wait = wait.mul_f64(1.0 + jitter.max(0.0).clamp(0.0, 1000.0) * random_fraction());
-            headers.push(("retry-after", whole_seconds(wait).to_string()));
+            headers.push(("retry-after", wait.as_millis().div_ceil(1000).to_string()));
         }
         headers
-    }
-
-    fn state(&self, name: &str) -> String {
-        let left = self.remaining.max(0);
-        match u64::try_from(self.reset_after_ms) {
-            Ok(ms) => format!("\"{name}\";r={left};t={}", ms.div_ceil(1000)),
-            Err(_) => format!("\"{name}\";r={left}"),
-        }
     }
 
     pub(crate) fn by_policy(allowed: bool, granted: u64, retry_after: Duration) -> Self {
         let retry_after_ms = if allowed { 0 } else { saturating(retry_after.as_millis()) };
         Self { allowed, granted, retry_after_ms, degraded: true, ..Self::default() }
-    }
-
-    /// Decides on a call whose reply was lost.
-    pub(crate) fn of_lost_call() -> Self {
-        Self { allowed: true, granted: 1, degraded: true, lost: true, ..Self::default() }
     }
 
     /// Grants all that was wanted: the decision is shadowed if it did not.
@@ -178,18 +144,6 @@ impl FromRedisValue for JointDecision {
     }
 }
 
-fn policy(limit: &Limit, name: &str) -> String {
-    let capacity = limit.whole_capacity();
-    match limit.fills_in_us() {
-        Some(us) if us > 0 => format!("\"{name}\";q={capacity};w={}", us.div_ceil(1_000_000)),
-        _ => format!("\"{name}\";q={capacity}"),
-    }
-}
-
-fn whole_seconds(time: Duration) -> u64 {
-    u64::try_from(time.as_millis().div_ceil(1000)).unwrap_or(u64::MAX)
-}
-
 fn saturating(ms: u128) -> i64 {
     i64::try_from(ms).unwrap_or(i64::MAX)
 }
@@ -197,9 +151,4 @@ fn saturating(ms: u128) -> i64 {
 /// Draws unforeseeable bits: std takes its keys from the operating system. A forked child has its parent's keys.
 pub(crate) fn random_bits() -> u64 {
     RandomState::new().hash_one((process::id(), SystemTime::now()))
-}
-
-/// From 0 up to, but not including, 1.
-fn random_fraction() -> f64 {
-    (random_bits() >> 11) as f64 / (1_u64 << 53) as f64
 }

@@ -7,7 +7,6 @@ use std::{fmt, io};
 use redis::{ErrorKind, ParsingError, RedisError};
 
 use crate::values::decision::JointDecision;
-use crate::values::limit::LimitError;
 
 /// Why there is no decision.
 #[derive(Clone, Debug)]
@@ -35,12 +34,8 @@ pub enum Error {
     /// have executed the call.
     ReplyLost(String),
     /// The caller's own deadline is over, see [`sync::Limiter::within`](crate::sync::Limiter::within).
-    #[cfg(feature = "sync")]
     DeadlinePassed,
 }
-
-const SHARE_A_HASH_TAG: &str =
-    "in a cluster, the names of one call have to share a hash tag, as in {ada}:requests";
 
 impl Error {
     /// What a server replied to a call that would be wrong the next time as well.
@@ -53,14 +48,6 @@ impl Error {
             _ => Self::Refused { server: server.to_owned(), error },
         }
     }
-
-    pub(crate) fn module_missing(server: &str, is_needed: bool) -> Self {
-        Self::ModuleMissing(if is_needed {
-            format!("holds need the tokenbucket module, which {server} has not loaded")
-        } else {
-            format!("{server} has not loaded the tokenbucket module")
-        })
-    }
 }
 
 impl From<ParsingError> for Error {
@@ -69,18 +56,14 @@ impl From<ParsingError> for Error {
     }
 }
 
-impl From<LimitError> for Error {
-    fn from(error: LimitError) -> Self {
-        Self::BadArgument(error.to_string())
-    }
-}
-
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Refused { server, error } => write!(f, "{server}: {error}"),
             Self::BadArgument(text) | Self::ModuleMissing(text) | Self::ServerAway(text) => f.write_str(text),
-            Self::CrossSlot => f.write_str(SHARE_A_HASH_TAG),
+            Self::CrossSlot => f.write_str(
+                "in a cluster, the names of one call have to share a hash tag, as in {ada}:requests",
+            ),
             Self::Denied(decision) => match decision.binding.retry_after() {
                 Some(wait) => write!(f, "denied; there may be room in {} ms", wait.as_millis()),
                 None => f.write_str("denied: more than the limit ever holds"),
@@ -88,7 +71,6 @@ impl fmt::Display for Error {
             Self::ReplyLost(server) => {
                 write!(f, "{server}: the reply was lost; it is not known whether the call happened")
             }
-            #[cfg(feature = "sync")]
             Self::DeadlinePassed => f.write_str("the caller's deadline is over"),
         }
     }

@@ -9,6 +9,7 @@ use tokenbucket_core::error::Refusal;
 use tokenbucket_core::rate::Rate;
 use tokenbucket_core::request::limit_or_pool;
 
+use crate::values::error::Error;
 use crate::values::request::Amount;
 
 /// The capacity of a bucket, and the rate at which it refills.
@@ -22,8 +23,8 @@ use crate::values::request::Amount;
 /// let quota = Limit::new(1000, "1000@d+09:00")?; // 1000 a day, from midnight in Tokyo
 /// let plan = Limit::new(9000, "9000@mo+14d")?; // 9000 a month, from the 15th
 /// let jobs = Limit::new(10, 0)?; // a pool: tokens come back only from holds
-/// assert_eq!("20 10/s".parse(), Limit::new(20, "10/s"));
-/// # Ok::<(), tokenbucket_client::LimitError>(())
+/// assert_eq!("20 10/s".parse::<Limit>()?, Limit::new(20, "10/s")?);
+/// # Ok::<(), tokenbucket_client::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Limit(Arc<Inner>);
@@ -34,8 +35,6 @@ struct Inner {
     capacity: String,
     rate: String,
     terms: bucket::Limit,
-    /// What flows in a long time: of a calendar the average. None of a pool.
-    average: Option<Rate>,
 }
 
 impl Limit {
@@ -46,16 +45,15 @@ impl Limit {
     ///
     /// # Errors
     ///
-    /// Returns what the module would reply to such a limit.
-    pub fn new(capacity: impl ToString, rate: impl ToString) -> Result<Self, LimitError> {
+    /// Returns [`Error::BadArgument`] with what the module would reply to such a limit.
+    pub fn new(capacity: impl ToString, rate: impl ToString) -> Result<Self, Error> {
         let words = [capacity.to_string(), rate.to_string()];
         let terms = limit_or_pool(&words[0], &words[1]).map_err(|error| {
             let line = Refusal::from(error).line("limit capacity rate", &words);
-            LimitError(line.trim_start_matches("ERR ").to_owned())
+            Error::BadArgument(line.trim_start_matches("ERR ").to_owned())
         })?;
-        let average = if terms.is_pool() { None } else { average(&words[1]) };
         let [capacity, rate] = words;
-        Ok(Self(Arc::new(Inner { capacity, rate, terms, average })))
+        Ok(Self(Arc::new(Inner { capacity, rate, terms })))
     }
 
     /// Returns the capacity, as it was given.
@@ -89,19 +87,19 @@ impl Limit {
 
     /// In what time an empty bucket fills, rounded up; None if nothing ever flows in.
     pub(crate) fn fills_in_us(&self) -> Option<u64> {
-        let capacity = self.0.terms.capacity_micro();
-        self.0.average.map(|rate| rate.reaches_at_us(0, capacity).unsigned_abs())
+        let average = if self.is_pool() { None } else { average(self.rate()) };
+        Some(average?.reaches_at_us(0, self.0.terms.capacity_micro()).unsigned_abs())
     }
 }
 
 /// Reads `20 10/s`: capacity and rate.
 impl FromStr for Limit {
-    type Err = LimitError;
+    type Err = Error;
 
-    fn from_str(text: &str) -> Result<Self, LimitError> {
+    fn from_str(text: &str) -> Result<Self, Error> {
         match text.split_ascii_whitespace().collect::<Vec<_>>()[..] {
             [capacity, rate] => Self::new(capacity, rate),
-            _ => Err(LimitError(format!("{text:?} is not a capacity and a rate, like 20 10/s"))),
+            _ => Err(Error::BadArgument(format!("{text:?} is not a capacity and a rate, like 20 10/s"))),
         }
     }
 }
@@ -124,15 +122,3 @@ fn average(rate: &str) -> Option<Rate> {
     };
     Rate::parse(format!("{count}/{period}").as_bytes()).ok()
 }
-
-/// Why a capacity and a rate make no limit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LimitError(String);
-
-impl fmt::Display for LimitError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for LimitError {}

@@ -25,7 +25,7 @@ impl Amount {
 
     /// Returns whether the server takes it for nothing, as it does float noise.
     pub(crate) fn is_zero(self) -> bool {
-        self.0.abs() <= NOISE
+        self.micro() == 0
     }
 
     /// Returns it as a cost in millionths of a token, as the server reads it.
@@ -33,18 +33,24 @@ impl Amount {
         micro_tokens(&self.to_redis_args().concat(), Rounding::Up).unwrap_or(i64::MAX)
     }
 
-    /// Checks that an argument of this name is a number of tokens.
-    pub(crate) fn checked(self, argument: &str) -> Result<Self, Error> {
-        if (0.0..=MOST_TOKENS).contains(&self.0) {
+    /// Checks that this command takes it.
+    pub(crate) fn checked(self, operation: &str) -> Result<Self, Error> {
+        let (argument, least) = match operation {
+            "TB.MTAKE" | "TB.PEEK" | "TB.RESERVE" => ("cost", 0.0),
+            "TB.TAKEUPTO" => ("most", 1.0),
+            "TB.MSETTLE" => ("used", 0.0),
+            _ => ("amount", 0.0),
+        };
+        if (least..=MOST_TOKENS).contains(&self.0) {
             // -0.0, which commands write as -0, becomes 0.
             return Ok(Self(self.0 + 0.0));
         }
-        Err(Error::BadArgument(format!("{argument}: {self} is not a number of tokens from 0 to 1e12")))
+        let problem = format!("{argument}: {self} is not a number of tokens from {least} to 1e12");
+        Err(Error::BadArgument(problem))
     }
 }
 
 const MOST_TOKENS: f64 = 1e12;
-const NOISE: f64 = 1e-12;
 /// Most commands have no more, and need no second allocation.
 const WORDS: usize = 6;
 const BYTES: usize = 128;
@@ -83,6 +89,25 @@ impl Part {
     pub fn new(name: impl Into<String>, limit: &Limit, amount: impl Into<Amount>) -> Self {
         Self { name: name.into(), limit: limit.clone(), amount: amount.into() }
     }
+
+    /// Names the bucket `{name}:which`, as in `Part::tagged("alice", "requests", &limit, 1)`. Any name will do: it is encoded, so
+    /// that it ends no hash tag and is never empty.
+    pub fn tagged(name: &str, which: &str, limit: &Limit, amount: impl Into<Amount>) -> Self {
+        let encoded = match name {
+            "" => "%".to_owned(),
+            _ => name.replace('%', "%25").replace('{', "%7B").replace('}', "%7D"),
+        };
+        Self::new(format!("{{{encoded}}}:{which}"), limit, amount)
+    }
+
+    /// Where a limiter remembers it.
+    pub(crate) fn place(&self) -> (String, Limit) {
+        (self.name.clone(), self.limit.clone())
+    }
+
+    fn write_limit(&self, command: &mut Cmd) {
+        command.arg(self.limit.capacity()).arg(self.limit.rate());
+    }
 }
 
 impl ToRedisArgs for Amount {
@@ -100,13 +125,12 @@ impl ToRedisArgs for Amount {
 /// A command about one bucket or several.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
-    /// `TB.TAKE`.
+    /// `TB.MTAKE`, also if it has one bucket and is sent as `TB.TAKE`.
     operation: &'static str,
-    /// The arguments of a joint command before its buckets: `ttl_ms id` of a hold. Those of one bucket come last, or before
-    /// what was used.
-    before: Option<Vec<String>>,
-    /// One at least.
-    buckets: Vec<Bucket>,
+    /// The arguments before several buckets: `ttl_ms id` of a hold. Those of one bucket come last, or before what was used.
+    before: Vec<String>,
+    /// One at least, each with its key for a name.
+    buckets: Vec<Part>,
     /// Whether a `TB.PEEK` of 1 follows in the same write.
     with_peek: bool,
     /// Whose turn it takes when it waits.
@@ -123,27 +147,16 @@ pub(crate) struct Share {
 impl Share {
     /// Checks that the tenant is of 1 to 128 bytes, and the weight from 0.001 to 1000.
     pub(crate) fn checked(tenant: String, weight: f64) -> Result<Self, Error> {
-        if !(1..=MOST_TENANT_BYTES).contains(&tenant.len()) {
-            let problem =
-                format!("share: a tenant is of 1 to {MOST_TENANT_BYTES} bytes, not {}", tenant.len());
-            return Err(Error::BadArgument(problem));
-        }
-        if !WEIGHTS.contains(&weight) {
-            return Err(Error::BadArgument(format!("weight: {weight} is not a number from 0.001 to 1000")));
-        }
-        Ok(Self { tenant, weight: weight.to_string() })
+        let problem = if !(1..=MOST_TENANT_BYTES).contains(&tenant.len()) {
+            format!("share: a tenant is of 1 to {MOST_TENANT_BYTES} bytes, not {}", tenant.len())
+        } else if !WEIGHTS.contains(&weight) {
+            format!("weight: {weight} is not a number from 0.001 to 1000")
+        } else {
+            return Ok(Self { tenant, weight: weight.to_string() });
+        };
+        Err(Error::BadArgument(problem))
     }
 }
-
-#[derive(Clone, Debug)]
-struct Bucket {
-    key: String,
-    limit: Limit,
-    words: Words,
-}
-
-/// What is behind the limit.
-pub(crate) type Words = [Option<Amount>; 2];
 
 /// What runs a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,49 +171,46 @@ const _: () = assert!(SCRIPT.len() > 1000, "src/fallback.lua is a symbolic link:
 static SHA: LazyLock<String> = LazyLock::new(|| Script::new(SCRIPT).get_hash().to_owned());
 
 impl Request {
-    pub(crate) fn one(operation: &'static str, key: String, limit: &Limit, words: Words) -> Self {
-        let buckets = vec![Bucket { key, limit: limit.clone(), words }];
-        Self { operation, before: None, buckets, with_peek: false, share: None }
+    /// One bucket, by its key.
+    pub(crate) fn one(
+        operation: &'static str,
+        key: String,
+        limit: &Limit,
+        amount: impl Into<Amount>,
+    ) -> Self {
+        let buckets = vec![Part::new(key, limit, amount)];
+        Self { operation, before: Vec::new(), buckets, with_peek: false, share: None }
     }
 
-    pub(crate) fn joint(
+    pub(crate) fn new(
         operation: &'static str,
         before: Vec<String>,
         prefix: &str,
         parts: &[Part],
+        share: Option<&Arc<Share>>,
     ) -> Result<Self, Error> {
         let bucket = |part: &Part| {
-            let words = [Some(part.amount.checked("amount")?), None];
-            Ok(Bucket { key: format!("{prefix}{}", part.name), limit: part.limit.clone(), words })
+            let name = [prefix, &part.name].concat();
+            Ok(Part { name, limit: part.limit.clone(), amount: part.amount.checked(operation)? })
         };
         let buckets = parts.iter().map(bucket).collect::<Result<Vec<_>, Error>>()?;
         if buckets.is_empty() {
             return Err(Error::BadArgument("no limit is named".to_owned()));
         }
-        Ok(Self { operation, before: Some(before), buckets, with_peek: false, share: None })
-    }
-
-    /// Returns the request of a tenant, which has one bucket.
-    pub(crate) fn sharing(self, share: Option<&Arc<Share>>) -> Result<Self, Error> {
-        if share.is_some() && self.buckets.len() > 1 {
+        if share.is_some() && buckets.len() > 1 {
             return Err(Error::BadArgument("share: a call of several buckets has none".to_owned()));
         }
-        Ok(Self { share: share.cloned(), ..self })
+        Ok(Self { operation, before, buckets, with_peek: false, share: share.cloned() })
     }
 
     /// Takes up to `most`, and asks in the same write when one more is there.
     pub(crate) fn fetch(key: String, limit: &Limit, most: u64) -> Self {
-        Self { with_peek: true, ..Self::one("TB.TAKEUPTO", key, limit, [Some(most.into()), None]) }
-    }
-
-    /// Makes the bucket full.
-    pub(crate) fn reset(key: String, limit: &Limit) -> Self {
-        Self::one("DEL", key, limit, [None; 2])
+        Self { with_peek: true, ..Self::one("TB.TAKEUPTO", key, limit, most) }
     }
 
     /// By which the command finds its node.
     pub(crate) fn key(&self) -> &str {
-        &self.buckets[0].key
+        &self.buckets[0].name
     }
 
     /// By which the script finds its node.
@@ -208,9 +218,9 @@ impl Request {
         script_key(self.key())
     }
 
-    /// Holds are beyond the script.
+    /// Returns whether it is beyond the script.
     pub(crate) fn needs_the_module(&self) -> bool {
-        matches!(self.operation, "TB.MHOLD" | "TB.MRENEW" | "TB.MSETTLE")
+        matches!(self.operation, "TB.MHOLD" | "TB.MRENEW" | "TB.MSETTLE" | "DEL")
     }
 
     /// Whether a reply shows that there is the module.
@@ -226,13 +236,13 @@ impl Request {
 
     /// Returns whether it takes or peeks: it may be sent twice, and no other call refers to it.
     pub(crate) fn is_take(&self) -> bool {
-        matches!(self.operation, "TB.TAKE" | "TB.MTAKE" | "TB.PEEK")
+        matches!(self.operation, "TB.MTAKE" | "TB.PEEK")
     }
 
     /// What a policy that is open grants.
     pub(crate) fn most_granted(&self) -> u64 {
-        match (self.operation, self.buckets[0].words) {
-            ("TB.TAKEUPTO", [Some(most), _]) => most.as_whole().unwrap_or(0),
+        match self.operation {
+            "TB.TAKEUPTO" => self.buckets[0].amount.as_whole().unwrap_or(0),
             _ => 1,
         }
     }
@@ -244,8 +254,7 @@ impl Request {
             By::Script => self.to_script(),
         }];
         if self.with_peek {
-            let words = [Some(1.into()), None];
-            let peek = Self::one("TB.PEEK", self.key().to_owned(), &self.buckets[0].limit, words);
+            let peek = Self::one("TB.PEEK", self.key().to_owned(), &self.buckets[0].limit, 1);
             commands.extend(peek.to_commands(by));
         }
         commands
@@ -253,12 +262,8 @@ impl Request {
 
     /// The command that waits at most so long for what this would be denied.
     pub(crate) fn to_waiting(&self, max_wait: Duration) -> Cmd {
-        let max_wait_ms = u64::try_from(max_wait.as_micros().div_ceil(1000)).unwrap_or(u64::MAX);
         let mut waiting = self.clone();
-        match &mut waiting.before {
-            Some(before) => before.push(max_wait_ms.to_string()),
-            None => waiting.buckets[0].words[1] = Some(max_wait_ms.into()),
-        }
+        waiting.before.push(max_wait.as_micros().div_ceil(1000).to_string());
         // TB.BTAKE of TB.TAKE.
         let mut command = waiting.to_command(&format!("TB.B{}", without_prefix(self.name())));
         if let Some(Share { tenant, weight }) = self.share.as_deref() {
@@ -269,13 +274,15 @@ impl Request {
 
     /// Returns what makes a hold last longer, and takes nothing if it is gone.
     pub(crate) fn to_renewal(&self) -> Self {
-        self.with_words("TB.MRENEW", [None; 2])
+        Self { operation: "TB.MRENEW", ..self.clone() }
     }
 
-    fn with_words(&self, operation: &'static str, words: Words) -> Self {
-        let mut other = Self { operation, ..self.clone() };
-        other.buckets.iter_mut().for_each(|bucket| bucket.words = words);
-        other
+    /// Returns what ends the hold that this makes or settles, with nothing used.
+    pub(crate) fn to_end(&self) -> Option<Self> {
+        let before = vec![self.before.last()?.clone()];
+        let mut end = Self { operation: "TB.MSETTLE", before, share: None, ..self.clone() };
+        end.buckets.iter_mut().for_each(|bucket| bucket.amount = 0.into());
+        Some(end)
     }
 
     /// Returns the command's name: of one bucket the one that does without a list, as it decides and replies faster.
@@ -289,17 +296,10 @@ impl Request {
         }
     }
 
-    /// Reads the reply.
-    pub(crate) fn read(&self, reply: Value) -> Result<JointDecision, Error> {
-        Ok(match self.before {
-            None => JointDecision::of(Decision::from_redis_value(reply)?),
-            Some(_) => JointDecision::from_redis_value(reply)?,
-        })
-    }
-
     /// Returns what the replies decide, over all buckets.
-    pub(crate) fn binding(&self, replies: &[Value]) -> Option<Decision> {
-        self.read(replies.first()?.clone()).ok().map(|decision| decision.binding)
+    pub(crate) fn binding(replies: &[Value]) -> Option<Decision> {
+        let decision = JointDecision::from_redis_value_ref(replies.first()?).ok()?;
+        Some(decision.binding)
     }
 
     /// One command, of this name.
@@ -307,62 +307,43 @@ impl Request {
         if operation == "DEL" {
             return redis::cmd("DEL").arg(self.key()).take();
         }
-        let several = self.before.as_ref().map_or(0, |_| self.buckets.len());
+        let several = self.buckets.len();
         let mut command = Cmd::with_capacity(WORDS * (1 + several), BYTES * (1 + several));
         command.arg(operation);
-        let before = self.before.as_deref().unwrap_or_default();
-        let (is_joint, is_settle) = (self.before.is_some() && several != 1, operation == "TB.SETTLE");
+        let (is_joint, is_settle) = (several > 1, operation == "TB.SETTLE");
         if is_joint {
-            command.arg(several).arg(before);
+            command.arg(several).arg(&self.before);
         }
         for bucket in &self.buckets {
-            command.arg(&bucket.key);
+            command.arg(&bucket.name);
             bucket.write_limit(&mut command);
             if is_settle {
-                command.arg(before);
+                command.arg(&self.before);
             }
-            bucket.write_words(&mut command);
+            if self.operation != "TB.MRENEW" {
+                command.arg(bucket.amount);
+            }
         }
         if !is_joint && !is_settle {
-            command.arg(before);
+            command.arg(&self.before);
         }
         command
     }
 
     /// `EVALSHA sha`, then the keys, under names of their own, and the rest.
     fn to_script(&self) -> Cmd {
-        if self.operation == "DEL" {
-            return redis::cmd("DEL").arg(self.script_key()).take();
-        }
         let mut command = redis::cmd("EVALSHA");
         command.arg(&*SHA).arg(self.buckets.len());
         for bucket in &self.buckets {
-            command.arg(script_key(&bucket.key));
+            command.arg(script_key(&bucket.name));
         }
-        command.arg(without_prefix(self.operation));
+        command.arg(without_prefix(self.name()));
         for bucket in &self.buckets {
             bucket.write_limit(&mut command);
-            bucket.write_words(&mut command);
+            command.arg(bucket.amount);
         }
+        command.arg(&self.before);
         command
-    }
-
-    /// Returns what ends the hold that this makes or settles, with nothing used.
-    pub(crate) fn to_end(&self) -> Option<Self> {
-        let before = Some(vec![self.before.as_ref()?.last()?.clone()]);
-        Some(Self { before, share: None, ..self.with_words("TB.MSETTLE", [Some(0.into()), None]) })
-    }
-}
-
-impl Bucket {
-    fn write_limit(&self, command: &mut Cmd) {
-        command.arg(self.limit.capacity()).arg(self.limit.rate());
-    }
-
-    fn write_words(&self, command: &mut Cmd) {
-        for word in self.words.iter().flatten() {
-            command.arg(word);
-        }
     }
 }
 

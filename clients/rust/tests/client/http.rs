@@ -1,147 +1,108 @@
-//! The layer, in an axum app that is served.
+//! The layer, in an axum app.
 
-use std::net::SocketAddr;
-
+use axum::body::{to_bytes, Body};
 use axum::routing::get;
 use axum::{Extension, Router};
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, Request, Response, StatusCode};
+use tokenbucket_client::fake::Fake;
 use tokenbucket_client::tower::{name_of_address, RateLimitLayer};
 use tokenbucket_client::{Decision, Limiter, OnError, Options};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tower_service::Service;
 
-use crate::servers::{self, Server};
-use crate::{limit, limiter, STILL};
+use crate::{limit, STILL};
 
-fn by_user(limiter: &Limiter) -> RateLimitLayer {
-    RateLimitLayer::new(limiter.clone(), |request| user(&request.headers))
+fn by_user(fake: &Fake, capacity: u32, options: Options) -> RateLimitLayer {
+    let limiter = Limiter::with_options(&fake.server(), limit(capacity, STILL), options);
+    RateLimitLayer::new(limiter, |request| user(&request.headers))
 }
 
 fn user(headers: &HeaderMap) -> String {
     headers.get("x-user").and_then(|user| user.to_str().ok()).unwrap_or("nobody").to_owned()
 }
 
+fn limited(layer: RateLimitLayer) -> Router {
+    Router::new().route("/", get(hello)).layer(layer)
+}
+
 async fn hello(decision: Option<Extension<Decision>>) -> String {
     decision.map_or("unlimited".to_owned(), |Extension(decision)| format!("{} left", decision.remaining))
 }
 
-async fn serve(app: Router) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async move { axum::serve(listener, app).await });
-    address
+async fn ask(app: &Router, path: &str, user: &str) -> Response<String> {
+    let request = Request::get(path).header("x-user", user).body(Body::empty()).unwrap();
+    let (parts, body) = app.clone().call(request).await.unwrap().into_parts();
+    let body = to_bytes(body, usize::MAX).await.unwrap();
+    Response::from_parts(parts, String::from_utf8(body.to_vec()).unwrap())
 }
 
-struct Answer {
-    status: u16,
-    head: String,
-    body: String,
-}
-
-impl Answer {
-    fn header(&self, name: &str) -> Option<&str> {
-        let mut lines = self.head.lines().filter_map(|line| line.split_once(": "));
-        lines.find(|(each, _)| each.eq_ignore_ascii_case(name)).map(|(_, value)| value)
-    }
-}
-
-async fn ask(app: SocketAddr, path: &str, user: &str) -> Answer {
-    let mut stream = TcpStream::connect(app).await.unwrap();
-    let request =
-        format!("GET {path} HTTP/1.1\r\nHost: {app}\r\nX-User: {user}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await.unwrap();
-    let mut text = String::new();
-    stream.read_to_string(&mut text).await.unwrap();
-    let (head, body) = text.split_once("\r\n\r\n").unwrap();
-    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    Answer { status, head: head.to_owned(), body: body.to_owned() }
+/// Status, body, and the headers of the limit.
+fn parts(answer: &Response<String>) -> (u16, &str, [Option<&str>; 3]) {
+    let header = |name| Some(answer.headers().get(name)?.to_str().unwrap());
+    let headers = ["ratelimit-policy", "ratelimit", "retry-after"].map(header);
+    (answer.status().as_u16(), answer.body(), headers)
 }
 
 #[tokio::test]
 async fn each_caller_has_a_bucket_and_is_told_what_is_left() {
-    let server = Server::start();
-    let limiter = limiter(&server, limit(2, STILL), Options::new());
-    let app = serve(Router::new().route("/", get(hello)).layer(by_user(&limiter).name("user"))).await;
-    let first = ask(app, "/", "alice").await;
-    assert_eq!((first.status, first.body.as_str()), (200, "1 left"), "a handler sees the decision");
-    assert_eq!(first.header("ratelimit-policy"), Some(r#""user";q=2;w=720"#));
-    assert_eq!(first.header("ratelimit"), Some(r#""user";r=1;t=360"#));
-    assert_eq!(first.header("retry-after"), None);
-    assert_eq!(ask(app, "/", "alice").await.status, 200);
-
-    let denied = ask(app, "/", "alice").await;
-    assert_eq!((denied.status, denied.body.as_str()), (429, "rate limit exceeded\n"));
-    assert_eq!(denied.header("ratelimit"), Some(r#""user";r=0;t=720"#));
-    assert_eq!(denied.header("retry-after"), Some("360"));
-    assert_eq!(ask(app, "/", "bob").await.status, 200);
+    let app = limited(by_user(&Fake::new(), 2, Options::new()).name("user"));
+    let policy = Some(r#""user";q=2;w=720"#);
+    let first = ask(&app, "/", "alice").await;
+    assert_eq!(parts(&first), (200, "1 left", [policy, Some(r#""user";r=1;t=360"#), None]));
+    assert_eq!(ask(&app, "/", "alice").await.status(), 200);
+    let denied = ask(&app, "/", "alice").await;
+    let headers = [policy, Some(r#""user";r=0;t=720"#), Some("360")];
+    assert_eq!(parts(&denied), (429, "rate limit exceeded\n", headers));
+    assert_eq!(ask(&app, "/", "bob").await.status(), 200);
 }
 
 #[tokio::test]
 async fn a_request_costs_what_its_cost_function_says() {
-    let server = Server::start();
-    let limiter = limiter(&server, limit(10, STILL), Options::new());
-    let layer = by_user(&limiter).cost(|request| {
+    let layer = by_user(&Fake::new(), 10, Options::new()).cost(|request| {
         let rows = request.uri.query().and_then(|query| query.strip_prefix("rows="));
-        let rows = rows.and_then(|rows| rows.parse::<u64>().ok());
+        let rows = rows.and_then(|rows| rows.parse::<i32>().ok());
         rows.ok_or((StatusCode::BAD_REQUEST, "how many rows?\n".to_owned()))
     });
-    let app = serve(Router::new().route("/", get(hello)).layer(layer)).await;
-    assert_eq!(ask(app, "/?rows=6", "alice").await.body, "4 left");
-    assert_eq!(ask(app, "/?rows=5", "alice").await.header("retry-after"), Some("360"));
-    let never = ask(app, "/?rows=11", "alice").await;
-    assert_eq!((never.status, never.header("retry-after")), (429, None));
-    assert_eq!(never.body, "the request costs more than its limit holds\n");
-    let wrong = ask(app, "/?rows=many", "alice").await;
-    assert_eq!((wrong.status, wrong.body.as_str()), (400, "how many rows?\n"));
+    let app = limited(layer);
+    assert_eq!(ask(&app, "/?rows=6", "alice").await.body(), "4 left");
+    assert_eq!(parts(&ask(&app, "/?rows=5", "alice").await).2[2], Some("360"));
+    let never = ask(&app, "/?rows=11", "alice").await;
+    let (status, text, [_, _, retry_after]) = parts(&never);
+    assert_eq!((status, text), (429, "the request costs more than its limit holds\n"));
+    assert_eq!(retry_after, None);
+    let wrong = ask(&app, "/?rows=many", "alice").await;
+    assert_eq!(parts(&wrong), (400, "how many rows?\n", [None; 3]));
+    assert_eq!(ask(&app, "/?rows=-1", "alice").await.status(), 500, "a mistake does not pass");
 }
 
 #[tokio::test]
 async fn each_of_several_limits_writes_its_headers() {
-    let server = Server::start();
-    let outer = limiter(&server, limit(10, STILL), Options::new());
-    let inner = limiter(&server, limit(5, STILL), Options::new().prefix("inner:"));
-    let app =
-        Router::new().route("/", get(hello)).layer(by_user(&inner)).layer(by_user(&outer).name("outer"));
-    let app = serve(app).await;
+    let fake = Fake::new();
+    let inner = limited(by_user(&fake, 5, Options::new().prefix("inner:")));
+    let app = inner.layer(by_user(&fake, 10, Options::new()).name("outer"));
+    let policies = Some(r#""outer";q=10;w=3600, "default";q=5;w=1800"#);
     for left in (0..5).rev() {
-        let answer = ask(app, "/", "alice").await;
-        let policies = r#""outer";q=10;w=3600, "default";q=5;w=1800"#;
-        assert_eq!(answer.header("ratelimit-policy"), Some(policies));
-        let state = answer.header("ratelimit").unwrap();
-        assert!(state.starts_with(&format!(r#""outer";r={};t="#, left + 5)), "{state}");
-        assert!(state.contains(&format!(r#", "default";r={left};t="#)), "{state}");
-        assert_eq!(answer.header("retry-after"), None);
+        let answer = ask(&app, "/", "alice").await;
+        let full_in_s = 360 * (5 - left);
+        let state = format!(r#""outer";r={};t={full_in_s}, "default";r={left};t={full_in_s}"#, left + 5);
+        assert_eq!(parts(&answer).2, [policies, Some(&state), None]);
     }
-    let denied = ask(app, "/", "alice").await;
-    assert_eq!((denied.status, denied.header("retry-after")), (429, Some("360")));
-    assert!(denied.header("ratelimit").unwrap().contains(r#", "default";r=0;t="#));
+    let denied = ask(&app, "/", "alice").await;
+    let state = r#""outer";r=4;t=2160, "default";r=0;t=1800"#;
+    assert_eq!((denied.status().as_u16(), parts(&denied).2), (429, [policies, Some(state), Some("360")]));
 }
 
 #[tokio::test]
 async fn without_a_server_requests_pass_or_are_told_to_come_back() {
-    for (on_error, status) in [(OnError::Open, 200), (OnError::Closed, 503)] {
-        let server = Server::start();
-        let options = Options::new().on_error(on_error);
-        let limiter = limiter(&server, limit(10, STILL), options);
-        let app = serve(Router::new().route("/", get(hello)).layer(by_user(&limiter))).await;
-        assert_eq!(ask(app, "/", "alice").await.body, "9 left");
-        server.kill();
-        let answer = ask(app, "/", "alice").await;
-        assert_eq!(answer.status, status);
-        assert_eq!(answer.header("ratelimit"), None);
-        assert_eq!(answer.header("retry-after"), (status == 503).then_some("1"));
-        let text = if status == 200 { "unlimited" } else { "the rate limiter is not available\n" };
-        assert_eq!(answer.body, text);
+    for (on_error, status, text, retry_after) in [
+        (OnError::Open, 200, "unlimited", None),
+        (OnError::Closed, 503, "the rate limiter is not available\n", Some("1")),
+    ] {
+        let fake = Fake::new();
+        let app = limited(by_user(&fake, 10, Options::new().on_error(on_error)));
+        assert_eq!(ask(&app, "/", "alice").await.body(), "9 left");
+        fake.set_away(true);
+        assert_eq!(parts(&ask(&app, "/", "alice").await), (status, text, [None, None, retry_after]));
     }
-}
-
-#[tokio::test]
-async fn what_is_wrong_in_itself_does_not_pass_by_failing_open() {
-    let server = Server::start();
-    servers::ask::<()>(&server, &["SET", "tb:alice", "hello"]);
-    let limiter = limiter(&server, limit(10, STILL), Options::new());
-    let app = serve(Router::new().route("/", get(hello)).layer(by_user(&limiter))).await;
-    assert_eq!(ask(app, "/", "alice").await.status, 500);
 }
 
 #[test]

@@ -6,46 +6,36 @@ use std::thread;
 use std::time::Duration;
 
 use redis::Value;
-use tokenbucket_client::{sync, Options, ServerOptions};
+use tokenbucket_client::{sync, Limiter, Options};
 
 use crate::servers::{ask, wait_for, Server};
-use crate::{calls, limit, limiter_with, patient, STILL};
+use crate::{calls, connect, limit, limiter, logs, patient, until, STILL};
 
 const LONG: Duration = Duration::from_secs(3600);
 const SOON: Duration = Duration::from_secs(10);
 
-/// Waits until the bucket of one token is full, which nothing refills within the test.
-async fn full(server: &Server, rate: &str) {
-    let words = ["TB.PEEK", "tb:a", "1", rate, "0"];
-    wait_for("the grant to be given back", SOON, async || ask::<Vec<i64>>(server, &words)[1] == 1).await;
-}
-
-async fn executed(server: &Server, command: &str) {
-    wait_for("the late call", SOON, async || calls(server, command) >= 1).await;
-}
-
 #[tokio::test]
 async fn work_that_was_let_through_keeps_its_late_grant() {
     let server = Server::start();
-    let limiter = limiter_with(&server, limit(1, "0"), Options::new(), ServerOptions::new());
+    let limiter = Limiter::new(&connect(&server), limit(1, "0"));
     wait_for("the connection", SOON, async || !limiter.peek("a", 0).await.unwrap().degraded).await;
     server.signal("STOP");
     let hold = limiter.hold("a", 1, LONG).await.unwrap();
     assert!(hold.decision().binding.degraded);
     server.signal("CONT");
-    executed(&server, "tb.hold").await;
+    wait_for("the late call", SOON, async || calls(&server, "tb.hold") >= 1).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
-    let words = ["TB.PEEK", "tb:a", "1", "0", "0"];
-    assert_eq!(ask::<Vec<i64>>(&server, &words)[1], 0, "it is still at work");
+    let left = || ask::<Vec<i64>>(&server, &["TB.PEEK", "tb:a", "1", "0", "0"])[1];
+    assert_eq!(left(), 0, "it is still at work");
     wait_for("the server", SOON, async || !limiter.peek("a", 0).await.unwrap().degraded).await;
     hold.settle().await.unwrap();
-    full(&server, "0").await;
+    wait_for("the grant to be given back", SOON, async || left() == 1).await;
 }
 
 #[test]
 fn a_runtime_that_ends_in_the_middle_of_calls_leaves_nothing_behind() {
     let server = Server::start();
-    let limiter = limiter_with(&server, limit(1000, "0"), Options::new(), patient());
+    let limiter = limiter(&server, limit(1000, "0"), Options::new());
     let runtime =
         || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     for after in [0, 1, 2, 5, 10, 20, 50] {
@@ -66,10 +56,20 @@ fn a_runtime_that_ends_in_the_middle_of_calls_leaves_nothing_behind() {
     runtime().block_on(wait_for("the settlements", 3 * SOON, settled));
 }
 
+/// Runs work on a thread, which must come to its end.
+fn ends(work: impl FnOnce() + Send + 'static) {
+    let (done, is_done) = mpsc::channel();
+    thread::spawn(move || {
+        work();
+        done.send(()).unwrap();
+    });
+    is_done.recv_timeout(SOON).expect("no call stands still");
+}
+
 #[test]
 fn a_hook_may_take_and_wait_for_another_thread_that_does() {
     let server = Server::start();
-    let connected = sync::Server::connect_with(server.url(), patient()).unwrap();
+    let connected = patient(&server);
     let others = sync::Limiter::new(&connected, limit(100, STILL));
     let asked = others.clone();
     let options = Options::new().on_decision(move |_, _, _, _| {
@@ -79,14 +79,7 @@ fn a_hook_may_take_and_wait_for_another_thread_that_does() {
         thread::spawn(move || asked.take("hook", 1).unwrap()).join().unwrap();
     });
     let limiter = sync::Limiter::with_options(&connected, limit(100, STILL), options);
-    let (done, is_done) = mpsc::channel();
-    thread::spawn(move || {
-        for _ in 0..20 {
-            limiter.take("a", 1).unwrap();
-        }
-        done.send(()).unwrap();
-    });
-    is_done.recv_timeout(SOON).expect("no hook stands still");
+    ends(move || (0..20).for_each(|_| drop(limiter.take("a", 1))));
     assert_eq!(others.peek("hook", 0).unwrap().remaining, 60);
 }
 
@@ -95,7 +88,7 @@ async fn a_hook_that_panics_changes_nothing() {
     // Its time stands still: no hold expires.
     let server = Server::started(&["--clock"]);
     let options = Options::new().on_decision(|_, _, _, _| panic!("of a hook"));
-    let limiter = limiter_with(&server, limit(2, "0"), options, patient());
+    let limiter = limiter(&server, limit(2, "0"), options);
     let hold = limiter.hold("a", 1, Duration::from_millis(300)).await.unwrap();
     wait_for("renewals", SOON, async || calls(&server, "tb.renew") >= 2).await;
     assert_eq!(limiter.peek("a", 0).await.unwrap().remaining, 1);
@@ -108,7 +101,7 @@ async fn a_hook_that_panics_changes_nothing() {
 fn a_hook_of_a_renewal_may_take() {
     // Its time stands still: no hold expires.
     let server = Server::started(&["--clock"]);
-    let connected = sync::Server::connect_with(server.url(), patient()).unwrap();
+    let connected = patient(&server);
     let asked = sync::Limiter::new(&connected, limit(100, STILL));
     let (decided, decisions) = mpsc::channel();
     let decided = Mutex::new(decided);
@@ -121,4 +114,18 @@ fn a_hook_of_a_renewal_may_take() {
         assert!(!decisions.recv_timeout(SOON).expect("a renewal"));
     }
     hold.settle().unwrap();
+}
+
+/// The thread that carries all connections finds out that this one is refused.
+#[test]
+fn a_logger_may_take() {
+    let (server, away) = (Server::start(), Server::away());
+    let asked = sync::Limiter::new(&patient(&server), limit(10, STILL));
+    logs::listen();
+    logs::ask(&away, asked.clone());
+    ends(move || {
+        let limiter = sync::Limiter::new(&patient(&away), limit(1, STILL));
+        assert!(limiter.take("a", 1).unwrap().degraded);
+        until("the line", || asked.peek("log", 0).unwrap().remaining == 9);
+    });
 }

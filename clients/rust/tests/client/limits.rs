@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tokenbucket_client::fake::Fake;
-use tokenbucket_client::sync::{JointLimiter, Limiter, Server};
-use tokenbucket_client::{Error, Limit};
+use tokenbucket_client::sync::Limiter;
+use tokenbucket_client::{Error, Limit, Server};
 
 use crate::limit;
 
@@ -31,27 +31,27 @@ fn a_mistake_is_one_line_that_names_it() {
         let error = Server::connect(url).unwrap_err().to_string();
         assert!(error.starts_with(write), "{error}");
     }
-    let error = Server::sentinel("redis://main", ["localhost:26379"]).unwrap_err().to_string();
-    assert!(error.starts_with(write), "{error}");
+    for (master, sentinel, problem) in [
+        ("redis://main", Some("localhost:26379"), write),
+        ("redis://main", None, "sentinels need a URL"),
+        ("unix:///tmp/socket", Some("redis://localhost"), "the URL of the master needs its name as the host"),
+    ] {
+        let error = Server::sentinel(master, sentinel).unwrap_err().to_string();
+        assert!(error.starts_with(problem), "{error}");
+    }
     let error = Server::connect("rediss://localhost").unwrap_err().to_string();
     assert!(error.starts_with("rediss:// needs the redis crate with a feature for TLS"), "{error}");
-    let server = Fake::new().sync_server();
-    let joint = JointLimiter::new(&server, [("a", limit(1, "1/h"))]);
-    let nothing: &[(&str, i32)] = &[];
-    assert_eq!(joint.take_all("x", nothing).unwrap_err().to_string(), "no limit is named");
+    let server = Fake::new().server();
     let limiter = Limiter::new(&server, limit(1, "1/h"));
+    assert_eq!(limiter.take_all(&[]).unwrap_err().to_string(), "no limit is named");
     for wrong in [limiter.take("a", -1), limiter.give("a", f64::NAN), limiter.take_up_to("a", 0)] {
         assert!(matches!(wrong, Err(Error::BadArgument(_))), "{wrong:?}");
     }
-    assert_eq!(
-        limiter.hold_all(&[], Duration::from_secs(1)).err().map(|error| error.to_string()).as_deref(),
-        Some("no limit is named")
-    );
 }
 
 #[test]
 fn the_least_float_is_an_amount() {
-    let limiter = Limiter::new(&Fake::new().sync_server(), limit(10, "1/h"));
+    let limiter = Limiter::new(&Fake::new().server(), limit(10, "1/h"));
     let hold = limiter.hold("a", 5, Duration::from_secs(60)).unwrap();
     hold.set_used(f64::MIN_POSITIVE).unwrap();
     assert_eq!(hold.settle().unwrap().binding.remaining, 10);
@@ -60,11 +60,11 @@ fn the_least_float_is_an_amount() {
 #[test]
 fn headers_are_those_of_the_draft() {
     let fake = Fake::new();
-    let limiter = Limiter::new(&fake.sync_server(), limit(100, "100/m"));
+    let limiter = Limiter::new(&fake.server(), limit(100, "100/m"));
     let limit = limiter.limit();
     let allowed = limiter.take("a", 49.5).unwrap();
     assert_eq!(
-        allowed.headers(limit, "default", 0.0),
+        allowed.headers(limit, "default"),
         [
             ("ratelimit-policy", r#""default";q=100;w=60"#.into()),
             ("ratelimit", r#""default";r=50;t=30"#.into())
@@ -72,32 +72,19 @@ fn headers_are_those_of_the_draft() {
     );
     let denied = limiter.take("a", 99.5).unwrap();
     assert_eq!(denied.retry_after_ms, 29_400);
-    let headers = denied.headers(limit, "api", 0.0);
+    let headers = denied.headers(limit, "api");
     assert_eq!(headers[1], ("ratelimit", r#""api";r=50;t=30"#.into()));
     assert_eq!(headers[2], ("retry-after", "30".into()), "rounded up");
 
     for (rate, window_s) in [("10@w+6d", 7), ("10@mo+14d-05:00", 30), ("10@3mo", 90), ("10@y", 365)] {
         let policy = format!("\"api\";q=10;w={}", window_s * 86_400);
-        assert_eq!(allowed.headers(&crate::limit(10, rate), "api", 0.0)[0].1, policy);
+        assert_eq!(allowed.headers(&crate::limit(10, rate), "api")[0].1, policy);
     }
     let pool = crate::limit(10, "0");
-    assert_eq!(allowed.headers(&pool, "api", 0.0)[0].1, r#""api";q=10"#, "it has no window");
+    assert_eq!(allowed.headers(&pool, "api")[0].1, r#""api";q=10"#, "it has no window");
     let never = limiter.take("a", 101).unwrap();
-    assert_eq!(never.headers(limit, "default", 0.0).len(), 2, "waiting does not help");
+    assert_eq!(never.headers(limit, "default").len(), 2, "waiting does not help");
     fake.set_away(true);
     let degraded = limiter.take("a", 1).unwrap();
-    assert_eq!(degraded.headers(limit, "default", 0.0), [], "nobody has looked");
-}
-
-#[test]
-fn jitter_makes_nobody_come_back_earlier() {
-    let fake = Fake::new();
-    let limiter = Limiter::new(&fake.sync_server(), limit(1000, "1/s"));
-    limiter.take("a", 1000).unwrap();
-    let denied = limiter.take("a", 1000).unwrap();
-    let waits: Vec<u64> = (0..200)
-        .map(|_| denied.headers(limiter.limit(), "default", 0.5)[2].1.parse().expect("seconds"))
-        .collect();
-    assert!(waits.iter().all(|wait| (1000..=1500).contains(wait)), "{waits:?}");
-    assert!(waits.iter().any(|wait| *wait < 1250) && waits.iter().any(|wait| *wait > 1250), "{waits:?}");
+    assert_eq!(degraded.headers(limit, "default"), [], "nobody has looked");
 }

@@ -12,9 +12,7 @@ mod sentinel;
 mod servers;
 
 mod away;
-mod cluster;
 mod fake;
-mod fallback;
 mod holds;
 mod http;
 mod late;
@@ -24,23 +22,26 @@ mod memory;
 mod near;
 mod operations;
 mod rules;
-mod sentinels;
-mod threads;
-mod traces;
+mod topologies;
 mod turns;
 
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use tokenbucket_client::{Limit, Limiter, Options, Server, ServerOptions};
+use tokenbucket_client::{Limit, Limiter, Options, Server};
 
 use crate::servers::ask;
 
 /// One token in six minutes: nothing flows in while a test runs.
 pub const STILL: &str = "10/h";
 
+pub fn connect(server: &servers::Server) -> Server {
+    Server::connect(server.url()).expect("a URL")
+}
+
 /// A slow machine is no outage, except to the tests that say when it is one.
-pub fn patient() -> ServerOptions {
-    ServerOptions::new().timeout(Duration::from_secs(10))
+pub fn patient(server: &servers::Server) -> Server {
+    connect(server).with_timeout(Duration::from_secs(10))
 }
 
 pub fn limit(capacity: u32, rate: &str) -> Limit {
@@ -48,7 +49,16 @@ pub fn limit(capacity: u32, rate: &str) -> Limit {
 }
 
 pub fn limiter(server: &servers::Server, limit: Limit, options: Options) -> Limiter {
-    limiter_with(server, limit, options, patient())
+    Limiter::with_options(&patient(server), limit, options)
+}
+
+/// Waits for a condition on a thread without a runtime.
+pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !condition() {
+        assert!(began.elapsed() < Duration::from_secs(30), "{what}");
+        thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// The number that the server's INFO has under this name.
@@ -64,14 +74,4 @@ pub fn calls(server: &servers::Server, command: &str) -> u64 {
     let lines = info.lines().filter(|line| line.starts_with(&format!("cmdstat_{command}")));
     let number = |line: &str, name| line.split(name).nth(1)?.split(',').next()?.parse::<u64>().ok();
     lines.flat_map(|line| [":calls=", "rejected_calls="].map(|name| number(line, name).unwrap_or(0))).sum()
-}
-
-pub fn limiter_with(
-    server: &servers::Server,
-    limit: Limit,
-    options: Options,
-    server_options: ServerOptions,
-) -> Limiter {
-    let server = Server::connect_with(server.url(), server_options).expect("a URL");
-    Limiter::with_options(&server, limit, options)
 }

@@ -50,7 +50,7 @@ async fn a_denial_is_remembered_no_longer_than_wanted() {
     let (fake, limiter) = faked(limit(1, "1/h"), options);
     assert!(limiter.take("a", 1).await.unwrap().allowed);
     assert!(!limiter.take("a", 1).await.unwrap().allowed);
-    fake.reset();
+    Limiter::new(&fake.server(), limit(1, "1/h")).reset("a").await.unwrap();
     fake.advance(Duration::from_micros(4_999_999));
     assert!(limiter.take("a", 1).await.unwrap().remembered);
     fake.advance(Duration::from_micros(1));
@@ -68,19 +68,6 @@ async fn an_idle_process_does_not_spend_a_stale_batch() {
     fake.advance(Duration::from_secs(10));
     let all = limiter.take("a", 100).await.unwrap();
     assert_eq!(all.remaining, 0, "the bucket is full, and nothing beside it");
-}
-
-#[tokio::test]
-async fn a_batch_that_does_not_suffice_says_when_to_come_back() {
-    let (fake, limiter) = faked(limit(12, "1/s"), Options::new().batch(10).remember_denials(10));
-    assert!(limiter.take("a", 9).await.unwrap().allowed);
-    let denied = limiter.take("a", 10).await.unwrap();
-    assert_eq!((denied.allowed, denied.remaining, denied.retry_after_ms), (false, 3, 7000));
-    fake.advance(Duration::from_millis(6999));
-    assert!(!limiter.take("a", 10).await.unwrap().allowed);
-    fake.advance(Duration::from_millis(1));
-    let allowed = limiter.take("a", 10).await.unwrap();
-    assert!(allowed.allowed, "{allowed:?}");
 }
 
 #[tokio::test]

@@ -3,16 +3,15 @@
 use std::cell::OnceCell;
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake};
-use std::thread::{self, Thread};
+use std::task::{Context, Poll, Waker};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use tokenbucket_client::{sync, Error, Limiter, OnError, Options, Server as Connected, ServerOptions};
+use tokenbucket_client::{sync, Error, Limiter, OnError, Options};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::servers::{ask, wait_for, Server};
-use crate::{calls, limit, limiter_with, logs, patient, STILL};
+use crate::{calls, connect, limit, limiter, logs, patient, until, STILL};
 
 const SOON: Duration = Duration::from_secs(30);
 const MANY: u32 = 1_000_000;
@@ -21,6 +20,10 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+fn impatient(server: &Server, options: Options) -> Limiter {
+    Limiter::with_options(&connect(server).with_timeout(TIMEOUT), limit(MANY, STILL), options)
 }
 
 /// On how many connections the last command was a take.
@@ -43,29 +46,21 @@ async fn earn(server: &Server, limiter: &Limiter) {
     .await;
 }
 
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
 /// Keeps the thread, and so its runtime, from everything else.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let (waker, mut future) = (Arc::new(Unpark(thread::current())).into(), pin!(future));
+    let mut future = pin!(future);
     loop {
-        if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             return value;
         }
-        thread::park();
+        thread::sleep(Duration::from_millis(1));
     }
 }
 
 #[test]
 fn other_runtimes_call_while_it_lives_and_when_it_has_ended() {
     let server = Server::start();
-    let limiter = limiter_with(&server, limit(MANY, STILL), Options::new(), patient());
+    let limiter = limiter(&server, limit(MANY, STILL), Options::new());
     let (busy, other) = (runtime(), runtime());
     busy.block_on(earn(&server, &limiter));
     other.block_on(take(&limiter, 200));
@@ -80,7 +75,7 @@ fn other_runtimes_call_while_it_lives_and_when_it_has_ended() {
 fn a_call_that_blocks_its_runtime_is_decided_by_the_server() {
     let server = Server::start();
     let options = Options::new().on_error(OnError::Error);
-    let limiter = limiter_with(&server, limit(MANY, STILL), options, ServerOptions::new().timeout(TIMEOUT));
+    let limiter = impatient(&server, options);
     let runtime = runtime();
     runtime.block_on(async {
         wait_for("the connection", SOON, async || limiter.take("a", 1).await.is_ok()).await;
@@ -94,7 +89,7 @@ fn a_call_that_blocks_its_runtime_is_decided_by_the_server() {
 #[test]
 fn threads_call_from_inside_of_a_runtime() {
     let server = Server::start();
-    let connected = sync::Server::connect_with(server.url(), patient()).unwrap();
+    let connected = patient(&server);
     let limiter = sync::Limiter::new(&connected, limit(MANY, STILL));
     let began = Instant::now();
     runtime().block_on(async {
@@ -109,7 +104,7 @@ fn threads_call_from_inside_of_a_runtime() {
 #[test]
 fn a_runtime_without_io_calls_by_the_background() {
     let server = Server::start();
-    let limiter = limiter_with(&server, limit(MANY, STILL), Options::new(), patient());
+    let limiter = limiter(&server, limit(MANY, STILL), Options::new());
     Builder::new_current_thread().build().unwrap().block_on(take(&limiter, 300));
     assert_eq!(connections(&server), 1);
 }
@@ -117,8 +112,7 @@ fn a_runtime_without_io_calls_by_the_background() {
 #[test]
 fn it_notices_a_silent_server() {
     let server = Server::start();
-    let limiter =
-        limiter_with(&server, limit(MANY, STILL), Options::new(), ServerOptions::new().timeout(TIMEOUT));
+    let limiter = impatient(&server, Options::new());
     runtime().block_on(async {
         wait_for("the connection", SOON, async || !limiter.take("a", 1).await.unwrap().degraded).await;
         earn(&server, &limiter).await;
@@ -133,41 +127,48 @@ fn it_notices_a_silent_server() {
     });
 }
 
+/// Answers none of the takes that are sent now before it is late by half a timeout, and each once.
+fn is_slow(server: &Server, takes: impl FnOnce()) {
+    let before = calls(server, "tb.take");
+    server.signal("STOP");
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(TIMEOUT + TIMEOUT / 2);
+            server.signal("CONT");
+        });
+        takes();
+    });
+    assert_eq!(calls(server, "tb.take"), before + 1);
+}
+
 #[test]
 fn a_server_that_is_slow_is_asked_once() {
     let server = Server::start();
-    let limiter =
-        limiter_with(&server, limit(MANY, STILL), Options::new(), ServerOptions::new().timeout(TIMEOUT));
-    let is_there = async || !limiter.peek("a", 0).await.unwrap().degraded;
-    runtime().block_on(async {
+    let limiter = impatient(&server, Options::new());
+    let (runtime, is_there) = (runtime(), async || !limiter.peek("a", 0).await.unwrap().degraded);
+    runtime.block_on(async {
         wait_for("the connection", SOON, is_there).await;
         earn(&server, &limiter).await;
-        let before = calls(&server, "tb.take");
-        server.signal("STOP");
-        let (decision, ()) = tokio::join!(limiter.take("a", 1), async {
-            tokio::time::sleep(TIMEOUT + TIMEOUT / 2).await;
-            server.signal("CONT");
+    });
+    is_slow(&server, || {
+        runtime.block_on(async {
+            limiter.take("a", 1).await.unwrap();
+            wait_for("the server", SOON, is_there).await;
         });
-        decision.unwrap();
-        wait_for("the server", SOON, is_there).await;
-        assert_eq!(calls(&server, "tb.take"), before + 1);
     });
 }
 
 /// A limiter for threads, which have called until they had a connection of their own.
 fn of_threads(server: &Server) -> sync::Limiter {
-    let connected = Connected::connect_with(server.url(), ServerOptions::new().timeout(TIMEOUT)).unwrap();
+    let connected = connect(server).with_timeout(TIMEOUT);
     let options = Options::new().on_error(OnError::Error);
     let limiter = sync::Limiter::with_options(&connected, limit(MANY, STILL), options);
-    let began = Instant::now();
-    while limiter.take("a", 1).is_err() || connections(server) < 2 {
-        assert!(began.elapsed() < SOON, "no connection of its own");
-    }
+    until("a connection of its own", || limiter.take("a", 1).is_ok() && connections(server) == 2);
     limiter
 }
 
 #[test]
-fn many_threads_have_one_connection_more() {
+fn many_threads_have_one_connection_more_and_wait_for_a_slow_server() {
     let server = Server::start();
     let limiter = of_threads(&server);
     thread::scope(|scope| {
@@ -176,14 +177,9 @@ fn many_threads_have_one_connection_more() {
         }
     });
     assert_eq!(connections(&server), 2);
-}
-
-#[test]
-fn a_thread_asks_again_where_its_connection_was_closed() {
-    let server = Server::start();
-    let limiter = of_threads(&server);
+    is_slow(&server, || assert!(limiter.take("a", 1).is_ok()));
     ask::<u64>(&server, &["CLIENT", "KILL", "TYPE", "normal"]);
-    limiter.take("a", 1).expect("no outage");
+    limiter.take("a", 1).expect("a connection anew");
 }
 
 #[test]
@@ -193,13 +189,10 @@ fn a_thread_notices_a_silent_server_and_its_deadline() {
     logs::listen();
     logs::RUNS_A_RUNTIME.set(true);
     server.signal("STOP");
-    let began = Instant::now();
     let away = limiter.take("a", 1);
     server.signal("CONT");
     assert!(matches!(away, Err(Error::ServerAway(_))), "{away:?}");
-    while limiter.take("a", 1).is_err() {
-        assert!(began.elapsed() < SOON, "it is not asked");
-    }
+    until("it is asked", || limiter.take("a", 1).is_ok());
     server.signal("STOP");
     let began = Instant::now();
     let hurried = limiter.within(TIMEOUT / 100).take("a", 1);
@@ -209,28 +202,10 @@ fn a_thread_notices_a_silent_server_and_its_deadline() {
 }
 
 #[test]
-fn a_server_that_is_slow_is_asked_once_by_a_thread() {
-    let server = Server::start();
-    let limiter = of_threads(&server);
-    let before = calls(&server, "tb.take");
-    server.signal("STOP");
-    thread::scope(|scope| {
-        let call = scope.spawn(|| limiter.take("a", 1));
-        thread::sleep(TIMEOUT + TIMEOUT / 2);
-        server.signal("CONT");
-        call.join().unwrap().expect("no outage");
-    });
-    assert_eq!(calls(&server, "tb.take"), before + 1);
-}
-
-#[test]
 fn a_server_that_is_dropped_leaves_no_connection() {
     let server = Server::start();
     drop(of_threads(&server));
-    let began = Instant::now();
-    while connections(&server) > 0 {
-        assert!(began.elapsed() < SOON, "it is not closed");
-    }
+    until("it is closed", || connections(&server) == 0);
 }
 
 #[test]
@@ -253,8 +228,6 @@ fn a_thread_calls_when_it_ends() {
             limiter.take("late", 1).unwrap();
         });
     });
-    let (left, began) = (i64::from(MANY) - 4, Instant::now());
-    while limiter.peek("late", 0).unwrap().remaining != left {
-        assert!(began.elapsed() < SOON, "the last calls");
-    }
+    let left = || limiter.peek("late", 0).unwrap().remaining;
+    until("the last calls", || left() == i64::from(MANY) - 4);
 }

@@ -1,12 +1,14 @@
-//! Times of real calls, and hooks.
+//! Times of real calls, hooks, and what `tracing` hears.
 
+use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use tokenbucket_client::{sync, Decision, Error, Options, Part, ServerOptions};
+use tokenbucket_client::fake::Fake;
+use tokenbucket_client::{sync, Decision, Error, Limiter, Options, Part};
 
 use crate::servers::Server;
-use crate::{limit, limiter, limiter_with, STILL};
+use crate::{connect, limit, limiter, STILL};
 
 /// By the real time, although this test has stopped tokio's, and set it forward.
 #[tokio::test(start_paused = true)]
@@ -44,19 +46,66 @@ async fn the_longest_times_do_no_harm() {
     let server = Server::start();
     let long = Duration::MAX;
     let options = Options::new().remember_denials(1).remember_denials_for(long);
-    let times = ServerOptions::new().timeout(long).retry_every(long);
-    let limiter = limiter_with(&server, limit(1, STILL), options, times);
+    let connected = connect(&server).with_timeout(long).with_retry_every(long);
+    let limiter = Limiter::with_options(&connected, limit(1, STILL), options);
     assert!(limiter.take("a", 1).await.unwrap().allowed);
     let denied = limiter.take("a", 1).await.unwrap();
     assert!(!denied.allowed && !denied.degraded);
-    assert!(!denied.headers(limiter.limit(), "a", f64::NAN).is_empty());
+    assert!(!denied.headers(limiter.limit(), "a").is_empty());
     assert!(limiter.take("a", 1).await.unwrap().remembered);
     assert!(matches!(limiter.with_max_wait(long).take("b", 1).await, Err(Error::BadArgument(_))));
     for ttl in [long, Duration::ZERO] {
         assert!(matches!(limiter.hold("b", 1, ttl).await.map(drop), Err(Error::BadArgument(_))));
     }
-    let connected = sync::Server::connect_with(server.url(), times).unwrap();
     let threads = sync::Limiter::new(&connected, limit(1, STILL)).within(long);
     assert!(threads.take("c", 1).unwrap().allowed);
     assert!(matches!(threads.reserve("c", 1, long), Ok(_) | Err(Error::Refused { .. })));
+}
+
+#[derive(Clone, Default)]
+struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn each_decision_is_an_event_in_the_span_of_whoever_asked() {
+    let text = tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG).with_level(false);
+    let text = text.without_time().with_ansi(false).with_target(false);
+    let written = Written::default();
+    let writer = written.clone();
+    tracing::subscriber::with_default(text.with_writer(move || writer.clone()).finish(), || {
+        let fake = Fake::new();
+        let options = Options::new().prefix("login:");
+        let limiter = sync::Limiter::with_options(&fake.server(), limit(1, "1/m"), options);
+        // A test on another thread, which has no subscriber, may be the first that tracing asks about this event.
+        while std::mem::take(&mut *written.0.lock().unwrap()).is_empty() {
+            tracing::callsite::rebuild_interest_cache();
+            limiter.take("first", 1).unwrap();
+        }
+        tracing::info_span!("request").in_scope(|| {
+            limiter.take("alice", 1).unwrap();
+            limiter.take("alice", 1).unwrap();
+        });
+        fake.set_away(true);
+        limiter.take("alice", 1).unwrap();
+    });
+    let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+    let told: Vec<&str> = text.lines().map(|line| line.split(" took=").next().unwrap()).collect();
+    let alice = r#"decided key="login:alice" limit=1 1/m"#;
+    assert_eq!(
+        told,
+        [
+            format!("request: {alice} allowed=true shadowed=false remaining=0 retry_after_ms=0 degraded=false"),
+            format!("request: {alice} allowed=false shadowed=false remaining=0 retry_after_ms=60000 degraded=false"),
+            format!("{alice} allowed=true shadowed=false remaining=0 retry_after_ms=0 degraded=true"),
+        ]
+    );
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{json, Value};
-use tokenbucket_client::{Error, Limiter, OnError, Options, Server, ServerOptions};
+use tokenbucket_client::{Error, Limiter, OnError, Options, Server};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -72,8 +72,8 @@ async fn an_error_means_what_it_means_to_all() {
                 tokio::spawn(refuse(stream, reply.clone(), counts.clone()));
             }
         });
-        let options = ServerOptions::new().timeout(Duration::from_secs(1)).retry_every(Duration::MAX);
-        let server = Server::connect_with(url, options).unwrap();
+        let server = Server::connect(url).unwrap();
+        let server = server.with_timeout(Duration::from_secs(1)).with_retry_every(Duration::MAX);
         let limiter = Limiter::with_options(&server, limit(1, "1/h"), Options::new().on_error(OnError::Open));
         let first = limiter.take("a", 1).await;
         let before = asked.load(Ordering::Relaxed);

@@ -4,17 +4,17 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::time::Duration;
 
-use redis::RedisResult;
 use serde_json::{json, Value};
-use tokenbucket_client::{sync, Decision, Error, JointDecision, Limit, Options, ServerOptions};
+use tokenbucket_client::{sync, Decision, Error, Limit, Options, Part};
 use tokio::task::block_in_place;
 
 use crate::{ms, number, Wrong};
 
 #[derive(Clone)]
-pub enum Server {
-    Tasks(tokenbucket_client::Server),
-    Threads(sync::Server),
+pub struct Server {
+    pub inner: tokenbucket_client::Server,
+    pub is_sync: bool,
+    pub url: String,
 }
 
 #[derive(Clone)]
@@ -23,10 +23,11 @@ pub enum Limiter {
     Threads(sync::Limiter),
 }
 
+/// A limiter, and the limits that joint calls of it name.
 #[derive(Clone)]
-pub enum Joint {
-    Tasks(tokenbucket_client::JointLimiter),
-    Threads(sync::JointLimiter),
+pub struct Joint {
+    pub limiter: Limiter,
+    pub limits: HashMap<String, Limit>,
 }
 
 pub enum Hold {
@@ -52,101 +53,67 @@ macro_rules! either {
 
 /// What either package makes of itself by the same call.
 macro_rules! made {
-    ($kind:ident, $this:expr, $one:ident => $call:expr) => {
+    ($this:expr, $one:ident => $call:expr) => {
         match $this {
-            $kind::Tasks($one) => $kind::Tasks($call),
-            $kind::Threads($one) => $kind::Threads($call),
+            Self::Tasks($one) => Self::Tasks($call),
+            Self::Threads($one) => Self::Threads($call),
         }
     };
 }
 
-impl Server {
-    pub fn single(is_sync: bool, url: &str, options: ServerOptions) -> RedisResult<Self> {
-        if is_sync {
-            return sync::Server::connect_with(url, options).map(Self::Threads);
+/// What either package decides in the end: a task waits for it, and a thread sleeps.
+macro_rules! decided {
+    ($kind:ident, $this:expr, $one:ident => $call:expr $(, $made:ident)?) => {
+        match $this {
+            $kind::Tasks($one) => $call.await$(.map($made::Tasks))?,
+            $kind::Threads($one) => block_in_place(|| $call)$(.map($made::Threads))?,
         }
-        tokenbucket_client::Server::connect_with(url, options).map(Self::Tasks)
-    }
-
-    pub fn cluster(is_sync: bool, urls: Vec<String>, options: ServerOptions) -> RedisResult<Self> {
-        if is_sync {
-            return sync::Server::cluster_with(urls, options).map(Self::Threads);
-        }
-        tokenbucket_client::Server::cluster_with(urls, options).map(Self::Tasks)
-    }
-
-    pub fn sentinel(
-        is_sync: bool,
-        master: &str,
-        nodes: Vec<String>,
-        options: ServerOptions,
-    ) -> RedisResult<Self> {
-        if is_sync {
-            return sync::Server::sentinel_with(master, nodes, options).map(Self::Threads);
-        }
-        tokenbucket_client::Server::sentinel_with(master, nodes, options).map(Self::Tasks)
-    }
-
-    pub fn degraded_count(&self) -> u64 {
-        either!(Server, self, server => server.degraded_count())
-    }
+    };
 }
 
 /// Each call of threads has a thread, as it has in a program that uses them.
-async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+pub async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, is_done) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || done.send(work()));
     is_done.await.expect("a thread")
 }
 
+fn deadline(request: &Value) -> Option<Duration> {
+    request["deadline_us"].as_f64().map(|us| Duration::from_secs_f64(us / 1e6))
+}
+
 /// Drops the call when its caller's deadline is over.
 pub async fn within<T, E: From<Error>>(
-    deadline: Option<Duration>,
+    request: &Value,
     call: impl Future<Output = Result<T, E>>,
 ) -> Result<T, E> {
-    match deadline {
-        None => call.await,
-        Some(deadline) => {
-            tokio::time::timeout(deadline, call).await.unwrap_or(Err(Error::DeadlinePassed.into()))
-        }
-    }
+    let Some(deadline) = deadline(request) else { return call.await };
+    tokio::time::timeout(deadline, call).await.unwrap_or(Err(Error::DeadlinePassed.into()))
 }
 
 impl Limiter {
     pub fn new(server: &Server, limit: Limit, options: Options) -> Self {
-        match server {
-            Server::Tasks(server) => {
-                Self::Tasks(tokenbucket_client::Limiter::with_options(server, limit, options))
-            }
-            Server::Threads(server) => Self::Threads(sync::Limiter::with_options(server, limit, options)),
+        if server.is_sync {
+            return Self::Threads(sync::Limiter::with_options(&server.inner, limit, options));
         }
+        Self::Tasks(tokenbucket_client::Limiter::with_options(&server.inner, limit, options))
     }
 
-    /// As it is asked to wait in the server: without a time, takes and holds do not.
+    /// As it is asked to wait in the server, and as its caller's deadline ends the calls of a thread.
     pub fn waiting(&self, request: &Value) -> Result<Self, Error> {
         let max_wait = ms(request, "max_wait_ms").unwrap_or_default();
-        let waiting = made!(Limiter, self, limiter => limiter.with_max_wait(max_wait));
-        let Some(tenant) = request["share"].as_str() else { return Ok(waiting) };
-        let weight = number(request, "weight");
-        Ok(made!(Limiter, waiting, limiter => limiter.with_share(tenant, weight)?))
-    }
-
-    /// For a caller with a deadline, which ends the calls of a thread too.
-    pub fn within(&self, deadline: Option<Duration>) -> Self {
-        match (self, deadline) {
-            (Self::Threads(limiter), Some(deadline)) => Self::Threads(limiter.within(deadline)),
-            _ => self.clone(),
+        let mut waiting = made!(self, limiter => limiter.with_max_wait(max_wait));
+        if let Some(tenant) = request["share"].as_str() {
+            waiting = made!(waiting, limiter => limiter.with_share(tenant, number(request, "weight"))?);
         }
+        Ok(match (waiting, deadline(request)) {
+            (Self::Threads(limiter), Some(deadline)) => Self::Threads(limiter.within(deadline)),
+            (waiting, _) => waiting,
+        })
     }
 
     /// One call; a hold is let go at once.
-    pub async fn decide(
-        &self,
-        operation: &str,
-        name: &str,
-        request: &Value,
-        deadline: Option<Duration>,
-    ) -> Result<Decision, Wrong> {
+    pub async fn decide(&self, operation: &str, name: &str, request: &Value) -> Result<Decision, Wrong> {
         let (cost, amount) = (number(request, "cost"), number(request, "amount"));
         let [max_wait, ttl] = ["max_wait_ms", "ttl_ms"].map(|field| ms(request, field).unwrap_or_default());
         macro_rules! call {
@@ -162,10 +129,9 @@ impl Limiter {
                 }
             };
         }
-        match self.waiting(request)?.within(deadline) {
+        match self.waiting(request)? {
             Self::Tasks(limiter) => {
-                let call = async { Ok(call!(limiter, operation, name, await)?) };
-                within(deadline, call).await
+                within(request, async { Ok(call!(limiter, operation, name, await)?) }).await
             }
             Self::Threads(limiter) => {
                 let (operation, name) = (operation.to_owned(), name.to_owned());
@@ -174,96 +140,73 @@ impl Limiter {
         }
     }
 
-    pub async fn hold(&self, name: &str, amount: f64, ttl: Duration) -> Result<Hold, Error> {
-        match self {
-            Self::Tasks(limiter) => limiter.hold(name, amount, ttl).await.map(Hold::Tasks),
-            Self::Threads(limiter) => block_in_place(|| limiter.hold(name, amount, ttl)).map(Hold::Threads),
-        }
+    pub async fn hold(&self, name: &str, amount: f64, ttl: Duration) -> Result<Held, Error> {
+        let hold = decided!(Limiter, self, limiter => limiter.hold(name, amount, ttl), Hold);
+        Ok(Held { hold: hold?, of: Vec::new() })
     }
 
     pub async fn close(&self) -> Result<(), Error> {
-        match self {
-            Self::Tasks(limiter) => limiter.close().await,
-            Self::Threads(limiter) => block_in_place(|| limiter.close()),
-        }
+        decided!(Limiter, self, limiter => limiter.close())
     }
 }
 
 impl Joint {
-    pub fn new(server: &Server, limits: Vec<(String, Limit)>, options: Options) -> Self {
-        match server {
-            Server::Tasks(server) => {
-                Self::Tasks(tokenbucket_client::JointLimiter::with_options(server, limits, options))
-            }
-            Server::Threads(server) => {
-                Self::Threads(sync::JointLimiter::with_options(server, limits, options))
-            }
-        }
-    }
-
-    /// As [`Limiter::waiting`].
-    pub fn waiting(&self, request: &Value) -> Self {
-        let max_wait = ms(request, "max_wait_ms").unwrap_or_default();
-        made!(Joint, self, limiter => limiter.with_max_wait(max_wait))
-    }
-
-    pub async fn take_all(&self, name: &str, costs: HashMap<String, f64>) -> Result<Value, Error> {
-        let words: Vec<(&str, f64)> = costs.iter().map(|(which, cost)| (which.as_str(), *cost)).collect();
-        let decision = match self {
-            Self::Tasks(limiter) => limiter.take_all(name, &words).await?,
-            Self::Threads(limiter) => block_in_place(|| limiter.take_all(name, &words))?,
+    fn parts(&self, name: &str, amounts: &Value) -> Vec<Part> {
+        let amounts = amounts.as_object().into_iter().flatten();
+        let part = |(which, amount): (&String, &Value)| {
+            Part::tagged(name, which, &self.limits[which], amount.as_f64().unwrap_or(1.0))
         };
+        amounts.map(part).collect()
+    }
+
+    pub async fn take_all(&self, name: &str, costs: &Value) -> Result<Value, Error> {
+        let parts = self.parts(name, costs);
+        let decision = decided!(Limiter, &self.limiter, limiter => limiter.take_all(&parts))?;
         let mut all = fields(&decision.binding);
-        for ((which, _), own) in words.iter().zip(&decision.each) {
+        for ((which, _), own) in costs.as_object().into_iter().flatten().zip(&decision.each) {
             all["each"][which] = fields(own);
         }
         Ok(all)
     }
 
-    pub async fn hold(
-        &self,
-        name: &str,
-        amounts: HashMap<String, f64>,
-        ttl: Duration,
-    ) -> Result<Held, Error> {
-        let words: Vec<(&str, f64)> =
-            amounts.iter().map(|(which, amount)| (which.as_str(), *amount)).collect();
-        let hold = match self {
-            Self::Tasks(limiter) => limiter.hold(name, &words, ttl).await.map(Hold::Tasks),
-            Self::Threads(limiter) => block_in_place(|| limiter.hold(name, &words, ttl)).map(Hold::Threads),
-        };
-        Ok(Held { hold: hold?, of: amounts.into_keys().collect() })
+    pub async fn hold(&self, name: &str, amounts: &Value, ttl: Duration) -> Result<Held, Error> {
+        let parts = self.parts(name, amounts);
+        let hold = decided!(Limiter, &self.limiter, limiter => limiter.hold_all(&parts, ttl), Hold);
+        let of = amounts.as_object().into_iter().flatten().map(|(which, _)| which.clone()).collect();
+        Ok(Held { hold: hold?, of })
+    }
+}
+
+/// The strings of a list.
+pub fn strings(list: &Value) -> Vec<String> {
+    list.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+impl Hold {
+    pub fn decision(&self) -> Decision {
+        either!(Hold, self, hold => hold.decision()).binding
+    }
+
+    pub fn is_lost(&self) -> bool {
+        either!(Hold, self, hold => hold.is_lost())
     }
 }
 
 impl Held {
-    pub fn decision(&self) -> Value {
-        joint_fields(&either!(Hold, &self.hold, hold => hold.decision()))
-    }
-
-    pub fn is_lost(&self) -> bool {
-        either!(Hold, &self.hold, hold => hold.is_lost())
-    }
-
     /// `used` is a number, or one for each limit.
     pub async fn settle(&self, used: &Value) -> Result<Value, Error> {
+        let set = |place, used| either!(Hold, &self.hold, hold => hold.set_used_of(place, used));
         if let Some(used) = used.as_f64() {
-            either!(Hold, &self.hold, hold => hold.set_used_of(0, used))?;
+            set(0, used)?;
         }
         for (place, which) in self.of.iter().enumerate() {
             if let Some(used) = used[which].as_f64() {
-                either!(Hold, &self.hold, hold => hold.set_used_of(place, used))?;
+                set(place, used)?;
             }
         }
-        Ok(joint_fields(&match &self.hold {
-            Hold::Tasks(hold) => hold.settle().await?,
-            Hold::Threads(hold) => block_in_place(|| hold.settle())?,
-        }))
+        let decision = decided!(Hold, &self.hold, hold => hold.settle())?;
+        Ok(fields(&decision.binding))
     }
-}
-
-fn joint_fields(decision: &JointDecision) -> Value {
-    fields(&decision.binding)
 }
 
 pub fn fields(decision: &Decision) -> Value {

@@ -13,7 +13,6 @@ use crate::{ms, text, Wrong};
 
 #[derive(Default)]
 struct Seen {
-    calls: u64,
     allowed: u64,
     denied: u64,
     degraded: u64,
@@ -30,10 +29,6 @@ struct Plan {
     seen: Mutex<Seen>,
 }
 
-pub fn deadline(request: &Value) -> Option<Duration> {
-    request["deadline_us"].as_f64().map(|us| Duration::from_secs_f64(us / 1e6))
-}
-
 pub async fn many(limiter: &Limiter, request: &Value) -> Value {
     let plan = Arc::new(Plan {
         limiter: limiter.clone(),
@@ -48,14 +43,15 @@ pub async fn many(limiter: &Limiter, request: &Value) -> Value {
         caller.await.expect("a caller");
     }
     let seen = plan.seen.lock().unwrap();
+    let calls = seen.allowed + seen.denied + seen.cancelled + seen.errors.values().sum::<u64>();
     json!({
-        "calls": seen.calls,
+        "calls": calls,
         "allowed": seen.allowed,
         "denied": seen.denied,
         "degraded": seen.degraded,
         "cancelled": seen.cancelled,
         "errors": seen.errors,
-        "per_call_us": plan.began.elapsed().as_secs_f64() * 1e6 / seen.calls as f64,
+        "per_call_us": plan.began.elapsed().as_secs_f64() * 1e6 / calls as f64,
     })
 }
 
@@ -64,7 +60,7 @@ impl Plan {
         // A second runtime is not told which operation.
         let operation = self.request["op"].as_str().unwrap_or("take");
         while let Some(name) = self.next().await {
-            let decided = self.limiter.decide(operation, &name, &self.request, deadline(&self.request)).await;
+            let decided = self.limiter.decide(operation, &name, &self.request).await;
             self.seen.lock().unwrap().add(decided);
         }
     }
@@ -93,7 +89,6 @@ impl Plan {
 
 impl Seen {
     fn add(&mut self, decided: Result<Decision, Wrong>) {
-        self.calls += 1;
         match decided {
             Ok(decision) => {
                 *if decision.allowed { &mut self.allowed } else { &mut self.denied } += 1;

@@ -3,7 +3,6 @@
 mod bare;
 mod client;
 mod forks;
-mod heap;
 mod load;
 
 use std::collections::HashMap;
@@ -13,18 +12,16 @@ use std::time::Duration;
 use axum::http::request::Parts;
 use serde_json::{json, Value};
 use tokenbucket_client::tower::{name_of_address, RateLimitLayer};
-use tokenbucket_client::{Error, Fallback, JointDecision, Limit, OnError, Options, ServerOptions};
+use tokenbucket_client::{Error, Fallback, Limit, OnError, Options};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::task::JoinSet;
 
-use client::{fields, within, Held, Joint, Limiter, Server};
+use client::{fields, on_a_thread, strings, within, Held, Joint, Limiter, Server};
 
 #[derive(Default)]
 struct State {
     servers: Mutex<HashMap<String, Server>>,
-    urls: Mutex<HashMap<String, String>>,
-    limiters: Mutex<HashMap<String, Limiter>>,
-    joints: Mutex<HashMap<String, Joint>>,
+    limiters: Mutex<HashMap<String, Joint>>,
     holds: Mutex<HashMap<String, Arc<Held>>>,
 }
 
@@ -97,19 +94,22 @@ fn options(request: &Value) -> Result<Options, Wrong> {
         Some("raise") => OnError::Error,
         Some(other) => return Err(bad(format!("on_error: {other:?}"))),
     };
-    let options = Options::new()
+    Ok(Options::new()
+        .prefix(request["prefix"].as_str().unwrap_or("tb:"))
         .on_error(on_error)
         .shadow(request["shadow"].as_bool().unwrap_or(false))
         .batch(request["batch"].as_u64().unwrap_or(0))
-        .remember_denials(request["remember_denials"].as_u64().unwrap_or(0) as usize);
-    Ok(match request["prefix"].as_str() {
-        Some(prefix) => options.prefix(prefix),
-        None => options,
-    })
+        .remember_denials(request["remember_denials"].as_u64().unwrap_or(0) as usize))
 }
 
-fn found<T: Clone>(all: &Mutex<HashMap<String, T>>, name: &str) -> Result<T, Wrong> {
-    all.lock().unwrap().get(name).cloned().ok_or_else(|| bad(format!("there is no {name:?}")))
+fn found<T: Clone>(all: &Mutex<HashMap<String, T>>, name: &str) -> Result<T, Error> {
+    let missing = || Error::BadArgument(format!("there is no {name:?}"));
+    all.lock().unwrap().get(name).cloned().ok_or_else(missing)
+}
+
+fn keep<T>(all: &Mutex<HashMap<String, T>>, name: &str, value: T) -> Value {
+    all.lock().unwrap().insert(name.to_owned(), value);
+    json!({})
 }
 
 impl State {
@@ -117,157 +117,148 @@ impl State {
         let on = text(request, "on");
         match text(request, "do") {
             "server" => self.server(request),
-            "limiter" => {
-                let server = found(&self.servers, text(request, "server"))?;
-                let limit = limit(&request["capacity"], &request["rate"])?;
-                let limiter = Limiter::new(&server, limit, options(request)?);
-                self.limiters.lock().unwrap().insert(text(request, "name").to_owned(), limiter);
-                Ok(json!({}))
-            }
-            "joint" => self.joint(request),
+            "limiter" => self.limiter(request, limit(&request["capacity"], &request["rate"])?),
+            // Each of its parts has a limit of its own.
+            "joint" => self.limiter(request, limit(&json!(1), &json!(1))?),
             "take_all" => {
-                let costs: HashMap<String, f64> = amounts(&request["costs"]);
-                let joint = found(&self.joints, on)?.waiting(request);
-                Ok(within(load::deadline(request), joint.take_all(text(request, "name"), costs)).await?)
+                let joint = self.waiting(request)?;
+                let taking = joint.take_all(text(request, "name"), &request["costs"]);
+                Ok(within(request, taking).await?)
             }
             "hold" => self.hold(request).await,
             "settle" => {
                 let hold = found(&self.holds, text(request, "hold"))?;
                 Ok(hold.settle(&request["used"]).await?)
             }
-            "lost" => Ok(json!({"lost": found(&self.holds, text(request, "hold"))?.is_lost()})),
+            "lost" => Ok(json!({"lost": found(&self.holds, text(request, "hold"))?.hold.is_lost()})),
             "settle_inside" => {
-                let hold = self.held(request).await?.map_err(Error::Denied)?;
+                let hold = self.held(request).await?;
                 let first = hold.settle(&request["used"]).await?;
                 hold.settle(&request["used"]).await?;
                 tokio::task::block_in_place(|| drop(hold));
                 Ok(first)
             }
-            "hold_cancelled" => {
-                self.hold_cancelled(request).await?;
-                Ok(json!({}))
-            }
-            "many" => Ok(load::many(&found(&self.limiters, on)?, request).await),
+            "hold_cancelled" => self.hold_cancelled(request).await,
+            "many" => Ok(load::many(&found(&self.limiters, on)?.limiter, request).await),
             "cost" => {
-                let url = found(&self.urls, text(request, "server"))?;
-                Ok(bare::cost(&found(&self.limiters, on)?, &url, request).await)
+                let server = found(&self.servers, text(request, "server"))?;
+                Ok(bare::cost(&found(&self.limiters, on)?.limiter, &server.url, request).await)
             }
             "second_runtime" => {
-                let (limiter, request) = (found(&self.limiters, on)?, request.clone());
-                let second = std::thread::spawn(move || {
+                let (limiter, request) = (found(&self.limiters, on)?.limiter, request.clone());
+                let second = move || {
                     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
                     runtime.expect("a runtime").block_on(load::many(&limiter, &request))
-                });
-                let joined = tokio::task::spawn_blocking(move || second.join()).await;
-                Ok(joined.expect("a task").expect("a runtime that ended"))
+                };
+                Ok(on_a_thread(second).await)
             }
             "fork" => {
-                let (limiter, request) = (found(&self.limiters, on)?, request.clone());
+                let (limiter, request) = (found(&self.limiters, on)?.limiter, request.clone());
                 // Not on a thread of this runtime: the children run their own.
-                let forking = std::thread::spawn(move || forks::fork(&limiter, &request));
-                let joined = tokio::task::spawn_blocking(move || forking.join()).await;
-                Ok(joined.expect("a task").expect("a thread that ended"))
+                Ok(on_a_thread(move || forks::fork(&limiter, &request)).await)
             }
             "http" => self.http(request).await,
             "degraded" => {
-                Ok(json!({"count": found(&self.servers, text(request, "server"))?.degraded_count()}))
+                let server = found(&self.servers, text(request, "server"))?.inner;
+                Ok(json!({"count": server.degraded_count()}))
             }
-            "memory" => Ok(json!({"bytes": heap::in_use()})),
+            "memory" => {
+                // SAFETY: only looks.
+                let heap = unsafe { libc::mallinfo2() };
+                Ok(json!({"bytes": heap.uordblks + heap.hblkhd}))
+            }
             "close" => {
                 let name = text(request, "name");
                 let limiter = self.limiters.lock().unwrap().remove(name);
                 if let Some(limiter) = limiter {
-                    limiter.close().await?;
+                    limiter.limiter.close().await?;
                 }
                 self.servers.lock().unwrap().remove(name);
                 Ok(json!({}))
             }
             operation => {
-                let (limiter, name) = (found(&self.limiters, on)?, text(request, "name"));
-                Ok(fields(&limiter.decide(operation, name, request, load::deadline(request)).await?))
+                let (limiter, name) = (found(&self.limiters, on)?.limiter, text(request, "name"));
+                Ok(fields(&limiter.decide(operation, name, request).await?))
             }
         }
     }
 
     fn server(&self, request: &Value) -> Done {
-        let mut options = ServerOptions::new();
+        let url = text(request, "url").to_owned();
+        let inner = if request["sentinel"].is_object() {
+            let nodes = strings(&request["sentinel"]["nodes"]);
+            let master = format!("redis://{}", text(&request["sentinel"], "master"));
+            tokenbucket_client::Server::sentinel(master, nodes.iter().map(|node| format!("redis://{node}")))
+        } else if request["cluster"].is_array() {
+            tokenbucket_client::Server::cluster(strings(&request["cluster"]))
+        } else {
+            tokenbucket_client::Server::connect(url.as_str())
+        };
+        let mut inner = inner.map_err(bad)?;
         if let Some(timeout) = ms(request, "timeout_ms") {
-            options = options.timeout(timeout);
+            inner = inner.with_timeout(timeout);
         }
         if let Some(retry_every) = ms(request, "retry_every_ms") {
-            options = options.retry_every(retry_every);
+            inner = inner.with_retry_every(retry_every);
         }
         if request["fallback"] == "script" {
-            options = options.fallback(Fallback::Script);
+            inner = inner.with_fallback(Fallback::Script);
         }
-        let is_sync = text(request, "client") == "redis-rs-sync";
-        let server = if let Some(sentinel) = request["sentinel"].as_object() {
-            let nodes = sentinel["nodes"].as_array().into_iter().flatten().filter_map(Value::as_str);
-            let nodes: Vec<String> = nodes.map(|node| format!("redis://{node}")).collect();
-            let master = sentinel["master"].as_str().unwrap_or_default();
-            Server::sentinel(is_sync, &format!("redis://{master}"), nodes, options)
-        } else if let Some(urls) = request["cluster"].as_array() {
-            let urls = urls.iter().filter_map(Value::as_str);
-            Server::cluster(is_sync, urls.map(str::to_owned).collect(), options)
-        } else if let Some(url) = request["url"].as_str() {
-            self.urls.lock().unwrap().insert(text(request, "name").to_owned(), url.to_owned());
-            Server::single(is_sync, url, options)
-        } else {
-            return Err(Wrong("Unsupported", "no such server".to_owned()));
-        };
-        self.servers.lock().unwrap().insert(text(request, "name").to_owned(), server.map_err(bad)?);
-        Ok(json!({}))
+        let server = Server { inner, is_sync: text(request, "client") == "redis-rs-sync", url };
+        Ok(keep(&self.servers, text(request, "name"), server))
     }
 
-    fn joint(&self, request: &Value) -> Done {
+    fn limiter(&self, request: &Value, limit: Limit) -> Done {
         let server = found(&self.servers, text(request, "server"))?;
         let limits = request["limits"].as_object().into_iter().flatten();
-        let limits = limits.map(|(which, pair)| Ok((which.clone(), limit(&pair[0], &pair[1])?)));
-        let limits = limits.collect::<Result<Vec<_>, Wrong>>()?;
-        let joint = Joint::new(&server, limits, options(request)?);
-        self.joints.lock().unwrap().insert(text(request, "name").to_owned(), joint);
-        Ok(json!({}))
+        let limits = limits.map(|(which, pair)| Ok((which.clone(), self::limit(&pair[0], &pair[1])?)));
+        let limits = limits.collect::<Result<_, Wrong>>()?;
+        let limiter = Limiter::new(&server, limit, options(request)?);
+        Ok(keep(&self.limiters, text(request, "name"), Joint { limiter, limits }))
     }
 
+    /// The limiter of a request, as it waits.
+    fn waiting(&self, request: &Value) -> Result<Joint, Error> {
+        let Joint { limiter, limits } = found(&self.limiters, text(request, "on"))?;
+        Ok(Joint { limiter: limiter.waiting(request)?, limits })
+    }
+
+    /// A denied hold is a decision.
     async fn hold(&self, request: &Value) -> Done {
-        let hold = match self.held(request).await? {
-            Ok(hold) => hold,
-            Err(denied) => return Ok(fields(&denied.binding)),
+        let hold = match self.held(request).await {
+            Err(Error::Denied(denied)) => return Ok(fields(&denied.binding)),
+            held => held?,
         };
-        let decision = hold.decision();
-        self.holds.lock().unwrap().insert(text(request, "as").to_owned(), Arc::new(hold));
+        let decision = fields(&hold.hold.decision());
+        keep(&self.holds, text(request, "as"), Arc::new(hold));
         Ok(decision)
     }
 
-    async fn held(&self, request: &Value) -> Result<Result<Held, JointDecision>, Wrong> {
-        let (on, name) = (text(request, "on"), text(request, "name"));
-        let ttl = ms(request, "ttl_ms").unwrap_or_default();
-        let deadline = load::deadline(request);
+    async fn held(&self, request: &Value) -> Result<Held, Error> {
+        let (name, ttl) = (text(request, "name"), ms(request, "ttl_ms").unwrap_or_default());
+        let waiting = self.waiting(request)?;
         if request["amount"].is_object() {
-            let joint = found(&self.joints, on)?.waiting(request);
-            return or_denied(within(deadline, joint.hold(name, amounts(&request["amount"]), ttl)).await);
+            return within(request, waiting.hold(name, &request["amount"], ttl)).await;
         }
-        let limiter = found(&self.limiters, on)?.waiting(request)?.within(deadline);
-        let hold = within(deadline, limiter.hold(name, number(request, "amount"), ttl)).await;
-        or_denied(hold.map(|hold| Held { hold, of: Vec::new() }))
+        within(request, waiting.limiter.hold(name, number(request, "amount"), ttl)).await
     }
 
     /// Tasks that hold, and end together in the middle of their work.
-    async fn hold_cancelled(&self, request: &Value) -> Result<(), Wrong> {
+    async fn hold_cancelled(&self, request: &Value) -> Done {
         let mut tasks = JoinSet::new();
         for _ in 0..request["count"].as_u64().unwrap_or(1) {
-            let hold = self.held(request).await?.map_err(Error::Denied)?;
+            let hold = self.held(request).await?;
             tasks.spawn(async move {
                 let _held = hold;
                 std::future::pending::<()>().await;
             });
         }
         tasks.shutdown().await;
-        Ok(())
+        Ok(json!({}))
     }
 
     async fn http(&self, request: &Value) -> Done {
-        let limiter = found(&self.limiters, text(request, "on"))?;
+        let Joint { limiter, .. } = found(&self.limiters, text(request, "on"))?;
         let Limiter::Tasks(limiter) = limiter else {
             return Err(Wrong("Unsupported", "the layer is for tasks".to_owned()));
         };
@@ -283,21 +274,8 @@ impl State {
     }
 }
 
-/// A denied hold is a decision.
-fn or_denied(held: Result<Held, Error>) -> Result<Result<Held, JointDecision>, Wrong> {
-    match held {
-        Err(Error::Denied(denied)) => Ok(Err(denied)),
-        held => Ok(Ok(held?)),
-    }
-}
-
 /// By the address that the proxy on this machine tells.
 fn caller(parts: &Parts) -> String {
     let told = parts.headers.get("x-forwarded-for").and_then(|address| address.to_str().ok()?.parse().ok());
     name_of_address(told.expect("an address"))
-}
-
-fn amounts(object: &Value) -> HashMap<String, f64> {
-    let object = object.as_object().into_iter().flatten();
-    object.map(|(which, amount)| (which.clone(), amount.as_f64().unwrap_or(1.0))).collect()
 }
