@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable
 from fractions import Fraction
 from typing import Any, TypeVar
 
-from ..api.limiter import BaseLimiter
-from ..api.operations import done
 from ..local.clock import Clock
 from ..transport.call import Steps
 from ..values.decision import Decision
 from ..values.errors import ModuleMissing
 from ..values.limit import Number
+from .limiter import BaseLimiter
+from .operations import done
 
 # How often a pause tries to hold what is left, while others take some of it.
 _TRIES = 3
