@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Awaitable, Callable
 from fractions import Fraction
-from typing import Any, TypeVar
+from typing import Any
 
 from ..local.clock import Clock
 from ..transport.call import Steps
@@ -18,7 +18,6 @@ from .operations import done
 # How often a pause tries to hold what is left, while others take some of it.
 _TRIES = 3
 
-T = TypeVar("T")
 AnyLimiter = BaseLimiter[Any, Any, Any]
 
 
