@@ -1,7 +1,99 @@
-"""Throttles of Django REST framework: see `TokenBucketThrottle`."""
+"""Throttles of Django REST framework on token buckets.
 
-from .adapters.rest_framework import AnonRateThrottle as AnonRateThrottle
-from .adapters.rest_framework import ScopedRateThrottle as ScopedRateThrottle
-from .adapters.rest_framework import TokenBucketThrottle as TokenBucketThrottle
-from .adapters.rest_framework import UserRateThrottle as UserRateThrottle
-from .adapters.rest_framework import limiter as limiter
+A rate is the framework's, "1000/day" being a bucket of 1000 that refills with 1000 a day, or a capacity
+and a rate, "20 1000/d". `docs/django-rest-framework.md` has the settings.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from ipaddress import IPv6Address, IPv6Network, ip_address
+from typing import Any
+
+from django.conf import settings
+from rest_framework import throttling
+
+from .api.threads import Limiter, Server
+from .values.decision import Decision
+from .values.limit import Limit
+
+
+@cache
+def limiter() -> Limiter:
+    """The one that all throttles of this process ask, with the settings of its first request."""
+    options = {name.lower(): value for name, value in getattr(settings, "TOKENBUCKET", {}).items()}
+    names = ("timeout_ms", "retry_every_ms", "fallback")
+    of_server = {name: options.pop(name) for name in names if name in options}
+    server = Server(options.pop("url", "redis://localhost:6379/0"), **of_server)
+    return Limiter(server, Limit(0, 1), options.pop("prefix", "tb:django:"), **options)
+
+
+class TokenBucketThrottle(throttling.SimpleRateThrottle):
+    """What a throttle of your own extends, as it would `SimpleRateThrottle`.
+
+    Its hooks are called as there. `num_requests` and `duration` may be set or returned by a `parse_rate`
+    of your own, `key` and `now` are those of the request, and `history` has an item for each token in use.
+    """
+
+    limit: Limit | None = None
+    decision: Decision | None = None
+    _parsed: tuple[int | None, int | None] = None, None
+
+    def parse_rate(self, rate: str | None) -> tuple[int | None, int | None]:
+        if rate is None:
+            return None, None
+        if " " in rate.strip():
+            self.limit = Limit.parse(rate)
+            self._parsed = int(self.limit._capacity), self.limit.window_s
+        else:
+            parsed: tuple[int, int] = super().parse_rate(rate)
+            self.limit, self._parsed = Limit._of_window(*parsed), parsed
+        return self._parsed
+
+    def get_ident(self, request: Any) -> str:
+        """The framework's; of an IPv6 address the /64, because one host has all of it to choose from."""
+        ident: str = super().get_ident(request)
+        try:
+            address = ip_address(ident)
+        except ValueError:  # several addresses, or what a proxy wrote instead
+            return ident
+        if not isinstance(address, IPv6Address):
+            return ident
+        return str(address.ipv4_mapped or IPv6Network((int(address) >> 64 << 64, 64)))
+
+    def allow_request(self, request: Any, view: Any) -> bool:
+        if self.rate is None:
+            return True
+        self.key = self.get_cache_key(request, view)
+        if self.key is None:
+            return True
+        wanted = self.num_requests, self.duration
+        limit = self.limit if self.limit and wanted == self._parsed else Limit._of_window(*wanted)
+        self.decision = limiter().take(self.key, limit=limit)
+        self.now = self.timer()
+        self.history = [self.now] * min(
+            max(self.num_requests - self.decision.remaining, 0), self.num_requests
+        )
+        return bool(self.throttle_success() if self.decision.allowed else self.throttle_failure())
+
+    def throttle_success(self) -> bool:
+        """Called for each request that is let through. The bucket has counted it already."""
+        return True
+
+    def wait(self) -> float | None:
+        """Seconds, for Retry-After, which the framework rounds up."""
+        if self.decision is None or self.decision.retry_after_ms < 0:
+            return None
+        return self.decision.retry_after_ms / 1000
+
+
+class AnonRateThrottle(throttling.AnonRateThrottle, TokenBucketThrottle):
+    pass
+
+
+class UserRateThrottle(throttling.UserRateThrottle, TokenBucketThrottle):
+    pass
+
+
+class ScopedRateThrottle(throttling.ScopedRateThrottle, TokenBucketThrottle):
+    pass

@@ -5,20 +5,19 @@ from __future__ import annotations
 import uuid
 from collections.abc import Awaitable, Callable
 from fractions import Fraction
-from typing import Any, TypeVar
+from typing import Any
 
-from ..api.limiter import BaseLimiter
-from ..api.operations import done
 from ..local.clock import Clock
 from ..transport.call import Steps
 from ..values.decision import Decision
 from ..values.errors import ModuleMissing
 from ..values.limit import Number
+from .limiter import BaseLimiter
+from .operations import done
 
 # How often a pause tries to hold what is left, while others take some of it.
 _TRIES = 3
 
-T = TypeVar("T")
 AnyLimiter = BaseLimiter[Any, Any, Any]
 
 

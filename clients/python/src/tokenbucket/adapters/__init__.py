@@ -1,1 +1,0 @@
-"""Drop-ins for frameworks and libraries."""
