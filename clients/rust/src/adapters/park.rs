@@ -6,8 +6,9 @@ use std::sync::mpsc::{sync_channel, SyncSender};
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
+use scopeguard::defer;
+
 use crate::transport::background::{Role, ROLE};
-use crate::transport::if_dropped::IfDropped;
 
 struct Signal(SyncSender<()>);
 
@@ -21,7 +22,7 @@ impl Wake for Signal {
 /// Runs a future on this thread, which sleeps meanwhile. The thread may also run a task of a runtime.
 pub(crate) fn wait_for<T>(role: Role, future: impl Future<Output = T>) -> T {
     let before = ROLE.replace(role);
-    let _over = IfDropped::run(|| ROLE.set(before));
+    defer!(ROLE.set(before));
     let (signal, signals) = sync_channel(1);
     let waker = Waker::from(Arc::new(Signal(signal)));
     // In a task of another runtime it has no budget to keep to: nothing would poll it again.

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{FromRedisValue, Value};
+use scopeguard::{guard, ScopeGuard};
 
 use crate::api::denials::Denials;
 use crate::api::options::{OnError, Options};
 use crate::api::server::Server;
 use crate::transport::ask::Answer;
 use crate::transport::background;
-use crate::transport::if_dropped::IfDropped;
 use crate::transport::node::Node;
 use crate::values::decision::{Decision, JointDecision};
 use crate::values::error::Error;
@@ -114,7 +114,7 @@ impl Caller {
         // A hold that the server may have, and that no caller gets.
         let doubt = how.begins.and_then(|ttl| {
             let settle = request.to_end()?;
-            Some(IfDropped::run(move || self.server.settle_later(settle, ttl, Duration::ZERO)))
+            Some(guard((), move |()| self.server.settle_later(settle, ttl, Duration::ZERO)))
         });
         let asked = if how.renews { &request.to_renewal() } else { request };
         let max_wait = if self.options.shadow { Duration::ZERO } else { how.max_wait };
@@ -147,7 +147,7 @@ impl Caller {
             }
         };
         if let (Some(doubt), false) = (doubt, is_in_doubt) {
-            doubt.disarm();
+            ScopeGuard::into_inner(doubt);
         }
         decision
     }

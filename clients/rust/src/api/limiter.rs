@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, slice};
 
+use scopeguard::{guard, ScopeGuard};
+
 use crate::api::batches::Batches;
 use crate::api::caller::{Caller, How};
 use crate::api::denials::Denials;
@@ -11,7 +13,6 @@ use crate::api::hold::Hold;
 use crate::api::options::{Fallback, Options};
 use crate::api::server::Server;
 use crate::transport::ask::Answer;
-use crate::transport::if_dropped::IfDropped;
 use crate::values::decision::{Decision, JointDecision};
 use crate::values::error::Error;
 use crate::values::limit::Limit;
@@ -163,9 +164,9 @@ impl Limiter {
             let Self { caller, limit, .. } = self;
             let transport = &caller.server.transport;
             let give = Request::one("TB.GIVE", caller.key(name), limit, cost);
-            let leaves = IfDropped::run(|| transport.send_once((!decision.degraded).then_some(give)));
+            let leaves = guard((), |()| transport.send_once((!decision.degraded).then_some(give)));
             transport.clock().sleep(wait).await;
-            leaves.disarm();
+            ScopeGuard::into_inner(leaves);
         }
         Ok(decision)
     }

@@ -17,7 +17,6 @@ pub(crate) mod ask;
 pub(crate) mod background;
 pub(crate) mod clock;
 pub(crate) mod cluster;
-pub(crate) mod if_dropped;
 pub(crate) mod link;
 pub(crate) mod locked;
 pub(crate) mod node;

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection as Connection;
 use redis::{Cmd, RedisResult, Value};
+use scopeguard::{guard, ScopeGuard};
 use tokio::runtime::Handle;
 
 use crate::transport::address::timed_out;
 use crate::transport::background::{connecting, runs_tasks, timeout};
 #[cfg(feature = "fake")]
 use crate::transport::clock::Clock;
-use crate::transport::if_dropped::IfDropped;
 use crate::transport::link::{send, Link};
 use crate::transport::locked::locked;
 use crate::transport::node::Node;
@@ -58,7 +58,7 @@ impl Transport {
         };
         let sent_at = self.now();
         // No other call may find out that the server is silent.
-        let unheard = IfDropped::run(|| {
+        let unheard = guard((), |()| {
             if node.heard() < sent_at {
                 self.look_later(node);
             }
@@ -68,7 +68,7 @@ impl Transport {
             None => self.listen(node, &mut pending).await,
             Some(at) => self.listen_long(node, at, &mut pending).await,
         };
-        unheard.disarm();
+        ScopeGuard::into_inner(unheard);
         let replies = match heard {
             Ok(replies) => replies.and_then(without_error),
             // A look would be logged, and no logger can run a runtime within this one.

@@ -1,39 +1,48 @@
 //! Errors, and whether the caller or the server caused them.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use std::{fmt, io};
 
 use redis::{ErrorKind, ParsingError, RedisError};
 
 use crate::values::decision::JointDecision;
 
 /// Why there is no decision.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The server refuses the call, as it would the next time: a key of another type, a wrong password. `OnError` does not
     /// apply, because failing open would hide the mistake.
+    #[error("{server}: {error}")]
     Refused {
         /// `host:port`.
         server: String,
         /// The server's reply.
+        #[source]
         error: RedisError,
     },
     /// An argument of the call is wrong. The text says which.
+    #[error("{0}")]
     BadArgument(String),
     /// The server has not loaded the module, which the call needs. The text names the server.
+    #[error("{0}")]
     ModuleMissing(String),
     /// The buckets of one call are in several slots of a cluster: give their names a common hash tag.
+    #[error("in a cluster, the names of one call have to share a hash tag, as in {{ada}}:requests")]
     CrossSlot,
     /// The hold was denied.
+    #[error("denied{}", outlook(.0))]
     Denied(JointDecision),
     /// The server is away, and `OnError` is [`Error`](crate::OnError::Error). The text names the server and the reason.
+    #[error("{0}")]
     ServerAway(String),
     /// The reply was lost, and `OnError` is [`Error`](crate::OnError::Error): the server, which the text names, may or may not
     /// have executed the call.
+    #[error("{0}: the reply was lost; it is not known whether the call happened")]
     ReplyLost(String),
     /// The caller's own deadline is over, see [`sync::Limiter::within`](crate::sync::Limiter::within).
+    #[error("the caller's deadline is over")]
     DeadlinePassed,
 }
 
@@ -56,50 +65,36 @@ impl From<ParsingError> for Error {
     }
 }
 
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Refused { server, error } => write!(f, "{server}: {error}"),
-            Self::BadArgument(text) | Self::ModuleMissing(text) | Self::ServerAway(text) => f.write_str(text),
-            Self::CrossSlot => f.write_str(
-                "in a cluster, the names of one call have to share a hash tag, as in {ada}:requests",
-            ),
-            Self::Denied(decision) => match decision.binding.retry_after() {
-                Some(wait) => write!(f, "denied; there may be room in {} ms", wait.as_millis()),
-                None => f.write_str("denied: more than the limit ever holds"),
-            },
-            Self::ReplyLost(server) => {
-                write!(f, "{server}: the reply was lost; it is not known whether the call happened")
-            }
-            Self::DeadlinePassed => f.write_str("the caller's deadline is over"),
-        }
-    }
-}
-
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Refused { error, .. } => Some(error),
-            _ => None,
-        }
+fn outlook(denial: &JointDecision) -> String {
+    match denial.binding.retry_after() {
+        Some(wait) => format!("; there may be room in {} ms", wait.as_millis()),
+        None => ": more than the limit ever holds".to_owned(),
     }
 }
 
 /// Why a request has no reply of use.
+#[derive(thiserror::Error, Debug)]
 pub(crate) enum Failure {
     /// Not sent: the node is away.
+    #[error("it was not asked")]
     NotSent,
     /// Not sent: there is no connection.
+    #[error("{0}")]
     NotConnected(RedisError),
     /// Not sent: this process gets no further connection, while others work.
+    #[error("{0}")]
     NoMore(RedisError),
     /// Sent, and nothing came from the server for so long.
+    #[error("no answer within {} ms", .0.as_millis())]
     Silent(Duration),
     /// Sent long ago; others are answered meanwhile.
+    #[error("no answer, while other calls are answered")]
     TooOld,
     /// Sent, and the connection broke.
+    #[error("{0}")]
     Broken(RedisError),
     /// The server's reply is an error.
+    #[error("{0}")]
     Replied(RedisError),
 }
 
@@ -143,19 +138,6 @@ impl Failure {
             Self::NotConnected(error) if is_tls_mistake(error) => Fault::Callers,
             Self::Silent(_) | Self::Broken(_) => Fault::Away,
             Self::NotConnected(error) | Self::Replied(error) => fault_of(error),
-        }
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotSent => f.write_str("it was not asked"),
-            Self::Silent(timeout) => write!(f, "no answer within {} ms", timeout.as_millis()),
-            Self::TooOld => f.write_str("no answer, while other calls are answered"),
-            Self::NotConnected(error) | Self::NoMore(error) | Self::Broken(error) | Self::Replied(error) => {
-                error.fmt(f)
-            }
         }
     }
 }
