@@ -112,11 +112,10 @@ func (s *settings) tell(parts []part, decision Decision, wanted int64, began tim
 	decision = s.passing(decision, wanted)
 	for _, p := range parts {
 		own, ok := decision.Each[p.which]
-		if ok {
-			own = s.passing(own, wanted)
-			decision.Each[p.which] = own
-		} else {
+		if !ok {
 			own = decision
+		} else if passed := s.passing(own, wanted); passed.Shadowed { // never of a settlement, which others may be reading
+			own, decision.Each[p.which] = passed, passed
 		}
 		for _, call := range s.onDecision {
 			guarded(func() { call(p.name, p.limit, own, s.server.clock.Now().Sub(began)) })

@@ -94,6 +94,24 @@ func TestAHookMaySettleItsHold(t *testing.T) {
 	expectRemaining(t, tokenbucket.NewLimiter(limits, slot), "a", 1)
 }
 
+func TestManyMaySettleAHoldAtOnce(t *testing.T) {
+	limiter, settled := tokenbucket.NewLimiter(tokenbucket.NewServer(tokenbuckettest.NewServer()), slot), make(chan int64)
+	for i := 0; i < 100; i++ {
+		held := hold(t, limiter, 1, time.Hour)
+		for j := 0; j < 4; j++ {
+			go func() {
+				decision, _ := held.Settle()
+				settled <- decision.Each[""].Remaining
+			}()
+		}
+		for j := 0; j < 4; j++ {
+			if left := <-settled; left != 1 {
+				t.Fatal(left)
+			}
+		}
+	}
+}
+
 func TestNothingRenewsAHoldOfAClosedServer(t *testing.T) {
 	before := runtime.NumGoroutine()
 	limits := tokenbucket.NewServer(tokenbuckettest.NewServer())
