@@ -3,6 +3,7 @@ package tokenbucket_test
 import (
 	"context"
 	"errors"
+	"math"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -75,6 +76,9 @@ func TestAHoldOfNothingInOneOfItsLimitsIsNotLost(t *testing.T) {
 		if decision := <-told; !decision.Allowed {
 			t.Fatalf("%d: %+v", i, decision)
 		}
+	}
+	if err := held.UsedOf("tokens", math.NaN()); !errors.Is(err, tokenbucket.ErrBadArgument) {
+		t.Error(err)
 	}
 	settle(t, held)
 }
