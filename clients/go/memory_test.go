@@ -125,6 +125,17 @@ func TestEachLimitOfANameHasABatch(t *testing.T) {
 	expectRemaining(t, limiter, "a", 4)
 }
 
+func TestCloseEndsTheDenialsOfBatches(t *testing.T) {
+	_, limiter := counting(t, hourly, tokenbucket.Batch(4), tokenbucket.RememberDenials(3))
+	for _, cost := range []float64{4, 4, 3} { // the last is denied, and two are left here
+		must(t)(limiter.Take(ctx, "a", cost))
+	}
+	if err := limiter.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	expectAllowed(t)(limiter.Take(ctx, "a", 2))
+}
+
 func TestADenialWaitsNoLongerForAFetchThanTheTimeout(t *testing.T) {
 	fetching, never := make(chan struct{}), make(chan struct{})
 	defer close(never)
