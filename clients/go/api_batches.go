@@ -8,10 +8,10 @@ import (
 	"tokenbucket/internal/local"
 )
 
-// mostBatches bounds the names of a limiter that have a batch. The ones used longest ago lose theirs.
+// mostBatches bounds the buckets of a limiter that have a batch. The ones used longest ago lose theirs.
 const mostBatches = 10_000
 
-// batch is what is left of the tokens that were fetched for a name.
+// batch is what is left of the tokens that were fetched for a bucket.
 type batch struct {
 	of       part
 	tokens   int64
@@ -53,11 +53,11 @@ func (l *Limiter) takeFromBatch(ctx context.Context, p part) (Decision, error) {
 	}
 	cost, now := int64(p.amount), l.server.clock.Now()
 	l.batches.Lock()
-	b, isKnown := l.batches.get(p.name)
+	b, isKnown := l.batches.get(p.bucket)
 	var gone *batch
-	if !isKnown || b.of.limit != p.limit {
+	if !isKnown {
 		b = &batch{of: p}
-		gone = l.batches.set(p.name, b)
+		gone = l.batches.set(p.bucket, b)
 	}
 	unspent, left, fetching := gone.drain(now), b.left(now), b.fetching
 	if left >= cost {
@@ -152,8 +152,8 @@ func (b *batch) add(fetched Decision, asked time.Time) {
 func (l *Limiter) Close(ctx context.Context) (failure error) {
 	l.batches.Lock()
 	var left []part
-	for name := range l.batches.of {
-		b := l.batches.remove(name)
+	for of := range l.batches.of {
+		b := l.batches.remove(of)
 		if tokens := b.drain(l.server.clock.Now()); tokens > 0 {
 			left = append(left, b.of.with(tokens))
 		}

@@ -42,54 +42,54 @@ func (s *settings) remember(p part, decision Decision, asked time.Time) {
 	s.denials.set(p.name, denial{p, decision, asked, s.server.clock.Now()})
 }
 
-// recent keeps something for so many names, those that were used last. Its lock guards what it keeps, too.
-type recent[T any] struct {
+// recent keeps a value for each key, up to a number of them: those used last. Its lock guards the values, too.
+type recent[K comparable, T any] struct {
 	sync.Mutex
 	most  int
 	order list.List // of kept, the last used first
-	of    map[string]*list.Element
+	of    map[K]*list.Element
 }
 
-type kept[T any] struct {
-	name  string
+type kept[K comparable, T any] struct {
+	key   K
 	value T
 }
 
-func (r *recent[T]) get(name string) (value T, ok bool) {
-	element, ok := r.of[name]
+func (r *recent[K, T]) get(key K) (value T, ok bool) {
+	element, ok := r.of[key]
 	if ok {
 		r.order.MoveToFront(element)
-		value = element.Value.(kept[T]).value
+		value = element.Value.(kept[K, T]).value
 	}
 	return value, ok
 }
 
 // set also returns what it replaced or what had to make room, if there was any.
-func (r *recent[T]) set(name string, value T) (gone T) {
-	gone = r.remove(name)
+func (r *recent[K, T]) set(key K, value T) (gone T) {
+	gone = r.remove(key)
 	if r.of == nil {
-		r.of = map[string]*list.Element{}
+		r.of = map[K]*list.Element{}
 	}
-	r.of[name] = r.order.PushFront(kept[T]{name, value})
+	r.of[key] = r.order.PushFront(kept[K, T]{key, value})
 	if len(r.of) > r.most {
-		gone = r.remove(r.order.Back().Value.(kept[T]).name)
+		gone = r.remove(r.order.Back().Value.(kept[K, T]).key)
 	}
 	return gone
 }
 
-func (r *recent[T]) remove(name string) (value T) {
-	if element, ok := r.of[name]; ok {
-		delete(r.of, name)
-		value = r.order.Remove(element).(kept[T]).value
+func (r *recent[K, T]) remove(key K) (value T) {
+	if element, ok := r.of[key]; ok {
+		delete(r.of, key)
+		value = r.order.Remove(element).(kept[K, T]).value
 	}
 	return value
 }
 
 // forget removes what a change of the bucket has made untrue.
-func (r *recent[T]) forget(name string) {
+func (r *recent[K, T]) forget(key K) {
 	r.Lock()
 	defer r.Unlock()
-	r.remove(name)
+	r.remove(key)
 }
 
 // lessenedBy is in whole milliseconds, rounded up, as replies are. What was not over stays so.

@@ -59,7 +59,7 @@ func (l *JointLimiter) parts(name string, amounts map[string]float64) ([]part, e
 		if !ok {
 			return nil, badArgument("there is no limit %q", which)
 		}
-		parts = append(parts, part{which, jointName(name, which), limit, limit.words(), amount})
+		parts = append(parts, part{which, bucket{jointName(name, which), limit}, limit.words(), amount})
 	}
 	sort.Slice(parts, func(i, j int) bool { return parts[i].which < parts[j].which })
 	return parts, nil

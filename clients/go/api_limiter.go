@@ -14,7 +14,7 @@ type settings struct {
 	server     *Server
 	prefix     string
 	policy     Policy
-	denials    *recent[denial]
+	denials    *recent[string, denial]
 	batch      int64
 	onDecision []func(string, Limit, Decision, time.Duration)
 	shadow     bool
@@ -50,7 +50,7 @@ func OnDecision(call func(name string, limit Limit, decision Decision, duration 
 func Shadow(on bool) LimiterOption { return func(s *settings) { s.shadow = on } }
 
 func newSettings(server *Server, options []LimiterOption) settings {
-	s := settings{server: server, prefix: "tb:", denials: &recent[denial]{}}
+	s := settings{server: server, prefix: "tb:", denials: &recent[string, denial]{}}
 	for _, option := range options {
 		option(&s)
 	}
@@ -65,14 +65,19 @@ func newSettings(server *Server, options []LimiterOption) settings {
 
 // part is one of the buckets that a command is about.
 type part struct {
-	which  string // the name of its limit in a JointLimiter; of a Limiter ""
-	name   string
-	limit  Limit
+	which string // the name of its limit in a JointLimiter; of a Limiter ""
+	bucket
 	words  [2]any // of the limit
 	amount float64
 }
 
-// with is of the same bucket.
+// bucket is a name under a limit.
+type bucket struct {
+	name  string
+	limit Limit
+}
+
+// with returns the part with another amount.
 func (p part) with(amount int64) part {
 	p.amount = float64(amount)
 	return p
@@ -107,11 +112,10 @@ func (s *settings) tell(parts []part, decision Decision, wanted int64, began tim
 	decision = s.passing(decision, wanted)
 	for _, p := range parts {
 		own, ok := decision.Each[p.which]
-		if ok {
-			own = s.passing(own, wanted)
-			decision.Each[p.which] = own
-		} else {
+		if !ok {
 			own = decision
+		} else if passed := s.passing(own, wanted); passed.Shadowed { // never of a settlement, which others may be reading
+			own, decision.Each[p.which] = passed, passed
 		}
 		for _, call := range s.onDecision {
 			guarded(func() { call(p.name, p.limit, own, s.server.clock.Now().Sub(began)) })
@@ -131,20 +135,20 @@ func (s *settings) passing(decision Decision, wanted int64) Decision {
 type Limiter struct {
 	limit      Limit
 	limitWords [2]any // made once, because that costs memory
-	batches    *recent[*batch]
+	batches    *recent[bucket, *batch]
 	settings
 }
 
 // NewLimiter makes a limiter of a server and a limit. It sends nothing: a wrong limit is an error of the first call.
 func NewLimiter(server *Server, limit Limit, options ...LimiterOption) *Limiter {
-	return &Limiter{limit, limit.words(), &recent[*batch]{most: mostBatches}, newSettings(server, options)}
+	return &Limiter{limit, limit.words(), &recent[bucket, *batch]{most: mostBatches}, newSettings(server, options)}
 }
 
 // Limit returns the limit that the limiter was made with.
 func (l *Limiter) Limit() Limit { return l.limit }
 
-// With returns the limiter with another limit for the same names. Both share the buckets. Of a name they have one batch and
-// one denial, those of the limit used last.
+// With returns the limiter with another limit for the same names. Both share the buckets. Of a name they remember one denial,
+// the last, and a batch for each limit.
 func (l *Limiter) With(limit Limit) *Limiter {
 	other := *l
 	other.limit, other.limitWords = limit, limit.words()
@@ -242,7 +246,7 @@ func (l *Limiter) Give(ctx context.Context, name string, amount float64) (Decisi
 // Reset makes the bucket full, and forgets its holds.
 func (l *Limiter) Reset(ctx context.Context, name string) error {
 	l.denials.forget(name)
-	l.batches.forget(name)
+	l.batches.forget(bucket{name, l.limit})
 	return l.server.delete(ctx, l.prefix+name)
 }
 
@@ -269,7 +273,7 @@ func (l *Limiter) Hold(ctx context.Context, name string, amount float64, ttl tim
 }
 
 func (l *Limiter) part(name string, amount float64) part {
-	return part{"", name, l.limit, l.limitWords, amount}
+	return part{"", bucket{name, l.limit}, l.limitWords, amount}
 }
 
 func (l *Limiter) decideAndTell(ctx context.Context, operation any, name string, amount float64, wanted int64) (Decision, error) {

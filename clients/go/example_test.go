@@ -136,12 +136,12 @@ func ExampleLimiterOption() {
 	logins := tokenbucket.NewLimiter(server, limit, tokenbucket.Prefix("login:"), tokenbucket.OnError(tokenbucket.FailClosed))
 	fake.Break(errors.New("no route to host"))
 	decision, err := logins.Take(ctx, "ada", 1)
-	fmt.Println(decision.Allowed, decision.Degraded, err)
+	fmt.Println(decision.Allowed, decision.RetryAfter, decision.Degraded, err)
 	// Output:
 	// true <nil>
 	// hot would be denied for 6m0s
 	// true
-	// false true <nil>
+	// false 500ms true <nil>
 }
 
 func ExampleDecision_Headers() {

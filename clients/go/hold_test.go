@@ -3,6 +3,7 @@ package tokenbucket_test
 import (
 	"context"
 	"errors"
+	"math"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -76,6 +77,9 @@ func TestAHoldOfNothingInOneOfItsLimitsIsNotLost(t *testing.T) {
 			t.Fatalf("%d: %+v", i, decision)
 		}
 	}
+	if err := held.UsedOf("tokens", math.NaN()); !errors.Is(err, tokenbucket.ErrBadArgument) {
+		t.Error(err)
+	}
 	settle(t, held)
 }
 
@@ -94,14 +98,37 @@ func TestAHookMaySettleItsHold(t *testing.T) {
 	expectRemaining(t, tokenbucket.NewLimiter(limits, slot), "a", 1)
 }
 
-func TestNothingRenewsAHoldOfAClosedServer(t *testing.T) {
+func TestManyMaySettleAHoldAtOnce(t *testing.T) {
+	limiter, settled := tokenbucket.NewLimiter(tokenbucket.NewServer(tokenbuckettest.NewServer()), slot), make(chan int64)
+	for i := 0; i < 100; i++ {
+		held := hold(t, limiter, 1, time.Hour)
+		for j := 0; j < 4; j++ {
+			go func() {
+				decision, _ := held.Settle()
+				settled <- decision.Each[""].Remaining
+			}()
+		}
+		for j := 0; j < 4; j++ {
+			if left := <-settled; left != 1 {
+				t.Fatal(left)
+			}
+		}
+	}
+}
+
+func TestNothingRenewsAHoldThatIsSettledOrOfAClosedServer(t *testing.T) {
 	before := runtime.NumGoroutine()
 	limits := tokenbucket.NewServer(tokenbuckettest.NewServer())
-	hold(t, tokenbucket.NewLimiter(limits, slot), 1, time.Hour)
+	limiter, hasEnded := tokenbucket.NewLimiter(limits, slot), func() bool { return runtime.NumGoroutine() <= before }
+	for i := 0; i < 10; i++ {
+		settle(t, hold(t, limiter, 1, time.Hour))
+	}
+	realserver.Eventually(t, "their goroutines end", hasEnded)
+	hold(t, limiter, 1, time.Hour)
 	if err := limits.Close(); err != nil {
 		t.Fatal(err)
 	}
-	realserver.Eventually(t, "its goroutine ends", func() bool { return runtime.NumGoroutine() <= before })
+	realserver.Eventually(t, "its goroutine ends", hasEnded)
 }
 
 func TestHoldsThatTheServerNeverHadKeepNoOtherFromBeingSettled(t *testing.T) {

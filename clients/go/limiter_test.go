@@ -96,6 +96,7 @@ func TestMistakesAreErrorsUnderEveryPolicy(t *testing.T) {
 				"one more":   errorOf(of(1, "1", tokenbucket.OnError(7)).Hold(ctx, "a", 1, time.Minute)),
 				"a hold":     errorOf(of(1, "1", on).Hold(ctx, "a", -1, time.Minute)),
 				"no time":    errorOf(of(1, "1", on).Hold(ctx, "a", 1, 0)),
+				"a wait":     errorOf(of(1, "1", on).Take(ctx, "a", 1, tokenbucket.MaxWait(31*24*time.Hour))),
 				"a limit":    errorOf(joint.TakeAll(ctx, "a", map[string]float64{"y": 1})),
 				"no limit":   errorOf(joint.Hold(ctx, "a", nil, time.Minute)),
 			} {

@@ -111,15 +111,29 @@ func TestAGiveUnderAnotherLimitEndsADenial(t *testing.T) {
 	expectAllowed(t)(limiter.Take(ctx, "a", 5))
 }
 
-func TestABatchIsGivenBackWhenTheLimitChanges(t *testing.T) {
-	_, limiter := counting(t, hourly, tokenbucket.Batch(5))
-	for _, l := range []*tokenbucket.Limiter{limiter, limiter.With(tokenbucket.Limit{Capacity: 9, Rate: "9/h"})} {
-		must(t)(l.Take(ctx, "a", 1))
+func TestEachLimitOfANameHasABatch(t *testing.T) {
+	fake, limiter := counting(t, hourly, tokenbucket.Batch(4))
+	other := limiter.With(tokenbucket.Limit{Capacity: 9, Rate: "9/h"})
+	for i := 0; i < 3; i++ {
+		expectAllowed(t)(limiter.Take(ctx, "a", 1))
+		expectAllowed(t)(other.Take(ctx, "a", 1))
+	}
+	fake.expect(t, 2)
+	if err := limiter.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	expectRemaining(t, limiter, "a", 4)
+}
+
+func TestCloseEndsTheDenialsOfBatches(t *testing.T) {
+	_, limiter := counting(t, hourly, tokenbucket.Batch(4), tokenbucket.RememberDenials(3))
+	for _, cost := range []float64{4, 4, 3} { // the last is denied, and two are left here
+		must(t)(limiter.Take(ctx, "a", cost))
 	}
 	if err := limiter.Close(ctx); err != nil {
 		t.Fatal(err)
 	}
-	expectRemaining(t, limiter, "a", 8)
+	expectAllowed(t)(limiter.Take(ctx, "a", 2))
 }
 
 func TestADenialWaitsNoLongerForAFetchThanTheTimeout(t *testing.T) {

@@ -3,6 +3,7 @@ package tokenbucket_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -16,12 +17,15 @@ import (
 type gaining struct {
 	*tokenbuckettest.Server
 	hasModule bool
+	deleted   []any
 }
 
 func (g *gaining) Do(ctx context.Context, args ...any) (any, error) {
 	switch {
 	case args[0] == "EVALSHA":
 		return granted, nil
+	case args[0] == "DEL":
+		g.deleted = append(g.deleted, args[1:]...)
 	case !g.hasModule && strings.HasPrefix(args[0].(string), "TB."):
 		return nil, errors.New("ERR unknown command")
 	case args[0] == "SCRIPT":
@@ -42,5 +46,8 @@ func TestAServerThatGainsTheModule(t *testing.T) {
 	}
 	server.Advance(time.Minute)
 	expectRemaining(t, limiter, "a", 10) // in the module's own bucket
+	if err := limiter.Reset(ctx, "a"); err != nil || fmt.Sprint(server.deleted) != "[tb:a tb:a:script]" {
+		t.Fatal(server.deleted, err)
+	}
 	log.Expect(t, "the script decides until it has", "the script decides no longer")
 }

@@ -32,6 +32,17 @@ func PerMinute(rate int) Limit { return Limit{rate, rate, time.Minute} }
 // PerHour returns a limit of rate events an hour, with a burst of as many.
 func PerHour(rate int) Limit { return Limit{rate, rate, time.Hour} }
 
+var units = map[time.Duration]string{time.Second: "s", time.Minute: "m", time.Hour: "h"}
+
+// String returns text like "10 req/s (burst 10)".
+func (l Limit) String() string {
+	unit, ok := units[l.Period]
+	if !ok {
+		unit = l.Period.String()
+	}
+	return fmt.Sprintf("%d req/%s (burst %d)", l.Rate, unit, l.Burst)
+}
+
 // IsZero returns whether the limit is not set.
 func (l Limit) IsZero() bool { return l == Limit{} }
 

@@ -150,6 +150,22 @@ func TestRedisRatesBehaviour(t *testing.T) {
 	}
 }
 
+func TestLimits(t *testing.T) {
+	for text, limit := range map[string]redisrate.Limit{
+		"10 req/s (burst 10)":   redisrate.PerSecond(10),
+		"20 req/m (burst 20)":   redisrate.PerMinute(20),
+		"30 req/h (burst 30)":   redisrate.PerHour(30),
+		"5 req/1m30s (burst 7)": {Rate: 5, Burst: 7, Period: 90 * time.Second},
+	} {
+		if limit.String() != text || limit.IsZero() {
+			t.Errorf("%s, want %s", limit, text)
+		}
+	}
+	if !(redisrate.Limit{}).IsZero() {
+		t.Error("no limit")
+	}
+}
+
 // The rows of the README's table of what is accepted. A want that is not given is an error, which begins with fails.
 func TestAcceptedValues(t *testing.T) {
 	server, _ := realserver.StartWithClock(t)

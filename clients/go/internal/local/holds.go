@@ -112,18 +112,20 @@ func (h *holds) end(one *held) {
 
 // endBy ends the holds that have expired by a moment, and returns what they held.
 func (h *holds) endBy(moment time.Duration) (micro int64) {
-	for h.root != nil {
-		first := h.root
-		for first.left != nil {
-			first = first.left
-		}
-		if first.expires > moment {
-			break
-		}
-		micro = sum(micro, first.micro)
-		h.end(first)
+	ended, others := split(h.root, func(one *held) bool { return one.expires <= moment })
+	if ended != nil {
+		h.root = others
+		h.forget(ended)
 	}
-	return micro
+	return ended.total()
+}
+
+func (h *holds) forget(ended *held) {
+	if ended != nil {
+		delete(h.byID, ended.id)
+		h.forget(ended.left)
+		h.forget(ended.right)
+	}
 }
 
 // reaching returns the first hold by whose expiry there is enough, and what those before it hold; nil if there is none.

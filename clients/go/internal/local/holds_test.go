@@ -1,6 +1,7 @@
 package local
 
 import (
+	"runtime"
 	"testing"
 	"time"
 )
@@ -42,4 +43,20 @@ func TestARenewalCostsLittleMoreBesideManyHolds(t *testing.T) {
 		t.Fatalf("%v beside 20,000 holds, %v beside 10", many, few)
 	}
 	t.Log(few, many)
+}
+
+func TestHoldsThatExpireTogetherCostLittle(t *testing.T) {
+	s := NewStore(0)
+	for id := 0; id < 1000; id++ {
+		if _, err := s.Do(0, "TB.MHOLD", 1, 1000, id, "k", 1000, 0, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, _ = s.Do(time.Second, "TB.PEEK", "k", 1000, 0, 1)
+	runtime.ReadMemStats(&after)
+	if allocated := after.Mallocs - before.Mallocs; allocated > 1000 {
+		t.Fatal(allocated)
+	}
 }
