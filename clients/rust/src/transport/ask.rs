@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
+use tokio::sync::oneshot;
 
 use crate::api::options::Fallback;
 use crate::transport::background::{run_by_thread, runs_tasks};
@@ -105,12 +106,13 @@ impl Transport {
         }
     }
 
-    /// Notes what a failure says about the node.
-    pub(super) fn note(&self, node: &Node, failure: &Failure) {
-        node.note(failure, self.now(), self.options.retry_every);
+    /// Notes what a failure says about the node. Returns what ends once that is logged.
+    pub(super) fn note(&self, node: &Node, failure: &Failure) -> Option<oneshot::Receiver<()>> {
+        let logged = node.note(failure, self.now(), self.options.retry_every);
         if failure.is_away() {
             self.look_at_slots();
         }
+        logged
     }
 
     /// Returns who is known to decide on this request: the module or the script.

@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::future::{poll_fn, Future};
 use std::io;
 use std::mem::{forget, take};
+use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::pin::{pin, Pin};
 use std::process;
 use std::sync::{mpsc, Arc, Mutex, MutexGuard, TryLockError};
@@ -142,21 +143,31 @@ pub(crate) fn runs_tasks() -> bool {
     matches!(ROLE.get(), Role::Tasks)
 }
 
-/// Runs work on a thread of its own. It may wait for a call: a hook of a renewal, or a logger.
+/// Runs work on a thread of its own. It may wait for a call, as a hook of a renewal may.
 pub(crate) fn run_blocking(work: impl FnOnce() + Send + 'static) {
     if let Ok(handle) = handle() {
-        handle.spawn_blocking(work);
+        // tokio panics if no thread can be started, and runs the work by the next one.
+        let _ = catch_unwind(AssertUnwindSafe(|| handle.spawn_blocking(work)));
     }
 }
 
-/// Logs on a thread that may wait: a logger may ask a limiter.
-pub(crate) fn warn(target: &'static str, line: String) {
+/// Logs. The background thread starts another one for it, because a logger may ask a limiter; returns what ends once that
+/// one has logged.
+pub(crate) fn warn(target: &'static str, line: String) -> Option<oneshot::Receiver<()>> {
     let log = move || log::warn!(target: target, "{line}");
     if is_here() {
-        run_blocking(log);
-    } else {
-        log();
+        let (logging, logged) = oneshot::channel();
+        let log = log.clone();
+        let work = move || {
+            log();
+            drop(logging);
+        };
+        if thread::Builder::new().spawn(work).is_ok() {
+            return Some(logged);
+        }
     }
+    log();
+    None
 }
 
 /// Runs a task on the background thread.

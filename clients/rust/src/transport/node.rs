@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use redis::{Client, ConnectionInfo, RedisResult};
+use tokio::sync::oneshot;
 
 use crate::transport::background::warn;
 use crate::transport::link::Link;
@@ -127,8 +128,13 @@ impl Node {
         until == 0 || us(now) >= until && claim()
     }
 
-    /// Notes what a failure says about it: whether it is away for that time, or answers.
-    pub(super) fn note(&self, failure: &Failure, now: Duration, away_for: Duration) {
+    /// Notes what a failure says about it: whether it is away for that time, or answers. Returns what ends once that is logged.
+    pub(super) fn note(
+        &self,
+        failure: &Failure,
+        now: Duration,
+        away_for: Duration,
+    ) -> Option<oneshot::Receiver<()>> {
         if !matches!(failure, Failure::NotSent) {
             *locked(&self.failure) = failure.to_string();
         }
@@ -136,19 +142,23 @@ impl Node {
             Fault::Away => {
                 self.away_until_us.store(us(now.saturating_add(away_for)), Ordering::Release);
                 if !self.is_logged.swap(true, Ordering::AcqRel) {
-                    warn(LOG, format!("cannot ask Redis for limits: {}: {failure}", self.name));
+                    return warn(LOG, format!("cannot ask Redis for limits: {}: {failure}", self.name));
                 }
             }
             Fault::Refusing => {
                 self.answers();
                 if is_due(&self.next_refusal_us, now, BETWEEN_REFUSALS_LOGGED) {
                     let name = &self.name;
-                    warn(LOG, format!("{name} refuses calls, which are not limited by it: {failure}"));
+                    return warn(
+                        LOG,
+                        format!("{name} refuses calls, which are not limited by it: {failure}"),
+                    );
                 }
             }
             Fault::Callers if failure.is_reply() => self.answers(),
             Fault::Callers | Fault::Nobodys => {}
         }
+        None
     }
 
     /// Notes that it answers, if only by a refusal.

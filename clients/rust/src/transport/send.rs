@@ -154,7 +154,10 @@ impl Transport {
             Ok(_) => node.connected(self.now()),
             Err(error) => {
                 node.forget(&link);
-                self.note(&node, &Failure::NotConnected(error.clone()));
+                if let Some(logged) = self.note(&node, &Failure::NotConnected(error.clone())) {
+                    // The caller may end the process next, and with it the thread that logs.
+                    timeout(self.options.timeout, logged).await;
+                }
             }
         }
         made

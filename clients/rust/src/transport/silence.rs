@@ -83,7 +83,7 @@ impl Transport {
         let asked = self.ping(node).await;
         match &asked {
             Ok(()) => node.answers(),
-            Err(failure) => self.note(node, failure),
+            Err(failure) => drop(self.note(node, failure)),
         }
         asked.is_err_and(|failure| failure.is_away())
     }
