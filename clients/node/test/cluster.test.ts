@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { connect, createServer, type AddressInfo } from "node:net";
 import { pipeline } from "node:stream";
-import { test } from "node:test";
+import { test, type TestContext } from "node:test";
 
 import { Cluster } from "ioredis";
 import { CrossSlot, JointLimiter, Limiter, type Client } from "tokenbucket-redis";
@@ -18,6 +18,7 @@ import {
   MODULE,
   patient,
   sharedCluster,
+  type Server,
   STILL,
   until,
 } from "./servers.js";
@@ -70,19 +71,33 @@ test("a cluster all of whose nodes were replaced is found where the driver finds
   for (const name of onNodes) await until(async () => !(await isDegraded(name)));
 });
 
-test("while a slot moves to a node without the module, the script decides", async (t) => {
+/** A slot that can move between two nodes without the module. */
+async function slotToMove(t: TestContext) {
   const cluster = await clusterFor(t, { module: false });
-  const client = await clusterClientFor(t, cluster, "ioredis");
-  const limiter = new Limiter(scripted(client), LIMIT, STRICT);
-  const [name = ""] = await cluster.names();
-  const from = await cluster.nodeOf(name);
-  const to = cluster.nodes.find((node) => node !== from)!;
-  await ask(from, "MODULE", "LOAD", MODULE);
+  const limiter = new Limiter(scripted(await clusterClientFor(t, cluster, "ioredis")), LIMIT, STRICT);
+  const [name = "", other = ""] = await cluster.names();
+  const [from, to] = [await cluster.nodeOf(name), await cluster.nodeOf(other)];
   const slot = String(await ask(from, "CLUSTER", "KEYSLOT", name));
-  await ask(to, "CLUSTER", "SETSLOT", slot, "IMPORTING", String(await ask(from, "CLUSTER", "MYID")));
-  await ask(from, "CLUSTER", "SETSLOT", slot, "MIGRATING", String(await ask(to, "CLUSTER", "MYID")));
+  const set = async (node: Server, state: string, which: Server) =>
+    ask(node, "CLUSTER", "SETSLOT", slot, state, String(await ask(which, "CLUSTER", "MYID")));
+  return { limiter, name, other, from, to, set };
+}
+
+test("while a slot moves to a node without the module, the script decides", async (t) => {
+  const { limiter, name, from, to, set } = await slotToMove(t);
+  await ask(from, "MODULE", "LOAD", MODULE);
+  await set(to, "IMPORTING", from);
+  await set(from, "MIGRATING", to);
   for (const remaining of [9, 8]) assert.equal((await limiter.take(name)).remaining, remaining);
   assert.equal(await ask(to, "DBSIZE"), 1);
+});
+
+test("where a slot has moved to a node with the module, the module decides from the first call on", async (t) => {
+  const { limiter, name, other, from, to, set } = await slotToMove(t);
+  await ask(to, "MODULE", "LOAD", MODULE);
+  await limiter.take(other); // knows the slots from before
+  for (const node of [to, from]) await set(node, "NODE", to);
+  for (const remaining of [9, 8]) assert.equal((await limiter.take(name)).remaining, remaining);
 });
 
 // Versions before differ in how they are asked, not in what.

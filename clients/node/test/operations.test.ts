@@ -11,6 +11,7 @@ import {
   type Hold,
   type Decision,
   type Limit,
+  type OnDecision,
   type Server,
 } from "tokenbucket-redis";
 import { FakeServer } from "tokenbucket-redis/testing";
@@ -55,7 +56,9 @@ test("takeAll is of known limits, by one name or one for each", async (t) => {
     const { each } = await joint.takeAll(name, { requests: 1, tokens: 800 });
     assert.equal(each.tokens?.remaining, 200);
   }
-  await assert.rejects(joint.takeAll("ada", { words: 1 }), /'words' is none of the limits requests, tokens/);
+  for (const which of ["words", "constructor"]) {
+    await assert.rejects(joint.takeAll("ada", { [which]: 1 }), /' is none of the limits requests, tokens/);
+  }
   await assert.rejects(joint.takeAll("ada", {}), /^BadArgument: amounts: /);
 });
 
@@ -90,6 +93,26 @@ test("onDecision hears of every decision", async (t) => {
   const [name, limit, told, durationMs] = heard[0] as [string, Limit, unknown, number];
   assert.deepEqual([heard.length, name, limit, told], [1, "a", LIMIT, decision]);
   assert.ok(durationMs > 0);
+});
+
+test("onDecision hears of several limits what each decided, and of a hold in shadow mode once", async (t) => {
+  const fake = new FakeServer();
+  const heard: unknown[] = [];
+  const onDecision: OnDecision = (name, _limit, { allowed, degraded, shadowed }) =>
+    heard.push([name, allowed, degraded, shadowed]);
+  const none = { capacity: 0, rate: "5/s" };
+  const joint = new JointLimiter(fake, { none, many: LIMIT }, { onDecision });
+  await joint.takeAll("a", { none: 1, many: 1 });
+  await (await new Limiter(fake, none, { onDecision, shadow: true }).hold("a", 1)).settle();
+  t.mock.method(fake, "send", () => Promise.reject(new Error("unplugged")));
+  await joint.takeAll("a", { none: 1, many: 1 });
+  assert.deepEqual(heard, [
+    ["{a}:none", false, false, false],
+    ["{a}:many", true, false, false],
+    ["a", true, false, true],
+    ["{a}:none", false, true, false],
+    ["{a}:many", true, true, false],
+  ]);
 });
 
 test("what cannot be a limiter is refused when it is made", async (t) => {

@@ -112,7 +112,7 @@ export class WindowStore {
   #mistakeIn({ windowMs, limit }: WindowOptions): BadArgument | undefined {
     if (!(windowMs > 0 && windowMs < Infinity)) return new BadArgument("windowMs: is not a number above 0");
     if ((typeof limit === "function") !== (this.#limitOf !== undefined)) {
-      return new BadArgument("limit: is a function of the request exactly if the store has `limitOf: (key) => limit`");
+      return new BadArgument("limit: is a function of the request only with `limitOf: (key) => limit`, and vice versa");
     }
     if (Number.isNaN(limit)) return new BadArgument("limit: is not a number");
     const other = this.#window;

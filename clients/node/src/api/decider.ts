@@ -180,7 +180,7 @@ export class Decider {
     const lost = why.sent && mustHappenOnce(command);
     let reply = (onError === "local" ? server.local : new LocalLimiter()).run(command);
     this.#countDegraded(why, lost);
-    if (onError === "open") reply = [wantedBy(command[0], command[4]), 0, 0, 0, []];
+    if (onError === "open") reply = [wantedBy(command[0], command[4]) || 1, 0, 0, 0, []];
     if (onError === "closed") reply = [0, 0, server.retryEveryMs, 0, []];
     return Decision.read(reply, names, { degraded: true, lost });
   }

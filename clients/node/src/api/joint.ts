@@ -62,7 +62,7 @@ export class JointLimiter extends Holder<Names, Amounts, HoldOptions> {
     const entries = Object.entries(amounts);
     if (entries.length === 0) throw new BadArgument("amounts: name no limit");
     return entries.map(([which, amount]) => {
-      const limit = this.limits[which];
+      const limit = Object.hasOwn(this.limits, which) && this.limits[which];
       if (!limit) throw new BadArgument(`'${which}' is none of the limits ${Object.keys(this.limits).join(", ")}`);
       const own = typeof name === "object" && name !== null ? name[which] : name;
       checkName(own, ` for '${which}'`);

@@ -67,7 +67,7 @@ interface Call {
   /** When it stops waiting its turn in the server; undefined if it does not wait. */
   readonly untilMs: number | undefined;
   readonly canScript: boolean;
-  /** Set once a node has said that it has no module: after a redirection, the node of the key may have it. */
+  /** Set once a node has said that it has no module, until the slot has moved: while it moves, one of two nodes may have it. */
   isByScript: boolean;
   /** Goes right before the command. If it fails, the command fails too, and reports it. */
   before?: Command | undefined;
@@ -187,6 +187,7 @@ export class Server {
       return false;
     } else if (to.isMoved) {
       this.route.learn(to.slot, to.address);
+      call.isByScript = false;
     } else {
       call.before = ["ASKING"];
       call.askAt = to.address;

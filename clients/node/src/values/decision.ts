@@ -53,7 +53,7 @@ export class Decision {
   /** How many tokens `takeUpTo` took; of all others 1 or 0, as `allowed`. */
   readonly granted: number;
 
-  /** Of several limits, each one's own; empty where "open" or "closed" decided. What is above is that of the one that binds. */
+  /** What each of several limits decided, by name; empty if "open" or "closed" did. The fields above are of the one that binds. */
   readonly each: Readonly<Record<string, Decision>>;
 
   constructor(fields: Fields) {
