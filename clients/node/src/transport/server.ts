@@ -74,6 +74,8 @@ interface Call {
   /** The node that a redirection names for this call alone. */
   askAt?: string | undefined;
   repeats: number;
+  /** How often its slot was on two nodes. */
+  splits: number;
 }
 
 const OPTIONS = ["timeoutMs", "retryEveryMs", "fallback", "log"];
@@ -131,7 +133,7 @@ export class Server {
   ask(command: Command, how: How = {}): Promise<unknown> {
     const untilMs = how.maxWaitMs ? performance.now() + how.maxWaitMs : undefined;
     const canScript = this.canScript && untilMs === undefined && isOfModule(command) && !needsModule(command);
-    return this.#send({ command, how, untilMs, canScript, isByScript: false, repeats: 0 });
+    return this.#send({ command, how, untilMs, canScript, isByScript: false, repeats: 0, splits: 0 });
   }
 
   /** Sends the call, without an async function, which would cost every call a tenth more. */
@@ -179,6 +181,7 @@ export class Server {
     if (code === "READONLY") return transport.leave();
     // The keys are on two nodes, because their slot moves, or the call waited at a node that no longer decides it.
     if (code === "TRYAGAIN" || code === "UNBLOCKED") {
+      if (call.splits++ === TRIES_OF_A_SPLIT_SLOT) return false;
       await new Promise((passed) => setTimeout(passed, this.timeoutMs / TRIES_OF_A_SPLIT_SLOT));
     } else if (isUnknownCommand(error) && call.canScript && !isByScript) {
       transport.circuit.hasNoModule();
