@@ -56,7 +56,7 @@ def test_how_long_a_bucket_takes_to_fill(limit: Limit, window_s: int | None) -> 
 POOL = Limit(10, 0)
 HEADERS: list[tuple[Decision, Limit, dict[str, str]]] = [
     (
-        Decision(True, remaining=7, reset_after_ms=1501),
+        Decision(True, remaining=7, retry_after_ms=400, reset_after_ms=1501),
         Limit(10, "2/s"),
         {"RateLimit-Policy": '"default";q=10;w=5', "RateLimit": '"default";r=7;t=2'},
     ),
