@@ -100,6 +100,10 @@ def test_every_decision_is_told(make: Make, server: Service) -> None:
     trial = Limiter(FakeServer(), limit, on_decision=tell, shadow=True)
     assert trial.hold("a", 2).settle().shadowed
     assert len(told) == 4, "what holds nothing is told once"
+    hold = limiter.hold("c", 1)
+    limiter.reset("c")
+    hold.settle()
+    assert [decision.remaining for *_, decision in told[4:]] == [0, 0], "what is gone is charged"
 
 
 def test_one_thread_renews_all_holds(server: Service) -> None:
