@@ -106,6 +106,8 @@ MISTAKES: list[tuple[str, Callable[[], Any]]] = [
     (r"^rate: '10/min' must be .*count/period in ms, s, m, h or d", lambda: Limit(10, "10/min")),
     ("^limit: .* is not a Limit", lambda: Limiter(FAKE, (5, "5/m"))),  # type: ignore
     ("^limits: 'a' is 5, not a Limit", lambda: JointLimiter(FAKE, {"a": 5})),  # type: ignore
+    ("^limit: 5 is not a Limit", lambda: LIMITER.take("a", limit=5)),  # type: ignore
+    ("^limits: 'a' is 5, not a Limit", lambda: JOINT.hold("a", {"a": 1}, limits={"a": 5})),  # type: ignore
     ("^on_error: 'maybe' is none of", lambda: Limiter(FAKE, ONE, on_error="maybe")),  # type: ignore
     ("^remember_denials: -1", lambda: Limiter(FAKE, ONE, remember_denials=-1)),
     ("^batch: -1", lambda: Limiter(FAKE, ONE, batch=-1)),
