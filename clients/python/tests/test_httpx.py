@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from typing import Any
+from typing import Any, Self
 
 import anyio
 import anyio.from_thread
@@ -152,6 +152,35 @@ def test_a_cost_above_the_capacity_is_an_error_at_once(make: Make, upstream: Ups
     with pytest.raises(RateLimitTimeout, match="can never be sent"):
         client.get(upstream.url)
     assert upstream.seen == []
+
+
+def test_the_transport_that_sends_is_entered_and_left() -> None:
+    seen: list[str] = []
+
+    class Sending(httpx.MockTransport):
+        def __enter__(self) -> Self:
+            seen.append("enter")
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            seen.append("exit")
+
+        async def __aenter__(self) -> Self:
+            return self.__enter__()
+
+        async def __aexit__(self, *_: object) -> None:
+            self.__exit__()
+
+    async def of_asyncio() -> None:
+        limiter = tokenbucket.asyncio.Limiter(FakeServer().asyncio, Limit(1, 1))
+        async with AsyncRateLimitTransport(limiter, sending):
+            pass
+
+    sending = Sending(lambda _: httpx.Response(200))
+    with RateLimitTransport(tokenbucket.Limiter(FakeServer(), Limit(1, 1)), sending):
+        pass
+    asyncio.run(of_asyncio())
+    assert seen == ["enter", "exit"] * 2
 
 
 # Cancellation.

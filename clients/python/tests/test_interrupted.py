@@ -9,7 +9,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterator
@@ -236,7 +235,6 @@ def no_thread_starts(monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
 
     with monkeypatch.context() as patched:
         patched.setattr(_thread, "start_new_thread", refuse)
-        patched.setattr(threading, "_start_new_thread", refuse)
         yield
 
 

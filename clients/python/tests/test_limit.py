@@ -56,7 +56,7 @@ def test_how_long_a_bucket_takes_to_fill(limit: Limit, window_s: int | None) -> 
 POOL = Limit(10, 0)
 HEADERS: list[tuple[Decision, Limit, dict[str, str]]] = [
     (
-        Decision(True, remaining=7, reset_after_ms=1501),
+        Decision(True, remaining=7, retry_after_ms=400, reset_after_ms=1501),
         Limit(10, "2/s"),
         {"RateLimit-Policy": '"default";q=10;w=5', "RateLimit": '"default";r=7;t=2'},
     ),
@@ -85,11 +85,11 @@ def test_headers_of_a_decision(decision: Decision, limit: Limit, headers: dict[s
 
 
 def test_joint_headers_have_an_item_for_each_limit_that_the_call_names() -> None:
-    limits = {"minute": Limit(60, "60/m"), "day": Limit(500, "500@d"), "other": POOL}
+    limits = {"": Limit(60, "60/m"), "day": Limit(500, "500@d"), "other": POOL}
     limiter = JointLimiter(FakeServer(), limits)
-    assert limiter.headers(limiter.take_all("alice", {"minute": 1, "day": 1})) == {
-        "RateLimit-Policy": '"minute";q=60;w=60, "day";q=500;w=86400',
-        "RateLimit": '"minute";r=59;t=1, "day";r=499;t=86400',
+    assert limiter.headers(limiter.take_all("alice", {"": 1, "day": 1})) == {
+        "RateLimit-Policy": '"";q=60;w=60, "day";q=500;w=86400',
+        "RateLimit": '"";r=59;t=1, "day";r=499;t=86400',
     }
 
 

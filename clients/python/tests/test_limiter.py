@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import os
 import signal
@@ -60,7 +61,7 @@ def test_the_work_of_a_denied_hold_is_not_begun(make: Make, server: Service) -> 
     limiter = make(server, Limit(10, STILL))
     with limiter.hold("a", 8):
         denied = limiter.hold("a", 8)
-        assert not denied.allowed
+        assert not denied
         with pytest.raises(Denied) as told, denied:
             pytest.fail("let in")
         assert told.value.decision.retry_after_ms > 0
@@ -99,6 +100,20 @@ def test_every_decision_is_told(make: Make, server: Service) -> None:
     trial = Limiter(FakeServer(), limit, on_decision=tell, shadow=True)
     assert trial.hold("a", 2).settle().shadowed
     assert len(told) == 4, "what holds nothing is told once"
+    hold = limiter.hold("c", 1)
+    limiter.reset("c")
+    hold.settle()
+    assert [decision.remaining for *_, decision in told[4:]] == [0, 0], "what is gone is charged"
+
+
+def test_one_thread_renews_all_holds(server: Service) -> None:
+    limiter = Limiter(Server(redis.Redis(port=server.port), timeout_ms=20_000), Limit(50, 0))
+    before = _thread._count()
+    with contextlib.ExitStack() as open_holds:
+        for _ in range(50):
+            open_holds.enter_context(limiter.hold("slot", 1))
+        assert _thread._count() <= before + 1
+    limiter.close()
 
 
 # What limiters keep to themselves: denials, and tokens in batches.
@@ -115,6 +130,15 @@ def test_what_a_refused_caller_is_told_counts_down() -> None:
     assert not limiter.take("a").allowed
     server.advance(0.001)
     assert limiter.take("a").allowed
+
+
+@pytest.mark.parametrize("options", [{"remember_denials": 1}, {"batch": 10}])
+def test_a_reset_forgets_what_the_process_knew(options: dict[str, int]) -> None:
+    limiter = Limiter(FakeServer(), Limit(10, STILL), **options)  # type: ignore[arg-type]
+    limiter.take("a")
+    for _ in range(2):
+        limiter.reset("a")
+        assert sum(limiter.take("a").allowed for _ in range(25)) == 10
 
 
 def test_an_idle_process_does_not_spend_stale_tokens() -> None:

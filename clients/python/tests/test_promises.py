@@ -106,6 +106,8 @@ MISTAKES: list[tuple[str, Callable[[], Any]]] = [
     (r"^rate: '10/min' must be .*count/period in ms, s, m, h or d", lambda: Limit(10, "10/min")),
     ("^limit: .* is not a Limit", lambda: Limiter(FAKE, (5, "5/m"))),  # type: ignore
     ("^limits: 'a' is 5, not a Limit", lambda: JointLimiter(FAKE, {"a": 5})),  # type: ignore
+    ("^limit: 5 is not a Limit", lambda: LIMITER.take("a", limit=5)),  # type: ignore
+    ("^limits: 'a' is 5, not a Limit", lambda: JOINT.hold("a", {"a": 1}, limits={"a": 5})),  # type: ignore
     ("^on_error: 'maybe' is none of", lambda: Limiter(FAKE, ONE, on_error="maybe")),  # type: ignore
     ("^remember_denials: -1", lambda: Limiter(FAKE, ONE, remember_denials=-1)),
     ("^batch: -1", lambda: Limiter(FAKE, ONE, batch=-1)),
@@ -492,6 +494,20 @@ def test_a_closed_limiter_leaves_a_server_alone(make: Make, own_server: Service,
         # Long enough for another try.
         time.sleep(3 * AGAIN_S)
         assert client.info("stats")["total_connections_received"] == connections
+
+
+def test_an_event_loop_that_is_busy_before_it_writes_is_no_silence(proxy: Proxy) -> None:
+    async def main() -> None:
+        of = tokenbucket.asyncio.Server(proxy.url, timeout_ms=1000)
+        limiter = tokenbucket.asyncio.Limiter(of, Limit(10, STILL))
+        await limiter.take("a")
+        proxy.delay_s = 0.2
+        taking = asyncio.ensure_future(limiter.take("a"))
+        asyncio.get_running_loop().call_soon(time.sleep, 0.8)
+        assert not (await taking).degraded
+        await of.aclose()
+
+    asyncio.run(main())
 
 
 def test_a_server_that_falls_silent_in_the_middle_of_many_calls_is_away(own_server: Service) -> None:

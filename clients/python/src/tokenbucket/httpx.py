@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from ipaddress import IPv6Address
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import httpx
 
@@ -203,6 +203,13 @@ class RateLimitTransport(_RateLimit[Limiter, httpx.BaseTransport], httpx.BaseTra
         """Closes the transport that sends; the limiter stays open."""
         self._transport.close()
 
+    def __enter__(self) -> Self:
+        self._transport.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._transport.__exit__(*error)
+
 
 class AsyncRateLimitTransport(
     _RateLimit[_asyncio.Limiter, httpx.AsyncBaseTransport], httpx.AsyncBaseTransport
@@ -218,6 +225,13 @@ class AsyncRateLimitTransport(
     async def aclose(self) -> None:
         """Closes the transport that sends; the limiter stays open."""
         await self._transport.aclose()
+
+    async def __aenter__(self) -> Self:
+        await self._transport.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self._transport.__aexit__(*error)
 
 
 async def _release(hold: Any) -> None:

@@ -191,7 +191,6 @@ class Hold(HoldOperations[Awaited[Decision]]):
         parts = self._amounts_used(used)
         if self._settling is not None:
             return await _to_the_end(self._settling)
-        began = self._backend._clock.monotonic()
         self._stop_renewing()
 
         def settle_if_cancelled(task: asyncio.Task[Decision]) -> None:
@@ -200,9 +199,7 @@ class Hold(HoldOperations[Awaited[Decision]]):
 
         self._settling = self._backend.server._detach(self._settle_after_renewal(parts))
         self._settling.add_done_callback(settle_if_cancelled)
-        settled = await _to_the_end(self._settling)
-        self._backend._tell(parts, settled, began)
-        return settled
+        return await _to_the_end(self._settling)
 
     async def _settle_after_renewal(self, parts: list[Part]) -> Decision:
         # Waited for, not cancelled: a renewal on its way could arrive after the settlement.

@@ -186,7 +186,7 @@ class HoldOperations(Generic[DecisionT]):
         what was used. Sent once: a second "not there" could mean that the first has settled. Without a
         reply, the hold is settled by its id later.
         """
-        is_settled = False
+        began, is_settled = self._backend._clock.monotonic(), False
         try:
             words = ("TB.MSETTLE", len(parts), self.id, *words_of(parts))
             settled = yield from self._backend._ask(parts, words, Terms(once=True))
@@ -199,16 +199,15 @@ class HoldOperations(Generic[DecisionT]):
             if self._is_sent and not is_settled:
                 self._settle_later(parts, AGAIN_S)
         self._note(settled)
-        if settled.degraded:
-            return settled
-        if self._was_local:
-            self._backend.server._local.execute(*words)
         each = {part.which: settled.each.get(part.which, settled) for part in parts}
-        for part in parts:
+        if self._was_local and not settled.degraded:
+            self._backend.server._local.execute(*words)
+        for part in [] if settled.degraded else parts:
             if not each[part.which].allowed and float(part.amount) > 0:
                 words = ("TB.CHARGE", *part.words)
                 each[part.which] = yield from self._backend._ask([part], words, Terms(once=True))
                 self._note(replace(settled, each=each))
+        self._backend._tell(parts, replace(settled, each=each), began)
         lost = any(one.lost for one in each.values())
         return replace(settled, each=each if settled.each else {}, lost=lost)
 

@@ -51,10 +51,7 @@ class BaseJointLimiter(Backend[ServerT, DecisionT, HoldT]):
         shadow: bool = False,
     ) -> None:
         super().__init__(server, prefix, on_error, on_decision, shadow)
-        self.limits = dict(limits)
-        for name, limit in self.limits.items():
-            if not isinstance(limit, Limit):
-                raise BadArgument(f"limits: {name!r} is {limit!r}, not a Limit")
+        self.limits = _checked(limits)
 
     def take_all(
         self,
@@ -99,7 +96,7 @@ class BaseJointLimiter(Backend[ServerT, DecisionT, HoldT]):
         Names are encoded, so that no name ends its tag early or meets the bucket of another. Names given
         as a mapping bring tags of their own.
         """
-        of = self.limits if limits is None else limits
+        of = self.limits if limits is None else _checked(limits)
         if not isinstance(amounts, Mapping) or not amounts:
             raise BadArgument(f"no limit is named: {amounts!r} must map each limit to its amount")
         if unknown := [which for which in amounts if which not in of]:
@@ -116,3 +113,10 @@ class BaseJointLimiter(Backend[ServerT, DecisionT, HoldT]):
                 key = one = name[which]
             parts.append(Part(which, f"{self.prefix}{key}:{which}", one, of[which], amount))
         return parts
+
+
+def _checked(limits: Mapping[str, Limit]) -> dict[str, Limit]:
+    for which, limit in dict(limits).items():
+        if not isinstance(limit, Limit):
+            raise BadArgument(f"limits: {which!r} is {limit!r}, not a Limit")
+    return dict(limits)

@@ -96,14 +96,12 @@ class BaseLimiter(Backend[ServerT, DecisionT, HoldT]):
         on_decision: OnDecision | None = None,
         shadow: bool = False,
     ) -> None:
-        if not isinstance(limit, Limit):
-            raise BadArgument(f"limit: {limit!r} is not a Limit")
         if remember_denials < 0:
             raise BadArgument(f"remember_denials: {remember_denials!r} is less than 0")
         if batch < 0:
             raise BadArgument(f"batch: {batch!r} is less than 0")
         super().__init__(server, prefix, on_error, on_decision, shadow)
-        self.limit = limit
+        self.limit = _checked(limit)
         self._remembers = remember_denials
         self._batch = batch if batch > 1 else 0
         self._begin_anew()
@@ -213,7 +211,8 @@ class BaseLimiter(Backend[ServerT, DecisionT, HoldT]):
     def _part(self, name: str, limit: Limit | None, amount: Number) -> Part:
         if not isinstance(name, str):
             raise BadArgument(f"name: {name!r} is not a str")
-        return Part("", self.prefix + name, name, limit or self.limit, amount)
+        limit = _checked(self.limit if limit is None else limit)
+        return Part("", self.prefix + name, name, limit, amount)
 
     def _simple(
         self, operation: str, name: str, limit: Limit | None, amount: Number, *more: int, once: bool = False
@@ -329,3 +328,9 @@ class BaseLimiter(Backend[ServerT, DecisionT, HoldT]):
             while True:
                 commands.append(("TB.GIVE", *self._batches.left.popleft().words))
         yield from self.server._ask_each(commands)
+
+
+def _checked(limit: Limit) -> Limit:
+    if not isinstance(limit, Limit):
+        raise BadArgument(f"limit: {limit!r} is not a Limit")
+    return limit

@@ -194,7 +194,7 @@ def decision_of(
     """Reads a reply; the fifth element of some has the replies of all parts."""
     granted, remaining, retry_after_ms, reset_after_ms, *replies = reply
     each = {}
-    if replies and parts[0].which:
+    if replies and (parts[0].which or len(parts) > 1):
         for part, one in zip(parts, replies[0], strict=True):
             each[part.which] = decision_of([], one, degraded, lost)
     return Decision(

@@ -99,7 +99,7 @@ def _hold_all(limiter: AnyLimiter, name: str, for_ms: int) -> Steps[int]:
             return 0
         part = limiter._part(name, None, left)
         try:
-            held = yield from limiter._decide([part], ("TB.MHOLD", 1, for_ms, uuid.uuid4().hex, *part.words))
+            held = yield from limiter._ask([part], ("TB.MHOLD", 1, for_ms, uuid.uuid4().hex, *part.words))
         except ModuleMissing:
             return left
         if held.allowed:

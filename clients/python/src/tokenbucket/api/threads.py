@@ -131,8 +131,7 @@ class Hold(HoldOperations[Decision]):
     def _end(self, used: Used | None) -> Decision:
         if self._is_inert:
             return self.decision
-        parts, began = self._amounts_used(used), self._backend._clock.monotonic()
-        is_first = self._settled is None
+        parts = self._amounts_used(used)
         if self._settled is None:
             self._stop_renewing()
             self._await_renewal()
@@ -141,8 +140,6 @@ class Hold(HoldOperations[Decision]):
                     self._settled = self._settle_once(parts)
         if isinstance(self._settled, Exception):
             raise self._settled
-        if is_first:
-            self._backend._tell(parts, self._settled, began)
         return self._settled
 
     def _await_renewal(self) -> None:
