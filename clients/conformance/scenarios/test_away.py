@@ -225,9 +225,9 @@ def test_one_node_of_a_cluster_is_an_error_that_names_the_cluster(package: Packa
             eventually(lambda: not package.take(nodes.name_on(theirs))["degraded"])
 
 
-def refusals(*nodes: Service) -> int:
-    """How often the nodes did not have all keys of a call."""
-    return sum(int(info(node).get("errorstat_tryagain", "count=0").removeprefix("count=")) for node in nodes)
+def refusals(node: Service) -> int:
+    """How often the node did not have all keys of a call."""
+    return int(info(node).get("errorstat_tryagain", "count=0").removeprefix("count="))
 
 
 def test_calls_follow_a_slot_while_it_moves_and_joint_ones_wait(package: Package, tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_calls_follow_a_slot_while_it_moves_and_joint_ones_wait(package: Package
         costs = {"a": 1, "b": 1}
         eventually(lambda: not package.do("take_all", on="j", costs=costs)["degraded"])
 
-        package.server(old, "hasty", timeout_ms=500)
+        package.server(old, "hasty", timeout_ms=1000)
         limits = {"a": [10, "10/h"], "b": [10, "10/h"]}
         package.driver.do("joint", name="hasty", server="hasty", limits=limits)
         eventually(lambda: not package.do("take_all", on="hasty", costs={"a": 0})["degraded"])
@@ -254,11 +254,12 @@ def test_calls_follow_a_slot_while_it_moves_and_joint_ones_wait(package: Package
         ask(old, "CLUSTER", "SETSLOT", slot, "MIGRATING", ids[1])
         ask(old, "MIGRATE", "127.0.0.1", new.port, "tb:{user}:a", 0, 5000)
         # One key is here and one is there.
+        began = time.monotonic()
         assert package.do("take_all", on="hasty", costs=costs)["degraded"]
-        # Ten times within its timeout, here or there.
-        assert 5 <= refusals(old, new) <= 12
+        assert time.monotonic() - began < 3, "three timeouts"
+        refused = refusals(old)
         taken = package.begin("take_all", on="j", costs=costs)
-        eventually(lambda: refusals(old, new) > 12)
+        eventually(lambda: refusals(old) > refused)
         ask(old, "MIGRATE", "127.0.0.1", new.port, "tb:{user}:b", 0, 5000)
         # Both are there, to which the node that still has the slot sends each call by itself.
         assert (taken.result()["allowed"], taken.result()["degraded"]) == (True, False)
