@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,6 @@ pytestmark = pytest.mark.versions
 HERE = Path(__file__).resolve().parents[1]
 # As the Makefile has installed them, each in a folder of its own.
 REDIS_PY = sorted((HERE.parent / "python/.venv/versions").glob("redis-*"))
-# Each of them before something that the drop-in relies on came or changed.
-RATE_LIMITER_FLEXIBLE = ["2.4.2", "5.0.5", "9.1.1"]
 CLUSTERS = ["node-redis-4", "node-redis-5", "ioredis-5"]
 
 
@@ -75,19 +72,3 @@ def test_a_framework_answers_429(package: Package, server: Service, framework: s
     assert [get(port)[0] for _ in range(2)] == [200, 200]
     status, headers = get(port)
     assert (status, int(headers["Retry-After"]) > 0) == (429, True)
-
-
-@pytest.mark.skipif("node" not in LANGUAGES, reason="a package of Node")
-@pytest.mark.parametrize("version", RATE_LIMITER_FLEXIBLE)
-def test_the_drop_in_for_rate_limiter_flexible_works(version: str, server: Service, tmp_path: Path) -> None:
-    driver = HERE / "drivers/node"
-
-    def run(*command: str, at: Path = tmp_path) -> str:
-        return subprocess.run(command, cwd=at, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
-
-    quietly = ("--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
-    packed = run("npm", "pack", *quietly, "--pack-destination", str(tmp_path), at=HERE.parent / "node")
-    (tmp_path / "package.json").write_text('{"private": true, "type": "module"}')
-    run("npm", "install", *quietly, packed.split()[-1], f"rate-limiter-flexible@{version}", "ioredis@5.8.2")
-    (tmp_path / "flexible.js").write_text((driver / "flexible.js").read_text())
-    assert run("node", "flexible.js", str(server.port)) == "as its own"
