@@ -19,7 +19,7 @@ import limits.storage
 import redis.exceptions
 from limits.limits import TIME_TYPES
 
-from .api import asyncio as _asyncio
+from . import asyncio as _asyncio
 from .api import threads as _threads
 from .api.operations import at_once, done
 from .values.decision import Decision

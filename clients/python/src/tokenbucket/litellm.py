@@ -18,7 +18,7 @@ import litellm
 from fastapi import HTTPException
 from litellm.integrations.custom_logger import CustomLogger
 
-from .api import asyncio as _asyncio
+from . import asyncio as _asyncio
 from .values.decision import Decision
 from .values.errors import BadArgument, TokenBucketError
 from .values.limit import MOST_TOKENS, Limit
