@@ -14,7 +14,7 @@ pub use adapters::sync;
 pub use adapters::tower;
 pub use api::hold::Hold;
 pub use api::limiter::Limiter;
-pub use api::options::{Fallback, OnError, Options};
+pub use api::options::{OnError, Options};
 pub use api::server::Server;
 #[cfg(feature = "fake")]
 pub use local::fake;

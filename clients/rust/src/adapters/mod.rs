@@ -1,8 +1,6 @@
 //! Limiters for threads, and for frameworks.
 
 #[cfg(feature = "sync")]
-mod park;
-#[cfg(feature = "sync")]
 pub mod sync;
 #[cfg(feature = "tower")]
 pub mod tower;

@@ -20,9 +20,18 @@
 use std::future::Future;
 use std::time::Duration;
 
-use crate::adapters::park::wait_for;
-use crate::transport::background::{timeout, Role};
+use scopeguard::defer;
+
+use crate::transport::background::{timeout, Role, ROLE};
 use crate::{Amount, Decision, Error, JointDecision, Limit, Options, Part, Server};
+
+/// Runs a call on this thread, which sleeps meanwhile. The thread may also run a task of a runtime.
+fn wait_for<T>(role: Role, call: impl Future<Output = T>) -> T {
+    let before = ROLE.replace(role);
+    defer!(ROLE.set(before));
+    // In a task of another runtime it has no budget to keep to: nothing would poll it again.
+    pollster::block_on(tokio::task::unconstrained(call))
+}
 
 /// Methods that wait for those of the same name.
 macro_rules! waiting {

@@ -10,7 +10,7 @@ use crate::api::batches::Batches;
 use crate::api::caller::{Caller, How};
 use crate::api::denials::Denials;
 use crate::api::hold::Hold;
-use crate::api::options::{Fallback, Options};
+use crate::api::options::Options;
 use crate::api::server::Server;
 use crate::transport::ask::Answer;
 use crate::values::decision::{Decision, JointDecision};
@@ -88,7 +88,7 @@ impl Limiter {
     /// being denied, in the order in which they came. When the time is over, the decision is the denial of that moment.
     ///
     /// Dropping the call leaves the queue. Batches and remembered denials are for calls that do not wait. While the server is
-    /// away, `on_error` decides without a wait. With [`Fallback::Script`] the client asks again after each `retry_after`, in
+    /// away, `on_error` decides without a wait. With the [script](Server::with_script_fallback) the client asks again after each `retry_after`, in
     /// no order.
     pub fn with_max_wait(&self, max_wait: Duration) -> Self {
         Self { max_wait, ..self.clone() }
@@ -191,7 +191,7 @@ impl Limiter {
         let request = Request::one("DEL", caller.key(name), limit, 0);
         caller.server.decide_locally(&request)?;
         let mut answer = transport.ask(&request, Duration::ZERO).await?;
-        if transport.options.fallback == Fallback::Script {
+        if transport.options.may_use_script {
             let script = Request::one("DEL", request.script_key(), limit, 0);
             answer = transport.ask(&script, Duration::ZERO).await?;
         }

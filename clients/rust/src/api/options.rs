@@ -21,17 +21,6 @@ pub enum OnError {
     Error,
 }
 
-/// What decides if the server has not loaded the module.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Fallback {
-    /// Nothing: each call is an error.
-    #[default]
-    None,
-    /// A Lua script, on keys of its own that end in `:script`. It has no holds, no calendar rates and at most 10⁹ tokens a
-    /// bucket. The package looks for the module after a reconnect and every minute; when it appears, buckets start full.
-    Script,
-}
-
 /// Options of a limiter, each with a default.
 ///
 /// ```

@@ -8,7 +8,6 @@ use std::time::Duration;
 use redis::{ConnectionInfo, IntoConnectionInfo, RedisResult, Value};
 use tokio::sync::Semaphore;
 
-use crate::api::options::Fallback;
 use crate::local::buckets::Buckets;
 use crate::transport::address::{read, settings};
 use crate::transport::clock::Clock;
@@ -26,11 +25,11 @@ use crate::values::rules::MOST_UNSETTLED;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tokenbucket_client::{Fallback, Server};
+/// use tokenbucket_client::Server;
 ///
 /// let cluster = Server::cluster(["redis://10.0.0.1:6379", "redis://10.0.0.2:6379"])?;
 /// let master = Server::sentinel("redis://:secret@mymaster", ["redis://10.0.0.1:26379", "redis://10.0.0.2:26379"])?;
-/// let patient = master.with_timeout(Duration::from_secs(1)).with_fallback(Fallback::Script);
+/// let patient = master.with_timeout(Duration::from_secs(1)).with_script_fallback();
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
@@ -110,9 +109,11 @@ impl Server {
         self
     }
 
-    /// Sets what decides if the server has not loaded the module; [`Fallback::None`] by default.
-    pub fn with_fallback(mut self, fallback: Fallback) -> Self {
-        self.transport.options.fallback = fallback;
+    /// Lets a Lua script decide if the server has not loaded the module, on keys of its own that end in `:script`; by default
+    /// each call is an error then. The script has no holds, no calendar rates and at most 10⁹ tokens a bucket. The package
+    /// looks for the module after a reconnect and every minute; when it appears, buckets start full.
+    pub fn with_script_fallback(mut self) -> Self {
+        self.transport.options.may_use_script = true;
         self
     }
 

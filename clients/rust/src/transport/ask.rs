@@ -7,7 +7,6 @@ use std::time::Duration;
 use redis::Value;
 use tokio::sync::oneshot;
 
-use crate::api::options::Fallback;
 use crate::transport::background::{run_by_thread, runs_tasks};
 use crate::transport::cluster::Cluster;
 use crate::transport::node::Node;
@@ -125,7 +124,7 @@ impl Transport {
     }
 
     fn may_be_script(&self, request: &Request) -> bool {
-        self.options.fallback == Fallback::Script && !request.needs_the_module()
+        self.options.may_use_script && !request.needs_the_module()
     }
 
     /// The keys of the script have other names, and so perhaps another node.

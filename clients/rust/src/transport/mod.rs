@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use crate::api::options::Fallback;
 use crate::transport::clock::Clock;
 use crate::transport::cluster::Cluster;
 use crate::transport::node::Node;
@@ -46,12 +45,12 @@ struct Shared {
 pub(crate) struct ServerOptions {
     pub(crate) timeout: Duration,
     pub(crate) retry_every: Duration,
-    pub(crate) fallback: Fallback,
+    pub(crate) may_use_script: bool,
 }
 
 impl Transport {
     pub(crate) fn new(first: Arc<Node>, cluster: Option<Cluster>, clock: Clock) -> Self {
-        let options = ServerOptions { timeout: TIMEOUT, retry_every: RETRY_EVERY, fallback: Fallback::None };
+        let options = ServerOptions { timeout: TIMEOUT, retry_every: RETRY_EVERY, may_use_script: false };
         Self { shared: Arc::new(Shared { first, cluster, clock }), options }
     }
 

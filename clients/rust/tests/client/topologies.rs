@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokenbucket_client::{Error, Fallback, Limiter, OnError, Options, Part, Server};
+use tokenbucket_client::{Error, Limiter, OnError, Options, Part, Server};
 
 use crate::sentinel::Sentinel;
 use crate::servers::{self, ask, module, wait_for, Cluster};
@@ -12,11 +12,9 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 #[tokio::test]
 async fn the_buckets_of_one_call_share_a_hash_tag() {
-    for (cluster, fallback) in
-        [(Cluster::start(), Fallback::None), (Cluster::start_without_module(), Fallback::Script)]
-    {
-        let server =
-            Server::cluster(cluster.urls().split(',')).unwrap().with_timeout(TIMEOUT).with_fallback(fallback);
+    for cluster in [Cluster::start(), Cluster::start_without_module()] {
+        let server = Server::cluster(cluster.urls().split(',')).unwrap();
+        let server = server.with_timeout(TIMEOUT).with_script_fallback();
         let options = Options::new().on_error(OnError::Closed);
         let limiter = Limiter::with_options(&server, limit(10, STILL), options);
         let across = ["a", "b", "c"].map(|name| Part::new(name, limiter.limit(), 1));
@@ -45,7 +43,7 @@ async fn a_master_that_no_sentinel_knows_is_an_error_that_says_so() {
 async fn the_script_decides_until_a_reconnect_finds_the_module() {
     logs::listen();
     let server = servers::Server::start_without_module();
-    let limiter = Limiter::new(&patient(&server).with_fallback(Fallback::Script), limit(10, STILL));
+    let limiter = Limiter::new(&patient(&server).with_script_fallback(), limit(10, STILL));
     assert_eq!(limiter.take("a", 10).await.unwrap().remaining, 0);
     let reserved = limiter.reserve("a", 1, Duration::from_secs(86_400)).await.unwrap();
     assert!(reserved.allowed && (300_000..=360_000).contains(&reserved.retry_after_ms), "{reserved:?}");

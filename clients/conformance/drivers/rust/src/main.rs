@@ -12,7 +12,7 @@ use std::time::Duration;
 use axum::http::request::Parts;
 use serde_json::{json, Value};
 use tokenbucket_client::tower::{name_of_address, RateLimitLayer};
-use tokenbucket_client::{Error, Fallback, Limit, OnError, Options};
+use tokenbucket_client::{Error, Limit, OnError, Options};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::task::JoinSet;
 
@@ -202,7 +202,7 @@ impl State {
             inner = inner.with_retry_every(retry_every);
         }
         if request["fallback"] == "script" {
-            inner = inner.with_fallback(Fallback::Script);
+            inner = inner.with_script_fallback();
         }
         let server = Server { inner, is_sync: text(request, "client") == "redis-rs-sync", url };
         Ok(keep(&self.servers, text(request, "name"), server))
