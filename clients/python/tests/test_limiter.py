@@ -99,7 +99,7 @@ def test_every_decision_is_told(make: Make, server: Service) -> None:
     assert told == [("a", limit, decisions[0]), ("a", limit, decisions[1]), ("b", limit, decisions[2])]
     trial = Limiter(FakeServer(), limit, on_decision=tell, shadow=True)
     assert trial.hold("a", 2).settle().shadowed
-    assert len(told) == 4, "what holds nothing is told once"
+    assert len(told) == 4, "the hook hears once of a hold that was denied"
     hold = limiter.hold("c", 1)
     limiter.reset("c")
     hold.settle()

@@ -88,8 +88,8 @@ impl Limiter {
     /// being denied, in the order in which they came. When the time is over, the decision is the denial of that moment.
     ///
     /// Dropping the call leaves the queue. Batches and remembered denials are for calls that do not wait. While the server is
-    /// away, `on_error` decides without a wait. With the [script](Server::with_script_fallback) the client asks again after each `retry_after`, in
-    /// no order.
+    /// away, `on_error` decides without a wait. With the [script](Server::with_script_fallback) the client asks again after
+    /// each `retry_after`, in no order.
     pub fn with_max_wait(&self, max_wait: Duration) -> Self {
         Self { max_wait, ..self.clone() }
     }

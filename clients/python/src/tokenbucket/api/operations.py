@@ -31,7 +31,7 @@ OnDecision = Callable[[str, Limit, Decision, float], None]
 """Called with the name, the limit, the decision and how many seconds it took."""
 
 LONGEST_MS = 30 * 86_400_000
-"""Of a wait, and of a hold."""
+"""The longest wait of a call, and the longest ttl of a hold."""
 MOST_SHARE_BYTES = 128
 LEAST_WEIGHT, MOST_WEIGHT = Decimal("0.001"), Decimal(1000)
 
