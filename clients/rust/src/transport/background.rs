@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwapOption, Guard};
 use redis::RedisResult;
+use scopeguard::{guard, ScopeGuard};
 use tokio::runtime::{self, Builder, Handle, Runtime};
 use tokio::sync::oneshot;
 use tokio::task::{yield_now, JoinHandle};
@@ -55,7 +56,6 @@ static OF_THREADS: Mutex<Option<(u32, Runtime)>> = Mutex::new(None);
 /// Spare timers beyond these are dropped.
 const MOST_SPARE_TIMERS: usize = 64;
 
-type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 type Timers = Vec<Pin<Box<Sleep>>>;
 
 thread_local! {
@@ -195,15 +195,9 @@ pub(crate) async fn turn() {
 
 /// Runs work in the caller's task. If the caller leaves, it goes on in the background.
 pub(crate) async fn detached<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
-    struct Unfinished<T: Send + 'static>(Option<Work<T>>);
-    impl<T: Send + 'static> Drop for Unfinished<T> {
-        fn drop(&mut self) {
-            self.0.take().map(spawn);
-        }
-    }
-    let mut unfinished = Unfinished(None);
-    let value = unfinished.0.insert(Box::pin(work)).await;
-    unfinished.0 = None;
+    let mut unfinished = guard(Box::pin(work), |work| drop(spawn(work)));
+    let value = unfinished.as_mut().await;
+    ScopeGuard::into_inner(unfinished);
     value
 }
 
