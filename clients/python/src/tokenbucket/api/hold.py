@@ -95,9 +95,12 @@ class HoldOperations(Generic[DecisionT]):
         it is the parent's, in a forked process."""
         return self._process != os.getpid() or self._is_denied
 
+    def _command(self, name: str, parts: Sequence[Part], *ttl_ms: int) -> Command:
+        return (name, len(parts), *ttl_ms, self.id, *words_of(parts))
+
     def _renew(self, first: bool = False) -> Steps[Decision]:
         parts = self._parts if first else self._held
-        words = ("TB.MHOLD", len(parts), self._ttl_ms, self.id, *words_of(parts))
+        words = self._command("TB.MHOLD", parts, self._ttl_ms)
         terms, is_kept = self._terms if first else Terms(renews=self._is_known), not first
         try:
             decision = yield from self._backend._ask(parts, words, terms)
@@ -144,7 +147,7 @@ class HoldOperations(Generic[DecisionT]):
     def _renewal(self) -> Command:
         """Returns what renews it, to be sent together with the renewals of others."""
         self._is_sent = self._is_sent or not self._is_away
-        words = ("TB.MHOLD", len(self._held), self._ttl_ms, self.id, *words_of(self._held))
+        words = self._command("TB.MHOLD", self._held, self._ttl_ms)
         return renewing(words) if self._is_known else words
 
     def _read_renewal(self, reply: Any) -> None:
@@ -156,7 +159,7 @@ class HoldOperations(Generic[DecisionT]):
 
     def _settle_later(self, parts: Sequence[Part], in_s: float = 0.0) -> None:
         """Charges nothing if the hold is not there, so that it may be sent again and again."""
-        words = ("TB.MSETTLE", len(parts), self.id, *words_of(parts))
+        words = self._command("TB.MSETTLE", parts)
         self._backend.server._settle_later(words, self._ttl_ms / 1000, in_s, self._is_known)
 
     def _amounts_used(self, used: Used | None) -> list[Part]:
@@ -188,7 +191,7 @@ class HoldOperations(Generic[DecisionT]):
         """
         began, is_settled = self._backend._clock.monotonic(), False
         try:
-            words = ("TB.MSETTLE", len(parts), self.id, *words_of(parts))
+            words = self._command("TB.MSETTLE", parts)
             settled = yield from self._backend._ask(parts, words, Terms(once=True))
             is_settled = not settled.degraded
         except BadArgument:
