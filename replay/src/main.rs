@@ -25,9 +25,10 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     }
     let report = Report::new(options, &log, reading)?;
     if let Some(path) = &options.html {
-        std::fs::write(path, report.page()?).map_err(|error| format!("{}: {error}", path.display()))?;
+        std::fs::write(path, report.rendered("page.html")?)
+            .map_err(|error| format!("{}: {error}", path.display()))?;
     }
-    let shown = if options.json { report.json()? } else { report.text()? };
+    let shown = if options.json { report.json()? } else { report.rendered("report.txt")? };
     match io::stdout().lock().write_all(shown.as_bytes()) {
         // The reader has seen enough.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),

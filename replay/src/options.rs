@@ -17,7 +17,8 @@ use tokenbucket_core::request::take;
 pub struct Options {
     /// Access logs, plain or compressed by gzip or zstd; standard input without any, or as `-`
     pub files: Vec<PathBuf>,
-    /// Field that names the client: ip, user, or a path in JSON like request.headers.X-Api-Key. Several make one key
+    /// Field that names the client: user, a path in JSON like request.headers.X-Api-Key, remote (the peer's address),
+    /// forwarded (the last of X-Forwarded-For), or ip, which is that behind a private peer. Several make one key
     #[arg(long, value_name = "FIELD", default_value = "ip", value_delimiter = ',')]
     pub by: Vec<String>,
     /// Field with the cost of a request in tokens; 1 without

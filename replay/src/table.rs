@@ -97,8 +97,7 @@ impl Table {
             let capacities = denied.iter().map(capacity).collect();
             Row { rate, capacities }
         });
-        let rows = rows.collect();
-        Self { denied, rows }
+        Self { rows: rows.collect(), denied }
     }
 
     /// Suggests the limit that denies at most 1 of 1,000 keys (1 % of fewer than 1,000, none of fewer than 100), and of those

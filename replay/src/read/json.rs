@@ -1,4 +1,4 @@
-//! An object of JSON in each line.
+//! Objects of JSON, one in each line or several in an array.
 //!
 //! A name is a path: `request.headers.User-Agent` is a field of a field of a field, or a field with just that name. Of a list,
 //! the first element counts. Values that nobody wants are skipped, and not made into a tree, which takes twice as long.
@@ -9,9 +9,9 @@ use std::fmt;
 use hashbrown::HashMap;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde::Deserialize;
-use serde_json::value::RawValue;
+use serde_json::{value::RawValue, Value};
 
-use super::{Fields, Format};
+use super::{Fields, Format, Skipped};
 
 /// The paths of the wanted fields, with their numbers, and all beginnings of these paths, without.
 type Paths = HashMap<String, Vec<usize>>;
@@ -27,11 +27,27 @@ pub fn format(first_line: &[u8], names: &[String]) -> Option<Format> {
         paths.entry(name.clone()).or_default().push(number);
     }
     first_line.starts_with(b"{").then(|| {
-        Format::new("JSON lines", move |line, fields| {
+        let mut known = Vec::new();
+        add_names(&serde_json::from_slice(first_line).unwrap_or_default(), "", &mut known);
+        let read = move |line: &[u8], fields: &mut Fields| {
             let line = std::str::from_utf8(line).unwrap_or_default();
-            Object { paths: &paths, path: &mut String::new(), fields }.read(line).is_ok()
-        })
+            let read = Object { paths: &paths, path: &mut String::new(), fields }.read(line);
+            // nginx without escape=json writes such lines.
+            read.map_err(|_| Skipped::Unread("JSON that is not valid"))
+        };
+        Format::new("JSON", &known, Box::new(read))
     })
+}
+
+/// Adds the paths of all values.
+fn add_names(value: &Value, path: &str, names: &mut Vec<String>) {
+    match value {
+        Value::Object(object) => {
+            object.iter().for_each(|(name, value)| add_names(value, &format!("{path}.{name}"), names));
+        }
+        Value::Null => {}
+        _ => names.push(path.trim_start_matches('.').to_owned()),
+    }
 }
 
 /// An object at a path, whose fields are looked for.

@@ -1,14 +1,19 @@
 //! Reads logs: their lines, the fields of each in its format, and from these the request.
 //!
-//! A new format is a function in a file of its own, and a row in [`FORMATS`].
+//! A new format is a row in [`FORMATS`] and a function in a file of its own; if it has words in a fixed order, a line in
+//! [`text`].
 
+mod client;
 mod csv;
 mod json;
 mod pattern;
+mod recognise;
 mod request;
 mod source;
 mod text;
 mod time;
+mod w3c;
+mod wrapper;
 
 use std::error::Error;
 use std::io::Read;
@@ -19,24 +24,28 @@ use serde::Serialize;
 use crate::log::Log;
 use crate::options::Options;
 use crate::report::printable;
+use client::Taken;
 use request::{Requests, Skipped};
 use source::Lines;
 
 /// A format of lines. It finds values, and does not judge them.
 pub struct Format {
     /// Its name in the report.
-    name: &'static str,
-    /// Says that the first line names the fields.
-    has_header: bool,
-    /// Sets the wanted fields that a line has. Returns whether the line has this format.
+    name: String,
+    /// The names of the fields that its first line has, as an error shows them.
+    fields: String,
+    /// Knows a field of addresses by its place alone, which may be another one's.
+    guesses_forwarded: bool,
+    /// Sets the wanted fields that a line has.
     read: Box<ReadFields>,
 }
 
-type ReadFields = dyn FnMut(&[u8], &mut Fields) -> bool;
+type ReadFields = dyn FnMut(&[u8], &mut Fields) -> Result<(), Skipped>;
 
 impl Format {
-    fn new(name: &'static str, read: impl FnMut(&[u8], &mut Fields) -> bool + 'static) -> Self {
-        Self { name, has_header: false, read: Box::new(read) }
+    fn new(name: &str, fields: &[impl AsRef<str>], read: Box<ReadFields>) -> Self {
+        let fields: Vec<_> = fields.iter().map(|name| printable(name.as_ref())).take(MOST_FIELDS).collect();
+        Self { name: name.to_owned(), fields: fields.join(", "), guesses_forwarded: false, read }
     }
 }
 
@@ -44,11 +53,18 @@ impl Format {
 type Make = fn(&[u8], &[String]) -> Option<Format>;
 
 /// The formats by the names that `--format` takes. The first of those that read the most lines is recognised.
-pub const FORMATS: [(&str, Make); 5] = [
+pub const FORMATS: [(&str, Make); 12] = [
     ("json", json::format),
-    ("envoy", text::envoy),
-    ("haproxy", text::haproxy),
-    ("common", text::common),
+    ("istio", |_, names| text::format(text::ISTIO, None, names)),
+    ("envoy", |_, names| text::format(text::ENVOY, None, names)),
+    ("haproxy", |_, names| text::format(text::HAPROXY, Some(text::HAPROXY_START), names)),
+    ("common", |_, names| text::format(text::COMMON, None, names)),
+    ("vhost", |_, names| text::format(text::VHOST, None, names)),
+    ("alb", |_, names| text::format(text::ALB, None, names)),
+    ("elb", |_, names| text::format(text::ELB, None, names)),
+    ("s3", |_, names| text::format(text::S3, None, names)),
+    ("squid", |_, names| text::format(text::SQUID, None, names)),
+    ("w3c", w3c::format),
     ("csv", csv::format),
 ];
 
@@ -74,9 +90,13 @@ impl Fields {
     }
 }
 
-/// Bytes and lines that are looked at to recognise a format.
+/// The reason for a line that does not have the format.
+const OTHER: Skipped = Skipped::Unread("another format");
+
+/// Bytes that are looked at to know a log.
 const SAMPLE: u64 = 1 << 16;
-const SAMPLE_LINES: usize = 50;
+/// Fields that an error names.
+const MOST_FIELDS: usize = 40;
 /// Unread lines that are shown.
 const SHOWN: usize = 3;
 
@@ -85,6 +105,8 @@ const SHOWN: usize = 3;
 pub struct Reading {
     /// The logs.
     sources: Vec<Source>,
+    /// The fields that stand for the client.
+    pub client: Taken,
     /// Lines that are requests.
     pub requests: u64,
     /// Lines that cannot be read.
@@ -98,13 +120,16 @@ pub struct Reading {
     not_in_sample: u64,
     /// Requests without the field of `--cost`, which cost nothing.
     without_cost: u64,
+    /// All fields of the first line.
+    #[serde(skip)]
+    fields: String,
 }
 
 /// A log and its format.
 #[derive(Serialize)]
 struct Source {
     name: String,
-    format: &'static str,
+    format: String,
 }
 
 /// How many lines cannot be read, and the first of them.
@@ -129,17 +154,18 @@ struct Unread {
 /// # Errors
 /// A log that cannot be opened or decompressed, or whose format is unknown; no requests, or too many unread lines.
 pub fn read(options: &Options) -> Result<(Log, Reading), String> {
-    let (mut log, mut reading) = (Log::default(), Reading::default());
+    let (mut log, mut reading, mut requests) = (Log::default(), Reading::default(), Requests::new(options));
     let standard_input = [PathBuf::from("-")];
     let files = if options.files.is_empty() { &standard_input[..] } else { &options.files };
     let bar = source::progress(files);
     for path in files {
         let name = if path.as_os_str() == "-" { "standard input".into() } else { path.display().to_string() };
         let added = source::open(path, &bar).map_err(Into::into);
-        let added = added.and_then(|source| reading.add(options, &name, source, &mut log));
+        let added = added.and_then(|source| reading.add(options, &mut requests, &name, source, &mut log));
         added.map_err(|error| format!("{name}: {error}"))?;
     }
     bar.finish_and_clear();
+    reading.client = requests.clients.taken;
     reading.check(options)?;
     Ok((log, reading))
 }
@@ -149,18 +175,20 @@ impl Reading {
     fn add(
         &mut self,
         options: &Options,
+        requests: &mut Requests,
         name: &str,
         source: impl Read,
         log: &mut Log,
     ) -> Result<(), Box<dyn Error>> {
         let (sample, source) = source::begin(source, SAMPLE)?;
-        let mut requests = Requests::new(options);
-        let mut format = format_of(options, &mut requests, &sample)?;
-        self.sources.push(Source { name: name.to_owned(), format: format.name });
-        let (mut lines, mut number, mut is_header) = (Lines::new(source), 0, format.has_header);
-        while let Some(line) = lines.next()? {
-            number += 1;
-            if line.trim_ascii().is_empty() || std::mem::take(&mut is_header) {
+        let sampled = recognise::lines(&sample);
+        let mut format = recognise::format(options, requests, &sampled)?;
+        requests.judge_forwarded(&mut format, &sampled);
+        self.fields.clone_from(&format.fields);
+        let mut lines = Lines::new(&sample, source);
+        self.sources.push(Source { name: name.to_owned(), format: format.name.clone() });
+        while let Some((number, line)) = lines.next()? {
+            if line.trim_ascii().is_empty() {
                 continue;
             }
             match requests.read(&mut format, line) {
@@ -169,6 +197,7 @@ impl Reading {
                     self.without_cost += u64::from(request.cost_micro.is_none());
                     log.push(request.key, request.at_us, request.cost_micro.unwrap_or(0))?;
                 }
+                Err(Skipped::Comment) => {}
                 Err(Skipped::LeftOut) => self.left_out += 1,
                 Err(Skipped::WithoutKey) => self.without_key += 1,
                 Err(Skipped::NotInSample) => self.not_in_sample += 1,
@@ -177,12 +206,8 @@ impl Reading {
                     if self.unread.first.len() < SHOWN {
                         let text = String::from_utf8_lossy(line.get(..200).unwrap_or(line)).into_owned();
                         let text = (!options.anonymize).then_some(text);
-                        self.unread.first.push(Unread {
-                            source: name.to_owned(),
-                            line: number,
-                            reason,
-                            text,
-                        });
+                        let source = name.to_owned();
+                        self.unread.first.push(Unread { source, line: number, reason, text });
                     }
                 }
             }
@@ -205,37 +230,13 @@ impl Reading {
         } else {
             return Ok(());
         };
+        if requests == without_cost {
+            error = format!("{error}\n  the fields of the first line are {}", self.fields);
+        }
         for Unread { source, line, reason, text } in &self.unread.first {
             let Some(text) = text else { continue };
             error = format!("{error}\n  {source}:{line}: {reason}: {}", printable(text));
         }
         Err(error)
     }
-}
-
-/// Makes the format that the options name, or recognises it: the one in which most of the first lines have a time.
-fn format_of(options: &Options, requests: &mut Requests, sample: &[u8]) -> Result<Format, String> {
-    let lines = sample.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).filter(|line| !line.is_empty());
-    let lines: Vec<&[u8]> = lines.take(SAMPLE_LINES).collect();
-    let first = lines.first().copied().unwrap_or_default();
-    if let Some(regex) = &options.regex {
-        return Ok(pattern::format(regex, &requests.names));
-    }
-    if let Some(name) = &options.format {
-        let make = FORMATS.iter().find(|(known, _)| known == name);
-        let made = make.and_then(|(_, make)| make(first, &requests.names));
-        return made.ok_or_else(|| format!("the first line does not have the format {name}"));
-    }
-    let mut best = (0, None);
-    for (_, make) in FORMATS {
-        let Some(mut format) = lines.iter().find_map(|line| make(line, &requests.names)) else { continue };
-        let read = lines.iter().filter(|line| requests.time_us(&mut format, line).is_ok()).count();
-        if read > best.0 {
-            best = (read, Some(format));
-        }
-    }
-    let first = if options.anonymize { "…".into() } else { printable(&String::from_utf8_lossy(first)) };
-    best.1.ok_or_else(|| {
-        format!("no known format has a time in these lines; name its field by --time, or write a --regex. The first is: {first}")
-    })
 }

@@ -1,25 +1,16 @@
 //! The fields that a run needs, and the request that their values make.
 
-use std::io::Write;
-use std::net::{IpAddr, Ipv6Addr};
-
-use memchr::memchr;
 use tokenbucket_core::number::{micro_tokens, Rounding, MICRO_PER_TOKEN};
 
+use super::client::{are_clients, Clients, Part};
 use super::source::MAX_LINE;
 use super::time::Times;
 use super::{Fields, Format};
 use crate::options::Options;
 
 /// Usual names for the time of a request. Its beginning is better than its end.
-const TIMES: &str = "start_time StartUTC time ts timestamp @timestamp time_iso8601 \
-    time_local msec datetime date";
-/// Usual names for `X-Forwarded-For`.
-const FORWARDED: &str = "forwarded x_forwarded_for x-forwarded-for X-Forwarded-For http_x_forwarded_for xff";
-/// Usual names for the address of a client, those first that heed trusted proxies.
-const ADDRESSES: &str =
-    "client_ip request.client_ip ip remote_addr request.remote_ip remote_ip remote_address \
-    ClientHost clientip client.ip client source_ip downstream_remote_address httpRequest.remoteIp";
+const TIMES: &str = "start_time StartUTC time ts timestamp @timestamp time_iso8601 time_local msec datetime \
+    date requestTime requestTimeEpoch EdgeStartTimestamp started_at timeStamp";
 /// The longest key, in bytes.
 const MAX_KEY: usize = 4096;
 
@@ -29,12 +20,10 @@ pub struct Requests<'a> {
     /// All names that a format looks for.
     pub names: Vec<String>,
     times: Vec<usize>,
-    forwarded: Vec<usize>,
-    addresses: Vec<usize>,
-    /// The fields of the key; `None` for the address.
-    by: Vec<Option<usize>>,
+    by: Vec<Part>,
     cost: Option<usize>,
     conditions: Vec<usize>,
+    pub clients: Clients,
     fields: Fields,
     read_times: Times,
     key: Vec<u8>,
@@ -50,15 +39,13 @@ pub struct Request<'a> {
     pub cost_micro: Option<i64>,
 }
 
-/// Why a line is no request.
+/// Why a line is no request: it is none by itself, a condition leaves it out, it lacks a field of the key, its key is not in
+/// the sample, or it cannot be read.
 pub enum Skipped {
-    /// By a condition.
+    Comment,
     LeftOut,
-    /// It lacks a field of the key.
     WithoutKey,
-    /// Its key is not in the sample.
     NotInSample,
-    /// It cannot be read.
     Unread(&'static str),
 }
 
@@ -73,19 +60,30 @@ impl<'a> Requests<'a> {
             })
         };
         let times = options.time.as_deref().map_or_else(|| TIMES.split(' ').collect(), |name| vec![name]);
-        Self {
-            options,
-            times: times.into_iter().map(&mut number).collect(),
-            forwarded: FORWARDED.split(' ').map(&mut number).collect(),
-            addresses: ADDRESSES.split(' ').map(&mut number).collect(),
-            by: options.by.iter().map(|name| (name != "ip").then(|| number(name))).collect(),
-            cost: options.cost.as_deref().map(&mut number),
-            conditions: options.conditions.iter().map(|condition| number(&condition.field)).collect(),
-            names,
-            fields: Fields::default(),
-            read_times: Times::default(),
-            key: Vec::new(),
-        }
+        let times = times.into_iter().map(&mut number).collect();
+        let part = |name: &String| match name.as_str() {
+            "ip" => Part::Client,
+            "remote" => Part::Peer,
+            "forwarded" => Part::Forwarded,
+            _ => Part::Field(number(name)),
+        };
+        let by = options.by.iter().map(part).collect();
+        let cost = options.cost.as_deref().map(&mut number);
+        let conditions = options.conditions.iter().map(|condition| number(&condition.field)).collect();
+        let clients = Clients::new(number);
+        let (fields, read_times, key) = (Fields::default(), Times::default(), Vec::new());
+        Self { options, names, times, by, cost, conditions, clients, fields, read_times, key }
+    }
+
+    /// Decides by the lines of a sample whether to heed a field that is `X-Forwarded-For` by its place alone.
+    pub fn judge_forwarded(&mut self, format: &mut Format, lines: &[Vec<u8>]) {
+        let is_doubtful = format.guesses_forwarded && !self.by.contains(&Part::Forwarded);
+        let sample = lines.iter().filter(|_| is_doubtful).filter_map(|line| {
+            self.time_us(format, line).ok()?;
+            self.clients.sample(&self.fields)
+        });
+        let sample: Vec<_> = sample.collect();
+        self.clients.heeds_forwarded = !is_doubtful || are_clients(&sample);
     }
 
     /// Returns the time of a line, if it has this format.
@@ -95,9 +93,7 @@ impl<'a> Requests<'a> {
             return Err(Skipped::Unread("more than 1 MiB"));
         }
         fields.clear(names.len());
-        if !(format.read)(line, fields) {
-            return Err(Skipped::Unread("another format"));
-        }
+        (format.read)(line, fields)?;
         let mut times = times.iter().filter_map(|number| fields.get(*number));
         times.find_map(|text| read_times.us(text)).ok_or(Skipped::Unread("no time that can be read"))
     }
@@ -135,49 +131,13 @@ impl<'a> Requests<'a> {
 
     /// Appends a field to the key, by its place in the key.
     fn push_field(&mut self, place: usize) -> Option<()> {
-        let Self { fields, key, .. } = self;
-        match self.by.get(place)? {
-            Some(number) => key.extend_from_slice(fields.get(*number)?),
-            None => {
-                let forwarded = self.forwarded.iter().find_map(|number| last_forwarded(fields.get(*number)?));
-                let mut addresses = self.addresses.iter().filter_map(|number| fields.get(*number));
-                push_client(forwarded.or_else(|| addresses.next())?, key);
-            }
+        let Self { fields, key, clients, .. } = self;
+        match *self.by.get(place)? {
+            Part::Field(number) => key.extend_from_slice(fields.get(number)?),
+            address => clients.push(address, fields, key)?,
         }
         Some(())
     }
-}
-
-/// Returns the last address of `X-Forwarded-For`, which the nearest proxy added: clients can forge those before it.
-fn last_forwarded(text: &[u8]) -> Option<&[u8]> {
-    let last = text.rsplit(|byte| *byte == b',').next()?.trim_ascii();
-    address(last).map(|_| last)
-}
-
-/// Appends the key of a client: its address without the port; of IPv6 the network of 64 bits, which one client has to
-/// itself. A name stays a name.
-fn push_client(text: &[u8], key: &mut Vec<u8>) {
-    let text = text.trim_ascii();
-    // Nothing else has a colon, and neither a name nor an address of IPv4 changes.
-    match memchr(b':', text).and_then(|_| address(text)) {
-        Some(IpAddr::V4(address)) => drop(write!(key, "{address}")),
-        Some(IpAddr::V6(address)) => {
-            drop(write!(key, "{}/64", Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)));
-        }
-        None => key.extend_from_slice(text),
-    }
-}
-
-/// Reads `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]:80` or `fe80::1%eth0`.
-fn address(text: &[u8]) -> Option<IpAddr> {
-    let text = std::str::from_utf8(text).ok()?;
-    let host = match text.strip_prefix('[') {
-        Some(rest) => rest.split_once(']')?.0,
-        None => text,
-    };
-    let host = host.split_once('%').map_or(host, |(host, _zone)| host);
-    let address: Option<IpAddr> = host.parse().ok().or_else(|| host.split_once(':')?.0.parse().ok());
-    address.map(|address| address.to_canonical())
 }
 
 /// Returns the same number for a key in every run (FNV-1a, whose higher bits are mixed best).

@@ -1,31 +1,41 @@
 //! Logs as lines, decompressed.
 
 use std::fs::{metadata, File};
-use std::io::{self, BufRead, BufReader, Cursor, Read};
+use std::io::{self, BufRead, BufReader, Cursor, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
 use indicatif::{ProgressBar, ProgressStyle};
+use regex::bytes::Regex;
 
 /// The longest line that is read, in bytes.
 pub const MAX_LINE: usize = 1 << 20;
 
-/// The lines of a source.
+/// The lines of a source, or its objects of JSON, which may take several lines.
 pub struct Lines<R> {
     source: BufReader<R>,
     line: Vec<u8>,
+    are_objects: bool,
+    /// The number of the line that was read, or in which the object ends.
+    number: u64,
 }
 
 impl<R: Read> Lines<R> {
-    /// Reads the lines of `source`.
-    pub fn new(source: R) -> Self {
-        Self { source: BufReader::with_capacity(1 << 16, source), line: Vec::new() }
+    /// Reads the lines of `source`, or the objects of JSON if `first`, its first bytes, begin an array or a longer object.
+    pub fn new(first: &[u8], source: R) -> Self {
+        let begins = Regex::new(r"^\s*(?:\[\s*\{|\{\s*\n)");
+        let are_objects = begins.is_ok_and(|begins| begins.is_match(first));
+        Self { source: BufReader::with_capacity(1 << 16, source), line: Vec::new(), are_objects, number: 0 }
     }
 
-    /// Returns the next line without its end, or `None` after the last. One that is longer than [`MAX_LINE`] is cut one byte
-    /// behind it.
-    pub fn next(&mut self) -> io::Result<Option<&[u8]>> {
+    /// Returns the number of the next line, and the line without its end, or `None` after the last. One that is longer than
+    /// [`MAX_LINE`] is cut one byte behind it.
+    pub fn next(&mut self) -> io::Result<Option<(u64, &[u8])>> {
         self.line.clear();
+        if self.are_objects {
+            return self.next_object();
+        }
+        self.number += 1;
         let read = self.source.by_ref().take(MAX_LINE as u64 + 1).read_until(b'\n', &mut self.line)?;
         let line = match self.line.strip_suffix(b"\n") {
             Some(line) => line.strip_suffix(b"\r").unwrap_or(line),
@@ -36,7 +46,37 @@ impl<R: Read> Lines<R> {
                 &self.line
             }
         };
-        Ok((read > 0).then_some(line))
+        Ok((read > 0).then_some((self.number, line)))
+    }
+
+    /// Returns the next object, and skips what is between objects.
+    fn next_object(&mut self) -> io::Result<Option<(u64, &[u8])>> {
+        let (mut depth, mut in_string, mut is_escaped) = (0u64, false, false);
+        self.number = self.number.max(1);
+        for byte in self.source.by_ref().bytes() {
+            let byte = byte?;
+            self.number += u64::from(byte == b'\n');
+            match byte {
+                _ if is_escaped => is_escaped = false,
+                _ if depth == 0 && byte != b'{' => continue,
+                b'\\' => is_escaped = in_string,
+                b'"' => in_string = !in_string,
+                b'{' if !in_string => depth += 1,
+                b'}' if !in_string => depth -= 1,
+                _ => {}
+            }
+            if self.line.len() <= MAX_LINE {
+                self.line.push(byte);
+            }
+            if depth == 0 && byte == b'}' {
+                return Ok(Some((self.number, &self.line)));
+            }
+        }
+        if depth == 0 {
+            return Ok(None);
+        }
+        // What follows an object without an end would be lost in it.
+        Err(io::Error::new(ErrorKind::UnexpectedEof, "the last object of JSON has no end"))
     }
 }
 

@@ -13,8 +13,8 @@ pub struct Times {
 }
 
 impl Times {
-    /// Reads the form of the common log format, RFC 3339 with its relatives, or a Unix time in seconds, milliseconds,
-    /// microseconds or nanoseconds. Without an offset it is UTC.
+    /// Reads the form of the common log format or of werkzeug, RFC 3339 with its relatives, gin's among them, or a Unix time
+    /// in seconds, milliseconds, microseconds or nanoseconds. Without an offset it is UTC.
     ///
     /// `None` for anything else, and for times before 1990 or after 2099.
     pub fn us(&mut self, text: &[u8]) -> Option<i64> {
@@ -30,10 +30,12 @@ impl Times {
 fn time_us(text: &[u8]) -> Option<i64> {
     let text = std::str::from_utf8(text).ok()?;
     let time = match text.as_bytes() {
+        [_, _, b'/', _, _, _, b'/', _, _, _, _, b' ', ..] => common(&text.replacen(' ', ":", 1)).ok()?,
         [_, _, b'/', _, _, _, b'/', ..] => common(text).ok()?,
-        [_, _, _, _, b'-', _, _, b'-', _, _, _, ..] => {
-            // Its relatives have a space before the offset.
-            let joined = || text.replace(" UTC", "Z").replace(" +", "+").replace(" -", "-");
+        [_, _, _, _, b'/' | b'-', _, _, b'/' | b'-', _, _, _, ..] => {
+            // Its relatives have slashes, a space before the offset, or something else before the time.
+            let joined = || text.replacen('/', "-", 2).replace(" - ", " ").replace('\t', " ");
+            let joined = || joined().replace(" UTC", "Z").replace(" +", "+").replace(" -", "-");
             rfc3339(text).or_else(|_| rfc3339(&joined())).ok()?
         }
         _ => return unix_us(text),

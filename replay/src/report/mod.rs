@@ -7,6 +7,7 @@ pub use render::printable;
 use hmac::{Hmac, KeyInit, Mac};
 use jiff::Timestamp;
 use serde::Serialize;
+use serde_json::json;
 use sha2::Sha256;
 
 use crate::log::Log;
@@ -24,6 +25,8 @@ pub struct Report<'a> {
     by: &'a [String],
     cost: Option<&'a str>,
     keys: usize,
+    /// Examples of keys.
+    first_keys: Vec<String>,
     from: Timestamp,
     to: Timestamp,
     seconds: f64,
@@ -69,16 +72,15 @@ impl<'a> Report<'a> {
         };
         let sets = [&limits, &options.versus].into_iter().filter(|set| !set.is_empty());
         let replays: Vec<Replay> = sets.map(|set| Replay::new(log, set, name)).collect();
-        let versus = match replays.as_slice() {
-            [one, other] => Some(Versus::new(log, one, other, name)),
-            _ => None,
-        };
+        let both = replays.first().zip(replays.get(1));
+        let versus = both.map(|(one, other)| Versus::new(log, one, other, name));
         let (first_us, last_us) = log.span_us();
         Ok(Self {
             reading,
             by: &options.by,
             cost: options.cost.as_deref(),
             keys: log.count_keys(),
+            first_keys: (0..3).take(log.count_keys()).map(name).collect(),
             from: Timestamp::from_microsecond(first_us).unwrap_or_default(),
             to: Timestamp::from_microsecond(last_us).unwrap_or_default(),
             seconds: (last_us - first_us) as f64 / 1e6,
@@ -87,51 +89,29 @@ impl<'a> Report<'a> {
             spread: options.spread,
             table,
             suggestion,
-            paste: replays
-                .last()
-                .map(|replay| uses(options, &replay.limits))
-                .transpose()?
-                .unwrap_or_default(),
+            paste: if limits.is_empty() { Vec::new() } else { uses(options, &limits)? },
             replays,
             versus,
         })
     }
 
     /// Returns the report for programs. Times are RFC 3339, durations seconds, and costs tokens.
-    ///
-    /// # Errors
-    /// None is known.
     pub fn json(&self) -> Result<String, String> {
         let value = serde_json::to_value(self).map_err(|error| error.to_string())?;
         Ok(format!("{value:#}\n"))
     }
 
-    /// Returns the report for a terminal.
-    ///
-    /// # Errors
-    /// A mistake in the template.
-    pub fn text(&self) -> Result<String, String> {
-        render("report.txt", self)
-    }
-
-    /// Returns the page.
-    ///
-    /// # Errors
-    /// A mistake in the template.
-    pub fn page(&self) -> Result<String, String> {
-        render("page.html", self)
+    /// Returns the report by a template: `report.txt` for a terminal, or `page.html`.
+    pub fn rendered(&self, template: &str) -> Result<String, String> {
+        render(template, self)
     }
 }
 
 /// Returns limits as they are written where they are used.
 fn uses(options: &Options, limits: &[NamedLimit]) -> Result<Vec<Use>, String> {
-    #[derive(Serialize)]
-    struct Values<'a> {
-        by: &'a [String],
-        cost: Option<&'a str>,
-        limits: &'a [NamedLimit],
-    }
-    let text = render("paste.txt", &Values { by: &options.by, cost: options.cost.as_deref(), limits })?;
+    let is_address = |name: &str| ["remote", "forwarded"].contains(&name);
+    let by: Vec<&str> = options.by.iter().map(|name| if is_address(name) { "ip" } else { name }).collect();
+    let text = render("paste.txt", &json!({ "by": by, "cost": options.cost, "limits": limits }))?;
     let uses = text.trim_end().split("\n\n").filter_map(|part| part.split_once('\n'));
     Ok(uses.map(|(place, lines)| Use { place: place.to_owned(), lines: lines.to_owned() }).collect())
 }

@@ -6,10 +6,11 @@ use serde::Serialize;
 /// The longest key that is shown whole.
 const LONGEST: usize = 60;
 
-const TEMPLATES: [(&str, &str); 4] = [
+const TEMPLATES: [(&str, &str); 5] = [
     ("report.txt", include_str!("report.txt")),
     ("page.html", include_str!("page.html")),
     ("plots.html", include_str!("plots.html")),
+    ("client.txt", include_str!("client.txt")),
     ("paste.txt", include_str!("paste.txt")),
 ];
 

@@ -35,9 +35,9 @@ fn the_format_of_a_log_is_recognised_and_said() {
             "192.0.2.7",
             r#"[2026-03-02T09:10:11.000Z] "GET /a HTTP/2" 204 - 154 0 226 100 "10.0.0.1, 192.0.2.7" "agent" "id" "host" "tcp://10.0.2.1:80""#,
         ),
-        ("JSON lines", "192.0.2.7", r#"{"ts":1772442611,"request":{"remote_ip":"192.0.2.7","uri":"/a"}}"#),
+        ("JSON", "192.0.2.7", r#"{"ts":1772442611,"request":{"remote_ip":"192.0.2.7","uri":"/a"}}"#),
         (
-            "JSON lines",
+            "JSON",
             "192.0.2.7",
             r#"{"time":"2026-03-02T09:10:11Z","remote_addr":"10.0.0.1","x_forwarded_for":"junk, 192.0.2.7"}"#,
         ),
@@ -47,6 +47,223 @@ fn the_format_of_a_log_is_recognised_and_said() {
         let report = json("", line);
         assert_eq!(report["sources"][0]["format"], format, "{line}");
         assert_eq!(only("", line), (key.to_owned(), "2026-03-02T09:10:11Z".to_owned()), "{line}");
+    }
+}
+
+const COMBINED: &str =
+    r#"192.0.2.7 - - [02/Mar/2026:09:10:11 +0000] "GET /a HTTP/1.1" 200 5 "-" "an \"agent\" [x]""#;
+
+/// The lines have the forms that their makers document.
+#[test]
+fn logs_of_clouds_and_proxies_are_recognised() {
+    for (format, line, fields) in [
+        (
+            "combined log behind a host",
+            r#"www.example.com:443 192.0.2.7 - - [02/Mar/2026:09:10:11 +0000] "GET /a HTTP/1.1" 200 5 "-" "agent""#,
+            "host=www.example.com:443 path=/a status=200",
+        ),
+        (
+            "AWS ALB log",
+            r#"https 2026-03-02T09:10:12.186641Z app/web/50dc6c495c0c9188 192.0.2.7:2817 10.0.0.1:80 0.086 0.048 0.037 200 200 0 57 "GET https://www.example.com:443/a?b=http://c HTTP/1.1" "curl/8.0" TLS_AES_128_GCM_SHA256 TLSv1.3 arn:aws:elasticloadbalancing:eu-west-1:123456789012:targetgroup/web/73e2d6bc24d8a067 "Root=1-58337281-1d84f3d73c47ec4e58577259" "www.example.com" "-" 1 2026-03-02T09:10:11.000000Z "forward" "-" "-" "10.0.0.1:80" "200" "-" "-""#,
+            "path=/a status=200 host=www.example.com agent=curl/8.0",
+        ),
+        (
+            "AWS ALB log",
+            r#"h2 2026-03-02T09:10:11Z app/web/50dc6c495c0c9188 192.0.2.7:2817 - -1 -1 -1 464 - 34 0 "- - - " "-" - - - "-""#,
+            "status=464",
+        ),
+        (
+            "AWS ELB log",
+            r#"2026-03-02T09:10:11.000000Z web 192.0.2.7:2817 10.0.0.1:80 0.000073 0.001048 0.000057 200 200 0 29 "GET http://www.example.com:80/a HTTP/1.1" "curl/7.38.0" - -"#,
+            "path=/a balancer=web bytes=29",
+        ),
+        (
+            "AWS S3 log",
+            r#"79a59df900b949e55d96a1e698fbaced bucket [02/Mar/2026:09:10:11 +0000] 192.0.2.7 arn:aws:iam::123456789012:user/u 3E57427F3EXAMPLE REST.GET.OBJECT a.pdf "GET /bucket/a.pdf?x=1 HTTP/1.1" 200 - 113 113 7 6 "-" "S3Console/0.4" - s9lzHYrFp76Z= SigV4 ECDHE-RSA-AES128-GCM-SHA256 AuthHeader bucket.s3.amazonaws.com TLSV1.2 - Yes"#,
+            "path=/bucket/a.pdf operation=REST.GET.OBJECT object=a.pdf",
+        ),
+        (
+            "Squid log",
+            "1772442611.000    180 192.0.2.7 TCP_MISS/200 411 GET http://example.com/a? alice HIER_DIRECT/198.51.100.1 text/html",
+            "user=alice path=/a method=GET result=TCP_MISS/200",
+        ),
+        (
+            "Istio's text format",
+            r#"[2026-03-02T09:10:11.000Z] "GET /a HTTP/1.1" 503 UC upstream_reset_before_response_started{connection_termination} - "-" 156 91 3 - "198.51.100.1, 192.0.2.7" "curl/8.0" "f47ac10b-58cc-4372-a567-0e02b2c3d479" "orders:8080" "10.244.3.12:8080" outbound|8080||orders.svc 10.244.1.5:54321 10.96.45.67:8080 10.244.1.5:33210 - default"#,
+            "path=/a status=503 host=orders:8080 server_name=",
+        ),
+        (
+            "W3C extended log",
+            "#Software: Microsoft Internet Information Services 10.0\n#Version: 1.0\n#Date: 2026-03-02 09:10:00\n#Fields: date time s-ip cs-method cs-uri-stem cs-uri-query s-port cs-username c-ip cs(User-Agent) sc-status\n2026-03-02 09:10:11 10.0.0.1 GET /a - 443 - 192.0.2.7 Mozilla/5.0+(X11) 200",
+            "cs-uri-stem=/a cs(User-Agent)=Mozilla/5.0+(X11) sc-status=200",
+        ),
+        (
+            "W3C extended log",
+            "#Version: 1.0\n#Fields: date time x-edge-location sc-bytes c-ip cs-method cs(Host) cs-uri-stem sc-status\n2026-03-02\t09:10:11\tLAX1\t2390282\t192.0.2.7\tGET\td111111abcdef8.cloudfront.net\t/a b\t200",
+            "sc-status=200 x-edge-location=LAX1 cs-uri-stem=/a·b",
+        ),
+    ] {
+        let report = json("", line);
+        assert_eq!(report["sources"][0]["format"], format, "{line}");
+        assert_eq!(only("", line), ("192.0.2.7".to_owned(), "2026-03-02T09:10:11Z".to_owned()), "{line}");
+        for field in fields.split(' ') {
+            assert_eq!(requests(&format!("--where {field}"), line).len(), 1, "{field}: {line}");
+        }
+    }
+    // IIS names the columns again when they change.
+    let log = "#Fields: date time c-ip\n2026-03-02 09:10:11 192.0.2.7\n#Fields: c-ip date time\n192.0.2.7 2026-03-02 09:10:12\n";
+    assert_eq!(requests("", log), [("192.0.2.7".to_owned(), 2, "2026-03-02T09:10:11Z".to_owned())]);
+}
+
+#[test]
+fn what_collectors_write_around_a_line_is_no_part_of_it() {
+    let json_of = |field: &str, line: &str| {
+        serde_json::json!({field: format!("{line}\n"), "stream": "stdout", "time": "2026-03-03T00:00:00.1Z"})
+            .to_string()
+    };
+    let haproxy = r#"192.0.2.7:33317 [02/Mar/2026:09:10:11.000] front back/s1 10/0/30/69/109 200 2750 - - ---- 1/1/1/1/0 0/0 "GET /a HTTP/1.1""#;
+    let own_json = r#"{"time":"2026-03-02T09:10:11Z","remote_addr":"192.0.2.7","path":"/a"}"#;
+    for (line, format) in [(COMBINED, "common or combined log"), (haproxy, "HAProxy log"), (own_json, "JSON")]
+    {
+        for (wrapped, around) in [
+            (format!("web-1  | {line}"), "docker compose"),
+            (format!("web_1       | {line}"), "docker compose"),
+            (format!("\u{1b}[36mweb-1  | \u{1b}[0m{line}"), "docker compose"),
+            (format!("web-1  | 2026-03-03T00:00:00.123456789Z {line}"), "docker compose"),
+            (format!("[pod/web-5d4f8c7b6-x2x9z/nginx] {line}"), "kubectl logs --prefix"),
+            (format!("[pod/web-0/nginx] 2026-03-03T00:00:00.1Z {line}"), "kubectl logs --prefix"),
+            (format!("2026-03-03T00:00:00.669794202Z stdout F {line}"), "the CRI"),
+            (format!("2026-03-03T00:00:00.669794202+01:00 stderr F {line}"), "the CRI"),
+            (format!("Mar  3 00:00:00 web-1 nginx[1203]: {line}"), "syslog"),
+            (format!("<190>Mar  3 00:00:00 web-1 nginx: {line}"), "syslog"),
+            (format!("<190>Mar 13 00:00:00 nginx: {line}"), "syslog"),
+            (format!("2026-03-03T00:00:00.123456+00:00 web-1 nginx[1203]: {line}"), "syslog"),
+            (format!("<165>1 2026-03-03T00:00:00.003Z web-1 nginx 1203 - - {line}"), "syslog"),
+            (
+                format!(
+                    "<165>1 2026-03-03T00:00:00.003Z web-1 nginx - ID47 [a@1 b=\"]\"][c@1] \u{feff}{line}"
+                ),
+                "syslog",
+            ),
+            (json_of("log", line), "a field of JSON"),
+            (json_of("message", line), "a field of JSON"),
+        ] {
+            let said = json("", &wrapped)["sources"][0]["format"].as_str().expect("text").to_owned();
+            let is_behind_anything = format == "HAProxy log" && said == format;
+            assert!(
+                is_behind_anything || (said.starts_with(format) && said.ends_with(around)),
+                "{wrapped}: {said}"
+            );
+            assert_eq!(
+                only("", &wrapped),
+                ("192.0.2.7".to_owned(), "2026-03-02T09:10:11Z".to_owned()),
+                "{wrapped}"
+            );
+            assert_eq!(requests("--where path=/a", &wrapped).len(), 1, "{wrapped}");
+        }
+    }
+    let ipv6 = COMBINED.replace("192.0.2.7", "2001:db8::7");
+    assert_eq!(only("", &format!("<190>Mar 13 00:00:00 nginx: {ipv6}")).0, "2001:db8::/64");
+    // A line of another kind in between costs a line.
+    let log = format!("web-1  | {COMBINED}\n").repeat(30) + "web-1 exited with code 0\n";
+    assert_eq!(json("", log)["unread"]["lines"], 1);
+}
+
+#[test]
+fn json_of_clouds_and_frameworks_names_time_and_client() {
+    for line in [
+        r#"{"@timestamp":"2026-03-02T09:10:11.000Z","source":{"ip":"192.0.2.7","address":"host"},"url":{"path":"/a"}}"#,
+        r#"{"@timestamp":"2026-03-02T09:10:11.000Z","source.ip":"192.0.2.7"}"#,
+        r#"{"ClientIP":"192.0.2.7","ClientRequestURI":"/a","EdgeStartTimestamp":"2026-03-02T09:10:11Z","EdgeEndTimestamp":"2026-03-02T09:10:12Z"}"#,
+        r#"{"ClientIP":"192.0.2.7","EdgeStartTimestamp":1772442611000000000}"#,
+        r#"{"level":30,"time":1772442611000,"pid":7,"req":{"id":1,"method":"GET","url":"/a","headers":{"host":"h"},"remoteAddress":"192.0.2.7","remotePort":1},"msg":"request completed"}"#,
+        r#"{"level":30,"time":1772442611000,"req":{"headers":{"x-forwarded-for":"192.0.2.7"},"remoteAddress":"::ffff:10.0.0.1"}}"#,
+        r#"{"client_ip":"192.0.2.7","started_at":1772442611000,"request":{"uri":"/a","headers":{"host":"h"}},"latencies":{"request":515}}"#,
+        r#"{"requestId":"c","ip":"192.0.2.7","requestTime":"02/Mar/2026:09:10:11 +0000","httpMethod":"GET","status":"200"}"#,
+        r#"{"requestId":"c","sourceIp":"192.0.2.7","requestTimeEpoch":"1772442611000"}"#,
+        r#"{"insertId":"x","httpRequest":{"remoteIp":"192.0.2.7","status":200},"timestamp":"2026-03-02T09:10:11Z"}"#,
+        r#"{"time":"2026-03-02T09:10:11.0000000Z","properties":{"clientIp":"192.0.2.7"}}"#,
+        r#"{"remote":"192.0.2.7","user":"-","time":"02/Mar/2026:09:10:11 +0000","method":"GET"}"#,
+    ] {
+        assert_eq!(only("", line), ("192.0.2.7".to_owned(), "2026-03-02T09:10:11Z".to_owned()), "{line}");
+        // As a cloud's tool prints a list of them, and as jq does.
+        let value: serde_json::Value = serde_json::from_str(line).expect("JSON");
+        let array = serde_json::json!([value, value, {"other": "}]{\"[{"}]);
+        for log in [format!("{array:#}\n"), array.to_string(), format!("{value:#}\n").repeat(2) + "{\n}\n"] {
+            let report = json("--lax", &log);
+            assert_eq!((&report["requests"], &report["keys"]), (&2.into(), &1.into()), "{log}");
+            assert_eq!(
+                (&report["unread"]["lines"], &report["sources"][0]["format"]),
+                (&1.into(), &"JSON".into()),
+                "{log}"
+            );
+            let last = log.trim_end().lines().count() as u64;
+            let line = report["unread"]["first"][0]["line"].as_u64().expect("a number");
+            assert!((1..=last).contains(&line), "{line} of {last}");
+        }
+    }
+    let wrapped = serde_json::json!([{"timestamp": 1_772_449_999_000_u64, "message": COMBINED}]);
+    assert_eq!(only("", &format!("{wrapped:#}")).1, "2026-03-02T09:10:11Z");
+    // What follows would be lost.
+    let said = failure("", "[\n  {\"time\": 1772442611, \"ip\": \"a\"},\n  {\"time\": 17");
+    assert!(said.contains("the last object of JSON has no end"), "{said}");
+}
+
+#[test]
+fn an_ipv6_client_has_its_port_behind_it() {
+    for (client, key) in [
+        ("2001:db8:1:2:3:4:5:6:33317", "2001:db8:1:2::/64"),
+        ("2001:db8::1:33317", "2001:db8::/64"),
+        ("::1:33317", "::/64"),
+        ("::ffff:192.0.2.7:33317", "192.0.2.7"),
+    ] {
+        let haproxy = format!(
+            r#"{client} [02/Mar/2026:09:10:11.000] front back/s1 10/0/30/69/109 200 2750 - - ---- 1/1/1/1/0 0/0 "GET / HTTP/1.1""#
+        );
+        assert_eq!(only("", &haproxy).0, key, "{client}");
+    }
+    let alb = r#"h2 2026-03-02T09:10:11Z app/web/50dc [2001:db8:1:2::9]:2817 10.0.0.1:80 0.000 0.001 0.000 200 200 34 366 "GET https://h:443/a HTTP/2.0" "curl""#;
+    assert_eq!(only("--where status=200", alb).0, "2001:db8:1:2::/64");
+}
+
+#[test]
+fn json_that_is_not_valid_is_called_that_and_missing_fields_are_answered_with_those_that_there_are() {
+    // nginx without escape=json.
+    let invalid =
+        r#"{"time":"2026-03-02T09:10:11+00:00","remote_addr":"192.0.2.7","agent":"a \x22quoted\x22 one"}"#;
+    let valid = invalid.replace("\\x22", "'");
+    let said = failure("", invalid);
+    assert!(said.contains("no known format") && said.contains("It is JSON that is not valid"), "{said}");
+    let said = failure("", format!("{valid}\n").repeat(9) + invalid);
+    assert!(
+        said.contains("1 of 10 lines") && said.contains(":10: JSON that is not valid: {\"time\""),
+        "{said}"
+    );
+    let said = failure("", r#"{"when":1772442611,"who":{"ip":"a","tags":["x"]},"none":null}"#);
+    assert!(
+        said.contains("no known format has a time") && said.contains("Its fields are when, who.ip, who.tags"),
+        "{said}"
+    );
+
+    let all = "a.b, headers.X-Key, path, time, usage.total_tokens, user";
+    for (words, log, said, fields) in [
+        ("--by nobody", FIELDS, "3 have no nobody", all),
+        ("--by user,nobody", FIELDS, "3 have no user or no nobody", all),
+        ("--by user --cost nothing", FIELDS, "no request has the field nothing", all),
+        ("--by user --where usr=alice", FIELDS, "--where leaves out 3", all),
+        (
+            "--by api_key",
+            COMBINED,
+            "1 have no api_key",
+            "ip, identity, user, time, request, method, path, status, bytes, referrer, agent, forwarded",
+        ),
+        ("--by c", "time,ip,b\n1772442611,a,b", "1 have no c", "time, ip, b"),
+        ("--by c", "#Fields: date time c-ip\n2026-03-02 09:10:11 a", "1 have no c", "date, time, c-ip"),
+        (r"--by c --regex (?P<time>\d+)·(?P<d>.)", "1772442611 x", "1 have no c", "time, d"),
+    ] {
+        let shown = failure(words, log);
+        let fields = format!("the fields of the first line are {fields}\n");
+        assert!(shown.contains(said) && shown.contains(&fields), "{words}: {shown}");
     }
 }
 
@@ -71,6 +288,11 @@ fn times_are_read_as_logs_have_them() {
         ("2026-03-02 09:10:11.5 -0130", "2026-03-02T10:40:11.5Z"),
         ("2026-03-02 09:10:11 UTC", "2026-03-02T09:10:11Z"),
         ("2026-03-02T09:10:11,25 +0200", "2026-03-02T07:10:11.25Z"),
+        // gin, Go's log, werkzeug, and CloudFront's columns.
+        ("2026/03/02 - 09:10:11", "2026-03-02T09:10:11Z"),
+        ("2026/03/02 09:10:11.25", "2026-03-02T09:10:11.25Z"),
+        ("02/Mar/2026 09:10:11", "2026-03-02T09:10:11Z"),
+        ("2026-03-02\\t09:10:11", "2026-03-02T09:10:11Z"),
         // A leap second is the end of the second before it.
         ("31/Dec/2016:23:59:60 +0000", "2016-12-31T23:59:59Z"),
         ("2016-12-31T23:59:60Z", "2016-12-31T23:59:59Z"),
@@ -91,6 +313,9 @@ fn times_are_read_as_logs_have_them() {
         "02/Mar/2026:24:00:00 +0000",
         "2026-13-01T00:00:00Z",
         "2026-03-02",
+        "2026/03/02",
+        "2026/13/02 - 09:10:11",
+        "02/Mar/2026",
         "9999-12-31T23:59:59Z",
         "1",
         "99999999999999999999",
@@ -169,6 +394,8 @@ fn a_missing_field_is_named() {
     assert!(failure("--by user --cost nothing", FIELDS).contains("no request has the field nothing"));
     assert!(failure("--by user --where user=carol", FIELDS).contains("--where leaves out 3"));
     assert!(failure("", "").contains("no known format"));
+    // The name of a field may have a space.
+    assert_eq!(only("--time my·time", "my time,ip\n1772442611,a").0, "a");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The program on logs: exact, hostile, as real programs write them; and its reports.
 //!
-//! SERVER and MODULE name a server and the module; GATE the gate; ENVOY, CADDY, TRAEFIK, NGINX, HAPROXY and CHROMIUM other programs.
+//! SERVER and MODULE name a server and the module; GATE the gate; ENVOY, CADDY, TRAEFIK, NGINX, HAPROXY, APACHE, SQUID
+//! and CHROMIUM other programs.
 
 #[path = "../../../tests/common/clock.rs"]
 #[allow(dead_code)]
@@ -8,6 +9,7 @@ mod clock;
 #[path = "../../../clients/rust/tests/servers.rs"]
 mod servers;
 
+mod client;
 mod exact;
 mod formats;
 mod gate;

@@ -59,6 +59,26 @@ fn the_pages_show_what_the_program_prints() {
     assert!(count > 4, "{count} blocks");
 }
 
+/// The page has a line of each format that is not recognised, and the expression that reads it.
+#[test]
+fn the_expressions_of_the_page_read_the_lines_above_them() {
+    let page = std::fs::read_to_string(path("docs/reference/replay.md")).expect("a page");
+    let blocks = page.split("```text\n").skip(1).filter_map(|block| block.split("\n```").next());
+    let pairs = blocks.filter_map(|block| block.split_once("\n--regex "));
+    let pairs: Vec<(&str, &str)> = pairs.collect();
+    for (line, expression) in &pairs {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("log"), format!("{line}\n")).expect("a file");
+        let known = run(folder.path(), "tokenbucket-replay log");
+        assert!(known.contains("no known format"), "{line}: {known}");
+        let command = format!("tokenbucket-replay log --regex {expression} --where path=/ping --json");
+        let report: serde_json::Value = serde_json::from_str(&run(folder.path(), &command)).expect("JSON");
+        assert_eq!(report["first_keys"], serde_json::json!(["192.0.2.7"]), "{line}");
+        assert_eq!(report["from"], "2026-03-02T09:10:11Z", "{line}");
+    }
+    assert_eq!(pairs.len(), 4);
+}
+
 /// Returns whether a page shows what was printed: its parts between lines `…` follow each other.
 fn is_shown(shown: &str, printed: &str) -> bool {
     let (shown, mut rest) = (format!("\n{shown}\n"), format!("\n{printed}\n"));

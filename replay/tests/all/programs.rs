@@ -122,25 +122,111 @@ fn nginx_by_default_behind_a_proxy_and_in_json() {
             "X-Forwarded-For: 203.0.113.5, 2001:db8::5\r\n",
             "2001:db8::/64",
         ),
+        // What many put behind the user agent is no client.
+        (
+            r#"hosts '$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent" "$server_addr" $host'"#,
+            COMMON,
+            "X-Forwarded-For: 203.0.113.5\r\n",
+            "127.0.0.1",
+        ),
         (
             r#"own escape=json '{"msec":$msec,"remote_addr":"$remote_addr","request":"$request","agent":"$http_user_agent"}'"#,
-            "JSON lines",
+            "JSON",
             "User-Agent: a \"quoted\" one\r\n",
             "127.0.0.1",
         ),
     ] {
         let name = format.split(' ').next().expect("a name");
         let define = if name == "combined" { String::new() } else { format!("log_format {format};") };
-        let configuration = format!(
-            "daemon off; pid FOLDER/pid; error_log stderr; worker_processes 1; events {{}} http {{
-                client_body_temp_path FOLDER/1; proxy_temp_path FOLDER/2; fastcgi_temp_path FOLDER/3; uwsgi_temp_path FOLDER/4; scgi_temp_path FOLDER/5;
-                {define} access_log FOLDER/access.log {name};
-                server {{ listen 127.0.0.1:PORT; return 200 ok; }} }}"
-        );
+        let configuration = nginx(&format!("{define} access_log FOLDER/access.log {name};"));
         let program =
             start("NGINX", "/usr/sbin/nginx", "nginx.conf", &configuration, &["-c", "nginx.conf", "-p", "."]);
         check(program, "access.log", headers, format_is, client);
     }
+}
+
+/// The lines come as nginx sends them to syslog, by a socket that this test reads.
+#[test]
+fn nginx_behind_syslog() {
+    let socket = std::net::UdpSocket::bind(("127.0.0.1", 0)).expect("a socket");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let address = socket.local_addr().expect("an address");
+    for (options, around) in [("", "syslog"), (",nohostname,tag=web", "syslog")] {
+        let configuration = nginx(&format!("access_log syslog:server={address}{options} combined;"));
+        let (program, port) =
+            start("NGINX", "/usr/sbin/nginx", "nginx.conf", &configuration, &["-c", "nginx.conf", "-p", "."]);
+        assert_eq!(ask(port, ""), "200");
+        let mut line = [0; 4096];
+        let length = socket.recv(&mut line).expect("a line");
+        let line = String::from_utf8_lossy(&line[..length]).into_owned();
+        assert_eq!(json("", &line)["sources"][0]["format"], format!("{COMMON}, behind {around}"), "{line}");
+        assert_eq!(requests("--where path=/path", &line)[0].0, "127.0.0.1", "{line}");
+        drop(program);
+    }
+}
+
+/// Returns a configuration in which a log is written as told.
+fn nginx(access_log: &str) -> String {
+    format!(
+        "daemon off; pid FOLDER/pid; error_log stderr; worker_processes 1; events {{}} http {{
+            client_body_temp_path FOLDER/1; proxy_temp_path FOLDER/2; fastcgi_temp_path FOLDER/3; uwsgi_temp_path FOLDER/4; scgi_temp_path FOLDER/5;
+            {access_log} server {{ listen 127.0.0.1:PORT; return 200 ok; }} }}"
+    )
+}
+
+/// Debian's `other_vhosts_access.log`.
+#[test]
+fn apache_with_a_log_of_all_hosts() {
+    let modules = ["mpm_event", "authz_core", "alias"];
+    let modules =
+        modules.map(|name| format!("LoadModule {name}_module /usr/lib/apache2/modules/mod_{name}.so\n"));
+    let configuration = modules.concat()
+        + r#"ServerName edge.example
+PidFile FOLDER/pid
+DefaultRuntimeDir FOLDER
+Listen 127.0.0.1:PORT
+AliasMatch ^/path FOLDER/httpd.conf
+LogFormat "%v:%p %h %l %u %t \"%r\" %>s %O \"%{Referer}i\" \"%{User-Agent}i\"" vhost_combined
+CustomLog FOLDER/access.log vhost_combined
+ErrorLog /dev/stderr
+"#;
+    let program = start(
+        "APACHE",
+        "/usr/sbin/apache2",
+        "httpd.conf",
+        &configuration,
+        &["-X", "-d", ".", "-f", "httpd.conf"],
+    );
+    check(program, "access.log", "", "combined log behind a host", "127.0.0.1");
+}
+
+#[test]
+fn squid() {
+    let address = backend();
+    let configuration = format!(
+        "http_port 127.0.0.1:PORT accel defaultsite=example no-vhost\ncache_peer 127.0.0.1 parent {} 0 no-query originserver\nhttp_access allow all\ncache deny all\n\
+         access_log stdio:FOLDER/access.log squid\nbuffered_logs off\ncache_log FOLDER/cache.log\npid_filename FOLDER/pid\ncoredump_dir FOLDER\nicon_directory FOLDER\nnetdb_filename none\npinger_enable off\nshutdown_lifetime 0\n",
+        address.port()
+    );
+    // Started as root, it becomes another user. With -N it is one process, which leaves its shared memory behind if killed.
+    let script = "chmod 777 .; rm -f /dev/shm/replaytest-*; exec \"$0\" -N -n replaytest -f squid.conf";
+    let squid = std::env::var("SQUID").unwrap_or_else(|_| "/usr/sbin/squid".to_owned());
+    let program = start("SHELL_OF_TESTS", "/bin/sh", "squid.conf", &configuration, &["-c", script, &squid]);
+    check(program, "access.log", "", "Squid log", "127.0.0.1");
+}
+
+/// Starts a server that replies to everything, and returns its address.
+fn backend() -> std::net::SocketAddr {
+    let backend = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    let address = backend.local_addr().expect("an address");
+    std::thread::spawn(move || {
+        for mut stream in backend.incoming().flatten() {
+            let mut request = [0; 4096];
+            let _ = stream.read(&mut request);
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok");
+        }
+    });
+    address
 }
 
 #[test]
@@ -155,22 +241,14 @@ frontend edge\n bind 127.0.0.1:PORT\n http-request return status 200\n";
 fn caddy() {
     let configuration = "{\n admin off\n auto_https off\n}\nhttp://127.0.0.1:PORT, http://example:PORT {\n log {\n output file FOLDER/access.log\n }\n respond ok\n}\n";
     let program = start("CADDY", "caddy", "Caddyfile", configuration, &["run", "--config", "Caddyfile"]);
-    check(program, "access.log", "Authorization: secret\r\n", "JSON lines", "127.0.0.1");
+    check(program, "access.log", "Authorization: secret\r\n", "JSON", "127.0.0.1");
 }
 
 #[test]
 fn traefik_by_default_and_in_json() {
-    let backend = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
-    let address = backend.local_addr().expect("an address");
-    std::thread::spawn(move || {
-        for mut stream in backend.incoming().flatten() {
-            let mut request = [0; 4096];
-            let _ = stream.read(&mut request);
-            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok");
-        }
-    });
+    let address = backend();
     let routes = format!("http: {{routers: {{all: {{rule: 'PathPrefix(`/`)', service: backend}}}}, services: {{backend: {{loadBalancer: {{servers: [{{url: 'http://{address}'}}]}}}}}}}}");
-    for (format, format_is) in [("common", COMMON), ("json", "JSON lines")] {
+    for (format, format_is) in [("common", COMMON), ("json", "JSON")] {
         let configuration = "PORT".replace("PORT", &routes);
         let (program, port) = start_traefik(&configuration, format);
         // It listens before it has read its routes.
@@ -204,7 +282,7 @@ fn envoy_by_default_and_in_json() {
     let json = "json_format: {start_time: '%START_TIME%', path: '%REQ(:PATH)%', downstream_remote_address: '%DOWNSTREAM_REMOTE_ADDRESS%', status: '%RESPONSE_CODE%'}";
     for (log_format, headers, format_is, client) in [
         ("", "X-Forwarded-For: 198.51.100.1, 203.0.113.5\r\n", "Envoy's text format", "203.0.113.5"),
-        (json, "", "JSON lines", "127.0.0.1"),
+        (json, "", "JSON", "127.0.0.1"),
     ] {
         let log_format =
             if log_format.is_empty() { String::new() } else { format!(", log_format: {{{log_format}}}") };
