@@ -11,7 +11,6 @@ Run with `python app.py`; every setting is an environment variable, see `Setting
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import json
 import logging
 from collections.abc import AsyncIterator, Callable
@@ -29,7 +28,7 @@ from pydantic_settings import BaseSettings, NoDecode
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tokenbucket import BadArgument, Decision, Limit, TokenBucketError
+from tokenbucket import BadArgument, Decision, Limit, TokenBucketError, client_address
 from tokenbucket.asyncio import Hold, JointLimiter, Limiter, Server
 
 log = logging.getLogger("app")
@@ -133,20 +132,6 @@ class RateLimitMiddleware:
             await send(message)
 
         await self.app(scope, receive, send_with_headers)
-
-
-def client_address(request: Request) -> str:
-    """The caller's address; of IPv6 the /64, because one host has all of it to choose from."""
-    host = request.client.host if request.client else ""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host  # a Unix socket, or what a trusted proxy wrote instead of an address
-    if isinstance(address, ipaddress.IPv4Address):
-        return str(address)
-    if address.ipv4_mapped:
-        return str(address.ipv4_mapped)
-    return str(ipaddress.ip_network((address, 64), strict=False).network_address)
 
 
 bearer = HTTPBearer(auto_error=False)
@@ -318,7 +303,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(
         RateLimitMiddleware,
         limiter=per_address,
-        key=client_address,
+        key=lambda request: client_address(request.client.host if request.client else ""),
         exempt=frozenset({"/healthz"}),
     )
 

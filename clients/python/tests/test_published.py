@@ -74,9 +74,12 @@ def run_blocks(port: int, port_of_cluster: int, namespace: dict[str, Any]) -> No
 
 
 async def call_fastapi(app: Any, limiter: Any) -> list[httpx.Response]:
-    transport = httpx.ASGITransport(app=app, client=("192.0.2.1", 1))
-    async with httpx.AsyncClient(transport=transport, base_url="http://api") as client:
-        answered = [await client.get("/search") for _ in range(6)]
+    """Asks from as many addresses of one network of IPv6, which one host has all of."""
+    answered = []
+    for host in range(6):
+        transport = httpx.ASGITransport(app=app, client=(f"2001:db8::{host}", 1))
+        async with httpx.AsyncClient(transport=transport, base_url="http://api") as client:
+            answered.append(await client.get("/search"))
     await limiter.aclose()
     return answered
 

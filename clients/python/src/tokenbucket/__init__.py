@@ -16,6 +16,7 @@ The package is called tokenbucket-redis; tokenbucket on PyPI is another project.
 
 from .api.operations import OnDecision, OnError
 from .api.threads import Client, Hold, JointLimiter, Limiter, Server
+from .values.address import client_address
 from .values.decision import Decision, Denied
 from .values.errors import BadArgument, CrossSlot, ModuleMissing, ReplyLost, ServerAway, TokenBucketError
 from .values.limit import Limit, Number
@@ -40,4 +41,5 @@ __all__ = [
     "Server",
     "ServerAway",
     "TokenBucketError",
+    "client_address",
 ]

@@ -7,13 +7,13 @@ and a rate, "20 1000/d". `docs/django-rest-framework.md` has the settings.
 from __future__ import annotations
 
 from functools import cache
-from ipaddress import IPv6Address, IPv6Network, ip_address
 from typing import Any
 
 from django.conf import settings
 from rest_framework import throttling
 
 from .api.threads import Limiter, Server
+from .values.address import client_address
 from .values.decision import Decision
 from .values.limit import Limit
 
@@ -51,15 +51,8 @@ class TokenBucketThrottle(throttling.SimpleRateThrottle):
         return self._parsed
 
     def get_ident(self, request: Any) -> str:
-        """The framework's; of an IPv6 address the /64, because one host has all of it to choose from."""
-        ident: str = super().get_ident(request)
-        try:
-            address = ip_address(ident)
-        except ValueError:  # several addresses, or what a proxy wrote instead
-            return ident
-        if not isinstance(address, IPv6Address):
-            return ident
-        return str(address.ipv4_mapped or IPv6Network((int(address) >> 64 << 64, 64)))
+        """The framework's, as `client_address` names it."""
+        return client_address(super().get_ident(request))
 
     def allow_request(self, request: Any, view: Any) -> bool:
         if self.rate is None:
