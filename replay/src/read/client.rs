@@ -63,18 +63,19 @@ impl Clients {
     /// Appends an address to a key.
     pub fn push(&mut self, part: Part, fields: &Fields, key: &mut Vec<u8>) -> Option<()> {
         let (forwarded, peer) = (self.forwarded(fields), self.peer(part, fields));
+        let mut is_proxy = false;
         if let (Some((one, _, first)), Some((other, peer))) = (forwarded, peer) {
-            if address(peer) != Some(first) {
-                let lines = self.taken.differing.map_or(0, |(.., lines)| lines);
-                self.taken.differing = Some((one, other, lines + 1));
+            let found = address(peer);
+            // A proxy is as near as a private network, this machine or its Unix socket.
+            is_proxy = found.as_ref().map_or(peer == b"unix:", is_private);
+            if found != Some(first) {
+                self.taken.differing.get_or_insert((one, other, 0)).2 += 1;
             }
         }
         let forwarded = forwarded.map(|(name, text, _)| (name, text));
-        // A proxy is as near as a private network, this machine or its Unix socket.
-        let is_proxy = |peer| address(peer).map_or(peer == b"unix:", |found| is_private(&found));
-        let (name, text) = match (part, peer) {
-            (Part::Client, Some((_, peer))) if forwarded.is_some() && is_proxy(peer) => forwarded,
-            (Part::Client, None) | (Part::Forwarded, _) => forwarded,
+        let (name, text) = match part {
+            Part::Forwarded => forwarded,
+            Part::Client if is_proxy || peer.is_none() => forwarded,
             _ => peer,
         }?;
         *self.taken.lines.entry(name).or_default() += 1;
@@ -134,8 +135,9 @@ fn push_client(text: &[u8], key: &mut Vec<u8>) {
 pub fn address(text: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(text).ok()?;
     let host = text.strip_prefix('[').map_or(Some(text), |rest| Some(rest.split_once(']')?.0))?;
-    let host = host.split_once('%').map_or(host, |(host, _zone)| host);
-    let address: Option<IpAddr> = host.parse().ok().or_else(|| host.rsplit_once(':')?.0.parse().ok());
+    let without_port = || host.rsplit_once(':')?.0.parse().ok();
+    let without_zone = || host.split_once('%')?.0.parse().ok();
+    let address: Option<IpAddr> = host.parse().ok().or_else(without_port).or_else(without_zone);
     address.map(|address| address.to_canonical())
 }
 

@@ -82,8 +82,7 @@ impl<'a> Requests<'a> {
             self.time_us(format, line).ok()?;
             self.clients.sample(&self.fields)
         });
-        let sample: Vec<_> = sample.collect();
-        self.clients.heeds_forwarded = !is_doubtful || are_clients(&sample);
+        self.clients.heeds_forwarded = !is_doubtful || are_clients(&sample.collect::<Vec<_>>());
     }
 
     /// Returns the time of a line, if it has this format.

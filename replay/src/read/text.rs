@@ -113,7 +113,7 @@ fn path_of_url(url: &[u8]) -> &[u8] {
 }
 
 /// Returns the byte with which the next token begins, and what the token contains.
-#[inline]
+#[inline(always)]
 fn next_token<'l>(rest: &mut &'l [u8]) -> Option<(u8, &'l [u8])> {
     let text = rest.trim_ascii_start();
     let kind = *text.first()?;
