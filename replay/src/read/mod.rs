@@ -1,6 +1,6 @@
 //! Reads logs: their lines, the fields of each in its format, and from these the request.
 //!
-//! A new format is a row in [`FORMATS`], and a function in a file of its own or, for words in a row, a line in [`text`].
+//! A new format is a row in [`FORMATS`], and a function in a file of its own or, for words in a row, a line in `text.rs`.
 
 mod client;
 mod csv;

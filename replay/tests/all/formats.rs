@@ -25,6 +25,12 @@ fn the_format_of_a_log_is_recognised_and_said() {
             "192.0.2.7",
             r#"192.0.2.7 - - [02/Mar/2026:10:10:11 +0100] "GET / HTTP/1.1" 200 5 "-" "a \"quoted\" agent""#,
         ),
+        // werkzeug's.
+        (
+            "common or combined log",
+            "192.0.2.7",
+            r#"192.0.2.7 - - [02/Mar/2026 09:10:11] "GET / HTTP/1.1" 200 -"#,
+        ),
         (
             "HAProxy log",
             "192.0.2.7",
