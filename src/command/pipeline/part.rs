@@ -343,9 +343,11 @@ fn begin_override(key: &mut BucketKey, begins: Box<Override>) -> Effect {
     let none = Holds::default();
     let holds = key.holds().unwrap_or(&none);
     let replaced = holds.replaced(stored, now_us);
+    // Redis 8.10 dies of a question about the expiry of a key that does not exist.
+    let expires_at_ms = stored.and_then(|_| key.expire_at_ms());
     // A key without an expiry keeps none.
-    let stays = stored.is_some() && key.expire_at_ms().is_none();
-    let expires_at_ms = key.expire_at_ms().unwrap_or(0);
+    let stays = stored.is_some() && expires_at_ms.is_none();
+    let expires_at_ms = expires_at_ms.unwrap_or(0);
     let expire_at_ms = (!stays).then(|| {
         let bucket = stored.unwrap_or(replaced.bucket);
         holds.overridden_until_ms(&begins, bucket, expires_at_ms, now_us)
