@@ -3,7 +3,7 @@
 //! [`Request::plan`] decides and changes nothing. The caller carries the plan out, or drops it if another bucket of the
 //! call denies, or other calls come first.
 
-use crate::bucket::{Bucket, Outcome, MAX_TIME_US};
+use crate::bucket::{Bucket, Operation, Outcome, MAX_TIME_US};
 use crate::effect::HoldChange;
 use crate::error::Error;
 use crate::hold::{Hold, Holds, Override, Plan};
@@ -28,11 +28,10 @@ impl<A: Argument> Request<A> {
             Wanted::Tokens(operation) => {
                 Ok(Plan::Outcome(limit.decide_with(stored, holds.as_deref(), operation, now_us)?))
             }
+            // As `TB.PEEK` with cost 0.
             Wanted::Override { .. } => {
-                let holds = holds.unwrap_or(&mut none);
-                // The one before counted until now.
-                holds.limit_override.iter_mut().for_each(|stored| stored.end_by(now_us));
-                Ok(limit.override_limit(stored, holds, now_us))
+                let nothing = Operation::Take { cost_micro: 0 };
+                Ok(Plan::Outcome(limit.decide_with(stored, holds.as_deref(), nothing, now_us)?))
             }
             Wanted::Renew { id, .. } => {
                 Ok(limit.renew(stored, holds.unwrap_or(&mut none), id.as_ref(), now_us))
@@ -85,10 +84,10 @@ impl<A: Argument> Request<A> {
             Wanted::Tokens(_) => return None,
             Wanted::Hold { id, ttl_ms, .. } | Wanted::Renew { id, ttl_ms } => (id.as_ref(), *ttl_ms),
             Wanted::Settle { id, .. } => (id.as_ref(), 0),
-            Wanted::Override { capacity, rate, ttl_ms } => {
-                let parsed =
-                    || Override::parse(capacity.as_ref(), rate.as_ref(), after_us(*ttl_ms)).map(Box::new);
-                return Some(HoldChange::Override((*ttl_ms > 0).then(parsed).flatten()));
+            Wanted::Override { capacity, rate, ttl_ms, fills } => {
+                let times_us = (now_us.clamp(0, MAX_TIME_US), after_us(*ttl_ms));
+                let parsed = || Override::parse(capacity.as_ref(), rate.as_ref(), *fills, times_us);
+                return Some(HoldChange::Override((*ttl_ms > 0).then(parsed).flatten().map(Box::new)));
             }
         };
         let ends_at_us = after_us(ttl_ms);
@@ -109,7 +108,6 @@ impl<A: Argument> Request<A> {
         let mut outcome = self.limit.outcome_of_hold(bucket, holds, taken_micro, now_us);
         match self.wanted {
             Wanted::Settle { .. } => {}
-            Wanted::Override { .. } => outcome.decision.allowed = i64::from(bucket.level_micro >= 0),
             _ => outcome.decision.retry_after_ms = 0,
         }
         outcome

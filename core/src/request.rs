@@ -80,6 +80,8 @@ pub enum Wanted<A> {
         rate: A,
         /// The time until the override ends: 0 (now) to [`MAX_TTL_MS`].
         ttl_ms: i64,
+        /// Whether it begins with a full bucket.
+        fills: bool,
     },
 }
 
@@ -119,8 +121,9 @@ impl<A> Request<A> {
             }
             Wanted::Renew { id, ttl_ms } => Wanted::Renew { id: argument(id), ttl_ms: *ttl_ms },
             Wanted::Settle { id, used_micro } => Wanted::Settle { id: argument(id), used_micro: *used_micro },
-            Wanted::Override { capacity, rate, ttl_ms } => {
-                Wanted::Override { capacity: argument(capacity), rate: argument(rate), ttl_ms: *ttl_ms }
+            Wanted::Override { capacity, rate, ttl_ms, fills } => {
+                let (capacity, rate) = (argument(capacity), argument(rate));
+                Wanted::Override { capacity, rate, ttl_ms: *ttl_ms, fills: *fills }
             }
         };
         Request { key: argument(&self.key), limit: self.limit, wanted }
@@ -159,23 +162,27 @@ fn first<A, const N: usize>(arguments: &[A]) -> Result<(&[A; N], &[A]), Error> {
 /// Reads `key capacity rate [cost]`, of `TB.TAKE`.
 #[inline(always)] // Hot: the limit stays in registers.
 pub fn take<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
-    take_or_peek::<A, false>(arguments)
+    take_or_peek(arguments, limit)
 }
 
-/// Reads `key capacity rate [cost]`, of `TB.PEEK`, which may read a pool too.
-#[inline(always)]
+/// Reads `key capacity rate [cost]`, of `TB.PEEK`, which may read a pool too. `TB.PEEK` reads [`take`] first, so that only
+/// pools pay for the difference.
+#[cold]
 pub fn peek<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
-    take_or_peek::<A, true>(arguments)
+    take_or_peek(arguments, limit_or_pool)
 }
 
 #[inline(always)]
-fn take_or_peek<A: Argument, const MAY_BE_POOL: bool>(arguments: &[A]) -> Result<Request<A>, Error> {
+fn take_or_peek<A: Argument>(
+    arguments: &[A],
+    limit: impl FnOnce(&A, &A) -> Result<Limit, Error>,
+) -> Result<Request<A>, Error> {
     let (key, capacity, rate, cost) = match arguments {
         [key, capacity, rate] => (key, capacity, rate, None),
         [key, capacity, rate, cost] => (key, capacity, rate, Some(cost)),
         _ => return Err(Error::WrongArity),
     };
-    let limit = if MAY_BE_POOL { limit_or_pool(capacity, rate)? } else { limit(capacity, rate)? };
+    let limit = limit(capacity, rate)?;
     let cost_micro = match cost {
         Some(cost) => self::cost(cost)?,
         None => MICRO_PER_TOKEN,
@@ -208,16 +215,27 @@ pub fn charge<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
 
 /// Reads `key capacity rate amount`, of `TB.GIVE`.
 pub fn give<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
-    let (key, limit, amount_micro) = amount(arguments, limit_or_pool, Rounding::Down)?;
+    let (key, limit, amount_micro) = amount(arguments, limit, Rounding::Down)?;
     Ok(Request::tokens(key, limit, Operation::Give { amount_micro }))
 }
 
-/// Reads `key capacity rate ttl_ms`, of `TB.OVERRIDE`.
+/// Reads `key capacity rate ttl_ms [FULL]`, of `TB.OVERRIDE`.
 pub fn limit_override<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
-    let [key, capacity, rate, ttl_ms] = exactly(arguments)?;
+    let ([key, capacity, rate, ttl_ms], option) = match arguments {
+        [call @ .., option] if call.len() == 4 => (exactly(call)?, Some(option)),
+        _ => (exactly(arguments)?, None),
+    };
     let limit = limit_or_pool(capacity, rate)?;
     let ttl_ms = whole(ttl_ms.as_ref(), MAX_TTL_MS).ok_or(Error::OverrideTtl)?;
-    Ok(Request { key: *key, limit, wanted: Wanted::Override { capacity: *capacity, rate: *rate, ttl_ms } })
+    if option.is_some_and(|option| !is_word(option, b"FULL")) {
+        return Err(Error::OverrideOption);
+    }
+    let fills = option.is_some();
+    if fills && (limit.capacity_micro() == 0 || ttl_ms == 0) {
+        return Err(Error::FullOfNothing);
+    }
+    let wanted = Wanted::Override { capacity: *capacity, rate: *rate, ttl_ms, fills };
+    Ok(Request { key: *key, limit, wanted })
 }
 
 /// Reads `key`, of `TB.STATE` and `TB.HOLDS`.

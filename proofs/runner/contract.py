@@ -144,7 +144,7 @@ class Holds:
             ("4list5Holds14outstanding_of17h", self.outstanding_of),
             ("4list5Holds6remove17h", self.remove),
             ("4list5Holds3set17h", lambda machine, holds, hold: None),
-            (f"{expiring}11ended_micro17h", lambda machine, holds, now: self.ended),
+            (f"{expiring}14returned_micro17h", lambda machine, holds, since, now: self.ended),
             (f"{expiring}11last_end_us17h", lambda machine, holds: self.last_end),
             (f"{expiring}13reaches_at_us17h", self.reaches),
             # No limit is overridden.

@@ -213,15 +213,15 @@ pub struct Scene<'a> {
 #[repr(C)]
 pub struct AnyHolds {
     /// What those that have ended bring: 0 to 2^61.
-    pub ended_micro: i64,
+    pub returned_micro: i64,
     /// When the last one ends.
     pub last_end_us: i64,
 }
 
 impl Expiring for AnyHolds {
     #[inline(always)]
-    fn ended_micro(self, _now_us: i64) -> i64 {
-        self.ended_micro
+    fn returned_micro(self, _since_us: i64, _now_us: i64) -> i64 {
+        self.returned_micro
     }
 
     #[inline(always)]
@@ -243,8 +243,11 @@ impl Scene<'_> {
 
     #[inline(always)]
     fn any_limit(&self) -> Option<Limit> {
-        let is_pool = || *self.rate == Rate::NOTHING;
-        self.limit().or_else(|| is_pool().then(|| Limit::pool(self.capacity_micro)))
+        match *self.rate {
+            Rate::Pool => Some(Limit::pool(self.capacity_micro)),
+            Rate::NOTHING => Some(Limit::stopped(self.capacity_micro)),
+            _ => self.limit(),
+        }
     }
 
     #[inline(always)]
@@ -404,7 +407,7 @@ fn is_conserved(scene: &Scene<'_>, operation: Operation, later_us: i64) -> Verdi
     if later_us < scene.now_us || before.flow_micro == SATURATED {
         return OUTSIDE;
     }
-    let AnyHolds { ended_micro, .. } = scene.holds;
+    let AnyHolds { returned_micro, .. } = scene.holds;
     let Ok(outcome) = limit.decide_with(scene.stored(), scene.holds, operation, scene.now_us) else {
         return HOLDS;
     };
@@ -413,10 +416,10 @@ fn is_conserved(scene: &Scene<'_>, operation: Operation, later_us: i64) -> Verdi
         return 7;
     }
     let stored = after(scene.stored(), outcome.change);
-    let not_included_micro = if matches!(outcome.change, Change::Keep) { ended_micro } else { 0 };
+    let not_included_micro = if matches!(outcome.change, Change::Keep) { returned_micro } else { 0 };
     let after =
         worth(scene, stored, later_us).micro().wrapping_add(granted_micro).wrapping_add(not_included_micro);
-    let due = before.micro().wrapping_add(given_micro).wrapping_add(ended_micro);
+    let due = before.micro().wrapping_add(given_micro).wrapping_add(returned_micro);
     if after > due {
         return 1;
     }
@@ -426,7 +429,8 @@ fn is_conserved(scene: &Scene<'_>, operation: Operation, later_us: i64) -> Verdi
         }
     }
     let current = worth(scene, scene.stored(), scene.now_us);
-    let is_cut = current.micro().wrapping_add(ended_micro).wrapping_add(given_micro) >= scene.capacity_micro;
+    let is_cut =
+        current.micro().wrapping_add(returned_micro).wrapping_add(given_micro) >= scene.capacity_micro;
     verdict(is_cut || after >= due.wrapping_sub(1), 6)
 }
 
@@ -733,8 +737,11 @@ fn gives_back(scene: &Scene<'_>, bucket: Bucket, due_micro: i64) -> Verdict {
 /// Returns the level at the moment of the call, with what the holds that have ended bring.
 #[inline(always)]
 fn level_with_ended(scene: &Scene<'_>, holds: &Holds) -> i64 {
+    if matches!(scene.rate, Rate::Pool) {
+        return holds.free_micro(scene.capacity_micro, scene.now_us);
+    }
     let current = worth(scene, scene.stored(), scene.now_us).micro();
-    current.wrapping_add(holds.ended_micro(scene.now_us)).min(scene.capacity_micro)
+    current.wrapping_add(holds.returned_micro(i64::MIN, scene.now_us)).min(scene.capacity_micro)
 }
 
 /// States the reply to a hold that was set or ended: it is allowed and counts what it took (1); nothing is stored of a full

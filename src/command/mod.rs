@@ -60,7 +60,7 @@ pub(crate) const ALL: Commands = Commands {
                 arguments: &[KEY, CAPACITY, RATE, OPTIONAL_COST],
                 ..Spec::DECIDING
             },
-            |call| peek(call, request::peek(call.arguments())?)
+            |call| peek(call)
         ),
         command!(
             Spec {
@@ -231,7 +231,13 @@ pub(crate) const ALL: Commands = Commands {
                 name: c"TB.OVERRIDE",
                 summary: c"Puts a limit in place of that of all calls on a bucket, for a time",
                 audience: Audience::Servers,
-                arguments: &[KEY, CAPACITY, RATE, TTL_MS],
+                arguments: &[
+                    KEY,
+                    CAPACITY,
+                    RATE,
+                    TTL_MS,
+                    ArgumentSpec::optional(c"full", Kind::Word(c"FULL")),
+                ],
                 ..Spec::DECIDING
             },
             |call| override_limit(call, request::limit_override(call.arguments())?)

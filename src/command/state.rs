@@ -2,7 +2,6 @@
 
 use crate::redis::spec::{Audience, Command, FromMaster, Keys, Spec, KEY};
 use crate::redis::{waiting, Access, BucketKey, Call};
-use tokenbucket_core::bucket::Expiring;
 use tokenbucket_core::error::Refusal;
 use tokenbucket_core::number::decimal_tokens;
 use tokenbucket_core::request;
@@ -27,7 +26,6 @@ impl Command for State {
         match key.bucket() {
             None => call.reply_nil(),
             Some(bucket) => {
-                let bucket = key.holds().settled(Some(bucket), call.now_us()).0.unwrap_or(bucket);
                 let tenants = if waiting::is_any() { waiting::tenants(&key) } else { Vec::new() };
                 let limit_override = key.holds().and_then(|holds| holds.override_at(call.now_us()));
                 let fields = match limit_override {

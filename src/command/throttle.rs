@@ -11,7 +11,7 @@ use super::pipeline::{decide, Part};
 use crate::redis::spec::{ArgumentSpec, Command, FromMaster, Kind, Spec, KEY};
 use crate::redis::{Access, Argument, BucketKey, Call, Replication};
 use std::ops::RangeInclusive;
-use tokenbucket_core::bucket::{Bucket, Change, Operation, Outcome};
+use tokenbucket_core::bucket::{Bucket, Change, Expiring, Operation, Outcome};
 use tokenbucket_core::cast::signed;
 use tokenbucket_core::error::{Error, Refusal};
 use tokenbucket_core::hold::{Holds, Plan};
@@ -115,14 +115,15 @@ fn reply(
 ) -> Reply {
     let (limit, decision) = (&request.limit, &outcome.decision);
     let wait_us = |level_micro| limit.wait_after_us(stored, holds, outcome.change, level_micro, now_us);
+    let counting_micro = holds.counting(limit, stored, now_us).limit.capacity_micro();
     let never = decision.allowed != 0 || decision.retry_after_ms < 0;
     let retry_after_s = || retry_after_s(decision.retry_after_ms, wait_us(request.wanted.micro()));
     [
         i64::from(decision.allowed == 0),
-        limit.capacity_micro() / MICRO_PER_TOKEN,
+        if holds.is_suspended(now_us) { 0 } else { counting_micro / MICRO_PER_TOKEN },
         decision.remaining.max(0),
         if never { -1 } else { retry_after_s() },
-        whole_seconds(wait_us(limit.capacity_micro())),
+        whole_seconds(wait_us(counting_micro)),
     ]
 }
 

@@ -33,7 +33,7 @@ pub enum Act {
 pub enum Want {
     Operation(Operation),
     Hold(HoldOperation),
-    Override { limit: Limit, ttl_ms: i64 },
+    Override { limit: Limit, ttl_ms: i64, fills: bool },
 }
 
 impl Want {
@@ -41,7 +41,7 @@ impl Want {
         match self {
             Self::Operation(operation) => (*operation).into(),
             Self::Hold(hold_operation) => hold_operation.into(),
-            Self::Override { ttl_ms, .. } => Wanted::Override { ttl_ms: *ttl_ms },
+            Self::Override { ttl_ms, fills, .. } => Wanted::Override { ttl_ms: *ttl_ms, fills: *fills },
         }
     }
 
@@ -107,12 +107,13 @@ pub fn draw(random: &mut Random, buckets: &Buckets) -> Step {
         32..=33 => {
             // A bucket that is full by a smaller capacity may expire, and is full by the larger one. Another rate would leave
             // open whether a gift finds a bucket full that has holds: `decisions.rs` looks at that after each call.
-            let larger = limit.times(random.between(1, 3));
+            let other = limit.times(random.between(0, 3));
             let (limit, ttl_ms) = match random.once_in(3) {
                 true => (limit.clone(), 0),
-                false => (larger, random.between(1, 6 * HOUR_MS)),
+                false => (other, random.between(1, 6 * HOUR_MS)),
             };
-            decide(Want::Override { limit, ttl_ms })
+            let fills = ttl_ms > 0 && limit.capacity_micro() > 0 && random.once_in(3);
+            decide(Want::Override { limit, ttl_ms, fills })
         }
         _ => (format!("{} {key}", random.pick(&["DEL", "UNLINK"])), Act::Reset),
     };

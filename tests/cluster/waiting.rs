@@ -62,7 +62,7 @@ fn a_call_of_which_one_bucket_has_moved_gets_nothing() {
     client.say(&format!("CLUSTER SETSLOT 0 MIGRATING {}", node_id(new)));
     client.say(&format!("MIGRATE 127.0.0.1 {} {OTHER} 0 10000", new.port()));
     // A slot of the bucket that is still here becomes free: of the other one none is.
-    client.decide(&format!("TB.GIVE {KEY} 1 0 1"));
+    client.decide(&format!("TB.OVERRIDE {KEY} 2 0 86400000"));
     assert_eq!((client.waiting(), client.keys()), (1, 1), "granted of what has moved");
     client.say(&format!("MIGRATE 127.0.0.1 {} {KEY} 0 10000", new.port()));
     for node in [new, old] {

@@ -19,7 +19,7 @@ pub const YEAR_US: i64 = 365 * 86_400_000_000;
 pub const RATES: &[&str] = &[
     "1", "5", "3.7", "0.25", "1e-3", "1E3", "123456.789", "1e12", "100/m", "100/h", "7/d", "1/250ms", "10/10s", "1/3s",
     "0.7/1.1m", "999999/7h", "1/365d", "10@d", "3@10s", "0.5@15m", "100@w-05:30", "1e3@mo+14:00", "5@y",
-    "1e3@mo+14d", "30@w+6d-03:30", "700@3mo+27d+09:00",
+    "1e3@mo+14d", "30@w+6d-03:30", "700@3mo+27d+09:00", "40@mo+30d", "9@3mo+28d-03:30",
 ];
 
 /// The largest capacity, in micro-tokens: what many calls may charge is no deeper debt than there may be.

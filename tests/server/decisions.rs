@@ -22,7 +22,7 @@ fn stories_of_overrides() {
 
 #[test]
 fn no_token_is_lost_or_won_under_any_limit_by_any_mixture_of_calls() {
-    judge_any_calls(&Server::with_clock(), JudgedCalls::new, 0..8, any_limit);
+    judge_any_calls(&Server::with_clock(), JudgedCalls::new, 0..9, any_limit);
 }
 
 pub fn any_limit(random: &mut Random) -> Limit {
@@ -42,21 +42,30 @@ pub fn judge_any_calls<'a>(
     let mut random = Random::new(3);
     for (number, kind) in (0..WALKS_OF_A_KIND).flat_map(|_| kinds.clone()).enumerate() {
         server.clock().set_us(START_US);
-        let (is_pool, has_holds, changes_limits) = (kind == 0, kind < 3, kind > 5);
-        let mut limit = if is_pool { Limit::pool("10") } else { any_limit(&mut random) };
+        let (is_pool, has_holds, changes_limits) = (matches!(kind, 0 | 8), kind < 3, kind > 5);
+        let any_limit = |random: &mut Random| match is_pool {
+            true => Limit::pool(&random.between(0, 20).to_string()),
+            false => any_limit(random),
+        };
+        let mut limit = any_limit(&mut random);
         let mut walk = walk(server, number as u64);
         for _ in 0..CALLS {
-            if changes_limits && random.once_in(4) {
+            if (changes_limits || is_pool) && random.once_in(4) {
                 limit = any_limit(&mut random);
             }
             let hold_operation = judged_calls::any_hold_operation(&mut random, &limit);
-            let operation = judged_calls::any_operation(&mut random, &limit);
+            let operation = match is_pool {
+                true => judged_calls::take(&mut random, &limit),
+                false => judged_calls::any_operation(&mut random, &limit),
+            };
             let is_of_hold = is_pool || has_holds && random.once_in(2);
             let wanted: Wanted = if is_of_hold { (&hold_operation).into() } else { operation.into() };
             if changes_limits && walk.has_overrides() && random.once_in(8) {
                 let ttl_ms = judged_calls::pause_us(&mut random, &limit) / 1000;
                 let ttl_ms = if random.once_in(3) { 0 } else { ttl_ms.clamp(1, MAX_TTL_MS) };
-                walk.call(&any_limit(&mut random), Wanted::Override { ttl_ms });
+                let limit = any_limit(&mut random).times(random.between(0, 2));
+                let fills = random.once_in(2) && ttl_ms > 0 && limit.capacity_micro() > 0;
+                walk.call(&limit, Wanted::Override { ttl_ms, fills });
             }
             let mut call = || walk.call(&limit, wanted);
             let told = call();

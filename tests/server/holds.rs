@@ -88,7 +88,7 @@ fn what_is_replicated_is_short_and_does_not_grow_with_the_number_of_holds() {
         "TB.HOLD k 10000 0 1 60000 x",
         "TB.HOLD k 10000 0 2 60000 x",
         "TB.SETTLE k 10000 0 x 0",
-        "TB.GIVE k 10000 0 0.5",
+        "TB.HOLD k 10000 0 3 60000 x",
         "TB.HOLD k 10000 0 10000 60000 x",
         "TB.SETTLE k 10000 0 none 0",
     ];

@@ -56,7 +56,7 @@ pub fn judge_takes_from_several<'a>(
             if walks[0].has_overrides() && random.once_in(3) {
                 let ttl_ms = random.between(0, 100_000);
                 let overridden = random.below(walks.len() as u64) as usize;
-                walks[overridden].call(&any_limit(&mut random), Wanted::Override { ttl_ms });
+                walks[overridden].call(&any_limit(&mut random), Wanted::Override { ttl_ms, fills: false });
             }
             times_allowed += u64::from(JudgedCalls::take_together(&mut walks, &limits, &takes));
             let pause_us = pause_us(&mut random, &limits[0]);

@@ -129,7 +129,7 @@ fn a_replica_that_lost_a_bucket_with_holds_forgets_it_until_it_is_whole_again() 
             client.say(&format!("TB.HOLD jobs 5 0 1 60000 {id}"));
         }
         lose();
-        for call in ["TB.HOLD jobs 5 0 2 90000 a", "TB.SETTLE jobs 5 0 b 0", "TB.GIVE jobs 5 0 0.5"] {
+        for call in ["TB.HOLD jobs 5 0 2 90000 a", "TB.SETTLE jobs 5 0 b 0", "TB.RENEW jobs 5 0 60000 c"] {
             client.say(call);
             wait_until_replicated(&replica, &master);
             assert_eq!(replica.connect().keys(), 0, "{call} has brought back a part");

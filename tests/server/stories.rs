@@ -69,7 +69,9 @@ fn changes_nothing(call: &str, told: &str) -> bool {
         ["TB.PEEK ", "TB.STATE ", "TB.HOLDS ", "TB.TOP"].iter().any(|command| call.starts_with(command));
     let is_error = told.starts_with(char::is_alphabetic);
     // Of several holds, those that are there are settled.
-    let is_denied = call.starts_with("TB.") && !call.starts_with("TB.MSETTLE ") && told.starts_with("[0 ");
+    // An override replies whether the bucket is out of debt.
+    let may_change = ["TB.MSETTLE ", "TB.OVERRIDE "].iter().any(|command| call.starts_with(command));
+    let is_denied = call.starts_with("TB.") && !may_change && told.starts_with("[0 ");
     only_asks || is_error || is_denied
 }
 

@@ -190,10 +190,9 @@ fn a_call_that_waits_after_the_clock_was_set_back_waits_as_long_as_it_may() {
 }
 
 /// Ways to make room in the pool `p`, which the hold `a` keeps.
-const MAKE_ROOM: [&str; 11] = [
+const MAKE_ROOM: [&str; 10] = [
     "TB.SETTLE p 2 0 a 0",
     "TB.MSETTLE 1 a p 2 0 0",
-    "TB.GIVE p 2 0 2",
     "TB.HOLD p 2 0 0 1 a",
     "TB.MHOLD 1 1 a p 2 0 0",
     "DEL p",
@@ -379,7 +378,7 @@ fn replicas_and_files_have_what_was_granted() {
             3 => drop(clients.main.say(&format!("RENAME {pool} renamed:{number}"))),
             4 => drop(clients.main.say(&format!("PEXPIRE {pool} 2000"))),
             5 => drop(clients.main.say("BGREWRITEAOF")),
-            _ => drop(clients.main.say(&format!("TB.GIVE {pool} 2 0 1"))),
+            _ => drop(clients.main.say(&format!("TB.HOLD {pool} 2 0 1 3000 a"))),
         }
         // A slice that took too long goes on a millisecond later, by the clock that the test moves on Redis 6.0.
         let mut wait_for = |left| {
@@ -579,7 +578,7 @@ fn calls_wait_each_in_its_database() {
     clients.play_line("c => [1 0 0 60000]");
     assert_eq!(clients.main.waiting(), 1, "it waits in another database");
     clients.play_line("SWAPDB 0 5 => +OK");
-    clients.play_line("TB.GIVE p 1 0 0 => [1 0 0 60000]");
+    clients.play_line("TB.PEEK p 1 0 0 => [1 0 0 60000]");
     assert_eq!(clients.main.waiting(), 1, "in its own is what was in the other, a hold too");
     clients.play_line("DEL p => 1");
     clients.play_line("SWAPDB 5 0 => +OK");

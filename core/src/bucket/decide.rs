@@ -1,8 +1,8 @@
 //! Deciding: applies an operation to a bucket at a moment, and computes how long to wait for missing tokens.
 
 use super::{
-    Bucket, Change, DebtTooDeep, Decision, Expiring, Limit, NoHolds, Operation, Outcome, DEEPEST_DEBT_MICRO,
-    MAX_TIME_US, NOTHING_INCLUDED,
+    Bucket, Change, Counting, DebtTooDeep, Decision, Expiring, Limit, NoHolds, Operation, Outcome,
+    DEEPEST_DEBT_MICRO, MAX_TIME_US,
 };
 use crate::cast::signed;
 use crate::number::{MAX_MICRO, MICRO_PER_TOKEN};
@@ -92,13 +92,15 @@ impl Limit {
             Change::Store { bucket, .. } => view.reaches_at_us(bucket, view.now_us, level_micro),
             Change::Clear => view.now_us,
         };
+        let at_us = if view.is_suspended() && level_micro > 0 { i64::MAX } else { at_us };
         at_us.min(view.limit_until_us).wrapping_sub(view.now_us).max(0)
     }
 }
 
 /// A bucket as one call sees it.
 pub(crate) struct View<'limit, R> {
-    limit: &'limit Limit,
+    /// The limit that counts.
+    pub(crate) limit: &'limit Limit,
     /// Its holds.
     expiring: R,
     /// Micro-tokens of holds that have ended, which the stored level does not include yet.
@@ -118,21 +120,19 @@ pub(crate) struct View<'limit, R> {
     stored_level_micro: i64,
 }
 
-impl<'limit, R: Expiring> View<'limit, R> {
+impl<'limit, R: Expiring + 'limit> View<'limit, R> {
+    /// Sees a bucket as a call that brings the limit `own`.
     #[inline(always)]
-    pub(crate) fn new(limit: &'limit Limit, stored: Option<Bucket>, expiring: R, now_us: i64) -> Self {
+    pub(crate) fn new(own: &'limit Limit, stored: Option<Bucket>, expiring: R, now_us: i64) -> Self {
         let now_us = now_us.clamp(0, MAX_TIME_US);
-        let (stored, included_until_us) = match expiring.override_ended_us(now_us) {
-            NOTHING_INCLUDED => (stored, NOTHING_INCLUDED),
-            _ => expiring.settled(stored, now_us),
-        };
-        let found = stored.unwrap_or_else(|| limit.full(now_us));
+        let Counting { limit, bucket, included_until_us } = expiring.counting(own, stored, now_us);
+        let found = bucket.unwrap_or_else(|| limit.full(now_us));
         let stored = Bucket {
             // A smaller capacity than at the last write: what is above it no longer counts.
             level_micro: found.level_micro.min(limit.capacity_micro),
             refilled_at_us: found.refilled_at_us.min(now_us),
         };
-        let expired_micro = expiring.ended_micro(now_us);
+        let expired_micro = expiring.returned_micro(included_until_us, now_us);
         let current = limit.refill(stored, expired_micro, now_us);
         Self {
             limit,
@@ -150,7 +150,7 @@ impl<'limit, R: Expiring> View<'limit, R> {
 
     #[inline(always)]
     fn take(&self, cost_micro: i64) -> Outcome {
-        if cost_micro > self.current.level_micro {
+        if cost_micro > self.available_micro() {
             return self.denied(self.wait_for(cost_micro));
         }
         if cost_micro == 0 {
@@ -161,7 +161,7 @@ impl<'limit, R: Expiring> View<'limit, R> {
 
     #[inline]
     fn take_up_to(&self, max_tokens: i64) -> Outcome {
-        let granted = self.current.level_micro.div_euclid(MICRO_PER_TOKEN).min(max_tokens);
+        let granted = self.available_micro().div_euclid(MICRO_PER_TOKEN).min(max_tokens);
         if granted < 1 {
             return self.denied(self.wait_for(MICRO_PER_TOKEN));
         }
@@ -217,6 +217,33 @@ impl<'limit, R: Expiring> View<'limit, R> {
             return Change::Clear;
         }
         Change::Store { bucket: self.limit.full(self.now_us), full_at_us: last_end_us }
+    }
+
+    /// Returns whether nothing may be taken, whatever the level.
+    #[inline(always)]
+    fn is_suspended(&self) -> bool {
+        self.expiring.is_suspended(self.now_us)
+    }
+
+    /// Returns what may be taken now.
+    #[inline(always)]
+    pub(crate) fn available_micro(&self) -> i64 {
+        self.available_of(self.current.level_micro)
+    }
+
+    #[inline(always)]
+    fn available_of(&self, level_micro: i64) -> i64 {
+        if self.is_suspended() {
+            level_micro.min(0)
+        } else {
+            level_micro
+        }
+    }
+
+    /// Returns whether no wait makes a take of `cost_micro` possible.
+    #[inline(always)]
+    fn is_impossible(&self, cost_micro: i64) -> bool {
+        cost_micro > self.limit.capacity_micro || (self.is_suspended() && cost_micro > 0)
     }
 
     /// Returns the bucket after taking `micro` now.
@@ -281,8 +308,9 @@ impl<'limit, R: Expiring> View<'limit, R> {
         retry_after_ms: i64,
         full_at_us: i64,
     ) -> Decision {
-        let remaining = level_micro.div_euclid(MICRO_PER_TOKEN);
+        let remaining = self.available_of(level_micro).div_euclid(MICRO_PER_TOKEN);
         let retry_after_ms = self.at_most_to_the_end(retry_after_ms);
+        let full_at_us = if self.is_suspended() { i64::MAX } else { full_at_us };
         let reset_after_ms = self.at_most_to_the_end(self.wait_until_ms(full_at_us));
         Decision { allowed, remaining, retry_after_ms, reset_after_ms }
     }
@@ -314,7 +342,7 @@ impl<'limit, R: Expiring> View<'limit, R> {
     /// Returns the wait until a take of `cost_micro` is allowed.
     #[inline]
     pub(crate) fn wait_for(&self, cost_micro: i64) -> i64 {
-        if cost_micro > self.limit.capacity_micro {
+        if self.is_impossible(cost_micro) {
             return NEVER_MS;
         }
         self.wait_until_ms(self.reaches_at_us(self.stored, self.included_until_us, cost_micro))
@@ -322,7 +350,7 @@ impl<'limit, R: Expiring> View<'limit, R> {
 
     /// Returns the wait until a take of `cost_micro` is allowed, if others take `ahead_micro` first.
     fn wait_behind(&self, cost_micro: i64, ahead_micro: i64) -> i64 {
-        if cost_micro > self.limit.capacity_micro {
+        if self.is_impossible(cost_micro) {
             return NEVER_MS;
         }
         let level_micro = self.stored.level_micro.saturating_sub(ahead_micro).max(DEEPEST_DEBT_MICRO);

@@ -144,27 +144,41 @@ pub struct Outcome {
 pub struct DebtTooDeep;
 
 /// The level includes no hold that has ended.
-const NOTHING_INCLUDED: i64 = i64::MIN;
+pub(crate) const NOTHING_INCLUDED: i64 = i64::MIN;
 
-/// The holds of a bucket: tokens that return by themselves at known moments.
+/// What counts at one moment for a call.
+#[derive(Clone, Copy, Debug)]
+pub struct Counting<'limit> {
+    /// The limit of the call, or that of an override.
+    pub limit: &'limit Limit,
+    /// The bucket under that limit; `None` is a full one.
+    pub bucket: Option<Bucket>,
+    /// Until when the level of the bucket includes ended holds, in Unix microseconds.
+    pub included_until_us: i64,
+}
+
+/// The holds of a bucket, which return by themselves at known moments, and an override of its limit.
 pub trait Expiring: Copy {
-    /// Returns the micro-tokens of holds that have ended by `now_us` and that [`settled`](Self::settled) does not include;
-    /// saturates at 2^61, which fills any bucket.
-    fn ended_micro(self, now_us: i64) -> i64;
+    /// Returns the micro-tokens of holds that ended after `since_us` and by `now_us`; saturates at 2^61, which fills any
+    /// bucket.
+    fn returned_micro(self, since_us: i64, now_us: i64) -> i64;
 
     /// Returns when the last hold ends, and an override of the limit, in Unix microseconds; the smallest number without.
     fn last_end_us(self) -> i64;
 
-    /// Returns when an override ended that ended by `now_us`; the smallest number if none did.
+    /// Returns what counts at `now_us` for a call that brings the limit `own` to what is stored.
     #[inline(always)]
-    fn override_ended_us(self, _now_us: i64) -> i64 {
-        NOTHING_INCLUDED
+    fn counting<'limit>(self, own: &'limit Limit, stored: Option<Bucket>, _now_us: i64) -> Counting<'limit>
+    where
+        Self: 'limit,
+    {
+        Counting { limit: own, bucket: stored, included_until_us: NOTHING_INCLUDED }
     }
 
-    /// Returns what is stored once an override has ended by `now_us`, and until when that includes ended holds.
+    /// Returns whether an override denies every positive cost at `now_us`. The limit of the calls counts on meanwhile.
     #[inline(always)]
-    fn settled(self, stored: Option<Bucket>, _now_us: i64) -> (Option<Bucket>, i64) {
-        (stored, NOTHING_INCLUDED)
+    fn is_suspended(self, _now_us: i64) -> bool {
+        false
     }
 
     /// Returns until when the limit of the decision counts, in Unix microseconds: the end of an override, or for ever.
@@ -184,7 +198,7 @@ pub struct NoHolds;
 
 impl Expiring for NoHolds {
     #[inline(always)]
-    fn ended_micro(self, _now_us: i64) -> i64 {
+    fn returned_micro(self, _since_us: i64, _now_us: i64) -> i64 {
         0
     }
 
@@ -203,8 +217,8 @@ impl Expiring for NoHolds {
 /// The holds of a bucket that may have none.
 impl<E: Expiring> Expiring for Option<E> {
     #[inline]
-    fn ended_micro(self, now_us: i64) -> i64 {
-        self.map_or(NoHolds.ended_micro(now_us), |some| some.ended_micro(now_us))
+    fn returned_micro(self, since_us: i64, now_us: i64) -> i64 {
+        self.map_or(NoHolds.returned_micro(since_us, now_us), |some| some.returned_micro(since_us, now_us))
     }
 
     #[inline]
@@ -213,13 +227,21 @@ impl<E: Expiring> Expiring for Option<E> {
     }
 
     #[inline]
-    fn override_ended_us(self, now_us: i64) -> i64 {
-        self.map_or(NOTHING_INCLUDED, |some| some.override_ended_us(now_us))
+    fn counting<'limit>(self, own: &'limit Limit, stored: Option<Bucket>, now_us: i64) -> Counting<'limit>
+    where
+        Self: 'limit,
+    {
+        match self {
+            // Nothing of a pool is held, whatever calls with a rate have left.
+            None if own.is_pool() => NoHolds.counting(own, None, now_us),
+            None => NoHolds.counting(own, stored, now_us),
+            Some(some) => some.counting(own, stored, now_us),
+        }
     }
 
     #[inline]
-    fn settled(self, stored: Option<Bucket>, now_us: i64) -> (Option<Bucket>, i64) {
-        self.map_or(NoHolds.settled(stored, now_us), |some| some.settled(stored, now_us))
+    fn is_suspended(self, now_us: i64) -> bool {
+        self.is_some_and(|some| some.is_suspended(now_us))
     }
 
     #[inline]
@@ -239,6 +261,12 @@ impl<E: Expiring> Expiring for Option<E> {
 impl Bucket {
     /// An empty bucket at the beginning of time.
     pub const EMPTY: Self = Self { level_micro: 0, refilled_at_us: 0 };
+
+    /// Returns the bucket that is full by every limit.
+    #[must_use]
+    pub fn full(now_us: i64) -> Self {
+        Self::nearest(MAX_MICRO, now_us)
+    }
 
     /// Checks a state from outside; `None` if no bucket can have it.
     #[must_use]
@@ -267,10 +295,16 @@ impl Limit {
         rate.refills_within_a_century(capacity_micro).then_some(Self { capacity_micro, rate })
     }
 
-    /// Returns a bucket that holds at most `capacity_micro`, and that only ending holds refill.
+    /// Returns a pool, in which `capacity_micro` may be held. It has no level: free is what is not held.
     #[inline]
     #[must_use]
     pub fn pool(capacity_micro: i64) -> Self {
+        Self { capacity_micro, rate: Rate::Pool }
+    }
+
+    /// Returns a bucket that holds at most `capacity_micro`, and into which nothing flows.
+    #[must_use]
+    pub fn stopped(capacity_micro: i64) -> Self {
         Self { capacity_micro, rate: Rate::NOTHING }
     }
 
@@ -278,7 +312,7 @@ impl Limit {
     #[inline]
     #[must_use]
     pub fn is_pool(&self) -> bool {
-        self.rate == Rate::NOTHING
+        matches!(self.rate, Rate::Pool)
     }
 
     /// Returns how fast it refills.

@@ -52,7 +52,7 @@ errors! {
     MaxTurnWait: "ERR max_wait_ms must be a whole number of milliseconds from 0 to 2592000000",
     Rate: "ERR rate:",
     // The command needs a rate above 0.
-    RateOfPool: "ERR rate must be above 0 here; rate 0 (a semaphore) is for holds, TB.PEEK and TB.GIVE",
+    RateOfPool: "ERR rate must be above 0 here; rate 0 (a semaphore) is for holds and TB.PEEK",
     RateOutOfRange: "ERR rate must be at least 1 token in 100 years (with @: 0.000001 at each boundary) and at most 1e12 tokens per second",
     RefillTooSlow: "ERR refilling capacity from empty at this rate would take more than 100 years",
     DebtTooDeep: "ERR the bucket would be more than 1e12 tokens in debt",
@@ -61,6 +61,8 @@ errors! {
     Ttl: "ERR ttl_ms must be a whole number of milliseconds from 1 to 2592000000",
     // That of an override, which 0 ends.
     OverrideTtl: "ERR ttl_ms must be a whole number of milliseconds from 0 to 2592000000",
+    OverrideOption: "ERR option must be FULL",
+    FullOfNothing: "ERR FULL needs a capacity and a ttl_ms above 0",
     Id: "ERR id must be 1 to 128 bytes",
     Used: "ERR used must be a decimal number of tokens from 0 to 1e12",
     UsedOfPool: "ERR used must be 0 if the rate is 0 (nothing would refill it)",
@@ -84,8 +86,15 @@ errors! {
 impl Error {
     /// Returns the argument whose value the line quotes: the first word of its rule, if that is an argument.
     fn argument(self) -> Option<&'static str> {
-        let is_quoted =
-            !matches!(self, Self::RateOfPool | Self::Effect | Self::ShareOption | Self::ShareOfSeveral);
+        let is_quoted = !matches!(
+            self,
+            Self::RateOfPool
+                | Self::Effect
+                | Self::OverrideOption
+                | Self::FullOfNothing
+                | Self::ShareOption
+                | Self::ShareOfSeveral
+        );
         self.rule().split(' ').nth(1).filter(|_| is_quoted)
     }
 

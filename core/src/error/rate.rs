@@ -116,7 +116,7 @@ impl Rate<'_> {
         let most_days = anchored(period.as_bytes()).and_then(|(.., most_days)| most_days);
         let rule = match most_days {
             Some(6) => "must be +0d (Monday) to +6d (Sunday)",
-            Some(_) => "must be +0d to +27d, so that every month has the day",
+            Some(_) => "must be +0d to +30d (the 31st or the last day)",
             None => "need a period of w, mo or 3mo",
         };
         if delay_min(period.as_bytes(), days.as_bytes()).is_none() {

@@ -53,16 +53,20 @@ impl Limit {
         if amount_micro == 0 && held.is_none() {
             return Plan::Outcome(view.unchanged(1, 0));
         }
-        if lacking_micro <= 0 || lacking_micro <= view.current.level_micro {
+        if lacking_micro <= 0 || lacking_micro <= view.available_micro() {
             return changed(&view, lacking_micro, amount_micro);
         }
         let own = if held.is_some() { holds.remove(id) } else { None };
-        let wait_ms = View::new(self, stored, &*holds, now_us).wait_for(lacking_micro);
+        let without_own = View::new(self, stored, &*holds, now_us);
+        // What the hold has of a pool is free without it.
+        let needed_micro = if self.is_pool() { amount_micro } else { lacking_micro };
+        let wait_ms = without_own.wait_for(needed_micro);
         if let Some(own) = own {
             holds.set(own);
         }
         let view = View::new(self, stored, &*holds, now_us);
-        let comes_too_late = amount_micro > self.capacity_micro() && view.after_ms(wait_ms) >= ends_at_us;
+        let comes_too_late =
+            amount_micro > view.limit.capacity_micro() && view.after_ms(wait_ms) >= ends_at_us;
         Plan::Outcome(view.denied(if comes_too_late { NEVER_MS } else { wait_ms }))
     }
 
@@ -74,12 +78,6 @@ impl Limit {
             Some(hold) => changed(&view, 0, hold.amount_micro),
             None => Plan::Outcome(view.late()),
         }
-    }
-
-    /// Decides on an override by this limit, or on the end of one.
-    #[must_use]
-    pub fn override_limit(&self, stored: Option<Bucket>, holds: &Holds, now_us: i64) -> Plan {
-        changed(&View::new(self, stored, holds, now_us), 0, 0)
     }
 
     /// Decides on settling the hold `id`, of which `used_micro` were used.
@@ -112,7 +110,7 @@ impl Limit {
         let view = View::new(self, Some(bucket), holds, now_us);
         let full_at_us = view.full_at_us(bucket, view.now_us);
         let decision = view.decision(1, bucket.level_micro, view.debt_free_in_ms(bucket), full_at_us);
-        let is_full = bucket.level_micro == self.capacity_micro();
+        let is_full = bucket.level_micro == view.limit.capacity_micro();
         let full_at_us = full_at_us.max(holds.last_end_us());
         let change = if is_full { view.filled() } else { Change::Store { bucket, full_at_us } };
         Outcome { decision, change, granted_micro: taken_micro.max(0) }

@@ -2,7 +2,7 @@
 
 use super::item::Hold;
 use super::limit_override::Override;
-use crate::bucket::{Bucket, Change, Expiring, Limit, NoHolds};
+use crate::bucket::{Bucket, Counting, Expiring, Limit, DEEPEST_DEBT_MICRO};
 use crate::rate::Rate;
 use std::collections::{HashMap, VecDeque};
 use std::mem::size_of;
@@ -64,27 +64,6 @@ impl Holds {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.list.is_empty() && self.limit_override.is_none()
-    }
-
-    /// Returns the override that has ended by `now_us`.
-    #[must_use]
-    pub fn override_ended_at(&self, now_us: i64) -> Option<&Override> {
-        self.limit_override.as_deref().filter(|limit_override| limit_override.ends_at_us <= now_us)
-    }
-
-    /// Returns the override that counts at `now_us`.
-    #[must_use]
-    pub fn override_at(&self, now_us: i64) -> Option<&Override> {
-        self.limit_override.as_deref().filter(|limit_override| limit_override.ends_at_us > now_us)
-    }
-
-    /// Returns when `bucket` is full under `limit` after an override that counts at `now_us`; the smallest number without one.
-    #[must_use]
-    pub fn full_after_override_us(&self, limit: &Limit, bucket: Bucket, now_us: i64) -> i64 {
-        let Some(limit_override) = self.override_at(now_us) else { return i64::MIN };
-        let end_us = limit_override.ends_at_us;
-        let capacity_micro = limit.capacity_micro();
-        end_us.saturating_add(limit.wait_after_us(Some(bucket), self, Change::Keep, capacity_micro, end_us))
     }
 
     /// Counts the holds that have ended at `now_us`.
@@ -262,10 +241,13 @@ impl Holds {
         self.list.front().map_or(i64::MAX, |hold| hold.ends_at_us)
     }
 
-    /// Sums the amounts of the holds that ended after `since_us` and by `until_us`.
-    fn returned_micro(&self, since_us: i64, until_us: i64) -> i64 {
-        let micro = sum(self.list.range(self.ended(since_us)..self.ended(until_us)));
-        i64::try_from(micro).unwrap_or(MOST_RETURNED).min(MOST_RETURNED)
+    /// Returns the micro-tokens of a pool of `capacity_micro` that are not held at `now_us`; negative if more is held, at least
+    /// [`DEEPEST_DEBT_MICRO`].
+    #[must_use]
+    pub fn free_micro(&self, capacity_micro: i64, now_us: i64) -> i64 {
+        let held_micro = self.total.micro().saturating_sub(self.first_micro(self.ended(now_us)));
+        let free_micro = i128::from(capacity_micro).saturating_sub(held_micro);
+        i64::try_from(free_micro).unwrap_or(DEEPEST_DEBT_MICRO).max(DEEPEST_DEBT_MICRO)
     }
 
     /// Sums the amounts of the first `count` holds.
@@ -319,11 +301,12 @@ fn sum<'a>(holds: impl Iterator<Item = &'a Hold>) -> i128 {
 
 impl Expiring for &Holds {
     #[inline]
-    fn ended_micro(self, now_us: i64) -> i64 {
-        if self.first_end_us() > now_us {
+    fn returned_micro(self, since_us: i64, now_us: i64) -> i64 {
+        if self.first_end_us() > now_us || since_us >= now_us {
             return 0;
         }
-        self.returned_micro(self.override_ended_us(now_us), now_us)
+        let micro = sum(self.list.range(self.ended(since_us)..self.ended(now_us)));
+        i64::try_from(micro).unwrap_or(MOST_RETURNED).min(MOST_RETURNED)
     }
 
     #[inline]
@@ -333,15 +316,23 @@ impl Expiring for &Holds {
     }
 
     #[inline]
-    fn override_ended_us(self, now_us: i64) -> i64 {
-        self.override_ended_at(now_us).map_or(i64::MIN, |stored| stored.ends_at_us)
+    fn counting<'limit>(self, own: &'limit Limit, stored: Option<Bucket>, now_us: i64) -> Counting<'limit>
+    where
+        Self: 'limit,
+    {
+        let limit = self.override_at(now_us).map_or(own, |stored| stored.limit_for(own));
+        if limit.is_pool() {
+            let level_micro = self.free_micro(limit.capacity_micro(), now_us);
+            let free = Bucket { level_micro, refilled_at_us: now_us };
+            return Counting { limit, bucket: Some(free), included_until_us: now_us };
+        }
+        let (bucket, included_until_us) = self.settled(own, stored, now_us);
+        Counting { limit, bucket, included_until_us }
     }
 
-    fn settled(self, stored: Option<Bucket>, now_us: i64) -> (Option<Bucket>, i64) {
-        let Some(ended) = self.override_ended_at(now_us) else { return NoHolds.settled(stored, now_us) };
-        let end_us = ended.ends_at_us;
-        let at_end = |bucket| ended.limit.refill(bucket, self.returned_micro(i64::MIN, end_us), end_us);
-        (stored.map(at_end), end_us)
+    #[inline]
+    fn is_suspended(self, now_us: i64) -> bool {
+        self.override_at(now_us).is_some_and(Override::is_suspension)
     }
 
     #[inline]

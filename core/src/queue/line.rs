@@ -44,21 +44,24 @@ impl<'bucket> Seen<'bucket> {
         self.holds.and_then(|holds| holds.override_at(self.now_us))
     }
 
-    /// Returns the least level under any limit with a larger capacity.
+    /// Returns the least level under any limit with a rate and a larger capacity.
     fn least_micro(&self) -> i64 {
-        let stored = self.holds.settled(self.bucket, self.now_us).0;
-        stored.map_or(i64::MAX, |bucket| bucket.level_micro)
+        if self.holds.is_some_and(|holds| holds.limit_override.is_some()) {
+            return i64::MIN;
+        }
+        self.bucket.map_or(i64::MAX, |bucket| bucket.level_micro)
     }
 
-    /// Returns until when a take of `micro` lacks tokens under `limit`.
-    fn lack(&self, limit: &Limit, micro: i64) -> Lack {
-        if micro > limit.capacity_micro() {
+    /// Returns until when a take of `micro` lacks tokens, by a call that brings the limit `own`.
+    fn lack(&self, own: &Limit, micro: i64) -> Lack {
+        let limit = self.holds.counting(own, None, self.now_us).limit;
+        if micro > limit.capacity_micro() || (micro > 0 && self.holds.is_suspended(self.now_us)) {
             return self.limit_override().map_or(Lack::Always, |stored| Lack::Until(stored.ends_at_us));
         }
-        if micro <= self.least_micro() {
+        if micro <= self.least_micro() && !limit.is_pool() {
             return Lack::Nothing;
         }
-        let wait_us = limit.wait_after_us(self.bucket, self.holds, Change::Keep, micro, self.now_us);
+        let wait_us = own.wait_after_us(self.bucket, self.holds, Change::Keep, micro, self.now_us);
         match self.now_us.saturating_add(wait_us) {
             _ if wait_us <= 0 => Lack::Nothing,
             at_us if at_us > MAX_TIME_US && limit.is_pool() => Lack::Always,
@@ -76,6 +79,15 @@ impl<N: Name> Request<N> {
         (self.wanted.micro().saturating_sub(held_micro), ends_at_us)
     }
 
+    /// Returns what it wants of a level; the largest number for a pool, which has none.
+    fn level_wanted(&self) -> i64 {
+        if self.limit.is_pool() {
+            i64::MAX
+        } else {
+            self.wanted.micro()
+        }
+    }
+
     /// Returns whether its hold is as large as wanted already.
     fn is_satisfied(&self, seen: &Seen<'_>) -> bool {
         self.id().is_some() && self.needs(seen).0 <= 0
@@ -83,8 +95,8 @@ impl<N: Name> Request<N> {
 
     fn lack(&self, seen: &Seen<'_>) -> Lack {
         // Most calls that name a bucket do not lack its tokens, and many may be examined.
-        let limit = seen.limit_override().map_or(&self.limit, |stored| &stored.limit);
-        if self.wanted.micro() <= seen.least_micro().min(limit.capacity_micro()) {
+        let limit = &self.limit;
+        if self.level_wanted() <= seen.least_micro().min(limit.capacity_micro()) {
             return Lack::Nothing;
         }
         let (needs_micro, ends_at_us) = self.needs(seen);
@@ -140,7 +152,7 @@ impl<N: Name> Line<N> {
         share.into_iter().for_each(|share| self.parked.share(arrival, share));
         let wanted_micro = request.wanted.micro();
         self.sum_micro = self.sum_micro.saturating_add(wanted_micro.into());
-        self.aside.push((arrival, wanted_micro));
+        self.aside.push((arrival, request.level_wanted()));
         self.requests.push_back((arrival, request));
     }
 
@@ -168,7 +180,8 @@ impl<N: Name> Line<N> {
         let was_first = self.is_first(arrival);
         self.parked.unpark(arrival);
         if let Err(place) = self.aside_place(arrival) {
-            self.aside.insert(place, (arrival, self.wanted_by(arrival)));
+            let level_micro = self.request(arrival).map_or(0, Request::level_wanted);
+            self.aside.insert(place, (arrival, level_micro));
         }
         self.parked.first().filter(|_| was_first)
     }

@@ -19,8 +19,11 @@ const MONDAY_US: i64 = 4 * DAY_US;
 /// The largest offset of local time from UTC, in minutes.
 const MAX_OFFSET_MIN: i16 = 14 * 60;
 
-/// The most days by which a month may begin later, so that every month has the day.
-const MAX_DAYS: i16 = 27;
+/// The most days by which a month may begin later: on the 31st, or the last day of a shorter month.
+const MAX_DAYS: i16 = 30;
+
+/// The most days that every month has: the 28th.
+const DAYS_OF_ALL: i16 = 27;
 
 /// Tokens that come at the boundaries of a period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,6 +46,9 @@ pub(crate) enum Anchor {
     Monday,
     /// Months since a January.
     January,
+    /// Months since a January, which begin so many days after the 28th, at most on their last day: 1 to 3. The delay has the
+    /// days until the 28th.
+    MonthEnd(u8),
 }
 
 impl Calendar {
@@ -54,8 +60,13 @@ impl Calendar {
         let sign = behind.iter().position(|byte| matches!(byte, b'+' | b'-')).unwrap_or(behind.len());
         let (period, behind) = behind.split_at_checked(sign).ok_or(RateError::Malformed)?;
         let delay_min = delay_min(period, behind).ok_or(RateError::Malformed)?;
+        let after_28th = days(behind).map_or(0, |(days, _)| days.saturating_sub(DAYS_OF_ALL));
         Decimal::parse(count).filter(|count| !count.is_zero()).ok_or(RateError::Malformed)?;
         let (units, anchor) = period_of(period)?;
+        let anchor = match u8::try_from(after_28th) {
+            Ok(after_28th @ 1..) if anchor == Anchor::January => Anchor::MonthEnd(after_28th),
+            _ => anchor,
+        };
         let count_micro = micro_tokens(count, Rounding::Down).ok_or(RateError::OutOfRange)?.unsigned_abs();
         let calendar = Self { count_micro, units, anchor, delay_min };
         calendar.is_within_bounds().then_some(calendar).ok_or(RateError::OutOfRange)
@@ -104,8 +115,16 @@ impl Calendar {
         self.units.saturating_mul(match self.anchor {
             Anchor::Epoch => 1,
             Anchor::Monday => WEEK_US.unsigned_abs(),
-            Anchor::January => CENTURY_US / 1200,
+            Anchor::January | Anchor::MonthEnd(_) => CENTURY_US / 1200,
         })
+    }
+
+    /// Returns the longest length of a period in microseconds, rounded up for periods of months.
+    pub(super) fn longest_period_us(&self) -> i64 {
+        signed(self.units.saturating_mul(match self.anchor {
+            Anchor::January | Anchor::MonthEnd(_) => DAY_US.unsigned_abs().saturating_mul(31),
+            Anchor::Epoch | Anchor::Monday => return signed(self.usual_us()),
+        }))
     }
 
     /// Returns the number of the period that contains `at_us`.
@@ -115,6 +134,16 @@ impl Calendar {
             Anchor::Epoch => local_us,
             Anchor::Monday => local_us.saturating_sub(MONDAY_US).div_euclid(WEEK_US),
             Anchor::January => month_of(local_us.div_euclid(DAY_US)),
+            Anchor::MonthEnd(days) => {
+                let day = local_us.div_euclid(DAY_US);
+                let month = month_of(day);
+                let has_begun = day >= first_day_of(month).saturating_add(days_after_28th(month, days));
+                if has_begun {
+                    month
+                } else {
+                    month.saturating_sub(1)
+                }
+            }
         };
         units.checked_div_euclid(signed(self.units)).unwrap_or(0)
     }
@@ -126,6 +155,9 @@ impl Calendar {
             Anchor::Epoch => units,
             Anchor::Monday => units.saturating_mul(WEEK_US).saturating_add(MONDAY_US),
             Anchor::January => first_day_of(units).saturating_mul(DAY_US),
+            Anchor::MonthEnd(days) => {
+                first_day_of(units).saturating_add(days_after_28th(units, days)).saturating_mul(DAY_US)
+            }
         };
         local_us.saturating_add(self.delay_us())
     }
@@ -172,15 +204,23 @@ fn whole(digits: &[u8]) -> Result<Option<u64>, RateError> {
     Ok(number)
 }
 
-/// Reads `+14d+09:00`, the days and the offset behind a period.
+/// Reads the days of `+14d+09:00`, and returns the rest too; `None` if there are none.
+fn days(behind: &[u8]) -> Option<(i16, &[u8])> {
+    match behind {
+        [b'+', ones, b'd', offset @ ..] => Some((two_digits(b'0', *ones)?, offset)),
+        [b'+', tens, ones, b'd', offset @ ..] => Some((two_digits(*tens, *ones)?, offset)),
+        _ => None,
+    }
+}
+
+/// Reads `+14d+09:00`, the days, at most to the 28th, and the offset behind a period.
 pub(crate) fn delay_min(period: &[u8], behind: &[u8]) -> Option<i32> {
     let most_days = anchored(period).and_then(|(.., most_days)| most_days);
-    let days = |tens, ones| two_digits(tens, ones).filter(|days| Some(*days) <= most_days);
-    let (days, offset) = match behind {
-        [b'+', ones, b'd', offset @ ..] => (days(b'0', *ones)?, offset),
-        [b'+', tens, ones, b'd', offset @ ..] => (days(*tens, *ones)?, offset),
-        _ => (0, behind),
+    let (days, offset) = match days(behind) {
+        Some((days, offset)) => (Some(days).filter(|days| Some(*days) <= most_days)?, offset),
+        None => (0, behind),
     };
+    let days = days.min(DAYS_OF_ALL);
     Some(i32::from(days).wrapping_mul(24 * 60).wrapping_sub(offset_min(offset)?.into()))
 }
 
@@ -219,6 +259,12 @@ fn month_of(day: i64) -> i64 {
     let month = day_of_year.wrapping_mul(5).wrapping_add(2) / 153;
     let years = cycle.wrapping_mul(400).wrapping_add(year);
     years.wrapping_mul(12).wrapping_add(month).wrapping_add(2)
+}
+
+/// Returns `days` after the 28th, at most those that a month has.
+fn days_after_28th(month: i64, days: u8) -> i64 {
+    let len = first_day_of(month.saturating_add(1)).saturating_sub(first_day_of(month));
+    i64::from(days).min(len.saturating_sub(28))
 }
 
 /// Returns the first day, counted from 1970, of a month, counted from January of the year 0; saturates.

@@ -73,11 +73,19 @@ impl Calendar {
             Period::Us(us) => us,
             Period::Week(_) => 7 * DAY_US,
             Period::Months(1, _) => 28 * DAY_US,
-            // That which has the whole of February.
-            Period::Months(3, _) => 90 * DAY_US,
+            // That which has the whole of February, if it begins on the last day of January.
+            Period::Months(3, _) => 89 * DAY_US,
             Period::Months(..) => 365 * DAY_US,
         };
         ((time_us / whole(shortest_us)).floor() + whole(1)) * whole(self.count_micro)
+    }
+
+    pub fn longest_period_us(&self) -> i64 {
+        match self.period {
+            Period::Us(us) => us,
+            Period::Week(_) => 7 * DAY_US,
+            Period::Months(months, _) => 31 * i64::from(months) * DAY_US,
+        }
     }
 
     /// How long after a moment so many have come, in microseconds.
@@ -114,10 +122,9 @@ fn read_period(number: &str, unit: &str, days: Option<u32>) -> Option<Period> {
     let most = 2 * CENTURY_US / 1000;
     match (number, unit) {
         ("", "w") => Weekday::try_from(days.unwrap_or(0) as u8).ok().map(Period::Week),
-        // Every month has it.
         ("" | "3", "mo") => {
             let day = days.unwrap_or(0) + 1;
-            (day <= 28).then_some(Period::Months(number.parse().unwrap_or(1), day))
+            (day <= 31).then_some(Period::Months(number.parse().unwrap_or(1), day))
         }
         _ if days.is_some() => None,
         ("", "y") => Some(Period::Months(12, 1)),
@@ -164,7 +171,8 @@ impl Period {
             }
             Self::Months(months, day) => {
                 let ahead = u32::try_from(periods.checked_mul(months.into())?).ok()?;
-                begin_of_months(date(local_us), months, day).checked_add_months(Months::new(ahead))?
+                let begin = begin_of_months(date(local_us), months, day).with_day(1)?;
+                day_of_month(begin.checked_add_months(Months::new(ahead))?, day)
             }
         };
         Some(whole(since_1970(begin)) * whole(DAY_US))
@@ -173,11 +181,16 @@ impl Period {
 
 /// The last day of that number, in a month in which such a period begins, that is not later than `date`.
 fn begin_of_months(date: NaiveDate, months: u32, day: u32) -> NaiveDate {
-    let mut begin = date.with_day(day).unwrap();
-    while begin > date || begin.month0() % months != 0 {
-        begin = begin - Months::new(1);
+    let mut first = date.with_day(1).unwrap();
+    while day_of_month(first, day) > date || first.month0() % months != 0 {
+        first = first - Months::new(1);
     }
-    begin
+    day_of_month(first, day)
+}
+
+/// The day of that number, or the last one of a shorter month.
+fn day_of_month(first: NaiveDate, day: u32) -> NaiveDate {
+    (1..=day).rev().find_map(|day| first.with_day(day)).unwrap()
 }
 
 fn since_1970(date: NaiveDate) -> i64 {

@@ -62,6 +62,8 @@ pub enum Wanted<'a> {
     /// The limit of the call counts for all calls, for so long.
     Override {
         ttl_ms: i64,
+        /// It begins with a full bucket.
+        fills: bool,
     },
 }
 use Wanted::{Hold as Held, Operation as Plain, Override};
@@ -72,7 +74,9 @@ impl Wanted<'_> {
         let Limit { words: limit_words, .. } = limit;
         match self {
             Plain(operation) => super::operation::words(*operation, key, limit),
-            Override { ttl_ms } => format!("TB.OVERRIDE {key} {limit_words} {ttl_ms}"),
+            Override { ttl_ms, fills } => {
+                format!("TB.OVERRIDE {key} {limit_words} {ttl_ms}{}", if *fills { " FULL" } else { "" })
+            }
             Held(HoldOperation::Set { id, amount_micro, ttl_ms }) => {
                 format!("TB.HOLD {key} {limit_words} {amount_micro}e-6 {ttl_ms} {id}")
             }
@@ -110,6 +114,8 @@ pub(super) struct Call<'a> {
     pub holds: Holds,
     /// How long an override still lasts: no wait that is told is longer.
     left_ms: Option<i64>,
+    /// An override denies every positive cost.
+    is_suspended: bool,
     /// The hold that it is about, if it is there, and all others.
     held: Option<End>,
     others: Holds,
@@ -127,7 +133,7 @@ fn ensure(condition: bool, objection: impl FnOnce() -> String) -> Judgement {
 
 impl<'a> Call<'a> {
     pub fn new(model: &Model, (own, limit): (&'a Limit, &'a Limit), wanted: Wanted<'a>, now_us: i64) -> Self {
-        let (before, holds) = (model.level(limit, now_us), model.holds(now_us));
+        let (before, holds) = (model.level(own, now_us), model.holds(now_us));
         let (mut others, mut held) = (holds.clone(), None);
         if let Held(hold_operation) = wanted {
             held = others.remove(hold_operation.id());
@@ -152,7 +158,21 @@ impl<'a> Call<'a> {
         let taken = amount - held.as_ref().map_or_else(Exact::zero, |held| held.micro.clone());
         let left_ms = model.override_ends_at_us(now_us).map(|at_us| milliseconds(&whole(at_us - now_us)));
         let left_ms = left_ms.map(|left_ms| left_ms.to_i64().unwrap());
-        Self { own, limit, now_us, wanted, before, holds, left_ms, held, others, holds_behind, taken }
+        let is_suspended = model.is_suspended(now_us);
+        Self {
+            own,
+            limit,
+            now_us,
+            wanted,
+            before,
+            holds,
+            left_ms,
+            is_suspended,
+            held,
+            others,
+            holds_behind,
+            taken,
+        }
     }
 
     /// Whether there is no such hold, and none is to be made.
@@ -173,8 +193,21 @@ impl<'a> Call<'a> {
         [&self.before.low, &self.before.high].map(|level| self.allowed_at(level))
     }
 
+    /// Whether an override denies it, whatever the level.
+    fn is_barred(&self) -> bool {
+        let is_charged = matches!(
+            self.wanted,
+            Plain(Operation::Charge { .. })
+                | Held(HoldOperation::Settle { .. } | HoldOperation::Renew { .. })
+        );
+        self.is_suspended && self.taken.is_positive() && !is_charged
+    }
+
     fn allowed_at(&self, level: &Exact) -> Option<i64> {
         let after = level - &self.taken;
+        if self.is_barred() {
+            return Some(0);
+        }
         Some(match self.wanted {
             Plain(Operation::Take { .. }) => i64::from(!after.is_negative()),
             Plain(Operation::TakeUpTo { max_tokens }) => {
@@ -212,7 +245,7 @@ impl<'a> Call<'a> {
         match self.wanted {
             Plain(Operation::Give { .. }) if self.before.low == self.limit.capacity => false,
             Plain(_) => !self.moved(allowed).is_zero(),
-            Override { .. } => true,
+            Override { .. } => false,
             Held(_) => allowed != 0 && !self.is_void(),
         }
     }
@@ -231,16 +264,26 @@ impl<'a> Call<'a> {
         let [least, most] = self.allowed().map(|allowed| allowed.unwrap_or(i64::MIN));
         ensure((least..=most).contains(&told.allowed), || format!("allowed is not {least} to {most}"))?;
         let (after, stored) = self.after(told.allowed);
-        let remaining = tokens(&after.low)..=tokens(&after.high);
+        let shown = |level: &Exact| match self.is_suspended {
+            true => tokens(level).min(0.into()),
+            false => tokens(level),
+        };
+        let remaining = shown(&after.low)..=shown(&after.high);
         ensure(remaining.contains(&told.remaining.into()), || format!("remaining is not {remaining:?}"))?;
         let holds = if told.allowed == 0 { &self.holds } else { &self.holds_behind };
-        self.judge_wait(&stored, holds, &self.limit.capacity, told.reset_after_ms)
-            .map_err(|objection| format!("reset {objection}"))?;
+        let reset = match self.is_suspended {
+            true => self.judge_never(told.reset_after_ms),
+            false => self.judge_wait(&stored, holds, &self.limit.capacity, told.reset_after_ms),
+        };
+        reset.map_err(|objection| format!("reset {objection}"))?;
         self.judge_retry(&stored, told).map_err(|objection| format!("retry {objection}"))
     }
 
     fn judge_retry(&self, stored: &Range, told: Decision) -> Judgement {
         let told_ms = told.retry_after_ms;
+        if self.is_barred() {
+            return self.judge_never(told_ms);
+        }
         match self.wanted {
             Held(HoldOperation::Renew { .. } | HoldOperation::Settle { .. }) if told.allowed == 0 => {
                 ensure(told_ms == -1, || "brings back a hold".to_owned())

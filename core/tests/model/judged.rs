@@ -2,9 +2,10 @@
 
 use super::call::{self, Wanted};
 use super::operation::moved;
-use super::{whole, Bucket, End, Exact, HoldOperation, Limit, Model, Trace};
+use super::{whole, Bucket, End, Exact, HoldOperation, Limit, Model, Operation, Trace};
 use num_traits::Zero;
-use tokenbucket_core::bucket::{self, Change, DebtTooDeep, Decision, Expiring, Outcome};
+use tokenbucket_core::bucket::{self, Change, DebtTooDeep, Decision, Outcome};
+use tokenbucket_core::effect::HoldChange;
 use tokenbucket_core::expiry::ExpiryWindow;
 use tokenbucket_core::hold::{Hold, Holds, Plan};
 use tokenbucket_core::request::{self, Request};
@@ -36,7 +37,7 @@ impl Judged {
     ) -> Result<Outcome, DebtTooDeep> {
         let wanted = wanted.into();
         self.expire(limit, now_us);
-        let (before, was_held) = (self.shown(now_us), !self.holds.is_empty());
+        let (before, was_held) = (self.stored, !self.holds.is_empty());
         let is_override = matches!(wanted, Wanted::Override { .. });
         let decided = self.decide(limit, wanted, now_us);
         let Ok(outcome) = decided else {
@@ -55,7 +56,7 @@ impl Judged {
             assert!(!is_full, "a full bucket is stored, where its key could go");
         }
         // Where there are holds, or of an override, a write may leave level and time as they were.
-        let after = self.shown(now_us);
+        let after = self.stored;
         if trace == Trace::Written && after == before && (was_held || !self.holds.is_empty() || is_override) {
             self.model.see(limit, now_us, after);
         } else {
@@ -69,19 +70,18 @@ impl Judged {
     }
 
     fn decide(&mut self, limit: &Limit, wanted: Wanted, now_us: i64) -> Result<Outcome, DebtTooDeep> {
-        let counting = self.holds.override_at(now_us).map_or(limit.module(), |stored| stored.limit);
         let (capacity, rate) = limit.words.split_once(' ').unwrap();
         let (capacity, rate) = (&capacity.to_owned(), &rate.to_owned());
-        let mut module = counting;
+        let module = limit.module();
         let wanted = match wanted {
+            Wanted::Operation(operation) if self.holds.is_empty() && limit.is_pool() => {
+                return module.decide_with(self.stored, None::<&Holds>, operation, now_us)
+            }
             Wanted::Operation(operation) if self.holds.is_empty() => {
                 return module.decide(self.stored, operation, now_us)
             }
             Wanted::Operation(operation) => request::Wanted::Tokens(operation),
-            Wanted::Override { ttl_ms } => {
-                module = limit.module();
-                request::Wanted::Override { capacity, rate, ttl_ms }
-            }
+            Wanted::Override { ttl_ms, fills } => request::Wanted::Override { capacity, rate, ttl_ms, fills },
             Wanted::Hold(HoldOperation::Set { id, amount_micro, ttl_ms }) => {
                 request::Wanted::Hold { id, amount_micro: *amount_micro, ttl_ms: *ttl_ms }
             }
@@ -93,6 +93,9 @@ impl Judged {
             }
         };
         let request = Request { key: &String::new(), limit: module, wanted };
+        if let request::Wanted::Override { .. } = wanted {
+            self.change_override(request.hold_change(0, now_us), now_us);
+        }
         let plan = request.plan(self.stored, Some(&mut self.holds), usize::MAX, now_us);
         let plan = plan.map_err(|_| DebtTooDeep)?;
         let said = (request.is_denied(&plan), plan.retry_after_ms());
@@ -101,19 +104,55 @@ impl Judged {
                 let Decision { allowed, retry_after_ms, .. } = outcome.decision;
                 let is_settlement = matches!(wanted, request::Wanted::Settle { .. });
                 assert_eq!(said, (allowed == 0 && !is_settlement, retry_after_ms), "what a plan says");
-                Ok(outcome)
+                // An override has been stored, and only its reply is left.
+                let is_override = matches!(wanted, request::Wanted::Override { .. });
+                Ok(if is_override { Outcome { change: Change::Keep, ..outcome } } else { outcome })
             }
             Plan::Hold { bucket, taken_micro, amount_micro } => {
                 assert_eq!(said, (false, 0), "what a plan says of a hold");
-                self.holds.drop_ended(now_us);
+                self.begin_write(&module, now_us);
                 Ok(request.change_hold(&mut self.holds, bucket, taken_micro, amount_micro, now_us))
             }
         }
     }
 
-    /// What `TB.STATE` shows.
-    fn shown(&self, now_us: i64) -> Option<Bucket> {
-        self.holds.settled(self.stored, now_us).0
+    /// Decides, changes nothing, and judges the decision.
+    #[track_caller]
+    pub fn peek(&mut self, limit: &Limit, operation: Operation, now_us: i64) -> Decision {
+        self.expire(limit, now_us);
+        let outcome = self.decide(limit, operation.into(), now_us).unwrap();
+        self.model.judge(limit, operation, now_us, outcome.decision);
+        outcome.decision
+    }
+
+    /// As `TB.OVERRIDE` does.
+    fn change_override(&mut self, change: Option<HoldChange>, now_us: i64) {
+        match change {
+            Some(HoldChange::Override(Some(begins))) => {
+                let replaced = self.holds.replaced(self.stored, now_us);
+                let bucket = self.stored.unwrap_or(replaced.bucket);
+                let expires_at_ms = self.expires_at_ms.unwrap_or(0);
+                self.expires_at_ms =
+                    Some(self.holds.overridden_until_ms(&begins, bucket, expires_at_ms, now_us));
+                self.holds.drop_first(replaced.dropped);
+                self.stored = Some(self.holds.begin_override(begins, replaced.bucket, now_us));
+            }
+            _ if self.holds.override_at(now_us).is_some() => {
+                self.holds.end_override(now_us);
+                if self.stored.is_none_or(|bucket| self.holds.is_full_after_override(bucket, now_us)) {
+                    self.clear();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// What each write to a bucket that has holds begins with.
+    fn begin_write(&mut self, own: &bucket::Limit, now_us: i64) {
+        let withheld_micro = self.holds.withholds_micro(own, self.stored, now_us);
+        self.holds.drop_ended(now_us);
+        self.holds.limit_override.take_if(|stored| stored.ends_at_us <= now_us);
+        withheld_micro.into_iter().for_each(|micro| self.holds.withhold(micro));
     }
 
     fn expire(&mut self, limit: &Limit, now_us: i64) {
@@ -132,10 +171,9 @@ impl Judged {
             Change::Keep => {}
             Change::Clear => self.clear(),
             Change::Store { bucket, full_at_us } => {
-                self.holds.drop_ended(now_us);
+                self.begin_write(&own.module(), now_us);
                 let then_us = self.holds.full_after_override_us(&own.module(), bucket, now_us);
                 let full_at_us = full_at_us.max(then_us);
-                self.holds.limit_override.take_if(|stored| stored.ends_at_us <= now_us);
                 let storable = Bucket::checked(bucket.level_micro, bucket.refilled_at_us);
                 assert_eq!(storable, Some(bucket), "no server could store this");
                 self.stored = Some(bucket);

@@ -78,6 +78,22 @@ impl Flow {
         }
     }
 
+    /// What is lost where another flow begins, which takes no rest over.
+    pub fn loss_at_end(&self) -> Exact {
+        match self {
+            Self::Steady(rate) if !rate.is_integer() => Exact::one(),
+            Self::Steady(_) | Self::Calendar(_) => Exact::zero(),
+        }
+    }
+
+    /// The longest time between two moments at which something flows in, in microseconds.
+    pub fn longest_period_us(&self) -> i64 {
+        match self {
+            Self::Steady(_) => 0,
+            Self::Calendar(calendar) => calendar.longest_period_us(),
+        }
+    }
+
     /// What of that rest is lost when the clock steps back.
     pub fn rest(&self) -> Exact {
         match self {
@@ -142,16 +158,28 @@ impl Limit {
 
     /// A pool, into which nothing flows: the rate `0`.
     pub fn pool(capacity: &str) -> Self {
-        let capacity_micro = number::amount(capacity.as_bytes(), Rounding::Down).expect(capacity);
+        Self::stopped(number::amount(capacity.as_bytes(), Rounding::Down).expect(capacity), capacity)
+    }
+
+    fn stopped(capacity_micro: i64, capacity: &str) -> Self {
         let words = format!("{capacity} 0");
         Self { words, capacity: whole(capacity_micro), flow: Flow::Steady(Exact::zero()) }
     }
 
     /// One of so many times the capacity, if that is filled in time.
     pub fn times(&self, times: i64) -> Self {
-        let capacity = format!("{}e-6", self.capacity_micro() * times);
+        let capacity = format!("{}e-6", self.capacity_micro().saturating_mul(times).min(MAX_MICRO));
         let rate = self.words.split(' ').next_back().unwrap();
+        if self.is_pool() {
+            return Self::pool(&capacity);
+        }
         Self::read(capacity.as_bytes(), rate.as_bytes()).unwrap_or_else(|_| self.clone())
+    }
+
+    /// What an override by this limit does to calls that bring the pool `own`: only the capacity counts.
+    pub fn as_pool(&self) -> Self {
+        let capacity_micro = self.capacity_micro();
+        Self::stopped(capacity_micro, &format!("{capacity_micro}e-6"))
     }
 
     pub fn is_pool(&self) -> bool {

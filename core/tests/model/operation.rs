@@ -118,9 +118,7 @@ fn read_one<'a>(command: &str, arguments: &[&'a [u8]]) -> Result<Meant<'a>, Erro
             _ => return Err(Error::WrongArity),
         };
     let limit = match Limit::read(capacity, rate) {
-        Err(Error::RateOfPool) if matches!(command, "GIVE" | "PEEK") => {
-            Limit::pool(std::str::from_utf8(capacity).unwrap())
-        }
+        Err(Error::RateOfPool) if command == "PEEK" => Limit::pool(std::str::from_utf8(capacity).unwrap()),
         limit => limit?,
     };
     Ok(Meant { key, limit, operation: operation? })

@@ -18,7 +18,7 @@ const COMMANDS: [&str; 18] = [
     "TB.RESERVE key capacity rate cost max_wait_ms",
     "TB.RENEW key capacity rate ttl_ms id",
     "TB.SETTLE key capacity rate id used",
-    "TB.OVERRIDE key capacity rate ttl_ms",
+    "TB.OVERRIDE key capacity rate ttl_ms [FULL]",
     "TB.MHOLD numkeys ttl_ms id key capacity rate amount [key capacity rate amount ...]",
     "TB.MRENEW numkeys ttl_ms id key capacity rate [key capacity rate ...]",
     "TB.MSETTLE numkeys id key capacity rate used [key capacity rate used ...]",

@@ -106,7 +106,7 @@ fn assert_same(holds: &Holds, list: &[Hold]) {
         let (ended, outstanding): (Vec<&Hold>, Vec<_>) =
             list.iter().partition(|hold| hold.ends_at_us <= at_us);
         let ended_micro: i128 = ended.iter().map(|hold| i128::from(hold.amount_micro)).sum();
-        assert_eq!(i128::from(holds.ended_micro(at_us)), ended_micro.min(1 << 61));
+        assert_eq!(i128::from(holds.returned_micro(i64::MIN, at_us)), ended_micro.min(1 << 61));
         assert_eq!(holds.outstanding(at_us), outstanding.len());
         assert!(ended.iter().all(|hold| holds.outstanding_of(&hold.id, at_us).is_none()));
         assert!(outstanding.iter().all(|hold| holds.outstanding_of(&hold.id, at_us) == Some(*hold)));

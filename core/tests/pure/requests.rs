@@ -11,7 +11,7 @@ use tokenbucket_core::bucket::{Bucket, MAX_TIME_US};
 use tokenbucket_core::effect::{Effect, HoldChange, HoldChanges};
 use tokenbucket_core::error::Error;
 use tokenbucket_core::expiry::MAX_EXPIRE_AT_MS;
-use tokenbucket_core::hold::{Hold, Override, MAX_HOLDS, MAX_ID_LEN};
+use tokenbucket_core::hold::{Hold, Holds, Override, MAX_HOLDS, MAX_ID_LEN};
 use tokenbucket_core::number::MAX_MICRO;
 use tokenbucket_core::request::{self, Wanted};
 
@@ -76,9 +76,15 @@ fn hold_changes() -> impl Strategy<Value = HoldChange> {
     let set = (ids(), 1..=MAX_MICRO, 0..=MAX_TIME_US)
         .prop_map(|(id, amount_micro, ends_at_us)| HoldChange::Set(Hold { id, amount_micro, ends_at_us }));
     let rates = select(vec!["0", "100/m", "1e3", "7@mo+05:30", "1/36525d"]);
-    let overrides = prop::option::of(("[1-9]{1,4}", rates, 0..=MAX_TIME_US)).prop_map(|written| {
-        let parsed = |(capacity, rate, ends_at_us): (String, &str, i64)| {
-            Override::parse(capacity.as_bytes(), rate.as_bytes(), ends_at_us).map(Box::new)
+    let overrides =
+        prop::option::of(("[0-9]{1,4}", rates, any::<bool>(), [0..=MAX_TIME_US, 0..=MAX_TIME_US]));
+    let overrides = (overrides, prop::option::of(0..=MAX_MICRO)).prop_map(|(written, withheld_micro)| {
+        let parsed = |(capacity, rate, fills, [begin_us, end_us]): (String, &str, bool, [i64; 2])| {
+            let parsed = Override::parse(capacity.as_bytes(), rate.as_bytes(), fills, (begin_us, end_us));
+            let mut holds = Holds::default();
+            holds.limit_override = parsed.map(Box::new);
+            withheld_micro.into_iter().for_each(|micro| holds.withhold(micro));
+            holds.limit_override
         };
         HoldChange::Override(written.and_then(parsed))
     });

@@ -20,8 +20,17 @@ pub fn whole_rates() -> impl Strategy<Value = String> {
 
 /// Rates by the calendar.
 pub fn calendar_rates() -> impl Strategy<Value = String> {
-    let usual =
-        select(vec!["1000@d", "10@mo", "5@10s", "3@w", "100@15m", "1@y", "1000@d+09:00", "10@3mo+14d-05:00"]);
+    let usual = select(vec![
+        "1000@d",
+        "10@mo",
+        "5@10s",
+        "3@w",
+        "100@15m",
+        "1@y",
+        "1000@d+09:00",
+        "10@3mo+14d-05:00",
+        "20@mo+30d",
+    ]);
     let later = "(w([+][0-6]d|)|(mo|3mo)([+]([0-9]|1[0-9]|2[0-7])d|)|y)";
     let period = format!("([1-9][0-9]{{0,4}}(ms|s|m|h|d)|(ms|s|m|h|d)|{later}|{later})");
     let behind = format!("(|e-6|\\.5)@{period}(|[+-](0[0-9]|1[0-3]):[0-5][0-9])");

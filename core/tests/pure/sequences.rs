@@ -18,8 +18,12 @@ use tokenbucket_core::request::{self, Request, MAX_TTL_MS};
 #[derive(Clone, Debug)]
 enum Extra {
     Hold(HoldOperation),
-    /// The limit of the step overrides that of the others, for so many milliseconds.
-    Override(i64),
+    /// The limit of the step, of so many times its capacity, overrides that of the others, for so many milliseconds.
+    Override {
+        times: i64,
+        ttl_ms: i64,
+        fills: bool,
+    },
 }
 
 /// What the clock does before a call, the limit that comes with it, and what is wanted.
@@ -38,13 +42,14 @@ fn steps(
             let hold_operation = (0..4u8, hold_operations(&limit, any_amounts(&limit))).prop_map(
                 move |(quarter, hold_operation)| (quarter < on_holds).then_some(Extra::Hold(hold_operation)),
             );
-            let ttls_ms = prop_oneof![Just(0), 1..100i64, 1..=MAX_TTL_MS];
-            let extra = prop_oneof![
-                9 => hold_operation,
-                u32::from(on_holds > 0) => ttls_ms.prop_map(|ttl_ms| Some(Extra::Override(ttl_ms))),
-            ];
+            let ttls_ms = prop_oneof![1 => Just(0), 1 => 1..100i64, 1 => 1..=MAX_TTL_MS];
+            // A suspension, the same capacity, and larger ones.
+            let overrides = (0..4i64, ttls_ms, any::<bool>()).prop_map(|(times, ttl_ms, fills)| {
+                Some(Extra::Override { times, ttl_ms, fills: fills && times > 0 && ttl_ms > 0 })
+            });
+            let extra = prop_oneof![9 => hold_operation, 2 * u32::from(on_holds > 0) => overrides];
             let operation = match limit.is_pool() {
-                true => Just(Operation::Give { amount_micro: 1 }).boxed(),
+                true => any_amounts(&limit).prop_map(|cost_micro| Operation::Take { cost_micro }).boxed(),
                 false => operations(&limit, any_amounts(&limit)).boxed(),
             };
             (pauses(&limit, set_back), Just(limit), extra, operation)
@@ -66,8 +71,16 @@ fn any_limits() -> impl Strategy<Value = Vec<Limit>> {
     prop_oneof![
         2 => vec(limits(MAX_MICRO, whole_rates()), 1..4),
         4 => vec(limits(MAX_MICRO, rates()), 1..4),
-        1 => vec(spread(MAX_MICRO).prop_map(|micro| Limit::pool(&format!("{micro}e-6"))), 1..3),
+        2 => vec(pools(), 1..3),
+        // One key has one limit at a time; but nothing keeps calls from using it with a rate and with 0.
+        1 => (vec(limits(MAX_MICRO, rates()), 1..3), vec(pools(), 1..3))
+            .prop_map(|(limits, pools)| [limits, pools].concat()),
     ]
+}
+
+fn pools() -> impl Strategy<Value = Limit> {
+    let capacities = prop_oneof![spread(MAX_MICRO), (0..=20i64).prop_map(|tokens| tokens * MILLION)];
+    capacities.prop_map(|micro| Limit::pool(&format!("{micro}e-6")))
 }
 
 /// Makes a call and judges it. Returns what was told to wait, in milliseconds.
@@ -75,8 +88,10 @@ fn make(judged: &mut Judged, limit: &Limit, extra: Option<Extra>, operation: Ope
     let level = judged.model.level(limit, now_us);
     let is_rounded = !judged.holds.is_empty() && level.low != level.high;
     let outcome = match (extra, operation) {
-        (Some(Extra::Override(ttl_ms)), _) if now_us > MAX_TIME_US - ttl_ms * 1000 => return 0,
-        (Some(Extra::Override(ttl_ms)), _) => judged.call(limit, Wanted::Override { ttl_ms }, now_us),
+        (Some(Extra::Override { ttl_ms, .. }), _) if now_us > MAX_TIME_US - ttl_ms * 1000 => return 0,
+        (Some(Extra::Override { times, ttl_ms, fills }), _) => {
+            judged.call(&limit.times(times), Wanted::Override { ttl_ms, fills }, now_us)
+        }
         // No hold could end any more.
         (Some(Extra::Hold(hold_operation)), _)
             if hold_operation.ttl_ms().is_some_and(|ttl_ms| now_us > MAX_TIME_US - ttl_ms * 1000) =>
@@ -84,6 +99,8 @@ fn make(judged: &mut Judged, limit: &Limit, extra: Option<Extra>, operation: Ope
             return 0
         }
         (Some(Extra::Hold(hold_operation)), _) => judged.call(limit, &hold_operation, now_us),
+        // Of a pool tokens are held, but not taken.
+        (None, operation) if limit.is_pool() => return judged.peek(limit, operation, now_us).retry_after_ms,
         // Nobody outside can tell whether it found the bucket full, so that nothing was written.
         (None, Operation::Give { .. }) if is_rounded => return 0,
         (None, operation) => judged.call(limit, operation, now_us),

@@ -45,7 +45,7 @@ fn calls() -> impl Strategy<Value = (Scene<'static>, (i64, i64, i64))> {
     let arguments = (amounts(), tokens, spread(30 * 86_400_000));
     let ended = prop_oneof![2 => Just(0), 1 => amounts(), 1 => Just(1 << 61)];
     let holds = (ended, prop_oneof![Just(i64::MIN), times()])
-        .prop_map(|(ended_micro, last_end_us)| AnyHolds { ended_micro, last_end_us });
+        .prop_map(|(returned_micro, last_end_us)| AnyHolds { returned_micro, last_end_us });
     (rates(), amounts(), stored, times(), holds, arguments).prop_map(
         |(rate, capacity_micro, (is_stored, level_micro, age_us), now_us, holds, arguments)| {
             let rate = Box::leak(Box::new(Rate::parse(rate.as_bytes()).unwrap()));
@@ -177,7 +177,7 @@ proptest! {
         ((scene, (amount_micro, ..)), all) in calls().prop_flat_map(|call| (Just(call), holds(call.0.now_us))),
         taken_micro in -MAX_MICRO..=MAX_MICRO,
     ) {
-        for scene in [scene, Scene { rate: &Rate::NOTHING, ..scene }] {
+        for scene in [scene, Scene { rate: &Rate::NOTHING, ..scene }, Scene { rate: &Rate::Pool, ..scene }] {
             let mut holds = Holds::default();
             all.iter().for_each(|hold| holds.set(hold.clone()));
             let settled = of_core::settle_gives_back(&scene, &holds, b"a", amount_micro);

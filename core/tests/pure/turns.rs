@@ -445,7 +445,7 @@ fn an_earlier_call_that_asks_for_the_same_hold_is_served_first() {
 #[test]
 fn a_hold_that_can_no_longer_grow_keeps_nobody() {
     let mut server = Server::default();
-    let hold = |capacity, tokens, id| part(b"k", limit(capacity, "0"), tokens * MILLION, Some(id));
+    let hold = |capacity, tokens, id| part(b"k", limit(capacity, "1/d"), tokens * MILLION, Some(id));
     assert!(server.call(0, &[hold(10, 2, 2)], None).0);
     server.sleep(1000);
     assert!(server.call(0, &[hold(10, 8, 1)], None).0);

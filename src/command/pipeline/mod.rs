@@ -11,8 +11,9 @@ pub(super) use wait::run_or_wait;
 
 use crate::redis::{replicate, waiting, Access, BucketKey, Call, Decisions, Replication, COUNTERS};
 use tokenbucket_core::bucket::{Decision, Operation, Outcome, NEVER_MS};
+use tokenbucket_core::effect::Effect;
 use tokenbucket_core::error::{Error, Refusal};
-use tokenbucket_core::request::Wanted;
+use tokenbucket_core::request::{self, Wanted};
 
 /// Decides on one bucket, changes it, and replies.
 ///
@@ -44,7 +45,7 @@ fn decide_alone(request: Request, operation: Operation, mut key: BucketKey) -> R
     part::admit(&key, &mut outcome)?;
     let written = part::store(&mut key, outcome.change);
     drop(key);
-    let stored = Stored { request: &request, outcome, held_micro: None, ends_override: false };
+    let stored = Stored { request: &request, outcome, held_micro: None, of_override: None };
     if let Some(written) = written {
         replicate(&call, Replication::CallOrEffect, || [stored.effect(&call, written)]);
     }
@@ -65,7 +66,11 @@ fn decide_with_others<'call>(request: Request<'call>, key: BucketKey<'call>) -> 
 /// # Errors
 /// Becomes the reply.
 #[inline(always)]
-pub(super) fn peek<'call>(call: Call<'call>, request: Request<'call>) -> Result<(), Refusal> {
+pub(super) fn peek(call: Call) -> Result<(), Refusal> {
+    let request = match request::take(call.arguments()) {
+        Err(Error::RateOfPool) => return peek_pool(call),
+        request => request?,
+    };
     let key = BucketKey::open(call, request.key, Access::Read)?;
     let outcome = match request.wanted {
         Wanted::Tokens(operation) if is_alone(&key) => {
@@ -74,6 +79,14 @@ pub(super) fn peek<'call>(call: Call<'call>, request: Request<'call>) -> Result<
         _ => peek_with_others(request, key.into_cold())?,
     };
     call.reply_decision(&outcome.decision);
+    Ok(())
+}
+
+#[cold]
+fn peek_pool(call: Call) -> Result<(), Refusal> {
+    let request = request::peek(call.arguments())?;
+    let key = BucketKey::open(call, request.key, Access::Read)?;
+    call.reply_decision(&peek_with_others(request, key)?.decision);
     Ok(())
 }
 
@@ -86,11 +99,20 @@ pub(super) fn override_limit<'call>(call: Call<'call>, request: Request<'call>) 
     if waiting::is_any() {
         waiting::mark_replaced(&key);
     }
+    let written = part::store_override(&mut key, &request);
     let plan = request.plan(key.bucket(), key.holds_mut(), 0, call.now_us())?;
-    let mut part = Part::new(&request, key, plan);
-    store(&call, std::slice::from_mut(&mut part), Replication::Effect);
+    let part = Part::new(&request, key, plan);
+    let decision = part.outcome().decision;
+    drop(part);
+    let is_removed = written == Some(Effect::Cleared);
+    if let Some(effect) = written {
+        replicate(&call, Replication::Effect, || [(request.key, effect.clone())]);
+    }
     call.notify(c"tb.override", &request.key);
-    call.reply_decision(&part.outcome().decision);
+    if is_removed {
+        call.notify_deleted(&request.key);
+    }
+    call.reply_decision(&decision);
     Ok(())
 }
 

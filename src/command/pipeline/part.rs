@@ -6,7 +6,7 @@ use tokenbucket_core::bucket::{Bucket, Change, Limit, Operation, Outcome, NEVER_
 use tokenbucket_core::effect::{Effect, HoldChange, HoldChanges};
 use tokenbucket_core::error::Error;
 use tokenbucket_core::expiry::ExpiryWindow;
-use tokenbucket_core::hold::{Holds, Plan};
+use tokenbucket_core::hold::{Holds, Override, Plan};
 use tokenbucket_core::request::{self, Wanted};
 
 /// A call's request to one bucket, with the server's arguments.
@@ -14,46 +14,43 @@ pub(super) type Request<'call> = request::Request<Argument<'call>>;
 
 /// A request to one bucket, and its plan. The key is open until the plan is stored.
 pub(in crate::command) struct Part<'request, 'call> {
-    own: &'request Request<'call>,
-    /// The request under an override of its limit.
-    overridden: Option<Box<Request<'call>>>,
+    request: &'request Request<'call>,
     pub(in crate::command) key: BucketKey<'call>,
     /// The plan; once it is stored, the outcome.
     pub(super) plan: Plan,
     /// The amount to which a hold was set, 0 if it was ended; `None` if no hold was changed.
     held_micro: Option<i64>,
-    /// Whether an override has ended, which a write ends for good.
-    ends_override: bool,
+    /// The change of an override that the write begins or ends for good.
+    of_override: Option<HoldChange>,
     /// The write, if there was one.
     pub(super) written: Option<Written>,
 }
 
 impl<'request, 'call> Part<'request, 'call> {
     #[inline(always)]
-    pub(in crate::command) fn new(own: &'request Request<'call>, key: BucketKey<'call>, plan: Plan) -> Self {
-        let ends_override =
-            key.holds().is_some_and(|holds| holds.override_ended_at(key.call().now_us()).is_some());
-        Self { own, overridden: None, key, plan, held_micro: None, ends_override, written: None }
+    pub(in crate::command) fn new(
+        request: &'request Request<'call>,
+        key: BucketKey<'call>,
+        plan: Plan,
+    ) -> Self {
+        Self { request, key, plan, held_micro: None, of_override: None, written: None }
     }
 
-    /// Returns the request with the limit that counts: that of the call, or of an override.
+    /// Returns the request.
     #[inline(always)]
-    pub(in crate::command) fn request(&self) -> &Request<'call> {
-        self.overridden.as_deref().unwrap_or(self.own)
+    pub(in crate::command) fn request(&self) -> &'request Request<'call> {
+        self.request
     }
 
     /// Plans the call, and changes nothing.
     #[inline(always)] // Saves a copy of what is returned.
     pub(in crate::command) fn planned(
-        own: &'request Request<'call>,
+        request: &'request Request<'call>,
         mut key: BucketKey<'call>,
     ) -> Result<Self, Error> {
         let (stored, now_us) = (key.bucket(), key.call().now_us());
-        let limit_override = key.holds().and_then(|holds| holds.override_at(now_us));
-        let overridden = limit_override.map(|stored| Box::new(Request { limit: stored.limit, ..*own }));
-        let request = overridden.as_deref().unwrap_or(own);
         let plan = request.plan(stored, key.holds_mut(), MAX_HOLDS.count(), now_us)?;
-        let mut part = Self { overridden, ..Self::new(own, key, plan) };
+        let mut part = Self::new(request, key, plan);
         if part.comes_later() {
             part.deny_behind_others();
         }
@@ -140,14 +137,14 @@ impl<'request, 'call> Part<'request, 'call> {
     pub(super) fn store(&mut self) {
         self.written = match self.plan {
             Plan::Outcome(Outcome { change: change @ Change::Store { .. }, .. }) if self.key.has_holds() => {
-                Some(store_with_holds(&mut self.key, &self.own.limit, |_| change))
+                Some(store_with_holds(&mut self.key, &self.request.limit, &mut self.of_override, |_| change))
             }
             Plan::Outcome(Outcome { change, .. }) => store(&mut self.key, change),
             Plan::Hold { bucket, taken_micro, amount_micro } => {
                 let now_us = self.key.call().now_us();
                 self.held_micro = Some(amount_micro);
-                let request = self.overridden.as_deref().unwrap_or(self.own);
-                Some(store_with_holds(&mut self.key, &self.own.limit, |holds| {
+                let request = self.request;
+                Some(store_with_holds(&mut self.key, &request.limit, &mut self.of_override, |holds| {
                     let outcome = request.change_hold(holds, bucket, taken_micro, amount_micro, now_us);
                     self.plan = Plan::Outcome(outcome);
                     outcome.change
@@ -164,8 +161,8 @@ impl<'request, 'call> Part<'request, 'call> {
     /// Returns what was stored.
     #[inline(always)]
     pub(super) fn stored(&self) -> Stored<'_, 'call> {
-        let (held_micro, ends_override) = (self.held_micro, self.ends_override);
-        Stored { request: self.request(), outcome: self.outcome(), held_micro, ends_override }
+        let of_override = self.of_override.as_ref();
+        Stored { request: self.request, outcome: self.outcome(), held_micro: self.held_micro, of_override }
     }
 }
 
@@ -190,7 +187,8 @@ pub(super) struct Stored<'request, 'call> {
     pub(super) outcome: Outcome,
     /// The amount to which a hold was set, 0 if it was ended; `None` if no hold was changed.
     pub(super) held_micro: Option<i64>,
-    pub(super) ends_override: bool,
+    /// The change of an override.
+    pub(super) of_override: Option<&'request HoldChange>,
 }
 
 impl<'call> Stored<'_, 'call> {
@@ -211,8 +209,8 @@ impl<'call> Stored<'_, 'call> {
     #[inline(never)] // Off the path of buckets without holds: each take paid for its code.
     fn hold_changes(&self, call: &Call, dropped: u32, len: u32) -> HoldChanges {
         let change = |amount_micro| self.request.hold_change(amount_micro, call.now_us());
-        let end = self.ends_override.then_some(HoldChange::Override(None));
-        let changes = end.into_iter().chain(self.held_micro.and_then(change)).collect();
+        let of_override = self.of_override.cloned().into_iter();
+        let changes = of_override.chain(self.held_micro.and_then(change)).collect();
         HoldChanges { dropped, changes, len }
     }
 
@@ -287,16 +285,24 @@ pub(super) fn store(key: &mut BucketKey, change: Change) -> Option<Written> {
 }
 
 /// Drops the ended holds, changes the others by `change`, and stores the bucket accordingly. Its key stays until it is full
-/// under `own_limit` too, which counts again when an override has ended.
+/// under `own_limit` too, which counts again when an override has ended. `of_override` becomes what the write changes of one.
 fn store_with_holds(
     key: &mut BucketKey,
     own_limit: &Limit,
+    of_override: &mut Option<HoldChange>,
     change: impl FnOnce(&mut Holds) -> Change,
 ) -> Written {
-    let now_us = key.call().now_us();
+    let (now_us, stored) = (key.call().now_us(), key.bucket());
     let dropped = key.holds().map_or(0, |holds| holds.ended(now_us));
+    let withheld_micro = key.holds().and_then(|holds| holds.withholds_micro(own_limit, stored, now_us));
     let (len, change) = key.update_holds(dropped, |holds| {
-        holds.limit_override.take_if(|stored| stored.ends_at_us <= now_us);
+        if holds.limit_override.take_if(|stored| stored.ends_at_us <= now_us).is_some() {
+            *of_override = Some(HoldChange::Override(None));
+        }
+        if let Some(micro) = withheld_micro {
+            holds.withhold(micro);
+            *of_override = Some(HoldChange::Override(holds.limit_override.clone()));
+        }
         match change(holds) {
             Change::Store { bucket, full_at_us } => {
                 let full_then_us = holds.full_after_override_us(own_limit, bucket, now_us);
@@ -308,7 +314,6 @@ fn store_with_holds(
     });
     let written = match change {
         Change::Store { bucket, full_at_us } => {
-            let count = |count| u32::try_from(count).unwrap_or(u32::MAX);
             let holds = Some((count(dropped), count(len)));
             Written::Stored { bucket, expire_at_ms: expire(key, full_at_us), holds }
         }
@@ -316,6 +321,68 @@ fn store_with_holds(
     };
     key.signal_modified();
     written
+}
+
+fn count(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+/// Begins an override, or ends the one that counts. Returns the effect; `None` if there is none to end.
+pub(super) fn store_override(key: &mut BucketKey, request: &Request) -> Option<Effect> {
+    let now_us = key.call().now_us();
+    let Some(HoldChange::Override(begins)) = request.hold_change(0, now_us) else { return None };
+    match begins {
+        Some(begins) => Some(begin_override(key, begins)),
+        None if key.holds()?.override_at(now_us).is_some() => Some(end_override(key)),
+        None => None,
+    }
+}
+
+fn begin_override(key: &mut BucketKey, begins: Box<Override>) -> Effect {
+    let (now_us, stored) = (key.call().now_us(), key.bucket());
+    let none = Holds::default();
+    let holds = key.holds().unwrap_or(&none);
+    let replaced = holds.replaced(stored, now_us);
+    // Redis 8.10 dies of a question about the expiry of a key that does not exist.
+    let expires_at_ms = stored.and_then(|_| key.expire_at_ms());
+    // A key without an expiry keeps none.
+    let stays = stored.is_some() && expires_at_ms.is_none();
+    let expires_at_ms = expires_at_ms.unwrap_or(0);
+    let expire_at_ms = (!stays).then(|| {
+        let bucket = stored.unwrap_or(replaced.bucket);
+        holds.overridden_until_ms(&begins, bucket, expires_at_ms, now_us)
+    });
+    update_override(key, expire_at_ms, replaced.dropped, |holds| {
+        Some(holds.begin_override(begins, replaced.bucket, now_us))
+    })
+}
+
+fn end_override(key: &mut BucketKey) -> Effect {
+    let (now_us, stored, expire_at_ms) = (key.call().now_us(), key.bucket(), key.expire_at_ms());
+    update_override(key, expire_at_ms, 0, |holds| {
+        holds.end_override(now_us);
+        stored.filter(|bucket| !holds.is_full_after_override(*bucket, now_us))
+    })
+}
+
+/// Changes an override, and stores the bucket that `change` returns, or removes the key if it returns none.
+fn update_override(
+    key: &mut BucketKey,
+    expire_at_ms: Option<i64>,
+    dropped: usize,
+    change: impl FnOnce(&mut Holds) -> Option<Bucket>,
+) -> Effect {
+    let (len, stored) = key.update_holds(dropped, |holds| {
+        let bucket = change(holds);
+        (bucket, bucket.map(|bucket| (bucket, HoldChange::Override(holds.limit_override.clone()))))
+    });
+    key.signal_modified();
+    let Some((bucket, change)) = stored else { return Effect::Cleared };
+    if key.expire_at_ms() != expire_at_ms {
+        key.expire_at(expire_at_ms);
+    }
+    let holds = Some(HoldChanges { dropped: count(dropped), changes: vec![change], len: count(len) });
+    Effect::Stored { bucket, expire_at_ms, holds }
 }
 
 /// Sets the expiry of a bucket that was just stored, and returns it.
