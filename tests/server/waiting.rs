@@ -252,7 +252,8 @@ fn who_waits_is_served_before_the_call_that_follows_one_that_makes_room() {
     ];
     for freeing in MAKE_ROOM.into_iter().chain(others) {
         clients.main.say("FLUSHALL");
-        clients.play_line("TB.HOLD half 3 0 1 60000 x => [1 2 0 60000]");
+        // Nothing of it is held, so all of a pool is free.
+        clients.play_line("TB.TAKE half 3 1/s 1 => [1 2 0 1000]");
         let half = clients.main.dump("half");
         clients.play_line("TB.HOLD p 2 0 2 60000 a => [1 0 0 60000]");
         clients.play_line("b: TB.BHOLD p 2 0 2 60000 b 60000");
@@ -336,11 +337,13 @@ fn nothing_is_written_while_a_call_waits_and_the_grant_is_written_at_its_moment(
     let server = with_append_only_file("no").start();
     let mut clients = Clients::new(&server);
     let written = |client: &mut Connection| (append_only_bytes(client), client.changes(), client.keys());
-    for (taken, call) in [
-        ("TB.TAKE k 1 1/h 1", "TB.BTAKE k 1 1/h 1 60000"),
-        ("TB.HOLD k 1 0 1 60000 a", "TB.BHOLD k 1 0 1 60000 b 60000"),
-        ("TB.TAKE k 1 1/h 1", "TB.BMTAKE 2 60000 k 1 1/h 1 new 1 1/h 1"),
-        ("TB.HOLD k 1 0 1 60000 a", "TB.BMHOLD 2 60000 b 60000 k 1 0 1 new 1 0 1"),
+    let take = ["TB.TAKE k 1 1/h 1", "TB.GIVE k 1 1/h 1"];
+    let hold = ["TB.HOLD k 1 0 1 60000 a", "TB.SETTLE k 1 0 a 0"];
+    for ([taken, given], call) in [
+        (take, "TB.BTAKE k 1 1/h 1 60000"),
+        (hold, "TB.BHOLD k 1 0 1 60000 b 60000"),
+        (take, "TB.BMTAKE 2 60000 k 1 1/h 1 new 1 1/h 1"),
+        (hold, "TB.BMHOLD 2 60000 b 60000 k 1 0 1 new 1 0 1"),
     ] {
         clients.main.say("FLUSHALL");
         clients.main.say(taken);
@@ -352,7 +355,7 @@ fn nothing_is_written_while_a_call_waits_and_the_grant_is_written_at_its_moment(
         assert_eq!(written(&mut clients.main), before, "{call}");
         assert!(!has_seen_a_change(&mut watcher), "{call}");
         watcher.say("WATCH k new");
-        clients.main.say("TB.GIVE k 1 1/h 1");
+        clients.main.say(given);
         assert!(clients.read("b").starts_with("[1 0 0 "), "{call}");
         assert!(has_seen_a_change(&mut watcher), "{call}");
         assert_ne!(written(&mut clients.main), before, "{call}");
