@@ -303,7 +303,7 @@ impl Reader {
     fn rule(&mut self, fields: &Fields<'_, '_>) -> Option<Rule> {
         let shadow_mode = self.truth(fields, "shadow_mode");
         let quota_mode = self.truth(fields, "quota_mode");
-        let paid_afterwards = self.truth(fields, "paid_afterwards");
+        let paid_afterwards = fields.get("paid_afterwards").map(|_| self.truth(fields, "paid_afterwards"));
         let metadata = fields.get("metadata").and_then(|node| metadata::read(node, &mut self.faults));
         let node = fields.get("rate_limit")?;
         if !matches!(node.data, Data::Map(_)) {

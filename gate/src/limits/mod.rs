@@ -117,8 +117,8 @@ fn line(path: &str, rule: &Rule) -> String {
     if !rule.unlimited && rule.is_of_ours() {
         let _ = write!(line, ", rate: {}, capacity: {}", rule.limit.rate(), rule.limit.capacity());
     }
-    if rule.paid_afterwards {
-        line.push_str(", paid_afterwards: true");
+    if let Some(paid_afterwards) = rule.paid_afterwards {
+        let _ = write!(line, ", paid_afterwards: {paid_afterwards}");
     }
     line.push('\n');
     line

@@ -98,6 +98,12 @@ pub async fn decide(decider: &Decider, found: &[Option<Matched>], hits: &[Option
     decider.decide_by(found.to_vec(), &request(descriptors)).await.expect("a decision")
 }
 
+/// Decides on a request that asks for so many hits.
+pub async fn take(decider: &Decider, found: &[Option<Matched>], hits_addend: u32) -> Response {
+    let asked = Request { hits_addend, ..request(vec![descriptor("k"); found.len()]) };
+    decider.decide_by(found.to_vec(), &asked).await.expect("a decision")
+}
+
 /// The code and what is left of each descriptor, and whether all of it is over the limit.
 pub fn summary(response: &Response) -> (Vec<(bool, u32)>, bool) {
     let is_over = |code: i32| code == i32::from(Code::OverLimit);

@@ -163,7 +163,7 @@ descriptors:
     let open = rule(&[("general", "x"), ("open", "")]);
     assert!(open.unlimited && open.replaces == ["other"]);
     let service = rule(&[("service", "x")]);
-    assert!(service.quota_mode && service.paid_afterwards && !service.shadow_mode);
+    assert!(service.quota_mode && service.paid_afterwards == Some(true) && !service.shadow_mode);
     let metadata = format!("{:?}", service.metadata);
     for part in
         ["\"service\"", "StringValue(\"one\")", "NumberValue(2.0)", "BoolValue(true)", "NullValue(NullValue)"]

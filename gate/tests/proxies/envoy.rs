@@ -398,6 +398,35 @@ fn who_uses_more_than_is_left_is_limited_and_owes_at_most_one_unit() {
     assert_eq!(paid(), 200);
 }
 
+/// A limit of 100 an hour whose requests ask with 1 and report 60 when they are done, at either of two gates.
+#[test]
+fn a_cost_of_the_response_alone_is_charged() {
+    let world = World::new(&HOURLY.replacen("requests_per_unit: 3", "requests_per_unit: 100", 1));
+    let gates = [world.gate(&[]), world.gate(&[])];
+    let envoy = Envoy::start(&world, &[&gates[0], &gates[1]]);
+    let hits = || gates.iter().map(total_hits).sum::<u64>();
+    let mut ask = || {
+        let before = hits();
+        let reply = envoy.get("/metered", &[("key", "a"), ("tokens", "60")]);
+        wait_until("the report", || hits() >= before + 61);
+        reply
+    };
+    assert_eq!(statuses(40, &mut ask)[..3], [200, 200, 429]);
+    assert_eq!(world.backend.requests(), 2);
+    let (left, _): (f64, i64) = servers::ask(&world.redis, &["TB.STATE", "rl|{key=a}"]);
+    assert_eq!(left.round(), -100.0, "the debt is bounded");
+}
+
+/// A descriptor without hits beside it shows that the cost is asked for beforehand.
+#[test]
+fn a_cost_of_the_request_is_not_charged_when_denied() {
+    let world = World::new(HOURLY);
+    let gate = world.gate(&[]);
+    let envoy = Envoy::start(&world, &[&gate]);
+    let ask = |tokens| envoy.get("/costly", &[("key", "a"), ("tokens", tokens)]).status;
+    assert_eq!([ask("2"), ask("2"), ask("9"), ask("1"), ask("1")], [200, 429, 429, 200, 429]);
+}
+
 #[test]
 fn the_example_charges_tokens_when_a_response_reports_them() {
     let (world, clock) = world_with_clock(&configured("examples/limits/edge.yaml", &[]));
