@@ -168,6 +168,10 @@ impl Plan {
         if let Some((index, same)) = same {
             let earlier = same.cost;
             same.cost = same.cost.saturating_add(part.cost).min(most);
+            if part.rule.capacity < same.rule.capacity {
+                // One of them is an override: both hold if the smaller one does.
+                same.rule = part.rule;
+            }
             return ((place, index), earlier);
         }
         call.parts.push(part);

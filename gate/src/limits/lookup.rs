@@ -70,14 +70,16 @@ impl Domain {
         let entries = &descriptor.entries;
         let tagged =
             hash_tag_key.and_then(|key| entries.iter().position(|entry| entry.key == key)).unwrap_or(0);
-        if let Some(found) =
-            descriptor.limit.as_ref().and_then(|limit| self.overridden(entries, tagged, limit))
-        {
-            return Some(found);
-        }
+        let found = self.in_file(entries, tagged);
+        let limit = descriptor.limit.as_ref();
+        let paid_afterwards = found.as_ref().and_then(|found| found.rule.paid_afterwards);
+        limit.and_then(|limit| self.overridden(entries, tagged, limit, paid_afterwards)).or(found)
+    }
+
+    fn in_file(&self, entries: &[Entry], tagged: usize) -> Option<Matched> {
         let steps = self.walk(entries)?;
         let rule = steps.last()?.place.rule.as_ref()?;
-        let bucket = name::bucket(&self.encoded, steps.iter().map(Step::shared), tagged, "");
+        let bucket = name::bucket(&self.encoded, steps.iter().map(Step::shared), tagged);
         Some(Matched { rule: Arc::clone(rule), bucket, metric: self.metric(&steps) })
     }
 
@@ -117,11 +119,18 @@ impl Domain {
         metric
     }
 
-    /// Returns the limit that the descriptor itself has. Its bucket is its own: at another limit it would clamp
-    /// that of the file. `None` without a unit that there is.
-    fn overridden(&self, entries: &[Entry], tagged: usize, limit: &Override) -> Option<Matched> {
+    /// Returns the limit that the descriptor itself has, `None` without a unit that there is. Its bucket is that of the
+    /// file's limit: with one for each value, a new value would be a new full bucket.
+    fn overridden(
+        &self,
+        entries: &[Entry],
+        tagged: usize,
+        limit: &Override,
+        paid_afterwards: Option<bool>,
+    ) -> Option<Matched> {
         let unit = Unit::try_from(limit.unit).ok().filter(|unit| *unit != Unit::Unknown)?;
-        let rule = rate::per_unit(limit.requests_per_unit, unit, None, false).ok()?;
+        let mut rule = rate::per_unit(limit.requests_per_unit, unit, None, false).ok()?;
+        rule.paid_afterwards = paid_afterwards;
         let mut metric = self.name.clone();
         metric.push('.');
         for entry in entries {
@@ -131,8 +140,7 @@ impl Domain {
             push_value(&mut metric, &entry.key, &entry.value, false);
         }
         let pairs = entries.iter().map(|entry| (entry.key.as_str(), entry.value.as_str()));
-        let suffix = format!("|@{}/{}", limit.requests_per_unit, unit.as_str_name());
-        let bucket = name::bucket(&self.encoded, pairs, tagged, &suffix);
+        let bucket = name::bucket(&self.encoded, pairs, tagged);
         Some(Matched { rule: Arc::new(rule), bucket, metric })
     }
 }

@@ -190,20 +190,35 @@ async fn a_cost_asked_for_beforehand_is_not_charged_when_denied() {
     }
 }
 
+/// In envoyproxy/ratelimit they share a counter, with each other and with the limit of the file.
 #[tokio::test]
-async fn every_override_has_its_reports() {
+async fn overrides_share_one_bucket() {
     let server = Server::start();
     let (decider, _) = decider(&connect(&server), policy());
-    let file = File { name: "shop.yaml".to_owned(), text: "domain: shop".to_owned() };
+    let text = "domain: shop\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 20}}]";
+    let file = File { name: "shop.yaml".to_owned(), text: text.to_owned() };
     let limits = Limits::read(&[file], &Options::default()).unwrap();
-    for number in 1..=1_500 {
-        let limit = Some(Override { requests_per_unit: 3_000 + number, unit: Unit::Hour.into() });
-        let ask = async |count| {
-            let asked = Descriptor { limit, ..hits("k", count) };
-            summary(&decider.decide(Some(&limits), &request([asked])).await.unwrap()).1
+    let passes = async |key: &str, counts: &[u32]| {
+        let asked = |count: &u32| Descriptor {
+            limit: (*count > 0).then_some(Override { requests_per_unit: *count, unit: Unit::Hour.into() }),
+            ..descriptor(key)
         };
-        assert_eq!([ask(0).await, ask(9_000).await, ask(0).await], [false, true, true], "{number}");
+        let asked = request(counts.iter().map(asked));
+        !summary(&decider.decide(Some(&limits), &asked).await.unwrap()).1
+    };
+    let mut passed = 0;
+    for count in [0, 19, 18, 17, 16, 30] {
+        while passes("k", &[count]).await {
+            passed += 1;
+        }
     }
+    assert_eq!(passed, 20);
+    // Where the file has no limit, and where one request has two limits on the bucket: the smaller one decides.
+    assert_eq!(
+        [passes("l", &[2]).await, passes("l", &[3]).await, passes("l", &[9]).await],
+        [true, true, false]
+    );
+    assert_eq!([passes("m", &[4, 3]).await, passes("m", &[3, 4]).await], [true, false]);
 }
 
 #[tokio::test]
