@@ -411,7 +411,9 @@ fn judge<'a>(limits: Option<&'a Limits>, request: &Request) -> Result<&'a Limits
     let descriptors = &request.descriptors;
     let mistake = if request.domain.is_empty() {
         "rate limit domain must not be empty"
-    } else if descriptors.is_empty() {
+    } else if descriptors.is_empty()
+        && !limits.is_some_and(|limits| limits.takes_no_descriptors(&request.domain))
+    {
         "rate limit descriptor list must not be empty"
     } else if descriptors.len() > MOST_DESCRIPTORS {
         "rate limit descriptor list must not have more than 1000 descriptors"

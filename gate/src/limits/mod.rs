@@ -58,6 +58,11 @@ impl Limits {
         self.domains.contains_key(domain) || self.namespaces.contains_key(domain)
     }
 
+    /// Returns whether calls in this domain need no descriptors: limits of limitador's may have no conditions.
+    pub(crate) fn takes_no_descriptors(&self, domain: &str) -> bool {
+        self.namespaces.contains_key(domain)
+    }
+
     /// Returns every limit of limitador's files that applies to the descriptors of a call; `None` if the domain is in none of
     /// these files.
     ///
