@@ -192,13 +192,11 @@ impl Level {
         self.places.get(place)
     }
 
-    /// Visits all limits with their paths, in the order of their names.
-    pub(super) fn each_rule(&self, visit: &mut impl FnMut(&str, &Rule)) {
+    /// Visits all descriptors, in the order of their names.
+    pub(super) fn each_place(&self, visit: &mut impl FnMut(&Place)) {
         for place in &self.places {
-            if let Some(rule) = &place.rule {
-                visit(&place.path, rule);
-            }
-            place.below.each_rule(visit);
+            visit(place);
+            place.below.each_place(visit);
         }
     }
 }

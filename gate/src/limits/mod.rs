@@ -92,7 +92,11 @@ impl Limits {
     /// Visits all limits with their paths.
     pub(crate) fn each_rule(&self, visit: &mut impl FnMut(&str, &Rule)) {
         for domain in self.domains.values() {
-            domain.level.each_rule(visit);
+            domain.level.each_place(&mut |place| {
+                if let Some(rule) = &place.rule {
+                    visit(&place.path, rule);
+                }
+            });
         }
         for namespace in self.namespaces.values() {
             namespace.each_rule(visit);

@@ -398,6 +398,33 @@ fn who_uses_more_than_is_left_is_limited_and_owes_at_most_one_unit() {
     assert_eq!(paid(), 200);
 }
 
+/// As tokenbucket-replay prints them for `--by ip,path`, with the smaller limit first and second.
+#[test]
+fn several_entries_and_several_limits_are_what_envoy_sends() {
+    for (first, second) in [(3, 5), (5, 3)] {
+        let limits = format!(
+            "domain: rl
+descriptors:
+  - key: \"remote_address\"
+    descriptors:
+      - key: \"path\"
+        rate_limit: {{rate: 1/h, capacity: {first}}}
+  - key: generic_key
+    value: \"2\"
+    descriptors:
+      - key: \"remote_address\"
+        descriptors:
+          - key: \"path\"
+            rate_limit: {{rate: 1/d, capacity: {second}}}"
+        );
+        let world = World::new(&limits);
+        let gate = world.gate(&[]);
+        let envoy = Envoy::start(&world, &[&gate]);
+        assert_eq!(statuses(6, || envoy.get("/replayed", &[])), [200, 200, 200, 429, 429, 429]);
+        assert_eq!(envoy.get("/replayed/other", &[]).status, 200);
+    }
+}
+
 /// A limit of 100 an hour whose requests ask with 1 and report 60 when they are done, at either of two gates.
 #[test]
 fn a_cost_of_the_response_alone_is_charged() {
