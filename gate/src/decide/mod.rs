@@ -315,7 +315,7 @@ impl Decider {
     ///
     /// Returns an error if Redis is away or refuses.
     pub async fn decide_by(&self, found: Found, request: &Request) -> Result<Response, Refusal> {
-        let way = Way::Decides { may_be_report: may_be_report(request) };
+        let way = Way::Decides { may_be_report: !self.policy.paid_beforehand && may_be_report(request) };
         self.decide_on((way, None), found, request).await
     }
 

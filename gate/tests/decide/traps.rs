@@ -1,6 +1,6 @@
 //! What is easily taken for granted of Envoy and of envoyproxy/ratelimit, on a real server.
 
-use tokenbucket_gate::decide::Refusal;
+use tokenbucket_gate::decide::{Policy, Refusal};
 use tokenbucket_gate::limits::{File, Limits, Options, Rule};
 use tokenbucket_gate::messages::{Descriptor, Override, Request, Unit};
 
@@ -164,13 +164,17 @@ async fn every_cost_of_a_report_is_charged() {
     assert_eq!(summary(&decide(&decider, &found[2..], &[Some(0)]).await).0, [(false, 20)]);
 }
 
-/// It differs from a report by hits of the request, by a descriptor without hits, or by what the file says.
+/// It differs from a report by hits of the request, by a descriptor without hits, by what the file says, or by the setting.
 #[tokio::test]
 async fn a_cost_asked_for_beforehand_is_not_charged_when_denied() {
     let server = Server::start();
-    let (decider, _) = decider(&connect(&server), policy());
+    let (usual, _) = decider(&connect(&server), policy());
+    let (beforehand, _) = decider(&connect(&server), Policy { paid_beforehand: true, ..policy() });
     let of_file = Rule { paid_afterwards: Some(false), ..hourly(5) };
-    for (key, rule_of_key) in [("request", hourly(5)), ("beside", hourly(5)), ("file", of_file)] {
+    for (key, rule_of_key) in
+        [("request", hourly(5)), ("beside", hourly(5)), ("file", of_file), ("setting", hourly(5))]
+    {
+        let decider = if key == "setting" { &beforehand } else { &usual };
         let found = [rule(rule_of_key, key), None];
         let ask = async |cost| {
             let (whole, own) = (descriptor("k"), hits("k", cost));

@@ -44,6 +44,7 @@ impl Both {
             prefix: String::new(),
             shadow_mode: false,
             quota_mode: false,
+            paid_beforehand: false,
             near_limit_ratio: 0.8,
             remember_denials: 0,
             headers: None,
