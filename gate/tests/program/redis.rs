@@ -203,13 +203,7 @@ fn first_byte(redis: &std::net::TcpListener) -> u8 {
 async fn a_master_of_sentinels_by_tls_is_encrypted() {
     let redis = Server::start();
     let sentinel = Sentinel::of(&redis);
-    let folder = tempfile::tempdir().expect("a folder");
-    authority(folder.path());
-    sign(folder.path(), "redis", "localhost");
-    sign(folder.path(), "client", "gate.example");
-    let port = with_tls(folder.path(), sentinel.port).await;
-    let file = |name: &str| folder.path().join(name).display().to_string();
-    let [authority, certificate, key] = ["ca.pem", "client.pem", "client.key"].map(file);
+    let (_folder, port, [authority, certificate, key]) = with_tls(sentinel.port).await;
     let gate = start(&[
         ("REDIS_TYPE", "SENTINEL"),
         ("REDIS_URL", &format!("mymaster,rediss://localhost:{port}")),
@@ -358,8 +352,20 @@ fn authenticates_with_sentinels() {
     start(&variables).wait_for_line("waiting for Redis: ");
 }
 
-/// TLS in front of a Redis that has none. Returns its port.
-async fn with_tls(folder: &Path, to: u16) -> u16 {
+/// TLS in front of a Redis that has none. Returns a folder with its port and the paths of the authority and of a client's
+/// certificate and key.
+async fn with_tls(to: u16) -> (tempfile::TempDir, u16, [String; 3]) {
+    let folder = tempfile::tempdir().expect("a folder");
+    authority(folder.path());
+    sign(folder.path(), "redis", "localhost");
+    sign(folder.path(), "client", "gate.example");
+    let port = encrypted(folder.path(), to).await;
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let paths = ["ca.pem", "client.pem", "client.key"].map(file);
+    (folder, port, paths)
+}
+
+async fn encrypted(folder: &Path, to: u16) -> u16 {
     let read = |name: &str| std::fs::read(folder.join(name)).expect("a file");
     let certificates = |name: &str| CertificateDer::from_pem_slice(&read(name)).expect("a certificate");
     let provider = Arc::new(ring::default_provider());
@@ -392,13 +398,7 @@ async fn with_tls(folder: &Path, to: u16) -> u16 {
 #[tokio::test(flavor = "multi_thread")]
 async fn connects_by_tls() {
     let redis = Server::start();
-    let folder = tempfile::tempdir().expect("a folder");
-    authority(folder.path());
-    sign(folder.path(), "redis", "localhost");
-    sign(folder.path(), "client", "gate.example");
-    let port = with_tls(folder.path(), redis.port).await;
-    let file = |name: &str| folder.path().join(name).display().to_string();
-    let [authority, certificate, key] = ["ca.pem", "client.pem", "client.key"].map(file);
+    let (_folder, port, [authority, certificate, key]) = with_tls(redis.port).await;
     let (by_name, by_address) = (format!("localhost:{port}"), format!("127.0.0.1:{port}"));
     let all = [
         ("REDIS_TLS", "true"),
