@@ -108,7 +108,7 @@ impl Limit {
         // So limits on the same variable share a slot.
         let tagged = tagged.unwrap_or(usize::from(entries.len() > 1));
         let pairs = entries.iter().map(|(key, value)| (*key, value.as_str()));
-        let bucket = name::bucket(encoded, pairs, tagged);
+        let bucket = name::bucket(encoded, pairs, tagged, "");
         Ok(Some(Matched { rule: Arc::clone(&self.rule), bucket, metric: self.path.clone() }))
     }
 }

@@ -71,15 +71,15 @@ impl Domain {
         let tagged =
             hash_tag_key.and_then(|key| entries.iter().position(|entry| entry.key == key)).unwrap_or(0);
         let found = self.in_file(entries, tagged);
+        let of_file = found.as_ref().map(|found| &*found.rule);
         let limit = descriptor.limit.as_ref();
-        let paid_afterwards = found.as_ref().and_then(|found| found.rule.paid_afterwards);
-        limit.and_then(|limit| self.overridden(entries, tagged, limit, paid_afterwards)).or(found)
+        limit.and_then(|limit| self.overridden(entries, tagged, limit, of_file)).or(found)
     }
 
     fn in_file(&self, entries: &[Entry], tagged: usize) -> Option<Matched> {
         let steps = self.walk(entries)?;
         let rule = steps.last()?.place.rule.as_ref()?;
-        let bucket = name::bucket(&self.encoded, steps.iter().map(Step::shared), tagged);
+        let bucket = name::bucket(&self.encoded, steps.iter().map(Step::shared), tagged, "");
         Some(Matched { rule: Arc::clone(rule), bucket, metric: self.metric(&steps) })
     }
 
@@ -120,17 +120,17 @@ impl Domain {
     }
 
     /// Returns the limit that the descriptor itself has, `None` without a unit that there is. Its bucket is that of the
-    /// file's limit: with one for each value, a new value would be a new full bucket.
+    /// file's limit by the same unit, or else one for each unit: with one for each value, a new value would be a new full bucket.
     fn overridden(
         &self,
         entries: &[Entry],
         tagged: usize,
         limit: &Override,
-        paid_afterwards: Option<bool>,
+        of_file: Option<&Rule>,
     ) -> Option<Matched> {
         let unit = Unit::try_from(limit.unit).ok().filter(|unit| *unit != Unit::Unknown)?;
         let mut rule = rate::per_unit(limit.requests_per_unit, unit, None, false).ok()?;
-        rule.paid_afterwards = paid_afterwards;
+        rule.paid_afterwards = of_file.and_then(|of_file| of_file.paid_afterwards);
         let mut metric = self.name.clone();
         metric.push('.');
         for entry in entries {
@@ -140,7 +140,9 @@ impl Domain {
             push_value(&mut metric, &entry.key, &entry.value, false);
         }
         let pairs = entries.iter().map(|entry| (entry.key.as_str(), entry.value.as_str()));
-        let bucket = name::bucket(&self.encoded, pairs, tagged);
+        let is_unit_of_file = of_file.is_some_and(|of_file| of_file.current.unit() == unit);
+        let suffix = if is_unit_of_file { String::new() } else { format!("|@{}", unit.as_str_name()) };
+        let bucket = name::bucket(&self.encoded, pairs, tagged, &suffix);
         Some(Matched { rule: Arc::new(rule), bucket, metric })
     }
 }

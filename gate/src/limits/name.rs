@@ -32,11 +32,13 @@ pub(super) fn bucket<'a>(
     encoded_domain: &str,
     entries: impl ExactSizeIterator<Item = (&'a str, &'a str)> + Clone,
     tagged: usize,
+    suffix: &str,
 ) -> String {
     // Two separators each, and two braces; more only if there is something to encode.
     let len = |(key, value): (&str, &str)| key.len().saturating_add(value.len()).saturating_add(2);
     let all: usize = entries.clone().map(len).fold(2, usize::saturating_add);
-    let mut name = String::with_capacity(all.saturating_add(encoded_domain.len()));
+    let mut name =
+        String::with_capacity(all.saturating_add(encoded_domain.len()).saturating_add(suffix.len()));
     let mut tag = 0..0;
     if entries.len() == 0 {
         name.push('{');
@@ -60,6 +62,7 @@ pub(super) fn bucket<'a>(
             name.push('}');
         }
     }
+    name.push_str(suffix);
     let tag = name.get(tag).unwrap_or_default();
     if name.len() <= MAX_BYTES && tag.len() <= MAX_TAG_BYTES {
         return name;

@@ -223,6 +223,17 @@ async fn overrides_share_one_bucket() {
         [true, true, false]
     );
     assert_eq!([passes("m", &[4, 3]).await, passes("m", &[3, 4]).await], [true, false]);
+    // Limits by other units hold as well: 9 a day and 3 an hour.
+    let by = |requests_per_unit, unit: Unit| Descriptor {
+        limit: Some(Override { requests_per_unit, unit: unit.into() }),
+        ..descriptor("n")
+    };
+    for left in [[8, 2], [7, 1], [6, 0]] {
+        let asked = request([by(9, Unit::Day), by(3, Unit::Hour)]);
+        let (each, is_over) = summary(&decider.decide(Some(&limits), &asked).await.unwrap());
+        assert_eq!((each, is_over), (left.map(|left| (false, left)).to_vec(), false));
+    }
+    assert_eq!([passes("n", &[3]).await, passes("n", &[9]).await], [false, false]);
 }
 
 #[tokio::test]

@@ -116,7 +116,8 @@ fn a_limit_that_the_request_brings_along_goes_before_that_of_the_file() {
     assert_eq!((found.rule.current.requests_per_unit, found.rule.current.unit()), (42, Unit::Month));
     assert_eq!(found.rule.limit.to_string(), "42 42/30d");
     assert_eq!(&*found.metric, "d.a_1.sub_x");
-    assert_eq!(found.bucket, "d|{a=1}|sub=x");
+    assert_eq!(found.bucket, "d|{a=1}|sub=x|@MONTH", "the file counts by another unit");
+    assert_eq!(limits.find("d", &overridden(&[("b", "any")], 42, Unit::Minute)).unwrap().bucket, "d|{b=any}");
 
     // Also where the file has none, but not in a domain that there is not, and without a unit it is none.
     assert!(limits.find("d", &overridden(&[("new", "")], 0, Unit::Day)).is_some());
