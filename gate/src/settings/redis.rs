@@ -7,7 +7,6 @@ use redis::{
 use tokenbucket_client::Server;
 
 use super::{RedisType, Settings, SocketType};
-use crate::limits::yaml::shown;
 
 impl Settings {
     /// Returns the server, the master or the cluster of `REDIS_URL`. Connects later.
@@ -162,7 +161,7 @@ fn with_parameters(mut settings: RedisConnectionInfo, url: &str) -> Result<Redis
                 let shown = if url.as_str().contains('@') {
                     String::new()
                 } else {
-                    format!(", not '{}'", shown(name))
+                    format!(", not '{}'", crate::limits::yaml::shown(name))
                 };
                 let known = known.join(", ").replace(", protocol", " and protocol");
                 return Err(format!("REDIS_URL: only {known} can follow the ?{shown}"));
