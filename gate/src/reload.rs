@@ -58,8 +58,12 @@ impl Folder {
             read => Some(read.map_err(|error| error.to_string())?),
         };
         let Some(path) = &self.limitador_file else { return Ok(files) };
-        let mut files = files.unwrap_or_default();
-        files.push(read_file(path).map_err(|error| error.to_string())?);
+        let (mut files, file) =
+            (files.unwrap_or_default(), read_file(path).map_err(|error| error.to_string())?);
+        if file.text.trim().is_empty() {
+            return Err(format!("{}: the file is empty; without limits it is []", file.name));
+        }
+        files.push(file);
         Ok(Some(files))
     }
 }

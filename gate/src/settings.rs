@@ -169,6 +169,8 @@ settings! {
     shadow_mode: bool = "false";
     /// Treat every descriptor as a quota
     quota_mode: bool = "false";
+    /// Take no call for a report, except on quotas and where the file says paid_afterwards: true
+    paid_beforehand: bool = "false";
     /// Add dynamic metadata to replies
     response_dynamic_metadata: bool = "false";
     /// Longest time of a reservation
@@ -316,6 +318,7 @@ impl Settings {
             prefix: self.cache_key_prefix.clone(),
             shadow_mode: self.shadow_mode,
             quota_mode: self.quota_mode,
+            paid_beforehand: self.paid_beforehand,
             near_limit_ratio: self.near_limit_ratio,
             remember_denials: self.local_cache_size_in_bytes / 256,
             headers: self.limit_response_headers_enabled.then(|| names.map(Clone::clone)),

@@ -24,7 +24,7 @@ use tokenbucket_client::{Error, Limit, Limiter, OnError, Options, Server};
 use self::ask::Answer;
 use self::causes::Causes;
 use self::commits::{Commit, Commits, End};
-use self::plan::{most_held, Kind, Lease, Plan, Terms, Way, MOST_HITS};
+use self::plan::{may_be_report, most_held, Kind, Lease, Plan, Terms, Way, MOST_HITS};
 pub use self::policy::Policy;
 use self::recent::Recent;
 use self::reservation::Reservation;
@@ -51,8 +51,6 @@ pub struct Decider {
     limiter: Limiter,
     policy: Policy,
     counters: Arc<Counters>,
-    /// Buckets that a descriptor with 0 hits has asked about: later descriptors with hits of their own are reports.
-    reports: Recent,
     commits: Arc<Commits>,
     causes: Arc<Causes>,
     /// Descriptors without a limit that were logged, by domain and keys. Callers make up any number of them.
@@ -93,7 +91,6 @@ impl Decider {
             limiter,
             policy,
             counters,
-            reports: Recent::new(),
             causes,
             unlimited: Recent::new(),
             gaps: Causes::default(),
@@ -318,19 +315,20 @@ impl Decider {
     ///
     /// Returns an error if Redis is away or refuses.
     pub async fn decide_by(&self, found: Found, request: &Request) -> Result<Response, Refusal> {
-        self.decide_on((Way::MayReport(&self.reports), None), found, request).await
+        let way = Way::Decides { may_be_report: !self.policy.paid_beforehand && may_be_report(request) };
+        self.decide_on((way, None), found, request).await
     }
 
     async fn decide_on(
         &self,
-        way: (Way<'_>, Option<u64>),
+        way: (Way, Option<u64>),
         found: Found,
         request: &Request,
     ) -> Result<Response, Refusal> {
         self.answer(way, found, request).await.map(|(response, ..)| response)
     }
 
-    fn terms<'a>(&'a self, way: Way<'a>, amount: Option<u64>) -> Terms<'a> {
+    fn terms(&self, way: Way, amount: Option<u64>) -> Terms<'_> {
         let is_cluster = self.server.is_cluster();
         Terms { policy: &self.policy, counters: &self.counters, way, amount, is_cluster }
     }
@@ -338,7 +336,7 @@ impl Decider {
     /// Returns the reply, the plan behind it and what Redis answered. An amount replaces all hits.
     async fn answer(
         &self,
-        (way, amount): (Way<'_>, Option<u64>),
+        (way, amount): (Way, Option<u64>),
         found: Found,
         request: &Request,
     ) -> Result<(Response, Plan, Vec<Answer>), Refusal> {
@@ -413,7 +411,9 @@ fn judge<'a>(limits: Option<&'a Limits>, request: &Request) -> Result<&'a Limits
     let descriptors = &request.descriptors;
     let mistake = if request.domain.is_empty() {
         "rate limit domain must not be empty"
-    } else if descriptors.is_empty() {
+    } else if descriptors.is_empty()
+        && !limits.is_some_and(|limits| limits.takes_no_descriptors(&request.domain))
+    {
         "rate limit descriptor list must not be empty"
     } else if descriptors.len() > MOST_DESCRIPTORS {
         "rate limit descriptor list must not have more than 1000 descriptors"

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::policy::Policy;
-use super::recent::Recent;
 use super::reservation::Reservation;
 use crate::counters::{Counters, OfLimit};
 use crate::limits::{Matched, Rule};
@@ -85,11 +84,11 @@ pub(super) struct Lease {
 
 /// What a plan does with the hits of a request.
 #[derive(Clone, Copy)]
-pub(super) enum Way<'a> {
+pub(super) enum Way {
     /// Takes them now or not at all.
     Takes,
-    /// Takes them, or charges those that are reports.
-    MayReport(&'a Recent),
+    /// Takes them, or charges reports and what is paid afterwards. Says whether the request may be a report.
+    Decides { may_be_report: bool },
     /// Asks about them.
     Checks,
     /// Charges them.
@@ -104,7 +103,7 @@ pub(super) enum Way<'a> {
 pub(super) struct Terms<'a> {
     pub(super) policy: &'a Policy,
     pub(super) counters: &'a Counters,
-    pub(super) way: Way<'a>,
+    pub(super) way: Way,
     /// Replaces the hits of the request and its descriptors.
     pub(super) amount: Option<u64>,
     /// Says that the buckets of a call must share a hash tag.
@@ -134,7 +133,7 @@ impl Plan {
         let Matched { rule, bucket, metric } = matched;
         let counters = terms.counters.of_limit(&metric);
         let is_quota = rule.quota_mode || terms.policy.quota_mode;
-        let kind = terms.kind(&rule, &bucket, descriptor, is_quota);
+        let kind = terms.kind(&rule, descriptor, is_quota);
         let most = terms.most_hits(&rule);
         let hits = hits.min(most);
         let part = Part { rule: Arc::clone(&rule), bucket, cost: hits };
@@ -169,6 +168,10 @@ impl Plan {
         if let Some((index, same)) = same {
             let earlier = same.cost;
             same.cost = same.cost.saturating_add(part.cost).min(most);
+            if part.rule.capacity < same.rule.capacity {
+                // One of them is an override: both hold if the smaller one does.
+                same.rule = part.rule;
+            }
             return ((place, index), earlier);
         }
         call.parts.push(part);
@@ -224,10 +227,10 @@ impl Terms<'_> {
         }
     }
 
-    fn kind(&self, rule: &Rule, bucket: &str, descriptor: &Descriptor, is_quota: bool) -> Kind {
+    fn kind(&self, rule: &Rule, descriptor: &Descriptor, is_quota: bool) -> Kind {
         match self.way {
             Way::Takes | Way::Settles => Kind::Take,
-            Way::MayReport(reports) => kind_of_hits(reports, rule, bucket, descriptor, is_quota),
+            Way::Decides { may_be_report } => kind_of_hits(may_be_report || is_quota, rule, descriptor),
             Way::Checks => Kind::Peek,
             Way::Reports if self.amount.is_none() && descriptor.is_negative_hits => Kind::Give,
             Way::Reports => Kind::PayAfterwards,
@@ -236,23 +239,20 @@ impl Terms<'_> {
     }
 }
 
-/// Recognises reports. When a response ends, Envoy reports its cost by an ordinary call; the limit shows which:
-/// the file says `paid_afterwards`, or it is a quota, or the bucket was asked about with 0 hits before.
-fn kind_of_hits(
-    reports: &Recent,
-    rule: &Rule,
-    bucket: &str,
-    descriptor: &Descriptor,
-    is_quota: bool,
-) -> Kind {
-    match descriptor.hits_addend.as_ref().map(|hits| hits.value) {
-        Some(0) => {
-            reports.insert(bucket);
-            Kind::Take
-        }
+/// Returns whether a request of Envoy's may report the cost of a response. Nothing on the wire says so, but each descriptor of
+/// a report has hits of its own.
+pub(super) fn may_be_report(request: &Request) -> bool {
+    request.descriptors.iter().all(|descriptor| descriptor.hits_addend.is_some())
+}
+
+/// Charges hits of a descriptor's own that may be a report. A denial would lose them: the tokens are used.
+fn kind_of_hits(may_be_report: bool, rule: &Rule, descriptor: &Descriptor) -> Kind {
+    let own = descriptor.hits_addend.as_ref().map(|hits| hits.value);
+    match (own, rule.paid_afterwards) {
+        (Some(0), _) => Kind::Take,
         _ if descriptor.is_negative_hits => Kind::Give,
-        _ if rule.paid_afterwards => Kind::PayAfterwards,
-        Some(_) if is_quota || reports.contains(bucket) => Kind::PayAfterwards,
+        (_, Some(true)) => Kind::PayAfterwards,
+        (Some(_), None) if may_be_report => Kind::PayAfterwards,
         _ => Kind::Take,
     }
 }

@@ -13,6 +13,8 @@ pub struct Policy {
     pub shadow_mode: bool,
     /// Treats every limit as a quota (`QUOTA_MODE`).
     pub quota_mode: bool,
+    /// Takes no call for a report unless a limit says so (`PAID_BEFOREHAND`).
+    pub paid_beforehand: bool,
     /// The part of a limit above which a hit counts as near it (`NEAR_LIMIT_RATIO`).
     pub near_limit_ratio: f64,
     /// The most denials that are cached here; 0 for none (from `LOCAL_CACHE_SIZE_IN_BYTES`).

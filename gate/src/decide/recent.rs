@@ -1,4 +1,4 @@
-//! Recognises names that were seen before: buckets that reports may follow, and reservations that have ended.
+//! Recognises names that were seen before: reservations that have ended, and descriptors that were logged.
 
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};

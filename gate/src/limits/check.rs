@@ -4,9 +4,11 @@ use std::path::PathBuf;
 
 use super::file;
 use super::folder::{read_file, read_folder};
-use super::Options;
+use super::lookup::Place;
+use super::yaml::shown;
+use super::{Limits, Options};
 
-/// Reads files, and all files of folders. Returns the text to print: the number of limits, or all mistakes, a line each.
+/// Reads files, and all files of folders. Returns the text to print: the number of limits and notes, or all mistakes, a line each.
 ///
 /// # Errors
 ///
@@ -26,9 +28,10 @@ pub fn check_files(paths: &[PathBuf], options: &Options, ignore_dot_files: bool)
     }
     match file::read(&files, options) {
         Ok(limits) if problems.is_empty() => Ok(format!(
-            "ok: {}, {}\n",
+            "ok: {}, {}\n{}",
             counted(limits.count(), "limit"),
-            counted(limits.domains.len().saturating_add(limits.namespaces.len()), "domain")
+            counted(limits.domains.len().saturating_add(limits.namespaces.len()), "domain"),
+            notes(&limits)
         )),
         read => {
             let mistakes = read.err().into_iter().flatten().map(|mistake| format!("{mistake}\n"));
@@ -36,6 +39,25 @@ pub fn check_files(paths: &[PathBuf], options: &Options, ignore_dot_files: bool)
             Err(problems)
         }
     }
+}
+
+/// Returns a line for each key that looks like Envoy's name for the caller's address, and is not: no request may have it.
+fn notes(limits: &Limits) -> String {
+    let mut notes = Vec::new();
+    let mut visit = |Place { composite, file, line, .. }: &Place| {
+        let rest = composite.trim_start_matches("masked_").strip_prefix("remote_address_");
+        // Else it is the value, or the key of another action of Envoy's.
+        let is_no_address = |rest: &str| !rest.starts_with("match") && !rest.contains(['.', ':', '*']);
+        if rest.is_some_and(is_no_address) || &**composite == "ip" || composite.starts_with("ip_") {
+            notes.push(format!(
+                "note: {file}:{line}: Envoy sends '{}' only if an action names it; the address of a caller is 'remote_address'\n",
+                shown(composite)
+            ));
+        }
+    };
+    limits.domains.values().for_each(|domain| domain.level.each_place(&mut visit));
+    notes.sort_unstable();
+    notes.concat()
 }
 
 /// `1 limit`, `2 limits`.

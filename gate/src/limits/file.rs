@@ -64,7 +64,8 @@ pub(super) struct Kind {
     pub keys: &'static [&'static str],
 }
 
-const ROOT: Kind = Kind { name: "the file", keys: &["domain", "descriptors"] };
+/// A dump of a control plane has a name, which means nothing here.
+const ROOT: Kind = Kind { name: "the file", keys: &["domain", "descriptors", "name"] };
 const DESCRIPTOR: Kind = Kind {
     name: "a descriptor",
     keys: &[
@@ -186,7 +187,7 @@ impl Reader {
         if kind.keys.contains(&key) {
             return;
         }
-        match [ROOT, DESCRIPTOR, RATE_LIMIT].iter().find(|other| other.keys.contains(&key)) {
+        match [RATE_LIMIT, DESCRIPTOR, ROOT].iter().find(|other| other.keys.contains(&key)) {
             Some(other) => {
                 self.fault(
                     line,
@@ -303,7 +304,7 @@ impl Reader {
     fn rule(&mut self, fields: &Fields<'_, '_>) -> Option<Rule> {
         let shadow_mode = self.truth(fields, "shadow_mode");
         let quota_mode = self.truth(fields, "quota_mode");
-        let paid_afterwards = self.truth(fields, "paid_afterwards");
+        let paid_afterwards = fields.get("paid_afterwards").map(|_| self.truth(fields, "paid_afterwards"));
         let metadata = fields.get("metadata").and_then(|node| metadata::read(node, &mut self.faults));
         let node = fields.get("rate_limit")?;
         if !matches!(node.data, Data::Map(_)) {

@@ -186,9 +186,9 @@ impl Reader {
             name::encode(namespace, &mut encoded);
             Namespace { encoded, limits: Vec::new() }
         });
-        match of_namespace.limits.iter().find(|other| other.hash == limit.hash) {
-            Some(other) => self.fault(fields.line, format!("the same limit as that at {}", other.origin)),
-            None => of_namespace.limits.push(limit),
+        // As in limitador: operators write equal limits of several policies.
+        if of_namespace.limits.iter().all(|other| other.hash != limit.hash) {
+            of_namespace.limits.push(limit);
         }
     }
 
@@ -261,7 +261,10 @@ fn compiled(source: &str, key: &str, known: &[&str]) -> Result<Program, String> 
     match references.variables().into_iter().find(|name| !known.contains(name)) {
         Some(unknown) => {
             let known = known.join(" and ");
-            Err(format!("no call has '{}': only {known} is known in {key}", shown(unknown)))
+            Err(format!(
+                "no call has '{}': only {known} is known in {key}, and no variable of a macro such as exists",
+                shown(unknown)
+            ))
         }
         None => Ok(program),
     }

@@ -70,11 +70,13 @@ impl Domain {
         let entries = &descriptor.entries;
         let tagged =
             hash_tag_key.and_then(|key| entries.iter().position(|entry| entry.key == key)).unwrap_or(0);
-        if let Some(found) =
-            descriptor.limit.as_ref().and_then(|limit| self.overridden(entries, tagged, limit))
-        {
-            return Some(found);
-        }
+        let found = self.in_file(entries, tagged);
+        let of_file = found.as_ref().map(|found| &*found.rule);
+        let limit = descriptor.limit.as_ref();
+        limit.and_then(|limit| self.overridden(entries, tagged, limit, of_file)).or(found)
+    }
+
+    fn in_file(&self, entries: &[Entry], tagged: usize) -> Option<Matched> {
         let steps = self.walk(entries)?;
         let rule = steps.last()?.place.rule.as_ref()?;
         let bucket = name::bucket(&self.encoded, steps.iter().map(Step::shared), tagged, "");
@@ -117,11 +119,18 @@ impl Domain {
         metric
     }
 
-    /// Returns the limit that the descriptor itself has. Its bucket is its own: at another limit it would clamp
-    /// that of the file. `None` without a unit that there is.
-    fn overridden(&self, entries: &[Entry], tagged: usize, limit: &Override) -> Option<Matched> {
+    /// Returns the limit that the descriptor itself has, `None` without a unit that there is. Its bucket is that of the
+    /// file's limit by the same unit, or else one for each unit: with one for each value, a new value would be a new full bucket.
+    fn overridden(
+        &self,
+        entries: &[Entry],
+        tagged: usize,
+        limit: &Override,
+        of_file: Option<&Rule>,
+    ) -> Option<Matched> {
         let unit = Unit::try_from(limit.unit).ok().filter(|unit| *unit != Unit::Unknown)?;
-        let rule = rate::per_unit(limit.requests_per_unit, unit, None, false).ok()?;
+        let mut rule = rate::per_unit(limit.requests_per_unit, unit, None, false).ok()?;
+        rule.paid_afterwards = of_file.and_then(|of_file| of_file.paid_afterwards);
         let mut metric = self.name.clone();
         metric.push('.');
         for entry in entries {
@@ -131,7 +140,8 @@ impl Domain {
             push_value(&mut metric, &entry.key, &entry.value, false);
         }
         let pairs = entries.iter().map(|entry| (entry.key.as_str(), entry.value.as_str()));
-        let suffix = format!("|@{}/{}", limit.requests_per_unit, unit.as_str_name());
+        let is_unit_of_file = of_file.is_some_and(|of_file| of_file.current.unit() == unit);
+        let suffix = if is_unit_of_file { String::new() } else { format!("|@{}", unit.as_str_name()) };
         let bucket = name::bucket(&self.encoded, pairs, tagged, &suffix);
         Some(Matched { rule: Arc::new(rule), bucket, metric })
     }
@@ -184,13 +194,11 @@ impl Level {
         self.places.get(place)
     }
 
-    /// Visits all limits with their paths, in the order of their names.
-    pub(super) fn each_rule(&self, visit: &mut impl FnMut(&str, &Rule)) {
+    /// Visits all descriptors, in the order of their names.
+    pub(super) fn each_place(&self, visit: &mut impl FnMut(&Place)) {
         for place in &self.places {
-            if let Some(rule) = &place.rule {
-                visit(&place.path, rule);
-            }
-            place.below.each_rule(visit);
+            visit(place);
+            place.below.each_place(visit);
         }
     }
 }

@@ -58,6 +58,11 @@ impl Limits {
         self.domains.contains_key(domain) || self.namespaces.contains_key(domain)
     }
 
+    /// Returns whether calls in this domain need no descriptors: limits of limitador's may have no conditions.
+    pub(crate) fn takes_no_descriptors(&self, domain: &str) -> bool {
+        self.namespaces.contains_key(domain)
+    }
+
     /// Returns every limit of limitador's files that applies to the descriptors of a call; `None` if the domain is in none of
     /// these files.
     ///
@@ -87,7 +92,11 @@ impl Limits {
     /// Visits all limits with their paths.
     pub(crate) fn each_rule(&self, visit: &mut impl FnMut(&str, &Rule)) {
         for domain in self.domains.values() {
-            domain.level.each_rule(visit);
+            domain.level.each_place(&mut |place| {
+                if let Some(rule) = &place.rule {
+                    visit(&place.path, rule);
+                }
+            });
         }
         for namespace in self.namespaces.values() {
             namespace.each_rule(visit);
@@ -117,8 +126,8 @@ fn line(path: &str, rule: &Rule) -> String {
     if !rule.unlimited && rule.is_of_ours() {
         let _ = write!(line, ", rate: {}, capacity: {}", rule.limit.rate(), rule.limit.capacity());
     }
-    if rule.paid_afterwards {
-        line.push_str(", paid_afterwards: true");
+    if let Some(paid_afterwards) = rule.paid_afterwards {
+        let _ = write!(line, ", paid_afterwards: {paid_afterwards}");
     }
     line.push('\n');
     line

@@ -27,8 +27,9 @@ pub struct Rule {
     pub shadow_mode: bool,
     /// It denies only if all limits of the request are exceeded.
     pub quota_mode: bool,
-    /// `paid_afterwards` of the file: each cost is charged whatever the level.
-    pub paid_afterwards: bool,
+    /// `paid_afterwards` of the file: charges each cost whatever the level, or none that is denied. Without it, reports are
+    /// recognised.
+    pub paid_afterwards: Option<bool>,
     /// What `replaces` refers to; may be empty.
     pub name: String,
     /// Names of the limits that it replaces.
@@ -56,7 +57,7 @@ impl Rule {
             unlimited: false,
             shadow_mode: false,
             quota_mode: false,
-            paid_afterwards: false,
+            paid_afterwards: None,
             name: String::new(),
             replaces: Vec::new(),
             metadata: None,

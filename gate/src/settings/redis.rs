@@ -47,13 +47,16 @@ impl Settings {
     fn node(&self, url: &str, auth: &str) -> Result<ConnectionInfo, String> {
         let info = self.address(url)?;
         let settings = with_auth(with_parameters(info.redis_settings().clone(), url)?, auth);
-        // A password with / ? or # ends the host: the log would show what precedes it.
-        let is_cut = settings.username().is_none() && url.contains("://") && url.contains('@');
-        if settings.password().is_none() && (settings.username().is_some() || is_cut) {
-            let problem = "has an @ but no password: percent-encode / ? # @ in it, or set REDIS_AUTH";
-            return Err(format!("REDIS_URL: {problem}"));
-        }
-        self.with_tls(info.set_redis_settings(settings))
+        let problem = match (settings.username(), settings.password()) {
+            (_, Some(_)) => return self.with_tls(info.set_redis_settings(settings)),
+            (Some(_), None) => "has a user and no password: REDIS_AUTH is a password, or user:password",
+            // A password with / ? or # ends the host: the log would show what precedes it.
+            (None, None) if url.contains("://") && url.contains('@') => {
+                "has an @ but no password: percent-encode / ? # @ in it, or set REDIS_AUTH"
+            }
+            (None, None) => return self.with_tls(info.set_redis_settings(settings)),
+        };
+        Err(format!("REDIS_URL: {problem}"))
     }
 
     /// Reads a URL, or `host:port` and paths as in envoyproxy/ratelimit. Errors do not quote it: it may have a password.
@@ -83,11 +86,29 @@ impl Settings {
         address.into_connection_info().map_err(|error| wrong(&error.to_string()))
     }
 
-    /// Sets up TLS if `REDIS_TLS` or the URL asks for it.
+    /// Returns whether `REDIS_TLS` or one URL of the list asks for TLS. Then all have it: they share passwords.
+    ///
+    /// # Errors
+    ///
+    /// A URL says that it has none.
+    fn uses_tls(&self) -> Result<bool, String> {
+        let schemes = self.redis_url.split(',').filter_map(|url| Some(url.trim().split_once("://")?.0));
+        let (with, without): (Vec<_>, Vec<_>) = schemes
+            .map(str::to_ascii_lowercase)
+            .partition(|scheme| matches!(&**scheme, "rediss" | "valkeys"));
+        match (self.redis_tls, with.is_empty(), without.is_empty()) {
+            (false, false, false) => {
+                Err("REDIS_URL: has addresses with TLS and without: write rediss:// before all".to_owned())
+            }
+            (redis_tls, without_any, _) => Ok(redis_tls || !without_any),
+        }
+    }
+
+    /// Sets up TLS if [it is used](Self::uses_tls).
     fn with_tls(&self, info: ConnectionInfo) -> Result<ConnectionInfo, String> {
         let info = match info.addr().clone() {
             ConnectionAddr::TcpTls { .. } => info,
-            _ if !self.redis_tls => return Ok(info),
+            _ if !self.uses_tls()? => return Ok(info),
             ConnectionAddr::Tcp(host, port) => {
                 let insecure = false;
                 info.set_addr(ConnectionAddr::TcpTls { host, port, insecure, tls_params: None })
@@ -119,15 +140,40 @@ impl Settings {
     }
 }
 
-/// Reads the parameters of envoyproxy/ratelimit's driver: `?username=…&password=…&db=…`.
+/// Reads the parameters of envoyproxy/ratelimit's driver: `?username=…&password=…&db=…`. The crate reads `protocol`, and all those
+/// of a Unix socket.
 fn with_parameters(mut settings: RedisConnectionInfo, url: &str) -> Result<RedisConnectionInfo, String> {
     let Some(url) = redis::parse_redis_url(url) else { return Ok(settings) };
+    if url.fragment().is_some() {
+        return Err("REDIS_URL: has a # part, which means nothing here".to_owned());
+    }
+    let is_socket = url.scheme().ends_with("unix");
+    let known = if is_socket {
+        ["user", "pass", "db", "protocol"]
+    } else {
+        ["username", "password", "db", "protocol"]
+    };
+    let mut has_db = !is_socket && !url.path().trim_matches('/').is_empty();
     for (name, value) in url.query_pairs() {
         settings = match &*name {
+            name if !known.contains(&name) => {
+                // It may be a part of a password that is not percent-encoded.
+                let shown = if url.as_str().contains('@') {
+                    String::new()
+                } else {
+                    format!(", not '{}'", crate::limits::yaml::shown(name))
+                };
+                let known = known.join(", ").replace(", protocol", " and protocol");
+                return Err(format!("REDIS_URL: only {known} can follow the ?{shown}"));
+            }
             "username" if settings.username().is_none() => settings.set_username(value),
             "password" if settings.password().is_none() => settings.set_password(value),
-            "db" if settings.db() == 0 => {
+            "db" if !is_socket && !has_db => {
+                has_db = true;
                 settings.set_db(value.parse().map_err(|_| "REDIS_URL: db must be a number")?)
+            }
+            "username" | "password" | "db" if !is_socket => {
+                return Err(format!("REDIS_URL: has {name} twice"))
             }
             _ => settings,
         };

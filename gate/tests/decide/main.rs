@@ -28,6 +28,7 @@ pub fn policy() -> Policy {
         prefix: String::new(),
         shadow_mode: false,
         quota_mode: false,
+        paid_beforehand: false,
         near_limit_ratio: 0.8,
         remember_denials: 0,
         headers: None,
@@ -96,6 +97,12 @@ pub fn request(descriptors: impl IntoIterator<Item = Descriptor>) -> Request {
 pub async fn decide(decider: &Decider, found: &[Option<Matched>], hits: &[Option<u64>]) -> Response {
     let descriptors = hits.iter().map(|one| one.map_or(descriptor("k"), |count| self::hits("k", count)));
     decider.decide_by(found.to_vec(), &request(descriptors)).await.expect("a decision")
+}
+
+/// Decides on a request that asks for so many hits.
+pub async fn take(decider: &Decider, found: &[Option<Matched>], hits_addend: u32) -> Response {
+    let asked = Request { hits_addend, ..request(vec![descriptor("k"); found.len()]) };
+    decider.decide_by(found.to_vec(), &asked).await.expect("a decision")
 }
 
 /// The code and what is left of each descriptor, and whether all of it is over the limit.

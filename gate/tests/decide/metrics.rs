@@ -11,7 +11,7 @@ use tokenbucket_gate::decide::Policy;
 use tokenbucket_gate::limits::{File, Limits, Matched, Options};
 
 use crate::servers::{ask, Server};
-use crate::{connect, decide, decider, hourly, policy, quota, rule, shadow, summary};
+use crate::{connect, decide, decider, hourly, policy, quota, rule, shadow, summary, take};
 
 /// `total, within, near, over, shadow` of the only limit, and those denied from memory.
 fn counted(counters: &Counters, key: &str) -> [u64; 6] {
@@ -28,9 +28,9 @@ fn counted(counters: &Counters, key: &str) -> [u64; 6] {
 async fn hits_are_near_the_limit_or_over_it() {
     let (decider, counters) = decider(&Fake::new().server(), policy());
     let found = [rule(hourly(10), "k")];
-    let counts = async |hits: &[u64]| {
+    let counts = async |hits: &[u32]| {
         for count in hits {
-            decide(&decider, &found, &[Some(*count)]).await;
+            take(&decider, &found, *count).await;
         }
         counted(&counters, "k")
     };
@@ -47,7 +47,7 @@ async fn shadows_count_what_they_let_pass() {
     let (decider, counters) = decider(&Fake::new().server(), policy());
     let found = [rule(shadow(10), "k")];
     for hits in [9, 3] {
-        decide(&decider, &found, &[Some(hits)]).await;
+        take(&decider, &found, hits).await;
     }
     assert_eq!(counted(&counters, "k"), [12, 9, 1, 3, 3, 0]);
 }
@@ -68,13 +68,13 @@ async fn a_flood_is_denied_from_memory() {
     let (decider, counters) = decider(&fake.server(), Policy { remember_denials: 10, ..policy() });
     let found = [rule(hourly(10), "k")];
     for hits in [8, 5, 5, 6] {
-        decide(&decider, &found, &[Some(hits)]).await;
+        take(&decider, &found, hits).await;
     }
     assert_eq!(counted(&counters, "k"), [24, 8, 0, 5 + 5 + 6, 0, 5 + 6]);
-    let smaller = decide(&decider, &found, &[Some(2)]).await;
+    let smaller = take(&decider, &found, 2).await;
     assert_eq!(smaller.statuses[0].code, 1, "a denial of 5 says nothing about 2");
     fake.advance(Duration::from_secs(3600));
-    let later = decide(&decider, &found, &[Some(5)]).await;
+    let later = take(&decider, &found, 5).await;
     assert_eq!(later.statuses[0].code, 1, "nor about later");
 }
 

@@ -10,7 +10,7 @@ use tokenbucket_gate::decide::Policy;
 use tokenbucket_gate::limits::Rule;
 use tokenbucket_gate::messages::{CurrentLimit, Response, Status, Struct, Unit, Value};
 
-use crate::{decide, decider, descriptor, hits, hourly, policy, quota, request, rule, shadow, summary};
+use crate::{decide, decider, descriptor, hits, hourly, policy, quota, request, rule, shadow, summary, take};
 
 fn per_minute(count: u32) -> Rule {
     Rule {
@@ -30,10 +30,10 @@ async fn reset_is_when_the_bucket_is_full_or_the_call_passes() {
     let fake = Fake::new();
     let (decider, _) = decider(&fake.server(), policy());
     let found = [rule(per_minute(3), "k")];
-    assert_eq!(reset_s(&decide(&decider, &found, &[Some(2)]).await), [Some(40)]);
+    assert_eq!(reset_s(&take(&decider, &found, 2).await), [Some(40)]);
     fake.advance(Duration::from_millis(100));
-    assert_eq!(reset_s(&decide(&decider, &found, &[Some(2)]).await), [Some(20)], "rounded up");
-    assert_eq!(reset_s(&decide(&decider, &found, &[Some(4)]).await), [Some(60)], "never, so the unit");
+    assert_eq!(reset_s(&take(&decider, &found, 2).await), [Some(20)], "rounded up");
+    assert_eq!(reset_s(&take(&decider, &found, 4).await), [Some(60)], "never, so the unit");
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use tokenbucket_gate::limits::{File, Limits, Options};
 use tokenbucket_gate::messages::{self, Code, CommitRequest, Request, ReserveRequest, ReserveResponse};
 
 use crate::servers::{ask, wait_for, Cluster, Server, READY_WITHIN};
-use crate::{connect, decider, descriptor, hits, patient, policy, request};
+use crate::{connect, decider, descriptor, hits, patient, policy, request, summary};
 
 /// Nothing flows in while a test runs.
 const LIMITS: &str = "domain: shop
@@ -120,6 +120,22 @@ async fn a_commit_refunds_what_was_not_used_and_charges_what_was_used_beyond() {
     for command in ["tb.hold:calls=3,", "tb.settle:calls=3,"] {
         assert!(stats.contains(command), "{stats}");
     }
+}
+
+/// A filter beside Envoy's own may reserve: they name the same bucket.
+#[tokio::test]
+async fn what_is_reserved_is_gone_for_envoy() {
+    let server = Server::start();
+    let gate = Gate::new(&server);
+    let left_for_envoy = async |descriptor| {
+        let asked = request([descriptor]);
+        summary(&gate.decider.decide(Some(&gate.limits), &asked).await.unwrap()).0[0]
+    };
+    let id = gate.reserve(&["b"], 50).await.unwrap();
+    assert_eq!(left_for_envoy(hits("b", 0)).await, (false, 50));
+    assert!(gate.commit(&["b"], &id, 20).await);
+    assert_eq!(left_for_envoy(hits("b", 0)).await, (false, 80));
+    assert_eq!(left_for_envoy(descriptor("b")).await, (false, 79), "without a cost it takes 1");
 }
 
 /// What is counted is what one bucket holds: of all that a call has, the largest.

@@ -82,10 +82,22 @@ fn check_counts_limits_or_lists_all_mistakes() {
     let check = |names: &[&str]| {
         let paths: Vec<PathBuf> = names.iter().map(|name| folder.path().join(name)).collect();
         let said = check_files(&paths, &Options::default(), false);
-        said.map_err(|problems| problems.replace(&format!("{}/", folder.path().display()), ""))
+        let short = |said: String| said.replace(&format!("{}/", folder.path().display()), "");
+        said.map(short).map_err(short)
     };
     assert_eq!(check(&["good.yaml"]), Ok("ok: 1 limit, 1 domain\n".to_owned()));
     assert_eq!(check(&["good.yaml", "sub"]), Ok("ok: 1 limit, 2 domains\n".to_owned()));
+    let keys = ["remote_address_2", "ip_path", "ip", "remote_address_match", "ipad", "masked_remote_address"];
+    let of_key = |key| format!("  - {{key: {key}, rate_limit: {{unit: day, requests_per_unit: 1}}}}\n");
+    let of_value =
+        "  - {key: remote_address, value: 192.0.2.1, rate_limit: {unit: day, requests_per_unit: 1}}\n";
+    let text = format!("domain: keys\ndescriptors:\n{}{of_value}", keys.map(of_key).concat());
+    fs::write(folder.path().join("keys"), text).unwrap();
+    let note = |line, key| {
+        format!("note: keys:{line}: Envoy sends '{key}' only if an action names it; the address of a caller is 'remote_address'\n")
+    };
+    let notes = [note(3, "remote_address_2"), note(4, "ip_path"), note(5, "ip")];
+    assert_eq!(check(&["keys"]), Ok(format!("ok: 7 limits, 1 domain\n{}", notes.concat())));
     assert_eq!(
         check(&["bad", "binary", "good.yaml", "good.yaml"]).unwrap_err(),
         "\

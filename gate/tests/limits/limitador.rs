@@ -44,6 +44,7 @@ impl Both {
             prefix: String::new(),
             shadow_mode: false,
             quota_mode: false,
+            paid_beforehand: false,
             near_limit_ratio: 0.8,
             remember_denials: 0,
             headers: None,
@@ -132,6 +133,32 @@ async fn a_descriptor_of_two_limits_is_decided_under_both() {
         assert!(both.ask(&call(&[("limit.per_user__11", "0"), ("auth.identity.userid", "eve")]), 1).await);
     }
     assert!(!both.ask(&call(&[("limit.per_user__11", "1"), ("auth.identity.userid", "eve")]), 1).await);
+}
+
+/// A limit without conditions needs no descriptor, and of equal limits the first applies.
+#[tokio::test]
+async fn calls_without_descriptors_and_equal_limits_are_as_in_limitador() {
+    let limit = |size, name| serde_json::json!({"namespace": "ns", "max_value": size, "seconds": 3600, "name": name, "conditions": [], "variables": []});
+    let both = Both::new(&serde_json::json!([limit(3, "first"), limit(5, "second")]).to_string());
+    let mut passed = Vec::new();
+    for _ in 0..6 {
+        passed.push(both.ask(&Vec::new(), 1).await);
+    }
+    assert_eq!(passed, [true, true, true, false, false, false]);
+    assert!(Both::new("[]").ask(&call(&[]), 1).await);
+}
+
+/// limitador takes the variable of a macro for a name that calls lack, so the limit never applies. Here it is a mistake.
+#[test]
+fn macros_with_a_variable_apply_nowhere() {
+    for condition in ["descriptors.exists(d, d.x == '1')", "descriptors.all(d, has(d.x))"] {
+        let text = serde_json::json!([{"namespace": "ns", "max_value": 1, "seconds": 1, "conditions": [condition], "variables": []}]);
+        let limit = serde_json::from_value::<Vec<Limit>>(text.clone()).expect("a limit").remove(0);
+        assert!(!limit.applies(&context(&call(&[("x", "1")]))), "{condition}");
+        let file = File { name: "limits.yaml".to_owned(), text: text.to_string() };
+        let mistake = Limits::read(&[file], &Options::default()).expect_err("a mistake").to_string();
+        assert!(mistake.contains("no call has 'd'") && mistake.contains("variable of a macro"), "{mistake}");
+    }
 }
 
 /// A generator of numbers that is the same in each run.
@@ -276,7 +303,10 @@ fn mistakes_name_their_lines() {
             "4: no call has 'auth': only descriptors and limit is known in conditions",
         ),
         (of("variables: [limit.name]"), "4: no call has 'limit': only descriptors is known in variables"),
-        (of("") + &of(""), "5: the same limit as that at limits.yaml:1"),
+        (
+            "- namespace: ns\n  seconds: 3153600001\n  max_value: 1\n".to_owned(),
+            "2: error loading config file: seconds must be a whole number from 1 to 3153600000, not '3153600001'",
+        ),
         ("- namespace: ns\n  max_value: 1\n".to_owned(), "1: a limit must have seconds"),
         ("- seconds: 1\n  max_value: 1\n".to_owned(), "1: a limit must have a namespace"),
         (

@@ -116,7 +116,8 @@ fn a_limit_that_the_request_brings_along_goes_before_that_of_the_file() {
     assert_eq!((found.rule.current.requests_per_unit, found.rule.current.unit()), (42, Unit::Month));
     assert_eq!(found.rule.limit.to_string(), "42 42/30d");
     assert_eq!(&*found.metric, "d.a_1.sub_x");
-    assert_eq!(found.bucket, "d|{a=1}|sub=x|@42/MONTH");
+    assert_eq!(found.bucket, "d|{a=1}|sub=x|@MONTH", "the file counts by another unit");
+    assert_eq!(limits.find("d", &overridden(&[("b", "any")], 42, Unit::Minute)).unwrap().bucket, "d|{b=any}");
 
     // Also where the file has none, but not in a domain that there is not, and without a unit it is none.
     assert!(limits.find("d", &overridden(&[("new", "")], 0, Unit::Day)).is_some());
@@ -163,7 +164,7 @@ descriptors:
     let open = rule(&[("general", "x"), ("open", "")]);
     assert!(open.unlimited && open.replaces == ["other"]);
     let service = rule(&[("service", "x")]);
-    assert!(service.quota_mode && service.paid_afterwards && !service.shadow_mode);
+    assert!(service.quota_mode && service.paid_afterwards == Some(true) && !service.shadow_mode);
     let metadata = format!("{:?}", service.metadata);
     for part in
         ["\"service\"", "StringValue(\"one\")", "NumberValue(2.0)", "BoolValue(true)", "NullValue(NullValue)"]

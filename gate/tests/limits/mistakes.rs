@@ -129,6 +129,12 @@ fn keys_in_a_wrong_place_are_refused_where_ratelimit_ignores_them() {
         mistake("domain: d\nkey: k"),
         "f.yaml:2: config error, key 'key' belongs in a descriptor, not in the file"
     );
+    assert_eq!(
+        in_descriptor("key: k\nname: n"),
+        "f.yaml:4: config error, key 'name' belongs in rate_limit, not in a descriptor"
+    );
+    // Except in a dump of a control plane.
+    assert!(limits("name: d\ndomain: d\ndescriptors: []").has_domain("d"));
 }
 
 #[test]

@@ -432,3 +432,17 @@ async fn is_found_by_reflection_beside_the_service_of_envoy() {
         assert!(matches!(found, MessageResponse::FileDescriptorResponse(_)), "{symbol}: {found:?}");
     }
 }
+
+/// An empty file is what a mount that failed looks like; a file without limits is a list.
+#[test]
+fn an_empty_file_of_limits_is_refused() {
+    let redis = Server::start();
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("limits.yaml");
+    let setup = || Setup::redis(&redis.url()).set("LIMITADOR_LIMITS_FILE", file.display());
+    std::fs::write(&file, "\n").expect("a file");
+    let (code, line) = setup().refused();
+    assert!(code == 1 && line.ends_with("limits.yaml: the file is empty; without limits it is []"), "{line}");
+    std::fs::write(&file, "[]\n").expect("a file");
+    setup().start().wait_until_healthy();
+}

@@ -168,12 +168,89 @@ fn encrypts_whatever_the_url_says() {
             let _gate = start(
                 &[&auth[..], &[("REDIS_TLS", "1"), ("REDIS_TYPE", kind), ("REDIS_URL", &url)]].concat(),
             );
-            let mut first = [0];
-            // On a busy machine the gate gives up before it has said a word, and connects again.
-            while redis.accept().expect("a connection").0.read_exact(&mut first).is_err() {}
-            // The record of a handshake.
-            assert_eq!(first, [22], "{kind} {url}");
+            assert_eq!(first_byte(&redis), 22, "{kind} {url}");
         }
+    }
+}
+
+/// One URL with TLS in a list is enough: the others send nothing in plain text either.
+#[test]
+fn a_list_with_one_address_by_tls_is_encrypted() {
+    for (kind, list) in [
+        ("CLUSTER", "rediss://u:s3cret@127.0.0.1:1,127.0.0.1:PORT"),
+        ("CLUSTER", "127.0.0.1:PORT,rediss://u:s3cret@127.0.0.1:1"),
+        ("CLUSTER", "127.0.0.1:PORT,VALKEYS://u:s3cret@127.0.0.1:1"),
+        ("SENTINEL", "mymaster,rediss://u:s3cret@127.0.0.1:1,127.0.0.1:PORT"),
+        ("SENTINEL", "rediss://u:s3cret@mymaster,127.0.0.1:PORT"),
+    ] {
+        let redis = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let url = list.replace("PORT", &redis.local_addr().expect("an address").port().to_string());
+        let auth = [("REDIS_AUTH", "s3cret"), ("REDIS_SENTINEL_AUTH", "s3cret")];
+        let _gate = start(&[&auth[..], &[("REDIS_TYPE", kind), ("REDIS_URL", &url)]].concat());
+        assert_eq!(first_byte(&redis), 22, "{kind} {url}");
+    }
+}
+
+/// The first byte that a gate sends: that of a handshake is 22. On a busy machine it gives up before, and connects again.
+fn first_byte(redis: &std::net::TcpListener) -> u8 {
+    let mut first = [0];
+    while redis.accept().expect("a connection").0.read_exact(&mut first).is_err() {}
+    first[0]
+}
+
+/// Sentinels by TLS name a master that is asked by TLS.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_master_of_sentinels_by_tls_is_encrypted() {
+    let redis = Server::start();
+    let sentinel = Sentinel::of(&redis);
+    let (_folder, port, [authority, certificate, key]) = with_tls(sentinel.port).await;
+    let gate = start(&[
+        ("REDIS_TYPE", "SENTINEL"),
+        ("REDIS_URL", &format!("mymaster,rediss://localhost:{port}")),
+        ("REDIS_TLS_CACERT", &authority),
+        ("REDIS_TLS_CLIENT_CERT", &certificate),
+        ("REDIS_TLS_CLIENT_KEY", &key),
+    ]);
+    // The master knows no TLS, so a gate that decided would have sent plain text.
+    gate.wait_for_line("waiting for Redis: ");
+    assert_eq!(gate.json(&asks("a")).status, 503);
+}
+
+/// What a URL says and the gate does not do ends the start, without showing a password.
+#[test]
+fn refuses_what_it_does_not_understand_in_a_url() {
+    let known = "only username, password, db and protocol can follow the ?";
+    for (url, line) in [
+        ("redis://h:1?database=2", &*format!("{known}, not 'database'")),
+        ("redis://h:1?timeout=5s", &format!("{known}, not 'timeout'")),
+        ("redis://h:1?pass=s3cret", &format!("{known}, not 'pass'")),
+        ("redis://h:1?db=1&s3cret@h", known),
+        (
+            "redis+unix:///socket?database=2",
+            "only user, pass, db and protocol can follow the ?, not 'database'",
+        ),
+        ("redis://h:1#insecure", "has a # part, which means nothing here"),
+        ("rediss://h:1#insecure", "has a # part, which means nothing here"),
+        ("redis://h:1/1?db=2", "has db twice"),
+        ("redis://h:1/0?db=2", "has db twice"),
+        ("redis://h:1?db=1&db=2", "has db twice"),
+        ("redis://u:s3cret@h:1?password=s3cret", "has password twice"),
+        ("redis://u:s3cret@h:1?username=v", "has username twice"),
+        ("redis://h:1?db=x", "db must be a number"),
+    ] {
+        let (code, refused) = Setup::redis(url).refused();
+        assert!(code == 1 && refused.ends_with(&format!("REDIS_URL: {line}")), "{url}: {refused}");
+        assert!(!refused.contains("s3cret"), "{refused}");
+    }
+    let mixed = Setup::redis("redis://a:1,rediss://b:1").set("REDIS_TYPE", "CLUSTER").refused().1;
+    assert!(
+        mixed.ends_with("REDIS_URL: has addresses with TLS and without: write rediss:// before all"),
+        "{mixed}"
+    );
+    for (auth, url) in [("s3cret:", "127.0.0.1:1"), ("", "redis://127.0.0.1:1?username=u")] {
+        let refused = Setup::redis(url).set("REDIS_AUTH", auth).refused().1;
+        let line = "has a user and no password: REDIS_AUTH is a password, or user:password";
+        assert!(refused.ends_with(line) && !refused.contains("s3cret"), "{refused}");
     }
 }
 
@@ -275,8 +352,20 @@ fn authenticates_with_sentinels() {
     start(&variables).wait_for_line("waiting for Redis: ");
 }
 
-/// TLS in front of a Redis that has none. Returns its port.
-async fn with_tls(folder: &Path, redis: &Server) -> u16 {
+/// TLS in front of a Redis that has none. Returns a folder with its port and the paths of the authority and of a client's
+/// certificate and key.
+async fn with_tls(to: u16) -> (tempfile::TempDir, u16, [String; 3]) {
+    let folder = tempfile::tempdir().expect("a folder");
+    authority(folder.path());
+    sign(folder.path(), "redis", "localhost");
+    sign(folder.path(), "client", "gate.example");
+    let port = encrypted(folder.path(), to).await;
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let paths = ["ca.pem", "client.pem", "client.key"].map(file);
+    (folder, port, paths)
+}
+
+async fn encrypted(folder: &Path, to: u16) -> u16 {
     let read = |name: &str| std::fs::read(folder.join(name)).expect("a file");
     let certificates = |name: &str| CertificateDer::from_pem_slice(&read(name)).expect("a certificate");
     let provider = Arc::new(ring::default_provider());
@@ -291,7 +380,7 @@ async fn with_tls(folder: &Path, redis: &Server) -> u16 {
     let config = config.with_single_cert(vec![certificates("redis.pem")], key).expect("a certificate");
     let acceptor = TlsAcceptor::from(Arc::new(config));
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let (port, to) = (listener.local_addr().expect("a port").port(), redis.port);
+    let port = listener.local_addr().expect("a port").port();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let acceptor = acceptor.clone();
@@ -309,13 +398,7 @@ async fn with_tls(folder: &Path, redis: &Server) -> u16 {
 #[tokio::test(flavor = "multi_thread")]
 async fn connects_by_tls() {
     let redis = Server::start();
-    let folder = tempfile::tempdir().expect("a folder");
-    authority(folder.path());
-    sign(folder.path(), "redis", "localhost");
-    sign(folder.path(), "client", "gate.example");
-    let port = with_tls(folder.path(), &redis).await;
-    let file = |name: &str| folder.path().join(name).display().to_string();
-    let [authority, certificate, key] = ["ca.pem", "client.pem", "client.key"].map(file);
+    let (_folder, port, [authority, certificate, key]) = with_tls(redis.port).await;
     let (by_name, by_address) = (format!("localhost:{port}"), format!("127.0.0.1:{port}"));
     let all = [
         ("REDIS_TLS", "true"),

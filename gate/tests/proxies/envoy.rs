@@ -180,8 +180,8 @@ fn an_override_of_envoy_wins_over_the_file() {
     let envoy = Envoy::start(&world, &[&gate]);
     let a = [("key", "a")];
     assert_eq!(statuses(3, || envoy.get("/override", &a)), [200, 200, 429]);
-    // It has a bucket of its own.
-    assert_eq!(statuses(4, || envoy.get("/key", &a)), [200, 200, 200, 429]);
+    // Both have one bucket: nothing is left for the limit of the file, of 3.
+    assert_eq!(envoy.get("/key", &a).status, 429);
 }
 
 #[test]
@@ -396,6 +396,62 @@ fn who_uses_more_than_is_left_is_limited_and_owes_at_most_one_unit() {
     // Nobody waits for longer than a unit.
     clock.advance_ms(60_000);
     assert_eq!(paid(), 200);
+}
+
+/// As tokenbucket-replay prints them for `--by ip,path`, with the smaller limit first and second.
+#[test]
+fn several_entries_and_several_limits_are_what_envoy_sends() {
+    for (first, second) in [(3, 5), (5, 3)] {
+        let limits = format!(
+            "domain: rl
+descriptors:
+  - key: \"remote_address\"
+    descriptors:
+      - key: \"path\"
+        rate_limit: {{rate: 1/h, capacity: {first}}}
+  - key: generic_key
+    value: \"2\"
+    descriptors:
+      - key: \"remote_address\"
+        descriptors:
+          - key: \"path\"
+            rate_limit: {{rate: 1/d, capacity: {second}}}"
+        );
+        let world = World::new(&limits);
+        let gate = world.gate(&[]);
+        let envoy = Envoy::start(&world, &[&gate]);
+        assert_eq!(statuses(6, || envoy.get("/replayed", &[])), [200, 200, 200, 429, 429, 429]);
+        assert_eq!(envoy.get("/replayed/other", &[]).status, 200);
+    }
+}
+
+/// A limit of 100 an hour whose requests ask with 1 and report 60 when they are done, at either of two gates.
+#[test]
+fn a_cost_of_the_response_alone_is_charged() {
+    let world = World::new(&HOURLY.replacen("requests_per_unit: 3", "requests_per_unit: 100", 1));
+    let gates = [world.gate(&[]), world.gate(&[])];
+    let envoy = Envoy::start(&world, &[&gates[0], &gates[1]]);
+    let hits = || gates.iter().map(total_hits).sum::<u64>();
+    let mut ask = || {
+        let before = hits();
+        let reply = envoy.get("/metered", &[("key", "a"), ("tokens", "60")]);
+        wait_until("the report", || hits() >= before + 61);
+        reply
+    };
+    assert_eq!(statuses(40, &mut ask)[..3], [200, 200, 429]);
+    assert_eq!(world.backend.requests(), 2);
+    let (left, _): (f64, i64) = servers::ask(&world.redis, &["TB.STATE", "rl|{key=a}"]);
+    assert_eq!(left.round(), -100.0, "the debt is bounded");
+}
+
+/// A descriptor without hits beside it shows that the cost is asked for beforehand.
+#[test]
+fn a_cost_of_the_request_is_not_charged_when_denied() {
+    let world = World::new(HOURLY);
+    let gate = world.gate(&[]);
+    let envoy = Envoy::start(&world, &[&gate]);
+    let ask = |tokens| envoy.get("/costly", &[("key", "a"), ("tokens", tokens)]).status;
+    assert_eq!([ask("2"), ask("2"), ask("9"), ask("1"), ask("1")], [200, 429, 429, 200, 429]);
 }
 
 #[test]

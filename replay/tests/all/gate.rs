@@ -46,6 +46,29 @@ fn the_gate_takes_what_the_report_says_to_paste() {
     assert!(check(&pasted("", &log).expect("a limit")).0);
 }
 
+/// Several fields are entries of one descriptor, and several limits are several descriptors: Envoy sends no other keys.
+#[test]
+fn what_is_pasted_has_the_keys_that_envoy_sends() {
+    let log = "{\"time\": 1772409600, \"ip\": \"192.0.2.1\", \"path\": \"/\", \"status\": 200}\n";
+    let limits = pasted("--by ip,path --limit 3·1/h --limit 9·1/d", log).expect("limits");
+    let wanted = "domain: edge
+descriptors:
+  - key: \"remote_address\"
+    descriptors:
+      - key: \"path\"
+        rate_limit: {rate: 1/h, capacity: 3}
+  - key: generic_key # one more descriptor of each request, that begins with this entry
+    value: \"2\"
+    descriptors:
+      - key: \"remote_address\"
+        descriptors:
+          - key: \"path\"
+            rate_limit: {rate: 1/d, capacity: 9}";
+    assert_eq!(limits, wanted);
+    assert_eq!(check(&limits), (true, "ok: 2 limits, 1 domain\n".to_owned()));
+    assert_eq!(pasted("--by ip,status --limit 3·1/h", log), None, "no request knows its status");
+}
+
 /// The gate refuses a limit that lets nothing through, so there is nothing to paste.
 #[test]
 fn nothing_is_pasted_that_the_gate_refuses() {
