@@ -43,9 +43,9 @@ pub(super) fn read(files: &[File], options: &Options) -> Result<Limits, Vec<Mist
     let mut limits = Limits { hash_tag_key: options.hash_tag_key.clone(), ..Limits::default() };
     let mut mistakes = Vec::new();
     for file in files {
-        let mut reader = Reader { name: file.name.as_str().into(), faults: Faults::default() };
+        let mut reader = Reader::new(&file.name);
         reader.file(&file.text, &mut limits, options.merge);
-        let faults = reader.faults.sorted().into_iter();
+        let faults = reader.faults().into_iter();
         let mistake = |Fault { line, problem }| Mistake { file: file.name.clone(), line, problem };
         mistakes.extend(faults.map(mistake));
     }
@@ -113,6 +113,15 @@ impl<'n, 'a> Fields<'n, 'a> {
 }
 
 impl Reader {
+    pub(super) fn new(name: &str) -> Self {
+        Self { name: name.into(), faults: Faults::default() }
+    }
+
+    /// Returns the faults in the order of lines.
+    pub(super) fn faults(self) -> Vec<Fault> {
+        self.faults.sorted()
+    }
+
     pub(super) fn fault(&mut self, line: usize, problem: impl Into<String>) {
         self.faults.add(line, problem);
     }
@@ -128,13 +137,17 @@ impl Reader {
             Err(Fault { line, problem }) => return self.fault(line, problem),
         };
         let Some(root) = root else { return self.fault(1, "config file cannot have empty domain") };
+        self.root(&root, limits, may_merge);
+    }
+
+    pub(super) fn root(&mut self, root: &Node<'_>, limits: &mut Limits, may_merge: bool) {
         if let Data::List(items) = &root.data {
             return self.limits(items, limits);
         }
         if !matches!(root.data, Data::Map(_)) {
-            return self.wrong_type("the file", "a mapping of domain and descriptors", &root);
+            return self.wrong_type("the file", "a mapping of domain and descriptors", root);
         }
-        let fields = self.fields(&root, ROOT);
+        let fields = self.fields(root, ROOT);
         let (name, line) = (self.text(&fields, "domain"), fields.line_of("domain"));
         if name.is_empty() {
             self.fault(line, "config file cannot have empty domain");

@@ -84,7 +84,17 @@ impl Fault {
     }
 }
 
-impl Scalar<'_> {
+impl<'a> Scalar<'a> {
+    /// A text, whatever it looks like.
+    pub(crate) fn quoted(text: &'a str) -> Self {
+        Self { text: text.into(), plain: false }
+    }
+
+    /// A number or a boolean.
+    pub(crate) fn plain(value: impl ToString) -> Self {
+        Self { text: value.to_string().into(), plain: true }
+    }
+
     pub(crate) fn meaning(&self) -> Meaning {
         if !self.plain {
             return Meaning::Text;
