@@ -9,6 +9,7 @@
 //! | [`check`] | the descriptors of an HTTP request |
 //! | [`services`] | gRPC and HTTP |
 //! | [`reload`] | files that change |
+//! | [`xds`] | limits of a control plane |
 //! | `log_lines` | the log |
 //! | [`program`] | start, signals, end |
 
@@ -23,6 +24,7 @@ pub mod program;
 pub mod reload;
 pub mod services;
 pub mod settings;
+pub mod xds;
 
 /// Completes work that must not be dropped, such as a charge for used tokens, even if its caller is.
 async fn to_the_end<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {

@@ -26,7 +26,7 @@ use tonic_health::server::HealthReporter;
 use tonic_health::ServingStatus;
 
 use crate::check::Rules;
-use crate::counters::Counters;
+use crate::counters::{add, Counters};
 use crate::decide::Decider;
 use crate::limits::Limits;
 pub use in_flight::InFlight;
@@ -52,6 +52,15 @@ impl Gate {
     pub fn limits(&self) -> Option<Arc<Limits>> {
         self.limits.load_full()
     }
+
+    /// Decides by these limits from the next request on.
+    pub async fn use_limits(&self, limits: Limits) {
+        let has_limits = !limits.is_empty();
+        self.counters.reserve(&limits);
+        self.limits.store(Some(Arc::new(limits)));
+        add(&self.counters.config_load_success, 1);
+        self.health.set_limits(has_limits).await;
+    }
 }
 
 /// The health for proxies: `/healthcheck`, and the service `ratelimit` of the gRPC health protocol.
@@ -59,6 +68,7 @@ impl Gate {
 pub struct Health {
     redis: AtomicBool,
     limits: AtomicBool,
+    needs_limits: bool,
     stopping: AtomicBool,
     reporter: HealthReporter,
 }
@@ -67,7 +77,7 @@ impl Health {
     /// Creates a health that waits for Redis, and for limits if these are needed.
     pub fn new(reporter: HealthReporter, needs_limits: bool) -> Self {
         let [redis, stopping] = [AtomicBool::new(false), AtomicBool::new(false)];
-        Self { redis, limits: AtomicBool::new(!needs_limits), stopping, reporter }
+        Self { redis, limits: AtomicBool::new(!needs_limits), needs_limits, stopping, reporter }
     }
 
     /// Notes whether Redis answers.
@@ -77,9 +87,10 @@ impl Health {
         }
     }
 
-    /// Notes that limits were loaded.
-    pub async fn set_limits_loaded(&self) {
-        if !self.limits.swap(true, Ordering::Relaxed) {
+    /// Notes whether there are limits.
+    pub async fn set_limits(&self, exist: bool) {
+        let suffice = exist || !self.needs_limits;
+        if self.limits.swap(suffice, Ordering::Relaxed) != suffice {
             self.publish().await;
         }
     }
