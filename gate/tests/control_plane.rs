@@ -59,7 +59,7 @@ impl ControlPlane {
         Self::started(port, None)
     }
 
-    /// One that speaks TLS 1.3 with `server.pem`, and only to clients with a certificate of `ca.pem`.
+    /// One that speaks TLS 1.3 with `server.crt`, and only to clients with a certificate of `ca.crt`.
     pub fn with_tls(port: u16, folder: &Path) -> Self {
         Self::started(port, Some(folder.to_owned()))
     }
@@ -161,12 +161,12 @@ fn acceptor(folder: &Path) -> TlsAcceptor {
         |name: &str| CertificateDer::pem_slice_iter(&read(name)).collect::<Result<Vec<_>, _>>().expect("PEM");
     let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
     let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(certificates("ca.pem"));
+    roots.add_parsable_certificates(certificates("ca.crt"));
     let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build();
     let builder = ServerConfig::builder_with_provider(provider).with_protocol_versions(&[&version::TLS13]);
     let builder = builder.expect("TLS 1.3").with_client_cert_verifier(clients.expect("an authority"));
     let key = PrivateKeyDer::from_pem_slice(&read("server.key")).expect("a key");
-    let mut config = builder.with_single_cert(certificates("server.pem"), key).expect("a certificate");
+    let mut config = builder.with_single_cert(certificates("server.crt"), key).expect("a certificate");
     config.alpn_protocols = vec![b"h2".to_vec()];
     TlsAcceptor::from(Arc::new(config))
 }

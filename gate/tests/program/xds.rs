@@ -1,6 +1,7 @@
 //! Limits from a control plane that behaves as Envoy Gateway's.
 
 use std::net::TcpStream;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -198,17 +199,17 @@ fn bounds_the_size_of_messages() {
     assert!(in_use(&small).contains("d.key"));
 }
 
-fn openssl(gate: &std::path::Path, words: &str) {
+fn openssl(gate: &Path, words: &str) {
     let output = Command::new("openssl").args(words.split(' ')).current_dir(gate).output().expect("openssl");
     assert!(output.status.success(), "openssl {words}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// What Envoy Gateway's certgen makes: an authority, RSA keys in PKCS#1, no extended key usage. Envoy verifies no name of the
 /// gate, but the client of this test does.
-fn certificates(folder: &std::path::Path) {
+fn certificates(folder: &Path) {
     openssl(
         folder,
-        "req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 2 -subj /CN=envoy-gateway",
+        "req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.crt -days 2 -subj /CN=envoy-gateway",
     );
     for (name, host) in
         [("server", "envoy-gateway"), ("tls", "*.envoy-gateway-system,DNS:a-name-for-this-test")]
@@ -216,20 +217,21 @@ fn certificates(folder: &std::path::Path) {
         std::fs::write(folder.join("ext"), format!("subjectAltName=DNS:{host}\n")).expect("a file");
         openssl(folder, &format!("genrsa -traditional -out {name}.key 2048"));
         openssl(folder, &format!("req -new -key {name}.key -out csr -subj /CN=envoy"));
-        openssl(folder, &format!("x509 -req -in csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -out {name}.pem -extfile ext"));
+        openssl(folder, &format!("x509 -req -in csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -out {name}.crt -extfile ext"));
     }
     let key = std::fs::read_to_string(folder.join("tls.key")).expect("a key");
     assert!(key.starts_with("-----BEGIN RSA PRIVATE KEY-----"), "{key}");
 }
 
-/// The environment of Envoy Gateway's Deployment, but for addresses and for where the volume of certificates is.
-const DEPLOYMENT: &str = "\
-    RUNTIME_ROOT=/data RUNTIME_SUBDIRECTORY=ratelimit RUNTIME_IGNOREDOTFILES=true RUNTIME_WATCH_ROOT=false LOG_LEVEL=info
-    USE_STATSD=false CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_NODE_ID=envoy-ratelimit GRPC_SERVER_USE_TLS=true
-    GRPC_SERVER_TLS_CERT=tls.pem GRPC_SERVER_TLS_KEY=tls.key GRPC_SERVER_TLS_CA_CERT=ca.pem
-    CONFIG_GRPC_XDS_SERVER_USE_TLS=true CONFIG_GRPC_XDS_CLIENT_TLS_CERT=tls.pem CONFIG_GRPC_XDS_CLIENT_TLS_KEY=tls.key
-    CONFIG_GRPC_XDS_SERVER_TLS_CACERT=ca.pem FORCE_START_WITHOUT_INITIAL_CONFIG=true REDIS_SOCKET_TYPE=tcp
-    USE_PROMETHEUS=true PROMETHEUS_MAPPER_YAML=/etc/statsd-exporter/conf.yaml";
+/// The environment of Envoy Gateway's Deployment as the page has it, with the certificates of this folder.
+fn deployment() -> Setup {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/how-to/envoy-gateway.md");
+    let page = std::fs::read_to_string(path).expect("the page");
+    let (_, block) = page.split_once("<!-- environment of the Deployment -->\n```sh\n").expect("the mark");
+    let lines = block.lines().take_while(|line| !line.starts_with("```"));
+    let variables = lines.filter_map(|line| line.split_once('='));
+    variables.fold(Setup::new(), |setup, (name, value)| setup.set(name, value.replace("/certs/", "")))
+}
 
 /// With the environment and the certificates of Envoy Gateway; clients are asked for no certificate. New certificates of both
 /// sides are used for the next connection.
@@ -241,9 +243,8 @@ fn starts_as_the_deployment_of_envoy_gateway() {
     certificates(folder.path());
     let mut control_plane = ControlPlane::with_tls(free_port(), folder.path());
     control_plane.set("1", &[per_hour("d", 2)]);
-    let words = DEPLOYMENT.split_whitespace().filter_map(|word| word.split_once('='));
-    let setup = words.fold(Setup::new(), |setup, (name, value)| setup.set(name, value));
-    let setup = setup.set("REDIS_URL", format!("127.0.0.1:{}", redis.port));
+    let setup = deployment().set("REDIS_URL", format!("127.0.0.1:{}", redis.port));
+    let setup = setup.set("PROMETHEUS_ADDR", "127.0.0.1:0");
     // Its name is in no DNS here: that of the certificate is verified instead of the host.
     let setup = setup.set("CONFIG_GRPC_XDS_SERVER_URL", format!("127.0.0.1:{}", control_plane.port));
     let gate = setup.set("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "envoy-gateway").start_in(folder);
@@ -251,7 +252,7 @@ fn starts_as_the_deployment_of_envoy_gateway() {
     gate.wait_until_healthy();
     let log = gate.wait_for_line("without meaning here");
     assert!(log.contains("GRPC_SERVER_TLS_CA_CERT"), "{log}");
-    let authority = std::fs::read(gate.folder.path().join("ca.pem")).expect("a file");
+    let authority = std::fs::read(gate.folder.path().join("ca.crt")).expect("a file");
     let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(authority));
     let endpoint = Endpoint::from_shared(format!("https://127.0.0.1:{}", gate.grpc)).expect("a URL");
     let endpoint = endpoint.tls_config(tls.domain_name("a-name-for-this-test")).expect("TLS");
@@ -279,17 +280,17 @@ fn trusts_no_other_control_plane() {
     control_plane.set("1", &[per_hour("d", 2)]);
     let setup = following(&redis, &control_plane).set("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true");
     let setup = setup
-        .set("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "tls.pem")
+        .set("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "tls.crt")
         .set("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "tls.key");
     let gate = setup
         .set("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "other")
-        .set("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "ca.pem");
+        .set("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "ca.crt");
     let gate = gate.start_in(folder);
     let line = gate.wait_for_line("cannot connect: ");
     assert!(line.contains("certificate"), "{line}");
-    let missing = gate.folder.path().join("ca.pem");
+    let missing = gate.folder.path().join("ca.crt");
     std::fs::remove_file(missing).expect("a file");
-    gate.wait_for_line("CONFIG_GRPC_XDS_SERVER_TLS_CACERT=ca.pem: No such file");
+    gate.wait_for_line("CONFIG_GRPC_XDS_SERVER_TLS_CACERT=ca.crt: No such file");
     assert!(control_plane.requests().is_empty());
 }
 

@@ -80,15 +80,8 @@ fn limits_as_policies_say() {
     gateway.set("1", &[policy(2, 100_000)]);
     assert_eq!(statuses(3, || gateway.get("/", "one")), [200, 200, 429]);
     // The backend reports 60,000 tokens for each answer.
-    let hits = |user: &str| {
-        let reply = gateway.get("/llm", user);
-        wait_until("the report", || {
-            let metric = "ratelimit_service_rate_limit_total_hits{domain=\"default/eg/http\",key1=\"httproute/default/llm/rule/0/match/0/www_example_com_httproute/default/llm/rule/0/match/0/www_example_com\",key2=\"rule-0-match-0\"}";
-            gateway.gate.metric(metric) % 60_000 == 0 && gateway.gate.metric(metric) > 0
-        });
-        reply.status
-    };
-    assert_eq!([hits("one"), hits("one")], [200, 200]);
+    let answer = || envoy::get_and_report(&gateway.gate, 60_000, || gateway.get("/llm", "one")).status;
+    assert_eq!([answer(), answer()], [200, 200]);
     assert_eq!((gateway.get("/llm", "one").status, gateway.get("/llm", "two").status), (429, 200));
     gateway.set("2", &[]);
     assert_eq!(statuses(3, || gateway.get("/", "one")), [200; 3]);
