@@ -48,59 +48,44 @@ pub mod messages {
     };
     pub use envoy_types::pb::google::protobuf::{Duration, Struct, Value};
 
-    /// Asks to reserve an amount under every limit of the descriptors.
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub struct ReserveRequest {
-        /// Names the limits.
-        #[prost(string, tag = "1")]
-        pub domain: String,
-        /// Select the limits.
-        #[prost(message, repeated, tag = "2")]
-        pub descriptors: Vec<Descriptor>,
-        /// The amount; 0 checks without reserving.
-        #[prost(uint64, tag = "3")]
-        pub amount: u64,
-        /// The longest time; by default the longest allowed.
-        #[prost(message, optional, tag = "4")]
-        pub ttl: Option<Duration>,
-    }
+    pub use self::kuadrant::{CommitRequest, CommitResponse, ReserveRequest, ReserveResponse};
 
-    /// Says whether the amount is reserved.
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub struct ReserveResponse {
-        /// Says whether the request may pass.
-        #[prost(enumeration = "Code", tag = "1")]
-        pub code: i32,
-        /// Ends the reservation; empty if nothing is reserved.
-        #[prost(string, tag = "2")]
-        pub reservation_id: String,
-        /// For the caller.
-        #[prost(message, repeated, tag = "3")]
-        pub response_headers_to_add: Vec<HeaderValue>,
-    }
+    /// Messages of `proto/kuadrant.proto`, where fields are described.
+    #[allow(missing_docs)]
+    #[rustfmt::skip] // a line for each field
+    mod kuadrant {
+        use super::{Code, Descriptor, Duration, HeaderValue};
 
-    /// Ends a reservation with what was used.
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub struct CommitRequest {
-        /// As in the reservation.
-        #[prost(string, tag = "1")]
-        pub domain: String,
-        /// As in the reservation.
-        #[prost(message, repeated, tag = "2")]
-        pub descriptors: Vec<Descriptor>,
-        /// Names the reservation; empty if there is none.
-        #[prost(string, tag = "3")]
-        pub reservation_id: String,
-        /// What was used.
-        #[prost(uint64, tag = "4")]
-        pub actual_amount: u64,
-    }
+        /// Asks to reserve an amount under every limit of the descriptors.
+        #[derive(Clone, PartialEq, prost::Message)]
+        pub struct ReserveRequest {
+            #[prost(string, tag = "1")] pub domain: String,
+            #[prost(message, repeated, tag = "2")] pub descriptors: Vec<Descriptor>,
+            #[prost(uint64, tag = "3")] pub amount: u64,
+            #[prost(message, optional, tag = "4")] pub ttl: Option<Duration>,
+        }
 
-    /// Says whether there was a reservation.
-    #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
-    pub struct CommitResponse {
-        /// Says whether this call ended it.
-        #[prost(bool, tag = "1")]
-        pub reservation_released: bool,
+        /// Says whether the amount is reserved.
+        #[derive(Clone, PartialEq, prost::Message)]
+        pub struct ReserveResponse {
+            #[prost(enumeration = "Code", tag = "1")] pub code: i32,
+            #[prost(string, tag = "2")] pub reservation_id: String,
+            #[prost(message, repeated, tag = "3")] pub response_headers_to_add: Vec<HeaderValue>,
+        }
+
+        /// Ends a reservation with what was used.
+        #[derive(Clone, PartialEq, prost::Message)]
+        pub struct CommitRequest {
+            #[prost(string, tag = "1")] pub domain: String,
+            #[prost(message, repeated, tag = "2")] pub descriptors: Vec<Descriptor>,
+            #[prost(string, tag = "3")] pub reservation_id: String,
+            #[prost(uint64, tag = "4")] pub actual_amount: u64,
+        }
+
+        /// Says whether there was a reservation.
+        #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+        pub struct CommitResponse {
+            #[prost(bool, tag = "1")] pub reservation_released: bool,
+        }
     }
 }

@@ -31,9 +31,9 @@ pub const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.Ra
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// The longest pause before the same mistake is refused again. A control plane may answer a refusal with the same at once,
-/// and sends what mends the mistake only after it.
-const LONGEST_REFUSAL: Duration = Duration::from_secs(8);
+/// The pause before the same mistake is refused again. A control plane may answer a refusal with the same at once, and sends
+/// what mends the mistake only after it.
+const REFUSE_EVERY: Duration = Duration::from_secs(2);
 
 /// The silence after which the log says whom the control plane may not know.
 const SILENT_FOR: Duration = Duration::from_secs(10);
@@ -46,8 +46,6 @@ pub struct Client {
     loaded: Arc<Notify>,
     /// The last version that was refused, and why.
     refused: Option<(String, String)>,
-    /// The pause before it is refused again.
-    refusal: Duration,
 }
 
 impl Client {
@@ -58,7 +56,7 @@ impl Client {
     /// One line: which variable is wrong.
     pub fn new(settings: &Settings, gate: Arc<Gate>, loaded: Arc<Notify>) -> Result<Self, String> {
         let (control_plane, options) = (settings.control_plane()?, settings.limits_options());
-        Ok(Self { control_plane, options, gate, loaded, refused: None, refusal: FIRST_PAUSE })
+        Ok(Self { control_plane, options, gate, loaded, refused: None })
     }
 
     /// Follows the control plane. Never ends.
@@ -98,9 +96,9 @@ impl Client {
         &self,
         requests: mpsc::Receiver<DiscoveryRequest>,
     ) -> Result<(Streaming<DiscoveryResponse>, Option<DiscoveryResponse>), String> {
-        let ControlPlane { address, node, headers, most_bytes, .. } = &self.control_plane;
+        let ControlPlane { address, node, headers, settings } = &self.control_plane;
         let client = AggregatedDiscoveryServiceClient::new(self.control_plane.connect().await?);
-        let mut client = client.max_decoding_message_size(*most_bytes);
+        let mut client = client.max_decoding_message_size(settings.xds_client_max_msg_size_in_bytes);
         let mut request = Request::new(ReceiverStream::new(requests));
         request.metadata_mut().clone_from(headers);
         // Some servers send their headers only with the first response.
@@ -157,11 +155,9 @@ impl Client {
     async fn refuse(&mut self, version: String, mistake: &str) {
         let refused = Some((version, mistake.to_owned()));
         if self.refused == refused {
-            sleep(self.refusal).await;
-            self.refusal = self.refusal.saturating_mul(2).min(LONGEST_REFUSAL);
-            return;
+            return sleep(REFUSE_EVERY).await;
         }
-        (self.refused, self.refusal) = (refused, FIRST_PAUSE);
+        self.refused = refused;
         add(&self.gate.counters.config_load_error, 1);
         log::error!("xDS: {mistake}; the limits in use stay");
     }

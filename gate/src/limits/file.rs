@@ -43,9 +43,9 @@ pub(super) fn read(files: &[File], options: &Options) -> Result<Limits, Vec<Mist
     let mut limits = Limits { hash_tag_key: options.hash_tag_key.clone(), ..Limits::default() };
     let mut mistakes = Vec::new();
     for file in files {
-        let mut reader = Reader::new(&file.name);
+        let mut reader = Reader { name: file.name.as_str().into(), faults: Faults::default() };
         reader.file(&file.text, &mut limits, options.merge);
-        let faults = reader.faults().into_iter();
+        let faults = reader.faults.sorted().into_iter();
         let mistake = |Fault { line, problem }| Mistake { file: file.name.clone(), line, problem };
         mistakes.extend(faults.map(mistake));
     }
@@ -89,8 +89,8 @@ const REPLACED: Kind = Kind { name: "replaces", keys: &["name"] };
 
 pub(super) struct Reader {
     /// The name of the file.
-    name: Arc<str>,
-    faults: Faults,
+    pub name: Arc<str>,
+    pub faults: Faults,
 }
 
 /// The values of a mapping by their keys.
@@ -113,15 +113,6 @@ impl<'n, 'a> Fields<'n, 'a> {
 }
 
 impl Reader {
-    pub(super) fn new(name: &str) -> Self {
-        Self { name: name.into(), faults: Faults::default() }
-    }
-
-    /// Returns the faults in the order of lines.
-    pub(super) fn faults(self) -> Vec<Fault> {
-        self.faults.sorted()
-    }
-
     pub(super) fn fault(&mut self, line: usize, problem: impl Into<String>) {
         self.faults.add(line, problem);
     }

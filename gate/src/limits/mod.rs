@@ -55,18 +55,6 @@ impl Limits {
         })
     }
 
-    /// Reads configurations of a control plane, each a domain.
-    ///
-    /// # Errors
-    ///
-    /// The first mistake, with the name of its configuration and its descriptor.
-    pub fn of_configs(
-        configs: &[config_messages::RateLimitConfig],
-        options: &Options,
-    ) -> Result<Self, String> {
-        config::read(configs, options)
-    }
-
     /// Returns whether there is no domain.
     pub fn is_empty(&self) -> bool {
         self.domains.is_empty() && self.namespaces.is_empty()

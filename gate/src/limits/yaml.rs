@@ -41,7 +41,7 @@ pub(crate) type Pairs<'a> = Vec<(Node<'a>, Node<'a>)>;
 pub(crate) struct Scalar<'a> {
     pub text: Cow<'a, str>,
     /// Written without quotes: it may be a number, a boolean or null.
-    plain: bool,
+    pub plain: bool,
 }
 
 /// The meaning of a scalar in YAML 1.1, as envoyproxy/ratelimit reads it.
@@ -84,17 +84,7 @@ impl Fault {
     }
 }
 
-impl<'a> Scalar<'a> {
-    /// A text, whatever it looks like.
-    pub(crate) fn quoted(text: &'a str) -> Self {
-        Self { text: text.into(), plain: false }
-    }
-
-    /// A number or a boolean.
-    pub(crate) fn plain(value: impl ToString) -> Self {
-        Self { text: value.to_string().into(), plain: true }
-    }
-
+impl Scalar<'_> {
     pub(crate) fn meaning(&self) -> Meaning {
         if !self.plain {
             return Meaning::Text;

@@ -82,23 +82,23 @@ impl Health {
 
     /// Notes whether Redis answers.
     pub async fn set_redis(&self, answers: bool) {
-        if self.redis.swap(answers, Ordering::Relaxed) != answers {
-            self.publish().await;
-        }
+        self.set(&self.redis, answers).await;
     }
 
     /// Notes whether there are limits.
     pub async fn set_limits(&self, exist: bool) {
-        let suffice = exist || !self.needs_limits;
-        if self.limits.swap(suffice, Ordering::Relaxed) != suffice {
-            self.publish().await;
-        }
+        self.set(&self.limits, exist || !self.needs_limits).await;
     }
 
     /// Notes that the program ends.
     pub async fn set_stopping(&self) {
-        self.stopping.store(true, Ordering::Relaxed);
-        self.publish().await;
+        self.set(&self.stopping, true).await;
+    }
+
+    async fn set(&self, state: &AtomicBool, value: bool) {
+        if state.swap(value, Ordering::Relaxed) != value {
+            self.publish().await;
+        }
     }
 
     /// Returns whether proxies should call.

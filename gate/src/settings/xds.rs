@@ -17,7 +17,6 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 const ASK_PEER_EVERY: Duration = Duration::from_secs(15);
 
 /// A control plane.
-#[derive(Clone, Debug)]
 pub struct ControlPlane {
     /// `host:port`.
     pub address: String,
@@ -25,32 +24,23 @@ pub struct ControlPlane {
     pub node: Node,
     /// Sent with the stream.
     pub headers: MetadataMap,
-    /// The longest message.
-    pub most_bytes: usize,
-    tls: Option<Tls>,
-}
-
-/// Paths of certificates, read for each connection.
-#[derive(Clone, Debug)]
-struct Tls {
-    identity: Option<(String, String)>,
-    authorities: String,
-    /// To verify instead of the host.
-    name: String,
+    /// Where the rest is.
+    pub settings: Settings,
 }
 
 impl ControlPlane {
-    /// Connects.
+    /// Connects, with the certificates that are there now.
     ///
     /// # Errors
     ///
     /// One line: why it cannot.
     pub async fn connect(&self) -> Result<Channel, String> {
-        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let has_tls = self.settings.config_grpc_xds_server_use_tls;
         let failed = |error: Error| format!("cannot connect: {}", causes(&error));
+        let scheme = if has_tls { "https" } else { "http" };
         let mut endpoint = Endpoint::from_shared(format!("{scheme}://{}", self.address)).map_err(failed)?;
-        if let Some(tls) = &self.tls {
-            endpoint = endpoint.tls_config(tls.config()?).map_err(failed)?;
+        if has_tls {
+            endpoint = endpoint.tls_config(self.settings.control_plane_tls()?).map_err(failed)?;
         }
         let endpoint = endpoint.connect_timeout(CONNECT_WITHIN).tcp_keepalive(Some(ASK_PEER_EVERY));
         let endpoint = endpoint.tcp_keepalive_interval(Some(ASK_PEER_EVERY)).tcp_keepalive_retries(Some(3));
@@ -58,19 +48,10 @@ impl ControlPlane {
     }
 }
 
-impl Tls {
-    fn config(&self) -> Result<ClientTlsConfig, String> {
-        let mut config = ClientTlsConfig::new().with_native_roots();
-        if !self.authorities.is_empty() {
-            let authorities = read("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", &self.authorities)?;
-            config = config.ca_certificate(Certificate::from_pem(authorities));
-        }
-        if let Some((chain, key)) = &self.identity {
-            let chain = read("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", chain)?;
-            config = config.identity(Identity::from_pem(chain, read("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", key)?));
-        }
-        Ok(if self.name.is_empty() { config } else { config.domain_name(&self.name) })
-    }
+/// Returns what an error of the transport hides.
+fn causes(error: &Error) -> String {
+    let causes = std::iter::successors(std::error::Error::source(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 impl Settings {
@@ -80,44 +61,43 @@ impl Settings {
     ///
     /// One line: which variable is wrong.
     pub fn control_plane(&self) -> Result<ControlPlane, String> {
-        let id = self.config_grpc_xds_node_id.clone();
+        if self.config_grpc_xds_client_tls_cert.is_empty() != self.config_grpc_xds_client_tls_key.is_empty() {
+            let names = "CONFIG_GRPC_XDS_CLIENT_TLS_CERT and CONFIG_GRPC_XDS_CLIENT_TLS_KEY";
+            return Err(format!("{names} need each other"));
+        }
         let metadata = Some(metadata(&self.config_grpc_xds_node_metadata));
         Ok(ControlPlane {
             address: address(&self.config_grpc_xds_server_url)?,
-            node: Node { id, metadata, ..Node::default() },
+            node: Node { id: self.config_grpc_xds_node_id.clone(), metadata, ..Node::default() },
             headers: headers(&self.config_grpc_xds_client_additional_headers)?,
-            most_bytes: self.xds_client_max_msg_size_in_bytes,
-            tls: if self.config_grpc_xds_server_use_tls { Some(self.control_plane_tls()?) } else { None },
+            settings: self.clone(),
         })
     }
 
-    fn control_plane_tls(&self) -> Result<Tls, String> {
-        let [cert, key] = [&self.config_grpc_xds_client_tls_cert, &self.config_grpc_xds_client_tls_key];
-        let identity = match (cert.is_empty(), key.is_empty()) {
-            (true, true) => None,
-            (false, false) => Some((cert.clone(), key.clone())),
-            _ => {
-                return Err(
-                    "CONFIG_GRPC_XDS_CLIENT_TLS_CERT and CONFIG_GRPC_XDS_CLIENT_TLS_KEY need each other"
-                        .to_owned(),
-                )
-            }
-        };
-        let authorities = self.config_grpc_xds_server_tls_cacert.clone();
-        Ok(Tls { identity, authorities, name: self.config_grpc_xds_server_tls_san.clone() })
+    fn control_plane_tls(&self) -> Result<ClientTlsConfig, String> {
+        let mut config = ClientTlsConfig::new().with_native_roots();
+        if !self.config_grpc_xds_server_tls_cacert.is_empty() {
+            let file = read("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", &self.config_grpc_xds_server_tls_cacert)?;
+            config = config.ca_certificate(Certificate::from_pem(file));
+        }
+        if !self.config_grpc_xds_client_tls_cert.is_empty() {
+            let chain = read("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", &self.config_grpc_xds_client_tls_cert)?;
+            let key = read("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", &self.config_grpc_xds_client_tls_key)?;
+            config = config.identity(Identity::from_pem(chain, key));
+        }
+        let name = &self.config_grpc_xds_server_tls_san;
+        Ok(if name.is_empty() { config } else { config.domain_name(name) })
     }
 }
 
 /// Reads `host:port`, also behind `dns:///`.
 fn address(url: &str) -> Result<String, String> {
-    let wrong = || format!("CONFIG_GRPC_XDS_SERVER_URL={url}: must be host:port");
     let address = url.strip_prefix("dns:///").unwrap_or(url);
-    let (host, port) = address.rsplit_once(':').ok_or_else(wrong)?;
-    let is_host = !host.is_empty() && (host.starts_with('[') || !host.contains([':', '/', '@']));
-    match port.parse::<u16>() {
-        Ok(1..) if is_host => Ok(address.to_owned()),
-        _ => Err(wrong()),
-    }
+    let is_valid = address.rsplit_once(':').is_some_and(|(host, port)| {
+        !host.is_empty() && !host.contains(['/', '@']) && port.parse::<u16>().is_ok()
+    });
+    let wrong = || format!("CONFIG_GRPC_XDS_SERVER_URL={url}: must be host:port");
+    is_valid.then(|| address.to_owned()).ok_or_else(wrong)
 }
 
 /// Reads `key=value,…` as envoyproxy/ratelimit does: a part without `=` is skipped.
@@ -140,10 +120,4 @@ fn headers(text: &str) -> Result<MetadataMap, String> {
         headers.append(name, value);
     }
     Ok(headers)
-}
-
-/// Returns what an error of the transport hides.
-fn causes(error: &Error) -> String {
-    let causes = std::iter::successors(std::error::Error::source(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
