@@ -33,6 +33,9 @@ async fn to_the_end<T: Send + 'static>(work: impl Future<Output = T> + Send + 's
 }
 
 /// The messages of Envoy's and Kuadrant's services, as the services receive them and all modules use them.
+/// `proto/kuadrant.proto` describes fields.
+#[allow(missing_docs)]
+#[rustfmt::skip] // a line for each field
 pub mod messages {
     pub use envoy_types::pb::envoy::config::core::v3::HeaderValue;
     pub use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
@@ -48,44 +51,35 @@ pub mod messages {
     };
     pub use envoy_types::pb::google::protobuf::{Duration, Struct, Value};
 
-    pub use self::kuadrant::{CommitRequest, CommitResponse, ReserveRequest, ReserveResponse};
+    /// Asks to reserve an amount under every limit of the descriptors.
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub struct ReserveRequest {
+        #[prost(string, tag = "1")] pub domain: String,
+        #[prost(message, repeated, tag = "2")] pub descriptors: Vec<Descriptor>,
+        #[prost(uint64, tag = "3")] pub amount: u64,
+        #[prost(message, optional, tag = "4")] pub ttl: Option<Duration>,
+    }
 
-    /// Messages of `proto/kuadrant.proto`, where fields are described.
-    #[allow(missing_docs)]
-    #[rustfmt::skip] // a line for each field
-    mod kuadrant {
-        use super::{Code, Descriptor, Duration, HeaderValue};
+    /// Says whether the amount is reserved.
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub struct ReserveResponse {
+        #[prost(enumeration = "Code", tag = "1")] pub code: i32,
+        #[prost(string, tag = "2")] pub reservation_id: String,
+        #[prost(message, repeated, tag = "3")] pub response_headers_to_add: Vec<HeaderValue>,
+    }
 
-        /// Asks to reserve an amount under every limit of the descriptors.
-        #[derive(Clone, PartialEq, prost::Message)]
-        pub struct ReserveRequest {
-            #[prost(string, tag = "1")] pub domain: String,
-            #[prost(message, repeated, tag = "2")] pub descriptors: Vec<Descriptor>,
-            #[prost(uint64, tag = "3")] pub amount: u64,
-            #[prost(message, optional, tag = "4")] pub ttl: Option<Duration>,
-        }
+    /// Ends a reservation with what was used.
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub struct CommitRequest {
+        #[prost(string, tag = "1")] pub domain: String,
+        #[prost(message, repeated, tag = "2")] pub descriptors: Vec<Descriptor>,
+        #[prost(string, tag = "3")] pub reservation_id: String,
+        #[prost(uint64, tag = "4")] pub actual_amount: u64,
+    }
 
-        /// Says whether the amount is reserved.
-        #[derive(Clone, PartialEq, prost::Message)]
-        pub struct ReserveResponse {
-            #[prost(enumeration = "Code", tag = "1")] pub code: i32,
-            #[prost(string, tag = "2")] pub reservation_id: String,
-            #[prost(message, repeated, tag = "3")] pub response_headers_to_add: Vec<HeaderValue>,
-        }
-
-        /// Ends a reservation with what was used.
-        #[derive(Clone, PartialEq, prost::Message)]
-        pub struct CommitRequest {
-            #[prost(string, tag = "1")] pub domain: String,
-            #[prost(message, repeated, tag = "2")] pub descriptors: Vec<Descriptor>,
-            #[prost(string, tag = "3")] pub reservation_id: String,
-            #[prost(uint64, tag = "4")] pub actual_amount: u64,
-        }
-
-        /// Says whether there was a reservation.
-        #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
-        pub struct CommitResponse {
-            #[prost(bool, tag = "1")] pub reservation_released: bool,
-        }
+    /// Says whether there was a reservation.
+    #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+    pub struct CommitResponse {
+        #[prost(bool, tag = "1")] pub reservation_released: bool,
     }
 }

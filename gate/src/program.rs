@@ -125,8 +125,7 @@ async fn serve_until_signal(settings: Settings) -> Result<(), String> {
     reloader.load_rules(true)?;
     if !reloader.load(true).await? && is_file {
         log::warn!("no limits yet: {} has no files", settings.limits_folder().display());
-    }
-    if !is_file {
+    } else if !is_file {
         tokio::select! {
             followed = follow_control_plane(&settings, &gate) => followed?,
             _ = terminate.recv() => return Ok(()),

@@ -148,8 +148,7 @@ impl Reloader {
         let mut anyway = false;
         loop {
             // Folders appear and disappear: watches the present ones, then reads, so that no change is missed.
-            let path = self.folder.as_ref().map(|folder| folder.path.as_path());
-            let watcher = watch(path, &self.folders(), changed.clone());
+            let watcher = watch(self.folder.as_ref(), &self.folders(), changed.clone());
             if let Err(error) = &watcher {
                 log::debug!("cannot watch files, reads them every {LOOK_EVERY:?}: {error}");
             }
@@ -212,7 +211,7 @@ async fn settle(changes: &mut mpsc::Receiver<()>) {
 
 /// Sends a message when the kernel reports a change, until it is dropped.
 fn watch(
-    limits: Option<&Path>,
+    limits: Option<&Folder>,
     others: &BTreeSet<PathBuf>,
     changed: mpsc::Sender<()>,
 ) -> notify::Result<RecommendedWatcher> {
@@ -226,7 +225,7 @@ fn watch(
         }
     })?;
     // The parent reports a missing folder when it is created.
-    let _ = limits.map(|limits| watcher.watch(limits, RecursiveMode::Recursive));
+    let _ = limits.map(|folder| watcher.watch(&folder.path, RecursiveMode::Recursive));
     for folder in others {
         let _ = watcher.watch(folder, RecursiveMode::NonRecursive);
     }

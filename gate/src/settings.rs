@@ -417,8 +417,3 @@ const WITHOUT_MEANING: &str = "\
     MEMCACHE_TLS_CACERT MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION TRACING_ENABLED TRACING_SERVICE_NAME
     TRACING_SERVICE_NAMESPACE TRACING_SERVICE_INSTANCE_ID TRACING_EXPORTER_PROTOCOL
     TRACING_SAMPLING_RATE";
-
-/// Reads a file that a variable names.
-fn read(variable: &str, path: &str) -> Result<Vec<u8>, String> {
-    std::fs::read(path).map_err(|error| format!("{variable}={path}: {error}"))
-}

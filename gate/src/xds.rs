@@ -41,7 +41,6 @@ const SILENT_FOR: Duration = Duration::from_secs(10);
 /// Keeps the limits in use as a control plane has them.
 pub struct Client {
     control_plane: ControlPlane,
-    options: Options,
     gate: Arc<Gate>,
     loaded: Arc<Notify>,
     /// The last version that was refused, and why.
@@ -55,8 +54,7 @@ impl Client {
     ///
     /// One line: which variable is wrong.
     pub fn new(settings: &Settings, gate: Arc<Gate>, loaded: Arc<Notify>) -> Result<Self, String> {
-        let (control_plane, options) = (settings.control_plane()?, settings.limits_options());
-        Ok(Self { control_plane, options, gate, loaded, refused: None })
+        Ok(Self { control_plane: settings.control_plane()?, gate, loaded, refused: None })
     }
 
     /// Follows the control plane. Never ends.
@@ -76,19 +74,18 @@ impl Client {
 
     /// Connects, and follows one stream until it breaks.
     async fn stream(&mut self, has_answered: &mut bool) -> Result<Infallible, String> {
-        let ended = || "the control plane has ended the stream".to_owned();
         let (answers, requests) = mpsc::channel(1);
         // A control plane that was restarted may give an old number to something new: on a new stream, none is accepted.
         let mut accepted = String::new();
-        answers.send(self.request(&accepted, String::new(), None)).await.map_err(|_| ended())?;
+        let _ = answers.send(self.request(&accepted, String::new(), None)).await;
         let (mut responses, mut response) = self.open(requests).await?;
         while let Some(received) = response {
             *has_answered = true;
             let answer = self.answer(received, &mut accepted).await;
-            answers.send(answer).await.map_err(|_| ended())?;
+            let _ = answers.send(answer).await;
             response = responses.message().await.map_err(|status| explained(&status))?;
         }
-        Err(ended())
+        Err("the control plane has ended the stream".to_owned())
     }
 
     /// Opens a stream and waits for the first response.
@@ -142,7 +139,7 @@ impl Client {
     }
 
     async fn load(&self, resources: Vec<Any>, version: &str) -> Result<(), String> {
-        let (count, options) = (resources.len(), self.options.clone());
+        let (count, options) = (resources.len(), self.control_plane.settings.limits_options());
         // Calls must not wait while large ones are read.
         let limits = spawn_blocking(move || read(resources, &options)).await;
         self.gate.use_limits(limits.map_err(|error| error.to_string())??).await;
@@ -178,7 +175,6 @@ fn read(resources: Vec<Any>, options: &Options) -> Result<Limits, String> {
 }
 
 fn explained(status: &Status) -> String {
-    let is_too_long = status.code() == Code::OutOfRange;
-    let variable = if is_too_long { " (XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES)" } else { "" };
-    format!("{:?}: {}{variable}", status.code(), status.message())
+    let hint = if status.code() == Code::OutOfRange { " (XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES)" } else { "" };
+    format!("{:?}: {}{hint}", status.code(), status.message())
 }

@@ -60,7 +60,8 @@ impl Limits {
         let mut limits = Self { hash_tag_key: options.hash_tag_key.clone(), ..Self::default() };
         for config in configs {
             let mut reader = Reader { name: config.name.as_str().into(), faults: Faults::default() };
-            reader.root(&root(config), &mut limits, options.merge);
+            let root = [("domain", text(&config.domain)), ("descriptors", list(&config.descriptors, &mut 1))];
+            reader.root(&Node { line: 1, data: map(1, root) }, &mut limits, options.merge);
             if let Some(fault) = reader.faults.sorted().first() {
                 let path = path(&config.descriptors, &mut fault.line.saturating_sub(1));
                 let descriptor =
@@ -76,20 +77,15 @@ impl Limits {
 fn path(descriptors: &[RateLimitDescriptor], number: &mut usize) -> Option<String> {
     for RateLimitDescriptor { key, value, descriptors, .. } in descriptors {
         *number = number.checked_sub(1)?;
-        let separator = if value.is_empty() { "" } else { "_" };
+        let own = format!("{key}{}{value}", if value.is_empty() { "" } else { "_" });
         if *number == 0 {
-            return Some(format!("{key}{separator}{value}"));
+            return Some(own);
         }
         if let Some(below) = path(descriptors, number) {
-            return Some(format!("{key}{separator}{value}.{below}"));
+            return Some(format!("{own}.{below}"));
         }
     }
     None
-}
-
-fn root(config: &RateLimitConfig) -> Node<'_> {
-    let descriptors = list(&config.descriptors, &mut 1);
-    Node { line: 1, data: map(1, [("domain", text(&config.domain)), ("descriptors", descriptors)]) }
 }
 
 /// Counts the line up for each descriptor.
@@ -106,11 +102,11 @@ fn descriptor<'a>(one: &'a RateLimitDescriptor, line: &mut usize) -> Data<'a> {
     let pairs = [
         ("key", text(&one.key)),
         ("value", text(&one.value)),
-        ("rate_limit", one.rate_limit.as_ref().map_or_else(nothing, |limit| rate_limit(own, limit))),
+        ("rate_limit", one.rate_limit.as_ref().map_or_else(|| plain("null"), |limit| rate_limit(own, limit))),
         ("shadow_mode", plain(one.shadow_mode)),
         ("detailed_metric", plain(one.detailed_metric)),
         ("quota_mode", plain(one.quota_mode)),
-        ("metadata", one.metadata.as_ref().map_or_else(nothing, |metadata| fields(own, metadata))),
+        ("metadata", one.metadata.as_ref().map_or_else(|| plain("null"), |metadata| fields(own, metadata))),
         ("descriptors", list(&one.descriptors, line)),
     ];
     map(own, pairs)
@@ -140,12 +136,8 @@ fn text(text: &str) -> Data<'_> {
     Data::Scalar(Scalar { text: text.into(), plain: false })
 }
 
-fn plain(value: impl ToString) -> Data<'static> {
+fn plain<'a>(value: impl ToString) -> Data<'a> {
     Data::Scalar(Scalar { text: value.to_string().into(), plain: true })
-}
-
-fn nothing<'a>() -> Data<'a> {
-    plain("null")
 }
 
 fn fields(line: usize, metadata: &Struct) -> Data<'_> {
@@ -160,6 +152,6 @@ fn any(line: usize, value: &Value) -> Data<'_> {
         Some(Kind::StringValue(string)) => text(string),
         Some(Kind::NumberValue(number)) => plain(number),
         Some(Kind::BoolValue(truth)) => plain(truth),
-        Some(Kind::NullValue(_)) | None => nothing(),
+        Some(Kind::NullValue(_)) | None => plain("null"),
     }
 }

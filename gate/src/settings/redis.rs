@@ -6,7 +6,7 @@ use redis::{
 };
 use tokenbucket_client::Server;
 
-use super::{read, RedisType, Settings, SocketType};
+use super::{RedisType, Settings, SocketType};
 
 impl Settings {
     /// Returns the server, the master or the cluster of `REDIS_URL`. Connects later.
@@ -145,4 +145,8 @@ fn with_auth(mut settings: RedisConnectionInfo, auth: &str) -> RedisConnectionIn
         settings = settings.set_password(password);
     }
     settings
+}
+
+pub(super) fn read(variable: &str, path: &str) -> Result<Vec<u8>, String> {
+    std::fs::read(path).map_err(|error| format!("{variable}={path}: {error}"))
 }

@@ -7,7 +7,8 @@ use envoy_types::pb::google::protobuf::value::Kind;
 use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue, MetadataMap};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Error, Identity};
 
-use super::{read, Settings};
+use super::redis::read;
+use super::Settings;
 use crate::messages::{Struct, Value};
 
 /// The time for a connection, with its handshake.
@@ -62,8 +63,7 @@ impl Settings {
     /// One line: which variable is wrong.
     pub fn control_plane(&self) -> Result<ControlPlane, String> {
         if self.config_grpc_xds_client_tls_cert.is_empty() != self.config_grpc_xds_client_tls_key.is_empty() {
-            let names = "CONFIG_GRPC_XDS_CLIENT_TLS_CERT and CONFIG_GRPC_XDS_CLIENT_TLS_KEY";
-            return Err(format!("{names} need each other"));
+            return Err("CONFIG_GRPC_XDS_CLIENT_TLS_CERT and _KEY need each other".to_owned());
         }
         let metadata = Some(metadata(&self.config_grpc_xds_node_metadata));
         Ok(ControlPlane {
@@ -112,7 +112,7 @@ fn headers(text: &str) -> Result<MetadataMap, String> {
     let mut headers = MetadataMap::new();
     for part in text.split(',').filter(|part| !part.is_empty()) {
         let header = part.split_once(':').and_then(|(name, value)| {
-            let name = AsciiMetadataKey::from_bytes(name.trim().to_ascii_lowercase().as_bytes()).ok()?;
+            let name: AsciiMetadataKey = name.trim().parse().ok()?;
             Some((name, value.trim().parse::<AsciiMetadataValue>().ok()?))
         });
         let wrong = "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: must be name:value, with commas between";
