@@ -21,11 +21,12 @@ WORKDIR /project
 COPY . .
 RUN make gate
 
-# Reads limits from /srv/runtime_data/current/config.
+# Reads limits from /srv/runtime_data/current/config. Envoy Gateway starts /bin/ratelimit.
 FROM debian:13-slim AS gate
 # For a Redis with TLS.
 COPY --from=build-gate /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 COPY --from=build-gate /project/gate/target/release/tokenbucket-gate /usr/bin/tokenbucket-gate
+RUN ln -s tokenbucket-gate /usr/bin/ratelimit
 USER 65534:65534
 EXPOSE 8080 8081
 CMD ["tokenbucket-gate"]

@@ -57,5 +57,7 @@ scripts/chroot.sh run "$root" STORAGE_DRIVER=vfs BUILDAH_ISOLATION=chroot bash -
     build gate
     container=$(buildah from --pull=never "${limits[@]}" localhost/gate)
     buildah run --volume /project/gate/examples/limits:/limits "$container" -- tokenbucket-gate check /limits/edge.yaml
+    # As Envoy Gateway starts it.
+    buildah run "$container" -- /bin/ratelimit --version
 '
 rm -rf --one-file-system "$root"

@@ -9,6 +9,7 @@
 //! | [`check`] | the descriptors of an HTTP request |
 //! | [`services`] | gRPC and HTTP |
 //! | [`reload`] | files that change |
+//! | [`xds`] | limits of a control plane |
 //! | `log_lines` | the log |
 //! | [`program`] | start, signals, end |
 
@@ -23,6 +24,7 @@ pub mod program;
 pub mod reload;
 pub mod services;
 pub mod settings;
+pub mod xds;
 
 /// Completes work that must not be dropped, such as a charge for used tokens, even if its caller is.
 async fn to_the_end<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
@@ -31,6 +33,9 @@ async fn to_the_end<T: Send + 'static>(work: impl Future<Output = T> + Send + 's
 }
 
 /// The messages of Envoy's and Kuadrant's services, as the services receive them and all modules use them.
+/// `proto/kuadrant.proto` describes fields.
+#[allow(missing_docs)]
+#[rustfmt::skip] // a line for each field
 pub mod messages {
     pub use envoy_types::pb::envoy::config::core::v3::HeaderValue;
     pub use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
@@ -49,56 +54,32 @@ pub mod messages {
     /// Asks to reserve an amount under every limit of the descriptors.
     #[derive(Clone, PartialEq, prost::Message)]
     pub struct ReserveRequest {
-        /// Names the limits.
-        #[prost(string, tag = "1")]
-        pub domain: String,
-        /// Select the limits.
-        #[prost(message, repeated, tag = "2")]
-        pub descriptors: Vec<Descriptor>,
-        /// The amount; 0 checks without reserving.
-        #[prost(uint64, tag = "3")]
-        pub amount: u64,
-        /// The longest time; by default the longest allowed.
-        #[prost(message, optional, tag = "4")]
-        pub ttl: Option<Duration>,
+        #[prost(string, tag = "1")] pub domain: String,
+        #[prost(message, repeated, tag = "2")] pub descriptors: Vec<Descriptor>,
+        #[prost(uint64, tag = "3")] pub amount: u64,
+        #[prost(message, optional, tag = "4")] pub ttl: Option<Duration>,
     }
 
     /// Says whether the amount is reserved.
     #[derive(Clone, PartialEq, prost::Message)]
     pub struct ReserveResponse {
-        /// Says whether the request may pass.
-        #[prost(enumeration = "Code", tag = "1")]
-        pub code: i32,
-        /// Ends the reservation; empty if nothing is reserved.
-        #[prost(string, tag = "2")]
-        pub reservation_id: String,
-        /// For the caller.
-        #[prost(message, repeated, tag = "3")]
-        pub response_headers_to_add: Vec<HeaderValue>,
+        #[prost(enumeration = "Code", tag = "1")] pub code: i32,
+        #[prost(string, tag = "2")] pub reservation_id: String,
+        #[prost(message, repeated, tag = "3")] pub response_headers_to_add: Vec<HeaderValue>,
     }
 
     /// Ends a reservation with what was used.
     #[derive(Clone, PartialEq, prost::Message)]
     pub struct CommitRequest {
-        /// As in the reservation.
-        #[prost(string, tag = "1")]
-        pub domain: String,
-        /// As in the reservation.
-        #[prost(message, repeated, tag = "2")]
-        pub descriptors: Vec<Descriptor>,
-        /// Names the reservation; empty if there is none.
-        #[prost(string, tag = "3")]
-        pub reservation_id: String,
-        /// What was used.
-        #[prost(uint64, tag = "4")]
-        pub actual_amount: u64,
+        #[prost(string, tag = "1")] pub domain: String,
+        #[prost(message, repeated, tag = "2")] pub descriptors: Vec<Descriptor>,
+        #[prost(string, tag = "3")] pub reservation_id: String,
+        #[prost(uint64, tag = "4")] pub actual_amount: u64,
     }
 
     /// Says whether there was a reservation.
     #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
     pub struct CommitResponse {
-        /// Says whether this call ended it.
-        #[prost(bool, tag = "1")]
-        pub reservation_released: bool,
+        #[prost(bool, tag = "1")] pub reservation_released: bool,
     }
 }

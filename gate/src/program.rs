@@ -11,7 +11,7 @@ use arc_swap::ArcSwapOption;
 use axum::Router;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{signal, Signal, SignalKind};
-use tokio::sync::watch;
+use tokio::sync::{watch, Notify};
 use tokio::task::JoinSet;
 
 use crate::check::Rules;
@@ -24,7 +24,8 @@ use crate::services::grpc::{self, Stay};
 use crate::services::listen::{most_connections, Listener, Terms};
 use crate::services::tls::Tls;
 use crate::services::{http, Gate, Health};
-use crate::settings::{without_meaning, Arguments, Instead, Settings, Stop};
+use crate::settings::{without_meaning, Arguments, ConfigType, Instead, Settings, Stop};
+use crate::xds;
 
 /// The longest time that requests may run after a signal.
 const END_WITHIN: Duration = Duration::from_secs(9);
@@ -118,11 +119,18 @@ async fn serve_until_signal(settings: Settings) -> Result<(), String> {
         in_flight: Arc::default(),
     });
     gate.health.publish().await;
-    let mut reloader =
-        Reloader::new(folder(&settings), path_of(&settings.check_file), gate.clone(), tls.clone());
+    let is_file = settings.config_type == ConfigType::File;
+    let folder = is_file.then(|| folder(&settings));
+    let mut reloader = Reloader::new(folder, path_of(&settings.check_file), gate.clone(), tls.clone());
     reloader.load_rules(true)?;
-    if !reloader.load(true).await? {
+    if !reloader.load(true).await? && is_file {
         log::warn!("no limits yet: {} has no files", settings.limits_folder().display());
+    } else if !is_file {
+        tokio::select! {
+            followed = follow_control_plane(&settings, &gate) => followed?,
+            _ = terminate.recv() => return Ok(()),
+            _ = interrupt.recv() => return Ok(()),
+        }
     }
     let most = most_connections();
     let grpc = grpc_listener(&settings).await?;
@@ -166,6 +174,16 @@ async fn serve_until_signal(settings: Settings) -> Result<(), String> {
 
 async fn until(mut stopped: watch::Receiver<bool>) {
     let _ = stopped.wait_for(|stopped| *stopped).await;
+}
+
+/// Starts to follow the control plane, and returns once there are limits, or at once if the settings say so.
+async fn follow_control_plane(settings: &Settings, gate: &Arc<Gate>) -> Result<(), String> {
+    let loaded = Arc::<Notify>::default();
+    tokio::spawn(xds::Client::new(settings, gate.clone(), loaded.clone())?.run());
+    if !settings.force_start_without_initial_config {
+        loaded.notified().await;
+    }
+    Ok(())
 }
 
 fn folder(settings: &Settings) -> Folder {

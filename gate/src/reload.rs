@@ -70,7 +70,8 @@ impl Folder {
 
 /// Keeps the limits and certificates in use as the files have them.
 pub struct Reloader {
-    folder: Folder,
+    /// Without it, limits come from elsewhere.
+    folder: Option<Folder>,
     /// The file of rules for `/check`.
     check_file: Option<PathBuf>,
     gate: Arc<Gate>,
@@ -85,7 +86,12 @@ pub struct Reloader {
 
 impl Reloader {
     /// Creates a reloader of this folder, this file of rules and these certificates.
-    pub fn new(folder: Folder, check_file: Option<PathBuf>, gate: Arc<Gate>, tls: Option<Arc<Tls>>) -> Self {
+    pub fn new(
+        folder: Option<Folder>,
+        check_file: Option<PathBuf>,
+        gate: Arc<Gate>,
+        tls: Option<Arc<Tls>>,
+    ) -> Self {
         Self { folder, check_file, gate, tls, read: Ok(None), rules_read: None, complaint: None }
     }
 
@@ -115,7 +121,8 @@ impl Reloader {
     ///
     /// The mistake. The limits in use stay.
     pub async fn load(&mut self, anyway: bool) -> Result<bool, String> {
-        let read = self.folder.read();
+        let Some(folder) = &self.folder else { return Ok(false) };
+        let read = folder.read();
         if !anyway && read == self.read {
             return Ok(false);
         }
@@ -126,17 +133,12 @@ impl Reloader {
             Ok(None) if !self.has_limits() => return Ok(false),
             Ok(Some(files)) if files.is_empty() && !self.has_limits() => return Ok(false),
             // A folder is away for a moment when links are replaced one after the other; or for ever by mistake.
-            Ok(None) => Err(format!("{}: no such folder", self.folder.path.display())),
-            Ok(Some(files)) => {
-                Limits::read(&files, &self.folder.options).map_err(|mistake| mistake.to_string())
-            }
+            Ok(None) => Err(format!("{}: no such folder", folder.path.display())),
+            Ok(Some(files)) => Limits::read(&files, &folder.options).map_err(|mistake| mistake.to_string()),
             Err(error) => Err(error),
         };
         let limits = limits.inspect_err(|_| add(&counters.config_load_error, 1))?;
-        counters.reserve(&limits);
-        self.gate.limits.store(Some(Arc::new(limits)));
-        add(&counters.config_load_success, 1);
-        self.gate.health.set_limits_loaded().await;
+        self.gate.use_limits(limits).await;
         Ok(true)
     }
 
@@ -150,7 +152,7 @@ impl Reloader {
         let mut anyway = false;
         loop {
             // Folders appear and disappear: watches the present ones, then reads, so that no change is missed.
-            let watcher = watch(&self.folder.path, &self.folders(), changed.clone());
+            let watcher = watch(self.folder.as_ref(), &self.folders(), changed.clone());
             if let Err(error) = &watcher {
                 log::debug!("cannot watch files, reads them every {LOOK_EVERY:?}: {error}");
             }
@@ -168,7 +170,7 @@ impl Reloader {
 
     async fn load_again(&mut self, anyway: bool) {
         match self.load(anyway).await {
-            Ok(true) => log::info!("loaded {}", self.folder.path.display()),
+            Ok(true) => log::info!("loaded files of limits"),
             Ok(false) => {}
             Err(mistake) => log::error!("{mistake}; the limits in use stay"),
         }
@@ -187,9 +189,12 @@ impl Reloader {
 
     /// Folders in which a change can change what is read, beside the folder of limits.
     fn folders(&self) -> BTreeSet<PathBuf> {
-        let way = self.folder.path.ancestors().take(self.folder.depth.saturating_add(1)).map(Path::to_owned);
+        let way = self.folder.iter().flat_map(|folder| {
+            folder.path.ancestors().take(folder.depth.saturating_add(1)).map(Path::to_owned)
+        });
         let limits = self.read.iter().flatten().flatten().map(|file| PathBuf::from(&file.name));
-        let others = [&self.check_file, &self.folder.limitador_file].into_iter().flatten().cloned();
+        let limitador_file = self.folder.iter().filter_map(|folder| folder.limitador_file.clone());
+        let others = self.check_file.iter().cloned().chain(limitador_file);
         let certificates = self.tls.iter().flat_map(|tls| tls.files().cloned());
         let paths: Vec<PathBuf> = way.chain(limits).chain(others).chain(certificates).collect();
         // Files may be links to elsewhere.
@@ -197,7 +202,8 @@ impl Reloader {
         let folders = paths.iter().chain(&targets).filter_map(|path| path.parent());
         let folders =
             folders.map(|folder| if folder.as_os_str().is_empty() { Path::new(".") } else { folder });
-        folders.map(Path::to_owned).filter(|folder| !folder.starts_with(&self.folder.path)).collect()
+        let is_watched = |folder: &Path| self.folder.iter().any(|limits| folder.starts_with(&limits.path));
+        folders.filter(|folder| !is_watched(folder)).map(Path::to_owned).collect()
     }
 }
 
@@ -209,7 +215,7 @@ async fn settle(changes: &mut mpsc::Receiver<()>) {
 
 /// Sends a message when the kernel reports a change, until it is dropped.
 fn watch(
-    limits: &Path,
+    limits: Option<&Folder>,
     others: &BTreeSet<PathBuf>,
     changed: mpsc::Sender<()>,
 ) -> notify::Result<RecommendedWatcher> {
@@ -223,7 +229,7 @@ fn watch(
         }
     })?;
     // The parent reports a missing folder when it is created.
-    let _ = watcher.watch(limits, RecursiveMode::Recursive);
+    let _ = limits.map(|folder| watcher.watch(&folder.path, RecursiveMode::Recursive));
     for folder in others {
         let _ = watcher.watch(folder, RecursiveMode::NonRecursive);
     }

@@ -4,6 +4,7 @@
 
 mod redis;
 mod values;
+mod xds;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ use tokenbucket_client::OnError;
 use crate::decide::Policy;
 use crate::limits::Options;
 use values::{bool_of_go, duration_of_go, level};
+pub use xds::ControlPlane;
 
 /// What the program is asked to do.
 #[derive(Debug, Parser)]
@@ -70,6 +72,16 @@ pub enum SocketType {
     Tcp,
     /// The path of a socket.
     Unix,
+}
+
+/// Where limits come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum ConfigType {
+    /// Files.
+    File,
+    /// A control plane.
+    GrpcXdsSotw,
 }
 
 /// Makes the settings, each of which is an option and a variable: `name: type = default, more = of clap's`.
@@ -180,7 +192,32 @@ settings! {
     /// Reply while Redis is away: error, allow or deny
     on_error: OnError = "error", value_parser = values::on_error;
 
-    /// Not healthy before there are limits
+    /// Where limits come from: FILE, or GRPC_XDS_SOTW for a control plane
+    config_type: ConfigType = "FILE";
+    /// host:port of the control plane
+    config_grpc_xds_server_url: String = "localhost:18000";
+    /// The id by which the control plane knows this gate
+    config_grpc_xds_node_id: String = "default";
+    /// More about this gate: key=value,…
+    config_grpc_xds_node_metadata: String = "";
+    /// Headers for the control plane: name:value,…
+    config_grpc_xds_client_additional_headers: String = "", hide_env_values = true;
+    /// Whether the control plane uses TLS
+    config_grpc_xds_server_use_tls: bool = "false";
+    /// Certificate chain for the control plane, PEM
+    config_grpc_xds_client_tls_cert: String = "";
+    /// Private key for the control plane, PEM
+    config_grpc_xds_client_tls_key: String = "";
+    /// Authorities that sign the certificate of the control plane, PEM, beside those of the system
+    config_grpc_xds_server_tls_cacert: String = "";
+    /// Name that the certificate of the control plane must have instead of its host
+    config_grpc_xds_server_tls_san: String = "";
+    /// Longest message of the control plane
+    xds_client_max_msg_size_in_bytes: usize = "4194304";
+    /// Serve before the control plane has sent limits
+    force_start_without_initial_config: bool = "false";
+
+    /// Not healthy without limits
     healthy_with_at_least_one_config_loaded: bool = "false";
     /// Not healthy while Redis is away
     redis_health_check_active_connection: bool = "false";
@@ -287,6 +324,9 @@ impl Settings {
                 "GRPC_SERVER_USE_TLS=true needs GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY".to_owned()
             );
         }
+        if self.config_type == ConfigType::GrpcXdsSotw && !self.limitador_limits_file.is_empty() {
+            return Err("LIMITADOR_LIMITS_FILE needs CONFIG_TYPE=FILE".to_owned());
+        }
         if !self.grpc_client_tls_san.is_empty() && self.grpc_client_tls_cacert.is_empty() {
             return Err("GRPC_CLIENT_TLS_SAN needs GRPC_CLIENT_TLS_CACERT".to_owned());
         }
@@ -353,23 +393,19 @@ pub fn without_meaning() -> Vec<&'static str> {
 }
 
 /// Variables of envoyproxy/ratelimit that may only have these values.
-const REFUSED: [(&str, &[&str], &str); 3] = [
+const REFUSED: [(&str, &[&str], &str); 2] = [
     (
         "REDIS_PERSECOND",
         &["0", "f", "F", "false", "FALSE", "False"],
         "one server decides on all limits: unset it",
     ),
-    ("CONFIG_TYPE", &["FILE"], "limits are read from files: FILE"),
     ("BACKEND_TYPE", &["redis"], "must be redis"),
 ];
 
 const WITHOUT_MEANING: &str = "\
-    FORCE_START_WITHOUT_INITIAL_CONFIG CONFIG_GRPC_XDS_NODE_ID CONFIG_GRPC_XDS_NODE_METADATA
-    CONFIG_GRPC_XDS_SERVER_URL CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL
-    CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS CONFIG_GRPC_XDS_SERVER_USE_TLS
-    CONFIG_GRPC_XDS_CLIENT_TLS_CERT CONFIG_GRPC_XDS_CLIENT_TLS_KEY CONFIG_GRPC_XDS_SERVER_TLS_CACERT
-    CONFIG_GRPC_XDS_SERVER_TLS_SAN XDS_CLIENT_BACKOFF_INITIAL_INTERVAL XDS_CLIENT_BACKOFF_MAX_INTERVAL
-    XDS_CLIENT_BACKOFF_RANDOM_FACTOR XDS_CLIENT_BACKOFF_JITTER XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES
+    GRPC_SERVER_TLS_CA_CERT CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL
+    XDS_CLIENT_BACKOFF_INITIAL_INTERVAL XDS_CLIENT_BACKOFF_MAX_INTERVAL
+    XDS_CLIENT_BACKOFF_RANDOM_FACTOR XDS_CLIENT_BACKOFF_JITTER
     USE_DOG_STATSD USE_DOG_STATSD_MOGRIFIERS USE_STATSD STATSD_HOST STATSD_PORT EXTRA_TAGS
     STATS_FLUSH_INTERVAL DISABLE_STATS PROMETHEUS_MAPPER_YAML PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS
     RUNTIME_WATCH_ROOT EXPIRATION_JITTER_MAX_SECONDS STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT

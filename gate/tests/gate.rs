@@ -3,9 +3,10 @@
 #![allow(dead_code)] // each test program uses its part
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -309,6 +310,18 @@ fn exchange(port: u16, method: &str, path: &str, body: &str) -> Option<Reply> {
 /// A connection that says nothing yet.
 pub fn connect(port: u16) -> TcpStream {
     TcpStream::connect(("127.0.0.1", port)).expect("a connection")
+}
+
+/// A port below those that the kernel gives to clients, so that it stays free for a restart.
+pub fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let start = u16::try_from(std::process::id() % 9000).expect("below 9000");
+    loop {
+        let port = 21_000 + (start + NEXT.fetch_add(1, Ordering::Relaxed)) % 9000;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// Memory of the process in MiB: `VmRSS` is what it uses, `VmHWM` the most that it ever used.

@@ -90,8 +90,8 @@ const REPLACED: Kind = Kind { name: "replaces", keys: &["name"] };
 
 pub(super) struct Reader {
     /// The name of the file.
-    name: Arc<str>,
-    faults: Faults,
+    pub name: Arc<str>,
+    pub faults: Faults,
 }
 
 /// The values of a mapping by their keys.
@@ -129,13 +129,17 @@ impl Reader {
             Err(Fault { line, problem }) => return self.fault(line, problem),
         };
         let Some(root) = root else { return self.fault(1, "config file cannot have empty domain") };
+        self.root(&root, limits, may_merge);
+    }
+
+    pub(super) fn root(&mut self, root: &Node<'_>, limits: &mut Limits, may_merge: bool) {
         if let Data::List(items) = &root.data {
             return self.limits(items, limits);
         }
         if !matches!(root.data, Data::Map(_)) {
-            return self.wrong_type("the file", "a mapping of domain and descriptors", &root);
+            return self.wrong_type("the file", "a mapping of domain and descriptors", root);
         }
-        let fields = self.fields(&root, ROOT);
+        let fields = self.fields(root, ROOT);
         let (name, line) = (self.text(&fields, "domain"), fields.line_of("domain"));
         if name.is_empty() {
             self.fault(line, "config file cannot have empty domain");

@@ -1,6 +1,7 @@
 //! The limits of all domains, from the files.
 
 mod check;
+mod config;
 mod file;
 mod folder;
 mod limitador;
@@ -15,6 +16,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 
 pub use check::check_files;
+pub use config::messages as config_messages;
 pub use file::{File, Mistake};
 pub use folder::{read_file, read_folder};
 pub use rule::{Matched, Rule};
@@ -51,6 +53,11 @@ impl Limits {
             let nothing = Mistake { file: String::new(), line: 1, problem: String::new() };
             mistakes.into_iter().next().unwrap_or(nothing)
         })
+    }
+
+    /// Returns whether there is no domain.
+    pub fn is_empty(&self) -> bool {
+        self.domains.is_empty() && self.namespaces.is_empty()
     }
 
     /// Returns whether there is such a domain.

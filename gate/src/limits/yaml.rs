@@ -41,7 +41,7 @@ pub(crate) type Pairs<'a> = Vec<(Node<'a>, Node<'a>)>;
 pub(crate) struct Scalar<'a> {
     pub text: Cow<'a, str>,
     /// Written without quotes: it may be a number, a boolean or null.
-    plain: bool,
+    pub plain: bool,
 }
 
 /// The meaning of a scalar in YAML 1.1, as envoyproxy/ratelimit reads it.

@@ -26,7 +26,7 @@ use tonic_health::server::HealthReporter;
 use tonic_health::ServingStatus;
 
 use crate::check::Rules;
-use crate::counters::Counters;
+use crate::counters::{add, Counters};
 use crate::decide::Decider;
 use crate::limits::Limits;
 pub use in_flight::InFlight;
@@ -52,6 +52,15 @@ impl Gate {
     pub fn limits(&self) -> Option<Arc<Limits>> {
         self.limits.load_full()
     }
+
+    /// Decides by these limits from the next request on.
+    pub async fn use_limits(&self, limits: Limits) {
+        let has_limits = !limits.is_empty();
+        self.counters.reserve(&limits);
+        self.limits.store(Some(Arc::new(limits)));
+        add(&self.counters.config_load_success, 1);
+        self.health.set_limits(has_limits).await;
+    }
 }
 
 /// The health for proxies: `/healthcheck`, and the service `ratelimit` of the gRPC health protocol.
@@ -59,6 +68,7 @@ impl Gate {
 pub struct Health {
     redis: AtomicBool,
     limits: AtomicBool,
+    needs_limits: bool,
     stopping: AtomicBool,
     reporter: HealthReporter,
 }
@@ -67,27 +77,28 @@ impl Health {
     /// Creates a health that waits for Redis, and for limits if these are needed.
     pub fn new(reporter: HealthReporter, needs_limits: bool) -> Self {
         let [redis, stopping] = [AtomicBool::new(false), AtomicBool::new(false)];
-        Self { redis, limits: AtomicBool::new(!needs_limits), stopping, reporter }
+        Self { redis, limits: AtomicBool::new(!needs_limits), needs_limits, stopping, reporter }
     }
 
     /// Notes whether Redis answers.
     pub async fn set_redis(&self, answers: bool) {
-        if self.redis.swap(answers, Ordering::Relaxed) != answers {
-            self.publish().await;
-        }
+        self.set(&self.redis, answers).await;
     }
 
-    /// Notes that limits were loaded.
-    pub async fn set_limits_loaded(&self) {
-        if !self.limits.swap(true, Ordering::Relaxed) {
-            self.publish().await;
-        }
+    /// Notes whether there are limits.
+    pub async fn set_limits(&self, exist: bool) {
+        self.set(&self.limits, exist || !self.needs_limits).await;
     }
 
     /// Notes that the program ends.
     pub async fn set_stopping(&self) {
-        self.stopping.store(true, Ordering::Relaxed);
-        self.publish().await;
+        self.set(&self.stopping, true).await;
+    }
+
+    async fn set(&self, state: &AtomicBool, value: bool) {
+        if state.swap(value, Ordering::Relaxed) != value {
+            self.publish().await;
+        }
     }
 
     /// Returns whether proxies should call.

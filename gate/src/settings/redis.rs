@@ -193,6 +193,6 @@ fn with_auth(mut settings: RedisConnectionInfo, auth: &str) -> RedisConnectionIn
     settings
 }
 
-fn read(variable: &str, path: &str) -> Result<Vec<u8>, String> {
+pub(super) fn read(variable: &str, path: &str) -> Result<Vec<u8>, String> {
     std::fs::read(path).map_err(|error| format!("{variable}={path}: {error}"))
 }

@@ -1,6 +1,9 @@
 //! What files of limits mean: which are refused and why, which limit a descriptor has, and what its bucket and its metrics
 //! are called.
 
+mod configs;
+#[path = "../descriptors.rs"]
+mod descriptors;
 mod folders;
 mod hostile;
 mod limitador;

@@ -77,6 +77,9 @@ async fn waits_for_limits_if_told_so() {
     assert_eq!((error.code(), error.message()), (tonic::Code::Unknown, "no rate limit configuration loaded"));
     waiting.write("two.yaml", TWO);
     waiting.wait_until_healthy();
+    std::fs::remove_file(waiting.file("two.yaml")).expect("a file");
+    wait_until("unhealthy", || waiting.http("GET", "/healthcheck", "").status == 500);
+    assert_eq!(grpc_health(&waiting, "ratelimit").await, ServingStatus::NotServing);
 }
 
 /// SIGTERM ends it within seconds, also while clients stay connected, with exit code 0.

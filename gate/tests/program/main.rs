@@ -2,6 +2,10 @@
 //!
 //! SERVER and MODULE say which server and which module.
 
+#[path = "../control_plane.rs"]
+mod control_plane;
+#[path = "../descriptors.rs"]
+mod descriptors;
 #[path = "../gate.rs"]
 mod gate;
 #[path = "../../../clients/rust/tests/sentinel.rs"]
@@ -21,6 +25,7 @@ mod redis;
 mod reload;
 mod settings;
 mod tls;
+mod xds;
 
 /// Two requests a minute for each value of `key`.
 const TWO: &str = "domain: d

@@ -25,7 +25,7 @@ fn names_the_variable_that_is_wrong() {
         ("RESERVATION_MAX_FRACTION", "2", "RESERVATION_MAX_FRACTION=2: must be a number from 0 to 1"),
         ("RESERVATION_MAX_TTL", "0", "RESERVATION_MAX_TTL=0: must be from 1ms to 720h"),
         ("CONNECTION_IDLE_TIMEOUT", "0s", "CONNECTION_IDLE_TIMEOUT=0: must be above 0"),
-        ("CONFIG_TYPE", "GRPC_XDS_SOTW", "CONFIG_TYPE=GRPC_XDS_SOTW: limits are read from files: FILE"),
+        ("CONFIG_TYPE", "XDS", "CONFIG_TYPE=XDS: must be one of FILE, GRPC_XDS_SOTW"),
         (
             "GRPC_SERVER_USE_TLS",
             "1",

@@ -51,7 +51,7 @@ impl Envoy {
     }
 }
 
-fn start(port: u16, text: &str) -> Program {
+pub fn start(port: u16, text: &str) -> Program {
     let envoy = program("ENVOY", "envoy");
     let options = ["--concurrency", "1", "--disable-hot-restart", "--log-level", "warning"];
     let command = [&[envoy.as_str(), "-c", "envoy.yaml"][..], &options[..]].concat();

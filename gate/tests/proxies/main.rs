@@ -5,12 +5,17 @@
 #[path = "../../../tests/common/clock.rs"]
 #[allow(dead_code)]
 mod clock;
+#[path = "../control_plane.rs"]
+mod control_plane;
+#[path = "../descriptors.rs"]
+mod descriptors;
 #[path = "../gate.rs"]
 mod gate;
 #[path = "../../../clients/rust/tests/servers.rs"]
 mod servers;
 
 mod envoy;
+mod gateway;
 mod http;
 mod over_http;
 mod ratelimit;

@@ -1,26 +1,14 @@
 //! Programs that a test starts on free ports, each ended with it.
 
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
+pub use crate::gate::free_port;
 use crate::gate::{Gate, Setup, PATIENCE};
 use crate::http::{Backend, Reply};
 use crate::servers::Server;
-
-/// A port below those that the kernel gives to clients, so that it stays free for a restart.
-pub fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let start = u16::try_from(std::process::id() % 9000).expect("below 9000");
-    loop {
-        let port = 21_000 + (start + NEXT.fetch_add(1, Ordering::Relaxed)) % 9000;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
-}
 
 pub fn answers(port: u16) -> bool {
     TcpStream::connect(("127.0.0.1", port)).is_ok()
