@@ -9,4 +9,8 @@ mod common;
 
 mod machine;
 mod redis_cell;
+mod removal;
+mod sentinel;
+mod traffic;
 mod upgrades;
+mod users;

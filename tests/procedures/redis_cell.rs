@@ -33,13 +33,13 @@ fn the_move_from_redis_cell_keeps_every_limit() {
     assert_eq!(take_all(&mut master.connect(), 5..10), 5);
     master.follow(MOVE, "pause redis-cell");
     replica.follow(MOVE, "synchronise once more");
-    fail_over(master, replica);
+    fail_over(master);
     master.run("redis-cli CLIENT UNPAUSE");
     let mut client = replica.connect();
     assert_eq!(take_all(&mut client, 0..10), 0);
     assert_eq!(client.decide("TB.TAKE new 1000 1000/36500d 1000").allowed, 1);
     change_module(master, replica);
-    fail_over(replica, master);
+    fail_over(replica);
     let mut client = master.connect();
     assert_eq!(take_all(&mut client, 0..10), 0);
     assert_eq!(client.decide("TB.TAKE new 1000 1000/36500d").allowed, 0);
