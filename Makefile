@@ -101,11 +101,11 @@ chaos-and-fuzz:
 
 .PHONY: test-pure
 test-pure: build-tools ## Test the code that needs no server: algorithm, parser, effects
-	@scripts/install.sh ssh python git
+	@scripts/install.sh dash ssh python git
 	$(call say,'testing the algorithm and the parser')
 	@$(call cargo_test,$(CORE))
 	@$(call cargo_test,-p tokenbucket-bench)
-	@$(call cargo_test,--test version --test make)
+	@$(call cargo_test,--test version --test make --test blocks)
 
 .PHONY: test-states
 test-states: build-tools ## Search all states of a queue of three clients (DEPTH=12 events)
@@ -122,7 +122,7 @@ prove: ## Prove the theorems about the core's arithmetic for all numbers, with P
 .PHONY: test-server
 test-server: build-tools ## Test the module on one server, SERVER=path (TESTS=maxmemory:: is a test-name filter)
 	@scripts/check.sh server '$(SERVER)'
-	@scripts/install.sh redis
+	@scripts/install.sh dash redis
 	$(call say,'testing on $(or $(NAME),$(SERVER))')
 	@SERVER='$(SERVER)' MODULE='$(MODULE)' $(call cargo_test,--test server --test procedures,--test-threads $(TEST_THREADS) $(TESTS))
 

@@ -191,6 +191,8 @@ fn every_target_installs_the_tools_that_its_tests_call() {
         ("test-server SERVER=redis-server", "redis"),
         ("test-musl", "redis"),
         ("test-pure", "ssh"),
+        ("test-pure", "dash"),
+        ("test-server SERVER=redis-server", "dash"),
     ] {
         let (_, recipe) = run(&mut make(&format!("--dry-run {words}")));
         let installs = |line: &str| line.contains("install.sh") && line.contains(&format!(" {tool}"));

@@ -110,13 +110,13 @@ impl Machine<'_> {
             .unwrap_or_else(|error| panic!("{}: {error}\n{}", self.name, self.log()))
     }
 
-    /// Pastes a block of a page, as its root would, into Debian's `sh`; returns what it prints. Panics if its last command fails.
+    /// Pastes a block of a page, as its root would, into Debian's `sh`; returns what it prints. A command that fails does not
+    /// keep the others from running. Panics if the block does not end.
     pub fn follow(&self, page: &str, procedure: &str) -> String {
-        self.paste(&block(page, procedure))
-    }
-
-    pub fn paste(&self, script: &str) -> String {
-        self.succeed(&["dash", "-c"], script, "")
+        let script = block(page, procedure);
+        let output = self.output(&["dash", "-c"], &script, "");
+        assert_ne!(output.status.code(), Some(124), "on {}, this does not end:\n{script}", self.name);
+        String::from_utf8(output.stdout).unwrap()
     }
 
     /// Runs commands; panics if they fail.
@@ -126,11 +126,7 @@ impl Machine<'_> {
 
     /// Runs commands; a server that they start has these options.
     pub fn run_with(&self, script: &str, options: &str) -> String {
-        self.succeed(&["bash", "-euo", "pipefail", "-c"], script, options)
-    }
-
-    fn succeed(&self, shell: &[&str], script: &str, options: &str) -> String {
-        let output = self.output(shell, script, options);
+        let output = self.output(&["bash", "-euo", "pipefail", "-c"], script, options);
         let [said, complained] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
         assert!(output.status.success(), "on {}:\n{script}\n{said}{complained}{}", self.name, self.log());
         said

@@ -10,6 +10,7 @@ mod common;
 mod machine;
 mod redis_cell;
 mod removal;
+mod script;
 mod sentinel;
 mod traffic;
 mod upgrades;
