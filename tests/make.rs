@@ -151,36 +151,6 @@ fn a_release_begins_only_with_a_docker_that_runs() {
     }
 }
 
-/// The block of the README that changes a server of the reader's own.
-#[test]
-fn the_install_block_can_be_pasted_twice_and_spares_a_server_that_could_not_load_the_module() {
-    let readme = include_str!("../README.md");
-    let block = readme.split("```").find(|block| block.contains("systemctl restart")).unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name);
-    let block = block.strip_prefix("sh\n").unwrap();
-    let block = block.replace("/usr/lib/redis/modules", path("modules").to_str().unwrap());
-    let block = block.replace("/etc/redis/redis.conf", path("redis.conf").to_str().unwrap());
-    fake(folder.path(), "sudo", "exec \"$@\"");
-    fake(folder.path(), "make", "mkdir -p target/release && echo built >target/release/libtokenbucket.so");
-    fake(folder.path(), "redis-server", "");
-    fake(folder.path(), "systemctl", "echo $* >>restarts");
-    let paste = |answer: &str| {
-        fake(folder.path(), "redis-cli", answer);
-        let mut shell = Command::new("bash");
-        let shell =
-            shell.args(["-c", &block]).current_dir(folder.path()).env("PATH", path_with(folder.path()));
-        shell.status().unwrap().success()
-    };
-    let lines = |name: &str| fs::read_to_string(path(name)).unwrap_or_default().lines().count();
-    fs::write(path("redis.conf"), "port 6379\n").unwrap();
-    assert!(!paste("exit 1"), "the server that tries the module did not start");
-    assert_eq!((lines("redis.conf"), lines("restarts")), (1, 0));
-    assert!(paste("exit 0") && paste("exit 0"));
-    assert_eq!((lines("redis.conf"), lines("restarts")), (2, 2));
-    assert!(path("modules/libtokenbucket.so").exists());
-}
-
 /// `redis-cli` makes clusters and runs the transcripts of the documentation, `ssh-keygen` signs what is tested below.
 #[test]
 fn every_target_installs_the_tools_that_its_tests_call() {

@@ -8,6 +8,7 @@
 mod common;
 
 mod machine;
+mod readme;
 mod redis_cell;
 mod removal;
 mod script;

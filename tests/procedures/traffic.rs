@@ -64,12 +64,13 @@ impl Traffic {
         });
     }
 
-    /// Ends it after some more grants. Returns the grants of which the last master knows nothing: they can be taken again.
+    /// Ends it after some more grants. Returns the grants of which the last master knows nothing: they can be taken again. It may
+    /// know of some whose reply got lost.
     pub fn end_and_count_lost(self, master: Machine) -> i64 {
         self.wait_for_grants();
         self.shared.ends.store(true, Ordering::SeqCst);
         self.client.join().unwrap();
-        self.shared.granted.load(Ordering::SeqCst) - taken(&mut master.connect())
+        (self.shared.granted.load(Ordering::SeqCst) - taken(&mut master.connect())).max(0)
     }
 }
 
