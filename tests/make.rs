@@ -1,8 +1,9 @@
 //! What `make` refuses before it installs or builds anything, and what it installs first.
 
+use regex::Regex;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
@@ -10,8 +11,12 @@ use std::{env, fs};
 const OF_OTHERS: [&str; 6] = ["MAKEFLAGS", "MAKELEVEL", "MODULE", "PORT", "REPOSITORY", "SERVER"];
 
 fn make(words: &str) -> Command {
+    make_in(Path::new(env!("CARGO_MANIFEST_DIR")), words)
+}
+
+fn make_in(folder: &Path, words: &str) -> Command {
     let mut command = Command::new("make");
-    command.args(["--no-print-directory", "-C", env!("CARGO_MANIFEST_DIR")]).args(words.split(' '));
+    command.args(["--no-print-directory", "-C"]).arg(folder).args(words.split(' '));
     for name in OF_OTHERS {
         command.env_remove(name);
     }
@@ -80,6 +85,66 @@ fn examples_and_clients_name_what_builds_the_module_that_they_lack() {
         let printed = refusal(&format!("{words} MODULE=/nope.so"));
         let line = "no module at /nope.so: run 'make build' at the top, or set MODULE";
         assert!(printed.contains(line), "make {words}: {printed}");
+    }
+}
+
+/// Copies the files of the repository into a folder whose name has a space; returns it.
+fn copy_of_tree(folder: &Path) -> PathBuf {
+    let copy = folder.join("two words");
+    fs::create_dir(&copy).unwrap();
+    let script = "git ls-files -z | xargs -0 cp --parents -t \"$0\"";
+    let mut shell = Command::new("bash");
+    let status = shell.args(["-c", script]).arg(&copy).current_dir(env!("CARGO_MANIFEST_DIR")).status();
+    assert!(status.unwrap().success());
+    copy
+}
+
+/// In the commands of every target, those of the folders that it calls included. Some refuse such a folder before they begin.
+#[test]
+fn a_space_in_the_name_of_the_folder_ends_no_word() {
+    const REFUSAL: &str = "this target needs a folder without a space in its path";
+    let folder = tempfile::tempdir().unwrap();
+    let copy = copy_of_tree(folder.path());
+    let (_, help) = run(&mut make_in(&copy, "help"));
+    let targets: Vec<&str> =
+        help.lines().filter_map(|line| line.strip_prefix("  ")?.split(' ').next()).collect();
+    assert!(targets.len() > 30, "{help}");
+    let quoted = Regex::new(r#"'[^']*'|"[^"]*""#).unwrap();
+    for target in targets {
+        let (_, recipe) = run(&mut make_in(&copy, &format!("--dry-run {target}")));
+        if recipe.contains(REFUSAL) {
+            let (succeeds, printed) = run(&mut make_in(&copy, target));
+            assert!(!succeeds && printed.contains(REFUSAL), "make {target}: {printed}");
+            continue;
+        }
+        for line in recipe.lines() {
+            assert!(!quoted.replace_all(line, "").contains("two words"), "make {target}: {line}");
+            let words = line.matches("words/").count();
+            assert_eq!(words, line.matches("two words/").count(), "make {target}: {line}");
+        }
+    }
+}
+
+#[test]
+fn a_failure_of_cargo_is_blamed_on_the_network_only_if_it_was_that() {
+    for (message, is_network) in [
+        (
+            "the target directory is set to an empty string in the `CARGO_TARGET_DIR` environment variable",
+            false,
+        ),
+        ("failed to download from `https://example.org`: [6] Could not resolve host", true),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        fake(
+            folder.path(),
+            "cargo",
+            &format!(
+                "case $1 in --version) echo cargo 1.99.0 ;; *) echo 'error: {message}' >&2; exit 1 ;; esac"
+            ),
+        );
+        let (succeeds, printed) = run(make("build").env("PATH", path_with(folder.path())));
+        assert!(!succeeds && printed.contains(message), "{printed}");
+        assert_eq!(printed.contains("is there a network?"), is_network, "{printed}");
     }
 }
 

@@ -1,5 +1,6 @@
-//! The block of README.md that loads the module into a server of the reader's own.
+//! What README.md says to try: `make run`, and the block that loads the module into a server of the reader's own.
 
+use crate::common::{wait_until, Connection};
 use crate::machine::{Machine, Machines};
 use crate::traffic::Traffic;
 use std::fs;
@@ -38,4 +39,22 @@ fn the_install_block_spares_every_server_if_the_module_does_not_load() {
     let (before, process) = (own.configuration(), own.connect().info("server", "process_id"));
     own.follow("README.md", BLOCK);
     assert_eq!((own.configuration(), own.connect().info("server", "process_id")), (before, process));
+}
+
+/// With a module that is built already, in a folder whose name has a space.
+#[test]
+fn make_run_starts_a_server_in_a_folder_of_two_words() {
+    let machines = Machines::new(&["own"]);
+    let own = machines.get("own");
+    let tree = env!("CARGO_MANIFEST_DIR");
+    own.run(&format!(
+        "mkdir -p 'two words/target/release'; cp libtokenbucket.so 'two words/target/release/'
+        cp -r {tree}/Makefile {tree}/Cargo.toml {tree}/scripts {tree}/redis.conf.example 'two words/'
+        printf '#!/bin/sh\necho cargo 1.99.0\n' >cargo; chmod +x cargo
+        PATH=$PWD:${{PATH#*:}} setsid make -C 'two words' run PORT={} SERVER=\"$SERVER\" >\"$ROOT/log\" 2>&1 </dev/null & echo $! >\"$ROOT/pid\"",
+        own.port()
+    ));
+    wait_until("the server listens", || Connection::try_open(own.port()).is_ok());
+    assert_eq!(own.connect().decide("TB.TAKE user:1 10 100/m").remaining, 9);
+    own.run("redis-cli SHUTDOWN NOSAVE");
 }
