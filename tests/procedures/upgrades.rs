@@ -3,6 +3,7 @@
 use crate::common::stored::{buckets_alive, is_linked};
 use crate::common::{is_before, text, wait_until, Connection};
 use crate::machine::{page, Machine, Machines};
+use crate::redis_cell::MOVE;
 use crate::removal::delete_all_buckets;
 use crate::traffic::Traffic;
 
@@ -251,6 +252,8 @@ fn a_step_in_the_wrong_order_deletes_nothing() {
         }
     };
     delete(master);
+    master.follow(PAGE, "resynchronise");
+    master.follow(MOVE, "synchronise once more");
     // Another master, whose configuration still names the old one.
     replica.run("redis-cli SAVE; redis-cli REPLICAOF NO ONE");
     delete(replica);
