@@ -49,7 +49,7 @@ fn make_run_starts_a_server_in_a_folder_of_two_words() {
     let tree = env!("CARGO_MANIFEST_DIR");
     own.run(&format!(
         "mkdir -p 'two words/target/release'; cp libtokenbucket.so 'two words/target/release/'
-        cp -r {tree}/Makefile {tree}/Cargo.toml {tree}/scripts {tree}/redis.conf.example 'two words/'
+        (cd '{tree}' && cp -r Makefile Cargo.toml scripts redis.conf.example \"$OLDPWD/two words/\")
         printf '#!/bin/sh\necho cargo 1.99.0\n' >cargo; chmod +x cargo
         PATH=$PWD:${{PATH#*:}} setsid make -C 'two words' run PORT={} SERVER=\"$SERVER\" >\"$ROOT/log\" 2>&1 </dev/null & echo $! >\"$ROOT/pid\"",
         own.port()

@@ -10,7 +10,7 @@ fn what_the_script_granted_is_charged() {
     let master = machines.get("master");
     master.run("systemctl start redis-server");
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/clients/fallback.lua");
-    master.run(&format!("redis-cli --eval {script} quota:a:script , TAKE 1000 1000/30d 400"));
+    master.run(&format!("redis-cli --eval '{script}' quota:a:script , TAKE 1000 1000/30d 400"));
     let charge =
         || drop(master.follow("docs/how-to/without-the-module.md", "charge what the script granted"));
     // Too early, and twice.
