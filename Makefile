@@ -165,9 +165,9 @@ VERSION ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 on_each = @scripts/install.sh redis && scripts/matrix.sh '$(ENGINES)' '$(MODULE)' '$(1)' $(2)
 
 .PHONY: matrix
-matrix: build ## Test the module on every supported server (about 12 minutes)
+matrix: build ## Test the module on every supported server (about 20 minutes)
 	@$(MAKE) --no-print-directory engines
-	$(call on_each,--test server --test cluster -- --test-threads $(TEST_THREADS),$(or $(NAMES),$(ALL_ENGINES)))
+	$(call on_each,--test server --test procedures --test cluster -- --test-threads $(TEST_THREADS),$(or $(NAMES),$(ALL_ENGINES)))
 	$(call record)
 
 .PHONY: cluster-test
