@@ -31,6 +31,26 @@ fn sentinel_fails_over_during_an_upgrade_and_each_node_starts_again() {
     }
 }
 
+/// While one of them is promoted, the other still follows the old master.
+#[test]
+fn a_failover_with_two_replicas_loses_what_was_in_flight() {
+    let machines = Machines::new(&["master", "replica", "other", "sentinel"]);
+    let [master, replica] = both(&machines);
+    let other = machines.get("other");
+    other.configure("replica-priority 200");
+    master.follow(PAGE, "start with the module");
+    for machine in [replica, other] {
+        machine.configure(&format!("replicaof 127.0.0.1 {}", master.port()));
+        machine.follow(PAGE, "start with the module");
+        wait_until_in_sync(machine, master);
+    }
+    start_sentinel(&machines);
+    let traffic = Traffic::by_sentinel(&machines);
+    fail_over_by_sentinel(&machines);
+    let lost = traffic.end_and_count_lost(replica);
+    assert!(lost <= IN_FLIGHT, "{lost} grants");
+}
+
 /// As in the images: the module comes from the command line, and Sentinel sends `CONFIG REWRITE`.
 #[test]
 fn nodes_with_the_module_on_the_command_line_start_again_after_a_sentinel_failover() {
@@ -118,9 +138,10 @@ fn start_sentinel(machines: &Machines) {
     ));
     sentinel.run_with("systemctl start redis-server", "--sentinel");
     let mut watching = sentinel.connect();
-    wait_for_sentinel("Sentinel knows the replica", || {
+    let replicas = machines.get("master").connect().info("replication", "connected_slaves");
+    wait_for_sentinel("Sentinel knows the replicas", || {
         let report = text(&watching.say("INFO sentinel"));
-        report.contains("status=ok") && report.contains("slaves=1")
+        report.contains("status=ok") && report.contains(&format!("slaves={replicas}"))
     });
 }
 
