@@ -24,9 +24,7 @@ SENTENCES = {
         ("In a clone of this repository, build", "After `git clone {url}`, build"),
     ],
     "SECURITY.md": [("Nothing was released so far. Fixes go to the main branch. After the first release, the", "The")],
-    "CONTRIBUTING.md": [
-        ("There was none so far. `make address REPOSITORY=https://…` writes the address of the repository into the tree: commit it before the first tag.", "")
-    ],
+    "RELEASING.md": [(" There was no release so far.", "")],
     "docs/start/packages.md": [(" No package is on a registry yet: each README has the line that installs it from a clone.", "")],
     "docs/start/quick-start.md": [("In a clone of this repository:", "After `git clone {url}`:")],
     "docs/start/install.md": [

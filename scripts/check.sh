@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # check.sh   Checks the arguments of make before anything is built:
 #   port NUMBER      must be a free TCP port
-#   network          must be there for crates that are not on this machine
+#   network          must be there for crates that are not on this machine: asked when cargo has failed
 #   server PROGRAM   must be a redis-server or valkey-server: a path, or a name in PATH
 set -euo pipefail
 
@@ -20,8 +20,12 @@ check_server() { # PROGRAM
     [[ $version = *' server v='* ]] || fail "SERVER must be a redis-server or valkey-server: $1 is another program"
 }
 
+# Other failures of cargo have said what they are.
 check_network() {
-    CARGO_NET_RETRY=0 cargo fetch --locked --quiet >/dev/null 2>&1 || fail "crates could not be fetched: is there a network?"
+    local said
+    said=$(CARGO_NET_RETRY=0 cargo fetch --locked --quiet 2>&1) || case "$said" in
+        *[Nn]etwork* | *'resolve host'* | *download* | *connect* | *'timed out'*) fail "crates could not be fetched: is there a network?" ;;
+    esac
 }
 
 case "${1:-}" in

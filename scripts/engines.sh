@@ -61,17 +61,20 @@ newer_libraries() {
 # Writes NAME/server, which execs the server, so that the process id stays. An emulated server uses the C locale, because it
 # cannot read this machine's locales.
 starter() { # NAME here|newer|jemalloc EXECUTABLE ARGV0 [LIBRARIES]
-    local newer=$FOLDER/.libraries/$LIBRARIES start prologue= preload=
-    [ "$2" != jemalloc ] || preload="--preload $newer/libjemalloc.so.2 "
+    local newer=$FOLDER/.libraries/$LIBRARIES start prologue= preload= program path
+    program=$(printf %q "$3")
+    # Without a path, in which a space would end the name.
+    [ "$2" != jemalloc ] || preload="--preload libjemalloc.so.2 "
     if [ "$2" != here ] || [ -n "$EMULATOR" ]; then
         newer_libraries
-        start="${EMULATOR:+LC_ALL=C LD_PRELOAD=\${SERVER_PRELOAD:-\} }exec $EMULATOR $newer/$LOADER --inhibit-cache $preload--argv0 $4 --library-path ${5:+$5:}$newer $3"
+        path=$(printf %q "${5:+$5:}$newer")
+        start="${EMULATOR:+LC_ALL=C LD_PRELOAD=\${SERVER_PRELOAD:-\} }exec $EMULATOR $(printf %q "$newer/$LOADER") --inhibit-cache $preload--argv0 $4 --library-path $path $program"
         # Redis for arm64 refuses to start on kernels with a copy-on-write bug, and takes the emulator for one.
         if [ "$EMULATOR" ] && [ "$MACHINE" = aarch64 ]; then
             prologue='[ $# = 1 ] || set -- "$@" --ignore-warnings ARM64-COW-BUG'
         fi
     else
-        start="${5:+LD_LIBRARY_PATH=$5 }exec -a $4 $3"
+        start="${5:+LD_LIBRARY_PATH=$(printf %q "$5") }exec -a $4 $program"
     fi
     printf '#!/bin/bash\n%s\n%s "$@"\n' "$prologue" "$start" >"$FOLDER/$1/server"
     chmod +x "$FOLDER/$1/server"

@@ -5,6 +5,7 @@
 #   c++     a C++ compiler, for libFuzzer
 #   libclang   for bindgen
 #   redis   redis-server and redis-cli
+#   dash    Debian's sh, for the tests of pages
 #   engines what scripts/engines.sh needs
 #   chroot  what scripts/chroot.sh needs
 #   dist    what scripts/dist.sh needs
@@ -77,6 +78,7 @@ packages() { # MANAGER WHAT
         apt-get:ssh) echo openssh-client ;;
         *:ssh) echo openssh ;;
         *:git) echo git ;;
+        *:dash) echo dash ;;
         pacman:python) echo python ;;
         *:python) echo python3 ;;
         apt-get:venv) echo python3-venv ;;
@@ -156,6 +158,7 @@ for what in "$@"; do
         lint) { cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1 ||
             fail "rustfmt or clippy is missing: run 'rustup component add rustfmt clippy'" ;;
         python) has python3 || missing+=(python) ;;
+        dash) has dash || missing+=(dash) ;;
         git) has git || missing+=(git) ;;
         docker) docker info >/dev/null 2>&1 || fail "docker, which builds the images, is missing or not running: start it, or leave them out with IMAGES=" ;;
         venv) python3 -c 'import ensurepip' 2>/dev/null || missing+=(venv) ;;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # release.sh VERSION FOLDER   Writes all files of a release to FOLDER, and publishes nothing: those of dist.sh, the client packages,
 # container images, the notes, and signed checksums. Builds from a clone of the last commit, and checks that all links and paths in
-# the files lead somewhere. CONTRIBUTING.md says which commands publish them.
+# the files lead somewhere. RELEASING.md says which commands publish them.
 #   REPOSITORY  the address of the repository, as in the Makefile; MAINTAINER  of the Debian packages, name <address>
 #   REGISTRY    of the images, like ghcr.io/owner, which is the default
 #   KEY         an SSH key that signs the checksums, whose public half is in the file signers

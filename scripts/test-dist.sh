@@ -141,16 +141,29 @@ gate_works_in() { # SUITE
     rm -rf --one-file-system "$root"
 }
 
-# Installs the package, reads the loadmodule line that it prints, and starts a server with it.
+# Writes the same package as an older version, to upgrade from.
+older_package() { # PACKAGE TARGET
+    rm -rf "$work/older"
+    dpkg-deb --raw-extract "$1" "$work/older"
+    sed -i 's/^Version: .*/Version: 0.0.0/' "$work/older/DEBIAN/control"
+    dpkg-deb --root-owner-group --build "$work/older" "$2" >/dev/null
+}
+
+# Upgrades to the package by apt, reads the loadmodule line that it prints, starts a server with it, and removes it.
 works_in() { # SUITE SERVER...
-    local suite=$1 root=$work/$1 server
+    local suite=$1 root=$work/$1 server package
     shift
     say "installing in Debian $suite, with $*"
     scripts/chroot.sh make "$root" "$suite" "$@"
     cp "$dist/tokenbucket_${version}_amd64.deb" "$root/tmp/"
     install -D -t "$root/project/scripts" scripts/smoke.sh scripts/test-loading.sh
     cp Cargo.toml "$root/project/"
-    scripts/chroot.sh run "$root" dpkg -i "/tmp/tokenbucket_${version}_amd64.deb" | tee "$root/tmp/said"
+    older_package "$dist/tokenbucket_${version}_amd64.deb" "$root/tmp/tokenbucket_0.0.0_amd64.deb"
+    for package in 0.0.0 "$version"; do
+        # On a terminal each line would end in a carriage return.
+        scripts/chroot.sh run "$root" env DEBIAN_FRONTEND=noninteractive apt-get -o Dpkg::Use-Pty=0 install --yes \
+            "/tmp/tokenbucket_${package}_amd64.deb" | tee "$root/tmp/said"
+    done
     grep -q "^    loadmodule $MODULE\$" "$root/tmp/said" || fail "the package does not say its loadmodule line"
     for server in "$@"; do
         # The systemd unit must let the server load from there.
@@ -167,7 +180,7 @@ works_in() { # SUITE SERVER...
         [ "$suite" = "$OLDEST" ] ||
             scripts/chroot.sh run "$root" /project/scripts/test-loading.sh "$server" "${server%-server}-cli" "$MODULE"
     done
-    scripts/chroot.sh run "$root" dpkg --purge tokenbucket
+    scripts/chroot.sh run "$root" apt-get purge --yes tokenbucket
     [ ! -e "$root$MODULE" ] || fail "purging the package leaves the module"
     rm -rf --one-file-system "$root"
 }

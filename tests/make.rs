@@ -1,17 +1,23 @@
 //! What `make` refuses before it installs or builds anything, and what it installs first.
 
+use regex::Regex;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::{env, fs};
+use std::{env, fs, thread};
 
 /// Variables of a `make` that runs this test, which are not for the one that it runs.
 const OF_OTHERS: [&str; 6] = ["MAKEFLAGS", "MAKELEVEL", "MODULE", "PORT", "REPOSITORY", "SERVER"];
 
 fn make(words: &str) -> Command {
+    make_in(Path::new(env!("CARGO_MANIFEST_DIR")), words)
+}
+
+fn make_in(folder: &Path, words: &str) -> Command {
     let mut command = Command::new("make");
-    command.args(["--no-print-directory", "-C", env!("CARGO_MANIFEST_DIR")]).args(words.split(' '));
+    command.args(["--no-print-directory", "-C"]).arg(folder).args(words.split(' '));
     for name in OF_OTHERS {
         command.env_remove(name);
     }
@@ -83,6 +89,66 @@ fn examples_and_clients_name_what_builds_the_module_that_they_lack() {
     }
 }
 
+/// Copies the files of the repository into a folder whose name has a space; returns it.
+fn copy_of_tree(folder: &Path) -> PathBuf {
+    let copy = folder.join("two words");
+    fs::create_dir(&copy).unwrap();
+    let script = "git ls-files -z | xargs -0 cp --parents -t \"$0\"";
+    let mut shell = Command::new("bash");
+    let status = shell.args(["-c", script]).arg(&copy).current_dir(env!("CARGO_MANIFEST_DIR")).status();
+    assert!(status.unwrap().success());
+    copy
+}
+
+/// In the commands of every target, those of the folders that it calls included. Some refuse such a folder before they begin.
+#[test]
+fn a_space_in_the_name_of_the_folder_ends_no_word() {
+    const REFUSAL: &str = "this target needs a folder without a space in its path";
+    let folder = tempfile::tempdir().unwrap();
+    let copy = copy_of_tree(folder.path());
+    let (_, help) = run(&mut make_in(&copy, "help"));
+    let targets: Vec<&str> =
+        help.lines().filter_map(|line| line.strip_prefix("  ")?.split(' ').next()).collect();
+    assert!(targets.len() > 30, "{help}");
+    let quoted = Regex::new(r#"'[^']*'|"[^"]*""#).unwrap();
+    for target in targets {
+        let (_, recipe) = run(&mut make_in(&copy, &format!("--dry-run {target}")));
+        if recipe.contains(REFUSAL) {
+            let (succeeds, printed) = run(&mut make_in(&copy, target));
+            assert!(!succeeds && printed.contains(REFUSAL), "make {target}: {printed}");
+            continue;
+        }
+        for line in recipe.lines() {
+            assert!(!quoted.replace_all(line, "").contains("two words"), "make {target}: {line}");
+            let words = line.matches("words/").count();
+            assert_eq!(words, line.matches("two words/").count(), "make {target}: {line}");
+        }
+    }
+}
+
+#[test]
+fn a_failure_of_cargo_is_blamed_on_the_network_only_if_it_was_that() {
+    for (message, is_network) in [
+        (
+            "the target directory is set to an empty string in the `CARGO_TARGET_DIR` environment variable",
+            false,
+        ),
+        ("failed to download from `https://example.org`: [6] Could not resolve host", true),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        fake(
+            folder.path(),
+            "cargo",
+            &format!(
+                "case $1 in --version) echo cargo 1.99.0 ;; *) echo 'error: {message}' >&2; exit 1 ;; esac"
+            ),
+        );
+        let (succeeds, printed) = run(make("build").env("PATH", path_with(folder.path())));
+        assert!(!succeeds && printed.contains(message), "{printed}");
+        assert_eq!(printed.contains("is there a network?"), is_network, "{printed}");
+    }
+}
+
 /// The script that installs what is missing, with the programs of this folder.
 fn install(what: &str, folder: &Path) -> Command {
     let mut command = Command::new("scripts/install.sh");
@@ -151,34 +217,64 @@ fn a_release_begins_only_with_a_docker_that_runs() {
     }
 }
 
-/// The block of the README that changes a server of the reader's own.
+/// As crates.io documents its API: the length of a description, the description, the length of the file, the file.
 #[test]
-fn the_install_block_can_be_pasted_twice_and_spares_a_server_that_could_not_load_the_module() {
-    let readme = include_str!("../README.md");
-    let block = readme.split("```").find(|block| block.contains("systemctl restart")).unwrap();
+fn a_crate_is_uploaded_as_it_is_signed() {
+    const MANIFEST: &str = "[package]\nname = \"made-up\"\nversion = \"1.2.3\"\nreadme = \"README.md\"\n\
+        [dependencies.log]\nversion = \"0.4\"\noptional = true\ndefault-features = false\n";
     let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name);
-    let block = block.strip_prefix("sh\n").unwrap();
-    let block = block.replace("/usr/lib/redis/modules", path("modules").to_str().unwrap());
-    let block = block.replace("/etc/redis/redis.conf", path("redis.conf").to_str().unwrap());
-    fake(folder.path(), "sudo", "exec \"$@\"");
-    fake(folder.path(), "make", "mkdir -p target/release && echo built >target/release/libtokenbucket.so");
-    fake(folder.path(), "redis-server", "");
-    fake(folder.path(), "systemctl", "echo $* >>restarts");
-    let paste = |answer: &str| {
-        fake(folder.path(), "redis-cli", answer);
-        let mut shell = Command::new("bash");
-        let shell =
-            shell.args(["-c", &block]).current_dir(folder.path()).env("PATH", path_with(folder.path()));
-        shell.status().unwrap().success()
-    };
-    let lines = |name: &str| fs::read_to_string(path(name)).unwrap_or_default().lines().count();
-    fs::write(path("redis.conf"), "port 6379\n").unwrap();
-    assert!(!paste("exit 1"), "the server that tries the module did not start");
-    assert_eq!((lines("redis.conf"), lines("restarts")), (1, 0));
-    assert!(paste("exit 0") && paste("exit 0"));
-    assert_eq!((lines("redis.conf"), lines("restarts")), (2, 2));
-    assert!(path("modules/libtokenbucket.so").exists());
+    fs::create_dir(folder.path().join("made-up-1.2.3")).unwrap();
+    for (name, text) in [("Cargo.toml", MANIFEST), ("README.md", "the README of a release")] {
+        fs::write(folder.path().join("made-up-1.2.3").join(name), text).unwrap();
+    }
+    let mut tar = Command::new("tar");
+    assert!(tar
+        .args(["-czf", "a.crate", "made-up-1.2.3"])
+        .current_dir(folder.path())
+        .status()
+        .unwrap()
+        .success());
+    let file = fs::read(folder.path().join("a.crate")).unwrap();
+    for (status, succeeds) in [("200 OK", true), ("403 Forbidden", false)] {
+        let registry = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let mut upload = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/upload_crate.py"));
+        upload.arg("a.crate").current_dir(folder.path()).env("CARGO_REGISTRY_TOKEN", "secret");
+        upload.env("REGISTRY", format!("http://{}", registry.local_addr().unwrap()));
+        let upload = thread::spawn(move || run(&mut upload));
+        let body = answer_upload(&registry, status);
+        assert_eq!(upload.join().unwrap().0, succeeds, "{status}");
+        let (length, rest) = body.split_at(4);
+        let length = u32::from_le_bytes(length.try_into().unwrap()) as usize;
+        let described = String::from_utf8_lossy(&rest[..length]);
+        for part in [
+            r#""name": "made-up""#,
+            r#""vers": "1.2.3""#,
+            r#""readme": "the README of a release""#,
+            r#""name": "log", "version_req": "^0.4", "features": [], "optional": true, "default_features": false"#,
+        ] {
+            assert!(described.contains(part), "{part}: {described}");
+        }
+        assert_eq!(rest[length..][..4], u32::try_from(file.len()).unwrap().to_le_bytes());
+        assert_eq!(rest[length + 4..], file);
+    }
+}
+
+/// Reads the body of one request, and answers it.
+fn answer_upload(registry: &TcpListener, status: &str) -> Vec<u8> {
+    let (stream, _) = registry.accept().unwrap();
+    let mut stream = BufReader::new(stream);
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        assert!(stream.read_line(&mut head).unwrap() > 0, "{head}");
+    }
+    assert!(head.starts_with("PUT /api/v1/crates/new ") && head.contains("Authorization: secret"), "{head}");
+    let length =
+        head.lines().find_map(|line| line.strip_prefix("Content-Length: ")).unwrap().parse().unwrap();
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).unwrap();
+    write!(stream.get_mut(), "HTTP/1.1 {status}\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{{}}")
+        .unwrap();
+    body
 }
 
 /// `redis-cli` makes clusters and runs the transcripts of the documentation, `ssh-keygen` signs what is tested below.
@@ -191,6 +287,8 @@ fn every_target_installs_the_tools_that_its_tests_call() {
         ("test-server SERVER=redis-server", "redis"),
         ("test-musl", "redis"),
         ("test-pure", "ssh"),
+        ("test-pure", "dash"),
+        ("test-server SERVER=redis-server", "dash"),
     ] {
         let (_, recipe) = run(&mut make(&format!("--dry-run {words}")));
         let installs = |line: &str| line.contains("install.sh") && line.contains(&format!(" {tool}"));

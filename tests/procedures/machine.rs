@@ -38,7 +38,7 @@ impl Machines {
             let folder = machine.root().join("var/lib/redis");
             machine.configure(&format!("port {}\nbind 127.0.0.1\ndir {}", machine.port(), folder.display()));
             if *name != "sentinel" {
-                machine.configure("save 3600 1 300 100 60 10000\nrepl-diskless-sync-delay 0");
+                machine.configure("save 3600 1\nsave 300 100\nsave 60 10000\nrepl-diskless-sync-delay 0");
             }
         }
         machines
@@ -84,6 +84,20 @@ impl Machine<'_> {
         fs::read_to_string(self.root().join("etc/redis/redis.conf")).unwrap()
     }
 
+    /// Returns how many snapshots and append-only files it has.
+    pub fn data_files(&self) -> usize {
+        let names =
+            fs::read_dir(self.root().join("var/lib/redis")).unwrap().map(|file| file.unwrap().file_name());
+        names
+            .filter(|name| ["dump", "appendonly"].iter().any(|kind| name.to_string_lossy().starts_with(kind)))
+            .count()
+    }
+
+    /// Sends a signal to its server.
+    pub fn signal(&self, signal: &str) {
+        self.run(&format!("kill -{signal} \"$(cat \"$ROOT/pid\")\""));
+    }
+
     /// Adds lines to the configuration.
     pub fn configure(&self, lines: &str) {
         let file = self.root().join("etc/redis/redis.conf");
@@ -96,9 +110,13 @@ impl Machine<'_> {
             .unwrap_or_else(|error| panic!("{}: {error}\n{}", self.name, self.log()))
     }
 
-    /// Runs a block of a page as its root would.
+    /// Pastes a block of a page, as its root would, into Debian's `sh`; returns what it prints. A command that fails does not
+    /// keep the others from running. Panics if the block does not end.
     pub fn follow(&self, page: &str, procedure: &str) -> String {
-        self.run(&block(page, procedure))
+        let script = block(page, procedure);
+        let output = self.output(&["dash", "-c"], &script, "");
+        assert_ne!(output.status.code(), Some(124), "on {}, this does not end:\n{script}", self.name);
+        String::from_utf8(output.stdout).unwrap()
     }
 
     /// Runs commands; panics if they fail.
@@ -108,24 +126,17 @@ impl Machine<'_> {
 
     /// Runs commands; a server that they start has these options.
     pub fn run_with(&self, script: &str, options: &str) -> String {
-        let output = self.output(script, options);
+        let output = self.output(&["bash", "-euo", "pipefail", "-c"], script, options);
         let [said, complained] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
         assert!(output.status.success(), "on {}:\n{script}\n{said}{complained}{}", self.name, self.log());
         said
     }
 
-    fn output(&self, script: &str, options: &str) -> Output {
+    fn output(&self, shell: &[&str], script: &str, options: &str) -> Output {
         let stand_ins = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/procedures");
         let path = format!("{}:{}", stand_ins.display(), std::env::var("PATH").unwrap());
         let mut command = Command::new("timeout");
-        command.args([
-            &(4 * timeout()).as_secs().to_string(),
-            "bash",
-            "-euo",
-            "pipefail",
-            "-c",
-            &self.in_this_test(script),
-        ]);
+        command.arg((4 * timeout()).as_secs().to_string()).args(shell).arg(self.in_this_test(script));
         command.current_dir(self.root().join("root"));
         command.env("PATH", path).env("ROOT", self.root()).env("HOST", self.name).env("OPTIONS", options);
         command.env("HOSTS", self.machines.hosts()).env("SERVER", executable()).env("REDIS_CLI", redis_cli());

@@ -8,5 +8,11 @@
 mod common;
 
 mod machine;
+mod readme;
 mod redis_cell;
+mod removal;
+mod script;
+mod sentinel;
+mod traffic;
 mod upgrades;
+mod users;

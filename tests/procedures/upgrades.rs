@@ -1,9 +1,11 @@
 //! docs/operate/upgrades.md: a failover after it grants nothing again, and each server starts as what it was.
 
 use crate::common::stored::{buckets_alive, is_linked};
-use crate::common::wait::wait_within;
-use crate::common::{is_before, text, texts, timeout, wait_until, Connection};
-use crate::machine::{block, page, Machine, Machines};
+use crate::common::{is_before, text, wait_until, Connection};
+use crate::machine::{page, Machine, Machines};
+use crate::redis_cell::MOVE;
+use crate::removal::delete_all_buckets;
+use crate::traffic::Traffic;
 
 pub const PAGE: &str = "docs/operate/upgrades.md";
 
@@ -14,7 +16,7 @@ const QUOTAS: usize = 5;
 const SLOTS: usize = 3;
 
 /// Takes 5,000 tokens and all slots of a semaphore.
-fn exhaust(client: &mut Connection) {
+pub fn exhaust(client: &mut Connection) {
     for n in 0..QUOTAS {
         assert_eq!(client.decide(&format!("TB.TAKE quota:{n} {QUOTA} 1000")).allowed, 1);
     }
@@ -26,7 +28,7 @@ fn exhaust(client: &mut Connection) {
 }
 
 /// Returns the tokens and slots that a server grants although [`exhaust`] took all.
-fn granted_again(client: &mut Connection) -> i64 {
+pub fn granted_again(client: &mut Connection) -> i64 {
     let tokens =
         (0..QUOTAS).map(|n| client.decide(&format!("TB.TAKE quota:{n} {QUOTA} 1000")).allowed * 1000);
     let tokens: i64 = tokens.sum();
@@ -36,6 +38,15 @@ fn granted_again(client: &mut Connection) -> i64 {
     let slots: i64 = slots.sum();
     client.say("SELECT 0");
     tokens + slots
+}
+
+/// Starts both with the module.
+pub fn start_both(machines: &Machines) {
+    let [master, replica] = both(machines);
+    for machine in [master, replica] {
+        machine.follow(PAGE, "start with the module");
+    }
+    wait_until_in_sync(replica, master);
 }
 
 /// A master and its replica, which have not started.
@@ -52,26 +63,37 @@ pub fn both(machines: &Machines) -> [Machine<'_>; 2] {
 
 pub fn wait_until_in_sync(replica: Machine, master: Machine) {
     let (mut to, mut from) = (replica.connect(), master.connect());
-    wait_until("the replica is in sync", || {
-        is_linked(&mut to)
-            && to.info("replication", "slave_repl_offset") == from.info("replication", "master_repl_offset")
+    let mut sent = || from.count("replication", "master_repl_offset");
+    wait_until("the replica has what was written before", || {
+        let (least, is_linked) = (sent(), is_linked(&mut to));
+        let received = to.count("replication", "slave_repl_offset");
+        is_linked && (least..=sent()).contains(&received)
     });
 }
 
-/// Steps 1 and 3.
-fn upgrade(replica: Machine, master: Machine) {
-    replica.follow(PAGE, "stop a replica");
-    replica.follow(PAGE, "start with the module");
+/// Steps 1 and 3, twice.
+pub fn upgrade(replica: Machine, master: Machine) {
+    for is_deleted in [true, false] {
+        let said = replica.follow(PAGE, "stop a replica");
+        assert_eq!(said.contains("nothing was deleted"), !is_deleted, "{said}");
+    }
+    assert_eq!(replica.data_files(), 0);
+    for _ in 0..2 {
+        replica.follow(PAGE, "start with the module");
+    }
+    assert_eq!(replica.configuration().matches("loadmodule").count(), 1);
     wait_until_in_sync(replica, master);
 }
 
-/// Step 2 without Sentinel.
-pub fn fail_over(from: Machine, to: Machine) {
-    from.run(&block(PAGE, "fail over").replace("-h replica", &format!("-h {}", to.name)));
+/// Step 2 without Sentinel, twice.
+pub fn fail_over(from: Machine) {
+    from.follow(PAGE, "fail over");
+    let said = from.follow(PAGE, "fail over");
+    assert!(!said.contains("still the master"), "{said}");
 }
 
 /// Restarts both, and checks that one is the master, and that it grants nothing again.
-fn assert_kept(master: Machine, replica: Machine) {
+pub fn assert_kept(master: Machine, replica: Machine) {
     assert_eq!(granted_again(&mut master.connect()), 0);
     for machine in [replica, master] {
         machine.run("systemctl restart redis-server");
@@ -88,15 +110,15 @@ fn an_upgrade_keeps_every_token_and_leaves_one_master() {
     }
     let machines = pair();
     let [master, replica] = both(&machines);
-    for machine in [master, replica] {
-        machine.follow(PAGE, "start with the module");
-    }
-    wait_until_in_sync(replica, master);
+    start_both(&machines);
     exhaust(&mut master.connect());
+    let traffic = Traffic::on([master, replica]);
     upgrade(replica, master);
-    fail_over(master, replica);
+    fail_over(master);
+    traffic.wait_for_grants();
     upgrade(master, replica);
     assert_kept(replica, master);
+    assert_eq!(traffic.end_and_count_lost(replica), 0);
 }
 
 /// The old master follows a master with buckets before it has the module.
@@ -112,11 +134,11 @@ fn the_module_is_added_without_a_gap() {
     }
     wait_until_in_sync(replica, master);
     upgrade(replica, master);
-    fail_over(master, replica);
+    fail_over(master);
     exhaust(&mut replica.connect());
     wait_until_in_sync(master, replica);
     upgrade(master, replica);
-    fail_over(replica, master);
+    fail_over(replica);
     assert_kept(master, replica);
 }
 
@@ -166,87 +188,6 @@ fn a_replica_that_exited_without_the_module_gets_every_bucket() {
 }
 
 #[test]
-fn sentinel_fails_over_during_an_upgrade_and_each_node_starts_again() {
-    let machines = pair();
-    let [master, replica] = both(&machines);
-    for machine in [master, replica] {
-        machine.follow(PAGE, "start with the module");
-    }
-    wait_until_in_sync(replica, master);
-    exhaust(&mut master.connect());
-    start_sentinel(&machines);
-    upgrade(replica, master);
-    fail_over_by_sentinel(&machines);
-    upgrade(master, replica);
-    assert_kept(replica, master);
-}
-
-/// As in the images: the module comes from the command line, and Sentinel sends `CONFIG REWRITE`.
-#[test]
-fn nodes_with_the_module_on_the_command_line_start_again_after_a_sentinel_failover() {
-    let machines = pair();
-    let [master, replica] = both(&machines);
-    let start = |machine: Machine, verb| {
-        let module = machine.root().join("root/libtokenbucket.so");
-        machine.run_with(
-            &format!("systemctl {verb} redis-server"),
-            &format!("--loadmodule {}", module.display()),
-        );
-    };
-    for machine in [master, replica] {
-        start(machine, "start");
-    }
-    wait_until_in_sync(replica, master);
-    exhaust(&mut master.connect());
-    wait_until_in_sync(replica, master);
-    start_sentinel(&machines);
-    fail_over_by_sentinel(&machines);
-    for machine in [master, replica] {
-        start(machine, "restart");
-    }
-    wait_until_in_sync(master, replica);
-    assert_eq!(granted_again(&mut replica.connect()), 0);
-}
-
-fn start_sentinel(machines: &Machines) {
-    let sentinel = machines.get("sentinel");
-    sentinel.configure(&format!(
-        "sentinel monitor mymaster 127.0.0.1 {} 1\nsentinel down-after-milliseconds mymaster 60000\nsentinel failover-timeout mymaster 10000",
-        machines.get("master").port()
-    ));
-    sentinel.run_with("systemctl start redis-server", "--sentinel");
-    let mut watching = sentinel.connect();
-    wait_for_sentinel("Sentinel knows the replica", || {
-        let report = text(&watching.say("INFO sentinel"));
-        report.contains("status=ok") && report.contains("slaves=1")
-    });
-}
-
-fn fail_over_by_sentinel(machines: &Machines) {
-    const COMMAND: &str = "redis-cli -p 26379 SENTINEL FAILOVER mymaster";
-    assert!(page(PAGE).contains(&format!("`{COMMAND}`")), "the page has another command");
-    let [master, replica] = both(machines);
-    let mut watching = machines.get("sentinel").connect();
-    // At first Sentinel may know too little of the replica.
-    wait_for_sentinel("Sentinel begins a failover", || master.run(&format!("{COMMAND} || true")) == "OK\n");
-    let named = replica.port().to_string();
-    wait_for_sentinel("Sentinel names the new master", || {
-        texts(watching.say("SENTINEL get-master-addr-by-name mymaster"))[1] == named
-    });
-    // With the configuration Sentinel ends all connections, ours too.
-    wait_for_sentinel("both configurations are written", || {
-        master.configuration().contains(&format!("replicaof 127.0.0.1 {named}"))
-            && !replica.configuration().contains("replicaof 127.0.0.1")
-    });
-    wait_for_sentinel("the old master follows", || is_linked(&mut master.connect()));
-}
-
-/// Waits for what Sentinel does at intervals of ten seconds.
-fn wait_for_sentinel(what: &str, mut condition: impl FnMut() -> bool) {
-    wait_within(4 * timeout(), what, || condition().then_some(()));
-}
-
-#[test]
 fn a_replica_in_a_cluster_gets_the_module_late_and_every_bucket() {
     const COMMAND: &str = "redis-cli CLUSTER FAILOVER";
     if is_before(7, 0) {
@@ -267,6 +208,7 @@ fn a_replica_in_a_cluster_gets_the_module_late_and_every_bucket() {
     wait_until_served(master);
     exhaust(&mut master.connect());
     wait_until_in_sync(replica, master);
+    let traffic = Traffic::on([master, replica]);
     upgrade(replica, master);
     assert!(page(PAGE).contains(&format!("`{COMMAND}`")), "the page has another command");
     wait_until_reached(replica, master);
@@ -274,8 +216,8 @@ fn a_replica_in_a_cluster_gets_the_module_late_and_every_bucket() {
     wait_until("the old master follows", || is_linked(&mut master.connect()));
     upgrade(master, replica);
     assert_eq!(granted_again(&mut replica.connect()), 0);
-    let delete = || replica.follow(PAGE, "delete all buckets") == "tokenbucket_buckets:0\r\n";
-    wait_until("all buckets are freed", delete);
+    assert_eq!(traffic.end_and_count_lost(replica), 0);
+    delete_all_buckets(replica);
     wait_until_in_sync(master, replica);
     assert_eq!([master, replica].map(|machine| machine.connect().keys()), [0, 0]);
 }
@@ -294,34 +236,41 @@ fn wait_until_served(node: Machine) {
     wait_until("the cluster serves", || text(&client.say("CLUSTER INFO")).contains("cluster_state:ok"));
 }
 
-/// From all databases, whatever the keys are called, and from both kinds of files.
+/// Carries out steps on machines that they are not for: nothing changes, and nothing waits for ever.
 #[test]
-fn a_removal_leaves_servers_that_start_with_all_other_data() {
+fn a_step_in_the_wrong_order_deletes_nothing() {
     let machines = pair();
     let [master, replica] = both(&machines);
-    for machine in [master, replica] {
-        machine.configure("appendonly yes");
-        machine.follow(PAGE, "start with the module");
-    }
-    wait_until_in_sync(replica, master);
+    start_both(&machines);
     let mut client = master.connect();
     exhaust(&mut client);
-    client.run(&[b"TB.TAKE".as_slice(), b"any\0byte\r\n'\" \xff", b"7", b"1/h"]);
-    client.say("SET other data");
-    let settings = if is_before(7, 0) { "" } else { "redis-cli CONFIG SET tokenbucket.on-oom allow" };
-    master.run(&format!("{settings}\nredis-cli CONFIG REWRITE"));
-    let delete = || master.follow(PAGE, "delete all buckets") == "tokenbucket_buckets:0\r\n";
-    wait_until("all buckets are freed", delete);
-    client.say("TB.TAKE again 10 1/h");
-    wait_until("the late bucket is freed too", delete);
-    wait_until_in_sync(replica, master);
-    for machine in [replica, master] {
-        machine.follow(PAGE, "restart without the module");
+    let traffic = Traffic::on([master, master]);
+    let delete = |machine: Machine| {
+        for procedure in ["stop a replica", "delete the data of a stopped replica"] {
+            let said = machine.follow(PAGE, procedure);
+            assert!(said.contains("nothing was deleted"), "{procedure} on {}: {said}", machine.name);
+        }
+    };
+    delete(master);
+    master.follow(PAGE, "resynchronise");
+    master.follow(MOVE, "synchronise once more");
+    // Another master, whose configuration still names the old one.
+    replica.run("redis-cli SAVE; redis-cli REPLICAOF NO ONE");
+    delete(replica);
+    assert_eq!(granted_again(&mut replica.connect()), 0);
+    if !is_before(6, 2) {
+        // Without a replica.
+        assert!(master.follow(PAGE, "fail over").contains("still the master"));
     }
+    assert_eq!(traffic.end_and_count_lost(master), 0);
+    // The last copy, where the master has died.
+    replica.run(&format!("redis-cli REPLICAOF 127.0.0.1 {}", master.port()));
     wait_until_in_sync(replica, master);
-    for machine in [replica, master] {
-        let mut client = machine.connect();
-        assert_eq!((text(&client.say("GET other")), client.keys()), ("data".to_owned(), 1));
-        assert!(!client.has_command("TB.TAKE"));
-    }
+    master.signal("KILL");
+    wait_until("the replica misses its master", || !is_linked(&mut replica.connect()));
+    delete(replica);
+    replica.signal("KILL");
+    wait_until("the replica has ended", || replica.run("redis-cli PING 2>/dev/null || true").is_empty());
+    assert!(replica.follow(PAGE, "delete the data of a stopped replica").contains("nothing was deleted"));
+    assert_eq!(replica.data_files(), 1);
 }

@@ -1,6 +1,6 @@
 //! The documentation, executed.
 //!
-//! Every page (`README.md`, `CONTRIBUTING.md`, `SECURITY.md`, `CHANGELOG.md`, `docs/**/*.md`) is read as text, and what it shows is typed into a real
+//! Every page (`README.md`, `CONTRIBUTING.md`, `RELEASING.md`, `SECURITY.md`, `CHANGELOG.md`, `docs/**/*.md`) is read as text, and what it shows is typed into a real
 //! `redis-cli` (`REDIS_CLI` says another path) that is connected to a real server. A page may use:
 //!
 //! | on the page | meaning |
@@ -243,7 +243,9 @@ fn find(pattern: &str) -> impl Iterator<Item = Page> {
 }
 
 fn pages() -> impl Iterator<Item = Page> {
-    ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "docs/**/*.md"].into_iter().flat_map(find)
+    ["README.md", "CONTRIBUTING.md", "RELEASING.md", "SECURITY.md", "CHANGELOG.md", "docs/**/*.md"]
+        .into_iter()
+        .flat_map(find)
 }
 
 /// The pages of commands, by the name of the command in lower case.
