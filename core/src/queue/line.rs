@@ -1,6 +1,7 @@
 //! The calls that name one key, in order of arrival, and what each lacks of its bucket.
 
 use super::order::{Arrival, Name, Order};
+use crate::bucket::decide::View;
 use crate::bucket::{Bucket, Change, Expiring, Limit, MAX_TIME_US};
 use crate::hold::{Holds, Override};
 use crate::invariant::expected;
@@ -38,6 +39,11 @@ impl<'bucket> Seen<'bucket> {
 
     pub(super) fn has_holds(&self) -> bool {
         self.holds.is_some_and(|holds| !holds.is_empty())
+    }
+
+    /// Returns the level for a call that brings the limit `own`, refilled to now.
+    fn level_micro(&self, own: &Limit) -> i64 {
+        View::new(own, self.bucket, self.holds, self.now_us).current.level_micro
     }
 
     fn limit_override(&self) -> Option<&Override> {
@@ -125,6 +131,8 @@ pub(super) struct Line<N> {
     requests: VecDeque<(Arrival, Request<N>)>,
     /// The sum of what they want, whatever they hold.
     sum_micro: i128,
+    /// The least capacity that any of them came with.
+    smallest_micro: i64,
     /// The calls that wait here. If the first is blocked, so are the rest.
     pub(super) parked: Order<N>,
     /// The other calls, in order of arrival, and what each wants.
@@ -134,7 +142,7 @@ pub(super) struct Line<N> {
 impl<N: Name> Line<N> {
     pub(super) fn new(db: Db, key: N) -> Self {
         let (requests, aside) = (VecDeque::with_capacity(1), Vec::with_capacity(1));
-        Self { db, key, requests, sum_micro: 0, parked: Order::new(), aside }
+        Self { db, key, requests, sum_micro: 0, smallest_micro: i64::MAX, parked: Order::new(), aside }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -146,12 +154,21 @@ impl<N: Name> Line<N> {
         i64::try_from(self.sum_micro).unwrap_or(i64::MAX)
     }
 
+    /// Returns whether the bucket has what all calls want after a new one took `micro` under `limit`.
+    pub(super) fn is_plenty(&self, seen: &Seen<'_>, limit: &Limit, micro: i64) -> bool {
+        // A smaller pool has less.
+        let smaller = Limit::pool(limit.capacity_micro().min(self.smallest_micro));
+        let level_micro = seen.level_micro(if limit.is_pool() { &smaller } else { limit });
+        i128::from(level_micro.saturating_sub(micro)) >= self.sum_micro
+    }
+
     /// Adds the latest call. A call of cost 0 needs no share.
     pub(super) fn add(&mut self, arrival: Arrival, request: Request<N>, share: Option<Share<N>>) {
         let share = share.filter(|_| !is_free(&request));
         share.into_iter().for_each(|share| self.parked.share(arrival, share));
         let wanted_micro = request.wanted.micro();
         self.sum_micro = self.sum_micro.saturating_add(wanted_micro.into());
+        self.smallest_micro = self.smallest_micro.min(request.limit.capacity_micro());
         self.aside.push((arrival, request.level_wanted()));
         self.requests.push_back((arrival, request));
     }

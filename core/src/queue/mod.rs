@@ -27,6 +27,7 @@
 mod line;
 mod order;
 
+use crate::bucket::Limit;
 use crate::invariant::expected;
 use crate::request::{Request, Share};
 use line::{Lack, Line};
@@ -242,11 +243,22 @@ impl<N: Name> Queue<N> {
         self.look_at(arrival, Some(look_us));
     }
 
-    /// Returns the micro-tokens that all waiting calls want of a bucket, if one of them lacks it or is due: then a new call
-    /// may not take them. `None` if it may.
+    /// Returns the micro-tokens that all waiting calls want of a bucket, if a new call may not take `micro` of it under `limit`:
+    /// a call lacks the bucket or is due, and the bucket has not enough for all. `None` if it may.
     #[must_use]
-    pub fn wanted_before(&self, db: Db, key: &[u8], seen: &Seen<'_>) -> Option<i64> {
+    pub fn wanted_before(
+        &self,
+        db: Db,
+        key: &[u8],
+        seen: &Seen<'_>,
+        limit: &Limit,
+        micro: i64,
+    ) -> Option<i64> {
         let line = self.lines.get(&self.find(db, key)?)?;
+        // Where there is enough for all, no call is asked.
+        if line.is_plenty(seen, limit, micro) {
+            return None;
+        }
         let is_due =
             || self.is_marked(seen.now_us) && line.aside().any(|call| self.may_be_served(call, seen.now_us));
         (line.is_lacked(seen) || is_due()).then(|| line.wanted_micro())

@@ -186,11 +186,19 @@ impl Waiting {
         first.map(|call| call.arrival).collect()
     }
 
+    pub fn parts<'a>(&'a self, db: Db, key: &'a [u8]) -> impl Iterator<Item = &'a Part> {
+        let calls = self.calls.iter().filter(move |call| call.db == db);
+        calls.flat_map(|call| &call.parts).filter(move |part| *part.key == *key)
+    }
+
+    /// What all of them want of a bucket.
+    pub fn wanted_micro(&self, db: Db, key: &[u8]) -> i64 {
+        self.parts(db, key).map(|part| part.wanted.micro()).sum()
+    }
+
     /// What all of them want of a bucket, if one of them lacks it.
     pub fn wanted_before(&self, db: Db, key: &[u8], buckets: &impl Buckets) -> Option<i64> {
-        let calls = self.calls.iter().filter(|call| call.db == db);
-        let parts = || calls.clone().flat_map(|call| &call.parts).filter(|part| *part.key == *key);
-        let sum_micro = || parts().map(|part| part.wanted.micro()).sum();
-        parts().any(|part| buckets.lacks(db, part)).then(sum_micro)
+        let is_lacked = self.parts(db, key).any(|part| buckets.lacks(db, part));
+        is_lacked.then(|| self.wanted_micro(db, key))
     }
 }

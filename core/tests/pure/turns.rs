@@ -333,7 +333,7 @@ fn a_call_that_is_put_off_keeps_those_behind_it() {
     let share = |tenant| Some(share(tenant, MILLION));
     let [first, second, third] = [share(b"a"), share(b"b"), share(b"a")]
         .map(|share| server.call_with(0, &[of(MILLION)], Some(MILLION), share).1.unwrap());
-    server.world.operate(0, &of(0), Operation::Give { amount_micro: 4 * MILLION });
+    server.world.operate(0, &of(0), Operation::Give { amount_micro: 3 * MILLION });
     server.queue.mark(0, b"k");
     server.slice = Some(0);
     let late = server.call_with(0, &[of(MILLION)], Some(MILLION), share(b"a")).1.unwrap();
@@ -342,6 +342,7 @@ fn a_call_that_is_put_off_keeps_those_behind_it() {
     assert_eq!(server.turn(), Some(second));
     server.queue.postpone(second, 1000);
     assert_eq!(server.turn(), None, "neither {third} nor {late} overtakes");
+    server.world.operate(0, &of(0), Operation::Give { amount_micro: MILLION });
     server.queue.mark_due(1000);
     for call in [second, third, late] {
         assert_eq!(server.turn(), Some(call));
@@ -385,7 +386,8 @@ fn a_call_that_is_not_due_keeps_no_newcomer_from_what_it_does_not_lack() {
         server.call(0, &parts, Some(MILLION));
     }
     server.queue.mark(0, b"m");
-    assert_eq!(server.queue.wanted_before(0, b"l", &server.world.seen(0, b"l")), None);
+    let (seen, limit) = (server.world.seen(0, b"l"), limit(1, "1/d"));
+    assert_eq!(server.queue.wanted_before(0, b"l", &seen, &limit, MILLION), None);
 }
 
 #[test]
@@ -540,7 +542,7 @@ fn a_change_asks_about_one_call_and_those_whom_it_serves() {
             assert_eq!((crowd.give(0), crowd.asked() <= FOR_A_CHANGE), (0, true));
         }
         let seen = crowd.server.world.seen(0, b"shared");
-        assert!(crowd.server.queue.wanted_before(0, b"shared", &seen).is_some());
+        assert!(crowd.server.queue.wanted_before(0, b"shared", &seen, &shared.limit, MILLION).is_some());
         for tokens in [1, 3] {
             let served = crowd.give(tokens * MILLION);
             assert!(served > 0 || crowd.server.queue.count() == 0);

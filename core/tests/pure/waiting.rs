@@ -67,6 +67,11 @@ impl World {
             .is_ok_and(|it| it.decision.allowed > 0)
     }
 
+    /// Returns the level of a bucket under the limit of a part, in micro-tokens.
+    pub fn level_micro(&self, db: Db, part: &Part) -> i64 {
+        self.outlook(db, part).0 + 1
+    }
+
     /// Returns all that a call can find of the bucket of a part, with times as seen from now: the level and the age of its last
     /// refill after a charge of one micro-token, and the holds that have not ended.
     pub fn outlook(&self, db: Db, part: &Part) -> (i64, i64, Vec<Hold>) {
@@ -203,14 +208,29 @@ impl Server {
 
     /// Whether a call that comes now is denied: it lacks, or it takes what one of those who wait lacks.
     fn is_denied(&mut self, db: Db, part: &Part) -> bool {
-        let ahead_micro = self.queue.wanted_before(db, &part.key, &self.world.seen(db, &part.key));
+        let needs_micro = self.world.needs_micro(db, part);
+        if needs_micro <= 0 {
+            return self.world.denial(db, part).is_some();
+        }
+        let seen = self.world.seen(db, &part.key);
+        let ahead_micro = self.queue.wanted_before(db, &part.key, &seen, &part.limit, needs_micro);
         let lacked_micro = self.waiting.wanted_before(db, &part.key, &self.world);
+        let is_free = lacked_micro.is_none() || self.is_plenty(db, part, needs_micro);
+        assert!(ahead_micro.is_some() || is_free, "{part:?} takes what a call lacks");
         // Between slices calls that are due want the bucket, too.
-        if lacked_micro.is_some() || !self.queue.is_marked(self.world.now_us) {
+        if ahead_micro.is_some() && !self.queue.is_marked(self.world.now_us) {
             assert_eq!(ahead_micro, lacked_micro, "ahead of {part:?}");
         }
-        let is_kept = ahead_micro.is_some() && self.world.needs_micro(db, part) > 0;
-        is_kept || self.world.denial(db, part).is_some()
+        ahead_micro.is_some() || self.world.denial(db, part).is_some()
+    }
+
+    /// Returns whether a bucket has what all calls want that wait for it after a take of `micro`. A smaller pool has less.
+    fn is_plenty(&self, db: Db, part: &Part, micro: i64) -> bool {
+        let others = self.waiting.parts(db, &part.key).chain([part]);
+        let smallest_micro = others.map(|part| part.limit.capacity_micro()).min().unwrap();
+        let smaller = Part { limit: Limit::pool(smallest_micro), ..part.clone() };
+        let level_micro = self.world.level_micro(db, if part.limit.is_pool() { &smaller } else { part });
+        self.waiting.wanted_micro(db, &part.key) <= level_micro - micro
     }
 
     fn enter(&mut self, db: Db, parts: &[Part], max_wait_us: i64, share: Option<Share>) -> Arrival {
@@ -353,7 +373,7 @@ impl Server {
         for part in call.parts.iter().filter(|part| self.world.needs_micro(call.db, part) > 0) {
             let seen = self.world.seen(call.db, &part.key);
             assert!(
-                self.queue.wanted_before(call.db, &part.key, &seen).is_some(),
+                self.queue.wanted_before(call.db, &part.key, &seen, &part.limit, i64::MAX).is_some(),
                 "{part:?} of {arrival} is free"
             );
         }

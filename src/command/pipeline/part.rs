@@ -66,8 +66,9 @@ impl<'request, 'call> Part<'request, 'call> {
     #[cold]
     fn deny_behind_others(&mut self) {
         let is_for_good = self.is_denied() && self.plan.retry_after_ms() == NEVER_MS;
-        if !is_for_good && self.lacking_micro() > 0 {
-            if let Some(ahead_micro) = waiting::wanted_before(&self.key) {
+        let micro = self.lacking_micro();
+        if !is_for_good && micro > 0 {
+            if let Some(ahead_micro) = waiting::wanted_before(&self.key, &self.request.limit, micro) {
                 self.plan = Plan::Outcome(self.denied_behind(ahead_micro));
             }
         }

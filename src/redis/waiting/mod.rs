@@ -40,6 +40,7 @@ use calls::{with_calls, CONTEXT};
 use client::Client;
 use redis_module::raw;
 use std::sync::atomic::Ordering;
+use tokenbucket_core::bucket::Limit;
 use tokenbucket_core::queue::{Db, Queue};
 use tokenbucket_core::request::Waiting;
 
@@ -74,9 +75,10 @@ pub(crate) fn enter(call: &Call, spec: &'static Spec, waiting: &Waiting<Argument
     true
 }
 
-/// Returns the micro-tokens of a bucket that waiting calls want before a new call; `None` if it may proceed.
-pub(crate) fn wanted_before(key: &BucketKey) -> Option<i64> {
-    with_queue(key, |queue, db, name| queue.wanted_before(db, name, &slice::seen(key)))
+/// Returns the micro-tokens of a bucket that waiting calls want before a new call, which takes `micro` under `limit`; `None` if
+/// it may proceed.
+pub(crate) fn wanted_before(key: &BucketKey, limit: &Limit, micro: i64) -> Option<i64> {
+    with_queue(key, |queue, db, name| queue.wanted_before(db, name, &slice::seen(key), limit, micro))
 }
 
 /// Returns how many calls of each tenant wait for a bucket, the largest number first, if calls have shares there: at most ten.

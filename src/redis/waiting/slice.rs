@@ -11,6 +11,9 @@ use tokenbucket_core::queue::{Db, Levels, Seen};
 /// The longest slice, after which the server serves its other clients.
 const LONGEST: Duration = Duration::from_micros(500);
 
+/// The longest time that serving owes to the server's other clients. A slice that took longer was suspended, with the server.
+const MOST_OWED: Duration = Duration::from_millis(1);
+
 /// A slice of time. It reads buckets by their keys.
 pub(super) struct Slice {
     context: *mut raw::RedisModuleCtx,
@@ -34,7 +37,8 @@ impl Slice {
     pub(super) fn end(self) {
         with_calls(|calls| {
             let from = calls.served_until.map_or(self.began, |until| until.max(self.began));
-            calls.served_until = from.checked_add(self.began.elapsed().saturating_mul(2));
+            let until = from.checked_add(self.began.elapsed().saturating_mul(2));
+            calls.served_until = until.min(Instant::now().checked_add(MOST_OWED));
         });
     }
 }
