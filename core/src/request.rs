@@ -162,27 +162,29 @@ fn first<A, const N: usize>(arguments: &[A]) -> Result<(&[A; N], &[A]), Error> {
 /// Reads `key capacity rate [cost]`, of `TB.TAKE`.
 #[inline(always)] // Hot: the limit stays in registers.
 pub fn take<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
-    take_or_peek(arguments, limit)
+    let (key, capacity, rate, cost) = with_cost(arguments)?;
+    taking(key, limit(capacity, rate)?, cost)
 }
 
-/// Reads `key capacity rate [cost]`, of `TB.PEEK`, which may read a pool too. `TB.PEEK` reads [`take`] first, so that only
-/// pools pay for the difference.
+/// Reads what [`take`] refuses as [`Error::RateOfPool`], of `TB.PEEK`, which may look at a pool. `TB.PEEK` reads [`take`]
+/// first, so that only pools pay for the difference.
 #[cold]
-pub fn peek<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
-    take_or_peek(arguments, limit_or_pool)
+pub fn peek_pool<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
+    let (key, capacity, _, cost) = with_cost(arguments)?;
+    taking(key, pool(capacity)?, cost)
 }
 
 #[inline(always)]
-fn take_or_peek<A: Argument>(
-    arguments: &[A],
-    limit: impl FnOnce(&A, &A) -> Result<Limit, Error>,
-) -> Result<Request<A>, Error> {
-    let (key, capacity, rate, cost) = match arguments {
-        [key, capacity, rate] => (key, capacity, rate, None),
-        [key, capacity, rate, cost] => (key, capacity, rate, Some(cost)),
-        _ => return Err(Error::WrongArity),
-    };
-    let limit = limit(capacity, rate)?;
+fn with_cost<A>(arguments: &[A]) -> Result<(&A, &A, &A, Option<&A>), Error> {
+    match arguments {
+        [key, capacity, rate] => Ok((key, capacity, rate, None)),
+        [key, capacity, rate, cost] => Ok((key, capacity, rate, Some(cost))),
+        _ => Err(Error::WrongArity),
+    }
+}
+
+#[inline(always)]
+fn taking<A: Argument>(key: &A, limit: Limit, cost: Option<&A>) -> Result<Request<A>, Error> {
     let cost_micro = match cost {
         Some(cost) => self::cost(cost)?,
         None => MICRO_PER_TOKEN,
@@ -533,12 +535,14 @@ fn limit<A: AsRef<[u8]>>(capacity: &A, rate: &A) -> Result<Limit, Error> {
 #[inline]
 pub fn limit_or_pool<A: AsRef<[u8]>>(capacity: &A, rate: &A) -> Result<Limit, Error> {
     match limit(capacity, rate) {
-        Err(Error::RateOfPool) => {
-            let capacity_micro = micro_tokens(capacity.as_ref(), Rounding::Down).ok_or(Error::Capacity)?;
-            Ok(Limit::pool(capacity_micro))
-        }
+        Err(Error::RateOfPool) => pool(capacity),
         other => other,
     }
+}
+
+fn pool<A: AsRef<[u8]>>(capacity: &A) -> Result<Limit, Error> {
+    let capacity_micro = micro_tokens(capacity.as_ref(), Rounding::Down).ok_or(Error::Capacity)?;
+    Ok(Limit::pool(capacity_micro))
 }
 
 #[inline]

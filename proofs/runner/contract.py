@@ -12,12 +12,10 @@ from .machine import Pointer
 LATEST = 2**60
 SATURATED = 2**62
 MOST_MISSING = 2 * 10**18
+DEEPEST_DEBT = -(10**18)
 
 flow_up = z3.Function("flow_up", z3.IntSort(), z3.IntSort(), z3.IntSort())
 carry_up = z3.Function("carry_up", z3.IntSort(), z3.IntSort(), z3.IntSort())
-flowed = z3.Function("W", z3.IntSort(), z3.RealSort())
-flow = z3.Function("flow", z3.IntSort(), z3.IntSort(), z3.IntSort())
-carry = z3.Function("carry", z3.IntSort(), z3.IntSort(), z3.IntSort())
 reaches = z3.Function("reaches", z3.IntSort(), z3.IntSort(), z3.IntSort())
 
 
@@ -28,9 +26,13 @@ def as_term(value):
 class Contract:
     """Stands for the functions of one rate, on one path. A rate that is steady flows in every microsecond."""
 
-    def __init__(self, is_steady=False):
+    def __init__(self, is_steady=False, name=""):
         self.moments = []
         self.is_steady = is_steady
+        self.flowed = z3.Function(f"W{name}", z3.IntSort(), z3.RealSort())
+        self.flow_of, self.carry_of = (
+            z3.Function(f"{part}{name}", z3.IntSort(), z3.IntSort(), z3.IntSort()) for part in ("flow", "carry")
+        )
 
     def cuts(self):
         """Returns which functions it stands for, by a part of their names."""
@@ -51,7 +53,7 @@ class Contract:
         if machine.decide(until <= since):
             return (0, 0)
         since, until = as_term(since), as_term(until)
-        micro, rest = flow(since, until), carry(since, until)
+        micro, rest = self.flow_of(since, until), self.carry_of(since, until)
         brought = self._at(machine, until) - self._at(machine, since)
         machine.solver.state(
             micro >= 0,
@@ -114,13 +116,13 @@ class Contract:
         if not any(moment.eq(other) for other in self.moments):
             for other in self.moments:
                 machine.solver.state(
-                    z3.Implies(moment <= other, flowed(moment) <= flowed(other)),
-                    z3.Implies(other <= moment, flowed(other) <= flowed(moment)),
+                    z3.Implies(moment <= other, self.flowed(moment) <= self.flowed(other)),
+                    z3.Implies(other <= moment, self.flowed(other) <= self.flowed(moment)),
                 )
                 if self.is_steady:
-                    machine.solver.state((moment == other) == (flowed(moment) == flowed(other)))
+                    machine.solver.state((moment == other) == (self.flowed(moment) == self.flowed(other)))
             self.moments.append(moment)
-        return flowed(moment)
+        return self.flowed(moment)
 
 
 class Holds:
@@ -135,6 +137,7 @@ class Holds:
 
     def __init__(self, machine, ended, last_end, is_held=0, amount=0, ends_at=0):
         self.ended, self.last_end, self.is_held = ended, last_end, is_held
+        self.free = z3.Int("free")
         machine.memory.store(Pointer("hold", self.AMOUNT_AT), 8, amount)
         machine.memory.store(Pointer("hold", self.END_AT), 8, ends_at)
 
@@ -144,16 +147,26 @@ class Holds:
             ("4list5Holds14outstanding_of17h", self.outstanding_of),
             ("4list5Holds6remove17h", self.remove),
             ("4list5Holds3set17h", lambda machine, holds, hold: None),
-            (f"{expiring}14returned_micro17h", lambda machine, holds, since, now: self.ended),
+            (f"{expiring}14returned_micro17h", self.returned_micro),
             (f"{expiring}11last_end_us17h", lambda machine, holds: self.last_end),
             (f"{expiring}13reaches_at_us17h", self.reaches),
+            ("4list5Holds10free_micro17h", self.free_micro),
             # No limit is overridden.
-            (f"{expiring}17override_ended_us17h", lambda machine, holds, now: -(2**63)),
+            ("4list5Holds13is_overridden17h", lambda machine, holds: False),
+            ("4list5Holds8limit_at17h", lambda machine, holds, own, now: own),
+            (f"{expiring}12is_suspended17h", lambda machine, holds, now: False),
             (f"{expiring}14limit_until_us17h", lambda machine, holds, now: 2**63 - 1),
         )
 
     def outstanding_of(self, machine, _holds, _id, _length, _now):
         return self.HOLD if machine.decide(self.is_held == 1) else self.NULL
+
+    def returned_micro(self, machine, _holds, since, now):
+        return 0 if machine.decide(as_term(since) >= as_term(now)) else self.ended
+
+    def free_micro(self, machine, _holds, capacity, _now):
+        machine.solver.state(self.free <= as_term(capacity), self.free >= DEEPEST_DEBT)
+        return self.free
 
     def remove(self, machine, result, _holds, _id, _length):
         machine.memory.store(result, 8, self.HOLD)

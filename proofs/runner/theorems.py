@@ -17,6 +17,7 @@ U64_TERM = (1, 2**64 - 1)
 ANY_TERM = (0, 2**64 - 1)
 U128 = 2**127
 MOST_RETURNED = 2**61
+MARK_AT = 8
 
 TIME = (0, LATEST)
 AMOUNT = (0, MAX_MICRO)
@@ -81,6 +82,23 @@ def scene(
 def steady_scene(machine, **unknowns):
     """Passes a scene whose rate flows all the time: a ratio or a decimal one."""
     return scene(machine, **unknowns, is_steady=True)
+
+
+def scene_of_override(machine, other_capacity, fills, end, **unknowns):
+    """Passes a scene, and an override by another rate. Behind its kind, a rate has a mark that tells them apart."""
+    (at,), _ = scene(machine, **unknowns)
+    own, other = Contract(), Contract(name=" of override")
+    place = Pointer("other rate", 0)
+    machine.memory.store(place, 8, 0)
+    for mark, rate in enumerate((Pointer("rate", 0), place)):
+        machine.memory.store(Pointer(rate.base, MARK_AT), 8, mark)
+
+    def flow(machine, rate, since, until):
+        mark = machine.memory.load(Pointer(rate.base, rate.offset + MARK_AT), 8)
+        return (own, other)[mark].flow(machine, rate, since, until)
+
+    cuts = [("4rate4Rate4flow17h", flow), *(cut for cut in own.cuts() if "4flow17h" not in cut[0])]
+    return [at, place, other_capacity, fills == 1, end], cuts
 
 
 def scene_with_ended(machine, ended, **unknowns):
@@ -265,6 +283,12 @@ THEOREMS = [
         "hold_is_replied",
         {**CALL, **HOLDS, "ended": (0, 0), "taken": (-MAX_MICRO, MAX_MICRO)},
         scene_of_reply,
+        overflow_breaks=True,
+    ),
+    Theorem(
+        "ended_override_leaves_its_flow",
+        {**CALL, "other_capacity": AMOUNT, "fills": (0, 1), "end": TIME},
+        scene_of_override,
         overflow_breaks=True,
     ),
     of_sums("take_overflows_nowhere", {"cost": AMOUNT}),

@@ -9,7 +9,7 @@
 use tokenbucket_core::bucket::{
     Bucket, Change, Decision, Expiring, Limit, NoHolds, Operation, Outcome, DEEPEST_DEBT_MICRO, MAX_TIME_US,
 };
-use tokenbucket_core::hold::{Holds, Plan};
+use tokenbucket_core::hold::{Begun, Holds, Plan};
 use tokenbucket_core::number::{micro_tokens, Rounding, MAX_MICRO, MAX_TOKENS, MICRO_PER_TOKEN};
 use tokenbucket_core::rate::{Flow, Rate, CENTURY_S};
 
@@ -243,11 +243,12 @@ impl Scene<'_> {
 
     #[inline(always)]
     fn any_limit(&self) -> Option<Limit> {
-        match *self.rate {
-            Rate::Pool => Some(Limit::pool(self.capacity_micro)),
+        let of_nothing = || match *self.rate {
+            Rate::POOL => Some(Limit::pool(self.capacity_micro)),
             Rate::NOTHING => Some(Limit::stopped(self.capacity_micro)),
-            _ => self.limit(),
-        }
+            _ => None,
+        };
+        self.limit().or_else(of_nothing)
     }
 
     #[inline(always)]
@@ -648,6 +649,41 @@ pub fn bucket_is_full_at(scene: &Scene<'_>, full_at_us: i64) -> Verdict {
     verdict(refilled_at_us == 0 || found_us <= full_at_us.wrapping_add(1), 3)
 }
 
+/// States of an override by another limit from the moment of the scene on, under which no call comes: at its end the bucket is
+/// one that loads, of that moment (1). A bucket that was full by the limit of the calls, or that the override `fills`, is full
+/// by it, and what was above comes back (2); above its capacity, nothing flowed in (3); else what flowed in by its rate, up to
+/// its capacity, and no level is less than it was (4).
+pub fn ended_override_leaves_its_flow(
+    scene: &Scene<'_>,
+    rate: &Rate,
+    capacity_micro: i64,
+    fills: bool,
+    end_us: i64,
+) -> Verdict {
+    let Some(own) = scene.limit() else { return OUTSIDE };
+    let (Some(stored), Some(other)) = (scene.stored(), Limit::new(capacity_micro, *rate)) else {
+        return OUTSIDE;
+    };
+    if end_us < scene.now_us {
+        return OUTSIDE;
+    }
+    let before_micro = worth(scene, Some(stored), scene.now_us).micro().min(scene.capacity_micro);
+    let flow_micro = rate.flow(scene.now_us, end_us).micro;
+    let begun = Begun::new(&own, (stored, 0), (&other, fills), scene.now_us);
+    let Bucket { level_micro, refilled_at_us } = begun.after(&other, 0, end_us);
+    if Bucket::checked(level_micro, refilled_at_us).is_none() || refilled_at_us != end_us {
+        return 1;
+    }
+    if fills || before_micro == scene.capacity_micro {
+        return verdict(level_micro == before_micro.max(capacity_micro), 2);
+    }
+    if before_micro >= capacity_micro {
+        return verdict(level_micro == before_micro, 3);
+    }
+    let due_micro = before_micro.wrapping_add(flow_micro).min(capacity_micro);
+    verdict(level_micro == due_micro && level_micro >= before_micro, 4)
+}
+
 /// States that a decision is made (a charge alone may be refused), its grant is not negative, and its waits are within
 /// bounds (1).
 #[inline(always)]
@@ -737,7 +773,7 @@ fn gives_back(scene: &Scene<'_>, bucket: Bucket, due_micro: i64) -> Verdict {
 /// Returns the level at the moment of the call, with what the holds that have ended bring.
 #[inline(always)]
 fn level_with_ended(scene: &Scene<'_>, holds: &Holds) -> i64 {
-    if matches!(scene.rate, Rate::Pool) {
+    if scene.any_limit().is_some_and(|limit| limit.is_pool()) {
         return holds.free_micro(scene.capacity_micro, scene.now_us);
     }
     let current = worth(scene, scene.stored(), scene.now_us).micro();

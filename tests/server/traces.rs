@@ -215,3 +215,28 @@ fn it_is_announced_which_holds_are_set_and_settled() {
         assert_eq!(listener.heard().0, expected, "{call}");
     }
 }
+
+/// A key that goes is announced, whoever caused it.
+#[test]
+fn an_override_that_ends_announces_a_key_that_goes() {
+    let (server, mut client) = Server::with_clock_and_client();
+    client.say("CONFIG SET notify-keyspace-events Eg");
+    let mut listener = Listener::new(&server);
+    listener.heard();
+    for (call, expected) in [
+        ("TB.OVERRIDE full 5 1 60000", &[] as &[&str]),
+        ("TB.OVERRIDE full 5 1 0", &["del full"]),
+        ("TB.OVERRIDE full 5 1 0", &[]),
+        ("TB.TAKE used 10 1/h", &[]),
+        ("TB.OVERRIDE used 0 1 60000", &[]),
+        ("TB.OVERRIDE used 0 1 0", &[]),
+        ("TB.GIVE used 10 1/h 1", &["del used"]),
+        ("TB.OVERRIDE held 5 0 60000", &[]),
+        ("TB.HOLD held 10 0 1 5000 a", &[]),
+        ("TB.OVERRIDE held 5 0 0", &[]),
+        ("TB.SETTLE held 10 0 a 0", &["del held"]),
+    ] {
+        client.say(call);
+        assert_eq!(listener.heard().0, expected, "{call}");
+    }
+}

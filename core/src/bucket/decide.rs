@@ -148,6 +148,24 @@ impl<'limit, R: Expiring + 'limit> View<'limit, R> {
         }
     }
 
+    /// Sees a bucket of `now_us` at most, which includes all holds that have ended, under the limit that counts.
+    #[inline(always)]
+    pub(crate) fn of(limit: &'limit Limit, bucket: Bucket, expiring: R, now_us: i64) -> Self {
+        let now_us = now_us.clamp(0, MAX_TIME_US);
+        Self {
+            limit,
+            expiring,
+            expired_micro: 0,
+            included_until_us: now_us,
+            now_us,
+            limit_until_us: expiring.limit_until_us(now_us),
+            stepped_back: false,
+            stored: bucket,
+            current: bucket,
+            stored_level_micro: bucket.level_micro,
+        }
+    }
+
     #[inline(always)]
     fn take(&self, cost_micro: i64) -> Outcome {
         if cost_micro > self.available_micro() {

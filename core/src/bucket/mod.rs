@@ -299,7 +299,7 @@ impl Limit {
     #[inline]
     #[must_use]
     pub fn pool(capacity_micro: i64) -> Self {
-        Self { capacity_micro, rate: Rate::Pool }
+        Self { capacity_micro, rate: Rate::POOL }
     }
 
     /// Returns a bucket that holds at most `capacity_micro`, and into which nothing flows.
@@ -312,7 +312,7 @@ impl Limit {
     #[inline]
     #[must_use]
     pub fn is_pool(&self) -> bool {
-        matches!(self.rate, Rate::Pool)
+        self.rate == Rate::POOL
     }
 
     /// Returns how fast it refills.

@@ -56,7 +56,10 @@ impl Limit {
         if lacking_micro <= 0 || lacking_micro <= view.available_micro() {
             return changed(&view, lacking_micro, amount_micro);
         }
-        let own = if held.is_some() { holds.remove(id) } else { None };
+        if held.is_none() {
+            return Plan::Outcome(view.denied(view.wait_for(lacking_micro)));
+        }
+        let own = holds.remove(id);
         let without_own = View::new(self, stored, &*holds, now_us);
         // What the hold has of a pool is free without it.
         let needed_micro = if self.is_pool() { amount_micro } else { lacking_micro };
@@ -107,7 +110,7 @@ impl Limit {
     /// `holds` has ended. `retry_after_ms` is the time until the bucket is out of debt.
     #[must_use]
     pub fn outcome_of_hold(&self, bucket: Bucket, holds: &Holds, taken_micro: i64, now_us: i64) -> Outcome {
-        let view = View::new(self, Some(bucket), holds, now_us);
+        let view = View::of(holds.limit_at(self, now_us), bucket, holds, now_us);
         let full_at_us = view.full_at_us(bucket, view.now_us);
         let decision = view.decision(1, bucket.level_micro, view.debt_free_in_ms(bucket), full_at_us);
         let is_full = bucket.level_micro == view.limit.capacity_micro();

@@ -35,11 +35,40 @@ pub struct Override {
 }
 
 /// A bucket when an override began.
-struct Begun {
+#[derive(Clone, Copy, Debug)]
+pub struct Begun {
     bucket: Bucket,
     /// Until when the level includes ended holds.
     included_until_us: i64,
     withheld_micro: i64,
+}
+
+impl Begun {
+    /// Begins an override by `limit` at `now_us`, in place of `own`: with a full bucket, or with what is left of the stored
+    /// one and the holds that have returned.
+    #[must_use]
+    pub fn new(
+        own: &Limit,
+        (stored, returned_micro): (Bucket, i64),
+        (limit, fills): (&Limit, bool),
+        now_us: i64,
+    ) -> Self {
+        let level_micro = own.refill(stored, returned_micro, now_us).level_micro;
+        let withheld_micro = level_micro.saturating_sub(limit.capacity_micro()).max(0);
+        // Without a key, the bucket would be full too.
+        let is_full = fills || level_micro == own.capacity_micro();
+        let level_micro = if is_full { MAX_MICRO } else { level_micro }.min(limit.capacity_micro());
+        let bucket = Bucket { level_micro, refilled_at_us: now_us };
+        Self { bucket, included_until_us: NOTHING_INCLUDED, withheld_micro }
+    }
+
+    /// Returns the bucket at `until_us`, at which the override by `limit` no longer counts.
+    #[must_use]
+    pub fn after(&self, limit: &Limit, returned_micro: i64, until_us: i64) -> Bucket {
+        let at_end = limit.refill(self.bucket, returned_micro, until_us);
+        let level_micro = at_end.level_micro.saturating_add(self.withheld_micro).min(MAX_MICRO);
+        Bucket { level_micro, refilled_at_us: until_us }
+    }
 }
 
 /// A bucket whose override is replaced.
@@ -112,21 +141,14 @@ impl Override {
         // The clock may have stepped back since.
         let included_until_us = self.began_at_us.min(self.ends_at_us).min(now_us);
         let returned_micro = holds.returned_micro(NOTHING_INCLUDED, included_until_us);
-        let level_micro = own.refill(bucket, returned_micro, self.began_at_us).level_micro;
-        let withheld_micro = level_micro.saturating_sub(self.capacity_micro()).max(0);
-        // Without a key, the bucket would be full too.
-        let is_full = self.fills || level_micro == own.capacity_micro();
-        let level_micro = if is_full { MAX_MICRO } else { level_micro }.min(self.capacity_micro());
-        let bucket = Bucket { level_micro, refilled_at_us: self.began_at_us };
-        Begun { bucket, included_until_us, withheld_micro }
+        let by = (&self.of_rates, self.fills);
+        Begun { included_until_us, ..Begun::new(own, (bucket, returned_micro), by, self.began_at_us) }
     }
 
     /// Returns a bucket at `until_us`, at which it no longer counts.
     fn after(&self, holds: &Holds, begun: &Begun, until_us: i64) -> Bucket {
         let returned_micro = holds.returned_micro(begun.included_until_us, until_us);
-        let at_end = self.of_rates.refill(begun.bucket, returned_micro, until_us);
-        let level_micro = at_end.level_micro.saturating_add(begun.withheld_micro).min(MAX_MICRO);
-        Bucket { level_micro, refilled_at_us: until_us }
+        begun.after(&self.of_rates, returned_micro, until_us)
     }
 
     /// Appends its bytes: when it began and when it ends in Unix microseconds, and what it withholds in micro-tokens or -1, all

@@ -2,7 +2,7 @@
 
 use super::item::Hold;
 use super::limit_override::Override;
-use crate::bucket::{Bucket, Counting, Expiring, Limit, DEEPEST_DEBT_MICRO};
+use crate::bucket::{Bucket, Counting, Expiring, Limit, NoHolds, DEEPEST_DEBT_MICRO};
 use crate::rate::Rate;
 use std::collections::{HashMap, VecDeque};
 use std::mem::size_of;
@@ -67,11 +67,17 @@ impl Holds {
     }
 
     /// Counts the holds that have ended at `now_us`.
+    #[inline]
     #[must_use]
     pub fn ended(&self, now_us: i64) -> usize {
         if self.first_end_us() > now_us {
             return 0;
         }
+        self.count_ended(now_us)
+    }
+
+    #[inline(never)]
+    fn count_ended(&self, now_us: i64) -> usize {
         self.list.partition_point(|hold| hold.ends_at_us <= now_us)
     }
 
@@ -243,11 +249,58 @@ impl Holds {
 
     /// Returns the micro-tokens of a pool of `capacity_micro` that are not held at `now_us`; negative if more is held, at least
     /// [`DEEPEST_DEBT_MICRO`].
+    #[inline]
     #[must_use]
     pub fn free_micro(&self, capacity_micro: i64, now_us: i64) -> i64 {
-        let held_micro = self.total.micro().saturating_sub(self.first_micro(self.ended(now_us)));
+        let held_micro = match self.ended(now_us) {
+            0 => self.total.micro(),
+            ended => self.total.micro().saturating_sub(self.first_micro(ended)),
+        };
         let free_micro = i128::from(capacity_micro).saturating_sub(held_micro);
         i64::try_from(free_micro).unwrap_or(DEEPEST_DEBT_MICRO).max(DEEPEST_DEBT_MICRO)
+    }
+
+    /// Returns whether an override is stored, also if it has ended.
+    #[inline]
+    #[must_use]
+    pub fn is_overridden(&self) -> bool {
+        self.limit_override.is_some()
+    }
+
+    /// Returns what counts of a pool.
+    #[inline]
+    fn counting_pool<'limit>(&self, limit: &'limit Limit, now_us: i64) -> Counting<'limit> {
+        let level_micro = self.free_micro(limit.capacity_micro(), now_us);
+        let free = Bucket { level_micro, refilled_at_us: now_us };
+        Counting { limit, bucket: Some(free), included_until_us: now_us }
+    }
+
+    /// Returns what counts while an override is stored.
+    #[cold]
+    fn counting_overridden<'limit>(
+        &'limit self,
+        own: &'limit Limit,
+        stored: Option<Bucket>,
+        now_us: i64,
+    ) -> Counting<'limit> {
+        let limit = self.limit_at(own, now_us);
+        if limit.is_pool() {
+            return self.counting_pool(limit, now_us);
+        }
+        let (bucket, included_until_us) = self.settled(own, stored, now_us);
+        Counting { limit, bucket, included_until_us }
+    }
+
+    #[inline(never)]
+    fn sum_returned(&self, since_us: i64, now_us: i64) -> i64 {
+        let micro = sum(self.list.range(self.ended(since_us)..self.ended(now_us)));
+        i64::try_from(micro).unwrap_or(MOST_RETURNED).min(MOST_RETURNED)
+    }
+
+    /// Returns the limit that counts at `now_us` for calls that bring `own`.
+    #[inline]
+    pub(super) fn limit_at<'limit>(&'limit self, own: &'limit Limit, now_us: i64) -> &'limit Limit {
+        self.override_at(now_us).map_or(own, |stored| stored.limit_for(own))
     }
 
     /// Sums the amounts of the first `count` holds.
@@ -305,8 +358,7 @@ impl Expiring for &Holds {
         if self.first_end_us() > now_us || since_us >= now_us {
             return 0;
         }
-        let micro = sum(self.list.range(self.ended(since_us)..self.ended(now_us)));
-        i64::try_from(micro).unwrap_or(MOST_RETURNED).min(MOST_RETURNED)
+        self.sum_returned(since_us, now_us)
     }
 
     #[inline]
@@ -315,19 +367,18 @@ impl Expiring for &Holds {
         self.last().map_or(i64::MIN, |hold| hold.ends_at_us).max(of_override)
     }
 
-    #[inline]
+    #[inline(always)] // What counts stays in registers.
     fn counting<'limit>(self, own: &'limit Limit, stored: Option<Bucket>, now_us: i64) -> Counting<'limit>
     where
         Self: 'limit,
     {
-        let limit = self.override_at(now_us).map_or(own, |stored| stored.limit_for(own));
-        if limit.is_pool() {
-            let level_micro = self.free_micro(limit.capacity_micro(), now_us);
-            let free = Bucket { level_micro, refilled_at_us: now_us };
-            return Counting { limit, bucket: Some(free), included_until_us: now_us };
+        if self.is_overridden() {
+            return self.counting_overridden(own, stored, now_us);
         }
-        let (bucket, included_until_us) = self.settled(own, stored, now_us);
-        Counting { limit, bucket, included_until_us }
+        match own.is_pool() {
+            true => self.counting_pool(own, now_us),
+            false => NoHolds.counting(own, stored, now_us),
+        }
     }
 
     #[inline]

@@ -21,7 +21,7 @@ mod list;
 
 pub use decide::Plan;
 pub use item::{Hold, MAX_ID_LEN};
-pub use limit_override::{Override, Replaced};
+pub use limit_override::{Begun, Override, Replaced};
 pub use list::Holds;
 
 /// The most holds that a bucket may have, and the largest value of `tokenbucket.max-holds`. Files and effects with more are

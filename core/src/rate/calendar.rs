@@ -51,6 +51,18 @@ pub(crate) enum Anchor {
     MonthEnd(u8),
 }
 
+impl Anchor {
+    /// Returns the anchor of periods that begin later by the days behind a period.
+    #[cold]
+    fn with_days(self, behind: &[u8]) -> Self {
+        let after_28th = days(behind).map_or(0, |(days, _)| days.saturating_sub(DAYS_OF_ALL));
+        match u8::try_from(after_28th) {
+            Ok(after_28th @ 1..) if self == Self::January => Self::MonthEnd(after_28th),
+            _ => self,
+        }
+    }
+}
+
 impl Calendar {
     /// Reads the parts before and behind the `@` of `count@period[days][offset]`.
     ///
@@ -60,13 +72,9 @@ impl Calendar {
         let sign = behind.iter().position(|byte| matches!(byte, b'+' | b'-')).unwrap_or(behind.len());
         let (period, behind) = behind.split_at_checked(sign).ok_or(RateError::Malformed)?;
         let delay_min = delay_min(period, behind).ok_or(RateError::Malformed)?;
-        let after_28th = days(behind).map_or(0, |(days, _)| days.saturating_sub(DAYS_OF_ALL));
         Decimal::parse(count).filter(|count| !count.is_zero()).ok_or(RateError::Malformed)?;
         let (units, anchor) = period_of(period)?;
-        let anchor = match u8::try_from(after_28th) {
-            Ok(after_28th @ 1..) if anchor == Anchor::January => Anchor::MonthEnd(after_28th),
-            _ => anchor,
-        };
+        let anchor = if behind.is_empty() { anchor } else { anchor.with_days(behind) };
         let count_micro = micro_tokens(count, Rounding::Down).ok_or(RateError::OutOfRange)?.unsigned_abs();
         let calendar = Self { count_micro, units, anchor, delay_min };
         calendar.is_within_bounds().then_some(calendar).ok_or(RateError::OutOfRange)
@@ -130,21 +138,26 @@ impl Calendar {
     /// Returns the number of the period that contains `at_us`.
     fn number_at(&self, at_us: i64) -> i64 {
         let local_us = at_us.saturating_sub(self.delay_us());
-        let units = match self.anchor {
+        match self.anchor {
+            Anchor::Epoch => self.periods(local_us),
+            _ => self.anchored_number_at(local_us),
+        }
+    }
+
+    /// Returns the number of a period of weeks or months. Apart, because days and what is shorter are the usual periods.
+    #[inline(never)]
+    fn anchored_number_at(&self, local_us: i64) -> i64 {
+        self.periods(match self.anchor {
             Anchor::Epoch => local_us,
             Anchor::Monday => local_us.saturating_sub(MONDAY_US).div_euclid(WEEK_US),
             Anchor::January => month_of(local_us.div_euclid(DAY_US)),
-            Anchor::MonthEnd(days) => {
-                let day = local_us.div_euclid(DAY_US);
-                let month = month_of(day);
-                let has_begun = day >= first_day_of(month).saturating_add(days_after_28th(month, days));
-                if has_begun {
-                    month
-                } else {
-                    month.saturating_sub(1)
-                }
-            }
-        };
+            Anchor::MonthEnd(days) => month_end_of(local_us.div_euclid(DAY_US), days),
+        })
+    }
+
+    /// Returns how many whole periods so many units are.
+    #[inline]
+    fn periods(&self, units: i64) -> i64 {
         units.checked_div_euclid(signed(self.units)).unwrap_or(0)
     }
 
@@ -155,9 +168,7 @@ impl Calendar {
             Anchor::Epoch => units,
             Anchor::Monday => units.saturating_mul(WEEK_US).saturating_add(MONDAY_US),
             Anchor::January => first_day_of(units).saturating_mul(DAY_US),
-            Anchor::MonthEnd(days) => {
-                first_day_of(units).saturating_add(days_after_28th(units, days)).saturating_mul(DAY_US)
-            }
+            Anchor::MonthEnd(days) => month_end(units, days).saturating_mul(DAY_US),
         };
         local_us.saturating_add(self.delay_us())
     }
@@ -261,10 +272,25 @@ fn month_of(day: i64) -> i64 {
     years.wrapping_mul(12).wrapping_add(month).wrapping_add(2)
 }
 
-/// Returns `days` after the 28th, at most those that a month has.
-fn days_after_28th(month: i64, days: u8) -> i64 {
-    let len = first_day_of(month.saturating_add(1)).saturating_sub(first_day_of(month));
-    i64::from(days).min(len.saturating_sub(28))
+/// Returns the month that began last until `day`, `days` after each 28th. Off the path of other calendars.
+#[cold]
+#[inline(never)]
+fn month_end_of(day: i64, days: u8) -> i64 {
+    let month = month_of(day);
+    if day >= month_end(month, days) {
+        month
+    } else {
+        month.saturating_sub(1)
+    }
+}
+
+/// Returns the first day of a month, without the delay to the 28th, that begins `days` after it, at most on its last day.
+#[cold]
+#[inline(never)]
+fn month_end(month: i64, days: u8) -> i64 {
+    let first = first_day_of(month);
+    let len = first_day_of(month.saturating_add(1)).saturating_sub(first);
+    first.saturating_add(i64::from(days).min(len.saturating_sub(28)))
 }
 
 /// Returns the first day, counted from 1970, of a month, counted from January of the year 0; saturates.

@@ -24,13 +24,14 @@ pub enum Rate {
     Scaled(Scaled),
     /// Tokens come all at once at every boundary of a period.
     Calendar(Calendar),
-    /// Of a pool, which has no level: nothing flows, and free is what is not held.
-    Pool,
 }
 
 impl Rate {
     /// Nothing flows.
     pub const NOTHING: Self = Self::Ratio(Ratio::NOTHING);
+
+    /// That of a pool, which has no level: nothing flows, and free is what is not held.
+    pub const POOL: Self = Self::Ratio(Ratio::POOL);
 
     /// Returns `count` tokens in `period_s` seconds, or `None` if that is out of bounds.
     #[inline]
@@ -58,7 +59,6 @@ impl Rate {
             Self::Ratio(ratio) => ratio.wide().flow(elapsed_us),
             Self::Scaled(scaled) => scaled.wide().flow(elapsed_us),
             Self::Calendar(calendar) => Flow { micro: calendar.flow_micro(since_us, until_us), carry_us: 0 },
-            Self::Pool => Flow { micro: 0, carry_us: 0 },
         }
     }
 
@@ -71,7 +71,7 @@ impl Rate {
         match self {
             Self::Ratio(ratio) => ratio.wide().flow_up(elapsed_us),
             Self::Scaled(scaled) => scaled.wide().flow_up(elapsed_us),
-            Self::Calendar(_) | Self::Pool => self.flow(since_us, until_us),
+            Self::Calendar(_) => self.flow(since_us, until_us),
         }
     }
 
@@ -95,8 +95,6 @@ impl Rate {
             Self::Ratio(ratio) => since_us.wrapping_add(ratio.wide().time_us(micro)),
             Self::Scaled(scaled) => since_us.wrapping_add(scaled.wide().time_us(micro)),
             Self::Calendar(calendar) => calendar.reaches_at_us(since_us, micro),
-            Self::Pool if micro == 0 => since_us,
-            Self::Pool => since_us.wrapping_add(bounds::SATURATED),
         }
     }
 
@@ -120,7 +118,6 @@ impl Rate {
             Self::Ratio(ratio) => is_within(ratio.wide().time_us(capacity_micro)),
             Self::Scaled(scaled) => is_within(scaled.wide().time_us(capacity_micro)),
             Self::Calendar(calendar) => calendar.refills_within_a_century(capacity_micro),
-            Self::Pool => true,
         }
     }
 
@@ -129,7 +126,7 @@ impl Rate {
     pub fn longest_period_us(&self) -> i64 {
         match self {
             Self::Calendar(calendar) => calendar.longest_period_us(),
-            Self::Ratio(_) | Self::Scaled(_) | Self::Pool => 0,
+            Self::Ratio(_) | Self::Scaled(_) => 0,
         }
     }
 }

@@ -153,7 +153,10 @@ fn read_numkeys(bytes: &[u8]) -> Option<usize> {
 pub fn parse<'a>(command: &str, arguments: &[&'a [u8]]) -> Result<Parsed<'a>, Refusal> {
     let one = match command {
         "TAKE" => request::take(arguments),
-        "PEEK" => request::peek(arguments),
+        "PEEK" => request::take(arguments).or_else(|error| match error {
+            Error::RateOfPool => request::peek_pool(arguments),
+            error => Err(error),
+        }),
         "TAKEUPTO" => request::take_up_to(arguments),
         "RESERVE" => request::reserve(arguments),
         "CHARGE" => request::charge(arguments),

@@ -177,13 +177,27 @@ proptest! {
         ((scene, (amount_micro, ..)), all) in calls().prop_flat_map(|call| (Just(call), holds(call.0.now_us))),
         taken_micro in -MAX_MICRO..=MAX_MICRO,
     ) {
-        for scene in [scene, Scene { rate: &Rate::NOTHING, ..scene }, Scene { rate: &Rate::Pool, ..scene }] {
+        for scene in [scene, Scene { rate: &Rate::NOTHING, ..scene }, Scene { rate: &Rate::POOL, ..scene }] {
             let mut holds = Holds::default();
             all.iter().for_each(|hold| holds.set(hold.clone()));
             let settled = of_core::settle_gives_back(&scene, &holds, b"a", amount_micro);
             let set = of_core::hold_takes_the_difference(&scene, &mut holds, b"a", amount_micro);
             holds.drop_ended(scene.now_us);
             assert_kept([settled, set, of_core::hold_is_replied(&scene, &holds, taken_micro)]);
+        }
+    }
+
+    #[test]
+    fn an_override_that_ended_changed_no_level_but_by_its_flow(
+        (scene, (amount_micro, ..)) in calls(),
+        rate in rates(),
+        fills in any::<bool>(),
+        lasts_us in prop_oneof![0..10_000_000i64, spread(30 * 86_400_000_000)],
+    ) {
+        let rate = Rate::parse(rate.as_bytes()).unwrap();
+        let end_us = (scene.now_us + lasts_us).min(MAX_TIME_US);
+        for micro in [amount_micro, scene.capacity_micro, scene.level_micro.max(1), scene.capacity_micro / 2] {
+            assert_kept([of_core::ended_override_leaves_its_flow(&scene, &rate, micro, fills, end_us)]);
         }
     }
 

@@ -84,9 +84,16 @@ pub(super) fn peek(call: Call) -> Result<(), Refusal> {
 
 #[cold]
 fn peek_pool(call: Call) -> Result<(), Refusal> {
-    let request = request::peek(call.arguments())?;
+    let request = request::peek_pool(call.arguments())?;
     let key = BucketKey::open(call, request.key, Access::Read)?;
-    call.reply_decision(&peek_with_others(request, key)?.decision);
+    let outcome = match request.wanted {
+        // Nothing is held, whatever calls with a rate have left.
+        Wanted::Tokens(operation) if is_alone(&key) => {
+            request.limit.decide(None, operation, call.now_us()).map_err(Error::from)?
+        }
+        _ => peek_with_others(request, key)?,
+    };
+    call.reply_decision(&outcome.decision);
     Ok(())
 }
 

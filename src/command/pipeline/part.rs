@@ -20,8 +20,8 @@ pub(in crate::command) struct Part<'request, 'call> {
     pub(super) plan: Plan,
     /// The amount to which a hold was set, 0 if it was ended; `None` if no hold was changed.
     held_micro: Option<i64>,
-    /// The change of an override that the write begins or ends for good.
-    of_override: Option<HoldChange>,
+    /// The change of an override by the write, if there was one. In a box, because nearly no write has one.
+    of_override: Option<Box<HoldChange>>,
     /// The write, if there was one.
     pub(super) written: Option<Written>,
 }
@@ -162,7 +162,7 @@ impl<'request, 'call> Part<'request, 'call> {
     /// Returns what was stored.
     #[inline(always)]
     pub(super) fn stored(&self) -> Stored<'_, 'call> {
-        let of_override = self.of_override.as_ref();
+        let of_override = self.of_override.as_deref();
         Stored { request: self.request, outcome: self.outcome(), held_micro: self.held_micro, of_override }
     }
 }
@@ -290,19 +290,20 @@ pub(super) fn store(key: &mut BucketKey, change: Change) -> Option<Written> {
 fn store_with_holds(
     key: &mut BucketKey,
     own_limit: &Limit,
-    of_override: &mut Option<HoldChange>,
+    of_override: &mut Option<Box<HoldChange>>,
     change: impl FnOnce(&mut Holds) -> Change,
 ) -> Written {
-    let (now_us, stored) = (key.call().now_us(), key.bucket());
+    let now_us = key.call().now_us();
     let dropped = key.holds().map_or(0, |holds| holds.ended(now_us));
-    let withheld_micro = key.holds().and_then(|holds| holds.withholds_micro(own_limit, stored, now_us));
+    let overridden = key.holds().filter(|holds| holds.is_overridden());
+    let withheld_micro = overridden.and_then(|holds| holds.withholds_micro(own_limit, key.bucket(), now_us));
     let (len, change) = key.update_holds(dropped, |holds| {
         if holds.limit_override.take_if(|stored| stored.ends_at_us <= now_us).is_some() {
-            *of_override = Some(HoldChange::Override(None));
+            *of_override = Some(Box::new(HoldChange::Override(None)));
         }
         if let Some(micro) = withheld_micro {
             holds.withhold(micro);
-            *of_override = Some(HoldChange::Override(holds.limit_override.clone()));
+            *of_override = Some(Box::new(HoldChange::Override(holds.limit_override.clone())));
         }
         match change(holds) {
             Change::Store { bucket, full_at_us } => {
