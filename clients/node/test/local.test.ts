@@ -78,6 +78,12 @@ test("the headers of the draft, and Retry-After rounded up", () => {
     "RateLimit-Policy": '"a\\"b";q=7;w=6480',
     RateLimit: '"a\\"b";r=0;t=5',
   });
+  const raised = new Decision({ allowed: true, remaining: 10, resetAfterMs: 500 });
+  assert.deepEqual(
+    raised.headers({ capacity: 9.5, rate: 1 }),
+    { RateLimit: '"default";r=10;t=1' },
+    "an override counts",
+  );
   assert.equal(allowed.headers({ capacity: 5, rate: 0 })["RateLimit-Policy"], '"default";q=5', "a pool has no window");
   const never = new Decision({ allowed: false, retryAfterMs: -1 });
   assert.equal(never.headers(limit)["Retry-After"], undefined);
