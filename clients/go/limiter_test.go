@@ -154,6 +154,8 @@ func TestHeaders(t *testing.T) {
 			map[string]string{"RateLimit-Policy": `"api";q=100;w=60`, "RateLimit": `"api";r=0;t=0`}},
 		{"a pool", tokenbucket.Limit{Capacity: 3, Rate: "0"}, tokenbucket.Decision{Allowed: true, Remaining: 2, ResetAfter: tokenbucket.Never},
 			map[string]string{"RateLimit-Policy": `"api";q=3`, "RateLimit": `"api";r=2`}},
+		{"an override counts", tokenbucket.Limit{Capacity: 9.5, Rate: "1"},
+			tokenbucket.Decision{Allowed: true, Remaining: 10, ResetAfter: time.Second}, map[string]string{"RateLimit": `"api";r=10;t=1`}},
 		{"nobody asked", limit, tokenbucket.Decision{RetryAfter: 500 * time.Millisecond, Degraded: true},
 			map[string]string{"Retry-After": "1"}},
 	} {

@@ -49,9 +49,8 @@ func (d Decision) Headers(limit Limit, name string, jitter float64) map[string]s
 	headers := make(map[string]string, 3)
 	if !d.Degraded {
 		quoted := `"` + name + `"`
-		headers["RateLimit-Policy"] = quoted + fmt.Sprintf(";q=%.0f", math.Floor(limit.Capacity))
-		if window, ok := local.FillTime(tokens(limit.Capacity), limit.Rate); ok {
-			headers["RateLimit-Policy"] += ";w=" + inSeconds(window.Seconds())
+		if float64(d.Remaining) <= limit.Capacity { // or an override counts
+			headers["RateLimit-Policy"] = quoted + quota(limit)
 		}
 		left := d.Remaining
 		if left < 0 {
@@ -68,6 +67,15 @@ func (d Decision) Headers(limit Limit, name string, jitter float64) map[string]s
 		headers["Retry-After"] = inSeconds(d.RetryAfter.Seconds() * (1 + math.Max(jitter, 0)*fraction))
 	}
 	return headers
+}
+
+// quota returns the parameters of a policy.
+func quota(limit Limit) string {
+	parameters := fmt.Sprintf(";q=%.0f", math.Floor(limit.Capacity))
+	if window, ok := local.FillTime(tokens(limit.Capacity), limit.Rate); ok {
+		parameters += ";w=" + inSeconds(window.Seconds())
+	}
+	return parameters
 }
 
 func inSeconds(seconds float64) string { return strconv.FormatInt(int64(math.Ceil(seconds)), 10) }

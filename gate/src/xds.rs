@@ -31,8 +31,7 @@ pub const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.Ra
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// The pause before the same mistake is refused again. A control plane may answer a refusal with the same at once, and sends
-/// what mends the mistake only after it.
+/// The pause before a mistake is refused again, which a control plane may repeat at once. It mends one only after a refusal.
 const REFUSE_EVERY: Duration = Duration::from_secs(2);
 
 /// The silence after which the log says whom the control plane may not know.

@@ -33,7 +33,7 @@ const RATES = ["5/s", "100/m", "10/10s", "1/250ms", ".5", 0.25, "1e-3", "7/3s", 
 const PAUSES_MS = [0, 0, 1, 10, 0.25, 333, 2500, 60_000]; // microseconds, too: 0.25 of a millisecond
 const CALENDARS = (
   "5@10s 1@250ms 7@15m+05:45 1000@d+09:00 0.5@2d-03:30 4@w-11:00 3@mo+14:00 1@y " +
-  "20@mo+14d-05:00 10@3mo+27d 8@w+6d+09:00"
+  "20@mo+14d-05:00 10@3mo+30d 9@mo+28d+02:00 8@w+6d+09:00"
 ).split(" ");
 const HOUR_MS = 3_600_000;
 const LONG_PAUSES_MS = [0, 0, 0.001, 999.999, 10_000, HOUR_MS / 4, HOUR_MS, 24 * HOUR_MS, 31 * 24 * HOUR_MS - 0.001];

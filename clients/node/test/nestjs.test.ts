@@ -402,6 +402,16 @@ test("apps share what they count, and nothing is blocked for longer because two 
   assert.equal((await apps[0]!.get()).header("retry-after"), "60");
 });
 
+test("an override that raises the limit leaves headers that agree", async (t) => {
+  await redis.flushall();
+  const app = await startApp(t, {}, new TokenBucketStorage(patient(redis)));
+  await app.get();
+  const [key] = await redis.keys("*");
+  await redis.call("TB.OVERRIDE", key!, 50, "50/d", 60_000, "FULL");
+  const { header } = await app.get();
+  assert.deepEqual([header("x-ratelimit-limit"), header("x-ratelimit-remaining")], ["3", "3"]);
+});
+
 test("the server is away: each policy has a status", async (t) => {
   const own = await serverFor(t);
   const { buckets } = await clientFor(t, own);

@@ -77,7 +77,8 @@ CALENDARS = [
     Limit(12, "3@mo+14:00"),
     Limit(5, "1@y"),
     Limit(30, "20@mo+14d-05:00"),
-    Limit(10, "10@3mo+27d"),
+    Limit(10, "10@3mo+30d"),
+    Limit(9, "9@mo+28d+02:00"),
     Limit(8, "8@w+6d+09:00"),
 ]
 

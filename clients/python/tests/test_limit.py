@@ -74,6 +74,8 @@ HEADERS: list[tuple[Decision, Limit, dict[str, str]]] = [
         POOL,
         {"RateLimit-Policy": '"default";q=10', "RateLimit": '"default";r=0;t=1'},
     ),
+    # An operator's override counts.
+    (Decision(True, remaining=10, reset_after_ms=500), Limit(9.5, 1), {"RateLimit": '"default";r=10;t=1'}),
     (Decision(True, degraded=True), POOL, {}),
     (Decision(False, degraded=True, retry_after_ms=500), POOL, {"Retry-After": "1"}),
 ]
@@ -90,6 +92,16 @@ def test_joint_headers_have_an_item_for_each_limit_that_the_call_names() -> None
     assert limiter.headers(limiter.take_all("alice", {"": 1, "day": 1})) == {
         "RateLimit-Policy": '"";q=60;w=60, "day";q=500;w=86400',
         "RateLimit": '"";r=59;t=1, "day";r=499;t=86400',
+    }
+
+
+def test_joint_headers_have_no_policy_in_place_of_which_an_override_counts() -> None:
+    limits = {"minute": Limit(60, "60/m"), "day": Limit(500, "500@d")}
+    of_the_day = Decision(True, remaining=500)
+    decision = Decision(True, each={"minute": Decision(True, remaining=4999), "day": of_the_day})
+    assert JointLimiter(FakeServer(), limits).headers(decision) == {
+        "RateLimit-Policy": '"day";q=500;w=86400',
+        "RateLimit": '"minute";r=4999;t=0, "day";r=500;t=0',
     }
 
 

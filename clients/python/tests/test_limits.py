@@ -79,6 +79,19 @@ def test_every_strategy_decides_by_bucket(uri: str, strategy: str) -> None:
     assert limiter.get_window_stats(TEN, "alice").remaining == 10
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_no_more_than_the_limit_remains_while_an_override_counts(
+    uri: str, admin: redis.Redis, strategy: str
+) -> None:
+    storage: Any = storage_from_string(uri)
+    kind: Any = limits.strategies.STRATEGIES[strategy]
+    limiter = kind(storage)
+    limiter.hit(TEN, "alice")
+    [key] = admin.keys()
+    admin.execute_command("TB.OVERRIDE", key, 50, "50/d", 60_000, "FULL")  # type: ignore[no-untyped-call]
+    assert limiter.get_window_stats(TEN, "alice").remaining == 10
+
+
 def test_the_reset_time_is_when_the_bucket_is_full_or_the_next_hit_passes(uri: str) -> None:
     storage: Any = storage_from_string(uri)
     limiter = limits.strategies.STRATEGIES["fixed-window"](storage)

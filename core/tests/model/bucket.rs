@@ -495,6 +495,8 @@ impl Model {
             |at_us: &Exact| milliseconds(at_us).to_i64().unwrap_or(i64::MAX).min(MAX_EXPIRE_AT_MS);
         // The slack is counted from the millisecond at which it is full.
         let latest_ms = in_time_ms(&(whole(milliseconds(&latest_us)) * whole(1000) + slack_us));
+        // The wait behind the end of an override is rounded up too.
+        let latest_ms = latest_ms + i64::from(self.limit_override.is_some());
         let (at_least_ms, at_most_ms) = self.stored.as_ref().map_or((0, 0), |stored| stored.expires_ms);
         let expires_ms = (in_time_ms(&soonest_us).max(at_least_ms), latest_ms.max(at_most_ms));
         let withheld = withheld.or_else(|| own.is_pool().then(|| Range::of(Exact::zero())));

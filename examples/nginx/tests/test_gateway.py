@@ -74,6 +74,17 @@ class Answers(GatewayTest):
         self.assertIsNone(answer["Retry-After"])
         self.assertIsNone(answer["X-RateLimit-Reason"])
 
+    def test_an_override_that_gives_more_hides_the_quota(self):
+        gateway = self.gateway(rule(), rule("hourly", rate=0.1, burst=360))
+        gateway.get()
+        [key] = [key for key in keys(self.server) if "hourly" not in key]
+        ask(self.server, "TB.OVERRIDE", key, "50", "50/d", "60000", "FULL")
+        answer = gateway.get()
+        self.assertRegex(answer["RateLimit"], '"limit";r=49;t=')
+        self.assertEqual('"hourly";q=360;w=3600', answer["RateLimit-Policy"])
+        self.assertIsNone(answer["RateLimit-Limit"])
+        self.assertEqual("49", answer["RateLimit-Remaining"])
+
     def test_fields_and_body_of_a_rejection(self):
         gateway = self.gateway(rule("wide", burst=50), rule("narrow", burst=1))
         gateway.get()

@@ -81,11 +81,12 @@ impl<'a> Answered<'a> {
         is_denied: bool,
     ) -> Option<Self> {
         let pairs = request.descriptors.iter().zip(&response.statuses);
-        let all =
-            pairs.filter(|(_, status)| status.current_limit.is_some()).filter_map(|(descriptor, status)| {
-                let matched = limits.find(&request.domain, descriptor)?;
-                Some(Self { descriptor, status, matched })
-            });
+        // A status without either is of no limit, or a guess.
+        let is_known = |status: &Status| status.current_limit.is_some() || status.limit_remaining > 0;
+        let all = pairs.filter(|(_, status)| is_known(status)).filter_map(|(descriptor, status)| {
+            let matched = limits.find(&request.domain, descriptor).filter(|found| !found.rule.unlimited)?;
+            Some(Self { descriptor, status, matched })
+        });
         if is_denied {
             all.filter(Self::is_over).max_by_key(Self::reset_s)
         } else {

@@ -14,7 +14,8 @@ pub(super) fn headers(
     outcomes: &[Option<Outcome<'_>>],
     is_over: bool,
 ) -> Vec<HeaderValue> {
-    let limited = || statuses.iter().zip(outcomes).filter(|(status, _)| status.current_limit.is_some());
+    let is_known = |outcome: &Option<Outcome<'_>>| outcome.as_ref().is_some_and(|one| !one.decision.degraded);
+    let limited = || statuses.iter().zip(outcomes).filter(|(_, outcome)| is_known(outcome));
     let is_plain_over = |outcome: &Option<Outcome<'_>>| {
         outcome.as_ref().is_some_and(|one| one.denies() && !one.asked.is_quota)
     };
@@ -23,10 +24,10 @@ pub(super) fn headers(
         .or_else(|| limited().min_by_key(|(status, _)| status.limit_remaining));
     let mut headers = Vec::new();
     if let Some((status, _)) = nearest {
-        let limit = status.current_limit.as_ref().map_or(0, |limit| limit.requests_per_unit);
+        let limit = status.current_limit.as_ref().map(|limit| limit.requests_per_unit.to_string());
         let reset_s = status.duration_until_reset.as_ref().map_or(0, |duration| duration.seconds);
-        let values = [limit.to_string(), status.limit_remaining.to_string(), reset_s.to_string()];
-        headers.extend(names.iter().zip(values).map(|(name, value)| header(name, value)));
+        let values = [limit, Some(status.limit_remaining.to_string()), Some(reset_s.to_string())];
+        headers.extend(names.iter().zip(values).filter_map(|(name, value)| Some(header(name, value?))));
     }
     if let Some(wait_s) = is_over.then(|| retry_after_s(outcomes)).flatten() {
         headers.push(header("retry-after", wait_s.to_string()));

@@ -64,10 +64,11 @@ impl Outcome<'_> {
         let code = if self.denies() { Code::OverLimit } else { Code::Ok };
         let is_known = !self.decision.degraded;
         let left = if self.is_over || !is_known { 0 } else { self.decision.remaining.max(0) };
+        let has_quota = left as f64 <= self.asked.rule.capacity; // Otherwise an override counts.
         let knows_reset = self.is_over || was_looked_at(&self.decision);
         Status {
             code: code.into(),
-            current_limit: is_known.then(|| self.asked.rule.current.clone()),
+            current_limit: (is_known && has_quota).then(|| self.asked.rule.current.clone()),
             limit_remaining: u32::try_from(left).unwrap_or(u32::MAX),
             duration_until_reset: knows_reset.then(|| Duration { seconds: self.reset_after_s(), nanos: 0 }),
             ..Status::default()

@@ -142,8 +142,8 @@ fn keys_of_ours_are_judged() {
     for (text, expected) in [
         ("rate: 100/min", "5: rate: unknown unit 'min' in '100/min', use m"),
         (
-            "rate: 5@mo+28d",
-            "5: rate: days '+28d' in '5@mo+28d' must be +0d to +27d, so that every month has the day",
+            "rate: 5@mo+31d",
+            "5: rate: days '+31d' in '5@mo+31d' must be +0d to +30d (the 31st or the last day)",
         ),
         ("rate: 0", "5: rate must be above 0: requests_per_unit: 0 denies every request"),
         ("rate: 0.5", "5: a capacity below 1 never lets a request pass: set capacity to 1 or more"),

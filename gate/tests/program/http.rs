@@ -2,7 +2,7 @@ use envoy_types::pb::google::protobuf::UInt64Value;
 use serde_json::{json, Value};
 
 use crate::gate::{ask, request, Gate, Setup};
-use crate::servers::Server;
+use crate::servers::{self, Server};
 use crate::{asks, TWO};
 
 fn body(text: &str) -> Value {
@@ -51,6 +51,32 @@ async fn charges_reports_at_whichever_gate() {
         }
         assert_eq!(passed.iter().filter(|status| **status == 200).count(), 2, "{value}: {passed:?}");
     }
+}
+
+/// The override of an operator counts in place of the limit of the file.
+#[test]
+fn says_no_quota_while_an_override_counts() {
+    let redis = Server::start();
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::create_dir_all(folder.path().join("root/config")).expect("a folder");
+    let check = "domain: d\nrules: [{descriptors: [{entries: [{key: key, value: a}]}]}]\n";
+    for (name, text) in [("root/config/two.yaml", TWO), ("check.yaml", check)] {
+        std::fs::write(folder.path().join(name), text).expect("a file");
+    }
+    let setup = Setup::redis(&redis.url()).set("LIMIT_RESPONSE_HEADERS_ENABLED", "true");
+    let gate = setup.set("CHECK_FILE", "check.yaml").start_in(folder);
+    gate.wait_until_healthy();
+    let _: redis::Value =
+        servers::ask(&redis, &["TB.OVERRIDE", "d|{key=a}", "50", "50/d", "86400000", "FULL"]);
+
+    let status = json!({"code": "OK", "limitRemaining": 49, "durationUntilReset": "1728s"});
+    let header = |name: &str, value: &str| json!({"key": name, "value": value});
+    let headers = [header("RateLimit-Remaining", "49"), header("RateLimit-Reset", "1728")];
+    let expected = json!({"overallCode": "OK", "statuses": [status], "responseHeadersToAdd": headers});
+    assert_eq!(body(&gate.json(&asks("a")).body), expected);
+    let checked = gate.http("GET", "/check", "").headers;
+    assert!(checked.contains(r#"ratelimit: "key";r=48;"#), "{checked}");
+    assert!(!checked.contains("ratelimit-policy"), "{checked}");
 }
 
 /// Names in both spellings, numbers as strings, units by name or number, null as absent.

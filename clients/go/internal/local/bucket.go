@@ -38,8 +38,13 @@ func (b *bucket) fill(more *big.Rat) {
 
 func (b *bucket) spend(amount *big.Rat) { b.level = new(big.Rat).Sub(b.level, amount) }
 
-// passUntil lets tokens flow in, and those of ended holds come back.
+// passUntil lets tokens flow in, and those of ended holds come back. A pool lacks what is held.
 func (b *bucket) passUntil(moment time.Duration) {
+	if b.rate.isPool() {
+		b.level = new(big.Rat).Sub(b.capacity, tokens(b.holds.root.total()))
+		b.at, b.ended = moment, 0
+		return
+	}
 	b.fill(none)
 	came := b.rate.between(b.at, moment)
 	b.fill(came.Add(came, tokens(b.ended)))

@@ -14,6 +14,7 @@ type rate struct {
 	count  *big.Rat      // the tokens at each boundary of the calendar; nil: they come all the time
 	length time.Duration // of a period
 	months int64         // in a period; 0: all are of that length
+	days   int           // by which a period of months begins after the first, at most on the month's last day
 	ahead  time.Duration // how far ahead of UTC the clock is that its periods follow
 }
 
@@ -33,7 +34,7 @@ var units = map[string]struct {
 	mostDays int // by which a period may begin later
 }{
 	"": {length: time.Second}, "ms": {length: time.Millisecond}, "s": {length: time.Second}, "m": {length: time.Minute},
-	"h": {length: time.Hour}, "d": {length: day}, "w": {7 * day, 0, 6}, "mo": {30 * day, 1, 27}, "3mo": {90 * day, 3, 27},
+	"h": {length: time.Hour}, "d": {length: day}, "w": {7 * day, 0, 6}, "mo": {30 * day, 1, 30}, "3mo": {90 * day, 3, 30},
 	"y": {365 * day, 12, 0},
 }
 
@@ -110,10 +111,12 @@ func readRate(text string) *rate {
 		if parts[8] != "" && unit.mostDays == 0 || days > unit.mostDays || parts[10] > "59" || r.ahead.Abs() > farthest || length.Cmp(longest) > 0 {
 			return nil
 		}
-		// What begins days later is a period of a clock that is as many days behind.
-		r.ahead -= time.Duration(days) * day
-		if word == "w" {
-			r.ahead -= beforeMonday
+		switch {
+		case r.months > 0:
+			r.days = days
+		case word == "w":
+			// A week that begins days later is one of a clock that is as many days behind.
+			r.ahead -= time.Duration(days)*day + beforeMonday
 		}
 	}
 	return r
@@ -151,7 +154,20 @@ func (r *rate) period(moment time.Duration) int64 {
 		return floor(big.NewRat(int64(moment), int64(r.length)))
 	}
 	clock := time.Unix(0, int64(moment)).UTC()
-	return floor(big.NewRat(int64(clock.Year())*12+int64(clock.Month())-1, r.months))
+	months := clock.Year()*12 + int(clock.Month()) - 1
+	if clock.Before(r.beginsIn(months)) {
+		months--
+	}
+	return floor(big.NewRat(int64(months), r.months))
+}
+
+// beginsIn returns when a period begins in a month, which counts from the year 0.
+func (r *rate) beginsIn(months int) time.Time {
+	last := time.Date(0, time.Month(months+2), 0, 0, 0, 0, 0, time.UTC)
+	if r.days+1 >= last.Day() {
+		return last
+	}
+	return last.AddDate(0, 0, r.days+1-last.Day())
 }
 
 // latest keeps years within those that time.Time knows.
@@ -164,8 +180,7 @@ func (r *rate) begins(period int64) *big.Rat {
 		if period < latest/r.months {
 			month = int(period * r.months)
 		}
-		date := time.Date(0, time.Month(month+1), 1, 0, 0, 0, 0, time.UTC)
-		begins.Mul(big.NewRat(date.Unix(), 1), nanoseconds(time.Second))
+		begins.Mul(big.NewRat(r.beginsIn(month).Unix(), 1), nanoseconds(time.Second))
 	}
 	return begins.Sub(begins, nanoseconds(r.ahead))
 }

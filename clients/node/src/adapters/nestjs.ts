@@ -62,7 +62,7 @@ function checkedNumber(name: string, value: unknown): number {
 function record({ allowed, degraded, bucket, blockedMs }: Outcome, limit: number, ttl: number): ThrottlerRecord {
   // The guard has no word for "never", as in a limit of 0: until then, what would be the whole ttl.
   const retryAfterMs = bucket.retryAfterMs < 0 ? ttl : bucket.retryAfterMs;
-  const totalHits = degraded ? 0 : limit - bucket.remaining + (allowed ? 0 : 1);
+  const totalHits = degraded ? 0 : Math.max(limit - bucket.remaining, 0) + (allowed ? 0 : 1);
   return {
     totalHits,
     timeToExpire: seconds(bucket.resetAfterMs),

@@ -23,6 +23,10 @@ export class Holds {
     return this.#chunks.at(-1)?.holds.at(-1)?.endsAt ?? 0n;
   }
 
+  get total(): bigint {
+    return this.#chunks.reduce((sum, chunk) => sum + chunk.sum, 0n);
+  }
+
   get(id: string): Held | undefined {
     return this.#byId.get(id);
   }

@@ -190,6 +190,10 @@ class View {
     readonly now: bigint,
     readonly stored: Stored = { level: capacity, at: now, holds: new Holds(), expiresAtMs: 0 },
   ) {
+    if (flow.isPool) {
+      this.#from = this.#now = { level: capacity - stored.holds.total, at: now };
+      return;
+    }
     this.#from = { level: min(stored.level, capacity), at: stored.at };
     const flowed = flow.between(this.#from.at, now);
     this.#now = this.#atMostFull(this.#from.level + flowed.amount, flowed.at);

@@ -40,20 +40,27 @@ export function calendar(gain: bigint, rate: Amount): Refill {
   const months = MONTHS[unit];
   const lengthMs = unit === "w" ? periodMs : Number(period) * periodMs;
   const firstMs = unit === "w" ? FIRST_MONDAY_MS : 0;
-  // What begins days later is a period of a clock that is as many days behind.
-  const aheadMs = offsetMs(offset) - days * DAY_MS;
+  // A week that begins days later is one of a clock that is as many days behind.
+  const aheadMs = offsetMs(offset) - (months ? 0 : days * DAY_MS);
 
   /** Returns the number of the period in which a moment lies, on that clock. */
   function number(at: bigint): number {
     const localMs = Number(floorDiv(at, MS_US)) + aheadMs;
     if (months === undefined) return Math.floor((localMs - firstMs) / lengthMs);
     const day = new Date(localMs);
-    return Math.floor((day.getUTCFullYear() * 12 + day.getUTCMonth()) / months);
+    const month = day.getUTCFullYear() * 12 + day.getUTCMonth();
+    return Math.floor((localMs < beginIn(month) ? month - 1 : month) / months);
+  }
+
+  /** Returns when a period begins in a month: on its last day if it has no such day. */
+  function beginIn(month: number): number {
+    const last = new Date(Date.UTC(Math.floor(month / 12), (month % 12) + 1, 0)).getUTCDate();
+    return Date.UTC(Math.floor(month / 12), month % 12, Math.min(days + 1, last));
   }
 
   function beginOf(number: number): bigint {
     const month = Math.min(number * (months ?? 0), LATEST_MONTH);
-    const localMs = months ? Date.UTC(Math.floor(month / 12), month % 12) : number * lengthMs + firstMs;
+    const localMs = months ? beginIn(month) : number * lengthMs + firstMs;
     return BigInt(localMs - aheadMs) * MS_US;
   }
 

@@ -107,9 +107,9 @@ export class Decision {
     const headers: Record<string, string> = {};
     const quoted = `"${name.replace(/["\\]/g, "\\$&")}"`;
     if (!this.degraded) {
-      const windowS = Math.ceil(flowMs(limit, Number(limit.capacity)) / 1000);
-      const window = windowS > 0 && windowS < Infinity ? `;w=${windowS}` : "";
-      headers["RateLimit-Policy"] = `${quoted};q=${Math.floor(Number(limit.capacity))}${window}`;
+      const capacity = Number(limit.capacity);
+      // Otherwise an override counts.
+      if (this.remaining <= capacity) headers["RateLimit-Policy"] = quoted + quotaOf(limit, capacity);
       const resetS = Math.ceil(this.resetAfterMs / 1000);
       headers["RateLimit"] = `${quoted};r=${Math.max(this.remaining, 0)};t=${resetS}`;
     }
@@ -119,6 +119,13 @@ export class Decision {
     }
     return headers;
   }
+}
+
+/** Returns the parameters of a policy. */
+function quotaOf(limit: Limit, capacity: number): string {
+  const windowS = Math.ceil(flowMs(limit, capacity) / 1000);
+  const window = windowS > 0 && windowS < Infinity ? `;w=${windowS}` : "";
+  return `;q=${Math.floor(capacity)}${window}`;
 }
 
 /** Work was not begun, because its hold was denied: see `decision`. */

@@ -29,7 +29,7 @@ const AMOUNT = new RegExp(`^${NUMBER}$`);
 const RATE = new RegExp(
   `^(?<count>${NUMBER})(?:/(?<period>${NUMBER})?(?<unit>ms|s|m|h|d)` +
     String.raw`|@(?<multiple>\d+(?=ms|m(?!o)|[shd]))?(?<boundary>ms|3?mo|[smhdwy])` +
-    String.raw`(?:(?<=w)\+(?<day>0?[0-6])d|(?<=mo)\+(?<date>[01]?\d|2[0-7])d)?(?<offset>[+-]\d\d:\d\d)?)?$`,
+    String.raw`(?:(?<=w)\+(?<day>0?[0-6])d|(?<=mo)\+(?<date>[0-2]?\d|30)d)?(?<offset>[+-]\d\d:\d\d)?)?$`,
 );
 const UNIT_MS: Record<string, number> = {
   ms: 1,

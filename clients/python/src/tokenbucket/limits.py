@@ -121,7 +121,7 @@ class _Storage:
         look = await done(self.limiter.peek(key, 0, limit=limit))
         is_open = look.degraded and look.allowed and look.reset_after_ms == 0
         capacity, now = int(limit.capacity), time.time()
-        used = 0 if is_open else capacity - max(look.remaining, 0)
+        used = 0 if is_open else capacity - min(max(look.remaining, 0), capacity)
         denied = _denied.get()
         if denied is not None and denied[0] == key and denied[1] > now:
             return used, denied[1]

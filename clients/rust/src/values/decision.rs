@@ -59,11 +59,12 @@ impl Decision {
     pub fn headers(&self, limit: &Limit, name: &str) -> Vec<(&'static str, String)> {
         let mut headers = Vec::new();
         if !self.degraded {
-            let window = limit.fills_in_us().filter(|us| *us > 0);
-            let window = window.map_or_else(String::new, |us| format!(";w={}", us.div_ceil(1_000_000)));
+            // Otherwise an override counts.
+            if self.remaining <= saturating(limit.whole_capacity().into()) {
+                headers.push(("ratelimit-policy", policy(limit, name)));
+            }
             let reset = u64::try_from(self.reset_after_ms);
             let reset = reset.map_or_else(|_| String::new(), |ms| format!(";t={}", ms.div_ceil(1000)));
-            headers.push(("ratelimit-policy", format!("\"{name}\";q={}{window}", limit.whole_capacity())));
             headers.push(("ratelimit", format!("\"{name}\";r={}{reset}", self.remaining.max(0))));
         }
         if let Some(wait) = self.retry_after().filter(|wait| !self.allowed && !wait.is_zero()) {
@@ -142,6 +143,12 @@ impl FromRedisValue for JointDecision {
         let binding = Decision::from_redis_value(Value::Array(fields))?;
         Ok(Self { binding, each: each.map_or_else(|| Ok(vec![binding]), Vec::from_redis_value)? })
     }
+}
+
+fn policy(limit: &Limit, name: &str) -> String {
+    let window = limit.fills_in_us().filter(|us| *us > 0);
+    let window = window.map_or_else(String::new, |us| format!(";w={}", us.div_ceil(1_000_000)));
+    format!("\"{name}\";q={}{window}", limit.whole_capacity())
 }
 
 fn saturating(ms: u128) -> i64 {

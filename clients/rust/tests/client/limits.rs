@@ -76,12 +76,14 @@ fn headers_are_those_of_the_draft() {
     assert_eq!(headers[1], ("ratelimit", r#""api";r=50;t=30"#.into()));
     assert_eq!(headers[2], ("retry-after", "30".into()), "rounded up");
 
-    for (rate, window_s) in [("10@w+6d", 7), ("10@mo+14d-05:00", 30), ("10@3mo", 90), ("10@y", 365)] {
-        let policy = format!("\"api\";q=10;w={}", window_s * 86_400);
-        assert_eq!(allowed.headers(&crate::limit(10, rate), "api")[0].1, policy);
+    for (rate, window_s) in [("50@w+6d", 7), ("50@mo+14d-05:00", 30), ("50@3mo", 90), ("50@y", 365)] {
+        let policy = format!("\"api\";q=50;w={}", window_s * 86_400);
+        assert_eq!(allowed.headers(&crate::limit(50, rate), "api")[0].1, policy);
     }
-    let pool = crate::limit(10, "0");
-    assert_eq!(allowed.headers(&pool, "api")[0].1, r#""api";q=10"#, "it has no window");
+    let pool = crate::limit(50, "0");
+    assert_eq!(allowed.headers(&pool, "api")[0].1, r#""api";q=50"#, "it has no window");
+    let raised = allowed.headers(&crate::limit(49, "1"), "api");
+    assert_eq!(raised, [("ratelimit", r#""api";r=50;t=30"#.into())], "an override counts");
     let never = limiter.take("a", 101).unwrap();
     assert_eq!(never.headers(limit, "default").len(), 2, "waiting does not help");
     fake.set_away(true);

@@ -9,11 +9,18 @@ local function whole_seconds(ms)
     return math.ceil(ms / 1000)
 end
 
+-- Says whether the quota of the rules counts: an override of an operator leaves more.
+local function has_quota(charge)
+    return charge.remaining <= charge.tier.quota
+end
+
 -- `charge` is the one that the three old fields, which know only one limit, are about.
 local function set_fields(charges, shown, charge, reset_s)
     local policies, limits = {}, {}
-    for i, each in ipairs(charges) do
-        policies[i] = each.tier.policy
+    for _, each in ipairs(charges) do
+        if has_quota(each) then
+            policies[#policies + 1] = each.tier.policy
+        end
     end
     for i, each in ipairs(shown) do
         limits[i] = ('"%s";r=%.0f'):format(each.limit.name, each.remaining)
@@ -21,9 +28,13 @@ local function set_fields(charges, shown, charge, reset_s)
             limits[i] = limits[i] .. (";t=%.0f"):format(each.reset_s)
         end
     end
-    ngx.header["RateLimit-Policy"] = table.concat(policies, ", ")
+    if policies[1] then
+        ngx.header["RateLimit-Policy"] = table.concat(policies, ", ")
+    end
     ngx.header["RateLimit"] = table.concat(limits, ", ")
-    ngx.header["RateLimit-Limit"] = ("%.0f"):format(charge.tier.quota)
+    if has_quota(charge) then
+        ngx.header["RateLimit-Limit"] = ("%.0f"):format(charge.tier.quota)
+    end
     ngx.header["RateLimit-Remaining"] = ("%.0f"):format(charge.remaining)
     ngx.header["RateLimit-Reset"] = ("%.0f"):format(reset_s)
 end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from calendar import monthrange
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from fractions import Fraction
@@ -38,12 +39,14 @@ class Continuous:
 @dataclass(frozen=True, slots=True)
 class Calendar:
     """`count` at each boundary of the period, by a clock that is so far ahead of UTC: that of the
-    local time, put back by the days by which the period begins later."""
+    local time, put back by the days by which a week begins later. A period of months begins `days`
+    after the first, at most on the month's last day."""
 
     count: Fraction
     number: int
     unit: str
     ahead_ms: int
+    days: int = 0
 
     def between(self, since: Fraction, until: Fraction) -> Fraction:
         return self.count * (self._period_of(until) - self._period_of(since))
@@ -62,7 +65,8 @@ class Calendar:
         day = (_EPOCH + timedelta(milliseconds=local // 1)).date()
         if self.unit == "w":
             return (day.toordinal() - 1) // _DAYS_OF_A_WEEK  # the first day of all was a Monday
-        return (day.year * 12 + day.month - 1) // _MONTHS[self.unit]
+        months = day.year * 12 + day.month - 1
+        return (months - (day < self._begins_in(months))) // _MONTHS[self.unit]
 
     def _begins(self, period: int) -> Fraction:
         if self.unit in _UNIT_MS:
@@ -70,9 +74,14 @@ class Calendar:
         if self.unit == "w":
             day = date.fromordinal(period * _DAYS_OF_A_WEEK + 1)
         else:
-            year, month = divmod(period * _MONTHS[self.unit], 12)
-            day = date(year, month + 1, 1)
+            day = self._begins_in(period * _MONTHS[self.unit])
         return unix_ms(datetime(day.year, day.month, day.day, tzinfo=UTC)) - self.ahead_ms
+
+    def _begins_in(self, months: int) -> date:
+        """Returns the day on which a period begins in a month, which counts from the year 0."""
+        year, month = divmod(months, 12)
+        last = monthrange(year, month + 1)[1]
+        return date(year, month + 1, min(self.days + 1, last))
 
 
 Refill = Continuous | Calendar
@@ -86,5 +95,7 @@ def refill_of(limit: Limit) -> Refill:
     assert found
     days, sign, hours, minutes = found.groups("0")
     offset_ms = (int(hours) * 60 + int(minutes)) * 60_000
-    ahead_ms = (-offset_ms if sign == "-" else offset_ms) - int(days) * _UNIT_MS["d"]
-    return Calendar(Fraction(count), int(number or 1), unit, ahead_ms)
+    ahead_ms = -offset_ms if sign == "-" else offset_ms
+    if unit == "w":
+        return Calendar(Fraction(count), 1, unit, ahead_ms - int(days) * _UNIT_MS["d"])
+    return Calendar(Fraction(count), int(number or 1), unit, ahead_ms, int(days))

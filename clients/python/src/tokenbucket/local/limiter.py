@@ -45,6 +45,9 @@ class _Holds:
     def amount_of(self, id: str) -> Fraction:
         return Fraction(self.by_id.get(id, (0, 0))[1], _MICRO)
 
+    def total(self) -> Fraction:
+        return Fraction(sum(held[1] for held in self.by_id.values()), _MICRO)
+
     def set(self, id: str, amount: Fraction, expires_at: Fraction) -> None:
         self.end(id)
         if amount:
@@ -187,7 +190,10 @@ class Buckets:
             return _View(most, refill, most, self._now)
         now = max(self._now, bucket.now)
         bucket.level += bucket.holds.end_until(now)
-        level = min(most, min(most, bucket.level) + refill.between(bucket.now, now))
+        if is_pool:
+            level = most - bucket.holds.total()
+        else:
+            level = min(most, min(most, bucket.level) + refill.between(bucket.now, now))
         return _View(most, refill, level, now, bucket.holds, bucket.expires_ms)
 
     def _keep(self, key: str, view: _View) -> None:

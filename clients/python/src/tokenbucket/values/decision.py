@@ -67,7 +67,13 @@ class Decision:
         headers: dict[str, str] = {}
         if not self.degraded:
             each = self.each or dict.fromkeys(limits, self)
-            headers["RateLimit-Policy"] = ", ".join(_policy(which, limits[which]) for which in each)
+            policies = [
+                _policy(which, limits[which])
+                for which, one in each.items()
+                if one.remaining <= limits[which]._capacity  # or an override counts
+            ]
+            if policies:
+                headers["RateLimit-Policy"] = ", ".join(policies)
             headers["RateLimit"] = ", ".join(
                 f'"{which}";r={max(one.remaining, 0)};t={_up_to_seconds(one.reset_after_ms)}'
                 for which, one in each.items()
