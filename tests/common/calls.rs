@@ -66,7 +66,7 @@ pub const COMMANDS: &[Command] = &[
     command("TB.BMTAKE", WaitingWriters, &["numkeys integer", "max_wait_ms integer", "bucket block multiple"]),
     command("TB.BHOLD", WaitingWriters, &["key key", "capacity double", "rate string", "amount double", "ttl_ms integer", "id string", "max_wait_ms integer", "share block optional"]),
     command("TB.BMHOLD", WaitingWriters, &["numkeys integer", "ttl_ms integer", "id string", "max_wait_ms integer", "bucket block multiple"]),
-    command("TB.OVERRIDE", Servers, &["key key", "capacity double", "rate string", "ttl_ms integer"]),
+    command("TB.OVERRIDE", Servers, &["key key", "capacity double", "rate string", "ttl_ms integer", "full pure-token optional"]),
     command("TB.HOLDS", Readers, &["key key"]),
     command("TB.STATE", Readers, &["key key"]),
     command("TB.TOP", Operators, &["n integer optional", "reset pure-token optional"]),

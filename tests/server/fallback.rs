@@ -112,7 +112,7 @@ const AMOUNTS: &str = "10 +10 0 00 0.0 .5 5. . + - -1 +-1 1e2 1E-2 1e+1 1e 1e- e
 const RATES: &str = "5/m 5/ms 5/10s 5/1.5h 5/0s 5/0.0s 5/ / /s 5/s/s 5s 5/S 5/w 0/s 0.5/1e1s 5/1e-1m 5/+2s 5/-2s 5/1e 5/es \
     1/36525d 1/36525.1d 1/36526d 1e12 1e13 1e9/ms 1000000001/ms 0.333333333333333333 1/0.333333333333333333d \
     1/333333333333333333ms 1e-9 0.1e-9 999999999/999999999d 9999999999/9999999999d 1/9999999999d 1@ @d x@d 5/s@d \
-    1@mo+28d 1@+14d";
+    1@mo+31d 1@+14d";
 
 /// Where an amount may stand.
 const WITH_AMOUNT: &str = "TB.TAKE {key} {amount} 1;TB.TAKE {key} 10 {amount};TB.TAKE {key} 10 {amount}/m;\

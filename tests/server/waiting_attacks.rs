@@ -170,28 +170,29 @@ fn calls_that_come_while_many_are_served_overtake_none_of_them() {
     let mut sleeper = server.connect();
     for (count, share) in (100..1000).step_by(100).flat_map(|count| [(count, ""), (count, " SHARE t")]) {
         let mut callers: Vec<Connection> = (0..count + LATE).map(|_| server.connect()).collect();
-        let limit = format!("r {} 1/d", callers.len());
-        let take = format!("TB.BTAKE {limit} 1 86400000{share}");
-        client.say(&format!("TB.TAKE {limit} {}", callers.len()));
+        let take = format!("TB.BTAKE r 10000 1/d 1 86400000{share}");
+        client.say("TB.TAKE r 10000 1/d 10000");
         callers[..count].iter_mut().for_each(|caller| caller.send(&take));
         wait_until("they wait", || client.waiting() == count as i64);
         // The server reads the calls that come meanwhile in one round of its loop.
         sleeper.send("DEBUG SLEEP 0.1");
-        client.send(&format!("TB.GIVE {limit} {}", callers.len()));
+        client.send(&format!("TB.GIVE r 10000 1/d {count}"));
         // Half of them are of another tenant, whose calls are next.
         let is_other = |number: usize| !share.is_empty() && number % 2 == 1;
         for (number, caller) in callers[count..].iter_mut().enumerate() {
             caller.send(&if is_other(number) { take.replace("SHARE t", "SHARE u") } else { take.clone() });
         }
-        let left: Vec<i64> = callers.iter_mut().map(|caller| caller.receive_decision().remaining).collect();
-        let (early, late) = left.split_at(count);
-        let least = early.iter().min().unwrap();
-        let late: Vec<_> = (0..LATE).filter(|number| !is_other(*number)).map(|number| late[number]).collect();
-        assert!(
-            late.iter().all(|left| left < least),
-            "{late:?} are left, and {least} by those that came first"
-        );
         assert_eq!([sleeper.receive(), client.receive()].map(|reply| reply.len() > 2), [true; 2]);
+        wait_until("the others wait", || client.waiting() == LATE as i64);
+        // What is left of the second gift is more than of the first.
+        client.say(&format!("TB.GIVE r 10000 1/d {}", 1000 + LATE));
+        let place = |left: i64| if left < 1000 { -left } else { 10_000 - left };
+        let places: Vec<i64> =
+            callers.iter_mut().map(|caller| place(caller.receive_decision().remaining)).collect();
+        let (early, late) = places.split_at(count);
+        let last = early.iter().max().unwrap();
+        let mut late = (0..LATE).filter(|number| !is_other(*number)).map(|number| late[number]);
+        assert!(late.all(|place| place > *last), "of {count}{share}, one that came late is before {last}");
         client.say("DEL r");
     }
 }

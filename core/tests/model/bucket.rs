@@ -329,7 +329,7 @@ impl Model {
         };
         let (least_ms, most_ms) = match old {
             _ if new.is_suspension() || self.is_full_whatever_counts(now_us) => (ends_at_ms, ends_at_ms),
-            Some(old) => lives_on(old.ends_at_us, [0, 1]),
+            Some(old) => lives_on(old.ends_at_us, [0, 2]),
             None => lives_on(now_us, [31 * DAY_MS, 400 * DAY_MS]),
         };
         let in_time = |at_ms: i64| at_ms.min(MAX_EXPIRE_AT_MS);
@@ -495,8 +495,9 @@ impl Model {
             |at_us: &Exact| milliseconds(at_us).to_i64().unwrap_or(i64::MAX).min(MAX_EXPIRE_AT_MS);
         // The slack is counted from the millisecond at which it is full.
         let latest_ms = in_time_ms(&(whole(milliseconds(&latest_us)) * whole(1000) + slack_us));
-        // The wait behind the end of an override is rounded up too.
-        let latest_ms = latest_ms + i64::from(self.limit_override.is_some());
+        // Of a key with an override is only promised that it does not go too early: its waits are rounded up twice.
+        let rounding_ms = (latest_ms - now_us / 1000) / 1000 + 3;
+        let latest_ms = latest_ms + rounding_ms * i64::from(self.limit_override.is_some());
         let (at_least_ms, at_most_ms) = self.stored.as_ref().map_or((0, 0), |stored| stored.expires_ms);
         let expires_ms = (in_time_ms(&soonest_us).max(at_least_ms), latest_ms.max(at_most_ms));
         let withheld = withheld.or_else(|| own.is_pool().then(|| Range::of(Exact::zero())));
