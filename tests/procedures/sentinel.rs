@@ -46,6 +46,8 @@ fn a_failover_with_two_replicas_loses_what_was_in_flight() {
     }
     start_sentinel(&machines);
     let traffic = Traffic::by_sentinel(&machines);
+    // A master sends its stream to a new replica only once that has confirmed its file, up to a second later.
+    [replica, other].into_iter().for_each(|machine| wait_until_in_sync(machine, master));
     fail_over_by_sentinel(&machines);
     let lost = traffic.end_and_count_lost(replica);
     assert!(lost <= IN_FLIGHT, "{lost} grants");

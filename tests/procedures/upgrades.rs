@@ -254,7 +254,8 @@ fn a_step_in_the_wrong_order_deletes_nothing() {
     delete(master);
     master.follow(PAGE, "resynchronise");
     master.follow(MOVE, "synchronise once more");
-    // Another master, whose configuration still names the old one.
+    // Another master, whose configuration still names the old one. It must have what was written before.
+    wait_until_in_sync(replica, master);
     replica.run("redis-cli SAVE; redis-cli REPLICAOF NO ONE");
     delete(replica);
     assert_eq!(granted_again(&mut replica.connect()), 0);
