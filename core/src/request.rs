@@ -80,7 +80,7 @@ pub enum Wanted<A> {
         rate: A,
         /// The time until the override ends: 0 (now) to [`MAX_TTL_MS`].
         ttl_ms: i64,
-        /// Whether it begins with a full bucket.
+        /// Begins with a full bucket.
         fills: bool,
     },
 }

@@ -24,7 +24,7 @@ impl Ratio {
     /// Nothing flows, and any amount takes longer than is counted: its product with the denominator leaves 64 bits.
     pub(super) const NOTHING: Self = Self { numerator: 0, denominator: u64::MAX };
 
-    /// The same for a pool. Another kind of rate would cost each decision a comparison.
+    /// Marks a pool, into which nothing flows either. A kind of rate of its own would cost each decision a comparison.
     pub(super) const POOL: Self = Self { numerator: 0, denominator: u64::MAX - 1 };
 
     /// Returns `count` tokens in `period_s` seconds, or `None` if that is out of bounds.
