@@ -34,7 +34,7 @@ var commands = map[string]struct {
 	"TB.TAKEUPTO": {single("max", down, (*bucket).takeUpTo, false, false), 4, 4},
 	"TB.RESERVE":  {single("cost", up, (*bucket).reserve, false, false), 5, 5},
 	"TB.CHARGE":   {single("amount", up, (*bucket).charge, false, false), 4, 4},
-	"TB.GIVE":     {single("amount", down, (*bucket).give, true, false), 4, 4},
+	"TB.GIVE":     {single("amount", down, (*bucket).give, false, false), 4, 4},
 	"TB.MTAKE":    {(*Store).take, 5, math.MaxInt},
 	"TB.MHOLD":    {func(s *Store, words []string) (any, error) { return s.hold(words, false) }, 7, math.MaxInt},
 	"TB.MRENEW":   {func(s *Store, words []string) (any, error) { return s.hold(words, true) }, 6, math.MaxInt},

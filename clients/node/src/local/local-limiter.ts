@@ -74,7 +74,7 @@ export class LocalLimiter {
       return this.#kept(view, 1n, view.waitMs(0n));
     },
     "TB.GIVE": (words) => {
-      const view = this.#look(words, { pool: true });
+      const view = this.#look(words);
       view.give(down(words[3]));
       return this.#kept(view, 1n);
     },

@@ -258,7 +258,7 @@ class Buckets:
         return view.reply(1, max(view.ms_until(Fraction(0)), 0))
 
     def _give(self, key: str, capacity: str, rate: str, amount: str) -> list[Any]:
-        view = self._look(key, capacity, rate, pool=True)
+        view = self._look(key, capacity, rate)
         self._change(key, view, -_down(amount))
         return view.reply(1, 0)
 
