@@ -273,28 +273,23 @@ client-%:
 gate: gate-tools ## Build the gate, for Envoy and other proxies
 	@$(MAKE) --no-print-directory -C gate build
 
-# The proxies are installed by rules of make, which takes a space for the end of a name.
-.PHONY: no-space
-no-space:
-	@case '$(CURDIR)' in *' '*) echo 'error: this target needs a folder without a space in its path: $(CURDIR)' >&2; exit 1 ;; esac
-
 # Comes before the module is built, which would install an older Rust.
 .PHONY: gate-tools
 gate-tools:
 	@MANIFEST=gate/Cargo.toml scripts/install.sh cargo cc
 
 .PHONY: run-gate
-run-gate: no-space gate-tools build ## Start Redis, the gate, Envoy and Caddy before a backend, and say what to try (PORT=8000)
+run-gate: gate-tools build ## Start Redis, the gate, Envoy and Caddy before a backend, and say what to try (PORT=8000)
 	@$(MAKE) --no-print-directory engines NAMES='$(DEBIAN_REDIS)'
 	@$(MAKE) --no-print-directory -C gate run $(SERVER_AND_MODULE) $(if $(filter command line,$(origin PORT)),,PORT=8000)
 
 .PHONY: test-gate
-test-gate: no-space gate-tools build ## Set up and test the gate behind real proxies: Envoy, Caddy, Traefik, nginx, HAProxy
+test-gate: gate-tools build ## Set up and test the gate behind real proxies: Envoy, Caddy, Traefik, nginx, HAProxy
 	@$(MAKE) --no-print-directory engines NAMES='$(DEBIAN_REDIS)'
 	@$(MAKE) --no-print-directory -C gate test $(SERVER_AND_MODULE)
 
 .PHONY: bench-gate
-bench-gate: no-space gate-tools build ## Measure what the gate adds to a call, and its memory over 10^6 descriptors (about 4 minutes)
+bench-gate: gate-tools build ## Measure what the gate adds to a call, and its memory over 10^6 descriptors (about 4 minutes)
 	@$(MAKE) --no-print-directory engines NAMES='$(DEBIAN_REDIS)'
 	@$(MAKE) --no-print-directory -C gate bench $(SERVER_AND_MODULE)
 
@@ -307,7 +302,7 @@ replay-tools:
 	@MANIFEST=replay/Cargo.toml scripts/install.sh cargo cc
 
 .PHONY: test-replay
-test-replay: no-space replay-tools build ## Set up and test tokenbucket-replay on logs of real programs, and beside the module
+test-replay: replay-tools build ## Set up and test tokenbucket-replay on logs of real programs, and beside the module
 	@$(MAKE) --no-print-directory engines NAMES='$(DEBIAN_REDIS)'
 	@$(MAKE) --no-print-directory -C replay test $(SERVER_AND_MODULE)
 
