@@ -38,13 +38,13 @@ pub struct Options {
     pub regex: Option<Regex>,
     /// Replay this limit, like '33 1/m'. A request must pass all limits that are given
     #[arg(long = "limit", value_name = "CAPACITY RATE")]
-    pub limits: Vec<NamedLimit>,
+    pub limits: Vec<Named<Limit>>,
     /// Replay this limit too, beside --limit, and show who would notice the difference
     #[arg(long, value_name = "CAPACITY RATE", requires = "limits")]
-    pub versus: Vec<NamedLimit>,
+    pub versus: Vec<Named<Limit>>,
     /// Rates of the table, instead of those that fit the log
     #[arg(long, value_delimiter = ',')]
-    pub rates: Vec<NamedRate>,
+    pub rates: Vec<Named<Rate>>,
     /// Spread the requests that a coarse clock puts at one moment evenly over its second (or millisecond)
     #[arg(long)]
     pub spread: bool,
@@ -68,18 +68,18 @@ pub struct Options {
     pub html: Option<PathBuf>,
 }
 
-/// A limit, and how it is written.
+/// A limit or a rate, and how it is written.
 #[derive(Clone, Debug, Serialize)]
 #[serde(transparent)]
-pub struct NamedLimit {
-    /// The capacity and the rate, like `33 1/m`.
+pub struct Named<T> {
+    /// The capacity and the rate, like `33 1/m`, or the rate alone.
     pub name: String,
     /// What they mean.
     #[serde(skip)]
-    pub limit: Limit,
+    pub value: T,
 }
 
-impl FromStr for NamedLimit {
+impl FromStr for Named<Limit> {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -92,27 +92,16 @@ impl FromStr for NamedLimit {
             let line = Refusal::from(error).line("TB.TAKE key capacity rate", &arguments);
             line.trim_start_matches("ERR ").to_owned()
         })?;
-        Ok(Self { name: words.join(" "), limit: request.limit })
+        Ok(Self { name: words.join(" "), value: request.limit })
     }
 }
 
-/// A rate, and how it is written.
-#[derive(Clone, Debug, Serialize)]
-#[serde(transparent)]
-pub struct NamedRate {
-    /// The rate, like `1/m`.
-    pub name: String,
-    /// What it means.
-    #[serde(skip)]
-    pub rate: Rate,
-}
-
-impl FromStr for NamedRate {
+impl FromStr for Named<Rate> {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let limit: NamedLimit = format!("0 {text}").parse()?;
-        Ok(Self { name: text.trim().to_owned(), rate: *limit.limit.rate() })
+        let limit: Named<Limit> = format!("0 {text}").parse()?;
+        Ok(Self { name: text.trim().to_owned(), value: *limit.value.rate() })
     }
 }
 

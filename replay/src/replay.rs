@@ -4,10 +4,10 @@ use std::cmp::Reverse;
 
 use jiff::Timestamp;
 use serde::Serialize;
-use tokenbucket_core::bucket::{Bucket, Change, Decision, Operation};
+use tokenbucket_core::bucket::{Bucket, Change, Decision, Limit, Operation};
 
 use crate::log::{Event, Log};
-use crate::options::NamedLimit;
+use crate::options::Named;
 
 const DAY_US: i64 = 86_400_000_000;
 /// Lengths of periods, and the longest logs for which they are taken.
@@ -20,7 +20,7 @@ const MOST_NAMED: usize = 10;
 #[derive(Serialize)]
 pub struct Replay {
     /// The limits.
-    pub limits: Vec<NamedLimit>,
+    pub limits: Vec<Named<Limit>>,
     /// Requests that they deny.
     pub denied: u64,
     /// Keys of which they deny a request.
@@ -61,7 +61,7 @@ struct Denied {
 }
 
 /// Decides the requests of one key, which are sorted, as `TB.MTAKE` does: all buckets take the cost, or none does.
-pub fn decisions<'a>(limits: &'a [NamedLimit], events: &'a [Event]) -> impl Iterator<Item = Decision> + 'a {
+pub fn decisions<'a>(limits: &'a [Named<Limit>], events: &'a [Event]) -> impl Iterator<Item = Decision> + 'a {
     let mut buckets: Vec<Option<Bucket>> = vec![None; limits.len()];
     let mut changes = Vec::new();
     events.iter().map(move |event| {
@@ -69,7 +69,7 @@ pub fn decisions<'a>(limits: &'a [NamedLimit], events: &'a [Event]) -> impl Iter
         changes.clear();
         let outcomes = limits.iter().zip(&buckets).filter_map(|(named, bucket)| {
             // Only a charge can fail.
-            let outcome = named.limit.decide(*bucket, operation, event.at_us).ok()?;
+            let outcome = named.value.decide(*bucket, operation, event.at_us).ok()?;
             changes.push(outcome.change);
             Some(outcome.decision)
         });
@@ -89,7 +89,7 @@ pub fn decisions<'a>(limits: &'a [NamedLimit], events: &'a [Event]) -> impl Iter
 
 impl Replay {
     /// Replays the log. `name` returns how a key is shown.
-    pub fn new(log: &Log, limits: &[NamedLimit], name: impl Fn(u32) -> String) -> Self {
+    pub fn new(log: &Log, limits: &[Named<Limit>], name: impl Fn(u32) -> String) -> Self {
         let (first_us, last_us) = log.span_us();
         let span_us = last_us.saturating_sub(first_us);
         let period = PERIODS.into_iter().find(|(.., longest_us)| span_us <= *longest_us);
@@ -134,7 +134,7 @@ impl Replay {
 }
 
 impl Denied {
-    fn new(key: String, limits: &[NamedLimit], events: &[Event]) -> Self {
+    fn new(key: String, limits: &[Named<Limit>], events: &[Event]) -> Self {
         let (mut denied, mut first_us, mut since_us, mut longest_us) = (0, None, None, Some(0));
         for (event, decision) in events.iter().zip(decisions(limits, events)) {
             if decision.allowed > 0 {

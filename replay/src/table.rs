@@ -10,7 +10,7 @@ use tokenbucket_core::number::MICRO_PER_TOKEN;
 use tokenbucket_core::rate::Rate;
 
 use crate::log::{Event, Log};
-use crate::options::NamedRate;
+use crate::options::Named;
 
 const MINUTE_US: i64 = 60_000_000;
 const HOUR_US: i64 = 60 * MINUTE_US;
@@ -42,7 +42,7 @@ pub struct Part {
 #[derive(Serialize)]
 pub struct Row {
     /// The rate.
-    pub rate: NamedRate,
+    pub rate: Named<Rate>,
     /// In whole tokens, for each entry of [`Table::denied`].
     pub capacities: Vec<i64>,
 }
@@ -53,7 +53,7 @@ pub struct Suggestion {
     /// The capacity in tokens.
     pub capacity: i64,
     /// The rate.
-    pub rate: NamedRate,
+    pub rate: Named<Rate>,
     /// The words for the part of the keys that it denies.
     denies: &'static str,
     /// The most that it lets through in the time `within`.
@@ -81,14 +81,14 @@ pub fn needed_micro(rate: &Rate, events: &[Event]) -> i64 {
 impl Table {
     /// Computes the table for these rates, or for rates that fit the log.
     #[must_use]
-    pub fn new(log: &Log, rates: &[NamedRate]) -> Self {
+    pub fn new(log: &Log, rates: &[Named<Rate>]) -> Self {
         let keys = log.count_keys();
         let parts = PARTS.into_iter().map(|(of, part)| Part { keys: keys / of, part });
         let nobody = [Part { keys: 0, part: "nobody" }];
         let denied: Vec<Part> = nobody.into_iter().chain(parts.filter(|part| part.keys > 0)).collect();
         let rates = if rates.is_empty() { fitting_rates(log) } else { rates.to_vec() };
         let rows = rates.into_iter().map(|rate| {
-            let mut needed: Vec<i64> = log.by_key().map(|events| needed_micro(&rate.rate, events)).collect();
+            let mut needed: Vec<i64> = log.by_key().map(|events| needed_micro(&rate.value, events)).collect();
             needed.sort_unstable();
             let capacity = |part: &Part| {
                 let micro = needed.iter().nth_back(part.keys).copied().unwrap_or(0);
@@ -111,7 +111,7 @@ impl Table {
         let denies = self.denied.get(column)?.part;
         let suggestions = self.rows.iter().filter_map(|row| {
             let (capacity, rate) = (round_up(*row.capacities.get(column)?), row.rate.clone());
-            let flow = rate.rate.flow(first_us, first_us + within_us).micro / MICRO_PER_TOKEN;
+            let flow = rate.value.flow(first_us, first_us + within_us).micro / MICRO_PER_TOKEN;
             Some(Suggestion { capacity, rate, denies, passes: capacity.saturating_add(flow), within })
         });
         suggestions.min_by_key(|suggestion| suggestion.passes)
@@ -126,7 +126,7 @@ fn round_up(tokens: i64) -> i64 {
 
 /// Returns round rates between the average of the busiest keys over the whole log, below which capacities grow with the
 /// log, and that of the busiest minute of a key, above which only single bursts count.
-fn fitting_rates(log: &Log) -> Vec<NamedRate> {
+fn fitting_rates(log: &Log) -> Vec<Named<Rate>> {
     let (first_us, last_us) = log.span_us();
     let seconds = ((last_us - first_us) as f64 / 1e6).max(1.0);
     let sum = |events: &[Event]| events.iter().fold(0i64, |sum, event| sum.saturating_add(event.cost_micro));

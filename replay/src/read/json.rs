@@ -27,11 +27,12 @@ pub fn format(first_line: &[u8], names: &[String]) -> Option<Format> {
         paths.entry(name.clone()).or_default().push(number);
     }
     first_line.starts_with(b"{").then(|| {
-        let mut known = Vec::new();
+        let (mut known, mut path) = (Vec::new(), String::new());
         add_names(&serde_json::from_slice(first_line).unwrap_or_default(), "", &mut known);
         let read = move |line: &[u8], fields: &mut Fields| {
             let line = std::str::from_utf8(line).unwrap_or_default();
-            let read = Object { paths: &paths, path: &mut String::new(), fields }.read(line);
+            path.clear();
+            let read = Object { paths: &paths, path: &mut path, fields }.read(line);
             // nginx without escape=json writes such lines.
             read.map_err(|_| Skipped::Unread("JSON that is not valid"))
         };

@@ -67,20 +67,21 @@ pub const FORMATS: [(&str, Make); 12] = [
     ("csv", csv::format),
 ];
 
-/// The values of the wanted fields of a line, in the order of their names; empty if it has none.
+/// The values of the wanted fields of a line, in the order of their names, and the numbers of the few that it has.
 #[derive(Default)]
-pub struct Fields(Vec<Vec<u8>>);
+pub struct Fields(Vec<Vec<u8>>, Vec<usize>);
 
 impl Fields {
     fn clear(&mut self, count: usize) {
         self.0.resize_with(count, Vec::new);
-        self.0.iter_mut().for_each(Vec::clear);
+        self.1.drain(..).for_each(|number| self.0.get_mut(number).into_iter().for_each(Vec::clear));
     }
 
     /// Sets a value. The first one counts, and `-` is none.
     fn set(&mut self, number: usize, value: &[u8]) {
         if let Some(field) = self.0.get_mut(number).filter(|field| field.is_empty() && value != b"-") {
             field.extend_from_slice(value);
+            self.1.push(number);
         }
     }
 

@@ -105,11 +105,13 @@ impl<'a> Requests<'a> {
             return Err(Skipped::LeftOut);
         }
         self.key.clear();
-        for place in 0..self.by.len() {
-            if place > 0 {
-                self.key.push(b' ');
+        for part in &self.by {
+            self.key.extend((!self.key.is_empty()).then_some(b' '));
+            match *part {
+                Part::Field(number) => self.fields.get(number).map(|value| self.key.extend_from_slice(value)),
+                address => self.clients.push(address, &self.fields, &mut self.key),
             }
-            self.push_field(place).ok_or(Skipped::WithoutKey)?;
+            .ok_or(Skipped::WithoutKey)?;
         }
         let key = self.key.as_slice();
         if key.len() > MAX_KEY {
@@ -126,16 +128,6 @@ impl<'a> Requests<'a> {
             }
         };
         Ok(Request { key, at_us, cost_micro })
-    }
-
-    /// Appends a field to the key, by its place in the key.
-    fn push_field(&mut self, place: usize) -> Option<()> {
-        let Self { fields, key, clients, .. } = self;
-        match *self.by.get(place)? {
-            Part::Field(number) => key.extend_from_slice(fields.get(number)?),
-            address => clients.push(address, fields, key)?,
-        }
-        Some(())
     }
 }
 

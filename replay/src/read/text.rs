@@ -31,7 +31,7 @@ pub const ENVOY: &str = r#"Envoy's text format: [time] "request" status flags re
 pub const ISTIO: &str = r#"Istio's text format: [time] "request" status flags details termination "failure!" received bytes duration upstream_time "forwarded" "agent" "id" "host" "upstream" cluster upstream_local local ip server_name route"#;
 /// HAProxy's HTTP and TCP formats, and the first two fields, with which a line begins behind whatever syslog writes.
 pub const HAPROXY: &str = r#"HAProxy log: ip [time] frontend backend timers status bytes cookie set_cookie flags connections queues "request""#;
-pub const HAPROXY_START: &str = r"[\w.:%-]+ \[\d\d/\w{3}/\d{4}:\d\d:\d\d:\d\d\.";
+pub const HAPROXY_START: &str = r"(?-u)[\w.:%-]+ \[\d\d/\w{3}/\d{4}:\d\d:\d\d:\d\d\.";
 /// The log of AWS's application load balancer.
 pub const ALB: &str = r#"AWS ALB log: type time balancer ip! target wait target_time reply_time status target_status received bytes "request" "agent" cipher protocol group "trace" "host" "certificate" rule start_time"#;
 /// The log of AWS's classic load balancer.
@@ -107,9 +107,8 @@ fn path(request: &[u8]) -> &[u8] {
 fn path_of_url(url: &[u8]) -> &[u8] {
     let path = url.split(|byte| *byte == b'?').next().unwrap_or_default();
     let host = memmem::find(path, b"://").filter(|_| !path.starts_with(b"/"));
-    let behind = host.and_then(|at| path.get(at + 3..));
-    behind
-        .map_or(path, |behind| behind.get(memchr(b'/', behind).unwrap_or(behind.len())..).unwrap_or_default())
+    let Some(behind) = host.and_then(|at| path.get(at + 3..)) else { return path };
+    behind.get(memchr(b'/', behind).unwrap_or(behind.len())..).unwrap_or_default()
 }
 
 /// Returns the byte with which the next token begins, and what the token contains.

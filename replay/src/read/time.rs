@@ -46,22 +46,20 @@ fn time_us(text: &[u8]) -> Option<i64> {
 /// Reads the form of the common log format, with an offset or in UTC.
 fn common(text: &str) -> Result<Timestamp, Error> {
     let with_offset = Timestamp::strptime("%d/%b/%Y:%H:%M:%S%.f %z", text);
-    with_offset.or_else(|_| utc(DateTime::strptime("%d/%b/%Y:%H:%M:%S%.f", text)?))
+    with_offset.or_else(|_| TimeZone::UTC.to_timestamp(DateTime::strptime("%d/%b/%Y:%H:%M:%S%.f", text)?))
 }
 
 /// Reads RFC 3339, with an offset or in UTC.
 fn rfc3339(text: &str) -> Result<Timestamp, Error> {
-    text.parse().or_else(|_| utc(text.parse()?))
-}
-
-fn utc(time: DateTime) -> Result<Timestamp, Error> {
-    TimeZone::UTC.to_timestamp(time)
+    text.parse().or_else(|_| TimeZone::UTC.to_timestamp(text.parse()?))
 }
 
 /// Reads a Unix time. Its size tells its unit.
 fn unix_us(text: &str) -> Option<i64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
-    let billionths: i128 = format!("{whole}{fraction:0<9.9}").parse().ok()?;
+    let digits = whole.bytes().chain(fraction.bytes().chain(std::iter::repeat(b'0')).take(9));
+    let is_number = whole.len() < 20 && digits.clone().all(|digit| digit.is_ascii_digit());
+    let billionths = is_number.then(|| digits.fold(0, |sum, digit| sum * 10 + i128::from(digit - b'0')))?;
     let per_second = [1, 1_000, 1_000_000, 1_000_000_000];
     let unit = per_second.into_iter().find(|unit| YEARS.contains(&(billionths / 1_000_000_000 / unit)))?;
     i64::try_from(billionths / 1000 / unit).ok()

@@ -7,11 +7,12 @@ pub use render::printable;
 use hmac::{Hmac, KeyInit, Mac};
 use jiff::Timestamp;
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{json, Value};
 use sha2::Sha256;
+use tokenbucket_core::bucket::Limit;
 
 use crate::log::Log;
-use crate::options::{NamedLimit, Options};
+use crate::options::{Named, Options};
 use crate::read::Reading;
 use crate::replay::{Replay, Versus};
 use crate::table::{Suggestion, Table};
@@ -40,14 +41,8 @@ pub struct Report<'a> {
     replays: Vec<Replay>,
     /// The first beside the second.
     versus: Option<Versus>,
-    paste: Vec<Use>,
-}
-
-/// A place where limits are used, and how they are written there.
-#[derive(Serialize)]
-struct Use {
-    place: String,
-    lines: String,
+    /// Places where limits are used, and how they are written there.
+    paste: Vec<Value>,
 }
 
 impl<'a> Report<'a> {
@@ -108,12 +103,12 @@ impl<'a> Report<'a> {
 }
 
 /// Returns limits as they are written where they are used.
-fn uses(options: &Options, limits: &[NamedLimit]) -> Result<Vec<Use>, String> {
+fn uses(options: &Options, limits: &[Named<Limit>]) -> Result<Vec<Value>, String> {
     let is_address = |name: &str| ["remote", "forwarded"].contains(&name);
     let by: Vec<&str> = options.by.iter().map(|name| if is_address(name) { "ip" } else { name }).collect();
     let text = render("paste.txt", &json!({ "by": by, "cost": options.cost, "limits": limits }))?;
     let uses = text.trim_end().split("\n\n").filter_map(|part| part.split_once('\n'));
-    Ok(uses.map(|(place, lines)| Use { place: place.to_owned(), lines: lines.to_owned() }).collect())
+    Ok(uses.map(|(place, lines)| json!({ "place": place, "lines": lines })).collect())
 }
 
 /// Returns the key of the hash that `--anonymize` shows.

@@ -73,6 +73,19 @@ fn forwarded_addresses_count_behind_a_private_peer() {
     assert_eq!(clients("", &log), counted(&[("203.0.113.5", 2), ("203.0.113.6", 1)]));
 }
 
+/// The standard library says what is an address.
+#[test]
+fn nothing_but_an_address_counts_as_forwarded() {
+    let written = "0.0.0.0 255.255.255.255 1.20.3.255 256.1.1.1 1.2.3.256 1.2.3.1000 1.2.3 1.2.3.4.5 1.2.3. .2.3.4 1..3.4 \
+        1.2.3.04 00.2.3.4 1.2.3.4x 1.2.3.+4 1.2.3.\u{661}";
+    for written in written.split(' ') {
+        let is_address = written.parse::<std::net::IpAddr>().is_ok();
+        let log = format!(r#"{{"time":1772442611,"ip":"10.0.0.1","xff":"{written}"}}"#);
+        let client = if is_address { written } else { "10.0.0.1" };
+        assert_eq!(clients("", &log), counted(&[(client, 1)]), "{written}");
+    }
+}
+
 #[test]
 fn either_address_can_be_asked_for_and_a_verified_one_wins() {
     let log = combined(&[("192.0.2.1", "\"203.0.113.5\""), ("10.0.0.1", "\"203.0.113.6\"")]);

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use tokenbucket_core::bucket::Limit;
 use tokenbucket_core::rate::Rate;
 use tokenbucket_replay::log::Log;
-use tokenbucket_replay::options::{NamedLimit, NamedRate};
+use tokenbucket_replay::options::Named;
 use tokenbucket_replay::replay::{decisions, Replay};
 use tokenbucket_replay::table::{needed_micro, Table};
 
@@ -55,8 +55,8 @@ pub fn log(calls: &[Call]) -> Log {
 }
 
 /// Returns the limit, unless it refills for more than a century.
-fn limit(capacity_micro: i64, rate: &Rate) -> Option<NamedLimit> {
-    Some(NamedLimit { name: String::new(), limit: Limit::new(capacity_micro, *rate)? })
+fn limit(capacity_micro: i64, rate: &Rate) -> Option<Named<Limit>> {
+    Some(Named { name: String::new(), value: Limit::new(capacity_micro, *rate)? })
 }
 
 proptest! {
@@ -84,10 +84,10 @@ proptest! {
             log.push(format!("{}", place * place % keys).as_bytes(), at_us, *cost_micro).expect("few");
         }
         log.sort();
-        let rate: NamedRate = rate.parse().expect("a rate");
+        let rate: Named<Rate> = rate.parse().expect("a rate");
         let table = Table::new(&log, std::slice::from_ref(&rate));
         let denied = |capacity: i64| {
-            let limits = [limit(capacity * 1_000_000, &rate.rate)?];
+            let limits = [limit(capacity * 1_000_000, &rate.value)?];
             Some(Replay::new(&log, &limits, |number| number.to_string()).keys_denied)
         };
         for (part, capacity) in table.denied.iter().zip(&table.rows[0].capacities) {

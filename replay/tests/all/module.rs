@@ -4,16 +4,16 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use redis::ConnectionLike;
-use tokenbucket_core::bucket::Decision;
+use tokenbucket_core::bucket::{Decision, Limit};
 use tokenbucket_core::number::decimal_tokens;
-use tokenbucket_replay::options::NamedLimit;
+use tokenbucket_replay::options::Named;
 use tokenbucket_replay::replay::decisions;
 
 use crate::clock::Clock;
 use crate::exact::{calls, log, rates};
 use crate::servers::Server;
 
-fn limits() -> impl Strategy<Value = Vec<NamedLimit>> {
+fn limits() -> impl Strategy<Value = Vec<Named<Limit>>> {
     let capacity = prop_oneof![0..50u32, 1..100_000u32];
     let limit = (capacity, rates()).prop_filter_map("refills within a century", |(capacity, rate)| {
         format!("{capacity} {rate}").parse().ok()
