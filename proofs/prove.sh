@@ -8,7 +8,7 @@ target=../target/prove/ir
 
 if ! "$venv/bin/python" -c 'import z3' 2>/dev/null; then
     python3 -m venv --clear "$venv"
-    "$venv/bin/pip" install --quiet --requirement requirements.txt
+    "$venv/bin/python" -m pip install --quiet --requirement requirements.txt
 fi
 
 # Another compiler leaves its files beside these.

@@ -74,7 +74,7 @@ for package in $LANGUAGES; do
     case "$package" in
         python)
             python3 -m venv .build
-            .build/bin/pip install --quiet --disable-pip-version-check build
+            .build/bin/python -m pip install --quiet --disable-pip-version-check build
             .build/bin/python -m build --outdir "$out" clients/python >/dev/null
             ;;
         node)
