@@ -210,7 +210,7 @@ fn use_up(cell: &Server, burst: i64, quantity: i64) -> Vec<Limit> {
     limits.into()
 }
 
-/// The same calls on what both have of the same keys.
+/// Asserts that both reply alike to the same calls.
 fn assert_same(ours: Server, cell: Server, limits: &[Limit], quantities: &[i64]) {
     let mut pair = Pair::of(ours, cell);
     for call in limits.iter().flat_map(|limit| quantities.iter().map(|quantity| limit.call(*quantity))) {

@@ -170,7 +170,7 @@ impl Call {
         }
     }
 
-    /// The same as they are sent.
+    /// Returns these calls as they are sent.
     pub fn written<'a>(
         &'a self,
         shape: Shape,

@@ -61,7 +61,7 @@ impl Client {
         replies.into_iter().map(Value::extract_error).collect()
     }
 
-    /// The same of one command, whose reply is read.
+    /// Sends one command, and reads its reply.
     pub async fn ask_for<T: FromRedisValue>(&mut self, text: &str, key: &str) -> RedisResult<T> {
         let reply = self.ask(&[text], key).await?.remove(0);
         Ok(redis::from_redis_value(reply)?)

@@ -17,7 +17,7 @@ const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/ceilings.csv");
 /// What counts may differ by from run to run without anything having changed, and a little more.
 const SLACK: f64 = 0.03;
 
-/// The same where another compiler built the module: Rust 1.85 makes a take 3 % dearer than 1.95.
+/// The slack where another compiler built the module: Rust 1.85 makes a take 3 % dearer than 1.95.
 const SLACK_OF_OTHER_COMPILERS: f64 = 0.06;
 
 /// What the same calls count from run to run: a ratio that is promised may be measured so much above itself.

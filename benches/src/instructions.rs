@@ -23,8 +23,8 @@ const WARM_UP: usize = 500;
 /// Servers for a report.
 const SERVERS: usize = 5;
 
-/// Who takes what the server replicates: a name, and the options that bring it into being, and nothing else that would
-/// disturb the count.
+/// A receiver of what the server replicates: its name, and the options that create it, and nothing else that would disturb
+/// the count.
 #[derive(Clone, Copy)]
 pub struct Listener(pub &'static str, &'static [(&'static str, &'static str)]);
 pub const NOBODY: Listener = Listener("no replica or AOF", &[]);

@@ -10,7 +10,7 @@ use hdrhistogram::Histogram;
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
-/// Who wants what, for how long.
+/// What clients want, and for how long.
 #[derive(Clone, Copy)]
 pub struct Load {
     pub clients: usize,

@@ -230,7 +230,7 @@ settings! {
     redis_url: String = "127.0.0.1:6379", hide_env_values = true;
     /// Password, or user:password
     redis_auth: String = "", hide_env_values = true;
-    /// The same for the sentinels
+    /// Password of the sentinels, or user:password
     redis_sentinel_auth: String = "", hide_env_values = true;
     /// Whether Redis uses TLS
     redis_tls: bool = "false";

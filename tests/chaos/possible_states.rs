@@ -105,8 +105,8 @@ fn state(found: Option<&Stored>) -> Option<State> {
 }
 
 impl Bucket {
-    /// Whether it may be stored like this. No key goes before its bucket is full, nor much later: a hold that was made
-    /// and has ended may leave no other mark.
+    /// Returns whether it may be stored like this. No key goes before its bucket is full, nor much later: a hold that was
+    /// made and has ended may leave no other mark.
     fn may_be(&self, now: &Now, found: Option<&Stored>) -> bool {
         let expires_in_time = match (self.model.expires_ms(), found.and_then(|found| found.expires_at_ms)) {
             // Before 6.2 a key that is read from a file after its time stays for a millisecond.

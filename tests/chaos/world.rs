@@ -23,7 +23,7 @@ pub struct Now {
     pub memory: Memory,
 }
 
-/// Who makes things happen to the server.
+/// The name of what makes things happen to the server.
 pub const FAULTS: &str = "the faults";
 
 /// Shared by the clients, the clock and the chaos.

@@ -18,7 +18,7 @@ pub enum Audience {
     /// Whoever may look: it changes nothing, and read-only replicas answer it.
     Readers,
     Writers,
-    /// The same, and their calls may wait.
+    /// Writers whose calls may wait.
     WaitingWriters,
     /// Whoever runs the server, also on read-only replicas.
     Operators,
@@ -29,12 +29,12 @@ pub enum Audience {
 use Audience::{Operators, Readers, Servers, WaitingWriters, Writers};
 
 impl Audience {
-    /// Whether what is for them changes nothing.
+    /// Returns whether what is for them changes nothing.
     pub fn only_reads(self) -> bool {
         matches!(self, Readers | Operators)
     }
 
-    /// Whether applications are among them.
+    /// Returns whether applications are among them.
     pub fn are_clients(self) -> bool {
         matches!(self, Readers | Writers | WaitingWriters)
     }
@@ -116,7 +116,7 @@ impl Outcome {
         }
     }
 
-    /// Whether it changes what is stored.
+    /// Returns whether it changes what is stored.
     pub fn writes(self) -> bool {
         matches!(self, Self::Took(_) | Self::Held(_) | Self::Gave | Self::Filled | Self::Overrode)
     }

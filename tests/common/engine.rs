@@ -18,7 +18,7 @@ pub fn redis_cli() -> PathBuf {
     std::env::var_os("REDIS_CLI").unwrap_or_else(|| "redis-cli".into()).into()
 }
 
-/// Whether the server under test lacks what Redis has from this version on. Redict and Valkey began as Redis 7.2.
+/// Returns whether the tested server lacks what Redis has from this version on. Redict and Valkey began as Redis 7.2.
 pub fn is_before(major: u32, minor: u32) -> bool {
     let Engine { brand, version } = Engine::under_test();
     let version = if brand == Brand::Redis { version } else { (7, 2) };
@@ -66,7 +66,7 @@ impl Engine {
         self.brand == Brand::Valkey && self.version >= (9, 1)
     }
 
-    /// Whether modules can have an ACL category of their own.
+    /// Returns whether modules can have an ACL category of their own.
     pub fn has_module_categories(&self) -> bool {
         self.brand != Brand::Redis || self.version >= (7, 4)
     }

@@ -143,7 +143,7 @@ impl<'a> JudgedCalls<'a> {
         Self::on(Backend::MODULE, server, number)
     }
 
-    /// The same on the module or on the script.
+    /// Judges calls of the module or of the script.
     pub fn on(backend: Backend, server: &'a Server, number: u64) -> Self {
         Self {
             backend,

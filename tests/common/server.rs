@@ -229,7 +229,7 @@ impl Server {
         maps.contains("libjemalloc") || self.connect().info("memory", "mem_allocator").starts_with("jemalloc")
     }
 
-    /// Whether it was started, and not killed since.
+    /// Returns whether it was started, and not killed since.
     #[allow(dead_code)] // For tests/cluster and tests/redis_cell.
     pub fn is_running(&self) -> bool {
         self.child.is_some()
@@ -302,7 +302,7 @@ impl Server {
         self.start_again();
     }
 
-    /// Whether it obeys: then the connection breaks instead of a reply.
+    /// Returns whether it obeys: then the connection breaks instead of a reply.
     fn begins_to_shut_down(&self) -> bool {
         let told = Connection::try_open(self.port).map(|mut client| client.try_run(&["SHUTDOWN", "NOSAVE"]));
         told.is_ok_and(|reply| reply.is_err_and(|error| !error.starts_with("ERR ")))
@@ -356,7 +356,7 @@ impl Server {
         command
     }
 
-    /// Whether it is our process that answers, and not another test's server that took the port a moment before.
+    /// Returns whether our process answers, and not another test's server that took the port a moment before.
     fn answers(&self) -> bool {
         Connection::try_open(self.port).is_ok_and(|mut client| {
             // Another test's server may end between two calls.

@@ -100,7 +100,7 @@ pub fn wait_while_time_passes(clocks: &[&Clock], what: &str, mut condition: impl
     });
 }
 
-/// Whether the server is writing a snapshot or rewriting its append-only file, or is about to.
+/// Returns whether the server is writing a snapshot or rewriting its append-only file, or is about to.
 pub fn is_writing_files(client: &mut Connection) -> bool {
     // From one report: what is about to be done in one is being done in the next.
     let report = text(&client.run(&["INFO", "persistence"]));
@@ -161,7 +161,7 @@ pub fn commands(mut bytes: &[u8]) -> Vec<Vec<Vec<u8>>> {
     values.map(|value| redis::from_redis_value(value).expect("no command")).collect()
 }
 
-/// Whether a replica has its master's data and hears of every change.
+/// Returns whether a replica has its master's data and hears of every change.
 pub fn is_linked(client: &mut Connection) -> bool {
     let report = text(&client.run(&["INFO", "replication"]));
     report.contains("role:slave") && report.contains("master_link_status:up")
@@ -196,7 +196,7 @@ pub fn buckets_alive(client: &mut Connection) -> i64 {
     client.count("tokenbucket", "tokenbucket_buckets")
 }
 
-/// Whether a log tells of a crash rather than of a refusal.
+/// Returns whether a log tells of a crash rather than of a refusal.
 pub fn tells_of_a_crash(log: &str) -> bool {
     ["crashed by signal", "BUG REPORT", "ASSERTION FAILED", "panicked"].iter().any(|sign| log.contains(sign))
 }

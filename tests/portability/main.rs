@@ -23,7 +23,7 @@ type Machine = (&'static str, fn(ServerBuilder) -> Server);
 const HERE: Machine = ("the native machine", start_natively);
 const THERE: Machine = ("the machine under test", ServerBuilder::start);
 
-/// Who writes, and who reads what was written.
+/// Writers, and readers of what they write.
 const BOTH_WAYS: [[Machine; 2]; 2] = [[HERE, THERE], [THERE, HERE]];
 
 fn start_natively(builder: ServerBuilder) -> Server {

@@ -17,7 +17,7 @@ pub fn create_and_keep(machine: Machine) -> Vec<(String, String)> {
     words.map(|words| (words[2].to_owned(), words[4].trim_start_matches('>').to_owned())).collect()
 }
 
-/// Makes a machine keep its users in a file of their own, as a server that is told its name alone.
+/// Configures an `aclfile`, so that the machine keeps its users in a file of their own.
 pub fn use_acl_file(machine: Machine) {
     machine.run("touch /var/lib/redis/users.acl");
     machine.configure("aclfile users.acl");

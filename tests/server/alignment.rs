@@ -8,7 +8,7 @@ use crate::common::engine::foreign_compiler;
 use crate::common::stored::{follow, quiet, with_append_only_file};
 use crate::common::{is_before, Connection, Server};
 
-/// Whether its memory can be misaligned: other allocators are not replaced by a library.
+/// Returns whether its memory can be misaligned: other allocators are not replaced by a library.
 fn has_malloc_of_glibc() -> bool {
     foreign_compiler().is_none() && !Server::start().has_jemalloc()
 }

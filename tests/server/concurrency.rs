@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 const CAPACITY: i64 = 100;
 const PER_SECOND: i64 = 10;
 
-/// Whether a call is allowed, and the server's clock just before and just after it, in Unix microseconds.
+/// Returns whether a call is allowed, and the server's clock just before and just after it, in Unix microseconds.
 fn timed(client: &mut Connection, call: &str) -> (bool, [i64; 2]) {
     let replies = client.transaction(&["TIME", call, "TIME"]);
     (decision(&replies[1]).allowed == 1, [unix_us(&replies[0]), unix_us(&replies[2])])

@@ -302,13 +302,13 @@ impl Page {
         }
     }
 
-    /// Whether a link on this page leads to a file, and to a heading of it if it names one.
+    /// Returns whether a link on this page leads to a file, and to a heading of it if it names one.
     fn reaches(&self, target: &str) -> bool {
         let (file, anchor) = (self.file(target), target.split_once('#').map_or("", |(_, anchor)| anchor));
         file.exists() && (anchor.is_empty() || Self::read(file).has_anchor(anchor))
     }
 
-    /// Whether a heading can be linked to by this name.
+    /// Returns whether a heading can be linked to by this name.
     fn has_anchor(&self, anchor: &str) -> bool {
         self.text.lines().filter(|line| line.starts_with('#')).any(|heading| {
             let title = heading.trim_start_matches('#').trim().to_lowercase();

@@ -160,7 +160,7 @@ fn any_effect() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![8 => forged.clone(), 1 => damaged(forged, any::<u8>()), 1 => vec(any::<u8>(), 25)]
 }
 
-/// Whether an error is one of ours: a printable line.
+/// Returns whether an error is one of ours: a printable line.
 fn is_own(error: &str) -> bool {
     let is_known = ["ERR ", "WRONGTYPE ", "OOM "].iter().any(|kind| error.starts_with(kind));
     is_known && error.chars().all(|c| (' '..='~').contains(&c))

@@ -42,7 +42,7 @@ fn waiting_replica(server: &Server) -> Connection {
     replica
 }
 
-/// Whether the server builds results. To be asked while it has neither replicas nor other clients.
+/// Returns whether the server builds results. To be asked while it has neither replicas nor other clients.
 fn builds_results(server: &Server) -> bool {
     const CALL: &str = "TB.TAKE probe:for:listeners 1000000 1";
     let _replica = waiting_replica(server);

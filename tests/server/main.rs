@@ -39,7 +39,7 @@ mod traces;
 mod waiting;
 mod waiting_attacks;
 
-/// Whether the server is too old for `words`. Then it has refused them, rather than done something else.
+/// Returns whether the server is too old for `words`. Then it has refused them, rather than done something else.
 fn is_refused_before(version: (u32, u32), client: &mut common::Connection, words: &str) -> bool {
     let is_old = common::is_before(version.0, version.1);
     if is_old {

@@ -36,7 +36,7 @@ impl Target {
         Self { server, client, payload }
     }
 
-    /// Whether a payload is taken: then it is a bucket, and the same one afterwards. Otherwise it is refused.
+    /// Returns whether a payload is taken: then it is a bucket, and the same one afterwards. Otherwise it is refused.
     fn takes(&mut self, encoding: u8, content: &[u8]) -> bool {
         let sealed = self.payload.with(encoding, content);
         match self.client.restore("hostile", &sealed) {

@@ -9,7 +9,7 @@ use std::path::Path;
 use tokenbucket_core::hold::MAX_HOLDS;
 use tokenbucket_core::request::{MAX_TOP_KEYS, MAX_WAITERS};
 
-/// Whether a bucket can be taken from that would have to be created over `maxmemory`.
+/// Returns whether a bucket can be taken from that would have to be created over `maxmemory`.
 fn allows_on_oom(client: &mut Connection) -> bool {
     client.say("CONFIG SET maxmemory 1");
     let reply = client.attempt("TB.TAKE new 10 1");
@@ -237,7 +237,7 @@ fn a_second_loadmodule_line_at_the_start_changes_nothing() {
     }
 }
 
-/// Whether from the same file or from another.
+/// From the same file, and from another.
 #[test]
 fn loading_the_module_twice_is_refused_and_the_log_says_why() {
     let (server, mut client) = Server::start_with_client();

@@ -25,7 +25,7 @@ pub fn play_all(stories: &str) {
     }
 }
 
-/// The same on this server. `words` are sent instead of the words of our commands.
+/// Plays each story on this server. `words` are sent instead of the words of our commands.
 pub fn play_each(server: &Server, client: &mut Connection, stories: &str, words: fn(&str) -> String) {
     for story in stories.split("\n\n") {
         client.say("FLUSHALL");

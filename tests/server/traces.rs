@@ -116,7 +116,7 @@ fn replicas_raise_no_events_of_the_module() {
     assert_eq!(on_master.contains("tb.take k,tb.deny k,tb.hold k"), !is_before(6, 2), "{on_master}");
 }
 
-/// Whether the transaction that a watcher begins is given up.
+/// Returns whether the transaction that a watcher begins is given up.
 pub fn has_seen_a_change(watcher: &mut Connection) -> bool {
     watcher.say("MULTI");
     watcher.say("PING");
@@ -216,7 +216,7 @@ fn it_is_announced_which_holds_are_set_and_settled() {
     }
 }
 
-/// A key that goes is announced, whoever caused it.
+/// The end of an override sends a `del` event for a key that it removes.
 #[test]
 fn an_override_that_ends_announces_a_key_that_goes() {
     let (server, mut client) = Server::with_clock_and_client();

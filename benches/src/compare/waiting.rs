@@ -13,7 +13,7 @@ const PLACES: u64 = 10;
 const PLACE_S: u64 = 600;
 /// How long clients pause who ask again.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Who asked so much later than another who still waits, and is served, has overtaken: less may be due to the network.
+/// A call that is served before one that came so much earlier has overtaken it: less may be due to the network.
 const LATER: Duration = Duration::from_millis(20);
 /// For how long the processor is watched while nothing happens.
 const IDLE: Duration = Duration::from_secs(5);

@@ -172,7 +172,7 @@ impl Model {
         self.limit_override.as_ref().filter(|overridden| overridden.ends_at_us > now_us)
     }
 
-    /// Whether an override denies every positive cost.
+    /// Returns whether an override denies every positive cost.
     pub fn is_suspended(&self, now_us: i64) -> bool {
         self.overridden_at(now_us).is_some_and(Overridden::is_suspension)
     }
@@ -307,7 +307,7 @@ impl Model {
         Trace::None
     }
 
-    /// Whether an override leaves a full bucket, whatever limit calls bring.
+    /// Returns whether an override leaves a full bucket, whatever limit calls bring.
     fn is_full_whatever_counts(&self, now_us: i64) -> bool {
         let is_full = self.stored.as_ref().is_none_or(|stored| stored.level.low == full());
         let leaves_full = |overridden: &Overridden| !overridden.fills && overridden.withheld.is_none();
@@ -522,8 +522,8 @@ impl Model {
         }
     }
 
-    /// Whether it may be stored like this. A key is gone only when its bucket is full by every limit under which it was
-    /// written.
+    /// Returns whether it may be stored like this. A key is gone only when its bucket is full by every limit under which
+    /// it was written.
     pub fn may_be(&self, own: &Limit, now_us: i64, state: Option<Bucket>) -> bool {
         match (state, &self.stored) {
             (None, None) => true,

@@ -175,7 +175,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Whether there is no such hold, and none is to be made.
+    /// Returns whether there is no such hold, and none is to be made.
     pub fn is_void(&self) -> bool {
         let needs_one = matches!(
             self.wanted,
@@ -193,7 +193,7 @@ impl<'a> Call<'a> {
         [&self.before.low, &self.before.high].map(|level| self.allowed_at(level))
     }
 
-    /// Whether an override denies it, whatever the level.
+    /// Returns whether an override denies it, whatever the level.
     fn is_barred(&self) -> bool {
         let is_charged = matches!(
             self.wanted,
@@ -240,7 +240,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Whether it changes what is stored when so much was allowed.
+    /// Returns whether it changes what is stored when so much was allowed.
     pub fn writes(&self, allowed: i64) -> bool {
         match self.wanted {
             Plain(Operation::Give { .. }) if self.before.low == self.limit.capacity => false,
@@ -343,7 +343,7 @@ impl<'a> Call<'a> {
         self.judge_wait(&self.before, &self.others, wanted, told_ms)
     }
 
-    /// Whether `told_ms` is when a level reaches `wanted`, to the millisecond; -1 if that is never.
+    /// Returns whether `told_ms` is when a level reaches `wanted`, to the millisecond; -1 if that is never.
     fn judge_wait(&self, level: &Range, holds: &Holds, wanted: &Exact, told_ms: i64) -> Judgement {
         let longest = BigInt::from(LONGEST_TOLD_MS);
         let [earliest, latest] = [&level.high, &level.low]
@@ -364,7 +364,7 @@ impl<'a> Call<'a> {
         ensure(right, || format!("is not in {earliest} to {latest:?} ms"))
     }
 
-    /// Whether a wait is told only to the end of the override.
+    /// Returns whether a wait is told only to the end of the override.
     fn is_cut(&self, told_ms: i64) -> bool {
         self.left_ms == Some(told_ms)
     }

@@ -134,7 +134,7 @@ impl Limit {
             .unwrap_or_else(|error| panic!("{capacity} {rate}: {error}"))
     }
 
-    /// The same with a capacity in micro-tokens; one that would take too long to refill is made smaller.
+    /// Makes a limit of a capacity in micro-tokens; one that would take too long to refill is made smaller.
     pub fn of_micro(capacity_micro: i64, rate: &str) -> Self {
         let flow = Flow::read(rate.as_bytes()).unwrap_or_else(|error| panic!("{rate}: {error:?}"));
         let largest = flow.largest_capacity_micro();
@@ -199,7 +199,7 @@ impl Limit {
         self.capacity.to_integer().to_i64().unwrap()
     }
 
-    /// Whether nothing is ever rounded under it.
+    /// Returns whether nothing is ever rounded under it.
     pub fn is_whole(&self) -> bool {
         self.flow.loss().is_zero()
     }
@@ -214,7 +214,7 @@ impl Limit {
         self.reaches_with_us(level, from_us, wanted, &[]).expect("something flows in")
     }
 
-    /// The same where holds end meanwhile; `None` if it never does.
+    /// Returns after how many microseconds a level reaches `wanted` if holds end meanwhile; `None` if it never does.
     pub fn reaches_with_us(
         &self,
         level: &Exact,

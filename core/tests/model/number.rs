@@ -147,12 +147,12 @@ pub fn rate(bytes: &[u8]) -> Result<Rate, RateError> {
     })
 }
 
-/// Whether these bytes are a rate of which the contract allows the module to drop digits, or to refuse it.
+/// Returns whether these bytes are a rate of which the contract allows the module to drop digits, or to refuse it.
 pub fn may_be_rounded(bytes: &[u8]) -> bool {
     unbounded_rate(bytes).is_ok_and(|rate| rate.is_long || rate.is_absurd)
 }
 
-/// The same before anybody looks at the bounds.
+/// Reads a rate, within bounds or not.
 fn unbounded_rate(bytes: &[u8]) -> Result<Rate, RateError> {
     let text = std::str::from_utf8(bytes).map_err(|_| RateError::Malformed)?;
     let parts = RATE.captures(text).ok_or(RateError::Malformed)?;

@@ -53,12 +53,12 @@ fn told_ms(limit: &bucket::Limit, bucket: Bucket, holds: &Holds, wants: &Wants, 
     outcome.decision.retry_after_ms
 }
 
-/// Whether it happens in no less than `told_ms`, rounded up.
+/// Returns whether it happens in no less than `told_ms`, rounded up.
 fn is_not_late(told_ms: i64, in_us: i64) -> bool {
     told_ms == 1 || in_us > (told_ms - 1) * 1000
 }
 
-/// Whether it has happened by then. Each of those who take may lose what flows in a microsecond.
+/// Returns whether it has happened by then. Each of those who take may lose what flows in a microsecond.
 fn is_not_early(told_ms: i64, in_us: i64, wants: &Wants) -> bool {
     in_us <= told_ms * 1000 + i64::try_from(wants.len()).unwrap()
 }

@@ -94,7 +94,7 @@ proptest! {
         }
     }
 
-    /// The same call is allowed after the wait that was told, a debt is paid off, and the bucket is full; and not a
+    /// After the wait that was reported, the same call is allowed, a debt is paid off, and the bucket is full; and not a
     /// millisecond earlier.
     #[test]
     fn waits_are_honest_to_the_millisecond((limit, stored, now_us, operation) in calls()) {

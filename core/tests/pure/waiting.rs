@@ -206,7 +206,7 @@ impl Server {
         (true, None)
     }
 
-    /// Whether a call that comes now is denied: it lacks, or it takes what one of those who wait lacks.
+    /// Returns whether a call that comes now is denied: it lacks, or it takes what one of those who wait lacks.
     fn is_denied(&mut self, db: Db, part: &Part) -> bool {
         let needs_micro = self.world.needs_micro(db, part);
         if needs_micro <= 0 {

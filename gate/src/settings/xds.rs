@@ -21,7 +21,7 @@ const ASK_PEER_EVERY: Duration = Duration::from_secs(15);
 pub struct ControlPlane {
     /// `host:port`.
     pub address: String,
-    /// Who asks.
+    /// This gate, as the control plane knows it.
     pub node: Node,
     /// Sent with the stream.
     pub headers: MetadataMap,

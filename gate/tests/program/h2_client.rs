@@ -33,7 +33,7 @@ impl Client {
         Self { calls, connection }
     }
 
-    /// Whether it takes new calls.
+    /// Returns whether it takes new calls.
     pub async fn is_open(&self) -> bool {
         self.calls.clone().ready().await.is_ok()
     }

@@ -44,7 +44,7 @@ fn tls(folder: &Path, host: &str, identity: Option<&str>) -> ClientTlsConfig {
     }
 }
 
-/// Whether a call by a new connection is answered.
+/// Returns whether the gate answers a call on a new connection.
 async fn is_answered(gate: &Gate, config: ClientTlsConfig) -> bool {
     let endpoint = Endpoint::from_shared(format!("https://127.0.0.1:{}", gate.grpc)).expect("a URL");
     let Ok(channel) = endpoint.tls_config(config).expect("a configuration").connect().await else {

@@ -75,7 +75,7 @@ fn policy(requests: u32, tokens: u32) -> RateLimitConfig {
 #[test]
 fn limits_as_policies_say() {
     let gateway = Gateway::start();
-    // There is no limit to be found, and Envoy is told to let nothing pass then.
+    // Without limits the gate replies with an error, and `gateway.yaml` denies then.
     assert_eq!(gateway.get("/", "one").status, 500);
     gateway.set("1", &[policy(2, 100_000)]);
     assert_eq!(statuses(3, || gateway.get("/", "one")), [200, 200, 429]);
@@ -90,7 +90,7 @@ fn limits_as_policies_say() {
 /// What one call saw: when it began, and the limits that decided it.
 type Seen = (Instant, Vec<u32>);
 
-/// Calls until it is told to stop, at its pace. Each call must be decided.
+/// Sends a call every 16 milliseconds until `stop`, and asserts that each is decided.
 fn call(port: u16, stop: &AtomicBool, seen: &Mutex<Vec<Seen>>) {
     let mut next = Instant::now();
     while !stop.load(Ordering::Relaxed) {

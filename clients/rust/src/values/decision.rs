@@ -130,7 +130,7 @@ impl JointDecision {
         self
     }
 
-    /// Whether every bucket allowed.
+    /// Returns whether every bucket allowed.
     pub fn allowed(&self) -> bool {
         self.binding.allowed
     }

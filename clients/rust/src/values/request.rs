@@ -223,13 +223,13 @@ impl Request {
         matches!(self.operation, "TB.MHOLD" | "TB.MRENEW" | "TB.MSETTLE" | "DEL")
     }
 
-    /// Whether a reply shows that there is the module.
+    /// Returns whether a reply shows that there is the module.
     pub(crate) fn is_of_the_module(&self) -> bool {
         self.operation != "DEL"
     }
 
-    /// Whether it may be sent again if the connection broke before the reply. At worst it takes twice, which errs on the
-    /// side of the limit; giving, charging and settling twice would not do.
+    /// Returns whether it may be sent again if the connection broke before the reply. At worst it takes twice, which errs
+    /// on the side of the limit; giving, charging and settling twice would not do.
     pub(crate) fn is_repeatable(&self) -> bool {
         !matches!(self.operation, "TB.GIVE" | "TB.CHARGE" | "TB.MSETTLE")
     }
