@@ -25,13 +25,10 @@ impl<A: Argument> Request<A> {
         let limit = &self.limit;
         let mut none = Holds::default();
         match self.wanted {
-            Wanted::Tokens(operation) => {
-                Ok(Plan::Outcome(limit.decide_with(stored, holds.as_deref(), operation, now_us)?))
-            }
+            Wanted::Tokens(operation) => self.decide(stored, holds.as_deref(), operation, now_us),
             // As `TB.PEEK` with cost 0.
             Wanted::Override { .. } => {
-                let nothing = Operation::Take { cost_micro: 0 };
-                Ok(Plan::Outcome(limit.decide_with(stored, holds.as_deref(), nothing, now_us)?))
+                self.decide(stored, holds.as_deref(), Operation::Take { cost_micro: 0 }, now_us)
             }
             Wanted::Renew { id, .. } => {
                 Ok(limit.renew(stored, holds.unwrap_or(&mut none), id.as_ref(), now_us))
@@ -48,6 +45,22 @@ impl<A: Argument> Request<A> {
                 Ok(limit.hold(stored, holds, id, amount_micro, now_us))
             }
         }
+    }
+
+    /// Decides on tokens. Two copies of the code: one that looks for holds at each step costs 16 to 45 instructions more.
+    #[inline(always)]
+    fn decide(
+        &self,
+        stored: Option<Bucket>,
+        holds: Option<&Holds>,
+        operation: Operation,
+        now_us: i64,
+    ) -> Result<Plan, Error> {
+        let outcome = match holds {
+            Some(holds) => self.limit.decide_with(stored, holds, operation, now_us),
+            None => self.limit.decide(self.limit.without_holds(stored), operation, now_us),
+        };
+        Ok(Plan::Outcome(outcome?))
     }
 
     /// Returns whether the plan denies the whole call. Settling a hold that has ended does not.

@@ -166,10 +166,18 @@ pub fn take<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
     taking(key, limit(capacity, rate)?, cost)
 }
 
-/// Reads what [`take`] refuses as [`Error::RateOfPool`], of `TB.PEEK`, which may look at a pool. `TB.PEEK` reads [`take`]
-/// first, so that only pools pay for the difference.
+/// Reads `key capacity rate [cost]`, of `TB.PEEK`, which may look at a pool.
+#[inline(always)]
+pub fn peek<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
+    match take(arguments) {
+        // Only pools pay for the difference.
+        Err(Error::RateOfPool) => peek_pool(arguments),
+        request => request,
+    }
+}
+
 #[cold]
-pub fn peek_pool<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
+fn peek_pool<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
     let (key, capacity, _, cost) = with_cost(arguments)?;
     taking(key, pool(capacity)?, cost)
 }

@@ -232,9 +232,7 @@ impl<E: Expiring> Expiring for Option<E> {
         Self: 'limit,
     {
         match self {
-            // Nothing of a pool is held, whatever calls with a rate have left.
-            None if own.is_pool() => NoHolds.counting(own, None, now_us),
-            None => NoHolds.counting(own, stored, now_us),
+            None => NoHolds.counting(own, own.without_holds(stored), now_us),
             Some(some) => some.counting(own, stored, now_us),
         }
     }
@@ -313,6 +311,13 @@ impl Limit {
     #[must_use]
     pub fn is_pool(&self) -> bool {
         self.rate == Rate::POOL
+    }
+
+    /// Returns what counts of a bucket without holds. Nothing of a pool is held, whatever calls with a rate have left.
+    #[inline]
+    #[must_use]
+    pub fn without_holds(&self, stored: Option<Bucket>) -> Option<Bucket> {
+        stored.filter(|_| !self.is_pool())
     }
 
     /// Returns how fast it refills.

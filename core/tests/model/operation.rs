@@ -52,7 +52,7 @@ pub fn moved(operation: Operation, allowed: i64) -> Exact {
     }
 }
 
-/// The same when all of it was allowed.
+/// Returns the most that an operation moves: when all of it is allowed.
 pub(super) fn most_moved(operation: Operation) -> Exact {
     match operation {
         Operation::Take { cost_micro } | Operation::Reserve { cost_micro, .. } => whole(cost_micro),
@@ -153,10 +153,7 @@ fn read_numkeys(bytes: &[u8]) -> Option<usize> {
 pub fn parse<'a>(command: &str, arguments: &[&'a [u8]]) -> Result<Parsed<'a>, Refusal> {
     let one = match command {
         "TAKE" => request::take(arguments),
-        "PEEK" => request::take(arguments).or_else(|error| match error {
-            Error::RateOfPool => request::peek_pool(arguments),
-            error => Err(error),
-        }),
+        "PEEK" => request::peek(arguments),
         "TAKEUPTO" => request::take_up_to(arguments),
         "RESERVE" => request::reserve(arguments),
         "CHARGE" => request::charge(arguments),

@@ -67,31 +67,14 @@ fn decide_with_others<'call>(request: Request<'call>, key: BucketKey<'call>) -> 
 /// Becomes the reply.
 #[inline(always)]
 pub(super) fn peek(call: Call) -> Result<(), Refusal> {
-    let request = match request::take(call.arguments()) {
-        Err(Error::RateOfPool) => return peek_pool(call),
-        request => request?,
-    };
+    let request = request::peek(call.arguments())?;
     let key = BucketKey::open(call, request.key, Access::Read)?;
     let outcome = match request.wanted {
         Wanted::Tokens(operation) if is_alone(&key) => {
-            request.limit.decide(key.bucket(), operation, call.now_us()).map_err(Error::from)?
+            let stored = request.limit.without_holds(key.bucket());
+            request.limit.decide(stored, operation, call.now_us()).map_err(Error::from)?
         }
         _ => peek_with_others(request, key.into_cold())?,
-    };
-    call.reply_decision(&outcome.decision);
-    Ok(())
-}
-
-#[cold]
-fn peek_pool(call: Call) -> Result<(), Refusal> {
-    let request = request::peek_pool(call.arguments())?;
-    let key = BucketKey::open(call, request.key, Access::Read)?;
-    let outcome = match request.wanted {
-        // Nothing is held, whatever calls with a rate have left.
-        Wanted::Tokens(operation) if is_alone(&key) => {
-            request.limit.decide(None, operation, call.now_us()).map_err(Error::from)?
-        }
-        _ => peek_with_others(request, key)?,
     };
     call.reply_decision(&outcome.decision);
     Ok(())

@@ -298,19 +298,15 @@ fn store_with_holds(
     let overridden = key.holds().filter(|holds| holds.is_overridden());
     let withheld_micro = overridden.and_then(|holds| holds.withholds_micro(own_limit, key.bucket(), now_us));
     let (len, change) = key.update_holds(dropped, |holds| {
-        if holds.limit_override.take_if(|stored| stored.ends_at_us <= now_us).is_some() {
-            *of_override = Some(Box::new(HoldChange::Override(None)));
-        }
-        if let Some(micro) = withheld_micro {
-            holds.withhold(micro);
-            *of_override = Some(Box::new(HoldChange::Override(holds.limit_override.clone())));
+        if holds.is_overridden() {
+            *of_override = change_override(holds, withheld_micro, now_us);
         }
         match change(holds) {
-            Change::Store { bucket, full_at_us } => {
+            Change::Store { bucket, full_at_us } if holds.is_overridden() => {
                 let full_then_us = holds.full_after_override_us(own_limit, bucket, now_us);
-                let full_at_us = full_at_us.max(full_then_us);
-                (Some(bucket), Change::Store { bucket, full_at_us })
+                (Some(bucket), Change::Store { bucket, full_at_us: full_at_us.max(full_then_us) })
             }
+            change @ Change::Store { bucket, .. } => (Some(bucket), change),
             change => (None, change),
         }
     });
@@ -323,6 +319,16 @@ fn store_with_holds(
     };
     key.signal_modified();
     written
+}
+
+/// Ends an override whose time is over, or records what one withholds. Returns the change.
+#[cold]
+fn change_override(holds: &mut Holds, withheld_micro: Option<i64>, now_us: i64) -> Option<Box<HoldChange>> {
+    if holds.limit_override.take_if(|stored| stored.ends_at_us <= now_us).is_some() {
+        return Some(Box::new(HoldChange::Override(None)));
+    }
+    holds.withhold(withheld_micro?);
+    Some(Box::new(HoldChange::Override(holds.limit_override.clone())))
 }
 
 fn count(count: usize) -> u32 {

@@ -14,19 +14,12 @@ use tokenbucket_core::request::{self, Request};
 
 const MOST_NAMES: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 
-fn peek<'a>(words: &[&'a [u8]]) -> Result<Request<&'a [u8]>, Error> {
-    match request::take(words) {
-        Err(Error::RateOfPool) => request::peek_pool(words),
-        request => request,
-    }
-}
-
 type Read = for<'a> fn(&[&'a [u8]]) -> Result<Vec<Request<&'a [u8]>>, Refusal>;
 
 /// The commands that limiters send, as their errors show them, and what reads them.
 const COMMANDS: [(&str, Read); 11] = [
     ("TB.TAKE key capacity rate [cost]", |words| Ok(vec![request::take(words)?])),
-    ("TB.PEEK key capacity rate [cost]", |words| Ok(vec![peek(words)?])),
+    ("TB.PEEK key capacity rate [cost]", |words| Ok(vec![request::peek(words)?])),
     ("TB.TAKEUPTO key capacity rate max", |words| Ok(vec![request::take_up_to(words)?])),
     ("TB.RESERVE key capacity rate cost max_wait_ms", |words| Ok(vec![request::reserve(words)?])),
     ("TB.CHARGE key capacity rate amount", |words| Ok(vec![request::charge(words)?])),
