@@ -125,7 +125,7 @@ impl Override {
     }
 
     /// Returns the limit that counts for calls that bring `own`.
-    pub(super) fn limit_for<'limit>(&'limit self, own: &'limit Limit) -> &'limit Limit {
+    pub(crate) fn limit_for<'limit>(&'limit self, own: &'limit Limit) -> &'limit Limit {
         match own.is_pool() {
             true => &self.of_pools,
             false if self.is_suspension() => own,

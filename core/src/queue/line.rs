@@ -1,23 +1,32 @@
-//! The calls that name one key, in order of arrival, and what each lacks of its bucket.
+//! The calls that name one key, and what each lacks of its bucket.
 
+use super::calls::Calls;
 use super::order::{Arrival, Name, Order};
 use crate::bucket::decide::View;
-use crate::bucket::{Bucket, Change, Expiring, Limit, MAX_TIME_US};
-use crate::hold::{Holds, Override};
+use crate::bucket::{Bucket, Change, Counting, Expiring, Limit, MAX_TIME_US};
+use crate::hold::Holds;
 use crate::invariant::expected;
+use crate::number::MAX_MICRO;
+use crate::rate::Rate;
 use crate::request::{Request, Share};
-use std::collections::VecDeque;
+use std::cell::{Cell, OnceCell};
 
 /// The number of a database.
 pub type Db = i32;
 
+/// The most calls that are compared with a bucket before a new call is denied.
+pub(super) const MAX_ASKED: usize = 16;
+
 /// A bucket at one moment.
-#[derive(Clone, Copy)]
 #[allow(missing_debug_implementations)] // Holds may be a hundred thousand.
 pub struct Seen<'bucket> {
     bucket: Option<Bucket>,
     holds: Option<&'bucket Holds>,
     pub(super) now_us: i64,
+    /// What is free of a pool of 0: summed once, because many calls may be compared with the bucket.
+    free_micro: OnceCell<i64>,
+    /// The level under the last limit that was asked for.
+    level: Cell<Option<(Limit, i64)>>,
 }
 
 /// Until when a call lacks tokens of a bucket.
@@ -26,48 +35,109 @@ pub(super) enum Lack {
     Nothing,
     /// It lacks tokens until that moment, in Unix microseconds, if no other call acts.
     Until(i64),
+    /// An override, which ends at that moment, has a smaller capacity than the call wants.
+    Overridden(i64),
     /// It lacks tokens, and no wait helps.
     Always,
+}
+
+/// How a call waits at the key where it is parked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Place {
+    /// Nowhere: it is new, or about to be parked at another key.
+    None,
+    /// In the order of the key.
+    InOrder,
+    /// For the end of a debt, wanting nothing: no other call blocks it.
+    Free,
+    /// For the end of an override: it blocks no other call.
+    Overridden,
+}
+
+impl Expiring for &Seen<'_> {
+    fn returned_micro(self, since_us: i64, now_us: i64) -> i64 {
+        self.holds.returned_micro(since_us, now_us)
+    }
+
+    fn last_end_us(self) -> i64 {
+        self.holds.last_end_us()
+    }
+
+    fn counting<'limit>(self, own: &'limit Limit, stored: Option<Bucket>, now_us: i64) -> Counting<'limit>
+    where
+        Self: 'limit,
+    {
+        let limit = self.limit(own);
+        if !limit.is_pool() {
+            return self.holds.counting(own, stored, now_us);
+        }
+        let level_micro = limit.capacity_micro().saturating_add(self.free_micro());
+        let free = Bucket { level_micro, refilled_at_us: now_us };
+        Counting { limit, bucket: Some(free), included_until_us: now_us }
+    }
+
+    fn is_suspended(self, now_us: i64) -> bool {
+        self.holds.is_suspended(now_us)
+    }
+
+    fn limit_until_us(self, now_us: i64) -> i64 {
+        self.holds.limit_until_us(now_us)
+    }
+
+    fn reaches_at_us(self, rate: &Rate, bucket: Bucket, included_until_us: i64, level_micro: i64) -> i64 {
+        self.holds.reaches_at_us(rate, bucket, included_until_us, level_micro)
+    }
 }
 
 impl<'bucket> Seen<'bucket> {
     /// Sees a key at `now_us` Unix microseconds: `None` is a full bucket, or no holds.
     #[must_use]
     pub fn new(bucket: Option<Bucket>, holds: Option<&'bucket Holds>, now_us: i64) -> Self {
-        Self { bucket, holds, now_us }
+        Self { bucket, holds, now_us, free_micro: OnceCell::new(), level: Cell::new(None) }
     }
 
-    pub(super) fn has_holds(&self) -> bool {
-        self.holds.is_some_and(|holds| !holds.is_empty())
+    /// Returns the limit that counts for a call that brings `own`: that, or an override's.
+    fn limit<'a>(&'a self, own: &'a Limit) -> &'a Limit {
+        self.holds
+            .and_then(|holds| holds.override_at(self.now_us))
+            .map_or(own, |stored| stored.limit_for(own))
+    }
+
+    /// Returns what is not held of a pool of capacity 0.
+    fn free_micro(&self) -> i64 {
+        *self.free_micro.get_or_init(|| self.holds.map_or(0, |holds| holds.free_micro(0, self.now_us)))
     }
 
     /// Returns the level for a call that brings the limit `own`, refilled to now.
     fn level_micro(&self, own: &Limit) -> i64 {
-        View::new(own, self.bucket, self.holds, self.now_us).current.level_micro
-    }
-
-    fn limit_override(&self) -> Option<&Override> {
-        self.holds.and_then(|holds| holds.override_at(self.now_us))
-    }
-
-    /// Returns the least level under any limit with a rate and a larger capacity.
-    fn least_micro(&self) -> i64 {
-        if self.holds.is_some_and(|holds| holds.limit_override.is_some()) {
-            return i64::MIN;
+        if let Some((_, level_micro)) = self.level.get().filter(|(of, _)| of == own) {
+            return level_micro;
         }
-        self.bucket.map_or(i64::MAX, |bucket| bucket.level_micro)
+        let level_micro = View::new(own, self.bucket, self, self.now_us).current.level_micro;
+        self.level.set(Some((*own, level_micro)));
+        level_micro
+    }
+
+    /// Returns when an override ends that denies `micro`, in Unix microseconds.
+    fn overridden_until_us(&self, own: &Limit, micro: i64) -> Option<i64> {
+        let limit_override = self.holds?.override_at(self.now_us)?;
+        let denies = micro > self.limit(own).capacity_micro() || self.is_suspended(self.now_us);
+        (denies && micro > 0).then_some(limit_override.ends_at_us)
     }
 
     /// Returns until when a take of `micro` lacks tokens, by a call that brings the limit `own`.
     fn lack(&self, own: &Limit, micro: i64) -> Lack {
-        let limit = self.holds.counting(own, None, self.now_us).limit;
-        if micro > limit.capacity_micro() || (micro > 0 && self.holds.is_suspended(self.now_us)) {
-            return self.limit_override().map_or(Lack::Always, |stored| Lack::Until(stored.ends_at_us));
+        if let Some(ends_at_us) = self.overridden_until_us(own, micro) {
+            return Lack::Overridden(ends_at_us);
         }
-        if micro <= self.least_micro() && !limit.is_pool() {
+        let limit = self.limit(own);
+        if micro > limit.capacity_micro() {
+            return Lack::Always;
+        }
+        if micro <= self.level_micro(own) {
             return Lack::Nothing;
         }
-        let wait_us = own.wait_after_us(self.bucket, self.holds, Change::Keep, micro, self.now_us);
+        let wait_us = own.wait_after_us(self.bucket, self, Change::Keep, micro, self.now_us);
         match self.now_us.saturating_add(wait_us) {
             _ if wait_us <= 0 => Lack::Nothing,
             at_us if at_us > MAX_TIME_US && limit.is_pool() => Lack::Always,
@@ -85,24 +155,16 @@ impl<N: Name> Request<N> {
         (self.wanted.micro().saturating_sub(held_micro), ends_at_us)
     }
 
-    /// Returns what it wants of a level; the largest number for a pool, which has none.
-    fn level_wanted(&self) -> i64 {
-        if self.limit.is_pool() {
-            i64::MAX
-        } else {
-            self.wanted.micro()
-        }
-    }
-
     /// Returns whether its hold is as large as wanted already.
-    fn is_satisfied(&self, seen: &Seen<'_>) -> bool {
+    pub(super) fn is_satisfied(&self, seen: &Seen<'_>) -> bool {
         self.id().is_some() && self.needs(seen).0 <= 0
     }
 
-    fn lack(&self, seen: &Seen<'_>) -> Lack {
+    /// Returns until when it lacks tokens of the bucket.
+    pub(super) fn lack(&self, seen: &Seen<'_>) -> Lack {
         // Most calls that name a bucket do not lack its tokens, and many may be examined.
         let limit = &self.limit;
-        if self.level_wanted() <= seen.least_micro().min(limit.capacity_micro()) {
+        if self.wanted.micro() <= seen.level_micro(limit) && !seen.is_suspended(seen.now_us) {
             return Lack::Nothing;
         }
         let (needs_micro, ends_at_us) = self.needs(seen);
@@ -111,10 +173,30 @@ impl<N: Name> Request<N> {
         }
         match seen.lack(limit, needs_micro) {
             // The hold ends before that, so the whole amount is needed.
-            Lack::Until(at_us) if at_us >= ends_at_us => seen.lack(limit, self.wanted.micro()),
+            Lack::Until(at_us) if at_us >= ends_at_us => match seen.lack(limit, self.wanted.micro()) {
+                Lack::Overridden(_) => Lack::Until(ends_at_us),
+                lack => lack,
+            },
             lack => lack,
         }
     }
+
+    /// Returns whether it wants more than the bucket can hold, as its hold had it before, and when that hold ends.
+    pub(super) fn outgrows(&self, seen: &Seen<'_>) -> Option<i64> {
+        let wanted_micro = self.wanted.micro();
+        let is_larger = wanted_micro > self.limit.capacity_micro();
+        (is_larger || seen.overridden_until_us(&self.limit, wanted_micro).is_some())
+            .then(|| self.needs(seen).1)
+    }
+}
+
+/// Returns the claim of a request: it lacks tokens while that is more than [`Line::least_micro`].
+fn claim_micro<N>(request: &Request<N>) -> i64 {
+    let wanted_micro = request.wanted.micro();
+    if request.limit.is_pool() {
+        return wanted_micro.saturating_sub(request.limit.capacity_micro());
+    }
+    wanted_micro
 }
 
 /// Returns whether no other call blocks a request: it wants nothing.
@@ -127,92 +209,122 @@ fn is_free<N>(request: &Request<N>) -> bool {
 pub(super) struct Line<N> {
     pub(super) db: Db,
     pub(super) key: N,
-    /// In order of arrival. A deque, because most calls leave at the front, and a call may name a thousand keys alone.
-    requests: VecDeque<(Arrival, Request<N>)>,
-    /// The sum of what they want, whatever they hold.
-    sum_micro: i128,
-    /// The least capacity that any of them came with.
-    smallest_micro: i64,
+    pub(super) calls: Calls<N>,
     /// The calls that wait here. If the first is blocked, so are the rest.
     pub(super) parked: Order<N>,
-    /// The other calls, in order of arrival, and what each wants.
-    aside: Vec<(Arrival, i64)>,
+    /// The sum of what all calls want, whatever they hold, and of those that keep others out.
+    all_micro: i128,
+    sum_micro: i128,
+    /// The limit with the largest capacity of any call, and the smallest capacity.
+    loosest: Limit,
+    smallest_micro: i64,
+    /// Whether the calls differ in their rates.
+    pub(super) is_mixed: bool,
 }
 
 impl<N: Name> Line<N> {
-    pub(super) fn new(db: Db, key: N) -> Self {
-        let (requests, aside) = (VecDeque::with_capacity(1), Vec::with_capacity(1));
-        Self { db, key, requests, sum_micro: 0, smallest_micro: i64::MAX, parked: Order::new(), aside }
+    pub(super) fn new(db: Db, request: &Request<N>) -> Self {
+        let (key, loosest) = (request.key.clone(), request.limit);
+        let (calls, parked) = (Calls::new(), Order::new());
+        let (all_micro, sum_micro) = (0, 0);
+        let (smallest_micro, is_mixed) = (loosest.capacity_micro(), false);
+        Self { db, key, calls, parked, all_micro, sum_micro, loosest, smallest_micro, is_mixed }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.requests.is_empty()
-    }
-
-    /// Returns the sum of what all calls want, in micro-tokens.
-    pub(super) fn wanted_micro(&self) -> i64 {
-        i64::try_from(self.sum_micro).unwrap_or(i64::MAX)
-    }
-
-    /// Returns whether the bucket has what all calls want after a new one took `micro` under `limit`.
-    pub(super) fn is_plenty(&self, seen: &Seen<'_>, limit: &Limit, micro: i64) -> bool {
-        // A smaller pool has less.
-        let smaller = Limit::pool(limit.capacity_micro().min(self.smallest_micro));
-        let level_micro = seen.level_micro(if limit.is_pool() { &smaller } else { limit });
-        i128::from(level_micro.saturating_sub(micro)) >= self.sum_micro
+    /// Returns the sum of what the calls want that keep others out, or of all, in micro-tokens.
+    pub(super) fn wanted_micro(&self, of_all: bool) -> i64 {
+        i64::try_from(if of_all { self.all_micro } else { self.sum_micro }).unwrap_or(i64::MAX)
     }
 
     /// Adds the latest call. A call of cost 0 needs no share.
     pub(super) fn add(&mut self, arrival: Arrival, request: Request<N>, share: Option<Share<N>>) {
         let share = share.filter(|_| !is_free(&request));
         share.into_iter().for_each(|share| self.parked.share(arrival, share));
-        let wanted_micro = request.wanted.micro();
-        self.sum_micro = self.sum_micro.saturating_add(wanted_micro.into());
         self.smallest_micro = self.smallest_micro.min(request.limit.capacity_micro());
-        self.aside.push((arrival, request.level_wanted()));
-        self.requests.push_back((arrival, request));
+        self.is_mixed |= request.limit.rate() != self.loosest.rate();
+        if request.limit.capacity_micro() > self.loosest.capacity_micro() {
+            self.loosest = request.limit;
+        }
+        self.all_micro = self.all_micro.saturating_add(request.wanted.micro().into());
+        self.calls.add(arrival, request);
+        self.speak(arrival);
     }
 
-    /// Removes a call. Returns the id of its hold.
+    /// Removes a call, which does not wait here. Returns the id of its hold.
     pub(super) fn remove(&mut self, arrival: Arrival) -> Option<N> {
-        let (_, request) = self.requests.remove(self.place(arrival)?)?;
+        self.hush(arrival);
         self.parked.forget(arrival);
-        self.sum_micro = self.sum_micro.saturating_sub(request.wanted.micro().into());
-        if let Ok(place) = self.aside_place(arrival) {
-            self.aside.remove(place);
-        }
+        let request = self.calls.remove(arrival)?;
+        self.all_micro = self.all_micro.saturating_sub(request.wanted.micro().into());
         request.id().cloned()
     }
 
-    /// Lets a call wait here, which is not [free](Self::is_free).
-    pub(super) fn park(&mut self, arrival: Arrival) {
-        if let Ok(place) = self.aside_place(arrival) {
-            self.aside.remove(place);
+    /// Lets a call that waits elsewhere keep later ones out.
+    pub(super) fn speak(&mut self, arrival: Arrival) {
+        let Some(request) = self.calls.get(arrival) else { return };
+        let (wanted_micro, claim_micro) = (request.wanted.micro(), claim_micro(request));
+        let is_free = is_free(request);
+        if self.calls.claim(arrival, Some(claim_micro)) && !is_free {
+            self.sum_micro = self.sum_micro.saturating_add(wanted_micro.into());
+            self.parked.begin_aside(arrival);
         }
+    }
+
+    /// Lets a call that waits elsewhere keep no other out.
+    pub(super) fn hush(&mut self, arrival: Arrival) {
+        let Some(request) = self.calls.get(arrival) else { return };
+        let (wanted_micro, is_free) = (request.wanted.micro(), is_free(request));
+        if self.calls.claim(arrival, None) && !is_free {
+            self.sum_micro = self.sum_micro.saturating_sub(wanted_micro.into());
+            self.parked.end_aside(arrival);
+        }
+    }
+
+    /// Lets a call wait here, in order.
+    pub(super) fn park(&mut self, arrival: Arrival) {
+        // First, because its tenant may wait by this call alone.
         self.parked.park(arrival);
+        self.hush(arrival);
+        let wanted_micro = self.wanted_by(arrival);
+        self.sum_micro = self.sum_micro.saturating_add(wanted_micro.into());
     }
 
     /// Ends the wait of a call here. Returns the call that is now the first, if this one was.
     pub(super) fn unpark(&mut self, arrival: Arrival) -> Option<Arrival> {
         let was_first = self.is_first(arrival);
+        let wanted_micro = self.wanted_by(arrival);
+        self.sum_micro = self.sum_micro.saturating_sub(wanted_micro.into());
+        self.speak(arrival);
         self.parked.unpark(arrival);
-        if let Err(place) = self.aside_place(arrival) {
-            let level_micro = self.request(arrival).map_or(0, Request::level_wanted);
-            self.aside.insert(place, (arrival, level_micro));
-        }
         self.parked.first().filter(|_| was_first)
     }
 
-    /// Moves the virtual time of the next call's tenant as if it had been granted, if that is the call.
+    /// Moves the virtual time of a call's tenant as if the call had been granted, if it is next here.
     pub(super) fn pass(&mut self, arrival: Arrival) {
-        if self.parked.has_shares() && self.is_first(arrival) {
+        if !self.parked.has_shares() {
+            return;
+        }
+        let is_before = |first| first != arrival && self.parked.precedes(first, arrival);
+        let aside = self.calls.aside(self.parked.unnamed_before(arrival));
+        let mut aside = aside.filter(|(call, request)| *call != arrival && !is_free(request));
+        let is_kept = self.parked.first().is_some_and(is_before) || aside.next().is_some();
+        let waits = self.parked.contains(arrival) || self.calls.is_aside(arrival);
+        if waits && !is_kept && self.place_of(arrival) != Place::Free {
             self.parked.grant(arrival, self.wanted_by(arrival));
         }
     }
 
-    /// Returns whether no other call blocks a call: it wants nothing, and waits for the end of a debt.
-    pub(super) fn is_free(&self, arrival: Arrival) -> bool {
-        self.request(arrival).is_some_and(is_free)
+    /// Returns how a call waits here that lacks tokens, or that an earlier one blocks.
+    pub(super) fn place_of(&self, arrival: Arrival) -> Place {
+        match self.calls.get(arrival).is_some_and(is_free) {
+            true => Place::Free,
+            false => Place::InOrder,
+        }
+    }
+
+    /// Returns whether a call has another rate than `limit`.
+    pub(super) fn has_other_rates(&self, limit: &Limit) -> bool {
+        self.is_mixed || self.loosest.rate() != limit.rate()
     }
 
     /// Returns whether a call is the first that waits here.
@@ -221,69 +333,73 @@ impl<N: Name> Line<N> {
     }
 
     /// Returns until when a call is blocked here: it lacks tokens, or it needs tokens that belong to an earlier call, which
-    /// waits here or lacks them. An earlier call that no wait helps blocks no other.
-    pub(super) fn keeps(&self, arrival: Arrival, seen: &Seen<'_>) -> Lack {
-        let request = expected(self.request(arrival), "the call names the key");
-        let Some(request) = request else { return Lack::Nothing };
-        let own = request.lack(seen);
-        if own != Lack::Nothing || request.needs(seen).0 <= 0 {
-            return own;
-        }
+    /// waits here or lacks them. Also returns when its hold ends, if it wants more than the bucket can hold.
+    pub(super) fn keeps(&self, arrival: Arrival, seen: &Seen<'_>) -> (Lack, i64) {
+        let request = expected(self.calls.get(arrival), "the call names the key");
+        let Some(request) = request else { return (Lack::Nothing, i64::MAX) };
+        let lack = match request.lack(seen) {
+            Lack::Nothing if request.needs(seen).0 > 0 => self.keeps_behind(arrival, seen),
+            own => own,
+        };
+        (lack, request.outgrows(seen).unwrap_or(i64::MAX))
+    }
+
+    fn keeps_behind(&self, arrival: Arrival, seen: &Seen<'_>) -> Lack {
         // Whatever keeps the first from being served, it is served before those behind it.
         let is_before = |first| first != arrival && self.parked.precedes(first, arrival);
         if self.parked.first().is_some_and(is_before) {
             return Lack::Until(i64::MAX);
         }
-        self.lack_aside(self.parked.unnamed_before(arrival), seen)
-    }
-
-    /// Returns until when a call that waits elsewhere lacks tokens of the bucket, if it came before `before`.
-    fn lack_aside(&self, before: Arrival, seen: &Seen<'_>) -> Lack {
-        let earlier = self.aside.iter().take_while(|(other, _)| *other < before);
-        let may_lack = earlier.filter(|(_, wanted_micro)| *wanted_micro > seen.least_micro());
-        let mut lacks = may_lack.map(|(other, _)| self.lack(*other, seen));
+        let aside = self.calls.claiming(self.least_micro(seen), self.parked.unnamed_before(arrival));
+        let mut lacks = aside.filter(|(call, _)| *call != arrival).map(|(_, request)| request.lack(seen));
         lacks.find(|lack| matches!(lack, Lack::Until(_))).unwrap_or(Lack::Nothing)
     }
 
-    /// Returns whether a waiting call lacks tokens of the bucket, and waiting helps, or waits here to be examined.
-    pub(super) fn is_lacked(&self, seen: &Seen<'_>) -> bool {
-        self.parked.first().is_some() || self.lack_aside(Arrival::MAX, seen) != Lack::Nothing
+    /// Returns the largest claim with which no call lacks tokens.
+    fn least_micro(&self, seen: &Seen<'_>) -> i64 {
+        let largest = Limit::pool(self.loosest.capacity_micro());
+        let of_pools = || seen.level_micro(&largest).saturating_sub(largest.capacity_micro());
+        match self.loosest.is_pool() {
+            _ if self.is_mixed => seen.level_micro(&Limit::stopped(MAX_MICRO)).min(of_pools()),
+            true => of_pools(),
+            false => seen.level_micro(&self.loosest),
+        }
     }
 
-    /// Returns until when a call lacks tokens of the bucket.
-    pub(super) fn lack(&self, arrival: Arrival, seen: &Seen<'_>) -> Lack {
-        self.request(arrival).map_or(Lack::Nothing, |request| request.lack(seen))
+    /// Returns what is left for the calls that wait after a call under `limit` took `micro`.
+    pub(super) fn left_micro(&self, seen: &Seen<'_>, limit: &Limit, micro: i64) -> i64 {
+        // A smaller pool has less, and so has a bucket into which nothing flows.
+        let smaller = Limit::pool(limit.capacity_micro().min(self.smallest_micro));
+        let of_pool = || seen.level_micro(&smaller);
+        let level_micro = match limit.is_pool() {
+            _ if self.has_other_rates(limit) => {
+                seen.level_micro(limit).min(seen.level_micro(&Limit::stopped(MAX_MICRO))).min(of_pool())
+            }
+            true => of_pool(),
+            false => seen.level_micro(limit),
+        };
+        level_micro.saturating_sub(micro)
     }
 
-    /// Returns whether a call waits here although its hold is as large as wanted, so that nothing blocks it.
-    pub(super) fn waits_satisfied(&self, arrival: Arrival, seen: &Seen<'_>) -> bool {
-        self.parked.contains(arrival)
-            && self.request(arrival).is_some_and(|request| request.is_satisfied(seen))
+    /// Returns whether a call that waits elsewhere lacks tokens of the bucket. If too many may, they are not asked.
+    pub(super) fn is_lacked_aside(&self, seen: &Seen<'_>) -> bool {
+        let may_lack = self.calls.claiming(self.least_micro(seen), Arrival::MAX);
+        let mut asked = may_lack.enumerate();
+        asked.any(|(asked, (_, request))| asked >= MAX_ASKED || matches!(request.lack(seen), Lack::Until(_)))
+    }
+
+    /// Returns whether a call that waits elsewhere may lack tokens after a take of `micro`.
+    pub(super) fn would_be_lacked(&self, seen: &Seen<'_>, micro: i64) -> bool {
+        let left_micro = self.least_micro(seen).saturating_sub(micro);
+        self.calls.claiming(left_micro, Arrival::MAX).next().is_some()
     }
 
     /// Returns what a call needs in addition to its hold, in micro-tokens.
     pub(super) fn needs_micro(&self, arrival: Arrival, seen: &Seen<'_>) -> i64 {
-        self.request(arrival).map_or(0, |request| request.needs(seen).0)
+        self.calls.get(arrival).map_or(0, |request| request.needs(seen).0)
     }
 
-    /// Returns the calls that name the key and wait elsewhere, or for the end of a debt.
-    pub(super) fn aside(&self) -> impl Iterator<Item = Arrival> + '_ {
-        self.aside.iter().map(|(arrival, _)| *arrival)
-    }
-
-    fn wanted_by(&self, arrival: Arrival) -> i64 {
-        self.request(arrival).map_or(0, |request| request.wanted.micro())
-    }
-
-    fn aside_place(&self, arrival: Arrival) -> Result<usize, usize> {
-        self.aside.binary_search_by_key(&arrival, |(of, _)| *of)
-    }
-
-    fn place(&self, arrival: Arrival) -> Option<usize> {
-        self.requests.binary_search_by_key(&arrival, |(of, _)| *of).ok()
-    }
-
-    fn request(&self, arrival: Arrival) -> Option<&Request<N>> {
-        self.requests.get(self.place(arrival)?).map(|(_, request)| request)
+    pub(super) fn wanted_by(&self, arrival: Arrival) -> i64 {
+        self.calls.get(arrival).map_or(0, |request| request.wanted.micro())
     }
 }

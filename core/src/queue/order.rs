@@ -54,6 +54,8 @@ impl Tenant {
 pub(super) struct Order<N> {
     /// The calls without a share.
     unnamed: BTreeSet<Arrival>,
+    /// How many calls without a share name the key and wait elsewhere: their tenant waits here too.
+    aside: usize,
     shares: Option<Box<Shares<N>>>,
 }
 
@@ -66,11 +68,13 @@ struct Shares<N> {
     /// Those that wait, and those whose virtual time is above the least of these.
     tenants: HashMap<N, Tenant>,
     places: BTreeMap<Place, N>,
+    /// The places of the tenants that do not wait.
+    idle: BTreeMap<Place, N>,
 }
 
 impl<N: Name> Order<N> {
     pub(super) fn new() -> Self {
-        Self { unnamed: BTreeSet::new(), shares: None }
+        Self { unnamed: BTreeSet::new(), aside: 0, shares: None }
     }
 
     /// Notes the share of a call that will wait.
@@ -93,6 +97,23 @@ impl<N: Name> Order<N> {
             *virtual_time = begins_at;
             parked.insert(arrival);
         });
+    }
+
+    /// Notes that a call which names the key waits elsewhere.
+    pub(super) fn begin_aside(&mut self, arrival: Arrival) {
+        if !self.is_named(arrival) {
+            let begins_at = self.virtual_time(arrival);
+            self.change(arrival, |virtual_time, _, _| *virtual_time = begins_at);
+            self.aside = self.aside.saturating_add(1);
+        }
+    }
+
+    /// Notes that a call no longer waits elsewhere.
+    pub(super) fn end_aside(&mut self, arrival: Arrival) {
+        if !self.is_named(arrival) {
+            self.aside = self.aside.saturating_sub(1);
+            self.forget_idle();
+        }
     }
 
     /// Ends the wait of a call.
@@ -135,8 +156,7 @@ impl<N: Name> Order<N> {
 
     /// Returns the arrival before which calls without a share precede a call.
     pub(super) fn unnamed_before(&self, call: Arrival) -> Arrival {
-        let least = self.next().map_or(0, |(least, _)| least);
-        match self.unnamed_time().max(least).cmp(&self.virtual_time(call)) {
+        match self.unnamed_time().max(self.least().unwrap_or(0)).cmp(&self.virtual_time(call)) {
             Ordering::Less => Arrival::MAX,
             Ordering::Equal => call,
             Ordering::Greater => 0,
@@ -151,13 +171,19 @@ impl<N: Name> Order<N> {
     }
 
     fn next(&self) -> Option<Place> {
-        // A tenant in front that does not wait has not been forgotten, because it is behind the unnamed one.
         let named = self.shares.as_ref().and_then(|shares| shares.places.first_key_value());
         self.unnamed_place().into_iter().chain(named.map(|(place, _)| *place)).min()
     }
 
     fn unnamed_place(&self) -> Option<Place> {
         self.unnamed.first().map(|first| (self.unnamed_time(), *first))
+    }
+
+    /// Returns the least virtual time of the tenants that wait for the key, here or elsewhere.
+    fn least(&self) -> Option<VirtualTime> {
+        let parked = self.next().map(|(least, _)| least);
+        let aside = (self.aside > 0).then(|| self.unnamed_time());
+        parked.into_iter().chain(aside).min()
     }
 
     fn unnamed_time(&self) -> VirtualTime {
@@ -181,7 +207,7 @@ impl<N: Name> Order<N> {
             None if self.is_named(arrival) => 0,
             None => self.unnamed_time(),
         };
-        virtual_time.max(self.next().map_or(0, |(least, _)| least))
+        virtual_time.max(self.least().unwrap_or(0))
     }
 
     /// Changes the virtual time and the calls of a call's tenant, given the call's weight in millionths.
@@ -200,19 +226,17 @@ impl<N: Name> Order<N> {
 
     /// Forgets the tenants that do not wait and are not ahead of all that do: their virtual times do not matter any longer.
     fn forget_idle(&mut self) {
-        let unnamed = self.unnamed_place();
+        let least = self.least();
         let Some(shares) = &mut self.shares else { return };
-        let Shares { calls, tenants, places, .. } = &mut **shares;
-        while let Some(first) = places.first_entry() {
-            let is_waiting = tenants.get(first.get().borrow()).is_some_and(Tenant::is_waiting);
-            if is_waiting || unnamed.is_some_and(|unnamed| unnamed < *first.key()) {
-                break;
-            }
+        let Shares { calls, tenants, idle, .. } = &mut **shares;
+        while let Some(first) =
+            idle.first_entry().filter(|first| least.is_none_or(|least| first.key().0 <= least))
+        {
             tenants.remove(first.remove().borrow());
         }
         if tenants.len() > MAX_TENANTS {
             tenants.retain(|_, tenant| tenant.is_waiting());
-            places.retain(|_, name| tenants.contains_key((*name).borrow()));
+            idle.clear();
         }
         if calls.is_empty() && tenants.is_empty() {
             self.shares = None;
@@ -222,8 +246,8 @@ impl<N: Name> Order<N> {
 
 impl<N> Default for Shares<N> {
     fn default() -> Self {
-        let (calls, tenants, places) = (BTreeMap::new(), HashMap::new(), BTreeMap::new());
-        Self { unnamed_time: 0, calls, tenants, places }
+        let (calls, tenants) = (BTreeMap::new(), HashMap::new());
+        Self { unnamed_time: 0, calls, tenants, places: BTreeMap::new(), idle: BTreeMap::new() }
     }
 }
 
@@ -236,8 +260,10 @@ impl<N: Name> Shares<N> {
         let Some(share) = self.calls.get(&arrival) else { return };
         let tenant = self.tenants.entry(share.tenant.clone()).or_default();
         self.places.remove(&tenant.place());
+        self.idle.remove(&tenant.place());
         change(&mut tenant.virtual_time, &mut tenant.parked, share.weight_micro);
         tenant.last = arrival;
-        self.places.insert(tenant.place(), share.tenant.clone());
+        let places = if tenant.is_waiting() { &mut self.places } else { &mut self.idle };
+        places.insert(tenant.place(), share.tenant.clone());
     }
 }

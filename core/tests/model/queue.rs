@@ -14,11 +14,14 @@ pub trait Buckets {
     /// What the call wants in addition to what it holds already, in micro-tokens.
     fn needs_micro(&self, db: Db, part: &Part) -> i64;
 
+    /// Returns whether the bucket has less than that.
+    fn is_denied(&self, db: Db, part: &Part) -> bool;
+
     /// Returns whether the bucket has less than that, and no wait brings it.
     fn is_lost(&self, db: Db, part: &Part) -> bool;
 
-    /// Returns whether the bucket has less than that, and will have it.
-    fn lacks(&self, db: Db, part: &Part) -> bool;
+    /// Returns whether that is more than the capacity of an override.
+    fn is_overridden(&self, db: Db, part: &Part) -> bool;
 }
 
 #[derive(Clone, Debug)]
@@ -28,6 +31,8 @@ pub struct Call {
     pub parts: Vec<Part>,
     pub deadline_us: i64,
     pub share: Option<Share>,
+    /// An override denies it: it keeps no other call out, at any of its keys.
+    pub is_apart: bool,
 }
 
 impl Call {
@@ -39,8 +44,25 @@ impl Call {
         self.parts.iter().any(|part| part.wanted.micro() > 0 || part.id().is_some())
     }
 
-    fn names(&self, db: Db, key: &Name) -> bool {
-        self.db == db && self.parts.iter().any(|part| part.key == *key)
+    /// Returns whether it wants something of a key, and keeps others out there.
+    fn waits_for(&self, db: Db, key: &Name) -> bool {
+        let wants = |part: &Part| part.wanted.micro() > 0 || part.id().is_some();
+        let mut parts = self.parts.iter().filter(|part| part.key == *key);
+        self.db == db && !self.is_apart && parts.any(wants)
+    }
+
+    fn wanted_micro(&self, key: &Name) -> i64 {
+        self.parts.iter().filter(|part| part.key == *key).map(|part| part.wanted.micro()).sum()
+    }
+
+    /// Returns whether no wait can help it. Then it keeps no other call out.
+    pub fn is_lost(&self, buckets: &impl Buckets) -> bool {
+        self.parts.iter().any(|part| buckets.is_lost(self.db, part))
+    }
+
+    fn lacks(&self, key: &Name, buckets: &impl Buckets) -> bool {
+        let lacks = |part: &Part| part.key == *key && buckets.is_denied(self.db, part);
+        !self.is_apart && !self.is_lost(buckets) && self.parts.iter().any(lacks)
     }
 }
 
@@ -50,27 +72,48 @@ pub struct Waiting {
     pub calls: Vec<Call>,
     /// The virtual times of the tenants of a key, while any call waits there.
     virtual_times: HashMap<(Db, Name), HashMap<Option<Name>, u128>>,
-    /// Set while virtual times may differ: a call gave up, and the model did not know whether it was next.
+    /// Set while virtual times may differ: an override has begun or ended to deny calls, and the queue finds that later.
     is_unsure: bool,
 }
 
 impl Waiting {
     /// Adds a call. A tenant that begins to wait starts at the least virtual time of those that do, if that is above its own.
     /// A call that wants nothing has no share.
-    pub fn enter(&mut self, mut call: Call) {
+    pub fn enter(&mut self, mut call: Call, buckets: &impl Buckets) {
         let wants_anything = call.wants_anything();
         call.share = call.share.filter(|_| wants_anything);
-        for part in call.parts.iter().filter(|_| wants_anything) {
+        call.is_apart = call.parts.iter().any(|part| buckets.is_overridden(call.db, part));
+        self.begin(&call);
+        self.calls.push(call);
+    }
+
+    fn begin(&mut self, call: &Call) {
+        for part in call.parts.iter().filter(|part| call.waits_for(call.db, &part.key)) {
             let start = self.virtual_time(call.db, &part.key, &call.tenant());
             let times = self.virtual_times.entry((call.db, part.key.clone())).or_default();
             times.insert(call.tenant(), start);
         }
-        self.calls.push(call);
+    }
+
+    /// Looks at all overrides.
+    pub fn look(&mut self, buckets: &impl Buckets) {
+        let has_shares = self.has_shares();
+        let is_apart = |call: &Call| call.parts.iter().any(|part| buckets.is_overridden(call.db, part));
+        for place in 0..self.calls.len() {
+            let mut call = self.calls[place].clone();
+            if call.is_apart != is_apart(&call) {
+                call.is_apart = !call.is_apart;
+                self.is_unsure |= has_shares;
+                self.begin(&call);
+                self.calls[place] = call;
+            }
+        }
+        self.forget();
     }
 
     fn virtual_time(&self, db: Db, key: &Name, tenant: &Option<Name>) -> u128 {
         let Some(times) = self.virtual_times.get(&(db, key.clone())) else { return 0 };
-        let here = self.calls.iter().filter(|call| call.names(db, key) && call.wants_anything());
+        let here = self.calls.iter().filter(|call| call.waits_for(db, key));
         let waiting: Vec<_> = here.map(Call::tenant).collect();
         let own = times.get(tenant).copied().unwrap_or(0);
         let least = waiting.iter().map(|tenant| times[tenant]).min().unwrap_or(0);
@@ -93,10 +136,8 @@ impl Waiting {
     pub fn give_up(&mut self, arrival: Arrival) -> Call {
         let call =
             self.calls.iter().find(|call| call.arrival == arrival).expect("nobody leaves twice").clone();
-        self.is_unsure |= !self.is_exact();
-        for part in call.parts.iter().filter(|_| call.wants_anything()) {
-            let others = self.calls.iter().filter(|other| other.arrival != arrival && other.wants_anything());
-            if !others.clone().any(|other| self.precedes(other, &call, &part.key)) {
+        for part in call.parts.iter().filter(|part| call.waits_for(call.db, &part.key)) {
+            if !self.calls.iter().any(|other| self.precedes(other, &call, &part.key)) {
                 self.grant(&call, part, part.wanted.micro());
             }
         }
@@ -107,27 +148,35 @@ impl Waiting {
     pub fn leave(&mut self, arrival: Arrival) -> Call {
         let place = self.calls.iter().position(|call| call.arrival == arrival).expect("nobody leaves twice");
         let call = self.calls.remove(place);
+        self.forget();
+        call
+    }
+
+    /// Forgets the virtual times of keys for which no call waits.
+    fn forget(&mut self) {
         let calls = &self.calls;
-        let is_waited =
-            |db, key: &Name| calls.iter().any(|call| call.names(db, key) && call.wants_anything());
+        let is_waited = |db, key: &Name| calls.iter().any(|call| call.waits_for(db, key));
         self.virtual_times.retain(|(db, key), _| is_waited(*db, key));
         self.is_unsure &= !self.virtual_times.is_empty();
-        call
     }
 
     fn has_shares(&self) -> bool {
         self.calls.iter().any(|call| call.share.is_some())
     }
 
-    /// Returns whether the model knows the order: with shares, calls of several keys wait at one of them, and it does not know
-    /// where.
+    /// Returns whether the model knows the order.
     pub fn is_exact(&self) -> bool {
-        !self.has_shares() || (!self.is_unsure && self.calls.iter().all(|call| call.parts.len() == 1))
+        !self.has_shares() || !self.is_unsure
     }
 
     fn precedes(&self, call: &Call, other: &Call, key: &Name) -> bool {
+        call.waits_for(other.db, key) && self.is_before(call, other, key)
+    }
+
+    /// Returns whether a call of the same database is before another at a key, also if it wants nothing.
+    fn is_before(&self, call: &Call, other: &Call, key: &Name) -> bool {
         let place = |call: &Call| (self.virtual_time(call.db, key, &call.tenant()), call.arrival);
-        let is_other = call.arrival != other.arrival && call.names(other.db, key);
+        let is_other = call.arrival != other.arrival && call.db == other.db;
         is_other && (!self.is_exact() || place(call) < place(other))
     }
 
@@ -148,12 +197,12 @@ impl Waiting {
 
     fn next_by_arrival(&self, buckets: &impl Buckets) -> Option<Arrival> {
         let mut lacked = HashSet::new();
-        for Call { arrival, db, parts, .. } in &self.calls {
-            let lacking: Vec<&Part> = parts.iter().filter(|part| buckets.lacks(*db, part)).collect();
+        for call in self.calls.iter().filter(|call| !call.is_apart && !call.is_lost(buckets)) {
+            let Call { arrival, db, parts, .. } = call;
+            let lacking: Vec<&Part> = parts.iter().filter(|part| buckets.is_denied(*db, part)).collect();
             let is_kept =
                 |part: &Part| lacked.contains(&(*db, &part.key)) && buckets.needs_micro(*db, part) > 0;
-            let is_lost = parts.iter().any(|part| buckets.is_lost(*db, part));
-            if !is_lost && lacking.is_empty() && !parts.iter().any(is_kept) {
+            if lacking.is_empty() && !parts.iter().any(is_kept) {
                 return Some(*arrival);
             }
             lacked.extend(lacking.into_iter().map(|part| (*db, &part.key)));
@@ -162,43 +211,46 @@ impl Waiting {
     }
 
     fn all_next_by_shares(&self, buckets: &impl Buckets) -> Vec<Arrival> {
-        let lacks = |call: &Call, key: &Name| {
-            call.parts.iter().any(|part| part.key == *key && buckets.lacks(call.db, part))
-        };
         let is_kept = |call: &Call, part: &Part| {
-            let is_before = |other: &&Call| self.precedes(other, call, &part.key);
+            let is_before = |other: &&Call| self.is_before(other, call, &part.key);
             let needs = buckets.needs_micro(call.db, part) > 0;
-            needs && self.calls.iter().filter(is_before).any(|other| lacks(other, &part.key))
+            needs && self.calls.iter().filter(is_before).any(|other| other.lacks(&part.key, buckets))
         };
         let is_free = |call: &&Call| {
-            !call.parts.iter().any(|part| {
-                buckets.is_lost(call.db, part) || buckets.lacks(call.db, part) || is_kept(call, part)
-            })
+            let is_blocked = |part| buckets.is_denied(call.db, part) || is_kept(call, part);
+            !call.is_apart && !call.parts.iter().any(is_blocked)
         };
         let free: Vec<_> = self.calls.iter().filter(is_free).collect();
-        // Of those that need nothing, the order does not matter.
-        let needs = |call: &Call| call.parts.iter().any(|part| buckets.needs_micro(call.db, part) > 0);
-        let is_behind = |call: &Call, other: &Call| {
-            let is_before = |part: &Part| self.precedes(other, call, &part.key);
-            self.is_exact() && needs(call) && needs(other) && call.parts.iter().any(is_before)
+        // Of those that need nothing of a key, the order does not matter there.
+        let needs = |call: &Call, key: &Name| {
+            let mut parts = call.parts.iter().filter(|part| part.key == *key);
+            parts.any(|part| buckets.needs_micro(call.db, part) > 0)
         };
-        let first = free.iter().filter(|call| !free.iter().any(|other| is_behind(call, other)));
+        let is_behind = |call: &Call, other: &Call| {
+            let need = |key: &Name| needs(call, key) && needs(other, key);
+            let is_before = |part: &Part| need(&part.key) && self.precedes(other, call, &part.key);
+            self.is_exact() && call.parts.iter().any(is_before)
+        };
+        // A call that waits for the turn of another one there does not keep later ones from its other keys.
+        let waits_its_turn = |call: &Call| {
+            let is_before =
+                |other: &&&Call| call.parts.iter().any(|part| self.precedes(other, call, &part.key));
+            free.iter().any(|other| is_before(&other))
+        };
+        let is_kept = |call: &Call| free.iter().any(|other| is_behind(call, other) && !waits_its_turn(other));
+        let first = free.iter().filter(|call| !is_kept(call));
         first.map(|call| call.arrival).collect()
     }
 
-    pub fn parts<'a>(&'a self, db: Db, key: &'a [u8]) -> impl Iterator<Item = &'a Part> {
-        let calls = self.calls.iter().filter(move |call| call.db == db);
-        calls.flat_map(|call| &call.parts).filter(move |part| *part.key == *key)
+    /// Returns what the calls want of a bucket that keep others out.
+    pub fn wanted_micro(&self, db: Db, key: &Name) -> i64 {
+        let calls = self.calls.iter().filter(|call| call.db == db && !call.is_apart);
+        calls.map(|call| call.wanted_micro(key)).sum()
     }
 
-    /// What all of them want of a bucket.
-    pub fn wanted_micro(&self, db: Db, key: &[u8]) -> i64 {
-        self.parts(db, key).map(|part| part.wanted.micro()).sum()
-    }
-
-    /// What all of them want of a bucket, if one of them lacks it.
-    pub fn wanted_before(&self, db: Db, key: &[u8], buckets: &impl Buckets) -> Option<i64> {
-        let is_lacked = self.parts(db, key).any(|part| buckets.lacks(db, part));
-        is_lacked.then(|| self.wanted_micro(db, key))
+    /// Returns what the calls want of a bucket that lack it; `None` if there is no such call.
+    pub fn lacking_micro(&self, db: Db, key: &Name, buckets: &impl Buckets) -> Option<i64> {
+        let lacking = self.calls.iter().filter(|call| call.db == db && call.lacks(key, buckets));
+        lacking.map(|call| call.wanted_micro(key)).reduce(|one, other| one + other)
     }
 }

@@ -96,7 +96,7 @@ impl Clients {
         let mut number = 0;
         while number < FIRST_CALL {
             let parts = [b"x", b"y"].map(|key| part(key, limit(1, "1"), 0, None));
-            number = server.queue.enter(0, parts.into(), 0, None) as usize;
+            number = server.queue.enter(0, parts.into(), 0, None, &mut server.world) as usize;
             server.queue.leave(number as Arrival);
         }
         Self { kinds, server, waits: [None; CLIENTS], known: 0, events: Vec::new() }

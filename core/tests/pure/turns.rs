@@ -51,6 +51,8 @@ enum Step {
     Vanish(Option<i32>, u8),
     Rename(i32, u8, u8),
     Flush(Option<i32>),
+    /// A capacity in tokens, whether nothing flows in, and for how many milliseconds.
+    Override(i32, u8, i64, bool, i64),
     Disconnect(Index),
     Sleep(i64),
     SetBack(i64),
@@ -127,6 +129,7 @@ fn step(
         1 => (any_db(), 0..4u8).prop_map(|(db, bucket)| Step::Vanish(db, bucket)),
         2 => (dbs(), 0..4u8, 0..4u8).prop_map(|(db, from, to)| Step::Rename(db, from, to)),
         1 => any_db().prop_map(Step::Flush),
+        2 => (dbs(), 0..4u8, 0..6i64, any::<bool>(), prop_oneof![1 => Just(0), 1 => 1..3i64, 2 => 1..12_000i64]).prop_map(|(db, bucket, tokens, stops, ttl_ms)| Step::Override(db, bucket, tokens, stops, ttl_ms)),
         2 => any::<Index>().prop_map(Step::Disconnect),
         6 => times().prop_map(Step::Sleep),
         1 => times().prop_map(Step::SetBack),
@@ -138,6 +141,8 @@ fn make(server: &mut Server, step: Step) {
         Step::Call { db, parts, max_wait_us, share } => {
             server.call_with(db, &parts, max_wait_us, share);
         }
+        // Only ending holds fill a pool.
+        Step::Give { part, .. } if part.limit.is_pool() => {}
         Step::Give { db, part, micro } => server.give(db, &part, micro),
         Step::Settle { db, part } => {
             let used_micro = if part.limit.is_pool() { 0 } else { part.wanted.micro() };
@@ -146,6 +151,14 @@ fn make(server: &mut Server, step: Step) {
         Step::Vanish(db, bucket) => server.vanish(db, &[bucket]),
         Step::Rename(db, from, to) => server.rename(db, &[from], &[to]),
         Step::Flush(db) => server.flush(db),
+        Step::Override(db, bucket, tokens, stops, ttl_ms) => {
+            server.override_limit(
+                db,
+                &[bucket],
+                [&tokens.to_string(), if stops { "0" } else { "2" }],
+                ttl_ms,
+            );
+        }
         Step::Disconnect(_) if server.queue.count() == 0 => {}
         Step::Disconnect(who) => {
             server.disconnect(server.waiting.calls[who.index(server.queue.count())].arrival)
@@ -342,9 +355,10 @@ fn a_call_that_is_put_off_keeps_those_behind_it() {
     assert_eq!(server.turn(), Some(second));
     server.queue.postpone(second, 1000);
     assert_eq!(server.turn(), None, "neither {third} nor {late} overtakes");
-    server.world.operate(0, &of(0), Operation::Give { amount_micro: MILLION });
-    server.queue.mark_due(1000);
+    server.world.now_us += 1000;
     for call in [second, third, late] {
+        server.world.operate(0, &of(0), Operation::Give { amount_micro: MILLION });
+        server.queue.mark(0, b"k");
         assert_eq!(server.turn(), Some(call));
         server.queue.grant(call);
     }
@@ -386,8 +400,8 @@ fn a_call_that_is_not_due_keeps_no_newcomer_from_what_it_does_not_lack() {
         server.call(0, &parts, Some(MILLION));
     }
     server.queue.mark(0, b"m");
-    let (seen, limit) = (server.world.seen(0, b"l"), limit(1, "1/d"));
-    assert_eq!(server.queue.wanted_before(0, b"l", &seen, &limit, MILLION), None);
+    let seen = server.world.seen(0, b"l");
+    assert_eq!(server.queue.wanted_before(0, b"l", &seen, &limit(1, "1/d"), MILLION), None);
 }
 
 #[test]
@@ -411,15 +425,15 @@ fn a_call_that_got_nothing_in_its_turn_is_looked_at_again() {
     let [wanted, all] = [1, 3].map(|tokens| part(b"k", limit(3, "0"), tokens * MILLION, Some(tokens as u8)));
     assert!(server.call(0, std::slice::from_ref(&all), None).0);
     let arrivals = [(); 2].map(|()| server.call(0, std::slice::from_ref(&wanted), Some(MILLION)).1);
-    server.queue.mark_hold(0, &all.key, &[3]);
     server.world.change_hold(0, &part(b"k", all.limit, 0, Some(3)), None);
+    server.queue.mark(0, &all.key);
     assert_eq!(server.turn(), arrivals[0]);
     assert_eq!(server.turn(), arrivals[0]);
     server.queue.postpone(arrivals[0].unwrap(), 1000);
     assert_eq!((server.turn(), server.queue.next_look_us()), (None, Some(1000)));
-    server.queue.mark_due(999);
+    server.world.now_us = 999;
     assert_eq!(server.turn(), None);
-    server.queue.mark_due(1000);
+    server.world.now_us = 1000;
     assert_eq!(server.turn(), arrivals[0]);
     server.queue.leave(arrivals[0].unwrap());
     assert_eq!(server.turn(), arrivals[1]);
@@ -489,7 +503,7 @@ impl Crowd {
         if !is_shared_first {
             parts.reverse();
         }
-        self.server.queue.enter(0, parts, i64::MAX, None);
+        self.server.queue.enter(0, parts, i64::MAX, None, &mut self.server.world);
         assert_eq!(self.serve(), 0, "it lacks something");
     }
 

@@ -2,13 +2,13 @@
 //! every turn.
 
 use super::model::queue::{Buckets, Call, Share, Waiting};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub type Name = Arc<[u8]>;
 pub type Part = Request<Name>;
-use tokenbucket_core::bucket::{Bucket, Change, Decision, Limit, Operation, NEVER_MS};
-use tokenbucket_core::hold::{Hold, Holds, Plan};
+use tokenbucket_core::bucket::{Bucket, Change, Decision, Expiring, Limit, Operation, NEVER_MS};
+use tokenbucket_core::hold::{Hold, Holds, Override, Plan};
 use tokenbucket_core::queue::{Arrival, Db, Levels, Queue, Seen};
 use tokenbucket_core::request::{Request, Wanted};
 
@@ -47,29 +47,38 @@ impl World {
         self.find(db, &part.key).1.outstanding_of(part.id()?, self.now_us)
     }
 
-    fn make_so(&mut self, db: Db, key: &[u8], change: Change) {
-        match change {
-            Change::Keep => {}
+    /// Drops the ended holds, changes the others, and stores the bucket accordingly.
+    fn write(&mut self, db: Db, key: &[u8], own: &Limit, change: impl FnOnce(&mut Holds) -> Change) {
+        let (stored, holds) = self.stored.entry((db, key.into())).or_default();
+        let withheld_micro = holds.withholds_micro(own, *stored, self.now_us);
+        let before = (*stored, holds.clone());
+        holds.drop_ended(self.now_us);
+        holds.limit_override.take_if(|stored| stored.ends_at_us <= self.now_us);
+        withheld_micro.into_iter().for_each(|micro| holds.withhold(micro));
+        match change(holds) {
+            Change::Keep => (*stored, *holds) = before,
             Change::Clear => drop(self.stored.remove(&(db, key.into()))),
-            Change::Store { bucket, .. } => {
-                let (stored, holds) = self.stored.entry((db, key.into())).or_default();
-                holds.drop_ended(self.now_us);
-                *stored = Some(bucket);
-            }
+            Change::Store { bucket, .. } => *stored = Some(bucket),
         }
+    }
+
+    /// Returns the level of a bucket under the limit of a part, in micro-tokens.
+    pub fn level_micro(&self, db: Db, part: &Part) -> i64 {
+        let (bucket, holds) = self.find(db, &part.key);
+        let charge = Operation::Charge { amount_micro: 1 };
+        let charged = part.limit.decide_with(bucket, holds, charge, self.now_us);
+        let Ok(Change::Store { bucket, .. }) = charged.map(|outcome| outcome.change) else {
+            unreachable!("it is not as deep in debt")
+        };
+        bucket.level_micro + 1
     }
 
     pub fn operate(&mut self, db: Db, part: &Part, operation: Operation) -> bool {
         let (bucket, holds) = self.find(db, &part.key);
         let decided = part.limit.decide_with(bucket, holds, operation, self.now_us);
         decided
-            .inspect(|outcome| self.make_so(db, &part.key, outcome.change))
+            .inspect(|outcome| self.write(db, &part.key, &part.limit, |_| outcome.change))
             .is_ok_and(|it| it.decision.allowed > 0)
-    }
-
-    /// Returns the level of a bucket under the limit of a part, in micro-tokens.
-    pub fn level_micro(&self, db: Db, part: &Part) -> i64 {
-        self.outlook(db, part).0 + 1
     }
 
     /// Returns all that a call can find of the bucket of a part, with times as seen from now: the level and the age of its last
@@ -87,21 +96,35 @@ impl World {
 
     /// Sets the hold of a part to what it wants, or ends it.
     pub fn change_hold(&mut self, db: Db, part: &Part, ttl_us: Option<i64>) -> bool {
-        let (now_us, id, amount_micro) = (self.now_us, part.id().unwrap(), part.wanted.micro());
-        let (bucket, holds) = self.stored.entry((db, part.key.clone())).or_default();
+        let (id, amount_micro) = (part.id().unwrap(), part.wanted.micro());
         let wanted = match ttl_us {
             Some(ttl_us) => Wanted::Hold { id, amount_micro, ttl_ms: ttl_us / 1000 },
             None => Wanted::Settle { id, used_micro: amount_micro },
         };
-        let request = Request { key: &part.key, limit: part.limit, wanted };
+        let (now_us, request) = (self.now_us, Request { key: &part.key, limit: part.limit, wanted });
+        let (bucket, holds) = self.stored.entry((db, part.key.clone())).or_default();
         let plan = request.plan(*bucket, Some(holds), usize::MAX, now_us).unwrap();
         let Plan::Hold { bucket, taken_micro, amount_micro } = plan else {
             return matches!(plan, Plan::Outcome(outcome) if outcome.decision.allowed > 0);
         };
-        holds.drop_ended(now_us);
-        let change = request.change_hold(holds, bucket, taken_micro, amount_micro, now_us).change;
-        self.make_so(db, &part.key, change);
+        self.write(db, &part.key, &part.limit, |holds| {
+            request.change_hold(holds, bucket, taken_micro, amount_micro, now_us).change
+        });
         true
+    }
+
+    /// Overrides the limit of a bucket, or ends the override if it lasts 0.
+    pub fn override_limit(&mut self, db: Db, key: &Name, [capacity, rate]: [&str; 2], ttl_ms: i64) {
+        let now_us = self.now_us;
+        let (stored, holds) = self.stored.entry((db, key.clone())).or_default();
+        if ttl_ms == 0 {
+            return holds.end_override(now_us);
+        }
+        let times_us = (now_us, now_us + ttl_ms * 1000);
+        let begins = Override::parse(capacity.as_bytes(), rate.as_bytes(), false, times_us).unwrap();
+        let replaced = holds.replaced(*stored, now_us);
+        holds.drop_first(replaced.dropped);
+        *stored = Some(holds.begin_override(begins.into(), replaced.bucket, now_us));
     }
 
     pub fn take(&mut self, db: Db, part: &Part, ttl_us: i64) -> bool {
@@ -117,23 +140,40 @@ impl Buckets for World {
         part.wanted.micro() - self.held_of(db, part).map_or(0, |held| held.amount_micro)
     }
 
-    fn lacks(&self, db: Db, part: &Part) -> bool {
-        self.denial(db, part).is_some() && !self.is_lost(db, part)
+    fn is_denied(&self, db: Db, part: &Part) -> bool {
+        self.denial(db, part).is_some()
+    }
+
+    fn is_overridden(&self, db: Db, part: &Part) -> bool {
+        let holds = self.find(db, &part.key).1;
+        if holds.override_at(self.now_us).is_none() || !self.is_denied(db, part) {
+            return false;
+        }
+        let limit = holds.counting(&part.limit, None, self.now_us).limit;
+        let is_larger =
+            |micro| micro > limit.capacity_micro() || (micro > 0 && holds.is_suspended(self.now_us));
+        is_larger(self.needs_micro(db, part))
     }
 
     fn is_lost(&self, db: Db, part: &Part) -> bool {
-        let Some(denied) = self.denial(db, part) else { return false };
-        let (bucket, holds) = self.find(db, &part.key);
-        let needs_micro = self.needs_micro(db, part);
-        let wait_us = part.limit.wait_after_us(bucket, holds, Change::Keep, needs_micro, self.now_us);
-        let then_us = self.now_us.saturating_add(wait_us);
-        let ends_before = self.held_of(db, part).is_some_and(|held| then_us >= held.ends_at_us);
+        let is_overridden = self.find(db, &part.key).1.override_at(self.now_us).is_some();
+        let Some(denied) = self.denial(db, part).filter(|_| !is_overridden) else { return false };
+        let ends_before = self.outlasts_its_hold(db, part);
         let anew = || self.decide_take(db, part, part.wanted.micro());
         denied.retry_after_ms == NEVER_MS || (ends_before && anew().retry_after_ms == NEVER_MS)
     }
 }
 
 impl World {
+    /// Returns whether its hold ends before there is what it needs in addition.
+    fn outlasts_its_hold(&self, db: Db, part: &Part) -> bool {
+        let (bucket, holds) = self.find(db, &part.key);
+        let needs_micro = self.needs_micro(db, part);
+        let wait_us = part.limit.wait_after_us(bucket, holds, Change::Keep, needs_micro, self.now_us);
+        let then_us = self.now_us.saturating_add(wait_us);
+        self.held_of(db, part).is_some_and(|held| then_us >= held.ends_at_us)
+    }
+
     fn decide_take(&self, db: Db, part: &Part, cost_micro: i64) -> Decision {
         let (bucket, holds) = self.find(db, &part.key);
         part.limit.decide_with(bucket, holds, Operation::Take { cost_micro }, self.now_us).unwrap().decision
@@ -194,68 +234,97 @@ impl Server {
         max_wait_us: Option<i64>,
         share: Option<Share>,
     ) -> (bool, Option<Arrival>) {
+        self.waiting.look(&self.world);
         if parts.iter().any(|part| self.is_denied(db, part)) {
             let arrival = max_wait_us.map(|max_wait_us| self.enter(db, parts, max_wait_us, share));
             return (false, arrival);
         }
+        // A hold that was there before may give tokens back.
+        let only_takes = parts.iter().all(|part| self.world.held_of(db, part).is_none());
+        let is_marked = self.queue.is_marked(self.world.now_us);
+        let without = (only_takes && is_marked).then(|| self.served_to_the_end());
         for part in parts {
-            self.mark(db, part);
+            let is_anew = self.world.held_of(db, part).is_none();
             assert!(self.world.take(db, part, TTL_US), "nobody lacks {part:?}");
+            match is_anew {
+                true => self.mark_taken(db, part),
+                false => self.mark(db, part),
+            }
+        }
+        if let Some(without) = without {
+            let with = self.served_to_the_end();
+            let missing: Vec<_> = without.difference(&with).collect();
+            assert!(missing.is_empty(), "{parts:?} overtakes {missing:?}");
         }
         self.serve();
         (true, None)
     }
 
+    /// Returns the calls that will be served if no call comes.
+    fn served_to_the_end(&self) -> BTreeSet<Arrival> {
+        let mut server = self.clone();
+        server.finish();
+        server.served.into_iter().collect()
+    }
+
+    fn mark_taken(&mut self, db: Db, part: &Part) {
+        self.queue.mark_taken(db, &part.key, &part.limit);
+        part.id().into_iter().for_each(|id| self.queue.mark_hold(db, &part.key, id));
+    }
+
     /// Returns whether a call that comes now is denied: it lacks, or it takes what one of those who wait lacks.
     fn is_denied(&mut self, db: Db, part: &Part) -> bool {
         let needs_micro = self.world.needs_micro(db, part);
+        let seen = self.world.seen(db, &part.key);
+        let ahead_micro = self.queue.wanted_before(db, &part.key, &seen, &part.limit, needs_micro);
         if needs_micro <= 0 {
             return self.world.denial(db, part).is_some();
         }
-        let seen = self.world.seen(db, &part.key);
-        let ahead_micro = self.queue.wanted_before(db, &part.key, &seen, &part.limit, needs_micro);
-        let lacked_micro = self.waiting.wanted_before(db, &part.key, &self.world);
-        let is_free = lacked_micro.is_none() || self.is_plenty(db, part, needs_micro);
-        assert!(ahead_micro.is_some() || is_free, "{part:?} takes what a call lacks");
+        let left_micro = self.world.level_micro(db, part) - needs_micro;
+        let lacking_micro = self.waiting.lacking_micro(db, &part.key, &self.world);
+        let is_denied = self.world.denial(db, part).is_some();
+        let overtakes = !is_denied && lacking_micro.is_some_and(|lacking_micro| lacking_micro > left_micro);
+        assert!(ahead_micro.is_some() || !overtakes, "{part:?} takes what a call lacks");
         // Between slices calls that are due want the bucket, too.
         if ahead_micro.is_some() && !self.queue.is_marked(self.world.now_us) {
-            assert_eq!(ahead_micro, lacked_micro, "ahead of {part:?}");
+            let wanted_micro = self.waiting.wanted_micro(db, &part.key);
+            assert_eq!(ahead_micro, lacking_micro.map(|_| wanted_micro), "ahead of {part:?}");
         }
-        ahead_micro.is_some() || self.world.denial(db, part).is_some()
-    }
-
-    /// Returns whether a bucket has what all calls want that wait for it after a take of `micro`. A smaller pool has less.
-    fn is_plenty(&self, db: Db, part: &Part, micro: i64) -> bool {
-        let others = self.waiting.parts(db, &part.key).chain([part]);
-        let smallest_micro = others.map(|part| part.limit.capacity_micro()).min().unwrap();
-        let smaller = Part { limit: Limit::pool(smallest_micro), ..part.clone() };
-        let level_micro = self.world.level_micro(db, if part.limit.is_pool() { &smaller } else { part });
-        self.waiting.wanted_micro(db, &part.key) <= level_micro - micro
+        ahead_micro.is_some() || is_denied
     }
 
     fn enter(&mut self, db: Db, parts: &[Part], max_wait_us: i64, share: Option<Share>) -> Arrival {
         let deadline_us = self.world.now_us + max_wait_us;
-        let arrival = self.queue.enter(db, parts.to_vec(), deadline_us, share.clone());
-        self.waiting.enter(Call { arrival, db, parts: parts.to_vec(), deadline_us, share });
+        let arrival = self.queue.enter(db, parts.to_vec(), deadline_us, share.clone(), &mut self.world);
+        let call = Call { arrival, db, parts: parts.to_vec(), deadline_us, share, is_apart: false };
+        self.waiting.enter(call, &self.world);
         self.serve();
         arrival
     }
 
     fn mark(&mut self, db: Db, part: &Part) {
-        match part.id() {
-            Some(id) => self.queue.mark_hold(db, &part.key, id),
-            None => self.queue.mark(db, &part.key),
-        }
+        self.queue.mark(db, &part.key);
+        part.id().into_iter().for_each(|id| self.queue.mark_hold(db, &part.key, id));
+    }
+
+    /// An operator overrides the limit of a bucket, with a capacity and a rate.
+    pub fn override_limit(&mut self, db: Db, key: &[u8], limit: [&str; 2], ttl_ms: i64) {
+        self.world.override_limit(db, &key.into(), limit, ttl_ms);
+        self.queue.mark_gone(Some(db), Some(key));
+        self.serve();
     }
 
     /// Gives, or charges if negative.
     pub fn give(&mut self, db: Db, part: &Part, micro: i64) {
-        self.mark(db, part);
         let operation = match micro {
             0.. => Operation::Give { amount_micro: micro },
             _ => Operation::Charge { amount_micro: -micro },
         };
         self.world.operate(db, part, operation);
+        match micro {
+            0.. => self.mark(db, part),
+            _ => self.mark_taken(db, part),
+        }
         self.serve();
     }
 
@@ -302,14 +371,13 @@ impl Server {
 
     /// Serves everyone whose turn it is, or as many as one slice has time for.
     pub fn serve(&mut self) {
+        self.waiting.look(&self.world);
         let is_marked = self.queue.is_marked(self.world.now_us);
         assert!(is_marked || self.waiting.next_served(&self.world).is_none(), "there is nothing to look at");
-        self.queue.mark_due(self.world.now_us);
         self.world.steps_left = self.slice.unwrap_or(0);
         while let Some(arrival) = self.next_served() {
-            let is_lost = |call: &&Call| call.parts.iter().any(|part| self.world.is_lost(call.db, part));
-            let is_lost = self.waiting.calls.iter().filter(is_lost).any(|call| call.arrival == arrival);
-            if is_lost {
+            let mut lost = self.waiting.calls.iter().filter(|call| call.is_lost(&self.world));
+            if lost.any(|call| call.arrival == arrival) {
                 self.leave(arrival);
                 continue;
             }
@@ -327,9 +395,13 @@ impl Server {
             let is_taken = call.parts.iter().all(|part| self.world.take(call.db, part, TTL_US));
             assert!(is_taken, "{call:?} lacks something");
             self.served.push(arrival);
+            // It may have changed a hold that another call wants to enlarge.
+            self.waiting.look(&self.world);
         }
         if self.slice.is_none() || !self.queue.is_marked(self.world.now_us) {
             assert_eq!(self.waiting.next_served(&self.world), None, "it is its turn");
+            let lost = self.waiting.calls.iter().find(|call| call.is_lost(&self.world));
+            assert!(lost.is_none(), "{lost:?} waits in vain");
             assert!(!self.queue.is_marked(self.world.now_us), "there is something to look at");
         }
         assert_eq!(self.queue.count(), self.waiting.calls.len());
@@ -348,8 +420,8 @@ impl Server {
             if self.slice.is_none() {
                 self.world.steps_left = if self.world.now_us % 2 == 0 { usize::MAX } else { 1 };
             }
-            let next = self.queue.next_served(&mut self.world);
-            if next.is_some() || !self.queue.is_marked(i64::MIN) {
+            let next = self.queue.next_served(self.world.now_us, &mut self.world);
+            if next.is_some() || !self.queue.is_marked(self.world.now_us) {
                 return next;
             }
             self.assert_none_is_passed_over();
@@ -363,7 +435,7 @@ impl Server {
     /// Has the queue say whose turn it is, in a turn with time for everything.
     pub fn turn(&mut self) -> Option<Arrival> {
         self.world.steps_left = usize::MAX;
-        self.queue.next_served(&mut self.world)
+        self.queue.next_served(self.world.now_us, &mut self.world)
     }
 
     /// While a turn is not finished, no newcomer takes what a call wants whose turn it is, and its time is not over.
@@ -378,7 +450,7 @@ impl Server {
             );
         }
         assert_ne!(
-            self.queue.overdue(i64::MAX, true),
+            self.queue.clone().overdue(i64::MAX, true, &mut self.world.clone()),
             Some(arrival),
             "its time is over although it is its turn"
         );
@@ -388,7 +460,8 @@ impl Server {
     pub fn sleep_between_slices(&mut self, by_us: i64) {
         self.world.now_us += by_us;
         self.serve();
-        while let Some(arrival) = self.queue.overdue(self.world.now_us, true) {
+        self.world.steps_left = usize::MAX;
+        while let Some(arrival) = self.queue.overdue(self.world.now_us, true, &mut self.world) {
             let next = self.waiting.all_next(&self.world);
             assert!(!next.contains(&arrival), "its time is over although it is the turn of {next:?}");
             self.disconnect(arrival);
@@ -400,7 +473,7 @@ impl Server {
         self.finish();
         let until_us = self.world.now_us + by_us;
         while let Some(look_us) = self.queue.next_look_us().filter(|look_us| *look_us <= until_us) {
-            self.sleep_idle(look_us - 1);
+            self.sleep_idle(look_us.saturating_sub(1));
             // It may have been over between slices.
             self.world.now_us = self.world.now_us.max(look_us);
             self.serve();
@@ -421,7 +494,7 @@ impl Server {
             let overdue = self.waiting.calls.iter().filter(is_over);
             let overdue =
                 overdue.min_by_key(|call| (call.deadline_us, call.arrival)).map(|call| call.arrival);
-            assert_eq!(self.queue.overdue(now_us, true), overdue);
+            assert_eq!(self.queue.overdue(now_us, true, &mut self.world), overdue);
             let Some(arrival) = overdue else { break };
             // It may be the turn of others now, whose time is over too.
             self.disconnect(arrival);
@@ -438,7 +511,7 @@ impl Server {
             for part in call.parts.iter().filter(|_| is_denied) {
                 let (bucket, holds) = self.world.find(call.db, &part.key);
                 let change = part.limit.denied_by_another(bucket, holds, self.world.now_us).change;
-                self.world.make_so(call.db, &part.key, change);
+                self.world.write(call.db, &part.key, &part.limit, |_| change);
             }
         }
         self.queue.set_back(by_us);
@@ -462,7 +535,7 @@ impl Server {
     }
 
     pub fn assert_empty(&self) {
-        let empty = "Queue { names: {}, lines: {}, waiters: {}, claims: {}, deadlines: {}, looks: {}, changed: {}, replaced: {}, due: {}, free: {},";
+        let empty = "Queue { names: {}, lines: {}, waiters: {}, claims: {}, deadlines: {}, late: {}, looks: {}, changed: {}, due: {}, apart: {},";
         assert!(format!("{:?}", self.queue).starts_with(empty), "{:?}", self.queue);
     }
 }

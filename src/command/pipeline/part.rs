@@ -154,7 +154,11 @@ impl<'request, 'call> Part<'request, 'call> {
         };
         if self.written.is_some() && self.comes_later() {
             let id = self.request().id().filter(|_| self.held_micro.is_some());
-            waiting::mark(&self.key, id.map(AsRef::as_ref));
+            let granted_micro = self.outcome().granted_micro;
+            // A hold that was there before may end earlier now.
+            let is_anew = self.held_micro.is_none_or(|micro| micro == 0 || micro == granted_micro);
+            let has_taken = is_anew && granted_micro > 0;
+            waiting::mark(&self.key, id.map(AsRef::as_ref), &self.request().limit, has_taken);
         }
         self.key.close();
     }

@@ -39,6 +39,7 @@ use super::COUNTERS;
 use calls::{with_calls, CONTEXT};
 use client::Client;
 use redis_module::raw;
+use slice::Slice;
 use std::sync::atomic::Ordering;
 use tokenbucket_core::bucket::Limit;
 use tokenbucket_core::queue::{Db, Queue};
@@ -67,7 +68,8 @@ pub(crate) fn enter(call: &Call, spec: &'static Spec, waiting: &Waiting<Argument
         // All deadlines will move back by this. This one must not.
         let from_us = call.now_us().saturating_add(calls.set_back_us);
         let deadline_us = from_us.saturating_add(waiting.max_wait_ms.saturating_mul(1000));
-        let arrival = calls.queue.enter(db, queued, deadline_us, share);
+        let mut levels = Slice::within(call);
+        let arrival = calls.queue.enter(db, queued, deadline_us, share, &mut levels);
         calls.clients.insert(arrival, client);
         // SAFETY: the server keeps the client until `on_free`, and does not use it now.
         unsafe { client.as_mut() }.arrival = arrival;
@@ -100,11 +102,14 @@ fn shown(queue: &Queue<OwnedString>, key: Option<(Db, &[u8])>) -> Vec<(Vec<u8>, 
     tenants.map(|(tenant, calls)| (name(tenant), calls)).collect()
 }
 
-/// Notes that a bucket has changed, and its hold `hold_id`, if given.
-pub(crate) fn mark(key: &BucketKey, hold_id: Option<&[u8]>) {
-    with_queue(key, |queue, db, name| match hold_id {
-        Some(id) => queue.mark_hold(db, name, id),
-        None => queue.mark(db, name),
+/// Notes that a call under `limit` has changed a bucket, and its hold `hold_id`, if given, and whether it took tokens.
+pub(crate) fn mark(key: &BucketKey, hold_id: Option<&[u8]>, limit: &Limit, has_taken: bool) {
+    with_queue(key, |queue, db, name| {
+        match has_taken {
+            true => queue.mark_taken(db, name, limit),
+            false => queue.mark(db, name),
+        }
+        hold_id.into_iter().for_each(|id| queue.mark_hold(db, name, id));
     });
 }
 

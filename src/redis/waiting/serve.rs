@@ -111,8 +111,7 @@ pub(in crate::redis) fn on_cron_loop() {
 
 fn serve(slice: &mut Slice, context: *mut raw::RedisModuleCtx, now_us: i64) {
     mark_gone();
-    with_calls(|calls| calls.queue.mark_due(now_us));
-    while let Some(arrival) = with_calls(|calls| calls.queue.next_served(slice)) {
+    while let Some(arrival) = with_calls(|calls| calls.queue.next_served(now_us, slice)) {
         resume(context, arrival, now_us);
         mark_gone();
     }
@@ -166,7 +165,7 @@ unsafe extern "C" fn on_timer(context: *mut raw::RedisModuleCtx, _data: *mut c_v
             if !slice.has_time() {
                 break 0;
             }
-            if !end_overdue(context, now_us, false) {
+            if !end_overdue(&mut slice, context, now_us, false) {
                 break PAUSED_US;
             }
         },
@@ -187,8 +186,11 @@ fn serve_and_end(slice: &mut Slice, context: *mut raw::RedisModuleCtx, now_us: i
         with_calls(|calls| calls.queue.mark_gone(None, None));
         end_moved(context);
     }
+    mark_gone();
+    // However long a release is served, the waits of others end in time.
+    while slice.is_young() && end_overdue(slice, context, now_us, true) {}
     serve(slice, context, now_us);
-    while slice.has_time() && end_overdue(context, now_us, true) {
+    while slice.has_time() && end_overdue(slice, context, now_us, true) {
         serve(slice, context, now_us);
     }
 }
@@ -228,8 +230,9 @@ fn read_lacks_replicas(context: *mut raw::RedisModuleCtx) -> bool {
 
 /// Denies a call that has timed out. Returns whether there was one. While calls are served, a call that may be next does
 /// not time out.
-fn end_overdue(context: *mut raw::RedisModuleCtx, now_us: i64, are_served: bool) -> bool {
-    let Some(arrival) = with_calls(|calls| calls.queue.overdue(now_us, are_served)) else { return false };
+fn end_overdue(slice: &mut Slice, context: *mut raw::RedisModuleCtx, now_us: i64, are_served: bool) -> bool {
+    let overdue = with_calls(|calls| calls.queue.overdue(now_us, are_served, slice));
+    let Some(arrival) = overdue else { return false };
     let client = client(arrival);
     // The denial must not count the call itself among the others.
     with_calls(|calls| calls.queue.leave(arrival));

@@ -33,6 +33,11 @@ impl Slice {
         Self { context, now_us, began, time }
     }
 
+    /// Returns a slice that reads the buckets of a command.
+    pub(super) fn within(call: &Call) -> Self {
+        Self { context: call.context, now_us: call.now_us(), began: Instant::now(), time: Duration::ZERO }
+    }
+
     /// Ends the slice.
     pub(super) fn end(self) {
         with_calls(|calls| {
@@ -40,6 +45,11 @@ impl Slice {
             let until = from.checked_add(self.began.elapsed().saturating_mul(2));
             calls.served_until = until.min(Instant::now().checked_add(MOST_OWED));
         });
+    }
+
+    /// Returns whether less than half of its time is over.
+    pub(super) fn is_young(&self) -> bool {
+        self.began.elapsed() < self.time / 2
     }
 }
 
