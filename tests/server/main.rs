@@ -38,6 +38,7 @@ mod top;
 mod traces;
 mod waiting;
 mod waiting_attacks;
+mod waiting_cost;
 
 /// Returns whether the server is too old for `words`. Then it has refused them, rather than done something else.
 fn is_refused_before(version: (u32, u32), client: &mut common::Connection, words: &str) -> bool {
