@@ -389,12 +389,15 @@ impl Drop for Server {
     }
 }
 
-/// A reply, or an error reply as the text on the wire.
+/// A reply, or an error reply as the text on the wire. Panics if none comes in time.
 pub fn reply_or_error(reply: redis::RedisResult<Value>) -> Result<Value, String> {
-    reply.and_then(Value::extract_error).map_err(|error| match (error.code(), error.detail()) {
-        (Some(code), Some(detail)) => format!("{code} {detail}"),
-        (Some(code), None) => code.to_owned(),
-        _ => error.to_string(),
+    reply.and_then(Value::extract_error).map_err(|error| {
+        assert!(!error.is_timeout(), "no reply comes");
+        match (error.code(), error.detail()) {
+            (Some(code), Some(detail)) => format!("{code} {detail}"),
+            (Some(code), None) => code.to_owned(),
+            _ => error.to_string(),
+        }
     })
 }
 
