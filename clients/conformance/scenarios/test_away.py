@@ -112,6 +112,15 @@ def test_outages_that_come_and_go_cost_one_bucket_in_all(package: Package, proxy
     assert allowed <= 10
 
 
+def test_a_reply_that_comes_in_part_is_silence(package: Package, proxy: Proxy) -> None:
+    package.server(proxy, retry_every_ms=100_000)
+    package.limiter(capacity=1000, rate="10/h")
+    proxy.in_part = "TB.TAKE"
+    began = time.monotonic()
+    assert package.many(count=5, concurrency=1)["degraded"] == 5
+    assert time.monotonic() - began < 1.5, "one call waits for the rest, and none of the others"
+
+
 def test_a_server_that_was_killed_decides_again_when_it_is_back(package: Package, server: Service) -> None:
     package.server(server, retry_every_ms=100)
     package.limiter(capacity=10, rate="10/h")
