@@ -6,7 +6,7 @@ use std::io;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::pin::{pin, Pin};
 use std::sync::{mpsc, Mutex, MutexGuard, OnceLock, TryLockError};
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -187,16 +187,19 @@ pub(crate) async fn detached<T: Send + 'static>(work: impl Future<Output = T> + 
 /// Ends work after that time, by the clock of the background thread.
 pub(crate) async fn timeout<F: Future>(time: Duration, work: F) -> Option<F::Output> {
     // Not tokio's time of now, which is that of the caller's runtime: a test may have stopped it.
-    let at = (Instant::now() + time.min(YEAR)).into();
-    // Without a thread there is no connection, and work ends by itself.
-    let Some(mut timer) = timer(at).await else { return Some(work.await) };
-    timer.as_mut().reset(at);
+    let at = Instant::now() + time.min(YEAR);
+    let mut timer = timer(at.into()).await;
+    if let Some(timer) = &mut timer {
+        timer.as_mut().reset(at.into());
+    }
     let mut work = pin!(work);
-    let either = poll_fn(|context| match work.as_mut().poll(context) {
-        Poll::Ready(value) => Poll::Ready(Some(value)),
-        Poll::Pending => timer.as_mut().poll(context).map(|()| None),
+    let either = poll_fn(|context| match (work.as_mut().poll(context), &mut timer) {
+        (Poll::Ready(value), _) => Poll::Ready(Some(value)),
+        (Poll::Pending, Some(timer)) => timer.as_mut().poll(context).map(|()| None),
+        (Poll::Pending, None) => watch(at, context).map(|()| None),
     });
     let value = either.await;
+    let Some(timer) = timer else { return value };
     let _ = SPARE_TIMERS.try_with(|spare| {
         let mut spare = spare.borrow_mut();
         if spare.len() < MOST_SPARE_TIMERS {
@@ -204,6 +207,16 @@ pub(crate) async fn timeout<F: Future>(time: Duration, work: F) -> Option<F::Out
         }
     });
     value
+}
+
+/// Looks at the time, again and again, where no thread can be started that has a timer.
+fn watch(at: Instant, context: &Context<'_>) -> Poll<()> {
+    if Instant::now() >= at {
+        return Poll::Ready(());
+    }
+    thread::sleep(Duration::from_millis(1));
+    context.waker().wake_by_ref();
+    Poll::Pending
 }
 
 /// Returns a timer, if possible a spare one: making and dropping one takes a lock that all threads share.
