@@ -28,6 +28,8 @@ class Proxy:
         """What clients sent, by upper-case name."""
         self.cut: Counter[str] = Counter()
         """How many replies to each command are to be lost, together with their connection."""
+        self.in_part = ""
+        """The command whose replies lose their last bytes."""
         self._links: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._flowing = asyncio.Event()
@@ -143,9 +145,10 @@ class _Link:
                 if (wait := due - loop.time()) > 0:
                     await asyncio.sleep(wait)
                 await self._proxy.wait_until_flowing()
+                is_cut = writer is self._client[1] and self._proxy.in_part in self._pending[:1]
                 if not data or not frames.feed(data):
                     return
-                writer.write(data)
+                writer.write(data[:-3] if is_cut else data)
                 await writer.drain()
         except OSError:
             return

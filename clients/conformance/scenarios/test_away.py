@@ -26,6 +26,18 @@ def test_without_a_server_each_process_enforces_the_limit_itself(package: Packag
     assert package.degraded_count() == 1000
 
 
+def test_limiters_of_one_server_object_share_its_bucket_and_others_have_their_own(
+    package: Package, server: Service
+) -> None:
+    server.stop()
+    for name in ("s", "t"):
+        package.server(server, name)
+    for name, of in (("l", "s"), ("same", "s"), ("other", "t")):
+        package.limiter(name, server=of, capacity=10, rate="10/h", connect=False)
+    done = [package.many(on=name, count=20, concurrency=1)["allowed"] for name in ("l", "same", "other")]
+    assert done == [10, 0, 10], "as the pages say"
+
+
 @pytest.mark.parametrize(("policy", "allowed"), [("open", True), ("closed", False)])
 def test_other_policies_decide_as_they_say(
     package: Package, server: Service, policy: str, allowed: bool
@@ -110,6 +122,15 @@ def test_outages_that_come_and_go_cost_one_bucket_in_all(package: Package, proxy
         proxy.resume()
         eventually(lambda: not is_degraded())
     assert allowed <= 10
+
+
+def test_a_reply_that_comes_in_part_is_silence(package: Package, proxy: Proxy) -> None:
+    package.server(proxy, retry_every_ms=100_000)
+    package.limiter(capacity=1000, rate="10/h")
+    proxy.in_part = "TB.TAKE"
+    began = time.monotonic()
+    assert package.many(count=5, concurrency=1)["degraded"] == 5
+    assert time.monotonic() - began < 1.5, "one call waits for the rest, and none of the others"
 
 
 def test_a_server_that_was_killed_decides_again_when_it_is_back(package: Package, server: Service) -> None:

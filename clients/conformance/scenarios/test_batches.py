@@ -105,7 +105,7 @@ def test_batches_of_many_names_take_bounded_memory_at_a_constant_price(
     assert int(package.driver.do("memory")["bytes"]) - before < 8_000_000
 
 
-@pytest.mark.only("python", "rust")
+@pytest.mark.only("python")
 def test_processes_forked_with_a_batch_grant_each_token_once(package: Package, server: Service) -> None:
     # A timeout that nine processes at once keep to: each one that is late would grant a bucket of its own.
     package.server(server, timeout_ms=5000)
@@ -114,7 +114,7 @@ def test_processes_forked_with_a_batch_grant_each_token_once(package: Package, s
     assert (done["allowed"], done["degraded"]) == (100, 0)
 
 
-@pytest.mark.only("python", "rust")
+@pytest.mark.only("python")
 def test_processes_forked_while_a_batch_is_fetched_grant_each_token_once(
     package: Package, server: Service, start_proxy: StartProxy
 ) -> None:

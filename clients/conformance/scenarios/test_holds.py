@@ -197,10 +197,11 @@ def test_a_hold_made_without_the_server_is_taken_there_once_there_is_room(
 
 
 @pytest.mark.only("rust")
-def test_forked_processes_hold_slots_of_their_own(package: Package, server: Service) -> None:
+def test_processes_forked_before_the_first_call_hold_slots_of_their_own(
+    package: Package, server: Service
+) -> None:
     package.server(server, timeout_ms=5000)
     package.limiter(capacity=3, rate="0", connect=False)
-    # The parent holds the first.
-    done = package.do("fork", op="hold", amount=1, processes=4, count=1)
+    done = package.do("fork", amount=1, processes=4)
     assert (done["allowed"], done["degraded"]) == (3, 0)
     assert len(holders(server)) == 3

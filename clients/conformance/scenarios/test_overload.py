@@ -5,13 +5,15 @@ from __future__ import annotations
 import signal
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from conftest import WITH_DEADLINES, Package, StartProxy, Witness, eventually, get, level
 from flood import flood
+from proxy import Proxy
 from services import Service
 
 FRAMEWORKS = {
@@ -70,6 +72,31 @@ def test_a_small_timeout_of_one_limiter_says_nothing_to_another(
     done = patient.result()
     assert (done["allowed"], done["degraded"]) == (10, 0)
     assert hasty.result()["allowed"] <= 20
+
+
+@pytest.mark.only("python", "node")
+def test_a_path_that_slows_down_gradually_holds_no_call_for_long(package: Package, proxy: Proxy) -> None:
+    package.server(proxy, timeout_ms=300)
+    package.limiter(capacity=1e6, rate="10/h")
+    took_s: list[float] = []
+
+    def begin() -> Future[Any]:
+        began = time.monotonic()
+        call = package.begin("take")
+        call.add_done_callback(lambda _: took_s.append(time.monotonic() - began))
+        return call
+
+    calls, begun = [], time.monotonic()
+    while (passed_s := time.monotonic() - begun) < 6:
+        # Replies keep coming, each a little later than the one before.
+        proxy.delay_s = passed_s / 4
+        calls.append(begin())
+        time.sleep(0.01)
+    for call in calls:
+        call.result(30)
+    # Three timeouts, and a second to connect for the calls that try the server again.
+    assert max(took_s) < 2.2, sorted(took_s)[-20:]
+    assert sum(one > 1.2 for one in took_s) < len(took_s) / 10, sorted(took_s)[::50]
 
 
 @pytest.mark.only(*WITH_DEADLINES)

@@ -2,8 +2,9 @@
 
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
-import { mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
-import { join, resolve } from "node:path";
+import { cpSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { basename, join, resolve } from "node:path";
 import { test } from "node:test";
 import { promisify } from "node:util";
 
@@ -87,6 +88,35 @@ test("the code of the README and of comments does what it says", async (t) => {
     const said = [...code.matchAll(/^console\.log\(.*\); \/\/ (.*)$/gm)].map(([, text]) => text);
     assert.deepEqual(stdout.split("\n").filter(Boolean), said, `block ${at}\n${stderr}`);
   }
+});
+
+const MIXED = `
+const { RateLimiterMemory, RateLimiterRes, RateLimiterUnion } = require("rate-limiter-flexible");
+const { RateLimiterTokenBucket } = require("tokenbucket-redis/rate-limiter-flexible");
+const { FakeServer } = require("tokenbucket-redis/testing");
+const ours = new RateLimiterTokenBucket({ storeClient: new FakeServer(), points: 2, duration: 60 });
+const theirs = new RateLimiterMemory({ points: 2, duration: 60, keyPrefix: "theirs" });
+(async () => {
+  console.log((await ours.consume("a", 9).catch((refused) => refused)) instanceof RateLimiterRes);
+  console.log(Object.keys(await new RateLimiterUnion(ours, theirs).consume("a")).join());
+})();
+`;
+
+test("installed as the README says, it has the application's copies of other packages", async (t) => {
+  const [, options = ""] = /npm install (.*)"\$TB\/clients\/node" ioredis/.exec(README)!;
+  const app = mkdtempSync(join(tmpdir(), "app-"));
+  t.after(() => rmSync(app, { recursive: true }));
+  // From folders, in place of a registry.
+  const others = ["rate-limiter-flexible", ...Object.keys(MANIFEST.dependencies!)].map((name) =>
+    join(app, "from", name),
+  );
+  for (const folder of others) {
+    cpSync(join(PACKAGE, "node_modules", basename(folder)), folder, { recursive: true });
+  }
+  const words = ["install", "--offline", ...options.split(" ").filter(Boolean), PACKAGE, ...others];
+  await run("npm", [...words, "--prefix", app], { cwd: app });
+  const { stdout } = await run(process.execPath, ["-e", MIXED], { cwd: app });
+  assert.equal(stdout, "true\nrlflx,theirs\n");
 });
 
 test("the versions in the README are those that were tested", () => {

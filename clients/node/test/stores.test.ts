@@ -164,6 +164,7 @@ const byFastify: Start = async (t, { limit = 3, windowMs = MINUTE, own = {} }, o
   );
   app.get("/", async () => "passed");
   app.get("/tight", { config: { rateLimit: { max: 1 } } }, async () => "passed");
+  app.get("/none", { config: { rateLimit: { max: 0 } } }, async () => "passed");
   app.get("/free", { config: { rateLimit: false } }, async () => "passed");
   t.after(() => app.close());
   return { url: await app.listen({ port: 0, host: "127.0.0.1" }), undone: () => Infinity };
@@ -351,6 +352,24 @@ const OF_FASTIFY: Case[] = [
     run: async ({ passed, limits }) => [await passed(5), (await limits())[1]],
     expected: [5, "1000"],
   },
+  ...[0, -1, "0"].map((window) => ({
+    promise: `a window of ${JSON.stringify(window)} lets all requests pass`,
+    options: { own: { timeWindow: () => window as number } },
+    run: ({ passed }: App) => passed(5),
+    expected: 5,
+  })),
+  {
+    promise: "a window of 0 that is no function lets all requests pass, but not with a limit of 0",
+    options: { windowMs: 0 },
+    run: async ({ passed }) => [await passed(5), await passed(2, "/none")],
+    expected: [5, 0],
+  },
+  {
+    promise: "a function that returns a text for the window fails each request",
+    options: { own: { timeWindow: () => "1 minute" as never } },
+    run: async ({ get }) => (await get()).status,
+    expected: 500,
+  },
   {
     promise: "{ increment: false } reads the state and takes nothing",
     since: "10.3",
@@ -465,6 +484,16 @@ test("wrong options are refused when the store is made", () => {
   assert.throws(() => store().init({ windowMs: 1000, limit: NaN }), /BadArgument: limit: /);
   const both = new ExpressStore(redis, { limitOf: () => 5 });
   assert.throws(() => both.init({ windowMs: 1000, limit: 5 }), /BadArgument: limit: /);
+});
+
+test("@fastify/rate-limit: an error names the option that is no number", async (t) => {
+  for (const [option, own] of [
+    ["timeWindow", { timeWindow: () => "1 minute" }],
+    ["max", { max: () => "many" }],
+  ] as const) {
+    const { get } = await startApp(byFastify, t, { own }, {});
+    assert.match((await get()).text, new RegExp(`${option}: .* is not a number`));
+  }
 });
 
 test("@fastify/rate-limit: options that count denials are refused when the app is made", async (t) => {

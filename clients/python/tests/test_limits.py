@@ -31,7 +31,7 @@ import tokenbucket.limits
 from launch import Servers
 from services import Service, redis_server, sentinel_server
 from serving import asgi, wsgi
-from tokenbucket import ServerAway
+from tokenbucket import BadArgument, ServerAway
 
 pytestmark = pytest.mark.usefixtures("admin")
 
@@ -204,6 +204,16 @@ def test_a_reset_leaves_what_has_another_prefix(uri: str, admin: redis.Redis) ->
         limits.strategies.STRATEGIES["fixed-window"](storage).hit(TEN, "alice")
     assert ours.reset() == 1
     assert admin.keys() == ["ab:LIMITER/alice/10/1/day"]
+
+
+def test_options_may_be_strings_as_from_the_environment(uri: str) -> None:
+    options = {"batch": "2", "remember_denials": "9", "timeout_ms": "20000", "retry_every_ms": "5e2"}
+    storage: Any = storage_from_string(uri, **options)
+    limiter = limits.strategies.STRATEGIES["fixed-window"](storage)
+    assert [limiter.hit(TEN, "alice") for _ in range(11)] == [True] * 10 + [False]
+    for name in options:
+        with pytest.raises(BadArgument, match=f"^{name}: 'ten' is not a number"):
+            storage_from_string(uri, **{name: "ten"})
 
 
 def test_a_server_that_is_away_is_an_error_only_if_that_is_the_policy(own_server: Service) -> None:

@@ -43,7 +43,7 @@ from rest_framework.response import Response  # noqa: E402
 from rest_framework.test import APIRequestFactory  # noqa: E402
 from rest_framework.views import APIView  # noqa: E402
 
-from tokenbucket import rest_framework  # noqa: E402
+from tokenbucket import BadArgument, rest_framework  # noqa: E402
 
 
 class ByHeader(BaseAuthentication):  # type: ignore[misc]
@@ -165,6 +165,7 @@ def test_the_settings_say_what_happens_without_a_server(
 RATES: list[Any] = [
     *("3/m", "3/min", "3/minute", "3/h", "3/hour", "3/hours", "3/d", "3/day", "0/day", "1000/d", " 3/d"),
     *("3/month", "often", "3", "3/", "3/fortnight", "/day", "3.5/day", "", "3/d/d", None),
+    *("3 /min", "10 /min", "3/ min", "-1/day"),
 ]
 
 
@@ -186,3 +187,21 @@ def test_a_rate_is_what_it_is_to_the_framework(rate: Any) -> None:
     cache.clear()
     theirs = outcome(throttling.AnonRateThrottle, rate)
     assert outcome(rest_framework.AnonRateThrottle, rate) == theirs
+
+
+@pytest.mark.parametrize("rate", ["often", "3/fortnight", "5 10/x"])
+@pytest.mark.usefixtures("client")
+def test_a_rate_that_is_none_is_named_with_its_scope(rate: str) -> None:
+    with pytest.raises(ValueError, match=f"rate: '{rate}' of the scope 'anon' is "):
+        type("Throttle", (rest_framework.AnonRateThrottle,), {"rate": rate})()
+
+
+def test_options_may_be_strings_as_from_the_environment(client: httpx.Client) -> None:
+    settings.TOKENBUCKET |= {"TIMEOUT_MS": "5000", "BATCH": "2", "REMEMBER_DENIALS": "9"}
+    assert codes(client, "/anon", 4) == [200, 200, 200, 429]
+    rest_framework.limiter().close()
+    rest_framework.limiter.cache_clear()
+    settings.TOKENBUCKET |= {"BATCH": "two"}
+    with pytest.raises(BadArgument, match="batch: 'two' is not a number"):
+        rest_framework.limiter()
+    settings.TOKENBUCKET |= {"BATCH": "0"}

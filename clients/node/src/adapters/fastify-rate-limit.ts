@@ -2,13 +2,11 @@
 
 import type { FastifyRateLimitStore } from "@fastify/rate-limit";
 
-import type { Decision } from "../values/decision.js";
 import { BadArgument, checkOptions } from "../values/errors.js";
-import type { Limit } from "../values/limit.js";
 import { DROP_IN_OPTIONS, type DropInOptions } from "../api/decider.js";
 import { Limiter } from "../api/limiter.js";
 import type { Client, Server } from "../transport/server.js";
-import { asNumber, hitsOf, NO_LIMIT, windowLimit } from "./window-store.js";
+import { hitsOf, NO_LIMIT, numberOf, windowLimit } from "./window-store.js";
 
 /** The library's options that a store reads. */
 interface RouteLimit {
@@ -60,11 +58,11 @@ export function tokenBucketStore(
     }
 
     incr(key: string, callback: Callback, timeWindow: number, max: number): void {
-      this.#count(callback, timeWindow, max, (limit) => this.#limiter.take(key, 1, { limit }));
+      this.#count(key, 1, timeWindow, max).then((count) => callback(null, count), callback);
     }
 
     read(key: string, callback: Callback, timeWindow: number, max: number): void {
-      this.#count(callback, timeWindow, max, (limit) => this.#limiter.peek(key, 0, { limit }));
+      this.#count(key, 0, timeWindow, max).then((count) => callback(null, count), callback);
     }
 
     child(route: RouteLimit & object): Store {
@@ -72,15 +70,16 @@ export function tokenBucketStore(
       return new TokenBucketStore(route, `${this.prefix}${String(method)}${url}-`);
     }
 
-    #count(callback: Callback, timeWindow: number, max: number, decide: (limit: Limit) => Promise<Decision>): void {
-      const counting = async () => {
-        // Functions may read them from the environment or a database.
-        const windowMs = asNumber(timeWindow);
-        const limit = windowLimit(asNumber(max), windowMs);
-        const { totalHits, ms } = hitsOf(await decide(limit), this.#limiter.onError, limit, windowMs);
-        return { current: totalHits, ttl: ms };
-      };
-      counting().then((count) => callback(null, count), callback);
+    async #count(key: string, cost: 0 | 1, timeWindow: number, max: number): Promise<Count> {
+      // Functions may read them from the environment or a database.
+      const windowMs = numberOf("timeWindow", timeWindow);
+      const most = numberOf("max", max);
+      // Such a window is over before the next request.
+      if (windowMs <= 0) return { current: cost, ttl: 0 };
+      const limit = windowLimit(most, windowMs);
+      const decision = await (cost ? this.#limiter.take(key, cost, { limit }) : this.#limiter.peek(key, 0, { limit }));
+      const { totalHits, ms } = hitsOf(decision, this.#limiter.onError, limit, windowMs);
+      return { current: totalHits, ttl: ms };
     }
   };
 }

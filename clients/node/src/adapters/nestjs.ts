@@ -6,7 +6,7 @@ import { DROP_IN_OPTIONS, type DropInOptions } from "../api/decider.js";
 import { BlockableBuckets, FOREVER_MS, type Outcome } from "./blocks.js";
 import { BadArgument, checkOptions } from "../values/errors.js";
 import type { Client, Server } from "../transport/server.js";
-import { asNumber, windowLimit } from "./window-store.js";
+import { numberOf, windowLimit } from "./window-store.js";
 
 /** What a guard gets; its times are seconds. */
 export type ThrottlerRecord = Awaited<ReturnType<ThrottlerStorage["increment"]>>;
@@ -36,7 +36,7 @@ export class TokenBucketStorage implements ThrottlerStorage {
     const blockMs = duration("blockDuration", blockDuration);
     const bucket = {
       name: `${this.#prefix}${key}:${throttlerName}`,
-      limit: windowLimit(checkedNumber("limit", limit), ttlMs),
+      limit: windowLimit(numberOf("limit", limit), ttlMs),
     };
     const capacity = Number(bucket.limit.capacity);
     const outcome = await this.#buckets.take(bucket, 1);
@@ -48,15 +48,9 @@ export class TokenBucketStorage implements ThrottlerStorage {
   }
 }
 
-function duration(name: string, ms: unknown): number {
-  return Math.min(checkedNumber(name, ms), FOREVER_MS);
-}
-
 /** Reads a string, too: before version 6.7.1 the guard passes on what its user wrote. */
-function checkedNumber(name: string, value: unknown): number {
-  const number = asNumber(value);
-  if (Number.isNaN(number)) throw new BadArgument(`${name}: ${String(value)} is not a number`);
-  return number;
+function duration(name: string, ms: unknown): number {
+  return Math.min(numberOf(name, ms), FOREVER_MS);
 }
 
 function record({ allowed, degraded, bucket, blockedMs }: Outcome, limit: number, ttl: number): ThrottlerRecord {

@@ -144,6 +144,13 @@ export function asNumber(value: unknown): number {
   return typeof value === "string" || typeof value === "number" ? Number(value) : NaN;
 }
 
+/** Reads one of the option of that name. */
+export function numberOf(name: string, value: unknown): number {
+  const number = asNumber(value);
+  if (Number.isNaN(number)) throw new BadArgument(`${name}: ${String(value)} is not a number`);
+  return number;
+}
+
 /** A bucket of the limit's size, into which as many tokens flow in a window. */
 export function windowLimit(limit: number, windowMs: number): Limit {
   const capacity = capacityOf(Math.floor(limit));

@@ -1,5 +1,7 @@
 /** Timers of the program, callers who leave, and time that counts only while this process could have heard a reply. */
 
+import { performance as meter } from "node:perf_hooks";
+
 import type { Clock } from "./driver.js";
 
 // Tests replace the global ones for a while: a timer that begins before that and ends during it would run for ever.
@@ -9,7 +11,8 @@ export const { setTimeout, clearTimeout, setInterval, clearInterval, setImmediat
 export const LONGEST_PAUSE_MS = 86_400_000;
 /** The longest time for connecting, unless the timeout is longer. */
 export const CONNECT_MS = 1000;
-const TURNS = 5;
+/** Silence is counted in turns of the event loop, so many in the time a call waits: a busy loop hears nothing. */
+export const TURNS = 5;
 
 const callers = new WeakMap<AbortSignal, Set<() => void>>();
 
@@ -38,32 +41,31 @@ export async function sleep(ms: number, signal?: AbortSignal): Promise<void> {
 
 export const MACHINES_CLOCK: Clock = { now: () => performance.now(), sleep };
 
-/**
- * Calls `late` after `ms` in which nothing was heard, counted in turns of the event loop: a busy loop hears nothing. The
- * returned function stops that. Until then the process stays alive.
- */
-export function afterSilence(ms: number, late: () => void, wasHeard = () => false): () => void {
-  let turns = 0;
+/** Returns how long the event loop has been idle in all; 0 where the runtime does not measure that. */
+export function idleMs(): number {
+  return meter.eventLoopUtilization?.().idle ?? 0;
+}
+
+/** Calls `turn` every `ms`, once the event loop has read what has arrived. The returned function stops that. */
+export function eachTurn(ms: number, turn: () => void): () => void {
   let isOver = false;
-  const stop = () => {
+  // Timers run before the event loop reads what has arrived, and immediates after.
+  const timer = setInterval(() => setImmediate(() => isOver || turn()), Math.max(ms, 1));
+  return () => {
     isOver = true;
     clearInterval(timer);
   };
-  const turn = () => {
-    turns = isOver || wasHeard() ? 0 : turns + 1;
-    if (isOver || turns < TURNS) return;
-    stop();
-    late();
-  };
-  // Timers run before the event loop reads what has arrived, and immediates after.
-  const timer = setInterval(() => setImmediate(turn), Math.max(ms / TURNS, 1));
-  return stop;
 }
 
 /** Resolves as `work` does; rejects if that takes longer than `ms` in which this process could have heard. */
 export function within<T>(ms: number, work: Promise<T>, what: string): Promise<T> {
   return new Promise((done, failed) => {
-    const stop = afterSilence(ms, () => failed(new Error(`${what} within ${ms} ms`)));
+    let turns = 0;
+    const stop = eachTurn(ms / TURNS, () => {
+      if (++turns < TURNS) return;
+      stop();
+      failed(new Error(`${what} within ${ms} ms`));
+    });
     void work.then(done, failed).finally(stop);
   });
 }

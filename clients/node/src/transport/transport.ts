@@ -8,7 +8,7 @@ import { Circuit } from "./circuit.js";
 import type { Connection } from "./driver.js";
 import { ClusterRoute } from "./route.js";
 import type { Server } from "./server.js";
-import { afterSilence, aTurn, clearInterval, CONNECT_MS, setInterval, whileIn, within } from "./time.js";
+import { aTurn, clearInterval, CONNECT_MS, eachTurn, idleMs, setInterval, TURNS, whileIn, within } from "./time.js";
 
 /** Sends a call by a connection, and resolves to the reply. */
 export type Send = (connection: Connection) => Promise<unknown>;
@@ -18,10 +18,15 @@ export const PULSE_MS = 500;
 
 const ping: Send = (connection) => connection.send(["PING"]);
 
-/** A connection and its calls. If replies are due and none comes, the server is silent. */
+/** How many timeouts a call may last while others are answered, if the event loop was idle for one: a flood is no silence. */
+const OLD = 3;
+
+/** A connection and its calls. The server is silent if replies are due and none comes, or if a call is too old. */
 class Pipeline {
-  #due = 0;
-  #wasHeard = false;
+  #sent = 0;
+  #heard = 0;
+  /** Up to each of the last turns: how many calls were sent, how many answered, and for how long the loop was idle. */
+  #turns: { sent: number; heard: number; idle: number }[] = [];
   #stopListening: (() => void) | undefined;
   readonly openedAtMs = performance.now();
 
@@ -38,27 +43,32 @@ class Pipeline {
   /** Resolves to the reply, or to what `failed` makes of the error. */
   send(send: Send, failed: (error: unknown) => unknown): Promise<unknown> {
     const replied = send(this.connection);
-    // Silence begins with the first call that is due.
-    if (this.#due++ === 0) this.#wasHeard = true;
-    this.#stopListening ??= afterSilence(this.timeoutMs, this.onSilence, () => this.#hasHeard());
+    this.#sent++;
+    this.#stopListening ??= eachTurn(this.timeoutMs / TURNS, () => this.#judge());
     return replied.then(
-      (reply) => this.#heard(reply),
-      (error) => failed(this.#heard(error)),
+      (reply) => this.#hear(reply),
+      (error) => failed(this.#hear(error)),
     );
   }
 
-  #heard<T>(answer: T): T {
-    this.#wasHeard = true;
-    this.#due--;
+  #hear<T>(answer: T): T {
+    this.#heard++;
     return answer;
   }
 
-  /** Returns whether a reply has come since the last time. */
-  #hasHeard(): boolean {
-    if (this.#due === 0) this.#stopListening = void this.#stopListening?.();
-    const wasHeard = this.#wasHeard;
-    this.#wasHeard = false;
-    return wasHeard;
+  #judge(): void {
+    const [turns, heard] = [this.#turns, this.#heard];
+    const idle = idleMs();
+    turns.push({ sent: this.#sent, heard, idle });
+    const then = turns.at(-1 - TURNS);
+    const long = turns.at(-1 - OLD * TURNS);
+    const isSilent =
+      (then?.heard === heard && heard < then.sent) || (long && heard < long.sent && idle - long.idle > this.timeoutMs);
+    if (isSilent || heard === this.#sent) {
+      this.#stopListening = void this.#stopListening?.();
+      this.#turns = [];
+    } else if (long) turns.shift();
+    if (isSilent) this.onSilence();
   }
 }
 

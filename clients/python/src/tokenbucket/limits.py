@@ -25,6 +25,7 @@ from .api.operations import at_once, done
 from .values.decision import Decision
 from .values.errors import TokenBucketError
 from .values.limit import Limit
+from .values.options import read_numbers
 
 # Whose clients are ours: each names a storage of the library.
 _SCHEMES = ["tokenbucket", "tokenbuckets", "tokenbucket+unix", "tokenbucket+cluster", "tokenbucket+sentinel"]
@@ -102,7 +103,7 @@ class _Storage:
         super().__init__(uri, wrap_exceptions=wrap_exceptions)  # type: ignore[call-arg]
         # Which asyncio library the storages of `limits` use; here it is redis-py.
         options.pop("implementation", None)
-        options = {"timeout_ms": 1000} | options
+        options = {"timeout_ms": 1000} | read_numbers(options)
         of_server = {name: options.pop(name) for name in _OF_SERVER & options.keys()}
         of_limiter = {name: options.pop(name) for name in _OF_LIMITER & options.keys()}
         self.redis = _client(uri, options)

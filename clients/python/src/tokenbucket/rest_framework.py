@@ -15,13 +15,16 @@ from rest_framework import throttling
 from .api.threads import Limiter, Server
 from .values.address import client_address
 from .values.decision import Decision
+from .values.errors import BadArgument
 from .values.limit import Limit
+from .values.options import read_numbers
 
 
 @cache
 def limiter() -> Limiter:
     """The one that all throttles of this process ask, with the settings of its first request."""
-    options = {name.lower(): value for name, value in getattr(settings, "TOKENBUCKET", {}).items()}
+    given = getattr(settings, "TOKENBUCKET", {})
+    options = read_numbers({name.lower(): value for name, value in given.items()})
     names = ("timeout_ms", "retry_every_ms", "fallback")
     of_server = {name: options.pop(name) for name in names if name in options}
     server = Server(options.pop("url", "redis://localhost:6379/0"), **of_server)
@@ -42,12 +45,16 @@ class TokenBucketThrottle(throttling.SimpleRateThrottle):
     def parse_rate(self, rate: str | None) -> tuple[int | None, int | None]:
         if rate is None:
             return None, None
-        if " " in rate.strip():
-            self.limit = Limit.parse(rate)
-            self._parsed = int(self.limit._capacity), self.limit.window_s
-        else:
+        try:
             parsed: tuple[int, int] = super().parse_rate(rate)
             self.limit, self._parsed = Limit._of_window(*parsed), parsed
+        except (ValueError, LookupError):
+            try:
+                self.limit = Limit.parse(rate)
+            except BadArgument as error:
+                of = f"rate: {rate!r} of the scope {self.scope!r}"
+                raise BadArgument(f"{of} is no rate of the framework, and {error}") from error
+            self._parsed = int(self.limit._capacity), self.limit.window_s
         return self._parsed
 
     def get_ident(self, request: Any) -> str:

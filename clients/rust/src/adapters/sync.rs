@@ -154,9 +154,6 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        if self.0.is_copy() {
-            return;
-        }
         if let Err(error) = self.settle() {
             log::warn!(target: "tokenbucket_client::sync", "a hold was not settled: {error}");
         }

@@ -1,8 +1,7 @@
 //! Tokens fetched in batches and spent here, so that most takes need no server.
 
 use std::num::NonZeroUsize;
-use std::process;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lru::LruCache;
@@ -35,8 +34,6 @@ pub(crate) struct Batch {
 
 #[derive(Default)]
 struct State {
-    /// The process that fetched them: a forked child has none of its parent's.
-    process: u32,
     tokens: u64,
     fetched_at: Duration,
     /// When an empty bucket would be full: then the tokens here are too many.
@@ -96,17 +93,9 @@ impl Batches {
 }
 
 impl Batch {
-    fn state(&self) -> MutexGuard<'_, State> {
-        let mut state = locked(&self.state);
-        if state.process != process::id() {
-            *state = State { process: process::id(), ..State::default() };
-        }
-        state
-    }
-
     /// Spends tokens that are here. None if they do not suffice.
     pub(crate) fn spend(&self, cost: u64, now: Duration) -> Option<Decision> {
-        let mut state = self.state();
+        let mut state = locked(&self.state);
         (state.left(now) >= cost).then(|| state.spend(cost, now))
     }
 
@@ -114,7 +103,7 @@ impl Batch {
     /// needs from the server.
     pub(crate) async fn fetched(&self, cost: u64, size: u64) -> Result<Option<Decision>, Error> {
         for is_last in [false, true] {
-            let fetch = self.state().fetch.clone();
+            let fetch = locked(&self.state).fetch.clone();
             let mut own = None;
             let began = self.caller.server.now();
             let outcome = fetch.get_or_init(|| self.fetch(cost, size, began, &mut own)).await.clone()?;
@@ -138,11 +127,11 @@ impl Batch {
         began: Duration,
         own: &mut Option<Decision>,
     ) -> Result<Outcome, Error> {
-        let most = size - self.state().left(began).min(size - 1);
+        let most = size - locked(&self.state).left(began).min(size - 1);
         let request = Request::fetch(self.key.clone(), &self.limit, most);
         let answer = self.caller.server.transport.ask(&request, Duration::ZERO).await;
         let (fetched, peeked, is_closed) = {
-            let mut state = self.state();
+            let mut state = locked(&self.state);
             state.fetch = Arc::default();
             let replies = match answer? {
                 Answer::Replies(replies) => replies,
@@ -168,7 +157,7 @@ impl Batch {
     /// Denies a cost above the tokens that are here, when the bucket is empty but for what `peeked` says. The server knows when
     /// there will be more.
     async fn denied(&self, peeked: Decision, cost: u64) -> Result<Decision, Error> {
-        let tokens = self.state().tokens;
+        let tokens = locked(&self.state).tokens;
         let lacking = cost.saturating_sub(tokens);
         let mut lacks = peeked;
         if lacking > 1 {
@@ -192,7 +181,7 @@ impl Batch {
     }
 
     fn close(&self) -> Option<Request> {
-        let mut state = self.state();
+        let mut state = locked(&self.state);
         state.is_closed = true;
         let left = state.left(self.caller.server.now());
         state.tokens = 0;

@@ -1,9 +1,9 @@
 //! What is held for one piece of work.
 
+use std::slice;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use std::{process, slice};
 
 use tokio::sync::{watch, OnceCell};
 
@@ -61,8 +61,6 @@ pub(crate) struct Inner {
     /// Each part with what was used of it.
     used: Mutex<Vec<Part>>,
     decision: Mutex<JointDecision>,
-    /// The process that began it: a forked child's copy ends nothing.
-    process: u32,
     /// Whether renewals may still be sent. Locked while one is under way: one that arrives after the settlement
     /// would hold again.
     is_open: tokio::sync::Mutex<bool>,
@@ -86,7 +84,6 @@ impl Hold {
             ttl,
             id: format!("{:016x}{:016x}", random_bits(), random_bits()),
             decision: Mutex::default(),
-            process: process::id(),
             is_open: tokio::sync::Mutex::new(true),
             over: tokio::sync::Notify::new(),
             settled: OnceCell::new(),
@@ -148,10 +145,6 @@ impl Hold {
         let _ = self.0.is_lost.subscribe().wait_for(|is_lost| *is_lost).await;
     }
 
-    pub(crate) fn is_copy(&self) -> bool {
-        self.0.process != process::id()
-    }
-
     /// Returns the first decision, then that of the last renewal.
     pub fn decision(&self) -> JointDecision {
         locked(&self.0.decision).clone()
@@ -160,12 +153,7 @@ impl Hold {
     /// Ends the hold with what the work used, and waits for the reply. Happens once: the second call returns what the first
     /// did. If the caller stops waiting, it goes on in the background. If the server is away or the reply is lost, the hold is
     /// settled by its id once the server is back.
-    ///
-    /// In a forked child it does nothing: the hold is the parent's.
     pub async fn settle(&self) -> Result<JointDecision, Error> {
-        if self.is_copy() {
-            return Ok(self.decision());
-        }
         let inner = self.0.clone();
         detached(async move { inner.settle().await }).await
     }
@@ -179,7 +167,7 @@ fn unreported(part: &Part) -> Part {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        if self.0.settled.initialized() || self.is_copy() {
+        if self.0.settled.initialized() {
             return;
         }
         let inner = self.0.clone();

@@ -3,16 +3,13 @@
 use std::cell::{Cell, RefCell};
 use std::future::{poll_fn, Future};
 use std::io;
-use std::mem::{forget, take};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::pin::{pin, Pin};
-use std::process;
-use std::sync::{mpsc, Arc, Mutex, MutexGuard, TryLockError};
-use std::task::Poll;
+use std::sync::{mpsc, Mutex, MutexGuard, OnceLock, TryLockError};
+use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use arc_swap::{ArcSwapOption, Guard};
 use redis::RedisResult;
 use scopeguard::{guard, ScopeGuard};
 use tokio::runtime::{self, Builder, Handle, Runtime};
@@ -23,13 +20,11 @@ use tokio::time::{sleep_until, Sleep};
 use crate::transport::address::unfinished;
 use crate::transport::YEAR;
 
-/// Empty until the first call, and again while no thread can be started: each call tries.
-static BACKGROUND: ArcSwapOption<Background> = ArcSwapOption::const_empty();
+/// Empty until the first call, and while no thread can be started: each call tries.
+static BACKGROUND: OnceLock<Background> = OnceLock::new();
 
 /// A runtime that no caller's work keeps from reading, and that outlives all runtimes of callers.
 struct Background {
-    /// A forked child has none of its parent's threads, and starts its own.
-    process: u32,
     handle: Handle,
     /// Ends the thread when it is dropped.
     _end: oneshot::Sender<()>,
@@ -49,23 +44,19 @@ pub(crate) enum Role {
     Connections,
 }
 
-/// The runtime of threads, and the process that made it. If it is taken at a fork, it remains so in the child, whose threads
-/// do without.
-static OF_THREADS: Mutex<Option<(u32, Runtime)>> = Mutex::new(None);
+/// The runtime of threads.
+static OF_THREADS: Mutex<Option<Runtime>> = Mutex::new(None);
 
 /// Spare timers beyond these are dropped.
 const MOST_SPARE_TIMERS: usize = 64;
 
-type Timers = Vec<Pin<Box<Sleep>>>;
-
 thread_local! {
     pub(crate) static ROLE: Cell<Role> = const { Cell::new(Role::Tasks) };
-    /// The process that made them, and the timers.
-    static SPARE_TIMERS: RefCell<(u32, Timers)> = const { RefCell::new((0, Vec::new())) };
+    static SPARE_TIMERS: RefCell<Vec<Pin<Box<Sleep>>>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Background {
-    fn start(process: u32) -> io::Result<Self> {
+    fn start() -> io::Result<Self> {
         let (end, ended) = oneshot::channel();
         let (report, started) = mpsc::channel();
         let carry = move || match Builder::new_current_thread().enable_all().build() {
@@ -78,22 +69,17 @@ impl Background {
         };
         thread::Builder::new().name("tokenbucket".to_owned()).spawn(carry)?;
         let handle = started.recv().unwrap_or_else(|_| Err(io::Error::other("the thread has ended")))?;
-        Ok(Self { process, handle, _end: end })
+        Ok(Self { handle, _end: end })
     }
 }
 
 /// Returns the runtime of this process. If it cannot be started, the next call tries again.
 fn handle() -> io::Result<Handle> {
-    let process = process::id();
-    loop {
-        let known = BACKGROUND.load();
-        if let Some(background) = known.as_ref().filter(|background| background.process == process) {
-            return Ok(background.handle.clone());
-        }
-        let made = Arc::new(Background::start(process)?);
-        // A child must not drop what it has of its parent: the sockets are the parent's too.
-        forget(Guard::into_inner(BACKGROUND.compare_and_swap(&known, Some(made))));
+    if let Some(background) = BACKGROUND.get() {
+        return Ok(background.handle.clone());
     }
+    let made = Background::start()?;
+    Ok(BACKGROUND.get_or_init(|| made).handle.clone())
 }
 
 /// Returns whether this is the thread that carries the connections, which must not wait.
@@ -108,28 +94,25 @@ pub(crate) fn run_by_thread<F: Future>(work: impl FnOnce() -> F) -> Option<F::Ou
     {
         return None;
     }
-    let (mut free, process) = (if_free()?, process::id());
-    if free.as_ref().is_none_or(|(of, _)| *of != process) {
-        let runtime = Builder::new_current_thread().enable_all().build().ok()?;
-        // A child must not drop what it has of its parent.
-        forget(free.replace((process, runtime)));
+    let mut free = if_free()?;
+    if free.is_none() {
+        *free = Some(Builder::new_current_thread().enable_all().build().ok()?);
     }
-    Some(free.as_ref()?.1.block_on(work()))
+    Some(free.as_ref()?.block_on(work()))
 }
 
 /// Lets the runtime of threads close the connection that was dropped, if it was its own. If it runs, it does so by itself.
 pub(crate) fn close_dropped(of: runtime::Id) {
-    let is_of = |(_, runtime): &(u32, Runtime)| runtime.handle().id() == of;
-    if if_free().is_some_and(|free| free.as_ref().is_some_and(is_of)) {
+    if if_free().is_some_and(|free| free.as_ref().is_some_and(|runtime| runtime.handle().id() == of)) {
         run_blocking(|| {
-            if let Some((_, runtime)) = if_free().as_deref().and_then(Option::as_ref) {
+            if let Some(runtime) = if_free().as_deref().and_then(Option::as_ref) {
                 runtime.block_on(yield_now());
             }
         });
     }
 }
 
-fn if_free() -> Option<MutexGuard<'static, Option<(u32, Runtime)>>> {
+fn if_free() -> Option<MutexGuard<'static, Option<Runtime>>> {
     match OF_THREADS.try_lock() {
         Ok(free) => Some(free),
         // A call that panics leaves it as it was.
@@ -204,18 +187,21 @@ pub(crate) async fn detached<T: Send + 'static>(work: impl Future<Output = T> + 
 /// Ends work after that time, by the clock of the background thread.
 pub(crate) async fn timeout<F: Future>(time: Duration, work: F) -> Option<F::Output> {
     // Not tokio's time of now, which is that of the caller's runtime: a test may have stopped it.
-    let at = (Instant::now() + time.min(YEAR)).into();
-    // Without a thread there is no connection, and work ends by itself.
-    let Some(mut timer) = timer(at).await else { return Some(work.await) };
-    timer.as_mut().reset(at);
+    let at = Instant::now() + time.min(YEAR);
+    let mut timer = timer(at.into()).await;
+    if let Some(timer) = &mut timer {
+        timer.as_mut().reset(at.into());
+    }
     let mut work = pin!(work);
-    let either = poll_fn(|context| match work.as_mut().poll(context) {
-        Poll::Ready(value) => Poll::Ready(Some(value)),
-        Poll::Pending => timer.as_mut().poll(context).map(|()| None),
+    let either = poll_fn(|context| match (work.as_mut().poll(context), &mut timer) {
+        (Poll::Ready(value), _) => Poll::Ready(Some(value)),
+        (Poll::Pending, Some(timer)) => timer.as_mut().poll(context).map(|()| None),
+        (Poll::Pending, None) => watch(at, context).map(|()| None),
     });
     let value = either.await;
+    let Some(timer) = timer else { return value };
     let _ = SPARE_TIMERS.try_with(|spare| {
-        let (_, spare) = &mut *spare.borrow_mut();
+        let mut spare = spare.borrow_mut();
         if spare.len() < MOST_SPARE_TIMERS {
             spare.push(timer);
         }
@@ -223,18 +209,19 @@ pub(crate) async fn timeout<F: Future>(time: Duration, work: F) -> Option<F::Out
     value
 }
 
-/// Returns a timer of this process, if possible a spare one: making and dropping one takes a lock that all threads share.
+/// Looks at the time, again and again, where no thread can be started that has a timer.
+fn watch(at: Instant, context: &Context<'_>) -> Poll<()> {
+    if Instant::now() >= at {
+        return Poll::Ready(());
+    }
+    thread::sleep(Duration::from_millis(1));
+    context.waker().wake_by_ref();
+    Poll::Pending
+}
+
+/// Returns a timer, if possible a spare one: making and dropping one takes a lock that all threads share.
 async fn timer(at: tokio::time::Instant) -> Option<Pin<Box<Sleep>>> {
-    let process = process::id();
-    let spare = SPARE_TIMERS.try_with(|spare| {
-        let (of, spare) = &mut *spare.borrow_mut();
-        if *of != process {
-            forget(take(spare));
-            *of = process;
-        }
-        spare.pop()
-    });
-    if let Ok(Some(spare)) = spare {
+    if let Ok(Some(spare)) = SPARE_TIMERS.try_with(|spare| spare.borrow_mut().pop()) {
         return Some(spare);
     }
     let handle = handle().ok()?;

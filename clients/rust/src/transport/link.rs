@@ -1,7 +1,6 @@
 //! The connections to a server, and how they are made.
 
-use std::mem::{forget, take};
-use std::process;
+use std::mem::take;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -25,8 +24,6 @@ const MOST_CONNECTING: usize = 32;
 
 /// The connections to a server until one of them fails. Then another link takes its place.
 pub(crate) struct Link {
-    /// A forked child makes its own.
-    pub(super) process: u32,
     /// The connection that all calls share, once one of them has made it.
     pub(super) shared: OnceCell<RedisResult<Connection>>,
     /// The connection that a runtime of callers carries itself. Replies wake their callers on the spot, instead of from
@@ -43,7 +40,6 @@ pub(crate) struct Link {
 impl Link {
     pub(super) fn new() -> Arc<Self> {
         Arc::new(Self {
-            process: process::id(),
             shared: OnceCell::new(),
             near: OnceLock::new(),
             calls: AtomicU32::new(0),
@@ -95,10 +91,7 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        if self.process != process::id() {
-            // The sockets are the parent's too, and so is the runtime that would close them.
-            forget((self.shared.take(), self.near.take(), take(&mut *locked(&self.waiters))));
-        } else if let Some((runtime, connection)) = self.near.take() {
+        if let Some((runtime, connection)) = self.near.take() {
             drop(connection);
             close_dropped(runtime);
         }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use tokenbucket_client::{sync, Limiter, OnError, Options};
+use tokenbucket_client::{sync, Error, Limiter, OnError, Options};
 
 use crate::servers::{ask, wait_for, Server};
 use crate::{connect, limit, limiter, logs, patient, until, STILL};
@@ -122,4 +122,28 @@ fn a_process_without_a_free_file_asks_once_it_has_one() {
     }
     drop(files);
     until("it asks", || !limiter.take("a", 1).unwrap().degraded);
+}
+
+/// Runs itself once more, in a process whose threads would need more memory than there is.
+#[test]
+fn a_wait_ends_where_no_thread_starts() {
+    if std::env::var_os("RUST_MIN_STACK").is_none() {
+        let words = ["--exact", "away::a_wait_ends_where_no_thread_starts", "--test-threads=1"];
+        let mut alone = Command::new("timeout");
+        alone.arg("30").arg(std::env::current_exe().unwrap()).args(words);
+        assert!(alone.env("RUST_MIN_STACK", (1_u64 << 50).to_string()).status().unwrap().success());
+        return;
+    }
+    let limiter = sync::Limiter::new(
+        &tokenbucket_client::Server::connect("redis://127.0.0.1:1").unwrap(),
+        limit(1, "1/s"),
+    );
+    assert!(limiter.take("a", 1).unwrap().degraded);
+    let began = Instant::now();
+    assert!(limiter.wait("a", 1, Duration::from_secs(20)).unwrap().allowed);
+    assert!(began.elapsed() > Duration::from_millis(200), "its turn comes a second after the first");
+    // A deadline, which a longer wait does not outlast.
+    assert!(limiter.take("b", 1).unwrap().allowed);
+    let error = limiter.within(Duration::from_millis(10)).wait("b", 1, Duration::from_secs(20)).unwrap_err();
+    assert!(matches!(error, Error::DeadlinePassed), "{error}");
 }

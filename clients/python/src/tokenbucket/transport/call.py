@@ -43,7 +43,8 @@ class Call:
     # Of asyncio.
     future: Any = None
     replies: list[Any] = field(default_factory=list)
-    sent_at: float = 0.0
+    sent_in: int = 0
+    """The turn of its connection."""
 
     def to_send(self) -> Commands:
         """Returns the commands to write: that of a call that waits says for how long."""

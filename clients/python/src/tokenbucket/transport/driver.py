@@ -58,6 +58,7 @@ class Endpoint:
             "protocol": 2,
             "decode_responses": False,
         }
+        self._has_bound = "timeout" in inspect.signature(connection_class.read_response).parameters
 
     @property
     def name(self) -> str:
@@ -86,6 +87,10 @@ class Endpoint:
             if is_lack(error):
                 raise
             raise BadArgument(f"client: {error}") from error
+
+    def reads_within(self, for_s: float) -> dict[str, float]:
+        """Returns what bounds each read of a reply; nothing in older drivers, where two seconds do."""
+        return {"timeout": for_s} if self._has_bound else {}
 
     def _is_mistake(self, error: Exception) -> bool:
         """Returns whether a connection failed by what waiting does not change, such as a wrong password."""

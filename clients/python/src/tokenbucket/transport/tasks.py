@@ -22,9 +22,10 @@ from .node import IDLE_S, PULSE_S, Node
 
 T = TypeVar("T")
 
-# Rounds of the event loop in which replies are read before the server counts as silent.
-_ROUNDS = 5
-_MOST_LATE = 3
+# Silence is counted in turns of the event loop, so many in the time a call waits: a busy loop takes few.
+_TURNS = 5
+# How many times longer a call may last while others are answered.
+_OLD = 3
 # How many times longer than a call waits for it a connection may take that is kept.
 _CONNECTS_WITHIN = 5
 # More at once than the backlog of a server has room for would be late.
@@ -63,8 +64,7 @@ class Connection:
         self._unsent: list[Call] = []
         self._began = self._heard_at = time.monotonic()
         self._looking: asyncio.TimerHandle | None = None
-        self._late = 0
-        """How many looks came late since the server was last heard."""
+        self._turn = self._heard_in = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self.connecting = self._task(self._connect())
         transport.connections.add(self)
@@ -94,19 +94,19 @@ class Connection:
         await self._raw.connect()
         self._is_connected = True
         self.node.connected()
-        self._heard_at, self._late = time.monotonic(), 0
+        self._look_in(self._turn_s)  # sooner than for a connection
         self._flush()
 
     # Calls.
 
     def send(self, call: Call) -> asyncio.Future[Any]:
         """Sends it with all that is asked for in this round of the event loop."""
-        call.future, call.replies, call.sent_at = self._loop.create_future(), [], time.monotonic()
+        call.future, call.replies, call.sent_in = self._loop.create_future(), [], self._turn
         if self._is_connected and not self._unsent:
             self._loop.call_soon(self._flush)
         self._unsent.append(call)
         if self._looking is None:
-            self._look_in(self.node.timeout_s)
+            self._look_in(self._turn_s)
         return call.future  # type: ignore[no-any-return]
 
     def _flush(self) -> None:
@@ -124,8 +124,8 @@ class Connection:
         if not calls or not self.is_open:
             return
         is_reading = bool(self._sent)
-        if not is_reading:  # silence begins with the write, before which this process may have been busy
-            self._heard_at = time.monotonic()
+        for call in calls:  # silence begins with the write
+            call.sent_in = self._turn
         self._sent.extend(calls)
         words = [words for call in calls for words in call.to_send()]
         await self._raw.send_packed_command(packed(self._raw, words), check_health=False)
@@ -140,7 +140,7 @@ class Connection:
     def _heard(self, reply: Any) -> None:
         call = self._sent[0]
         self.node.heard(reply)
-        self._heard_at, self._late = time.monotonic(), 0
+        self._heard_at, self._heard_in = time.monotonic(), self._turn
         call.replies.append(reply)
         if len(call.replies) == len(call.words):
             self._sent.popleft()
@@ -173,14 +173,17 @@ class Connection:
     def _patience_s(self) -> float:
         return self.node.timeout_s if self._is_connected else self.node.connect_within_s
 
-    def _look_in(self, delay_s: float, rounds: int = 0) -> None:
-        self._looking = self._loop.call_later(delay_s, self._look, time.monotonic() + delay_s, rounds)
+    @property
+    def _turn_s(self) -> float:
+        return self._patience_s / _TURNS
 
-    def _look(self, due: float, rounds: int) -> None:
-        """Judges whether the server is silent, once what has come was read.
+    def _look_in(self, delay_s: float) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+        self._looking = self._loop.call_later(delay_s, self._look)
 
-        After one that comes late it waits as long again, as this process was busy, but not for ever.
-        """
+    def _look(self) -> None:
+        """Judges whether the server is silent: one that goes on to answer may leave a call too old."""
         self._looking = None
         first = next(iter(self._sent or self._unsent), None)
         if first is None or not self.is_open:
@@ -188,25 +191,21 @@ class Connection:
         if first.terms.until is not None and self._sent:
             self._look_at_wait(first)
             return
-        now, patience_s = time.monotonic(), self._patience_s
-        since = max(first.sent_at, self._heard_at)
-        if now - since < patience_s:
-            self._look_in(min(patience_s - (now - since), self.node.timeout_s))
-        elif rounds == 0 and now - due > patience_s / 4 and self._late < _MOST_LATE:
-            self._late += 1
-            self._look_in(patience_s)
-        elif rounds < _ROUNDS:
-            self._look_in(0, rounds + 1)
+        self._turn += 1
+        if self._turn - max(first.sent_in, self._heard_in) > _TURNS:
+            self._is_silent(self._patience_s)
+        elif self._turn - first.sent_in > _OLD * _TURNS:
+            self._is_silent(0)
         else:
-            self._is_silent(since)
+            self._look_in(self._turn_s)
 
-    def _is_silent(self, since: float) -> None:
-        node, patience_s = self.node, self._patience_s
+    def _is_silent(self, for_s: float) -> None:
+        node, now = self.node, time.monotonic()
         if self._is_connected:
-            self.end(node.silent("reply", since, patience_s, sent=True))
+            self.end(node.silent("reply", now - for_s, self._patience_s, sent=True))
             return
-        why = node.silent("connection", since, patience_s)
-        if time.monotonic() - self._began > _CONNECTS_WITHIN * patience_s:
+        why = node.silent("connection", now - for_s, self._patience_s)
+        if now - self._began > _CONNECTS_WITHIN * self._patience_s:
             self.end(why)
         else:  # it may still come, as from the second of two sentinels
             calls, self._unsent = self._unsent, []
@@ -217,7 +216,7 @@ class Connection:
         """Makes sure that the server answers others."""
         node = self.node
         left_s = call.left_s + 2 * node.timeout_s
-        if node.failed_at > call.sent_at or left_s < 0:
+        if node.failed_at > self._began or left_s < 0:
             self.end(Unanswered(f"{node.name} is away, or does not end a wait", sent=True))
             return
         if time.monotonic() - node.last_heard > min(PULSE_S, node.timeout_s):

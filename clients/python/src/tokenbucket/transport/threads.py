@@ -166,12 +166,14 @@ class Transport:
                 if node.failed_at >= asked_at:  # those that are idle may lead nowhere as well
                     self.drop()
                 raise silence
-            replies, is_whole = _read(raw, len(call.words))
+            replies, is_whole = _read(raw, len(call.words), node.endpoint.reads_within(node.timeout_s))
         except BaseException as error:
             _close(raw)
             if not isinstance(error, Exception) or not is_drivers(error):
                 raise
             self.drop()  # so are those that the server had before
+            if is_one(error, "TimeoutError"):  # of a reply that came in part
+                raise node.silent("reply", asked_at, node.timeout_s, sent=True) from error
             raise node.endpoint.why_it_failed(error, sent=True) from error
         node.heard(replies[0])
         self._keep(raw, idle if is_whole else None)
@@ -248,13 +250,13 @@ class Transport:
             self._keep(raw, idle)
 
 
-def _read(raw: Any, count: int) -> tuple[list[Any], bool]:
+def _read(raw: Any, count: int, within: dict[str, Any]) -> tuple[list[Any], bool]:
     """Returns so many replies, and whether the driver still takes the connection for one."""
     replies: list[Any] = []
     is_whole = True
     for _ in range(count):
         try:
-            replies.append(raw.read_response(disconnect_on_error=False))
+            replies.append(raw.read_response(disconnect_on_error=False, **within))
         except Exception as error:
             replies.append(reply_of(error))
             is_whole = is_whole and not is_one(error, "ConnectionError")  # such as LOADING

@@ -83,8 +83,8 @@ class Limit:
 
     @classmethod
     def _of_window(cls, count: int, seconds: int) -> Limit:
-        """Returns the bucket in the place of a window: `count`, refilled within `seconds`; 0 denies."""
-        return cls(count, f"{count}/{seconds}s" if count else 1)
+        """Returns the bucket of a window: `count`, refilled within `seconds`. Below 1 it denies."""
+        return cls(count, f"{count}/{seconds}s") if count > 0 else cls(0, 1)
 
     @property
     def is_calendar(self) -> bool:
