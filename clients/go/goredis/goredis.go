@@ -36,7 +36,7 @@ func From(client redis.UniversalClient) (tokenbucket.Doer, error) {
 const (
 	// connectWithin bounds opening a connection.
 	connectWithin = time.Second
-	// slotsWithin bounds asking one node where the slots are: go-redis then asks another.
+	// slotsWithin bounds what go-redis itself asks a node, such as where the slots are: it then asks another.
 	slotsWithin = 500 * time.Millisecond
 	// poolSize keeps go-redis from dialling but once a second, which it does after so many dials that failed. Calls take turns.
 	poolSize = 1 << 13
@@ -61,14 +61,14 @@ func newNode(options redis.Options) *node {
 }
 
 // limit lets go-redis repeat nothing, and the deadline of the context bound reading: go-redis measures its own timeouts by a
-// clock that may be 50 ms late.
+// clock that may be 50 ms late. A client dials once, because the Server decides when to dial again. It shares with the program's
+// client neither the handler of notifications nor the settings of maintenance, which a client in use changes.
 func limit(options *redis.Options) *dialer {
 	options.MaxRetries, options.MinIdleConns = -1, 0
 	options.ReadTimeout, options.WriteTimeout, options.ContextTimeoutEnabled = -1, -1, true
 	options.DialTimeout, options.PoolTimeout, options.PoolSize = connectWithin, connectWithin, poolSize
-	if err := json.Unmarshal([]byte(newer), options); err != nil {
-		panic(err) // the text is a constant
-	}
+	setNewer(options, `{"DialerRetries": 1, "DialerRetryTimeout": 1, "PushNotificationProcessor": null,
+		"MaintNotificationsConfig": null, "MaintNotificationsConfig": {"Mode": "disabled"}}`)
 	d := &dialer{next: options.Dialer, late: make(chan net.Conn)}
 	if d.next == nil {
 		d.next = redis.NewDialer(options)
@@ -78,11 +78,12 @@ func limit(options *redis.Options) *dialer {
 	return d
 }
 
-// newer sets options that not every version of go-redis 9 has. A client dials once, because the Server decides when to
-// dial again. It shares with the program's client neither the handler of notifications nor the settings of maintenance,
-// which a client in use changes.
-const newer = `{"DialerRetries": 1, "DialerRetryTimeout": 1, "PushNotificationProcessor": null,
-	"MaintNotificationsConfig": null, "MaintNotificationsConfig": {"Mode": "disabled"}}`
+// setNewer sets options that not every version of go-redis 9 has.
+func setNewer(options any, values string) {
+	if err := json.Unmarshal([]byte(values), options); err != nil {
+		panic(err) // the text is a constant
+	}
+}
 
 func (n *node) Address() string { return n.options.Addr }
 
@@ -126,6 +127,7 @@ func newCluster(options redis.ClusterOptions) *cluster {
 	}
 	options.ReadOnly, options.RouteByLatency, options.RouteRandomly = false, false, false
 	options.MaxRedirects, options.MinRetryBackoff, options.MaxRetryBackoff = mostRedirections, -1, -1
+	setNewer(&options, `{"DisableRoutingPolicies": true}`) // for which go-redis asks any node for COMMAND
 	c.client = redis.NewClusterClient(&options)
 	return c
 }
@@ -184,15 +186,12 @@ func (n *node) DialHook(next redis.DialHook) redis.DialHook { return next }
 // ProcessHook is called for each command to a node of a cluster.
 func (n *node) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, command redis.Cmder) error {
-		switch command.(type) {
-		case *redis.Cmd:
+		if _, isOurs := command.(*redis.Cmd); isOurs {
 			return n.see(ctx, next(ctx, command))
-		case *redis.ClusterSlotsCmd: // of go-redis itself, like others
-			within, cancel := context.WithTimeout(ctx, slotsWithin)
-			defer cancel()
-			return next(within, command)
 		}
-		return next(ctx, command)
+		within, cancel := context.WithTimeout(ctx, slotsWithin)
+		defer cancel()
+		return next(within, command) // of go-redis itself
 	}
 }
 
