@@ -11,6 +11,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -407,4 +408,35 @@ func TestManyNamesDoNotRefillABucketOfTheLocalLimiter(t *testing.T) {
 			t.Fatalf("call %d: %+v", i, got)
 		}
 	}
+}
+
+// dealt is a cluster whose nodes have a name each.
+type dealt map[string]*stuck
+
+func (d dealt) Do(context.Context, ...any) (any, error) { return nil, errors.New("no node is named") }
+func (d dealt) DoFor(ctx context.Context, key string, args ...any) (any, error) {
+	return d[key].Do(ctx, args...)
+}
+func (d dealt) NodeOf(_ context.Context, key string) (tokenbucket.Doer, error) { return d[key], nil }
+
+func TestASlowNodeTakesNoTurnsOfOthers(t *testing.T) {
+	slow, fast := &stuck{let: make(chan struct{})}, &stuck{let: make(chan struct{})}
+	close(fast.let)
+	limits := tokenbucket.NewServer(dealt{"slow": slow, "fast": fast}, tokenbucket.Timeout(time.Minute), tokenbucket.LogTo(t.Logf))
+	limiter := tokenbucket.NewLimiter(limits, hourly, tokenbucket.Prefix(""))
+	const calls = 100
+	var over sync.WaitGroup
+	for i := 0; i < calls; i++ {
+		over.Add(1)
+		go func() {
+			defer over.Done()
+			_, _ = limiter.Take(ctx, "slow", 1)
+		}()
+	}
+	realserver.Eventually(t, "its turns are taken", func() bool { return slow.asked.Load() == 64 })
+	if got := must(t)(limiter.Take(ctx, "fast", 1)); got.Degraded {
+		t.Errorf("%+v", got)
+	}
+	close(slow.let)
+	over.Wait()
 }

@@ -34,7 +34,7 @@ type WaitingDoer interface {
 	Wait(ctx context.Context, args ...any) (any, error)
 }
 
-// ClusterDoer is a Doer whose client library knows the nodes of a cluster. Each node has outages of its own.
+// ClusterDoer is a Doer whose client library knows the nodes of a cluster. Each node has outages and turns of its own.
 type ClusterDoer interface {
 	Doer
 	// NodeOf returns the node that has a key, always the same Doer.

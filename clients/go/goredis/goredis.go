@@ -119,7 +119,8 @@ func newCluster(options redis.ClusterOptions) *cluster {
 	c := &cluster{}
 	newClient := options.NewClient
 	options.NewClient = func(of *redis.Options) *redis.Client {
-		n := &node{dialer: limit(of), cluster: c.client}
+		n := &node{size: of.PoolSize, cluster: c.client}
+		n.dialer = limit(of)
 		n.options, n.client = *of, newClient(of)
 		n.client.AddHook(n)
 		c.nodes.Store(n.client, n)
