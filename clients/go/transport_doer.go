@@ -9,7 +9,8 @@ import "context"
 // deadline is Timeout from the moment it is asked for, so ask for it when the command is written and when its reply is read.
 // The context ends with the caller's: that may end a wait for a connection, but not the reading of a reply.
 //
-// Do wraps the error of a command that did not leave this process with Unsent.
+// Do wraps the error of a command that did not leave this process with Unsent, and other errors that are not the server's with
+// Unanswered.
 type Doer interface {
 	Do(ctx context.Context, args ...any) (any, error)
 }

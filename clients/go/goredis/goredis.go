@@ -4,6 +4,7 @@ package goredis
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -106,7 +107,8 @@ func (n *node) Wait(ctx context.Context, args ...any) (any, error) {
 	options.PoolSize, options.MaxIdleConns = 1, 0
 	client := redis.NewClient(&options)
 	go func() { <-ctx.Done(); _ = client.Close() }()
-	return client.Do(ctx, args...).Result()
+	reply, err := client.Do(ctx, args...).Result()
+	return reply, cause(err)
 }
 
 // cluster lets go-redis know which node has which slots, and follow redirections, but repeat nothing else.
@@ -175,10 +177,14 @@ func cause(err error) error {
 	if f, ok := err.(failure); ok {
 		err = f.cause
 	}
-	if err == context.Canceled || err == context.DeadlineExceeded {
+	var reply redis.Error
+	switch {
+	case err == nil || errors.As(err, &reply):
+		return err
+	case err == context.Canceled || err == context.DeadlineExceeded:
 		return tokenbucket.Unsent(err)
 	}
-	return err
+	return tokenbucket.Unanswered(err)
 }
 
 // DialHook changes nothing.
