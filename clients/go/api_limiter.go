@@ -159,6 +159,9 @@ func (l *Limiter) With(limit Limit) *Limiter {
 func (l *Limiter) Take(ctx context.Context, name string, cost float64, options ...CallOption) (Decision, error) {
 	p := l.part(name, cost)
 	return l.told(1, func() (Decision, error) {
+		if l.server.isClosed() {
+			return Decision{}, ErrClosed // before a batch or a denial decides
+		}
 		if len(options) > 0 {
 			if c := l.command([]any{"TB.TAKE"}, p).with(options); c.maxWait > 0 || c.wrong != nil {
 				return l.ask(ctx, c)

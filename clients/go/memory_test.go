@@ -2,6 +2,7 @@ package tokenbucket_test
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -174,6 +175,22 @@ func TestCloseEndsTheDenialsOfBatches(t *testing.T) {
 		t.Fatal(err)
 	}
 	expectAllowed(t)(limiter.Take(ctx, "a", 2))
+}
+
+func TestNothingIsDecidedHereAfterTheServerWasClosed(t *testing.T) {
+	limits := tokenbucket.NewServer(tokenbuckettest.NewServer())
+	limiter := tokenbucket.NewLimiter(limits, hourly, tokenbucket.Batch(4), tokenbucket.RememberDenials(3))
+	must(t)(limiter.Take(ctx, "a", 1)) // three are left here
+	must(t)(limiter.Take(ctx, "b", 9.5))
+	must(t)(limiter.Take(ctx, "b", 9.5)) // denied
+	if err := limits.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for name, cost := range map[string]float64{"a": 1, "b": 9.5} {
+		if _, err := limiter.Take(ctx, name, cost); !errors.Is(err, tokenbucket.ErrClosed) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }
 
 func TestADenialWaitsNoLongerForAFetchThanTheTimeout(t *testing.T) {

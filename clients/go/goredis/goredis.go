@@ -55,7 +55,7 @@ type node struct {
 }
 
 func newNode(options redis.Options) *node {
-	n := &node{size: options.PoolSize}
+	n := &node{size: mostAtOnce(options.PoolSize, options.MaxActiveConns)}
 	n.dialer = limit(&options)
 	n.options, n.client = options, redis.NewClient(&options)
 	return n
@@ -77,6 +77,14 @@ func limit(options *redis.Options) *dialer {
 	d.life, d.end = context.WithCancel(context.Background())
 	options.Dialer = d.dial
 	return d
+}
+
+// mostAtOnce returns how many connections the program allows.
+func mostAtOnce(poolSize, maxActive int) int {
+	if maxActive > 0 && maxActive < poolSize {
+		return maxActive
+	}
+	return poolSize
 }
 
 // setNewer sets options that not every version of go-redis 9 has.
@@ -121,7 +129,7 @@ func newCluster(options redis.ClusterOptions) *cluster {
 	c := &cluster{}
 	newClient := options.NewClient
 	options.NewClient = func(of *redis.Options) *redis.Client {
-		n := &node{size: of.PoolSize, cluster: c.client}
+		n := &node{size: mostAtOnce(of.PoolSize, of.MaxActiveConns), cluster: c.client}
 		n.dialer = limit(of)
 		n.options, n.client = *of, newClient(of)
 		n.client.AddHook(n)
@@ -137,7 +145,9 @@ func newCluster(options redis.ClusterOptions) *cluster {
 
 func (c *cluster) Address() string { return strings.Join(c.client.Options().Addrs, ", ") }
 
-func (c *cluster) Connections() int { return c.client.Options().PoolSize }
+func (c *cluster) Connections() int {
+	return mostAtOnce(c.client.Options().PoolSize, c.client.Options().MaxActiveConns)
+}
 
 func (c *cluster) Close() error {
 	c.nodes.Range(func(_, one any) bool { one.(*node).dialer.end(); return true })

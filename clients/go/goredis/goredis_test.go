@@ -98,9 +98,12 @@ func TestAClusterWhoseSlotsTheProgramKnowsIsAsked(t *testing.T) {
 }
 
 func TestAChosenPoolSizeCounts(t *testing.T) {
+	addresses := []string{"127.0.0.1:1"}
 	for _, size := range []int{3, 10 * runtime.GOMAXPROCS(0)} {
 		for _, client := range []redis.UniversalClient{
-			redis.NewClient(&redis.Options{PoolSize: size}), redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}, PoolSize: size}),
+			redis.NewClient(&redis.Options{PoolSize: size}), redis.NewClusterClient(&redis.ClusterOptions{Addrs: addresses, PoolSize: size}),
+			redis.NewClient(&redis.Options{PoolSize: 50, MaxActiveConns: size}),
+			redis.NewClusterClient(&redis.ClusterOptions{Addrs: addresses, PoolSize: 50, MaxActiveConns: size}),
 		} {
 			if most := from(t, client).(tokenbucket.PooledDoer).Connections(); most != size {
 				t.Errorf("%T: %d connections, %d were chosen", client, most, size)
