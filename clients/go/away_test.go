@@ -280,6 +280,8 @@ func (n *nodes) NodeOf(ctx context.Context, _ string) (tokenbucket.Doer, error) 
 	return n, nil
 }
 
+func (n *nodes) Has(tokenbucket.Doer) bool { return true }
+
 func TestOneReplyThatDoesNotComeIsNoOutage(t *testing.T) {
 	for name, c := range map[string]struct {
 		lost error
@@ -420,6 +422,39 @@ func (d dealt) DoFor(ctx context.Context, key string, args ...any) (any, error) 
 	return d[key].Do(ctx, args...)
 }
 func (d dealt) NodeOf(_ context.Context, key string) (tokenbucket.Doer, error) { return d[key], nil }
+
+func (d dealt) Has(node tokenbucket.Doer) bool {
+	for _, one := range d {
+		if one == node {
+			return true
+		}
+	}
+	return false
+}
+
+func TestANodeThatLeftIsForgotten(t *testing.T) {
+	cluster, collected := dealt{"a": {}}, make(chan struct{})
+	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(cluster), hourly, tokenbucket.Prefix(""))
+	for i := 0; i < 2; i++ {
+		node := &stuck{let: make(chan struct{})}
+		close(node.let)
+		cluster["a"] = node
+		must(t)(limiter.Take(ctx, "a", 1))
+		if i == 0 {
+			runtime.SetFinalizer(node, func(*stuck) { close(collected) })
+		}
+	}
+	realserver.Eventually(t, "it is collected", func() bool {
+		must(t)(limiter.Take(ctx, "a", 1))
+		runtime.GC()
+		select {
+		case <-collected:
+			return true
+		default:
+			return false
+		}
+	})
+}
 
 func TestASlowNodeTakesNoTurnsOfOthers(t *testing.T) {
 	slow, fast := &stuck{let: make(chan struct{})}, &stuck{let: make(chan struct{})}

@@ -40,6 +40,8 @@ type ClusterDoer interface {
 	Doer
 	// NodeOf returns the node that has a key, always the same Doer.
 	NodeOf(ctx context.Context, key string) (Doer, error)
+	// Has returns whether a node that NodeOf returned is still of the cluster. The Server forgets the others.
+	Has(node Doer) bool
 	// DoFor sends a command to the node that has a key, and follows slots that move. Key "" stands for any node.
 	DoFor(ctx context.Context, key string, args ...any) (any, error)
 }

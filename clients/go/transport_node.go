@@ -60,6 +60,12 @@ func (s *Server) nodeOf(ctx context.Context, key string) (*node, error) {
 	s.home.answered()
 	known, ok := s.nodes.Load(doer)
 	if !ok {
+		s.nodes.Range(func(other, _ any) bool {
+			if !s.cluster.Has(other.(Doer)) {
+				s.nodes.Delete(other)
+			}
+			return true
+		})
 		known, _ = s.nodes.LoadOrStore(doer, newNode(s, doer, "the node"))
 	}
 	return known.(*node), nil

@@ -129,6 +129,7 @@ func newCluster(options redis.ClusterOptions) *cluster {
 	c := &cluster{}
 	newClient := options.NewClient
 	options.NewClient = func(of *redis.Options) *redis.Client {
+		c.forgetLeft()
 		n := &node{size: mostAtOnce(of.PoolSize, of.MaxActiveConns), cluster: c.client}
 		n.dialer = limit(of)
 		n.options, n.client = *of, newClient(of)
@@ -173,8 +174,29 @@ func (c *cluster) NodeOf(ctx context.Context, key string) (tokenbucket.Doer, err
 	if err != nil {
 		return nil, cause(err)
 	}
-	one, _ := c.nodes.Load(client)
+	one, ok := c.nodes.Load(client)
+	if !ok {
+		return nil, tokenbucket.Unsent(redis.ErrClosed) // it has just left
+	}
 	return one.(*node), nil
+}
+
+func (c *cluster) Has(one tokenbucket.Doer) bool {
+	_, has := c.nodes.Load(one.(*node).client)
+	return has
+}
+
+// forgetLeft forgets the nodes whose clients go-redis has closed, because they left. A client says so before it heeds its context.
+func (c *cluster) forgetLeft() {
+	over, end := context.WithCancel(context.Background())
+	end()
+	c.nodes.Range(func(client, one any) bool {
+		if client.(*redis.Client).Ping(over).Err() == redis.ErrClosed {
+			c.nodes.Delete(client)
+			one.(*node).dialer.end()
+		}
+		return true
+	})
 }
 
 // failure is the error of a command that go-redis would repeat if it knew what it was.
