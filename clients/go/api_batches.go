@@ -76,6 +76,7 @@ func (l *Limiter) takeFromBatch(ctx context.Context, p part) (Decision, error) {
 	l.batches.Unlock()
 	if unspent > 0 {
 		_, _ = l.decide(ctx, "TB.GIVE", gone.of.with(unspent))
+		l.forget(gone.of.name)
 	}
 	if fetching != nil {
 		return l.takeMeanwhile(ctx, b, p, fetching)
@@ -148,6 +149,17 @@ func (b *batch) add(fetched Decision, asked time.Time) {
 	b.stale = asked.Add(fresh)
 }
 
+// forgetBatches drops those of a name under all limits.
+func (l *Limiter) forgetBatches(name string) {
+	l.batches.Lock()
+	defer l.batches.Unlock()
+	for of := range l.batches.of {
+		if of.name == name {
+			l.batches.remove(of)
+		}
+	}
+}
+
 // Close gives back what batches have left.
 func (l *Limiter) Close(ctx context.Context) (failure error) {
 	l.batches.Lock()
@@ -160,10 +172,10 @@ func (l *Limiter) Close(ctx context.Context) (failure error) {
 	}
 	l.batches.Unlock()
 	for _, p := range left {
-		l.denials.forget(p.name)
 		if _, err := l.decide(ctx, "TB.GIVE", p); err != nil {
 			failure = err
 		}
+		l.forget(p.name)
 	}
 	return failure
 }

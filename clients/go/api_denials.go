@@ -15,6 +15,12 @@ type denial struct {
 	asked, heard time.Time
 }
 
+// denials are the last one of each name.
+type denials struct {
+	recent[string, denial]
+	forgotten time.Time // the last time: what was asked before may have been decided before the tokens came back
+}
+
 // recall returns the denial of a part if it still holds; one of cost 5 says nothing about cost 1.
 func (s *settings) recall(p part, now time.Time) (Decision, bool) {
 	s.denials.Lock()
@@ -39,7 +45,18 @@ func (s *settings) remember(p part, decision Decision, asked time.Time) {
 	}
 	s.denials.Lock()
 	defer s.denials.Unlock()
+	if asked.Before(s.denials.forgotten) {
+		return
+	}
 	s.denials.set(p.name, denial{p, decision, asked, s.server.clock.Now()})
+}
+
+// forget removes what tokens that came back have made untrue. Call it after the server has put them back.
+func (s *settings) forget(name string) {
+	s.denials.Lock()
+	defer s.denials.Unlock()
+	s.denials.remove(name)
+	s.denials.forgotten = s.server.clock.Now()
 }
 
 // recent keeps a value for each key, up to a number of them: those used last. Its lock guards the values, too.
@@ -83,13 +100,6 @@ func (r *recent[K, T]) remove(key K) (value T) {
 		value = r.order.Remove(element).(kept[K, T]).value
 	}
 	return value
-}
-
-// forget removes what a change of the bucket has made untrue.
-func (r *recent[K, T]) forget(key K) {
-	r.Lock()
-	defer r.Unlock()
-	r.remove(key)
 }
 
 // lessenedBy is in whole milliseconds, rounded up, as replies are. What was not over stays so.

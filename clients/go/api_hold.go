@@ -137,6 +137,9 @@ func (h *Hold) settle(parts []part) (Decision, error) {
 		settle.ttl = h.ttl
 	}
 	decision, err := h.settings.ask(ctx, settle, parts...)
+	for _, p := range parts {
+		h.settings.forget(p.name)
+	}
 	if err != nil || decision.Degraded {
 		return decision, err
 	}
@@ -144,7 +147,6 @@ func (h *Hold) settle(parts []part) (Decision, error) {
 		_, _ = server.decideLocally(settle.args)
 	}
 	for _, p := range parts {
-		h.settings.denials.forget(p.name)
 		if own, ok := decision.Each[p.which]; !ok || own.Allowed || p.amount <= 0 {
 			continue
 		}

@@ -14,7 +14,7 @@ type settings struct {
 	server     *Server
 	prefix     string
 	policy     Policy
-	denials    *recent[string, denial]
+	denials    *denials
 	batch      int64
 	onDecision []func(string, Limit, Decision, time.Duration)
 	shadow     bool
@@ -50,7 +50,7 @@ func OnDecision(call func(name string, limit Limit, decision Decision, duration 
 func Shadow(on bool) LimiterOption { return func(s *settings) { s.shadow = on } }
 
 func newSettings(server *Server, options []LimiterOption) settings {
-	s := settings{server: server, prefix: "tb:", denials: &recent[string, denial]{}}
+	s := settings{server: server, prefix: "tb:", denials: &denials{}}
 	for _, option := range options {
 		option(&s)
 	}
@@ -159,6 +159,9 @@ func (l *Limiter) With(limit Limit) *Limiter {
 func (l *Limiter) Take(ctx context.Context, name string, cost float64, options ...CallOption) (Decision, error) {
 	p := l.part(name, cost)
 	return l.told(1, func() (Decision, error) {
+		if l.server.isClosed() {
+			return Decision{}, ErrClosed // before a batch or a denial decides
+		}
 		if len(options) > 0 {
 			if c := l.command([]any{"TB.TAKE"}, p).with(options); c.maxWait > 0 || c.wrong != nil {
 				return l.ask(ctx, c)
@@ -221,8 +224,8 @@ func (l *Limiter) Wait(ctx context.Context, name string, cost float64, maxWait t
 		give := l.command([]any{"TB.GIVE"}, l.part(name, cost))
 		switch {
 		case !decision.Degraded:
-			l.denials.forget(name)
 			_, _ = l.server.ask(context.Background(), give) // the caller's context is over
+			l.forget(name)
 		case l.policy == FailLocal: // where it was reserved
 			_, _ = l.server.decideLocally(give.args)
 		}
@@ -239,14 +242,14 @@ func (l *Limiter) Charge(ctx context.Context, name string, amount float64) (Deci
 
 // Give puts amount back, at most up to the capacity. It is sent once: see Lost.
 func (l *Limiter) Give(ctx context.Context, name string, amount float64) (Decision, error) {
-	l.denials.forget(name)
+	defer l.forget(name)
 	return l.decideAndTell(ctx, "TB.GIVE", name, amount, 1)
 }
 
 // Reset makes the bucket full, and forgets its holds.
 func (l *Limiter) Reset(ctx context.Context, name string) error {
-	l.denials.forget(name)
-	l.batches.forget(bucket{name, l.limit})
+	defer l.forget(name)
+	defer l.forgetBatches(name)
 	return l.server.delete(ctx, l.prefix+name)
 }
 

@@ -11,6 +11,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -117,6 +118,8 @@ func TestWhatAnErrorSays(t *testing.T) {
 		want string
 	}{
 		{says("LOADING Redis is loading the dataset in memory"), isAway}, {dial(syscall.ECONNREFUSED), isAway},
+		{dial(says("A socket operation was attempted to an unreachable network.")), isAway}, {&net.OpError{Op: "read", Err: says("A reset.")}, isAway},
+		{tokenbucket.Unsent(says("VPN tunnel is down")), isAway}, {tokenbucket.Unanswered(says("VPN tunnel is down")), isAway},
 		{says("OOM command not allowed"), isRefused}, {says("ERR max number of clients reached"), isRefused},
 		{dial(syscall.EMFILE), isRefused}, {dial(syscall.EADDRNOTAVAIL), isRefused},
 		{says("MOVED 7 127.0.0.1:7001"), isWrong}, {says("WRONGPASS invalid username-password pair"), isWrong},
@@ -277,6 +280,8 @@ func (n *nodes) NodeOf(ctx context.Context, _ string) (tokenbucket.Doer, error) 
 	return n, nil
 }
 
+func (n *nodes) Has(tokenbucket.Doer) bool { return true }
+
 func TestOneReplyThatDoesNotComeIsNoOutage(t *testing.T) {
 	for name, c := range map[string]struct {
 		lost error
@@ -407,4 +412,68 @@ func TestManyNamesDoNotRefillABucketOfTheLocalLimiter(t *testing.T) {
 			t.Fatalf("call %d: %+v", i, got)
 		}
 	}
+}
+
+// dealt is a cluster whose nodes have a name each.
+type dealt map[string]*stuck
+
+func (d dealt) Do(context.Context, ...any) (any, error) { return nil, errors.New("no node is named") }
+func (d dealt) DoFor(ctx context.Context, key string, args ...any) (any, error) {
+	return d[key].Do(ctx, args...)
+}
+func (d dealt) NodeOf(_ context.Context, key string) (tokenbucket.Doer, error) { return d[key], nil }
+
+func (d dealt) Has(node tokenbucket.Doer) bool {
+	for _, one := range d {
+		if one == node {
+			return true
+		}
+	}
+	return false
+}
+
+func TestANodeThatLeftIsForgotten(t *testing.T) {
+	cluster, collected := dealt{"a": {}}, make(chan struct{})
+	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(cluster), hourly, tokenbucket.Prefix(""))
+	for i := 0; i < 2; i++ {
+		node := &stuck{let: make(chan struct{})}
+		close(node.let)
+		cluster["a"] = node
+		must(t)(limiter.Take(ctx, "a", 1))
+		if i == 0 {
+			runtime.SetFinalizer(node, func(*stuck) { close(collected) })
+		}
+	}
+	realserver.Eventually(t, "it is collected", func() bool {
+		must(t)(limiter.Take(ctx, "a", 1))
+		runtime.GC()
+		select {
+		case <-collected:
+			return true
+		default:
+			return false
+		}
+	})
+}
+
+func TestASlowNodeTakesNoTurnsOfOthers(t *testing.T) {
+	slow, fast := &stuck{let: make(chan struct{})}, &stuck{let: make(chan struct{})}
+	close(fast.let)
+	limits := tokenbucket.NewServer(dealt{"slow": slow, "fast": fast}, tokenbucket.Timeout(time.Minute), tokenbucket.LogTo(t.Logf))
+	limiter := tokenbucket.NewLimiter(limits, hourly, tokenbucket.Prefix(""))
+	const calls = 100
+	var over sync.WaitGroup
+	for i := 0; i < calls; i++ {
+		over.Add(1)
+		go func() {
+			defer over.Done()
+			_, _ = limiter.Take(ctx, "slow", 1)
+		}()
+	}
+	realserver.Eventually(t, "its turns are taken", func() bool { return slow.asked.Load() == 64 })
+	if got := must(t)(limiter.Take(ctx, "fast", 1)); got.Degraded {
+		t.Errorf("%+v", got)
+	}
+	close(slow.let)
+	over.Wait()
 }

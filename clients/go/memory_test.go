@@ -2,6 +2,8 @@ package tokenbucket_test
 
 import (
 	"context"
+	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -111,6 +113,38 @@ func TestAGiveUnderAnotherLimitEndsADenial(t *testing.T) {
 	expectAllowed(t)(limiter.Take(ctx, "a", 5))
 }
 
+// Each Take is decided before the tokens come back, and one of both calls ends while the other is under way.
+func TestADenialEndsWhenTokensComeBack(t *testing.T) {
+	var limiter *tokenbucket.Limiter
+	calls := map[any]func() error{
+		"TB.TAKE": func() error { return errorOf(limiter.Take(ctx, "a", 1)) },
+		"TB.GIVE": func() error { return errorOf(limiter.Give(ctx, "a", 5)) },
+		"DEL":     func() error { return limiter.Reset(ctx, "a") },
+	}
+	for _, order := range [][2]any{{"TB.TAKE", "TB.GIVE"}, {"TB.GIVE", "TB.TAKE"}, {"TB.TAKE", "DEL"}, {"DEL", "TB.TAKE"}} {
+		var meanwhile sync.Once
+		asked := 0
+		limiter = tokenbucket.NewLimiter(tokenbucket.NewServer(doing(func(_ context.Context, args ...any) (reply any, err error) {
+			if args[0] == order[0] {
+				meanwhile.Do(func() { err = calls[order[1]]() })
+			}
+			if args[0] != "TB.TAKE" {
+				return granted, err
+			}
+			asked++
+			return denied, err
+		})), hourly, tokenbucket.RememberDenials(3))
+		for _, call := range []any{order[0], "TB.TAKE"} {
+			if err := calls[call](); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if asked != 2 {
+			t.Errorf("%v: %d asked", order, asked)
+		}
+	}
+}
+
 func TestEachLimitOfANameHasABatch(t *testing.T) {
 	fake, limiter := counting(t, hourly, tokenbucket.Batch(4))
 	other := limiter.With(tokenbucket.Limit{Capacity: 9, Rate: "9/h"})
@@ -123,6 +157,13 @@ func TestEachLimitOfANameHasABatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	expectRemaining(t, limiter, "a", 4)
+	expectAllowed(t)(limiter.Take(ctx, "a", 1))
+	if err := other.Reset(ctx, "a"); err != nil {
+		t.Fatal(err)
+	}
+	if got := must(t)(limiter.Take(ctx, "a", 1)); got.Remaining != 9 {
+		t.Fatalf("%+v", got) // three of before are none of the bucket
+	}
 }
 
 func TestCloseEndsTheDenialsOfBatches(t *testing.T) {
@@ -134,6 +175,22 @@ func TestCloseEndsTheDenialsOfBatches(t *testing.T) {
 		t.Fatal(err)
 	}
 	expectAllowed(t)(limiter.Take(ctx, "a", 2))
+}
+
+func TestNothingIsDecidedHereAfterTheServerWasClosed(t *testing.T) {
+	limits := tokenbucket.NewServer(tokenbuckettest.NewServer())
+	limiter := tokenbucket.NewLimiter(limits, hourly, tokenbucket.Batch(4), tokenbucket.RememberDenials(3))
+	must(t)(limiter.Take(ctx, "a", 1)) // three are left here
+	must(t)(limiter.Take(ctx, "b", 9.5))
+	must(t)(limiter.Take(ctx, "b", 9.5)) // denied
+	if err := limits.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for name, cost := range map[string]float64{"a": 1, "b": 9.5} {
+		if _, err := limiter.Take(ctx, name, cost); !errors.Is(err, tokenbucket.ErrClosed) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }
 
 func TestADenialWaitsNoLongerForAFetchThanTheTimeout(t *testing.T) {

@@ -9,7 +9,8 @@ import "context"
 // deadline is Timeout from the moment it is asked for, so ask for it when the command is written and when its reply is read.
 // The context ends with the caller's: that may end a wait for a connection, but not the reading of a reply.
 //
-// Do wraps the error of a command that did not leave this process with Unsent.
+// Do wraps the error of a command that did not leave this process with Unsent, and other errors that are not the server's with
+// Unanswered.
 type Doer interface {
 	Do(ctx context.Context, args ...any) (any, error)
 }
@@ -34,11 +35,13 @@ type WaitingDoer interface {
 	Wait(ctx context.Context, args ...any) (any, error)
 }
 
-// ClusterDoer is a Doer whose client library knows the nodes of a cluster. Each node has outages of its own.
+// ClusterDoer is a Doer whose client library knows the nodes of a cluster. Each node has outages and turns of its own.
 type ClusterDoer interface {
 	Doer
 	// NodeOf returns the node that has a key, always the same Doer.
 	NodeOf(ctx context.Context, key string) (Doer, error)
+	// Has returns whether a node that NodeOf returned is still of the cluster. The Server forgets the others.
+	Has(node Doer) bool
 	// DoFor sends a command to the node that has a key, and follows slots that move. Key "" stands for any node.
 	DoFor(ctx context.Context, key string, args ...any) (any, error)
 }

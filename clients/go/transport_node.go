@@ -13,6 +13,7 @@ type node struct {
 	server *Server
 	doer   Doer
 	who    string
+	turns  chan struct{} // bounds the calls that are with the client library at a time
 	// Moments of the server's steady clock.
 	awayUntil   atomic.Int64 // no call asks before; 0: it is there
 	heard       atomic.Int64 // when it last said something; 0: never
@@ -29,20 +30,27 @@ const (
 )
 
 func newNode(s *Server, doer Doer, who string) *node {
-	if pooled, ok := doer.(PooledDoer); ok && pooled.Address() != "" {
-		who += " " + pooled.Address()
+	most := mostTurns
+	if pooled, ok := doer.(PooledDoer); ok {
+		if pooled.Address() != "" {
+			who += " " + pooled.Address()
+		}
+		if pooled.Connections() > 0 {
+			most = pooled.Connections()
+		}
 	}
-	return &node{server: s, doer: doer, who: who}
+	return &node{server: s, doer: doer, who: who, turns: make(chan struct{}, most)}
 }
 
 // nodeOf returns the node that has the key. It asks for all calls, so that the end of one says nothing about the server.
-func (s *Server) nodeOf(key string) (*node, error) {
+func (s *Server) nodeOf(ctx context.Context, key string) (*node, error) {
 	if s.cluster == nil || key == "" {
 		return s.home, nil
 	}
-	if !s.home.admits() {
-		return nil, s.home.away()
+	if err := s.home.takeTurn(ctx); err != nil {
+		return nil, err
 	}
+	defer s.home.endTurn()
 	within, cancel := context.WithTimeout(s.life, connectTimeout)
 	defer cancel()
 	doer, err := s.cluster.NodeOf(within, key)
@@ -52,32 +60,31 @@ func (s *Server) nodeOf(key string) (*node, error) {
 	s.home.answered()
 	known, ok := s.nodes.Load(doer)
 	if !ok {
+		s.nodes.Range(func(other, _ any) bool {
+			if !s.cluster.Has(other.(Doer)) {
+				s.nodes.Delete(other)
+			}
+			return true
+		})
 		known, _ = s.nodes.LoadOrStore(doer, newNode(s, doer, "the node"))
 	}
 	return known.(*node), nil
 }
 
-// call returns the reply, an *awayError, or the error of a call that is wrong. In this order: turn, is it away, command,
-// judgement.
+// call returns the reply, an *awayError, or the error of a call that is wrong.
 func (s *Server) call(ctx context.Context, c command) (reply any, n *node, err error) {
-	if s.home.isAway() {
-		return nil, s.home, s.home.away()
+	if n, err = s.nodeOf(ctx, c.key); err == nil {
+		reply, err = n.call(ctx, c)
 	}
-	if err := s.takeTurn(ctx); err != nil {
-		return nil, nil, err
-	}
-	defer func() { <-s.turns }()
-	if n, err = s.nodeOf(c.key); err != nil {
-		return nil, nil, err
-	}
-	reply, err = n.call(ctx, c)
 	return reply, n, err
 }
 
+// call goes in this order: turn, is it away, command, judgement.
 func (n *node) call(ctx context.Context, c command) (any, error) {
-	if !n.admits() {
-		return nil, n.away()
+	if err := n.takeTurn(ctx); err != nil {
+		return nil, err
 	}
+	defer n.endTurn()
 	began := n.server.now()
 	reply, isSent, err := n.send(ctx, c)
 	if ended := ctx.Err(); ended != nil && err != nil && (!isSent || errors.Is(err, ended)) {
@@ -91,24 +98,32 @@ func (n *node) call(ctx context.Context, c command) (any, error) {
 
 var ping = command{args: []any{"PING"}}
 
-// takeTurn waits in the order in which calls come.
-func (s *Server) takeTurn(ctx context.Context) error {
+// takeTurn waits in the order in which calls come, unless the server is away.
+func (n *node) takeTurn(ctx context.Context) error {
+	if n.isAway() {
+		return n.away()
+	}
 	select {
-	case s.turns <- struct{}{}:
-		return nil
+	case n.turns <- struct{}{}:
 	default:
+		timer := time.NewTimer(connectTimeout)
+		defer timer.Stop()
+		select {
+		case n.turns <- struct{}{}:
+		case <-timer.C:
+			return n.judge(command{}, errBusy, n.server.now(), false)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
-	timer := time.NewTimer(connectTimeout)
-	defer timer.Stop()
-	select {
-	case s.turns <- struct{}{}:
-		return nil
-	case <-timer.C:
-		return s.home.judge(command{}, errBusy, s.now(), false)
-	case <-ctx.Done():
-		return ctx.Err()
+	if !n.admits() {
+		n.endTurn()
+		return n.away()
 	}
+	return nil
 }
+
+func (n *node) endTurn() { <-n.turns }
 
 // send repeats a call that may be repeated: once on another connection, once to a server that is late. It also returns
 // whether the server may have the call.

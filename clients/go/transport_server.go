@@ -24,9 +24,8 @@ type Server struct {
 	cluster   ClusterDoer // or nil
 	clock     Clock
 	started   time.Time
-	turns     chan struct{} // bounds the calls that are with the client library at a time
-	home      *node         // the server; of a cluster, what no node stands for
-	nodes     sync.Map      // of a cluster, by their Doers
+	home      *node    // the server; of a cluster, what no node stands for
+	nodes     sync.Map // of a cluster, by their Doers
 	local     *local.Store
 	unsettled unsettled
 	degraded  atomic.Int64
@@ -88,11 +87,7 @@ func NewServer(doer Doer, options ...ServerOption) *Server {
 	}
 	s.cluster, _ = doer.(ClusterDoer)
 	s.local = local.NewStore(mostNames)
-	most := mostTurns
-	if pooled, ok := doer.(PooledDoer); ok && pooled.Connections() > 0 {
-		most = pooled.Connections()
-	}
-	s.turns, s.started = make(chan struct{}, most), s.clock.Now()
+	s.started = s.clock.Now()
 	s.life, s.end = context.WithCancel(context.Background())
 	s.home = newNode(s, doer, "the server")
 	return s
@@ -167,7 +162,7 @@ func (s *Server) decide(ctx context.Context, c command) (any, error) {
 	name := c.args[0].(string)
 	isModules, hasScript := strings.HasPrefix(name, "TB."), s.hasScript && isScripted[name]
 	if hasScript {
-		if n, err := s.nodeOf(c.key); err == nil && s.now() < n.scriptUntil.Load() {
+		if n, err := s.nodeOf(ctx, c.key); err == nil && s.now() < n.scriptUntil.Load() {
 			if reply, _, err := s.call(ctx, c.scripted()); codeOf(err) != "NOSCRIPT" {
 				return reply, err
 			} // the server may be another, with the module
@@ -185,7 +180,7 @@ func (s *Server) decide(ctx context.Context, c command) (any, error) {
 			s.logf("tokenbucket: %s has no tokenbucket module, the script decides until it has", n.who)
 		}
 		c = c.scripted()
-		if n, err = s.nodeOf(c.key); err == nil {
+		if n, err = s.nodeOf(ctx, c.key); err == nil {
 			_, err = n.call(ctx, command{args: []any{"SCRIPT", "LOAD", source}})
 		}
 		if err == nil {

@@ -55,7 +55,7 @@ func (s *Server) wait(ctx context.Context, c command) (reply any, err error) {
 
 // keep returns neither a reply nor an error when the server keeps the call no longer, or cannot.
 func (s *Server) keep(ctx context.Context, c command, left time.Duration) (reply any, canKeep bool, err error) {
-	n, err := s.nodeOf(c.key)
+	n, err := s.nodeOf(ctx, c.key)
 	if err != nil {
 		return nil, true, err
 	}

@@ -93,17 +93,24 @@ var (
 )
 
 // Unsent marks the error of a command that did not leave this process.
-func Unsent(err error) error { return &unsentError{err} }
+func Unsent(err error) error { return &clientError{err, true} }
 
-type unsentError struct{ cause error }
+// Unanswered marks the error of a command that the server did not reply to, however its text begins.
+func Unanswered(err error) error { return &clientError{err, isUnsent(err)} }
 
-func (e *unsentError) Error() string { return e.cause.Error() }
-func (e *unsentError) Unwrap() error { return e.cause }
+// clientError is not the server's.
+type clientError struct {
+	cause    error
+	isUnsent bool
+}
+
+func (e *clientError) Error() string { return e.cause.Error() }
+func (e *clientError) Unwrap() error { return e.cause }
 
 func isUnsent(err error) bool {
-	var unsent *unsentError
+	var own *clientError
 	var operation *net.OpError
-	return errors.As(err, &unsent) || errors.As(err, &operation) && operation.Op == "dial"
+	return errors.As(err, &own) && own.isUnsent || errors.As(err, &operation) && operation.Op == "dial"
 }
 
 func isTimeout(err error) bool {
@@ -155,7 +162,7 @@ func faultOf(err error) fault {
 	switch line := serverLine(err); {
 	case err == nil || errors.Is(err, ErrModuleMissing) || errors.Is(err, errReply) || isMistake(err):
 		return faultOfCaller
-	case strings.HasPrefix(line, "ERR max number of clients"):
+	case textOf(err, ofFull) != "":
 		return faultOfClient
 	case line == "":
 		return faultOfServer
@@ -165,6 +172,7 @@ func faultOf(err error) fault {
 
 var (
 	ofServer = regexp.MustCompile(`^[A-Z][A-Z0-9]* `)
+	ofFull   = regexp.MustCompile(`^ERR max number of clients`)     // perhaps before a command is sent
 	ofTLS    = regexp.MustCompile(`^(remote error: )?(tls|x509): `) // most have no other mark
 )
 
@@ -180,7 +188,17 @@ func textOf(err error, pattern *regexp.Regexp) string {
 
 // serverLine is what the server replied; "" if it was not the server. Client libraries have a type of their own for that. They
 // share that the error's text is the server's, perhaps behind some words of their own.
-func serverLine(err error) string { return textOf(err, ofServer) }
+func serverLine(err error) string {
+	if err == nil {
+		return "" // what As fills would cost memory
+	}
+	var own *clientError
+	var network net.Error
+	if errors.As(err, &own) || errors.As(err, &network) {
+		return ""
+	}
+	return textOf(err, ofServer)
+}
 
 // codeOf returns the first word of the server's line; "" if the server replied no error.
 func codeOf(err error) string {

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from conftest import TOKEN_MS, Package, executed
+from conftest import TOKEN_MS, Package, eventually, executed
 from launch import ask
+from proxy import Proxy
 from services import Service
 
 TAKES = ("tb.take", "tb.takeupto")
@@ -75,6 +76,22 @@ def test_tokens_that_come_back_by_the_limiter_end_a_denial(
     package.do("settle", used=2)
     assert [package.take()["allowed"] for _ in range(2)] == [True, False]
     package.do("give", amount=1)
+    assert package.take()["allowed"]
+
+
+@pytest.mark.parametrize(("refund", "words"), [("give", {"amount": 1}), ("settle", {"used": 2})])
+def test_tokens_that_come_back_end_a_denial_that_is_on_its_way(
+    package: Package, server: Service, proxy: Proxy, refund: str, words: dict[str, Any]
+) -> None:
+    package.server(proxy, timeout_ms=5000)
+    package.limiter(capacity=3, rate="10/h", remember_denials=10)
+    assert package.do("hold", amount=3)["allowed"]
+    asked = executed(server, *TAKES)
+    proxy.delay_s = 0.2
+    denied = package.begin("take", cost=1)
+    eventually(lambda: executed(server, *TAKES) == asked + 1)
+    package.do(refund, **words)
+    assert not denied.result()["allowed"]
     assert package.take()["allowed"]
 
 

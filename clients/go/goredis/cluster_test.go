@@ -30,6 +30,40 @@ func TestOnACluster(t *testing.T) {
 	aFirstNodeThatIsSilentIsAwayWhileOthersConnect(t, cluster, doer())
 }
 
+// From 9.18 on, go-redis may ask a node for COMMAND, for which the rights of a limiter's user are not enough.
+func TestANodeThatIsSilentAtTheStartHoldsUpNoOther(t *testing.T) {
+	cluster := realserver.StartCluster(t)
+	names, ended := cluster.Names(), make(chan bool)
+	cluster.Nodes[0].Do("CLIENT", "PAUSE", "60000", "ALL")
+	var addresses []string
+	for _, node := range cluster.Nodes {
+		addresses = append(addresses, node.Address())
+	}
+	const starts = 24
+	for i := 0; i < starts; i++ {
+		limits := tokenbucket.NewServer(from(t, redis.NewClusterClient(&redis.ClusterOptions{Addrs: addresses})), tokenbucket.Timeout(5*time.Second))
+		t.Cleanup(func() { limits.Close() })
+		limiter := tokenbucket.NewLimiter(limits, tokenbucket.Limit{Capacity: 1e6, Rate: "1000/h"})
+		go func() {
+			decision, err := limiter.Take(ctx, names[1], 1)
+			ended <- err == nil && !decision.Degraded
+		}()
+	}
+	for i := 0; i < starts; i++ {
+		select {
+		case decided := <-ended:
+			if !decided {
+				t.Error("the node that answers did not decide")
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatal("a call did not end")
+		}
+	}
+	if calls := fmt.Sprintf("%s", cluster.Nodes[1].Do("INFO", "commandstats")); strings.Contains(calls, "cmdstat_command:") {
+		t.Error("the client asked for COMMAND")
+	}
+}
+
 // left expects a decision with so many tokens left.
 func left(t *testing.T, want int64) func(tokenbucket.Decision, error) {
 	return func(decision tokenbucket.Decision, err error) {

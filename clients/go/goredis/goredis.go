@@ -4,6 +4,7 @@ package goredis
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -36,7 +37,7 @@ func From(client redis.UniversalClient) (tokenbucket.Doer, error) {
 const (
 	// connectWithin bounds opening a connection.
 	connectWithin = time.Second
-	// slotsWithin bounds asking one node where the slots are: go-redis then asks another.
+	// slotsWithin bounds what go-redis itself asks a node, such as where the slots are: it then asks another.
 	slotsWithin = 500 * time.Millisecond
 	// poolSize keeps go-redis from dialling but once a second, which it does after so many dials that failed. Calls take turns.
 	poolSize = 1 << 13
@@ -54,21 +55,21 @@ type node struct {
 }
 
 func newNode(options redis.Options) *node {
-	n := &node{size: options.PoolSize}
+	n := &node{size: mostAtOnce(options.PoolSize, options.MaxActiveConns)}
 	n.dialer = limit(&options)
 	n.options, n.client = options, redis.NewClient(&options)
 	return n
 }
 
 // limit lets go-redis repeat nothing, and the deadline of the context bound reading: go-redis measures its own timeouts by a
-// clock that may be 50 ms late.
+// clock that may be 50 ms late. A client dials once, because the Server decides when to dial again. It shares with the program's
+// client neither the handler of notifications nor the settings of maintenance, which a client in use changes.
 func limit(options *redis.Options) *dialer {
 	options.MaxRetries, options.MinIdleConns = -1, 0
 	options.ReadTimeout, options.WriteTimeout, options.ContextTimeoutEnabled = -1, -1, true
 	options.DialTimeout, options.PoolTimeout, options.PoolSize = connectWithin, connectWithin, poolSize
-	if err := json.Unmarshal([]byte(newer), options); err != nil {
-		panic(err) // the text is a constant
-	}
+	setNewer(options, `{"DialerRetries": 1, "DialerRetryTimeout": 1, "PushNotificationProcessor": null,
+		"MaintNotificationsConfig": null, "MaintNotificationsConfig": {"Mode": "disabled"}}`)
 	d := &dialer{next: options.Dialer, late: make(chan net.Conn)}
 	if d.next == nil {
 		d.next = redis.NewDialer(options)
@@ -78,11 +79,20 @@ func limit(options *redis.Options) *dialer {
 	return d
 }
 
-// newer sets options that not every version of go-redis 9 has. A client dials once, because the Server decides when to
-// dial again. It shares with the program's client neither the handler of notifications nor the settings of maintenance,
-// which a client in use changes.
-const newer = `{"DialerRetries": 1, "DialerRetryTimeout": 1, "PushNotificationProcessor": null,
-	"MaintNotificationsConfig": null, "MaintNotificationsConfig": {"Mode": "disabled"}}`
+// mostAtOnce returns how many connections the program allows.
+func mostAtOnce(poolSize, maxActive int) int {
+	if maxActive > 0 && maxActive < poolSize {
+		return maxActive
+	}
+	return poolSize
+}
+
+// setNewer sets options that not every version of go-redis 9 has.
+func setNewer(options any, values string) {
+	if err := json.Unmarshal([]byte(values), options); err != nil {
+		panic(err) // the text is a constant
+	}
+}
 
 func (n *node) Address() string { return n.options.Addr }
 
@@ -105,7 +115,8 @@ func (n *node) Wait(ctx context.Context, args ...any) (any, error) {
 	options.PoolSize, options.MaxIdleConns = 1, 0
 	client := redis.NewClient(&options)
 	go func() { <-ctx.Done(); _ = client.Close() }()
-	return client.Do(ctx, args...).Result()
+	reply, err := client.Do(ctx, args...).Result()
+	return reply, cause(err)
 }
 
 // cluster lets go-redis know which node has which slots, and follow redirections, but repeat nothing else.
@@ -118,7 +129,9 @@ func newCluster(options redis.ClusterOptions) *cluster {
 	c := &cluster{}
 	newClient := options.NewClient
 	options.NewClient = func(of *redis.Options) *redis.Client {
-		n := &node{dialer: limit(of), cluster: c.client}
+		c.forgetLeft()
+		n := &node{size: mostAtOnce(of.PoolSize, of.MaxActiveConns), cluster: c.client}
+		n.dialer = limit(of)
 		n.options, n.client = *of, newClient(of)
 		n.client.AddHook(n)
 		c.nodes.Store(n.client, n)
@@ -126,13 +139,16 @@ func newCluster(options redis.ClusterOptions) *cluster {
 	}
 	options.ReadOnly, options.RouteByLatency, options.RouteRandomly = false, false, false
 	options.MaxRedirects, options.MinRetryBackoff, options.MaxRetryBackoff = mostRedirections, -1, -1
+	setNewer(&options, `{"DisableRoutingPolicies": true}`) // for which go-redis asks any node for COMMAND
 	c.client = redis.NewClusterClient(&options)
 	return c
 }
 
 func (c *cluster) Address() string { return strings.Join(c.client.Options().Addrs, ", ") }
 
-func (c *cluster) Connections() int { return c.client.Options().PoolSize }
+func (c *cluster) Connections() int {
+	return mostAtOnce(c.client.Options().PoolSize, c.client.Options().MaxActiveConns)
+}
 
 func (c *cluster) Close() error {
 	c.nodes.Range(func(_, one any) bool { one.(*node).dialer.end(); return true })
@@ -158,8 +174,29 @@ func (c *cluster) NodeOf(ctx context.Context, key string) (tokenbucket.Doer, err
 	if err != nil {
 		return nil, cause(err)
 	}
-	one, _ := c.nodes.Load(client)
+	one, ok := c.nodes.Load(client)
+	if !ok {
+		return nil, tokenbucket.Unsent(redis.ErrClosed) // it has just left
+	}
 	return one.(*node), nil
+}
+
+func (c *cluster) Has(one tokenbucket.Doer) bool {
+	_, has := c.nodes.Load(one.(*node).client)
+	return has
+}
+
+// forgetLeft forgets the nodes whose clients go-redis has closed, because they left. A client says so before it heeds its context.
+func (c *cluster) forgetLeft() {
+	over, end := context.WithCancel(context.Background())
+	end()
+	c.nodes.Range(func(client, one any) bool {
+		if client.(*redis.Client).Ping(over).Err() == redis.ErrClosed {
+			c.nodes.Delete(client)
+			one.(*node).dialer.end()
+		}
+		return true
+	})
 }
 
 // failure is the error of a command that go-redis would repeat if it knew what it was.
@@ -172,10 +209,14 @@ func cause(err error) error {
 	if f, ok := err.(failure); ok {
 		err = f.cause
 	}
-	if err == context.Canceled || err == context.DeadlineExceeded {
+	var reply redis.Error
+	switch {
+	case err == nil || errors.As(err, &reply):
+		return err
+	case err == context.Canceled || err == context.DeadlineExceeded:
 		return tokenbucket.Unsent(err)
 	}
-	return err
+	return tokenbucket.Unanswered(err)
 }
 
 // DialHook changes nothing.
@@ -184,15 +225,12 @@ func (n *node) DialHook(next redis.DialHook) redis.DialHook { return next }
 // ProcessHook is called for each command to a node of a cluster.
 func (n *node) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, command redis.Cmder) error {
-		switch command.(type) {
-		case *redis.Cmd:
+		if _, isOurs := command.(*redis.Cmd); isOurs {
 			return n.see(ctx, next(ctx, command))
-		case *redis.ClusterSlotsCmd: // of go-redis itself, like others
-			within, cancel := context.WithTimeout(ctx, slotsWithin)
-			defer cancel()
-			return next(within, command)
 		}
-		return next(ctx, command)
+		within, cancel := context.WithTimeout(ctx, slotsWithin)
+		defer cancel()
+		return next(within, command) // of go-redis itself
 	}
 }
 

@@ -98,9 +98,12 @@ func TestAClusterWhoseSlotsTheProgramKnowsIsAsked(t *testing.T) {
 }
 
 func TestAChosenPoolSizeCounts(t *testing.T) {
+	addresses := []string{"127.0.0.1:1"}
 	for _, size := range []int{3, 10 * runtime.GOMAXPROCS(0)} {
 		for _, client := range []redis.UniversalClient{
-			redis.NewClient(&redis.Options{PoolSize: size}), redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}, PoolSize: size}),
+			redis.NewClient(&redis.Options{PoolSize: size}), redis.NewClusterClient(&redis.ClusterOptions{Addrs: addresses, PoolSize: size}),
+			redis.NewClient(&redis.Options{PoolSize: 50, MaxActiveConns: size}),
+			redis.NewClusterClient(&redis.ClusterOptions{Addrs: addresses, PoolSize: 50, MaxActiveConns: size}),
 		} {
 			if most := from(t, client).(tokenbucket.PooledDoer).Connections(); most != size {
 				t.Errorf("%T: %d connections, %d were chosen", client, most, size)
@@ -146,6 +149,49 @@ func TestWhateverIsSilentCostsACallOneSecond(t *testing.T) {
 			}
 		}
 		log.Expect(t, "cannot ask the server")
+		limits.Close()
+	}
+}
+
+// tunnel is a connection that can be down.
+type tunnel struct {
+	net.Conn
+	isDown *atomic.Bool
+}
+
+var errTunnel = errors.New("VPN tunnel is down") // begins as the server's errors do
+
+func (c tunnel) Read(buffer []byte) (int, error) {
+	if c.isDown.Load() {
+		return 0, errTunnel
+	}
+	return c.Conn.Read(buffer)
+}
+
+func TestATunnelThatIsDownIsAnOutage(t *testing.T) {
+	address := realserver.Start(t).Address()
+	for name, isConnected := range map[string]bool{"connected": true, "not connected": false} {
+		var isDown atomic.Bool
+		doer := from(t, redis.NewClient(&redis.Options{Dialer: func(_ context.Context, network, _ string) (net.Conn, error) {
+			if isDown.Load() {
+				return nil, errTunnel
+			}
+			conn, err := net.Dial(network, address)
+			return tunnel{conn, &isDown}, err
+		}}))
+		log := &realserver.Log{}
+		limits := tokenbucket.NewServer(doer, tokenbucket.Timeout(5*time.Second), tokenbucket.LogTo(log.Printf))
+		limiter := tokenbucket.NewLimiter(limits, hourly, tokenbucket.OnError(tokenbucket.FailOpen))
+		if isConnected {
+			left(t, 9)(limiter.Take(ctx, "a", 1))
+		}
+		isDown.Store(true)
+		for _, options := range [][]tokenbucket.CallOption{nil, {tokenbucket.MaxWait(time.Second)}} {
+			if decision, err := limiter.Take(ctx, "a", 1, options...); err != nil || !decision.Degraded || !decision.Allowed {
+				t.Errorf("%s: %+v, %v", name, decision, err)
+			}
+		}
+		log.Expect(t, errTunnel.Error())
 		limits.Close()
 	}
 }

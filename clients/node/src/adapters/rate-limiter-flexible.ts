@@ -143,9 +143,11 @@ export class RateLimiterTokenBucket extends Base {
   ): Promise<RateLimiterRes> {
     return this.#insured("set", [key, given, secDuration, options], async (bucket) => {
       const points = numberOf(given);
-      this.#denials.forget(bucket);
-      if (points > this.points) return this.#block(bucket, points, secDuration);
-      await this.#buckets.set(bucket, Math.max(points, 0));
+      if (points > this.points) {
+        this.#denials.forget(bucket);
+        return this.#block(bucket, points, secDuration);
+      }
+      await this.#buckets.set(bucket, Math.max(points, 0)).finally(() => this.#denials.forget(bucket));
       return during(secDuration, points);
     });
   }
@@ -159,10 +161,9 @@ export class RateLimiterTokenBucket extends Base {
 
   /** Returns whether there was a key. */
   override async delete(key: string | number, options: CallOptions = {}): Promise<boolean> {
-    return this.#insured("delete", [key, options], (bucket) => {
-      this.#denials.forget(bucket);
-      return this.#buckets.delete(bucket);
-    });
+    return this.#insured("delete", [key, options], (bucket) =>
+      this.#buckets.delete(bucket).finally(() => this.#denials.forget(bucket)),
+    );
   }
 
   deleteInMemoryBlockedAll(): void {

@@ -20,6 +20,7 @@ interface Denial {
  */
 export class Denials {
   readonly #denials = new Map<string, Denial>();
+  #forgottenAt = -Infinity;
 
   constructor(
     readonly size: number,
@@ -48,6 +49,7 @@ export class Denials {
 
   remember(bucket: Bucket, cost: Amount, decision: Decision, askedAt: number): void {
     if (decision.allowed || decision.degraded || decision.retryAfterMs <= 0) return;
+    if (askedAt < this.#forgottenAt) return; // the server may have denied it before the tokens came back
     const denial = { cost: Number(cost), decision, askedAt, heardAt: this.clock.now() };
     putLast(this.#denials, bucketId(bucket), denial, this.size);
   }
@@ -56,9 +58,10 @@ export class Denials {
     this.#denials.clear();
   }
 
-  /** Tokens came back: the denial may no longer hold. */
+  /** Tokens have come back: the denial may no longer hold. */
   forget(bucket: Bucket): void {
     this.#denials.delete(bucketId(bucket));
+    this.#forgottenAt = this.clock.now();
   }
 }
 

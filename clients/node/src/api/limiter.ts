@@ -158,9 +158,12 @@ export class Limiter extends Holder<string, Amount, TakeOptions & HoldOptions> {
   /** Makes the bucket full, and forgets its holds. */
   async reset(name: string, options: CallOptions = {}): Promise<void> {
     const bucket = this.#bucket(name, options);
-    this.#batches?.forget(bucket);
-    this.#denials?.forget(bucket);
-    await this.#decider.delete([name]);
+    try {
+      await this.#decider.delete([name]);
+    } finally {
+      this.#batches?.forget(bucket);
+      this.#denials?.forget(bucket);
+    }
   }
 
   async hold(name: string, amount: Amount, options: TakeOptions & HoldOptions = {}): Promise<Hold> {

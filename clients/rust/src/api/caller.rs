@@ -155,7 +155,7 @@ impl Caller {
     /// Forgets the denials of buckets to which tokens came back.
     pub(crate) fn came_back(&self, parts: &[Part]) {
         if let Some(denials) = &self.denials {
-            parts.iter().for_each(|part| denials.forget(part));
+            parts.iter().for_each(|part| denials.forget(part, self.server.now()));
         }
     }
 

@@ -17,6 +17,8 @@ use crate::values::request::{Amount, Part};
 /// the question; the waits that it reports count from the reply, so that they are long enough.
 pub(crate) struct Denials {
     denials: Mutex<LruCache<(String, Limit), Denial>>,
+    /// The last time: the server may have denied what was asked before that, and before the tokens came back.
+    forgotten_at: Mutex<Duration>,
     longest: Duration,
 }
 
@@ -31,7 +33,7 @@ struct Denial {
 impl Denials {
     pub(crate) fn new(names: usize, longest: Duration) -> Option<Self> {
         let denials = Mutex::new(LruCache::new(NonZeroUsize::new(names)?));
-        Some(Self { denials, longest })
+        Some(Self { denials, forgotten_at: Mutex::default(), longest })
     }
 
     /// The denial that still holds for such a cost; one of cost 5 says nothing about cost 1, or about what can never be had.
@@ -55,14 +57,18 @@ impl Denials {
         (asked_at, heard_at): (Duration, Duration),
     ) {
         let is_denial = !decision.allowed || decision.shadowed;
-        if is_denial && !decision.degraded && decision.retry_after_ms > 0 {
+        let mut denials = locked(&self.denials);
+        let is_late = asked_at < *locked(&self.forgotten_at);
+        if is_denial && !is_late && !decision.degraded && decision.retry_after_ms > 0 {
             let denial = Denial { cost: part.amount, decision, asked_at, heard_at };
-            locked(&self.denials).put(part.place(), denial);
+            denials.put(part.place(), denial);
         }
     }
 
-    /// Tokens came back: the denial may no longer hold.
-    pub(crate) fn forget(&self, part: &Part) {
-        locked(&self.denials).pop(&part.place());
+    /// Tokens have come back: the denial may no longer hold.
+    pub(crate) fn forget(&self, part: &Part, now: Duration) {
+        let mut denials = locked(&self.denials);
+        denials.pop(&part.place());
+        *locked(&self.forgotten_at) = now;
     }
 }

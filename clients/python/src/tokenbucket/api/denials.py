@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass, replace
@@ -33,6 +34,7 @@ class Denials:
         self._size = size
         self._lock = threading.RLock()
         self._denials: OrderedDict[tuple[str, Limit], _Denial] = OrderedDict()
+        self._forgotten_at = -math.inf
 
     def recall(self, part: Part) -> Decision | None:
         """Returns the denial that still holds for this cost: one of cost 5 says nothing about cost 1."""
@@ -66,12 +68,15 @@ class Denials:
             return
         key = part.name, part.limit
         with self._lock:
+            if asked_at < self._forgotten_at:
+                return  # the server may have denied it before the tokens came back
             self._denials[key] = _Denial(exact, decision, asked_at, self._clock.monotonic())
             self._denials.move_to_end(key)
             if len(self._denials) > self._size:
                 self._denials.popitem(last=False)
 
     def forget(self, part: Part) -> None:
-        """Tokens came back: the denial may no longer hold."""
+        """Tokens have come back: the denial may no longer hold."""
         with self._lock:
             self._denials.pop((part.name, part.limit), None)
+            self._forgotten_at = self._clock.monotonic()

@@ -174,10 +174,7 @@ class BaseLimiter(Backend[ServerT, DecisionT, HoldT]):
 
     def reset(self, name: str, *, limit: Limit | None = None) -> DecisionT:
         """Makes the bucket full, and forgets its holds."""
-        part = self._part(name, limit, 0)
-        self._denials.forget(part)
-        self._batches.forget(part)
-        return self._run_once(self._reset([part]))
+        return self._run_once(self._reset_one(self._part(name, limit, 0)))
 
     def hold(
         self,
@@ -251,8 +248,17 @@ class BaseLimiter(Backend[ServerT, DecisionT, HoldT]):
             self._denials.forget(part)
 
     def _give(self, part: Part) -> Steps[Decision]:
-        self._came_back([part])
-        return self._decide([part], ("TB.GIVE", *part.words), Terms(once=True))
+        try:
+            return (yield from self._decide([part], ("TB.GIVE", *part.words), Terms(once=True)))
+        finally:
+            self._came_back([part])
+
+    def _reset_one(self, part: Part) -> Steps[Decision]:
+        try:
+            return (yield from self._reset([part]))
+        finally:
+            self._came_back([part])
+            self._batches.forget(part)
 
     def _give_up(self, decision: Decision, part: Part) -> Steps[None]:
         """Gives back what a wait has reserved, and raises nothing: its caller hears why it has ended."""
