@@ -25,8 +25,8 @@
 //! # What waiting calls cost others
 //!
 //! Nothing here looks through the calls that name a key, except one slice at a time. A new call at a key compares the level
-//! with the sum of what waiting calls want, then with their largest claim ([`Calls`](calls::Calls)); then it asks the few that
-//! are due. Where more than a few may be due, and the bucket has less than all of them want, it is denied.
+//! with the sum of what waiting calls want, then with their largest claim (`calls.rs`). Then it asks the few that are due.
+//! Where more than a few may be due, and the bucket has less than all of them want, it is denied.
 //!
 //! The queue has no clock, no server and no thread: it reads [`Levels`].
 

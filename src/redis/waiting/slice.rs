@@ -49,7 +49,7 @@ impl Slice {
 
     /// Returns whether less than half of its time is over.
     pub(super) fn is_young(&self) -> bool {
-        self.began.elapsed() < self.time / 2
+        self.began.elapsed().saturating_mul(2) < self.time
     }
 }
 
