@@ -37,10 +37,13 @@ SENTENCES = {
     "clients/python/README.md": [("    # in a clone of the repository, in a virtual environment; it is on no index yet", "")],
     "clients/python/docs/flask-limiter.md": [("    # in a clone of the repository; or", "    # or")],
     "clients/node/README.md": [
-        ('make -C "$TB/clients/node" build && npm install "$TB/clients/node" ioredis    # $TB is a clone: it is on no registry yet', "npm install tokenbucket-redis ioredis")
+        ('make -C "$TB/clients/node" build && npm install --install-links "$TB/clients/node" ioredis    # $TB is a clone: it is on no registry yet', "npm install tokenbucket-redis ioredis")
     ],
     "clients/node/docs/express-and-fastify.md": [
-        ('make -C "$TB/clients/node" build && npm install "$TB/clients/node" express redis      # $TB is a clone of the repository', "npm install tokenbucket-redis express redis")
+        ('make -C "$TB/clients/node" build && npm install --install-links "$TB/clients/node" express redis      # $TB is a clone of the repository', "npm install tokenbucket-redis express redis")
+    ],
+    "clients/node/docs/nestjs.md": [
+        ('make -C "$TB/clients/node" build && npm install --install-links "$TB/clients/node" ioredis    # $TB is a clone of the repository', "npm install tokenbucket-redis ioredis")
     ],
     "clients/rust/README.md": [
         ('cargo add tokenbucket-client --path "$TB/clients/rust"      # $TB is a clone of the repository: the crate is on no registry yet', "cargo add tokenbucket-client")
