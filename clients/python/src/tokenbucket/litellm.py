@@ -285,7 +285,9 @@ def _per_minute(limit: Any) -> Limit:
     """Reads `"60 60/m"`; a number, as in LiteLLM's own limits, is so many a minute."""
     if isinstance(limit, str) and " " in limit.strip():
         return Limit.parse(limit)
-    return Limit._of_window(_number(limit), 60)
+    count = _number(limit)
+    # Below 0 is a mistake, which the limit names.
+    return Limit._of_window(count, 60) if count >= 0 else Limit(count, 1)
 
 
 def _number(limit: Any) -> int:
