@@ -209,6 +209,8 @@ pub struct Server {
     pub waiting: Waiting,
     /// Those that were served, in this order.
     pub served: Vec<Arrival>,
+    /// Set once a grant has made a hold smaller, which brings tokens to calls that were not due before.
+    has_given_back: bool,
     /// For how many examinations each event leaves time. `None`: for all.
     pub slice: Option<usize>,
 }
@@ -251,8 +253,9 @@ impl Server {
                 false => self.mark(db, part),
             }
         }
-        if let Some(without) = without {
-            let with = self.served_to_the_end();
+        // What a grant will give back is not there yet, and the calls that lack it are not due.
+        if let Some((without, false)) = without {
+            let (with, _) = self.served_to_the_end();
             let missing: Vec<_> = without.difference(&with).collect();
             assert!(missing.is_empty(), "{parts:?} overtakes {missing:?}");
         }
@@ -260,11 +263,11 @@ impl Server {
         (true, None)
     }
 
-    /// Returns the calls that will be served if no call comes.
-    fn served_to_the_end(&self) -> BTreeSet<Arrival> {
-        let mut server = self.clone();
+    /// Returns the calls that will be served if no call comes, and whether one of them gives tokens back.
+    fn served_to_the_end(&self) -> (BTreeSet<Arrival>, bool) {
+        let mut server = Self { has_given_back: false, ..self.clone() };
         server.finish();
-        server.served.into_iter().collect()
+        (server.served.into_iter().collect(), server.has_given_back)
     }
 
     fn mark_taken(&mut self, db: Db, part: &Part) {
@@ -387,7 +390,9 @@ impl Server {
             }
             let call = self.waiting.calls.iter().find(|call| call.arrival == arrival).unwrap().clone();
             for part in &call.parts {
-                self.waiting.grant(&call, part, self.world.needs_micro(call.db, part));
+                let needs_micro = self.world.needs_micro(call.db, part);
+                self.has_given_back |= needs_micro < 0;
+                self.waiting.grant(&call, part, needs_micro);
             }
             self.queue.grant(arrival);
             self.waiting.leave(arrival);
