@@ -218,7 +218,7 @@ pub(super) struct Line<N> {
     /// The limit with the largest capacity of any call, and the smallest capacity.
     loosest: Limit,
     smallest_micro: i64,
-    /// Whether the calls differ in their rates.
+    /// Set once two calls have had different rates.
     pub(super) is_mixed: bool,
 }
 

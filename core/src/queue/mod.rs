@@ -63,7 +63,7 @@ struct Waiter {
     lines: Box<[LineId]>,
     parked_at: LineId,
     place: Place,
-    /// Whether an override of any of its keys may have begun to deny it.
+    /// Set while an override of any of its keys may have begun to deny it.
     is_suspect: bool,
     /// It wants more than a bucket can hold, as its hold has that already: when the hold ends, no wait helps.
     is_outgrown: bool,
@@ -352,7 +352,7 @@ impl<N: Name> Queue<N> {
             wanted.peek().is_some() && (line.would_be_lacked(seen, micro) || exceeds(wanted, left_micro))
         };
         let due: Vec<_> = self.pending(now_us).collect();
-        if due.len() >= MAX_ASKED || self.is_override_pending(now_us) {
+        if due.len() >= MAX_ASKED || due.iter().any(|(_, is_overridden)| *is_overridden) {
             return true;
         }
         if line.calls.len() <= MAX_ASKED {
@@ -553,7 +553,7 @@ impl<N: Name> Queue<N> {
                     kept = kept.or(Some(Kept { at: *id, place, until_us, is_outgrown: false }));
                 }
             }
-            // Whether an override of another key denies it has been seen before.
+            // An earlier examination has seen the overrides of its other keys.
             if kept.is_some() && is_quick {
                 break;
             }
