@@ -364,7 +364,7 @@ impl<'a> Call<'a> {
         ensure(right, || format!("is not in {earliest} to {latest:?} ms"))
     }
 
-    /// Returns whether a wait is told only to the end of the override.
+    /// Returns whether a denial's wait is cut at the end of the override.
     fn is_cut(&self, told_ms: i64) -> bool {
         self.left_ms == Some(told_ms)
     }
