@@ -162,37 +162,23 @@ fn first<A, const N: usize>(arguments: &[A]) -> Result<(&[A; N], &[A]), Error> {
 /// Reads `key capacity rate [cost]`, of `TB.TAKE`.
 #[inline(always)] // Hot: the limit stays in registers.
 pub fn take<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
-    let (key, capacity, rate, cost) = with_cost(arguments)?;
-    taking(key, limit(capacity, rate)?, cost)
+    take_or_peek::<A, false>(arguments)
 }
 
 /// Reads `key capacity rate [cost]`, of `TB.PEEK`, which may look at a pool.
 #[inline(always)]
 pub fn peek<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
-    match take(arguments) {
-        // Only pools pay for the difference.
-        Err(Error::RateOfPool) => peek_pool(arguments),
-        request => request,
-    }
-}
-
-#[cold]
-fn peek_pool<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
-    let (key, capacity, _, cost) = with_cost(arguments)?;
-    taking(key, pool(capacity)?, cost)
+    take_or_peek::<A, true>(arguments)
 }
 
 #[inline(always)]
-fn with_cost<A>(arguments: &[A]) -> Result<(&A, &A, &A, Option<&A>), Error> {
-    match arguments {
-        [key, capacity, rate] => Ok((key, capacity, rate, None)),
-        [key, capacity, rate, cost] => Ok((key, capacity, rate, Some(cost))),
-        _ => Err(Error::WrongArity),
-    }
-}
-
-#[inline(always)]
-fn taking<A: Argument>(key: &A, limit: Limit, cost: Option<&A>) -> Result<Request<A>, Error> {
+fn take_or_peek<A: Argument, const MAY_BE_POOL: bool>(arguments: &[A]) -> Result<Request<A>, Error> {
+    let (key, capacity, rate, cost) = match arguments {
+        [key, capacity, rate] => (key, capacity, rate, None),
+        [key, capacity, rate, cost] => (key, capacity, rate, Some(cost)),
+        _ => return Err(Error::WrongArity),
+    };
+    let limit = if MAY_BE_POOL { limit_or_pool(capacity, rate)? } else { limit(capacity, rate)? };
     let cost_micro = match cost {
         Some(cost) => self::cost(cost)?,
         None => MICRO_PER_TOKEN,
@@ -219,13 +205,13 @@ pub fn reserve<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
 
 /// Reads `key capacity rate amount`, of `TB.CHARGE`.
 pub fn charge<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
-    let (key, limit, amount_micro) = amount(arguments, limit, Rounding::Up)?;
+    let (key, limit, amount_micro) = amount::<_, false>(arguments, Rounding::Up)?;
     Ok(Request::tokens(key, limit, Operation::Charge { amount_micro }))
 }
 
 /// Reads `key capacity rate amount`, of `TB.GIVE`.
 pub fn give<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
-    let (key, limit, amount_micro) = amount(arguments, limit, Rounding::Down)?;
+    let (key, limit, amount_micro) = amount::<_, false>(arguments, Rounding::Down)?;
     Ok(Request::tokens(key, limit, Operation::Give { amount_micro }))
 }
 
@@ -262,7 +248,7 @@ pub fn multi_take<A: Argument>(arguments: &[A]) -> Result<Vec<Request<A>>, Refus
 /// Reads `key capacity rate amount ttl_ms id`, of `TB.HOLD`.
 pub fn hold<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
     let [group @ .., ttl_ms, id] = arguments else { return Err(Error::WrongArity) };
-    let (key, limit, amount_micro) = amount(group, limit_or_pool, Rounding::Up)?;
+    let (key, limit, amount_micro) = amount::<_, true>(group, Rounding::Up)?;
     let (ttl_ms, id) = (self::ttl_ms(ttl_ms)?, self::id(id)?);
     Ok(Request { key, limit, wanted: Wanted::Hold { id, amount_micro, ttl_ms } })
 }
@@ -424,7 +410,7 @@ fn several<const N: usize, A: Argument>(
 }
 
 fn hold_of_group<A: Argument>(group: &[A], ttl_ms: i64, id: A) -> Result<Request<A>, Error> {
-    let (key, limit, amount_micro) = amount(group, limit_or_pool, Rounding::Up)?;
+    let (key, limit, amount_micro) = amount::<_, true>(group, Rounding::Up)?;
     Ok(Request { key, limit, wanted: Wanted::Hold { id, amount_micro, ttl_ms } })
 }
 
@@ -517,13 +503,13 @@ fn reject_duplicates(keys: &[&[u8]]) -> Result<(), Refusal> {
 }
 
 /// Reads `key capacity rate amount`.
-fn amount<A: Argument>(
+#[inline(always)]
+fn amount<A: Argument, const MAY_BE_POOL: bool>(
     arguments: &[A],
-    limit: impl FnOnce(&A, &A) -> Result<Limit, Error>,
     rounding: Rounding,
 ) -> Result<(A, Limit, i64), Error> {
     let [key, capacity, rate, amount] = exactly(arguments)?;
-    let limit = limit(capacity, rate)?;
+    let limit = if MAY_BE_POOL { limit_or_pool(capacity, rate)? } else { limit(capacity, rate)? };
     let amount_micro = micro_tokens(amount.as_ref(), rounding).ok_or(Error::Amount)?;
     Ok((*key, limit, amount_micro))
 }

@@ -391,10 +391,18 @@ impl<'limit, R: Expiring + 'limit> View<'limit, R> {
     /// Returns the wait until `at_us`; [`NEVER_MS`] for a pool whose holds do not return enough.
     #[inline]
     fn wait_until_ms(&self, at_us: i64) -> i64 {
-        if at_us > MAX_TIME_US && self.limit.is_pool() {
-            return NEVER_MS;
+        if at_us > MAX_TIME_US {
+            return self.wait_beyond_time_ms(at_us);
         }
         self.ms_until(at_us)
+    }
+
+    #[cold] // Each take paid for the comparison of its rate.
+    fn wait_beyond_time_ms(&self, at_us: i64) -> i64 {
+        match self.limit.is_pool() {
+            true => NEVER_MS,
+            false => self.ms_until(at_us),
+        }
     }
 
     /// Returns the moment `wait_ms` from now, which is in the past for [`NEVER_MS`].

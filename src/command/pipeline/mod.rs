@@ -70,9 +70,8 @@ pub(super) fn peek(call: Call) -> Result<(), Refusal> {
     let request = request::peek(call.arguments())?;
     let key = BucketKey::open(call, request.key, Access::Read)?;
     let outcome = match request.wanted {
-        Wanted::Tokens(operation) if is_alone(&key) => {
-            let stored = request.limit.without_holds(key.bucket());
-            request.limit.decide(stored, operation, call.now_us()).map_err(Error::from)?
+        Wanted::Tokens(operation) if is_alone(&key) && !request.limit.is_pool() => {
+            request.limit.decide(key.bucket(), operation, call.now_us()).map_err(Error::from)?
         }
         _ => peek_with_others(request, key.into_cold())?,
     };
