@@ -37,11 +37,14 @@ RECORD ?=
 
 say = @printf '\n\033[1m== %s\033[0m\n' $(1)
 
+# What `make help` shows first. The headings of the rest are the lines that begin with "#@".
+EVERY_DAY := run test test-pure test-server lint
+
+#@ Start
 .PHONY: help
 help: ## List the targets
 	@echo 'make TARGET [VARIABLE=value …]'
-	@echo
-	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
+	@awk -v every_day='$(EVERY_DAY)' -f scripts/help.awk Makefile Makefile | expand -t 22
 	@echo
 	@echo 'Variables: PORT=6379 for run; SERVER=/path/to/redis-server or valkey-server for run and test.'
 
@@ -76,6 +79,10 @@ build: build-tools ## Build the module: target/release/libtokenbucket.so
 	@cargo build --release --target-dir target || { scripts/check.sh network; exit 1; }
 	@echo 'built $(MODULE)'
 
+.PHONY: clean
+clean: ## Remove all build outputs and downloads
+	cargo clean
+
 .PHONY: test
 test: check-server build-tools ## Test everything on Redis 7.0, the newest Redis and the newest Valkey (or SERVER=path alone)
 	@$(MAKE) --no-print-directory build
@@ -107,6 +114,7 @@ test-pure: build-tools ## Test the code that needs no server: algorithm, parser,
 	@$(call cargo_test,-p tokenbucket-bench)
 	@$(call cargo_test,--test version --test make --test blocks)
 
+#@ The engine, more closely
 .PHONY: test-states
 test-states: build-tools ## Search all states of a queue of three clients (DEPTH=12 events)
 	$(call say,'searching the states of the queue')
@@ -126,6 +134,7 @@ test-server: build-tools ## Test the module on one server, SERVER=path (TESTS=ma
 	$(call say,'testing on $(or $(NAME),$(SERVER))')
 	@SERVER='$(SERVER)' MODULE='$(MODULE)' $(call cargo_test,--test server --test procedures,--test-threads $(TEST_THREADS) $(TESTS))
 
+#@ Fresh machines and releases
 .PHONY: test-bare
 test-bare: ## Run make run and make test on Debian 13 with only make and git, with Debian's own Rust (as root)
 	$(call say,'running and testing in a bare Debian 13')
@@ -164,6 +173,7 @@ VERSION ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 # $(call on_each,ARGUMENTS OF CARGO TEST,SERVERS): runs tests on each server and prints a table.
 on_each = @scripts/install.sh redis && scripts/matrix.sh '$(ENGINES)' '$(MODULE)' '$(1)' $(2)
 
+#@ Other servers and processors
 .PHONY: matrix
 matrix: build ## Test the module on every supported server (about 20 minutes)
 	@$(MAKE) --no-print-directory engines
@@ -190,6 +200,7 @@ test-s390x: build ## Test the module for s390x, which is big-endian, in an emula
 test-musl: build ## Test the module for musl, as on Alpine, on a Redis and a Valkey compiled for musl
 	$(call cross,x86_64-unknown-linux-musl,redis-7.0.15 valkey-8.1.1)
 
+#@ Faults, attacks and mutants
 .PHONY: chaos
 chaos: build-tools ## Run random commands, crashes, failovers and settings for 30 minutes (CHAOS_SECONDS=1800)
 	@$(MAKE) --no-print-directory engines NAMES='$(CHAOS_ENGINES)'
@@ -247,6 +258,7 @@ MUTANTS ?=
 # For the Makefiles of examples, packages and the gate.
 SERVER_AND_MODULE = SERVER='$(or $(SERVER),$(ENGINES)/$(DEBIAN_REDIS)/server)' MODULE='$(MODULE)'
 
+#@ Packages, examples, gate and replay
 .PHONY: examples
 examples: build ## Set up and test every application under examples/
 	@$(MAKE) --no-print-directory engines NAMES='$(DEBIAN_REDIS)'
@@ -314,6 +326,7 @@ REDIS_CELL := $(CURDIR)/target/redis-cell/libredis_cell.so
 THROTTLECRAB := $(CURDIR)/target/throttlecrab/throttlecrab-server
 BENCH := cargo run --release -p tokenbucket-bench --
 
+#@ Benchmarks
 .PHONY: bench
 bench: build ## Compare with scripts, counters and other modules (18 minutes; QUICK=1: one minute; ONLY=holding: one table)
 	@scripts/install.sh engines protoc
@@ -373,7 +386,3 @@ lint: build-tools ## Check format, lints, docs and dependencies
 # Tests and benchmarks fail by panicking.
 TEST_LINTS := $(addprefix -A clippy::,unwrap_used expect_used panic indexing_slicing arithmetic_side_effects \
 	cast_possible_truncation cast_possible_wrap cast_sign_loss undocumented_unsafe_blocks unreachable) -A missing_docs -A unsafe_code
-
-.PHONY: clean
-clean: ## Remove all build outputs and downloads
-	cargo clean
