@@ -473,9 +473,9 @@ impl Model {
             let (Some(overridden), Some(withheld)) = (overriding, &withheld) else { return full_in_us };
             let end_us = overridden.ends_at_us;
             // Then the limit of the call counts again: until then nothing need flow in, because another override may replace
-            // this one.
+            // this one, and what is left over of a micro-token is lost.
             let (level, then_us) = match is_low {
-                true => (level.clone(), end_us - now_us + own.flow.longest_period_us()),
+                true => (level - limit.flow.loss_at_end(), end_us - now_us + own.flow.longest_period_us()),
                 false => {
                     let by_end = ends.iter().filter(|end| end.at_us <= end_us).map(|end| &end.micro);
                     let returned: Exact = by_end.sum();
