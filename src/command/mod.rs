@@ -47,6 +47,7 @@ pub(crate) const ALL: Commands = Commands {
             Spec {
                 name: c"TB.TAKE",
                 summary: c"Takes tokens from a bucket if it holds them, else nothing",
+                since: c"0.1.0",
                 arguments: &[KEY, CAPACITY, RATE, OPTIONAL_COST],
                 ..Spec::DECIDING
             },
@@ -56,6 +57,7 @@ pub(crate) const ALL: Commands = Commands {
             Spec {
                 name: c"TB.PEEK",
                 summary: c"Returns what TB.TAKE would, and changes nothing",
+                since: c"0.1.0",
                 audience: Audience::Readers,
                 arguments: &[KEY, CAPACITY, RATE, OPTIONAL_COST],
                 ..Spec::DECIDING
@@ -66,6 +68,7 @@ pub(crate) const ALL: Commands = Commands {
             Spec {
                 name: c"TB.TAKEUPTO",
                 summary: c"Takes as many whole tokens as a bucket holds, up to a maximum",
+                since: c"0.1.0",
                 arguments: &[KEY, CAPACITY, RATE, ArgumentSpec::required(c"max", Kind::Whole)],
                 ..Spec::DECIDING
             },
@@ -75,6 +78,7 @@ pub(crate) const ALL: Commands = Commands {
             Spec {
                 name: c"TB.RESERVE",
                 summary: c"Takes tokens now, into debt if need be, and returns how long to wait before acting",
+                since: c"0.1.0",
                 arguments: &[KEY, CAPACITY, RATE, COST, MAX_WAIT_MS],
                 ..Spec::DECIDING
             },
@@ -84,6 +88,7 @@ pub(crate) const ALL: Commands = Commands {
             Spec {
                 name: c"TB.CHARGE",
                 summary: c"Takes tokens unconditionally, into debt if need be",
+                since: c"0.1.0",
                 arguments: &[KEY, CAPACITY, RATE, AMOUNT],
                 ..Spec::DECIDING
             },
@@ -93,6 +98,7 @@ pub(crate) const ALL: Commands = Commands {
             Spec {
                 name: c"TB.GIVE",
                 summary: c"Puts tokens back, never above the capacity",
+                since: c"0.1.0",
                 arguments: &[KEY, CAPACITY, RATE, AMOUNT],
                 ..Spec::DECIDING
             },
@@ -104,6 +110,7 @@ pub(crate) const ALL: Commands = Commands {
             Spec {
                 name: c"TB.MTAKE",
                 summary: c"Takes from several buckets, each with its own limit and cost, all or nothing",
+                since: c"0.1.0",
                 complexity: c"O(N) where N is the number of buckets",
                 keys: Keys::Groups { first: 2, len: 4 },
                 arguments: &[NUMKEYS, ArgumentSpec::buckets(&[KEY, CAPACITY, RATE, COST])],
@@ -115,6 +122,7 @@ pub(crate) const ALL: Commands = Commands {
             Spec {
                 name: c"TB.HOLD",
                 summary: c"Reserves tokens under an id for a limited time, and refunds them unless settled before",
+                since: c"0.1.0",
                 complexity: c"O(log N) where N is the number of holds of the bucket",
                 arguments: &[KEY, CAPACITY, RATE, AMOUNT, TTL_MS, ID],
                 ..Spec::DECIDING
@@ -125,6 +133,7 @@ pub(crate) const ALL: Commands = Commands {
             Spec {
                 name: c"TB.RENEW",
                 summary: c"Lets a hold last longer if it is still there, and takes nothing",
+                since: c"0.1.0",
                 complexity: c"O(log N) where N is the number of holds of the bucket",
                 arguments: &[KEY, CAPACITY, RATE, TTL_MS, ID],
                 ..Spec::DECIDING
@@ -135,6 +144,7 @@ pub(crate) const ALL: Commands = Commands {
             Spec {
                 name: c"TB.SETTLE",
                 summary: c"Ends a hold: refunds what was not used, charges what was used beyond it",
+                since: c"0.1.0",
                 complexity: c"O(log N) where N is the number of holds of the bucket",
                 arguments: &[KEY, CAPACITY, RATE, ID, USED],
                 ..Spec::DECIDING
@@ -145,6 +155,7 @@ pub(crate) const ALL: Commands = Commands {
             Spec {
                 name: c"TB.MHOLD",
                 summary: c"Reserves tokens of several buckets under one id, all or nothing",
+                since: c"0.1.0",
                 complexity: c"O(M log N) where M is the number of buckets and N that of the holds of one",
                 keys: Keys::Groups { first: 4, len: 4 },
                 arguments: &[NUMKEYS, TTL_MS, ID, ArgumentSpec::buckets(&[KEY, CAPACITY, RATE, AMOUNT])],
@@ -156,6 +167,7 @@ pub(crate) const ALL: Commands = Commands {
             Spec {
                 name: c"TB.MRENEW",
                 summary: c"Lets the holds of one id in several buckets last longer, if all are still there",
+                since: c"0.1.0",
                 complexity: c"O(M log N) where M is the number of buckets and N that of the holds of one",
                 keys: Keys::Groups { first: 4, len: 3 },
                 arguments: &[NUMKEYS, TTL_MS, ID, ArgumentSpec::buckets(&[KEY, CAPACITY, RATE])],
@@ -167,6 +179,7 @@ pub(crate) const ALL: Commands = Commands {
             Spec {
                 name: c"TB.MSETTLE",
                 summary: c"Ends the holds of one id in several buckets, wherever there is one",
+                since: c"0.1.0",
                 complexity: c"O(M log N) where M is the number of buckets and N that of the holds of one",
                 keys: Keys::Groups { first: 3, len: 4 },
                 arguments: &[NUMKEYS, ID, ArgumentSpec::buckets(&[KEY, CAPACITY, RATE, USED])],
@@ -178,6 +191,7 @@ pub(crate) const ALL: Commands = Commands {
             Spec {
                 name: c"TB.BTAKE",
                 summary: c"Takes tokens from a bucket, and waits its turn in the server if there are too few",
+                since: c"0.1.0",
                 complexity: c"O(log N) where N is the number of calls that wait for the bucket",
                 audience: Audience::WaitingWriters,
                 arguments: &[KEY, CAPACITY, RATE, COST, MAX_WAIT_MS, SHARE],
@@ -189,6 +203,7 @@ pub(crate) const ALL: Commands = Commands {
             Spec {
                 name: c"TB.BMTAKE",
                 summary: c"Takes from several buckets, all or nothing, and waits its turn in the server",
+                since: c"0.1.0",
                 complexity: c"O(M log N) where M is the number of buckets and N that of the calls that wait for one",
                 audience: Audience::WaitingWriters,
                 keys: Keys::Groups { first: 3, len: 4 },
@@ -201,6 +216,7 @@ pub(crate) const ALL: Commands = Commands {
             Spec {
                 name: c"TB.BHOLD",
                 summary: c"Reserves tokens under an id for a limited time, and waits its turn in the server",
+                since: c"0.1.0",
                 complexity: c"O(log N) where N is the number of holds of the bucket and of calls that wait for it",
                 audience: Audience::WaitingWriters,
                 arguments: &[KEY, CAPACITY, RATE, AMOUNT, TTL_MS, ID, MAX_WAIT_MS, SHARE],
@@ -212,6 +228,7 @@ pub(crate) const ALL: Commands = Commands {
             Spec {
                 name: c"TB.BMHOLD",
                 summary: c"Reserves tokens of several buckets under one id, and waits its turn in the server",
+                since: c"0.1.0",
                 complexity: c"O(M log N) where M is the number of buckets and N that of the holds of one and of calls that wait for it",
                 audience: Audience::WaitingWriters,
                 keys: Keys::Groups { first: 5, len: 4 },
@@ -230,6 +247,7 @@ pub(crate) const ALL: Commands = Commands {
             Spec {
                 name: c"TB.OVERRIDE",
                 summary: c"Puts a limit in place of that of all calls on a bucket, for a time",
+                since: c"0.1.0",
                 audience: Audience::Servers,
                 arguments: &[
                     KEY,

@@ -27,6 +27,7 @@ impl Command for Throttle {
         // In lower case, like redis-cell's: `INFO commandstats` shows it, and dashboards use that.
         name: c"cl.throttle",
         summary: c"Takes tokens from a bucket if it holds them, else nothing, with redis-cell's arguments",
+        since: c"0.1.0",
         arguments: &[
             KEY,
             ArgumentSpec::required(c"max_burst", Kind::Whole),

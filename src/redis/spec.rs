@@ -38,12 +38,13 @@ pub(crate) struct Spec {
 }
 
 impl Spec {
-    /// The defaults of commands that decide: for clients that write, and replicated as effects.
+    /// The defaults of commands that decide: for clients that write, and replicated as effects. Each says itself since when it
+    /// is there.
     pub(crate) const DECIDING: Self = Self {
         name: c"",
         summary: c"",
         complexity: c"O(1)",
-        since: c"0.1.0",
+        since: c"",
         audience: Audience::Writers,
         from_master: FromMaster::Ignored,
         keys: Keys::First,
