@@ -122,7 +122,7 @@ pub const CALLS: [Call; 23] = [
     Call { name: RENEWED, ..HELD },
     Call { name: BESIDE_1, before: ONE_BEFORE, keys: Some(1), ..SETTLED },
     Call { name: BESIDE_1000, keys: Some(500), ..SETTLED },
-    Call { name: BESIDE_10000, keys: Some(5000), ..SETTLED },
+    Call { name: BESIDE_10000, keys: Some(5000), weight: 20, ..SETTLED },
     Call { name: SCRIPT, call: SCRIPT_TAKE, before: SCRIPT_PREPARES, weight: 10, ..USED },
     Call { name: FALLBACK, call: FALLBACK_TAKE, before: FALLBACK_PREPARES, weight: 20, ..USED },
 ];

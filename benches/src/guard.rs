@@ -40,6 +40,9 @@ const PROMISES: [(&str, &str, f64); 8] = [
 /// Servers, of which one at least has no other command in the slot of the one that is counted.
 const SERVERS: usize = 4;
 
+/// Calls of each kind on each server.
+const CALLS: usize = 2000;
+
 /// A line of the file of ceilings: server, replication, call, how many times `INCR` it costs, and what built the module.
 type Ceiling = (String, String, String, f64, String);
 
@@ -124,7 +127,7 @@ fn measure() -> Vec<Ceiling> {
     // The file's servers need no settling first: the others settle meanwhile.
     let groups = [(APPEND_ONLY_FILE, [INCR, ALLOWED].map(Call::named).to_vec()), (NOBODY, guarded)];
     let (server, compiler) = (server_release(), compiler_release());
-    let costs = count(&groups, SERVERS, 2000);
+    let costs = count(&groups, SERVERS, CALLS);
     let own = costs.iter().filter(|cost| is_own(cost.call));
     let ceilings = own.map(|cost| {
         let times = cost.times(&costs, INCR).expect("INCR was counted");
