@@ -517,8 +517,14 @@ impl Model {
             self.may_be(limit, now_us, state),
             "at {now_us} {limit:?}: {state:?} is stored, not {self:?}"
         );
-        if state.is_none() {
-            *self = Self::default();
+        match (state, &mut self.stored) {
+            (None, _) => *self = Self::default(),
+            // So much is there: whether it is full decides what an override makes of it.
+            (Some(state), Some(stored)) => {
+                let least = whole(state.level_micro).min(stored.level.high.clone());
+                stored.level.low = least.max(stored.level.low.clone());
+            }
+            (Some(_), None) => {}
         }
     }
 
