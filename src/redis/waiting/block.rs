@@ -4,9 +4,9 @@ use super::super::api::server;
 use super::super::call::{Call, OwnedString};
 use super::super::clock::system_now_us;
 use super::super::COUNTERS;
-use super::calls::{with_calls, CONTEXT};
 use super::client::Client;
-use super::timer;
+use super::slice::arm;
+use super::{with_calls, CONTEXT};
 use redis_module::raw;
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
@@ -132,7 +132,7 @@ fn leave(client: &Client) -> bool {
         calls.clients.remove(&client.arrival).is_some()
     });
     if was_there {
-        timer::arm(system_now_us(), 0);
+        arm(system_now_us(), 0);
     }
     was_there
 }

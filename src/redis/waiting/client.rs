@@ -1,12 +1,14 @@
-//! A client whose call waits: its requests, and how they are decided.
+//! A client whose call waits: its requests, how they are decided, and whether its user may still call the command.
 
-use super::super::api::{select_db, selected_db};
+use super::super::api::{find, select_db, selected_db};
 use super::super::call::{Argument, Call, Decisions, OwnedString};
 use super::super::spec::Spec;
 use super::super::COUNTERS;
-use super::{rights, slots};
+use super::slots;
 use redis_module::raw;
-use std::ptr;
+use std::ffi::{c_int, c_void};
+use std::mem::transmute;
+use std::ptr::{self, NonNull};
 use tokenbucket_core::error::Refusal;
 use tokenbucket_core::queue::{Arrival, Db};
 use tokenbucket_core::request::Request;
@@ -60,7 +62,7 @@ impl Client {
             arrival: 0,
             handle: ptr::null_mut(),
             arguments: call.arguments().iter().map(Argument::retain).collect(),
-            user: rights::current_user(call.context),
+            user: current_user(call.context),
             is_asking: requests.first().is_some_and(is_asked),
             requests,
             spec,
@@ -71,8 +73,8 @@ impl Client {
 
     /// Grants the call if its user may still call the command; `None` if it must wait longer.
     pub(super) fn grant(&self, context: *mut raw::RedisModuleCtx, now_us: i64) -> Option<Answer> {
-        let refusal = |user| rights::refusal(user, self.db, self.spec, &self.arguments);
-        if let Some(refusal) = self.user.as_ref().and_then(refusal) {
+        let refused = |user| refusal(user, self.db, self.spec, &self.arguments);
+        if let Some(refusal) = self.user.as_ref().and_then(refused) {
             return Some(Err(refusal));
         }
         self.decide(context, now_us, |call, requests| (self.resume.grant)(call.in_turn(), requests))
@@ -119,4 +121,49 @@ impl Client {
             }
         }
     }
+}
+
+/// `ACLCheckPermissions` of a user, arguments, their number, a database, and where to store a reason. Valkey has it from 9.1
+/// on, where rights can depend on the database.
+type CheckInDb = unsafe extern "C" fn(*mut c_void, *mut c_void, c_int, Db, *mut c_void) -> c_int;
+
+/// Returns the user of a client, on servers that report it to modules (from 7.0 on).
+fn current_user(context: *mut raw::RedisModuleCtx) -> Option<OwnedString> {
+    // SAFETY: the table of functions was filled before, and the context is valid for the call. The name is ours to free.
+    unsafe {
+        let name = raw::RedisModule_GetCurrentUserName?(context);
+        (!name.is_null()).then_some(name).map(OwnedString)
+    }
+}
+
+/// Returns the error of a call whose user lost the permission while it waited; `None` if the user may call it.
+fn refusal(user: &OwnedString, db: Db, spec: &Spec, arguments: &[OwnedString]) -> Option<String> {
+    let command = OwnedString::new(spec.name.to_bytes());
+    let mut call: Vec<_> = std::iter::once(&command).chain(arguments).map(|argument| argument.0).collect();
+    let count = i32::try_from(call.len()).unwrap_or(i32::MAX);
+    // SAFETY: the table of functions was filled before, and the function found has this type; all strings live until the end
+    // of this function. The server makes the user for us, and we free it once.
+    let is_allowed = unsafe {
+        let user_of = raw::RedisModule_GetModuleUserFromUserName?;
+        let check = raw::RedisModule_ACLCheckCommandPermissions?;
+        let free = raw::RedisModule_FreeModuleUser?;
+        let found = NonNull::new(user_of(user.0));
+        let is_allowed = |found: NonNull<raw::RedisModuleUser>| {
+            let (found, call) = (found.as_ptr(), call.as_mut_ptr());
+            let status = match find(c"RedisModule_ACLCheckPermissions") {
+                Some(check) => {
+                    let check = transmute::<NonNull<c_void>, CheckInDb>(check);
+                    check(found.cast(), call.cast(), count, db, ptr::null_mut())
+                }
+                None => check(found, call, count),
+            };
+            free(found);
+            status == 0
+        };
+        found.is_some_and(is_allowed)
+    };
+    let (user, command) =
+        (String::from_utf8_lossy(user.as_ref()), spec.name.to_string_lossy().to_lowercase());
+    (!is_allowed)
+        .then(|| format!("NOPERM User {user} has no permissions to run the '{command}' command on its keys"))
 }

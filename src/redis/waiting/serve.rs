@@ -1,17 +1,14 @@
 //! Serves calls whose turn it is, by one timer.
 
-use super::super::api::{context_flags, replication_info, selected_db, server, server_setting, subscribe};
-use super::super::call::Call;
+use super::super::api::{context_flags, replication_info, server, server_setting};
 use super::super::clock::system_now_us;
 use super::super::COUNTERS;
-use super::calls::{is_any, with_calls, CONTEXT};
 use super::client::{Answer, Client};
-use super::gone::mark_gone;
-use super::slice::Slice;
-use super::timer::{self, arm, reports_removed_keys, POLL_US};
+use super::events::mark_gone;
+use super::slice::{arm, is_poll_due, Slice, POLL_US};
+use super::with_calls;
 use redis_module::raw;
 use std::ffi::c_void;
-use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use tokenbucket_core::invariant::expected;
 use tokenbucket_core::queue::{Arrival, Levels};
@@ -26,88 +23,6 @@ const NOW_A_REPLICA: &str =
     "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)";
 /// The reply where the server itself sends none.
 const SLOT_MOVED: &str = "UNBLOCKED this node no longer serves the slot of the call";
-
-/// Notes that any argument of a command may be a removed key, on servers that do not report them.
-#[cold]
-#[inline(never)]
-pub(in crate::redis) fn before_command(call: Call) {
-    if !reports_removed_keys() {
-        let (db, keys) = (selected_db(call.context), call.arguments());
-        with_calls(|calls| keys.iter().for_each(|key| calls.queue.mark(db, key.as_ref())));
-        arm(system_now_us(), 0);
-    }
-}
-
-/// Has the timer serve the calls whose turn it is after a write command of the module, in the same round of the server's loop.
-#[cold]
-#[inline(never)]
-pub(in crate::redis) fn after_command() {
-    mark_gone();
-    arm(system_now_us(), 0);
-}
-
-/// Prepares for work outside of commands, and subscribes to flushed and swapped databases.
-pub(in crate::redis) fn watch(context: *mut raw::RedisModuleCtx) {
-    // SAFETY: the table of functions was filled before. Both make a context that stays until the server ends.
-    let own = unsafe {
-        match raw::RedisModule_GetDetachedThreadSafeContext {
-            Some(make) => make(context),
-            None => server!(RedisModule_GetThreadSafeContext)(ptr::null_mut()),
-        }
-    };
-    CONTEXT.store(own, Ordering::Relaxed);
-    with_calls(|calls| calls.on_timer = Some(on_timer));
-    for id in [raw::REDISMODULE_EVENT_FLUSHDB, raw::REDISMODULE_EVENT_SWAPDB] {
-        subscribe(context, (id, 1), on_databases_changed);
-    }
-}
-
-unsafe extern "C" fn on_databases_changed(
-    _context: *mut raw::RedisModuleCtx,
-    event: raw::RedisModuleEvent,
-    _subevent: u64,
-    data: *mut c_void,
-) {
-    if !is_any() {
-        return;
-    }
-    // SAFETY: the server passes what belongs to the event.
-    let dbs = unsafe {
-        if event.id == raw::REDISMODULE_EVENT_FLUSHDB {
-            let flushed = data.cast::<raw::RedisModuleFlushInfo>().as_ref();
-            [flushed.map(|flushed| flushed.dbnum).filter(|db| *db >= 0); 2]
-        } else {
-            let swapped = data.cast::<raw::RedisModuleSwapDbInfo>().as_ref();
-            [swapped.map(|swapped| swapped.dbnum_first), swapped.map(|swapped| swapped.dbnum_second)]
-        }
-    };
-    with_calls(|calls| dbs.into_iter().for_each(|db| calls.queue.mark_gone(db, None)));
-    arm(system_now_us(), 0);
-}
-
-/// Ends all waits on a server that has become a replica. The server has done so itself, with few exceptions.
-pub(in crate::redis) fn on_role_changed(context: *mut raw::RedisModuleCtx) {
-    if is_any() && context_flags(context) & raw::REDISMODULE_CTX_FLAGS_SLAVE != 0 {
-        for arrival in arrivals() {
-            finish(arrival, Err(NOW_A_REPLICA.to_owned()));
-        }
-    }
-}
-
-/// Detects a clock that was set, which the server's timers do not follow.
-pub(in crate::redis) fn on_cron_loop() {
-    if !is_any() {
-        return;
-    }
-    let now_us = system_now_us();
-    let is_set = with_calls(|calls| {
-        calls.look_at_clock(now_us) > 0 || calls.timer.is_some_and(|(_, at_us)| at_us <= now_us)
-    });
-    if is_set {
-        timer::disarm();
-        arm(now_us, 0);
-    }
-}
 
 fn serve(slice: &mut Slice, context: *mut raw::RedisModuleCtx, now_us: i64) {
     mark_gone();
@@ -155,7 +70,12 @@ fn finish(arrival: Arrival, answer: Answer) {
     }
 }
 
-unsafe extern "C" fn on_timer(context: *mut raw::RedisModuleCtx, _data: *mut c_void) {
+/// Ends all waits on a server that has become a replica.
+pub(super) fn end_all_on_replica() {
+    arrivals().into_iter().for_each(|arrival| finish(arrival, Err(NOW_A_REPLICA.to_owned())));
+}
+
+pub(super) unsafe extern "C" fn on_timer(context: *mut raw::RedisModuleCtx, _data: *mut c_void) {
     with_calls(|calls| calls.timer = None);
     let now_us = system_now_us();
     let mut slice = Slice::begin(context, now_us);
@@ -181,7 +101,7 @@ unsafe extern "C" fn on_timer(context: *mut raw::RedisModuleCtx, _data: *mut c_v
 /// Serves the calls whose turn it is, and denies those that have timed out, while the slice has time.
 fn serve_and_end(slice: &mut Slice, context: *mut raw::RedisModuleCtx, now_us: i64) {
     follow_clock(context, now_us);
-    if timer::is_poll_due(now_us) {
+    if is_poll_due(now_us) {
         with_calls(|calls| calls.polled_us = now_us);
         with_calls(|calls| calls.queue.mark_gone(None, None));
         end_moved(context);
