@@ -267,10 +267,13 @@ SERVER_AND_MODULE = SERVER='$(or $(SERVER),$(ENGINES)/$(DEBIAN_REDIS)/server)' M
 .PHONY: examples
 examples: build ## Set up and test every application under examples/
 	@$(MAKE) --no-print-directory engines NAMES='$(DEBIAN_REDIS)'
-	@for makefile in examples/*/Makefile; do \
-		printf '\n\033[1m== %s\033[0m\n' $${makefile%/*}; \
-		$(MAKE) --no-print-directory -C $${makefile%/*} test $(SERVER_AND_MODULE); \
-	done
+	@$(MAKE) --no-print-directory -j2 --output-sync=line $(EXAMPLES:%=example-%)
+# They mostly wait.
+EXAMPLES := $(patsubst examples/%/Makefile,%,$(wildcard examples/*/Makefile))
+
+example-%:
+	$(call say,'examples/$*')
+	@$(MAKE) --no-print-directory -C examples/$* test $(SERVER_AND_MODULE)
 
 # The scenarios come first and alone: they build what the packages' tests build too, and some compare speeds. The packages'
 # tests mostly wait, so two packages run at a time, Python's first, which take longest; what one line of a recipe prints stays
