@@ -64,6 +64,10 @@ impl Overridden {
         self.limit.capacity.is_zero()
     }
 
+    fn is_unwritten(&self) -> bool {
+        !self.is_suspension() && self.withheld.is_none()
+    }
+
     /// The bucket when it begins, whose calls bring `own`, and what is withheld of it.
     fn begin(&self, own: &Limit, stored: &Stored, now_us: i64) -> (Stored, Range) {
         if let Some(withheld) = &self.withheld {
@@ -541,8 +545,13 @@ impl Model {
                 let level = Range::of(whole(level_micro));
                 let expires_ms = (0, MAX_EXPIRE_AT_MS);
                 let shown = Stored { level, written_at_us: refilled_at_us, flow: None, expires_ms, holds };
-                let shown = Self { stored: Some(shown), ..self.clone() }.level(own, now_us);
-                let level = self.level(own, now_us);
+                // One under which nothing was written is not in what is stored, and may hide it: it may begin full.
+                let unwritten = self.limit_override.as_ref().filter(|_| !own.is_pool());
+                let unwritten = unwritten.filter(|overridden| overridden.is_unwritten());
+                let at_us = unwritten.map_or(now_us, |overridden| overridden.began_at_us);
+                let limit_override = self.limit_override.clone().filter(|_| unwritten.is_none());
+                let level = |stored| Self { stored, limit_override: limit_override.clone() }.level(own, at_us);
+                let (shown, level) = (level(Some(shown)), level(stored.clone()));
                 shown.low <= level.high && level.low <= shown.high
             }
         }
@@ -576,9 +585,7 @@ impl Model {
         };
         assert!(right, "{trace:?} at {now_us} of {limit:?}, but stored is {after:?} after {before:?}");
         // The first write under an override may leave level and time as they were, and records what is withheld.
-        let is_unwritten =
-            |overridden: &Overridden| !overridden.is_suspension() && overridden.withheld.is_none();
-        let begins = self.overridden_at(now_us).is_some_and(is_unwritten);
+        let begins = self.overridden_at(now_us).is_some_and(Overridden::is_unwritten);
         if trace == Trace::Anchored && (after != before || begins) {
             self.anchor((own, limit), now_us);
         }
