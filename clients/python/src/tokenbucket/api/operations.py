@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from ..transport.call import Steps, Terms
-from ..transport.commands import Command, renewing, script_key
+from ..transport.commands import Command, renewing
 from ..transport.server import BaseServer
 from ..values.decision import Decision
 from ..values.errors import BadArgument, ReplyError, ReplyLost, ServerAway, Unanswered
@@ -175,13 +175,11 @@ class Backend(Generic[ServerT, DecisionT, HoldT]):
         """Allowed, with full buckets, unless a server that is away keeps what it has stored."""
         degraded = False
         for part in parts:
-            both = [part.key] if self.server.fallback is None else [part.key, script_key(part.key)]
-            for key in both:
-                try:
-                    yield from self.server._ask(("DEL", key))
-                except Unanswered as unanswered:
-                    self._degraded([part], ("TB.PEEK", *part.words), unanswered)
-                    degraded = True
+            try:
+                yield from self.server._ask(("DEL", part.key))
+            except Unanswered as unanswered:
+                self._degraded([part], ("TB.PEEK", *part.words), unanswered)
+                degraded = True
             self.server._local.execute("DEL", part.key)
         if degraded:
             return Decision(False, degraded=True)

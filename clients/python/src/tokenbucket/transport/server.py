@@ -7,13 +7,10 @@ threads and asyncio share every decision and differ in how they wait, see `threa
 from __future__ import annotations
 
 import contextlib
-import functools
-import hashlib
 import logging
 import math
 import time
 from collections.abc import Callable
-from importlib import resources
 from typing import Any, Generic, Literal, TypeVar
 from weakref import WeakSet
 
@@ -31,7 +28,7 @@ from ..values.errors import (
     Unanswered,
 )
 from .call import Call, Steps, Terms
-from .commands import NO_SCRIPT, Command, key_of, script_arguments, script_key
+from .commands import NEED_THE_MODULE, Command, by_script, key_of, script
 from .driver import client_of, endpoints_of
 from .node import Node
 from .slots import Slots
@@ -56,20 +53,13 @@ class _Log(logging.LoggerAdapter[logging.Logger]):
             super().log(*arguments, stacklevel=2, **options)
 
 
-@functools.cache
-def _script() -> tuple[str, str]:
-    """The script, and the name that the server gives it."""
-    text = resources.files("tokenbucket").joinpath("fallback.lua").read_text("utf-8")
-    return text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
-
-
 class BaseServer(Generic[Client]):
     """One server or cluster, shared by all limiters on it.
 
     `client` is a client of redis-py or valkey-py, or a URL; connections are made as it makes them, and
     are the server's own. The server is away when it has been silent for `timeout_ms`, on all
     connections; then one call every `retry_every_ms` asks it, and `on_error` of each limiter decides
-    the others. `fallback="script"`: a Lua script decides where the server lacks the module.
+    the others. `by="script"`: a Lua script decides in place of the module.
 
     >>> from tokenbucket import Limit, Limiter, Server
     >>> from tokenbucket.testing import FakeServer
@@ -91,18 +81,18 @@ class BaseServer(Generic[Client]):
         *,
         timeout_ms: float = 100,
         retry_every_ms: float = 500,
-        fallback: Literal["script"] | None = None,
+        by: Literal["module", "script"] = "module",
         log: logging.Logger = LOG,
     ) -> None:
         if not isinstance(timeout_ms, int | float) or not 0 < timeout_ms < math.inf:
             raise BadArgument(f"timeout_ms: {timeout_ms!r} is not a number above 0")
         if not isinstance(retry_every_ms, int | float) or not retry_every_ms >= 0:
             raise BadArgument(f"retry_every_ms: {retry_every_ms!r} is not a number of at least 0")
-        if fallback not in (None, "script"):
-            raise BadArgument(f"fallback: {fallback!r} is neither None nor 'script'")
+        if by not in ("module", "script"):
+            raise BadArgument(f"by: {by!r} is neither 'module' nor 'script'")
         self.timeout_ms = timeout_ms
         self.retry_every_ms = retry_every_ms
-        self.fallback = fallback
+        self.by = by
         self.log = _Log(log, {})
         self._set_up()
         self._local = Buckets(unix_ms_now, MOST_LOCAL_NAMES)
@@ -147,21 +137,20 @@ class BaseServer(Generic[Client]):
     def _ask(self, command: Command, terms: Terms | None = None) -> Steps[Any]:
         """Returns the reply. Raises Unanswered if the server does not decide."""
         terms = terms or Terms()
+        words = self._form(command, terms)
         if self._fake is not None:
             self._fake.advance(terms.pause_s)
             return self._fake.execute_command(*command)
-        node = self._home or (yield from self._node_of(key_of(command)))
-        if self.fallback is None or command[0] in NO_SCRIPT or terms.until is not None:
-            return (yield from self._route(node, command, terms))
-        if time.monotonic() >= node.script_until:
-            try:
-                return (yield from self._route(node, command, terms))
-            except ModuleMissing:
-                node.begin_script()
-        if self._slots is not None:  # its keys have other names, and so perhaps another node
-            node = yield from self._node_of(script_key(key_of(command)))
-        words = ("EVALSHA", _script()[1], *script_arguments(command))
+        node = self._home or (yield from self._node_of(key_of(words)))
         return (yield from self._route(node, words, terms))
+
+    def _form(self, command: Command, terms: Terms | None = None) -> Command:
+        """Returns what is sent: the command, or its form for the script."""
+        if self.by == "module":
+            return command
+        if command[0] in NEED_THE_MODULE or (terms and terms.share):
+            raise ModuleMissing("holds and shares need the module, and this Server decides by='script'")
+        return by_script(command)
 
     def _ask_each(self, commands: list[Command]) -> Steps[list[Any]]:
         """Returns the reply to each or its error, None for no answer, by one write to each node."""
@@ -169,13 +158,14 @@ class BaseServer(Generic[Client]):
             return [self._fake._buckets.execute(*one) for one in commands]
         replies: list[Any] = [None] * len(commands)
         groups: dict[Node | None, list[int]] = {}
-        for at, one in enumerate(commands):
+        words = [self._form(one) for one in commands]
+        for at, one in enumerate(words):
             node = self._slots.node_of(key_of(one)) if self._slots else self._home
             groups.setdefault(node, []).append(at)
         for node, places in groups.items():
             if node is not None and node.admits():
                 with contextlib.suppress(Unanswered, TokenBucketError):
-                    heard = yield Call(node, tuple(commands[at] for at in places))
+                    heard = yield Call(node, tuple(words[at] for at in places))
                     for at, one in zip(places, heard, strict=True):
                         replies[at] = one
         for at, reply in enumerate(replies):
@@ -192,24 +182,19 @@ class BaseServer(Generic[Client]):
         """Returns the reply to a command that waits its turn in the server, at most `max_wait_ms`.
 
         It asks without waiting first, so that only a call that has to wait takes a connection for itself.
-        With the script, and in a fake, no call can wait there: the command is sent again when it may be
+        By the script, and in a fake, no call can wait there: the command is sent again when it may be
         granted.
         """
-        until, waits = self._clock.monotonic() + terms.max_wait_ms / 1000, self._fake is None
+        until = self._clock.monotonic() + terms.max_wait_ms / 1000
         while True:
             reply = yield from self._ask(command, terms)
             allowed, _, retry_after_ms, *_ = reply
             pause_s = max(retry_after_ms, 1) / 1000
             if allowed or retry_after_ms < 0:
                 return reply
-            if waits:
+            if self.by == "module" and self._fake is None:
                 terms.until = until
-                try:
-                    return (yield from self._ask(command, terms))
-                except ModuleMissing:
-                    if self.fallback is None:
-                        raise
-                terms.until, waits = None, False
+                return (yield from self._ask(command, terms))
             if self._clock.monotonic() + pause_s > until:
                 return reply
             terms.pause_s = pause_s
@@ -260,7 +245,7 @@ class BaseServer(Generic[Client]):
                     node.transport.drop()  # the endpoint has moved, and the master is behind it again
                 sure = True
             elif reply.word == "NOSCRIPT":
-                yield from self._route(node, ("SCRIPT", "LOAD", _script()[0]), Terms())
+                yield from self._route(node, ("SCRIPT", "LOAD", script()[0]), Terms())
             else:
                 self._error(node, reply)
         raise Unanswered(f"{node.name} redirects in circles")
@@ -275,7 +260,7 @@ class BaseServer(Generic[Client]):
         if error.word == "CROSSSLOT":
             advice = "the names of one call have to share a hash tag, as in '{ada}:requests'"
             raise CrossSlot(f"name: in a cluster, {advice}") from error
-        if "unknown command" in str(error):
-            advice = "load it, or set fallback='script'; holds need the module"
+        if "unknown command" in str(error) and self.by == "module":
+            advice = "load it, or make a Server with by='script'; holds and shares need the module"
             raise ModuleMissing(f"{node.name} has no tokenbucket module: {advice}") from error
         raise (BadArgument if error.word == "ERR" else TokenBucketError)(f"{error} ({node.name})") from error
