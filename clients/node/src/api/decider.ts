@@ -1,6 +1,6 @@
 /** The common part of all limiters: asks the server, and applies `onError` without it. */
 
-import { mustHappenOnce, renewing, scriptKey, type Command } from "../transport/command.js";
+import { mustHappenOnce, renewing, type Command } from "../transport/command.js";
 import { Decision } from "../values/decision.js";
 import { BadArgument, CannotWait, ReplyLost, ServerAway, Undecided } from "../values/errors.js";
 import { checkAmount, checkBetween, type Amount, type Limit } from "../values/limit.js";
@@ -193,7 +193,7 @@ export class Decider {
       const { allowed, degraded, retryAfterMs } = decision;
       const leftMs = untilMs - this.clock.now();
       if (allowed || degraded || retryAfterMs < 0 || leftMs <= 0 || this.shadow) return decision;
-      if (waits < MOST_WAITS && this.server.canWaitFor(command)) {
+      if (waits < MOST_WAITS && this.server.canWait) {
         waits++;
         try {
           return await this.#decideOnce(command, names, { ...how, maxWaitMs: leftMs });
@@ -245,11 +245,7 @@ export class Decider {
 
   /** Deletes the buckets of these names, and returns whether there was one. */
   async delete(names: readonly string[]): Promise<boolean> {
-    const keys = names.map((name) => this.prefix + name);
-    // Those of the script may be on another node.
-    const all = this.server.canScript ? [keys, keys.map(scriptKey)] : [keys];
-    const deleted = await Promise.all(all.map((some) => this.ask(["DEL", ...some])));
-    return deleted.some((count) => Number(count) > 0);
+    return Number(await this.ask(["DEL", ...names.map((name) => this.prefix + name)])) > 0;
   }
 }
 

@@ -1,24 +1,14 @@
 /** A server or a cluster, shared by its limiters. */
 
 import type { Log } from "./circuit.js";
-import {
-  byScript,
-  isOfModule,
-  keyOf,
-  LOAD_SCRIPT,
-  mustHappenOnce,
-  needsModule,
-  scriptKey,
-  waiting,
-  type Command,
-} from "./command.js";
+import { byScript, keyOf, LOAD_SCRIPT, mustHappenOnce, needsModule, waiting, type Command } from "./command.js";
 import {
   BadArgument,
   checkOptions,
   codeOf,
   explained,
   faultOf,
-  isUnknownCommand,
+  ModuleMissing,
   redirectionOf,
   textOf,
   Undecided,
@@ -39,8 +29,8 @@ export interface ServerOptions {
   timeoutMs?: number;
   /** Milliseconds between attempts to reach a server that is away; 500 by default. */
   retryEveryMs?: number;
-  /** "script": a Lua script decides where the server has no module. */
-  fallback?: "script" | undefined;
+  /** "script": a Lua script decides in place of the module; "module" by default. */
+  by?: "module" | "script" | undefined;
   /** Gets one line when an outage begins, and one when a call is answered again; `console.warn` by default. */
   log?: Log;
 }
@@ -62,13 +52,12 @@ export interface How {
 
 /** A command on its way. */
 interface Call {
+  /** What is sent: by the script, its form of the command. */
   readonly command: Command;
+  readonly mustHappenOnce: boolean;
   readonly how: How;
   /** When it stops waiting its turn in the server; undefined if it does not wait. */
   readonly untilMs: number | undefined;
-  readonly canScript: boolean;
-  /** Set once a node has said that it has no module, until the slot has moved: while it moves, one of two nodes may have it. */
-  isByScript: boolean;
   /** Goes right before the command. If it fails, the command fails too, and reports it. */
   before?: Command | undefined;
   /** The node that a redirection names for this call alone. */
@@ -78,15 +67,15 @@ interface Call {
   splits: number;
 }
 
-const OPTIONS = ["timeoutMs", "retryEveryMs", "fallback", "log"];
+const OPTIONS = ["timeoutMs", "retryEveryMs", "by", "log"];
 export const MOST_REDIRECTIONS = 16;
 /** How often a call is sent again within the timeout while its slot is on two nodes, with a redirection each time. */
 export const TRIES_OF_A_SPLIT_SLOT = 10;
 const MOST_REPEATS = MOST_REDIRECTIONS + 2 * TRIES_OF_A_SPLIT_SLOT;
 
 /**
- * Pass this to limiters instead of the client to set timeouts, logging, and the fallback for servers without the
- * module. Limiters that get the client itself share one with the defaults.
+ * Pass this to limiters instead of the client to set timeouts, logging, and whether the module or a script decides.
+ * Limiters that get the client itself share one with the defaults.
  *
  * ```ts
  * import { Limiter, Server } from "tokenbucket-redis";
@@ -103,77 +92,78 @@ export class Server {
   degradedCount = 0;
   /** @internal */ readonly log: Log;
   /** @internal */ readonly clock: Clock;
-  /** @internal */ readonly canScript: boolean;
   /** @internal */ readonly timeoutMs: number;
   /** @internal */ readonly retryEveryMs: number;
   /** @internal */ readonly local = new LocalLimiter();
   /** @internal */ readonly unsettled = new Unsettled(this);
   /** @internal */ readonly route: Route;
+  readonly #by: "module" | "script";
   readonly #transports = new Map<string, Transport>();
   #nextRefresh = 0;
 
   constructor(client: Client, options: ServerOptions = {}) {
-    const { timeoutMs = 100, retryEveryMs = 500, fallback, log = (line) => console.warn(line) } = options;
+    const { timeoutMs = 100, retryEveryMs = 500, by = "module", log = (line) => console.warn(line) } = options;
     checkOptions(options, OPTIONS);
     checkBetween("timeoutMs", timeoutMs, 1, LONGEST_PAUSE_MS);
     checkBetween("retryEveryMs", retryEveryMs, 0, LONGEST_PAUSE_MS);
-    if (fallback !== undefined && fallback !== "script") {
-      throw new BadArgument(`fallback: '${String(fallback)}' is not 'script'`);
+    if (by !== "module" && by !== "script") {
+      throw new BadArgument(`by: '${String(by)}' is neither 'module' nor 'script'`);
     }
     this.route = routeOf(client);
     this.timeoutMs = timeoutMs;
     this.retryEveryMs = retryEveryMs;
     this.log = (line) => outside(() => log(line));
-    this.canScript = fallback === "script";
+    this.#by = by;
     this.clock = this.route.clock ?? MACHINES_CLOCK;
     if ("on" in client) client.on("end", () => this.close());
   }
 
-  /** @internal Resolves to the reply. Follows redirections, and uses the script on servers without the module. */
+  /** @internal Resolves to the reply. Follows redirections. */
   ask(command: Command, how: How = {}): Promise<unknown> {
     const untilMs = how.maxWaitMs ? performance.now() + how.maxWaitMs : undefined;
-    const canScript = this.canScript && untilMs === undefined && isOfModule(command) && !needsModule(command);
-    return this.#send({ command, how, untilMs, canScript, isByScript: false, repeats: 0, splits: 0 });
+    const call = { command, mustHappenOnce: mustHappenOnce(command), how, untilMs, repeats: 0, splits: 0 };
+    if (this.#by === "module") return this.#send(call);
+    if (needsModule(command) || how.ofShare) {
+      const missing = "holds and shares need the module, and this Server decides by the script";
+      return Promise.reject(new ModuleMissing(missing));
+    }
+    if (this.route.clock) return this.#send(call); // a fake decides as both
+    const together = how.together?.map(byScript);
+    return this.#send({ ...call, command: byScript(command), how: together ? { ...how, together } : how });
   }
 
   /** Sends the call, without an async function, which would cost every call a tenth more. */
   #send(call: Call): Promise<unknown> {
-    const { command, how, untilMs, canScript, askAt } = call;
-    const key = keyOf(command);
-    let transport = this.#transportOf(key);
-    const isByScript = canScript && (call.isByScript || transport.circuit.usesScript);
-    // The script's keys have other names, perhaps on another node.
-    if (isByScript) transport = this.#transportOf(scriptKey(key));
-    if (askAt !== undefined) transport = this.#transportAt(askAt);
+    const { command, how, untilMs, askAt } = call;
+    const transport = this.#transportAt(askAt ?? this.route.addressOf(keyOf(command)));
     const away = transport.whyAway(); // which costs most calls of an outage half as much here
     if (away) return Promise.reject(away as never);
-    const send = (connection: Connection) => transmit(connection, call, isByScript);
-    const sent = untilMs ? transport.wait(send, untilMs, how.signal) : transport.ask(send, mustHappenOnce(command));
+    const send = (connection: Connection) => transmit(connection, call);
+    const sent = untilMs ? transport.wait(send, untilMs, how.signal) : transport.ask(send, call.mustHappenOnce);
     return sent.then(
       (reply) => {
         transport.circuit.answered();
-        if (this.canScript && !isByScript) transport.circuit.hasModule();
         return reply;
       },
-      (error: unknown) => this.#again(error, call, transport, isByScript),
+      (error: unknown) => this.#again(error, call, transport),
     );
   }
 
   /** Sends the call again if that may help, else throws. */
-  async #again(error: unknown, call: Call, transport: Transport, isByScript: boolean): Promise<unknown> {
+  async #again(error: unknown, call: Call, transport: Transport): Promise<unknown> {
     if (error instanceof Undecided || call.how.signal?.aborted) throw error;
     if (call.repeats++ === MOST_REPEATS) throw transport.circuit.refused(error);
-    if (await this.#isRepeatable(error, call, transport, isByScript)) return this.#send(call);
+    if (await this.#isRepeatable(error, call, transport)) return this.#send(call);
     if (faultOf(error) === "refusing") throw transport.circuit.refused(error);
-    throw explained(error, transport.circuit.who, needsModule(call.command));
+    throw explained(error, transport.circuit.who);
   }
 
   /** Returns whether to send again, after an error which says that nothing happened. Also decides where and how. */
-  async #isRepeatable(error: unknown, call: Call, transport: Transport, isByScript: boolean): Promise<boolean> {
+  async #isRepeatable(error: unknown, call: Call, transport: Transport): Promise<boolean> {
     const code = codeOf(error);
     const to = redirectionOf(error);
     call.before = undefined;
-    if (code === "NOSCRIPT" && isByScript) {
+    if (code === "NOSCRIPT") {
       call.before = LOAD_SCRIPT;
       return true;
     }
@@ -183,14 +173,10 @@ export class Server {
     if (code === "TRYAGAIN" || code === "UNBLOCKED") {
       if (call.splits++ === TRIES_OF_A_SPLIT_SLOT) return false;
       await new Promise((passed) => setTimeout(passed, this.timeoutMs / TRIES_OF_A_SPLIT_SLOT));
-    } else if (isUnknownCommand(error) && call.canScript && !isByScript) {
-      transport.circuit.hasNoModule();
-      call.isByScript = true;
     } else if (!to || !(this.route instanceof ClusterRoute)) {
       return false;
     } else if (to.isMoved) {
       this.route.learn(to.slot, to.address);
-      call.isByScript = false;
     } else {
       call.before = ["ASKING"];
       call.askAt = to.address;
@@ -198,19 +184,15 @@ export class Server {
     return true;
   }
 
-  /** @internal Returns whether the call can wait in the server: not with the script, nor in a fake. */
-  canWaitFor(command: Command): boolean {
-    return !this.route.clock && !this.#transportOf(keyOf(command)).circuit.usesScript;
+  /** @internal Calls cannot wait in the server by the script, nor in a fake. */
+  get canWait(): boolean {
+    return this.#by === "module" && !this.route.clock;
   }
 
   /** Closes our connections; the next call opens new ones. The application's client stays open. */
   close(): void {
     this.unsettled.clear();
     for (const transport of this.#transports.values()) transport.close();
-  }
-
-  #transportOf(key: string): Transport {
-    return this.#transportAt(this.route.addressOf(key));
   }
 
   #transportAt(address: string): Transport {
@@ -233,12 +215,11 @@ export class Server {
   }
 }
 
-function transmit(connection: Connection, call: Call, isByScript: boolean): Promise<unknown> {
+function transmit(connection: Connection, call: Call): Promise<unknown> {
   const { command, how, before, untilMs } = call;
   if (before) connection.send(before).catch(() => {});
-  const form = isByScript ? byScript : (words: Command) => words;
-  if (how.together) return transaction(connection, how.together.map(form));
-  if (untilMs === undefined) return connection.send(form(command));
+  if (how.together) return transaction(connection, how.together);
+  if (untilMs === undefined) return connection.send(command);
   const leftMs = Math.max(Math.ceil(untilMs - performance.now()), 0);
   return connection.send(waiting(command, leftMs, how.ofShare));
 }
