@@ -69,6 +69,22 @@ test("a cluster all of whose nodes were replaced is found where the driver finds
   for (const name of onNodes) await until(async () => !(await isDegraded(name)));
 });
 
+test("a node that has lost its slots is forgotten, with its connection, when another is asked", async (t) => {
+  const cluster = await clusterFor(t);
+  const client = (await clusterClientFor(t, cluster, "ioredis")) as Cluster;
+  const limiter = new Limiter(patient(client), LIMIT, STRICT);
+  const [name = ""] = await cluster.names();
+  const old = await cluster.nodeOf(name);
+  const isConnected = async () => /cmd=tb.take/i.test(String(await ask(old, "CLIENT", "LIST")));
+  await limiter.take(name);
+  assert.equal(await isConnected(), true);
+
+  await cluster.takeOver(await cluster.replicaOf(old));
+  await new Promise<void>((done) => client.refreshSlotsCache(() => done()));
+  await limiter.take(name);
+  await until(async () => !(await isConnected()));
+});
+
 test("while a slot moves, the script decides where its keys are", async (t) => {
   const cluster = await clusterFor(t, { module: false });
   const client = await clusterClientFor(t, cluster, "ioredis");

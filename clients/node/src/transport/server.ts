@@ -196,9 +196,23 @@ export class Server {
   }
 
   #transportAt(address: string): Transport {
-    const transport = this.#transports.get(address) ?? new Transport(address, this);
+    const known = this.#transports.get(address);
+    if (known) return known;
+    this.#forgetOthers();
+    const transport = new Transport(address, this);
     this.#transports.set(address, transport);
     return transport;
+  }
+
+  /** Forgets nodes that have left the cluster. A node that a slot moves to has none yet, but calls. */
+  #forgetOthers(): void {
+    if (!(this.route instanceof ClusterRoute)) return;
+    const addresses = this.route.addresses();
+    for (const [address, transport] of this.#transports) {
+      if (addresses.has(address) || transport.isInUse) continue;
+      transport.close();
+      this.#transports.delete(address);
+    }
   }
 
   /** @internal Asks a node of a cluster which nodes have the slots of those that are away. */
