@@ -39,7 +39,7 @@ class Slots:
             self._slots[first : last + 1] = [node] * (last + 1 - first)
         used = set(map(id, self._slots)) | set(map(id, self._seeds))
         for place, node in list(self.nodes.items()):
-            if id(node) not in used:
+            if id(node) not in used and not node.transport.is_in_use:
                 del self.nodes[place]
                 node.transport.drop()
 

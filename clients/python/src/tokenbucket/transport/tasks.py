@@ -99,6 +99,10 @@ class Connection:
 
     # Calls.
 
+    @property
+    def has_calls(self) -> bool:
+        return bool(self._sent or self._unsent)
+
     def send(self, call: Call) -> asyncio.Future[Any]:
         """Sends it with all that is asked for in this round of the event loop."""
         call.future, call.replies, call.sent_in = self._loop.create_future(), [], self._turn
@@ -258,6 +262,12 @@ class Transports:
                 self._of.pop(other, None)
             self._of[loop] = Transport(loop, self._node)
         return self._of[loop]
+
+    @property
+    def is_in_use(self) -> bool:
+        return any(
+            one.has_calls for transport in tuple(self._of.values()) for one in tuple(transport.connections)
+        )
 
     def drop(self) -> None:
         self.here().drop()

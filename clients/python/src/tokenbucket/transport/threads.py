@@ -81,6 +81,9 @@ def _got(answer: Answer, within_s: float) -> Any:
 class Transport:
     """The connections to one node."""
 
+    is_in_use = False
+    """Is of no matter, as `drop` closes none that is in use."""
+
     def __init__(self, node: Node) -> None:
         self._node = node
         self._begin_anew()
