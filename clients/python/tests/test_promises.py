@@ -43,11 +43,11 @@ from tokenbucket import (
     Server,
     TokenBucketError,
 )
-from tokenbucket.api.unsettled import AGAIN_S
 from tokenbucket.httpx import AsyncRateLimitTransport, RateLimitTimeout, RateLimitTransport
 from tokenbucket.local.clock import REAL
 from tokenbucket.testing import FakeServer
 from tokenbucket.transport.server import LOG
+from tokenbucket.values.constants import AGAIN_S
 
 STILL = "10/h"
 LONG_MS = 60_000

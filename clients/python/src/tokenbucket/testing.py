@@ -8,7 +8,7 @@ from typing import Any
 
 from .local.calendar import unix_ms
 from .local.clock import Clock
-from .local.limiter import Buckets
+from .local.limiter import LocalLimiter
 from .values.errors import BadArgument, ReplyError
 
 
@@ -31,7 +31,7 @@ class FakeServer(Clock):
 
     def __init__(self, now: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._now = self._began = unix_ms(now)
-        self._buckets = Buckets(lambda: self._now)
+        self._buckets = LocalLimiter(lambda: self._now)
         self.asyncio = _AsyncFakeServer(self)
 
     def advance(self, seconds: float | Fraction) -> None:

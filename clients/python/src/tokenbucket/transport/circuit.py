@@ -5,18 +5,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from ..values.constants import CONNECT_WITHIN_S
 from ..values.errors import AWAY, ReplyError, Unanswered
-from .driver import CONNECT_WITHIN_S, Endpoint, is_lack
+from .driver import Endpoint, is_lack
 
 _SECONDS_BETWEEN_REFUSALS_LOGGED = 60
 
-# A connection that was idle for longer is looked at before it is used.
-IDLE_S = 0.1
-# How often a call that waits its turn makes sure that the server is still there.
-PULSE_S = 0.5
 
-
-class Node:
+class Circuit:
     """A server, or one node of a cluster. An outage is one number, so that nothing can get stuck."""
 
     def __init__(self, endpoint: Endpoint, server: Any, kind: str) -> None:
