@@ -104,19 +104,23 @@ class BaseServer(Generic[Client]):
         self._fake: Any = getattr(client, "_tokenbucket_fake", None)
         self._clock: Clock = self._fake or REAL
         given = client_of(client, self._is_asynchronous) if isinstance(client, str) else client
-        endpoints, manager = endpoints_of(given, self._is_asynchronous) if not self._fake else ([], None)
+        if self._fake:
+            self._of_transport = self._fake._transport_for(self._is_asynchronous)
+            endpoints, manager = [self._fake], None
+        else:
+            endpoints, manager = endpoints_of(given, self._is_asynchronous)
         # Of Sentinel's pool a connection knows but a weak reference.
         self._keeps = manager or getattr(given, "connection_pool", None)
         if manager is not None:
             self._slots = Slots(endpoints, manager, lambda endpoint: Circuit(endpoint, self, "node"))
         else:
-            self._circuit = Circuit(endpoints[0], self, "server") if endpoints else None
+            self._circuit = Circuit(endpoints[0], self, "server")
         begins_anew_after_fork(self)
 
     @property
     def name(self) -> str:
         """Returns its address, of a cluster those of its nodes, for logs and errors."""
-        return ", ".join(circuit.name for circuit in self._circuits()) or "the fake server"
+        return ", ".join(circuit.name for circuit in self._circuits())
 
     def _set_up(self) -> None:
         """Makes what only threads, or only asyncio, need."""
@@ -138,9 +142,6 @@ class BaseServer(Generic[Client]):
         """Returns the reply. Raises Unanswered if the server does not decide."""
         call = call or Call()
         words = self._form(command, call)
-        if self._fake is not None:
-            self._fake.advance(call.pause_s)
-            return self._fake.execute_command(*command)
         circuit = self._circuit or (yield from self._circuit_of(key_of(words)))
         return (yield from self._route(circuit, words, call))
 
@@ -150,12 +151,10 @@ class BaseServer(Generic[Client]):
             return command
         if command[0] in NEED_THE_MODULE or (call and call.share):
             raise ModuleMissing("holds and shares need the module, and this Server decides by='script'")
-        return by_script(command)
+        return command if self._fake else by_script(command)
 
     def _ask_each(self, commands: list[Command]) -> Steps[list[Any]]:
         """Returns the reply to each or its error, None for no answer, by one write to each node."""
-        if self._fake is not None:
-            return [self._fake._buckets.execute(*one) for one in commands]
         replies: list[Any] = [None] * len(commands)
         groups: dict[Circuit | None, list[int]] = {}
         words = [self._form(one) for one in commands]
@@ -263,6 +262,5 @@ class BaseServer(Generic[Client]):
         if "unknown command" in str(error) and self.by == "module":
             advice = "load it, or make a Server with by='script'; holds and shares need the module"
             raise ModuleMissing(f"{circuit.name} has no tokenbucket module: {advice}") from error
-        raise (BadArgument if error.word == "ERR" else TokenBucketError)(
-            f"{error} ({circuit.name})"
-        ) from error
+        kind = BadArgument if error.word == "ERR" else TokenBucketError
+        raise kind(f"{error} ({circuit.name})") from error
