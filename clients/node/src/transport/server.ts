@@ -20,7 +20,7 @@ import { ClusterRoute } from "./route.js";
 import { LocalLimiter } from "../local/local-limiter.js";
 import { LONGEST_PAUSE_MS, MACHINES_CLOCK, setTimeout } from "./time.js";
 import { Transport } from "./transport.js";
-import { Unsettled } from "../api/unsettled.js";
+import { Unsettled } from "./unsettled.js";
 
 export type { Client };
 
@@ -35,7 +35,7 @@ export interface ServerOptions {
   log?: Log;
 }
 
-export interface How {
+export interface Call {
   /** Ends the caller's part in the call. */
   signal?: AbortSignal | undefined;
   /** Waits its turn in the server, at most so long, or until the signal. */
@@ -51,11 +51,11 @@ export interface How {
 }
 
 /** A command on its way. */
-interface Call {
+interface Attempt {
   /** What is sent: by the script, its form of the command. */
   readonly command: Command;
   readonly mustHappenOnce: boolean;
-  readonly how: How;
+  readonly call: Call;
   /** When it stops waiting its turn in the server; undefined if it does not wait. */
   readonly untilMs: number | undefined;
   /** Goes right before the command. If it fails, the command fails too, and reports it. */
@@ -119,67 +119,67 @@ export class Server {
   }
 
   /** @internal Resolves to the reply. Follows redirections. */
-  ask(command: Command, how: How = {}): Promise<unknown> {
-    const untilMs = how.maxWaitMs ? performance.now() + how.maxWaitMs : undefined;
-    const call = { command, mustHappenOnce: mustHappenOnce(command), how, untilMs, repeats: 0, splits: 0 };
-    if (this.#by === "module") return this.#send(call);
-    if (needsModule(command) || how.ofShare) {
+  ask(command: Command, call: Call = {}): Promise<unknown> {
+    const untilMs = call.maxWaitMs ? performance.now() + call.maxWaitMs : undefined;
+    const attempt = { command, mustHappenOnce: mustHappenOnce(command), call, untilMs, repeats: 0, splits: 0 };
+    if (this.#by === "module") return this.#send(attempt);
+    if (needsModule(command) || call.ofShare) {
       const missing = "holds and shares need the module, and this Server decides by the script";
       return Promise.reject(new ModuleMissing(missing));
     }
-    if (this.route.clock) return this.#send(call); // a fake decides as both
-    const together = how.together?.map(byScript);
-    return this.#send({ ...call, command: byScript(command), how: together ? { ...how, together } : how });
+    if (this.route.clock) return this.#send(attempt); // a fake decides as both
+    const together = call.together?.map(byScript);
+    return this.#send({ ...attempt, command: byScript(command), call: together ? { ...call, together } : call });
   }
 
   /** Sends the call, without an async function, which would cost every call a tenth more. */
-  #send(call: Call): Promise<unknown> {
-    const { command, how, untilMs, askAt } = call;
+  #send(attempt: Attempt): Promise<unknown> {
+    const { command, call, untilMs, askAt } = attempt;
     const transport = this.#transportAt(askAt ?? this.route.addressOf(keyOf(command)));
     const away = transport.whyAway(); // which costs most calls of an outage half as much here
     if (away) return Promise.reject(away as never);
-    const send = (connection: Connection) => transmit(connection, call);
-    const sent = untilMs ? transport.wait(send, untilMs, how.signal) : transport.ask(send, call.mustHappenOnce);
+    const send = (connection: Connection) => transmit(connection, attempt);
+    const sent = untilMs ? transport.wait(send, untilMs, call.signal) : transport.ask(send, attempt.mustHappenOnce);
     return sent.then(
       (reply) => {
         transport.circuit.answered();
         return reply;
       },
-      (error: unknown) => this.#again(error, call, transport),
+      (error: unknown) => this.#again(error, attempt, transport),
     );
   }
 
   /** Sends the call again if that may help, else throws. */
-  async #again(error: unknown, call: Call, transport: Transport): Promise<unknown> {
-    if (error instanceof Undecided || call.how.signal?.aborted) throw error;
-    if (call.repeats++ === MOST_REPEATS) throw transport.circuit.refused(error);
-    if (await this.#isRepeatable(error, call, transport)) return this.#send(call);
+  async #again(error: unknown, attempt: Attempt, transport: Transport): Promise<unknown> {
+    if (error instanceof Undecided || attempt.call.signal?.aborted) throw error;
+    if (attempt.repeats++ === MOST_REPEATS) throw transport.circuit.refused(error);
+    if (await this.#isRepeatable(error, attempt, transport)) return this.#send(attempt);
     if (faultOf(error) === "refusing") throw transport.circuit.refused(error);
     throw explained(error, transport.circuit.who);
   }
 
   /** Returns whether to send again, after an error which says that nothing happened. Also decides where and how. */
-  async #isRepeatable(error: unknown, call: Call, transport: Transport): Promise<boolean> {
+  async #isRepeatable(error: unknown, attempt: Attempt, transport: Transport): Promise<boolean> {
     const code = codeOf(error);
     const to = redirectionOf(error);
-    call.before = undefined;
+    attempt.before = undefined;
     if (code === "NOSCRIPT") {
-      call.before = LOAD_SCRIPT;
+      attempt.before = LOAD_SCRIPT;
       return true;
     }
-    call.askAt = undefined;
+    attempt.askAt = undefined;
     if (code === "READONLY") return transport.leave();
     // The keys are on two nodes, because their slot moves, or the call waited at a node that no longer decides it.
     if (code === "TRYAGAIN" || code === "UNBLOCKED") {
-      if (call.splits++ === TRIES_OF_A_SPLIT_SLOT) return false;
+      if (attempt.splits++ === TRIES_OF_A_SPLIT_SLOT) return false;
       await new Promise((passed) => setTimeout(passed, this.timeoutMs / TRIES_OF_A_SPLIT_SLOT));
     } else if (!to || !(this.route instanceof ClusterRoute)) {
       return false;
     } else if (to.isMoved) {
       this.route.learn(to.slot, to.address);
     } else {
-      call.before = ["ASKING"];
-      call.askAt = to.address;
+      attempt.before = ["ASKING"];
+      attempt.askAt = to.address;
     }
     return true;
   }
@@ -229,13 +229,13 @@ export class Server {
   }
 }
 
-function transmit(connection: Connection, call: Call): Promise<unknown> {
-  const { command, how, before, untilMs } = call;
+function transmit(connection: Connection, attempt: Attempt): Promise<unknown> {
+  const { command, call, before, untilMs } = attempt;
   if (before) connection.send(before).catch(() => {});
-  if (how.together) return transaction(connection, how.together);
+  if (call.together) return transaction(connection, call.together);
   if (untilMs === undefined) return connection.send(command);
   const leftMs = Math.max(Math.ceil(untilMs - performance.now()), 0);
-  return connection.send(waiting(command, leftMs, how.ofShare));
+  return connection.send(waiting(command, leftMs, call.ofShare));
 }
 
 async function transaction(connection: Connection, commands: readonly Command[]) {
