@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from conftest import Package, eventually
-from drivers import DriverError
 from launch import Servers, ask
 from services import Service, module
 
@@ -63,24 +62,20 @@ def test_each_node_decides_on_its_buckets(package: Package, start_nodes: StartNo
         package.do("settle")
 
 
-def test_without_the_module_the_script_decides_on_every_node_that_lacks_it(
-    package: Package, start_nodes: StartNodes
-) -> None:
+def test_the_script_decides_on_every_node_of_a_cluster(package: Package, start_nodes: StartNodes) -> None:
     nodes = start_nodes(with_module=False)
-    limit(package, nodes, fallback="script")
+    ask(nodes.nodes[0], "MODULE", "LOAD", module())
+    limit(package, nodes, by="script")
     # Of those without a hash tag, the script's key may be on another node than the module's.
     for name in [*(name for _, name in one_on_each(nodes)), *"abcdefgh"]:
         takes(package, name, 6, 2)
         assert package.do("take_all", on="j", name=name, costs={"a": 1, "b": 2})["remaining"] == 8
-    with pytest.raises(DriverError, match="holds need"):
-        package.do("hold", amount=1)
-
-    ask(nodes.nodes[0], "MODULE", "LOAD", module())
-    another = package.another()
-    limit(another, nodes, fallback="script")
-    for at, (node, name) in enumerate(one_on_each(nodes)):
-        takes(another, "later" + name, 6)
-        assert ask(node, "EXISTS", f"tb:later{name}" + (":script" if at > 0 else "")) == 1
+    takes(package, "moves", 6)
+    owner = nodes.node_of("tb:moves:script")
+    nodes.move_slot_of("tb:moves:script", nodes.nodes[(nodes.nodes.index(owner) + 1) % 3])
+    takes(package, "moves", 2)
+    for node in nodes.nodes:
+        assert all(key.endswith(":script") for key in ask(node, "KEYS", "*"))
 
 
 def test_a_slot_that_moved_is_followed(package: Package, start_nodes: StartNodes) -> None:

@@ -332,11 +332,11 @@ def test_those_who_wait_follow_the_master_that_sentinel_names(
     assert len(ask(new, "TB.HOLDS", "tb:user")) == 1
 
 
-def test_without_the_module_the_call_comes_back_when_it_may_be_granted(
+def test_by_the_script_the_call_comes_back_when_it_may_be_granted(
     package: Package, start_server: StartServer
 ) -> None:
     bare = start_server(with_module=False)
-    package.server(bare, fallback="script")
+    package.server(bare, by="script")
     package.limiter(capacity=1, rate="5/s")
     before = executed(bare, "evalsha")
     for _ in range(3):

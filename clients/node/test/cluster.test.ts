@@ -3,10 +3,10 @@
 import assert from "node:assert/strict";
 import { connect, createServer, type AddressInfo } from "node:net";
 import { pipeline } from "node:stream";
-import { test, type TestContext } from "node:test";
+import { test } from "node:test";
 
 import { Cluster } from "ioredis";
-import { CrossSlot, JointLimiter, Limiter, type Client } from "tokenbucket-redis";
+import { CrossSlot, JointLimiter, Limiter } from "tokenbucket-redis";
 import { TokenBucketStorage } from "tokenbucket-redis/nestjs";
 import { RateLimiterTokenBucket } from "tokenbucket-redis/rate-limiter-flexible";
 
@@ -15,7 +15,6 @@ import {
   CLUSTER_LIBRARIES,
   clusterClientFor,
   clusterFor,
-  MODULE,
   patient,
   sharedCluster,
   type Server,
@@ -25,7 +24,6 @@ import {
 
 const LIMIT = { capacity: 10, rate: STILL };
 const STRICT = { onError: "throw" as const };
-const scripted = (client: Client) => patient(client, { fallback: "script" });
 
 const withModule = await sharedCluster();
 const withoutModule = await sharedCluster({ module: false });
@@ -71,48 +69,50 @@ test("a cluster all of whose nodes were replaced is found where the driver finds
   for (const name of onNodes) await until(async () => !(await isDegraded(name)));
 });
 
-/** A slot that can move between two nodes without the module. */
-async function slotToMove(t: TestContext) {
+test("a node that has lost its slots is forgotten, with its connection, when another is asked", async (t) => {
+  const cluster = await clusterFor(t);
+  const client = (await clusterClientFor(t, cluster, "ioredis")) as Cluster;
+  const limiter = new Limiter(patient(client), LIMIT, STRICT);
+  const [name = ""] = await cluster.names();
+  const old = await cluster.nodeOf(name);
+  const isConnected = async () => /cmd=tb.take/i.test(String(await ask(old, "CLIENT", "LIST")));
+  await limiter.take(name);
+  assert.equal(await isConnected(), true);
+
+  await cluster.takeOver(await cluster.replicaOf(old));
+  await new Promise<void>((done) => client.refreshSlotsCache(() => done()));
+  await limiter.take(name);
+  await until(async () => !(await isConnected()));
+});
+
+test("while a slot moves, the script decides where its keys are", async (t) => {
   const cluster = await clusterFor(t, { module: false });
-  const limiter = new Limiter(scripted(await clusterClientFor(t, cluster, "ioredis")), LIMIT, STRICT);
+  const client = await clusterClientFor(t, cluster, "ioredis");
+  const limiter = new Limiter(patient(client, { by: "script" }), LIMIT, STRICT);
   const [name = "", other = ""] = await cluster.names();
   const [from, to] = [await cluster.nodeOf(name), await cluster.nodeOf(other)];
   const slot = String(await ask(from, "CLUSTER", "KEYSLOT", name));
   const set = async (node: Server, state: string, which: Server) =>
     ask(node, "CLUSTER", "SETSLOT", slot, state, String(await ask(which, "CLUSTER", "MYID")));
-  return { limiter, name, other, from, to, set };
-}
-
-test("while a slot moves to a node without the module, the script decides", async (t) => {
-  const { limiter, name, from, to, set } = await slotToMove(t);
-  await ask(from, "MODULE", "LOAD", MODULE);
   await set(to, "IMPORTING", from);
   await set(from, "MIGRATING", to);
   for (const remaining of [9, 8]) assert.equal((await limiter.take(name)).remaining, remaining);
   assert.equal(await ask(to, "DBSIZE"), 1);
 });
 
-test("where a slot has moved to a node with the module, the module decides from the first call on", async (t) => {
-  const { limiter, name, other, from, to, set } = await slotToMove(t);
-  await ask(to, "MODULE", "LOAD", MODULE);
-  await limiter.take(other); // knows the slots from before
-  for (const node of [to, from]) await set(node, "NODE", to);
-  for (const remaining of [9, 8]) assert.equal((await limiter.take(name)).remaining, remaining);
-});
-
 // Versions before differ in how they are asked, not in what.
 for (const library of Object.keys(CLUSTER_LIBRARIES).filter((library) => !/\d/.test(library))) {
   const own = (name: string) => `${library}:${name}`;
 
-  for (const [cluster, what] of [
-    [withModule, "the module"],
-    [withoutModule, "the script"],
+  for (const [cluster, by] of [
+    [withModule, "module"],
+    [withoutModule, "script"],
   ] as const) {
-    test(`${library}, ${what}: drop-ins keep to a slot`, async (t) => {
+    test(`${library}, by the ${by}: drop-ins keep to a slot`, async (t) => {
       const client = await clusterClientFor(t, cluster, library);
       const keyPrefix = own("flexible");
       for (const key of [..."abc", "{tag}b"]) {
-        const storeClient = scripted(client);
+        const storeClient = patient(client, { by });
         const flexible = new RateLimiterTokenBucket({ storeClient, keyPrefix, points: 2, duration: 3600 });
         await flexible.consume(key, 2);
         await flexible.block(key, 10);
@@ -122,7 +122,7 @@ for (const library of Object.keys(CLUSTER_LIBRARIES).filter((library) => !/\d/.t
         assert.equal((await flexible.consume(key)).remainingPoints, 0);
         assert.equal(await flexible.delete(key), true);
       }
-      const storage = new TokenBucketStorage(scripted(client), { prefix: own("throttler:") });
+      const storage = new TokenBucketStorage(patient(client, { by }), { prefix: own("throttler:") });
       for (const key of "abc") {
         const records = [];
         for (let i = 0; i < 2; i++) records.push(await storage.increment(key, 3_600_000, 1, 7_200_000, "default"));

@@ -140,7 +140,7 @@ test("what cannot be a limiter is refused when it is made", async (t) => {
     assert.throws(() => patient(client, { timeoutMs: ms }), /^BadArgument: timeoutMs: /);
     assert.throws(() => patient(client, { retryEveryMs: ms }), /^BadArgument: retryEveryMs: /);
   }
-  assert.throws(() => patient(client, { fallback: "lua" as never }), /^BadArgument: fallback: 'lua'/);
+  assert.throws(() => patient(client, { by: "lua" as never }), /^BadArgument: by: 'lua'/);
   assert.throws(wrong({}, { onerror: "closed" }), /^BadArgument: onerror: unknown option, known are prefix, onError/);
   assert.throws(() => patient(client, { timeout: 5 } as object), /^BadArgument: timeout: unknown option/);
   assert.throws(() => new JointLimiter(client, { a: LIMIT }, { batch: 5 } as object), /^BadArgument: batch: /);
@@ -207,4 +207,12 @@ test("a keyPrefix of ioredis is refused: it does not reach every key", async () 
   const { Redis } = await import("ioredis");
   const client = new Redis(server.url, { keyPrefix: "app:", lazyConnect: true });
   assert.throws(() => new Limiter(client, LIMIT), /^BadArgument: client: has a keyPrefix/);
+});
+
+test("the caller's mistakes are thrown by the script, too", async (t) => {
+  const { client, send } = await clientFor(t, await serverFor(t, { module: false }));
+  const limiter = new Limiter(patient(client, { by: "script" }), { capacity: 1e10, rate: "1000/s" });
+  await assert.rejects(limiter.take("a"), /ERR capacity/);
+  await send("LPUSH", "tb:list:script", "1");
+  await assert.rejects(limiter.take("list", 1, { limit: LIMIT }), /WRONGTYPE/);
 });

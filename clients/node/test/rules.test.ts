@@ -43,7 +43,9 @@ test("an error means what it means to all", async () => {
 
 test("the bounds and the constants are those of all", async () => {
   const [decider, hold, server, time, transport, unsettled] = await Promise.all(
-    ["api/decider", "api/hold", "transport/server", "transport/time", "transport/transport", "api/unsettled"].map(of),
+    ["api/decider", "api/hold", "transport/server", "transport/time", "transport/transport", "transport/unsettled"].map(
+      of,
+    ),
   );
   assert.deepEqual(RULES.shares, {
     most_bytes: decider?.MOST_SHARE_BYTES,

@@ -107,10 +107,10 @@ test("a share or a wait that cannot be is an error, and so is a share of several
   }
 });
 
-test("without the module the call is denied when its time is over, and its caller may leave", async (t) => {
+test("by the script the call is denied when its time is over, and its caller may leave", async (t) => {
   const bare = await serverFor(t, { clock: false, module: false });
   const { client } = await clientFor(t, bare);
-  const limiter = new Limiter(patient(client, { fallback: "script" }), ONE, { onError: "throw" });
+  const limiter = new Limiter(patient(client, { by: "script" }), ONE, { onError: "throw" });
   await limiter.take("a");
   assert.equal((await limiter.take("a", 1, { maxWaitMs: 50 })).allowed, false);
   const signal = AbortSignal.timeout(50);

@@ -179,9 +179,7 @@ def makes(
     def make(server: Service, limit: Any, **options: Any) -> Any:
         of_client = {"host": "127.0.0.1", "port": server.port} | options.pop("client", {})
         of_server = {"timeout_ms": 20_000} | {
-            name: options.pop(name)
-            for name in ("timeout_ms", "retry_every_ms", "fallback")
-            if name in options
+            name: options.pop(name) for name in ("timeout_ms", "retry_every_ms", "by") if name in options
         }
         kind = package.JointLimiter if isinstance(limit, dict) else package.Limiter
 

@@ -64,13 +64,13 @@ def make(
     library: Any = httpx.AsyncClient if asynchronous else httpx.Client
 
     def make(
-        limit: Limit, *, at: Any = None, on_error: str = "raise", fallback: Any = None, **options: Any
+        limit: Limit, *, at: Any = None, on_error: str = "raise", by: Any = "module", **options: Any
     ) -> Any:
         if isinstance(at, FakeServer):
             of = at.asyncio if asynchronous else at
         else:
             url = f"redis://127.0.0.1:{(at or server).port}"
-            of = package.Server(url, timeout_ms=20_000, retry_every_ms=50, fallback=fallback)
+            of = package.Server(url, timeout_ms=20_000, retry_every_ms=50, by=by)
         limiter = package.Limiter(of, limit, "out:", on_error=on_error)
         transport = kind(limiter, **({"max_wait_ms": LONG_MS} | options))
         client: Any = library(transport=transport, timeout=60)
@@ -442,9 +442,9 @@ def test_by_the_script_everything_works_but_places(
     make: Make, bare_server: Service, upstream: Upstream
 ) -> None:
     upstream.status, upstream.headers = 429, {"Retry-After": "30"}
-    client = make(Limit(5, "5/s"), at=bare_server, fallback="script")
+    client = make(Limit(5, "5/s"), at=bare_server, by="script")
     client.get(upstream.url)
     paused = client.limiter.peek(HOST, 0)
     assert 25_000 < paused.retry_after_ms <= 30_100
     with pytest.raises(tokenbucket.ModuleMissing):
-        make(Limit(5, "5/s"), at=bare_server, fallback="script", in_flight=1).get(upstream.url)
+        make(Limit(5, "5/s"), at=bare_server, by="script", in_flight=1).get(upstream.url)

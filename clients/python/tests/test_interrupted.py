@@ -27,7 +27,7 @@ from launch import ask
 from proxy import Proxy
 from services import Service, wait_for
 from tokenbucket import Limit, Limiter, Server
-from tokenbucket.local.limiter import Buckets
+from tokenbucket.local.limiter import LocalLimiter
 
 STILL = "10/h"
 LONG_MS = 60_000
@@ -203,9 +203,9 @@ def test_local_holds_whose_change_is_interrupted_harm_no_others() -> None:
     now = [Fraction(0)]
     limit = ("a", 3, 0)
     for line in range(1, 1000):
-        buckets = Buckets(lambda: now[0])
+        buckets = LocalLimiter(lambda: now[0])
 
-        def change(buckets: Buckets = buckets) -> None:
+        def change(buckets: LocalLimiter = buckets) -> None:
             buckets.execute("TB.MHOLD", 1, 100, "y", *limit, 1)
             buckets.execute("TB.MSETTLE", 1, "x", *limit, 0)
             now[0] += 150

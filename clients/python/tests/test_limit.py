@@ -12,10 +12,9 @@ import pytest
 
 from paths import REPOSITORY
 from tokenbucket import BadArgument, Decision, JointLimiter, Limit, Limiter, Server
-from tokenbucket.api import operations, unsettled
-from tokenbucket.local.limiter import Buckets
+from tokenbucket.local.limiter import LocalLimiter
 from tokenbucket.testing import FakeServer
-from tokenbucket.transport import driver, node, server
+from tokenbucket.values import constants
 from tokenbucket.values.errors import AWAY, REFUSING, ReplyError
 
 
@@ -112,7 +111,7 @@ RULES: dict[str, Any] = json.loads((REPOSITORY / "clients/conformance/rules.json
 
 @pytest.mark.parametrize(("cost", "micros"), RULES["costs"].items())
 def test_an_amount_is_read_as_the_module_reads_it(cost: str, micros: int | None) -> None:
-    buckets = Buckets(lambda: Fraction(0))
+    buckets = LocalLimiter(lambda: Fraction(0))
     full = 10**12
     reply = buckets.execute("TB.TAKE", "a", full, full, cost)
     if micros is None:
@@ -132,12 +131,12 @@ def test_an_error_means_what_it_means_to_all(line: str, fault: str) -> None:
 
 def test_the_bounds_are_those_of_all() -> None:
     shares, longest = RULES["shares"], RULES["longest_ms"]
-    assert shares["most_bytes"] == operations.MOST_SHARE_BYTES
+    assert shares["most_bytes"] == constants.MOST_SHARE_BYTES
     assert (shares["least_weight"], shares["most_weight"]) == (
-        str(operations.LEAST_WEIGHT),
-        str(operations.MOST_WEIGHT),
+        str(constants.LEAST_WEIGHT),
+        str(constants.MOST_WEIGHT),
     )
-    assert longest["wait"] == longest["hold"] == operations.LONGEST_MS
+    assert longest["wait"] == longest["hold"] == constants.LONGEST_MS
 
 
 def test_the_constants_are_those_of_all() -> None:
@@ -145,13 +144,13 @@ def test_the_constants_are_those_of_all() -> None:
     assert RULES["constants"] == {
         "timeout_ms": options["timeout_ms"].default,
         "retry_every_ms": options["retry_every_ms"].default,
-        "connect_within_ms": 1000 * driver.CONNECT_WITHIN_S,
-        "pulse_of_a_wait_ms": 1000 * node.PULSE_S,
-        "looked_at_if_idle_for_ms": 1000 * node.IDLE_S,
-        "settled_again_after_ms": 1000 * unsettled.AGAIN_S,
-        "most_unsettled_holds": unsettled.MOST_UNSETTLED,
-        "most_redirections": server._MOST_REDIRECTIONS,
-        "tries_of_a_split_slot": server._TRIES_OF_A_SPLIT_SLOT,
+        "connect_within_ms": 1000 * constants.CONNECT_WITHIN_S,
+        "pulse_of_a_wait_ms": 1000 * constants.PULSE_S,
+        "looked_at_if_idle_for_ms": 1000 * constants.IDLE_S,
+        "settled_again_after_ms": 1000 * constants.AGAIN_S,
+        "most_unsettled_holds": constants.MOST_UNSETTLED,
+        "most_redirections": constants.MOST_REDIRECTIONS,
+        "tries_of_a_split_slot": constants.TRIES_OF_A_SPLIT_SLOT,
     }
 
 

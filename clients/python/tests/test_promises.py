@@ -43,11 +43,11 @@ from tokenbucket import (
     Server,
     TokenBucketError,
 )
-from tokenbucket.api.unsettled import AGAIN_S
 from tokenbucket.httpx import AsyncRateLimitTransport, RateLimitTimeout, RateLimitTransport
 from tokenbucket.local.clock import REAL
 from tokenbucket.testing import FakeServer
 from tokenbucket.transport.server import LOG
+from tokenbucket.values.constants import AGAIN_S
 
 STILL = "10/h"
 LONG_MS = 60_000
@@ -117,7 +117,7 @@ MISTAKES: list[tuple[str, Callable[[], Any]]] = [
     ("^retry_every_ms: None is not a number", lambda: Server(FAKE, retry_every_ms=None)),  # type: ignore
     ("^retry_every_ms: nan ", lambda: Server(FAKE, retry_every_ms=math.nan)),
     ("^retry_every_ms: -1 ", lambda: Server(FAKE, retry_every_ms=-1)),
-    ("^fallback: 'lua' ", lambda: Server(FAKE, fallback="lua")),  # type: ignore
+    ("^by: 'lua' ", lambda: Server(FAKE, by="lua")),  # type: ignore
     ("^name: 42 ", lambda: LIMITER.take(42)),  # type: ignore
     ("^name: b'a' ", lambda: LIMITER.hold(b"a", 1)),  # type: ignore
     ("^name: None ", lambda: JOINT.take_all(None, {"a": 1})),  # type: ignore

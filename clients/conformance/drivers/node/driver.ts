@@ -27,10 +27,10 @@ const limiters = new Map<string, Made>();
 const holds = new Map<string, Hold>();
 
 const COMMANDS: Record<string, (request: Request) => unknown> = {
-  async server({ name, client: library, timeout_ms, retry_every_ms, fallback, ...place }) {
+  async server({ name, client: library, timeout_ms, retry_every_ms, by, ...place }) {
     const client = await clientFor(library, place);
     const log = (line: string) => console.error(line);
-    const server = new Server(client, { timeoutMs: timeout_ms, retryEveryMs: retry_every_ms, fallback, log });
+    const server = new Server(client, { timeoutMs: timeout_ms, retryEveryMs: retry_every_ms, by, log });
     servers.set(name, { client, server });
     return {};
   },

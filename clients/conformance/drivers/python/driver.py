@@ -117,7 +117,7 @@ async def server(asked: dict[str, Any]) -> dict[str, Any]:
         return library.from_url(asked["url"])
 
     client = make() if asynchronous else await asyncio.to_thread(make)
-    options = {name: asked[name] for name in ("timeout_ms", "retry_every_ms", "fallback") if name in asked}
+    options = {name: asked[name] for name in ("timeout_ms", "retry_every_ms", "by") if name in asked}
     package = tokenbucket.asyncio if asynchronous else tokenbucket
     clients[asked["name"]] = client
     servers[asked["name"]] = package.Server(client, **options)

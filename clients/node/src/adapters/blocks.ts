@@ -41,7 +41,7 @@ export class BlockableBuckets {
     const joint = await this.#decider.decideAllQuietly(parts, ["TB.MTAKE", "2"]);
     const { allowed, degraded, retryAfterMs } = joint;
     const { bucket = joint, block } = joint.each;
-    this.#decider.tell(name, limit, bucket.with({ allowed, retryAfterMs }), began);
+    this.#decider.report(name, limit, bucket.with({ allowed, retryAfterMs }), began);
     return { allowed, degraded, bucket, blockedMs: block ? blockedMs(block) : 0 };
   }
 

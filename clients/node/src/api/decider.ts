@@ -1,13 +1,13 @@
 /** The common part of all limiters: asks the server, and applies `onError` without it. */
 
-import { mustHappenOnce, renewing, scriptKey, type Command } from "../transport/command.js";
+import { mustHappenOnce, renewing, type Command } from "../transport/command.js";
 import { Decision } from "../values/decision.js";
 import { BadArgument, CannotWait, ReplyLost, ServerAway, Undecided } from "../values/errors.js";
 import { checkAmount, checkBetween, type Amount, type Limit } from "../values/limit.js";
 import { LocalLimiter } from "../local/local-limiter.js";
 import type { Clock } from "../transport/driver.js";
 import { whileIn } from "../transport/time.js";
-import { outside, serverOf, type Client, type How, type Server } from "../transport/server.js";
+import { outside, serverOf, type Client, type Call, type Server } from "../transport/server.js";
 
 export type Policy = "local" | "open" | "closed" | "throw";
 
@@ -81,7 +81,7 @@ export const LEAST_WEIGHT = 0.001;
 export const MOST_WEIGHT = 1000;
 
 /** Returns how a call waits; throws a BadArgument before anything is sent. */
-export function inTurn({ signal, maxWaitMs = 0, share, weight }: ShareOptions): How {
+export function inTurn({ signal, maxWaitMs = 0, share, weight }: ShareOptions): Call {
   checkBetween("maxWaitMs", maxWaitMs, 0, MAX_WAIT_MS);
   if (share === undefined && weight === undefined) return { signal, maxWaitMs };
   if (share === undefined) throw new BadArgument("weight: is of no share, set `share` as well");
@@ -123,13 +123,13 @@ export class Decider {
   }
 
   /** Decides on one bucket. */
-  decide(operation: string, bucket: Bucket, words: readonly Amount[], how?: How): Promise<Decision> {
-    return this.told([bucket], this.decideQuietly(operation, bucket, words, how), wantedBy(operation, words[0]));
+  decide(operation: string, bucket: Bucket, words: readonly Amount[], call?: Call): Promise<Decision> {
+    return this.reported([bucket], this.decideQuietly(operation, bucket, words, call), wantedBy(operation, words[0]));
   }
 
   /** Does not call `onDecision`. */
-  decideQuietly(operation: string, bucket: Bucket, words: readonly Amount[], how?: How): Promise<Decision> {
-    return this.#decided(this.command(operation, bucket, words), [], how);
+  decideQuietly(operation: string, bucket: Bucket, words: readonly Amount[], call?: Call): Promise<Decision> {
+    return this.#decided(this.command(operation, bucket, words), [], call);
   }
 
   command(operation: string, { name, limit }: Bucket, words: readonly Amount[]): Command {
@@ -137,14 +137,14 @@ export class Decider {
   }
 
   /** Decides on several buckets: `command` precedes the arguments of each. */
-  decideAll(parts: readonly Part[], command: Command, how?: How): Promise<Decision> {
-    return this.told(parts, this.decideAllQuietly(parts, command, how), wantedBy(command[0]));
+  decideAll(parts: readonly Part[], command: Command, call?: Call): Promise<Decision> {
+    return this.reported(parts, this.decideAllQuietly(parts, command, call), wantedBy(command[0]));
   }
 
   /** Does not call `onDecision`. */
-  async decideAllQuietly(parts: readonly Part[], command: Command, how?: How): Promise<Decision> {
+  async decideAllQuietly(parts: readonly Part[], command: Command, call?: Call): Promise<Decision> {
     const names = parts.map((part) => part.which);
-    return this.#decided([...command, ...this.wordsOfAll(parts)], names, how);
+    return this.#decided([...command, ...this.wordsOfAll(parts)], names, call);
   }
 
   wordsOfAll(parts: readonly Part[]): string[] {
@@ -154,29 +154,29 @@ export class Decider {
     });
   }
 
-  #decided(command: Command, names: Names, how?: How): Promise<Decision> {
-    if (how?.maxWaitMs) return this.#decideInTurn(command, names, how, how.maxWaitMs);
-    return this.#decideOnce(command, names, how);
+  #decided(command: Command, names: Names, call?: Call): Promise<Decision> {
+    if (call?.maxWaitMs) return this.#decideInTurn(command, names, call, call.maxWaitMs);
+    return this.#decideOnce(command, names, call);
   }
 
-  #decideOnce(command: Command, names: Names, how?: How): Promise<Decision> {
-    const signal = how?.signal;
+  #decideOnce(command: Command, names: Names, call?: Call): Promise<Decision> {
+    const signal = call?.signal;
     if (signal?.aborted) return Promise.reject(signal.reason as Error);
-    const asked = this.server.ask(how?.renews ? renewing(command) : command, how);
+    const asked = this.server.ask(call?.renews ? renewing(command) : command, call);
     return whileIn(signal, asked).then(
       (reply) => Decision.read(reply, names),
       (error: unknown) => {
-        if (error instanceof Undecided) return this.#undecided(command, names, error, how);
-        if (signal?.aborted || error instanceof CannotWait) how?.onDoubt?.();
+        if (error instanceof Undecided) return this.#undecided(command, names, error, call);
+        if (signal?.aborted || error instanceof CannotWait) call?.onDoubt?.();
         throw error;
       },
     );
   }
 
   /** Returns the decision of `onError` in place of the server's. Throws for a mistake, under every policy. */
-  #undecided(command: Command, names: Names, why: Undecided, how?: How): Decision {
+  #undecided(command: Command, names: Names, why: Undecided, call?: Call): Decision {
     const { server, onError } = this;
-    if (why.sent) how?.onDoubt?.();
+    if (why.sent) call?.onDoubt?.();
     const lost = why.sent && mustHappenOnce(command);
     let reply = (onError === "local" ? server.local : new LocalLimiter()).run(command);
     this.#countDegraded(why, lost);
@@ -186,51 +186,52 @@ export class Decider {
   }
 
   /** Asks at once, and waits in the server if need be. Where that is impossible, asks again when it may be granted. */
-  async #decideInTurn(command: Command, names: Names, how: How, maxWaitMs: number): Promise<Decision> {
+  async #decideInTurn(command: Command, names: Names, call: Call, maxWaitMs: number): Promise<Decision> {
     const untilMs = this.clock.now() + maxWaitMs;
     for (let waits = 0; ; ) {
-      const decision = await this.#decideOnce(command, names, { ...how, maxWaitMs: 0 });
+      const decision = await this.#decideOnce(command, names, { ...call, maxWaitMs: 0 });
       const { allowed, degraded, retryAfterMs } = decision;
       const leftMs = untilMs - this.clock.now();
       if (allowed || degraded || retryAfterMs < 0 || leftMs <= 0 || this.shadow) return decision;
-      if (waits < MOST_WAITS && this.server.canWaitFor(command)) {
+      if (waits < MOST_WAITS && this.server.canWait) {
         waits++;
         try {
-          return await this.#decideOnce(command, names, { ...how, maxWaitMs: leftMs });
+          return await this.#decideOnce(command, names, { ...call, maxWaitMs: leftMs });
         } catch (error) {
           if (!(error instanceof CannotWait)) throw error;
           continue; // whether the server is away, it says at once
         }
       }
       if (retryAfterMs > leftMs) return decision;
-      await this.clock.sleep(Math.max(retryAfterMs, 1), how.signal);
+      await this.clock.sleep(Math.max(retryAfterMs, 1), call.signal);
     }
   }
 
   /** Sends a command that decides nothing, such as DEL. */
-  async ask(command: Command, how?: How): Promise<unknown> {
+  async ask(command: Command, call?: Call): Promise<unknown> {
     try {
-      return await this.server.ask(command, how);
+      return await this.server.ask(command, call);
     } catch (error) {
       if (!(error instanceof Undecided)) throw error;
       this.#countDegraded(error, false);
-      const commands = this.onError === "local" ? (how?.together ?? [command]) : [];
+      const commands = this.onError === "local" ? (call?.together ?? [command]) : [];
       return commands.map((words) => this.server.local.run(words)).at(-1);
     }
   }
 
   /** Calls `onDecision`, and in shadow mode lets the call pass, of which it wanted so much. */
-  told(buckets: readonly Bucket[], decided: Promise<Decision>, wanted = 1): Promise<Decision> {
+  reported(buckets: readonly Bucket[], decided: Promise<Decision>, wanted = 1): Promise<Decision> {
     if (!this.#onDecision && !this.shadow) return decided;
     const began = this.clock.now();
     return decided.then((decision) => {
       const passing = this.shadow ? decision.inShadowMode(wanted) : decision;
-      for (const { which = "", name, limit } of buckets) this.tell(name, limit, passing.each[which] ?? passing, began);
+      for (const { which = "", name, limit } of buckets)
+        this.report(name, limit, passing.each[which] ?? passing, began);
       return passing;
     });
   }
 
-  tell(name: string, limit: Limit, decision: Decision, began: number): void {
+  report(name: string, limit: Limit, decision: Decision, began: number): void {
     const durationMs = this.clock.now() - began;
     outside(() => this.#onDecision?.(name, limit, decision, durationMs));
   }
@@ -245,11 +246,7 @@ export class Decider {
 
   /** Deletes the buckets of these names, and returns whether there was one. */
   async delete(names: readonly string[]): Promise<boolean> {
-    const keys = names.map((name) => this.prefix + name);
-    // Those of the script may be on another node.
-    const all = this.server.canScript ? [keys, keys.map(scriptKey)] : [keys];
-    const deleted = await Promise.all(all.map((some) => this.ask(["DEL", ...some])));
-    return deleted.some((count) => Number(count) > 0);
+    return Number(await this.ask(["DEL", ...names.map((name) => this.prefix + name)])) > 0;
   }
 }
 

@@ -6,8 +6,8 @@ import { inTurn, type Decider, type Part, type ShareOptions, type WaitOptions } 
 import { Decision, Denied } from "../values/decision.js";
 import { BadArgument, HoldLost, ReplyLost, ServerAway, textOf } from "../values/errors.js";
 import { checkAmount, checkBetween, isNothing, isPool, type Amount } from "../values/limit.js";
-import type { How } from "../transport/server.js";
-import { SETTLED_AGAIN_AFTER_MS } from "./unsettled.js";
+import type { Call } from "../transport/server.js";
+import { SETTLED_AGAIN_AFTER_MS } from "../transport/unsettled.js";
 
 /** The actual use; for several limits, by their names. */
 export type Used = Amount | Readonly<Record<string, Amount>>;
@@ -82,9 +82,9 @@ export class Hold implements AsyncDisposable {
     const { ttlMs = 30_000, signal } = options;
     signal?.throwIfAborted();
     const hold = new Hold(decider, parts, ttlMs, onSettled);
-    const how = inTurn(options);
+    const call = inTurn(options);
     try {
-      await hold.#set(parts, how);
+      await hold.#set(parts, call);
       return hold;
     } finally {
       const { allowed, shadowed } = hold.#decision;
@@ -157,10 +157,10 @@ export class Hold implements AsyncDisposable {
   }
 
   /** Takes the hold if the server has never had it. */
-  async #set(parts: readonly Part[], how: How): Promise<Decision> {
+  async #set(parts: readonly Part[], call: Call): Promise<Decision> {
     const onDoubt = () => void (this.#isInDoubt = true);
     const words = ["TB.MHOLD", String(parts.length), String(this.#ttlMs), this.id];
-    const decision = (this.#decision = await this.#decider.decideAll(parts, words, { ...how, onDoubt }));
+    const decision = (this.#decision = await this.#decider.decideAll(parts, words, { ...call, onDoubt }));
     this.#isLocal ||= decision.degraded;
     if (decision.degraded) return decision;
     this.#isKnown ||= decision.allowed && !decision.shadowed;

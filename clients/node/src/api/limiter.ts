@@ -86,11 +86,12 @@ export class Limiter extends Holder<string, Amount, TakeOptions & HoldOptions> {
     try {
       checkAmount("cost", cost);
       const bucket = this.#bucket(name, options, TAKE_OPTIONS);
-      const how = inTurn(options);
-      if (how.maxWaitMs) return this.#decider.decide("TB.TAKE", bucket, [cost], how);
-      if (this.#batches || this.#denials) return this.#decider.told([bucket], this.#takeSparingly(bucket, cost, how));
+      const call = inTurn(options);
+      if (call.maxWaitMs) return this.#decider.decide("TB.TAKE", bucket, [cost], call);
+      if (this.#batches || this.#denials)
+        return this.#decider.reported([bucket], this.#takeSparingly(bucket, cost, call));
       // The shorter command costs a tenth less, with its driver.
-      return this.#decider.decide("TB.TAKE", bucket, cost === 1 ? [] : [cost], how);
+      return this.#decider.decide("TB.TAKE", bucket, cost === 1 ? [] : [cost], call);
     } catch (error) {
       return Promise.reject(error as Error);
     }

@@ -1,4 +1,4 @@
-/** The state of one server: until when it is away, and whether it has the module. */
+/** The state of one server: until when it is away. */
 
 import { textOf, Undecided } from "../values/errors.js";
 
@@ -6,7 +6,6 @@ import { textOf, Undecided } from "../values/errors.js";
 export type Log = (line: string) => void;
 
 const MS_BETWEEN_REFUSALS_LOGGED = 60_000;
-const MS_BETWEEN_LOOKS_FOR_THE_MODULE = 60_000;
 
 export class Circuit {
   /** Why the server last did not decide. */
@@ -15,8 +14,6 @@ export class Circuit {
   #awayUntilMs: number | undefined;
   #isLogged = false;
   #nextRefusalLogged = 0;
-  /** When to look for the module again; undefined if it is there, as far as is known. */
-  #scriptUntilMs: number | undefined;
 
   constructor(
     readonly who: string,
@@ -45,10 +42,9 @@ export class Circuit {
     this.log(`tokenbucket: cannot ask ${this.who}, each limit does as its onError says: ${textOf(error)}`);
   }
 
-  /** Lets calls ask again, and look for the module: the server may be another. */
+  /** Lets calls ask again. */
   reached(): void {
     this.#awayUntilMs = undefined;
-    if (this.#scriptUntilMs !== undefined) this.#scriptUntilMs = 0;
   }
 
   /** Notes that the server has replied to a call. */
@@ -71,23 +67,5 @@ export class Circuit {
   /** Returns the error of a call that the server does not decide; by default, because it is away. */
   undecided(sent: boolean, error?: unknown): Undecided {
     return new Undecided(this.who, this.isAway ? this.#lastError : error, sent);
-  }
-
-  /** Returns whether the Lua script replaces the commands. */
-  get usesScript(): boolean {
-    return this.#scriptUntilMs !== undefined && performance.now() < this.#scriptUntilMs;
-  }
-
-  hasNoModule(): void {
-    if (this.#scriptUntilMs === undefined) {
-      this.log(`tokenbucket: ${this.who} has no module, the script decides until it has`);
-    }
-    this.#scriptUntilMs = performance.now() + MS_BETWEEN_LOOKS_FOR_THE_MODULE;
-  }
-
-  hasModule(): void {
-    if (this.#scriptUntilMs === undefined) return;
-    this.#scriptUntilMs = undefined;
-    this.log(`tokenbucket: ${this.who} has the module, the script decides no longer`);
   }
 }

@@ -40,23 +40,15 @@ export function keyOf(command: Command): string {
   return command[FIRST_KEY[command[0] ?? ""] ?? 1] ?? "";
 }
 
-export function isOfModule([name = ""]: Command): boolean {
-  return name.startsWith("TB.");
-}
-
 export function needsModule([name = ""]: Command): boolean {
   return NEED_THE_MODULE.has(name);
 }
 
-/** No key is a bucket of the module at one time and one of the script at another. */
-export function scriptKey(key: string): string {
-  return `${key}:script`;
-}
+const scriptKey = (key: string) => `${key}:script`;
 
-/** Returns the form of a command for the script: keys first, under names of its own. */
-export function byScript(command: Command): Command {
-  const [name = "", ...words] = command;
-  if (!isOfModule(command)) return [name, ...words.map(scriptKey)];
+/** Returns the form of a command for the script: keys first, under names that the module never uses. */
+export function byScript([name = "", ...words]: Command): Command {
+  if (name === "DEL") return [name, ...words.map(scriptKey)];
   const isJoint = name === "TB.MTAKE";
   const groups = isJoint ? words.slice(1) : words;
   const isKey = (at: number) => (isJoint ? at % 4 === 0 : at === 0);

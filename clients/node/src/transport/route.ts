@@ -26,7 +26,9 @@ export class ClusterRoute implements Route {
 
   /** Returns all nodes with slots. */
   addresses(): Set<string> {
-    return new Set(Array.from({ length: SLOTS }, (_, slot) => this.#addressOfSlot(slot)));
+    const all = new Set<string>();
+    for (let slot = 0; slot < SLOTS; slot++) all.add(this.#addressOfSlot(slot));
+    return all;
   }
 
   /** Learns that a slot has moved. */

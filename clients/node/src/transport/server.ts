@@ -1,24 +1,14 @@
 /** A server or a cluster, shared by its limiters. */
 
 import type { Log } from "./circuit.js";
-import {
-  byScript,
-  isOfModule,
-  keyOf,
-  LOAD_SCRIPT,
-  mustHappenOnce,
-  needsModule,
-  scriptKey,
-  waiting,
-  type Command,
-} from "./command.js";
+import { byScript, keyOf, LOAD_SCRIPT, mustHappenOnce, needsModule, waiting, type Command } from "./command.js";
 import {
   BadArgument,
   checkOptions,
   codeOf,
   explained,
   faultOf,
-  isUnknownCommand,
+  ModuleMissing,
   redirectionOf,
   textOf,
   Undecided,
@@ -30,7 +20,7 @@ import { ClusterRoute } from "./route.js";
 import { LocalLimiter } from "../local/local-limiter.js";
 import { LONGEST_PAUSE_MS, MACHINES_CLOCK, setTimeout } from "./time.js";
 import { Transport } from "./transport.js";
-import { Unsettled } from "../api/unsettled.js";
+import { Unsettled } from "./unsettled.js";
 
 export type { Client };
 
@@ -39,13 +29,13 @@ export interface ServerOptions {
   timeoutMs?: number;
   /** Milliseconds between attempts to reach a server that is away; 500 by default. */
   retryEveryMs?: number;
-  /** "script": a Lua script decides where the server has no module. */
-  fallback?: "script" | undefined;
+  /** "script": a Lua script decides in place of the module; "module" by default. */
+  by?: "module" | "script" | undefined;
   /** Gets one line when an outage begins, and one when a call is answered again; `console.warn` by default. */
   log?: Log;
 }
 
-export interface How {
+export interface Call {
   /** Ends the caller's part in the call. */
   signal?: AbortSignal | undefined;
   /** Waits its turn in the server, at most so long, or until the signal. */
@@ -61,14 +51,13 @@ export interface How {
 }
 
 /** A command on its way. */
-interface Call {
+interface Attempt {
+  /** What is sent: by the script, its form of the command. */
   readonly command: Command;
-  readonly how: How;
+  readonly mustHappenOnce: boolean;
+  readonly call: Call;
   /** When it stops waiting its turn in the server; undefined if it does not wait. */
   readonly untilMs: number | undefined;
-  readonly canScript: boolean;
-  /** Set once a node has said that it has no module, until the slot has moved: while it moves, one of two nodes may have it. */
-  isByScript: boolean;
   /** Goes right before the command. If it fails, the command fails too, and reports it. */
   before?: Command | undefined;
   /** The node that a redirection names for this call alone. */
@@ -78,15 +67,15 @@ interface Call {
   splits: number;
 }
 
-const OPTIONS = ["timeoutMs", "retryEveryMs", "fallback", "log"];
+const OPTIONS = ["timeoutMs", "retryEveryMs", "by", "log"];
 export const MOST_REDIRECTIONS = 16;
 /** How often a call is sent again within the timeout while its slot is on two nodes, with a redirection each time. */
 export const TRIES_OF_A_SPLIT_SLOT = 10;
 const MOST_REPEATS = MOST_REDIRECTIONS + 2 * TRIES_OF_A_SPLIT_SLOT;
 
 /**
- * Pass this to limiters instead of the client to set timeouts, logging, and the fallback for servers without the
- * module. Limiters that get the client itself share one with the defaults.
+ * Pass this to limiters instead of the client to set timeouts, logging, and whether the module or a script decides.
+ * Limiters that get the client itself share one with the defaults.
  *
  * ```ts
  * import { Limiter, Server } from "tokenbucket-redis";
@@ -103,104 +92,101 @@ export class Server {
   degradedCount = 0;
   /** @internal */ readonly log: Log;
   /** @internal */ readonly clock: Clock;
-  /** @internal */ readonly canScript: boolean;
   /** @internal */ readonly timeoutMs: number;
   /** @internal */ readonly retryEveryMs: number;
   /** @internal */ readonly local = new LocalLimiter();
   /** @internal */ readonly unsettled = new Unsettled(this);
   /** @internal */ readonly route: Route;
+  readonly #by: "module" | "script";
   readonly #transports = new Map<string, Transport>();
   #nextRefresh = 0;
 
   constructor(client: Client, options: ServerOptions = {}) {
-    const { timeoutMs = 100, retryEveryMs = 500, fallback, log = (line) => console.warn(line) } = options;
+    const { timeoutMs = 100, retryEveryMs = 500, by = "module", log = (line) => console.warn(line) } = options;
     checkOptions(options, OPTIONS);
     checkBetween("timeoutMs", timeoutMs, 1, LONGEST_PAUSE_MS);
     checkBetween("retryEveryMs", retryEveryMs, 0, LONGEST_PAUSE_MS);
-    if (fallback !== undefined && fallback !== "script") {
-      throw new BadArgument(`fallback: '${String(fallback)}' is not 'script'`);
+    if (by !== "module" && by !== "script") {
+      throw new BadArgument(`by: '${String(by)}' is neither 'module' nor 'script'`);
     }
     this.route = routeOf(client);
     this.timeoutMs = timeoutMs;
     this.retryEveryMs = retryEveryMs;
     this.log = (line) => outside(() => log(line));
-    this.canScript = fallback === "script";
+    this.#by = by;
     this.clock = this.route.clock ?? MACHINES_CLOCK;
     if ("on" in client) client.on("end", () => this.close());
   }
 
-  /** @internal Resolves to the reply. Follows redirections, and uses the script on servers without the module. */
-  ask(command: Command, how: How = {}): Promise<unknown> {
-    const untilMs = how.maxWaitMs ? performance.now() + how.maxWaitMs : undefined;
-    const canScript = this.canScript && untilMs === undefined && isOfModule(command) && !needsModule(command);
-    return this.#send({ command, how, untilMs, canScript, isByScript: false, repeats: 0, splits: 0 });
+  /** @internal Resolves to the reply. Follows redirections. */
+  ask(command: Command, call: Call = {}): Promise<unknown> {
+    const untilMs = call.maxWaitMs ? performance.now() + call.maxWaitMs : undefined;
+    const attempt = { command, mustHappenOnce: mustHappenOnce(command), call, untilMs, repeats: 0, splits: 0 };
+    if (this.#by === "module") return this.#send(attempt);
+    if (needsModule(command) || call.ofShare) {
+      const missing = "holds and shares need the module, and this Server decides by the script";
+      return Promise.reject(new ModuleMissing(missing));
+    }
+    if (this.route.clock) return this.#send(attempt); // a fake decides as both
+    const together = call.together?.map(byScript);
+    return this.#send({ ...attempt, command: byScript(command), call: together ? { ...call, together } : call });
   }
 
   /** Sends the call, without an async function, which would cost every call a tenth more. */
-  #send(call: Call): Promise<unknown> {
-    const { command, how, untilMs, canScript, askAt } = call;
-    const key = keyOf(command);
-    let transport = this.#transportOf(key);
-    const isByScript = canScript && (call.isByScript || transport.circuit.usesScript);
-    // The script's keys have other names, perhaps on another node.
-    if (isByScript) transport = this.#transportOf(scriptKey(key));
-    if (askAt !== undefined) transport = this.#transportAt(askAt);
+  #send(attempt: Attempt): Promise<unknown> {
+    const { command, call, untilMs, askAt } = attempt;
+    const transport = this.#transportAt(askAt ?? this.route.addressOf(keyOf(command)));
     const away = transport.whyAway(); // which costs most calls of an outage half as much here
     if (away) return Promise.reject(away as never);
-    const send = (connection: Connection) => transmit(connection, call, isByScript);
-    const sent = untilMs ? transport.wait(send, untilMs, how.signal) : transport.ask(send, mustHappenOnce(command));
+    const send = (connection: Connection) => transmit(connection, attempt);
+    const sent = untilMs ? transport.wait(send, untilMs, call.signal) : transport.ask(send, attempt.mustHappenOnce);
     return sent.then(
       (reply) => {
         transport.circuit.answered();
-        if (this.canScript && !isByScript) transport.circuit.hasModule();
         return reply;
       },
-      (error: unknown) => this.#again(error, call, transport, isByScript),
+      (error: unknown) => this.#again(error, attempt, transport),
     );
   }
 
   /** Sends the call again if that may help, else throws. */
-  async #again(error: unknown, call: Call, transport: Transport, isByScript: boolean): Promise<unknown> {
-    if (error instanceof Undecided || call.how.signal?.aborted) throw error;
-    if (call.repeats++ === MOST_REPEATS) throw transport.circuit.refused(error);
-    if (await this.#isRepeatable(error, call, transport, isByScript)) return this.#send(call);
+  async #again(error: unknown, attempt: Attempt, transport: Transport): Promise<unknown> {
+    if (error instanceof Undecided || attempt.call.signal?.aborted) throw error;
+    if (attempt.repeats++ === MOST_REPEATS) throw transport.circuit.refused(error);
+    if (await this.#isRepeatable(error, attempt, transport)) return this.#send(attempt);
     if (faultOf(error) === "refusing") throw transport.circuit.refused(error);
-    throw explained(error, transport.circuit.who, needsModule(call.command));
+    throw explained(error, transport.circuit.who);
   }
 
   /** Returns whether to send again, after an error which says that nothing happened. Also decides where and how. */
-  async #isRepeatable(error: unknown, call: Call, transport: Transport, isByScript: boolean): Promise<boolean> {
+  async #isRepeatable(error: unknown, attempt: Attempt, transport: Transport): Promise<boolean> {
     const code = codeOf(error);
     const to = redirectionOf(error);
-    call.before = undefined;
-    if (code === "NOSCRIPT" && isByScript) {
-      call.before = LOAD_SCRIPT;
+    attempt.before = undefined;
+    if (code === "NOSCRIPT") {
+      attempt.before = LOAD_SCRIPT;
       return true;
     }
-    call.askAt = undefined;
+    attempt.askAt = undefined;
     if (code === "READONLY") return transport.leave();
     // The keys are on two nodes, because their slot moves, or the call waited at a node that no longer decides it.
     if (code === "TRYAGAIN" || code === "UNBLOCKED") {
-      if (call.splits++ === TRIES_OF_A_SPLIT_SLOT) return false;
+      if (attempt.splits++ === TRIES_OF_A_SPLIT_SLOT) return false;
       await new Promise((passed) => setTimeout(passed, this.timeoutMs / TRIES_OF_A_SPLIT_SLOT));
-    } else if (isUnknownCommand(error) && call.canScript && !isByScript) {
-      transport.circuit.hasNoModule();
-      call.isByScript = true;
     } else if (!to || !(this.route instanceof ClusterRoute)) {
       return false;
     } else if (to.isMoved) {
       this.route.learn(to.slot, to.address);
-      call.isByScript = false;
     } else {
-      call.before = ["ASKING"];
-      call.askAt = to.address;
+      attempt.before = ["ASKING"];
+      attempt.askAt = to.address;
     }
     return true;
   }
 
-  /** @internal Returns whether the call can wait in the server: not with the script, nor in a fake. */
-  canWaitFor(command: Command): boolean {
-    return !this.route.clock && !this.#transportOf(keyOf(command)).circuit.usesScript;
+  /** @internal Calls cannot wait in the server by the script, nor in a fake. */
+  get canWait(): boolean {
+    return this.#by === "module" && !this.route.clock;
   }
 
   /** Closes our connections; the next call opens new ones. The application's client stays open. */
@@ -209,14 +195,24 @@ export class Server {
     for (const transport of this.#transports.values()) transport.close();
   }
 
-  #transportOf(key: string): Transport {
-    return this.#transportAt(this.route.addressOf(key));
-  }
-
   #transportAt(address: string): Transport {
-    const transport = this.#transports.get(address) ?? new Transport(address, this);
+    const known = this.#transports.get(address);
+    if (known) return known;
+    this.#forgetOthers();
+    const transport = new Transport(address, this);
     this.#transports.set(address, transport);
     return transport;
+  }
+
+  /** Forgets nodes that have left the cluster. A node that a slot moves to has none yet, but calls. */
+  #forgetOthers(): void {
+    if (!(this.route instanceof ClusterRoute)) return;
+    const addresses = this.route.addresses();
+    for (const [address, transport] of this.#transports) {
+      if (addresses.has(address) || transport.isInUse) continue;
+      transport.close();
+      this.#transports.delete(address);
+    }
   }
 
   /** @internal Asks a node of a cluster which nodes have the slots of those that are away. */
@@ -233,14 +229,13 @@ export class Server {
   }
 }
 
-function transmit(connection: Connection, call: Call, isByScript: boolean): Promise<unknown> {
-  const { command, how, before, untilMs } = call;
+function transmit(connection: Connection, attempt: Attempt): Promise<unknown> {
+  const { command, call, before, untilMs } = attempt;
   if (before) connection.send(before).catch(() => {});
-  const form = isByScript ? byScript : (words: Command) => words;
-  if (how.together) return transaction(connection, how.together.map(form));
-  if (untilMs === undefined) return connection.send(form(command));
+  if (call.together) return transaction(connection, call.together);
+  if (untilMs === undefined) return connection.send(command);
   const leftMs = Math.max(Math.ceil(untilMs - performance.now()), 0);
-  return connection.send(waiting(command, leftMs, how.ofShare));
+  return connection.send(waiting(command, leftMs, call.ofShare));
 }
 
 async function transaction(connection: Connection, commands: readonly Command[]) {

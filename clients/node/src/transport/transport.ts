@@ -89,6 +89,11 @@ export class Transport {
     this.circuit = new Circuit(who, retryEveryMs, log);
   }
 
+  get isInUse(): boolean {
+    const pipeline = this.#pipeline;
+    return !!this.#connecting || this.#waiting.size > 0 || (!!pipeline?.connection.isOpen && !pipeline.isIdle);
+  }
+
   /** Sends the call, and once more if its connection breaks before the reply, unless it must happen `once`. */
   ask(send: Send, once = false, isFirst = true): Promise<unknown> {
     // Most calls pass no async function: each would cost a tenth of the driver's work.

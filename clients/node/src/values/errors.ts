@@ -108,10 +108,6 @@ export function redirectionOf(error: unknown): { isMoved: boolean; slot: number;
   return kind === undefined ? undefined : { isMoved: kind === "MOVED", slot: Number(slot), address };
 }
 
-export function isUnknownCommand(error: unknown): boolean {
-  return codeOf(error) === "ERR" && /unknown command/i.test(textOf(error));
-}
-
 export function textOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }
@@ -126,12 +122,11 @@ export function codeOf(error: unknown): string | undefined {
 }
 
 /** Returns the error for the caller of the server `who`, which says what to do where that is known. */
-export function explained(error: unknown, who: string, isHold: boolean): unknown {
+export function explained(error: unknown, who: string): unknown {
   if (error instanceof TokenBucketError) return error;
-  if (isUnknownCommand(error)) {
-    const missing = `${who} has no tokenbucket module: load it, or make a Server with fallback: "script"`;
-    const forHolds = `holds need the tokenbucket module, which ${who} has not loaded`;
-    return new ModuleMissing(isHold ? forHolds : missing, { cause: error });
+  if (/^ERR unknown command\W+TB\./i.test(textOf(error))) {
+    const help = 'load it, or make a Server with by: "script"; holds and shares need the module';
+    return new ModuleMissing(`${who} has no tokenbucket module: ${help}`, { cause: error });
   }
   if (codeOf(error) === "CROSSSLOT") {
     const help = "in a cluster, the names of one call have to share a hash tag, as in '{ada}:requests'";

@@ -13,7 +13,7 @@ from .api.joint import BaseJointLimiter
 from .api.limiter import BaseLimiter
 from .api.operations import Backend, Part
 from .api.unsettled import Unsettled
-from .transport.call import Steps, Terms
+from .transport.call import Call, Steps
 from .transport.commands import Command
 from .transport.server import BaseServer
 from .transport.tasks import Tasks, Transports
@@ -71,18 +71,18 @@ class Server(BaseServer[Client]):
         """Sends what the steps ask for, until they are over."""
         if self._unsettled and (self._settles_on is None or self._settles_on.is_closed()):
             self._settle_in(0)
-        call = None
+        attempt = None
         try:
-            call = next(steps)
+            attempt = next(steps)
             while True:
                 try:
-                    reply = await call.node.transport.here().exchange(call)
+                    reply = await attempt.circuit.transport.here().exchange(attempt)
                 except Exception as error:
-                    call = steps.throw(error)
+                    attempt = steps.throw(error)
                 else:
-                    call = steps.send(reply)
+                    attempt = steps.send(reply)
         except StopIteration as end:
-            if call is None:  # decided here: a caller in a loop still lets the event loop read
+            if attempt is None:  # decided here: a caller in a loop still lets the event loop read
                 await asyncio.sleep(0)
             result: T = end.value
             return result
@@ -119,8 +119,8 @@ class Server(BaseServer[Client]):
         """
         await self._detached.end_here()
         await self._run(self._ask_each(self._unsettled.drain()))
-        for node in self._nodes():
-            await node.transport.close()
+        for circuit in self._circuits():
+            await circuit.transport.close()
 
 
 async def _to_the_end(task: asyncio.Task[Decision]) -> Decision:
@@ -168,8 +168,8 @@ class Hold(HoldOperations[Awaited[Decision]]):
 
     _backend: _Closing
 
-    def __init__(self, limiter: _Closing, parts: list[Part], ttl_ms: int, terms: Terms) -> None:
-        super().__init__(limiter, parts, ttl_ms, terms)
+    def __init__(self, limiter: _Closing, parts: list[Part], ttl_ms: int, call: Call) -> None:
+        super().__init__(limiter, parts, ttl_ms, call)
         self._asked = False
         self._timer: asyncio.TimerHandle | None = None
         self._renewing: asyncio.Task[None] | None = None
@@ -182,7 +182,7 @@ class Hold(HoldOperations[Awaited[Decision]]):
         if not self._asked and self._settling is None:
             self._asked, began = True, self._backend._clock.monotonic()
             await self._backend._run(self._renew(first=True))
-            self._backend._tell(self._parts, self.decision, began)
+            self._backend._report(self._parts, self.decision, began)
         return self
 
     async def _end(self, used: Used | None) -> Decision:

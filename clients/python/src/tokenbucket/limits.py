@@ -32,7 +32,7 @@ _SCHEMES = ["tokenbucket", "tokenbuckets", "tokenbucket+unix", "tokenbucket+clus
 _ERRORS: tuple[type[Exception], ...] = (TokenBucketError, redis.exceptions.RedisError)
 # The library's own storages use another prefix, and other types of keys.
 _PREFIX = "tb:limits"
-_OF_SERVER = {"timeout_ms", "retry_every_ms", "fallback", "log"}
+_OF_SERVER = {"timeout_ms", "retry_every_ms", "by", "log"}
 _OF_LIMITER = {"on_error", "remember_denials", "batch", "on_decision"}
 
 # How `RateLimitItem.key_for` ends: amount, multiples, granularity. Two of the library's strategies

@@ -25,7 +25,7 @@ def limiter() -> Limiter:
     """The one that all throttles of this process ask, with the settings of its first request."""
     given = getattr(settings, "TOKENBUCKET", {})
     options = read_numbers({name.lower(): value for name, value in given.items()})
-    names = ("timeout_ms", "retry_every_ms", "fallback")
+    names = ("timeout_ms", "retry_every_ms", "by")
     of_server = {name: options.pop(name) for name in names if name in options}
     server = Server(options.pop("url", "redis://localhost:6379/0"), **of_server)
     return Limiter(server, Limit(0, 1), options.pop("prefix", "tb:django:"), **options)

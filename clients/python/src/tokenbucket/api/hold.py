@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic
 
-from ..transport.call import Steps, Terms
+from ..transport.call import Call, Steps
 from ..transport.commands import Command, renewing
+from ..values.constants import AGAIN_S
 from ..values.decision import Decision
 from ..values.errors import BadArgument, ServerAway, TokenBucketError
 from ..values.limit import Number, exactly
 from .operations import Backend, DecisionT, Part, checked_ms, decision_of, done, words_of
-from .unsettled import AGAIN_S
 
 Used = Number | Mapping[str, Number]
 
@@ -30,7 +30,7 @@ class HoldOperations(Generic[DecisionT]):
     _end: Callable[[Used | None], DecisionT]
 
     def __init__(
-        self, backend: Backend[Any, Any, Any], parts: Sequence[Part], ttl_ms: int, terms: Terms
+        self, backend: Backend[Any, Any, Any], parts: Sequence[Part], ttl_ms: int, call: Call
     ) -> None:
         checked_ms("ttl_ms", ttl_ms, 1)
         self._backend = backend
@@ -38,7 +38,7 @@ class HoldOperations(Generic[DecisionT]):
         self._held = [part for part in parts if exactly(part.amount) != 0]
         """Those that hold more than nothing, which the server forgets at once."""
         self._ttl_ms = ttl_ms
-        self._terms = terms
+        self._terms = call
         """Says how the first call waits; renewals do not wait."""
         self._process = os.getpid()
         self._was_granted = self._was_local = self._is_denied = self._is_away = False
@@ -101,16 +101,16 @@ class HoldOperations(Generic[DecisionT]):
     def _renew(self, first: bool = False) -> Steps[Decision]:
         parts = self._parts if first else self._held
         words = self._command("TB.MHOLD", parts, self._ttl_ms)
-        terms, is_kept = self._terms if first else Terms(renews=self._is_known), not first
+        call, is_kept = self._terms if first else Call(renews=self._is_known), not first
         try:
-            decision = yield from self._backend._ask(parts, words, terms)
-            is_kept = is_kept or decision.allowed or not terms.was_sent
+            decision = yield from self._backend._ask(parts, words, call)
+            is_kept = is_kept or decision.allowed or not call.was_sent
         except Exception as error:
             self._is_away = isinstance(error, ServerAway)
-            is_kept = is_kept or not terms.was_sent
+            is_kept = is_kept or not call.was_sent
             raise
         finally:  # of a cancelled call, too
-            self._is_sent = self._is_sent or terms.was_sent
+            self._is_sent = self._is_sent or call.was_sent
             if not is_kept:
                 self._abandon()
         return self._renewed(decision)
@@ -192,7 +192,7 @@ class HoldOperations(Generic[DecisionT]):
         began, is_settled = self._backend._clock.monotonic(), False
         try:
             words = self._command("TB.MSETTLE", parts)
-            settled = yield from self._backend._ask(parts, words, Terms(once=True))
+            settled = yield from self._backend._ask(parts, words, Call(once=True))
             is_settled = not settled.degraded
         except BadArgument:
             is_settled = True
@@ -208,9 +208,9 @@ class HoldOperations(Generic[DecisionT]):
         for part in [] if settled.degraded else parts:
             if not each[part.which].allowed and float(part.amount) > 0:
                 words = ("TB.CHARGE", *part.words)
-                each[part.which] = yield from self._backend._ask([part], words, Terms(once=True))
+                each[part.which] = yield from self._backend._ask([part], words, Call(once=True))
                 self._note(replace(settled, each=each))
-        self._backend._tell(parts, replace(settled, each=each), began)
+        self._backend._report(parts, replace(settled, each=each), began)
         lost = any(one.lost for one in each.values())
         return replace(settled, each=each if settled.each else {}, lost=lost)
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from ..local.fork import begins_anew_after_fork
-from ..transport.call import Steps, Terms
+from ..transport.call import Call, Steps
 from ..transport.commands import Command
-from ..transport.driver import CONNECT_WITHIN_S
+from ..values.constants import CONNECT_WITHIN_S
 from ..values.decision import Decision
 from ..values.errors import BadArgument, TokenBucketError, Unanswered
 from ..values.limit import Limit, Number, exactly
@@ -133,8 +133,8 @@ class BaseLimiter(Backend[ServerT, DecisionT, HoldT]):
         part = self._part(name, limit, cost)
         if max_wait_ms or share is not None or weight != 1:
             # Past batches and remembered denials: the server alone knows which call is next.
-            terms = in_turn(max_wait_ms, share, weight)
-            return self._run(self._decide([part], ("TB.TAKE", *part.words), terms))
+            call = in_turn(max_wait_ms, share, weight)
+            return self._run(self._decide([part], ("TB.TAKE", *part.words), call))
         # A batch has whole tokens, and serves no more than it has when it is new.
         if type(cost) is int and 0 < cost <= self._batch and cost <= part.limit._capacity:
             return self._run(self._take_batched(part))
@@ -215,16 +215,16 @@ class BaseLimiter(Backend[ServerT, DecisionT, HoldT]):
         self, operation: str, name: str, limit: Limit | None, amount: Number, *more: int, once: bool = False
     ) -> Steps[Decision]:
         part = self._part(name, limit, amount)
-        return self._decide([part], (operation, *part.words, *map(str, more)), Terms(once))
+        return self._decide([part], (operation, *part.words, *map(str, more)), Call(once))
 
     def _take(self, part: Part) -> Steps[Decision]:
         began = self._clock.monotonic()
-        return self._told([part], (yield from self._take_untold(part)), began)
+        return self._reported([part], (yield from self._take_quietly(part)), began)
 
-    def _take_untold(self, part: Part, pause_s: float = 0.0) -> Steps[Decision]:
+    def _take_quietly(self, part: Part, pause_s: float = 0.0) -> Steps[Decision]:
         began, decision = self._clock.monotonic(), self._denials.recall(part)
         if decision is None:
-            decision = yield from self._ask([part], ("TB.TAKE", *part.words), Terms(pause_s=pause_s))
+            decision = yield from self._ask([part], ("TB.TAKE", *part.words), Call(pause_s=pause_s))
             self._denials.remember(part, decision, began)
         return decision
 
@@ -249,7 +249,7 @@ class BaseLimiter(Backend[ServerT, DecisionT, HoldT]):
 
     def _give(self, part: Part) -> Steps[Decision]:
         try:
-            return (yield from self._decide([part], ("TB.GIVE", *part.words), Terms(once=True)))
+            return (yield from self._decide([part], ("TB.GIVE", *part.words), Call(once=True)))
         finally:
             self._came_back([part])
 
@@ -284,13 +284,13 @@ class BaseLimiter(Backend[ServerT, DecisionT, HoldT]):
                 decision = yield from self._take_meanwhile(batch, part)
         if batches.left:  # by those that made room
             yield from self._give_back()
-        return self._told([part], decision, began)
+        return self._reported([part], decision, began)
 
     def _take_meanwhile(self, batch: Batch, part: Part) -> Steps[Decision]:
         """Takes for this call alone while another fetches, which may bring what the bucket lacks."""
         pause_s = 0.0
         for _ in range(_TRIES_WHILE_FETCHING):
-            decision = yield from self._take_untold(part, pause_s)
+            decision = yield from self._take_quietly(part, pause_s)
             is_fetching = self._clock.monotonic() < batch.fetched_until
             if not decision.allowed and not decision.degraded:
                 decision = self._batches.take(part)[1] or decision
@@ -323,7 +323,7 @@ class BaseLimiter(Backend[ServerT, DecisionT, HoldT]):
         if decision is not None:
             return decision
         if short is None or short.allowed:
-            return (yield from self._take_untold(part))
+            return (yield from self._take_quietly(part))
         self._denials.remember(lacking, short, asked_at)
         return replace(short, remaining=short.remaining + cost - int(lacking.amount))
 

@@ -12,9 +12,10 @@ from decimal import Decimal
 from itertools import chain
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-from ..transport.call import Steps, Terms
-from ..transport.commands import Command, renewing, script_key
+from ..transport.call import Call, Steps
+from ..transport.commands import Command, renewing
 from ..transport.server import BaseServer
+from ..values.constants import LEAST_WEIGHT, LONGEST_MS, MOST_SHARE_BYTES, MOST_WEIGHT
 from ..values.decision import Decision
 from ..values.errors import BadArgument, ReplyError, ReplyLost, ServerAway, Unanswered
 from ..values.limit import Limit, Number, exactly
@@ -29,11 +30,6 @@ HoldT = TypeVar("HoldT")
 OnError = Literal["local", "open", "closed", "raise"]
 OnDecision = Callable[[str, Limit, Decision, float], None]
 """Called with the name, the limit, the decision and how many seconds it took."""
-
-LONGEST_MS = 30 * 86_400_000
-"""The longest wait of a call, and the longest ttl of a hold."""
-MOST_SHARE_BYTES = 128
-LEAST_WEIGHT, MOST_WEIGHT = Decimal("0.001"), Decimal(1000)
 
 
 class Part(NamedTuple):
@@ -117,20 +113,20 @@ class Backend(Generic[ServerT, DecisionT, HoldT]):
     def _came_back(self, parts: Sequence[Part]) -> None:
         """Forgets what no longer holds now that tokens of these buckets came back."""
 
-    def _decide(self, parts: Sequence[Part], words: Command, terms: Terms | None = None) -> Steps[Decision]:
+    def _decide(self, parts: Sequence[Part], words: Command, call: Call | None = None) -> Steps[Decision]:
         began = self._clock.monotonic()
-        return self._told(parts, (yield from self._ask(parts, words, terms)), began, words)
+        return self._reported(parts, (yield from self._ask(parts, words, call)), began, words)
 
-    def _told(
+    def _reported(
         self, parts: Sequence[Part], decision: Decision, began: float, words: Command = ("TB.TAKE",)
     ) -> Decision:
         """Reports the decision on a command, and returns it as the caller gets it."""
         if self._shadow:
             decision = decision._in_shadow_mode(_wanted(words))
-        self._tell(parts, decision, began)
+        self._report(parts, decision, began)
         return decision
 
-    def _tell(self, parts: Sequence[Part], decision: Decision, began: float) -> None:
+    def _report(self, parts: Sequence[Part], decision: Decision, began: float) -> None:
         if not self._on_decision:
             return
         seconds = self._clock.monotonic() - began
@@ -140,16 +136,16 @@ class Backend(Generic[ServerT, DecisionT, HoldT]):
             except Exception:  # the call is decided all the same
                 self.server.log.exception("on_decision has failed")
 
-    def _ask(self, parts: Sequence[Part], words: Command, terms: Terms | None = None) -> Steps[Decision]:
+    def _ask(self, parts: Sequence[Part], words: Command, call: Call | None = None) -> Steps[Decision]:
         """Returns the decision of the server, or that of `on_error`."""
-        terms = terms or Terms()
+        call = call or Call()
         try:
-            if terms.max_wait_ms and not self._shadow:
-                reply = yield from self.server._ask_in_turn(words, terms)
+            if call.max_wait_ms and not self._shadow:
+                reply = yield from self.server._ask_in_turn(words, call)
             else:
-                reply = yield from self.server._ask(renewing(words) if terms.renews else words, terms)
+                reply = yield from self.server._ask(renewing(words) if call.renews else words, call)
         except Unanswered as unanswered:
-            return self._degraded(parts, words, unanswered, terms.once)
+            return self._degraded(parts, words, unanswered, call.once)
         return decision_of(parts, reply)
 
     def _degraded(
@@ -175,13 +171,11 @@ class Backend(Generic[ServerT, DecisionT, HoldT]):
         """Allowed, with full buckets, unless a server that is away keeps what it has stored."""
         degraded = False
         for part in parts:
-            both = [part.key] if self.server.fallback is None else [part.key, script_key(part.key)]
-            for key in both:
-                try:
-                    yield from self.server._ask(("DEL", key))
-                except Unanswered as unanswered:
-                    self._degraded([part], ("TB.PEEK", *part.words), unanswered)
-                    degraded = True
+            try:
+                yield from self.server._ask(("DEL", part.key))
+            except Unanswered as unanswered:
+                self._degraded([part], ("TB.PEEK", *part.words), unanswered)
+                degraded = True
             self.server._local.execute("DEL", part.key)
         if degraded:
             return Decision(False, degraded=True)
@@ -232,17 +226,17 @@ def checked_ms(what: str, ms: float, least: int = 0) -> float:
     return ms
 
 
-def in_turn(max_wait_ms: float, share: str | None = None, weight: Number = 1) -> Terms:
+def in_turn(max_wait_ms: float, share: str | None = None, weight: Number = 1) -> Call:
     """Returns the terms of a call that may wait. Raises BadArgument before anything is sent."""
-    terms = Terms(max_wait_ms=checked_ms("max_wait_ms", max_wait_ms))
+    call = Call(max_wait_ms=checked_ms("max_wait_ms", max_wait_ms))
     if share is None:
         if weight != 1:
             raise BadArgument(f"weight: {weight!r} is of no share: set share= as well")
-        return terms
+        return call
     if not isinstance(share, str) or not 0 < len(share.encode("utf-8", "surrogatepass")) <= MOST_SHARE_BYTES:
         raise BadArgument(f"share: {share!r} is not a str of 1 to {MOST_SHARE_BYTES} bytes")
     exact = exactly(weight)
     if exact is None or not LEAST_WEIGHT <= exact <= MOST_WEIGHT:
         raise BadArgument(f"weight: {weight!r} is not from 0.001 to 1000")
-    terms.share = ("SHARE", share, "WEIGHT", f"{Decimal(str(weight)):f}")
-    return terms
+    call.share = ("SHARE", share, "WEIGHT", f"{Decimal(str(weight)):f}")
+    return call

@@ -6,10 +6,11 @@ import threading
 import time
 from typing import Any, Protocol, Self, TypeVar
 
-from ..transport.call import Steps, Terms
+from ..transport.call import Call, Steps
 from ..transport.commands import Command
 from ..transport.server import BaseServer
 from ..transport.threads import Transport, run
+from ..values.constants import AGAIN_S
 from ..values.decision import Decision, Denied
 from ..values.errors import TokenBucketError
 from .hold import HoldOperations, Used
@@ -17,7 +18,7 @@ from .joint import BaseJointLimiter
 from .limiter import BaseLimiter
 from .operations import Backend, Part, at_once
 from .renewals import NO_WORK, Renewals
-from .unsettled import AGAIN_S, Unsettled
+from .unsettled import Unsettled
 
 T = TypeVar("T")
 
@@ -58,8 +59,8 @@ class Server(BaseServer[Client]):
         Holds in doubt are settled now, or else end by their ttl.
         """
         run(self._ask_each(self._unsettled.drain()))
-        for node in self._nodes():
-            node.transport.drop()
+        for circuit in self._circuits():
+            circuit.transport.drop()
 
 
 class _Closing(Backend["Server | Client", Decision, "Hold"]):
@@ -107,8 +108,8 @@ class Hold(HoldOperations[Decision]):
 
     _backend: _Closing
 
-    def __init__(self, limiter: _Closing, parts: list[Part], ttl_ms: int, terms: Terms) -> None:
-        super().__init__(limiter, parts, ttl_ms, terms)
+    def __init__(self, limiter: _Closing, parts: list[Part], ttl_ms: int, call: Call) -> None:
+        super().__init__(limiter, parts, ttl_ms, call)
         self._is_over = False
         # A renewal on its way could arrive after the settlement.
         self._one_at_a_time = threading.RLock()
@@ -117,7 +118,7 @@ class Hold(HoldOperations[Decision]):
         began = limiter._clock.monotonic()
         try:
             limiter._run(self._renew(first=True))
-            limiter._tell(parts, self.decision, began)
+            limiter._report(parts, self.decision, began)
         except BaseException:
             if self.decision.allowed:  # interrupted: no work runs under it
                 self._abandon()

@@ -7,10 +7,7 @@ from typing import Any
 
 from ..transport.call import Steps
 from ..transport.commands import Command
-
-MOST_UNSETTLED = 1000
-# A cancelled hold may still be in a socket, and is settled once more.
-AGAIN_S = 0.5
+from ..values.constants import AGAIN_S, MOST_UNSETTLED
 
 
 class Unsettled:

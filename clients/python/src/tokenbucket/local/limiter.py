@@ -138,7 +138,7 @@ class _View:
         return True
 
 
-class Buckets:
+class LocalLimiter:
     """`now_ms` is the clock. Beyond `most` names those are forgotten that expire first."""
 
     def __init__(self, now_ms: Callable[[], Fraction], most: int | None = None) -> None:
@@ -175,7 +175,7 @@ class Buckets:
 
     def mistake_in(self, *words: object) -> ReplyError | None:
         """Returns the error of a command that is wrong whatever the buckets hold."""
-        reply = Buckets(self._now_ms).execute(*words)
+        reply = LocalLimiter(self._now_ms).execute(*words)
         return reply if isinstance(reply, ReplyError) else None
 
     def _del(self, *keys: str) -> int:

@@ -16,7 +16,7 @@ PING: Commands = (("PING",),)
 
 
 @dataclass(slots=True)
-class Terms:
+class Call:
     once: bool = False
     """Must not be sent a second time."""
     pause_s: float = 0.0
@@ -34,12 +34,12 @@ class Terms:
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class Attempt:
     """One or more commands in one write. The reply is a list of theirs."""
 
-    node: Any
+    circuit: Any
     words: Commands
-    terms: Terms = field(default_factory=Terms)
+    call: Call = field(default_factory=Call)
     # Of asyncio.
     future: Any = None
     replies: list[Any] = field(default_factory=list)
@@ -48,16 +48,16 @@ class Call:
 
     def to_send(self) -> Commands:
         """Returns the commands to write: that of a call that waits says for how long."""
-        if self.terms.until is None:
+        if self.call.until is None:
             return self.words
         *before, last = self.words
-        return (*before, waiting(last, max(ceil(self.left_s * 1000), 0), self.terms.share))
+        return (*before, waiting(last, max(ceil(self.left_s * 1000), 0), self.call.share))
 
     @property
     def left_s(self) -> float:
         """How long it waits in the server at most from now on; negative if that should be over."""
-        return (self.terms.until or 0.0) - time.monotonic()
+        return (self.call.until or 0.0) - time.monotonic()
 
 
-Steps = Generator[Call, Any, T]
+Steps = Generator[Attempt, Any, T]
 """Yields calls, is sent their replies or has errors thrown in, and returns a T."""

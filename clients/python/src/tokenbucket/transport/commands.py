@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
+from importlib import resources
 from typing import Final
 
 Word = str | int
 Command = tuple[Word, ...]
 Commands = tuple[Command, ...]
 
-NO_SCRIPT: Final = {"TB.MHOLD", "TB.MRENEW", "TB.MSETTLE", "DEL"}
+NEED_THE_MODULE: Final = {"TB.MHOLD", "TB.MRENEW", "TB.MSETTLE"}
 # The position of the first key, if it does not follow the name.
-_FIRST_KEY = {"TB.MTAKE": 2, "TB.MSETTLE": 3, "TB.MHOLD": 4, "TB.MRENEW": 4}
+_FIRST_KEY = {"TB.MTAKE": 2, "TB.MSETTLE": 3, "TB.MHOLD": 4, "TB.MRENEW": 4, "EVALSHA": 3}
 
 
 def key_of(command: Command) -> str:
@@ -34,17 +37,19 @@ def renewing(command: Command) -> Command:
     return ("TB.MRENEW", count, ttl_ms, id, *(word for at, word in enumerate(groups) if at % 4 != 3))
 
 
-def script_key(key: Word) -> str:
-    """The module and the script never use the same key."""
-    return f"{key}:script"
+@functools.cache
+def script() -> tuple[str, str]:
+    """Returns the script, and the name that the server gives it."""
+    text = resources.files("tokenbucket").joinpath("fallback.lua").read_text("utf-8")
+    return text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
-def script_arguments(command: Command) -> Command:
-    """`TB.TAKE key capacity rate cost` as the script takes it: keys first, under names of its own."""
-    operation = str(command[0]).removeprefix("TB.")
-    if operation == "MTAKE":
-        keys, rest = command[2::4], command[2:]
-        words = tuple(word for at, word in enumerate(rest) if at % 4)
-    else:
-        keys, words = command[1:2], command[2:]
-    return (len(keys), *map(script_key, keys), operation, *words)
+def by_script(command: Command) -> Command:
+    """Returns the form of a command for the script: keys first, under names that the module never uses."""
+    name, *words = command
+    if name == "DEL":
+        return ("DEL", *(f"{key}:script" for key in words))
+    groups, step = (words[1:], 4) if name == "TB.MTAKE" else (words, len(words))
+    keys = [f"{key}:script" for key in groups[::step]]
+    rest = (word for at, word in enumerate(groups) if at % step)
+    return ("EVALSHA", script()[1], len(keys), *keys, str(name).removeprefix("TB."), *rest)

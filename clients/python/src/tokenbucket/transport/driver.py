@@ -17,8 +17,6 @@ import redis.asyncio
 from ..values.errors import AWAY, BadArgument, ReplyError, TokenBucketError, Unanswered
 from .commands import Command
 
-CONNECT_WITHIN_S = 1.0
-
 # What a pool of redis-py adds for its own maintenance.
 _OF_A_POOL = ("maint_", "orig_", "himport_", "event_dispatcher", "oss_cluster_", "cache")
 _OF_A_CLUSTER = ("host", "port", "path", "connection_class", "response_callbacks", "max_connections")

@@ -7,19 +7,17 @@ threads and asyncio share every decision and differ in how they wait, see `threa
 from __future__ import annotations
 
 import contextlib
-import functools
-import hashlib
 import logging
 import math
 import time
 from collections.abc import Callable
-from importlib import resources
 from typing import Any, Generic, Literal, TypeVar
 from weakref import WeakSet
 
 from ..local.clock import REAL, Clock, unix_ms_now
 from ..local.fork import begins_anew_after_fork
-from ..local.limiter import Buckets
+from ..local.limiter import LocalLimiter
+from ..values.constants import MOST_REDIRECTIONS, RETRY_EVERY_MS, TIMEOUT_MS, TRIES_OF_A_SPLIT_SLOT
 from ..values.errors import (
     AWAY,
     REFUSING,
@@ -30,17 +28,14 @@ from ..values.errors import (
     TokenBucketError,
     Unanswered,
 )
-from .call import Call, Steps, Terms
-from .commands import NO_SCRIPT, Command, key_of, script_arguments, script_key
+from .call import Attempt, Call, Steps
+from .circuit import Circuit
+from .commands import NEED_THE_MODULE, Command, by_script, key_of, script
 from .driver import client_of, endpoints_of
-from .node import Node
 from .slots import Slots
 
 LOG = logging.getLogger("tokenbucket")
 MOST_LOCAL_NAMES = 10_000
-_MOST_REDIRECTIONS = 16
-# How often a call is sent again within the timeout while its slot is on two nodes.
-_TRIES_OF_A_SPLIT_SLOT = 10
 # Nothing was done: the slot moves, and some of the keys have gone ahead, or the call waited at a node
 # that no longer decides it.
 _NOT_HERE_NOW = {"TRYAGAIN", "UNBLOCKED"}
@@ -56,20 +51,13 @@ class _Log(logging.LoggerAdapter[logging.Logger]):
             super().log(*arguments, stacklevel=2, **options)
 
 
-@functools.cache
-def _script() -> tuple[str, str]:
-    """The script, and the name that the server gives it."""
-    text = resources.files("tokenbucket").joinpath("fallback.lua").read_text("utf-8")
-    return text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
-
-
 class BaseServer(Generic[Client]):
     """One server or cluster, shared by all limiters on it.
 
     `client` is a client of redis-py or valkey-py, or a URL; connections are made as it makes them, and
     are the server's own. The server is away when it has been silent for `timeout_ms`, on all
     connections; then one call every `retry_every_ms` asks it, and `on_error` of each limiter decides
-    the others. `fallback="script"`: a Lua script decides where the server lacks the module.
+    the others. `by="script"`: a Lua script decides in place of the module.
 
     >>> from tokenbucket import Limit, Limiter, Server
     >>> from tokenbucket.testing import FakeServer
@@ -89,161 +77,157 @@ class BaseServer(Generic[Client]):
         self,
         client: Client | str,
         *,
-        timeout_ms: float = 100,
-        retry_every_ms: float = 500,
-        fallback: Literal["script"] | None = None,
+        timeout_ms: float = TIMEOUT_MS,
+        retry_every_ms: float = RETRY_EVERY_MS,
+        by: Literal["module", "script"] = "module",
         log: logging.Logger = LOG,
     ) -> None:
         if not isinstance(timeout_ms, int | float) or not 0 < timeout_ms < math.inf:
             raise BadArgument(f"timeout_ms: {timeout_ms!r} is not a number above 0")
         if not isinstance(retry_every_ms, int | float) or not retry_every_ms >= 0:
             raise BadArgument(f"retry_every_ms: {retry_every_ms!r} is not a number of at least 0")
-        if fallback not in (None, "script"):
-            raise BadArgument(f"fallback: {fallback!r} is neither None nor 'script'")
+        if by not in ("module", "script"):
+            raise BadArgument(f"by: {by!r} is neither 'module' nor 'script'")
         self.timeout_ms = timeout_ms
         self.retry_every_ms = retry_every_ms
-        self.fallback = fallback
+        self.by = by
         self.log = _Log(log, {})
         self._set_up()
-        self._local = Buckets(unix_ms_now, MOST_LOCAL_NAMES)
+        self._local = LocalLimiter(unix_ms_now, MOST_LOCAL_NAMES)
         """The buckets of this process, which decide while the server does not."""
         self._users: WeakSet[Any] = WeakSet()
         """The limiters that are not closed."""
         self.degraded_count = 0
         """How many decisions `on_error` made in this process, because the server did not."""
         self._slots: Slots | None = None
-        self._home: Node | None = None
+        self._circuit: Circuit | None = None
         self._fake: Any = getattr(client, "_tokenbucket_fake", None)
         self._clock: Clock = self._fake or REAL
         given = client_of(client, self._is_asynchronous) if isinstance(client, str) else client
-        endpoints, manager = endpoints_of(given, self._is_asynchronous) if not self._fake else ([], None)
+        if self._fake:
+            self._of_transport = self._fake._transport_for(self._is_asynchronous)
+            endpoints, manager = [self._fake], None
+        else:
+            endpoints, manager = endpoints_of(given, self._is_asynchronous)
         # Of Sentinel's pool a connection knows but a weak reference.
         self._keeps = manager or getattr(given, "connection_pool", None)
         if manager is not None:
-            self._slots = Slots(endpoints, manager, lambda endpoint: Node(endpoint, self, "node"))
+            self._slots = Slots(endpoints, manager, lambda endpoint: Circuit(endpoint, self, "node"))
         else:
-            self._home = Node(endpoints[0], self, "server") if endpoints else None
+            self._circuit = Circuit(endpoints[0], self, "server")
         begins_anew_after_fork(self)
 
     @property
     def name(self) -> str:
         """Returns its address, of a cluster those of its nodes, for logs and errors."""
-        return ", ".join(node.name for node in self._nodes()) or "the fake server"
+        return ", ".join(circuit.name for circuit in self._circuits())
 
     def _set_up(self) -> None:
         """Makes what only threads, or only asyncio, need."""
 
     def _begin_anew(self) -> None:
         self._local._begin_anew()
-        for node in self._nodes():
-            node._begin_anew()
-            node.transport._begin_anew()
+        for circuit in self._circuits():
+            circuit._begin_anew()
+            circuit.transport._begin_anew()
 
-    def _nodes(self) -> list[Node]:
-        return [self._home] if self._home else list(self._slots.nodes.values()) if self._slots else []
+    def _circuits(self) -> list[Circuit]:
+        return (
+            [self._circuit] if self._circuit else list(self._slots.circuits.values()) if self._slots else []
+        )
 
     # The steps.
 
-    def _ask(self, command: Command, terms: Terms | None = None) -> Steps[Any]:
+    def _ask(self, command: Command, call: Call | None = None) -> Steps[Any]:
         """Returns the reply. Raises Unanswered if the server does not decide."""
-        terms = terms or Terms()
-        if self._fake is not None:
-            self._fake.advance(terms.pause_s)
-            return self._fake.execute_command(*command)
-        node = self._home or (yield from self._node_of(key_of(command)))
-        if self.fallback is None or command[0] in NO_SCRIPT or terms.until is not None:
-            return (yield from self._route(node, command, terms))
-        if time.monotonic() >= node.script_until:
-            try:
-                return (yield from self._route(node, command, terms))
-            except ModuleMissing:
-                node.begin_script()
-        if self._slots is not None:  # its keys have other names, and so perhaps another node
-            node = yield from self._node_of(script_key(key_of(command)))
-        words = ("EVALSHA", _script()[1], *script_arguments(command))
-        return (yield from self._route(node, words, terms))
+        call = call or Call()
+        words = self._form(command, call)
+        circuit = self._circuit or (yield from self._circuit_of(key_of(words)))
+        return (yield from self._route(circuit, words, call))
+
+    def _form(self, command: Command, call: Call | None = None) -> Command:
+        """Returns what is sent: the command, or its form for the script."""
+        if self.by == "module":
+            return command
+        if command[0] in NEED_THE_MODULE or (call and call.share):
+            raise ModuleMissing("holds and shares need the module, and this Server decides by='script'")
+        return command if self._fake else by_script(command)
 
     def _ask_each(self, commands: list[Command]) -> Steps[list[Any]]:
         """Returns the reply to each or its error, None for no answer, by one write to each node."""
-        if self._fake is not None:
-            return [self._fake._buckets.execute(*one) for one in commands]
         replies: list[Any] = [None] * len(commands)
-        groups: dict[Node | None, list[int]] = {}
-        for at, one in enumerate(commands):
-            node = self._slots.node_of(key_of(one)) if self._slots else self._home
-            groups.setdefault(node, []).append(at)
-        for node, places in groups.items():
-            if node is not None and node.admits():
+        groups: dict[Circuit | None, list[int]] = {}
+        words = [self._form(one) for one in commands]
+        for at, one in enumerate(words):
+            circuit = self._slots.circuit_of(key_of(one)) if self._slots else self._circuit
+            groups.setdefault(circuit, []).append(at)
+        for circuit, places in groups.items():
+            if circuit is not None and circuit.admits():
                 with contextlib.suppress(Unanswered, TokenBucketError):
-                    heard = yield Call(node, tuple(commands[at] for at in places))
+                    heard = yield Attempt(circuit, tuple(words[at] for at in places))
                     for at, one in zip(places, heard, strict=True):
                         replies[at] = one
         for at, reply in enumerate(replies):
             if isinstance(reply, ReplyError):  # as of a slot that has moved, or without the module
                 try:
-                    replies[at] = yield from self._ask(commands[at], Terms(once=True))
+                    replies[at] = yield from self._ask(commands[at], Call(once=True))
                 except Unanswered:
                     replies[at] = None
                 except TokenBucketError as error:
                     replies[at] = error
         return replies
 
-    def _ask_in_turn(self, command: Command, terms: Terms) -> Steps[Any]:
+    def _ask_in_turn(self, command: Command, call: Call) -> Steps[Any]:
         """Returns the reply to a command that waits its turn in the server, at most `max_wait_ms`.
 
         It asks without waiting first, so that only a call that has to wait takes a connection for itself.
-        With the script, and in a fake, no call can wait there: the command is sent again when it may be
+        By the script, and in a fake, no call can wait there: the command is sent again when it may be
         granted.
         """
-        until, waits = self._clock.monotonic() + terms.max_wait_ms / 1000, self._fake is None
+        until = self._clock.monotonic() + call.max_wait_ms / 1000
         while True:
-            reply = yield from self._ask(command, terms)
+            reply = yield from self._ask(command, call)
             allowed, _, retry_after_ms, *_ = reply
             pause_s = max(retry_after_ms, 1) / 1000
             if allowed or retry_after_ms < 0:
                 return reply
-            if waits:
-                terms.until = until
-                try:
-                    return (yield from self._ask(command, terms))
-                except ModuleMissing:
-                    if self.fallback is None:
-                        raise
-                terms.until, waits = None, False
+            if self.by == "module" and self._fake is None:
+                call.until = until
+                return (yield from self._ask(command, call))
             if self._clock.monotonic() + pause_s > until:
                 return reply
-            terms.pause_s = pause_s
+            call.pause_s = pause_s
 
-    def _node_of(self, key: str) -> Steps[Node]:
+    def _circuit_of(self, key: str) -> Steps[Circuit]:
         """Returns the node of the bucket. While it is away, asks another where its slots are now."""
         assert self._slots is not None
-        node = self._slots.node_of(key)
-        if node is None or (node.away_until and node.admits()):
+        circuit = self._slots.circuit_of(key)
+        if circuit is None or (circuit.away_until and circuit.admits()):
             asked = self._slots.whom_to_ask()
             with contextlib.suppress(Unanswered):  # the next call asks another
-                self._slots.learn((yield from self._route(asked, ("CLUSTER", "SLOTS"), Terms())), asked)
-            node = self._slots.node_of(key)
-            if node is None:
+                self._slots.learn((yield from self._route(asked, ("CLUSTER", "SLOTS"), Call())), asked)
+            circuit = self._slots.circuit_of(key)
+            if circuit is None:
                 raise Unanswered(f"no node has the slot of {key!r}")
             now = time.monotonic()
-            if node.away_until > now:  # it is this call that asks
-                node.away_until = now
-        return node
+            if circuit.away_until > now:  # it is this call that asks
+                circuit.away_until = now
+        return circuit
 
-    def _route(self, node: Node, command: Command, terms: Terms) -> Steps[Any]:
+    def _route(self, circuit: Circuit, command: Command, call: Call) -> Steps[Any]:
         """Sends it, follows redirections, sends again where nothing was done, and judges errors."""
         repeated = sure = asking = False
-        first_node, tries = node, 0
-        for _ in range(_MOST_REDIRECTIONS + 2 * _TRIES_OF_A_SPLIT_SLOT):
-            if node.away_until and not (sure or node.admits()):
-                raise Unanswered(f"{node.name} is away", sent=terms.was_sent)
-            call = Call(node, (("ASKING",), command) if asking else (command,), terms)
+        first, tries = circuit, 0
+        for _ in range(MOST_REDIRECTIONS + 2 * TRIES_OF_A_SPLIT_SLOT):
+            if circuit.away_until and not (sure or circuit.admits()):
+                raise Unanswered(f"{circuit.name} is away", sent=call.was_sent)
+            attempt = Attempt(circuit, (("ASKING",), command) if asking else (command,), call)
             try:
-                *_, reply = yield call
+                *_, reply = yield attempt
             except Unanswered as unanswered:
-                terms.was_sent = unanswered.sent = terms.was_sent or unanswered.sent
+                call.was_sent = unanswered.sent = call.was_sent or unanswered.sent
                 # Sent again on another connection: the server may have been restarted meanwhile.
-                if repeated or not unanswered.broken or (terms.once and unanswered.sent):
+                if repeated or not unanswered.broken or (call.once and unanswered.sent):
                     raise
                 repeated = True
                 continue
@@ -251,31 +235,32 @@ class BaseServer(Generic[Client]):
             if type(reply) is not ReplyError:
                 return reply
             if reply.word in ("MOVED", "ASK") and self._slots is not None:
-                node, sure, asking = self._slots.redirected(str(reply), node), True, reply.word == "ASK"
-            elif reply.word in _NOT_HERE_NOW and tries < _TRIES_OF_A_SPLIT_SLOT:
-                node, tries = first_node, tries + 1
-                terms.pause_s = node.timeout_s / _TRIES_OF_A_SPLIT_SLOT
+                circuit, sure, asking = self._slots.redirected(str(reply), circuit), True, reply.word == "ASK"
+            elif reply.word in _NOT_HERE_NOW and tries < TRIES_OF_A_SPLIT_SLOT:
+                circuit, tries = first, tries + 1
+                call.pause_s = circuit.timeout_s / TRIES_OF_A_SPLIT_SLOT
             elif reply.word == "READONLY" and not sure:
-                if node.moves():
-                    node.transport.drop()  # the endpoint has moved, and the master is behind it again
+                if circuit.moves():
+                    circuit.transport.drop()  # the endpoint has moved, and the master is behind it again
                 sure = True
             elif reply.word == "NOSCRIPT":
-                yield from self._route(node, ("SCRIPT", "LOAD", _script()[0]), Terms())
+                yield from self._route(circuit, ("SCRIPT", "LOAD", script()[0]), Call())
             else:
-                self._error(node, reply)
-        raise Unanswered(f"{node.name} redirects in circles")
+                self._error(circuit, reply)
+        raise Unanswered(f"{circuit.name} redirects in circles")
 
-    def _error(self, node: Node, error: ReplyError) -> None:
+    def _error(self, circuit: Circuit, error: ReplyError) -> None:
         if error.word in REFUSING:
-            node.refused(error)
+            circuit.refused(error)
         if error.word in AWAY | REFUSING:
             raise Unanswered(error)
         if error.word == "MOVED":
-            raise BadArgument(f"client: {node.name} is a node of a cluster: use the cluster client")
+            raise BadArgument(f"client: {circuit.name} is a node of a cluster: use the cluster client")
         if error.word == "CROSSSLOT":
             advice = "the names of one call have to share a hash tag, as in '{ada}:requests'"
             raise CrossSlot(f"name: in a cluster, {advice}") from error
-        if "unknown command" in str(error):
-            advice = "load it, or set fallback='script'; holds need the module"
-            raise ModuleMissing(f"{node.name} has no tokenbucket module: {advice}") from error
-        raise (BadArgument if error.word == "ERR" else TokenBucketError)(f"{error} ({node.name})") from error
+        if "unknown command" in str(error) and self.by == "module":
+            advice = "load it, or make a Server with by='script'; holds and shares need the module"
+            raise ModuleMissing(f"{circuit.name} has no tokenbucket module: {advice}") from error
+        kind = BadArgument if error.word == "ERR" else TokenBucketError
+        raise kind(f"{error} ({circuit.name})") from error

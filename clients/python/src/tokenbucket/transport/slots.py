@@ -8,8 +8,8 @@ from typing import Any
 
 from redis.crc import key_slot
 
+from .circuit import Circuit
 from .driver import Endpoint
-from .node import Node
 
 SLOTS = 16_384
 
@@ -17,48 +17,50 @@ SLOTS = 16_384
 class Slots:
     """The map of slots, as the nodes tell it."""
 
-    def __init__(self, seeds: list[Endpoint], manager: Any, new_node: Callable[[Endpoint], Node]) -> None:
+    def __init__(
+        self, seeds: list[Endpoint], manager: Any, new_circuit: Callable[[Endpoint], Circuit]
+    ) -> None:
         self._manager = manager
-        self._new_node = new_node
+        self._new_circuit = new_circuit
         self._any = seeds[0]
-        self.nodes: dict[tuple[str, int], Node] = {}
-        self._seeds = [self._node(one.options["host"], int(one.options["port"])) for one in seeds]
-        self._slots: list[Node | None] = [None] * SLOTS
+        self.circuits: dict[tuple[str, int], Circuit] = {}
+        self._seeds = [self._circuit(one.options["host"], int(one.options["port"])) for one in seeds]
+        self._slots: list[Circuit | None] = [None] * SLOTS
 
-    def node_of(self, key: str) -> Node | None:
+    def circuit_of(self, key: str) -> Circuit | None:
         return self._slots[key_slot(key.encode("utf-8", "surrogatepass"))]
 
-    def whom_to_ask(self) -> Node:
+    def whom_to_ask(self) -> Circuit:
         """Returns a node that may know the map, of those that are not away if there are any."""
-        nodes = list(self.nodes.values())
-        return random.choice([node for node in nodes if not node.away_until] or nodes)
+        circuits = list(self.circuits.values())
+        return random.choice([circuit for circuit in circuits if not circuit.away_until] or circuits)
 
-    def learn(self, reply: Any, asked: Node) -> None:
+    def learn(self, reply: Any, asked: Circuit) -> None:
         for first, last, master, *_ in reply:
-            node = self._node_said(master[0], master[1], asked)
-            self._slots[first : last + 1] = [node] * (last + 1 - first)
+            circuit = self._circuit_said(master[0], master[1], asked)
+            self._slots[first : last + 1] = [circuit] * (last + 1 - first)
         used = set(map(id, self._slots)) | set(map(id, self._seeds))
-        for place, node in list(self.nodes.items()):
-            if id(node) not in used:
-                del self.nodes[place]
-                node.transport.drop()
+        for place, circuit in list(self.circuits.items()):
+            if id(circuit) not in used and not circuit.transport.is_in_use:
+                del self.circuits[place]
+                circuit.transport.drop()
 
-    def redirected(self, line: str, asked: Node) -> Node:
+    def redirected(self, line: str, asked: Circuit) -> Circuit:
         """Follows `MOVED 866 10.0.0.1:6379` or `ASK …`; the first is remembered."""
         word, slot, address = line.split(" ")[:3]
         host, _, port = address.rpartition(":")
-        node = self._node_said(host.encode(), int(port), asked)
+        circuit = self._circuit_said(host.encode(), int(port), asked)
         if word == "MOVED":
-            self._slots[int(slot)] = node
-        return node
+            self._slots[int(slot)] = circuit
+        return circuit
 
-    def _node_said(self, host: bytes | None, port: int, asked: Node) -> Node:
+    def _circuit_said(self, host: bytes | None, port: int, asked: Circuit) -> Circuit:
         if not host or host == b"?":  # the same host as the node that says so
             host = str(asked.endpoint.options["host"]).encode()
-        return self._node(*self._manager.remap_host_port(host.decode(), int(port)))
+        return self._circuit(*self._manager.remap_host_port(host.decode(), int(port)))
 
-    def _node(self, host: str, port: int) -> Node:
-        node = self.nodes.get((host, port))
-        if node is None:
-            node = self.nodes[host, port] = self._new_node(self._any.at(host, port))
-        return node
+    def _circuit(self, host: str, port: int) -> Circuit:
+        circuit = self.circuits.get((host, port))
+        if circuit is None:
+            circuit = self.circuits[host, port] = self._new_circuit(self._any.at(host, port))
+        return circuit

@@ -15,10 +15,11 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from ..values.constants import IDLE_S, PULSE_S
 from ..values.errors import Unanswered
-from .call import PING, Call
+from .call import PING, Attempt
+from .circuit import Circuit
 from .driver import packed, reply_of
-from .node import IDLE_S, PULSE_S, Node
 
 T = TypeVar("T")
 
@@ -57,11 +58,11 @@ class Connection:
     """A connection of the driver, and the calls that await replies, in order."""
 
     def __init__(self, transport: Transport) -> None:
-        self._transport, self.node, self._loop = transport, transport.node, transport.loop
+        self._transport, self.circuit, self._loop = transport, transport.circuit, transport.loop
         self._raw: Any = None
         self.is_open, self._is_connected = True, False
-        self._sent: deque[Call] = deque()
-        self._unsent: list[Call] = []
+        self._sent: deque[Attempt] = deque()
+        self._unsent: list[Attempt] = []
         self._began = self._heard_at = time.monotonic()
         self._looking: asyncio.TimerHandle | None = None
         self._turn = self._heard_in = 0
@@ -84,30 +85,34 @@ class Connection:
         if not isinstance(error, Exception):
             self.end(Unanswered("its task was cancelled", sent=True, broken=True))
             return
-        why = self.node.endpoint.why_it_failed(error, sent=self._is_connected)
+        why = self.circuit.endpoint.why_it_failed(error, sent=self._is_connected)
         if not self._is_connected and isinstance(why, Unanswered):
-            self.node.failed(error, self._began)
+            self.circuit.failed(error, self._began)
         self.end(why)
 
     async def _connect(self) -> None:
-        self._raw = self.node.endpoint.new(None)  # the looks bound the time in all
+        self._raw = self.circuit.endpoint.new(None)  # the looks bound the time in all
         await self._raw.connect()
         self._is_connected = True
-        self.node.connected()
+        self.circuit.connected()
         self._look_in(self._turn_s)  # sooner than for a connection
         self._flush()
 
     # Calls.
 
-    def send(self, call: Call) -> asyncio.Future[Any]:
+    @property
+    def has_calls(self) -> bool:
+        return bool(self._sent or self._unsent)
+
+    def send(self, attempt: Attempt) -> asyncio.Future[Any]:
         """Sends it with all that is asked for in this round of the event loop."""
-        call.future, call.replies, call.sent_in = self._loop.create_future(), [], self._turn
+        attempt.future, attempt.replies, attempt.sent_in = self._loop.create_future(), [], self._turn
         if self._is_connected and not self._unsent:
             self._loop.call_soon(self._flush)
-        self._unsent.append(call)
+        self._unsent.append(attempt)
         if self._looking is None:
             self._look_in(self._turn_s)
-        return call.future  # type: ignore[no-any-return]
+        return attempt.future  # type: ignore[no-any-return]
 
     def _flush(self) -> None:
         if self._unsent and self.is_open:
@@ -120,14 +125,14 @@ class Connection:
             return
         calls, self._unsent = self._unsent, []
         # A cancelled call is left out.
-        calls = [call for call in calls if not call.future.done()]
+        calls = [attempt for attempt in calls if not attempt.future.done()]
         if not calls or not self.is_open:
             return
         is_reading = bool(self._sent)
-        for call in calls:  # silence begins with the write
-            call.sent_in = self._turn
+        for attempt in calls:  # silence begins with the write
+            attempt.sent_in = self._turn
         self._sent.extend(calls)
-        words = [words for call in calls for words in call.to_send()]
+        words = [words for attempt in calls for words in attempt.to_send()]
         await self._raw.send_packed_command(packed(self._raw, words), check_health=False)
         while not is_reading and self._sent and self.is_open:
             try:
@@ -138,14 +143,14 @@ class Connection:
                 self._heard(reply)
 
     def _heard(self, reply: Any) -> None:
-        call = self._sent[0]
-        self.node.heard(reply)
+        attempt = self._sent[0]
+        self.circuit.heard(reply)
         self._heard_at, self._heard_in = time.monotonic(), self._turn
-        call.replies.append(reply)
-        if len(call.replies) == len(call.words):
+        attempt.replies.append(reply)
+        if len(attempt.replies) == len(attempt.words):
             self._sent.popleft()
-            if not call.future.done():
-                call.future.set_result(call.replies)
+            if not attempt.future.done():
+                attempt.future.set_result(attempt.replies)
 
     def end(self, why: Exception) -> None:
         """Closes it: its calls get no reply any more."""
@@ -153,10 +158,10 @@ class Connection:
             return
         self.is_open = False
         unsent = Unanswered(why, broken=why.broken) if isinstance(why, Unanswered) else why
-        for call in self._sent:
-            _fail(call, why)
-        for call in self._unsent:
-            _fail(call, unsent)
+        for attempt in self._sent:
+            _fail(attempt, why)
+        for attempt in self._unsent:
+            _fail(attempt, unsent)
         self._sent.clear()
         self._unsent.clear()
         if self._looking is not None:
@@ -171,7 +176,7 @@ class Connection:
 
     @property
     def _patience_s(self) -> float:
-        return self.node.timeout_s if self._is_connected else self.node.connect_within_s
+        return self.circuit.timeout_s if self._is_connected else self.circuit.connect_within_s
 
     @property
     def _turn_s(self) -> float:
@@ -188,7 +193,7 @@ class Connection:
         first = next(iter(self._sent or self._unsent), None)
         if first is None or not self.is_open:
             return
-        if first.terms.until is not None and self._sent:
+        if first.call.until is not None and self._sent:
             self._look_at_wait(first)
             return
         self._turn += 1
@@ -200,35 +205,35 @@ class Connection:
             self._look_in(self._turn_s)
 
     def _is_silent(self, for_s: float) -> None:
-        node, now = self.node, time.monotonic()
+        circuit, now = self.circuit, time.monotonic()
         if self._is_connected:
-            self.end(node.silent("reply", now - for_s, self._patience_s, sent=True))
+            self.end(circuit.silent("reply", now - for_s, self._patience_s, sent=True))
             return
-        why = node.silent("connection", now - for_s, self._patience_s)
+        why = circuit.silent("connection", now - for_s, self._patience_s)
         if now - self._began > _CONNECTS_WITHIN * self._patience_s:
             self.end(why)
         else:  # it may still come, as from the second of two sentinels
             calls, self._unsent = self._unsent, []
-            for call in calls:
-                _fail(call, why)
+            for attempt in calls:
+                _fail(attempt, why)
 
-    def _look_at_wait(self, call: Call) -> None:
+    def _look_at_wait(self, attempt: Attempt) -> None:
         """Makes sure that the server answers others."""
-        node = self.node
-        left_s = call.left_s + 2 * node.timeout_s
-        if node.failed_at > self._began or left_s < 0:
-            self.end(Unanswered(f"{node.name} is away, or does not end a wait", sent=True))
+        circuit = self.circuit
+        left_s = attempt.left_s + 2 * circuit.timeout_s
+        if circuit.failed_at > self._began or left_s < 0:
+            self.end(Unanswered(f"{circuit.name} is away, or does not end a wait", sent=True))
             return
-        if time.monotonic() - node.last_heard > min(PULSE_S, node.timeout_s):
-            self._transport.shared().send(Call(node, PING))
+        if time.monotonic() - circuit.last_heard > min(PULSE_S, circuit.timeout_s):
+            self._transport.shared().send(Attempt(circuit, PING))
         self._look_in(min(PULSE_S, left_s))
 
 
-def _fail(call: Call, error: Exception) -> None:
-    if not call.future.done():
-        call.future.set_exception(error)
+def _fail(attempt: Attempt, error: Exception) -> None:
+    if not attempt.future.done():
+        attempt.future.set_exception(error)
         # A cancelled caller, or a PING, does not retrieve it.
-        call.future.exception()
+        attempt.future.exception()
 
 
 async def _has_ended(raw: Any) -> bool:
@@ -245,8 +250,8 @@ async def _disconnect(raw: Any) -> None:
 class Transports:
     """The connections to one node: each event loop has its own."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, circuit: Circuit) -> None:
+        self._circuit = circuit
         self._of: dict[asyncio.AbstractEventLoop, Transport] = {}
         self._left_behind: list[Any] = []
 
@@ -256,8 +261,14 @@ class Transports:
         if loop not in self._of:
             for other in [one for one in list(self._of) if one.is_closed()]:
                 self._of.pop(other, None)
-            self._of[loop] = Transport(loop, self._node)
+            self._of[loop] = Transport(loop, self._circuit)
         return self._of[loop]
+
+    @property
+    def is_in_use(self) -> bool:
+        return any(
+            one.has_calls for transport in tuple(self._of.values()) for one in tuple(transport.connections)
+        )
 
     def drop(self) -> None:
         self.here().drop()
@@ -275,8 +286,8 @@ class Transports:
 class Transport:
     """The connections of one event loop to one node."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, node: Node) -> None:
-        self.loop, self.node = loop, node
+    def __init__(self, loop: asyncio.AbstractEventLoop, circuit: Circuit) -> None:
+        self.loop, self.circuit = loop, circuit
         self._shared: Connection | None = None
         self.connections: set[Connection] = set()
         self._turns_to_connect = asyncio.Semaphore(_MOST_CONNECTING)
@@ -288,20 +299,20 @@ class Transport:
             self._shared = Connection(self)
         return self._shared
 
-    async def exchange(self, call: Call) -> Any:
-        if call.terms.pause_s:
-            await asyncio.sleep(call.terms.pause_s)
-            call.terms.pause_s = 0.0
-        if call.terms.until is None:
-            return await self.shared().send(call)
+    async def exchange(self, attempt: Attempt) -> Any:
+        if attempt.call.pause_s:
+            await asyncio.sleep(attempt.call.pause_s)
+            attempt.call.pause_s = 0.0
+        if attempt.call.until is None:
+            return await self.shared().send(attempt)
         connection: Connection | None = None
         began = time.monotonic()
         try:
             async with self._turns_to_connect:
-                if self.node.failed_at > began:
-                    raise Unanswered(f"{self.node.name} is away")
+                if self.circuit.failed_at > began:
+                    raise Unanswered(f"{self.circuit.name} is away")
                 connection = Connection(self)
-                reply = connection.send(call)
+                reply = connection.send(attempt)
                 await asyncio.wait([connection.connecting, reply], return_when=asyncio.FIRST_COMPLETED)
             return await reply
         finally:  # a cancelled call leaves the queue with its connection

@@ -15,10 +15,11 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 from weakref import ref
 
+from ..values.constants import IDLE_S, PULSE_S
 from ..values.errors import TokenBucketError, Unanswered
-from .call import PING, Call, Steps
+from .call import PING, Attempt, Steps
+from .circuit import Circuit
 from .driver import is_drivers, is_one, packed, reply_of
-from .node import IDLE_S, PULSE_S, Node
 
 T = TypeVar("T")
 
@@ -31,14 +32,14 @@ _TURNS, _LATE_S = 4, 0.005
 def run(steps: Steps[T]) -> T:
     """Sends what the steps ask for, until they are over."""
     try:
-        call = next(steps)
+        attempt = next(steps)
         while True:
             try:
-                reply = call.node.transport.exchange(call)
+                reply = attempt.circuit.transport.exchange(attempt)
             except (Unanswered, TokenBucketError) as error:
-                call = steps.throw(error)
+                attempt = steps.throw(error)
             else:
-                call = steps.send(reply)
+                attempt = steps.send(reply)
     except StopIteration as end:
         result: T = end.value
         return result
@@ -81,8 +82,11 @@ def _got(answer: Answer, within_s: float) -> Any:
 class Transport:
     """The connections to one node."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    is_in_use = False
+    """Is of no matter, as `drop` closes none that is in use."""
+
+    def __init__(self, circuit: Circuit) -> None:
+        self._circuit = circuit
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -99,18 +103,18 @@ class Transport:
             while True:  # one by one, as a call may have begun to take one
                 _close(old.pop()[0])
 
-    def exchange(self, call: Call) -> Any:
-        if call.terms.pause_s:
-            time.sleep(call.terms.pause_s)
-            call.terms.pause_s = 0.0
+    def exchange(self, attempt: Attempt) -> Any:
+        if attempt.call.pause_s:
+            time.sleep(attempt.call.pause_s)
+            attempt.call.pause_s = 0.0
         idle, place = self._idle, self._place()
         try:
             raw = self._idle_one() or self._connected()
-            if call.terms.until is None:
-                return self._ask(call, raw, idle)
+            if attempt.call.until is None:
+                return self._ask(attempt, raw, idle)
         finally:
             self._give_back(place)
-        return self._ask(call, raw, idle)
+        return self._ask(attempt, raw, idle)
 
     # The right to use a connection.
 
@@ -118,17 +122,17 @@ class Transport:
         """Waits for one, in the order in which callers come, for no longer than connecting may take."""
         if not self._waiters and (place := self._free_place()):
             return place
-        node, began = self._node, time.monotonic()
+        circuit, began = self._circuit, time.monotonic()
         mine: Answer = queue.SimpleQueue()
 
         def look(for_s: float) -> Any:
-            if node.failed_at > began:
-                raise Unanswered(f"{node.name} is away")
+            if circuit.failed_at > began:
+                raise Unanswered(f"{circuit.name} is away")
             return self._free_place() or _got(mine, for_s)
 
         self._waiters.append(mine)
         try:
-            found: Mark | None = within(node.connect_within_s, look)
+            found: Mark | None = within(circuit.connect_within_s, look)
         finally:
             with contextlib.suppress(ValueError):
                 self._waiters.remove(mine)
@@ -154,41 +158,43 @@ class Transport:
 
     # Calls.
 
-    def _ask(self, call: Call, raw: Any, idle: Any) -> Any:
-        node = self._node
+    def _ask(self, attempt: Attempt, raw: Any, idle: Any) -> Any:
+        circuit = self._circuit
         try:
             asked_at = time.monotonic()
-            raw.send_packed_command(packed(raw, call.to_send()), check_health=False)
-            if call.terms.until is not None:
-                self._wait(raw, call, asked_at)
-            elif not within(node.timeout_s, lambda for_s: raw.can_read(timeout=for_s)):
-                silence = node.silent("reply", asked_at, node.timeout_s, sent=True)
-                if node.failed_at >= asked_at:  # those that are idle may lead nowhere as well
+            raw.send_packed_command(packed(raw, attempt.to_send()), check_health=False)
+            if attempt.call.until is not None:
+                self._wait(raw, attempt, asked_at)
+            elif not within(circuit.timeout_s, lambda for_s: raw.can_read(timeout=for_s)):
+                silence = circuit.silent("reply", asked_at, circuit.timeout_s, sent=True)
+                if circuit.failed_at >= asked_at:  # those that are idle may lead nowhere as well
                     self.drop()
                 raise silence
-            replies, is_whole = _read(raw, len(call.words), node.endpoint.reads_within(node.timeout_s))
+            replies, is_whole = _read(
+                raw, len(attempt.words), circuit.endpoint.reads_within(circuit.timeout_s)
+            )
         except BaseException as error:
             _close(raw)
             if not isinstance(error, Exception) or not is_drivers(error):
                 raise
             self.drop()  # so are those that the server had before
             if is_one(error, "TimeoutError"):  # of a reply that came in part
-                raise node.silent("reply", asked_at, node.timeout_s, sent=True) from error
-            raise node.endpoint.why_it_failed(error, sent=True) from error
-        node.heard(replies[0])
+                raise circuit.silent("reply", asked_at, circuit.timeout_s, sent=True) from error
+            raise circuit.endpoint.why_it_failed(error, sent=True) from error
+        circuit.heard(replies[0])
         self._keep(raw, idle if is_whole else None)
         return replies
 
-    def _wait(self, raw: Any, call: Call, asked_at: float) -> None:
+    def _wait(self, raw: Any, attempt: Attempt, asked_at: float) -> None:
         """Waits until there is a reply, as long as the server answers others."""
-        node, look_s = self._node, self._node.timeout_s
+        circuit, look_s = self._circuit, self._circuit.timeout_s
         while not raw.can_read(timeout=look_s):
-            if time.monotonic() - node.last_heard > look_s:
+            if time.monotonic() - circuit.last_heard > look_s:
                 with contextlib.suppress(Unanswered, TokenBucketError):
-                    self.exchange(Call(node, PING))
-            left_s = call.left_s + 2 * node.timeout_s
-            if node.failed_at > asked_at or left_s < 0:
-                raise Unanswered(f"{node.name} is away, or does not end a wait", sent=True)
+                    self.exchange(Attempt(circuit, PING))
+            left_s = attempt.left_s + 2 * circuit.timeout_s
+            if circuit.failed_at > asked_at or left_s < 0:
+                raise Unanswered(f"{circuit.name} is away, or does not end a wait", sent=True)
             look_s = min(PULSE_S, left_s)
 
     # Connections.
@@ -214,33 +220,33 @@ class Transport:
 
     def _connected(self) -> Any:
         """Connects, on a thread of its own: no name takes longer to resolve than connecting may take."""
-        node, began = self._node, time.monotonic()
+        circuit, began = self._circuit, time.monotonic()
         made: Answer = queue.SimpleQueue()
         arguments = (ref(made), self._idle)
         try:
             _thread.start_new_thread(self._connect, arguments)
         except RuntimeError:  # no thread can start
             self._connect(*arguments)
-        outcome = within(node.connect_within_s, lambda for_s: _got(made, for_s))
+        outcome = within(circuit.connect_within_s, lambda for_s: _got(made, for_s))
         if outcome is None:
-            raise node.silent("connection", began, node.connect_within_s)
+            raise circuit.silent("connection", began, circuit.connect_within_s)
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
     def _connect(self, made: ref[Answer], idle: Any) -> None:
         """Makes a connection, which is kept if its caller has gone meanwhile."""
-        node, raw, began = self._node, None, time.monotonic()
+        circuit, raw, began = self._circuit, None, time.monotonic()
         outcome: Any
         try:
-            outcome = raw = node.endpoint.new(2 * node.connect_within_s)  # its caller gives up before
+            outcome = raw = circuit.endpoint.new(2 * circuit.connect_within_s)  # its caller gives up before
             raw.connect()
-            node.connected()
+            circuit.connected()
         except Exception as error:
             _close(raw)
-            outcome = node.endpoint.why_it_failed(error)
+            outcome = circuit.endpoint.why_it_failed(error)
             if isinstance(outcome, Unanswered):
-                node.failed(error, began)
+                circuit.failed(error, began)
         except BaseException:  # a signal, where no thread could start
             _close(raw)
             raise

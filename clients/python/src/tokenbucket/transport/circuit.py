@@ -1,23 +1,18 @@
-"""What is known of one server: until when it is away, and whether a script has to decide there."""
+"""What is known of one server: until when it is away."""
 
 from __future__ import annotations
 
 import time
 from typing import Any
 
+from ..values.constants import CONNECT_WITHIN_S
 from ..values.errors import AWAY, ReplyError, Unanswered
-from .driver import CONNECT_WITHIN_S, Endpoint, is_lack
+from .driver import Endpoint, is_lack
 
 _SECONDS_BETWEEN_REFUSALS_LOGGED = 60
-_SECONDS_BETWEEN_LOOKS_FOR_THE_MODULE = 60
-
-# A connection that was idle for longer is looked at before it is used.
-IDLE_S = 0.1
-# How often a call that waits its turn makes sure that the server is still there.
-PULSE_S = 0.5
 
 
-class Node:
+class Circuit:
     """A server, or one node of a cluster. An outage is one number, so that nothing can get stuck."""
 
     def __init__(self, endpoint: Endpoint, server: Any, kind: str) -> None:
@@ -27,8 +22,7 @@ class Node:
         self.timeout_s: float = server.timeout_ms / 1000
         self.connect_within_s = max(CONNECT_WITHIN_S, self.timeout_s)
         self._retry_every_s = server.retry_every_ms / 1000
-        self.script_until = self._next_refusal_logged = 0.0
-        """Until when a script decides; 0 if none had to yet."""
+        self._next_refusal_logged = 0.0
         self._begin_anew()
         self.transport: Any = server._of_transport(self)
         """Its connections."""
@@ -91,12 +85,5 @@ class Node:
         return True
 
     def connected(self) -> None:
-        """Notes that a connection works. The next call looks for the module: the server may be another."""
+        """Notes that a connection works."""
         self.last_heard = time.monotonic()
-        self.script_until = min(self.script_until, self.last_heard)
-
-    def begin_script(self) -> None:
-        """Lets the script decide until it is time to look for the module again."""
-        if not self.script_until:
-            self._log.warning("%s has no tokenbucket module: the script decides until it has", self._who)
-        self.script_until = time.monotonic() + _SECONDS_BETWEEN_LOOKS_FOR_THE_MODULE

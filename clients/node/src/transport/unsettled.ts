@@ -1,8 +1,8 @@
 /** Holds in doubt, and settlements that could not be sent: they are settled by their ids once the server answers. */
 
-import type { Command } from "../transport/command.js";
-import type { Server } from "../transport/server.js";
-import { setTimeout } from "../transport/time.js";
+import type { Command } from "./command.js";
+import type { Server } from "./server.js";
+import { setTimeout } from "./time.js";
 import { Undecided } from "../values/errors.js";
 
 export const SETTLED_AGAIN_AFTER_MS = 500;
