@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from conftest import Package, eventually
+from conftest import Package, StartProxy, StartServer, cluster_of_one, eventually
 from drivers import DriverError
 from launch import Servers, ask
 from services import Service, module
@@ -116,3 +116,21 @@ def test_a_node_that_is_away_is_an_outage_of_its_buckets_alone_until_its_replica
     eventually(lambda: not package.take(on_master, cost=0)["degraded"])
     takes(package, on_master, 2)
     assert package.driver.log.read_text().count("cannot ask") <= 1
+
+
+@pytest.mark.only("node", "go", "rust")
+def test_a_cluster_that_was_rebuilt_at_other_addresses_is_found_where_its_first_node_was(
+    package: Package, start_server: StartServer, start_proxy: StartProxy
+) -> None:
+    package.client = replace(package.client, in_cluster=True)
+    before = cluster_of_one(start_server)
+    entrance = start_proxy(before)
+    package.server(entrance, retry_every_ms=20)
+    package.limiter(**LIMIT)
+    before.kill()
+    # Long enough for the package to have asked everywhere.
+    eventually(
+        lambda: package.take("a", cost=0)["degraded"] and package.many(cost=0, for_ms=1500)["degraded"] > 0
+    )
+    entrance.redirect(cluster_of_one(start_server).port)
+    eventually(lambda: not package.take("a", cost=0)["degraded"])
