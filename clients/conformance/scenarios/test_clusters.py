@@ -134,3 +134,18 @@ def test_a_cluster_that_was_rebuilt_at_other_addresses_is_found_where_its_first_
     )
     entrance.redirect(cluster_of_one(start_server).port)
     eventually(lambda: not package.take("a", cost=0)["degraded"])
+
+
+@pytest.mark.only("node", "go", "rust")
+def test_a_first_call_is_decided_while_one_of_the_nodes_that_were_named_is_away(
+    package: Package, start_server: StartServer
+) -> None:
+    package.client = replace(package.client, in_cluster=True)
+    node = cluster_of_one(start_server)
+    gone = start_server()
+    gone.kill()
+    urls = [f"redis://127.0.0.1:{port}" for port in (gone.port, node.port)]
+    for start in range(8):
+        package.server(node, f"s{start}", cluster=urls)
+        package.limiter(f"l{start}", server=f"s{start}", **LIMIT, connect=False)
+        assert not package.take(f"n{start}", on=f"l{start}")["degraded"], start
