@@ -20,7 +20,7 @@ pub(in crate::command) fn run_one_of<'call>(
     let mut numbered = (1..).zip(one_of.alternatives());
     // A call that is repeated finds its hold, whatever alternatives have become free.
     let held = numbered.find(|(_, (_, requests))| is_held(call, requests));
-    let mut soonest: Option<(Decisions, Argument)> = None;
+    let mut soonest = None;
     for (number, (first, requests)) in (1..).zip(one_of.alternatives()) {
         if held.is_some_and(|(held, _)| held != number) {
             continue;
@@ -35,13 +35,7 @@ pub(in crate::command) fn run_one_of<'call>(
         }
         // Writes only if the clock stepped back: the bucket continues from the new time.
         store(&call, &mut parts, Replication::CallOrEffect);
-        let binding = binding(&parts, verdict);
-        let is_sooner = |(soonest, _): &(Decisions, _)| {
-            length(binding.retry_after_ms) < length(soonest.binding.retry_after_ms)
-        };
-        if soonest.as_ref().is_none_or(is_sooner) {
-            soonest = key_that_binds(&parts).map(|key| (Decisions { binding, each: each(&parts) }, key));
-        }
+        soonest = sooner(soonest, &parts, verdict);
     }
     if let Some((decisions, key)) = soonest {
         announce_denial(&call, &key);
@@ -49,6 +43,24 @@ pub(in crate::command) fn run_one_of<'call>(
         call.reply_decisions(&decisions);
     }
     Ok(())
+}
+
+/// The denial of an alternative, and the key that binds it.
+type Denial<'call> = (Decisions, Argument<'call>);
+
+/// Returns the denial with the shorter wait; of equal ones the earlier.
+fn sooner<'call>(
+    earlier: Option<Denial<'call>>,
+    parts: &[Part<'_, 'call>],
+    verdict: Verdict,
+) -> Option<Denial<'call>> {
+    let binding = binding(parts, verdict);
+    let is_later =
+        |(earlier, _): &Denial| length(binding.retry_after_ms) >= length(earlier.binding.retry_after_ms);
+    if earlier.as_ref().is_some_and(is_later) {
+        return earlier;
+    }
+    key_that_binds(parts).map(|key| (Decisions { binding, each: each(parts) }, key))
 }
 
 /// Returns whether every bucket of which the call wants any has its hold; if it wants none, whether one has.
