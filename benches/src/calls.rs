@@ -19,6 +19,10 @@ pub const DAILY: &str = "TB.TAKE, rate 1000@d";
 pub const MONTHLY: &str = "TB.TAKE, rate 1000@mo";
 pub const FIRST: &str = "TB.HOLD, the first";
 pub const RENEWED: &str = "TB.HOLD, renewed";
+pub const TAKE_TOGETHER: &str = "TB.MTAKE of 1";
+pub const TAKE_ANY: &str = "TB.TAKEANY of 1";
+pub const TAKE_LAST: &str = "TB.TAKEANY, the last of 10 of 2";
+pub const PEEKS_AND_TAKE: &str = "TB.MTAKE of 2 behind 20 TB.PEEK";
 pub const BESIDE_1: &str = "TB.HOLD + TB.SETTLE beside 1 hold";
 pub const BESIDE_1000: &str = "TB.HOLD + TB.SETTLE beside 1,000";
 pub const BESIDE_10000: &str = "TB.HOLD + TB.SETTLE beside 10,000";
@@ -77,6 +81,24 @@ pub const UNCOUNTED: Call = Call {
 };
 const TEN_BUCKETS: &str =
     "TB.MTAKE 10 {bucket} {bucket} {bucket} {bucket} {bucket} {bucket} {bucket} {bucket} {bucket} {bucket}";
+/// Nine alternatives in which a bucket lacks its cost, and one that allows.
+const LAST_OF_TEN: &str = concat!(
+    "TB.TAKEANY 20 2 ",
+    "{bucket} {key} {capacity} {rate} 1000 {bucket} {key} {capacity} {rate} 1000 {bucket} {key} {capacity} {rate} 1000 ",
+    "{bucket} {key} {capacity} {rate} 1000 {bucket} {key} {capacity} {rate} 1000 {bucket} {key} {capacity} {rate} 1000 ",
+    "{bucket} {key} {capacity} {rate} 1000 {bucket} {key} {capacity} {rate} 1000 {bucket} {key} {capacity} {rate} 1000 ",
+    "{bucket} {bucket}"
+);
+/// What clients do instead, without the certainty of getting what they saw.
+const TWENTY_PEEKS_AND_TAKE: &str = concat!(
+    "TB.PEEK {key} {capacity} {rate} ; TB.PEEK {key} {capacity} {rate} ; TB.PEEK {key} {capacity} {rate} ; ",
+    "TB.PEEK {key} {capacity} {rate} ; TB.PEEK {key} {capacity} {rate} ; TB.PEEK {key} {capacity} {rate} ; ",
+    "TB.PEEK {key} {capacity} {rate} ; TB.PEEK {key} {capacity} {rate} ; TB.PEEK {key} {capacity} {rate} ; ",
+    "TB.PEEK {key} {capacity} {rate} ; TB.PEEK {key} {capacity} {rate} ; TB.PEEK {key} {capacity} {rate} ; ",
+    "TB.PEEK {key} {capacity} {rate} ; TB.PEEK {key} {capacity} {rate} ; TB.PEEK {key} {capacity} {rate} ; ",
+    "TB.PEEK {key} {capacity} {rate} ; TB.PEEK {key} {capacity} {rate} ; TB.PEEK {key} {capacity} {rate} ; ",
+    "TB.PEEK {key} {capacity} {rate} ; TB.PEEK {key} {capacity} {rate} ; TB.MTAKE 2 {bucket} {bucket}"
+);
 const SCRIPT_PREPARES: &str = "EVALSHA {token-bucket} 1 {key} {capacity} {tokens_s} 30";
 const FALLBACK_PREPARES: &str = "EVALSHA {fallback} 1 {key} TAKE {capacity} {rate} 30";
 
@@ -101,7 +123,7 @@ const FIRST_HOLD: Call = Call {
 };
 const ONE_BEFORE: &str = "TB.HOLD held {capacity} {rate} 5 3600000 {key}-ends-before-the-counted";
 
-pub const CALLS: [Call; 23] = [
+pub const CALLS: [Call; 27] = [
     Call { name: "PING", call: "PING", ..PLAIN },
     Call { name: "GET", call: "GET {key}", before: "SET {key} 1", ..PLAIN },
     Call { name: "SET", call: "SET {key} 1", ..PLAIN },
@@ -118,6 +140,10 @@ pub const CALLS: [Call; 23] = [
     Call { name: "TB.PEEK", call: "TB.PEEK {key} {capacity} {rate}", ..USED },
     Call { name: "TB.PEEK, denied", call: "TB.PEEK {key} {capacity} {rate}", ..EMPTY },
     Call { name: "TB.MTAKE of 10", call: TEN_BUCKETS, weight: 10, ..USED },
+    Call { name: TAKE_TOGETHER, call: "TB.MTAKE 1 {bucket}", ..USED },
+    Call { name: TAKE_ANY, call: "TB.TAKEANY 1 1 {bucket}", ..USED },
+    Call { name: TAKE_LAST, call: LAST_OF_TEN, weight: 10, first: Some(10), ..USED },
+    Call { name: PEEKS_AND_TAKE, call: TWENTY_PEEKS_AND_TAKE, weight: 20, ..USED },
     FIRST_HOLD,
     Call { name: RENEWED, ..HELD },
     Call { name: BESIDE_1, before: ONE_BEFORE, keys: Some(1), ..SETTLED },

@@ -26,7 +26,7 @@ const NOISE: f64 = 0.01;
 /// What a call may cost at most, as a multiple of another in the same run: holds are to stay near a take, and many of
 /// them near one; so are calendars, and denials that are counted by key near those that are not. A denial costs no more than
 /// a grant.
-const PROMISES: [(&str, &str, f64); 8] = [
+const PROMISES: [(&str, &str, f64); 10] = [
     (FIRST, ALLOWED, 1.6),
     (RENEWED, ALLOWED, 1.6),
     (BESIDE_1000, BESIDE_1, 2.2),
@@ -35,6 +35,8 @@ const PROMISES: [(&str, &str, f64); 8] = [
     (MONTHLY, ALLOWED, 1.4),
     (DENIED, DENIED_UNCOUNTED, 1.06),
     (DENIED, ALLOWED, 1.0),
+    (TAKE_ANY, TAKE_TOGETHER, 1.1),
+    (TAKE_LAST, PEEKS_AND_TAKE, 1.0),
 ];
 
 /// Servers, of which one at least has no other command in the slot of the one that is counted.

@@ -297,6 +297,40 @@ pub fn multi_settle<A: Argument>(arguments: &[A]) -> Result<Vec<Request<A>>, Ref
     })
 }
 
+/// A call of one of several alternatives, the best first.
+#[derive(Debug)]
+pub struct OneOf<A> {
+    requests: Vec<Request<A>>,
+    /// The buckets of an alternative: a divisor of their number.
+    each: usize,
+}
+
+impl<A> OneOf<A> {
+    /// Returns the requests of each alternative, behind the place of the first among those of the call.
+    pub fn alternatives(&self) -> impl Iterator<Item = (usize, &[Request<A>])> {
+        (0..).step_by(self.each).zip(self.requests.chunks_exact(self.each))
+    }
+}
+
+/// Reads `numkeys each key capacity rate cost [key capacity rate cost …]`, of `TB.TAKEANY`.
+pub fn take_any<A: Argument>(arguments: &[A]) -> Result<OneOf<A>, Refusal> {
+    let ([numkeys, each], groups) = first(arguments)?;
+    one_of::<4, _>(numkeys, |numkeys| self::each(each, numkeys), groups, take)
+}
+
+/// Reads `numkeys each ttl_ms id key capacity rate amount [key capacity rate amount …]`, of `TB.HOLDANY`.
+pub fn hold_any<A: Argument>(arguments: &[A]) -> Result<OneOf<A>, Refusal> {
+    let ([numkeys, each, ttl_ms, id], groups) = first(arguments)?;
+    let (ttl_ms, id) = (self::ttl_ms(ttl_ms)?, self::id(id)?);
+    let each = |numkeys| self::each(each, numkeys);
+    one_of::<4, _>(numkeys, each, groups, |group| hold_of_group(group, ttl_ms, id))
+}
+
+fn each<A: AsRef<[u8]>>(each: &A, numkeys: usize) -> Result<usize, Error> {
+    let divides = |each: &usize| numkeys.checked_rem(*each) == Some(0);
+    numkeys::parse(each.as_ref()).filter(divides).ok_or(Error::Each)
+}
+
 /// A call that may wait its turn.
 #[derive(Debug)]
 pub struct Waiting<A> {
@@ -395,7 +429,20 @@ fn several<const N: usize, A: Argument>(
     groups: &[A],
     read: impl Fn(&[A]) -> Result<Request<A>, Error>,
 ) -> Result<Vec<Request<A>>, Refusal> {
+    Ok(one_of::<N, _>(numkeys, Ok, groups, read)?.requests)
+}
+
+/// Reads `numkeys` groups of `N` arguments, each of which begins with a key; no alternative has one twice. `each` returns the
+/// buckets of an alternative.
+#[inline(always)]
+fn one_of<const N: usize, A: Argument>(
+    numkeys: &A,
+    each: impl FnOnce(usize) -> Result<usize, Error>,
+    groups: &[A],
+    read: impl Fn(&[A]) -> Result<Request<A>, Error>,
+) -> Result<OneOf<A>, Refusal> {
     let buckets = numkeys::parse(numkeys.as_ref()).ok_or(Error::NumKeys)?;
+    let each = each(buckets)?;
     match groups.get(buckets.saturating_mul(N)..) {
         Some([]) => {}
         Some([word, ..]) if is_word(word, b"SHARE") => return Err(Error::ShareOfSeveral.into()),
@@ -405,8 +452,12 @@ fn several<const N: usize, A: Argument>(
     for (place, group) in groups.chunks_exact(N).enumerate() {
         requests.push(read(group).map_err(|error| error.at(place))?);
     }
-    reject_duplicates(&requests.iter().map(|request| request.key.as_ref()).collect::<Vec<_>>())?;
-    Ok(requests)
+    let one_of = OneOf { requests, each };
+    for (first, requests) in one_of.alternatives().filter(|_| each > 1) {
+        let keys = requests.iter().map(|request| request.key.as_ref()).collect::<Vec<_>>();
+        reject_duplicates(&keys).map_err(|refusal| refusal.behind(first))?;
+    }
+    Ok(one_of)
 }
 
 fn hold_of_group<A: Argument>(group: &[A], ttl_ms: i64, id: A) -> Result<Request<A>, Error> {

@@ -14,11 +14,11 @@ mod throttle;
 mod top;
 
 use crate::redis::spec::{
-    ArgumentSpec, Audience, Command, Keys, Kind, Spec, AMOUNT, CAPACITY, COST, ID, KEY, MAX_WAIT_MS, NUMKEYS,
-    OPTIONAL_COST, RATE, SHARE, TTL_MS, USED,
+    ArgumentSpec, Audience, Command, Keys, Kind, Spec, AMOUNT, CAPACITY, COST, EACH, ID, KEY, MAX_WAIT_MS,
+    NUMKEYS, OPTIONAL_COST, RATE, SHARE, TTL_MS, USED,
 };
 use crate::redis::{entry, Call, Commands};
-use pipeline::{override_limit, peek, run_one, run_or_wait, run_together};
+use pipeline::{override_limit, peek, run_one, run_one_of, run_or_wait, run_together};
 use tokenbucket_core::error::Refusal;
 use tokenbucket_core::request;
 
@@ -186,6 +186,36 @@ pub(crate) const ALL: Commands = Commands {
                 ..Spec::DECIDING
             },
             |call| run_together(call, &request::multi_settle(call.arguments())?)
+        ),
+        command!(
+            Spec {
+                name: c"TB.TAKEANY",
+                summary: c"Takes from the first of several alternatives that allows it, each of one or more buckets",
+                since: c"0.1.0",
+                complexity: c"O(N) where N is the number of buckets",
+                keys: Keys::Groups { first: 3, len: 4 },
+                arguments: &[NUMKEYS, EACH, ArgumentSpec::buckets(&[KEY, CAPACITY, RATE, COST])],
+                ..Spec::DECIDING
+            },
+            |call| run_one_of(call, &request::take_any(call.arguments())?)
+        ),
+        command!(
+            Spec {
+                name: c"TB.HOLDANY",
+                summary: c"Reserves tokens of the first of several alternatives that allows it, under one id",
+                since: c"0.1.0",
+                complexity: c"O(M log N) where M is the number of buckets and N that of the holds of one",
+                keys: Keys::Groups { first: 5, len: 4 },
+                arguments: &[
+                    NUMKEYS,
+                    EACH,
+                    TTL_MS,
+                    ID,
+                    ArgumentSpec::buckets(&[KEY, CAPACITY, RATE, AMOUNT]),
+                ],
+                ..Spec::DECIDING
+            },
+            |call| run_one_of(call, &request::hold_any(call.arguments())?)
         ),
         command!(
             Spec {

@@ -208,6 +208,8 @@ pub(crate) const ID: ArgumentSpec = ArgumentSpec::required(c"id", Kind::Text);
 pub(crate) const USED: ArgumentSpec = ArgumentSpec::required(c"used", Kind::Decimal);
 /// The number of buckets that follow.
 pub(crate) const NUMKEYS: ArgumentSpec = ArgumentSpec::required(c"numkeys", Kind::Whole);
+/// The number of buckets in an alternative.
+pub(crate) const EACH: ArgumentSpec = ArgumentSpec::required(c"each", Kind::Whole);
 /// The share of a call that may wait.
 pub(crate) const SHARE: ArgumentSpec = ArgumentSpec::optional(
     c"share",

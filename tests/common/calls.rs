@@ -62,6 +62,8 @@ pub const COMMANDS: &[Command] = &[
     command("TB.MHOLD", Writers, &["numkeys integer", "ttl_ms integer", "id string", "bucket block multiple"]),
     command("TB.MRENEW", Writers, &["numkeys integer", "ttl_ms integer", "id string", "bucket block multiple"]),
     command("TB.MSETTLE", Writers, &["numkeys integer", "id string", "bucket block multiple"]),
+    command("TB.TAKEANY", Writers, &["numkeys integer", "each integer", "bucket block multiple"]),
+    command("TB.HOLDANY", Writers, &["numkeys integer", "each integer", "ttl_ms integer", "id string", "bucket block multiple"]),
     command("TB.BTAKE", WaitingWriters, &["key key", "capacity double", "rate string", "cost double", "max_wait_ms integer", "share block optional"]),
     command("TB.BMTAKE", WaitingWriters, &["numkeys integer", "max_wait_ms integer", "bucket block multiple"]),
     command("TB.BHOLD", WaitingWriters, &["key key", "capacity double", "rate string", "amount double", "ttl_ms integer", "id string", "max_wait_ms integer", "share block optional"]),

@@ -20,10 +20,10 @@ fn command_info(client: &mut Connection, name: &str) -> Vec<Value> {
 fn places(name: &str) -> [i64; 3] {
     match name {
         "TB.MTAKE" => [2, -1, 4],
-        "TB.MSETTLE" | "TB.BMTAKE" => [3, -1, 4],
+        "TB.MSETTLE" | "TB.BMTAKE" | "TB.TAKEANY" => [3, -1, 4],
         "TB.MHOLD" => [4, -1, 4],
         "TB.MRENEW" => [4, -1, 3],
-        "TB.BMHOLD" => [5, -1, 4],
+        "TB.BMHOLD" | "TB.HOLDANY" => [5, -1, 4],
         "TB.RESTORE" => [1, -1, 2],
         "TB.TOP" => [0, 0, 0],
         _ => [1, 1, 1],

@@ -26,6 +26,7 @@ mod keyspace;
 mod listeners;
 mod maxmemory;
 mod multi_take;
+mod one_of;
 mod payloads;
 mod persistence;
 mod replication;

@@ -113,6 +113,18 @@ def test_a_customer_reads_when_the_plan_renews(server: Service, capsys: pytest.C
     assert re.fullmatch(words, capsys.readouterr().out)
 
 
+def test_one_account_of_several_is_taken_until_all_are_busy(
+    server: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (REPOSITORY / "docs/how-to/one-of-several.md").read_text()
+    [block] = FENCED.findall(page)
+    namespace: dict[str, Any] = {"__name__": "page"}
+    for said in ["req:1 is sent\nreq:2 is sent\nreq:3 waits\n"] * 2:  # Sent again, each finds its hold.
+        exec(block.replace("Redis()", f"Redis(port={server.port})"), namespace)
+        assert capsys.readouterr().out == said
+    assert namespace["hold_one"]("req:1", 6000) != namespace["hold_one"]("req:2", 6000)
+
+
 def test_its_django_settings_are_settings(namespace: dict[str, Any]) -> None:
     [block] = [block for block in BLOCKS if "REST_FRAMEWORK" in block]
     exec(block, namespace)

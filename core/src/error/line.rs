@@ -98,10 +98,21 @@ impl<'a, A: AsRef<[u8]>> Call<'a, A> {
         self.arguments.len().saturating_sub(self.groups_at()).checked_div(self.group_len())
     }
 
-    /// Names the wrong bucket, if the call has several.
+    /// Names the wrong bucket, if the call has several, and its alternative.
     fn bucket(&self) -> Option<String> {
         let (place, buckets) = (self.place?, self.buckets()?);
-        (buckets > 1).then(|| format!("bucket {} of {buckets}", place.saturating_add(1)))
+        let each = self.each().unwrap_or(buckets).max(1);
+        let number = |place: usize| place.saturating_add(1);
+        let bucket = (each > 1).then(|| format!("bucket {} of {each}", number(place % each)));
+        let alternative =
+            (each < buckets).then(|| format!("alternative {} of {}", number(place / each), buckets / each));
+        let names: Vec<_> = alternative.into_iter().chain(bucket).collect();
+        (!names.is_empty()).then(|| names.join(", "))
+    }
+
+    /// Returns the buckets of an alternative, if the command has some.
+    fn each(&self) -> Option<usize> {
+        numkeys::parse(self.argument_of("each", 0)?)
     }
 
     fn quoted_limit(&self) -> Option<String> {
@@ -123,9 +134,15 @@ impl<'a, A: AsRef<[u8]>> Call<'a, A> {
     fn duplicate(&self, rule: &str) -> String {
         let Some(second) = self.place else { return rule.to_owned() };
         let key = self.argument_of("key", second);
-        let first = (0..second).find(|place| self.argument_of("key", *place) == key).unwrap_or(0);
+        // The nearest one, because alternatives may share keys.
+        let first = (0..second).rfind(|place| self.argument_of("key", *place) == key).unwrap_or(0);
         let key = key.and_then(quoted).map_or_else(String::new, |key| format!("{key} is "));
-        format!("{rule}: {key}bucket {} and bucket {}", first.saturating_add(1), second.saturating_add(1))
+        let each = self.each();
+        let number = |place: usize| each.map_or(place, |each| place % each.max(1)).saturating_add(1);
+        let alternative = each.map_or_else(String::new, |each| {
+            format!(" of alternative {}", (second / each.max(1)).saturating_add(1))
+        });
+        format!("{rule}: {key}bucket {} and bucket {}{alternative}", number(first), number(second))
     }
 }
 

@@ -57,6 +57,7 @@ errors! {
     RefillTooSlow: "ERR refilling capacity from empty at this rate would take more than 100 years",
     DebtTooDeep: "ERR the bucket would be more than 1e12 tokens in debt",
     NumKeys: "ERR numkeys must be a whole number from 1 to 1024",
+    Each: "ERR each must be a whole number that divides numkeys",
     NumKeysMismatch: "ERR numkeys must match the number of '",
     Ttl: "ERR ttl_ms must be a whole number of milliseconds from 1 to 2592000000",
     // That of an override, which 0 ends.
@@ -127,6 +128,15 @@ pub struct Refusal {
     pub error: Error,
     /// The bucket or option, from 0.
     place: Option<usize>,
+}
+
+impl Refusal {
+    /// Counts the place from the bucket at `first`.
+    #[cold]
+    #[must_use]
+    pub fn behind(self, first: usize) -> Self {
+        Self { place: self.place.map(|place| place.saturating_add(first)), ..self }
+    }
 }
 
 impl From<Error> for Refusal {

@@ -8,11 +8,11 @@ use std::collections::HashSet;
 use tokenbucket_core::bucket::{self, Operation};
 use tokenbucket_core::error::{Error, Refusal};
 use tokenbucket_core::number::{Rounding, MAX_TOKENS};
-use tokenbucket_core::request::{self, Request, Share, Waiting, Wanted};
+use tokenbucket_core::request::{self, OneOf, Request, Share, Waiting, Wanted};
 
 /// The commands that read the words of an operation, without their `TB.` or `CL.`
-pub const COMMANDS: [&str; 8] =
-    ["TAKE", "PEEK", "TAKEUPTO", "RESERVE", "CHARGE", "GIVE", "MTAKE", "THROTTLE"];
+pub const COMMANDS: [&str; 9] =
+    ["TAKE", "PEEK", "TAKEUPTO", "RESERVE", "CHARGE", "GIVE", "MTAKE", "TAKEANY", "THROTTLE"];
 
 /// The longest wait that a caller can accept: 100 years in milliseconds.
 pub const LONGEST_WAIT_MS: i64 = 3_155_760_000_000;
@@ -74,6 +74,10 @@ impl<'a> Parsed<'a> {
         Self { requests, max_wait_ms: None, share: None }
     }
 
+    fn one_of(one_of: &OneOf<&'a [u8]>) -> Self {
+        Self::at_once(one_of.alternatives().flat_map(|(_, requests)| requests.to_vec()).collect())
+    }
+
     fn waiting(Waiting { requests, max_wait_ms, share }: Waiting<&'a [u8]>) -> Self {
         Self { requests, max_wait_ms: Some(max_wait_ms), share }
     }
@@ -88,7 +92,14 @@ pub struct Meant<'a> {
 /// What the arguments of a command want, or the error of the first of them that is wrong, and of which bucket.
 pub fn read<'a>(command: &str, arguments: &[&'a [u8]]) -> Result<Vec<Meant<'a>>, Refusal> {
     match command {
-        "MTAKE" => read_several(arguments),
+        "MTAKE" => {
+            let (numkeys, groups) = arguments.split_first().ok_or(Error::WrongArity)?;
+            read_several(numkeys, None, groups)
+        }
+        "TAKEANY" => {
+            let [numkeys, each, groups @ ..] = arguments else { return Err(Error::WrongArity.into()) };
+            read_several(numkeys, Some(each), groups)
+        }
         "THROTTLE" => Ok(vec![throttle::read(arguments)?]),
         _ => Ok(vec![read_one(command, arguments)?]),
     }
@@ -124,9 +135,17 @@ fn read_one<'a>(command: &str, arguments: &[&'a [u8]]) -> Result<Meant<'a>, Erro
     Ok(Meant { key, limit, operation: operation? })
 }
 
-fn read_several<'a>(arguments: &[&'a [u8]]) -> Result<Vec<Meant<'a>>, Refusal> {
-    let (numkeys, groups) = arguments.split_first().ok_or(Error::WrongArity)?;
+/// Reads groups, in alternatives of `each`, or of all.
+fn read_several<'a>(
+    numkeys: &[u8],
+    each: Option<&[u8]>,
+    groups: &[&'a [u8]],
+) -> Result<Vec<Meant<'a>>, Refusal> {
     let numkeys = read_numkeys(numkeys).ok_or(Error::NumKeys)?;
+    let each = each.map_or(Some(numkeys), read_numkeys).ok_or(Error::Each)?;
+    if each > numkeys || numkeys % each != 0 {
+        return Err(Error::Each.into());
+    }
     if groups.len() != numkeys * 4 {
         let is_share = groups.get(numkeys * 4).is_some_and(|word| word.eq_ignore_ascii_case(b"SHARE"));
         return Err(if is_share { Error::ShareOfSeveral } else { Error::NumKeysMismatch }.into());
@@ -136,7 +155,7 @@ fn read_several<'a>(arguments: &[&'a [u8]]) -> Result<Vec<Meant<'a>>, Refusal> {
         meant.push(read_one("TAKE", group).map_err(|error| error.at(place))?);
     }
     let mut seen = HashSet::new();
-    match meant.iter().position(|meant| !seen.insert(meant.key)) {
+    match meant.iter().enumerate().position(|(place, meant)| !seen.insert((place / each, meant.key))) {
         Some(place) => Err(Error::DuplicateKey.at(place)),
         None => Ok(meant),
     }
@@ -167,6 +186,8 @@ pub fn parse<'a>(command: &str, arguments: &[&'a [u8]]) -> Result<Parsed<'a>, Re
         "MHOLD" => return Ok(Parsed::at_once(request::multi_hold(arguments)?)),
         "MRENEW" => return Ok(Parsed::at_once(request::multi_renew(arguments)?)),
         "MSETTLE" => return Ok(Parsed::at_once(request::multi_settle(arguments)?)),
+        "TAKEANY" => return Ok(Parsed::one_of(&request::take_any(arguments)?)),
+        "HOLDANY" => return Ok(Parsed::one_of(&request::hold_any(arguments)?)),
         "BTAKE" => return request::blocking_take(arguments).map(Parsed::waiting),
         "BMTAKE" => return request::blocking_multi_take(arguments).map(Parsed::waiting),
         "BHOLD" => return request::blocking_hold(arguments).map(Parsed::waiting),

@@ -12,7 +12,7 @@ const HOLD: &str = "TB.HOLD key capacity rate amount ttl_ms id";
 const BTAKE: &str = "TB.BTAKE key capacity rate cost max_wait_ms [SHARE tenant [WEIGHT weight]]";
 
 #[rustfmt::skip] // A line for each.
-const COMMANDS: [&str; 18] = [
+const COMMANDS: [&str; 20] = [
     TAKE, MTAKE, HOLD, BTAKE,
     "TB.TAKEUPTO key capacity rate max",
     "TB.RESERVE key capacity rate cost max_wait_ms",
@@ -25,6 +25,8 @@ const COMMANDS: [&str; 18] = [
     "TB.RESTORE key effect [key effect ...]",
     "TB.TOP [COUNT n] [RESET]",
     "CL.THROTTLE key max_burst count period [quantity]",
+    "TB.TAKEANY numkeys each key capacity rate cost [key capacity rate cost ...]",
+    "TB.HOLDANY numkeys each ttl_ms id key capacity rate amount [key capacity rate amount ...]",
     "TB.BMTAKE numkeys max_wait_ms key capacity rate cost [key capacity rate cost ...]",
     "TB.BHOLD key capacity rate amount ttl_ms id max_wait_ms [SHARE tenant [WEIGHT weight]]",
     "TB.BMHOLD numkeys ttl_ms id max_wait_ms key capacity rate amount [key capacity rate amount ...]",

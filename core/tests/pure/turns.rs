@@ -39,6 +39,8 @@ enum Step {
         max_wait_us: Option<i64>,
         share: Option<Share>,
     },
+    /// The first of these that allows, or the one that is held already.
+    OneOf(i32, Vec<Vec<Part>>),
     Give {
         db: i32,
         part: Part,
@@ -120,6 +122,7 @@ fn step(
     let times = || prop_oneof![0..3000i64, 0..12 * MILLION, Just(TTL_US), Just(MILLION)];
     let waits = prop_oneof![1 => Just(None), 4 => prop_oneof![1..3000i64, times().prop_map(|us| us + 1), Just(1000 * MILLION)].prop_map(Some)];
     prop_oneof![
+        4 => (dbs(), vec(parts.clone(), 1..4)).prop_map(|(db, alternatives)| Step::OneOf(db, alternatives)),
         20 => (dbs(), parts, waits, shares).prop_map(|(db, parts, max_wait_us, share)| {
             let share = share.filter(|_| parts.len() == 1);
             Step::Call { db, parts, max_wait_us, share }
@@ -136,10 +139,23 @@ fn step(
     ]
 }
 
+/// Returns whether the hold of a call is in every bucket of which it wants any.
+fn is_held(server: &Server, db: i32, parts: &[Part]) -> bool {
+    let mut wanting = parts.iter().filter(|part| part.wanted.micro() > 0).peekable();
+    wanting.peek().is_some()
+        && wanting.all(|part| part.id().is_some() && server.world.held_of(db, part).is_some())
+}
+
 fn make(server: &mut Server, step: Step) {
     match step {
         Step::Call { db, parts, max_wait_us, share } => {
             server.call_with(db, &parts, max_wait_us, share);
+        }
+        Step::OneOf(db, alternatives) => {
+            let held = alternatives.iter().position(|parts| is_held(server, db, parts));
+            let asked =
+                alternatives.iter().enumerate().filter(|(place, _)| held.is_none_or(|held| held == *place));
+            let _granted = asked.map(|(_, parts)| parts).find(|parts| server.call(db, parts, None).0);
         }
         // Only ending holds fill a pool.
         Step::Give { part, .. } if part.limit.is_pool() => {}

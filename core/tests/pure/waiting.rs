@@ -43,7 +43,7 @@ impl World {
         Seen::new(bucket, Some(holds), self.now_us)
     }
 
-    fn held_of(&self, db: Db, part: &Part) -> Option<&Hold> {
+    pub fn held_of(&self, db: Db, part: &Part) -> Option<&Hold> {
         self.find(db, &part.key).1.outstanding_of(part.id()?, self.now_us)
     }
 

@@ -2,9 +2,11 @@
 //!
 //! [`decide`] does them over the [parts](Part) of a call, all or nothing. A call of one bucket has one part.
 
+mod one_of;
 mod part;
 mod wait;
 
+pub(super) use one_of::run_one_of;
 pub(super) use part::Part;
 use part::{Request, Stored};
 pub(super) use wait::run_or_wait;
@@ -186,12 +188,19 @@ fn commit(call: &Call, parts: &mut [Part], verdict: Verdict, replication: Replic
     for part in &*parts {
         part.stored().announce(call);
     }
+    let binding = binding(parts, verdict);
+    if !parts.iter().any(|part| part.stored().is_late()) {
+        COUNTERS.decision(binding.allowed != 0);
+    }
+    binding
+}
+
+/// Returns the decision that binds a call.
+#[inline(always)]
+fn binding(parts: &[Part], verdict: Verdict) -> Decision {
     let mut binding = Decision::binding(parts.iter().map(|part| part.outcome().decision));
     if verdict == Verdict::Never {
         binding.retry_after_ms = NEVER_MS;
-    }
-    if !parts.iter().any(|part| part.stored().is_late()) {
-        COUNTERS.decision(binding.allowed != 0);
     }
     binding
 }
@@ -199,7 +208,12 @@ fn commit(call: &Call, parts: &mut [Part], verdict: Verdict, replication: Replic
 /// Commits a call like [`commit`]. Returns the decision on each bucket too.
 fn commit_all(call: &Call, parts: &mut [Part], verdict: Verdict, replication: Replication) -> Decisions {
     let binding = commit(call, parts, verdict, replication);
-    Decisions { binding, each: parts.iter().map(|part| part.outcome().decision).collect() }
+    Decisions { binding, each: each(parts) }
+}
+
+/// Returns the decision on each bucket.
+fn each(parts: &[Part]) -> Vec<Decision> {
+    parts.iter().map(|part| part.outcome().decision).collect()
 }
 
 /// Changes all buckets, as one unit for replicas, and closes their keys.

@@ -1,0 +1,92 @@
+//! Calls of one of several alternatives: `TB.TAKEANY` and `TB.HOLDANY`.
+//!
+//! An alternative is a call of several buckets, decided by itself. Its keys are closed before those of the next are opened,
+//! because a key may be in both.
+
+use super::part::{Part, Request};
+use super::{binding, commit_all, each, open, store, Verdict};
+use crate::redis::{announce_denial, Access, Argument, BucketKey, Call, Decisions, Replication, COUNTERS};
+use tokenbucket_core::error::Refusal;
+use tokenbucket_core::request::OneOf;
+
+/// Takes the first alternative that allows its part, changes no other bucket, and replies.
+///
+/// # Errors
+/// Without having taken anything.
+pub(in crate::command) fn run_one_of<'call>(
+    call: Call<'call>,
+    one_of: &OneOf<Argument<'call>>,
+) -> Result<(), Refusal> {
+    let mut numbered = (1..).zip(one_of.alternatives());
+    // A call that is repeated finds its hold, whatever alternatives have become free.
+    let held = numbered.find(|(_, (_, requests))| is_held(call, requests));
+    let mut soonest = None;
+    for (number, (first, requests)) in (1..).zip(one_of.alternatives()) {
+        if held.is_some_and(|(held, _)| held != number) {
+            continue;
+        }
+        let opened = open(call, requests, Access::Write);
+        let (mut parts, verdict) = opened.map_err(|refusal| refusal.behind(first))?;
+        if verdict == Verdict::Allowed {
+            let mut decisions = commit_all(&call, &mut parts, verdict, Replication::CallOrEffect);
+            decisions.binding.allowed = number;
+            call.reply_decisions(&decisions);
+            return Ok(());
+        }
+        // Writes only if the clock stepped back: the bucket continues from the new time.
+        store(&call, &mut parts, Replication::CallOrEffect);
+        soonest = sooner(soonest, &parts, verdict);
+    }
+    if let Some((decisions, key)) = soonest {
+        announce_denial(&call, &key);
+        COUNTERS.decision(false);
+        call.reply_decisions(&decisions);
+    }
+    Ok(())
+}
+
+/// The denial of an alternative, and the key that binds it.
+type Denial<'call> = (Decisions, Argument<'call>);
+
+/// Returns the denial with the shorter wait; of equal ones the earlier.
+fn sooner<'call>(
+    earlier: Option<Denial<'call>>,
+    parts: &[Part<'_, 'call>],
+    verdict: Verdict,
+) -> Option<Denial<'call>> {
+    let binding = binding(parts, verdict);
+    let is_later =
+        |(earlier, _): &Denial| length(binding.retry_after_ms) >= length(earlier.binding.retry_after_ms);
+    if earlier.as_ref().is_some_and(is_later) {
+        return earlier;
+    }
+    key_that_binds(parts).map(|key| (Decisions { binding, each: each(parts) }, key))
+}
+
+/// Returns whether every bucket of which the call wants any has its hold; if it wants none, whether one has.
+fn is_held<'call>(call: Call<'call>, requests: &[Request<'call>]) -> bool {
+    let is_there = |request: &Request<'call>| {
+        let Some(id) = request.id() else { return false };
+        let key = BucketKey::open(call, request.key, Access::Write);
+        let holds = key.as_ref().ok().and_then(BucketKey::holds);
+        holds.is_some_and(|holds| holds.outstanding_of(id.as_ref(), call.now_us()).is_some())
+    };
+    let mut wanting = requests.iter().filter(|request| request.wanted.micro() > 0).peekable();
+    match wanting.peek() {
+        Some(_) => wanting.all(is_there),
+        None => requests.iter().any(is_there),
+    }
+}
+
+/// Returns the key of the first bucket that denies the longest.
+fn key_that_binds<'call>(parts: &[Part<'_, 'call>]) -> Option<Argument<'call>> {
+    let wait = |part: &Part| length(part.plan.retry_after_ms());
+    let denied = parts.iter().filter(|part| part.is_denied());
+    let binding = denied.reduce(|one, other| if wait(other) > wait(one) { other } else { one });
+    binding.map(|part| part.request().key)
+}
+
+/// Returns the length of a wait, of which -1 is the longest.
+fn length(wait_ms: i64) -> u64 {
+    u64::try_from(wait_ms).unwrap_or(u64::MAX)
+}
