@@ -550,7 +550,8 @@ impl Model {
                 let unwritten = unwritten.filter(|overridden| overridden.is_unwritten());
                 let at_us = unwritten.map_or(now_us, |overridden| overridden.began_at_us);
                 let limit_override = self.limit_override.clone().filter(|_| unwritten.is_none());
-                let level = |stored| Self { stored, limit_override: limit_override.clone() }.level(own, at_us);
+                let level =
+                    |stored| Self { stored, limit_override: limit_override.clone() }.level(own, at_us);
                 let (shown, level) = (level(Some(shown)), level(stored.clone()));
                 shown.low <= level.high && level.low <= shown.high
             }
