@@ -164,13 +164,13 @@ fn settle(client: &mut Connection, twin: &mut Connection) {
 /// Lets a call wait in each database, for more than will be there for long.
 fn wait_in_both(server: &Server, client: &mut Connection, waiters: &mut Vec<Connection>) {
     let waiting = client.waiting();
-    if waiting > 0 || client.decide(&format!("TB.PEEK d 3 3@d 3")).allowed == 1 {
+    if waiting > 0 || client.decide("TB.PEEK d 3 3@d 3").allowed == 1 {
         return;
     }
     for db in 0..2 {
         let mut waiter = server.connect();
         waiter.say(&format!("SELECT {db}"));
-        waiter.send(&format!("TB.BTAKE d 3 3@d 3 86400000"));
+        waiter.send("TB.BTAKE d 3 3@d 3 86400000");
         wait_until("it waits", || client.waiting() == db + 1);
         waiters.push(waiter);
     }

@@ -4,6 +4,7 @@ use super::quote::{quoted, MAX_QUOTED};
 use super::{rate, Error, Refusal};
 use crate::number::MAX_LEN;
 use crate::numkeys;
+use std::num::NonZeroUsize;
 
 impl Refusal {
     /// Returns the line that is replied, without the `-` in front and the line end.
@@ -101,18 +102,19 @@ impl<'a, A: AsRef<[u8]>> Call<'a, A> {
     /// Names the wrong bucket, if the call has several, and its alternative.
     fn bucket(&self) -> Option<String> {
         let (place, buckets) = (self.place?, self.buckets()?);
-        let each = self.each().unwrap_or(buckets).max(1);
+        let each = self.each().or(NonZeroUsize::new(buckets))?;
         let number = |place: usize| place.saturating_add(1);
-        let bucket = (each > 1).then(|| format!("bucket {} of {each}", number(place % each)));
+        let bucket = (each.get() > 1).then(|| format!("bucket {} of {each}", number(place % each)));
+        let alternatives = buckets / each;
         let alternative =
-            (each < buckets).then(|| format!("alternative {} of {}", number(place / each), buckets / each));
+            (alternatives > 1).then(|| format!("alternative {} of {alternatives}", number(place / each)));
         let names: Vec<_> = alternative.into_iter().chain(bucket).collect();
         (!names.is_empty()).then(|| names.join(", "))
     }
 
     /// Returns the buckets of an alternative, if the command has some.
-    fn each(&self) -> Option<usize> {
-        numkeys::parse(self.argument_of("each", 0)?)
+    fn each(&self) -> Option<NonZeroUsize> {
+        NonZeroUsize::new(numkeys::parse(self.argument_of("each", 0)?)?)
     }
 
     fn quoted_limit(&self) -> Option<String> {
@@ -138,9 +140,9 @@ impl<'a, A: AsRef<[u8]>> Call<'a, A> {
         let first = (0..second).rfind(|place| self.argument_of("key", *place) == key).unwrap_or(0);
         let key = key.and_then(quoted).map_or_else(String::new, |key| format!("{key} is "));
         let each = self.each();
-        let number = |place: usize| each.map_or(place, |each| place % each.max(1)).saturating_add(1);
+        let number = |place: usize| each.map_or(place, |each| place % each).saturating_add(1);
         let alternative = each.map_or_else(String::new, |each| {
-            format!(" of alternative {}", (second / each.max(1)).saturating_add(1))
+            format!(" of alternative {}", (second / each).saturating_add(1))
         });
         format!("{rule}: {key}bucket {} and bucket {}{alternative}", number(first), number(second))
     }

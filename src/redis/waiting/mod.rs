@@ -1,7 +1,7 @@
 //! Calls that wait their turn in the server.
 //!
 //! The [`Queue`] of the core decides which call is next. This is the server's side: blocked clients ([`client`], [`block`]),
-//! what the server reports ([`events`]), and serving by one timer for all ([`serve`], [`slice`]). No command serves: a command
+//! what the server reports ([`events`]), and serving by one timer for all ([`serve`], [`mod@slice`]). No command serves: a command
 //! that makes room starts the timer, which fires in the same round of the server's loop. Until then the calls are due, and no
 //! other call takes what they want.
 //!
