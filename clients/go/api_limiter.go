@@ -255,18 +255,10 @@ func (l *Limiter) Reset(ctx context.Context, name string) error {
 
 // delete makes a bucket full, here and in the server.
 func (s *Server) delete(ctx context.Context, key string) error {
-	keys := []string{key, key + scriptSuffix}
-	if !s.hasScript {
-		keys = keys[:1]
-	}
-	for _, key := range keys {
-		del := []any{"DEL", key}
-		_, _ = s.decideLocally(del)
-		if _, err := s.ask(ctx, command{args: del, key: key}); err != nil {
-			return err
-		}
-	}
-	return nil
+	del := []any{"DEL", key}
+	_, _ = s.decideLocally(del)
+	_, err := s.ask(ctx, command{args: del, key: key})
+	return err
 }
 
 // Hold takes amount until the hold is settled or, if its process dies, until ttl (1 ms to 30 days) is over: see the type

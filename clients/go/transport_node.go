@@ -18,7 +18,6 @@ type node struct {
 	awayUntil   atomic.Int64 // no call asks before; 0: it is there
 	heard       atomic.Int64 // when it last said something; 0: never
 	nextRefusal atomic.Int64 // when one may be logged
-	scriptUntil atomic.Int64 // when the module is looked for again; 0: it decides
 	outages     atomic.Int64 // how many have begun
 	pulse       sync.Mutex   // of the wait that asks whether it is there
 }

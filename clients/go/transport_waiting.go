@@ -60,7 +60,7 @@ func (s *Server) keep(ctx context.Context, c command, left time.Duration) (reply
 		return nil, true, err
 	}
 	doer, ok := n.doer.(WaitingDoer)
-	if ok {
+	if ok = ok && !s.byScript; ok {
 		reply, err = n.wait(ctx, doer, waitingForm(c, left), left)
 	}
 	switch {
