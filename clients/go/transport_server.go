@@ -67,14 +67,10 @@ func ByScript() ServerOption {
 }
 
 const (
-	defaultTimeout    = 100 * time.Millisecond
-	defaultRetryEvery = 500 * time.Millisecond
 	// mostNames bounds the buckets that the local limiter keeps.
 	mostNames = 10_000
-	// mostTurns keeps a flood of calls from opening a flood of connections, unless the Doer says how many it has.
-	mostTurns = 64
-	// connectTimeout bounds opening a connection, and how long a call waits for its turn.
-	connectTimeout = time.Second
+	// mostPermits keeps a flood of calls from opening a flood of connections, unless the Doer says how many it has.
+	mostPermits = 64
 )
 
 // NewServer makes a Server that sends its commands through doer. It sends nothing: the first call connects.
