@@ -12,7 +12,7 @@ type CallOption func(*command)
 // bucket are served in the order in which they came. When the time is over, the decision is the denial of that moment.
 //
 // The call leaves the queue when its context ends. Batch and RememberDenials do not apply to it. While the server is away,
-// OnError decides without a wait. Where the module cannot keep the call (FallbackScript, an older module, a Doer that is no
+// OnError decides without a wait. Where the module cannot keep the call (ByScript, an older module, a Doer that is no
 // WaitingDoer) the package asks again after each RetryAfter, in no order.
 func MaxWait(maxWait time.Duration) CallOption {
 	return func(c *command) {

@@ -56,7 +56,7 @@ func newHold(ctx context.Context, s settings, parts []part, ttl time.Duration, o
 		return nil, err
 	}
 	h.id = fmt.Sprintf("%x", random)
-	decision, err := s.told(1, func() (Decision, error) { return h.set(ctx, parts, options...) }, parts...)
+	decision, err := s.reporting(1, func() (Decision, error) { return h.set(ctx, parts, options...) }, parts...)
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +125,7 @@ func (h *Hold) Settle() (Decision, error) {
 		}
 	})
 	if isNew { // outside of Do: a hook may call Settle
-		h.settings.tell(parts, h.result, 0, began)
+		h.settings.report(parts, h.result, 0, began)
 	}
 	return h.result, h.err
 }
@@ -198,7 +198,7 @@ func (h *Hold) renew(ctx context.Context) {
 			}
 			continue
 		}
-		decision = h.settings.tell(h.held, decision, 1, began)
+		decision = h.settings.report(h.held, decision, 1, began)
 		h.decision.Store(&decision)
 		if h.isKnown && !decision.Allowed && !decision.Degraded {
 			close(h.lost)

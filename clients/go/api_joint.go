@@ -27,7 +27,7 @@ func (l *JointLimiter) TakeAll(ctx context.Context, name string, costs map[strin
 		return Decision{}, err
 	}
 	take := l.command([]any{"TB.MTAKE", strconv.Itoa(len(parts))}, parts...).with(options)
-	return l.told(1, func() (Decision, error) { return l.ask(ctx, take, parts...) }, parts...)
+	return l.reporting(1, func() (Decision, error) { return l.ask(ctx, take, parts...) }, parts...)
 }
 
 // Reset makes the buckets of a name full, and forgets their holds.

@@ -97,18 +97,18 @@ func (s *settings) command(words []any, parts ...part) command {
 	return c
 }
 
-// told decides, and reports the decision by tell.
-func (s *settings) told(wanted int64, decide func() (Decision, error), parts ...part) (Decision, error) {
+// reporting decides, and reports the decision.
+func (s *settings) reporting(wanted int64, decide func() (Decision, error), parts ...part) (Decision, error) {
 	began := s.server.clock.Now()
 	decision, err := decide()
 	if err == nil {
-		decision = s.tell(parts, decision, wanted, began)
+		decision = s.report(parts, decision, wanted, began)
 	}
 	return decision, err
 }
 
-// tell lets what was denied pass in shadow mode, and tells OnDecision what was decided about each part.
-func (s *settings) tell(parts []part, decision Decision, wanted int64, began time.Time) Decision {
+// report lets what was denied pass in shadow mode, and reports to OnDecision what was decided about each part.
+func (s *settings) report(parts []part, decision Decision, wanted int64, began time.Time) Decision {
 	decision = s.passing(decision, wanted)
 	for _, p := range parts {
 		own, ok := decision.Each[p.which]
@@ -158,7 +158,7 @@ func (l *Limiter) With(limit Limit) *Limiter {
 // Take takes cost tokens if the bucket holds them, else nothing. With MaxWait it waits for its turn.
 func (l *Limiter) Take(ctx context.Context, name string, cost float64, options ...CallOption) (Decision, error) {
 	p := l.part(name, cost)
-	return l.told(1, func() (Decision, error) {
+	return l.reporting(1, func() (Decision, error) {
 		if l.server.isClosed() {
 			return Decision{}, ErrClosed // before a batch or a denial decides
 		}
@@ -192,12 +192,12 @@ func (l *Limiter) takeRemembering(ctx context.Context, p part) (Decision, error)
 
 // Peek returns what Take would decide, and takes nothing. With cost 0, Remaining is what the bucket has.
 func (l *Limiter) Peek(ctx context.Context, name string, cost float64) (Decision, error) {
-	return l.decideAndTell(ctx, "TB.PEEK", name, cost, 1)
+	return l.decideAndReport(ctx, "TB.PEEK", name, cost, 1)
 }
 
 // TakeUpTo takes as many whole tokens as the bucket has, at most most: see Granted.
 func (l *Limiter) TakeUpTo(ctx context.Context, name string, most int64) (Decision, error) {
-	return l.decideAndTell(ctx, "TB.TAKEUPTO", name, float64(most), most)
+	return l.decideAndReport(ctx, "TB.TAKEUPTO", name, float64(most), most)
 }
 
 // Reserve books a place in the queue: sleep RetryAfter, then act. It is denied, without taking a token, if the wait would
@@ -206,7 +206,7 @@ func (l *Limiter) Reserve(ctx context.Context, name string, cost float64, maxWai
 	p := l.part(name, cost)
 	c := l.command([]any{"TB.RESERVE"}, p)
 	c.args = append(c.args, strconv.FormatInt(maxWait.Milliseconds(), 10))
-	decision, err := l.told(1, func() (Decision, error) { return l.ask(ctx, c) }, p)
+	decision, err := l.reporting(1, func() (Decision, error) { return l.ask(ctx, c) }, p)
 	if l.shadow {
 		decision.RetryAfter = 0
 	}
@@ -237,13 +237,13 @@ func (l *Limiter) Wait(ctx context.Context, name string, cost float64, maxWait t
 // Charge takes amount unconditionally, into debt if needed, when the real cost is known only afterwards. It is sent once:
 // see Lost.
 func (l *Limiter) Charge(ctx context.Context, name string, amount float64) (Decision, error) {
-	return l.decideAndTell(ctx, "TB.CHARGE", name, amount, 1)
+	return l.decideAndReport(ctx, "TB.CHARGE", name, amount, 1)
 }
 
 // Give puts amount back, at most up to the capacity. It is sent once: see Lost.
 func (l *Limiter) Give(ctx context.Context, name string, amount float64) (Decision, error) {
 	defer l.forget(name)
-	return l.decideAndTell(ctx, "TB.GIVE", name, amount, 1)
+	return l.decideAndReport(ctx, "TB.GIVE", name, amount, 1)
 }
 
 // Reset makes the bucket full, and forgets its holds.
@@ -255,18 +255,10 @@ func (l *Limiter) Reset(ctx context.Context, name string) error {
 
 // delete makes a bucket full, here and in the server.
 func (s *Server) delete(ctx context.Context, key string) error {
-	keys := []string{key, key + scriptSuffix}
-	if !s.hasScript {
-		keys = keys[:1]
-	}
-	for _, key := range keys {
-		del := []any{"DEL", key}
-		_, _ = s.decideLocally(del)
-		if _, err := s.ask(ctx, command{args: del, key: key}); err != nil {
-			return err
-		}
-	}
-	return nil
+	del := []any{"DEL", key}
+	_, _ = s.decideLocally(del)
+	_, err := s.ask(ctx, command{args: del, key: key})
+	return err
 }
 
 // Hold takes amount until the hold is settled or, if its process dies, until ttl (1 ms to 30 days) is over: see the type
@@ -279,9 +271,9 @@ func (l *Limiter) part(name string, amount float64) part {
 	return part{"", bucket{name, l.limit}, l.limitWords, amount}
 }
 
-func (l *Limiter) decideAndTell(ctx context.Context, operation any, name string, amount float64, wanted int64) (Decision, error) {
+func (l *Limiter) decideAndReport(ctx context.Context, operation any, name string, amount float64, wanted int64) (Decision, error) {
 	p := l.part(name, amount)
-	return l.told(wanted, func() (Decision, error) { return l.decide(ctx, operation, p) }, p)
+	return l.reporting(wanted, func() (Decision, error) { return l.decide(ctx, operation, p) }, p)
 }
 
 // decide asks a command about a single bucket. The operation is a constant, which needs no memory.

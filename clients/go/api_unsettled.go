@@ -2,16 +2,9 @@ package tokenbucket
 
 import (
 	"sync"
-	"time"
 )
 
-const (
-	// mostUnsettled bounds the holds that wait to be settled. The oldest makes room: it ends with its ttl.
-	mostUnsettled = 1000
-	// settledAgainAfter is how long a server may take to execute what it received on a connection that was closed.
-	settledAgainAfter = 500 * time.Millisecond
-	settledAtATime    = 16
-)
+const settledAtATime = 16
 
 // unsettled are holds that could not be settled, or that the server may have made for a call that has ended. They are settled
 // by their ids once the server answers, and then once more.
@@ -68,16 +61,16 @@ func (s *Server) settle() bool {
 	waiting := u.waiting
 	u.waiting = nil
 	u.mutex.Unlock()
-	turns := make(chan struct{}, settledAtATime)
+	permits := make(chan struct{}, settledAtATime)
 	for _, one := range waiting {
-		turns <- struct{}{}
+		permits <- struct{}{}
 		go func(one settlement) {
-			defer func() { <-turns }()
+			defer func() { <-permits }()
 			guarded(func() { s.settleOne(one) })
 		}(one)
 	}
 	for i := 0; i < settledAtATime; i++ {
-		turns <- struct{}{} // all are over
+		permits <- struct{}{} // all are over
 	}
 	u.mutex.Lock()
 	defer u.mutex.Unlock()

@@ -160,3 +160,68 @@ func ExampleLimit() {
 	fmt.Println(decision.Remaining, decision.ResetAfter, err)
 	// Output: 999 24h0m0s <nil>
 }
+
+func ExampleServer() {
+	ctx, fake := context.Background(), tokenbuckettest.NewServer()
+	server := tokenbucket.NewServer(fake, tokenbucket.Timeout(50*time.Millisecond), tokenbucket.RetryEvery(time.Second),
+		tokenbucket.LogTo(func(format string, args ...any) { fmt.Printf(format+"\n", args...) }))
+	limiter := tokenbucket.NewLimiter(server, tokenbucket.Limit{Capacity: 10, Rate: "5/s"})
+	fake.Break(errors.New("no route to host"))
+	decision, err := limiter.Take(ctx, "user:42", 1) // this process decides
+	fmt.Println(decision.Degraded, err, server.DegradedCount())
+	fmt.Println(server.Close())
+	_, err = limiter.Take(ctx, "user:42", 1)
+	fmt.Println(errors.Is(err, tokenbucket.ErrClosed))
+	// Output:
+	// tokenbucket: cannot ask the server, every limit does as its OnError says: no route to host
+	// true <nil> 1
+	// <nil>
+	// true
+}
+
+func ExampleByScript() {
+	ctx, server := context.Background(), tokenbucket.NewServer(tokenbuckettest.NewServer(), tokenbucket.ByScript())
+	limiter := tokenbucket.NewLimiter(server, tokenbucket.Limit{Capacity: 10, Rate: "5/s"})
+	decision, err := limiter.Take(ctx, "user:42", 1)
+	fmt.Println(decision.Allowed, err)
+	_, err = limiter.Hold(ctx, "user:42", 1, time.Minute)
+	fmt.Println(err)
+	// Output:
+	// true <nil>
+	// tokenbucket: holds and shares need the module, and this Server decides by the script
+}
+
+func ExampleLimiter_With() {
+	ctx, server := context.Background(), tokenbucket.NewServer(tokenbuckettest.NewServer())
+	free := tokenbucket.NewLimiter(server, tokenbucket.Limit{Capacity: 10, Rate: "10/h"})
+	paid := free.With(tokenbucket.Limit{Capacity: 1000, Rate: "1000/h"})
+	decision, err := paid.Take(ctx, "user:42", 100)
+	fmt.Println(decision.Remaining, err)
+	// Output: 900 <nil>
+}
+
+// pipe is a Doer of another client library.
+type pipe struct{ dial, read error }
+
+func (p pipe) Do(context.Context, ...any) (any, error) {
+	switch {
+	case p.dial != nil:
+		return nil, tokenbucket.Unsent(p.dial)
+	case p.read != nil:
+		return nil, tokenbucket.Unanswered(p.read)
+	}
+	return []any{int64(1), int64(9), int64(0), int64(0)}, nil
+}
+
+func ExampleUnsent() {
+	for _, doer := range []pipe{{}, {dial: errors.New("no free socket")}, {read: errors.New("VPN tunnel is down")}} {
+		server := tokenbucket.NewServer(doer, tokenbucket.LogTo(nil))
+		limiter := tokenbucket.NewLimiter(server, tokenbucket.Limit{Capacity: 10, Rate: "5/s"})
+		decision, err := limiter.Give(context.Background(), "user:42", 1)
+		fmt.Println(decision.Degraded, decision.Lost, err) // what was never sent is not lost
+	}
+	// Output:
+	// false false <nil>
+	// true false <nil>
+	// true true <nil>
+}

@@ -4,50 +4,38 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
 	"tokenbucket"
-	"tokenbucket/internal/realserver"
 	"tokenbucket/tokenbuckettest"
 )
 
-// gaining is a server that gains the module. Without it, the script grants everything.
-type gaining struct {
-	*tokenbuckettest.Server
-	hasModule bool
-	deleted   []any
-}
-
-func (g *gaining) Do(ctx context.Context, args ...any) (any, error) {
-	switch {
-	case args[0] == "EVALSHA":
+func TestTheScriptDecidesOnANodeToWhichASlotMoves(t *testing.T) {
+	var sent []any
+	limits := tokenbucket.NewServer(doing(func(_ context.Context, args ...any) (any, error) {
+		sent = append(sent, args[0])
+		switch args[0] {
+		case "EVALSHA": // it is redirected, and the node that the client library knows gets SCRIPT LOAD
+			return nil, errors.New("NOSCRIPT No matching script.")
+		case "DEL":
+			sent = append(sent, args[1:]...)
+		}
 		return granted, nil
-	case args[0] == "DEL":
-		g.deleted = append(g.deleted, args[1:]...)
-	case !g.hasModule && strings.HasPrefix(args[0].(string), "TB."):
-		return nil, errors.New("ERR unknown command")
-	case args[0] == "SCRIPT":
-		return "loaded", nil
+	}), tokenbucket.ByScript())
+	limiter := tokenbucket.NewLimiter(limits, hourly, tokenbucket.OnError(tokenbucket.FailWithError))
+	expectAllowed(t)(limiter.Take(ctx, "a", 1))
+	if err := limiter.Reset(ctx, "a"); err != nil || fmt.Sprint(sent) != "[EVALSHA SCRIPT EVALSHA EVAL DEL tb:a:script]" {
+		t.Fatal(sent, err)
 	}
-	return g.Server.Do(ctx, args...)
 }
 
-func TestAServerThatGainsTheModule(t *testing.T) {
-	server, log := &gaining{Server: tokenbuckettest.NewServer()}, &realserver.Log{}
-	limits := tokenbucket.NewServer(server, tokenbucket.FallbackScript(), tokenbucket.LogTo(log.Printf))
+func TestAFakeServerDecidesByTheScriptToo(t *testing.T) {
+	limits := tokenbucket.NewServer(tokenbuckettest.NewServer(), tokenbucket.ByScript())
 	limiter := tokenbucket.NewLimiter(limits, hourly)
-	must(t)(limiter.Take(ctx, "a", 1))
-	server.hasModule = true
-	must(t)(limiter.Take(ctx, "a", 1))
-	if got := remaining(t, limiter, "a"); got != 9 {
-		t.Fatal("the module is looked for once a minute, not at each call", got)
+	expectAllowed(t)(limiter.Take(ctx, "a", 1))
+	expectRemaining(t, limiter, "a", 9)
+	if _, err := limiter.Hold(ctx, "a", 1, time.Minute); !errors.Is(err, tokenbucket.ErrModuleMissing) {
+		t.Fatal(err)
 	}
-	server.Advance(time.Minute)
-	expectRemaining(t, limiter, "a", 10) // in the module's own bucket
-	if err := limiter.Reset(ctx, "a"); err != nil || fmt.Sprint(server.deleted) != "[tb:a tb:a:script]" {
-		t.Fatal(server.deleted, err)
-	}
-	log.Expect(t, "the script decides until it has", "the script decides no longer")
 }

@@ -72,7 +72,7 @@ func TestRules(t *testing.T) {
 	}
 	if constants := map[string]int64{
 		"timeout_ms": defaultTimeout.Milliseconds(), "retry_every_ms": defaultRetryEvery.Milliseconds(),
-		"connect_within_ms": connectTimeout.Milliseconds(), "pulse_of_a_wait_ms": pulseEvery.Milliseconds(),
+		"connect_within_ms": connectWithin.Milliseconds(), "pulse_of_a_wait_ms": pulseEvery.Milliseconds(),
 		"settled_again_after_ms": settledAgainAfter.Milliseconds(), "most_unsettled_holds": mostUnsettled,
 		"tries_of_a_split_slot": triesOfSplitSlot,
 		// Of goredis. The client library looks at each connection, however short it was idle.

@@ -20,7 +20,7 @@ type PooledDoer interface {
 	Doer
 	// Address names the server in errors and in the log.
 	Address() string
-	// Connections returns how many commands it can send at a time; further ones take turns.
+	// Connections returns how many commands it can send at a time; further ones wait.
 	Connections() int
 	// Close closes the connections. The Server calls it when it is closed.
 	Close() error
@@ -35,7 +35,7 @@ type WaitingDoer interface {
 	Wait(ctx context.Context, args ...any) (any, error)
 }
 
-// ClusterDoer is a Doer whose client library knows the nodes of a cluster. Each node has outages and turns of its own.
+// ClusterDoer is a Doer whose client library knows the nodes of a cluster. Each node has outages and permits of its own.
 type ClusterDoer interface {
 	Doer
 	// NodeOf returns the node that has a key, always the same Doer.

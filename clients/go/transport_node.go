@@ -10,27 +10,22 @@ import (
 
 // node is one server, or one node of a cluster. An outage is one number, so that nothing can get stuck.
 type node struct {
-	server *Server
-	doer   Doer
-	who    string
-	turns  chan struct{} // bounds the calls that are with the client library at a time
+	server  *Server
+	doer    Doer
+	who     string
+	permits chan struct{} // bounds the calls that are with the client library at a time
 	// Moments of the server's steady clock.
 	awayUntil   atomic.Int64 // no call asks before; 0: it is there
 	heard       atomic.Int64 // when it last said something; 0: never
 	nextRefusal atomic.Int64 // when one may be logged
-	scriptUntil atomic.Int64 // when the module is looked for again; 0: it decides
 	outages     atomic.Int64 // how many have begun
 	pulse       sync.Mutex   // of the wait that asks whether it is there
 }
 
-const (
-	betweenRefusalsLogged = time.Minute
-	// triesOfSplitSlot is how often a call is sent within the timeout while some of its keys have moved with their slot.
-	triesOfSplitSlot = 10
-)
+const betweenRefusalsLogged = time.Minute
 
 func newNode(s *Server, doer Doer, who string) *node {
-	most := mostTurns
+	most := mostPermits
 	if pooled, ok := doer.(PooledDoer); ok {
 		if pooled.Address() != "" {
 			who += " " + pooled.Address()
@@ -39,7 +34,7 @@ func newNode(s *Server, doer Doer, who string) *node {
 			most = pooled.Connections()
 		}
 	}
-	return &node{server: s, doer: doer, who: who, turns: make(chan struct{}, most)}
+	return &node{server: s, doer: doer, who: who, permits: make(chan struct{}, most)}
 }
 
 // nodeOf returns the node that has the key. It asks for all calls, so that the end of one says nothing about the server.
@@ -47,11 +42,11 @@ func (s *Server) nodeOf(ctx context.Context, key string) (*node, error) {
 	if s.cluster == nil || key == "" {
 		return s.home, nil
 	}
-	if err := s.home.takeTurn(ctx); err != nil {
+	if err := s.home.takePermit(ctx); err != nil {
 		return nil, err
 	}
-	defer s.home.endTurn()
-	within, cancel := context.WithTimeout(s.life, connectTimeout)
+	defer s.home.returnPermit()
+	within, cancel := context.WithTimeout(s.life, connectWithin)
 	defer cancel()
 	doer, err := s.cluster.NodeOf(within, key)
 	if err != nil {
@@ -79,12 +74,12 @@ func (s *Server) call(ctx context.Context, c command) (reply any, n *node, err e
 	return reply, n, err
 }
 
-// call goes in this order: turn, is it away, command, judgement.
+// call goes in this order: permit, is it away, command, judgement.
 func (n *node) call(ctx context.Context, c command) (any, error) {
-	if err := n.takeTurn(ctx); err != nil {
+	if err := n.takePermit(ctx); err != nil {
 		return nil, err
 	}
-	defer n.endTurn()
+	defer n.returnPermit()
 	began := n.server.now()
 	reply, isSent, err := n.send(ctx, c)
 	if ended := ctx.Err(); ended != nil && err != nil && (!isSent || errors.Is(err, ended)) {
@@ -98,18 +93,18 @@ func (n *node) call(ctx context.Context, c command) (any, error) {
 
 var ping = command{args: []any{"PING"}}
 
-// takeTurn waits in the order in which calls come, unless the server is away.
-func (n *node) takeTurn(ctx context.Context) error {
+// takePermit waits in the order in which calls come, unless the server is away.
+func (n *node) takePermit(ctx context.Context) error {
 	if n.isAway() {
 		return n.away()
 	}
 	select {
-	case n.turns <- struct{}{}:
+	case n.permits <- struct{}{}:
 	default:
-		timer := time.NewTimer(connectTimeout)
+		timer := time.NewTimer(connectWithin)
 		defer timer.Stop()
 		select {
-		case n.turns <- struct{}{}:
+		case n.permits <- struct{}{}:
 		case <-timer.C:
 			return n.judge(command{}, errBusy, n.server.now(), false)
 		case <-ctx.Done():
@@ -117,13 +112,13 @@ func (n *node) takeTurn(ctx context.Context) error {
 		}
 	}
 	if !n.admits() {
-		n.endTurn()
+		n.returnPermit()
 		return n.away()
 	}
 	return nil
 }
 
-func (n *node) endTurn() { <-n.turns }
+func (n *node) returnPermit() { <-n.permits }
 
 // send repeats a call that may be repeated: once on another connection, once to a server that is late. It also returns
 // whether the server may have the call.

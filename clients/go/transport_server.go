@@ -36,7 +36,7 @@ type Server struct {
 	timeout    time.Duration
 	retryEvery time.Duration
 	log        func(format string, args ...any)
-	hasScript  bool
+	byScript   bool
 }
 
 // ServerOption sets an option of a Server.
@@ -60,20 +60,17 @@ func LogTo(logf func(format string, args ...any)) ServerOption {
 	return func(s *Server) { s.log = logf }
 }
 
-// FallbackScript lets a Lua script decide while the server has no module, in buckets of its own whose keys end in ":script".
-func FallbackScript() ServerOption {
-	return func(s *Server) { s.hasScript = true }
+// ByScript lets a Lua script decide every call in place of the module, in buckets of its own whose keys end in ":script". Holds,
+// shares and calendar rates are errors then.
+func ByScript() ServerOption {
+	return func(s *Server) { s.byScript = true }
 }
 
 const (
-	defaultTimeout    = 100 * time.Millisecond
-	defaultRetryEvery = 500 * time.Millisecond
 	// mostNames bounds the buckets that the local limiter keeps.
 	mostNames = 10_000
-	// mostTurns keeps a flood of calls from opening a flood of connections, unless the Doer says how many it has.
-	mostTurns = 64
-	// connectTimeout bounds opening a connection, and how long a call waits for its turn.
-	connectTimeout = time.Second
+	// mostPermits keeps a flood of calls from opening a flood of connections, unless the Doer says how many it has.
+	mostPermits = 64
 )
 
 // NewServer makes a Server that sends its commands through doer. It sends nothing: the first call connects.
@@ -157,37 +154,16 @@ func (s *Server) ask(ctx context.Context, c command) (any, error) {
 	return s.decide(ctx, c)
 }
 
-// decide asks the module, or the script where there is no module.
+// decide asks the module or, with ByScript, the script.
 func (s *Server) decide(ctx context.Context, c command) (any, error) {
 	name := c.args[0].(string)
-	isModules, hasScript := strings.HasPrefix(name, "TB."), s.hasScript && isScripted[name]
-	if hasScript {
-		if n, err := s.nodeOf(ctx, c.key); err == nil && s.now() < n.scriptUntil.Load() {
-			if reply, _, err := s.call(ctx, c.scripted()); codeOf(err) != "NOSCRIPT" {
-				return reply, err
-			} // the server may be another, with the module
-		}
+	if s.byScript {
+		return s.decideByScript(ctx, c, name)
 	}
-	reply, n, err := s.call(ctx, c)
-	switch {
-	case err == nil && s.hasScript && isModules:
-		if n.scriptUntil.Swap(0) != 0 {
-			s.logf("tokenbucket: %s has the tokenbucket module, the script decides no longer", n.who)
-		}
-	case !isUnknownCommand(err):
-	case hasScript:
-		if n.scriptUntil.Swap(s.now()+int64(betweenLooksForModule)) == 0 {
-			s.logf("tokenbucket: %s has no tokenbucket module, the script decides until it has", n.who)
-		}
-		c = c.scripted()
-		if n, err = s.nodeOf(ctx, c.key); err == nil {
-			_, err = n.call(ctx, command{args: []any{"SCRIPT", "LOAD", source}})
-		}
-		if err == nil {
-			reply, _, err = s.call(ctx, c)
-		}
-	case isModules:
-		return nil, fmt.Errorf("%w: load it, or give the Server FallbackScript(); holds need it: %v", ErrModuleMissing, err)
+	reply, _, err := s.call(ctx, c)
+	if isUnknownCommand(err) && strings.HasPrefix(name, "TB.") {
+		const help = "load it, or make a Server with ByScript(); holds and shares need the module"
+		return nil, fmt.Errorf("%w: %s: %v", ErrModuleMissing, help, err)
 	}
 	return reply, err
 }

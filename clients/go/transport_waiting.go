@@ -6,13 +6,8 @@ import (
 	"time"
 )
 
-const (
-	// pulseEvery is how often a wait asks whether the server is there, if nothing was heard from it.
-	pulseEvery = 500 * time.Millisecond
-	// betweenEnds is the pause after a wait that ended without a reply.
-	betweenEnds = 200 * time.Millisecond
-	longestWait = 30 * 24 * time.Hour
-)
+// betweenEnds is the pause after a wait that ended without a reply.
+const betweenEnds = 200 * time.Millisecond
 
 // wait lets the server keep the call until its turn, if it cannot be granted at once. Where the server cannot keep it, it
 // asks again, each time when the last decision says.
@@ -60,7 +55,7 @@ func (s *Server) keep(ctx context.Context, c command, left time.Duration) (reply
 		return nil, true, err
 	}
 	doer, ok := n.doer.(WaitingDoer)
-	if ok {
+	if ok = ok && !s.byScript; ok {
 		reply, err = n.wait(ctx, doer, waitingForm(c, left), left)
 	}
 	switch {
@@ -78,7 +73,7 @@ func (s *Server) keep(ctx context.Context, c command, left time.Duration) (reply
 // wait ends with the reply, with the context, when nothing came in time, when the Server is closed, or when an outage has begun:
 // its connection may lead to a server that another has replaced. A server grants nothing to a client that has gone.
 func (n *node) wait(ctx context.Context, doer WaitingDoer, args []any, left time.Duration) (reply any, err error) {
-	ctx, leave := context.WithTimeout(ctx, left+connectTimeout)
+	ctx, leave := context.WithTimeout(ctx, left+connectWithin)
 	defer leave()
 	outages := n.outages.Load()
 	go func() {

@@ -19,7 +19,7 @@ var (
 	// ErrReplyLost is the error of a Give, Charge or Settle whose reply was lost, under FailWithError: the server may or may
 	// not have executed it.
 	ErrReplyLost = fmt.Errorf("%w: the reply was lost, the call may or may not have happened", ErrTokenBucket)
-	// ErrModuleMissing says that the server has not loaded the tokenbucket module, which the call needs.
+	// ErrModuleMissing says that the call needs the tokenbucket module, which the server has not loaded or ByScript rules out.
 	ErrModuleMissing = fmt.Errorf("%w: the server has no tokenbucket module", ErrTokenBucket)
 	// ErrBadArgument says that an argument of the call is wrong. The text says which.
 	ErrBadArgument = fmt.Errorf("%w: bad argument", ErrTokenBucket)

@@ -39,7 +39,7 @@ const (
 	connectWithin = time.Second
 	// slotsWithin bounds what go-redis itself asks a node, such as where the slots are: it then asks another.
 	slotsWithin = 500 * time.Millisecond
-	// poolSize keeps go-redis from dialling but once a second, which it does after so many dials that failed. Calls take turns.
+	// poolSize keeps go-redis from dialling but once a second, which it does after so many dials that failed. Permits bound the calls.
 	poolSize = 1 << 13
 	// mostRedirections ends following a slot that moves back and forth.
 	mostRedirections = 16

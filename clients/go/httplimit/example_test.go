@@ -44,3 +44,16 @@ func ExampleNew() {
 	// 429, RateLimit: "api";r=0;t=10, Retry-After: "10"
 	// 200, RateLimit: "api";r=0;t=10, Retry-After: ""
 }
+
+func ExampleDenied() {
+	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(tokenbuckettest.NewServer()), tokenbucket.Limit{Capacity: 1, Rate: "1/h"})
+	upgrade := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusPaymentRequired) })
+	// Jitter lengthens Retry-After by up to a fifth, so that denied callers do not come back together.
+	handler := httplimit.New(limiter, httplimit.Denied(upgrade), httplimit.Jitter(0.2))(http.NotFoundHandler())
+	for i := 0; i < 2; i++ {
+		fmt.Println(answer(handler, "/", "ada").StatusCode)
+	}
+	// Output:
+	// 404
+	// 402
+}

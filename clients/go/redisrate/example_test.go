@@ -21,9 +21,11 @@ func ExampleLimiter() {
 	}
 	result, _ = limiter.AllowAtMost(ctx, "export", limit, 50)
 	fmt.Println(result.Allowed)
+	fmt.Println(limiter.Reset(ctx, "export"), redisrate.PerHour(100), redisrate.Limit{}.IsZero())
 	// Output:
 	// 1 9 <nil>
 	// 50 10 -1ns
 	// 0 10 40s
 	// 10
+	// <nil> 100 req/h (burst 100) true
 }

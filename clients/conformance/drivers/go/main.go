@@ -30,9 +30,9 @@ type request struct {
 	Ref        string `json:"hold"`
 
 	// of servers
-	Client, URL, Fallback string
-	Cluster               []string
-	Sentinel              *struct {
+	Client, URL, By string
+	Cluster         []string
+	Sentinel        *struct {
 		Nodes  []string
 		Master string
 	}
@@ -244,8 +244,8 @@ func newServer(r request) (object, error) {
 	if r.RetryEveryMs != nil {
 		options = append(options, tokenbucket.RetryEvery(ms(*r.RetryEveryMs)))
 	}
-	if r.Fallback != "" {
-		options = append(options, tokenbucket.FallbackScript())
+	if r.By == "script" {
+		options = append(options, tokenbucket.ByScript())
 	}
 	servers.Store(r.Name, tokenbucket.NewServer(doer, options...))
 	clients.Store(r.Name, client)
