@@ -6,7 +6,7 @@ use super::world::{Memory, Now};
 use crate::common::judged_calls::{holds_to_show, override_to_show, shown_holds, stored};
 use crate::common::model::bucket::assert_binding;
 use crate::common::model::call::Wanted;
-use crate::common::model::{operation, Bucket as State, HoldOperation, Limit, Model, Operation};
+use crate::common::model::{operation, Bucket as State, Exact, HoldOperation, Limit, Model, Operation};
 use crate::common::stored::Stored;
 use crate::common::{decision, integer, is_before, multi_decision, reply};
 use num_traits::Signed;
@@ -60,7 +60,7 @@ impl PossibleStates {
         self.possible.extend(done);
     }
 
-    /// Keeps the state that is stored, the first if it may be several, and panics if it is none of them. Returns what
+    /// Keeps the state that is stored, the nearest if it may be several, and panics if it is none of them. Returns what
     /// became of a call that was cut off.
     pub fn settle(
         &mut self,
@@ -73,15 +73,20 @@ impl PossibleStates {
             let misfits = pairs.filter(|(bucket, found)| !bucket.may_be(now, found.as_ref()));
             misfits.map(|(bucket, found)| format!("found {found:?}, expected {bucket:?}")).collect()
         };
+        let distance_micro = |buckets: &Buckets| -> Exact {
+            let pairs = buckets.iter().zip(&found);
+            pairs.map(|(bucket, found)| bucket.model.distance_micro(state(found.as_ref()))).sum()
+        };
         let numbered = self.possible.iter().enumerate();
-        let mut fitting = numbered.filter(|(_, buckets)| misfits(buckets).is_empty());
-        let Some((number, first)) = fitting.next() else {
+        let fitting = numbered.filter(|(_, buckets)| misfits(buckets).is_empty());
+        let nearest = fitting.min_by_key(|(_, buckets)| distance_micro(buckets));
+        let Some((number, nearest)) = nearest else {
             let all: Vec<_> = self.possible.iter().map(misfits).collect();
             panic!("what is stored at {} is none of the {} that may be: {all:#?}", now.us, all.len());
         };
         let fate = if number > 0 { "cut off and done" } else { "cut off and not done" };
         let fate = (!self.is_settled()).then_some(fate);
-        let mut buckets = first.clone();
+        let mut buckets = nearest.clone();
         for (bucket, found) in buckets.iter_mut().zip(&found) {
             bucket.see(now, state(found.as_ref()));
         }

@@ -6,7 +6,7 @@
 use super::call::{ended, ends, Call, Holds, Wanted};
 use super::limit::{milliseconds, Limit};
 use super::{whole, Bucket, Exact, Flow, Operation};
-use num_traits::{ToPrimitive, Zero};
+use num_traits::{Signed, ToPrimitive, Zero};
 use tokenbucket_core::bucket::Decision;
 use tokenbucket_core::expiry::MAX_EXPIRE_AT_MS;
 use tokenbucket_core::number::MAX_MICRO;
@@ -555,6 +555,15 @@ impl Model {
                 let (shown, level) = (level(Some(shown)), level(stored.clone()));
                 shown.low <= level.high && level.low <= shown.high
             }
+        }
+    }
+
+    /// How far the level that is stored is from that of the last write, in micro-tokens. Two buckets that are both above the
+    /// capacity of the calls differ in this alone.
+    pub fn distance_micro(&self, state: Option<Bucket>) -> Exact {
+        match (state, &self.stored) {
+            (Some(state), Some(stored)) => (&stored.level.high - whole(state.level_micro)).abs(),
+            _ => Exact::zero(),
         }
     }
 
