@@ -88,7 +88,7 @@ impl Limiter {
     /// being denied, in the order in which they came. When the time is over, the decision is the denial of that moment.
     ///
     /// Dropping the call leaves the queue. Batches and remembered denials are for calls that do not wait. While the server is
-    /// away, `on_error` decides without a wait. With the [script](Server::with_script_fallback) the client asks again after
+    /// away, `on_error` decides without a wait. With the [script](Server::by_script) the client asks again after
     /// each `retry_after`, in no order.
     pub fn with_max_wait(&self, max_wait: Duration) -> Self {
         Self { max_wait, ..self.clone() }
@@ -190,11 +190,7 @@ impl Limiter {
         }
         let request = Request::one("DEL", caller.key(name), limit, 0);
         caller.server.decide_locally(&request)?;
-        let mut answer = transport.ask(&request, Duration::ZERO).await?;
-        if transport.options.may_use_script {
-            let script = Request::one("DEL", request.script_key(), limit, 0);
-            answer = transport.ask(&script, Duration::ZERO).await?;
-        }
+        let answer = transport.ask(&request, Duration::ZERO).await?;
         caller.came_back(&[Part::new(name, limit, 0)]);
         match answer {
             Answer::Away { node, .. } => Err(Error::ServerAway(node.failure())),
