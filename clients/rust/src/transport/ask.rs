@@ -125,10 +125,10 @@ impl Transport {
     /// Sends to this node, and to those that it redirects to. Sends again where that does no harm; a call that waits with the
     /// time that is left.
     async fn follow(&self, call: &mut Call<'_>) -> Result<Vec<Value>, Failure> {
+        self.admit(call)?;
         if self.shared.cluster.as_ref().is_some_and(|cluster| cluster.is_new()) {
             self.look_at_slots();
         }
-        self.admit(call)?;
         // A fake server decides as both.
         let by = if self.clock().is_real() { self.options.by } else { By::Module };
         for _ in 0..MOST_REDIRECTIONS + 2 * TRIES_OF_A_SPLIT_SLOT {
@@ -175,6 +175,13 @@ impl Transport {
         call.was_sent |= failure.was_sent();
         call.is_asking = false;
         match failure.code() {
+            // While the slot's node is unknown, any that is there can tell. One that is silent has taken the time for that.
+            None if matches!(&failure, Failure::NotConnected(why) if !why.is_timeout())
+                && failure.is_away()
+                && !self.node_of(request).is_away() =>
+            {
+                call.node = self.node_of(request);
+            }
             // It may have been idle for long, and closed by the server.
             None if matches!(failure, Failure::Broken(_)) && request.is_repeatable() && !call.is_again => {
                 call.is_again = true;
