@@ -6,7 +6,7 @@ use tokenbucket_client::fake::Fake;
 use tokenbucket_client::{Error, Limiter, OnError, Options, Part, Server};
 
 use crate::sentinel::Sentinel;
-use crate::servers::{self, Cluster};
+use crate::servers::{self, ask, wait_for, Cluster};
 use crate::{limit, patient, STILL};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -23,6 +23,25 @@ async fn the_buckets_of_one_call_share_a_hash_tag() {
         assert!(matches!(error, Error::CrossSlot), "{error:?}");
         assert!(error.to_string().contains("share a hash tag"), "{error}");
     }
+}
+
+#[tokio::test]
+async fn a_node_that_lost_its_slots_keeps_no_connection() {
+    let cluster = Cluster::start();
+    let names: Vec<String> =
+        (0..60).map(|at| at.to_string()).filter(|name| cluster.node_of(&format!("tb:{name}")) == 1).collect();
+    let server = Server::cluster([cluster.nodes[0].url()]).unwrap().with_timeout(TIMEOUT);
+    let limiter = Limiter::with_options(&server, limit(100, STILL), Options::new().on_error(OnError::Error));
+    let take = async || {
+        for name in &names {
+            limiter.take(name, 1).await.unwrap();
+        }
+        ask::<String>(&cluster.nodes[1], &["CLIENT", "LIST"]).to_lowercase().contains("cmd=tb.take")
+    };
+    assert!(take().await);
+
+    cluster.replace(1);
+    wait_for("the end of its connection", Duration::from_secs(10), async || !take().await).await;
 }
 
 fn of_master(master: &str, sentinels: &[String]) -> Limiter {
