@@ -29,8 +29,9 @@ use crate::values::rules::MOST_UNSETTLED;
 ///
 /// let cluster = Server::cluster(["redis://10.0.0.1:6379", "redis://10.0.0.2:6379"])?;
 /// let master = Server::sentinel("redis://:secret@mymaster", ["redis://10.0.0.1:26379", "redis://10.0.0.2:26379"])?;
-/// let patient = master.with_timeout(Duration::from_secs(1));
+/// let patient = master.with_timeout(Duration::from_secs(1)).with_retry_every(Duration::from_secs(5));
 /// let managed = Server::connect("redis://cache.example.com")?.by_script();
+/// assert!(cluster.is_cluster() && managed.degraded_count() == 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]

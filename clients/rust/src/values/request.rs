@@ -14,6 +14,12 @@ use crate::values::limit::Limit;
 use crate::values::rules::{MOST_TENANT_BYTES, WEIGHTS};
 
 /// Tokens: a cost, a charge, what is held or used. Kept to a millionth of a token.
+///
+/// ```
+/// use tokenbucket_client::Amount;
+///
+/// assert!(Amount::from(0.5) < Amount::from(2_u64));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Amount(f64);
 
