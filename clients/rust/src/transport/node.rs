@@ -145,7 +145,7 @@ impl Node {
                 }
             }
             Fault::Callers if failure.is_reply() => self.answers(),
-            Fault::Callers | Fault::Nobodys => {}
+            Fault::Callers | Fault::OneCall => {}
         }
         None
     }
