@@ -174,13 +174,15 @@ impl Transport {
         let request = call.request;
         call.was_sent |= failure.was_sent();
         call.is_asking = false;
+        let other = self.node_of(request);
         match failure.code() {
             // While the slot's node is unknown, any that is there can tell. One that is silent has taken the time for that.
             None if matches!(&failure, Failure::NotConnected(why) if !why.is_timeout())
                 && failure.is_away()
-                && !self.node_of(request).is_away() =>
+                && !Arc::ptr_eq(&other, &call.node)
+                && !other.is_away() =>
             {
-                call.node = self.node_of(request);
+                call.node = other;
             }
             // It may have been idle for long, and closed by the server.
             None if matches!(failure, Failure::Broken(_)) && request.is_repeatable() && !call.is_again => {
