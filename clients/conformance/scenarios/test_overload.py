@@ -74,7 +74,7 @@ def test_a_small_timeout_of_one_limiter_says_nothing_to_another(
     assert hasty.result()["allowed"] <= 20
 
 
-@pytest.mark.only("python", "node")
+@pytest.mark.only("python", "node", "rust")
 def test_a_path_that_slows_down_gradually_holds_no_call_for_long(package: Package, proxy: Proxy) -> None:
     package.server(proxy, timeout_ms=300)
     package.limiter(capacity=1e6, rate="10/h")

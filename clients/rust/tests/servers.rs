@@ -178,6 +178,12 @@ impl Cluster {
         self.launcher.tell(&format!(r#"["move_slot", {key:?}, {to}]"#));
     }
 
+    /// Puts a new node in the place of this one, which keeps no slot.
+    pub fn replace(&self, node: usize) {
+        let replica = numbers(&self.launcher.tell(&format!(r#"["replica", {node}]"#)), "node")[0];
+        self.launcher.tell(&format!(r#"["take_over", {replica}]"#));
+    }
+
     pub fn urls(&self) -> String {
         let urls: Vec<String> = self.nodes.iter().map(Server::url).collect();
         urls.join(",")

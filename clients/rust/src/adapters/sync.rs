@@ -37,6 +37,10 @@ fn wait_for<T>(role: Role, call: impl Future<Output = T>) -> T {
 macro_rules! waiting {
     ($($name:ident($($argument:ident: $type:ty),*) -> $value:ty;)*) => {$(
         #[doc = concat!("See [`crate::Limiter::", stringify!($name), "`].")]
+        ///
+        /// # Errors
+        ///
+        /// Returns the same, and [`Error::DeadlinePassed`]: see [`within`](Self::within).
         pub fn $name(&self, $($argument: $type),*) -> Result<$value, Error> {
             self.wait_for(self.inner.$name($($argument),*)).map(<$value>::from)
         }
@@ -73,6 +77,10 @@ impl Limiter {
     }
 
     /// See [`crate::Limiter::with_share`].
+    ///
+    /// # Errors
+    ///
+    /// Returns the same.
     pub fn with_share(&self, tenant: impl Into<String>, weight: impl Into<f64>) -> Result<Self, Error> {
         Ok(Self { inner: self.inner.with_share(tenant, weight)?, within: self.within })
     }
@@ -127,11 +135,19 @@ impl From<crate::Hold> for Hold {
 
 impl Hold {
     /// See [`crate::Hold::set_used`].
+    ///
+    /// # Errors
+    ///
+    /// Returns the same.
     pub fn set_used(&self, used: impl Into<Amount>) -> Result<(), Error> {
         self.0.set_used(used)
     }
 
     /// See [`crate::Hold::set_used_of`].
+    ///
+    /// # Errors
+    ///
+    /// Returns the same.
     pub fn set_used_of(&self, place: usize, used: impl Into<Amount>) -> Result<(), Error> {
         self.0.set_used_of(place, used)
     }
@@ -147,6 +163,10 @@ impl Hold {
     }
 
     /// See [`crate::Hold::settle`].
+    ///
+    /// # Errors
+    ///
+    /// Returns the same.
     pub fn settle(&self) -> Result<JointDecision, Error> {
         wait_for(Role::Call, self.0.settle())
     }

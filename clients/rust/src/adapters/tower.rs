@@ -47,6 +47,16 @@ pub struct RateLimitLayer {
 const NOT_AVAILABLE: &str = "the rate limiter is not available\n";
 
 /// The answer to a request whose cost cannot be told.
+///
+/// ```
+/// use http::{request::Parts, StatusCode};
+/// use tokenbucket_client::tower::Rejection;
+///
+/// fn rows(request: &Parts) -> Result<u32, Rejection> {
+///     let rows = request.uri.query().unwrap_or("1");
+///     rows.parse().map_err(|_| (StatusCode::BAD_REQUEST, format!("{rows} is no number of rows\n")))
+/// }
+/// ```
 pub type Rejection = (StatusCode, String);
 
 type KeyOf = dyn Fn(&Parts) -> String + Send + Sync;
@@ -177,6 +187,13 @@ fn answer<O: From<String>>(status: StatusCode, text: String) -> Response<O> {
 
 /// Names the caller at this address; for IPv6 the /64, because one host can choose from all of it. Behind a proxy,
 /// take the address from a header that only your proxy can have written.
+///
+/// ```
+/// use tokenbucket_client::tower::name_of_address;
+///
+/// assert_eq!(name_of_address([192, 0, 2, 7].into()), "192.0.2.7");
+/// assert_eq!(name_of_address([0x2001, 0xdb8, 1, 2, 3, 4, 5, 6].into()), "2001:db8:1:2::/64");
+/// ```
 pub fn name_of_address(address: IpAddr) -> String {
     match address.to_canonical() {
         IpAddr::V4(ip) => ip.to_string(),

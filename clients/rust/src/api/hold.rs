@@ -27,7 +27,7 @@ const LOG: &str = "tokenbucket_client::hold";
 ///
 /// ```
 /// use std::time::Duration;
-/// use tokenbucket_client::{fake::Fake, Limit, Limiter};
+/// use tokenbucket_client::{fake::Fake, Limit, Limiter, Part};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -43,6 +43,13 @@ const LOG: &str = "tokenbucket_client::hold";
 /// let hold = tokens.hold("user:42", 500, Duration::from_secs(30)).await?; // the most that the work may cost
 /// hold.set_used(120)?; // what it did cost
 /// assert_eq!(hold.settle().await?.binding.remaining, 880);
+///
+/// let parts = ["{ada}:in", "{ada}:out"].map(|name| Part::new(name, tokens.limit(), 500));
+/// let both = tokens.hold_all(&parts, Duration::from_secs(30)).await?;
+/// assert_eq!(both.decision().each[1].remaining, 500);
+/// both.set_used_of(1, 30)?;
+/// assert_eq!(both.settle().await?.each[1].remaining, 970);
+/// assert!(!both.is_lost());
 /// # Ok(())
 /// # }
 /// ```
@@ -108,6 +115,10 @@ impl Hold {
     }
 
     /// Reports how much the work used of its only limit: see [`set_used_of`](Self::set_used_of).
+    ///
+    /// # Errors
+    ///
+    /// Returns the same as [`set_used_of`](Self::set_used_of).
     pub fn set_used(&self, used: impl Into<Amount>) -> Result<(), Error> {
         self.set_used_of(0, used)
     }
@@ -117,7 +128,7 @@ impl Hold {
     ///
     /// # Errors
     ///
-    /// [`Error::BadArgument`] if there is no such limit, or it is not a number of tokens, or not 0 of a pool. The hold stays as
+    /// Returns [`Error::BadArgument`] if there is no such limit, or it is not a number of tokens, or not 0 of a pool. The hold stays as
     /// it was.
     pub fn set_used_of(&self, place: usize, used: impl Into<Amount>) -> Result<(), Error> {
         let used = used.into().checked("TB.MSETTLE")?;
@@ -153,6 +164,10 @@ impl Hold {
     /// Ends the hold with what the work used, and waits for the reply. Happens once: the second call returns what the first
     /// did. If the caller stops waiting, it goes on in the background. If the server is away or the reply is lost, the hold is
     /// settled by its id once the server is back.
+    ///
+    /// # Errors
+    ///
+    /// Returns the same as [`Limiter::settle_as`](crate::Limiter::settle_as).
     pub async fn settle(&self) -> Result<JointDecision, Error> {
         let inner = self.0.clone();
         detached(async move { inner.settle().await }).await

@@ -88,7 +88,7 @@ impl Limiter {
     /// being denied, in the order in which they came. When the time is over, the decision is the denial of that moment.
     ///
     /// Dropping the call leaves the queue. Batches and remembered denials are for calls that do not wait. While the server is
-    /// away, `on_error` decides without a wait. With the [script](Server::with_script_fallback) the client asks again after
+    /// away, `on_error` decides without a wait. With the [script](Server::by_script) the client asks again after
     /// each `retry_after`, in no order.
     pub fn with_max_wait(&self, max_wait: Duration) -> Self {
         Self { max_wait, ..self.clone() }
@@ -118,7 +118,8 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// Returns the mistakes of the caller, here and everywhere: see [`Error`].
+    /// Returns [`Error::BadArgument`] for a cost that is none, [`Error::Refused`] and [`Error::ModuleMissing`] for what the server
+    /// refuses, and [`Error::ServerAway`] with `OnError::Error` alone.
     pub async fn take(&self, name: &str, cost: impl Into<Amount>) -> Result<Decision, Error> {
         let part = Part::new(name, &self.limit, cost);
         if let Some(decision) = self.take_from_batch(&part).await? {
@@ -128,17 +129,29 @@ impl Limiter {
     }
 
     /// Returns what [`take`](Self::take) would decide, and takes nothing. With cost 0, `remaining` is what the bucket has.
+    ///
+    /// # Errors
+    ///
+    /// Returns the same as [`take`](Self::take).
     pub async fn peek(&self, name: &str, cost: impl Into<Amount>) -> Result<Decision, Error> {
         self.decide("TB.PEEK", name, cost, Vec::new()).await
     }
 
     /// Takes as many whole tokens as there are, at most `most`: see [`Decision::granted`].
+    ///
+    /// # Errors
+    ///
+    /// Returns the same as [`take`](Self::take).
     pub async fn take_up_to(&self, name: &str, most: u64) -> Result<Decision, Error> {
         self.decide("TB.TAKEUPTO", name, most, Vec::new()).await
     }
 
     /// Books a place in the queue: sleep `retry_after_ms`, then act. Denied, without taking a token, if the wait would exceed
     /// `max_wait`.
+    ///
+    /// # Errors
+    ///
+    /// Returns the same as [`take`](Self::take).
     pub async fn reserve(
         &self,
         name: &str,
@@ -152,6 +165,10 @@ impl Limiter {
 
     /// Reserves, and sleeps until the call's turn: see [`reserve`](Self::reserve). A call that is dropped gives its tokens
     /// back.
+    ///
+    /// # Errors
+    ///
+    /// Returns the same as [`reserve`](Self::reserve).
     pub async fn wait(
         &self,
         name: &str,
@@ -172,16 +189,28 @@ impl Limiter {
     }
 
     /// Takes `amount` in any case, into debt if need be. Sent once: see [`Decision::lost`].
+    ///
+    /// # Errors
+    ///
+    /// Returns the same as [`take`](Self::take), and [`Error::ReplyLost`].
     pub async fn charge(&self, name: &str, amount: impl Into<Amount>) -> Result<Decision, Error> {
         self.decide("TB.CHARGE", name, amount, Vec::new()).await
     }
 
     /// Puts `amount` back, never above the capacity. Sent once: see [`Decision::lost`].
+    ///
+    /// # Errors
+    ///
+    /// Returns the same as [`take`](Self::take), and [`Error::ReplyLost`].
     pub async fn give(&self, name: &str, amount: impl Into<Amount>) -> Result<Decision, Error> {
         self.decide("TB.GIVE", name, amount, Vec::new()).await
     }
 
     /// Makes the bucket full: deletes its key.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Error::ServerAway`] under every policy, and what the server refuses.
     pub async fn reset(&self, name: &str) -> Result<(), Error> {
         let Self { caller, batches, limit, .. } = self;
         let transport = &caller.server.transport;
@@ -190,11 +219,7 @@ impl Limiter {
         }
         let request = Request::one("DEL", caller.key(name), limit, 0);
         caller.server.decide_locally(&request)?;
-        let mut answer = transport.ask(&request, Duration::ZERO).await?;
-        if transport.options.may_use_script {
-            let script = Request::one("DEL", request.script_key(), limit, 0);
-            answer = transport.ask(&script, Duration::ZERO).await?;
-        }
+        let answer = transport.ask(&request, Duration::ZERO).await?;
         caller.came_back(&[Part::new(name, limit, 0)]);
         match answer {
             Answer::Away { node, .. } => Err(Error::ServerAway(node.failure())),
@@ -204,6 +229,10 @@ impl Limiter {
 
     /// Takes from every bucket or from none, each under the limit of its own. A remembered denial of one of them
     /// refuses all; [`remembered`](Self::remembered) says which.
+    ///
+    /// # Errors
+    ///
+    /// Returns the same as [`take`](Self::take), and [`Error::CrossSlot`] in a cluster.
     pub async fn take_all(&self, parts: &[Part]) -> Result<JointDecision, Error> {
         let asked_at = self.now();
         let denials = self.denials();
@@ -232,12 +261,16 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// Returns [`Error::Denied`] if the bucket has too little.
+    /// Returns [`Error::Denied`] if the bucket has too little, and the same as [`take`](Self::take).
     pub async fn hold(&self, name: &str, amount: impl Into<Amount>, ttl: Duration) -> Result<Hold, Error> {
         self.hold_all(&[Part::new(name, &self.limit, amount)], ttl).await
     }
 
     /// Holds every amount or none, each under the limit of its own.
+    ///
+    /// # Errors
+    ///
+    /// Returns the same as [`hold`](Self::hold), and [`Error::CrossSlot`] in a cluster.
     pub async fn hold_all(&self, parts: &[Part], ttl: Duration) -> Result<Hold, Error> {
         Hold::make(self.caller.clone(), parts.to_vec(), ttl, self.how()).await
     }
@@ -245,6 +278,10 @@ impl Limiter {
     /// Holds every amount or none under this id, which [`settle_as`](Self::settle_as) ends in this process or another. Nothing
     /// renews it. The same call again takes nothing more. If [`OnError`](crate::OnError) decides, there is no hold: one
     /// that the server makes late is ended.
+    ///
+    /// # Errors
+    ///
+    /// Returns the same as [`take_all`](Self::take_all). A denial is a decision.
     pub async fn hold_as(&self, id: &str, parts: &[Part], ttl: Duration) -> Result<JointDecision, Error> {
         let before = vec![ttl.as_millis().to_string(), id.to_owned()];
         let how = How { begins: Some(ttl), ends_late: true, ..self.how() };
@@ -253,11 +290,19 @@ impl Limiter {
 
     /// Ends the hold of this id with what was used of each part: see [`hold_as`](Self::hold_as). A part without such a hold is
     /// denied and stays as it is. Sent once: see [`Decision::lost`]. It may be sent again, because a hold ends once.
+    ///
+    /// # Errors
+    ///
+    /// Returns the same as [`take_all`](Self::take_all), and [`Error::ReplyLost`].
     pub async fn settle_as(&self, id: &str, parts: &[Part]) -> Result<JointDecision, Error> {
         self.caller.decide("TB.MSETTLE", vec![id.to_owned()], parts, How::default()).await
     }
 
     /// Gives back what batches have left.
+    ///
+    /// # Errors
+    ///
+    /// Returns what the server refuses. While it is away, the tokens are lost, without an error.
     pub async fn close(&self) -> Result<(), Error> {
         let mut closed = Ok(());
         for request in self.batches.as_deref().map(Batches::close).unwrap_or_default() {

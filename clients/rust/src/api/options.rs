@@ -31,11 +31,18 @@ pub enum OnError {
 /// let count = |name: &str, _: &Limit, decision: &Decision, took: Duration| {
 ///     println!("{name}: {} in {took:?}", decision.allowed);
 /// };
-/// let options = Options::new().prefix("login:").remember_denials(1000).on_error(OnError::Closed).on_decision(count);
+/// let options = Options::new().prefix("login:").on_error(OnError::Closed).on_decision(count);
+/// let options = options.remember_denials(1000).remember_denials_for(Duration::from_secs(60));
 /// let logins = Limiter::with_options(&fake.server(), Limit::new(1, "1/h")?, options);
 /// assert!(logins.take("ada", 1)?.allowed);
 /// assert!(!logins.take("ada", 1)?.allowed); // denied by the server
 /// assert!(logins.take("ada", 1)?.remembered); // denied here
+///
+/// let pages = Limiter::with_options(&fake.server(), Limit::new(100, "50/s")?, Options::new().batch(20));
+/// assert!(pages.take("ada", 1)?.allowed); // fetches 20
+/// pages.close()?; // gives 19 back
+/// assert_eq!(pages.peek("ada", 0)?.remaining, 99);
+///
 /// fake.set_away(true);
 /// let decision = logins.take("bob", 1)?;
 /// assert!(decision.degraded && !decision.allowed);

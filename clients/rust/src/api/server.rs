@@ -29,7 +29,9 @@ use crate::values::rules::MOST_UNSETTLED;
 ///
 /// let cluster = Server::cluster(["redis://10.0.0.1:6379", "redis://10.0.0.2:6379"])?;
 /// let master = Server::sentinel("redis://:secret@mymaster", ["redis://10.0.0.1:26379", "redis://10.0.0.2:26379"])?;
-/// let patient = master.with_timeout(Duration::from_secs(1)).with_script_fallback();
+/// let patient = master.with_timeout(Duration::from_secs(1)).with_retry_every(Duration::from_secs(5));
+/// let managed = Server::connect("redis://cache.example.com")?.by_script();
+/// assert!(cluster.is_cluster() && managed.degraded_count() == 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
@@ -109,11 +111,11 @@ impl Server {
         self
     }
 
-    /// Lets a Lua script decide if the server has not loaded the module, on keys of its own that end in `:script`; by default
-    /// each call is an error then. The script has no holds, no calendar rates and at most 10⁹ tokens a bucket. The package
-    /// looks for the module after a reconnect and every minute; when it appears, buckets start full.
-    pub fn with_script_fallback(mut self) -> Self {
-        self.transport.options.may_use_script = true;
+    /// Lets a Lua script decide every call in place of the module, on every node, on keys of its own that end in `:script`.
+    /// Without this, a server without the module is an error. The script has no holds, shares and calendar rates, and at
+    /// most 10⁹ tokens a bucket.
+    pub fn by_script(mut self) -> Self {
+        self.transport.options.by = By::Script;
         self
     }
 

@@ -1,7 +1,7 @@
 //! An in-memory server with a clock that your test controls.
 //!
 //! ```
-//! use std::time::Duration;
+//! use std::time::{Duration, SystemTime};
 //! use tokenbucket_client::{fake::Fake, sync::Limiter, Limit};
 //!
 //! let fake = Fake::new();
@@ -12,6 +12,10 @@
 //! assert!(limiter.take("alice", 1)?.allowed);
 //! fake.set_away(true);
 //! assert!(limiter.take("alice", 1)?.degraded); // this process decides
+//!
+//! let fake = Fake::at(SystemTime::UNIX_EPOCH + Duration::from_secs(86_399)); // a second before midnight
+//! let daily = Limiter::new(&fake.server(), Limit::new(1, "1@d")?);
+//! assert_eq!(daily.take("alice", 1)?.reset_after_ms, 1000);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!

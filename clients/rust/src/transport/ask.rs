@@ -29,7 +29,6 @@ pub(crate) enum Answer {
 /// A request on its way.
 struct Call<'a> {
     request: &'a Request,
-    by: By,
     /// Until when it may wait in the server.
     until: Option<Duration>,
     node: Arc<Node>,
@@ -54,14 +53,14 @@ impl Transport {
     /// Asks first, and lets the server keep the call if it is denied. Where that is not possible, asks again at the times that
     /// denials tell.
     async fn wait(&self, request: &Request, until: Duration) -> Result<Answer, Error> {
-        let mut may_stay = self.clock().is_real();
+        let mut may_stay = self.clock().is_real() && self.options.by == By::Module;
         loop {
             let answer = self.run(request, None).await?;
             let Answer::Replies(replies) = &answer else { return Ok(answer) };
             let left = until.saturating_sub(self.now());
             let denied = Request::binding(replies).filter(|decision| !decision.allowed && !left.is_zero());
             let Some(pause) = denied.and_then(|denial| denial.retry_after()) else { return Ok(answer) };
-            if take(&mut may_stay) && self.decider(request) == By::Module {
+            if take(&mut may_stay) {
                 let answer = self.run(request, Some(until)).await;
                 // The command is missing in an older release.
                 if !matches!(answer, Err(Error::ModuleMissing(_))) {
@@ -74,10 +73,13 @@ impl Transport {
 
     /// Sends a request. Reads what came of it, and what that says about the node.
     async fn run(&self, request: &Request, until: Option<Duration>) -> Result<Answer, Error> {
-        let by = self.decider(request);
-        let node = self.node_of(request, by);
+        if self.options.by == By::Script && request.needs_the_module() {
+            let problem = "holds and shares need the module, and this Server decides by_script()";
+            return Err(Error::ModuleMissing(problem.to_owned()));
+        }
+        let node = self.node_of(request);
         let (is_asking, was_sent, split_tries, is_again) = (false, false, 0, false);
-        let mut call = Call { request, by, until, node, is_asking, was_sent, split_tries, is_again };
+        let mut call = Call { request, until, node, is_asking, was_sent, split_tries, is_again };
         let why = match Box::pin(self.follow(&mut call)).await {
             Ok(replies) => {
                 call.node.decides();
@@ -93,11 +95,10 @@ impl Transport {
         }
         match why {
             _ if is_lost => Ok(Answer::Lost(node)),
-            _ if why.is_unknown_command() => Err(Error::ModuleMissing(if request.needs_the_module() {
-                format!("holds need the tokenbucket module, which {} has not loaded", node.name)
-            } else {
-                format!("{} has not loaded the tokenbucket module", node.name)
-            })),
+            _ if why.is_unknown_command() && self.options.by == By::Module => {
+                let advice = "load it, or make a Server by_script(); holds and shares need the module";
+                Err(Error::ModuleMissing(format!("{} has no tokenbucket module: {advice}", node.name)))
+            }
             Failure::Replied(error) | Failure::NotConnected(error) if why.fault() == Fault::Callers => {
                 Err(Error::refused(&node.name, error))
             }
@@ -114,25 +115,10 @@ impl Transport {
         logged
     }
 
-    /// Returns who is known to decide on this request: the module or the script.
-    fn decider(&self, request: &Request) -> By {
-        if self.may_be_script(request) && self.node_of(request, By::Module).script_decides(self.now()) {
-            By::Script
-        } else {
-            By::Module
-        }
-    }
-
-    fn may_be_script(&self, request: &Request) -> bool {
-        self.options.may_use_script && !request.needs_the_module()
-    }
-
-    /// The keys of the script have other names, and so perhaps another node.
-    fn node_of(&self, request: &Request, by: By) -> Arc<Node> {
-        match (&self.shared.cluster, by) {
-            (None, _) => self.shared.first.clone(),
-            (Some(cluster), By::Module) => cluster.node_of(request.key()),
-            (Some(cluster), By::Script) => cluster.node_of(&request.script_key()),
+    fn node_of(&self, request: &Request) -> Arc<Node> {
+        match &self.shared.cluster {
+            None => self.shared.first.clone(),
+            Some(cluster) => cluster.node_of(&request.key_by(self.options.by)),
         }
     }
 
@@ -143,9 +129,11 @@ impl Transport {
         if self.shared.cluster.as_ref().is_some_and(|cluster| cluster.is_new()) {
             self.look_at_slots();
         }
+        // A fake server decides as both.
+        let by = if self.clock().is_real() { self.options.by } else { By::Module };
         for _ in 0..MOST_REDIRECTIONS + 2 * TRIES_OF_A_SPLIT_SLOT {
             let commands = match call.until {
-                None => call.request.to_commands(call.by),
+                None => call.request.to_commands(by),
                 Some(until) => vec![call.request.to_waiting(until.saturating_sub(self.now()))],
             };
             let is_plain = call.request.is_take() && call.until.is_none() && !call.is_again;
@@ -159,12 +147,7 @@ impl Transport {
                 None => attempt(is_plain && runs_tasks()).await,
             };
             match attempted {
-                Ok(replies) => {
-                    if call.by == By::Module && call.request.is_of_the_module() {
-                        call.node.has_module();
-                    }
-                    return Ok(replies);
-                }
+                Ok(replies) => return Ok(replies),
                 Err(failure) => self.prepare_again(call, failure).await?,
             }
         }
@@ -191,7 +174,7 @@ impl Transport {
         let request = call.request;
         call.was_sent |= failure.was_sent();
         call.is_asking = false;
-        let other = self.node_of(request, call.by);
+        let other = self.node_of(request);
         match failure.code() {
             // While the slot's node is unknown, any that is there can tell. One that is silent has taken the time for that.
             None if matches!(&failure, Failure::NotConnected(why) if !why.is_timeout())
@@ -214,24 +197,13 @@ impl Transport {
             Some("TRYAGAIN" | "UNBLOCKED") if call.split_tries < TRIES_OF_A_SPLIT_SLOT => {
                 call.split_tries += 1;
                 self.clock().sleep(self.options.timeout / TRIES_OF_A_SPLIT_SLOT).await;
-                call.node = self.node_of(request, call.by);
+                call.node = self.node_of(request);
             }
             // A user without the right to load the script may still run it by its digest once it is loaded.
             Some("NOSCRIPT") => {
                 let load = redis::cmd("SCRIPT").arg("LOAD").arg(SCRIPT).take();
                 // In a box: the future of each call would have room for this one too, which is rare.
                 Box::pin(self.attempt(&call.node, &[load], How::default())).await?;
-            }
-            _ if failure.is_unknown_command()
-                && call.by == By::Module
-                && call.until.is_none()
-                && self.may_be_script(request) =>
-            {
-                call.node.answers();
-                call.node.let_script_decide(self.now());
-                call.by = By::Script;
-                call.node = self.node_of(request, call.by);
-                self.admit(call)?;
             }
             _ => {
                 let (Some(cluster), Failure::Replied(error)) = (&self.shared.cluster, &failure) else {

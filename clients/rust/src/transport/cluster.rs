@@ -67,23 +67,23 @@ impl Cluster {
             .flatten()
     }
 
-    /// Returns one after the other while all are away: no call asks those that have no slot of its own, such as seeds.
+    /// Returns one after the other while all are away: no call asks seeds that have no slot.
     fn next_away(&self) -> Option<Arc<Node>> {
         let mut known = locked(&self.known);
         known.looks = known.looks.wrapping_add(1);
-        known.nodes.values().nth(known.looks.checked_rem(known.nodes.len())?).cloned()
+        let at = known.looks.checked_rem(known.nodes.len() + self.seeds.len())?;
+        known.nodes.values().chain(&self.seeds).nth(at).cloned()
     }
 
-    /// Forgets the nodes that are away and have no slots: they left.
+    /// Forgets the nodes without slots: they left, or are where a slot moves to. A call that is under way keeps its node and
+    /// connection.
     pub(super) fn forget_left(&self) {
         let mut known = locked(&self.known);
         let Known { nodes, of_slots, .. } = &mut *known;
         let with_slots: HashSet<_> = of_slots.values().map(Arc::as_ptr).collect();
-        nodes.retain(|_, node| {
-            !node.is_away()
-                || with_slots.contains(&Arc::as_ptr(node))
-                || self.seeds.iter().any(|seed| Arc::ptr_eq(seed, node))
-        });
+        if !with_slots.is_empty() {
+            nodes.retain(|_, node| with_slots.contains(&Arc::as_ptr(node)));
+        }
     }
 
     /// Returns whether no node was asked for slots yet.

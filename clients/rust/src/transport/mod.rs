@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::transport::clock::Clock;
 use crate::transport::cluster::Cluster;
 use crate::transport::node::Node;
+use crate::values::request::By;
 use crate::values::rules::{RETRY_EVERY, TIMEOUT};
 
 pub(crate) mod address;
@@ -45,12 +46,12 @@ struct Shared {
 pub(crate) struct ServerOptions {
     pub(crate) timeout: Duration,
     pub(crate) retry_every: Duration,
-    pub(crate) may_use_script: bool,
+    pub(crate) by: By,
 }
 
 impl Transport {
     pub(crate) fn new(first: Arc<Node>, cluster: Option<Cluster>, clock: Clock) -> Self {
-        let options = ServerOptions { timeout: TIMEOUT, retry_every: RETRY_EVERY, may_use_script: false };
+        let options = ServerOptions { timeout: TIMEOUT, retry_every: RETRY_EVERY, by: By::Module };
         Self { shared: Arc::new(Shared { first, cluster, clock }), options }
     }
 

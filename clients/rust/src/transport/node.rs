@@ -16,7 +16,6 @@ use crate::values::error::{Failure, Fault};
 
 /// The log target of servers, named after the public type: users filter by it.
 pub(crate) const LOG: &str = "tokenbucket_client::server";
-const BETWEEN_LOOKS_FOR_THE_MODULE: Duration = Duration::from_secs(60);
 const BETWEEN_REFUSALS_LOGGED: Duration = Duration::from_secs(60);
 /// A tenth of the shortest timeout.
 const HEARD_EVERY_US: u64 = 100;
@@ -31,8 +30,6 @@ pub(crate) struct Node {
     heard_us: AtomicU64,
     /// Until when no call asks it; 0 while it answers.
     away_until_us: AtomicU64,
-    /// Until when the script decides without the module being looked for; 0 if the module is there.
-    script_until_us: AtomicU64,
     next_refusal_us: AtomicU64,
     /// When a call whose caller left may look again whether it is there.
     pub(super) next_look_us: AtomicU64,
@@ -69,7 +66,6 @@ impl Node {
             link: ArcSwap::new(Link::new()),
             heard_us: AtomicU64::new(0),
             away_until_us: AtomicU64::new(0),
-            script_until_us: AtomicU64::new(0),
             next_refusal_us: AtomicU64::new(0),
             next_look_us: AtomicU64::new(0),
             is_logged: AtomicBool::new(false),
@@ -149,7 +145,7 @@ impl Node {
                 }
             }
             Fault::Callers if failure.is_reply() => self.answers(),
-            Fault::Callers | Fault::Nobodys => {}
+            Fault::Callers | Fault::OneCall => {}
         }
         None
     }
@@ -169,36 +165,16 @@ impl Node {
         }
     }
 
-    /// Notes a new connection: the next call finds out whether the server is back, and looks for the module.
+    /// Notes a new connection: the next call finds out whether the server is back.
     pub(super) fn connected(&self, now: Duration) {
         self.hear(now);
-        for until in [&self.away_until_us, &self.script_until_us] {
-            let at_once = |us| (us > 1).then_some(1);
-            let _ = until.fetch_update(Ordering::AcqRel, Ordering::Acquire, at_once);
-        }
+        let at_once = |us| (us > 1).then_some(1);
+        let _ = self.away_until_us.fetch_update(Ordering::AcqRel, Ordering::Acquire, at_once);
     }
 
     /// Why it does not decide, and where it is.
     pub(crate) fn failure(&self) -> String {
         format!("{}: {}", self.name, locked(&self.failure))
-    }
-
-    pub(super) fn script_decides(&self, now: Duration) -> bool {
-        us(now) < self.script_until_us.load(Ordering::Acquire)
-    }
-
-    pub(super) fn let_script_decide(&self, now: Duration) {
-        if self.script_until_us.swap(us(now + BETWEEN_LOOKS_FOR_THE_MODULE), Ordering::AcqRel) == 0 {
-            warn(LOG, format!("{} has no tokenbucket module: the script decides until it has", self.name));
-        }
-    }
-
-    pub(super) fn has_module(&self) {
-        if self.script_until_us.load(Ordering::Acquire) != 0
-            && self.script_until_us.swap(0, Ordering::AcqRel) != 0
-        {
-            warn(LOG, format!("{} has the tokenbucket module: the script decides no longer", self.name));
-        }
     }
 }
 

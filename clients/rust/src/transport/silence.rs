@@ -15,9 +15,11 @@ use crate::transport::Transport;
 use crate::values::error::Failure;
 use crate::values::rules::PULSE;
 
-/// A call is given up at this many timeouts, or this age, even if others are answered.
-const TIMEOUTS_OF_A_CALL: u32 = 10;
-const LEAST_AGE_OF_A_CALL: Duration = Duration::from_secs(1);
+/// A call is given up at this many timeouts, even if others are answered.
+const TIMEOUTS_OF_A_CALL: u32 = 3;
+/// In a process that is too busy to read in time, which is no silence, it is given up at this age, or so many timeouts.
+const AGE_IF_BUSY: Duration = Duration::from_secs(1);
+const TIMEOUTS_IF_BUSY: u32 = 10;
 /// A timer that fires so much later shows that this process is busy.
 pub(super) const LATE: Duration = Duration::from_millis(5);
 
@@ -31,10 +33,10 @@ impl Transport {
     ) -> Result<T, Failure> {
         let (clock, patience) = (self.clock(), self.options.timeout);
         let mut since = clock.now();
-        let most_age = patience.saturating_mul(TIMEOUTS_OF_A_CALL).max(LEAST_AGE_OF_A_CALL);
-        let too_old_at = since.saturating_add(most_age);
+        let mut old_at = since.saturating_add(patience.saturating_mul(TIMEOUTS_OF_A_CALL));
+        let too_old_at = since.saturating_add(patience.saturating_mul(TIMEOUTS_IF_BUSY).max(AGE_IF_BUSY));
         loop {
-            let due = since.max(node.heard()).saturating_add(patience).min(too_old_at);
+            let due = since.max(node.heard()).saturating_add(patience).min(old_at);
             if let Some(value) = timeout(due.saturating_sub(clock.now()), &mut reply).await {
                 return Ok(value);
             }
@@ -43,15 +45,14 @@ impl Transport {
                 return Ok(value);
             }
             let now = clock.now();
-            if now < since.max(node.heard()).saturating_add(patience) {
-                if now >= too_old_at {
-                    return Err(Failure::TooOld);
-                }
-            } else if now > due + LATE && now < too_old_at && !node.is_away() {
+            if now > due + LATE && now < too_old_at && !node.is_away() {
                 // The timer was late, so replies may be.
                 since = now;
-            } else {
+                old_at = old_at.max(now.saturating_add(patience)).min(too_old_at);
+            } else if now >= since.max(node.heard()).saturating_add(patience) {
                 return Err(Failure::Silent(patience));
+            } else if now >= old_at {
+                return Err(Failure::TooOld);
             }
         }
     }

@@ -134,7 +134,7 @@ impl Failure {
 
     pub(crate) fn fault(&self) -> Fault {
         match self {
-            Self::NotSent | Self::TooOld | Self::NoMore(_) => Fault::Nobodys,
+            Self::NotSent | Self::TooOld | Self::NoMore(_) => Fault::OneCall,
             Self::NotConnected(error) if is_tls_mistake(error) => Fault::Callers,
             Self::Silent(_) | Self::Broken(_) => Fault::Away,
             Self::NotConnected(error) | Self::Replied(error) => fault_of(error),
@@ -150,8 +150,8 @@ pub(crate) enum Fault {
     Away,
     /// The server is there and refuses this write, which says nothing about the next.
     Refusing,
-    /// It took too long, which says nothing about the server.
-    Nobodys,
+    /// Of this call alone, which says nothing about the server.
+    OneCall,
 }
 
 fn fault_of(error: &RedisError) -> Fault {

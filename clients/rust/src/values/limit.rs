@@ -20,6 +20,7 @@ use crate::values::request::Amount;
 /// use tokenbucket_client::Limit;
 ///
 /// let search = Limit::new(5, "100/m")?; // 5 at once, 100 a minute
+/// assert_eq!((search.capacity(), search.rate()), ("5", "100/m"));
 /// let quota = Limit::new(1000, "1000@d+09:00")?; // 1000 a day, from midnight in Tokyo
 /// let plan = Limit::new(9000, "9000@mo+14d")?; // 9000 a month, from the 15th
 /// let jobs = Limit::new(10, 0)?; // a pool: tokens come back only from holds

@@ -1,5 +1,6 @@
 //! The commands, as the module and as the script take them.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -13,6 +14,12 @@ use crate::values::limit::Limit;
 use crate::values::rules::{MOST_TENANT_BYTES, WEIGHTS};
 
 /// Tokens: a cost, a charge, what is held or used. Kept to a millionth of a token.
+///
+/// ```
+/// use tokenbucket_client::Amount;
+///
+/// assert!(Amount::from(0.5) < Amount::from(2_u64));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Amount(f64);
 
@@ -165,7 +172,7 @@ pub(crate) enum By {
     Script,
 }
 
-/// The script for servers without the module.
+/// What decides for a server object that was made so.
 pub(crate) const SCRIPT: &str = include_str!("../fallback.lua");
 const _: () = assert!(SCRIPT.len() > 1000, "src/fallback.lua is a symbolic link: check it out as one");
 static SHA: LazyLock<String> = LazyLock::new(|| Script::new(SCRIPT).get_hash().to_owned());
@@ -208,24 +215,21 @@ impl Request {
         Self { with_peek: true, ..Self::one("TB.TAKEUPTO", key, limit, most) }
     }
 
-    /// By which the command finds its node.
     pub(crate) fn key(&self) -> &str {
         &self.buckets[0].name
     }
 
-    /// By which the script finds its node.
-    pub(crate) fn script_key(&self) -> String {
-        script_key(self.key())
+    /// By which the command finds its node.
+    pub(crate) fn key_by(&self, by: By) -> Cow<'_, str> {
+        match by {
+            By::Module => self.key().into(),
+            By::Script => script_key(self.key()).into(),
+        }
     }
 
     /// Returns whether it is beyond the script.
     pub(crate) fn needs_the_module(&self) -> bool {
-        matches!(self.operation, "TB.MHOLD" | "TB.MRENEW" | "TB.MSETTLE" | "DEL")
-    }
-
-    /// Returns whether a reply shows that there is the module.
-    pub(crate) fn is_of_the_module(&self) -> bool {
-        self.operation != "DEL"
+        matches!(self.operation, "TB.MHOLD" | "TB.MRENEW" | "TB.MSETTLE") || self.share.is_some()
     }
 
     /// Returns whether it may be sent again if the connection broke before the reply. At worst it takes twice, which errs
@@ -332,6 +336,9 @@ impl Request {
 
     /// `EVALSHA sha`, then the keys, under names of their own, and the rest.
     fn to_script(&self) -> Cmd {
+        if self.operation == "DEL" {
+            return redis::cmd("DEL").arg(script_key(self.key())).take();
+        }
         let mut command = redis::cmd("EVALSHA");
         command.arg(&*SHA).arg(self.buckets.len());
         for bucket in &self.buckets {
@@ -352,7 +359,7 @@ fn without_prefix(operation: &str) -> &str {
     operation.strip_prefix("TB.").unwrap_or(operation)
 }
 
-/// No key is a bucket of the module at one time and one of the script at another.
+/// A key that the module never uses.
 fn script_key(key: &str) -> String {
     format!("{key}:script")
 }

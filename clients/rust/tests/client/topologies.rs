@@ -2,19 +2,20 @@
 
 use std::time::Duration;
 
+use tokenbucket_client::fake::Fake;
 use tokenbucket_client::{Error, Limiter, OnError, Options, Part, Server};
 
 use crate::sentinel::Sentinel;
-use crate::servers::{self, ask, module, wait_for, Cluster};
-use crate::{limit, logs, patient, STILL};
+use crate::servers::{self, ask, wait_for, Cluster};
+use crate::{limit, patient, STILL};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 #[tokio::test]
 async fn the_buckets_of_one_call_share_a_hash_tag() {
-    for cluster in [Cluster::start(), Cluster::start_without_module()] {
-        let server = Server::cluster(cluster.urls().split(',')).unwrap();
-        let server = server.with_timeout(TIMEOUT).with_script_fallback();
+    let of = |cluster: &Cluster| Server::cluster(cluster.urls().split(',')).unwrap().with_timeout(TIMEOUT);
+    let clusters = [Cluster::start(), Cluster::start_without_module()];
+    for server in [of(&clusters[0]), of(&clusters[1]).by_script()] {
         let options = Options::new().on_error(OnError::Closed);
         let limiter = Limiter::with_options(&server, limit(10, STILL), options);
         let across = ["a", "b", "c"].map(|name| Part::new(name, limiter.limit(), 1));
@@ -22,6 +23,25 @@ async fn the_buckets_of_one_call_share_a_hash_tag() {
         assert!(matches!(error, Error::CrossSlot), "{error:?}");
         assert!(error.to_string().contains("share a hash tag"), "{error}");
     }
+}
+
+#[tokio::test]
+async fn a_node_that_lost_its_slots_keeps_no_connection() {
+    let cluster = Cluster::start();
+    let names: Vec<String> =
+        (0..60).map(|at| at.to_string()).filter(|name| cluster.node_of(&format!("tb:{name}")) == 1).collect();
+    let server = Server::cluster([cluster.nodes[0].url()]).unwrap().with_timeout(TIMEOUT);
+    let limiter = Limiter::with_options(&server, limit(100, STILL), Options::new().on_error(OnError::Error));
+    let take = async || {
+        for name in &names {
+            limiter.take(name, 1).await.unwrap();
+        }
+        ask::<String>(&cluster.nodes[1], &["CLIENT", "LIST"]).to_lowercase().contains("cmd=tb.take")
+    };
+    assert!(take().await);
+
+    cluster.replace(1);
+    wait_for("the end of its connection", Duration::from_secs(10), async || !take().await).await;
 }
 
 fn of_master(master: &str, sentinels: &[String]) -> Limiter {
@@ -40,23 +60,25 @@ async fn a_master_that_no_sentinel_knows_is_an_error_that_says_so() {
 }
 
 #[tokio::test]
-async fn the_script_decides_until_a_reconnect_finds_the_module() {
-    logs::listen();
-    let server = servers::Server::start_without_module();
-    let limiter = Limiter::new(&patient(&server).with_script_fallback(), limit(10, STILL));
-    assert_eq!(limiter.take("a", 10).await.unwrap().remaining, 0);
-    let reserved = limiter.reserve("a", 1, Duration::from_secs(86_400)).await.unwrap();
-    assert!(reserved.allowed && (300_000..=360_000).contains(&reserved.retry_after_ms), "{reserved:?}");
-    let lines = logs::lines(&server);
-    assert!(lines.len() == 1 && lines[0].contains("no tokenbucket module: the script decides"), "{lines:?}");
+async fn a_reset_by_the_script_deletes_its_bucket_alone() {
+    let server = servers::Server::start();
+    let of_module = Limiter::new(&patient(&server), limit(10, STILL));
+    let limiter = Limiter::new(&patient(&server).by_script(), limit(10, STILL));
+    for limiter in [&of_module, &limiter] {
+        assert_eq!(limiter.take("a", 10).await.unwrap().remaining, 0);
+    }
+    limiter.reset("a").await.unwrap();
+    assert_eq!(limiter.peek("a", 0).await.unwrap().remaining, 10);
+    assert_eq!(of_module.peek("a", 0).await.unwrap().remaining, 0);
+}
 
-    ask::<()>(&server, &["MODULE", "LOAD", module().to_str().unwrap()]);
-    ask::<u64>(&server, &["CLIENT", "KILL", "TYPE", "normal"]);
-    wait_for("the module", Duration::from_secs(5), async || {
-        limiter.peek("a", 0).await.unwrap().remaining == 10
-    })
-    .await;
-    assert!(limiter.hold("a", 1, Duration::from_secs(10)).await.is_ok());
-    let lines = logs::lines(&server);
-    assert!(lines.len() == 1 && lines[0].ends_with("the script decides no longer"), "{lines:?}");
+#[tokio::test]
+async fn a_fake_server_by_the_script_has_no_holds_either() {
+    let limiter = Limiter::new(&Fake::new().server().by_script(), limit(10, STILL));
+    assert_eq!(limiter.take("a", 1).await.unwrap().remaining, 9);
+    let error = limiter.hold("a", 1, TIMEOUT).await.err();
+    assert!(
+        matches!(&error, Some(Error::ModuleMissing(text)) if text.contains("need the module")),
+        "{error:?}"
+    );
 }

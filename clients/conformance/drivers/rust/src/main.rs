@@ -201,8 +201,8 @@ impl State {
         if let Some(retry_every) = ms(request, "retry_every_ms") {
             inner = inner.with_retry_every(retry_every);
         }
-        if request["fallback"] == "script" {
-            inner = inner.with_script_fallback();
+        if request["by"] == "script" {
+            inner = inner.by_script();
         }
         let server = Server { inner, is_sync: text(request, "client") == "redis-rs-sync", url };
         Ok(keep(&self.servers, text(request, "name"), server))
