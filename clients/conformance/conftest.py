@@ -230,6 +230,10 @@ def server(request: pytest.FixtureRequest, start_server: StartServer) -> Service
     client = request.node.callspec.params.get("client") if hasattr(request.node, "callspec") else None
     if client is None or not client.in_cluster:
         return start_server()
+    return cluster_of_one(start_server)
+
+
+def cluster_of_one(start_server: StartServer) -> Service:
     node = start_server("--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1")
     ask(node, "CLUSTER", "ADDSLOTS", *range(16_384))
     eventually(lambda: is_whole(node))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from conftest import Package, eventually
+from conftest import Package, StartProxy, StartServer, cluster_of_one, eventually
 from launch import Servers, ask
 from services import Service, module
 
@@ -111,3 +111,36 @@ def test_a_node_that_is_away_is_an_outage_of_its_buckets_alone_until_its_replica
     eventually(lambda: not package.take(on_master, cost=0)["degraded"])
     takes(package, on_master, 2)
     assert package.driver.log.read_text().count("cannot ask") <= 1
+
+
+@pytest.mark.only("node", "go", "rust")
+def test_a_cluster_that_was_rebuilt_at_other_addresses_is_found_where_its_first_node_was(
+    package: Package, start_server: StartServer, start_proxy: StartProxy
+) -> None:
+    package.client = replace(package.client, in_cluster=True)
+    before = cluster_of_one(start_server)
+    entrance = start_proxy(before)
+    package.server(entrance, retry_every_ms=20)
+    package.limiter(**LIMIT)
+    before.kill()
+    # Long enough for the package to have asked everywhere.
+    eventually(
+        lambda: package.take("a", cost=0)["degraded"] and package.many(cost=0, for_ms=1500)["degraded"] > 0
+    )
+    entrance.redirect(cluster_of_one(start_server).port)
+    eventually(lambda: not package.take("a", cost=0)["degraded"])
+
+
+@pytest.mark.only("node", "go", "rust")
+def test_a_first_call_is_decided_while_one_of_the_nodes_that_were_named_is_away(
+    package: Package, start_server: StartServer
+) -> None:
+    package.client = replace(package.client, in_cluster=True)
+    node = cluster_of_one(start_server)
+    gone = start_server()
+    gone.kill()
+    urls = [f"redis://127.0.0.1:{port}" for port in (gone.port, node.port)]
+    for start in range(8):
+        package.server(node, f"s{start}", cluster=urls)
+        package.limiter(f"l{start}", server=f"s{start}", **LIMIT, connect=False)
+        assert not package.take(f"n{start}", on=f"l{start}")["degraded"], start

@@ -212,6 +212,11 @@ func newClient(r request) (redis.UniversalClient, error) {
 		if err != nil {
 			return nil, err
 		}
+		for _, url := range r.Cluster[1:] {
+			if other, err := redis.ParseURL(url); err == nil {
+				options.Addrs = append(options.Addrs, other.Addr)
+			}
+		}
 		return redis.NewClusterClient(options), nil
 	}
 	options, err := redis.ParseURL(r.URL)

@@ -139,10 +139,10 @@ impl Transport {
     /// Sends to this node, and to those that it redirects to. Sends again where that does no harm; a call that waits with the
     /// time that is left.
     async fn follow(&self, call: &mut Call<'_>) -> Result<Vec<Value>, Failure> {
+        self.admit(call)?;
         if self.shared.cluster.as_ref().is_some_and(|cluster| cluster.is_new()) {
             self.look_at_slots();
         }
-        self.admit(call)?;
         for _ in 0..MOST_REDIRECTIONS + 2 * TRIES_OF_A_SPLIT_SLOT {
             let commands = match call.until {
                 None => call.request.to_commands(call.by),
@@ -191,7 +191,16 @@ impl Transport {
         let request = call.request;
         call.was_sent |= failure.was_sent();
         call.is_asking = false;
+        let other = self.node_of(request, call.by);
         match failure.code() {
+            // While the slot's node is unknown, any that is there can tell. One that is silent has taken the time for that.
+            None if matches!(&failure, Failure::NotConnected(why) if !why.is_timeout())
+                && failure.is_away()
+                && !Arc::ptr_eq(&other, &call.node)
+                && !other.is_away() =>
+            {
+                call.node = other;
+            }
             // It may have been idle for long, and closed by the server.
             None if matches!(failure, Failure::Broken(_)) && request.is_repeatable() && !call.is_again => {
                 call.is_again = true;

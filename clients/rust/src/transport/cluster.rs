@@ -4,7 +4,7 @@
 //! is away. The driver's cluster client either repeats calls that must happen once, or follows no redirection; it does not
 //! find the successor of a master that is silent; and calls that wait need connections of their own.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -21,6 +21,7 @@ pub(crate) struct Cluster {
     pub(crate) first: Arc<Node>,
     /// How it is connected to, and so the others.
     like: ConnectionInfo,
+    seeds: Vec<Arc<Node>>,
     known: Mutex<Known>,
     /// When it may be asked for slots again.
     next_look_us: AtomicU64,
@@ -32,6 +33,8 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
 struct Known {
     nodes: HashMap<String, Arc<Node>>,
     of_slots: HashMap<Slot, Arc<Node>>,
+    /// How often none was there to ask for slots.
+    looks: usize,
 }
 
 impl Cluster {
@@ -41,9 +44,9 @@ impl Cluster {
         };
         let seeds = seeds.into_iter().map(Node::new).collect::<RedisResult<Vec<_>>>()?;
         let first = seeds[0].clone();
-        let nodes = seeds.into_iter().map(|node| (node.name.to_string(), node)).collect();
+        let nodes = seeds.iter().map(|node| (node.name.to_string(), node.clone())).collect();
         let known = Mutex::new(Known { nodes, ..Known::default() });
-        Ok(Self { first, like, known, next_look_us: AtomicU64::new(0) })
+        Ok(Self { first, like, seeds, known, next_look_us: AtomicU64::new(0) })
     }
 
     /// Returns the node of the key; while that is unknown, one that can redirect to it.
@@ -59,7 +62,28 @@ impl Cluster {
 
     /// Returns a node to ask for slots, unless one was asked a moment ago.
     pub(super) fn one_to_ask(&self, now: Duration) -> Option<Arc<Node>> {
-        is_due(&self.next_look_us, now, BETWEEN_LOOKS).then(|| self.one_there()).flatten()
+        is_due(&self.next_look_us, now, BETWEEN_LOOKS)
+            .then(|| self.one_there().or_else(|| self.next_away()))
+            .flatten()
+    }
+
+    /// Returns one after the other while all are away: no call asks those that have no slot of its own, such as seeds.
+    fn next_away(&self) -> Option<Arc<Node>> {
+        let mut known = locked(&self.known);
+        known.looks = known.looks.wrapping_add(1);
+        known.nodes.values().nth(known.looks.checked_rem(known.nodes.len())?).cloned()
+    }
+
+    /// Forgets the nodes that are away and have no slots: they left.
+    pub(super) fn forget_left(&self) {
+        let mut known = locked(&self.known);
+        let Known { nodes, of_slots, .. } = &mut *known;
+        let with_slots: HashSet<_> = of_slots.values().map(Arc::as_ptr).collect();
+        nodes.retain(|_, node| {
+            !node.is_away()
+                || with_slots.contains(&Arc::as_ptr(node))
+                || self.seeds.iter().any(|seed| Arc::ptr_eq(seed, node))
+        });
     }
 
     /// Returns whether no node was asked for slots yet.
@@ -97,6 +121,7 @@ impl Cluster {
         let mut fields = Vec::<Value>::from_redis_value(range).ok()?.into_iter();
         let first = u16::from_redis_value(fields.next()?).ok()?;
         let last = u16::from_redis_value(fields.next()?).ok()?;
+        teller.answers();
         let mut master = Vec::<Value>::from_redis_value(fields.next()?).ok()?.into_iter();
         let host = Option::<String>::from_redis_value(master.next()?).ok()?.unwrap_or_default();
         let node = self.node_at(&host, u16::from_redis_value(master.next()?).ok()?, teller)?;

@@ -116,6 +116,7 @@ impl Transport {
             for range in replies.into_iter().flat_map(Vec::<Value>::from_redis_value).flatten() {
                 cluster.read(range, &node);
             }
+            cluster.forget_left();
         });
     }
 }
