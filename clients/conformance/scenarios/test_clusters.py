@@ -15,6 +15,8 @@ from launch import Servers, ask
 from services import Service, module
 
 StartNodes = Callable[..., Servers]
+# The cluster clients of valkey-py keep less of what they were given than those of redis-py.
+WITH_VALKEY_PY = pytest.mark.only("python", "valkey-py", "valkey-py-asyncio", "node", "go", "rust")
 # A bucket that refills by less than a token during a scenario.
 LIMIT: dict[str, Any] = {"capacity": 10, "rate": "10/h"}
 
@@ -113,7 +115,7 @@ def test_a_node_that_is_away_is_an_outage_of_its_buckets_alone_until_its_replica
     assert package.driver.log.read_text().count("cannot ask") <= 1
 
 
-@pytest.mark.only("node", "go", "rust")
+@WITH_VALKEY_PY
 def test_a_cluster_that_was_rebuilt_at_other_addresses_is_found_where_its_first_node_was(
     package: Package, start_server: StartServer, start_proxy: StartProxy
 ) -> None:
@@ -131,7 +133,7 @@ def test_a_cluster_that_was_rebuilt_at_other_addresses_is_found_where_its_first_
     eventually(lambda: not package.take("a", cost=0)["degraded"])
 
 
-@pytest.mark.only("node", "go", "rust")
+@WITH_VALKEY_PY
 def test_a_first_call_is_decided_while_one_of_the_nodes_that_were_named_is_away(
     package: Package, start_server: StartServer
 ) -> None:
