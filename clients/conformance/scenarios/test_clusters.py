@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -131,6 +132,32 @@ def test_a_cluster_that_was_rebuilt_at_other_addresses_is_found_where_its_first_
     )
     entrance.redirect(cluster_of_one(start_server).port)
     eventually(lambda: not package.take("a", cost=0)["degraded"])
+
+
+@WITH_VALKEY_PY
+def test_the_successor_of_a_master_is_found_after_all_nodes_were_away(
+    package: Package, start_nodes: StartNodes
+) -> None:
+    nodes = start_nodes()
+    first, master, third = nodes.nodes
+    names = [name for _, name in one_on_each(nodes)]
+    replica = nodes.add_replica_of(master)
+    package.server(first, timeout_ms=500, retry_every_ms=20)
+    package.limiter(**LIMIT)
+
+    def is_degraded(name: str) -> bool:
+        return bool(package.take(name, cost=0)["degraded"])
+
+    eventually(lambda: not any(map(is_degraded, names)))
+    for node in (first, master, third):
+        node.signal(signal.SIGSTOP)
+    eventually(lambda: all(map(is_degraded, names)))
+    for node in (first, third):
+        node.signal(signal.SIGCONT)
+    master.kill()
+    nodes.take_over(replica)
+    # The others have no calls that would show that they are back.
+    eventually(lambda: not is_degraded(names[1]))
 
 
 @WITH_VALKEY_PY
