@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -15,6 +16,8 @@ from launch import Servers, ask
 from services import Service, module
 
 StartNodes = Callable[..., Servers]
+# The cluster clients of valkey-py keep less of what they were given than those of redis-py.
+WITH_VALKEY_PY = pytest.mark.only("python", "valkey-py", "valkey-py-asyncio", "node", "go", "rust")
 # A bucket that refills by less than a token during a scenario.
 LIMIT: dict[str, Any] = {"capacity": 10, "rate": "10/h"}
 
@@ -113,7 +116,7 @@ def test_a_node_that_is_away_is_an_outage_of_its_buckets_alone_until_its_replica
     assert package.driver.log.read_text().count("cannot ask") <= 1
 
 
-@pytest.mark.only("node", "go", "rust")
+@WITH_VALKEY_PY
 def test_a_cluster_that_was_rebuilt_at_other_addresses_is_found_where_its_first_node_was(
     package: Package, start_server: StartServer, start_proxy: StartProxy
 ) -> None:
@@ -131,7 +134,33 @@ def test_a_cluster_that_was_rebuilt_at_other_addresses_is_found_where_its_first_
     eventually(lambda: not package.take("a", cost=0)["degraded"])
 
 
-@pytest.mark.only("node", "go", "rust")
+@WITH_VALKEY_PY
+def test_the_successor_of_a_master_is_found_after_all_nodes_were_away(
+    package: Package, start_nodes: StartNodes
+) -> None:
+    nodes = start_nodes()
+    first, master, third = nodes.nodes
+    names = [name for _, name in one_on_each(nodes)]
+    replica = nodes.add_replica_of(master)
+    package.server(first, timeout_ms=500, retry_every_ms=20)
+    package.limiter(**LIMIT)
+
+    def is_degraded(name: str) -> bool:
+        return bool(package.take(name, cost=0)["degraded"])
+
+    eventually(lambda: not any(map(is_degraded, names)))
+    for node in (first, master, third):
+        node.signal(signal.SIGSTOP)
+    eventually(lambda: all(map(is_degraded, names)))
+    for node in (first, third):
+        node.signal(signal.SIGCONT)
+    master.kill()
+    nodes.take_over(replica)
+    # The others have no calls that would show that they are back.
+    eventually(lambda: not is_degraded(names[1]))
+
+
+@WITH_VALKEY_PY
 def test_a_first_call_is_decided_while_one_of_the_nodes_that_were_named_is_away(
     package: Package, start_server: StartServer
 ) -> None:

@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from importlib import import_module
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import anyio
 import uvloop
@@ -109,7 +110,12 @@ async def server(asked: dict[str, Any]) -> dict[str, Any]:
         if nodes := asked.get("cluster"):
             brand = library.__name__.split(".")[0]
             kind = getattr(library, f"{brand.title()}Cluster")
-            return kind.from_url(nodes[0].replace("redis://", f"{brand}://"))
+            node: Any = import_module(f"{library.__name__}.cluster").ClusterNode
+            urls = [urlsplit(one) for one in nodes[1:]]
+            others = [node(one.hostname, one.port) for one in urls]
+            options = {"dynamic_startup_nodes": False} if asked["client"] == "valkey-py" else {}
+            url = nodes[0].replace("redis://", f"{brand}://")
+            return kind.from_url(url, startup_nodes=others, **options)
         if sentinel := asked.get("sentinel"):
             sentinels = import_module(f"{library.__name__}.sentinel")
             nodes = [tuple(one.rsplit(":", 1)) for one in sentinel["nodes"]]

@@ -100,6 +100,8 @@ export class Server {
   readonly #by: "module" | "script";
   readonly #transports = new Map<string, Transport>();
   #nextRefresh = 0;
+  /** How often no node was there to ask for slots. */
+  #looks = 0;
 
   constructor(client: Client, options: ServerOptions = {}) {
     const { timeoutMs = 100, retryEveryMs = 500, by = "module", log = (line) => console.warn(line) } = options;
@@ -223,7 +225,12 @@ export class Server {
     this.#nextRefresh = now + this.retryEveryMs / 2;
     const nodes = [...route.addresses()].map((address) => this.#transportAt(address));
     const other = nodes.find(({ circuit }) => !circuit.isAway);
-    if (!other) return route.forget();
+    if (!other) {
+      route.forget();
+      // Tries one after the other: the others may have no calls that would.
+      nodes[this.#looks++ % nodes.length]?.whyAway();
+      return;
+    }
     const replied = (slots: unknown) => route.learnAll(slots, other.address);
     other.ask((connection) => connection.send(["CLUSTER", "SLOTS"])).then(replied, () => {});
   }

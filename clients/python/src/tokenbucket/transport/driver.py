@@ -182,7 +182,9 @@ def endpoints_of(client: Any, asynchronous: bool) -> tuple[list[Endpoint], Any]:
         new = getattr(manager, "create_redis_node", None) or manager.create_valkey_node
         of = new(of.host, of.port, **manager.connection_kwargs).connection_pool
     any_node = Endpoint(of.connection_class, of.connection_kwargs)
-    return [any_node.at(node.host, node.port) for node in first], manager
+    # The manager replaces the nodes that the application has named by those that it finds.
+    named = getattr(client, "startup_nodes", [])
+    return [any_node.at(node.host, node.port) for node in [*first, *named]], manager
 
 
 def _kind(one: Any) -> str:

@@ -203,15 +203,27 @@ class BaseServer(Generic[Client]):
         assert self._slots is not None
         circuit = self._slots.circuit_of(key)
         if circuit is None or (circuit.away_until and circuit.admits()):
-            asked = self._slots.whom_to_ask()
-            with contextlib.suppress(Unanswered):  # the next call asks another
-                self._slots.learn((yield from self._route(asked, ("CLUSTER", "SLOTS"), Call())), asked)
-            circuit = self._slots.circuit_of(key)
+            circuit = yield from self._look_for(key, self._slots)
             if circuit is None:
                 raise Unanswered(f"no node has the slot of {key!r}")
             now = time.monotonic()
             if circuit.away_until > now:  # it is this call that asks
                 circuit.away_until = now
+        return circuit
+
+    def _look_for(self, key: str, slots: Slots) -> Steps[Circuit | None]:
+        """Asks a node which one has the key, and the next if that refuses the connection.
+
+        A node that is silent has used the time of the call: the next call asks another.
+        """
+        until, circuit = time.monotonic() + self.timeout_ms / 1000, None
+        for _ in range(len(slots.circuits)):
+            asked = slots.whom_to_ask()
+            with contextlib.suppress(Unanswered):
+                slots.learn((yield from self._route(asked, ("CLUSTER", "SLOTS"), Call())), asked)
+            circuit = slots.circuit_of(key)
+            if circuit or not asked.away_until or time.monotonic() > until:
+                break
         return circuit
 
     def _route(self, circuit: Circuit, command: Command, call: Call) -> Steps[Any]:
