@@ -86,24 +86,19 @@ clean: ## Remove all build outputs and downloads
 .PHONY: test
 test: check-server build-tools ## Test everything on Redis 7.0, the newest Redis and the newest Valkey (or SERVER=path alone)
 	@$(MAKE) --no-print-directory build
-ifdef SERVER
 	@$(MAKE) --no-print-directory test-pure
+ifdef SERVER
 	@$(MAKE) --no-print-directory test-server SERVER='$(SERVER)'
 else
 	@$(MAKE) --no-print-directory engines NAMES='$(TEST_ENGINES)'
-	@$(MAKE) --no-print-directory -j2 test-pure test-servers
+	@for engine in $(TEST_ENGINES); do \
+		$(MAKE) --no-print-directory test-server SERVER='$(ENGINES)/'$$engine/server NAME=$$engine; \
+	done
 	@$(MAKE) --no-print-directory test-redis-cell
 	@$(MAKE) --no-print-directory -j2 guard chaos-and-fuzz CHAOS_SECONDS=60 FUZZ_SECONDS=repeat
 endif
 	$(call say,'all tests passed')
 	$(call record)
-
-# They mostly wait, so they run beside the pure tests.
-.PHONY: test-servers
-test-servers:
-	@for engine in $(TEST_ENGINES); do \
-		$(MAKE) --no-print-directory test-server SERVER='$(ENGINES)/'$$engine/server NAME=$$engine; \
-	done
 
 # The guard counts instructions on one processor. Chaos mostly waits, so it runs beside it, and then fuzz.
 .PHONY: chaos-and-fuzz
