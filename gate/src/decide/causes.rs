@@ -23,10 +23,10 @@ impl Causes {
             Error::Refused { server, error } => {
                 format!("{what}: {server}: {}", error.code().unwrap_or_default())
             }
-            other => format!("{what}: {other}"),
+            other => format!("{what}: {}", problem_of(other)),
         };
         if self.is_new(cause) {
-            log::warn!("{what}: {error}");
+            log::warn!("{what}: {}", problem_of(error));
         }
     }
 
@@ -48,5 +48,14 @@ impl Causes {
             logged.insert(cause, Instant::now());
         }
         is_new && has_room
+    }
+}
+
+/// Returns an error as operators read it: without the advice to programmers that follows a missing module.
+pub(super) fn problem_of(error: &Error) -> String {
+    let text = error.to_string();
+    match (error, text.split_once("; ")) {
+        (Error::ModuleMissing(_), Some((problem, _))) => problem.to_owned(),
+        _ => text,
     }
 }

@@ -22,7 +22,7 @@ use futures_util::future::join_all;
 use tokenbucket_client::{Error, Limit, Limiter, OnError, Options, Server};
 
 use self::ask::Answer;
-use self::causes::Causes;
+use self::causes::{problem_of, Causes};
 use self::commits::{Commit, Commits, End};
 use self::plan::{may_be_report, most_held, Kind, Lease, Plan, Terms, Way, MOST_HITS};
 pub use self::policy::Policy;
@@ -363,7 +363,7 @@ impl Decider {
         if !matches!(error, Error::ServerAway(_)) {
             self.causes.log("no decision", error);
         }
-        Refusal::Redis(error.to_string())
+        Refusal::Redis(problem_of(error))
     }
 
     fn warn_of_refunds(&self, plan: &Plan) {

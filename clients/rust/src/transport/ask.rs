@@ -96,8 +96,11 @@ impl Transport {
         match why {
             _ if is_lost => Ok(Answer::Lost(node)),
             _ if why.is_unknown_command() && self.options.by == By::Module => {
-                let advice = "load it, or make a Server by_script(); holds and shares need the module";
-                Err(Error::ModuleMissing(format!("{} has no tokenbucket module: {advice}", node.name)))
+                let advice = "load it, or make a Server by_script(): holds and shares need the module";
+                Err(Error::ModuleMissing(format!(
+                    "{} has not loaded the tokenbucket module; {advice}",
+                    node.name
+                )))
             }
             Failure::Replied(error) | Failure::NotConnected(error) if why.fault() == Fault::Callers => {
                 Err(Error::refused(&node.name, error))
