@@ -94,8 +94,8 @@ def test_a_path_that_slows_down_gradually_holds_no_call_for_long(package: Packag
         time.sleep(0.01)
     for call in calls:
         call.result(30)
-    # Three timeouts, and a second to connect for the calls that try the server again. A process that is too busy to
-    # read in time waits longer.
+    # Three timeouts, and a second to connect for the calls that try the server again. A process that is too
+    # busy to read in time waits longer.
     assert max(took_s) < 2.2, sorted(took_s)[-20:]
     assert sum(one > 1.2 for one in took_s) < len(took_s) / 4, sorted(took_s)[::50]
 
