@@ -30,10 +30,11 @@
 //! operator may have renamed it.
 
 use crate::bucket::Bucket;
+use crate::error::{Error, Refusal};
 use crate::expiry::MAX_EXPIRE_AT_MS;
-use crate::hold::{Hold, Holds, Override, MAX_HOLDS, MAX_ID_LEN};
+use crate::hold::{ExtensionChange, ExtensionChanges, Hold, Override, MAX_HOLDS, MAX_ID_LEN};
+use crate::request::reject_duplicates;
 use std::ffi::CStr;
-use std::sync::Arc;
 
 /// The command that carries effects. Append-only files contain it, so it cannot change.
 pub const COMMAND: &CStr = c"TB.RESTORE";
@@ -57,86 +58,32 @@ pub enum Effect {
         bucket: Bucket,
         /// When its key expires, in Unix milliseconds, if it does.
         expire_at_ms: Option<i64>,
-        /// The changes of its holds; `None` if it has no holds and had none before.
-        holds: Option<HoldChanges>,
+        /// The changes of its extension; `None` if it has none and had none before.
+        extension: Option<ExtensionChanges>,
     },
     /// No key: the bucket is full.
     Cleared,
 }
 
-/// The changes of the holds of a bucket.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HoldChanges {
-    /// The number dropped because they had ended: the first in order.
-    pub dropped: u32,
-    /// The changes after that, in order.
-    pub changes: Vec<HoldChange>,
-    /// The number of holds after the changes.
-    pub len: u32,
-}
-
-/// The change of one hold.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum HoldChange {
-    /// It was set.
-    Set(Hold),
-    /// The hold with this id was removed.
-    Removed(Arc<[u8]>),
-    /// The limit was overridden, or its override ended.
-    Override(Option<Box<Override>>),
-}
-
-impl HoldChanges {
-    /// Returns the changes that make `holds` out of none.
-    #[must_use]
-    pub fn all(holds: &Holds) -> Self {
-        let limit_override = holds.limit_override.clone().map(|stored| HoldChange::Override(Some(stored)));
-        let changes = limit_override.into_iter().chain(holds.iter().cloned().map(HoldChange::Set));
-        Self { dropped: 0, len: u32::try_from(holds.len()).unwrap_or(u32::MAX), changes: changes.collect() }
-    }
-
-    /// Applies the changes to `holds`, of which the first were dropped before. Returns false if holds are missing.
-    pub fn apply(self, holds: &mut Holds) -> bool {
-        if self.are_complete() && self.named_in(holds) < holds.len() {
-            holds.drop_first(holds.len());
-        }
-        self.changes.into_iter().for_each(|change| change.apply(holds));
-        holds.len() == self.len as usize
-    }
-
-    /// Returns whether the changes set every hold that there is after them.
-    fn are_complete(&self) -> bool {
-        let is_set = |change: &&HoldChange| matches!(change, HoldChange::Set(_));
-        self.changes.iter().filter(is_set).count() == self.len as usize
-    }
-
-    /// Counts the `holds` that the changes name.
-    fn named_in(&self, holds: &Holds) -> usize {
-        let ids = self.changes.iter().filter_map(|change| match change {
-            HoldChange::Set(Hold { id, .. }) | HoldChange::Removed(id) => Some(id),
-            HoldChange::Override(_) => None,
-        });
-        ids.filter(|id| holds.get(id).is_some()).count()
-    }
-
+impl ExtensionChanges {
     fn encode(&self, bytes: &mut Vec<u8>) {
         bytes.extend(self.dropped.to_le_bytes());
         bytes.extend(self.len.to_le_bytes());
         for change in &self.changes {
             match change {
-                HoldChange::Set(hold) => {
+                ExtensionChange::Set(hold) => {
                     bytes.push(SET);
                     hold.encode(bytes);
                 }
-                HoldChange::Removed(id) => {
+                ExtensionChange::Removed(id) => {
                     bytes.extend([REMOVE, u8::try_from(id.len()).unwrap_or(u8::MAX)]);
                     bytes.extend(&**id);
                 }
-                HoldChange::Override(Some(limit_override)) => {
+                ExtensionChange::Override(Some(limit_override)) => {
                     bytes.push(OVERRIDE);
                     limit_override.encode(bytes);
                 }
-                HoldChange::Override(None) => bytes.push(END_OVERRIDE),
+                ExtensionChange::Override(None) => bytes.push(END_OVERRIDE),
             }
         }
     }
@@ -149,7 +96,7 @@ impl HoldChanges {
             if changes.len() > MAX_HOLDS as usize {
                 return None;
             }
-            let (change, behind) = HoldChange::decode(rest)?;
+            let (change, behind) = ExtensionChange::decode(rest)?;
             changes.push(change);
             rest = behind;
         }
@@ -159,24 +106,15 @@ impl HoldChanges {
 }
 
 /// Returns whether the holds that are set are sorted, as in a rewritten file. Sorting them here could take quadratic time.
-fn are_in_order(changes: &[HoldChange]) -> bool {
+fn are_in_order(changes: &[ExtensionChange]) -> bool {
     let set = changes.iter().filter_map(|change| match change {
-        HoldChange::Set(hold) => Some(hold),
-        HoldChange::Removed(_) | HoldChange::Override(_) => None,
+        ExtensionChange::Set(hold) => Some(hold),
+        ExtensionChange::Removed(_) | ExtensionChange::Override(_) => None,
     });
     set.is_sorted_by(|hold, next| hold.is_before(next))
 }
 
-impl HoldChange {
-    /// Applies the change.
-    pub fn apply(self, holds: &mut Holds) {
-        match self {
-            Self::Set(hold) => holds.set(hold),
-            Self::Removed(id) => drop(holds.remove(&id)),
-            Self::Override(limit_override) => holds.limit_override = limit_override,
-        }
-    }
-
+impl ExtensionChange {
     /// Reads the first change of `bytes`, and returns the rest too.
     fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
         match bytes {
@@ -205,8 +143,8 @@ pub enum Encoded {
     Cleared([u8; 1]),
     /// A bucket without holds.
     Plain([u8; PLAIN_LEN]),
-    /// A bucket with changed holds.
-    WithHolds(Vec<u8>),
+    /// A bucket with a changed extension.
+    Extended(Vec<u8>),
 }
 
 impl AsRef<[u8]> for Encoded {
@@ -214,7 +152,7 @@ impl AsRef<[u8]> for Encoded {
         match self {
             Self::Cleared(bytes) => bytes,
             Self::Plain(bytes) => bytes,
-            Self::WithHolds(bytes) => bytes,
+            Self::Extended(bytes) => bytes,
         }
     }
 }
@@ -225,13 +163,13 @@ impl Effect {
     pub fn encode(&self) -> Encoded {
         match self {
             Self::Cleared => Encoded::Cleared([VERSION]),
-            Self::Stored { bucket, expire_at_ms, holds: None } => {
+            Self::Stored { bucket, expire_at_ms, extension: None } => {
                 Encoded::Plain(fields(*bucket, *expire_at_ms))
             }
-            Self::Stored { bucket, expire_at_ms, holds: Some(holds) } => {
+            Self::Stored { bucket, expire_at_ms, extension: Some(changes) } => {
                 let mut bytes = fields(*bucket, *expire_at_ms).to_vec();
-                holds.encode(&mut bytes);
-                Encoded::WithHolds(bytes)
+                changes.encode(&mut bytes);
+                Encoded::Extended(bytes)
             }
         }
     }
@@ -252,9 +190,26 @@ impl Effect {
             at @ 0..=MAX_EXPIRE_AT_MS => Some(at),
             _ => return None,
         };
-        let holds = if rest.is_empty() { None } else { Some(HoldChanges::decode(rest)?) };
-        Some(Self::Stored { bucket, expire_at_ms, holds })
+        let extension = if rest.is_empty() { None } else { Some(ExtensionChanges::decode(rest)?) };
+        Some(Self::Stored { bucket, expire_at_ms, extension })
     }
+}
+
+/// Reads `key effect [key effect …]`, of `TB.RESTORE`.
+///
+/// # Errors
+/// The one of the first argument that is wrong.
+pub fn read_all<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<(&A, Effect)>, Refusal> {
+    if arguments.is_empty() || arguments.len() % 2 != 0 {
+        return Err(Error::WrongArity.into());
+    }
+    let read = arguments.chunks_exact(2).enumerate().map(|(place, pair)| {
+        let [key, effect] = pair else { return Err(Error::WrongArity.into()) };
+        Ok((key, Effect::decode(effect.as_ref()).ok_or_else(|| Error::Effect.at(place))?))
+    });
+    let effects = read.collect::<Result<Vec<_>, Refusal>>()?;
+    reject_duplicates(&effects.iter().map(|(key, _)| key.as_ref()).collect::<Vec<_>>())?;
+    Ok(effects)
 }
 
 /// Returns the version and the fields of every effect on a bucket.

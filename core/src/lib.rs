@@ -15,12 +15,13 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`bucket`] | the algorithm: a bucket, a limit, an operation; `bucket/decide.rs` decides |
-//! | [`hold`] | the holds of a bucket: their list, its order, its bytes, and decisions on one |
+//! | [`hold`] | what a bucket has beside its level: its holds, an override of its limit, their bytes, and their changes |
 //! | [`number`] | amounts of tokens: bytes to exact integers, and back |
 //! | [`rate`] | rates: reading them (`rate/read.rs`), exact ratios, the calendar, the flow in a time, and the time of an amount |
 //! | [`numkeys`] | the number of buckets in a call of several |
+//! | [`limit`] | the limit of a call: a capacity and a rate |
 //! | [`request`] | the arguments of each command to one typed request |
-//! | `plan` | a request on a bucket to what it will do |
+//! | [`plan`] | a request on a bucket to what it will do |
 //! | [`effect`] | the result of a write, for replicas and files |
 //! | [`expiry`] | when the key of a bucket expires |
 //! | [`queue`] | waiting calls in order of arrival or by shares, and which is next |
@@ -42,9 +43,10 @@ pub mod error;
 pub mod expiry;
 pub mod hold;
 pub mod invariant;
+pub mod limit;
 pub mod number;
 pub mod numkeys;
-mod plan;
+pub mod plan;
 pub mod queue;
 pub mod rate;
 pub mod request;

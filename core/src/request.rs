@@ -10,12 +10,12 @@
 
 use crate::bucket::{Limit, Operation};
 use crate::cast::signed;
-use crate::effect::Effect;
 use crate::error::{Error, Refusal};
 use crate::hold::MAX_ID_LEN;
+use crate::limit;
 use crate::number::{micro_tokens, whole, Rounding, MAX_TOKENS, MICRO_PER_TOKEN};
 use crate::numkeys;
-use crate::rate::{Rate, RateError, CENTURY_S};
+use crate::rate::{Rate, CENTURY_S};
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
 
@@ -178,7 +178,7 @@ fn take_or_peek<A: Argument, const MAY_BE_POOL: bool>(arguments: &[A]) -> Result
         [key, capacity, rate, cost] => (key, capacity, rate, Some(cost)),
         _ => return Err(Error::WrongArity),
     };
-    let limit = if MAY_BE_POOL { limit_or_pool(capacity, rate)? } else { limit(capacity, rate)? };
+    let limit = if MAY_BE_POOL { limit::or_pool(capacity, rate)? } else { limit::parse(capacity, rate)? };
     let cost_micro = match cost {
         Some(cost) => self::cost(cost)?,
         None => MICRO_PER_TOKEN,
@@ -189,7 +189,7 @@ fn take_or_peek<A: Argument, const MAY_BE_POOL: bool>(arguments: &[A]) -> Result
 /// Reads `key capacity rate max`, of `TB.TAKEUPTO`.
 pub fn take_up_to<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
     let [key, capacity, rate, max] = exactly(arguments)?;
-    let limit = limit(capacity, rate)?;
+    let limit = limit::parse(capacity, rate)?;
     let max_tokens = at_least_one(max, MAX_TOKENS).ok_or(Error::Max)?;
     Ok(Request::tokens(*key, limit, Operation::TakeUpTo { max_tokens }))
 }
@@ -197,7 +197,7 @@ pub fn take_up_to<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
 /// Reads `key capacity rate cost max_wait_ms`, of `TB.RESERVE`.
 pub fn reserve<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
     let [key, capacity, rate, cost, max_wait] = exactly(arguments)?;
-    let limit = limit(capacity, rate)?;
+    let limit = limit::parse(capacity, rate)?;
     let cost_micro = self::cost(cost)?;
     let max_wait_ms = whole(max_wait.as_ref(), MAX_WAIT_MS).ok_or(Error::MaxWait)?;
     Ok(Request::tokens(*key, limit, Operation::Reserve { cost_micro, max_wait_ms }))
@@ -221,7 +221,7 @@ pub fn limit_override<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error>
         [call @ .., option] if call.len() == 4 => (exactly(call)?, Some(option)),
         _ => (exactly(arguments)?, None),
     };
-    let limit = limit_or_pool(capacity, rate)?;
+    let limit = limit::or_pool(capacity, rate)?;
     let ttl_ms = whole(ttl_ms.as_ref(), MAX_TTL_MS).ok_or(Error::OverrideTtl)?;
     if option.is_some_and(|option| !is_word(option, b"FULL")) {
         return Err(Error::OverrideOption);
@@ -256,7 +256,7 @@ pub fn hold<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
 /// Reads `key capacity rate ttl_ms id`, of `TB.RENEW`.
 pub fn renew<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
     let [key, capacity, rate, ttl_ms, id] = exactly(arguments)?;
-    let limit = limit_or_pool(capacity, rate)?;
+    let limit = limit::or_pool(capacity, rate)?;
     let wanted = Wanted::Renew { ttl_ms: self::ttl_ms(ttl_ms)?, id: self::id(id)? };
     Ok(Request { key: *key, limit, wanted })
 }
@@ -264,7 +264,7 @@ pub fn renew<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
 /// Reads `key capacity rate id used`, of `TB.SETTLE`.
 pub fn settle<A: Argument>(arguments: &[A]) -> Result<Request<A>, Error> {
     let [key, capacity, rate, id, used] = exactly(arguments)?;
-    let limit = limit_or_pool(capacity, rate)?;
+    let limit = limit::or_pool(capacity, rate)?;
     let wanted = Wanted::Settle { id: self::id(id)?, used_micro: self::used(used, &limit)? };
     Ok(Request { key: *key, limit, wanted })
 }
@@ -282,7 +282,7 @@ pub fn multi_renew<A: Argument>(arguments: &[A]) -> Result<Vec<Request<A>>, Refu
     let wanted = Wanted::Renew { ttl_ms: self::ttl_ms(ttl_ms)?, id: self::id(id)? };
     several::<3, _>(numkeys, groups, |group| {
         let [key, capacity, rate] = exactly(group)?;
-        Ok(Request { key: *key, limit: limit_or_pool(capacity, rate)?, wanted })
+        Ok(Request { key: *key, limit: limit::or_pool(capacity, rate)?, wanted })
     })
 }
 
@@ -292,7 +292,7 @@ pub fn multi_settle<A: Argument>(arguments: &[A]) -> Result<Vec<Request<A>>, Ref
     let id = self::id(id)?;
     several::<4, _>(numkeys, groups, |group| {
         let [key, capacity, rate, used] = exactly(group)?;
-        let limit = limit_or_pool(capacity, rate)?;
+        let limit = limit::or_pool(capacity, rate)?;
         Ok(Request { key: *key, limit, wanted: Wanted::Settle { id, used_micro: self::used(used, &limit)? } })
     })
 }
@@ -483,23 +483,6 @@ fn used<A: AsRef<[u8]>>(used: &A, limit: &Limit) -> Result<i64, Error> {
     Ok(used_micro)
 }
 
-/// Reads `key effect [key effect …]`, of `TB.RESTORE`.
-pub fn restore<A: AsRef<[u8]>>(arguments: &[A]) -> Result<Vec<(&A, Effect)>, Refusal> {
-    if arguments.is_empty() || arguments.len() % 2 != 0 {
-        return Err(Error::WrongArity.into());
-    }
-    let effects = arguments
-        .chunks_exact(2)
-        .enumerate()
-        .map(|(place, pair)| {
-            let [key, effect] = exactly(pair)?;
-            Ok((key, Effect::decode(effect.as_ref()).ok_or_else(|| Error::Effect.at(place))?))
-        })
-        .collect::<Result<Vec<_>, Refusal>>()?;
-    reject_duplicates(&effects.iter().map(|(key, _)| key.as_ref()).collect::<Vec<_>>())?;
-    Ok(effects)
-}
-
 /// The longest period of `CL.THROTTLE`: 100 years, in seconds.
 pub const MAX_PERIOD_S: i64 = signed(CENTURY_S);
 
@@ -541,7 +524,7 @@ fn micro(tokens: i64) -> i64 {
 }
 
 /// Compares few keys with each other, which is cheaper than a table.
-fn reject_duplicates(keys: &[&[u8]]) -> Result<(), Refusal> {
+pub(crate) fn reject_duplicates(keys: &[&[u8]]) -> Result<(), Refusal> {
     const FEW: usize = 32;
     let repeated = if keys.len() <= FEW {
         let mut places = keys.iter().enumerate();
@@ -560,34 +543,9 @@ fn amount<A: Argument, const MAY_BE_POOL: bool>(
     rounding: Rounding,
 ) -> Result<(A, Limit, i64), Error> {
     let [key, capacity, rate, amount] = exactly(arguments)?;
-    let limit = if MAY_BE_POOL { limit_or_pool(capacity, rate)? } else { limit(capacity, rate)? };
+    let limit = if MAY_BE_POOL { limit::or_pool(capacity, rate)? } else { limit::parse(capacity, rate)? };
     let amount_micro = micro_tokens(amount.as_ref(), rounding).ok_or(Error::Amount)?;
     Ok((*key, limit, amount_micro))
-}
-
-#[inline(always)]
-fn limit<A: AsRef<[u8]>>(capacity: &A, rate: &A) -> Result<Limit, Error> {
-    let capacity_micro = micro_tokens(capacity.as_ref(), Rounding::Down).ok_or(Error::Capacity)?;
-    let rate = Rate::parse(rate.as_ref()).map_err(|error| match error {
-        RateError::Malformed => Error::Rate,
-        RateError::Zero => Error::RateOfPool,
-        RateError::OutOfRange => Error::RateOutOfRange,
-    })?;
-    Limit::new(capacity_micro, rate).ok_or(Error::RefillTooSlow)
-}
-
-/// Reads a limit whose rate may be 0.
-#[inline]
-pub fn limit_or_pool<A: AsRef<[u8]>>(capacity: &A, rate: &A) -> Result<Limit, Error> {
-    match limit(capacity, rate) {
-        Err(Error::RateOfPool) => pool(capacity),
-        other => other,
-    }
-}
-
-fn pool<A: AsRef<[u8]>>(capacity: &A) -> Result<Limit, Error> {
-    let capacity_micro = micro_tokens(capacity.as_ref(), Rounding::Down).ok_or(Error::Capacity)?;
-    Ok(Limit::pool(capacity_micro))
 }
 
 #[inline]

@@ -6,14 +6,14 @@ use libfuzzer_sys::fuzz_target;
 use tokenbucket_core::bucket::{Bucket, MAX_TIME_US};
 use tokenbucket_core::effect::Effect;
 use tokenbucket_core::expiry::MAX_EXPIRE_AT_MS;
-use tokenbucket_core::hold::Holds;
+use tokenbucket_core::hold::Extension;
 use tokenbucket_core::number::MAX_MICRO;
 
 fuzz_target!(|bytes: &[u8]| {
     // As the holds of a file: what is left out is not read again, and the rest is.
-    let (holds, _) = Holds::decode(bytes);
-    let saved = holds.encode();
-    let (read, is_whole) = Holds::decode(&saved);
+    let (extension, _) = Extension::decode(bytes);
+    let saved = extension.encode();
+    let (read, is_whole) = Extension::decode(&saved);
     assert!(is_whole && read.encode() == saved);
     let Some(effect) = Effect::decode(bytes) else { return };
     assert_eq!(effect.encode().as_ref(), bytes);

@@ -25,6 +25,6 @@ fuzz_target!(|bytes: &[u8]| {
     let _ = request::blocking_multi_take(&arguments);
     let _ = request::blocking_multi_hold(&arguments);
     let _ = request::top(&arguments);
-    let _ = request::restore(&arguments);
+    let _ = tokenbucket_core::effect::read_all(&arguments);
     let _ = request::key(&arguments);
 });

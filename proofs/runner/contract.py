@@ -126,7 +126,7 @@ class Contract:
 
 
 class Holds:
-    """Stands for a list of holds: what a decision asks of it, and one hold that may be in it.
+    """Stands for a bucket's extension: what a decision asks of its holds, and one hold that may be there.
 
     When it reaches a level is any moment.
     """
@@ -142,18 +142,20 @@ class Holds:
         machine.memory.store(Pointer("hold", self.END_AT), 8, ends_at)
 
     def cuts(self):
-        expiring = "Holds$u20$as$u20$tokenbucket_core..bucket..Expiring$GT$"
+        expiring = "Extension$u20$as$u20$tokenbucket_core..bucket..Expiring$GT$"
         return (
             ("4list5Holds14outstanding_of17h", self.outstanding_of),
             ("4list5Holds6remove17h", self.remove),
             ("4list5Holds3set17h", lambda machine, holds, hold: None),
+            # There are never too many.
+            ("4list5Holds3len17h", lambda machine, holds: 0),
+            ("4list5Holds10free_micro17h", self.free_micro),
             (f"{expiring}14returned_micro17h", self.returned_micro),
             (f"{expiring}11last_end_us17h", lambda machine, holds: self.last_end),
             (f"{expiring}13reaches_at_us17h", self.reaches),
-            ("4list5Holds10free_micro17h", self.free_micro),
             # No limit is overridden.
-            ("4list5Holds13is_overridden17h", lambda machine, holds: False),
-            ("4list5Holds8limit_at17h", lambda machine, holds, own, now: own),
+            ("9extension9Extension13is_overridden17h", lambda machine, holds: False),
+            ("9extension9Extension8limit_at17h", lambda machine, holds, own, now: own),
             (f"{expiring}12is_suspended17h", lambda machine, holds, now: False),
             (f"{expiring}14limit_until_us17h", lambda machine, holds, now: 2**63 - 1),
         )

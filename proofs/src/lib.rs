@@ -9,9 +9,11 @@
 use tokenbucket_core::bucket::{
     Bucket, Change, Decision, Expiring, Limit, NoHolds, Operation, Outcome, DEEPEST_DEBT_MICRO, MAX_TIME_US,
 };
-use tokenbucket_core::hold::{Begun, Holds, Plan};
+use tokenbucket_core::hold::{Begun, Extension};
 use tokenbucket_core::number::{micro_tokens, Rounding, MAX_MICRO, MAX_TOKENS, MICRO_PER_TOKEN};
+use tokenbucket_core::plan::Plan;
 use tokenbucket_core::rate::{Flow, Rate, CENTURY_S};
+use tokenbucket_core::request::{Request, Wanted};
 
 /// What a theorem finds: [`HOLDS`], [`OUTSIDE`], or the number of the sentence that is broken.
 pub type Verdict = i64;
@@ -706,16 +708,19 @@ fn decide(scene: &Scene<'_>, operation: Operation) -> Verdict {
 /// needs (5), and never takes into debt (6). For the theorem that no sum overflows, too.
 pub fn hold_takes_the_difference(
     scene: &Scene<'_>,
-    holds: &mut Holds,
+    extension: &mut Extension,
     id: &[u8],
     amount_micro: i64,
 ) -> Verdict {
     let Some(limit) = scene.any_limit() else { return OUTSIDE };
-    let held = holds.outstanding_of(id, scene.now_us).map(|hold| hold.amount_micro);
+    let held = extension.holds.outstanding_of(id, scene.now_us).map(|hold| hold.amount_micro);
     let lacking_micro = amount_micro.wrapping_sub(held.unwrap_or(0));
-    let before_micro = level_with_ended(scene, holds);
-    match limit.hold(scene.stored(), holds, id, amount_micro, scene.now_us) {
-        Plan::Outcome(Outcome { decision, change, .. }) => {
+    let before_micro = level_with_ended(scene, extension);
+    let wanted = Wanted::Hold { id, amount_micro, ttl_ms: 1 };
+    let request = Request { key: id, limit, wanted };
+    match request.plan(scene.stored(), Some(extension), usize::MAX, scene.now_us) {
+        Err(_) => 2,
+        Ok(Plan::Outcome(Outcome { decision, change, .. })) => {
             if decision.allowed > 0 {
                 return verdict(amount_micro == 0 && held.is_none() && matches!(change, Change::Keep), 1);
             }
@@ -727,7 +732,7 @@ pub fn hold_takes_the_difference(
             };
             verdict(Bucket::checked(bucket.level_micro, bucket.refilled_at_us).is_some(), 2)
         }
-        Plan::Hold { bucket, taken_micro, .. } => {
+        Ok(Plan::Hold { bucket, taken_micro, .. }) => {
             if taken_micro != lacking_micro {
                 return 3;
             }
@@ -743,11 +748,17 @@ pub fn hold_takes_the_difference(
 /// (1); an error means that the debt would be too deep (2); it takes the difference to what was held (3), leaves a bucket
 /// that loads and is at most full (4), and gives back at once what was not used (5). For the theorem that no sum overflows,
 /// too.
-pub fn settle_gives_back(scene: &Scene<'_>, holds: &Holds, id: &[u8], used_micro: i64) -> Verdict {
+pub fn settle_gives_back(
+    scene: &Scene<'_>,
+    extension: &mut Extension,
+    id: &[u8],
+    used_micro: i64,
+) -> Verdict {
     let Some(limit) = scene.any_limit() else { return OUTSIDE };
-    let held = holds.outstanding_of(id, scene.now_us).map(|hold| hold.amount_micro);
-    let before_micro = level_with_ended(scene, holds);
-    let settled = limit.settle(scene.stored(), holds, id, used_micro, scene.now_us);
+    let held = extension.holds.outstanding_of(id, scene.now_us).map(|hold| hold.amount_micro);
+    let before_micro = level_with_ended(scene, extension);
+    let request = Request { key: id, limit, wanted: Wanted::Settle { id, used_micro } };
+    let settled = request.plan(scene.stored(), Some(extension), usize::MAX, scene.now_us);
     let Some(held_micro) = held else {
         let Ok(Plan::Outcome(Outcome { decision, change, .. })) = settled else { return 1 };
         return verdict(decision.allowed == 0 && matches!(change, Change::Keep), 1);
@@ -772,33 +783,35 @@ fn gives_back(scene: &Scene<'_>, bucket: Bucket, due_micro: i64) -> Verdict {
 
 /// Returns the level at the moment of the call, with what the holds that have ended bring.
 #[inline(always)]
-fn level_with_ended(scene: &Scene<'_>, holds: &Holds) -> i64 {
+fn level_with_ended(scene: &Scene<'_>, extension: &Extension) -> i64 {
     if scene.any_limit().is_some_and(|limit| limit.is_pool()) {
-        return holds.free_micro(scene.capacity_micro, scene.now_us);
+        return extension.holds.free_micro(scene.capacity_micro, scene.now_us);
     }
     let current = worth(scene, scene.stored(), scene.now_us).micro();
-    current.wrapping_add(holds.returned_micro(i64::MIN, scene.now_us)).min(scene.capacity_micro)
+    current.wrapping_add(extension.returned_micro(i64::MIN, scene.now_us)).min(scene.capacity_micro)
 }
 
 /// States the reply to a hold that was set or ended: it is allowed and counts what it took (1); nothing is stored of a full
 /// bucket if no hold has still to end, and else the bucket is (2); its waits are within bounds (3). For the theorem that no
 /// sum overflows, too.
-pub fn hold_is_replied(scene: &Scene<'_>, holds: &Holds, taken_micro: i64) -> Verdict {
+pub fn hold_is_replied(scene: &Scene<'_>, extension: &Extension, taken_micro: i64) -> Verdict {
     let Some(limit) = scene.any_limit() else { return OUTSIDE };
     let bucket = Bucket { level_micro: scene.level_micro, refilled_at_us: scene.refilled_at_us };
     if bucket.level_micro > scene.capacity_micro || bucket.refilled_at_us > scene.now_us {
         return OUTSIDE;
     }
+    let none: &[u8] = b"";
+    let request = Request { key: none, limit, wanted: Wanted::Settle { id: none, used_micro: 0 } };
     let Outcome { decision, change, granted_micro } =
-        limit.outcome_of_hold(bucket, holds, taken_micro, scene.now_us);
+        request.outcome_of_hold(extension, bucket, taken_micro, scene.now_us);
     if decision.allowed != 1 || granted_micro != taken_micro.max(0) {
         return 1;
     }
-    let has_none = holds.last_end_us() <= scene.now_us;
+    let has_none = extension.last_end_us() <= scene.now_us;
     let is_gone = has_none && bucket.level_micro == scene.capacity_micro;
     let is_right = match change {
         Change::Store { bucket: stored, full_at_us } => {
-            stored.level_micro == bucket.level_micro && full_at_us >= holds.last_end_us() && !is_gone
+            stored.level_micro == bucket.level_micro && full_at_us >= extension.last_end_us() && !is_gone
         }
         Change::Clear => is_gone,
         Change::Keep => false,

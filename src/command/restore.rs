@@ -7,7 +7,6 @@ use crate::redis::spec::{ArgumentSpec, Audience, Command, FromMaster, Keys, Kind
 use crate::redis::{replicate_verbatim, waiting, Access, Argument, BucketKey, Call};
 use tokenbucket_core::effect::{self, Effect};
 use tokenbucket_core::error::{Error, Refusal};
-use tokenbucket_core::request;
 
 pub(crate) struct Restore;
 
@@ -27,7 +26,7 @@ impl Command for Restore {
     };
 
     fn run(call: Call) -> Result<(), Refusal> {
-        let effects = request::restore(call.arguments())?;
+        let effects = effect::read_all(call.arguments())?;
         let opened = effects.iter().enumerate();
         let opened = opened.map(|(place, (name, _))| open(call, **name).map_err(|error| error.at(place)));
         let keys = opened.collect::<Result<Vec<_>, _>>()?;
@@ -62,14 +61,14 @@ fn overwrite(mut key: BucketKey, effect: Effect) {
         waiting::mark_replaced(&key);
     }
     let expire_at_ms = match effect {
-        Effect::Stored { bucket, expire_at_ms, holds: None } => {
+        Effect::Stored { bucket, expire_at_ms, extension: None } => {
             key.store_alone(bucket);
             expire_at_ms
         }
-        Effect::Stored { bucket, expire_at_ms, holds: Some(changes) } => {
+        Effect::Stored { bucket, expire_at_ms, extension: Some(changes) } => {
             let existed = !key.is_empty();
-            let (_, is_complete) = key.update_holds(changes.dropped as usize, |holds| {
-                let is_complete = changes.apply(holds);
+            let (_, is_complete) = key.update_extension(changes.dropped as usize, |extension| {
+                let is_complete = changes.apply(extension);
                 (is_complete.then_some(bucket), is_complete)
             });
             if !is_complete {

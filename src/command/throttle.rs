@@ -14,8 +14,9 @@ use std::ops::RangeInclusive;
 use tokenbucket_core::bucket::{Bucket, Change, Expiring, Operation, Outcome};
 use tokenbucket_core::cast::signed;
 use tokenbucket_core::error::{Error, Refusal};
-use tokenbucket_core::hold::{Holds, Plan};
+use tokenbucket_core::hold::Extension;
 use tokenbucket_core::number::MICRO_PER_TOKEN;
+use tokenbucket_core::plan::Plan;
 use tokenbucket_core::request::{self, Request};
 
 pub(crate) struct Throttle;
@@ -42,9 +43,9 @@ impl Command for Throttle {
         let request = request::throttle(call.arguments())?;
         // A call of cost 0 changes nothing, not even a key of redis-cell.
         let access = if request.wanted.micro() > 0 { Access::Write } else { Access::Read };
-        let (mut part, reply) = plan(call, &request, access)?;
+        let (part, reply) = plan(call, &request, access)?;
         if access == Access::Write {
-            decide(&call, std::slice::from_mut(&mut part), Replication::Effect)?;
+            decide(&call, part, Replication::Effect)?;
         }
         call.reply_array(reply.len());
         reply.into_iter().for_each(|number| call.reply_integer(number));
@@ -62,7 +63,7 @@ fn plan<'request, 'call>(
         Ok(key) => {
             let part = Part::planned(request, key)?;
             let (key, outcome) = (&part.key, part.outcome());
-            let reply = reply(part.request(), key.bucket(), key.holds(), &outcome, call.now_us());
+            let reply = reply(part.request(), key.bucket(), key.extension(), &outcome, call.now_us());
             Ok((part, reply))
         }
         Err(Error::WrongType) => {
@@ -106,22 +107,22 @@ fn full_at_ns(string: &[u8]) -> Option<i64> {
 /// The five numbers of the reply.
 type Reply = [i64; 5];
 
-/// Returns the reply to a call. `stored` and `holds` are the content of its key before the change.
+/// Returns the reply to a call. `stored` and `extension` are the content of its key before the change.
 fn reply(
     request: &Request<Argument>,
     stored: Option<Bucket>,
-    holds: Option<&Holds>,
+    extension: Option<&Extension>,
     outcome: &Outcome,
     now_us: i64,
 ) -> Reply {
     let (limit, decision) = (&request.limit, &outcome.decision);
-    let wait_us = |level_micro| limit.wait_after_us(stored, holds, outcome.change, level_micro, now_us);
-    let counting_micro = holds.counting(limit, stored, now_us).limit.capacity_micro();
+    let wait_us = |level_micro| limit.wait_after_us(stored, extension, outcome.change, level_micro, now_us);
+    let counting_micro = extension.counting(limit, stored, now_us).limit.capacity_micro();
     let never = decision.allowed != 0 || decision.retry_after_ms < 0;
     let retry_after_s = || retry_after_s(decision.retry_after_ms, wait_us(request.wanted.micro()));
     [
         i64::from(decision.allowed == 0),
-        if holds.is_suspended(now_us) { 0 } else { counting_micro / MICRO_PER_TOKEN },
+        if extension.is_suspended(now_us) { 0 } else { counting_micro / MICRO_PER_TOKEN },
         decision.remaining.max(0),
         if never { -1 } else { retry_after_s() },
         whole_seconds(wait_us(counting_micro)),

@@ -3,7 +3,7 @@
 //! A value is a [`Bucket`], 16 bytes on the server's heap, which is the smallest allocation that holds it. A bucket with
 //! holds has a larger block, with the bucket in front: a high bit of its time distinguishes the two, so that most buckets
 //! pay for holds with one test of a field that is read anyway. The server calls the callbacks below only with values that
-//! [`allocate`] or [`allocate_with_holds`] made.
+//! [`allocate`] or [`allocate_extended`] made.
 //!
 //! # Outside the main thread
 //!
@@ -28,8 +28,8 @@ use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use tokenbucket_core::bucket::{Bucket, MAX_TIME_US};
-use tokenbucket_core::effect::{self, Effect, HoldChanges};
-use tokenbucket_core::hold::Holds;
+use tokenbucket_core::effect::{self, Effect};
+use tokenbucket_core::hold::{Extension, ExtensionChanges};
 
 /// `TYPE key` shows it. The server stores exactly 9 characters.
 const NAME: &std::ffi::CStr = c"tb-bucket";
@@ -81,39 +81,40 @@ pub(super) fn allocate(bucket: Bucket) -> NonNull<Bucket> {
 }
 
 /// The bit in the time of the refill that means that holds or an override follow, in memory and in files.
-const WITH_HOLDS: i64 = 1 << 61;
+const EXTENDED: i64 = 1 << 61;
 
 /// The bit that means, in memory, that an override has been counted.
 const WITH_OVERRIDE: i64 = 1 << 62;
 
 /// A value with holds or an override. There is at least one, except while a call changes them.
 #[repr(C)]
-pub(super) struct WithHolds {
+pub(super) struct Extended {
     /// Its time has the bit.
     bucket: Bucket,
     /// After each change, [`store`](Self::store) must follow.
-    pub(super) holds: Holds,
+    pub(super) extension: Extension,
     /// The number of holds and bytes that are in the counters.
     counted: (u32, u32),
 }
 
-impl WithHolds {
+impl Extended {
     /// Stores a bucket, and counts the changed holds.
     pub(super) fn store(&mut self, bucket: Bucket) {
-        let of_override = if self.holds.limit_override.is_some() { WITH_OVERRIDE } else { 0 };
+        let of_override = if self.extension.is_overridden() { WITH_OVERRIDE } else { 0 };
         COUNTERS.overrides_changed(self.bucket.refilled_at_us & WITH_OVERRIDE != 0, of_override != 0);
-        let refilled_at_us = bucket.refilled_at_us | WITH_HOLDS | of_override;
+        let refilled_at_us = bucket.refilled_at_us | EXTENDED | of_override;
         self.bucket = Bucket { refilled_at_us, ..bucket };
-        let bytes = size_of::<Self>().saturating_add(self.holds.bytes());
-        let now = [self.holds.len(), bytes].map(|count| u32::try_from(count).unwrap_or(u32::MAX)).into();
+        let bytes = size_of::<Self>().saturating_add(self.extension.bytes());
+        let now =
+            [self.extension.holds.len(), bytes].map(|count| u32::try_from(count).unwrap_or(u32::MAX)).into();
         COUNTERS.holds_changed(self.counted, now);
         self.counted = now;
     }
 }
 
 /// Puts a bucket and its holds on the server's heap.
-pub(super) fn allocate_with_holds(bucket: Bucket, holds: Holds) -> NonNull<Bucket> {
-    let mut value = WithHolds { bucket, holds, counted: (0, 0) };
+pub(super) fn allocate_extended(bucket: Bucket, extension: Extension) -> NonNull<Bucket> {
+    let mut value = Extended { bucket, extension, counted: (0, 0) };
     value.store(bucket);
     COUNTERS.bucket_with_holds_allocated();
     allocator::block_of(value).cast()
@@ -127,7 +128,7 @@ pub(super) fn allocate_with_holds(bucket: Bucket, holds: Holds) -> NonNull<Bucke
 pub(super) unsafe fn bucket(value: NonNull<Bucket>) -> Bucket {
     // SAFETY: by the contract of this function.
     let bucket = unsafe { value.read() };
-    Bucket { refilled_at_us: bucket.refilled_at_us & !(WITH_HOLDS | WITH_OVERRIDE), ..bucket }
+    Bucket { refilled_at_us: bucket.refilled_at_us & !(EXTENDED | WITH_OVERRIDE), ..bucket }
 }
 
 /// Returns the value with its holds, if it has any.
@@ -135,9 +136,9 @@ pub(super) unsafe fn bucket(value: NonNull<Bucket>) -> Bucket {
 /// # Safety
 /// As of [`bucket`].
 #[inline(always)]
-pub(super) unsafe fn with_holds(value: NonNull<Bucket>) -> Option<NonNull<WithHolds>> {
-    // SAFETY: by the contract of this function. What has the bit was made by `allocate_with_holds`.
-    (unsafe { value.read() }.refilled_at_us & WITH_HOLDS != 0).then(|| value.cast())
+pub(super) unsafe fn extended(value: NonNull<Bucket>) -> Option<NonNull<Extended>> {
+    // SAFETY: by the contract of this function. What has the bit was made by `allocate_extended`.
+    (unsafe { value.read() }.refilled_at_us & EXTENDED != 0).then(|| value.cast())
 }
 
 /// Frees a value, possibly on a background thread of the server.
@@ -147,13 +148,13 @@ pub(super) unsafe fn with_holds(value: NonNull<Bucket>) -> Option<NonNull<WithHo
 pub(super) unsafe fn dispose(value: NonNull<Bucket>) {
     // SAFETY: by the contract of this function.
     unsafe {
-        let with_holds = with_holds(value);
-        COUNTERS.bucket_freed(with_holds.is_some());
-        if let Some(with_holds) = with_holds {
-            let WithHolds { bucket, holds, counted } = with_holds.read();
+        let extended = extended(value);
+        COUNTERS.bucket_freed(extended.is_some());
+        if let Some(extended) = extended {
+            let Extended { bucket, extension, counted } = extended.read();
             COUNTERS.holds_changed(counted, (0, 0));
             COUNTERS.overrides_changed(bucket.refilled_at_us & WITH_OVERRIDE != 0, false);
-            COUNTERS.holds_expired(holds.ended(system_now_us()));
+            COUNTERS.holds_expired(extension.holds.ended(system_now_us()));
         }
         server!(RedisModule_Free)(value.as_ptr().cast());
     }
@@ -161,7 +162,7 @@ pub(super) unsafe fn dispose(value: NonNull<Bucket>) {
 
 /// Returns the size of a block in the allocator, in bytes.
 fn value_bytes(value: *mut c_void) -> usize {
-    // SAFETY: `value` was made by `allocate` or `allocate_with_holds`.
+    // SAFETY: `value` was made by `allocate` or `allocate_extended`.
     unsafe { server!(RedisModule_MallocSize)(value) }
 }
 
@@ -169,11 +170,11 @@ fn value_bytes(value: *mut c_void) -> usize {
 ///
 /// # Safety
 /// It must have been made here, and not have been freed while what is returned is used.
-unsafe fn read<'value>(value: *const c_void) -> (Bucket, Option<&'value Holds>) {
+unsafe fn read<'value>(value: *const c_void) -> (Bucket, Option<&'value Extension>) {
     // SAFETY: by the contract of this function. A value is never null.
     unsafe {
         let value = NonNull::new_unchecked(value.cast_mut().cast());
-        (bucket(value), with_holds(value).map(|with_holds| &with_holds.as_ref().holds))
+        (bucket(value), extended(value).map(|extended| &extended.as_ref().extension))
     }
 }
 
@@ -181,15 +182,15 @@ unsafe extern "C" fn rdb_save(io: *mut raw::RedisModuleIO, value: *mut c_void) {
     // SAFETY: the server passes a live value of our type, and an io that is valid for this call, and writes as many
     // bytes as the length says.
     unsafe {
-        let (bucket, holds) = read(value);
+        let (bucket, extension) = read(value);
         server!(RedisModule_SaveSigned)(io, bucket.level_micro);
-        let Some(holds) = holds else {
+        let Some(extension) = extension else {
             server!(RedisModule_SaveSigned)(io, bucket.refilled_at_us);
             return;
         };
-        let holds = holds.encode();
-        server!(RedisModule_SaveSigned)(io, bucket.refilled_at_us | WITH_HOLDS);
-        server!(RedisModule_SaveStringBuffer)(io, holds.as_ptr().cast(), holds.len());
+        let bytes = extension.encode();
+        server!(RedisModule_SaveSigned)(io, bucket.refilled_at_us | EXTENDED);
+        server!(RedisModule_SaveStringBuffer)(io, bytes.as_ptr().cast(), bytes.len());
     }
 }
 
@@ -202,14 +203,14 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, encoding_version: c_i
     // SAFETY: the io is valid for this call. A failing read returns 0 and sets the error that is checked next.
     let (level_micro, refilled_at_us) =
         unsafe { (server!(RedisModule_LoadSigned)(io), server!(RedisModule_LoadSigned)(io)) };
-    let with_holds = (WITH_HOLDS..=WITH_HOLDS | MAX_TIME_US).contains(&refilled_at_us);
-    let read = if with_holds { load_holds(io) } else { Some((Holds::default(), true)) };
+    let extended = (EXTENDED..=EXTENDED | MAX_TIME_US).contains(&refilled_at_us);
+    let read = if extended { load_extension(io) } else { Some((Extension::default(), true)) };
     // SAFETY: as above.
     let failed = unsafe { server!(RedisModule_IsIOError)(io) != 0 };
-    let (Some((holds, is_whole)), false) = (read, failed) else {
+    let (Some((extension, is_whole)), false) = (read, failed) else {
         return ptr::null_mut();
     };
-    let refilled_at_us = if with_holds { refilled_at_us & !WITH_HOLDS } else { refilled_at_us };
+    let refilled_at_us = if extended { refilled_at_us & !EXTENDED } else { refilled_at_us };
     let bucket = match Bucket::checked(level_micro, refilled_at_us) {
         Some(bucket) if is_whole => bucket,
         Some(bucket) if is_loading(io) => {
@@ -230,12 +231,12 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, encoding_version: c_i
             return ptr::null_mut();
         }
     };
-    let value = if holds.is_empty() { allocate(bucket) } else { allocate_with_holds(bucket, holds) };
+    let value = if extension.is_empty() { allocate(bucket) } else { allocate_extended(bucket, extension) };
     value.as_ptr().cast()
 }
 
 /// Reads holds, and whether they are complete; `None` if there is nothing to read.
-fn load_holds(io: *mut raw::RedisModuleIO) -> Option<(Holds, bool)> {
+fn load_extension(io: *mut raw::RedisModuleIO) -> Option<(Extension, bool)> {
     let mut len = 0;
     // SAFETY: the io is valid for this call. The buffer is null, or ours and has `len` readable bytes.
     unsafe {
@@ -243,7 +244,7 @@ fn load_holds(io: *mut raw::RedisModuleIO) -> Option<(Holds, bool)> {
         if bytes.is_null() {
             return None;
         }
-        let read = Holds::decode(slice::from_raw_parts(bytes.cast(), len));
+        let read = Extension::decode(slice::from_raw_parts(bytes.cast(), len));
         server!(RedisModule_Free)(bytes.cast());
         Some(read)
     }
@@ -271,9 +272,9 @@ unsafe extern "C" fn aof_rewrite(
     // SAFETY: the server passes a live value of our type, and io and key that are valid for this call; the
     // format says one string and one buffer with its length, which is what follows.
     unsafe {
-        let (bucket, holds) = read(value);
-        let holds = holds.map(HoldChanges::all);
-        let effect = Effect::Stored { bucket, expire_at_ms: None, holds }.encode();
+        let (bucket, extension) = read(value);
+        let extension = extension.map(ExtensionChanges::all);
+        let effect = Effect::Stored { bucket, expire_at_ms: None, extension }.encode();
         let bytes = effect.as_ref();
         let command = effect::COMMAND;
         server!(RedisModule_EmitAOF)(io, command.as_ptr(), c"sb".as_ptr(), key, bytes.as_ptr(), bytes.len());
@@ -282,22 +283,22 @@ unsafe extern "C" fn aof_rewrite(
 
 unsafe extern "C" fn mem_usage(value: *const c_void) -> usize {
     // SAFETY: the server passes a live value of our type.
-    let (_, holds) = unsafe { read(value) };
-    value_bytes(value.cast_mut()).saturating_add(holds.map_or(0, Holds::bytes))
+    let (_, extension) = unsafe { read(value) };
+    value_bytes(value.cast_mut()).saturating_add(extension.map_or(0, Extension::bytes))
 }
 
 unsafe extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {
     // SAFETY: the server passes a live value of our type, and a digest that is valid for this call.
     unsafe {
-        let (bucket, holds) = read(value);
+        let (bucket, extension) = read(value);
         server!(RedisModule_DigestAddLongLong)(digest, bucket.level_micro);
         server!(RedisModule_DigestAddLongLong)(digest, bucket.refilled_at_us);
-        if let Some(limit_override) = holds.and_then(|holds| holds.limit_override.as_deref()) {
+        if let Some(limit_override) = extension.and_then(|of| of.limit_override.as_deref()) {
             let mut bytes = Vec::new();
             limit_override.encode(&mut bytes);
             server!(RedisModule_DigestAddStringBuffer)(digest, bytes.as_ptr().cast(), bytes.len());
         }
-        for hold in holds.into_iter().flat_map(Holds::iter) {
+        for hold in extension.into_iter().flat_map(|of| of.holds.iter()) {
             server!(RedisModule_DigestAddLongLong)(digest, hold.amount_micro);
             server!(RedisModule_DigestAddLongLong)(digest, hold.ends_at_us);
             server!(RedisModule_DigestAddStringBuffer)(digest, hold.id.as_ptr().cast(), hold.id.len());
@@ -318,8 +319,8 @@ unsafe extern "C" fn free(value: *mut c_void) {
 /// to count, so a bucket that is removed with its last hold counts as one.
 unsafe extern "C" fn free_effort(_key: *mut raw::RedisModuleString, value: *const c_void) -> usize {
     // SAFETY: the server passes a live value of our type.
-    let (_, holds) = unsafe { read(value) };
-    holds.map_or(1, |holds| holds.len().max(1))
+    let (_, extension) = unsafe { read(value) };
+    extension.map_or(1, |of| of.holds.len().max(1))
 }
 
 unsafe extern "C" fn copy(
@@ -328,10 +329,10 @@ unsafe extern "C" fn copy(
     value: *const c_void,
 ) -> *mut c_void {
     // SAFETY: the server passes a live value of our type.
-    let (bucket, holds) = unsafe { read(value) };
-    let value = match holds {
+    let (bucket, extension) = unsafe { read(value) };
+    let value = match extension {
         None => allocate(bucket),
-        Some(holds) => allocate_with_holds(bucket, holds.clone()),
+        Some(extension) => allocate_extended(bucket, extension.clone()),
     };
     value.as_ptr().cast()
 }

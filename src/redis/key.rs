@@ -3,7 +3,7 @@
 use super::api::server;
 use super::call::{Argument, Call};
 use super::clock::now_us;
-use super::data_type::{self, WithHolds};
+use super::data_type::{self, Extended};
 use super::{maxmemory, COUNTERS};
 use redis_module::raw;
 use std::ffi::c_int;
@@ -14,7 +14,7 @@ use tokenbucket_core::bucket::Bucket;
 use tokenbucket_core::cast::signed_32;
 use tokenbucket_core::error::Error;
 use tokenbucket_core::expiry::{ExpiryWindow, MAX_EXPIRE_AT_MS};
-use tokenbucket_core::hold::Holds;
+use tokenbucket_core::hold::Extension;
 
 /// The access of a command to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,10 +83,10 @@ impl<'call> BucketKey<'call> {
         Self { call, name, key, value: None }
     }
 
-    /// Returns whether the bucket has holds.
+    /// Returns whether the bucket has holds, or an override.
     #[inline(always)]
-    pub(crate) fn has_holds(&self) -> bool {
-        self.with_holds().is_some()
+    pub(crate) fn is_extended(&self) -> bool {
+        self.extended().is_some()
     }
 
     /// Moves the fields into a cold call, so that the hot path keeps its own in registers.
@@ -146,23 +146,23 @@ impl<'call> BucketKey<'call> {
         self.value.map(|value| unsafe { data_type::bucket(value) })
     }
 
-    /// Returns the holds; `None` if there are none.
+    /// Returns the holds and the override; `None` if there are none.
     #[inline(always)]
-    pub(crate) fn holds(&self) -> Option<&Holds> {
+    pub(crate) fn extension(&self) -> Option<&Extension> {
         // SAFETY: as above; changing the holds borrows the key.
-        self.with_holds().map(|value| unsafe { &value.as_ref().holds })
+        self.extended().map(|value| unsafe { &value.as_ref().extension })
     }
 
-    /// Returns the holds, for decisions that change them temporarily.
-    pub(crate) fn holds_mut(&mut self) -> Option<&mut Holds> {
+    /// Returns the holds and the override, for decisions that change them temporarily.
+    pub(crate) fn extension_mut(&mut self) -> Option<&mut Extension> {
         // SAFETY: as above; nothing else refers to the value during the call.
-        self.with_holds().map(|mut value| unsafe { &mut value.as_mut().holds })
+        self.extended().map(|mut value| unsafe { &mut value.as_mut().extension })
     }
 
     #[inline(always)]
-    fn with_holds(&self) -> Option<NonNull<WithHolds>> {
+    fn extended(&self) -> Option<NonNull<Extended>> {
         // SAFETY: as above.
-        self.value.and_then(|value| unsafe { data_type::with_holds(value) })
+        self.value.and_then(|value| unsafe { data_type::extended(value) })
     }
 
     /// Returns the name of the key.
@@ -197,7 +197,7 @@ impl<'call> BucketKey<'call> {
 
     /// Stores a bucket without holds in place of any bucket, or of none.
     pub(crate) fn store_alone(&mut self, bucket: Bucket) {
-        match self.with_holds() {
+        match self.extended() {
             Some(_) => self.put(data_type::allocate(bucket)),
             None => self.store(bucket),
         }
@@ -206,22 +206,22 @@ impl<'call> BucketKey<'call> {
     /// Drops the first `dropped` holds, changes the others by `change`, then stores the bucket that it returns, or removes the
     /// key if it returns none. Returns the number of holds, and the second result of `change`.
     #[cold]
-    pub(crate) fn update_holds<T>(
+    pub(crate) fn update_extension<T>(
         &mut self,
         dropped: usize,
-        change: impl FnOnce(&mut Holds) -> (Option<Bucket>, T),
+        change: impl FnOnce(&mut Extension) -> (Option<Bucket>, T),
     ) -> (usize, T) {
-        let mut new = Holds::default();
-        let holds = self.holds_mut().unwrap_or(&mut new);
-        COUNTERS.holds_expired(dropped.min(holds.len()));
-        holds.drop_first(dropped);
-        let (bucket, result) = change(holds);
-        let (len, is_empty) = (holds.len(), holds.is_empty());
-        match (bucket, self.with_holds()) {
+        let mut new = Extension::default();
+        let extension = self.extension_mut().unwrap_or(&mut new);
+        COUNTERS.holds_expired(dropped.min(extension.holds.len()));
+        extension.holds.drop_first(dropped);
+        let (bucket, result) = change(extension);
+        let (len, is_empty) = (extension.holds.len(), extension.is_empty());
+        match (bucket, self.extended()) {
             (None, _) => self.delete(),
             // SAFETY: the value belongs to the open key, and nothing else refers to it during the call.
             (Some(bucket), Some(mut value)) if !is_empty => unsafe { value.as_mut() }.store(bucket),
-            (Some(bucket), None) if !is_empty => self.put(data_type::allocate_with_holds(bucket, new)),
+            (Some(bucket), None) if !is_empty => self.put(data_type::allocate_extended(bucket, new)),
             (Some(bucket), _) => self.store_alone(bucket),
         }
         (len, result)
@@ -315,7 +315,7 @@ impl<'call> BucketKey<'call> {
     /// Removes the key.
     #[inline]
     pub(crate) fn delete(&mut self) {
-        if self.has_holds() {
+        if self.is_extended() {
             return self.unlink();
         }
         self.value = None;
@@ -329,12 +329,6 @@ impl<'call> BucketKey<'call> {
         self.value = None;
         // SAFETY: as in `delete`.
         unsafe { server!(RedisModule_UnlinkKey)(self.key) };
-    }
-
-    /// Closes the key, which looks empty from now on.
-    #[inline]
-    pub(crate) fn close(&mut self) {
-        *self = Self { key: ptr::null_mut(), value: None, ..*self };
     }
 
     /// Notifies transactions and client-side caches that the bucket has changed.

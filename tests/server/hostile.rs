@@ -115,7 +115,7 @@ fn a_hundred_thousand_arguments_are_counted_and_refused() {
 /// The state of a bucket as a master sends it, which may be none that a bucket can have.
 fn effect(level_micro: i64, refilled_at_us: i64, expire_at_ms: Option<i64>) -> Vec<u8> {
     let bucket = Bucket { level_micro, refilled_at_us };
-    Effect::Stored { bucket, expire_at_ms, holds: None }.encode().as_ref().to_vec()
+    Effect::Stored { bucket, expire_at_ms, extension: None }.encode().as_ref().to_vec()
 }
 
 /// What stands where a number, a rate or now and then a key is expected: sensible, at a bound, or nonsense.

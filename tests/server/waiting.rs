@@ -261,7 +261,7 @@ fn who_waits_is_served_before_the_call_that_follows_one_that_makes_room() {
             "restore" => drop(clients.main.restore("p", &half).unwrap()),
             "restore as a replica does" => {
                 let bucket = Bucket { level_micro: 2_000_000, refilled_at_us: START_US };
-                let full = Effect::Stored { bucket, expire_at_ms: None, holds: None };
+                let full = Effect::Stored { bucket, expire_at_ms: None, extension: None };
                 drop(clients.main.run(&[b"TB.RESTORE".as_slice(), b"p", full.encode().as_ref()]))
             }
             _ => drop(clients.main.say(freeing)),

@@ -1,8 +1,8 @@
 //! Holds as bytes, in files and effects.
 
+use super::extension::Extension;
 use super::item::Hold;
 use super::limit_override::Override;
-use super::list::Holds;
 use super::MAX_HOLDS;
 
 /// Bytes of an encoded hold in front of its id: end, amount, length of the id.
@@ -34,15 +34,16 @@ impl Hold {
     }
 }
 
-impl Holds {
+impl Extension {
     /// Returns the bytes of all holds, one after the other, and those of an override behind a mark.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let len = self.len().saturating_mul(HEADER).saturating_add(self.id_bytes);
+        let Self { holds, limit_override } = self;
+        let len = holds.len().saturating_mul(HEADER).saturating_add(holds.id_bytes);
         let mut bytes = Vec::with_capacity(len);
-        self.iter().for_each(|hold| hold.encode(&mut bytes));
+        holds.iter().for_each(|hold| hold.encode(&mut bytes));
         debug_assert_eq!(bytes.len(), len, "the lengths of ids are counted as holds come and go");
-        if let Some(limit_override) = &self.limit_override {
+        if let Some(limit_override) = limit_override {
             bytes.extend(OVERRIDE);
             limit_override.encode(&mut bytes);
         }
@@ -53,18 +54,19 @@ impl Holds {
     /// sorted by end and id, because sorting them could take quadratic time, and holds beyond [`MAX_HOLDS`].
     #[must_use]
     pub fn decode(mut bytes: &[u8]) -> (Self, bool) {
-        let mut holds = Self::default();
+        let mut read = Self::default();
         let mut is_whole = true;
         while !bytes.is_empty() {
             if let Some((stored, [])) = bytes.strip_prefix(&OVERRIDE).and_then(Override::decode) {
-                holds.limit_override = Some(Box::new(stored));
+                read.limit_override = Some(Box::new(stored));
                 break;
             }
+            let holds = &mut read.holds;
             if holds.len() >= MAX_HOLDS as usize {
-                return (holds, false);
+                return (read, false);
             }
             let Some((hold, rest)) = Hold::decode(bytes) else {
-                return (holds, false);
+                return (read, false);
             };
             bytes = rest;
             let is_last = |hold: &Hold| holds.last().is_none_or(|last| last.is_before(hold));
@@ -73,6 +75,6 @@ impl Holds {
                 None => is_whole = false,
             }
         }
-        (holds, is_whole)
+        (read, is_whole)
     }
 }

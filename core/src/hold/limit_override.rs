@@ -10,16 +10,15 @@
 //! While an override suspends (capacity 0), the limit of the calls counts on, and only positive costs are denied.
 
 use super::list::Holds;
-use crate::bucket::{Bucket, Expiring, Limit, MAX_TIME_US, NOTHING_INCLUDED};
-use crate::expiry::MAX_EXPIRE_AT_MS;
+use crate::bucket::{Bucket, Limit, MAX_TIME_US, NOTHING_INCLUDED};
+use crate::limit;
 use crate::number::MAX_MICRO;
-use crate::request::limit_or_pool;
 
 /// A limit that counts for every call on a bucket until it ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Override {
     /// The limit for calls with a rate above 0.
-    of_rates: Limit,
+    pub(super) of_rates: Limit,
     /// The limit for calls with rate 0: its capacity.
     of_pools: Limit,
     /// The capacity and the rate as they were written, with a blank between them.
@@ -29,18 +28,18 @@ pub struct Override {
     /// When it ends, in Unix microseconds: 0 to [`MAX_TIME_US`].
     pub ends_at_us: i64,
     /// Whether it began with a full bucket.
-    fills: bool,
+    pub(super) fills: bool,
     /// The micro-tokens above its capacity when it began, 0 to [`MAX_MICRO`]; `None` until a call writes under it.
-    withheld_micro: Option<i64>,
+    pub(super) withheld_micro: Option<i64>,
 }
 
 /// A bucket when an override began.
 #[derive(Clone, Copy, Debug)]
 pub struct Begun {
-    bucket: Bucket,
+    pub(super) bucket: Bucket,
     /// Until when the level includes ended holds.
-    included_until_us: i64,
-    withheld_micro: i64,
+    pub(super) included_until_us: i64,
+    pub(super) withheld_micro: i64,
 }
 
 impl Begun {
@@ -71,18 +70,6 @@ impl Begun {
     }
 }
 
-/// A bucket whose override is replaced.
-#[derive(Clone, Copy, Debug)]
-pub struct Replaced {
-    /// The bucket as the override leaves it.
-    pub bucket: Bucket,
-    /// The number of ended holds that its level includes: the first in order.
-    pub dropped: usize,
-}
-
-/// A year and a month: boundaries of a calendar are at most a year apart, and months differ in length.
-const LONGEST_PERIOD_MS: i64 = 397 * 86_400_000;
-
 /// Begins with a full bucket, in the bytes of an override.
 const FILLS: u8 = 1;
 
@@ -94,7 +81,7 @@ impl Override {
     #[must_use]
     pub fn parse(capacity: &[u8], rate: &[u8], fills: bool, times_us: (i64, i64)) -> Option<Self> {
         let (began_at_us, ends_at_us) = times_us;
-        let limit = limit_or_pool(&capacity, &rate).ok()?;
+        let limit = limit::or_pool(&capacity, &rate).ok()?;
         let of_pools = Limit::pool(limit.capacity_micro());
         let of_rates = if limit.is_pool() { Limit::stopped(limit.capacity_micro()) } else { limit };
         let text = [capacity, rate].join(&b' ').into();
@@ -120,7 +107,7 @@ impl Override {
         self.capacity_micro() == 0
     }
 
-    fn capacity_micro(&self) -> i64 {
+    pub(super) fn capacity_micro(&self) -> i64 {
         self.of_rates.capacity_micro()
     }
 
@@ -134,7 +121,7 @@ impl Override {
     }
 
     /// Returns the bucket when it began, whose calls bring `own`. It does not suspend.
-    fn begun(&self, holds: &Holds, own: &Limit, bucket: Bucket, now_us: i64) -> Begun {
+    pub(super) fn begun(&self, holds: &Holds, own: &Limit, bucket: Bucket, now_us: i64) -> Begun {
         if let Some(withheld_micro) = self.withheld_micro {
             return Begun { bucket, included_until_us: NOTHING_INCLUDED, withheld_micro };
         }
@@ -146,7 +133,7 @@ impl Override {
     }
 
     /// Returns a bucket at `until_us`, at which it no longer counts.
-    fn after(&self, holds: &Holds, begun: &Begun, until_us: i64) -> Bucket {
+    pub(super) fn after(&self, holds: &Holds, begun: &Begun, until_us: i64) -> Bucket {
         let returned_micro = holds.returned_micro(begun.included_until_us, until_us);
         begun.after(&self.of_rates, returned_micro, until_us)
     }
@@ -181,132 +168,13 @@ impl Override {
         Some((Self { withheld_micro, ..parsed }, rest))
     }
 
+    /// Returns whether a call wrote the bucket under it.
+    pub(super) fn is_written(&self) -> bool {
+        self.withheld_micro.is_some()
+    }
+
     /// Returns its bytes of memory, without the allocator's overhead.
     pub(super) fn bytes(&self) -> usize {
         size_of::<Self>().saturating_add(self.text.len())
-    }
-}
-
-impl Holds {
-    /// Returns the override that counts at `now_us`.
-    #[must_use]
-    pub fn override_at(&self, now_us: i64) -> Option<&Override> {
-        self.limit_override.as_deref().filter(|limit_override| limit_override.ends_at_us > now_us)
-    }
-
-    /// Returns the bucket under the limit that counts at `now_us` for calls that bring `own`, and until when its level includes
-    /// ended holds.
-    pub(super) fn settled(&self, own: &Limit, stored: Option<Bucket>, now_us: i64) -> (Option<Bucket>, i64) {
-        let limit_override = self.limit_override.as_deref().filter(|stored| !stored.is_suspension());
-        let (Some(limit_override), Some(bucket)) = (limit_override, stored) else {
-            return (stored, NOTHING_INCLUDED);
-        };
-        let begun = limit_override.begun(self, own, bucket, now_us);
-        if limit_override.ends_at_us > now_us {
-            return (Some(begun.bucket), begun.included_until_us);
-        }
-        let end_us = limit_override.ends_at_us;
-        (Some(limit_override.after(self, &begun, end_us)), end_us)
-    }
-
-    /// Returns what an override withholds of a bucket that a call with the limit `own` writes, if that is not recorded yet.
-    /// Nothing is withheld of a pool.
-    #[must_use]
-    pub fn withholds_micro(&self, own: &Limit, stored: Option<Bucket>, now_us: i64) -> Option<i64> {
-        let limit_override = self.override_at(now_us).filter(|stored| !stored.is_suspension())?;
-        let withheld_micro = match own.is_pool() {
-            true => 0,
-            false => limit_override.begun(self, own, stored?, now_us).withheld_micro,
-        };
-        (limit_override.withheld_micro != Some(withheld_micro)).then_some(withheld_micro)
-    }
-
-    /// Records what the override withholds.
-    pub fn withhold(&mut self, micro: i64) {
-        self.limit_override.iter_mut().for_each(|stored| stored.withheld_micro = Some(micro));
-    }
-
-    /// Returns what is stored as an override leaves it that another replaces at `now_us`. One under which no call wrote counts as
-    /// though it had not been.
-    #[must_use]
-    pub fn replaced(&self, stored: Option<Bucket>, now_us: i64) -> Replaced {
-        let as_stored = Replaced { bucket: stored.unwrap_or_else(|| Bucket::full(now_us)), dropped: 0 };
-        let written = self.limit_override.as_deref().filter(|old| old.is_written());
-        let (Some(old), Some(bucket)) = (written, stored) else { return as_stored };
-        let until_us = old.ends_at_us.min(now_us);
-        let begun = old.begun(self, &old.of_rates, bucket, now_us);
-        Replaced { bucket: old.after(self, &begun, until_us), dropped: self.ended(until_us) }
-    }
-
-    /// Begins an override in place of one that leaves `bucket`. Returns what is stored from now on.
-    pub fn begin_override(&mut self, mut new: Box<Override>, mut bucket: Bucket, now_us: i64) -> Bucket {
-        // The bucket counts by the override that is replaced, so the limit of the calls is not needed.
-        let continues = self.override_at(now_us).is_some_and(Override::is_written);
-        if continues && !new.is_suspension() {
-            let withheld_micro = bucket.level_micro.saturating_sub(new.capacity_micro()).max(0);
-            let level_micro = if new.fills { MAX_MICRO } else { bucket.level_micro };
-            bucket.level_micro = level_micro.min(new.capacity_micro());
-            new.withheld_micro = Some(withheld_micro);
-        }
-        self.limit_override = Some(new);
-        bucket
-    }
-
-    /// Ends the override now. Its record stays until a call writes.
-    pub fn end_override(&mut self, now_us: i64) {
-        self.limit_override.iter_mut().for_each(|stored| stored.ends_at_us = stored.ends_at_us.min(now_us));
-    }
-
-    /// Returns whether `bucket` is full by every limit once the override has ended.
-    #[must_use]
-    pub fn is_full_after_override(&self, bucket: Bucket, now_us: i64) -> bool {
-        let leaves_full = |stored: &Override| !stored.fills && !stored.is_written();
-        let is_full = bucket.level_micro == MAX_MICRO && self.outstanding(now_us) == 0;
-        is_full && self.limit_override.as_deref().is_none_or(leaves_full)
-    }
-
-    /// Returns when the key of a bucket expires at the earliest that is overridden until `until_us` and expires at
-    /// `expires_at_ms`, in Unix milliseconds. Only calls bring the limit by which it fills afterwards: then it lives for as long
-    /// as it has left to live now, and the longest period of a calendar.
-    #[must_use]
-    pub fn overridden_until_ms(
-        &self,
-        new: &Override,
-        bucket: Bucket,
-        expires_at_ms: i64,
-        now_us: i64,
-    ) -> i64 {
-        let ends_at_ms = new.ends_at_us.saturating_add(999) / 1000;
-        let left_ms = match self.stopped_until_us(now_us) {
-            _ if new.is_suspension() || self.is_full_after_override(bucket, now_us) => 0,
-            // It was counted then.
-            Some(end_us) => expires_at_ms.saturating_sub(end_us / 1000),
-            None => expires_at_ms.saturating_sub(now_us / 1000).saturating_add(LONGEST_PERIOD_MS),
-        };
-        ends_at_ms.saturating_add(left_ms).max(expires_at_ms).min(MAX_EXPIRE_AT_MS)
-    }
-
-    /// Returns until when nothing may flow into the bucket by the limit of the calls: the end of an override that counts at
-    /// `now_us` and does not suspend.
-    fn stopped_until_us(&self, now_us: i64) -> Option<i64> {
-        self.override_at(now_us).filter(|stored| !stored.is_suspension()).map(|stored| stored.ends_at_us)
-    }
-
-    /// Returns when `bucket`, written by a call with the limit `own`, is full at the latest after an override that counts at
-    /// `now_us`, also if another override moves its end; the smallest number without one.
-    #[must_use]
-    pub fn full_after_override_us(&self, own: &Limit, bucket: Bucket, now_us: i64) -> i64 {
-        let Some(end_us) = self.stopped_until_us(now_us).filter(|_| !own.is_pool()) else { return i64::MIN };
-        let at_end = Bucket { refilled_at_us: end_us, ..bucket };
-        let wait_us = own.wait_us(Some(at_end), own.capacity_micro(), end_us);
-        // The next boundary of a calendar may be as far from another end.
-        end_us.saturating_add(wait_us).saturating_add(own.rate().longest_period_us())
-    }
-}
-
-impl Override {
-    /// Returns whether a call wrote the bucket under it.
-    fn is_written(&self) -> bool {
-        self.withheld_micro.is_some()
     }
 }

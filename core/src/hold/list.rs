@@ -1,8 +1,7 @@
 //! The holds of a bucket, in the order in which they end.
 
 use super::item::Hold;
-use super::limit_override::Override;
-use crate::bucket::{Bucket, Counting, Expiring, Limit, NoHolds, DEEPEST_DEBT_MICRO};
+use crate::bucket::{Bucket, DEEPEST_DEBT_MICRO};
 use crate::rate::Rate;
 use std::collections::{HashMap, VecDeque};
 use std::mem::size_of;
@@ -30,8 +29,6 @@ pub struct Holds {
     total: Sum,
     /// The sum of the lengths of all ids.
     pub(super) id_bytes: usize,
-    /// The override of the limit, even if it has ended.
-    pub limit_override: Option<Box<Override>>,
 }
 
 /// Micro-tokens of many holds, which may exceed 64 bits. Aligned to 64 bits, because servers align their blocks to no more.
@@ -60,10 +57,10 @@ impl Holds {
         self.list.len()
     }
 
-    /// Returns whether there are no holds, and no override.
+    /// Returns whether there are no holds.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.list.is_empty() && self.limit_override.is_none()
+        self.list.is_empty()
     }
 
     /// Counts the holds that have ended at `now_us`.
@@ -220,7 +217,7 @@ impl Holds {
         self.list.back()
     }
 
-    /// Returns the bytes of memory of the holds, without the allocator's overhead.
+    /// Returns the bytes of memory behind the list, without the allocator's overhead.
     #[must_use]
     pub fn bytes(&self) -> usize {
         // Each id has two reference counts in front of it.
@@ -229,8 +226,7 @@ impl Holds {
         // A table of the standard library has one more byte for each entry, and is at most seven eighths full.
         let entry = size_of::<(Arc<[u8]>, i64)>().saturating_add(1);
         let table = self.ends_us.as_ref().map_or(0, |ends_us| ends_us.capacity().saturating_mul(entry));
-        let text = self.limit_override.as_deref().map_or(0, Override::bytes);
-        [list, ids, table, table / 7, text].into_iter().fold(size_of::<Self>(), usize::saturating_add)
+        [list, ids, table, table / 7].into_iter().fold(0, usize::saturating_add)
     }
 
     #[inline]
@@ -240,6 +236,12 @@ impl Holds {
         };
         let place = (*ends_us.get(id)?, id);
         self.list.binary_search_by(|hold| hold.place().cmp(&place)).ok()
+    }
+
+    /// Returns when the last hold ends, in Unix microseconds; the smallest number without.
+    #[inline]
+    pub(super) fn last_end_us(&self) -> i64 {
+        self.last().map_or(i64::MIN, |hold| hold.ends_at_us)
     }
 
     #[inline]
@@ -260,35 +262,14 @@ impl Holds {
         i64::try_from(free_micro).unwrap_or(DEEPEST_DEBT_MICRO).max(DEEPEST_DEBT_MICRO)
     }
 
-    /// Returns whether an override is stored, also if it has ended.
+    /// Returns the micro-tokens of holds that ended after `since_us` and by `now_us`; saturates at 2^61.
     #[inline]
     #[must_use]
-    pub fn is_overridden(&self) -> bool {
-        self.limit_override.is_some()
-    }
-
-    /// Returns what counts of a pool.
-    #[inline]
-    fn counting_pool<'limit>(&self, limit: &'limit Limit, now_us: i64) -> Counting<'limit> {
-        let level_micro = self.free_micro(limit.capacity_micro(), now_us);
-        let free = Bucket { level_micro, refilled_at_us: now_us };
-        Counting { limit, bucket: Some(free), included_until_us: now_us }
-    }
-
-    /// Returns what counts while an override is stored.
-    #[cold]
-    fn counting_overridden<'limit>(
-        &'limit self,
-        own: &'limit Limit,
-        stored: Option<Bucket>,
-        now_us: i64,
-    ) -> Counting<'limit> {
-        let limit = self.limit_at(own, now_us);
-        if limit.is_pool() {
-            return self.counting_pool(limit, now_us);
+    pub fn returned_micro(&self, since_us: i64, now_us: i64) -> i64 {
+        if self.first_end_us() > now_us || since_us >= now_us {
+            return 0;
         }
-        let (bucket, included_until_us) = self.settled(own, stored, now_us);
-        Counting { limit, bucket, included_until_us }
+        self.sum_returned(since_us, now_us)
     }
 
     #[inline(never)]
@@ -297,15 +278,27 @@ impl Holds {
         i64::try_from(micro).unwrap_or(MOST_RETURNED).min(MOST_RETURNED)
     }
 
-    /// Returns the limit that counts at `now_us` for calls that bring `own`.
-    #[inline]
-    pub(super) fn limit_at<'limit>(&'limit self, own: &'limit Limit, now_us: i64) -> &'limit Limit {
-        self.override_at(now_us).map_or(own, |stored| stored.limit_for(own))
-    }
-
     /// Sums the amounts of the first `count` holds.
     fn first_micro(&self, count: usize) -> i128 {
         sum(self.list.iter().take(count))
+    }
+
+    /// Returns when a bucket reaches `level_micro`, as [`Expiring`](crate::bucket::Expiring) says.
+    pub(super) fn reaches_at_us(
+        &self,
+        rate: &Rate,
+        bucket: Bucket,
+        included_until_us: i64,
+        level_micro: i64,
+    ) -> i64 {
+        let missing_micro = level_micro.saturating_sub(bucket.level_micro);
+        let alone_us = rate.reaches_at_us(bucket.refilled_at_us, missing_micro);
+        if alone_us <= included_until_us.max(self.first_end_us()) {
+            return alone_us;
+        }
+        let included_micro = self.first_micro(self.ended(included_until_us));
+        let missing_micro = included_micro.saturating_add(missing_micro.into());
+        self.covered_at_us(rate, bucket.refilled_at_us, missing_micro)
     }
 
     /// Returns when ended holds and the refill since `since_us` together cover `missing_micro`.
@@ -350,55 +343,4 @@ impl Holds {
 
 fn sum<'a>(holds: impl Iterator<Item = &'a Hold>) -> i128 {
     holds.fold(0, |sum, hold| sum.saturating_add(hold.amount_micro.into()))
-}
-
-impl Expiring for &Holds {
-    #[inline]
-    fn returned_micro(self, since_us: i64, now_us: i64) -> i64 {
-        if self.first_end_us() > now_us || since_us >= now_us {
-            return 0;
-        }
-        self.sum_returned(since_us, now_us)
-    }
-
-    #[inline]
-    fn last_end_us(self) -> i64 {
-        let of_override = self.limit_override.as_ref().map_or(i64::MIN, |stored| stored.ends_at_us);
-        self.last().map_or(i64::MIN, |hold| hold.ends_at_us).max(of_override)
-    }
-
-    #[inline(always)] // What counts stays in registers.
-    fn counting<'limit>(self, own: &'limit Limit, stored: Option<Bucket>, now_us: i64) -> Counting<'limit>
-    where
-        Self: 'limit,
-    {
-        if self.is_overridden() {
-            return self.counting_overridden(own, stored, now_us);
-        }
-        match own.is_pool() {
-            true => self.counting_pool(own, now_us),
-            false => NoHolds.counting(own, stored, now_us),
-        }
-    }
-
-    #[inline]
-    fn is_suspended(self, now_us: i64) -> bool {
-        self.override_at(now_us).is_some_and(Override::is_suspension)
-    }
-
-    #[inline]
-    fn limit_until_us(self, now_us: i64) -> i64 {
-        self.override_at(now_us).map_or(i64::MAX, |limit_override| limit_override.ends_at_us)
-    }
-
-    fn reaches_at_us(self, rate: &Rate, bucket: Bucket, included_until_us: i64, level_micro: i64) -> i64 {
-        let missing_micro = level_micro.saturating_sub(bucket.level_micro);
-        let alone_us = rate.reaches_at_us(bucket.refilled_at_us, missing_micro);
-        if alone_us <= included_until_us.max(self.first_end_us()) {
-            return alone_us;
-        }
-        let included_micro = self.first_micro(self.ended(included_until_us));
-        let missing_micro = included_micro.saturating_add(missing_micro.into());
-        self.covered_at_us(rate, bucket.refilled_at_us, missing_micro)
-    }
 }

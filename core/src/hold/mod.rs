@@ -1,4 +1,5 @@
-//! The holds of one bucket: amounts under ids, each of which returns at a given time.
+//! What a bucket has beside its level: holds, which are amounts under ids that return at a given time, and an override of its
+//! limit.
 //!
 //! # Why nothing has to sweep
 //!
@@ -14,14 +15,16 @@
 //! moment before it at which the flow completes `S(k - 1)`.
 
 mod bytes;
-mod decide;
+mod change;
+mod extension;
 mod item;
 mod limit_override;
 mod list;
 
-pub use decide::Plan;
+pub use change::{ExtensionChange, ExtensionChanges};
+pub use extension::{Extension, Replaced};
 pub use item::{Hold, MAX_ID_LEN};
-pub use limit_override::{Begun, Override, Replaced};
+pub use limit_override::{Begun, Override};
 pub use list::Holds;
 
 /// The most holds that a bucket may have, and the largest value of `tokenbucket.max-holds`. Files and effects with more are

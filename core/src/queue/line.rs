@@ -4,9 +4,10 @@ use super::calls::Calls;
 use super::order::{Arrival, Name, Order};
 use crate::bucket::decide::View;
 use crate::bucket::{Bucket, Change, Counting, Expiring, Limit, MAX_TIME_US};
-use crate::hold::Holds;
+use crate::hold::Extension;
 use crate::invariant::expected;
 use crate::number::MAX_MICRO;
+use crate::plan::Needs;
 use crate::rate::Rate;
 use crate::request::{Request, Share};
 use std::cell::{Cell, OnceCell};
@@ -21,7 +22,7 @@ pub(super) const MAX_ASKED: usize = 16;
 #[allow(missing_debug_implementations)] // Holds may be a hundred thousand.
 pub struct Seen<'bucket> {
     bucket: Option<Bucket>,
-    holds: Option<&'bucket Holds>,
+    extension: Option<&'bucket Extension>,
     pub(super) now_us: i64,
     /// What is free of a pool of 0: summed once, because many calls may be compared with the bucket.
     free_micro: OnceCell<i64>,
@@ -56,11 +57,11 @@ pub(super) enum Place {
 
 impl Expiring for &Seen<'_> {
     fn returned_micro(self, since_us: i64, now_us: i64) -> i64 {
-        self.holds.returned_micro(since_us, now_us)
+        self.extension.returned_micro(since_us, now_us)
     }
 
     fn last_end_us(self) -> i64 {
-        self.holds.last_end_us()
+        self.extension.last_end_us()
     }
 
     fn counting<'limit>(self, own: &'limit Limit, stored: Option<Bucket>, now_us: i64) -> Counting<'limit>
@@ -69,7 +70,7 @@ impl Expiring for &Seen<'_> {
     {
         let limit = self.limit(own);
         if !limit.is_pool() {
-            return self.holds.counting(own, stored, now_us);
+            return self.extension.counting(own, stored, now_us);
         }
         let level_micro = limit.capacity_micro().saturating_add(self.free_micro());
         let free = Bucket { level_micro, refilled_at_us: now_us };
@@ -77,35 +78,38 @@ impl Expiring for &Seen<'_> {
     }
 
     fn is_suspended(self, now_us: i64) -> bool {
-        self.holds.is_suspended(now_us)
+        self.extension.is_suspended(now_us)
     }
 
     fn limit_until_us(self, now_us: i64) -> i64 {
-        self.holds.limit_until_us(now_us)
+        self.extension.limit_until_us(now_us)
     }
 
     fn reaches_at_us(self, rate: &Rate, bucket: Bucket, included_until_us: i64, level_micro: i64) -> i64 {
-        self.holds.reaches_at_us(rate, bucket, included_until_us, level_micro)
+        self.extension.reaches_at_us(rate, bucket, included_until_us, level_micro)
     }
 }
 
 impl<'bucket> Seen<'bucket> {
-    /// Sees a key at `now_us` Unix microseconds: `None` is a full bucket, or no holds.
+    /// Sees a key at `now_us` Unix microseconds: `None` is a full bucket, or one without an extension.
     #[must_use]
-    pub fn new(bucket: Option<Bucket>, holds: Option<&'bucket Holds>, now_us: i64) -> Self {
-        Self { bucket, holds, now_us, free_micro: OnceCell::new(), level: Cell::new(None) }
+    pub fn new(bucket: Option<Bucket>, extension: Option<&'bucket Extension>, now_us: i64) -> Self {
+        Self { bucket, extension, now_us, free_micro: OnceCell::new(), level: Cell::new(None) }
     }
 
     /// Returns the limit that counts for a call that brings `own`: that, or an override's.
     fn limit<'a>(&'a self, own: &'a Limit) -> &'a Limit {
-        self.holds
-            .and_then(|holds| holds.override_at(self.now_us))
-            .map_or(own, |stored| stored.limit_for(own))
+        self.extension.map_or(own, |extension| extension.limit_at(own, self.now_us))
+    }
+
+    /// Returns what a call needs in addition to its hold.
+    fn needs<N: Name>(&self, request: &Request<N>) -> Needs {
+        request.needs(self.extension, self.now_us)
     }
 
     /// Returns what is not held of a pool of capacity 0.
     fn free_micro(&self) -> i64 {
-        *self.free_micro.get_or_init(|| self.holds.map_or(0, |holds| holds.free_micro(0, self.now_us)))
+        *self.free_micro.get_or_init(|| self.extension.map_or(0, |of| of.holds.free_micro(0, self.now_us)))
     }
 
     /// Returns the level for a call that brings the limit `own`, refilled to now.
@@ -120,7 +124,7 @@ impl<'bucket> Seen<'bucket> {
 
     /// Returns when an override ends that denies `micro`, in Unix microseconds.
     fn overridden_until_us(&self, own: &Limit, micro: i64) -> Option<i64> {
-        let limit_override = self.holds?.override_at(self.now_us)?;
+        let limit_override = self.extension?.override_at(self.now_us)?;
         let denies = micro > self.limit(own).capacity_micro() || self.is_suspended(self.now_us);
         (denies && micro > 0).then_some(limit_override.ends_at_us)
     }
@@ -147,17 +151,9 @@ impl<'bucket> Seen<'bucket> {
 }
 
 impl<N: Name> Request<N> {
-    /// Returns the micro-tokens that it needs in addition to its hold, and when that hold ends.
-    fn needs(&self, seen: &Seen<'_>) -> (i64, i64) {
-        let held = || seen.holds?.outstanding_of(self.id()?.borrow(), seen.now_us);
-        let (held_micro, ends_at_us) =
-            held().map_or((0, i64::MAX), |hold| (hold.amount_micro, hold.ends_at_us));
-        (self.wanted.micro().saturating_sub(held_micro), ends_at_us)
-    }
-
     /// Returns whether its hold is as large as wanted already.
     pub(super) fn is_satisfied(&self, seen: &Seen<'_>) -> bool {
-        self.id().is_some() && self.needs(seen).0 <= 0
+        self.id().is_some() && seen.needs(self).micro <= 0
     }
 
     /// Returns until when it lacks tokens of the bucket.
@@ -167,14 +163,14 @@ impl<N: Name> Request<N> {
         if self.wanted.micro() <= seen.level_micro(limit) && !seen.is_suspended(seen.now_us) {
             return Lack::Nothing;
         }
-        let (needs_micro, ends_at_us) = self.needs(seen);
+        let Needs { micro: needs_micro, hold_ends_at_us } = seen.needs(self);
         if self.id().is_some() && needs_micro <= 0 {
             return Lack::Nothing;
         }
         match seen.lack(limit, needs_micro) {
             // The hold ends before that, so the whole amount is needed.
-            Lack::Until(at_us) if at_us >= ends_at_us => match seen.lack(limit, self.wanted.micro()) {
-                Lack::Overridden(_) => Lack::Until(ends_at_us),
+            Lack::Until(at_us) if at_us >= hold_ends_at_us => match seen.lack(limit, self.wanted.micro()) {
+                Lack::Overridden(_) => Lack::Until(hold_ends_at_us),
                 lack => lack,
             },
             lack => lack,
@@ -186,7 +182,7 @@ impl<N: Name> Request<N> {
         let wanted_micro = self.wanted.micro();
         let is_larger = wanted_micro > self.limit.capacity_micro();
         (is_larger || seen.overridden_until_us(&self.limit, wanted_micro).is_some())
-            .then(|| self.needs(seen).1)
+            .then(|| seen.needs(self).hold_ends_at_us)
     }
 }
 
@@ -338,7 +334,7 @@ impl<N: Name> Line<N> {
         let request = expected(self.calls.get(arrival), "the call names the key");
         let Some(request) = request else { return (Lack::Nothing, i64::MAX) };
         let lack = match request.lack(seen) {
-            Lack::Nothing if request.needs(seen).0 > 0 => self.keeps_behind(arrival, seen),
+            Lack::Nothing if seen.needs(request).micro > 0 => self.keeps_behind(arrival, seen),
             own => own,
         };
         (lack, request.outgrows(seen).unwrap_or(i64::MAX))
@@ -396,7 +392,7 @@ impl<N: Name> Line<N> {
 
     /// Returns what a call needs in addition to its hold, in micro-tokens.
     pub(super) fn needs_micro(&self, arrival: Arrival, seen: &Seen<'_>) -> i64 {
-        self.calls.get(arrival).map_or(0, |request| request.needs(seen).0)
+        self.calls.get(arrival).map_or(0, |request| seen.needs(request).micro)
     }
 
     pub(super) fn wanted_by(&self, arrival: Arrival) -> i64 {

@@ -18,8 +18,8 @@ use std::hash::Hash;
 pub type Arrival = u64;
 
 /// The bytes of a key, of the id of a hold or of a tenant, in the memory of their owner, which clones share.
-pub trait Name: Borrow<[u8]> + Clone + Eq + Hash {}
-impl<N: Borrow<[u8]> + Clone + Eq + Hash> Name for N {}
+pub trait Name: Borrow<[u8]> + AsRef<[u8]> + Clone + Eq + Hash {}
+impl<N: Borrow<[u8]> + AsRef<[u8]> + Clone + Eq + Hash> Name for N {}
 
 /// Tokens divided by a weight, in millionths of a micro-token.
 type VirtualTime = u128;

@@ -5,16 +5,16 @@ use super::operation::moved;
 use super::{whole, Bucket, End, Exact, HoldOperation, Limit, Model, Operation, Trace};
 use num_traits::Zero;
 use tokenbucket_core::bucket::{self, Change, DebtTooDeep, Decision, Outcome};
-use tokenbucket_core::effect::HoldChange;
 use tokenbucket_core::expiry::ExpiryWindow;
-use tokenbucket_core::hold::{Hold, Holds, Plan};
+use tokenbucket_core::hold::{Extension, ExtensionChange, Hold};
+use tokenbucket_core::plan::Plan;
 use tokenbucket_core::request::{self, Request};
 
 /// A bucket as the module keeps it, and the model of it.
 #[derive(Clone, Default)]
 pub struct Judged {
     pub stored: Option<Bucket>,
-    pub holds: Holds,
+    pub extension: Extension,
     pub model: Model,
     /// When its key expires, in Unix milliseconds, if it was written.
     pub expires_at_ms: Option<i64>,
@@ -37,7 +37,7 @@ impl Judged {
     ) -> Result<Outcome, DebtTooDeep> {
         let wanted = wanted.into();
         self.expire(limit, now_us);
-        let (before, was_held) = (self.stored, !self.holds.is_empty());
+        let (before, was_held) = (self.stored, !self.extension.is_empty());
         let is_override = matches!(wanted, Wanted::Override { .. });
         let decided = self.decide(limit, wanted, now_us);
         let Ok(outcome) = decided else {
@@ -52,12 +52,15 @@ impl Judged {
         }
         self.make_so(limit, outcome.change, now_us);
         if let (Change::Store { bucket, .. }, Trace::Written | Trace::Full) = (outcome.change, trace) {
-            let is_full = bucket.level_micro >= limit.capacity_micro() && self.holds.is_empty();
+            let is_full = bucket.level_micro >= limit.capacity_micro() && self.extension.is_empty();
             assert!(!is_full, "a full bucket is stored, where its key could go");
         }
         // Where there are holds, or of an override, a write may leave level and time as they were.
         let after = self.stored;
-        if trace == Trace::Written && after == before && (was_held || !self.holds.is_empty() || is_override) {
+        if trace == Trace::Written
+            && after == before
+            && (was_held || !self.extension.is_empty() || is_override)
+        {
             self.model.see(limit, now_us, after);
         } else {
             self.model.see_trace(limit, now_us, trace, [before, after]);
@@ -65,7 +68,11 @@ impl Judged {
         if self.expires_at_ms.is_some() {
             self.model.see_expiry(self.expires_at_ms);
         }
-        assert_eq!(outstanding(self.holds.iter(), now_us), self.model.holds(now_us), "is held at {now_us}");
+        assert_eq!(
+            outstanding(self.extension.holds.iter(), now_us),
+            self.model.holds(now_us),
+            "is held at {now_us}"
+        );
         decided
     }
 
@@ -74,10 +81,10 @@ impl Judged {
         let (capacity, rate) = (&capacity.to_owned(), &rate.to_owned());
         let module = limit.module();
         let wanted = match wanted {
-            Wanted::Operation(operation) if self.holds.is_empty() && limit.is_pool() => {
-                return module.decide_with(self.stored, None::<&Holds>, operation, now_us)
+            Wanted::Operation(operation) if self.extension.is_empty() && limit.is_pool() => {
+                return module.decide_with(self.stored, None::<&Extension>, operation, now_us)
             }
-            Wanted::Operation(operation) if self.holds.is_empty() => {
+            Wanted::Operation(operation) if self.extension.is_empty() => {
                 return module.decide(self.stored, operation, now_us)
             }
             Wanted::Operation(operation) => request::Wanted::Tokens(operation),
@@ -94,9 +101,9 @@ impl Judged {
         };
         let request = Request { key: &String::new(), limit: module, wanted };
         if let request::Wanted::Override { .. } = wanted {
-            self.change_override(request.hold_change(0, now_us), now_us);
+            self.change_override(request.change(0, now_us), now_us);
         }
-        let plan = request.plan(self.stored, Some(&mut self.holds), usize::MAX, now_us);
+        let plan = request.plan(self.stored, Some(&mut self.extension), usize::MAX, now_us);
         let plan = plan.map_err(|_| DebtTooDeep)?;
         let said = (request.is_denied(&plan), plan.retry_after_ms());
         match plan {
@@ -111,7 +118,7 @@ impl Judged {
             Plan::Hold { bucket, taken_micro, amount_micro } => {
                 assert_eq!(said, (false, 0), "what a plan says of a hold");
                 self.begin_write(&module, now_us);
-                Ok(request.change_hold(&mut self.holds, bucket, taken_micro, amount_micro, now_us))
+                Ok(request.change_hold(&mut self.extension, bucket, taken_micro, amount_micro, now_us))
             }
         }
     }
@@ -126,20 +133,20 @@ impl Judged {
     }
 
     /// As `TB.OVERRIDE` does.
-    fn change_override(&mut self, change: Option<HoldChange>, now_us: i64) {
+    fn change_override(&mut self, change: Option<ExtensionChange>, now_us: i64) {
         match change {
-            Some(HoldChange::Override(Some(begins))) => {
-                let replaced = self.holds.replaced(self.stored, now_us);
+            Some(ExtensionChange::Override(Some(begins))) => {
+                let replaced = self.extension.replaced(self.stored, now_us);
                 let bucket = self.stored.unwrap_or(replaced.bucket);
                 let expires_at_ms = self.expires_at_ms.unwrap_or(0);
                 self.expires_at_ms =
-                    Some(self.holds.overridden_until_ms(&begins, bucket, expires_at_ms, now_us));
-                self.holds.drop_first(replaced.dropped);
-                self.stored = Some(self.holds.begin_override(begins, replaced.bucket, now_us));
+                    Some(self.extension.overridden_until_ms(&begins, bucket, expires_at_ms, now_us));
+                self.extension.holds.drop_first(replaced.dropped);
+                self.stored = Some(self.extension.begin_override(begins, replaced.bucket, now_us));
             }
-            _ if self.holds.override_at(now_us).is_some() => {
-                self.holds.end_override(now_us);
-                if self.stored.is_none_or(|bucket| self.holds.is_full_after_override(bucket, now_us)) {
+            _ if self.extension.override_at(now_us).is_some() => {
+                self.extension.end_override(now_us);
+                if self.stored.is_none_or(|bucket| self.extension.is_full_after_override(bucket, now_us)) {
                     self.clear();
                 }
             }
@@ -149,10 +156,10 @@ impl Judged {
 
     /// What each write to a bucket that has holds begins with.
     fn begin_write(&mut self, own: &bucket::Limit, now_us: i64) {
-        let withheld_micro = self.holds.withholds_micro(own, self.stored, now_us);
-        self.holds.drop_ended(now_us);
-        self.holds.limit_override.take_if(|stored| stored.ends_at_us <= now_us);
-        withheld_micro.into_iter().for_each(|micro| self.holds.withhold(micro));
+        let withheld_micro = self.extension.withholds_micro(own, self.stored, now_us);
+        self.extension.holds.drop_ended(now_us);
+        self.extension.limit_override.take_if(|stored| stored.ends_at_us <= now_us);
+        withheld_micro.into_iter().for_each(|micro| self.extension.withhold(micro));
     }
 
     fn expire(&mut self, limit: &Limit, now_us: i64) {
@@ -163,7 +170,7 @@ impl Judged {
     }
 
     fn clear(&mut self) {
-        (self.stored, self.expires_at_ms, self.holds) = (None, None, Holds::default());
+        (self.stored, self.expires_at_ms, self.extension) = (None, None, Extension::default());
     }
 
     fn make_so(&mut self, own: &Limit, change: Change, now_us: i64) {
@@ -172,7 +179,7 @@ impl Judged {
             Change::Clear => self.clear(),
             Change::Store { bucket, full_at_us } => {
                 self.begin_write(&own.module(), now_us);
-                let then_us = self.holds.full_after_override_us(&own.module(), bucket, now_us);
+                let then_us = self.extension.full_after_override_us(&own.module(), bucket, now_us);
                 let full_at_us = full_at_us.max(then_us);
                 let storable = Bucket::checked(bucket.level_micro, bucket.refilled_at_us);
                 assert_eq!(storable, Some(bucket), "no server could store this");

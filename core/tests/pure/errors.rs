@@ -3,6 +3,7 @@
 use super::model::operation::parse;
 use proptest::prelude::*;
 use proptest::sample::select;
+use tokenbucket_core::effect;
 use tokenbucket_core::error::{Error, MAX_QUOTED};
 use tokenbucket_core::request;
 
@@ -35,7 +36,7 @@ const COMMANDS: [&str; 20] = [
 /// The error line of a call, if it is wrong.
 fn refusal(syntax: &str, arguments: &[&[u8]]) -> Option<String> {
     let refusal = match syntax.split(' ').next().unwrap() {
-        "TB.RESTORE" => request::restore(arguments).err(),
+        "TB.RESTORE" => effect::read_all(arguments).err(),
         "TB.TOP" => request::top(arguments).err(),
         name => parse(&name[3..], arguments).err(),
     };

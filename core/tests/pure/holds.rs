@@ -10,8 +10,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokenbucket_core::bucket::{Bucket, Expiring, MAX_TIME_US};
-use tokenbucket_core::effect::{HoldChange, HoldChanges};
-use tokenbucket_core::hold::{Hold, Holds, MAX_HOLDS, MAX_ID_LEN};
+use tokenbucket_core::hold::{Extension, ExtensionChange, ExtensionChanges, Hold, MAX_HOLDS, MAX_ID_LEN};
 use tokenbucket_core::number::MAX_MICRO;
 use tokenbucket_core::rate::Rate;
 
@@ -67,49 +66,51 @@ fn in_order(by_id: &BTreeMap<Arc<[u8]>, Hold>) -> Vec<Hold> {
 }
 
 /// The holds that changes lead to, and the same in order.
-fn build(changes: &[Change]) -> (Holds, Vec<Hold>) {
-    let (mut holds, mut by_id) = (Holds::default(), BTreeMap::new());
+fn build(changes: &[Change]) -> (Extension, Vec<Hold>) {
+    let (mut extension, mut by_id) = (Extension::default(), BTreeMap::new());
     for change in changes {
         let known = by_id.len();
         match change {
             Change::Set(hold) => {
-                HoldChange::Set(hold.clone()).apply(&mut holds);
+                ExtensionChange::Set(hold.clone()).apply(&mut extension);
                 by_id.insert(hold.id.clone(), hold.clone());
             }
-            Change::Remove(hold) => assert_eq!(holds.remove(&hold.id), by_id.remove(&hold.id)),
+            Change::Remove(hold) => assert_eq!(extension.holds.remove(&hold.id), by_id.remove(&hold.id)),
             Change::DropEnded(until_us) => {
                 by_id.retain(|_, hold| hold.ends_at_us > *until_us);
-                assert_eq!(holds.drop_ended(*until_us), known - by_id.len());
+                assert_eq!(extension.holds.drop_ended(*until_us), known - by_id.len());
             }
             Change::DropFirst(count) => {
                 in_order(&by_id).iter().take(*count).for_each(|hold| drop(by_id.remove(&hold.id)));
-                holds.drop_first(*count);
+                extension.holds.drop_first(*count);
             }
         }
-        assert_eq!(holds.len(), by_id.len());
+        assert_eq!(extension.holds.len(), by_id.len());
     }
     let list = in_order(&by_id);
-    (holds, list)
+    (extension, list)
 }
 
-fn assert_same(holds: &Holds, list: &[Hold]) {
-    assert!(holds.iter().eq(list));
-    assert_eq!((holds.len(), holds.is_empty()), (list.len(), list.is_empty()));
-    assert_eq!(holds.last_end_us(), list.last().map_or(i64::MIN, |last| last.ends_at_us));
+fn assert_same(extension: &Extension, list: &[Hold]) {
+    assert!(extension.holds.iter().eq(list));
+    assert_eq!((extension.holds.len(), extension.is_empty()), (list.len(), list.is_empty()));
+    assert_eq!(extension.last_end_us(), list.last().map_or(i64::MIN, |last| last.ends_at_us));
     // Many have an entry in a table beside them.
     let beside = if list.len() > 8 { 25 } else { 0 };
     let least_bytes: usize = list.iter().map(|hold| size_of::<Hold>() + 16 + beside + hold.id.len()).sum();
-    assert!(holds.bytes() > least_bytes, "{} bytes of {} holds", holds.bytes(), list.len());
-    assert!(list.iter().all(|hold| holds.get(&hold.id) == Some(hold)));
-    assert_eq!(holds.get(b"request:no"), None);
+    assert!(extension.bytes() > least_bytes, "{} bytes of {} holds", extension.bytes(), list.len());
+    assert!(list.iter().all(|hold| extension.holds.get(&hold.id) == Some(hold)));
+    assert_eq!(extension.holds.get(b"request:no"), None);
     for at_us in [0, 1, 7, 250, 499, 500, 999, MAX_TIME_US] {
         let (ended, outstanding): (Vec<&Hold>, Vec<_>) =
             list.iter().partition(|hold| hold.ends_at_us <= at_us);
         let ended_micro: i128 = ended.iter().map(|hold| i128::from(hold.amount_micro)).sum();
-        assert_eq!(i128::from(holds.returned_micro(i64::MIN, at_us)), ended_micro.min(1 << 61));
-        assert_eq!(holds.outstanding(at_us), outstanding.len());
-        assert!(ended.iter().all(|hold| holds.outstanding_of(&hold.id, at_us).is_none()));
-        assert!(outstanding.iter().all(|hold| holds.outstanding_of(&hold.id, at_us) == Some(*hold)));
+        assert_eq!(i128::from(extension.holds.returned_micro(i64::MIN, at_us)), ended_micro.min(1 << 61));
+        assert_eq!(extension.holds.outstanding(at_us), outstanding.len());
+        assert!(ended.iter().all(|hold| extension.holds.outstanding_of(&hold.id, at_us).is_none()));
+        assert!(outstanding
+            .iter()
+            .all(|hold| extension.holds.outstanding_of(&hold.id, at_us) == Some(*hold)));
     }
 }
 
@@ -118,9 +119,9 @@ proptest! {
 
     #[test]
     fn they_are_what_a_sorted_list_is(changes in changes(400, 1200)) {
-        let (holds, list) = build(&changes);
-        assert_same(&holds, &list);
-        let (read, is_whole) = Holds::decode(&holds.encode());
+        let (extension, list) = build(&changes);
+        assert_same(&extension, &list);
+        let (read, is_whole) = Extension::decode(&extension.encode());
         prop_assert!(is_whole);
         assert_same(&read, &list);
     }
@@ -133,16 +134,16 @@ proptest! {
         after in changes(10, 30),
         number in 0..10u32,
     ) {
-        let (mut holds, one) = (build(&before).0, hold(number, 7, 600));
+        let (mut extension, one) = (build(&before).0, hold(number, 7, 600));
         let (_, list) = build(&[&before[..], &[Change::Set(one.clone())]].concat());
-        let set_one = HoldChanges { dropped: 0, changes: vec![HoldChange::Set(one)], len: list.len() as u32 };
-        prop_assert!(set_one.apply(&mut holds));
-        assert_same(&holds, &list);
-        let ((mut holds, _), (_, list)) = (build(&before), build(&after));
-        let set = list.iter().cloned().map(HoldChange::Set).collect();
-        let changes = HoldChanges { dropped: 0, changes: set, len: list.len() as u32 };
-        prop_assert!(changes.apply(&mut holds));
-        assert_same(&holds, &list);
+        let set_one = ExtensionChanges { dropped: 0, changes: vec![ExtensionChange::Set(one)], len: list.len() as u32 };
+        prop_assert!(set_one.apply(&mut extension));
+        assert_same(&extension, &list);
+        let ((mut extension, _), (_, list)) = (build(&before), build(&after));
+        let set = list.iter().cloned().map(ExtensionChange::Set).collect();
+        let changes = ExtensionChanges { dropped: 0, changes: set, len: list.len() as u32 };
+        prop_assert!(changes.apply(&mut extension));
+        assert_same(&extension, &list);
     }
 
     /// What has come back by `included_until_us` is in the level already.
@@ -155,7 +156,7 @@ proptest! {
         counted in prop::option::of(0..600i64),
         wanted_micro in prop_oneof![0..MAX_MICRO, 0..3000i64],
     ) {
-        let (holds, list) = build(&changes);
+        let (extension, list) = build(&changes);
         let now_us = counted.unwrap_or(0).max(refilled_at_us);
         let included_until_us = counted.map_or(i64::MIN, |_| now_us);
         let held = outstanding(list.iter(), included_until_us);
@@ -164,7 +165,7 @@ proptest! {
         let reached_in_us = reached_in_us.and_then(|us| us.ceil().to_integer().to_i64()).unwrap_or(i64::MAX);
         let reached_at_us = reached_in_us.saturating_add(refilled_at_us).clamp(now_us, MAX_TIME_US + 1);
         let bucket = Bucket { level_micro, refilled_at_us };
-        let told_us = holds.reaches_at_us(&rate, bucket, included_until_us, wanted_micro);
+        let told_us = extension.reaches_at_us(&rate, bucket, included_until_us, wanted_micro);
         prop_assert_eq!(told_us.clamp(now_us, MAX_TIME_US + 1), reached_at_us);
     }
 
@@ -180,7 +181,7 @@ proptest! {
         swapped.swap(one.index(list.len()), other.index(list.len()));
         let mut bytes = Vec::new();
         swapped.iter().for_each(|hold| hold.encode(&mut bytes));
-        let (holds, is_whole) = Holds::decode(&bytes);
+        let (extension, is_whole) = Extension::decode(&bytes);
         prop_assert_eq!(is_whole, swapped == list);
         let mut kept: Vec<Hold> = Vec::new();
         for hold in swapped {
@@ -188,7 +189,7 @@ proptest! {
                 kept.push(hold);
             }
         }
-        assert_same(&holds, &kept);
+        assert_same(&extension, &kept);
     }
 
     /// Bytes that somebody else made: what can be no hold is left out, and that is told.
@@ -202,14 +203,14 @@ proptest! {
             prop_oneof![any::<u8>(), Just(0), Just(MAX_ID_LEN as u8 + 1)],
         ),
     ) {
-        let (holds, is_whole) = Holds::decode(&bytes);
-        for hold in holds.iter() {
+        let (extension, is_whole) = Extension::decode(&bytes);
+        for hold in extension.holds.iter() {
             let checked = Hold::checked(&hold.id, hold.amount_micro, hold.ends_at_us);
             prop_assert_eq!(checked.as_ref(), Some(hold));
         }
-        let saved = holds.encode();
+        let saved = extension.encode();
         prop_assert_eq!(is_whole, saved.len() == bytes.len());
-        prop_assert_eq!(Holds::decode(&saved).0.encode(), saved);
+        prop_assert_eq!(Extension::decode(&saved).0.encode(), saved);
     }
 }
 
@@ -220,8 +221,8 @@ fn a_bucket_has_no_more_holds_than_there_may_be_whatever_bytes_say() {
         let hold = Hold { id: number.to_be_bytes().into(), amount_micro: 1, ends_at_us: number.into() };
         hold.encode(&mut bytes);
         if number + 1 >= MAX_HOLDS {
-            let (holds, is_whole) = Holds::decode(&bytes);
-            assert_eq!((holds.len(), is_whole), (MAX_HOLDS as usize, is_within));
+            let (extension, is_whole) = Extension::decode(&bytes);
+            assert_eq!((extension.holds.len(), is_whole), (MAX_HOLDS as usize, is_within));
         }
     }
 }
@@ -240,36 +241,40 @@ fn a_hold_has_a_name_an_amount_and_an_end_within_bounds() {
 #[test]
 fn a_bucket_has_no_more_memory_than_its_holds_need() {
     const HOLDS: u32 = 10_000;
-    let fill = |holds: &mut Holds, count: u32, end_us: fn(u32) -> i64| {
-        (0..count).for_each(|number| holds.set(hold(number, 1, end_us(number))));
-        holds.bytes()
+    let fill = |extension: &mut Extension, count: u32, end_us: fn(u32) -> i64| {
+        (0..count).for_each(|number| extension.holds.set(hold(number, 1, end_us(number))));
+        extension.bytes()
     };
     // It is freed while they end too.
-    let mut burst = Holds::default();
+    let mut burst = Extension::default();
     let burst_bytes = fill(&mut burst, 8 * HOLDS, |number| i64::from(number / HOLDS));
-    (0..7).for_each(|end_us| assert_eq!(burst.drop_ended(end_us), HOLDS as usize));
+    (0..7).for_each(|end_us| assert_eq!(burst.holds.drop_ended(end_us), HOLDS as usize));
     assert!(burst.bytes() < burst_bytes / 4, "{} of {burst_bytes} bytes for an eighth", burst.bytes());
-    let mut holds = Holds::default();
-    let empty_bytes = holds.bytes();
+    let mut extension = Extension::default();
+    let empty_bytes = extension.bytes();
     assert!(
-        fill(&mut holds, 1, |_| 2) - empty_bytes < 4 * size_of::<Hold>(),
+        fill(&mut extension, 1, |_| 2) - empty_bytes < 4 * size_of::<Hold>(),
         "there is room for more than one"
     );
-    let few_bytes = fill(&mut holds, 20, |_| 2);
-    fill(&mut holds, 10 * HOLDS, |number| i64::from(number < 20) + 1);
-    assert_eq!(holds.drop_ended(1), 10 * HOLDS as usize - 20);
-    assert!(holds.bytes() <= few_bytes, "{} bytes after a burst, {few_bytes} before", holds.bytes());
-    holds = Holds::default();
-    let first_bytes = fill(&mut holds, HOLDS, i64::from);
+    let few_bytes = fill(&mut extension, 20, |_| 2);
+    fill(&mut extension, 10 * HOLDS, |number| i64::from(number < 20) + 1);
+    assert_eq!(extension.holds.drop_ended(1), 10 * HOLDS as usize - 20);
+    assert!(extension.bytes() <= few_bytes, "{} bytes after a burst, {few_bytes} before", extension.bytes());
+    extension = Extension::default();
+    let first_bytes = fill(&mut extension, HOLDS, i64::from);
     assert!(first_bytes < 4 * size_of::<Hold>() * HOLDS as usize, "{first_bytes} bytes");
     for _ in 0..3 {
         for number in (0..HOLDS).map(|number| number * 7919 % HOLDS).filter(|number| number % 100 != 0) {
-            HoldChange::Removed(hold(number, 1, 0).id).apply(&mut holds);
+            ExtensionChange::Removed(hold(number, 1, 0).id).apply(&mut extension);
         }
-        assert!(holds.bytes() < first_bytes / 10, "{} of {first_bytes} bytes are left", holds.bytes());
-        let bytes = fill(&mut holds, HOLDS, i64::from);
+        assert!(
+            extension.bytes() < first_bytes / 10,
+            "{} of {first_bytes} bytes are left",
+            extension.bytes()
+        );
+        let bytes = fill(&mut extension, HOLDS, i64::from);
         assert!(bytes < first_bytes * 5 / 4, "{bytes} bytes, {first_bytes} at first");
     }
-    (5..HOLDS).for_each(|number| drop(holds.remove(&hold(number, 1, 0).id)));
-    assert!(holds.bytes() < 100 * size_of::<Hold>(), "{} bytes of five", holds.bytes());
+    (5..HOLDS).for_each(|number| drop(extension.holds.remove(&hold(number, 1, 0).id)));
+    assert!(extension.bytes() < 100 * size_of::<Hold>(), "{} bytes of five", extension.bytes());
 }

@@ -8,10 +8,12 @@ use proptest::sample::{select, Index};
 use std::collections::HashSet;
 use std::sync::Arc;
 use tokenbucket_core::bucket::{Bucket, MAX_TIME_US};
-use tokenbucket_core::effect::{Effect, HoldChange, HoldChanges};
+use tokenbucket_core::effect::{self, Effect};
 use tokenbucket_core::error::Error;
 use tokenbucket_core::expiry::MAX_EXPIRE_AT_MS;
-use tokenbucket_core::hold::{Hold, Holds, Override, MAX_HOLDS, MAX_ID_LEN};
+use tokenbucket_core::hold::{
+    Extension, ExtensionChange, ExtensionChanges, Hold, Override, MAX_HOLDS, MAX_ID_LEN,
+};
 use tokenbucket_core::number::MAX_MICRO;
 use tokenbucket_core::request::{self, Wanted};
 
@@ -73,24 +75,25 @@ fn calls() -> impl Strategy<Value = Vec<Vec<u8>>> {
     select(CALLS.split('|').collect::<Vec<_>>()).prop_flat_map(move |call| misworded(call, word()))
 }
 
-fn hold_changes() -> impl Strategy<Value = HoldChange> {
+fn hold_changes() -> impl Strategy<Value = ExtensionChange> {
     let ids = || prop::collection::vec(any::<u8>(), 1..=MAX_ID_LEN).prop_map(Arc::from);
-    let set = (ids(), 1..=MAX_MICRO, 0..=MAX_TIME_US)
-        .prop_map(|(id, amount_micro, ends_at_us)| HoldChange::Set(Hold { id, amount_micro, ends_at_us }));
+    let set = (ids(), 1..=MAX_MICRO, 0..=MAX_TIME_US).prop_map(|(id, amount_micro, ends_at_us)| {
+        ExtensionChange::Set(Hold { id, amount_micro, ends_at_us })
+    });
     let rates = select(vec!["0", "100/m", "1e3", "7@mo+05:30", "1/36525d"]);
     let overrides =
         prop::option::of(("[0-9]{1,4}", rates, any::<bool>(), [0..=MAX_TIME_US, 0..=MAX_TIME_US]));
     let overrides = (overrides, prop::option::of(0..=MAX_MICRO)).prop_map(|(written, withheld_micro)| {
         let parsed = |(capacity, rate, fills, [begin_us, end_us]): (String, &str, bool, [i64; 2])| {
             let parsed = Override::parse(capacity.as_bytes(), rate.as_bytes(), fills, (begin_us, end_us));
-            let mut holds = Holds::default();
-            holds.limit_override = parsed.map(Box::new);
-            withheld_micro.into_iter().for_each(|micro| holds.withhold(micro));
-            holds.limit_override
+            let limit_override = parsed.map(Box::new);
+            let mut extension = Extension { limit_override, ..Extension::default() };
+            withheld_micro.into_iter().for_each(|micro| extension.withhold(micro));
+            extension.limit_override
         };
-        HoldChange::Override(written.and_then(parsed))
+        ExtensionChange::Override(written.and_then(parsed))
     });
-    prop_oneof![set, ids().prop_map(HoldChange::Removed), overrides]
+    prop_oneof![set, ids().prop_map(ExtensionChange::Removed), overrides]
 }
 
 fn sent(effect: &Effect) -> Vec<u8> {
@@ -133,7 +136,7 @@ proptest! {
         prop_assert_eq!(request::multi_take(&arguments).err(), expected);
         let effect = forged(0, 0, -1);
         let pairs: Vec<&[u8]> = keys.iter().flat_map(|key| [key.as_slice(), effect.as_slice()]).collect();
-        prop_assert_eq!(request::restore(&pairs).err(), expected);
+        prop_assert_eq!(effect::read_all(&pairs).err(), expected);
     }
 
     /// And what is shorter, longer, of another version, or has a field that no bucket has, is none.
@@ -149,18 +152,18 @@ proptest! {
         let can_be = (-MAX_MICRO..=MAX_MICRO).contains(&level_micro)
             && (0..=MAX_TIME_US).contains(&refilled_at_us)
             && (-1..=MAX_EXPIRE_AT_MS).contains(&expires_at);
-        let stored = can_be.then_some(Effect::Stored { bucket, expire_at_ms, holds: None });
+        let stored = can_be.then_some(Effect::Stored { bucket, expire_at_ms, extension: None });
         prop_assert_eq!(Effect::decode(&bytes), stored.clone());
         let Some(mut effect) = stored else { return Ok(()) };
         prop_assert_eq!(&sent(&effect), &bytes);
         let has_holds = holds.is_some();
         if let Some((dropped, changes, len)) = holds {
             let set = changes.iter().filter_map(|change| match change {
-                HoldChange::Set(hold) => Some(hold),
-                HoldChange::Removed(_) | HoldChange::Override(_) => None,
+                ExtensionChange::Set(hold) => Some(hold),
+                ExtensionChange::Removed(_) | ExtensionChange::Override(_) => None,
             });
             let is_in_order = set.is_sorted_by(|hold, next| hold.is_before(next));
-            effect = Effect::Stored { bucket, expire_at_ms, holds: Some(HoldChanges { dropped, changes, len }) };
+            effect = Effect::Stored { bucket, expire_at_ms, extension: Some(ExtensionChanges { dropped, changes, len }) };
             bytes = sent(&effect);
             if !is_in_order {
                 // Applying it could take very long.
@@ -169,7 +172,7 @@ proptest! {
             }
         }
         let arguments = [b"k".as_slice(), &bytes];
-        prop_assert_eq!(request::restore(&arguments).unwrap(), [(&arguments[0], effect)]);
+        prop_assert_eq!(effect::read_all(&arguments).unwrap(), [(&arguments[0], effect)]);
         for length in (0..bytes.len()).filter(|length| *length != 1) {
             // What ends before changes of holds, or behind one of several, is an effect too, and nothing else is.
             let read = Effect::decode(&bytes[..length]).map(|effect| sent(&effect));
@@ -182,20 +185,24 @@ proptest! {
 }
 
 /// An effect that makes these changes to the holds of a bucket.
-fn changed(changes: Vec<HoldChange>, len: u32) -> Effect {
+fn changed(changes: Vec<ExtensionChange>, len: u32) -> Effect {
     let bucket = Bucket { level_micro: 5_000_000, refilled_at_us: 0 };
-    Effect::Stored { bucket, expire_at_ms: None, holds: Some(HoldChanges { dropped: 0, changes, len }) }
+    Effect::Stored {
+        bucket,
+        expire_at_ms: None,
+        extension: Some(ExtensionChanges { dropped: 0, changes, len }),
+    }
 }
 
 #[test]
 fn what_no_hold_can_be_is_in_no_effect() {
     let set = |id: &[u8], amount_micro, ends_at_us| {
-        HoldChange::Set(Hold { id: id.into(), amount_micro, ends_at_us })
+        ExtensionChange::Set(Hold { id: id.into(), amount_micro, ends_at_us })
     };
     for impossible in [
         vec![set(b"a", 0, 1)],
         vec![set(b"", 1, 1)],
-        vec![HoldChange::Removed((*b"").into())],
+        vec![ExtensionChange::Removed((*b"").into())],
         vec![set(b"a", 1, 1), set(b"a", 2, 1)],
     ] {
         assert_eq!(Effect::decode(&sent(&changed(impossible.clone(), 1))), None, "{impossible:?}");
@@ -231,15 +238,15 @@ fn the_bytes_of_an_effect_do_not_change() {
         1, 0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 6, 5, 4, 3, 2, 1, 0, 0, 0x0d, 0x0c, 0x0b, 0, 0, 0,
         0, 0,
     ];
-    let effect = Effect::Stored { bucket, expire_at_ms: Some(0x0b_0c0d), holds: None };
+    let effect = Effect::Stored { bucket, expire_at_ms: Some(0x0b_0c0d), extension: None };
     assert_eq!(sent(&effect), bytes);
-    let unlimited = Effect::Stored { bucket, expire_at_ms: None, holds: None };
+    let unlimited = Effect::Stored { bucket, expire_at_ms: None, extension: None };
     assert_eq!(sent(&unlimited)[17..], [0xff; 8]);
     assert_eq!((sent(&Effect::Cleared), Effect::decode(&[1])), (vec![1], Some(Effect::Cleared)));
     let hold = Hold { id: (*b"id").into(), amount_micro: 3, ends_at_us: 4 };
-    let changes = vec![HoldChange::Removed((*b"gone").into()), HoldChange::Set(hold)];
-    let holds = HoldChanges { dropped: 5, changes, len: 6 };
-    let changed = Effect::Stored { bucket, expire_at_ms: Some(0x0b_0c0d), holds: Some(holds) };
+    let changes = vec![ExtensionChange::Removed((*b"gone").into()), ExtensionChange::Set(hold)];
+    let holds = ExtensionChanges { dropped: 5, changes, len: 6 };
+    let changed = Effect::Stored { bucket, expire_at_ms: Some(0x0b_0c0d), extension: Some(holds) };
     let behind = [
         [5, 0, 0, 0, 6, 0, 0, 0, 2, 4].as_slice(),
         b"gone",

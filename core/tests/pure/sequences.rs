@@ -86,7 +86,7 @@ fn pools() -> impl Strategy<Value = Limit> {
 /// Makes a call and judges it. Returns what was told to wait, in milliseconds.
 fn make(judged: &mut Judged, limit: &Limit, extra: Option<Extra>, operation: Operation, now_us: i64) -> i64 {
     let level = judged.model.level(limit, now_us);
-    let is_rounded = !judged.holds.is_empty() && level.low != level.high;
+    let is_rounded = !judged.extension.is_empty() && level.low != level.high;
     let outcome = match (extra, operation) {
         (Some(Extra::Override { ttl_ms, .. }), _) if now_us > MAX_TIME_US - ttl_ms * 1000 => return 0,
         (Some(Extra::Override { times, ttl_ms, fills }), _) => {
@@ -192,9 +192,9 @@ fn a_hold_above_the_capacity_grows_only_before_its_end() {
             ("a", ttl_ms * 1000, tokens, i64::MAX),
             ("b", 0, tokens, i64::MAX),
         ] {
-            let (request, holds) = (request_of(&limit, id, tokens), Some(&judged.holds));
-            assert_eq!(request.lacking_micro(holds, now_us), lacking * MILLION, "{id} at {now_us}");
-            assert_eq!(request.possible_until_us(holds, now_us), until_us, "{id} at {now_us}");
+            let (request, extension) = (request_of(&limit, id, tokens), Some(&judged.extension));
+            assert_eq!(request.needs(extension, now_us).micro, lacking * MILLION, "{id} at {now_us}");
+            assert_eq!(request.possible_until_us(extension, now_us), until_us, "{id} at {now_us}");
         }
     }
 }
@@ -238,7 +238,7 @@ fn a_bucket_takes_no_more_holds_than_it_may_have() {
         ("c", 1, 1, 1_000_000, true),
     ] {
         let request = request_of(&limit, id, tokens);
-        let plan = request.plan(judged.stored, Some(&mut judged.holds), max_holds, now_us);
+        let plan = request.plan(judged.stored, Some(&mut judged.extension), max_holds, now_us);
         let is_refused = matches!(plan, Err(Error::TooManyHolds));
         assert_eq!(is_refused, is_one_too_many, "{tokens} for {id}, of {max_holds}, at {now_us}");
     }

@@ -5,7 +5,7 @@ use super::strategies::spread;
 use proptest::prelude::*;
 use proptest::sample::select;
 use tokenbucket_core::bucket::{Decision, MAX_TIME_US};
-use tokenbucket_core::hold::{Hold, Holds};
+use tokenbucket_core::hold::{Extension, Hold};
 use tokenbucket_core::number::{MAX_MICRO, MAX_TOKENS};
 use tokenbucket_core::rate::Rate;
 
@@ -178,12 +178,12 @@ proptest! {
         taken_micro in -MAX_MICRO..=MAX_MICRO,
     ) {
         for scene in [scene, Scene { rate: &Rate::NOTHING, ..scene }, Scene { rate: &Rate::POOL, ..scene }] {
-            let mut holds = Holds::default();
-            all.iter().for_each(|hold| holds.set(hold.clone()));
-            let settled = of_core::settle_gives_back(&scene, &holds, b"a", amount_micro);
-            let set = of_core::hold_takes_the_difference(&scene, &mut holds, b"a", amount_micro);
-            holds.drop_ended(scene.now_us);
-            assert_kept([settled, set, of_core::hold_is_replied(&scene, &holds, taken_micro)]);
+            let mut extension = Extension::default();
+            all.iter().for_each(|hold| extension.holds.set(hold.clone()));
+            let settled = of_core::settle_gives_back(&scene, &mut extension, b"a", amount_micro);
+            let set = of_core::hold_takes_the_difference(&scene, &mut extension, b"a", amount_micro);
+            extension.holds.drop_ended(scene.now_us);
+            assert_kept([settled, set, of_core::hold_is_replied(&scene, &extension, taken_micro)]);
         }
     }
 

@@ -8,7 +8,8 @@ use std::sync::Arc;
 pub type Name = Arc<[u8]>;
 pub type Part = Request<Name>;
 use tokenbucket_core::bucket::{Bucket, Change, Decision, Expiring, Limit, Operation, NEVER_MS};
-use tokenbucket_core::hold::{Hold, Holds, Override, Plan};
+use tokenbucket_core::hold::{Extension, Hold, Override};
+use tokenbucket_core::plan::Plan;
 use tokenbucket_core::queue::{Arrival, Db, Levels, Queue, Seen};
 use tokenbucket_core::request::{Request, Wanted};
 
@@ -19,7 +20,7 @@ pub fn part(key: Name, limit: Limit, micro: i64, id: Option<Name>) -> Part {
     Request { key, limit, wanted }
 }
 
-type Stored = (Option<Bucket>, Holds);
+type Stored = (Option<Bucket>, Extension);
 
 #[derive(Clone, Default)]
 pub struct World {
@@ -29,34 +30,34 @@ pub struct World {
     /// How many examinations this turn has time for.
     pub steps_left: usize,
     stored: BTreeMap<(Db, Name), Stored>,
-    none: Holds,
+    none: Extension,
 }
 
 impl World {
-    fn find(&self, db: Db, key: &[u8]) -> (Option<Bucket>, &Holds) {
+    fn find(&self, db: Db, key: &[u8]) -> (Option<Bucket>, &Extension) {
         let stored = self.stored.get(&(db, key.into()));
-        stored.map_or((None, &self.none), |(bucket, holds)| (*bucket, holds))
+        stored.map_or((None, &self.none), |(bucket, extension)| (*bucket, extension))
     }
 
     pub fn seen(&self, db: Db, key: &[u8]) -> Seen<'_> {
-        let (bucket, holds) = self.find(db, key);
-        Seen::new(bucket, Some(holds), self.now_us)
+        let (bucket, extension) = self.find(db, key);
+        Seen::new(bucket, Some(extension), self.now_us)
     }
 
     pub fn held_of(&self, db: Db, part: &Part) -> Option<&Hold> {
-        self.find(db, &part.key).1.outstanding_of(part.id()?, self.now_us)
+        self.find(db, &part.key).1.holds.outstanding_of(part.id()?, self.now_us)
     }
 
     /// Drops the ended holds, changes the others, and stores the bucket accordingly.
-    fn write(&mut self, db: Db, key: &[u8], own: &Limit, change: impl FnOnce(&mut Holds) -> Change) {
-        let (stored, holds) = self.stored.entry((db, key.into())).or_default();
-        let withheld_micro = holds.withholds_micro(own, *stored, self.now_us);
-        let before = (*stored, holds.clone());
-        holds.drop_ended(self.now_us);
-        holds.limit_override.take_if(|stored| stored.ends_at_us <= self.now_us);
-        withheld_micro.into_iter().for_each(|micro| holds.withhold(micro));
-        match change(holds) {
-            Change::Keep => (*stored, *holds) = before,
+    fn write(&mut self, db: Db, key: &[u8], own: &Limit, change: impl FnOnce(&mut Extension) -> Change) {
+        let (stored, extension) = self.stored.entry((db, key.into())).or_default();
+        let withheld_micro = extension.withholds_micro(own, *stored, self.now_us);
+        let before = (*stored, extension.clone());
+        extension.holds.drop_ended(self.now_us);
+        extension.limit_override.take_if(|stored| stored.ends_at_us <= self.now_us);
+        withheld_micro.into_iter().for_each(|micro| extension.withhold(micro));
+        match change(extension) {
+            Change::Keep => (*stored, *extension) = before,
             Change::Clear => drop(self.stored.remove(&(db, key.into()))),
             Change::Store { bucket, .. } => *stored = Some(bucket),
         }
@@ -64,9 +65,9 @@ impl World {
 
     /// Returns the level of a bucket under the limit of a part, in micro-tokens.
     pub fn level_micro(&self, db: Db, part: &Part) -> i64 {
-        let (bucket, holds) = self.find(db, &part.key);
+        let (bucket, extension) = self.find(db, &part.key);
         let charge = Operation::Charge { amount_micro: 1 };
-        let charged = part.limit.decide_with(bucket, holds, charge, self.now_us);
+        let charged = part.limit.decide_with(bucket, extension, charge, self.now_us);
         let Ok(Change::Store { bucket, .. }) = charged.map(|outcome| outcome.change) else {
             unreachable!("it is not as deep in debt")
         };
@@ -74,8 +75,8 @@ impl World {
     }
 
     pub fn operate(&mut self, db: Db, part: &Part, operation: Operation) -> bool {
-        let (bucket, holds) = self.find(db, &part.key);
-        let decided = part.limit.decide_with(bucket, holds, operation, self.now_us);
+        let (bucket, extension) = self.find(db, &part.key);
+        let decided = part.limit.decide_with(bucket, extension, operation, self.now_us);
         decided
             .inspect(|outcome| self.write(db, &part.key, &part.limit, |_| outcome.change))
             .is_ok_and(|it| it.decision.allowed > 0)
@@ -84,12 +85,12 @@ impl World {
     /// Returns all that a call can find of the bucket of a part, with times as seen from now: the level and the age of its last
     /// refill after a charge of one micro-token, and the holds that have not ended.
     pub fn outlook(&self, db: Db, part: &Part) -> (i64, i64, Vec<Hold>) {
-        let (bucket, holds) = self.find(db, &part.key);
+        let (bucket, extension) = self.find(db, &part.key);
         let charge = Operation::Charge { amount_micro: 1 };
         let charged =
-            part.limit.decide_with(bucket, holds, charge, self.now_us).map(|outcome| outcome.change);
+            part.limit.decide_with(bucket, extension, charge, self.now_us).map(|outcome| outcome.change);
         let Ok(Change::Store { bucket, .. }) = charged else { unreachable!("it is not as deep in debt") };
-        let outstanding = holds.iter().filter(|hold| hold.ends_at_us > self.now_us).cloned();
+        let outstanding = extension.holds.iter().filter(|hold| hold.ends_at_us > self.now_us).cloned();
         let left = outstanding.map(|hold| Hold { ends_at_us: hold.ends_at_us - self.now_us, ..hold });
         (bucket.level_micro, self.now_us - bucket.refilled_at_us, left.collect())
     }
@@ -102,13 +103,13 @@ impl World {
             None => Wanted::Settle { id, used_micro: amount_micro },
         };
         let (now_us, request) = (self.now_us, Request { key: &part.key, limit: part.limit, wanted });
-        let (bucket, holds) = self.stored.entry((db, part.key.clone())).or_default();
-        let plan = request.plan(*bucket, Some(holds), usize::MAX, now_us).unwrap();
+        let (bucket, extension) = self.stored.entry((db, part.key.clone())).or_default();
+        let plan = request.plan(*bucket, Some(extension), usize::MAX, now_us).unwrap();
         let Plan::Hold { bucket, taken_micro, amount_micro } = plan else {
             return matches!(plan, Plan::Outcome(outcome) if outcome.decision.allowed > 0);
         };
-        self.write(db, &part.key, &part.limit, |holds| {
-            request.change_hold(holds, bucket, taken_micro, amount_micro, now_us).change
+        self.write(db, &part.key, &part.limit, |extension| {
+            request.change_hold(extension, bucket, taken_micro, amount_micro, now_us).change
         });
         true
     }
@@ -116,15 +117,15 @@ impl World {
     /// Overrides the limit of a bucket, or ends the override if it lasts 0.
     pub fn override_limit(&mut self, db: Db, key: &Name, [capacity, rate]: [&str; 2], ttl_ms: i64) {
         let now_us = self.now_us;
-        let (stored, holds) = self.stored.entry((db, key.clone())).or_default();
+        let (stored, extension) = self.stored.entry((db, key.clone())).or_default();
         if ttl_ms == 0 {
-            return holds.end_override(now_us);
+            return extension.end_override(now_us);
         }
         let times_us = (now_us, now_us + ttl_ms * 1000);
         let begins = Override::parse(capacity.as_bytes(), rate.as_bytes(), false, times_us).unwrap();
-        let replaced = holds.replaced(*stored, now_us);
-        holds.drop_first(replaced.dropped);
-        *stored = Some(holds.begin_override(begins.into(), replaced.bucket, now_us));
+        let replaced = extension.replaced(*stored, now_us);
+        extension.holds.drop_first(replaced.dropped);
+        *stored = Some(extension.begin_override(begins.into(), replaced.bucket, now_us));
     }
 
     pub fn take(&mut self, db: Db, part: &Part, ttl_us: i64) -> bool {
@@ -145,13 +146,13 @@ impl Buckets for World {
     }
 
     fn is_overridden(&self, db: Db, part: &Part) -> bool {
-        let holds = self.find(db, &part.key).1;
-        if holds.override_at(self.now_us).is_none() || !self.is_denied(db, part) {
+        let extension = self.find(db, &part.key).1;
+        if extension.override_at(self.now_us).is_none() || !self.is_denied(db, part) {
             return false;
         }
-        let limit = holds.counting(&part.limit, None, self.now_us).limit;
+        let limit = extension.counting(&part.limit, None, self.now_us).limit;
         let is_larger =
-            |micro| micro > limit.capacity_micro() || (micro > 0 && holds.is_suspended(self.now_us));
+            |micro| micro > limit.capacity_micro() || (micro > 0 && extension.is_suspended(self.now_us));
         is_larger(self.needs_micro(db, part))
     }
 
@@ -167,16 +168,19 @@ impl Buckets for World {
 impl World {
     /// Returns whether its hold ends before there is what it needs in addition.
     fn outlasts_its_hold(&self, db: Db, part: &Part) -> bool {
-        let (bucket, holds) = self.find(db, &part.key);
+        let (bucket, extension) = self.find(db, &part.key);
         let needs_micro = self.needs_micro(db, part);
-        let wait_us = part.limit.wait_after_us(bucket, holds, Change::Keep, needs_micro, self.now_us);
+        let wait_us = part.limit.wait_after_us(bucket, extension, Change::Keep, needs_micro, self.now_us);
         let then_us = self.now_us.saturating_add(wait_us);
         self.held_of(db, part).is_some_and(|held| then_us >= held.ends_at_us)
     }
 
     fn decide_take(&self, db: Db, part: &Part, cost_micro: i64) -> Decision {
-        let (bucket, holds) = self.find(db, &part.key);
-        part.limit.decide_with(bucket, holds, Operation::Take { cost_micro }, self.now_us).unwrap().decision
+        let (bucket, extension) = self.find(db, &part.key);
+        part.limit
+            .decide_with(bucket, extension, Operation::Take { cost_micro }, self.now_us)
+            .unwrap()
+            .decision
     }
 
     /// How a call that needs something is denied what it needs.
@@ -514,8 +518,8 @@ impl Server {
         for call in &self.waiting.calls {
             let is_denied = call.parts.iter().any(|part| self.world.denial(call.db, part).is_some());
             for part in call.parts.iter().filter(|_| is_denied) {
-                let (bucket, holds) = self.world.find(call.db, &part.key);
-                let change = part.limit.denied_by_another(bucket, holds, self.world.now_us).change;
+                let (bucket, extension) = self.world.find(call.db, &part.key);
+                let change = part.limit.denied_by_another(bucket, extension, self.world.now_us).change;
                 self.world.write(call.db, &part.key, &part.limit, |_| change);
             }
         }

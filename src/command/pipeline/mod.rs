@@ -1,6 +1,7 @@
 //! The steps of every command that decides: open the keys, plan, admit, store, expire, replicate, announce, reply.
 //!
-//! [`decide`] does them over the [parts](Part) of a call, all or nothing. A call of one bucket has one part.
+//! A call of several buckets takes them over its [parts](Part), all or nothing; most calls of one bucket have no part, because
+//! [`decide_alone`] takes the same steps in registers.
 
 mod one_of;
 mod part;
@@ -35,7 +36,7 @@ pub(super) fn run_one<'call>(call: Call<'call>, request: Request<'call>) -> Resu
 /// Returns whether the bucket has no holds, and no calls wait.
 #[inline(always)]
 fn is_alone(key: &BucketKey) -> bool {
-    !key.has_holds() && !waiting::is_any()
+    !key.is_extended() && !waiting::is_any()
 }
 
 /// Does the steps of [`decide`] on one bucket that is alone. There are two because a slice of one stays in memory, which costs
@@ -47,11 +48,13 @@ fn decide_alone(request: Request, operation: Operation, mut key: BucketKey) -> R
     part::admit(&key, &mut outcome)?;
     let written = part::store(&mut key, outcome.change);
     drop(key);
-    let stored = Stored { request: &request, outcome, held_micro: None, of_override: None };
+    let stored = Stored::alone(&request, outcome, written);
     if let Some(written) = written {
         replicate(&call, Replication::CallOrEffect, || [stored.effect(&call, written)]);
     }
     stored.announce(&call);
+    // It owns nothing. To look for an override to free costs each take 30 instructions.
+    std::mem::forget(stored);
     COUNTERS.decision(outcome.decision.allowed != 0);
     Ok(outcome.decision)
 }
@@ -60,7 +63,7 @@ fn decide_alone(request: Request, operation: Operation, mut key: BucketKey) -> R
 #[inline(never)]
 fn decide_with_others<'call>(request: Request<'call>, key: BucketKey<'call>) -> Result<Decision, Refusal> {
     let call = *key.call();
-    decide(&call, std::slice::from_mut(&mut Part::planned(&request, key)?), Replication::CallOrEffect)
+    decide(&call, Part::planned(&request, key)?, Replication::CallOrEffect)
 }
 
 /// Decides on one bucket, changes nothing, and replies.
@@ -91,7 +94,7 @@ pub(super) fn override_limit<'call>(call: Call<'call>, request: Request<'call>) 
         waiting::mark_replaced(&key);
     }
     let written = part::store_override(&mut key, &request);
-    let plan = request.plan(key.bucket(), key.holds_mut(), 0, call.now_us())?;
+    let plan = request.plan(key.bucket(), key.extension_mut(), 0, call.now_us())?;
     let part = Part::new(&request, key, plan);
     let decision = part.outcome().decision;
     drop(part);
@@ -118,8 +121,8 @@ fn peek_with_others<'call>(request: Request<'call>, key: BucketKey<'call>) -> Re
 /// # Errors
 /// Without having changed anything.
 pub(super) fn run_together<'call>(call: Call<'call>, requests: &[Request<'call>]) -> Result<(), Refusal> {
-    let (mut parts, verdict) = open(call, requests, Access::Write)?;
-    call.reply_decisions(&commit_all(&call, &mut parts, verdict, Replication::CallOrEffect));
+    let (parts, verdict) = open(call, requests, Access::Write)?;
+    call.reply_decisions(&commit_all(&call, parts, verdict, Replication::CallOrEffect));
     Ok(())
 }
 
@@ -138,14 +141,14 @@ fn open<'request, 'call>(
     Ok((parts, verdict))
 }
 
-/// Changes all buckets of a call as planned, or none, and returns the decision that binds it.
+/// Changes the only bucket of a call as planned, and returns the decision.
 ///
 /// # Errors
 /// Without having changed anything.
 #[inline(always)]
-pub(super) fn decide(call: &Call, parts: &mut [Part], replication: Replication) -> Result<Decision, Refusal> {
-    let verdict = admit(call, parts)?;
-    Ok(commit(call, parts, verdict, replication))
+pub(super) fn decide(call: &Call, mut part: Part, replication: Replication) -> Result<Decision, Refusal> {
+    let verdict = admit(call, std::slice::from_mut(&mut part))?;
+    Ok(commit(call, &[part.store()], verdict, replication))
 }
 
 /// The decision on a call over all its buckets.
@@ -177,56 +180,64 @@ fn is_possible(call: &Call, parts: &[Part]) -> bool {
     let mut waits_ms = parts.iter().map(|part| part.plan.retry_after_ms());
     let longest_ms = waits_ms.clone().max().unwrap_or(0);
     let then_us = longest_ms.saturating_mul(1000).saturating_add(call.now_us());
-    let until_us = |part: &Part| part.request().possible_until_us(part.key.holds(), call.now_us());
+    let until_us = |part: &Part| part.request().possible_until_us(part.key.extension(), call.now_us());
     waits_ms.all(|wait_ms| wait_ms != NEVER_MS) && parts.iter().all(|part| then_us < until_us(part))
 }
 
-/// Changes all buckets as admitted, announces and counts it, and returns the decision that binds the call.
+/// Changes all buckets as admitted, and returns the decision on the call and on each.
+fn commit_all(call: &Call, parts: Vec<Part>, verdict: Verdict, replication: Replication) -> Decisions {
+    let stored: Vec<_> = parts.into_iter().map(Part::store).collect();
+    let binding = commit(call, &stored, verdict, replication);
+    Decisions { binding, each: each(&stored) }
+}
+
+/// Replicates, announces and counts what was stored. Returns the decision that binds the call.
 #[inline(always)]
-fn commit(call: &Call, parts: &mut [Part], verdict: Verdict, replication: Replication) -> Decision {
-    store(call, parts, replication);
-    for part in &*parts {
-        part.stored().announce(call);
+fn commit(call: &Call, stored: &[Stored], verdict: Verdict, replication: Replication) -> Decision {
+    replicate_all(call, stored, replication);
+    for one in stored {
+        one.announce(call);
     }
-    let binding = binding(parts, verdict);
-    if !parts.iter().any(|part| part.stored().is_late()) {
+    let binding = binding(stored, verdict);
+    if !stored.iter().any(Stored::is_late) {
         COUNTERS.decision(binding.allowed != 0);
     }
     binding
 }
 
+/// Stores a denied call: it writes only if the clock stepped back, so that the buckets continue from the new time.
+fn store_denied<'request, 'call>(
+    call: &Call,
+    parts: Vec<Part<'request, 'call>>,
+    replication: Replication,
+) -> Vec<Stored<'request, 'call>> {
+    let stored: Vec<_> = parts.into_iter().map(Part::store).collect();
+    replicate_all(call, &stored, replication);
+    stored
+}
+
 /// Returns the decision that binds a call.
 #[inline(always)]
-fn binding(parts: &[Part], verdict: Verdict) -> Decision {
-    let mut binding = Decision::binding(parts.iter().map(|part| part.outcome().decision));
+fn binding(stored: &[Stored], verdict: Verdict) -> Decision {
+    let mut binding = Decision::binding(stored.iter().map(|one| one.outcome.decision));
     if verdict == Verdict::Never {
         binding.retry_after_ms = NEVER_MS;
     }
     binding
 }
 
-/// Commits a call like [`commit`]. Returns the decision on each bucket too.
-fn commit_all(call: &Call, parts: &mut [Part], verdict: Verdict, replication: Replication) -> Decisions {
-    let binding = commit(call, parts, verdict, replication);
-    Decisions { binding, each: each(parts) }
-}
-
 /// Returns the decision on each bucket.
-fn each(parts: &[Part]) -> Vec<Decision> {
-    parts.iter().map(|part| part.outcome().decision).collect()
+fn each(stored: &[Stored]) -> Vec<Decision> {
+    stored.iter().map(|one| one.outcome.decision).collect()
 }
 
-/// Changes all buckets, as one unit for replicas, and closes their keys.
+/// Sends the writes of a call as one unit to replicas.
 #[inline(always)]
-fn store(call: &Call, parts: &mut [Part], replication: Replication) {
-    // A loop, because a `for_each` of one would not be inlined.
-    for part in &mut *parts {
-        part.store();
-    }
-    let written = || parts.iter().filter_map(|part| Some((part.stored(), part.written?)));
+fn replicate_all(call: &Call, stored: &[Stored], replication: Replication) {
+    let written = || stored.iter().filter_map(|one| Some((one, one.written?)));
     if written().next().is_some() {
         replicate(call, replication, || {
-            written().map(|(stored, written)| stored.effect(call, written)).collect::<Vec<_>>()
+            written().map(|(one, written)| one.effect(call, written)).collect::<Vec<_>>()
         });
     }
 }

@@ -3,8 +3,8 @@
 //! An alternative is a call of several buckets, decided by itself. Its keys are closed before those of the next are opened,
 //! because a key may be in both.
 
-use super::part::{Part, Request};
-use super::{binding, commit_all, each, open, store, Verdict};
+use super::part::{Request, Stored};
+use super::{binding, commit_all, each, open, store_denied, Verdict};
 use crate::redis::{announce_denial, Access, Argument, BucketKey, Call, Decisions, Replication, COUNTERS};
 use tokenbucket_core::error::Refusal;
 use tokenbucket_core::request::OneOf;
@@ -26,16 +26,15 @@ pub(in crate::command) fn run_one_of<'call>(
             continue;
         }
         let opened = open(call, requests, Access::Write);
-        let (mut parts, verdict) = opened.map_err(|refusal| refusal.behind(first))?;
+        let (parts, verdict) = opened.map_err(|refusal| refusal.behind(first))?;
         if verdict == Verdict::Allowed {
-            let mut decisions = commit_all(&call, &mut parts, verdict, Replication::CallOrEffect);
+            let mut decisions = commit_all(&call, parts, verdict, Replication::CallOrEffect);
             decisions.binding.allowed = number;
             call.reply_decisions(&decisions);
             return Ok(());
         }
-        // Writes only if the clock stepped back: the bucket continues from the new time.
-        store(&call, &mut parts, Replication::CallOrEffect);
-        soonest = sooner(soonest, &parts, verdict);
+        let stored = store_denied(&call, parts, Replication::CallOrEffect);
+        soonest = sooner(soonest, &stored, verdict);
     }
     if let Some((decisions, key)) = soonest {
         announce_denial(&call, &key);
@@ -51,16 +50,16 @@ type Denial<'call> = (Decisions, Argument<'call>);
 /// Returns the denial with the shorter wait; of equal ones the earlier.
 fn sooner<'call>(
     earlier: Option<Denial<'call>>,
-    parts: &[Part<'_, 'call>],
+    stored: &[Stored<'_, 'call>],
     verdict: Verdict,
 ) -> Option<Denial<'call>> {
-    let binding = binding(parts, verdict);
+    let binding = binding(stored, verdict);
     let is_later =
         |(earlier, _): &Denial| length(binding.retry_after_ms) >= length(earlier.binding.retry_after_ms);
     if earlier.as_ref().is_some_and(is_later) {
         return earlier;
     }
-    key_that_binds(parts).map(|key| (Decisions { binding, each: each(parts) }, key))
+    key_that_binds(stored).map(|key| (Decisions { binding, each: each(stored) }, key))
 }
 
 /// Returns whether every bucket of which the call wants any has its hold; if it wants none, whether one has.
@@ -68,8 +67,8 @@ fn is_held<'call>(call: Call<'call>, requests: &[Request<'call>]) -> bool {
     let is_there = |request: &Request<'call>| {
         let Some(id) = request.id() else { return false };
         let key = BucketKey::open(call, request.key, Access::Write);
-        let holds = key.as_ref().ok().and_then(BucketKey::holds);
-        holds.is_some_and(|holds| holds.outstanding_of(id.as_ref(), call.now_us()).is_some())
+        let extension = key.as_ref().ok().and_then(BucketKey::extension);
+        extension.is_some_and(|of| of.holds.outstanding_of(id.as_ref(), call.now_us()).is_some())
     };
     let mut wanting = requests.iter().filter(|request| request.wanted.micro() > 0).peekable();
     match wanting.peek() {
@@ -79,11 +78,11 @@ fn is_held<'call>(call: Call<'call>, requests: &[Request<'call>]) -> bool {
 }
 
 /// Returns the key of the first bucket that denies the longest.
-fn key_that_binds<'call>(parts: &[Part<'_, 'call>]) -> Option<Argument<'call>> {
-    let wait = |part: &Part| length(part.plan.retry_after_ms());
-    let denied = parts.iter().filter(|part| part.is_denied());
+fn key_that_binds<'call>(stored: &[Stored<'_, 'call>]) -> Option<Argument<'call>> {
+    let wait = |one: &Stored| length(one.outcome.decision.retry_after_ms);
+    let denied = stored.iter().filter(|one| one.outcome.decision.allowed == 0);
     let binding = denied.reduce(|one, other| if wait(other) > wait(one) { other } else { one });
-    binding.map(|part| part.request().key)
+    binding.map(|one| one.request.key)
 }
 
 /// Returns the length of a wait, of which -1 is the longest.

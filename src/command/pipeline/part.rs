@@ -2,28 +2,22 @@
 
 use crate::redis::{announce_denial, denies_on_oom, waiting, Argument, BucketKey, Call, COUNTERS, MAX_HOLDS};
 use std::ffi::CStr;
-use tokenbucket_core::bucket::{Bucket, Change, Limit, Operation, Outcome, NEVER_MS};
-use tokenbucket_core::effect::{Effect, HoldChange, HoldChanges};
+use tokenbucket_core::bucket::{Bucket, Change, Operation, Outcome, NEVER_MS};
+use tokenbucket_core::effect::Effect;
 use tokenbucket_core::error::Error;
 use tokenbucket_core::expiry::ExpiryWindow;
-use tokenbucket_core::hold::{Holds, Override, Plan};
+use tokenbucket_core::hold::{Extension, ExtensionChange, ExtensionChanges, Override};
+use tokenbucket_core::plan::Plan;
 use tokenbucket_core::request::{self, Wanted};
 
 /// A call's request to one bucket, with the server's arguments.
 pub(super) type Request<'call> = request::Request<Argument<'call>>;
 
-/// A request to one bucket, and its plan. The key is open until the plan is stored.
+/// A request to one bucket whose key is open, and its plan.
 pub(in crate::command) struct Part<'request, 'call> {
     request: &'request Request<'call>,
     pub(in crate::command) key: BucketKey<'call>,
-    /// The plan; once it is stored, the outcome.
     pub(super) plan: Plan,
-    /// The amount to which a hold was set, 0 if it was ended; `None` if no hold was changed.
-    held_micro: Option<i64>,
-    /// The change of an override by the write, if there was one. In a box, because nearly no write has one.
-    of_override: Option<Box<HoldChange>>,
-    /// The write, if there was one.
-    pub(super) written: Option<Written>,
 }
 
 impl<'request, 'call> Part<'request, 'call> {
@@ -33,7 +27,7 @@ impl<'request, 'call> Part<'request, 'call> {
         key: BucketKey<'call>,
         plan: Plan,
     ) -> Self {
-        Self { request, key, plan, held_micro: None, of_override: None, written: None }
+        Self { request, key, plan }
     }
 
     /// Returns the request.
@@ -49,7 +43,7 @@ impl<'request, 'call> Part<'request, 'call> {
         mut key: BucketKey<'call>,
     ) -> Result<Self, Error> {
         let (stored, now_us) = (key.bucket(), key.call().now_us());
-        let plan = request.plan(stored, key.holds_mut(), MAX_HOLDS.count(), now_us)?;
+        let plan = request.plan(stored, key.extension_mut(), MAX_HOLDS.count(), now_us)?;
         let mut part = Self::new(request, key, plan);
         if part.comes_later() {
             part.deny_behind_others();
@@ -66,23 +60,22 @@ impl<'request, 'call> Part<'request, 'call> {
     #[cold]
     fn deny_behind_others(&mut self) {
         let is_for_good = self.is_denied() && self.plan.retry_after_ms() == NEVER_MS;
-        let micro = self.lacking_micro();
-        if !is_for_good && micro > 0 {
-            if let Some(ahead_micro) = waiting::wanted_before(&self.key, &self.request.limit, micro) {
+        let needed_micro = self.needed_micro();
+        if !is_for_good && needed_micro > 0 {
+            if let Some(ahead_micro) = waiting::wanted_before(&self.key, &self.request.limit, needed_micro) {
                 self.plan = Plan::Outcome(self.denied_behind(ahead_micro));
             }
         }
     }
 
-    fn lacking_micro(&self) -> i64 {
-        self.request().lacking_micro(self.key.holds(), self.key.call().now_us())
+    fn needed_micro(&self) -> i64 {
+        self.request.needs(self.key.extension(), self.key.call().now_us()).micro
     }
 
     /// Returns the denial of a call behind others that want `ahead_micro`.
     pub(super) fn denied_behind(&self, ahead_micro: i64) -> Outcome {
-        let (stored, holds, now_us) = (self.key.bucket(), self.key.holds(), self.key.call().now_us());
-        let lacking_micro = self.lacking_micro();
-        self.request().limit.denied_behind(stored, holds, lacking_micro, ahead_micro, now_us)
+        let (stored, extension, now_us) = (self.key.bucket(), self.key.extension(), self.key.call().now_us());
+        self.request.limit.denied_behind(stored, extension, self.needed_micro(), ahead_micro, now_us)
     }
 
     #[inline(always)]
@@ -94,8 +87,9 @@ impl<'request, 'call> Part<'request, 'call> {
     #[inline(always)]
     pub(super) fn deny_by_another(&mut self) {
         if !self.is_denied() {
-            let (stored, holds, now_us) = (self.key.bucket(), self.key.holds(), self.key.call().now_us());
-            self.plan = Plan::Outcome(self.request().limit.denied_by_another(stored, holds, now_us));
+            let (stored, extension, now_us) =
+                (self.key.bucket(), self.key.extension(), self.key.call().now_us());
+            self.plan = Plan::Outcome(self.request().limit.denied_by_another(stored, extension, now_us));
         }
     }
 
@@ -125,9 +119,9 @@ impl<'request, 'call> Part<'request, 'call> {
         if denies_on_oom() || (exists && self.request().limit.is_pool()) {
             return Err(if exists { Error::HoldOutOfMemory } else { Error::OutOfMemory });
         }
-        let (stored, holds, now_us) = (self.key.bucket(), self.key.holds(), self.key.call().now_us());
+        let (stored, extension, now_us) = (self.key.bucket(), self.key.extension(), self.key.call().now_us());
         let take = Operation::Take { cost_micro: taken_micro };
-        let outcome = self.request().limit.decide_with(stored, holds, take, now_us)?;
+        let outcome = self.request().limit.decide_with(stored, extension, take, now_us)?;
         let change = if exists { outcome.change } else { Change::Keep };
         self.plan = Plan::Outcome(Outcome { change, ..outcome });
         Ok(())
@@ -135,39 +129,24 @@ impl<'request, 'call> Part<'request, 'call> {
 
     /// Changes the bucket as planned, and closes its key.
     #[inline(always)]
-    pub(super) fn store(&mut self) {
-        self.written = match self.plan {
-            Plan::Outcome(Outcome { change: change @ Change::Store { .. }, .. }) if self.key.has_holds() => {
-                Some(store_with_holds(&mut self.key, &self.request.limit, &mut self.of_override, |_| change))
+    pub(super) fn store(mut self) -> Stored<'request, 'call> {
+        let (request, key) = (self.request, &mut self.key);
+        let stored = match self.plan {
+            Plan::Outcome(outcome @ Outcome { change: Change::Store { .. }, .. }) if key.is_extended() => {
+                store_extended(request, key, None, |_| outcome)
             }
-            Plan::Outcome(Outcome { change, .. }) => store(&mut self.key, change),
+            Plan::Outcome(outcome) => Stored::alone(request, outcome, store(key, outcome.change)),
             Plan::Hold { bucket, taken_micro, amount_micro } => {
-                let now_us = self.key.call().now_us();
-                self.held_micro = Some(amount_micro);
-                let request = self.request;
-                Some(store_with_holds(&mut self.key, &request.limit, &mut self.of_override, |holds| {
-                    let outcome = request.change_hold(holds, bucket, taken_micro, amount_micro, now_us);
-                    self.plan = Plan::Outcome(outcome);
-                    outcome.change
-                }))
+                let now_us = key.call().now_us();
+                store_extended(request, key, Some(amount_micro), |extension| {
+                    request.change_hold(extension, bucket, taken_micro, amount_micro, now_us)
+                })
             }
         };
-        if self.written.is_some() && self.comes_later() {
-            let id = self.request().id().filter(|_| self.held_micro.is_some());
-            let granted_micro = self.outcome().granted_micro;
-            // A hold that was there before may end earlier now.
-            let is_anew = self.held_micro.is_none_or(|micro| micro == 0 || micro == granted_micro);
-            let has_taken = is_anew && granted_micro > 0;
-            waiting::mark(&self.key, id.map(AsRef::as_ref), &self.request().limit, has_taken);
+        if stored.written.is_some() && self.comes_later() {
+            stored.mark(&self.key);
         }
-        self.key.close();
-    }
-
-    /// Returns what was stored.
-    #[inline(always)]
-    pub(super) fn stored(&self) -> Stored<'_, 'call> {
-        let of_override = self.of_override.as_deref();
-        Stored { request: self.request, outcome: self.outcome(), held_micro: self.held_micro, of_override }
+        stored
     }
 }
 
@@ -186,25 +165,46 @@ pub(super) fn admit(key: &BucketKey, outcome: &mut Outcome) -> Result<(), Error>
 }
 
 /// A part that was stored, with its key closed.
-#[derive(Clone, Copy)]
 pub(super) struct Stored<'request, 'call> {
     pub(super) request: &'request Request<'call>,
     pub(super) outcome: Outcome,
+    /// The write, if there was one.
+    pub(super) written: Option<Written>,
     /// The amount to which a hold was set, 0 if it was ended; `None` if no hold was changed.
-    pub(super) held_micro: Option<i64>,
-    /// The change of an override.
-    pub(super) of_override: Option<&'request HoldChange>,
+    held_micro: Option<i64>,
+    /// The change of an override. In a box, because nearly no write has one.
+    of_override: Option<Box<ExtensionChange>>,
 }
 
-impl<'call> Stored<'_, 'call> {
+impl<'request, 'call> Stored<'request, 'call> {
+    /// Returns a bucket whose holds and override, if it has any, did not change.
+    #[inline(always)]
+    pub(super) fn alone(
+        request: &'request Request<'call>,
+        outcome: Outcome,
+        written: Option<Written>,
+    ) -> Self {
+        Self { request, outcome, written, held_micro: None, of_override: None }
+    }
+
+    /// Reports the write to the calls that wait.
+    #[cold]
+    fn mark(&self, key: &BucketKey) {
+        let id = self.request.id().filter(|_| self.held_micro.is_some());
+        let granted_micro = self.outcome.granted_micro;
+        // A hold that was there before may end earlier now.
+        let is_anew = self.held_micro.is_none_or(|micro| micro == 0 || micro == granted_micro);
+        waiting::mark(key, id.map(AsRef::as_ref), &self.request.limit, is_anew && granted_micro > 0);
+    }
+
     /// Returns the effect of the write, for replicas and files.
     #[inline(always)]
     pub(super) fn effect(&self, call: &Call, written: Written) -> (Argument<'call>, Effect) {
         let effect = match written {
             Written::Cleared => Effect::Cleared,
             Written::Stored { bucket, expire_at_ms, holds } => {
-                let holds = holds.map(|(dropped, len)| self.hold_changes(call, dropped, len));
-                Effect::Stored { bucket, expire_at_ms: Some(expire_at_ms), holds }
+                let extension = holds.map(|(dropped, len)| self.changes(call, dropped, len));
+                Effect::Stored { bucket, expire_at_ms: Some(expire_at_ms), extension }
             }
         };
         (self.request.key, effect)
@@ -212,11 +212,11 @@ impl<'call> Stored<'_, 'call> {
 
     #[cold]
     #[inline(never)] // Off the path of buckets without holds: each take paid for its code.
-    fn hold_changes(&self, call: &Call, dropped: u32, len: u32) -> HoldChanges {
-        let change = |amount_micro| self.request.hold_change(amount_micro, call.now_us());
-        let of_override = self.of_override.cloned().into_iter();
+    fn changes(&self, call: &Call, dropped: u32, len: u32) -> ExtensionChanges {
+        let change = |amount_micro| self.request.change(amount_micro, call.now_us());
+        let of_override = self.of_override.as_deref().cloned().into_iter();
         let changes = of_override.chain(self.held_micro.and_then(change)).collect();
-        HoldChanges { dropped, changes, len }
+        ExtensionChanges { dropped, changes, len }
     }
 
     /// Counts the granted tokens, and sends the keyspace event.
@@ -290,31 +290,30 @@ pub(super) fn store(key: &mut BucketKey, change: Change) -> Option<Written> {
 }
 
 /// Drops the ended holds, changes the others by `change`, and stores the bucket accordingly. Its key stays until it is full
-/// under `own_limit` too, which counts again when an override has ended. `of_override` becomes what the write changes of one.
-fn store_with_holds(
-    key: &mut BucketKey,
-    own_limit: &Limit,
-    of_override: &mut Option<Box<HoldChange>>,
-    change: impl FnOnce(&mut Holds) -> Change,
-) -> Written {
-    let now_us = key.call().now_us();
-    let dropped = key.holds().map_or(0, |holds| holds.ended(now_us));
-    let overridden = key.holds().filter(|holds| holds.is_overridden());
-    let withheld_micro = overridden.and_then(|holds| holds.withholds_micro(own_limit, key.bucket(), now_us));
-    let (len, change) = key.update_holds(dropped, |holds| {
-        if holds.is_overridden() {
-            *of_override = change_override(holds, withheld_micro, now_us);
+/// under the limit of the call too, which counts again when an override has ended.
+fn store_extended<'request, 'call>(
+    request: &'request Request<'call>,
+    key: &mut BucketKey<'call>,
+    held_micro: Option<i64>,
+    change: impl FnOnce(&mut Extension) -> Outcome,
+) -> Stored<'request, 'call> {
+    let (own, now_us) = (&request.limit, key.call().now_us());
+    let dropped = key.extension().map_or(0, |extension| extension.holds.ended(now_us));
+    let withheld_micro = key.extension().and_then(|of| of.withholds_micro(own, key.bucket(), now_us));
+    let (len, (outcome, of_override)) = key.update_extension(dropped, |extension| {
+        let is_overridden = extension.is_overridden();
+        let of_override =
+            if is_overridden { change_override(extension, withheld_micro, now_us) } else { None };
+        let mut outcome = change(extension);
+        let Change::Store { bucket, full_at_us } = &mut outcome.change else {
+            return (None, (outcome, of_override));
+        };
+        if is_overridden {
+            *full_at_us = extension.full_after_override_us(own, *bucket, now_us).max(*full_at_us);
         }
-        match change(holds) {
-            Change::Store { bucket, full_at_us } if holds.is_overridden() => {
-                let full_then_us = holds.full_after_override_us(own_limit, bucket, now_us);
-                (Some(bucket), Change::Store { bucket, full_at_us: full_at_us.max(full_then_us) })
-            }
-            change @ Change::Store { bucket, .. } => (Some(bucket), change),
-            change => (None, change),
-        }
+        (Some(*bucket), (outcome, of_override))
     });
-    let written = match change {
+    let written = match outcome.change {
         Change::Store { bucket, full_at_us } => {
             let holds = Some((count(dropped), count(len)));
             Written::Stored { bucket, expire_at_ms: expire(key, full_at_us), holds }
@@ -322,17 +321,21 @@ fn store_with_holds(
         Change::Keep | Change::Clear => Written::Cleared,
     };
     key.signal_modified();
-    written
+    Stored { request, outcome, written: Some(written), held_micro, of_override }
 }
 
 /// Ends an override whose time is over, or records what one withholds. Returns the change.
 #[cold]
-fn change_override(holds: &mut Holds, withheld_micro: Option<i64>, now_us: i64) -> Option<Box<HoldChange>> {
-    if holds.limit_override.take_if(|stored| stored.ends_at_us <= now_us).is_some() {
-        return Some(Box::new(HoldChange::Override(None)));
+fn change_override(
+    extension: &mut Extension,
+    withheld_micro: Option<i64>,
+    now_us: i64,
+) -> Option<Box<ExtensionChange>> {
+    if extension.limit_override.take_if(|stored| stored.ends_at_us <= now_us).is_some() {
+        return Some(Box::new(ExtensionChange::Override(None)));
     }
-    holds.withhold(withheld_micro?);
-    Some(Box::new(HoldChange::Override(holds.limit_override.clone())))
+    extension.withhold(withheld_micro?);
+    Some(Box::new(ExtensionChange::Override(extension.limit_override.clone())))
 }
 
 fn count(count: usize) -> u32 {
@@ -342,19 +345,19 @@ fn count(count: usize) -> u32 {
 /// Begins an override, or ends the one that counts. Returns the effect; `None` if there is none to end.
 pub(super) fn store_override(key: &mut BucketKey, request: &Request) -> Option<Effect> {
     let now_us = key.call().now_us();
-    let Some(HoldChange::Override(begins)) = request.hold_change(0, now_us) else { return None };
+    let Some(ExtensionChange::Override(begins)) = request.change(0, now_us) else { return None };
     match begins {
         Some(begins) => Some(begin_override(key, begins)),
-        None if key.holds()?.override_at(now_us).is_some() => Some(end_override(key)),
+        None if key.extension()?.override_at(now_us).is_some() => Some(end_override(key)),
         None => None,
     }
 }
 
 fn begin_override(key: &mut BucketKey, begins: Box<Override>) -> Effect {
     let (now_us, stored) = (key.call().now_us(), key.bucket());
-    let none = Holds::default();
-    let holds = key.holds().unwrap_or(&none);
-    let replaced = holds.replaced(stored, now_us);
+    let none = Extension::default();
+    let extension = key.extension().unwrap_or(&none);
+    let replaced = extension.replaced(stored, now_us);
     // Redis 8.10 dies of a question about the expiry of a key that does not exist.
     let expires_at_ms = stored.and_then(|_| key.expire_at_ms());
     // A key without an expiry keeps none.
@@ -362,18 +365,18 @@ fn begin_override(key: &mut BucketKey, begins: Box<Override>) -> Effect {
     let expires_at_ms = expires_at_ms.unwrap_or(0);
     let expire_at_ms = (!stays).then(|| {
         let bucket = stored.unwrap_or(replaced.bucket);
-        holds.overridden_until_ms(&begins, bucket, expires_at_ms, now_us)
+        extension.overridden_until_ms(&begins, bucket, expires_at_ms, now_us)
     });
-    update_override(key, expire_at_ms, replaced.dropped, |holds| {
-        Some(holds.begin_override(begins, replaced.bucket, now_us))
+    update_override(key, expire_at_ms, replaced.dropped, |extension| {
+        Some(extension.begin_override(begins, replaced.bucket, now_us))
     })
 }
 
 fn end_override(key: &mut BucketKey) -> Effect {
     let (now_us, stored, expire_at_ms) = (key.call().now_us(), key.bucket(), key.expire_at_ms());
-    update_override(key, expire_at_ms, 0, |holds| {
-        holds.end_override(now_us);
-        stored.filter(|bucket| !holds.is_full_after_override(*bucket, now_us))
+    update_override(key, expire_at_ms, 0, |extension| {
+        extension.end_override(now_us);
+        stored.filter(|bucket| !extension.is_full_after_override(*bucket, now_us))
     })
 }
 
@@ -382,19 +385,19 @@ fn update_override(
     key: &mut BucketKey,
     expire_at_ms: Option<i64>,
     dropped: usize,
-    change: impl FnOnce(&mut Holds) -> Option<Bucket>,
+    change: impl FnOnce(&mut Extension) -> Option<Bucket>,
 ) -> Effect {
-    let (len, stored) = key.update_holds(dropped, |holds| {
-        let bucket = change(holds);
-        (bucket, bucket.map(|bucket| (bucket, HoldChange::Override(holds.limit_override.clone()))))
+    let (len, stored) = key.update_extension(dropped, |extension| {
+        let bucket = change(extension);
+        (bucket, bucket.map(|bucket| (bucket, ExtensionChange::Override(extension.limit_override.clone()))))
     });
     key.signal_modified();
     let Some((bucket, change)) = stored else { return Effect::Cleared };
     if key.expire_at_ms() != expire_at_ms {
         key.expire_at(expire_at_ms);
     }
-    let holds = Some(HoldChanges { dropped: count(dropped), changes: vec![change], len: count(len) });
-    Effect::Stored { bucket, expire_at_ms, holds }
+    let changes = ExtensionChanges { dropped: count(dropped), changes: vec![change], len: count(len) };
+    Effect::Stored { bucket, expire_at_ms, extension: Some(changes) }
 }
 
 /// Sets the expiry of a bucket that was just stored, and returns it.
