@@ -4,14 +4,14 @@
 use super::super::api::{context_flags, selected_db, server, subscribe};
 use super::super::call::{Argument, Call};
 use super::super::clock::system_now_us;
+use super::calls::{is_any, mark_gone, note_gone, with_calls, CONTEXT};
 use super::serve::{end_all_on_replica, on_timer};
 use super::slice::{arm, disarm, reports_removed_keys};
-use super::{is_any, with_calls, CALLS, CONTEXT};
+
 use redis_module::raw;
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokenbucket_core::queue::Db;
 
 /// Notes that any argument of a command may be a removed key, on servers that do not report them.
@@ -94,12 +94,6 @@ pub(in crate::redis) fn on_cron_loop() {
     }
 }
 
-/// A key, with its database if that is known.
-type GoneKey = (Option<Db>, Box<[u8]>);
-
-/// Removed keys that are not marked yet.
-static GONE: Mutex<Vec<GoneKey>> = Mutex::new(Vec::new());
-
 /// Notes a removed or overwritten key (6.2). Older servers do not report it.
 pub(in crate::redis) unsafe extern "C" fn unlink(key: *mut raw::RedisModuleString, _value: *const c_void) {
     // SAFETY: the server passes the key's name, or null where there is none.
@@ -125,27 +119,7 @@ fn gone(db: Option<Db>, key: &Argument) {
     if !is_any() {
         return;
     }
-    list().push((db, key.as_ref().into()));
-    // If one of our own calls removes the key, or finds it expired, it marks the key later.
-    if let Ok(calls) = CALLS.try_lock() {
-        drop(calls);
-        if mark_gone() {
-            arm(system_now_us(), 0);
-        }
+    if note_gone(db, key) {
+        arm(system_now_us(), 0);
     }
-}
-
-/// Marks the removed keys in the queue. Returns whether the queue has anything to examine.
-pub(super) fn mark_gone() -> bool {
-    let gone = std::mem::take(&mut *list());
-    with_calls(|calls| {
-        for (db, key) in gone {
-            calls.queue.mark_gone(db, Some(&key));
-        }
-        calls.queue.is_marked(i64::MIN)
-    })
-}
-
-fn list() -> MutexGuard<'static, Vec<GoneKey>> {
-    GONE.lock().unwrap_or_else(PoisonError::into_inner)
 }

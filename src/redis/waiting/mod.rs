@@ -16,12 +16,14 @@
 //! - The timer writes nothing while clients are paused: that crashes the server.
 
 mod block;
+mod calls;
 mod client;
 mod events;
 mod serve;
 mod slice;
 mod slots;
 
+pub(crate) use calls::is_any;
 pub(crate) use client::Resume;
 pub(super) use events::{
     after_command, before_command, on_cron_loop, on_role_changed, unlink, unlink_in_db, watch,
@@ -34,72 +36,14 @@ use super::key::BucketKey;
 use super::settings::MAX_WAITERS;
 use super::spec::Spec;
 use super::COUNTERS;
+use calls::{with_calls, CONTEXT};
 use client::Client;
 use redis_module::raw;
 use slice::Slice;
-use std::collections::BTreeMap;
-use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::sync::atomic::Ordering;
 use tokenbucket_core::bucket::Limit;
-use tokenbucket_core::queue::{Arrival, Db, Queue};
+use tokenbucket_core::queue::{Db, Queue};
 use tokenbucket_core::request::Waiting;
-
-/// The waiting calls, and their clients.
-#[derive(Default)]
-struct WaitingCalls {
-    queue: Queue<OwnedString>,
-    clients: BTreeMap<Arrival, NonNull<Client>>,
-    /// Until when serving has used up its share of time; see [`Slice`].
-    served_until: Option<Instant>,
-    /// The server's timer, and when it fires, in Unix microseconds.
-    timer: Option<(raw::RedisModuleTimerID, i64)>,
-    /// What the timer calls; none before the module is loaded.
-    on_timer: raw::RedisModuleTimerProc,
-    /// When all buckets were last checked because the server does not report removed keys, in Unix microseconds.
-    polled_us: i64,
-    /// The clock's time when it was last read.
-    seen_us: i64,
-    /// How far the clock was set back, which the queue does not know yet.
-    set_back_us: i64,
-}
-
-impl WaitingCalls {
-    /// Notes how far the clock was set back since it was last read, and returns it.
-    fn look_at_clock(&mut self, now_us: i64) -> i64 {
-        if self.queue.count() == 0 {
-            (self.seen_us, self.set_back_us) = (now_us, 0);
-        }
-        let back_us = self.seen_us.saturating_sub(now_us).max(0);
-        self.seen_us = now_us;
-        self.set_back_us = self.set_back_us.saturating_add(back_us);
-        back_us
-    }
-}
-
-// SAFETY: the pointers are to clients and strings that the server keeps for us; only its main thread uses them.
-unsafe impl Send for WaitingCalls {}
-
-static CALLS: Mutex<Option<WaitingCalls>> = Mutex::new(None);
-
-/// The module's own context, for work outside of commands; null until the module is loaded.
-static CONTEXT: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(ptr::null_mut());
-
-/// Works on the calls. Only the server's main thread calls this, never inside itself, except in [`events`].
-fn with_calls<T>(work: impl FnOnce(&mut WaitingCalls) -> T) -> T {
-    let mut calls = CALLS.lock().unwrap_or_else(PoisonError::into_inner);
-    let calls = calls.get_or_insert_default();
-    let result = work(calls);
-    COUNTERS.set_waiting(calls.queue.count());
-    result
-}
-
-/// Returns whether calls wait.
-#[inline(always)]
-pub(crate) fn is_any() -> bool {
-    COUNTERS.waiting() > 0
-}
 
 /// Returns whether a call may wait: not in a transaction, a script, on a replica, where its slot cannot be checked, or if
 /// too many calls wait already.

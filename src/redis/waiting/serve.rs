@@ -3,10 +3,9 @@
 use super::super::api::{context_flags, replication_info, server, server_setting};
 use super::super::clock::system_now_us;
 use super::super::COUNTERS;
+use super::calls::{mark_gone, with_calls};
 use super::client::{Answer, Client};
-use super::events::mark_gone;
 use super::slice::{arm, is_poll_due, Slice, POLL_US};
-use super::with_calls;
 use redis_module::raw;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};

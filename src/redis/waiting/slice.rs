@@ -3,7 +3,7 @@
 use super::super::api::{select_db, server};
 use super::super::call::{Call, OwnedString};
 use super::super::key::{Access, BucketKey};
-use super::{is_any, with_calls, CONTEXT};
+use super::calls::{is_any, with_calls, CONTEXT};
 use redis_module::raw;
 use std::ptr;
 use std::sync::atomic::Ordering;
@@ -70,7 +70,7 @@ impl Levels<OwnedString> for Slice {
 
 /// Returns the content of an open key.
 pub(super) fn seen<'key>(key: &'key BucketKey) -> Seen<'key> {
-    Seen::new(key.bucket(), key.holds(), key.call().now_us())
+    Seen::new(key.bucket(), key.extension(), key.call().now_us())
 }
 
 /// The interval of checks, in microseconds, on servers that do not report removed keys or moved slots.
