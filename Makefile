@@ -378,6 +378,8 @@ lint: build-tools ## Check format, lints, docs and dependencies
 	$(call say,'lints')
 	cargo clippy --lib -p tokenbucket $(CORE) -- -D warnings
 	cargo clippy --workspace --all-targets -- -D warnings $(TEST_LINTS)
+	$(call say,'circles of imports')
+	python3 scripts/circles.py core/src src
 	$(call say,'documentation')
 	RUSTDOCFLAGS='-D warnings' cargo doc --no-deps --document-private-items -p tokenbucket $(CORE)
 	$(call say,'licences and sources of dependencies')
