@@ -150,6 +150,8 @@ class Holds:
             # There are never too many.
             ("4list5Holds3len17h", lambda machine, holds: 0),
             ("4list5Holds10free_micro17h", self.free_micro),
+            # An empty one, where a bucket has none.
+            ("drop_in_place$LT$tokenbucket_core..hold..extension..Extension$GT$17h", lambda machine, place: None),
             (f"{expiring}14returned_micro17h", self.returned_micro),
             (f"{expiring}11last_end_us17h", lambda machine, holds: self.last_end),
             (f"{expiring}13reaches_at_us17h", self.reaches),
