@@ -134,6 +134,15 @@ test-server: build-tools ## Test the module on one server, SERVER=path (TESTS=ma
 	$(call say,'testing on $(or $(NAME),$(SERVER))')
 	@SERVER='$(SERVER)' MODULE='$(MODULE)' $(call cargo_test,--test server --test procedures,--test-threads $(TEST_THREADS) $(TESTS))
 
+.PHONY: test-pages
+test-pages: build ## Test the documentation alone: its links, transcripts and procedures, on Redis 7.0
+	@$(MAKE) --no-print-directory engines NAMES='$(DEBIAN_REDIS)'
+	@scripts/install.sh dash redis ssh python git
+	$(call say,'testing the pages')
+	@$(call cargo_test,--test blocks --test version)
+	@export SERVER='$(ENGINES)/$(DEBIAN_REDIS)/server' MODULE='$(MODULE)'; \
+		$(call cargo_test,--test server,docs::) && $(call cargo_test,--test procedures)
+
 #@ Fresh machines and releases
 .PHONY: test-bare
 test-bare: ## Run make run and make test on Debian 13 with only make and git, with Debian's own Rust (as root)

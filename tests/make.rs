@@ -341,3 +341,25 @@ fn a_release_has_signed_checksums_and_only_links_that_lead_somewhere() {
     let (_, printed) = run(&mut make("release VERSION=9.9.9"));
     assert!(printed.contains("as Cargo.toml says, not 9.9.9"), "{printed}");
 }
+
+#[test]
+fn a_change_is_tested_by_what_it_may_break() {
+    let targets = |files: &[&str]| {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let (succeeds, printed) = run(Command::new(root.join(".ci/targets")).args(files));
+        assert!(succeeds, "{printed}");
+        printed.split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ")
+    };
+    let all = "lint test examples clients test-gate test-replay";
+    for (files, wanted) in [
+        (&[][..], all),
+        (&["README.md"], "lint test-pages"),
+        (&["docs/operate/scaling.md", "gate/src/main.rs"], "lint test-pages test-gate"),
+        (&["clients/go/hold.go"], "lint examples clients"),
+        (&["docs/operate/scaling.md", "core/src/lib.rs"], all),
+        (&["Makefile"], all),
+        (&["something/new"], all),
+    ] {
+        assert_eq!(targets(files), wanted, "{files:?}");
+    }
+}
