@@ -9,6 +9,7 @@ mod outcome;
 mod plan;
 mod policy;
 mod recent;
+mod refusal;
 mod reply;
 mod reservation;
 
@@ -27,6 +28,7 @@ use self::commits::{Commit, Commits, End};
 use self::plan::{may_be_report, most_held, Kind, Lease, Plan, Terms, Way, MOST_HITS};
 pub use self::policy::Policy;
 use self::recent::Recent;
+pub use self::refusal::Refusal;
 use self::reservation::Reservation;
 use crate::counters::{add, Counters};
 use crate::limits::yaml::shown;
@@ -34,15 +36,6 @@ use crate::limits::{Limits, Matched, Rule};
 use crate::messages::{
     Code, CommitRequest, Descriptor, Entry, Request, ReserveRequest, ReserveResponse, Response,
 };
-
-/// The reason why a request has no decision.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// The request is wrong, or there are no limits: gRPC UNKNOWN, in the words of envoyproxy/ratelimit.
-    Service(Cow<'static, str>),
-    /// Redis is away or refuses: gRPC UNAVAILABLE.
-    Redis(String),
-}
 
 /// Decides on requests; shared by all services.
 pub struct Decider {

@@ -130,7 +130,7 @@ fn line(path: &str, rule: &Rule) -> String {
         rule.shadow_mode,
         rule.quota_mode
     );
-    if !rule.unlimited && rule.is_of_ours() {
+    if !rule.unlimited && rate::is_of_ours(rule) {
         let _ = write!(line, ", rate: {}, capacity: {}", rule.limit.rate(), rule.limit.capacity());
     }
     if let Some(paid_afterwards) = rule.paid_afterwards {

@@ -42,6 +42,12 @@ pub(super) fn per_unit(
     Ok(Rule::plain(limit, current, longest_ms(unit_ms, is_calendar), requests.into()))
 }
 
+/// Returns whether the file sets more of the bucket of a rule than `unit` and `requests_per_unit`.
+pub(super) fn is_of_ours(rule: &Rule) -> bool {
+    let requests = rule.current.requests_per_unit;
+    per_unit(requests, rule.current.unit(), None, false).map_or(true, |plain| plain.limit != rule.limit)
+}
+
 /// Denies every cost above 0. The module has no rate of 0 for buckets.
 pub(super) fn nothing() -> Result<Limit, Error> {
     Limit::new(0, "1/m")
@@ -49,20 +55,19 @@ pub(super) fn nothing() -> Result<Limit, Error> {
 
 /// Any rate of the module; the capacity is its count unless given.
 pub(super) fn of_rate(rate: &str, capacity: Option<&str>) -> Result<Rule, Error> {
-    let (count, period) = split(rate);
+    let count = rate.split(['/', '@']).next().unwrap_or(rate);
     let limit = Limit::new(capacity.unwrap_or(count), rate)?;
-    let period_ms = period_ms(period);
-    let tokens: f64 = count.parse().unwrap_or(1.0);
-    let in_units = match period {
+    let (tokens, is_calendar) = (limit.count(), rate.contains('@'));
+    let period_ms = limit.period().as_micros().div_ceil(1000) as u64;
+    let in_units = match period_ms / DAY_MS {
         // No unit has 90 days four times.
-        "3mo" => in_whole_units(4.0 * tokens, 365 * DAY_MS),
-        _ => period_ms.and_then(|period_ms| in_whole_units(tokens, period_ms)),
+        90 if is_calendar => in_whole_units(4.0 * tokens, 365 * DAY_MS),
+        _ => in_whole_units(tokens, period_ms),
     };
     let (requests_per_unit, unit) = in_units.unwrap_or((whole(tokens), Unit::Unknown));
     let current = CurrentLimit { name: String::new(), requests_per_unit, unit: unit.into() };
     // A rate of half a token an hour grants one in two hours.
-    let unit_ms = longest_ms(period_ms.unwrap_or(SECOND_MS).max(1), rate.contains('@'));
-    let unit_ms = unit_ms as f64 * (1.0 / tokens).max(1.0);
+    let unit_ms = longest_ms(period_ms.max(1), is_calendar) as f64 * (1.0 / tokens).max(1.0);
     Ok(Rule::plain(limit, current, unit_ms.ceil() as u64, tokens.max(1.0) as u64))
 }
 
@@ -74,29 +79,6 @@ pub(super) fn is_part_of_one(capacity: &str) -> bool {
 /// Returns whether it is a rate of 0, which the module accepts for pools.
 pub(super) fn is_zero(rate: &str) -> bool {
     rate.parse().is_ok_and(|tokens: f64| tokens == 0.0)
-}
-
-/// Count and period, without the days and the offset of a calendar.
-fn split(rate: &str) -> (&str, &str) {
-    match rate.split_once('@') {
-        Some((count, period)) => (count, period.split(['+', '-']).next().unwrap_or(period)),
-        None => rate.split_once('/').unwrap_or((rate, "s")),
-    }
-}
-
-/// Of a period that the module accepts, rounded up; `None` if it is not.
-fn period_ms(period: &str) -> Option<u64> {
-    let name =
-        period.trim_start_matches(|char: char| !char.is_ascii_alphabetic() || char == 'e' || char == 'E');
-    let number = period.strip_suffix(name)?;
-    let number: f64 = if number.is_empty() { 1.0 } else { number.parse().ok()? };
-    let unit_ms = match UNITS.iter().find(|(.., calendar)| *calendar == name) {
-        Some((_, unit_ms, ..)) => *unit_ms,
-        None if name == "ms" => 1,
-        None => return None,
-    };
-    // Casts of floats saturate; the module's periods end at 100 years.
-    Some((number * unit_ms as f64).ceil() as u64)
 }
 
 /// By the calendar, a month may have 31 days, a quarter 92 and a year 366.

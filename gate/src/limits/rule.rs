@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use tokenbucket_client::Limit;
 
-use super::rate;
 use crate::messages::{CurrentLimit, Struct};
 
 /// A `rate_limit` of a file, or the override of a request.
@@ -39,13 +38,6 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Returns whether the file sets more of the bucket than `unit` and `requests_per_unit`.
-    pub(super) fn is_of_ours(&self) -> bool {
-        let requests = self.current.requests_per_unit;
-        rate::per_unit(requests, self.current.unit(), None, false)
-            .map_or(true, |plain| plain.limit != self.limit)
-    }
-
     /// Returns a plain limit.
     pub(super) fn plain(limit: Limit, current: CurrentLimit, unit_ms: u64, most_debt: u64) -> Self {
         Self {

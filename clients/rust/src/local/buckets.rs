@@ -9,7 +9,8 @@ use redis::{Arg, Cmd, RedisError, RedisResult, Value};
 use tokenbucket_core::bucket::{Bucket, Change, Decision};
 use tokenbucket_core::error::{Error, Refusal};
 use tokenbucket_core::expiry::ExpiryWindow;
-use tokenbucket_core::hold::{Holds, Plan};
+use tokenbucket_core::hold::Extension;
+use tokenbucket_core::plan::Plan;
 use tokenbucket_core::request::{self, Request};
 
 const MOST_NAMES: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
@@ -46,7 +47,7 @@ pub(crate) struct Buckets {
 
 struct Stored {
     bucket: Bucket,
-    holds: Holds,
+    extension: Extension,
     /// When it is full under each limit that it had: from then on under every limit. In Unix milliseconds.
     expires_at_ms: i64,
 }
@@ -110,21 +111,21 @@ impl Buckets {
         if self.of_keys.peek(request.key).is_some_and(|stored| stored.expires_at_ms < now_us / 1000) {
             self.of_keys.pop(request.key);
         }
-        self.look(request.key, |bucket, holds| request.plan(bucket, Some(holds), usize::MAX, now_us))
+        self.look(request.key, |bucket, extension| request.plan(bucket, Some(extension), usize::MAX, now_us))
     }
 
     fn denied_by_another(&mut self, request: &Request<&[u8]>) -> Plan {
         let now_us = self.now_us;
-        self.look(request.key, |bucket, holds| {
-            Plan::Outcome(request.limit.denied_by_another(bucket, &*holds, now_us))
+        self.look(request.key, |bucket, extension| {
+            Plan::Outcome(request.limit.denied_by_another(bucket, &*extension, now_us))
         })
     }
 
     /// What is stored; no bucket is a full one.
-    fn look<T>(&mut self, key: &[u8], see: impl FnOnce(Option<Bucket>, &mut Holds) -> T) -> T {
+    fn look<T>(&mut self, key: &[u8], see: impl FnOnce(Option<Bucket>, &mut Extension) -> T) -> T {
         match self.of_keys.get_mut(key) {
-            Some(Stored { bucket, holds, .. }) => see(Some(*bucket), holds),
-            None => see(None, &mut Holds::default()),
+            Some(Stored { bucket, extension, .. }) => see(Some(*bucket), extension),
+            None => see(None, &mut Extension::default()),
         }
     }
 
@@ -133,8 +134,8 @@ impl Buckets {
         let outcome = match plan {
             Plan::Outcome(outcome) => outcome,
             Plan::Hold { bucket, taken_micro, amount_micro } => {
-                let holds = &mut self.store(request.key, bucket).holds;
-                request.change_hold(holds, bucket, taken_micro, amount_micro, now_us)
+                let extension = &mut self.store(request.key, bucket).extension;
+                request.change_hold(extension, bucket, taken_micro, amount_micro, now_us)
             }
         };
         match outcome.change {
@@ -154,10 +155,10 @@ impl Buckets {
     /// What has ended of the holds is in the level.
     fn store(&mut self, key: &[u8], bucket: Bucket) -> &mut Stored {
         let now_us = self.now_us;
-        let new = || Stored { bucket, holds: Holds::default(), expires_at_ms: 0 };
+        let new = || Stored { bucket, extension: Extension::default(), expires_at_ms: 0 };
         let stored = self.of_keys.get_or_insert_mut(key.to_vec(), new);
         stored.bucket = bucket;
-        stored.holds.drop_ended(now_us);
+        stored.extension.holds.drop_ended(now_us);
         stored
     }
 }

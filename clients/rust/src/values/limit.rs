@@ -3,11 +3,13 @@
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokenbucket_core::bucket;
 use tokenbucket_core::error::Refusal;
+use tokenbucket_core::limit;
+use tokenbucket_core::number::{micro_tokens, Rounding};
 use tokenbucket_core::rate::Rate;
-use tokenbucket_core::request::limit_or_pool;
 
 use crate::values::error::Error;
 use crate::values::request::Amount;
@@ -49,7 +51,7 @@ impl Limit {
     /// Returns [`Error::BadArgument`] with what the module would reply to such a limit.
     pub fn new(capacity: impl ToString, rate: impl ToString) -> Result<Self, Error> {
         let words = [capacity.to_string(), rate.to_string()];
-        let terms = limit_or_pool(&words[0], &words[1]).map_err(|error| {
+        let terms = limit::or_pool(&words[0], &words[1]).map_err(|error| {
             let line = Refusal::from(error).line("limit capacity rate", &words);
             Error::BadArgument(line.trim_start_matches("ERR ").to_owned())
         })?;
@@ -65,6 +67,32 @@ impl Limit {
     /// Returns the rate, as it was given.
     pub fn rate(&self) -> &str {
         &self.0.rate
+    }
+
+    /// Returns how many tokens come in a [`period`](Self::period): 100 of `"100/m"`, 0 of a pool.
+    pub fn count(&self) -> f64 {
+        self.count_micro() as f64 / 1e6
+    }
+
+    /// Returns the time in which [`count`](Self::count) tokens come, rounded up to microseconds: a minute of `"100/m"`, a second
+    /// of `"5"`. Months, quarters and years are of 30, 90 and 365 days.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tokenbucket_client::Limit;
+    ///
+    /// let daily = Limit::new(1000, "1000@d+09:00")?;
+    /// assert_eq!((daily.count(), daily.period()), (1000.0, Duration::from_secs(86_400)));
+    /// # Ok::<(), tokenbucket_client::Error>(())
+    /// ```
+    pub fn period(&self) -> Duration {
+        let us = average(self.rate()).map_or(0, |rate| rate.reaches_at_us(0, self.count_micro()));
+        Duration::from_micros(us.unsigned_abs())
+    }
+
+    fn count_micro(&self) -> i64 {
+        let count = self.rate().split(['/', '@']).next().unwrap_or_default();
+        micro_tokens(count.as_bytes(), Rounding::Up).unwrap_or(0)
     }
 
     /// Returns whether a full bucket has so much.
