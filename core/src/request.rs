@@ -310,6 +310,20 @@ impl<A> OneOf<A> {
     pub fn alternatives(&self) -> impl Iterator<Item = (usize, &[Request<A>])> {
         (0..).step_by(self.each).zip(self.requests.chunks_exact(self.each))
     }
+
+    /// Returns the number, from 1, of the first alternative that has its hold: in every bucket of which the call wants any, or
+    /// in one if it wants none. A call that is repeated finds it, whatever alternatives have become free.
+    pub fn held(&self, is_there: impl Fn(&Request<A>) -> bool) -> Option<i64> {
+        let is_held = |requests: &[Request<A>]| {
+            let mut wanting = requests.iter().filter(|request| request.wanted.micro() > 0).peekable();
+            match wanting.peek() {
+                Some(_) => wanting.all(&is_there),
+                None => requests.iter().any(&is_there),
+            }
+        };
+        let mut numbered = (1..).zip(self.alternatives());
+        numbered.find(|(_, (_, requests))| is_held(requests)).map(|(number, _)| number)
+    }
 }
 
 /// Reads `numkeys each key capacity rate cost [key capacity rate cost …]`, of `TB.TAKEANY`.

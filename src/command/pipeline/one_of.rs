@@ -17,12 +17,10 @@ pub(in crate::command) fn run_one_of<'call>(
     call: Call<'call>,
     one_of: &OneOf<Argument<'call>>,
 ) -> Result<(), Refusal> {
-    let mut numbered = (1..).zip(one_of.alternatives());
-    // A call that is repeated finds its hold, whatever alternatives have become free.
-    let held = numbered.find(|(_, (_, requests))| is_held(call, requests));
+    let held = one_of.held(|request| is_held(call, request));
     let mut soonest = None;
     for (number, (first, requests)) in (1..).zip(one_of.alternatives()) {
-        if held.is_some_and(|(held, _)| held != number) {
+        if held.is_some_and(|held| held != number) {
             continue;
         }
         let opened = open(call, requests, Access::Write);
@@ -62,19 +60,12 @@ fn sooner<'call>(
     key_that_binds(stored).map(|key| (Decisions { binding, each: each(stored) }, key))
 }
 
-/// Returns whether every bucket of which the call wants any has its hold; if it wants none, whether one has.
-fn is_held<'call>(call: Call<'call>, requests: &[Request<'call>]) -> bool {
-    let is_there = |request: &Request<'call>| {
-        let Some(id) = request.id() else { return false };
-        let key = BucketKey::open(call, request.key, Access::Write);
-        let extension = key.as_ref().ok().and_then(BucketKey::extension);
-        extension.is_some_and(|of| of.holds.outstanding_of(id.as_ref(), call.now_us()).is_some())
-    };
-    let mut wanting = requests.iter().filter(|request| request.wanted.micro() > 0).peekable();
-    match wanting.peek() {
-        Some(_) => wanting.all(is_there),
-        None => requests.iter().any(is_there),
-    }
+/// Returns whether a bucket has the hold of the call.
+fn is_held<'call>(call: Call<'call>, request: &Request<'call>) -> bool {
+    let Some(id) = request.id() else { return false };
+    let key = BucketKey::open(call, request.key, Access::Write);
+    let extension = key.as_ref().ok().and_then(BucketKey::extension);
+    extension.is_some_and(|of| of.holds.outstanding_of(id.as_ref(), call.now_us()).is_some())
 }
 
 /// Returns the key of the first bucket that denies the longest.

@@ -106,8 +106,10 @@ impl Limiter {
         give(name: &str, amount: impl Into<Amount>) -> Decision;
         reset(name: &str) -> ();
         take_all(parts: &[Part]) -> JointDecision;
+        take_any(alternatives: &[Vec<Part>]) -> JointDecision;
         hold(name: &str, amount: impl Into<Amount>, ttl: Duration) -> Hold;
         hold_all(parts: &[Part], ttl: Duration) -> Hold;
+        hold_any(alternatives: &[Vec<Part>], ttl: Duration) -> Hold;
         close() -> ();
     }
 

@@ -36,6 +36,8 @@ pub(crate) struct How<'a> {
     pub(crate) max_wait: Duration,
     /// Whose turn it takes there.
     pub(crate) share: Option<&'a Arc<Share>>,
+    /// How many of the parts each alternative has.
+    pub(crate) each: Option<usize>,
     /// Sends the renewal of the hold; without the server, the policy decides on the `TB.MHOLD`.
     pub(crate) renews: bool,
     /// The ttl of the hold that it begins. A hold that no caller gets is ended.
@@ -70,7 +72,12 @@ impl Caller {
         if operation != "TB.MSETTLE" {
             decision = decision.map(|one| self.passing(one, request.most_granted()));
         }
-        for (place, part) in parts.iter().enumerate() {
+        let granted = how.each.and_then(|each| decision.alternative(parts, each));
+        if how.each.is_some() && granted.is_none() {
+            // The reply does not say of which alternative they are.
+            decision.each.clear();
+        }
+        for (place, part) in granted.unwrap_or(parts).iter().enumerate() {
             self.tell(part, decision.each.get(place).unwrap_or(&decision.binding), began);
         }
         Ok(decision)

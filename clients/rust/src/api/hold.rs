@@ -99,6 +99,10 @@ impl Hold {
         if !decision.allowed() {
             return Err(Error::Denied(decision));
         }
+        let parts = match how.each.and_then(|each| decision.alternative(&parts, each)) {
+            Some(granted) => inner.choose(granted, &parts)?,
+            None => parts,
+        };
         if decision.binding.shadowed {
             // Nothing is held, so nothing is renewed or settled.
             inner.settled.set(Ok(decision)).ok();
@@ -200,7 +204,13 @@ impl Inner {
         let before = vec![self.ttl.as_millis().to_string(), self.id.clone()];
         let renews = self.is_known.load(Ordering::Relaxed);
         let how = How { renews, is_sent: Some(&self.is_sent), ..how };
-        let decision = self.caller.decide("TB.MHOLD", before, parts, how).await?;
+        let decision = match how.each {
+            None => self.caller.decide("TB.MHOLD", before, parts, how).await?,
+            Some(each) => {
+                let before = [vec![each.to_string()], before].concat();
+                self.caller.decide("TB.HOLDANY", before, parts, how).await?
+            }
+        };
         locked(&self.decision).clone_from(&decision);
         if !decision.binding.degraded {
             self.is_known.fetch_or(decision.allowed() && !decision.binding.shadowed, Ordering::Relaxed);
@@ -209,6 +219,20 @@ impl Inner {
             }
         }
         Ok(decision)
+    }
+
+    /// Has the granted alternative alone. If the policy granted it, the server may hold another, which is ended.
+    fn choose(&self, granted: &[Part], all: &[Part]) -> Result<Vec<Part>, Error> {
+        *locked(&self.used) = granted.iter().map(unreported).collect();
+        let is_other = |part: &&Part| granted.iter().all(|own| own.name != part.name);
+        let others: Vec<Part> = all.iter().filter(is_other).cloned().collect();
+        let is_in_doubt = locked(&self.decision).binding.degraded && self.is_sent.load(Ordering::Relaxed);
+        if let Some(end) =
+            (is_in_doubt && !others.is_empty()).then(|| self.settlement(&others)).transpose()?
+        {
+            self.caller.server.settle_later(end.to_end().unwrap_or(end), self.ttl, Duration::ZERO);
+        }
+        Ok(granted.to_vec())
     }
 
     /// Renews it three times in each `ttl`, and four times as often while the server is away: an outage of half the `ttl` loses

@@ -249,6 +249,19 @@ impl Limiter {
         Ok(decision)
     }
 
+    /// Takes the first of several alternatives that allows it, each as [`take_all`](Self::take_all) would: an account or the
+    /// next one, the quota of a plan and then credits. [`granted`](Decision::granted) is its number, from 1. All alternatives have
+    /// the same number of parts: fill one up with an amount of 0. In a cluster all names share a hash tag.
+    ///
+    /// # Errors
+    ///
+    /// Returns the same as [`take_all`](Self::take_all), and [`Error::BadArgument`] if this limiter waits or has a share.
+    pub async fn take_any(&self, alternatives: &[Vec<Part>]) -> Result<JointDecision, Error> {
+        let each = self.each_of(alternatives)?;
+        let how = How { each: Some(each), ..How::default() };
+        self.caller.decide("TB.TAKEANY", vec![each.to_string()], &alternatives.concat(), how).await
+    }
+
     /// Returns the denial of such a take that this process remembers, if it still holds: see [`Options::remember_denials`].
     pub fn remembered(&self, name: &str, cost: impl Into<Amount>) -> Option<Decision> {
         let denials = self.caller.denials.as_ref()?;
@@ -273,6 +286,32 @@ impl Limiter {
     /// Returns the same as [`hold`](Self::hold), and [`Error::CrossSlot`] in a cluster.
     pub async fn hold_all(&self, parts: &[Part], ttl: Duration) -> Result<Hold, Error> {
         Hold::make(self.caller.clone(), parts.to_vec(), ttl, self.how()).await
+    }
+
+    /// Holds the amounts of the first alternative that allows it: see [`take_any`](Self::take_any). The hold has the parts of that
+    /// alternative.
+    ///
+    /// # Errors
+    ///
+    /// Returns the same as [`hold_all`](Self::hold_all) and [`take_any`](Self::take_any).
+    pub async fn hold_any(&self, alternatives: &[Vec<Part>], ttl: Duration) -> Result<Hold, Error> {
+        let how = How { each: Some(self.each_of(alternatives)?), ..How::default() };
+        Hold::make(self.caller.clone(), alternatives.concat(), ttl, how).await
+    }
+
+    /// Returns how many parts each alternative has.
+    fn each_of(&self, alternatives: &[Vec<Part>]) -> Result<usize, Error> {
+        let each = alternatives.first().map_or(0, Vec::len);
+        let problem = if each == 0 {
+            "no limit is named"
+        } else if alternatives.iter().any(|parts| parts.len() != each) {
+            "alternatives: they must have equally many parts; an amount of 0 fills one up"
+        } else if !self.max_wait.is_zero() || self.share.is_some() {
+            "alternatives: such a call neither waits nor has a share"
+        } else {
+            return Ok(each);
+        };
+        Err(Error::BadArgument(problem.to_owned()))
     }
 
     /// Holds every amount or none under this id, which [`settle_as`](Self::settle_as) ends in this process or another. Nothing

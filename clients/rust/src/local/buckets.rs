@@ -11,7 +11,7 @@ use tokenbucket_core::error::{Error, Refusal};
 use tokenbucket_core::expiry::ExpiryWindow;
 use tokenbucket_core::hold::Extension;
 use tokenbucket_core::plan::Plan;
-use tokenbucket_core::request::{self, Request};
+use tokenbucket_core::request::{self, OneOf, Request};
 
 const MOST_NAMES: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 
@@ -35,6 +35,18 @@ const COMMANDS: [(&str, Read); 11] = [
     }),
     ("TB.MSETTLE numkeys id key capacity rate used [key capacity rate used ...]", |words| {
         request::multi_settle(words)
+    }),
+];
+
+type ReadAny = for<'a> fn(&[&'a [u8]]) -> Result<OneOf<&'a [u8]>, Refusal>;
+
+/// The commands on alternatives.
+const OF_ALTERNATIVES: [(&str, ReadAny); 2] = [
+    ("TB.TAKEANY numkeys each key capacity rate cost [key capacity rate cost ...]", |words| {
+        request::take_any(words)
+    }),
+    ("TB.HOLDANY numkeys each ttl_ms id key capacity rate amount [key capacity rate amount ...]", |words| {
+        request::hold_any(words)
     }),
 ];
 
@@ -75,15 +87,44 @@ impl Buckets {
             let gone = arguments.iter().filter(|key| self.of_keys.pop(**key).is_some()).count();
             return Ok(Value::Int(gone as i64));
         }
-        let command = COMMANDS.iter().find(|(syntax, _)| syntax.split(' ').next() == Some(&*name));
+        let is_named = |syntax: &str| syntax.split(' ').next() == Some(&*name);
+        if let Some((syntax, read)) = OF_ALTERNATIVES.iter().find(|(syntax, _)| is_named(syntax)) {
+            let decided = read(arguments).and_then(|one_of| self.decide_any(&one_of));
+            let (binding, each) = decided.map_err(|refusal| refused(&refusal.line(syntax, arguments)))?;
+            return Ok(joint(binding, each));
+        }
+        let command = COMMANDS.iter().find(|(syntax, _)| is_named(syntax));
         let (syntax, read) = command.ok_or_else(|| refused(&format!("ERR unknown command '{name}'")))?;
         let decided = read(arguments).and_then(|requests| self.decide(&requests, name == "TB.PEEK"));
         let each = decided.map_err(|refusal| refused(&refusal.line(syntax, arguments)))?;
-        let mut reply = fields(Decision::binding(each.iter().copied()));
-        if each.len() > 1 {
-            reply.push(Value::Array(each.into_iter().map(|one| Value::Array(fields(one))).collect()));
+        let binding = Decision::binding(each.iter().copied());
+        Ok(if each.len() > 1 { joint(binding, each) } else { Value::Array(fields(binding)) })
+    }
+
+    /// Changes the buckets of the first alternative that allows it, and returns its number as `allowed`.
+    fn decide_any(&mut self, one_of: &OneOf<&[u8]>) -> Result<(Decision, Vec<Decision>), Refusal> {
+        let held = one_of.held(|request| self.is_held(request));
+        let mut soonest = None;
+        for (number, (first, requests)) in (1..).zip(one_of.alternatives()) {
+            if held.is_some_and(|held| held != number) {
+                continue;
+            }
+            let each = self.decide(requests, false).map_err(|refusal| refusal.behind(first))?;
+            let binding = Decision::binding(each.iter().copied());
+            if binding.allowed > 0 {
+                return Ok((Decision { allowed: number, ..binding }, each));
+            }
+            let length = |one: &Decision| one.retry_after_ms as u64; // -1 is the longest.
+            if soonest.as_ref().is_none_or(|(least, _)| length(&binding) < length(least)) {
+                soonest = Some((binding, each));
+            }
         }
-        Ok(Value::Array(reply))
+        soonest.ok_or_else(|| Error::NumKeys.into())
+    }
+
+    fn is_held(&self, request: &Request<&[u8]>) -> bool {
+        let held = |id| self.of_keys.peek(request.key)?.extension.holds.outstanding_of(id, self.now_us);
+        request.id().and_then(|id| held(id)).is_some()
     }
 
     /// Changes all buckets as requested, or none.
@@ -161,6 +202,12 @@ impl Buckets {
         stored.extension.holds.drop_ended(now_us);
         stored
     }
+}
+
+fn joint(binding: Decision, each: Vec<Decision>) -> Value {
+    let mut reply = fields(binding);
+    reply.push(Value::Array(each.into_iter().map(|one| Value::Array(fields(one))).collect()));
+    Value::Array(reply)
 }
 
 fn fields(decision: Decision) -> Vec<Value> {

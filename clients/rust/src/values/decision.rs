@@ -27,7 +27,8 @@ use crate::values::limit::Limit;
 pub struct Decision {
     /// True if the caller may go on.
     pub allowed: bool,
-    /// The number of tokens that [`take_up_to`](crate::Limiter::take_up_to) took; 1 or 0 for other calls, as `allowed`.
+    /// The number of tokens that [`take_up_to`](crate::Limiter::take_up_to) took, or that of the alternative that
+    /// [`take_any`](crate::Limiter::take_any) took, from 1; 1 or 0 for other calls, as `allowed`.
     pub granted: u64,
     /// Whole tokens left; negative while the bucket is in debt.
     pub remaining: i64,
@@ -113,7 +114,8 @@ impl FromRedisValue for Decision {
 pub struct JointDecision {
     /// The decision over all buckets: the tightest of each field.
     pub binding: Decision,
-    /// Each bucket's own, in the order of the call; empty if the policy decided, or a remembered denial.
+    /// Each bucket's own, in the order of the call, or of the alternative that was granted; empty if the policy decided, a
+    /// remembered denial, or if no alternative was granted.
     pub each: Vec<Decision>,
 }
 
@@ -128,6 +130,11 @@ impl JointDecision {
             *one = change(*one);
         }
         self
+    }
+
+    /// Returns the parts of the alternative that was granted, of which each has so many.
+    pub(crate) fn alternative<'a, T>(&self, parts: &'a [T], each: usize) -> Option<&'a [T]> {
+        parts.chunks(each).nth(usize::try_from(self.binding.granted).ok()?.checked_sub(1)?)
     }
 
     /// Returns whether every bucket allowed.

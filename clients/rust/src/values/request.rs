@@ -1,6 +1,7 @@
 //! The commands, as the module and as the script take them.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -43,7 +44,7 @@ impl Amount {
     /// Checks that this command takes it.
     pub(crate) fn checked(self, operation: &str) -> Result<Self, Error> {
         let (argument, least) = match operation {
-            "TB.MTAKE" | "TB.PEEK" | "TB.RESERVE" => ("cost", 0.0),
+            "TB.MTAKE" | "TB.TAKEANY" | "TB.PEEK" | "TB.RESERVE" => ("cost", 0.0),
             "TB.TAKEUPTO" => ("most", 1.0),
             "TB.MSETTLE" => ("used", 0.0),
             _ => ("amount", 0.0),
@@ -229,7 +230,13 @@ impl Request {
 
     /// Returns whether it is beyond the script.
     pub(crate) fn needs_the_module(&self) -> bool {
-        matches!(self.operation, "TB.MHOLD" | "TB.MRENEW" | "TB.MSETTLE") || self.share.is_some()
+        let is_of_holds = matches!(self.operation, "TB.MHOLD" | "TB.MRENEW" | "TB.MSETTLE");
+        is_of_holds || self.is_any() || self.share.is_some()
+    }
+
+    /// Returns whether it is of alternatives.
+    fn is_any(&self) -> bool {
+        matches!(self.operation, "TB.TAKEANY" | "TB.HOLDANY")
     }
 
     /// Returns whether it may be sent again if the connection broke before the reply. At worst it takes twice, which errs
@@ -240,7 +247,7 @@ impl Request {
 
     /// Returns whether it takes or peeks: it may be sent twice, and no other call refers to it.
     pub(crate) fn is_take(&self) -> bool {
-        matches!(self.operation, "TB.MTAKE" | "TB.PEEK")
+        matches!(self.operation, "TB.MTAKE" | "TB.TAKEANY" | "TB.PEEK")
     }
 
     /// What a policy that is open grants.
@@ -286,6 +293,9 @@ impl Request {
         let before = vec![self.before.last()?.clone()];
         let mut end = Self { operation: "TB.MSETTLE", before, share: None, ..self.clone() };
         end.buckets.iter_mut().for_each(|bucket| bucket.amount = 0.into());
+        // A bucket may be in several alternatives.
+        let mut names = HashSet::new();
+        end.buckets.retain(|bucket| names.insert(bucket.name.clone()));
         Some(end)
     }
 
@@ -314,7 +324,7 @@ impl Request {
         let several = self.buckets.len();
         let mut command = Cmd::with_capacity(WORDS * (1 + several), BYTES * (1 + several));
         command.arg(operation);
-        let (is_joint, is_settle) = (several > 1, operation == "TB.SETTLE");
+        let (is_joint, is_settle) = (several > 1 || self.is_any(), operation == "TB.SETTLE");
         if is_joint {
             command.arg(several).arg(&self.before);
         }
