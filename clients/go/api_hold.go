@@ -40,26 +40,25 @@ type Hold struct {
 	err     error
 }
 
-func newHold(ctx context.Context, s settings, parts []part, ttl time.Duration, options []CallOption) (*Hold, error) {
+// newHold makes a hold of all parts or, if each is above 0, of those of the alternative that is granted.
+func newHold(ctx context.Context, s settings, parts []part, each int, ttl time.Duration, options []CallOption) (*Hold, error) {
 	h := &Hold{settings: s, ttl: ttl, lost: make(chan struct{})}
-	for _, p := range parts {
-		if p.amount > 0 {
-			h.held = append(h.held, p)
-		}
-		if local.IsPool(p.limit.Rate) {
-			p.amount = 0
-		}
-		h.used = append(h.used, p)
-	}
 	var random [16]byte
 	if _, err := rand.Read(random[:]); err != nil {
 		return nil, err
 	}
 	h.id = fmt.Sprintf("%x", random)
-	decision, err := s.reporting(1, func() (Decision, error) { return h.set(ctx, parts, options...) }, parts...)
+	began := s.server.clock.Now()
+	decision, err := h.set(ctx, parts, each, options...)
 	if err != nil {
 		return nil, err
 	}
+	granted := command{each: each}.chosen(parts, decision.Granted)
+	if each > 0 && decision.Allowed && decision.mayBeHeld {
+		h.endOthers(parts, granted)
+	}
+	h.keep(granted)
+	decision = s.report(granted, decision, 1, began)
 	h.decision.Store(&decision)
 	h.result = decision
 	if decision.isGranted() {
@@ -69,6 +68,30 @@ func newHold(ctx context.Context, s settings, parts []part, ttl time.Duration, o
 		}
 	}
 	return h, nil
+}
+
+// keep notes what is held, and what counts as used unless the work says.
+func (h *Hold) keep(parts []part) {
+	for _, p := range parts {
+		if p.amount > 0 {
+			h.held = append(h.held, p)
+		}
+		if local.IsPool(p.limit.Rate) {
+			p.amount = 0
+		}
+		h.used = append(h.used, p)
+	}
+}
+
+// endOthers ends the hold in the alternatives that the policy did not grant: the server may have granted one of them.
+func (h *Hold) endOthers(all, granted []part) {
+	kept := map[any]bool{}
+	for _, p := range granted {
+		kept[h.settings.prefix+p.name] = true
+	}
+	c := h.settings.command([]any{"TB.MSETTLE"}, all...)
+	c.ttl = h.ttl
+	h.settings.server.endLater(c, h.id, c.args[1:], kept)
 }
 
 // Lost returns a channel that is closed when the server no longer has the hold: the process was suspended for longer than
@@ -160,12 +183,16 @@ func (h *Hold) settle(parts []part) (Decision, error) {
 }
 
 // set makes the hold last ttl from now, and takes it if the server has never had it.
-func (h *Hold) set(ctx context.Context, parts []part, options ...CallOption) (Decision, error) {
+func (h *Hold) set(ctx context.Context, parts []part, each int, options ...CallOption) (Decision, error) {
 	h.sending.Lock()
 	defer h.sending.Unlock()
 	ttlMs := strconv.FormatInt(h.ttl.Milliseconds(), 10)
-	c := h.settings.command([]any{"TB.MHOLD", strconv.Itoa(len(parts)), ttlMs, h.id}, parts...).with(options)
-	c.renews, c.ttl = h.isKnown, h.ttl
+	words := []any{"TB.MHOLD", strconv.Itoa(len(parts)), ttlMs, h.id}
+	if each > 0 {
+		words = []any{"TB.HOLDANY", words[1], strconv.Itoa(each), ttlMs, h.id}
+	}
+	c := h.settings.command(words, parts...).with(options)
+	c.renews, c.ttl, c.each = h.isKnown, h.ttl, each
 	decision, err := h.settings.ask(ctx, c, parts...)
 	h.isKnown = h.isKnown || err == nil && decision.Allowed && !decision.Degraded
 	h.isSent = h.isSent || h.isKnown || decision.mayBeHeld
@@ -186,7 +213,7 @@ func (h *Hold) renew(ctx context.Context) {
 		case <-timer.C:
 		}
 		began := h.settings.server.clock.Now()
-		decision, err := h.set(ctx, h.held)
+		decision, err := h.set(ctx, h.held, 0)
 		every := h.ttl / 3
 		if decision.Degraded {
 			every = h.ttl / 10

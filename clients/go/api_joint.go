@@ -30,6 +30,51 @@ func (l *JointLimiter) TakeAll(ctx context.Context, name string, costs map[strin
 	return l.reporting(1, func() (Decision, error) { return l.ask(ctx, take, parts...) }, parts...)
 }
 
+// TakeAny takes the first of several alternatives that allows it, each as TakeAll would: an account or the next one, the quota of
+// a plan and then credits. Granted is its number, from 1, and Each has its limits; a denial has no Each. All alternatives name
+// the same number of limits: fill one up with an amount of 0. Such a call does not wait.
+func (l *JointLimiter) TakeAny(ctx context.Context, name string, alternatives []map[string]float64) (Decision, error) {
+	parts, each, err := l.alternatives(name, alternatives)
+	if err != nil {
+		return Decision{}, err
+	}
+	began := l.server.clock.Now()
+	take := l.command([]any{"TB.TAKEANY", strconv.Itoa(len(parts)), strconv.Itoa(each)}, parts...)
+	take.each = each
+	decision, err := l.ask(ctx, take, parts...)
+	if err != nil {
+		return decision, err
+	}
+	return l.report(take.chosen(parts, decision.Granted), decision, 1, began), nil
+}
+
+// HoldAny holds the amounts of the first alternative that allows it: see TakeAny. The hold has the limits of that alternative.
+func (l *JointLimiter) HoldAny(ctx context.Context, name string, alternatives []map[string]float64, ttl time.Duration) (*Hold, error) {
+	parts, each, err := l.alternatives(name, alternatives)
+	if err != nil {
+		return nil, err
+	}
+	return newHold(ctx, l.settings, parts, each, ttl, nil)
+}
+
+// alternatives returns all parts, and how many each alternative has.
+func (l *JointLimiter) alternatives(name string, alternatives []map[string]float64) (all []part, each int, err error) {
+	for _, amounts := range alternatives {
+		parts, err := l.parts(name, amounts)
+		if err != nil {
+			return nil, 0, err
+		}
+		if each = len(parts); len(amounts) != len(alternatives[0]) {
+			return nil, 0, badArgument("alternatives: all must name the same number of limits: name a limit with amount 0 to fill one up")
+		}
+		all = append(all, parts...)
+	}
+	if len(all) == 0 {
+		return nil, 0, badArgument("no limit is named")
+	}
+	return all, each, nil
+}
+
 // Reset makes the buckets of a name full, and forgets their holds.
 func (l *JointLimiter) Reset(ctx context.Context, name string) error {
 	for which := range l.limits {
@@ -46,7 +91,7 @@ func (l *JointLimiter) Hold(ctx context.Context, name string, amounts map[string
 	if err != nil {
 		return nil, err
 	}
-	return newHold(ctx, l.settings, parts, ttl, options)
+	return newHold(ctx, l.settings, parts, 0, ttl, options)
 }
 
 func (l *JointLimiter) parts(name string, amounts map[string]float64) ([]part, error) {

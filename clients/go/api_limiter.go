@@ -264,7 +264,7 @@ func (s *Server) delete(ctx context.Context, key string) error {
 // Hold takes amount until the hold is settled or, if its process dies, until ttl (1 ms to 30 days) is over: see the type
 // Hold. With MaxWait it waits for its turn, and the ttl begins with the grant.
 func (l *Limiter) Hold(ctx context.Context, name string, amount float64, ttl time.Duration, options ...CallOption) (*Hold, error) {
-	return newHold(ctx, l.settings, []part{l.part(name, amount)}, ttl, options)
+	return newHold(ctx, l.settings, []part{l.part(name, amount)}, 0, ttl, options)
 }
 
 func (l *Limiter) part(name string, amount float64) part {

@@ -39,7 +39,16 @@ func (s *settings) ask(ctx context.Context, c command, parts ...part) (Decision,
 	if err != nil {
 		return s.without(c, err, parts...)
 	}
-	return parseDecision(reply, nil, parts...)
+	return c.parse(reply, parts)
+}
+
+// parse reads a reply. One that denies alternatives does not say of which its inner decisions are.
+func (c command) parse(reply any, parts []part) (Decision, error) {
+	decision, err := parseDecision(reply, nil)
+	if err != nil || c.each > 0 && !decision.Allowed {
+		return decision, err
+	}
+	return parseDecision(reply, nil, c.chosen(parts, decision.Granted)...)
 }
 
 // renewingForm returns the command that makes a hold last longer, and takes nothing if it is gone.
@@ -66,7 +75,7 @@ func (s *settings) without(c command, err error, parts ...part) (decision Decisi
 	case wrong != nil:
 		failure = badArgument("%s (decided here, the server is away)", wrong)
 	case s.policy == FailLocal:
-		decision, failure = parseDecision(reply, nil, parts...)
+		decision, failure = c.parse(reply, parts)
 	case s.policy == FailOpen:
 		decision = Decision{Allowed: true, Granted: 1}
 		if c.args[0] == "TB.TAKEUPTO" {

@@ -1,6 +1,7 @@
 package tokenbucket
 
 import (
+	"strconv"
 	"sync"
 )
 
@@ -20,10 +21,29 @@ type settlement struct {
 	isLast bool
 }
 
-// settleInDoubt ends the hold that a TB.MHOLD may have made.
+// settleInDoubt ends the hold that a TB.MHOLD or TB.HOLDANY may have made.
 func (s *Server) settleInDoubt(c command) {
-	if c.args[0] == "TB.MHOLD" && !c.renews {
-		c.args = joined([]any{"TB.MSETTLE", c.args[1], c.args[3]}, c.args[4:])
+	switch {
+	case c.args[0] == "TB.MHOLD" && !c.renews:
+		s.endLater(c, c.args[3], c.args[4:], nil)
+	case c.args[0] == "TB.HOLDANY":
+		s.endLater(c, c.args[4], c.args[5:], nil)
+	}
+}
+
+// endLater ends the hold of an id in the buckets of these groups, each key once, without those that are kept.
+func (s *Server) endLater(c command, id any, groups []any, kept map[any]bool) {
+	var ended []any
+	isKnown := map[any]bool{}
+	for ; len(groups) >= 4; groups = groups[4:] {
+		if key := groups[0]; !isKnown[key] && !kept[key] {
+			isKnown[key] = true
+			ended = append(ended, groups[:4]...)
+		}
+	}
+	if len(ended) > 0 {
+		c.key = ended[0].(string)
+		c.args = joined([]any{"TB.MSETTLE", strconv.Itoa(len(ended) / 4), id}, ended)
 		s.settleLater(withoutUse(c))
 	}
 }

@@ -102,6 +102,23 @@ func ExampleJointLimiter() {
 	// <nil>
 }
 
+func ExampleJointLimiter_TakeAny() {
+	account := tokenbucket.Limit{Capacity: 1000, Rate: "1000/m"}
+	accounts := tokenbucket.NewJointLimiter(tokenbucket.NewServer(tokenbuckettest.NewServer()), map[string]tokenbucket.Limit{"a": account, "b": account})
+	either := []map[string]float64{{"a": 800}, {"b": 800}} // the best first
+	for i := 0; i < 3; i++ {
+		decision, err := accounts.TakeAny(context.Background(), "llm", either)
+		fmt.Println(decision.Granted, err)
+	}
+	hold, err := accounts.HoldAny(context.Background(), "llm", []map[string]float64{{"a": 500}, {"b": 200}}, time.Minute)
+	fmt.Println(hold.Decision().Granted, hold.UsedOf("b", 50), err)
+	// Output:
+	// 1 <nil>
+	// 2 <nil>
+	// 0 <nil>
+	// 2 <nil> <nil>
+}
+
 func ExampleCallOption() {
 	ctx, server := context.Background(), tokenbucket.NewServer(tokenbuckettest.NewServer())
 	limiter := tokenbucket.NewLimiter(server, tokenbucket.Limit{Capacity: 1, Rate: "1/s"})
@@ -188,7 +205,7 @@ func ExampleByScript() {
 	fmt.Println(err)
 	// Output:
 	// true <nil>
-	// tokenbucket: holds and shares need the module, and this Server decides by the script
+	// tokenbucket: holds, shares and alternatives need the module, and this Server decides by the script
 }
 
 func ExampleLimiter_With() {

@@ -25,7 +25,7 @@ var isScripted = map[string]bool{
 
 func (s *Server) decideByScript(ctx context.Context, c command, name string) (any, error) {
 	if !isScripted[name] || c.share != nil {
-		return nil, &wrongError{"holds and shares need the module, and this Server decides by the script", ErrModuleMissing, nil}
+		return nil, &wrongError{"holds, shares and alternatives need the module, and this Server decides by the script", ErrModuleMissing, nil}
 	}
 	if s.clock == Clock(realClock{}) { // a fake decides as both
 		c = c.scripted()

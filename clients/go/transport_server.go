@@ -131,12 +131,21 @@ func (s *Server) isClosed() bool { return s.life.Err() != nil }
 type command struct {
 	args    []any // the name, then words, all strings
 	key     string
+	each    int           // how many parts an alternative has, if the command has alternatives
 	once    bool          // it is not sent again when its reply was lost
 	renews  bool          // sends the renewal of the TB.MHOLD on which the policy decides
 	ttl     time.Duration // of the hold that it makes or settles
 	maxWait time.Duration // lets what would be denied wait in the server
 	share   []any         // the tenant whose turn a call that waits takes
 	wrong   error         // of an option
+}
+
+// chosen returns the parts of the alternative that was granted, or all.
+func (c command) chosen(parts []part, granted int64) []part {
+	if c.each > 0 && granted > 0 && int(granted)*c.each <= len(parts) {
+		return parts[(int(granted)-1)*c.each : int(granted)*c.each]
+	}
+	return parts
 }
 
 // ask returns an *awayError if the server does not decide, and any other error if the call is wrong or its context is over.
@@ -162,7 +171,7 @@ func (s *Server) decide(ctx context.Context, c command) (any, error) {
 	}
 	reply, _, err := s.call(ctx, c)
 	if isUnknownCommand(err) && strings.HasPrefix(name, "TB.") {
-		const help = "load it, or make a Server with ByScript(); holds and shares need the module"
+		const help = "load it, or make a Server with ByScript(); holds, shares and alternatives need the module"
 		return nil, fmt.Errorf("%w: %s: %v", ErrModuleMissing, help, err)
 	}
 	return reply, err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -53,7 +54,7 @@ def test_the_first_that_allows_is_taken(package: Package, server: Service) -> No
         "common": 998,
         "tokens2": 400,
     }
-    assert "each" not in taken[2]
+    assert not taken[2].get("each")
     assert taken[2]["retry_after_ms"] > 0
     assert [level(server, f"tb:{{user}}:{which}") for which in ("common", "tokens1", "tokens2")] == [
         998,
@@ -86,11 +87,24 @@ def test_a_hold_whose_reply_is_lost_is_one(package: Package, server: Service, pr
     hold_any(package, "h1")
     proxy.cut["TB.HOLDANY"] = 1
     lost = hold_any(package, "h2")
-    package.do("settle", hold="h1", used=0)
+    package.do("settle", hold="h1", used={"common": 0, "tokens1": 0})
     if lost["degraded"]:  # a package that sends nothing twice has decided by itself
         eventually(lambda: "slot2" not in held(server))
-    package.do("settle", hold="h2", used=0)
+    package.do("settle", hold="h2", used=dict.fromkeys(lost["each"], 0))
     eventually(lambda: held(server) == [])
+
+
+@pytest.mark.only("go", "rust", "redis-py-asyncio")
+def test_a_hold_whose_caller_has_gone_ends(package: Package, server: Service, proxy: Proxy) -> None:
+    limit(package, proxy)
+    hold_any(package, "h1")
+    proxy.delay_s = 0.025
+    for after_us in range(10_000, 120_000, 10_000):
+        with suppress(DriverError):
+            hold_any(package, "h2", deadline_us=after_us)
+            package.do("settle", hold="h2", used={"common": 0, "tokens2": 0})
+    proxy.delay_s = 0
+    eventually(lambda: held(server) == ["common", "slot1", "tokens1"])
 
 
 def test_the_process_decides_by_the_same_rule(package: Package, server: Service, proxy: Proxy) -> None:

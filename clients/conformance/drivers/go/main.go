@@ -55,6 +55,7 @@ type request struct {
 	Amount          amount
 	Used            *amount
 	Costs           map[string]float64
+	Alternatives    []map[string]float64
 	MaxWaitMs       float64  `json:"max_wait_ms"`
 	TTLMs           float64  `json:"ttl_ms"`
 	DeadlineUs      *float64 `json:"deadline_us"`
@@ -336,11 +337,21 @@ func call(limiter *tokenbucket.Limiter, r request, op, name string) (tokenbucket
 func jointly(joint *tokenbucket.JointLimiter, r request) (object, error) {
 	ctx, cancel := r.context()
 	defer cancel()
-	if r.Do == "hold" {
-		hold, err := joint.Hold(ctx, r.Name, r.Amount.each, ms(r.TTLMs), r.waits()...)
-		if err != nil {
-			return nil, err
-		}
+	var hold *tokenbucket.Hold
+	var err error
+	switch r.Do {
+	case "hold":
+		hold, err = joint.Hold(ctx, r.Name, r.Amount.each, ms(r.TTLMs), r.waits()...)
+	case "hold_any":
+		hold, err = joint.HoldAny(ctx, r.Name, r.Alternatives, ms(r.TTLMs))
+	case "take_any":
+		decision, err := joint.TakeAny(ctx, r.Name, r.Alternatives)
+		return described(decision), err
+	}
+	if err != nil {
+		return nil, err
+	}
+	if hold != nil {
 		holds.Store(r.As, hold)
 		return described(hold.Decision()), nil
 	}

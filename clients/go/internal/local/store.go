@@ -39,6 +39,8 @@ var commands = map[string]struct {
 	"TB.MHOLD":    {func(s *Store, words []string) (any, error) { return s.hold(words, false) }, 7, math.MaxInt},
 	"TB.MRENEW":   {func(s *Store, words []string) (any, error) { return s.hold(words, true) }, 6, math.MaxInt},
 	"TB.MSETTLE":  {(*Store).settle, 6, math.MaxInt},
+	"TB.TAKEANY":  {(*Store).takeAny, 6, math.MaxInt},
+	"TB.HOLDANY":  {(*Store).holdAny, 8, math.MaxInt},
 }
 
 // Do decides at that moment, in time since 1970.
@@ -155,6 +157,70 @@ func (s *Store) hold(words []string, isRenewal bool) (any, error) {
 		b.holds.set(id, b.amount, b.at+time.Duration(ttlMs)*time.Millisecond)
 		return 0
 	}), nil
+}
+
+func (s *Store) takeAny(words []string) (any, error) {
+	return s.first(words[0], words[1], words[2:], "", func(alternative []string) (any, error) {
+		return s.take(append([]string{words[1]}, alternative...))
+	})
+}
+
+func (s *Store) holdAny(words []string) (any, error) {
+	return s.first(words[0], words[1], words[4:], words[3], func(alternative []string) (any, error) {
+		return s.hold(append([]string{words[1], words[2], words[3]}, alternative...), false)
+	})
+}
+
+// first decides on the alternatives in order, or on the one that has the hold alone, until one allows: its number comes first in
+// the reply. If none does, it returns the denial with the shortest wait.
+func (s *Store) first(count, each string, groups []string, id string, decide func([]string) (any, error)) (any, error) {
+	number, _ := strconv.Atoi(count)
+	size, _ := strconv.Atoi(each)
+	if size < 1 || number%size != 0 || len(groups) != 4*number {
+		return nil, errors.New("ERR each must be a whole number that divides numkeys")
+	}
+	var alternatives [][]string
+	for ; len(groups) > 0; groups = groups[4*size:] {
+		alternative := groups[:4*size]
+		if id != "" && s.isHeld(each, alternative, id) {
+			alternatives = append(make([][]string, len(alternatives)), alternative)
+			break
+		}
+		alternatives = append(alternatives, alternative)
+	}
+	var soonest []any
+	for i, alternative := range alternatives {
+		if alternative == nil {
+			continue
+		}
+		reply, err := decide(alternative)
+		if err != nil {
+			return nil, err
+		}
+		fields := reply.([]any)
+		if fields[0].(int64) > 0 {
+			fields[0] = int64(i + 1)
+			return fields, nil
+		}
+		if soonest == nil || uint64(fields[2].(int64)) < uint64(soonest[2].(int64)) { // never is the largest
+			soonest = fields
+		}
+	}
+	return soonest, nil
+}
+
+// isHeld returns whether every bucket of which an alternative wants any has the hold; if it wants none, whether one has.
+func (s *Store) isHeld(each string, alternative []string, id string) bool {
+	buckets, err := s.look(each, alternative, 4, true)
+	wants, hasAll, hasOne := false, true, false
+	for _, b := range buckets {
+		isHeld := b.holds.amountOf(id) != none
+		hasOne = hasOne || isHeld
+		if b.amount.Sign() > 0 {
+			wants, hasAll = true, hasAll && isHeld
+		}
+	}
+	return err == nil && (wants && hasAll || !wants && hasOne)
 }
 
 func (s *Store) settle(words []string) (any, error) {

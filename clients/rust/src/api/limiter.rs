@@ -305,7 +305,7 @@ impl Limiter {
         let problem = if each == 0 {
             "no limit is named"
         } else if alternatives.iter().any(|parts| parts.len() != each) {
-            "alternatives: they must have equally many parts; an amount of 0 fills one up"
+            "alternatives: all must have the same number of parts: an amount of 0 fills one up"
         } else if !self.max_wait.is_zero() || self.share.is_some() {
             "alternatives: such a call neither waits nor has a share"
         } else {

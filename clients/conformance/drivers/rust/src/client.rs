@@ -5,7 +5,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use serde_json::{json, Value};
-use tokenbucket_client::{sync, Decision, Error, Limit, Options, Part};
+use tokenbucket_client::{sync, Decision, Error, JointDecision, Limit, Options, Part};
 use tokio::task::block_in_place;
 
 use crate::{ms, number, Wrong};
@@ -162,19 +162,47 @@ impl Joint {
     pub async fn take_all(&self, name: &str, costs: &Value) -> Result<Value, Error> {
         let parts = self.parts(name, costs);
         let decision = decided!(Limiter, &self.limiter, limiter => limiter.take_all(&parts))?;
-        let mut all = fields(&decision.binding);
-        for ((which, _), own) in costs.as_object().into_iter().flatten().zip(&decision.each) {
-            all["each"][which] = fields(own);
-        }
-        Ok(all)
+        Ok(joint_fields(&decision, &names(costs)))
+    }
+
+    pub async fn take_any(&self, name: &str, alternatives: &Value) -> Result<Value, Error> {
+        let parts = self.alternatives(name, alternatives);
+        let decision = decided!(Limiter, &self.limiter, limiter => limiter.take_any(&parts))?;
+        Ok(joint_fields(&decision, &names(granted(alternatives, &decision.binding))))
     }
 
     pub async fn hold(&self, name: &str, amounts: &Value, ttl: Duration) -> Result<Held, Error> {
         let parts = self.parts(name, amounts);
         let hold = decided!(Limiter, &self.limiter, limiter => limiter.hold_all(&parts, ttl), Hold);
-        let of = amounts.as_object().into_iter().flatten().map(|(which, _)| which.clone()).collect();
-        Ok(Held { hold: hold?, of })
+        Ok(Held { hold: hold?, of: names(amounts) })
     }
+
+    pub async fn hold_any(&self, name: &str, alternatives: &Value, ttl: Duration) -> Result<Held, Error> {
+        let parts = self.alternatives(name, alternatives);
+        let hold = decided!(Limiter, &self.limiter, limiter => limiter.hold_any(&parts, ttl), Hold)?;
+        let of = names(granted(alternatives, &hold.decision()));
+        Ok(Held { hold, of })
+    }
+
+    fn alternatives(&self, name: &str, alternatives: &Value) -> Vec<Vec<Part>> {
+        alternatives.as_array().into_iter().flatten().map(|amounts| self.parts(name, amounts)).collect()
+    }
+}
+
+fn granted<'a>(alternatives: &'a Value, decision: &Decision) -> &'a Value {
+    &alternatives[(decision.granted as usize).wrapping_sub(1)]
+}
+
+fn names(amounts: &Value) -> Vec<String> {
+    amounts.as_object().into_iter().flatten().map(|(which, _)| which.clone()).collect()
+}
+
+fn joint_fields(decision: &JointDecision, of: &[String]) -> Value {
+    let mut all = fields(&decision.binding);
+    for (which, own) in of.iter().zip(&decision.each) {
+        all["each"][which] = fields(own);
+    }
+    all
 }
 
 /// The strings of a list.
@@ -184,7 +212,11 @@ pub fn strings(list: &Value) -> Vec<String> {
 
 impl Hold {
     pub fn decision(&self) -> Decision {
-        either!(Hold, self, hold => hold.decision()).binding
+        self.joint_decision().binding
+    }
+
+    fn joint_decision(&self) -> JointDecision {
+        either!(Hold, self, hold => hold.decision())
     }
 
     pub fn is_lost(&self) -> bool {
@@ -193,6 +225,10 @@ impl Hold {
 }
 
 impl Held {
+    pub fn fields(&self) -> Value {
+        joint_fields(&self.hold.joint_decision(), &self.of)
+    }
+
     /// `used` is a number, or one for each limit.
     pub async fn settle(&self, used: &Value) -> Result<Value, Error> {
         let set = |place, used| either!(Hold, &self.hold, hold => hold.set_used_of(place, used));

@@ -125,7 +125,11 @@ impl State {
                 let taking = joint.take_all(text(request, "name"), &request["costs"]);
                 Ok(within(request, taking).await?)
             }
-            "hold" => self.hold(request).await,
+            "take_any" => {
+                let joint = found(&self.limiters, on)?;
+                Ok(joint.take_any(text(request, "name"), &request["alternatives"]).await?)
+            }
+            "hold" | "hold_any" => self.hold(request).await,
             "settle" => {
                 let hold = found(&self.holds, text(request, "hold"))?;
                 Ok(hold.settle(&request["used"]).await?)
@@ -229,7 +233,7 @@ impl State {
             Err(Error::Denied(denied)) => return Ok(fields(&denied.binding)),
             held => held?,
         };
-        let decision = fields(&hold.hold.decision());
+        let decision = hold.fields();
         keep(&self.holds, text(request, "as"), Arc::new(hold));
         Ok(decision)
     }
@@ -237,6 +241,9 @@ impl State {
     async fn held(&self, request: &Value) -> Result<Held, Error> {
         let (name, ttl) = (text(request, "name"), ms(request, "ttl_ms").unwrap_or_default());
         let waiting = self.waiting(request)?;
+        if text(request, "do") == "hold_any" {
+            return within(request, waiting.hold_any(name, &request["alternatives"], ttl)).await;
+        }
         if request["amount"].is_object() {
             return within(request, waiting.hold(name, &request["amount"], ttl)).await;
         }
