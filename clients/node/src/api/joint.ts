@@ -36,7 +36,8 @@ const HOLD_OPTIONS = [...CALL_OPTIONS, "ttlMs"];
  * console.log((await limiter.takeAll("user:42", { tokens: 0 })).remaining); // 9480
  *
  * const either = [{ requests: 1, tokens: 9000 }, { requests: 40, tokens: 0 }]; // the best first
- * for (let i = 0; i < 3; i++) console.log((await limiter.takeAny("user:43", either)).granted); // 1 2 0
+ * console.log((await limiter.takeAny("user:43", either)).granted); // 1
+ * console.log((await limiter.takeAny("user:43", either)).granted); // 2
  * ```
  */
 export class JointLimiter extends Holder<Names, Amounts, HoldOptions> {
