@@ -14,7 +14,7 @@ export {
 } from "./values/errors.js";
 export type { Hold, HoldOptions, Used } from "./api/hold.js";
 export { parseLimit, type Amount, type Limit } from "./values/limit.js";
-export { JointLimiter, type Amounts, type Names } from "./api/joint.js";
+export { JointLimiter, type Amounts, type HoldAnyOptions, type Names } from "./api/joint.js";
 export {
   Limiter,
   type CallOptions,

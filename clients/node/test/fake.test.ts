@@ -68,6 +68,12 @@ for (const { seed, rates, pauses } of WALKS) {
         (one: number) => both[one]!.charge(name, amount, { limit }),
         (one: number) => both[one]!.give(name, amount, { limit }),
         (one: number) => joints[one]!.takeAll("both", { x: amount, y: 1 }),
+        (one: number) => joints[one]!.takeAny("both", [{ x: amount }, { y: 1 }, { x: 0 }].slice(0, 1 + (most % 3))),
+        (one: number) =>
+          joints[one]!.takeAny("both", [
+            { x: amount, y: 1 },
+            { y: 2, x: 0 },
+          ]),
       ]);
       assert.deepEqual(
         await call(1),

@@ -49,12 +49,9 @@ const COMMANDS: Record<string, (request: Request) => unknown> = {
     limiters.set(name, { ...place, limiter: limiter as Made["limiter"] });
     return {};
   },
-  ...Object.fromEntries(["take", "take_up_to", "charge", "give", "wait", "take_all"].map((op) => [op, call])),
-  async hold(request) {
-    const hold = await holdOf(request, request.name);
-    holds.set(request.as, hold);
-    return told(hold.decision);
-  },
+  ...Object.fromEntries(["take", "take_up_to", "charge", "give", "wait", "take_all", "take_any"].map((op) => [op, call])),
+  hold: keepHold,
+  hold_any: keepHold,
   async settle({ hold, used }) {
     return told(await find(holds, hold).settle(used));
   },
@@ -134,13 +131,21 @@ async function call(request: Request) {
   }
 }
 
+async function keepHold(request: Request) {
+  const hold = await holdOf(request, request.name);
+  holds.set(request.as, hold);
+  return told(hold.decision);
+}
+
 function turnOf({ max_wait_ms, share, weight }: Request, signal?: AbortSignal) {
   return { signal, maxWaitMs: max_wait_ms, share, weight };
 }
 
 function holdOf(request: Request, name: string, signal?: AbortSignal): Promise<Hold> {
-  const options = { ttlMs: request.ttl_ms, ...turnOf(request, signal) };
-  return find(limiters, request.on).limiter.hold(name, request.amount, options);
+  const { limiter } = find(limiters, request.on);
+  const { ttl_ms: ttlMs, alternatives } = request;
+  if (alternatives) return limiter.holdAny(name, alternatives, { ttlMs, signal });
+  return limiter.hold(name, request.amount, { ttlMs, ...turnOf(request, signal) });
 }
 
 async function ask(op: string, request: Request, name: string, signal?: AbortSignal): Promise<Decision> {
@@ -154,6 +159,7 @@ async function ask(op: string, request: Request, name: string, signal?: AbortSig
     give: () => limiter.give(name, amount, { signal }),
     hold: async () => (await holdOf(request, name, signal)).decision,
     wait: () => limiter.wait(name, cost, { signal, maxWaitMs: max_wait_ms }),
+    take_any: () => limiter.takeAny(name, request.alternatives, { signal }),
     take_all: () => limiter.takeAll(name, request.costs, turn),
   };
   return (calls[op] ?? unsupported)();

@@ -138,7 +138,7 @@ export class Decider {
 
   /** Decides on several buckets: `command` precedes the arguments of each. */
   decideAll(parts: readonly Part[], command: Command, call?: Call): Promise<Decision> {
-    return this.reported(parts, this.decideAllQuietly(parts, command, call), wantedBy(command[0]));
+    return this.reported(parts, this.decideAllQuietly(parts, command, call), wantedBy(command[0]), call?.each);
   }
 
   /** Does not call `onDecision`. */
@@ -164,7 +164,7 @@ export class Decider {
     if (signal?.aborted) return Promise.reject(signal.reason as Error);
     const asked = this.server.ask(call?.renews ? renewing(command) : command, call);
     return whileIn(signal, asked).then(
-      (reply) => Decision.read(reply, names),
+      (reply) => Decision.read(reply, chosen(names, call?.each, Number((reply as unknown[])[0]))),
       (error: unknown) => {
         if (error instanceof Undecided) return this.#undecided(command, names, error, call);
         if (signal?.aborted || error instanceof CannotWait) call?.onDoubt?.();
@@ -182,7 +182,8 @@ export class Decider {
     this.#countDegraded(why, lost);
     if (onError === "open") reply = [wantedBy(command[0], command[4]) || 1, 0, 0, 0, []];
     if (onError === "closed") reply = [0, 0, server.retryEveryMs, 0, []];
-    return Decision.read(reply, names, { degraded: true, lost });
+    const own = chosen(names, call?.each, Number((reply as unknown[])[0]));
+    return Decision.read(reply, own, { degraded: true, lost });
   }
 
   /** Asks at once, and waits in the server if need be. Where that is impossible, asks again when it may be granted. */
@@ -220,12 +221,14 @@ export class Decider {
   }
 
   /** Calls `onDecision`, and in shadow mode lets the call pass, of which it wanted so much. */
-  reported(buckets: readonly Bucket[], decided: Promise<Decision>, wanted = 1): Promise<Decision> {
+  reported(buckets: readonly Bucket[], decided: Promise<Decision>, wanted = 1, each = 0): Promise<Decision> {
     if (!this.#onDecision && !this.shadow) return decided;
     const began = this.clock.now();
     return decided.then((decision) => {
       const passing = this.shadow ? decision.inShadowMode(wanted) : decision;
-      for (const { which = "", name, limit } of buckets)
+      const own = chosen(buckets, each, passing.granted);
+      // Of a denial all buckets, each once: it does not say which alternative it is of.
+      for (const { which = "", name, limit } of own.length > 0 ? own : byName(buckets))
         this.report(name, limit, passing.each[which] ?? passing, began);
       return passing;
     });
@@ -248,6 +251,16 @@ export class Decider {
   async delete(names: readonly string[]): Promise<boolean> {
     return Number(await this.ask(["DEL", ...names.map((name) => this.prefix + name)])) > 0;
   }
+}
+
+/** Returns those of the alternative of this number; none of 0. All, without alternatives. */
+export function chosen<T>(all: readonly T[], each = 0, number: number): readonly T[] {
+  return each > 0 ? all.slice((number - 1) * each, number * each) : all;
+}
+
+/** Returns each bucket once. */
+export function byName<T extends Bucket>(buckets: readonly T[]): T[] {
+  return [...new Map(buckets.map((bucket) => [bucket.name, bucket])).values()];
 }
 
 /** Returns what a call is granted at most; a settlement denies nothing. */

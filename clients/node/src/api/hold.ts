@@ -2,7 +2,7 @@
 
 import { randomUUID } from "node:crypto";
 
-import { inTurn, type Decider, type Part, type ShareOptions, type WaitOptions } from "./decider.js";
+import { byName, chosen, inTurn, type Decider, type Part, type ShareOptions, type WaitOptions } from "./decider.js";
 import { Decision, Denied } from "../values/decision.js";
 import { BadArgument, HoldLost, ReplyLost, ServerAway, textOf } from "../values/errors.js";
 import { checkAmount, checkBetween, isNothing, isPool, type Amount } from "../values/limit.js";
@@ -51,7 +51,9 @@ export class Hold implements AsyncDisposable {
   /** The actual use, for the end of the block. `settle` says what counts if it is not set. */
   used: Used | undefined;
   readonly #decider: Decider;
-  readonly #parts: readonly Part[];
+  /** Of alternatives, those of the granted one as soon as one is. */
+  #parts: readonly Part[];
+  readonly #each: number;
   readonly #ttlMs: number;
   readonly #losing = new AbortController();
   /** Called when it is settled, because tokens may have come back. */
@@ -65,11 +67,12 @@ export class Hold implements AsyncDisposable {
   #renewing: Promise<Decision> | undefined;
   #settled: Promise<Decision> | undefined;
 
-  private constructor(decider: Decider, parts: readonly Part[], ttlMs: number, onSettled: () => void) {
+  private constructor(decider: Decider, parts: readonly Part[], ttlMs: number, onSettled: () => void, each: number) {
     checkBetween("ttlMs", ttlMs, 1, MAX_TTL_MS);
     this.#decider = decider;
     this.#parts = parts;
     this.#ttlMs = Math.round(ttlMs);
+    this.#each = each;
     this.#onSettled = onSettled;
   }
 
@@ -78,11 +81,12 @@ export class Hold implements AsyncDisposable {
     parts: readonly Part[],
     options: HoldOptions & ShareOptions,
     onSettled = () => {},
+    each = 0,
   ): Promise<Hold> {
     const { ttlMs = 30_000, signal } = options;
     signal?.throwIfAborted();
-    const hold = new Hold(decider, parts, ttlMs, onSettled);
-    const call = inTurn(options);
+    const hold = new Hold(decider, parts, ttlMs, onSettled, each);
+    const call = { ...inTurn(options), each };
     try {
       await hold.#set(parts, call);
       return hold;
@@ -91,7 +95,7 @@ export class Hold implements AsyncDisposable {
       if (allowed && !shadowed) hold.#renewIn(ttlMs / 3);
       else hold.#settled = Promise.resolve(hold.#decision);
       // The server may have a hold that no caller knows of.
-      if (hold.#settled && hold.#isInDoubt) hold.#settleLater(parts.map((part) => ({ ...part, amount: 0 })));
+      if (hold.#settled && hold.#isInDoubt) hold.#abandon(parts);
     }
   }
 
@@ -159,8 +163,11 @@ export class Hold implements AsyncDisposable {
   /** Takes the hold if the server has never had it. */
   async #set(parts: readonly Part[], call: Call): Promise<Decision> {
     const onDoubt = () => void (this.#isInDoubt = true);
-    const words = ["TB.MHOLD", String(parts.length), String(this.#ttlMs), this.id];
+    const words = [String(this.#ttlMs), this.id];
+    if (call.each) words.unshift("TB.HOLDANY", String(parts.length), String(call.each));
+    else words.unshift("TB.MHOLD", String(parts.length));
     const decision = (this.#decision = await this.#decider.decideAll(parts, words, { ...call, onDoubt }));
+    if (call.each) this.#choose(parts, decision);
     this.#isLocal ||= decision.degraded;
     if (decision.degraded) return decision;
     this.#isKnown ||= decision.allowed && !decision.shadowed;
@@ -169,6 +176,20 @@ export class Hold implements AsyncDisposable {
       this.#losing.abort(new HoldLost("the hold is gone, and others may have its tokens"));
     }
     return decision;
+  }
+
+  /** Keeps the granted alternative alone. Another is ended that the server may hold without a reply. */
+  #choose(parts: readonly Part[], { granted, degraded }: Decision): void {
+    const own = chosen(parts, this.#each, granted);
+    if (own.length === 0) return;
+    const isOther = ({ name }: Part) => own.every((part) => part.name !== name);
+    if (degraded && this.#isInDoubt) this.#abandon(parts.filter(isOther));
+    this.#parts = own;
+  }
+
+  /** Ends what the server may hold in these buckets, and no caller knows of. */
+  #abandon(parts: readonly Part[]): void {
+    if (parts.length > 0) this.#settleLater(byName(parts).map((part) => ({ ...part, amount: 0 })));
   }
 
   async #settle(parts: readonly Part[]): Promise<Decision> {
@@ -213,7 +234,7 @@ export class Hold implements AsyncDisposable {
     if (!isNamed && names.length > 1 && Number(used ?? 0) !== 0) {
       throw new BadArgument(`used: ${used} does not say of which limit`);
     }
-    return this.#parts.map((part) => {
+    const parts = this.#parts.map((part) => {
       const reported = (isNamed ? used[part.which] : used) ?? (isPool(part.limit) ? 0 : part.amount);
       checkAmount("used", reported);
       if (isPool(part.limit) && Number(reported) > 0) {
@@ -221,6 +242,9 @@ export class Hold implements AsyncDisposable {
       }
       return { ...part, amount: reported };
     });
+    // Of what fills up an alternative there is no hold.
+    const counts = ({ amount }: Part, at: number) => !isNothing(amount) || !isNothing(this.#parts[at]!.amount);
+    return this.#each > 0 && parts.some(counts) ? parts.filter(counts) : parts;
   }
 
   #renewIn(ms: number): void {
@@ -256,18 +280,23 @@ export abstract class Holder<Name, Amounts, Options> {
   abstract hold(name: Name, amounts: Amounts, options?: Options): Promise<Hold>;
 
   /** Does `work` under a hold, and settles it with `hold.used`. Rejects with `Denied` if the hold is denied. */
-  async withHold<T>(name: Name, amounts: Amounts, work: (hold: Hold) => T | Promise<T>, options?: Options): Promise<T> {
-    const hold = await this.hold(name, amounts, options);
-    if (!hold.allowed) throw new Denied(hold.decision);
-    let result;
-    try {
-      result = await work(hold);
-    } catch (error) {
-      // The error of the work is the one to throw.
-      await hold[Symbol.asyncDispose]().catch((failed: unknown) => hold.log("settled", failed));
-      throw error;
-    }
-    await hold[Symbol.asyncDispose]();
-    return result;
+  async withHold<T>(name: Name, amounts: Amounts, work: Work<T>, options?: Options): Promise<T> {
+    return workUnder(await this.hold(name, amounts, options), work);
   }
+}
+
+export type Work<T> = (hold: Hold) => T | Promise<T>;
+
+export async function workUnder<T>(hold: Hold, work: Work<T>): Promise<T> {
+  if (!hold.allowed) throw new Denied(hold.decision);
+  let result;
+  try {
+    result = await work(hold);
+  } catch (error) {
+    // The error of the work is the one to throw.
+    await hold[Symbol.asyncDispose]().catch((failed: unknown) => hold.log("settled", failed));
+    throw error;
+  }
+  await hold[Symbol.asyncDispose]();
+  return result;
 }

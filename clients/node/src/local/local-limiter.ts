@@ -94,6 +94,8 @@ export class LocalLimiter {
         ({ view, amount }) => view.hold(id, amount, ttlMs),
       );
     },
+    "TB.TAKEANY": ([, each, ...words]) => this.#oneOf("TB.MTAKE", each, [], words),
+    "TB.HOLDANY": ([, each, ttlMs = "", id = "", ...words]) => this.#oneOf("TB.MHOLD", each, [ttlMs, id], words),
     "TB.MRENEW": ([count, ttlMs, id = "", ...words]) =>
       this.#together(
         groupsOf(count, words, 3).map((group) => ({ view: this.#look(group, { pool: true }) })),
@@ -160,6 +162,32 @@ export class LocalLimiter {
   #forgetSome(): void {
     const soonest = [...this.#buckets].toSorted(([, a], [, b]) => a.expiresAtMs - b.expiresAtMs);
     for (const [key] of soonest.slice(0, Math.ceil(this.most / 10))) this.#buckets.delete(key);
+  }
+
+  /** Takes the first alternative that allows it; or asks that alone which has the hold already. */
+  #oneOf(name: string, each = "", before: Words, words: Words): unknown {
+    const size = 4 * Number(each);
+    const numbered = groupsOf(String(words.length / size), words, size).map((words, at) => ({ words, number: at + 1 }));
+    // Looked at one and all, since a mistake in the last is one, too.
+    const held = numbered.filter(({ words }) => this.#isHeld(before[1], groupsOf(each, words)));
+    const denials: number[][] = [];
+    for (const { words, number } of held.length > 0 ? held.slice(0, 1) : numbered) {
+      const [allowed, ...rest] = this.#commands[name]!([each, ...before, ...words]) as number[];
+      if (allowed) return [number, ...rest];
+      denials.push([0, ...rest]);
+    }
+    const waitOf = ([, , waitMs = 0]: number[]) => (waitMs < 0 ? Infinity : waitMs);
+    return denials.reduce((one, other) => (waitOf(other) < waitOf(one) ? other : one));
+  }
+
+  /** Returns whether each bucket of which more than 0 is wanted has the hold; one of all, if none is. */
+  #isHeld(id: string | undefined, groups: readonly Words[]): boolean {
+    const there = groups.map((group) => {
+      const view = this.#look(group, { pool: id !== undefined });
+      return { isWanted: up(group[3]) > 0n, isThere: id !== undefined && view.held(id) !== undefined };
+    });
+    const wanted = there.filter(({ isWanted }) => isWanted);
+    return wanted.length > 0 ? wanted.every(({ isThere }) => isThere) : there.some(({ isThere }) => isThere);
   }
 
   /** Changes all buckets, or none if one of them has to wait. */

@@ -9,9 +9,25 @@ export type Command = readonly string[];
 export const LOAD_SCRIPT: Command = ["SCRIPT", "LOAD", FALLBACK];
 const SHA = createHash("sha1").update(FALLBACK).digest("hex");
 
-const NEED_THE_MODULE = new Set(["TB.HOLD", "TB.MHOLD", "TB.MRENEW", "TB.SETTLE", "TB.MSETTLE"]);
+const NEED_THE_MODULE = new Set([
+  "TB.HOLD",
+  "TB.MHOLD",
+  "TB.MRENEW",
+  "TB.SETTLE",
+  "TB.MSETTLE",
+  "TB.TAKEANY",
+  "TB.HOLDANY",
+]);
 /** Where the first key stands, if not right behind the name. */
-const FIRST_KEY: Record<string, number> = { "TB.MTAKE": 2, "TB.MSETTLE": 3, "TB.MHOLD": 4, "TB.MRENEW": 4, EVALSHA: 3 };
+const FIRST_KEY: Record<string, number> = {
+  "TB.MTAKE": 2,
+  "TB.MSETTLE": 3,
+  "TB.TAKEANY": 3,
+  "TB.MHOLD": 4,
+  "TB.MRENEW": 4,
+  "TB.HOLDANY": 5,
+  EVALSHA: 3,
+};
 
 /** Those that must not happen twice. */
 const ONCE = new Set(["TB.GIVE", "TB.CHARGE", "TB.SETTLE", "TB.MSETTLE"]);

@@ -46,6 +46,8 @@ export interface Call {
   renews?: boolean;
   /** Sends these in a transaction instead; the command only selects the node. */
   together?: readonly Command[];
+  /** How many buckets an alternative has; 0 of a call without alternatives. */
+  each?: number;
   /** Called if the server may have executed the call without a reply to it. */
   onDoubt?: () => void;
 }
@@ -126,7 +128,7 @@ export class Server {
     const attempt = { command, mustHappenOnce: mustHappenOnce(command), call, untilMs, repeats: 0, splits: 0 };
     if (this.#by === "module") return this.#send(attempt);
     if (needsModule(command) || call.ofShare) {
-      const missing = "holds and shares need the module, and this Server decides by the script";
+      const missing = "holds, shares and alternatives need the module, and this Server decides by the script";
       return Promise.reject(new ModuleMissing(missing));
     }
     if (this.route.clock) return this.#send(attempt); // a fake decides as both

@@ -50,10 +50,10 @@ export class Decision {
   readonly lost: boolean;
   /** True if the call was denied, and shadow mode let it pass. */
   readonly shadowed: boolean;
-  /** How many tokens `takeUpTo` took; of all others 1 or 0, as `allowed`. */
+  /** How many tokens `takeUpTo` took; the number of the alternative of `takeAny`, from 1; of all others 1 or 0, as `allowed`. */
   readonly granted: number;
 
-  /** What each of several limits decided, by name; empty if "open" or "closed" did. The fields above are of the one that binds. */
+  /** What each of several limits decided, by name; empty if "open" or "closed" did, or if `takeAny` was denied. The fields above are of the one that binds. */
   readonly each: Readonly<Record<string, Decision>>;
 
   constructor(fields: Fields) {
@@ -76,7 +76,7 @@ export class Decision {
     const retryAfterMs = Number(words[2]);
     const resetAfterMs = Number(words[3]);
     const fields = { allowed: granted > 0, remaining, retryAfterMs, resetAfterMs, granted };
-    const inner = words[4] as unknown[] | undefined;
+    const inner = names.length > 0 ? (words[4] as unknown[] | undefined) : undefined;
     if (!inner) return new Decision(marks ? { ...fields, ...marks } : fields);
     const each = inner.map((own, at) => [names[at]!, Decision.read(own, [], marks)]);
     return new Decision({ ...fields, ...marks, each: Object.fromEntries(each) });

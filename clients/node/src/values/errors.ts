@@ -125,7 +125,7 @@ export function codeOf(error: unknown): string | undefined {
 export function explained(error: unknown, who: string): unknown {
   if (error instanceof TokenBucketError) return error;
   if (/^ERR unknown command\W+TB\./i.test(textOf(error))) {
-    const help = 'load it, or make a Server with by: "script"; holds and shares need the module';
+    const help = 'load it, or make a Server with by: "script"; the script has no holds, shares or alternatives';
     return new ModuleMissing(`${who} has no tokenbucket module: ${help}`, { cause: error });
   }
   if (codeOf(error) === "CROSSSLOT") {

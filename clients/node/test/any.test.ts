@@ -1,0 +1,205 @@
+/** Calls of one of several alternatives: what is held where, whatever becomes of the reply. */
+
+import assert from "node:assert/strict";
+import { test, type TestContext } from "node:test";
+
+import { JointLimiter, type Decision, type Limit } from "tokenbucket-redis";
+import { FakeServer } from "tokenbucket-redis/testing";
+
+import { emptiedClientFor, patient, sharedServer, STILL, until } from "./servers.js";
+
+const server = await sharedServer();
+const LIMITS = {
+  common: { capacity: 100, rate: STILL },
+  "a:slots": { capacity: 1, rate: 0 },
+  "a:tokens": { capacity: 10, rate: STILL },
+  "b:slots": { capacity: 1, rate: 0 },
+  "b:tokens": { capacity: 10, rate: STILL },
+};
+const EITHER = [
+  { common: 1, "a:slots": 1, "a:tokens": 4 },
+  { common: 1, "b:slots": 1, "b:tokens": 4 },
+];
+const TOKENS = [{ "a:tokens": 6 }, { "b:tokens": 6 }];
+
+async function setUp(t: TestContext) {
+  const { buckets, send } = await emptiedClientFor(t, server);
+  /** Which limits have holds. */
+  const held = async () => {
+    const holds = Object.keys(LIMITS).map(async (which) => {
+      const list = (await send("TB.HOLDS", `tb:{x}:${which}`)) as unknown[];
+      return list.length > 0 ? which : "";
+    });
+    return (await Promise.all(holds)).filter(Boolean);
+  };
+  return { buckets, held };
+}
+
+test("the first alternative that allows is taken, and its parts are reported", async (t) => {
+  const { buckets } = await setUp(t);
+  const reported: [Limit, boolean][] = [];
+  const onDecision = (_: string, limit: Limit, decision: Decision) => reported.push([limit, decision.allowed]);
+  const limiter = new JointLimiter(buckets, LIMITS, { onDecision });
+  const decisions = [];
+  const either = TOKENS.map((amounts) => ({ common: 1, ...amounts }));
+  for (let i = 0; i < 3; i++) decisions.push(await limiter.takeAny("x", either));
+  assert.deepEqual(
+    decisions.map(({ granted, each }) => [granted, Object.entries(each).map(([which, one]) => [which, one.remaining])]),
+    [
+      [
+        1,
+        [
+          ["common", 99],
+          ["a:tokens", 4],
+        ],
+      ],
+      [
+        2,
+        [
+          ["common", 98],
+          ["b:tokens", 4],
+        ],
+      ],
+      [0, []], // the reply does not say which is allowed first
+    ],
+  );
+  assert.ok(decisions[2]!.retryAfterMs > 0);
+  const { common, "a:tokens": a, "b:tokens": b } = LIMITS;
+  await until(() => reported.length === 7);
+  assert.deepEqual(reported, [
+    ...[common, a, common, b].map((limit) => [limit, true]),
+    ...[common, a, b].map((limit) => [limit, false]),
+  ]);
+});
+
+test("mistakes are errors that name them, also while the server is away", async (t) => {
+  const fake = new FakeServer();
+  const limiter = new JointLimiter(patient(fake), LIMITS);
+  const calls: [unknown, RegExp][] = [
+    [{ common: 1 }, /BadArgument: alternatives: are not an array/],
+    [[], /BadArgument: alternatives: are not an array/],
+    [[{}], /BadArgument: amounts: name no limit/],
+    [[{ common: 1 }, { nothing: 1 }], /BadArgument: 'nothing' is none of the limits/],
+    [[{ common: 1, "a:tokens": 1 }, { common: 1 }], /BadArgument: .*same number.*amount 0/],
+    [[{ common: 0 }, { common: -1 }], /BadArgument: amount/],
+    [[{ common: 0 }, { "a:slots": 1 }], /BadArgument: .*rate/],
+  ];
+  for (const [alternatives, line] of calls) await assert.rejects(limiter.takeAny("x", alternatives as never), line);
+  await assert.rejects(limiter.takeAny("x", EITHER, { maxWaitMs: 5 } as never), /BadArgument: .*maxWaitMs/);
+  await assert.rejects(limiter.holdAny("x", EITHER, { maxWaitMs: 5 } as never), /BadArgument: .*maxWaitMs/);
+  t.mock.method(fake, "send", () => Promise.reject(new Error("unplugged")));
+  await assert.rejects(limiter.takeAny("x", [{ common: 0 }, { "a:slots": 1 }]), /BadArgument: .*rate/);
+});
+
+test("a hold of the second is renewed and settled there alone", async (t) => {
+  const { buckets, held } = await setUp(t);
+  const limiter = new JointLimiter(buckets, LIMITS);
+  const first = await limiter.holdAny("x", EITHER);
+  const used = await limiter.withHoldAny("x", EITHER, async (hold) => {
+    assert.equal(hold.decision.granted, 2);
+    assert.equal((await hold.renew()).allowed, true);
+    const third = await limiter.holdAny("x", EITHER);
+    assert.deepEqual([third.allowed, third.decision.granted, (await third.settle(0)).allowed], [false, 0, false]);
+    return (hold.used = { common: 1, "b:tokens": 3 });
+  });
+  assert.ok(used);
+  assert.deepEqual(await held(), ["common", "a:slots", "a:tokens"]);
+  const settled = await first.settle({ "a:tokens": 9 });
+  assert.deepEqual([settled.allowed, settled.each["a:tokens"]?.remaining], [true, 1]);
+  assert.deepEqual(await held(), []);
+});
+
+test("what fills up an alternative is neither renewed nor settled", async (t) => {
+  const { buckets, held } = await setUp(t);
+  const limiter = new JointLimiter(buckets, LIMITS);
+  const hold = await limiter.holdAny("x", [{ "a:slots": 1, "a:tokens": 0 }]);
+  assert.equal((await hold.renew()).allowed, true);
+  const settled = await hold.settle();
+  assert.deepEqual([settled.allowed, Object.keys(settled.each)], [true, ["a:slots"]]);
+  const nothing = await limiter.holdAny("x", [{ "a:slots": 0, "a:tokens": 0 }]);
+  assert.deepEqual([nothing.allowed, (await nothing.settle()).degraded], [true, false]);
+  const charged = await limiter.holdAny("x", [{ "a:slots": 1, "a:tokens": "0" }]);
+  await charged.settle({ "a:tokens": 4 });
+  assert.equal((await limiter.takeAll("x", { "a:tokens": 0 })).remaining, 6);
+  assert.deepEqual(await held(), []);
+});
+
+for (const [onError, granted] of [
+  ["open", 1],
+  ["closed", 0],
+] as const) {
+  test(`without a server "${onError}" decides`, async (t) => {
+    const fake = new FakeServer();
+    t.mock.method(fake, "send", () => Promise.reject(new Error("unplugged")));
+    const limiter = new JointLimiter(patient(fake), LIMITS, { onError });
+    const decision = await limiter.takeAny("x", TOKENS);
+    assert.deepEqual([decision.granted, decision.degraded, decision.each], [granted, true, {}]);
+    const hold = await limiter.holdAny("x", EITHER);
+    assert.equal(hold.decision.granted, granted);
+    await hold.settle();
+  });
+}
+
+test("in shadow mode what is denied passes as the first", async (t) => {
+  const { buckets, held } = await setUp(t);
+  const limiter = new JointLimiter(buckets, LIMITS, { shadow: true });
+  const seen = [];
+  for (let i = 0; i < 3; i++) seen.push(await limiter.takeAny("x", TOKENS));
+  assert.deepEqual(
+    seen.map(({ granted, shadowed }) => [granted, shadowed]),
+    [
+      [1, false],
+      [2, false],
+      [1, true],
+    ],
+  );
+  const hold = await limiter.holdAny("x", TOKENS);
+  assert.deepEqual([hold.decision.granted, hold.decision.shadowed], [1, true]);
+  await hold.settle();
+  assert.deepEqual(await held(), []);
+});
+
+test("a hold that the server has elsewhere is ended there", async () => {
+  // The server executes the call and grants the second; the reply is lost, and this process decides for the first.
+  const fake = new FakeServer();
+  const other = new JointLimiter(fake, LIMITS);
+  const blocking = await other.holdAny("x", EITHER);
+  const limiter = new JointLimiter(patient(fake, { timeoutMs: 50, retryEveryMs: 20 }), LIMITS);
+  const send = fake.send.bind(fake);
+  let isLosing = true;
+  fake.send = async (words) => {
+    const reply = await send(words);
+    if (isLosing) throw new Error("the connection has ended");
+    return reply;
+  };
+  const hold = await limiter.holdAny("x", EITHER, { ttlMs: 60_000 });
+  assert.deepEqual([hold.decision.granted, hold.decision.degraded], [1, true]);
+  const slotsAreFree = async (which: string) =>
+    ((await send(["TB.PEEK", `tb:{x}:${which}`, "1", "0", "1"])) as number[])[0];
+  assert.equal(await slotsAreFree("b:slots"), 0, "the hold of nobody");
+  isLosing = false;
+  await until(async () => (await slotsAreFree("b:slots")) === 1);
+  assert.equal(await slotsAreFree("a:slots"), 0);
+  await blocking.settle(0);
+  await hold.settle(0);
+  await until(async () => (await slotsAreFree("a:slots")) === 1);
+});
+
+test("callers who leave at any moment leave nothing held", async (t) => {
+  const { buckets, held } = await setUp(t);
+  const limiter = new JointLimiter(buckets, LIMITS, { onError: "throw" });
+  let left = 0;
+  for (let turns = 0; turns < 150; turns++) {
+    const controller = new AbortController();
+    const { signal } = controller;
+    const holds = [0, 1].map(() =>
+      limiter.withHoldAny("x", EITHER, (hold) => (hold.used = 0), { signal, ttlMs: 600_000 }),
+    );
+    const ended = Promise.allSettled(holds);
+    for (let turn = 0; turn < turns % 15; turn++) await (turn % 2 ? new Promise(setImmediate) : undefined);
+    controller.abort();
+    left += (await ended).filter(({ status }) => status === "rejected").length;
+  }
+  assert.ok(left > 20, `${left} left`);
+  await until(async () => (await held()).length === 0);
+});
