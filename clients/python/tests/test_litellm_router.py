@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import os
+import re
 import sys
 import time
 from collections import Counter
@@ -26,6 +27,7 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 # LiteLLM leaves clients and tasks behind.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
+PAGE = PACKAGE / "docs/litellm.md"
 WITHIN_S = 30
 ROOMY = {"rpm": 1000, "tpm": 100_000, "max_parallel_requests": 1000}
 
@@ -83,7 +85,7 @@ class Setting:
                 list(deployments), **({"num_retries": 0, "disable_cooldowns": True} | options)
             )
         finally:
-            litellm.callbacks = []
+            litellm.logging_callback_manager._reset_all_callbacks()
             await self.callback.limiter.aclose()
 
     def ask(self, *words: Any) -> Any:
@@ -170,7 +172,7 @@ def test_one_deployment_is_reserved_and_settled_with_what_the_model_says(setting
 # What a caller does, and how many requests and tokens it costs: None is all that was held.
 ENDS: dict[str, tuple[str, dict[str, Any], int, int | None]] = {
     "an answer": ("one two", {}, 1, 4),
-    "a stream": ("one two", {"stream": True}, 1, 4),
+    "a stream": ("one two", {"stream": True, "stream_options": {"include_usage": True}}, 1, 4),
     "a failure": ("break a", {}, 1, 0),
     "a refusal": ("fail", {}, 1, 0),
     "a time-out": ("slow", {"timeout": 0.3}, 1, 0),
@@ -429,6 +431,22 @@ def test_the_limits_are_those_of_the_provider_less_a_margin() -> None:
     for options in ({"margin": 1}, {"margin": -0.1}, {"burst_s": 0}, {"burst_s": 7200}):
         with pytest.raises(BadArgument, match=next(iter(options))):
             TokenBucketRouter(**options)  # type: ignore[arg-type]
+
+
+def test_the_program_of_the_page_runs(
+    server: Service, admin: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import litellm
+
+    [block] = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    try:
+        exec(compile(block.replace(":6379", f":{server.port}"), str(PAGE), "exec"), {"__name__": "page"})
+    finally:
+        litellm.logging_callback_manager._reset_all_callbacks()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-3:-1] == ["hello", "hello"]
+    assert re.fullmatch(r"retry after (60|5\d) s", lines[-1])
+    assert not [key for key in admin.scan_iter("tb:*") if admin.execute_command("TB.HOLDS", key)]
 
 
 def test_two_routers_get_no_429_where_litellms_own_do(server: Service, tmp_path: Path, admin: Any) -> None:

@@ -12,6 +12,7 @@ import litellm
 
 from .. import asyncio as _asyncio
 from ..values.errors import BadArgument, TokenBucketError
+from ..values.limit import Number
 
 PARALLEL = "parallel"
 # Of a call that says neither.
@@ -38,6 +39,7 @@ def joint_limiter(
 @dataclass(slots=True)
 class _Call:
     hold: _asyncio.Hold
+    held: Mapping[str, Number]
     patience: asyncio.TimerHandle
     is_settled: bool = False
 
@@ -52,11 +54,14 @@ class Calls:
     def __contains__(self, id: str) -> bool:
         return id in self._calls
 
-    def begin(self, id: str, hold: _asyncio.Hold) -> None:
-        """Renews the hold until the call is settled or forgotten, or an hour has passed."""
+    def begin(self, id: str, hold: _asyncio.Hold, held: Mapping[str, Number]) -> None:
+        """Renews the hold until the call is settled or forgotten, or an hour has passed.
+
+        `held` are the limits that the call uses, and how much of them.
+        """
         hold.keep_renewing()
         patience = asyncio.get_running_loop().call_later(_LONGEST_CALL_S, self.forget, id)
-        self._calls[id] = _Call(hold, patience)
+        self._calls[id] = _Call(hold, held, patience)
 
     async def settle(self, id: str, tokens: float | None, *, was_sent: bool = True) -> None:
         """Settles once: LiteLLM reports the end of some calls to several hooks.
@@ -69,7 +74,7 @@ class Calls:
         call.is_settled = True
         call.hold.used = {
             which: _used(which, float(amount), tokens) if was_sent else 0
-            for which, amount in call.hold.amounts.items()
+            for which, amount in call.held.items()
         }
         try:
             await call.hold.__aexit__(None, None, None)

@@ -226,7 +226,8 @@ class TokenBucketRouter(CustomLogger):
         mark.attempt = attempt
         loop = asyncio.get_running_loop()
         weakref.finalize(mark, self._forgotten, attempt, loop).atexit = False
-        self._calls.begin(attempt.id, hold)
+        limited = {which: amount for which, amount in hold.amounts.items() if amount}
+        self._calls.begin(attempt.id, hold, limited)
         _leave_mark(data, mark)
 
     def _forgotten(self, attempt: _Attempt, loop: asyncio.AbstractEventLoop) -> None:

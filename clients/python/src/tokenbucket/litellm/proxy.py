@@ -94,7 +94,7 @@ class TokenBucketCallback(CustomLogger):
         if not hold.allowed:
             raise self._refusal(hold.decision, limits)
         id = _given_id(data)
-        self._calls.begin(id, hold)
+        self._calls.begin(id, hold, hold.amounts)
         self._headers[id] = self.limiter.headers(hold.decision, limits=limits)
         if len(self._headers) > _MOST_HEADERS:
             self._headers.popitem(last=False)
