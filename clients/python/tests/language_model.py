@@ -77,7 +77,8 @@ async def chat(request: Request) -> Response:
         tokens.level += most - usage["total_tokens"]
     ANSWERED[f"{deployment} 200"] += 1
     if asked.get("stream"):
-        return StreamingResponse(events(asked["model"], words, usage), media_type="text/event-stream")
+        said = words[: words.index(end) + 1] if (end := f"cut-at-{deployment}") in words else words
+        return StreamingResponse(events(asked["model"], said, usage), media_type="text/event-stream")
     message = {"role": "assistant", "content": " ".join(words)}
     choice = {"index": 0, "message": message, "finish_reason": "stop"}
     return JSONResponse(head(asked["model"], "chat.completion") | {"choices": [choice], "usage": usage})
@@ -86,7 +87,7 @@ async def chat(request: Request) -> Response:
 async def events(model: str, words: list[str], usage: dict[str, int]) -> AsyncIterator[str]:
     chunk = head(model, "chat.completion.chunk")
     for word in words:
-        if word == "cut":
+        if word.startswith("cut") and word == words[-1]:
             raise ConnectionError("cut")
         yield event(chunk | {"choices": [{"index": 0, "delta": {"content": f"{word} "}}]})
         await asyncio.sleep(PAUSE_S)

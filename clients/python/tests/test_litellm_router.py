@@ -29,7 +29,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 PAGE = PACKAGE / "docs/litellm.md"
 WITHIN_S = 30
-ROOMY = {"rpm": 1000, "tpm": 100_000, "max_parallel_requests": 1000}
+ROOMY: dict[str, Any] = {"rpm": 1000, "tpm": 100_000, "max_parallel_requests": 1000}
 
 
 @pytest.fixture(scope="module")
@@ -380,7 +380,7 @@ def test_an_answer_from_a_cache_costs_nothing(setting: Setting) -> None:
     import litellm
 
     async def main() -> None:
-        redis = {"redis_host": "127.0.0.1", "redis_port": setting.port}
+        redis: dict[str, Any] = {"redis_host": "127.0.0.1", "redis_port": setting.port}
         async with setting.router(setting.deployment("a", **ROOMY), cache_responses=True, **redis) as router:
             for _ in range(3):
                 await chat(router, "one two")
@@ -408,6 +408,89 @@ def test_no_metadata_of_a_caller_ends_the_hold_of_another(setting: Setting) -> N
     asyncio.run(main())
 
 
+def test_a_long_call_keeps_its_hold(setting: Setting) -> None:
+    async def main() -> None:
+        slot = setting.deployment("a", **ROOMY | {"max_parallel_requests": 1})
+        async with setting.router(slot, callback={"ttl_ms": 300}) as router:
+            answering = asyncio.ensure_future(chat(router, "slow two"))
+            await until(setting.holds, "the hold")
+            while not answering.done():
+                assert await status(chat(router, "one")) == 429 or answering.done()
+                await asyncio.sleep(0.05)
+            assert setting.used("a")[0] == 1 or not setting.holds()
+
+    asyncio.run(main())
+
+
+def test_calls_that_are_cancelled_at_any_moment_leave_nothing_held(setting: Setting) -> None:
+    async def main() -> None:
+        async with setting.router(setting.deployment("a", **ROOMY), setting.deployment("b", **ROOMY)) as router:
+            calls = [asyncio.create_task(status(chat(router, "slow two"))) for _ in range(100)]
+            for call in calls[::2]:
+                await asyncio.sleep(0.005)
+                call.cancel()
+            statuses = await asyncio.gather(*calls, return_exceptions=True)
+            assert statuses[1::2] == [200] * 50
+            del calls, call, statuses
+            await until_settled(setting)
+            await until(lambda: not setting.callback._calls._calls, "all are forgotten")
+
+    asyncio.run(main())
+
+
+def test_a_stream_that_breaks_may_go_on_elsewhere(setting: Setting) -> None:
+    async def main() -> None:
+        reserve = setting.deployment("b", "reserve", **ROOMY)
+        async with setting.router(
+            setting.deployment("a", **ROOMY), reserve, fallbacks=[{"chat": ["reserve"]}]
+        ) as router:
+            answer: Any = await chat(router, "one cut-at-a two three", stream=True)
+            said = [chunk.choices[0].delta.content or "" async for chunk in answer if chunk.choices]
+            assert "three" in "".join(said)
+            del answer
+            await until_settled(setting)
+            assert setting.used("a")[0] == 1
+            assert setting.used("b", "reserve")[0] == 1
+            assert 0 < setting.used("b", "reserve")[1] < 50, "what it said, not the estimate"
+
+    asyncio.run(main())
+
+
+def test_a_choice_that_litellm_drops_costs_nothing(setting: Setting) -> None:
+    async def main() -> None:
+        tagged = setting.deployment("a", tags=["paid"], **ROOMY)
+        async with setting.router(tagged, enable_tag_filtering=True) as router:
+            assert await status(chat(router, "one", metadata={"tags": ["free"]})) != 200
+            await until_settled(setting)
+            assert setting.used("a") == (0, 0)
+
+    asyncio.run(main())
+
+
+def test_a_retry_policy_does_not_ask_for_ever(setting: Setting) -> None:
+    from litellm.router import RetryPolicy
+
+    async def main() -> None:
+        policy = RetryPolicy(RateLimitErrorRetries=2)
+        none = setting.deployment("a", **ROOMY | {"rpm": 0}), setting.deployment("b", **ROOMY | {"rpm": 0})
+        async with setting.router(*none, retry_policy=policy) as router:
+            assert await status(chat(router, "one")) == 429
+            assert setting.calls("tb.holdany") == 3
+
+    asyncio.run(main())
+
+
+def test_a_wrong_limit_names_the_deployment(setting: Setting) -> None:
+    async def main() -> None:
+        wrong = setting.deployment("a")
+        wrong["model_info"]["rpm"] = "many"
+        async with setting.router(wrong) as router:
+            with pytest.raises(BadArgument, match="rpm of deployment a: 'many' is not a number"):
+                await chat(router, "one")
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("max_tokens", [-500, "abc", 10**15, True])
 def test_a_number_of_tokens_that_cannot_be_is_the_callers_mistake(setting: Setting, max_tokens: Any) -> None:
     async def main() -> None:
@@ -428,9 +511,10 @@ def test_the_limits_are_those_of_the_provider_less_a_margin() -> None:
     assert router.limit_of("tokens", 0) == Limit(0, 1)
     assert TokenBucketRouter(burst_s=10).limit_of("tokens", 6000) == Limit(900.0, "6000/m")
     assert TokenBucketRouter(calendar=True, margin=0).limit_of("tokens", 6000) == Limit(6000, "6000@m")
-    for options in ({"margin": 1}, {"margin": -0.1}, {"burst_s": 0}, {"burst_s": 7200}):
+    wrong: list[dict[str, Any]] = [{"margin": 1}, {"margin": -0.1}, {"burst_s": 0}, {"burst_s": 7200}]
+    for options in wrong:
         with pytest.raises(BadArgument, match=next(iter(options))):
-            TokenBucketRouter(**options)  # type: ignore[arg-type]
+            TokenBucketRouter(**options)
 
 
 def test_the_program_of_the_page_runs(
