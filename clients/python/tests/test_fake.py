@@ -114,7 +114,7 @@ def draw_command(draw: random.Random, limits: Sequence[Limit]) -> list[str | int
 
     bucket: list[str | int] = [*bucket_of(which)]
     amount = draw.choice(["0", "1", "1", "2", "0.5", "3", "1.25", "200"])
-    match draw.choice(["TAKE", "PEEK", "TAKEUPTO", "RESERVE", "CHARGE", "GIVE", "MTAKE"]):
+    match draw.choice(["TAKE", "PEEK", "TAKEUPTO", "RESERVE", "CHARGE", "GIVE", "MTAKE", "TAKEANY"]):
         case "TAKEUPTO":
             return ["TB.TAKEUPTO", *bucket, draw.randrange(1, 9)]
         case "RESERVE":
@@ -122,6 +122,11 @@ def draw_command(draw: random.Random, limits: Sequence[Limit]) -> list[str | int
         case "MTAKE":
             keys = draw.sample(range(len(limits)), draw.randrange(1, 4))
             return ["TB.MTAKE", len(keys), *(word for one in keys for word in (*bucket_of(one), amount))]
+        case "TAKEANY":
+            each, count = draw.randrange(1, 3), draw.randrange(1, 4)
+            keys = [one for _ in range(count) for one in draw.sample(range(len(limits)), each)]
+            groups = [word for one in keys for word in (*bucket_of(one), draw.choice(["0", "1", amount]))]
+            return ["TB.TAKEANY", len(keys), each, *groups]
         case "CHARGE" if amount == "200":
             return ["TB.CHARGE", *bucket, "4"]
         case name:
@@ -146,12 +151,25 @@ def test_the_fake_holds_as_the_server(governed: Any, clock: Clock, rate: str) ->
         words: list[str | int] = (
             ["TB.MHOLD", 2, draw.choice([500, 5000]), f"hold-{at}", *pool, 1, *flowing, draw.choice([5, 40])]
             if draw.random() < 0.5
+            else draw_any(draw, id, pool, flowing)
+            if draw.random() < 0.5
             else ["TB.MRENEW", 2, draw.choice([500, 5000]), id, *pool, *flowing]
             if draw.random() < 0.5
             else ["TB.MSETTLE", 2, id, *pool, 0, *flowing, draw.choice([0, 10, 60])]
         )
         expected = governed.execute_command(*words)
         assert listed(fake.execute_command(*words)) == listed(expected), f"call {at} of seed {SEED}: {words}"
+
+
+def draw_any(draw: random.Random, id: str, *buckets: list[str]) -> list[str | int]:
+    """Draws alternatives of the buckets and of others like them, some with nothing of one."""
+    alternatives: list[str | int] = [
+        word
+        for at in draw.sample(["", ":b", ":c"], 2)
+        for key, *limit in buckets
+        for word in (draw.choice([key + at, key + ":common"]), *limit, draw.choice("0113"))
+    ]
+    return ["TB.HOLDANY", 2 * len(buckets), len(buckets), draw.choice([500, 5000]), id, *alternatives]
 
 
 def test_the_fake_replies_to_a_debt_of_ages_as_the_server(governed: Any) -> None:

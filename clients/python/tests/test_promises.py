@@ -93,7 +93,8 @@ def test_the_calls_of_asyncio_are_coroutine_functions() -> None:
         if not name.startswith("_")
     }
     others = {f"{kind}.{name}" for kind in ("Limiter", "JointLimiter") for name in ("hold", "headers")}
-    assert {name for name, is_one in of.items() if not is_one} == {*others, "Hold.keep_renewing"}
+    others |= {"JointLimiter.hold_any", "Hold.keep_renewing"}
+    assert {name for name, is_one in of.items() if not is_one} == others
 
 
 FAKE = FakeServer()
@@ -125,6 +126,16 @@ MISTAKES: list[tuple[str, Callable[[], Any]]] = [
     ("^no limit is named: {}", lambda: JOINT.take_all("x", {})),
     ("^no limit is named: 1", lambda: JOINT.take_all("x", 1)),  # type: ignore
     ("^no limit is named: 'a'", lambda: JOINT.hold("x", "a")),  # type: ignore
+    ("^alternatives: {'a': 1} is not a sequence", lambda: JOINT.take_any("x", {"a": 1})),  # type: ignore
+    (r"^alternatives: \[\] is not a sequence", lambda: JOINT.hold_any("x", [])),
+    ("^alternatives: 'a' is not", lambda: JOINT.hold_any("x", "a")),  # type: ignore
+    (
+        "^alternatives: .* the same number .* amount 0",
+        lambda: JOINT.take_any("x", [{"a": 1, "b": 1}, {"a": 1}]),
+    ),
+    ("^no limit is named: {}", lambda: JOINT.take_any("x", [{}])),
+    ("^no limit is called 'c', only a, b", lambda: JOINT.take_any("x", [{"a": 1}, {"c": 1}])),
+    ("^ERR '-1' must be", lambda: JOINT.take_any("x", [{"a": 0}, {"b": -1}])),
     ("^max_wait_ms: -1 ", lambda: LIMITER.take("a", max_wait_ms=-1)),
     ("^max_wait_ms: 2592000001 ", lambda: LIMITER.hold("a", 1, max_wait_ms=2592000001)),
     ("^max_wait_ms: -1 ", lambda: JOINT.take_all("a", {"a": 1}, max_wait_ms=-1)),

@@ -42,7 +42,7 @@ def namespace() -> dict[str, Any]:
 @pytest.mark.usefixtures("admin")
 def test_its_python_runs(server: Service, namespace: dict[str, Any], tmp_path: Path) -> None:
     """Each block alone, on the test's servers instead of the usual ports."""
-    assert len(BLOCKS) == 18
+    assert len(BLOCKS) == 19
     with Servers(tmp_path, cluster=True) as nodes:
         run_blocks(server.port, nodes.nodes[0].port, namespace)
 

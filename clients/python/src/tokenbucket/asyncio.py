@@ -277,7 +277,7 @@ class Limiter(_Closing, BaseLimiter[Server | Client, Awaited[Decision], Hold]):
         await super().aclose()
 
 
-@_coroutine_functions("take_all", "reset")
+@_coroutine_functions("take_all", "take_any", "reset")
 class JointLimiter(_Closing, BaseJointLimiter[Server | Client, Awaited[Decision], Hold]):
     __doc__ = BaseJointLimiter.__doc__
 

@@ -57,7 +57,7 @@ class HoldOperations(Generic[DecisionT]):
         It must not block, since it would delay the renewals of other holds.
         """
         self.id = uuid.uuid4().hex
-        self.amounts = {part.which: part.amount for part in parts}
+        self.amounts = {} if call.each else {part.which: part.amount for part in parts}
         """What is held of each limit; of a single limit, under the name \"\"."""
         self.used: Used | None = None
         """What the work used, for the end of `with`: of several limits, by their names.
@@ -100,8 +100,11 @@ class HoldOperations(Generic[DecisionT]):
 
     def _renew(self, first: bool = False) -> Steps[Decision]:
         parts = self._parts if first else self._held
-        words = self._command("TB.MHOLD", parts, self._ttl_ms)
         call, is_kept = self._terms if first else Call(renews=self._is_known), not first
+        if call.each:
+            words = self._command("TB.HOLDANY", parts, call.each, self._ttl_ms)
+        else:
+            words = self._command("TB.MHOLD", parts, self._ttl_ms)
         try:
             decision = yield from self._backend._ask(parts, words, call)
             is_kept = is_kept or decision.allowed or not call.was_sent
@@ -113,7 +116,18 @@ class HoldOperations(Generic[DecisionT]):
             self._is_sent = self._is_sent or call.was_sent
             if not is_kept:
                 self._abandon()
+        if call.each:
+            self._choose(decision, call)
         return self._renewed(decision)
+
+    def _choose(self, decision: Decision, call: Call) -> None:
+        """Keeps the granted alternative alone. Another is ended that the server may hold without a reply."""
+        if parts := call.chosen(self._parts, decision.granted):
+            if decision.degraded and call.was_sent:
+                kept = {part.key for part in parts}
+                self._abandon([part for part in self._parts if part.key not in kept])
+            self._parts, self._held = parts, [part for part in parts if part in self._held]
+            self.amounts = {part.which: part.amount for part in parts}
 
     def _renewed(self, decision: Decision) -> Decision:
         self._was_granted = self._was_granted or decision.allowed
@@ -153,9 +167,11 @@ class HoldOperations(Generic[DecisionT]):
     def _read_renewal(self, reply: Any) -> None:
         self._renewed(decision_of(self._held, reply))
 
-    def _abandon(self, in_s: float = 0.0) -> None:
+    def _abandon(self, parts: Sequence[Part] | None = None, in_s: float = 0.0) -> None:
         """Ends, by its id, a hold that the server may have and no caller knows of."""
-        self._settle_later([part._replace(amount=0) for part in self._parts], in_s)
+        of = {part.key: part._replace(amount=0) for part in (self._parts if parts is None else parts)}
+        if of:
+            self._settle_later(list(of.values()), in_s)
 
     def _settle_later(self, parts: Sequence[Part], in_s: float = 0.0) -> None:
         """Charges nothing if the hold is not there, so that it may be sent again and again."""
@@ -177,7 +193,11 @@ class HoldOperations(Generic[DecisionT]):
             raise BadArgument(f"used: the hold has no {unknown[0]!r}, only {', '.join(self.amounts)}")
         for part in self._parts:
             _check_used(part, of.get(part.which, 0))
-        return [part._replace(amount=of.get(part.which, self._unreported(part))) for part in self._parts]
+        parts = [part._replace(amount=of.get(part.which, self._unreported(part))) for part in self._parts]
+        if self._terms.each:  # what fills up an alternative has no hold
+            held = {part.which for part in self._held}
+            parts = [part for part in parts if part.which in held or exactly(part.amount)] or parts
+        return parts
 
     def _unreported(self, part: Part) -> Number:
         return part.amount if self._was_granted and part.limit.tokens_per_s else 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import chain
 
+from ..transport.call import Call
 from ..values.decision import Decision
 from ..values.errors import BadArgument
 from ..values.limit import Limit, Number
@@ -36,6 +38,10 @@ class BaseJointLimiter(Backend[ServerT, DecisionT, HoldT]):
     ...     hold.used = {"tokens": 120}
     >>> hold.remaining
     {'requests': 58, 'tokens': 9480}
+    >>> either = [{"a": 400}, {"b": 400}]  # the best first
+    >>> tokens = JointLimiter(FakeServer(), dict.fromkeys("ab", Limit(500, "500/m")))
+    >>> [tokens.take_any("llm", either).granted for _ in range(3)]
+    [1, 2, 0]
     >>> limiter.reset("alice").allowed
     True
     """
@@ -80,13 +86,61 @@ class BaseJointLimiter(Backend[ServerT, DecisionT, HoldT]):
         hold: HoldT = self._of_hold(self, parts, ttl_ms, in_turn(max_wait_ms))
         return hold
 
+    def take_any(
+        self,
+        name: Names,
+        alternatives: Sequence[Mapping[str, Number]],
+        *,
+        limits: Mapping[str, Limit] | None = None,
+    ) -> DecisionT:
+        """Takes the first alternative of which every limit allows its cost. Nobody takes in between.
+
+        `granted` is its number, from 1. A denial says when the first of them is allowed, not which: its
+        `each` is empty. A limit may stand in several alternatives. It does not wait.
+        """
+        parts, call = self._alternatives(name, alternatives, limits)
+        return self._run(self._decide(parts, ("TB.TAKEANY", len(parts), call.each, *words_of(parts)), call))
+
+    def hold_any(
+        self,
+        name: Names,
+        alternatives: Sequence[Mapping[str, Number]],
+        *,
+        ttl_ms: int = 30_000,
+        limits: Mapping[str, Limit] | None = None,
+    ) -> HoldT:
+        """Holds the first alternative as `take_any` takes it. `hold.decision.granted` is its number, and
+        `hold.amounts` are its amounts."""
+        parts, call = self._alternatives(name, alternatives, limits)
+        hold: HoldT = self._of_hold(self, parts, ttl_ms, call)
+        return hold
+
     def reset(self, name: Names) -> DecisionT:
         """Makes the buckets of all limits full, and forgets their holds."""
         return self._run_once(self._reset(self._parts(name, dict.fromkeys(self.limits, 0), None)))
 
     def headers(self, decision: Decision, *, limits: Mapping[str, Limit] | None = None) -> dict[str, str]:
         """Returns the HTTP headers of a decision as `Limiter.headers` does, with an item for each limit."""
-        return decision._headers(self.limits if limits is None else limits)
+        of = self.limits if limits is None else limits
+        return decision._headers(of if decision.each else {})
+
+    def _alternatives(
+        self,
+        name: Names,
+        alternatives: Sequence[Mapping[str, Number]],
+        limits: Mapping[str, Limit] | None,
+    ) -> tuple[list[Part], Call]:
+        if (
+            not isinstance(alternatives, Sequence)
+            or isinstance(alternatives, str | bytes)
+            or not alternatives
+        ):
+            raise BadArgument(f"alternatives: {alternatives!r} is not a sequence of one or more mappings")
+        each = [self._parts(name, amounts, limits) for amounts in alternatives]
+        if len({len(parts) for parts in each}) > 1:
+            advice = "name a limit with amount 0 to fill one up"
+            raise BadArgument(f"alternatives: all must name the same number of limits: {advice}")
+        return list(chain(*each)), Call(each=len(each[0]))
 
     def _parts(
         self, name: Names, amounts: Mapping[str, Number], limits: Mapping[str, Limit] | None

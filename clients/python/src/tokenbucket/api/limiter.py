@@ -316,7 +316,7 @@ class BaseLimiter(Backend[ServerT, DecisionT, HoldT]):
                 look = yield from self.server._ask(("TB.PEEK", *lacking.words))
                 short = decision_of([part], look)
         except Unanswered as unanswered:
-            return self._degraded([part], ("TB.TAKE", *part.words), unanswered)
+            return self._degraded([part], ("TB.TAKE", *part.words), unanswered, Call())
         finally:
             if batch.fetched_until == until:
                 batch.fetched_until = 0

@@ -115,7 +115,9 @@ class Backend(Generic[ServerT, DecisionT, HoldT]):
 
     def _decide(self, parts: Sequence[Part], words: Command, call: Call | None = None) -> Steps[Decision]:
         began = self._clock.monotonic()
-        return self._reported(parts, (yield from self._ask(parts, words, call)), began, words)
+        call = call or Call()
+        decision = yield from self._ask(parts, words, call)
+        return self._reported(call.chosen(parts, decision.granted) or parts, decision, began, words)
 
     def _reported(
         self, parts: Sequence[Part], decision: Decision, began: float, words: Command = ("TB.TAKE",)
@@ -130,7 +132,7 @@ class Backend(Generic[ServerT, DecisionT, HoldT]):
         if not self._on_decision:
             return
         seconds = self._clock.monotonic() - began
-        for part in parts:
+        for part in {part.key: part for part in parts}.values():
             try:
                 self._on_decision(part.name, part.limit, decision.each.get(part.which, decision), seconds)
             except Exception:  # the call is decided all the same
@@ -145,14 +147,14 @@ class Backend(Generic[ServerT, DecisionT, HoldT]):
             else:
                 reply = yield from self.server._ask(renewing(words) if call.renews else words, call)
         except Unanswered as unanswered:
-            return self._degraded(parts, words, unanswered, call.once)
-        return decision_of(parts, reply)
+            return self._degraded(parts, words, unanswered, call)
+        return decision_of(call.chosen(parts, reply[0]), reply)
 
     def _degraded(
-        self, parts: Sequence[Part], words: Command, unanswered: Unanswered, once: bool = False
+        self, parts: Sequence[Part], words: Command, unanswered: Unanswered, call: Call
     ) -> Decision:
         """Returns the decision of `on_error`: `lost` if the server may have executed what is sent once."""
-        lost = once and unanswered.sent
+        lost = call.once and unanswered.sent
         is_local, local = self._on_error == "local", self.server._local
         reply = local.execute(*words) if is_local else local.mistake_in(*words)
         if isinstance(reply, ReplyError):
@@ -165,7 +167,7 @@ class Backend(Generic[ServerT, DecisionT, HoldT]):
             reply = [_wanted(words), 0, 0, 0]
         elif self._on_error == "closed":
             reply = [0, 0, int(self.server.retry_every_ms) or 1, 0]
-        return decision_of(parts, reply, True, lost)
+        return decision_of(call.chosen(parts, reply[0]), reply, True, lost)
 
     def _reset(self, parts: Sequence[Part]) -> Steps[Decision]:
         """Allowed, with full buckets, unless a server that is away keeps what it has stored."""
@@ -174,7 +176,7 @@ class Backend(Generic[ServerT, DecisionT, HoldT]):
             try:
                 yield from self.server._ask(("DEL", part.key))
             except Unanswered as unanswered:
-                self._degraded([part], ("TB.PEEK", *part.words), unanswered)
+                self._degraded([part], ("TB.PEEK", *part.words), unanswered, Call())
                 degraded = True
             self.server._local.execute("DEL", part.key)
         if degraded:
@@ -188,7 +190,7 @@ def decision_of(
     """Reads a reply; the fifth element of some has the replies of all parts."""
     granted, remaining, retry_after_ms, reset_after_ms, *replies = reply
     each = {}
-    if replies and (parts[0].which or len(parts) > 1):
+    if replies and parts and (parts[0].which or len(parts) > 1):
         for part, one in zip(parts, replies[0], strict=True):
             each[part.which] = decision_of([], one, degraded, lost)
     return Decision(

@@ -118,7 +118,7 @@ class Hold(HoldOperations[Decision]):
         began = limiter._clock.monotonic()
         try:
             limiter._run(self._renew(first=True))
-            limiter._report(parts, self.decision, began)
+            limiter._report(self._parts, self.decision, began)
         except BaseException:
             if self.decision.allowed:  # interrupted: no work runs under it
                 self._abandon()
@@ -148,7 +148,7 @@ class Hold(HoldOperations[Decision]):
         ends_at = time.monotonic() + self._backend.server.timeout_ms / 1000
         while self._renewing() is not None:
             if time.monotonic() > ends_at:
-                self._abandon(AGAIN_S)
+                self._abandon(in_s=AGAIN_S)
                 return
             time.sleep(0.001)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, TypeVar
@@ -27,10 +27,16 @@ class Call:
     """The words that name its tenant and weight; none without a share."""
     renews: bool = False
     """The server renews its hold, and takes nothing; `on_error` decides on the hold."""
+    each: int = 0
+    """How many buckets an alternative has; 0 of a call without alternatives."""
     until: float | None = None
     """When its wait in the server ends; None if it does not wait there."""
     was_sent: bool = False
     """Is set when the server did not answer, and may have executed it."""
+
+    def chosen(self, parts: Sequence[T], number: int) -> Sequence[T]:
+        """Returns the parts of the alternative of this number; none of 0. All, without alternatives."""
+        return parts[(number - 1) * self.each : number * self.each] if self.each else parts
 
 
 @dataclass(slots=True, eq=False)

@@ -11,9 +11,10 @@ Word = str | int
 Command = tuple[Word, ...]
 Commands = tuple[Command, ...]
 
-NEED_THE_MODULE: Final = {"TB.MHOLD", "TB.MRENEW", "TB.MSETTLE"}
+NEED_THE_MODULE: Final = {"TB.MHOLD", "TB.MRENEW", "TB.MSETTLE", "TB.TAKEANY", "TB.HOLDANY"}
 # The position of the first key, if it does not follow the name.
 _FIRST_KEY = {"TB.MTAKE": 2, "TB.MSETTLE": 3, "TB.MHOLD": 4, "TB.MRENEW": 4, "EVALSHA": 3}
+_FIRST_KEY |= {"TB.TAKEANY": 3, "TB.HOLDANY": 5}
 
 
 def key_of(command: Command) -> str:

@@ -150,7 +150,9 @@ class BaseServer(Generic[Client]):
         if self.by == "module":
             return command
         if command[0] in NEED_THE_MODULE or (call and call.share):
-            raise ModuleMissing("holds and shares need the module, and this Server decides by='script'")
+            raise ModuleMissing(
+                "holds, shares and alternatives need the module, and this Server decides by='script'"
+            )
         return command if self._fake else by_script(command)
 
     def _ask_each(self, commands: list[Command]) -> Steps[list[Any]]:
@@ -272,7 +274,9 @@ class BaseServer(Generic[Client]):
             advice = "the names of one call have to share a hash tag, as in '{ada}:requests'"
             raise CrossSlot(f"name: in a cluster, {advice}") from error
         if "unknown command" in str(error) and self.by == "module":
-            advice = "load it, or make a Server with by='script'; holds and shares need the module"
+            advice = (
+                "load it, or make a Server with by='script'; the script has no holds, shares or alternatives"
+            )
             raise ModuleMissing(f"{circuit.name} has no tokenbucket module: {advice}") from error
         kind = BadArgument if error.word == "ERR" else TokenBucketError
         raise kind(f"{error} ({circuit.name})") from error

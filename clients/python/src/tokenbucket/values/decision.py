@@ -16,12 +16,13 @@ class Decision:
     `remaining` is whole tokens left, negative while in debt. `retry_after_ms` is the wait after which the
     same call is allowed unless others take before, -1 if never, because its cost is above the capacity; of
     `reserve` how long to wait, of `charge` until out of debt. `reset_after_ms` is the time until the bucket
-    is full. `granted` is what `take_up_to` took; 1 or 0 for other calls. `degraded`: the server was away, and
-    `on_error` decided. `lost`: the reply was lost, and a `give` or `charge` may or may not have been
-    executed. `shadowed`: the call was denied, and shadow mode let it pass.
+    is full. `granted` is what `take_up_to` took, and of `take_any` the number of the alternative, from 1; 1
+    or 0 for other calls. `degraded`: the server was away, and `on_error` decided. `lost`: the reply was lost,
+    and a `give` or `charge` may or may not have been executed. `shadowed`: the call was denied, and shadow
+    mode let it pass.
 
     `each` has the decision of each limit of a `JointLimiter`; the other fields are those of the limit that
-    binds. It is empty if `on_error` is "open" or "closed" and decided.
+    binds. It is empty if `on_error` is "open" or "closed" and decided, and of a `take_any` that was denied.
 
     >>> from tokenbucket import Limit, Limiter
     >>> from tokenbucket.testing import FakeServer
@@ -74,10 +75,12 @@ class Decision:
             ]
             if policies:
                 headers["RateLimit-Policy"] = ", ".join(policies)
-            headers["RateLimit"] = ", ".join(
+            limit = ", ".join(
                 f'"{which}";r={max(one.remaining, 0)};t={_up_to_seconds(one.reset_after_ms)}'
                 for which, one in each.items()
             )
+            if limit:
+                headers["RateLimit"] = limit
         if not self.allowed and self.retry_after_ms > 0:
             headers["Retry-After"] = str(self.retry_after_s)
         return headers
