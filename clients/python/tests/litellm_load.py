@@ -27,7 +27,7 @@ DEPLOYMENTS = {"a": (24, 1200), "b": (48, 2400), "c": (12, 600)}
 """Requests and tokens a minute."""
 OURS = "tokenbucket"
 STRATEGIES = ("usage-based-routing-v2", "simple-shuffle", OURS)
-BURSTS = 4
+BURSTS = 3
 CALLS = 30
 """Of each router in a burst: two of these use more than a minute's worth."""
 PAUSE_S = 1

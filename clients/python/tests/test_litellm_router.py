@@ -424,7 +424,9 @@ def test_a_long_call_keeps_its_hold(setting: Setting) -> None:
 
 def test_calls_that_are_cancelled_at_any_moment_leave_nothing_held(setting: Setting) -> None:
     async def main() -> None:
-        async with setting.router(setting.deployment("a", **ROOMY), setting.deployment("b", **ROOMY)) as router:
+        async with setting.router(
+            setting.deployment("a", **ROOMY), setting.deployment("b", **ROOMY)
+        ) as router:
             calls = [asyncio.create_task(status(chat(router, "slow two"))) for _ in range(100)]
             for call in calls[::2]:
                 await asyncio.sleep(0.005)
@@ -444,7 +446,7 @@ def test_a_stream_that_breaks_may_go_on_elsewhere(setting: Setting) -> None:
         async with setting.router(
             setting.deployment("a", **ROOMY), reserve, fallbacks=[{"chat": ["reserve"]}]
         ) as router:
-            answer: Any = await chat(router, "one cut-at-a two three", stream=True)
+            answer: Any = await chat(router, "cut-at-a two three", stream=True)
             said = [chunk.choices[0].delta.content or "" async for chunk in answer if chunk.choices]
             assert "three" in "".join(said)
             del answer
