@@ -146,11 +146,13 @@ async def limiter(asked: dict[str, Any]) -> dict[str, Any]:
 
 # What a call takes beside the name: the word for how much, and options.
 AMOUNTS = {"take": "cost", "wait": "cost", "take_all": "costs"}
+AMOUNTS |= dict.fromkeys(("take_any", "hold_any"), "alternatives")
 OPTIONS = {
     "take": ("max_wait_ms", "share", "weight"),
     "take_all": ("max_wait_ms",),
     "wait": ("max_wait_ms",),
     "hold": ("max_wait_ms", "share", "weight", "ttl_ms"),
+    "hold_any": ("ttl_ms",),
 }
 
 
@@ -183,7 +185,7 @@ async def operation(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 async def hold(asked: dict[str, Any]) -> dict[str, Any]:
-    holds[asked["as"]] = held = await call(limiters[asked["on"]], "hold", asked)
+    holds[asked["as"]] = held = await call(limiters[asked["on"]], asked["do"], asked)
     if held.allowed:
         held.keep_renewing()
     return told(held.decision)
@@ -488,7 +490,8 @@ REQUESTS = (server, limiter, hold, lost, settle, settle_inside, hold_cancelled, 
 MORE = (cost, http, request, busy, degraded, memory, close)
 DO: dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]] = {
     **{one.__name__: one for one in REQUESTS + MORE},
-    **dict.fromkeys(("take", "take_all", "take_up_to", "charge", "give", "wait"), operation),
+    **dict.fromkeys(("take", "take_all", "take_any", "take_up_to", "charge", "give", "wait"), operation),
+    "hold_any": hold,
     "joint": limiter,
 }
 
