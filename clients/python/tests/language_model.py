@@ -1,14 +1,18 @@
 """A stand-in for a language model: OpenAI's shape, one word is one token, no intelligence.
 
 It repeats the last message, at once or word by word, and says what that cost. A message that begins
-with "fail" is refused.
+with "fail" is refused, and "slow" is answered after a second. With deployments, each has a path of its
+own: "break a b" breaks those two, and LIMITS, requests and tokens a minute of each, are enforced.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
+import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -19,20 +23,62 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 PAUSE_S = 0.1
+SLOW_S = 1
+LIMITED_S = 0.3
+
+
+class Bucket:
+    """A minute's worth, refilled as it is used."""
+
+    def __init__(self, per_minute: float) -> None:
+        self.capacity = self.level = per_minute
+        self.at = time.monotonic()
+
+    def has(self, cost: float) -> bool:
+        now = time.monotonic()
+        self.level = min(self.capacity, self.level + (now - self.at) * self.capacity / 60)
+        self.at = now
+        return self.level >= cost
+
+
+LIMITS: dict[str, list[Bucket]] = {
+    name: [Bucket(limit) for limit in limits]
+    for name, limits in json.loads(os.environ.get("LIMITS", "{}")).items()
+}
+ANSWERED: Counter[str] = Counter()
+MEETINGS: dict[str, asyncio.Barrier] = {}
 
 
 async def chat(request: Request) -> Response:
     asked = await request.json()
+    deployment = request.path_params.get("deployment", "")
     words = asked["messages"][-1]["content"].split()
     if words[0] == "fail":
         return JSONResponse({"error": {"message": "no", "type": "invalid_request_error"}}, 400)
+    if words[0] == "break" and deployment in words:
+        ANSWERED[f"{deployment} 500"] += 1
+        return JSONResponse({"error": {"message": "broken"}}, 500)
+    if words[0] == "slow":
+        await asyncio.sleep(SLOW_S)
     usage = {
         "prompt_tokens": len(words),
         "completion_tokens": len(words),
         "total_tokens": 2 * len(words),
     }
+    if deployment in LIMITS:
+        most = len(words) + asked["max_tokens"]
+        requests, tokens = LIMITS[deployment]
+        if not (requests.has(1) and tokens.has(most)):
+            ANSWERED[f"{deployment} 429"] += 1
+            return JSONResponse({"error": {"message": "slower"}}, 429, {"retry-after": "1"})
+        requests.level -= 1
+        tokens.level -= most
+        await asyncio.sleep(LIMITED_S)
+        tokens.level += most - usage["total_tokens"]
+    ANSWERED[f"{deployment} 200"] += 1
     if asked.get("stream"):
-        return StreamingResponse(events(asked["model"], words, usage), media_type="text/event-stream")
+        said = words[: words.index(end) + 1] if (end := f"cut-at-{deployment}") in words else words
+        return StreamingResponse(events(asked["model"], said, usage), media_type="text/event-stream")
     message = {"role": "assistant", "content": " ".join(words)}
     choice = {"index": 0, "message": message, "finish_reason": "stop"}
     return JSONResponse(head(asked["model"], "chat.completion") | {"choices": [choice], "usage": usage})
@@ -41,6 +87,8 @@ async def chat(request: Request) -> Response:
 async def events(model: str, words: list[str], usage: dict[str, int]) -> AsyncIterator[str]:
     chunk = head(model, "chat.completion.chunk")
     for word in words:
+        if word.startswith("cut") and word == words[-1]:
+            raise ConnectionError("cut")
         yield event(chunk | {"choices": [{"index": 0, "delta": {"content": f"{word} "}}]})
         await asyncio.sleep(PAUSE_S)
     yield event(chunk | {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
@@ -56,7 +104,25 @@ def event(data: dict[str, Any]) -> str:
     return f"data: {json.dumps(data)}\n\n"
 
 
-app = Starlette(routes=[Route("/v1/chat/completions", chat, methods=["POST"])])
+async def answered(request: Request) -> Response:
+    """How often each deployment gave each status."""
+    return JSONResponse(ANSWERED)
+
+
+async def meet(request: Request) -> Response:
+    """Answers once two have asked."""
+    await MEETINGS.setdefault(request.path_params["which"], asyncio.Barrier(2)).wait()
+    return Response()
+
+
+app = Starlette(
+    routes=[
+        Route("/v1/chat/completions", chat, methods=["POST"]),
+        Route("/{deployment}/v1/chat/completions", chat, methods=["POST"]),
+        Route("/answered", answered),
+        Route("/meet/{which}", meet),
+    ]
+)
 
 if __name__ == "__main__":
     uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="warning")

@@ -103,9 +103,14 @@ def model(folder: Path) -> Iterator[Service]:
 @pytest.fixture(scope="module")
 def proxy(folder: Path, bucket_server: Service, model: Service) -> Iterator[Service]:
     of_model = {"model": "openai/echo", "api_base": f"http://127.0.0.1:{model.port}/v1", "api_key": "none"}
+    routed = {"rpm": 600, "tpm": 60_000, "max_parallel_requests": 100}
     config = {
-        "model_list": [{"model_name": "echo", "litellm_params": of_model}],
-        "litellm_settings": {"callbacks": ["tokenbucket.litellm.callback"]},
+        "model_list": [
+            {"model_name": "echo", "litellm_params": of_model},
+            {"model_name": "routed", "litellm_params": of_model | routed, "model_info": {"id": "d1"}},
+            {"model_name": "tight", "litellm_params": of_model | {"rpm": 1}, "model_info": {"id": "d2"}},
+        ],
+        "litellm_settings": {"callbacks": ["tokenbucket.litellm.callback", "tokenbucket.litellm.router"]},
         "general_settings": {"custom_auth": "litellm_auth.user_api_key_auth"},
         "router_settings": {"num_retries": 0, "disable_cooldowns": True},
     }
@@ -409,6 +414,44 @@ def test_a_use_that_cannot_be_fails_no_call_and_is_charged_as_held(
 def test_a_team_is_limited_together_with_its_keys(client: httpx.Client) -> None:
     assert [chat(client, "sk-one").status_code for _ in range(6)] == [200] * 5 + [429]
     assert [chat(client, "sk-other").status_code for _ in range(2)] == [200, 429]
+
+
+def held_of_deployments(bucket_server: Service) -> set[str]:
+    with redis.Redis(port=bucket_server.port, decode_responses=True) as admin:
+        ask: Any = admin.execute_command
+        keys = [str(key) for key in admin.scan_iter("tb:litellm:deployments:*")]
+        return {key.rpartition(":")[2] for key in keys if ask("TB.HOLDS", key)}
+
+
+@pytest.mark.parametrize("end", ["answer", "stream", "failure", "hang-up"])
+def test_what_a_router_reserves_in_a_proxy_is_settled(
+    client: httpx.Client, bucket_server: Service, end: str
+) -> None:
+    content = {"failure": "fail please", "answer": "one two"}.get(end, " ".join(["word"] * 30))
+    body = call(content, 50, model="routed", stream=end in ("stream", "hang-up"))
+    headers = {"Authorization": "Bearer sk-none"}
+    with client.stream("POST", "/v1/chat/completions", json=body, headers=headers) as response:
+        if end in ("stream", "hang-up"):
+            chunks = response.iter_raw()
+            next(chunks)
+            assert held_of_deployments(bucket_server) == {"requests", "tokens", "parallel"}
+            if end == "stream":
+                assert "[DONE]" in b"".join(chunks).decode()
+        else:
+            response.read()
+        assert response.status_code == (400 if end == "failure" else 200)
+    wait_for(lambda: not held_of_deployments(bucket_server), "the settlement")
+
+
+def test_a_router_in_a_proxy_denies_when_all_deployments_are_busy(client: httpx.Client) -> None:
+    headers = {"Authorization": "Bearer sk-none"}
+    both = [
+        client.post("/v1/chat/completions", json=call("one", 5, model="tight"), headers=headers)
+        for _ in range(2)
+    ]
+    assert [response.status_code for response in both] == [200, 429]
+    assert "every deployment is at its limit: retry after" in both[1].json()["error"]["message"]
+    assert 0 < int(both[1].headers["Retry-After"]) <= 60
 
 
 def test_what_a_killed_proxy_held_comes_back(

@@ -7,42 +7,26 @@ nothing; afterwards it settles what the call did cost. `docs/litellm.md` says wh
 from __future__ import annotations
 
 import asyncio
-import os
 import uuid
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-import litellm
 from fastapi import HTTPException
 from litellm.integrations.custom_logger import CustomLogger
 
-from . import asyncio as _asyncio
-from .values.decision import Decision
-from .values.errors import BadArgument, TokenBucketError
-from .values.limit import MOST_TOKENS, Limit
+from .. import asyncio as _asyncio
+from ..values.decision import Decision
+from ..values.errors import BadArgument
+from ..values.limit import MOST_TOKENS, Limit
+from .calls import PARALLEL, Calls, estimate, joint_limiter, tokens_of
 
-_PARALLEL = "parallel"
-# Of a call that says neither.
-_ASSUMED_OUTPUT_TOKENS = 256
-# More than any model gives, and what a bucket can still count when it is multiplied.
-_MOST_TOKENS = 100_000_000
 _METADATA = ("metadata", "litellm_metadata")
 _ID = "tokenbucket_id"
-# How long a call is renewed whose end LiteLLM does not report.
-_LONGEST_CALL_S = 3600
 # Of calls whose response has not begun; LiteLLM may tell the end of a call before.
 _MOST_HEADERS = 10_000
 # How long LiteLLM may take to tell what a caller was sent before hanging up.
 _PARTIAL_USAGE_WITHIN_S = 5
-
-
-@dataclass(slots=True)
-class _Call:
-    hold: _asyncio.Hold
-    patience: asyncio.TimerHandle
-    is_settled: bool = False
 
 
 class TokenBucketCallback(CustomLogger):
@@ -57,29 +41,17 @@ class TokenBucketCallback(CustomLogger):
         **options: Any,
     ) -> None:
         super().__init__()
-        of_limiter: dict[str, Any] = {"on_error": os.environ.get("TOKENBUCKET_ON_ERROR", "local")} | options
-        if server is None:
-            server = _asyncio.Server(
-                os.environ.get("TOKENBUCKET_URL", "redis://localhost:6379/0"),
-                timeout_ms=_timeout_ms(os.environ.get("TOKENBUCKET_TIMEOUT_MS", "100")),
-            )
-        self.limiter = _asyncio.JointLimiter(server, {}, prefix, **of_limiter)
+        self.limiter = joint_limiter(server, prefix, options)
         self.ttl_ms = ttl_ms
-        self._calls: dict[str, _Call] = {}
+        self._calls = Calls(self.limiter)
         self._headers: OrderedDict[str, dict[str, str]] = OrderedDict()
 
     def estimate(self, data: Mapping[str, Any]) -> int:
         """How many tokens a call may cost; to be overridden. The settlement corrects it."""
-        given = (_whole(data, name) for name in ("max_completion_tokens", "max_output_tokens", "max_tokens"))
-        output = next((one for one in given if one), _ASSUMED_OUTPUT_TOKENS) * (_whole(data, "n") or 1)
-        messages = data.get("messages")
-        text = None if messages else str(data.get("prompt") or data.get("input") or "")
-        of_input: int
         try:
-            of_input = litellm.token_counter(model=str(data.get("model", "")), messages=messages, text=text)
-        except Exception:  # of any kind: LiteLLM itself answers what messages those are
-            of_input = len(str(messages)) // 4
-        return min(output + of_input, _MOST_TOKENS)
+            return estimate(data)
+        except BadArgument as error:
+            raise HTTPException(400, str(error)) from error
 
     def limits_of(self, who: Any) -> dict[str, tuple[str, Limit]]:
         """Returns the limits of a key and its team, each with its bucket's name; to be overridden.
@@ -121,10 +93,8 @@ class TokenBucketCallback(CustomLogger):
             raise
         if not hold.allowed:
             raise self._refusal(hold.decision, limits)
-        await hold.__aenter__()
         id = _given_id(data)
-        patience = asyncio.get_running_loop().call_later(_LONGEST_CALL_S, self._forget, id)
-        self._calls[id] = _Call(hold, patience)
+        self._calls.begin(id, hold, hold.amounts)
         self._headers[id] = self.limiter.headers(hold.decision, limits=limits)
         if len(self._headers) > _MOST_HEADERS:
             self._headers.popitem(last=False)
@@ -134,16 +104,16 @@ class TokenBucketCallback(CustomLogger):
         self, data: dict[str, Any], user_api_key_dict: Any, response: Any
     ) -> None:
         """Settles a call whose answer is there, before the caller has it."""
-        if (tokens := _tokens(response)) is not None:
-            await self._settle(_id_of(data), tokens)
+        if (tokens := tokens_of(response)) is not None:
+            await self._calls.settle(_id_of(data), tokens)
 
     async def async_log_success_event(
         self, kwargs: dict[str, Any], response_obj: Any, start_time: Any, end_time: Any
     ) -> None:
         """Settles a stream: by now LiteLLM has added up what it cost."""
         id = _id_of(kwargs.get("litellm_params") or {}) or _id_of(kwargs)
-        await self._settle(id, _tokens(response_obj))
-        self._forget(id)
+        await self._calls.settle(id, tokens_of(response_obj))
+        self._calls.forget(id)
 
     async def async_post_call_failure_hook(
         self,
@@ -153,8 +123,8 @@ class TokenBucketCallback(CustomLogger):
         traceback_str: str | None = None,
     ) -> None:
         """A call that failed was a request, and cost no tokens."""
-        await self._settle(_id_of(request_data), 0)
-        self._forget(_id_of(request_data))
+        await self._calls.settle(_id_of(request_data), 0)
+        self._calls.forget(_id_of(request_data))
 
     async def async_post_call_streaming_iterator_hook(
         self, user_api_key_dict: Any, response: Any, request_data: dict[str, Any]
@@ -176,28 +146,8 @@ class TokenBucketCallback(CustomLogger):
     async def _settle_broken_off(self, id: str) -> None:
         """What LiteLLM has counted until then, if it tells; else all that was held."""
         await asyncio.sleep(_PARTIAL_USAGE_WITHIN_S)
-        await self._settle(id, None)
-        self._forget(id)
-
-    async def _settle(self, id: str, tokens: float | None) -> None:
-        """Settles once: LiteLLM reports the end of some calls to several hooks."""
-        call = self._calls.get(id)
-        if call is None or call.is_settled:
-            return
-        call.is_settled = True
-        call.hold.used = {
-            which: _used(which, float(amount), tokens) for which, amount in call.hold.amounts.items()
-        }
-        try:
-            await call.hold.__aexit__(None, None, None)
-        except TokenBucketError:  # the answer is worth more than the settlement
-            self.limiter.server.log.exception("a call was not settled as its answer says")
-
-    def _forget(self, id: str) -> None:
-        """Leaves a hold that was not settled to expire."""
-        if (call := self._calls.pop(id, None)) is not None:
-            call.patience.cancel()
-            call.hold._stop_renewing()
+        await self._calls.settle(id, None)
+        self._calls.forget(id)
 
     def _refusal(self, decision: Decision, limits: Mapping[str, Limit]) -> HTTPException:
         headers = self.limiter.headers(decision, limits=limits)
@@ -206,20 +156,6 @@ class TokenBucketCallback(CustomLogger):
             return HTTPException(503, "the rate limiter is not available", headers)
         denied = [which for which, one in decision.each.items() if not one.allowed]
         return HTTPException(429, f"rate limit exceeded: {', '.join(denied)}", headers)
-
-
-def _used(which: str, held: float, tokens: float | None) -> float:
-    """Returns what a call used of a limit; all held tokens if their number is unknown."""
-    if which.endswith(_PARALLEL):
-        return 0
-    return held if tokens is None or which.endswith("requests") else tokens
-
-
-def _timeout_ms(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError as error:
-        raise BadArgument(f"TOKENBUCKET_TIMEOUT_MS: {text!r} is not a number") from error
 
 
 def _given_id(data: dict[str, Any]) -> str:
@@ -240,38 +176,23 @@ def _id_of(data: Mapping[str, Any]) -> str:
     return ""
 
 
-def _whole(data: Mapping[str, Any], name: str) -> int | None:
-    value = data.get(name)
-    if value is None:
-        return None
-    try:
-        number = -1 if isinstance(value, bool) or int(value) != float(value) else int(value)
-    except (TypeError, ValueError, OverflowError):
-        number = -1
-    if not 0 <= number <= _MOST_TOKENS:
-        raise HTTPException(
-            400, f"{name}: {str(value)[:32]!r} is not a whole number from 0 to {_MOST_TOKENS}"
-        )
-    return number
-
-
 def _limits(
     metadata: Mapping[str, Any] | None, rpm: int | None, tpm: int | None, parallel: int | None
 ) -> dict[str, Limit]:
     """Returns the limits of the metadata. Without any, LiteLLM's own, which below 0 deny every call there."""
     said = (metadata or {}).get("tokenbucket")
     if said is None or said == {}:
-        own = {"requests": rpm, "tokens": tpm, _PARALLEL: parallel}
+        own = {"requests": rpm, "tokens": tpm, PARALLEL: parallel}
         said = {which: None if one is None else min(max(one, 0), MOST_TOKENS) for which, one in own.items()}
     limits: dict[str, Limit] = {}
     try:
         if not isinstance(said, dict):
             raise BadArgument(f"{said!r} is not an object, like {{'requests': 60}}")
         for which, limit in said.items():
-            if which not in ("requests", "tokens", _PARALLEL):
+            if which not in ("requests", "tokens", PARALLEL):
                 raise BadArgument(f"{which!r} is neither 'requests' nor 'tokens' nor 'parallel'")
             if limit is not None:
-                limits[which] = Limit(_number(limit), 0) if which == _PARALLEL else _per_minute(limit)
+                limits[which] = Limit(_number(limit), 0) if which == PARALLEL else _per_minute(limit)
     except BadArgument as error:
         raise _mistake(error) from error
     return limits
@@ -297,12 +218,3 @@ def _number(limit: Any) -> int:
     except ValueError:
         pass
     raise BadArgument(f"{limit!r} is neither a whole number nor a capacity and a rate, like '60 60/m'")
-
-
-def _tokens(response: Any) -> float | None:
-    """What an answer says that it cost; None if it does not say."""
-    usage = response.get("usage") if isinstance(response, dict) else getattr(response, "usage", None)
-    return usage.get("total_tokens") if isinstance(usage, dict) else getattr(usage, "total_tokens", None)
-
-
-callback = TokenBucketCallback()

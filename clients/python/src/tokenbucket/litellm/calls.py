@@ -1,0 +1,135 @@
+"""What both callbacks need of a call: its estimate, its hold, and one settlement."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import litellm
+
+from .. import asyncio as _asyncio
+from ..values.errors import BadArgument, TokenBucketError
+from ..values.limit import Number
+
+PARALLEL = "parallel"
+# Of a call that says neither.
+_ASSUMED_OUTPUT_TOKENS = 256
+# More than any model gives, and what a bucket can still count when it is multiplied.
+_MOST_TOKENS = 100_000_000
+# How long a call is renewed whose end LiteLLM does not report.
+_LONGEST_CALL_S = 3600
+
+
+def joint_limiter(
+    server: _asyncio.Server | _asyncio.Client | str | None, prefix: str, options: Mapping[str, Any]
+) -> _asyncio.JointLimiter:
+    """Returns a limiter on the server; on that of the environment if there is None."""
+    if server is None:
+        server = _asyncio.Server(
+            os.environ.get("TOKENBUCKET_URL", "redis://localhost:6379/0"),
+            timeout_ms=_timeout_ms(os.environ.get("TOKENBUCKET_TIMEOUT_MS", "100")),
+        )
+    of_limiter: dict[str, Any] = {"on_error": os.environ.get("TOKENBUCKET_ON_ERROR", "local"), **options}
+    return _asyncio.JointLimiter(server, {}, prefix, **of_limiter)
+
+
+@dataclass(slots=True)
+class _Call:
+    hold: _asyncio.Hold
+    held: Mapping[str, Number]
+    patience: asyncio.TimerHandle
+    is_settled: bool = False
+
+
+class Calls:
+    """The calls that hold something, by their ids."""
+
+    def __init__(self, limiter: _asyncio.JointLimiter) -> None:
+        self._server = limiter.server
+        self._calls: dict[str, _Call] = {}
+
+    def __contains__(self, id: str) -> bool:
+        return id in self._calls
+
+    def begin(self, id: str, hold: _asyncio.Hold, held: Mapping[str, Number]) -> None:
+        """Renews the hold until the call is settled or forgotten, or an hour has passed.
+
+        `held` are the limits that the call uses, and how much of them.
+        """
+        hold.keep_renewing()
+        patience = asyncio.get_running_loop().call_later(_LONGEST_CALL_S, self.forget, id)
+        self._calls[id] = _Call(hold, held, patience)
+
+    async def settle(self, id: str, tokens: float | None, *, was_sent: bool = True) -> None:
+        """Settles once: LiteLLM reports the end of some calls to several hooks.
+
+        `tokens` None is an unknown number, and all that was held. A call that was not sent used nothing.
+        """
+        call = self._calls.get(id)
+        if call is None or call.is_settled:
+            return
+        call.is_settled = True
+        call.hold.used = {
+            which: _used(which, float(amount), tokens) if was_sent else 0
+            for which, amount in call.held.items()
+        }
+        try:
+            await call.hold.__aexit__(None, None, None)
+        except TokenBucketError:  # the answer is worth more than the settlement
+            self._server.log.exception("a call was not settled as its answer says")
+
+    def forget(self, id: str) -> None:
+        """Leaves a hold that was not settled to expire."""
+        if (call := self._calls.pop(id, None)) is not None:
+            call.patience.cancel()
+            call.hold._stop_renewing()
+
+
+def estimate(data: Mapping[str, Any]) -> int:
+    """Returns how many tokens a call may cost. Raises BadArgument for a number of tokens that cannot be."""
+    given = (_whole(data, name) for name in ("max_completion_tokens", "max_output_tokens", "max_tokens"))
+    output = next((one for one in given if one), _ASSUMED_OUTPUT_TOKENS) * (_whole(data, "n") or 1)
+    messages = data.get("messages")
+    text = None if messages else str(data.get("prompt") or data.get("input") or "")
+    of_input: int
+    try:
+        of_input = litellm.token_counter(model=str(data.get("model", "")), messages=messages, text=text)
+    except Exception:  # of any kind: LiteLLM itself answers what messages those are
+        of_input = len(str(messages)) // 4
+    return min(output + of_input, _MOST_TOKENS)
+
+
+def tokens_of(response: Any) -> float | None:
+    """Returns what an answer says that it cost; None if it does not say."""
+    usage = response.get("usage") if isinstance(response, dict) else getattr(response, "usage", None)
+    return usage.get("total_tokens") if isinstance(usage, dict) else getattr(usage, "total_tokens", None)
+
+
+def _used(which: str, held: float, tokens: float | None) -> float:
+    """Returns what a call used of a limit; all held tokens if their number is unknown."""
+    if which.endswith(PARALLEL):
+        return 0
+    return held if tokens is None or which.endswith("requests") else tokens
+
+
+def _timeout_ms(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise BadArgument(f"TOKENBUCKET_TIMEOUT_MS: {text!r} is not a number") from error
+
+
+def _whole(data: Mapping[str, Any], name: str) -> int | None:
+    value = data.get(name)
+    if value is None:
+        return None
+    try:
+        number = -1 if isinstance(value, bool) or int(value) != float(value) else int(value)
+    except (TypeError, ValueError, OverflowError):
+        number = -1
+    if not 0 <= number <= _MOST_TOKENS:
+        raise BadArgument(f"{name}: {str(value)[:32]!r} is not a whole number from 0 to {_MOST_TOKENS}")
+    return number
