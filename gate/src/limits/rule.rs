@@ -46,7 +46,6 @@ impl Rule {
             .map_or(true, |plain| plain.limit != self.limit)
     }
 
-    /// Returns a plain limit.
     pub(super) fn plain(limit: Limit, current: CurrentLimit, unit_ms: u64, most_debt: u64) -> Self {
         Self {
             capacity: limit.capacity().parse().unwrap_or(0.0),
@@ -68,7 +67,6 @@ impl Rule {
 /// The limit of one descriptor of a request.
 #[derive(Clone, Debug)]
 pub struct Matched {
-    /// The rule.
     pub rule: Arc<Rule>,
     /// The name of the bucket without `CACHE_KEY_PREFIX`, unambiguous whatever keys and values contain, with a hash tag.
     pub bucket: String,
