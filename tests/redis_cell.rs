@@ -8,7 +8,7 @@ use common::judged_calls::pause_us;
 use common::model;
 use common::model::throttle::limit;
 use common::reply::integers;
-use common::stored::{follow, is_writing_files, wait_while_time_passes};
+use common::stored::{is_writing_files, wait_while_time_passes};
 use common::{text, Connection, Random, Server, ServerBuilder};
 use redis::Value;
 
@@ -232,16 +232,6 @@ fn a_restart_with_the_other_module_resets_nobody() {
         let ours = Server::builder().files_in(cell.folder()).clock_of(&cell).option(name, value).start();
         assert_same(ours, cell, &limits, &[0, 1, 970, 13]);
     }
-}
-
-#[test]
-fn a_replica_with_the_module_takes_over_from_a_master_with_redis_cell() {
-    let replica = Server::with_clock();
-    let cell = with_redis_cell().clock_of(&replica).start();
-    let limits = use_up(&cell, 99, 70);
-    follow(&replica, &cell);
-    replica.connect().say("REPLICAOF NO ONE");
-    assert_same(replica, cell, &limits, &[1]);
 }
 
 #[test]

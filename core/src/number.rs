@@ -96,7 +96,7 @@ impl Decimal {
     pub(crate) fn twelve_digits(self) -> (u64, i64, bool) {
         const FULL: u128 = 1_000_000_000_000;
         let Self { mut mantissa, mut exponent, mut inexact } = self;
-        while mantissa >= FULL || (mantissa != 0 && mantissa % 10 == 0) {
+        while mantissa >= FULL || ends_in_zero(mantissa) {
             inexact |= mantissa % 10 != 0;
             mantissa /= 10;
             exponent = exponent.saturating_add(1);
@@ -149,6 +149,11 @@ impl Decimal {
         let is_whole = !is_more && micro.checked_rem(per_token)? == 0;
         i64::try_from(micro.checked_div(per_token)?).ok().filter(|_| is_whole)
     }
+}
+
+/// Returns whether the last digit is a 0 that can go. Zero itself has none.
+fn ends_in_zero(mantissa: u128) -> bool {
+    mantissa != 0 && mantissa % 10 == 0
 }
 
 /// Returns the digits with which `bytes` begin, and what follows them.

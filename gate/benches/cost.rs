@@ -4,7 +4,7 @@
 //! client, in this process, keeps so many calls in flight. The rounds alternate, so that what else the machine does falls on
 //! all of them alike; the medians over the rounds are compared.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 #[path = "../tests/gate.rs"]
 mod gate;

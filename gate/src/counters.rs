@@ -23,7 +23,6 @@ const MOST_PAGE_BYTES: usize = 16 << 20;
 const TIMES_US: [u64; 12] =
     [100, 250, 500, 1000, 2500, 5000, 10_000, 20_000, 50_000, 100_000, 500_000, 1_000_000];
 
-/// All metrics of the program.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Calls that Redis did not answer.
@@ -32,9 +31,7 @@ pub struct Counters {
     pub service_errors: AtomicU64,
     /// Requests that passed only because of `SHADOW_MODE`.
     pub global_shadow_mode: AtomicU64,
-    /// Files that were loaded.
     pub config_load_success: AtomicU64,
-    /// Files that were refused.
     pub config_load_error: AtomicU64,
     limits: Named<OfLimit, MOST_NAMES>,
     reservations: Named<OfReservations, MOST_NAMES>,
@@ -76,15 +73,11 @@ macro_rules! counters {
 counters! {
     /// The counters of one limit, in hits.
     OfLimit: 6 {
-        /// All hits.
         total_hits = "total_hits",
-        /// Denied hits.
         over_limit = "over_limit",
-        /// Hits near the limit.
         near_limit = "near_limit",
         /// Hits that were denied without calling Redis.
         over_limit_with_local_cache = "over_limit_with_local_cache",
-        /// Allowed hits.
         within_limit = "within_limit",
         /// Hits that passed only because of `shadow_mode`.
         shadow_mode = "shadow_mode",
@@ -94,13 +87,11 @@ counters! {
 counters! {
     /// The counters of the reservations of one domain, in tokens unless said otherwise.
     OfReservations: 7 {
-        /// Reserved tokens.
         reserved = "reserved_tokens",
         /// Tokens used of reservations that ended in time.
         committed = "committed_tokens",
         /// Reserved tokens of reservations that had expired before their commit.
         expired = "expired_tokens",
-        /// Tokens used beyond reservations.
         underestimated = "underestimated_tokens",
         /// Reserved tokens that were not used.
         overestimated = "overestimated_tokens",
@@ -111,7 +102,6 @@ counters! {
     }
 }
 
-/// The durations of requests.
 #[derive(Debug, Default)]
 struct Times {
     /// Requests in each bucket of [`TIMES_US`], and slower ones.

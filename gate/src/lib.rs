@@ -34,7 +34,6 @@ async fn to_the_end<T: Send + 'static>(work: impl Future<Output = T> + Send + 's
 
 /// The messages of Envoy's and Kuadrant's services, as the services receive them and all modules use them.
 /// `proto/kuadrant.proto` describes fields.
-#[allow(missing_docs)]
 #[rustfmt::skip] // a line for each field
 pub mod messages {
     pub use envoy_types::pb::envoy::config::core::v3::HeaderValue;

@@ -40,7 +40,6 @@ pub struct Folder {
     pub depth: usize,
     /// Ignore names that begin with a dot.
     pub ignore_dot_files: bool,
-    /// Options of reading them.
     pub options: Options,
     /// limitador's file of limits, which is elsewhere.
     pub limitador_file: Option<PathBuf>,

@@ -44,7 +44,6 @@ pub enum Instead {
     },
 }
 
-/// The format of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// Time, level, message.
@@ -53,7 +52,6 @@ pub enum LogFormat {
     Json,
 }
 
-/// The kind of Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum RedisType {
@@ -70,11 +68,9 @@ pub enum RedisType {
 pub enum SocketType {
     /// `host:port`.
     Tcp,
-    /// The path of a socket.
     Unix,
 }
 
-/// Where limits come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum ConfigType {
@@ -258,9 +254,7 @@ fn switch(arg: Arg) -> Arg {
 /// The reason why the program cannot start, in one line, or the text to print instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// Help or the version.
     Print(String),
-    /// A mistake.
     Mistake(String),
 }
 
@@ -351,7 +345,6 @@ impl Settings {
         Options { merge: self.merge_domain_config, hash_tag_key }
     }
 
-    /// Returns how requests are decided.
     pub fn policy(&self) -> Policy {
         let names = [&self.limit_limit_header, &self.limit_remaining_header, &self.limit_reset_header];
         Policy {

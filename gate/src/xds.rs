@@ -24,7 +24,6 @@ use crate::limits::{Limits, Options};
 use crate::services::Gate;
 use crate::settings::{ControlPlane, Settings};
 
-/// The type of the resources.
 pub const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 
 /// The pause after the end of a stream, doubled until a response comes.

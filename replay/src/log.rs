@@ -7,7 +7,6 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 /// There are more keys or requests than 32 bits count.
 const TOO_MANY: &str = "more than 4,294,967,295 requests or keys: take a --sample";
 
-/// A request.
 #[derive(Clone, Copy, Debug)]
 pub struct Event {
     /// The number of its key.
@@ -79,7 +78,6 @@ impl Log {
         self.events.get(start..end).unwrap_or_default()
     }
 
-    /// Returns the number of keys.
     #[must_use]
     pub fn count_keys(&self) -> usize {
         self.ends.len()

@@ -108,7 +108,6 @@ impl FromStr for Named<Rate> {
 /// A condition on one field of a line.
 #[derive(Clone, Debug)]
 pub struct Condition {
-    /// The name of the field.
     pub field: String,
     /// What its value must match, or must not if the condition is negated.
     pattern: Regex,

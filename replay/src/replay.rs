@@ -19,7 +19,6 @@ const MOST_NAMED: usize = 10;
 /// What limits would have done. A request must pass all of them.
 #[derive(Serialize)]
 pub struct Replay {
-    /// The limits.
     pub limits: Vec<Named<Limit>>,
     /// Requests that they deny.
     pub denied: u64,
@@ -47,13 +46,11 @@ struct Period {
     denied: u64,
 }
 
-/// A key that is denied.
 #[derive(Serialize)]
 struct Denied {
     key: String,
     requests: usize,
     denied: u32,
-    /// The first denial.
     first: Timestamp,
     /// The longest time from a denial to the moment at which the bucket would have allowed the request, if only denials are in
     /// between. `None` for ever, if the cost is above the capacity.

@@ -20,12 +20,10 @@ const MOST_ROWS: usize = 12;
 /// The parts of the keys for which capacities are shown, as one of so many.
 const PARTS: [(usize, &str); 4] = [(1000, "1 of 1,000"), (100, "1 %"), (20, "5 %"), (10, "10 %")];
 
-/// The table.
 #[derive(Serialize)]
 pub struct Table {
     /// How many of the keys a limit denies. The first is nobody.
     pub denied: Vec<Part>,
-    /// A row for each rate.
     pub rows: Vec<Row>,
 }
 
@@ -38,10 +36,8 @@ pub struct Part {
     part: &'static str,
 }
 
-/// The capacities for one rate.
 #[derive(Serialize)]
 pub struct Row {
-    /// The rate.
     pub rate: Named<Rate>,
     /// In whole tokens, for each entry of [`Table::denied`].
     pub capacities: Vec<i64>,
@@ -50,9 +46,7 @@ pub struct Row {
 /// A limit worth trying.
 #[derive(Serialize)]
 pub struct Suggestion {
-    /// The capacity in tokens.
     pub capacity: i64,
-    /// The rate.
     pub rate: Named<Rate>,
     /// The words for the part of the keys that it denies.
     denies: &'static str,

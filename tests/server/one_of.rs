@@ -196,16 +196,3 @@ fn as_many_alternatives_as_there_may_be_are_found_checked_and_asked() {
     }
     assert!(client.refusal(&format!("TB.TAKEANY 1025 1{}", " k 1 1 1".repeat(1025))).contains("1 to 1024"));
 }
-
-#[test]
-fn a_denied_alternative_changes_nothing() {
-    let (_server, mut client) = Server::with_clock_and_client();
-    client.say("TB.TAKE a 1 1/h");
-    let before = (client.dump("a"), client.changes());
-    let reply = client.say("TB.TAKEANY 4 2 b 9 1/h 1 a 1 1/h 1 c 9 1/h 1 d 9 1/h 1");
-    assert_eq!(integer(&array(reply)[0]), 2);
-    assert_eq!((client.dump("a"), client.keys()), (before.0, 3), "b is untouched");
-    let changes = client.changes();
-    client.say("TB.TAKEANY 2 1 a 1 1/h 1 c 1 1/h 2");
-    assert_eq!(client.changes(), changes);
-}

@@ -199,6 +199,10 @@ impl Holds {
         if self.len() < self.list.capacity() / 4 {
             self.list.shrink_to_fit();
         }
+        self.shrink_index();
+    }
+
+    fn shrink_index(&mut self) {
         if self.len() <= FEW / 2 {
             self.ends_us = None;
         }

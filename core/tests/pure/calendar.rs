@@ -4,9 +4,9 @@
 use super::model::calendar::assert_calendar_read_as_meant;
 use super::MILLION;
 use super::{scenario, strategies};
-use chrono::{DateTime, Datelike};
+use chrono::DateTime;
 use proptest::prelude::*;
-use tokenbucket_core::rate::{calendar::Calendar, Rate, RateError};
+use tokenbucket_core::rate::{Rate, RateError};
 
 fn us(time: &str) -> i64 {
     DateTime::parse_from_rfc3339(time).unwrap_or_else(|error| panic!("{time}: {error}")).timestamp_micros()
@@ -73,26 +73,6 @@ fn rates_are_those_of_the_packages() {
             _ => assert_eq!(read, Err(RateError::Malformed), "{line}"),
         }
     }
-}
-
-/// A month's quota that begins on a late day is one a month, also where months and years are short or long.
-#[test]
-fn every_month_and_every_quarter_has_its_day() {
-    let (begin, end) = (us("1896-12-31T00:00:00Z"), us("2104-12-31T23:59:59Z"));
-    for days in 0..=30 {
-        for (period, boundaries) in [("mo", 208 * 12), ("3mo", 208 * 4)] {
-            let rate = Rate::parse(format!("1@{period}+{days}d").as_bytes()).unwrap();
-            assert_eq!(rate.flow(begin, end).micro, boundaries * MILLION, "{period} {days}");
-            let fifth = DateTime::from_timestamp_micros(rate.reaches_at_us(begin, 5 * MILLION)).unwrap();
-            assert_eq!(fifth.day0(), days, "{period} {days}");
-        }
-    }
-}
-
-/// A limit is passed on at each call, and nearly all rates are ratios.
-#[test]
-fn a_calendar_makes_no_rate_larger() {
-    assert_eq!((size_of::<Calendar>(), size_of::<Rate>()), (24, 32));
 }
 
 proptest! {

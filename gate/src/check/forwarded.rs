@@ -10,7 +10,6 @@ use percent_encoding::percent_decode_str;
 #[derive(Debug)]
 pub(super) struct Forwarded<'a> {
     headers: &'a HeaderMap,
-    /// The address of the caller.
     pub address: Option<IpAddr>,
     pub path: Option<Path>,
     /// Without the `?`.

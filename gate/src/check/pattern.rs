@@ -17,7 +17,6 @@ enum Part {
 pub(super) type Captured<'a> = Vec<(&'a str, &'a str)>;
 
 impl Pattern {
-    /// Reads a pattern.
     pub(super) fn read(text: &str) -> Result<Self, String> {
         let mut parts = Vec::new();
         let mut rest = text;

@@ -28,10 +28,8 @@ const BYTES_OF_PART: usize = 256;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// The result of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// The commit ended the reservation.
     Released,
     /// Another commit has ended the reservation.
     EndedBefore,
@@ -68,7 +66,6 @@ struct Unsettled {
     is_lost: bool,
 }
 
-/// Sends commits.
 pub(super) struct Commits {
     limiter: Limiter,
     policy: Policy,

@@ -24,9 +24,7 @@ pub(super) struct Plan {
 pub(super) enum Disposition {
     /// It has no limit, or another limit of the request replaces its own.
     Passes,
-    /// Its limit says `unlimited`.
     Unlimited,
-    /// A call decides.
     Asked(Asked),
 }
 
@@ -43,7 +41,6 @@ pub(super) struct Asked {
     pub(super) earlier: u64,
 }
 
-/// One command.
 pub(super) struct Call {
     pub(super) kind: Kind,
     /// Only [`Kind::Take`] and [`Kind::Hold`] have several.
@@ -52,7 +49,6 @@ pub(super) struct Call {
     pub(super) is_plain: bool,
 }
 
-/// One bucket of a call.
 #[derive(Clone)]
 pub(super) struct Part {
     pub(super) rule: Arc<Rule>,
@@ -67,7 +63,6 @@ pub(super) enum Kind {
     Take,
     /// Charges whatever the level, into a bounded debt.
     PayAfterwards,
-    /// Gives back.
     Give,
     /// Returns whether every bucket holds enough.
     Peek,
@@ -88,12 +83,11 @@ pub(super) enum Way {
     /// Takes them now or not at all.
     Takes,
     /// Takes them, or charges reports and what is paid afterwards. Says whether the request may be a report.
-    Decides { may_be_report: bool },
-    /// Asks about them.
+    Decides {
+        may_be_report: bool,
+    },
     Checks,
-    /// Charges them.
     Reports,
-    /// Holds them.
     Holds(Lease),
     /// Ends a reservation that held them. Only the buckets of the calls matter, not their kind.
     Settles,

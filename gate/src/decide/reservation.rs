@@ -31,7 +31,6 @@ impl Reservation {
         Some(Self(numbers))
     }
 
-    /// Returns the id.
     pub(super) fn id(&self) -> String {
         const_hex::encode(self.0.as_flattened())
     }

@@ -11,7 +11,6 @@ use crate::messages::{Struct, Unit, Value};
 use messages::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy};
 
 /// The messages of envoyproxy/ratelimit's `rls_conf.proto`, where fields are described.
-#[allow(missing_docs)]
 #[rustfmt::skip] // a line for each field
 pub mod messages {
     use crate::messages::Struct;

@@ -19,10 +19,8 @@ pub struct File {
     pub text: String,
 }
 
-/// A mistake in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
-    /// The name of the file.
     pub file: String,
     /// The line, from 1 on.
     pub line: usize,
@@ -89,7 +87,6 @@ const RATE_LIMIT: Kind = Kind {
 const REPLACED: Kind = Kind { name: "replaces", keys: &["name"] };
 
 pub(super) struct Reader {
-    /// The name of the file.
     pub name: Arc<str>,
     pub faults: Faults,
 }

@@ -34,7 +34,6 @@ pub(super) struct Namespace {
     limits: Vec<Limit>,
 }
 
-/// One limit of the file.
 #[derive(Debug)]
 struct Limit {
     rule: Arc<Rule>,

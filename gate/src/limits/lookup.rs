@@ -8,7 +8,6 @@ use super::rate;
 use super::rule::{Matched, Rule};
 use crate::messages::{Descriptor, Entry, Override, Unit};
 
-/// The limits of one domain.
 #[derive(Debug)]
 pub(super) struct Domain {
     name: String,
@@ -35,7 +34,6 @@ struct Wildcard {
     pieces: Vec<Box<str>>,
 }
 
-/// One descriptor of a file.
 #[derive(Debug)]
 pub(super) struct Place {
     /// `key_value` or `key`.
@@ -244,7 +242,6 @@ struct Step<'a> {
     by: By<'a>,
 }
 
-/// How an entry was found.
 #[derive(Clone, Copy)]
 enum By<'a> {
     Value,

@@ -23,7 +23,6 @@ pub use rule::{Matched, Rule};
 
 use crate::messages::Descriptor;
 
-/// Options of reading files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// Several files may have the same domain (`MERGE_DOMAIN_CONFIG`).
@@ -110,7 +109,6 @@ impl Limits {
         }
     }
 
-    /// Counts the limits.
     fn count(&self) -> usize {
         let mut count: usize = 0;
         self.each_rule(&mut |_, _| count = count.saturating_add(1));

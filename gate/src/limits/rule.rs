@@ -38,7 +38,6 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Returns a plain limit.
     pub(super) fn plain(limit: Limit, current: CurrentLimit, unit_ms: u64, most_debt: u64) -> Self {
         Self {
             capacity: limit.capacity().parse().unwrap_or(0.0),
@@ -60,7 +59,6 @@ impl Rule {
 /// The limit of one descriptor of a request.
 #[derive(Clone, Debug)]
 pub struct Matched {
-    /// The rule.
     pub rule: Arc<Rule>,
     /// The name of the bucket without `CACHE_KEY_PREFIX`, unambiguous whatever keys and values contain, with a hash tag.
     pub bucket: String,

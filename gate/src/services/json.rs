@@ -132,7 +132,6 @@ fn must_be(name: &str, what: &str) -> String {
     format!("{name} must be {what}")
 }
 
-/// Writes a reply.
 pub(super) fn response(response: &Response) -> Json {
     let headers = |headers: &[HeaderValue]| -> Json {
         let header = |one: &HeaderValue| object([("key", json!(one.key)), ("value", json!(one.value))]);

@@ -43,7 +43,6 @@ pub fn most_connections() -> usize {
 /// Without free file descriptors accepting fails at once: waits for some to be closed.
 const AFTER_FAILED_ACCEPT: Duration = Duration::from_millis(50);
 
-/// How connections are accepted.
 #[derive(Clone, Debug)]
 pub struct Terms {
     /// The most connections at a time; others are closed at once.
@@ -61,9 +60,7 @@ pub struct Terms {
 /// A port or a Unix socket.
 #[derive(Debug)]
 pub enum Listener {
-    /// A port.
     Tcp(TcpListener),
-    /// A Unix socket.
     Unix(UnixListener, SocketFile),
 }
 
@@ -190,7 +187,6 @@ async fn hand_over(
     let _ = sender.send(Ok(connection)).await;
 }
 
-/// A connection that was accepted.
 #[derive(Debug)]
 pub struct Connection {
     stream: Box<dyn Stream>,
@@ -223,7 +219,6 @@ impl End {
         Self { idle: terms.idle, last, has_read: false, look: Box::pin(next_look(terms.idle, last)) }
     }
 
-    /// Ready when it has come.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self.look.as_mut().poll(cx).is_ready() {
             let is_too_old = self.last.is_some_and(|last| last <= Instant::now());
@@ -241,7 +236,6 @@ fn next_look(idle: Duration, last: Option<Instant>) -> Sleep {
     look.into_iter().chain(last).min().map_or_else(|| sleep(idle), sleep_until)
 }
 
-/// A stream of any kind.
 trait Stream: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin> Stream for S {}

@@ -33,17 +33,13 @@ pub use in_flight::InFlight;
 
 /// The state that all services share.
 pub struct Gate {
-    /// Decides.
     pub decider: Decider,
     /// The limits in use; none before the first were loaded.
     pub limits: ArcSwapOption<Limits>,
     /// The rules for requests over HTTP; none without `CHECK_FILE`.
     pub rules: ArcSwapOption<Rules>,
-    /// The metrics.
     pub counters: Arc<Counters>,
-    /// The health.
     pub health: Health,
-    /// The requests in flight.
     pub in_flight: Arc<InFlight>,
 }
 
@@ -80,17 +76,14 @@ impl Health {
         Self { redis, limits: AtomicBool::new(!needs_limits), needs_limits, stopping, reporter }
     }
 
-    /// Notes whether Redis answers.
     pub async fn set_redis(&self, answers: bool) {
         self.set(&self.redis, answers).await;
     }
 
-    /// Notes whether there are limits.
     pub async fn set_limits(&self, exist: bool) {
         self.set(&self.limits, exist || !self.needs_limits).await;
     }
 
-    /// Notes that the program ends.
     pub async fn set_stopping(&self) {
         self.set(&self.stopping, true).await;
     }
@@ -101,14 +94,12 @@ impl Health {
         }
     }
 
-    /// Returns whether proxies should call.
     pub fn is_serving(&self) -> bool {
         let [redis, limits, stopping] =
             [&self.redis, &self.limits, &self.stopping].map(|state| state.load(Ordering::Relaxed));
         redis && limits && !stopping
     }
 
-    /// Reports it to the watchers.
     pub async fn publish(&self) {
         let status = if self.is_serving() { ServingStatus::Serving } else { ServingStatus::NotServing };
         self.reporter.set_service_status("ratelimit", status).await;

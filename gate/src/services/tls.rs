@@ -46,7 +46,6 @@ impl Pem {
     }
 }
 
-/// Where the certificates are.
 struct Files {
     chain: Pem,
     key: Pem,
@@ -57,7 +56,6 @@ struct Files {
 /// The contents of the files: certificates, key, authorities.
 type Texts = [Vec<u8>; 3];
 
-/// The certificates in use.
 pub struct Tls {
     files: Files,
     read: Mutex<Texts>,

@@ -17,7 +17,6 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// A peer that is gone without a word is noticed after a minute. Pings of HTTP/2 would be refused: servers allow few.
 const ASK_PEER_EVERY: Duration = Duration::from_secs(15);
 
-/// A control plane.
 pub struct ControlPlane {
     /// `host:port`.
     pub address: String,
@@ -25,7 +24,6 @@ pub struct ControlPlane {
     pub node: Node,
     /// Sent with the stream.
     pub headers: MetadataMap,
-    /// Where the rest is.
     pub settings: Settings,
 }
 

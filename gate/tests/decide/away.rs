@@ -1,34 +1,11 @@
 //! Redis that is away, or refuses.
 
 use tokenbucket_client::OnError;
-use tokenbucket_gate::decide::{Policy, Refusal};
+use tokenbucket_gate::decide::Policy;
 use tokenbucket_gate::messages::{Duration, Status};
 
-use crate::servers::{ask, wait_for, Server, READY_WITHIN};
+use crate::servers::{ask, Server};
 use crate::{connect, decide, decider, descriptor, hourly, policy, quota, request, rule, summary};
-
-#[tokio::test]
-async fn redis_killed_is_an_error_until_it_is_back() {
-    let mut server = Server::start();
-    let (decider, counters) = decider(&connect(&server), policy());
-    let found = [rule(hourly(5), "a"), rule(quota(5), "b")];
-    decide(&decider, &found, &[None, None]).await;
-    server.kill();
-    let both = request([descriptor("a"), descriptor("b")]);
-    for _ in 0..3 {
-        let refusal = decider.decide_by(found.to_vec(), &both).await.unwrap_err();
-        assert!(
-            matches!(&refusal, Refusal::Redis(text) if text.contains(&server.port.to_string())),
-            "{refusal:?}"
-        );
-    }
-    assert!(counters.render().contains("err_type=\"redis_error\"} 3\n"));
-    server.start_again();
-    wait_for("a decision", READY_WITHIN, async || decider.decide_by(found.to_vec(), &both).await.is_ok())
-        .await;
-    let response = decide(&decider, &found, &[None, None]).await;
-    assert!(!summary(&response).1);
-}
 
 #[tokio::test]
 async fn while_redis_is_away_all_pass_or_none() {

@@ -57,19 +57,6 @@ async fn limits_that_share_a_tag_are_one_call() {
 }
 
 #[tokio::test]
-async fn a_slot_that_moved_is_followed() {
-    let cluster = Cluster::start();
-    let (decider, _) = decider(&connect(&cluster), policy());
-    let [a, b, _] = keys(&cluster);
-    let found = [rule(hourly(5), &a), rule(hourly(5), &b)];
-    decide(&decider, &found, &[Some(0), Some(0)]).await;
-    cluster.move_slot_of(&bucket(&a), 2);
-    let response = decide(&decider, &found, &[None, None]).await;
-    assert_eq!(summary(&response), (vec![(false, 4), (false, 4)], false));
-    assert_eq!(ask::<u64>(&cluster.nodes[2], &["DBSIZE"]), 1);
-}
-
-#[tokio::test]
 async fn a_node_that_is_away_costs_nothing_on_the_others() {
     let cluster = Cluster::start();
     let (decider, _) = decider(&connect(&cluster), policy());

@@ -1,6 +1,6 @@
 //! Requests, decided by a simulated server whose time stands still, and by real ones.
 
-#![allow(missing_docs, clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
+#![allow(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
 
 #[path = "../../../clients/rust/tests/servers.rs"]
 mod servers;

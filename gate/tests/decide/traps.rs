@@ -23,21 +23,6 @@ async fn no_hits_in_the_request_are_one_and_none_in_the_descriptor_ask() {
 }
 
 #[tokio::test]
-async fn a_denied_request_costs_nothing() {
-    let server = Server::start();
-    let (decider, _) = decider(&connect(&server), policy());
-    let found = [rule(hourly(5), "a"), rule(hourly(1), "b")];
-    assert_eq!(
-        summary(&decide(&decider, &found, &[None, None]).await),
-        (vec![(false, 4), (false, 0)], false)
-    );
-    for _ in 0..3 {
-        let response = decide(&decider, &found, &[None, None]).await;
-        assert_eq!(summary(&response), (vec![(false, 4), (true, 0)], true));
-    }
-}
-
-#[tokio::test]
 async fn quotas_deny_only_together_and_shadows_never() {
     let server = Server::start();
     let (decider, _) = decider(&connect(&server), policy());

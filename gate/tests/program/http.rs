@@ -1,7 +1,6 @@
-use envoy_types::pb::google::protobuf::UInt64Value;
 use serde_json::{json, Value};
 
-use crate::gate::{ask, request, Gate, Setup};
+use crate::gate::{ask, Setup};
 use crate::servers::{self, Server};
 use crate::{asks, TWO};
 
@@ -26,31 +25,6 @@ fn answers_json() {
     let denied = gate.json(&asks("a"));
     assert_eq!(denied.status, 429);
     assert_eq!(body(&denied.body)["overallCode"], "OVER_LIMIT");
-}
-
-/// Requests ask one gate by JSON, reports of 60 reach another by JSON or gRPC: 100 an hour are used up by two.
-#[tokio::test(flavor = "multi_thread")]
-async fn charges_reports_at_whichever_gate() {
-    let redis = Server::start();
-    let hundred = TWO.replace("minute, requests_per_unit: 2", "hour, requests_per_unit: 100");
-    let gates = [(); 2].map(|()| Setup::redis(&redis.url()).file("hundred.yaml", &hundred).start());
-    gates.iter().for_each(Gate::wait_until_healthy);
-    let mut client = gates[1].client().await;
-    for by_grpc in [false, true] {
-        let value = if by_grpc { "grpc" } else { "json" };
-        let mut passed = Vec::new();
-        for _ in 0..40 {
-            passed.push(gates[0].json(&asks(value)).status);
-            if by_grpc {
-                let mut report = request("d", &[&[("key", value)]]);
-                report.descriptors[0].hits_addend = Some(UInt64Value { value: 60 });
-                client.should_rate_limit(report).await.expect("a reply");
-            } else {
-                gates[1].json(&asks(value).replace("}]}]}", r#"}],"hitsAddend":60}]}"#));
-            }
-        }
-        assert_eq!(passed.iter().filter(|status| **status == 200).count(), 2, "{value}: {passed:?}");
-    }
 }
 
 /// The override of an operator counts in place of the limit of the file.

@@ -163,17 +163,6 @@ descriptors:
 ";
 
 #[test]
-fn a_request_denied_by_one_limit_costs_nothing_of_the_other() {
-    let world = World::new(HOURLY);
-    let gate = world.gate(&[]);
-    let envoy = Envoy::start(&world, &[&gate]);
-    let both = [("key", "a"), ("other", "b")];
-    assert_eq!(statuses(12, || envoy.get("/two", &both))[..4], [200, 200, 429, 429]);
-    // Two of three were taken.
-    assert_eq!(statuses(2, || envoy.get("/key", &[("key", "a")])), [200, 429]);
-}
-
-#[test]
 fn an_override_of_envoy_wins_over_the_file() {
     let world = World::new(HOURLY);
     let gate = world.gate(&[]);
@@ -182,29 +171,6 @@ fn an_override_of_envoy_wins_over_the_file() {
     assert_eq!(statuses(3, || envoy.get("/override", &a)), [200, 200, 429]);
     // Both have one bucket: nothing is left for the limit of the file, of 3.
     assert_eq!(envoy.get("/key", &a).status, 429);
-}
-
-#[test]
-fn a_new_file_holds_from_the_next_request_on() {
-    let world = World::new(HOURLY);
-    let gate = world.gate(&[]);
-    let envoy = Envoy::start(&world, &[&gate]);
-    let ask = |value: &str| envoy.get("/key", &[("key", value)]);
-    assert_eq!(ask("a").header("x-ratelimit-limit").map(|text| text.split(',').next().unwrap()), Some("3"));
-
-    gate.write("limits.yaml", &HOURLY.replace("requests_per_unit: 3", "requests_per_unit: 1"));
-    let mut callers = 0..;
-    wait_until("the new limit holds", || {
-        let reply = ask(&format!("b{}", callers.next().unwrap()));
-        assert_eq!(reply.status, 200);
-        reply.number("x-ratelimit-limit") == Some(1)
-    });
-    assert_eq!(statuses(2, || ask("c")), [200, 429]);
-
-    // A file that is wrong changes nothing.
-    gate.write("limits.yaml", "domain: ''");
-    wait_until("the error is counted", || gate.metric("ratelimit_service_config_load_error") > 0);
-    assert_eq!(statuses(2, || ask("d")), [200, 429]);
 }
 
 #[test]
@@ -381,21 +347,6 @@ pub fn get_and_report(gate: &Gate, hits: u64, get: impl FnOnce() -> Reply) -> Re
     let reply = get();
     wait_until("the report", || total_hits(gate) >= before + hits);
     reply
-}
-
-#[test]
-fn who_uses_more_than_is_left_is_limited_and_owes_at_most_one_unit() {
-    let limits = HOURLY.replace("unit: hour, requests_per_unit: 3", "unit: minute, requests_per_unit: 10");
-    let (world, clock) = world_with_clock(&limits);
-    let gate = world.gate(&[]);
-    let envoy = Envoy::start(&world, &[&gate]);
-    let ask = || envoy.get("/paid", &[("key", "a"), ("tokens", "7")]);
-    let paid = || get_and_report(&gate, 7, ask).status;
-    // 10 - 7 = 3, and 3 - 7 = -4: the next has to wait. Envoy reports 7 of each denied request too.
-    assert_eq!([paid(), paid(), paid(), paid(), paid()], [200, 200, 429, 429, 429]);
-    // Nobody waits for longer than a unit.
-    clock.advance_ms(60_000);
-    assert_eq!(paid(), 200);
 }
 
 /// As tokenbucket-replay prints them for `--by ip,path`, with the smaller limit first and second.

@@ -103,7 +103,6 @@ const SHOWN: usize = 3;
 /// What was read, and what was not.
 #[derive(Default, Serialize)]
 pub struct Reading {
-    /// The logs.
     sources: Vec<Source>,
     /// The fields that stand for the client.
     pub client: Taken,
@@ -125,7 +124,6 @@ pub struct Reading {
     fields: String,
 }
 
-/// A log and its format.
 #[derive(Serialize)]
 struct Source {
     name: String,

@@ -4,7 +4,6 @@ use regex::bytes::Regex;
 
 use super::{Fields, Format, OTHER};
 
-/// Reads them.
 pub fn format(regex: &Regex, names: &[String]) -> Format {
     let number = |name: &str| names.iter().position(|wanted| wanted == name);
     let groups = regex.capture_names().enumerate();

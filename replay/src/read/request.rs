@@ -29,9 +29,7 @@ pub struct Requests<'a> {
     key: Vec<u8>,
 }
 
-/// A request.
 pub struct Request<'a> {
-    /// The client.
     pub key: &'a [u8],
     /// Unix microseconds.
     pub at_us: i64,

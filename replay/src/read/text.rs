@@ -9,7 +9,6 @@ use regex::bytes::Regex;
 use super::client::address;
 use super::{Fields, Format, OTHER};
 
-/// A place in a line.
 struct Place {
     /// The byte with which its token begins, if that is a bracket or a quotation mark.
     kind: u8,

@@ -32,7 +32,6 @@ struct Object<'a> {
 pub struct Wrapper(&'static str, Option<Regex>);
 
 impl Wrapper {
-    /// Returns all of them.
     pub fn all() -> impl Iterator<Item = Self> {
         let time = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[^ ]*";
         // Without the tables of Unicode, which take longer to build than many logs to read.
@@ -40,7 +39,6 @@ impl Wrapper {
         WRAPPERS.into_iter().map(move |(around, pattern)| Self(around, pattern.and_then(prefix)))
     }
 
-    /// Returns the line within.
     pub fn inner<'l>(&self, line: &'l [u8]) -> Option<Cow<'l, [u8]>> {
         if let Some(prefix) = &self.1 {
             return Some(line.get(prefix.find(line)?.end()..)?.into());

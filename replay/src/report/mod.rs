@@ -18,7 +18,6 @@ use crate::replay::{Replay, Versus};
 use crate::table::{Suggestion, Table};
 use render::render;
 
-/// All that is shown.
 #[derive(Serialize)]
 pub struct Report<'a> {
     #[serde(flatten)]
