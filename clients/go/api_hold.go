@@ -57,7 +57,7 @@ func newHold(ctx context.Context, s settings, parts []part, each int, ttl time.D
 	if each > 0 && decision.Allowed && decision.mayBeHeld {
 		h.endOthers(parts, granted)
 	}
-	h.keep(granted)
+	h.keep(granted, each > 0)
 	decision = s.report(granted, decision, 1, began)
 	h.decision.Store(&decision)
 	h.result = decision
@@ -70,11 +70,13 @@ func newHold(ctx context.Context, s settings, parts []part, each int, ttl time.D
 	return h, nil
 }
 
-// keep notes what is held, and what counts as used unless the work says.
-func (h *Hold) keep(parts []part) {
+// keep notes what is held, and what counts as used unless the work says. What fills up an alternative has no hold.
+func (h *Hold) keep(parts []part, isAlternative bool) {
 	for _, p := range parts {
 		if p.amount > 0 {
 			h.held = append(h.held, p)
+		} else if isAlternative {
+			continue
 		}
 		if local.IsPool(p.limit.Rate) {
 			p.amount = 0
@@ -154,6 +156,9 @@ func (h *Hold) Settle() (Decision, error) {
 }
 
 func (h *Hold) settle(parts []part) (Decision, error) {
+	if len(parts) == 0 { // an alternative that wants nothing
+		return Decision{Allowed: true, Granted: 1}, nil
+	}
 	ctx, server := context.Background(), h.settings.server
 	settle := h.settings.command([]any{"TB.MSETTLE", strconv.Itoa(len(parts)), h.id}, parts...)
 	if h.isSent {

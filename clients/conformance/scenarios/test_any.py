@@ -124,6 +124,15 @@ def test_the_process_decides_by_the_same_rule(package: Package, server: Service,
     eventually(lambda: held(server) == [])
 
 
+def test_what_fills_up_an_alternative_is_not_settled(package: Package, server: Service) -> None:
+    limit(package, server)
+    either = [{"slot1": 1, "tokens1": 600}, {"slot2": 0, "tokens2": 600}]
+    assert [hold_any(package, hold, alternatives=either)["granted"] for hold in ("h1", "h2")] == [1, 2]
+    for hold, which in (("h1", "tokens1"), ("h2", "tokens2")):
+        assert package.do("settle", hold=hold, used={which: 100})["allowed"]
+        assert level(server, f"tb:{{user}}:{which}") == 900
+
+
 def test_the_script_has_no_alternatives(package: Package, server: Service) -> None:
     limit(package, server, by="script")
     for ask_any in (take_any, hold_any):

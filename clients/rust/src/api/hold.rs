@@ -67,6 +67,8 @@ pub(crate) struct Inner {
     is_lost: watch::Sender<bool>,
     /// Each part with what was used of it.
     used: Mutex<Vec<Part>>,
+    /// The names of what fills up the alternative, of which there is no hold.
+    fillers: Mutex<Vec<String>>,
     decision: Mutex<JointDecision>,
     /// Whether renewals may still be sent. Locked while one is under way: one that arrives after the settlement
     /// would hold again.
@@ -90,6 +92,7 @@ impl Hold {
             is_lost: watch::Sender::new(false),
             ttl,
             id: format!("{:016x}{:016x}", random_bits(), random_bits()),
+            fillers: Mutex::default(),
             decision: Mutex::default(),
             is_open: tokio::sync::Mutex::new(true),
             over: tokio::sync::Notify::new(),
@@ -224,6 +227,8 @@ impl Inner {
     /// Has the granted alternative alone. If the policy granted it, the server may hold another, which is ended.
     fn choose(&self, granted: &[Part], all: &[Part]) -> Result<Vec<Part>, Error> {
         *locked(&self.used) = granted.iter().map(unreported).collect();
+        let fillers = granted.iter().filter(|part| part.amount.is_zero());
+        *locked(&self.fillers) = fillers.map(|part| part.name.clone()).collect();
         let is_other = |part: &&Part| granted.iter().all(|own| own.name != part.name);
         let others: Vec<Part> = all.iter().filter(is_other).cloned().collect();
         let is_in_doubt = locked(&self.decision).binding.degraded && self.is_sent.load(Ordering::Relaxed);
@@ -265,7 +270,9 @@ impl Inner {
     async fn settle_once(&self) -> Result<JointDecision, Error> {
         *self.is_open.lock().await = false;
         self.over.notify_one();
-        let parts = locked(&self.used).clone();
+        let fillers = locked(&self.fillers).clone();
+        let is_settled = |part: &&Part| !part.amount.is_zero() || !fillers.contains(&part.name);
+        let parts: Vec<Part> = locked(&self.used).iter().filter(is_settled).cloned().collect();
         let settled = self.caller.decide("TB.MSETTLE", vec![self.id.clone()], &parts, How::default()).await;
         match &settled {
             Ok(decision) if !decision.binding.degraded => self.finish(decision, &parts).await?,
