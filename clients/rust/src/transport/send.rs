@@ -16,10 +16,12 @@ use crate::transport::clock::Clock;
 use crate::transport::link::{send, Link};
 use crate::transport::locked::locked;
 use crate::transport::node::Node;
-use crate::transport::silence::LATE;
 use crate::transport::Transport;
 use crate::values::error::Failure;
 use crate::values::rules::CONNECT_WITHIN;
+
+/// A timer that fires so much later shows that this process is busy.
+pub(super) const LATE: Duration = Duration::from_millis(5);
 
 /// Calls by runtimes before one of them gets a connection of its own.
 const CALLS_OF_A_RUNTIME: u32 = 100;

@@ -10,7 +10,7 @@ use redis::{FromRedisValue, Value};
 
 use crate::transport::background::{timeout, turn};
 use crate::transport::node::{is_due, Node};
-use crate::transport::send::How;
+use crate::transport::send::{How, LATE};
 use crate::transport::Transport;
 use crate::values::error::Failure;
 use crate::values::rules::PULSE;
@@ -20,8 +20,6 @@ const TIMEOUTS_OF_A_CALL: u32 = 3;
 /// In a process that is too busy to read in time, which is no silence, it is given up at this age, or so many timeouts.
 const AGE_IF_BUSY: Duration = Duration::from_secs(1);
 const TIMEOUTS_IF_BUSY: u32 = 10;
-/// A timer that fires so much later shows that this process is busy.
-pub(super) const LATE: Duration = Duration::from_millis(5);
 
 impl Transport {
     /// Waits for a reply. The server is silent if for the timeout nothing came from it, to this call or another, not counting
