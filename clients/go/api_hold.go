@@ -89,7 +89,7 @@ func (h *Hold) keep(parts []part, isAlternative bool) {
 func (h *Hold) endOthers(all, granted []part) {
 	kept := map[any]bool{}
 	for _, p := range granted {
-		kept[h.settings.prefix+p.name] = true
+		kept[h.settings.prefix+p.name] = p.amount > 0
 	}
 	c := h.settings.command([]any{"TB.MSETTLE"}, all...)
 	c.ttl = h.ttl

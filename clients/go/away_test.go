@@ -320,6 +320,36 @@ func TestASlotThatMovesForLongIsNoMistake(t *testing.T) {
 	}
 }
 
+// The first reply is lost, then the slot moves, and the caller leaves while it does.
+func TestAHoldWhoseSlotMovesAfterALostReplyIsSettled(t *testing.T) {
+	leaving, leave := context.WithCancel(ctx)
+	asked, settled := 0, make(chan any, 10)
+	moving := &nodes{func(_ context.Context, name any) error {
+		switch name {
+		case "TB.MSETTLE":
+			settled <- name
+		case "TB.HOLDANY":
+			if asked++; asked == 1 {
+				return io.EOF // when it was executed
+			}
+			leave()
+			return errors.New("TRYAGAIN the slot moves")
+		}
+		return nil
+	}}
+	limits := tokenbucket.NewServer(moving, tokenbucket.Timeout(time.Hour), tokenbucket.LogTo(t.Logf))
+	defer limits.Close()
+	joint := tokenbucket.NewJointLimiter(limits, map[string]tokenbucket.Limit{"a": slot, "b": slot})
+	if _, err := joint.HoldAny(leaving, "x", []map[string]float64{{"a": 1}, {"b": 1}}, time.Hour); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	select {
+	case <-settled:
+	case <-time.After(10 * time.Second):
+		t.Fatal("the hold that the server may have is not settled")
+	}
+}
+
 func TestEachOutageHasItsTwoLines(t *testing.T) {
 	fake, log := tokenbuckettest.NewServer(), &realserver.Log{}
 	limiter := tokenbucket.NewLimiter(tokenbucket.NewServer(fake, tokenbucket.LogTo(log.Printf)), hourly)

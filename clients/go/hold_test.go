@@ -3,6 +3,8 @@ package tokenbucket_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"math"
 	"runtime"
 	"sync/atomic"
@@ -147,4 +149,35 @@ func TestHoldsThatTheServerNeverHadKeepNoOtherFromBeingSettled(t *testing.T) {
 		reply, err := fake.Do(ctx, "TB.PEEK", "tb:a", "1", "0", "1")
 		return err == nil && reply.([]any)[0] == int64(1)
 	})
+}
+
+// The server grants the second alternative, and its replies are lost: the policy grants the first. A limit that fills up the one
+// may be held by the other.
+func TestAnAlternativeThatTheServerMayHaveGrantedEnds(t *testing.T) {
+	server := realserver.Start(t)
+	isLost := atomic.Bool{}
+	limits := tokenbucket.NewServer(doing(func(ctx context.Context, args ...any) (any, error) {
+		reply, err := server.Doer().Do(ctx, args...)
+		if args[0] == "TB.HOLDANY" && isLost.Load() {
+			return nil, io.EOF
+		}
+		return reply, err
+	}), tokenbucket.Timeout(5*time.Second), tokenbucket.RetryEvery(20*time.Millisecond), tokenbucket.LogTo(t.Logf))
+	defer limits.Close()
+	joint := tokenbucket.NewJointLimiter(limits, map[string]tokenbucket.Limit{"common": hourly, "a": slot, "b": slot})
+	other, err := joint.Hold(ctx, "x", map[string]float64{"a": 1}, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	isLost.Store(true)
+	either := []map[string]float64{{"common": 0, "a": 1}, {"common": 1, "b": 1}}
+	held, err := joint.HoldAny(ctx, "x", either, time.Hour)
+	if err != nil || !held.Decision().Degraded || held.Decision().Granted != 1 {
+		t.Fatalf("%+v, %v", held, err)
+	}
+	for _, which := range []string{"b", "common"} {
+		realserver.Eventually(t, "it has ended in "+which, func() bool { return fmt.Sprint(server.Do("TB.HOLDS", "tb:{x}:"+which)) == "[]" })
+	}
+	settle(t, other)
+	settle(t, held)
 }

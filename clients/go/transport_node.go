@@ -144,7 +144,7 @@ func (n *node) send(ctx context.Context, c command) (reply any, isSent bool, err
 	}
 	for tries := 1; n.server.isMoving(err) && tries < triesOfSplitSlot; tries++ {
 		if ended := n.server.clock.Sleep(ctx, n.server.timeout/triesOfSplitSlot); ended != nil {
-			return nil, false, ended // nothing was done
+			return nil, isSent, ended
 		}
 		do()
 	}

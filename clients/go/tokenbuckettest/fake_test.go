@@ -92,7 +92,7 @@ func drawLimit(random *rand.Rand, limits [][2]string, name int) []any {
 func drawCall(random *rand.Rand, limits [][2]string) []any {
 	words := drawLimit(random, limits, random.Intn(len(limits)))
 	amount := one(random, []any{"0", "1", "1", "2", "0.5", "3", "1.25", "200"})
-	switch name := one(random, []string{"TAKE", "PEEK", "TAKEUPTO", "RESERVE", "CHARGE", "GIVE", "MTAKE"}); name {
+	switch name := one(random, []string{"TAKE", "PEEK", "TAKEUPTO", "RESERVE", "CHARGE", "GIVE", "MTAKE", "TAKEANY"}); name {
 	case "TAKEUPTO":
 		return append([]any{"TB.TAKEUPTO"}, append(words, 1+random.Intn(8))...)
 	case "RESERVE":
@@ -102,6 +102,13 @@ func drawCall(random *rand.Rand, limits [][2]string) []any {
 		call := []any{"TB.MTAKE", count}
 		for _, name := range random.Perm(len(limits))[:count] {
 			call = append(append(call, drawLimit(random, limits, name)...), amount)
+		}
+		return call
+	case "TAKEANY":
+		each, others := 1+random.Intn(2), random.Perm(len(limits))
+		call := []any{"TB.TAKEANY", 2 * each, each}
+		for _, name := range append(others[:2*each-1], others[0]) { // the first limit is common to both if each is 2
+			call = append(append(call, drawLimit(random, limits, name)...), one(random, []any{"0", "1", "2", amount}))
 		}
 		return call
 	case "CHARGE":
@@ -129,8 +136,12 @@ func drawHold(random *rand.Rand, at int, rate string) []any {
 		}
 		return all
 	}
-	switch random.Intn(5) {
-	case 0, 1:
+	anyAmount := func(most int) []any { return []any{random.Intn(most + 1)} }
+	switch random.Intn(6) {
+	case 0: // often under an id that has a hold
+		return words([]any{"TB.HOLDANY", 4, 2, one(random, []int{500, 5000}), hold}, jobs, anyAmount(2), tokens, anyAmount(60),
+			[]any{"jobs2", "2", "0"}, anyAmount(1), tokens, anyAmount(20))
+	case 1, 5:
 		return words([]any{"TB.MHOLD", 2, one(random, []int{500, 5000}), fmt.Sprint("hold-", at)},
 			jobs, []any{1}, tokens, []any{one(random, []int{5, 40})})
 	case 2:

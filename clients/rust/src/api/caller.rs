@@ -68,15 +68,16 @@ impl Caller {
             self.came_back(parts);
         }
         let mut decision = asked?;
+        let chosen = |decision: &JointDecision| how.each.and_then(|each| decision.alternative(parts, each));
+        if how.each.is_some() && chosen(&decision).is_none() {
+            // The reply does not say of which alternative they are.
+            decision.each.clear();
+        }
         // A settlement denies nothing.
         if operation != "TB.MSETTLE" {
             decision = decision.map(|one| self.passing(one, request.most_granted()));
         }
-        let granted = how.each.and_then(|each| decision.alternative(parts, each));
-        if how.each.is_some() && granted.is_none() {
-            // The reply does not say of which alternative they are.
-            decision.each.clear();
-        }
+        let granted = chosen(&decision);
         for (place, part) in granted.unwrap_or(parts).iter().enumerate() {
             self.tell(part, decision.each.get(place).unwrap_or(&decision.binding), began);
         }

@@ -229,7 +229,7 @@ impl Inner {
         *locked(&self.used) = granted.iter().map(unreported).collect();
         let fillers = granted.iter().filter(|part| part.amount.is_zero());
         *locked(&self.fillers) = fillers.map(|part| part.name.clone()).collect();
-        let is_other = |part: &&Part| granted.iter().all(|own| own.name != part.name);
+        let is_other = |part: &&Part| granted.iter().all(|own| own.name != part.name || own.amount.is_zero());
         let others: Vec<Part> = all.iter().filter(is_other).cloned().collect();
         let is_in_doubt = locked(&self.decision).binding.degraded && self.is_sent.load(Ordering::Relaxed);
         if let Some(end) =
@@ -273,6 +273,9 @@ impl Inner {
         let fillers = locked(&self.fillers).clone();
         let is_settled = |part: &&Part| !part.amount.is_zero() || !fillers.contains(&part.name);
         let parts: Vec<Part> = locked(&self.used).iter().filter(is_settled).cloned().collect();
+        if parts.is_empty() {
+            return Ok(locked(&self.decision).clone());
+        }
         let settled = self.caller.decide("TB.MSETTLE", vec![self.id.clone()], &parts, How::default()).await;
         match &settled {
             Ok(decision) if !decision.binding.degraded => self.finish(decision, &parts).await?,

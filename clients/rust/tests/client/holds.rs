@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use redis::Value;
 use tokenbucket_client::{Error, Limiter, Options, Part};
 
 use crate::clock::Clock;
-use crate::servers::{wait_for, Server};
-use crate::{calls, limit, limiter, patient, STILL};
+use crate::servers::{ask, wait_for, Server};
+use crate::{calls, connect, limit, limiter, patient, STILL};
 
 const LONG: Duration = Duration::from_secs(3600);
 const SOON: Duration = Duration::from_secs(10);
@@ -86,4 +87,50 @@ async fn work_that_was_let_through_is_charged_when_the_server_is_back() {
     hold.set_used(3).unwrap();
     hold.settle().await.unwrap();
     assert_eq!(remaining(&limiter, "a").await, 7, "and is no longer thought to be away");
+}
+
+fn alternatives<const EACH: usize>(of: [[(&str, f64); EACH]; 2]) -> [Vec<Part>; 2] {
+    let slot = limit(1, "0");
+    of.map(|parts| parts.map(|(which, amount)| Part::new(format!("{{x}}:{which}"), &slot, amount)).to_vec())
+}
+
+#[tokio::test]
+async fn a_hold_of_an_alternative_that_wants_nothing_is_settled() {
+    let server = Server::start();
+    let limiter = limiter(&server, limit(1, "0"), Options::new());
+    let hold = limiter.hold_any(&alternatives([[("a", 0.0)], [("b", 1.0)]]), LONG).await.unwrap();
+    assert_eq!(hold.decision().binding.granted, 1);
+    assert!(hold.settle().await.unwrap().allowed());
+}
+
+/// The server grants the second alternative and is too late: the policy grants the first. A limit that fills up the one may be held
+/// by the other.
+#[tokio::test]
+async fn an_alternative_that_the_server_grants_late_ends() {
+    let server = Server::start();
+    let quick = connect(&server);
+    let limiter = Limiter::new(&quick, limit(1, "0"));
+    wait_for("the connection", SOON, async || !limiter.peek("a", 0).await.unwrap().degraded).await;
+    ask::<Value>(&server, &["TB.HOLD", "tb:{x}:a", "1", "0", "1", "3600000", "other"]);
+    server.signal("STOP");
+    let either = alternatives([[("common", 0.0), ("a", 1.0)], [("common", 1.0), ("b", 1.0)]]);
+    let hold = limiter.hold_any(&either, LONG).await.unwrap();
+    assert_eq!((hold.decision().binding.granted, hold.decision().binding.degraded), (1, true));
+    server.signal("CONT");
+    wait_for("the late call", SOON, async || calls(&server, "tb.holdany") >= 1).await;
+    for key in ["tb:{x}:b", "tb:{x}:common"] {
+        wait_for(key, 2 * SOON, async || ask::<Vec<Value>>(&server, &["TB.HOLDS", key]).is_empty()).await;
+    }
+    hold.settle().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_denial_of_alternatives_has_no_parts_in_shadow_mode() {
+    let server = Server::start();
+    let limiter = limiter(&server, limit(10, STILL), Options::new().shadow(true));
+    let either = [("a", 11), ("b", 12)]
+        .map(|(which, cost)| vec![Part::new(format!("{{x}}:{which}"), limiter.limit(), cost)]);
+    let decision = limiter.take_any(&either).await.unwrap();
+    assert!(decision.allowed() && decision.binding.shadowed, "{decision:?}");
+    assert_eq!(decision.each, [], "of which alternative, the reply does not say");
 }
