@@ -103,22 +103,26 @@ def test_a_hold_whose_reply_is_lost_is_found_by_the_repeated_call(
     assert held(server) == []
 
 
+@pytest.mark.parametrize("common", [1, 0])
 def test_a_hold_that_the_server_has_elsewhere_is_ended_there(
-    make: Make, server: Service, proxy: Proxy
+    make: Make, server: Service, proxy: Proxy, common: int
 ) -> None:
     """The server granted the second, and its reply came too late: the process decided for the first."""
+    either = [{**EITHER[0], "common": common}, EITHER[1]]
     limiter = make(proxy, LIMITS, on_error="local", timeout_ms=200, retry_every_ms=50)
     other = JointLimiter(Server(f"redis://127.0.0.1:{server.port}"), LIMITS)
     blocking = other.hold_any("x", EITHER, ttl_ms=600_000)
     assert limiter.take_all("y", {"common": 1}).allowed
     proxy.in_part = "TB.HOLDANY"
-    with limiter.hold_any("x", EITHER, ttl_ms=600_000) as hold:
+    with limiter.hold_any("x", either, ttl_ms=600_000) as hold:
         assert (hold.decision.granted, hold.decision.degraded) == (1, True)
         wait_for(lambda: "b:slots" in held(server), "the hold of nobody")
         proxy.in_part = ""
         proxy.drop_connections()
         wait_for(lambda: limiter.take_all("y", {"common": 0}).degraded is False, "the server")
         wait_for(lambda: "b:slots" not in held(server), "its end")
+        # What fills up the first is no part of its hold.
+        assert len(ask(server, "TB.HOLDS", "tb:{x}:common")) == 1 + common
         assert "a:slots" in held(server)
         hold.used = 0
     blocking.settle(0)

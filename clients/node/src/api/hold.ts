@@ -182,7 +182,7 @@ export class Hold implements AsyncDisposable {
   #choose(parts: readonly Part[], { granted, degraded }: Decision): void {
     const own = chosen(parts, this.#each, granted);
     if (own.length === 0) return;
-    const isOther = ({ name }: Part) => own.every((part) => part.name !== name);
+    const isOther = ({ name }: Part) => own.every((part) => part.name !== name || isNothing(part.amount));
     if (degraded && this.#isInDoubt) this.#abandon(parts.filter(isOther));
     this.#parts = own;
   }

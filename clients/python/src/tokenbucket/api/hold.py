@@ -124,7 +124,7 @@ class HoldOperations(Generic[DecisionT]):
         """Keeps the granted alternative alone. Another is ended that the server may hold without a reply."""
         if parts := call.chosen(self._parts, decision.granted):
             if decision.degraded and call.was_sent:
-                kept = {part.key for part in parts}
+                kept = {part.key for part in parts if part in self._held}
                 self._abandon([part for part in self._parts if part.key not in kept])
             self._parts, self._held = parts, [part for part in parts if part in self._held]
             self.amounts = {part.which: part.amount for part in parts}
