@@ -16,7 +16,7 @@
 //! | `<!-- transcript: cluster -->` above a block | the server is a cluster of one node that serves every slot |
 //! | `<!-- transcript: loadmodule … -->` above a block | the module is loaded with these arguments |
 //! | a fenced block of language `lua` | a script, that some transcript of the page runs; its first line is `-- name.lua` |
-//! | a table under `## Errors` | error, cause, example; the example, one or more commands in code spans, ends in that error. An error that ends in `…` is compared up to there |
+//! | a table under `## Errors` | error, cause, example; the example, one or more commands in code spans, ends in that error. An error that ends in `…` is compared up to there. What `errors.md` shows of one command every command does that its cause does not name |
 //!
 //! Every other block starts on a server of its own, in which nothing is stored. Its clock stands still between the
 //! lines that let time pass, and shows 2026-01-01 00:00:00 UTC at the start, so that what depends on the time can
@@ -41,9 +41,8 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::LazyLock;
 use tempfile::TempDir;
 
-/// The headings of a command's page, in this order.
-const SECTIONS: &str =
-    "Syntax, Description, Arguments, Reply, Errors, Complexity, ACL categories, Examples, See also";
+/// The headings of a page of commands, in this order.
+const SECTIONS: &str = "Syntax, Description, Arguments, Reply, Errors, Examples, See also";
 
 /// When a transcript begins: [`START_US`] without its odd microseconds.
 const TRANSCRIPT_START_US: i64 = START_US - START_US % 1_000_000;
@@ -88,33 +87,97 @@ fn traces(client: &mut Connection) -> (Buckets, i64, [i64; 5]) {
     (buckets(client), client.changes(), [allowed, denied, granted, alive, bytes])
 }
 
-/// The tables of errors are what the server says, and lack none of the errors that there are.
+/// The tables of errors are what the server says.
 #[test]
 fn every_error_is_what_its_example_gets() {
-    let mut shown = BTreeSet::new();
-    for (name, page) in command_pages() {
-        for (error, commands) in page.error_rows() {
-            shown.insert(error.trim_end_matches(" for …").to_owned());
-            if is_before(7, 0) && commands.concat().contains("CONFIG SET tokenbucket.") {
+    for page in families() {
+        for Row { error, example, .. } in page.error_rows() {
+            if is_before(7, 0) && example.concat().contains("CONFIG SET tokenbucket.") {
                 // There settings are arguments of loadmodule alone.
                 continue;
             }
             let mut session = Session::start("", &page);
             let mut client = session.server.connect();
-            let (last, first) = commands.split_last().expect("an example");
+            let (last, first) = example.split_last().expect("an example");
             first.iter().for_each(|command| drop(session.enter(command)));
-            let before = traces(&mut client);
-            let printed = session.enter(last).join("\n");
-            let told = printed.strip_prefix("(error) ").unwrap_or(&printed);
-            let holds = error.strip_suffix('…').map_or(told == error, |start| told.starts_with(start));
-            assert!(holds, "{name}: {error}: {commands:?} printed\n{printed}");
-            assert_eq!(traces(&mut client), before, "{name}: {last} has changed something");
+            session.assert_refused(&mut client, last, &error);
         }
     }
+}
+
+/// What `errors.md` shows of one command: every other gets it from the same argument or in the same situation.
+#[test]
+fn every_shared_error_is_what_each_command_gets() {
+    let commands = command_pages();
+    let right = |name: &str| right_call(commands[name].syntax(name));
+    let page = errors_page();
+    for Row { error, cause, example } in page.error_rows() {
+        let (last, first) = example.split_last().expect("an example");
+        let shown: Vec<&str> = last.split(' ').collect();
+        let mut session = Session::start("", &page);
+        let mut client = session.server.connect();
+        let mut tried = 0;
+        let example_of = right(&shown[0].to_lowercase());
+        let changed = example_of.iter().zip(&shown[1..]).find(|((_, word), shown)| word != *shown);
+        let changed = changed.map(|((argument, _), shown)| (*argument, *shown));
+        for name in commands.keys() {
+            let mut arguments = right(name);
+            let is_example = shown[0].eq_ignore_ascii_case(name);
+            if let Some((argument, wrong)) = changed.filter(|_| shown.len() <= example_of.len() + 1) {
+                let Some(place) = arguments.iter().position(|(name, _)| *name == argument) else { continue };
+                arguments[place].1 = wrong;
+            } else if first.is_empty() && !is_example || !arguments.iter().any(|(name, _)| *name == "key") {
+                continue; // An example about the number of arguments is one of its own.
+            }
+            let words: Vec<&str> = arguments.iter().map(|(_, word)| *word).collect();
+            let call = if is_example { last.clone() } else { format!("{name} {}", words.join(" ")) };
+            session.enter("DEL k");
+            first.iter().for_each(|command| drop(session.enter(command)));
+            if code_spans(&cause).contains(&name.to_uppercase()) {
+                assert!(!gets(&session.enter(&call), &error), "{call}: {error}");
+            } else {
+                session.assert_refused(&mut client, &call, &error);
+                tried += 1;
+            }
+        }
+        assert!(tried > 0, "{error}: of no command");
+    }
+}
+
+#[test]
+fn every_error_is_on_a_page() {
+    let rows = families().chain([errors_page()]).flat_map(|page| page.error_rows());
+    let shown: Vec<String> = rows.map(|row| row.error).collect();
     let texts = include_str!("../../core/src/error/mod.rs").split('"').skip(1).step_by(2);
     let rules = texts.filter(|text| ["ERR ", "OOM ", "WRONGTYPE "].iter().any(|code| text.starts_with(code)));
     let missing: Vec<_> = rules.filter(|rule| !shown.iter().any(|line| line.starts_with(*rule))).collect();
     assert!(missing.is_empty(), "on no page: {missing:?}");
+}
+
+/// Returns whether the lines that were printed are this error.
+fn gets(printed: &[String], error: &str) -> bool {
+    let printed = printed.join("\n");
+    let told = printed.strip_prefix("(error) ").unwrap_or(&printed);
+    error.strip_suffix('…').map_or(told == error, |start| told.starts_with(start))
+}
+
+/// The arguments of a call without options that nothing is wrong with, and their names.
+fn right_call(syntax: &str) -> Vec<(&str, &str)> {
+    let is_more = |word: &str| {
+        word.strip_prefix('[')
+            .is_some_and(|word| !word.ends_with(']') || word.starts_with(char::is_uppercase))
+    };
+    let names = syntax.split(' ').skip(1).take_while(|word| !is_more(word));
+    let value = |name| match name {
+        "key" => "k",
+        "capacity" => "10",
+        "id" => "a",
+        "effect" => {
+            r#""\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff\xff\xff\xff\xff""#
+        }
+        _ => "1",
+    };
+    names.map(|name| name.trim_matches(['[', ']'])).map(|name| (name, value(name))).collect()
 }
 
 #[test]
@@ -123,19 +186,19 @@ fn every_command_has_a_page_with_every_section() {
     let known: BTreeSet<String> = COMMANDS.iter().map(|command| command.name.to_lowercase()).collect();
     assert_eq!(pages.keys().cloned().collect::<BTreeSet<_>>(), known, "pages (left) and commands (right)");
     let [readme, changelog] = ["README.md", "CHANGELOG.md"].map(|file| Page::read(root().join(file)).text);
+    let access = Page::read(root().join("docs/reference/access.md"));
     for command in COMMANDS {
         let name = command.name.to_lowercase();
         let (page, span) = (&pages[&name], format!("`{}`", name.to_uppercase()));
         assert!(readme.contains(&span) || command.audience == Audience::Servers, "{name}: not in the README");
         assert!(changelog.contains(&span), "{name}: not in CHANGELOG.md");
-        assert_eq!(page.text.lines().next(), Some(&*format!("# {}", name.to_uppercase())), "its title");
         let headings: Vec<&str> = page.text.lines().filter_map(|line| line.strip_prefix("## ")).collect();
         assert_eq!(headings.join(", "), SECTIONS, "{name}: its sections");
         for section in headings {
             assert!(!page.section(section).trim().is_empty(), "{name}: nothing under '{section}'");
         }
         let mut typed = TYPED.captures_iter(page.section("Examples")).map(|typed| typed[1].to_lowercase());
-        assert!(typed.any(|typed| typed.starts_with(&name)), "{name}: no example");
+        assert!(typed.any(|typed| typed.split(' ').next() == Some(&*name)), "{name}: no example");
         let categories = match command.audience {
             Audience::Readers => "@read @fast @tokenbucket",
             Audience::Writers => "@write @fast @tokenbucket",
@@ -143,8 +206,10 @@ fn every_command_has_a_page_with_every_section() {
             Audience::Operators => "@admin @dangerous",
             Audience::Servers => "@write @admin @dangerous",
         };
-        let listed = page.section("ACL categories").trim().split("\n\n").next().unwrap();
-        assert_eq!(code_spans(listed).join(" "), categories, "{name}: the ACL categories");
+        let rows = || access.text.lines().filter(|line| line.contains(" | `@"));
+        let row =
+            rows().find(|row| row.contains(&span)).or(rows().find(|row| row.contains("decide at once")));
+        assert!(row.unwrap().contains(&format!(" | `{categories}`")), "{name}: the ACL categories");
     }
 }
 
@@ -153,7 +218,7 @@ fn every_command_has_a_page_with_every_section() {
 fn a_wrong_number_of_arguments_shows_the_syntax_of_the_page() {
     let (_server, mut client) = Server::start_with_client();
     for (name, page) in command_pages() {
-        let syntax = page.blocks("text").next().expect("a syntax").trim();
+        let syntax = page.syntax(&name);
         for count in [0, 9] {
             let call = [vec![name.as_str()], vec!["1"; count]].concat();
             let Err(line) = client.try_run(&call) else {
@@ -179,10 +244,17 @@ fn the_pages_agree_with_command_docs() {
     for (name, page) in command_pages() {
         let docs = table(&array(client.run(&["COMMAND", "DOCS", &name])).remove(1));
         let field = |name: &str| text(&docs[name]);
-        assert_eq!(page.section("Complexity").replace('\n', " ").trim(), field("complexity"), "{name}");
+        let title = name.to_uppercase();
+        let mut costs = index.section("Complexity").lines().filter(|row| row.contains(&format!("`{title}`")));
+        assert!(
+            costs.any(|row| row.starts_with(&format!("| {} | ", field("complexity")))),
+            "{name}: complexity"
+        );
         let since = format!("\nSince {}.\n", field("since"));
         assert!(page.section("Syntax").contains(&since), "{name}: not {since}");
-        let row = format!("| [{}]({name}.md) | {} |", name.to_uppercase(), field("summary"));
+        let heading = if page.titles()[0] == title { "" } else { &format!("#{}", name.replace('.', "")) };
+        let file = page.path.file_name().unwrap().to_str().unwrap();
+        let row = format!("| [{title}]({file}{heading}) | {} |", field("summary"));
         assert!(index.text.contains(&row), "the index of commands lacks {row}");
     }
 }
@@ -248,10 +320,32 @@ fn pages() -> impl Iterator<Item = Page> {
         .flat_map(find)
 }
 
-/// The pages of commands, by the name of the command in lower case.
+/// The pages of commands, each of one kind.
+fn families() -> impl Iterator<Item = Page> {
+    find("docs/reference/commands/*.*.md")
+}
+
+/// The pages of commands, by the name of each command in lower case.
 fn command_pages() -> BTreeMap<String, Page> {
-    let by_name = |page: Page| (page.path.file_stem().unwrap().to_str().unwrap().to_owned(), page);
-    find("docs/reference/commands/*.*.md").map(by_name).collect()
+    let mut pages = BTreeMap::new();
+    for page in families() {
+        for title in page.titles() {
+            let other = pages.insert(title.to_lowercase(), Page::read(page.path.clone()));
+            assert!(other.is_none(), "{title} has two pages");
+        }
+    }
+    pages
+}
+
+fn errors_page() -> Page {
+    Page::read(root().join("docs/reference/errors.md"))
+}
+
+/// A row of a table of errors: the error, its cause, and the commands of which the last ends in it.
+struct Row {
+    error: String,
+    cause: String,
+    example: Vec<String>,
 }
 
 impl Page {
@@ -276,13 +370,28 @@ impl Page {
         behind.split("\n## ").next().unwrap_or_default()
     }
 
-    /// The errors, and the commands of which the last ends in it.
-    fn error_rows(&self) -> Vec<(String, Vec<String>)> {
+    /// The commands that the first line names.
+    fn titles(&self) -> Vec<&str> {
+        self.text.lines().next().unwrap_or_default().trim_start_matches("# ").split(", ").collect()
+    }
+
+    /// The line of a command under "Syntax".
+    fn syntax(&self, name: &str) -> &str {
+        let mut lines = self.section("Syntax").lines();
+        let is_its = |line: &&str| line.split(' ').next().is_some_and(|word| word.eq_ignore_ascii_case(name));
+        lines.find(is_its).unwrap_or_else(|| panic!("{}: no syntax of {name}", self.name()))
+    }
+
+    fn error_rows(&self) -> Vec<Row> {
         let rows = self.section("Errors").lines().filter(|line| line.starts_with("| `"));
         rows.map(|line| {
             let cells: Vec<&str> = line.trim_matches('|').split(" | ").collect();
-            let [error, _, example] = cells.as_slice() else { panic!("{line}: not three cells") };
-            (code_spans(error).concat(), code_spans(example))
+            let [error, cause, example] = cells.as_slice() else { panic!("{line}: not three cells") };
+            Row {
+                error: code_spans(error).concat(),
+                cause: (*cause).to_owned(),
+                example: code_spans(example),
+            }
         })
         .collect()
     }
@@ -399,6 +508,14 @@ impl Session {
     fn enter(&mut self, command: &str) -> Vec<String> {
         self.type_in(command);
         self.read_reply()
+    }
+
+    /// Types a command that must end in an error and change nothing.
+    fn assert_refused(&mut self, client: &mut Connection, command: &str, error: &str) {
+        let before = traces(client);
+        let printed = self.enter(command);
+        assert!(gets(&printed, error), "{command} printed {printed:?} and not {error}");
+        assert_eq!(traces(client), before, "{command} has changed something");
     }
 
     fn type_in(&self, command: &str) {

@@ -1,5 +1,5 @@
 //! A key of another type stays as it is. (The line that each wrong call gets, and that it changes nothing: `docs.rs`, by the
-//! pages of the commands. Which argument is the first that is wrong: `core/tests/pure/requests.rs`. What a line quotes of the
+//! pages of the commands and `errors.md`. Which argument is the first that is wrong: `core/tests/pure/requests.rs`. What a line quotes of the
 //! call: `core/tests/pure/errors.rs`.)
 
 use crate::common::calls::{prepare, Outcome, CALLS};
