@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The address of the repository, which is unknown until somebody publishes it: REPOSITORY in the Makefile.
 
-address.py write URL               writes it into this tree: Go's import paths, metadata of packages, runbooks, and the sentences that
-                                   say that nothing was released. Commit the result before the first tag.
+address.py write URL               writes it into this tree: Go's import paths, metadata of packages, runbooks
+address.py unreleased              fails if pages of this tree say that nothing was released, and prints where
 address.py links URL VERSION FILE  prints a page of this tree with the links that work outside of it
 address.py check URL VERSION PATH…  fails if a link or path in a release file, or in a source tree, leads nowhere
 """
@@ -17,44 +17,8 @@ import tarfile
 import zipfile
 from pathlib import Path
 
-# What the tree says while nothing was released, and what it says from the first release on.
-SENTENCES = {
-    "README.md": [
-        ("**Version 0.1.0, not released yet**: build it with `make`.", "[Download]({url}/releases) it, or build it with `make`."),
-        ("In a clone of this repository, build", "After `git clone {url}`, build"),
-    ],
-    "SECURITY.md": [("Nothing was released so far. Fixes go to the main branch. After the first release, the", "The")],
-    "RELEASING.md": [(" There was no release so far.", "")],
-    "docs/start/packages.md": [(" No package is on a registry yet: each README has the line that installs it from a clone.", "")],
-    "docs/start/quick-start.md": [("In a clone of this repository:", "After `git clone {url}`:")],
-    "docs/start/install.md": [
-        ("Nothing was released so far: `make dist VERSION=…` writes these files to `target/dist`.", "They are on the page of [releases]({url}/releases)."),
-        (
-            "--ignore-missing SHA256SUMS\n",
-            "--ignore-missing SHA256SUMS\nssh-keygen -Y verify -f signers -I release -n tokenbucket -s SHA256SUMS.sig <SHA256SUMS     # signers is in the repository\n",
-        ),
-    ],
-    "clients/python/README.md": [("    # in a clone of the repository, in a virtual environment; it is on no index yet", "")],
-    "clients/python/docs/flask-limiter.md": [("    # in a clone of the repository; or", "    # or")],
-    "clients/node/README.md": [
-        ('make -C "$TB/clients/node" build && npm install --install-links "$TB/clients/node" ioredis    # $TB is a clone: it is on no registry yet', "npm install tokenbucket-redis ioredis")
-    ],
-    "clients/node/docs/express-and-fastify.md": [
-        ('make -C "$TB/clients/node" build && npm install --install-links "$TB/clients/node" express redis      # $TB is a clone of the repository', "npm install tokenbucket-redis express redis")
-    ],
-    "clients/node/docs/nestjs.md": [
-        ('make -C "$TB/clients/node" build && npm install --install-links "$TB/clients/node" ioredis    # $TB is a clone of the repository', "npm install tokenbucket-redis ioredis")
-    ],
-    "clients/rust/README.md": [
-        ('cargo add tokenbucket-client --path "$TB/clients/rust"      # $TB is a clone of the repository: the crate is on no registry yet', "cargo add tokenbucket-client")
-    ],
-    "clients/go/README.md": [
-        ("The modules are not published yet. With a checkout of this repository in `$TB`, and a block", "With a block"),
-        ("go mod edit -replace tokenbucket=$TB/clients/go -replace tokenbucket/goredis=$TB/clients/go/goredis\n", ""),
-        ("| `tokenbucket` | limiters", "| `{go}` | limiters"),
-    ],
-}
-UNRELEASED = re.compile(r"not (released|published) yet|on no (registry|index)|is on a registry yet|Nothing was released|in a clone of the repository", re.I)
+# What a page says while nothing was released. Such a sentence is edited by hand.
+UNRELEASED = re.compile(r"not (released|published) yet|on no (registry|index)|is on a registry yet|no release so far|Nothing was released|in a clone of the repository|is a clone of", re.I)
 # Go's packages are in clients/go, which is the module `tokenbucket` until it has an address.
 GO = "clients/go"
 IMPORT = re.compile(r'^(\s*(?:import )?(?:[\w.]+ )?)"tokenbucket((?:/[\w/]+)?)"$', re.M)
@@ -100,6 +64,7 @@ def write_go(go):
             new = new.replace(f"{go}/conformance", f"{go.removesuffix(GO)}clients/conformance/drivers/go")
         else:
             new = IMPORT.sub(rf'\1"{go}\2"', text)
+            new = new.replace("| `tokenbucket` | limiters", f"| `{go}` | limiters")
             new = re.sub(r'([`"])tokenbucket(/(?:goredis|redisrate|httplimit|tokenbuckettest)[`"])', rf"\1{go}\2", new)
             new = sort_imports(new) if new != text else text
         if new != text:
@@ -114,9 +79,6 @@ def write(url):
         return
     replace("Makefile", "\nexport REPOSITORY ?=\n", f"\nexport REPOSITORY ?= {url}\n")
     go = go_path(url)
-    for path, sentences in SENTENCES.items():
-        for old, new in sentences:
-            replace(path, old, new.format(url=url, go=go))
     for path in files():
         if path.suffix == ".md" and "./clients/python" in (text := path.read_text()):
             path.write_text(re.sub(r"pip install ('?)\./clients/python", r"pip install \1tokenbucket-redis", text))
@@ -204,7 +166,6 @@ def faults_of_file(url, version, path):
         if name.endswith((".md", "METADATA", "PKG-INFO")):
             beside = {os.path.relpath(other, Path(name).parent) for other in contents}
             yield from (f"{name}: {target} leads nowhere" for target in dead_links(url, version, text, beside))
-            yield from (f"{name} says: {found[0]}" for found in UNRELEASED.finditer(text))
 
 
 def faults_of_tree(url, version):
@@ -228,8 +189,13 @@ def faults_of_tree(url, version):
                 yield f"{path}: {page}#{anchor} leads nowhere"
         if 'runbook: "docs/' in text:
             yield f"{path}: a runbook is no address"
-        if path.suffix == ".md":
-            yield from (f"{path} says: {found[0]}" for found in UNRELEASED.finditer(text))
+
+
+def unreleased():
+    pages = (path for path in files() if path.suffix == ".md")
+    lines = ((path, number, line) for path in pages for number, line in enumerate(path.read_text().splitlines(), 1))
+    if said := [f"{path}:{number}: {line.strip()}" for path, number, line in lines if UNRELEASED.search(line)]:
+        sys.exit("\n".join(said))
 
 
 def check(url, version, paths):
@@ -244,6 +210,8 @@ def check(url, version, paths):
 match sys.argv[1:]:
     case ["write", url]:
         write(url.rstrip("/").removesuffix(".git"))
+    case ["unreleased"]:
+        unreleased()
     case ["links", url, version, path]:
         sys.stdout.write(links(url, version, path))
     case ["check", url, version, *paths]:

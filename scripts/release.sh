@@ -101,6 +101,7 @@ done
 git checkout --quiet -- clients
 
 if [ -n "${REPOSITORY:-}" ]; then
+    scripts/address.py unreleased || refuse "these sentences say that nothing was released"
     say 'links and paths'
     scripts/address.py check "$REPOSITORY" "$version" . "$out"/*
 fi

@@ -12,7 +12,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -112,15 +111,6 @@ func TestBurstProgram(t *testing.T) {
 	}
 }
 
-// One caller has nobody to race with: that the naive way is otherwise right makes it a fair comparison.
-func TestNaiveIsRightForOneCaller(t *testing.T) {
-	s := startServer(t)
-	stdout, stderr, code := runProgram(t, "burst", "-addr", s.address(), "-goroutines", "1", "-connections", "1", "-duration", "300ms")
-	if code != 0 || strings.Contains(stdout, "over by") {
-		t.Fatalf("exit %d\n%s%s", code, stdout, stderr)
-	}
-}
-
 var jobLine = regexp.MustCompile(`^ *(\d+) ms  job (\d+)  worker \d+$`)
 
 func TestWorkersKeepTheSharedPace(t *testing.T) {
@@ -152,54 +142,6 @@ func TestWorkersKeepTheSharedPace(t *testing.T) {
 	// What the bucket did not hold at the start had to flow in first.
 	if elapsed, least := time.Since(start), time.Second*(2*jobs-capacity)/perSecond; elapsed < least {
 		t.Fatalf("%d jobs in %v, at %d/s they take at least %v", 2*jobs, elapsed, perSecond, least)
-	}
-}
-
-func TestEveryJobWaitsForItsToken(t *testing.T) {
-	const capacity, perSecond, jobs = 2, 20, 16
-	limiter := newTestLimiter(t, startServer(t), 4, tokenbucket.Limit{Capacity: capacity, Rate: fmt.Sprint(perSecond)})
-	pacer := &Pacer{Limiter: limiter, Key: "upstream", MaxWait: time.Minute}
-	var mutex sync.Mutex
-	var acted []time.Duration
-	var wait sync.WaitGroup
-	start := time.Now()
-	for i := 0; i < jobs; i++ {
-		wait.Add(1)
-		go func() {
-			defer wait.Done()
-			if err := pacer.Wait(context.Background()); err != nil {
-				t.Error(err)
-			}
-			mutex.Lock()
-			defer mutex.Unlock()
-			acted = append(acted, time.Since(start)) // under the lock, so in order
-		}()
-	}
-	wait.Wait()
-	for i, at := range acted {
-		if earliest := time.Second * time.Duration(i+1-capacity) / perSecond; at < earliest {
-			t.Errorf("job %d acted after %v, its token came after %v", i+1, at, earliest)
-		}
-	}
-}
-
-func TestInterruptedReservationGoesBack(t *testing.T) {
-	limiter := newTestLimiter(t, startServer(t), 2, hourly)
-	if _, err := limiter.Take(context.Background(), "upstream", 1); err != nil {
-		t.Fatal(err)
-	}
-
-	ctx, cancel := context.WithCancel(context.Background())
-	pacer := &Pacer{Limiter: limiter, Key: "upstream", MaxWait: 2 * time.Hour}
-	result := make(chan error)
-	go func() { result <- pacer.Wait(ctx) }()
-	waitFor(t, "the reservation", func() bool { return remaining(t, limiter, "upstream") < 0 })
-	cancel()
-	if err := <-result; !errors.Is(err, context.Canceled) {
-		t.Fatal(err)
-	}
-	if got := remaining(t, limiter, "upstream"); got != 0 {
-		t.Fatalf("after the interruption: %d tokens, want 0", got)
 	}
 }
 

@@ -110,7 +110,6 @@ export async function waitFor(
 export class RedisServer {
   readonly #launcher: ChildProcess;
   readonly #lines: AsyncIterator<string>;
-  #pid = 0;
   port = 0;
 
   private constructor(options: string[]) {
@@ -120,31 +119,27 @@ export class RedisServer {
 
   static async launch(...options: string[]): Promise<RedisServer> {
     const redis = new RedisServer(options);
-    const { nodes } = (await redis.#read()) as { nodes: [{ port: number; pid: number }] };
-    [redis.port, redis.#pid] = [nodes[0].port, nodes[0].pid];
+    const { nodes } = (await redis.#read()) as { nodes: [{ port: number }] };
+    redis.port = nodes[0].port;
     return redis;
   }
 
   /** Starts it again, on its port and empty. */
   async start(): Promise<void> {
-    this.#pid = await this.#tell("start", 0);
+    await this.#tell("start", 0);
   }
 
   async stop(): Promise<void> {
     await this.#tell("stop", 0);
   }
 
-  signal(signal: NodeJS.Signals): void {
-    process.kill(this.#pid, signal);
-  }
-
   remove(): void {
     this.#launcher.stdin!.end();
   }
 
-  async #tell(...words: unknown[]): Promise<number> {
+  async #tell(...words: unknown[]): Promise<void> {
     this.#launcher.stdin!.write(`${JSON.stringify(words)}\n`);
-    return ((await this.#read()) as { reply: number }).reply;
+    await this.#read();
   }
 
   async #read(): Promise<unknown> {

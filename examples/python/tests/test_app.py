@@ -50,22 +50,7 @@ async def test_a_burst_passes_then_429_then_after_retry_after_it_passes(
     assert (await client.get("/")).status_code == 200
 
 
-async def test_50_parallel_requests_get_no_more_than_there_is(
-    redis: Redis, redis_service: Service, start_app
-):
-    client = start_app(redis_service, ip_limit=f"10 {STILL}")
-    responses = await asyncio.gather(*(client.get("/") for _ in range(50)))
-    assert sorted(status_codes(responses)) == [200] * 10 + [429] * 40
-
-
-async def test_a_forged_address_is_no_new_bucket(redis: Redis, redis_service: Service, start_app):
-    client = start_app(redis_service, ip_limit=f"2 {STILL}")
-    forged = [{"X-Forwarded-For": f"203.0.113.{i}"} for i in range(4)]
-    responses = [await client.get("/", headers=headers) for headers in forged]
-    assert status_codes(responses) == [200, 200, 429, 429]
-
-
-async def test_behind_a_trusted_proxy_the_address_is_the_one_it_saw(
+async def test_the_address_is_the_one_that_a_trusted_proxy_saw(
     redis: Redis, redis_service: Service, start_app
 ):
     client = start_app(redis_service, ip_limit=f"2 {STILL}", trusted_proxies="127.0.0.1")
@@ -77,10 +62,11 @@ async def test_behind_a_trusted_proxy_the_address_is_the_one_it_saw(
     same = [await through_proxy(f"198.51.100.{i}", "203.0.113.7") for i in range(3)]
     assert same == [200, 200, 429]
     assert await through_proxy("198.51.100.0", "203.0.113.8") == 200
-    # One host has a whole /64: another address of it is the same caller.
-    ipv6 = [await through_proxy("198.51.100.0", f"2001:db8::{i}") for i in range(1, 4)]
-    assert ipv6 == [200, 200, 429]
-    assert await through_proxy("198.51.100.0", "2001:db8:0:1::1") == 200
+
+    without_proxy = start_app(redis_service, ip_limit=f"2 {STILL}")
+    forged = [{"X-Forwarded-For": f"203.0.113.{i}"} for i in range(4)]
+    responses = [await without_proxy.get("/", headers=headers) for headers in forged]
+    assert status_codes(responses) == [200, 200, 429, 429]
 
 
 async def test_the_dependency_limits_each_api_key(redis: Redis, redis_service: Service, start_app):
@@ -106,18 +92,16 @@ async def test_the_dependency_limits_each_api_key(redis: Redis, redis_service: S
     assert (await client.get("/")).status_code == 200, "other routes are not affected"
 
 
-@pytest.mark.parametrize(("policy", "status"), [("open", 200), ("closed", 503)])
-async def test_redis_stopped_and_back(own_redis: Service, start_app, policy, status):
-    client = start_app(own_redis, ip_limit=f"3 {STILL}", rate_limit_on_error=policy)
+async def test_redis_stopped_and_back(own_redis: Service, start_app):
+    client = start_app(own_redis, ip_limit=f"3 {STILL}", rate_limit_on_error="closed")
     responses = [await client.get("/") for _ in range(4)]
     assert status_codes(responses) == [200, 200, 200, 429]
 
     own_redis.stop()
     for _ in range(5):
         response = await client.get("/")
-        assert response.status_code == status
-        assert "RateLimit" not in response.headers
-        assert ("Retry-After" in response.headers) == (status == 503)
+        assert response.status_code == 503
+        assert "RateLimit" not in response.headers and "Retry-After" in response.headers
 
     own_redis.start()
     # The new server holds full buckets, and the first that is limited takes the first token.

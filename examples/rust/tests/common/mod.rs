@@ -1,7 +1,5 @@
 //! The app and HTTP, all of it real.
 
-#![allow(dead_code, unused_imports)] // each test binary uses its part
-
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -12,13 +10,12 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpSocket;
-use tokio::task::JoinSet;
 
 #[path = "../../../../clients/rust/tests/servers.rs"]
 mod servers;
 
 use servers::READY_WITHIN;
-pub use servers::{ask, info, wait_for, Cluster, Server};
+pub use servers::{wait_for, Cluster, Server};
 
 /// One token in six minutes: nothing flows in while a test runs.
 pub const STILL: &str = "10/1h";
@@ -77,13 +74,6 @@ impl Process {
     pub async fn exit_status(&mut self) -> bool {
         wait_for("the end", READY_WITHIN, async || self.ended()).await;
         self.child.as_mut().expect("started").wait().expect("a child").success()
-    }
-
-    /// Sends a signal, by the name that kill(1) has for it.
-    pub fn signal(&self, signal: &str) {
-        let pid = self.child.as_ref().expect("started").id();
-        let done = Command::new("kill").arg(format!("-{signal}")).arg(pid.to_string()).status();
-        assert!(done.expect("kill").success());
     }
 
     /// Ends it without a word to anybody.
@@ -153,17 +143,6 @@ impl App {
     pub fn warnings(&self) -> Vec<String> {
         self.process.output().lines().filter(|line| line.starts_with("WARN")).map(str::to_owned).collect()
     }
-}
-
-/// All at once, spread over these apps; how many passed and how many were denied.
-pub async fn burst(apps: &[&App], count: usize, path: &'static str) -> (usize, usize) {
-    let mut requests = JoinSet::new();
-    for app in apps.iter().cycle().take(count) {
-        requests.spawn(get(app.address, path, Ipv4Addr::LOCALHOST));
-    }
-    let statuses: Vec<u16> = requests.join_all().await.iter().map(|answer| answer.status).collect();
-    let of = |wanted| statuses.iter().filter(|status| **status == wanted).count();
-    (of(200), of(429))
 }
 
 #[derive(Debug)]
