@@ -355,6 +355,7 @@ fn a_change_is_tested_by_what_it_may_break() {
         (&[][..], all),
         (&["README.md"], "lint test-pages"),
         (&["docs/operate/scaling.md", "gate/src/main.rs"], "lint test-pages test-gate"),
+        (&["docs/how-to/login-limit.md"], "lint test-pages clients"),
         (&["clients/go/hold.go"], "lint examples clients"),
         (&["docs/operate/scaling.md", "core/src/lib.rs"], all),
         (&["Makefile"], all),
