@@ -46,6 +46,8 @@ fn rates_are_buckets_and_shown_in_units_that_they_divide() {
         ("rate: 100/m\ncapacity: 200", "200 100/m", "100 MINUTE", 60_000),
         ("rate: 5", "5 5", "5 SECOND", 1000),
         ("rate: 0.5\ncapacity: 10", "10 0.5", "30 MINUTE", 2000),
+        ("rate: 0.333333333333\ncapacity: 10", "10 0.333333333333", "20 MINUTE", 3001),
+        ("rate: 100/40000d\ncapacity: 50", "50 100/40000d", "100 UNKNOWN", 3_456_000_000_000),
         ("rate: 10/15s", "10 10/15s", "40 MINUTE", 15_000),
         ("rate: 1/250ms", "1 1/250ms", "4 SECOND", 250),
         ("rate: 5/2h", "5 5/2h", "60 DAY", 7_200_000),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokenbucket_core::bucket;
 use tokenbucket_core::error::Refusal;
 use tokenbucket_core::limit;
-use tokenbucket_core::number::{micro_tokens, Rounding};
+use tokenbucket_core::number::{MAX_TOKENS, MICRO_PER_TOKEN};
 use tokenbucket_core::rate::Rate;
 
 use crate::values::error::Error;
@@ -71,7 +71,8 @@ impl Limit {
 
     /// Returns how many tokens come in a [`period`](Self::period): 100 of `"100/m"`, 0 of a pool.
     pub fn count(&self) -> f64 {
-        self.count_micro() as f64 / 1e6
+        let count = self.rate().split(['/', '@']).next().unwrap_or_default();
+        count.parse().unwrap_or(0.0)
     }
 
     /// Returns the time in which [`count`](Self::count) tokens come, rounded up to microseconds: a minute of `"100/m"`, a second
@@ -86,13 +87,13 @@ impl Limit {
     /// # Ok::<(), tokenbucket_client::Error>(())
     /// ```
     pub fn period(&self) -> Duration {
-        let us = average(self.rate()).map_or(0, |rate| rate.reaches_at_us(0, self.count_micro()));
-        Duration::from_micros(us.unsigned_abs())
-    }
-
-    fn count_micro(&self) -> i64 {
-        let count = self.rate().split(['/', '@']).next().unwrap_or_default();
-        micro_tokens(count.as_bytes(), Rounding::Up).unwrap_or(0)
+        let period = self.rate().find(['/', '@']).map_or("/s", |at| &self.rate()[at..]);
+        // A token in such a period may be too slow a rate, and a trillion too fast.
+        let in_period = [1, MAX_TOKENS].map(|tokens| (tokens, average(&format!("{tokens}{period}"))));
+        let us = in_period.into_iter().find_map(|(tokens, rate)| {
+            Some(rate?.reaches_at_us(0, tokens.saturating_mul(MICRO_PER_TOKEN)).unsigned_abs())
+        });
+        Duration::from_micros(us.unwrap_or(0))
     }
 
     /// Returns whether a full bucket has so much.
