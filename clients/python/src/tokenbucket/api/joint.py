@@ -162,11 +162,16 @@ class BaseJointLimiter(Backend[ServerT, DecisionT, HoldT]):
         parts = []
         for which, amount in amounts.items():
             if isinstance(name, str):
-                key, one = f"{{{name.translate(_ENCODED) or '%'}}}", name
+                key, one = hash_tag(name), name
             else:
                 key = one = name[which]
             parts.append(Part(which, f"{self.prefix}{key}:{which}", one, of[which], amount))
         return parts
+
+
+def hash_tag(name: str) -> str:
+    """Returns the hash tag of a name, which no name ends early or leaves empty."""
+    return f"{{{name.translate(_ENCODED) or '%'}}}"
 
 
 def _checked(limits: Mapping[str, Limit]) -> dict[str, Limit]:

@@ -26,7 +26,7 @@ import litellm
 from litellm.integrations.custom_logger import CustomLogger
 
 from .. import asyncio as _asyncio
-from ..api.joint import _ENCODED
+from ..api.joint import hash_tag
 from ..values.decision import Decision
 from ..values.errors import BadArgument
 from ..values.limit import Limit
@@ -215,7 +215,7 @@ class TokenBucketRouter(CustomLogger):
                 limit, name = each[id].get(which), f"{id}:{which}"
                 limits[name] = limit or _UNLIMITED
                 # One hash tag, so that all deployments of a group share a slot in a cluster.
-                names[name] = f"{{{str(one['model_name']).translate(_ENCODED)}}}"
+                names[name] = hash_tag(str(one["model_name"]))
                 amounts[name] = 0 if limit is None else tokens if which == "tokens" else 1
             alternatives.append(amounts)
         return await self.limiter.hold_any(names, alternatives, ttl_ms=self.ttl_ms, limits=limits)
