@@ -181,3 +181,22 @@ func TestAnAlternativeThatTheServerMayHaveGrantedEnds(t *testing.T) {
 	settle(t, other)
 	settle(t, held)
 }
+
+func TestADenialOfAlternativesIsReportedOfEachBucketOnce(t *testing.T) {
+	for _, shadow := range []bool{false, true} {
+		var reported []float64
+		tell := tokenbucket.OnDecision(func(_ string, limit tokenbucket.Limit, _ tokenbucket.Decision, _ time.Duration) {
+			reported = append(reported, limit.Capacity)
+		})
+		joint := tokenbucket.NewJointLimiter(tokenbucket.NewServer(tokenbuckettest.NewServer()), map[string]tokenbucket.Limit{
+			"common": {Capacity: 9, Rate: "1/h"}, "a": {Capacity: 1, Rate: "1/h"}, "b": {Capacity: 2, Rate: "1/h"},
+		}, tell, tokenbucket.Shadow(shadow))
+		decision, err := joint.TakeAny(ctx, "x", []map[string]float64{{"a": 3, "common": 1}, {"b": 3, "common": 1}})
+		if err != nil || decision.Allowed != shadow || decision.Shadowed != shadow || len(decision.Each) > 0 {
+			t.Fatalf("%+v, %v", decision, err)
+		}
+		if fmt.Sprint(reported) != "[1 9 2]" {
+			t.Fatal(reported)
+		}
+	}
+}

@@ -140,12 +140,24 @@ type command struct {
 	wrong   error         // of an option
 }
 
-// chosen returns the parts of the alternative that was granted, or all.
+// chosen returns the parts of the alternative that was granted. Of a denial it returns each bucket once, and without alternatives
+// all parts.
 func (c command) chosen(parts []part, granted int64) []part {
-	if c.each > 0 && granted > 0 && int(granted)*c.each <= len(parts) {
+	if c.each == 0 {
+		return parts
+	}
+	if granted > 0 && int(granted)*c.each <= len(parts) {
 		return parts[(int(granted)-1)*c.each : int(granted)*c.each]
 	}
-	return parts
+	var once []part
+	isKnown := map[string]bool{}
+	for _, p := range parts {
+		if !isKnown[p.name] {
+			isKnown[p.name] = true
+			once = append(once, p)
+		}
+	}
+	return once
 }
 
 // ask returns an *awayError if the server does not decide, and any other error if the call is wrong or its context is over.

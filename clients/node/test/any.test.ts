@@ -35,6 +35,22 @@ async function setUp(t: TestContext) {
   return { buckets, held };
 }
 
+test("a denial is reported of every bucket, once, also where shadow mode lets it pass", async (t) => {
+  const { buckets } = await setUp(t);
+  for (const shadow of [false, true]) {
+    const reported: string[] = [];
+    const onDecision = (_: string, limit: Limit) =>
+      reported.push(Object.entries(LIMITS).find(([, one]) => one === limit)![0]);
+    const limiter = new JointLimiter(buckets, LIMITS, { onDecision, shadow });
+    const { shadowed } = await limiter.takeAny("x", [
+      { common: 1, "a:tokens": 11 },
+      { common: 1, "b:tokens": 11 },
+    ]);
+    assert.equal(shadowed, shadow);
+    assert.deepEqual(reported, ["common", "a:tokens", "b:tokens"]);
+  }
+});
+
 test("the first alternative that allows is taken, and its parts are reported", async (t) => {
   const { buckets } = await setUp(t);
   const reported: [Limit, boolean][] = [];

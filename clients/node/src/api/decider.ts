@@ -226,8 +226,8 @@ export class Decider {
     const began = this.clock.now();
     return decided.then((decision) => {
       const passing = this.shadow ? decision.inShadowMode(wanted) : decision;
-      const own = chosen(buckets, each, passing.granted);
-      // Of a denial all buckets, each once: it does not say which alternative it is of.
+      const own = chosen(buckets, each, decision.granted);
+      // A denial does not say of which alternative it is: every bucket is reported, once.
       for (const { which = "", name, limit } of own.length > 0 ? own : byName(buckets))
         this.report(name, limit, passing.each[which] ?? passing, began);
       return passing;

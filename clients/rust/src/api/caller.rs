@@ -1,5 +1,6 @@
 //! Asks for decisions: the server, or the policy while the server is away.
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use crate::transport::background;
 use crate::transport::node::Node;
 use crate::values::decision::{Decision, JointDecision};
 use crate::values::error::Error;
-use crate::values::request::{Part, Request, Share};
+use crate::values::request::{each_once, Part, Request, Share};
 use crate::values::rules::LONGEST;
 
 /// The log target of limiters, named after the public type: users filter by it.
@@ -68,17 +69,20 @@ impl Caller {
             self.came_back(parts);
         }
         let mut decision = asked?;
-        let chosen = |decision: &JointDecision| how.each.and_then(|each| decision.alternative(parts, each));
-        if how.each.is_some() && chosen(&decision).is_none() {
-            // The reply does not say of which alternative they are.
-            decision.each.clear();
-        }
+        let told = match how.each.map(|each| decision.alternative(parts, each)) {
+            None => Cow::Borrowed(parts),
+            Some(Some(granted)) => Cow::Borrowed(granted),
+            // The reply does not say of which alternative its parts are.
+            Some(None) => {
+                decision.each.clear();
+                Cow::Owned(each_once(parts))
+            }
+        };
         // A settlement denies nothing.
         if operation != "TB.MSETTLE" {
             decision = decision.map(|one| self.passing(one, request.most_granted()));
         }
-        let granted = chosen(&decision);
-        for (place, part) in granted.unwrap_or(parts).iter().enumerate() {
+        for (place, part) in told.iter().enumerate() {
             self.tell(part, decision.each.get(place).unwrap_or(&decision.binding), began);
         }
         Ok(decision)

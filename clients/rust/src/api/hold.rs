@@ -12,7 +12,7 @@ use crate::transport::background::{detached, timeout, warn};
 use crate::transport::locked::locked;
 use crate::values::decision::{random_bits, JointDecision};
 use crate::values::error::Error;
-use crate::values::request::{Amount, Part, Request};
+use crate::values::request::{each_once, Amount, Part, Request};
 use crate::values::rules::SETTLED_AGAIN_AFTER;
 
 const LOG: &str = "tokenbucket_client::hold";
@@ -230,7 +230,7 @@ impl Inner {
         let fillers = granted.iter().filter(|part| part.amount.is_zero());
         *locked(&self.fillers) = fillers.map(|part| part.name.clone()).collect();
         let is_other = |part: &&Part| granted.iter().all(|own| own.name != part.name || own.amount.is_zero());
-        let others: Vec<Part> = all.iter().filter(is_other).cloned().collect();
+        let others = each_once(&all.iter().filter(is_other).cloned().collect::<Vec<_>>());
         let is_in_doubt = locked(&self.decision).binding.degraded && self.is_sent.load(Ordering::Relaxed);
         if let Some(end) =
             (is_in_doubt && !others.is_empty()).then(|| self.settlement(&others)).transpose()?

@@ -132,7 +132,7 @@ impl JointDecision {
         self
     }
 
-    /// Returns the parts of the alternative that was granted, of which each has so many.
+    /// Returns the parts of the granted alternative, if every alternative has `each` parts.
     pub(crate) fn alternative<'a, T>(&self, parts: &'a [T], each: usize) -> Option<&'a [T]> {
         parts.chunks(each).nth(usize::try_from(self.binding.granted).ok()?.checked_sub(1)?)
     }

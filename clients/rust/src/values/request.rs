@@ -293,9 +293,9 @@ impl Request {
         let before = vec![self.before.last()?.clone()];
         let mut end = Self { operation: "TB.MSETTLE", before, share: None, ..self.clone() };
         end.buckets.iter_mut().for_each(|bucket| bucket.amount = 0.into());
-        // A bucket may be in several alternatives.
-        let mut names = HashSet::new();
-        end.buckets.retain(|bucket| names.insert(bucket.name.clone()));
+        if self.is_any() {
+            end.buckets = each_once(&end.buckets);
+        }
         Some(end)
     }
 
@@ -362,6 +362,12 @@ impl Request {
         command.arg(&self.before);
         command
     }
+}
+
+/// Returns each bucket once. One may be in several alternatives.
+pub(crate) fn each_once(parts: &[Part]) -> Vec<Part> {
+    let mut names = HashSet::new();
+    parts.iter().filter(|part| names.insert(&part.name)).cloned().collect()
 }
 
 /// `TAKE` of `TB.TAKE`.

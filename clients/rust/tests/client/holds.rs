@@ -1,9 +1,10 @@
 //! What is held while work lasts.
 
+use std::sync::mpsc;
 use std::time::Duration;
 
 use redis::Value;
-use tokenbucket_client::{Error, Limiter, Options, Part};
+use tokenbucket_client::{Decision, Error, Limit, Limiter, Options, Part};
 
 use crate::clock::Clock;
 use crate::servers::{ask, wait_for, Server};
@@ -125,12 +126,21 @@ async fn an_alternative_that_the_server_grants_late_ends() {
 }
 
 #[tokio::test]
-async fn a_denial_of_alternatives_has_no_parts_in_shadow_mode() {
+async fn a_denial_of_alternatives_is_reported_of_each_bucket_once() {
     let server = Server::start();
-    let limiter = limiter(&server, limit(10, STILL), Options::new().shadow(true));
-    let either = [("a", 11), ("b", 12)]
-        .map(|(which, cost)| vec![Part::new(format!("{{x}}:{which}"), limiter.limit(), cost)]);
-    let decision = limiter.take_any(&either).await.unwrap();
-    assert!(decision.allowed() && decision.binding.shadowed, "{decision:?}");
-    assert_eq!(decision.each, [], "of which alternative, the reply does not say");
+    for shadow in [false, true] {
+        let (reports, reported) = mpsc::channel();
+        let hook =
+            move |name: &str, _: &Limit, _: &Decision, _: Duration| reports.send(name.to_owned()).unwrap();
+        let limiter = limiter(&server, limit(10, STILL), Options::new().shadow(shadow).on_decision(hook));
+        let part = |which: &str, cost: i32| Part::new(format!("{{x}}:{which}"), limiter.limit(), cost);
+        let either = [("a", 11), ("b", 12)].map(|(which, cost)| vec![part("common", 1), part(which, cost)]);
+        let decision = limiter.take_any(&either).await.unwrap();
+        assert_eq!((decision.allowed(), decision.binding.shadowed), (shadow, shadow), "{decision:?}");
+        assert_eq!(decision.each, [], "of which alternative, the reply does not say");
+        let mut names: Vec<String> = (0..3).map(|_| reported.recv_timeout(SOON).expect("a report")).collect();
+        names.sort();
+        assert_eq!(names, ["{x}:a", "{x}:b", "{x}:common"]);
+        assert_eq!(reported.try_recv(), Err(mpsc::TryRecvError::Empty));
+    }
 }
