@@ -112,7 +112,8 @@ def test_calls_interrupted_at_any_moment_harm_no_other(
     assert not any(decision.degraded for decision in decisions)
     assert batched.take("c").allowed
     assert limiter.server.degraded_count == 0
-    limiter.close()
+    for one in (limiter, batched, slots):
+        one.close()
 
 
 def test_a_silent_server_is_left_by_a_signal_at_once_and_the_hold_ends(own_server: Service) -> None:
