@@ -94,10 +94,17 @@ else
 	@for engine in $(TEST_ENGINES); do \
 		$(MAKE) --no-print-directory test-server SERVER='$(ENGINES)/'$$engine/server NAME=$$engine; \
 	done
-	@$(MAKE) --no-print-directory test-redis-cell
-	@$(MAKE) --no-print-directory -j2 guard chaos-and-fuzz CHAOS_SECONDS=60 FUZZ_SECONDS=repeat
 endif
 	$(call say,'all tests passed')
+	$(call record)
+
+.PHONY: test-long
+test-long: build ## Compare with redis-cell, count instructions, and run a minute of chaos and of fuzzing (about 8 minutes)
+	@scripts/install.sh cargo cc libclang valgrind c++
+	$(call say,'testing the benchmarks')
+	@$(call cargo_test,-p tokenbucket-bench)
+	@$(MAKE) --no-print-directory test-redis-cell
+	@$(MAKE) --no-print-directory -j2 guard chaos-and-fuzz CHAOS_SECONDS=60 FUZZ_SECONDS=repeat
 	$(call record)
 
 # The guard counts instructions on one processor. Chaos mostly waits, so it runs beside it, and then fuzz.
@@ -111,7 +118,6 @@ test-pure: build-tools ## Test the code that needs no server: algorithm, parser,
 	@scripts/install.sh dash ssh python git
 	$(call say,'testing the algorithm and the parser')
 	@$(call cargo_test,$(CORE))
-	@$(call cargo_test,-p tokenbucket-bench)
 	@$(call cargo_test,--test version --test make --test blocks)
 
 #@ The engine, more closely

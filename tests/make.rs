@@ -350,7 +350,7 @@ fn a_change_is_tested_by_what_it_may_break() {
         assert!(succeeds, "{printed}");
         printed.split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ")
     };
-    let all = "lint test examples clients test-gate test-replay";
+    let all = "lint test test-long examples clients test-gate test-replay";
     for (files, wanted) in [
         (&[][..], all),
         (&["README.md"], "lint test-pages"),
