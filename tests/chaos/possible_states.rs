@@ -8,7 +8,7 @@ use crate::common::model::bucket::assert_binding;
 use crate::common::model::call::Wanted;
 use crate::common::model::{operation, Bucket as State, Exact, HoldOperation, Limit, Model, Operation};
 use crate::common::stored::Stored;
-use crate::common::{decision, integer, is_before, multi_decision, reply};
+use crate::common::{array, decision, integer, is_before, multi_decision, reply};
 use num_traits::Signed;
 use redis::Value;
 
@@ -194,6 +194,7 @@ pub fn judge_reply(buckets: &mut Buckets, Step { places, act, .. }: &Step, now: 
     match act {
         Act::Decide(want) => bucket.judge_reply(want, now, reply),
         Act::TakeTogether(takes) => judge_joint_reply(buckets, places, takes, now, reply),
+        Act::TakeOneOf(takes) => judge_reply_of_one(buckets, places, takes, now, reply),
         Act::Peek(take) => bucket.model.judge(&bucket.limit, *take, now.us, decision(reply)),
         Act::Look => bucket.see(now, stored(reply::state(reply))),
         Act::LookAtHolds => {
@@ -236,6 +237,35 @@ fn judge_joint_reply(buckets: &mut Buckets, places: &[usize], takes: &[Operation
     }
 }
 
+/// No alternative before the one that is taken may have allowed it.
+fn judge_reply_of_one(
+    buckets: &mut Buckets,
+    places: &[usize],
+    takes: &[Operation],
+    now: &Now,
+    reply: &Value,
+) {
+    let wants = || places.iter().copied().zip(takes.iter().map(|take| Want::Operation(*take)));
+    if now.memory == Memory::FullAndDenying && is_error(reply, "OOM") {
+        let may_lack_memory = |(place, want): (usize, Want)| {
+            let bucket = &buckets[place];
+            bucket.without_memory(&want, now).is_some() && bucket.most_allowed(&want, now) > 0
+        };
+        return assert!(wants().any(may_lack_memory), "a denial needs no memory");
+    }
+    let number = multi_decision(reply).0.allowed as usize;
+    for (place, want) in wants().take(number.checked_sub(1).unwrap_or(places.len())) {
+        let bucket = &buckets[place];
+        let least = bucket.model.allowed(want.limit(&bucket.limit), want.wanted(), now.us)[0];
+        assert_eq!(least, Some(0), "{want:?} of {bucket:?} was passed over: {reply:?}");
+    }
+    if let Some((place, want)) = number.checked_sub(1).and_then(|before| wants().nth(before)) {
+        let own = array(array(reply.clone()).swap_remove(4)).swap_remove(0);
+        assert_eq!(decision(&own).allowed, 1);
+        buckets[place].judge_reply(&want, now, &own);
+    }
+}
+
 /// Every state that a step may lead to. Only what it grants matters to what is stored, not what it replies.
 fn outcomes(buckets: &Buckets, Step { places, act, .. }: &Step, now: &Now) -> Vec<Buckets> {
     let bucket = &buckets[places[0]];
@@ -250,6 +280,10 @@ fn outcomes(buckets: &Buckets, Step { places, act, .. }: &Step, now: &Now) -> Ve
             done.map_or_else(|| vec![bucket.model.clone()], outcomes)
         }
         Act::TakeTogether(takes) => return none_or_all(buckets, places, takes, now),
+        Act::TakeOneOf(takes) => {
+            let alternatives = places.chunks(1).zip(takes.chunks(1));
+            return alternatives.flat_map(|(place, take)| none_or_all(buckets, place, take, now)).collect();
+        }
         Act::Reset => vec![Model::default()],
         Act::Peek(_) | Act::Look | Act::LookAtHolds => vec![bucket.model.clone()],
     };

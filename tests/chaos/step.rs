@@ -21,6 +21,8 @@ pub struct Step {
 pub enum Act {
     Decide(Want),
     TakeTogether(Vec<Operation>),
+    /// The first of these that is allowed.
+    TakeOneOf(Vec<Operation>),
     Peek(Operation),
     Look,
     LookAtHolds,
@@ -101,7 +103,7 @@ pub fn draw(random: &mut Random, buckets: &Buckets) -> Step {
             let take = judged_calls::take(random, limit);
             (format!("TB.PEEK {}", arguments(take, key, limit)), Act::Peek(take))
         }
-        26..=29 => return take_together(random, buckets),
+        26..=29 => return take_of_several(random, buckets),
         30 => return look(buckets, place),
         31 => (format!("TB.HOLDS {key}"), Act::LookAtHolds),
         32..=33 => {
@@ -124,14 +126,21 @@ pub fn look(buckets: &Buckets, place: usize) -> Step {
     Step { words: format!("TB.STATE {}", buckets[place].key), places: vec![place], act: Act::Look }
 }
 
-fn take_together(random: &mut Random, buckets: &Buckets) -> Step {
+fn take_of_several(random: &mut Random, buckets: &Buckets) -> Step {
     let mut places = random.shuffled(&(0..buckets.len()).collect::<Vec<_>>());
     places.truncate(random.between(1, 4) as usize);
-    let (mut words, mut takes) = (format!("TB.MTAKE {}", places.len()), vec![]);
+    let is_one_of = random.once_in(3);
+    let head = if is_one_of {
+        format!("TB.TAKEANY {} 1", places.len())
+    } else {
+        format!("TB.MTAKE {}", places.len())
+    };
+    let (mut words, mut takes) = (head, vec![]);
     for Bucket { key, limit, .. } in places.iter().map(|place| &buckets[*place]) {
         let take = judged_calls::take(random, limit);
         words += &format!(" {}", arguments(take, key, limit));
         takes.push(take);
     }
-    Step { words, places, act: Act::TakeTogether(takes) }
+    let act = if is_one_of { Act::TakeOneOf(takes) } else { Act::TakeTogether(takes) };
+    Step { words, places, act }
 }

@@ -42,17 +42,22 @@ struct Wait {
     ttl_ms: i64,
     /// The share of a call for one pool, if it has one.
     share: String,
+    /// Wants a slot of the first pool that has one, and does not wait.
+    is_of_one: bool,
     sent_us: i64,
     upheavals: u64,
 }
 
 impl Wait {
     fn words(&self, max_wait_ms: i64) -> String {
-        let Self { pools, id, ttl_ms, share, .. } = self;
+        let Self { pools, id, ttl_ms, share, is_of_one, .. } = self;
+        let groups: String = pools.iter().map(|pool| format!(" {pool} {SLOTS} 0 1")).collect();
+        if *is_of_one {
+            return format!("TB.HOLDANY {} 1 {ttl_ms} {id}{groups}", pools.len());
+        }
         if let [pool] = pools.as_slice() {
             return format!("TB.BHOLD {pool} {SLOTS} 0 1 {ttl_ms} {id} {max_wait_ms}{share}");
         }
-        let groups: String = pools.iter().map(|pool| format!(" {pool} {SLOTS} 0 1")).collect();
         format!("TB.BMHOLD {} {ttl_ms} {id} {max_wait_ms}{groups}", pools.len())
     }
 }
@@ -85,15 +90,19 @@ impl<'a> Waiter<'a> {
 
     /// One wait, and its slot. `None` if the connection broke.
     fn turn(&mut self) -> Option<()> {
-        let wait = self.send()?;
+        let mut wait = self.send()?;
         let reply = self.receive()?;
         let is_refused = ["OOM", "LOADING", "UNBLOCKED"].iter().any(|code| is_error(&reply, code));
         if is_refused {
             return Some(());
         }
         let Value::Array(fields) = &reply else { panic!("no decision: {reply:?}") };
-        let allowed = integer(&fields[0]);
-        self.world.count(&format!("TB.BHOLD {allowed}"));
+        let number = integer(&fields[0]);
+        let allowed = number.min(1);
+        self.world.count(&format!("{} {allowed}", if wait.is_of_one { "TB.HOLDANY" } else { "TB.BHOLD" }));
+        if wait.is_of_one && allowed == 1 {
+            wait.pools = vec![wait.pools.swap_remove(number as usize - 1)];
+        }
         if allowed == 1 && self.random.once_in(4) {
             std::thread::sleep(Duration::from_millis(self.random.below(50)));
         }
@@ -120,7 +129,8 @@ impl<'a> Waiter<'a> {
         let max_wait_ms = random.between(0, HOUR_MS);
         let id = format!("{}:{}", self.name.replace(' ', ":"), self.waits);
         let share = if random.once_in(3) { String::new() } else { share(random) };
-        let wait = Wait { pools, id, ttl_ms, share, sent_us: now.us, upheavals };
+        let is_of_one = random.once_in(4);
+        let wait = Wait { pools, id, ttl_ms, share, is_of_one, sent_us: now.us, upheavals };
         let words = wait.words(max_wait_ms);
         self.world.remember(&self.name, &words);
         let connection = self.connection.as_mut()?.inner();
