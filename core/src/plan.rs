@@ -54,8 +54,8 @@ impl Needs {
 impl<A: AsRef<[u8]>> Request<A> {
     /// Returns what the call needs in addition to its hold.
     #[must_use]
-    pub fn needs(&self, extension: Option<&Extension>, now_us: i64) -> Needs {
-        let held = self.id().and_then(|id| extension?.holds.outstanding_of(id.as_ref(), now_us));
+    pub fn needs(&self, extension: &Extension, now_us: i64) -> Needs {
+        let held = self.id().and_then(|id| extension.holds.outstanding_of(id.as_ref(), now_us));
         let (held_micro, hold_ends_at_us) =
             held.map_or((0, i64::MAX), |held| (held.amount_micro, held.ends_at_us));
         Needs { micro: self.wanted.micro().saturating_sub(held_micro), hold_ends_at_us }
@@ -96,7 +96,7 @@ impl<A: Argument> Request<A> {
         max_holds: usize,
         now_us: i64,
     ) -> Result<Plan, Error> {
-        let needs = self.needs(Some(extension), now_us);
+        let needs = self.needs(extension, now_us);
         let view = View::new(&self.limit, stored, &*extension, now_us);
         match self.wanted {
             Wanted::Hold { id, amount_micro, .. } => {
@@ -179,8 +179,8 @@ impl<A: Argument> Request<A> {
 
     /// Returns until when waiting can help, in Unix microseconds: a hold above the capacity can only grow while it lasts.
     #[must_use]
-    pub fn possible_until_us(&self, extension: Option<&Extension>, now_us: i64) -> i64 {
-        let is_overridden = extension.is_some_and(|extension| extension.override_at(now_us).is_some());
+    pub fn possible_until_us(&self, extension: &Extension, now_us: i64) -> i64 {
+        let is_overridden = extension.override_at(now_us).is_some();
         if is_overridden || self.wanted.micro() <= self.limit.capacity_micro() {
             return i64::MAX;
         }

@@ -4,7 +4,7 @@ use super::state::State;
 use crate::redis::spec::{Command, Spec};
 use crate::redis::{Access, BucketKey, Call};
 use tokenbucket_core::error::Refusal;
-use tokenbucket_core::hold::{Extension, Hold};
+use tokenbucket_core::hold::Hold;
 use tokenbucket_core::number::decimal_tokens;
 use tokenbucket_core::request;
 
@@ -21,10 +21,7 @@ impl Command for Holds {
     fn run(call: Call) -> Result<(), Refusal> {
         let key = request::key(call.arguments())?;
         let key = BucketKey::open(call, *key, Access::Read)?;
-        let Some(Extension { holds, .. }) = key.extension() else {
-            call.reply_array(0);
-            return Ok(());
-        };
+        let holds = &key.extension().holds;
         call.reply_array(holds.outstanding(call.now_us()));
         for hold in holds.iter().filter(|hold| hold.ends_at_us > call.now_us()) {
             reply(&call, hold);

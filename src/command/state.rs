@@ -27,7 +27,7 @@ impl Command for State {
             None => call.reply_nil(),
             Some(bucket) => {
                 let tenants = if waiting::is_any() { waiting::tenants(&key) } else { Vec::new() };
-                let limit_override = key.extension().and_then(|holds| holds.override_at(call.now_us()));
+                let limit_override = key.extension().override_at(call.now_us());
                 let fields = match limit_override {
                     _ if !tenants.is_empty() => 4,
                     Some(_) => 3,

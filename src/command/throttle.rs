@@ -14,7 +14,7 @@ use std::ops::RangeInclusive;
 use tokenbucket_core::bucket::{Bucket, Change, Expiring, Operation, Outcome};
 use tokenbucket_core::cast::signed;
 use tokenbucket_core::error::{Error, Refusal};
-use tokenbucket_core::hold::Extension;
+use tokenbucket_core::hold::{Extension, NO_EXTENSION};
 use tokenbucket_core::number::MICRO_PER_TOKEN;
 use tokenbucket_core::plan::Plan;
 use tokenbucket_core::request::{self, Request};
@@ -85,7 +85,7 @@ fn take_over<'request, 'call>(
     let (limit, now_us) = (&request.limit, key.call().now_us());
     let mut outcome =
         limit.decide(Some(inherited), Operation::Take { cost_micro: request.wanted.micro() }, now_us)?;
-    let reply = reply(request, Some(inherited), None, &outcome, now_us);
+    let reply = reply(request, Some(inherited), &NO_EXTENSION, &outcome, now_us);
     if outcome.change == Change::Keep && outcome.decision.retry_after_ms >= 0 {
         let full_in_us = limit.wait_us(Some(inherited), limit.capacity_micro(), now_us);
         let full_at_us = now_us.saturating_add(full_in_us);
@@ -111,7 +111,7 @@ type Reply = [i64; 5];
 fn reply(
     request: &Request<Argument>,
     stored: Option<Bucket>,
-    extension: Option<&Extension>,
+    extension: &Extension,
     outcome: &Outcome,
     now_us: i64,
 ) -> Reply {

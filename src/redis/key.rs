@@ -14,7 +14,7 @@ use tokenbucket_core::bucket::Bucket;
 use tokenbucket_core::cast::signed_32;
 use tokenbucket_core::error::Error;
 use tokenbucket_core::expiry::{ExpiryWindow, MAX_EXPIRE_AT_MS};
-use tokenbucket_core::hold::Extension;
+use tokenbucket_core::hold::{Extension, NO_EXTENSION};
 
 /// The access of a command to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,11 +146,11 @@ impl<'call> BucketKey<'call> {
         self.value.map(|value| unsafe { data_type::bucket(value) })
     }
 
-    /// Returns the holds and the override; `None` if there are none.
+    /// Returns the holds and the override.
     #[inline(always)]
-    pub(crate) fn extension(&self) -> Option<&Extension> {
+    pub(crate) fn extension(&self) -> &Extension {
         // SAFETY: as above; changing the holds borrows the key.
-        self.extended().map(|value| unsafe { &value.as_ref().extension })
+        self.extended().map_or(&NO_EXTENSION, |value| unsafe { &value.as_ref().extension })
     }
 
     /// Returns the holds and the override, for decisions that change them temporarily.

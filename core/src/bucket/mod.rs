@@ -214,48 +214,6 @@ impl Expiring for NoHolds {
     }
 }
 
-/// The holds of a bucket that may have none.
-impl<E: Expiring> Expiring for Option<E> {
-    #[inline]
-    fn returned_micro(self, since_us: i64, now_us: i64) -> i64 {
-        self.map_or(NoHolds.returned_micro(since_us, now_us), |some| some.returned_micro(since_us, now_us))
-    }
-
-    #[inline]
-    fn last_end_us(self) -> i64 {
-        self.map_or(NoHolds.last_end_us(), Expiring::last_end_us)
-    }
-
-    #[inline]
-    fn counting<'limit>(self, own: &'limit Limit, stored: Option<Bucket>, now_us: i64) -> Counting<'limit>
-    where
-        Self: 'limit,
-    {
-        match self {
-            None => NoHolds.counting(own, own.without_holds(stored), now_us),
-            Some(some) => some.counting(own, stored, now_us),
-        }
-    }
-
-    #[inline]
-    fn is_suspended(self, now_us: i64) -> bool {
-        self.is_some_and(|some| some.is_suspended(now_us))
-    }
-
-    #[inline]
-    fn limit_until_us(self, now_us: i64) -> i64 {
-        self.map_or(NoHolds.limit_until_us(now_us), |some| some.limit_until_us(now_us))
-    }
-
-    #[inline]
-    fn reaches_at_us(self, rate: &Rate, bucket: Bucket, included_until_us: i64, level_micro: i64) -> i64 {
-        match self {
-            None => NoHolds.reaches_at_us(rate, bucket, included_until_us, level_micro),
-            Some(some) => some.reaches_at_us(rate, bucket, included_until_us, level_micro),
-        }
-    }
-}
-
 impl Bucket {
     /// An empty bucket at the beginning of time.
     pub const EMPTY: Self = Self { level_micro: 0, refilled_at_us: 0 };

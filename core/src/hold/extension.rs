@@ -29,6 +29,9 @@ pub struct Extension {
     pub limit_override: Option<Box<Override>>,
 }
 
+/// That of a bucket that has nothing beside its level.
+pub static NO_EXTENSION: Extension = Extension { holds: Holds::NONE, limit_override: None };
+
 impl Extension {
     /// Returns whether there are no holds, and no override.
     #[must_use]

@@ -51,6 +51,9 @@ impl Sum {
 }
 
 impl Holds {
+    /// No holds.
+    pub(super) const NONE: Self = Self { list: VecDeque::new(), ends_us: None, total: Sum(0), id_bytes: 0 };
+
     /// Counts all holds, even ended ones.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -22,7 +22,7 @@ mod limit_override;
 mod list;
 
 pub use change::{ExtensionChange, ExtensionChanges};
-pub use extension::{Extension, Replaced};
+pub use extension::{Extension, Replaced, NO_EXTENSION};
 pub use item::{Hold, MAX_ID_LEN};
 pub use limit_override::{Begun, Override};
 pub use list::Holds;

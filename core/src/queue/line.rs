@@ -22,7 +22,7 @@ pub(super) const MAX_ASKED: usize = 16;
 #[allow(missing_debug_implementations)] // Holds may be a hundred thousand.
 pub struct Seen<'bucket> {
     bucket: Option<Bucket>,
-    extension: Option<&'bucket Extension>,
+    extension: &'bucket Extension,
     pub(super) now_us: i64,
     /// What is free of a pool of 0: summed once, because many calls may be compared with the bucket.
     free_micro: OnceCell<i64>,
@@ -91,15 +91,15 @@ impl Expiring for &Seen<'_> {
 }
 
 impl<'bucket> Seen<'bucket> {
-    /// Sees a key at `now_us` Unix microseconds: `None` is a full bucket, or one without an extension.
+    /// Sees a key at `now_us` Unix microseconds: `None` is a full bucket.
     #[must_use]
-    pub fn new(bucket: Option<Bucket>, extension: Option<&'bucket Extension>, now_us: i64) -> Self {
+    pub fn new(bucket: Option<Bucket>, extension: &'bucket Extension, now_us: i64) -> Self {
         Self { bucket, extension, now_us, free_micro: OnceCell::new(), level: Cell::new(None) }
     }
 
     /// Returns the limit that counts for a call that brings `own`: that, or an override's.
     fn limit<'a>(&'a self, own: &'a Limit) -> &'a Limit {
-        self.extension.map_or(own, |extension| extension.limit_at(own, self.now_us))
+        self.extension.limit_at(own, self.now_us)
     }
 
     /// Returns what a call needs in addition to its hold.
@@ -109,7 +109,7 @@ impl<'bucket> Seen<'bucket> {
 
     /// Returns what is not held of a pool of capacity 0.
     fn free_micro(&self) -> i64 {
-        *self.free_micro.get_or_init(|| self.extension.map_or(0, |of| of.holds.free_micro(0, self.now_us)))
+        *self.free_micro.get_or_init(|| self.extension.holds.free_micro(0, self.now_us))
     }
 
     /// Returns the level for a call that brings the limit `own`, refilled to now.
@@ -124,7 +124,7 @@ impl<'bucket> Seen<'bucket> {
 
     /// Returns when an override ends that denies `micro`, in Unix microseconds.
     fn overridden_until_us(&self, own: &Limit, micro: i64) -> Option<i64> {
-        let limit_override = self.extension?.override_at(self.now_us)?;
+        let limit_override = self.extension.override_at(self.now_us)?;
         let denies = micro > self.limit(own).capacity_micro() || self.is_suspended(self.now_us);
         (denies && micro > 0).then_some(limit_override.ends_at_us)
     }

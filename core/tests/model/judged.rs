@@ -6,7 +6,7 @@ use super::{whole, Bucket, End, Exact, HoldOperation, Limit, Model, Operation, T
 use num_traits::Zero;
 use tokenbucket_core::bucket::{self, Change, DebtTooDeep, Decision, Outcome};
 use tokenbucket_core::expiry::ExpiryWindow;
-use tokenbucket_core::hold::{Extension, ExtensionChange, Hold};
+use tokenbucket_core::hold::{Extension, ExtensionChange, Hold, NO_EXTENSION};
 use tokenbucket_core::plan::Plan;
 use tokenbucket_core::request::{self, Request};
 
@@ -82,7 +82,7 @@ impl Judged {
         let module = limit.module();
         let wanted = match wanted {
             Wanted::Operation(operation) if self.extension.is_empty() && limit.is_pool() => {
-                return module.decide_with(self.stored, None::<&Extension>, operation, now_us)
+                return module.decide_with(self.stored, &NO_EXTENSION, operation, now_us)
             }
             Wanted::Operation(operation) if self.extension.is_empty() => {
                 return module.decide(self.stored, operation, now_us)

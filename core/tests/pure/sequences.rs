@@ -192,7 +192,7 @@ fn a_hold_above_the_capacity_grows_only_before_its_end() {
             ("a", ttl_ms * 1000, tokens, i64::MAX),
             ("b", 0, tokens, i64::MAX),
         ] {
-            let (request, extension) = (request_of(&limit, id, tokens), Some(&judged.extension));
+            let (request, extension) = (request_of(&limit, id, tokens), &judged.extension);
             assert_eq!(request.needs(extension, now_us).micro, lacking * MILLION, "{id} at {now_us}");
             assert_eq!(request.possible_until_us(extension, now_us), until_us, "{id} at {now_us}");
         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 pub type Name = Arc<[u8]>;
 pub type Part = Request<Name>;
 use tokenbucket_core::bucket::{Bucket, Change, Decision, Expiring, Limit, Operation, NEVER_MS};
-use tokenbucket_core::hold::{Extension, Hold, Override};
+use tokenbucket_core::hold::{Extension, Hold, Override, NO_EXTENSION};
 use tokenbucket_core::plan::Plan;
 use tokenbucket_core::queue::{Arrival, Db, Levels, Queue, Seen};
 use tokenbucket_core::request::{Request, Wanted};
@@ -30,18 +30,17 @@ pub struct World {
     /// How many examinations this turn has time for.
     pub steps_left: usize,
     stored: BTreeMap<(Db, Name), Stored>,
-    none: Extension,
 }
 
 impl World {
     fn find(&self, db: Db, key: &[u8]) -> (Option<Bucket>, &Extension) {
         let stored = self.stored.get(&(db, key.into()));
-        stored.map_or((None, &self.none), |(bucket, extension)| (*bucket, extension))
+        stored.map_or((None, &NO_EXTENSION), |(bucket, extension)| (*bucket, extension))
     }
 
     pub fn seen(&self, db: Db, key: &[u8]) -> Seen<'_> {
         let (bucket, extension) = self.find(db, key);
-        Seen::new(bucket, Some(extension), self.now_us)
+        Seen::new(bucket, extension, self.now_us)
     }
 
     pub fn held_of(&self, db: Db, part: &Part) -> Option<&Hold> {

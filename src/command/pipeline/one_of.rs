@@ -64,8 +64,7 @@ fn sooner<'call>(
 fn is_held<'call>(call: Call<'call>, request: &Request<'call>) -> bool {
     let Some(id) = request.id() else { return false };
     let key = BucketKey::open(call, request.key, Access::Write);
-    let extension = key.as_ref().ok().and_then(BucketKey::extension);
-    extension.is_some_and(|of| of.holds.outstanding_of(id.as_ref(), call.now_us()).is_some())
+    key.is_ok_and(|key| key.extension().holds.outstanding_of(id.as_ref(), call.now_us()).is_some())
 }
 
 /// Returns the key of the first bucket that denies the longest.

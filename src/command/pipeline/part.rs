@@ -298,8 +298,8 @@ fn store_extended<'request, 'call>(
     change: impl FnOnce(&mut Extension) -> Outcome,
 ) -> Stored<'request, 'call> {
     let (own, now_us) = (&request.limit, key.call().now_us());
-    let dropped = key.extension().map_or(0, |extension| extension.holds.ended(now_us));
-    let withheld_micro = key.extension().and_then(|of| of.withholds_micro(own, key.bucket(), now_us));
+    let dropped = key.extension().holds.ended(now_us);
+    let withheld_micro = key.extension().withholds_micro(own, key.bucket(), now_us);
     let (len, (outcome, of_override)) = key.update_extension(dropped, |extension| {
         let is_overridden = extension.is_overridden();
         let of_override =
@@ -348,15 +348,14 @@ pub(super) fn store_override(key: &mut BucketKey, request: &Request) -> Option<E
     let Some(ExtensionChange::Override(begins)) = request.change(0, now_us) else { return None };
     match begins {
         Some(begins) => Some(begin_override(key, begins)),
-        None if key.extension()?.override_at(now_us).is_some() => Some(end_override(key)),
+        None if key.extension().override_at(now_us).is_some() => Some(end_override(key)),
         None => None,
     }
 }
 
 fn begin_override(key: &mut BucketKey, begins: Box<Override>) -> Effect {
     let (now_us, stored) = (key.call().now_us(), key.bucket());
-    let none = Extension::default();
-    let extension = key.extension().unwrap_or(&none);
+    let extension = key.extension();
     let replaced = extension.replaced(stored, now_us);
     // Redis 8.10 dies of a question about the expiry of a key that does not exist.
     let expires_at_ms = stored.and_then(|_| key.expire_at_ms());
