@@ -14,10 +14,8 @@ use crate::api::server::Server;
 use crate::transport::ask::Answer;
 use crate::transport::background;
 use crate::transport::node::Node;
-use crate::values::decision::{Decision, JointDecision};
-use crate::values::error::Error;
-use crate::values::request::{each_once, Part, Request, Share};
 use crate::values::rules::LONGEST;
+use crate::values::{each_once, Decision, Error, JointDecision, Part, Request, Share};
 
 /// The log target of limiters, named after the public type: users filter by it.
 #[cfg(feature = "tracing")]

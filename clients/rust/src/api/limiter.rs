@@ -13,10 +13,7 @@ use crate::api::hold::Hold;
 use crate::api::options::Options;
 use crate::api::server::Server;
 use crate::transport::ask::Answer;
-use crate::values::decision::{Decision, JointDecision};
-use crate::values::error::Error;
-use crate::values::limit::Limit;
-use crate::values::request::{Amount, Part, Request, Share};
+use crate::values::{Amount, Decision, Error, JointDecision, Limit, Part, Request, Share};
 
 /// One limit for many names. Each name has a bucket of its own, at prefix + name: see [`take`](Self::take). Clones share
 /// everything.

@@ -9,16 +9,18 @@ use redis::{ConnectionInfo, IntoConnectionInfo, RedisResult, Value};
 use tokio::sync::Semaphore;
 
 use crate::local::buckets::Buckets;
+#[cfg(feature = "fake")]
+use crate::local::fake::Fake;
 use crate::transport::address::{read, settings};
+use crate::transport::background::YEAR;
 use crate::transport::clock::Clock;
 use crate::transport::cluster::Cluster;
 use crate::transport::locked::locked;
 use crate::transport::node::Node;
 use crate::transport::sentinel::Sentinels;
-use crate::transport::{Transport, YEAR};
-use crate::values::error::Error;
-use crate::values::request::{By, Request};
+use crate::transport::Transport;
 use crate::values::rules::MOST_UNSETTLED;
+use crate::values::{By, Error, Request};
 
 /// A server or a cluster, for limiters of tasks and of threads. Clones share its connections and its
 /// outages, whatever their timeouts.
@@ -158,5 +160,15 @@ impl Server {
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Server").field("options", &self.transport.options).finish_non_exhaustive()
+    }
+}
+
+#[cfg(feature = "fake")]
+impl Fake {
+    /// Returns the server to make limiters with.
+    pub fn server(&self) -> Server {
+        // Nothing is ever connected to it.
+        let node = settings("redis://fake").and_then(Node::new).expect("a URL");
+        Server::new(node, None, Clock::Fake(self.clone()))
     }
 }

@@ -27,13 +27,9 @@ use std::time::{Duration, SystemTime};
 
 use redis::{Cmd, Value};
 
-use crate::api::server::Server;
 use crate::local::buckets::Buckets;
-use crate::transport::address::settings;
-use crate::transport::clock::Clock;
 use crate::transport::locked::locked;
-use crate::transport::node::Node;
-use crate::values::error::Failure;
+use crate::values::Failure;
 
 const YEAR_2026_S: u64 = 1_767_225_600;
 
@@ -58,13 +54,6 @@ impl Fake {
         let mut buckets = Buckets::unbounded();
         buckets.now_us = i64::try_from(since_1970.as_micros()).unwrap_or(0);
         Self(Arc::new(Mutex::new(State { is_away: false, buckets })))
-    }
-
-    /// Returns the server to make limiters with.
-    pub fn server(&self) -> Server {
-        // Nothing is ever connected to it.
-        let node = settings("redis://fake").and_then(Node::new).expect("a URL");
-        Server::new(node, None, Clock::Fake(self.clone()))
     }
 
     /// Lets time pass, for buckets and for what limiters remember. Kept to the microsecond.

@@ -12,9 +12,8 @@ use crate::transport::cluster::Cluster;
 use crate::transport::node::Node;
 use crate::transport::send::How;
 use crate::transport::Transport;
-use crate::values::error::{Error, Failure, Fault};
-use crate::values::request::{By, Request, SCRIPT};
 use crate::values::rules::{MOST_REDIRECTIONS, TRIES_OF_A_SPLIT_SLOT};
+use crate::values::{By, Error, Failure, Fault, Request, SCRIPT};
 
 /// What came of a request.
 pub(crate) enum Answer {

@@ -4,9 +4,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{ErrorKind, ParsingError, RedisError};
+use crate::values::JointDecision;
 
-use crate::values::decision::JointDecision;
+use redis::{ErrorKind, ParsingError, RedisError};
 
 /// Why there is no decision.
 #[derive(Clone, Debug, thiserror::Error)]
