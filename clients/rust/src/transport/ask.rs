@@ -62,7 +62,7 @@ impl Transport {
             if take(&mut may_stay) {
                 let answer = self.run(request, Some(until)).await;
                 // The command is missing in an older release.
-                if !matches!(answer, Err(Error::ModuleMissing(_))) {
+                if !matches!(answer, Err(Error::ModuleMissing { .. })) {
                     return answer;
                 }
             }
@@ -73,8 +73,8 @@ impl Transport {
     /// Sends a request. Reads what came of it, and what that says about the node.
     async fn run(&self, request: &Request, until: Option<Duration>) -> Result<Answer, Error> {
         if self.options.by == By::Script && request.needs_the_module() {
-            let problem = "holds and shares need the module, and this Server decides by_script()";
-            return Err(Error::ModuleMissing(problem.to_owned()));
+            let problem = "holds and shares need the module".to_owned();
+            return Err(Error::ModuleMissing { problem, advice: "this Server decides by_script()" });
         }
         let node = self.node_of(request);
         let (is_asking, was_sent, split_tries, is_again) = (false, false, 0, false);
@@ -96,10 +96,8 @@ impl Transport {
             _ if is_lost => Ok(Answer::Lost(node)),
             _ if why.is_unknown_command() && self.options.by == By::Module => {
                 let advice = "load it, or make a Server by_script(): holds and shares need the module";
-                Err(Error::ModuleMissing(format!(
-                    "{} has not loaded the tokenbucket module; {advice}",
-                    node.name
-                )))
+                let problem = format!("{} has not loaded the tokenbucket module", node.name);
+                Err(Error::ModuleMissing { problem, advice })
             }
             Failure::Replied(error) | Failure::NotConnected(error) if why.fault() == Fault::Callers => {
                 Err(Error::refused(&node.name, error))
