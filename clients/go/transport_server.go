@@ -171,7 +171,7 @@ func (s *Server) ask(ctx context.Context, c command) (any, error) {
 	case s.isClosed():
 		return nil, ErrClosed
 	case c.maxWait > 0:
-		return s.wait(ctx, c)
+		return s.askInTurn(ctx, c)
 	}
 	return s.decide(ctx, c)
 }

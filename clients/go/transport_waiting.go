@@ -11,9 +11,9 @@ import (
 // betweenEnds is the pause after a wait that ended without a reply.
 const betweenEnds = 200 * time.Millisecond
 
-// wait lets the server keep the call until its turn, if it cannot be granted at once. Where the server cannot keep it, it
+// askInTurn lets the server keep the call until its turn, if it cannot be granted at once. Where the server cannot keep it, it
 // asks again, each time when the last decision says.
-func (s *Server) wait(ctx context.Context, c command) (reply any, err error) {
+func (s *Server) askInTurn(ctx context.Context, c command) (reply any, err error) {
 	until, isInDoubt := s.clock.Now().Add(c.maxWait), false
 	c.maxWait = 0
 	for canKeep := true; ; {

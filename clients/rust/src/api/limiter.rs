@@ -160,7 +160,7 @@ impl Limiter {
         Ok(if self.caller.options.shadow { Decision { retry_after_ms: 0, ..decision } } else { decision })
     }
 
-    /// Reserves, and sleeps until the call's turn: see [`reserve`](Self::reserve). A call that is dropped gives its tokens
+    /// Reserves, and sleeps until it may act: see [`reserve`](Self::reserve). A call that is dropped gives its tokens
     /// back.
     ///
     /// # Errors

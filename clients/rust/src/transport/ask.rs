@@ -46,12 +46,12 @@ impl Transport {
         if max_wait.is_zero() {
             return self.run(request, None).await;
         }
-        Box::pin(self.wait(request, self.now().saturating_add(max_wait))).await
+        Box::pin(self.ask_in_turn(request, self.now().saturating_add(max_wait))).await
     }
 
     /// Asks first, and lets the server keep the call if it is denied. Where that is not possible, asks again at the times that
     /// denials tell.
-    async fn wait(&self, request: &Request, until: Duration) -> Result<Answer, Error> {
+    async fn ask_in_turn(&self, request: &Request, until: Duration) -> Result<Answer, Error> {
         let mut may_stay = self.clock().is_real() && self.options.by == By::Module;
         loop {
             let answer = self.run(request, None).await?;
