@@ -18,6 +18,7 @@
 //! A thread whose call is alone reads its own reply. A thread of this package reads those of the others.
 
 use std::future::Future;
+use std::ops::Deref;
 use std::time::Duration;
 
 use scopeguard::defer;
@@ -123,7 +124,7 @@ impl Limiter {
     }
 }
 
-/// Tokens that are reserved for a piece of work, and renewed in the background. See [`crate::Hold`].
+/// Tokens that are reserved for a piece of work, and renewed in the background: a [`crate::Hold`] whose settlement blocks.
 ///
 /// Dropping it settles it, and waits for the reply.
 #[must_use = "it is settled when it is dropped"]
@@ -135,35 +136,16 @@ impl From<crate::Hold> for Hold {
     }
 }
 
+/// Lends the methods that do not block.
+impl Deref for Hold {
+    type Target = crate::Hold;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
 impl Hold {
-    /// See [`crate::Hold::set_used`].
-    ///
-    /// # Errors
-    ///
-    /// Returns the same.
-    pub fn set_used(&self, used: impl Into<Amount>) -> Result<(), Error> {
-        self.0.set_used(used)
-    }
-
-    /// See [`crate::Hold::set_used_of`].
-    ///
-    /// # Errors
-    ///
-    /// Returns the same.
-    pub fn set_used_of(&self, place: usize, used: impl Into<Amount>) -> Result<(), Error> {
-        self.0.set_used_of(place, used)
-    }
-
-    /// See [`crate::Hold::is_lost`].
-    pub fn is_lost(&self) -> bool {
-        self.0.is_lost()
-    }
-
-    /// See [`crate::Hold::decision`].
-    pub fn decision(&self) -> JointDecision {
-        self.0.decision()
-    }
-
     /// See [`crate::Hold::settle`].
     ///
     /// # Errors
