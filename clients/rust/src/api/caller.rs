@@ -88,10 +88,10 @@ impl Caller {
 
     /// Returns the decision for the caller: in shadow mode, one that grants what was wanted.
     pub(crate) fn passing(&self, decision: Decision, wanted: u64) -> Decision {
-        if self.options.shadow {
-            return decision.in_shadow_mode(wanted);
+        if !self.options.shadow || decision.granted >= wanted {
+            return decision;
         }
-        decision
+        Decision { allowed: true, granted: wanted, shadowed: true, ..decision }
     }
 
     /// Returns the decision of this process for the caller, as the hook and the trace hear of it.

@@ -4,7 +4,7 @@ use std::mem::take;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::Value;
+use redis::{FromRedisValue, Value};
 use tokio::sync::oneshot;
 
 use crate::transport::background::{run_by_thread, runs_tasks};
@@ -13,7 +13,7 @@ use crate::transport::node::Node;
 use crate::transport::send::How;
 use crate::transport::Transport;
 use crate::values::rules::{MOST_REDIRECTIONS, TRIES_OF_A_SPLIT_SLOT};
-use crate::values::{By, Error, Failure, Fault, Request, SCRIPT};
+use crate::values::{By, Error, Failure, Fault, JointDecision, Request, SCRIPT};
 
 /// What came of a request.
 pub(crate) enum Answer {
@@ -57,8 +57,11 @@ impl Transport {
             let answer = self.run(request, None).await?;
             let Answer::Replies(replies) = &answer else { return Ok(answer) };
             let left = until.saturating_sub(self.now());
-            let denied = Request::binding(replies).filter(|decision| !decision.allowed && !left.is_zero());
-            let Some(pause) = denied.and_then(|denial| denial.retry_after()) else { return Ok(answer) };
+            let decided = replies.first().and_then(|reply| JointDecision::from_redis_value_ref(reply).ok());
+            let denied = decided.filter(|decision| !decision.allowed() && !left.is_zero());
+            let Some(pause) = denied.and_then(|denial| denial.binding.retry_after()) else {
+                return Ok(answer);
+            };
             if take(&mut may_stay) {
                 let answer = self.run(request, Some(until)).await;
                 // The command is missing in an older release.

@@ -57,14 +57,6 @@ impl Decision {
         Self { allowed, granted, retry_after_ms, degraded: true, ..Self::default() }
     }
 
-    /// Grants all that was wanted: the decision is shadowed if it did not.
-    pub(crate) fn in_shadow_mode(self, wanted: u64) -> Self {
-        if self.granted >= wanted {
-            return self;
-        }
-        Self { allowed: true, granted: wanted, shadowed: true, ..self }
-    }
-
     /// Returns the decision as it stands after that time, if no call changed the bucket.
     pub(crate) fn later(self, passed: Duration, least_ms: i64) -> Self {
         let passed_ms = saturating(passed.as_millis());

@@ -5,10 +5,10 @@ use std::collections::HashSet;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use redis::{Cmd, FromRedisValue, Script, Value};
+use redis::{Cmd, Script};
 
 use crate::values::rules::{MOST_TENANT_BYTES, WEIGHTS};
-use crate::values::{Amount, Decision, Error, JointDecision, Limit};
+use crate::values::{Amount, Error, Limit};
 
 /// Most commands have no more, and need no second allocation.
 const WORDS: usize = 6;
@@ -228,12 +228,6 @@ impl Request {
             ("TB.MSETTLE", 1) => "TB.SETTLE",
             (operation, _) => operation,
         }
-    }
-
-    /// Returns what the replies decide, over all buckets.
-    pub(crate) fn binding(replies: &[Value]) -> Option<Decision> {
-        let decision = JointDecision::from_redis_value_ref(replies.first()?).ok()?;
-        Some(decision.binding)
     }
 
     /// One command, of this name.
