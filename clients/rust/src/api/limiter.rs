@@ -235,7 +235,7 @@ impl Limiter {
         let denials = self.denials();
         for part in parts {
             if let Some(refusal) = denials.and_then(|denials| denials.recall(part, asked_at)) {
-                return Ok(JointDecision::of(self.caller.told(part, refusal, asked_at)));
+                return Ok(JointDecision::of(self.caller.reported(part, refusal, asked_at)));
             }
         }
         let decision = self.caller.decide("TB.MTAKE", Vec::new(), parts, self.how()).await?;
@@ -394,7 +394,7 @@ impl Limiter {
                 decision
             }
         };
-        Ok(Some(self.caller.told(part, decision, began)))
+        Ok(Some(self.caller.reported(part, decision, began)))
     }
 }
 

@@ -8,9 +8,9 @@ use std::time::Duration;
 use redis::{ConnectionInfo, IntoConnectionInfo, RedisResult, Value};
 use tokio::sync::Semaphore;
 
-use crate::local::buckets::Buckets;
 #[cfg(feature = "fake")]
 use crate::local::fake::Fake;
+use crate::local::limiter::LocalLimiter;
 use crate::transport::address::{read, settings};
 use crate::transport::background::YEAR;
 use crate::transport::clock::Clock;
@@ -44,7 +44,7 @@ pub struct Server {
 }
 
 pub(super) struct Shared {
-    local: Mutex<Buckets>,
+    local: Mutex<LocalLimiter>,
     degraded: AtomicU64,
     /// Bounds how many holds wait to be settled.
     pub(super) unsettled: Arc<Semaphore>,
@@ -91,7 +91,7 @@ impl Server {
 
     pub(crate) fn new(first: Arc<Node>, cluster: Option<Cluster>, clock: Clock) -> Self {
         let shared = Shared {
-            local: Mutex::new(Buckets::bounded()),
+            local: Mutex::new(LocalLimiter::bounded()),
             degraded: AtomicU64::new(0),
             unsettled: Arc::new(Semaphore::new(MOST_UNSETTLED)),
         };
@@ -147,10 +147,10 @@ impl Server {
 
     /// Finds what is wrong whatever the buckets hold.
     pub(crate) fn check(&self, request: &Request) -> Result<(), Error> {
-        self.decide_in(&mut Buckets::unbounded(), request).map(drop)
+        self.decide_in(&mut LocalLimiter::unbounded(), request).map(drop)
     }
 
-    fn decide_in(&self, local: &mut Buckets, request: &Request) -> Result<Value, Error> {
+    fn decide_in(&self, local: &mut LocalLimiter, request: &Request) -> Result<Value, Error> {
         local.now_us = i64::try_from(self.now().as_micros()).unwrap_or(i64::MAX);
         let mut replies = request.to_commands(By::Module).into_iter().map(|command| local.run(&command));
         replies.next().unwrap_or(Ok(Value::Nil)).map_err(|error| Error::refused("this process", error))

@@ -27,7 +27,7 @@ use std::time::{Duration, SystemTime};
 
 use redis::{Cmd, Value};
 
-use crate::local::buckets::Buckets;
+use crate::local::limiter::LocalLimiter;
 use crate::transport::locked::locked;
 use crate::values::Failure;
 
@@ -39,7 +39,7 @@ pub struct Fake(Arc<Mutex<State>>);
 
 struct State {
     is_away: bool,
-    buckets: Buckets,
+    limiter: LocalLimiter,
 }
 
 impl Fake {
@@ -51,16 +51,16 @@ impl Fake {
     /// Makes a server whose clock begins at this moment, kept to the microsecond.
     pub fn at(now: SystemTime) -> Self {
         let since_1970 = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let mut buckets = Buckets::unbounded();
-        buckets.now_us = i64::try_from(since_1970.as_micros()).unwrap_or(0);
-        Self(Arc::new(Mutex::new(State { is_away: false, buckets })))
+        let mut limiter = LocalLimiter::unbounded();
+        limiter.now_us = i64::try_from(since_1970.as_micros()).unwrap_or(0);
+        Self(Arc::new(Mutex::new(State { is_away: false, limiter })))
     }
 
     /// Lets time pass, for buckets and for what limiters remember. Kept to the microsecond.
     pub fn advance(&self, time: Duration) {
         let us = i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
         let mut state = locked(&self.0);
-        state.buckets.now_us = state.buckets.now_us.saturating_add(us);
+        state.limiter.now_us = state.limiter.now_us.saturating_add(us);
     }
 
     /// Begins an outage, or ends it.
@@ -74,12 +74,12 @@ impl Fake {
             let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
             return Err(Failure::NotConnected(refused.into()));
         }
-        let replies = commands.iter().map(|command| state.buckets.run(command));
+        let replies = commands.iter().map(|command| state.limiter.run(command));
         replies.collect::<Result<_, _>>().map_err(Failure::Replied)
     }
 
     pub(crate) fn since_1970(&self) -> Duration {
-        Duration::from_micros(locked(&self.0).buckets.now_us.try_into().unwrap_or(0))
+        Duration::from_micros(locked(&self.0).limiter.now_us.try_into().unwrap_or(0))
     }
 }
 
