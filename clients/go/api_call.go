@@ -3,6 +3,8 @@ package tokenbucket
 import (
 	"strconv"
 	"time"
+
+	"tokenbucket/internal/rules"
 )
 
 // CallOption sets an option of one call.
@@ -16,7 +18,7 @@ type CallOption func(*command)
 // WaitingDoer) the package asks again after each RetryAfter, in no order.
 func MaxWait(maxWait time.Duration) CallOption {
 	return func(c *command) {
-		if c.maxWait = maxWait; maxWait > longestWait {
+		if c.maxWait = maxWait; maxWait > rules.Longest {
 			c.wrong = badArgument("max wait: a call waits at most 30 days, not %v", maxWait)
 		}
 	}
@@ -33,9 +35,9 @@ func Share(tenant string, weight float64) CallOption {
 	return func(c *command) {
 		c.share = []any{"SHARE", tenant, "WEIGHT", word}
 		switch {
-		case len(tenant) < 1 || len(tenant) > 128:
+		case len(tenant) < 1 || len(tenant) > rules.MostTenantBytes:
 			c.wrong = badArgument("share: a tenant is of 1 to 128 bytes, not %d", len(tenant))
-		case !(weight >= 0.001 && weight <= 1000):
+		case !(weight >= rules.LeastWeight && weight <= rules.MostWeight):
 			c.wrong = badArgument("weight: %v is not a number from 0.001 to 1000", weight)
 		}
 	}

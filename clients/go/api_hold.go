@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"tokenbucket/internal/local"
+	"tokenbucket/internal/rules"
 )
 
 // Hold reserves tokens for one piece of work whose cost is known only afterwards, or that occupies something while it
@@ -110,7 +111,7 @@ func (h *Hold) Used(amount float64) error { return h.UsedOf("", amount) }
 // UsedOf sets what the work used of one limit of a JointLimiter, for Settle. A limit that the hold does not have, an amount
 // that no bucket can hold, or more than 0 of a pool, is ErrBadArgument and changes nothing.
 func (h *Hold) UsedOf(limit string, amount float64) error {
-	if !(amount >= 0 && amount <= local.MostTokens) {
+	if !(amount >= 0 && amount <= rules.MostTokens) {
 		return badArgument("used: %v is not a number of tokens from 0 to 1e12", amount)
 	}
 	h.mutex.Lock()

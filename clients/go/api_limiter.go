@@ -213,7 +213,7 @@ func (l *Limiter) Reserve(ctx context.Context, name string, cost float64, maxWai
 	return decision, err
 }
 
-// Wait reserves, and sleeps until the call's turn. If ctx ends before, the tokens go back.
+// Wait reserves, and sleeps until the call may act. If ctx ends before, the tokens go back.
 func (l *Limiter) Wait(ctx context.Context, name string, cost float64, maxWait time.Duration) (Decision, error) {
 	decision, err := l.Reserve(ctx, name, cost, maxWait)
 	if err != nil || !decision.Allowed || decision.RetryAfter == 0 {

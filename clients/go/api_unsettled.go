@@ -3,6 +3,8 @@ package tokenbucket
 import (
 	"strconv"
 	"sync"
+
+	"tokenbucket/internal/rules"
 )
 
 const settledAtATime = 16
@@ -61,14 +63,14 @@ func (s *Server) keepUnsettled(one settlement) {
 	u := &s.unsettled
 	u.mutex.Lock()
 	defer u.mutex.Unlock()
-	if len(u.waiting) >= mostUnsettled {
+	if len(u.waiting) >= rules.MostUnsettled {
 		u.waiting = u.waiting[1:]
 	}
 	u.waiting = append(u.waiting, one)
 	if !u.isSettling {
 		u.isSettling = true
 		go func() {
-			for s.clock.Sleep(s.life, settledAgainAfter) == nil && s.settle() {
+			for s.clock.Sleep(s.life, rules.SettledAgainAfter) == nil && s.settle() {
 			}
 		}()
 	}

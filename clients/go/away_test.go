@@ -507,19 +507,3 @@ func TestASlowNodeTakesNoTurnsOfOthers(t *testing.T) {
 	close(slow.let)
 	over.Wait()
 }
-
-func TestAnOutagePassesOneMoreBucketForEachServer(t *testing.T) {
-	passed := 0
-	for server := 0; server < 2; server++ {
-		limits := tokenbucket.NewServer(doing(refuse), tokenbucket.LogTo(nil))
-		for call := 0; call < 30; call++ {
-			limiter := tokenbucket.NewLimiter(limits, hourly) // limiters of one Server share the bucket
-			if must(t)(limiter.Take(ctx, "a", 1)).Allowed {
-				passed++
-			}
-		}
-	}
-	if passed != 2*10 {
-		t.Fatal(passed)
-	}
-}

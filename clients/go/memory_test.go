@@ -67,25 +67,6 @@ func TestABatchIsDroppedWhenItsBucketIsFull(t *testing.T) {
 	}
 }
 
-// Whatever batches do, no more is granted than flowed in.
-func TestBatchesAreNeverGrantedTooMuch(t *testing.T) {
-	fake, limiter := counting(t, tokenbucket.Limit{Capacity: 7, Rate: "3"}, tokenbucket.Batch(5), tokenbucket.RememberDenials(3))
-	other := tokenbucket.NewLimiter(tokenbucket.NewServer(fake), limiter.Limit())
-	granted := 0.0
-	for i := 0; i < 2000; i++ {
-		for _, l := range []*tokenbucket.Limiter{limiter, other} {
-			cost := float64(1 + i%3)
-			if must(t)(l.Take(ctx, "a", cost)).Allowed {
-				granted += cost
-			}
-		}
-		fake.Advance(time.Duration(i%7) * 100 * time.Millisecond)
-		if most := 7 + 3*fake.Now().Sub(tokenbuckettest.NewServer().Now()).Seconds(); granted > most {
-			t.Fatalf("%v granted after call %d, at most %v flowed in", granted, i, most)
-		}
-	}
-}
-
 func TestResetForgetsWhatIsRemembered(t *testing.T) {
 	fake, limiter := counting(t, hourly, tokenbucket.Batch(4), tokenbucket.RememberDenials(3))
 	must(t)(limiter.Take(ctx, "a", 1)) // three are left here

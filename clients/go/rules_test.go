@@ -9,11 +9,12 @@ import (
 	"testing"
 
 	"tokenbucket/internal/local"
+	"tokenbucket/internal/rules"
 )
 
 // The rules and constants that the packages share are those of this package.
 func TestRules(t *testing.T) {
-	var rules struct {
+	var shared struct {
 		Costs  map[string]*int64
 		Shares struct {
 			MostBytes  int         `json:"most_bytes"`
@@ -26,12 +27,12 @@ func TestRules(t *testing.T) {
 	}
 	text, err := os.ReadFile("../conformance/rules.json")
 	if err == nil {
-		err = json.Unmarshal(text, &rules)
+		err = json.Unmarshal(text, &shared)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	for cost, micros := range rules.Costs {
+	for cost, micros := range shared.Costs {
 		reply, err := local.NewStore(0).Do(0, "TB.TAKE", "a", "1e12", "1e12", cost)
 		if micros == nil {
 			if err == nil {
@@ -47,38 +48,39 @@ func TestRules(t *testing.T) {
 			t.Errorf("cost %q: %v, %v, %v; want %d", cost, looked, err, lookErr, *micros)
 		}
 	}
-	for line, want := range rules.Errors {
+	for line, want := range shared.Errors {
 		if got := map[fault]string{faultOfCaller: "caller", faultOfServer: "away", faultOfWrite: "refusing"}[faultOf(errors.New(line))]; got != want {
 			t.Errorf("%s: %q, want %q", line, got, want)
 		}
 	}
-	least, _ := rules.Shares.Least.Float64()
-	most, _ := rules.Shares.MostWeight.Float64()
+	least, _ := shared.Shares.Least.Float64()
+	most, _ := shared.Shares.MostWeight.Float64()
 	for share, ok := range map[*CallOption]bool{
-		share(strings.Repeat("a", rules.Shares.MostBytes), least): true, share("a", most): true,
-		share(strings.Repeat("a", rules.Shares.MostBytes+1), 1): false, share("a", least*0.999): false, share("a", most*1.001): false,
+		share(strings.Repeat("a", shared.Shares.MostBytes), least): true, share("a", most): true,
+		share(strings.Repeat("a", shared.Shares.MostBytes+1), 1): false, share("a", least*0.999): false, share("a", most*1.001): false,
 	} {
 		if c := (command{}).with([]CallOption{*share}); (c.wrong == nil) != ok {
 			t.Error(c.wrong)
 		}
 	}
-	for ms, ok := range map[int64]bool{rules.LongestMs["hold"]: true, rules.LongestMs["hold"] + 1: false, 0: false} {
+	for ms, ok := range map[int64]bool{shared.LongestMs["hold"]: true, shared.LongestMs["hold"] + 1: false, 0: false} {
 		if reply, err := local.NewStore(0).Do(0, "TB.MHOLD", 1, ms, "id", "a", 1, 1, 1); (err == nil) != ok {
 			t.Error(ms, reply, err)
 		}
 	}
-	if longestWait.Milliseconds() != rules.LongestMs["wait"] {
-		t.Error(longestWait)
+	if rules.Longest.Milliseconds() != shared.LongestMs["wait"] {
+		t.Error(rules.Longest)
 	}
 	if constants := map[string]int64{
-		"timeout_ms": defaultTimeout.Milliseconds(), "retry_every_ms": defaultRetryEvery.Milliseconds(),
-		"connect_within_ms": connectWithin.Milliseconds(), "pulse_of_a_wait_ms": pulseEvery.Milliseconds(),
-		"settled_again_after_ms": settledAgainAfter.Milliseconds(), "most_unsettled_holds": mostUnsettled,
-		"tries_of_a_split_slot": triesOfSplitSlot,
-		// Of goredis. The client library looks at each connection, however short it was idle.
-		"most_redirections": 16, "looked_at_if_idle_for_ms": rules.Constants["looked_at_if_idle_for_ms"],
-	}; !reflect.DeepEqual(constants, rules.Constants) {
-		t.Errorf("%v, want %v", constants, rules.Constants)
+		"timeout_ms": rules.Timeout.Milliseconds(), "retry_every_ms": rules.RetryEvery.Milliseconds(),
+		"connect_within_ms": rules.ConnectWithin.Milliseconds(), "pulse_of_a_wait_ms": rules.Pulse.Milliseconds(),
+		"settled_again_after_ms": rules.SettledAgainAfter.Milliseconds(), "most_unsettled_holds": rules.MostUnsettled,
+		"tries_of_a_split_slot": rules.TriesOfSplitSlot,
+		"most_redirections":     rules.MostRedirections,
+		// The client library looks at each connection, however short it was idle.
+		"looked_at_if_idle_for_ms": shared.Constants["looked_at_if_idle_for_ms"],
+	}; !reflect.DeepEqual(constants, shared.Constants) {
+		t.Errorf("%v, want %v", constants, shared.Constants)
 	}
 }
 

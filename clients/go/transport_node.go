@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"tokenbucket/internal/rules"
 )
 
 // node is one server, or one node of a cluster. An outage is one number, so that nothing can get stuck.
@@ -46,7 +48,7 @@ func (s *Server) nodeOf(ctx context.Context, key string) (*node, error) {
 		return nil, err
 	}
 	defer s.home.returnPermit()
-	within, cancel := context.WithTimeout(s.life, connectWithin)
+	within, cancel := context.WithTimeout(s.life, rules.ConnectWithin)
 	defer cancel()
 	doer, err := s.cluster.NodeOf(within, key)
 	if err != nil {
@@ -101,7 +103,7 @@ func (n *node) takePermit(ctx context.Context) error {
 	select {
 	case n.permits <- struct{}{}:
 	default:
-		timer := time.NewTimer(connectWithin)
+		timer := time.NewTimer(rules.ConnectWithin)
 		defer timer.Stop()
 		select {
 		case n.permits <- struct{}{}:
@@ -142,8 +144,8 @@ func (n *node) send(ctx context.Context, c command) (reply any, isSent bool, err
 	case err != nil && !isServerLine(err): // others may have a connection
 		n.ping(began)
 	}
-	for tries := 1; n.server.isMoving(err) && tries < triesOfSplitSlot; tries++ {
-		if ended := n.server.clock.Sleep(ctx, n.server.timeout/triesOfSplitSlot); ended != nil {
+	for tries := 1; n.server.isMoving(err) && tries < rules.TriesOfSplitSlot; tries++ {
+		if ended := n.server.clock.Sleep(ctx, n.server.timeout/rules.TriesOfSplitSlot); ended != nil {
 			return nil, isSent, ended
 		}
 		do()

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"tokenbucket/internal/local"
+	"tokenbucket/internal/rules"
 )
 
 // Server is a server or a cluster. One is enough for all limiters of a process, which share its connections and outages.
@@ -75,7 +76,7 @@ const (
 
 // NewServer makes a Server that sends its commands through doer. It sends nothing: the first call connects.
 func NewServer(doer Doer, options ...ServerOption) *Server {
-	s := &Server{clock: realClock{}, timeout: defaultTimeout, retryEvery: defaultRetryEvery, log: log.Printf}
+	s := &Server{clock: realClock{}, timeout: rules.Timeout, retryEvery: rules.RetryEvery, log: log.Printf}
 	if clock, ok := doer.(Clock); ok {
 		s.clock = clock
 	}
@@ -170,7 +171,7 @@ func (s *Server) ask(ctx context.Context, c command) (any, error) {
 	case s.isClosed():
 		return nil, ErrClosed
 	case c.maxWait > 0:
-		return s.wait(ctx, c)
+		return s.askInTurn(ctx, c)
 	}
 	return s.decide(ctx, c)
 }

@@ -4,14 +4,16 @@ import (
 	"context"
 	"strconv"
 	"time"
+
+	"tokenbucket/internal/rules"
 )
 
 // betweenEnds is the pause after a wait that ended without a reply.
 const betweenEnds = 200 * time.Millisecond
 
-// wait lets the server keep the call until its turn, if it cannot be granted at once. Where the server cannot keep it, it
+// askInTurn lets the server keep the call until its turn, if it cannot be granted at once. Where the server cannot keep it, it
 // asks again, each time when the last decision says.
-func (s *Server) wait(ctx context.Context, c command) (reply any, err error) {
+func (s *Server) askInTurn(ctx context.Context, c command) (reply any, err error) {
 	until, isInDoubt := s.clock.Now().Add(c.maxWait), false
 	c.maxWait = 0
 	for canKeep := true; ; {
@@ -73,12 +75,12 @@ func (s *Server) keep(ctx context.Context, c command, left time.Duration) (reply
 // wait ends with the reply, with the context, when nothing came in time, when the Server is closed, or when an outage has begun:
 // its connection may lead to a server that another has replaced. A server grants nothing to a client that has gone.
 func (n *node) wait(ctx context.Context, doer WaitingDoer, args []any, left time.Duration) (reply any, err error) {
-	ctx, leave := context.WithTimeout(ctx, left+connectWithin)
+	ctx, leave := context.WithTimeout(ctx, left+rules.ConnectWithin)
 	defer leave()
 	outages := n.outages.Load()
 	go func() {
 		defer leave()
-		pulse := time.NewTicker(pulseEvery)
+		pulse := time.NewTicker(rules.Pulse)
 		defer pulse.Stop()
 		for n.awayUntil.Load() == 0 && n.outages.Load() == outages {
 			select {
@@ -98,7 +100,7 @@ func (n *node) wait(ctx context.Context, doer WaitingDoer, args []any, left time
 
 // beat asks whether the server is there, if it has said nothing lately, and no other wait does so.
 func (n *node) beat() {
-	if n.server.timeout > 0 && n.server.now()-n.heard.Load() >= int64(pulseEvery) && n.pulse.TryLock() {
+	if n.server.timeout > 0 && n.server.now()-n.heard.Load() >= int64(rules.Pulse) && n.pulse.TryLock() {
 		defer n.pulse.Unlock()
 		_, _ = n.call(n.server.life, ping)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"tokenbucket"
+	"tokenbucket/internal/rules"
 )
 
 // dialer opens the connections of a client.
@@ -41,10 +42,10 @@ func isBroken(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// dial returns after connectWithin: go-redis may ask one Sentinel after the other, each for seconds. A connection that comes
+// dial returns after ConnectWithin: go-redis may ask one Sentinel after the other, each for seconds. A connection that comes
 // later serves the next call.
 func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	within, leave := context.WithTimeout(ctx, connectWithin)
+	within, leave := context.WithTimeout(ctx, rules.ConnectWithin)
 	defer leave()
 	dialled, failed := make(chan net.Conn), make(chan error, 1)
 	go func() {
@@ -74,7 +75,7 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 	case err := <-failed:
 		return nil, err
 	case <-within.Done():
-		return nil, tokenbucket.Unsent(fmt.Errorf("no connection to %s within %v: %w", address, connectWithin, os.ErrDeadlineExceeded))
+		return nil, tokenbucket.Unsent(fmt.Errorf("no connection to %s within %v: %w", address, rules.ConnectWithin, os.ErrDeadlineExceeded))
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"tokenbucket"
+	"tokenbucket/internal/rules"
 )
 
 // From makes a Doer with the options of a *redis.Client, also one of Sentinel, or of a *redis.ClusterClient. It opens
@@ -35,14 +36,10 @@ func From(client redis.UniversalClient) (tokenbucket.Doer, error) {
 }
 
 const (
-	// connectWithin bounds opening a connection.
-	connectWithin = time.Second
 	// slotsWithin bounds what go-redis itself asks a node, such as where the slots are: it then asks another.
 	slotsWithin = 500 * time.Millisecond
 	// poolSize keeps go-redis from dialling but once a second, which it does after so many dials that failed. Permits bound the calls.
 	poolSize = 1 << 13
-	// mostRedirections ends following a slot that moves back and forth.
-	mostRedirections = 16
 )
 
 // node asks one server. Its options are not those of a client in use, which go-redis changes.
@@ -67,7 +64,7 @@ func newNode(options redis.Options) *node {
 func limit(options *redis.Options) *dialer {
 	options.MaxRetries, options.MinIdleConns = -1, 0
 	options.ReadTimeout, options.WriteTimeout, options.ContextTimeoutEnabled = -1, -1, true
-	options.DialTimeout, options.PoolTimeout, options.PoolSize = connectWithin, connectWithin, poolSize
+	options.DialTimeout, options.PoolTimeout, options.PoolSize = rules.ConnectWithin, rules.ConnectWithin, poolSize
 	setNewer(options, `{"DialerRetries": 1, "DialerRetryTimeout": 1, "PushNotificationProcessor": null,
 		"MaintNotificationsConfig": null, "MaintNotificationsConfig": {"Mode": "disabled"}}`)
 	d := &dialer{next: options.Dialer, late: make(chan net.Conn)}
@@ -138,7 +135,7 @@ func newCluster(options redis.ClusterOptions) *cluster {
 		return n.client
 	}
 	options.ReadOnly, options.RouteByLatency, options.RouteRandomly = false, false, false
-	options.MaxRedirects, options.MinRetryBackoff, options.MaxRetryBackoff = mostRedirections, -1, -1
+	options.MaxRedirects, options.MinRetryBackoff, options.MaxRetryBackoff = rules.MostRedirections, -1, -1
 	setNewer(&options, `{"DisableRoutingPolicies": true}`) // for which go-redis asks any node for COMMAND
 	c.client = redis.NewClusterClient(&options)
 	return c

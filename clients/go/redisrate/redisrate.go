@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"tokenbucket"
-	"tokenbucket/internal/local"
+	"tokenbucket/internal/rules"
 )
 
 // Never is the RetryAfter of a call of more events than the burst: waiting does not help.
@@ -48,7 +48,7 @@ func (l Limit) IsZero() bool { return l == Limit{} }
 
 func (l Limit) bucket() tokenbucket.Limit {
 	period := strconv.FormatFloat(l.Period.Seconds(), 'f', -1, 64)
-	return tokenbucket.Limit{Capacity: math.Min(math.Max(float64(l.Burst), 0), local.MostTokens), Rate: fmt.Sprintf("%d/%ss", l.Rate, period)}
+	return tokenbucket.Limit{Capacity: math.Min(math.Max(float64(l.Burst), 0), rules.MostTokens), Rate: fmt.Sprintf("%d/%ss", l.Rate, period)}
 }
 
 // Result is the decision about a call.
@@ -90,7 +90,7 @@ func (l *Limiter) AllowAtMost(ctx context.Context, key string, limit Limit, n in
 	if n == 0 {
 		return l.AllowN(ctx, key, limit, 0)
 	}
-	decision, err := l.buckets.With(limit.bucket()).TakeUpTo(ctx, key, int64(math.Min(float64(n), local.MostTokens)))
+	decision, err := l.buckets.With(limit.bucket()).TakeUpTo(ctx, key, int64(math.Min(float64(n), rules.MostTokens)))
 	return result(limit, decision, int(decision.Granted), err)
 }
 

@@ -56,7 +56,6 @@ const (
 func cases() map[string][]call {
 	ten := redisrate.PerSecond(10)
 	three := redisrate.Limit{Rate: 10, Burst: 3, Period: time.Second}
-	fast := redisrate.Limit{Rate: 1, Burst: 1, Period: ms}
 	thirds := redisrate.Limit{Rate: 3, Burst: 3, Period: time.Second}
 	return map[string][]call{
 		"Allow, AllowN and Reset": {
@@ -94,15 +93,6 @@ func cases() map[string][]call {
 			{do: allowN, limit: three, n: 4, want: denied(3, redisrate.Never, 0), theirs: denied(0, 100*ms, 0), why: tooMany},
 			{do: atMost, limit: three, n: 4, want: allowed(3, 0, 300*ms)},
 			{after: 100 * ms, do: allowN, limit: three, n: 1, want: allowed(1, 0, 300*ms)},
-		},
-		"an idle key forgets": {
-			{do: allowN, limit: ten, n: 10, want: allowed(10, 0, time.Second)},
-			{after: time.Hour, do: allowN, limit: ten, n: 0, want: allowed(0, 10, 0)},
-		},
-		"one a millisecond": {
-			{do: allowN, limit: fast, n: 1, want: allowed(1, 0, 1*ms)},
-			{do: allowN, limit: fast, n: 1, want: denied(0, 1*ms, 1*ms)},
-			{after: 1 * ms, do: allowN, limit: fast, n: 1, want: allowed(1, 0, 1*ms)},
 		},
 		"a third of a second": {
 			{do: allowN, limit: thirds, n: 1, want: allowed(1, 2, 334*ms), theirs: allowed(1, 2, time.Second/3), why: finer},

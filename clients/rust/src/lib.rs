@@ -18,7 +18,4 @@ pub use api::options::{OnError, Options};
 pub use api::server::Server;
 #[cfg(feature = "fake")]
 pub use local::fake;
-pub use values::decision::{Decision, JointDecision};
-pub use values::error::Error;
-pub use values::limit::Limit;
-pub use values::request::{Amount, Part};
+pub use values::{Amount, Decision, Error, JointDecision, Limit, Part};

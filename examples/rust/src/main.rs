@@ -46,7 +46,7 @@ async fn check_limits(settings: &Settings) -> Result<(), String> {
     for (name, limit) in settings.limits() {
         let limiter = Limiter::with_options(&server, limit.clone(), settings.options());
         match limiter.peek("start", 1).await {
-            Err(error @ Error::ModuleMissing(_)) => return Err(error.to_string()),
+            Err(error @ Error::ModuleMissing { .. }) => return Err(error.to_string()),
             Err(error) => return Err(format!("{name}: {error}")),
             Ok(decision) if decision.degraded => break, // starts all the same; it was logged
             Ok(_) => {}

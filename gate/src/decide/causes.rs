@@ -53,9 +53,8 @@ impl Causes {
 
 /// Returns an error as operators read it: without the advice to programmers that follows a missing module.
 pub(super) fn problem_of(error: &Error) -> String {
-    let text = error.to_string();
-    match (error, text.split_once("; ")) {
-        (Error::ModuleMissing(_), Some((problem, _))) => problem.to_owned(),
-        _ => text,
+    match error {
+        Error::ModuleMissing { problem, .. } => problem.clone(),
+        other => other.to_string(),
     }
 }

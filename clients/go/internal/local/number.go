@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"math/big"
 	"regexp"
+
+	"tokenbucket/internal/rules"
 )
 
 const (
-	// MostTokens is the largest amount that the server reads.
-	MostTokens    = 1e12
 	longestNumber = 128
 	// mostDigits bounds exponents: longer ones would exhaust the memory of this machine.
 	mostDigits = 3
@@ -35,7 +35,7 @@ func parseNumber(text string) *big.Rat {
 var (
 	one      = big.NewRat(1, 1)
 	half     = big.NewRat(1, 2)
-	most     = big.NewRat(MostTokens, 1)
+	most     = big.NewRat(rules.MostTokens, 1)
 	millions = big.NewRat(1_000_000, 1)
 	// floatNoise is what a float is off by, in millionths of a token.
 	floatNoise = big.NewRat(1, 1_000_000)

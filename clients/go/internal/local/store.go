@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"tokenbucket/internal/rules"
 )
 
 // Store has the buckets that are not full. It is safe for concurrent use.
@@ -133,7 +135,7 @@ func (s *Store) hold(words []string, isRenewal bool) (any, error) {
 		size = 3
 	}
 	ttlMs, err := strconv.ParseInt(words[1], 10, 64)
-	if err != nil || ttlMs < 1 || ttlMs > 2_592_000_000 {
+	if err != nil || ttlMs < 1 || ttlMs > rules.Longest.Milliseconds() {
 		return nil, errors.New("ERR ttl_ms must be a whole number of milliseconds from 1 to 2592000000")
 	}
 	buckets, err := s.look(words[0], words[3:], size, true)

@@ -18,6 +18,7 @@
 //! A thread whose call is alone reads its own reply. A thread of this package reads those of the others.
 
 use std::future::Future;
+use std::ops::Deref;
 use std::time::Duration;
 
 use scopeguard::defer;
@@ -26,15 +27,15 @@ use crate::transport::background::{timeout, Role, ROLE};
 use crate::{Amount, Decision, Error, JointDecision, Limit, Options, Part, Server};
 
 /// Runs a call on this thread, which sleeps meanwhile. The thread may also run a task of a runtime.
-fn wait_for<T>(role: Role, call: impl Future<Output = T>) -> T {
+fn block_on<T>(role: Role, call: impl Future<Output = T>) -> T {
     let before = ROLE.replace(role);
     defer!(ROLE.set(before));
     // In a task of another runtime it has no budget to keep to: nothing would poll it again.
     pollster::block_on(tokio::task::unconstrained(call))
 }
 
-/// Methods that wait for those of the same name.
-macro_rules! waiting {
+/// Methods that block on those of the same name.
+macro_rules! blocking {
     ($($name:ident($($argument:ident: $type:ty),*) -> $value:ty;)*) => {$(
         #[doc = concat!("See [`crate::Limiter::", stringify!($name), "`].")]
         ///
@@ -42,7 +43,7 @@ macro_rules! waiting {
         ///
         /// Returns the same, and [`Error::DeadlinePassed`]: see [`within`](Self::within).
         pub fn $name(&self, $($argument: $type),*) -> Result<$value, Error> {
-            self.wait_for(self.inner.$name($($argument),*)).map(<$value>::from)
+            self.block_on(self.inner.$name($($argument),*)).map(<$value>::from)
         }
     )*};
 }
@@ -96,7 +97,7 @@ impl Limiter {
         self.inner.limit()
     }
 
-    waiting! {
+    blocking! {
         take(name: &str, cost: impl Into<Amount>) -> Decision;
         peek(name: &str, cost: impl Into<Amount>) -> Decision;
         take_up_to(name: &str, most: u64) -> Decision;
@@ -113,17 +114,17 @@ impl Limiter {
         close() -> ();
     }
 
-    fn wait_for<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    fn block_on<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         match self.within {
-            None => wait_for(Role::Call, call),
-            Some(time) => wait_for(Role::HurriedCall, async {
+            None => block_on(Role::Call, call),
+            Some(time) => block_on(Role::HurriedCall, async {
                 timeout(time, call).await.unwrap_or(Err(Error::DeadlinePassed))
             }),
         }
     }
 }
 
-/// Tokens that are reserved for a piece of work, and renewed in the background. See [`crate::Hold`].
+/// Tokens that are reserved for a piece of work, and renewed in the background: a [`crate::Hold`] whose settlement blocks.
 ///
 /// Dropping it settles it, and waits for the reply.
 #[must_use = "it is settled when it is dropped"]
@@ -135,42 +136,23 @@ impl From<crate::Hold> for Hold {
     }
 }
 
+/// Lends the methods that do not block.
+impl Deref for Hold {
+    type Target = crate::Hold;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
 impl Hold {
-    /// See [`crate::Hold::set_used`].
-    ///
-    /// # Errors
-    ///
-    /// Returns the same.
-    pub fn set_used(&self, used: impl Into<Amount>) -> Result<(), Error> {
-        self.0.set_used(used)
-    }
-
-    /// See [`crate::Hold::set_used_of`].
-    ///
-    /// # Errors
-    ///
-    /// Returns the same.
-    pub fn set_used_of(&self, place: usize, used: impl Into<Amount>) -> Result<(), Error> {
-        self.0.set_used_of(place, used)
-    }
-
-    /// See [`crate::Hold::is_lost`].
-    pub fn is_lost(&self) -> bool {
-        self.0.is_lost()
-    }
-
-    /// See [`crate::Hold::decision`].
-    pub fn decision(&self) -> JointDecision {
-        self.0.decision()
-    }
-
     /// See [`crate::Hold::settle`].
     ///
     /// # Errors
     ///
     /// Returns the same.
     pub fn settle(&self) -> Result<JointDecision, Error> {
-        wait_for(Role::Call, self.0.settle())
+        block_on(Role::Call, self.0.settle())
     }
 }
 

@@ -12,10 +12,7 @@ use crate::api::caller::Caller;
 use crate::transport::ask::Answer;
 use crate::transport::locked::locked;
 use crate::transport::node::Node;
-use crate::values::decision::Decision;
-use crate::values::error::Error;
-use crate::values::limit::Limit;
-use crate::values::request::{Part, Request};
+use crate::values::{Decision, Error, Limit, Part, Request};
 
 const MOST_BATCHES: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 

@@ -14,10 +14,8 @@ use crate::api::server::Server;
 use crate::transport::ask::Answer;
 use crate::transport::background;
 use crate::transport::node::Node;
-use crate::values::decision::{Decision, JointDecision};
-use crate::values::error::Error;
-use crate::values::request::{each_once, Part, Request, Share};
 use crate::values::rules::LONGEST;
+use crate::values::{each_once, Decision, Error, JointDecision, Part, Request, Share};
 
 /// The log target of limiters, named after the public type: users filter by it.
 #[cfg(feature = "tracing")]
@@ -69,7 +67,7 @@ impl Caller {
             self.came_back(parts);
         }
         let mut decision = asked?;
-        let told = match how.each.map(|each| decision.alternative(parts, each)) {
+        let reported = match how.each.map(|each| decision.alternative(parts, each)) {
             None => Cow::Borrowed(parts),
             Some(Some(granted)) => Cow::Borrowed(granted),
             // The reply does not say of which alternative its parts are.
@@ -82,38 +80,38 @@ impl Caller {
         if operation != "TB.MSETTLE" {
             decision = decision.map(|one| self.passing(one, request.most_granted()));
         }
-        for (place, part) in told.iter().enumerate() {
-            self.tell(part, decision.each.get(place).unwrap_or(&decision.binding), began);
+        for (place, part) in reported.iter().enumerate() {
+            self.report(part, decision.each.get(place).unwrap_or(&decision.binding), began);
         }
         Ok(decision)
     }
 
     /// Returns the decision for the caller: in shadow mode, one that grants what was wanted.
     pub(crate) fn passing(&self, decision: Decision, wanted: u64) -> Decision {
-        if self.options.shadow {
-            return decision.in_shadow_mode(wanted);
+        if !self.options.shadow || decision.granted >= wanted {
+            return decision;
         }
-        decision
+        Decision { allowed: true, granted: wanted, shadowed: true, ..decision }
     }
 
-    /// Returns the decision of this process for the caller, as the hook and the trace hear of it.
-    pub(crate) fn told(&self, part: &Part, decision: Decision, began: Duration) -> Decision {
+    /// Returns the decision of this process for the caller, after the hook and the trace have it.
+    pub(crate) fn reported(&self, part: &Part, decision: Decision, began: Duration) -> Decision {
         let decision = self.passing(decision, 1);
-        self.tell(part, &decision, began);
+        self.report(part, &decision, began);
         decision
     }
 
     /// Reports a decision to the hook and the trace, on a thread that may wait.
-    fn tell(&self, part: &Part, decision: &Decision, began: Duration) {
+    fn report(&self, part: &Part, decision: &Decision, began: Duration) {
         if !cfg!(feature = "tracing") && self.options.hook.is_none() {
             return;
         }
         let took = self.server.now().saturating_sub(began);
         if !background::is_here() {
-            return report(&self.options, part, decision, took);
+            return report_here(&self.options, part, decision, took);
         }
         let (options, part, decision) = (self.options.clone(), part.clone(), *decision);
-        background::run_blocking(move || report(&options, &part, &decision, took));
+        background::run_blocking(move || report_here(&options, &part, &decision, took));
     }
 
     async fn ask(&self, request: &Request, how: How<'_>) -> Result<JointDecision, Error> {
@@ -193,7 +191,7 @@ impl Caller {
     }
 }
 
-fn report(options: &Options, part: &Part, decision: &Decision, took: Duration) {
+fn report_here(options: &Options, part: &Part, decision: &Decision, took: Duration) {
     let Part { name, limit, .. } = part;
     #[cfg(feature = "tracing")]
     if tracing::enabled!(target: LOG, tracing::Level::DEBUG) {

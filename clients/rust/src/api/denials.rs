@@ -7,9 +7,7 @@ use std::time::Duration;
 use lru::LruCache;
 
 use crate::transport::locked::locked;
-use crate::values::decision::Decision;
-use crate::values::limit::Limit;
-use crate::values::request::{Amount, Part};
+use crate::values::{Amount, Decision, Limit, Part};
 
 /// Remembers the last denial of each name, of a bounded number of names.
 ///

@@ -10,10 +10,8 @@ use tokio::sync::{watch, OnceCell};
 use crate::api::caller::{Caller, How};
 use crate::transport::background::{detached, timeout, warn};
 use crate::transport::locked::locked;
-use crate::values::decision::{random_bits, JointDecision};
-use crate::values::error::Error;
-use crate::values::request::{each_once, Amount, Part, Request};
 use crate::values::rules::SETTLED_AGAIN_AFTER;
+use crate::values::{each_once, random_bits, Amount, Error, JointDecision, Part, Request};
 
 const LOG: &str = "tokenbucket_client::hold";
 

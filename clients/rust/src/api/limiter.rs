@@ -13,10 +13,7 @@ use crate::api::hold::Hold;
 use crate::api::options::Options;
 use crate::api::server::Server;
 use crate::transport::ask::Answer;
-use crate::values::decision::{Decision, JointDecision};
-use crate::values::error::Error;
-use crate::values::limit::Limit;
-use crate::values::request::{Amount, Part, Request, Share};
+use crate::values::{Amount, Decision, Error, JointDecision, Limit, Part, Request, Share};
 
 /// One limit for many names. Each name has a bucket of its own, at prefix + name: see [`take`](Self::take). Clones share
 /// everything.
@@ -163,7 +160,7 @@ impl Limiter {
         Ok(if self.caller.options.shadow { Decision { retry_after_ms: 0, ..decision } } else { decision })
     }
 
-    /// Reserves, and sleeps until the call's turn: see [`reserve`](Self::reserve). A call that is dropped gives its tokens
+    /// Reserves, and sleeps until it may act: see [`reserve`](Self::reserve). A call that is dropped gives its tokens
     /// back.
     ///
     /// # Errors
@@ -238,7 +235,7 @@ impl Limiter {
         let denials = self.denials();
         for part in parts {
             if let Some(refusal) = denials.and_then(|denials| denials.recall(part, asked_at)) {
-                return Ok(JointDecision::of(self.caller.told(part, refusal, asked_at)));
+                return Ok(JointDecision::of(self.caller.reported(part, refusal, asked_at)));
             }
         }
         let decision = self.caller.decide("TB.MTAKE", Vec::new(), parts, self.how()).await?;
@@ -397,7 +394,7 @@ impl Limiter {
                 decision
             }
         };
-        Ok(Some(self.caller.told(part, decision, began)))
+        Ok(Some(self.caller.reported(part, decision, began)))
     }
 }
 

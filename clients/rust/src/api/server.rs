@@ -8,17 +8,19 @@ use std::time::Duration;
 use redis::{ConnectionInfo, IntoConnectionInfo, RedisResult, Value};
 use tokio::sync::Semaphore;
 
-use crate::local::buckets::Buckets;
+#[cfg(feature = "fake")]
+use crate::local::fake::Fake;
+use crate::local::limiter::LocalLimiter;
 use crate::transport::address::{read, settings};
+use crate::transport::background::YEAR;
 use crate::transport::clock::Clock;
 use crate::transport::cluster::Cluster;
 use crate::transport::locked::locked;
 use crate::transport::node::Node;
 use crate::transport::sentinel::Sentinels;
-use crate::transport::{Transport, YEAR};
-use crate::values::error::Error;
-use crate::values::request::{By, Request};
+use crate::transport::Transport;
 use crate::values::rules::MOST_UNSETTLED;
+use crate::values::{By, Error, Request};
 
 /// A server or a cluster, for limiters of tasks and of threads. Clones share its connections and its
 /// outages, whatever their timeouts.
@@ -42,7 +44,7 @@ pub struct Server {
 }
 
 pub(super) struct Shared {
-    local: Mutex<Buckets>,
+    local: Mutex<LocalLimiter>,
     degraded: AtomicU64,
     /// Bounds how many holds wait to be settled.
     pub(super) unsettled: Arc<Semaphore>,
@@ -89,7 +91,7 @@ impl Server {
 
     pub(crate) fn new(first: Arc<Node>, cluster: Option<Cluster>, clock: Clock) -> Self {
         let shared = Shared {
-            local: Mutex::new(Buckets::bounded()),
+            local: Mutex::new(LocalLimiter::bounded()),
             degraded: AtomicU64::new(0),
             unsettled: Arc::new(Semaphore::new(MOST_UNSETTLED)),
         };
@@ -145,10 +147,10 @@ impl Server {
 
     /// Finds what is wrong whatever the buckets hold.
     pub(crate) fn check(&self, request: &Request) -> Result<(), Error> {
-        self.decide_in(&mut Buckets::unbounded(), request).map(drop)
+        self.decide_in(&mut LocalLimiter::unbounded(), request).map(drop)
     }
 
-    fn decide_in(&self, local: &mut Buckets, request: &Request) -> Result<Value, Error> {
+    fn decide_in(&self, local: &mut LocalLimiter, request: &Request) -> Result<Value, Error> {
         local.now_us = i64::try_from(self.now().as_micros()).unwrap_or(i64::MAX);
         let mut replies = request.to_commands(By::Module).into_iter().map(|command| local.run(&command));
         replies.next().unwrap_or(Ok(Value::Nil)).map_err(|error| Error::refused("this process", error))
@@ -158,5 +160,15 @@ impl Server {
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Server").field("options", &self.transport.options).finish_non_exhaustive()
+    }
+}
+
+#[cfg(feature = "fake")]
+impl Fake {
+    /// Returns the server to make limiters with.
+    pub fn server(&self) -> Server {
+        // Nothing is ever connected to it.
+        let node = settings("redis://fake").and_then(Node::new).expect("a URL");
+        Server::new(node, None, Clock::Fake(self.clone()))
     }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::api::server::Server;
 use crate::transport::ask::Answer;
 use crate::transport::background::warn;
-use crate::values::request::Request;
 use crate::values::rules::SETTLED_AGAIN_AFTER;
+use crate::values::Request;
 
 const LOG: &str = "tokenbucket_client::hold";
 const LEAST_PAUSE: Duration = Duration::from_millis(50);

@@ -27,13 +27,9 @@ use std::time::{Duration, SystemTime};
 
 use redis::{Cmd, Value};
 
-use crate::api::server::Server;
-use crate::local::buckets::Buckets;
-use crate::transport::address::settings;
-use crate::transport::clock::Clock;
+use crate::local::limiter::LocalLimiter;
 use crate::transport::locked::locked;
-use crate::transport::node::Node;
-use crate::values::error::Failure;
+use crate::values::Failure;
 
 const YEAR_2026_S: u64 = 1_767_225_600;
 
@@ -43,7 +39,7 @@ pub struct Fake(Arc<Mutex<State>>);
 
 struct State {
     is_away: bool,
-    buckets: Buckets,
+    limiter: LocalLimiter,
 }
 
 impl Fake {
@@ -55,23 +51,16 @@ impl Fake {
     /// Makes a server whose clock begins at this moment, kept to the microsecond.
     pub fn at(now: SystemTime) -> Self {
         let since_1970 = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let mut buckets = Buckets::unbounded();
-        buckets.now_us = i64::try_from(since_1970.as_micros()).unwrap_or(0);
-        Self(Arc::new(Mutex::new(State { is_away: false, buckets })))
-    }
-
-    /// Returns the server to make limiters with.
-    pub fn server(&self) -> Server {
-        // Nothing is ever connected to it.
-        let node = settings("redis://fake").and_then(Node::new).expect("a URL");
-        Server::new(node, None, Clock::Fake(self.clone()))
+        let mut limiter = LocalLimiter::unbounded();
+        limiter.now_us = i64::try_from(since_1970.as_micros()).unwrap_or(0);
+        Self(Arc::new(Mutex::new(State { is_away: false, limiter })))
     }
 
     /// Lets time pass, for buckets and for what limiters remember. Kept to the microsecond.
     pub fn advance(&self, time: Duration) {
         let us = i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
         let mut state = locked(&self.0);
-        state.buckets.now_us = state.buckets.now_us.saturating_add(us);
+        state.limiter.now_us = state.limiter.now_us.saturating_add(us);
     }
 
     /// Begins an outage, or ends it.
@@ -85,12 +74,12 @@ impl Fake {
             let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
             return Err(Failure::NotConnected(refused.into()));
         }
-        let replies = commands.iter().map(|command| state.buckets.run(command));
+        let replies = commands.iter().map(|command| state.limiter.run(command));
         replies.collect::<Result<_, _>>().map_err(Failure::Replied)
     }
 
     pub(crate) fn since_1970(&self) -> Duration {
-        Duration::from_micros(locked(&self.0).buckets.now_us.try_into().unwrap_or(0))
+        Duration::from_micros(locked(&self.0).limiter.now_us.try_into().unwrap_or(0))
     }
 }
 

@@ -1,5 +1,5 @@
 //! Limits that this process enforces by itself.
 
-pub(crate) mod buckets;
 #[cfg(feature = "fake")]
 pub mod fake;
+pub(crate) mod limiter;

@@ -4,7 +4,7 @@ use std::mem::take;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::Value;
+use redis::{FromRedisValue, Value};
 use tokio::sync::oneshot;
 
 use crate::transport::background::{run_by_thread, runs_tasks};
@@ -12,9 +12,8 @@ use crate::transport::cluster::Cluster;
 use crate::transport::node::Node;
 use crate::transport::send::How;
 use crate::transport::Transport;
-use crate::values::error::{Error, Failure, Fault};
-use crate::values::request::{By, Request, SCRIPT};
 use crate::values::rules::{MOST_REDIRECTIONS, TRIES_OF_A_SPLIT_SLOT};
+use crate::values::{By, Error, Failure, Fault, JointDecision, Request, SCRIPT};
 
 /// What came of a request.
 pub(crate) enum Answer {
@@ -47,23 +46,26 @@ impl Transport {
         if max_wait.is_zero() {
             return self.run(request, None).await;
         }
-        Box::pin(self.wait(request, self.now().saturating_add(max_wait))).await
+        Box::pin(self.ask_in_turn(request, self.now().saturating_add(max_wait))).await
     }
 
     /// Asks first, and lets the server keep the call if it is denied. Where that is not possible, asks again at the times that
     /// denials tell.
-    async fn wait(&self, request: &Request, until: Duration) -> Result<Answer, Error> {
+    async fn ask_in_turn(&self, request: &Request, until: Duration) -> Result<Answer, Error> {
         let mut may_stay = self.clock().is_real() && self.options.by == By::Module;
         loop {
             let answer = self.run(request, None).await?;
             let Answer::Replies(replies) = &answer else { return Ok(answer) };
             let left = until.saturating_sub(self.now());
-            let denied = Request::binding(replies).filter(|decision| !decision.allowed && !left.is_zero());
-            let Some(pause) = denied.and_then(|denial| denial.retry_after()) else { return Ok(answer) };
+            let decided = replies.first().and_then(|reply| JointDecision::from_redis_value_ref(reply).ok());
+            let denied = decided.filter(|decision| !decision.allowed() && !left.is_zero());
+            let Some(pause) = denied.and_then(|denial| denial.binding.retry_after()) else {
+                return Ok(answer);
+            };
             if take(&mut may_stay) {
                 let answer = self.run(request, Some(until)).await;
                 // The command is missing in an older release.
-                if !matches!(answer, Err(Error::ModuleMissing(_))) {
+                if !matches!(answer, Err(Error::ModuleMissing { .. })) {
                     return answer;
                 }
             }
@@ -74,8 +76,8 @@ impl Transport {
     /// Sends a request. Reads what came of it, and what that says about the node.
     async fn run(&self, request: &Request, until: Option<Duration>) -> Result<Answer, Error> {
         if self.options.by == By::Script && request.needs_the_module() {
-            let problem = "holds and shares need the module, and this Server decides by_script()";
-            return Err(Error::ModuleMissing(problem.to_owned()));
+            let problem = "holds and shares need the module".to_owned();
+            return Err(Error::ModuleMissing { problem, advice: "this Server decides by_script()" });
         }
         let node = self.node_of(request);
         let (is_asking, was_sent, split_tries, is_again) = (false, false, 0, false);
@@ -97,10 +99,8 @@ impl Transport {
             _ if is_lost => Ok(Answer::Lost(node)),
             _ if why.is_unknown_command() && self.options.by == By::Module => {
                 let advice = "load it, or make a Server by_script(): holds and shares need the module";
-                Err(Error::ModuleMissing(format!(
-                    "{} has not loaded the tokenbucket module; {advice}",
-                    node.name
-                )))
+                let problem = format!("{} has not loaded the tokenbucket module", node.name);
+                Err(Error::ModuleMissing { problem, advice })
             }
             Failure::Replied(error) | Failure::NotConnected(error) if why.fault() == Fault::Callers => {
                 Err(Error::refused(&node.name, error))

@@ -18,7 +18,6 @@ use tokio::task::{yield_now, JoinHandle};
 use tokio::time::{sleep_until, Sleep};
 
 use crate::transport::address::unfinished;
-use crate::transport::YEAR;
 
 /// Empty until the first call, and while no thread can be started: each call tries.
 static BACKGROUND: OnceLock<Background> = OnceLock::new();
@@ -46,6 +45,9 @@ pub(crate) enum Role {
 
 /// The runtime of threads.
 static OF_THREADS: Mutex<Option<Runtime>> = Mutex::new(None);
+
+/// The longest time that a timer runs. Longer options count as this.
+pub(crate) const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Spare timers beyond these are dropped.
 const MOST_SPARE_TIMERS: usize = 64;

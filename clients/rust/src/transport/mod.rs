@@ -9,8 +9,8 @@ use std::time::Duration;
 use crate::transport::clock::Clock;
 use crate::transport::cluster::Cluster;
 use crate::transport::node::Node;
-use crate::values::request::By;
 use crate::values::rules::{RETRY_EVERY, TIMEOUT};
+use crate::values::By;
 
 pub(crate) mod address;
 pub(crate) mod ask;
@@ -23,9 +23,6 @@ pub(crate) mod node;
 pub(crate) mod send;
 pub(crate) mod sentinel;
 pub(crate) mod silence;
-
-/// The longest time that a timer runs. Longer options count as this.
-pub(crate) const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Sends requests to a server or a cluster; clones are the same one.
 #[derive(Clone)]

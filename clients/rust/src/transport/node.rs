@@ -1,21 +1,26 @@
 //! One server, and what is known about it.
 
+use std::mem::take;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use redis::{Client, ConnectionInfo, RedisResult};
+use redis::aio::{MultiplexedConnection as Connection, SendError};
+use redis::{AsyncConnectionConfig, Client, ConnectionInfo, PushInfo, PushKind, RedisResult};
 use tokio::sync::oneshot;
 
-use crate::transport::background::warn;
+use crate::transport::address::{timed_out, without_password};
+use crate::transport::background::{connecting, timeout, warn};
 use crate::transport::link::Link;
 use crate::transport::locked::locked;
 use crate::transport::sentinel::Sentinels;
-use crate::values::error::{Failure, Fault};
+use crate::values::{Failure, Fault};
 
 /// The log target of servers, named after the public type: users filter by it.
 pub(crate) const LOG: &str = "tokenbucket_client::server";
+/// Commands that wait to be written. Callers in a queue would wait for each other's turns to run.
+const MOST_IN_A_QUEUE: usize = 100_000;
 const BETWEEN_REFUSALS_LOGGED: Duration = Duration::from_secs(60);
 /// A tenth of the shortest timeout.
 const HEARD_EVERY_US: u64 = 100;
@@ -75,13 +80,44 @@ impl Node {
     }
 
     /// Returns how to connect to it now.
-    pub(super) async fn client(&self) -> RedisResult<Client> {
+    async fn client(&self) -> RedisResult<Client> {
         match &self.target {
             Target::Server(client) => Ok(client.clone()),
             Target::MasterOf(sentinels) => sentinels.find().await,
         }
     }
 
+    /// Connects for all calls, or for one that waits, in the runtime that it runs in. What the server closes is not used again.
+    pub(super) async fn connect(
+        self: Arc<Self>,
+        link: Arc<Link>,
+        is_shared: bool,
+        within: Duration,
+    ) -> RedisResult<Connection> {
+        let (node, of_link) = (Arc::downgrade(&self), Arc::downgrade(&link));
+        let config = AsyncConnectionConfig::new()
+            // Its timers would be those of the runtime. Silence is judged for all calls together.
+            .set_connection_timeout(None)
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(MOST_IN_A_QUEUE)
+            .set_push_sender(move |push: PushInfo| {
+                if let (PushKind::Disconnection, Some(node), Some(link)) =
+                    (push.kind, node.upgrade(), of_link.upgrade())
+                {
+                    if is_shared {
+                        node.forget(&link);
+                    } else {
+                        drop(take(&mut *locked(&link.waiters)));
+                    }
+                }
+                Ok::<_, SendError>(())
+            });
+        let made = async {
+            let client = connecting(async move { self.client().await }).await?;
+            client.get_multiplexed_async_connection_with_config(&config).await.map_err(without_password)
+        };
+        timeout(within, made).await.unwrap_or_else(|| Err(timed_out()))
+    }
     pub(super) fn link(&self) -> Arc<Link> {
         self.link.load_full()
     }

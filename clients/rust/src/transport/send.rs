@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection as Connection;
-use redis::{Cmd, RedisResult, Value};
+use redis::{Cmd, Pipeline, RedisResult, Value};
 use scopeguard::{guard, ScopeGuard};
 use tokio::runtime::Handle;
 
@@ -13,12 +13,12 @@ use crate::transport::address::timed_out;
 use crate::transport::background::{connecting, runs_tasks, timeout};
 #[cfg(feature = "fake")]
 use crate::transport::clock::Clock;
-use crate::transport::link::{send, Link};
+use crate::transport::link::Link;
 use crate::transport::locked::locked;
 use crate::transport::node::Node;
 use crate::transport::Transport;
-use crate::values::error::Failure;
 use crate::values::rules::CONNECT_WITHIN;
+use crate::values::Failure;
 
 /// A timer that fires so much later shows that this process is busy.
 pub(super) const LATE: Duration = Duration::from_millis(5);
@@ -117,7 +117,7 @@ impl Transport {
         if link.near.get().is_none() && link.calls.fetch_add(1, Ordering::Relaxed) == CALLS_OF_A_RUNTIME {
             let (node, link, id, within) = (node.clone(), link.clone(), runtime.id(), self.connect_within());
             let connecting = runtime.spawn(async move {
-                if let Ok(connection) = link.clone().connect(node, true, within).await {
+                if let Ok(connection) = node.connect(link.clone(), true, within).await {
                     let _ = link.near.set((id, connection));
                 }
             });
@@ -150,7 +150,7 @@ impl Transport {
 
     /// Connects, unless that is under way.
     async fn connect(self, node: Arc<Node>, link: Arc<Link>) -> RedisResult<Connection> {
-        let making = || link.clone().connect(node.clone(), true, self.connect_within());
+        let making = || node.clone().connect(link.clone(), true, self.connect_within());
         let made = link.shared.get_or_init(making).await.clone();
         match &made {
             Ok(_) => node.connected(self.now()),
@@ -174,7 +174,7 @@ impl Transport {
         if node.is_away() {
             return Err(Failure::NotSent);
         }
-        match connecting(link.clone().connect(node.clone(), false, self.connect_within())).await {
+        match connecting(node.clone().connect(link.clone(), false, self.connect_within())).await {
             Ok(waiter) => Ok(waiter),
             Err(error) if self.look(node).await => Err(Failure::NotConnected(error)),
             Err(error) => Err(Failure::NoMore(error)),
@@ -188,4 +188,21 @@ fn without_error(replies: Vec<Value>) -> RedisResult<Vec<Value>> {
         Some(at) => replies.into_iter().nth(at).unwrap_or_default().extract_error().map(|_| Vec::new()),
         None => Ok(replies),
     }
+}
+
+/// Sends commands in one write. Errors of the server come as values. Leaves out the replies to ASKING, which come first.
+async fn send(connection: &mut Connection, commands: &[Cmd], is_asking: bool) -> RedisResult<Vec<Value>> {
+    if let ([command], false) = (commands, is_asking) {
+        return Ok(vec![connection.send_packed_command(command).await?]);
+    }
+    let mut pipeline = Pipeline::with_capacity(commands.len());
+    for command in commands {
+        if is_asking {
+            pipeline.add_command(redis::cmd("ASKING"));
+        }
+        pipeline.add_command(command.clone());
+    }
+    let count = pipeline.len();
+    let replies = connection.send_packed_commands(&pipeline, 0, count).await?;
+    Ok(if is_asking { replies.into_iter().skip(1).step_by(2).collect() } else { replies })
 }

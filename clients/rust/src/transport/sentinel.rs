@@ -43,8 +43,8 @@ impl Sentinels {
         let mut failure = timed_out();
         let mut asking: JoinSet<_> =
             self.sentinels.iter().map(|sentinel| ask(sentinel.clone(), self.master.clone())).collect();
-        while let Some(told) = asking.join_next().await {
-            match told.unwrap_or_else(|error| Err(unfinished(error))) {
+        while let Some(named) = asking.join_next().await {
+            match named.unwrap_or_else(|error| Err(unfinished(error))) {
                 Ok((host, port)) => return Client::open(at(&self.like, host, port)),
                 Err(error) if !error.is_timeout() => failure = error,
                 Err(_) => {}

@@ -12,8 +12,8 @@ use crate::transport::background::{timeout, turn};
 use crate::transport::node::{is_due, Node};
 use crate::transport::send::{How, LATE};
 use crate::transport::Transport;
-use crate::values::error::Failure;
 use crate::values::rules::PULSE;
+use crate::values::Failure;
 
 /// A call is given up at this many timeouts, even if others are answered.
 const TIMEOUTS_OF_A_CALL: u32 = 3;

@@ -6,8 +6,6 @@ use std::time::{Duration, SystemTime};
 
 use redis::{FromRedisValue, ParsingError, Value};
 
-use crate::values::limit::Limit;
-
 /// What the server decided about a call: whether it is allowed, and when to try again.
 ///
 /// ```
@@ -54,37 +52,9 @@ impl Decision {
         self.retry_after_ms.try_into().ok().map(Duration::from_millis)
     }
 
-    /// Returns `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers under the policy's `name`, and
-    /// `Retry-After` if it is denied. That is left out where waiting does not help. A decision without the server says
-    /// nothing about the bucket.
-    pub fn headers(&self, limit: &Limit, name: &str) -> Vec<(&'static str, String)> {
-        let mut headers = Vec::new();
-        if !self.degraded {
-            // Otherwise an override counts.
-            if self.remaining <= saturating(limit.whole_capacity().into()) {
-                headers.push(("ratelimit-policy", policy(limit, name)));
-            }
-            let reset = u64::try_from(self.reset_after_ms);
-            let reset = reset.map_or_else(|_| String::new(), |ms| format!(";t={}", ms.div_ceil(1000)));
-            headers.push(("ratelimit", format!("\"{name}\";r={}{reset}", self.remaining.max(0))));
-        }
-        if let Some(wait) = self.retry_after().filter(|wait| !self.allowed && !wait.is_zero()) {
-            headers.push(("retry-after", wait.as_millis().div_ceil(1000).to_string()));
-        }
-        headers
-    }
-
     pub(crate) fn by_policy(allowed: bool, granted: u64, retry_after: Duration) -> Self {
         let retry_after_ms = if allowed { 0 } else { saturating(retry_after.as_millis()) };
         Self { allowed, granted, retry_after_ms, degraded: true, ..Self::default() }
-    }
-
-    /// Grants all that was wanted: the decision is shadowed if it did not.
-    pub(crate) fn in_shadow_mode(self, wanted: u64) -> Self {
-        if self.granted >= wanted {
-            return self;
-        }
-        Self { allowed: true, granted: wanted, shadowed: true, ..self }
     }
 
     /// Returns the decision as it stands after that time, if no call changed the bucket.
@@ -152,13 +122,7 @@ impl FromRedisValue for JointDecision {
     }
 }
 
-fn policy(limit: &Limit, name: &str) -> String {
-    let window = limit.fills_in_us().filter(|us| *us > 0);
-    let window = window.map_or_else(String::new, |us| format!(";w={}", us.div_ceil(1_000_000)));
-    format!("\"{name}\";q={}{window}", limit.whole_capacity())
-}
-
-fn saturating(ms: u128) -> i64 {
+pub(super) fn saturating(ms: u128) -> i64 {
     i64::try_from(ms).unwrap_or(i64::MAX)
 }
 

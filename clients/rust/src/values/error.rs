@@ -4,9 +4,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{ErrorKind, ParsingError, RedisError};
+use crate::values::JointDecision;
 
-use crate::values::decision::JointDecision;
+use redis::{ErrorKind, ParsingError, RedisError};
 
 /// Why there is no decision.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -25,9 +25,14 @@ pub enum Error {
     /// An argument of the call is wrong. The text says which.
     #[error("{0}")]
     BadArgument(String),
-    /// The server has not loaded the module, which the call needs. The text names the server.
-    #[error("{0}")]
-    ModuleMissing(String),
+    /// The call needs the module, which the server has not loaded.
+    #[error("{problem}; {advice}")]
+    ModuleMissing {
+        /// Names the server.
+        problem: String,
+        /// Tells the programmer what to do.
+        advice: &'static str,
+    },
     /// The buckets of one call are in several slots of a cluster: give their names a common hash tag.
     #[error("in a cluster, the names of one call have to share a hash tag, as in {{ada}}:requests")]
     CrossSlot,

@@ -2,85 +2,17 @@
 
 use std::borrow::Cow;
 use std::collections::HashSet;
-use std::fmt;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use redis::{Cmd, FromRedisValue, RedisWrite, Script, ToRedisArgs, Value};
-use tokenbucket_core::number::{micro_tokens, Rounding};
+use redis::{Cmd, Script};
 
-use crate::values::decision::{Decision, JointDecision};
-use crate::values::error::Error;
-use crate::values::limit::Limit;
 use crate::values::rules::{MOST_TENANT_BYTES, WEIGHTS};
+use crate::values::{Amount, Error, Limit};
 
-/// Tokens: a cost, a charge, what is held or used. Kept to a millionth of a token.
-///
-/// ```
-/// use tokenbucket_client::Amount;
-///
-/// assert!(Amount::from(0.5) < Amount::from(2_u64));
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
-pub struct Amount(f64);
-
-impl Amount {
-    /// The number of tokens, if it is a whole one above 0 that a batch may serve.
-    pub(crate) fn as_whole(self) -> Option<u64> {
-        let is_whole = self.0 >= 1.0 && self.0 <= MOST_TOKENS && self.0.fract() == 0.0;
-        is_whole.then_some(self.0 as u64)
-    }
-
-    /// Returns whether the server takes it for nothing, as it does float noise.
-    pub(crate) fn is_zero(self) -> bool {
-        self.micro() == 0
-    }
-
-    /// Returns it as a cost in millionths of a token, as the server reads it.
-    pub(crate) fn micro(self) -> i64 {
-        micro_tokens(&self.to_redis_args().concat(), Rounding::Up).unwrap_or(i64::MAX)
-    }
-
-    /// Checks that this command takes it.
-    pub(crate) fn checked(self, operation: &str) -> Result<Self, Error> {
-        let (argument, least) = match operation {
-            "TB.MTAKE" | "TB.TAKEANY" | "TB.PEEK" | "TB.RESERVE" => ("cost", 0.0),
-            "TB.TAKEUPTO" => ("most", 1.0),
-            "TB.MSETTLE" => ("used", 0.0),
-            _ => ("amount", 0.0),
-        };
-        if (least..=MOST_TOKENS).contains(&self.0) {
-            // -0.0, which commands write as -0, becomes 0.
-            return Ok(Self(self.0 + 0.0));
-        }
-        let problem = format!("{argument}: {self} is not a number of tokens from {least} to 1e12");
-        Err(Error::BadArgument(problem))
-    }
-}
-
-const MOST_TOKENS: f64 = 1e12;
 /// Most commands have no more, and need no second allocation.
 const WORDS: usize = 6;
 const BYTES: usize = 128;
-
-impl fmt::Display for Amount {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-macro_rules! amounts_of {
-    ($($number:ty)*) => {$(
-        /// Exact up to 2^53, far above the 10^12 tokens that the server allows.
-        impl From<$number> for Amount {
-            fn from(tokens: $number) -> Self {
-                Self(tokens as f64)
-            }
-        }
-    )*};
-}
-
-amounts_of!(f64 i32 u32 u64 usize);
 
 /// One of several buckets that are taken from, or held, all together or not at all.
 ///
@@ -115,18 +47,6 @@ impl Part {
 
     fn write_limit(&self, command: &mut Cmd) {
         command.arg(self.limit.capacity()).arg(self.limit.rate());
-    }
-}
-
-impl ToRedisArgs for Amount {
-    fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
-        match self.as_whole() {
-            // Much cheaper than of a float.
-            Some(whole) => whole.write_redis_args(out),
-            // Commands take at most 128 bytes, which zeros would fill.
-            None if self.0 > 0.0 && self.0 < 1e-6 => out.write_arg_fmt(format_args!("{:e}", self.0)),
-            None => out.write_arg_fmt(self),
-        }
     }
 }
 
@@ -308,12 +228,6 @@ impl Request {
             ("TB.MSETTLE", 1) => "TB.SETTLE",
             (operation, _) => operation,
         }
-    }
-
-    /// Returns what the replies decide, over all buckets.
-    pub(crate) fn binding(replies: &[Value]) -> Option<Decision> {
-        let decision = JointDecision::from_redis_value_ref(replies.first()?).ok()?;
-        Some(decision.binding)
     }
 
     /// One command, of this name.

@@ -13,31 +13,11 @@ use crate::{limit, patient};
 
 const STEPS: usize = 4000;
 
+/// Walks at random over both, and compares every decision. The arithmetic of both, that of the calendar too, is the core's.
 #[tokio::test]
 async fn the_fake_decides_as_the_server_does() {
-    let limits = [limit(10, "1/s"), limit(7, "3/7s"), limit(1000, "100/m"), limit(3, "0.7/1.1s")];
-    compare(limits, [0, 1, 999, 1000, 250_000, 1_000_003, 30_000_000]).await;
-}
-
-/// Over years, from boundary to boundary and to a microsecond before.
-#[tokio::test]
-async fn the_fake_knows_the_calendar() {
-    const DAY_US: i64 = 86_400_000_000;
-    let pauses_us =
-        [0, 1, 999_999, 10_000_000, 900_000_000, DAY_US, 7 * DAY_US, 28 * DAY_US - 1, 31 * DAY_US];
-    let short =
-        [limit(10, "5@10s"), limit(3, "1@250ms"), limit(100, "7@15m+05:45"), limit(1000, "0.5@2d-03:30")];
-    compare(short, pauses_us).await;
-    let long =
-        [limit(1000, "1000@d+09:00"), limit(20, "4@w-11:00"), limit(12, "3@mo+14:00"), limit(5, "1@y")];
-    compare(long, pauses_us).await;
-    let later =
-        [limit(30, "20@mo+14d-05:00"), limit(10, "10@3mo+27d"), limit(8, "8@w+6d+09:00"), limit(5, "5@3mo")];
-    compare(later, pauses_us).await;
-}
-
-/// Walks at random over both, and compares every decision.
-async fn compare<const PAUSES: usize>(limits: [Limit; 4], pauses_us: [i64; PAUSES]) {
+    let limits = [limit(10, "1/s"), limit(7, "3/7s"), limit(1000, "100/m"), limit(30, "20@mo+14d-05:00")];
+    let pauses_us = [0, 1, 999, 1000, 250_000, 1_000_003, 30_000_000, 28 * 86_400_000_000 - 1];
     let server = Server::started(&["--clock"]);
     let clock = Clock::new(&server.folder);
     let fake = Fake::at(SystemTime::UNIX_EPOCH + Duration::from_micros(START_US as u64));
@@ -49,7 +29,7 @@ async fn compare<const PAUSES: usize>(limits: [Limit; 4], pauses_us: [i64; PAUSE
     let (mut real_holds, mut fake_holds) = (Vec::new(), Vec::new());
     let mut rng = Rng::with_seed(7);
     for step in 0..STEPS {
-        let by_us = pauses_us[rng.usize(..PAUSES)];
+        let by_us = pauses_us[rng.usize(..pauses_us.len())];
         clock.advance_us(by_us);
         fake.advance(Duration::from_micros(by_us as u64));
         let which = rng.usize(..limits.len());

@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use redis::Value;
-use tokenbucket_client::{Decision, Error, Limit, Limiter, Options, Part};
+use tokenbucket_client::{Decision, Limit, Limiter, Options, Part};
 
 use crate::clock::Clock;
 use crate::servers::{ask, wait_for, Server};
@@ -16,22 +16,6 @@ const BRIEF: Duration = Duration::from_millis(300);
 
 async fn remaining(limiter: &Limiter, name: &str) -> i64 {
     limiter.peek(name, 0).await.unwrap().remaining
-}
-
-#[tokio::test]
-async fn a_hold_without_room_is_denied() {
-    let server = Server::start();
-    let limiter = limiter(&server, limit(10, STILL), Options::new());
-    let first = limiter.hold("a", 8, LONG).await.unwrap();
-    let Err(Error::Denied(decision)) = limiter.hold("a", 3, LONG).await else { panic!("denied") };
-    assert!((300_000..=360_000).contains(&decision.binding.retry_after_ms), "{decision:?}");
-    let Err(Error::Denied(never)) = limiter.hold("a", 11, LONG).await else { panic!("denied") };
-    assert_eq!(never.binding.retry_after(), None);
-    // What is not reported counts as used, and a wrong report loses no hold.
-    let wrong = [first.set_used(-1), first.set_used(f64::NAN), first.set_used_of(1, 1)];
-    assert!(wrong.iter().all(|error| matches!(error, Err(Error::BadArgument(_)))), "{wrong:?}");
-    first.settle().await.unwrap();
-    assert_eq!(remaining(&limiter, "a").await, 2);
 }
 
 /// On its server the time stands still: no hold expires before the test lets it.

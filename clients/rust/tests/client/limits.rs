@@ -50,10 +50,13 @@ fn a_mistake_is_one_line_that_names_it() {
 }
 
 #[test]
-fn the_least_float_is_an_amount() {
+fn the_least_float_is_an_amount_and_a_wrong_report_changes_nothing() {
     let limiter = Limiter::new(&Fake::new().server(), limit(10, "1/h"));
     let hold = limiter.hold("a", 5, Duration::from_secs(60)).unwrap();
     hold.set_used(f64::MIN_POSITIVE).unwrap();
+    for wrong in [hold.set_used(f64::NAN), hold.set_used_of(1, 1)] {
+        assert!(matches!(wrong, Err(Error::BadArgument(_))), "{wrong:?}");
+    }
     assert_eq!(hold.settle().unwrap().binding.remaining, 10);
 }
 

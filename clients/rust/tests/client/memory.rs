@@ -95,14 +95,6 @@ async fn an_idle_process_does_not_spend_a_stale_batch() {
 }
 
 #[tokio::test]
-async fn a_batch_that_does_not_suffice_says_when_to_come_back() {
-    let (_, limiter) = faked(limit(12, "1/s"), Options::new().batch(10));
-    assert!(limiter.take("a", 9).await.unwrap().allowed);
-    let denied = limiter.take("a", 10).await.unwrap();
-    assert_eq!((denied.allowed, denied.remaining, denied.retry_after_ms), (false, 3, 7000));
-}
-
-#[tokio::test]
 async fn a_batch_goes_on_while_the_server_is_away() {
     let (fake, limiter) = faked(limit(20, "1/h"), Options::new().batch(10));
     limiter.take("a", 1).await.unwrap();

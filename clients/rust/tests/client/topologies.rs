@@ -85,7 +85,7 @@ async fn a_fake_server_by_the_script_has_no_holds_either() {
     assert_eq!(limiter.take("a", 1).await.unwrap().remaining, 9);
     let error = limiter.hold("a", 1, TIMEOUT).await.err();
     assert!(
-        matches!(&error, Some(Error::ModuleMissing(text)) if text.contains("need the module")),
+        matches!(&error, Some(Error::ModuleMissing { problem, .. }) if problem.contains("need the module")),
         "{error:?}"
     );
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::future::Future;
+use std::ops::Deref;
 use std::time::Duration;
 
 use serde_json::{json, Value};
@@ -39,16 +40,6 @@ pub enum Hold {
 pub struct Held {
     pub hold: Hold,
     pub of: Vec<String>,
-}
-
-/// What either package answers to the same call.
-macro_rules! either {
-    ($kind:ident, $this:expr, $one:ident => $call:expr) => {
-        match $this {
-            $kind::Tasks($one) => $call,
-            $kind::Threads($one) => $call,
-        }
-    };
 }
 
 /// What either package makes of itself by the same call.
@@ -180,7 +171,7 @@ impl Joint {
     pub async fn hold_any(&self, name: &str, alternatives: &Value, ttl: Duration) -> Result<Held, Error> {
         let parts = self.alternatives(name, alternatives);
         let hold = decided!(Limiter, &self.limiter, limiter => limiter.hold_any(&parts, ttl), Hold)?;
-        let of = names(granted(alternatives, &hold.decision()));
+        let of = names(granted(alternatives, &hold.decision().binding));
         Ok(Held { hold, of })
     }
 
@@ -210,34 +201,30 @@ pub fn strings(list: &Value) -> Vec<String> {
     list.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-impl Hold {
-    pub fn decision(&self) -> Decision {
-        self.joint_decision().binding
-    }
+impl Deref for Hold {
+    type Target = tokenbucket_client::Hold;
 
-    fn joint_decision(&self) -> JointDecision {
-        either!(Hold, self, hold => hold.decision())
-    }
-
-    pub fn is_lost(&self) -> bool {
-        either!(Hold, self, hold => hold.is_lost())
+    fn deref(&self) -> &Self::Target {
+        match self {
+            Self::Tasks(hold) => hold,
+            Self::Threads(hold) => hold,
+        }
     }
 }
 
 impl Held {
     pub fn fields(&self) -> Value {
-        joint_fields(&self.hold.joint_decision(), &self.of)
+        joint_fields(&self.hold.decision(), &self.of)
     }
 
     /// `used` is a number, or one for each limit.
     pub async fn settle(&self, used: &Value) -> Result<Value, Error> {
-        let set = |place, used| either!(Hold, &self.hold, hold => hold.set_used_of(place, used));
         if let Some(used) = used.as_f64() {
-            set(0, used)?;
+            self.hold.set_used(used)?;
         }
         for (place, which) in self.of.iter().enumerate() {
             if let Some(used) = used[which].as_f64() {
-                set(place, used)?;
+                self.hold.set_used_of(place, used)?;
             }
         }
         let decision = decided!(Hold, &self.hold, hold => hold.settle())?;

@@ -53,7 +53,7 @@ fn hold(limiter: &Limiter, request: &Value) -> Decision {
         }
     };
     match held {
-        Ok(hold) => ManuallyDrop::new(hold).decision(),
+        Ok(hold) => ManuallyDrop::new(hold).decision().binding,
         Err(Error::Denied(denied)) => denied.binding,
         Err(error) => panic!("{error}"),
     }

@@ -34,7 +34,7 @@ impl From<Error> for Wrong {
     fn from(error: Error) -> Self {
         let kind = match &error {
             Error::ServerAway(_) => "ServerAway",
-            Error::ModuleMissing(_) => "ModuleMissing",
+            Error::ModuleMissing { .. } => "ModuleMissing",
             Error::CrossSlot => "CrossSlot",
             Error::Denied(_) => "Denied",
             Error::ReplyLost(_) => "ReplyLost",

@@ -1,4 +1,4 @@
-//! Buckets in this process: what limits while the server is away, and what the fake decides with.
+//! The local limiter: what limits while the server is away, and what the fake decides with.
 //!
 //! The arithmetic is the module's own.
 
@@ -51,7 +51,7 @@ const OF_ALTERNATIVES: [(&str, ReadAny); 2] = [
 ];
 
 /// The buckets that are not full, by key.
-pub(crate) struct Buckets {
+pub(crate) struct LocalLimiter {
     /// Since 1970.
     pub(crate) now_us: i64,
     of_keys: LruCache<Vec<u8>, Stored>,
@@ -64,7 +64,7 @@ struct Stored {
     expires_at_ms: i64,
 }
 
-impl Buckets {
+impl LocalLimiter {
     /// At most 10,000: the least recently used go first.
     pub(crate) fn bounded() -> Self {
         Self { now_us: 0, of_keys: LruCache::new(MOST_NAMES) }
