@@ -89,6 +89,22 @@ test("a node that has lost its slots is forgotten, with its connection, when ano
   await until(async () => !(await isConnected()));
 });
 
+test("a node whose slots are all with others is forgotten, though no other is new", async (t) => {
+  const cluster = await clusterFor(t);
+  const client = await clusterClientFor(t, cluster, "ioredis");
+  const limiter = new Limiter(patient(client), LIMIT, STRICT);
+  const [moving = "", staying = ""] = await cluster.names();
+  for (const name of [moving, staying]) await limiter.take(name);
+  const [old, other] = [await cluster.nodeOf(moving), await cluster.nodeOf(staying)];
+  const isConnected = async () => /cmd=tb.take/i.test(String(await ask(old, "CLIENT", "LIST")));
+  assert.equal(await isConnected(), true);
+
+  await ask(old, "FLUSHALL");
+  await cluster.moveSlots(old, other);
+  await limiter.take(moving);
+  await until(async () => !(await isConnected()));
+});
+
 test("while a slot moves, the script decides where its keys are", async (t) => {
   const cluster = await clusterFor(t, { module: false });
   const client = await clusterClientFor(t, cluster, "ioredis");

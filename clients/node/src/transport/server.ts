@@ -1,6 +1,6 @@
 /** A server or a cluster, shared by its limiters. */
 
-import type { Log } from "./circuit.js";
+import { Circuit, type Log } from "./circuit.js";
 import { byScript, keyOf, LOAD_SCRIPT, mustHappenOnce, needsModule, waiting, type Command } from "./command.js";
 import {
   BadArgument,
@@ -18,7 +18,7 @@ import { routeOf, type Client } from "./clients.js";
 import type { Clock, Connection, Route } from "./driver.js";
 import { ClusterRoute } from "./route.js";
 import { LocalLimiter } from "../local/local-limiter.js";
-import { LONGEST_PAUSE_MS, MACHINES_CLOCK, setTimeout } from "./time.js";
+import { clearTimeout, LONGEST_PAUSE_MS, MACHINES_CLOCK, setTimeout } from "./time.js";
 import { Transport } from "./transport.js";
 import { Unsettled } from "./unsettled.js";
 
@@ -97,11 +97,12 @@ export class Server {
   /** @internal */ readonly timeoutMs: number;
   /** @internal */ readonly retryEveryMs: number;
   /** @internal */ readonly local = new LocalLimiter();
-  /** @internal */ readonly unsettled = new Unsettled(this);
+  /** @internal */ readonly unsettled: Unsettled;
   /** @internal */ readonly route: Route;
   readonly #by: "module" | "script";
   readonly #transports = new Map<string, Transport>();
   #nextRefresh = 0;
+  #following: NodeJS.Timeout | undefined;
   /** How often no node was there to ask for slots. */
   #looks = 0;
 
@@ -119,6 +120,7 @@ export class Server {
     this.log = (line) => outside(() => log(line));
     this.#by = by;
     this.clock = this.route.clock ?? MACHINES_CLOCK;
+    this.unsettled = new Unsettled((command) => this.ask(command), retryEveryMs);
     if ("on" in client) client.on("end", () => this.close());
   }
 
@@ -180,7 +182,7 @@ export class Server {
     } else if (!to || !(this.route instanceof ClusterRoute)) {
       return false;
     } else if (to.isMoved) {
-      this.route.learn(to.slot, to.address);
+      this.#followLater(this.route.learn(to.slot, to.address), this.route);
     } else {
       attempt.before = ["ASKING"];
       attempt.askAt = to.address;
@@ -196,6 +198,7 @@ export class Server {
   /** Closes our connections; the next call opens new ones. The application's client stays open. */
   close(): void {
     this.unsettled.clear();
+    this.#following = void clearTimeout(this.#following);
     for (const transport of this.#transports.values()) transport.close();
   }
 
@@ -203,7 +206,11 @@ export class Server {
     const known = this.#transports.get(address);
     if (known) return known;
     this.#forgetOthers();
-    const transport = new Transport(address, this);
+    const { route, timeoutMs, retryEveryMs, log } = this;
+    const who = `the ${route instanceof ClusterRoute ? "node" : "server"}${address && ` ${address}`}`;
+    const circuit = new Circuit(who, retryEveryMs, log);
+    const connect = () => route.connectionTo(address);
+    const transport = new Transport(circuit, timeoutMs, connect, () => this.#lookForSlots());
     this.#transports.set(address, transport);
     return transport;
   }
@@ -219,22 +226,36 @@ export class Server {
     }
   }
 
-  /** @internal Asks a node of a cluster which nodes have the slots of those that are away. */
-  lookForSlots(): void {
+  /** Asks a node of a cluster which nodes have the slots of those that are away. */
+  #lookForSlots(): void {
     const { route } = this;
     const now = performance.now();
     if (!(route instanceof ClusterRoute) || now < this.#nextRefresh) return;
     this.#nextRefresh = now + this.retryEveryMs / 2;
-    const nodes = [...route.addresses()].map((address) => this.#transportAt(address));
-    const other = nodes.find(({ circuit }) => !circuit.isAway);
-    if (!other) {
-      route.forget();
-      // Tries one after the other: the others may have no calls that would.
-      nodes[this.#looks++ % nodes.length]?.whyAway();
-      return;
-    }
-    const replied = (slots: unknown) => route.learnAll(slots, other.address);
-    other.ask((connection) => connection.send(["CLUSTER", "SLOTS"])).then(replied, () => {});
+    const addresses = [...route.addresses()];
+    const there = addresses.find((address) => !this.#transportAt(address).circuit.isAway);
+    if (there !== undefined) return this.#learnSlotsFrom(there, route);
+    route.forget();
+    // Tries one after the other: the others may have no calls that would.
+    this.#transportAt(addresses[this.#looks++ % addresses.length]!).whyAway();
+  }
+
+  /** Asks the node to which a slot has moved for all slots, a moment later: others may move as well, and a node may leave. */
+  #followLater(address: string, route: ClusterRoute): void {
+    const follow = () => {
+      this.#following = undefined;
+      this.#learnSlotsFrom(address, route);
+    };
+    this.#following ??= setTimeout(follow, this.retryEveryMs / 2).unref();
+  }
+
+  #learnSlotsFrom(address: string, route: ClusterRoute): void {
+    const asked = this.#transportAt(address).ask((connection) => connection.send(["CLUSTER", "SLOTS"]));
+    const replied = (slots: unknown) => {
+      route.learnAll(slots, address);
+      this.#forgetOthers();
+    };
+    asked.then(replied, () => {});
   }
 }
 

@@ -1,7 +1,6 @@
 /** Holds in doubt, and settlements that could not be sent: they are settled by their ids once the server answers. */
 
 import type { Command } from "./command.js";
-import type { Server } from "./server.js";
 import { setTimeout } from "./time.js";
 import { Undecided } from "../values/errors.js";
 
@@ -13,7 +12,10 @@ export class Unsettled {
   /** Those under way, the oldest first. What is taken out is not sent again. */
   readonly #open = new Set<Command>();
 
-  constructor(readonly server: Server) {}
+  constructor(
+    readonly ask: (command: Command) => Promise<unknown>,
+    readonly retryEveryMs: number,
+  ) {}
 
   /** Sends the settlement in so many milliseconds, and again until the server has replied or the hold has ended. */
   async settle(command: Command, ttlMs: number, inMs: number): Promise<void> {
@@ -27,8 +29,8 @@ export class Unsettled {
         await new Promise((passed) => setTimeout(passed, pauseMs).unref());
         if (!this.#open.has(command)) return;
         const isRefused = (error: unknown) => !(error instanceof Undecided);
-        isSettled = await this.server.ask(words).then(() => true, isRefused);
-        pauseMs = isSettled ? SETTLED_AGAIN_AFTER_MS : Math.max(this.server.retryEveryMs, LEAST_RETRY_MS);
+        isSettled = await this.ask(words).then(() => true, isRefused);
+        pauseMs = isSettled ? SETTLED_AGAIN_AFTER_MS : Math.max(this.retryEveryMs, LEAST_RETRY_MS);
         if (!isSettled && performance.now() >= untilMs) this.#open.delete(command);
       }
     }
