@@ -66,7 +66,8 @@ export function nodeRedisPool(pool: NodeRedisPool): Route {
 
 /**
  * Asks for the client of the master each time. `_execute` is the one private name of a driver in this package: `use()`
- * and `acquire()` lend clients that neither show their options nor make duplicates.
+ * and `acquire()` lend clients that neither show their options nor make duplicates, `getMasterNode()` knows no password,
+ * and `sendCommand()` repeats calls whose reply was lost.
  */
 export function nodeRedisSentinel(sentinel: NodeRedisSentinel): Route {
   const duplicate = async (one: NodeRedisClient) => duplicateOf(one);
