@@ -2,6 +2,7 @@
 
 import { Circuit, type Log } from "./circuit.js";
 import { byScript, keyOf, LOAD_SCRIPT, mustHappenOnce, needsModule, waiting, type Command } from "./command.js";
+import { MOST_REDIRECTIONS, RETRY_EVERY_MS, TIMEOUT_MS, TRIES_OF_A_SPLIT_SLOT } from "../values/constants.js";
 import {
   BadArgument,
   checkOptions,
@@ -70,9 +71,6 @@ interface Attempt {
 }
 
 const OPTIONS = ["timeoutMs", "retryEveryMs", "by", "log"];
-export const MOST_REDIRECTIONS = 16;
-/** How often a call is sent again within the timeout while its slot is on two nodes, with a redirection each time. */
-export const TRIES_OF_A_SPLIT_SLOT = 10;
 const MOST_REPEATS = MOST_REDIRECTIONS + 2 * TRIES_OF_A_SPLIT_SLOT;
 
 /**
@@ -107,7 +105,8 @@ export class Server {
   #looks = 0;
 
   constructor(client: Client, options: ServerOptions = {}) {
-    const { timeoutMs = 100, retryEveryMs = 500, by = "module", log = (line) => console.warn(line) } = options;
+    const { timeoutMs = TIMEOUT_MS, retryEveryMs = RETRY_EVERY_MS } = options;
+    const { by = "module", log = (line) => console.warn(line) } = options;
     checkOptions(options, OPTIONS);
     checkBetween("timeoutMs", timeoutMs, 1, LONGEST_PAUSE_MS);
     checkBetween("retryEveryMs", retryEveryMs, 0, LONGEST_PAUSE_MS);

@@ -3,16 +3,14 @@
  * for each call that waits its turn in the server.
  */
 
+import { CONNECT_WITHIN_MS, PULSE_OF_A_WAIT_MS } from "../values/constants.js";
 import { CannotWait, isAnswer, isReply, textOf, type Undecided } from "../values/errors.js";
 import type { Circuit } from "./circuit.js";
 import type { Connection } from "./driver.js";
-import { aTurn, clearInterval, CONNECT_MS, eachTurn, idleMs, setInterval, TURNS, whileIn, within } from "./time.js";
+import { aTurn, clearInterval, eachTurn, idleMs, setInterval, TURNS, whileIn, within } from "./time.js";
 
 /** Sends a call by a connection, and resolves to the reply. */
 export type Send = (connection: Connection) => Promise<unknown>;
-
-/** How often a server is asked whether it is there while calls wait in it. */
-export const PULSE_MS = 500;
 
 const ping: Send = (connection) => connection.send(["PING"]);
 
@@ -193,7 +191,7 @@ export class Transport {
   async #open(): Promise<Connection> {
     const connection = this.newConnection();
     const connected = connection.connect().then(() => ping(connection));
-    const ms = Math.max(CONNECT_MS, this.timeoutMs);
+    const ms = Math.max(CONNECT_WITHIN_MS, this.timeoutMs);
     // A user without the right to PING is connected. One with a wrong password is not.
     const failure = await within(ms, connected, "not connected").then(
       () => connection.refusal,
@@ -205,7 +203,8 @@ export class Transport {
   }
 
   async #waitOn(connection: Connection, send: Send, untilMs: number, signal?: AbortSignal): Promise<unknown> {
-    if (this.#waiting.size === 0) this.#pulse = setInterval(() => void this.ask(ping).catch(() => {}), PULSE_MS);
+    if (this.#waiting.size === 0)
+      this.#pulse = setInterval(() => void this.ask(ping).catch(() => {}), PULSE_OF_A_WAIT_MS);
     this.#waiting.add(connection);
     try {
       signal?.throwIfAborted();

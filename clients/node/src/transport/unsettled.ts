@@ -2,10 +2,9 @@
 
 import type { Command } from "./command.js";
 import { setTimeout } from "./time.js";
+import { MOST_UNSETTLED_HOLDS, SETTLED_AGAIN_AFTER_MS } from "../values/constants.js";
 import { Undecided } from "../values/errors.js";
 
-export const SETTLED_AGAIN_AFTER_MS = 500;
-export const MOST_UNSETTLED = 1000;
 const LEAST_RETRY_MS = 50;
 
 export class Unsettled {
@@ -21,7 +20,7 @@ export class Unsettled {
   async settle(command: Command, ttlMs: number, inMs: number): Promise<void> {
     const untilMs = performance.now() + ttlMs;
     const [oldest] = this.#open.add(command);
-    if (this.#open.size > MOST_UNSETTLED) this.#open.delete(oldest!);
+    if (this.#open.size > MOST_UNSETTLED_HOLDS) this.#open.delete(oldest!);
     let pauseMs = inMs;
     // A cancelled hold may still be in a socket, so it is settled once more. Its use was charged: that comes back whole.
     for (const words of [command, withoutUse(command)]) {
