@@ -91,7 +91,7 @@ test("a hold of nothing in one of its limits is not lost", async () => {
   const hold = await joint.hold("ada", { slots: 1, tokens: 0 });
   assert.deepEqual([(await hold.renew()).allowed, hold.lost], [true, false]);
   await assert.rejects(hold.settle(5), /BadArgument: used: 5 does not say of which limit/);
-  const nothing = await joint.hold("bob", { tokens: "0" });
+  const nothing = await joint.hold("bob", { tokens: "1e-12" });
   assert.deepEqual([(await nothing.renew()).allowed, nothing.lost], [true, false]);
 });
 
