@@ -31,9 +31,9 @@ export class ClusterRoute implements Route {
     return all;
   }
 
-  /** Learns that a slot has moved, and returns where to. */
-  learn(slot: number, address: string): string {
-    return (this.#addresses[slot] = this.reachable(address));
+  /** Learns that a slot has moved. */
+  learn(slot: number, address: string): void {
+    this.#addresses[slot] = this.reachable(address);
   }
 
   /** Learns the reply to CLUSTER SLOTS of the node at `from`. */

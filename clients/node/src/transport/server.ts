@@ -19,7 +19,7 @@ import { routeOf, type Client } from "./clients.js";
 import type { Clock, Connection, Route } from "./driver.js";
 import { ClusterRoute } from "./route.js";
 import { LocalLimiter } from "../local/local-limiter.js";
-import { clearTimeout, LONGEST_PAUSE_MS, MACHINES_CLOCK, setTimeout } from "./time.js";
+import { LONGEST_PAUSE_MS, MACHINES_CLOCK, setTimeout } from "./time.js";
 import { Transport } from "./transport.js";
 import { Unsettled } from "./unsettled.js";
 
@@ -71,6 +71,8 @@ interface Attempt {
 }
 
 const OPTIONS = ["timeoutMs", "retryEveryMs", "by", "log"];
+/** How often a cluster is asked for its slots: nodes leave it, and the driver may know that before us. */
+const MS_BETWEEN_LOOKS = 60_000;
 const MOST_REPEATS = MOST_REDIRECTIONS + 2 * TRIES_OF_A_SPLIT_SLOT;
 
 /**
@@ -100,7 +102,7 @@ export class Server {
   readonly #by: "module" | "script";
   readonly #transports = new Map<string, Transport>();
   #nextRefresh = 0;
-  #following: NodeJS.Timeout | undefined;
+  #nextLook = performance.now() + MS_BETWEEN_LOOKS;
   /** How often no node was there to ask for slots. */
   #looks = 0;
 
@@ -140,9 +142,12 @@ export class Server {
   /** Sends the call, without an async function, which would cost every call a tenth more. */
   #send(attempt: Attempt): Promise<unknown> {
     const { command, call, untilMs, askAt } = attempt;
-    const transport = this.#transportAt(askAt ?? this.route.addressOf(keyOf(command)));
+    const { route } = this;
+    const address = askAt ?? route.addressOf(keyOf(command));
+    const transport = this.#transportAt(address);
     const away = transport.whyAway(); // which costs most calls of an outage half as much here
     if (away) return Promise.reject(away as never);
+    if (route instanceof ClusterRoute && performance.now() >= this.#nextLook) this.#learnSlotsFrom(address, route);
     const send = (connection: Connection) => transmit(connection, attempt);
     const sent = untilMs ? transport.wait(send, untilMs, call.signal) : transport.ask(send, attempt.mustHappenOnce);
     return sent.then(
@@ -181,7 +186,8 @@ export class Server {
     } else if (!to || !(this.route instanceof ClusterRoute)) {
       return false;
     } else if (to.isMoved) {
-      this.#followLater(this.route.learn(to.slot, to.address), this.route);
+      this.route.learn(to.slot, to.address);
+      this.#nextLook = performance.now() + this.retryEveryMs / 2; // the slots of a node move one after the other
     } else {
       attempt.before = ["ASKING"];
       attempt.askAt = to.address;
@@ -197,7 +203,6 @@ export class Server {
   /** Closes our connections; the next call opens new ones. The application's client stays open. */
   close(): void {
     this.unsettled.clear();
-    this.#following = void clearTimeout(this.#following);
     for (const transport of this.#transports.values()) transport.close();
   }
 
@@ -239,16 +244,8 @@ export class Server {
     this.#transportAt(addresses[this.#looks++ % addresses.length]!).whyAway();
   }
 
-  /** Asks the node to which a slot has moved for all slots, a moment later: others may move as well, and a node may leave. */
-  #followLater(address: string, route: ClusterRoute): void {
-    const follow = () => {
-      this.#following = undefined;
-      this.#learnSlotsFrom(address, route);
-    };
-    this.#following ??= setTimeout(follow, this.retryEveryMs / 2).unref();
-  }
-
   #learnSlotsFrom(address: string, route: ClusterRoute): void {
+    this.#nextLook = performance.now() + MS_BETWEEN_LOOKS;
     const asked = this.#transportAt(address).ask((connection) => connection.send(["CLUSTER", "SLOTS"]));
     const replied = (slots: unknown) => {
       route.learnAll(slots, address);
