@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fails where source files of a crate or of the package for Node import each other in a circle: `circles.py FOLDER...`.
+"""Fails where source files of a folder import each other in a circle: `circles.py FOLDER...`, in Rust or TypeScript.
 
 A re-export is no import: a name that `mod.rs` passes on belongs to the file that defines it.
 """
@@ -94,7 +94,8 @@ def main(folders: list[str]) -> int:
         try:
             TopologicalSorter(imports).prepare()
         except CycleError as error:
-            print(f"{folder}: files import each other in a circle: {' <- '.join(error.args[1])}", file=sys.stderr)
+            names = " <- ".join(error.args[1])
+            print(f"{folder}: files import each other in a circle: {names}", file=sys.stderr)
             status = 1
     return status
 
