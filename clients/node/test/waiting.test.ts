@@ -11,6 +11,8 @@ import { FakeServer } from "tokenbucket-redis/testing";
 import {
   ask,
   clientFor,
+  clusterClientFor,
+  clusterFor,
   emptiedClientFor,
   LIBRARIES,
   patient,
@@ -150,4 +152,22 @@ test("in a fake the wait takes its time", async () => {
   assert.equal(fake.clock.now(), 1000);
   assert.equal((await limiter.take("a", 1, { maxWaitMs: 999 })).allowed, false);
   assert.equal(fake.clock.now(), 1000);
+});
+
+test("a failover of the node sends those who wait to the new master", async (t) => {
+  const cluster = await clusterFor(t);
+  const client = await clusterClientFor(t, cluster, "ioredis");
+  const limiter = new Limiter(patient(client), ONE, { onError: "throw" });
+  const [name = ""] = await cluster.names();
+  const master = await cluster.nodeOf(`tb:${name}`);
+  const replica = await cluster.replicaOf(master);
+  assert.equal((await limiter.take(name)).allowed, true);
+  await until(async () => (await ask(replica, "DBSIZE")) === 1);
+  const waits = limiter.take(name, 1, LONG);
+  await untilWaiting(1, master);
+  await cluster.takeOver(replica);
+  await untilWaiting(1, replica);
+  await limiter.give(name, 1);
+  const { allowed, degraded } = await waits;
+  assert.deepEqual([allowed, degraded], [true, false]);
 });
