@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Fails where source files of a folder import each other in a circle: `circles.py FOLDER...`, in Rust or TypeScript.
+"""Fails where source files of a folder import each other in a circle: `circles.py FOLDER...`, in Rust, Python or
+TypeScript.
 
 A re-export is no import: a name that `mod.rs` passes on belongs to the file that defines it.
 """
 
+import ast
 import re
 import sys
+from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -84,7 +87,19 @@ def imports_of(root: Path) -> dict[str, set[str]]:
             }
             for file in modules
         }
+    if modules := list(root.rglob("*.py")):
+        return {str(file.with_suffix("")): set(python_imports(file)) for file in modules}
     return Crate(root).imports()
+
+
+def python_imports(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            of = file.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+            for name in node.names:
+                inner = of / name.name
+                is_module = inner.with_suffix(".py").exists()
+                yield str(inner if is_module else of / "__init__" if of.is_dir() else of)
 
 
 def main(folders: list[str]) -> int:
