@@ -394,7 +394,7 @@ lint: build-tools ## Check format, lints, docs and dependencies
 	cargo clippy --lib -p tokenbucket $(CORE) -- -D warnings
 	cargo clippy --workspace --all-targets -- -D warnings $(TEST_LINTS)
 	$(call say,'circles of imports')
-	python3 scripts/circles.py core/src src clients/rust/src gate/src
+	python3 scripts/circles.py core/src src gate/src clients/node/src clients/python/src clients/rust/src
 	$(call say,'documentation')
 	RUSTDOCFLAGS='-D warnings' cargo doc --no-deps --document-private-items -p tokenbucket $(CORE)
 	$(call say,'licences and sources of dependencies')

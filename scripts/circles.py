@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
-"""Fails where source files of a crate import each other in a circle: `circles.py FOLDER...`.
+"""Fails where source files of a folder import each other in a circle: `circles.py FOLDER...`, in Rust, Python or
+TypeScript.
 
 A re-export is no import: a name that `mod.rs` passes on belongs to the file that defines it.
 """
 
+import ast
 import re
 import sys
+from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+IMPORT = re.compile(r'^import [^;]*? from "(\.[^"]+)\.js";', re.MULTILINE)
 USE = re.compile(r"^\s*(pub(?:\([^)]*\))? )?use ([^;]+);", re.MULTILINE)
 Module = tuple[str, ...]
 
@@ -65,23 +69,47 @@ class Crate:
                 return self.file_of((*target, *path[len(module) + 1 :]))
         return module
 
-    def circle(self) -> list[Module] | None:
-        imports = {
-            module: {self.file_of(path) for is_public, path in uses if not is_public} - {module}
+    def imports(self) -> dict[str, set[str]]:
+        return {
+            "::".join(module) or "crate": {
+                "::".join(self.file_of(path)) or "crate" for is_public, path in uses if not is_public
+            }
             for module, uses in self.uses.items()
         }
-        try:
-            TopologicalSorter(imports).prepare()
-        except CycleError as error:
-            return error.args[1]
-        return None
+
+
+def imports_of(root: Path) -> dict[str, set[str]]:
+    """Returns what each file imports, types included."""
+    if modules := list(root.rglob("*.ts")):
+        return {
+            str(file.resolve().with_suffix("")): {
+                str((file.parent / path).resolve()) for path in IMPORT.findall(file.read_text("utf-8"))
+            }
+            for file in modules
+        }
+    if modules := list(root.rglob("*.py")):
+        return {str(file.with_suffix("")): set(python_imports(file)) for file in modules}
+    return Crate(root).imports()
+
+
+def python_imports(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            of = file.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+            for name in node.names:
+                inner = of / name.name
+                is_module = inner.with_suffix(".py").exists()
+                yield str(inner if is_module else of / "__init__" if of.is_dir() else of)
 
 
 def main(folders: list[str]) -> int:
     status = 0
     for folder in folders:
-        if circle := Crate(Path(folder)).circle():
-            names = " <- ".join("::".join(module) or "crate" for module in circle)
+        imports = {file: others - {file} for file, others in imports_of(Path(folder)).items()}
+        try:
+            TopologicalSorter(imports).prepare()
+        except CycleError as error:
+            names = " <- ".join(error.args[1])
             print(f"{folder}: files import each other in a circle: {names}", file=sys.stderr)
             status = 1
     return status

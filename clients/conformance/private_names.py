@@ -29,7 +29,6 @@ FORBIDDEN = {
 }
 # Where a driver leaves no other way, with the reason. At most three in all.
 EXCEPTIONS: dict[str, str] = {
-    "node/src/transport/clients.ts": "names `_execute` to tell node-redis's Sentinel client from others",
     "node/src/transport/node-redis.ts": "`_execute`: other ways lend clients without options or duplicates",
 }
 # Public, as the standard library spells it.

@@ -1,12 +1,13 @@
 /** Clusters of three real nodes, by the cluster clients of ioredis, iovalkey and node-redis. */
 
 import assert from "node:assert/strict";
+import { once } from "node:events";
 import { connect, createServer, type AddressInfo } from "node:net";
 import { pipeline } from "node:stream";
 import { test } from "node:test";
 
 import { Cluster } from "ioredis";
-import { CrossSlot, JointLimiter, Limiter } from "tokenbucket-redis";
+import { CrossSlot, JointLimiter, Limiter, type Client } from "tokenbucket-redis";
 import { TokenBucketStorage } from "tokenbucket-redis/nestjs";
 import { RateLimiterTokenBucket } from "tokenbucket-redis/rate-limiter-flexible";
 
@@ -15,6 +16,7 @@ import {
   CLUSTER_LIBRARIES,
   clusterClientFor,
   clusterFor,
+  NODE_REDIS,
   patient,
   sharedCluster,
   type Server,
@@ -69,6 +71,44 @@ test("a cluster all of whose nodes were replaced is found where the driver finds
   for (const name of onNodes) await until(async () => !(await isDegraded(name)));
 });
 
+const BEHIND_NAT: Record<string, (url: string, at: Record<string, { host: string; port: number }>) => Client> = {
+  ioredis: (url, natMap) => new Cluster([url], { natMap }),
+};
+for (const [library, { createCluster }] of Object.entries(NODE_REDIS)) {
+  BEHIND_NAT[library] = (url, nodeAddressMap) => createCluster({ rootNodes: [{ url }], nodeAddressMap });
+}
+
+for (const [library, clientTo] of Object.entries(BEHIND_NAT)) {
+  test(`${library}: a node is reached where the client's map of addresses has it`, async (t) => {
+    const [ports, at] = [new Set<number>(), {} as Record<string, { host: string; port: number }>];
+    for (const { port } of withModule.nodes) {
+      const relay = createServer((near) => {
+        const far = connect(port, "127.0.0.1", () => ports.add(far.localPort!));
+        pipeline(near, far, near, () => {});
+      }).listen(0, "127.0.0.1");
+      await once(relay, "listening");
+      t.after(() => relay.close());
+      at[`127.0.0.1:${port}`] = { host: "127.0.0.1", port: (relay.address() as AddressInfo).port };
+    }
+    const client = clientTo(withModule.nodes[0]!.url, at) as Cluster;
+    client.on("error", () => {});
+    await (library === "ioredis" ? once(client, "ready") : client.connect());
+    const buckets = patient(client);
+    t.after(() => (buckets.close(), client.disconnect()));
+    for (const name of names) await new Limiter(buckets, LIMIT, STRICT).take(`nat:${name}`);
+    for (const node of withModule.nodes) {
+      const clients = String(await ask(node, "CLIENT", "LIST"))
+        .split("\n")
+        .filter((line) => /cmd=tb.take/i.test(line));
+      const from = clients.map((line) => Number(/ addr=\S+:(\d+)/.exec(line)?.[1]));
+      assert.ok(
+        from.some((port) => ports.has(port)),
+        `${node.port}: ${clients.join("\n")}`,
+      );
+    }
+  });
+}
+
 test("a node that has lost its slots is forgotten, with its connection, when another is asked", async (t) => {
   const cluster = await clusterFor(t);
   const client = (await clusterClientFor(t, cluster, "ioredis")) as Cluster;
@@ -87,6 +127,24 @@ test("a node that has lost its slots is forgotten, with its connection, when ano
   });
   await limiter.take(name);
   await until(async () => !(await isConnected()));
+});
+
+test("a node whose slots are all with others is forgotten, though no other is new", async (t) => {
+  const cluster = await clusterFor(t);
+  const client = await clusterClientFor(t, cluster, "ioredis");
+  const limiter = new Limiter(patient(client), LIMIT, STRICT);
+  const [moving = "", staying = ""] = await cluster.names();
+  for (const name of [moving, staying]) await limiter.take(name);
+  const [old, other] = [await cluster.nodeOf(moving), await cluster.nodeOf(staying)];
+  const isConnected = async () => /cmd=tb.take/i.test(String(await ask(old, "CLIENT", "LIST")));
+  assert.equal(await isConnected(), true);
+
+  await ask(old, "FLUSHALL");
+  await cluster.moveSlots(old, other);
+  await until(async () => {
+    await limiter.take(moving);
+    return !(await isConnected());
+  });
 });
 
 test("while a slot moves, the script decides where its keys are", async (t) => {

@@ -145,25 +145,6 @@ for (const limit of [
   });
 }
 
-test("its time stands still until it is told", async () => {
-  const fake = new FakeServer();
-  const limiter = new Limiter(fake, { capacity: 1, rate: "1/s" });
-  assert.equal((await limiter.take("a")).allowed, true);
-  assert.equal((await limiter.take("a")).retryAfterMs, 1000);
-  fake.advance(999);
-  assert.equal((await limiter.take("a")).retryAfterMs, 1);
-  const began = performance.now();
-  assert.equal((await limiter.wait("a", 3_600, { maxWaitMs: 4_000_000 })).retryAfterMs, -1);
-  assert.equal((await limiter.wait("a", 1, { maxWaitMs: 4_000_000 })).allowed, true);
-  assert.ok(performance.now() - began < 500, "who reserves does not sleep");
-  assert.equal((await limiter.peek("a", 0)).remaining, 0, "its time has passed");
-});
-
-test("what the server refuses it refuses", async () => {
-  const limiter = new Limiter(new FakeServer(), { capacity: 1, rate: 0 });
-  await assert.rejects(limiter.take("a"), /ERR rate 0 is a pool/);
-});
-
 test("ten thousand holds of a name hardly slow down a decision", async () => {
   const perCallUs = async (count: number) => {
     const limiter = new Limiter(new FakeServer(), { capacity: 1e6, rate: 0 });

@@ -23,13 +23,12 @@ interface Options {
   name?: string;
 }
 
-/** An app that limits "/", whose proxies are on this machine; errors are answered with their text. */
+/** An app that limits "/"; errors are answered with their text. */
 type Serve = (t: TestContext, limiter: Limiter, ...options: Options[]) => Promise<string>;
 
 function byExpress(make: typeof express): Serve {
   return async (t, limiter, ...options) => {
     const app = make();
-    app.set("trust proxy", ["127.0.0.1"]);
     for (const one of options.length > 0 ? options : [{}]) app.use(rateLimitOfExpress(limiter, one));
     app.get("/", (_request, response) => {
       response.send("passed");
@@ -40,7 +39,7 @@ function byExpress(make: typeof express): Serve {
 
 function byFastify(make: typeof Fastify): Serve {
   return async (t, limiter, ...options) => {
-    const app = make({ trustProxy: ["127.0.0.1"] });
+    const app = make();
     for (const one of options.length > 0 ? options : [{}]) app.addHook("onRequest", rateLimitOfFastify(limiter, one));
     app.get("/", async () => "passed");
     app.setErrorHandler((error: Error, _request, reply) => reply.code(500).send(`${error.name}: ${error.message}`));
@@ -123,17 +122,6 @@ for (const [framework, serve] of Object.entries(FRAMEWORKS)) {
     assert.equal(header("ratelimit-policy"), '"user";q=5;w=1800, "route";q=5;w=1800');
   });
 
-  test(`${framework}: the address is the one that the trusted proxy saw`, async (t) => {
-    const url = await serve(t, await limiterFor(t, { capacity: 1, rate: STILL }));
-    const from = async (address: string) => (await get(url, { "x-forwarded-for": address })).status;
-    assert.deepEqual(
-      [await from("203.0.113.1"), await from("203.0.113.1"), await from("203.0.113.2")],
-      [200, 429, 200],
-    );
-    assert.equal(await from("198.51.100.7, 203.0.113.2"), 429, "what the client wrote itself");
-    assert.equal(await from("::ffff:203.0.113.1"), 429, "an IPv4 address is the same in IPv6 clothes");
-  });
-
   test(`${framework}: the server is away: each policy has a status; mistakes go to the error handler`, async (t) => {
     const own = await serverFor(t);
     const { buckets, send } = await clientFor(t, own);
@@ -167,7 +155,8 @@ test("wrong options are refused when the middleware is made", async (t) => {
   }
 });
 
-test("what is no address is a key as it is", () => {
+test("what is no address is a key as it is, and an IPv4 address the same in IPv6 clothes", () => {
+  assert.equal(clientAddress("::ffff:203.0.113.1"), "203.0.113.1");
   assert.equal(clientAddress("unix:"), "unix:");
   assert.equal(clientAddress(undefined), "");
 });

@@ -116,12 +116,6 @@ test("a limit is read as TB.TAKE takes it", () => {
   }
 });
 
-test("a hold of what the server reads as nothing is not lost", async () => {
-  const { limiter } = setUp({});
-  const hold = await limiter.hold("a", "1e-12");
-  assert.deepEqual([(await hold.renew()).allowed, hold.lost], [true, false]);
-});
-
 test("a denial that was asked for before tokens came back is not remembered", async () => {
   const { server, limiter } = setUp({ rememberDenials: 2 }, { capacity: 1, rate: "1/h" });
   await limiter.take("a");

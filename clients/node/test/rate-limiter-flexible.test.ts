@@ -14,7 +14,6 @@ import {
   RateLimiterRedis,
   RateLimiterRes,
   RateLimiterUnion,
-  RLWrapperBlackAndWhite,
   type IRateLimiterStoreOptions,
 } from "rate-limiter-flexible";
 import { FakeServer } from "tokenbucket-redis/testing";
@@ -328,17 +327,6 @@ const CASES: Case[] = [
     expected: [false, true, null, true],
   },
   {
-    promise: 'keyPrefix: "rlflx" unless given; getKey has it, and two prefixes keep apart',
-    async run(_limiter, { make }) {
-      await make().consume("a", 6);
-      await make({ keyPrefix: "" }).consume("a");
-      await make({ keyPrefix: "login" }).consume("a");
-      const keys = [make().getKey("a"), make({ keyPrefix: "" }).getKey("b"), make({ keyPrefix: "login" }).getKey("c")];
-      return [keys, await passes(make().consume("a"))];
-    },
-    expected: [["rlflx:a", "b", "login:c"], false],
-  },
-  {
     promise: "any name is a key of its own",
     options: { keyPrefix: "" },
     async run(limiter) {
@@ -375,7 +363,8 @@ const CASES: Case[] = [
     expected: [false, true],
   },
   {
-    promise: "options can be changed at run time",
+    promise: "options can be changed at run time, and how the original's client is called may be said",
+    options: { rejectIfRedisNotReady: true, useRedisPackage: false, customIncrTtlLuaScript: undefined } as never,
     async run(limiter) {
       limiter.points = 10;
       limiter.duration = 100;
@@ -500,12 +489,6 @@ const CASES: Case[] = [
     expected: [10_000, 10_000, 3000, 3000, 3000, 3000, 10_000, 3000, 3000, 3000, 3000, 3000, 3000],
   },
   {
-    promise: "how the original's client is called may be said",
-    options: { rejectIfRedisNotReady: true, useRedisPackage: false, customIncrTtlLuaScript: undefined } as never,
-    run: async (limiter) => times(10, () => limiter.consume("a")),
-    expected: 6,
-  },
-  {
     promise: "customDuration 0: points are never reset",
     run: async (limiter) => outcome(limiter.consume("a", 1, { customDuration: 0 })),
     expected: { remainingPoints: 5, msBeforeNext: -1, consumedPoints: 1, isFirstInDuration: true },
@@ -612,16 +595,6 @@ test("an insurance decides when the store is away; without one this process does
 
 test("inside the wrappers of rate-limiter-flexible", async () => {
   await redis.flushall();
-  const lists = new RLWrapperBlackAndWhite({
-    limiter: OURS() as never,
-    whiteList: ["friend"],
-    blackList: ["foe"],
-    isWhiteListed: (key) => key === "friend",
-  });
-  assert.equal(await times(10, () => lists.consume("friend")), 10);
-  assert.equal(await times(10, () => lists.consume("foe")), 0);
-  assert.equal(await times(10, () => lists.consume("a")), 6);
-
   const bursty = new BurstyRateLimiter(OURS() as never, OURS({ keyPrefix: "burst", points: 2 }) as never);
   assert.equal(await times(20, () => bursty.consume("b")), 8);
 

@@ -2,7 +2,9 @@
 
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
-import { cpSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { once } from "node:events";
+import { cpSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import { createServer, type AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
 import { basename, join, resolve } from "node:path";
 import { test } from "node:test";
@@ -49,6 +51,12 @@ export class Server extends real.Server {
     return (real.Server.prototype as unknown as Server).ask.call(this, ...call);
   }
 }
+/** Waits until the app listens, and for its rate limit headers. */
+export async function asked(port: number): Promise<void> {
+  const answer = await fetch(\`http://127.0.0.1:\${port}\`).catch(() => undefined);
+  if (!answer) return new Promise((later) => setTimeout(later, 20)).then(() => asked(port));
+  if (![...answer.headers.keys()].some((name) => name.includes("ratelimit"))) throw new Error("it is not limited");
+}
 const patient = (client: real.Client | real.Server) => (client instanceof real.Server ? client : new Server(client));
 export class Limiter extends real.Limiter {
   constructor(client: real.Client | real.Server, limit: real.Limit, options: real.LimiterOptions = {}) {
@@ -60,6 +68,7 @@ export class Limiter extends real.Limiter {
 test("the code of the README and of comments does what it says", async (t) => {
   const server = await serverFor(t);
   const cluster = await clusterFor(t);
+  const port = await freePort();
   const redis = new Redis(server.url);
   t.after(() => redis.disconnect());
   rmSync(FOLDER, { recursive: true, force: true });
@@ -67,10 +76,11 @@ test("the code of the README and of comments does what it says", async (t) => {
   for (const [at, code] of [...blocks, ...examples].entries()) {
     const here = code
       .replaceAll("redis://127.0.0.1:6379", code.includes("Cluster(") ? cluster.nodes[0]!.url : server.url)
-      .replaceAll("3000", "0")
+      .replaceAll("3000", port)
       .replace('from "tokenbucket-redis"', 'from "./patient.js"')
       .replace("{ storeClient,", "{ storeClient: new (await import('./patient.js')).Server(storeClient),");
-    writeFileSync(join(FOLDER, `${at}.ts`), `${here}\nprocess.exit();\n`);
+    const asks = code.includes("3000") ? `await (await import("./patient.js")).asked(${port});` : "";
+    writeFileSync(join(FOLDER, `${at}.ts`), `${here}\n${asks}\nprocess.exit();\n`);
   }
   writeFileSync(join(FOLDER, "patient.ts"), patientPackage(server.clock!));
   const compilerOptions = { rootDir: ".", outDir: "out" };
@@ -88,6 +98,39 @@ test("the code of the README and of comments does what it says", async (t) => {
     const said = [...code.matchAll(/^console\.log\(.*\); \/\/ (.*)$/gm)].map(([, text]) => text);
     assert.deepEqual(stdout.split("\n").filter(Boolean), said, `block ${at}\n${stderr}`);
   }
+});
+
+async function freePort(): Promise<string> {
+  const server = createServer().listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port } = server.address() as AddressInfo;
+  await once(server.close(), "close");
+  return String(port);
+}
+
+test("the app of docs/nestjs.md is compiled and runs by the command of that page", async (t) => {
+  const page = readFileSync(join(DOCS, "nestjs.md"), "utf8");
+  const [, options = ""] = /tsc app\.ts (.*) && node app\.js/.exec(page)!;
+  const folder = mkdtempSync(join(tmpdir(), "nest-"));
+  t.after(() => rmSync(folder, { recursive: true }));
+  const app = join(folder, "app");
+  for (const modules of [app, join(folder, "node_modules")]) mkdirSync(modules);
+  symlinkSync(join(PACKAGE, "node_modules"), join(app, "node_modules"));
+  symlinkSync(PACKAGE, join(folder, "node_modules/tokenbucket-redis"));
+  const { url } = await serverFor(t);
+  const [code = ""] = codeOf(page);
+  const asked = `
+    for (let i = 0; i <= 10; i++) console.log((await fetch(await app.getUrl())).status);
+    process.exit();`;
+  writeFileSync(join(app, "package.json"), '{ "type": "module" }');
+  const here = code
+    .replace('new Redis("redis://127.0.0.1:6379")', `new Server(new Redis("${url}"), { timeoutMs: 20_000 })`)
+    .replace("3000", "0");
+  writeFileSync(join(app, "app.ts"), `import { Server } from "tokenbucket-redis";\n${here}${asked}`);
+  const tsc = join(PACKAGE, "node_modules/.bin/tsc");
+  await run(tsc, ["app.ts", ...options.split(" ")], { cwd: app }).catch(({ stdout }) => assert.fail(stdout));
+  const { stdout } = await run(process.execPath, ["app.js"], { cwd: app });
+  assert.equal(stdout, `${"200\n".repeat(10)}429\n`);
 });
 
 const MIXED = `

@@ -262,6 +262,20 @@ export class Cluster {
     return this.nodes.map((node) => names.get(node)!);
   }
 
+  /** All slots of a node that has no keys. */
+  async moveSlots(from: Server, to: Server): Promise<void> {
+    const [id, port] = [String(await ask(to, "CLUSTER", "MYID")), from.port];
+    const ranges = (await ask(from, "CLUSTER", "SLOTS")) as [number, number, [string, number]][];
+    const slots = ranges.flatMap(([first, last, [, owner]]) =>
+      owner === port ? Array.from({ length: last - first + 1 }, (_, at) => first + at) : [],
+    );
+    for (const node of [to, ...this.nodes.filter((node) => node !== to)]) {
+      const client = new ioredis.Redis(node.url);
+      await client.pipeline(slots.map((slot) => ["cluster", "setslot", slot, "node", id])).exec();
+      client.disconnect();
+    }
+  }
+
   /** A replica that has all that its master has. */
   async replicaOf(master: Server): Promise<Server> {
     return new Server(this.launcher, (await this.launcher.tell("replica", master.node)) as Node);

@@ -163,9 +163,7 @@ const byFastify: Start = async (t, { limit = 3, windowMs = MINUTE, own = {} }, o
     look(request, { increment: false }).then((seen) => (seen.isAllowed ? "" : String(seen.max - seen.remaining))),
   );
   app.get("/", async () => "passed");
-  app.get("/tight", { config: { rateLimit: { max: 1 } } }, async () => "passed");
   app.get("/none", { config: { rateLimit: { max: 0 } } }, async () => "passed");
-  app.get("/free", { config: { rateLimit: false } }, async () => "passed");
   t.after(() => app.close());
   return { url: await app.listen({ port: 0, host: "127.0.0.1" }), undone: () => Infinity };
 };
@@ -376,22 +374,6 @@ const OF_FASTIFY: Case[] = [
     options: {},
     run: async ({ get, passed }) => [await passed(2), (await get("/used")).text, (await get("/used")).text],
     expected: [2, "2", "2"],
-  },
-  {
-    promise: "each route can have a limit of its own, or none",
-    options: {},
-    run: async ({ passed }) => [await passed(4, "/tight"), await passed(4), await passed(9, "/free")],
-    expected: [1, 3, 9],
-  },
-  {
-    promise: "timeWindow can be a function",
-    options: { own: { timeWindow: async () => 2 * MINUTE } },
-    async run({ passed, get }) {
-      await passed(3);
-      return (await get()).header("retry-after");
-    },
-    expected: "120",
-    bucket: { expected: "40", row: "`Retry-After`" },
   },
 ];
 

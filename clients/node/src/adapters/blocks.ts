@@ -72,7 +72,7 @@ export class BlockableBuckets {
 
   /** In one transaction, so that blocks of several callers do not add up. */
   async #set(bucket: Bucket, amount: Amount): Promise<void> {
-    // Finds out whether the module decides, or the script: a transaction can only fail.
+    // Follows redirections and explains errors: a transaction can only fail.
     const peek = this.#decider.command("TB.PEEK", bucket, [0]);
     await this.#decider.ask(peek);
     const charge = this.#decider.command("TB.CHARGE", bucket, [amount]);

@@ -1,6 +1,7 @@
 /** The common part of all limiters: asks the server, and applies `onError` without it. */
 
 import { mustHappenOnce, renewing, type Command } from "../transport/command.js";
+import { LEAST_WEIGHT, LONGEST_MS, MOST_SHARE_BYTES, MOST_WEIGHT } from "../values/constants.js";
 import { Decision } from "../values/decision.js";
 import { BadArgument, CannotWait, ReplyLost, ServerAway, Undecided } from "../values/errors.js";
 import { checkAmount, checkBetween, type Amount, type Limit } from "../values/limit.js";
@@ -75,14 +76,9 @@ export interface ShareOptions extends WaitOptions {
   weight?: number | undefined;
 }
 
-export const MAX_WAIT_MS = 30 * 86_400_000;
-export const MOST_SHARE_BYTES = 128;
-export const LEAST_WEIGHT = 0.001;
-export const MOST_WEIGHT = 1000;
-
 /** Returns how a call waits; throws a BadArgument before anything is sent. */
 export function inTurn({ signal, maxWaitMs = 0, share, weight }: ShareOptions): Call {
-  checkBetween("maxWaitMs", maxWaitMs, 0, MAX_WAIT_MS);
+  checkBetween("maxWaitMs", maxWaitMs, 0, LONGEST_MS);
   if (share === undefined && weight === undefined) return { signal, maxWaitMs };
   if (share === undefined) throw new BadArgument("weight: is of no share, set `share` as well");
   const bytes = typeof share === "string" ? Buffer.byteLength(share) : 0;

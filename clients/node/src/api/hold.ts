@@ -3,11 +3,11 @@
 import { randomUUID } from "node:crypto";
 
 import { byName, chosen, inTurn, type Decider, type Part, type ShareOptions, type WaitOptions } from "./decider.js";
+import { LONGEST_MS, SETTLED_AGAIN_AFTER_MS } from "../values/constants.js";
 import { Decision, Denied } from "../values/decision.js";
 import { BadArgument, HoldLost, ReplyLost, ServerAway, textOf } from "../values/errors.js";
 import { checkAmount, checkBetween, isNothing, isPool, type Amount } from "../values/limit.js";
 import type { Call } from "../transport/server.js";
-import { SETTLED_AGAIN_AFTER_MS } from "../transport/unsettled.js";
 
 /** The actual use; for several limits, by their names. */
 export type Used = Amount | Readonly<Record<string, Amount>>;
@@ -19,8 +19,6 @@ export interface HoldOptions extends WaitOptions {
    */
   ttlMs?: number;
 }
-
-export const MAX_TTL_MS = 30 * 86_400_000;
 
 /**
  * Reserves tokens for a piece of work. Renews itself until it is settled or lost; `await using` settles it at the end of
@@ -68,7 +66,7 @@ export class Hold implements AsyncDisposable {
   #settled: Promise<Decision> | undefined;
 
   private constructor(decider: Decider, parts: readonly Part[], ttlMs: number, onSettled: () => void, each: number) {
-    checkBetween("ttlMs", ttlMs, 1, MAX_TTL_MS);
+    checkBetween("ttlMs", ttlMs, 1, LONGEST_MS);
     this.#decider = decider;
     this.#parts = parts;
     this.#ttlMs = Math.round(ttlMs);

@@ -21,7 +21,7 @@ const KINDS: [names: string[], route: (client: never) => Route][] = [
   [["call", "duplicate", "status"], ioredis],
   [["slots", "masters", "nodeClient"], redis.nodeRedisCluster],
   [["execute", "totalClients"], redis.nodeRedisPool],
-  [["_execute", "acquire"], redis.nodeRedisSentinel],
+  [["getMasterNode", "acquire"], redis.nodeRedisSentinel],
   [["sendCommand", "duplicate", "isReady"], redis.nodeRedis],
 ];
 

@@ -9,15 +9,7 @@ export type Command = readonly string[];
 export const LOAD_SCRIPT: Command = ["SCRIPT", "LOAD", FALLBACK];
 const SHA = createHash("sha1").update(FALLBACK).digest("hex");
 
-const NEED_THE_MODULE = new Set([
-  "TB.HOLD",
-  "TB.MHOLD",
-  "TB.MRENEW",
-  "TB.SETTLE",
-  "TB.MSETTLE",
-  "TB.TAKEANY",
-  "TB.HOLDANY",
-]);
+const NEED_THE_MODULE = new Set(["TB.MHOLD", "TB.MRENEW", "TB.MSETTLE", "TB.TAKEANY", "TB.HOLDANY"]);
 /** Where the first key stands, if not right behind the name. */
 const FIRST_KEY: Record<string, number> = {
   "TB.MTAKE": 2,
@@ -30,7 +22,7 @@ const FIRST_KEY: Record<string, number> = {
 };
 
 /** Those that must not happen twice. */
-const ONCE = new Set(["TB.GIVE", "TB.CHARGE", "TB.SETTLE", "TB.MSETTLE"]);
+const ONCE = new Set(["TB.GIVE", "TB.CHARGE", "TB.MSETTLE"]);
 
 export function mustHappenOnce(command: Command): boolean {
   return ONCE.has(command[0] ?? "");

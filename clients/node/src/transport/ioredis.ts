@@ -2,11 +2,11 @@
 
 import type { Writable } from "node:stream";
 
+import { CONNECT_WITHIN_MS } from "../values/constants.js";
 import { isReply } from "../values/errors.js";
 import type { Command } from "./command.js";
 import type { Connection, Emitter, Route } from "./driver.js";
 import { addressIn, ClusterRoute, hostAndPort, single } from "./route.js";
-import { CONNECT_MS } from "./time.js";
 
 /** `Redis` of ioredis, or of iovalkey, which is made from it. */
 export interface IoredisClient extends Emitter {
@@ -46,7 +46,7 @@ const OPTIONS = {
 export function ioredis(client: IoredisClient): Route {
   const { sentinels } = (client.options ?? {}) as { sentinels?: unknown[] };
   // Lets the driver ask one after the other while a call waits for its connection, though the first ones are silent.
-  const ms = sentinels && Math.floor(CONNECT_MS / (sentinels.length + 1));
+  const ms = sentinels && Math.floor(CONNECT_WITHIN_MS / (sentinels.length + 1));
   const inTimeForAll = ms && { connectTimeout: ms, sentinelCommandTimeout: ms, sentinelRetryStrategy: null };
   const make = () => client.duplicate({ ...OPTIONS, ...inTimeForAll });
   return single(addressIn(client.options), () => new IoredisConnection(make));

@@ -19,6 +19,7 @@ export interface NodeRedisClient extends Emitter {
 export interface NodeRedisCluster extends Emitter {
   readonly slots: readonly unknown[];
   readonly masters: readonly unknown[];
+  readonly nodeByAddress: ReadonlyMap<string, unknown>;
   nodeClient(node: never): unknown;
 }
 
@@ -66,7 +67,8 @@ export function nodeRedisPool(pool: NodeRedisPool): Route {
 
 /**
  * Asks for the client of the master each time. `_execute` is the one private name of a driver in this package: `use()`
- * and `acquire()` lend clients that neither show their options nor make duplicates.
+ * and `acquire()` lend clients that neither show their options nor make duplicates, `getMasterNode()` knows no password,
+ * and `sendCommand()` repeats calls whose reply was lost.
  */
 export function nodeRedisSentinel(sentinel: NodeRedisSentinel): Route {
   const duplicate = async (one: NodeRedisClient) => duplicateOf(one);
@@ -77,10 +79,12 @@ export function nodeRedisSentinel(sentinel: NodeRedisSentinel): Route {
 export function nodeRedisCluster(client: NodeRedisCluster): Route {
   const connectionTo = (address: string) =>
     new NodeRedisConnection(async () => {
-      const [one] = client.masters;
-      if (!one) throw new Error("the cluster client is not connected: call its connect()");
-      const node = (await client.nodeClient(one as never)) as NodeRedisClient;
-      return duplicateOf(node, address ? hostAndPort(address) : undefined);
+      // The client of a node that the driver knows is connected where `nodeAddressMap` says.
+      const known = client.nodeByAddress.get(address);
+      const node = known ?? client.masters[0];
+      if (!node) throw new Error("the cluster client is not connected: call its connect()");
+      const one = (await client.nodeClient(node as never)) as NodeRedisClient;
+      return duplicateOf(one, known || !address ? undefined : hostAndPort(address));
     });
   const masterOf = (slot: number) => client.slots[slot] as { master: { address: string } } | undefined;
   return new ClusterRoute((slot) => masterOf(slot)?.master.address, connectionTo);

@@ -1,7 +1,8 @@
 /** A server or a cluster, shared by its limiters. */
 
-import type { Log } from "./circuit.js";
+import { Circuit, type Log } from "./circuit.js";
 import { byScript, keyOf, LOAD_SCRIPT, mustHappenOnce, needsModule, waiting, type Command } from "./command.js";
+import { MOST_REDIRECTIONS, RETRY_EVERY_MS, TIMEOUT_MS, TRIES_OF_A_SPLIT_SLOT } from "../values/constants.js";
 import {
   BadArgument,
   checkOptions,
@@ -70,9 +71,8 @@ interface Attempt {
 }
 
 const OPTIONS = ["timeoutMs", "retryEveryMs", "by", "log"];
-export const MOST_REDIRECTIONS = 16;
-/** How often a call is sent again within the timeout while its slot is on two nodes, with a redirection each time. */
-export const TRIES_OF_A_SPLIT_SLOT = 10;
+/** How often a cluster is asked for its slots: nodes leave it, and the driver may know that before us. */
+const MS_BETWEEN_LOOKS = 60_000;
 const MOST_REPEATS = MOST_REDIRECTIONS + 2 * TRIES_OF_A_SPLIT_SLOT;
 
 /**
@@ -97,16 +97,18 @@ export class Server {
   /** @internal */ readonly timeoutMs: number;
   /** @internal */ readonly retryEveryMs: number;
   /** @internal */ readonly local = new LocalLimiter();
-  /** @internal */ readonly unsettled = new Unsettled(this);
+  /** @internal */ readonly unsettled: Unsettled;
   /** @internal */ readonly route: Route;
   readonly #by: "module" | "script";
   readonly #transports = new Map<string, Transport>();
   #nextRefresh = 0;
+  #nextLook = performance.now() + MS_BETWEEN_LOOKS;
   /** How often no node was there to ask for slots. */
   #looks = 0;
 
   constructor(client: Client, options: ServerOptions = {}) {
-    const { timeoutMs = 100, retryEveryMs = 500, by = "module", log = (line) => console.warn(line) } = options;
+    const { timeoutMs = TIMEOUT_MS, retryEveryMs = RETRY_EVERY_MS } = options;
+    const { by = "module", log = (line) => console.warn(line) } = options;
     checkOptions(options, OPTIONS);
     checkBetween("timeoutMs", timeoutMs, 1, LONGEST_PAUSE_MS);
     checkBetween("retryEveryMs", retryEveryMs, 0, LONGEST_PAUSE_MS);
@@ -119,6 +121,7 @@ export class Server {
     this.log = (line) => outside(() => log(line));
     this.#by = by;
     this.clock = this.route.clock ?? MACHINES_CLOCK;
+    this.unsettled = new Unsettled((command) => this.ask(command), retryEveryMs);
     if ("on" in client) client.on("end", () => this.close());
   }
 
@@ -139,9 +142,12 @@ export class Server {
   /** Sends the call, without an async function, which would cost every call a tenth more. */
   #send(attempt: Attempt): Promise<unknown> {
     const { command, call, untilMs, askAt } = attempt;
-    const transport = this.#transportAt(askAt ?? this.route.addressOf(keyOf(command)));
+    const { route } = this;
+    const address = askAt ?? route.addressOf(keyOf(command));
+    const transport = this.#transportAt(address);
     const away = transport.whyAway(); // which costs most calls of an outage half as much here
     if (away) return Promise.reject(away as never);
+    if (route instanceof ClusterRoute && performance.now() >= this.#nextLook) this.#learnSlotsFrom(address, route);
     const send = (connection: Connection) => transmit(connection, attempt);
     const sent = untilMs ? transport.wait(send, untilMs, call.signal) : transport.ask(send, attempt.mustHappenOnce);
     return sent.then(
@@ -181,6 +187,7 @@ export class Server {
       return false;
     } else if (to.isMoved) {
       this.route.learn(to.slot, to.address);
+      this.#nextLook = performance.now() + this.retryEveryMs / 2; // the slots of a node move one after the other
     } else {
       attempt.before = ["ASKING"];
       attempt.askAt = to.address;
@@ -203,7 +210,11 @@ export class Server {
     const known = this.#transports.get(address);
     if (known) return known;
     this.#forgetOthers();
-    const transport = new Transport(address, this);
+    const { route, timeoutMs, retryEveryMs, log } = this;
+    const who = `the ${route instanceof ClusterRoute ? "node" : "server"}${address && ` ${address}`}`;
+    const circuit = new Circuit(who, retryEveryMs, log);
+    const connect = () => route.connectionTo(address);
+    const transport = new Transport(circuit, timeoutMs, connect, () => this.#lookForSlots());
     this.#transports.set(address, transport);
     return transport;
   }
@@ -219,22 +230,28 @@ export class Server {
     }
   }
 
-  /** @internal Asks a node of a cluster which nodes have the slots of those that are away. */
-  lookForSlots(): void {
+  /** Asks a node of a cluster which nodes have the slots of those that are away. */
+  #lookForSlots(): void {
     const { route } = this;
     const now = performance.now();
     if (!(route instanceof ClusterRoute) || now < this.#nextRefresh) return;
     this.#nextRefresh = now + this.retryEveryMs / 2;
-    const nodes = [...route.addresses()].map((address) => this.#transportAt(address));
-    const other = nodes.find(({ circuit }) => !circuit.isAway);
-    if (!other) {
-      route.forget();
-      // Tries one after the other: the others may have no calls that would.
-      nodes[this.#looks++ % nodes.length]?.whyAway();
-      return;
-    }
-    const replied = (slots: unknown) => route.learnAll(slots, other.address);
-    other.ask((connection) => connection.send(["CLUSTER", "SLOTS"])).then(replied, () => {});
+    const addresses = [...route.addresses()];
+    const there = addresses.find((address) => !this.#transportAt(address).circuit.isAway);
+    if (there !== undefined) return this.#learnSlotsFrom(there, route);
+    route.forget();
+    // Tries one after the other: the others may have no calls that would.
+    this.#transportAt(addresses[this.#looks++ % addresses.length]!).whyAway();
+  }
+
+  #learnSlotsFrom(address: string, route: ClusterRoute): void {
+    this.#nextLook = performance.now() + MS_BETWEEN_LOOKS;
+    const asked = this.#transportAt(address).ask((connection) => connection.send(["CLUSTER", "SLOTS"]));
+    const replied = (slots: unknown) => {
+      route.learnAll(slots, address);
+      this.#forgetOthers();
+    };
+    asked.then(replied, () => {});
   }
 }
 

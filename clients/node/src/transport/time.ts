@@ -9,8 +9,6 @@ export const { setTimeout, clearTimeout, setInterval, clearInterval, setImmediat
 
 /** A timer of Node that is to take more than 24 days fires at once. */
 export const LONGEST_PAUSE_MS = 86_400_000;
-/** The longest time for connecting, unless the timeout is longer. */
-export const CONNECT_MS = 1000;
 /** Silence is counted in turns of the event loop, so many in the time a call waits: a busy loop hears nothing. */
 export const TURNS = 5;
 

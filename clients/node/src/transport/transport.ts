@@ -3,18 +3,14 @@
  * for each call that waits its turn in the server.
  */
 
+import { CONNECT_WITHIN_MS, PULSE_OF_A_WAIT_MS } from "../values/constants.js";
 import { CannotWait, isAnswer, isReply, textOf, type Undecided } from "../values/errors.js";
-import { Circuit } from "./circuit.js";
+import type { Circuit } from "./circuit.js";
 import type { Connection } from "./driver.js";
-import { ClusterRoute } from "./route.js";
-import type { Server } from "./server.js";
-import { aTurn, clearInterval, CONNECT_MS, eachTurn, idleMs, setInterval, TURNS, whileIn, within } from "./time.js";
+import { aTurn, clearInterval, eachTurn, idleMs, setInterval, TURNS, whileIn, within } from "./time.js";
 
 /** Sends a call by a connection, and resolves to the reply. */
 export type Send = (connection: Connection) => Promise<unknown>;
-
-/** How often a server is asked whether it is there while calls wait in it. */
-export const PULSE_MS = 500;
 
 const ping: Send = (connection) => connection.send(["PING"]);
 
@@ -36,6 +32,11 @@ class Pipeline {
     readonly onSilence: () => void,
   ) {}
 
+  get hasCalls(): boolean {
+    return this.#heard < this.#sent;
+  }
+
+  /** True if nothing is due, and nobody would notice that the connection is closed. */
   get isIdle(): boolean {
     return this.connection.isOpen && this.#stopListening === undefined;
   }
@@ -73,7 +74,6 @@ class Pipeline {
 }
 
 export class Transport {
-  readonly circuit: Circuit;
   #pipeline: Pipeline | undefined;
   #connecting: Promise<Pipeline> | undefined;
   /** Connections on which calls wait. */
@@ -81,17 +81,17 @@ export class Transport {
   #pulse: NodeJS.Timeout | undefined;
 
   constructor(
-    readonly address: string,
-    readonly server: Server,
-  ) {
-    const { retryEveryMs, log, route } = server;
-    const who = `the ${route instanceof ClusterRoute ? "node" : "server"}${address && ` ${address}`}`;
-    this.circuit = new Circuit(who, retryEveryMs, log);
-  }
+    readonly circuit: Circuit,
+    readonly timeoutMs: number,
+    /** Makes another connection to the server. */
+    readonly newConnection: () => Connection,
+    /** Called while the server is away: another may have its slots by now. */
+    readonly onAway: () => void,
+  ) {}
 
   get isInUse(): boolean {
     const pipeline = this.#pipeline;
-    return !!this.#connecting || this.#waiting.size > 0 || (!!pipeline?.connection.isOpen && !pipeline.isIdle);
+    return !!this.#connecting || this.#waiting.size > 0 || (!!pipeline?.connection.isOpen && pipeline.hasCalls);
   }
 
   /** Sends the call, and once more if its connection breaks before the reply, unless it must happen `once`. */
@@ -108,7 +108,7 @@ export class Transport {
     if (!this.circuit.isAway) return undefined;
     if (this.circuit.isTimeToAsk()) {
       this.#connect().catch(() => {});
-      this.server.lookForSlots();
+      this.onAway();
     }
     return this.circuit.undecided(wasSent);
   }
@@ -133,7 +133,7 @@ export class Transport {
    */
   leave(): boolean {
     const pipeline = this.#pipeline;
-    if (pipeline && performance.now() - pipeline.openedAtMs < this.server.retryEveryMs) return false;
+    if (pipeline && performance.now() - pipeline.openedAtMs < this.circuit.retryEveryMs) return false;
     pipeline?.connection.close(); // its other calls are sent again, too
     return true;
   }
@@ -175,9 +175,8 @@ export class Transport {
       .then(
         (connection) => {
           this.circuit.reached();
-          const { timeoutMs } = this.server;
-          const silent = () => this.#failed(new Error(`no reply within ${timeoutMs} ms`));
-          return (this.#pipeline = new Pipeline(connection, timeoutMs, silent));
+          const silent = () => this.#failed(new Error(`no reply within ${this.timeoutMs} ms`));
+          return (this.#pipeline = new Pipeline(connection, this.timeoutMs, silent));
         },
         (error: unknown) => {
           // Some answers are mistakes, such as a wrong password, and waiting does not help.
@@ -190,9 +189,9 @@ export class Transport {
   }
 
   async #open(): Promise<Connection> {
-    const connection = this.server.route.connectionTo(this.address);
+    const connection = this.newConnection();
     const connected = connection.connect().then(() => ping(connection));
-    const ms = Math.max(CONNECT_MS, this.server.timeoutMs);
+    const ms = Math.max(CONNECT_WITHIN_MS, this.timeoutMs);
     // A user without the right to PING is connected. One with a wrong password is not.
     const failure = await within(ms, connected, "not connected").then(
       () => connection.refusal,
@@ -204,12 +203,13 @@ export class Transport {
   }
 
   async #waitOn(connection: Connection, send: Send, untilMs: number, signal?: AbortSignal): Promise<unknown> {
-    if (this.#waiting.size === 0) this.#pulse = setInterval(() => void this.ask(ping).catch(() => {}), PULSE_MS);
+    if (this.#waiting.size === 0)
+      this.#pulse = setInterval(() => void this.ask(ping).catch(() => {}), PULSE_OF_A_WAIT_MS);
     this.#waiting.add(connection);
     try {
       signal?.throwIfAborted();
       // Bounded even if this connection alone is dead and nothing says so.
-      const mostMs = Math.max(untilMs - performance.now(), 0) + 2 * this.server.timeoutMs;
+      const mostMs = Math.max(untilMs - performance.now(), 0) + 2 * this.timeoutMs;
       return await whileIn(signal, within(mostMs, send(connection), "no reply"));
     } finally {
       this.#waiting.delete(connection);
@@ -222,6 +222,6 @@ export class Transport {
   #failed(error: unknown): void {
     this.circuit.failed(error);
     this.close();
-    this.server.lookForSlots();
+    this.onAway();
   }
 }

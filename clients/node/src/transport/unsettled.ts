@@ -1,25 +1,26 @@
 /** Holds in doubt, and settlements that could not be sent: they are settled by their ids once the server answers. */
 
 import type { Command } from "./command.js";
-import type { Server } from "./server.js";
 import { setTimeout } from "./time.js";
+import { MOST_UNSETTLED_HOLDS, SETTLED_AGAIN_AFTER_MS } from "../values/constants.js";
 import { Undecided } from "../values/errors.js";
 
-export const SETTLED_AGAIN_AFTER_MS = 500;
-export const MOST_UNSETTLED = 1000;
 const LEAST_RETRY_MS = 50;
 
 export class Unsettled {
   /** Those under way, the oldest first. What is taken out is not sent again. */
   readonly #open = new Set<Command>();
 
-  constructor(readonly server: Server) {}
+  constructor(
+    readonly ask: (command: Command) => Promise<unknown>,
+    readonly retryEveryMs: number,
+  ) {}
 
   /** Sends the settlement in so many milliseconds, and again until the server has replied or the hold has ended. */
   async settle(command: Command, ttlMs: number, inMs: number): Promise<void> {
     const untilMs = performance.now() + ttlMs;
     const [oldest] = this.#open.add(command);
-    if (this.#open.size > MOST_UNSETTLED) this.#open.delete(oldest!);
+    if (this.#open.size > MOST_UNSETTLED_HOLDS) this.#open.delete(oldest!);
     let pauseMs = inMs;
     // A cancelled hold may still be in a socket, so it is settled once more. Its use was charged: that comes back whole.
     for (const words of [command, withoutUse(command)]) {
@@ -27,8 +28,8 @@ export class Unsettled {
         await new Promise((passed) => setTimeout(passed, pauseMs).unref());
         if (!this.#open.has(command)) return;
         const isRefused = (error: unknown) => !(error instanceof Undecided);
-        isSettled = await this.server.ask(words).then(() => true, isRefused);
-        pauseMs = isSettled ? SETTLED_AGAIN_AFTER_MS : Math.max(this.server.retryEveryMs, LEAST_RETRY_MS);
+        isSettled = await this.ask(words).then(() => true, isRefused);
+        pauseMs = isSettled ? SETTLED_AGAIN_AFTER_MS : Math.max(this.retryEveryMs, LEAST_RETRY_MS);
         if (!isSettled && performance.now() >= untilMs) this.#open.delete(command);
       }
     }

@@ -4,9 +4,7 @@
 export class TokenBucketError extends Error {}
 
 /** An argument of the call is wrong; the message says which. */
-export class BadArgument extends TokenBucketError {
-  override readonly name: string = "BadArgument";
-}
+export class BadArgument extends TokenBucketError {}
 
 /** Throws a BadArgument for an option that does not exist, as a misspelt one would have no effect. */
 export function checkOptions(options: object, known: readonly string[]): void {
@@ -17,34 +15,22 @@ export function checkOptions(options: object, known: readonly string[]): void {
 }
 
 /** The server did not decide, and `onError` is "throw". */
-export class ServerAway extends TokenBucketError {
-  override readonly name: string = "ServerAway";
-}
+export class ServerAway extends TokenBucketError {}
 
 /** The reply to a call that must happen once, such as `give`, was lost: the server may or may not have executed it. */
-export class ReplyLost extends TokenBucketError {
-  override readonly name: string = "ReplyLost";
-}
+export class ReplyLost extends TokenBucketError {}
 
 /** The server no longer has a hold: other calls may have its tokens. */
-export class HoldLost extends TokenBucketError {
-  override readonly name: string = "HoldLost";
-}
+export class HoldLost extends TokenBucketError {}
 
 /** The server has not loaded the tokenbucket module, which the call needs. */
-export class ModuleMissing extends TokenBucketError {
-  override readonly name: string = "ModuleMissing";
-}
+export class ModuleMissing extends TokenBucketError {}
 
 /** The buckets of one call are in several slots of a cluster: give their names a common hash tag. */
-export class CrossSlot extends TokenBucketError {
-  override readonly name: string = "CrossSlot";
-}
+export class CrossSlot extends TokenBucketError {}
 
 /** The server replied with an error that repeating the call does not change, such as WRONGTYPE or NOPERM. */
-export class ServerError extends TokenBucketError {
-  override readonly name: string = "ServerError";
-}
+export class ServerError extends TokenBucketError {}
 
 /**
  * The server does not decide this call: `onError` does. No caller sees it, and during an outage its stack trace would be
@@ -64,8 +50,12 @@ export class Undecided {
 }
 
 /** A call cannot wait in this server, which has or keeps no connection for it. */
-export class CannotWait extends TokenBucketError {
-  override readonly name: string = "CannotWait";
+export class CannotWait extends TokenBucketError {}
+
+const KINDS = { BadArgument, ServerAway, ReplyLost, HoldLost, ModuleMissing, CrossSlot, ServerError, CannotWait };
+// Written out, because minifiers rename classes.
+for (const [name, kind] of Object.entries(KINDS)) {
+  Object.defineProperty(kind.prototype, "name", { value: name, writable: true });
 }
 
 export type Fault =
