@@ -513,7 +513,14 @@ def test_the_limits_are_those_of_the_provider_less_a_margin() -> None:
     assert router.limit_of("tokens", 0) == Limit(0, 1)
     assert TokenBucketRouter(burst_s=10).limit_of("tokens", 6000) == Limit(900.0, "6000/m")
     assert TokenBucketRouter(calendar=True, margin=0).limit_of("tokens", 6000) == Limit(6000, "6000@m")
-    wrong: list[dict[str, Any]] = [{"margin": 1}, {"margin": -0.1}, {"burst_s": 0}, {"burst_s": 7200}]
+    assert router.limit_of("tokens", 10**13) == router.limit_of("tokens", 10**12)
+    assert TokenBucketRouter(burst_s=3600).limit_of("tokens", 10**12).capacity == 9 * 10**11
+    wrong: list[dict[str, Any]] = [
+        *({"margin": margin} for margin in (1, -0.1, "0.1", None)),
+        *({"burst_s": burst} for burst in (0, 7200, "60", None)),
+        *({"ttl_ms": ttl} for ttl in (0, "60000", None)),
+        {"prefix": None},
+    ]
     for options in wrong:
         with pytest.raises(BadArgument, match=next(iter(options))):
             TokenBucketRouter(**options)

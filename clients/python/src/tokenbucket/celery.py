@@ -16,12 +16,13 @@ from typing import Any, Final
 from celery import Task
 from celery.exceptions import ImproperlyConfigured, Retry, SoftTimeLimitExceeded
 
-from .api.operations import OnError
+from .api.operations import OnError, checked_ms
 from .api.threads import Client, Limiter, Server
 from .transport.server import LOG
 from .values.decision import Decision, Denied
-from .values.errors import TokenBucketError
+from .values.errors import BadArgument, TokenBucketError
 from .values.limit import Limit
+from .values.options import read_numbers
 
 # In the headers of a message that was put back for its turn, rather than to ask again.
 TURN_HEADER: Final = "tokenbucket_turn"
@@ -67,6 +68,7 @@ class LimitedTask(Task):
         request.is_running = True
         if request.is_eager or (self.limit is None and self.max_in_flight is None):
             return self.run(*args, **kwargs)
+        self._read_options()
         name = self.limit_name(*args, **kwargs)
         with self._place_in_flight(name):
             self._take_of_rate(name)
@@ -75,6 +77,21 @@ class LimitedTask(Task):
                 return self.run(*args, **kwargs)
             finally:
                 self._run_s += (time.monotonic() - began - self._run_s) / 4
+
+    def _read_options(self) -> None:
+        """Reads numbers that are strings, as from the environment. Raises BadArgument for any mistake."""
+        if not isinstance(self.limit, Limit | None):
+            raise BadArgument(f"limit: {self.limit!r} is not a Limit")
+        if self.limit and not self.limit.tokens_per_s:
+            raise BadArgument("limit: its rate is 0; limit runs in flight by max_in_flight=")
+        names = ("max_in_flight", "max_wait", "hold_ttl")
+        numbers = read_numbers({name: getattr(self, name) for name in names})
+        for name in names:
+            setattr(self, name, numbers.get(name, getattr(LimitedTask, name)))
+        if self.max_in_flight is not None and self.max_in_flight < 0:
+            raise BadArgument(f"max_in_flight: {self.max_in_flight!r} is less than 0")
+        checked_ms("max_wait", self.max_wait * 1000)
+        checked_ms("hold_ttl", self.hold_ttl * 1000, 1)
 
     @cached_property
     def _limiter(self) -> Limiter:

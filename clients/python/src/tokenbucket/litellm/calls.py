@@ -10,9 +10,10 @@ from typing import Any
 
 import litellm
 
-from .. import asyncio as _asyncio
+from ..asyncio import Client, Hold, JointLimiter, Server
 from ..values.errors import BadArgument, TokenBucketError
 from ..values.limit import Number
+from ..values.options import named, read_numbers
 
 PARALLEL = "parallel"
 # Of a call that says neither.
@@ -24,21 +25,27 @@ _LONGEST_CALL_S = 3600
 
 
 def joint_limiter(
-    server: _asyncio.Server | _asyncio.Client | str | None, prefix: str, options: Mapping[str, Any]
-) -> _asyncio.JointLimiter:
+    server: Server | Client | str | None, prefix: str, options: Mapping[str, Any]
+) -> JointLimiter:
     """Returns a limiter on the server; on that of the environment if there is None."""
-    if server is None:
-        server = _asyncio.Server(
-            os.environ.get("TOKENBUCKET_URL", "redis://localhost:6379/0"),
-            timeout_ms=_timeout_ms(os.environ.get("TOKENBUCKET_TIMEOUT_MS", "100")),
-        )
-    of_limiter: dict[str, Any] = {"on_error": os.environ.get("TOKENBUCKET_ON_ERROR", "local"), **options}
-    return _asyncio.JointLimiter(server, {}, prefix, **of_limiter)
+    said = {name: os.environ.get(f"TOKENBUCKET_{name.upper()}") for name in ("url", "timeout_ms", "on_error")}
+
+    def as_written(name: str) -> str:
+        of = "url" if name == "client" else name
+        return name if said.get(of) is None or of in options else f"TOKENBUCKET_{of.upper()}"
+
+    given = {name: value for name, value in said.items() if value is not None}
+    with named(as_written):
+        if server is None:
+            timeout = read_numbers({"timeout_ms": said["timeout_ms"]})
+            server = Server(given.get("url", "redis://localhost:6379/0"), **timeout)
+        of_limiter: dict[str, Any] = {"on_error": given.get("on_error", "local"), **options}
+        return JointLimiter(server, {}, prefix, **of_limiter)
 
 
 @dataclass(slots=True)
 class _Call:
-    hold: _asyncio.Hold
+    hold: Hold
     held: Mapping[str, Number]
     patience: asyncio.TimerHandle
     is_settled: bool = False
@@ -47,14 +54,14 @@ class _Call:
 class Calls:
     """The calls that hold something, by their ids."""
 
-    def __init__(self, limiter: _asyncio.JointLimiter) -> None:
+    def __init__(self, limiter: JointLimiter) -> None:
         self._server = limiter.server
         self._calls: dict[str, _Call] = {}
 
     def __contains__(self, id: str) -> bool:
         return id in self._calls
 
-    def begin(self, id: str, hold: _asyncio.Hold, held: Mapping[str, Number]) -> None:
+    def begin(self, id: str, hold: Hold, held: Mapping[str, Number]) -> None:
         """Renews the hold until the call is settled or forgotten, or an hour has passed.
 
         `held` are the limits that the call uses, and how much of them.
@@ -113,13 +120,6 @@ def _used(which: str, held: float, tokens: float | None) -> float:
     if which.endswith(PARALLEL):
         return 0
     return held if tokens is None or which.endswith("requests") else tokens
-
-
-def _timeout_ms(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError as error:
-        raise BadArgument(f"TOKENBUCKET_TIMEOUT_MS: {text!r} is not a number") from error
 
 
 def _whole(data: Mapping[str, Any], name: str) -> int | None:
