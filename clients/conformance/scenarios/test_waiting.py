@@ -100,49 +100,31 @@ def begin_shares(
 
 
 @pytest.mark.also_in_clusters
-@pytest.mark.parametrize("op", ["take", "hold"])
-def test_a_tenant_with_one_call_is_served_second_beside_one_with_many(
-    package: Package, server: Service, op: str
-) -> None:
-    shares = [{"share": share} for share in ("loud", "loud", "loud", "quiet")]
-    first, second, third, quiet = begin_shares(package, server, op, shares)
-    order = [first, quiet, second, third]
-    for served in range(1, 5):
-        give(server)
-        until_waiting(server, 4 - served)
-        assert all(one.result(10)["allowed"] for one in order[:served])
-        assert not any(one.done() for one in order[served:])
-
-
-@pytest.mark.parametrize("op", ["take", "hold"])
+@pytest.mark.parametrize(("op", "light"), [("take", {"weight": 0.5}), ("hold", {})])
 def test_tenants_are_served_in_proportion_to_their_weights(
-    package: Package, server: Service, op: str
+    package: Package, server: Service, op: str, light: dict[str, float]
 ) -> None:
-    shares = [{"share": "heavy", "weight": 2.5}, {"share": "light", "weight": 0.5}]
+    weight = 5 * light.get("weight", 1)
+    shares = [{"share": "heavy", "weight": weight}, {"share": "light", **light}]
     calls = begin_shares(package, server, op, shares * 6)
-    heavy, light = calls[::2], calls[1::2]
+    heavy, others = calls[::2], calls[1::2]
     for left in reversed(range(12)):
         give(server)
         until_waiting(server, left)
         if left == 6:
-            assert all(one.result(10)["allowed"] for one in (*heavy[:5], light[0]))
+            assert all(one.result(10)["allowed"] for one in (*heavy[:5], others[0]))
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [{"share": "a" * 129}, *({"share": "a", "weight": one} for one in (0.0001, 1000.001))],
-)
-def test_a_share_that_cannot_be_is_an_error_and_takes_nothing(
-    package: Package, server: Service, wrong: dict[str, Any]
-) -> None:
+def test_a_share_that_cannot_be_is_an_error_and_takes_nothing(package: Package, server: Service) -> None:
     package.server(server)
     package.limiter(capacity=1, rate="1/h")
-    with pytest.raises(DriverError) as error:
-        package.take(max_wait_ms=LONG_MS, **wrong)
-    assert error.value.kind == "BadArgument"
-    assert any(
-        word in error.value.text for word in (["weight"] if "weight" in wrong else ["share", "tenant"])
-    )
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"share": "a" * 129}, "share|tenant"),
+        *(({"share": "a", "weight": weight}, "weight") for weight in (0.0001, 1000.001)),
+    ]
+    for words, named in wrong:
+        with pytest.raises(DriverError, match=f"BadArgument: .*({named})"):
+            package.take(max_wait_ms=LONG_MS, **words)
     assert executed(server, "tb.btake") == 0
 
 
