@@ -20,15 +20,6 @@ def limited(package: Package, server: Service) -> Package:
     return package
 
 
-def test_a_hold_is_settled_by_what_was_used(limited: Package, server: Service) -> None:
-    for used, left in ((3, 7), (0, 7), (9, -2)):
-        assert limited.do("hold", amount=2)["allowed"]
-        limited.do("settle", used=used)
-        assert level(server) == left
-    denied = limited.do("hold", amount=5)
-    assert (denied["allowed"], level(server)) == (False, -2)
-
-
 def test_a_hold_that_is_gone_is_charged_what_it_used(limited: Package, server: Service) -> None:
     assert limited.do("hold", amount=5)["allowed"]
     ask(server, "DEL", "tb:user")

@@ -155,21 +155,6 @@ def test_a_joint_take_waits_until_it_can_take_all(package: Package, server: Serv
     assert executed(server, "tb.bmtake") == 1
 
 
-def test_a_hold_waits_for_the_slot_of_another(package: Package, server: Service) -> None:
-    package.server(server)
-    package.limiter(capacity=1, rate="1/h", prefix="other:")
-    package.limiter("slots", capacity=1, rate="0", connect=False)
-    words = {"on": "slots", "amount": 1, "max_wait_ms": LONG_MS}
-    assert package.do("hold", **words)["allowed"]
-    waits = package.begin("hold", **{"as": "second"}, **words)
-    until_waiting(server, 1)
-    package.do("settle", used=0)
-    assert waits.result()["allowed"]
-    assert len(ask(server, "TB.HOLDS", "tb:user")) == 1
-    package.do("settle", hold="second", used=0)
-    assert ask(server, "TB.HOLDS", "tb:user") == []
-
-
 def test_a_call_that_waits_asks_the_server_whatever_is_batched_or_remembered(
     package: Package, server: Service
 ) -> None:
@@ -325,8 +310,3 @@ def test_by_the_script_the_call_comes_back_when_it_may_be_granted(
         decision = package.take(max_wait_ms=LONG_MS)
         assert (decision["allowed"], decision["degraded"]) == (True, False)
     assert executed(bare, "evalsha") - before < 20
-    package.server(bare, "without")
-    package.limiter("strict", capacity=1, rate="5/s", connect=False, server="without")
-    with pytest.raises(DriverError) as missing:
-        package.take(on="strict", max_wait_ms=LONG_MS)
-    assert missing.value.kind == "ModuleMissing"
