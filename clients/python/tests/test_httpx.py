@@ -164,7 +164,7 @@ def test_a_cost_above_the_capacity_is_an_error_at_once(make: Make, upstream: Ups
         *({"cost": cost} for cost in (None, "", "one", -1)),
         {"transport": httpx.AsyncHTTPTransport()},
     ],
-    ids=repr,
+    ids=lambda option: next(iter(option)),
 )
 def test_an_option_that_cannot_be_is_named(option: dict[str, Any]) -> None:
     limiter = tokenbucket.Limiter(FakeServer(), Limit(1, 1))

@@ -163,7 +163,8 @@ class LimitedTask(Task):
     def _await_turn(self, name: str, ask: Ask, turns: Limit, every_s: float | None = None) -> None:
         """Returns once the server has granted it. Puts the task back if its turn is too far off."""
         max_wait_ms = self.max_wait * 1000
-        wait_ms = max_wait_ms if self._is_its_turn else 0.0
+        has_turn = self.request.get(TURN_HEADER) or (self.request.headers or {}).get(TURN_HEADER)
+        wait_ms = max_wait_ms if has_turn else 0.0
         while not (decision := ask(wait_ms)).allowed:
             if decision.retry_after_ms < 0:
                 raise Denied(decision)
@@ -185,11 +186,6 @@ class LimitedTask(Task):
             if queue.degraded:
                 return queue.retry_after_ms / 1000 * random.uniform(1, 2), False
         return min(first_s, longest_s) + queue_s * random.uniform(0.5, 1), False
-
-    @property
-    def _is_its_turn(self) -> bool:
-        request = self.request
-        return bool(request.get(TURN_HEADER) or (request.headers or {}).get(TURN_HEADER))
 
     def _put_back(self, countdown: float, is_its_turn: bool, decision: Decision) -> None:
         """Publishes this message again and ends the run, as `retry` does, but does not count it as one.

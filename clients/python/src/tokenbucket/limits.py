@@ -139,7 +139,8 @@ class BucketStorage:
 
     async def reset(self) -> int:
         """Makes every bucket under the prefix full; how many were not."""
-        found = self.redis.scan_iter(f"{_escaped(self.limiter.prefix)}*", count=1000)
+        prefix = re.sub(r"([\\\[\]*?])", r"\\\1", self.limiter.prefix)
+        found = self.redis.scan_iter(f"{prefix}*", count=1000)
         keys = [key async for key in found] if self.is_asynchronous else list(found)
         return sum([int(await done(self.redis.unlink(key))) for key in keys])
 
@@ -206,8 +207,3 @@ class AsyncTokenBucketStorage(
     STORAGE_SCHEME = [f"async+{scheme}" for scheme in _SCHEMES]  # noqa: RUF012
     is_asynchronous = True
     _kinds = _asyncio
-
-
-def _escaped(prefix: str) -> str:
-    """For a pattern of SCAN."""
-    return re.sub(r"([\\\[\]*?])", r"\\\1", prefix)

@@ -88,6 +88,13 @@ class Calls:
         except TokenBucketError:  # the answer is worth more than the settlement
             self._server.log.exception("a call was not settled as its answer says")
 
+    async def end(self, id: str, tokens: float | None, *, was_sent: bool = True) -> None:
+        """Settles a call of which no hook will tell more."""
+        try:
+            await self.settle(id, tokens, was_sent=was_sent)
+        finally:
+            self.forget(id)
+
     def forget(self, id: str) -> None:
         """Leaves a hold that was not settled to expire."""
         if (call := self._calls.pop(id, None)) is not None:

@@ -155,7 +155,7 @@ class TokenBucketRouter(CustomLogger):
     ) -> None:
         """Settles a call whose answer is there, before the caller has it."""
         if (attempt := _attempt_of(request_data)) and (tokens := tokens_of(response)) is not None:
-            await self._settle(attempt, tokens)
+            await self._calls.end(attempt.id, tokens)
 
     async def async_post_call_failure_deployment_hook(
         self,
@@ -166,14 +166,14 @@ class TokenBucketRouter(CustomLogger):
     ) -> None:
         """A call that failed was a request, and cost no tokens."""
         if attempt := _attempt_of(request_data):
-            await self._settle(attempt, 0)
+            await self._calls.end(attempt.id, 0)
 
     async def async_log_success_event(
         self, kwargs: dict[str, Any], response_obj: Any, start_time: Any, end_time: Any
     ) -> None:
         """Settles a stream, and what a cache has answered: it used nothing."""
         if attempt := _logged(kwargs):
-            await self._settle(attempt, tokens_of(response_obj), was_sent=not kwargs.get("cache_hit"))
+            await self._calls.end(attempt.id, tokens_of(response_obj), was_sent=not kwargs.get("cache_hit"))
 
     async def async_log_failure_event(
         self, kwargs: dict[str, Any], response_obj: Any, start_time: Any, end_time: Any
@@ -241,13 +241,7 @@ class TokenBucketRouter(CustomLogger):
 
     async def _end(self, attempt: _Attempt) -> None:
         """Settles an attempt whose use is unknown: all that was held, if it was sent."""
-        await self._settle(attempt, None, was_sent=attempt.is_sent)
-
-    async def _settle(self, attempt: _Attempt, tokens: float | None, was_sent: bool = True) -> None:
-        try:
-            await self._calls.settle(attempt.id, tokens, was_sent=was_sent)
-        finally:
-            self._calls.forget(attempt.id)
+        await self._calls.end(attempt.id, None, was_sent=attempt.is_sent)
 
     def _refusal(self, model: str, decision: Decision) -> Any:
         """Returns an error that LiteLLM does not retry, as every retry would be denied too."""

@@ -116,8 +116,7 @@ class TokenBucketCallback(CustomLogger):
     ) -> None:
         """Settles a stream: by now LiteLLM has added up what it cost."""
         id = _id_of(kwargs.get("litellm_params") or {}) or _id_of(kwargs)
-        await self._calls.settle(id, tokens_of(response_obj))
-        self._calls.forget(id)
+        await self._calls.end(id, tokens_of(response_obj))
 
     async def async_post_call_failure_hook(
         self,
@@ -127,8 +126,7 @@ class TokenBucketCallback(CustomLogger):
         traceback_str: str | None = None,
     ) -> None:
         """A call that failed was a request, and cost no tokens."""
-        await self._calls.settle(_id_of(request_data), 0)
-        self._calls.forget(_id_of(request_data))
+        await self._calls.end(_id_of(request_data), 0)
 
     async def async_post_call_streaming_iterator_hook(
         self, user_api_key_dict: Any, response: Any, request_data: dict[str, Any]
@@ -150,8 +148,7 @@ class TokenBucketCallback(CustomLogger):
     async def _settle_broken_off(self, id: str) -> None:
         """What LiteLLM has counted until then, if it tells; else all that was held."""
         await asyncio.sleep(_PARTIAL_USAGE_WITHIN_S)
-        await self._calls.settle(id, None)
-        self._calls.forget(id)
+        await self._calls.end(id, None)
 
     def _refusal(self, decision: Decision, limits: Mapping[str, Limit]) -> HTTPException:
         headers = self.limiter.headers(decision, limits=limits)
