@@ -74,20 +74,22 @@ def test_tokens_that_come_back_by_the_limiter_end_a_denial(
     assert package.take()["allowed"]
 
 
-@pytest.mark.parametrize(("refund", "words"), [("give", {"amount": 1}), ("settle", {"used": 2})])
 def test_tokens_that_come_back_end_a_denial_that_is_on_its_way(
-    package: Package, server: Service, proxy: Proxy, refund: str, words: dict[str, Any]
+    package: Package, server: Service, proxy: Proxy
 ) -> None:
     package.server(proxy, timeout_ms=5000)
     package.limiter(capacity=3, rate="10/h", remember_denials=10)
-    assert package.do("hold", amount=3)["allowed"]
-    asked = executed(server, *TAKES)
-    proxy.delay_s = 0.2
-    denied = package.begin("take", cost=1)
-    eventually(lambda: executed(server, *TAKES) == asked + 1)
-    package.do(refund, **words)
-    assert not denied.result()["allowed"]
-    assert package.take()["allowed"]
+    refunds: list[tuple[str, dict[str, Any]]] = [("give", {"amount": 1}), ("settle", {"used": 2})]
+    for refund, words in refunds:
+        assert package.do("hold", name=refund, amount=3)["allowed"]
+        asked = executed(server, *TAKES)
+        proxy.delay_s = 0.2
+        denied = package.begin("take", name=refund, cost=1)
+        eventually(lambda asked=asked: executed(server, *TAKES) == asked + 1)  # type: ignore[misc]
+        package.do(refund, name=refund, **words)
+        assert not denied.result()["allowed"]
+        assert package.take(refund)["allowed"]
+        proxy.delay_s = 0
 
 
 def test_a_denial_by_on_error_is_not_remembered(package: Package, server: Service, limit: Limit) -> None:

@@ -44,20 +44,6 @@ def limited(package: Package, at: Any, capacity: int = 1, **options: Any) -> Non
     package.limiter(capacity=capacity, rate=STILL, **options)
 
 
-def test_a_flood_by_two_processes_sends_what_the_limit_allows(
-    package: Package, another: Package, server: Service, upstream: Upstream
-) -> None:
-    for one in (package, another):
-        limited(one, server, 100)
-    waits = [begin(one, upstream.url) for _ in range(90) for one in (package, another)]
-    until_waiting(server, 80)
-    assert sum(one.done() for one in waits) <= 100
-    upstream.until_seen(100)
-    ask(server, "TB.GIVE", KEY, 100, STILL, 80)
-    assert {one.result(60)["status"] for one in waits} == {200}
-    assert len(upstream.seen) == 180
-
-
 def test_in_shadow_mode_no_request_waits(package: Package, server: Service, upstream: Upstream) -> None:
     limited(package, server, shadow=True)
     sent = [begin(package, upstream.url, in_flight=1, ttl_ms=LONG_MS) for _ in range(10)]
