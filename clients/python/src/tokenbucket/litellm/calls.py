@@ -28,16 +28,17 @@ def joint_limiter(
     server: Server | Client | str | None, prefix: str, options: Mapping[str, Any]
 ) -> JointLimiter:
     """Returns a limiter on the server; on that of the environment if there is None."""
-    said = {name: os.environ.get(f"TOKENBUCKET_{name.upper()}") for name in ("url", "timeout_ms", "on_error")}
+    names = ("url", "timeout_ms", "on_error") if server is None else ("on_error",)
+    said = {name: f"TOKENBUCKET_{name.upper()}" for name in names if name not in options}
+    given = {name: os.environ[variable] for name, variable in said.items() if variable in os.environ}
 
     def as_written(name: str) -> str:
         of = "url" if name == "client" else name
-        return name if said.get(of) is None or of in options else f"TOKENBUCKET_{of.upper()}"
+        return said[of] if of in given else name
 
-    given = {name: value for name, value in said.items() if value is not None}
     with named(as_written):
         if server is None:
-            timeout = read_numbers({"timeout_ms": said["timeout_ms"]})
+            timeout = read_numbers({"timeout_ms": given.get("timeout_ms")})
             server = Server(given.get("url", "redis://localhost:6379/0"), **timeout)
         of_limiter: dict[str, Any] = {"on_error": given.get("on_error", "local"), **options}
         return JointLimiter(server, {}, prefix, **of_limiter)
