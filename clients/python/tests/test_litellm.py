@@ -380,8 +380,8 @@ def test_a_mistake_in_the_environment_stops_the_start(
     monkeypatch.setenv(f"TOKENBUCKET_{name}", value)
     with pytest.raises(BadArgument, match=re.escape(why)):
         TokenBucketCallback()
-    if name != "ON_ERROR":  # a server that is given has none of them
-        TokenBucketCallback(FakeServer().asyncio)
+    with pytest.raises(BadArgument, match=r"^client: 'nowhere'"):  # of which the environment says nothing
+        TokenBucketCallback("nowhere", on_error="local")
 
 
 @pytest.mark.parametrize(
