@@ -343,12 +343,6 @@ def until_waiting(server: Service, count: int) -> None:
     eventually(lambda: info(server)["tokenbucket_waiting"] == str(count), within_s=30)
 
 
-def until_master(new: Service, sentinel: Service) -> None:
-    """Until Sentinel names this node, whose clients it disconnects before."""
-    where = ["127.0.0.1", str(new.port)]
-    eventually(lambda: ask(sentinel, "SENTINEL", "get-master-addr-by-name", MASTER) == where, within_s=30)
-
-
 def eventually(holds: Callable[[], bool], within_s: float = 10) -> None:
     """For what a package does in the background."""
     wait_for(holds, "the promise", within_s)

@@ -26,7 +26,7 @@ HOLDS = [{"common": 1, "slot1": 1, "tokens1": 600}, {"common": 1, "slot2": 1, "t
 
 def limit(package: Package, at: Service | Proxy, **options: Any) -> None:
     package.server(at, **{"timeout_ms": 5000, "retry_every_ms": 50, **options})
-    package.limiter(capacity=10, rate="10/h", prefix="other:", connect="by" not in options)
+    package.limiter(capacity=10, rate="10/h", prefix="other:")
     package.joint(LIMITS)
 
 
@@ -131,10 +131,3 @@ def test_what_fills_up_an_alternative_is_not_settled(package: Package, server: S
     for hold, which in (("h1", "tokens1"), ("h2", "tokens2")):
         assert package.do("settle", hold=hold, used={which: 100})["allowed"]
         assert level(server, f"tb:{{user}}:{which}") == 900
-
-
-def test_the_script_has_no_alternatives(package: Package, server: Service) -> None:
-    limit(package, server, by="script")
-    for ask_any in (take_any, hold_any):
-        with pytest.raises(DriverError, match="ModuleMissing"):
-            ask_any(package)

@@ -38,24 +38,16 @@ def test_limiters_of_one_server_object_share_its_bucket_and_others_have_their_ow
     assert done == [10, 0, 10], "as the pages say"
 
 
-@pytest.mark.parametrize(("policy", "allowed"), [("open", True), ("closed", False)])
-def test_other_policies_decide_as_they_say(
-    package: Package, server: Service, policy: str, allowed: bool
-) -> None:
+def test_other_policies_decide_as_they_say(package: Package, server: Service) -> None:
     server.stop()
     package.server(server)
-    package.limiter(capacity=1, rate="1/h", connect=False, on_error=policy)
-    for _ in range(3):
-        decision = package.take()
+    for policy in ("open", "closed", "raise"):
+        package.limiter(policy, capacity=1, rate="1/h", connect=False, on_error=policy)
+    for policy, allowed in (("open", True), ("closed", False)) * 3:
+        decision = package.take(on=policy)
         assert (decision["allowed"], decision["degraded"]) == (allowed, True)
-
-
-def test_a_limiter_that_raises_says_that_the_server_is_away(package: Package, server: Service) -> None:
-    server.stop()
-    package.server(server)
-    package.limiter(capacity=1, rate="1/h", connect=False, on_error="raise")
     with pytest.raises(DriverError, match=f"ServerAway: .*{server.port}"):
-        package.take()
+        package.take(on="raise")
 
 
 # Limits that take turns on a bucket. The key of one that "brief" leaves is gone after a pause.
@@ -63,30 +55,29 @@ LIMITS = {"large": (10, "10/h"), "small": (5, "5/h"), "brief": (1, "20/s")}
 PAUSE_S = 1.5
 
 
-@pytest.mark.parametrize(
-    "calls",
-    [
-        "take large 3, take small 1",
-        "take large 7, give small 5, take large 1",
-        # An expiry is only ever lengthened.
-        "take brief 1, pause, take large 1",
-        "take large 3, take brief 1, pause, take large 1",
-        # What takes and gives nothing leaves what is above its capacity.
-        "take large 2, take small 6, take large 1",
-        "take large 2, take small 0, take large 1",
-        "take large 2, give small 1, take large 1",
-        "take large 2, charge small 0, take large 1",
-        "take large 2, hold small 0, take large 1",
-    ],
-)
+TURNS = [
+    "take large 3, take small 1",
+    "take large 7, give small 5, take large 1",
+    # An expiry is only ever lengthened.
+    "take brief 1, pause, take large 1",
+    "take large 3, take brief 1, pause, take large 1",
+    # What takes and gives nothing leaves what is above its capacity.
+    "take large 2, take small 6, take large 1",
+    "take large 2, take small 0, take large 1",
+    "take large 2, give small 1, take large 1",
+    "take large 2, charge small 0, take large 1",
+    "take large 2, hold small 0, take large 1",
+]
+
+
 def test_limits_that_take_turns_find_the_bucket_that_the_server_would(
-    package: Package, server: Service, calls: str
+    package: Package, server: Service
 ) -> None:
     package.server(server, timeout_ms=5000, retry_every_ms=100_000)
     for name, (capacity, rate) in LIMITS.items():
         package.limiter(name, capacity=capacity, rate=rate)
 
-    def decided(name: str) -> list[tuple[bool, int]]:
+    def decided(name: str, calls: str) -> list[tuple[bool, int]]:
         decisions = []
         for operation, *words in map(str.split, calls.split(", ")):
             if operation == "pause":
@@ -97,10 +88,10 @@ def test_limits_that_take_turns_find_the_bucket_that_the_server_would(
             decisions.append((decision["allowed"], decision["remaining"]))
         return decisions
 
-    by_the_server = decided("up")
+    by_the_server = {calls: decided(f"name {at}", calls) for at, calls in enumerate(TURNS)}
     server.stop()
     assert package.take("finds out", on="large")["degraded"]
-    assert decided("away") == by_the_server
+    assert {calls: decided(f"name {at}", calls) for at, calls in enumerate(TURNS)} == by_the_server
 
 
 def test_outages_that_come_and_go_cost_one_bucket_in_all(package: Package, proxy: Proxy) -> None:

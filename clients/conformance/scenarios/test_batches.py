@@ -95,14 +95,14 @@ def test_batches_of_many_names_take_bounded_memory_at_a_constant_price(
     package.server(server, timeout_ms=1000)
     package.limiter(capacity=10, rate="10/d", batch=2)
     # Every one of these takes needs a fetch. A walk through all names would cost far more than that.
-    few = package.many(names=2000, count=2000, concurrency=20)
-    some = package.many(names=20_000, count=20_000, concurrency=20)
+    few = package.many(names=1000, count=1000, concurrency=20)
+    some = package.many(names=12_000, count=12_000, concurrency=20)
     assert some["per_call_us"] < 10 * few["per_call_us"], (few, some)
     before = int(package.driver.do("memory")["bytes"])
-    # A package keeps half as many as it has seen now. One that is kept costs 200 bytes and more; the heap's
+    # A package keeps most of what it has seen now. One more that is kept costs 200 bytes and more; the heap's
     # own fragments cost some tens.
-    package.many(names=60_000, count=60_000, concurrency=20)
-    assert int(package.driver.do("memory")["bytes"]) - before < 8_000_000
+    package.many(names=45_000, count=45_000, concurrency=20)
+    assert int(package.driver.do("memory")["bytes"]) - before < 6_000_000
 
 
 @pytest.mark.only("python")

@@ -142,23 +142,23 @@ def test_a_holder_that_was_cut_off_for_longer_than_its_ttl_learns_it_afterwards(
     expect_loss(package, server)
 
 
-@pytest.mark.parametrize("policy", ["local", "raise"])
 def test_a_hold_outlasts_an_outage_that_ends_before_its_ttl(
-    package: Package, server: Service, start_proxy: StartProxy, policy: str
+    package: Package, server: Service, start_proxy: StartProxy
 ) -> None:
-    endpoint, ttl_s = start_proxy(server), 9
+    endpoint, ttl_s, policies = start_proxy(server), 9, ("local", "raise")
     package.server(endpoint, timeout_ms=1000, retry_every_ms=100)
-    package.limiter(capacity=2, rate="0", connect=False, on_error=policy)
-    assert package.do("hold", amount=1, ttl_ms=ttl_s * 1000)["allowed"]
+    for policy in policies:
+        package.limiter(policy, capacity=2, rate="0", connect=False, on_error=policy)
+        assert package.do("hold", on=policy, amount=1, ttl_ms=ttl_s * 1000, **{"as": policy})["allowed"]
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     endpoint.redirect(port)
     endpoint.drop_connections()
     time.sleep(0.72 * ttl_s)  # in which two renewals fail
     endpoint.redirect(server.port)
-    eventually(lambda: executed(server, "tb.renew", "tb.mrenew") > 0)
-    assert not is_lost(package)
-    assert len(holders(server)) == 1
+    eventually(lambda: executed(server, "tb.renew", "tb.mrenew") > 1)
+    assert [package.do("lost", hold=policy)["lost"] for policy in policies] == [False, False]
+    assert len(holders(server)) == 2
 
 
 def test_a_hold_of_several_limits_is_lost_when_one_of_them_is(package: Package, server: Service) -> None:

@@ -53,19 +53,3 @@ def test_a_settlement_whose_reply_is_lost_is_not_made_twice(
     assert proxy.commands["TB.SETTLE"] + proxy.commands["TB.MSETTLE"] == 1
     assert proxy.commands["TB.CHARGE"] == 0
     assert level(server) == 970
-
-
-def test_a_joint_settlement_whose_reply_is_lost_is_not_made_twice(
-    package: Package, proxy: Proxy, server: Service
-) -> None:
-    package.server(proxy)
-    package.limiter(capacity=1, rate="1/h", prefix="other:")
-    package.joint({"requests": [1000, "1/h"], "tokens": [1000, "1/h"]})
-    package.do("hold", on="j", amount={"requests": 1, "tokens": 100})
-    used = {"requests": 1, "tokens": 30}
-    proxy.cut["TB.MSETTLE"] = 1
-    first = package.do("settle", used=used)
-    assert first["lost"], first
-    assert package.do("settle", used=used) == first
-    assert (proxy.commands["TB.MSETTLE"], proxy.commands["TB.CHARGE"]) == (1, 0)
-    assert (level(server, "tb:{user}:requests"), level(server, "tb:{user}:tokens")) == (999, 970)

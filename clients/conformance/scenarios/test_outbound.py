@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 
 import upstream as upstreams
-from conftest import Package, StartProxy, eventually, until_master, until_waiting
+from conftest import Package, StartProxy, eventually, until_waiting
 from drivers import DriverError
 from launch import ask
 from services import Service
@@ -45,41 +44,11 @@ def limited(package: Package, at: Any, capacity: int = 1, **options: Any) -> Non
     package.limiter(capacity=capacity, rate=STILL, **options)
 
 
-def test_a_flood_by_two_processes_sends_what_the_limit_allows(
-    package: Package, another: Package, server: Service, upstream: Upstream
-) -> None:
-    for one in (package, another):
-        limited(one, server, 100)
-    waits = [begin(one, upstream.url) for _ in range(90) for one in (package, another)]
-    until_waiting(server, 80)
-    assert sum(one.done() for one in waits) <= 100
-    upstream.until_seen(100)
-    ask(server, "TB.GIVE", KEY, 100, STILL, 80)
-    assert {one.result(60)["status"] for one in waits} == {200}
-    assert len(upstream.seen) == 180
-
-
 def test_in_shadow_mode_no_request_waits(package: Package, server: Service, upstream: Upstream) -> None:
     limited(package, server, shadow=True)
     sent = [begin(package, upstream.url, in_flight=1, ttl_ms=LONG_MS) for _ in range(10)]
     assert {one.result(30)["status"] for one in sent} == {200}
     assert ask(server, "TB.PEEK", KEY, 1, STILL, 0)[1] == 0
-
-
-def test_requests_of_two_processes_are_sent_in_order_of_arrival(
-    package: Package, another: Package, server: Service, upstream: Upstream
-) -> None:
-    for one in (package, another):
-        limited(one, server)
-    assert begin(package, f"{upstream.url}/first").result(30) == {"status": 200}
-    waits: list[Future[Any]] = []
-    for at in range(10):
-        waits.append(begin((package, another)[at % 2], f"{upstream.url}/{at}"))
-        until_waiting(server, at + 1)
-    for at in range(10):
-        ask(server, "TB.GIVE", KEY, 1, STILL, 1)
-        assert waits[at].result(30) == {"status": 200}
-        assert upstream.seen == ["/first", *(f"/{one}" for one in range(at + 1))]
 
 
 def test_a_request_costs_two_commands_at_most_whatever_the_latency(
@@ -115,41 +84,6 @@ def test_requests_wait_through_a_restart_of_redis(
     upstream.until_seen(3)
     ask(server, "TB.GIVE", KEY, 1, STILL, 1)
     assert {one.result(30)["status"] for one in waits} == {200}
-
-
-def test_requests_wait_through_a_failover(
-    package: Package, watched_pair: tuple[Service, Service, Service], upstream: Upstream
-) -> None:
-    old, new, sentinel = watched_pair
-    limited(package, old, on_error="closed", server={"sentinel": sentinel})
-    assert begin(package, upstream.url).result(30) == {"status": 200}
-    eventually(lambda: ask(new, "EXISTS", KEY) == 1)
-    waits = begin(package, f"{upstream.url}/later")
-    until_waiting(old, 1)
-    old.signal(signal.SIGKILL)
-    until_master(new, sentinel)
-    until_waiting(new, 1)
-    assert (len(upstream.seen), waits.done()) == (1, False)
-    ask(new, "TB.GIVE", KEY, 1, STILL, 1)
-    assert waits.result(30) == {"status": 200}
-
-
-def test_a_process_that_is_killed_in_flight_gives_its_place_back(
-    package: Package, another: Package, server: Service, upstream: Upstream
-) -> None:
-    words = {"in_flight": 2, "ttl_ms": 6000}
-    for one in (package, another):
-        limited(one, server, 100)
-    doomed = [begin(package, f"{upstream.url}/slow", **words) for _ in range(2)]
-    upstream.until_seen(2)
-    waits = [begin(another, upstream.url, **words) for _ in range(2)]
-    until_waiting(server, 2)
-    package.driver.kill()
-    assert {one.result(30)["status"] for one in waits} == {200}
-    assert len(upstream.seen) == 4
-    for call in doomed:
-        with pytest.raises(RuntimeError, match="has ended"):
-            call.result(30)
 
 
 def test_a_pause_that_one_process_is_told_holds_for_all(

@@ -19,30 +19,29 @@ REFUSALS = {
 }
 
 
-@pytest.mark.parametrize("refusal", REFUSALS)
 def test_a_server_that_refuses_writes_leaves_each_call_to_on_error(
-    package: Package, start_server: StartServer, refusal: str
+    package: Package, start_server: StartServer
 ) -> None:
     server = start_server("--dbfilename", NO_BGSAVE)
     package.server(server, timeout_ms=1000)
     package.limiter("local", capacity=10, rate="10/h")
     package.limiter("raise", capacity=10, rate="10/h", on_error="raise")
 
-    begins, ends = REFUSALS[refusal]
-    if refusal == "MISCONF":
-        (server.folder / NO_BGSAVE).mkdir()  # no file can take its place
-        ask(server, "BGSAVE")
-        eventually(lambda: info(server)["rdb_last_bgsave_status"] == "err")
-    ask(server, "CONFIG", "SET", *begins)
-    done = package.many(on="local", name="new", count=100, concurrency=10)
-    assert (done["allowed"], done["degraded"], done["errors"]) == (10, 100, {})
-    with pytest.raises(DriverError, match=f"ServerAway: .*{refusal}"):
-        package.take("new", on="raise")
+    (server.folder / NO_BGSAVE).mkdir()  # no file can take its place
+    ask(server, "BGSAVE")
+    eventually(lambda: info(server)["rdb_last_bgsave_status"] == "err")
+    for refusal, (begins, ends) in REFUSALS.items():
+        words = {"on": "local", "name": refusal, "count": 100, "concurrency": 10}
+        ask(server, "CONFIG", "SET", *begins)
+        done = package.many(**words)
+        assert (done["allowed"], done["degraded"], done["errors"]) == (10, 100, {}), refusal
+        with pytest.raises(DriverError, match=f"ServerAway: .*{refusal}"):
+            package.take(refusal, on="raise")
 
-    ask(server, "CONFIG", "SET", *ends)
-    # It was never away, so the very next call is its own to decide.
-    done = package.many(on="local", name="new", count=100, concurrency=10)
-    assert (done["allowed"], done["degraded"], done["errors"]) == (10, 0, {})
+        ask(server, "CONFIG", "SET", *ends)
+        # It was never away, so the very next call is its own to decide.
+        done = package.many(**words)
+        assert (done["allowed"], done["degraded"], done["errors"]) == (10, 0, {}), refusal
 
 
 def test_a_server_that_loads_its_data_is_away_until_it_has(

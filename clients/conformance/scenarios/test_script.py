@@ -80,6 +80,10 @@ def test_what_the_script_cannot_do_is_an_error_of_the_call(
         package.do("hold", amount=1)
     with pytest.raises(DriverError, match=r"ModuleMissing: .*[Ss]hares.* need"):
         package.take(max_wait_ms=1, share="tenant")
+    package.joint({"a": [10, "10/h"], "b": [10, "10/h"]})
+    for ask_any in ("take_any", "hold_any"):
+        with pytest.raises(DriverError, match="ModuleMissing"):
+            package.do(ask_any, on="j", alternatives=[{"a": 1}, {"b": 1}])
     package.limiter(capacity=10, rate="10@d", connect=False, on_error="open")
     with pytest.raises(DriverError, match=r"rate .*needs the module"):
         package.take()

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from conftest import Package, eventually, executed, get, level
-from drivers import DriverError
 from launch import ask
 from services import Service
 
@@ -52,14 +51,6 @@ def test_a_denial_passes_says_so_and_takes_nothing(package: Package, server: Ser
     package.limiter(capacity=10, rate="10/h", connect=False)
     denied = package.take(cost=8)
     assert (denied["allowed"], denied["shadowed"]) == (False, False)
-
-
-def test_as_many_are_granted_as_were_wanted(package: Package, server: Service) -> None:
-    package.limiter(capacity=10, rate="10/h", shadow=True)
-    for wanted, expected in ((6, passed), (6, let_pass), (6, let_pass)):
-        decision = package.do("take_up_to", amount=wanted)
-        assert (outcome(decision), decision["granted"]) == (expected, wanted)
-    assert level(server) == 0
 
 
 def test_no_call_waits(package: Package, server: Service) -> None:
@@ -113,19 +104,6 @@ def test_remembered_denials_and_batches_pass(package: Package, server: Service) 
     assert (done["allowed"], done["denied"], level(server, "tb:more")) == (20, 0, 0)
 
 
-@pytest.mark.parametrize("policy", ["local", "closed"])
-def test_denials_while_the_server_is_away_pass(package: Package, server: Service, policy: str) -> None:
-    package.limiter(capacity=0, rate="1/h", shadow=True, on_error=policy, connect=False)
-    package.joint({"a": [0, "1/h"]}, shadow=True, on_error=policy)
-    server.stop()
-    degraded = let_pass | {"degraded": True}
-    assert outcome(package.take()) == degraded
-    assert outcome(package.take(max_wait_ms=MAX_WAIT_MS)) == degraded
-    assert outcome(package.do("take_all", on="j", costs={"a": 1})) == degraded
-    assert outcome(package.do("hold", amount=1)) == degraded
-    assert outcome(package.do("settle", used=1)) == degraded
-
-
 @pytest.mark.also_in_clusters
 def test_a_joint_call_passes_and_shows_which_limit_denied(package: Package, server: Service) -> None:
     package.joint({"a": [10, "10/h"], "b": [1, "1/h"]}, shadow=True)
@@ -136,16 +114,6 @@ def test_a_joint_call_passes_and_shows_which_limit_denied(package: Package, serv
     assert outcome(package.do("hold", on="j", amount={"a": 1, "b": 1})) == let_pass
     package.do("settle", used={"a": 1, "b": 1})
     assert (level(server, "tb:{user}:a"), level(server, "tb:{user}:b")) == (9, 0)
-
-
-def test_mistakes_are_errors(package: Package, server: Service) -> None:
-    package.limiter(capacity=10, rate="10/h", shadow=True)
-    for wrong in ({"cost": -1}, {"max_wait_ms": 31 * 86_400_000}):
-        with pytest.raises(DriverError, match="BadArgument"):
-            package.take(**wrong)
-    ask(server, "SET", "tb:user", "no bucket")
-    with pytest.raises(DriverError, match="WRONGTYPE"):
-        package.take()
 
 
 @pytest.mark.only("redis-py-asyncio", "ioredis", "go-redis", "redis-rs")

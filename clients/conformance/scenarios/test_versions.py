@@ -28,10 +28,9 @@ RELEASES = [
     *(of(language, library) for language in LANGUAGES for library in OTHERS[language]),
     *(of("node", library, in_cluster=True) for library in CLUSTERS if "node" in LANGUAGES),
     *(
-        of("python", library, in_cluster, PYTHONPATH=str(folder))
+        of("python", library, PYTHONPATH=str(folder))  # its clusters are tested by the package itself
         for folder in REDIS_PY
         for library in ("redis-py", "redis-py-asyncio")
-        for in_cluster in (False, True)
         if "python" in LANGUAGES
     ),
 ]

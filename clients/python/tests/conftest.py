@@ -96,6 +96,12 @@ def _leaks(_what_is_imported_is_not_collected: None) -> Iterator[None]:
     gc.collect()
 
 
+@pytest.fixture
+def anyio_backend() -> str:
+    """By which tests run that are coroutine functions."""
+    return "asyncio"
+
+
 @pytest.fixture(scope="session")
 def portal() -> Iterator[anyio.from_thread.BlockingPortal]:
     with anyio.from_thread.start_blocking_portal() as portal:

@@ -13,7 +13,7 @@ from conftest import Make
 from launch import ask
 from proxy import Proxy
 from services import Service, wait_for
-from tokenbucket import BadArgument, Decision, JointLimiter, Limit, Server
+from tokenbucket import Decision, JointLimiter, Limit, Server
 
 STILL = "10/h"
 LIMITS = {
@@ -25,7 +25,7 @@ LIMITS = {
 }
 EITHER = [{"common": 1, "a:slots": 1, "a:tokens": 4}, {"common": 1, "b:slots": 1, "b:tokens": 4}]
 
-pytestmark = pytest.mark.usefixtures("admin")
+pytestmark = [pytest.mark.usefixtures("admin"), pytest.mark.anyio]
 
 
 def held(server: Service, name: str = "x") -> list[str]:
@@ -58,25 +58,6 @@ def test_the_first_that_allows_is_taken_and_its_parts_are_reported(make: Make, s
     assert reported[6:] == [("x", common, 0), ("x", a, 0), ("x", b, 0)]
 
 
-def test_a_hold_of_the_second_is_renewed_and_settled_there_alone(make: Make, server: Service) -> None:
-    limiter = make(server, LIMITS)
-    first = limiter.hold_any("x", EITHER, ttl_ms=600_000)
-    with limiter.hold_any("x", EITHER, ttl_ms=300) as second:
-        assert (first.decision.granted, second.decision.granted) == (1, 2)
-        assert second.amounts == EITHER[1]
-        third = limiter.hold_any("x", EITHER)
-        assert (third.allowed, third.amounts, third.settle().allowed) == (False, {}, False)
-        first_reply = second.decision
-        wait_for(lambda: second.decision is not first_reply and not second.lost, "a renewal")
-        second.used = {"b:tokens": 3}
-    assert second.remaining["b:tokens"] == 7
-    assert held(server) == ["common", "a:slots", "a:tokens"]
-    settled = first.settle({"common": 1, "a:tokens": 9})
-    assert settled.allowed, settled
-    assert settled.each["a:tokens"].remaining == 1
-    assert held(server) == []
-
-
 def test_what_fills_up_an_alternative_is_neither_renewed_nor_settled(make: Make, server: Service) -> None:
     limiter = make(server, LIMITS)
     hold = limiter.hold_any("x", [{"a:slots": 1, "a:tokens": 0}, {"b:slots": 1, "b:tokens": 1}])
@@ -87,20 +68,6 @@ def test_what_fills_up_an_alternative_is_neither_renewed_nor_settled(make: Make,
     assert (nothing.allowed, nothing.settle().degraded) == (True, False)
     charged = limiter.hold_any("x", [{"a:slots": 1, "a:tokens": "0"}])
     assert charged.settle({"a:tokens": 4}).each["a:tokens"].remaining == 6
-
-
-def test_a_hold_whose_reply_is_lost_is_found_by_the_repeated_call(
-    make: Make, server: Service, proxy: Proxy
-) -> None:
-    limiter = make(proxy, LIMITS)
-    blocking = limiter.hold_any("x", EITHER)
-    proxy.cut["TB.HOLDANY"] = 1
-    with limiter.hold_any("x", EITHER) as hold:
-        assert (hold.decision.granted, hold.decision.degraded) == (2, False)
-        blocking.settle(0)
-        assert held(server) == ["common", "b:slots", "b:tokens"]
-        hold.used = 0
-    assert held(server) == []
 
 
 @pytest.mark.parametrize("common", [1, 0])
@@ -130,31 +97,6 @@ def test_a_hold_that_the_server_has_elsewhere_is_ended_there(
     other.close()
 
 
-def test_the_process_decides_by_the_same_rule_and_its_hold_is_acquired_later(
-    make: Make, server: Service, proxy: Proxy
-) -> None:
-    limiter = make(proxy, LIMITS, on_error="local", retry_every_ms=50)
-    proxy.redirect(1)
-    proxy.drop_connections()
-    tokens = [{"a:tokens": 6}, {"b:tokens": 6}]
-    decisions = [limiter.take_any("y", tokens) for _ in range(3)]
-    assert [(decision.granted, decision.degraded) for decision in decisions] == [
-        (1, True),
-        (2, True),
-        (0, True),
-    ]
-    with pytest.raises(BadArgument, match="must be"):
-        limiter.take_any("y", [{"a:tokens": 0}, {"b:tokens": -1}])
-    holds = [limiter.hold_any("x", EITHER, ttl_ms=600) for _ in range(3)]
-    assert [hold.decision.granted for hold in holds] == [1, 2, 0]
-    holds[1].keep_renewing()
-    proxy.redirect(server.port)
-    wait_for(lambda: held(server) == ["common", "b:slots", "b:tokens"], "a renewal")
-    for hold in holds:
-        hold.settle(0)
-    wait_for(lambda: held(server) == [], "the settlements")
-
-
 @pytest.mark.parametrize(("on_error", "granted"), [("open", 1), ("closed", 0)])
 def test_without_a_server_the_policy_decides(make: Make, proxy: Proxy, on_error: Any, granted: int) -> None:
     limiter = make(proxy, LIMITS, on_error=on_error)
@@ -181,7 +123,7 @@ def test_in_shadow_mode_what_is_denied_passes_as_the_first(make: Make, server: S
     assert held(server) == []
 
 
-def test_a_task_that_is_cancelled_anywhere_leaves_nothing_held(server: Service, proxy: Proxy) -> None:
+async def test_a_task_that_is_cancelled_anywhere_leaves_nothing_held(server: Service, proxy: Proxy) -> None:
     proxy.delay_s = 0.0005
     draw = random.Random(1)
 
@@ -190,23 +132,20 @@ def test_a_task_that_is_cancelled_anywhere_leaves_nothing_held(server: Service, 
             hold.used = 0
             await asyncio.sleep(0.001)
 
-    async def cancel_some() -> None:
-        on = tokenbucket.asyncio.Server(proxy.url, timeout_ms=20_000, retry_every_ms=50)
-        async with tokenbucket.asyncio.JointLimiter(on, LIMITS, on_error="raise") as limiter:
-            await work(limiter)
-            for at in range(200):
-                tasks = [asyncio.create_task(work(limiter)) for _ in range(2)]
-                if at % 2:
-                    await asyncio.sleep(draw.uniform(0, 0.006))
-                else:  # at each step of the event loop
-                    for _ in range(at // 2):
-                        await asyncio.sleep(0)
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
-            async with asyncio.timeout(20):
-                while held(server):
-                    await limiter.take_all("y", {"common": 0})
-                    await asyncio.sleep(0.02)
-
-    asyncio.run(cancel_some())
+    on = tokenbucket.asyncio.Server(proxy.url, timeout_ms=20_000, retry_every_ms=50)
+    async with tokenbucket.asyncio.JointLimiter(on, LIMITS, on_error="raise") as limiter:
+        await work(limiter)
+        for at in range(200):
+            tasks = [asyncio.create_task(work(limiter)) for _ in range(2)]
+            if at % 2:
+                await asyncio.sleep(draw.uniform(0, 0.006))
+            else:  # at each step of the event loop
+                for _ in range(at // 2):
+                    await asyncio.sleep(0)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        async with asyncio.timeout(20):
+            while held(server):
+                await limiter.take_all("y", {"common": 0})
+                await asyncio.sleep(0.02)

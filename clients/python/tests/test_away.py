@@ -23,25 +23,11 @@ AMOUNTS = {"requests": 1, "tokens": 80, "inflight": 1}
 pytestmark = pytest.mark.usefixtures("admin")
 
 
-def test_while_the_server_is_away_the_same_limits_hold_here(
-    make: Make, own_server: Service, caplog: Any
-) -> None:
+def test_a_reset_without_the_server_is_one_of_this_process(make: Make, own_server: Service) -> None:
     limiter = make(own_server, Limit(10, STILL), on_error="local", retry_every_ms=60_000)
-    joint = make(own_server, {"requests": Limit(3, STILL), "slots": Limit(1, 0)}, on_error="local")
     assert limiter.take("a", 10).allowed
     own_server.stop()
     assert [limiter.take("a", 5).allowed for _ in range(3)] == [True, True, False]
-    assert len([record for record in caplog.records if record.name == "tokenbucket"]) == 1
-
-    assert limiter.give("a", 6).remaining == 6
-    assert limiter.take_up_to("a", 9).granted == 6
-    assert limiter.charge("a", 2).remaining == -2
-    assert 1_000_000 < limiter.reserve("a", max_wait_ms=2_000_000).retry_after_ms <= 3 * 360_000
-    with joint.hold("a", {"requests": 1, "slots": 1}) as hold:
-        assert joint.take_all("a", {"requests": 1}).remaining == 1
-        assert not joint.hold("a", {"slots": 1}).allowed
-        hold.used = {"requests": 1}
-    assert joint.hold("a", {"slots": 1}).allowed
     reset = limiter.reset("a")
     assert (reset.allowed, reset.degraded) == (False, True), "the server keeps its bucket"
     assert limiter.peek("a", 0).remaining == 10
@@ -112,24 +98,6 @@ def test_a_part_that_holds_nothing_is_not_lost(make: Make, server: Service) -> N
     nothing._renew_now()
     assert nothing.allowed
     assert not nothing.lost
-
-
-def test_work_let_through_unasked_is_held_by_a_renewal_and_charged_without(
-    make: Make, own_server: Service
-) -> None:
-    limiter = make(own_server, LIMITS, on_error="local", retry_every_ms=0)
-    own_server.stop()
-    unasked = [limiter.hold("a", {"requests": 1, "tokens": tokens}) for tokens in (80, 20)]
-    assert all(hold.allowed and hold.decision.degraded for hold in unasked)
-
-    own_server.start()
-    renewed, not_renewed = unasked
-    renewed._renew_now()
-    assert renewed.allowed
-    assert remaining(limiter) == {"requests": 4, "tokens": 20, "inflight": 2}
-    for hold in (renewed, not_renewed):
-        hold.settle({"requests": 1, "tokens": 30})
-    assert remaining(limiter) == {"requests": 3, "tokens": 40, "inflight": 2}
 
 
 def test_a_forked_process_leaves_the_holds_of_its_parent_alone(server: Service, admin: redis.Redis) -> None:

@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ from celery.exceptions import ImproperlyConfigured
 from launch import ask
 from paths import PACKAGE
 from services import Service, redis_server, wait_for
-from tokenbucket import Denied, Limit
+from tokenbucket import BadArgument, Denied, Limit
 from tokenbucket.celery import LimitedTask
+from tokenbucket.testing import FakeServer
 
 # Celery takes seconds to start on a machine that is busy.
 PATIENCE_S = 60
@@ -285,6 +286,29 @@ def test_a_task_that_may_never_run_fails(server: Service, admin: redis.Redis) ->
         with pytest.raises(Denied):
             run_as_a_worker(task_of(app, name="b", max_in_flight=0))
     assert not admin.keys()
+
+
+TEN = Limit(10, "10/s")
+# As an environment or `task_annotations` have them, and the name in the error of a mistake.
+OPTIONS: list[tuple[dict[str, Any], str]] = [
+    *(({"limit": limit}, "limit") for limit in ("", 0, "10/m", 10, ("10", "10/s"), Limit(10, 0))),
+    *(({"max_in_flight": count}, "max_in_flight") for count in ("", "many", "2.5", 2.5, -1, "-1")),
+    *(({"max_in_flight": count}, "") for count in ("3", " 3 ", 3)),
+    *(({"limit": TEN, "max_wait": wait}, "max_wait") for wait in ("", "long", "nan", -1)),
+    *(({"limit": TEN, "max_wait": wait}, "") for wait in ("0.5", 0, None)),
+    *(({"max_in_flight": 1, "hold_ttl": ttl}, "hold_ttl") for ttl in ("", "long", 0, "inf")),
+    *(({"max_in_flight": 1, "hold_ttl": ttl}, "") for ttl in ("30", 1.5, None)),
+    ({"limit": TEN, "on_error": "LOCAL"}, "on_error"),
+    ({"limit": TEN, "prefix": None}, "prefix"),
+]
+
+
+@pytest.mark.parametrize(("options", "mistake"), OPTIONS, ids=repr)
+def test_an_option_is_read_from_text_or_named(options: dict[str, Any], mistake: str) -> None:
+    with Celery("options", broker="memory://") as app:
+        task = task_of(app, server=FakeServer(), **options)
+        with pytest.raises(BadArgument, match=f"^{mistake}: ") if mistake else nullcontext():
+            assert run_as_a_worker(task) == 6
 
 
 def test_a_task_that_cannot_be_put_back_waits(server: Service, admin: redis.Redis) -> None:

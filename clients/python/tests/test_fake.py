@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 import struct
@@ -177,13 +176,11 @@ def test_the_fake_replies_to_a_debt_of_ages_as_the_server(governed: Any) -> None
     assert FakeServer(START).execute_command(*words) == governed.execute_command(*words)
 
 
-def test_the_fake_serves_asyncio_too() -> None:
-    async def take_twice_and_wait() -> None:
-        server = FakeServer()
-        limiter = tokenbucket.asyncio.Limiter(server.asyncio, Limit(1, "1/s"))
-        assert (await limiter.take("a")).allowed
-        assert not (await limiter.take("a")).allowed
-        await limiter.wait("a", max_wait_ms=10_000)
-        assert server.monotonic() == 1
-
-    asyncio.run(take_twice_and_wait())
+@pytest.mark.anyio
+async def test_the_fake_serves_asyncio_too() -> None:
+    server = FakeServer()
+    limiter = tokenbucket.asyncio.Limiter(server.asyncio, Limit(1, "1/s"))
+    assert (await limiter.take("a")).allowed
+    assert not (await limiter.take("a")).allowed
+    await limiter.wait("a", max_wait_ms=10_000)
+    assert server.monotonic() == 1

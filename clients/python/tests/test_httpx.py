@@ -24,7 +24,7 @@ from conftest import Blocking, until_waiting
 from launch import ask
 from paths import rows_of
 from services import Service, wait_for
-from tokenbucket import Decision, Denied, Limit, ServerAway
+from tokenbucket import BadArgument, Decision, Denied, Limit, ServerAway
 from tokenbucket.httpx import AsyncRateLimitTransport, RateLimitTimeout, RateLimitTransport
 from tokenbucket.testing import FakeServer
 from upstream import Upstream
@@ -152,6 +152,24 @@ def test_a_cost_above_the_capacity_is_an_error_at_once(make: Make, upstream: Ups
     with pytest.raises(RateLimitTimeout, match="can never be sent"):
         client.get(upstream.url)
     assert upstream.seen == []
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *({"max_wait_ms": wait} for wait in (None, "60", -1, float("nan"), 2.6e9)),
+        *({"ttl_ms": ttl} for ttl in (None, "30000", 0)),
+        *({"in_flight": count} for count in (0, "5", 2.5, "")),
+        *({"name": name} for name in (None, 7)),
+        *({"cost": cost} for cost in (None, "", "one", -1)),
+        {"transport": httpx.AsyncHTTPTransport()},
+    ],
+    ids=lambda option: next(iter(option)),
+)
+def test_an_option_that_cannot_be_is_named(option: dict[str, Any]) -> None:
+    limiter = tokenbucket.Limiter(FakeServer(), Limit(1, 1))
+    with pytest.raises(BadArgument, match=f"^{next(iter(option))}: "):
+        RateLimitTransport(limiter, **option)
 
 
 def test_the_transport_that_sends_is_entered_and_left() -> None:

@@ -7,7 +7,6 @@ import contextlib
 import os
 import signal
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -35,14 +34,6 @@ def test_reset_says_what_the_full_bucket_has(make: Make, server: Service) -> Non
     assert limiter.peek("a", 0).remaining == 10
     joint = make(server, {"one": Limit(10, STILL), "other": Limit(3, STILL)})
     assert joint.reset("a").remaining == 3
-
-
-def test_a_reservation_waits_for_its_turn(make: Make, server: Service) -> None:
-    limiter = make(server, Limit(1, "10/s"))
-    began = time.monotonic()
-    told = [limiter.wait("a", max_wait_ms=5000) for _ in range(4)]
-    assert all(decision.allowed for decision in told)
-    assert time.monotonic() - began >= 0.3, "the fourth waits until three tokens have flowed in"
 
 
 def test_a_limit_given_to_a_call_is_for_that_call(make: Make, server: Service) -> None:

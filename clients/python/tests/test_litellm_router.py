@@ -25,7 +25,7 @@ from tokenbucket import asyncio as buckets
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 # LiteLLM leaves clients and tasks behind.
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.anyio]
 
 PAGE = PACKAGE / "docs/litellm.md"
 WITHIN_S = 30
@@ -149,24 +149,19 @@ async def status(call: Awaitable[Any]) -> Any:
     return 200
 
 
-def test_one_deployment_is_reserved_and_settled_with_what_the_model_says(setting: Setting) -> None:
-    async def main() -> None:
-        async with setting.router(
-            setting.deployment("a", **ROOMY), setting.deployment("b", **ROOMY)
-        ) as router:
-            answering = asyncio.ensure_future(chat(router, "slow two three"))
-            await until(setting.holds, "the hold")
-            [name] = {key.split(":")[1] for key in setting.holds()}
-            assert [key.split(":")[2] for key in setting.holds()] == ["parallel", "requests", "tokens"]
-            assert setting.used(name)[0] == 1
-            assert setting.used(name)[1] > 50
-            await answering
-            assert setting.holds() == [], "settled before the caller has the answer"
-            assert setting.used(name) == (1, 6)
-            other = {"a": "b", "b": "a"}[name]
-            assert setting.used(other) == (0, 0)
-
-    asyncio.run(main())
+async def test_one_deployment_is_reserved_and_settled_with_what_the_model_says(setting: Setting) -> None:
+    async with setting.router(setting.deployment("a", **ROOMY), setting.deployment("b", **ROOMY)) as router:
+        answering = asyncio.ensure_future(chat(router, "slow two three"))
+        await until(setting.holds, "the hold")
+        [name] = {key.split(":")[1] for key in setting.holds()}
+        assert [key.split(":")[2] for key in setting.holds()] == ["parallel", "requests", "tokens"]
+        assert setting.used(name)[0] == 1
+        assert setting.used(name)[1] > 50
+        await answering
+        assert setting.holds() == [], "settled before the caller has the answer"
+        assert setting.used(name) == (1, 6)
+        other = {"a": "b", "b": "a"}[name]
+        assert setting.used(other) == (0, 0)
 
 
 # What a caller does, and how many requests and tokens it costs: None is all that was held.
@@ -227,280 +222,220 @@ def test_each_end_of_a_call_is_settled_once(setting: Setting, end: str) -> None:
     asyncio.run(main())
 
 
-def test_what_has_failed_goes_last_and_each_attempt_has_a_hold_of_its_own(setting: Setting) -> None:
-    async def main() -> None:
-        heavy = setting.deployment("a", **ROOMY, weight=10**6)
-        light = [setting.deployment(name, **ROOMY, weight=1) for name in ("b", "c")]
-        async with setting.router(heavy, *light, num_retries=2) as router:
-            assert (await chat(router, "break a b"))["choices"]
-            await until_settled(setting)
-            assert setting.used("a") == (1, 0)
-            assert setting.used("c") == (1, 6)
-            assert setting.used("b")[0] <= 1
-        assert setting.calls("tb.holdany") == setting.calls("tb.msettle")
-
-    asyncio.run(main())
+async def test_what_has_failed_goes_last_and_each_attempt_has_a_hold_of_its_own(setting: Setting) -> None:
+    heavy = setting.deployment("a", **ROOMY, weight=10**6)
+    light = [setting.deployment(name, **ROOMY, weight=1) for name in ("b", "c")]
+    async with setting.router(heavy, *light, num_retries=2) as router:
+        assert (await chat(router, "break a b"))["choices"]
+        await until_settled(setting)
+        assert setting.used("a") == (1, 0)
+        assert setting.used("c") == (1, 6)
+        assert setting.used("b")[0] <= 1
+    assert setting.calls("tb.holdany") == setting.calls("tb.msettle")
 
 
-def test_the_order_is_litellms_and_a_full_deployment_is_passed_over(setting: Setting) -> None:
-    async def main() -> None:
-        first = setting.deployment("a", order=1, **ROOMY | {"rpm": 2})
-        async with setting.router(setting.deployment("b", order=2, **ROOMY), first) as router:
-            for _ in range(3):
-                await chat(router, "one")
-            assert setting.used("a", rpm=2)[0] == 2
-            assert setting.used("b")[0] == 1
-
-    asyncio.run(main())
+async def test_the_order_is_litellms_and_a_full_deployment_is_passed_over(setting: Setting) -> None:
+    first = setting.deployment("a", order=1, **ROOMY | {"rpm": 2})
+    async with setting.router(setting.deployment("b", order=2, **ROOMY), first) as router:
+        for _ in range(3):
+            await chat(router, "one")
+        assert setting.used("a", rpm=2)[0] == 2
+        assert setting.used("b")[0] == 1
 
 
-def test_a_weight_of_0_is_never_chosen(setting: Setting) -> None:
-    async def main() -> None:
-        none = setting.deployment("a", weight=0, **ROOMY)
-        async with setting.router(none, setting.deployment("b", weight=1, **ROOMY | {"rpm": 1})) as router:
-            assert [await status(chat(router, "one")) for _ in range(2)] == [200, 429]
-
-    asyncio.run(main())
+async def test_a_weight_of_0_is_never_chosen(setting: Setting) -> None:
+    none = setting.deployment("a", weight=0, **ROOMY)
+    async with setting.router(none, setting.deployment("b", weight=1, **ROOMY | {"rpm": 1})) as router:
+        assert [await status(chat(router, "one")) for _ in range(2)] == [200, 429]
 
 
-def test_a_denial_says_until_when_and_is_not_retried(setting: Setting) -> None:
+async def test_a_denial_says_until_when_and_is_not_retried(setting: Setting) -> None:
     import litellm
 
-    async def main() -> None:
-        limits = ROOMY | {"rpm": 1}
-        both = setting.deployment("a", **limits), setting.deployment("b", **limits)
-        async with setting.router(*both, num_retries=3) as router:
-            assert [await status(chat(router, "one")) for _ in range(2)] == [200, 200]
-            with pytest.raises(litellm.RateLimitError, match=r"at its limit: retry after 3[56]") as denied:
-                await chat(router, "one")
-            assert 3500 < int(denied.value.response.headers["retry-after"]) <= 3600
-            assert setting.calls("tb.holdany") == 3
-            with pytest.raises(litellm.RateLimitError, match="too large for all of them") as denied:
-                await chat(router, "one", max_tokens=200_000)
-            assert "retry-after" not in denied.value.response.headers
-            assert not setting.holds()
-
-    asyncio.run(main())
+    limits = ROOMY | {"rpm": 1}
+    both = setting.deployment("a", **limits), setting.deployment("b", **limits)
+    async with setting.router(*both, num_retries=3) as router:
+        assert [await status(chat(router, "one")) for _ in range(2)] == [200, 200]
+        with pytest.raises(litellm.RateLimitError, match=r"at its limit: retry after 3[56]") as denied:
+            await chat(router, "one")
+        assert 3500 < int(denied.value.response.headers["retry-after"]) <= 3600
+        assert setting.calls("tb.holdany") == 3
+        with pytest.raises(litellm.RateLimitError, match="too large for all of them") as denied:
+            await chat(router, "one", max_tokens=200_000)
+        assert "retry-after" not in denied.value.response.headers
+        assert not setting.holds()
 
 
-def test_a_denial_falls_back_to_another_group(setting: Setting) -> None:
-    async def main() -> None:
-        chats = setting.deployment("a", **ROOMY | {"rpm": 1})
-        reserve = setting.deployment("b", "reserve", **ROOMY)
-        async with setting.router(chats, reserve, fallbacks=[{"chat": ["reserve"]}]) as router:
-            assert [await status(chat(router, "one")) for _ in range(2)] == [200, 200]
-            assert await status(chat(router, "break b", "reserve")) == 500
-            await until_settled(setting)
-            assert setting.used("a", rpm=1)[0] == 1
-            assert setting.used("b", "reserve")[0] == 2
-
-    asyncio.run(main())
+async def test_a_denial_falls_back_to_another_group(setting: Setting) -> None:
+    chats = setting.deployment("a", **ROOMY | {"rpm": 1})
+    reserve = setting.deployment("b", "reserve", **ROOMY)
+    async with setting.router(chats, reserve, fallbacks=[{"chat": ["reserve"]}]) as router:
+        assert [await status(chat(router, "one")) for _ in range(2)] == [200, 200]
+        assert await status(chat(router, "break b", "reserve")) == 500
+        await until_settled(setting)
+        assert setting.used("a", rpm=1)[0] == 1
+        assert setting.used("b", "reserve")[0] == 2
 
 
-def test_what_a_deployment_does_not_limit_is_not_counted(setting: Setting) -> None:
-    async def main() -> None:
-        only = setting.deployment("a", rpm=1)
-        async with setting.router(
-            only, setting.deployment("b", tpm=100_000), setting.deployment("c")
-        ) as router:
-            assert [await status(chat(router, "one two")) for _ in range(4)] == [200] * 4
-            assert setting.used("a", rpm=1) == (1, 0)
-            assert setting.used("b")[0] == 0
-            assert not setting.holds()
-        async with setting.router(setting.deployment("c"), setting.deployment("d")) as router:
-            before = setting.calls("tb.holdany")
-            assert await status(chat(router, "one")) == 200
-            assert setting.calls("tb.holdany") == before
-
-    asyncio.run(main())
+async def test_what_a_deployment_does_not_limit_is_not_counted(setting: Setting) -> None:
+    only = setting.deployment("a", rpm=1)
+    async with setting.router(only, setting.deployment("b", tpm=100_000), setting.deployment("c")) as router:
+        assert [await status(chat(router, "one two")) for _ in range(4)] == [200] * 4
+        assert setting.used("a", rpm=1) == (1, 0)
+        assert setting.used("b")[0] == 0
+        assert not setting.holds()
+    async with setting.router(setting.deployment("c"), setting.deployment("d")) as router:
+        before = setting.calls("tb.holdany")
+        assert await status(chat(router, "one")) == 200
+        assert setting.calls("tb.holdany") == before
 
 
 @pytest.mark.parametrize(
     ("on_error", "statuses"), [("local", [200, 429]), ("open", [200, 200]), ("closed", [503, 503])]
 )
-def test_an_outage_is_decided_by_on_error(setting: Setting, on_error: str, statuses: list[int]) -> None:
-    async def main() -> None:
-        setting.port = free_port()
-        deployment = setting.deployment("a", **ROOMY | {"rpm": 1})
-        async with setting.router(deployment, callback={"on_error": on_error}, num_retries=1) as router:
-            assert [await status(chat(router, "one")) for _ in range(2)] == statuses
-        assert not setting.callback._calls._calls
-
-    asyncio.run(main())
+async def test_an_outage_is_decided_by_on_error(setting: Setting, on_error: str, statuses: list[int]) -> None:
+    setting.port = free_port()
+    deployment = setting.deployment("a", **ROOMY | {"rpm": 1})
+    async with setting.router(deployment, callback={"on_error": on_error}, num_retries=1) as router:
+        assert [await status(chat(router, "one")) for _ in range(2)] == statuses
+    assert not setting.callback._calls._calls
 
 
-def test_no_more_calls_run_than_there_are_slots(setting: Setting) -> None:
+async def test_no_more_calls_run_than_there_are_slots(setting: Setting) -> None:
     """200 at once, with one dict as their metadata, as LiteLLM itself would mix up."""
-
-    async def main() -> None:
-        slots = setting.deployment("a", **ROOMY | {"max_parallel_requests": 30})
-        more = setting.deployment("b", **ROOMY | {"max_parallel_requests": 20})
-        shared: dict[str, Any] = {"user": "u1"}
-        async with setting.router(slots, more) as router:
-            for _ in range(2):
-                calls = (status(chat(router, "slow two", metadata=shared)) for _ in range(200))
-                statuses = Counter(await asyncio.gather(*calls))
-                assert statuses == {200: 50, 429: 150}
-                assert not setting.holds()
-            assert setting.used("a") == (60, 240)
-            assert setting.used("b") == (40, 160)
-
-    asyncio.run(main())
-
-
-def test_a_deployment_may_be_removed_while_it_answers(setting: Setting) -> None:
-    async def main() -> None:
-        async with setting.router(setting.deployment("a", **ROOMY)) as router:
-            answering = asyncio.ensure_future(chat(router, "slow two"))
-            await until(setting.holds, "the hold")
-            router.delete_deployment("a")
-            await answering
-            assert setting.used("a") == (1, 4)
+    slots = setting.deployment("a", **ROOMY | {"max_parallel_requests": 30})
+    more = setting.deployment("b", **ROOMY | {"max_parallel_requests": 20})
+    shared: dict[str, Any] = {"user": "u1"}
+    async with setting.router(slots, more) as router:
+        for _ in range(2):
+            calls = (status(chat(router, "slow two", metadata=shared)) for _ in range(200))
+            statuses = Counter(await asyncio.gather(*calls))
+            assert statuses == {200: 50, 429: 150}
             assert not setting.holds()
-
-    asyncio.run(main())
-
-
-def test_groups_have_limits_of_their_own_and_a_named_deployment_none(setting: Setting) -> None:
-    async def main() -> None:
-        one = setting.deployment("a", **ROOMY | {"rpm": 1})
-        async with setting.router(one, setting.deployment("b", "other", **ROOMY | {"rpm": 1})) as router:
-            assert [await status(chat(router, "one", group)) for group in ("chat", "other", "chat")] == [
-                200,
-                200,
-                429,
-            ]
-            assert await status(chat(router, "one", "a")) == 200, "LiteLLM chooses nothing here"
-            assert not setting.holds()
-
-    asyncio.run(main())
+        assert setting.used("a") == (60, 240)
+        assert setting.used("b") == (40, 160)
 
 
-def test_an_answer_from_a_cache_costs_nothing(setting: Setting) -> None:
+async def test_a_deployment_may_be_removed_while_it_answers(setting: Setting) -> None:
+    async with setting.router(setting.deployment("a", **ROOMY)) as router:
+        answering = asyncio.ensure_future(chat(router, "slow two"))
+        await until(setting.holds, "the hold")
+        router.delete_deployment("a")
+        await answering
+        assert setting.used("a") == (1, 4)
+        assert not setting.holds()
+
+
+async def test_groups_have_limits_of_their_own_and_a_named_deployment_none(setting: Setting) -> None:
+    one = setting.deployment("a", **ROOMY | {"rpm": 1})
+    async with setting.router(one, setting.deployment("b", "other", **ROOMY | {"rpm": 1})) as router:
+        assert [await status(chat(router, "one", group)) for group in ("chat", "other", "chat")] == [
+            200,
+            200,
+            429,
+        ]
+        assert await status(chat(router, "one", "a")) == 200, "LiteLLM chooses nothing here"
+        assert not setting.holds()
+
+
+async def test_an_answer_from_a_cache_costs_nothing(setting: Setting) -> None:
     import litellm
 
-    async def main() -> None:
-        redis: dict[str, Any] = {"redis_host": "127.0.0.1", "redis_port": setting.port}
-        async with setting.router(setting.deployment("a", **ROOMY), cache_responses=True, **redis) as router:
-            for _ in range(3):
-                await chat(router, "one two")
-                await asyncio.sleep(0.5)  # LiteLLM stores it in a task of its own
-            await until_settled(setting)
-            assert setting.used("a") == (1, 4)
-        litellm.cache = None
-
-    asyncio.run(main())
+    redis: dict[str, Any] = {"redis_host": "127.0.0.1", "redis_port": setting.port}
+    async with setting.router(setting.deployment("a", **ROOMY), cache_responses=True, **redis) as router:
+        for _ in range(3):
+            await chat(router, "one two")
+            await asyncio.sleep(0.5)  # LiteLLM stores it in a task of its own
+        await until_settled(setting)
+        assert setting.used("a") == (1, 4)
+    litellm.cache = None
 
 
-def test_no_metadata_of_a_caller_ends_the_hold_of_another(setting: Setting) -> None:
-    async def main() -> None:
-        async with setting.router(setting.deployment("a", **ROOMY)) as router:
-            answering = asyncio.ensure_future(chat(router, "slow two", metadata={"of": "one"}))
-            await until(setting.holds, "the hold")
-            [id] = setting.callback._calls._calls
-            for forged in (id, [id], {"None": id}, {id: id}):
-                metadata = {"tokenbucket_attempts": forged}
-                assert await status(chat(router, "one", metadata=metadata, litellm_trace_id="None")) == 200
-                assert len(setting.holds()) == 3
-            await answering
-            assert not setting.holds()
-
-    asyncio.run(main())
+async def test_no_metadata_of_a_caller_ends_the_hold_of_another(setting: Setting) -> None:
+    async with setting.router(setting.deployment("a", **ROOMY)) as router:
+        answering = asyncio.ensure_future(chat(router, "slow two", metadata={"of": "one"}))
+        await until(setting.holds, "the hold")
+        [id] = setting.callback._calls._calls
+        for forged in (id, [id], {"None": id}, {id: id}):
+            metadata = {"tokenbucket_attempts": forged}
+            assert await status(chat(router, "one", metadata=metadata, litellm_trace_id="None")) == 200
+            assert len(setting.holds()) == 3
+        await answering
+        assert not setting.holds()
 
 
-def test_a_long_call_keeps_its_hold(setting: Setting) -> None:
-    async def main() -> None:
-        slot = setting.deployment("a", **ROOMY | {"max_parallel_requests": 1})
-        async with setting.router(slot, callback={"ttl_ms": 300}) as router:
-            answering = asyncio.ensure_future(chat(router, "slow two"))
-            await until(setting.holds, "the hold")
-            while not answering.done():
-                assert await status(chat(router, "one")) == 429 or answering.done()
-                await asyncio.sleep(0.05)
-            assert setting.used("a")[0] == 1 or not setting.holds()
-
-    asyncio.run(main())
+async def test_a_long_call_keeps_its_hold(setting: Setting) -> None:
+    slot = setting.deployment("a", **ROOMY | {"max_parallel_requests": 1})
+    async with setting.router(slot, callback={"ttl_ms": 300}) as router:
+        answering = asyncio.ensure_future(chat(router, "slow two"))
+        await until(setting.holds, "the hold")
+        while not answering.done():
+            assert await status(chat(router, "one")) == 429 or answering.done()
+            await asyncio.sleep(0.05)
+        assert setting.used("a")[0] == 1 or not setting.holds()
 
 
-def test_calls_that_are_cancelled_at_any_moment_leave_nothing_held(setting: Setting) -> None:
-    async def main() -> None:
-        async with setting.router(
-            setting.deployment("a", **ROOMY), setting.deployment("b", **ROOMY)
-        ) as router:
-            calls = [asyncio.create_task(status(chat(router, "slow two"))) for _ in range(100)]
-            for call in calls[::2]:
-                await asyncio.sleep(0.005)
-                call.cancel()
-            statuses = await asyncio.gather(*calls, return_exceptions=True)
-            assert statuses[1::2] == [200] * 50
-            del calls, call, statuses
-            await until_settled(setting)
-            await until(lambda: not setting.callback._calls._calls, "all are forgotten")
-
-    asyncio.run(main())
+async def test_calls_that_are_cancelled_at_any_moment_leave_nothing_held(setting: Setting) -> None:
+    async with setting.router(setting.deployment("a", **ROOMY), setting.deployment("b", **ROOMY)) as router:
+        calls = [asyncio.create_task(status(chat(router, "slow two"))) for _ in range(100)]
+        for call in calls[::2]:
+            await asyncio.sleep(0.005)
+            call.cancel()
+        statuses = await asyncio.gather(*calls, return_exceptions=True)
+        assert statuses[1::2] == [200] * 50
+        del calls, call, statuses
+        await until_settled(setting)
+        await until(lambda: not setting.callback._calls._calls, "all are forgotten")
 
 
-def test_a_stream_that_breaks_may_go_on_elsewhere(setting: Setting) -> None:
-    async def main() -> None:
-        reserve = setting.deployment("b", "reserve", **ROOMY)
-        async with setting.router(
-            setting.deployment("a", **ROOMY), reserve, fallbacks=[{"chat": ["reserve"]}]
-        ) as router:
-            answer: Any = await chat(router, "cut-at-a two three", stream=True)
-            said = [chunk.choices[0].delta.content or "" async for chunk in answer if chunk.choices]
-            assert "three" in "".join(said)
-            del answer
-            await until_settled(setting)
-            assert setting.used("a")[0] == 1
-            assert setting.used("b", "reserve")[0] == 1
-            assert 0 < setting.used("b", "reserve")[1] < 50, "what it said, not the estimate"
-
-    asyncio.run(main())
+async def test_a_stream_that_breaks_may_go_on_elsewhere(setting: Setting) -> None:
+    reserve = setting.deployment("b", "reserve", **ROOMY)
+    async with setting.router(
+        setting.deployment("a", **ROOMY), reserve, fallbacks=[{"chat": ["reserve"]}]
+    ) as router:
+        answer: Any = await chat(router, "cut-at-a two three", stream=True)
+        said = [chunk.choices[0].delta.content or "" async for chunk in answer if chunk.choices]
+        assert "three" in "".join(said)
+        del answer
+        await until_settled(setting)
+        assert setting.used("a")[0] == 1
+        assert setting.used("b", "reserve")[0] == 1
+        assert 0 < setting.used("b", "reserve")[1] < 50, "what it said, not the estimate"
 
 
-def test_a_choice_that_litellm_drops_costs_nothing(setting: Setting) -> None:
-    async def main() -> None:
-        tagged = setting.deployment("a", tags=["paid"], **ROOMY)
-        async with setting.router(tagged, enable_tag_filtering=True) as router:
-            assert await status(chat(router, "one", metadata={"tags": ["free"]})) != 200
-            await until_settled(setting)
-            assert setting.used("a") == (0, 0)
-
-    asyncio.run(main())
+async def test_a_choice_that_litellm_drops_costs_nothing(setting: Setting) -> None:
+    tagged = setting.deployment("a", tags=["paid"], **ROOMY)
+    async with setting.router(tagged, enable_tag_filtering=True) as router:
+        assert await status(chat(router, "one", metadata={"tags": ["free"]})) != 200
+        await until_settled(setting)
+        assert setting.used("a") == (0, 0)
 
 
-def test_a_retry_policy_does_not_ask_for_ever(setting: Setting) -> None:
+async def test_a_retry_policy_does_not_ask_for_ever(setting: Setting) -> None:
     from litellm.router import RetryPolicy
 
-    async def main() -> None:
-        policy = RetryPolicy(RateLimitErrorRetries=2)
-        none = setting.deployment("a", **ROOMY | {"rpm": 0}), setting.deployment("b", **ROOMY | {"rpm": 0})
-        async with setting.router(*none, retry_policy=policy) as router:
-            assert await status(chat(router, "one")) == 429
-            assert setting.calls("tb.holdany") == 3
-
-    asyncio.run(main())
+    policy = RetryPolicy(RateLimitErrorRetries=2)
+    none = setting.deployment("a", **ROOMY | {"rpm": 0}), setting.deployment("b", **ROOMY | {"rpm": 0})
+    async with setting.router(*none, retry_policy=policy) as router:
+        assert await status(chat(router, "one")) == 429
+        assert setting.calls("tb.holdany") == 3
 
 
-def test_a_wrong_limit_names_the_deployment(setting: Setting) -> None:
-    async def main() -> None:
-        wrong = setting.deployment("a")
-        wrong["model_info"]["rpm"] = "many"
-        async with setting.router(wrong) as router:
-            with pytest.raises(BadArgument, match="rpm of deployment a: 'many' is not a number"):
-                await chat(router, "one")
-
-    asyncio.run(main())
+async def test_a_wrong_limit_names_the_deployment(setting: Setting) -> None:
+    wrong = setting.deployment("a")
+    wrong["model_info"]["rpm"] = "many"
+    async with setting.router(wrong) as router:
+        with pytest.raises(BadArgument, match="rpm of deployment a: 'many' is not a number"):
+            await chat(router, "one")
 
 
 @pytest.mark.parametrize("max_tokens", [-500, "abc", 10**15, True])
-def test_a_number_of_tokens_that_cannot_be_is_the_callers_mistake(setting: Setting, max_tokens: Any) -> None:
-    async def main() -> None:
-        async with setting.router(setting.deployment("a", **ROOMY)) as router:
-            assert await status(chat(router, "one", max_tokens=max_tokens)) == 400
-            assert not setting.holds()
-
-    asyncio.run(main())
+async def test_a_number_of_tokens_that_cannot_be_is_the_callers_mistake(
+    setting: Setting, max_tokens: Any
+) -> None:
+    async with setting.router(setting.deployment("a", **ROOMY)) as router:
+        assert await status(chat(router, "one", max_tokens=max_tokens)) == 400
+        assert not setting.holds()
 
 
 def test_the_limits_are_those_of_the_provider_less_a_margin() -> None:
@@ -513,7 +448,14 @@ def test_the_limits_are_those_of_the_provider_less_a_margin() -> None:
     assert router.limit_of("tokens", 0) == Limit(0, 1)
     assert TokenBucketRouter(burst_s=10).limit_of("tokens", 6000) == Limit(900.0, "6000/m")
     assert TokenBucketRouter(calendar=True, margin=0).limit_of("tokens", 6000) == Limit(6000, "6000@m")
-    wrong: list[dict[str, Any]] = [{"margin": 1}, {"margin": -0.1}, {"burst_s": 0}, {"burst_s": 7200}]
+    assert router.limit_of("tokens", 10**13) == router.limit_of("tokens", 10**12)
+    assert TokenBucketRouter(burst_s=3600).limit_of("tokens", 10**12).capacity == 9 * 10**11
+    wrong: list[dict[str, Any]] = [
+        *({"margin": margin} for margin in (1, -0.1, "0.1", None)),
+        *({"burst_s": burst} for burst in (0, 7200, "60", None)),
+        *({"ttl_ms": ttl} for ttl in (0, "60000", None)),
+        {"prefix": None},
+    ]
     for options in wrong:
         with pytest.raises(BadArgument, match=next(iter(options))):
             TokenBucketRouter(**options)

@@ -52,7 +52,7 @@ from tokenbucket.values.constants import AGAIN_S
 STILL = "10/h"
 LONG_MS = 60_000
 
-pytestmark = pytest.mark.usefixtures("admin")
+pytestmark = [pytest.mark.usefixtures("admin"), pytest.mark.anyio]
 
 
 def holds(server: Service, key: str = "tb:a") -> list[Any]:
@@ -188,15 +188,12 @@ def test_a_wrong_certificate_is_no_outage(make: Make, server: Service, tmp_path:
                 limiter.take("a")
 
 
-def test_a_cluster_client_of_asyncio_may_be_given_as_it_is(tmp_path: Path) -> None:
-    async def main() -> None:
-        client = redis.asyncio.RedisCluster(host="localhost", port=1)
-        one, other = (tokenbucket.asyncio.Limiter(client, Limit(1, rate)) for rate in (1, 2))
-        assert one.server is other.server
-        assert (await one.take("a")).degraded
-        await one.aclose()
-
-    asyncio.run(main())
+async def test_a_cluster_client_of_asyncio_may_be_given_as_it_is(tmp_path: Path) -> None:
+    client = redis.asyncio.RedisCluster(host="localhost", port=1)
+    one, other = (tokenbucket.asyncio.Limiter(client, Limit(1, rate)) for rate in (1, 2))
+    assert one.server is other.server
+    assert (await one.take("a")).degraded
+    await one.aclose()
 
 
 @pytest.mark.parametrize("on_error", ["local", "open", "closed"])
@@ -337,8 +334,8 @@ def test_a_name_that_resolves_slowly_costs_a_second(
     wait_for(lambda: not limiter.take("a").degraded, "the connection, which comes late")
 
 
-def test_many_waits_whose_connections_hang_end_together(server: Service, proxy: Proxy) -> None:
-    async def main() -> None:
+async def test_many_waits_whose_connections_hang_end_together(server: Service, proxy: Proxy) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=4096) as silent:
         of = tokenbucket.asyncio.Server(proxy.url, timeout_ms=1000, retry_every_ms=60_000)
         limiter = tokenbucket.asyncio.Limiter(of, Limit(1, STILL), on_error="closed")
         assert (await limiter.take("a")).allowed
@@ -349,9 +346,6 @@ def test_many_waits_whose_connections_hang_end_together(server: Service, proxy: 
         # 64 connect at a time: one group after the other would take sixteen seconds.
         assert time.monotonic() - began < 10
         await of.aclose()
-
-    with socket.create_server(("127.0.0.1", 0), backlog=4096) as silent:
-        asyncio.run(main())
 
 
 def test_idle_connections_that_lead_nowhere_cost_one_silence(server: Service, own_server: Service) -> None:
@@ -507,36 +501,30 @@ def test_a_closed_limiter_leaves_a_server_alone(make: Make, own_server: Service,
         assert client.info("stats")["total_connections_received"] == connections
 
 
-def test_an_event_loop_that_is_busy_before_it_writes_is_no_silence(proxy: Proxy) -> None:
-    async def main() -> None:
-        of = tokenbucket.asyncio.Server(proxy.url, timeout_ms=1000)
-        limiter = tokenbucket.asyncio.Limiter(of, Limit(10, STILL))
-        await limiter.take("a")
-        proxy.delay_s = 0.2
-        taking = asyncio.ensure_future(limiter.take("a"))
-        asyncio.get_running_loop().call_soon(time.sleep, 0.8)
-        assert not (await taking).degraded
-        await of.aclose()
-
-    asyncio.run(main())
+async def test_an_event_loop_that_is_busy_before_it_writes_is_no_silence(proxy: Proxy) -> None:
+    of = tokenbucket.asyncio.Server(proxy.url, timeout_ms=1000)
+    limiter = tokenbucket.asyncio.Limiter(of, Limit(10, STILL))
+    await limiter.take("a")
+    proxy.delay_s = 0.2
+    taking = asyncio.ensure_future(limiter.take("a"))
+    asyncio.get_running_loop().call_soon(time.sleep, 0.8)
+    assert not (await taking).degraded
+    await of.aclose()
 
 
-def test_a_server_that_falls_silent_in_the_middle_of_many_calls_is_away(own_server: Service) -> None:
-    async def main() -> None:
-        client = redis.asyncio.Redis(port=own_server.port)
-        of = tokenbucket.asyncio.Server(client, timeout_ms=1000, retry_every_ms=60_000)
-        limiter = tokenbucket.asyncio.Limiter(of, Limit(10**6, 1))
-        await limiter.take("a")
-        first, *others = [asyncio.ensure_future(limiter.take("a")) for _ in range(5000)]
-        await first
-        own_server.signal(signal.SIGSTOP)
-        await asyncio.wait(others)
-        if any(one.result().degraded for one in others):  # else all had been answered before
-            began = time.monotonic()
-            assert (await limiter.take("a")).degraded
-            assert time.monotonic() - began < 0.9, "nobody waits for it again"
-        await of.aclose()
-        await client.aclose()
-
-    asyncio.run(main())
+async def test_a_server_that_falls_silent_in_the_middle_of_many_calls_is_away(own_server: Service) -> None:
+    client = redis.asyncio.Redis(port=own_server.port)
+    of = tokenbucket.asyncio.Server(client, timeout_ms=1000, retry_every_ms=60_000)
+    limiter = tokenbucket.asyncio.Limiter(of, Limit(10**6, 1))
+    await limiter.take("a")
+    first, *others = [asyncio.ensure_future(limiter.take("a")) for _ in range(5000)]
+    await first
+    own_server.signal(signal.SIGSTOP)
+    await asyncio.wait(others)
+    if any(one.result().degraded for one in others):  # else all had been answered before
+        began = time.monotonic()
+        assert (await limiter.take("a")).degraded
+        assert time.monotonic() - began < 0.9, "nobody waits for it again"
+    await of.aclose()
+    await client.aclose()
     own_server.signal(signal.SIGCONT)

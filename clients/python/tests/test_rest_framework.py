@@ -44,6 +44,7 @@ from rest_framework.test import APIRequestFactory  # noqa: E402
 from rest_framework.views import APIView  # noqa: E402
 
 from tokenbucket import BadArgument, rest_framework  # noqa: E402
+from tokenbucket.testing import FakeServer  # noqa: E402
 
 
 class ByHeader(BaseAuthentication):  # type: ignore[misc]
@@ -102,6 +103,14 @@ def client(server: Service, admin: Any) -> Iterator[httpx.Client]:
     with wsgi(get_wsgi_application()) as url, httpx.Client(base_url=url) as client:
         yield client
     rest_framework.limiter().close()
+    rest_framework.limiter.cache_clear()
+
+
+@pytest.fixture
+def fake() -> Iterator[None]:
+    settings.TOKENBUCKET = {"URL": FakeServer()}
+    rest_framework.limiter.cache_clear()
+    yield
     rest_framework.limiter.cache_clear()
 
 
@@ -165,43 +174,80 @@ def test_the_settings_say_what_happens_without_a_server(
 RATES: list[Any] = [
     *("3/m", "3/min", "3/minute", "3/h", "3/hour", "3/hours", "3/d", "3/day", "0/day", "1000/d", " 3/d"),
     *("3/month", "often", "3", "3/", "3/fortnight", "/day", "3.5/day", "", "3/d/d", None),
-    *("3 /min", "10 /min", "3/ min", "-1/day"),
+    *("3 /min", "10 /min", "3/ min", "-1/day", "1_0/day", "+3/d", "3/D", "3//d", "3/d 1", "\uff13/d"),
+    *("9" * 13 + "/day", 3, 0, -1, 2.5, True, b"3/d", ("3", "d"), ["3/d"]),
 ]
+# What hooks may return: keys, and the meanings of a rate.
+KEYS: list[Any] = ["alice", "", 7, 0, None, ("a", 1), b"alice", "{a}:1", "\ud800", 2.5]
+MEANINGS: list[Any] = [(3, 60), (0, 60), (-1, 60), (3, 0), (0, 0), (3, 1800.5), (9**13, 60)]
 
 
-def outcome(throttle: type[Any], rate: Any) -> Any:
+def outcome(throttle: type[Any], rate: Any, **more: Any) -> Any:
     """Returns how many of five requests pass, and what the rate means; or that it is refused."""
     request = APIRequestFactory(REMOTE_ADDR="192.0.2.9").get("/")
     request.user = None
     try:
-        throttles = [type("Throttle", (throttle,), {"rate": rate, "scope": "rates"})() for _ in range(5)]
+        members = {"rate": rate, "scope": "rates", **more}
+        throttles = [type("Throttle", (throttle,), members)() for _ in range(5)]
         allowed = sum(one.allow_request(request, None) for one in throttles)
         return allowed, throttles[0].num_requests, throttles[0].duration
-    except Exception as error:
-        return isinstance(error, ValueError | KeyError | ImproperlyConfigured | IndexError)
+    except (LookupError, ValueError, TypeError, AttributeError, ImproperlyConfigured):
+        return "refused"
+
+
+def same_as_the_framework(rate: Any, **more: Any) -> None:
+    cache.clear()
+    theirs = outcome(throttling.AnonRateThrottle, rate, **more)
+    assert outcome(rest_framework.AnonRateThrottle, rate, **more) == theirs
 
 
 @pytest.mark.parametrize("rate", RATES, ids=repr)
-@pytest.mark.usefixtures("client")
+@pytest.mark.usefixtures("fake")
 def test_a_rate_is_what_it_is_to_the_framework(rate: Any) -> None:
-    cache.clear()
-    theirs = outcome(throttling.AnonRateThrottle, rate)
-    assert outcome(rest_framework.AnonRateThrottle, rate) == theirs
+    same_as_the_framework(rate)
 
 
-@pytest.mark.parametrize("rate", ["often", "3/fortnight", "5 10/x"])
-@pytest.mark.usefixtures("client")
-def test_a_rate_that_is_none_is_named_with_its_scope(rate: str) -> None:
-    with pytest.raises(ValueError, match=f"rate: '{rate}' of the scope 'anon' is "):
+@pytest.mark.parametrize("key", KEYS, ids=repr)
+@pytest.mark.usefixtures("fake")
+@pytest.mark.filterwarnings("ignore::django.core.cache.CacheKeyWarning")
+def test_a_key_is_what_it_is_to_the_framework(key: Any) -> None:
+    same_as_the_framework("3/d", get_cache_key=lambda *_: key)
+
+
+@pytest.mark.parametrize("meaning", MEANINGS, ids=repr)
+@pytest.mark.usefixtures("fake")
+def test_what_a_parse_rate_returns_is_what_it_is_to_the_framework(meaning: Any) -> None:
+    same_as_the_framework("3/d", parse_rate=lambda *_: meaning)
+
+
+@pytest.mark.parametrize("rate", ["often", "3/fortnight", "5 10/x", 3, b"3/d"])
+@pytest.mark.usefixtures("fake")
+def test_a_rate_that_is_none_is_named_with_its_scope(rate: Any) -> None:
+    with pytest.raises(ValueError, match=f"rate: {rate!r} of the scope 'anon' is "):
         type("Throttle", (rest_framework.AnonRateThrottle,), {"rate": rate})()
+
+
+MISTAKES: list[Any] = [
+    *(("BATCH", wrong) for wrong in ("two", "", "2.5", 2.5, -1)),
+    *(("TIMEOUT_MS", wrong) for wrong in ("soon", "", "0", "nan", "inf", [1])),
+    *(
+        ("RETRY_EVERY_MS", "-1"),
+        ("ON_ERROR", "LOCAL"),
+        ("BY", "lua"),
+        ("PREFIX", 7),
+        ("REMEMBER_DENIALS", "-1"),
+    ),
+]
 
 
 def test_options_may_be_strings_as_from_the_environment(client: httpx.Client) -> None:
     settings.TOKENBUCKET |= {"TIMEOUT_MS": "5000", "BATCH": "2", "REMEMBER_DENIALS": "9"}
     assert codes(client, "/anon", 4) == [200, 200, 200, 429]
     rest_framework.limiter().close()
-    rest_framework.limiter.cache_clear()
-    settings.TOKENBUCKET |= {"BATCH": "two"}
-    with pytest.raises(BadArgument, match="batch: 'two' is not a number"):
-        rest_framework.limiter()
-    settings.TOKENBUCKET |= {"BATCH": "0"}
+    good = settings.TOKENBUCKET | dict.fromkeys(("BATCH", "RETRY_EVERY_MS", "ON_ERROR", "BY", "PREFIX"))
+    for name, wrong in MISTAKES:
+        rest_framework.limiter.cache_clear()
+        settings.TOKENBUCKET = good | {name: wrong}
+        with pytest.raises(BadArgument, match=f"^TOKENBUCKET: {name}: .* is n"):
+            rest_framework.limiter()
+    settings.TOKENBUCKET = good

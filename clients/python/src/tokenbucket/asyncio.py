@@ -136,7 +136,7 @@ async def _to_the_end(task: asyncio.Task[Decision]) -> Decision:
     return Decision(allowed=False, lost=True) if task.cancelled() else task.result()
 
 
-class _Closing(Backend["Server | Client", Awaited[Decision], "Hold"]):
+class TaskBackend(Backend["Server | Client", Awaited[Decision], "Hold"]):
     server: Server
     _of_server = Server
 
@@ -166,9 +166,9 @@ class Hold(HoldOperations[Awaited[Decision]]):
     Denied if the hold was denied. `used`, `lost`, `on_lost` and `remaining` are those of `tokenbucket.Hold`.
     """
 
-    _backend: _Closing
+    _backend: TaskBackend
 
-    def __init__(self, limiter: _Closing, parts: list[Part], ttl_ms: int, call: Call) -> None:
+    def __init__(self, limiter: TaskBackend, parts: list[Part], ttl_ms: int, call: Call) -> None:
         super().__init__(limiter, parts, ttl_ms, call)
         self._asked = False
         self._timer: asyncio.TimerHandle | None = None
@@ -246,7 +246,7 @@ class Hold(HoldOperations[Awaited[Decision]]):
 
 
 @_coroutine_functions("take", "peek", "take_up_to", "reserve", "wait", "charge", "give", "reset")
-class Limiter(_Closing, BaseLimiter[Server | Client, Awaited[Decision], Hold]):
+class Limiter(TaskBackend, BaseLimiter[Server | Client, Awaited[Decision], Hold]):
     """One limit for many names, to be awaited. Options and calls are those of `tokenbucket.Limiter`.
 
     >>> import asyncio
@@ -278,7 +278,7 @@ class Limiter(_Closing, BaseLimiter[Server | Client, Awaited[Decision], Hold]):
 
 
 @_coroutine_functions("take_all", "take_any", "reset")
-class JointLimiter(_Closing, BaseJointLimiter[Server | Client, Awaited[Decision], Hold]):
+class JointLimiter(TaskBackend, BaseJointLimiter[Server | Client, Awaited[Decision], Hold]):
     __doc__ = BaseJointLimiter.__doc__
 
     _of_hold = Hold

@@ -16,12 +16,13 @@ from typing import Any, Final
 from celery import Task
 from celery.exceptions import ImproperlyConfigured, Retry, SoftTimeLimitExceeded
 
-from .api.operations import OnError
+from .api.operations import OnError, checked_ms
 from .api.threads import Client, Limiter, Server
 from .transport.server import LOG
 from .values.decision import Decision, Denied
-from .values.errors import TokenBucketError
+from .values.errors import BadArgument, TokenBucketError
 from .values.limit import Limit
+from .values.options import read_numbers
 
 # In the headers of a message that was put back for its turn, rather than to ask again.
 TURN_HEADER: Final = "tokenbucket_turn"
@@ -67,6 +68,7 @@ class LimitedTask(Task):
         request.is_running = True
         if request.is_eager or (self.limit is None and self.max_in_flight is None):
             return self.run(*args, **kwargs)
+        self._read_options()
         name = self.limit_name(*args, **kwargs)
         with self._place_in_flight(name):
             self._take_of_rate(name)
@@ -75,6 +77,21 @@ class LimitedTask(Task):
                 return self.run(*args, **kwargs)
             finally:
                 self._run_s += (time.monotonic() - began - self._run_s) / 4
+
+    def _read_options(self) -> None:
+        """Reads numbers that are strings, as from the environment. Raises BadArgument for any mistake."""
+        if not isinstance(self.limit, Limit | None):
+            raise BadArgument(f"limit: {self.limit!r} is not a Limit")
+        if self.limit and not self.limit.tokens_per_s:
+            raise BadArgument("limit: its rate is 0; limit runs in flight by max_in_flight=")
+        names = ("max_in_flight", "max_wait", "hold_ttl")
+        numbers = read_numbers({name: getattr(self, name) for name in names})
+        for name in names:
+            setattr(self, name, numbers.get(name, getattr(LimitedTask, name)))
+        if self.max_in_flight is not None and self.max_in_flight < 0:
+            raise BadArgument(f"max_in_flight: {self.max_in_flight!r} is less than 0")
+        checked_ms("max_wait", self.max_wait * 1000)
+        checked_ms("hold_ttl", self.hold_ttl * 1000, 1)
 
     @cached_property
     def _limiter(self) -> Limiter:
@@ -146,7 +163,8 @@ class LimitedTask(Task):
     def _await_turn(self, name: str, ask: Ask, turns: Limit, every_s: float | None = None) -> None:
         """Returns once the server has granted it. Puts the task back if its turn is too far off."""
         max_wait_ms = self.max_wait * 1000
-        wait_ms = max_wait_ms if self._is_its_turn else 0.0
+        has_turn = self.request.get(TURN_HEADER) or (self.request.headers or {}).get(TURN_HEADER)
+        wait_ms = max_wait_ms if has_turn else 0.0
         while not (decision := ask(wait_ms)).allowed:
             if decision.retry_after_ms < 0:
                 raise Denied(decision)
@@ -168,11 +186,6 @@ class LimitedTask(Task):
             if queue.degraded:
                 return queue.retry_after_ms / 1000 * random.uniform(1, 2), False
         return min(first_s, longest_s) + queue_s * random.uniform(0.5, 1), False
-
-    @property
-    def _is_its_turn(self) -> bool:
-        request = self.request
-        return bool(request.get(TURN_HEADER) or (request.headers or {}).get(TURN_HEADER))
 
     def _put_back(self, countdown: float, is_its_turn: bool, decision: Decision) -> None:
         """Publishes this message again and ends the run, as `retry` does, but does not count it as one.

@@ -27,7 +27,7 @@ from .local.clock import Clock
 from .transport.call import Steps
 from .values.decision import Decision, Denied
 from .values.errors import BadArgument, ModuleMissing, TokenBucketError
-from .values.limit import Limit, Number
+from .values.limit import Limit, Number, exactly
 
 Name = str | Callable[[httpx.Request], str | None]
 """The name of a request's bucket; None: this request is not limited."""
@@ -57,7 +57,7 @@ def host_of(request: httpx.Request) -> str:
     return IPv6Address(host).compressed if ":" in host else host
 
 
-class _RateLimit(Generic[SomeLimiter, Sending]):
+class RateLimiting(Generic[SomeLimiter, Sending]):
     _kind: type[SomeLimiter]
     _default: type[Sending]
 
@@ -78,21 +78,26 @@ class _RateLimit(Generic[SomeLimiter, Sending]):
             raise BadArgument(f"limiter: {limiter!r} is not a {package}.Limiter")
         if not limiter.limit.tokens_per_s:
             raise BadArgument("limiter: its rate is 0; limit requests in flight by in_flight=")
-        if in_flight is not None and in_flight < 1:
-            raise BadArgument(f"in_flight: {in_flight!r} is less than 1")
+        if in_flight is not None and not (isinstance(in_flight, int) and in_flight >= 1):
+            raise BadArgument(f"in_flight: {in_flight!r} is not a whole number of at least 1")
+        if not (isinstance(name, str) or callable(name)):
+            raise BadArgument(f"name: {name!r} is neither a str nor a function")
+        if not callable(cost) and exactly(cost) is None:
+            raise BadArgument(f"cost: {cost!r} is not a number from 0 to 1e12")
         self._limiter: Any = limiter
         self._max_wait_ms = checked_ms("max_wait_ms", max_wait_ms)
         self._slots = None if in_flight is None else Limit(in_flight, 0)
-        self._ttl_ms = ttl_ms
+        self._ttl_ms = int(checked_ms("ttl_ms", ttl_ms, 1))
         self._name = name
         self._cost = cost
         self._heeds = retry_after
         self._transport: Any = transport or self._default()
+        self._sends = "handle_async_request" if limiter.server._is_asynchronous else "handle_request"
+        if not hasattr(self._transport, self._sends):
+            raise BadArgument(f"transport: {transport!r} has no {self._sends}")
 
     async def _send(self, request: httpx.Request) -> httpx.Response:
-        is_asynchronous = self._limiter.server._is_asynchronous
-        transport = self._transport
-        send = transport.handle_async_request if is_asynchronous else transport.handle_request
+        send = getattr(self._transport, self._sends)
         name = self._name(request) if callable(self._name) else self._name
         if name is None:
             unlimited: httpx.Response = await done(send(request))
@@ -114,6 +119,7 @@ class _RateLimit(Generic[SomeLimiter, Sending]):
         try:
             await self._heed(name, response)
         except BaseException:
+            is_asynchronous = self._limiter.server._is_asynchronous
             await done((response.aclose if is_asynchronous else response.close)())
             raise
         return response
@@ -177,7 +183,7 @@ def _unix_s(text: str) -> float | None:
         return None
 
 
-class RateLimitTransport(_RateLimit[Limiter, httpx.BaseTransport], httpx.BaseTransport):
+class RateLimitTransport(RateLimiting[Limiter, httpx.BaseTransport], httpx.BaseTransport):
     """Waits for a token of `limiter` before each request, then sends it by `transport`.
 
     `name` is that of the bucket: the host by default, a string, or a function of the request (None: not
@@ -219,7 +225,7 @@ class RateLimitTransport(_RateLimit[Limiter, httpx.BaseTransport], httpx.BaseTra
 
 
 class AsyncRateLimitTransport(
-    _RateLimit[_asyncio.Limiter, httpx.AsyncBaseTransport], httpx.AsyncBaseTransport
+    RateLimiting[_asyncio.Limiter, httpx.AsyncBaseTransport], httpx.AsyncBaseTransport
 ):
     """`RateLimitTransport` for asyncio, with the same options."""
 

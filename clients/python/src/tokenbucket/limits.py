@@ -84,7 +84,7 @@ def _of_threads(method: Callable[..., Coroutine[Any, Any, Any]]) -> Any:
     return call
 
 
-class _Storage:
+class BucketStorage:
     """What the strategies of `limits` ask of a storage, answered by token buckets."""
 
     is_asynchronous: bool
@@ -92,7 +92,7 @@ class _Storage:
     """The package for threads, or for asyncio."""
 
     def __init_subclass__(cls) -> None:
-        for name, method in vars(_Storage).items():
+        for name, method in vars(BucketStorage).items():
             if not (cls.is_asynchronous or name.startswith("_")) and iscoroutinefunction(method):
                 setattr(cls, name, _of_threads(method))
         super().__init_subclass__()
@@ -139,7 +139,8 @@ class _Storage:
 
     async def reset(self) -> int:
         """Makes every bucket under the prefix full; how many were not."""
-        found = self.redis.scan_iter(f"{_escaped(self.limiter.prefix)}*", count=1000)
+        prefix = re.sub(r"([\\\[\]*?])", r"\\\1", self.limiter.prefix)
+        found = self.redis.scan_iter(f"{prefix}*", count=1000)
         keys = [key async for key in found] if self.is_asynchronous else list(found)
         return sum([int(await done(self.redis.unlink(key))) for key in keys])
 
@@ -183,12 +184,12 @@ class _Storage:
 
 
 class TokenBucketStorage(  # type: ignore[misc] # its methods are those of threads
-    _Storage,
+    BucketStorage,
     limits.storage.Storage,
     limits.storage.MovingWindowSupport,
     limits.storage.SlidingWindowCounterSupport,
 ):
-    __doc__ = _Storage.__doc__
+    __doc__ = BucketStorage.__doc__
 
     STORAGE_SCHEME = _SCHEMES
     is_asynchronous = False
@@ -196,7 +197,7 @@ class TokenBucketStorage(  # type: ignore[misc] # its methods are those of threa
 
 
 class AsyncTokenBucketStorage(
-    _Storage,
+    BucketStorage,
     limits.aio.storage.Storage,
     limits.aio.storage.MovingWindowSupport,
     limits.aio.storage.SlidingWindowCounterSupport,
@@ -206,8 +207,3 @@ class AsyncTokenBucketStorage(
     STORAGE_SCHEME = [f"async+{scheme}" for scheme in _SCHEMES]  # noqa: RUF012
     is_asynchronous = True
     _kinds = _asyncio
-
-
-def _escaped(prefix: str) -> str:
-    """For a pattern of SCAN."""
-    return re.sub(r"([\\\[\]*?])", r"\\\1", prefix)

@@ -17,18 +17,20 @@ from .values.address import client_address
 from .values.decision import Decision
 from .values.errors import BadArgument
 from .values.limit import Limit
-from .values.options import read_numbers
+from .values.options import named, read_numbers
 
 
 @cache
 def limiter() -> Limiter:
     """The one that all throttles of this process ask, with the settings of its first request."""
     given = getattr(settings, "TOKENBUCKET", {})
-    options = read_numbers({name.lower(): value for name, value in given.items()})
-    names = ("timeout_ms", "retry_every_ms", "by")
-    of_server = {name: options.pop(name) for name in names if name in options}
-    server = Server(options.pop("url", "redis://localhost:6379/0"), **of_server)
-    return Limiter(server, Limit(0, 1), options.pop("prefix", "tb:django:"), **options)
+    given = {name.lower(): value for name, value in given.items() if value is not None}
+    with named(lambda name: f"TOKENBUCKET: {'URL' if name == 'client' else name.upper()}"):
+        options = read_numbers(given)
+        names = ("timeout_ms", "retry_every_ms", "by")
+        of_server = {name: options.pop(name) for name in names if name in options}
+        server = Server(options.pop("url", "redis://localhost:6379/0"), **of_server)
+        return Limiter(server, Limit(0, 1), options.pop("prefix", "tb:django:"), **options)
 
 
 class TokenBucketThrottle(throttling.SimpleRateThrottle):
@@ -48,9 +50,9 @@ class TokenBucketThrottle(throttling.SimpleRateThrottle):
         try:
             parsed: tuple[int, int] = super().parse_rate(rate)
             self.limit, self._parsed = Limit._of_window(*parsed), parsed
-        except (ValueError, LookupError):
+        except (ValueError, LookupError, AttributeError, TypeError):
             try:
-                self.limit = Limit.parse(rate)
+                self.limit = Limit.parse(str(rate))
             except BadArgument as error:
                 of = f"rate: {rate!r} of the scope {self.scope!r}"
                 raise BadArgument(f"{of} is no rate of the framework, and {error}") from error
@@ -65,15 +67,14 @@ class TokenBucketThrottle(throttling.SimpleRateThrottle):
         if self.rate is None:
             return True
         self.key = self.get_cache_key(request, view)
-        if self.key is None:
+        if self.key is None or self.duration == 0 < self.num_requests:
             return True
         wanted = self.num_requests, self.duration
         limit = self.limit if self.limit and wanted == self._parsed else Limit._of_window(*wanted)
-        self.decision = limiter().take(self.key, limit=limit)
+        self.decision = limiter().take(str(self.key), limit=limit)
         self.now = self.timer()
-        self.history = [self.now] * min(
-            max(self.num_requests - self.decision.remaining, 0), self.num_requests
-        )
+        capacity = int(limit._capacity)
+        self.history = [self.now] * min(max(capacity - self.decision.remaining, 0), capacity)
         return bool(self.throttle_success() if self.decision.allowed else self.throttle_failure())
 
     def throttle_success(self) -> bool:

@@ -14,7 +14,7 @@ from ..values.constants import AGAIN_S
 from ..values.decision import Decision
 from ..values.errors import BadArgument, ServerAway, TokenBucketError
 from ..values.limit import Number, exactly
-from .operations import Backend, DecisionT, Part, checked_ms, decision_of, done, words_of
+from .operations import Backend, DecisionT, Part, checked_ms, done, words_of
 
 Used = Number | Mapping[str, Number]
 
@@ -163,9 +163,6 @@ class HoldOperations(Generic[DecisionT]):
         self._is_sent = self._is_sent or not self._is_away
         words = self._command("TB.MHOLD", self._held, self._ttl_ms)
         return renewing(words) if self._is_known else words
-
-    def _read_renewal(self, reply: Any) -> None:
-        self._renewed(decision_of(self._held, reply))
 
     def _abandon(self, parts: Sequence[Part] | None = None, in_s: float = 0.0) -> None:
         """Ends, by its id, a hold that the server may have and no caller knows of."""

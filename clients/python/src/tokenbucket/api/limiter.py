@@ -96,10 +96,9 @@ class BaseLimiter(Backend[ServerT, DecisionT, HoldT]):
         on_decision: OnDecision | None = None,
         shadow: bool = False,
     ) -> None:
-        if remember_denials < 0:
-            raise BadArgument(f"remember_denials: {remember_denials!r} is less than 0")
-        if batch < 0:
-            raise BadArgument(f"batch: {batch!r} is less than 0")
+        for name, count in (("remember_denials", remember_denials), ("batch", batch)):
+            if not isinstance(count, int) or count < 0:
+                raise BadArgument(f"{name}: {count!r} is not a whole number of at least 0")
         super().__init__(server, prefix, on_error, on_decision, shadow)
         self.limit = _checked(limit)
         self._remembers = remember_denials

@@ -94,6 +94,8 @@ class Backend(Generic[ServerT, DecisionT, HoldT]):
     ) -> None:
         if on_error not in ("local", "open", "closed", "raise"):
             raise BadArgument(f"on_error: {on_error!r} is none of 'local', 'open', 'closed', 'raise'")
+        if not isinstance(prefix, str):
+            raise BadArgument(f"prefix: {prefix!r} is not a str")
         if not isinstance(shadow, bool):
             raise BadArgument(f"shadow: {shadow!r} is neither True nor False")
         self.prefix = prefix
@@ -223,7 +225,7 @@ def at_once(work: Coroutine[Any, Any, T]) -> T:
 
 
 def checked_ms(what: str, ms: float, least: int = 0) -> float:
-    if not least <= ms <= LONGEST_MS:
+    if not isinstance(ms, int | float) or not least <= ms <= LONGEST_MS:
         raise BadArgument(f"{what}: {ms!r} is not from {least} to 30 days")
     return ms
 

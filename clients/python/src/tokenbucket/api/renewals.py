@@ -13,6 +13,7 @@ from weakref import ref
 
 from ..transport.threads import Mark
 from ..values.errors import ServerAway
+from .operations import decision_of
 from .unsettled import Unsettled
 
 # What is due so soon is renewed together with what is due.
@@ -99,7 +100,7 @@ class Renewals:
                 continue
             try:
                 if isinstance(reply, list):
-                    hold._read_renewal(reply)
+                    hold._renewed(decision_of(hold._held, reply))
                 else:
                     hold._renew_now()
             except ServerAway:  # an outage has a line of its own

@@ -63,7 +63,7 @@ class Server(BaseServer[Client]):
             circuit.transport.drop()
 
 
-class _Closing(Backend["Server | Client", Decision, "Hold"]):
+class ThreadBackend(Backend["Server | Client", Decision, "Hold"]):
     server: Server
     _of_server = Server
 
@@ -106,9 +106,9 @@ class Hold(HoldOperations[Decision]):
     760
     """
 
-    _backend: _Closing
+    _backend: ThreadBackend
 
-    def __init__(self, limiter: _Closing, parts: list[Part], ttl_ms: int, call: Call) -> None:
+    def __init__(self, limiter: ThreadBackend, parts: list[Part], ttl_ms: int, call: Call) -> None:
         super().__init__(limiter, parts, ttl_ms, call)
         self._is_over = False
         # A renewal on its way could arrive after the settlement.
@@ -180,7 +180,7 @@ class Hold(HoldOperations[Decision]):
         self._is_over = True
 
 
-class Limiter(_Closing, BaseLimiter[Server | Client, Decision, Hold]):
+class Limiter(ThreadBackend, BaseLimiter[Server | Client, Decision, Hold]):
     __doc__ = BaseLimiter.__doc__
 
     _of_hold = Hold
@@ -193,7 +193,7 @@ class Limiter(_Closing, BaseLimiter[Server | Client, Decision, Hold]):
         super().close()
 
 
-class JointLimiter(_Closing, BaseJointLimiter[Server | Client, Decision, Hold]):
+class JointLimiter(ThreadBackend, BaseJointLimiter[Server | Client, Decision, Hold]):
     __doc__ = BaseJointLimiter.__doc__
 
     _of_hold = Hold

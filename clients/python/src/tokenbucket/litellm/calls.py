@@ -10,9 +10,10 @@ from typing import Any
 
 import litellm
 
-from .. import asyncio as _asyncio
+from ..asyncio import Client, Hold, JointLimiter, Server
 from ..values.errors import BadArgument, TokenBucketError
 from ..values.limit import Number
+from ..values.options import named, read_numbers
 
 PARALLEL = "parallel"
 # Of a call that says neither.
@@ -24,21 +25,28 @@ _LONGEST_CALL_S = 3600
 
 
 def joint_limiter(
-    server: _asyncio.Server | _asyncio.Client | str | None, prefix: str, options: Mapping[str, Any]
-) -> _asyncio.JointLimiter:
+    server: Server | Client | str | None, prefix: str, options: Mapping[str, Any]
+) -> JointLimiter:
     """Returns a limiter on the server; on that of the environment if there is None."""
-    if server is None:
-        server = _asyncio.Server(
-            os.environ.get("TOKENBUCKET_URL", "redis://localhost:6379/0"),
-            timeout_ms=_timeout_ms(os.environ.get("TOKENBUCKET_TIMEOUT_MS", "100")),
-        )
-    of_limiter: dict[str, Any] = {"on_error": os.environ.get("TOKENBUCKET_ON_ERROR", "local"), **options}
-    return _asyncio.JointLimiter(server, {}, prefix, **of_limiter)
+    names = ("url", "timeout_ms", "on_error") if server is None else ("on_error",)
+    said = {name: f"TOKENBUCKET_{name.upper()}" for name in names if name not in options}
+    given = {name: os.environ[variable] for name, variable in said.items() if variable in os.environ}
+
+    def as_written(name: str) -> str:
+        of = "url" if name == "client" else name
+        return said[of] if of in given else name
+
+    with named(as_written):
+        if server is None:
+            timeout = read_numbers({"timeout_ms": given.get("timeout_ms")})
+            server = Server(given.get("url", "redis://localhost:6379/0"), **timeout)
+        of_limiter: dict[str, Any] = {"on_error": given.get("on_error", "local"), **options}
+        return JointLimiter(server, {}, prefix, **of_limiter)
 
 
 @dataclass(slots=True)
 class _Call:
-    hold: _asyncio.Hold
+    hold: Hold
     held: Mapping[str, Number]
     patience: asyncio.TimerHandle
     is_settled: bool = False
@@ -47,14 +55,14 @@ class _Call:
 class Calls:
     """The calls that hold something, by their ids."""
 
-    def __init__(self, limiter: _asyncio.JointLimiter) -> None:
+    def __init__(self, limiter: JointLimiter) -> None:
         self._server = limiter.server
         self._calls: dict[str, _Call] = {}
 
     def __contains__(self, id: str) -> bool:
         return id in self._calls
 
-    def begin(self, id: str, hold: _asyncio.Hold, held: Mapping[str, Number]) -> None:
+    def begin(self, id: str, hold: Hold, held: Mapping[str, Number]) -> None:
         """Renews the hold until the call is settled or forgotten, or an hour has passed.
 
         `held` are the limits that the call uses, and how much of them.
@@ -80,6 +88,13 @@ class Calls:
             await call.hold.__aexit__(None, None, None)
         except TokenBucketError:  # the answer is worth more than the settlement
             self._server.log.exception("a call was not settled as its answer says")
+
+    async def end(self, id: str, tokens: float | None, *, was_sent: bool = True) -> None:
+        """Settles a call of which no hook will tell more."""
+        try:
+            await self.settle(id, tokens, was_sent=was_sent)
+        finally:
+            self.forget(id)
 
     def forget(self, id: str) -> None:
         """Leaves a hold that was not settled to expire."""
@@ -113,13 +128,6 @@ def _used(which: str, held: float, tokens: float | None) -> float:
     if which.endswith(PARALLEL):
         return 0
     return held if tokens is None or which.endswith("requests") else tokens
-
-
-def _timeout_ms(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError as error:
-        raise BadArgument(f"TOKENBUCKET_TIMEOUT_MS: {text!r} is not a number") from error
 
 
 def _whole(data: Mapping[str, Any], name: str) -> int | None:

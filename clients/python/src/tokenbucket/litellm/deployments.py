@@ -13,6 +13,7 @@ forgotten the call.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import uuid
 import weakref
@@ -25,11 +26,12 @@ import httpx
 import litellm
 from litellm.integrations.custom_logger import CustomLogger
 
-from .. import asyncio as _asyncio
 from ..api.joint import hash_tag
+from ..api.operations import checked_ms
+from ..asyncio import Client, Hold, Server
 from ..values.decision import Decision
 from ..values.errors import BadArgument
-from ..values.limit import Limit
+from ..values.limit import MOST_TOKENS, Limit
 from .calls import PARALLEL, Calls, estimate, joint_limiter, tokens_of
 
 Deployment = Mapping[str, Any]
@@ -65,7 +67,7 @@ class _Mark(str):
 
 
 class TokenBucketRouter(CustomLogger):
-    """`options` are those of `_asyncio.JointLimiter`.
+    """`options` are those of `tokenbucket.asyncio.JointLimiter`.
 
     `burst_s` is how many seconds' worth of requests and tokens the provider lets a deployment use at once,
     unless it counts by minutes of the clock (`calendar`). `margin` is the share of that which stays unused,
@@ -74,7 +76,7 @@ class TokenBucketRouter(CustomLogger):
 
     def __init__(
         self,
-        server: _asyncio.Server | _asyncio.Client | str | None = None,
+        server: Server | Client | str | None = None,
         *,
         prefix: str = "tb:litellm:deployments:",
         ttl_ms: int = 60_000,
@@ -84,12 +86,12 @@ class TokenBucketRouter(CustomLogger):
         **options: Any,
     ) -> None:
         super().__init__()
-        if not 0 <= margin < 1:
+        if not isinstance(margin, int | float) or not 0 <= margin < 1:
             raise BadArgument(f"margin: {margin!r} is not from 0 to below 1")
-        if not 0 < burst_s <= 3600:
+        if not isinstance(burst_s, int | float) or not 0 < burst_s <= 3600:
             raise BadArgument(f"burst_s: {burst_s!r} is not above 0 and at most 3600")
         self.limiter = joint_limiter(server, prefix, options)
-        self.ttl_ms = ttl_ms
+        self.ttl_ms = int(checked_ms("ttl_ms", ttl_ms, 1))
         self.margin = margin
         self.burst_s = burst_s
         self.calendar = calendar
@@ -104,13 +106,14 @@ class TokenBucketRouter(CustomLogger):
 
         `which` is "requests", "tokens" or "parallel". 0 or less denies every call, as in LiteLLM.
         """
+        number = min(number, MOST_TOKENS)
         if number <= 0:
             return Limit(0, 1)
         if which == PARALLEL:
             return Limit(int(number), 0)
         burst = number if self.calendar else number * self.burst_s / 60
         # One request has to fit.
-        capacity = max(round(burst * (1 - self.margin), 6), min(number, 1))
+        capacity = max(round(min(burst, MOST_TOKENS) * (1 - self.margin), 6), min(number, 1))
         return Limit(capacity, f"{capacity}@m" if self.calendar else f"{number}/m")
 
     async def async_filter_deployments(
@@ -152,7 +155,7 @@ class TokenBucketRouter(CustomLogger):
     ) -> None:
         """Settles a call whose answer is there, before the caller has it."""
         if (attempt := _attempt_of(request_data)) and (tokens := tokens_of(response)) is not None:
-            await self._settle(attempt, tokens)
+            await self._calls.end(attempt.id, tokens)
 
     async def async_post_call_failure_deployment_hook(
         self,
@@ -163,14 +166,14 @@ class TokenBucketRouter(CustomLogger):
     ) -> None:
         """A call that failed was a request, and cost no tokens."""
         if attempt := _attempt_of(request_data):
-            await self._settle(attempt, 0)
+            await self._calls.end(attempt.id, 0)
 
     async def async_log_success_event(
         self, kwargs: dict[str, Any], response_obj: Any, start_time: Any, end_time: Any
     ) -> None:
         """Settles a stream, and what a cache has answered: it used nothing."""
         if attempt := _logged(kwargs):
-            await self._settle(attempt, tokens_of(response_obj), was_sent=not kwargs.get("cache_hit"))
+            await self._calls.end(attempt.id, tokens_of(response_obj), was_sent=not kwargs.get("cache_hit"))
 
     async def async_log_failure_event(
         self, kwargs: dict[str, Any], response_obj: Any, start_time: Any, end_time: Any
@@ -204,7 +207,7 @@ class TokenBucketRouter(CustomLogger):
         each: Mapping[str, Mapping[str, Limit]],
         columns: Sequence[str],
         tokens: int,
-    ) -> _asyncio.Hold:
+    ) -> Hold:
         """Holds all that the call may cost at the first deployment that allows it."""
         alternatives: list[dict[str, int]] = []
         names: dict[str, str] = {}
@@ -220,7 +223,7 @@ class TokenBucketRouter(CustomLogger):
             alternatives.append(amounts)
         return await self.limiter.hold_any(names, alternatives, ttl_ms=self.ttl_ms, limits=limits)
 
-    def _begin(self, attempt: _Attempt, hold: _asyncio.Hold, data: dict[str, Any]) -> None:
+    def _begin(self, attempt: _Attempt, hold: Hold, data: dict[str, Any]) -> None:
         """Renews the hold until a hook settles it, or LiteLLM has forgotten the call."""
         mark = _Mark(attempt.id)
         mark.attempt = attempt
@@ -238,13 +241,7 @@ class TokenBucketRouter(CustomLogger):
 
     async def _end(self, attempt: _Attempt) -> None:
         """Settles an attempt whose use is unknown: all that was held, if it was sent."""
-        await self._settle(attempt, None, was_sent=attempt.is_sent)
-
-    async def _settle(self, attempt: _Attempt, tokens: float | None, was_sent: bool = True) -> None:
-        try:
-            await self._calls.settle(attempt.id, tokens, was_sent=was_sent)
-        finally:
-            self._calls.forget(attempt.id)
+        await self._calls.end(attempt.id, None, was_sent=attempt.is_sent)
 
     def _refusal(self, model: str, decision: Decision) -> Any:
         """Returns an error that LiteLLM does not retry, as every retry would be denied too."""
@@ -307,6 +304,8 @@ def _number(deployment: Deployment, name: str) -> float | None:
         if value is not None:
             try:
                 number = float(value)
+                if math.isnan(number):
+                    raise ValueError
             except (TypeError, ValueError) as error:
                 of = f"{name} of deployment {_id_of(deployment)}"
                 raise BadArgument(f"{of}: {value!r} is not a number") from error

@@ -14,8 +14,10 @@ from typing import Any
 
 from fastapi import HTTPException
 from litellm.integrations.custom_logger import CustomLogger
+from pydantic import TypeAdapter, ValidationError
 
-from .. import asyncio as _asyncio
+from ..api.operations import checked_ms
+from ..asyncio import Client, Server
 from ..values.decision import Decision
 from ..values.errors import BadArgument
 from ..values.limit import MOST_TOKENS, Limit
@@ -23,6 +25,8 @@ from .calls import PARALLEL, Calls, estimate, joint_limiter, tokens_of
 
 _METADATA = ("metadata", "litellm_metadata")
 _ID = "tokenbucket_id"
+# As LiteLLM reads its own limits.
+_WHOLE = TypeAdapter(int)
 # Of calls whose response has not begun; LiteLLM may tell the end of a call before.
 _MOST_HEADERS = 10_000
 # How long LiteLLM may take to tell what a caller was sent before hanging up.
@@ -30,11 +34,11 @@ _PARTIAL_USAGE_WITHIN_S = 5
 
 
 class TokenBucketCallback(CustomLogger):
-    """`options` are those of `_asyncio.JointLimiter`."""
+    """`options` are those of `tokenbucket.asyncio.JointLimiter`."""
 
     def __init__(
         self,
-        server: _asyncio.Server | _asyncio.Client | str | None = None,
+        server: Server | Client | str | None = None,
         *,
         prefix: str = "tb:litellm:",
         ttl_ms: int = 60_000,
@@ -42,7 +46,7 @@ class TokenBucketCallback(CustomLogger):
     ) -> None:
         super().__init__()
         self.limiter = joint_limiter(server, prefix, options)
-        self.ttl_ms = ttl_ms
+        self.ttl_ms = int(checked_ms("ttl_ms", ttl_ms, 1))
         self._calls = Calls(self.limiter)
         self._headers: OrderedDict[str, dict[str, str]] = OrderedDict()
 
@@ -112,8 +116,7 @@ class TokenBucketCallback(CustomLogger):
     ) -> None:
         """Settles a stream: by now LiteLLM has added up what it cost."""
         id = _id_of(kwargs.get("litellm_params") or {}) or _id_of(kwargs)
-        await self._calls.settle(id, tokens_of(response_obj))
-        self._calls.forget(id)
+        await self._calls.end(id, tokens_of(response_obj))
 
     async def async_post_call_failure_hook(
         self,
@@ -123,8 +126,7 @@ class TokenBucketCallback(CustomLogger):
         traceback_str: str | None = None,
     ) -> None:
         """A call that failed was a request, and cost no tokens."""
-        await self._calls.settle(_id_of(request_data), 0)
-        self._calls.forget(_id_of(request_data))
+        await self._calls.end(_id_of(request_data), 0)
 
     async def async_post_call_streaming_iterator_hook(
         self, user_api_key_dict: Any, response: Any, request_data: dict[str, Any]
@@ -146,8 +148,7 @@ class TokenBucketCallback(CustomLogger):
     async def _settle_broken_off(self, id: str) -> None:
         """What LiteLLM has counted until then, if it tells; else all that was held."""
         await asyncio.sleep(_PARTIAL_USAGE_WITHIN_S)
-        await self._calls.settle(id, None)
-        self._calls.forget(id)
+        await self._calls.end(id, None)
 
     def _refusal(self, decision: Decision, limits: Mapping[str, Limit]) -> HTTPException:
         headers = self.limiter.headers(decision, limits=limits)
@@ -192,7 +193,9 @@ def _limits(
             if which not in ("requests", "tokens", PARALLEL):
                 raise BadArgument(f"{which!r} is neither 'requests' nor 'tokens' nor 'parallel'")
             if limit is not None:
-                limits[which] = Limit(_number(limit), 0) if which == PARALLEL else _per_minute(limit)
+                limits[which] = (
+                    Limit(min(_number(limit), MOST_TOKENS), 0) if which == PARALLEL else _per_minute(limit)
+                )
     except BadArgument as error:
         raise _mistake(error) from error
     return limits
@@ -213,8 +216,8 @@ def _per_minute(limit: Any) -> Limit:
 
 def _number(limit: Any) -> int:
     try:
-        if isinstance(limit, str | int) and not isinstance(limit, bool):
-            return int(limit)
-    except ValueError:
+        if not isinstance(limit, bool):
+            return _WHOLE.validate_python(limit)
+    except ValidationError:
         pass
     raise BadArgument(f"{limit!r} is neither a whole number nor a capacity and a rate, like '60 60/m'")

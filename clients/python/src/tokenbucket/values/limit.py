@@ -84,6 +84,7 @@ class Limit:
     @classmethod
     def _of_window(cls, count: int, seconds: int) -> Limit:
         """Returns the bucket of a window: `count`, refilled within `seconds`. Below 1 it denies."""
+        count = min(count, MOST_TOKENS)
         return cls(count, f"{count}/{seconds}s") if count > 0 else cls(0, 1)
 
     @property
