@@ -111,8 +111,7 @@ impl Decider {
     /// See [`Refusal`].
     pub async fn decide_now(&self, limits: Option<&Limits>, request: &Request) -> Result<Response, Refusal> {
         let _timing = self.counters.time_request();
-        let (request, found) = self.found(limits, Cow::Borrowed(request))?;
-        self.decide_on((Way::Takes, None), found, &request).await
+        self.decide_on((Way::Takes, None), limits, request).await
     }
 
     /// Returns whether one more hit would pass, whatever the request says, and takes nothing.
@@ -121,8 +120,7 @@ impl Decider {
     ///
     /// See [`Refusal`].
     pub async fn check(&self, limits: Option<&Limits>, request: &Request) -> Result<Response, Refusal> {
-        let (request, found) = self.found(limits, Cow::Borrowed(request))?;
-        self.decide_on((Way::Checks, Some(1)), found, &request).await
+        self.decide_on((Way::Checks, Some(1)), limits, request).await
     }
 
     /// Charges what a request used, whatever is left.
@@ -131,8 +129,7 @@ impl Decider {
     ///
     /// See [`Refusal`].
     pub async fn report(&self, limits: Option<&Limits>, request: &Request) -> Result<Response, Refusal> {
-        let (request, found) = self.found(limits, Cow::Borrowed(request))?;
-        let charged = self.decide_on((Way::Reports, None), found, &request).await?;
+        let charged = self.decide_on((Way::Reports, None), limits, request).await?;
         // It denies nothing: the request is over.
         Ok(Response { overall_code: Code::Ok.into(), response_headers_to_add: Vec::new(), ..charged })
     }
@@ -309,16 +306,17 @@ impl Decider {
     /// Returns an error if Redis is away or refuses.
     pub async fn decide_by(&self, found: Found, request: &Request) -> Result<Response, Refusal> {
         let way = Way::Decides { may_be_report: !self.policy.paid_beforehand && may_be_report(request) };
-        self.decide_on((way, None), found, request).await
+        self.answer((way, None), found, request).await.map(|(response, ..)| response)
     }
 
     async fn decide_on(
         &self,
         way: (Way, Option<u64>),
-        found: Found,
+        limits: Option<&Limits>,
         request: &Request,
     ) -> Result<Response, Refusal> {
-        self.answer(way, found, request).await.map(|(response, ..)| response)
+        let (request, found) = self.found(limits, Cow::Borrowed(request))?;
+        self.answer(way, found, &request).await.map(|(response, ..)| response)
     }
 
     fn terms(&self, way: Way, amount: Option<u64>) -> Terms<'_> {
