@@ -111,6 +111,9 @@ async fn headers_are_of_the_limit_with_the_least_left() {
     assert_eq!(headers(&decide(&decider, &[None], &[None]).await), "");
     let response = decide(&decider, &[rule(hourly(0), "e")], &[None]).await;
     assert_eq!(headers(&response), "0 0 3600", "waiting does not help");
+    assert_eq!(response.statuses[0].duration_until_reset.unwrap().seconds, 3600, "never, so the unit");
+    let asked = decide(&decider, &[rule(hourly(0), "e")], &[Some(0)]).await;
+    assert_eq!(summary(&asked), (vec![(false, 0)], false));
 }
 
 fn fields(of: Vec<(&str, Kind)>) -> Struct {
