@@ -7,7 +7,6 @@ mod count;
 mod headers;
 mod outcome;
 mod plan;
-mod policy;
 mod recent;
 mod refusal;
 mod reply;
@@ -26,7 +25,6 @@ use self::ask::Answer;
 use self::causes::{problem_of, Causes};
 use self::commits::{Commit, Commits, End};
 use self::plan::{may_be_report, most_held, Kind, Lease, Plan, Terms, Way, MOST_HITS};
-pub use self::policy::Policy;
 use self::recent::Recent;
 pub use self::refusal::Refusal;
 use self::reservation::Reservation;
@@ -36,6 +34,7 @@ use crate::limits::{Limits, Matched, Rule};
 use crate::messages::{
     Code, CommitRequest, Descriptor, Entry, Request, ReserveRequest, ReserveResponse, Response,
 };
+pub use crate::settings::Policy;
 
 /// Decides on requests; shared by all services.
 pub struct Decider {
@@ -61,6 +60,9 @@ pub(crate) const MOST_DESCRIPTORS: usize = 1000;
 /// The most entries of all descriptors of a request together.
 pub(crate) const MOST_ENTRIES: usize = 10_000;
 
+/// The memory of a denial that is remembered.
+const BYTES_OF_DENIAL: usize = 256;
+
 /// The longest time that a bucket stays denied here after it was deleted or refunded elsewhere.
 const REMEMBER_FOR: Duration = Duration::from_secs(5);
 
@@ -72,9 +74,9 @@ impl Decider {
     /// Creates a decider for this server and policy.
     pub fn new(server: Server, policy: Policy, counters: Arc<Counters>) -> Self {
         let options = Options::new()
-            .prefix(&*policy.prefix)
+            .prefix(&*policy.cache_key_prefix)
             .on_error(policy.on_error)
-            .remember_denials(policy.remember_denials)
+            .remember_denials(policy.local_cache_size_in_bytes / BYTES_OF_DENIAL)
             .remember_denials_for(REMEMBER_FOR);
         let limiter = Limiter::with_options(&server, no_limit(), options);
         let causes = Arc::<Causes>::default();
@@ -369,7 +371,7 @@ impl Decider {
         let limiter = Limiter::with_options(
             &self.server,
             no_limit(),
-            Options::new().prefix(&*self.policy.prefix).on_error(OnError::Error),
+            Options::new().prefix(&*self.policy.cache_key_prefix).on_error(OnError::Error),
         );
         let mut pause = FIRST_PAUSE;
         // Takes nothing, and needs a server that decides.

@@ -25,7 +25,7 @@ use tokenbucket_gate::settings::Arguments;
 
 /// All that is off unless somebody asks for it.
 pub fn policy() -> Policy {
-    Arguments::read(["gate".into()]).expect("defaults").settings.policy()
+    Arguments::read(["gate".into()]).expect("defaults").settings.policy
 }
 
 pub fn decider(server: &Server, policy: Policy) -> (Decider, Arc<Counters>) {

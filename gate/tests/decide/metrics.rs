@@ -65,7 +65,7 @@ async fn what_is_charged_into_debt_is_over() {
 #[tokio::test]
 async fn a_flood_is_denied_from_memory() {
     let fake = Fake::new();
-    let (decider, counters) = decider(&fake.server(), Policy { remember_denials: 10, ..policy() });
+    let (decider, counters) = decider(&fake.server(), Policy { local_cache_size_in_bytes: 2560, ..policy() });
     let found = [rule(hourly(10), "k")];
     for hits in [8, 5, 5, 6] {
         take(&decider, &found, hits).await;
@@ -81,7 +81,7 @@ async fn a_flood_is_denied_from_memory() {
 #[tokio::test]
 async fn a_denial_is_forgotten_after_a_few_seconds() {
     let fake = Fake::new();
-    let (decider, _) = decider(&fake.server(), Policy { remember_denials: 10, ..policy() });
+    let (decider, _) = decider(&fake.server(), Policy { local_cache_size_in_bytes: 2560, ..policy() });
     let found = [rule(hourly(1), "k")];
     let is_over = async || summary(&decide(&decider, &found, &[None]).await).1;
     assert_eq!([is_over().await, is_over().await], [false, true]);
@@ -97,7 +97,8 @@ async fn a_denial_is_forgotten_after_a_few_seconds() {
 #[tokio::test]
 async fn a_flood_on_one_of_several_limits_is_denied_from_memory() {
     let server = Server::start();
-    let (decider, counters) = decider(&connect(&server), Policy { remember_denials: 10, ..policy() });
+    let (decider, counters) =
+        decider(&connect(&server), Policy { local_cache_size_in_bytes: 2560, ..policy() });
     let found = [rule(hourly(1), "k"), rule(hourly(10), "all")];
     for _ in 0..2 {
         decide(&decider, &found, &[None, None]).await;

@@ -327,11 +327,11 @@ async fn no_amount_asks_as_a_check_does() {
     assert!(gate.reserve(&["b"], 0).await.is_none());
     let Request { domain, descriptors, .. } = request([descriptor("b")]);
     let asked = ReserveRequest { domain, descriptors, ..ReserveRequest::default() };
-    let names = ["Limit", "Left", "Reset"].map(str::to_owned);
-    let with_headers = Gate::with(&connect(&server), Policy { headers: Some(names), ..policy() });
+    let with_headers = Policy { limit_response_headers_enabled: true, ..policy() };
+    let with_headers = Gate::with(&connect(&server), with_headers);
     let reserved = with_headers.decider.reserve(Some(&gate.limits), asked).await.unwrap();
     let headers = reserved.response_headers_to_add.iter().map(|header| (&*header.key, &*header.value));
-    assert_eq!(headers.collect::<Vec<_>>()[..2], [("Limit", "100"), ("Left", "0")]);
+    assert_eq!(headers.collect::<Vec<_>>()[..2], [("RateLimit-Limit", "100"), ("RateLimit-Remaining", "0")]);
 }
 
 #[tokio::test]

@@ -40,7 +40,7 @@ impl Both {
     fn new(text: &str) -> Self {
         let theirs = RateLimiter::new(10_000);
         theirs.configure_with(serde_json::from_str::<Vec<Limit>>(text).expect("limits")).expect("memory");
-        let policy = Arguments::read(["gate".into()]).expect("defaults").settings.policy();
+        let policy = Arguments::read(["gate".into()]).expect("defaults").settings.policy;
         let ours = Decider::new(Fake::new().server(), policy, Arc::<Counters>::default());
         Self { theirs, ours, limits: read(text) }
     }
