@@ -111,7 +111,7 @@ async fn serve_until_signal(settings: Settings) -> Result<(), String> {
     let (reporter, health_server) = tonic_health::server::health_reporter();
     let counters = Arc::<Counters>::default();
     let gate = Arc::new(Gate {
-        decider: Decider::new(settings.server()?, settings.policy(), counters.clone()),
+        decider: Decider::new(settings.server()?, settings.policy.clone(), counters.clone()),
         limits: ArcSwapOption::empty(),
         rules: ArcSwapOption::empty(),
         counters,

@@ -15,7 +15,6 @@ use clap::{Arg, ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand, V
 use log::LevelFilter;
 use tokenbucket_client::OnError;
 
-use crate::decide::Policy;
 use crate::limits::Options;
 use values::{bool_of_go, duration_of_go, level};
 pub use xds::ControlPlane;
@@ -80,23 +79,63 @@ pub enum ConfigType {
     GrpcXdsSotw,
 }
 
-/// Makes the settings, each of which is an option and a variable: `name: type = default, more = of clap's`.
+/// Makes settings, each of which is an option and a variable: `name: type = default, more = of clap's`. A field is named as
+/// its variable.
 macro_rules! settings {
-    ($($(#[$doc:meta])* $name:ident: $type:ty $(= $default:literal)? $(, $more:ident = $value:expr)*;)*) => {
-        /// All settings for serving. A field is named as its variable.
+    ($(#[$about:meta])* $all:ident $([$part:ident: $of:ty])? {
+        $($(#[$doc:meta])* $name:ident: $type:ty $(= $default:literal)? $(, $more:ident = $value:expr)*;)*
+    }) => {
+        $(#[$about])*
         #[derive(Clone, Debug, clap::Args)]
         #[allow(clippy::struct_excessive_bools)] // each is a setting of its own
-        pub struct Settings {
+        pub struct $all {
             $(
                 $(#[$doc])*
                 #[arg(long, env $(, default_value = $default)? $(, $more = $value)*)]
                 pub $name: $type,
             )*
+            $(#[command(flatten)] pub $part: $of,)?
         }
     };
 }
 
 settings! {
+/// How requests are decided, whatever the files say.
+Policy {
+    /// Memory for denials, 256 bytes each; 0 asks Redis every time
+    local_cache_size_in_bytes: usize = "0", value_parser = values::cache_bytes;
+    /// Part of a limit from which on a hit counts as near it
+    near_limit_ratio: f64 = "0.8", value_parser = values::ratio;
+    /// Prefix of all keys in Redis
+    cache_key_prefix: String = "";
+    /// Send the headers below
+    limit_response_headers_enabled: bool = "false";
+    /// Name of the header for the limit
+    limit_limit_header: String = "RateLimit-Limit";
+    /// Name of the header for the remaining requests
+    limit_remaining_header: String = "RateLimit-Remaining";
+    /// Name of the header for the seconds until the limit resets
+    limit_reset_header: String = "RateLimit-Reset";
+    /// Count, and deny nothing
+    shadow_mode: bool = "false";
+    /// Treat every descriptor as a quota
+    quota_mode: bool = "false";
+    /// Take no call for a report, except on quotas and where the file says paid_afterwards: true
+    paid_beforehand: bool = "false";
+    /// Add dynamic metadata to replies
+    response_dynamic_metadata: bool = "false";
+    /// Longest time of a reservation
+    reservation_max_ttl: Duration = "60s", value_parser = values::reservation_ttl;
+    /// Largest part of a capacity that one reservation takes
+    reservation_max_fraction: f64 = "0.5", value_parser = values::ratio;
+    /// Reply while Redis is away: error, allow or deny
+    on_error: OnError = "error", value_parser = values::on_error;
+}
+}
+
+settings! {
+/// All settings for serving.
+Settings [policy: Policy] {
     /// Address of the HTTP server: /healthcheck, /json, /check, /metrics
     host: String = "0.0.0.0";
     /// Port of the HTTP server
@@ -159,35 +198,6 @@ settings! {
     /// limitador's file of limits, beside those in RUNTIME_ROOT
     limitador_limits_file: String = "";
 
-    /// Memory for denials, 256 bytes each; 0 asks Redis every time
-    local_cache_size_in_bytes: usize = "0", value_parser = values::cache_bytes;
-    /// Part of a limit from which on a hit counts as near it
-    near_limit_ratio: f64 = "0.8", value_parser = values::ratio;
-    /// Prefix of all keys in Redis
-    cache_key_prefix: String = "";
-    /// Send the headers below
-    limit_response_headers_enabled: bool = "false";
-    /// Name of the header for the limit
-    limit_limit_header: String = "RateLimit-Limit";
-    /// Name of the header for the remaining requests
-    limit_remaining_header: String = "RateLimit-Remaining";
-    /// Name of the header for the seconds until the limit resets
-    limit_reset_header: String = "RateLimit-Reset";
-    /// Count, and deny nothing
-    shadow_mode: bool = "false";
-    /// Treat every descriptor as a quota
-    quota_mode: bool = "false";
-    /// Take no call for a report, except on quotas and where the file says paid_afterwards: true
-    paid_beforehand: bool = "false";
-    /// Add dynamic metadata to replies
-    response_dynamic_metadata: bool = "false";
-    /// Longest time of a reservation
-    reservation_max_ttl: Duration = "60s", value_parser = values::reservation_ttl;
-    /// Largest part of a capacity that one reservation takes
-    reservation_max_fraction: f64 = "0.5", value_parser = values::ratio;
-    /// Reply while Redis is away: error, allow or deny
-    on_error: OnError = "error", value_parser = values::on_error;
-
     /// Where limits come from: FILE, or GRPC_XDS_SOTW for a control plane
     config_type: ConfigType = "FILE";
     /// host:port of the control plane
@@ -240,6 +250,7 @@ settings! {
     redis_tls_skip_hostname_verification: bool = "false";
     /// Silence after which Redis counts as away
     redis_timeout: Duration = "100ms", value_parser = duration_of_go;
+}
 }
 
 /// Lets a setting that is off by default be an option without a value too.
@@ -302,6 +313,14 @@ fn stop(error: &clap::Error) -> Stop {
     Stop::Mistake(format!("{variable}={value}: {reason}"))
 }
 
+impl Policy {
+    /// Returns the names of the three headers, if they are sent.
+    pub(crate) fn headers(&self) -> Option<[&str; 3]> {
+        let names = [&self.limit_limit_header, &self.limit_remaining_header, &self.limit_reset_header];
+        self.limit_response_headers_enabled.then(|| names.map(String::as_str))
+    }
+}
+
 impl Settings {
     /// Checks what no single value shows.
     fn judge(&self) -> Result<(), String> {
@@ -343,23 +362,6 @@ impl Settings {
     pub fn limits_options(&self) -> Options {
         let hash_tag_key = Some(self.hash_tag_key.clone()).filter(|key| !key.is_empty());
         Options { merge: self.merge_domain_config, hash_tag_key }
-    }
-
-    pub fn policy(&self) -> Policy {
-        let names = [&self.limit_limit_header, &self.limit_remaining_header, &self.limit_reset_header];
-        Policy {
-            prefix: self.cache_key_prefix.clone(),
-            shadow_mode: self.shadow_mode,
-            quota_mode: self.quota_mode,
-            paid_beforehand: self.paid_beforehand,
-            near_limit_ratio: self.near_limit_ratio,
-            remember_denials: self.local_cache_size_in_bytes / 256,
-            headers: self.limit_response_headers_enabled.then(|| names.map(Clone::clone)),
-            dynamic_metadata: self.response_dynamic_metadata,
-            reservation_max_ttl: self.reservation_max_ttl,
-            reservation_max_fraction: self.reservation_max_fraction,
-            on_error: self.on_error,
-        }
     }
 
     /// Returns the folder that has the files of limits.

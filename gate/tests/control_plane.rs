@@ -31,10 +31,10 @@ use tokio_rustls::TlsAcceptor;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::metadata::MetadataMap;
-use tonic::transport::Server;
+use tonic::transport;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::gate::wait_until;
+use crate::gate::{free_port, wait_until, Setup};
 
 /// The one that Envoy Gateway knows.
 pub const NODE: &str = "envoy-ratelimit";
@@ -55,20 +55,29 @@ struct State {
 
 impl ControlPlane {
     /// One that has no snapshot yet.
-    pub fn start(port: u16) -> Self {
-        Self::started(port, None)
+    pub fn start() -> Self {
+        Self::started(None)
     }
 
     /// One that speaks TLS 1.3 with `server.crt`, and only to clients with a certificate of `ca.crt`.
-    pub fn with_tls(port: u16, folder: &Path) -> Self {
-        Self::started(port, Some(folder.to_owned()))
+    pub fn with_tls(folder: &Path) -> Self {
+        Self::started(Some(folder.to_owned()))
     }
 
-    fn started(port: u16, tls: Option<PathBuf>) -> Self {
+    fn started(tls: Option<PathBuf>) -> Self {
         let state = State { snapshot: Arc::new(watch::Sender::new(None)), requests: Arc::default() };
-        let mut control_plane = Self { port, tls, state, runtime: None };
+        let mut control_plane = Self { port: free_port(), tls, state, runtime: None };
         control_plane.start_again();
         control_plane
+    }
+
+    /// A gate that follows it, and starts without it.
+    pub fn follower(&self) -> Setup {
+        Setup::new().set("CONFIG_GRPC_XDS_SERVER_URL", format!("127.0.0.1:{}", self.port)).set_all(&[
+            ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
+            ("CONFIG_GRPC_XDS_NODE_ID", NODE),
+            ("FORCE_START_WITHOUT_INITIAL_CONFIG", "true"),
+        ])
     }
 
     /// As a new process: with no memory of its streams, and the snapshot that is set.
@@ -77,8 +86,9 @@ impl ControlPlane {
         let runtime = runtime.expect("threads");
         let listener = runtime.block_on(TcpListener::bind(("127.0.0.1", self.port))).expect("a free port");
         let service = AggregatedDiscoveryServiceServer::new(self.state.clone());
-        let server = Server::builder().add_service(service.max_encoding_message_size(usize::MAX));
-        match self.tls.as_deref().map(acceptor) {
+        let server = transport::Server::builder().add_service(service.max_encoding_message_size(usize::MAX));
+        let tls = self.tls.as_deref().map(|folder| acceptor(folder, ["ca.crt", "server.crt", "server.key"]));
+        match tls {
             None => {
                 let connections = accepted(&runtime, listener, |tcp| async { Some(tcp) });
                 drop(runtime.spawn(server.serve_with_incoming(connections)));
@@ -155,18 +165,19 @@ pub fn any(type_url: &str, value: Vec<u8>) -> Any {
     Any { type_url: type_url.to_owned(), value }
 }
 
-fn acceptor(folder: &Path) -> TlsAcceptor {
+/// TLS with these files, for clients with a certificate of the authority.
+pub fn acceptor(folder: &Path, [authority, chain, key]: [&str; 3]) -> TlsAcceptor {
     let read = |name: &str| std::fs::read(folder.join(name)).expect("a file");
     let certificates =
         |name: &str| CertificateDer::pem_slice_iter(&read(name)).collect::<Result<Vec<_>, _>>().expect("PEM");
     let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
     let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(certificates("ca.crt"));
+    roots.add_parsable_certificates(certificates(authority));
     let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build();
     let builder = ServerConfig::builder_with_provider(provider).with_protocol_versions(&[&version::TLS13]);
     let builder = builder.expect("TLS 1.3").with_client_cert_verifier(clients.expect("an authority"));
-    let key = PrivateKeyDer::from_pem_slice(&read("server.key")).expect("a key");
-    let mut config = builder.with_single_cert(certificates("server.crt"), key).expect("a certificate");
+    let key = PrivateKeyDer::from_pem_slice(&read(key)).expect("a key");
+    let mut config = builder.with_single_cert(certificates(chain), key).expect("a certificate");
     config.alpn_protocols = vec![b"h2".to_vec()];
     TlsAcceptor::from(Arc::new(config))
 }

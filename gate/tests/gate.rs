@@ -72,7 +72,11 @@ impl Setup {
         self
     }
 
-    /// A file of limits, in `root/config`.
+    pub fn set_all(self, variables: &[(&str, &str)]) -> Self {
+        variables.iter().fold(self, |setup, (name, value)| setup.set(name, value))
+    }
+
+    /// A file of limits, in `root/config`; `../../name` is in the folder itself, where the program runs.
     pub fn file(mut self, name: &str, text: &str) -> Self {
         self.files.push((name.to_owned(), text.to_owned()));
         self
@@ -110,7 +114,9 @@ impl Setup {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::create_dir_all(folder.path().join("root/config")).expect("a folder");
         for (name, text) in &self.files {
-            write(&folder.path().join("root/config").join(name), text);
+            let path = folder.path().join("root/config").join(name);
+            std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+            write(&path, text);
         }
         folder
     }
@@ -239,12 +245,17 @@ impl Gate {
 
     /// Asks over HTTP on `PORT`.
     pub fn http(&self, method: &str, path: &str, body: &str) -> Reply {
-        ask(self.http, method, path, body)
+        ask(self.http, method, path, &[], body)
     }
 
     /// Asks by `/json`.
     pub fn json(&self, request: &str) -> Reply {
         self.http("POST", "/json", request)
+    }
+
+    /// The limits that it has loaded.
+    pub fn rlconfig(&self) -> String {
+        get(self.debug, "/rlconfig", &[]).body
     }
 
     /// A number of `/metrics`, by all of its line before it; 0 if there is no such line.
@@ -282,29 +293,60 @@ pub fn request(domain: &str, descriptors: &[&[(&str, &str)]]) -> Request {
 #[derive(Clone, Debug, Default)]
 pub struct Reply {
     pub status: u16,
-    pub headers: String,
+    headers: Vec<(String, String)>,
     pub body: String,
 }
 
-/// Asks on a connection of its own.
-pub fn ask(port: u16, method: &str, path: &str, body: &str) -> Reply {
-    exchange(port, method, path, body).unwrap_or_default()
+impl Reply {
+    /// A header by its name in lower case.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    pub fn number(&self, name: &str) -> Option<u64> {
+        self.header(name)?.split(',').next()?.trim().parse().ok()
+    }
 }
 
-fn exchange(port: u16, method: &str, path: &str, body: &str) -> Option<Reply> {
-    let mut connection = TcpStream::connect(("127.0.0.1", port)).ok()?;
+pub fn get(port: u16, path: &str, headers: &[(&str, &str)]) -> Reply {
+    ask(port, "GET", path, headers, "")
+}
+
+/// Asks on a connection of its own.
+pub fn ask(port: u16, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Reply {
+    exchange(port, method, path, headers, body).unwrap_or_default()
+}
+
+fn exchange(port: u16, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Option<Reply> {
+    let connection = TcpStream::connect(("127.0.0.1", port)).ok()?;
     connection.set_read_timeout(Some(PATIENCE)).ok()?;
-    let length = body.len();
-    let head =
-        format!("{method} {path} HTTP/1.1\r\nhost: gate\r\nconnection: close\r\ncontent-length: {length}");
+    let mut text = format!("{method} {path} HTTP/1.1\r\nHost: edge.example\r\nConnection: close\r\n");
+    for (name, value) in headers {
+        text += &format!("{name}: {value}\r\n");
+    }
+    text += &format!("Content-Length: {}\r\n\r\n{body}", body.len());
+    // Latin-1: a test can send every byte.
+    let bytes: Vec<u8> = text.chars().map(|char| char as u8).collect();
     // A refusal may come before the end of what is refused.
-    let _ = connection.write_all(format!("{head}\r\n\r\n{body}").as_bytes());
-    let mut text = Vec::new();
-    let _ = connection.read_to_end(&mut text);
-    let text = String::from_utf8(text).ok()?;
-    let (headers, body) = text.split_once("\r\n\r\n")?;
-    let status = headers.split(' ').nth(1)?.parse().ok()?;
-    Some(Reply { status, headers: headers.to_owned(), body: body.to_owned() })
+    let _ = (&connection).write_all(&bytes);
+    let mut replies = BufReader::new(connection);
+    let (first, headers) = head(&mut replies)?;
+    let status = first.split(' ').nth(1)?.parse().ok()?;
+    let mut body = Vec::new();
+    // A proxy that ends the connection hard has sent all the same.
+    let _ = replies.read_to_end(&mut body);
+    Some(Reply { status, headers, body: String::from_utf8_lossy(&body).into_owned() })
+}
+
+/// The first line, and the headers with their names in lower case.
+pub fn head(from: &mut impl BufRead) -> Option<(String, Vec<(String, String)>)> {
+    let mut lines = from.lines().map_while(Result::ok).take_while(|line| !line.is_empty());
+    let first = lines.next()?;
+    let header = |line: String| {
+        let (name, value) = line.split_once(':')?;
+        Some((name.to_ascii_lowercase(), value.trim().to_owned()))
+    };
+    Some((first, lines.filter_map(header).collect()))
 }
 
 /// A connection that says nothing yet.

@@ -223,16 +223,6 @@ def test_the_buckets_of_a_replica_are_compared_with_those_of_its_master(start, w
     assert len(set(ids())) == 2
 
 
-def test_a_node_of_a_cluster_is_watched_like_any_other(start, watch):
-    node = start("--cluster-enabled", "yes")
-    client(node).execute_command("CLUSTER", "ADDSLOTS", *range(16384))
-    wait_for(lambda: client(node).cluster("INFO")["cluster_state"] == "ok", "the cluster")
-    some_calls(client(node))
-    exporter = watch(node)
-    exporter.wait_for("decisions_denied_total", 3, node=name(node))
-    exporter.wait_for("key_denied_total", 3, node=name(node), key="greedy")
-
-
 def test_keys_of_any_bytes_and_never_more_than_so_many_of_them(start, watch):
     node = start()
     redis = client(node)

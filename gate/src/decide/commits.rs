@@ -11,10 +11,10 @@ use tokio::sync::{OnceCell, Semaphore};
 use super::ask::{bound_debt, pay, shares};
 use super::causes::Causes;
 use super::plan::{most_held, Call, Part};
-use super::policy::Policy;
 use super::recent::Recent;
 use super::refusal::Refusal;
 use super::reservation::Reservation;
+use super::Policy;
 use crate::counters::{add, OfReservations};
 
 /// The memory for commits that are sent again, in KiB.

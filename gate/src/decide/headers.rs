@@ -9,7 +9,7 @@ use crate::messages::{Descriptor, Request, Status, Struct, Value};
 
 /// Returns the headers of the limit nearest to its end: the last plain one that is over, else the first with the least left.
 pub(super) fn headers(
-    names: &[String; 3],
+    names: &[&str; 3],
     statuses: &[Status],
     outcomes: &[Option<Outcome<'_>>],
     is_over: bool,

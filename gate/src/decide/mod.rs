@@ -7,7 +7,6 @@ mod count;
 mod headers;
 mod outcome;
 mod plan;
-mod policy;
 mod recent;
 mod refusal;
 mod reply;
@@ -26,7 +25,6 @@ use self::ask::Answer;
 use self::causes::{problem_of, Causes};
 use self::commits::{Commit, Commits, End};
 use self::plan::{may_be_report, most_held, Kind, Lease, Plan, Terms, Way, MOST_HITS};
-pub use self::policy::Policy;
 use self::recent::Recent;
 pub use self::refusal::Refusal;
 use self::reservation::Reservation;
@@ -36,6 +34,7 @@ use crate::limits::{Limits, Matched, Rule};
 use crate::messages::{
     Code, CommitRequest, Descriptor, Entry, Request, ReserveRequest, ReserveResponse, Response,
 };
+pub use crate::settings::Policy;
 
 /// Decides on requests; shared by all services.
 pub struct Decider {
@@ -61,6 +60,9 @@ pub(crate) const MOST_DESCRIPTORS: usize = 1000;
 /// The most entries of all descriptors of a request together.
 pub(crate) const MOST_ENTRIES: usize = 10_000;
 
+/// The memory of a denial that is remembered.
+const BYTES_OF_DENIAL: usize = 256;
+
 /// The longest time that a bucket stays denied here after it was deleted or refunded elsewhere.
 const REMEMBER_FOR: Duration = Duration::from_secs(5);
 
@@ -72,9 +74,9 @@ impl Decider {
     /// Creates a decider for this server and policy.
     pub fn new(server: Server, policy: Policy, counters: Arc<Counters>) -> Self {
         let options = Options::new()
-            .prefix(&*policy.prefix)
+            .prefix(&*policy.cache_key_prefix)
             .on_error(policy.on_error)
-            .remember_denials(policy.remember_denials)
+            .remember_denials(policy.local_cache_size_in_bytes / BYTES_OF_DENIAL)
             .remember_denials_for(REMEMBER_FOR);
         let limiter = Limiter::with_options(&server, no_limit(), options);
         let causes = Arc::<Causes>::default();
@@ -111,8 +113,7 @@ impl Decider {
     /// See [`Refusal`].
     pub async fn decide_now(&self, limits: Option<&Limits>, request: &Request) -> Result<Response, Refusal> {
         let _timing = self.counters.time_request();
-        let (request, found) = self.found(limits, Cow::Borrowed(request))?;
-        self.decide_on((Way::Takes, None), found, &request).await
+        self.decide_on((Way::Takes, None), limits, request).await
     }
 
     /// Returns whether one more hit would pass, whatever the request says, and takes nothing.
@@ -121,8 +122,7 @@ impl Decider {
     ///
     /// See [`Refusal`].
     pub async fn check(&self, limits: Option<&Limits>, request: &Request) -> Result<Response, Refusal> {
-        let (request, found) = self.found(limits, Cow::Borrowed(request))?;
-        self.decide_on((Way::Checks, Some(1)), found, &request).await
+        self.decide_on((Way::Checks, Some(1)), limits, request).await
     }
 
     /// Charges what a request used, whatever is left.
@@ -131,8 +131,7 @@ impl Decider {
     ///
     /// See [`Refusal`].
     pub async fn report(&self, limits: Option<&Limits>, request: &Request) -> Result<Response, Refusal> {
-        let (request, found) = self.found(limits, Cow::Borrowed(request))?;
-        let charged = self.decide_on((Way::Reports, None), found, &request).await?;
+        let charged = self.decide_on((Way::Reports, None), limits, request).await?;
         // It denies nothing: the request is over.
         Ok(Response { overall_code: Code::Ok.into(), response_headers_to_add: Vec::new(), ..charged })
     }
@@ -309,16 +308,17 @@ impl Decider {
     /// Returns an error if Redis is away or refuses.
     pub async fn decide_by(&self, found: Found, request: &Request) -> Result<Response, Refusal> {
         let way = Way::Decides { may_be_report: !self.policy.paid_beforehand && may_be_report(request) };
-        self.decide_on((way, None), found, request).await
+        self.answer((way, None), found, request).await.map(|(response, ..)| response)
     }
 
     async fn decide_on(
         &self,
         way: (Way, Option<u64>),
-        found: Found,
+        limits: Option<&Limits>,
         request: &Request,
     ) -> Result<Response, Refusal> {
-        self.answer(way, found, request).await.map(|(response, ..)| response)
+        let (request, found) = self.found(limits, Cow::Borrowed(request))?;
+        self.answer(way, found, &request).await.map(|(response, ..)| response)
     }
 
     fn terms(&self, way: Way, amount: Option<u64>) -> Terms<'_> {
@@ -371,7 +371,7 @@ impl Decider {
         let limiter = Limiter::with_options(
             &self.server,
             no_limit(),
-            Options::new().prefix(&*self.policy.prefix).on_error(OnError::Error),
+            Options::new().prefix(&*self.policy.cache_key_prefix).on_error(OnError::Error),
         );
         let mut pause = FIRST_PAUSE;
         // Takes nothing, and needs a server that decides.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::policy::Policy;
 use super::reservation::Reservation;
+use super::Policy;
 use crate::counters::{Counters, OfLimit};
 use crate::limits::{Matched, Rule};
 use crate::messages::{Descriptor, Request};
@@ -132,7 +132,7 @@ impl Plan {
         let hits = hits.min(most);
         let part = Part { rule: Arc::clone(&rule), bucket, cost: hits };
         let (place, earlier) = if terms.is_plain(kind, &rule, is_quota) {
-            let split_by = terms.is_cluster.then_some(terms.policy.prefix.as_str());
+            let split_by = terms.is_cluster.then_some(terms.policy.cache_key_prefix.as_str());
             self.add_plain(kind, part, most, split_by)
         } else {
             self.calls.push(Call { kind, parts: vec![part], is_plain: false });

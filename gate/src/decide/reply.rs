@@ -3,7 +3,7 @@
 use super::headers::{headers, metadata};
 use super::outcome::Outcome;
 use super::plan::{Disposition, Plan};
-use super::policy::Policy;
+use super::Policy;
 use crate::messages::{Code, Request, Response, Status};
 
 /// Returns the reply, and whether only `SHADOW_MODE` lets the request pass.
@@ -18,11 +18,11 @@ pub(super) fn reply(
     let is_over = is_over(plan, outcomes, policy);
     let is_shadowed = is_over && policy.shadow_mode;
     let overall = if is_over && !is_shadowed { Code::OverLimit } else { Code::Ok };
-    let response_headers_to_add = match &policy.headers {
-        Some(names) => headers(names, &statuses, outcomes, overall == Code::OverLimit),
+    let response_headers_to_add = match policy.headers() {
+        Some(names) => headers(&names, &statuses, outcomes, overall == Code::OverLimit),
         None => Vec::new(),
     };
-    let dynamic_metadata = policy.dynamic_metadata.then(|| metadata(request, outcomes));
+    let dynamic_metadata = policy.response_dynamic_metadata.then(|| metadata(request, outcomes));
     let response = Response {
         overall_code: overall.into(),
         statuses,

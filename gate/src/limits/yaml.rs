@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
+use saphyr_parser::{Event, Parser, ScalarStyle, StrInput, Tag};
 
 /// Larger texts are refused unread.
 pub(crate) const MAX_BYTES: usize = 16 * 1024 * 1024;
@@ -166,15 +166,22 @@ pub(crate) fn read<'a>(text: &'a str, faults: &mut Faults) -> Result<Option<Node
         return Err(Fault::new(1, format!("larger than {} MiB", MAX_BYTES / 1024 / 1024)));
     }
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let mut parser = Parser::new_from_str(text);
-    let mut reader =
-        Reader { faults, open: Vec::new(), anchors: HashMap::new(), document: None, nodes: 0, copied: 0 };
-    while let Some(event) = parser.next_event() {
-        let (event, span) =
-            event.map_err(|error| Fault::new(error.marker().line(), unreadable(error.info())))?;
-        reader.event(event, span.start.line())?;
+    let parser = Parser::new_from_str(text);
+    let mut reader = Reader { parser, faults, anchors: HashMap::new(), nodes: 0, copied: 0 };
+    let mut document: Option<Node<'_>> = None;
+    while let Some((event, line)) = reader.event()? {
+        match reader.node(event, line, 0)? {
+            Some(node) if document.is_none() => document = Some(node),
+            // ratelimit silently reads only the first document. Here a second one is a mistake, because its author expects its
+            // limits to hold.
+            Some(node) if !node.is_nothing() => {
+                let problem = "more than one YAML document in a file: each domain needs its own file";
+                return Err(Fault::new(node.line, problem));
+            }
+            _ => {}
+        }
     }
-    Ok(reader.document)
+    Ok(document)
 }
 
 fn unreadable(problem: &str) -> String {
@@ -195,106 +202,73 @@ fn count_copy(copied: &mut usize, node: &Node<'_>) -> Result<(), Fault> {
 }
 
 struct Reader<'a, 'f> {
+    parser: Parser<'a, StrInput<'a>>,
     faults: &'f mut Faults,
-    /// The open nodes, outermost first.
-    open: Vec<Open<'a>>,
     /// The targets of aliases.
     anchors: HashMap<usize, Node<'a>>,
-    document: Option<Node<'a>>,
     nodes: usize,
     copied: usize,
 }
 
-struct Open<'a> {
-    line: usize,
-    anchor: usize,
-    items: Items<'a>,
-}
-
-enum Items<'a> {
-    List(Vec<Node<'a>>),
-    Map { pairs: Pairs<'a>, key: Option<Node<'a>> },
-}
-
 impl<'a> Reader<'a, '_> {
-    fn event(&mut self, event: Event<'a>, line: usize) -> Result<(), Fault> {
-        match event {
+    /// Returns the next event and its line.
+    fn event(&mut self) -> Result<Option<(Event<'a>, usize)>, Fault> {
+        let Some(event) = self.parser.next_event() else { return Ok(None) };
+        let (event, span) =
+            event.map_err(|error| Fault::new(error.marker().line(), unreadable(error.info())))?;
+        Ok(Some((event, span.start.line())))
+    }
+
+    /// Reads the node that begins with this event, at this depth; `None` if the event ends one, or is about a document.
+    fn node(&mut self, event: Event<'a>, line: usize, depth: usize) -> Result<Option<Node<'a>>, Fault> {
+        let (data, anchor) = match event {
             Event::Scalar(text, style, anchor, tag) => {
                 let plain = style == ScalarStyle::Plain && !tag.is_some_and(|tag| is_text(&tag));
-                self.add(Node { line, data: Data::Scalar(Scalar { text, plain }) }, anchor)
+                (Data::Scalar(Scalar { text, plain }), anchor)
             }
-            Event::SequenceStart(anchor, _) => self.begin(line, anchor, Items::List(Vec::new())),
+            Event::SequenceStart(anchor, _) => (Data::List(self.items(line, depth)?), anchor),
             Event::MappingStart(anchor, _) => {
-                self.begin(line, anchor, Items::Map { pairs: Vec::new(), key: None })
+                let mut items = self.items(line, depth)?.into_iter();
+                let pairs = std::iter::from_fn(|| Some((items.next()?, items.next()?)));
+                (Data::Map(self.merged(pairs.collect())), anchor)
             }
-            Event::SequenceEnd | Event::MappingEnd => self.end(),
-            Event::Alias(anchor) => self.alias(anchor, line),
-            _ => Ok(()),
-        }
-    }
-
-    fn begin(&mut self, line: usize, anchor: usize, items: Items<'a>) -> Result<(), Fault> {
-        if self.open.len() >= MAX_DEPTH {
-            return Err(too_deep(line));
-        }
-        self.open.push(Open { line, anchor, items });
-        Ok(())
-    }
-
-    fn end(&mut self) -> Result<(), Fault> {
-        let Some(Open { line, anchor, items }) = self.open.pop() else { return Ok(()) };
-        let data = match items {
-            Items::List(items) => Data::List(items),
-            Items::Map { pairs, .. } => Data::Map(self.merged(pairs)),
+            Event::Alias(anchor) => (self.alias(anchor, line, depth)?, 0),
+            _ => return Ok(None),
         };
-        self.add(Node { line, data }, anchor)
-    }
-
-    /// Adds a finished node to the open one.
-    fn add(&mut self, node: Node<'a>, anchor: usize) -> Result<(), Fault> {
+        let node = Node { line, data };
         self.nodes = self.nodes.saturating_add(1);
         if self.nodes > MAX_NODES {
-            return Err(Fault::new(node.line, unreadable(&format!("more than {MAX_NODES} values"))));
+            return Err(Fault::new(line, unreadable(&format!("more than {MAX_NODES} values"))));
         }
         if anchor != 0 {
             count_copy(&mut self.copied, &node)?;
             self.anchors.insert(anchor, node.clone());
         }
-        match self.open.last_mut().map(|open| &mut open.items) {
-            Some(Items::List(items)) => items.push(node),
-            Some(Items::Map { pairs, key }) => match key.take() {
-                Some(key) => pairs.push((key, node)),
-                None => *key = Some(node),
-            },
-            None => self.end_document(node)?,
-        }
-        Ok(())
+        Ok(Some(node))
     }
 
-    /// ratelimit silently reads only the first document. Here a second one is a mistake, because its author expects its limits to
-    /// hold.
-    fn end_document(&mut self, node: Node<'a>) -> Result<(), Fault> {
-        if self.document.is_none() {
-            self.document = Some(node);
-        } else if !node.is_nothing() {
-            return Err(Fault::new(
-                node.line,
-                "more than one YAML document in a file: each domain needs its own file",
-            ));
+    /// Reads the nodes of a list, or the keys and values of a mapping in turn.
+    fn items(&mut self, line: usize, depth: usize) -> Result<Vec<Node<'a>>, Fault> {
+        if depth >= MAX_DEPTH {
+            return Err(too_deep(line));
         }
-        Ok(())
+        let mut items = Vec::new();
+        while let Some((event, line)) = self.event()? {
+            let Some(node) = self.node(event, line, depth.saturating_add(1))? else { break };
+            items.push(node);
+        }
+        Ok(items)
     }
 
-    fn alias(&mut self, anchor: usize, line: usize) -> Result<(), Fault> {
+    fn alias(&mut self, anchor: usize, line: usize, depth: usize) -> Result<Data<'a>, Fault> {
         let Some(node) = self.anchors.get(&anchor) else {
             return Err(Fault::new(line, unreadable("an alias inside the value that it refers to")));
         };
-        if self.open.len().saturating_add(node.depth()) > MAX_DEPTH {
+        if depth.saturating_add(node.depth()) > MAX_DEPTH {
             return Err(too_deep(line));
         }
         count_copy(&mut self.copied, node)?;
-        let node = Node { line, data: node.data.clone() };
-        self.add(node, 0)
+        Ok(node.data.clone())
     }
 
     /// Resolves `<<` and finds repeated keys. A key of the mapping itself wins over a merged one.

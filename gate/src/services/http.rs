@@ -101,7 +101,10 @@ async fn should_rate_limit(State(gate): State<Arc<Gate>>, body: Bytes) -> Respon
         Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
         Code::Unknown => StatusCode::INTERNAL_SERVER_ERROR,
     };
-    (status, [(CONTENT_TYPE, "application/json")], json::response(&response).to_string()).into_response()
+    match json::response(&response) {
+        Ok(json) => (status, [(CONTENT_TYPE, "application/json")], json).into_response(),
+        Err(reason) => (StatusCode::INTERNAL_SERVER_ERROR, reason).into_response(),
+    }
 }
 
 async fn forwarded(

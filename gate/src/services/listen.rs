@@ -175,7 +175,7 @@ async fn hand_over(
 ) {
     let stream = match tls.filter(|_| peer.is_some()) {
         None => stream,
-        Some(tls) => match timeout(HANDSHAKE_WITHIN, tls.acceptor().accept(stream)).await {
+        Some(tls) => match timeout(HANDSHAKE_WITHIN, tls.accept(stream)).await {
             Ok(Ok(stream)) => Box::new(stream),
             Ok(Err(error)) => return log::debug!("TLS handshake with {peer:?}: {error}"),
             Err(_) => return log::debug!("TLS handshake with {peer:?}: too slow"),

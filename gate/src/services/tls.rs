@@ -1,19 +1,20 @@
 //! TLS of the gRPC server. New certificates are used without a restart.
 
 use std::fmt::Display;
+use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
-use tokio_rustls::rustls::client::danger::HandshakeSignatureValid;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::rustls::client::verify_server_name;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use tokio_rustls::rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::server::danger::ClientCertVerifier;
 use tokio_rustls::rustls::server::{ParsedCertificate, WebPkiClientVerifier};
-use tokio_rustls::rustls::{
-    client, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, ServerConfig, SignatureScheme,
-};
+use tokio_rustls::rustls::{Error, RootCertStore, ServerConfig};
+use tokio_rustls::server::TlsStream;
 use tokio_rustls::TlsAcceptor;
 
 use crate::settings::Settings;
@@ -50,7 +51,8 @@ struct Files {
     chain: Pem,
     key: Pem,
     authorities: Option<Pem>,
-    client_name: Option<String>,
+    /// The name that the certificate of a client must have (`GRPC_CLIENT_TLS_SAN`).
+    client_name: Option<ServerName<'static>>,
 }
 
 /// The contents of the files: certificates, key, authorities.
@@ -73,12 +75,16 @@ impl Tls {
             return Ok(None);
         }
         let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let name = |name: String| {
+            let wrong = format!("GRPC_CLIENT_TLS_SAN={name}: must be a host name or an address");
+            ServerName::try_from(name).map_err(|_| wrong)
+        };
         let files = Files {
             chain: Pem::new("GRPC_SERVER_TLS_CERT", &settings.grpc_server_tls_cert),
             key: Pem::new("GRPC_SERVER_TLS_KEY", &settings.grpc_server_tls_key),
             authorities: some(&settings.grpc_client_tls_cacert)
                 .map(|path| Pem::new("GRPC_CLIENT_TLS_CACERT", &path)),
-            client_name: some(&settings.grpc_client_tls_san),
+            client_name: some(&settings.grpc_client_tls_san).map(name).transpose()?,
         };
         let texts = files.read()?;
         let config = ArcSwap::from_pointee(files.config(&texts)?);
@@ -91,9 +97,17 @@ impl Tls {
         [chain, key].into_iter().chain(authorities).map(|file| &file.path)
     }
 
-    /// Returns the certificates for the next connection.
-    pub(super) fn acceptor(&self) -> TlsAcceptor {
-        TlsAcceptor::from(self.config.load_full())
+    /// Returns a connection of a client that may connect.
+    pub(super) async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        stream: S,
+    ) -> io::Result<TlsStream<S>> {
+        let stream = TlsAcceptor::from(self.config.load_full()).accept(stream).await?;
+        if let Some(name) = &self.files.client_name {
+            let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+            verify_name(chain, name).map_err(io::Error::other)?;
+        }
+        Ok(stream)
     }
 
     /// Reads the files again, and uses them from the next connection on. Returns whether there was anything new.
@@ -127,71 +141,26 @@ impl Files {
         let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
         let builder = builder.with_safe_default_protocol_versions().map_err(|error| error.to_string())?;
         let builder = match &self.authorities {
-            Some(file) => builder.with_client_cert_verifier(self.verifier(file, authorities)?),
+            Some(file) => builder.with_client_cert_verifier(verifier(file, authorities)?),
             None => builder.with_no_client_auth(),
         };
         let mut config = builder.with_single_cert(chain, key).map_err(|error| self.chain.wrong(error))?;
         config.alpn_protocols = vec![b"h2".to_vec()];
         Ok(config)
     }
-
-    fn verifier(&self, file: &Pem, text: &[u8]) -> Result<Arc<dyn ClientCertVerifier>, String> {
-        let mut roots = RootCertStore::empty();
-        for authority in file.certificates(text)? {
-            roots.add(authority).map_err(|error| file.wrong(error))?;
-        }
-        let provider = Arc::new(ring::default_provider());
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
-        let verifier = verifier.map_err(|error| file.wrong(error))?;
-        let Some(name) = &self.client_name else { return Ok(verifier) };
-        let name = ServerName::try_from(name.clone())
-            .map_err(|_| format!("GRPC_CLIENT_TLS_SAN={name}: must be a host name or an address"))?;
-        Ok(Arc::new(Named { verifier, name }))
-    }
 }
 
-/// Wants the certificate of the client to have a name (`GRPC_CLIENT_TLS_SAN`).
-#[derive(Debug)]
-struct Named {
-    verifier: Arc<dyn ClientCertVerifier>,
-    name: ServerName<'static>,
+fn verifier(file: &Pem, text: &[u8]) -> Result<Arc<dyn ClientCertVerifier>, String> {
+    let mut roots = RootCertStore::empty();
+    for authority in file.certificates(text)? {
+        roots.add(authority).map_err(|error| file.wrong(error))?;
+    }
+    let provider = Arc::new(ring::default_provider());
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
+    verifier.map_err(|error| file.wrong(error))
 }
 
-impl ClientCertVerifier for Named {
-    fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.verifier.root_hint_subjects()
-    }
-
-    fn verify_client_cert(
-        &self,
-        certificate: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        now: UnixTime,
-    ) -> Result<ClientCertVerified, Error> {
-        let verified = self.verifier.verify_client_cert(certificate, intermediates, now)?;
-        client::verify_server_name(&ParsedCertificate::try_from(certificate)?, &self.name)?;
-        Ok(verified)
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.verifier.verify_tls12_signature(message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.verifier.verify_tls13_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.verifier.supported_verify_schemes()
-    }
+fn verify_name(chain: &[CertificateDer<'_>], name: &ServerName<'_>) -> Result<(), Error> {
+    let certificate = chain.first().ok_or(Error::NoCertificatesPresented)?;
+    verify_server_name(&ParsedCertificate::try_from(certificate)?, name)
 }

@@ -1,7 +1,5 @@
 //! Which descriptors a forwarded request has. No server is needed.
 
-use std::process::Command;
-
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use tokenbucket_gate::check::Rules;
 use tokenbucket_gate::limits::File;
@@ -311,26 +309,4 @@ fn numbers_and_words_of_yaml_are_texts() {
         "domain: web\nrules: [{descriptors: [entries: [{key: yes, value: 007}, {key: é, value: true}]]}]",
     );
     assert_eq!(asked(&rules, &[]), ["yes=007,é=true"]);
-}
-
-/// The exit code and the errors of `tokenbucket-gate check`.
-fn checked(rules: &str) -> (Option<i32>, String) {
-    let folder = tempfile::tempdir().expect("a folder");
-    let write = |name: &str, text: &str| {
-        let path = folder.path().join(name);
-        std::fs::write(&path, text).expect("a file");
-        path
-    };
-    let limits = write("limits.yaml", "domain: web\ndescriptors: []\n");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tokenbucket-gate"));
-    command.arg("check").arg(limits).env("CHECK_FILE", write("check.yaml", rules));
-    let done = command.output().expect("the program");
-    let errors = String::from_utf8(done.stderr).expect("a text");
-    (done.status.code(), errors.replace(&format!("{}/", folder.path().display()), ""))
-}
-
-#[test]
-fn rules_can_be_judged_without_starting() {
-    assert_eq!(checked(ADDRESS), (Some(0), String::new()));
-    assert_eq!(checked("domain: web"), (Some(1), "check.yaml:1: 'rules' is missing\n".to_owned()));
 }

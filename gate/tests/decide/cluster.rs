@@ -6,7 +6,7 @@ use tokenbucket_gate::decide::Refusal;
 use crate::servers::{ask, wait_for, Cluster, READY_WITHIN};
 use crate::{decide, decider, descriptor, hourly, patient, policy, request, rule, summary};
 
-fn connect(cluster: &Cluster) -> Server {
+pub fn connect(cluster: &Cluster) -> Server {
     patient(Server::cluster(cluster.urls().split(',')))
 }
 

@@ -16,32 +16,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use envoy_types::pb::google::protobuf::UInt64Value;
-use tokenbucket_client::{OnError, Server};
+use tokenbucket_client::Server;
 use tokenbucket_gate::counters::Counters;
 use tokenbucket_gate::decide::{Decider, Policy};
 use tokenbucket_gate::limits::{File, Limits, Matched, Options, Rule};
 use tokenbucket_gate::messages::{Code, Descriptor, Entry, Request, Response};
+use tokenbucket_gate::settings::Arguments;
 
 /// All that is off unless somebody asks for it.
 pub fn policy() -> Policy {
-    Policy {
-        prefix: String::new(),
-        shadow_mode: false,
-        quota_mode: false,
-        paid_beforehand: false,
-        near_limit_ratio: 0.8,
-        remember_denials: 0,
-        headers: None,
-        dynamic_metadata: false,
-        reservation_max_ttl: Duration::from_secs(60),
-        reservation_max_fraction: 0.5,
-        on_error: OnError::Error,
-    }
+    Arguments::read(["gate".into()]).expect("defaults").settings.policy
 }
 
 pub fn decider(server: &Server, policy: Policy) -> (Decider, Arc<Counters>) {
     let counters = Arc::new(Counters::default());
     (Decider::new(server.clone(), policy, counters.clone()), counters)
+}
+
+/// A server, and a decider before it.
+pub fn start() -> (servers::Server, Decider) {
+    let server = servers::Server::start();
+    let (decider, _) = decider(&connect(&server), policy());
+    (server, decider)
 }
 
 /// A slow machine is no outage.
@@ -54,15 +50,17 @@ pub fn patient(server: redis::RedisResult<Server>) -> Server {
     server.with_timeout(Duration::from_secs(10)).with_retry_every(Duration::from_millis(20))
 }
 
+pub fn limits(text: &str) -> Limits {
+    let file = File { name: "shop.yaml".to_owned(), text: text.to_owned() };
+    Limits::read(&[file], &Options::default()).expect("limits")
+}
+
 /// `count` an hour: nothing flows in while a test runs.
 pub fn hourly(count: u32) -> Rule {
     let text = format!(
         "domain: shop\ndescriptors: [{{key: k, rate_limit: {{unit: hour, requests_per_unit: {count}}}}}]"
     );
-    let file = File { name: "shop.yaml".to_owned(), text };
-    let limits = Limits::read(&[file], &Options::default()).expect("limits");
-    let matched = limits.find("shop", &descriptor("k")).expect("a limit");
-    drop(limits);
+    let matched = limits(&text).find("shop", &descriptor("k")).expect("a limit");
     Arc::into_inner(matched.rule).expect("a rule that nobody else has")
 }
 

@@ -8,10 +8,10 @@ use tokenbucket_client::fake::Fake;
 use tokenbucket_client::Limiter;
 use tokenbucket_gate::counters::Counters;
 use tokenbucket_gate::decide::Policy;
-use tokenbucket_gate::limits::{File, Limits, Matched, Options};
+use tokenbucket_gate::limits::{Limits, Matched};
 
 use crate::servers::{ask, Server};
-use crate::{connect, decide, decider, hourly, policy, quota, rule, shadow, summary, take};
+use crate::{connect, decide, decider, hourly, limits, policy, quota, rule, shadow, summary, take};
 
 /// `total, within, near, over, shadow` of the only limit, and those denied from memory.
 fn counted(counters: &Counters, key: &str) -> [u64; 6] {
@@ -65,7 +65,7 @@ async fn what_is_charged_into_debt_is_over() {
 #[tokio::test]
 async fn a_flood_is_denied_from_memory() {
     let fake = Fake::new();
-    let (decider, counters) = decider(&fake.server(), Policy { remember_denials: 10, ..policy() });
+    let (decider, counters) = decider(&fake.server(), Policy { local_cache_size_in_bytes: 2560, ..policy() });
     let found = [rule(hourly(10), "k")];
     for hits in [8, 5, 5, 6] {
         take(&decider, &found, hits).await;
@@ -81,7 +81,7 @@ async fn a_flood_is_denied_from_memory() {
 #[tokio::test]
 async fn a_denial_is_forgotten_after_a_few_seconds() {
     let fake = Fake::new();
-    let (decider, _) = decider(&fake.server(), Policy { remember_denials: 10, ..policy() });
+    let (decider, _) = decider(&fake.server(), Policy { local_cache_size_in_bytes: 2560, ..policy() });
     let found = [rule(hourly(1), "k")];
     let is_over = async || summary(&decide(&decider, &found, &[None]).await).1;
     assert_eq!([is_over().await, is_over().await], [false, true]);
@@ -97,7 +97,8 @@ async fn a_denial_is_forgotten_after_a_few_seconds() {
 #[tokio::test]
 async fn a_flood_on_one_of_several_limits_is_denied_from_memory() {
     let server = Server::start();
-    let (decider, counters) = decider(&connect(&server), Policy { remember_denials: 10, ..policy() });
+    let (decider, counters) =
+        decider(&connect(&server), Policy { local_cache_size_in_bytes: 2560, ..policy() });
     let found = [rule(hourly(1), "k"), rule(hourly(10), "all")];
     for _ in 0..2 {
         decide(&decider, &found, &[None, None]).await;
@@ -153,13 +154,15 @@ async fn a_name_has_a_domain_and_two_levels() {
     assert_eq!(text.matches(&format!("# TYPE {total} counter")).count(), 1);
 }
 
+fn files_with(keys: &[&str]) -> Limits {
+    let limit = |key: &&str| format!("{{key: {key}, rate_limit: {{unit: hour, requests_per_unit: 1}}}}");
+    limits(&format!("domain: shop\ndescriptors: [{}]", keys.iter().map(limit).collect::<Vec<_>>().join(", ")))
+}
+
 #[test]
 fn names_of_the_files_have_counters_of_their_own() {
     let counters = Counters::default();
-    let text = "domain: shop\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 1}}]";
-    let file = File { name: "shop.yaml".to_owned(), text: text.to_owned() };
-    let limits = Limits::read(&[file], &Options::default()).unwrap();
-    counters.reserve(&limits);
+    counters.reserve(&files_with(&["k"]));
     for number in 0..20_000 {
         counters.of_limit(&format!("shop.detailed_{number}"));
     }
@@ -173,10 +176,9 @@ fn names_of_the_files_have_counters_of_their_own() {
 fn names_that_left_the_files_are_dropped() {
     let counters = Counters::default();
     for number in 0..3 {
-        let text = format!("domain: shop\ndescriptors: [{{key: kept, rate_limit: {{unit: hour, requests_per_unit: 1}}}}, {{key: k{number}, rate_limit: {{unit: hour, requests_per_unit: 1}}}}]");
-        let file = File { name: "shop.yaml".to_owned(), text };
-        counters.reserve(&Limits::read(&[file], &Options::default()).unwrap());
-        for key in ["kept".to_owned(), format!("k{number}")] {
+        let keys = ["kept", &format!("k{number}")];
+        counters.reserve(&files_with(&keys));
+        for key in keys {
             counters.of_limit(&format!("shop.{key}")).total_hits.fetch_add(1, Ordering::Relaxed);
         }
     }

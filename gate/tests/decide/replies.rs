@@ -86,7 +86,7 @@ async fn modes_of_the_program_are_modes_of_every_limit() {
 
 /// `limit remaining reset retry-after`.
 fn headers(response: &Response) -> String {
-    let names = ["L", "M", "R", "retry-after"];
+    let names = ["RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset", "retry-after"];
     let value = |(header, name): (&HeaderValue, &str)| {
         assert_eq!(header.key, name);
         header.value.clone()
@@ -96,9 +96,8 @@ fn headers(response: &Response) -> String {
 
 #[tokio::test]
 async fn headers_are_of_the_limit_with_the_least_left() {
-    let names = ["L", "M", "R"].map(str::to_owned);
-    let with_headers = || Policy { headers: Some(names.clone()), ..policy() };
-    let (decider, _) = decider(&Fake::new().server(), with_headers());
+    let with_headers = Policy { limit_response_headers_enabled: true, ..policy() };
+    let (decider, _) = decider(&Fake::new().server(), with_headers);
     let found = [rule(per_minute(10), "a"), rule(per_minute(4), "b"), None];
     let response = decide(&decider, &found, &[None, None, None]).await;
     assert_eq!(headers(&response), "4 3 15");
@@ -111,6 +110,9 @@ async fn headers_are_of_the_limit_with_the_least_left() {
     assert_eq!(headers(&decide(&decider, &[None], &[None]).await), "");
     let response = decide(&decider, &[rule(hourly(0), "e")], &[None]).await;
     assert_eq!(headers(&response), "0 0 3600", "waiting does not help");
+    assert_eq!(response.statuses[0].duration_until_reset.unwrap().seconds, 3600, "never, so the unit");
+    let asked = decide(&decider, &[rule(hourly(0), "e")], &[Some(0)]).await;
+    assert_eq!(summary(&asked), (vec![(false, 0)], false));
 }
 
 fn fields(of: Vec<(&str, Kind)>) -> Struct {
@@ -124,7 +126,7 @@ fn text(text: &str) -> Kind {
 
 #[tokio::test]
 async fn dynamic_metadata_is_that_of_limits_that_passed() {
-    let (decider, _) = decider(&Fake::new().server(), Policy { dynamic_metadata: true, ..policy() });
+    let (decider, _) = decider(&Fake::new().server(), Policy { response_dynamic_metadata: true, ..policy() });
     let plan = |tier: &str, more: &str| {
         let plan = fields(vec![("tier", text(tier)), (more, text("yes"))]);
         Some(fields(vec![("plan", Kind::StructValue(plan))]))

@@ -1,18 +1,18 @@
 //! What is easily taken for granted of Envoy and of envoyproxy/ratelimit, on a real server.
 
-use tokenbucket_gate::decide::{Policy, Refusal};
-use tokenbucket_gate::limits::{File, Limits, Options, Rule};
+use tokenbucket_gate::decide::Policy;
+use tokenbucket_gate::limits::Rule;
 use tokenbucket_gate::messages::{Descriptor, Override, Request, Unit};
 
 use crate::servers::{ask, wait_for, Server, READY_WITHIN};
 use crate::{
-    connect, decide, decider, descriptor, hits, hourly, policy, quota, request, rule, shadow, summary, take,
+    connect, decide, decider, descriptor, hits, hourly, policy, quota, request, rule, shadow, start, summary,
+    take,
 };
 
 #[tokio::test]
 async fn no_hits_in_the_request_are_one_and_none_in_the_descriptor_ask() {
-    let server = Server::start();
-    let (decider, _) = decider(&connect(&server), policy());
+    let (_server, decider) = start();
     let found = [rule(hourly(5), "k")];
     assert_eq!(summary(&decide(&decider, &found, &[None]).await), (vec![(false, 4)], false));
     assert_eq!(summary(&decide(&decider, &found, &[Some(0)]).await), (vec![(false, 4)], false));
@@ -24,8 +24,7 @@ async fn no_hits_in_the_request_are_one_and_none_in_the_descriptor_ask() {
 
 #[tokio::test]
 async fn quotas_deny_only_together_and_shadows_never() {
-    let server = Server::start();
-    let (decider, _) = decider(&connect(&server), policy());
+    let (_server, decider) = start();
     let found = [rule(quota(1), "a"), rule(quota(2), "b")];
     let ask = async |found| summary(&decide(&decider, found, &[None, None]).await);
     assert_eq!(ask(&found).await, (vec![(false, 0), (false, 1)], false));
@@ -43,8 +42,7 @@ async fn quotas_deny_only_together_and_shadows_never() {
 
 #[tokio::test]
 async fn what_is_paid_afterwards_is_charged_whatever_the_level() {
-    let server = Server::start();
-    let (decider, _) = decider(&connect(&server), policy());
+    let (_server, decider) = start();
     let of_file = Rule { paid_afterwards: Some(true), ..hourly(5) };
     for (key, rule_of_key) in [("file", of_file), ("quota", quota(5)), ("asked", hourly(5))] {
         let found = [rule(rule_of_key, key)];
@@ -56,25 +54,13 @@ async fn what_is_paid_afterwards_is_charged_whatever_the_level() {
     }
 }
 
-#[tokio::test]
-async fn an_ordinary_call_of_a_limit_that_was_asked_with_zero_is_denied_as_ever() {
-    let server = Server::start();
-    let (decider, _) = decider(&connect(&server), policy());
-    let found = [rule(hourly(1), "k")];
-    for (count, left) in [(Some(0), (false, 1)), (None, (false, 0)), (None, (true, 0)), (Some(0), (false, 0))]
-    {
-        assert_eq!(summary(&decide(&decider, &found, &[count]).await).0, [left], "{count:?}");
-    }
-}
-
 fn level(server: &Server, key: &str) -> f64 {
     ask::<Vec<String>>(server, &["TB.STATE", &format!("shop|{{{key}=v}}")])[0].parse().unwrap()
 }
 
 #[tokio::test]
 async fn debt_is_bounded_by_one_unit() {
-    let server = Server::start();
-    let (decider, _) = decider(&connect(&server), policy());
+    let (server, decider) = start();
     let found = [rule(Rule { paid_afterwards: Some(true), ..hourly(2) }, "k")];
     // Envoy reports the requests that it denied as well.
     for _ in 0..20 {
@@ -95,8 +81,7 @@ async fn debt_is_bounded_by_one_unit() {
 
 #[tokio::test]
 async fn debt_of_reports_at_the_same_time_is_bounded() {
-    let server = Server::start();
-    let (decider, _) = decider(&connect(&server), policy());
+    let (server, decider) = start();
     let found = [rule(Rule { paid_afterwards: Some(true), ..hourly(10) }, "k")];
     let report = async || decide(&decider, &found, &[Some(1_000_000)]).await;
     futures_util::future::join_all((0..50).map(|_| report())).await;
@@ -105,11 +90,9 @@ async fn debt_of_reports_at_the_same_time_is_bounded() {
 
 #[tokio::test]
 async fn debt_of_a_slow_limit_is_one_token() {
-    let server = Server::start();
-    let (decider, _) = decider(&connect(&server), policy());
+    let (server, decider) = start();
     let text = "domain: shop\ndescriptors: [{key: k, paid_afterwards: true, rate_limit: {rate: 0.1/h, capacity: 5}}]";
-    let file = File { name: "shop.yaml".to_owned(), text: text.to_owned() };
-    let limits = Limits::read(&[file], &Options::default()).unwrap();
+    let limits = crate::limits(text);
     for (count, is_over) in [(0, false), (100, true), (100, true), (0, true)] {
         let response = decider.decide(Some(&limits), &request([hits("k", count)])).await.unwrap();
         assert_eq!(summary(&response).1, is_over, "{count}");
@@ -141,8 +124,7 @@ async fn a_report_is_charged_whatever_was_asked_at_whichever_gate() {
 
 #[tokio::test]
 async fn every_cost_of_a_report_is_charged() {
-    let server = Server::start();
-    let (decider, _) = decider(&connect(&server), policy());
+    let (server, decider) = start();
     let found = [rule(hourly(100), "a"), rule(hourly(20), "b"), rule(hourly(20), "c")];
     decide(&decider, &found, &[Some(60), Some(30), Some(0)]).await;
     assert_eq!(["a", "b"].map(|key| level(&server, key).round()), [40.0, -10.0]);
@@ -182,11 +164,9 @@ async fn a_cost_asked_for_beforehand_is_not_charged_when_denied() {
 /// In envoyproxy/ratelimit they share a counter, with each other and with the limit of the file.
 #[tokio::test]
 async fn overrides_share_one_bucket() {
-    let server = Server::start();
-    let (decider, _) = decider(&connect(&server), policy());
+    let (_server, decider) = start();
     let text = "domain: shop\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 20}}]";
-    let file = File { name: "shop.yaml".to_owned(), text: text.to_owned() };
-    let limits = Limits::read(&[file], &Options::default()).unwrap();
+    let limits = crate::limits(text);
     let passes = async |key: &str, counts: &[u32]| {
         let asked = |count: &u32| Descriptor {
             limit: (*count > 0).then_some(Override { requests_per_unit: *count, unit: Unit::Hour.into() }),
@@ -223,8 +203,7 @@ async fn overrides_share_one_bucket() {
 
 #[tokio::test]
 async fn a_report_is_charged_though_the_proxy_stops_waiting() {
-    let server = Server::start();
-    let (decider, _) = decider(&connect(&server), policy());
+    let (server, decider) = start();
     let found = [rule(Rule { paid_afterwards: Some(true), ..hourly(5) }, "k")];
     assert_eq!(summary(&decide(&decider, &found, &[Some(0)]).await).0, [(false, 5)]);
     server.signal("STOP");
@@ -239,8 +218,7 @@ async fn a_report_is_charged_though_the_proxy_stops_waiting() {
 
 #[tokio::test]
 async fn negative_hits_go_back_up_to_the_capacity() {
-    let server = Server::start();
-    let (decider, _) = decider(&connect(&server), policy());
+    let (_server, decider) = start();
     let found = vec![rule(hourly(5), "k")];
     decide(&decider, &found, &[Some(4)]).await;
     let back = Descriptor { is_negative_hits: true, ..hits("k", 3) };
@@ -251,20 +229,8 @@ async fn negative_hits_go_back_up_to_the_capacity() {
 }
 
 #[tokio::test]
-async fn a_limit_of_zero_denies_all() {
-    let server = Server::start();
-    let (decider, _) = decider(&connect(&server), policy());
-    let response = decide(&decider, &[rule(hourly(0), "k")], &[None]).await;
-    assert_eq!(summary(&response), (vec![(true, 0)], true));
-    assert_eq!(response.statuses[0].duration_until_reset.unwrap().seconds, 3600, "never, so the unit");
-    let response = decide(&decider, &[rule(hourly(0), "k")], &[Some(0)]).await;
-    assert_eq!(summary(&response), (vec![(false, 0)], false));
-}
-
-#[tokio::test]
 async fn equal_descriptors_count_each() {
-    let server = Server::start();
-    let (decider, _) = decider(&connect(&server), policy());
+    let (_server, decider) = start();
     let found = [rule(hourly(5), "k"), rule(hourly(5), "k")];
     assert_eq!(
         summary(&decide(&decider, &found, &[None, Some(2)]).await),
@@ -281,70 +247,8 @@ async fn equal_descriptors_count_each() {
 
 #[tokio::test]
 async fn hits_beyond_what_a_bucket_holds_are_denied() {
-    let server = Server::start();
-    let (decider, _) = decider(&connect(&server), policy());
+    let (_server, decider) = start();
     let found = [rule(hourly(5), "k"), rule(hourly(5), "l")];
     let response = decide(&decider, &found, &[Some(u64::MAX), None]).await;
     assert_eq!(summary(&response), (vec![(true, 0), (false, 5)], true));
-}
-
-#[tokio::test]
-async fn three_gates_grant_no_more_than_one() {
-    let server = Server::start();
-    let deciders = [(); 3].map(|()| std::sync::Arc::new(decider(&connect(&server), policy()).0));
-    let (one, other) = (hourly(40), hourly(1000));
-    let found = [rule(one, "k"), rule(other, "l")];
-    let callers: Vec<_> = (0..64)
-        .map(|caller| {
-            let (decider, found) = (deciders[caller % 3].clone(), found.clone());
-            tokio::spawn(async move {
-                let mut granted = 0;
-                for _ in 0..5 {
-                    granted += u32::from(!summary(&decide(&decider, &found, &[None, None]).await).1);
-                }
-                granted
-            })
-        })
-        .collect();
-    let mut granted = 0;
-    for caller in callers {
-        granted += caller.await.unwrap();
-    }
-    assert_eq!(granted, 40);
-    let left = summary(&decide(&deciders[0], &found, &[Some(0), Some(0)]).await).0;
-    assert_eq!(left, [(false, 0), (false, 960)], "nobody paid for a denied request");
-}
-
-#[tokio::test]
-async fn a_request_may_have_a_thousand_descriptors() {
-    let server = Server::start();
-    let (decider, _) = decider(&connect(&server), policy());
-    let found: Vec<_> = (0..1000).map(|number| rule(hourly(5), &number.to_string())).collect();
-    let response = decide(&decider, &found, &vec![None; 1000]).await;
-    assert_eq!(summary(&response), (vec![(false, 4); 1000], false));
-    let quotas: Vec<_> = (0..1000).map(|number| rule(quota(5), &number.to_string())).collect();
-    let response = decide(&decider, &quotas, &vec![None; 1000]).await;
-    assert_eq!(summary(&response), (vec![(false, 3); 1000], false));
-    let refusal = decider.decide(None, &request(vec![descriptor("k"); 1001])).await.unwrap_err();
-    assert!(format!("{refusal:?}").contains("1000"), "{refusal:?}");
-}
-
-#[tokio::test]
-async fn a_request_that_is_none_is_refused_as_in_ratelimit() {
-    let server = Server::start();
-    let (decider, counters) = decider(&connect(&server), policy());
-    let mut empty = request([]);
-    let texts = [
-        ("", "rate limit domain must not be empty"),
-        ("shop", "rate limit descriptor list must not be empty"),
-    ];
-    for (domain, text) in texts {
-        empty.domain = domain.to_owned();
-        assert_eq!(decider.decide(None, &empty).await, Err(Refusal::Service(text.into())));
-    }
-    let none = decider.decide(None, &request([descriptor("k")])).await;
-    assert_eq!(none, Err(Refusal::Service("no rate limit configuration loaded".into())));
-    assert!(counters
-        .render()
-        .contains("ratelimit_service_should_rate_limit_error{err_type=\"service_error\"} 3\n"));
 }

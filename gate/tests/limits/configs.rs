@@ -59,23 +59,20 @@ fn chains_of_envoy_gateway_are_those_of_files() {
     let sent =
         read(&[config("d", vec![descriptor(route, route, rules)]), config("default/policy", vec![shared])]);
     let sent = sent.expect("no mistake");
-    let file =
-        |requests: u32, unit: &str| format!("rate_limit: {{unit: {unit}, requests_per_unit: {requests}}}");
-    let rule = |name: &str, rest: &str| format!("      - {{key: {name}, value: {name}, {rest}}}\n");
-    let text = [
-        format!("domain: d\ndescriptors:\n  - key: {route}\n    value: {route}\n    descriptors:\n"),
-        rule("rule-0-match-0", &format!("descriptors: [{{key: rule-0-match-1, {}}}]", file(20, "second"))),
-        rule("rule-1-method", &format!("descriptors: [{{key: rule-1-path, value: rule-1-path, {}}}]", file(0, "hour"))),
-        format!(
-            "      - {{key: masked_remote_address, value: 10.0.0.0/8, descriptors: [{{key: remote_address, {}}}]}}\n",
-            file(3, "minute")
-        ),
-        rule("rule-3-match--1", &format!("shadow_mode: true, {}", file(7, "day"))),
-        rule("rule-4-match--1", &file(8, "week")),
-        rule("rule-5-match--1", &file(9, "month")),
-        rule("rule-6-match--1", &file(10, "year")),
-    ];
-    let files = limits(&text.concat());
+    let text = "domain: d
+descriptors:
+  - key: ROUTE
+    value: ROUTE
+    descriptors:
+      - {key: rule-0-match-0, value: rule-0-match-0, descriptors: [{key: rule-0-match-1, rate_limit: {unit: second, requests_per_unit: 20}}]}
+      - {key: rule-1-method, value: rule-1-method, descriptors: [{key: rule-1-path, value: rule-1-path, rate_limit: {unit: hour, requests_per_unit: 0}}]}
+      - {key: masked_remote_address, value: 10.0.0.0/8, descriptors: [{key: remote_address, rate_limit: {unit: minute, requests_per_unit: 3}}]}
+      - {key: rule-3-match--1, value: rule-3-match--1, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 7}}
+      - {key: rule-4-match--1, value: rule-4-match--1, rate_limit: {unit: week, requests_per_unit: 8}}
+      - {key: rule-5-match--1, value: rule-5-match--1, rate_limit: {unit: month, requests_per_unit: 9}}
+      - {key: rule-6-match--1, value: rule-6-match--1, rate_limit: {unit: year, requests_per_unit: 10}}
+";
+    let files = limits(&text.replace("ROUTE", route));
     let shared_line =
         "default/policy.default/policy/rule/0_default/policy/rule/0: unit=MINUTE requests_per_unit=4";
     let (shared, own): (Vec<_>, Vec<_>) =

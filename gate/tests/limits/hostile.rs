@@ -57,18 +57,3 @@ fn strange_bytes_are_text() {
     let dos = "domain: d\r\ndescriptors:\r\n- key: k\r\n  rate_limit: {unit: day, requests_per_unit: 1}\r\n";
     assert!(!Limits::read(&[file("f", dos)], &Options::default()).unwrap().dump().is_empty());
 }
-
-#[test]
-fn many_limits_are_read_and_found() {
-    let mut text = "domain: d\ndescriptors:\n".to_owned();
-    for number in 0..5_000 {
-        text.push_str(&format!(
-            "- {{key: k, value: v{number}, rate_limit: {{unit: day, requests_per_unit: {number}}}}}\n"
-        ));
-    }
-    let limits = crate::limits(&text);
-    for number in [0, 2_500, 4_999] {
-        assert_eq!(crate::requests(&limits, &[("k", &format!("v{number}"))]), Some(number));
-    }
-    assert_eq!(crate::requests(&limits, &[("k", "v5000")]), None);
-}

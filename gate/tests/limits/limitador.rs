@@ -6,11 +6,11 @@ use std::sync::Arc;
 use limitador::limit::{Context, Limit, Namespace};
 use limitador::RateLimiter;
 use tokenbucket_client::fake::Fake;
-use tokenbucket_client::OnError;
 use tokenbucket_gate::counters::Counters;
-use tokenbucket_gate::decide::{Decider, Policy};
+use tokenbucket_gate::decide::Decider;
 use tokenbucket_gate::limits::{File, Limits, Options};
 use tokenbucket_gate::messages::{Code, Descriptor, Entry, Request};
+use tokenbucket_gate::settings::Arguments;
 
 /// As Kuadrant's operator writes it, in JSON, which is YAML too: limitador's library has no reader of YAML.
 const OF_OPERATOR: &str = r#"[
@@ -40,19 +40,7 @@ impl Both {
     fn new(text: &str) -> Self {
         let theirs = RateLimiter::new(10_000);
         theirs.configure_with(serde_json::from_str::<Vec<Limit>>(text).expect("limits")).expect("memory");
-        let policy = Policy {
-            prefix: String::new(),
-            shadow_mode: false,
-            quota_mode: false,
-            paid_beforehand: false,
-            near_limit_ratio: 0.8,
-            remember_denials: 0,
-            headers: None,
-            dynamic_metadata: false,
-            reservation_max_ttl: std::time::Duration::from_secs(60),
-            reservation_max_fraction: 0.5,
-            on_error: OnError::Error,
-        };
+        let policy = Arguments::read(["gate".into()]).expect("defaults").settings.policy;
         let ours = Decider::new(Fake::new().server(), policy, Arc::<Counters>::default());
         Self { theirs, ours, limits: read(text) }
     }

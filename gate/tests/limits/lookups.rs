@@ -1,9 +1,8 @@
 //! Which limit a descriptor has, as envoyproxy/ratelimit finds it.
 
-use tokenbucket_gate::limits::{Limits, Options};
 use tokenbucket_gate::messages::{Override, Unit};
 
-use crate::{descriptor, file, limits, requests};
+use crate::{descriptor, limits, requests};
 
 const NESTED: &str = "
 domain: d
@@ -181,19 +180,4 @@ d.general: unit=MINUTE requests_per_unit=0, shadow_mode: false, quota_mode: fals
 d.service: unit=MINUTE requests_per_unit=1, shadow_mode: false, quota_mode: true, paid_afterwards: true
 "
     );
-}
-
-#[test]
-fn domains_are_apart() {
-    let limit = |requests| {
-        format!("descriptors: [{{key: k, rate_limit: {{unit: day, requests_per_unit: {requests}}}}}]")
-    };
-    let files =
-        [file("a", &format!("domain: a\n{}", limit(1))), file("b", &format!("domain: b\n{}", limit(2)))];
-    let limits = Limits::read(&files, &Options::default()).unwrap();
-    let asked = descriptor(&[("k", "v")]);
-    let (a, b) = (limits.find("a", &asked).unwrap(), limits.find("b", &asked).unwrap());
-    assert_eq!((a.rule.current.requests_per_unit, b.rule.current.requests_per_unit), (1, 2));
-    assert_ne!(a.bucket, b.bucket);
-    assert!(!Limits::read(&[], &Options::default()).unwrap().has_domain("a"));
 }

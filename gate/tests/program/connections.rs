@@ -5,21 +5,17 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 
-use crate::gate::{connect, wait_until, Setup, PATIENCE};
+use crate::gate::{connect, wait_until, PATIENCE};
 use crate::h2_client::{watch, Client};
-use crate::servers::Server;
-use crate::TWO;
+use crate::started;
 
 /// At its age a connection is asked to end: what runs goes on, new calls go elsewhere. After the grace it is closed.
 #[tokio::test(flavor = "multi_thread")]
 async fn end_when_they_are_old() {
     const AGE: Duration = Duration::from_secs(1);
     const GRACE: Duration = Duration::from_secs(4);
-    let redis = Server::start();
-    let setup = Setup::redis(&redis.url()).file("two.yaml", TWO);
-    let setup = setup.set("GRPC_MAX_CONNECTION_AGE", "1s").set("GRPC_MAX_CONNECTION_AGE_GRACE", "4s");
-    let gate = setup.start();
-    gate.wait_until_healthy();
+    let (_redis, gate) =
+        started(&[("GRPC_MAX_CONNECTION_AGE", "1s"), ("GRPC_MAX_CONNECTION_AGE_GRACE", "4s")]);
     let began = Instant::now();
     let client = Client::connect(&gate).await;
     let mut watched = watch(&client).await.into_body();
@@ -41,10 +37,7 @@ async fn end_when_they_are_old() {
 /// Silent connections are closed; those of clients that ask, or answer pings, are not.
 #[tokio::test(flavor = "multi_thread")]
 async fn end_when_they_are_silent() {
-    let redis = Server::start();
-    let setup = Setup::redis(&redis.url()).file("two.yaml", TWO).set("CONNECTION_IDLE_TIMEOUT", "3s");
-    let gate = setup.start();
-    gate.wait_until_healthy();
+    let (_redis, gate) = started(&[("CONNECTION_IDLE_TIMEOUT", "3s")]);
     let client = Client::connect(&gate).await;
     let mut asking = connect(gate.http);
     asking.set_read_timeout(Some(PATIENCE)).expect("a timeout");

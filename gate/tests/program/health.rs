@@ -9,10 +9,9 @@ use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 use tonic_reflection::pb::v1::ServerReflectionRequest;
 
-use crate::gate::{request, wait_until, Gate, Setup, PATIENCE};
-use crate::sentinel::Sentinel;
-use crate::servers::{ask, Server};
-use crate::TWO;
+use crate::gate::{request, wait_until, Gate, Setup};
+use crate::servers::Server;
+use crate::{started, TWO};
 
 async fn grpc_health(gate: &Gate, service: &str) -> ServingStatus {
     let url = format!("http://127.0.0.1:{}", gate.grpc);
@@ -100,58 +99,37 @@ async fn ends_on_signals() {
     }
 }
 
-/// As Sentinel says: also after a failover.
-#[tokio::test(flavor = "multi_thread")]
-async fn asks_the_master_that_sentinel_names() {
-    let (master, replica) = (Server::start(), Server::start());
-    let _: String = ask(&replica, &["REPLICAOF", "127.0.0.1", &master.port.to_string()]);
-    let sentinel = Sentinel::of(&master);
-    wait_until("the sentinel knows the replica", || sentinel.knows_a_replica());
-    let gate = Setup::redis(&format!("mymaster,127.0.0.1:{}", sentinel.port))
-        .set("REDIS_TYPE", "SENTINEL")
-        .file("two.yaml", TWO)
-        .start();
-    gate.wait_until_healthy();
-    master.kill();
-    let mut client = gate.client().await;
-    let began = Instant::now();
-    while client.should_rate_limit(request("d", &[&[("key", "a")]])).await.is_err() {
-        assert!(began.elapsed() < PATIENCE, "no decision after the failover");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    assert!(ask::<String>(&replica, &["INFO", "replication"]).contains("role:master"));
-}
-
 /// Clients such as grpcurl need no .proto files.
 #[tokio::test(flavor = "multi_thread")]
 async fn describes_its_services() {
-    let redis = Server::start();
-    let gate = Setup::redis(&redis.url()).start();
+    let (_redis, gate) = started(&[]);
     let url = format!("http://127.0.0.1:{}", gate.grpc);
     let channel = Channel::from_shared(url).expect("a URL").connect().await.expect("a connection");
-    let question =
-        |question| ServerReflectionRequest { host: String::new(), message_request: Some(question) };
-    let symbol = "envoy.service.ratelimit.v3.RateLimitService".to_owned();
-    let questions = [
-        question(MessageRequest::ListServices(String::new())),
-        question(MessageRequest::FileContainingSymbol(symbol.clone())),
+    let services = [
+        "envoy.service.ratelimit.v3.RateLimitService",
+        "kuadrant.service.ratelimit.v1.RateLimitService",
+        "grpc.health.v1.Health",
     ];
+    let symbols = services.iter().chain(&["kuadrant.service.ratelimit.v1.CommitRequest"]);
+    let asked = symbols.map(|symbol| MessageRequest::FileContainingSymbol((*symbol).to_owned()));
+    let asked = asked.chain([MessageRequest::ListServices(String::new())]).map(Some);
+    let asked = asked.map(|message_request| ServerReflectionRequest { host: String::new(), message_request });
     let mut client = ServerReflectionClient::new(channel);
-    let replies = client.server_reflection_info(tokio_stream::iter(questions)).await.expect("replies");
-    let mut replies = replies.into_inner();
+    let replies = client.server_reflection_info(tokio_stream::iter(asked.collect::<Vec<_>>())).await;
+    let mut replies = replies.expect("replies").into_inner();
     let mut next = async || replies.message().await.expect("no error").expect("a reply").message_response;
+    for _ in 0..4 {
+        assert!(matches!(next().await, Some(MessageResponse::FileDescriptorResponse(_))));
+    }
     let Some(MessageResponse::ListServicesResponse(list)) = next().await else { panic!("no list") };
     let names: Vec<String> = list.service.into_iter().map(|service| service.name).collect();
-    assert!(names.contains(&symbol) && names.contains(&"grpc.health.v1.Health".to_owned()), "{names:?}");
-    assert!(matches!(next().await, Some(MessageResponse::FileDescriptorResponse(_))));
+    assert!(services.iter().all(|service| names.iter().any(|name| name == service)), "{names:?}");
 }
 
 /// After SIGTERM the gate still answers the call that it is working on. Health says at once that no new calls should come.
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_calls_that_run_at_its_end() {
-    let redis = Server::start();
-    let mut gate = Setup::redis(&redis.url()).file("two.yaml", TWO).set("REDIS_TIMEOUT", "8s").start();
-    gate.wait_until_healthy();
+    let (redis, mut gate) = started(&[("REDIS_TIMEOUT", "8s")]);
     let mut client = gate.client().await;
     redis.signal("STOP");
     let call = tokio::spawn(async move { client.should_rate_limit(request("d", &[&[("key", "a")]])).await });
@@ -160,7 +138,7 @@ async fn answers_calls_that_run_at_its_end() {
     let first = waiting_bytes(redis.port);
     let json = {
         let (port, body) = (gate.http, crate::asks("b"));
-        tokio::task::spawn_blocking(move || crate::gate::ask(port, "POST", "/json", &body))
+        tokio::task::spawn_blocking(move || crate::gate::ask(port, "POST", "/json", &[], &body))
     };
     wait_until("another call", || waiting_bytes(redis.port) > first);
     gate.signal("TERM");

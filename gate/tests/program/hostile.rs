@@ -7,7 +7,7 @@ use tonic::Code;
 
 use crate::gate::{connect, memory_mib, request, wait_until, Gate, Setup};
 use crate::servers::Server;
-use crate::{asks, TWO};
+use crate::{asks, started, TWO};
 
 async fn still_answers(gate: &Gate) {
     let reply = gate.client().await.should_rate_limit(request("d", &[&[("other", "")]])).await;
@@ -18,9 +18,7 @@ async fn still_answers(gate: &Gate) {
 /// Requests that are empty, huge or broken are answered by errors.
 #[tokio::test(flavor = "multi_thread")]
 async fn refuses_what_is_too_large() {
-    let redis = Server::start();
-    let gate = Setup::redis(&redis.url()).file("two.yaml", TWO).start();
-    gate.wait_until_healthy();
+    let (_redis, gate) = started(&[]);
     let mut client = gate.client().await;
     let mut code = async |request| {
         client.should_rate_limit(request).await.map_or_else(|error| error.code(), |_| Code::Ok)
@@ -32,10 +30,11 @@ async fn refuses_what_is_too_large() {
     assert_eq!(code(request("d", &[&[("key", &megabyte)]])).await, Code::OutOfRange);
     // Below the limit of a message: a value of this size is a name like any other.
     assert_eq!(code(request("d", &[&[("key", &megabyte[..500_000])]])).await, Code::Ok);
-    let values: Vec<String> = (0..1_000).map(|n| n.to_string()).collect();
+    let values: Vec<String> = (0..1_001).map(|n| n.to_string()).collect();
     let entries: Vec<[(&str, &str); 1]> = values.iter().map(|value| [("key", value.as_str())]).collect();
     let descriptors: Vec<&[(&str, &str)]> = entries.iter().map(|entry| entry.as_slice()).collect();
-    assert_eq!(code(request("d", &descriptors)).await, Code::Ok);
+    assert_eq!(code(request("d", &descriptors[1..])).await, Code::Ok);
+    assert_eq!(code(request("d", &descriptors)).await, Code::Unknown);
 
     // More entries than a request may have, empty though they are.
     let empty = vec![("", ""); 10_001];
@@ -75,9 +74,7 @@ async fn keeps_no_large_values() {
 /// A name that is mistyped limits nothing: the log says so once for each, and the metrics count them.
 #[tokio::test(flavor = "multi_thread")]
 async fn says_that_a_name_has_no_limit() {
-    let redis = Server::start();
-    let gate = Setup::redis(&redis.url()).file("two.yaml", TWO).start();
-    gate.wait_until_healthy();
+    let (_redis, gate) = started(&[]);
     let mut client = gate.client().await;
     for _ in 0..3 {
         for (domain, key) in [("d", "key"), ("d", "kye"), ("dd", "key")] {
@@ -105,9 +102,7 @@ async fn says_that_a_name_has_no_limit() {
 /// Bytes that are no HTTP/2, no protobuf, or no HTTP end their connection, not the gate.
 #[tokio::test(flavor = "multi_thread")]
 async fn survives_broken_protocols() {
-    let redis = Server::start();
-    let gate = Setup::redis(&redis.url()).file("two.yaml", TWO).start();
-    gate.wait_until_healthy();
+    let (_redis, gate) = started(&[]);
     for port in [gate.grpc, gate.http, gate.debug] {
         for bytes in [
             &b"\x00\x01\x02\xff\xfe"[..],
@@ -138,9 +133,7 @@ async fn survives_broken_protocols() {
 /// Thousands of connections that say nothing, or little: others are served, and memory stays bounded.
 #[tokio::test(flavor = "multi_thread")]
 async fn serves_beside_idle_connections() {
-    let redis = Server::start();
-    let gate = Setup::redis(&redis.url()).file("two.yaml", TWO).start();
-    gate.wait_until_healthy();
+    let (_redis, gate) = started(&[]);
     still_answers(&gate).await;
     let before = memory_mib(&gate, "VmRSS");
     let mut connections = Vec::new();
@@ -162,9 +155,7 @@ async fn serves_beside_idle_connections() {
 /// A body that does not arrive ends its request.
 #[tokio::test(flavor = "multi_thread")]
 async fn ends_slow_requests() {
-    let redis = Server::start();
-    let gate = Setup::redis(&redis.url()).file("two.yaml", TWO).start();
-    gate.wait_until_healthy();
+    let (_redis, gate) = started(&[]);
     let mut connection = connect(gate.http);
     connection.set_read_timeout(Some(crate::gate::PATIENCE)).expect("a timeout");
     connection

@@ -12,15 +12,11 @@ use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
 use tonic_prost::ProstCodec;
-use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
-use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
-use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
-use tonic_reflection::pb::v1::ServerReflectionRequest;
 
 use crate::asks;
-use crate::gate::{self, memory_mib, request, wait_until, Gate, Setup, PATIENCE};
+use crate::gate::{memory_mib, request, wait_until, Gate, Setup, PATIENCE};
 use crate::sentinel::Sentinel;
-use crate::servers::{ask, try_ask, Cluster, Server};
+use crate::servers::{ask, try_ask, Server};
 
 /// Nothing flows in while a test runs.
 const BUDGET: &str = "domain: llm
@@ -172,44 +168,6 @@ async fn many_callers_never_use_more_than_there_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_callers_on_a_cluster_never_use_more_than_there_is() {
-    let cluster = Cluster::start();
-    let gates = start(&Setup::redis(&cluster.urls().replace("redis://", "")).set("REDIS_TYPE", "CLUSTER"));
-    let clients: Vec<Client> = gates.iter().map(Client::of).collect();
-    let node = &cluster.nodes[cluster.node_of("llm|{user=ada}")];
-    let granted = reserve_all(&clients, 60).await;
-    assert!(!granted.is_empty() && granted.len() * ESTIMATE <= CAPACITY);
-    let held = |left: i64| usize::try_from(CAPACITY as i64 - left).expect("no debt");
-    // A call that took longer than its timeout holds without having been granted.
-    let lost = held(left(node)) - granted.len() * ESTIMATE;
-    let commits = granted.iter().enumerate().map(|(place, id)| commit_everywhere(&clients, place, id));
-    assert!(join_all(commits).await.iter().all(|released| *released <= 1));
-    wait_until("all commits", || held(left(node)) == granted.len() * USED + lost);
-}
-
-/// Shows what a reservation prevents: every check finds tokens left, because no caller has reported yet.
-#[tokio::test(flavor = "multi_thread")]
-async fn checks_and_reports_alone_use_more_than_there_is() {
-    let redis = Server::start();
-    let gates = with(&redis);
-    let clients: Vec<Client> = gates.iter().map(Client::of).collect();
-    let calls = (0..CALLERS).map(async |caller| {
-        let client = &clients[caller % clients.len()];
-        if client.decide("CheckRateLimit", 0).await.expect("a reply") != Code::Ok {
-            return 0;
-        }
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        assert_eq!(client.decide("Report", ESTIMATE).await.expect("a reply"), Code::Ok);
-        ESTIMATE
-    });
-    let used: usize = join_all(calls).await.into_iter().sum();
-    assert_eq!(used, CALLERS * ESTIMATE);
-    // The debt is bounded.
-    assert_eq!(left(&redis), -(CAPACITY as i64));
-    assert_eq!(clients[0].decide("CheckRateLimit", 0).await.expect("a reply"), Code::OverLimit);
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn reservations_survive_a_failover() {
     let (master, replica) = (Server::start(), Server::start());
     let _: String = ask(&replica, &["REPLICAOF", "127.0.0.1", &master.port.to_string()]);
@@ -295,6 +253,9 @@ async fn commits_that_wait_are_bounded() {
     );
 }
 
+/// limitador's file, where the program runs.
+const LIMITS: &str = "../../limits.yaml";
+
 /// As Kuadrant's operator writes them, where it writes them.
 const OF_OPERATOR: &str = r#"
 - namespace: ns/gateway
@@ -318,11 +279,8 @@ const OF_OPERATOR: &str = r#"
 #[tokio::test(flavor = "multi_thread")]
 async fn a_descriptor_of_two_limits_is_decided_under_both() {
     let redis = Server::start();
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("limitador-config.yaml");
-    std::fs::write(&file, OF_OPERATOR).expect("a file");
     let setup = Setup::redis(&redis.url()).set("REDIS_TIMEOUT", "10s").file("llm.yaml", BUDGET);
-    let gate = setup.set("LIMITADOR_LIMITS_FILE", file.display()).start();
+    let gate = setup.file(LIMITS, OF_OPERATOR).set("LIMITADOR_LIMITS_FILE", "limits.yaml").start();
     gate.wait_until_healthy();
     let client = Client::of(&gate);
     let of = |user: &str| {
@@ -359,10 +317,9 @@ async fn a_descriptor_of_two_limits_is_decided_under_both() {
     assert_eq!(check("eve").await.expect("a reply").overall_code(), Code::OverLimit);
     let counted = |name: &str| gate.metric(&format!("ratelimit_service_rate_limit_{name}"));
     assert_eq!(counted("total_hits{domain=\"ns/gateway\",key1=\"per_user\"}"), 20 + 1 + 3 + 4);
-    assert!(gate::ask(gate.debug, "GET", "/rlconfig", "").body.contains("ns/gateway.per_user: "));
+    assert!(gate.rlconfig().contains("ns/gateway.per_user: "));
     // A file that changes is used, beside those of the gate's own format.
-    std::fs::write(&file, OF_OPERATOR.replace("15", "1500").replace("per_user__11", "per_user__12"))
-        .expect("a file");
+    gate.write(LIMITS, &OF_OPERATOR.replace("15", "1500").replace("per_user__11", "per_user__12"));
     let reloaded = async {
         while decide("ada").await != Code::Ok {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -391,58 +348,21 @@ fn the_largest_expressions_exhaust_no_stack() {
     ];
     let limit = |expression| serde_json::json!({"namespace": "d", "max_value": 2, "seconds": 60, "conditions": [expression]});
     let limits: Vec<_> = expressions.into_iter().map(limit).collect();
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("limits.yaml");
-    std::fs::write(&file, serde_json::to_string(&limits).expect("JSON")).expect("a file");
     let redis = Server::start();
     let setup = Setup::redis(&redis.url()).set("REDIS_TIMEOUT", "10s");
-    let gate = setup.set("LIMITADOR_LIMITS_FILE", file.display()).start();
+    let setup = setup.file(LIMITS, &serde_json::to_string(&limits).expect("JSON"));
+    let gate = setup.set("LIMITADOR_LIMITS_FILE", "limits.yaml").start();
     gate.wait_until_healthy();
     gate.signal("HUP");
     gate.wait_for_line("loaded ");
     assert_eq!([(); 3].map(|()| gate.json(&asks("a")).status), [200, 200, 429]);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn is_found_by_reflection_beside_the_service_of_envoy() {
-    let redis = Server::start();
-    let gates = with(&redis);
-    let mut envoy = gates[0].client().await;
-    let reply = envoy.should_rate_limit(by_user()).await.expect("a reply");
-    assert_eq!(reply.into_inner().overall_code(), Code::Ok);
-    let client = Client::of(&gates[0]);
-    let unknown = client.decide("Unknown", 1).await.expect_err("no such method");
-    assert_eq!(unknown.code(), tonic::Code::Unimplemented);
-    let mut reflection = ServerReflectionClient::new(client.0);
-    let mut ask = async |message_request| {
-        let asked = ServerReflectionRequest { host: String::new(), message_request: Some(message_request) };
-        let replies = reflection.server_reflection_info(tokio_stream::iter([asked])).await;
-        let reply = replies.expect("a reply").into_inner().message().await.expect("a reply");
-        reply.and_then(|reply| reply.message_response).expect("a message")
-    };
-    let MessageResponse::ListServicesResponse(services) =
-        ask(MessageRequest::ListServices(String::new())).await
-    else {
-        panic!("no services")
-    };
-    let name = "kuadrant.service.ratelimit.v1.RateLimitService";
-    assert!(services.service.iter().any(|service| service.name == name), "{services:?}");
-    for symbol in [name, "kuadrant.service.ratelimit.v1.CommitRequest"] {
-        let found = ask(MessageRequest::FileContainingSymbol(symbol.to_owned())).await;
-        assert!(matches!(found, MessageResponse::FileDescriptorResponse(_)), "{symbol}: {found:?}");
-    }
-}
-
 /// An empty file is what a mount that failed looks like; a file without limits is a list.
 #[test]
 fn an_empty_file_of_limits_is_refused() {
-    let redis = Server::start();
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("limits.yaml");
-    let setup = || Setup::redis(&redis.url()).set("LIMITADOR_LIMITS_FILE", file.display());
-    std::fs::write(&file, "\n").expect("a file");
-    let (code, line) = setup().refused();
+    let with = |text| Setup::new().set("LIMITADOR_LIMITS_FILE", "limits.yaml").file(LIMITS, text);
+    let (code, line) = with("\n").refused();
     assert!(code == 1 && line.ends_with("limits.yaml: the file is empty; without limits it is []"), "{line}");
-    std::fs::write(&file, "[]\n").expect("a file");
-    setup().start().wait_until_healthy();
+    with("[]\n").start();
 }

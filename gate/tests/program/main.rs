@@ -27,12 +27,23 @@ mod settings;
 mod tls;
 mod xds;
 
+use gate::{Gate, Setup};
+use servers::Server;
+
 /// Two requests a minute for each value of `key`.
 const TWO: &str = "domain: d
 descriptors:
   - key: key
     rate_limit: {unit: minute, requests_per_unit: 2}
 ";
+
+/// A server, and a gate before it that has [`TWO`] and is ready.
+fn started(variables: &[(&str, &str)]) -> (Server, Gate) {
+    let redis = Server::start();
+    let gate = Setup::redis(&redis.url()).file("two.yaml", TWO).set_all(variables).start();
+    gate.wait_until_healthy();
+    (redis, gate)
+}
 
 /// A request under [`TWO`].
 fn asks(value: &str) -> String {

@@ -1,15 +1,9 @@
 use std::io::Read;
 use std::path::Path;
-use std::sync::Arc;
 
 use tokio::net::{TcpListener, TcpStream};
-use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio_rustls::rustls::server::WebPkiClientVerifier;
-use tokio_rustls::rustls::{RootCertStore, ServerConfig};
-use tokio_rustls::TlsAcceptor;
 
+use crate::control_plane::acceptor;
 use crate::gate::{wait_until, Gate, Setup};
 use crate::sentinel::Sentinel;
 use crate::servers::{ask, Cluster, Server};
@@ -17,8 +11,7 @@ use crate::tls::{authority, sign};
 use crate::{asks, TWO};
 
 fn start(variables: &[(&str, &str)]) -> Gate {
-    let setup = Setup::new().file("two.yaml", TWO);
-    variables.iter().fold(setup, |setup, (name, value)| setup.set(name, value)).start()
+    Setup::new().file("two.yaml", TWO).set_all(variables).start()
 }
 
 fn decides(gate: &Gate) {
@@ -122,8 +115,7 @@ fn shows_no_password() {
         &[("REDIS_URL", "redis://u:12,s3cret@127.0.0.1:1"), ("REDIS_TYPE", "CLUSTER")],
     ];
     for variables in refused {
-        let setup = variables.iter().fold(Setup::new(), |setup, (name, value)| setup.set(name, value));
-        let (code, line) = setup.refused();
+        let (code, line) = Setup::new().set_all(variables).refused();
         assert!(code == 1 && line.contains("REDIS_URL") && !line.contains("s3cret"), "{variables:?}: {line}");
     }
     let started: [&[(&str, &str)]; 8] = [
@@ -263,9 +255,7 @@ fn names_what_tls_lacks() {
         ([("REDIS_URL", "/socket"), cacert], "REDIS_TLS=true needs a host in REDIS_URL, not a Unix socket"),
         ([("REDIS_URL", "redis+unix:///socket"), cacert], "REDIS_TLS=true needs a host"),
     ] {
-        let setup = Setup::new().set("REDIS_TLS", "true");
-        let setup = variables.iter().fold(setup, |setup, (name, value)| setup.set(name, value));
-        let (code, refused) = setup.refused();
+        let (code, refused) = Setup::new().set("REDIS_TLS", "true").set_all(&variables).refused();
         assert!(code == 1 && refused.contains(line), "{refused}");
     }
 }
@@ -366,19 +356,7 @@ async fn with_tls(to: u16) -> (tempfile::TempDir, u16, [String; 3]) {
 }
 
 async fn encrypted(folder: &Path, to: u16) -> u16 {
-    let read = |name: &str| std::fs::read(folder.join(name)).expect("a file");
-    let certificates = |name: &str| CertificateDer::from_pem_slice(&read(name)).expect("a certificate");
-    let provider = Arc::new(ring::default_provider());
-    let mut roots = RootCertStore::empty();
-    roots.add(certificates("ca.pem")).expect("an authority");
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build();
-    let key = PrivateKeyDer::from_pem_slice(&read("redis.key")).expect("a key");
-    let config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .expect("versions");
-    let config = config.with_client_cert_verifier(verifier.expect("a verifier"));
-    let config = config.with_single_cert(vec![certificates("redis.pem")], key).expect("a certificate");
-    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let acceptor = acceptor(folder, ["ca.pem", "redis.pem", "redis.key"]);
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("a port").port();
     tokio::spawn(async move {

@@ -1,11 +1,8 @@
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::Arc;
 
-use crate::gate::{ask, request, wait_until, Gate, Setup};
-use crate::servers::Server;
-use crate::TWO;
+use crate::gate::{wait_until, Gate, Setup};
+use crate::{started, TWO};
 
 const SUCCESS: &str = "ratelimit_service_config_load_success ";
 const ERROR: &str = "ratelimit_service_config_load_error ";
@@ -15,7 +12,7 @@ fn limits(domain: &str) -> String {
 }
 
 fn has(gate: &Gate, domain: &str) -> bool {
-    ask(gate.debug, "GET", "/rlconfig", "").body.contains(&format!("{domain}.key"))
+    gate.rlconfig().contains(&format!("{domain}.key"))
 }
 
 fn wait_for(gate: &Gate, domain: &str) {
@@ -25,8 +22,7 @@ fn wait_for(gate: &Gate, domain: &str) {
 /// Written, renamed into place, removed: each is in use without a signal.
 #[test]
 fn follows_files() {
-    let redis = Server::start();
-    let gate = Setup::redis(&redis.url()).file("first.yaml", &limits("first")).start();
+    let gate = Setup::new().file("first.yaml", &limits("first")).start();
     gate.write("second", &limits("second"));
     wait_for(&gate, "second");
     gate.write(".new", &limits("third"));
@@ -43,8 +39,7 @@ fn follows_files() {
 /// A mistake keeps the limits in use and counts once; the next good file is used.
 #[test]
 fn keeps_limits_on_a_mistake() {
-    let redis = Server::start();
-    let gate = Setup::redis(&redis.url()).file("two.yaml", TWO).start();
+    let (_redis, gate) = started(&[]);
     assert_eq!((gate.metric(SUCCESS), gate.metric(ERROR)), (1, 0));
     gate.write("two.yaml", "domain: d\ndescriptor: []\n");
     let line = gate.wait_for_line("unknown key 'descriptor'");
@@ -70,12 +65,11 @@ fn swap(folder: &Path, target: &str, link: &str) {
 /// `RUNTIME_ROOT` may be a link, as envoyproxy/ratelimit wants it.
 #[test]
 fn follows_the_link_of_the_root() {
-    let redis = Server::start();
     let folder = tempfile::tempdir().expect("a folder");
     version(folder.path(), "v1", "one");
     version(folder.path(), "v2", "two");
     swap(folder.path(), "v1", "root");
-    let gate = Setup::redis(&redis.url()).start_in(folder);
+    let gate = Setup::new().start_in(folder);
     assert!(has(&gate, "one"));
     swap(gate.folder.path(), "v2", "root");
     wait_until("the second", || has(&gate, "two") && !has(&gate, "one"));
@@ -89,7 +83,6 @@ fn follows_the_link_of_the_root() {
 /// Kubernetes mounts a config map as links to `..data`, a link that it swaps to another folder.
 #[test]
 fn follows_config_maps() {
-    let redis = Server::start();
     let folder = tempfile::tempdir().expect("a folder");
     let config = folder.path().join("root/config");
     let map = |name: &str, domain: &str| {
@@ -100,7 +93,7 @@ fn follows_config_maps() {
     swap(&config, "..2026_01", "..data");
     symlink("..data/limits.yaml", config.join("limits.yaml")).expect("a link");
     // Also without RUNTIME_IGNOREDOTFILES the file counts once, not once more in its folder.
-    let gate = Setup::redis(&redis.url()).start_in(folder);
+    let gate = Setup::new().start_in(folder);
     assert!(has(&gate, "one"));
     map("..2026_02", "two");
     swap(&config, "..2026_02", "..data");
@@ -108,27 +101,10 @@ fn follows_config_maps() {
     wait_until("the second", || has(&gate, "two") && !has(&gate, "one"));
 }
 
-/// While the folders of both versions are there, each file counts once.
-#[test]
-fn reads_one_version_of_a_config_map() {
-    let redis = Server::start();
-    let folder = tempfile::tempdir().expect("a folder");
-    let config = folder.path().join("root/config");
-    for (name, domain) in [("..2026_01", "one"), ("..2026_02", "one")] {
-        std::fs::create_dir_all(config.join(name)).expect("a folder");
-        std::fs::write(config.join(name).join("limits.yaml"), limits(domain)).expect("a file");
-    }
-    swap(&config, "..2026_01", "..data");
-    symlink("..data/limits.yaml", config.join("limits.yaml")).expect("a link");
-    let gate = Setup::redis(&redis.url()).start_in(folder);
-    assert_eq!((gate.metric(SUCCESS), gate.metric(ERROR)), (1, 0));
-}
-
 /// A folder that is gone, if only while links are replaced, takes no limits with it.
 #[test]
 fn keeps_limits_without_a_folder() {
-    let redis = Server::start();
-    let gate = Setup::redis(&redis.url()).file("two.yaml", TWO).start();
+    let (_redis, gate) = started(&[]);
     let [root, away] = ["root", "away"].map(|name| gate.folder.path().join(name));
     std::fs::rename(&root, &away).expect("a folder");
     gate.wait_for_line("root/config: no such folder; the limits in use stay");
@@ -141,65 +117,17 @@ fn keeps_limits_without_a_folder() {
 /// SIGHUP reloads, and ends nothing.
 #[test]
 fn reloads_on_sighup() {
-    let redis = Server::start();
-    let gate = Setup::redis(&redis.url()).file("two.yaml", TWO).start();
-    gate.wait_until_healthy();
+    let (_redis, gate) = started(&[]);
     for n in 2..5 {
         gate.signal("HUP");
         wait_until("a reload", || gate.metric(SUCCESS) == n);
     }
 }
 
-/// Reloads under load lose no call, and no call sees half of the files.
-#[tokio::test(flavor = "multi_thread")]
-async fn loses_no_call() {
-    let redis = Server::start();
-    // Wide enough that nothing is denied: both files allow the key under different counts.
-    let file = |count: u32| {
-        format!("domain: d\ndescriptors:\n- key: a\n  rate_limit: {{unit: second, requests_per_unit: {count}}}\n- key: b\n  rate_limit: {{unit: second, requests_per_unit: {count}}}\n")
-    };
-    let gate = Arc::new(Setup::redis(&redis.url()).file("d.yaml", &file(1_000_000)).start());
-    gate.wait_until_healthy();
-    let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-    let callers: Vec<_> = (0..4)
-        .map(|_| {
-            let (gate, stop, count) = (gate.clone(), stop.clone(), count.clone());
-            tokio::spawn(async move {
-                let mut client = gate.client().await;
-                while !stop.load(Ordering::Relaxed) {
-                    let reply = client.should_rate_limit(request("d", &[&[("a", "")], &[("b", "")]])).await;
-                    let statuses = reply.expect("a decision").into_inner().statuses;
-                    let limits = statuses
-                        .iter()
-                        .map(|status| status.current_limit.as_ref().map(|l| l.requests_per_unit));
-                    let limits: Vec<_> = limits.collect();
-                    assert!(limits[0].is_some() && limits[0] == limits[1], "{limits:?}");
-                    count.fetch_add(1, Ordering::Relaxed);
-                }
-            })
-        })
-        .collect();
-    for n in 0..5 {
-        let before = (gate.metric(SUCCESS), count.load(Ordering::Relaxed));
-        gate.write(".next", &file(1_000_001 + n));
-        std::fs::rename(gate.file(".next"), gate.file("d.yaml")).expect("a file");
-        wait_until("a reload", || gate.metric(SUCCESS) > before.0);
-        gate.signal("HUP");
-        wait_until("a reload and calls", || {
-            gate.metric(SUCCESS) > before.0 + 1 && count.load(Ordering::Relaxed) > before.1 + 10
-        });
-    }
-    stop.store(true, Ordering::Relaxed);
-    for caller in callers {
-        caller.await.expect("no failed call");
-    }
-}
-
 /// Folders that are removed are changes like any other: nothing to warn of.
 #[test]
 fn takes_removed_folders_for_granted() {
-    let redis = Server::start();
-    let gate = Setup::redis(&redis.url()).file("one.yaml", &limits("one")).start();
+    let (_redis, gate) = started(&[]);
     for _ in 0..5 {
         std::fs::create_dir_all(gate.file("two/three/four")).expect("a folder");
         gate.write("two/three/four/limits.yaml", &limits("two"));

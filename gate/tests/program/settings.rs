@@ -1,8 +1,8 @@
 use std::process::Command;
 
-use crate::gate::{self, wait_until, Setup};
+use crate::gate::{wait_until, Setup};
 use crate::servers::{ask, Server};
-use crate::{asks, TWO};
+use crate::{asks, started, TWO};
 
 /// Wrong settings end the program with one line that names the variable, and exit code 1.
 #[test]
@@ -31,9 +31,32 @@ fn names_the_variable_that_is_wrong() {
             "1",
             "GRPC_SERVER_USE_TLS=true needs GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY",
         ),
+        (
+            "CONFIG_GRPC_XDS_SERVER_URL",
+            "http://gw:1",
+            "CONFIG_GRPC_XDS_SERVER_URL=http://gw:1: must be host:port",
+        ),
+        ("CONFIG_GRPC_XDS_SERVER_URL", "gw", "CONFIG_GRPC_XDS_SERVER_URL=gw: must be host:port"),
+        ("CONFIG_GRPC_XDS_SERVER_URL", ":18001", "CONFIG_GRPC_XDS_SERVER_URL=:18001: must be host:port"),
+        // Without the value, which may be a secret.
+        (
+            "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
+            "secret",
+            "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: must be name:value, with commas between",
+        ),
+        (
+            "CONFIG_GRPC_XDS_CLIENT_TLS_KEY",
+            "tls.key",
+            "CONFIG_GRPC_XDS_CLIENT_TLS_CERT and _KEY need each other",
+        ),
+        ("LIMITADOR_LIMITS_FILE", "limits.yaml", "LIMITADOR_LIMITS_FILE needs CONFIG_TYPE=FILE"),
     ] {
-        let refused = Setup::new().set(name, value).refused();
-        assert_eq!(refused, (1, format!("tokenbucket-gate: {line}")));
+        let setup = if name.contains("XDS") || name.contains("LIMITADOR") {
+            Setup::new().set("CONFIG_TYPE", "GRPC_XDS_SOTW")
+        } else {
+            Setup::new()
+        };
+        assert_eq!(setup.set(name, value).refused(), (1, format!("tokenbucket-gate: {line}")));
     }
 }
 
@@ -51,26 +74,11 @@ fn takes_empty_variables_as_ratelimit_does() {
         let (code, line) = empty(name).refused();
         assert!(code == 1 && line.contains(&format!("{name}=: ")), "{line}");
     }
-    let folder = tempfile::tempdir().expect("a folder");
     // RUNTIME_ROOT is then where the program starts.
-    for below in ["root", "config"] {
-        std::fs::create_dir_all(folder.path().join(below)).expect("a folder");
-    }
-    std::fs::write(folder.path().join("config/two.yaml"), TWO).expect("a file");
-    let mut setup = Setup::new();
-    for name in [
-        "RUNTIME_ROOT",
-        "CHECK_FILE",
-        "LIMITADOR_LIMITS_FILE",
-        "CACHE_KEY_PREFIX",
-        "HOST",
-        "GRPC_UDS",
-        "REDIS_AUTH",
-    ] {
-        setup = setup.set(name, "");
-    }
-    let gate = setup.start_in(folder);
-    assert!(gate::ask(gate.debug, "GET", "/rlconfig", "").body.contains("d.key"));
+    let setup = Setup::new().file("../../config/two.yaml", TWO);
+    let names = "RUNTIME_ROOT CHECK_FILE LIMITADOR_LIMITS_FILE CACHE_KEY_PREFIX HOST GRPC_UDS REDIS_AUTH";
+    let gate = names.split(' ').fold(setup, |setup, name| setup.set(name, "")).start();
+    assert!(gate.rlconfig().contains("d.key"));
     assert_eq!(gate.http("GET", "/check", "").status, 404);
 }
 
@@ -99,23 +107,19 @@ fn checks_files_without_starting() {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("ok"), TWO).expect("a file");
     std::fs::write(folder.path().join("wrong"), "domain: ''\n").expect("a file");
-    let check = |names: &[&str], merge: &str| {
+    std::fs::write(folder.path().join("rules"), "domain: d\nrules: []\n").expect("a file");
+    let check = |names: &[&str], rules: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tokenbucket-gate"));
-        command
-            .env_clear()
-            .env("MERGE_DOMAIN_CONFIG", merge)
-            .current_dir(folder.path())
-            .arg("check")
-            .args(names);
+        command.env_clear().env("CHECK_FILE", rules).current_dir(folder.path()).arg("check").args(names);
         let output = command.output().expect("the program");
         (output.status.code(), String::from_utf8(output.stderr).expect("text"))
     };
-    assert_eq!(check(&["ok"], "false"), (Some(0), String::new()));
+    assert_eq!(check(&["ok"], "rules"), (Some(0), String::new()));
     let wrong = "wrong:1: config file cannot have empty domain\n";
-    assert_eq!(check(&["ok", "wrong"], "false"), (Some(1), wrong.to_owned()));
-    let (code, line) = check(&["ok", "ok"], "false");
-    assert!(code == Some(1) && line.contains("duplicate domain 'd' in config file"), "{line}");
-    assert_eq!(check(&["missing"], "false").0, Some(1));
+    assert_eq!(check(&["ok", "wrong"], "rules"), (Some(1), wrong.to_owned()));
+    let rules = "ok:2: unknown key 'descriptors', none of: domain, deny_with, trusted_hops, proxies, rules\n";
+    assert_eq!(check(&["ok"], "ok"), (Some(1), rules.to_owned()));
+    assert_eq!(check(&["missing"], "").0, Some(1));
 }
 
 /// Variables of envoyproxy/ratelimit that mean nothing here are named once, in one line; others are none of our business.
@@ -142,64 +146,42 @@ fn logs_json() {
     }
 }
 
-/// The variables of envoyproxy/ratelimit are read by their names, with its defaults, and each is an option too.
+/// The variables of the page have the defaults that it says.
 #[test]
-fn lists_variables_and_their_options() {
+fn has_the_defaults_of_the_page() {
     let output = Command::new(env!("CARGO_BIN_EXE_tokenbucket-gate")).arg("--help").env_clear().output();
     let help = String::from_utf8(output.expect("the program").stdout).expect("text");
-    for (name, default) in [
-        ("HOST", "0.0.0.0"),
-        ("PORT", "8080"),
-        ("GRPC_HOST", "0.0.0.0"),
-        ("GRPC_PORT", "8081"),
-        ("DEBUG_HOST", "127.0.0.1"),
-        ("DEBUG_PORT", "6070"),
-        ("GRPC_SERVER_USE_TLS", "false"),
-        ("GRPC_MAX_CONNECTION_AGE", "24h"),
-        ("GRPC_MAX_CONNECTION_AGE_GRACE", "1h"),
-        ("USE_PROMETHEUS", "false"),
-        ("PROMETHEUS_ADDR", ":9090"),
-        ("PROMETHEUS_PATH", "/metrics"),
-        ("LOG_LEVEL", "warn"),
-        ("LOG_FORMAT", "text"),
-        ("RUNTIME_ROOT", "/srv/runtime_data/current"),
-        ("RUNTIME_APPDIRECTORY", "config"),
-        ("RUNTIME_IGNOREDOTFILES", "false"),
-        ("NEAR_LIMIT_RATIO", "0.8"),
-        ("LOCAL_CACHE_SIZE_IN_BYTES", "0"),
-        ("LIMIT_RESPONSE_HEADERS_ENABLED", "false"),
-        ("LIMIT_LIMIT_HEADER", "RateLimit-Limit"),
-        ("LIMIT_REMAINING_HEADER", "RateLimit-Remaining"),
-        ("LIMIT_RESET_HEADER", "RateLimit-Reset"),
-        ("SHADOW_MODE", "false"),
-        ("QUOTA_MODE", "false"),
-        ("RESPONSE_DYNAMIC_METADATA", "false"),
-        ("MERGE_DOMAIN_CONFIG", "false"),
-        ("REDIS_TYPE", "SINGLE"),
-        ("REDIS_TIMEOUT", "100ms"),
-    ] {
-        let option = name.to_lowercase().replace('_', "-");
-        let is_own = |words: &&str| words.split([' ', '[', '\n']).next() == Some(&option);
-        let words = help.split("      --").find(is_own).unwrap_or_else(|| panic!("no {option} in {help}"));
-        assert!(words.contains(&format!("[env: {name}=]")), "{words}");
-        assert!(words.contains(&format!("[default: {default}]")), "{words}");
+    let page = include_str!("../../../docs/reference/gate.md");
+    let rows = page.lines().filter_map(|row| row.strip_prefix("| `")?.split_once("` | `"));
+    let rows: Vec<_> = rows.filter(|(name, _)| name.starts_with(char::is_uppercase)).collect();
+    for (names, rest) in &rows {
+        let defaults = rest.split("` | ").next().unwrap_or_default();
+        for (name, default) in names.split("`, `").zip(defaults.split("`, `")) {
+            let env = [format!("[env: {name}="), format!("[env: {name}]")];
+            let mut options = help.split("\n\n").filter(|words| env.iter().any(|env| words.contains(env)));
+            let words = options.next().unwrap_or_else(|| panic!("no {name} in {help}"));
+            assert!(words.contains(&format!("[default: {default}]")), "{name}: {default}, but {words}");
+        }
     }
+    assert!(rows.len() > 12, "{rows:?}");
 }
 
 /// What the settings say about limits, keys and replies.
 #[test]
 fn decides_as_settings_say() {
     let redis = Server::start();
-    let folder = tempfile::tempdir().expect("a folder");
-    let limits = folder.path().join("root/sub/app");
-    std::fs::create_dir_all(&limits).expect("a folder");
-    std::fs::write(limits.join("two.yaml"), TWO.replace("unit: minute", "unit: hour")).expect("a file");
-    let setup =
-        Setup::redis(&redis.url()).set("RUNTIME_SUBDIRECTORY", "sub").set("RUNTIME_APPDIRECTORY", "app");
-    let setup = setup.set("CACHE_KEY_PREFIX", "edge:");
-    let setup = setup.set("LIMIT_RESPONSE_HEADERS_ENABLED", "true").set("LIMIT_LIMIT_HEADER", "X-Most");
-    let setup = setup.set("LIMIT_REMAINING_HEADER", "X-Left").set("LIMIT_RESET_HEADER", "X-Reset");
-    let gate = setup.set("QUOTA_MODE", "true").start_in(folder);
+    let limits = TWO.replace("unit: minute", "unit: hour");
+    let gate = Setup::redis(&redis.url()).file("../sub/app/two.yaml", &limits).set_all(&[
+        ("RUNTIME_SUBDIRECTORY", "sub"),
+        ("RUNTIME_APPDIRECTORY", "app"),
+        ("CACHE_KEY_PREFIX", "edge:"),
+        ("LIMIT_RESPONSE_HEADERS_ENABLED", "true"),
+        ("LIMIT_LIMIT_HEADER", "X-Most"),
+        ("LIMIT_REMAINING_HEADER", "X-Left"),
+        ("LIMIT_RESET_HEADER", "X-Reset"),
+        ("QUOTA_MODE", "true"),
+    ]);
+    let gate = gate.start();
     gate.wait_until_healthy();
     let reply = gate.json(&asks("a"));
     for header in [r#""key":"X-Most","value":"2""#, r#""key":"X-Left","value":"1""#, r#""key":"X-Reset""#] {
@@ -215,9 +197,7 @@ fn decides_as_settings_say() {
 /// A Redis that hangs is away after REDIS_TIMEOUT.
 #[test]
 fn waits_for_redis_no_longer_than_its_timeout() {
-    let redis = Server::start();
-    let gate = Setup::redis(&redis.url()).file("two.yaml", TWO).set("REDIS_TIMEOUT", "300ms").start();
-    gate.wait_until_healthy();
+    let (redis, gate) = started(&[("REDIS_TIMEOUT", "300ms")]);
     redis.signal("STOP");
     assert_eq!(gate.json(&asks("a")).status, 503);
     redis.signal("CONT");

@@ -6,9 +6,9 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 
 use crate::gate::{request, wait_until, Gate, Setup};
 use crate::servers::Server;
-use crate::TWO;
+use crate::{started, TWO};
 
-fn openssl(folder: &Path, words: &str) {
+pub fn openssl(folder: &Path, words: &str) {
     let output =
         Command::new("openssl").args(words.split(' ')).current_dir(folder).output().expect("openssl");
     assert!(output.status.success(), "openssl {words}: {}", String::from_utf8_lossy(&output.stderr));
@@ -93,8 +93,7 @@ async fn serves_tls_and_new_certificates() {
 /// gRPC on a Unix socket. The file of a gate that was killed is no obstacle, and it is gone after an end.
 #[tokio::test(flavor = "multi_thread")]
 async fn serves_a_unix_socket() {
-    let redis = Server::start();
-    let mut gate = Setup::redis(&redis.url()).file("two.yaml", TWO).set("GRPC_UDS", "socket").start();
+    let (_redis, mut gate) = started(&[("GRPC_UDS", "socket")]);
     gate.kill();
     gate.start_again();
     gate.wait_until_healthy();

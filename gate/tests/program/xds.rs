@@ -2,7 +2,6 @@
 
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
@@ -11,34 +10,23 @@ use tokenbucket_gate::limits::config_messages::RateLimitConfig;
 use tokenbucket_gate::messages::Unit;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
 
-use crate::control_plane::{any, ControlPlane, NODE};
+use crate::asks;
+use crate::control_plane::{any, ControlPlane};
 use crate::descriptors::{config, descriptor, limited};
-use crate::gate::{ask, free_port, request, wait_until, Gate, Setup};
+use crate::gate::{free_port, request, wait_until, Gate, Setup};
 use crate::servers::Server;
-use crate::{asks, TWO};
+use crate::tls::openssl;
 
 const SUCCESS: &str = "ratelimit_service_config_load_success ";
 const ERROR: &str = "ratelimit_service_config_load_error ";
-
-/// A gate that follows a control plane, and starts without it.
-fn following(redis: &Server, control_plane: &ControlPlane) -> Setup {
-    let setup =
-        Setup::redis(&redis.url()).set("CONFIG_TYPE", "GRPC_XDS_SOTW").set("CONFIG_GRPC_XDS_NODE_ID", NODE);
-    let setup = setup.set("CONFIG_GRPC_XDS_SERVER_URL", format!("127.0.0.1:{}", control_plane.port));
-    setup.set("FORCE_START_WITHOUT_INITIAL_CONFIG", "true")
-}
 
 /// So many requests an hour for each value of `key`.
 fn per_hour(domain: &str, requests: u32) -> RateLimitConfig {
     config(domain, vec![limited("key", "", requests, Unit::Hour)])
 }
 
-fn in_use(gate: &Gate) -> String {
-    ask(gate.debug, "GET", "/rlconfig", "").body
-}
-
 fn wait_for(gate: &Gate, domain: &str) {
-    wait_until(domain, || in_use(gate).contains(&format!("{domain}.key")));
+    wait_until(domain, || gate.rlconfig().contains(&format!("{domain}.key")));
 }
 
 /// No response, one without configurations and one without a version are three things, and none is a mistake. Domains that
@@ -46,9 +34,10 @@ fn wait_for(gate: &Gate, domain: &str) {
 #[test]
 fn uses_what_is_sent_and_nothing_else() {
     let redis = Server::start();
-    let control_plane = ControlPlane::start(free_port());
-    let needing = following(&redis, &control_plane).set("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true");
-    let (gate, needing) = (following(&redis, &control_plane).start(), needing.start());
+    let control_plane = ControlPlane::start();
+    let follower = || control_plane.follower().set("REDIS_URL", redis.url());
+    let needing = follower().set("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true");
+    let (gate, needing) = (follower().start(), needing.start());
     gate.wait_until_healthy();
     let health = || needing.http("GET", "/healthcheck", "").status;
     assert_eq!((gate.json(&asks("a")).status, health()), (400, 500));
@@ -61,11 +50,11 @@ fn uses_what_is_sent_and_nothing_else() {
     assert_eq!(statuses, [200, 200, 429]);
 
     control_plane.set("2", &[per_hour("d", 2)]);
-    wait_until("the domain is gone", || !in_use(&gate).contains("e.key"));
+    wait_until("the domain is gone", || !gate.rlconfig().contains("e.key"));
     assert_eq!(gate.json(&asks("a")).status, 429);
 
     control_plane.set("3", &[]);
-    wait_until("no limits", || in_use(&gate).is_empty() && health() == 500);
+    wait_until("no limits", || gate.rlconfig().is_empty() && health() == 500);
     assert_eq!((gate.json(&asks("a")).status, gate.http("GET", "/healthcheck", "").status), (200, 200));
     control_plane.set("4", &[per_hour("d", 2)]);
     needing.wait_until_healthy();
@@ -80,26 +69,24 @@ fn uses_what_is_sent_and_nothing_else() {
 /// Unless told otherwise, nothing listens before the first configuration; a signal ends it all the same.
 #[test]
 fn serves_once_there_are_limits() {
-    let redis = Server::start();
-    let control_plane = ControlPlane::start(free_port());
+    let control_plane = ControlPlane::start();
     let port = free_port();
-    let setup = following(&redis, &control_plane).set("PORT", port);
+    let setup = control_plane.follower().set("PORT", port);
     let setup = setup.set("FORCE_START_WITHOUT_INITIAL_CONFIG", "false");
     let starting = std::thread::spawn(move || setup.start());
     wait_until("a request", || !control_plane.requests().is_empty());
     assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
     control_plane.set("1", &[per_hour("d", 1)]);
     let gate = starting.join().expect("it starts");
-    assert!(in_use(&gate).contains("d.key"));
+    assert!(gate.rlconfig().contains("d.key"));
 }
 
 /// A mistake rejects all configurations, is counted once, and what was in use stays. A control plane that sends the same again
 /// at once is not asked in a loop, and hears which configuration and descriptor is wrong. What mends it is used.
 #[test]
 fn refuses_mistakes() {
-    let redis = Server::start();
-    let control_plane = ControlPlane::start(free_port());
-    let gate = following(&redis, &control_plane).start();
+    let control_plane = ControlPlane::start();
+    let gate = control_plane.follower().start();
     control_plane.set("1", &[per_hour("d", 1)]);
     control_plane.wait_for_acceptance("1");
     let mut wrong = per_hour("gw", 1);
@@ -122,7 +109,7 @@ fn refuses_mistakes() {
     // After pauses of 2 s.
     assert!(refused_at.elapsed() >= Duration::from_millis(3500), "{:?}", refused_at.elapsed());
     assert_eq!(
-        (gate.metric(ERROR), in_use(&gate).contains("d.key"), in_use(&gate).contains("f.key")),
+        (gate.metric(ERROR), gate.rlconfig().contains("d.key"), gate.rlconfig().contains("f.key")),
         (1, true, false)
     );
 
@@ -140,14 +127,13 @@ fn refuses_mistakes() {
 /// A control plane that was restarted counts from 1 again: an equal number may mean something else.
 #[test]
 fn asks_for_everything_after_a_restart() {
-    let redis = Server::start();
-    let mut control_plane = ControlPlane::start(free_port());
-    let gate = following(&redis, &control_plane).start();
+    let mut control_plane = ControlPlane::start();
+    let gate = control_plane.follower().start();
     control_plane.set("1", &[per_hour("d", 1)]);
     wait_for(&gate, "d");
     control_plane.stop();
     gate.wait_for_line("connects again in 1s");
-    assert!(in_use(&gate).contains("d.key"), "the limits in use stay");
+    assert!(gate.rlconfig().contains("d.key"), "the limits in use stay");
     let before = control_plane.requests().len();
     control_plane.set("1", &[per_hour("e", 1)]);
     control_plane.start_again();
@@ -159,10 +145,9 @@ fn asks_for_everything_after_a_restart() {
 /// An unknown node id gets nothing, for ever: the log says which id was sent. Metadata and headers are sent too.
 #[test]
 fn says_which_id_it_sends() {
-    let redis = Server::start();
-    let control_plane = ControlPlane::start(free_port());
+    let control_plane = ControlPlane::start();
     control_plane.set("1", &[per_hour("d", 1)]);
-    let setup = following(&redis, &control_plane).set("CONFIG_GRPC_XDS_NODE_ID", "test");
+    let setup = control_plane.follower().set("CONFIG_GRPC_XDS_NODE_ID", "test");
     let setup = setup.set("CONFIG_GRPC_XDS_NODE_METADATA", "zone=a,skipped,team=b=c");
     let setup = setup.set("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "authorization:Bearer x,X-Other:y");
     let gate = setup.start();
@@ -176,16 +161,15 @@ fn says_which_id_it_sends() {
     let headers = control_plane.headers();
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     assert_eq!((header("authorization"), header("x-other")), (Some("Bearer x"), Some("y")));
-    assert_eq!(in_use(&gate), "");
+    assert_eq!(gate.rlconfig(), "");
 }
 
 /// A message may have 4 MiB, or what the variable says.
 #[test]
 fn bounds_the_size_of_messages() {
-    let redis = Server::start();
-    let control_plane = ControlPlane::start(free_port());
-    let small = following(&redis, &control_plane).start();
-    let large = following(&redis, &control_plane).set("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", 8 << 20).start();
+    let control_plane = ControlPlane::start();
+    let small = control_plane.follower().start();
+    let large = control_plane.follower().set("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", 8 << 20).start();
     control_plane.set("1", &[per_hour("d", 1)]);
     wait_for(&small, "d");
     let route = |n: usize| {
@@ -196,12 +180,7 @@ fn bounds_the_size_of_messages() {
     wait_for(&large, "e");
     let line = small.wait_for_line("message length too large");
     assert!(line.contains("(XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES)"), "{line}");
-    assert!(in_use(&small).contains("d.key"));
-}
-
-fn openssl(gate: &Path, words: &str) {
-    let output = Command::new("openssl").args(words.split(' ')).current_dir(gate).output().expect("openssl");
-    assert!(output.status.success(), "openssl {words}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(small.rlconfig().contains("d.key"));
 }
 
 /// What Envoy Gateway's certgen makes: an authority, RSA keys in PKCS#1, no extended key usage. Envoy verifies no name of the
@@ -241,7 +220,7 @@ fn starts_as_the_deployment_of_envoy_gateway() {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::create_dir(folder.path().join("root")).expect("a folder");
     certificates(folder.path());
-    let mut control_plane = ControlPlane::with_tls(free_port(), folder.path());
+    let mut control_plane = ControlPlane::with_tls(folder.path());
     control_plane.set("1", &[per_hour("d", 2)]);
     let setup = deployment().set("REDIS_URL", format!("127.0.0.1:{}", redis.port));
     let setup = setup.set("PROMETHEUS_ADDR", "127.0.0.1:0");
@@ -272,13 +251,12 @@ fn starts_as_the_deployment_of_envoy_gateway() {
 /// The authority and the name of the control plane are verified.
 #[test]
 fn trusts_no_other_control_plane() {
-    let redis = Server::start();
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::create_dir(folder.path().join("root")).expect("a folder");
     certificates(folder.path());
-    let control_plane = ControlPlane::with_tls(free_port(), folder.path());
+    let control_plane = ControlPlane::with_tls(folder.path());
     control_plane.set("1", &[per_hour("d", 2)]);
-    let setup = following(&redis, &control_plane).set("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true");
+    let setup = control_plane.follower().set("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true");
     let setup = setup
         .set("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "tls.crt")
         .set("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "tls.key");
@@ -292,31 +270,4 @@ fn trusts_no_other_control_plane() {
     std::fs::remove_file(missing).expect("a file");
     gate.wait_for_line("CONFIG_GRPC_XDS_SERVER_TLS_CACERT=ca.crt: No such file");
     assert!(control_plane.requests().is_empty());
-}
-
-/// Wrong settings end the program with one line that names the variable, and repeats no secret.
-#[test]
-fn names_the_variable_that_is_wrong() {
-    let url = |url: &str| format!("CONFIG_GRPC_XDS_SERVER_URL={url}: must be host:port");
-    for (name, value, line) in [
-        ("CONFIG_GRPC_XDS_SERVER_URL", "http://gw:18001", url("http://gw:18001")),
-        ("CONFIG_GRPC_XDS_SERVER_URL", "gw", url("gw")),
-        ("CONFIG_GRPC_XDS_SERVER_URL", ":18001", url(":18001")),
-        (
-            "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
-            "secret",
-            "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: must be name:value, with commas between".to_owned(),
-        ),
-        ("LIMITADOR_LIMITS_FILE", "limits.yaml", "LIMITADOR_LIMITS_FILE needs CONFIG_TYPE=FILE".to_owned()),
-    ] {
-        let refused =
-            Setup::new().set("CONFIG_TYPE", "GRPC_XDS_SOTW").set(name, value).file("two.yaml", TWO).refused();
-        assert_eq!(refused, (1, format!("tokenbucket-gate: {line}")));
-    }
-    let one = Setup::new().set("CONFIG_TYPE", "GRPC_XDS_SOTW").set("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true");
-    let (code, line) = one.set("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "tls.key").refused();
-    assert!(
-        code == 1 && line.ends_with("CONFIG_GRPC_XDS_CLIENT_TLS_CERT and _KEY need each other"),
-        "{line}"
-    );
 }

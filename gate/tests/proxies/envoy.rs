@@ -3,10 +3,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::clock::Clock;
-use crate::gate::{memory_mib, wait_until, Gate};
-use crate::http::{ask, get, Reply};
+use crate::gate::{ask, get, memory_mib, wait_until, Gate, Reply};
 use crate::over_http::LIMITS;
-use crate::servers::{self, Cluster, Server};
+use crate::servers::{self, Server};
 use crate::world::{configured, folder, free_port, program, statuses, Program, World};
 
 /// Longer than any reply takes on a busy machine, so that Envoy lets nothing pass in between.
@@ -162,11 +161,17 @@ descriptors:
     rate_limit: {unit: hour, requests_per_unit: 2}
 ";
 
-#[test]
-fn an_override_of_envoy_wins_over_the_file() {
+/// A gate with [`HOURLY`] behind an Envoy.
+fn hourly() -> (World, Gate, Envoy) {
     let world = World::new(HOURLY);
     let gate = world.gate(&[]);
     let envoy = Envoy::start(&world, &[&gate]);
+    (world, gate, envoy)
+}
+
+#[test]
+fn an_override_of_envoy_wins_over_the_file() {
+    let (_world, _gate, envoy) = hourly();
     let a = [("key", "a")];
     assert_eq!(statuses(3, || envoy.get("/override", &a)), [200, 200, 429]);
     // Both have one bucket: nothing is left for the limit of the file, of 3.
@@ -193,9 +198,7 @@ fn while_redis_is_away_envoy_decides() {
 
 #[test]
 fn a_gate_killed_and_started_again_loses_no_request() {
-    let world = World::new(HOURLY);
-    let mut gate = world.gate(&[]);
-    let envoy = Envoy::start(&world, &[&gate]);
+    let (_world, mut gate, envoy) = hourly();
     let asked = AtomicUsize::new(0);
     let ended = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -231,106 +234,25 @@ fn yearly(requests: usize) -> String {
     HOURLY.replace("unit: hour, requests_per_unit: 3", &format!("unit: year, requests_per_unit: {requests}"))
 }
 
-const CALLERS: usize = 64;
-
-/// Several Envoys before several gates, and as many callers as there are requests at a time.
-struct Crowd<'a> {
-    envoys: Vec<Envoy>,
-    gates: &'a [Gate; 3],
-}
-
-impl<'a> Crowd<'a> {
-    fn new(world: &World, gates: &'a [Gate; 3]) -> Self {
-        let [first, second, third] = gates;
-        let envoy = |_| Envoy::with(world, &[first, second, third], true, world.backend.port);
-        let crowd = Self { envoys: (0..4).map(envoy).collect(), gates };
-        // Each is connected to.
-        wait_until("all gates are asked", || {
-            crowd.envoys.iter().for_each(|envoy| drop(envoy.get("/two", &[("other", "warm")])));
-            crowd.gates.iter().all(|gate| total_hits(gate) > 0)
-        });
-        crowd
-    }
-
-    /// The statuses of all replies. `meanwhile` is called once a quarter of them has come.
-    fn ask(&self, requests_each: usize, meanwhile: impl FnOnce()) -> Vec<u16> {
-        let asked = AtomicUsize::new(0);
-        std::thread::scope(|scope| {
-            let callers: Vec<_> = (0..CALLERS)
-                .map(|caller| {
-                    let (envoy, asked) = (&self.envoys[caller % self.envoys.len()], &asked);
-                    scope.spawn(move || {
-                        statuses(requests_each, || {
-                            let reply = envoy.get("/key", &[("key", "a")]);
-                            asked.fetch_add(1, Ordering::Relaxed);
-                            reply
-                        })
-                    })
-                })
-                .collect();
-            let quarter = CALLERS * requests_each / 4;
-            wait_until("a quarter of the replies", || asked.load(Ordering::Relaxed) >= quarter);
-            meanwhile();
-            callers.into_iter().flat_map(|caller| caller.join().expect("no panic")).collect()
-        })
-    }
-}
-
+/// As many callers as there are requests at a time.
 #[test]
 fn four_envoys_and_three_gates_grant_no_more_than_one() {
     const LIMIT: usize = 400;
     let world = World::new(&yearly(LIMIT));
-    let gates = [world.gate(&[]), world.gate(&[]), world.gate(&[])];
-    let replies = Crowd::new(&world, &gates).ask(10, || {});
+    let gates = [(); 3].map(|()| world.gate(&[]));
+    let envoys = [(); 4].map(|()| Envoy::with(&world, &gates.each_ref(), true, world.backend.port));
+    wait_until("all gates are asked", || {
+        envoys.iter().for_each(|envoy| drop(envoy.get("/two", &[("other", "warm")])));
+        gates.iter().all(|gate| total_hits(gate) > 0)
+    });
+    let replies: Vec<u16> = std::thread::scope(|scope| {
+        let call = |envoy: &'_ Envoy| statuses(10, || envoy.get("/key", &[("key", "a")]));
+        let callers = envoys.iter().cycle().take(64).map(|envoy| scope.spawn(move || call(envoy)));
+        let callers: Vec<_> = callers.collect();
+        callers.into_iter().flat_map(|caller| caller.join().expect("no panic")).collect()
+    });
     assert_eq!(replies.iter().filter(|status| **status == 200).count(), LIMIT);
     assert!(replies.iter().all(|status| [200, 429].contains(status)), "{replies:?}");
-}
-
-/// Envoy refuses the requests that the gate was asked about at that moment, and goes on with the other gates.
-#[test]
-fn a_gate_killed_under_load_counts_nothing_twice() {
-    const REQUESTS_EACH: usize = 20;
-    let world = World::new(&yearly(10_000));
-    let mut gates = [world.gate(&[]), world.gate(&[]), world.gate(&[])];
-    let pid = gates[0].pid();
-    let crowd = Crowd::new(&world, &gates);
-    let replies = crowd.ask(REQUESTS_EACH, || {
-        let killed = std::process::Command::new("kill").args(["-KILL", &pid.to_string()]).status();
-        assert!(killed.expect("kill").success());
-    });
-    let passed = replies.iter().filter(|status| **status == 200).count();
-    assert!(replies.iter().all(|status| [200, 500].contains(status)), "{replies:?}");
-    let keys: Vec<String> = servers::ask(&world.redis, &["KEYS", "*{key=a}*"]);
-    let (left, _): (f64, i64) = servers::ask(&world.redis, &["TB.STATE", &keys[0]]);
-    let taken = (10_000.0 - left).ceil() as usize;
-    assert!(
-        (passed..=replies.len()).contains(&taken),
-        "{passed} of {} passed, {taken} were taken",
-        replies.len()
-    );
-    assert!(passed > replies.len() / 2, "{passed} of {} passed", replies.len());
-    drop(crowd);
-    gates[0].wait_for_end();
-}
-
-#[test]
-fn a_slot_of_a_cluster_moves_under_envoy() {
-    let cluster = Cluster::start();
-    let world = World::new(HOURLY);
-    let gate = world.gate(&[("REDIS_TYPE", "CLUSTER"), ("REDIS_URL", &cluster.urls())]);
-    let envoy = Envoy::with(&world, &[&gate], true, world.backend.port);
-    let ask = |value: &str| envoy.get("/key", &[("key", value)]).status;
-    assert_eq!(statuses(4, || envoy.get("/key", &[("key", "before")])), [200, 200, 200, 429]);
-
-    // The gate knows where the slot was, and hears on the way where it is.
-    let bucket = "{key=after}";
-    let owner = cluster.node_of(bucket);
-    cluster.move_slot_of(bucket, (owner + 1) % 3);
-    assert_eq!([ask("after"), ask("after"), ask("after"), ask("after")], [200, 200, 200, 429]);
-    assert_eq!(ask("before"), 429);
-    let moved = &cluster.nodes[(owner + 1) % 3];
-    let keys: Vec<String> = servers::ask(moved, &["KEYS", "*{key=after}*"]);
-    assert_eq!(keys.len(), 1, "the bucket is elsewhere");
 }
 
 /// The hits of all limits, as the metrics have them.
@@ -398,9 +320,7 @@ fn a_cost_of_the_response_alone_is_charged() {
 /// A descriptor without hits beside it shows that the cost is asked for beforehand.
 #[test]
 fn a_cost_of_the_request_is_not_charged_when_denied() {
-    let world = World::new(HOURLY);
-    let gate = world.gate(&[]);
-    let envoy = Envoy::start(&world, &[&gate]);
+    let (_world, _gate, envoy) = hourly();
     let ask = |tokens| envoy.get("/costly", &[("key", "a"), ("tokens", tokens)]).status;
     assert_eq!([ask("2"), ask("2"), ask("9"), ask("1"), ask("1")], [200, 429, 429, 200, 429]);
 }
@@ -422,52 +342,16 @@ fn the_example_charges_tokens_when_a_response_reports_them() {
 /// Envoy reads them in `RateLimitPerRoute` alone.
 #[test]
 fn envoy_ignores_hits_in_the_limits_of_a_route() {
-    let world = World::new(HOURLY);
-    let gate = world.gate(&[]);
-    let envoy = Envoy::start(&world, &[&gate]);
+    let (_world, _gate, envoy) = hourly();
     assert_eq!(statuses(4, || envoy.get("/ignored", &[("key", "a")])), [200, 200, 200, 429]);
 }
 
 #[test]
 fn what_envoy_has_no_value_for_has_no_limit() {
-    let world = World::new(HOURLY);
-    let gate = world.gate(&[]);
-    let envoy = Envoy::start(&world, &[&gate]);
+    let (world, _gate, envoy) = hourly();
     let replies: Vec<_> = (0..5).map(|_| envoy.get("/key", &[])).collect();
     assert!(replies.iter().all(|reply| reply.status == 200 && reply.header("x-ratelimit-limit").is_none()));
     assert_eq!(world.backend.requests(), 5);
-}
-
-/// An Envoy that makes so many descriptors of each request.
-fn with_descriptors(count: usize, world: &World, gate: &Gate, failure_mode_deny: bool) -> Program {
-    let by_address = "rate_limits:\n                        - actions:\n                            - remote_address: {}\n";
-    let limit =
-        |n: usize| format!("{{actions: [{{generic_key: {{descriptor_key: key, descriptor_value: n{n}}}}}]}}");
-    let limits: Vec<_> = (0..count).map(limit).collect();
-    let replaced = [
-        (by_address, &*format!("rate_limits: [{}]\n", limits.join(", "))),
-        ("domain: edge", "domain: rl"),
-        ("failure_mode_deny: false", &format!("failure_mode_deny: {failure_mode_deny}")),
-    ];
-    example(world, gate, &replaced)
-}
-
-/// A request of 1,000 descriptors is decided as a whole. One of 10,000 is an error, so that Envoy decides.
-#[test]
-fn a_request_has_at_most_a_thousand_descriptors() {
-    let world = World::new(HOURLY);
-    let gate = world.gate(&[]);
-    let thousand = with_descriptors(1_000, &world, &gate, true);
-    assert_eq!(statuses(4, || get(thousand.port, "/", &[])), [200, 200, 200, 429]);
-
-    let errors = || gate.metric("ratelimit_service_should_rate_limit_error{err_type=\"service_error\"}");
-    for (failure_mode_deny, status) in [(false, 200), (true, 500)] {
-        let before = errors();
-        let too_many = with_descriptors(10_000, &world, &gate, failure_mode_deny);
-        assert_eq!(statuses(5, || get(too_many.port, "/", &[])), [status; 5]);
-        assert_eq!(errors() - before, 5);
-    }
-    assert_eq!(get(thousand.port, "/", &[]).status, 429);
 }
 
 #[test]

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use tokenbucket_gate::limits::config_messages::RateLimitConfig;
 use tokenbucket_gate::messages::Unit;
 
-use crate::control_plane::{ControlPlane, NODE};
+use crate::control_plane::ControlPlane;
 use crate::descriptors::{config, descriptor, limited};
 use crate::envoy;
-use crate::gate::{free_port, wait_until, Gate, Setup};
-use crate::http::{get, Backend, Reply};
+use crate::gate::{free_port, get, wait_until, Gate, Reply};
+use crate::http::Backend;
 use crate::servers::Server;
 use crate::world::{configured, statuses, Program};
 
@@ -28,13 +28,8 @@ struct Gateway {
 
 impl Gateway {
     fn start() -> Self {
-        let (redis, control_plane) = (Server::start(), ControlPlane::start(free_port()));
-        let setup =
-            Setup::redis(&redis.url()).set("REDIS_TIMEOUT", "10s").set("CONFIG_TYPE", "GRPC_XDS_SOTW");
-        let setup =
-            setup.set("CONFIG_GRPC_XDS_NODE_ID", NODE).set("FORCE_START_WITHOUT_INITIAL_CONFIG", "true");
-        let setup = setup.set("CONFIG_GRPC_XDS_SERVER_URL", format!("127.0.0.1:{}", control_plane.port));
-        let gate = setup.start();
+        let (redis, control_plane) = (Server::start(), ControlPlane::start());
+        let gate = control_plane.follower().set("REDIS_URL", redis.url()).set("REDIS_TIMEOUT", "10s").start();
         gate.wait_until_healthy();
         let (backend, port) = (Backend::start("from the backend"), free_port());
         let ports = [("ADMIN", free_port()), ("ENVOY", port), ("BACKEND", backend.port), ("GATE", gate.grpc)];

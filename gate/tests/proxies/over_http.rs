@@ -1,8 +1,7 @@
 //! Caddy, nginx, HAProxy and Traefik, which ask over HTTP. All by the configurations of gate/examples.
 
 use crate::envoy::SPELLINGS;
-use crate::gate::{wait_until, Gate};
-use crate::http::{ask, get, Reply};
+use crate::gate::{ask, get, wait_until, Gate, Reply};
 use crate::servers;
 use crate::world::{configured, folder, free_port, program, statuses, Program, World};
 
@@ -21,14 +20,21 @@ descriptors:
     rate_limit: {unit: hour, requests_per_unit: 2}
 ";
 
+const WITH_HITS: (&str, &str) = ("from: header X-User}", "from: header X-User}\n        hits: header X-Cost");
+
 /// Longer than any reply takes on a busy machine.
 const PATIENT: &str = "30000ms";
 
-/// A gate with these rules, and the folder that they are in.
-fn gate(world: &World, rules: &str) -> (Gate, tempfile::TempDir) {
-    let folder = folder(&[("check.yaml", rules)]);
-    let file = folder.path().join("check.yaml");
-    (world.gate(&[("CHECK_FILE", &file.display().to_string())]), folder)
+/// A gate with [`LIMITS`] and the rules of the example, changed so; and the folder that these are in.
+fn checking(changed: &[(&str, &str)]) -> (World, Gate, tempfile::TempDir) {
+    checking_by(LIMITS, changed)
+}
+
+fn checking_by(limits: &str, changed: &[(&str, &str)]) -> (World, Gate, tempfile::TempDir) {
+    let (world, folder) =
+        (World::new(limits), folder(&[("check.yaml", &configured("examples/check.yaml", changed))]));
+    let gate = world.gate(&[("CHECK_FILE", &folder.path().join("check.yaml").display().to_string())]);
+    (world, gate, folder)
 }
 
 /// A proxy whose configuration names the example's ports.
@@ -139,8 +145,7 @@ fn limits(port: u16, world: &World) -> (Reply, Reply) {
 
 /// What every proxy but Traefik does by its example.
 fn limits_and_says_so(start: fn(&Setting) -> Program) {
-    let world = World::new(LIMITS);
-    let (mut gate, _rules) = gate(&world, &configured("examples/check.yaml", &[]));
+    let (world, mut gate, _rules) = checking(&[]);
     let port = free_port();
     let proxy = start(&Setting { port, gate: &gate, world: &world, waits: PATIENT });
 
@@ -163,8 +168,7 @@ fn limits_and_says_so(start: fn(&Setting) -> Program) {
 /// Traefik hands headers to allowed callers only by way of the backend, and refuses all while the gate is away.
 #[test]
 fn traefik_limits() {
-    let world = World::new(LIMITS);
-    let (mut gate, _rules) = gate(&world, &configured("examples/check.yaml", &[]));
+    let (world, mut gate, _rules) = checking(&[]);
     let port = free_port();
     let _proxy = traefik(&Setting { port, gate: &gate, world: &world, waits: PATIENT });
     let (first, other) = limits(port, &world);
@@ -192,8 +196,7 @@ fn haproxy_limits_and_says_so() {
 
 #[test]
 fn requests_pass_while_the_gate_hangs() {
-    let world = World::new(LIMITS);
-    let (gate, _rules) = gate(&world, &configured("examples/check.yaml", &[]));
+    let (world, gate, _rules) = checking(&[]);
     gate.signal("STOP");
     for start in [caddy, nginx, haproxy] {
         let port = free_port();
@@ -211,9 +214,7 @@ fn requests_pass_while_the_gate_hangs() {
 
 #[test]
 fn nginx_hands_on_403_if_the_gate_denies_by_it() {
-    let world = World::new(LIMITS);
-    let rules = configured("examples/check.yaml", &[("domain: edge", "domain: edge\ndeny_with: 403")]);
-    let (gate, _rules) = gate(&world, &rules);
+    let (world, gate, _rules) = checking(&[("domain: edge", "domain: edge\ndeny_with: 403")]);
     let port = free_port();
     let _proxy = nginx(&Setting { port, gate: &gate, world: &world, waits: PATIENT });
     assert_eq!(statuses(4, || ask(port, "POST", "/login", &[], "")), [200, 200, 200, 403]);
@@ -221,8 +222,7 @@ fn nginx_hands_on_403_if_the_gate_denies_by_it() {
 
 #[test]
 fn new_rules_hold_from_the_next_request_on() {
-    let world = World::new(LIMITS);
-    let (gate, folder) = gate(&world, &configured("examples/check.yaml", &[]));
+    let (_world, gate, folder) = checking(&[]);
     let check = |uri: &str| {
         let forwarded =
             [("X-Forwarded-For", "192.0.2.1"), ("X-Forwarded-Uri", uri), ("X-Forwarded-Method", "POST")];
@@ -254,9 +254,7 @@ fn while_redis_is_away_on_error_decides() {
 
 #[test]
 fn a_request_that_costs_more_than_its_limit_is_not_told_to_wait() {
-    let world = World::new(LIMITS);
-    let with_hits = ("from: header X-User}", "from: header X-User}\n        hits: header X-Cost");
-    let (gate, _rules) = gate(&world, &configured("examples/check.yaml", &[with_hits]));
+    let (_world, gate, _rules) = checking(&[WITH_HITS]);
     let check = |cost: &str| {
         let headers = [("X-Forwarded-Uri", "/api/x"), ("X-User", "ann"), ("X-Cost", cost)];
         get(gate.http, "/check", &headers)
@@ -271,8 +269,7 @@ fn a_request_that_costs_more_than_its_limit_is_not_told_to_wait() {
 /// What the page says about looking at a bucket, and about limits that change.
 #[test]
 fn an_operator_can_look_at_a_bucket_refund_and_reset_it() {
-    let world = World::new(LIMITS);
-    let (gate, _rules) = gate(&world, &configured("examples/check.yaml", &[]));
+    let (world, gate, _rules) = checking(&[]);
     let check = || get(gate.http, "/check", &[("X-Forwarded-Uri", "/api/x"), ("X-User", "dan")]).status;
     let key = "edge|{user=dan}";
     assert_eq!([check(), check(), check()], [200, 200, 429]);
@@ -295,9 +292,8 @@ fn an_operator_can_look_at_a_bucket_refund_and_reset_it() {
 /// A caller that chooses its cost can use up the limit, and not more.
 #[test]
 fn no_cost_of_a_request_is_a_report() {
-    let world = World::new(&LIMITS.replace("key: user", "key: user\n    paid_afterwards: true"));
-    let with_hits = ("from: header X-User}", "from: header X-User}\n        hits: header X-Cost");
-    let (gate, _rules) = gate(&world, &configured("examples/check.yaml", &[with_hits]));
+    let limits = LIMITS.replace("key: user", "key: user\n    paid_afterwards: true");
+    let (_world, gate, _rules) = checking_by(&limits, &[WITH_HITS]);
     let check = |user: &str, cost: &str| {
         let headers = [("X-Forwarded-Uri", "/api/x"), ("X-User", user), ("X-Cost", cost)];
         get(gate.http, "/check", &headers).status

@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 pub use crate::gate::free_port;
-use crate::gate::{Gate, Setup, PATIENCE};
-use crate::http::{Backend, Reply};
+use crate::gate::{Gate, Reply, Setup, PATIENCE};
+use crate::http::Backend;
 use crate::servers::Server;
 
 pub fn answers(port: u16) -> bool {
@@ -110,9 +110,8 @@ impl World {
     /// A gate that is ready.
     pub fn gate(&self, settings: &[(&str, &str)]) -> Gate {
         // A busy machine may be slower than the default.
-        let setup =
-            Setup::redis(&self.redis.url()).set("REDIS_TIMEOUT", "10s").file("limits.yaml", &self.limits);
-        let gate = settings.iter().fold(setup, |setup, (name, value)| setup.set(name, value)).start();
+        let setup = Setup::redis(&self.redis.url()).set("REDIS_TIMEOUT", "10s").set_all(settings);
+        let gate = setup.file("limits.yaml", &self.limits).start();
         gate.wait_until_healthy();
         gate
     }

@@ -1,11 +1,6 @@
 //! Which address of a line stands for its client, and what the report says of it.
 
-use crate::run::{failure, json, requests, text};
-
-/// Returns the addresses of a log, each with its number of requests.
-fn clients(words: &str, log: &str) -> Vec<(String, u64)> {
-    requests(words, log).into_iter().map(|(key, count, _)| (key, count)).collect()
-}
+use crate::run::{clients, counted, failure, json, text};
 
 /// Writes lines of the combined log, each from a peer and with something behind the user agent.
 fn combined(lines: &[(&str, &str)]) -> String {
@@ -13,10 +8,6 @@ fn combined(lines: &[(&str, &str)]) -> String {
         format!("{peer} - - [02/Mar/2026:09:10:11 +0000] \"GET / HTTP/1.1\" 200 5 \"-\" \"agent\" {last}\n")
     };
     lines.iter().map(line).collect()
-}
-
-fn counted(pairs: &[(&str, u64)]) -> Vec<(String, u64)> {
-    pairs.iter().map(|(key, count)| ((*key).to_owned(), *count)).collect()
 }
 
 #[test]

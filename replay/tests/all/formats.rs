@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use crate::run::{failure, json, requests, run, text};
+use crate::run::{clients, counted, failure, json, requests, run, text};
 
 /// Returns the only request of a log: its key and its time.
 fn only(words: &str, input: &str) -> (String, String) {
@@ -12,114 +12,26 @@ fn only(words: &str, input: &str) -> (String, String) {
     (key.clone(), first.clone())
 }
 
+/// A case is its format with fields to look for, and the log below, as its makers document it. All are of one client and time.
 #[test]
 fn the_format_of_a_log_is_recognised_and_said() {
-    for (format, key, line) in [
-        (
-            "common or combined log",
-            "192.0.2.7",
-            r#"192.0.2.7 - alice [02/Mar/2026:09:10:11 +0000] "GET /a HTTP/1.1" 200 5"#,
-        ),
-        (
-            "common or combined log",
-            "192.0.2.7",
-            r#"192.0.2.7 - - [02/Mar/2026:10:10:11 +0100] "GET / HTTP/1.1" 200 5 "-" "a \"quoted\" agent""#,
-        ),
-        // werkzeug's.
-        (
-            "common or combined log",
-            "192.0.2.7",
-            r#"192.0.2.7 - - [02/Mar/2026 09:10:11] "GET / HTTP/1.1" 200 -"#,
-        ),
-        (
-            "HAProxy log",
-            "192.0.2.7",
-            r#"<134>Mar  2 09:10:11 lb haproxy[7]: 192.0.2.7:33317 [02/Mar/2026:09:10:11.000] front back/s1 10/0/30/69/109 200 2750 - - ---- 1/1/1/1/0 0/0 {1wt.eu} {} "GET /a HTTP/1.1""#,
-        ),
-        (
-            "Envoy's text format",
-            "192.0.2.7",
-            r#"[2026-03-02T09:10:11.000Z] "GET /a HTTP/2" 204 - 154 0 226 100 "10.0.0.1, 192.0.2.7" "agent" "id" "host" "tcp://10.0.2.1:80""#,
-        ),
-        ("JSON", "192.0.2.7", r#"{"ts":1772442611,"request":{"remote_ip":"192.0.2.7","uri":"/a"}}"#),
-        (
-            "JSON",
-            "192.0.2.7",
-            r#"{"time":"2026-03-02T09:10:11Z","remote_addr":"10.0.0.1","x_forwarded_for":"junk, 192.0.2.7"}"#,
-        ),
-        ("CSV", "192.0.2.7", "time,ip,note\n2026-03-02 09:10:11,192.0.2.7,\"a, b\""),
-        ("CSV", "192.0.2.7", "\u{feff}ip\ttimestamp\n192.0.2.7\t1772442611.000"),
-    ] {
-        let report = json("", line);
-        assert_eq!(report["sources"][0]["format"], format, "{line}");
-        assert_eq!(only("", line), (key.to_owned(), "2026-03-02T09:10:11Z".to_owned()), "{line}");
-    }
-}
-
-const COMBINED: &str =
-    r#"192.0.2.7 - - [02/Mar/2026:09:10:11 +0000] "GET /a HTTP/1.1" 200 5 "-" "an \"agent\" [x]""#;
-
-/// The lines have the forms that their makers document.
-#[test]
-fn logs_of_clouds_and_proxies_are_recognised() {
-    for (format, line, fields) in [
-        (
-            "combined log behind a host",
-            r#"www.example.com:443 192.0.2.7 - - [02/Mar/2026:09:10:11 +0000] "GET /a HTTP/1.1" 200 5 "-" "agent""#,
-            "host=www.example.com:443 path=/a status=200",
-        ),
-        (
-            "AWS ALB log",
-            r#"https 2026-03-02T09:10:12.186641Z app/web/50dc6c495c0c9188 192.0.2.7:2817 10.0.0.1:80 0.086 0.048 0.037 200 200 0 57 "GET https://www.example.com:443/a?b=http://c HTTP/1.1" "curl/8.0" TLS_AES_128_GCM_SHA256 TLSv1.3 arn:aws:elasticloadbalancing:eu-west-1:123456789012:targetgroup/web/73e2d6bc24d8a067 "Root=1-58337281-1d84f3d73c47ec4e58577259" "www.example.com" "-" 1 2026-03-02T09:10:11.000000Z "forward" "-" "-" "10.0.0.1:80" "200" "-" "-""#,
-            "path=/a status=200 host=www.example.com agent=curl/8.0",
-        ),
-        (
-            "AWS ALB log",
-            r#"h2 2026-03-02T09:10:11Z app/web/50dc6c495c0c9188 192.0.2.7:2817 - -1 -1 -1 464 - 34 0 "- - - " "-" - - - "-""#,
-            "status=464",
-        ),
-        (
-            "AWS ELB log",
-            r#"2026-03-02T09:10:11.000000Z web 192.0.2.7:2817 10.0.0.1:80 0.000073 0.001048 0.000057 200 200 0 29 "GET http://www.example.com:80/a HTTP/1.1" "curl/7.38.0" - -"#,
-            "path=/a balancer=web bytes=29",
-        ),
-        (
-            "AWS S3 log",
-            r#"79a59df900b949e55d96a1e698fbaced bucket [02/Mar/2026:09:10:11 +0000] 192.0.2.7 arn:aws:iam::123456789012:user/u 3E57427F3EXAMPLE REST.GET.OBJECT a.pdf "GET /bucket/a.pdf?x=1 HTTP/1.1" 200 - 113 113 7 6 "-" "S3Console/0.4" - s9lzHYrFp76Z= SigV4 ECDHE-RSA-AES128-GCM-SHA256 AuthHeader bucket.s3.amazonaws.com TLSV1.2 - Yes"#,
-            "path=/bucket/a.pdf operation=REST.GET.OBJECT object=a.pdf",
-        ),
-        (
-            "Squid log",
-            "1772442611.000    180 192.0.2.7 TCP_MISS/200 411 GET http://example.com/a? alice HIER_DIRECT/198.51.100.1 text/html",
-            "user=alice path=/a method=GET result=TCP_MISS/200",
-        ),
-        (
-            "Istio's text format",
-            r#"[2026-03-02T09:10:11.000Z] "GET /a HTTP/1.1" 503 UC upstream_reset_before_response_started{connection_termination} - "-" 156 91 3 - "198.51.100.1, 192.0.2.7" "curl/8.0" "f47ac10b-58cc-4372-a567-0e02b2c3d479" "orders:8080" "10.244.3.12:8080" outbound|8080||orders.svc 10.244.1.5:54321 10.96.45.67:8080 10.244.1.5:33210 - default"#,
-            "path=/a status=503 host=orders:8080 server_name=",
-        ),
-        (
-            "W3C extended log",
-            "#Software: Microsoft Internet Information Services 10.0\n#Version: 1.0\n#Date: 2026-03-02 09:10:00\n#Fields: date time s-ip cs-method cs-uri-stem cs-uri-query s-port cs-username c-ip cs(User-Agent) sc-status\n2026-03-02 09:10:11 10.0.0.1 GET /a - 443 - 192.0.2.7 Mozilla/5.0+(X11) 200",
-            "cs-uri-stem=/a cs(User-Agent)=Mozilla/5.0+(X11) sc-status=200",
-        ),
-        (
-            "W3C extended log",
-            "#Version: 1.0\n#Fields: date time x-edge-location sc-bytes c-ip cs-method cs(Host) cs-uri-stem sc-status\n2026-03-02\t09:10:11\tLAX1\t2390282\t192.0.2.7\tGET\td111111abcdef8.cloudfront.net\t/a b\t200",
-            "sc-status=200 x-edge-location=LAX1 cs-uri-stem=/a·b",
-        ),
-    ] {
-        let report = json("", line);
-        assert_eq!(report["sources"][0]["format"], format, "{line}");
-        assert_eq!(only("", line), ("192.0.2.7".to_owned(), "2026-03-02T09:10:11Z".to_owned()), "{line}");
-        for field in fields.split(' ') {
-            assert_eq!(requests(&format!("--where {field}"), line).len(), 1, "{field}: {line}");
+    for case in include_str!("formats.txt").split_terminator("\n\n") {
+        let (title, log) = case.strip_prefix("= ").and_then(|case| case.split_once('\n')).expect("a title");
+        let (format, fields) = title.split_once(" | ").unwrap_or((title, ""));
+        let log = log.replace("\\t", "\t").replace("\\ufeff", "\u{feff}");
+        assert_eq!(json("", &log)["sources"][0]["format"], format, "{log}");
+        assert_eq!(only("", &log), ("192.0.2.7".to_owned(), "2026-03-02T09:10:11Z".to_owned()), "{log}");
+        for field in fields.split_whitespace() {
+            assert_eq!(requests(&format!("--where {field}"), &log).len(), 1, "{field}: {log}");
         }
     }
     // IIS names the columns again when they change.
     let log = "#Fields: date time c-ip\n2026-03-02 09:10:11 192.0.2.7\n#Fields: c-ip date time\n192.0.2.7 2026-03-02 09:10:12\n";
     assert_eq!(requests("", log), [("192.0.2.7".to_owned(), 2, "2026-03-02T09:10:11Z".to_owned())]);
 }
+
+const COMBINED: &str =
+    r#"192.0.2.7 - - [02/Mar/2026:09:10:11 +0000] "GET /a HTTP/1.1" 200 5 "-" "an \"agent\" [x]""#;
 
 #[test]
 fn what_collectors_write_around_a_line_is_no_part_of_it() {
@@ -238,6 +150,7 @@ fn json_that_is_not_valid_is_called_that_and_missing_fields_are_answered_with_th
     let invalid =
         r#"{"time":"2026-03-02T09:10:11+00:00","remote_addr":"192.0.2.7","agent":"a \x22quoted\x22 one"}"#;
     let valid = invalid.replace("\\x22", "'");
+    assert!(failure("", "").contains("no known format"));
     let said = failure("", invalid);
     assert!(said.contains("no known format") && said.contains("It is JSON that is not valid"), "{said}");
     let said = failure("", format!("{valid}\n").repeat(9) + invalid);
@@ -271,16 +184,6 @@ fn json_that_is_not_valid_is_called_that_and_missing_fields_are_answered_with_th
         let fields = format!("the fields of the first line are {fields}\n");
         assert!(shown.contains(said) && shown.contains(&fields), "{words}: {shown}");
     }
-}
-
-#[test]
-fn a_regular_expression_reads_any_other_format() {
-    let words = r"--regex ^(?P<time>\S+)·\S+·(?P<who>\w+)·(?P<size>\d+)$ --by who --cost size";
-    let report = json(words, "1772442611 x alice 40\n1772442612 x bob 2\n");
-    assert_eq!(
-        (&report["requests"], &report["keys"], &report["replays"][0]["cost"]),
-        (&2.into(), &2.into(), &42.0.into())
-    );
 }
 
 #[test]
@@ -349,13 +252,8 @@ fn an_address_is_a_client_and_ipv6_a_network() {
     ] {
         assert_eq!(only("", &format!(r#"{{"time":1772442611,"ip":"{written}"}}"#)).0, key, "{written}");
     }
-    // Clients can write the first addresses of a header themselves.
-    let forwarded = r#"{"time":1772442611,"ip":"10.0.0.1","xff":"198.51.100.1, 2001:db8::1"}"#;
-    assert_eq!(only("", forwarded).0, "2001:db8::/64");
-    let combined =
-        r#"10.0.0.1 - - [02/Mar/2026:09:10:11 +0000] "GET / HTTP/1.1" 200 5 "-" "agent" "192.0.2.9""#;
-    assert_eq!(only("", combined).0, "192.0.2.9");
-    assert_eq!(only("", &combined.replace("192.0.2.9", "-")).0, "10.0.0.1");
+    // The name of a field may have a space.
+    assert_eq!(only("--time my·time", "my time,ip\n1772442611,a").0, "a");
 }
 
 const FIELDS: &str = r#"{"time":1772442611,"user":"alice","path":"/login","usage":{"total_tokens":40},"headers":{"X-Key":["k1"]},"a.b":"flat"}
@@ -365,18 +263,13 @@ const FIELDS: &str = r#"{"time":1772442611,"user":"alice","path":"/login","usage
 
 #[test]
 fn fields_are_named_by_options() {
-    let keys = |words: &str| {
-        requests(words, FIELDS).into_iter().map(|(key, count, _)| (key, count)).collect::<Vec<_>>()
-    };
-    let pairs = |pairs: &[(&str, u64)]| {
-        pairs.iter().map(|(key, count)| ((*key).to_owned(), *count)).collect::<Vec<_>>()
-    };
-    assert_eq!(keys("--by user"), pairs(&[("alice", 2), ("bob", 1)]));
-    assert_eq!(keys("--by headers.X-Key"), pairs(&[("k1", 1), ("k2", 1)]));
-    assert_eq!(keys("--by user,path --by a.b"), pairs(&[("alice / flat", 1), ("alice /login flat", 1)]));
-    assert_eq!(keys("--by user --where path=/login"), pairs(&[("alice", 1)]));
-    assert_eq!(keys("--by user --where path!=/"), pairs(&[("alice", 1), ("bob", 1)]));
-    assert_eq!(keys("--by user --where path^=/login --where user~^b"), pairs(&[("bob", 1)]));
+    let keys = |words: &str| clients(words, FIELDS);
+    assert_eq!(keys("--by user"), counted(&[("alice", 2), ("bob", 1)]));
+    assert_eq!(keys("--by headers.X-Key"), counted(&[("k1", 1), ("k2", 1)]));
+    assert_eq!(keys("--by user,path --by a.b"), counted(&[("alice / flat", 1), ("alice /login flat", 1)]));
+    assert_eq!(keys("--by user --where path=/login"), counted(&[("alice", 1)]));
+    assert_eq!(keys("--by user --where path!=/"), counted(&[("alice", 1), ("bob", 1)]));
+    assert_eq!(keys("--by user --where path^=/login --where user~^b"), counted(&[("bob", 1)]));
     let report = json("--by user --cost usage.total_tokens", FIELDS);
     assert_eq!((&report["replays"][0]["cost"], &report["without_cost"]), (&42.5.into(), &1.into()));
     let combined =
@@ -392,16 +285,6 @@ fn fields_are_named_by_options() {
     ] {
         assert_eq!(requests(&format!("--where {name}"), combined).len(), 1, "{name}");
     }
-}
-
-#[test]
-fn a_missing_field_is_named() {
-    assert!(failure("--by nobody", FIELDS).contains("3 have no nobody"));
-    assert!(failure("--by user --cost nothing", FIELDS).contains("no request has the field nothing"));
-    assert!(failure("--by user --where user=carol", FIELDS).contains("--where leaves out 3"));
-    assert!(failure("", "").contains("no known format"));
-    // The name of a field may have a space.
-    assert_eq!(only("--time my·time", "my time,ip\n1772442611,a").0, "a");
 }
 
 #[test]

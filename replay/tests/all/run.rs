@@ -55,3 +55,12 @@ pub fn requests(words: &str, input: impl AsRef<[u8]>) -> Vec<(String, u64, Strin
     rows.sort();
     rows
 }
+
+/// Returns the keys of a log, each with its number of requests.
+pub fn clients(words: &str, log: &str) -> Vec<(String, u64)> {
+    requests(words, log).into_iter().map(|(key, count, _)| (key, count)).collect()
+}
+
+pub fn counted(pairs: &[(&str, u64)]) -> Vec<(String, u64)> {
+    pairs.iter().map(|(key, count)| ((*key).to_owned(), *count)).collect()
+}
