@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor, SerializeOptions};
 use serde_json::ser::Formatter;
+use serde_path_to_error::Track;
 
 use crate::messages::{Request, Response};
 
@@ -26,9 +27,14 @@ fn descriptor(name: &str) -> MessageDescriptor {
 /// What is wrong and where, in one line.
 pub(super) fn request(body: &[u8]) -> Result<Request, String> {
     let mut json = serde_json::Deserializer::from_slice(body);
-    let request = DynamicMessage::deserialize(descriptor("RateLimitRequest"), &mut json);
-    let request = request.and_then(|request| json.end().map(|()| request));
-    let request = request.map_err(|error| error.to_string())?;
+    let mut field = Track::new();
+    let fields = serde_path_to_error::Deserializer::new(&mut json, &mut field);
+    let request = DynamicMessage::deserialize(descriptor("RateLimitRequest"), fields);
+    let request = request.map_err(|error| match field.path().to_string().as_str() {
+        "." => error.to_string(),
+        field => format!("{field}: {error}"),
+    })?;
+    json.end().map_err(|error| error.to_string())?;
     request.transcode_to().map_err(|error| error.to_string())
 }
 

@@ -78,15 +78,15 @@ fn says_what_is_wrong_with_json() {
         ("[]", "invalid type: sequence, expected a map at line 1 column 0"),
         ("{}", "rate limit domain must not be empty"),
         (r#"{"domain":"d"}"#, "rate limit descriptor list must not be empty"),
-        (r#"{"domain":7}"#, "invalid type: integer `7`, expected a string at line 1 column 11"),
+        (r#"{"domain":7}"#, "domain: invalid type: integer `7`, expected a string at line 1 column 11"),
         (r#"{"domain":"d","descriptor":[]}"#, "unrecognized field name 'descriptor' at line 1 column 26"),
         (
             r#"{"domain":"d","hitsAddend":-1}"#,
-            "out of range integral type conversion attempted at line 1 column 29",
+            "hitsAddend: out of range integral type conversion attempted at line 1 column 29",
         ),
         (
             r#"{"domain":"d","descriptors":[{"limit":{"unit":"FORTNIGHT"}}]}"#,
-            "unrecognized enum value 'FORTNIGHT' at line 1 column 57",
+            "descriptors[0].limit.unit: unrecognized enum value 'FORTNIGHT' at line 1 column 57",
         ),
     ] {
         let reply = gate.json(request);
