@@ -23,6 +23,8 @@ CHAOS_ENGINES := redis-6.0.16 $(TEST_ENGINES)
 ALL_ENGINES = $(shell scripts/engines.sh --list)
 
 CORE := -p tokenbucket-core
+PROJECT_TESTS := --test version --test make --test blocks
+SERVER_TESTS := --test server --test procedures
 # Shows what cargo compiles, and a dot for each test.
 cargo_test = cargo test $(1) -- --quiet $(2)
 # Most tests wait for servers and use little CPU.
@@ -85,7 +87,7 @@ clean: ## Remove all build outputs and downloads
 
 .PHONY: test
 test: check-server build-tools ## Test everything on Redis 7.0, the newest Redis and the newest Valkey (or SERVER=path alone)
-	@$(MAKE) --no-print-directory build
+	@$(MAKE) --no-print-directory -j2 build compile-tests
 	@$(MAKE) --no-print-directory test-pure
 ifdef SERVER
 	@$(MAKE) --no-print-directory test-server SERVER='$(SERVER)'
@@ -107,6 +109,12 @@ test-long: build ## Compare with redis-cell, count instructions, and run a minut
 	@$(MAKE) --no-print-directory -j2 guard chaos-and-fuzz CHAOS_SECONDS=60 FUZZ_SECONDS=repeat
 	$(call record)
 
+# Beside the module, whose last crate leaves a processor idle.
+.PHONY: compile-tests
+compile-tests: build-tools
+	$(call say,'compiling the tests')
+	@for tests in '$(CORE)' '$(PROJECT_TESTS)' '$(SERVER_TESTS)'; do cargo test --no-run $$tests; done
+
 # The guard counts instructions on one processor. Chaos mostly waits, so it runs beside it, and then fuzz.
 .PHONY: chaos-and-fuzz
 chaos-and-fuzz:
@@ -118,7 +126,7 @@ test-pure: build-tools ## Test the code that needs no server: algorithm, parser,
 	@scripts/install.sh dash ssh python git
 	$(call say,'testing the algorithm and the parser')
 	@$(call cargo_test,$(CORE))
-	@$(call cargo_test,--test version --test make --test blocks)
+	@$(call cargo_test,$(PROJECT_TESTS))
 
 #@ The engine, more closely
 .PHONY: test-states
@@ -138,7 +146,7 @@ test-server: build-tools ## Test the module on one server, SERVER=path (TESTS=ma
 	@scripts/check.sh server '$(SERVER)'
 	@scripts/install.sh dash redis
 	$(call say,'testing on $(or $(NAME),$(SERVER))')
-	@SERVER='$(SERVER)' MODULE='$(MODULE)' $(call cargo_test,--test server --test procedures,--test-threads $(TEST_THREADS) $(TESTS))
+	@SERVER='$(SERVER)' MODULE='$(MODULE)' $(call cargo_test,$(SERVER_TESTS),--test-threads $(TEST_THREADS) $(TESTS))
 
 .PHONY: test-pages
 test-pages: build ## Test the documentation alone: its links, transcripts and procedures, on Redis 7.0
@@ -192,7 +200,7 @@ on_each = @scripts/install.sh redis && scripts/matrix.sh '$(ENGINES)' '$(MODULE)
 .PHONY: matrix
 matrix: build ## Test the module on every supported server (about 20 minutes)
 	@$(MAKE) --no-print-directory engines
-	$(call on_each,--test server --test procedures --test cluster -- --test-threads $(TEST_THREADS),$(or $(NAMES),$(ALL_ENGINES)))
+	$(call on_each,$(SERVER_TESTS) --test cluster -- --test-threads $(TEST_THREADS),$(or $(NAMES),$(ALL_ENGINES)))
 	$(call record)
 
 .PHONY: cluster-test
