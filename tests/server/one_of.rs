@@ -138,7 +138,7 @@ fn one_of_several_is_the_first_that_is_allowed_alone() {
             let (reply, words) = (client.say(&one_of.words()), one_of.words());
             let expected = Value::Array(one_of.one_by_one(&mut twin));
             assert_eq!(shown(&reply), shown(&expected), "{words}");
-            assert_same_buckets(&buckets(&mut client), &buckets(&mut twin), &words);
+            assert_same(&mut client, &mut twin, &words);
             numbers[integer(&array(reply)[0]) as usize] += 1;
             let pause_us = random.between(0, 4_000_000);
             server.clock().advance_us(if random.once_in(8) { -pause_us } else { pause_us });
@@ -150,6 +150,13 @@ fn one_of_several_is_the_first_that_is_allowed_alone() {
     }
     assert!(numbers.iter().all(|times| *times > 20), "{numbers:?}: too few of one kind");
     assert!(times_waited > 20, "too few calls wait");
+}
+
+/// Looks twice, as the timer may follow a clock that stepped back after the first database was looked at.
+fn assert_same(client: &mut Connection, twin: &mut Connection, words: &str) {
+    let mut look = || (buckets(client), buckets(twin));
+    let (found, expected) = Some(look()).filter(|(found, expected)| found == expected).unwrap_or_else(look);
+    assert_same_buckets(&found, &expected, words);
 }
 
 /// Waits until no call is due that waits in one of the databases.
