@@ -187,6 +187,16 @@ fn json_that_is_not_valid_is_called_that_and_missing_fields_are_answered_with_th
 }
 
 #[test]
+fn a_regular_expression_reads_any_other_format() {
+    let words = r"--regex ^(?P<time>\S+)·\S+·(?P<who>\w+)·(?P<size>\d+)$ --by who --cost size";
+    let report = json(words, "1772442611 x alice 40\n1772442612 x bob 2\n");
+    assert_eq!(
+        (&report["requests"], &report["keys"], &report["replays"][0]["cost"]),
+        (&2.into(), &2.into(), &42.0.into())
+    );
+}
+
+#[test]
 fn times_are_read_as_logs_have_them() {
     for (written, time) in [
         ("02/Mar/2026:09:10:11 -0930", "2026-03-02T18:40:11Z"),
