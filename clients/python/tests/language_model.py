@@ -1,8 +1,9 @@
 """A stand-in for a language model: OpenAI's shape, one word is one token, no intelligence.
 
 It repeats the last message, at once or word by word, and says what that cost. A message that begins
-with "fail" is refused, and "slow" is answered after a second. With deployments, each has a path of its
-own: "break a b" breaks those two, and LIMITS, requests and tokens a minute of each, are enforced.
+with "fail" is refused, "slow" is answered after a second, and "meet here" when somebody asks for
+/meet/here. With deployments, each has a path of its own: "break a b" breaks those two, and LIMITS,
+requests and tokens a minute of each, are enforced.
 """
 
 from __future__ import annotations
@@ -60,6 +61,8 @@ async def chat(request: Request) -> Response:
         return JSONResponse({"error": {"message": "broken"}}, 500)
     if words[0] == "slow":
         await asyncio.sleep(SLOW_S)
+    if words[0] == "meet":
+        await meeting(words[1])
     usage = {
         "prompt_tokens": len(words),
         "completion_tokens": len(words),
@@ -109,9 +112,13 @@ async def answered(request: Request) -> Response:
     return JSONResponse(ANSWERED)
 
 
+async def meeting(which: str) -> None:
+    """Lasts until two are there."""
+    await MEETINGS.setdefault(which, asyncio.Barrier(2)).wait()
+
+
 async def meet(request: Request) -> Response:
-    """Answers once two have asked."""
-    await MEETINGS.setdefault(request.path_params["which"], asyncio.Barrier(2)).wait()
+    await meeting(request.path_params["which"])
     return Response()
 
 
