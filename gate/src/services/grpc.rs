@@ -23,7 +23,7 @@ use tower::service_fn;
 use super::in_flight::{too_many, until_end, Arriving};
 use super::listen::Connection;
 use super::message::{Read, RequestCodec};
-use super::Gate;
+use super::{Gate, ENVOY_DESCRIPTORS};
 use crate::decide::Refusal;
 use crate::messages::CommitResponse;
 use crate::to_the_end;
@@ -76,7 +76,7 @@ pub async fn serve(
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let reflection = || {
         tonic_reflection::server::Builder::configure()
-            .register_encoded_file_descriptor_set(include_bytes!("ratelimit.binpb"))
+            .register_encoded_file_descriptor_set(ENVOY_DESCRIPTORS)
             .register_encoded_file_descriptor_set(include_bytes!("kuadrant.binpb"))
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };

@@ -7,12 +7,11 @@ use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor, Serialize
 use serde_json::ser::Formatter;
 use serde_path_to_error::Track;
 
+use super::ENVOY_DESCRIPTORS;
 use crate::messages::{Request, Response};
 
-/// The messages of Envoy's service, which reflection describes too.
 static MESSAGES: LazyLock<DescriptorPool> = LazyLock::new(|| {
-    let file = include_bytes!("ratelimit.binpb").as_slice();
-    DescriptorPool::decode(file).unwrap_or_else(|error| unreachable!("ratelimit.binpb: {error}"))
+    DescriptorPool::decode(ENVOY_DESCRIPTORS).unwrap_or_else(|error| unreachable!("ratelimit.binpb: {error}"))
 });
 
 fn descriptor(name: &str) -> MessageDescriptor {

@@ -31,6 +31,9 @@ use crate::decide::Decider;
 use crate::limits::Limits;
 pub use in_flight::InFlight;
 
+/// The descriptors of Envoy's messages: reflection shows them, and `/json` reads and writes by them.
+const ENVOY_DESCRIPTORS: &[u8] = include_bytes!("ratelimit.binpb");
+
 /// The state that all services share.
 pub struct Gate {
     pub decider: Decider,
