@@ -45,11 +45,11 @@ func (s *settings) ask(ctx context.Context, c command, parts ...part) (Decision,
 // parse reads a reply. One that denies alternatives does not say of which its inner decisions are.
 func (c command) parse(reply any, parts []part) (Decision, error) {
 	if c.each > 0 {
-		if decision, err := parseDecision(reply, nil); err != nil || !decision.Allowed {
+		decision, err := parseDecision(reply, nil)
+		if err != nil || !decision.Allowed {
 			return decision, err
-		} else {
-			parts = c.chosen(parts, decision.Granted)
 		}
+		parts = c.chosen(parts, decision.Granted)
 	}
 	return parseDecision(reply, nil, parts...)
 }
