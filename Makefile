@@ -102,7 +102,7 @@ endif
 
 .PHONY: test-long
 test-long: build ## Compare with redis-cell, count instructions, and run a minute of chaos and of fuzzing (about 8 minutes)
-	@scripts/install.sh cargo cc libclang valgrind c++
+	@scripts/install.sh valgrind c++
 	$(call say,'testing the benchmarks')
 	@$(call cargo_test,-p tokenbucket-bench)
 	@$(MAKE) --no-print-directory test-redis-cell

@@ -118,6 +118,7 @@ impl Node {
         };
         timeout(within, made).await.unwrap_or_else(|| Err(timed_out()))
     }
+
     pub(super) fn link(&self) -> Arc<Link> {
         self.link.load_full()
     }

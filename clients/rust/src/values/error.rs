@@ -4,9 +4,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::values::JointDecision;
-
 use redis::{ErrorKind, ParsingError, RedisError};
+
+use crate::values::JointDecision;
 
 /// Why there is no decision.
 #[derive(Clone, Debug, thiserror::Error)]

@@ -5,13 +5,13 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::values::{Amount, Error};
-
 use tokenbucket_core::bucket;
 use tokenbucket_core::error::Refusal;
 use tokenbucket_core::limit;
 use tokenbucket_core::number::{MAX_TOKENS, MICRO_PER_TOKEN};
 use tokenbucket_core::rate::Rate;
+
+use crate::values::{Amount, Error};
 
 /// The capacity of a bucket, and the rate at which it refills.
 ///
