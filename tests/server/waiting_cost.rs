@@ -5,10 +5,14 @@
 
 use crate::common::{environment, wait_until, Connection, Server};
 use std::fs;
+use std::time::{Duration, Instant};
 
 const FEW: usize = 10;
-/// The least of so many measurements counts: other processes only add to it.
+/// The least of at least so many measurements counts: others on the machine only add to it.
 const TIMES: usize = 11;
+/// They may add to all of these: a neighbour on one processor makes the server that runs there slower for a while. So a cost
+/// above the bound is measured again, until it is below or so much time has passed.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// How much more a call may cost beside many.
 const MOST: f64 = 1.5;
 
@@ -37,10 +41,12 @@ impl Crowd {
         Self { server, client, _clients: clients }
     }
 
+    /// Processor time of the server's main thread, once it sleeps: what a thread that runs has spent is added late.
     fn cpu_ns(&self) -> u64 {
         let id = self.server.process_id();
-        let statistics = fs::read_to_string(format!("/proc/{id}/task/{id}/schedstat")).unwrap();
-        statistics.split(' ').next().unwrap().parse().unwrap()
+        let read = |name| fs::read_to_string(format!("/proc/{id}/task/{id}/{name}")).unwrap();
+        wait_until("the server sleeps", || read("stat").contains(") S "));
+        read("schedstat").split(' ').next().unwrap().parse().unwrap()
     }
 
     /// Returns the processor time of what a client does.
@@ -62,13 +68,15 @@ fn assert_same_cost(
     let mut crowds = [FEW, many].map(|waiting| Crowd::new(many, waiting, &call));
     crowds.iter_mut().for_each(|crowd| prepare(&mut crowd.client));
     let mut costs_ns = [u64::MAX; 2];
-    for _ in 0..TIMES {
+    let (start, mut times, mut ratio) = (Instant::now(), 0, f64::MAX);
+    while times < TIMES || ratio > MOST && start.elapsed() < PATIENCE {
         for (crowd, cost_ns) in crowds.iter_mut().zip(&mut costs_ns) {
             *cost_ns = crowd.cost_ns(&mut act).min(*cost_ns);
         }
+        times += 1;
+        ratio = costs_ns[1] as f64 / costs_ns[0] as f64;
     }
-    let ratio = costs_ns[1] as f64 / costs_ns[0] as f64;
-    println!("{what}: {costs_ns:?} ns beside {FEW} and {many}, {ratio:.2} times");
+    println!("{what}: {costs_ns:?} ns beside {FEW} and {many}, {ratio:.2} times, measured {times} times");
     assert!(ratio <= MOST, "{what} costs {costs_ns:?} ns beside {FEW} and {many}, {ratio:.2} times");
 }
 
