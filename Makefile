@@ -88,14 +88,11 @@ clean: ## Remove all build outputs and downloads
 .PHONY: test
 test: check-server build-tools ## Test everything on Redis 7.0, the newest Redis and the newest Valkey (or SERVER=path alone)
 	@$(MAKE) --no-print-directory -j2 build compile-tests
-	@$(MAKE) --no-print-directory test-pure
 ifdef SERVER
-	@$(MAKE) --no-print-directory test-server SERVER='$(SERVER)'
+	@$(MAKE) --no-print-directory -j2 test-pure test-server SERVER='$(SERVER)'
 else
 	@$(MAKE) --no-print-directory engines NAMES='$(TEST_ENGINES)'
-	@for engine in $(TEST_ENGINES); do \
-		$(MAKE) --no-print-directory test-server SERVER='$(ENGINES)/'$$engine/server NAME=$$engine; \
-	done
+	@$(MAKE) --no-print-directory -j2 test-pure test-servers
 endif
 	$(call say,'all tests passed')
 	$(call record)
@@ -108,6 +105,13 @@ test-long: build ## Compare with redis-cell, count instructions, and run a minut
 	@$(MAKE) --no-print-directory test-redis-cell
 	@$(MAKE) --no-print-directory -j2 guard chaos-and-fuzz CHAOS_SECONDS=60 FUZZ_SECONDS=repeat
 	$(call record)
+
+# Beside the pure tests: these mostly wait.
+.PHONY: test-servers
+test-servers:
+	@for engine in $(TEST_ENGINES); do \
+		$(MAKE) --no-print-directory test-server SERVER='$(ENGINES)/'$$engine/server NAME=$$engine; \
+	done
 
 # Beside the module, whose last crate leaves a processor idle.
 .PHONY: compile-tests
