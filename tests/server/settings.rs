@@ -26,19 +26,14 @@ fn a_setting_is_an_argument_of_loadmodule_and_an_option_or_a_line_of_the_configu
     let path = module();
     for (arguments, configured, allows, has_cl_throttle) in [
         ("", "", false, true),
-        ("on-oom deny", "", false, true),
         ("on-oom allow", "", true, true),
         ("tokenbucket.on-oom allow", "", true, true),
-        ("ON-OOM ALLOW", "", true, true),
         ("TokenBucket.On-OOM Allow", "", true, true),
         ("on-oom deny on-oom allow", "", true, true),
         ("cl-throttle no", "", false, false),
-        ("tokenbucket.cl-throttle NO", "", false, false),
-        ("cl-throttle yes on-oom allow", "", true, true),
         ("", "on-oom allow", true, true),
         ("", "cl-throttle no", false, false),
         // What the operator's configuration says counts more than what stands behind `loadmodule`.
-        ("on-oom deny", "on-oom allow", true, true),
         ("on-oom allow", "on-oom deny", false, true),
         ("cl-throttle no", "cl-throttle yes", false, true),
     ] {

@@ -9,7 +9,7 @@ use num_traits::Zero;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
-use tokenbucket_core::bucket::{Bucket, MAX_TIME_US};
+use tokenbucket_core::bucket::MAX_TIME_US;
 use tokenbucket_core::error::Error;
 use tokenbucket_core::number::MAX_MICRO;
 use tokenbucket_core::request::{self, Request, MAX_TTL_MS};
@@ -195,29 +195,6 @@ fn a_hold_above_the_capacity_grows_only_before_its_end() {
             let (request, extension) = (request_of(&limit, id, tokens), &judged.extension);
             assert_eq!(request.needs(extension, now_us).micro, lacking * MILLION, "{id} at {now_us}");
             assert_eq!(request.possible_until_us(extension, now_us), until_us, "{id} at {now_us}");
-        }
-    }
-}
-
-/// An override stores nothing of the bucket: only the calls know whether it was full. A level that is above their capacity is.
-#[test]
-fn an_override_begins_with_what_the_calls_have() {
-    // 13:59 and 15:23 of a Thursday. Tokens come on Sundays.
-    let [written_us, begins_us] =
-        [13 * 60 + 59, 15 * 60 + 23].map(|min| 1_767_225_600_000_000 + min * 60 * MILLION);
-    let limit = |capacity| Limit::new(capacity, "30@w+6d-03:30");
-    let mut judged = Judged::default();
-    judged.call(&limit("100e-6"), Operation::Take { cost_micro: 65 }, written_us).unwrap();
-    let raise = Wanted::Override { ttl_ms: 1000, fills: false };
-    judged.call(&limit("84e-6"), raise, begins_us).unwrap();
-    assert_eq!(judged.stored, Some(Bucket { level_micro: 35, refilled_at_us: written_us }));
-    for (capacity, has_micro) in [("28e-6", 84), ("35e-6", 84), ("36e-6", 35), ("100e-6", 35)] {
-        let (mut judged, limit) = (judged.clone(), limit(capacity));
-        for (cost_micro, allowed, now_us) in
-            [(has_micro + 1, 0, begins_us), (has_micro, 1, begins_us), (1, 0, begins_us + 1_000_000)]
-        {
-            let taken = judged.call(&limit, Operation::Take { cost_micro }, now_us).unwrap();
-            assert_eq!(taken.decision.allowed, allowed, "{cost_micro} by {capacity}");
         }
     }
 }

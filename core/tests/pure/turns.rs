@@ -319,21 +319,6 @@ proptest! {
     }
 }
 
-/// Under a slower limit the debt lasts longer.
-#[test]
-fn a_call_that_waits_for_the_end_of_a_debt_keeps_the_later_ones_back() {
-    let mut server = Server::default();
-    let [slow, fast] = ["1", "2"].map(|rate| limit(5, rate));
-    server.give(0, &part(b"k", slow, 0, None), -10 * MILLION);
-    let arrivals = [(slow, 0), (fast, MILLION)].map(|(limit, micro)| {
-        server.call(0, &[part(b"k", limit, micro, None)], Some(60 * MILLION)).1.unwrap()
-    });
-    server.sleep(4 * MILLION);
-    assert_eq!(server.served, [], "the fast limit has three tokens, and the slow one is in debt");
-    server.sleep(MILLION);
-    assert_eq!(server.served, arrivals);
-}
-
 /// The tenant of those without a share was idle, which saves nothing up.
 #[test]
 fn a_call_of_two_keys_takes_nothing_that_an_earlier_one_with_a_share_lacks() {

@@ -36,15 +36,6 @@ async def redis(redis_service: Service) -> AsyncIterator[Redis]:
     await client.aclose()
 
 
-@pytest.fixture
-def own_redis(tmp_path) -> Iterator[Service]:
-    """A server for the tests that stop it."""
-    service = redis_server(tmp_path)
-    service.start()
-    yield service
-    service.stop()
-
-
 @pytest.fixture(scope="session")
 def model(tmp_path_factory) -> Iterator[Service]:
     service = model_server(tmp_path_factory.mktemp("model"))
@@ -54,24 +45,19 @@ def model(tmp_path_factory) -> Iterator[Service]:
 
 
 @pytest.fixture
-def app_processes() -> list[Service]:
-    """What `start_app` has started, for the tests that stop or kill it."""
-    return []
-
-
-@pytest.fixture
-async def start_app(tmp_path, app_processes: list[Service]) -> AsyncIterator[Callable]:
+async def start_app(tmp_path) -> AsyncIterator[Callable]:
     """Starts the app on the given Redis, as its own process; answers a client for it.
 
     Five seconds are plenty for a loaded machine to ask Redis, so that no test passes or fails by
     the policy for errors unless it is about that.
     """
     clients: list[httpx.AsyncClient] = []
+    services: list[Service] = []
 
     def start(redis: Service, **settings: str) -> httpx.AsyncClient:
         settings = {"rate_limit_timeout_ms": "5000", "ip_limit": "1000 1000/s"} | settings
         service = app_server(tmp_path, redis_url=f"redis://127.0.0.1:{redis.port}/0", **settings)
-        app_processes.append(service)
+        services.append(service)
         service.start()
         client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{service.port}", timeout=20)
         clients.append(client)
@@ -84,5 +70,5 @@ async def start_app(tmp_path, app_processes: list[Service]) -> AsyncIterator[Cal
     yield start
     for client in clients:
         await client.aclose()
-    for service in app_processes:
+    for service in services:
         service.stop()

@@ -1,9 +1,14 @@
+//! An axum app whose rate limits are decided by the tokenbucket module in Redis or Valkey.
+
+mod app;
+mod settings;
+
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use tokenbucket_axum::app::app;
-use tokenbucket_axum::settings::Settings;
+use app::app;
+use settings::Settings;
 use tokenbucket_client::{Error, Limiter};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{signal, SignalKind};
