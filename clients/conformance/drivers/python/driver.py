@@ -12,6 +12,8 @@ import itertools
 import json
 import os
 import resource
+import signal
+import socket
 import sys
 import threading
 import time
@@ -526,6 +528,29 @@ async def main() -> None:
     os._exit(0)
 
 
+def fork_when_asked() -> None:
+    """Imports everything once, and returns in a process for each message, with the files that it brings."""
+    for name in CLIENTS.values():
+        import_module(f"{name}.cluster"), import_module(f"{name}.sentinel")
+    gc.freeze()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    asking = socket.socket(fileno=os.dup(0))
+    while files := socket.recv_fds(asking, 8, 3)[1]:
+        if pid := os.fork():
+            asking.send(pid.to_bytes(8, sys.byteorder))
+        for to, file in enumerate(files):
+            if not pid:
+                os.dup2(file, to)
+            os.close(file)
+        if not pid:
+            asking.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            return
+    os._exit(0)
+
+
 if __name__ == "__main__":
+    if "--template" in sys.argv:
+        fork_when_asked()
     threading.stack_size(STACK_BYTES)
     (asyncio if os.environ.get("LOOP") == "asyncio" else uvloop).run(main())
