@@ -62,17 +62,17 @@ def template() -> Template:
 class Driver:
     """One process of one package."""
 
-    def __init__(self, language: str, log: Path, env: Mapping[str, str]) -> None:
+    def __init__(self, language: str, log: Path) -> None:
         self.language, self.log = language, log
         self._process: subprocess.Popen[bytes] | None = None
         (stdin, asking), (saying, stdout) = os.pipe(), os.pipe()
         self._stdin, self._stdout = os.fdopen(asking, "wb", 0), os.fdopen(saying, "rb")
         with log.open("wb") as stderr:
-            if language == "python" and not env:
+            if language == "python":
                 self.pid = template().fork(stdin, stdout, stderr.fileno())
             else:
                 files: Any = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
-                self._process = subprocess.Popen(COMMANDS[language], env={**os.environ, **env}, **files)
+                self._process = subprocess.Popen(COMMANDS[language], **files)
                 self.pid = self._process.pid
         os.close(stdin)
         os.close(stdout)

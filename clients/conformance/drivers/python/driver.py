@@ -52,7 +52,6 @@ limiters: dict[str, Any] = {}
 clients: dict[str, Any] = {}
 holds: dict[str, Any] = {}
 apps: list[Any] = []
-senders: dict[Any, Any] = {}
 
 
 class Unsupported(Exception):
@@ -373,61 +372,17 @@ async def fork(asked: dict[str, Any]) -> dict[str, Any]:
     return {"allowed": seen["allowed"], "degraded": seen["degraded"]}
 
 
-def answer(allowed: bool, headers: dict[str, str] | None = None) -> Any:
+def limited(asked: dict[str, Any]) -> Callable[[Any], Any]:
     from starlette.responses import PlainTextResponse
 
-    return PlainTextResponse("ok" if allowed else "slow down", 200 if allowed else 429, headers)
-
-
-def limited(asked: dict[str, Any]) -> Callable[[Any], Any]:
     on, name = limiters[asked["on"]], asked.get("name", "all")
 
     async def respond(request: Any) -> Any:
         decision = await run(on, lambda: done(on.take(name)))
-        return answer(decision.allowed, on.headers(decision))
+        status = 200 if decision.allowed else 429
+        return PlainTextResponse("", status, on.headers(decision))
 
     return respond
-
-
-def held(asked: dict[str, Any]) -> Callable[[Any], Any]:
-    """Holds as long as it sends, which is until the caller hangs up."""
-    from starlette.responses import StreamingResponse
-
-    on, name = limiters[asked["on"]], asked["name"]
-
-    async def work() -> AsyncIterator[str]:
-        async with on.hold(name, asked["amount"], ttl_ms=asked["ttl_ms"]) as held:
-            held.used = 0
-            while True:
-                yield "more\n"
-                await anyio.sleep(0.05)
-
-    async def stream(request: Any) -> Any:
-        return StreamingResponse(work())
-
-    return stream
-
-
-def limited_by_limits(asked: dict[str, Any]) -> Callable[[Any], Any]:
-    """By the library of that name, to compare."""
-    import limits
-    import limits.aio
-
-    pool = clients["s"].connection_pool
-    storage = limits.aio.storage.RedisStorage(
-        f"async+redis://127.0.0.1:{pool.connection_kwargs['port']}", implementation="redispy"
-    )
-    strategy = limits.aio.strategies.MovingWindowRateLimiter(storage)
-    limit, name = limiters[asked["on"]].limit, asked["name"]
-    item = limits.RateLimitItemPerSecond(int(limit.capacity), int(limit.capacity / limit.tokens_per_s))
-
-    async def limited_by_task(request: Any) -> Any:
-        return answer(await strategy.hit(item, name))
-
-    return limited_by_task
-
-
-FRAMEWORKS = {"starlette": limited, "starlette that holds": held, "starlette with limits": limited_by_limits}
 
 
 async def http(asked: dict[str, Any]) -> dict[str, Any]:
@@ -436,9 +391,7 @@ async def http(asked: dict[str, Any]) -> dict[str, Any]:
     from starlette.applications import Starlette
     from starlette.routing import Route
 
-    if asked["framework"] not in FRAMEWORKS:
-        raise Unsupported(asked["framework"])
-    app = Starlette(routes=[Route("/", FRAMEWORKS[asked["framework"]](asked))])
+    app = Starlette(routes=[Route("/", limited(asked))])
     served = uvicorn.Server(
         uvicorn.Config(app, port=0, log_level="error", access_log=False, lifespan="off", backlog=4096)
     )
@@ -446,24 +399,6 @@ async def http(asked: dict[str, Any]) -> dict[str, Any]:
     while not served.started:
         await asyncio.sleep(0.01)
     return {"port": served.servers[0].sockets[0].getsockname()[1]}
-
-
-async def request(asked: dict[str, Any]) -> dict[str, Any]:
-    """Sends a request by httpx, through the transport of the limiter."""
-    import httpx
-
-    from tokenbucket.httpx import AsyncRateLimitTransport, RateLimitTransport
-
-    on = limiters[asked["on"]]
-    options = {name: asked[name] for name in ("in_flight", "ttl_ms") if name in asked}
-    key = (asked["on"], *options.values())
-    if key not in senders:
-        kind: Any = AsyncRateLimitTransport if is_asynchronous(on) else RateLimitTransport
-        client: Any = httpx.AsyncClient if is_asynchronous(on) else httpx.Client
-        transport = kind(on, max_wait_ms=asked["max_wait_ms"], **options)
-        senders[key] = client(transport=transport, timeout=60)
-    response: Any = await run(on, lambda: done(senders[key].get(asked["url"])))
-    return {"status": response.status_code}
 
 
 async def busy(asked: dict[str, Any]) -> dict[str, Any]:
@@ -489,7 +424,7 @@ async def close(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 REQUESTS = (server, limiter, hold, lost, settle, settle_inside, hold_cancelled, many, second_runtime, fork)
-MORE = (cost, http, request, busy, degraded, memory, close)
+MORE = (cost, http, busy, degraded, memory, close)
 DO: dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]] = {
     **{one.__name__: one for one in REQUESTS + MORE},
     **dict.fromkeys(("take", "take_all", "take_any", "take_up_to", "charge", "give", "wait"), operation),
