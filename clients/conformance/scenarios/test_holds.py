@@ -31,15 +31,6 @@ def test_holds_that_are_cancelled_together_are_all_settled(package: Package, ser
     eventually(lambda: is_settled(server))
 
 
-def test_a_hold_that_is_settled_inside_its_block_is_settled_once(package: Package, server: Service) -> None:
-    package.server(server)
-    package.limiter(capacity=1000, rate="1/h")
-    package.do("settle_inside", amount=100, used=30)
-    assert executed(server, "tb.settle", "tb.msettle") == 1
-    assert executed(server, "tb.hold", "tb.mhold") == 1
-    assert (ask(server, "TB.HOLDS", "tb:user"), level(server)) == ([], 970)
-
-
 @pytest.mark.only("node", "redis-py-asyncio", "redis-rs")  # In Go a call that was sent ends with its reply.
 def test_a_hold_that_is_cancelled_while_it_is_requested_comes_back(
     package: Package, server: Service, start_proxy: StartProxy

@@ -110,19 +110,6 @@ def test_tenants_are_served_in_proportion_to_their_weights(
             assert all(one.result(10)["allowed"] for one in (*heavy[:5], others[0]))
 
 
-def test_a_share_that_cannot_be_is_an_error_and_takes_nothing(package: Package, server: Service) -> None:
-    package.server(server)
-    package.limiter(capacity=1, rate="1/h")
-    wrong: list[tuple[dict[str, Any], str]] = [
-        ({"share": "a" * 129}, "share|tenant"),
-        *(({"share": "a", "weight": weight}, "weight") for weight in (0.0001, 1000.001)),
-    ]
-    for words, named in wrong:
-        with pytest.raises(DriverError, match=f"BadArgument: .*({named})"):
-            package.take(max_wait_ms=LONG_MS, **words)
-    assert executed(server, "tb.btake") == 0
-
-
 def test_a_wait_outlasts_the_timeout_and_ends_with_a_denial(package: Package, server: Service) -> None:
     package.server(server, timeout_ms=100)
     package.limiter(capacity=1, rate="1/h")

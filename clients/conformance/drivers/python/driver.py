@@ -201,20 +201,6 @@ async def settle(asked: dict[str, Any]) -> dict[str, Any]:
     return told(await run(one, lambda: done(one.settle(asked.get("used")))))
 
 
-async def settle_inside(asked: dict[str, Any]) -> dict[str, Any]:
-    """Settles a hold twice inside its block, whose end settles it too."""
-    on = limiters[asked["on"]]
-
-    async def work() -> Any:
-        held = on.hold(asked["name"], asked["amount"], ttl_ms=asked["ttl_ms"])
-        async with block_of(held):
-            first = await done(held.settle(asked["used"]))
-            assert await done(held.settle(asked["used"])) == first
-        return first
-
-    return told(await run(on, work))
-
-
 async def hold_cancelled(asked: dict[str, Any]) -> dict[str, Any]:
     """Enters the holds, and cancels them all together: tasks by anyio, threads by an error in each block."""
     on, count = limiters[asked["on"]], asked["count"]
@@ -423,7 +409,7 @@ async def close(asked: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-REQUESTS = (server, limiter, hold, lost, settle, settle_inside, hold_cancelled, many, second_runtime, fork)
+REQUESTS = (server, limiter, hold, lost, settle, hold_cancelled, many, second_runtime, fork)
 MORE = (cost, http, busy, degraded, memory, close)
 DO: dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]] = {
     **{one.__name__: one for one in REQUESTS + MORE},
