@@ -150,9 +150,7 @@ MISTAKES: list[tuple[str, Callable[[], Any]]] = [
     ("^weight: 'many' ", lambda: LIMITER.take("a", share="a", weight="many")),
     ("^ERR rate must be above 0", lambda: POOL.take("a")),
     (r"is not a tokenbucket\.asyncio\.Limiter", lambda: AsyncRateLimitTransport(LIMITER)),  # type: ignore
-    ("^in_flight: 0", lambda: RateLimitTransport(LIMITER, in_flight=0)),
     ("^limiter: its rate is 0", lambda: RateLimitTransport(POOL)),
-    ("^max_wait_ms: -1 ", lambda: RateLimitTransport(LIMITER, max_wait_ms=-1)),
 ]
 
 
