@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import inspect
 import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +19,7 @@ import valkey.asyncio
 import tokenbucket
 import tokenbucket.asyncio
 from launch import Servers
+from paths import PACKAGE
 from proxy import Proxy
 from services import Service, free_port, redis_server, self_signed, sentinel_server, tls_options, wait_for
 
@@ -154,6 +156,16 @@ def bare_server(tmp_path: Path) -> Iterator[Service]:
     """A server without the module."""
     with Servers(tmp_path, with_module=False) as servers:
         yield servers.nodes[0]
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A stand-in for a language model."""
+    port, program = free_port(), str(PACKAGE / "tests/language_model.py")
+    model = Service("model", [sys.executable, program, str(port)], port, tmp_path_factory.mktemp("model"))
+    model.start()
+    yield model
+    model.stop()
 
 
 # Of the server that listens in every way, and as URLs have it.

@@ -10,7 +10,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -31,17 +31,6 @@ pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.anyio]
 PAGE = PACKAGE / "docs/litellm.md"
 WITHIN_S = 30
 ROOMY: dict[str, Any] = {"rpm": 1000, "tpm": 100_000, "max_parallel_requests": 1000}
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    port, folder = free_port(), tmp_path_factory.mktemp("model")
-    model = Service(
-        "model", [sys.executable, str(PACKAGE / "tests/language_model.py"), str(port)], port, folder
-    )
-    model.start()
-    yield model
-    model.stop()
 
 
 class Setting:
