@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conftest import LANGUAGES, OTHERS, Client, Package, eventually, get
+from conftest import LANGUAGES, OTHERS, Client, Package, eventually
 from launch import ask
 from services import Service
 
@@ -40,15 +40,3 @@ def test_it_limits_as_the_newest_does(package: Package, server: Service) -> None
     eventually(lambda: package.take("away")["degraded"])
     done = package.many(name="away", count=50, concurrency=10)
     assert (done["allowed"] <= 10, done["degraded"]) == (True, 50)
-
-
-@pytest.mark.parametrize("framework", ["express", "express-4", "fastify", "fastify-4"])
-@pytest.mark.only("node-redis")
-def test_a_framework_answers_429(package: Package, server: Service, framework: str) -> None:
-    package.server(server)
-    package.limiter(capacity=2, rate="1/h")
-    port = package.driver.do("http", on="l", framework=framework, name="all")["port"]
-
-    assert [get(port)[0] for _ in range(2)] == [200, 200]
-    status, headers = get(port)
-    assert (status, int(headers["Retry-After"]) > 0) == (429, True)
