@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 import redis
 
-import tokenbucket
-import tokenbucket.asyncio
 from launch import Servers, fake_clock
 from tokenbucket import Limit
 from tokenbucket.testing import FakeServer
@@ -180,13 +178,3 @@ def draw_any(draw: random.Random, ttl_ms: int, id: str, *buckets: list[str]) -> 
 def test_the_fake_replies_to_a_debt_of_ages_as_the_server(governed: Any) -> None:
     words = ("TB.CHARGE", "ages", 5, "1@w", 10**12)
     assert FakeServer(START).execute_command(*words) == governed.execute_command(*words)
-
-
-@pytest.mark.anyio
-async def test_the_fake_serves_asyncio_too() -> None:
-    server = FakeServer()
-    limiter = tokenbucket.asyncio.Limiter(server.asyncio, Limit(1, "1/s"))
-    assert (await limiter.take("a")).allowed
-    assert not (await limiter.take("a")).allowed
-    await limiter.wait("a", max_wait_ms=10_000)
-    assert server.monotonic() == 1

@@ -272,7 +272,7 @@ def test_holds_are_renewed_though_no_thread_starts(server: Service, monkeypatch:
 def test_many_holds_are_renewed_together(server: Service, proxy: Proxy) -> None:
     limiter = Limiter(Server(url(proxy), timeout_ms=5000), Limit(200, 0))
     holds = [limiter.hold("a", 1, ttl_ms=6000) for _ in range(200)]
-    proxy.delay_s = 0.02
+    proxy.delay_s, threads = 0.02, _thread._count()
     for hold in holds:
         hold.keep_renewing()
     # One after the other, 200 renewals would take eight seconds.
@@ -281,6 +281,7 @@ def test_many_holds_are_renewed_together(server: Service, proxy: Proxy) -> None:
         assert len(ask(server, "TB.HOLDS", "tb:a")) == 200
         time.sleep(0.1)
     assert proxy.commands["TB.MRENEW"] > 200
+    assert _thread._count() <= threads + 1
     for hold in holds:
         hold._stop_renewing()
     limiter.reset("a")

@@ -139,21 +139,6 @@ async def status(call: Awaitable[Any]) -> Any:
     return 200
 
 
-async def test_one_deployment_is_reserved_and_settled_with_what_the_model_says(setting: Setting) -> None:
-    async with setting.router(setting.deployment("a", **ROOMY), setting.deployment("b", **ROOMY)) as router:
-        answering = asyncio.ensure_future(chat(router, "slow two three"))
-        await until(setting.holds, "the hold")
-        [name] = {key.split(":")[1] for key in setting.holds()}
-        assert [key.split(":")[2] for key in setting.holds()] == ["parallel", "requests", "tokens"]
-        assert setting.used(name)[0] == 1
-        assert setting.used(name)[1] > 50
-        await answering
-        assert setting.holds() == [], "settled before the caller has the answer"
-        assert setting.used(name) == (1, 6)
-        other = {"a": "b", "b": "a"}[name]
-        assert setting.used(other) == (0, 0)
-
-
 # What a caller does, and how many requests and tokens it costs: None is all that was held.
 ENDS: dict[str, tuple[str, dict[str, Any], int, int | None]] = {
     "an answer": ("one two", {}, 1, 4),

@@ -481,14 +481,3 @@ def test_a_closed_limiter_leaves_a_server_alone(make: Make, own_server: Service,
         # Long enough for another try.
         time.sleep(3 * AGAIN_S)
         assert client.info("stats")["total_connections_received"] == connections
-
-
-async def test_an_event_loop_that_is_busy_before_it_writes_is_no_silence(proxy: Proxy) -> None:
-    of = tokenbucket.asyncio.Server(proxy.url, timeout_ms=1000)
-    limiter = tokenbucket.asyncio.Limiter(of, Limit(10, STILL))
-    await limiter.take("a")
-    proxy.delay_s = 0.2
-    taking = asyncio.ensure_future(limiter.take("a"))
-    asyncio.get_running_loop().call_soon(time.sleep, 0.8)
-    assert not (await taking).degraded
-    await of.aclose()
