@@ -59,6 +59,13 @@ OTHERS = {
     "go": [],
     "rust": [],
 }
+# The middlewares of each driver.
+FRAMEWORKS = {
+    "python": ["starlette"],
+    "node": ["express", "fastify"],
+    "go": ["net/http"],
+    "rust": ["axum"],
+}
 # What one token of "10/h" takes: none flows in during a scenario.
 TOKEN_MS = 360_000
 # Clients whose callers can hang up.
@@ -103,10 +110,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 class Package:
     """One package with one client library: a driver process, and what it has made."""
 
-    def __init__(self, start: StartDriver, client: Client, **env: str) -> None:
+    def __init__(self, start: StartDriver, client: Client) -> None:
         self.client = client
         self._start = start
-        self.driver = start(client.language, **env)
+        self.driver = start(client.language)
         if client.library not in self.driver.clients:
             pytest.skip(f"the driver was built without {client.library}")
 
@@ -183,8 +190,8 @@ def at_the_end() -> Iterator[ExitStack]:
 def start_driver(tmp_path: Path, at_the_end: ExitStack) -> StartDriver:
     numbers = itertools.count()
 
-    def start(language: str, **env: str) -> Driver:
-        driver = Driver(language, tmp_path / f"driver-{next(numbers)}.log", env)
+    def start(language: str) -> Driver:
+        driver = Driver(language, tmp_path / f"driver-{next(numbers)}.log")
         # Shown when the scenario fails.
         at_the_end.callback(lambda: print(driver.log.read_text(errors="replace")))
         at_the_end.callback(driver.stop)

@@ -61,7 +61,7 @@ def main() -> None:
         server.start()
         print(f"{'client':<22} {'in flight':>9} {'bare':>8} {'package':>8} {'ratio':>6}")
         for language in languages:
-            driver = Driver(language, folder / f"{language}.log", {})
+            driver = Driver(language, folder / f"{language}.log")
             for client in driver.clients:
                 if clients == [""] or client in clients:
                     report(driver, client, server)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
+import signal
+import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -36,20 +40,42 @@ class DriverError(Exception):
         return f"{self.kind}: {self.text}"
 
 
+class Template:
+    """A driver for Python that has imported everything and forks others, which then start at once."""
+
+    def __init__(self) -> None:
+        self._socket, its = socket.socketpair()
+        self._process = subprocess.Popen([*COMMANDS["python"], "--template"], stdin=its.fileno())
+        its.close()
+
+    def fork(self, *files: int) -> int:
+        """Returns the process id of a driver with these files as its stdin, stdout and stderr."""
+        socket.send_fds(self._socket, [b"fork"], files)
+        return int.from_bytes(self._socket.recv(8), sys.byteorder)
+
+
+@functools.cache
+def template() -> Template:
+    return Template()
+
+
 class Driver:
     """One process of one package."""
 
-    def __init__(self, language: str, log: Path, env: Mapping[str, str]) -> None:
+    def __init__(self, language: str, log: Path) -> None:
         self.language, self.log = language, log
+        self._process: subprocess.Popen[bytes] | None = None
+        (stdin, asking), (saying, stdout) = os.pipe(), os.pipe()
+        self._stdin, self._stdout = os.fdopen(asking, "wb", 0), os.fdopen(saying, "rb")
         with log.open("wb") as stderr:
-            self._process = subprocess.Popen(
-                COMMANDS[language],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                env={**os.environ, **env},
-            )
-        self.pid = self._process.pid
+            if language == "python":
+                self.pid = template().fork(stdin, stdout, stderr.fileno())
+            else:
+                files: Any = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
+                self._process = subprocess.Popen(COMMANDS[language], **files)
+                self.pid = self._process.pid
+        os.close(stdin)
+        os.close(stdout)
         self._ids = itertools.count(1)
         self._waiting: dict[int, Future[Any]] = {}
         self._lock = threading.Lock()
@@ -65,31 +91,24 @@ class Driver:
         with self._lock:
             number = next(self._ids)
             self._waiting[number] = reply
-            assert self._process.stdin
-            self._process.stdin.write(json.dumps({"id": number, "do": do, **words}).encode() + b"\n")
-            self._process.stdin.flush()
+            self._stdin.write(json.dumps({"id": number, "do": do, **words}).encode() + b"\n")
         return reply
 
     def do(self, do: str, **words: Any) -> Any:
         return self.begin(do, **words).result(ANSWERS_WITHIN_S)
 
-    def kill(self) -> None:
-        """Ends it in the middle of what it does."""
-        self._process.kill()
-        self._process.wait()
-
     def stop(self) -> None:
-        if self._process.stdin:
-            self._process.stdin.close()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
+        self._stdin.close()
+        self._reader.join(10)
+        if self._reader.is_alive():
+            os.kill(self.pid, signal.SIGKILL)
+            self._reader.join()
+        self._stdout.close()
+        if self._process:
             self._process.wait()
 
     def _read(self) -> None:
-        assert self._process.stdout
-        for line in self._process.stdout:
+        for line in self._stdout:
             said = json.loads(line)
             if said.get("ready"):
                 self._ready.set_result(said["clients"])

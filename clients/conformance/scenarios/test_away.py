@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 import time
 from dataclasses import replace
@@ -17,15 +16,6 @@ from proxy import Proxy
 from services import Service
 
 
-def test_without_a_server_each_process_enforces_the_limit_itself(package: Package, server: Service) -> None:
-    server.stop()
-    package.server(server)
-    package.limiter(capacity=10, rate="10/h", connect=False)
-    done = package.many(count=1000, concurrency=50)
-    assert (done["allowed"], done["degraded"]) == (10, 1000)
-    assert package.degraded_count() == 1000
-
-
 def test_limiters_of_one_server_object_share_its_bucket_and_others_have_their_own(
     package: Package, server: Service
 ) -> None:
@@ -34,8 +24,9 @@ def test_limiters_of_one_server_object_share_its_bucket_and_others_have_their_ow
         package.server(server, name)
     for name, of in (("l", "s"), ("same", "s"), ("other", "t")):
         package.limiter(name, server=of, capacity=10, rate="10/h", connect=False)
-    done = [package.many(on=name, count=20, concurrency=1)["allowed"] for name in ("l", "same", "other")]
-    assert done == [10, 0, 10], "as the pages say"
+    done = [package.many(on=name, count=100, concurrency=50) for name in ("l", "same", "other")]
+    assert [(one["allowed"], one["degraded"]) for one in done] == [(10, 100), (0, 100), (10, 100)]
+    assert package.degraded_count() == 200
 
 
 def test_other_policies_decide_as_they_say(package: Package, server: Service) -> None:
@@ -182,21 +173,6 @@ def test_an_endpoint_that_moves_to_a_new_master_is_followed_within_a_second(
     assert (done["allowed"], done["degraded"]) == (10, 0)
 
 
-@pytest.mark.only("python", "node", "node-redis-5", "go", "rust")
-def test_a_master_that_sentinel_replaced_decides(
-    package: Package, watched_pair: tuple[Service, Service, Service]
-) -> None:
-    old, new, sentinel = watched_pair
-    package.server(old, sentinel=sentinel, retry_every_ms=100)
-    package.limiter(capacity=10, rate="10/h")
-    assert package.many(name="before", count=20)["degraded"] == 0
-    old.signal(signal.SIGKILL)
-    eventually(lambda: not package.take("meanwhile")["degraded"], within_s=30)
-    done = package.many(count=50, concurrency=10)
-    assert (done["allowed"], done["degraded"]) == (10, 0)
-    assert ask(new, "EXISTS", "tb:user")
-
-
 @pytest.mark.only("ioredis", "ioredis-5", "iovalkey")
 def test_a_sentinel_that_is_silent_hides_no_master(
     package: Package, watched_pair: tuple[Service, Service, Service]
@@ -279,3 +255,4 @@ def test_calls_follow_a_slot_while_it_moves_and_joint_ones_wait(package: Package
         assert (given["remaining"], given["degraded"]) == (9, False)
         for one in (new, old):
             ask(one, "CLUSTER", "SETSLOT", slot, "NODE", ids[1])
+        assert not package.take("{user}:b")["degraded"]

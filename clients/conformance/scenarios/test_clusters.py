@@ -81,20 +81,6 @@ def test_the_script_decides_on_every_node_of_a_cluster(package: Package, start_n
         assert all(key.endswith(":script") for key in ask(node, "KEYS", "*"))
 
 
-def test_a_slot_that_moved_is_followed(package: Package, start_nodes: StartNodes) -> None:
-    nodes = start_nodes()
-    limit(package, nodes)
-    for name in ("moves", "{moves, too}"):
-        takes(package, name, 6)
-        to = nodes.nodes[(nodes.nodes.index(nodes.node_of(f"tb:{name}")) + 1) % 3]
-        nodes.move_slot_of(f"tb:{name}", to)
-        takes(package, name, 2)
-        assert ask(to, "TB.STATE", f"tb:{name}")
-    at = nodes.nodes.index(nodes.node_of("{joint}"))
-    nodes.move_slot_of("{joint}", nodes.nodes[(at + 1) % 3])
-    assert package.do("take_all", on="j", name="joint", costs={"a": 1, "b": 1})["remaining"] == 9
-
-
 def test_a_node_that_is_away_is_an_outage_of_its_buckets_alone_until_its_replica_takes_over(
     package: Package, start_nodes: StartNodes
 ) -> None:

@@ -39,14 +39,9 @@ def test_a_denied_name_is_refused_without_asking(package: Package, server: Servi
         told_ms = refused["retry_after_ms"] + TOKEN_MS * (cost - 1)
     assert executed(server, *TAKES) == 4
     assert package.take("other")["allowed"]
-
-
-def test_a_denial_of_one_cost_says_nothing_about_others(package: Package, limit: Limit) -> None:
-    limit(capacity=3)
-    assert package.take()["allowed"]
-    assert not package.take(cost=3)["allowed"]
-    assert [package.take(cost=cost)["allowed"] for cost in (2, 1)] == [True, False]
-    never = package.take(cost=4)
+    assert not package.take("other", cost=3)["allowed"]
+    assert [package.take("other", cost=cost)["allowed"] for cost in (2, 1)] == [True, False]
+    never = package.take("other", cost=4)
     assert (never["allowed"], never["remaining"], never["retry_after_ms"]) == (False, 0, -1)
 
 

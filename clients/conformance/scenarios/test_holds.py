@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import time
-from contextlib import ExitStack
 
 import pytest
 
@@ -29,29 +28,6 @@ def test_holds_that_are_cancelled_together_are_all_settled(package: Package, ser
     package.limiter(capacity=1000, rate="0", connect=False)
     package.do("hold_cancelled", amount=10, count=30)
     assert executed(server, "tb.hold", "tb.mhold") == 30
-    eventually(lambda: is_settled(server))
-
-
-def test_a_hold_that_is_settled_inside_its_block_is_settled_once(package: Package, server: Service) -> None:
-    package.server(server)
-    package.limiter(capacity=1000, rate="1/h")
-    package.do("settle_inside", amount=100, used=30)
-    assert executed(server, "tb.settle", "tb.msettle") == 1
-    assert executed(server, "tb.hold", "tb.mhold") == 1
-    assert (ask(server, "TB.HOLDS", "tb:user"), level(server)) == ([], 970)
-
-
-@pytest.mark.only("redis-py-asyncio")
-def test_holds_of_callers_who_hang_up_are_settled(package: Package, server: Service) -> None:
-    package.server(server)
-    package.limiter(capacity=1000, rate="1/h")
-    words = {"framework": "starlette that holds", "name": "user", "amount": 10, "ttl_ms": 60_000}
-    port = package.driver.do("http", on="l", **words)["port"]
-    with ExitStack() as hang_up:
-        for _ in range(20):
-            caller = hang_up.enter_context(socket.create_connection(("127.0.0.1", port)))
-            caller.sendall(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
-        eventually(lambda: len(ask(server, "TB.HOLDS", "tb:user")) == 20)
     eventually(lambda: is_settled(server))
 
 

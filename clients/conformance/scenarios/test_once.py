@@ -26,18 +26,10 @@ def test_a_call_whose_reply_is_lost_is_done_once_and_says_so(
     assert level(server) == 500 + change
     # One reply that did not come is no outage.
     assert not package.take()["degraded"]
-
-
-def test_a_limiter_that_raises_says_that_the_reply_is_lost(
-    package: Package, proxy: Proxy, server: Service
-) -> None:
-    package.server(proxy)
     package.limiter(capacity=1000, rate="1/h", on_error="raise")
-    package.take(cost=500)
-    proxy.cut["TB.GIVE"] = 1
+    proxy.cut[command] = 1
     with pytest.raises(DriverError, match="ReplyLost"):
-        package.do("give", amount=10)
-    assert level(server) == 510
+        package.do(op, amount=10)
 
 
 def test_a_settlement_whose_reply_is_lost_is_not_made_twice(

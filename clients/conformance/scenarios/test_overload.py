@@ -6,30 +6,18 @@ import signal
 import time
 from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conftest import WITH_DEADLINES, Package, StartProxy, Witness, eventually, get, level
-from flood import flood
+from conftest import FRAMEWORKS, WITH_DEADLINES, Package, StartProxy, Witness, eventually, get, level
 from proxy import Proxy
 from services import Service
 
-FRAMEWORKS = {
-    "python": ["starlette"],
-    "node": ["express", "fastify"],
-    "go": ["net/http"],
-    "rust": ["axum"],
-}
 
-
-@pytest.mark.parametrize(("capacity", "policy"), [(10, "local"), (100_000, "closed")])
-def test_ten_thousand_takes_at_once_get_what_the_bucket_holds(
-    package: Package, server: Service, capacity: int, policy: str
-) -> None:
+def test_ten_thousand_takes_at_once_get_what_the_bucket_holds(package: Package, server: Service) -> None:
     package.server(server)
-    package.limiter(capacity=capacity, rate=f"{capacity}/h", on_error=policy)
+    package.limiter(capacity=10, rate="10/h")
     began = time.monotonic()
     with Witness(server) as witness:
         done = package.many(count=10_000, concurrency=10_000)
@@ -37,11 +25,11 @@ def test_ten_thousand_takes_at_once_get_what_the_bucket_holds(
     is_cut = package.client.library == "go-redis" and time.monotonic() - began > 1
     assert done["errors"] == {}
     if is_cut:
-        assert done["allowed"] + done["degraded"] >= min(capacity, 10_000)
+        assert done["allowed"] + done["degraded"] >= 10
     if not witness.saw_an_outage and not is_cut:
-        assert (done["allowed"], done["degraded"]) == (min(capacity, 10_000), 0), witness.silence_s
-    elif policy == "local":
-        assert done["allowed"] <= 2 * capacity
+        assert (done["allowed"], done["degraded"]) == (10, 0), witness.silence_s
+    else:
+        assert done["allowed"] <= 20
 
 
 def test_a_server_that_is_blocked_now_and_then_costs_at_most_one_bucket(
@@ -119,24 +107,6 @@ def test_callers_with_hurried_deadlines_let_nobody_pass_a_limit(package: Package
         else:
             assert (over_limit["allowed"], over_limit["degraded"]) == (10, 0), witness.silence_s
         assert hurried.result()["allowed"] <= 20
-
-
-@pytest.mark.only("node", "redis-py-asyncio", "go", "redis-rs", "node-redis-pool", "node-redis-4")
-def test_a_flood_over_http_passes_no_more_than_the_bucket(
-    package: Package, server: Service, tmp_path: Path
-) -> None:
-    package.server(server)
-    package.limiter(capacity=20, rate="10/s")
-    for framework in FRAMEWORKS[package.client.language]:
-        port = package.driver.do("http", on="l", framework=framework, name=f"all-{framework}")["port"]
-        # On a busy machine, three seconds pass before an app has accepted so many connections.
-        seen = flood(port, tmp_path, connections=3000, seconds=10)
-        assert seen.failed == 0, (framework, seen)
-        assert seen.refused > 0, (framework, seen)
-        # A machine so busy that the server is silent for its timeout is an outage, in which a bucket of
-        # this process, and its refill, pass beside what the server grants.
-        bucket = 20 + 10 * seen.seconds
-        assert 20 <= seen.passed <= 2 * bucket, (framework, seen)
 
 
 @pytest.mark.only("node-redis", "go", "redis-rs")

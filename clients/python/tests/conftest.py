@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import inspect
 import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,8 +19,9 @@ import valkey.asyncio
 import tokenbucket
 import tokenbucket.asyncio
 from launch import Servers
+from paths import PACKAGE
 from proxy import Proxy
-from services import Service, wait_for
+from services import Service, free_port, redis_server, self_signed, sentinel_server, tls_options, wait_for
 
 # As Ctrl-C does, so that what the tests have started is still ended.
 signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -154,6 +156,41 @@ def bare_server(tmp_path: Path) -> Iterator[Service]:
     """A server without the module."""
     with Servers(tmp_path, with_module=False) as servers:
         yield servers.nodes[0]
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A stand-in for a language model."""
+    port, program = free_port(), str(PACKAGE / "tests/language_model.py")
+    model = Service("model", [sys.executable, program, str(port)], port, tmp_path_factory.mktemp("model"))
+    model.start()
+    yield model
+    model.stop()
+
+
+# Of the server that listens in every way, and as URLs have it.
+PASSWORD, QUOTED = "p@ss:/word", "p%40ss%3A%2Fword"
+PLAIN = "other"
+"""Is one as well, also of Sentinel: the library `limits` reads no quotes there."""
+
+
+@pytest.fixture(scope="session")
+def listening(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """Where a server listens: by TCP, TLS and a socket, and behind Sentinel. Each wants the password."""
+    folder = tmp_path_factory.mktemp("listening")
+    (certificate, key), socket, tls = self_signed(folder), folder / "socket", free_port()
+    options = [*tls_options(tls, certificate, key), "--unixsocket", str(socket)]
+    for user in ("app", "default"):
+        options += ["--user", user, "on", f">{PASSWORD}", f">{PLAIN}", "~*", "&*", "+@all"]
+    server = redis_server(folder, *options)
+    secret = (f"requirepass {PLAIN}", f"sentinel auth-pass mymaster {PLAIN}")
+    sentinel = sentinel_server(folder, server, "mymaster", *secret)
+    for one in (server, sentinel):
+        one.start()
+    ports = {"port": server.port, "tls": tls, "sentinel": sentinel.port, "closed": free_port()}
+    yield ports | {"socket": socket, "ca": certificate, "password": QUOTED}
+    sentinel.stop()
+    server.stop()
 
 
 Make = Callable[..., Any]

@@ -27,23 +27,6 @@ from tokenbucket.testing import FakeServer
 PATIENCE_S = 60
 
 
-class Worker(Service):
-    """A Celery worker: ready once it has said so in the broker."""
-
-    def __init__(self, name: str, pool: str, broker: Service, folder: Path, env: dict[str, str]) -> None:
-        options = ["-n", f"{name}@test", "--without-mingle", "--without-gossip", "-l", "INFO", "-c", "4"]
-        command = [sys.executable, "-m", "celery", "-A", "celery_tasks", "worker", *options, "-P", pool]
-        env = env | {
-            "TASKS_URL": f"redis://127.0.0.1:{broker.port}",
-            "PYTHONPATH": os.pathsep.join([str(PACKAGE / "tests"), os.environ.get("PYTHONPATH", "")]),
-        }
-        super().__init__(name, command, broker.port, folder, env)
-        self.notes = redis.Redis(port=broker.port, db=1, decode_responses=True)
-
-    def answers(self) -> bool:
-        return super().answers() and f"{self.name}@test" in self.notes.lrange("ready", 0, -1)
-
-
 class Workers:
     """Some workers on a broker, and what their tasks have noted."""
 
@@ -51,7 +34,16 @@ class Workers:
         self.broker = broker
         self.notes = redis.Redis(port=broker.port, db=1, decode_responses=True)
         self.app = Celery("tests", broker=f"redis://127.0.0.1:{broker.port}/0")
-        self.each = [Worker(f"w{number}", pool, broker, folder, env) for number in range(count)]
+        env |= {
+            "TASKS_URL": f"redis://127.0.0.1:{broker.port}",
+            "PYTHONPATH": os.pathsep.join([str(PACKAGE / "tests"), os.environ.get("PYTHONPATH", "")]),
+        }
+        command = [sys.executable, "-m", "celery", "-A", "celery_tasks", "worker", "-P", pool, "-c", "4"]
+        command += ["--without-mingle", "--without-gossip", "-l", "INFO", "-n"]
+        self.each = [
+            Service(f"w{number}", [*command, f"w{number}@test"], broker.port, folder, env)
+            for number in range(count)
+        ]
 
     def send(self, name: str, *arguments: Any, **options: Any) -> Any:
         return self.app.send_task(name, arguments, **options)
@@ -94,8 +86,7 @@ def working(folder: Path, pool: str, count: int, **env: str) -> Iterator[Workers
     try:
         for one in workers.each:
             one.launch()
-        for one in workers.each:
-            wait_for(one.answers, one.name, PATIENCE_S)
+        workers.wait_for("ready", count)
         yield workers
     finally:
         workers.stop()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 import redis
 
 from conftest import Make
-from launch import Servers, ask, wait_until
+from launch import Servers, ask
 from services import wait_for
 from tokenbucket import CrossSlot, Limit, Limiter, Server
 
@@ -54,52 +53,6 @@ def test_names_of_one_call_have_to_share_a_hash_tag(make_on_cluster: Make, nodes
         limiter.take_all({"user": one, "team": other}, {"user": 1, "team": 2})
     with pytest.raises(CrossSlot):
         limiter.hold({"user": one, "team": other}, {"user": 1, "team": 2})
-
-
-@pytest.mark.parametrize("make_on_cluster", ["redis.asyncio", "valkey.asyncio"], indirect=True)
-def test_a_node_that_lost_its_slots_keeps_no_connection(make_on_cluster: Make, own_nodes: Servers) -> None:
-    _, master, third = own_nodes.nodes
-    _, on_second, on_third = names(own_nodes)
-    replica = own_nodes.add_replica_of(master)
-    limiter = make_on_cluster(own_nodes.nodes[0], LIMIT, on_error="closed", retry_every_ms=20)
-    assert limiter.take(on_second).allowed
-    assert limiter.take(on_third).allowed
-    own_nodes.take_over(replica)
-    third.stop()  # so that the limiter asks for the slots
-
-    def has_gone() -> bool:
-        limiter.take(on_third)
-        return bool(ask(master, "CLIENT", "LIST").count("flags=N") == 1)
-
-    wait_for(has_gone, "the end of the connection")
-
-
-@pytest.mark.parametrize("make_on_cluster", ["redis", "redis.asyncio"], indirect=True)
-def test_a_call_at_a_node_that_a_slot_moves_to_outlasts_a_look_for_slots(
-    make_on_cluster: Make, own_nodes: Servers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("random.choice", lambda nodes: nodes[0])  # whom to ask for the slots
-    _, second, third = own_nodes.nodes
-    _, on_second, on_third = names(own_nodes)
-    new = own_nodes._add()
-    own_nodes._meet(new)
-    slot = ask(new, "CLUSTER", "KEYSLOT", on_second)
-    wait_until(new, "CLUSTER INFO", "cluster_state:ok")
-    wait_until(second, "CLUSTER NODES", ask(new, "CLUSTER", "MYID"))
-    own_nodes._set_slot(new, slot, "IMPORTING", second)
-    own_nodes._set_slot(second, slot, "MIGRATING", new)
-    limiter = make_on_cluster(own_nodes.nodes[0], LIMIT, on_error="closed", retry_every_ms=20)
-    assert limiter.take(on_second).allowed
-    assert limiter.take(on_third).allowed
-    ask(new, "CLIENT", "PAUSE", 60_000, "WRITE")
-    with ThreadPoolExecutor() as threads:
-        charged = threads.submit(limiter.charge, on_second, 1)
-        third.stop()
-        for _ in range(5):  # so that the limiter asks for the slots
-            assert limiter.take(on_third).degraded
-            time.sleep(0.05)
-        ask(new, "CLIENT", "UNPAUSE")
-        assert not charged.result().lost
 
 
 def test_a_hold_that_is_settled_while_renewals_are_late_is_not_lost(own_nodes: Servers) -> None:

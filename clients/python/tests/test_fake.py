@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from pathlib import Path
@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 import redis
 
-import tokenbucket
-import tokenbucket.asyncio
 from launch import Servers, fake_clock
 from tokenbucket import Limit
 from tokenbucket.testing import FakeServer
@@ -63,7 +61,7 @@ SEED = int(os.environ.get("SEED", "1"))
 
 def test_the_fake_decides_as_the_server(governed: Any, clock: Clock) -> None:
     pauses_us = [pause * STEP_US for pause in (0, 0, 0, 1, 50, 10_000, 70_000, 1_000_000, 30_000_000)]
-    compare(governed, clock, LIMITS, pauses_us)
+    compare(governed, clock, pauses_us, lambda draw, _: draw_command(draw, LIMITS))
 
 
 CALENDARS = [
@@ -86,25 +84,35 @@ def test_the_fake_knows_the_calendar(governed: Any, clock: Clock) -> None:
     """Over decades, from boundary to boundary and to a microsecond before."""
     hour_us = 3_600_000_000
     pauses_us = [0, 0, 1, 999_999, 10_000_000, 15 * hour_us // 60, hour_us, 24 * hour_us, 7 * 24 * hour_us]
-    compare(governed, clock, CALENDARS, [*pauses_us, 28 * 24 * hour_us - 1, 31 * 24 * hour_us])
+    pauses_us += [28 * 24 * hour_us - 1, 31 * 24 * hour_us]
+    compare(governed, clock, pauses_us, lambda draw, _: draw_command(draw, CALENDARS))
 
 
-def compare(governed: Any, clock: Clock, limits: Sequence[Limit], pauses_us: Sequence[int]) -> None:
+Words = list[str | int]
+
+
+def compare(
+    governed: Any,
+    clock: Clock,
+    pauses_us: Sequence[int],
+    draw_words: Callable[[random.Random, int], Words],
+    calls: int = 4000,
+) -> None:
     """Walks at random over both, and compares every reply to the last field."""
     draw = random.Random(SEED)
     fake = FakeServer(START)
-    for at in range(4000):
+    for at in range(calls):
         by_us = draw.choice(pauses_us)
         clock.advance_us(by_us)
         fake.advance(Fraction(by_us, 1_000_000))
-        words = draw_command(draw, limits)
+        words = draw_words(draw, at)
         expected = governed.execute_command(*words)
         moment = START + timedelta(microseconds=clock.now_us - START_US)
         said = f"call {at} of seed {SEED}, at {moment}: {words}"
         assert listed(fake.execute_command(*words)) == listed(expected), said
 
 
-def draw_command(draw: random.Random, limits: Sequence[Limit]) -> list[str | int]:
+def draw_command(draw: random.Random, limits: Sequence[Limit]) -> Words:
     which = draw.randrange(len(limits))
 
     def bucket_of(which: int) -> list[str]:
@@ -138,49 +146,35 @@ def listed(reply: list[object]) -> list[object]:
 
 @pytest.mark.parametrize("rate", ["5", "7@2s+05:45"])
 def test_the_fake_holds_as_the_server(governed: Any, clock: Clock, rate: str) -> None:
-    draw = random.Random(SEED)
-    fake = FakeServer(START)
-    for at in range(1500):
+    def draw_words(draw: random.Random, at: int) -> Words:
         pool = ["jobs", "5" if draw.random() < MOSTLY else "2", "0"]
         flowing = ["tokens", "100" if draw.random() < MOSTLY else "50", rate]
-        by_us = draw.choice([0, 0, 1000, 400_000, 3_000_000])
-        clock.advance_us(by_us)
-        fake.advance(by_us / 1_000_000)
+        ttl_ms = draw.choice([500, 5000])
         id = f"hold-{at if draw.random() < 0.6 else draw.randrange(max(at, 1))}"
-        words: list[str | int] = (
-            ["TB.MHOLD", 2, draw.choice([500, 5000]), f"hold-{at}", *pool, 1, *flowing, draw.choice([5, 40])]
-            if draw.random() < 0.5
-            else draw_any(draw, id, pool, flowing)
-            if draw.random() < 0.5
-            else ["TB.MRENEW", 2, draw.choice([500, 5000]), id, *pool, *flowing]
-            if draw.random() < 0.5
-            else ["TB.MSETTLE", 2, id, *pool, 0, *flowing, draw.choice([0, 10, 60])]
-        )
-        expected = governed.execute_command(*words)
-        assert listed(fake.execute_command(*words)) == listed(expected), f"call {at} of seed {SEED}: {words}"
+        match draw.choice(["MHOLD"] * 4 + ["HOLDANY"] * 2 + ["MRENEW", "MSETTLE"]):
+            case "MHOLD":
+                return ["TB.MHOLD", 2, ttl_ms, f"hold-{at}", *pool, 1, *flowing, draw.choice([5, 40])]
+            case "HOLDANY":
+                return draw_any(draw, ttl_ms, id, pool, flowing)
+            case "MRENEW":
+                return ["TB.MRENEW", 2, ttl_ms, id, *pool, *flowing]
+            case _:
+                return ["TB.MSETTLE", 2, id, *pool, 0, *flowing, draw.choice([0, 10, 60])]
+
+    compare(governed, clock, [0, 0, 1000, 400_000, 3_000_000], draw_words, calls=1500)
 
 
-def draw_any(draw: random.Random, id: str, *buckets: list[str]) -> list[str | int]:
+def draw_any(draw: random.Random, ttl_ms: int, id: str, *buckets: list[str]) -> Words:
     """Draws alternatives of the buckets and of others like them, some with nothing of one."""
-    alternatives: list[str | int] = [
+    alternatives: Words = [
         word
         for at in draw.sample(["", ":b", ":c"], 2)
         for key, *limit in buckets
         for word in (draw.choice([key + at, key + ":common"]), *limit, draw.choice("0113"))
     ]
-    return ["TB.HOLDANY", 2 * len(buckets), len(buckets), draw.choice([500, 5000]), id, *alternatives]
+    return ["TB.HOLDANY", 2 * len(buckets), len(buckets), ttl_ms, id, *alternatives]
 
 
 def test_the_fake_replies_to_a_debt_of_ages_as_the_server(governed: Any) -> None:
     words = ("TB.CHARGE", "ages", 5, "1@w", 10**12)
     assert FakeServer(START).execute_command(*words) == governed.execute_command(*words)
-
-
-@pytest.mark.anyio
-async def test_the_fake_serves_asyncio_too() -> None:
-    server = FakeServer()
-    limiter = tokenbucket.asyncio.Limiter(server.asyncio, Limit(1, "1/s"))
-    assert (await limiter.take("a")).allowed
-    assert not (await limiter.take("a")).allowed
-    await limiter.wait("a", max_wait_ms=10_000)
-    assert server.monotonic() == 1

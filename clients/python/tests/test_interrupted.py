@@ -272,7 +272,7 @@ def test_holds_are_renewed_though_no_thread_starts(server: Service, monkeypatch:
 def test_many_holds_are_renewed_together(server: Service, proxy: Proxy) -> None:
     limiter = Limiter(Server(url(proxy), timeout_ms=5000), Limit(200, 0))
     holds = [limiter.hold("a", 1, ttl_ms=6000) for _ in range(200)]
-    proxy.delay_s = 0.02
+    proxy.delay_s, threads = 0.02, _thread._count()
     for hold in holds:
         hold.keep_renewing()
     # One after the other, 200 renewals would take eight seconds.
@@ -281,6 +281,7 @@ def test_many_holds_are_renewed_together(server: Service, proxy: Proxy) -> None:
         assert len(ask(server, "TB.HOLDS", "tb:a")) == 200
         time.sleep(0.1)
     assert proxy.commands["TB.MRENEW"] > 200
+    assert _thread._count() <= threads + 1
     for hold in holds:
         hold._stop_renewing()
     limiter.reset("a")
@@ -407,26 +408,45 @@ async def asyncio_server(server: Any) -> AsyncIterator[Any]:
         await of.aclose()
 
 
-async def test_tasks_cancelled_at_any_round_leave_no_slot(server: Service) -> None:
-    async with asyncio_server(server) as of:
+LIMITS = {"common": Limit(1000, STILL), "a": Limit(1, 0), "b": Limit(1, 0)}
+EITHER = [{"common": 1, "a": 1}, {"common": 1, "b": 1}]
+
+
+async def test_tasks_cancelled_anywhere_leave_nothing_held(server: Service, proxy: Proxy) -> None:
+    proxy.delay_s = 0.0005
+    async with asyncio_server(proxy) as of:
         limiter = tokenbucket.asyncio.Limiter(of, Limit(1000, STILL))
         slots = tokenbucket.asyncio.Limiter(of, Limit(1, 0), "slots:")
+        joint = tokenbucket.asyncio.JointLimiter(of, LIMITS)
         await limiter.take("b")
 
-        async def hold() -> None:
-            async with slots.hold("a", 1, max_wait_ms=LONG_MS):
+        async def hold(kind: Callable[[], Any]) -> None:
+            async with kind() as held:
+                held.used = 0
                 await asyncio.sleep(0.001)
 
-        for at in range(120):
-            task = asyncio.create_task(limiter.take("a") if at % 2 else hold())
-            for _ in range(at // 2 % 20):
-                await asyncio.sleep(0)
+        works: list[Callable[[], Any]] = [
+            lambda: limiter.take("a"),
+            lambda: hold(lambda: slots.hold("a", 1, max_wait_ms=LONG_MS, ttl_ms=600_000)),
+            lambda: hold(lambda: joint.hold_any("x", EITHER, ttl_ms=600_000)),
+        ]
+        for at in range(200):
+            tasks = [asyncio.create_task(work()) for work in works]
+            if at % 2:
+                await asyncio.sleep(random.uniform(0, 0.006))
+            else:  # at each step of the event loop
+                for _ in range(at // 2):
+                    await asyncio.sleep(0)
             if at % 3 == 0:
                 time.sleep(0.005)  # noqa: ASYNC251 - the reply comes while the loop is busy
-            task.cancel()
-            await asyncio.wait([task])
-        await asyncio.to_thread(wait_for, lambda: ask(server, "TB.HOLDS", "slots:a") == [], "the slot")
-        assert not (await limiter.take("a")).degraded
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        keys = ["slots:a", *(f"tb:{{x}}:{which}" for which in LIMITS)]
+        async with asyncio.timeout(20):
+            while any(ask(server, "TB.HOLDS", key) for key in keys):
+                assert not (await limiter.take("a")).degraded
+                await asyncio.sleep(0.02)
         assert of.degraded_count == 0
 
 

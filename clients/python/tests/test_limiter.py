@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import os
 import signal
@@ -95,16 +94,6 @@ def test_every_decision_is_told(make: Make, server: Service) -> None:
     limiter.reset("c")
     hold.settle()
     assert [decision.remaining for *_, decision in told[4:]] == [0, 0], "what is gone is charged"
-
-
-def test_one_thread_renews_all_holds(server: Service) -> None:
-    limiter = Limiter(Server(redis.Redis(port=server.port), timeout_ms=20_000), Limit(50, 0))
-    before = _thread._count()
-    with contextlib.ExitStack() as open_holds:
-        for _ in range(50):
-            open_holds.enter_context(limiter.hold("slot", 1))
-        assert _thread._count() <= before + 1
-    limiter.close()
 
 
 # What limiters keep to themselves: denials, and tokens in batches.

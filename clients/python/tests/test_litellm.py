@@ -57,9 +57,7 @@ KEYS: dict[str, Any] = {
     "sk-parallel": {"metadata": {"tokenbucket": ROOMY | {"parallel": 2}}},
     "sk-ids": {"metadata": {"tokenbucket": ROOMY | {"requests": f"3 {STILL}"}}},
     "sk-n": {"metadata": {"tokenbucket": ROOMY | {"tokens": f"1000 {STILL}"}}},
-    "sk-stream": {"metadata": {"tokenbucket": ROOMY}},
-    "sk-hang-up": {"metadata": {"tokenbucket": ROOMY}},
-    "sk-fail": {"metadata": {"tokenbucket": ROOMY}},
+    "sk-ends": {"metadata": {"tokenbucket": ROOMY}},
     "sk-killed": {"metadata": {"tokenbucket": ROOMY}},
     "sk-litellm": {"rpm_limit": 2},
     "sk-none": {},
@@ -88,17 +86,6 @@ def bucket_server(folder: Path) -> Iterator[Service]:
     server.start()
     yield server
     server.stop()
-
-
-@pytest.fixture(scope="module")
-def model(folder: Path) -> Iterator[Service]:
-    port = free_port()
-    model = Service(
-        "model", [sys.executable, str(PACKAGE / "tests/language_model.py"), str(port)], port, folder
-    )
-    model.start()
-    yield model
-    model.stop()
 
 
 @pytest.fixture(scope="module")
@@ -173,20 +160,13 @@ def buckets(bucket_server: Service) -> Iterator[Any]:
 
         def look() -> dict[str, tuple[int, int]]:
             seen = {}
-            for key in admin.scan_iter():
+            for key in admin.scan_iter("*:key:*"):
                 which = key.rpartition(":")[2]
                 capacity, rate = (ROOMY | {"parallel": "1000 0"})[which].split()  # type: ignore[attr-defined]
                 seen[which] = (ask("TB.PEEK", key, capacity, rate, 0)[1], len(ask("TB.HOLDS", key)))
             return seen
 
         yield look
-
-
-def settled(requests: int, tokens: int) -> dict[str, tuple[int, int]]:
-    """As `buckets` tells it: a bucket that is full has no key."""
-    left = {"requests": (1000 - requests, 0), "tokens": (100_000 - tokens, 0)}
-    full = {"requests": (1000, 0), "tokens": (100_000, 0)}
-    return {which: one for which, one in left.items() if one != full[which]}
 
 
 def test_requests_are_limited_and_the_refusal_says_until_when(client: httpx.Client) -> None:
@@ -246,40 +226,47 @@ def test_the_estimate_counts_every_choice(client: httpx.Client) -> None:
     assert client.post("/v1/chat/completions", json=body, headers=headers).status_code == 200
 
 
-def test_a_stream_is_settled_at_its_end(client: httpx.Client, buckets: Any) -> None:
-    with stream(client, "sk-stream", "one two three", 500) as response:
-        assert response.status_code == 200
-        held = buckets()
-        assert held["tokens"][0] < 100_000 - 500
-        assert [holds for _, holds in held.values()] == [1, 1, 1]
-        assert "[DONE]" in response.read().decode()
-    wait_for(lambda: not any(holds for _, holds in buckets().values()), "the settlement")
-    seen = buckets()
-    assert seen["requests"][0] == 999
-    assert 100_000 - 30 < seen["tokens"][0] < 100_000, "not the estimate"
+WORDS = " ".join(["word"] * 300)
+# What a caller sends, whether it streams, and how many tokens it costs its key at least and at most.
+ENDS = {
+    "an answer": ("one two three", False, 6, 6),
+    "a stream": ("one two three", True, 1, 30),
+    "a failure": ("fail please", False, 0, 0),
+    "a hang-up": (WORDS, True, 301, 2000),
+}
 
 
-def test_a_caller_who_hangs_up_pays_for_what_came_and_frees_the_slot(
-    client: httpx.Client, buckets: Any
+@pytest.mark.parametrize("end", ENDS)
+def test_what_the_key_and_the_router_hold_is_settled_once_the_call_ends(
+    client: httpx.Client, buckets: Any, bucket_server: Service, end: str
 ) -> None:
-    with stream(client, "sk-hang-up", " ".join(["word"] * 300), 500) as response:
-        chunks = response.iter_raw()  # forgotten, it would hang up
-        assert response.status_code == 200, next(chunks)
-        next(chunks)
-        held = buckets()
-        assert held["parallel"] == (999, 1)
-    wait_for(lambda: not any(holds for _, holds in buckets().values()), "the settlement")
-    seen = buckets()
-    assert "parallel" not in seen
-    assert seen["requests"] == (999, 0)
-    assert held["tokens"][0] <= seen["tokens"][0] < 100_000 - 300, "the message at least"
+    content, streams, least, most = ENDS[end]
+    body = call(content, 500, model="routed", stream=streams)
+    headers = {"Authorization": "Bearer sk-ends"}
+    with client.stream("POST", "/v1/chat/completions", json=body, headers=headers) as response:
+        chunks = response.iter_raw()
+        said = next(chunks)
+        assert response.status_code == (400 if end == "a failure" else 200), said
+        if streams:
+            held = buckets()
+            assert held["tokens"][0] < 100_000 - 500
+            assert [holds for _, holds in held.values()] == [1, 1, 1]
+            assert held_of_deployments(bucket_server) == {"requests", "tokens", "parallel"}
+        if end != "a hang-up":
+            said += b"".join(chunks)
+            assert (b"[DONE]" in said) == streams
+    wait_for(lambda: not any(holds for _, holds in buckets().values()), "the settlement of the key's")
+    wait_for(lambda: not held_of_deployments(bucket_server), "the settlement of the router's")
+    left = buckets()
+    assert left["requests"] == (999, 0)
+    assert least <= 100_000 - left.get("tokens", (100_000, 0))[0] <= most
 
 
-def test_a_call_that_fails_costs_a_request_and_no_tokens(client: httpx.Client, buckets: Any) -> None:
-    for _ in range(3):
-        assert chat(client, "sk-fail", "fail please").status_code == 400
-    wait_for(lambda: not any(holds for _, holds in buckets().values()), "the settlement")
-    assert buckets() == settled(requests=3, tokens=0)
+def held_of_deployments(bucket_server: Service) -> set[str]:
+    with redis.Redis(port=bucket_server.port, decode_responses=True) as admin:
+        ask: Any = admin.execute_command
+        keys = [str(key) for key in admin.scan_iter("tb:litellm:deployments:*")]
+        return {key.rpartition(":")[2] for key in keys if ask("TB.HOLDS", key)}
 
 
 def test_litellms_own_limits_are_taken_where_there_are_no_others(
@@ -421,33 +408,6 @@ def test_a_team_is_limited_together_with_its_keys(client: httpx.Client) -> None:
     assert [chat(client, "sk-other").status_code for _ in range(2)] == [200, 429]
 
 
-def held_of_deployments(bucket_server: Service) -> set[str]:
-    with redis.Redis(port=bucket_server.port, decode_responses=True) as admin:
-        ask: Any = admin.execute_command
-        keys = [str(key) for key in admin.scan_iter("tb:litellm:deployments:*")]
-        return {key.rpartition(":")[2] for key in keys if ask("TB.HOLDS", key)}
-
-
-@pytest.mark.parametrize("end", ["answer", "stream", "failure", "hang-up"])
-def test_what_a_router_reserves_in_a_proxy_is_settled(
-    client: httpx.Client, bucket_server: Service, end: str
-) -> None:
-    content = {"failure": "fail please", "answer": "one two"}.get(end, " ".join(["word"] * 30))
-    body = call(content, 50, model="routed", stream=end in ("stream", "hang-up"))
-    headers = {"Authorization": "Bearer sk-none"}
-    with client.stream("POST", "/v1/chat/completions", json=body, headers=headers) as response:
-        if end in ("stream", "hang-up"):
-            chunks = response.iter_raw()
-            next(chunks)
-            assert held_of_deployments(bucket_server) == {"requests", "tokens", "parallel"}
-            if end == "stream":
-                assert "[DONE]" in b"".join(chunks).decode()
-        else:
-            response.read()
-        assert response.status_code == (400 if end == "failure" else 200)
-    wait_for(lambda: not held_of_deployments(bucket_server), "the settlement")
-
-
 def test_a_router_in_a_proxy_denies_when_all_deployments_are_busy(client: httpx.Client) -> None:
     headers = {"Authorization": "Bearer sk-none"}
     both = [
@@ -462,7 +422,7 @@ def test_a_router_in_a_proxy_denies_when_all_deployments_are_busy(client: httpx.
 def test_what_a_killed_proxy_held_comes_back(
     client: httpx.Client, proxy: Service, buckets: Any, bucket_server: Service
 ) -> None:
-    with stream(client, "sk-killed", " ".join(["word"] * 300), 500) as response:
+    with stream(client, "sk-killed", WORDS, 500) as response:
         chunks = response.iter_raw()
         next(chunks)
         proxy.signal(signal.SIGKILL)

@@ -10,7 +10,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -31,17 +31,6 @@ pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.anyio]
 PAGE = PACKAGE / "docs/litellm.md"
 WITHIN_S = 30
 ROOMY: dict[str, Any] = {"rpm": 1000, "tpm": 100_000, "max_parallel_requests": 1000}
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    port, folder = free_port(), tmp_path_factory.mktemp("model")
-    model = Service(
-        "model", [sys.executable, str(PACKAGE / "tests/language_model.py"), str(port)], port, folder
-    )
-    model.start()
-    yield model
-    model.stop()
 
 
 class Setting:
@@ -148,21 +137,6 @@ async def status(call: Awaitable[Any]) -> Any:
     except Exception as error:
         return getattr(error, "status_code", error)
     return 200
-
-
-async def test_one_deployment_is_reserved_and_settled_with_what_the_model_says(setting: Setting) -> None:
-    async with setting.router(setting.deployment("a", **ROOMY), setting.deployment("b", **ROOMY)) as router:
-        answering = asyncio.ensure_future(chat(router, "slow two three"))
-        await until(setting.holds, "the hold")
-        [name] = {key.split(":")[1] for key in setting.holds()}
-        assert [key.split(":")[2] for key in setting.holds()] == ["parallel", "requests", "tokens"]
-        assert setting.used(name)[0] == 1
-        assert setting.used(name)[1] > 50
-        await answering
-        assert setting.holds() == [], "settled before the caller has the answer"
-        assert setting.used(name) == (1, 6)
-        other = {"a": "b", "b": "a"}[name]
-        assert setting.used(other) == (0, 0)
 
 
 # What a caller does, and how many requests and tokens it costs: None is all that was held.

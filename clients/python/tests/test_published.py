@@ -48,18 +48,13 @@ def test_its_python_runs(server: Service, namespace: dict[str, Any], tmp_path: P
 
 
 def test_the_first_lines_of_pydoc_run(server: Service, capsys: pytest.CaptureFixture[str]) -> None:
-    exec(FIRST.replace("Redis()", f"Redis(port={server.port})"), {"__name__": "pydoc"})
+    run(FIRST, server.port)
     assert capsys.readouterr().out == "go on\n"
 
 
 def run_blocks(port: int, port_of_cluster: int, namespace: dict[str, Any]) -> None:
     for block in BLOCKS:
-        block = block.replace("Redis()", f"Redis(port={port})").replace(":6379", f":{port}")
-        block = block.replace("port=7000", f"port={port_of_cluster}")
-        alone = {"__name__": "readme"}
-        exec(compile(block, "README.md", "exec"), alone)
-        close_limiters(alone)
-        namespace |= alone
+        namespace |= run(block.replace("port=7000", f"port={port_of_cluster}"), port)
     # Tokens flow in meanwhile.
     assert namespace["decision"].allowed
     assert 100_000 - 412 <= namespace["hold"].remaining["tokens"] <= 100_000
@@ -86,19 +81,22 @@ async def call_fastapi(app: Any, limiter: Any) -> list[httpx.Response]:
     return answered
 
 
-def close_limiters(namespace: dict[str, Any]) -> None:
+def run(block: str, port: int) -> dict[str, Any]:
+    """Runs it on the test's server instead of the usual port, and returns its names."""
+    namespace: dict[str, Any] = {"__name__": "page"}
+    block = block.replace("Redis()", f"Redis(port={port})").replace(":6379", f":{port}")
+    exec(compile(block, "page", "exec"), namespace)
     for one in namespace.values():
         if isinstance(one, tokenbucket.Limiter | tokenbucket.JointLimiter):
             one.close()
+    return namespace
 
 
 @pytest.mark.parametrize("page", [page for page in OF_PROJECT if FENCED.search(page.read_text())], ids=str)
 def test_a_page_of_the_project_runs(server: Service, capsys: pytest.CaptureFixture[str], page: Path) -> None:
     text = page.read_text()
     for block in FENCED.findall(text):
-        namespace: dict[str, Any] = {"__name__": "page"}
-        exec(compile(block.replace("Redis()", f"Redis(port={server.port})"), str(page), "exec"), namespace)
-        close_limiters(namespace)
+        run(block, server.port)
     for line in capsys.readouterr().out.splitlines():
         shown = not line.startswith("RateLimit") or line in text
         assert shown, f"{page.name} shows another {line}"
@@ -108,9 +106,7 @@ def test_a_page_of_the_project_runs(server: Service, capsys: pytest.CaptureFixtu
 def test_a_customer_reads_when_the_plan_renews(server: Service, capsys: pytest.CaptureFixture[str]) -> None:
     page = (REPOSITORY / "docs/how-to/daily-quota.md").read_text()
     [block] = [block for block in FENCED.findall(page) if "billing_day" in block]
-    namespace: dict[str, Any] = {"__name__": "page"}
-    exec(block.replace("Redis()", f"Redis(port={server.port})"), namespace)
-    close_limiters(namespace)
+    run(block, server.port)
     words = r"7,500 of 10,000 requests left\. Your plan renews on [A-Z][a-z]+ 15\.\n"
     assert re.fullmatch(words, capsys.readouterr().out)
 
@@ -120,9 +116,8 @@ def test_one_account_of_several_is_taken_until_all_are_busy(
 ) -> None:
     page = (REPOSITORY / "docs/how-to/one-of-several.md").read_text()
     [block] = FENCED.findall(page)
-    namespace: dict[str, Any] = {"__name__": "page"}
     for said in ["req:1 is sent\nreq:2 is sent\nreq:3 waits\n"] * 2:  # Sent again, each finds its hold.
-        exec(block.replace("Redis()", f"Redis(port={server.port})"), namespace)
+        namespace = run(block, server.port)
         assert capsys.readouterr().out == said
     assert namespace["hold_one"]("req:1", 6000) != namespace["hold_one"]("req:2", 6000)
 

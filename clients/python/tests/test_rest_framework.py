@@ -182,42 +182,32 @@ KEYS: list[Any] = ["alice", "", 7, 0, None, ("a", 1), b"alice", "{a}:1", "\ud800
 MEANINGS: list[Any] = [(3, 60), (0, 60), (-1, 60), (3, 0), (0, 0), (3, 1800.5), (9**13, 60)]
 
 
-def outcome(throttle: type[Any], rate: Any, **more: Any) -> Any:
+def outcome(throttle: type[Any], members: dict[str, Any]) -> Any:
     """Returns how many of five requests pass, and what the rate means; or that it is refused."""
     request = APIRequestFactory(REMOTE_ADDR="192.0.2.9").get("/")
     request.user = None
     try:
-        members = {"rate": rate, "scope": "rates", **more}
-        throttles = [type("Throttle", (throttle,), members)() for _ in range(5)]
+        throttles = [type("Throttle", (throttle,), {"scope": "rates", **members})() for _ in range(5)]
         allowed = sum(one.allow_request(request, None) for one in throttles)
         return allowed, throttles[0].num_requests, throttles[0].duration
     except (LookupError, ValueError, TypeError, AttributeError, ImproperlyConfigured):
         return "refused"
 
 
-def same_as_the_framework(rate: Any, **more: Any) -> None:
-    cache.clear()
-    theirs = outcome(throttling.AnonRateThrottle, rate, **more)
-    assert outcome(rest_framework.AnonRateThrottle, rate, **more) == theirs
+MEMBERS = [
+    *({"rate": rate} for rate in RATES),
+    *({"rate": "3/d", "get_cache_key": lambda *_, key=key: key} for key in KEYS),
+    *({"rate": "3/d", "parse_rate": lambda *_, meaning=meaning: meaning} for meaning in MEANINGS),
+]
 
 
-@pytest.mark.parametrize("rate", RATES, ids=repr)
-@pytest.mark.usefixtures("fake")
-def test_a_rate_is_what_it_is_to_the_framework(rate: Any) -> None:
-    same_as_the_framework(rate)
-
-
-@pytest.mark.parametrize("key", KEYS, ids=repr)
+@pytest.mark.parametrize("members", MEMBERS, ids=map(repr, RATES + KEYS + MEANINGS))
 @pytest.mark.usefixtures("fake")
 @pytest.mark.filterwarnings("ignore::django.core.cache.CacheKeyWarning")
-def test_a_key_is_what_it_is_to_the_framework(key: Any) -> None:
-    same_as_the_framework("3/d", get_cache_key=lambda *_: key)
-
-
-@pytest.mark.parametrize("meaning", MEANINGS, ids=repr)
-@pytest.mark.usefixtures("fake")
-def test_what_a_parse_rate_returns_is_what_it_is_to_the_framework(meaning: Any) -> None:
-    same_as_the_framework("3/d", parse_rate=lambda *_: meaning)
+def test_a_throttle_does_what_it_does_as_one_of_the_framework(members: dict[str, Any]) -> None:
+    cache.clear()
+    theirs = outcome(throttling.AnonRateThrottle, members)
+    assert outcome(rest_framework.AnonRateThrottle, members) == theirs
 
 
 @pytest.mark.parametrize("rate", ["often", "3/fortnight", "5 10/x", 3, b"3/d"])

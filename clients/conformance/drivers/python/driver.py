@@ -12,6 +12,8 @@ import itertools
 import json
 import os
 import resource
+import signal
+import socket
 import sys
 import threading
 import time
@@ -50,7 +52,6 @@ limiters: dict[str, Any] = {}
 clients: dict[str, Any] = {}
 holds: dict[str, Any] = {}
 apps: list[Any] = []
-senders: dict[Any, Any] = {}
 
 
 class Unsupported(Exception):
@@ -198,20 +199,6 @@ async def lost(asked: dict[str, Any]) -> dict[str, Any]:
 async def settle(asked: dict[str, Any]) -> dict[str, Any]:
     one = holds[asked["hold"]]
     return told(await run(one, lambda: done(one.settle(asked.get("used")))))
-
-
-async def settle_inside(asked: dict[str, Any]) -> dict[str, Any]:
-    """Settles a hold twice inside its block, whose end settles it too."""
-    on = limiters[asked["on"]]
-
-    async def work() -> Any:
-        held = on.hold(asked["name"], asked["amount"], ttl_ms=asked["ttl_ms"])
-        async with block_of(held):
-            first = await done(held.settle(asked["used"]))
-            assert await done(held.settle(asked["used"])) == first
-        return first
-
-    return told(await run(on, work))
 
 
 async def hold_cancelled(asked: dict[str, Any]) -> dict[str, Any]:
@@ -371,61 +358,17 @@ async def fork(asked: dict[str, Any]) -> dict[str, Any]:
     return {"allowed": seen["allowed"], "degraded": seen["degraded"]}
 
 
-def answer(allowed: bool, headers: dict[str, str] | None = None) -> Any:
+def limited(asked: dict[str, Any]) -> Callable[[Any], Any]:
     from starlette.responses import PlainTextResponse
 
-    return PlainTextResponse("ok" if allowed else "slow down", 200 if allowed else 429, headers)
-
-
-def limited(asked: dict[str, Any]) -> Callable[[Any], Any]:
     on, name = limiters[asked["on"]], asked.get("name", "all")
 
     async def respond(request: Any) -> Any:
         decision = await run(on, lambda: done(on.take(name)))
-        return answer(decision.allowed, on.headers(decision))
+        status = 200 if decision.allowed else 429
+        return PlainTextResponse("", status, on.headers(decision))
 
     return respond
-
-
-def held(asked: dict[str, Any]) -> Callable[[Any], Any]:
-    """Holds as long as it sends, which is until the caller hangs up."""
-    from starlette.responses import StreamingResponse
-
-    on, name = limiters[asked["on"]], asked["name"]
-
-    async def work() -> AsyncIterator[str]:
-        async with on.hold(name, asked["amount"], ttl_ms=asked["ttl_ms"]) as held:
-            held.used = 0
-            while True:
-                yield "more\n"
-                await anyio.sleep(0.05)
-
-    async def stream(request: Any) -> Any:
-        return StreamingResponse(work())
-
-    return stream
-
-
-def limited_by_limits(asked: dict[str, Any]) -> Callable[[Any], Any]:
-    """By the library of that name, to compare."""
-    import limits
-    import limits.aio
-
-    pool = clients["s"].connection_pool
-    storage = limits.aio.storage.RedisStorage(
-        f"async+redis://127.0.0.1:{pool.connection_kwargs['port']}", implementation="redispy"
-    )
-    strategy = limits.aio.strategies.MovingWindowRateLimiter(storage)
-    limit, name = limiters[asked["on"]].limit, asked["name"]
-    item = limits.RateLimitItemPerSecond(int(limit.capacity), int(limit.capacity / limit.tokens_per_s))
-
-    async def limited_by_task(request: Any) -> Any:
-        return answer(await strategy.hit(item, name))
-
-    return limited_by_task
-
-
-FRAMEWORKS = {"starlette": limited, "starlette that holds": held, "starlette with limits": limited_by_limits}
 
 
 async def http(asked: dict[str, Any]) -> dict[str, Any]:
@@ -434,9 +377,7 @@ async def http(asked: dict[str, Any]) -> dict[str, Any]:
     from starlette.applications import Starlette
     from starlette.routing import Route
 
-    if asked["framework"] not in FRAMEWORKS:
-        raise Unsupported(asked["framework"])
-    app = Starlette(routes=[Route("/", FRAMEWORKS[asked["framework"]](asked))])
+    app = Starlette(routes=[Route("/", limited(asked))])
     served = uvicorn.Server(
         uvicorn.Config(app, port=0, log_level="error", access_log=False, lifespan="off", backlog=4096)
     )
@@ -444,24 +385,6 @@ async def http(asked: dict[str, Any]) -> dict[str, Any]:
     while not served.started:
         await asyncio.sleep(0.01)
     return {"port": served.servers[0].sockets[0].getsockname()[1]}
-
-
-async def request(asked: dict[str, Any]) -> dict[str, Any]:
-    """Sends a request by httpx, through the transport of the limiter."""
-    import httpx
-
-    from tokenbucket.httpx import AsyncRateLimitTransport, RateLimitTransport
-
-    on = limiters[asked["on"]]
-    options = {name: asked[name] for name in ("in_flight", "ttl_ms") if name in asked}
-    key = (asked["on"], *options.values())
-    if key not in senders:
-        kind: Any = AsyncRateLimitTransport if is_asynchronous(on) else RateLimitTransport
-        client: Any = httpx.AsyncClient if is_asynchronous(on) else httpx.Client
-        transport = kind(on, max_wait_ms=asked["max_wait_ms"], **options)
-        senders[key] = client(transport=transport, timeout=60)
-    response: Any = await run(on, lambda: done(senders[key].get(asked["url"])))
-    return {"status": response.status_code}
 
 
 async def busy(asked: dict[str, Any]) -> dict[str, Any]:
@@ -486,8 +409,8 @@ async def close(asked: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-REQUESTS = (server, limiter, hold, lost, settle, settle_inside, hold_cancelled, many, second_runtime, fork)
-MORE = (cost, http, request, busy, degraded, memory, close)
+REQUESTS = (server, limiter, hold, lost, settle, hold_cancelled, many, second_runtime, fork)
+MORE = (cost, http, busy, degraded, memory, close)
 DO: dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]] = {
     **{one.__name__: one for one in REQUESTS + MORE},
     **dict.fromkeys(("take", "take_all", "take_any", "take_up_to", "charge", "give", "wait"), operation),
@@ -526,6 +449,29 @@ async def main() -> None:
     os._exit(0)
 
 
+def fork_when_asked() -> None:
+    """Imports everything once, and returns in a process for each message, with the files that it brings."""
+    for name in CLIENTS.values():
+        import_module(f"{name}.cluster"), import_module(f"{name}.sentinel")
+    gc.freeze()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    asking = socket.socket(fileno=os.dup(0))
+    while files := socket.recv_fds(asking, 8, 3)[1]:
+        if pid := os.fork():
+            asking.send(pid.to_bytes(8, sys.byteorder))
+        for to, file in enumerate(files):
+            if not pid:
+                os.dup2(file, to)
+            os.close(file)
+        if not pid:
+            asking.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            return
+    os._exit(0)
+
+
 if __name__ == "__main__":
+    if "--template" in sys.argv:
+        fork_when_asked()
     threading.stack_size(STACK_BYTES)
     (asyncio if os.environ.get("LOOP") == "asyncio" else uvloop).run(main())
