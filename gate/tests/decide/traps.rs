@@ -202,21 +202,6 @@ async fn overrides_share_one_bucket() {
 }
 
 #[tokio::test]
-async fn a_report_is_charged_though_the_proxy_stops_waiting() {
-    let (server, decider) = start();
-    let found = [rule(Rule { paid_afterwards: Some(true), ..hourly(5) }, "k")];
-    assert_eq!(summary(&decide(&decider, &found, &[Some(0)]).await).0, [(false, 5)]);
-    server.signal("STOP");
-    let report = decide(&decider, &found, &[Some(3)]);
-    assert!(tokio::time::timeout(std::time::Duration::from_millis(50), report).await.is_err());
-    server.signal("CONT");
-    wait_for("the charge", READY_WITHIN, async || {
-        summary(&decide(&decider, &found, &[Some(0)]).await).0 == [(false, 2)]
-    })
-    .await;
-}
-
-#[tokio::test]
 async fn negative_hits_go_back_up_to_the_capacity() {
     let (_server, decider) = start();
     let found = vec![rule(hourly(5), "k")];
