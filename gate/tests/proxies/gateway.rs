@@ -32,7 +32,7 @@ impl Gateway {
         let gate = control_plane.follower().set("REDIS_URL", redis.url()).set("REDIS_TIMEOUT", "10s").start();
         gate.wait_until_healthy();
         let (backend, port) = (Backend::start("from the backend"), free_port());
-        let ports = [("ADMIN", free_port()), ("ENVOY", port), ("BACKEND", backend.port), ("GATE", gate.grpc)];
+        let ports = [("ENVOY", port), ("BACKEND", backend.port), ("GATE", gate.grpc)];
         let ports = ports.map(|(name, port)| (format!("{name}_PORT"), port.to_string()));
         let replaced: Vec<_> = ports.iter().map(|(name, port)| (name.as_str(), port.as_str())).collect();
         let envoy = envoy::start(port, &configured("tests/proxies/gateway.yaml", &replaced));

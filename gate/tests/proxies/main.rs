@@ -18,5 +18,4 @@ mod envoy;
 mod gateway;
 mod http;
 mod over_http;
-mod ratelimit;
 mod world;
