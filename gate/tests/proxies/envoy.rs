@@ -1,48 +1,35 @@
 //! Envoy, which asks by gRPC.
 
 use crate::clock::Clock;
-use crate::gate::{ask, get, memory_mib, wait_until, Gate, Reply};
+use crate::gate::{ask, free_port, get, memory_mib, wait_until, Gate, Reply};
+use crate::http::Backend;
 use crate::over_http::LIMITS;
+use crate::program::{folder, program, Program};
 use crate::servers::{self, Server};
-use crate::world::{configured, folder, free_port, program, statuses, Program, World};
+use crate::world::{configured, statuses, World};
 
 /// Longer than any reply takes on a busy machine, so that Envoy lets nothing pass in between.
 const PATIENT: &str = "30s";
 
-/// Envoy by the configuration of the tests, and its port.
-pub struct Envoy {
-    envoy: Program,
+/// Envoy by the configuration of the tests, before a backend.
+pub fn before(backend: &Backend, gates: &[&Gate], failure_mode_deny: bool) -> Program {
+    let port = free_port();
+    let endpoint = |gate: &&Gate| {
+        let port = gate.grpc;
+        format!("{{endpoint: {{address: {{socket_address: {{address: 127.0.0.1, port_value: {port}}}}}}}}}")
+    };
+    let gates: Vec<_> = gates.iter().map(endpoint).collect();
+    let replaced = [
+        ("ENVOY_PORT", &*port.to_string()),
+        ("BACKEND_PORT", &backend.port.to_string()),
+        ("TIMEOUT", PATIENT),
+        ("FAILURE_MODE_DENY", &failure_mode_deny.to_string()),
+        ("GATES", &gates.join(", ")),
+    ];
+    start(port, &configured("tests/proxies/envoy.yaml", &replaced))
 }
 
-impl Envoy {
-    pub fn start(world: &World, gates: &[&Gate], failure_mode_deny: bool) -> Self {
-        let port = free_port();
-        let endpoint = |gate: &&Gate| {
-            format!(
-                "{{endpoint: {{address: {{socket_address: {{address: 127.0.0.1, port_value: {}}}}}}}}}",
-                gate.grpc
-            )
-        };
-        let gates: Vec<_> = gates.iter().map(endpoint).collect();
-        let text = configured(
-            "tests/proxies/envoy.yaml",
-            &[
-                ("ENVOY_PORT", &port.to_string()),
-                ("BACKEND_PORT", &world.backend.port.to_string()),
-                ("TIMEOUT", PATIENT),
-                ("FAILURE_MODE_DENY", &failure_mode_deny.to_string()),
-                ("GATES", &gates.join(", ")),
-            ],
-        );
-        Self { envoy: start(port, &text) }
-    }
-
-    pub fn get(&self, path: &str, headers: &[(&str, &str)]) -> Reply {
-        get(self.envoy.port, path, headers)
-    }
-}
-
-pub fn start(port: u16, text: &str) -> Program {
+fn start(port: u16, text: &str) -> Program {
     let envoy = program("ENVOY", "envoy");
     let options = ["--concurrency", "1", "--disable-hot-restart", "--log-level", "warning"];
     let command = [&[envoy.as_str(), "-c", "envoy.yaml"][..], &options[..]].concat();
@@ -134,10 +121,10 @@ fn bytes_that_are_not_utf8_evade_no_limit() {
 
     let world = World { limits: HOURLY.to_owned(), ..world };
     let gate = world.gate(&[]);
-    let envoy = Envoy::start(&world, &[&gate], false);
+    let envoy = before(&world.backend, &[&gate], false);
     for (path, bytes) in [("/key", "\u{ff}"), ("/key", "a\u{c3}\u{28}"), ("/format", "\u{f0}")] {
         let key = [("key", bytes), ("from", bytes)];
-        assert_eq!(statuses(4, || envoy.get(path, &key)), [200, 200, 200, 429], "{path} {bytes:?}");
+        assert_eq!(statuses(4, || get(envoy.port, path, &key)), [200, 200, 200, 429], "{path} {bytes:?}");
     }
     assert_eq!(gate.metric("ratelimit_service_should_rate_limit_error{err_type=\"service_error\"}"), 0);
 }
@@ -153,12 +140,12 @@ descriptors:
 fn while_redis_is_away_envoy_decides() {
     let mut world = World::new(HOURLY);
     let gate = world.gate(&[]);
-    let envoys = [false, true].map(|deny| Envoy::start(&world, &[&gate], deny));
-    let ask = |at: usize, value: &str| envoys[at].get("/key", &[("key", value)]).status;
+    let envoys = [false, true].map(|deny| before(&world.backend, &[&gate], deny));
+    let ask = |at: usize, value: &str| get(envoys[at].port, "/key", &[("key", value)]).status;
     assert_eq!((ask(0, "a"), ask(1, "a")), (200, 200));
 
     world.redis.kill();
-    assert_eq!(statuses(5, || envoys[0].get("/key", &[("key", "a")])), [200; 5]);
+    assert_eq!(statuses(5, || get(envoys[0].port, "/key", &[("key", "a")])), [200; 5]);
     assert_eq!(ask(1, "a"), 500);
 
     world.redis.start_again();
@@ -178,13 +165,13 @@ fn four_envoys_and_three_gates_grant_no_more_than_one() {
     const LIMIT: usize = 400;
     let world = World::new(&yearly(LIMIT));
     let gates = [(); 3].map(|()| world.gate(&[]));
-    let envoys = [(); 4].map(|()| Envoy::start(&world, &gates.each_ref(), true));
+    let envoys = [(); 4].map(|()| before(&world.backend, &gates.each_ref(), true));
     wait_until("all gates are asked", || {
-        envoys.iter().for_each(|envoy| drop(envoy.get("/key", &[("key", "warm")])));
+        envoys.iter().for_each(|envoy| drop(get(envoy.port, "/key", &[("key", "warm")])));
         gates.iter().all(|gate| total_hits(gate) > 0)
     });
     let replies: Vec<u16> = std::thread::scope(|scope| {
-        let call = |envoy: &'_ Envoy| statuses(10, || envoy.get("/key", &[("key", "a")]));
+        let call = |envoy: &'_ Program| statuses(10, || get(envoy.port, "/key", &[("key", "a")]));
         let callers = envoys.iter().cycle().take(64).map(|envoy| scope.spawn(move || call(envoy)));
         let callers: Vec<_> = callers.collect();
         callers.into_iter().flat_map(|caller| caller.join().expect("no panic")).collect()
@@ -228,7 +215,7 @@ fn ten_thousand_callers_have_a_bucket_each() {
     const CALLERS_OF_EACH: usize = 625;
     let world = World::new(&yearly(1));
     let gate = world.gate(&[]);
-    let envoy = Envoy::start(&world, &[&gate], true);
+    let envoy = before(&world.backend, &[&gate], true);
     let before = memory_mib(&gate, "VmRSS");
     std::thread::scope(|scope| {
         for thread in 0..16 {
@@ -236,7 +223,7 @@ fn ten_thousand_callers_have_a_bucket_each() {
             scope.spawn(move || {
                 for caller in 0..CALLERS_OF_EACH {
                     let caller = (thread * CALLERS_OF_EACH + caller).to_string();
-                    assert_eq!(envoy.get("/key", &[("key", &caller)]).status, 200);
+                    assert_eq!(get(envoy.port, "/key", &[("key", &caller)]).status, 200);
                 }
             });
         }
@@ -245,5 +232,5 @@ fn ten_thousand_callers_have_a_bucket_each() {
     assert_eq!((buckets, total_hits(&gate)), (10_000, 10_000));
     let grown = memory_mib(&gate, "VmRSS").saturating_sub(before);
     assert!(grown < 16, "{grown} MiB");
-    assert_eq!(envoy.get("/key", &[("key", "9999")]).status, 429);
+    assert_eq!(get(envoy.port, "/key", &[("key", "9999")]).status, 429);
 }

@@ -18,4 +18,5 @@ mod envoy;
 mod gateway;
 mod http;
 mod over_http;
+mod program;
 mod world;

@@ -1,9 +1,10 @@
 //! Caddy, nginx, HAProxy and Traefik, which ask over HTTP. All by the configurations of gate/examples.
 
 use crate::envoy::SPELLINGS;
-use crate::gate::{ask, get, wait_until, Gate, Reply};
+use crate::gate::{ask, free_port, get, wait_until, Gate, Reply};
+use crate::program::{folder, program, Program};
 use crate::servers;
-use crate::world::{configured, folder, free_port, program, statuses, Program, World};
+use crate::world::{configured, statuses, World};
 
 /// The keys of examples/limits/edge.yaml, with limits in which nothing comes back while a test runs.
 pub const LIMITS: &str = "
