@@ -14,9 +14,7 @@ use tokenbucket_gate::messages::{Descriptor, Entry, Request};
 use tonic::transport::Channel;
 
 #[path = "ports.rs"]
-mod ports;
-
-pub use ports::free_port;
+pub mod ports;
 
 /// A slow machine may be slow; a test that fails takes so long.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -343,7 +341,7 @@ fn exchange(port: u16, method: &str, path: &str, headers: &[(&str, &str)], body:
 }
 
 /// The first line, and the headers with their names in lower case.
-pub fn head(from: &mut impl BufRead) -> Option<(String, Vec<(String, String)>)> {
+fn head(from: &mut impl BufRead) -> Option<(String, Vec<(String, String)>)> {
     let mut lines = from.lines().map_while(Result::ok).take_while(|line| !line.is_empty());
     let first = lines.next()?;
     let header = |line: String| {

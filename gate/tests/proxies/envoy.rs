@@ -1,7 +1,8 @@
 //! Envoy, which asks by gRPC.
 
 use crate::clock::Clock;
-use crate::gate::{ask, free_port, get, memory_mib, wait_until, Gate, Reply};
+use crate::gate::ports::free_port;
+use crate::gate::{ask, get, memory_mib, wait_until, Gate, Reply};
 use crate::http::Backend;
 use crate::over_http::LIMITS;
 use crate::program::{folder, program, Program};
@@ -135,24 +136,6 @@ descriptors:
   - key: key
     rate_limit: {unit: hour, requests_per_unit: 3}
 ";
-
-#[test]
-fn while_redis_is_away_envoy_decides() {
-    let mut world = World::new(HOURLY);
-    let gate = world.gate(&[]);
-    let envoys = [false, true].map(|deny| before(&world.backend, &[&gate], deny));
-    let ask = |at: usize, value: &str| get(envoys[at].port, "/key", &[("key", value)]).status;
-    assert_eq!((ask(0, "a"), ask(1, "a")), (200, 200));
-
-    world.redis.kill();
-    assert_eq!(statuses(5, || get(envoys[0].port, "/key", &[("key", "a")])), [200; 5]);
-    assert_eq!(ask(1, "a"), 500);
-
-    world.redis.start_again();
-    wait_until("the gate decides again", || ask(1, "b") == 200);
-    wait_until("limits hold again", || ask(1, "c") == 429);
-    assert_eq!(ask(0, "c"), 429);
-}
 
 /// What is limited so hardly fills up in the time of a test.
 fn yearly(requests: usize) -> String {

@@ -30,7 +30,7 @@ impl Gateway {
         let (redis, control_plane) = (Server::start(), ControlPlane::start());
         let gate = control_plane.follower().set("REDIS_URL", redis.url()).set("REDIS_TIMEOUT", "10s").start();
         gate.wait_until_healthy();
-        let backend = Backend::start("from the backend");
+        let backend = Backend::start();
         let envoy = envoy::before(&backend, &[&gate], true);
         Self { control_plane, gate, envoy, _others: (redis, backend) }
     }

@@ -1,7 +1,8 @@
 //! Caddy, nginx, HAProxy and Traefik, which ask over HTTP. All by the configurations of gate/examples.
 
 use crate::envoy::SPELLINGS;
-use crate::gate::{ask, free_port, get, wait_until, Gate, Reply};
+use crate::gate::ports::free_port;
+use crate::gate::{ask, get, wait_until, Gate, Reply};
 use crate::program::{folder, program, Program};
 use crate::servers;
 use crate::world::{configured, statuses, World};

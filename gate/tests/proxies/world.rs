@@ -32,7 +32,7 @@ impl World {
     }
 
     pub fn with(redis: Server, limits: &str) -> Self {
-        Self { redis, backend: Backend::start("from the backend"), limits: limits.to_owned() }
+        Self { redis, backend: Backend::start(), limits: limits.to_owned() }
     }
 
     /// A gate that is ready.
