@@ -30,7 +30,7 @@ use tonic::transport::server::TcpIncoming;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
-use gate::Setup;
+use gate::{Gate, Setup};
 
 /// What Envoy waits for unless told otherwise.
 const ENVOYS_TIMEOUT: Duration = Duration::from_millis(20);
@@ -107,24 +107,11 @@ fn start_lesser(which: &str, redis: &str) -> (Process, SocketAddr) {
 }
 
 async fn connect(address: SocketAddr) -> RateLimitServiceClient<Channel> {
-    let began = Instant::now();
-    loop {
-        let mut client = match RateLimitServiceClient::connect(format!("http://{address}")).await {
-            Ok(client) => client,
-            Err(_) if began.elapsed() < servers::READY_WITHIN => {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-                continue;
-            }
-            Err(error) => panic!("no service at {address}: {error}"),
-        };
-        match client.should_rate_limit(request("ready")).await {
-            Ok(_) => return client,
-            Err(_) if began.elapsed() < servers::READY_WITHIN => {
-                tokio::time::sleep(Duration::from_millis(20)).await
-            }
-            Err(status) => panic!("{address} does not answer: {status}"),
-        }
-    }
+    let channel = Channel::from_shared(format!("http://{address}")).unwrap().connect_lazy();
+    let client = RateLimitServiceClient::new(channel);
+    let answers = async || client.clone().should_rate_limit(request("ready")).await.is_ok();
+    servers::wait_for("a service", servers::READY_WITHIN, answers).await;
+    client
 }
 
 fn request(user: &str) -> RateLimitRequest {
@@ -205,12 +192,6 @@ fn median(mut values: Vec<u64>) -> u64 {
     values[values.len() / 2]
 }
 
-fn resident_kb(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
-}
-
 /// The client has one thread, so that a core is left for whom it calls.
 #[tokio::main(worker_threads = 1)]
 async fn measure() {
@@ -256,30 +237,29 @@ async fn measure() {
         );
     }
     println!("\n{late} of {calls} calls of the gate took longer than {} ms.", ENVOYS_TIMEOUT.as_millis());
-    memory(&callees[GATE], gate.pid(), if quick { 100_000 } else { 1_000_000 }).await;
+    memory(&callees[GATE], &gate, if quick { 100_000 } else { 1_000_000 }).await;
 }
 
 /// What the gate keeps of so many descriptors.
-async fn memory(gate: &Callee, pid: u32, descriptors: usize) {
-    let mut after_kb = Vec::new();
+async fn memory(callee: &Callee, gate: &Gate, descriptors: usize) {
+    let mut after_mib = Vec::new();
     for part in 0..10 {
         let tasks = (0..64).map(|task| {
-            let mut gate = gate.clone();
+            let mut callee = callee.clone();
             tokio::spawn(async move {
                 for number in 0..descriptors / 640 {
-                    gate.call(&format!("other:{part}:{task}:{number}")).await;
+                    callee.call(&format!("other:{part}:{task}:{number}")).await;
                 }
             })
         });
         for task in tasks.collect::<Vec<_>>() {
             task.await.unwrap();
         }
-        after_kb.push(resident_kb(pid));
+        after_mib.push(gate::memory_mib(gate, "VmRSS"));
     }
     println!(
-        "The gate uses {} MB after a tenth of {descriptors} descriptors, {} MB after all.",
-        after_kb[0] / 1024,
-        after_kb[9] / 1024
+        "The gate uses {} MiB after a tenth of {descriptors} descriptors, {} MiB after all.",
+        after_mib[0], after_mib[9]
     );
 }
 

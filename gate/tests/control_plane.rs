@@ -34,7 +34,8 @@ use tonic::metadata::MetadataMap;
 use tonic::transport;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::gate::{free_port, wait_until, Setup};
+use crate::gate::ports::free_port;
+use crate::gate::{wait_until, Setup};
 
 /// The one that Envoy Gateway knows.
 pub const NODE: &str = "envoy-ratelimit";

@@ -3,16 +3,18 @@
 #![allow(dead_code)] // each test program uses its part
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use tokenbucket_gate::messages::{Descriptor, Entry, Request};
 use tonic::transport::Channel;
+
+#[path = "ports.rs"]
+pub mod ports;
 
 /// A slow machine may be slow; a test that fails takes so long.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -339,7 +341,7 @@ fn exchange(port: u16, method: &str, path: &str, headers: &[(&str, &str)], body:
 }
 
 /// The first line, and the headers with their names in lower case.
-pub fn head(from: &mut impl BufRead) -> Option<(String, Vec<(String, String)>)> {
+fn head(from: &mut impl BufRead) -> Option<(String, Vec<(String, String)>)> {
     let mut lines = from.lines().map_while(Result::ok).take_while(|line| !line.is_empty());
     let first = lines.next()?;
     let header = |line: String| {
@@ -352,18 +354,6 @@ pub fn head(from: &mut impl BufRead) -> Option<(String, Vec<(String, String)>)> 
 /// A connection that says nothing yet.
 pub fn connect(port: u16) -> TcpStream {
     TcpStream::connect(("127.0.0.1", port)).expect("a connection")
-}
-
-/// A port below those that the kernel gives to clients, so that it stays free for a restart.
-pub fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let start = u16::try_from(std::process::id() % 9000).expect("below 9000");
-    loop {
-        let port = 21_000 + (start + NEXT.fetch_add(1, Ordering::Relaxed)) % 9000;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
 }
 
 /// Memory of the process in MiB: `VmRSS` is what it uses, `VmHWM` the most that it ever used.

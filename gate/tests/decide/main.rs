@@ -5,7 +5,6 @@
 #[path = "../../../clients/rust/tests/servers.rs"]
 mod servers;
 
-mod away;
 mod cluster;
 mod metrics;
 mod replies;

@@ -10,7 +10,7 @@ use tokenbucket_gate::limits::Limits;
 use tokenbucket_gate::messages::{self, Code, CommitRequest, Request, ReserveRequest, ReserveResponse};
 
 use crate::servers::{ask, wait_for, Cluster, Server, READY_WITHIN};
-use crate::{connect, decider, descriptor, hits, limits, policy, request, summary};
+use crate::{connect, decider, descriptor, hits, limits, policy, request};
 
 /// Nothing flows in while a test runs.
 const LIMITS: &str = "domain: shop
@@ -126,21 +126,6 @@ async fn a_commit_refunds_what_was_not_used_and_charges_what_was_used_beyond() {
     }
 }
 
-/// A filter beside Envoy's own may reserve: they name the same bucket.
-#[tokio::test]
-async fn what_is_reserved_is_gone_for_envoy() {
-    let (_server, gate) = start();
-    let left_for_envoy = async |descriptor| {
-        let asked = request([descriptor]);
-        summary(&gate.decider.decide(Some(&gate.limits), &asked).await.unwrap()).0[0]
-    };
-    let id = gate.reserve(&["b"], 50).await.unwrap();
-    assert_eq!(left_for_envoy(hits("b", 0)).await, (false, 50));
-    assert!(gate.commit(&["b"], &id, 20).await);
-    assert_eq!(left_for_envoy(hits("b", 0)).await, (false, 80));
-    assert_eq!(left_for_envoy(descriptor("b")).await, (false, 79), "without a cost it takes 1");
-}
-
 /// What is counted is what one bucket holds: of all that a call has, the largest.
 #[tokio::test]
 async fn metrics_count_what_is_held() {
@@ -201,23 +186,6 @@ fn permit(server: &Server, commands: &[&str], may: char) {
     let words: Vec<String> =
         ["ACL", "SETUSER", "default"].map(str::to_owned).into_iter().chain(commands).collect();
     ask::<()>(server, &words.iter().map(String::as_str).collect::<Vec<_>>());
-}
-
-#[tokio::test]
-async fn a_refused_commit_is_sent_again() {
-    let (server, gate) = start();
-    let id = gate.reserve(&["a"], 300).await.unwrap();
-    permit(&server, &["tb.settle", "tb.msettle"], '-');
-    for _ in 0..3 {
-        // Nothing is charged yet, so a repeated call must not say that all is well.
-        assert!(gate.try_commit(&["a"], &id, 100).await.is_err());
-    }
-    permit(&server, &["tb.settle", "tb.msettle"], '+');
-    wait_for("the charge", READY_WITHIN, async || left(&server, "a") == 900).await;
-    wait_for("the count", READY_WITHIN, async || gate.metric("commits_sent_again") == 1).await;
-    assert!(!gate.commit(&["a"], &id, 100).await);
-    let stats = ["committed_tokens", "overestimated_tokens", "commits_lost"].map(|stat| gate.metric(stat));
-    assert_eq!((left(&server, "a"), stats), (900, [100, 200, 0]));
 }
 
 /// The reservation is over, and the report of what was used fails: the gateway commits again.

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use tokenbucket_gate::limits::{check_files, read_folder, Mistake, Options};
+use tokenbucket_gate::limits::{check_files, read_folder, Options};
 
 const LIMITS: &str = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1}}]\n";
 
@@ -34,17 +34,6 @@ fn every_file_counts_in_the_order_of_names() {
 }
 
 #[test]
-fn a_config_map_of_kubernetes_is_read_once() {
-    // While the folders of both versions are there.
-    let [old, new] = ["..2026_1/limits.yaml", "..2026_2/limits.yaml"];
-    let folder = folder(&[(old, LIMITS.as_bytes()), (new, LIMITS.as_bytes())]);
-    symlink("..2026_2", folder.path().join("..data")).unwrap();
-    symlink("..data/limits.yaml", folder.path().join("limits.yaml")).unwrap();
-    assert_eq!(found(folder.path(), true), ["limits.yaml"]);
-    assert_eq!(found(folder.path(), false), ["limits.yaml"]);
-}
-
-#[test]
 fn links_are_followed_also_in_a_circle() {
     let elsewhere = folder(&[("far.yaml", b"")]);
     let folder = folder(&[("near.yaml", b"")]);
@@ -59,18 +48,6 @@ fn links_to_nothing_are_no_files() {
     let folder = folder(&[("limits.yaml", b"")]);
     symlink("nowhere", folder.path().join(".#limits.yaml")).unwrap();
     assert_eq!(found(folder.path(), false), ["limits.yaml"]);
-}
-
-#[test]
-fn what_cannot_be_read_is_named() {
-    let folder = folder(&[("bad", b"domain: d\nd\xffescriptors:\n")]);
-    let error = read_folder(folder.path(), false).unwrap_err();
-    let mistake = error.get_ref().unwrap().downcast_ref::<Mistake>().unwrap();
-    assert_eq!((mistake.line, &*mistake.problem), (2, "error loading config file: not UTF-8"));
-
-    let missing = read_folder(&folder.path().join("missing"), false).unwrap_err();
-    assert!(missing.to_string().contains("missing"), "{missing}");
-    assert_eq!(missing.kind(), std::io::ErrorKind::NotFound);
 }
 
 #[test]

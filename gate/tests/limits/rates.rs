@@ -1,42 +1,28 @@
 //! What a `rate_limit` is as a bucket, and what replies say about it.
 
 use crate::limit;
-use crate::mistakes::in_limit;
 
 #[test]
 fn units_are_buckets() {
-    for (unit, bucket, unit_ms) in [
-        ("second", "3 3/s", 1000),
-        ("Minute", "3 3/m", 60_000),
-        ("HOUR", "3 3/h", 3_600_000),
-        ("day", "3 3/d", 86_400_000),
-        ("week", "3 3/7d", 604_800_000),
-        ("month", "3 3/30d", 2_592_000_000),
-        ("year", "3 3/365d", 31_536_000_000),
+    for (unit, rate, calendar, unit_ms) in [
+        ("second", "3/s", "3@s", 1000),
+        ("Minute", "3/m", "3@m", 60_000),
+        ("HOUR", "3/h", "3@h", 3_600_000),
+        ("day", "3/d", "3@d", 86_400_000),
+        ("week", "3/7d", "3@w", 604_800_000),
+        ("month", "3/30d", "3@mo", 2_592_000_000),
+        ("year", "3/365d", "3@y", 31_536_000_000),
     ] {
-        let found = limit(&format!("unit: {unit}\nrequests_per_unit: 3"));
-        assert_eq!((found.rule.limit.to_string(), found.rule.unit_ms), (bucket.to_owned(), unit_ms));
-        assert_eq!(found.rule.current.unit().as_str_name(), unit.to_uppercase());
+        let lines = format!("unit: {unit}\nrequests_per_unit: 3");
+        let found = limit(&lines).rule;
+        assert_eq!((found.limit.to_string(), found.unit_ms), (format!("3 {rate}"), unit_ms));
+        assert_eq!(found.current.unit().as_str_name(), unit.to_uppercase());
+        let found = limit(&format!("{lines}\nwindow: calendar")).rule;
+        assert_eq!(found.limit.to_string(), format!("3 {calendar}"));
     }
     assert_eq!(limit("unit: year\nrequests_per_unit: 4294967295").rule.limit.capacity(), "4294967295");
     let nothing = limit("unit: day\nrequests_per_unit: 0").rule;
     assert_eq!((nothing.limit.to_string(), nothing.current.requests_per_unit), ("0 1/m".to_owned(), 0));
-}
-
-#[test]
-fn windows_of_the_calendar_are_buckets() {
-    for (unit, bucket) in [
-        ("second", "3 3@s"),
-        ("minute", "3 3@m"),
-        ("hour", "3 3@h"),
-        ("day", "3 3@d"),
-        ("week", "3 3@w"),
-        ("month", "3 3@mo"),
-        ("year", "3 3@y"),
-    ] {
-        let found = limit(&format!("unit: {unit}\nrequests_per_unit: 3\nwindow: calendar"));
-        assert_eq!(found.rule.limit.to_string(), bucket);
-    }
 }
 
 #[test]
@@ -67,28 +53,4 @@ fn rates_are_buckets_and_shown_in_units_that_they_divide() {
         let shown = format!("{} {}", rule.current.requests_per_unit, rule.current.unit().as_str_name());
         assert_eq!((&*rule.limit.to_string(), &*shown, rule.unit_ms), (bucket, current, unit_ms), "{lines}");
     }
-}
-
-/// The module and the packages read the same file.
-#[test]
-fn rates_of_the_calendar_are_those_of_the_packages() {
-    let text = include_str!("../../../clients/conformance/rates.txt");
-    for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-        let (rate, is_rate) = line.split_once(' ').map_or((line, false), |(rate, _)| (rate, true));
-        let lines = format!("rate: {rate}");
-        if is_rate {
-            assert_eq!(limit(&lines).rule.limit.to_string(), format!("10 {rate}"));
-        } else {
-            assert!(in_limit(&lines).starts_with("f.yaml:5: rate: "), "{rate}");
-        }
-    }
-}
-
-#[test]
-fn rlconfig_says_what_ratelimit_could_not() {
-    let text = "domain: d\ndescriptors: [{key: k, rate_limit: {rate: 100/m, capacity: 200}}]";
-    assert_eq!(
-        crate::limits(text).dump(),
-        "d.k: unit=MINUTE requests_per_unit=100, shadow_mode: false, quota_mode: false, rate: 100/m, capacity: 200\n"
-    );
 }

@@ -13,7 +13,7 @@ use crate::h2_client::{status_of, watch, Client};
 use crate::servers::Server;
 use crate::{asks, TWO};
 
-const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+pub const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 const RESERVE: &str = "/kuadrant.service.ratelimit.v1.RateLimitService/Reserve";
 const COMMIT: &str = "/kuadrant.service.ratelimit.v1.RateLimitService/Commit";
@@ -54,15 +54,17 @@ async fn limits(gate: &Gate) {
     assert_eq!(gate.json(&asks("a")).status, 429);
 }
 
-/// Messages of 600 MB in all, of each of which the last bytes are missing.
+/// Messages of 600 MB in all, of each of which the last bytes are missing; and calls that only announce a message.
 #[tokio::test(flavor = "multi_thread")]
-async fn of_large_messages_share_a_bound() {
-    let (_redis, gate) = start(TWO);
-    let clients = join_all((0..20).map(|_| Client::connect(&gate))).await;
-    let begun = clients.iter().flat_map(|one| (0..30).map(|_| one.begin(SHOULD_RATE_LIMIT, 1_000_000)));
-    let begun = join_all(begun).await;
-    limits_as_ever(&gate).await;
-    assert!(begun.iter().any(Option::is_some), "all were refused");
+async fn of_unfinished_messages_share_a_bound() {
+    for (connections, calls, size) in [(20, 30, 1_000_000), (80, 256, 0)] {
+        let (_redis, gate) = start(TWO);
+        let clients = join_all((0..connections).map(|_| Client::connect(&gate))).await;
+        let begun = clients.iter().flat_map(|one| (0..calls).map(|_| one.begin(SHOULD_RATE_LIMIT, size)));
+        let begun = join_all(begun).await;
+        limits_as_ever(&gate).await;
+        assert!(begun.iter().any(Option::is_some), "all were refused");
+    }
 }
 
 /// Messages that are finished, and many times larger once they are decoded: an empty entry has two bytes.
@@ -79,16 +81,6 @@ async fn of_empty_entries_share_a_bound() {
     }
     let body = format!(r#"{{"domain":"d","descriptors":[{{"entries":[{}{{}}]}}]}}"#, "{},".repeat(40_000));
     assert_eq!(gate.json(&body).status, 400);
-    limits_as_ever(&gate).await;
-}
-
-/// Calls that only announce a message.
-#[tokio::test(flavor = "multi_thread")]
-async fn of_many_calls_share_a_bound() {
-    let (_redis, gate) = start(TWO);
-    let clients = join_all((0..80).map(|_| Client::connect(&gate))).await;
-    let begun = clients.iter().flat_map(|one| (0..256).map(|_| one.begin(SHOULD_RATE_LIMIT, 0)));
-    let _begun = join_all(begun).await;
     limits_as_ever(&gate).await;
 }
 

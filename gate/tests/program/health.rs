@@ -1,28 +1,24 @@
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use tonic::transport::Channel;
+use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_health::pb::HealthCheckRequest;
-use tonic_health::ServingStatus;
 use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
 use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 use tonic_reflection::pb::v1::ServerReflectionRequest;
 
-use crate::gate::{request, wait_until, Gate, Setup};
+use crate::gate::{ask, connect, request, wait_until, Gate, Setup};
 use crate::servers::Server;
-use crate::{started, TWO};
+use crate::{asks, started, TWO};
 
 async fn grpc_health(gate: &Gate, service: &str) -> ServingStatus {
     let url = format!("http://127.0.0.1:{}", gate.grpc);
     let channel = Channel::from_shared(url).expect("a URL").connect().await.expect("a connection");
     let request = HealthCheckRequest { service: service.to_owned() };
-    let reply = HealthClient::new(channel).check(request).await.expect("a reply").into_inner();
-    if reply.status == ServingStatus::Serving as i32 {
-        ServingStatus::Serving
-    } else {
-        ServingStatus::NotServing
-    }
+    HealthClient::new(channel).check(request).await.expect("a reply").into_inner().status()
 }
 
 /// A Redis that is late does not end the gate. It is healthy once Redis has answered, and no longer after SIGTERM.
@@ -67,36 +63,13 @@ async fn waits_for_limits_if_told_so() {
     plain.wait_until_healthy();
     waiting.wait_for_line("Redis answers");
     assert_eq!(waiting.http("GET", "/healthcheck", "").status, 500);
-    let error = plain
-        .client()
-        .await
-        .should_rate_limit(request("d", &[&[("key", "a")]]))
-        .await
-        .expect_err("no limits");
-    assert_eq!((error.code(), error.message()), (tonic::Code::Unknown, "no rate limit configuration loaded"));
+    let error = plain.client().await.should_rate_limit(request("d", &[&[("key", "a")]])).await;
+    assert_eq!(error.expect_err("no limits").message(), "no rate limit configuration loaded");
     waiting.write("two.yaml", TWO);
     waiting.wait_until_healthy();
     std::fs::remove_file(waiting.file("two.yaml")).expect("a file");
     wait_until("unhealthy", || waiting.http("GET", "/healthcheck", "").status == 500);
     assert_eq!(grpc_health(&waiting, "ratelimit").await, ServingStatus::NotServing);
-}
-
-/// SIGTERM ends it within seconds, also while clients stay connected, with exit code 0.
-#[tokio::test(flavor = "multi_thread")]
-async fn ends_on_signals() {
-    let redis = Server::start();
-    for signal in ["TERM", "INT"] {
-        let mut gate = Setup::redis(&redis.url()).file("two.yaml", TWO).start();
-        gate.wait_until_healthy();
-        let mut client = gate.client().await;
-        client.should_rate_limit(request("d", &[&[("key", signal)]])).await.expect("a reply");
-        let _idle = std::net::TcpStream::connect(("127.0.0.1", gate.http)).expect("a connection");
-        let asked_at = Instant::now();
-        gate.signal(signal);
-        assert_eq!(gate.wait_for_end().code(), Some(0));
-        // 10 s, and some for a slow machine.
-        assert!(asked_at.elapsed() < Duration::from_secs(15));
-    }
 }
 
 /// Clients such as grpcurl need no .proto files.
@@ -126,28 +99,34 @@ async fn describes_its_services() {
     assert!(services.iter().all(|service| names.iter().any(|name| name == service)), "{names:?}");
 }
 
-/// After SIGTERM the gate still answers the call that it is working on. Health says at once that no new calls should come.
+/// SIGTERM and SIGINT end it with exit code 0 within seconds, also while clients stay connected. It still answers the calls
+/// that it is working on. Health says at once that no new calls should come.
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_calls_that_run_at_its_end() {
-    let (redis, mut gate) = started(&[("REDIS_TIMEOUT", "8s")]);
-    let mut client = gate.client().await;
-    redis.signal("STOP");
-    let call = tokio::spawn(async move { client.should_rate_limit(request("d", &[&[("key", "a")]])).await });
-    // It runs once the socket of Redis has something to read.
-    wait_until("a call", || waiting_bytes(redis.port) > 0);
-    let first = waiting_bytes(redis.port);
-    let json = {
-        let (port, body) = (gate.http, crate::asks("b"));
-        tokio::task::spawn_blocking(move || crate::gate::ask(port, "POST", "/json", &[], &body))
-    };
-    wait_until("another call", || waiting_bytes(redis.port) > first);
-    gate.signal("TERM");
-    gate.wait_for_line("ends");
-    wait_until("no new connections", || std::net::TcpStream::connect(("127.0.0.1", gate.http)).is_err());
-    redis.signal("CONT");
-    assert!(call.await.expect("no panic").is_ok());
-    assert_eq!(json.await.expect("no panic").status, 200);
-    assert_eq!(gate.wait_for_end().code(), Some(0));
+    for signal in ["TERM", "INT"] {
+        let (redis, mut gate) = started(&[("REDIS_TIMEOUT", "8s")]);
+        let mut client = gate.client().await;
+        let _idle = connect(gate.http);
+        redis.signal("STOP");
+        let call =
+            tokio::spawn(async move { client.should_rate_limit(request("d", &[&[("key", "a")]])).await });
+        // It runs once the socket of Redis has something to read.
+        wait_until("a call", || waiting_bytes(redis.port) > 0);
+        let first = waiting_bytes(redis.port);
+        let port = gate.http;
+        let json = tokio::task::spawn_blocking(move || ask(port, "POST", "/json", &[], &asks("b")));
+        wait_until("another call", || waiting_bytes(redis.port) > first);
+        let asked_at = Instant::now();
+        gate.signal(signal);
+        gate.wait_for_line("ends");
+        wait_until("no new connections", || TcpStream::connect(("127.0.0.1", gate.http)).is_err());
+        redis.signal("CONT");
+        assert!(call.await.expect("no panic").is_ok());
+        assert_eq!(json.await.expect("no panic").status, 200);
+        assert_eq!(gate.wait_for_end().code(), Some(0));
+        // 10 s, and some for a slow machine.
+        assert!(asked_at.elapsed() < Duration::from_secs(15));
+    }
 }
 
 /// What the sockets of a port have received and nobody has read, in bytes.

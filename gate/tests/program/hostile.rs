@@ -2,10 +2,11 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use envoy_types::pb::envoy::config::core::v3::HeaderValue;
 use tonic::Code;
 
+use crate::flood::SHOULD_RATE_LIMIT;
 use crate::gate::{connect, memory_mib, request, wait_until, Gate, Setup};
+use crate::h2_client::{status_of, Client};
 use crate::servers::Server;
 use crate::{asks, started, TWO};
 
@@ -117,39 +118,10 @@ async fn survives_broken_protocols() {
         }
     }
     // A descriptor that is no message.
-    let url = format!("http://127.0.0.1:{}", gate.grpc);
-    let channel =
-        tonic::transport::Endpoint::from_shared(url).expect("a URL").connect().await.expect("a connection");
-    let mut client = tonic::client::Grpc::new(channel);
-    client.ready().await.expect("a connection");
-    let path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit".parse().expect("a path");
-    let broken = HeaderValue { key: "d".to_owned(), value: "two".to_owned(), ..HeaderValue::default() };
-    let codec = tonic_prost::ProstCodec::<_, tokenbucket_gate::messages::Response>::default();
-    let error = client.unary(tonic::Request::new(broken), path, codec).await.expect_err("no request");
-    assert_eq!(error.code(), Code::Internal);
+    let client = Client::connect(&gate).await;
+    let status = status_of(&client, SHOULD_RATE_LIMIT, b"\x12\x03two").await;
+    assert_eq!(status.as_deref(), Some("13"), "INTERNAL");
     still_answers(&gate).await;
-}
-
-/// Thousands of connections that say nothing, or little: others are served, and memory stays bounded.
-#[tokio::test(flavor = "multi_thread")]
-async fn serves_beside_idle_connections() {
-    let (_redis, gate) = started(&[]);
-    still_answers(&gate).await;
-    let before = memory_mib(&gate, "VmRSS");
-    let mut connections = Vec::new();
-    for n in 0..400 {
-        for port in [gate.grpc, gate.http] {
-            let mut connection = connect(port);
-            if n % 2 == 0 {
-                let head = "POST /json HTTP/1.1\r\nhost: gate\r\ncontent-length: 1000000\r\n\r\n{";
-                let _ = connection.write_all(head.as_bytes());
-            }
-            connections.push(connection);
-        }
-    }
-    still_answers(&gate).await;
-    let grown = memory_mib(&gate, "VmRSS").saturating_sub(before);
-    assert!(grown < 64, "{grown} MiB for 800 connections");
 }
 
 /// A body that does not arrive ends its request.

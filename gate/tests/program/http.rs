@@ -50,26 +50,6 @@ fn says_no_quota_while_an_override_counts() {
     assert_eq!(checked.header("ratelimit-policy"), None);
 }
 
-/// Names in both spellings, numbers as strings, units by name or number, null as absent.
-#[test]
-fn reads_every_spelling_of_proto3_json() {
-    let (_redis, gate) = started(&[("RESPONSE_DYNAMIC_METADATA", "true")]);
-    let entries = r#""entries":[{"key":"key","value":"b"}]"#;
-    for (n, rest) in [
-        r#""hitsAddend":"7","limit":{"requestsPerUnit":7,"unit":"HOUR"}"#,
-        r#""hits_addend":7,"limit":{"requests_per_unit":"7","unit":3}"#,
-        r#""hitsAddend":7.0,"limit":{"requestsPerUnit":7e0,"unit":"DAY"},"isNegativeHits":null"#,
-    ]
-    .iter()
-    .enumerate()
-    {
-        let reply = gate.json(&format!(r#"{{"domain":"d","descriptors":[{{{entries},{rest}}}]}}"#));
-        // The first takes all 7 of an hour, the second asks the same bucket; the third is another limit.
-        assert_eq!(reply.status, if n == 1 { 429 } else { 200 }, "{rest}: {}", reply.body);
-        assert!(reply.body.contains(r#""hitsAddend":7,"#), "{}", reply.body);
-    }
-}
-
 #[test]
 fn says_what_is_wrong_with_json() {
     let (_redis, gate) = started(&[]);

@@ -53,20 +53,33 @@ impl Client {
         reply.map(tonic::Response::into_inner)
     }
 
-    async fn decide(&self, method: &str, hits_addend: usize) -> Result<Code, Status> {
+    async fn decide(&self, method: &str, of: messages::Request, hits_addend: usize) -> Result<Code, Status> {
         let hits_addend = u32::try_from(hits_addend).expect("few");
-        let asked = messages::Request { hits_addend, ..by_user() };
+        let asked = messages::Request { hits_addend, ..of };
         self.call::<_, messages::Response>(method, asked).await.map(|reply| reply.overall_code())
     }
 
     async fn reserve(&self, ttl_s: i64) -> Result<ReserveResponse, Status> {
-        let messages::Request { domain, descriptors, .. } = by_user();
+        self.reserve_for(by_user(), ESTIMATE, ttl_s).await
+    }
+
+    async fn reserve_for(
+        &self,
+        of: messages::Request,
+        amount: usize,
+        ttl_s: i64,
+    ) -> Result<ReserveResponse, Status> {
+        let messages::Request { domain, descriptors, .. } = of;
         let ttl = Some(messages::Duration { seconds: ttl_s, nanos: 0 });
-        self.call("Reserve", ReserveRequest { domain, descriptors, amount: ESTIMATE as u64, ttl }).await
+        self.call("Reserve", ReserveRequest { domain, descriptors, amount: amount as u64, ttl }).await
     }
 
     async fn commit(&self, id: &str, used: usize) -> Result<bool, Status> {
-        let messages::Request { domain, descriptors, .. } = by_user();
+        self.commit_for(by_user(), id, used).await
+    }
+
+    async fn commit_for(&self, of: messages::Request, id: &str, used: usize) -> Result<bool, Status> {
+        let messages::Request { domain, descriptors, .. } = of;
         let (reservation_id, actual_amount) = (id.to_owned(), used as u64);
         let asked = CommitRequest { domain, descriptors, reservation_id, actual_amount };
         self.call("Commit", asked).await.map(|reply: CommitResponse| reply.reservation_released)
@@ -210,7 +223,7 @@ async fn a_commit_that_nobody_waits_for_charges() {
         let call = async {
             match method {
                 "Commit" => client.commit(&id, USED).await.map(|_| ()),
-                _ => client.decide(method, USED).await.map(|_| ()),
+                _ => client.decide(method, by_user(), USED).await.map(|_| ()),
             }
         };
         assert!(tokio::time::timeout(Duration::from_millis(300), call).await.is_err());
@@ -236,8 +249,8 @@ async fn commits_that_wait_are_bounded() {
     gate.wait_for_line("commits wait: ");
     redis.kill();
     let before = memory_mib(&gate, "VmRSS");
-    for begin in (100..17_000).step_by(50) {
-        join_all((begin..begin + 50).map(commit)).await;
+    for begin in (100..17_000).step_by(250) {
+        join_all((begin..begin + 250).map(commit)).await;
     }
     let grown = memory_mib(&gate, "VmRSS").saturating_sub(before);
     let lost = gate.metric("ratelimit_service_commits_lost{domain=\"llm\"}");
@@ -289,44 +302,31 @@ async fn a_descriptor_of_two_limits_is_decided_under_both() {
         request("ns/gateway", &[&entries])
     };
     let mut envoy = gate.client().await;
-    let mut decide = async |user: &str| {
-        envoy.should_rate_limit(of(user)).await.expect("a reply").into_inner().overall_code()
-    };
-    let check = async |user| client.call::<_, messages::Response>("CheckRateLimit", of(user)).await;
+    let mut decide =
+        async || envoy.should_rate_limit(of("ada")).await.expect("a reply").into_inner().overall_code();
+    let check = async |of| client.decide("CheckRateLimit", of, 1).await.expect("a reply");
     for number in 0..20 {
-        let code = if number < 10 { Code::Ok } else { Code::OverLimit };
-        assert_eq!(decide("ada").await, code);
+        assert_eq!(decide().await, if number < 10 { Code::Ok } else { Code::OverLimit });
     }
-    assert_eq!(check("ada").await.expect("a reply").overall_code(), Code::OverLimit);
-    assert_eq!(check("bob").await.expect("a reply").overall_code(), Code::Ok);
+    assert_eq!([check(of("ada")).await, check(of("bob")).await], [Code::OverLimit, Code::Ok]);
     // A reservation holds under both, and its commit ends both.
-    let messages::Request { domain, descriptors, .. } = of("bob");
-    let asked =
-        ReserveRequest { domain: domain.clone(), descriptors: descriptors.clone(), amount: 3, ttl: None };
-    let reserved: ReserveResponse = client.call("Reserve", asked).await.expect("a reply");
-    assert_eq!((reserved.code(), reserved.reservation_id.len()), (Code::Ok, 64));
-    let CommitResponse { reservation_released } = {
-        let reservation_id = reserved.reservation_id;
-        let asked = CommitRequest { domain, descriptors, reservation_id, actual_amount: 1 };
-        client.call("Commit", asked).await.expect("a reply")
-    };
-    assert!(reservation_released);
+    let id = client.reserve_for(of("bob"), 3, 60).await.expect("a reply").reservation_id;
+    assert!(client.commit_for(of("bob"), &id, 1).await.expect("a reply"));
     // 4 of 15 are left for all, 9 of 10 for bob.
-    let report = messages::Request { hits_addend: 4, ..of("bob") };
-    client.call::<_, messages::Response>("Report", report).await.expect("a reply");
-    assert_eq!(check("eve").await.expect("a reply").overall_code(), Code::OverLimit);
+    client.decide("Report", of("bob"), 4).await.expect("a reply");
+    assert_eq!(check(of("eve")).await, Code::OverLimit);
     let counted = |name: &str| gate.metric(&format!("ratelimit_service_rate_limit_{name}"));
     assert_eq!(counted("total_hits{domain=\"ns/gateway\",key1=\"per_user\"}"), 20 + 1 + 3 + 4);
     assert!(gate.rlconfig().contains("ns/gateway.per_user: "));
     // A file that changes is used, beside those of the gate's own format.
     gate.write(LIMITS, &OF_OPERATOR.replace("15", "1500").replace("per_user__11", "per_user__12"));
     let reloaded = async {
-        while decide("ada").await != Code::Ok {
+        while decide().await != Code::Ok {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
     tokio::time::timeout(PATIENCE, reloaded).await.expect("a reload");
-    assert_eq!(client.decide("CheckRateLimit", 1).await.expect("a reply"), Code::Ok);
+    assert_eq!(check(by_user()).await, Code::Ok);
 }
 
 /// Expressions as large as the gate accepts them. It reads and evaluates them by recursion, at the start and after a reload.

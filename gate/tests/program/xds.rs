@@ -13,7 +13,8 @@ use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
 use crate::asks;
 use crate::control_plane::{any, ControlPlane};
 use crate::descriptors::{config, descriptor, limited};
-use crate::gate::{free_port, request, wait_until, Gate, Setup};
+use crate::gate::ports::free_port;
+use crate::gate::{request, wait_until, Gate, Setup};
 use crate::servers::Server;
 use crate::tls::openssl;
 
@@ -202,72 +203,54 @@ fn certificates(folder: &Path) {
     assert!(key.starts_with("-----BEGIN RSA PRIVATE KEY-----"), "{key}");
 }
 
-/// The environment of Envoy Gateway's Deployment as the page has it, with the certificates of this folder.
-fn deployment() -> Setup {
+/// The environment of Envoy Gateway's Deployment as the page has it, with the certificates of a folder.
+fn deployment(certificates: &Path) -> Setup {
+    let certificates = format!("{}/", certificates.display());
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/how-to/envoy-gateway.md");
     let page = std::fs::read_to_string(path).expect("the page");
     let (_, block) = page.split_once("<!-- environment of the Deployment -->\n```sh\n").expect("the mark");
     let lines = block.lines().take_while(|line| !line.starts_with("```"));
     let variables = lines.filter_map(|line| line.split_once('='));
-    variables.fold(Setup::new(), |setup, (name, value)| setup.set(name, value.replace("/certs/", "")))
+    variables
+        .fold(Setup::new(), |setup, (name, value)| setup.set(name, value.replace("/certs/", &certificates)))
 }
 
-/// With the environment and the certificates of Envoy Gateway; clients are asked for no certificate. New certificates of both
-/// sides are used for the next connection.
+/// With the environment and the certificates of Envoy Gateway; clients are asked for no certificate. A control plane of another
+/// name is not trusted. New certificates of both sides are used for the next connection.
 #[test]
 fn starts_as_the_deployment_of_envoy_gateway() {
     let redis = Server::start();
     let folder = tempfile::tempdir().expect("a folder");
-    std::fs::create_dir(folder.path().join("root")).expect("a folder");
     certificates(folder.path());
     let mut control_plane = ControlPlane::with_tls(folder.path());
     control_plane.set("1", &[per_hour("d", 2)]);
-    let setup = deployment().set("REDIS_URL", format!("127.0.0.1:{}", redis.port));
+    let setup = deployment(folder.path()).set("REDIS_URL", format!("127.0.0.1:{}", redis.port));
     let setup = setup.set("PROMETHEUS_ADDR", "127.0.0.1:0");
     // Its name is in no DNS here: that of the certificate is verified instead of the host.
     let setup = setup.set("CONFIG_GRPC_XDS_SERVER_URL", format!("127.0.0.1:{}", control_plane.port));
-    let gate = setup.set("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "envoy-gateway").start_in(folder);
+    let named = |name: &str| setup.clone().set("CONFIG_GRPC_XDS_SERVER_TLS_SAN", name).start();
+    let line = named("other").wait_for_line("cannot connect: ");
+    assert!(line.contains("certificate") && control_plane.requests().is_empty(), "{line}");
+    let gate = named("envoy-gateway");
     wait_for(&gate, "d");
     gate.wait_until_healthy();
     let log = gate.wait_for_line("without meaning here");
     assert!(log.contains("GRPC_SERVER_TLS_CA_CERT"), "{log}");
-    let authority = std::fs::read(gate.folder.path().join("ca.crt")).expect("a file");
-    let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(authority));
+    let authority = folder.path().join("ca.crt");
+    let tls = Certificate::from_pem(std::fs::read(&authority).expect("a file"));
+    let tls = ClientTlsConfig::new().ca_certificate(tls).domain_name("a-name-for-this-test");
     let endpoint = Endpoint::from_shared(format!("https://127.0.0.1:{}", gate.grpc)).expect("a URL");
-    let endpoint = endpoint.tls_config(tls.domain_name("a-name-for-this-test")).expect("TLS");
     let decision = async {
-        let mut client = RateLimitServiceClient::new(endpoint.connect().await.expect("a connection"));
-        client.should_rate_limit(request("d", &[&[("key", "a")]])).await
+        let channel = endpoint.tls_config(tls).expect("TLS").connect().await.expect("a connection");
+        RateLimitServiceClient::new(channel).should_rate_limit(request("d", &[&[("key", "a")]])).await
     };
     tokio::runtime::Runtime::new().expect("threads").block_on(decision).expect("a decision");
 
+    std::fs::remove_file(&authority).expect("a file");
     control_plane.stop();
-    certificates(gate.folder.path());
+    gate.wait_for_line("ca.crt: No such file");
+    certificates(folder.path());
     control_plane.set("1", &[per_hour("e", 2)]);
     control_plane.start_again();
     wait_for(&gate, "e");
-}
-
-/// The authority and the name of the control plane are verified.
-#[test]
-fn trusts_no_other_control_plane() {
-    let folder = tempfile::tempdir().expect("a folder");
-    std::fs::create_dir(folder.path().join("root")).expect("a folder");
-    certificates(folder.path());
-    let control_plane = ControlPlane::with_tls(folder.path());
-    control_plane.set("1", &[per_hour("d", 2)]);
-    let setup = control_plane.follower().set("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true");
-    let setup = setup
-        .set("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "tls.crt")
-        .set("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "tls.key");
-    let gate = setup
-        .set("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "other")
-        .set("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "ca.crt");
-    let gate = gate.start_in(folder);
-    let line = gate.wait_for_line("cannot connect: ");
-    assert!(line.contains("certificate"), "{line}");
-    let missing = gate.folder.path().join("ca.crt");
-    std::fs::remove_file(missing).expect("a file");
-    gate.wait_for_line("CONFIG_GRPC_XDS_SERVER_TLS_CACERT=ca.crt: No such file");
-    assert!(control_plane.requests().is_empty());
 }

@@ -1,56 +1,36 @@
 //! Envoy, which asks by gRPC.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use crate::clock::Clock;
+use crate::gate::ports::free_port;
 use crate::gate::{ask, get, memory_mib, wait_until, Gate, Reply};
+use crate::http::Backend;
 use crate::over_http::LIMITS;
+use crate::program::{folder, program, Program};
 use crate::servers::{self, Server};
-use crate::world::{configured, folder, free_port, program, statuses, Program, World};
+use crate::world::{configured, statuses, World};
 
 /// Longer than any reply takes on a busy machine, so that Envoy lets nothing pass in between.
 const PATIENT: &str = "30s";
 
-/// Envoy by the configuration of the tests, and its port.
-pub struct Envoy {
-    envoy: Program,
+/// Envoy by the configuration of the tests, before a backend.
+pub fn before(backend: &Backend, gates: &[&Gate], failure_mode_deny: bool) -> Program {
+    let port = free_port();
+    let endpoint = |gate: &&Gate| {
+        let port = gate.grpc;
+        format!("{{endpoint: {{address: {{socket_address: {{address: 127.0.0.1, port_value: {port}}}}}}}}}")
+    };
+    let gates: Vec<_> = gates.iter().map(endpoint).collect();
+    let replaced = [
+        ("ENVOY_PORT", &*port.to_string()),
+        ("BACKEND_PORT", &backend.port.to_string()),
+        ("TIMEOUT", PATIENT),
+        ("FAILURE_MODE_DENY", &failure_mode_deny.to_string()),
+        ("GATES", &gates.join(", ")),
+    ];
+    start(port, &configured("tests/proxies/envoy.yaml", &replaced))
 }
 
-impl Envoy {
-    pub fn start(world: &World, gates: &[&Gate]) -> Self {
-        Self::with(world, gates, false, world.backend.port)
-    }
-
-    pub fn with(world: &World, gates: &[&Gate], failure_mode_deny: bool, other: u16) -> Self {
-        let port = free_port();
-        let endpoint = |gate: &&Gate| {
-            format!(
-                "{{endpoint: {{address: {{socket_address: {{address: 127.0.0.1, port_value: {}}}}}}}}}",
-                gate.grpc
-            )
-        };
-        let gates: Vec<_> = gates.iter().map(endpoint).collect();
-        let text = configured(
-            "tests/proxies/envoy.yaml",
-            &[
-                ("ADMIN_PORT", &free_port().to_string()),
-                ("ENVOY_PORT", &port.to_string()),
-                ("BACKEND_PORT", &world.backend.port.to_string()),
-                ("OTHER_PORT", &other.to_string()),
-                ("TIMEOUT", PATIENT),
-                ("FAILURE_MODE_DENY", &failure_mode_deny.to_string()),
-                ("GATES", &gates.join(", ")),
-            ],
-        );
-        Self { envoy: start(port, &text) }
-    }
-
-    pub fn get(&self, path: &str, headers: &[(&str, &str)]) -> Reply {
-        get(self.envoy.port, path, headers)
-    }
-}
-
-pub fn start(port: u16, text: &str) -> Program {
+fn start(port: u16, text: &str) -> Program {
     let envoy = program("ENVOY", "envoy");
     let options = ["--concurrency", "1", "--disable-hot-restart", "--log-level", "warning"];
     let command = [&[envoy.as_str(), "-c", "envoy.yaml"][..], &options[..]].concat();
@@ -142,13 +122,11 @@ fn bytes_that_are_not_utf8_evade_no_limit() {
 
     let world = World { limits: HOURLY.to_owned(), ..world };
     let gate = world.gate(&[]);
-    let envoy = Envoy::start(&world, &[&gate]);
+    let envoy = before(&world.backend, &[&gate], false);
     for (path, bytes) in [("/key", "\u{ff}"), ("/key", "a\u{c3}\u{28}"), ("/format", "\u{f0}")] {
         let key = [("key", bytes), ("from", bytes)];
-        assert_eq!(statuses(4, || envoy.get(path, &key)), [200, 200, 200, 429], "{path} {bytes:?}");
+        assert_eq!(statuses(4, || get(envoy.port, path, &key)), [200, 200, 200, 429], "{path} {bytes:?}");
     }
-    // Hits that are no number are not sent, and neither is their descriptor.
-    assert_eq!(envoy.get("/paid", &[("key", "b"), ("tokens", "\u{ff}")]).status, 200);
     assert_eq!(gate.metric("ratelimit_service_should_rate_limit_error{err_type=\"service_error\"}"), 0);
 }
 
@@ -157,77 +135,7 @@ domain: rl
 descriptors:
   - key: key
     rate_limit: {unit: hour, requests_per_unit: 3}
-  - key: other
-    rate_limit: {unit: hour, requests_per_unit: 2}
 ";
-
-/// A gate with [`HOURLY`] behind an Envoy.
-fn hourly() -> (World, Gate, Envoy) {
-    let world = World::new(HOURLY);
-    let gate = world.gate(&[]);
-    let envoy = Envoy::start(&world, &[&gate]);
-    (world, gate, envoy)
-}
-
-#[test]
-fn an_override_of_envoy_wins_over_the_file() {
-    let (_world, _gate, envoy) = hourly();
-    let a = [("key", "a")];
-    assert_eq!(statuses(3, || envoy.get("/override", &a)), [200, 200, 429]);
-    // Both have one bucket: nothing is left for the limit of the file, of 3.
-    assert_eq!(envoy.get("/key", &a).status, 429);
-}
-
-#[test]
-fn while_redis_is_away_envoy_decides() {
-    let mut world = World::new(HOURLY);
-    let gate = world.gate(&[]);
-    let envoys = [false, true].map(|deny| Envoy::with(&world, &[&gate], deny, world.backend.port));
-    let ask = |at: usize, value: &str| envoys[at].get("/key", &[("key", value)]).status;
-    assert_eq!((ask(0, "a"), ask(1, "a")), (200, 200));
-
-    world.redis.kill();
-    assert_eq!(statuses(5, || envoys[0].get("/key", &[("key", "a")])), [200; 5]);
-    assert_eq!(ask(1, "a"), 500);
-
-    world.redis.start_again();
-    wait_until("the gate decides again", || ask(1, "b") == 200);
-    wait_until("limits hold again", || ask(1, "c") == 429);
-    assert_eq!(ask(0, "c"), 429);
-}
-
-#[test]
-fn a_gate_killed_and_started_again_loses_no_request() {
-    let (_world, mut gate, envoy) = hourly();
-    let asked = AtomicUsize::new(0);
-    let ended = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        let caller = scope.spawn(|| {
-            let mut statuses = Vec::new();
-            while ended.load(Ordering::Relaxed) == 0 {
-                let caller = (asked.fetch_add(1, Ordering::Relaxed) % 50).to_string();
-                statuses.push(envoy.get("/key", &[("key", &caller)]).status);
-            }
-            statuses
-        });
-        let so_many_more = |more: usize| {
-            let aim = asked.load(Ordering::Relaxed) + more;
-            wait_until("requests", || asked.load(Ordering::Relaxed) >= aim);
-        };
-        for _ in 0..3 {
-            so_many_more(50);
-            gate.kill();
-            so_many_more(20);
-            gate.start_again();
-            gate.wait_until_healthy();
-        }
-        so_many_more(50);
-        ended.store(1, Ordering::Relaxed);
-        let statuses = caller.join().expect("no panic");
-        assert!(statuses.iter().all(|status| [200, 429].contains(status)), "{statuses:?}");
-        assert!(statuses.contains(&429), "{statuses:?}");
-    });
-}
 
 /// What is limited so hardly fills up in the time of a test.
 fn yearly(requests: usize) -> String {
@@ -240,13 +148,13 @@ fn four_envoys_and_three_gates_grant_no_more_than_one() {
     const LIMIT: usize = 400;
     let world = World::new(&yearly(LIMIT));
     let gates = [(); 3].map(|()| world.gate(&[]));
-    let envoys = [(); 4].map(|()| Envoy::with(&world, &gates.each_ref(), true, world.backend.port));
+    let envoys = [(); 4].map(|()| before(&world.backend, &gates.each_ref(), true));
     wait_until("all gates are asked", || {
-        envoys.iter().for_each(|envoy| drop(envoy.get("/two", &[("other", "warm")])));
+        envoys.iter().for_each(|envoy| drop(get(envoy.port, "/key", &[("key", "warm")])));
         gates.iter().all(|gate| total_hits(gate) > 0)
     });
     let replies: Vec<u16> = std::thread::scope(|scope| {
-        let call = |envoy: &'_ Envoy| statuses(10, || envoy.get("/key", &[("key", "a")]));
+        let call = |envoy: &'_ Program| statuses(10, || get(envoy.port, "/key", &[("key", "a")]));
         let callers = envoys.iter().cycle().take(64).map(|envoy| scope.spawn(move || call(envoy)));
         let callers: Vec<_> = callers.collect();
         callers.into_iter().flat_map(|caller| caller.join().expect("no panic")).collect()
@@ -271,60 +179,6 @@ pub fn get_and_report(gate: &Gate, hits: u64, get: impl FnOnce() -> Reply) -> Re
     reply
 }
 
-/// As tokenbucket-replay prints them for `--by ip,path`, with the smaller limit first and second.
-#[test]
-fn several_entries_and_several_limits_are_what_envoy_sends() {
-    for (first, second) in [(3, 5), (5, 3)] {
-        let limits = format!(
-            "domain: rl
-descriptors:
-  - key: \"remote_address\"
-    descriptors:
-      - key: \"path\"
-        rate_limit: {{rate: 1/h, capacity: {first}}}
-  - key: generic_key
-    value: \"2\"
-    descriptors:
-      - key: \"remote_address\"
-        descriptors:
-          - key: \"path\"
-            rate_limit: {{rate: 1/d, capacity: {second}}}"
-        );
-        let world = World::new(&limits);
-        let gate = world.gate(&[]);
-        let envoy = Envoy::start(&world, &[&gate]);
-        assert_eq!(statuses(6, || envoy.get("/replayed", &[])), [200, 200, 200, 429, 429, 429]);
-        assert_eq!(envoy.get("/replayed/other", &[]).status, 200);
-    }
-}
-
-/// A limit of 100 an hour whose requests ask with 1 and report 60 when they are done, at either of two gates.
-#[test]
-fn a_cost_of_the_response_alone_is_charged() {
-    let world = World::new(&HOURLY.replacen("requests_per_unit: 3", "requests_per_unit: 100", 1));
-    let gates = [world.gate(&[]), world.gate(&[])];
-    let envoy = Envoy::start(&world, &[&gates[0], &gates[1]]);
-    let hits = || gates.iter().map(total_hits).sum::<u64>();
-    let mut ask = || {
-        let before = hits();
-        let reply = envoy.get("/metered", &[("key", "a"), ("tokens", "60")]);
-        wait_until("the report", || hits() >= before + 61);
-        reply
-    };
-    assert_eq!(statuses(40, &mut ask)[..3], [200, 200, 429]);
-    assert_eq!(world.backend.requests(), 2);
-    let (left, _): (f64, i64) = servers::ask(&world.redis, &["TB.STATE", "rl|{key=a}"]);
-    assert_eq!(left.round(), -100.0, "the debt is bounded");
-}
-
-/// A descriptor without hits beside it shows that the cost is asked for beforehand.
-#[test]
-fn a_cost_of_the_request_is_not_charged_when_denied() {
-    let (_world, _gate, envoy) = hourly();
-    let ask = |tokens| envoy.get("/costly", &[("key", "a"), ("tokens", tokens)]).status;
-    assert_eq!([ask("2"), ask("2"), ask("9"), ask("1"), ask("1")], [200, 429, 429, 200, 429]);
-}
-
 #[test]
 fn the_example_charges_tokens_when_a_response_reports_them() {
     let (world, clock) = world_with_clock(&configured("examples/limits/edge.yaml", &[]));
@@ -339,27 +193,12 @@ fn the_example_charges_tokens_when_a_response_reports_them() {
     assert_eq!(get(envoy.port, "/generate", &user).status, 200);
 }
 
-/// Envoy reads them in `RateLimitPerRoute` alone.
-#[test]
-fn envoy_ignores_hits_in_the_limits_of_a_route() {
-    let (_world, _gate, envoy) = hourly();
-    assert_eq!(statuses(4, || envoy.get("/ignored", &[("key", "a")])), [200, 200, 200, 429]);
-}
-
-#[test]
-fn what_envoy_has_no_value_for_has_no_limit() {
-    let (world, _gate, envoy) = hourly();
-    let replies: Vec<_> = (0..5).map(|_| envoy.get("/key", &[])).collect();
-    assert!(replies.iter().all(|reply| reply.status == 200 && reply.header("x-ratelimit-limit").is_none()));
-    assert_eq!(world.backend.requests(), 5);
-}
-
 #[test]
 fn ten_thousand_callers_have_a_bucket_each() {
     const CALLERS_OF_EACH: usize = 625;
     let world = World::new(&yearly(1));
     let gate = world.gate(&[]);
-    let envoy = Envoy::with(&world, &[&gate], true, world.backend.port);
+    let envoy = before(&world.backend, &[&gate], true);
     let before = memory_mib(&gate, "VmRSS");
     std::thread::scope(|scope| {
         for thread in 0..16 {
@@ -367,7 +206,7 @@ fn ten_thousand_callers_have_a_bucket_each() {
             scope.spawn(move || {
                 for caller in 0..CALLERS_OF_EACH {
                     let caller = (thread * CALLERS_OF_EACH + caller).to_string();
-                    assert_eq!(envoy.get("/key", &[("key", &caller)]).status, 200);
+                    assert_eq!(get(envoy.port, "/key", &[("key", &caller)]).status, 200);
                 }
             });
         }
@@ -376,5 +215,5 @@ fn ten_thousand_callers_have_a_bucket_each() {
     assert_eq!((buckets, total_hits(&gate)), (10_000, 10_000));
     let grown = memory_mib(&gate, "VmRSS").saturating_sub(before);
     assert!(grown < 16, "{grown} MiB");
-    assert_eq!(envoy.get("/key", &[("key", "9999")]).status, 429);
+    assert_eq!(get(envoy.port, "/key", &[("key", "9999")]).status, 429);
 }

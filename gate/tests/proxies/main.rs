@@ -18,5 +18,5 @@ mod envoy;
 mod gateway;
 mod http;
 mod over_http;
-mod ratelimit;
+mod program;
 mod world;

@@ -1,9 +1,11 @@
 //! Caddy, nginx, HAProxy and Traefik, which ask over HTTP. All by the configurations of gate/examples.
 
 use crate::envoy::SPELLINGS;
+use crate::gate::ports::free_port;
 use crate::gate::{ask, get, wait_until, Gate, Reply};
+use crate::program::{folder, program, Program};
 use crate::servers;
-use crate::world::{configured, folder, free_port, program, statuses, Program, World};
+use crate::world::{configured, statuses, World};
 
 /// The keys of examples/limits/edge.yaml, with limits in which nothing comes back while a test runs.
 pub const LIMITS: &str = "
@@ -243,9 +245,15 @@ fn while_redis_is_away_on_error_decides() {
     let gates = ["error", "allow", "deny"]
         .map(|on_error| world.gate(&[("CHECK_FILE", file.as_str()), ("ON_ERROR", on_error)]));
     let check = |at: usize| get(gates[at].http, "/check", &[("X-Forwarded-For", "192.0.2.1")]);
-    assert_eq!([check(0).status, check(1).status, check(2).status], [200; 3]);
+    let statuses = || [0, 1, 2].map(|at| check(at).status);
+    assert_eq!(statuses(), [200; 3]);
+    // A mistake is no outage.
+    let _: String =
+        servers::ask(&world.redis, &["SET", "edge|{remote_address=192.0.2.1}", "of another type"]);
+    assert_eq!(statuses(), [503; 3]);
     world.redis.kill();
-    assert_eq!([check(0).status, check(1).status, check(2).status], [503, 200, 429]);
+    assert_eq!(statuses(), [503, 200, 429]);
+    assert_eq!(gates[1].metric("ratelimit_service_should_rate_limit_error{err_type=\"redis_error\"}"), 2);
     assert_eq!(check(0).body, "no decision on the rate limit\n");
     // What is left is unknown, and when Redis is asked again is not.
     let denied = check(2);

@@ -1,11 +1,14 @@
 //! The program on logs: exact, hostile, as real programs write them; and its reports.
 //!
-//! SERVER and MODULE name a server and the module; GATE the gate; ENVOY, CADDY, TRAEFIK, NGINX, HAPROXY, APACHE, SQUID
-//! and CHROMIUM other programs.
+//! SERVER and MODULE name a server and the module; GATE the gate; ENVOY, CADDY, NGINX, HAPROXY and CHROMIUM other programs.
 
 #[path = "../../../tests/common/clock.rs"]
 #[allow(dead_code)]
 mod clock;
+#[path = "../../../gate/tests/ports.rs"]
+mod ports;
+#[path = "../../../gate/tests/proxies/program.rs"]
+mod program;
 #[path = "../../../clients/rust/tests/servers.rs"]
 mod servers;
 
