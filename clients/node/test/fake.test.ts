@@ -32,71 +32,55 @@ class Sequence {
 interface Walk {
   templates: string[];
   limits: string[];
-  words: Record<string, (string | number)[]>;
+  words: Record<string, string[]>;
   pausesMs: number[];
 }
 
+const either = (text: string) => text.split("|").map((one) => one.trim());
+
 const STEADILY: Walk = {
-  templates: [
-    ...[
-      "TB.TAKE A SOME",
-      "TB.PEEK A SOME",
-      "TB.TAKEUPTO A MOST",
-      "TB.RESERVE A SOME WAIT",
-      "TB.CHARGE A DEBT",
-      "TB.GIVE A SOME",
-    ],
-    ...["TB.MTAKE 2 A SOME B SOME", "TB.MTAKE 3 C SOME A 1 B SOME", "TB.TAKEANY 2 1 A SOME B SOME"],
-    ...["TB.TAKEANY 4 2 A SOME B 1 C SOME A 1"],
-  ],
-  limits: [
-    ...["10 5/s", "3 100/m", "0.5 10/10s", "1000 1/250ms", "2.5 .5", "10 0.25", "3 1e-3", "0.5 7/3s", "1000 1000/h"],
-    ...["2.5 3/d", "1000 1000"],
-  ],
+  templates: either(`TB.TAKE A SOME | TB.PEEK A SOME | TB.TAKEUPTO A MOST | TB.RESERVE A SOME WAIT | TB.CHARGE A DEBT |
+    TB.GIVE A SOME | TB.MTAKE 2 A SOME B SOME | TB.MTAKE 3 C SOME A 1 B SOME | TB.TAKEANY 2 1 A SOME B SOME |
+    TB.TAKEANY 4 2 A SOME B 1 C SOME A 1`),
+  limits: either(`10 5/s | 3 100/m | 0.5 10/10s | 1000 1/250ms | 2.5 .5 | 10 0.25 | 3 1e-3 | 0.5 7/3s | 1000 1000/h |
+    2.5 3/d | 1000 1000`),
   words: {
-    SOME: [0, 1, 2, 0.1, 0.3, 7, 100],
-    DEBT: [0, 1, 2, 0.1, 0.3, 7, 100, "1e12"],
-    MOST: [1, 4, 9],
-    WAIT: [0, 100, 1500, 5000],
+    SOME: either("0 | 1 | 2 | 0.1 | 0.3 | 7 | 100"),
+    DEBT: either("0 | 1 | 2 | 0.1 | 0.3 | 7 | 100 | 1e12"),
+    MOST: either("1 | 4 | 9"),
+    WAIT: either("0 | 100 | 1500 | 5000"),
   },
   pausesMs: [0, 0, 1, 10, 0.25, 333, 2500, 60_000], // microseconds, too: 0.25 of a millisecond
 };
 const HOUR_MS = 3_600_000;
 const BY_THE_CALENDAR: Walk = {
   ...STEADILY,
-  limits: [
-    ...[
-      "10 5@10s",
-      "3 1@250ms",
-      "0.5 7@15m+05:45",
-      "1000 1000@d+09:00",
-      "2.5 0.5@2d-03:30",
-      "10 4@w-11:00",
-      "3 3@mo+14:00",
-    ],
-    ...["0.5 1@y", "1000 20@mo+14d-05:00", "2.5 10@3mo+30d", "10 9@mo+28d+02:00", "3 8@w+6d+09:00"],
-  ],
+  limits: either(`10 5@10s | 3 1@250ms | 0.5 7@15m+05:45 | 1000 1000@d+09:00 | 2.5 0.5@2d-03:30 | 10 4@w-11:00 |
+    3 3@mo+14:00 | 0.5 1@y | 1000 20@mo+14d-05:00 | 2.5 10@3mo+30d | 10 9@mo+28d+02:00 | 3 8@w+6d+09:00`),
   pausesMs: [0, 0, 0.001, 999.999, 10_000, HOUR_MS / 4, HOUR_MS, 24 * HOUR_MS, 31 * 24 * HOUR_MS - 0.001],
 };
 const holding = (rate: string): Walk => ({
-  templates: [
-    ...["TB.MHOLD 2 TTL NEW JOBS 1 TOKENS SOME", "TB.MRENEW 2 TTL ID JOBS TOKENS", "TB.MRENEW 1 TTL ID JOBS"],
-    ...["TB.MSETTLE 2 ID JOBS 0 TOKENS SOME", "TB.HOLDANY 4 2 TTL ID JOBS FEW TOKENS SOME other 2 0 FEW TOKENS SOME"],
-    ...["TB.TAKE TOKENS SOME", "TB.GIVE TOKENS SOME", "TB.MHOLD 2 TTL NEW JOBS 1 TOKENS SOME"],
-  ],
+  templates:
+    either(`TB.MHOLD 2 TTL NEW JOBS 1 TOKENS SOME | TB.MHOLD 2 TTL NEW JOBS 1 TOKENS SOME | TB.TAKE TOKENS SOME |
+    TB.MRENEW 2 TTL ID JOBS TOKENS | TB.MRENEW 1 TTL ID JOBS | TB.MSETTLE 2 ID JOBS 0 TOKENS SOME | TB.GIVE TOKENS SOME |
+    TB.HOLDANY 4 2 TTL ID JOBS FEW TOKENS SOME other 2 0 FEW TOKENS SOME`),
   limits: [],
   words: {
-    ...{ TTL: [500, 5000, 3_000_000], ID: ["NEW", "OLD"], FEW: [0, 1, 2], SOME: [0, 0.5, 1, 5, 12] },
-    ...{ JOBS: ["jobs 3 0", "jobs 3 0", "jobs 5 0"], TOKENS: [`t 20 ${rate}`, `t 20 ${rate}`, "t 4 4/s", "t 100 1/h"] },
+    TTL: either("500 | 5000 | 3000000"),
+    ID: either("NEW | OLD"),
+    FEW: either("0 | 1 | 2"),
+    SOME: either("0 | 0.5 | 1 | 5 | 12"),
+    JOBS: either("jobs 3 0 | jobs 3 0 | jobs 5 0"),
+    TOKENS: either(`t 20 ${rate} | t 20 ${rate} | t 4 4/s | t 100 1/h`),
   },
   pausesMs: [0, 10, 0.25, 1000, 60_000, 1_000_000],
 });
 
 /** The call of that number, by a template. */
-function draw(walk: Walk, sequence: Sequence, at: number, template: string | number): string[] {
+function draw(walk: Walk, sequence: Sequence, at: number, template: string): string[] {
   const { limits, words } = walk;
   const first = sequence.below(limits.length);
-  return `${template}`.split(" ").flatMap((word) => {
+  return template.split(" ").flatMap((word) => {
     if (words[word]) return draw(walk, sequence, at, sequence.of(words[word]));
     if (word === "NEW") return `hold-${at}`;
     if (word === "OLD") return `hold-${sequence.below(at + 1)}`;
