@@ -46,16 +46,6 @@ test("wait sleeps until its turn, which may be later than a timer of Node can be
   await assert.rejects(limiter.wait("b", 1, { maxWaitMs: 31 * 86_400_000, limit, signal }), /TimeoutError/);
 });
 
-test("onDecision hears of every decision, and how long it took", async (t) => {
-  const { buckets } = await emptiedClientFor(t, server);
-  const heard: unknown[][] = [];
-  const limiter = new Limiter(buckets, LIMIT, { onDecision: (...told) => heard.push(told) });
-  const decision = await limiter.take("a");
-  const [told, ...more] = heard;
-  assert.deepEqual([told!.slice(0, 3), more], [["a", LIMIT, decision], []]);
-  assert.ok(Number(told![3]) > 0);
-});
-
 test("onDecision hears of several limits what each decided, and of a hold in shadow mode once", async (t) => {
   const fake = new FakeServer();
   const heard: unknown[] = [];
