@@ -398,8 +398,6 @@ test-redis-cell: build
 .PHONY: lint
 lint: build-tools ## Check format, lints, docs and dependencies
 	@scripts/install.sh lint
-	$(call say,'the copy of fallback.lua')
-	cmp clients/fallback.lua clients/go/fallback.lua || { echo 'run: cp clients/fallback.lua clients/go/'; exit 1; }
 	$(call say,'format')
 	cargo fmt --all --check
 	$(call say,'lints')

@@ -133,24 +133,6 @@ func TestNothingRenewsAHoldThatIsSettledOrOfAClosedServer(t *testing.T) {
 	realserver.Eventually(t, "its goroutine ends", hasEnded)
 }
 
-func TestHoldsThatTheServerNeverHadKeepNoOtherFromBeingSettled(t *testing.T) {
-	fake := tokenbuckettest.NewServer()
-	limits := tokenbucket.NewServer(doing(fake.Do), tokenbucket.LogTo(t.Logf))
-	defer limits.Close()
-	limiter := tokenbucket.NewLimiter(limits, slot)
-	held := hold(t, limiter, 1, time.Hour)
-	fake.Break(errors.New("unplugged"))
-	settle(t, held)
-	for i := 0; i < 2000; i++ {
-		settle(t, hold(t, limiter, 1, time.Hour))
-	}
-	fake.Break(nil)
-	realserver.Eventually(t, "it is settled", func() bool {
-		reply, err := fake.Do(ctx, "TB.PEEK", "tb:a", "1", "0", "1")
-		return err == nil && reply.([]any)[0] == int64(1)
-	})
-}
-
 // The server grants the second alternative, and its replies are lost: the policy grants the first. A limit that fills up the one
 // may be held by the other.
 func TestAnAlternativeThatTheServerMayHaveGrantedEnds(t *testing.T) {

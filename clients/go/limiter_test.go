@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"tokenbucket"
-	"tokenbucket/internal/realserver"
 	"tokenbucket/tokenbuckettest"
 )
 
@@ -37,37 +36,6 @@ func expectAllowed(t *testing.T) func(tokenbucket.Decision, error) {
 			t.Fatalf("%+v, %v", decision, err)
 		}
 	}
-}
-
-// The scenarios of all packages make the other calls.
-func TestOperations(t *testing.T) {
-	server, clock := realserver.StartWithClock(t)
-	limiter := tokenbucket.NewLimiter(server.Limits(), tokenbucket.Limit{Capacity: 10, Rate: "1"})
-	for _, c := range []struct {
-		cost float64
-		want tokenbucket.Decision
-	}{
-		{1e-200, tokenbucket.Decision{Allowed: true, Granted: 1, Remaining: 10}}, // is 0, in digits that the server reads
-		{4.5, tokenbucket.Decision{Allowed: true, Granted: 1, Remaining: 5, ResetAfter: 4500 * time.Millisecond}},
-		{7, tokenbucket.Decision{Remaining: 5, RetryAfter: 1500 * time.Millisecond, ResetAfter: 4500 * time.Millisecond}},
-		{11, tokenbucket.Decision{Remaining: 5, RetryAfter: tokenbucket.Never, ResetAfter: 4500 * time.Millisecond}},
-	} {
-		if got := must(t)(limiter.Take(ctx, "a", c.cost)); !reflect.DeepEqual(got, c.want) {
-			t.Errorf("%+v, want %+v", got, c.want)
-		}
-	}
-	clock.Advance(time.Second)
-	smaller := limiter.With(tokenbucket.Limit{Capacity: 2, Rate: "2"})
-	if got := must(t)(smaller.Take(ctx, "a", 1)); got.Remaining != 1 || got.ResetAfter != 500*time.Millisecond {
-		t.Errorf("%+v", got)
-	}
-	if key := server.Do("EXISTS", "tb:a"); key != int64(1) {
-		t.Error("the key is not the prefix and the name")
-	}
-	if err := limiter.Reset(ctx, "a"); err != nil {
-		t.Fatal(err)
-	}
-	expectRemaining(t, limiter, "a", 10)
 }
 
 func errorOf[T any](_ T, err error) error { return err }

@@ -3,7 +3,6 @@ package tokenbucket_test
 import (
 	"context"
 	"errors"
-	"sync"
 	"testing"
 	"time"
 
@@ -92,38 +91,6 @@ func TestAGiveUnderAnotherLimitEndsADenial(t *testing.T) {
 	must(t)(limiter.Take(ctx, "a", 5)) // denied
 	must(t)(limiter.With(tokenbucket.Limit{Capacity: 5, Rate: "5/h"}).Give(ctx, "a", 5))
 	expectAllowed(t)(limiter.Take(ctx, "a", 5))
-}
-
-// Each Take is decided before the tokens come back, and one of both calls ends while the other is under way.
-func TestADenialEndsWhenTokensComeBack(t *testing.T) {
-	var limiter *tokenbucket.Limiter
-	calls := map[any]func() error{
-		"TB.TAKE": func() error { return errorOf(limiter.Take(ctx, "a", 1)) },
-		"TB.GIVE": func() error { return errorOf(limiter.Give(ctx, "a", 5)) },
-		"DEL":     func() error { return limiter.Reset(ctx, "a") },
-	}
-	for _, order := range [][2]any{{"TB.TAKE", "TB.GIVE"}, {"TB.GIVE", "TB.TAKE"}, {"TB.TAKE", "DEL"}, {"DEL", "TB.TAKE"}} {
-		var meanwhile sync.Once
-		asked := 0
-		limiter = tokenbucket.NewLimiter(tokenbucket.NewServer(doing(func(_ context.Context, args ...any) (reply any, err error) {
-			if args[0] == order[0] {
-				meanwhile.Do(func() { err = calls[order[1]]() })
-			}
-			if args[0] != "TB.TAKE" {
-				return granted, err
-			}
-			asked++
-			return denied, err
-		})), hourly, tokenbucket.RememberDenials(3))
-		for _, call := range []any{order[0], "TB.TAKE"} {
-			if err := calls[call](); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if asked != 2 {
-			t.Errorf("%v: %d asked", order, asked)
-		}
-	}
 }
 
 func TestEachLimitOfANameHasABatch(t *testing.T) {

@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"time"
 
 	"tokenbucket"
-	"tokenbucket/tokenbuckettest"
 )
 
 func TestTheScriptDecidesOnANodeToWhichASlotMoves(t *testing.T) {
@@ -27,15 +25,5 @@ func TestTheScriptDecidesOnANodeToWhichASlotMoves(t *testing.T) {
 	expectAllowed(t)(limiter.Take(ctx, "a", 1))
 	if err := limiter.Reset(ctx, "a"); err != nil || fmt.Sprint(sent) != "[EVALSHA SCRIPT EVALSHA EVAL DEL tb:a:script]" {
 		t.Fatal(sent, err)
-	}
-}
-
-func TestAFakeServerDecidesByTheScriptToo(t *testing.T) {
-	limits := tokenbucket.NewServer(tokenbuckettest.NewServer(), tokenbucket.ByScript())
-	limiter := tokenbucket.NewLimiter(limits, hourly)
-	expectAllowed(t)(limiter.Take(ctx, "a", 1))
-	expectRemaining(t, limiter, "a", 9)
-	if _, err := limiter.Hold(ctx, "a", 1, time.Minute); !errors.Is(err, tokenbucket.ErrModuleMissing) {
-		t.Fatal(err)
 	}
 }

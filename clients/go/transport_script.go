@@ -11,7 +11,7 @@ import (
 
 const scriptSuffix = ":script"
 
-// A copy of clients/fallback.lua, because Go embeds neither links nor files outside of the package. `make lint` compares them.
+// The script of all clients, which link to it, because Go embeds neither links nor files outside of the package.
 //
 //go:embed fallback.lua
 var source string

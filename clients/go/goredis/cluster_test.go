@@ -18,17 +18,6 @@ var (
 	hourly = tokenbucket.Limit{Capacity: 10, Rate: "10/h"}
 )
 
-// What the scenarios of all packages do not assert of clusters.
-func TestOnACluster(t *testing.T) {
-	cluster := realserver.StartCluster(t)
-	doer := func() tokenbucket.Doer {
-		return from(t, redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{cluster.Nodes[0].Address()}}))
-	}
-	limits := tokenbucket.NewServer(doer(), tokenbucket.Timeout(20*time.Second)) // lets a slow machine answer
-	severalLimitsOfOneNameShareANode(t, cluster, limits)
-	aFirstNodeThatIsSilentIsAwayWhileOthersConnect(t, cluster, doer())
-}
-
 // From 9.18 on, go-redis may ask a node for COMMAND, for which the rights of a limiter's user are not enough.
 func TestANodeThatIsSilentAtTheStartHoldsUpNoOther(t *testing.T) {
 	cluster := realserver.StartCluster(t)
@@ -73,30 +62,10 @@ func left(t *testing.T, want int64) func(tokenbucket.Decision, error) {
 	}
 }
 
-func severalLimitsOfOneNameShareANode(t *testing.T, cluster *realserver.Cluster, limits *tokenbucket.Server) {
-	joint := tokenbucket.NewJointLimiter(limits, map[string]tokenbucket.Limit{"r": hourly, "t": hourly})
-	left(t, 10)(tokenbucket.NewLimiter(limits, hourly).Peek(ctx, "ada", 0)) // the client learns where the slots are
-	for _, name := range []string{"ada", "bob", "eve"} {
-		decision, err := joint.TakeAll(ctx, name, map[string]float64{"r": 1, "t": 2})
-		left(t, 8)(decision, err)
-		hold, err := joint.Hold(ctx, name, map[string]float64{"r": 1, "t": 2}, time.Minute)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := hold.Settle(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, node := range cluster.Nodes {
-		if stats := fmt.Sprintf("%s", node.Do("INFO", "everything")); strings.Contains(stats, "errorstat_MOVED") {
-			t.Fatal("a call went to the wrong node first")
-		}
-	}
-}
-
 // The connections that others open are no sign of its life.
-func aFirstNodeThatIsSilentIsAwayWhileOthersConnect(t *testing.T, cluster *realserver.Cluster, doer tokenbucket.Doer) {
-	log := &realserver.Log{}
+func TestAFirstNodeThatIsSilentIsAwayWhileOthersConnect(t *testing.T) {
+	cluster, log := realserver.StartCluster(t), &realserver.Log{}
+	doer := from(t, redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{cluster.Nodes[0].Address()}}))
 	limits := tokenbucket.NewServer(doer, tokenbucket.RetryEvery(time.Hour), tokenbucket.LogTo(log.Printf))
 	limiter := tokenbucket.NewLimiter(limits, tokenbucket.Limit{Capacity: 1e6, Rate: "1000/h"}, tokenbucket.OnError(tokenbucket.FailClosed))
 	names := cluster.Names()

@@ -48,22 +48,6 @@ func TestAnIPv6CallerIsItsNetwork(t *testing.T) {
 	}
 }
 
-func TestADenialIsAnsweredByTheApplication(t *testing.T) {
-	handler := limited(hourly,
-		httplimit.Cost(func(r *http.Request) float64 { return float64(len(r.URL.Path)) }),
-		httplimit.Denied(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			w.WriteHeader(http.StatusServiceUnavailable)
-			fmt.Fprint(w, "later")
-		})))
-	expect(t, handler, "/b", "", 200, "hello")
-	if after := expect(t, handler, "/b", "", 503, "later").Get("Retry-After"); after != "3600" {
-		t.Fatal(after)
-	}
-	if headers := expect(t, handler, "/too-much", "", 503, "later"); headers.Get("Retry-After") != "" {
-		t.Fatal("waiting does not help", headers)
-	}
-}
-
 func TestJitterOnlyLengthensRetryAfter(t *testing.T) {
 	handler, drawn := limited(tokenbucket.Limit{Capacity: 1, Rate: "1/h"}, httplimit.Jitter(1)), map[string]bool{}
 	expect(t, handler, "/", "", 200, "hello")

@@ -72,20 +72,6 @@ test("mistakes are errors that name them, also while the server is away", async 
   await assert.rejects(limiter.takeAny("x", [{ common: 0 }, { "a:slots": 1 }]), /BadArgument: .*rate/);
 });
 
-test("what fills up an alternative is neither renewed nor settled", async (t) => {
-  const { buckets, held } = await setUp(t);
-  const limiter = new JointLimiter(buckets, LIMITS);
-  const hold = await limiter.holdAny("x", [{ "a:slots": 1, "a:tokens": 0 }]);
-  assert.equal((await hold.renew()).allowed, true);
-  assert.deepEqual(Object.keys((await hold.settle()).each), ["a:slots"]);
-  const nothing = await limiter.holdAny("x", [{ "a:slots": 0, "a:tokens": 0 }]);
-  assert.deepEqual([nothing.allowed, (await nothing.settle()).degraded], [true, false]);
-  const charged = await limiter.holdAny("x", [{ "a:slots": 1, "a:tokens": "0" }]);
-  await charged.settle({ "a:tokens": 4 });
-  assert.equal((await limiter.takeAll("x", { "a:tokens": 0 })).remaining, 6);
-  assert.deepEqual(await held(), []);
-});
-
 for (const [onError, granted] of [
   ["open", 1],
   ["closed", 0],

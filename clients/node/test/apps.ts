@@ -26,7 +26,7 @@ export interface Answer {
 export interface Asked {
   get(path?: string, headers?: Record<string, string>): Promise<Answer>;
   /** How many of so many requests, one after the other, pass. */
-  passed(times: number, path?: string): Promise<number>;
+  passed(times: number, path?: string, headers?: Record<string, string>): Promise<number>;
 }
 
 export function askAt(url: string): Asked {
@@ -37,13 +37,24 @@ export function askAt(url: string): Asked {
   };
   return {
     get,
-    async passed(times, path) {
+    async passed(times, path, headers) {
       let passed = 0;
-      for (let i = 0; i < times; i++) if ((await get(path)).status === 200) passed++;
+      for (let i = 0; i < times; i++) if ((await get(path, headers)).status === 200) passed++;
       return passed;
     },
   };
 }
+
+export const pass =
+  (times: number, path?: string, headers?: Record<string, string>) =>
+  ({ passed }: Asked) =>
+    passed(times, path, headers);
+
+/** A header of the answer to one more request. */
+export const header =
+  (name: string) =>
+  async ({ get }: Asked) =>
+    (await get()).header(name);
 
 /** What users write as a limit, and how many of five requests pass; from the environment comes a string. */
 export const LIMITS: [unknown, number][] = [

@@ -45,32 +45,6 @@ for (const library of Object.keys(CLUSTER_LIBRARIES)) {
   });
 }
 
-test("a cluster all of whose nodes were replaced is found where the driver finds it", async (t) => {
-  const [old, next] = await Promise.all([clusterFor(t), clusterFor(t)]);
-  let { port } = old.nodes[0]!;
-  const endpoint = createServer((client) => {
-    const node = connect(port, "127.0.0.1");
-    pipeline(client, node, client, () => {});
-  });
-  await new Promise<void>((listening) => endpoint.listen(0, "127.0.0.1", listening));
-  t.after(() => endpoint.close());
-  const client = new Cluster([{ host: "127.0.0.1", port: (endpoint.address() as AddressInfo).port }]);
-  client.on("error", () => {});
-  t.after(() => client.disconnect());
-  const limiter = new Limiter(patient(client, { retryEveryMs: 20, timeoutMs: 1000 }), LIMIT);
-  const isDegraded = async (name: string) => (await limiter.take(name, 0)).degraded;
-  const onNodes = await old.names();
-  for (const name of onNodes) await until(async () => !(await isDegraded(name)));
-
-  await old.nodes[2]!.stop();
-  await until(() => isDegraded(onNodes[2]!));
-  // What another node has replied by now says where all slots are.
-  for (const name of onNodes.slice(0, 2)) assert.equal(await isDegraded(name), false);
-  port = next.nodes[0]!.port;
-  for (const node of old.nodes.slice(0, 2)) await node.stop();
-  for (const name of onNodes) await until(async () => !(await isDegraded(name)));
-});
-
 const BEHIND_NAT: Record<string, (url: string, at: Record<string, { host: string; port: number }>) => Client> = {
   ioredis: (url, natMap) => new Cluster([url], { natMap }),
 };
@@ -108,26 +82,6 @@ for (const [library, clientTo] of Object.entries(BEHIND_NAT)) {
     }
   });
 }
-
-test("a node that has lost its slots is forgotten, with its connection, when another is asked", async (t) => {
-  const cluster = await clusterFor(t);
-  const client = (await clusterClientFor(t, cluster, "ioredis")) as Cluster;
-  const limiter = new Limiter(patient(client), LIMIT, STRICT);
-  const [name = ""] = await cluster.names();
-  const old = await cluster.nodeOf(name);
-  const isConnected = async () => /cmd=tb.take/i.test(String(await ask(old, "CLIENT", "LIST")));
-  await limiter.take(name);
-  assert.equal(await isConnected(), true);
-
-  await cluster.takeOver(await cluster.replicaOf(old));
-  // The driver asks any node, and one may not know of it yet.
-  await until(async () => {
-    await new Promise<void>((done) => client.refreshSlotsCache(() => done()));
-    return client.slots.every(([master]) => master !== `127.0.0.1:${old.port}`);
-  });
-  await limiter.take(name);
-  await until(async () => !(await isConnected()));
-});
 
 test("a node whose slots are all with others is forgotten, though no other is new", async (t) => {
   const cluster = await clusterFor(t);

@@ -3,13 +3,12 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { JointLimiter, Limiter, type Hold, type Limit } from "tokenbucket-redis";
+import { Limiter } from "tokenbucket-redis";
 import { FakeServer } from "tokenbucket-redis/testing";
 
 import { emptiedClientFor, sharedServer } from "./servers.js";
 
 const server = await sharedServer();
-const CALLS = 400;
 
 /** A sequence that is the same at each run: a linear congruential generator. */
 class Sequence {
@@ -29,119 +28,90 @@ class Sequence {
   }
 }
 
-const RATES = ["5/s", "100/m", "10/10s", "1/250ms", ".5", 0.25, "1e-3", "7/3s", "1000/h", "3/d", 1000];
-const PAUSES_MS = [0, 0, 1, 10, 0.25, 333, 2500, 60_000]; // microseconds, too: 0.25 of a millisecond
-const CALENDARS = (
-  "5@10s 1@250ms 7@15m+05:45 1000@d+09:00 0.5@2d-03:30 4@w-11:00 3@mo+14:00 1@y " +
-  "20@mo+14d-05:00 10@3mo+30d 9@mo+28d+02:00 8@w+6d+09:00"
-).split(" ");
+/** Calls at random: of the words of a template, A to C are the names of limits and these, the others what `words` say. */
+interface Walk {
+  templates: string[];
+  limits: string[];
+  words: Record<string, string[]>;
+  pausesMs: number[];
+}
+
+const either = (text: string) => text.split("|").map((one) => one.trim());
+
+const STEADILY: Walk = {
+  templates: either(`TB.TAKE A SOME | TB.PEEK A SOME | TB.TAKEUPTO A MOST | TB.RESERVE A SOME WAIT | TB.CHARGE A DEBT |
+    TB.GIVE A SOME | TB.MTAKE 2 A SOME B SOME | TB.MTAKE 3 C SOME A 1 B SOME | TB.TAKEANY 2 1 A SOME B SOME |
+    TB.TAKEANY 4 2 A SOME B 1 C SOME A 1`),
+  limits: either(`10 5/s | 3 100/m | 0.5 10/10s | 1000 1/250ms | 2.5 .5 | 10 0.25 | 3 1e-3 | 0.5 7/3s | 1000 1000/h |
+    2.5 3/d | 1000 1000`),
+  words: {
+    SOME: either("0 | 1 | 2 | 0.1 | 0.3 | 7 | 100"),
+    DEBT: either("0 | 1 | 2 | 0.1 | 0.3 | 7 | 100 | 1e12"),
+    MOST: either("1 | 4 | 9"),
+    WAIT: either("0 | 100 | 1500 | 5000"),
+  },
+  pausesMs: [0, 0, 1, 10, 0.25, 333, 2500, 60_000], // microseconds, too: 0.25 of a millisecond
+};
 const HOUR_MS = 3_600_000;
-const LONG_PAUSES_MS = [0, 0, 0.001, 999.999, 10_000, HOUR_MS / 4, HOUR_MS, 24 * HOUR_MS, 31 * 24 * HOUR_MS - 0.001];
+const BY_THE_CALENDAR: Walk = {
+  ...STEADILY,
+  limits: either(`10 5@10s | 3 1@250ms | 0.5 7@15m+05:45 | 1000 1000@d+09:00 | 2.5 0.5@2d-03:30 | 10 4@w-11:00 |
+    3 3@mo+14:00 | 0.5 1@y | 1000 20@mo+14d-05:00 | 2.5 10@3mo+30d | 10 9@mo+28d+02:00 | 3 8@w+6d+09:00`),
+  pausesMs: [0, 0, 0.001, 999.999, 10_000, HOUR_MS / 4, HOUR_MS, 24 * HOUR_MS, 31 * 24 * HOUR_MS - 0.001],
+};
+const holding = (rate: string): Walk => ({
+  templates:
+    either(`TB.MHOLD 2 TTL NEW JOBS 1 TOKENS SOME | TB.MHOLD 2 TTL NEW JOBS 1 TOKENS SOME | TB.TAKE TOKENS SOME |
+    TB.MRENEW 2 TTL ID JOBS TOKENS | TB.MRENEW 1 TTL ID JOBS | TB.MSETTLE 2 ID JOBS 0 TOKENS SOME | TB.GIVE TOKENS SOME |
+    TB.HOLDANY 4 2 TTL ID JOBS FEW TOKENS SOME other 2 0 FEW TOKENS SOME`),
+  limits: [],
+  words: {
+    TTL: either("500 | 5000 | 3000000"),
+    ID: either("NEW | OLD"),
+    FEW: either("0 | 1 | 2"),
+    SOME: either("0 | 0.5 | 1 | 5 | 12"),
+    JOBS: either("jobs 3 0 | jobs 3 0 | jobs 5 0"),
+    TOKENS: either(`t 20 ${rate} | t 20 ${rate} | t 4 4/s | t 100 1/h`),
+  },
+  pausesMs: [0, 10, 0.25, 1000, 60_000, 1_000_000],
+});
 
-const WALKS = [
-  ...[1, 2, 3, 4, 5].map((seed) => ({ seed, rates: RATES, pauses: PAUSES_MS })),
-  ...[6, 7, 8, 9].map((seed) => ({ seed, rates: CALENDARS, pauses: LONG_PAUSES_MS })),
-];
-
-for (const { seed, rates, pauses } of WALKS) {
-  const what = rates === CALENDARS ? "by the calendar" : "all the time";
-
-  test(`walk ${seed}, ${what}: buckets`, async (t) => {
-    const { buckets } = await emptiedClientFor(t, server);
-    const sequence = new Sequence(seed);
-    const fake = new FakeServer(server.wholeMs());
-    const limits: Limit[] = rates.map((rate) => ({ capacity: sequence.of([3, 10, 0.5, 1000, "2.5"]), rate }));
-    const both = [buckets, fake].map((one) => new Limiter(one, limits[0]!));
-    const joints = [buckets, fake].map((one) => new JointLimiter(one, { x: limits[1]!, y: limits[2]! }));
-
-    for (let i = 0; i < CALLS; i++) {
-      const [name, limit] = [`name${sequence.below(4)}`, sequence.of(limits)];
-      const amount = sequence.of([0, 1, 2, 0.1, 0.3, 7, 100]);
-      const most = 1 + sequence.below(9);
-      const maxWaitMs = sequence.below(5000);
-      const call = sequence.of([
-        (one: number) => both[one]!.take(name, amount, { limit }),
-        (one: number) => both[one]!.take(name, amount, { limit }),
-        (one: number) => both[one]!.peek(name, amount, { limit }),
-        (one: number) => both[one]!.takeUpTo(name, most, { limit }),
-        (one: number) => both[one]!.reserve(name, amount, { limit, maxWaitMs }),
-        (one: number) => both[one]!.charge(name, amount, { limit }),
-        (one: number) => both[one]!.give(name, amount, { limit }),
-        (one: number) => joints[one]!.takeAll("both", { x: amount, y: 1 }),
-        (one: number) => joints[one]!.takeAny("both", [{ x: amount }, { y: 1 }, { x: 0 }].slice(0, 1 + (most % 3))),
-        (one: number) =>
-          joints[one]!.takeAny("both", [
-            { x: amount, y: 1 },
-            { y: 2, x: 0 },
-          ]),
-      ]);
-      assert.deepEqual(
-        await call(1),
-        await call(0),
-        `call ${i} of walk ${seed}: ${call} ${JSON.stringify({ name, limit, amount })}`,
-      );
-      const passedMs = sequence.of(pauses);
-      server.advance(passedMs);
-      fake.advance(passedMs);
-    }
-  });
-
-  test(`walk ${seed}, ${what}: holds`, async (t) => {
-    const { buckets } = await emptiedClientFor(t, server);
-    const sequence = new Sequence(seed + 100);
-    const fake = new FakeServer(server.wholeMs());
-    const limits = { tokens: { capacity: 20, rate: sequence.of(rates) }, running: { capacity: 3, rate: 0 } };
-    const joints = [buckets, fake].map((one) => new JointLimiter(one, limits));
-    const singles = [buckets, fake].map((one) => new Limiter(one, limits.tokens, { prefix: "tb:{a}:" }));
-    const others = [limits.tokens, { capacity: 4, rate: "4/s" }, { capacity: 100, rate: "1/h" }];
-    const open: Hold[][] = [];
-
-    for (let i = 0; i < CALLS / 4; i++) {
-      const tokens = sequence.of([1, 5, 0.5, 12]);
-      const choice = sequence.below(4);
-      if (choice === 0 && open.length > 0) {
-        for (const hold of open.splice(sequence.below(open.length), 1)[0]!) await hold.settle({ tokens });
-      } else if (choice === 1 && open.length > 0) {
-        const [real, faked] = sequence.of(open);
-        assert.deepEqual(await faked!.renew(), await real!.renew(), `renewal ${i} of walk ${seed}`);
-      } else if (choice === 2) {
-        const limit = sequence.of(others);
-        const call = sequence.of([
-          (one: Limiter) => one.take("tokens", tokens, { limit }),
-          (one: Limiter) => one.give("tokens", tokens, { limit }),
-        ]);
-        const [real, faked] = await Promise.all(singles.map(call));
-        assert.deepEqual(faked, real, `call ${i} of walk ${seed}: ${call} ${JSON.stringify({ limit, tokens })}`);
-      } else {
-        const amounts = { tokens, running: 1 };
-        // Nobody renews it but the walk.
-        const ttlMs = 3_000_000 + sequence.below(1000);
-        const holds = await Promise.all(joints.map((joint) => joint.hold("a", amounts, { ttlMs })));
-        assert.deepEqual(holds[1]!.decision, holds[0]!.decision, `hold ${i} of walk ${seed}`);
-        if (holds[0]!.allowed) open.push(holds);
-      }
-      const passedMs = sequence.of([0, 10, 0.25, 60_000, 1_000_000, 3_000_000]);
-      server.advance(passedMs);
-      fake.advance(passedMs);
-    }
+/** The call of that number, by a template. */
+function draw(walk: Walk, sequence: Sequence, at: number, template: string): string[] {
+  const { limits, words } = walk;
+  const first = sequence.below(limits.length);
+  return template.split(" ").flatMap((word) => {
+    if (words[word]) return draw(walk, sequence, at, sequence.of(words[word]));
+    if (word === "NEW") return `hold-${at}`;
+    if (word === "OLD") return `hold-${sequence.below(at + 1)}`;
+    if (!"ABC".includes(word)) return word;
+    const which = (first + "ABC".indexOf(word)) % limits.length;
+    // Now and then with another's limit: that of a name may change.
+    const limit = sequence.below(10) === 0 ? sequence.of(limits) : limits[which]!;
+    return [`k${which}`, ...limit.split(" ")];
   });
 }
 
-for (const limit of [
-  { capacity: 10, rate: "10@w" },
-  { capacity: 10, rate: "3@mo" },
-  { capacity: 10, rate: "5@y+09:00" },
-  { capacity: 1, rate: "1/36500d" },
-]) {
-  test(`a debt of ages lasts as long: ${limit.rate}`, async (t) => {
-    const { buckets } = await emptiedClientFor(t, server);
-    const fake = new FakeServer(server.wholeMs());
-    const both = [buckets, fake].map((one) => new Limiter(one, limit));
-    const [real, faked] = await Promise.all(both.map((one) => one.charge("a", 1e12)));
-    assert.deepEqual(faked, real);
-    for (const one of [server, fake]) one.advance(0.95);
-    const [later, fakedLater] = await Promise.all(both.map((one) => one.peek("a")));
-    assert.deepEqual(fakedLater, later);
+for (const [what, walk] of Object.entries({
+  "all the time": STEADILY,
+  "by the calendar": BY_THE_CALENDAR,
+  "of holds": holding("7@2s+05:45"),
+  "of holds, slowly": holding("1000/h"),
+})) {
+  test(`a walk: ${what}`, async (t) => {
+    const { send } = await emptiedClientFor(t, server);
+    const [sequence, fake] = [new Sequence(1), new FakeServer(server.wholeMs())];
+    let refused = 0;
+    for (let at = 0; at < 1500; at++) {
+      const call = draw(walk, sequence, at, sequence.of(walk.templates));
+      const seen = [send(...call), fake.send(call)].map((reply) => reply.catch(() => "an error"));
+      const [real, faked] = await Promise.all(seen);
+      assert.deepEqual(faked, real, `call ${at}: ${call.join(" ")}`);
+      refused += Number(real === "an error");
+      const passedMs = sequence.of(walk.pausesMs);
+      for (const one of [server, fake]) one.advance(passedMs);
+    }
+    assert.ok(refused < 100, `${refused} calls were errors`);
   });
 }
 

@@ -72,13 +72,6 @@ test("holds of an outage respect each other, and end in this process too when th
   assert.equal((await slots.hold("a", 1)).allowed, true);
 });
 
-test("a settlement passes during an outage if every call does", async (t) => {
-  const fake = new FakeServer();
-  t.mock.method(fake, "send", () => Promise.reject(new Error("unplugged")));
-  const hold = await new Limiter(patient(fake), SLOT, { onError: "open" }).hold("a", 1);
-  assert.deepEqual([hold.allowed, (await hold.settle()).allowed], [true, true]);
-});
-
 test("a hold of nothing in one of its limits is not lost", async () => {
   const joint = new JointLimiter(new FakeServer(), { slots: SLOT, tokens: LIMIT });
   const hold = await joint.hold("ada", { slots: 1, tokens: 0 });

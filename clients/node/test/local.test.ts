@@ -115,17 +115,3 @@ test("a limit is read as TB.TAKE takes it", () => {
     assert.throws(() => parseLimit(text), BadArgument);
   }
 });
-
-test("a denial that was asked for before tokens came back is not remembered", async () => {
-  const { server, limiter } = setUp({ rememberDenials: 2 }, { capacity: 1, rate: "1/h" });
-  await limiter.take("a");
-  const refunds = [() => limiter.give("a", 1), () => limiter.reset("a")];
-  const send = server.send.bind(server);
-  server.send = async (words) => {
-    const reply = (await send(words)) as number[];
-    server.advance(1);
-    if (words[0] === "TB.TAKE" && reply[0] === 0) await refunds.shift()?.();
-    return reply;
-  };
-  for (const allowed of [false, true, false, true]) assert.equal((await limiter.take("a")).allowed, allowed);
-});

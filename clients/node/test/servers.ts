@@ -288,14 +288,7 @@ export class Cluster {
 }
 
 /** A node's own answer. */
-export async function ask(node: Server, ...words: [string, ...string[]]): Promise<unknown> {
-  const client = new ioredis.Redis(node.url);
-  try {
-    return await client.call(...words);
-  } finally {
-    client.disconnect();
-  }
-}
+export const ask = (node: Server, ...words: string[]) => node.launcher.tell("ask", node.node, ...words);
 
 export async function clusterFor(scope: Scope, options: ServerOptions = {}): Promise<Cluster> {
   const { launcher, nodes } = await Launcher.start("--cluster", options);

@@ -9,6 +9,7 @@ import { calendar, continuous, divideUp, floorDiv, min, type Refill } from "./re
 const MOST_BUCKETS = 10_000;
 const MOST_RATES = 1000;
 const MICRO = 1_000_000n;
+const DEEPEST = -BigInt(MOST_TOKENS) * MICRO;
 const NEVER = -1n;
 const MOST_DIGITS = 400;
 /** No bucket takes longer to fill: 100 years. */
@@ -71,6 +72,7 @@ export class LocalLimiter {
     "TB.CHARGE": (words) => {
       const view = this.#look(words);
       view.take(up(words[3]));
+      if (view.level < DEEPEST) throw new BadArgument("ERR the bucket would be more than 1e12 tokens in debt");
       return this.#kept(view, 1n, view.waitMs(0n));
     },
     "TB.GIVE": (words) => {

@@ -41,31 +41,6 @@ async fn a_server_without_hello_shows_no_password() {
 }
 
 #[tokio::test]
-async fn one_call_at_a_time_looks_whether_the_server_is_back() {
-    let server = Server::start();
-    let connected = connect(&server).with_timeout(Duration::from_secs(2)).with_retry_every(Duration::ZERO);
-    let limiter = Limiter::new(&connected, limit(1, STILL));
-    assert!(limiter.take("a", 1).await.unwrap().allowed);
-    server.signal("STOP");
-    assert!(limiter.take("a", 1).await.unwrap().degraded);
-    // The first asks and waits for the timeout, the second does not.
-    let probe = limiter.take("a", 1);
-    let other = async {
-        tokio::task::yield_now().await;
-        let began = Instant::now();
-        assert!(limiter.take("a", 1).await.unwrap().degraded);
-        began.elapsed()
-    };
-    let (probe, waited) = tokio::join!(probe, other);
-    assert!(probe.unwrap().degraded);
-    assert!(waited < Duration::from_secs(1), "{waited:?}");
-
-    server.signal("CONT");
-    wait_for("limiting", Duration::from_secs(5), async || !limiter.take("a", 1).await.unwrap().degraded)
-        .await;
-}
-
-#[tokio::test]
 async fn a_server_that_hangs_is_asked_no_more_often_than_wanted() {
     logs::listen();
     let server = Server::start();

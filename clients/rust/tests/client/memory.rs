@@ -1,12 +1,9 @@
 //! Denials remembered, and tokens fetched in batches.
 
-use std::sync::{Arc, OnceLock};
-use std::thread;
 use std::time::Duration;
 
 use tokenbucket_client::fake::Fake;
-use tokenbucket_client::{Decision, Error, Limit, Limiter, Options, Part};
-use tokio::runtime::Builder;
+use tokenbucket_client::{Error, Limit, Limiter, Options, Part};
 
 use crate::servers::{ask, Server};
 use crate::{calls, limit, limiter, STILL};
@@ -45,27 +42,6 @@ async fn nobody_is_refused_longer_than_the_server_said() {
     assert!(!limiter.take("a", 1).await.unwrap().allowed);
     fake.advance(Duration::from_micros(1));
     assert!(limiter.take("a", 1).await.unwrap().allowed);
-}
-
-#[tokio::test]
-async fn a_denial_asked_for_before_tokens_came_back_is_not_remembered() {
-    let made = Arc::new((Fake::new(), OnceLock::<Limiter>::new()));
-    let hooked = made.clone();
-    let give = move |name: &str, _: &Limit, decision: &Decision, _| {
-        let (fake, giver) = &*hooked;
-        let give =
-            || Builder::new_current_thread().build().unwrap().block_on(giver.get().unwrap().give(name, 1));
-        if !decision.allowed {
-            fake.advance(Duration::from_millis(1));
-            thread::scope(|scope| scope.spawn(give).join().unwrap()).unwrap();
-        }
-    };
-    let options = Options::new().remember_denials(1).on_decision(give);
-    let limiter = Limiter::with_options(&made.0.server(), limit(1, "1/h"), options);
-    made.1.set(limiter.clone()).unwrap();
-    assert!(limiter.take("a", 1).await.unwrap().allowed);
-    assert!(!limiter.take("a", 1).await.unwrap().allowed);
-    assert_eq!(limiter.remembered("a", 1), None);
 }
 
 #[tokio::test]

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use tokenbucket_client::fake::Fake;
 use tokenbucket_client::{Error, Limiter, OnError, Options, Part, Server};
 
 use crate::sentinel::Sentinel;
@@ -77,15 +76,4 @@ async fn a_reset_by_the_script_deletes_its_bucket_alone() {
     limiter.reset("a").await.unwrap();
     assert_eq!(limiter.peek("a", 0).await.unwrap().remaining, 10);
     assert_eq!(of_module.peek("a", 0).await.unwrap().remaining, 0);
-}
-
-#[tokio::test]
-async fn a_fake_server_by_the_script_has_no_holds_either() {
-    let limiter = Limiter::new(&Fake::new().server().by_script(), limit(10, STILL));
-    assert_eq!(limiter.take("a", 1).await.unwrap().remaining, 9);
-    let error = limiter.hold("a", 1, TIMEOUT).await.err();
-    assert!(
-        matches!(&error, Some(Error::ModuleMissing { problem, .. }) if problem.contains("need the module")),
-        "{error:?}"
-    );
 }
