@@ -117,7 +117,8 @@ test-servers:
 .PHONY: compile-tests
 compile-tests: build-tools
 	$(call say,'compiling the tests')
-	@for tests in '$(CORE)' '$(PROJECT_TESTS)' '$(SERVER_TESTS)'; do cargo test --no-run $$tests; done
+	@cargo test --no-run $(CORE)
+	@cargo test --no-run $(PROJECT_TESTS) $(SERVER_TESTS)
 
 # The guard counts instructions on one processor. Chaos mostly waits, so it runs beside it, and then fuzz.
 .PHONY: chaos-and-fuzz
