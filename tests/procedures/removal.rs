@@ -28,6 +28,8 @@ fn a_removal_leaves_servers_that_start_with_all_other_data() {
     exhaust(&mut client);
     client.run(&[b"TB.TAKE".as_slice(), b"any\0byte\r\n'\" \xff", b"7", b"1/h"]);
     client.say("SET other data");
+    // A server sends a new replica nothing until the replica has confirmed its first data, which takes up to a second.
+    wait_until_in_sync(replica, master);
     let settings = if is_before(7, 0) { "" } else { "redis-cli CONFIG SET tokenbucket.on-oom allow" };
     master.run(&format!("{settings}\nredis-cli CONFIG REWRITE"));
     let traffic = Traffic::on([master, master]);
