@@ -185,8 +185,6 @@ func do(r request) (object, error) {
 		return nil, err
 	}
 	switch r.Do {
-	case "settle_inside":
-		return settleInside(limiter, r)
 	case "hold_cancelled":
 		return holdCancelled(limiter, r)
 	case "many", "second_runtime": // goroutines have one runtime
@@ -387,21 +385,6 @@ func withHold(r request) (object, error) {
 	}
 	decision, err := hold.Settle()
 	return described(decision), err
-}
-
-// settleInside settles twice inside the block, and the end of the block does once more.
-func settleInside(limiter *tokenbucket.Limiter, r request) (object, error) {
-	hold, err := limiter.Hold(context.Background(), r.Name, r.Amount.number, ms(r.TTLMs))
-	if err != nil {
-		return nil, err
-	}
-	defer hold.Settle()
-	if err := hold.Used(r.Used.number); err != nil {
-		return nil, err
-	}
-	_, _ = hold.Settle()
-	settled, err := hold.Settle()
-	return described(settled), err
 }
 
 // atOnce runs work so many times together, and returns an error of one of them.

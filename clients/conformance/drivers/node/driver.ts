@@ -4,9 +4,17 @@ import { createInterface } from "node:readline";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
 
-import { JointLimiter, Limiter, Server, type Amount, type Decision, type Hold, type Policy } from "tokenbucket-redis";
+import {
+  JointLimiter,
+  Limiter,
+  Server,
+  type Amount,
+  type Client,
+  type Decision,
+  type Hold,
+  type Policy,
+} from "tokenbucket-redis";
 
-import type { Place } from "./adapters.js";
 import { clientFor, LIBRARIES } from "./clients.js";
 
 // Replies alone go to stdout; a library may have more to say.
@@ -17,13 +25,11 @@ const collectGarbage = runInNewContext("gc") as () => void;
 /** As it comes: the suite is trusted to say what it means. */
 type Request = any;
 
-/** A limiter, and where it is, for stores that make their own. */
-interface Made extends Place {
-  limiter: Limiter & JointLimiter;
-}
+/** A limiter of either kind, as `limiters` keeps it. */
+type Either = Limiter & JointLimiter;
 
-const servers = new Map<string, Omit<Place, "limiter" | "options">>();
-const limiters = new Map<string, Made>();
+const servers = new Map<string, { client: Client; server: Server }>();
+const limiters = new Map<string, Either>();
 const holds = new Map<string, Hold>();
 
 const COMMANDS: Record<string, (request: Request) => unknown> = {
@@ -35,18 +41,16 @@ const COMMANDS: Record<string, (request: Request) => unknown> = {
     return {};
   },
   limiter({ name, server, capacity, rate, batch, remember_denials, shadow, ...options }) {
-    const place = { ...find(servers, server), options: policy(options) };
-    const kept = { batch, rememberDenials: remember_denials, shadow };
-    const limiter = new Limiter(place.server, { capacity, rate }, { ...kept, ...place.options });
-    limiters.set(name, { ...place, limiter: limiter as Made["limiter"] });
+    const kept = { batch, rememberDenials: remember_denials, shadow, ...policy(options) };
+    const limiter = new Limiter(find(servers, server).server, { capacity, rate }, kept);
+    limiters.set(name, limiter as Either);
     return {};
   },
   joint({ name, server, limits, shadow, ...options }) {
     const all = Object.entries(limits as Record<string, [Amount, Amount]>);
     const each = Object.fromEntries(all.map(([which, [capacity, rate]]) => [which, { capacity, rate }]));
-    const place = { ...find(servers, server), options: policy(options) };
-    const limiter = new JointLimiter(place.server, each, { ...place.options, shadow });
-    limiters.set(name, { ...place, limiter: limiter as Made["limiter"] });
+    const limiter = new JointLimiter(find(servers, server).server, each, { ...policy(options), shadow });
+    limiters.set(name, limiter as Either);
     return {};
   },
   ...Object.fromEntries(["take", "take_up_to", "charge", "give", "wait", "take_all", "take_any"].map((op) => [op, call])),
@@ -62,12 +66,6 @@ const COMMANDS: Record<string, (request: Request) => unknown> = {
     while (performance.now() < end);
     return {};
   },
-  async settle_inside({ on, name, amount, ttl_ms, used }) {
-    const settled: Decision[] = [];
-    const work = async (hold: Hold) => void settled.push(await hold.settle(used), await hold.settle(used));
-    await find(limiters, on).limiter.withHold(name, amount, work, { ttlMs: ttl_ms });
-    return told(settled[0]!);
-  },
   async hold_cancelled({ on, name, amount, ttl_ms, count }) {
     const cancelled = new Error("cancelled");
     const leaving: ((reason: Error) => void)[] = [];
@@ -75,7 +73,7 @@ const COMMANDS: Record<string, (request: Request) => unknown> = {
       new Promise<never>((_, leave) => {
         if (leaving.push(leave) === count) for (const one of leaving) one(cancelled);
       });
-    const { limiter } = find(limiters, on);
+    const limiter = find(limiters, on);
     const one = () => limiter.withHold(name, amount, work, { ttlMs: ttl_ms });
     const seen = await Promise.allSettled(Array.from({ length: count }, one));
     for (const { reason } of seen as PromiseRejectedResult[]) if (reason !== cancelled) throw reason;
@@ -83,7 +81,7 @@ const COMMANDS: Record<string, (request: Request) => unknown> = {
   },
   many,
   async cost({ on, server, command, bare, count, concurrency }) {
-    const { limiter } = find(limiters, on);
+    const limiter = find(limiters, on);
     const client = find(servers, server).client as any;
     // Words of its own for each call, as an application has them.
     const execute = client.call ? () => client.call(...command) : () => client.sendCommand([...command]);
@@ -106,7 +104,7 @@ const COMMANDS: Record<string, (request: Request) => unknown> = {
     return { bytes: process.memoryUsage().heapUsed };
   },
   async close({ name }) {
-    await limiters.get(name)?.limiter.close?.();
+    await limiters.get(name)?.close?.();
     servers.get(name)?.server.close();
     return {};
   },
@@ -142,7 +140,7 @@ function turnOf({ max_wait_ms, share, weight }: Request, signal?: AbortSignal) {
 }
 
 function holdOf(request: Request, name: string, signal?: AbortSignal): Promise<Hold> {
-  const { limiter } = find(limiters, request.on);
+  const limiter = find(limiters, request.on);
   const { ttl_ms: ttlMs, alternatives } = request;
   if (alternatives) return limiter.holdAny(name, alternatives, { ttlMs, signal });
   return limiter.hold(name, request.amount, { ttlMs, ...turnOf(request, signal) });
@@ -150,7 +148,7 @@ function holdOf(request: Request, name: string, signal?: AbortSignal): Promise<H
 
 async function ask(op: string, request: Request, name: string, signal?: AbortSignal): Promise<Decision> {
   const { on, cost = 1, amount, max_wait_ms } = request;
-  const { limiter } = find(limiters, on);
+  const limiter = find(limiters, on);
   const turn = turnOf(request, signal);
   const calls: Record<string, () => Promise<Decision>> = {
     take: () => limiter.take(name, cost, turn),

@@ -135,13 +135,6 @@ impl State {
                 Ok(hold.settle(&request["used"]).await?)
             }
             "lost" => Ok(json!({"lost": found(&self.holds, text(request, "hold"))?.hold.is_lost()})),
-            "settle_inside" => {
-                let hold = self.held(request).await?;
-                let first = hold.settle(&request["used"]).await?;
-                hold.settle(&request["used"]).await?;
-                tokio::task::block_in_place(|| drop(hold));
-                Ok(first)
-            }
             "hold_cancelled" => self.hold_cancelled(request).await,
             "many" => Ok(load::many(&found(&self.limiters, on)?.limiter, request).await),
             "cost" => {
