@@ -25,8 +25,8 @@ ALL_ENGINES = $(shell scripts/engines.sh --list)
 CORE := -p tokenbucket-core
 PROJECT_TESTS := --test version --test make --test blocks
 SERVER_TESTS := --test server --test procedures
-# Shows what cargo compiles, and a dot for each test.
-cargo_test = cargo test $(1) -- --quiet $(2)
+# Shows what cargo compiles, and a dot for each test. Cargo looks for the slots of a make that runs two targets, and finds none.
+cargo_test = MAKEFLAGS= cargo test $(1) -- --quiet $(2)
 # Most tests wait for servers and use little CPU.
 TEST_THREADS ?= 6
 
