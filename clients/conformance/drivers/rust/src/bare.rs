@@ -1,10 +1,11 @@
 //! What a take costs beside a command of the bare client.
 
+use std::thread;
 use std::time::Instant;
 
 use redis::{cmd, Client, Cmd};
 use serde_json::{json, Value};
-use tokio::task::JoinSet;
+use tokio::task::{block_in_place, JoinSet};
 
 use crate::client::{strings, Limiter};
 
@@ -17,34 +18,50 @@ pub async fn cost(limiter: &Limiter, url: &str, request: &Value) -> Value {
     let callers = request["concurrency"].as_u64().unwrap_or(1);
     let each = request["count"].as_u64().unwrap_or(1) / callers;
     let client = Client::open(url).expect("a URL");
-    let shared = client.get_multiplexed_async_connection().await.expect("a connection");
-    let of_threads: Vec<_> = (0..callers).map(|_| client.get_connection().expect("a connection")).collect();
-    let (began, mut running) = (Instant::now(), JoinSet::new());
-    for mut own in of_threads {
-        let (words, mut shared) = (words.clone(), shared.clone());
-        match limiter.clone() {
-            Limiter::Tasks(limiter) => running.spawn(async move {
-                for _ in 0..each {
-                    if is_bare {
-                        command(&words).exec_async(&mut shared).await.expect("a reply");
-                    } else {
-                        limiter.take(NAME, 1).await.expect("a decision");
+    let took = match limiter {
+        Limiter::Tasks(limiter) => {
+            let connection = client.get_multiplexed_async_connection().await.expect("a connection");
+            let began = Instant::now();
+            let mut tasks = JoinSet::new();
+            for _ in 0..callers {
+                let (limiter, words, mut connection) = (limiter.clone(), words.clone(), connection.clone());
+                tasks.spawn(async move {
+                    for _ in 0..each {
+                        if is_bare {
+                            command(&words).exec_async(&mut connection).await.expect("a reply");
+                        } else {
+                            limiter.take(NAME, 1).await.expect("a decision");
+                        }
                     }
-                }
-            }),
-            Limiter::Threads(limiter) => running.spawn_blocking(move || {
+                });
+            }
+            tasks.join_all().await;
+            began.elapsed()
+        }
+        Limiter::Threads(limiter) => {
+            let connections: Vec<_> =
+                (0..callers).map(|_| client.get_connection().expect("a connection")).collect();
+            let began = Instant::now();
+            let call = |mut connection| {
                 for _ in 0..each {
                     if is_bare {
-                        command(&words).exec(&mut own).expect("a reply");
+                        command(&words).exec(&mut connection).expect("a reply");
                     } else {
                         limiter.take(NAME, 1).expect("a decision");
                     }
                 }
-            }),
-        };
-    }
-    running.join_all().await;
-    json!({"per_call_us": began.elapsed().as_secs_f64() * 1e6 / (each * callers) as f64})
+            };
+            block_in_place(|| {
+                thread::scope(|scope| {
+                    for connection in connections {
+                        scope.spawn(|| call(connection));
+                    }
+                });
+            });
+            began.elapsed()
+        }
+    };
+    json!({"per_call_us": took.as_secs_f64() * 1e6 / (each * callers) as f64})
 }
 
 fn command(words: &[String]) -> Cmd {
