@@ -98,7 +98,7 @@ endif
 	$(call record)
 
 .PHONY: test-long
-test-long: build ## Compare with redis-cell, count instructions, and run a minute of chaos and of fuzzing (about 8 minutes)
+test-long: build ## Compare with redis-cell, count instructions, and run a minute of chaos and of fuzzing (about 7 minutes)
 	@scripts/install.sh valgrind c++
 	$(call say,'testing the benchmarks')
 	@$(call cargo_test,-p tokenbucket-bench)
@@ -302,7 +302,7 @@ example-%:
 # tests mostly wait, so two packages run at a time, Python's first, which take longest; what one line of a recipe prints stays
 # together.
 .PHONY: clients
-clients: build ## Set up and test every client package under clients/ (about 18 minutes)
+clients: build ## Set up and test every client package under clients/ (about 16 minutes)
 	@$(MAKE) --no-print-directory engines NAMES='$(DEBIAN_REDIS)'
 	@$(MAKE) --no-print-directory client-conformance
 	@$(MAKE) --no-print-directory -j2 --output-sync=line $(PACKAGES:%=client-%)
