@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from launch import Servers, fake_clock
-from tokenbucket import Limit
+from tokenbucket import BadArgument, Limit
 from tokenbucket.testing import FakeServer
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -178,3 +178,12 @@ def draw_any(draw: random.Random, ttl_ms: int, id: str, *buckets: list[str]) -> 
 def test_the_fake_replies_to_a_debt_of_ages_as_the_server(governed: Any) -> None:
     words = ("TB.CHARGE", "ages", 5, "1@w", 10**12)
     assert FakeServer(START).execute_command(*words) == governed.execute_command(*words)
+
+
+def test_the_fake_refuses_a_debt_that_is_too_deep_as_the_server(governed: Any) -> None:
+    words, fake = ("TB.CHARGE", "deep", 5, "1@w", 10**12), FakeServer(START)
+    for server in (governed, fake):
+        server.execute_command(*words)
+        with pytest.raises((redis.ResponseError, BadArgument), match="more than 1e12 tokens in debt"):
+            server.execute_command(*words)
+    assert fake.execute_command("TB.PEEK", *words[1:]) == governed.execute_command("TB.PEEK", *words[1:])

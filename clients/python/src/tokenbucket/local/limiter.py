@@ -253,8 +253,10 @@ class LocalLimiter:
         return view.reply(granted, 0 if granted else view.ms_until(Fraction(1)))
 
     def _charge(self, key: str, capacity: str, rate: str, amount: str) -> list[Any]:
-        view = self._look(key, capacity, rate)
-        self._change(key, view, _cost(amount))
+        view, taken = self._look(key, capacity, rate), _cost(amount)
+        if view.level - taken < -MOST_TOKENS:
+            raise ReplyError("ERR the bucket would be more than 1e12 tokens in debt")
+        self._change(key, view, taken)
         return view.reply(1, max(view.ms_until(Fraction(0)), 0))
 
     def _give(self, key: str, capacity: str, rate: str, amount: str) -> list[Any]:
