@@ -131,11 +131,14 @@ const SAME: Same[] = [
   ["get consumes nothing, and is null without a record", [get("a"), spend(2), get("a"), get("a")]],
   ["penalty, beyond points too", [penalty("a"), penalty("a", 7), pass()]],
   ["reward", [spend(6), reward("a"), reward("a", 2), pass(5)]],
-  ["a block is told", [block("a", 10), ms(block("a", 10)), get("a"), ms(get("a")), ms(reward("a")), ms(penalty("a"))]],
+  [
+    "a block shows in every reply",
+    [block("a", 10), ms(block("a", 10)), get("a"), ms(get("a")), ms(reward("a")), ms(penalty("a"))],
+  ],
   ["a block ends", [block("a", 10), wait("a"), advance(9999), pass(), advance(2), pass()]],
   ["the last block counts", [block("a", 10), block("a", 20), block("a", 5), wait("a")]],
   [
-    "a block for 0 seconds is told",
+    "a block for 0 seconds lasts a year and longer",
     [block("a", 0), ms(block("a", 0)), advance(365 * 86_400_000), wait("a"), ms(get("a"))],
   ],
   ["a block for 0 seconds ends when it is deleted", [block("a", 0), forget("a"), pass()]],
@@ -149,7 +152,7 @@ const SAME: Same[] = [
   ["set: as if so many points were consumed", [set("a", 4, 10), ms(set("a", 4, 10)), get("a"), pass(10)]],
   ["set ends a block", [block("a", 10), set("a", 1, 10), pass(10)]],
   ["set of more than points is a block", [set("a", 100, 10), advance(9999), pass(), advance(2), pass()]],
-  ["delete tells whether there was a key", [forget("a"), spend(6), forget("a"), get("a"), pass()]],
+  ["delete returns whether there was a key", [forget("a"), spend(6), forget("a"), get("a"), pass()]],
   [
     "any name is a key of its own",
     [...NAMES.map((name) => block(name, 10)), forget("a"), ...NAMES.map((name) => pass(1, name))],
@@ -370,7 +373,11 @@ test("in tests of users the fake stands for the server, blocks included", async 
   for (const points of [1, 7, 1]) waits.push(await wait("a", points)(limiter));
   assert.deepEqual(waits, [30_000, -1, 30_000], "a refusal in memory says nothing about a cost that never passes");
   assert.equal(await passed(told, 1), 0);
-  assert.deepEqual(heard, [["rlflx:a", false, 30_000]], "one decision is told, not that its neighbour was asked, too");
+  assert.deepEqual(
+    heard,
+    [["rlflx:a", false, 30_000]],
+    "it hears one decision, and not that the neighbour was asked too",
+  );
   fake.advance(30_000);
   assert.equal(await passed(limiter, 1), 1);
 });
