@@ -25,7 +25,6 @@
 //! Waits are solved from the state that the next call will find: the stored one if nothing was taken, else the new
 //! one. The smallest time at which the level *as computed then* suffices is an exact integer ceiling.
 
-mod binding;
 pub(crate) mod decide;
 
 pub use decide::NEVER_MS;
@@ -214,6 +213,15 @@ impl Expiring for NoHolds {
     }
 }
 
+impl Decision {
+    /// Returns the tightest of each field over the decisions of several buckets.
+    #[must_use]
+    pub fn binding(decisions: impl Iterator<Item = Self>) -> Self {
+        let none = Self { allowed: 1, remaining: 0, retry_after_ms: 0, reset_after_ms: 0 };
+        decisions.reduce(tighter).unwrap_or(none)
+    }
+}
+
 impl Bucket {
     /// An empty bucket at the beginning of time.
     pub const EMPTY: Self = Self { level_micro: 0, refilled_at_us: 0 };
@@ -323,4 +331,22 @@ impl Limit {
     fn full(&self, now_us: i64) -> Bucket {
         Bucket { level_micro: self.capacity_micro, refilled_at_us: now_us }
     }
+}
+
+/// Returns the tighter of two decisions, field by field.
+fn tighter(one: Decision, other: Decision) -> Decision {
+    Decision {
+        allowed: one.allowed.min(other.allowed),
+        remaining: one.remaining.min(other.remaining),
+        retry_after_ms: longer(one.retry_after_ms, other.retry_after_ms),
+        reset_after_ms: longer(one.reset_after_ms, other.reset_after_ms),
+    }
+}
+
+/// Returns the longer of two waits; -1 is the longest.
+fn longer(one_ms: i64, other_ms: i64) -> i64 {
+    if one_ms.min(other_ms) < 0 {
+        return -1;
+    }
+    one_ms.max(other_ms)
 }
