@@ -209,7 +209,7 @@ matrix: build ## Test the module on every supported server (about 20 minutes)
 	$(call record)
 
 .PHONY: cluster-test
-cluster-test: build ## Test clusters and Sentinel: resharding under load, failover after a crash
+cluster-test: build ## Test clusters: resharding under load, failover after a crash
 	@$(MAKE) --no-print-directory engines NAMES='$(TEST_ENGINES)'
 	$(call on_each,--test cluster,$(TEST_ENGINES))
 

@@ -1,12 +1,11 @@
 //! What `make` refuses before it installs or builds anything, and what it installs first.
 
 use regex::Regex;
-use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::{env, fs, thread};
+use std::{env, fs};
 
 /// Variables of a `make` that runs this test, which are not for the one that it runs.
 const OF_OTHERS: [&str; 6] = ["MAKEFLAGS", "MAKELEVEL", "MODULE", "PORT", "REPOSITORY", "SERVER"];
@@ -209,66 +208,6 @@ fn a_release_begins_only_with_a_docker_that_runs() {
         let (succeeds, printed) = run(&mut install("docker", folder.path()));
         assert!(succeeds == runs && printed.contains("IMAGES=") != runs, "{printed}");
     }
-}
-
-/// As crates.io documents its API: the length of a description, the description, the length of the file, the file.
-#[test]
-fn a_crate_is_uploaded_as_it_is_signed() {
-    const MANIFEST: &str = "[package]\nname = \"made-up\"\nversion = \"1.2.3\"\nreadme = \"README.md\"\n\
-        [dependencies.log]\nversion = \"0.4\"\noptional = true\ndefault-features = false\n";
-    let folder = tempfile::tempdir().unwrap();
-    fs::create_dir(folder.path().join("made-up-1.2.3")).unwrap();
-    for (name, text) in [("Cargo.toml", MANIFEST), ("README.md", "the README of a release")] {
-        fs::write(folder.path().join("made-up-1.2.3").join(name), text).unwrap();
-    }
-    let mut tar = Command::new("tar");
-    assert!(tar
-        .args(["-czf", "a.crate", "made-up-1.2.3"])
-        .current_dir(folder.path())
-        .status()
-        .unwrap()
-        .success());
-    let file = fs::read(folder.path().join("a.crate")).unwrap();
-    for (status, succeeds) in [("200 OK", true), ("403 Forbidden", false)] {
-        let registry = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let mut upload = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/upload_crate.py"));
-        upload.arg("a.crate").current_dir(folder.path()).env("CARGO_REGISTRY_TOKEN", "secret");
-        upload.env("REGISTRY", format!("http://{}", registry.local_addr().unwrap()));
-        let upload = thread::spawn(move || run(&mut upload));
-        let body = answer_upload(&registry, status);
-        assert_eq!(upload.join().unwrap().0, succeeds, "{status}");
-        let (length, rest) = body.split_at(4);
-        let length = u32::from_le_bytes(length.try_into().unwrap()) as usize;
-        let described = String::from_utf8_lossy(&rest[..length]);
-        for part in [
-            r#""name": "made-up""#,
-            r#""vers": "1.2.3""#,
-            r#""readme": "the README of a release""#,
-            r#""name": "log", "version_req": "^0.4", "features": [], "optional": true, "default_features": false"#,
-        ] {
-            assert!(described.contains(part), "{part}: {described}");
-        }
-        assert_eq!(rest[length..][..4], u32::try_from(file.len()).unwrap().to_le_bytes());
-        assert_eq!(rest[length + 4..], file);
-    }
-}
-
-/// Reads the body of one request, and answers it.
-fn answer_upload(registry: &TcpListener, status: &str) -> Vec<u8> {
-    let (stream, _) = registry.accept().unwrap();
-    let mut stream = BufReader::new(stream);
-    let mut head = String::new();
-    while !head.ends_with("\r\n\r\n") {
-        assert!(stream.read_line(&mut head).unwrap() > 0, "{head}");
-    }
-    assert!(head.starts_with("PUT /api/v1/crates/new ") && head.contains("Authorization: secret"), "{head}");
-    let length =
-        head.lines().find_map(|line| line.strip_prefix("Content-Length: ")).unwrap().parse().unwrap();
-    let mut body = vec![0; length];
-    stream.read_exact(&mut body).unwrap();
-    write!(stream.get_mut(), "HTTP/1.1 {status}\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{{}}")
-        .unwrap();
-    body
 }
 
 /// `redis-cli` makes clusters and runs the transcripts of the documentation, `ssh-keygen` signs what is tested below.

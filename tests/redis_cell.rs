@@ -6,7 +6,6 @@ mod common;
 
 use common::judged_calls::pause_us;
 use common::model;
-use common::model::throttle::limit;
 use common::reply::integers;
 use common::stored::{is_writing_files, wait_while_time_passes};
 use common::{text, Connection, Random, Server, ServerBuilder};
@@ -54,7 +53,8 @@ struct Limit {
 impl Limit {
     fn new(burst: i64, (count, period_s): (i64, i64)) -> Self {
         let words = format!("{burst} {count} {period_s}");
-        let (key, meant) = (format!("key:{words}").replace(' ', ":"), limit(burst, count, period_s));
+        let meant = model::Limit::new(&(burst + 1).to_string(), &format!("{count}/{period_s}s"));
+        let key = format!("key:{words}").replace(' ', ":");
         Self { key, words, capacity: burst + 1, meant }
     }
 

@@ -13,10 +13,11 @@
 #[path = "../../core/tests/model/mod.rs"]
 mod model;
 
-use model::operation::{parse, read};
+use model::operation::parse;
 use model::{number, Bucket, Judged, Limit, Operation};
 use libfuzzer_sys::fuzz_target;
 use tokenbucket_core::bucket::MAX_TIME_US;
+use tokenbucket_core::request::Wanted;
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
@@ -51,8 +52,8 @@ fn read_call(line: &str) -> Option<(i64, Limit, Operation)> {
     }
     let mut words = vec![b"key".as_slice()];
     words.extend(arguments.split(' ').map(str::as_bytes));
-    parse(command, &words).ok()?;
-    let meant = read(command, &words).ok()?.pop()?;
+    let Wanted::Tokens(operation) = parse(command, &words).ok()?.requests[0].wanted else { return None };
+    let limit = Limit::read(words[1], words[2]).ok()?;
     // Of a rate that may have been rounded, the exact one is not known.
-    (!number::may_be_rounded(words[2])).then_some((elapsed_us.parse().ok()?, meant.limit, meant.operation))
+    (!number::may_be_rounded(words[2])).then_some((elapsed_us.parse().ok()?, limit, operation))
 }

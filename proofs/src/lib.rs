@@ -1,7 +1,7 @@
 //! Theorems about the arithmetic of the core, as functions over the real core.
 //!
 //! Each returns [`HOLDS`], [`OUTSIDE`] its domain, or the number of the sentence that is broken. `make prove` walks every
-//! path of them on symbolic numbers, and `core/tests/pure/theorems.rs` calls them with random ones.
+//! path of them on symbolic numbers, and `core/tests/pure/theorems.rs` calls some with random ones.
 //!
 //! Two theorems, [`flow`] and [`reaches`], say what a rate does. All others use a rate only through these two sentences,
 //! so that they cover every rate for which the two are proved.

@@ -1,4 +1,4 @@
-//! What a cluster does to buckets, and what Sentinel does.
+//! What a cluster does to buckets. What Sentinel does: `tests/procedures/sentinel.rs`.
 
 #[allow(dead_code, unused_imports)] // tests/server uses all of it.
 #[path = "../common/mod.rs"]
@@ -6,5 +6,4 @@ mod common;
 
 mod nodes;
 mod resharding;
-mod sentinel;
 mod waiting;

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
+use std::sync::OnceLock;
 
 /// A moment to start from, at an odd microsecond: 2026-01-01 00:00:00.000007 UTC.
 pub const START_US: i64 = 1_767_225_600_000_007;
@@ -47,31 +47,26 @@ impl Clock {
     /// Lets a server that is about to be started obey this clock. `compiler` is that of a server which is foreign to
     /// this machine: what starts it is not, and hands the library on.
     pub fn govern(&self, command: &mut Command, compiler: Option<&Path>) {
+        static BUILT: [OnceLock<PathBuf>; 2] = [const { OnceLock::new() }; 2];
+        let built = &BUILT[usize::from(compiler.is_some())];
         let variable = if compiler.is_some() { "SERVER_PRELOAD" } else { "LD_PRELOAD" };
-        let library = library("fakeclock", include_str!("fakeclock.c"), compiler);
+        let library = built.get_or_init(|| build(compiler));
         command.env(variable, library).env("FAKECLOCK", &self.path);
     }
 }
 
-/// A library that replaces functions of libc, compiled once per test program for this machine, and once for another.
-pub fn library(name: &'static str, source: &str, compiler: Option<&Path>) -> PathBuf {
-    static LIBRARIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
-    let mut libraries = LIBRARIES.lock().unwrap_or_else(PoisonError::into_inner);
-    let machine = u8::from(compiler.is_some());
-    let file = format!("{name}-{machine}-{}.c", std::process::id());
+/// Compiles the library that replaces functions of libc, for this machine or another.
+fn build(compiler: Option<&Path>) -> PathBuf {
+    let file = format!("fakeclock-{}-{}.c", u8::from(compiler.is_some()), std::process::id());
     let file = std::env::current_exe().unwrap().with_file_name(file);
     let library = file.with_extension("so");
-    if libraries.contains(&library) {
-        return library;
-    }
-    std::fs::write(&file, source).unwrap();
+    std::fs::write(&file, include_str!("fakeclock.c")).unwrap();
     let status = Command::new(compiler.unwrap_or(Path::new("cc")))
         .args(["-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o"])
         .args([&library, &file])
         .arg("-ldl")
         .status()
         .expect("a C compiler is needed for what is preloaded into servers");
-    assert!(status.success(), "{name} did not compile");
-    libraries.push(library.clone());
+    assert!(status.success(), "the clock did not compile");
     library
 }

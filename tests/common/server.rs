@@ -1,11 +1,11 @@
 //! One server.
 
-use super::clock::{self, Clock};
+use super::clock::Clock;
 use super::engine::{executable, foreign_compiler, is_before};
 use super::reply::{self, array, decision, integer, integers, tell, text, unix_us, Decision};
 use super::wait::{timeout, wait_for, wait_until};
 use redis::{ConnectionLike, Value};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::fs::{self, File};
 use std::net::TcpListener;
@@ -89,12 +89,6 @@ impl ServerBuilder {
         self
     }
 
-    /// Gives the server blocks of memory that are aligned to 8 bytes and never to 16. Its allocator has to be glibc's.
-    pub fn misaligned_memory(mut self) -> Self {
-        self.0.has_misaligned_memory = true;
-        self
-    }
-
     pub fn clock_of(mut self, other: &Server) -> Self {
         self.0.clock = other.clock.clone();
         self
@@ -175,7 +169,6 @@ pub struct Server {
     options: Vec<String>,
     module_arguments: Option<Vec<String>>,
     clock: Option<Arc<Clock>>,
-    has_misaligned_memory: bool,
 }
 
 impl Server {
@@ -189,7 +182,6 @@ impl Server {
             options: Vec::new(),
             module_arguments: Some(Vec::new()),
             clock: None,
-            has_misaligned_memory: false,
         })
         .option("save", "")
     }
@@ -350,9 +342,6 @@ impl Server {
             command.args(["--jemalloc-bg-thread", "no"]);
             clock.govern(&mut command, self.program.compiler.as_deref());
         }
-        if self.has_misaligned_memory {
-            misalign(&mut command);
-        }
         command
     }
 
@@ -365,16 +354,6 @@ impl Server {
                 .is_ok_and(|report| text(&report).contains(&format!("process_id:{}\r\n", self.process_id())))
         })
     }
-}
-
-/// Lets a server that is about to be started have misaligned memory, besides a clock.
-fn misalign(command: &mut Command) {
-    const VARIABLE: &str = "LD_PRELOAD";
-    let library = clock::library("misaligned", include_str!("misaligned.c"), None);
-    let clock = command.get_envs().find(|(name, _)| *name == VARIABLE).and_then(|(_, value)| value);
-    let libraries: Vec<_> = clock.into_iter().chain([library.as_os_str()]).collect();
-    let libraries = libraries.join(OsStr::new(":"));
-    command.env(VARIABLE, libraries);
 }
 
 impl Drop for Server {

@@ -80,15 +80,18 @@ fn nodes_with_the_module_on_the_command_line_start_again_after_a_sentinel_failov
     assert_eq!(granted_again(&mut replica.connect()), 0);
 }
 
-/// Its replica has all but the grants that were on their way.
+/// Its replica has all but the grants that were on their way, and every slot that is held.
 #[test]
 fn a_master_that_dies_under_sentinel_loses_what_was_in_flight() {
     let machines = watched_pair();
     let [master, replica] = both(&machines);
+    exhaust(&mut master.connect());
+    wait_until_in_sync(replica, master);
     let traffic = Traffic::by_sentinel(&machines);
     master.signal("KILL");
     let lost = traffic.end_and_count_lost(replica);
     assert!(lost <= IN_FLIGHT, "{lost} grants");
+    assert_eq!(granted_again(&mut replica.connect()), 0);
 }
 
 /// At least the call that it got before it hung. How many more depends on the speed of the machine.

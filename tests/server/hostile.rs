@@ -6,11 +6,11 @@
 use super::info::counters;
 use crate::common::calls::{Call, CALLS, COMMANDS};
 use crate::common::stored::{buckets, buckets_alive, tells_of_a_crash};
-use crate::common::strategies::{damaged, misworded, near_bounds};
+use crate::common::strategies::{damaged, near_bounds};
 use crate::common::{array, environment, text, timeout, wait_until, Connection, Random, Server};
 use proptest::collection::vec;
 use proptest::prelude::{any, prop_oneof, Just, Strategy};
-use proptest::sample::select;
+use proptest::sample::{select, Index};
 use redis::Value;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -140,6 +140,25 @@ fn noise(random: &mut Random) -> Vec<Vec<u8>> {
     }
     let call = random.pick(&CALLS).words;
     random.draw(&misworded(call, any_word()))
+}
+
+/// The words of a call, up to three of them others; now and then one is left out or put in. The command stays.
+fn misworded(
+    call: &'static str,
+    words: impl Strategy<Value = Vec<u8>>,
+) -> impl Strategy<Value = Vec<Vec<u8>>> {
+    vec((any::<Index>(), words, 0..20u8), 0..=3).prop_map(move |changes| {
+        let mut line: Vec<_> = call.split(' ').map(|word| word.as_bytes().to_vec()).collect();
+        for (index, word, how) in changes {
+            let place = 1 + index.index(line.len());
+            match how {
+                0 if place < line.len() => drop(line.remove(place)),
+                2.. if place < line.len() => line[place] = word,
+                _ => line.insert(place, word),
+            }
+        }
+        line
+    })
 }
 
 fn any_word() -> impl Strategy<Value = Vec<u8>> {

@@ -9,7 +9,6 @@
 mod common;
 
 mod acl;
-mod alignment;
 mod command_table;
 mod concurrency;
 mod decisions;

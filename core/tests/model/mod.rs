@@ -9,11 +9,10 @@
 //! | `number` | what the bytes of a number or a rate mean |
 //! | `calendar` | calendar rates, by a calendar of somebody else's |
 //! | `limit` | what flows in between two moments, and when a level is reached |
-//! | `operation` | each operation: its words, how they are read, and what it moves |
+//! | `operation` | each operation: its words, and what it moves |
 //! | `queue` | calls that wait, and whose turn it is |
 //! | `call` | one call, also on what is held: what it does to a level, and what may be told of it |
 //! | `bucket` | what a key holds, as far as one can know it from outside, and when the key may go |
-//! | `throttle` | the words of redis-cell |
 //! | `judged` | the module's arithmetic beside the model, where there is no server |
 #![allow(dead_code, unused_imports)] // Each test program and each fuzz target uses its own part of this.
 
@@ -25,7 +24,6 @@ pub mod limit;
 pub mod number;
 pub mod operation;
 pub mod queue;
-pub mod throttle;
 
 pub use bucket::{Model, Trace};
 pub use call::HoldOperation;

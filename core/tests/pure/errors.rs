@@ -13,8 +13,11 @@ const HOLD: &str = "TB.HOLD key capacity rate amount ttl_ms id";
 const BTAKE: &str = "TB.BTAKE key capacity rate cost max_wait_ms [SHARE tenant [WEIGHT weight]]";
 
 #[rustfmt::skip] // A line for each.
-const COMMANDS: [&str; 20] = [
+const COMMANDS: [&str; 23] = [
     TAKE, MTAKE, HOLD, BTAKE,
+    "TB.PEEK key capacity rate [cost]",
+    "TB.CHARGE key capacity rate amount",
+    "TB.GIVE key capacity rate amount",
     "TB.TAKEUPTO key capacity rate max",
     "TB.RESERVE key capacity rate cost max_wait_ms",
     "TB.RENEW key capacity rate ttl_ms id",

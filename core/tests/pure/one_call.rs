@@ -124,3 +124,11 @@ proptest! {
         prop_assert!(is_retry_honest, "retry: {:?}", told);
     }
 }
+
+#[test]
+fn a_reservation_that_would_end_in_too_deep_a_debt_is_denied() {
+    let deepest = Some(Bucket { level_micro: -MAX_MICRO, refilled_at_us: 0 });
+    let reserve = Operation::Reserve { cost_micro: MILLION, max_wait_ms: LONGEST_WAIT_MS };
+    let decided = Judged::found(deepest).call(&Limit::new("1e12", "1e12"), reserve, 0);
+    assert_eq!(decided.unwrap().decision.allowed, 0);
+}

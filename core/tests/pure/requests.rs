@@ -1,8 +1,8 @@
 //! argv as clients send it: what each command reads from it, which error the first wrong argument is, and that no
 //! bytes at all do worse than be refused.
 
-use super::model::operation::{assert_read_as_meant, parse, Parsed};
-use super::strategies::{misworded, near_bounds};
+use super::model::operation::{parse, Parsed};
+use super::strategies::near_bounds;
 use proptest::prelude::*;
 use proptest::sample::{select, Index};
 use std::collections::HashSet;
@@ -37,7 +37,7 @@ fn shown(Parsed { requests, max_wait_ms, share }: Parsed) -> String {
 
 /// Which argument of a wrong call is the error: `errors.txt`.
 #[test]
-fn commands_on_holds_and_those_that_wait_read_their_arguments() {
+fn commands_read_their_arguments() {
     for (call, expected) in include_str!("requests.txt").lines().map(|line| line.split_once(" => ").unwrap())
     {
         let (command, arguments) = call.split_once(' ').unwrap();
@@ -45,34 +45,6 @@ fn commands_on_holds_and_those_that_wait_read_their_arguments() {
         assert_eq!(parse(&command[3..], &arguments).map(shown).as_deref(), Ok(expected), "{call}");
     }
     assert_eq!((request::key(&["k"]), request::key(&["k", "l"])), (Ok(&"k"), Err(Error::WrongArity)));
-}
-
-/// What may stand in any place of a call: numbers and rates, right and wrong.
-const WORDS: &str =
-    "0|1|10|2.5|1e3|1e12|0.0000001|0.0000019|+7|1.9999999|3155760000000|15|30|60|7.0|999999999999|\
-    |x|-1|1e13|1000000000001|3155760001|3155760001000|inf|1 |0x1|1e|１|-2|0.5|b|c|2|02|+1|1.|1.0|\
-    5|0.25|100/m|10/10s|1/250ms|1/36525d|317|7@d|0/s|1/|1/w|1/36526d|nan";
-
-/// A few calls of all commands that decide, some at the bounds, and some with a number of keys that the server would not
-/// find: it looks for them, for its ACL and for cluster routing, behind plain digits only.
-const CALLS: &str = "TAKE a 10 5|TAKE a 1e3 100/m 2.5|PEEK a 10 1|PEEK a 10 0 1|TAKEUPTO a 10 7@d 7|\
-    RESERVE a 10 1/36525d 1 60|CHARGE a 2.5 1e12 317|GIVE a 10 1/250ms 1|GIVE  0 0 0|MTAKE 1 a 10 5 1|\
-    MTAKE 01 a 10 5 1|MTAKE +1 a 10 5 1|MTAKE 1.0 a 10 5 1|MTAKE 1e0 a 10 5 1|MTAKE 1025 a 10 5 1|\
-    MTAKE 2 a 10 5 1 b 1 100/m 0|MTAKE 4 a 10 5 1 b 1 100/m 0 c 30 10/10s 1.5  1e3 7@d 7|\
-    TAKEANY 1 1 a 10 5 1|TAKEANY 2 1 a 10 5 1 a 1 100/m 0|TAKEANY 2 2 a 10 5 1 b 1 100/m 0|\
-    TAKEANY 4 2 a 10 5 1 b 1 100/m 0 a 30 10/10s 1.5 b 1e3 7@d 7|TAKEANY 4 3 a 10 5 1|TAKEANY 2 02 a 10 5 1|\
-    THROTTLE a 15 30 60|THROTTLE a -1 1e3 3155760000 0|THROTTLE a 7.0 30 60 1|\
-    TAKEUPTO a 10 1 1e12|TAKEUPTO a 10 1 1|TAKEUPTO a 10 1 0|\
-    RESERVE a 10 1 1 3155760000000|RESERVE a 10 1 1 3155760000001";
-
-fn calls() -> impl Strategy<Value = Vec<Vec<u8>>> {
-    let word = || {
-        prop_oneof![
-            9 => select(WORDS.split('|').collect::<Vec<_>>()).prop_map(|word| word.as_bytes().to_vec()),
-            1 => prop::collection::vec(any::<u8>(), 0..4),
-        ]
-    };
-    select(CALLS.split('|').collect::<Vec<_>>()).prop_flat_map(move |call| misworded(call, word()))
 }
 
 fn hold_changes() -> impl Strategy<Value = ExtensionChange> {
@@ -108,12 +80,6 @@ fn forged(level_micro: i64, refilled_at_us: i64, expire_at_ms: i64) -> Vec<u8> {
 
 proptest! {
     #![proptest_config(super::config(64))]
-
-    #[test]
-    fn a_call_is_read_for_what_it_is(words in calls()) {
-        let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
-        assert_read_as_meant(std::str::from_utf8(words[0]).unwrap(), &words[1..]);
-    }
 
     /// Few keys and many, alike and not, binary and empty: the same key is found wherever it stands.
     #[test]

@@ -95,25 +95,6 @@ pub fn near_bounds() -> impl Strategy<Value = i64> + Clone {
     ]
 }
 
-/// The words of a call, up to three of them others; now and then one is left out or put in. The command stays.
-pub fn misworded(
-    call: &'static str,
-    words: impl Strategy<Value = Vec<u8>>,
-) -> impl Strategy<Value = Vec<Vec<u8>>> {
-    prop::collection::vec((any::<Index>(), words, 0..20u8), 0..=3).prop_map(move |changes| {
-        let mut line: Vec<_> = call.split(' ').map(|word| word.as_bytes().to_vec()).collect();
-        for (index, word, how) in changes {
-            let place = 1 + index.index(line.len());
-            match how {
-                0 if place < line.len() => drop(line.remove(place)),
-                2.. if place < line.len() => line[place] = word,
-                _ => line.insert(place, word),
-            }
-        }
-        line
-    })
-}
-
 /// A byte of them changed, left out, put in or doubled, or all behind it left out.
 pub fn damaged(
     bytes: impl Strategy<Value = Vec<u8>>,
