@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# install.sh WHAT...   Installs what is missing, by apt-get:
+# install.sh WHAT...   Installs what is missing, by the package manager of this machine:
 #   cargo   as new as rust-version in Cargo.toml, or in MANIFEST
 #   cc      a C compiler, for the linker and for headers
 #   c++     a C++ compiler, for libFuzzer
@@ -50,24 +50,48 @@ debian_cargo() {
 }
 has_pip() { python3 -m pip --version >/dev/null 2>&1; }
 
-# Debian's redis-server package would start a service on port 6379; its redis-tools holds the same program and starts nothing.
-packages() { # WHAT
-    case "$1" in
-        cargo) debian_cargo && echo ca-certificates ;;
-        cc) echo gcc libc6-dev ;;
-        c++) echo g++ ;;
-        libclang) echo libclang1 ;;
-        redis) echo redis-tools ;;
-        dist) echo python3 python3-pip git ca-certificates debian-archive-keyring ;;
-        chroot) echo mmdebstrap debian-archive-keyring ;;
-        engines) echo python3 python3-pip ca-certificates debian-archive-keyring ;;
-        valgrind) echo valgrind libc6-dbg ;;
-        protoc) echo protobuf-compiler libprotobuf-dev ;;
-        ssh) echo openssh-client ;;
-        python) echo python3 ;;
-        venv) echo python3-venv ;;
-        *) echo "$1" ;;
+# The packages of each package manager. Debian's redis-server package would start a service on port 6379; its
+# redis-tools holds the same program and starts nothing.
+packages() { # MANAGER WHAT
+    case "$1:$2" in
+        apt-get:cargo) debian_cargo && echo ca-certificates ;;
+        *:cargo) echo cargo ;;
+        apt-get:cc) echo gcc libc6-dev ;;
+        apt-get:c++) echo g++ ;;
+        dnf:c++) echo gcc-c++ ;;
+        pacman:c++) echo gcc ;;
+        apk:c++) echo g++ ;;
+        dnf:cc | pacman:cc) echo gcc ;;
+        apk:cc) echo gcc musl-dev ;;
+        apt-get:libclang) echo libclang1 ;;
+        dnf:libclang) echo clang-libs ;;
+        pacman:libclang) echo clang ;;
+        apk:libclang) echo clang-libclang ;;
+        apt-get:redis) echo redis-tools ;;
+        *:redis) echo redis ;;
+        apt-get:dist) echo python3 python3-pip git ca-certificates debian-archive-keyring ;;
+        apt-get:chroot) echo mmdebstrap debian-archive-keyring ;;
+        apt-get:engines) echo python3 python3-pip ca-certificates debian-archive-keyring ;;
+        *:valgrind) echo valgrind libc6-dbg ;;
+        apt-get:protoc) echo protobuf-compiler libprotobuf-dev ;;
+        *:protoc) echo protobuf ;;
+        apt-get:ssh) echo openssh-client ;;
+        *:ssh) echo openssh ;;
+        *:git) echo git ;;
+        *:dash) echo dash ;;
+        pacman:python) echo python ;;
+        *:python) echo python3 ;;
+        apt-get:venv) echo python3-venv ;;
+        *:venv) echo python3 ;;
+        *) fail "no package is known for $2 under $1: install it by hand" ;;
     esac
+}
+
+manager() {
+    for known in apt-get dnf apk pacman; do
+        if has "$known"; then echo "$known"; return; fi
+    done
+    fail "no package manager that is known here (apt-get, dnf, apk, pacman): install $* by hand"
 }
 
 # Prints a dot every two seconds, because an installation may take minutes, and keeps the output for a failure.
@@ -94,21 +118,28 @@ apt() { # ARGUMENT...
 }
 
 install() { # WHAT...
-    local what names=() as_root=()
-    has apt-get || fail "$* is missing, and there is no apt-get: install it by hand"
+    local manager what names=() as_root=()
+    manager=$(manager "$*")
     if [ "$(id -u)" != 0 ]; then
         has sudo || fail "$* is missing and there is no sudo: run 'scripts/install.sh $*' as root"
         as_root=(sudo)
     fi
-    echo "missing or too old: $*. Reading the lists of packages"
     # packages() asks apt for candidates.
-    apt update || fail "apt-get update failed, is there a network? It says: $(tail -n 1 "$log")"
+    if [ "$manager" = apt-get ]; then
+        echo "missing or too old: $*. Reading the lists of packages"
+        apt update || fail "apt-get update failed, is there a network? It says: $(tail -n 1 "$log")"
+    fi
     for what in "$@"; do
         # shellcheck disable=SC2207 # one word per package
-        names+=($(packages "$what"))
+        names+=($(packages "$manager" "$what"))
     done
-    echo "installing system packages with ${as_root[*]:+sudo }apt-get: ${names[*]}"
-    apt install "${names[@]}" || fail "apt-get could not install ${names[*]}, is there a network? It says: $(tail -n 1 "$log")"
+    echo "installing system packages with ${as_root[*]:+sudo }$manager: ${names[*]}"
+    case "$manager" in
+        apt-get) apt install "${names[@]}" ;;
+        dnf) with_dots "${as_root[@]}" dnf -q -y install "${names[@]}" ;;
+        apk) with_dots "${as_root[@]}" apk add -q "${names[@]}" ;;
+        pacman) with_dots "${as_root[@]}" pacman -S --noconfirm --needed "${names[@]}" ;;
+    esac || fail "$manager could not install ${names[*]}, is there a network? It says: $(tail -n 1 "$log")"
 }
 
 missing=()
