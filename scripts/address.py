@@ -90,8 +90,7 @@ def write(url):
     replace("clients/python/pyproject.toml", "\n[tool.hatch.version]\n", f"\n[project.urls]\n{urls}\n[tool.hatch.version]\n")
     repository = {"type": "git", "url": f"git+{url}.git", "directory": "clients/node"}
     replace("clients/node/package.json", '  "license": "MIT",\n', f'  "license": "MIT",\n  "homepage": "{url}",\n  "repository": {json.dumps(repository)},\n')
-    for path in Path("examples/monitoring").glob("alerts*.yml"):
-        replace(path, 'runbook: "docs/', f'runbook: "{url}/blob/main/docs/')
+    replace("examples/monitoring/alerts.yml", 'runbook: "docs/', f'runbook: "{url}/blob/main/docs/')
 
 
 def links(url, version, path):

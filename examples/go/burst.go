@@ -3,9 +3,9 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
-	"math/big"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,7 +21,7 @@ var errOverGranted = errors.New("more tokens were granted than the bucket ever h
 // burst lets many goroutines ask for one bucket at once, as fast as they can, and counts what they were granted.
 // It does so twice: with TB.TAKE, and with the read-compute-write that a limiter inside an application does.
 func burst(ctx context.Context, args []string, out io.Writer) error {
-	flags := newFlags("burst")
+	flags := flag.NewFlagSet("burst", flag.ExitOnError)
 	address := flags.String("addr", defaultAddress(), "host:port of the server")
 	goroutines := flags.Int("goroutines", 50, "callers at the same time")
 	connections := flags.Int("connections", 10, "connections that they share")
@@ -32,7 +32,7 @@ func burst(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	if *goroutines < 1 || *connections < 1 || *capacity < 1 || *perSecond < 1 || *duration <= 0 {
-		return usageError{"burst: every number must be above 0"}
+		return errors.New("burst: every number must be above 0")
 	}
 
 	client := newClient(*address, *connections)
@@ -134,11 +134,8 @@ func hammer(ctx context.Context, client *redis.Client, goroutines int, duration 
 }
 
 // mostPossible is what a bucket that was full at the start can have given away since.
-// In big integers: capacity and rate may be as large as the server takes them.
 func mostPossible(capacity, perSecond int64, elapsed time.Duration) int64 {
-	refilled := new(big.Int).Mul(big.NewInt(perSecond), big.NewInt(elapsed.Microseconds()))
-	refilled.Div(refilled, big.NewInt(1_000_000))
-	return capacity + refilled.Int64()
+	return capacity + perSecond*elapsed.Microseconds()/1_000_000
 }
 
 // serverTime asks the clock that the buckets go by. Comparing with a clock of our own would add its error.

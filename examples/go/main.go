@@ -23,11 +23,6 @@ const usage = `usage:
   tokenbucket-example worker [flags]   workers that share a limit reserve their turn
   (burst -h, worker -h: the flags)`
 
-// usageError is wrong input: one line, no usage wall.
-type usageError struct{ message string }
-
-func (e usageError) Error() string { return e.message }
-
 // quiet keeps go-redis from logging each dial that fails: this program prints its errors itself.
 type quiet struct{}
 
@@ -38,13 +33,14 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 
-	err := run(ctx, os.Args[1:])
-	var wrong usageError
+	programs := map[string]func(context.Context, []string, io.Writer) error{"burst": burst, "worker": worker}
+	if len(os.Args) < 2 || programs[os.Args[1]] == nil {
+		fmt.Fprintln(os.Stderr, usage)
+		os.Exit(2)
+	}
+	err := programs[os.Args[1]](ctx, os.Args[2:], os.Stdout)
 	switch {
 	case err == nil:
-	case errors.As(err, &wrong):
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(2)
 	case errors.Is(err, context.Canceled):
 		fmt.Fprintln(os.Stderr, "interrupted")
 		os.Exit(130)
@@ -54,41 +50,12 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, args []string) error {
-	if len(args) == 0 {
-		return usageError{usage}
-	}
-	switch args[0] {
-	case "burst":
-		return burst(ctx, args[1:], os.Stdout)
-	case "worker":
-		return worker(ctx, args[1:], os.Stdout)
-	}
-	return usageError{usage}
-}
-
-// newFlags makes parse errors ours to print, once.
-func newFlags(name string) *flag.FlagSet {
-	flags := flag.NewFlagSet(name, flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-	return flags
-}
-
-// parse prints the flags when they are asked for, and takes no argument that is not a flag.
+// parse ends the program if a flag is wrong, and takes no argument that is not a flag.
 func parse(flags *flag.FlagSet, args []string) error {
-	err := flags.Parse(args)
-	if errors.Is(err, flag.ErrHelp) {
-		flags.SetOutput(os.Stdout)
-		flags.PrintDefaults()
-		os.Exit(0)
+	if err := flags.Parse(args); err != nil || flags.NArg() == 0 {
+		return err
 	}
-	if err != nil {
-		return usageError{flags.Name() + ": " + err.Error()}
-	}
-	if flags.NArg() > 0 {
-		return usageError{fmt.Sprintf("%s: unexpected argument %q", flags.Name(), flags.Arg(0))}
-	}
-	return nil
+	return fmt.Errorf("%s: unexpected argument %q", flags.Name(), flags.Arg(0))
 }
 
 // defaultAddress is REDIS_ADDR, or where a server listens that was started without options.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"sync"
@@ -14,7 +15,7 @@ import (
 // worker works through jobs no faster than a limit that all workers, here and on other machines, share. Each job reserves
 // its token first and is told when to act, so nobody polls and nobody is turned away.
 func worker(ctx context.Context, args []string, out io.Writer) error {
-	flags := newFlags("worker")
+	flags := flag.NewFlagSet("worker", flag.ExitOnError)
 	address := flags.String("addr", defaultAddress(), "host:port of the server")
 	key := flags.String("key", "upstream-api", "the bucket that all workers share")
 	capacity := flags.Float64("capacity", 5, "calls that may go out at once")
@@ -26,7 +27,7 @@ func worker(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	if *jobs < 0 || *workers < 1 || *maxWait < 0 {
-		return usageError{"worker: jobs and max-wait must not be negative, workers must be above 0"}
+		return errors.New("worker: jobs and max-wait must not be negative, workers must be above 0")
 	}
 
 	client := newClient(*address, *workers)

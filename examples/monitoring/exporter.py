@@ -65,10 +65,10 @@ FIELDS: dict[str, tuple[type[Metric], str]] = {
 OTHER_FIELD = (GaugeMetricFamily, "As INFO tokenbucket says")
 
 COMMAND_STATISTICS = {
-    "calls": ("tokenbucket_command_calls", "Calls of a command", 1),
-    "usec": ("tokenbucket_command_seconds", "Seconds that a command took", 1e-6),
-    "failed_calls": ("tokenbucket_command_failed", "Calls that ended in an error", 1),
-    "rejected_calls": ("tokenbucket_command_rejected", "Calls the server did not let pass", 1),
+    "calls": ("command_calls", "Calls of a command", 1),
+    "usec": ("command_seconds", "Seconds that a command took", 1e-6),
+    "failed_calls": ("command_failed", "Calls that ended in an error", 1),
+    "rejected_calls": ("command_rejected", "Calls the server did not let pass", 1),
 }
 
 
@@ -114,55 +114,46 @@ class Buckets(Collector):
 
         def add(kind: type[Metric], name: str, text: str, value: float, **labels: str) -> None:
             if name not in families:
-                families[name] = kind(name, text, labels=list(labels))
+                families[name] = kind(f"tokenbucket_{name}", text, labels=list(labels))
             families[name].add_metric(list(labels.values()), value)
 
         for node in self.nodes:
             answer = node.answer_now()
             up = answer is not None
-            add(GaugeMetricFamily, "tokenbucket_up", "Whether the node answers", up, node=node.name)
+            add(GaugeMetricFamily, "up", "Whether the node answers", up, node=node.name)
             if answer:
                 self.add_answer(add, node.name, answer)
         yield from families.values()
 
     def add_answer(self, add: Callable, node: str, answer: Answer) -> None:
-        info = {"node": node, "role": answer.role, "version": answer.version}
-        add(GaugeMetricFamily, "tokenbucket_node_info", "Always 1", 1, **info)
-        replication = {"node": node, "replication_id": answer.replication_id}
-        add(GaugeMetricFamily, "tokenbucket_replication_info", "Always 1", 1, **replication)
-        add(
-            GaugeMetricFamily,
-            "tokenbucket_module_loaded",
-            "Whether the node has the module",
-            bool(answer.buckets),
-            node=node,
-        )
-        text = "Response time of the node"
-        add(GaugeMetricFamily, "tokenbucket_answer_seconds", text, answer.took_s, node=node)
+        gauge, counter = GaugeMetricFamily, CounterMetricFamily
+        add(gauge, "node_info", "Always 1", 1, node=node, role=answer.role, version=answer.version)
+        replication_id = answer.replication_id
+        add(gauge, "replication_info", "Always 1", 1, node=node, replication_id=replication_id)
+        has_module = bool(answer.buckets)
+        add(gauge, "module_loaded", "Whether the node has the module", has_module, node=node)
+        add(gauge, "answer_seconds", "Response time of the node", answer.took_s, node=node)
         for field, value in answer.buckets.items():
             if re.fullmatch("[a-z0-9_]+", field):
                 kind, text = FIELDS.get(field, OTHER_FIELD)
-                add(kind, f"tokenbucket_{field}", text, value, node=node)
+                add(kind, field, text, value, node=node)
         for command, statistics in answer.commands.items():
             for statistic, (name, text, unit) in COMMAND_STATISTICS.items():
                 if statistic in statistics:
                     value = statistics[statistic] * unit
-                    add(CounterMetricFamily, name, text, value, node=node, command=command)
+                    add(counter, name, text, value, node=node, command=command)
         if answer.oom_errors is not None:
             text = "Replies of the server that began with -OOM"
-            add(CounterMetricFamily, "tokenbucket_oom_errors", text, answer.oom_errors, node=node)
+            add(counter, "oom_errors", text, answer.oom_errors, node=node)
         text = "Bytes that the whole server allocated (used_memory)"
-        used = answer.used_memory_bytes
-        add(GaugeMetricFamily, "tokenbucket_server_memory_bytes", text, used, node=node)
+        add(gauge, "server_memory_bytes", text, answer.used_memory_bytes, node=node)
         text = "The server's maxmemory, 0 without a limit"
-        most = answer.maxmemory_bytes
-        add(GaugeMetricFamily, "tokenbucket_server_maxmemory_bytes", text, most, node=node)
+        add(gauge, "server_maxmemory_bytes", text, answer.maxmemory_bytes, node=node)
         with self.lock:
             rows = self.series[node].of(answer.top, time.monotonic())
-        text = "How often a key was denied, as TB.TOP counts"
         for row in rows:
-            key = as_label(row.key)
-            add(CounterMetricFamily, "tokenbucket_key_denied", text, row.denied, node=node, key=key)
+            text, key = "How often a key was denied, as TB.TOP counts", as_label(row.key)
+            add(counter, "key_denied", text, row.denied, node=node, key=key)
 
 
 def as_label(key: str) -> str:

@@ -24,7 +24,7 @@ from services import (
 HERE = Path(__file__).resolve().parent
 PORT = "9720"
 
-# As README.md tells it.
+# As docs/operate/monitoring.md has it.
 MONITORING_USER = ["ACL", "SETUSER", "monitoring", "on", ">password", "-@all", "+info", "+tb.top"]
 
 READY = """\

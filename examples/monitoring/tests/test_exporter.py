@@ -1,4 +1,4 @@
-"""The exporter, as its own process, watches real servers as the user that README.md documents."""
+"""The exporter, as its own process, watches real servers as the user that docs/operate/monitoring.md documents."""
 
 from __future__ import annotations
 

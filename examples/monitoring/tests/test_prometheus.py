@@ -43,9 +43,13 @@ def test_each_alert_names_its_section_of_the_runbook():
 
 def test_no_alert_is_without_a_test():
     alerts = {line.split()[-1] for line in lines("alerts.yml") if "- alert:" in line}
-    tests = "\n".join(lines("alerts.test.yml")).split("exp_alerts")
-    fired = {before.rsplit("alertname: ", 1)[1].split()[0] for before in tests[:-1]}
-    assert fired == alerts
+    tests = (HERE / "alerts.test.yml").read_text()
+    assert set(re.findall(r'alertname="(\w+)"', tests)) == alerts
+
+
+def test_summaries_name_only_labels_that_the_alerts_keep():
+    used = set(re.findall(r"\$labels\.(\w+)", (HERE / "alerts.yml").read_text()))
+    assert used == {"instance", "node", "key"}
 
 
 DASHBOARD = json.loads((HERE / "dashboard.json").read_text())

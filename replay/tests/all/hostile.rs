@@ -100,6 +100,19 @@ fn hostile_keys_move_no_cursor_and_are_text_on_the_page() {
 }
 
 #[test]
+fn the_page_loads_nothing_and_has_both_plots_for_wide_and_narrow_windows() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let page = folder.path().join("page.html");
+    text(&format!("--html {}", page.display()), GOOD.repeat(20));
+    let page = std::fs::read_to_string(page).expect("a page");
+    assert!(page.contains("content=\"default-src 'none'; style-src 'unsafe-inline'\""));
+    for load in ["<link", "<script", "<img", "<iframe", "src=", "href=", "url(", "@import"] {
+        assert!(!page.contains(load), "{load}");
+    }
+    assert_eq!(["w760", "w320"].map(|width| page.matches(&format!("class=\"{width}\"")).count()), [2, 2]);
+}
+
+#[test]
 fn anonymous_reports_show_no_key() {
     let log =
         "{\"time\":1772442611,\"user\":\"alice@example.com\"}\n".repeat(50) + "alice@example.com was here\n";

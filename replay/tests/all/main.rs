@@ -1,6 +1,6 @@
 //! The program on logs: exact, hostile, as real programs write them; and its reports.
 //!
-//! SERVER and MODULE name a server and the module; GATE the gate; ENVOY, CADDY, NGINX, HAPROXY and CHROMIUM other programs.
+//! SERVER and MODULE name a server and the module; GATE the gate; ENVOY, CADDY, NGINX and HAPROXY other programs.
 
 #[path = "../../../tests/common/clock.rs"]
 #[allow(dead_code)]
@@ -18,7 +18,6 @@ mod formats;
 mod gate;
 mod hostile;
 mod module;
-mod page;
 mod pages;
 mod programs;
 mod run;

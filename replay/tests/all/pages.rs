@@ -10,8 +10,7 @@ use std::process::Command;
 #[allow(dead_code)]
 mod logs;
 
-const PAGES: [&str; 3] =
-    ["docs/start/choosing-a-limit.md", "docs/how-to/limit-from-a-log.md", "docs/reference/replay.md"];
+const PAGES: [&str; 2] = ["docs/how-to/limit-from-a-log.md", "docs/reference/replay.md"];
 const PLOT: &str = "docs/images/replay.svg";
 const BEGINS: &str = "```text\n$ tokenbucket-replay ";
 

@@ -13,19 +13,28 @@ local MAX_REFILL_SECONDS = 100 * 365 * 24 * 3600
 
 local SELECTORS = "ip:address, path, header:NAME, query:NAME or jwt:CLAIM"
 
--- `where` names the rule, `field` the field in it.
-local function fail(where, field, problem)
-    error(where .. ": " .. field .. ": " .. problem, 0)
-end
+local RULE_FIELDS = { name = true, limit_keys = true, match = true, algorithm_config = true }
+local CONFIG_FIELDS = {
+    tokens_per_second = true, rps = true, burst = true, cost_source = true, fixed_cost = true, default_cost = true,
+}
 
 local function shown(value)
     if value == nil or value == cjson.null then
         return "missing"
     end
-    if type(value) == "table" then
-        return "a list or an object"
+    return type(value) == "table" and "a list or an object" or cjson.encode(value)
+end
+
+-- `where` names the rule and the field in it.
+local function check(holds, where, problem)
+    if not holds then
+        error(where .. ": " .. problem, 0)
     end
-    return cjson.encode(value)
+end
+
+-- Shows the value that is wrong, too.
+local function check_value(holds, where, wanted, value)
+    check(holds, where, wanted .. ", is " .. shown(value))
 end
 
 local function is_list(value)
@@ -36,11 +45,9 @@ local function is_object(value)
     return type(value) == "table" and value[1] == nil
 end
 
-local function refuse_unknown_fields(where, prefix, object, known)
+local function check_fields(prefix, object, known)
     for field in pairs(object) do
-        if not known[field] then
-            fail(where, prefix .. tostring(field), "no such field")
-        end
+        check(known[field], prefix .. tostring(field), "no such field")
     end
 end
 
@@ -49,10 +56,7 @@ local function parse_selector(text)
     if text == "ip:address" or text == "path" then
         return { kind = text:match("^%a+"), text = text }
     end
-    if type(text) ~= "string" then
-        return nil
-    end
-    local kind, name = text:match("^(%a+):(.+)$")
+    local kind, name = (type(text) == "string" and text or ""):match("^(%a+):(.+)$")
     if kind == "query" or kind == "jwt" then
         return { kind = kind, name = name, text = text }
     end
@@ -63,48 +67,36 @@ local function parse_selector(text)
     return nil
 end
 
-local function checked_selector(where, field, text, options)
+local function checked_selector(where, text, options)
     local selector = parse_selector(text)
-    if not selector then
-        fail(where, field, "must be " .. SELECTORS .. ", is " .. shown(text))
-    end
-    if selector.kind == "jwt" and not options.has_jwt_secret then
-        fail(where, field, text .. " needs JWT_SECRET in the environment: claims count only in a verified token")
-    end
+    check_value(selector, where, "must be " .. SELECTORS, text)
+    check(selector.kind ~= "jwt" or options.has_jwt_secret, where,
+        text .. " needs JWT_SECRET in the environment: claims count only in a verified token")
     return selector
 end
 
 local function checked_keys(where, keys, options)
-    if not is_list(keys) or #keys == 0 then
-        fail(where, "limit_keys", "must be a list of at least one of " .. SELECTORS .. ", is " .. shown(keys))
-    end
+    check_value(is_list(keys) and #keys > 0, where, "must be a list of at least one of " .. SELECTORS, keys)
     local selectors, seen = {}, {}
     for i, text in ipairs(keys) do
-        selectors[i] = checked_selector(where, "limit_keys", text, options)
-        if seen[text] then
-            fail(where, "limit_keys", shown(text) .. " is named twice")
-        end
+        selectors[i] = checked_selector(where, text, options)
+        check(not seen[text], where, shown(text) .. " is named twice")
         seen[text] = true
     end
     return selectors
 end
 
 local function checked_conditions(where, match, options)
-    if match == nil then
-        return {}
-    end
-    if not is_object(match) then
-        fail(where, "match", 'must be an object such as {"jwt:plan": "enterprise"}, is ' .. shown(match))
-    end
     local conditions = {}
+    if match == nil then
+        return conditions
+    end
+    check_value(is_object(match), where, 'must be an object such as {"jwt:plan": "enterprise"}', match)
     for text, wanted in pairs(match) do
-        local field = "match." .. text
-        local selector = checked_selector(where, field, text, options)
-        if type(wanted) ~= "string" or wanted == "" then
-            fail(where, field, "must be a string that is not empty, is " .. shown(wanted))
-        end
-        local condition = { selector = selector, wanted = wanted }
-        if selector.kind == "path" and wanted:sub(-1) == "*" then
+        local field = where .. "." .. text
+        local condition = { selector = checked_selector(field, text, options), wanted = wanted }
+        check_value(type(wanted) == "string" and wanted ~= "", field, "must be a string that is not empty", wanted)
+        if condition.selector.kind == "path" and wanted:sub(-1) == "*" then
             condition.prefix = wanted:sub(1, -2)
         end
         conditions[#conditions + 1] = condition
@@ -112,18 +104,9 @@ local function checked_conditions(where, match, options)
     return conditions
 end
 
-local function checked_number(where, config, name, default)
-    local value = config[name]
-    if value == nil then
-        value = default
-    end
-    local field = "algorithm_config." .. name
-    if type(value) ~= "number" or not (value > 0) then
-        fail(where, field, "must be a number > 0, is " .. shown(value))
-    end
-    if value >= MAX_TOKENS then
-        fail(where, field, "must be below 10^12, is " .. shown(value))
-    end
+local function checked_number(where, value)
+    check_value(type(value) == "number" and value > 0, where, "must be a number > 0", value)
+    check_value(value < MAX_TOKENS, where, "must be below 10^12", value)
     return value
 end
 
@@ -132,57 +115,43 @@ local function decimal(number)
     return ("%.14g"):format(number)
 end
 
-local CONFIG_FIELDS = {
-    tokens_per_second = true, rps = true, burst = true, cost_source = true, fixed_cost = true, default_cost = true,
-}
+-- The field of the costs of requests, or of those that do not say theirs, and where others come from.
+local function checked_cost_source(where, source)
+    if source == nil or source == "fixed" then
+        return "fixed_cost", nil
+    end
+    local selector = parse_selector(source)
+    check_value(selector and (selector.kind == "header" or selector.kind == "query"), where .. "cost_source",
+        "must be fixed, header:NAME or query:NAME", source)
+    return "default_cost", selector
+end
 
 local function checked_config(where, name, config)
-    if not is_object(config) then
-        fail(where, "algorithm_config", "must be an object, is " .. shown(config))
-    end
-    refuse_unknown_fields(where, "algorithm_config.", config, CONFIG_FIELDS)
+    check_value(is_object(config), where, "must be an object", config)
+    where = where .. "."
+    check_fields(where, config, CONFIG_FIELDS)
 
-    local rate_field = "tokens_per_second"
-    if config.rps ~= nil then
-        if config.tokens_per_second ~= nil then
-            fail(where, "algorithm_config.rps", "is the same as tokens_per_second: give one of the two")
-        end
-        rate_field = "rps"
-    end
-    local tokens_per_second = checked_number(where, config, rate_field)
-    if tokens_per_second < MIN_TOKENS_PER_SECOND then
-        fail(where, "algorithm_config." .. rate_field, "must be at least 10^-9, is " .. shown(tokens_per_second))
-    end
+    local rate_field = config.rps ~= nil and "rps" or "tokens_per_second"
+    check(config.rps == nil or config.tokens_per_second == nil, where .. "rps",
+        "is the same as tokens_per_second: give one of the two")
+    local tokens_per_second = checked_number(where .. rate_field, config[rate_field])
+    check_value(tokens_per_second >= MIN_TOKENS_PER_SECOND, where .. rate_field, "must be at least 10^-9",
+        tokens_per_second)
 
-    local burst = checked_number(where, config, "burst")
-    if burst < tokens_per_second then
-        fail(where, "algorithm_config.burst", "must be >= " .. rate_field .. " (" .. decimal(tokens_per_second)
-            .. "), is " .. decimal(burst))
-    end
-    if burst < MIN_TOKENS then
-        fail(where, "algorithm_config.burst", "must be at least 10^-6, is " .. shown(burst))
-    end
-    if burst / tokens_per_second > MAX_REFILL_SECONDS then
-        fail(where, "algorithm_config.burst", "would take more than 100 years to refill")
-    end
+    local burst = checked_number(where .. "burst", config.burst)
+    check_value(burst >= tokens_per_second, where .. "burst",
+        "must be >= " .. rate_field .. " (" .. decimal(tokens_per_second) .. ")", burst)
+    check_value(burst >= MIN_TOKENS, where .. "burst", "must be at least 10^-6", burst)
+    check(burst / tokens_per_second <= MAX_REFILL_SECONDS, where .. "burst", "would take more than 100 years to refill")
 
-    local fixed_cost = checked_number(where, config, "fixed_cost", 1)
-    local default_cost = checked_number(where, config, "default_cost", 1)
-    local cost_source = config.cost_source
-    local cost_selector
-    if cost_source ~= nil and cost_source ~= "fixed" then
-        cost_selector = parse_selector(cost_source)
-        if not cost_selector or (cost_selector.kind ~= "header" and cost_selector.kind ~= "query") then
-            fail(where, "algorithm_config.cost_source",
-                "must be fixed, header:NAME or query:NAME, is " .. shown(cost_source))
-        end
+    local costs = {}
+    for _, field in ipairs { "fixed_cost", "default_cost" } do
+        costs[field] = checked_number(where .. field, config[field] == nil and 1 or config[field])
     end
-    local cost_field = cost_selector and "default_cost" or "fixed_cost"
-    local cost = cost_selector and default_cost or fixed_cost
-    if cost > burst then
-        fail(where, "algorithm_config." .. cost_field, "is " .. decimal(cost) .. ", above burst ("
-            .. decimal(burst) .. "): no such request would ever pass")
-    end
+    local cost_field, cost_selector = checked_cost_source(where, config.cost_source)
+    local cost = costs[cost_field]
+    check(cost <= burst, where .. cost_field, "is " .. decimal(cost) .. ", above burst (" .. decimal(burst)
+        .. "): no such request would ever pass")
 
     return {
         tokens_per_second = decimal(tokens_per_second),
@@ -195,80 +164,56 @@ local function checked_config(where, name, config)
     }
 end
 
-local RULE_FIELDS = { name = true, limit_keys = true, match = true, algorithm_config = true }
-
--- Checks one rule as it stands in the file and returns it as a tier.
-local function checked_rule(file, position, rule, options)
-    local where = file .. ": rule " .. position
-    if not is_object(rule) then
-        fail(file, "rule " .. position, "must be an object, is " .. shown(rule))
-    end
+-- Checks one rule of the file. Returns what names it, its keys, and itself as a tier.
+local function checked_rule(where, rule, options)
+    check_value(is_object(rule), where, "must be an object", rule)
     local name = rule.name
-    if type(name) ~= "string" or not name:find("^[%w_-]+$") or #name > 64 then
-        fail(where, "name", "must be 1 to 64 letters, digits, - or _, is " .. shown(name))
-    end
-    where = where .. ' "' .. name .. '"'
-    refuse_unknown_fields(where, "", rule, RULE_FIELDS)
-    local keys = checked_keys(where, rule.limit_keys, options)
-    local tier = checked_config(where, name, rule.algorithm_config)
-    tier.conditions = checked_conditions(where, rule.match, options)
-    return where, name, keys, tier
+    check_value(type(name) == "string" and name:find("^[%w_-]+$") and #name <= 64, where .. ": name",
+        "must be 1 to 64 letters, digits, - or _", name)
+    where = where .. ' "' .. name .. '": '
+    check_fields(where, rule, RULE_FIELDS)
+    local keys = checked_keys(where .. "limit_keys", rule.limit_keys, options)
+    local tier = checked_config(where .. "algorithm_config", name, rule.algorithm_config)
+    tier.conditions = checked_conditions(where .. "match", rule.match, options)
+    return where, keys, tier
 end
 
-local function same_keys(a, b)
-    if #a ~= #b then
-        return false
-    end
-    for i = 1, #a do
-        if a[i].text ~= b[i].text then
-            return false
-        end
-    end
-    return true
+local function read(path, file)
+    local handle, problem = io.open(path)
+    check(handle, "RULES_FILE", problem)
+    local document
+    document, problem = cjson.decode(handle:read("*a") or "")
+    handle:close()
+    check(document ~= nil, file, "not JSON: " .. tostring(problem))
+    check(is_object(document) and is_list(document.rules) and #document.rules > 0, file,
+        'must be {"rules": [...]} with at least one rule')
+    check_fields(file .. ": ", document, { rules = true })
+    return document.rules
 end
 
 -- The limits in the order of the file. Rules of one name are the tiers of one limit: one bucket per caller,
 -- whose size the first tier that matches decides.
 function M.load(path, options)
     local file = path:match("[^/]+$")
-    local handle, problem = io.open(path)
-    if not handle then
-        error("RULES_FILE: " .. problem, 0)
-    end
-    local text = handle:read("*a")
-    handle:close()
-    local document
-    document, problem = cjson.decode(text or "")
-    if document == nil then
-        error(file .. ": not JSON: " .. tostring(problem), 0)
-    end
-    if not is_object(document) or not is_list(document.rules) or #document.rules == 0 then
-        error(file .. ': must be {"rules": [...]} with at least one rule', 0)
-    end
-    refuse_unknown_fields(file, "", document, { rules = true })
-
-    local limits, by_name = {}, {}
-    for position, rule in ipairs(document.rules) do
-        local where, name, keys, tier = checked_rule(file, position, rule, options)
-        local limit = by_name[name]
+    local limits, by_name, first_key = {}, {}, nil
+    for position, rule in ipairs(read(path, file)) do
+        local where, keys, tier = checked_rule(file .. ": rule " .. position, rule, options)
+        local named_keys = table.concat(rule.limit_keys, "\n")
+        local limit = by_name[rule.name]
         if not limit then
-            limit = { name = name, keys = keys, tiers = {} }
-            by_name[name] = limit
+            limit = { name = rule.name, keys = keys, named_keys = named_keys, tiers = {} }
+            by_name[rule.name] = limit
             limits[#limits + 1] = limit
         end
-        if not same_keys(limit.keys, keys) then
-            fail(where, "limit_keys", "must be the same in every tier of a rule")
-        end
+        check(limit.named_keys == named_keys, where .. "limit_keys", "must be the same in every tier of a rule")
         local previous = limit.tiers[#limit.tiers]
-        if previous and #previous.conditions == 0 then
-            fail(where, "match", "never reached: an earlier tier of this rule has no match and takes every request")
-        end
+        check(not previous or #previous.conditions > 0, where .. "match",
+            "never reached: an earlier tier of this rule has no match and takes every request")
         limit.tiers[#limit.tiers + 1] = tier
         -- One TB.MTAKE needs one slot, and so one hash tag: the first part of the identity.
-        if options.cluster and limits[1].keys[1].text ~= keys[1].text then
-            fail(where, "limit_keys", "must start with " .. limits[1].keys[1].text .. ", as those of the first rule: "
-                .. "in a cluster the rules of one caller must share a slot")
-        end
+        first_key = first_key or keys[1].text
+        check(not options.cluster or keys[1].text == first_key, where .. "limit_keys", "must start with " .. first_key
+            .. ", as those of the first rule: in a cluster the rules of one caller must share a slot")
     end
     return limits
 end
