@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import litellm
+from litellm.integrations.custom_logger import CustomLogger
 
+from ..api.operations import checked_ms
 from ..asyncio import Client, Hold, JointLimiter, Server
 from ..values.errors import BadArgument, TokenBucketError
 from ..values.limit import Number
@@ -101,6 +103,18 @@ class Calls:
         if (call := self._calls.pop(id, None)) is not None:
             call.patience.cancel()
             call.hold._stop_renewing()
+
+
+class Callback(CustomLogger):
+    """What holds and settles calls. Hooks name those of LiteLLM's arguments that they read."""
+
+    def __init__(
+        self, server: Server | Client | str | None, prefix: str, ttl_ms: int, options: Mapping[str, Any]
+    ) -> None:
+        super().__init__()
+        self.limiter = joint_limiter(server, prefix, options)
+        self.ttl_ms = int(checked_ms("ttl_ms", ttl_ms, 1))
+        self._calls = Calls(self.limiter)
 
 
 def estimate(data: Mapping[str, Any]) -> int:

@@ -13,15 +13,13 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 from fastapi import HTTPException
-from litellm.integrations.custom_logger import CustomLogger
 from pydantic import TypeAdapter, ValidationError
 
-from ..api.operations import checked_ms
 from ..asyncio import Client, Server
 from ..values.decision import Decision
 from ..values.errors import BadArgument
 from ..values.limit import MOST_TOKENS, Limit
-from .calls import PARALLEL, Calls, estimate, joint_limiter, tokens_of
+from .calls import PARALLEL, Callback, estimate, tokens_of
 
 _METADATA = ("metadata", "litellm_metadata")
 _ID = "tokenbucket_id"
@@ -33,7 +31,7 @@ _MOST_HEADERS = 10_000
 _PARTIAL_USAGE_WITHIN_S = 5
 
 
-class TokenBucketCallback(CustomLogger):
+class TokenBucketCallback(Callback):
     """`options` are those of `tokenbucket.asyncio.JointLimiter`."""
 
     def __init__(
@@ -44,10 +42,7 @@ class TokenBucketCallback(CustomLogger):
         ttl_ms: int = 60_000,
         **options: Any,
     ) -> None:
-        super().__init__()
-        self.limiter = joint_limiter(server, prefix, options)
-        self.ttl_ms = int(checked_ms("ttl_ms", ttl_ms, 1))
-        self._calls = Calls(self.limiter)
+        super().__init__(server, prefix, ttl_ms, options)
         self._headers: OrderedDict[str, dict[str, str]] = OrderedDict()
 
     def estimate(self, data: Mapping[str, Any]) -> int:
@@ -112,19 +107,13 @@ class TokenBucketCallback(CustomLogger):
             await self._calls.settle(_id_of(data), tokens)
 
     async def async_log_success_event(
-        self, kwargs: dict[str, Any], response_obj: Any, start_time: Any, end_time: Any
+        self, kwargs: dict[str, Any], response_obj: Any, *_: Any, **__: Any
     ) -> None:
         """Settles a stream: by now LiteLLM has added up what it cost."""
         id = _id_of(kwargs.get("litellm_params") or {}) or _id_of(kwargs)
         await self._calls.end(id, tokens_of(response_obj))
 
-    async def async_post_call_failure_hook(
-        self,
-        request_data: dict[str, Any],
-        original_exception: Exception,
-        user_api_key_dict: Any,
-        traceback_str: str | None = None,
-    ) -> None:
+    async def async_post_call_failure_hook(self, request_data: dict[str, Any], *_: Any, **__: Any) -> None:
         """A call that failed was a request, and cost no tokens."""
         await self._calls.end(_id_of(request_data), 0)
 
@@ -141,7 +130,7 @@ class TokenBucketCallback(CustomLogger):
             raise
 
     async def async_post_call_response_headers_hook(
-        self, data: dict[str, Any], user_api_key_dict: Any, response: Any, **_: Any
+        self, data: dict[str, Any], *_: Any, **__: Any
     ) -> dict[str, str] | None:
         return self._headers.pop(_id_of(data), None)
 
