@@ -53,25 +53,6 @@ test("the parts of what is taken are reported, and of a denial every bucket, onc
   assert.deepEqual(await held(), []);
 });
 
-test("mistakes are errors that name them, also while the server is away", async (t) => {
-  const fake = new FakeServer();
-  const limiter = new JointLimiter(patient(fake), LIMITS);
-  const calls: [unknown, RegExp][] = [
-    [{ common: 1 }, /BadArgument: alternatives: are not an array/],
-    [[], /BadArgument: alternatives: are not an array/],
-    [[{}], /BadArgument: amounts: name no limit/],
-    [[{ common: 1 }, { nothing: 1 }], /BadArgument: 'nothing' is none of the limits/],
-    [[{ common: 1, "a:tokens": 1 }, { common: 1 }], /BadArgument: .*same number.*amount 0/],
-    [[{ common: 0 }, { common: -1 }], /BadArgument: amount/],
-    [[{ common: 0 }, { "a:slots": 1 }], /BadArgument: .*rate/],
-  ];
-  for (const [alternatives, line] of calls) await assert.rejects(limiter.takeAny("x", alternatives as never), line);
-  await assert.rejects(limiter.takeAny("x", EITHER, { maxWaitMs: 5 } as never), /BadArgument: .*maxWaitMs/);
-  await assert.rejects(limiter.holdAny("x", EITHER, { maxWaitMs: 5 } as never), /BadArgument: .*maxWaitMs/);
-  t.mock.method(fake, "send", () => Promise.reject(new Error("unplugged")));
-  await assert.rejects(limiter.takeAny("x", [{ common: 0 }, { "a:slots": 1 }]), /BadArgument: .*rate/);
-});
-
 for (const [onError, granted] of [
   ["open", 1],
   ["closed", 0],
