@@ -128,10 +128,8 @@ def test_an_error_means_what_it_means_to_all(line: str, fault: str) -> None:
 def test_the_bounds_are_those_of_all() -> None:
     shares, longest = RULES["shares"], RULES["longest_ms"]
     assert shares["most_bytes"] == constants.MOST_SHARE_BYTES
-    assert (shares["least_weight"], shares["most_weight"]) == (
-        str(constants.LEAST_WEIGHT),
-        str(constants.MOST_WEIGHT),
-    )
+    weights = constants.LEAST_WEIGHT, constants.MOST_WEIGHT
+    assert (shares["least_weight"], shares["most_weight"]) == tuple(map(str, weights))
     assert longest["wait"] == longest["hold"] == constants.LONGEST_MS
 
 
