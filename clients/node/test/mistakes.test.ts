@@ -5,6 +5,12 @@ import { test } from "node:test";
 
 import { Redis } from "ioredis";
 import { BadArgument, JointLimiter, Limiter, Server, TokenBucketError, type Limit } from "tokenbucket-redis";
+import { rateLimit as byExpress } from "tokenbucket-redis/express";
+import { TokenBucketStore as ExpressStore } from "tokenbucket-redis/express-rate-limit";
+import { rateLimit as byFastify } from "tokenbucket-redis/fastify";
+import { tokenBucketStore } from "tokenbucket-redis/fastify-rate-limit";
+import { TokenBucketStore as HonoStore } from "tokenbucket-redis/hono-rate-limiter";
+import { TokenBucketStorage } from "tokenbucket-redis/nestjs";
 import { FakeServer } from "tokenbucket-redis/testing";
 
 import { patient } from "./servers.js";
@@ -26,6 +32,15 @@ const limited = (limit: object | undefined | null, options: object = {}) => new 
 const served = (options: object) => new Server(fake, options);
 const rows = (named: string, values: unknown[], call: (value: never) => unknown): [string, () => unknown][] =>
   values.map((value) => [named, () => call(value as never)]);
+
+const MAKE_STORES = [
+  (client: unknown, options?: object) => new ExpressStore(client as FakeServer, options),
+  (client: unknown, options?: object) => new HonoStore(client as FakeServer, options),
+  (client: unknown, options?: object) => new (tokenBucketStore(client as FakeServer, options))({}),
+];
+const storage = new TokenBucketStorage(fake);
+const increments = (...[ttl, limit, blockDuration]: unknown[]) =>
+  storage.increment("a", ttl as number, limit as number, blockDuration as number, "default");
 
 const LONG = { maxWaitMs: 60_000 };
 const NO_MS = [-1, NaN, Infinity, "500"] as never[];
@@ -81,6 +96,27 @@ const MISTAKES: [named: string, call: () => unknown][] = [
   ...[joint, away].map((one): [string, () => unknown] => [".*rate", () => one.takeAny("x", [{ a: 0 }, { pool: 1 }])]),
   ["maxWaitMs: ", () => joint.takeAny("x", EITHER, LONG as object)],
   ["maxWaitMs: ", () => joint.holdAny("x", EITHER, LONG as object)],
+
+  ...MAKE_STORES.flatMap((make): [string, () => unknown][] => [
+    ["client: ", () => make({})],
+    ["onError: ", () => make(fake, { onError: "pass" })],
+    ["shadow: unknown option", () => make(fake, { shadow: true })],
+  ]),
+  ["limitOf: ", () => new ExpressStore(fake, { limitOf: 5 as never })],
+  ["windowMs: ", () => new ExpressStore(fake).init({ windowMs: 0, limit: 5 })],
+  ["limit: ", () => new ExpressStore(fake).init({ windowMs: 1000, limit: NaN })],
+  ["limit: ", () => new ExpressStore(fake, { limitOf: () => 5 }).init({ windowMs: 1000, limit: 5 })],
+  ...[byExpress, byFastify].flatMap((rateLimit): [string, () => unknown][] => [
+    ["cost: ", () => rateLimit(limiter, { cost: -1 })],
+    ["key: ", () => rateLimit(limiter, { key: "ip" } as never)],
+    ["limit: ", () => rateLimit(limiter, { limit: {} } as never)],
+  ]),
+  ["ttl: 0 is not above 0$", () => increments(0, 3, 0)],
+  ["ttl: abc is not a number$", () => increments("abc", 3, 0)],
+  ["ttl: null is not a number$", () => increments(null, 3, 0)],
+  ["limit: abc is not a number$", () => increments(1000, "abc", 0)],
+  ["blockDuration: abc is not a number$", () => increments(1000, 3, "abc")],
+  ["limit: is missing: ", () => increments(1000)],
 ];
 
 for (const [named, call] of MISTAKES) {

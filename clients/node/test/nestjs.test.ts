@@ -258,20 +258,6 @@ test("each deviation has a row in the docs, and each row a case", () =>
     Object.values(CASES).flatMap(({ bucket }) => bucket?.row ?? []),
   ));
 
-test("a value that is none is an error that names it", async () => {
-  const storage = ours();
-  for (const [ttl, limit, blockDuration, error] of [
-    [0, 3, 0, /^BadArgument: ttl: 0 is not above 0$/],
-    ["abc", 3, 0, /^BadArgument: ttl: abc is not a number$/],
-    [null, 3, 0, /^BadArgument: ttl: null is not a number$/],
-    [MINUTE, "abc", 0, /^BadArgument: limit: abc is not a number$/],
-    [MINUTE, 3, "abc", /^BadArgument: blockDuration: abc is not a number$/],
-    [MINUTE, undefined, undefined, /^BadArgument: limit: is missing: /],
-  ] as [number, number, number, RegExp][]) {
-    await assert.rejects(storage.increment("a", ttl, limit, blockDuration, "default"), error);
-  }
-});
-
 test("apps share what they count, and nothing is blocked for longer because two deny at once", async (t) => {
   await redis.flushall();
   const apps = await Promise.all([1, 2].map(() => startApp(t, {}, ours())));
