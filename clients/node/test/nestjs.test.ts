@@ -7,7 +7,7 @@
 import "reflect-metadata";
 
 import assert from "node:assert/strict";
-import { after, mock, test, type TestContext } from "node:test";
+import { mock, test, type TestContext } from "node:test";
 
 import { Controller, Get, Module, type INestApplication, type Type } from "@nestjs/common";
 import { APP_GUARD, NestFactory } from "@nestjs/core";
@@ -19,16 +19,13 @@ import {
   type ThrottlerOptions,
   type ThrottlerStorage,
 } from "@nestjs/throttler";
-import { Redis } from "ioredis";
 import { TokenBucketStorage } from "tokenbucket-redis/nestjs";
 
 import { askAt, header, LIMITS, pass, type Asked } from "./apps.js";
 import { older, rowsAreCases, seen, type Step } from "./deviations.js";
-import { clientFor, patient, serverFor, sharedServer } from "./servers.js";
+import { clientFor, patient, serverFor, sharedRedis } from "./servers.js";
 
-const server = await sharedServer();
-const redis = new Redis(server.url);
-after(() => redis.disconnect());
+const { server, redis } = await sharedRedis();
 
 @Controller()
 class AppController {

@@ -5,7 +5,7 @@
  */
 
 import assert from "node:assert/strict";
-import { after, test, type TestContext } from "node:test";
+import { test, type TestContext } from "node:test";
 
 import fastifyLimit, { type RateLimitPluginOptions } from "@fastify/rate-limit";
 import { serve } from "@hono/node-server";
@@ -14,7 +14,6 @@ import { rateLimit as expressLimit, type Options as ExpressOptions } from "expre
 import Fastify from "fastify";
 import { Hono } from "hono";
 import { RedisStore as HonoRedisStore, rateLimiter as honoLimit } from "hono-rate-limiter";
-import { Redis } from "ioredis";
 import { RedisStore as ExpressRedisStore, type RedisReply } from "rate-limit-redis";
 import { TokenBucketStore as ExpressStore, type StoreOptions } from "tokenbucket-redis/express-rate-limit";
 import { tokenBucketStore } from "tokenbucket-redis/fastify-rate-limit";
@@ -23,11 +22,9 @@ import { FakeServer } from "tokenbucket-redis/testing";
 
 import { askAt, header, LIMITS, pass, serveExpress, type Asked } from "./apps.js";
 import { older, rowsAreCases, seen, type Step } from "./deviations.js";
-import { clientFor, patient, serverFor, sharedServer, until } from "./servers.js";
+import { clientFor, patient, serverFor, sharedRedis, until } from "./servers.js";
 
-const server = await sharedServer();
-const redis = new Redis(server.url).on("error", () => {});
-after(() => redis.disconnect());
+const { server, redis } = await sharedRedis();
 
 const MINUTE = 60_000;
 const ADA = { "x-user": "ada" };
