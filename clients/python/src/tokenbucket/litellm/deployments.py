@@ -150,21 +150,21 @@ class TokenBucketRouter(Callback):
     ) -> None:
         """Settles a call whose answer is there, before the caller has it."""
         if (attempt := _attempt_of(request_data)) and (tokens := tokens_of(response)) is not None:
-            await self._calls.end(attempt.id, tokens)
+            await self._end_call(attempt.id, tokens)
 
     async def async_post_call_failure_deployment_hook(
         self, request_data: Mapping[str, Any], *_: Any, **__: Any
     ) -> None:
         """A call that failed was a request, and cost no tokens."""
         if attempt := _attempt_of(request_data):
-            await self._calls.end(attempt.id, 0)
+            await self._end_call(attempt.id, 0)
 
     async def async_log_success_event(
         self, kwargs: dict[str, Any], response_obj: Any, *_: Any, **__: Any
     ) -> None:
         """Settles a stream, and what a cache has answered: it used nothing."""
         if attempt := _logged(kwargs):
-            await self._calls.end(attempt.id, tokens_of(response_obj), was_sent=not kwargs.get("cache_hit"))
+            await self._end_call(attempt.id, tokens_of(response_obj), was_sent=not kwargs.get("cache_hit"))
 
     async def async_log_failure_event(self, kwargs: dict[str, Any], *_: Any, **__: Any) -> None:
         if attempt := _logged(kwargs):
@@ -213,7 +213,7 @@ class TokenBucketRouter(Callback):
         loop = asyncio.get_running_loop()
         weakref.finalize(mark, self._forgotten, attempt, loop).atexit = False
         limited = {which: amount for which, amount in hold.amounts.items() if amount}
-        self._calls.begin(attempt.id, hold, limited)
+        self._begin_call(attempt.id, hold, limited)
         _leave_mark(data, mark)
 
     def _forgotten(self, attempt: _Attempt, loop: asyncio.AbstractEventLoop) -> None:
@@ -224,7 +224,7 @@ class TokenBucketRouter(Callback):
 
     async def _end(self, attempt: _Attempt) -> None:
         """Settles an attempt whose use is unknown: all that was held, if it was sent."""
-        await self._calls.end(attempt.id, None, was_sent=attempt.is_sent)
+        await self._end_call(attempt.id, None, was_sent=attempt.is_sent)
 
     def _refusal(self, model: str, decision: Decision) -> Any:
         """Returns an error that LiteLLM does not retry, as every retry would be denied too."""
@@ -234,15 +234,11 @@ class TokenBucketRouter(Callback):
         if decision.degraded and self.limiter._on_error == "closed":
             # Not the caller's fault, so not 429.
             return litellm.ServiceUnavailableError("the rate limiter is not available", **terms)
-        when = (
-            f"retry after {decision.retry_after_s} s" if headers else "the call is too large for all of them"
-        )
-        return litellm.RateLimitError(
-            f"every deployment is at its limit: {when}",
-            category="litellm_rate_limit",
-            headers=headers,
-            **terms,
-        )
+        when = "the call is too large for all of them"
+        if headers:
+            when = f"retry after {decision.retry_after_s} s"
+        terms |= {"category": "litellm_rate_limit", "headers": headers}
+        return litellm.RateLimitError(f"every deployment is at its limit: {when}", **terms)
 
 
 def _in_order(
