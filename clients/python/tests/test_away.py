@@ -12,6 +12,7 @@ import redis.asyncio
 import tokenbucket
 import tokenbucket.asyncio
 from conftest import Make
+from proxy import Proxy
 from services import Service, wait_for
 from tokenbucket import BadArgument, Limit, Limiter
 
@@ -56,6 +57,14 @@ def test_limiters_on_one_client_share_its_server() -> None:
 def remaining(limiter: Any) -> Any:
     """What "a" has left: a hold of nothing changes nothing."""
     return limiter.hold("a", dict.fromkeys(LIMITS, 0)).remaining
+
+
+def test_a_hold_is_sent_again_and_takes_once(make: Make, server: Service, proxy: Proxy) -> None:
+    proxy.cut["TB.MHOLD"] = 1
+    hold = make(proxy, LIMITS).hold("a", AMOUNTS)
+    assert (hold.allowed, hold.decision.degraded) == (True, False)
+    assert proxy.commands["TB.MHOLD"] == 2
+    assert remaining(make(server, LIMITS)) == {"requests": 4, "tokens": 20, "inflight": 1}
 
 
 def test_a_renewal_takes_nothing_anew_and_says_what_was_lost(
