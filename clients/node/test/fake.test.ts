@@ -10,22 +10,15 @@ import { emptiedClientFor, sharedServer } from "./servers.js";
 
 const server = await sharedServer();
 
+type Sequence = ReturnType<typeof sequenceOf>;
+
 /** A sequence that is the same at each run: a linear congruential generator. */
-class Sequence {
-  #state: number;
-
-  constructor(seed: number) {
-    this.#state = seed;
-  }
-
-  below(n: number): number {
-    this.#state = (this.#state * 1_664_525 + 1_013_904_223) >>> 0;
-    return Math.floor((this.#state / 2 ** 32) * n);
-  }
-
-  of<T>(choices: readonly T[]): T {
-    return choices[this.below(choices.length)]!;
-  }
+function sequenceOf(state: number) {
+  const below = (n: number): number => {
+    state = (state * 1_664_525 + 1_013_904_223) >>> 0;
+    return Math.floor((state / 2 ** 32) * n);
+  };
+  return { below, of: <T>(choices: readonly T[]): T => choices[below(choices.length)]! };
 }
 
 /** Calls at random: of the words of a template, A to C are the names of limits and these, the others what `words` say. */
@@ -100,7 +93,7 @@ for (const [what, walk] of Object.entries({
 })) {
   test(`a walk: ${what}`, async (t) => {
     const { send } = await emptiedClientFor(t, server);
-    const [sequence, fake] = [new Sequence(1), new FakeServer(server.wholeMs())];
+    const [sequence, fake] = [sequenceOf(1), new FakeServer(server.wholeMs())];
     let refused = 0;
     for (let at = 0; at < 1500; at++) {
       const call = draw(walk, sequence, at, sequence.of(walk.templates));

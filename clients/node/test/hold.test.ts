@@ -92,10 +92,3 @@ test("renewals that fail during an outage log no lines of their own", async (t) 
   assert.deepEqual([lines.length, hold.lost], [1, false], lines.join("\n"));
   await assert.rejects(hold.settle(), /ServerAway/);
 });
-
-test("a ttl that cannot be is refused", async (t) => {
-  const { limiter } = await setUp(t);
-  for (const ttlMs of [0, -1, NaN, 31 * 86_400_000, "500"] as number[]) {
-    await assert.rejects(limiter.hold("a", 1, { ttlMs }), /BadArgument: ttlMs: /);
-  }
-});

@@ -6,9 +6,8 @@
 
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
-import { after, test } from "node:test";
+import { test } from "node:test";
 
-import { Redis } from "ioredis";
 import {
   BurstyRateLimiter,
   RateLimiterMemory,
@@ -21,11 +20,9 @@ import { FakeServer } from "tokenbucket-redis/testing";
 import { RateLimiterTokenBucket } from "tokenbucket-redis/rate-limiter-flexible";
 
 import { rowsAreCases, seen, type Step as StepOf } from "./deviations.js";
-import { clientFor, LIBRARIES, patient, serverFor, sharedServer, until } from "./servers.js";
+import { clientFor, LIBRARIES, patient, serverFor, sharedRedis, until } from "./servers.js";
 
-const server = await sharedServer();
-const redis = new Redis(server.url);
-after(() => redis.disconnect());
+const { server, redis } = await sharedRedis();
 
 type Options = Partial<IRateLimiterStoreOptions>;
 type Limiter = RateLimiterRedis | RateLimiterTokenBucket;

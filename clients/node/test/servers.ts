@@ -141,6 +141,14 @@ export async function serverFor(scope: Scope, options: ServerOptions = {}): Prom
 
 export const sharedServer = (options?: ServerOptions) => serverFor({ after }, options);
 
+/** A server, and a client of it for whatever a test asks past its limiters. */
+export async function sharedRedis(): Promise<{ server: Server; redis: ioredis.Redis }> {
+  const server = await sharedServer();
+  const redis = new ioredis.Redis(server.url).on("error", () => {});
+  after(() => redis.disconnect());
+  return { server, redis };
+}
+
 export interface Connected {
   client: Client;
   /** Where limiters go: the same, with time for a loaded machine. */

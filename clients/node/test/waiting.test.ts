@@ -5,7 +5,7 @@ import { connect, createServer, type AddressInfo, type Socket } from "node:net";
 import { test, type TestContext } from "node:test";
 
 import { Redis } from "ioredis";
-import { BadArgument, JointLimiter, Limiter } from "tokenbucket-redis";
+import { Limiter } from "tokenbucket-redis";
 import { FakeServer } from "tokenbucket-redis/testing";
 
 import {
@@ -75,26 +75,6 @@ test("a wait outlasts the timeouts of the server and of the client", async (t) =
   assert.equal(await waiting(server), 1);
   await send("TB.GIVE", "tb:a", "1", STILL, "1");
   assert.deepEqual([(await waits).allowed, buckets.degradedCount], [true, before]);
-});
-
-test("a share or a wait that cannot be is an error, and so is a share of several limits", async (t) => {
-  const { limiter, buckets } = await setUp(t);
-  for (const [named, wrong] of [
-    ["weight", { weight: 2 }],
-    ["share", { share: "" }],
-    ["share", { share: "é".repeat(65) }],
-    ["share", { share: 7 as never }],
-  ] as const) {
-    await assert.rejects(limiter.hold("a", 1, { ...LONG, ...wrong }), new RegExp(`^BadArgument: ${named}: `));
-  }
-  const joint = new JointLimiter(buckets, { a: ONE });
-  const shared = { ...LONG, share: "acme" };
-  await assert.rejects(joint.hold("a", { a: 1 }, shared), /^BadArgument: share: unknown option/);
-  for (const maxWaitMs of [-1, Infinity, NaN, 31 * 86_400_000, "500"] as number[]) {
-    await assert.rejects(limiter.take("a", 1, { maxWaitMs }), BadArgument);
-    await assert.rejects(limiter.hold("a", 1, { maxWaitMs }), /maxWaitMs/);
-    await assert.rejects(joint.takeAll("a", { a: 1 }, { maxWaitMs }), /maxWaitMs/);
-  }
 });
 
 test("by the script a caller who waits may leave", async (t) => {

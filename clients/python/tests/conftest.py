@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import inspect
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,6 @@ from typing import Any
 import anyio.from_thread
 import pytest
 import redis
-import redis.asyncio
-import valkey
-import valkey.asyncio
 
 import tokenbucket
 import tokenbucket.asyncio
@@ -26,18 +24,7 @@ from services import Service, free_port, redis_server, self_signed, sentinel_ser
 # As Ctrl-C does, so that what the tests have started is still ended.
 signal.signal(signal.SIGTERM, signal.default_int_handler)
 
-CLIENTS: Mapping[str, type[Any]] = {
-    "redis": redis.Redis,
-    "redis.asyncio": redis.asyncio.Redis,
-    "valkey": valkey.Valkey,
-    "valkey.asyncio": valkey.asyncio.Valkey,
-}
-CLUSTER_CLIENTS: Mapping[str, type[Any]] = {
-    "redis": redis.RedisCluster,
-    "redis.asyncio": redis.asyncio.RedisCluster,
-    "valkey": valkey.ValkeyCluster,
-    "valkey.asyncio": valkey.asyncio.ValkeyCluster,
-}
+DRIVERS = ("redis", "redis.asyncio", "valkey", "valkey.asyncio")
 
 
 class Blocking:
@@ -196,27 +183,27 @@ def listening(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, An
 Make = Callable[..., Any]
 
 
-@pytest.fixture(params=CLIENTS)
+@pytest.fixture(params=DRIVERS)
 def make(request: pytest.FixtureRequest, portal: anyio.from_thread.BlockingPortal) -> Iterator[Make]:
     """Makes a limiter of each kind: `make(server, limit)`, `make(server, {"requests": limit})`."""
-    yield from makes(CLIENTS[request.param], request.param.endswith("asyncio"), portal)
+    yield from makes(request.param, "", portal)
 
 
-@pytest.fixture(params=CLUSTER_CLIENTS)
+@pytest.fixture(params=DRIVERS)
 def make_on_cluster(
     request: pytest.FixtureRequest, portal: anyio.from_thread.BlockingPortal
 ) -> Iterator[Make]:
     """The same, with one node for a cluster."""
-    yield from makes(CLUSTER_CLIENTS[request.param], request.param.endswith("asyncio"), portal)
+    yield from makes(request.param, "Cluster", portal)
 
 
-def makes(
-    kind_of_client: Any, asynchronous: bool, portal: anyio.from_thread.BlockingPortal
-) -> Iterator[Make]:
+def makes(driver: str, cluster: str, portal: anyio.from_thread.BlockingPortal) -> Iterator[Make]:
     """Twenty seconds are plenty for a loaded machine to ask a server, so that no test passes or fails by
     the policy for errors unless it is about that.
     """
     made: list[tuple[Any, Any]] = []
+    name, _, asynchronous = driver.partition(".")
+    kind_of_client = getattr(importlib.import_module(driver), f"{name.capitalize()}{cluster}")
     package: Any = tokenbucket.asyncio if asynchronous else tokenbucket
 
     def make(server: Service, limit: Any, **options: Any) -> Any:

@@ -63,11 +63,8 @@ async def chat(request: Request) -> Response:
         await asyncio.sleep(SLOW_S)
     if words[0] == "meet":
         await meeting(words[1])
-    usage = {
-        "prompt_tokens": len(words),
-        "completion_tokens": len(words),
-        "total_tokens": 2 * len(words),
-    }
+    count = len(words)
+    usage = {"prompt_tokens": count, "completion_tokens": count, "total_tokens": 2 * count}
     if deployment in LIMITS:
         most = len(words) + asked["max_tokens"]
         requests, tokens = LIMITS[deployment]
@@ -122,14 +119,9 @@ async def meet(request: Request) -> Response:
     return Response()
 
 
-app = Starlette(
-    routes=[
-        Route("/v1/chat/completions", chat, methods=["POST"]),
-        Route("/{deployment}/v1/chat/completions", chat, methods=["POST"]),
-        Route("/answered", answered),
-        Route("/meet/{which}", meet),
-    ]
-)
+PLACES = ("/v1/chat/completions", "/{deployment}/v1/chat/completions")
+ROUTES = [Route("/answered", answered), Route("/meet/{which}", meet)]
+app = Starlette(routes=[*(Route(place, chat, methods=["POST"]) for place in PLACES), *ROUTES])
 
 if __name__ == "__main__":
     uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="warning")

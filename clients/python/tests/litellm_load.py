@@ -39,21 +39,12 @@ def limits() -> dict[str, tuple[int, int]]:
 
 
 def router_of(strategy: str, model: int, redis: int) -> Router:
-    deployments = [
-        {
-            "model_name": "chat",
-            "litellm_params": {
-                "model": "openai/echo",
-                "api_base": f"http://127.0.0.1:{model}/{strategy}-{name}/v1",
-                "api_key": "none",
-                "rpm": requests,
-                "tpm": tokens,
-                "max_retries": 0,
-            },
-            "model_info": {"id": f"{strategy}-{name}"},
-        }
-        for name, (requests, tokens) in DEPLOYMENTS.items()
-    ]
+    deployments = []
+    for name, (requests, tokens) in DEPLOYMENTS.items():
+        id = f"{strategy}-{name}"
+        api = {"model": "openai/echo", "api_base": f"http://127.0.0.1:{model}/{id}/v1", "api_key": "none"}
+        allowed = {"rpm": requests, "tpm": tokens, "max_retries": 0}
+        deployments.append({"model_name": "chat", "litellm_params": api | allowed, "model_info": {"id": id}})
     own = "simple-shuffle" if strategy == OURS else strategy
     return Router(deployments, routing_strategy=own, redis_host="127.0.0.1", redis_port=redis, num_retries=2)
 

@@ -181,7 +181,7 @@ def test_an_option_that_cannot_be_is_named(option: dict[str, Any]) -> None:
         RateLimitTransport(limiter, **option)
 
 
-def test_the_transport_that_sends_is_entered_and_left() -> None:
+def test_the_transport_that_sends_is_entered_and_left(make: Make) -> None:
     seen: list[str] = []
 
     class Sending(httpx.MockTransport):
@@ -198,16 +198,9 @@ def test_the_transport_that_sends_is_entered_and_left() -> None:
         async def __aexit__(self, *_: object) -> None:
             self.__exit__()
 
-    async def of_asyncio() -> None:
-        limiter = tokenbucket.asyncio.Limiter(FakeServer().asyncio, Limit(1, 1))
-        async with AsyncRateLimitTransport(limiter, sending):
-            pass
-
-    sending = Sending(lambda _: httpx.Response(200))
-    with RateLimitTransport(tokenbucket.Limiter(FakeServer(), Limit(1, 1)), sending):
+    with make(Limit(1, 1), at=FakeServer(), transport=Sending(lambda _: httpx.Response(200))):
         pass
-    asyncio.run(of_asyncio())
-    assert seen == ["enter", "exit"] * 2
+    assert seen == ["enter", "exit"]
 
 
 # Cancellation.

@@ -63,11 +63,15 @@ def uri(server: Service) -> str:
     return f"tokenbucket://127.0.0.1:{server.port}"
 
 
+def limiter_on(uri: str, strategy: str = "fixed-window", **options: Any) -> Any:
+    storage: Any = storage_from_string(uri, **options)
+    kind: Any = limits.strategies.STRATEGIES[strategy]
+    return kind(storage)
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_every_strategy_decides_by_bucket(uri: str, strategy: str) -> None:
-    storage: Any = storage_from_string(uri)
-    kind: Any = limits.strategies.STRATEGIES[strategy]
-    limiter = kind(storage)
+    limiter = limiter_on(uri, strategy)
     assert limiter.hit(TEN, "alice", cost=8)
     assert limiter.test(TEN, "alice", cost=2)
     assert not limiter.test(TEN, "alice", cost=3)
@@ -83,9 +87,7 @@ def test_every_strategy_decides_by_bucket(uri: str, strategy: str) -> None:
 def test_no_more_than_the_limit_remains_while_an_override_counts(
     uri: str, admin: redis.Redis, strategy: str
 ) -> None:
-    storage: Any = storage_from_string(uri)
-    kind: Any = limits.strategies.STRATEGIES[strategy]
-    limiter = kind(storage)
+    limiter = limiter_on(uri, strategy)
     limiter.hit(TEN, "alice")
     [key] = admin.keys()
     admin.execute_command("TB.OVERRIDE", key, 50, "50/d", 60_000, "FULL")  # type: ignore[no-untyped-call]
@@ -93,8 +95,7 @@ def test_no_more_than_the_limit_remains_while_an_override_counts(
 
 
 def test_the_reset_time_is_when_the_bucket_is_full_or_the_next_hit_passes(uri: str) -> None:
-    storage: Any = storage_from_string(uri)
-    limiter = limits.strategies.STRATEGIES["fixed-window"](storage)
+    limiter = limiter_on(uri)
     item = limits.parse("2 per 2 hours")
     for waits_s in (0, 3600, 3600):
         assert limiter.get_window_stats(item, "a").reset_time == pytest.approx(time.time() + waits_s, abs=60)
@@ -103,8 +104,7 @@ def test_the_reset_time_is_when_the_bucket_is_full_or_the_next_hit_passes(uri: s
 
 def test_moving_from_the_librarys_own_storage_needs_no_other_database(uri: str, admin: redis.Redis) -> None:
     for scheme in ("redis", "tokenbucket"):
-        storage: Any = storage_from_string(uri.replace("tokenbucket", scheme))
-        assert limits.strategies.STRATEGIES["fixed-window"](storage).hit(TEN, "alice")
+        assert limiter_on(uri.replace("tokenbucket", scheme)).hit(TEN, "alice")
     assert len(admin.keys()) == 2
 
 
@@ -160,8 +160,7 @@ def sentinels_of(client: Any) -> list[Any]:
 def test_a_storage_takes_the_pool_of_an_application(uri: str) -> None:
     pool: Any = redis.ConnectionPool.from_url(uri.replace("tokenbucket", "redis"))
     for scheme in ("redis", "tokenbucket"):
-        storage: Any = storage_from_string(f"{scheme}://not.looked.at", connection_pool=pool)
-        assert limits.strategies.FixedWindowRateLimiter(storage).hit(TEN, "alice")
+        assert limiter_on(f"{scheme}://not.looked.at", connection_pool=pool).hit(TEN, "alice")
     pool.disconnect()
 
 
@@ -174,25 +173,22 @@ def test_a_sentinel_without_the_name_of_its_master_is_a_mistake() -> None:
 def test_a_cluster_is_a_storage(tmp_path: Path) -> None:
     with Servers(tmp_path, cluster=True) as nodes:
         hosts = ",".join(f"127.0.0.1:{node.port}" for node in nodes.nodes)
-        storage: Any = storage_from_string(f"tokenbucket+cluster://{hosts}")
-        limiter = limits.strategies.STRATEGIES["fixed-window"](storage)
+        limiter = limiter_on(f"tokenbucket+cluster://{hosts}")
         assert [limiter.hit(TEN, name, cost=6) for name in "abcdabcd"] == [True] * 4 + [False] * 4
-        assert storage.reset() == 4
+        assert limiter.storage.reset() == 4
 
 
 def test_a_reset_leaves_what_has_another_prefix(uri: str, admin: redis.Redis) -> None:
-    ours: Any = storage_from_string(uri, key_prefix="a*")
-    theirs: Any = storage_from_string(uri, key_prefix="ab")
-    for storage in (ours, theirs):
-        limits.strategies.STRATEGIES["fixed-window"](storage).hit(TEN, "alice")
-    assert ours.reset() == 1
+    ours, theirs = (limiter_on(uri, key_prefix=prefix) for prefix in ("a*", "ab"))
+    for limiter in (ours, theirs):
+        limiter.hit(TEN, "alice")
+    assert ours.storage.reset() == 1
     assert admin.keys() == ["ab:LIMITER/alice/10/1/day"]
 
 
 def test_options_may_be_strings_as_from_the_environment(uri: str) -> None:
     options = {"batch": "2", "remember_denials": "9", "timeout_ms": "20000", "retry_every_ms": "5e2"}
-    storage: Any = storage_from_string(uri, **options)
-    limiter = limits.strategies.STRATEGIES["fixed-window"](storage)
+    limiter = limiter_on(uri, **options)
     assert [limiter.hit(TEN, "alice") for _ in range(11)] == [True] * 10 + [False]
     for name in options:
         with pytest.raises(BadArgument, match=f"^{name}: 'ten' is not a (whole )?number"):
@@ -201,21 +197,16 @@ def test_options_may_be_strings_as_from_the_environment(uri: str) -> None:
 
 def test_a_server_that_is_away_is_an_error_only_if_that_is_the_policy(own_server: Service) -> None:
     uri = f"tokenbucket://127.0.0.1:{own_server.port}"
-    local: Any = storage_from_string(uri)
-    raising: Any = storage_from_string(uri, on_error="raise")
-    wrapping: Any = storage_from_string(uri, on_error="raise", wrap_exceptions=True)
-    assert raising.check()
+    local, raising = limiter_on(uri), limiter_on(uri, on_error="raise")
+    wrapping = limiter_on(uri, on_error="raise", wrap_exceptions=True)
+    assert raising.storage.check()
     own_server.stop()
-    assert not raising.check()
-
-    def hit(storage: Any) -> bool:
-        return limits.strategies.FixedWindowRateLimiter(storage).hit(TEN, "alice")
-
+    assert not raising.storage.check()
     with pytest.raises(ServerAway):
-        hit(raising)
+        raising.hit(TEN, "alice")
     with pytest.raises(limits.errors.StorageError):
-        hit(wrapping)
-    assert [hit(local) for _ in range(11)] == [True] * 10 + [False], "by this process alone"
+        wrapping.hit(TEN, "alice")
+    assert [local.hit(TEN, "alice") for _ in range(11)] == [True] * 10 + [False], "by this process alone"
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -223,9 +214,7 @@ def test_a_policy_decides_every_question_while_the_server_is_away(own_server: Se
     uri = f"tokenbucket://127.0.0.1:{own_server.port}"
     own_server.stop()
     for on_error in ("open", "closed"):
-        storage: Any = storage_from_string(uri, on_error=on_error)
-        kind: Any = limits.strategies.STRATEGIES[strategy]
-        limiter = kind(storage)
+        limiter = limiter_on(uri, strategy, on_error=on_error)
         for _ in range(11):
             assert limiter.test(TEN, "alice") == limiter.hit(TEN, "alice") == (on_error == "open")
             stats = limiter.get_window_stats(TEN, "alice")
@@ -236,8 +225,7 @@ def test_a_policy_decides_every_question_while_the_server_is_away(own_server: Se
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_denial_says_when_the_same_cost_passes(uri: str, strategy: str) -> None:
-    kind: Any = limits.strategies.STRATEGIES[strategy]
-    limiter = kind(storage_from_string(uri))
+    limiter = limiter_on(uri, strategy)
     item = limits.parse("10 per hour")
     for used, cost, waits_s in ((4, 7, 360), (0, 9, 3 * 360), (0, 11, 3600)):
         assert limiter.hit(item, "a", cost=used) or not used

@@ -136,37 +136,38 @@ def call(content: str, max_tokens: int, **more: Any) -> dict[str, Any]:
 
 
 def chat(
-    client: httpx.Client, key: str, content: str = "one two three", max_tokens: int = 50
+    client: httpx.Client, key: str, content: str = "one two three", max_tokens: int = 50, **more: Any
 ) -> httpx.Response:
     headers = {"Authorization": f"Bearer {key}"}
-    return client.post("/v1/chat/completions", json=call(content, max_tokens), headers=headers)
+    return client.post("/v1/chat/completions", json=call(content, max_tokens, **more), headers=headers)
 
 
-def stream(client: httpx.Client, key: str, content: str, max_tokens: int) -> Any:
-    return client.stream(
-        "POST",
-        "/v1/chat/completions",
-        json=call(content, max_tokens, stream=True),
-        headers={"Authorization": f"Bearer {key}"},
-    )
+def stream(client: httpx.Client, key: str, content: str, max_tokens: int, **more: Any) -> Any:
+    body, headers = call(content, max_tokens, stream=True) | more, {"Authorization": f"Bearer {key}"}
+    return client.stream("POST", "/v1/chat/completions", json=body, headers=headers)
 
 
 @pytest.fixture
-def buckets(bucket_server: Service) -> Iterator[Any]:
-    """What is left of each limit of the only key that has been used, and how many are held."""
+def admin(bucket_server: Service) -> Iterator[Any]:
+    """To a server without keys."""
     with redis.Redis(port=bucket_server.port, decode_responses=True) as admin:
         admin.flushall()
-        ask: Any = admin.execute_command
+        yield admin
 
-        def look() -> dict[str, tuple[int, int]]:
-            seen = {}
-            for key in admin.scan_iter("*:key:*"):
-                which = key.rpartition(":")[2]
-                capacity, rate = (ROOMY | {"parallel": "1000 0"})[which].split()  # type: ignore[attr-defined]
-                seen[which] = (ask("TB.PEEK", key, capacity, rate, 0)[1], len(ask("TB.HOLDS", key)))
-            return seen
 
-        yield look
+def buckets(admin: Any) -> dict[str, tuple[int, int]]:
+    """What is left of each limit of the only key that has been used, and how many are held."""
+    seen, ask = {}, admin.execute_command
+    for key in admin.scan_iter("*:key:*"):
+        which = key.rpartition(":")[2]
+        capacity, rate = (ROOMY | {"parallel": "1000 0"})[which].split()  # type: ignore[attr-defined]
+        seen[which] = (ask("TB.PEEK", key, capacity, rate, 0)[1], len(ask("TB.HOLDS", key)))
+    return seen
+
+
+def held_of_deployments(admin: Any) -> set[str]:
+    keys = [str(key) for key in admin.scan_iter("tb:litellm:deployments:*")]
+    return {key.rpartition(":")[2] for key in keys if admin.execute_command("TB.HOLDS", key)}
 
 
 def test_requests_are_limited_and_the_refusal_says_until_when(client: httpx.Client) -> None:
@@ -219,11 +220,7 @@ def test_a_number_of_tokens_that_cannot_be_is_the_callers_mistake(
 
 
 def test_the_estimate_counts_every_choice(client: httpx.Client) -> None:
-    headers = {"Authorization": "Bearer sk-n"}
-    body = call("one", 300, n=4)
-    assert client.post("/v1/chat/completions", json=body, headers=headers).status_code == 429
-    body = call("one", 300, n=2)
-    assert client.post("/v1/chat/completions", json=body, headers=headers).status_code == 200
+    assert [chat(client, "sk-n", "one", 300, n=count).status_code for count in (4, 2)] == [429, 200]
 
 
 WORDS = " ".join(["word"] * 300)
@@ -238,45 +235,32 @@ ENDS = {
 
 @pytest.mark.parametrize("end", ENDS)
 def test_what_the_key_and_the_router_hold_is_settled_once_the_call_ends(
-    client: httpx.Client, buckets: Any, bucket_server: Service, end: str
+    client: httpx.Client, admin: Any, end: str
 ) -> None:
     content, streams, least, most = ENDS[end]
-    body = call(content, 500, model="routed", stream=streams)
-    headers = {"Authorization": "Bearer sk-ends"}
-    with client.stream("POST", "/v1/chat/completions", json=body, headers=headers) as response:
+    with stream(client, "sk-ends", content, 500, model="routed", stream=streams) as response:
         chunks = response.iter_raw()
         said = next(chunks)
         assert response.status_code == (400 if end == "a failure" else 200), said
         if streams:
-            held = buckets()
+            held = buckets(admin)
             assert held["tokens"][0] < 100_000 - 500
             assert [holds for _, holds in held.values()] == [1, 1, 1]
-            assert held_of_deployments(bucket_server) == {"requests", "tokens", "parallel"}
+            assert held_of_deployments(admin) == {"requests", "tokens", "parallel"}
         if end != "a hang-up":
             said += b"".join(chunks)
             assert (b"[DONE]" in said) == streams
-    wait_for(lambda: not any(holds for _, holds in buckets().values()), "the settlement of the key's")
-    wait_for(lambda: not held_of_deployments(bucket_server), "the settlement of the router's")
-    left = buckets()
+    wait_for(lambda: not any(holds for _, holds in buckets(admin).values()), "the settlement of the key's")
+    wait_for(lambda: not held_of_deployments(admin), "the settlement of the router's")
+    left = buckets(admin)
     assert left["requests"] == (999, 0)
     assert least <= 100_000 - left.get("tokens", (100_000, 0))[0] <= most
 
 
-def held_of_deployments(bucket_server: Service) -> set[str]:
-    with redis.Redis(port=bucket_server.port, decode_responses=True) as admin:
-        ask: Any = admin.execute_command
-        keys = [str(key) for key in admin.scan_iter("tb:litellm:deployments:*")]
-        return {key.rpartition(":")[2] for key in keys if ask("TB.HOLDS", key)}
-
-
-def test_litellms_own_limits_are_taken_where_there_are_no_others(
-    client: httpx.Client, buckets: Any, bucket_server: Service
-) -> None:
-    codes = [chat(client, "sk-litellm").status_code for _ in range(3)]
-    assert codes == [200, 200, 429]
-    with redis.Redis(port=bucket_server.port, decode_responses=True) as admin:
-        [key] = admin.scan_iter()
-        assert str(key).endswith(":key:requests")
+def test_litellms_own_limits_are_taken_where_there_are_no_others(client: httpx.Client, admin: Any) -> None:
+    assert [chat(client, "sk-litellm").status_code for _ in range(3)] == [200, 200, 429]
+    [key] = admin.scan_iter()
+    assert key.endswith(":key:requests")
 
 
 @pytest.mark.parametrize(("said", "expected"), METADATA)
@@ -375,12 +359,8 @@ def test_a_mistake_in_the_environment_stops_the_start(
     "messages", ["hello", [7], [{"role": 7}], [{"content": {"a": 1}}], {"a": 1}, [[]], None]
 )
 def test_litellm_itself_answers_messages_that_are_none(client: httpx.Client, messages: Any) -> None:
-    codes = []
-    for key in ("sk-none", "sk-messages"):
-        headers = {"Authorization": f"Bearer {key}"}
-        body = call("", 5, messages=messages)
-        codes.append(client.post("/v1/chat/completions", json=body, headers=headers).status_code)
-    assert codes[0] == codes[1]
+    theirs, ours = (chat(client, key, "", 5, messages=messages) for key in ("sk-none", "sk-messages"))
+    assert ours.status_code == theirs.status_code
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -409,28 +389,20 @@ def test_a_team_is_limited_together_with_its_keys(client: httpx.Client) -> None:
 
 
 def test_a_router_in_a_proxy_denies_when_all_deployments_are_busy(client: httpx.Client) -> None:
-    headers = {"Authorization": "Bearer sk-none"}
-    both = [
-        client.post("/v1/chat/completions", json=call("one", 5, model="tight"), headers=headers)
-        for _ in range(2)
-    ]
+    both = [chat(client, "sk-none", "one", 5, model="tight") for _ in range(2)]
     assert [response.status_code for response in both] == [200, 429]
     assert "every deployment is at its limit: retry after" in both[1].json()["error"]["message"]
     assert 0 < int(both[1].headers["Retry-After"]) <= 60
 
 
-def test_what_a_killed_proxy_held_comes_back(
-    client: httpx.Client, proxy: Service, buckets: Any, bucket_server: Service
-) -> None:
+def test_what_a_killed_proxy_held_comes_back(client: httpx.Client, proxy: Service, admin: Any) -> None:
     with stream(client, "sk-killed", WORDS, 500) as response:
         chunks = response.iter_raw()
         next(chunks)
         proxy.signal(signal.SIGKILL)
-        with redis.Redis(port=bucket_server.port) as admin:
-            ask: Any = admin.execute_command
-            for key in admin.scan_iter():
-                [[_, _, expires_in_ms]] = ask("TB.HOLDS", key)
-                assert 0 < expires_in_ms <= 60_000
+        for key in admin.scan_iter():
+            [[_, _, expires_in_ms]] = admin.execute_command("TB.HOLDS", key)
+            assert 0 < expires_in_ms <= 60_000
 
 
 def test_the_readme_says_which_litellm_was_tested() -> None:

@@ -41,16 +41,9 @@ class Setting:
         self.callback: Any = None
 
     def deployment(self, name: str, group: str = "chat", **params: Any) -> dict[str, Any]:
-        api = {
-            "api_base": f"http://127.0.0.1:{self.model.port}/{name}/v1",
-            "api_key": "none",
-            "max_retries": 0,
-        }
-        return {
-            "model_name": group,
-            "litellm_params": {"model": "openai/echo", **api, **params},
-            "model_info": {"id": name},
-        }
+        base = f"http://127.0.0.1:{self.model.port}/{name}/v1"
+        of_api = {"model": "openai/echo", "api_base": base, "api_key": "none", "max_retries": 0} | params
+        return {"model_name": group, "litellm_params": of_api, "model_info": {"id": name}}
 
     @asynccontextmanager
     async def router(
@@ -192,7 +185,7 @@ def test_each_end_of_a_call_is_settled_once(setting: Setting, end: str) -> None:
             await asyncio.sleep(0.3)  # for the hooks that come later
             assert setting.used("a") == used
         assert (setting.calls("tb.holdany"), setting.calls("tb.msettle")) == (1, 1)
-        assert not setting.callback._calls._calls
+        assert not setting.callback._calls
 
     asyncio.run(main())
 
@@ -273,7 +266,7 @@ async def test_an_outage_is_decided_by_on_error(setting: Setting, on_error: str,
     deployment = setting.deployment("a", **ROOMY | {"rpm": 1})
     async with setting.router(deployment, callback={"on_error": on_error}, num_retries=1) as router:
         assert [await status(chat(router, "one")) for _ in range(2)] == statuses
-    assert not setting.callback._calls._calls
+    assert not setting.callback._calls
 
 
 async def test_no_more_calls_run_than_there_are_slots(setting: Setting) -> None:
@@ -304,11 +297,8 @@ async def test_a_deployment_may_be_removed_while_it_answers(setting: Setting) ->
 async def test_groups_have_limits_of_their_own_and_a_named_deployment_none(setting: Setting) -> None:
     one = setting.deployment("a", **ROOMY | {"rpm": 1})
     async with setting.router(one, setting.deployment("b", "other", **ROOMY | {"rpm": 1})) as router:
-        assert [await status(chat(router, "one", group)) for group in ("chat", "other", "chat")] == [
-            200,
-            200,
-            429,
-        ]
+        statuses = [await status(chat(router, "one", group)) for group in ("chat", "other", "chat")]
+        assert statuses == [200, 200, 429]
         assert await status(chat(router, "one", "a")) == 200, "LiteLLM chooses nothing here"
         assert not setting.holds()
 
@@ -330,7 +320,7 @@ async def test_no_metadata_of_a_caller_ends_the_hold_of_another(setting: Setting
     async with setting.router(setting.deployment("a", **ROOMY)) as router:
         answering = asyncio.ensure_future(chat(router, "meet here", metadata={"of": "one"}))
         await until(setting.holds, "the hold")
-        [id] = setting.callback._calls._calls
+        [id] = setting.callback._calls
         for forged in (id, [id], {"None": id}, {id: id}):
             metadata = {"tokenbucket_attempts": forged}
             assert await status(chat(router, "one", metadata=metadata, litellm_trace_id="None")) == 200
@@ -362,7 +352,7 @@ async def test_calls_that_are_cancelled_at_any_moment_leave_nothing_held(setting
         assert statuses[1::2] == [200] * 50
         del calls, call, statuses
         await until_settled(setting)
-        await until(lambda: not setting.callback._calls._calls, "all are forgotten")
+        await until(lambda: not setting.callback._calls, "all are forgotten")
 
 
 async def test_a_stream_that_breaks_may_go_on_elsewhere(setting: Setting) -> None:

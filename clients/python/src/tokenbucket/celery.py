@@ -17,7 +17,7 @@ from celery import Task
 from celery.exceptions import ImproperlyConfigured, Retry, SoftTimeLimitExceeded
 
 from .api.operations import OnError, checked_ms
-from .api.threads import Client, Limiter, Server
+from .api.threads import Client, Hold, Limiter, Server
 from .transport.server import LOG
 from .values.decision import Decision, Denied
 from .values.errors import BadArgument, TokenBucketError
@@ -124,19 +124,13 @@ class LimitedTask(Task):
         # The server cannot know when a task will end. So many tasks ask again that no place stays
         # free for long, and so few that asking is no load.
         every_s = min(max(self._run_s / max(4 * self.max_in_flight, 1), 0.01), 1.0)
-        hold: Any = None
+        hold: Hold
 
         def ask(max_wait_ms: float) -> Decision:
             nonlocal hold
-            hold = self._limiter.hold(
-                f"{name}:in_flight",
-                1,
-                ttl_ms=int(self.hold_ttl * 1000),
-                limit=places,
-                max_wait_ms=max_wait_ms,
-            )
-            decision: Decision = hold.decision
-            return decision
+            options: Any = {"ttl_ms": int(self.hold_ttl * 1000), "limit": places}
+            hold = self._limiter.hold(f"{name}:in_flight", 1, max_wait_ms=max_wait_ms, **options)
+            return hold.decision
 
         self._await_turn(name, ask, Limit(1, 1 / every_s), every_s)
         hold.__enter__()
@@ -192,14 +186,9 @@ class LimitedTask(Task):
 
         Returns after a second at most if the broker is away: a message that is in no queue must not end.
         """
-        request = self.request
-        again = self.signature_from_request(
-            request,
-            countdown=countdown,
-            eta=None,
-            retries=request.retries,
-            headers={**(request.headers or {}), TURN_HEADER: is_its_turn},
-        )
+        request, terms = self.request, {"countdown": countdown, "eta": None}
+        headers = {**(request.headers or {}), TURN_HEADER: is_its_turn}
+        again = self.signature_from_request(request, retries=request.retries, headers=headers, **terms)
         try:
             again.apply_async()
         except SoftTimeLimitExceeded:

@@ -23,7 +23,6 @@ from . import asyncio as _asyncio
 from .api.limiter import BaseLimiter
 from .api.operations import at_once, checked_ms, done
 from .api.threads import Limiter
-from .local.clock import Clock
 from .transport.call import Steps
 from .values.decision import Decision, Denied
 from .values.errors import BadArgument, ModuleMissing, TokenBucketError
@@ -102,11 +101,11 @@ class RateLimiting(Generic[SomeLimiter, Sending]):
         if name is None:
             unlimited: httpx.Response = await done(send(request))
             return unlimited
-        patience = _Patience(self._limiter, self._max_wait_ms)
-        hold = await self._hold(name, patience)
+        ends_at = self._limiter._clock.monotonic() + self._max_wait_ms / 1000
+        hold = await self._hold(name, ends_at)
         try:
             cost = self._cost(request) if callable(self._cost) else self._cost
-            self._granted(name, await patience.until_taken(name, cost))
+            await self._take(name, cost, ends_at)
             response: httpx.Response = await done(send(request))
         except BaseException:
             await _release(hold)
@@ -124,7 +123,7 @@ class RateLimiting(Generic[SomeLimiter, Sending]):
             raise
         return response
 
-    async def _hold(self, name: str, patience: _Patience) -> Any:
+    async def _hold(self, name: str, ends_at: float) -> Any:
         """A place in flight comes first: a token that waits for one would be sent with others at once."""
         if self._slots is None:
             return None
@@ -137,19 +136,47 @@ class RateLimiting(Generic[SomeLimiter, Sending]):
             decision: Decision = hold.decision
             return decision
 
-        self._granted(name, await patience.until_granted(ask))
+        await self._until_granted(name, ask, ends_at)
         hold.keep_renewing()
         return hold
 
-    def _granted(self, name: str, decision: Decision) -> None:
-        if decision.allowed:
-            return
+    async def _take(self, name: str, cost: Number, ends_at: float) -> None:
+        async def ask(left_ms: float) -> Decision:
+            decision: Decision = await done(self._limiter.take(name, cost, max_wait_ms=left_ms))
+            if decision.degraded and not decision.allowed and self._limiter._on_error == "local":
+                # A caller that asks this process again and again may be overtaken each time; one that has
+                # booked is not.
+                left_ms = self._left_ms(ends_at)
+                decision = await done(self._limiter.wait(name, cost, max_wait_ms=int(left_ms)))
+            return decision
+
+        await self._until_granted(name, ask, ends_at)
+
+    def _left_ms(self, ends_at: float) -> float:
+        left_s: float = ends_at - self._limiter._clock.monotonic()
+        return max(left_s * 1000, 0.0)
+
+    async def _until_granted(
+        self, name: str, ask: Callable[[float], Awaitable[Decision]], ends_at: float
+    ) -> None:
+        """Asks until granted; raises the last denial when it is too late. `ask` gets the ms it may wait."""
+        while not (decision := await ask(self._left_ms(ends_at))).allowed:
+            left_s, pause_s = self._left_ms(ends_at) / 1000, max(decision.retry_after_ms, 1) / 1000
+            if decision.degraded:
+                # It may be back before the policy in its place allows the call.
+                pause_s = min(pause_s, self._limiter.server.retry_every_ms / 1000 or pause_s, left_s)
+            # A denial comes early if too many callers wait in the server, or if it is away.
+            if decision.retry_after_ms < 0 or left_s <= 0 or pause_s > left_s:
+                raise self._late(name, decision)
+            await done(self._limiter._sleep(pause_s))
+
+    def _late(self, name: str, decision: Decision) -> RateLimitTimeout:
         if decision.retry_after_ms < 0:
             why = "the cost is above the capacity, so the request can never be sent"
         else:
             away = ", and Redis is away" if decision.degraded else ""
             why = f"not granted within {self._max_wait_ms:g} ms{away}"
-        raise RateLimitTimeout(f"{name!r}: {why}", decision)
+        return RateLimitTimeout(f"{name!r}: {why}", decision)
 
     async def _heed(self, name: str, response: httpx.Response) -> None:
         """Pauses the bucket for as long as the host wants nothing, as far as callers are ready to wait."""
@@ -283,56 +310,6 @@ class _Held(httpx.SyncByteStream, httpx.AsyncByteStream):
             await self._stream.aclose()
         finally:
             await _release(self._place)
-
-
-class _Patience:
-    """The time that one caller has left."""
-
-    def __init__(self, limiter: AnyLimiter, max_wait_ms: float) -> None:
-        self._limiter = limiter
-        self._clock: Clock = limiter._clock
-        self._retry_every_s: float = limiter.server.retry_every_ms / 1000
-        self._ends_at = self._clock.monotonic() + max_wait_ms / 1000
-
-    @property
-    def left_ms(self) -> float:
-        left_s: float = self._ends_at - self._clock.monotonic()
-        return max(left_s * 1000, 0.0)
-
-    def pause_s(self, decision: Decision) -> float | None:
-        """When to ask again; None if it was granted, or cannot be in time.
-
-        A denial comes early if too many callers wait in the server, or if it is away. It may be back
-        before the policy in its place allows the call, so it is tried as often as `retry_every_ms` says.
-        """
-        left_s, pause_s = self.left_ms / 1000, max(decision.retry_after_ms, 1) / 1000
-        if decision.allowed or decision.retry_after_ms < 0 or left_s <= 0:
-            return None
-        if decision.degraded:
-            return min(pause_s, self._retry_every_s or pause_s, left_s)
-        return pause_s if pause_s <= left_s else None
-
-    async def until_taken(self, name: str, cost: Number) -> Decision:
-        """Takes of the limiter's bucket, or returns the last denial."""
-
-        async def take(left_ms: float) -> Decision:
-            decision: Decision = await done(self._limiter.take(name, cost, max_wait_ms=left_ms))
-            if decision.degraded and not decision.allowed and self._limiter._on_error == "local":
-                # A caller that asks this process again and again may be overtaken each time; one that has
-                # booked is not.
-                decision = await done(self._limiter.wait(name, cost, max_wait_ms=int(self.left_ms)))
-            return decision
-
-        return await self.until_granted(take)
-
-    async def until_granted(self, ask: Callable[[float], Awaitable[Decision]]) -> Decision:
-        """Asks until granted or too late, and returns the last decision. `ask` gets the ms it may wait."""
-        while True:
-            decision = await ask(self.left_ms)
-            pause_s = self.pause_s(decision)
-            if pause_s is None:
-                return decision
-            await done(self._limiter._sleep(pause_s))
 
 
 def _pause(limiter: AnyLimiter, name: str, for_ms: int) -> Steps[None]:

@@ -83,8 +83,7 @@ class BaseJointLimiter(Backend[ServerT, DecisionT, HoldT]):
     ) -> HoldT:
         """Holds every amount or none. Lasts and waits as a hold of `Limiter.hold`, but without a share."""
         parts = self._parts(name, amounts, limits)
-        hold: HoldT = self._of_hold(self, parts, ttl_ms, in_turn(max_wait_ms))
-        return hold
+        return self._of_hold(self, parts, ttl_ms, in_turn(max_wait_ms))
 
     def take_any(
         self,
@@ -112,8 +111,7 @@ class BaseJointLimiter(Backend[ServerT, DecisionT, HoldT]):
         """Holds the first alternative as `take_any` takes it. `hold.decision.granted` is its number, and
         `hold.amounts` are its amounts."""
         parts, call = self._alternatives(name, alternatives, limits)
-        hold: HoldT = self._of_hold(self, parts, ttl_ms, call)
-        return hold
+        return self._of_hold(self, parts, ttl_ms, call)
 
     def reset(self, name: Names) -> DecisionT:
         """Makes the buckets of all limits full, and forgets their holds."""
@@ -130,11 +128,8 @@ class BaseJointLimiter(Backend[ServerT, DecisionT, HoldT]):
         alternatives: Sequence[Mapping[str, Number]],
         limits: Mapping[str, Limit] | None,
     ) -> tuple[list[Part], Call]:
-        if (
-            not isinstance(alternatives, Sequence)
-            or isinstance(alternatives, str | bytes)
-            or not alternatives
-        ):
+        are_some = isinstance(alternatives, Sequence) and not isinstance(alternatives, str | bytes)
+        if not (are_some and alternatives):
             raise BadArgument(f"alternatives: {alternatives!r} is not a sequence of one or more mappings")
         each = [self._parts(name, amounts, limits) for amounts in alternatives]
         if len({len(parts) for parts in each}) > 1:

@@ -192,8 +192,7 @@ class BaseLimiter(Backend[ServerT, DecisionT, HoldT]):
         grant. `max_wait_ms`, `share` and `weight` are those of `take`.
         """
         part = self._part(name, limit, amount)
-        hold: HoldT = self._of_hold(self, [part], ttl_ms, in_turn(max_wait_ms, share, weight))
-        return hold
+        return self._of_hold(self, [part], ttl_ms, in_turn(max_wait_ms, share, weight))
 
     def headers(self, decision: Decision, *, limit: Limit | None = None) -> dict[str, str]:
         """Returns RateLimit and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers, and Retry-After.

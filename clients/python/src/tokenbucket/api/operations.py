@@ -79,7 +79,7 @@ class Backend(Generic[ServerT, DecisionT, HoldT]):
     # What threads and asyncio do in ways of their own.
     _of_server: type[BaseServer[Any]]
     """What a limiter of this kind asks."""
-    _of_hold: Any
+    _of_hold: Callable[..., HoldT]
     _run: Callable[[Steps[Decision]], DecisionT]
     _run_once: Callable[[Steps[Any]], DecisionT]
     """Runs them to their end, even if the call is cancelled."""

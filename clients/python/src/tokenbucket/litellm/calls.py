@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import litellm
+from litellm.integrations.custom_logger import CustomLogger
 
+from ..api.operations import checked_ms
 from ..asyncio import Client, Hold, JointLimiter, Server
 from ..values.errors import BadArgument, TokenBucketError
 from ..values.limit import Number
@@ -52,26 +54,28 @@ class _Call:
     is_settled: bool = False
 
 
-class Calls:
-    """The calls that hold something, by their ids."""
+class Callback(CustomLogger):
+    """What holds and settles calls. Hooks name those of LiteLLM's arguments that they read."""
 
-    def __init__(self, limiter: JointLimiter) -> None:
-        self._server = limiter.server
+    def __init__(
+        self, server: Server | Client | str | None, prefix: str, ttl_ms: int, options: Mapping[str, Any]
+    ) -> None:
+        super().__init__()
+        self.limiter = joint_limiter(server, prefix, options)
+        self.ttl_ms = int(checked_ms("ttl_ms", ttl_ms, 1))
         self._calls: dict[str, _Call] = {}
+        """Those that hold something, by their ids."""
 
-    def __contains__(self, id: str) -> bool:
-        return id in self._calls
-
-    def begin(self, id: str, hold: Hold, held: Mapping[str, Number]) -> None:
+    def _begin_call(self, id: str, hold: Hold, held: Mapping[str, Number]) -> None:
         """Renews the hold until the call is settled or forgotten, or an hour has passed.
 
         `held` are the limits that the call uses, and how much of them.
         """
         hold.keep_renewing()
-        patience = asyncio.get_running_loop().call_later(_LONGEST_CALL_S, self.forget, id)
+        patience = asyncio.get_running_loop().call_later(_LONGEST_CALL_S, self._forget_call, id)
         self._calls[id] = _Call(hold, held, patience)
 
-    async def settle(self, id: str, tokens: float | None, *, was_sent: bool = True) -> None:
+    async def _settle_call(self, id: str, tokens: float | None, *, was_sent: bool = True) -> None:
         """Settles once: LiteLLM reports the end of some calls to several hooks.
 
         `tokens` None is an unknown number, and all that was held. A call that was not sent used nothing.
@@ -87,16 +91,16 @@ class Calls:
         try:
             await call.hold.__aexit__(None, None, None)
         except TokenBucketError:  # the answer is worth more than the settlement
-            self._server.log.exception("a call was not settled as its answer says")
+            self.limiter.server.log.exception("a call was not settled as its answer says")
 
-    async def end(self, id: str, tokens: float | None, *, was_sent: bool = True) -> None:
+    async def _end_call(self, id: str, tokens: float | None, *, was_sent: bool = True) -> None:
         """Settles a call of which no hook will tell more."""
         try:
-            await self.settle(id, tokens, was_sent=was_sent)
+            await self._settle_call(id, tokens, was_sent=was_sent)
         finally:
-            self.forget(id)
+            self._forget_call(id)
 
-    def forget(self, id: str) -> None:
+    def _forget_call(self, id: str) -> None:
         """Leaves a hold that was not settled to expire."""
         if (call := self._calls.pop(id, None)) is not None:
             call.patience.cancel()

@@ -24,15 +24,13 @@ from typing import Any
 
 import httpx
 import litellm
-from litellm.integrations.custom_logger import CustomLogger
 
 from ..api.joint import hash_tag
-from ..api.operations import checked_ms
 from ..asyncio import Client, Hold, Server
 from ..values.decision import Decision
 from ..values.errors import BadArgument
 from ..values.limit import MOST_TOKENS, Limit
-from .calls import PARALLEL, Calls, estimate, joint_limiter, tokens_of
+from .calls import PARALLEL, Callback, estimate, tokens_of
 
 Deployment = Mapping[str, Any]
 
@@ -66,7 +64,7 @@ class _Mark(str):
         return str, (str(self),)
 
 
-class TokenBucketRouter(CustomLogger):
+class TokenBucketRouter(Callback):
     """`options` are those of `tokenbucket.asyncio.JointLimiter`.
 
     `burst_s` is how many seconds' worth of requests and tokens the provider lets a deployment use at once,
@@ -85,17 +83,14 @@ class TokenBucketRouter(CustomLogger):
         calendar: bool = False,
         **options: Any,
     ) -> None:
-        super().__init__()
         if not isinstance(margin, int | float) or not 0 <= margin < 1:
             raise BadArgument(f"margin: {margin!r} is not from 0 to below 1")
         if not isinstance(burst_s, int | float) or not 0 < burst_s <= 3600:
             raise BadArgument(f"burst_s: {burst_s!r} is not above 0 and at most 3600")
-        self.limiter = joint_limiter(server, prefix, options)
-        self.ttl_ms = int(checked_ms("ttl_ms", ttl_ms, 1))
+        super().__init__(server, prefix, ttl_ms, options)
         self.margin = margin
         self.burst_s = burst_s
         self.calendar = calendar
-        self._calls = Calls(self.limiter)
 
     def estimate(self, data: Mapping[str, Any]) -> int:
         """How many tokens a call may cost; to be overridden. The settlement corrects it."""
@@ -122,7 +117,7 @@ class TokenBucketRouter(CustomLogger):
         healthy_deployments: list[Any],
         messages: list[Any] | None,
         request_kwargs: dict[str, Any] | None = None,
-        parent_otel_span: Any = None,
+        **_: Any,
     ) -> list[Any]:
         """Reserves what the call may cost at one of the deployments, and returns that one alone."""
         data = {} if request_kwargs is None else request_kwargs
@@ -145,49 +140,37 @@ class TokenBucketRouter(CustomLogger):
         self._begin(_Attempt(uuid.uuid4().hex, _id_of(chosen), failed), hold, data)
         return [chosen]
 
-    async def async_pre_call_deployment_hook(self, kwargs: dict[str, Any], call_type: Any) -> None:
+    async def async_pre_call_deployment_hook(self, kwargs: dict[str, Any], *_: Any, **__: Any) -> None:
         """Notes that the call is sent now, and which of LiteLLM's it is."""
         if attempt := _attempt_of(kwargs):
             attempt.is_sent, attempt.call_id = True, kwargs.get("litellm_call_id")
 
     async def async_post_call_success_deployment_hook(
-        self, request_data: dict[str, Any], response: Any, call_type: Any
+        self, request_data: dict[str, Any], response: Any, *_: Any, **__: Any
     ) -> None:
         """Settles a call whose answer is there, before the caller has it."""
         if (attempt := _attempt_of(request_data)) and (tokens := tokens_of(response)) is not None:
-            await self._calls.end(attempt.id, tokens)
+            await self._end_call(attempt.id, tokens)
 
     async def async_post_call_failure_deployment_hook(
-        self,
-        request_data: Mapping[str, Any],
-        exception: Exception,
-        call_type: Any,
-        fallback_depth: int | None = None,
+        self, request_data: Mapping[str, Any], *_: Any, **__: Any
     ) -> None:
         """A call that failed was a request, and cost no tokens."""
         if attempt := _attempt_of(request_data):
-            await self._calls.end(attempt.id, 0)
+            await self._end_call(attempt.id, 0)
 
     async def async_log_success_event(
-        self, kwargs: dict[str, Any], response_obj: Any, start_time: Any, end_time: Any
+        self, kwargs: dict[str, Any], response_obj: Any, *_: Any, **__: Any
     ) -> None:
         """Settles a stream, and what a cache has answered: it used nothing."""
         if attempt := _logged(kwargs):
-            await self._calls.end(attempt.id, tokens_of(response_obj), was_sent=not kwargs.get("cache_hit"))
+            await self._end_call(attempt.id, tokens_of(response_obj), was_sent=not kwargs.get("cache_hit"))
 
-    async def async_log_failure_event(
-        self, kwargs: dict[str, Any], response_obj: Any, start_time: Any, end_time: Any
-    ) -> None:
+    async def async_log_failure_event(self, kwargs: dict[str, Any], *_: Any, **__: Any) -> None:
         if attempt := _logged(kwargs):
             await self._end(attempt)
 
-    async def async_post_call_failure_hook(
-        self,
-        request_data: dict[str, Any],
-        original_exception: Exception,
-        user_api_key_dict: Any,
-        traceback_str: str | None = None,
-    ) -> None:
+    async def async_post_call_failure_hook(self, request_data: dict[str, Any], *_: Any, **__: Any) -> None:
         if attempt := _attempt_of(request_data):
             await self._end(attempt)
 
@@ -230,7 +213,7 @@ class TokenBucketRouter(CustomLogger):
         loop = asyncio.get_running_loop()
         weakref.finalize(mark, self._forgotten, attempt, loop).atexit = False
         limited = {which: amount for which, amount in hold.amounts.items() if amount}
-        self._calls.begin(attempt.id, hold, limited)
+        self._begin_call(attempt.id, hold, limited)
         _leave_mark(data, mark)
 
     def _forgotten(self, attempt: _Attempt, loop: asyncio.AbstractEventLoop) -> None:
@@ -241,7 +224,7 @@ class TokenBucketRouter(CustomLogger):
 
     async def _end(self, attempt: _Attempt) -> None:
         """Settles an attempt whose use is unknown: all that was held, if it was sent."""
-        await self._calls.end(attempt.id, None, was_sent=attempt.is_sent)
+        await self._end_call(attempt.id, None, was_sent=attempt.is_sent)
 
     def _refusal(self, model: str, decision: Decision) -> Any:
         """Returns an error that LiteLLM does not retry, as every retry would be denied too."""
@@ -251,15 +234,11 @@ class TokenBucketRouter(CustomLogger):
         if decision.degraded and self.limiter._on_error == "closed":
             # Not the caller's fault, so not 429.
             return litellm.ServiceUnavailableError("the rate limiter is not available", **terms)
-        when = (
-            f"retry after {decision.retry_after_s} s" if headers else "the call is too large for all of them"
-        )
-        return litellm.RateLimitError(
-            f"every deployment is at its limit: {when}",
-            category="litellm_rate_limit",
-            headers=headers,
-            **terms,
-        )
+        when = "the call is too large for all of them"
+        if headers:
+            when = f"retry after {decision.retry_after_s} s"
+        terms |= {"category": "litellm_rate_limit", "headers": headers}
+        return litellm.RateLimitError(f"every deployment is at its limit: {when}", **terms)
 
 
 def _in_order(

@@ -13,15 +13,13 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 from fastapi import HTTPException
-from litellm.integrations.custom_logger import CustomLogger
 from pydantic import TypeAdapter, ValidationError
 
-from ..api.operations import checked_ms
 from ..asyncio import Client, Server
 from ..values.decision import Decision
 from ..values.errors import BadArgument
 from ..values.limit import MOST_TOKENS, Limit
-from .calls import PARALLEL, Calls, estimate, joint_limiter, tokens_of
+from .calls import PARALLEL, Callback, estimate, tokens_of
 
 _METADATA = ("metadata", "litellm_metadata")
 _ID = "tokenbucket_id"
@@ -33,7 +31,7 @@ _MOST_HEADERS = 10_000
 _PARTIAL_USAGE_WITHIN_S = 5
 
 
-class TokenBucketCallback(CustomLogger):
+class TokenBucketCallback(Callback):
     """`options` are those of `tokenbucket.asyncio.JointLimiter`."""
 
     def __init__(
@@ -44,10 +42,7 @@ class TokenBucketCallback(CustomLogger):
         ttl_ms: int = 60_000,
         **options: Any,
     ) -> None:
-        super().__init__()
-        self.limiter = joint_limiter(server, prefix, options)
-        self.ttl_ms = int(checked_ms("ttl_ms", ttl_ms, 1))
-        self._calls = Calls(self.limiter)
+        super().__init__(server, prefix, ttl_ms, options)
         self._headers: OrderedDict[str, dict[str, str]] = OrderedDict()
 
     def estimate(self, data: Mapping[str, Any]) -> int:
@@ -64,15 +59,11 @@ class TokenBucketCallback(CustomLogger):
         """
         # One hash tag, so that all of them share a slot in a cluster.
         tag = f"{{{who.team_id or who.api_key}}}"
-        limits: dict[str, tuple[str, Limit]] = {}
-        for which, limit in _limits(
-            who.metadata, who.rpm_limit, who.tpm_limit, who.max_parallel_requests
-        ).items():
-            limits[f"key:{which}"] = (f"{tag}:{who.api_key}", limit)
+        of_key = _limits(who.metadata, who.rpm_limit, who.tpm_limit, who.max_parallel_requests)
+        limits = {f"key:{which}": (f"{tag}:{who.api_key}", limit) for which, limit in of_key.items()}
         if who.team_id:
             of_team = _limits(who.team_metadata, who.team_rpm_limit, who.team_tpm_limit, None)
-            for which, limit in of_team.items():
-                limits[f"team:{which}"] = (tag, limit)
+            limits |= {f"team:{which}": (tag, limit) for which, limit in of_team.items()}
         return limits
 
     async def async_pre_call_hook(
@@ -83,13 +74,10 @@ class TokenBucketCallback(CustomLogger):
         if not whose or _id_of(data) in self._calls:
             return data
         limits = {which: limit for which, (_, limit) in whose.items()}
+        names = {which: name for which, (name, _) in whose.items()}
+        amounts = {which: self.estimate(data) if which.endswith("tokens") else 1 for which in whose}
         try:
-            hold = await self.limiter.hold(
-                {which: name for which, (name, _) in whose.items()},
-                {which: self.estimate(data) if which.endswith("tokens") else 1 for which in whose},
-                ttl_ms=self.ttl_ms,
-                limits=limits,
-            )
+            hold = await self.limiter.hold(names, amounts, ttl_ms=self.ttl_ms, limits=limits)
         except BadArgument as error:
             # Some rates the server alone refuses, as it does keys that the operator has to mend.
             if str(error).startswith("ERR "):
@@ -98,7 +86,7 @@ class TokenBucketCallback(CustomLogger):
         if not hold.allowed:
             raise self._refusal(hold.decision, limits)
         id = _given_id(data)
-        self._calls.begin(id, hold, hold.amounts)
+        self._begin_call(id, hold, hold.amounts)
         self._headers[id] = self.limiter.headers(hold.decision, limits=limits)
         if len(self._headers) > _MOST_HEADERS:
             self._headers.popitem(last=False)
@@ -109,24 +97,18 @@ class TokenBucketCallback(CustomLogger):
     ) -> None:
         """Settles a call whose answer is there, before the caller has it."""
         if (tokens := tokens_of(response)) is not None:
-            await self._calls.settle(_id_of(data), tokens)
+            await self._settle_call(_id_of(data), tokens)
 
     async def async_log_success_event(
-        self, kwargs: dict[str, Any], response_obj: Any, start_time: Any, end_time: Any
+        self, kwargs: dict[str, Any], response_obj: Any, *_: Any, **__: Any
     ) -> None:
         """Settles a stream: by now LiteLLM has added up what it cost."""
         id = _id_of(kwargs.get("litellm_params") or {}) or _id_of(kwargs)
-        await self._calls.end(id, tokens_of(response_obj))
+        await self._end_call(id, tokens_of(response_obj))
 
-    async def async_post_call_failure_hook(
-        self,
-        request_data: dict[str, Any],
-        original_exception: Exception,
-        user_api_key_dict: Any,
-        traceback_str: str | None = None,
-    ) -> None:
+    async def async_post_call_failure_hook(self, request_data: dict[str, Any], *_: Any, **__: Any) -> None:
         """A call that failed was a request, and cost no tokens."""
-        await self._calls.end(_id_of(request_data), 0)
+        await self._end_call(_id_of(request_data), 0)
 
     async def async_post_call_streaming_iterator_hook(
         self, user_api_key_dict: Any, response: Any, request_data: dict[str, Any]
@@ -141,14 +123,14 @@ class TokenBucketCallback(CustomLogger):
             raise
 
     async def async_post_call_response_headers_hook(
-        self, data: dict[str, Any], user_api_key_dict: Any, response: Any, **_: Any
+        self, data: dict[str, Any], *_: Any, **__: Any
     ) -> dict[str, str] | None:
         return self._headers.pop(_id_of(data), None)
 
     async def _settle_broken_off(self, id: str) -> None:
         """What LiteLLM has counted until then, if it tells; else all that was held."""
         await asyncio.sleep(_PARTIAL_USAGE_WITHIN_S)
-        await self._calls.end(id, None)
+        await self._end_call(id, None)
 
     def _refusal(self, decision: Decision, limits: Mapping[str, Limit]) -> HTTPException:
         headers = self.limiter.headers(decision, limits=limits)
@@ -192,10 +174,10 @@ def _limits(
         for which, limit in said.items():
             if which not in ("requests", "tokens", PARALLEL):
                 raise BadArgument(f"{which!r} is neither 'requests' nor 'tokens' nor 'parallel'")
-            if limit is not None:
-                limits[which] = (
-                    Limit(min(_number(limit), MOST_TOKENS), 0) if which == PARALLEL else _per_minute(limit)
-                )
+            if limit is not None and which == PARALLEL:
+                limits[which] = Limit(min(_number(limit), MOST_TOKENS), 0)
+            elif limit is not None:
+                limits[which] = _per_minute(limit)
     except BadArgument as error:
         raise _mistake(error) from error
     return limits

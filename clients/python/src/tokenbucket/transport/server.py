@@ -132,9 +132,8 @@ class BaseServer(Generic[Client]):
             circuit.transport._begin_anew()
 
     def _circuits(self) -> list[Circuit]:
-        return (
-            [self._circuit] if self._circuit else list(self._slots.circuits.values()) if self._slots else []
-        )
+        circuits = list(self._slots.circuits.values()) if self._slots else []
+        return [self._circuit] if self._circuit else circuits
 
     # The steps.
 
