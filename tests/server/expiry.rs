@@ -2,6 +2,7 @@
 //! that of every write; here is what a user has done to the key meanwhile.
 
 use crate::common::calls::{prepare, Outcome, CALLS};
+use crate::common::clock::START_US;
 use crate::common::model::{Bucket, Limit, Model, Operation};
 use crate::common::{judged_calls, Connection, Server};
 
@@ -48,5 +49,22 @@ fn the_next_write_repairs_an_expiry() {
                 assert_eq!(client.expires_at_ms("k"), meddled, "{} has written", call.words);
             }
         }
+    }
+}
+
+/// The tokens flow back within a second; the hold stays for an hour.
+#[test]
+fn the_next_write_keeps_the_key_until_its_last_hold_ends() {
+    let (_server, mut client) = Server::with_clock_and_client();
+    let ends_at_ms = START_US / 1000 + 3_600_000;
+    for write in
+        ["TAKE k 10 5 1", "TAKEUPTO k 10 5 1", "RESERVE k 10 5 1 0", "CHARGE k 10 5 1", "GIVE k 10 5 0.5"]
+    {
+        client.say("DEL k");
+        client.decide("TB.HOLD k 10 5 1 3600000 id");
+        client.say("PEXPIRE k 5000");
+        client.decide(&format!("TB.{write}"));
+        let expires_at_ms = client.expires_at_ms("k");
+        assert!(expires_at_ms.is_some_and(|at_ms| at_ms >= ends_at_ms), "{write}: {expires_at_ms:?}");
     }
 }
