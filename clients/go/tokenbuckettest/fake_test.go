@@ -49,7 +49,7 @@ var byTheCalendar = walk{
 
 func holding(rate string) walk {
 	return walk{
-		templates: []string{"TB.MHOLD 2 TTL NEW JOBS 1 TOKENS SOME", "TB.MHOLD 2 TTL NEW JOBS 1 TOKENS SOME", "TB.MRENEW 2 TTL ID JOBS TOKENS",
+		templates: []string{"TB.MHOLD 2 TTL NEW JOBS 1 TOKENS SOME", "TB.MHOLD 2 TTL ID JOBS FEW TOKENS SOME", "TB.MRENEW 2 TTL ID JOBS TOKENS",
 			"TB.MRENEW 1 TTL ID JOBS", "TB.MSETTLE 2 ID JOBS 0 TOKENS SOME", "TB.HOLDANY 4 2 TTL ID JOBS FEW TOKENS SOME jobs2 2 0 FEW TOKENS SOME"},
 		words: map[string][]string{"TTL": {"500", "5000"}, "ID": {"NEW", "OLD"}, "FEW": {"0", "1", "2"}, "SOME": {"0", "5", "10", "40", "60"},
 			"JOBS": {"jobs 5 0", "jobs 5 0", "jobs 5 0", "jobs 3 0"}, "TOKENS": {"tokens 100 " + rate, "tokens 100 " + rate, "tokens 40 " + rate}},

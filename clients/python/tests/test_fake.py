@@ -153,7 +153,9 @@ def test_the_fake_holds_as_the_server(governed: Any, clock: Clock, rate: str) ->
         id = f"hold-{at if draw.random() < 0.6 else draw.randrange(max(at, 1))}"
         match draw.choice(["MHOLD"] * 4 + ["HOLDANY"] * 2 + ["MRENEW", "MSETTLE"]):
             case "MHOLD":
-                return ["TB.MHOLD", 2, ttl_ms, f"hold-{at}", *pool, 1, *flowing, draw.choice([5, 40])]
+                id = f"hold-{at - draw.choice([0, 0, 1, 3])}"
+                amounts = draw.choice([1, 1, 3, 6]), draw.choice([5, 40, 120])
+                return ["TB.MHOLD", 2, ttl_ms, id, *pool, amounts[0], *flowing, amounts[1]]
             case "HOLDANY":
                 return draw_any(draw, ttl_ms, id, pool, flowing)
             case "MRENEW":

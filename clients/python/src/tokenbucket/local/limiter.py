@@ -77,17 +77,26 @@ class _Holds:
     def last_end(self) -> Fraction:
         return Fraction(self._order[-1][0], 1000) if self._order else Fraction(0)
 
-    def first(self, is_enough: Callable[[Fraction, Fraction], bool]) -> tuple[Fraction | None, Fraction]:
-        """Finds when the hold ends with which there is enough, and how much has come back before."""
-        if self._sums is None:
-            self._sums = list(accumulate((held[2] for held in self._order), initial=0))
-        sums, order = self._sums, self._order
+    def first(
+        self, is_enough: Callable[[Fraction, Fraction], bool], *, but: str
+    ) -> tuple[Fraction | None, Fraction]:
+        """Finds when the hold ends with which there is enough, and what came back before; without `but`."""
+        if but in self.by_id:
+            order = [held for held in self._order if held[1] != but]
+            sums = _sums_of(order)
+        else:
+            order = self._order
+            sums = self._sums = _sums_of(order) if self._sums is None else self._sums
 
         def look(at: int) -> bool:
             return is_enough(Fraction(order[at][0], 1000), Fraction(sums[at + 1], _MICRO))
 
         at = bisect_left(range(len(order)), True, key=look)
         return Fraction(order[at][0], 1000) if at < len(order) else None, Fraction(sums[at], _MICRO)
+
+
+def _sums_of(order: list[tuple[int, str, int]]) -> list[int]:
+    return list(accumulate((held[2] for held in order), initial=0))
 
 
 @dataclass(slots=True)
@@ -105,21 +114,29 @@ class _View:
     """Shared by the views of a bucket. Those that ended are in the level."""
     expires_ms: int = 0
 
-    def _reached_at(self, level: Fraction) -> Fraction | None:
-        """Returns when there is so much unless other calls act; None if never."""
+    def _reached_at(self, level: Fraction, *, but: str = "") -> Fraction | None:
+        """Returns when there is so much, unless other calls act or `but` ends; None if never."""
         lacking = level - self.level
         ended_at, returned = self.holds.first(
-            lambda at, returned: returned + self.refill.between(self.now, at) >= lacking
+            lambda at, returned: returned + self.refill.between(self.now, at) >= lacking, but=but
         )
         flowed_at = self.refill.reaches(self.now, lacking - returned)
         return min((one for one in (ended_at, flowed_at) if one is not None), default=None)
 
-    def ms_until(self, level: Fraction) -> int:
+    def ms_until(self, level: Fraction, *, but: str = "") -> int:
         """Returns milliseconds until this level, unless other calls act, rounded up; -1 if never."""
         if self.level >= level:
             return 0
-        reached_at = self._reached_at(level) if level <= self.capacity else None
+        reached_at = self._reached_at(level, but=but) if level <= self.capacity else None
         return _NEVER if reached_at is None else ceil(reached_at - self.now)
+
+    def ms_until_held(self, id: str, amount: Fraction) -> int:
+        """Returns milliseconds until a hold may have so much. Above the capacity it grows until it ends."""
+        more = amount - self.holds.amount_of(id)
+        wait_ms = self.ms_until(more, but=id) if more > 0 else 0
+        ends_us, _ = self.holds.by_id.get(id, (0, 0))
+        is_too_late = ends_us and amount > self.capacity and (self.now + wait_ms) * 1000 >= ends_us
+        return _NEVER if wait_ms and is_too_late else wait_ms
 
     def reply(self, allowed: int, retry_after_ms: int) -> list[Any]:
         return [allowed, floor(self.level), retry_after_ms, self.ms_until(self.capacity)]
@@ -277,7 +294,7 @@ class LocalLimiter:
             view = self._look(key, capacity, rate, pool=bool(id))
             wanted = _cost(amount)
             more = wanted - view.holds.amount_of(id)
-            wait_ms = view.ms_until(more) if more > 0 or not id else 0
+            wait_ms = view.ms_until_held(id, wanted) if id else view.ms_until(wanted)
             replies.append(view.reply(int(not wait_ms), wait_ms))
             parts.append((key, view, wanted, more))
         if not all(reply[0] for reply in replies):
