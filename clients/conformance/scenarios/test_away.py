@@ -194,7 +194,7 @@ def test_a_cold_start_far_away_connects(package: Package, server: Service, start
     assert (done["allowed"], done["degraded"]) == (10, 0)
 
 
-@pytest.mark.only("redis-py-asyncio", "redis-rs")
+@pytest.mark.only("redis-py-asyncio")  # Rust has it among its own tests.
 @pytest.mark.also_in_clusters
 def test_a_second_runtime_is_served_as_the_first(package: Package, server: Service) -> None:
     package.server(server, timeout_ms=5000)

@@ -30,9 +30,9 @@ type request struct {
 	Ref        string `json:"hold"`
 
 	// of servers
-	Client, URL, By string
-	Cluster         []string
-	Sentinel        *struct {
+	URL, By  string
+	Cluster  []string
+	Sentinel *struct {
 		Nodes  []string
 		Master string
 	}
@@ -65,7 +65,6 @@ type request struct {
 	Concurrency  int
 	ForMs        float64 `json:"for_ms"`
 	PerSecond    float64 `json:"per_second"`
-	Framework    string
 	Command      []any
 	Bare         bool
 }
@@ -187,7 +186,7 @@ func do(r request) (object, error) {
 	switch r.Do {
 	case "hold_cancelled":
 		return holdCancelled(limiter, r)
-	case "many", "second_runtime": // goroutines have one runtime
+	case "many":
 		return many(limiter, r)
 	case "cost":
 		return cost(limiter, r)
@@ -202,8 +201,6 @@ func ms(number float64) time.Duration { return time.Duration(number * float64(ti
 
 func newClient(r request) (redis.UniversalClient, error) {
 	switch {
-	case r.Client != "go-redis":
-		return nil, fmt.Errorf("%w: client %q", errUnsupported, r.Client)
 	case r.Sentinel != nil:
 		return redis.NewFailoverClient(&redis.FailoverOptions{MasterName: r.Sentinel.Master, SentinelAddrs: r.Sentinel.Nodes}), nil
 	case r.Cluster != nil: // one node knows the others
@@ -445,9 +442,6 @@ func (t *tally) add(decision tokenbucket.Decision, err error) {
 }
 
 func many(limiter *tokenbucket.Limiter, r request) (object, error) {
-	if r.Do == "second_runtime" {
-		r.Op, r.Concurrency = "take", int(r.Count)
-	}
 	began := time.Now()
 	var next int64
 	total := &tally{errors: map[string]int64{}}
@@ -494,24 +488,12 @@ func cost(limiter *tokenbucket.Limiter, r request) (object, error) {
 }
 
 func serve(limiter *tokenbucket.Limiter, r request) (object, error) {
-	if r.Framework != "net/http" {
-		return nil, fmt.Errorf("%w: http by %q", errUnsupported, r.Framework)
-	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	var options []httplimit.Option
-	if r.Name != "" {
-		options = append(options, httplimit.Name(func(*http.Request) string { return r.Name }))
-	}
+	name := httplimit.Name(func(*http.Request) string { return r.Name })
 	hello := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") })
-	limited := httplimit.New(limiter, options...)(hello)
-	// Trusts the header that tells the caller's address, as an application behind its own proxy does.
-	trusting := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r.RemoteAddr = net.JoinHostPort(r.Header.Get("X-Forwarded-For"), "0")
-		limited.ServeHTTP(w, r)
-	})
-	go func() { _ = http.Serve(listener, trusting) }()
+	go func() { _ = http.Serve(listener, httplimit.New(limiter, name)(hello)) }()
 	return object{"port": listener.Addr().(*net.TCPAddr).Port}, nil
 }

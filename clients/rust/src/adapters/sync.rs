@@ -19,6 +19,7 @@
 
 use std::future::Future;
 use std::ops::Deref;
+use std::pin::pin;
 use std::time::Duration;
 
 use scopeguard::defer;
@@ -31,7 +32,7 @@ fn block_on<T>(role: Role, call: impl Future<Output = T>) -> T {
     let before = ROLE.replace(role);
     defer!(ROLE.set(before));
     // In a task of another runtime it has no budget to keep to: nothing would poll it again.
-    pollster::block_on(tokio::task::unconstrained(call))
+    pollster::block_on(pin!(tokio::task::unconstrained(call)))
 }
 
 /// Methods that block on those of the same name.

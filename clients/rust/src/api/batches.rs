@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lru::LruCache;
-use redis::{FromRedisValue, Value};
+use redis::FromRedisValue;
 use tokio::sync::OnceCell;
 
 use crate::api::caller::Caller;
@@ -46,7 +46,7 @@ struct State {
 enum Outcome {
     /// As many as were asked for.
     Full,
-    /// All that the bucket had. A take of 1 would find this.
+    /// All that the bucket had.
     Emptied(Decision),
     Away(Arc<Node>),
 }
@@ -110,7 +110,7 @@ impl Batch {
             match outcome {
                 Outcome::Away(node) => return self.without_server(&node, cost).map(Some),
                 // The first may have begun before tokens came back that this call may count on.
-                Outcome::Emptied(peeked) if is_last => return self.denied(peeked, cost).await.map(Some),
+                Outcome::Emptied(fetched) if is_last => return self.denied(fetched, cost).await.map(Some),
                 Outcome::Full | Outcome::Emptied(_) => {}
             }
         }
@@ -125,44 +125,40 @@ impl Batch {
         own: &mut Option<Decision>,
     ) -> Result<Outcome, Error> {
         let most = size - locked(&self.state).left(began).min(size - 1);
-        let request = Request::fetch(self.key.clone(), &self.limit, most);
+        let request = Request::one("TB.TAKEUPTO", self.key.clone(), &self.limit, most);
         let answer = self.caller.server.transport.ask(&request, Duration::ZERO).await;
-        let (fetched, peeked, is_closed) = {
+        let (fetched, is_closed) = {
             let mut state = locked(&self.state);
             state.fetch = Arc::default();
-            let replies = match answer? {
-                Answer::Replies(replies) => replies,
+            let fetched = match answer? {
+                Answer::Reply(reply) => Decision::from_redis_value(reply)?,
                 Answer::Away { node, .. } => return Ok(Outcome::Away(node)),
                 Answer::Lost(_) => unreachable!("a fetch may be repeated"),
             };
-            let read = |place| Decision::from_redis_value_ref(replies.get(place).unwrap_or(&Value::Nil));
-            let (fetched, peeked) = (read(0)?, read(1)?);
             state.add(&self.limit, fetched, began);
             *own = (state.tokens >= cost).then(|| state.spend(cost, began));
             state.tokens = state.tokens.min(size - 1);
-            (fetched, peeked, state.is_closed)
+            (fetched, state.is_closed)
         };
         if own.is_none() && fetched.granted < most {
-            *own = Some(self.denied(peeked, cost).await?);
+            *own = Some(self.denied(fetched, cost).await?);
         }
         if is_closed {
             self.caller.server.transport.send_once(self.close());
         }
-        Ok(if fetched.granted < most { Outcome::Emptied(peeked) } else { Outcome::Full })
+        Ok(if fetched.granted < most { Outcome::Emptied(fetched) } else { Outcome::Full })
     }
 
-    /// Denies a cost above the tokens that are here, when the bucket is empty but for what `peeked` says. The server knows when
-    /// there will be more.
-    async fn denied(&self, peeked: Decision, cost: u64) -> Result<Decision, Error> {
+    /// Denies a cost above the tokens that are here, when a fetch has emptied the bucket. The server knows when there will be more.
+    async fn denied(&self, fetched: Decision, cost: u64) -> Result<Decision, Error> {
         let tokens = locked(&self.state).tokens;
         let lacking = cost.saturating_sub(tokens);
-        let mut lacks = peeked;
-        if lacking > 1 {
+        let mut lacks = fetched;
+        // A fetch that got nothing was told when there will be one.
+        if lacking > 1 || fetched.granted > 0 {
             let request = Request::one("TB.PEEK", self.key.clone(), &self.limit, lacking);
             lacks = match self.caller.server.transport.ask(&request, Duration::ZERO).await? {
-                Answer::Replies(replies) => {
-                    Decision::from_redis_value_ref(replies.first().unwrap_or(&Value::Nil))?
-                }
+                Answer::Reply(reply) => Decision::from_redis_value(reply)?,
                 Answer::Away { node, .. } | Answer::Lost(node) => return self.without_server(&node, cost),
             };
         }

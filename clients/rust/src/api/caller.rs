@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{FromRedisValue, Value};
+use redis::FromRedisValue;
 use scopeguard::{guard, ScopeGuard};
 
 use crate::api::denials::Denials;
@@ -130,17 +130,14 @@ impl Caller {
         let max_wait = if self.options.shadow { Duration::ZERO } else { how.max_wait };
         let mut is_in_doubt = false;
         let answer = self.server.transport.ask(asked, max_wait).await;
-        if let (Some(is_sent), Ok(Answer::Replies(_) | Answer::Away { was_sent: true, .. })) =
+        if let (Some(is_sent), Ok(Answer::Reply(_) | Answer::Away { was_sent: true, .. })) =
             (how.is_sent, &answer)
         {
             is_sent.store(true, Ordering::Relaxed);
         }
         let decision = match answer {
             Err(error) => Err(error),
-            Ok(Answer::Replies(replies)) => {
-                let reply = replies.into_iter().next().unwrap_or(Value::Nil);
-                JointDecision::from_redis_value(reply).map_err(Error::from)
-            }
+            Ok(Answer::Reply(reply)) => JointDecision::from_redis_value(reply).map_err(Error::from),
             Ok(Answer::Away { node, was_sent }) => {
                 let decision = self.without_server(&node, request);
                 let is_kept = decision.as_ref().is_ok_and(JointDecision::allowed) && !how.ends_late;

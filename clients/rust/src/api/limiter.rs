@@ -220,7 +220,7 @@ impl Limiter {
         caller.came_back(&[Part::new(name, limit, 0)]);
         match answer {
             Answer::Away { node, .. } => Err(Error::ServerAway(node.failure())),
-            Answer::Replies(_) | Answer::Lost(_) => Ok(()),
+            Answer::Reply(_) | Answer::Lost(_) => Ok(()),
         }
     }
 

@@ -152,8 +152,7 @@ impl Server {
 
     fn decide_in(&self, local: &mut LocalLimiter, request: &Request) -> Result<Value, Error> {
         local.now_us = i64::try_from(self.now().as_micros()).unwrap_or(i64::MAX);
-        let mut replies = request.to_commands(By::Module).into_iter().map(|command| local.run(&command));
-        replies.next().unwrap_or(Ok(Value::Nil)).map_err(|error| Error::refused("this process", error))
+        local.run(&request.command_by(By::Module)).map_err(|error| Error::refused("this process", error))
     }
 }
 

@@ -39,7 +39,7 @@ impl Server {
             loop {
                 clock.sleep(pause).await;
                 let why = match self.transport.ask(&settle, Duration::ZERO).await {
-                    Ok(Answer::Replies(_)) => break,
+                    Ok(Answer::Reply(_)) => break,
                     Ok(Answer::Away { node, .. } | Answer::Lost(node)) => node.failure(),
                     Err(error) => return Err(error.to_string()),
                 };

@@ -68,14 +68,13 @@ impl Fake {
         locked(&self.0).is_away = is_away;
     }
 
-    pub(crate) fn run(&self, commands: &[Cmd]) -> Result<Vec<Value>, Failure> {
+    pub(crate) fn run(&self, command: &Cmd) -> Result<Value, Failure> {
         let mut state = locked(&self.0);
         if state.is_away {
             let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
             return Err(Failure::NotConnected(refused.into()));
         }
-        let replies = commands.iter().map(|command| state.limiter.run(command));
-        replies.collect::<Result<_, _>>().map_err(Failure::Replied)
+        state.limiter.run(command).map_err(Failure::Replied)
     }
 
     pub(crate) fn since_1970(&self) -> Duration {

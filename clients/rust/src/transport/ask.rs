@@ -17,10 +17,12 @@ use crate::values::{By, Error, Failure, Fault, JointDecision, Request, SCRIPT};
 
 /// What came of a request.
 pub(crate) enum Answer {
-    /// A reply to each of its commands.
-    Replies(Vec<Value>),
+    Reply(Value),
     /// The policy decides. The node says why; it may have executed the call if that `was_sent`.
-    Away { node: Arc<Node>, was_sent: bool },
+    Away {
+        node: Arc<Node>,
+        was_sent: bool,
+    },
     /// It must happen once, and it is not known whether it did.
     Lost(Arc<Node>),
 }
@@ -55,10 +57,10 @@ impl Transport {
         let mut may_stay = self.clock().is_real() && self.options.by == By::Module;
         loop {
             let answer = self.run(request, None).await?;
-            let Answer::Replies(replies) = &answer else { return Ok(answer) };
+            let Answer::Reply(reply) = &answer else { return Ok(answer) };
             let left = until.saturating_sub(self.now());
-            let decided = replies.first().and_then(|reply| JointDecision::from_redis_value_ref(reply).ok());
-            let denied = decided.filter(|decision| !decision.allowed() && !left.is_zero());
+            let decided = JointDecision::from_redis_value_ref(reply);
+            let denied = decided.ok().filter(|decision| !decision.allowed() && !left.is_zero());
             let Some(pause) = denied.and_then(|denial| denial.binding.retry_after()) else {
                 return Ok(answer);
             };
@@ -83,9 +85,9 @@ impl Transport {
         let (is_asking, was_sent, split_tries, is_again) = (false, false, 0, false);
         let mut call = Call { request, until, node, is_asking, was_sent, split_tries, is_again };
         let why = match Box::pin(self.follow(&mut call)).await {
-            Ok(replies) => {
+            Ok(reply) => {
                 call.node.decides();
-                return Ok(Answer::Replies(replies));
+                return Ok(Answer::Reply(reply));
             }
             Err(failure) => failure,
         };
@@ -127,7 +129,7 @@ impl Transport {
 
     /// Sends to this node, and to those that it redirects to. Sends again where that does no harm; a call that waits with the
     /// time that is left.
-    async fn follow(&self, call: &mut Call<'_>) -> Result<Vec<Value>, Failure> {
+    async fn follow(&self, call: &mut Call<'_>) -> Result<Value, Failure> {
         self.admit(call)?;
         if self.shared.cluster.as_ref().is_some_and(|cluster| cluster.is_new()) {
             self.look_at_slots();
@@ -135,14 +137,14 @@ impl Transport {
         // A fake server decides as both.
         let by = if self.clock().is_real() { self.options.by } else { By::Module };
         for _ in 0..MOST_REDIRECTIONS + 2 * TRIES_OF_A_SPLIT_SLOT {
-            let commands = match call.until {
-                None => call.request.to_commands(by),
-                Some(until) => vec![call.request.to_waiting(until.saturating_sub(self.now()))],
+            let command = match call.until {
+                None => call.request.command_by(by),
+                Some(until) => call.request.to_waiting(until.saturating_sub(self.now())),
             };
             let is_plain = call.request.is_take() && call.until.is_none() && !call.is_again;
             let attempt = |may_be_near| {
                 let how = How { is_asking: call.is_asking, waits_until: call.until, may_be_near };
-                self.attempt(&call.node, &commands, how)
+                self.attempt(&call.node, &command, how)
             };
             let by_thread = if is_plain { run_by_thread(|| attempt(true)) } else { None };
             let attempted = match by_thread {
@@ -150,7 +152,7 @@ impl Transport {
                 None => attempt(is_plain && runs_tasks()).await,
             };
             match attempted {
-                Ok(replies) => return Ok(replies),
+                Ok(reply) => return Ok(reply),
                 Err(failure) => self.prepare_again(call, failure).await?,
             }
         }
@@ -206,7 +208,7 @@ impl Transport {
             Some("NOSCRIPT") => {
                 let load = redis::cmd("SCRIPT").arg("LOAD").arg(SCRIPT).take();
                 // In a box: the future of each call would have room for this one too, which is rare.
-                Box::pin(self.attempt(&call.node, &[load], How::default())).await?;
+                Box::pin(self.attempt(&call.node, &load, How::default())).await?;
             }
             _ => {
                 let (Some(cluster), Failure::Replied(error)) = (&self.shared.cluster, &failure) else {

@@ -98,9 +98,11 @@ pub(crate) fn run_by_thread<F: Future>(work: impl FnOnce() -> F) -> Option<F::Ou
     }
     let mut free = if_free()?;
     if free.is_none() {
-        *free = Some(Builder::new_current_thread().enable_all().build().ok()?);
+        // Without time, which would be looked at twice a call: timers are the background thread's.
+        *free = Some(Builder::new_current_thread().enable_io().build().ok()?);
     }
-    Some(free.as_ref()?.block_on(work()))
+    // Pinned here: tokio would move a large future from function to function.
+    Some(free.as_ref()?.block_on(pin!(work())))
 }
 
 /// Lets the runtime of threads close the connection that was dropped, if it was its own. If it runs, it does so by itself.

@@ -26,7 +26,7 @@ pub(super) const LATE: Duration = Duration::from_millis(5);
 /// Calls by runtimes before one of them gets a connection of its own.
 const CALLS_OF_A_RUNTIME: u32 = 100;
 
-/// How commands are sent.
+/// How a command is sent.
 #[derive(Clone, Copy, Default)]
 pub(super) struct How {
     /// To a node that has the slot only for calls that say so.
@@ -38,16 +38,11 @@ pub(super) struct How {
 }
 
 impl Transport {
-    /// Sends commands, and waits for their replies.
-    pub(super) async fn attempt(
-        &self,
-        node: &Arc<Node>,
-        commands: &[Cmd],
-        how: How,
-    ) -> Result<Vec<Value>, Failure> {
+    /// Sends a command, and waits for its reply.
+    pub(super) async fn attempt(&self, node: &Arc<Node>, command: &Cmd, how: How) -> Result<Value, Failure> {
         #[cfg(feature = "fake")]
         if let Clock::Fake(fake) = self.clock() {
-            return fake.run(commands);
+            return fake.run(command);
         }
         let How { is_asking, waits_until, may_be_near } = how;
         let link = node.link();
@@ -65,21 +60,21 @@ impl Transport {
                 self.look_later(node);
             }
         });
-        let mut pending = Box::pin(send(&mut connection, commands, is_asking));
+        let mut pending = Box::pin(send(&mut connection, command, is_asking));
         let heard = match waits_until {
             None => self.listen(node, &mut pending).await,
             Some(at) => self.listen_long(node, at, &mut pending).await,
         };
         ScopeGuard::into_inner(unheard);
-        let replies = match heard {
-            Ok(replies) => replies.and_then(without_error),
+        let reply = match heard {
+            Ok(reply) => reply.and_then(without_error),
             // A look would be logged, and no logger can run a runtime within this one.
             Err(_)
                 if is_near && !node.is_away() && !self.ping(node).await.is_err_and(|why| why.is_away()) =>
             {
                 // The server is there. If it was only slow, the reply has come too.
                 match timeout(LATE, &mut pending).await {
-                    Some(replies) => replies.and_then(without_error),
+                    Some(reply) => reply.and_then(without_error),
                     None => {
                         // The caller's runtime does not read, or the connection is forgotten on the way.
                         node.is_far.store(true, Ordering::Relaxed);
@@ -94,7 +89,7 @@ impl Transport {
             }
         };
         drop(pending);
-        match &replies {
+        match &reply {
             Err(error) if error.code().is_none() && error.is_unrecoverable_error() => {
                 if waits_until.is_none() {
                     node.forget(&link);
@@ -106,7 +101,7 @@ impl Transport {
             _ => {}
         }
         node.hear(self.now());
-        replies.map_err(Failure::Replied)
+        reply.map_err(Failure::Replied)
     }
 
     /// Returns the connection that the caller's runtime carries. The runtime that calls after the first hundred gets it.
@@ -182,27 +177,21 @@ impl Transport {
     }
 }
 
-/// Finds an error of the server, which comes as a value, without moving the replies: inside of arrays the module replies none.
-fn without_error(replies: Vec<Value>) -> RedisResult<Vec<Value>> {
-    match replies.iter().position(|reply| matches!(reply, Value::ServerError(_))) {
-        Some(at) => replies.into_iter().nth(at).unwrap_or_default().extract_error().map(|_| Vec::new()),
-        None => Ok(replies),
+/// Finds an error of the server, which comes as a value: inside of arrays the module replies none.
+fn without_error(reply: Value) -> RedisResult<Value> {
+    match reply {
+        Value::ServerError(_) => reply.extract_error(),
+        _ => Ok(reply),
     }
 }
 
-/// Sends commands in one write. Errors of the server come as values. Leaves out the replies to ASKING, which come first.
-async fn send(connection: &mut Connection, commands: &[Cmd], is_asking: bool) -> RedisResult<Vec<Value>> {
-    if let ([command], false) = (commands, is_asking) {
-        return Ok(vec![connection.send_packed_command(command).await?]);
+/// Sends a command. An error of the server comes as a value. Leaves out the reply to ASKING, which comes first.
+async fn send(connection: &mut Connection, command: &Cmd, is_asking: bool) -> RedisResult<Value> {
+    if !is_asking {
+        return connection.send_packed_command(command).await;
     }
-    let mut pipeline = Pipeline::with_capacity(commands.len());
-    for command in commands {
-        if is_asking {
-            pipeline.add_command(redis::cmd("ASKING"));
-        }
-        pipeline.add_command(command.clone());
-    }
-    let count = pipeline.len();
-    let replies = connection.send_packed_commands(&pipeline, 0, count).await?;
-    Ok(if is_asking { replies.into_iter().skip(1).step_by(2).collect() } else { replies })
+    let mut pipeline = Pipeline::with_capacity(2);
+    pipeline.cmd("ASKING").add_command(command.clone());
+    let replies = connection.send_packed_commands(&pipeline, 0, 2).await?;
+    Ok(replies.into_iter().nth(1).unwrap_or_default())
 }

@@ -88,7 +88,7 @@ impl Transport {
     }
 
     pub(super) async fn ping(&self, node: &Arc<Node>) -> Result<(), Failure> {
-        Box::pin(self.attempt(node, &[redis::cmd("PING")], How::default())).await.map(drop)
+        Box::pin(self.attempt(node, &redis::cmd("PING"), How::default())).await.map(drop)
     }
 
     /// Finds that out in the background, for a caller who did not wait for it. One such look is enough at a time.
@@ -110,9 +110,9 @@ impl Transport {
         let transport = self.clone();
         self.spawn(async move {
             let ask = redis::cmd("CLUSTER").arg("SLOTS").take();
-            let asked = transport.attempt(&node, &[ask], How::default()).await;
-            let (Ok(replies), Some(cluster)) = (asked, &transport.shared.cluster) else { return };
-            for range in replies.into_iter().flat_map(Vec::<Value>::from_redis_value).flatten() {
+            let asked = transport.attempt(&node, &ask, How::default()).await;
+            let (Ok(reply), Some(cluster)) = (asked, &transport.shared.cluster) else { return };
+            for range in Vec::<Value>::from_redis_value(reply).into_iter().flatten() {
                 cluster.read(range, &node);
             }
             cluster.forget_left();

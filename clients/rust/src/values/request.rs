@@ -59,8 +59,6 @@ pub(crate) struct Request {
     before: Vec<String>,
     /// One at least, each with its key for a name.
     buckets: Vec<Part>,
-    /// Whether a `TB.PEEK` of 1 follows in the same write.
-    with_peek: bool,
     /// Whose turn it takes when it waits.
     share: Option<Arc<Share>>,
 }
@@ -107,7 +105,7 @@ impl Request {
         amount: impl Into<Amount>,
     ) -> Self {
         let buckets = vec![Part::new(key, limit, amount)];
-        Self { operation, before: Vec::new(), buckets, with_peek: false, share: None }
+        Self { operation, before: Vec::new(), buckets, share: None }
     }
 
     pub(crate) fn new(
@@ -128,12 +126,7 @@ impl Request {
         if share.is_some() && buckets.len() > 1 {
             return Err(Error::BadArgument("share: a call of several buckets has none".to_owned()));
         }
-        Ok(Self { operation, before, buckets, with_peek: false, share: share.cloned() })
-    }
-
-    /// Takes up to `most`, and asks in the same write when one more is there.
-    pub(crate) fn fetch(key: String, limit: &Limit, most: u64) -> Self {
-        Self { with_peek: true, ..Self::one("TB.TAKEUPTO", key, limit, most) }
+        Ok(Self { operation, before, buckets, share: share.cloned() })
     }
 
     pub(crate) fn key(&self) -> &str {
@@ -178,17 +171,11 @@ impl Request {
         }
     }
 
-    /// The commands that it is, for one write.
-    pub(crate) fn to_commands(&self, by: By) -> Vec<Cmd> {
-        let mut commands = vec![match by {
+    pub(crate) fn command_by(&self, by: By) -> Cmd {
+        match by {
             By::Module => self.to_command(self.name()),
             By::Script => self.to_script(),
-        }];
-        if self.with_peek {
-            let peek = Self::one("TB.PEEK", self.key().to_owned(), &self.buckets[0].limit, 1);
-            commands.extend(peek.to_commands(by));
         }
-        commands
     }
 
     /// The command that waits at most so long for what this would be denied.

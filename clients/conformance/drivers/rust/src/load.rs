@@ -57,8 +57,7 @@ pub async fn many(limiter: &Limiter, request: &Value) -> Value {
 
 impl Plan {
     async fn call(self: Arc<Self>) {
-        // A second runtime is not told which operation.
-        let operation = self.request["op"].as_str().unwrap_or("take");
+        let operation = text(&self.request, "op");
         while let Some(name) = self.next().await {
             let decided = self.limiter.decide(operation, &name, &self.request).await;
             self.seen.lock().unwrap().add(decided);

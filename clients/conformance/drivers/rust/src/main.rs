@@ -9,9 +9,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use axum::http::request::Parts;
 use serde_json::{json, Value};
-use tokenbucket_client::tower::{name_of_address, RateLimitLayer};
+use tokenbucket_client::tower::RateLimitLayer;
 use tokenbucket_client::{Error, Limit, OnError, Options};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::task::JoinSet;
@@ -141,14 +140,6 @@ impl State {
                 let server = found(&self.servers, text(request, "server"))?;
                 Ok(bare::cost(&found(&self.limiters, on)?.limiter, &server.url, request).await)
             }
-            "second_runtime" => {
-                let (limiter, request) = (found(&self.limiters, on)?.limiter, request.clone());
-                let second = move || {
-                    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-                    runtime.expect("a runtime").block_on(load::many(&limiter, &request))
-                };
-                Ok(on_a_thread(second).await)
-            }
             "fork" => {
                 let (limiter, request) = (found(&self.limiters, on)?.limiter, request.clone());
                 // Not on a thread of this runtime: the children run their own.
@@ -262,8 +253,8 @@ impl State {
         let Limiter::Tasks(limiter) = limiter else {
             return Err(Wrong("Unsupported", "the layer is for tasks".to_owned()));
         };
-        let name = request["name"].as_str().map(str::to_owned);
-        let layer = RateLimitLayer::new(limiter, move |parts| name.clone().unwrap_or_else(|| caller(parts)));
+        let name = text(request, "name").to_owned();
+        let layer = RateLimitLayer::new(limiter, move |_| name.clone());
         let app = axum::Router::new().route("/", axum::routing::get(|| async { "hello\n" })).layer(layer);
         let socket = tokio::net::TcpSocket::new_v4().map_err(bad)?;
         socket.bind("127.0.0.1:0".parse().map_err(bad)?).map_err(bad)?;
@@ -272,10 +263,4 @@ impl State {
         tokio::spawn(async move { axum::serve(listener, app).await });
         Ok(json!({"port": port}))
     }
-}
-
-/// By the address that the proxy on this machine tells.
-fn caller(parts: &Parts) -> String {
-    let told = parts.headers.get("x-forwarded-for").and_then(|address| address.to_str().ok()?.parse().ok());
-    name_of_address(told.expect("an address"))
 }
