@@ -128,8 +128,13 @@ class LimitedTask(Task):
 
         def ask(max_wait_ms: float) -> Decision:
             nonlocal hold
-            options: Any = {"ttl_ms": int(self.hold_ttl * 1000), "limit": places}
-            hold = self._limiter.hold(f"{name}:in_flight", 1, max_wait_ms=max_wait_ms, **options)
+            hold = self._limiter.hold(
+                f"{name}:in_flight",
+                1,
+                ttl_ms=int(self.hold_ttl * 1000),
+                limit=places,
+                max_wait_ms=max_wait_ms,
+            )
             return hold.decision
 
         self._await_turn(name, ask, Limit(1, 1 / every_s), every_s)
@@ -186,9 +191,14 @@ class LimitedTask(Task):
 
         Returns after a second at most if the broker is away: a message that is in no queue must not end.
         """
-        request, terms = self.request, {"countdown": countdown, "eta": None}
-        headers = {**(request.headers or {}), TURN_HEADER: is_its_turn}
-        again = self.signature_from_request(request, retries=request.retries, headers=headers, **terms)
+        request = self.request
+        again = self.signature_from_request(
+            request,
+            countdown=countdown,
+            eta=None,
+            retries=request.retries,
+            headers={**(request.headers or {}), TURN_HEADER: is_its_turn},
+        )
         try:
             again.apply_async()
         except SoftTimeLimitExceeded:

@@ -237,8 +237,12 @@ class TokenBucketRouter(Callback):
         when = "the call is too large for all of them"
         if headers:
             when = f"retry after {decision.retry_after_s} s"
-        terms |= {"category": "litellm_rate_limit", "headers": headers}
-        return litellm.RateLimitError(f"every deployment is at its limit: {when}", **terms)
+        return litellm.RateLimitError(
+            f"every deployment is at its limit: {when}",
+            category="litellm_rate_limit",
+            headers=headers,
+            **terms,
+        )
 
 
 def _in_order(
