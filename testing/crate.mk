@@ -1,27 +1,14 @@
 # What the Makefiles of the gate and of tokenbucket-replay share, which include it first.
-# SERVER: a Redis or Valkey server. MODULE: the built module.
-SERVER ?= ../target/engines/redis-7.0.15/server
-MODULE ?= ../target/release/libtokenbucket.so
-override MODULE := $(shell realpath -ms '$(MODULE)')
-# With a slash it is a path, from here; without, a name to be looked up in PATH.
-override SERVER := $(if $(findstring /,$(SERVER)),$(shell realpath -ms '$(SERVER)'),$(SERVER))
+include ../testing/common.mk
 
 # Where the gate's tests install proxies.
 PROXIES := $(shell realpath -ms ../gate/target/proxies)
 ENVOY ?= $(PROXIES)/envoy
 CADDY ?= $(PROXIES)/bin/caddy
 BUILT := $(shell realpath -ms '$(or $(CARGO_TARGET_DIR),target)')/release
-export SERVER MODULE ENVOY CADDY
+export ENVOY CADDY
 
-.PHONY: help build test server tests bench lint clean
-
-help: ## Show this help
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
-	@echo "  SERVER=$(SERVER)  MODULE=$(MODULE)$(if $(PORT),  PORT=$(PORT))"
-
-server:
-	@test -f '$(MODULE)' || { echo "no module at $(MODULE): run 'make build' at the top, or set MODULE" >&2; exit 1; }
-	@command -v '$(SERVER)' >/dev/null || { echo "no server at $(SERVER): set SERVER to a redis or valkey server" >&2; exit 1; }
+.PHONY: tests
 
 tests: setup ## Test it (TESTS=formats:: is a test-name filter)
 	@echo '== compiling the tests'
