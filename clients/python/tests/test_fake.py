@@ -16,6 +16,7 @@ import redis
 
 from launch import Servers, fake_clock
 from tokenbucket import BadArgument, Limit
+from tokenbucket.local.limiter import _Chunk
 from tokenbucket.testing import FakeServer
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -145,7 +146,12 @@ def listed(reply: list[object]) -> list[object]:
 
 
 @pytest.mark.parametrize("rate", ["5", "7@2s+05:45"])
-def test_the_fake_holds_as_the_server(governed: Any, clock: Clock, rate: str) -> None:
+def test_the_fake_holds_as_the_server(
+    governed: Any, clock: Clock, rate: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A walk has few holds.
+    monkeypatch.setattr(_Chunk, "MOST", 2)
+
     def draw_words(draw: random.Random, at: int) -> Words:
         pool = ["jobs", "5" if draw.random() < MOSTLY else "2", "0"]
         flowing = ["tokens", "100" if draw.random() < MOSTLY else "50", rate]

@@ -26,7 +26,7 @@ from launch import ask
 from proxy import Proxy
 from services import Service, wait_for
 from tokenbucket import Limit, Limiter, Server
-from tokenbucket.local.limiter import LocalLimiter
+from tokenbucket.local.limiter import LocalLimiter, _Chunk
 
 STILL = "10/h"
 LONG_MS = 60_000
@@ -182,8 +182,8 @@ def test_a_signal_handler_and_a_finaliser_may_ask_in_the_middle_of_a_call(
     assert printed(REENTERING, own_server.port) == ["True", str(not is_there)]
 
 
-def interrupted_at(line: int, of: str, work: Callable[[], Any]) -> bool:
-    """Raises where the work comes to that line of a class, and returns whether it did."""
+def interrupted_at(line: int, of: tuple[str, ...], work: Callable[[], Any]) -> bool:
+    """Raises where the work comes to that line of these classes, and returns whether it did."""
     count = 0
 
     def on_line(_: Any, event: str, __: Any) -> Any:
@@ -204,9 +204,14 @@ def interrupted_at(line: int, of: str, work: Callable[[], Any]) -> bool:
     return False
 
 
-def test_local_holds_whose_change_is_interrupted_harm_no_others() -> None:
+@pytest.mark.parametrize("most", [1, 256])
+@pytest.mark.parametrize("rate", [0, "1/365d"])
+def test_local_holds_whose_change_is_interrupted_harm_no_others(
+    most: int, rate: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Chunk, "MOST", most)
     now = [Fraction(0)]
-    limit = ("a", 3, 0)
+    limit = ("a", 3, rate)
     for line in range(1, 1000):
         buckets = LocalLimiter(lambda: now[0])
 
@@ -216,10 +221,18 @@ def test_local_holds_whose_change_is_interrupted_harm_no_others() -> None:
             now[0] += 150
             buckets.execute("TB.PEEK", *limit, 1)
 
+        # Of a rate, a token is gone for good.
+        left = 3 if rate == 0 else 3 - buckets.execute("TB.TAKE", *limit, 1)[0]
         buckets.execute("TB.MHOLD", 1, 100, "x", *limit, 1)
-        was_interrupted = interrupted_at(line, "_Holds.", change)
-        now[0] += 1000
+        was_interrupted = interrupted_at(line, ("_Holds.", "_Chunk.", "LocalLimiter._"), change)
         signal.alarm(10)  # ends the test if it goes round in circles
+        now[0] += 1000
+        more = buckets.execute("TB.MHOLD", 1, 100, "z", *limit, left + 1)
+        assert not more[0], f"line {line}: nothing is gained"
+        if rate == 0:
+            all_ended = buckets.execute("TB.MHOLD", 1, 100, "z", *limit, left)
+            assert all_ended[0], f"line {line}: all that was held has ended"
+        now[0] += 1000
         for id in ("z", "x", "y"):
             held = buckets.execute("TB.MHOLD", 1, 100, id, *limit, 1)
             assert held[0] in (0, 1)
@@ -228,6 +241,31 @@ def test_local_holds_whose_change_is_interrupted_harm_no_others() -> None:
         if not was_interrupted:
             return
     pytest.fail("more lines than there are")
+
+
+def test_a_local_decision_does_not_look_at_each_hold() -> None:
+    now = [Fraction(0)]
+    limit = ("a", 100_000, 0)
+    lines: list[int] = []
+
+    def on_line(_: Any, event: str, __: Any) -> Any:
+        lines[-1] += event == "line"
+        return on_line
+
+    for count in (500, 4_000):
+        buckets = LocalLimiter(lambda: now[0])
+        for number in range(count):
+            buckets.execute("TB.MHOLD", 1, 60_000 + number, str(number), *limit, 1)
+        lines.append(0)
+        before = sys.gettrace()
+        sys.settrace(lambda *_: on_line)
+        try:
+            for number in range(0, count, count // 20):
+                buckets.execute("TB.MSETTLE", 1, str(number), *limit, 1)
+                buckets.execute("TB.MHOLD", 1, 60_000, str(number), *limit, 1)
+        finally:
+            sys.settrace(before)
+    assert lines[1] < 3 * lines[0], lines
 
 
 # Threads that do not start.

@@ -31,72 +31,116 @@ _FLOAT_NOISE = Fraction(1, _MICRO)
 # Amounts are in tokens, times in Unix milliseconds; those of holds in millionths and microseconds.
 
 
-class _Holds:
-    """What is held of a bucket, in the order in which it comes back.
+# When it ends, its id, its amount.
+_Held = tuple[int, str, int]
 
-    A signal may interrupt each change: all that is in the order is known by its id, at any moment.
+
+class _Chunk:
+    """Holds that follow each other, and the sums of what the first of them hold together."""
+
+    MOST = 256
+
+    def __init__(self, holds: list[_Held]) -> None:
+        self.holds = holds
+        self._sums: list[int] | None = None
+
+    @property
+    def sums(self) -> list[int]:
+        if self._sums is None:
+            self._sums = list(accumulate((held[2] for held in self.holds), initial=0))
+        return self._sums
+
+    def changing(self) -> list[_Held]:
+        """The holds, which the caller changes next."""
+        self._sums = None
+        return self.holds
+
+
+class _Holds:
+    """What is held of a bucket, in the order in which it comes back: no decision walks through all of it.
+
+    A signal may interrupt each change: all that is in the order is known by its id, and no chunk is empty.
     """
 
     def __init__(self) -> None:
         self.by_id: dict[str, tuple[int, int]] = {}
-        self._order: list[tuple[int, str, int]] = []
-        self._sums: list[int] | None = None
+        self._chunks: list[_Chunk] = []
 
     def amount_of(self, id: str) -> Fraction:
         return Fraction(self.by_id.get(id, (0, 0))[1], _MICRO)
 
     def total(self) -> Fraction:
-        return Fraction(sum(held[1] for held in self.by_id.values()), _MICRO)
+        return Fraction(sum(chunk.sums[-1] for chunk in self._chunks), _MICRO)
 
     def set(self, id: str, amount: Fraction, expires_at: Fraction) -> None:
         self.end(id)
         if amount:
             expires_us, micros = floor(expires_at * 1000), int(amount * _MICRO)
-            self._sums = None
             self.by_id[id] = expires_us, micros
-            insort(self._order, (expires_us, id, micros))
+            self._insert((expires_us, id, micros))
+
+    def _insert(self, held: _Held) -> None:
+        if not self._chunks:
+            self._chunks.append(_Chunk([held]))
+            return
+        at = min(self._chunk_of(held), len(self._chunks) - 1)
+        holds = self._chunks[at].changing()
+        insort(holds, held)
+        if len(holds) > _Chunk.MOST:
+            half = len(holds) // 2
+            self._chunks[at : at + 1] = _Chunk(holds[:half]), _Chunk(holds[half:])
 
     def end(self, id: str) -> None:
-        if (held := self.by_id.get(id)) is not None:
-            self._sums = None
-            at = bisect_left(self._order, (held[0], id))
-            if self._order[at : at + 1] == [(held[0], id, held[1])]:
-                del self._order[at]
+        if (known := self.by_id.get(id)) is not None:
+            held = known[0], id, known[1]
+            at = self._chunk_of(held)
+            holds = self._chunks[at].holds if at < len(self._chunks) else []
+            place = bisect_left(holds, held)
+            if holds[place : place + 1] == [held]:
+                self._delete(at, place)
             self.by_id.pop(id, None)
+
+    def _chunk_of(self, held: _Held) -> int:
+        return bisect_left(self._chunks, held, key=lambda chunk: chunk.holds[-1])
+
+    def _delete(self, at: int, place: int) -> None:
+        if len(self._chunks[at].holds) == 1:
+            del self._chunks[at]
+        else:
+            del self._chunks[at].changing()[place]
 
     def end_until(self, moment: Fraction) -> Fraction:
         """Ends those that are over, and returns how much comes back."""
         ended, until_us = 0, floor(moment * 1000)
-        while self._order and self._order[0][0] <= until_us:
-            self._sums = None
-            _, id, micros = self._order.pop(0)
-            self.by_id.pop(id, None)
-            ended += micros
+        while self._chunks and (first := self._chunks[0].holds[0])[0] <= until_us:
+            self._delete(0, 0)
+            self.by_id.pop(first[1], None)
+            ended += first[2]
         return Fraction(ended, _MICRO)
 
     def last_end(self) -> Fraction:
-        return Fraction(self._order[-1][0], 1000) if self._order else Fraction(0)
+        return Fraction(self._chunks[-1].holds[-1][0], 1000) if self._chunks else Fraction(0)
 
     def first(
         self, is_enough: Callable[[Fraction, Fraction], bool], *, but: str
     ) -> tuple[Fraction | None, Fraction]:
-        """Finds when the hold ends with which there is enough, and what came back before; without `but`."""
-        if but in self.by_id:
-            order = [held for held in self._order if held[1] != but]
-            sums = _sums_of(order)
-        else:
-            order = self._order
-            sums = self._sums = _sums_of(order) if self._sums is None else self._sums
+        """Finds when there is enough, at the end of which hold, and what came back before; without `but`."""
+        chunks, (but_ends_us, but_micros) = self._chunks, self.by_id.get(but, (0, 0))
+        sums = list(accumulate((chunk.sums[-1] for chunk in chunks), initial=0))
 
-        def look(at: int) -> bool:
-            return is_enough(Fraction(order[at][0], 1000), Fraction(sums[at + 1], _MICRO))
+        def look(held: _Held, sum_with_it: int) -> bool:
+            over = but_micros if (but_ends_us, but) <= held[:2] else 0
+            return is_enough(Fraction(held[0], 1000), Fraction(sum_with_it - over, _MICRO))
 
-        at = bisect_left(range(len(order)), True, key=look)
-        return Fraction(order[at][0], 1000) if at < len(order) else None, Fraction(sums[at], _MICRO)
-
-
-def _sums_of(order: list[tuple[int, str, int]]) -> list[int]:
-    return list(accumulate((held[2] for held in order), initial=0))
+        at = bisect_left(range(len(chunks)), True, key=lambda at: look(chunks[at].holds[-1], sums[at + 1]))
+        if at == len(chunks):
+            return None, Fraction(sums[at] - but_micros, _MICRO)
+        holds, within = chunks[at].holds, chunks[at].sums
+        place = bisect_left(
+            range(len(holds)), True, key=lambda place: look(holds[place], sums[at] + within[place + 1])
+        )
+        over = but_micros if (but_ends_us, but) < holds[place][:2] else 0
+        return Fraction(holds[place][0], 1000), Fraction(sums[at] + within[place] - over, _MICRO)
 
 
 @dataclass(slots=True)
@@ -301,9 +345,11 @@ class LocalLimiter:
             return _joint(replies)
         for key, view, wanted, more in parts:
             if wanted or more:
+                view.level = min(view.capacity, view.level - more)
+                if more > 0:  # before the hold is there: an interrupted call gives back no more than it took
+                    self._buckets[key] = view
                 if id:
                     view.holds.set(id, wanted, view.now + ttl_ms)
-                view.level = min(view.capacity, view.level - more)
                 self._keep(key, view)
         return _joint([view.reply(1, 0) for _, view, _, _ in parts])
 
