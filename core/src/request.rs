@@ -311,18 +311,27 @@ impl<A> OneOf<A> {
         (0..).step_by(self.each).zip(self.requests.chunks_exact(self.each))
     }
 
-    /// Returns the number, from 1, of the first alternative that has its hold: in every bucket of which the call wants any, or
-    /// in one if it wants none. A call that is repeated finds it, whatever alternatives have become free.
-    pub fn held(&self, is_there: impl Fn(&Request<A>) -> bool) -> Option<i64> {
+    /// Returns the number, from 1, of the alternative that has its hold: in every bucket of which the call wants any, or in
+    /// one if it wants none. Of several, the first that wants what is held, or else the first. A call that is repeated finds it,
+    /// whatever alternatives have become free. `held_micro` says how much of a bucket is held by the call's id.
+    pub fn held(&self, held_micro: impl Fn(&Request<A>) -> i64) -> Option<i64> {
+        let is_there = |request: &Request<A>| held_micro(request) > 0;
         let is_held = |requests: &[Request<A>]| {
             let mut wanting = requests.iter().filter(|request| request.wanted.micro() > 0).peekable();
             match wanting.peek() {
-                Some(_) => wanting.all(&is_there),
-                None => requests.iter().any(&is_there),
+                Some(_) => wanting.all(is_there),
+                None => requests.iter().any(is_there),
             }
         };
-        let mut numbered = (1..).zip(self.alternatives());
-        numbered.find(|(_, (_, requests))| is_held(requests)).map(|(number, _)| number)
+        let is_same = |request: &Request<A>| held_micro(request) == request.wanted.micro();
+        let mut first = None;
+        for (number, (_, requests)) in (1..).zip(self.alternatives()).filter(|(_, (_, all))| is_held(all)) {
+            if requests.iter().all(is_same) {
+                return Some(number);
+            }
+            first = first.or(Some(number));
+        }
+        first
     }
 }
 

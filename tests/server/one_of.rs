@@ -60,7 +60,7 @@ impl OneOf {
 
     /// Does it by `TB.MTAKE` or `TB.MHOLD` of one alternative after the other, until one is allowed.
     fn one_by_one(&self, client: &mut Connection) -> Vec<Value> {
-        let held = self.alternatives.iter().position(|groups| self.is_held(groups, client));
+        let held = self.held(client);
         let mut soonest: Option<(u64, Vec<Value>)> = None;
         for (place, groups) in self.alternatives.iter().enumerate() {
             if held.is_some_and(|held| held != place) {
@@ -83,17 +83,27 @@ impl OneOf {
         soonest.expect("there is an alternative").1
     }
 
-    fn is_held(&self, groups: &[Group], client: &mut Connection) -> bool {
-        let Some(id) = self.id else { return false };
-        let mut has_hold = |(key, ..): &Group| {
-            let holds = array(client.say(&format!("TB.HOLDS {key}")));
-            holds.into_iter().any(|hold| text(&array(hold)[0]) == id.to_string())
+    /// Returns the place of the alternative that has the hold: the first that wants what is held, or else the first. Looks at no
+    /// more buckets than the module: who looks at a key that has expired ends it, even if the clock steps back next.
+    fn held(&self, client: &mut Connection) -> Option<usize> {
+        let id = self.id?.to_string();
+        let mut held = |(key, ..): &Group| {
+            let mut holds = array(client.say(&format!("TB.HOLDS {key}"))).into_iter().map(array);
+            holds.find(|hold| text(&hold[0]) == id).map_or_else(|| "0".to_owned(), |hold| text(&hold[1]))
         };
-        let wanting: Vec<_> = groups.iter().filter(|(.., amount)| amount != "0").collect();
-        match wanting.is_empty() {
-            true => groups.iter().any(has_hold),
-            false => wanting.into_iter().all(&mut has_hold),
+        let mut first = None;
+        for (place, groups) in self.alternatives.iter().enumerate() {
+            let mut wanting = groups.iter().filter(|(.., amount)| amount != "0").peekable();
+            let is_held = match wanting.peek() {
+                Some(_) => wanting.all(|group| held(group) != "0"),
+                None => groups.iter().any(|group| held(group) != "0"),
+            };
+            if is_held && groups.iter().all(|group| held(group) == group.2) {
+                return Some(place);
+            }
+            first = first.or(is_held.then_some(place));
         }
+        first
     }
 }
 

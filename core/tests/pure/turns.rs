@@ -140,10 +140,11 @@ fn step(
 }
 
 /// Returns whether the hold of a call is in every bucket of which it wants any.
-fn is_held(server: &Server, db: i32, parts: &[Part]) -> bool {
-    let mut wanting = parts.iter().filter(|part| part.wanted.micro() > 0).peekable();
-    wanting.peek().is_some()
-        && wanting.all(|part| part.id().is_some() && server.world.held_of(db, part).is_some())
+fn is_held(server: &Server, db: i32, parts: &[Part], is_enough: fn(&Part, i64) -> bool) -> bool {
+    let held = |part: &Part| {
+        part.id().and_then(|_| server.world.held_of(db, part)).map_or(0, |held| held.amount_micro)
+    };
+    parts.iter().any(|part| part.wanted.micro() > 0) && parts.iter().all(|part| is_enough(part, held(part)))
 }
 
 fn make(server: &mut Server, step: Step) {
@@ -152,7 +153,10 @@ fn make(server: &mut Server, step: Step) {
             server.call_with(db, &parts, max_wait_us, share);
         }
         Step::OneOf(db, alternatives) => {
-            let held = alternatives.iter().position(|parts| is_held(server, db, parts));
+            let place =
+                |is_enough| alternatives.iter().position(|parts| is_held(server, db, parts, is_enough));
+            let is_there = |part: &Part, micro| part.wanted.micro() == 0 || micro > 0;
+            let held = place(|part, micro| part.wanted.micro() == micro).or_else(|| place(is_there));
             let asked =
                 alternatives.iter().enumerate().filter(|(place, _)| held.is_none_or(|held| held == *place));
             let _granted = asked.map(|(_, parts)| parts).find(|parts| server.call(db, parts, None).0);

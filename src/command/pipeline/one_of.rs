@@ -17,7 +17,7 @@ pub(in crate::command) fn run_one_of<'call>(
     call: Call<'call>,
     one_of: &OneOf<Argument<'call>>,
 ) -> Result<(), Refusal> {
-    let held = one_of.held(|request| is_held(call, request));
+    let held = one_of.held(|request| held_micro(call, request));
     let mut soonest = None;
     for (number, (first, requests)) in (1..).zip(one_of.alternatives()) {
         if held.is_some_and(|held| held != number) {
@@ -60,11 +60,11 @@ fn sooner<'call>(
     key_that_binds(stored).map(|key| (Decisions { binding, each: each(stored) }, key))
 }
 
-/// Returns whether a bucket has the hold of the call.
-fn is_held<'call>(call: Call<'call>, request: &Request<'call>) -> bool {
-    let Some(id) = request.id() else { return false };
-    let key = BucketKey::open(call, request.key, Access::Write);
-    key.is_ok_and(|key| key.extension().holds.outstanding_of(id.as_ref(), call.now_us()).is_some())
+/// Returns how much of a bucket the call's id holds.
+fn held_micro<'call>(call: Call<'call>, request: &Request<'call>) -> i64 {
+    let Some(id) = request.id() else { return 0 };
+    let Ok(key) = BucketKey::open(call, request.key, Access::Write) else { return 0 };
+    key.extension().holds.outstanding_of(id.as_ref(), call.now_us()).map_or(0, |hold| hold.amount_micro)
 }
 
 /// Returns the key of the first bucket that denies the longest.

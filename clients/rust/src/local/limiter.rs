@@ -103,7 +103,7 @@ impl LocalLimiter {
 
     /// Changes the buckets of the first alternative that allows it, and returns its number as `allowed`.
     fn decide_any(&mut self, one_of: &OneOf<&[u8]>) -> Result<(Decision, Vec<Decision>), Refusal> {
-        let held = one_of.held(|request| self.is_held(request));
+        let held = one_of.held(|request| self.held_micro(request));
         let mut soonest = None;
         for (number, (first, requests)) in (1..).zip(one_of.alternatives()) {
             if held.is_some_and(|held| held != number) {
@@ -122,9 +122,9 @@ impl LocalLimiter {
         soonest.ok_or_else(|| Error::NumKeys.into())
     }
 
-    fn is_held(&self, request: &Request<&[u8]>) -> bool {
+    fn held_micro(&self, request: &Request<&[u8]>) -> i64 {
         let held = |id| self.of_keys.peek(request.key)?.extension.holds.outstanding_of(id, self.now_us);
-        request.id().and_then(|id| held(id)).is_some()
+        request.id().and_then(|id| held(id)).map_or(0, |hold| hold.amount_micro)
     }
 
     /// Changes all buckets as requested, or none.
