@@ -1,13 +1,16 @@
 //! Patterns of paths and hosts: `/api/*`, `/tenants/{tenant}/*`, `*.example.com`.
 
-use regex::{escape, Regex};
-
 /// Text in which `*` matches anything, even nothing and `/`, and `{name}` one segment of a path.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pattern {
-    /// Has a group for each segment. It takes time in proportion to the text, whatever the pattern.
-    regex: Regex,
-    segments: Vec<String>,
+    parts: Vec<Part>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Part {
+    Text(String),
+    Anything,
+    Segment(String),
 }
 
 /// The matched segments of a pattern, by name.
@@ -15,37 +18,79 @@ pub(super) type Captured<'a> = Vec<(&'a str, &'a str)>;
 
 impl Pattern {
     pub(super) fn read(text: &str) -> Result<Self, String> {
-        let (mut regex, mut segments, mut rest) = ("(?s)^".to_owned(), Vec::new(), text);
+        let mut parts = Vec::new();
+        let mut rest = text;
         while let Some(at) = rest.find(['*', '{', '}']) {
             let (before, special) = rest.split_at(at);
-            regex.push_str(&escape(before));
+            push_text(&mut parts, before);
             rest = if let Some(after) = special.strip_prefix('*') {
-                regex.push_str(".*?");
+                parts.push(Part::Anything);
                 after
             } else {
                 let (name, after) = segment(before, special).ok_or_else(|| whole_segment(text))?;
-                regex.push_str("([^/]+)");
-                segments.push(name.to_owned());
+                parts.push(Part::Segment(name.to_owned()));
                 after
             };
         }
-        let regex = Regex::new(&format!("{regex}{}$", escape(rest))).map_err(|error| error.to_string())?;
-        Ok(Self { regex, segments })
+        push_text(&mut parts, rest);
+        Ok(Self { parts })
     }
 
     /// Returns whether it has a segment of this name.
     pub(super) fn has(&self, name: &str) -> bool {
-        self.segments.iter().any(|known| known == name)
+        self.parts.iter().any(|part| matches!(part, Part::Segment(known) if known == name))
     }
 
     /// Returns the segments in the text, if it matches.
     pub(super) fn fit<'a>(&'a self, text: &'a str) -> Option<Captured<'a>> {
-        if self.segments.is_empty() {
-            return self.regex.is_match(text).then(Vec::new);
+        // After a `*` the earliest match is as good as any: the next `*` takes what comes in between. So backtracking to the
+        // last one suffices, and no text takes long.
+        let mut parts = self.parts.as_slice();
+        let mut rest = text;
+        let mut captured = Vec::new();
+        let mut anything: Option<(&[Part], &str, usize)> = None;
+        loop {
+            if let [Part::Anything, after @ ..] = parts {
+                parts = after;
+                anything = Some((after, rest, captured.len()));
+            } else if let Some(after) = step(parts, &mut rest, &mut captured) {
+                parts = after;
+            } else if parts.is_empty() && rest.is_empty() {
+                return Some(captured);
+            } else {
+                let (after, from, known) = anything?;
+                let mut later = from.chars();
+                later.next()?;
+                captured.truncate(known);
+                parts = after;
+                rest = later.as_str();
+                anything = Some((after, rest, known));
+            }
         }
-        let values = self.regex.captures(text)?;
-        let values = values.iter().skip(1).flatten().map(|value| value.as_str());
-        Some(self.segments.iter().map(String::as_str).zip(values).collect())
+    }
+}
+
+/// Takes the first part off the front of `rest`, and returns the other parts; `None` if it does not match.
+fn step<'a>(parts: &'a [Part], rest: &mut &'a str, captured: &mut Captured<'a>) -> Option<&'a [Part]> {
+    let (first, others) = parts.split_first()?;
+    match first {
+        Part::Text(text) => *rest = rest.strip_prefix(text.as_str())?,
+        Part::Segment(name) => {
+            let (value, after) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+            if value.is_empty() {
+                return None;
+            }
+            captured.push((name, value));
+            *rest = after;
+        }
+        Part::Anything => return None,
+    }
+    Some(others)
+}
+
+fn push_text(parts: &mut Vec<Part>, text: &str) {
+    if !text.is_empty() {
+        parts.push(Part::Text(text.to_owned()));
     }
 }
 
