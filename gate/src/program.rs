@@ -122,7 +122,7 @@ async fn serve_until_signal(settings: Settings) -> Result<(), String> {
     let is_file = settings.config_type == ConfigType::File;
     let folder = is_file.then(|| folder(&settings));
     let mut reloader = Reloader::new(folder, path_of(&settings.check_file), gate.clone(), tls.clone());
-    reloader.load_rules(true)?;
+    reloader.load_rules(true).await?;
     if !reloader.load(true).await? && is_file {
         log::warn!("no limits yet: {} has no files", settings.limits_folder().display());
     } else if !is_file {

@@ -14,6 +14,7 @@ use notify::event::{AccessKind, AccessMode};
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
 use crate::check::Rules;
@@ -99,7 +100,7 @@ impl Reloader {
     /// # Errors
     ///
     /// The mistake. The rules in use stay.
-    pub fn load_rules(&mut self, anyway: bool) -> Result<(), String> {
+    pub async fn load_rules(&mut self, anyway: bool) -> Result<(), String> {
         let Some(path) = &self.check_file else { return Ok(()) };
         let read = read_file(path).map_err(|error| error.to_string());
         if !anyway && self.rules_read.as_ref() == Some(&read) {
@@ -107,7 +108,7 @@ impl Reloader {
         }
         self.rules_read = Some(read.clone());
         let counters = &self.gate.counters;
-        let rules = read.and_then(|file| Rules::read(&file).map_err(|mistake| mistake.to_string()));
+        let rules = apart(move || Rules::read(&read?).map_err(|mistake| mistake.to_string())).await;
         let rules = rules.inspect_err(|_| add(&counters.config_load_error, 1))?;
         self.gate.rules.store(Some(Arc::new(rules)));
         add(&counters.config_load_success, 1);
@@ -133,7 +134,10 @@ impl Reloader {
             Ok(Some(files)) if files.is_empty() && !self.has_limits() => return Ok(false),
             // A folder is away for a moment when links are replaced one after the other; or for ever by mistake.
             Ok(None) => Err(format!("{}: no such folder", folder.path.display())),
-            Ok(Some(files)) => Limits::read(&files, &folder.options).map_err(|mistake| mistake.to_string()),
+            Ok(Some(files)) => {
+                let options = folder.options.clone();
+                apart(move || Limits::read(&files, &options).map_err(|mistake| mistake.to_string())).await
+            }
             Err(error) => Err(error),
         };
         let limits = limits.inspect_err(|_| add(&counters.config_load_error, 1))?;
@@ -173,7 +177,7 @@ impl Reloader {
             Ok(false) => {}
             Err(mistake) => log::error!("{mistake}; the limits in use stay"),
         }
-        if let Err(mistake) = self.load_rules(anyway) {
+        if let Err(mistake) = self.load_rules(anyway).await {
             log::error!("{mistake}; the rules in use stay");
         }
         match self.tls.as_ref().map(|tls| tls.reload()) {
@@ -204,6 +208,13 @@ impl Reloader {
         let is_watched = |folder: &Path| self.folder.iter().any(|limits| folder.starts_with(&limits.path));
         folders.filter(|folder| !is_watched(folder)).map(Path::to_owned).collect()
     }
+}
+
+/// Reads on a thread of its own: calls must not wait while large files are read.
+async fn apart<T: Send + 'static>(
+    read: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Result<T, String> {
+    spawn_blocking(read).await.unwrap_or_else(|error| Err(error.to_string()))
 }
 
 /// Waits until nothing has changed for a while.
