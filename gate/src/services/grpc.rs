@@ -41,9 +41,17 @@ const UNARY: [&str; 6] =
 /// Requests of proxies have a few hundred bytes.
 const MAX_MESSAGE_BYTES: usize = 1 << 20;
 
-/// Envoy sends all calls of a thread by one connection, and opens another one beyond these. The memory of a
-/// connection grows with the most calls that it ever had, even if they were refused.
-const MAX_CALLS_PER_CONNECTION: u32 = 256;
+/// Envoy sends all calls of a thread by one connection, and opens another one beyond these. It learns the number after it has
+/// sent all that waited for the connection, so it is the most that Envoy has in flight by default. The memory of a connection
+/// grows with the most calls that it ever had, even if they were refused.
+const MAX_CALLS_PER_CONNECTION: u32 = 1024;
+
+/// Calls that a client may cancel before they are read; more end the connection, with all its other calls. Envoy cancels a call
+/// when its caller leaves, and all that time out in a stall.
+const MAX_UNREAD_RESETS: usize = 4 * MAX_CALLS_PER_CONNECTION as usize;
+
+/// Envoy passes on what a caller sends, such as `tracestate`: up to 60 KiB by default.
+const MAX_HEAD_BYTES: u32 = 1 << 17;
 
 /// The bytes of a message that may arrive before it is read.
 const WINDOW_BYTES: u32 = 1 << 16;
@@ -87,6 +95,8 @@ pub async fn serve(
     let mut server = Server::builder()
         .timeout(CALL_WITHIN)
         .max_concurrent_streams(MAX_CALLS_PER_CONNECTION)
+        .http2_max_pending_accept_reset_streams(Some(MAX_UNREAD_RESETS))
+        .http2_max_header_list_size(MAX_HEAD_BYTES)
         .initial_stream_window_size(WINDOW_BYTES)
         .http2_keepalive_interval(Some(stay.idle / 2))
         .http2_keepalive_timeout(Some(stay.idle / 2));

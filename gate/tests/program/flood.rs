@@ -9,7 +9,7 @@ use prost::Message;
 use tokenbucket_gate::messages;
 
 use crate::gate::{connect, memory_mib, request, wait_until, Gate, Setup, PATIENCE};
-use crate::h2_client::{status_of, watch, Client};
+use crate::h2_client::{answered_at_once, status_of, watch, Client};
 use crate::servers::Server;
 use crate::{asks, TWO};
 
@@ -52,6 +52,22 @@ async fn limits(gate: &Gate) {
         assert_eq!(reply.into_inner().overall_code, code);
     }
     assert_eq!(gate.json(&asks("a")).status, 429);
+}
+
+/// Envoy learns how many calls a connection may have after it has sent all that waited for it, cancels those whose callers leave, and
+/// passes on what callers send.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_one_connection_is_answered_as_far_as_envoy_sends_it() {
+    let (_redis, gate) = start(TWO);
+    let message = request("d", &[&[("key", "a")]]).encode_to_vec();
+    assert_eq!(answered_at_once(&gate, 0, 1000, &message), 1000);
+    assert_eq!(answered_at_once(&gate, 1000, 5, &message), 5);
+    let mut asked = tonic::Request::new(request("d", &[&[("key", "b")]]));
+    asked.metadata_mut().insert("tracestate", "x".repeat(60_000).parse().expect("a header"));
+    assert_eq!(
+        gate.client().await.should_rate_limit(asked).await.expect("a reply").into_inner().overall_code,
+        1
+    );
 }
 
 /// Messages of 600 MB in all, of each of which the last bytes are missing; and calls that only announce a message.

@@ -1,12 +1,69 @@
 //! A client of HTTP/2 that can do what clients of gRPC do not.
 
+use std::collections::HashSet;
+use std::io::{Read, Write};
+
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{RecvStream, SendStream};
 use tokio::task::JoinHandle;
 use tonic::codegen::http::{Request, Response};
 use tonic::codegen::Bytes;
 
-use crate::gate::Gate;
+use crate::flood::SHOULD_RATE_LIMIT;
+use crate::gate::{connect, Gate, PATIENCE};
+
+/// The head of a call to [`SHOULD_RATE_LIMIT`], as of HPACK: its path has 60 bytes.
+const HEAD: [&[u8]; 3] =
+    [b"\x83\x86\x04\x3c", SHOULD_RATE_LIMIT.as_bytes(), b"\x01\x04gate\x0f\x10\x10application/grpc"];
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const GOAWAY: u8 = 7;
+const WINDOW_UPDATE: u8 = 8;
+const LAST: u8 = 1;
+const END_OF_HEAD: u8 = 4;
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).expect("a frame").to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// Writes the first bytes of a connection in one go, as Envoy does: calls that it cancels, and others. Returns how many of these are
+/// answered.
+pub fn answered_at_once(gate: &Gate, cancelled: u32, calls: u32, message: &[u8]) -> usize {
+    let size = u32::try_from(message.len()).expect("a message").to_be_bytes();
+    let message = [&[0], &size[..], message].concat();
+    let settings = frame(SETTINGS, 0, 0, &[]);
+    let window = frame(WINDOW_UPDATE, 0, 0, &(1_u32 << 24).to_be_bytes());
+    let begun = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &settings[..], &window].concat();
+    let sent = (0..cancelled + calls).flat_map(|number| {
+        let stream = 2 * number + 1;
+        let end = if number < cancelled {
+            frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes())
+        } else {
+            frame(DATA, LAST, stream, &message)
+        };
+        [frame(HEADERS, END_OF_HEAD, stream, &HEAD.concat()), end].concat()
+    });
+    let mut connection = connect(gate.grpc);
+    connection.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    connection.write_all(&begun.into_iter().chain(sent).collect::<Vec<_>>()).expect("a connection");
+    let mut answered = HashSet::new();
+    while answered.len() < calls as usize {
+        let mut head = [0; 9];
+        if connection.read_exact(&mut head).is_err() || head[3] == GOAWAY || head[3] == RST_STREAM {
+            break;
+        }
+        let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+        connection.read_exact(&mut payload).expect("a frame");
+        if head[3] == HEADERS {
+            answered.insert([head[5], head[6], head[7], head[8]]);
+        }
+    }
+    answered.len()
+}
 
 /// What precedes a message of 1 MiB.
 const PREFIX: [u8; 5] = [0, 0, 16, 0, 0];
