@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokenbucket_client::{Decision, Error, JointDecision, Limiter, Part as Share};
 
-use super::plan::{Call, Kind, Part, Plan};
+use super::plan::{Call, Disposition, Kind, Part, Plan};
 use super::reservation::Reservation;
 use crate::to_the_end;
 
@@ -20,9 +20,9 @@ pub(super) fn decision_on(part: usize, answer: &Answer) -> Decision {
 
 /// Returns the reply to each call, in their order. All are sent at once: one round trip.
 ///
-/// Plain limits on several nodes of a cluster are all or nothing too: if one denies, the others are refunded, and
-/// also if a call fails. What a request has taken that is dropped before the replies is lost.
-pub(super) async fn ask(limiter: &Limiter, plan: &Plan) -> Result<Vec<Answer>, Error> {
+/// Plain limits on several nodes of a cluster are all or nothing too: if one denies, or all quotas do, the others are refunded,
+/// and also if a call fails. What a request has taken that is dropped before the replies is lost.
+pub(super) async fn ask(limiter: &Limiter, plan: &Plan, quota_mode: bool) -> Result<Vec<Answer>, Error> {
     if let [call] = plan.calls.as_slice() {
         return Ok(vec![send(limiter, call).await?]);
     }
@@ -32,8 +32,30 @@ pub(super) async fn ask(limiter: &Limiter, plan: &Plan) -> Result<Vec<Answer>, E
     });
     // Each is waited for: a reply that nobody reads cannot be refunded.
     let sent = join_all(sends).await.into_iter().collect::<Result<Vec<_>, _>>()?;
-    let is_denied = sent.iter().any(|sent| sent.call.is_plain && !sent.is_allowed());
+    let is_denied = sent.iter().any(|sent| sent.call.is_plain && !sent.is_allowed())
+        || all_quotas_deny(plan, &sent, quota_mode);
     Ok(sent.into_iter().filter_map(|sent| if is_denied { sent.end_denied() } else { sent.keep() }).collect())
+}
+
+/// Returns whether there are quotas, and all of them are over. In `quota_mode`, what has no limit is one that is left.
+fn all_quotas_deny(plan: &Plan, sent: &[Sent<'_>], quota_mode: bool) -> bool {
+    let mut has_quota = false;
+    for disposition in &plan.dispositions {
+        let is_left = match disposition {
+            Disposition::Passes => quota_mode,
+            Disposition::Asked(asked) if asked.is_quota => {
+                has_quota = true;
+                let (place, part) = asked.place;
+                let answer = sent.get(place).and_then(|sent| Some((sent.call, sent.answer.as_ref()?)));
+                !answer.is_some_and(|(call, answer)| asked.denies(call.kind, &decision_on(part, answer)))
+            }
+            Disposition::Unlimited | Disposition::Asked(_) => false,
+        };
+        if is_left {
+            return false;
+        }
+    }
+    has_quota
 }
 
 async fn send(limiter: &Limiter, call: &Call) -> Result<Answer, Error> {

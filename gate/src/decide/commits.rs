@@ -99,6 +99,11 @@ impl Commits {
     ///
     /// Returns an error if Redis is away or refuses. Until the reservation is over, the commit is sent again.
     pub(super) async fn end(self: &Arc<Self>, mut commit: Commit) -> Result<End, Error> {
+        if commit.unsettled.is_empty() {
+            // This gate has not read the limit yet: the gateway may commit again.
+            self.unfinished().remove(&commit.reservation);
+            return Ok(End::EndedBefore);
+        }
         let failure = self.advance(&mut commit).await;
         if commit.is_done() {
             self.conclude(&commit.reservation);

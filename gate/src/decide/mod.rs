@@ -335,7 +335,7 @@ impl Decider {
     ) -> Result<(Response, Plan, Vec<Answer>), Refusal> {
         let plan = Plan::new(request, found, &self.terms(way, amount));
         self.warn_of_refunds(&plan);
-        let answers = ask::ask(&self.limiter, &plan).await;
+        let answers = ask::ask(&self.limiter, &plan, self.policy.quota_mode).await;
         let answers = answers.map_err(|error| self.refuse(&error))?;
         if answers.iter().any(|answer| answer.binding.degraded) {
             add(&self.counters.redis_errors, 1);

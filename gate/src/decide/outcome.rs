@@ -38,11 +38,7 @@ fn outcome<'a>(plan: &'a Plan, answers: &[Answer], asked: &'a Asked) -> Option<O
     let is_taken = answer.binding.allowed && call.kind != Kind::Peek;
     let taken = if is_taken { call.parts.get(part)?.cost } else { 0 };
     let left = decision.remaining.saturating_add_unsigned(taken).saturating_sub_unsigned(asked.earlier);
-    let is_over = match call.kind {
-        Kind::Take | Kind::Peek | Kind::Hold(_) => !decision.allowed,
-        Kind::PayAfterwards => !decision.allowed || decision.retry_after_ms > 0,
-        Kind::Give => false,
-    };
+    let is_over = is_over(call.kind, &decision);
     Some(Outcome {
         asked,
         decision,
@@ -51,6 +47,22 @@ fn outcome<'a>(plan: &'a Plan, answers: &[Answer], asked: &'a Asked) -> Option<O
         is_taken,
         is_uncounted: call.kind == Kind::Give || call.kind == Kind::Peek && !is_over,
     })
+}
+
+/// Returns whether the hits of a call are above the limit.
+fn is_over(kind: Kind, decision: &Decision) -> bool {
+    match kind {
+        Kind::Take | Kind::Peek | Kind::Hold(_) => !decision.allowed,
+        Kind::PayAfterwards => !decision.allowed || decision.retry_after_ms > 0,
+        Kind::Give => false,
+    }
+}
+
+impl Asked {
+    /// Returns whether the descriptor's own status is OVER_LIMIT after this decision.
+    pub(super) fn denies(&self, kind: Kind, decision: &Decision) -> bool {
+        is_over(kind, decision) && !self.rule.shadow_mode
+    }
 }
 
 impl Outcome<'_> {

@@ -243,6 +243,18 @@ async fn a_second_commit_charges_nothing() {
 }
 
 #[tokio::test]
+async fn a_gate_that_has_not_read_the_limit_yet_ends_no_reservation() {
+    let (server, gate) = start();
+    let mut late = Gate::new(&server);
+    let id = gate.reserve(&["a"], 300).await.unwrap();
+    late.limits = limits("domain: shop");
+    assert!(!late.commit(&["a"], &id, 100).await);
+    late.limits = limits(LIMITS);
+    assert!(late.commit(&["a"], &id, 100).await);
+    assert_eq!(left(&server, "a"), 900);
+}
+
+#[tokio::test]
 async fn all_limits_reserve_or_none() {
     let (server, gate) = start();
     let id = gate.reserve(&["a", "b"], 40).await.unwrap();

@@ -24,7 +24,7 @@ async fn no_hits_in_the_request_are_one_and_none_in_the_descriptor_ask() {
 
 #[tokio::test]
 async fn quotas_deny_only_together_and_shadows_never() {
-    let (_server, decider) = start();
+    let (server, decider) = start();
     let found = [rule(quota(1), "a"), rule(quota(2), "b")];
     let ask = async |found| summary(&decide(&decider, found, &[None, None]).await);
     assert_eq!(ask(&found).await, (vec![(false, 0), (false, 1)], false));
@@ -38,6 +38,13 @@ async fn quotas_deny_only_together_and_shadows_never() {
     let found = [rule(quota(1), "e"), rule(hourly(0), "f")];
     assert_eq!(ask(&found).await, (vec![(false, 0), (true, 0)], true));
     assert_eq!(ask(&found).await, (vec![(true, 0), (true, 0)], true), "a quota is charged all the same");
+
+    let found = [rule(quota(1), "g"), rule(hourly(2), "h")];
+    assert_eq!(ask(&found).await, (vec![(false, 0), (false, 1)], false));
+    for _ in 0..3 {
+        assert_eq!(ask(&found).await, (vec![(true, 0), (false, 1)], true), "a denied request costs nothing");
+        wait_for("the refund", READY_WITHIN, async || level(&server, "h") >= 1.0).await;
+    }
 }
 
 #[tokio::test]
