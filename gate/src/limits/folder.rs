@@ -11,13 +11,13 @@ use super::file::{File, Mistake};
 use super::yaml::MAX_BYTES;
 
 /// Reads every file of a folder and the folders in it, as envoyproxy/ratelimit does; follows links. Sorted by name, with
-/// names that begin with a dot last. Ignores dangling links and pipes.
+/// names that begin with a dot last. Ignores pipes, and links to nothing whose names begin with a dot, as editors leave them.
 ///
 /// Reads a file with several paths once: a config map of Kubernetes has each as a link and in a hidden folder.
 ///
 /// # Errors
 ///
-/// `NotFound` without such a folder, else the first file or folder that cannot be read; a [`Mistake`] inside of `InvalidData` if
+/// `NotFound` without such a folder, else the first file or folder that cannot be read, or link to nothing; a [`Mistake`] inside of `InvalidData` if
 /// it is no text.
 pub fn read_folder(path: &Path, ignore_dot_files: bool) -> io::Result<Vec<File>> {
     let begins = |entry: &DirEntry, with: &[u8]| entry.file_name().as_encoded_bytes().starts_with(with);
@@ -39,7 +39,9 @@ pub fn read_folder(path: &Path, ignore_dot_files: bool) -> io::Result<Vec<File>>
             Ok(_) => {}
             Err(error) if is_circle(&error) => {}
             Err(error) if error.depth() == 0 => return Err(error.into()),
-            Err(error) => files.push(Err(error.into())),
+            Err(error) => {
+                files.push(Err(error.path().and_then(link_to_nothing).unwrap_or_else(|| error.into())))
+            }
         }
     }
     files.into_iter().filter(|file| !is_gone(file)).collect()
@@ -76,7 +78,15 @@ fn bytes_of(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Removed since its name was read, or a link to nothing, as editors leave them.
+/// The limits behind it may be meant to stay, and nobody asked for none.
+fn link_to_nothing(path: &Path) -> Option<io::Error> {
+    let is_hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+    let is_link = !is_hidden && fs::symlink_metadata(path).is_ok_and(|of| of.is_symlink());
+    let problem = || format!("{}: a link to nothing", path.display());
+    is_link.then(|| io::Error::new(io::ErrorKind::InvalidInput, problem()))
+}
+
+/// Removed since its name was read, or a hidden link to nothing.
 fn is_gone<T>(read: &io::Result<T>) -> bool {
     matches!(read, Err(error) if error.kind() == io::ErrorKind::NotFound)
 }

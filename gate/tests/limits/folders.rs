@@ -48,6 +48,10 @@ fn links_to_nothing_are_no_files() {
     let folder = folder(&[("limits.yaml", b"")]);
     symlink("nowhere", folder.path().join(".#limits.yaml")).unwrap();
     assert_eq!(found(folder.path(), false), ["limits.yaml"]);
+    // The limits behind this one would be gone.
+    symlink("nowhere", folder.path().join("more.yaml")).unwrap();
+    let error = read_folder(folder.path(), false).unwrap_err().to_string();
+    assert!(error.ends_with("/more.yaml: a link to nothing"), "{error}");
 }
 
 #[test]
