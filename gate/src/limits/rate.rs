@@ -56,6 +56,8 @@ pub(super) fn nothing() -> Result<Limit, Error> {
 /// Any rate of the module; the capacity is its count unless given.
 pub(super) fn of_rate(rate: &str, capacity: Option<&str>) -> Result<Rule, Error> {
     let count = rate.split(['/', '@']).next().unwrap_or(rate);
+    // A mistake in the count is the rate's, and no capacity's that nobody wrote.
+    Limit::new(1, rate)?;
     let limit = Limit::new(capacity.unwrap_or(count), rate)?;
     let (tokens, is_calendar) = (limit.count(), rate.contains('@'));
     let period_ms = limit.period().as_micros().div_ceil(1000) as u64;

@@ -145,6 +145,7 @@ fn keys_of_ours_are_judged() {
             "rate: 5@mo+31d",
             "5: rate: days '+31d' in '5@mo+31d' must be +0d to +30d (the 31st or the last day)",
         ),
+        ("rate: -1/s", "5: rate: count '-1' in '-1/s' must not be negative"),
         ("rate: 0", "5: rate must be above 0: requests_per_unit: 0 denies every request"),
         ("rate: 0.5", "5: a capacity below 1 never lets a request pass: set capacity to 1 or more"),
         (
