@@ -70,7 +70,7 @@ func (w walk) draw(random *rand.Rand, at int, template string) (call []any) {
 		case word == "NEW":
 			call = append(call, fmt.Sprint("hold-", at))
 		case word == "OLD":
-			call = append(call, fmt.Sprint("hold-", random.Intn(at+1)))
+			call = append(call, fmt.Sprint("hold-", at-random.Intn(4))) // one that has not ended yet
 		case which < 0:
 			call = append(call, word)
 		default: // now and then with another's limit: that of a name may change

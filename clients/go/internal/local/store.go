@@ -142,20 +142,16 @@ func (s *Store) hold(words []string, isRenewal bool) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	more := func(b *bucket) *big.Rat { return new(big.Rat).Sub(b.amount, b.holds.amountOf(id)) }
 	waitMs := func(b *bucket) int64 {
 		if isRenewal {
 			if b.amount = b.holds.amountOf(id); b.amount == none {
 				return never
 			}
 		}
-		if more := more(b); more.Sign() > 0 {
-			return b.waitMs(more)
-		}
-		return 0
+		return b.waitMsToHold(id)
 	}
 	return s.decide(buckets, false, waitMs, func(b *bucket) int64 {
-		b.fill(new(big.Rat).Neg(more(b)))
+		b.fill(new(big.Rat).Sub(b.holds.amountOf(id), b.amount))
 		b.holds.set(id, b.amount, b.at+time.Duration(ttlMs)*time.Millisecond)
 		return 0
 	}), nil
