@@ -50,13 +50,16 @@ func newHold(ctx context.Context, s settings, parts []part, each int, ttl time.D
 	}
 	h.id = fmt.Sprintf("%x", random)
 	began := s.server.clock.Now()
-	decision, err := h.set(ctx, parts, each, options...)
+	decision, isInDoubt, err := h.set(ctx, parts, each, options...)
+	granted := command{each: each}.chosen(parts, decision.Granted)
+	switch {
+	case isInDoubt && (err != nil || !decision.Allowed):
+		h.endOthers(parts, nil)
+	case isInDoubt && each > 0 && decision.Degraded:
+		h.endOthers(parts, granted)
+	}
 	if err != nil {
 		return nil, err
-	}
-	granted := command{each: each}.chosen(parts, decision.Granted)
-	if each > 0 && decision.Allowed && decision.mayBeHeld {
-		h.endOthers(parts, granted)
 	}
 	h.keep(granted, each > 0)
 	decision = s.report(granted, decision, 1, began)
@@ -86,15 +89,24 @@ func (h *Hold) keep(parts []part, isAlternative bool) {
 	}
 }
 
-// endOthers ends the hold in the alternatives that the policy did not grant: the server may have granted one of them.
+// endOthers ends the hold, which the server may have, where it was not granted: in each bucket once.
 func (h *Hold) endOthers(all, granted []part) {
-	kept := map[any]bool{}
+	kept := map[string]bool{}
 	for _, p := range granted {
 		kept[h.settings.prefix+p.name] = p.amount > 0
 	}
-	c := h.settings.command([]any{"TB.MSETTLE"}, all...)
-	c.ttl = h.ttl
-	h.settings.server.endLater(c, h.id, c.args[1:], kept)
+	var others []part
+	for _, p := range all {
+		if key := h.settings.prefix + p.name; !kept[key] {
+			kept[key] = true
+			others = append(others, p)
+		}
+	}
+	if len(others) > 0 {
+		settle := h.settings.command([]any{"TB.MSETTLE", strconv.Itoa(len(others)), h.id}, others...)
+		settle.ttl = h.ttl
+		h.settings.server.settleLater(withoutUse(settle))
+	}
 }
 
 // Lost returns a channel that is closed when the server no longer has the hold: the process was suspended for longer than
@@ -102,7 +114,7 @@ func (h *Hold) endOthers(all, granted []part) {
 // stop. The next renewal finds out, within a third of the ttl, or when the server is back. A lost hold is not taken anew.
 func (h *Hold) Lost() <-chan struct{} { return h.lost }
 
-// Decision returns the first decision, then that of the last renewal.
+// Decision returns the first decision, then that of the last renewal. Granted stays that of the first.
 func (h *Hold) Decision() Decision { return *h.decision.Load() }
 
 // Used sets what the work used, for Settle: see UsedOf. The hold is that of a Limiter.
@@ -188,8 +200,9 @@ func (h *Hold) settle(parts []part) (Decision, error) {
 	return decision, err
 }
 
-// set makes the hold last ttl from now, and takes it if the server has never had it.
-func (h *Hold) set(ctx context.Context, parts []part, each int, options ...CallOption) (Decision, error) {
+// set makes the hold last ttl from now, and takes it if the server has never had it. It also returns whether the server may have
+// granted a call that it did not answer.
+func (h *Hold) set(ctx context.Context, parts []part, each int, options ...CallOption) (decision Decision, isInDoubt bool, err error) {
 	h.sending.Lock()
 	defer h.sending.Unlock()
 	ttlMs := strconv.FormatInt(h.ttl.Milliseconds(), 10)
@@ -198,11 +211,11 @@ func (h *Hold) set(ctx context.Context, parts []part, each int, options ...CallO
 		words = []any{"TB.HOLDANY", words[1], strconv.Itoa(each), ttlMs, h.id}
 	}
 	c := h.settings.command(words, parts...).with(options)
-	c.renews, c.ttl, c.each = h.isKnown, h.ttl, each
-	decision, err := h.settings.ask(ctx, c, parts...)
+	c.renews, c.each, c.inDoubt = h.isKnown, each, &isInDoubt
+	decision, err = h.settings.ask(ctx, c, parts...)
 	h.isKnown = h.isKnown || err == nil && decision.Allowed && !decision.Degraded
-	h.isSent = h.isSent || h.isKnown || decision.mayBeHeld
-	return decision, err
+	h.isSent = h.isSent || h.isKnown || isInDoubt
+	return decision, isInDoubt, err
 }
 
 // renew renews the hold three times a ttl. While the server does not decide, it tries ten times, so that a hold outlasts an outage
@@ -219,7 +232,7 @@ func (h *Hold) renew(ctx context.Context) {
 		case <-timer.C:
 		}
 		began := h.settings.server.clock.Now()
-		decision, err := h.set(ctx, h.held, 0)
+		decision, _, err := h.set(ctx, h.held, 0)
 		every := h.ttl / 3
 		if decision.Degraded {
 			every = h.ttl / 10
@@ -232,6 +245,7 @@ func (h *Hold) renew(ctx context.Context) {
 			continue
 		}
 		decision = h.settings.report(h.held, decision, 1, began)
+		decision.Granted = h.Decision().Granted
 		h.decision.Store(&decision)
 		if h.isKnown && !decision.Allowed && !decision.Degraded {
 			close(h.lost)

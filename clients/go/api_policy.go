@@ -89,16 +89,13 @@ func (s *settings) without(c command, err error, parts ...part) (decision Decisi
 	default:
 		failure = err
 	}
-	decision.Degraded, decision.Lost, decision.mayBeHeld = true, away.lost, away.mayBeHeld && c.ttl > 0
+	decision.Degraded, decision.Lost = true, away.lost
 	for which, own := range decision.Each {
 		own.Degraded, own.Lost = true, away.lost
 		decision.Each[which] = own
 	}
-	switch {
-	case c.args[0] == "TB.MSETTLE":
+	if c.args[0] == "TB.MSETTLE" {
 		s.server.settleLater(c)
-	case away.mayBeHeld && !decision.Allowed:
-		s.server.settleInDoubt(c)
 	}
 	return decision, failure
 }

@@ -1,7 +1,6 @@
 package tokenbucket
 
 import (
-	"strconv"
 	"sync"
 
 	"tokenbucket/internal/rules"
@@ -21,33 +20,6 @@ type settlement struct {
 	command
 	until  int64 // when its hold ends, by the steady clock
 	isLast bool
-}
-
-// settleInDoubt ends the hold that a TB.MHOLD or TB.HOLDANY may have made.
-func (s *Server) settleInDoubt(c command) {
-	switch {
-	case c.args[0] == "TB.MHOLD" && !c.renews:
-		s.endLater(c, c.args[3], c.args[4:], nil)
-	case c.args[0] == "TB.HOLDANY":
-		s.endLater(c, c.args[4], c.args[5:], nil)
-	}
-}
-
-// endLater ends the hold of an id in the buckets of these groups, each key once, without those that are kept.
-func (s *Server) endLater(c command, id any, groups []any, kept map[any]bool) {
-	var ended []any
-	isKnown := map[any]bool{}
-	for ; len(groups) >= 4; groups = groups[4:] {
-		if key := groups[0]; !isKnown[key] && !kept[key] {
-			isKnown[key] = true
-			ended = append(ended, groups[:4]...)
-		}
-	}
-	if len(ended) > 0 {
-		c.key = ended[0].(string)
-		c.args = joined([]any{"TB.MSETTLE", strconv.Itoa(len(ended) / 4), id}, ended)
-		s.settleLater(withoutUse(c))
-	}
 }
 
 // settleLater keeps a settlement until the server answers, unless the ttl of the hold is over before.

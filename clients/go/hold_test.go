@@ -164,6 +164,53 @@ func TestAnAlternativeThatTheServerMayHaveGrantedEnds(t *testing.T) {
 	settle(t, held)
 }
 
+// The server may have granted what its first reply said.
+func TestAHoldThatIsDeniedWhenItIsSentAgainEnds(t *testing.T) {
+	server := realserver.Start(t)
+	calls := 0
+	limits := tokenbucket.NewServer(doing(func(ctx context.Context, args ...any) (any, error) {
+		reply, err := server.Doer().Do(ctx, args...)
+		if name := fmt.Sprint(args[0]); name == "TB.MHOLD" || name == "TB.HOLDANY" {
+			if calls++; calls == 1 {
+				return nil, io.EOF
+			}
+			return denied, nil
+		}
+		return reply, err
+	}), tokenbucket.Timeout(5*time.Second))
+	defer limits.Close()
+	joint := tokenbucket.NewJointLimiter(limits, map[string]tokenbucket.Limit{"a": slot})
+	for name, ask := range map[string]func() (*tokenbucket.Hold, error){
+		"all": func() (*tokenbucket.Hold, error) { return joint.Hold(ctx, "x", map[string]float64{"a": 1}, time.Hour) },
+		"any": func() (*tokenbucket.Hold, error) {
+			return joint.HoldAny(ctx, "x", []map[string]float64{{"a": 2}, {"a": 1}}, time.Hour)
+		},
+	} {
+		calls = 0
+		if held, err := ask(); err != nil || held.Decision().Allowed || calls != 2 {
+			t.Fatalf("%s: %+v, %v", name, held, err)
+		}
+		realserver.Eventually(t, "it has ended", func() bool { return fmt.Sprint(server.Do("TB.HOLDS", "tb:{x}:a")) == "[]" })
+	}
+}
+
+func TestARenewalKeepsTheNumberOfTheAlternative(t *testing.T) {
+	renewed := make(chan bool, 1000)
+	tell := tokenbucket.OnDecision(func(string, tokenbucket.Limit, tokenbucket.Decision, time.Duration) { renewed <- true })
+	joint := tokenbucket.NewJointLimiter(tokenbucket.NewServer(tokenbuckettest.NewServer()), map[string]tokenbucket.Limit{"a": slot}, tell)
+	held, err := joint.HoldAny(ctx, "x", []map[string]float64{{"a": 2}, {"a": 1}}, brief)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < 3; i++ { // that of the call, and two renewals, of which the first is kept before the second
+		<-renewed
+	}
+	if granted := held.Decision().Granted; granted != 2 {
+		t.Fatal(granted)
+	}
+	settle(t, held)
+}
+
 func TestADenialOfAlternativesIsReportedOfEachBucketOnce(t *testing.T) {
 	for _, shadow := range []bool{false, true} {
 		var reported []float64

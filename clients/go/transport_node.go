@@ -85,9 +85,6 @@ func (n *node) call(ctx context.Context, c command) (any, error) {
 	began := n.server.now()
 	reply, isSent, err := n.send(ctx, c)
 	if ended := ctx.Err(); ended != nil && err != nil && (!isSent || errors.Is(err, ended)) {
-		if isSent {
-			n.server.settleInDoubt(c)
-		}
 		return nil, ended // the caller's end says nothing about the server
 	}
 	return reply, n.judge(c, err, began, isSent)
@@ -129,6 +126,9 @@ func (n *node) send(ctx context.Context, c command) (reply any, isSent bool, err
 	do := func() {
 		reply, err = n.do(ctx, c)
 		isSent = isSent || err == nil || !isUnsent(err)
+		if err != nil && !isUnsent(err) && !isServerLine(err) {
+			c.doubt()
+		}
 	}
 	if do(); err == nil {
 		return reply, true, nil
@@ -250,5 +250,5 @@ func (n *node) judge(c command, err error, began int64, isSent bool) error {
 	default:
 		n.failed(err)
 	}
-	return &awayError{server: n.who, cause: err, lost: c.once && isSent, mayBeHeld: isSent}
+	return &awayError{server: n.who, cause: err, lost: c.once && isSent}
 }

@@ -135,10 +135,18 @@ type command struct {
 	each    int           // how many parts an alternative has, if the command has alternatives
 	once    bool          // it is not sent again when its reply was lost
 	renews  bool          // sends the renewal of the TB.MHOLD on which the policy decides
-	ttl     time.Duration // of the hold that it makes or settles
+	inDoubt *bool         // set once the server may have executed it without an answer, or nil
+	ttl     time.Duration // of the hold that it settles
 	maxWait time.Duration // lets what would be denied wait in the server
 	share   []any         // the tenant whose turn a call that waits takes
 	wrong   error         // of an option
+}
+
+// doubt notes that the server may have executed the command without an answer.
+func (c command) doubt() {
+	if c.inDoubt != nil {
+		*c.inDoubt = true
+	}
 }
 
 // chosen returns the parts of the alternative that was granted. Of a denial it returns each bucket once, and without alternatives

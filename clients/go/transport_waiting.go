@@ -14,7 +14,7 @@ const betweenEnds = 200 * time.Millisecond
 // askInTurn lets the server keep the call until its turn, if it cannot be granted at once. Where the server cannot keep it, it
 // asks again, each time when the last decision says.
 func (s *Server) askInTurn(ctx context.Context, c command) (reply any, err error) {
-	until, isInDoubt := s.clock.Now().Add(c.maxWait), false
+	until := s.clock.Now().Add(c.maxWait)
 	c.maxWait = 0
 	for canKeep := true; ; {
 		reply, err = s.ask(ctx, c)
@@ -27,7 +27,9 @@ func (s *Server) askInTurn(ctx context.Context, c command) (reply any, err error
 			if reply, canKeep, err = s.keep(ctx, c, left); reply != nil || err != nil {
 				break
 			}
-			isInDoubt = isInDoubt || canKeep // the server may have granted it at that moment
+			if canKeep {
+				c.doubt() // the server may have granted it at that moment
+			}
 		}
 		pause := decision.RetryAfter
 		if canKeep {
@@ -38,13 +40,6 @@ func (s *Server) askInTurn(ctx context.Context, c command) (reply any, err error
 		}
 		if err = s.clock.Sleep(ctx, pause); err != nil {
 			break
-		}
-	}
-	if decision, _ := parseDecision(reply, err); isInDoubt && !decision.Allowed {
-		if away := awayOf(err); away != nil {
-			away.mayBeHeld = true
-		} else {
-			s.settleInDoubt(c)
 		}
 	}
 	return reply, err

@@ -16,8 +16,8 @@ const Never = -time.Millisecond
 // Decision is what the server decided about a call, or the policy in its place.
 type Decision struct {
 	Allowed bool
-	// Granted is the number of tokens that TakeUpTo took, or of the alternative that TakeAny took, from 1; 1 or 0 for other
-	// calls, as Allowed.
+	// Granted is the number of tokens that TakeUpTo took, or of the alternative that TakeAny took or HoldAny holds, from 1; 1 or 0
+	// for other calls, as Allowed.
 	Granted int64
 	// Remaining is whole tokens left; negative while the bucket is in debt.
 	Remaining int64
@@ -35,8 +35,6 @@ type Decision struct {
 	// Each has the decision of each limit of a JointLimiter; nil if FailOpen or FailClosed decided, or no alternative was granted. The other fields are
 	// those of the limit that binds.
 	Each map[string]Decision
-
-	mayBeHeld bool // the policy decided about a hold that the server may have granted
 }
 
 // isGranted returns whether the server granted it, or the policy.

@@ -62,10 +62,9 @@ func badArgument(format string, args ...any) error {
 
 // awayError is a call that the server did not decide.
 type awayError struct {
-	server    string
-	cause     error
-	lost      bool // it was sent, must happen once, and may or may not have happened
-	mayBeHeld bool // it was sent, and may have been granted
+	server string
+	cause  error
+	lost   bool // it was sent, must happen once, and may or may not have happened
 }
 
 func (e *awayError) Error() string { return fmt.Sprintf("%v: %s: %v", e.kind(), e.server, e.cause) }

@@ -50,7 +50,8 @@ var byTheCalendar = walk{
 func holding(rate string) walk {
 	return walk{
 		templates: []string{"TB.MHOLD 2 TTL NEW JOBS 1 TOKENS SOME", "TB.MHOLD 2 TTL ID JOBS FEW TOKENS SOME", "TB.MRENEW 2 TTL ID JOBS TOKENS",
-			"TB.MRENEW 1 TTL ID JOBS", "TB.MSETTLE 2 ID JOBS 0 TOKENS SOME", "TB.HOLDANY 4 2 TTL ID JOBS FEW TOKENS SOME jobs2 2 0 FEW TOKENS SOME"},
+			"TB.MRENEW 1 TTL ID JOBS", "TB.MSETTLE 2 ID JOBS 0 TOKENS SOME", "TB.HOLDANY 4 2 TTL ID JOBS FEW TOKENS SOME jobs2 2 0 FEW TOKENS SOME",
+			"TB.HOLDANY 4 2 TTL ID JOBS FEW TOKENS SOME JOBS FEW TOKENS SOME"},
 		words: map[string][]string{"TTL": {"500", "5000"}, "ID": {"NEW", "OLD"}, "FEW": {"0", "1", "2"}, "SOME": {"0", "5", "10", "40", "60"},
 			"JOBS": {"jobs 5 0", "jobs 5 0", "jobs 5 0", "jobs 3 0"}, "TOKENS": {"tokens 100 " + rate, "tokens 100 " + rate, "tokens 40 " + rate}},
 		pauses: []time.Duration{0, 0, time.Millisecond, 400 * time.Millisecond, 3 * time.Second},
@@ -70,7 +71,7 @@ func (w walk) draw(random *rand.Rand, at int, template string) (call []any) {
 		case word == "NEW":
 			call = append(call, fmt.Sprint("hold-", at))
 		case word == "OLD":
-			call = append(call, fmt.Sprint("hold-", random.Intn(at+1)))
+			call = append(call, fmt.Sprint("hold-", at-random.Intn(4))) // one that has not ended yet
 		case which < 0:
 			call = append(call, word)
 		default: // now and then with another's limit: that of a name may change
@@ -105,6 +106,21 @@ func TestTheFakeDecidesAsTheServer(t *testing.T) {
 			if got, err := fake.Do(context.Background(), call...); err != nil || !reflect.DeepEqual(got, expected) {
 				t.Fatalf("call %d of seed %d: %v: the fake says %v (%v), the server %v", at, seed, call, got, err, expected)
 			}
+		}
+	}
+}
+
+func TestAMistakeBehindTheGrantedAlternativeIsAnError(t *testing.T) {
+	for _, line := range []string{
+		"TB.TAKEANY 2 1 a 10 1 1 b 10 1 -1", "TB.TAKEANY 2 1 a 10 1 1 b 10 0 1",
+		"TB.HOLDANY 2 1 1000 id a 10 1 1 b 10 fast 1", "TB.HOLDANY 2 1 1000 id a 10 1 1 b 1e9 1/h 1",
+	} {
+		var call []any
+		for _, word := range strings.Fields(line) {
+			call = append(call, word)
+		}
+		if reply, err := tokenbuckettest.NewServer().Do(context.Background(), call...); err == nil {
+			t.Error(line, reply)
 		}
 	}
 }

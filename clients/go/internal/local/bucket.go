@@ -83,6 +83,24 @@ func (b *bucket) msUntil(moment *big.Rat) int64 {
 
 func (b *bucket) waitMs(wanted *big.Rat) int64 { return b.msUntil(b.reaches(wanted)) }
 
+// waitMsToHold is for a hold that gets the amount, or grows to it. Its own end brings nothing: the whole amount is lacking then.
+// One above the capacity can grow while it lasts, and not anew.
+func (b *bucket) waitMsToHold(id string) int64 {
+	more, without := new(big.Rat).Sub(b.amount, b.holds.amountOf(id)), *b
+	if more.Sign() <= 0 {
+		return 0
+	}
+	own := b.holds.byID[id]
+	if own != nil {
+		without.holds.root = b.holds.without(own)
+	}
+	wait := without.waitMs(more)
+	if wait > 0 && own != nil && b.amount.Cmp(b.capacity) > 0 && b.at+time.Duration(wait)*time.Millisecond >= own.expires {
+		return never
+	}
+	return wait
+}
+
 func tokens(micro int64) *big.Rat { return big.NewRat(micro, 1_000_000) }
 
 func (b *bucket) reply(allowed, waitMs int64) []any {

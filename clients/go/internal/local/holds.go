@@ -104,10 +104,15 @@ func (h *holds) set(id string, amount *big.Rat, expires time.Duration) {
 }
 
 func (h *holds) end(one *held) {
+	h.root = h.without(one)
+	delete(h.byID, one.id)
+}
+
+// without returns the tree of the others.
+func (h *holds) without(one *held) *held {
 	front, others := split(h.root, func(other *held) bool { return other.isBefore(one) })
 	_, behind := split(others, func(other *held) bool { return other.id == one.id })
-	h.root = joined(front, behind)
-	delete(h.byID, one.id)
+	return joined(front, behind)
 }
 
 // endBy ends the holds that have expired by a moment, and returns what they held.

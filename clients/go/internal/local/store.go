@@ -142,20 +142,16 @@ func (s *Store) hold(words []string, isRenewal bool) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	more := func(b *bucket) *big.Rat { return new(big.Rat).Sub(b.amount, b.holds.amountOf(id)) }
 	waitMs := func(b *bucket) int64 {
 		if isRenewal {
 			if b.amount = b.holds.amountOf(id); b.amount == none {
 				return never
 			}
 		}
-		if more := more(b); more.Sign() > 0 {
-			return b.waitMs(more)
-		}
-		return 0
+		return b.waitMsToHold(id)
 	}
 	return s.decide(buckets, false, waitMs, func(b *bucket) int64 {
-		b.fill(new(big.Rat).Neg(more(b)))
+		b.fill(new(big.Rat).Sub(b.holds.amountOf(id), b.amount))
 		b.holds.set(id, b.amount, b.at+time.Duration(ttlMs)*time.Millisecond)
 		return 0
 	}), nil
@@ -174,28 +170,30 @@ func (s *Store) holdAny(words []string) (any, error) {
 }
 
 // first decides on the alternatives in order, or on the one that has the hold alone, until one allows: its number comes first in
-// the reply. If none does, it returns the denial with the shortest wait.
+// the reply. If none does, it returns the denial with the shortest wait. Of those that have the hold, the first that wants what is
+// held has it, or else the first. Looks at all before: a mistake in the last is one, too.
 func (s *Store) first(count, each string, groups []string, id string, decide func([]string) (any, error)) (any, error) {
 	number, _ := strconv.Atoi(count)
 	size, _ := strconv.Atoi(each)
 	if size < 1 || number%size != 0 || len(groups) != 4*number {
 		return nil, errors.New("ERR each must be a whole number that divides numkeys")
 	}
-	var alternatives [][]string
-	for ; len(groups) > 0; groups = groups[4*size:] {
-		alternative := groups[:4*size]
-		if id != "" && s.isHeld(each, alternative, id) {
-			alternatives = append(make([][]string, len(alternatives)), alternative)
-			break
+	held, isSame := -1, false
+	for i := 0; i < number/size; i++ {
+		buckets, err := s.look(each, groups[4*size*i:4*size*(i+1)], 4, id != "")
+		if err != nil {
+			return nil, err
 		}
-		alternatives = append(alternatives, alternative)
+		if is, same := hasHold(buckets, id); is && (held < 0 || same && !isSame) {
+			held, isSame = i, same
+		}
 	}
 	var soonest []any
-	for i, alternative := range alternatives {
-		if alternative == nil {
+	for i := 0; i < number/size; i++ {
+		if held >= 0 && i != held {
 			continue
 		}
-		reply, err := decide(alternative)
+		reply, err := decide(groups[4*size*i : 4*size*(i+1)])
 		if err != nil {
 			return nil, err
 		}
@@ -211,18 +209,19 @@ func (s *Store) first(count, each string, groups []string, id string, decide fun
 	return soonest, nil
 }
 
-// isHeld returns whether every bucket of which an alternative wants any has the hold; if it wants none, whether one has.
-func (s *Store) isHeld(each string, alternative []string, id string) bool {
-	buckets, err := s.look(each, alternative, 4, true)
-	wants, hasAll, hasOne := false, true, false
+// hasHold returns whether every bucket of which an alternative wants any has the hold, or one if it wants none; and whether what
+// is held is what it wants.
+func hasHold(buckets []*bucket, id string) (isHeld, isSame bool) {
+	wants, hasAll, hasOne, isSame := false, true, false, true
 	for _, b := range buckets {
-		isHeld := b.holds.amountOf(id) != none
-		hasOne = hasOne || isHeld
+		held := b.holds.amountOf(id)
+		hasOne = hasOne || held != none
+		isSame = isSame && held.Cmp(b.amount) == 0
 		if b.amount.Sign() > 0 {
-			wants, hasAll = true, hasAll && isHeld
+			wants, hasAll = true, hasAll && held != none
 		}
 	}
-	return err == nil && (wants && hasAll || !wants && hasOne)
+	return wants && hasAll || !wants && hasOne, isSame
 }
 
 func (s *Store) settle(words []string) (any, error) {

@@ -132,7 +132,7 @@ impl Batch {
             state.fetch = Arc::default();
             let fetched = match answer? {
                 Answer::Reply(reply) => Decision::from_redis_value(reply)?,
-                Answer::Away { node, .. } => return Ok(Outcome::Away(node)),
+                Answer::Away(node) => return Ok(Outcome::Away(node)),
                 Answer::Lost(_) => unreachable!("a fetch may be repeated"),
             };
             state.add(&self.limit, fetched, began);
@@ -159,7 +159,7 @@ impl Batch {
             let request = Request::one("TB.PEEK", self.key.clone(), &self.limit, lacking);
             lacks = match self.caller.server.transport.ask(&request, Duration::ZERO).await? {
                 Answer::Reply(reply) => Decision::from_redis_value(reply)?,
-                Answer::Away { node, .. } | Answer::Lost(node) => return self.without_server(&node, cost),
+                Answer::Away(node) | Answer::Lost(node) => return self.without_server(&node, cost),
             };
         }
         // They may have flowed in since.

@@ -41,7 +41,7 @@ pub(crate) struct How<'a> {
     pub(crate) renews: bool,
     /// The ttl of the hold that it begins. A hold that no caller gets is ended.
     pub(crate) begins: Option<Duration>,
-    /// Ends it even if the policy lets the call pass.
+    /// Ends it whatever the policy decides, and not for a denial: another call of its id may have the hold.
     pub(crate) ends_late: bool,
     /// Set if the server may have the hold.
     pub(crate) is_sent: Option<&'a AtomicBool>,
@@ -129,21 +129,15 @@ impl Caller {
         let asked = if how.renews { &request.to_renewal() } else { request };
         let max_wait = if self.options.shadow { Duration::ZERO } else { how.max_wait };
         let mut is_in_doubt = false;
-        let answer = self.server.transport.ask(asked, max_wait).await;
-        if let (Some(is_sent), Ok(Answer::Reply(_) | Answer::Away { was_sent: true, .. })) =
-            (how.is_sent, &answer)
-        {
-            is_sent.store(true, Ordering::Relaxed);
+        let answer = self.server.transport.ask_noting(asked, max_wait, &mut is_in_doubt).await;
+        if let Some(is_sent) = how.is_sent {
+            let is_there = is_in_doubt || matches!(answer, Ok(Answer::Reply(_)));
+            is_sent.fetch_or(is_there, Ordering::Relaxed);
         }
         let decision = match answer {
             Err(error) => Err(error),
             Ok(Answer::Reply(reply)) => JointDecision::from_redis_value(reply).map_err(Error::from),
-            Ok(Answer::Away { node, was_sent }) => {
-                let decision = self.without_server(&node, request);
-                let is_kept = decision.as_ref().is_ok_and(JointDecision::allowed) && !how.ends_late;
-                is_in_doubt = was_sent && !is_kept;
-                decision
-            }
+            Ok(Answer::Away(node)) => self.without_server(&node, request),
             Ok(Answer::Lost(node)) if self.options.on_error == OnError::Error => {
                 Err(Error::ReplyLost(node.name.to_string()))
             }
@@ -153,7 +147,11 @@ impl Caller {
                 Ok(JointDecision::of(lost))
             }
         };
-        if let (Some(doubt), false) = (doubt, is_in_doubt) {
+        let is_kept = |decision: &JointDecision| match how.ends_late {
+            true => !decision.binding.degraded,
+            false => decision.allowed(),
+        };
+        if let (Some(doubt), false) = (doubt, is_in_doubt && !decision.as_ref().is_ok_and(is_kept)) {
             ScopeGuard::into_inner(doubt);
         }
         decision

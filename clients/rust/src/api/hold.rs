@@ -161,7 +161,7 @@ impl Hold {
         let _ = self.0.is_lost.subscribe().wait_for(|is_lost| *is_lost).await;
     }
 
-    /// Returns the first decision, then that of the last renewal.
+    /// Returns the first decision, then that of the last renewal. [`granted`](crate::Decision::granted) stays that of the first.
     pub fn decision(&self) -> JointDecision {
         locked(&self.0.decision).clone()
     }
@@ -205,14 +205,19 @@ impl Inner {
         let before = vec![self.ttl.as_millis().to_string(), self.id.clone()];
         let renews = self.is_known.load(Ordering::Relaxed);
         let how = How { renews, is_sent: Some(&self.is_sent), ..how };
-        let decision = match how.each {
+        let mut decision = match how.each {
             None => self.caller.decide("TB.MHOLD", before, parts, how).await?,
             Some(each) => {
                 let before = [vec![each.to_string()], before].concat();
                 self.caller.decide("TB.HOLDANY", before, parts, how).await?
             }
         };
-        locked(&self.decision).clone_from(&decision);
+        let mut last = locked(&self.decision);
+        if how.begins.is_none() {
+            decision.binding.granted = last.binding.granted;
+        }
+        last.clone_from(&decision);
+        drop(last);
         if !decision.binding.degraded {
             self.is_known.fetch_or(decision.allowed() && !decision.binding.shadowed, Ordering::Relaxed);
             if renews && !decision.allowed() {

@@ -219,7 +219,7 @@ impl Limiter {
         let answer = transport.ask(&request, Duration::ZERO).await?;
         caller.came_back(&[Part::new(name, limit, 0)]);
         match answer {
-            Answer::Away { node, .. } => Err(Error::ServerAway(node.failure())),
+            Answer::Away(node) => Err(Error::ServerAway(node.failure())),
             Answer::Reply(_) | Answer::Lost(_) => Ok(()),
         }
     }

@@ -40,7 +40,7 @@ impl Server {
                 clock.sleep(pause).await;
                 let why = match self.transport.ask(&settle, Duration::ZERO).await {
                     Ok(Answer::Reply(_)) => break,
-                    Ok(Answer::Away { node, .. } | Answer::Lost(node)) => node.failure(),
+                    Ok(Answer::Away(node) | Answer::Lost(node)) => node.failure(),
                     Err(error) => return Err(error.to_string()),
                 };
                 if clock.now() >= until {

@@ -18,11 +18,8 @@ use crate::values::{By, Error, Failure, Fault, JointDecision, Request, SCRIPT};
 /// What came of a request.
 pub(crate) enum Answer {
     Reply(Value),
-    /// The policy decides. The node says why; it may have executed the call if that `was_sent`.
-    Away {
-        node: Arc<Node>,
-        was_sent: bool,
-    },
+    /// The policy decides. The node says why.
+    Away(Arc<Node>),
     /// It must happen once, and it is not known whether it did.
     Lost(Arc<Node>),
 }
@@ -45,18 +42,33 @@ impl Transport {
     /// Asks the server, where the request may wait for its turn. A caller may stop waiting at any time; what the server then
     /// grants is lost.
     pub(crate) async fn ask(&self, request: &Request, max_wait: Duration) -> Result<Answer, Error> {
+        self.ask_noting(request, max_wait, &mut false).await
+    }
+
+    /// Notes that the server may have executed the request without an answer.
+    pub(crate) async fn ask_noting(
+        &self,
+        request: &Request,
+        max_wait: Duration,
+        is_in_doubt: &mut bool,
+    ) -> Result<Answer, Error> {
         if max_wait.is_zero() {
-            return self.run(request, None).await;
+            return self.run(request, None, is_in_doubt).await;
         }
-        Box::pin(self.ask_in_turn(request, self.now().saturating_add(max_wait))).await
+        Box::pin(self.ask_in_turn(request, self.now().saturating_add(max_wait), is_in_doubt)).await
     }
 
     /// Asks first, and lets the server keep the call if it is denied. Where that is not possible, asks again at the times that
     /// denials tell.
-    async fn ask_in_turn(&self, request: &Request, until: Duration) -> Result<Answer, Error> {
+    async fn ask_in_turn(
+        &self,
+        request: &Request,
+        until: Duration,
+        is_in_doubt: &mut bool,
+    ) -> Result<Answer, Error> {
         let mut may_stay = self.clock().is_real() && self.options.by == By::Module;
         loop {
-            let answer = self.run(request, None).await?;
+            let answer = self.run(request, None, is_in_doubt).await?;
             let Answer::Reply(reply) = &answer else { return Ok(answer) };
             let left = until.saturating_sub(self.now());
             let decided = JointDecision::from_redis_value_ref(reply);
@@ -65,7 +77,7 @@ impl Transport {
                 return Ok(answer);
             };
             if take(&mut may_stay) {
-                let answer = self.run(request, Some(until)).await;
+                let answer = self.run(request, Some(until), is_in_doubt).await;
                 // The command is missing in an older release.
                 if !matches!(answer, Err(Error::ModuleMissing { .. })) {
                     return answer;
@@ -76,15 +88,22 @@ impl Transport {
     }
 
     /// Sends a request. Reads what came of it, and what that says about the node.
-    async fn run(&self, request: &Request, until: Option<Duration>) -> Result<Answer, Error> {
+    async fn run(
+        &self,
+        request: &Request,
+        until: Option<Duration>,
+        is_in_doubt: &mut bool,
+    ) -> Result<Answer, Error> {
         if self.options.by == By::Script && request.needs_the_module() {
-            let problem = "holds and shares need the module".to_owned();
+            let problem = "holds, shares and alternatives need the module".to_owned();
             return Err(Error::ModuleMissing { problem, advice: "this Server decides by_script()" });
         }
         let node = self.node_of(request);
         let (is_asking, was_sent, split_tries, is_again) = (false, false, 0, false);
         let mut call = Call { request, until, node, is_asking, was_sent, split_tries, is_again };
-        let why = match Box::pin(self.follow(&mut call)).await {
+        let followed = Box::pin(self.follow(&mut call)).await;
+        *is_in_doubt |= call.was_sent;
+        let why = match followed {
             Ok(reply) => {
                 call.node.decides();
                 return Ok(Answer::Reply(reply));
@@ -100,14 +119,15 @@ impl Transport {
         match why {
             _ if is_lost => Ok(Answer::Lost(node)),
             _ if why.is_unknown_command() && self.options.by == By::Module => {
-                let advice = "load it, or make a Server by_script(): holds and shares need the module";
+                let advice =
+                    "load it, or make a Server by_script(): holds, shares and alternatives need the module";
                 let problem = format!("{} has not loaded the tokenbucket module", node.name);
                 Err(Error::ModuleMissing { problem, advice })
             }
             Failure::Replied(error) | Failure::NotConnected(error) if why.fault() == Fault::Callers => {
                 Err(Error::refused(&node.name, error))
             }
-            _ => Ok(Answer::Away { node, was_sent }),
+            _ => Ok(Answer::Away(node)),
         }
     }
 
@@ -228,6 +248,6 @@ impl Transport {
     pub(crate) fn send_once(&self, request: Option<Request>) {
         let Some(request) = request else { return };
         let transport = self.clone();
-        self.spawn(async move { drop(transport.run(&request, None).await) });
+        self.spawn(async move { drop(transport.run(&request, None, &mut false).await) });
     }
 }

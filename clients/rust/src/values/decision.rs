@@ -26,7 +26,8 @@ pub struct Decision {
     /// True if the caller may go on.
     pub allowed: bool,
     /// The number of tokens that [`take_up_to`](crate::Limiter::take_up_to) took, or that of the alternative that
-    /// [`take_any`](crate::Limiter::take_any) took, from 1; 1 or 0 for other calls, as `allowed`.
+    /// [`take_any`](crate::Limiter::take_any) took or [`hold_any`](crate::Limiter::hold_any) holds, from 1; 1 or 0 for other
+    /// calls, as `allowed`.
     pub granted: u64,
     /// Whole tokens left; negative while the bucket is in debt.
     pub remaining: i64,

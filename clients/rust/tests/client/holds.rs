@@ -88,6 +88,16 @@ async fn a_hold_of_an_alternative_that_wants_nothing_is_settled() {
     assert!(hold.settle().await.unwrap().allowed());
 }
 
+#[tokio::test]
+async fn a_renewal_keeps_the_number_of_the_alternative() {
+    let (server, _clock) = start_with_clock();
+    let limiter = limiter(&server, limit(1, "0"), Options::new());
+    let hold = limiter.hold_any(&alternatives([[("a", 2.0)], [("b", 1.0)]]), BRIEF).await.unwrap();
+    is_renewed(&server, "tb.renew").await;
+    assert_eq!(hold.decision().binding.granted, 2);
+    hold.settle().await.unwrap();
+}
+
 /// The server grants the second alternative and is too late: the policy grants the first. A limit that fills up the one may be held
 /// by the other.
 #[tokio::test]

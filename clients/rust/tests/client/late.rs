@@ -1,12 +1,15 @@
 //! Holds that come when their callers no longer wait, calls from many runtimes, and hooks that wait or panic.
 
 use std::future::pending;
+use std::mem::take;
 use std::sync::{mpsc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use redis::Value;
-use tokenbucket_client::{sync, Limiter, Options};
+use tokenbucket_client::{sync, Error, Limiter, Options, Part};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 
 use crate::servers::{ask, wait_for, Server};
 use crate::{calls, connect, limit, limiter, logs, patient, STILL};
@@ -30,6 +33,44 @@ async fn work_that_was_let_through_keeps_its_late_grant() {
     wait_for("the server", SOON, async || !limiter.peek("a", 0).await.unwrap().degraded).await;
     hold.settle().await.unwrap();
     wait_for("the grant to be given back", SOON, async || left() == 1).await;
+}
+
+/// Cuts the connection of the first call, which it may have executed, and denies all others. Tells what they are.
+async fn deny_again(listener: TcpListener, asked: mpsc::Sender<String>) {
+    let (mut is_first, mut buffer) = (true, [0; 4096]);
+    while let Ok((mut stream, _)) = listener.accept().await {
+        'connection: while let Ok(count @ 1..) = stream.read(&mut buffer).await {
+            let text = String::from_utf8_lossy(&buffer[..count]);
+            for command in text.split('*').filter_map(|words| words.split("\r\n").nth(2)) {
+                let reply = match command.strip_prefix("TB.") {
+                    None => "+OK\r\n",
+                    Some(_) if take(&mut is_first) => break 'connection,
+                    Some(_) => "*4\r\n:0\r\n:0\r\n:1000\r\n:1000\r\n",
+                };
+                asked.send(command.to_owned()).unwrap();
+                stream.write_all(reply.as_bytes()).await.unwrap();
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_hold_that_is_denied_when_it_is_sent_again_ends() {
+    for is_any in [false, true] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("redis://{}", listener.local_addr().unwrap());
+        let (told, asked) = mpsc::channel();
+        tokio::spawn(deny_again(listener, told));
+        let server = tokenbucket_client::Server::connect(url).unwrap().with_timeout(SOON);
+        let limiter = Limiter::new(&server, limit(1, "0"));
+        let either = [1, 2].map(|amount| vec![Part::new("a", limiter.limit(), amount)]);
+        let held = match is_any {
+            true => limiter.hold_any(&either, LONG).await,
+            false => limiter.hold("a", 1, LONG).await,
+        };
+        assert!(matches!(held, Err(Error::Denied(_))));
+        wait_for("its end", SOON, async || asked.try_iter().any(|command| command == "TB.SETTLE")).await;
+    }
 }
 
 #[test]

@@ -77,3 +77,11 @@ async fn a_reset_by_the_script_deletes_its_bucket_alone() {
     assert_eq!(limiter.peek("a", 0).await.unwrap().remaining, 10);
     assert_eq!(of_module.peek("a", 0).await.unwrap().remaining, 0);
 }
+
+#[tokio::test]
+async fn the_script_says_that_it_has_no_alternatives() {
+    let server = Server::connect("redis://127.0.0.1:1").unwrap().by_script();
+    let limiter = Limiter::new(&server, limit(1, STILL));
+    let error = limiter.take_any(&[vec![Part::new("a", limiter.limit(), 1)]]).await.unwrap_err();
+    assert!(error.to_string().contains("alternatives need the module"), "{error}");
+}
