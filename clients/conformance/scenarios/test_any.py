@@ -73,6 +73,7 @@ def test_a_hold_is_renewed_and_settled_where_it_was_granted(package: Package, se
     assert [hold_any(package, "h1")["granted"], hold_any(package, "h2", ttl_ms=900)["granted"]] == [1, 2]
     assert not hold_any(package, "h3")["allowed"]
     eventually(lambda: executed(server, "tb.mrenew") >= 4)  # every 300 ms
+    assert package.do("lost", hold="h2") == {"lost": False, "granted": 2}
     assert held(server) == [*LIMITS]
     package.do("settle", hold="h2", used={"common": 1, "tokens2": 100})
     assert held(server) == ["common", "slot1", "tokens1"]
