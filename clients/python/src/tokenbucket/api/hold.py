@@ -65,7 +65,7 @@ class HoldOperations(Generic[DecisionT]):
         What is not reported counts as used in a bucket that refills; slots of a pool (rate 0) come back.
         """
         self.decision = Decision(allowed=False)
-        """The first decision, then that of the last renewal."""
+        """The first decision, then that of the last renewal; `granted` of alternatives stays the first."""
         self.remaining: dict[str, int] = {}
         """What each limit had left at the last reply of the server."""
 
@@ -137,6 +137,8 @@ class HoldOperations(Generic[DecisionT]):
         self._is_known = self._is_known or (decision.allowed and not decision.degraded)
         if self._backend._shadow:
             decision = decision._in_shadow_mode()
+        if self._terms.each and self.decision.granted:  # whose number no renewal says
+            decision = replace(decision, granted=self.decision.granted)
         self.decision = decision
         self._note(decision)
         if self._is_known and not (decision.allowed or decision.degraded or self.lost):
