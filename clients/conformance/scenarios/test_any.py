@@ -95,6 +95,19 @@ def test_a_hold_whose_reply_is_lost_is_one(package: Package, server: Service, pr
     eventually(lambda: held(server) == [])
 
 
+def test_a_call_that_is_sent_again_leaves_no_hold_of_nobody(
+    package: Package, server: Service, proxy: Proxy
+) -> None:
+    """Alternatives of one bucket: the second send finds less in it than the first."""
+    limit(package, proxy)
+    take_any(package, {"common": 500})
+    proxy.cut["TB.HOLDANY"] = 1
+    one = hold_any(package, alternatives=[{"common": 800}, {"common": 200}])
+    assert one["degraded"] or one["granted"] == 2, one
+    package.do("settle", used={"common": 0})
+    eventually(lambda: held(server) == [] and level(server, "tb:{user}:common") == 500)
+
+
 @pytest.mark.only("go", "rust", "redis-py-asyncio")
 def test_a_hold_whose_caller_has_gone_ends(package: Package, server: Service, proxy: Proxy) -> None:
     limit(package, proxy)
