@@ -269,19 +269,36 @@ async def test_an_outage_is_decided_by_on_error(setting: Setting, on_error: str,
     assert not setting.callback._calls
 
 
-async def test_no_more_calls_run_than_there_are_slots(setting: Setting) -> None:
+@pytest.mark.parametrize("more", [{}, {"litellm_trace_id": "session"}])
+async def test_no_more_calls_run_than_there_are_slots(setting: Setting, more: dict[str, str]) -> None:
     """200 at once, with one dict as their metadata, as LiteLLM itself would mix up."""
     slots = setting.deployment("a", **ROOMY | {"max_parallel_requests": 30})
-    more = setting.deployment("b", **ROOMY | {"max_parallel_requests": 20})
+    others = setting.deployment("b", **ROOMY | {"max_parallel_requests": 20})
     shared: dict[str, Any] = {"user": "u1"}
-    async with setting.router(slots, more) as router:
+    async with setting.router(slots, others) as router:
         for _ in range(2):
-            calls = (status(chat(router, "slow two", metadata=shared)) for _ in range(200))
+            calls = (status(chat(router, "slow two", metadata=shared, **more)) for _ in range(200))
             statuses = Counter(await asyncio.gather(*calls))
             assert statuses == {200: 50, 429: 150}
             assert not setting.holds()
         assert setting.used("a") == (60, 240)
         assert setting.used("b") == (40, 160)
+
+
+async def test_a_call_keeps_its_hold_while_many_others_share_its_metadata(setting: Setting) -> None:
+    shared: dict[str, Any] = {"user": "u1"}
+    async with setting.router(setting.deployment("a", **ROOMY)) as router:
+        answering = asyncio.ensure_future(chat(router, "meet here", metadata=shared))
+        await until(setting.holds, "the hold")
+        for _ in range(12):
+            await asyncio.gather(*(chat(router, "one", metadata=shared) for _ in range(10)))
+        assert len(setting.holds()) == 3
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{setting.model.port}") as model:
+            await model.get("/meet/here")
+        await answering
+        await until_settled(setting)
+        assert len(shared["tokenbucket_attempts"]) <= 101
+        assert setting.used("a")[0] == 121
 
 
 async def test_a_deployment_may_be_removed_while_it_answers(setting: Setting) -> None:
