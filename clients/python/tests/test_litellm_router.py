@@ -258,6 +258,14 @@ async def test_what_a_deployment_does_not_limit_is_not_counted(setting: Setting)
         assert setting.calls("tb.holdany") == before
 
 
+async def test_an_estimate_of_nothing_is_corrected(setting: Setting) -> None:
+    async with setting.router(setting.deployment("a", **ROOMY)) as router:
+        setting.callback.estimate = lambda data: 0
+        await chat(router, "one two")
+        await until_settled(setting)
+        assert setting.used("a") == (1, 4)
+
+
 @pytest.mark.parametrize(
     ("on_error", "statuses"), [("local", [200, 429]), ("open", [200, 200]), ("closed", [503, 503])]
 )

@@ -220,7 +220,7 @@ class TokenBucketRouter(Callback):
         mark.attempt = attempt
         loop = asyncio.get_running_loop()
         weakref.finalize(mark, self._forgotten, attempt, loop).atexit = False
-        limited = {which: amount for which, amount in hold.amounts.items() if amount}
+        limited = {part.which: part.amount for part in hold._parts if part.limit is not _UNLIMITED}
         self._begin_call(attempt.id, hold, limited)
         _leave_mark(data, mark, self._calls)
 
