@@ -196,6 +196,8 @@ class HoldOperations(Generic[DecisionT]):
         if self._terms.each:  # what fills up an alternative has no hold
             held = {part.which for part in self._held}
             parts = [part for part in parts if part.which in held or exactly(part.amount)] or parts
+            # Without a reply they are all alternatives, which may share a limit.
+            parts = list({part.key: part for part in parts}.values())
         return parts
 
     def _unreported(self, part: Part) -> Number:
