@@ -17,7 +17,9 @@ from typing import Any
 
 import httpx
 import pytest
+import redis.asyncio
 
+from launch import Servers
 from paths import PACKAGE
 from services import Service, free_port
 from tokenbucket import BadArgument, Limit
@@ -47,7 +49,11 @@ class Setting:
 
     @asynccontextmanager
     async def router(
-        self, *deployments: dict[str, Any], callback: dict[str, Any] | None = None, **options: Any
+        self,
+        *deployments: dict[str, Any],
+        client: Any = None,
+        callback: dict[str, Any] | None = None,
+        **options: Any,
     ) -> AsyncIterator[Any]:
         import litellm
 
@@ -59,7 +65,7 @@ class Setting:
             def limit_of(self, which: str, number: float) -> Limit:
                 return Limit(number, 0 if which == "parallel" else "1/h")
 
-        server = buckets.Server(f"redis://127.0.0.1:{self.port}", timeout_ms=20_000)
+        server = buckets.Server(client or f"redis://127.0.0.1:{self.port}", timeout_ms=20_000)
         self.callback = Still(server, **({"on_error": "raise"} | (callback or {})))
         litellm.suppress_debug_info = True
         litellm.callbacks = [self.callback]
@@ -326,6 +332,19 @@ async def test_groups_have_limits_of_their_own_and_a_named_deployment_none(setti
         assert statuses == [200, 200, 429]
         assert await status(chat(router, "one", "a")) == 200, "LiteLLM chooses nothing here"
         assert not setting.holds()
+
+
+async def test_deployments_of_several_groups_are_asked_in_a_cluster(setting: Setting, tmp_path: Path) -> None:
+    few = ROOMY | {"rpm": 1}
+    both = setting.deployment("a", "chat", **few), setting.deployment("b", "other", **few)
+    with Servers(tmp_path, cluster=True) as nodes:
+        async with (
+            redis.asyncio.RedisCluster(host="127.0.0.1", port=nodes.nodes[0].port) as client,
+            setting.router(*both, client=client) as router,
+        ):
+            # By the name of its provider LiteLLM finds the model in both.
+            statuses = [await status(chat(router, "one", "openai/echo")) for _ in range(3)]
+            assert statuses == [200, 200, 429]
 
 
 async def test_an_answer_from_a_cache_costs_nothing(setting: Setting) -> None:

@@ -20,6 +20,7 @@ import weakref
 from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import httpx
@@ -139,10 +140,17 @@ class TokenBucketRouter(Callback):
         if not ordered:
             return ordered
         tokens = self._estimate(model, messages, data) if "tokens" in columns else 0
-        hold = await self._hold(ordered, each, columns, tokens)
-        if not hold.allowed:
-            raise self._refusal(model, hold.decision)
-        chosen = ordered[max(hold.decision.granted, 1) - 1]
+        denials = []
+        # In a cluster, those of one group alone share a slot.
+        for together in [list(group) for _, group in groupby(ordered, _group_of)]:
+            hold = await self._hold(together, each, columns, tokens)
+            if hold.allowed:
+                break
+            denials.append(hold.decision)
+        else:
+            soonest = min(denials, key=lambda one: (one.retry_after_ms < 0, one.retry_after_ms))
+            raise self._refusal(model, soonest)
+        chosen = together[max(hold.decision.granted, 1) - 1]
         of = weakref.ref(task) if task else None
         self._begin(_Attempt(uuid.uuid4().hex, _request_of(data), of, _id_of(chosen), failed), hold, data)
         return [chosen]
@@ -208,8 +216,7 @@ class TokenBucketRouter(Callback):
             for which in columns:
                 limit, name = each[id].get(which), f"{id}:{which}"
                 limits[name] = limit or _UNLIMITED
-                # One hash tag, so that all deployments of a group share a slot in a cluster.
-                names[name] = hash_tag(str(one["model_name"]))
+                names[name] = hash_tag(_group_of(one))
                 amounts[name] = 0 if limit is None else tokens if which == "tokens" else 1
             alternatives.append(amounts)
         return await self.limiter.hold_any(names, alternatives, ttl_ms=self.ttl_ms, limits=limits)
@@ -321,6 +328,10 @@ def _number(deployment: Deployment, name: str) -> float | None:
 
 def _id_of(deployment: Deployment) -> str:
     return str((deployment.get("model_info") or {}).get("id"))
+
+
+def _group_of(deployment: Deployment) -> str:
+    return str(deployment["model_name"])
 
 
 def _leave_mark(data: dict[str, Any], mark: _Mark, running: Container[str]) -> None:
