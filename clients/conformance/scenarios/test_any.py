@@ -73,6 +73,7 @@ def test_a_hold_is_renewed_and_settled_where_it_was_granted(package: Package, se
     assert [hold_any(package, "h1")["granted"], hold_any(package, "h2", ttl_ms=900)["granted"]] == [1, 2]
     assert not hold_any(package, "h3")["allowed"]
     eventually(lambda: executed(server, "tb.mrenew") >= 4)  # every 300 ms
+    assert package.do("lost", hold="h2") == {"lost": False, "granted": 2}
     assert held(server) == [*LIMITS]
     package.do("settle", hold="h2", used={"common": 1, "tokens2": 100})
     assert held(server) == ["common", "slot1", "tokens1"]
@@ -92,6 +93,19 @@ def test_a_hold_whose_reply_is_lost_is_one(package: Package, server: Service, pr
         eventually(lambda: "slot2" not in held(server))
     package.do("settle", hold="h2", used=dict.fromkeys(lost["each"], 0))
     eventually(lambda: held(server) == [])
+
+
+def test_a_call_that_is_sent_again_leaves_no_hold_of_nobody(
+    package: Package, server: Service, proxy: Proxy
+) -> None:
+    """Alternatives of one bucket: the second send finds less in it than the first."""
+    limit(package, proxy)
+    take_any(package, {"common": 500})
+    proxy.cut["TB.HOLDANY"] = 1
+    one = hold_any(package, alternatives=[{"common": 800}, {"common": 200}])
+    assert one["degraded"] or one["granted"] == 2, one
+    package.do("settle", used={"common": 0})
+    eventually(lambda: held(server) == [] and level(server, "tb:{user}:common") == 500)
 
 
 @pytest.mark.only("go", "rust", "redis-py-asyncio")

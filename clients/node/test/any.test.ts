@@ -91,6 +91,23 @@ test("a hold that the server has elsewhere is ended there", async () => {
   await until(async () => (await slotsAreFree("a:slots")) === 1);
 });
 
+test("a hold whose reply is lost ends if the call is sent again, and is denied or not decided", async () => {
+  for (const again of [async () => [0, 0, 1000, 0], () => Promise.reject(new Error("LOADING the dataset"))]) {
+    const fake = new FakeServer();
+    const limiter = new JointLimiter(patient(fake, { retryEveryMs: 20 }), LIMITS, { onError: "closed" });
+    const send = fake.send.bind(fake);
+    let sent = 0;
+    fake.send = async (words) => {
+      if (words[0] !== "TB.HOLDANY") return send(words);
+      if (sent++ > 0) return again();
+      await send(words);
+      throw new Error("the connection has ended");
+    };
+    assert.deepEqual([(await limiter.holdAny("x", EITHER)).allowed, sent], [false, 2]);
+    await until(async () => ((await send(["TB.PEEK", "tb:{x}:a:slots", "1", "0", "1"])) as number[])[0] === 1);
+  }
+});
+
 test("callers who leave at any moment leave nothing held", async (t) => {
   const { buckets, held } = await setUp(t);
   const limiter = new JointLimiter(buckets, LIMITS, { onError: "throw" });

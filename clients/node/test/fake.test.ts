@@ -108,6 +108,23 @@ for (const [what, walk] of Object.entries({
   });
 }
 
+test("a hold is found by its amounts, as in the server", async (t) => {
+  const { send } = await emptiedClientFor(t, server);
+  const fake = new FakeServer(server.wholeMs());
+  const bucket = ["t", "10", "1@w"];
+  const both = (...words: string[]) => Promise.all([send(...words), fake.send(words)] as Promise<number[]>[]);
+  await both("TB.TAKE", ...bucket, "5");
+  for (const [first, second, number] of [
+    ["8", "2", 2],
+    ["8", "2", 2],
+    ["8", "1", 0],
+    ["1", "8", 1],
+  ] as const) {
+    const [real, faked] = await both("TB.HOLDANY", "2", "1", "5000", "id", ...bucket, first, ...bucket, second);
+    assert.deepEqual([faked, faked![0]], [real, number]);
+  }
+});
+
 test("ten thousand holds of a name hardly slow down a decision", async () => {
   const perCallUs = async (count: number) => {
     const limiter = new Limiter(new FakeServer(), { capacity: 1e6, rate: 0 });

@@ -89,7 +89,7 @@ const MISTAKES: [named: string, call: () => unknown][] = [
   ["share: unknown option", () => joint.hold("a", { a: 1 }, { ...LONG, share: "acme" } as object)],
 
   ...rows("alternatives: are not an array", [{ a: 1 }, []], (either) => joint.takeAny("x", either)),
-  ["amounts: name no limit", () => joint.takeAny("x", [{}])],
+  ...rows("amounts: name no limit", [{}, null, undefined], (amounts) => joint.takeAny("x", [{ a: 1 }, amounts])),
   ["'nothing' is none of the limits", () => joint.takeAny("x", [{ a: 1 }, { nothing: 1 }])],
   [".*same number.*amount 0", () => joint.takeAny("x", [{ a: 1, b: 1 }, { a: 1 }])],
   ["amount", () => joint.takeAny("x", [{ a: 0 }, { a: -1 }])],

@@ -183,6 +183,18 @@ def draw_any(draw: random.Random, ttl_ms: int, id: str, *buckets: list[str]) -> 
     return ["TB.HOLDANY", 2 * len(buckets), len(buckets), ttl_ms, id, *alternatives]
 
 
+def test_the_fake_finds_a_hold_by_its_amounts_as_the_server(governed: Any) -> None:
+    fake, bucket = FakeServer(START), ("tokens", 10, "1@w")
+    for server in (fake, governed):
+        server.execute_command("TB.TAKE", *bucket, 5)
+    for amounts, number in (((8, 2), 2), ((8, 2), 2), ((8, 1), 0), ((1, 8), 1)):
+        alternatives = [word for amount in amounts for word in (*bucket, amount)]
+        words = ("TB.HOLDANY", 2, 1, 5000, "id", *alternatives)
+        replies = [listed(server.execute_command(*words)) for server in (fake, governed)]
+        assert replies[0] == replies[1]
+        assert replies[0][0] == number
+
+
 def test_the_fake_replies_to_a_deep_debt_as_the_server(governed: Any) -> None:
     words, fake = ("TB.CHARGE", "deep", 5, "1@w", 10**12), FakeServer(START)
     assert fake.execute_command(*words) == governed.execute_command(*words), "it takes ages"

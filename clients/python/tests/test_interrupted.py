@@ -451,6 +451,19 @@ LIMITS = {"common": Limit(1000, STILL), "a": Limit(1, 0), "b": Limit(1, 0)}
 EITHER = [{"common": 1, "a": 1}, {"common": 1, "b": 1}]
 
 
+@pytest.mark.parametrize("steps", range(8))
+async def test_a_hold_of_alternatives_may_be_settled_before_its_reply(server: Service, steps: int) -> None:
+    async with asyncio_server(server) as of:
+        hold = tokenbucket.asyncio.JointLimiter(of, LIMITS, on_error="raise").hold_any("x", EITHER)
+        asking = asyncio.ensure_future(hold)
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.wait([asking])
+        await hold.settle(0)
+    assert not any(ask(server, "TB.HOLDS", f"tb:{{x}}:{which}") for which in LIMITS)
+
+
 async def test_tasks_cancelled_anywhere_leave_nothing_held(server: Service, proxy: Proxy) -> None:
     proxy.delay_s = 0.0005
     async with asyncio_server(proxy) as of:

@@ -17,7 +17,9 @@ from typing import Any
 
 import httpx
 import pytest
+import redis.asyncio
 
+from launch import Servers
 from paths import PACKAGE
 from services import Service, free_port
 from tokenbucket import BadArgument, Limit
@@ -47,7 +49,11 @@ class Setting:
 
     @asynccontextmanager
     async def router(
-        self, *deployments: dict[str, Any], callback: dict[str, Any] | None = None, **options: Any
+        self,
+        *deployments: dict[str, Any],
+        client: Any = None,
+        callback: dict[str, Any] | None = None,
+        **options: Any,
     ) -> AsyncIterator[Any]:
         import litellm
 
@@ -59,7 +65,7 @@ class Setting:
             def limit_of(self, which: str, number: float) -> Limit:
                 return Limit(number, 0 if which == "parallel" else "1/h")
 
-        server = buckets.Server(f"redis://127.0.0.1:{self.port}", timeout_ms=20_000)
+        server = buckets.Server(client or f"redis://127.0.0.1:{self.port}", timeout_ms=20_000)
         self.callback = Still(server, **({"on_error": "raise"} | (callback or {})))
         litellm.suppress_debug_info = True
         litellm.callbacks = [self.callback]
@@ -258,6 +264,14 @@ async def test_what_a_deployment_does_not_limit_is_not_counted(setting: Setting)
         assert setting.calls("tb.holdany") == before
 
 
+async def test_an_estimate_of_nothing_is_corrected(setting: Setting) -> None:
+    async with setting.router(setting.deployment("a", **ROOMY)) as router:
+        setting.callback.estimate = lambda data: 0
+        await chat(router, "one two")
+        await until_settled(setting)
+        assert setting.used("a") == (1, 4)
+
+
 @pytest.mark.parametrize(
     ("on_error", "statuses"), [("local", [200, 429]), ("open", [200, 200]), ("closed", [503, 503])]
 )
@@ -269,19 +283,36 @@ async def test_an_outage_is_decided_by_on_error(setting: Setting, on_error: str,
     assert not setting.callback._calls
 
 
-async def test_no_more_calls_run_than_there_are_slots(setting: Setting) -> None:
+@pytest.mark.parametrize("more", [{}, {"litellm_trace_id": "session"}])
+async def test_no_more_calls_run_than_there_are_slots(setting: Setting, more: dict[str, str]) -> None:
     """200 at once, with one dict as their metadata, as LiteLLM itself would mix up."""
     slots = setting.deployment("a", **ROOMY | {"max_parallel_requests": 30})
-    more = setting.deployment("b", **ROOMY | {"max_parallel_requests": 20})
+    others = setting.deployment("b", **ROOMY | {"max_parallel_requests": 20})
     shared: dict[str, Any] = {"user": "u1"}
-    async with setting.router(slots, more) as router:
+    async with setting.router(slots, others) as router:
         for _ in range(2):
-            calls = (status(chat(router, "slow two", metadata=shared)) for _ in range(200))
+            calls = (status(chat(router, "slow two", metadata=shared, **more)) for _ in range(200))
             statuses = Counter(await asyncio.gather(*calls))
             assert statuses == {200: 50, 429: 150}
             assert not setting.holds()
         assert setting.used("a") == (60, 240)
         assert setting.used("b") == (40, 160)
+
+
+async def test_a_call_keeps_its_hold_while_many_others_share_its_metadata(setting: Setting) -> None:
+    shared: dict[str, Any] = {"user": "u1"}
+    async with setting.router(setting.deployment("a", **ROOMY)) as router:
+        answering = asyncio.ensure_future(chat(router, "meet here", metadata=shared))
+        await until(setting.holds, "the hold")
+        for _ in range(12):
+            await asyncio.gather(*(chat(router, "one", metadata=shared) for _ in range(10)))
+        assert len(setting.holds()) == 3
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{setting.model.port}") as model:
+            await model.get("/meet/here")
+        await answering
+        await until_settled(setting)
+        assert len(shared["tokenbucket_attempts"]) <= 101
+        assert setting.used("a")[0] == 121
 
 
 async def test_a_deployment_may_be_removed_while_it_answers(setting: Setting) -> None:
@@ -301,6 +332,19 @@ async def test_groups_have_limits_of_their_own_and_a_named_deployment_none(setti
         assert statuses == [200, 200, 429]
         assert await status(chat(router, "one", "a")) == 200, "LiteLLM chooses nothing here"
         assert not setting.holds()
+
+
+async def test_deployments_of_several_groups_are_asked_in_a_cluster(setting: Setting, tmp_path: Path) -> None:
+    few = ROOMY | {"rpm": 1}
+    both = setting.deployment("a", "chat", **few), setting.deployment("b", "other", **few)
+    with Servers(tmp_path, cluster=True) as nodes:
+        async with (
+            redis.asyncio.RedisCluster(host="127.0.0.1", port=nodes.nodes[0].port) as client,
+            setting.router(*both, client=client) as router,
+        ):
+            # By the name of its provider LiteLLM finds the model in both.
+            statuses = [await status(chat(router, "one", "openai/echo")) for _ in range(3)]
+            assert statuses == [200, 200, 429]
 
 
 async def test_an_answer_from_a_cache_costs_nothing(setting: Setting) -> None:

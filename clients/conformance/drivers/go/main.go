@@ -361,12 +361,13 @@ func withHold(r request) (object, error) {
 		return nil, err
 	}
 	if r.Do == "lost" {
+		is := object{"lost": false, "granted": hold.Decision().Granted}
 		select {
 		case <-hold.Lost():
-			return object{"lost": true}, nil
+			is["lost"] = true
 		default:
-			return object{"lost": false}, nil
 		}
+		return is, nil
 	}
 	if r.Used != nil && r.Used.each == nil {
 		err = hold.Used(r.Used.number)

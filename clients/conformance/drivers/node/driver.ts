@@ -59,7 +59,10 @@ const COMMANDS: Record<string, (request: Request) => unknown> = {
   async settle({ hold, used }) {
     return told(await find(holds, hold).settle(used));
   },
-  lost: ({ hold }) => ({ lost: find(holds, hold).lost }),
+  lost({ hold }) {
+    const { lost, decision } = find(holds, hold);
+    return { lost, granted: decision.granted };
+  },
   /** Keeps the event loop from hearing anything. */
   busy({ ms }) {
     const end = performance.now() + ms;

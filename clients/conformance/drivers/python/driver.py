@@ -193,7 +193,8 @@ async def hold(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 async def lost(asked: dict[str, Any]) -> dict[str, Any]:
-    return {"lost": holds[asked["hold"]].lost}
+    one = holds[asked["hold"]]
+    return {"lost": one.lost, "granted": one.decision.granted}
 
 
 async def settle(asked: dict[str, Any]) -> dict[str, Any]:

@@ -97,7 +97,7 @@ export class Hold implements AsyncDisposable {
     }
   }
 
-  /** The first decision, then that of the last renewal. */
+  /** The first decision, then that of the last renewal; of alternatives, `granted` stays the first. */
   get decision(): Decision {
     return this.#decision;
   }
@@ -164,7 +164,9 @@ export class Hold implements AsyncDisposable {
     const words = [String(this.#ttlMs), this.id];
     if (call.each) words.unshift("TB.HOLDANY", String(parts.length), String(call.each));
     else words.unshift("TB.MHOLD", String(parts.length));
-    const decision = (this.#decision = await this.#decider.decideAll(parts, words, { ...call, onDoubt }));
+    const decided = await this.#decider.decideAll(parts, words, { ...call, onDoubt });
+    const { granted } = this.#decision; // no renewal says the number of the alternative
+    const decision = (this.#decision = this.#each > 0 && granted > 0 ? decided.with({ granted }) : decided);
     if (call.each) this.#choose(parts, decision);
     this.#isLocal ||= decision.degraded;
     if (decision.degraded) return decision;

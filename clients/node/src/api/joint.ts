@@ -102,7 +102,7 @@ export class JointLimiter extends Holder<Names, Amounts, HoldOptions> {
   }
 
   #parts(name: Names, amounts: Amounts): Part[] {
-    const entries = Object.entries(amounts);
+    const entries = Object.entries(amounts ?? {});
     if (entries.length === 0) throw new BadArgument("amounts: name no limit");
     return entries.map(([which, amount]) => {
       const limit = Object.hasOwn(this.limits, which) && this.limits[which];

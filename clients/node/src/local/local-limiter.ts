@@ -166,14 +166,19 @@ export class LocalLimiter {
     for (const [key] of soonest.slice(0, Math.ceil(this.most / 10))) this.#buckets.delete(key);
   }
 
-  /** Takes the first alternative that allows it; or asks that alone which has the hold already. */
+  /**
+   * Takes the first alternative that allows it; or asks that alone which has the hold already. Of several that have it, the
+   * first that wants just what is held, or else the first.
+   */
   #oneOf(name: string, each = "", before: Words, words: Words): unknown {
     const size = 4 * Number(each);
     const numbered = groupsOf(String(words.length / size), words, size).map((words, at) => ({ words, number: at + 1 }));
     // Looked at one and all, since a mistake in the last is one, too.
-    const held = numbered.filter(({ words }) => this.#isHeld(before[1], groupsOf(each, words)));
+    const likeness = numbered.map(({ words }) => this.#likeness(before[1], groupsOf(each, words)));
+    const most = Math.max(...likeness);
+    const asked = most > 0 ? [numbered[likeness.indexOf(most)]!] : numbered;
     const denials: number[][] = [];
-    for (const { words, number } of held.length > 0 ? held.slice(0, 1) : numbered) {
+    for (const { words, number } of asked) {
       const [allowed, ...rest] = this.#commands[name]!([each, ...before, ...words]) as number[];
       if (allowed) return [number, ...rest];
       denials.push([0, ...rest]);
@@ -182,14 +187,19 @@ export class LocalLimiter {
     return denials.reduce((one, other) => (waitOf(other) < waitOf(one) ? other : one));
   }
 
-  /** Returns whether each bucket of which more than 0 is wanted has the hold; one of all, if none is. */
-  #isHeld(id: string | undefined, groups: readonly Words[]): boolean {
-    const there = groups.map((group) => {
+  /**
+   * Returns 2 if just so much is held of each bucket, 1 if the hold is in each of which more than 0 is wanted (in one of all,
+   * if none is), and else 0.
+   */
+  #likeness(id: string | undefined, groups: readonly Words[]): number {
+    const parts = groups.map((group) => {
       const view = this.#look(group, { pool: id !== undefined });
-      return { isWanted: up(group[3]) > 0n, isThere: id !== undefined && view.held(id) !== undefined };
+      return { wanted: up(group[3]), held: id === undefined ? 0n : (view.held(id) ?? 0n) };
     });
-    const wanted = there.filter(({ isWanted }) => isWanted);
-    return wanted.length > 0 ? wanted.every(({ isThere }) => isThere) : there.some(({ isThere }) => isThere);
+    const wanting = parts.filter(({ wanted }) => wanted > 0n);
+    const isThere = wanting.length > 0 ? wanting.every(({ held }) => held > 0n) : parts.some(({ held }) => held > 0n);
+    if (!isThere) return 0;
+    return parts.every(({ wanted, held }) => wanted === held) ? 2 : 1;
   }
 
   /** Changes all buckets, or none if one of them has to wait. */

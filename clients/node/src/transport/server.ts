@@ -148,7 +148,12 @@ export class Server {
     const away = transport.whyAway(); // which costs most calls of an outage half as much here
     if (away) return Promise.reject(away as never);
     if (route instanceof ClusterRoute && performance.now() >= this.#nextLook) this.#learnSlotsFrom(address, route);
-    const send = (connection: Connection) => transmit(connection, attempt);
+    let wasSent = false;
+    const send = (connection: Connection) => {
+      if (wasSent) call.onDoubt?.(); // the server may have executed it, and deny it now
+      wasSent = true;
+      return transmit(connection, attempt);
+    };
     const sent = untilMs ? transport.wait(send, untilMs, call.signal) : transport.ask(send, attempt.mustHappenOnce);
     return sent.then(
       (reply) => {

@@ -149,7 +149,7 @@ export class Transport {
       if (isAnswer(error)) throw error;
       if (isReply(error)) {
         this.#failed(error);
-        throw this.circuit.undecided(false);
+        throw this.circuit.undecided(!isFirst);
       }
       pipeline.connection.close();
       if (!isFirst && !this.circuit.isAway) this.#failed(error);

@@ -133,7 +133,11 @@ impl State {
                 let hold = found(&self.holds, text(request, "hold"))?;
                 Ok(hold.settle(&request["used"]).await?)
             }
-            "lost" => Ok(json!({"lost": found(&self.holds, text(request, "hold"))?.hold.is_lost()})),
+            "lost" => {
+                let held = found(&self.holds, text(request, "hold"))?;
+                let granted = held.hold.decision().binding.granted;
+                Ok(json!({"lost": held.hold.is_lost(), "granted": granted}))
+            }
             "hold_cancelled" => self.hold_cancelled(request).await,
             "many" => Ok(load::many(&found(&self.limiters, on)?.limiter, request).await),
             "cost" => {

@@ -65,7 +65,7 @@ class HoldOperations(Generic[DecisionT]):
         What is not reported counts as used in a bucket that refills; slots of a pool (rate 0) come back.
         """
         self.decision = Decision(allowed=False)
-        """The first decision, then that of the last renewal."""
+        """The first decision, then that of the last renewal; `granted` of alternatives stays the first."""
         self.remaining: dict[str, int] = {}
         """What each limit had left at the last reply of the server."""
 
@@ -137,6 +137,8 @@ class HoldOperations(Generic[DecisionT]):
         self._is_known = self._is_known or (decision.allowed and not decision.degraded)
         if self._backend._shadow:
             decision = decision._in_shadow_mode()
+        if self._terms.each and self.decision.granted:  # whose number no renewal says
+            decision = replace(decision, granted=self.decision.granted)
         self.decision = decision
         self._note(decision)
         if self._is_known and not (decision.allowed or decision.degraded or self.lost):
@@ -194,6 +196,8 @@ class HoldOperations(Generic[DecisionT]):
         if self._terms.each:  # what fills up an alternative has no hold
             held = {part.which for part in self._held}
             parts = [part for part in parts if part.which in held or exactly(part.amount)] or parts
+            # Without a reply they are all alternatives, which may share a limit.
+            parts = list({part.key: part for part in parts}.values())
         return parts
 
     def _unreported(self, part: Part) -> Number:

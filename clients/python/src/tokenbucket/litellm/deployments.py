@@ -17,9 +17,10 @@ import math
 import random
 import uuid
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import httpx
@@ -41,13 +42,16 @@ _UNLIMITED = Limit(1, 1)
 _MOST_BUCKETS = 1024
 _METADATA = ("litellm_metadata", "metadata")
 _KEY = "tokenbucket_attempts"
-# Of requests that share one dict as their metadata.
+# Of attempts that have ended, in one dict that requests share as their metadata.
 _MOST_MARKS = 100
 
 
 @dataclass(slots=True)
 class _Attempt:
     id: str
+    request: str
+    task: weakref.ref[Any] | None
+    """That of its caller, in which a retry runs, too."""
     deployment: str
     failed: frozenset[str]
     """The deployments that failed in this request before."""
@@ -121,7 +125,10 @@ class TokenBucketRouter(Callback):
     ) -> list[Any]:
         """Reserves what the call may cost at one of the deployments, and returns that one alone."""
         data = {} if request_kwargs is None else request_kwargs
-        before = _attempt_of(data)
+        task = asyncio.current_task()
+        # Others may share its metadata and the name of its request.
+        attempts = (one for one in reversed(_attempts_of(data)) if one.task and one.task() is task)
+        before = next(attempts, None)
         if before:
             await self._end(before)
         failed = before.failed | {before.deployment} if before else frozenset()
@@ -133,45 +140,54 @@ class TokenBucketRouter(Callback):
         if not ordered:
             return ordered
         tokens = self._estimate(model, messages, data) if "tokens" in columns else 0
-        hold = await self._hold(ordered, each, columns, tokens)
-        if not hold.allowed:
-            raise self._refusal(model, hold.decision)
-        chosen = ordered[max(hold.decision.granted, 1) - 1]
-        self._begin(_Attempt(uuid.uuid4().hex, _id_of(chosen), failed), hold, data)
+        denials = []
+        # In a cluster, those of one group alone share a slot.
+        for together in [list(group) for _, group in groupby(ordered, _group_of)]:
+            hold = await self._hold(together, each, columns, tokens)
+            if hold.allowed:
+                break
+            denials.append(hold.decision)
+        else:
+            soonest = min(denials, key=lambda one: (one.retry_after_ms < 0, one.retry_after_ms))
+            raise self._refusal(model, soonest)
+        chosen = together[max(hold.decision.granted, 1) - 1]
+        of = weakref.ref(task) if task else None
+        self._begin(_Attempt(uuid.uuid4().hex, _request_of(data), of, _id_of(chosen), failed), hold, data)
         return [chosen]
 
     async def async_pre_call_deployment_hook(self, kwargs: dict[str, Any], *_: Any, **__: Any) -> None:
         """Notes that the call is sent now, and which of LiteLLM's it is."""
-        if attempt := _attempt_of(kwargs):
-            attempt.is_sent, attempt.call_id = True, kwargs.get("litellm_call_id")
+        if attempt := self._attempt_of(kwargs, None):
+            attempt.is_sent, attempt.call_id = True, _call_of(kwargs)
 
     async def async_post_call_success_deployment_hook(
         self, request_data: dict[str, Any], response: Any, *_: Any, **__: Any
     ) -> None:
         """Settles a call whose answer is there, before the caller has it."""
-        if (attempt := _attempt_of(request_data)) and (tokens := tokens_of(response)) is not None:
+        attempt, tokens = self._attempt_of(request_data, _call_of(request_data)), tokens_of(response)
+        if attempt and tokens is not None:
             await self._end_call(attempt.id, tokens)
 
     async def async_post_call_failure_deployment_hook(
         self, request_data: Mapping[str, Any], *_: Any, **__: Any
     ) -> None:
         """A call that failed was a request, and cost no tokens."""
-        if attempt := _attempt_of(request_data):
+        if attempt := self._attempt_of(request_data, _call_of(request_data)):
             await self._end_call(attempt.id, 0)
 
     async def async_log_success_event(
         self, kwargs: dict[str, Any], response_obj: Any, *_: Any, **__: Any
     ) -> None:
         """Settles a stream, and what a cache has answered: it used nothing."""
-        if attempt := _logged(kwargs):
+        if attempt := self._logged(kwargs):
             await self._end_call(attempt.id, tokens_of(response_obj), was_sent=not kwargs.get("cache_hit"))
 
     async def async_log_failure_event(self, kwargs: dict[str, Any], *_: Any, **__: Any) -> None:
-        if attempt := _logged(kwargs):
+        if attempt := self._logged(kwargs):
             await self._end(attempt)
 
     async def async_post_call_failure_hook(self, request_data: dict[str, Any], *_: Any, **__: Any) -> None:
-        if attempt := _attempt_of(request_data):
+        if attempt := self._attempt_of(request_data, _call_of(request_data)):
             await self._end(attempt)
 
     def _limits(self, deployment: Deployment) -> dict[str, Limit]:
@@ -200,8 +216,7 @@ class TokenBucketRouter(Callback):
             for which in columns:
                 limit, name = each[id].get(which), f"{id}:{which}"
                 limits[name] = limit or _UNLIMITED
-                # One hash tag, so that all deployments of a group share a slot in a cluster.
-                names[name] = hash_tag(str(one["model_name"]))
+                names[name] = hash_tag(_group_of(one))
                 amounts[name] = 0 if limit is None else tokens if which == "tokens" else 1
             alternatives.append(amounts)
         return await self.limiter.hold_any(names, alternatives, ttl_ms=self.ttl_ms, limits=limits)
@@ -212,9 +227,9 @@ class TokenBucketRouter(Callback):
         mark.attempt = attempt
         loop = asyncio.get_running_loop()
         weakref.finalize(mark, self._forgotten, attempt, loop).atexit = False
-        limited = {which: amount for which, amount in hold.amounts.items() if amount}
+        limited = {part.which: part.amount for part in hold._parts if part.limit is not _UNLIMITED}
         self._begin_call(attempt.id, hold, limited)
-        _leave_mark(data, mark)
+        _leave_mark(data, mark, self._calls)
 
     def _forgotten(self, attempt: _Attempt, loop: asyncio.AbstractEventLoop) -> None:
         """Ends a call that was cancelled or a stream that was closed: no hook reports these."""
@@ -225,6 +240,21 @@ class TokenBucketRouter(Callback):
     async def _end(self, attempt: _Attempt) -> None:
         """Settles an attempt whose use is unknown: all that was held, if it was sent."""
         await self._end_call(attempt.id, None, was_sent=attempt.is_sent)
+
+    def _attempt_of(self, data: Mapping[str, Any], call_id: Any) -> _Attempt | None:
+        """Returns the attempt that a hook tells of. Those of requests that share their metadata may be alike
+        in all that LiteLLM says: then one that has not ended."""
+
+        def likeness(one: _Attempt) -> tuple[bool, bool, bool]:
+            return one.deployment == _id_of(data), one.call_id == call_id, one.id in self._calls
+
+        return max(reversed(_attempts_of(data)), key=likeness, default=None)
+
+    def _logged(self, kwargs: Mapping[str, Any]) -> _Attempt | None:
+        """Returns the attempt that LiteLLM logs, unless it has been forgotten."""
+        call_id = _call_of(kwargs)
+        attempt = self._attempt_of(kwargs.get("litellm_params") or {}, call_id)
+        return attempt if attempt and attempt.call_id in (None, call_id) else None
 
     def _refusal(self, model: str, decision: Decision) -> Any:
         """Returns an error that LiteLLM does not retry, as every retry would be denied too."""
@@ -300,7 +330,11 @@ def _id_of(deployment: Deployment) -> str:
     return str((deployment.get("model_info") or {}).get("id"))
 
 
-def _leave_mark(data: dict[str, Any], mark: _Mark) -> None:
+def _group_of(deployment: Deployment) -> str:
+    return str(deployment["model_name"])
+
+
+def _leave_mark(data: dict[str, Any], mark: _Mark, running: Container[str]) -> None:
     """Writes into the dict that is there: LiteLLM passes on copies of what contains it, but not of itself."""
     metadata = next((data[name] for name in _METADATA if isinstance(data.get(name), dict)), None)
     if metadata is None:
@@ -308,23 +342,25 @@ def _leave_mark(data: dict[str, Any], mark: _Mark) -> None:
     marks = metadata.get(_KEY)
     if not isinstance(marks, dict):
         marks = metadata[_KEY] = {}
-    marks[_request_of(data)] = mark
-    while len(marks) > _MOST_MARKS:
-        del marks[next(iter(marks))]
+    marks[str(mark)] = mark
+    if len(marks) > _MOST_MARKS:
+        ended = [id for id, one in marks.items() if not (isinstance(one, _Mark) and one in running)]
+        for id in ended[: len(marks) - _MOST_MARKS]:
+            del marks[id]
 
 
-def _attempt_of(data: Mapping[str, Any]) -> _Attempt | None:
-    """Returns the last attempt of this request; not that of another call with the same dict as metadata."""
+def _attempts_of(data: Mapping[str, Any]) -> list[_Attempt]:
+    """Returns the attempts of this request; not those of another call with the same dict as metadata."""
     for name in _METADATA:
         metadata = data.get(name)
         marks = metadata.get(_KEY) if isinstance(metadata, dict) else None
         if isinstance(marks, dict):
+            attempts = [mark.attempt for mark in marks.values() if isinstance(mark, _Mark)]
             # The proxy does not know what its router has named the request.
-            is_named = "litellm_trace_id" in data or len(marks) != 1
-            mark = marks.get(_request_of(data)) if is_named else next(iter(marks.values()))
-            if isinstance(mark, _Mark):
-                return mark.attempt
-    return None
+            is_named = "litellm_trace_id" in data or len({one.request for one in attempts}) != 1
+            if of := [one for one in attempts if not is_named or one.request == _request_of(data)]:
+                return of
+    return []
 
 
 def _request_of(data: Mapping[str, Any]) -> str:
@@ -332,9 +368,5 @@ def _request_of(data: Mapping[str, Any]) -> str:
     return str(data.get("litellm_trace_id"))
 
 
-def _logged(kwargs: Mapping[str, Any]) -> _Attempt | None:
-    """Returns the attempt that LiteLLM logs, unless a later one has begun meanwhile."""
-    attempt = _attempt_of(kwargs.get("litellm_params") or {})
-    if attempt and attempt.call_id in (None, kwargs.get("litellm_call_id")):
-        return attempt
-    return None
+def _call_of(data: Mapping[str, Any]) -> Any:
+    return data.get("litellm_call_id")

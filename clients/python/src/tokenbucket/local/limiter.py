@@ -360,26 +360,31 @@ class LocalLimiter:
         return self._take_one_of(4 * int(each), words, id, int(ttl_ms))
 
     def _take_one_of(self, size: int, words: tuple[str, ...], id: str = "", ttl_ms: int = 0) -> list[Any]:
-        """Takes the first alternative that allows it; or asks that alone which has the hold already."""
+        """Takes the first alternative that allows it; or asks that alone which has the hold already.
+
+        Of several that have it, the first that wants just what is held, or else the first.
+        """
         alternatives = list(enumerate(_groups(size, str(len(words) // size), words), 1))
         # Looked at one and all, since a mistake in the last is one, too.
-        held = [one for one in alternatives if self._has_held(id, one[1])]
+        likeness = [self._likeness(id, alternative) for _, alternative in alternatives]
+        most = likeness.index(max(likeness))
         denials = []
-        for number, alternative in held[:1] or alternatives:
+        for number, alternative in alternatives[most : most + 1] if likeness[most] else alternatives:
             reply = self._take_all(_groups(4, str(size // 4), alternative), id, ttl_ms)
             if reply[0]:
                 return [number, *reply[1:]]
             denials.append(reply)
         return min(denials, key=lambda reply: (reply[2] == _NEVER, reply[2]))
 
-    def _has_held(self, id: str, words: tuple[str, ...]) -> bool:
-        """Returns whether each bucket of which more than 0 is wanted has the hold; one of all, if none is."""
-        there = [
-            (_cost(amount) > 0, id in self._look(*bucket, pool=bool(id)).holds.by_id)
+    def _likeness(self, id: str, words: tuple[str, ...]) -> int:
+        """Returns 2 if just so much is held of each bucket, and 1 if the hold is in each of which more than 0
+        is wanted; in one of all, if none is."""
+        parts = [
+            (_cost(amount), self._look(*bucket, pool=bool(id)).holds.amount_of(id))
             for *bucket, amount in _groups(4, str(len(words) // 4), words)
         ]
-        wanted = [is_there for is_wanted, is_there in there if is_wanted]
-        return all(wanted) if wanted else any(is_there for _, is_there in there)
+        is_there = [held > 0 for wanted, held in parts if wanted] or [any(held for _, held in parts)]
+        return all(is_there) + all(is_there + [wanted == held for wanted, held in parts])
 
     def _mrenew(self, count: str, ttl_ms: str, id: str, *words: str) -> list[Any]:
         views = [(self._look(*three, pool=True), three[0]) for three in _groups(3, count, words)]
