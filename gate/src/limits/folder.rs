@@ -39,9 +39,7 @@ pub fn read_folder(path: &Path, ignore_dot_files: bool) -> io::Result<Vec<File>>
             Ok(_) => {}
             Err(error) if is_circle(&error) => {}
             Err(error) if error.depth() == 0 => return Err(error.into()),
-            Err(error) => {
-                files.push(Err(error.path().and_then(link_to_nothing).unwrap_or_else(|| error.into())))
-            }
+            Err(error) => files.push(Err(link_to_nothing(&error).unwrap_or_else(|| error.into()))),
         }
     }
     files.into_iter().filter(|file| !is_gone(file)).collect()
@@ -79,7 +77,9 @@ fn bytes_of(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// The limits behind it may be meant to stay, and nobody asked for none.
-fn link_to_nothing(path: &Path) -> Option<io::Error> {
+fn link_to_nothing(error: &walkdir::Error) -> Option<io::Error> {
+    let is_gone = error.io_error().is_some_and(|why| why.kind() == io::ErrorKind::NotFound);
+    let path = error.path().filter(|_| is_gone)?;
     let is_hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
     let is_link = !is_hidden && fs::symlink_metadata(path).is_ok_and(|of| of.is_symlink());
     let problem = || format!("{}: a link to nothing", path.display());
