@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokenbucket_client::{Decision, Error, JointDecision, Limiter, Part as Share};
 
-use super::plan::{Call, Disposition, Kind, Part, Plan};
+use super::plan::{Asked, Call, Kind, Part, Plan};
 use super::reservation::Reservation;
 use crate::to_the_end;
 
@@ -32,30 +32,13 @@ pub(super) async fn ask(limiter: &Limiter, plan: &Plan, quota_mode: bool) -> Res
     });
     // Each is waited for: a reply that nobody reads cannot be refunded.
     let sent = join_all(sends).await.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let denies = |_, asked: &Asked| {
+        let (place, part) = asked.place;
+        sent.get(place).is_some_and(|sent| sent.denies(asked, part))
+    };
     let is_denied = sent.iter().any(|sent| sent.call.is_plain && !sent.is_allowed())
-        || all_quotas_deny(plan, &sent, quota_mode);
+        || plan.all_quotas_deny(quota_mode, denies);
     Ok(sent.into_iter().filter_map(|sent| if is_denied { sent.end_denied() } else { sent.keep() }).collect())
-}
-
-/// Returns whether there are quotas, and all of them are over. In `quota_mode`, what has no limit is one that is left.
-fn all_quotas_deny(plan: &Plan, sent: &[Sent<'_>], quota_mode: bool) -> bool {
-    let mut has_quota = false;
-    for disposition in &plan.dispositions {
-        let is_left = match disposition {
-            Disposition::Passes => quota_mode,
-            Disposition::Asked(asked) if asked.is_quota => {
-                has_quota = true;
-                let (place, part) = asked.place;
-                let answer = sent.get(place).and_then(|sent| Some((sent.call, sent.answer.as_ref()?)));
-                !answer.is_some_and(|(call, answer)| asked.denies(call.kind, &decision_on(part, answer)))
-            }
-            Disposition::Unlimited | Disposition::Asked(_) => false,
-        };
-        if is_left {
-            return false;
-        }
-    }
-    has_quota
 }
 
 async fn send(limiter: &Limiter, call: &Call) -> Result<Answer, Error> {
@@ -175,6 +158,10 @@ struct Sent<'a> {
 impl Sent<'_> {
     fn is_allowed(&self) -> bool {
         self.answer.as_ref().is_some_and(|answer| answer.binding.allowed)
+    }
+
+    fn denies(&self, asked: &Asked, part: usize) -> bool {
+        self.answer.as_ref().is_some_and(|answer| asked.denies(self.call.kind, &decision_on(part, answer)))
     }
 
     fn keep(mut self) -> Option<Answer> {

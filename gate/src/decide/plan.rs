@@ -123,6 +123,26 @@ impl Plan {
         plan
     }
 
+    /// Returns whether there are quotas, and all of them deny: `denies` is asked with the place of a descriptor. In `quota_mode`,
+    /// what has no limit is a quota that is left.
+    pub(super) fn all_quotas_deny(&self, quota_mode: bool, denies: impl Fn(usize, &Asked) -> bool) -> bool {
+        let mut has_quota = false;
+        for (place, disposition) in self.dispositions.iter().enumerate() {
+            let is_left = match disposition {
+                Disposition::Passes => quota_mode,
+                Disposition::Asked(asked) if asked.is_quota => {
+                    has_quota = true;
+                    !denies(place, asked)
+                }
+                Disposition::Unlimited | Disposition::Asked(_) => false,
+            };
+            if is_left {
+                return false;
+            }
+        }
+        has_quota
+    }
+
     fn add(&mut self, matched: Matched, descriptor: &Descriptor, hits: u64, terms: &Terms<'_>) -> Asked {
         let Matched { rule, bucket, metric } = matched;
         let counters = terms.counters.of_limit(&metric);

@@ -45,18 +45,8 @@ fn status(disposition: &Disposition, outcome: &Option<Outcome<'_>>) -> Status {
 
 /// Returns whether the request is over: one plain limit over is enough, but all quotas must be over.
 fn is_over(plan: &Plan, outcomes: &[Option<Outcome<'_>>], policy: &Policy) -> bool {
-    let (mut has_quota, mut has_quota_left) = (false, false);
-    for (disposition, outcome) in plan.dispositions.iter().zip(outcomes) {
-        let (is_quota, denies) = match (disposition, outcome) {
-            (Disposition::Unlimited, _) => continue,
-            (_, Some(outcome)) => (outcome.asked.is_quota, outcome.denies()),
-            (_, None) => (policy.quota_mode, false),
-        };
-        if denies && !is_quota {
-            return true;
-        }
-        has_quota |= is_quota;
-        has_quota_left |= is_quota && !denies;
-    }
-    has_quota && !has_quota_left
+    outcomes.iter().flatten().any(|outcome| !outcome.asked.is_quota && outcome.denies())
+        || plan.all_quotas_deny(policy.quota_mode, |place, _| {
+            outcomes.get(place).and_then(Option::as_ref).is_some_and(Outcome::denies)
+        })
 }
