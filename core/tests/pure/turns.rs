@@ -139,7 +139,7 @@ fn step(
     ]
 }
 
-/// Returns whether the hold of a call is in every bucket of which it wants any.
+/// Returns whether a call wants any, and its hold has enough of each bucket.
 fn is_held(server: &Server, db: i32, parts: &[Part], is_enough: fn(&Part, i64) -> bool) -> bool {
     let held = |part: &Part| {
         part.id().and_then(|_| server.world.held_of(db, part)).map_or(0, |held| held.amount_micro)

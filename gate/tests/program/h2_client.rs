@@ -33,8 +33,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 /// Writes the first bytes of a connection in one go, as Envoy does: calls that it cancels, and others. Returns how many of these are
 /// answered.
 pub fn answered_at_once(gate: &Gate, cancelled: u32, calls: u32, message: &[u8]) -> usize {
-    let size = u32::try_from(message.len()).expect("a message").to_be_bytes();
-    let message = [&[0], &size[..], message].concat();
+    let message = prefixed(message);
     let settings = frame(SETTINGS, 0, 0, &[]);
     let window = frame(WINDOW_UPDATE, 0, 0, &(1_u32 << 24).to_be_bytes());
     let begun = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &settings[..], &window].concat();
@@ -63,6 +62,12 @@ pub fn answered_at_once(gate: &Gate, cancelled: u32, calls: u32, message: &[u8])
         }
     }
     answered.len()
+}
+
+/// A message as gRPC sends it.
+fn prefixed(message: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(message.len()).expect("a message").to_be_bytes();
+    [&[0][..], &length, message].concat()
 }
 
 /// What precedes a message of 1 MiB.
@@ -108,8 +113,7 @@ impl Client {
 pub async fn status_of(client: &Client, path: &str, message: &[u8]) -> Option<String> {
     let mut calls = client.calls.clone().ready().await.ok()?;
     let (reply, mut body) = calls.send_request(call(path), false).ok()?;
-    let length = u32::try_from(message.len()).expect("a message").to_be_bytes();
-    send(&mut body, &[&[0][..], &length, message].concat()).await?;
+    send(&mut body, &prefixed(message)).await?;
     // Refused by what has arrived, perhaps.
     let _ = body.send_data(Bytes::new(), true);
     let reply = reply.await.ok()?;
