@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"reflect"
+	"strconv"
 	"testing"
 	"time"
 
@@ -46,11 +47,18 @@ func TestMistakesAreErrorsUnderEveryPolicy(t *testing.T) {
 	of := func(capacity float64, rate string, options ...tokenbucket.LimiterOption) *tokenbucket.Limiter {
 		return tokenbucket.NewLimiter(limits, tokenbucket.Limit{Capacity: capacity, Rate: rate}, options...)
 	}
+	manyLimits, many, either := map[string]tokenbucket.Limit{}, map[string]float64{}, []map[string]float64{}
+	for i := 0; i < 1025; i++ {
+		which := strconv.Itoa(i)
+		manyLimits[which], many[which] = hourly, 1
+		either = append(either, map[string]float64{which: 1})
+	}
 	for _, broken := range []error{nil, errors.New("unplugged")} {
 		fake.Break(broken)
 		for policy := tokenbucket.FailLocal; policy <= tokenbucket.FailWithError; policy++ {
 			on := tokenbucket.OnError(policy)
 			joint := tokenbucket.NewJointLimiter(limits, map[string]tokenbucket.Limit{"x": hourly}, on)
+			large := tokenbucket.NewJointLimiter(limits, manyLimits, on)
 			for what, err := range map[string]error{
 				"a cost":     errorOf(of(1, "1", on).Take(ctx, "a", math.NaN())),
 				"a capacity": errorOf(of(-1, "1", on).Take(ctx, "a", 1)),
@@ -67,6 +75,8 @@ func TestMistakesAreErrorsUnderEveryPolicy(t *testing.T) {
 				"a wait":     errorOf(of(1, "1", on).Take(ctx, "a", 1, tokenbucket.MaxWait(31*24*time.Hour))),
 				"a limit":    errorOf(joint.TakeAll(ctx, "a", map[string]float64{"y": 1})),
 				"no limit":   errorOf(joint.Hold(ctx, "a", nil, time.Minute)),
+				"many":       errorOf(large.TakeAll(ctx, "a", many)),
+				"any":        errorOf(large.TakeAny(ctx, "a", either)),
 			} {
 				if !errors.Is(err, tokenbucket.ErrBadArgument) || !errors.Is(err, tokenbucket.ErrTokenBucket) {
 					t.Errorf("%s under policy %d, broken by %v: %v", what, policy, broken, err)

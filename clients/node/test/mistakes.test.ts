@@ -24,6 +24,9 @@ type Calls = Record<string, (...words: unknown[]) => Promise<unknown>>;
 const fake = new FakeServer();
 const limiter = new Limiter(fake, LIMIT) as Limiter & Calls;
 const joint = new JointLimiter(fake, { a: LIMIT, b: LIMIT, pool: POOL });
+const many = Array.from({ length: 1025 }, (_, at) => `${at}`);
+const manyLimits = new JointLimiter(fake, Object.fromEntries(many.map((which) => [which, LIMIT])));
+const eachOfMany = many.map((which) => ({ [which]: 1 }));
 const unplugged = new FakeServer();
 unplugged.send = () => Promise.reject(new Error("unplugged"));
 const away = new JointLimiter(patient(unplugged), joint.limits);
@@ -50,6 +53,9 @@ const MISTAKES: [named: string, call: () => unknown][] = [
   ...rows("capacity: ", [-1, NaN, Infinity, "ten", undefined], (capacity) => limited({ ...LIMIT, capacity })),
   ...rows("rate: ", ["", "fast", "10/w", "/s", "10/s/s", -1, "10/0s", "1 /s"], (rate) => limited({ ...LIMIT, rate })),
   ["rate: '10/min' must be .*count/period in ms, s, m, h or d ", () => limited({ ...LIMIT, rate: "10/min" })],
+  ["ERR rate must be at least 1 token in 100 years", () => limited({ capacity: 0, rate: "1/36526d" }).take("a")],
+  ["ERR refilling .* more than 100 years", () => limited({ capacity: 100, rate: "1/366d" }).take("a")],
+  ["ERR refilling .* more than 100 years", () => limited({ capacity: 1201, rate: "1@mo" }).take("a")],
   ...rows("limit: .* is not like { capacity: 10, ", [undefined, null, "10 5/s"], (limit) => limited(limit)),
   ["onError: 'maybe'", () => limited(LIMIT, { onError: "maybe" })],
   ["onError: ", () => limited(LIMIT, { onError: 1 })],
@@ -93,6 +99,8 @@ const MISTAKES: [named: string, call: () => unknown][] = [
   ["'nothing' is none of the limits", () => joint.takeAny("x", [{ a: 1 }, { nothing: 1 }])],
   [".*same number.*amount 0", () => joint.takeAny("x", [{ a: 1, b: 1 }, { a: 1 }])],
   ["amount", () => joint.takeAny("x", [{ a: 0 }, { a: -1 }])],
+  ["ERR numkeys .* 1 to 1024", () => manyLimits.takeAny("x", eachOfMany)],
+  ["ERR numkeys .* 1 to 1024", () => manyLimits.takeAll("x", Object.fromEntries(many.map((which) => [which, 1])))],
   ...[joint, away].map((one): [string, () => unknown] => [".*rate", () => one.takeAny("x", [{ a: 0 }, { pool: 1 }])]),
   ["maxWaitMs: ", () => joint.takeAny("x", EITHER, LONG as object)],
   ["maxWaitMs: ", () => joint.holdAny("x", EITHER, LONG as object)],

@@ -102,6 +102,7 @@ ONE = Limit(1, STILL)
 POOL = Limiter(FAKE, Limit(3, 0))
 LIMITER = Limiter(FAKE, ONE)
 JOINT = JointLimiter(FAKE, {"a": ONE, "b": ONE})
+MANY = JointLimiter(FAKE, dict.fromkeys(map(str, range(1025)), ONE))
 # What the message says, and what calls it.
 MISTAKES: list[tuple[str, Callable[[], Any]]] = [
     (r"^rate: '10/min' must be .*count/period in ms, s, m, h or d", lambda: Limit(10, "10/min")),
@@ -149,6 +150,10 @@ MISTAKES: list[tuple[str, Callable[[], Any]]] = [
     ("^weight: 1000.001 ", lambda: LIMITER.hold("a", 1, share="a", weight=1000.001)),
     ("^weight: 'many' ", lambda: LIMITER.take("a", share="a", weight="many")),
     ("^ERR rate must be above 0", lambda: POOL.take("a")),
+    ("^ERR rate .* 1 token in 100 years", lambda: LIMITER.take("a", limit=Limit(0, "1/36526d"))),
+    ("^ERR refilling .* more than 100 years", lambda: LIMITER.take("a", limit=Limit(100, "1/366d"))),
+    ("^ERR numkeys .* 1 to 1024", lambda: MANY.take_all("a", dict.fromkeys(map(str, range(1025)), 1))),
+    ("^ERR numkeys .* 1 to 1024", lambda: MANY.take_any("a", [{str(one): 1} for one in range(1025)])),
     (r"is not a tokenbucket\.asyncio\.Limiter", lambda: AsyncRateLimitTransport(LIMITER)),  # type: ignore
     ("^limiter: its rate is 0", lambda: RateLimitTransport(POOL)),
 ]

@@ -175,6 +175,9 @@ func (s *Store) holdAny(words []string) (any, error) {
 func (s *Store) first(count, each string, groups []string, id string, decide func([]string) (any, error)) (any, error) {
 	number, _ := strconv.Atoi(count)
 	size, _ := strconv.Atoi(each)
+	if number > mostBuckets {
+		return nil, errTooMany
+	}
 	if size < 1 || number%size != 0 || len(groups) != 4*number {
 		return nil, errors.New("ERR each must be a whole number that divides numkeys")
 	}
@@ -243,9 +246,17 @@ func (s *Store) settle(words []string) (any, error) {
 	}), nil
 }
 
+// mostBuckets are of one call.
+const mostBuckets = 1024
+
+var errTooMany = fmt.Errorf("ERR numkeys must be a whole number from 1 to %d", mostBuckets)
+
 // look returns the buckets of groups of a key, a limit and perhaps an amount, as they are now.
 func (s *Store) look(count string, groups []string, size int, takesPools bool) (buckets []*bucket, err error) {
 	number, err := strconv.Atoi(count)
+	if number > mostBuckets {
+		return nil, errTooMany
+	}
 	if err != nil || number < 1 || len(groups)%size != 0 || len(groups)/size != number {
 		return nil, errors.New("ERR numkeys must match the number of groups")
 	}

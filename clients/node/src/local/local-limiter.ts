@@ -12,6 +12,8 @@ const MICRO = 1_000_000n;
 const DEEPEST = -BigInt(MOST_TOKENS) * MICRO;
 const NEVER = -1n;
 const MOST_DIGITS = 400;
+/** Of one call. */
+const MOST_KEYS = 1024;
 /** No bucket takes longer to fill: 100 years. */
 const CENTURY_US = 3_155_760_000n * MICRO;
 /** The latest time of a bucket: about the year 38,500. */
@@ -127,7 +129,11 @@ export class LocalLimiter {
   #look([key = "", capacity = "", rate = ""]: Words, { pool = false } = {}): View {
     const flow = this.#flowOf(rate);
     if (flow.isPool && !pool) throw new BadArgument("ERR rate 0 is a pool, which only commands of holds accept");
-    return new View(key, down(capacity), flow, this.#now, this.#stored(key));
+    const most = down(capacity);
+    if (!flow.isPool && flow.reaches(0n, most) > CENTURY_US) {
+      throw new BadArgument("ERR refilling capacity from empty at this rate would take more than 100 years");
+    }
+    return new View(key, most, flow, this.#now, this.#stored(key));
   }
 
   /** Returns what is stored, with what the holds have returned that have ended. */
@@ -172,6 +178,7 @@ export class LocalLimiter {
    */
   #oneOf(name: string, each = "", before: Words, words: Words): unknown {
     const size = 4 * Number(each);
+    checkCount(words.length / 4);
     const numbered = groupsOf(String(words.length / size), words, size).map((words, at) => ({ words, number: at + 1 }));
     // Looked at one and all, since a mistake in the last is one, too.
     const likeness = numbered.map(({ words }) => this.#likeness(before[1], groupsOf(each, words)));
@@ -381,7 +388,12 @@ function micros(text: string, more: bigint): bigint {
   return (millionths + more * (denominator - 1n)) / denominator;
 }
 
+function checkCount(buckets: number): void {
+  if (buckets > MOST_KEYS) throw new BadArgument(`ERR numkeys must be a whole number from 1 to ${MOST_KEYS}`);
+}
+
 function groupsOf(count: string | undefined, words: readonly string[], size = 4): string[][] {
+  checkCount(Number(count));
   return Array.from({ length: Number(count) }, (_, at) => words.slice(size * at, size * at + size));
 }
 

@@ -24,6 +24,10 @@ _MICRO = 1_000_000
 _NEVER = -1
 # The server sets no later one.
 _LAST_EXPIRY_MS = 2**53
+# Of one call.
+_MOST_BUCKETS = 1024
+# In which an empty bucket is full, and a token has flowed in.
+_CENTURY_S = 3_155_760_000
 # What a float is off by, in millionths of a token.
 _FLOAT_NOISE = Fraction(1, _MICRO)
 
@@ -364,7 +368,8 @@ class LocalLimiter:
 
         Of several that have it, the first that wants just what is held, or else the first.
         """
-        alternatives = list(enumerate(_groups(size, str(len(words) // size), words), 1))
+        _check_count(len(words) // 4)
+        alternatives = list(enumerate(_cut(size, words), 1))
         # Looked at one and all, since a mistake in the last is one, too.
         likeness = [self._likeness(id, alternative) for _, alternative in alternatives]
         most = likeness.index(max(likeness))
@@ -416,11 +421,26 @@ class LocalLimiter:
 def _limit(capacity: str, rate: str) -> tuple[Fraction, Refill, bool]:
     """What a bucket holds, how it fills, and whether it is a pool, which nothing refills."""
     limit = Limit(capacity, rate)
-    return _down(capacity), refill_of(limit), not limit.tokens_per_s
+    most, per_s = _down(capacity), limit.tokens_per_s
+    if 0 < per_s * _CENTURY_S < 1:
+        raise ReplyError("ERR rate must be at least 1 token in 100 years")
+    if 0 < per_s * _CENTURY_S < most:
+        raise ReplyError("ERR refilling capacity from empty at this rate would take more than 100 years")
+    return most, refill_of(limit), not per_s
 
 
 def _groups(size: int, count: str, words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    for at in range(0, size * int(count), size):
+    _check_count(int(count))
+    return _cut(size, words)
+
+
+def _check_count(buckets: int) -> None:
+    if not 1 <= buckets <= _MOST_BUCKETS:
+        raise ReplyError(f"ERR numkeys must be a whole number from 1 to {_MOST_BUCKETS}")
+
+
+def _cut(size: int, words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    for at in range(0, len(words), size):
         yield words[at : at + size]
 
 
