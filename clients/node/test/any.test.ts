@@ -52,6 +52,12 @@ test("the parts of what is taken are reported, and of a denial every bucket, onc
   assert.deepEqual(await held(), []);
 });
 
+test("a hold of an alternative that wants nothing is settled", async (t) => {
+  const { buckets } = await setUp(t);
+  const hold = await new JointLimiter(buckets, LIMITS).holdAny("x", [{ "a:slots": 0 }, { "b:slots": 1 }]);
+  assert.deepEqual([hold.decision.granted, (await hold.settle()).allowed], [1, true]);
+});
+
 test("without a server the policy decides", async (t) => {
   const fake = new FakeServer();
   t.mock.method(fake, "send", () => Promise.reject(new Error("unplugged")));

@@ -70,6 +70,12 @@ def test_a_hold_that_the_server_has_elsewhere_is_ended_there(
     other.close()
 
 
+def test_a_hold_of_an_alternative_that_wants_nothing_is_settled(make: Make, server: Service) -> None:
+    hold = make(server, LIMITS).hold_any("x", [{"a:slots": 0}, {"b:slots": 1}])
+    settled = hold.settle()
+    assert (hold.decision.granted, settled.allowed, hold.lost) == (1, True, False)
+
+
 def test_in_shadow_mode_what_is_denied_passes_as_the_first(make: Make, server: Service) -> None:
     limiter = make(server, LIMITS, shadow=True)
     tokens = [{"a:tokens": 6}, {"b:tokens": 6}]

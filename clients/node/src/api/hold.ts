@@ -194,6 +194,7 @@ export class Hold implements AsyncDisposable {
 
   async #settle(parts: readonly Part[]): Promise<Decision> {
     clearTimeout(this.#timer);
+    if (parts.length === 0) return this.#decision; // an alternative that wants nothing
     // A renewal on its way could arrive after the settlement.
     await this.#renewing?.catch(() => {});
     const words = ["TB.MSETTLE", String(parts.length), this.id];
@@ -244,7 +245,7 @@ export class Hold implements AsyncDisposable {
     });
     // Of what fills up an alternative there is no hold.
     const counts = ({ amount }: Part, at: number) => !isNothing(amount) || !isNothing(this.#parts[at]!.amount);
-    return this.#each > 0 && parts.some(counts) ? parts.filter(counts) : parts;
+    return this.#each > 0 ? parts.filter(counts) : parts;
   }
 
   #renewIn(ms: number): void {

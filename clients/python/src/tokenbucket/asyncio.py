@@ -194,7 +194,8 @@ class Hold(HoldOperations[Awaited[Decision]]):
         self._stop_renewing()
 
         def settle_if_cancelled(task: asyncio.Task[Decision]) -> None:
-            if task.cancelled() and self._is_sent:  # as all tasks are, perhaps before its first step
+            # As all tasks are, perhaps before its first step.
+            if task.cancelled() and self._is_sent and parts:
                 self._settle_later(parts)
 
         self._settling = self._backend.server._detach(self._settle_after_renewal(parts))

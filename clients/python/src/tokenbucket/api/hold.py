@@ -195,7 +195,7 @@ class HoldOperations(Generic[DecisionT]):
         parts = [part._replace(amount=of.get(part.which, self._unreported(part))) for part in self._parts]
         if self._terms.each:  # what fills up an alternative has no hold
             held = {part.which for part in self._held}
-            parts = [part for part in parts if part.which in held or exactly(part.amount)] or parts
+            parts = [part for part in parts if part.which in held or exactly(part.amount)]
             # Without a reply they are all alternatives, which may share a limit.
             parts = list({part.key: part for part in parts}.values())
         return parts
@@ -210,6 +210,8 @@ class HoldOperations(Generic[DecisionT]):
         what was used. Sent once: a second "not there" could mean that the first has settled. Without a
         reply, the hold is settled by its id later.
         """
+        if not parts:  # an alternative that wants nothing
+            return self.decision
         began, is_settled = self._backend._clock.monotonic(), False
         try:
             words = self._command("TB.MSETTLE", parts)
