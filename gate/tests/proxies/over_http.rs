@@ -65,8 +65,13 @@ fn caddy(setting: &Setting) -> Program {
 }
 
 fn nginx(setting: &Setting) -> Program {
-    let text = setting
-        .configured("examples/nginx/nginx.conf", &[("timeout 100ms", &format!("timeout {}", setting.waits))]);
+    nginx_by(setting, &[])
+}
+
+fn nginx_by(setting: &Setting, changed: &[(&str, &str)]) -> Program {
+    let waits = format!("timeout {}", setting.waits);
+    let changed = [&[("timeout 100ms", waits.as_str())], changed].concat();
+    let text = setting.configured("examples/nginx/nginx.conf", &changed);
     let folder = folder(&[("nginx.conf", &text)]);
     let prefix = folder.path().display().to_string() + "/";
     let nginx = program("NGINX", "/usr/sbin/nginx");
@@ -189,6 +194,22 @@ fn caddy_limits_and_says_so() {
 #[test]
 fn nginx_limits_and_says_so() {
     limits_and_says_so(nginx);
+}
+
+/// nginx asks the next gate, and knows the statuses of both: `502, 429`.
+#[test]
+fn nginx_limits_while_one_of_two_gates_is_down() {
+    let (world, gate, _rules) = checking(&[]);
+    let port = free_port();
+    let down = format!("server 127.0.0.1:{} max_fails=0;\n        keepalive 16;", free_port());
+    let setting = Setting { port, gate: &gate, world: &world, waits: PATIENT };
+    let _proxy = nginx_by(&setting, &[("keepalive 16;", &down)]);
+    limits(port, &world);
+    // A header that the gate refuses, and the backend too: nginx asks it no more.
+    for _ in 0..2 {
+        let refused = login(port, "/login", &[("X-User", "\u{1}")]);
+        assert!(refused.status == 400 && refused.body.contains("nginx"), "{refused:?}");
+    }
 }
 
 #[test]
