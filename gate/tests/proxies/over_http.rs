@@ -3,6 +3,7 @@
 use crate::envoy::SPELLINGS;
 use crate::gate::ports::free_port;
 use crate::gate::{ask, get, wait_until, Gate, Reply};
+use crate::http::FATAL;
 use crate::program::{folder, program, Program};
 use crate::servers;
 use crate::world::{configured, statuses, World};
@@ -232,6 +233,19 @@ fn requests_pass_while_the_gate_hangs() {
             proxy.log()
         );
         assert_eq!(reply.header("ratelimit").filter(|value| !value.is_empty()), None);
+    }
+}
+
+/// An error of the backend is no error of the gate: the request must not be sent again.
+#[test]
+fn a_request_reaches_a_failing_backend_once() {
+    let (world, gate, _rules) = checking(&[]);
+    for start in [caddy, nginx, haproxy, traefik] {
+        let port = free_port();
+        let proxy = start(&Setting { port, gate: &gate, world: &world, waits: PATIENT });
+        let before = world.backend.requests();
+        let reply = ask(port, "POST", FATAL, &[], "");
+        assert_eq!((reply.status, world.backend.requests() - before), (502, 1), "{}", proxy.log());
     }
 }
 
