@@ -170,6 +170,11 @@ fn limits_and_says_so(start: fn(&Setting) -> Program) {
     assert_eq!(login(port, "/login", &[]).body, "from the backend name=ann");
     gate.start_again();
     wait_until("the gate is asked again", || login(port, "/login", &[]).status == 429);
+    // While Redis is away, too: the gate replies 503.
+    world.redis.kill();
+    let passed = login(port, "/login", &[]);
+    assert_eq!((passed.status, passed.body.as_str()), (200, "from the backend name=ann"));
+    assert_eq!(passed.header("ratelimit"), None);
     drop(proxy);
 }
 
@@ -185,6 +190,8 @@ fn traefik_limits() {
     assert_eq!(login(port, "/login", &[]).status, 500);
     gate.start_again();
     wait_until("the gate is asked again", || login(port, "/login", &[]).status == 429);
+    world.redis.kill();
+    assert_eq!(login(port, "/login", &[]).status, 503);
 }
 
 #[test]
