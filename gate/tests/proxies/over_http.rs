@@ -1,8 +1,12 @@
 //! Caddy, nginx, HAProxy and Traefik, which ask over HTTP. All by the configurations of gate/examples.
 
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
 use crate::envoy::SPELLINGS;
 use crate::gate::ports::free_port;
-use crate::gate::{ask, get, wait_until, Gate, Reply};
+use crate::gate::{ask, connect, get, wait_until, Gate, Reply};
 use crate::http::FATAL;
 use crate::program::{folder, program, Program};
 use crate::servers;
@@ -28,6 +32,9 @@ const WITH_HITS: (&str, &str) = ("from: header X-User}", "from: header X-User}\n
 /// Longer than any reply takes on a busy machine.
 const PATIENT: &str = "30000ms";
 
+/// Longer than a busy machine needs, and half of what HAProxy's client for Lua takes to connect.
+const SOON: Duration = Duration::from_secs(10);
+
 /// A gate with [`LIMITS`] and the rules of the example, changed so; and the folder that these are in.
 fn checking(changed: &[(&str, &str)]) -> (World, Gate, tempfile::TempDir) {
     checking_by(LIMITS, changed)
@@ -43,7 +50,8 @@ fn checking_by(limits: &str, changed: &[(&str, &str)]) -> (World, Gate, tempfile
 /// A proxy whose configuration names the example's ports.
 struct Setting<'a> {
     port: u16,
-    gate: &'a Gate,
+    /// The port of the gate.
+    gate: u16,
     world: &'a World,
     /// How long a request waits for the gate; the examples have 100ms.
     waits: &'a str,
@@ -52,7 +60,7 @@ struct Setting<'a> {
 impl Setting<'_> {
     fn configured(&self, path: &str, more: &[(&str, &str)]) -> String {
         let [proxy, gate, backend] =
-            [self.port, self.gate.http, self.world.backend.port].map(|port| format!(":{port}"));
+            [self.port, self.gate, self.world.backend.port].map(|port| format!(":{port}"));
         let ports = [(":8000", proxy.as_str()), (":8080", &gate), (":3000", &backend)];
         configured(path, &[&ports[..], more].concat())
     }
@@ -85,9 +93,15 @@ fn nginx_by(setting: &Setting, changed: &[(&str, &str)]) -> Program {
 }
 
 fn haproxy(setting: &Setting) -> Program {
-    let text = setting.configured("examples/haproxy/haproxy.cfg", &[]);
-    let ms = setting.waits.replace("ms", "");
-    let lua = configured("examples/haproxy/check.lua", &[("timeout = 100", &format!("timeout = {ms}"))]);
+    haproxy_by(setting, &[])
+}
+
+fn haproxy_by(setting: &Setting, changed: &[(&str, &str)]) -> Program {
+    let (before_gate, waits) = (format!(":{}", free_port()), format!("server {}", setting.waits));
+    let own = [(":8082", before_gate.as_str()), ("server 100ms", &waits)];
+    let changed = [&own, changed].concat();
+    let text = setting.configured("examples/haproxy/haproxy.cfg", &changed);
+    let lua = configured("examples/haproxy/check.lua", &[]);
     let haproxy = program("HAPROXY", "/usr/sbin/haproxy");
     let folder = folder(&[("haproxy.cfg", &text), ("check.lua", &lua)]);
     Program::start(setting.port, folder, &[&haproxy, "-db", "-f", "haproxy.cfg"])
@@ -96,7 +110,7 @@ fn haproxy(setting: &Setting) -> Program {
 fn traefik(setting: &Setting) -> Program {
     let port = format!(":{}", setting.port);
     let own = configured("examples/traefik/traefik.yaml", &[(":8000", port.as_str())]);
-    let [gate, backend] = [setting.gate.http, setting.world.backend.port].map(|port| format!(":{port}"));
+    let [gate, backend] = [setting.gate, setting.world.backend.port].map(|port| format!(":{port}"));
     let rules = configured("examples/traefik/edge.yaml", &[(":8080", gate.as_str()), (":3000", &backend)]);
     let traefik = program("TRAEFIK", "traefik");
     let folder = folder(&[("traefik.yaml", &own), ("edge.yaml", &rules)]);
@@ -155,7 +169,7 @@ fn limits(port: u16, world: &World) -> (Reply, Reply) {
 fn limits_and_says_so(start: fn(&Setting) -> Program) {
     let (world, mut gate, _rules) = checking(&[]);
     let port = free_port();
-    let proxy = start(&Setting { port, gate: &gate, world: &world, waits: PATIENT });
+    let proxy = start(&Setting { port, gate: gate.http, world: &world, waits: PATIENT });
 
     let (first, other) = limits(port, &world);
     let told = first.header("ratelimit").expect("a header");
@@ -183,7 +197,7 @@ fn limits_and_says_so(start: fn(&Setting) -> Program) {
 fn traefik_limits() {
     let (world, mut gate, _rules) = checking(&[]);
     let port = free_port();
-    let _proxy = traefik(&Setting { port, gate: &gate, world: &world, waits: PATIENT });
+    let _proxy = traefik(&Setting { port, gate: gate.http, world: &world, waits: PATIENT });
     let (first, other) = limits(port, &world);
     assert_eq!((first.header("ratelimit"), other.status), (None, 200));
     gate.kill();
@@ -210,7 +224,7 @@ fn nginx_limits_while_one_of_two_gates_is_down() {
     let (world, gate, _rules) = checking(&[]);
     let port = free_port();
     let down = format!("server 127.0.0.1:{} max_fails=0;\n        keepalive 16;", free_port());
-    let setting = Setting { port, gate: &gate, world: &world, waits: PATIENT };
+    let setting = Setting { port, gate: gate.http, world: &world, waits: PATIENT };
     let _proxy = nginx_by(&setting, &[("keepalive 16;", &down)]);
     limits(port, &world);
     // A header that the gate refuses, and the backend too: nginx asks it no more.
@@ -225,21 +239,50 @@ fn haproxy_limits_and_says_so() {
     limits_and_says_so(haproxy);
 }
 
+/// HAProxy's question to the gate needs a connection of its own, in `listen gate`.
 #[test]
-fn requests_pass_while_the_gate_hangs() {
+fn callers_that_take_all_connections_of_haproxy_are_limited() {
+    let (world, gate, _rules) = checking(&[]);
+    let setting = Setting { port: free_port(), gate: gate.http, world: &world, waits: PATIENT };
+    let few = [("maxconn 4000", "maxconn 30"), ("maxconn 2000", "maxconn 20")];
+    let proxy = haproxy_by(&setting, &few);
+    let mut callers: Vec<TcpStream> = (0..35).map(|_| connect(setting.port)).collect();
+    callers[0].write_all(b"GET / HTTP/1.1\r\nHost: edge.example\r\n\r\n").expect("a connection");
+    callers[0].set_read_timeout(Some(SOON)).expect("a timeout");
+    let mut reply = [0; 1024];
+    let length = callers[0].read(&mut reply).unwrap_or_else(|error| panic!("{error}: {}", proxy.log()));
+    let reply = String::from_utf8_lossy(&reply[..length]);
+    assert!(reply.starts_with("HTTP/1.1 200") && reply.contains("ratelimit: "), "{reply}");
+}
+
+/// A port whose host does not answer: it drops connections, since one waits already.
+fn silent_port() -> (u16, TcpListener, Vec<TcpStream>) {
+    let listener = TcpListener::bind(("127.0.0.1", free_port())).expect("a port");
+    rustix::net::listen(&listener, 0).expect("a listener");
+    let address = listener.local_addr().expect("an address");
+    let waiting =
+        std::iter::from_fn(|| TcpStream::connect_timeout(&address, Duration::from_millis(200)).ok());
+    let waiting = waiting.collect();
+    (address.port(), listener, waiting)
+}
+
+#[test]
+fn requests_pass_soon_while_the_gate_is_away() {
     let (world, gate, _rules) = checking(&[]);
     gate.signal("STOP");
+    let (silent, _listener, _waiting) = silent_port();
     for start in [caddy, nginx, haproxy] {
-        let port = free_port();
-        let proxy = start(&Setting { port, gate: &gate, world: &world, waits: "100ms" });
-        let reply = ask(port, "POST", "/login", &[], "name=ann");
-        assert_eq!(
-            (reply.status, reply.body.as_str()),
-            (200, "from the backend name=ann"),
-            "{}",
-            proxy.log()
-        );
-        assert_eq!(reply.header("ratelimit").filter(|value| !value.is_empty()), None);
+        for (what, gate) in [("stopped", gate.http), ("silent", silent), ("down", free_port())] {
+            let port = free_port();
+            let proxy = start(&Setting { port, gate, world: &world, waits: "100ms" });
+            let began = Instant::now();
+            let reply = ask(port, "POST", "/login", &[], "name=ann");
+            let took = began.elapsed();
+            let passed = (reply.status, reply.body.as_str(), took < SOON);
+            let why = format!("{what}: {took:?}\n{}", proxy.log());
+            assert_eq!(passed, (200, "from the backend name=ann", true), "{why}");
+            assert_eq!(reply.header("ratelimit").filter(|value| !value.is_empty()), None);
+        }
     }
 }
 
@@ -249,7 +292,7 @@ fn a_request_reaches_a_failing_backend_once() {
     let (world, gate, _rules) = checking(&[]);
     for start in [caddy, nginx, haproxy, traefik] {
         let port = free_port();
-        let proxy = start(&Setting { port, gate: &gate, world: &world, waits: PATIENT });
+        let proxy = start(&Setting { port, gate: gate.http, world: &world, waits: PATIENT });
         let before = world.backend.requests();
         let reply = ask(port, "POST", FATAL, &[], "");
         assert_eq!((reply.status, world.backend.requests() - before), (502, 1), "{}", proxy.log());
@@ -260,7 +303,7 @@ fn a_request_reaches_a_failing_backend_once() {
 fn nginx_hands_on_403_if_the_gate_denies_by_it() {
     let (world, gate, _rules) = checking(&[("domain: edge", "domain: edge\ndeny_with: 403")]);
     let port = free_port();
-    let _proxy = nginx(&Setting { port, gate: &gate, world: &world, waits: PATIENT });
+    let _proxy = nginx(&Setting { port, gate: gate.http, world: &world, waits: PATIENT });
     assert_eq!(statuses(4, || ask(port, "POST", "/login", &[], "")), [200, 200, 200, 403]);
 }
 
