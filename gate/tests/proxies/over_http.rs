@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use crate::envoy::SPELLINGS;
+use crate::envoy::{self, SPELLINGS};
 use crate::gate::ports::free_port;
 use crate::gate::{ask, connect, get, wait_until, Gate, Reply};
 use crate::http::FATAL;
@@ -53,7 +53,7 @@ struct Setting<'a> {
     /// The port of the gate.
     gate: u16,
     world: &'a World,
-    /// How long a request waits for the gate; the examples have 100ms.
+    /// How long a request waits for the gate; the examples have 100ms to connect and 300ms for the reply.
     waits: &'a str,
 }
 
@@ -61,14 +61,19 @@ impl Setting<'_> {
     fn configured(&self, path: &str, more: &[(&str, &str)]) -> String {
         let [proxy, gate, backend] =
             [self.port, self.gate, self.world.backend.port].map(|port| format!(":{port}"));
-        let ports = [(":8000", proxy.as_str()), (":8080", &gate), (":3000", &backend)];
-        configured(path, &[&ports[..], more].concat())
+        let own = [
+            (":8000", proxy.as_str()),
+            (":8080", &gate),
+            (":3000", &backend),
+            ("100ms", self.waits),
+            ("300ms", self.waits),
+        ];
+        configured(path, &[&own[..], more].concat())
     }
 }
 
 fn caddy(setting: &Setting) -> Program {
-    let text = setting
-        .configured("examples/caddy/Caddyfile", &[("timeout 100ms", &format!("timeout {}", setting.waits))]);
+    let text = setting.configured("examples/caddy/Caddyfile", &[]);
     let caddy = program("CADDY", "caddy");
     Program::start(setting.port, folder(&[("Caddyfile", &text)]), &[&caddy, "run", "--config", "Caddyfile"])
 }
@@ -78,9 +83,7 @@ fn nginx(setting: &Setting) -> Program {
 }
 
 fn nginx_by(setting: &Setting, changed: &[(&str, &str)]) -> Program {
-    let waits = format!("timeout {}", setting.waits);
-    let changed = [&[("timeout 100ms", waits.as_str())], changed].concat();
-    let text = setting.configured("examples/nginx/nginx.conf", &changed);
+    let text = setting.configured("examples/nginx/nginx.conf", changed);
     let folder = folder(&[("nginx.conf", &text)]);
     let prefix = folder.path().display().to_string() + "/";
     let nginx = program("NGINX", "/usr/sbin/nginx");
@@ -97,9 +100,8 @@ fn haproxy(setting: &Setting) -> Program {
 }
 
 fn haproxy_by(setting: &Setting, changed: &[(&str, &str)]) -> Program {
-    let (before_gate, waits) = (format!(":{}", free_port()), format!("server {}", setting.waits));
-    let own = [(":8082", before_gate.as_str()), ("server 100ms", &waits)];
-    let changed = [&own, changed].concat();
+    let before_gate = format!(":{}", free_port());
+    let changed = [&[(":8082", before_gate.as_str())], changed].concat();
     let text = setting.configured("examples/haproxy/haproxy.cfg", &changed);
     let lua = configured("examples/haproxy/check.lua", &[]);
     let haproxy = program("HAPROXY", "/usr/sbin/haproxy");
@@ -284,6 +286,28 @@ fn requests_pass_soon_while_the_gate_is_away() {
             assert_eq!(reply.header("ratelimit").filter(|value| !value.is_empty()), None);
         }
     }
+}
+
+/// The proxy must wait longer for the gate than the gate for a silent Redis: here ten times as long as by the examples, since
+/// a busy gate takes up to a second to tell 100 ms of silence.
+#[test]
+fn on_error_denies_while_redis_is_silent() {
+    let (world, rules) =
+        (World::new(LIMITS), folder(&[("check.yaml", &configured("examples/check.yaml", &[]))]));
+    let rules = rules.path().join("check.yaml").display().to_string();
+    let settings = [("CHECK_FILE", rules.as_str()), ("ON_ERROR", "deny"), ("REDIS_TIMEOUT", "100ms")];
+    // A gate that knows that Redis is away waits no more: each proxy has its own.
+    let started = [caddy, nginx, haproxy].map(|start| {
+        let gate = world.gate(&settings);
+        let setting = Setting { port: free_port(), gate: gate.http, world: &world, waits: "3000ms" };
+        (start(&setting), gate)
+    });
+    let gate = world.gate(&settings);
+    let envoy = envoy::example(&world, &gate, &[(envoy::PATIENT, "3s")]);
+    world.redis.signal("STOP");
+    let proxies = started.iter().map(|(proxy, _)| proxy).chain([&envoy]);
+    let statuses: Vec<_> = proxies.map(|proxy| login(proxy.port, "/login", &[]).status).collect();
+    assert_eq!(statuses, [429; 4]);
 }
 
 /// An error of the backend is no error of the gate: the request must not be sent again.
