@@ -324,11 +324,16 @@ fn a_request_reaches_a_failing_backend_once() {
 }
 
 #[test]
-fn nginx_hands_on_403_if_the_gate_denies_by_it() {
-    let (world, gate, _rules) = checking(&[("domain: edge", "domain: edge\ndeny_with: 403")]);
-    let port = free_port();
-    let _proxy = nginx(&Setting { port, gate: gate.http, world: &world, waits: PATIENT });
-    assert_eq!(statuses(4, || ask(port, "POST", "/login", &[], "")), [200, 200, 200, 403]);
+fn a_denial_by_403_says_what_one_by_429_does() {
+    for start in [caddy, nginx, haproxy, traefik] {
+        let (world, gate, _rules) = checking(&[("domain: edge", "domain: edge\ndeny_with: 403")]);
+        let proxy = start(&Setting { port: free_port(), gate: gate.http, world: &world, waits: PATIENT });
+        assert_eq!(statuses(3, || login(proxy.port, "/login", &[])), [200; 3]);
+        let denied = login(proxy.port, "/login", &[]);
+        assert_eq!((denied.status, denied.number("retry-after").is_some()), (403, true), "{denied:?}");
+        let left = denied.header("ratelimit").is_some_and(|value| value.starts_with(r#""login";r=0;t="#));
+        assert!(left && denied.header("ratelimit-policy").is_some(), "{denied:?}");
+    }
 }
 
 #[test]
