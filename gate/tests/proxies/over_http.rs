@@ -53,7 +53,7 @@ struct Setting<'a> {
     /// The port of the gate.
     gate: u16,
     world: &'a World,
-    /// How long a request waits for the gate; the examples have 100ms to connect and 300ms for the reply.
+    /// How long a request waits for the gate; the examples have 300ms to connect, and for the reply.
     waits: &'a str,
 }
 
@@ -61,13 +61,7 @@ impl Setting<'_> {
     fn configured(&self, path: &str, more: &[(&str, &str)]) -> String {
         let [proxy, gate, backend] =
             [self.port, self.gate, self.world.backend.port].map(|port| format!(":{port}"));
-        let own = [
-            (":8000", proxy.as_str()),
-            (":8080", &gate),
-            (":3000", &backend),
-            ("100ms", self.waits),
-            ("300ms", self.waits),
-        ];
+        let own = [(":8000", proxy.as_str()), (":8080", &gate), (":3000", &backend), ("300ms", self.waits)];
         configured(path, &[&own[..], more].concat())
     }
 }
