@@ -170,6 +170,11 @@ class Rules(GatewayTest):
         self.assertEqual(429, gateway.get("/1?user=b", {"X-Api-Key": "b"}).status)
         self.assertEqual(200, gateway.get("/2?user=b", {"X-Api-Key": "b"}).status)
 
+    def test_no_number_of_arguments_hides_a_key(self):
+        gateway = self.gateway(rule(keys=["query:user"], burst=1))
+        self.assertEqual(200, gateway.get("/?user=a").status)
+        self.assertEqual(429, gateway.get("/?" + "x&" * 3000 + "user=a").status)
+
     def test_who_shows_no_key_is_known_by_the_address(self):
         gateway = self.gateway(rule(keys=["header:X-Api-Key"], burst=1))
         self.assert_statuses([200, 429, 429], [gateway.get(), gateway.get(), gateway.get(headers={"X-Api-Key": ""})])

@@ -1,4 +1,5 @@
--- Asks tokenbucket-gate about a request, and leaves its reply in variables of the transaction.
+-- Asks tokenbucket-gate about a request, and leaves its reply in variables of the transaction. `gate` is the address of
+-- `listen gate` in haproxy.cfg, which bounds how long a request waits.
 
 -- The headers that the rules use. Not all that a caller sends: with 98 of them HAProxy's own HTTP client crashes
 -- (seen in 2.6.12).
@@ -17,8 +18,7 @@ local function ask_gate(txn, gate)
     if values then headers[name] = { [0] = table.concat(values, ",", 0) } end
   end
 
-  -- How long a request waits for the gate, in milliseconds. Later it passes, as it does without a gate.
-  local question = { url = "http://" .. gate .. "/check", headers = headers, timeout = 100 }
+  local question = { url = "http://" .. gate .. "/check", headers = headers }
   local reply = core.httpclient():get(question)
   if not reply then return end
   txn:set_var("txn.gate_status", reply.status)

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use rustix::net::listen;
 use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
@@ -28,6 +29,10 @@ const MOST_CONNECTIONS: u64 = 10_000;
 
 /// File descriptors for everything else: Redis, files that are read, and listeners with few connections.
 const OTHER_FILES: u64 = 200;
+
+/// Connections of a port that wait to be accepted: as many as proxies open in a burst, and the kernel's
+/// `net.core.somaxconn` at most. One too many comes in a second later, for which no proxy waits.
+const BACKLOG: i32 = 4_096;
 
 /// Returns the most connections of each of the two listeners for proxies. Raises the limit of open files as far as this
 /// process may: the default is often 1,024, for programs that use select.
@@ -74,6 +79,12 @@ impl Drop for SocketFile {
     }
 }
 
+/// Replaces the backlog of 128 that Tokio asks for. A Unix socket has the kernel's bound.
+fn with_backlog(listener: TcpListener) -> io::Result<TcpListener> {
+    listen(&listener, BACKLOG)?;
+    Ok(listener)
+}
+
 impl Listener {
     /// Listens on a port, without a host on all addresses. `variable` names the setting in errors.
     ///
@@ -82,7 +93,7 @@ impl Listener {
     /// One line that names address and variable.
     pub async fn tcp(host: &str, port: u16, variable: &str) -> Result<Self, String> {
         let host = if host.is_empty() { "0.0.0.0" } else { host };
-        let listener = TcpListener::bind((host, port)).await;
+        let listener = TcpListener::bind((host, port)).await.and_then(with_backlog);
         listener
             .map(Self::Tcp)
             .map_err(|error| format!("cannot listen on {host}:{port} ({variable}): {error}"))

@@ -1,6 +1,7 @@
 //! How long connections stay.
 
 use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
@@ -50,7 +51,7 @@ async fn end_when_they_are_silent() {
     let silent = [gate.grpc, gate.http, gate.debug].map(connect);
     silent.iter().for_each(|one| one.set_nonblocking(true).expect("a connection"));
     // The gate's first words over gRPC, then the end.
-    let is_closed = |mut one: &std::net::TcpStream| loop {
+    let is_closed = |mut one: &TcpStream| loop {
         match one.read(&mut [0; 1024]) {
             Ok(0) => return true,
             Ok(_) => {}
@@ -62,4 +63,23 @@ async fn end_when_they_are_silent() {
         silent.iter().all(is_closed)
     });
     assert!(client.is_open().await);
+}
+
+/// A burst of connections waits for the gate. One too many would come in a second later, for which no proxy waits.
+#[test]
+fn wait_to_be_accepted() {
+    const BURST: usize = 600;
+    let (_redis, gate) = started(&[]);
+    let allowed = std::fs::read_to_string("/proc/sys/net/core/somaxconn").expect("Linux");
+    let allowed: usize = allowed.trim().parse().expect("a number");
+    assert!(allowed >= BURST, "net.core.somaxconn is {allowed}");
+    gate.signal("STOP");
+    for port in [gate.http, gate.grpc] {
+        let address = ([127, 0, 0, 1], port).into();
+        let burst: Result<Vec<_>, _> =
+            (0..BURST).map(|_| TcpStream::connect_timeout(&address, PATIENCE)).collect();
+        assert!(burst.is_ok(), "{burst:?}");
+    }
+    gate.signal("CONT");
+    assert_eq!(gate.http("GET", "/healthcheck", "").status, 200);
 }

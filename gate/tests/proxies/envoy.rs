@@ -10,7 +10,7 @@ use crate::servers::Server;
 use crate::world::{configured, statuses, World};
 
 /// Longer than any reply takes on a busy machine, so that Envoy lets nothing pass in between.
-const PATIENT: &str = "30s";
+pub const PATIENT: &str = "30s";
 
 /// Envoy by the configuration of the tests, before a backend.
 pub fn before(backend: &Backend, gates: &[&Gate], failure_mode_deny: bool) -> Program {
@@ -45,13 +45,13 @@ pub fn world_with_clock(limits: &str) -> (World, Clock) {
 }
 
 /// Envoy by the example, with more replaced than ports.
-fn example(world: &World, gate: &Gate, replaced: &[(&str, &str)]) -> Program {
+pub fn example(world: &World, gate: &Gate, replaced: &[(&str, &str)]) -> Program {
     let port = free_port();
     let own = [
         ("port_value: 8000", &*format!("port_value: {port}")),
         ("port_value: 8081", &format!("port_value: {}", gate.grpc)),
         ("port_value: 3000", &format!("port_value: {}", world.backend.port)),
-        ("timeout: 0.1s", &format!("timeout: {PATIENT}")),
+        ("timeout: 0.3s", &format!("timeout: {PATIENT}")),
     ];
     start(port, &configured("examples/envoy/envoy.yaml", &[&own, replaced].concat()))
 }

@@ -1,8 +1,13 @@
 //! Caddy, nginx, HAProxy and Traefik, which ask over HTTP. All by the configurations of gate/examples.
 
-use crate::envoy::SPELLINGS;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use crate::envoy::{self, SPELLINGS};
 use crate::gate::ports::free_port;
-use crate::gate::{ask, get, wait_until, Gate, Reply};
+use crate::gate::{ask, connect, get, wait_until, Gate, Reply};
+use crate::http::FATAL;
 use crate::program::{folder, program, Program};
 use crate::servers;
 use crate::world::{configured, statuses, World};
@@ -27,6 +32,9 @@ const WITH_HITS: (&str, &str) = ("from: header X-User}", "from: header X-User}\n
 /// Longer than any reply takes on a busy machine.
 const PATIENT: &str = "30000ms";
 
+/// Longer than a busy machine needs, and half of what HAProxy's client for Lua takes to connect.
+const SOON: Duration = Duration::from_secs(10);
+
 /// A gate with [`LIMITS`] and the rules of the example, changed so; and the folder that these are in.
 fn checking(changed: &[(&str, &str)]) -> (World, Gate, tempfile::TempDir) {
     checking_by(LIMITS, changed)
@@ -42,31 +50,34 @@ fn checking_by(limits: &str, changed: &[(&str, &str)]) -> (World, Gate, tempfile
 /// A proxy whose configuration names the example's ports.
 struct Setting<'a> {
     port: u16,
-    gate: &'a Gate,
+    /// The port of the gate.
+    gate: u16,
     world: &'a World,
-    /// How long a request waits for the gate; the examples have 100ms.
+    /// How long a request waits for the gate; the examples have 300ms to connect, and for the reply.
     waits: &'a str,
 }
 
 impl Setting<'_> {
     fn configured(&self, path: &str, more: &[(&str, &str)]) -> String {
         let [proxy, gate, backend] =
-            [self.port, self.gate.http, self.world.backend.port].map(|port| format!(":{port}"));
-        let ports = [(":8000", proxy.as_str()), (":8080", &gate), (":3000", &backend)];
-        configured(path, &[&ports[..], more].concat())
+            [self.port, self.gate, self.world.backend.port].map(|port| format!(":{port}"));
+        let own = [(":8000", proxy.as_str()), (":8080", &gate), (":3000", &backend), ("300ms", self.waits)];
+        configured(path, &[&own[..], more].concat())
     }
 }
 
 fn caddy(setting: &Setting) -> Program {
-    let text = setting
-        .configured("examples/caddy/Caddyfile", &[("timeout 100ms", &format!("timeout {}", setting.waits))]);
+    let text = setting.configured("examples/caddy/Caddyfile", &[]);
     let caddy = program("CADDY", "caddy");
     Program::start(setting.port, folder(&[("Caddyfile", &text)]), &[&caddy, "run", "--config", "Caddyfile"])
 }
 
 fn nginx(setting: &Setting) -> Program {
-    let text = setting
-        .configured("examples/nginx/nginx.conf", &[("timeout 100ms", &format!("timeout {}", setting.waits))]);
+    nginx_by(setting, &[])
+}
+
+fn nginx_by(setting: &Setting, changed: &[(&str, &str)]) -> Program {
+    let text = setting.configured("examples/nginx/nginx.conf", changed);
     let folder = folder(&[("nginx.conf", &text)]);
     let prefix = folder.path().display().to_string() + "/";
     let nginx = program("NGINX", "/usr/sbin/nginx");
@@ -79,9 +90,14 @@ fn nginx(setting: &Setting) -> Program {
 }
 
 fn haproxy(setting: &Setting) -> Program {
-    let text = setting.configured("examples/haproxy/haproxy.cfg", &[]);
-    let ms = setting.waits.replace("ms", "");
-    let lua = configured("examples/haproxy/check.lua", &[("timeout = 100", &format!("timeout = {ms}"))]);
+    haproxy_by(setting, &[])
+}
+
+fn haproxy_by(setting: &Setting, changed: &[(&str, &str)]) -> Program {
+    let before_gate = format!(":{}", free_port());
+    let changed = [&[(":8082", before_gate.as_str())], changed].concat();
+    let text = setting.configured("examples/haproxy/haproxy.cfg", &changed);
+    let lua = configured("examples/haproxy/check.lua", &[]);
     let haproxy = program("HAPROXY", "/usr/sbin/haproxy");
     let folder = folder(&[("haproxy.cfg", &text), ("check.lua", &lua)]);
     Program::start(setting.port, folder, &[&haproxy, "-db", "-f", "haproxy.cfg"])
@@ -90,7 +106,7 @@ fn haproxy(setting: &Setting) -> Program {
 fn traefik(setting: &Setting) -> Program {
     let port = format!(":{}", setting.port);
     let own = configured("examples/traefik/traefik.yaml", &[(":8000", port.as_str())]);
-    let [gate, backend] = [setting.gate.http, setting.world.backend.port].map(|port| format!(":{port}"));
+    let [gate, backend] = [setting.gate, setting.world.backend.port].map(|port| format!(":{port}"));
     let rules = configured("examples/traefik/edge.yaml", &[(":8080", gate.as_str()), (":3000", &backend)]);
     let traefik = program("TRAEFIK", "traefik");
     let folder = folder(&[("traefik.yaml", &own), ("edge.yaml", &rules)]);
@@ -149,7 +165,7 @@ fn limits(port: u16, world: &World) -> (Reply, Reply) {
 fn limits_and_says_so(start: fn(&Setting) -> Program) {
     let (world, mut gate, _rules) = checking(&[]);
     let port = free_port();
-    let proxy = start(&Setting { port, gate: &gate, world: &world, waits: PATIENT });
+    let proxy = start(&Setting { port, gate: gate.http, world: &world, waits: PATIENT });
 
     let (first, other) = limits(port, &world);
     let told = first.header("ratelimit").expect("a header");
@@ -164,6 +180,11 @@ fn limits_and_says_so(start: fn(&Setting) -> Program) {
     assert_eq!(login(port, "/login", &[]).body, "from the backend name=ann");
     gate.start_again();
     wait_until("the gate is asked again", || login(port, "/login", &[]).status == 429);
+    // While Redis is away, too: the gate replies 503.
+    world.redis.kill();
+    let passed = login(port, "/login", &[]);
+    assert_eq!((passed.status, passed.body.as_str()), (200, "from the backend name=ann"));
+    assert_eq!(passed.header("ratelimit"), None);
     drop(proxy);
 }
 
@@ -172,13 +193,15 @@ fn limits_and_says_so(start: fn(&Setting) -> Program) {
 fn traefik_limits() {
     let (world, mut gate, _rules) = checking(&[]);
     let port = free_port();
-    let _proxy = traefik(&Setting { port, gate: &gate, world: &world, waits: PATIENT });
+    let _proxy = traefik(&Setting { port, gate: gate.http, world: &world, waits: PATIENT });
     let (first, other) = limits(port, &world);
     assert_eq!((first.header("ratelimit"), other.status), (None, 200));
     gate.kill();
     assert_eq!(login(port, "/login", &[]).status, 500);
     gate.start_again();
     wait_until("the gate is asked again", || login(port, "/login", &[]).status == 429);
+    world.redis.kill();
+    assert_eq!(login(port, "/login", &[]).status, 503);
 }
 
 #[test]
@@ -191,35 +214,120 @@ fn nginx_limits_and_says_so() {
     limits_and_says_so(nginx);
 }
 
+/// nginx asks the next gate, and knows the statuses of both: `502, 429`.
+#[test]
+fn nginx_limits_while_one_of_two_gates_is_down() {
+    let (world, gate, _rules) = checking(&[]);
+    let port = free_port();
+    let down = format!("server 127.0.0.1:{} max_fails=0;\n        keepalive 16;", free_port());
+    let setting = Setting { port, gate: gate.http, world: &world, waits: PATIENT };
+    let _proxy = nginx_by(&setting, &[("keepalive 16;", &down)]);
+    limits(port, &world);
+    // A header that the gate refuses, and the backend too: nginx asks it no more.
+    for _ in 0..2 {
+        let refused = login(port, "/login", &[("X-User", "\u{1}")]);
+        assert!(refused.status == 400 && refused.body.contains("nginx"), "{refused:?}");
+    }
+}
+
 #[test]
 fn haproxy_limits_and_says_so() {
     limits_and_says_so(haproxy);
 }
 
+/// HAProxy's question to the gate needs a connection of its own, in `listen gate`.
 #[test]
-fn requests_pass_while_the_gate_hangs() {
+fn callers_that_take_all_connections_of_haproxy_are_limited() {
+    let (world, gate, _rules) = checking(&[]);
+    let setting = Setting { port: free_port(), gate: gate.http, world: &world, waits: PATIENT };
+    let few = [("maxconn 4000", "maxconn 30"), ("maxconn 2000", "maxconn 20")];
+    let proxy = haproxy_by(&setting, &few);
+    let mut callers: Vec<TcpStream> = (0..35).map(|_| connect(setting.port)).collect();
+    callers[0].write_all(b"GET / HTTP/1.1\r\nHost: edge.example\r\n\r\n").expect("a connection");
+    callers[0].set_read_timeout(Some(SOON)).expect("a timeout");
+    let mut reply = [0; 1024];
+    let length = callers[0].read(&mut reply).unwrap_or_else(|error| panic!("{error}: {}", proxy.log()));
+    let reply = String::from_utf8_lossy(&reply[..length]);
+    assert!(reply.starts_with("HTTP/1.1 200") && reply.contains("ratelimit: "), "{reply}");
+}
+
+/// A port whose host does not answer: it drops connections, since one waits already.
+fn silent_port() -> (u16, TcpListener, Vec<TcpStream>) {
+    let listener = TcpListener::bind(("127.0.0.1", free_port())).expect("a port");
+    rustix::net::listen(&listener, 0).expect("a listener");
+    let address = listener.local_addr().expect("an address");
+    let waiting =
+        std::iter::from_fn(|| TcpStream::connect_timeout(&address, Duration::from_millis(200)).ok());
+    let waiting = waiting.collect();
+    (address.port(), listener, waiting)
+}
+
+#[test]
+fn requests_pass_soon_while_the_gate_is_away() {
     let (world, gate, _rules) = checking(&[]);
     gate.signal("STOP");
+    let (silent, _listener, _waiting) = silent_port();
     for start in [caddy, nginx, haproxy] {
+        for (what, gate) in [("stopped", gate.http), ("silent", silent), ("down", free_port())] {
+            let port = free_port();
+            let proxy = start(&Setting { port, gate, world: &world, waits: "100ms" });
+            let began = Instant::now();
+            let reply = ask(port, "POST", "/login", &[], "name=ann");
+            let took = began.elapsed();
+            let passed = (reply.status, reply.body.as_str(), took < SOON);
+            let why = format!("{what}: {took:?}\n{}", proxy.log());
+            assert_eq!(passed, (200, "from the backend name=ann", true), "{why}");
+            assert_eq!(reply.header("ratelimit").filter(|value| !value.is_empty()), None);
+        }
+    }
+}
+
+/// The proxy must wait longer for the gate than the gate for a silent Redis: here ten times as long as by the examples, since
+/// a busy gate takes up to a second to tell 100 ms of silence.
+#[test]
+fn on_error_denies_while_redis_is_silent() {
+    let (world, rules) =
+        (World::new(LIMITS), folder(&[("check.yaml", &configured("examples/check.yaml", &[]))]));
+    let rules = rules.path().join("check.yaml").display().to_string();
+    let settings = [("CHECK_FILE", rules.as_str()), ("ON_ERROR", "deny"), ("REDIS_TIMEOUT", "100ms")];
+    // A gate that knows that Redis is away waits no more: each proxy has its own.
+    let started = [caddy, nginx, haproxy].map(|start| {
+        let gate = world.gate(&settings);
+        let setting = Setting { port: free_port(), gate: gate.http, world: &world, waits: "3000ms" };
+        (start(&setting), gate)
+    });
+    let gate = world.gate(&settings);
+    let envoy = envoy::example(&world, &gate, &[(envoy::PATIENT, "3s")]);
+    world.redis.signal("STOP");
+    let proxies = started.iter().map(|(proxy, _)| proxy).chain([&envoy]);
+    let statuses: Vec<_> = proxies.map(|proxy| login(proxy.port, "/login", &[]).status).collect();
+    assert_eq!(statuses, [429; 4]);
+}
+
+/// An error of the backend is no error of the gate: the request must not be sent again.
+#[test]
+fn a_request_reaches_a_failing_backend_once() {
+    let (world, gate, _rules) = checking(&[]);
+    for start in [caddy, nginx, haproxy, traefik] {
         let port = free_port();
-        let proxy = start(&Setting { port, gate: &gate, world: &world, waits: "100ms" });
-        let reply = ask(port, "POST", "/login", &[], "name=ann");
-        assert_eq!(
-            (reply.status, reply.body.as_str()),
-            (200, "from the backend name=ann"),
-            "{}",
-            proxy.log()
-        );
-        assert_eq!(reply.header("ratelimit").filter(|value| !value.is_empty()), None);
+        let proxy = start(&Setting { port, gate: gate.http, world: &world, waits: PATIENT });
+        let before = world.backend.requests();
+        let reply = ask(port, "POST", FATAL, &[], "");
+        assert_eq!((reply.status, world.backend.requests() - before), (502, 1), "{}", proxy.log());
     }
 }
 
 #[test]
-fn nginx_hands_on_403_if_the_gate_denies_by_it() {
-    let (world, gate, _rules) = checking(&[("domain: edge", "domain: edge\ndeny_with: 403")]);
-    let port = free_port();
-    let _proxy = nginx(&Setting { port, gate: &gate, world: &world, waits: PATIENT });
-    assert_eq!(statuses(4, || ask(port, "POST", "/login", &[], "")), [200, 200, 200, 403]);
+fn a_denial_by_403_says_what_one_by_429_does() {
+    for start in [caddy, nginx, haproxy, traefik] {
+        let (world, gate, _rules) = checking(&[("domain: edge", "domain: edge\ndeny_with: 403")]);
+        let proxy = start(&Setting { port: free_port(), gate: gate.http, world: &world, waits: PATIENT });
+        assert_eq!(statuses(3, || login(proxy.port, "/login", &[])), [200; 3]);
+        let denied = login(proxy.port, "/login", &[]);
+        assert_eq!((denied.status, denied.number("retry-after").is_some()), (403, true), "{denied:?}");
+        let left = denied.header("ratelimit").is_some_and(|value| value.starts_with(r#""login";r=0;t="#));
+        assert!(left && denied.header("ratelimit-policy").is_some(), "{denied:?}");
+    }
 }
 
 #[test]

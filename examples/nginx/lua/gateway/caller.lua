@@ -59,7 +59,8 @@ function read.header(_, selector)
 end
 
 function read.query(_, selector)
-    local value = ngx.req.get_uri_args()[selector.name]
+    -- All of them: by default it reads 100, behind which a caller could hide this one.
+    local value = ngx.req.get_uri_args(0)[selector.name]
     if type(value) == "table" then
         value = value[1]
     end
