@@ -61,6 +61,7 @@ KEYS: dict[str, Any] = {
     "sk-killed": {"metadata": {"tokenbucket": ROOMY}},
     "sk-litellm": {"rpm_limit": 2},
     "sk-none": {},
+    "sk-extended": {"user_id": "extended"},
     "sk-team-misspelt": {"team_id": "t8", "team_metadata": {"tokenbucket": {"token": 5}}},
     "sk-messages": {"metadata": {"tokenbucket": ROOMY}},
     "sk-one": {
@@ -98,12 +99,19 @@ def proxy(folder: Path, bucket_server: Service, model: Service) -> Iterator[Serv
             {"model_name": "routed", "litellm_params": of_model | routed, "model_info": {"id": "d1"}},
             {"model_name": "tight", "litellm_params": of_model | {"rpm": 1}, "model_info": {"id": "d2"}},
         ],
-        "litellm_settings": {"callbacks": ["tokenbucket.litellm.callback", "tokenbucket.litellm.router"]},
+        "litellm_settings": {
+            "callbacks": [
+                "tokenbucket.litellm.callback",
+                "litellm_callbacks.callback",
+                "litellm_callbacks.router",
+            ]
+        },
         "general_settings": {"custom_auth": "litellm_auth.user_api_key_auth"},
         "router_settings": {"num_retries": 0, "disable_cooldowns": True},
     }
     (folder / "config.yaml").write_text(json.dumps(config))
-    (folder / "litellm_auth.py").write_text((PACKAGE / "tests/litellm_auth.py").read_text())
+    for name in ("litellm_auth.py", "litellm_callbacks.py"):
+        (folder / name).write_text((PACKAGE / "tests" / name).read_text())
     port = free_port()
     command = [str(Path(sys.executable).parent / "litellm"), "--config", "config.yaml"]
     command += ["--host", "127.0.0.1", "--port", str(port)]
@@ -381,6 +389,12 @@ def test_a_use_that_cannot_be_fails_no_call_and_is_charged_as_held(
             await callback.async_post_call_success_hook(data, key, {"usage": {"total_tokens": total}})
 
     asyncio.run(main())
+
+
+def test_an_extended_callback_limits_too_and_names_its_limits(client: httpx.Client) -> None:
+    both = [chat(client, "sk-extended", "one", 5) for _ in range(2)]
+    assert [response.status_code for response in both] == [200, 429]
+    assert '"key:requests";r=0' in both[0].headers["RateLimit"]
 
 
 def test_a_team_is_limited_together_with_its_keys(client: httpx.Client) -> None:

@@ -24,6 +24,11 @@ _ASSUMED_OUTPUT_TOKENS = 256
 _MOST_TOKENS = 100_000_000
 # How long a call is renewed whose end LiteLLM does not report.
 _LONGEST_CALL_S = 3600
+_HOOKS_OF_CLASS = (
+    "async_pre_call_hook",
+    "async_post_call_response_headers_hook",
+    "async_post_call_streaming_iterator_hook",
+)
 
 
 def joint_limiter(
@@ -65,6 +70,13 @@ class Callback(CustomLogger):
         self.ttl_ms = int(checked_ms("ttl_ms", ttl_ms, 1))
         self._calls: dict[str, _Call] = {}
         """Those that hold something, by their ids."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """LiteLLM's proxy calls these hooks only if the class of a callback itself has them."""
+        super().__init_subclass__(**options)
+        for name in _HOOKS_OF_CLASS:
+            if (hook := getattr(cls, name)) is not getattr(CustomLogger, name):
+                setattr(cls, name, hook)
 
     def _begin_call(self, id: str, hold: Hold, held: Mapping[str, Number]) -> None:
         """Renews the hold until the call is settled or forgotten, or an hour has passed.
