@@ -150,9 +150,19 @@ def chat(
     return client.post("/v1/chat/completions", json=call(content, max_tokens, **more), headers=headers)
 
 
-def stream(client: httpx.Client, key: str, content: str, max_tokens: int, **more: Any) -> Any:
+def stream(
+    client: httpx.Client,
+    key: str,
+    content: str,
+    max_tokens: int,
+    route: str = "chat/completions",
+    **more: Any,
+) -> Any:
     body, headers = call(content, max_tokens, stream=True) | more, {"Authorization": f"Bearer {key}"}
-    return client.stream("POST", "/v1/chat/completions", json=body, headers=headers)
+    if route == "responses":
+        body |= {"input": content, "max_output_tokens": max_tokens}
+        del body["messages"], body["max_tokens"]
+    return client.stream("POST", f"/v1/{route}", json=body, headers=headers)
 
 
 @pytest.fixture
@@ -232,12 +242,17 @@ def test_the_estimate_counts_every_choice(client: httpx.Client) -> None:
 
 
 WORDS = " ".join(["word"] * 300)
-# What a caller sends, whether it streams, and how many tokens it costs its key at least and at most.
-ENDS = {
-    "an answer": ("one two three", False, 6, 6),
-    "a stream": ("one two three", True, 1, 30),
-    "a failure": ("fail please", False, 0, 0),
-    "a hang-up": (WORDS, True, 301, 2000),
+RESPONSES: dict[str, Any] = {"route": "responses"}
+MESSAGES: dict[str, Any] = {"route": "messages"}
+# What a caller sends and how, whether it streams, and how many tokens it costs at least and at most.
+ENDS: dict[str, tuple[str, dict[str, Any], bool, int, int]] = {
+    "an answer": ("one two three", {}, False, 6, 6),
+    "a stream": ("one two three", {}, True, 1, 30),
+    "a stream of a response": ("one two three", RESPONSES, True, 6, 6),
+    "a stream of a message": ("one two three", MESSAGES, True, 6, 6),
+    "a stream of a session": ("one two three", RESPONSES | {"metadata": {"session_id": "s"}}, True, 6, 6),
+    "a failure": ("fail please", {}, False, 0, 0),
+    "a hang-up": (WORDS, {}, True, 301, 2000),
 }
 
 
@@ -245,8 +260,8 @@ ENDS = {
 def test_what_the_key_and_the_router_hold_is_settled_once_the_call_ends(
     client: httpx.Client, admin: Any, end: str
 ) -> None:
-    content, streams, least, most = ENDS[end]
-    with stream(client, "sk-ends", content, 500, model="routed", stream=streams) as response:
+    content, how, streams, least, most = ENDS[end]
+    with stream(client, "sk-ends", content, 500, model="routed", stream=streams, **how) as response:
         chunks = response.iter_raw()
         said = next(chunks)
         assert response.status_code == (400 if end == "a failure" else 200), said
@@ -257,12 +272,15 @@ def test_what_the_key_and_the_router_hold_is_settled_once_the_call_ends(
             assert held_of_deployments(admin) == {"requests", "tokens", "parallel"}
         if end != "a hang-up":
             said += b"".join(chunks)
-            assert (b"[DONE]" in said) == streams
+            ends = b"message_stop" if how.get("route") == "messages" else b"[DONE]"
+            assert (ends in said) == streams
     wait_for(lambda: not any(holds for _, holds in buckets(admin).values()), "the settlement of the key's")
     wait_for(lambda: not held_of_deployments(admin), "the settlement of the router's")
     left = buckets(admin)
     assert left["requests"] == (999, 0)
     assert least <= 100_000 - left.get("tokens", (100_000, 0))[0] <= most
+    tokens = admin.execute_command("TB.PEEK", "tb:litellm:deployments:{routed}:d1:tokens", 60_000, "1/h", 0)
+    assert least <= 60_000 - tokens[1] <= most
 
 
 def test_litellms_own_limits_are_taken_where_there_are_no_others(client: httpx.Client, admin: Any) -> None:
