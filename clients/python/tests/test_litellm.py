@@ -253,6 +253,8 @@ ENDS: dict[str, tuple[str, dict[str, Any], bool, int, int]] = {
     "a stream of a session": ("one two three", RESPONSES | {"metadata": {"session_id": "s"}}, True, 6, 6),
     "a failure": ("fail please", {}, False, 0, 0),
     "a hang-up": (WORDS, {}, True, 301, 2000),
+    "a hang-up in a response": (WORDS, RESPONSES, True, 301, 2000),
+    "a hang-up in a message": (WORDS, MESSAGES, True, 301, 2000),
 }
 
 
@@ -261,6 +263,7 @@ def test_what_the_key_and_the_router_hold_is_settled_once_the_call_ends(
     client: httpx.Client, admin: Any, end: str
 ) -> None:
     content, how, streams, least, most = ENDS[end]
+    hangs_up = end.startswith("a hang-up")
     with stream(client, "sk-ends", content, 500, model="routed", stream=streams, **how) as response:
         chunks = response.iter_raw()
         said = next(chunks)
@@ -270,7 +273,7 @@ def test_what_the_key_and_the_router_hold_is_settled_once_the_call_ends(
             assert held["tokens"][0] < 100_000 - 500
             assert [holds for _, holds in held.values()] == [1, 1, 1]
             assert held_of_deployments(admin) == {"requests", "tokens", "parallel"}
-        if end != "a hang-up":
+        if not hangs_up:
             said += b"".join(chunks)
             ends = b"message_stop" if how.get("route") == "messages" else b"[DONE]"
             assert (ends in said) == streams

@@ -250,6 +250,10 @@ class TokenBucketRouter(Callback):
 
         return max(reversed(_attempts_of(data, call_id)), key=likeness, default=None)
 
+    def _call_in(self, data: Mapping[str, Any]) -> str:
+        attempt = self._attempt_of(data, _call_of(data))
+        return attempt.id if attempt else ""
+
     def _logged(self, kwargs: Mapping[str, Any]) -> _Attempt | None:
         """Returns the attempt that LiteLLM logs, unless it has been forgotten."""
         call_id = _call_of(kwargs)
