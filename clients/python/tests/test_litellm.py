@@ -423,11 +423,13 @@ def test_a_team_is_limited_together_with_its_keys(client: httpx.Client) -> None:
     assert [chat(client, "sk-other").status_code for _ in range(2)] == [200, 429]
 
 
-def test_a_router_in_a_proxy_denies_when_all_deployments_are_busy(client: httpx.Client) -> None:
-    both = [chat(client, "sk-none", "one", 5, model="tight") for _ in range(2)]
+def test_a_router_in_a_proxy_denies_when_all_deployments_are_busy(client: httpx.Client, admin: Any) -> None:
+    both = [chat(client, "sk-ends", "one", 5, model="tight") for _ in range(2)]
     assert [response.status_code for response in both] == [200, 429]
     assert "every deployment is at its limit: retry after" in both[1].json()["error"]["message"]
     assert 0 < int(both[1].headers["Retry-After"]) <= 60
+    wait_for(lambda: not any(holds for _, holds in buckets(admin).values()), "the settlement")
+    assert buckets(admin)["requests"] == (998, 0), "what is denied was a request of the key"
 
 
 def test_what_a_killed_proxy_held_comes_back(client: httpx.Client, proxy: Service, admin: Any) -> None:
