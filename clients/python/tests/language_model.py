@@ -1,4 +1,4 @@
-"""A stand-in for a language model: OpenAI's shape, one word is one token, no intelligence.
+"""A stand-in for a language model: OpenAI's shapes, one word is one token, no intelligence.
 
 It repeats the last message, at once or word by word, and says what that cost. A message that begins
 with "fail" is refused, "slow" is answered after a second, and "meet here" when somebody asks for
@@ -50,10 +50,13 @@ ANSWERED: Counter[str] = Counter()
 MEETINGS: dict[str, asyncio.Barrier] = {}
 
 
-async def chat(request: Request) -> Response:
+async def answer(request: Request) -> Response:
+    """Answers in the shape of a chat; what has an input rather than messages, as a response."""
     asked = await request.json()
     deployment = request.path_params.get("deployment", "")
-    words = asked["messages"][-1]["content"].split()
+    is_chat = "messages" in asked
+    said = asked["messages"][-1]["content"] if is_chat else asked["input"]
+    words = (said if isinstance(said, str) else said[-1]["content"][0]["text"]).split()
     if words[0] == "fail":
         return JSONResponse({"error": {"message": "no", "type": "invalid_request_error"}}, 400)
     if words[0] == "break" and deployment in words:
@@ -78,7 +81,10 @@ async def chat(request: Request) -> Response:
     ANSWERED[f"{deployment} 200"] += 1
     if asked.get("stream"):
         said = words[: words.index(end) + 1] if (end := f"cut-at-{deployment}") in words else words
-        return StreamingResponse(events(asked["model"], said, usage), media_type="text/event-stream")
+        streamed = events if is_chat else response_events
+        return StreamingResponse(streamed(asked["model"], said, usage), media_type="text/event-stream")
+    if not is_chat:
+        return JSONResponse(response(asked["model"], words, usage))
     message = {"role": "assistant", "content": " ".join(words)}
     choice = {"index": 0, "message": message, "finish_reason": "stop"}
     return JSONResponse(head(asked["model"], "chat.completion") | {"choices": [choice], "usage": usage})
@@ -94,6 +100,25 @@ async def events(model: str, words: list[str], usage: dict[str, int]) -> AsyncIt
     yield event(chunk | {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
     yield event(chunk | {"choices": [], "usage": usage})
     yield "data: [DONE]\n\n"
+
+
+def response(model: str, words: list[str], usage: dict[str, int]) -> dict[str, Any]:
+    content = [{"type": "output_text", "text": " ".join(words), "annotations": []}]
+    message = {"type": "message", "id": "msg", "status": "completed", "role": "assistant", "content": content}
+    tokens = {"input_tokens": len(words), "output_tokens": len(words), "total_tokens": usage["total_tokens"]}
+    more = {"parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
+    of_all = {"id": "resp_test", "object": "response", "created_at": 0, "model": model, "status": "completed"}
+    return of_all | more | {"output": [message], "usage": tokens}
+
+
+async def response_events(model: str, words: list[str], usage: dict[str, int]) -> AsyncIterator[str]:
+    place = {"item_id": "msg", "output_index": 0, "content_index": 0}
+    for word in words:
+        if word.startswith("cut") and word == words[-1]:
+            raise ConnectionError("cut")
+        yield event({"type": "response.output_text.delta", "delta": f"{word} "} | place)
+        await asyncio.sleep(PAUSE_S)
+    yield event({"type": "response.completed", "response": response(model, words, usage)})
 
 
 def head(model: str, kind: str) -> dict[str, Any]:
@@ -119,9 +144,9 @@ async def meet(request: Request) -> Response:
     return Response()
 
 
-PLACES = ("/v1/chat/completions", "/{deployment}/v1/chat/completions")
+PLACES = [f"{of}/v1/{shape}" for of in ("", "/{deployment}") for shape in ("chat/completions", "responses")]
 ROUTES = [Route("/answered", answered), Route("/meet/{which}", meet)]
-app = Starlette(routes=[*(Route(place, chat, methods=["POST"]) for place in PLACES), *ROUTES])
+app = Starlette(routes=[*(Route(place, answer, methods=["POST"]) for place in PLACES), *ROUTES])
 
 if __name__ == "__main__":
     uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="warning")

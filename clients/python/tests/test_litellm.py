@@ -61,6 +61,7 @@ KEYS: dict[str, Any] = {
     "sk-killed": {"metadata": {"tokenbucket": ROOMY}},
     "sk-litellm": {"rpm_limit": 2},
     "sk-none": {},
+    "sk-extended": {"user_id": "extended"},
     "sk-team-misspelt": {"team_id": "t8", "team_metadata": {"tokenbucket": {"token": 5}}},
     "sk-messages": {"metadata": {"tokenbucket": ROOMY}},
     "sk-one": {
@@ -98,12 +99,19 @@ def proxy(folder: Path, bucket_server: Service, model: Service) -> Iterator[Serv
             {"model_name": "routed", "litellm_params": of_model | routed, "model_info": {"id": "d1"}},
             {"model_name": "tight", "litellm_params": of_model | {"rpm": 1}, "model_info": {"id": "d2"}},
         ],
-        "litellm_settings": {"callbacks": ["tokenbucket.litellm.callback", "tokenbucket.litellm.router"]},
+        "litellm_settings": {
+            "callbacks": [
+                "tokenbucket.litellm.callback",
+                "litellm_callbacks.callback",
+                "litellm_callbacks.router",
+            ]
+        },
         "general_settings": {"custom_auth": "litellm_auth.user_api_key_auth"},
         "router_settings": {"num_retries": 0, "disable_cooldowns": True},
     }
     (folder / "config.yaml").write_text(json.dumps(config))
-    (folder / "litellm_auth.py").write_text((PACKAGE / "tests/litellm_auth.py").read_text())
+    for name in ("litellm_auth.py", "litellm_callbacks.py"):
+        (folder / name).write_text((PACKAGE / "tests" / name).read_text())
     port = free_port()
     command = [str(Path(sys.executable).parent / "litellm"), "--config", "config.yaml"]
     command += ["--host", "127.0.0.1", "--port", str(port)]
@@ -142,9 +150,19 @@ def chat(
     return client.post("/v1/chat/completions", json=call(content, max_tokens, **more), headers=headers)
 
 
-def stream(client: httpx.Client, key: str, content: str, max_tokens: int, **more: Any) -> Any:
+def stream(
+    client: httpx.Client,
+    key: str,
+    content: str,
+    max_tokens: int,
+    route: str = "chat/completions",
+    **more: Any,
+) -> Any:
     body, headers = call(content, max_tokens, stream=True) | more, {"Authorization": f"Bearer {key}"}
-    return client.stream("POST", "/v1/chat/completions", json=body, headers=headers)
+    if route == "responses":
+        body |= {"input": content, "max_output_tokens": max_tokens}
+        del body["messages"], body["max_tokens"]
+    return client.stream("POST", f"/v1/{route}", json=body, headers=headers)
 
 
 @pytest.fixture
@@ -224,12 +242,19 @@ def test_the_estimate_counts_every_choice(client: httpx.Client) -> None:
 
 
 WORDS = " ".join(["word"] * 300)
-# What a caller sends, whether it streams, and how many tokens it costs its key at least and at most.
-ENDS = {
-    "an answer": ("one two three", False, 6, 6),
-    "a stream": ("one two three", True, 1, 30),
-    "a failure": ("fail please", False, 0, 0),
-    "a hang-up": (WORDS, True, 301, 2000),
+RESPONSES: dict[str, Any] = {"route": "responses"}
+MESSAGES: dict[str, Any] = {"route": "messages"}
+# What a caller sends and how, whether it streams, and how many tokens it costs at least and at most.
+ENDS: dict[str, tuple[str, dict[str, Any], bool, int, int]] = {
+    "an answer": ("one two three", {}, False, 6, 6),
+    "a stream": ("one two three", {}, True, 1, 30),
+    "a stream of a response": ("one two three", RESPONSES, True, 6, 6),
+    "a stream of a message": ("one two three", MESSAGES, True, 6, 6),
+    "a stream of a session": ("one two three", RESPONSES | {"metadata": {"session_id": "s"}}, True, 6, 6),
+    "a failure": ("fail please", {}, False, 0, 0),
+    "a hang-up": (WORDS, {}, True, 301, 2000),
+    "a hang-up in a response": (WORDS, RESPONSES, True, 301, 2000),
+    "a hang-up in a message": (WORDS, MESSAGES, True, 301, 2000),
 }
 
 
@@ -237,8 +262,9 @@ ENDS = {
 def test_what_the_key_and_the_router_hold_is_settled_once_the_call_ends(
     client: httpx.Client, admin: Any, end: str
 ) -> None:
-    content, streams, least, most = ENDS[end]
-    with stream(client, "sk-ends", content, 500, model="routed", stream=streams) as response:
+    content, how, streams, least, most = ENDS[end]
+    hangs_up = end.startswith("a hang-up")
+    with stream(client, "sk-ends", content, 500, model="routed", stream=streams, **how) as response:
         chunks = response.iter_raw()
         said = next(chunks)
         assert response.status_code == (400 if end == "a failure" else 200), said
@@ -247,14 +273,17 @@ def test_what_the_key_and_the_router_hold_is_settled_once_the_call_ends(
             assert held["tokens"][0] < 100_000 - 500
             assert [holds for _, holds in held.values()] == [1, 1, 1]
             assert held_of_deployments(admin) == {"requests", "tokens", "parallel"}
-        if end != "a hang-up":
+        if not hangs_up:
             said += b"".join(chunks)
-            assert (b"[DONE]" in said) == streams
+            ends = b"message_stop" if how.get("route") == "messages" else b"[DONE]"
+            assert (ends in said) == streams
     wait_for(lambda: not any(holds for _, holds in buckets(admin).values()), "the settlement of the key's")
     wait_for(lambda: not held_of_deployments(admin), "the settlement of the router's")
     left = buckets(admin)
     assert left["requests"] == (999, 0)
     assert least <= 100_000 - left.get("tokens", (100_000, 0))[0] <= most
+    tokens = admin.execute_command("TB.PEEK", "tb:litellm:deployments:{routed}:d1:tokens", 60_000, "1/h", 0)
+    assert least <= 60_000 - tokens[1] <= most
 
 
 def test_litellms_own_limits_are_taken_where_there_are_no_others(client: httpx.Client, admin: Any) -> None:
@@ -383,16 +412,24 @@ def test_a_use_that_cannot_be_fails_no_call_and_is_charged_as_held(
     asyncio.run(main())
 
 
+def test_an_extended_callback_limits_too_and_names_its_limits(client: httpx.Client) -> None:
+    both = [chat(client, "sk-extended", "one", 5) for _ in range(2)]
+    assert [response.status_code for response in both] == [200, 429]
+    assert '"key:requests";r=0' in both[0].headers["RateLimit"]
+
+
 def test_a_team_is_limited_together_with_its_keys(client: httpx.Client) -> None:
     assert [chat(client, "sk-one").status_code for _ in range(6)] == [200] * 5 + [429]
     assert [chat(client, "sk-other").status_code for _ in range(2)] == [200, 429]
 
 
-def test_a_router_in_a_proxy_denies_when_all_deployments_are_busy(client: httpx.Client) -> None:
-    both = [chat(client, "sk-none", "one", 5, model="tight") for _ in range(2)]
+def test_a_router_in_a_proxy_denies_when_all_deployments_are_busy(client: httpx.Client, admin: Any) -> None:
+    both = [chat(client, "sk-ends", "one", 5, model="tight") for _ in range(2)]
     assert [response.status_code for response in both] == [200, 429]
     assert "every deployment is at its limit: retry after" in both[1].json()["error"]["message"]
     assert 0 < int(both[1].headers["Retry-After"]) <= 60
+    wait_for(lambda: not any(holds for _, holds in buckets(admin).values()), "the settlement")
+    assert buckets(admin)["requests"] == (998, 0), "what is denied was a request of the key"
 
 
 def test_what_a_killed_proxy_held_comes_back(client: httpx.Client, proxy: Service, admin: Any) -> None:

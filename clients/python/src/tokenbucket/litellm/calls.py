@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,13 @@ _ASSUMED_OUTPUT_TOKENS = 256
 _MOST_TOKENS = 100_000_000
 # How long a call is renewed whose end LiteLLM does not report.
 _LONGEST_CALL_S = 3600
+# How long LiteLLM may take to tell what a caller was sent before hanging up.
+_PARTIAL_USAGE_WITHIN_S = 5
+_HOOKS_OF_CLASS = (
+    "async_pre_call_hook",
+    "async_post_call_response_headers_hook",
+    "async_post_call_streaming_iterator_hook",
+)
 
 
 def joint_limiter(
@@ -66,6 +73,13 @@ class Callback(CustomLogger):
         self._calls: dict[str, _Call] = {}
         """Those that hold something, by their ids."""
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """LiteLLM's proxy calls these hooks only if the class of a callback itself has them."""
+        super().__init_subclass__(**options)
+        for name in _HOOKS_OF_CLASS:
+            if (hook := getattr(cls, name)) is not getattr(CustomLogger, name):
+                setattr(cls, name, hook)
+
     def _begin_call(self, id: str, hold: Hold, held: Mapping[str, Number]) -> None:
         """Renews the hold until the call is settled or forgotten, or an hour has passed.
 
@@ -74,6 +88,27 @@ class Callback(CustomLogger):
         hold.keep_renewing()
         patience = asyncio.get_running_loop().call_later(_LONGEST_CALL_S, self._forget_call, id)
         self._calls[id] = _Call(hold, held, patience)
+
+    async def async_post_call_streaming_iterator_hook(
+        self, user_api_key_dict: Any, response: Any, request_data: dict[str, Any]
+    ) -> AsyncGenerator[Any, None]:
+        """Settles a stream that its caller breaks off."""
+        try:
+            async for chunk in response:
+                yield chunk
+        except (GeneratorExit, asyncio.CancelledError):
+            # In a task of its own, as this one is being cancelled.
+            self.limiter.server._detach(self._settle_broken_off(self._call_in(request_data)))
+            raise
+
+    async def _settle_broken_off(self, id: str) -> None:
+        """What LiteLLM has counted until then, if it tells; else all that was held."""
+        await asyncio.sleep(_PARTIAL_USAGE_WITHIN_S)
+        await self._end_call(id, None)
+
+    def _call_in(self, data: Mapping[str, Any]) -> str:
+        """Returns the id of the call whose data a hook of the proxy gets, or an empty one."""
+        raise NotImplementedError
 
     async def _settle_call(self, id: str, tokens: float | None, *, was_sent: bool = True) -> None:
         """Settles once: LiteLLM reports the end of some calls to several hooks.

@@ -127,7 +127,7 @@ class TokenBucketRouter(Callback):
         data = {} if request_kwargs is None else request_kwargs
         task = asyncio.current_task()
         # Others may share its metadata and the name of its request.
-        attempts = (one for one in reversed(_attempts_of(data)) if one.task and one.task() is task)
+        attempts = (one for one in reversed(_attempts_of(data, None)) if one.task and one.task() is task)
         before = next(attempts, None)
         if before:
             await self._end(before)
@@ -248,7 +248,11 @@ class TokenBucketRouter(Callback):
         def likeness(one: _Attempt) -> tuple[bool, bool, bool]:
             return one.deployment == _id_of(data), one.call_id == call_id, one.id in self._calls
 
-        return max(reversed(_attempts_of(data)), key=likeness, default=None)
+        return max(reversed(_attempts_of(data, call_id)), key=likeness, default=None)
+
+    def _call_in(self, data: Mapping[str, Any]) -> str:
+        attempt = self._attempt_of(data, _call_of(data))
+        return attempt.id if attempt else ""
 
     def _logged(self, kwargs: Mapping[str, Any]) -> _Attempt | None:
         """Returns the attempt that LiteLLM logs, unless it has been forgotten."""
@@ -349,17 +353,24 @@ def _leave_mark(data: dict[str, Any], mark: _Mark, running: Container[str]) -> N
             del marks[id]
 
 
-def _attempts_of(data: Mapping[str, Any]) -> list[_Attempt]:
-    """Returns the attempts of this request; not those of another call with the same dict as metadata."""
+def _attempts_of(data: Mapping[str, Any], call_id: Any) -> list[_Attempt]:
+    """Returns the attempts of this request; not those of another call with the same dict as metadata.
+
+    LiteLLM logs some routes without the name of the request, or with that of a session: then the call's id
+    says which.
+    """
     for name in _METADATA:
         metadata = data.get(name)
         marks = metadata.get(_KEY) if isinstance(metadata, dict) else None
         if isinstance(marks, dict):
             attempts = [mark.attempt for mark in marks.values() if isinstance(mark, _Mark)]
-            # The proxy does not know what its router has named the request.
-            is_named = "litellm_trace_id" in data or len({one.request for one in attempts}) != 1
-            if of := [one for one in attempts if not is_named or one.request == _request_of(data)]:
+            if of := [one for one in attempts if one.request == _request_of(data)]:
                 return of
+            if of := [one for one in attempts if one.is_sent and one.call_id == call_id]:
+                return of
+            # The proxy does not know what its router has named a request that was not sent.
+            if data.get("litellm_trace_id") is None and len({one.request for one in attempts}) == 1:
+                return attempts
     return []
 
 

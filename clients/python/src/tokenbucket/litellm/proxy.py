@@ -6,10 +6,9 @@ nothing; afterwards it settles what the call did cost. `docs/litellm.md` says wh
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import HTTPException
@@ -27,8 +26,6 @@ _ID = "tokenbucket_id"
 _WHOLE = TypeAdapter(int)
 # Of calls whose response has not begun; LiteLLM may tell the end of a call before.
 _MOST_HEADERS = 10_000
-# How long LiteLLM may take to tell what a caller was sent before hanging up.
-_PARTIAL_USAGE_WITHIN_S = 5
 
 
 class TokenBucketCallback(Callback):
@@ -110,27 +107,13 @@ class TokenBucketCallback(Callback):
         """A call that failed was a request, and cost no tokens."""
         await self._end_call(_id_of(request_data), 0)
 
-    async def async_post_call_streaming_iterator_hook(
-        self, user_api_key_dict: Any, response: Any, request_data: dict[str, Any]
-    ) -> AsyncGenerator[Any, None]:
-        """Settles a stream that its caller breaks off."""
-        try:
-            async for chunk in response:
-                yield chunk
-        except (GeneratorExit, asyncio.CancelledError):
-            # In a task of its own, as this one is being cancelled.
-            self.limiter.server._detach(self._settle_broken_off(_id_of(request_data)))
-            raise
-
     async def async_post_call_response_headers_hook(
         self, data: dict[str, Any], *_: Any, **__: Any
     ) -> dict[str, str] | None:
         return self._headers.pop(_id_of(data), None)
 
-    async def _settle_broken_off(self, id: str) -> None:
-        """What LiteLLM has counted until then, if it tells; else all that was held."""
-        await asyncio.sleep(_PARTIAL_USAGE_WITHIN_S)
-        await self._end_call(id, None)
+    def _call_in(self, data: Mapping[str, Any]) -> str:
+        return _id_of(data)
 
     def _refusal(self, decision: Decision, limits: Mapping[str, Limit]) -> HTTPException:
         headers = self.limiter.headers(decision, limits=limits)
