@@ -24,6 +24,7 @@ type dialer struct {
 	next       func(ctx context.Context, network, address string) (net.Conn, error)
 	late       chan net.Conn // for calls that have ended
 	generation atomic.Int64  // connections of earlier ones are not used again
+	replies    atomic.Int64  // that any connection has read
 	life       context.Context
 	end        context.CancelFunc
 }
@@ -31,12 +32,16 @@ type dialer struct {
 // lateWithin bounds a dial whose call has ended, and keeping its connection.
 const lateWithin = 10 * time.Second
 
-// see begins a new generation when a connection ends, or leads to a former master: so do those that are idle.
+// see begins a new generation when a connection ends, or leads to a former master: so do those that are idle. So it is when one
+// is silent, and no other has heard anything meanwhile.
 func (d *dialer) see(err error) {
 	if err != nil && (isBroken(err) || redis.HasErrorPrefix(err, "READONLY")) {
 		d.generation.Add(1)
 	}
 }
+
+// renew begins a new generation, unless one has begun since.
+func (d *dialer) renew(since int64) { d.generation.CompareAndSwap(since, since+1) }
 
 func isBroken(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
@@ -107,6 +112,7 @@ type patientConn struct {
 	system     syscall.Conn
 	dialer     *dialer
 	generation int64
+	asked      int64 // the dialer's replies at the last command
 }
 
 // readWithin is how long reading what has arrived may take.
@@ -133,11 +139,18 @@ func (c *patientConn) Read(buffer []byte) (int, error) {
 		}
 		c.isGreeted = true
 	}
+	switch {
+	case n > 0:
+		c.dialer.replies.Add(1)
+	case errors.Is(err, os.ErrDeadlineExceeded) && c.dialer.replies.Load() == c.asked:
+		c.dialer.renew(c.generation)
+	}
 	return n, err
 }
 
 // Write lets Read find out why it failed before the server has greeted: the server may have said so.
 func (c *patientConn) Write(buffer []byte) (int, error) {
+	c.asked = c.dialer.replies.Load()
 	n, err := c.Conn.Write(buffer)
 	if err != nil && !c.isGreeted {
 		return len(buffer), nil
