@@ -34,6 +34,7 @@ type Hold struct {
 	used  []part
 
 	sending sync.Mutex         // a renewal on its way could take anew what is settled
+	late    []part             // what the server may yet take for a call that got no reply
 	stop    context.CancelFunc // ends renewing
 	lost    chan struct{}      // closed when the server no longer has the hold
 	settled sync.Once
@@ -181,9 +182,14 @@ func (h *Hold) settle(parts []part) (Decision, error) {
 	for _, p := range parts {
 		h.settings.forget(p.name)
 	}
-	if err != nil || decision.Degraded {
+	if err != nil {
 		return decision, err
 	}
+	if decision.Degraded { // what is held is settled later anyway
+		h.endOthers(h.late, h.held)
+		return decision, nil
+	}
+	h.endOthers(h.late, nil)
 	if server.degraded.Load() > 0 { // it may be in this process too
 		_, _ = server.decideLocally(settle.args)
 	}
@@ -215,6 +221,9 @@ func (h *Hold) set(ctx context.Context, parts []part, each int, options ...CallO
 	decision, err = h.settings.ask(ctx, c, parts...)
 	h.isKnown = h.isKnown || err == nil && decision.Allowed && !decision.Degraded
 	h.isSent = h.isSent || h.isKnown || isInDoubt
+	if isInDoubt && !c.renews && h.late == nil {
+		h.late = parts
+	}
 	return decision, isInDoubt, err
 }
 

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -191,6 +193,82 @@ func TestAHoldThatIsDeniedWhenItIsSentAgainEnds(t *testing.T) {
 			t.Fatalf("%s: %+v, %v", name, held, err)
 		}
 		realserver.Eventually(t, "it has ended", func() bool { return fmt.Sprint(server.Do("TB.HOLDS", "tb:{x}:a")) == "[]" })
+	}
+}
+
+// lateHolds is a server that the first command that takes a hold reaches only when it is let.
+type lateHolds struct {
+	*realserver.Server
+	isAway atomic.Bool
+	late   []any
+}
+
+func (l *lateHolds) Do(ctx context.Context, args ...any) (any, error) {
+	name := args[0]
+	if l.isAway.Load() {
+		return refuse(ctx, args...)
+	}
+	if (name == "TB.MHOLD" || name == "TB.HOLDANY") && l.late == nil {
+		l.late = args
+		return nil, os.ErrDeadlineExceeded
+	}
+	return l.Doer().Do(ctx, args...)
+}
+
+func (l *lateHolds) let() {
+	at := 2
+	if l.late[0] == "TB.HOLDANY" {
+		at = 3
+	}
+	l.late[at] = "3600000" // for longer than the test
+	l.Server.Do(l.late...)
+}
+
+func TestAHoldThatIsMadeLateEndsAfterItsSettlement(t *testing.T) {
+	all := map[string]float64{"a": 1, "tokens": 5}
+	for name, c := range map[string]struct {
+		alternatives []map[string]float64
+		isAway       bool   // at first, so that a renewal makes the hold
+		taken        string // by another, before the late command comes
+	}{
+		"all":         {},
+		"renewal":     {isAway: true},
+		"alternative": {alternatives: []map[string]float64{all, {"b": 1, "tokens": 5}}, taken: "tb:{x}:a"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := &lateHolds{Server: realserver.Start(t)}
+			server.isAway.Store(c.isAway)
+			limits := tokenbucket.NewServer(server, tokenbucket.Timeout(5*time.Second), tokenbucket.RetryEvery(20*time.Millisecond), tokenbucket.LogTo(t.Logf))
+			defer limits.Close()
+			joint := tokenbucket.NewJointLimiter(limits, map[string]tokenbucket.Limit{"a": slot, "b": slot, "tokens": hourly})
+			holds := func(which string) string { return fmt.Sprint(server.Server.Do("TB.HOLDS", "tb:{x}:"+which)) }
+			ask := func() (*tokenbucket.Hold, error) { return joint.Hold(ctx, "x", all, 3*time.Second) }
+			if len(c.alternatives) > 0 {
+				ask = func() (*tokenbucket.Hold, error) { return joint.HoldAny(ctx, "x", c.alternatives, 3*time.Second) }
+			}
+			held, err := ask()
+			if err != nil || !held.Decision().Allowed {
+				t.Fatalf("%+v, %v", held, err)
+			}
+			server.isAway.Store(false)
+			realserver.Eventually(t, "the server has it", func() bool { return holds("a") != "[]" })
+			if err := held.UsedOf("tokens", 2); err != nil {
+				t.Fatal(err)
+			}
+			settle(t, held)
+			if c.taken != "" {
+				server.Server.Do("TB.HOLD", c.taken, "1", "0", "1", "3600000", "other")
+			}
+			server.let()
+			for _, which := range []string{"a", "b", "tokens"} {
+				realserver.Eventually(t, "it has ended in "+which, func() bool {
+					return holds(which) == "[]" || "tb:{x}:"+which == c.taken
+				})
+			}
+			if level := fmt.Sprint(server.Server.Do("TB.PEEK", "tb:{x}:tokens", "10", "10/h", "0")); !strings.HasPrefix(level, "[1 8 ") {
+				t.Error("tokens left:", level)
+			}
+		})
 	}
 }
 
