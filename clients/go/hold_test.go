@@ -201,6 +201,7 @@ type lateHolds struct {
 	*realserver.Server
 	isAway atomic.Bool
 	late   []any
+	isMute bool // about the first settlement
 }
 
 func (l *lateHolds) Do(ctx context.Context, args ...any) (any, error) {
@@ -212,7 +213,12 @@ func (l *lateHolds) Do(ctx context.Context, args ...any) (any, error) {
 		l.late = args
 		return nil, os.ErrDeadlineExceeded
 	}
-	return l.Doer().Do(ctx, args...)
+	reply, err := l.Doer().Do(ctx, args...)
+	if name == "TB.MSETTLE" && l.isMute {
+		l.isMute = false
+		return nil, os.ErrDeadlineExceeded
+	}
+	return reply, err
 }
 
 func (l *lateHolds) let() {
@@ -229,14 +235,16 @@ func TestAHoldThatIsMadeLateEndsAfterItsSettlement(t *testing.T) {
 	for name, c := range map[string]struct {
 		alternatives []map[string]float64
 		isAway       bool   // at first, so that a renewal makes the hold
+		isMute       bool   // the settlement gets no reply
 		taken        string // by another, before the late command comes
 	}{
 		"all":         {},
 		"renewal":     {isAway: true},
+		"no reply":    {isMute: true},
 		"alternative": {alternatives: []map[string]float64{all, {"b": 1, "tokens": 5}}, taken: "tb:{x}:a"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			server := &lateHolds{Server: realserver.Start(t)}
+			server := &lateHolds{Server: realserver.Start(t), isMute: c.isMute}
 			server.isAway.Store(c.isAway)
 			limits := tokenbucket.NewServer(server, tokenbucket.Timeout(5*time.Second), tokenbucket.RetryEvery(20*time.Millisecond), tokenbucket.LogTo(t.Logf))
 			defer limits.Close()
