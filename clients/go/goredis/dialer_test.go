@@ -2,10 +2,33 @@ package goredis
 
 import (
 	"context"
+	"errors"
 	"net"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"tokenbucket/internal/realserver"
 )
+
+func TestOneLookAtATimeAndNoneAfterTheEnd(t *testing.T) {
+	var looks atomic.Int64
+	d := &dialer{master: &master{}, next: func(context.Context, string, string) (net.Conn, error) {
+		looks.Add(1)
+		return nil, errors.New("broken")
+	}}
+	d.life, d.end = context.WithCancel(context.Background())
+	for i := 0; i < 100; i++ {
+		d.look()
+	}
+	realserver.Eventually(t, "it looks", func() bool { return looks.Load() == 1 })
+	d.end()
+	realserver.Eventually(t, "it ends", func() bool { return !d.master.isLooking.Load() })
+	d.look()
+	if d.master.isLooking.Load() || looks.Load() != 1 {
+		t.Fatal("it looks again")
+	}
+}
 
 // A slow server has work enough without connections anew.
 func TestIdleConnectionsStayWhileOthersHear(t *testing.T) {
