@@ -137,10 +137,13 @@ func (n *node) send(ctx context.Context, c command) (reply any, isSent bool, err
 		do()
 	}
 	isLate, isSoon := isTimeout(err), n.server.now()-began < 2*int64(n.server.timeout)
+	redirects := n.server.cluster != nil // perhaps to a node that is the silent one
 	switch {
-	case n.isAway() || ctx.Err() != nil && !isSent || isLate && !isSoon:
-	case isLate && ctx.Err() == nil && !(c.once && isSent):
-		do()
+	case n.isAway() || ctx.Err() != nil && !isSent || isLate && !isSoon && !redirects:
+	case isLate && isSoon && ctx.Err() == nil && !(c.once && isSent):
+		if do(); redirects && isTimeout(err) {
+			n.ping(began)
+		}
 	case err != nil && !isServerLine(err): // others may have a connection
 		n.ping(began)
 	}
