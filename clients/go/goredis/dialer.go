@@ -9,6 +9,8 @@ import (
 	"io"
 	"net"
 	"os"
+	"regexp"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -164,6 +166,9 @@ func (d *dialer) open(ctx context.Context, network, address string) (conn net.Co
 		}
 	}()
 	if conn, err = d.next(ctx, network, address); err != nil {
+		if mistake := mistakeOf(err); mistake != "" {
+			err = fmt.Errorf("%w: Sentinel: %s", tokenbucket.ErrBadArgument, mistake)
+		}
 		return nil, tokenbucket.Unsent(err)
 	}
 	wrapped := &patientConn{Conn: conn, dialer: d, generation: d.arrive(conn, generation)}
@@ -174,6 +179,24 @@ func (d *dialer) open(ctx context.Context, network, address string) (conn net.Co
 		return struct{ net.Conn }{wrapped}, nil
 	}
 	return wrapped, nil
+}
+
+const ofSentinels = "redis: all sentinels specified in configuration are unreachable: "
+
+var ofMistake = regexp.MustCompile(`^((NOAUTH|WRONGPASS|NOPERM|DENIED|ERR) |(remote error: )?(tls|x509): )`)
+
+// mistakeOf returns what a Sentinel said that waiting does not change, or "". go-redis makes one text of the errors of all.
+func mistakeOf(err error) string {
+	_, said, _ := strings.Cut(err.Error(), ofSentinels)
+	for _, line := range strings.Split(said, "\n") {
+		switch {
+		case line == redis.Nil.Error():
+			return "it knows no master of that name"
+		case ofMistake.MatchString(line) && !strings.HasPrefix(line, string(tooMany[1:])) && !strings.HasSuffix(line, "timed out"):
+			return line
+		}
+	}
+	return ""
 }
 
 // patientConn reads once more after a deadline: a process that had no processor finds there what had arrived.

@@ -3,6 +3,8 @@ package goredis_test
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -157,5 +159,44 @@ func TestASentinelThatIsSilentIsNoOutageOfItsMaster(t *testing.T) {
 	log.Expect(t)
 	if loses.Load() {
 		t.Fatal("no reply was lost")
+	}
+}
+
+func TestMistakesTowardsSentinelAreErrorsAndNoOutage(t *testing.T) {
+	says := func(reply string) redis.FailoverOptions {
+		return redis.FailoverOptions{SentinelAddrs: []string{startSentinel(t, reply).address}}
+	}
+	untrusted, _ := secured(t, startSentinel(t, "").address)
+	silent := says("")
+	silent.ReadTimeout = 100 * time.Millisecond
+	for name, c := range map[string]struct {
+		options redis.FailoverOptions
+		mistake string // or an outage
+	}{
+		"no password":    {says("-NOAUTH Authentication required.\r\n"), "NOAUTH"},
+		"wrong password": {says("-WRONGPASS invalid username-password pair\r\n"), "WRONGPASS"},
+		"no rights":      {says("-NOPERM this user has no permissions\r\n"), "NOPERM"},
+		"no Sentinel":    {says("-ERR unknown command 'sentinel'\r\n"), "unknown command"},
+		"master's name":  {says("*-1\r\n"), "knows no master"},
+		"certificate":    {redis.FailoverOptions{SentinelAddrs: []string{untrusted}, TLSConfig: &tls.Config{}}, "x509"},
+		"full":           {says("-ERR max number of clients reached\r\n"), ""},
+		"silent":         {silent, ""},
+		"refuses":        {redis.FailoverOptions{SentinelAddrs: []string{"127.0.0.1:1"}}, ""},
+	} {
+		c, log := c, &realserver.Log{}
+		c.options.MasterName = "m"
+		limits := tokenbucket.NewServer(from(t, redis.NewFailoverClient(&c.options)), tokenbucket.Timeout(5*time.Second), tokenbucket.LogTo(log.Printf))
+		decision, err := tokenbucket.NewLimiter(limits, hourly, tokenbucket.OnError(tokenbucket.FailOpen)).Take(ctx, "a", 1)
+		switch {
+		case c.mistake == "" && (err != nil || !decision.Degraded):
+			t.Errorf("%s: %+v, %v", name, decision, err)
+		case c.mistake == "":
+			log.Expect(t, "cannot ask the server")
+		case !errors.Is(err, tokenbucket.ErrTokenBucket) || errors.Is(err, tokenbucket.ErrModuleMissing) || !strings.Contains(err.Error(), c.mistake):
+			t.Errorf("%s: %+v, %v", name, decision, err)
+		default:
+			log.Expect(t)
+		}
+		limits.Close()
 	}
 }
