@@ -105,7 +105,7 @@ func (h *Hold) endOthers(all, granted []part) {
 		}
 	}
 	if len(others) > 0 {
-		settle := h.settings.command([]any{"TB.MSETTLE", strconv.Itoa(len(others)), h.id}, others...)
+		settle := h.settlement(others)
 		settle.ttl = h.ttl
 		h.settings.server.settleLater(withoutUse(settle))
 	}
@@ -170,20 +170,24 @@ func (h *Hold) Settle() (Decision, error) {
 	return h.result, h.err
 }
 
+func (h *Hold) settlement(parts []part) command {
+	settle := h.settings.command([]any{"TB.MSETTLE", strconv.Itoa(len(parts)), h.id}, parts...)
+	settle.settled = func() { h.settings.forgetAll(parts) }
+	return settle
+}
+
 func (h *Hold) settle(parts []part) (Decision, error) {
 	if len(parts) == 0 { // an alternative that wants nothing
 		return Decision{Allowed: true, Granted: 1}, nil
 	}
 	ctx, server := context.Background(), h.settings.server
-	settle := h.settings.command([]any{"TB.MSETTLE", strconv.Itoa(len(parts)), h.id}, parts...)
+	settle := h.settlement(parts)
 	if h.isSent {
 		settle.ttl = h.ttl
 	}
 	settle.isTwice = h.late != nil && server.now()-h.lateAt < int64(rules.SettledAgainAfter)
 	decision, err := h.settings.ask(ctx, settle, parts...)
-	for _, p := range parts {
-		h.settings.forget(p.name)
-	}
+	h.settings.forgetAll(parts)
 	if err != nil {
 		return decision, err
 	}

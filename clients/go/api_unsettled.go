@@ -77,6 +77,9 @@ func (s *Server) settleOne(one settlement) {
 		return
 	}
 	if _, _, err := s.call(s.life, one.command); awayOf(err) == nil {
+		if err == nil {
+			one.settled()
+		}
 		if err != nil || one.isLast {
 			return
 		}

@@ -280,6 +280,25 @@ func TestAHoldThatIsMadeLateEndsAfterItsSettlement(t *testing.T) {
 	}
 }
 
+func TestADenialIsForgottenWhenAHoldIsSettledLater(t *testing.T) {
+	server := realserver.Start(t)
+	isLost := atomic.Bool{}
+	limits := tokenbucket.NewServer(doing(func(ctx context.Context, args ...any) (any, error) {
+		if args[0] == "TB.MSETTLE" && isLost.CompareAndSwap(true, false) {
+			return refuse(ctx, args...)
+		}
+		return server.Doer().Do(ctx, args...)
+	}), tokenbucket.Timeout(5*time.Second), tokenbucket.RetryEvery(20*time.Millisecond), tokenbucket.LogTo(t.Logf))
+	defer limits.Close()
+	limiter := tokenbucket.NewLimiter(limits, hourly, tokenbucket.RememberDenials(10), tokenbucket.OnError(tokenbucket.FailClosed))
+	held := hold(t, limiter, 10, time.Hour)
+	use(t, held, 0)
+	isLost.Store(true)
+	settle(t, held)
+	realserver.Eventually(t, "it is denied", func() bool { return !must(t)(limiter.Take(ctx, "a", 1)).Degraded })
+	realserver.Eventually(t, "it is allowed", func() bool { return must(t)(limiter.Take(ctx, "a", 1)).Allowed })
+}
+
 func TestARenewalKeepsTheNumberOfTheAlternative(t *testing.T) {
 	renewed := make(chan bool, 1000)
 	tell := tokenbucket.OnDecision(func(string, tokenbucket.Limit, tokenbucket.Decision, time.Duration) { renewed <- true })

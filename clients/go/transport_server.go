@@ -138,6 +138,7 @@ type command struct {
 	inDoubt *bool         // set once the server may have executed it without an answer, or nil
 	ttl     time.Duration // of the hold that it settles
 	isTwice bool          // the hold that it settles may be made anew behind it
+	settled func()        // called when it has settled a hold later
 	maxWait time.Duration // lets what would be denied wait in the server
 	share   []any         // the tenant whose turn a call that waits takes
 	wrong   error         // of an option
