@@ -112,8 +112,9 @@ func (h *Hold) endOthers(all, granted []part) {
 }
 
 // Lost returns a channel that is closed when the server no longer has the hold: the process was suspended for longer than
-// the ttl, the server was away until it was nearly over, or a failover lost it. Others may have the tokens, so the work should
-// stop. The next renewal finds out, within a third of the ttl, or when the server is back. A lost hold is not taken anew.
+// the ttl, the server was away until it was nearly over, it refused all renewals, or a failover lost it. Others may have the
+// tokens, so the work should stop. The next renewal finds out, within a third of the ttl, or when the server is back. A lost
+// hold is not taken anew.
 func (h *Hold) Lost() <-chan struct{} { return h.lost }
 
 // Decision returns the first decision, then that of the last renewal. Granted stays that of the first.
@@ -239,7 +240,7 @@ func (h *Hold) set(ctx context.Context, parts []part, each int, options ...CallO
 // renew renews the hold three times a ttl. While the server does not decide, it tries ten times, so that a hold outlasts an outage
 // that ends before its ttl is nearly over.
 func (h *Hold) renew(ctx context.Context) {
-	timer := time.NewTimer(h.ttl / 3)
+	timer, renewed := time.NewTimer(h.ttl/3), h.settings.server.clock.Now()
 	defer timer.Stop()
 	for {
 		select {
@@ -259,8 +260,15 @@ func (h *Hold) renew(ctx context.Context) {
 		if err != nil {
 			if awayOf(err) == nil && ctx.Err() == nil && !errors.Is(err, ErrClosed) {
 				h.settings.server.logf("tokenbucket: a hold was not renewed: %v", err)
+				if h.isKnown && h.settings.server.clock.Now().Sub(renewed) >= h.ttl {
+					close(h.lost)
+					return
+				}
 			}
 			continue
+		}
+		if decision.Allowed && !decision.Degraded {
+			renewed = began
 		}
 		decision = h.settings.report(h.held, decision, 1, began)
 		decision.Granted = h.Decision().Granted

@@ -299,6 +299,27 @@ func TestADenialIsForgottenWhenAHoldIsSettledLater(t *testing.T) {
 	realserver.Eventually(t, "it is allowed", func() bool { return must(t)(limiter.Take(ctx, "a", 1)).Allowed })
 }
 
+func TestAHoldThatTheServerDoesNotRenewIsLostAfterItsTTL(t *testing.T) {
+	server := realserver.Start(t)
+	limits := tokenbucket.NewServer(doing(func(ctx context.Context, args ...any) (any, error) {
+		if args[0] == "TB.MRENEW" {
+			return nil, errors.New("NOPERM User worker has no permissions to run the 'tb.mrenew' command")
+		}
+		return server.Doer().Do(ctx, args...)
+	}), tokenbucket.Timeout(5*time.Second), tokenbucket.LogTo(t.Logf))
+	defer limits.Close()
+	began, ttl := time.Now(), 300*time.Millisecond
+	held := hold(t, tokenbucket.NewLimiter(limits, slot), 1, ttl)
+	select {
+	case <-held.Lost():
+	case <-time.After(30 * time.Second):
+		t.Fatal("it is not lost")
+	}
+	if after := time.Since(began); after < ttl {
+		t.Fatal("lost after", after)
+	}
+}
+
 func TestARenewalKeepsTheNumberOfTheAlternative(t *testing.T) {
 	renewed := make(chan bool, 1000)
 	tell := tokenbucket.OnDecision(func(string, tokenbucket.Limit, tokenbucket.Decision, time.Duration) { renewed <- true })
