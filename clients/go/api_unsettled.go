@@ -2,6 +2,7 @@ package tokenbucket
 
 import (
 	"sync"
+	"time"
 
 	"tokenbucket/internal/rules"
 )
@@ -70,6 +71,19 @@ func (s *Server) settle() bool {
 	defer u.mutex.Unlock()
 	u.isSettling = len(u.waiting) > 0
 	return u.isSettling
+}
+
+// settleLast tries each once more. Without a timeout, a server that is silent would keep it for ever.
+func (s *Server) settleLast() {
+	over, late := make(chan struct{}), make(<-chan time.Time)
+	go func() { defer close(over); s.settle() }()
+	if s.timeout <= 0 {
+		late = time.After(rules.ConnectWithin)
+	}
+	select {
+	case <-over:
+	case <-late:
+	}
 }
 
 func (s *Server) settleOne(one settlement) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"net"
 	"os"
 	"runtime"
 	"strings"
@@ -317,6 +318,29 @@ func TestAHoldThatTheServerDoesNotRenewIsLostAfterItsTTL(t *testing.T) {
 	}
 	if after := time.Since(began); after < ttl {
 		t.Fatal("lost after", after)
+	}
+}
+
+func TestClosingWaitsForNoServerThatIsSilent(t *testing.T) {
+	never, settled := make(chan struct{}), atomic.Bool{}
+	defer close(never)
+	limits := tokenbucket.NewServer(doing(func(ctx context.Context, args ...any) (any, error) {
+		switch {
+		case args[0] != "TB.MSETTLE":
+			return []any{int64(1), int64(9), int64(0), int64(0), []any{granted}}, nil
+		case settled.CompareAndSwap(false, true):
+			return refuse(ctx, args...)
+		}
+		<-never
+		return nil, net.ErrClosed
+	}), tokenbucket.Timeout(0), tokenbucket.RetryEvery(0), tokenbucket.LogTo(t.Logf))
+	settle(t, hold(t, tokenbucket.NewLimiter(limits, hourly), 1, time.Hour))
+	closed := make(chan error)
+	go func() { closed <- limits.Close() }()
+	select {
+	case <-closed:
+	case <-time.After(30 * time.Second):
+		t.Fatal("it waits")
 	}
 }
 

@@ -119,7 +119,7 @@ func (s *Server) Close() error {
 	if s.isClosed() {
 		return nil
 	}
-	s.settle()
+	s.settleLast()
 	s.end()
 	if pooled, ok := s.home.doer.(PooledDoer); ok {
 		return pooled.Close()
