@@ -75,7 +75,8 @@ func (s *Server) settle() bool {
 
 // settleLast tries each once more. Without a timeout, a server that is silent would keep it for ever.
 func (s *Server) settleLast() {
-	over, late := make(chan struct{}), make(<-chan time.Time)
+	var late <-chan time.Time
+	over := make(chan struct{})
 	go func() { defer close(over); s.settle() }()
 	if s.timeout <= 0 {
 		late = time.After(rules.ConnectWithin)
