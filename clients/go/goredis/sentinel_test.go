@@ -3,7 +3,7 @@ package goredis_test
 import (
 	"bufio"
 	"context"
-	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -166,7 +166,8 @@ func TestMistakesTowardsSentinelAreErrorsAndNoOutage(t *testing.T) {
 	says := func(reply string) redis.FailoverOptions {
 		return redis.FailoverOptions{SentinelAddrs: []string{startSentinel(t, reply).address}}
 	}
-	untrusted, _ := secured(t, startSentinel(t, "").address)
+	untrusted := says("")
+	untrusted.Dialer = func(context.Context, string, string) (net.Conn, error) { return nil, x509.UnknownAuthorityError{} }
 	silent := says("")
 	silent.ReadTimeout = 100 * time.Millisecond
 	for name, c := range map[string]struct {
@@ -178,7 +179,7 @@ func TestMistakesTowardsSentinelAreErrorsAndNoOutage(t *testing.T) {
 		"no rights":      {says("-NOPERM this user has no permissions\r\n"), "NOPERM"},
 		"no Sentinel":    {says("-ERR unknown command 'sentinel'\r\n"), "unknown command"},
 		"master's name":  {says("*-1\r\n"), "knows no master"},
-		"certificate":    {redis.FailoverOptions{SentinelAddrs: []string{untrusted}, TLSConfig: &tls.Config{}}, "x509"},
+		"certificate":    {untrusted, "x509"},
 		"full":           {says("-ERR max number of clients reached\r\n"), ""},
 		"silent":         {silent, ""},
 		"refuses":        {redis.FailoverOptions{SentinelAddrs: []string{"127.0.0.1:1"}}, ""},
