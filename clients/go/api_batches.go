@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"tokenbucket/internal/local"
+	"tokenbucket/internal/rules"
 )
 
 // mostBatches bounds the buckets of a limiter that have a batch. The ones used longest ago lose theirs.
@@ -66,17 +67,11 @@ func (l *Limiter) takeFromBatch(ctx context.Context, p part) (Decision, error) {
 	}
 	if fetching == nil {
 		b.fetching = make(chan struct{})
-		defer func() {
-			l.batches.Lock()
-			defer l.batches.Unlock()
-			close(b.fetching)
-			b.fetching = nil
-		}()
+		defer l.endFetch(b)
 	}
 	l.batches.Unlock()
 	if unspent > 0 {
-		_, _ = l.decide(ctx, "TB.GIVE", gone.of.with(unspent))
-		l.forget(gone.of.name)
+		_ = l.giveBack(ctx, gone.of.with(unspent))
 	}
 	if fetching != nil {
 		return l.takeMeanwhile(ctx, b, p, fetching)
@@ -85,6 +80,34 @@ func (l *Limiter) takeFromBatch(ctx context.Context, p part) (Decision, error) {
 		return refusal, nil
 	}
 	return l.fetch(ctx, b, cost, left, now)
+}
+
+// endFetch gives back what was fetched for a batch that was removed meanwhile.
+func (l *Limiter) endFetch(b *batch) {
+	defer func() {
+		l.batches.Lock()
+		defer l.batches.Unlock()
+		close(b.fetching)
+		b.fetching = nil
+	}()
+	if unspent := l.drainRemoved(b); unspent > 0 {
+		_ = l.giveBack(context.Background(), b.of.with(unspent)) // the caller's context may be over
+	}
+}
+
+func (l *Limiter) drainRemoved(b *batch) int64 {
+	l.batches.Lock()
+	defer l.batches.Unlock()
+	if kept, _ := l.batches.get(b.of.bucket); kept == b {
+		return 0
+	}
+	return b.drain(l.server.clock.Now())
+}
+
+func (l *Limiter) giveBack(ctx context.Context, p part) error {
+	defer l.forget(p.name)
+	_, err := l.decide(ctx, "TB.GIVE", p)
+	return err
 }
 
 // takeMeanwhile takes for this call alone while another fetches, which may bring what the bucket then lacks.
@@ -160,22 +183,35 @@ func (l *Limiter) forgetBatches(name string) {
 	}
 }
 
-// Close gives back what batches have left.
+// Close gives back what batches have left, also those that are fetched meanwhile.
 func (l *Limiter) Close(ctx context.Context) (failure error) {
 	l.batches.Lock()
 	var left []part
+	var fetches []chan struct{}
 	for of := range l.batches.of {
 		b := l.batches.remove(of)
 		if tokens := b.drain(l.server.clock.Now()); tokens > 0 {
 			left = append(left, b.of.with(tokens))
 		}
+		if b.fetching != nil {
+			fetches = append(fetches, b.fetching)
+		}
 	}
 	l.batches.Unlock()
 	for _, p := range left {
-		if _, err := l.decide(ctx, "TB.GIVE", p); err != nil {
+		if err := l.giveBack(ctx, p); err != nil {
 			failure = err
 		}
-		l.forget(p.name)
+	}
+	late := time.After(3*l.server.timeout + rules.ConnectWithin) // no call takes longer, unless it asks to close
+	for _, fetching := range fetches {
+		select {
+		case <-fetching:
+		case <-late:
+			return failure
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 	return failure
 }

@@ -59,6 +59,12 @@ func (s *settings) forget(name string) {
 	s.denials.forgotten = s.server.clock.Now()
 }
 
+func (s *settings) forgetAll(parts []part) {
+	for _, p := range parts {
+		s.forget(p.name)
+	}
+}
+
 // recent keeps a value for each key, up to a number of them: those used last. Its lock guards the values, too.
 type recent[K comparable, T any] struct {
 	sync.Mutex

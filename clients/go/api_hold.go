@@ -34,6 +34,8 @@ type Hold struct {
 	used  []part
 
 	sending sync.Mutex         // a renewal on its way could take anew what is settled
+	late    []part             // what the server may yet take for a call that got no reply
+	lateAt  int64              // the last such call, by the steady clock
 	stop    context.CancelFunc // ends renewing
 	lost    chan struct{}      // closed when the server no longer has the hold
 	settled sync.Once
@@ -103,15 +105,16 @@ func (h *Hold) endOthers(all, granted []part) {
 		}
 	}
 	if len(others) > 0 {
-		settle := h.settings.command([]any{"TB.MSETTLE", strconv.Itoa(len(others)), h.id}, others...)
+		settle := h.settlement(others)
 		settle.ttl = h.ttl
 		h.settings.server.settleLater(withoutUse(settle))
 	}
 }
 
 // Lost returns a channel that is closed when the server no longer has the hold: the process was suspended for longer than
-// the ttl, the server was away until it was nearly over, or a failover lost it. Others may have the tokens, so the work should
-// stop. The next renewal finds out, within a third of the ttl, or when the server is back. A lost hold is not taken anew.
+// the ttl, the server was away until it was nearly over, it refused all renewals, or a failover lost it. Others may have the
+// tokens, so the work should stop. The next renewal finds out, within a third of the ttl, or when the server is back. A lost
+// hold is not taken anew.
 func (h *Hold) Lost() <-chan struct{} { return h.lost }
 
 // Decision returns the first decision, then that of the last renewal. Granted stays that of the first.
@@ -168,22 +171,32 @@ func (h *Hold) Settle() (Decision, error) {
 	return h.result, h.err
 }
 
+func (h *Hold) settlement(parts []part) command {
+	settle := h.settings.command([]any{"TB.MSETTLE", strconv.Itoa(len(parts)), h.id}, parts...)
+	settle.settled = func() { h.settings.forgetAll(parts) }
+	return settle
+}
+
 func (h *Hold) settle(parts []part) (Decision, error) {
 	if len(parts) == 0 { // an alternative that wants nothing
 		return Decision{Allowed: true, Granted: 1}, nil
 	}
 	ctx, server := context.Background(), h.settings.server
-	settle := h.settings.command([]any{"TB.MSETTLE", strconv.Itoa(len(parts)), h.id}, parts...)
+	settle := h.settlement(parts)
 	if h.isSent {
 		settle.ttl = h.ttl
 	}
+	settle.isTwice = h.late != nil && server.now()-h.lateAt < int64(rules.SettledAgainAfter)
 	decision, err := h.settings.ask(ctx, settle, parts...)
-	for _, p := range parts {
-		h.settings.forget(p.name)
-	}
-	if err != nil || decision.Degraded {
+	h.settings.forgetAll(parts)
+	if err != nil {
 		return decision, err
 	}
+	if decision.Degraded { // what is held is settled later anyway
+		h.endOthers(h.late, h.held)
+		return decision, nil
+	}
+	h.endOthers(h.late, nil)
 	if server.degraded.Load() > 0 { // it may be in this process too
 		_, _ = server.decideLocally(settle.args)
 	}
@@ -215,13 +228,19 @@ func (h *Hold) set(ctx context.Context, parts []part, each int, options ...CallO
 	decision, err = h.settings.ask(ctx, c, parts...)
 	h.isKnown = h.isKnown || err == nil && decision.Allowed && !decision.Degraded
 	h.isSent = h.isSent || h.isKnown || isInDoubt
+	if isInDoubt && !c.renews {
+		h.lateAt = h.settings.server.now()
+		if h.late == nil {
+			h.late = parts
+		}
+	}
 	return decision, isInDoubt, err
 }
 
 // renew renews the hold three times a ttl. While the server does not decide, it tries ten times, so that a hold outlasts an outage
 // that ends before its ttl is nearly over.
 func (h *Hold) renew(ctx context.Context) {
-	timer := time.NewTimer(h.ttl / 3)
+	timer, renewed := time.NewTimer(h.ttl/3), h.settings.server.clock.Now()
 	defer timer.Stop()
 	for {
 		select {
@@ -241,8 +260,15 @@ func (h *Hold) renew(ctx context.Context) {
 		if err != nil {
 			if awayOf(err) == nil && ctx.Err() == nil && !errors.Is(err, ErrClosed) {
 				h.settings.server.logf("tokenbucket: a hold was not renewed: %v", err)
+				if h.isKnown && h.settings.server.clock.Now().Sub(renewed) >= h.ttl {
+					close(h.lost)
+					return
+				}
 			}
 			continue
+		}
+		if decision.Allowed && !decision.Degraded {
+			renewed = began
 		}
 		decision = h.settings.report(h.held, decision, 1, began)
 		decision.Granted = h.Decision().Granted

@@ -2,6 +2,7 @@ package tokenbucket
 
 import (
 	"sync"
+	"time"
 
 	"tokenbucket/internal/rules"
 )
@@ -72,11 +73,28 @@ func (s *Server) settle() bool {
 	return u.isSettling
 }
 
+// settleLast tries each once more. Without a timeout, a server that is silent would keep it for ever.
+func (s *Server) settleLast() {
+	var late <-chan time.Time
+	over := make(chan struct{})
+	go func() { defer close(over); s.settle() }()
+	if s.timeout <= 0 {
+		late = time.After(rules.ConnectWithin)
+	}
+	select {
+	case <-over:
+	case <-late:
+	}
+}
+
 func (s *Server) settleOne(one settlement) {
 	if s.now() >= one.until {
 		return
 	}
 	if _, _, err := s.call(s.life, one.command); awayOf(err) == nil {
+		if err == nil {
+			one.settled()
+		}
 		if err != nil || one.isLast {
 			return
 		}

@@ -88,6 +88,25 @@ func TestACallThatWasSentEndsWithItsReply(t *testing.T) {
 	log.Expect(t)
 }
 
+func TestACallersDeadlineIsNoTimeoutOfTheServer(t *testing.T) {
+	for _, timeout := range []time.Duration{0, time.Hour} {
+		log := &realserver.Log{}
+		limits := tokenbucket.NewServer(doing(func(ctx context.Context, _ ...any) (any, error) {
+			deadline, ok := ctx.Deadline()
+			if ok != (timeout > 0) || ok && time.Until(deadline) < 30*time.Minute {
+				return nil, os.ErrDeadlineExceeded
+			}
+			return granted, nil
+		}), tokenbucket.Timeout(timeout), tokenbucket.LogTo(log.Printf))
+		hurried, end := context.WithTimeout(ctx, 20*time.Minute)
+		if got := must(t)(tokenbucket.NewLimiter(limits, hourly).Take(hurried, "a", 1)); got.Degraded {
+			t.Errorf("timeout %v: %+v", timeout, got)
+		}
+		end()
+		log.Expect(t)
+	}
+}
+
 func TestWhatAnErrorSays(t *testing.T) {
 	says := func(line string) error { return errors.New(line) }
 	dial := func(err error) error { return &net.OpError{Op: "dial", Err: err} }

@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"net"
+	"os"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -191,6 +194,153 @@ func TestAHoldThatIsDeniedWhenItIsSentAgainEnds(t *testing.T) {
 			t.Fatalf("%s: %+v, %v", name, held, err)
 		}
 		realserver.Eventually(t, "it has ended", func() bool { return fmt.Sprint(server.Do("TB.HOLDS", "tb:{x}:a")) == "[]" })
+	}
+}
+
+// lateHolds is a server that the first command that takes a hold reaches only when it is let.
+type lateHolds struct {
+	*realserver.Server
+	isAway atomic.Bool
+	late   []any
+	isMute bool // about the first settlement
+}
+
+func (l *lateHolds) Do(ctx context.Context, args ...any) (any, error) {
+	name := args[0]
+	if l.isAway.Load() {
+		return refuse(ctx, args...)
+	}
+	if (name == "TB.MHOLD" || name == "TB.HOLDANY") && l.late == nil {
+		l.late = args
+		return nil, os.ErrDeadlineExceeded
+	}
+	reply, err := l.Doer().Do(ctx, args...)
+	if name == "TB.MSETTLE" && l.isMute {
+		l.isMute = false
+		return nil, os.ErrDeadlineExceeded
+	}
+	return reply, err
+}
+
+func (l *lateHolds) let() {
+	at := 2
+	if l.late[0] == "TB.HOLDANY" {
+		at = 3
+	}
+	l.late[at] = "3600000" // for longer than the test
+	l.Server.Do(l.late...)
+}
+
+func TestAHoldThatIsMadeLateEndsAfterItsSettlement(t *testing.T) {
+	all := map[string]float64{"a": 1, "tokens": 5}
+	for name, c := range map[string]struct {
+		alternatives []map[string]float64
+		isAway       bool   // at first, so that a renewal makes the hold
+		isMute       bool   // the settlement gets no reply
+		taken        string // by another, before the late command comes
+	}{
+		"all":         {},
+		"renewal":     {isAway: true},
+		"no reply":    {isMute: true},
+		"alternative": {alternatives: []map[string]float64{all, {"b": 1, "tokens": 5}}, taken: "tb:{x}:a"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := &lateHolds{Server: realserver.Start(t), isMute: c.isMute}
+			server.isAway.Store(c.isAway)
+			limits := tokenbucket.NewServer(server, tokenbucket.Timeout(5*time.Second), tokenbucket.RetryEvery(20*time.Millisecond), tokenbucket.LogTo(t.Logf))
+			defer limits.Close()
+			joint := tokenbucket.NewJointLimiter(limits, map[string]tokenbucket.Limit{"a": slot, "b": slot, "tokens": hourly})
+			holds := func(which string) string { return fmt.Sprint(server.Server.Do("TB.HOLDS", "tb:{x}:"+which)) }
+			ask := func() (*tokenbucket.Hold, error) { return joint.Hold(ctx, "x", all, 3*time.Second) }
+			if len(c.alternatives) > 0 {
+				ask = func() (*tokenbucket.Hold, error) { return joint.HoldAny(ctx, "x", c.alternatives, 3*time.Second) }
+			}
+			held, err := ask()
+			if err != nil || !held.Decision().Allowed {
+				t.Fatalf("%+v, %v", held, err)
+			}
+			server.isAway.Store(false)
+			realserver.Eventually(t, "the server has it", func() bool { return holds("a") != "[]" })
+			if err := held.UsedOf("tokens", 2); err != nil {
+				t.Fatal(err)
+			}
+			settle(t, held)
+			if c.taken != "" {
+				server.Server.Do("TB.HOLD", c.taken, "1", "0", "1", "3600000", "other")
+			}
+			server.let()
+			for _, which := range []string{"a", "b", "tokens"} {
+				realserver.Eventually(t, "it has ended in "+which, func() bool {
+					return holds(which) == "[]" || "tb:{x}:"+which == c.taken
+				})
+			}
+			if level := fmt.Sprint(server.Server.Do("TB.PEEK", "tb:{x}:tokens", "10", "10/h", "0")); !strings.HasPrefix(level, "[1 8 ") {
+				t.Error("tokens left:", level)
+			}
+		})
+	}
+}
+
+func TestADenialIsForgottenWhenAHoldIsSettledLater(t *testing.T) {
+	server := realserver.Start(t)
+	isLost := atomic.Bool{}
+	limits := tokenbucket.NewServer(doing(func(ctx context.Context, args ...any) (any, error) {
+		if args[0] == "TB.MSETTLE" && isLost.CompareAndSwap(true, false) {
+			return refuse(ctx, args...)
+		}
+		return server.Doer().Do(ctx, args...)
+	}), tokenbucket.Timeout(5*time.Second), tokenbucket.RetryEvery(20*time.Millisecond), tokenbucket.LogTo(t.Logf))
+	defer limits.Close()
+	limiter := tokenbucket.NewLimiter(limits, hourly, tokenbucket.RememberDenials(10), tokenbucket.OnError(tokenbucket.FailClosed))
+	held := hold(t, limiter, 10, time.Hour)
+	use(t, held, 0)
+	isLost.Store(true)
+	settle(t, held)
+	realserver.Eventually(t, "it is denied", func() bool { return !must(t)(limiter.Take(ctx, "a", 1)).Degraded })
+	realserver.Eventually(t, "it is allowed", func() bool { return must(t)(limiter.Take(ctx, "a", 1)).Allowed })
+}
+
+func TestAHoldThatTheServerDoesNotRenewIsLostAfterItsTTL(t *testing.T) {
+	server := realserver.Start(t)
+	limits := tokenbucket.NewServer(doing(func(ctx context.Context, args ...any) (any, error) {
+		if args[0] == "TB.MRENEW" {
+			return nil, errors.New("NOPERM User worker has no permissions to run the 'tb.mrenew' command")
+		}
+		return server.Doer().Do(ctx, args...)
+	}), tokenbucket.Timeout(5*time.Second), tokenbucket.LogTo(t.Logf))
+	defer limits.Close()
+	began, ttl := time.Now(), 300*time.Millisecond
+	held := hold(t, tokenbucket.NewLimiter(limits, slot), 1, ttl)
+	select {
+	case <-held.Lost():
+	case <-time.After(30 * time.Second):
+		t.Fatal("it is not lost")
+	}
+	if after := time.Since(began); after < ttl {
+		t.Fatal("lost after", after)
+	}
+}
+
+func TestClosingWaitsForNoServerThatIsSilent(t *testing.T) {
+	never, settled := make(chan struct{}), atomic.Bool{}
+	defer close(never)
+	limits := tokenbucket.NewServer(doing(func(ctx context.Context, args ...any) (any, error) {
+		switch {
+		case args[0] != "TB.MSETTLE":
+			return []any{int64(1), int64(9), int64(0), int64(0), []any{granted}}, nil
+		case settled.CompareAndSwap(false, true):
+			return refuse(ctx, args...)
+		}
+		<-never
+		return nil, net.ErrClosed
+	}), tokenbucket.Timeout(0), tokenbucket.RetryEvery(0), tokenbucket.LogTo(t.Logf))
+	settle(t, hold(t, tokenbucket.NewLimiter(limits, hourly), 1, time.Hour))
+	closed := make(chan error)
+	go func() { closed <- limits.Close() }()
+	select {
+	case <-closed:
+	case <-time.After(30 * time.Second):
+		t.Fatal("it waits")
 	}
 }
 

@@ -49,6 +49,36 @@ func TestADenialIsRememberedForAsLongAsItHolds(t *testing.T) {
 	expectAllowed(t)(limiter.Take(ctx, "a", 2)) // refused for no longer than the server said
 }
 
+func TestABatchThatIsFetchedWhileItsLimiterClosesGoesBack(t *testing.T) {
+	fake, fetched, let := tokenbuckettest.NewServer(), make(chan bool), make(chan bool)
+	limits := tokenbucket.NewServer(doing(func(ctx context.Context, args ...any) (any, error) {
+		reply, err := fake.Do(ctx, args...)
+		if args[0] == "TB.TAKEUPTO" {
+			fetched <- true
+			<-let
+		}
+		return reply, err
+	}))
+	limiter := tokenbucket.NewLimiter(limits, hourly, tokenbucket.Batch(5))
+	taken, closed := make(chan tokenbucket.Decision), make(chan error)
+	go func() {
+		decision, _ := limiter.Take(ctx, "a", 1)
+		taken <- decision
+	}()
+	<-fetched
+	go func() { closed <- limiter.Close(ctx) }()
+	select {
+	case err := <-closed:
+		t.Error("closed before the fetch is over:", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	close(let)
+	if decision := <-taken; !decision.Allowed || decision.Degraded {
+		t.Fatalf("%+v", decision)
+	}
+	expectRemaining(t, limiter, "a", 9)
+}
+
 func TestABatchIsDroppedWhenItsBucketIsFull(t *testing.T) {
 	// By the calendar at a full hour. The fake begins at midnight.
 	for rate, idle := range map[string]time.Duration{"1": time.Hour, "10@h": time.Minute} {

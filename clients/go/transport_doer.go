@@ -10,7 +10,7 @@ import "context"
 // The context ends with the caller's: that may end a wait for a connection, but not the reading of a reply.
 //
 // Do wraps the error of a command that did not leave this process with Unsent, and other errors that are not the server's with
-// Unanswered.
+// Unanswered. An error that is ErrBadArgument is a mistake of the program under every policy.
 type Doer interface {
 	Do(ctx context.Context, args ...any) (any, error)
 }

@@ -137,10 +137,13 @@ func (n *node) send(ctx context.Context, c command) (reply any, isSent bool, err
 		do()
 	}
 	isLate, isSoon := isTimeout(err), n.server.now()-began < 2*int64(n.server.timeout)
+	redirects := n.server.cluster != nil // perhaps to a node that is the silent one
 	switch {
-	case n.isAway() || ctx.Err() != nil && !isSent || isLate && !isSoon:
-	case isLate && ctx.Err() == nil && !(c.once && isSent):
-		do()
+	case n.isAway() || ctx.Err() != nil && !isSent || isLate && !isSoon && !redirects:
+	case isLate && isSoon && ctx.Err() == nil && !(c.once && isSent):
+		if do(); redirects && isTimeout(err) {
+			n.ping(began)
+		}
 	case err != nil && !isServerLine(err): // others may have a connection
 		n.ping(began)
 	}
@@ -154,22 +157,21 @@ func (n *node) send(ctx context.Context, c command) (reply any, isSent bool, err
 }
 
 func (n *node) do(ctx context.Context, c command) (any, error) {
-	if timeout := n.server.timeout; timeout > 0 {
-		ctx = callContext{ctx, timeout}
-	}
+	ctx = callContext{ctx, n.server.timeout}
 	if n.server.cluster != nil && c.key != "" {
 		return n.server.cluster.DoFor(ctx, c.key, c.args...)
 	}
 	return n.doer.Do(ctx, c.args...)
 }
 
-// callContext is the caller's context, with a deadline that begins when it is asked for: time in a queue is not silence.
+// callContext is the caller's context, with a deadline that begins when it is asked for: time in a queue is not silence. The
+// caller's deadline is none of the server.
 type callContext struct {
 	context.Context
 	timeout time.Duration
 }
 
-func (c callContext) Deadline() (time.Time, bool) { return time.Now().Add(c.timeout), true }
+func (c callContext) Deadline() (time.Time, bool) { return time.Now().Add(c.timeout), c.timeout > 0 }
 
 // isMoving tells a reply about a slot that moves, when the client library does not follow it any more.
 func (s *Server) isMoving(err error) bool {

@@ -159,7 +159,7 @@ func faultOf(err error) fault {
 		}
 	}
 	switch line := serverLine(err); {
-	case err == nil || errors.Is(err, ErrModuleMissing) || errors.Is(err, errReply) || isMistake(err):
+	case err == nil || errors.Is(err, ErrModuleMissing) || errors.Is(err, ErrBadArgument) || errors.Is(err, errReply) || isMistake(err):
 		return faultOfCaller
 	case textOf(err, ofFull) != "":
 		return faultOfClient

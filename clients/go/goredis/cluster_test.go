@@ -92,3 +92,27 @@ func TestAFirstNodeThatIsSilentIsAwayWhileOthersConnect(t *testing.T) {
 	}
 	log.Expect(t, "cannot ask the node "+cluster.Nodes[0].Address())
 }
+
+func TestANodeIsThereWhileAnotherToWhichItRedirectsIsSilent(t *testing.T) {
+	cluster, log := realserver.StartCluster(t), &realserver.Log{}
+	source, target := cluster.Nodes[0], cluster.Nodes[1]
+	doer := from(t, redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{source.Address()}}))
+	limits := tokenbucket.NewServer(doer, tokenbucket.Timeout(time.Second), tokenbucket.RetryEvery(time.Hour), tokenbucket.LogTo(log.Printf))
+	defer limits.Close()
+	limiter := tokenbucket.NewLimiter(limits, hourly)
+	moving, other := cluster.Names()[0], "{other0}"
+	for i := 1; cluster.NodeOf(other) != 0; i++ {
+		other = fmt.Sprintf("{other%d}", i)
+	}
+	left(t, 9)(limiter.Take(ctx, other, 1))
+	slot := fmt.Sprint(source.Do("CLUSTER", "KEYSLOT", moving))
+	target.Do("CLUSTER", "SETSLOT", slot, "IMPORTING", fmt.Sprint(source.Do("CLUSTER", "MYID")))
+	source.Do("CLUSTER", "SETSLOT", slot, "MIGRATING", fmt.Sprint(target.Do("CLUSTER", "MYID")))
+	left(t, 9)(limiter.Take(ctx, moving, 1))
+	target.Do("CLIENT", "PAUSE", "60000", "ALL")
+	if decision, err := limiter.Take(ctx, moving, 1); err != nil || !decision.Degraded {
+		t.Fatal(decision, err)
+	}
+	left(t, 8)(limiter.Take(ctx, other, 1))
+	log.Expect(t, "the node "+source.Address()+" does not decide a call")
+}

@@ -9,6 +9,9 @@ import (
 	"io"
 	"net"
 	"os"
+	"regexp"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -24,22 +27,98 @@ type dialer struct {
 	next       func(ctx context.Context, network, address string) (net.Conn, error)
 	late       chan net.Conn // for calls that have ended
 	generation atomic.Int64  // connections of earlier ones are not used again
+	replies    atomic.Int64  // that any connection has read
 	life       context.Context
 	end        context.CancelFunc
+	master     *master // or nil
 }
 
-// lateWithin bounds a dial whose call has ended, and keeping its connection.
-const lateWithin = 10 * time.Second
+// master is the one that Sentinel names.
+type master struct {
+	mutex     sync.Mutex
+	address   string        // to which the last connection leads
+	moved     chan struct{} // closed when it is another
+	isLooking atomic.Bool
+}
 
-// see begins a new generation when a connection ends, or leads to a former master: so do those that are idle.
+const (
+	// lateWithin bounds a dial whose call has ended, and keeping its connection.
+	lateWithin = 10 * time.Second
+	// lookEvery is how often Sentinel is asked for the master while calls run.
+	lookEvery = time.Second
+)
+
+// see begins a new generation when a connection ends, or leads to a former master: so do those that are idle. So it is when one
+// is silent, and no other has heard anything meanwhile. Those that ask Sentinel stay when one ends: opening others may take
+// seconds, and go-redis finds out which have ended.
 func (d *dialer) see(err error) {
-	if err != nil && (isBroken(err) || redis.HasErrorPrefix(err, "READONLY")) {
+	switch {
+	case err == nil || d.master != nil && isEnd(err):
+	case isEnd(err) || isReset(err) || redis.HasErrorPrefix(err, "READONLY"):
 		d.generation.Add(1)
 	}
 }
 
-func isBroken(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+// renew begins a new generation, unless one has begun since.
+func (d *dialer) renew(since int64) { d.generation.CompareAndSwap(since, since+1) }
+
+func isEnd(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) }
+
+func isReset(err error) bool {
+	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+// look opens a connection now and then while calls run, to find out whether Sentinel names another master. The former one answers
+// for some seconds, and forgets what it answered.
+func (d *dialer) look() {
+	if d.master == nil || d.master.isLooking.Load() || d.life.Err() != nil || !d.master.isLooking.CompareAndSwap(false, true) {
+		return
+	}
+	go func() {
+		defer d.master.isLooking.Store(false)
+		within, end := context.WithTimeout(d.life, lateWithin)
+		defer end()
+		if conn, err := d.open(within, "tcp", ""); err == nil {
+			_ = conn.Close()
+		}
+		select {
+		case <-time.After(lookEvery):
+		case <-d.life.Done():
+		}
+	}()
+}
+
+// moved is closed when Sentinel names another master.
+func (d *dialer) moved() <-chan struct{} {
+	if d.master == nil {
+		return nil
+	}
+	d.master.mutex.Lock()
+	defer d.master.mutex.Unlock()
+	return d.master.moved
+}
+
+// arrive begins a new generation if a connection leads to another master than the one before it. It returns the generation of
+// the connection.
+func (d *dialer) arrive(conn net.Conn, generation int64) int64 {
+	address := conn.RemoteAddr()
+	if d.master == nil || address == nil {
+		return generation
+	}
+	d.master.mutex.Lock()
+	defer d.master.mutex.Unlock()
+	before, now := d.master.address, address.String()
+	switch {
+	case generation != d.generation.Load(): // it was dialled before what others found out
+	case before == "":
+		d.master.address = now
+	case before != now:
+		d.master.address = now
+		close(d.master.moved)
+		d.master.moved = make(chan struct{})
+		generation = d.generation.Add(1)
+	}
+	return generation
 }
 
 // dial returns after ConnectWithin: go-redis may ask one Sentinel after the other, each for seconds. A connection that comes
@@ -87,9 +166,12 @@ func (d *dialer) open(ctx context.Context, network, address string) (conn net.Co
 		}
 	}()
 	if conn, err = d.next(ctx, network, address); err != nil {
+		if mistake := mistakeOf(err); mistake != "" {
+			err = fmt.Errorf("%w: Sentinel: %s", tokenbucket.ErrBadArgument, mistake)
+		}
 		return nil, tokenbucket.Unsent(err)
 	}
-	wrapped := &patientConn{Conn: conn, dialer: d, generation: generation}
+	wrapped := &patientConn{Conn: conn, dialer: d, generation: d.arrive(conn, generation)}
 	if secured, ok := conn.(*tls.Conn); ok {
 		conn = secured.NetConn()
 	}
@@ -97,6 +179,24 @@ func (d *dialer) open(ctx context.Context, network, address string) (conn net.Co
 		return struct{ net.Conn }{wrapped}, nil
 	}
 	return wrapped, nil
+}
+
+const ofSentinels = "redis: all sentinels specified in configuration are unreachable: "
+
+var ofMistake = regexp.MustCompile(`^((NOAUTH|WRONGPASS|NOPERM|DENIED|ERR) |(remote error: )?(tls|x509): )`)
+
+// mistakeOf returns what a Sentinel said that waiting does not change, or "". go-redis makes one text of the errors of all.
+func mistakeOf(err error) string {
+	_, said, _ := strings.Cut(err.Error(), ofSentinels)
+	for _, line := range strings.Split(said, "\n") {
+		switch {
+		case line == redis.Nil.Error():
+			return "it knows no master of that name"
+		case ofMistake.MatchString(line) && !strings.HasPrefix(line, string(tooMany[1:])) && !strings.HasSuffix(line, "timed out"):
+			return line
+		}
+	}
+	return ""
 }
 
 // patientConn reads once more after a deadline: a process that had no processor finds there what had arrived.
@@ -107,6 +207,7 @@ type patientConn struct {
 	system     syscall.Conn
 	dialer     *dialer
 	generation int64
+	asked      int64 // the dialer's replies at the last command
 }
 
 // readWithin is how long reading what has arrived may take.
@@ -133,11 +234,18 @@ func (c *patientConn) Read(buffer []byte) (int, error) {
 		}
 		c.isGreeted = true
 	}
+	switch {
+	case n > 0:
+		c.dialer.replies.Add(1)
+	case errors.Is(err, os.ErrDeadlineExceeded) && c.dialer.replies.Load() == c.asked:
+		c.dialer.renew(c.generation)
+	}
 	return n, err
 }
 
 // Write lets Read find out why it failed before the server has greeted: the server may have said so.
 func (c *patientConn) Write(buffer []byte) (int, error) {
+	c.asked = c.dialer.replies.Load()
 	n, err := c.Conn.Write(buffer)
 	if err != nil && !c.isGreeted {
 		return len(buffer), nil

@@ -54,6 +54,9 @@ type node struct {
 func newNode(options redis.Options) *node {
 	n := &node{size: mostAtOnce(options.PoolSize, options.MaxActiveConns)}
 	n.dialer = limit(&options)
+	if options.Addr == "FailoverClient" { // as go-redis calls those of Sentinel
+		n.dialer.master = &master{moved: make(chan struct{})}
+	}
 	n.options, n.client = options, redis.NewClient(&options)
 	return n
 }
@@ -101,6 +104,7 @@ func (n *node) Close() error {
 }
 
 func (n *node) Do(ctx context.Context, args ...any) (any, error) {
+	n.dialer.look()
 	reply, err := n.client.Do(ctx, args...).Result()
 	n.dialer.see(err)
 	return reply, cause(err)
@@ -111,7 +115,14 @@ func (n *node) Wait(ctx context.Context, args ...any) (any, error) {
 	options := n.options
 	options.PoolSize, options.MaxIdleConns = 1, 0
 	client := redis.NewClient(&options)
-	go func() { <-ctx.Done(); _ = client.Close() }()
+	moved := n.dialer.moved()
+	go func() {
+		select {
+		case <-ctx.Done():
+		case <-moved:
+		}
+		_ = client.Close()
+	}()
 	reply, err := client.Do(ctx, args...).Result()
 	return reply, cause(err)
 }

@@ -186,6 +186,83 @@ func TestATunnelThatIsDownIsAnOutage(t *testing.T) {
 	log.Expect(t, errTunnel.Error())
 }
 
+// deaf is a connection that hears nothing more once isDeaf.
+type deaf struct {
+	*net.TCPConn
+	isDeaf *atomic.Bool
+}
+
+func (c deaf) Read(buffer []byte) (n int, err error) {
+	for n, err = c.TCPConn.Read(buffer); err == nil && c.isDeaf.Load(); {
+		n, err = c.TCPConn.Read(buffer)
+	}
+	return n, err
+}
+
+// connections are dialled to an address, and become deaf together.
+type connections struct {
+	address string
+	dials   atomic.Int64
+	areDeaf atomic.Value // *atomic.Bool of those that are dialled
+	let     chan struct{}
+}
+
+func newConnections(address string) *connections {
+	c := &connections{address: address, let: make(chan struct{})}
+	c.areDeaf.Store(&atomic.Bool{})
+	return c
+}
+
+func (c *connections) dial(context.Context, string, string) (net.Conn, error) {
+	c.dials.Add(1)
+	<-c.let
+	isDeaf := c.areDeaf.Load().(*atomic.Bool)
+	conn, err := net.Dial("tcp", c.address)
+	if err != nil {
+		return nil, err
+	}
+	return deaf{conn.(*net.TCPConn), isDeaf}, nil
+}
+
+// open lets so many calls open a connection each.
+func (c *connections) open(t *testing.T, limiter *tokenbucket.Limiter, count int64) {
+	t.Helper()
+	var over sync.WaitGroup
+	for i := int64(0); i < count; i++ {
+		over.Add(1)
+		go func() {
+			defer over.Done()
+			_, _ = limiter.Take(ctx, "a", 0)
+		}()
+	}
+	realserver.Eventually(t, "each dials", func() bool { return c.dials.Load() >= count })
+	close(c.let)
+	over.Wait()
+}
+
+// silence breaks the connections that are open. Those that are opened later lead to the address.
+func (c *connections) silence(address string) {
+	c.address = address
+	c.areDeaf.Swap(&atomic.Bool{}).(*atomic.Bool).Store(true)
+}
+
+func TestConnectionsThatAreIdleEndWithOneThatIsSilent(t *testing.T) {
+	server, log := realserver.Start(t), &realserver.Log{}
+	opened := newConnections(server.Address())
+	limits := tokenbucket.NewServer(from(t, redis.NewClient(&redis.Options{Dialer: opened.dial})),
+		tokenbucket.Timeout(500*time.Millisecond), tokenbucket.RetryEvery(time.Hour), tokenbucket.LogTo(log.Printf))
+	defer limits.Close()
+	limiter := tokenbucket.NewLimiter(limits, hourly)
+	opened.open(t, limiter, 8)
+	opened.silence(server.Address())
+	left(t, 10)(limiter.Peek(ctx, "a", 0))
+	left(t, 10)(limiter.Peek(ctx, "a", 0))
+	log.Expect(t)
+	if dials := opened.dials.Load(); dials != 9 {
+		t.Fatalf("%d dials", dials)
+	}
+}
+
 func TestADialThatFailsTakesNoOthersConnection(t *testing.T) {
 	address, first, connected := realserver.Start(t).Address(), make(chan struct{}), make(chan struct{})
 	var dials atomic.Int64

@@ -1,0 +1,77 @@
+package goredis
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"tokenbucket/internal/realserver"
+)
+
+func TestOneLookAtATimeAndNoneAfterTheEnd(t *testing.T) {
+	var looks atomic.Int64
+	d := &dialer{master: &master{}, next: func(context.Context, string, string) (net.Conn, error) {
+		looks.Add(1)
+		return nil, errors.New("broken")
+	}}
+	d.life, d.end = context.WithCancel(context.Background())
+	for i := 0; i < 100; i++ {
+		d.look()
+	}
+	realserver.Eventually(t, "it looks", func() bool { return looks.Load() == 1 })
+	d.end()
+	realserver.Eventually(t, "it ends", func() bool { return !d.master.isLooking.Load() })
+	d.look()
+	if d.master.isLooking.Load() || looks.Load() != 1 {
+		t.Fatal("it looks again")
+	}
+}
+
+// A slow server has work enough without connections anew.
+func TestIdleConnectionsStayWhileOthersHear(t *testing.T) {
+	var servers []net.Conn
+	d := &dialer{next: func(context.Context, string, string) (net.Conn, error) {
+		client, server := net.Pipe()
+		servers = append(servers, server)
+		return client, nil
+	}}
+	var conns []net.Conn
+	ask := func(who int) {
+		go func() { _, _ = servers[who].Read(make([]byte, 1)) }()
+		if _, err := conns[who].Write([]byte("?")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hear := func(who int) {
+		go func() { _, _ = servers[who].Write([]byte("!")) }()
+		if _, err := conns[who].Read(make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for who := 0; who < 2; who++ {
+		conn, err := d.open(context.Background(), "", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		conns = append(conns, conn)
+		ask(who)
+		hear(who) // it is greeted
+	}
+	for want, others := range []bool{true, false} {
+		ask(0)
+		if others {
+			ask(1)
+			hear(1)
+		}
+		_ = conns[0].SetReadDeadline(time.Now())
+		if _, err := conns[0].Read(make([]byte, 1)); err == nil {
+			t.Fatal("it heard something")
+		}
+		if got := d.generation.Load(); got != int64(want) {
+			t.Errorf("generation %d, want %d", got, want)
+		}
+	}
+}
