@@ -175,6 +175,10 @@ func (d *dialer) open(ctx context.Context, network, address string) (conn net.Co
 	if secured, ok := conn.(*tls.Conn); ok {
 		conn = secured.NetConn()
 	}
+	if lingering, ok := conn.(interface{ SetLinger(seconds int) error }); ok {
+		// What it has not delivered when it is closed would arrive seconds later: a hold that is nobody's until its ttl.
+		_ = lingering.SetLinger(0)
+	}
 	if wrapped.system, _ = conn.(syscall.Conn); wrapped.system == nil {
 		return struct{ net.Conn }{wrapped}, nil
 	}
