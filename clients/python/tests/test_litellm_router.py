@@ -283,7 +283,7 @@ async def test_an_outage_is_decided_by_on_error(setting: Setting, on_error: str,
     assert not setting.callback._calls
 
 
-@pytest.mark.parametrize("more", [{}, {"litellm_trace_id": "session"}, {"litellm_trace_id": None}])
+@pytest.mark.parametrize("more", [{}, {"litellm_trace_id": "session"}])
 async def test_no_more_calls_run_than_there_are_slots(setting: Setting, more: dict[str, Any]) -> None:
     """200 at once, with one dict as their metadata, as LiteLLM itself would mix up."""
     slots = setting.deployment("a", **ROOMY | {"max_parallel_requests": 30})
