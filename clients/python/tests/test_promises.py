@@ -60,6 +60,10 @@ def holds(server: Service, key: str = "tb:a") -> list[Any]:
     return found
 
 
+def statistics(server: Service) -> str:
+    return str(ask(server, "INFO", "commandstats")).lower()
+
+
 # Decisions.
 
 
@@ -444,6 +448,27 @@ def test_a_batch_is_fetched_by_one_thread_at_a_time(server: Service) -> None:
 
 
 # Holds in doubt.
+
+
+@pytest.mark.parametrize("command", ["TB.MHOLD", "TB.HOLDANY"])
+def test_a_hold_that_arrives_after_its_settlement_is_ended(
+    make: Make, server: Service, proxy: Proxy, admin: redis.Redis, command: str
+) -> None:
+    limiter = make(proxy, dict.fromkeys(("one", "other"), Limit(1, 0)))
+    one, other = "tb:{a}:one", "tb:{a}:other"
+    admin.config_resetstat()
+    proxy.late[command] = 1
+    if command == "TB.MHOLD":
+        hold = limiter.hold("a", {"one": 1}, ttl_ms=LONG_MS)
+    else:  # the late one finds room in another alternative
+        ask(server, "TB.HOLD", one, 1, 0, 1, LONG_MS, "of another")
+        hold = limiter.hold_any("a", [{"one": 1}, {"other": 1}], ttl_ms=LONG_MS)
+        ask(server, "TB.SETTLE", one, 1, 0, "of another", 0)
+    assert (hold.allowed, hold.decision.degraded) == (True, False)
+    assert not hold.settle().degraded
+    proxy.release()
+    wait_for(lambda: f"{command.lower()}:calls=2," in statistics(server), "the hold that is late")
+    wait_for(lambda: holds(server, one) + holds(server, other) == [], "the end of a hold of nobody")
 
 
 def test_a_hold_in_doubt_outlives_its_event_loop(server: Service, proxy: Proxy) -> None:

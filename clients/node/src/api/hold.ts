@@ -56,8 +56,9 @@ export class Hold implements AsyncDisposable {
   readonly #losing = new AbortController();
   /** Called when it is settled, because tokens may have come back. */
   readonly #onSettled: () => void;
-  /** Whether the server may have the hold without a reply, whether it has had it, and whether this process has decided on it. */
-  #isInDoubt = false;
+  /** The buckets in which a call without a reply may take it, even late. */
+  #inDoubt: readonly Part[] | undefined;
+  /** Whether the server has had the hold, and whether this process has decided on it. */
   #isKnown = false;
   #isLocal = false;
   #decision = new Decision({ allowed: false });
@@ -93,7 +94,7 @@ export class Hold implements AsyncDisposable {
       if (allowed && !shadowed) hold.#renewIn(ttlMs / 3);
       else hold.#settled = Promise.resolve(hold.#decision);
       // The server may have a hold that no caller knows of.
-      if (hold.#settled && hold.#isInDoubt) hold.#abandon(parts);
+      if (hold.#settled && hold.#inDoubt) hold.#abandon(parts);
     }
   }
 
@@ -160,7 +161,7 @@ export class Hold implements AsyncDisposable {
 
   /** Takes the hold if the server has never had it. */
   async #set(parts: readonly Part[], call: Call): Promise<Decision> {
-    const onDoubt = () => void (this.#isInDoubt = true);
+    const onDoubt = () => void (call.renews || (this.#inDoubt ??= parts));
     const words = [String(this.#ttlMs), this.id];
     if (call.each) words.unshift("TB.HOLDANY", String(parts.length), String(call.each));
     else words.unshift("TB.MHOLD", String(parts.length));
@@ -183,13 +184,14 @@ export class Hold implements AsyncDisposable {
     const own = chosen(parts, this.#each, granted);
     if (own.length === 0) return;
     const isOther = ({ name }: Part) => own.every((part) => part.name !== name || isNothing(part.amount));
-    if (degraded && this.#isInDoubt) this.#abandon(parts.filter(isOther));
+    if (degraded && this.#inDoubt) this.#abandon(parts.filter(isOther));
     this.#parts = own;
   }
 
   /** Ends what the server may hold in these buckets, and no caller knows of. */
-  #abandon(parts: readonly Part[]): void {
-    if (parts.length > 0) this.#settleLater(byName(parts).map((part) => ({ ...part, amount: 0 })));
+  #abandon(parts: readonly Part[], inMs = 0): void {
+    const nothing = byName(parts).map((part) => ({ ...part, amount: 0 }));
+    if (parts.length > 0) this.#settleLater(nothing, inMs);
   }
 
   async #settle(parts: readonly Part[]): Promise<Decision> {
@@ -203,6 +205,7 @@ export class Hold implements AsyncDisposable {
       const settled = await this.#decider.decideAll(parts, words);
       isAnswered = !settled.degraded;
       if (!isAnswered) return settled;
+      if (this.#inDoubt) this.#abandon(this.#inDoubt, SETTLED_AGAIN_AFTER_MS);
       if (this.#isLocal) this.#decider.server.local.run([...words, ...this.#decider.wordsOfAll(parts)]);
       // What was used without a hold.
       const missing = parts.filter(({ which }) => settled.each[which]?.allowed === false);
@@ -214,7 +217,7 @@ export class Hold implements AsyncDisposable {
       isAnswered ||= !(error instanceof ServerAway || error instanceof ReplyLost);
       throw error;
     } finally {
-      if (!isAnswered && (this.#isInDoubt || this.#isKnown)) this.#settleLater(parts, SETTLED_AGAIN_AFTER_MS);
+      if (!isAnswered && (this.#inDoubt || this.#isKnown)) this.#settleLater(parts, SETTLED_AGAIN_AFTER_MS);
       this.#onSettled();
     }
   }

@@ -44,6 +44,8 @@ class HoldOperations(Generic[DecisionT]):
         self._was_granted = self._was_local = self._is_denied = self._is_away = False
         self._is_sent = self._is_known = False
         """Say whether the server may have the hold, and whether it has had it."""
+        self._late: Sequence[Part] = ()
+        """The buckets in which a call without a reply may still take it."""
         self.lost = False
         """True once the server no longer has the hold. Other calls may have its tokens: stop the work.
 
@@ -114,6 +116,8 @@ class HoldOperations(Generic[DecisionT]):
             raise
         finally:  # of a cancelled call, too
             self._is_sent = self._is_sent or call.was_sent
+            if call.was_sent and not call.renews:
+                self._late = self._late or parts
             if not is_kept:
                 self._abandon()
         if call.each:
@@ -224,6 +228,8 @@ class HoldOperations(Generic[DecisionT]):
             self._backend._came_back(parts)
             if self._is_sent and not is_settled:
                 self._settle_later(parts, AGAIN_S)
+        if is_settled and self._late:
+            self._abandon(self._late, AGAIN_S)
         self._note(settled)
         each = {part.which: settled.each.get(part.which, settled) for part in parts}
         if self._was_local and not settled.degraded:
