@@ -1,4 +1,4 @@
-"""A TCP proxy in front of a server: it delays, stalls, redirects, counts commands, keeps some back, and cuts replies off.
+"""A TCP proxy in front of a server: it delays, stalls, redirects, counts commands, and cuts replies off.
 
 It runs in a thread of its own, so that a test stays plain code. A cut happens after the server has executed
 the command, so that only the reply is lost. It can speak TLS to clients, and not to the server.
