@@ -72,6 +72,16 @@ test("holds of an outage respect each other, and end in this process too when th
   assert.equal((await slots.hold("a", 1)).allowed, true);
 });
 
+test("a hold whose renewals are refused is lost when its time is over", async (t) => {
+  const { limiter, send } = await setUp(t);
+  const hold = await limiter.hold("a", 1, { ttlMs: 900 });
+  const began = performance.now();
+  await send("SET", "tb:a", "of another type");
+  await until(() => hold.lost);
+  assert.ok(performance.now() - began > 500, "the first refusal says nothing about the hold");
+  await assert.rejects(hold.settle(), /WRONGTYPE/);
+});
+
 test("a hold of nothing in one of its limits is not lost", async () => {
   const joint = new JointLimiter(new FakeServer(), { slots: SLOT, tokens: LIMIT });
   const hold = await joint.hold("ada", { slots: 1, tokens: 0 });

@@ -46,12 +46,14 @@ class HoldOperations(Generic[DecisionT]):
         """Say whether the server may have the hold, and whether it has had it."""
         self._late: Sequence[Part] = ()
         """The buckets in which a call without a reply may still take it."""
+        self._lasts_until = 0.0
+        """When the server ends the hold unless it is renewed."""
         self.lost = False
         """True once the server no longer has the hold. Other calls may have its tokens: stop the work.
 
-        The holder was suspended for longer than `ttl_ms`, the server was away for more than half of it,
-        or a failover lost it. The next renewal finds out: within a third of `ttl_ms`, or when the server
-        is back.
+        The holder was suspended for longer than `ttl_ms`, the server was away for more than half of it or
+        refused renewals for all of it, or a failover lost it. The next renewal finds out: within a third
+        of `ttl_ms`, or when the server is back.
         """
         self.on_lost: Callable[[], object] | None = None
         """Is called once when the hold is lost, where it is renewed: a thread, or the event loop.
@@ -113,6 +115,9 @@ class HoldOperations(Generic[DecisionT]):
         except Exception as error:
             self._is_away = isinstance(error, ServerAway)
             is_kept = is_kept or not call.was_sent
+            is_over = self._backend._clock.monotonic() > self._lasts_until
+            if call.renews and is_over and not (self._is_away or self.lost):
+                self._lose()
             raise
         finally:  # of a cancelled call, too
             self._is_sent = self._is_sent or call.was_sent
@@ -138,7 +143,9 @@ class HoldOperations(Generic[DecisionT]):
         self._is_denied = not self._was_granted
         self._is_away = decision.degraded
         self._is_sent = self._is_sent or not decision.degraded
-        self._is_known = self._is_known or (decision.allowed and not decision.degraded)
+        if decision.allowed and not decision.degraded:
+            self._is_known = True
+            self._lasts_until = self._backend._clock.monotonic() + self._ttl_ms / 1000
         if self._backend._shadow:
             decision = decision._in_shadow_mode()
         if self._terms.each and self.decision.granted:  # whose number no renewal says
