@@ -471,6 +471,17 @@ def test_a_hold_that_arrives_after_its_settlement_is_ended(
     wait_for(lambda: holds(server, one) + holds(server, other) == [], "the end of a hold of nobody")
 
 
+def test_a_late_settlement_ends_a_remembered_denial(make: Make, proxy: Proxy) -> None:
+    limiter = make(proxy, Limit(1, STILL), remember_denials=10, retry_every_ms=50)
+    hold = limiter.hold("a", 1, ttl_ms=LONG_MS)
+    proxy.late["TB.MSETTLE"] = 10**6
+    with pytest.raises(ReplyLost):
+        hold.settle(0)
+    assert not limiter.take("a").allowed
+    proxy.late["TB.MSETTLE"] = 0
+    wait_for(lambda: limiter.take("a").allowed, "the token, which came back")
+
+
 def test_a_hold_in_doubt_outlives_its_event_loop(server: Service, proxy: Proxy) -> None:
     limiter = tokenbucket.asyncio.Limiter(
         tokenbucket.asyncio.Server(proxy.url, timeout_ms=1000, retry_every_ms=50), Limit(3, 0)

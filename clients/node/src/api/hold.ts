@@ -230,7 +230,7 @@ export class Hold implements AsyncDisposable {
   /** Charges nothing if the hold is not there, so it may happen again and again. */
   #settleLater(parts: readonly Part[], inMs = 0): void {
     const words = ["TB.MSETTLE", String(parts.length), this.id, ...this.#decider.wordsOfAll(parts)];
-    void this.#decider.server.unsettled.settle(words, this.#ttlMs, inMs);
+    void this.#decider.server.unsettled.settle(words, this.#ttlMs, inMs, this.#onSettled);
   }
 
   /** Returns the parts with what was used of each. */

@@ -6,6 +6,7 @@ import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Generic
 
 from ..transport.call import Call, Steps
@@ -186,7 +187,8 @@ class HoldOperations(Generic[DecisionT]):
     def _settle_later(self, parts: Sequence[Part], in_s: float = 0.0) -> None:
         """Charges nothing if the hold is not there, so that it may be sent again and again."""
         words = self._command("TB.MSETTLE", parts)
-        self._backend.server._settle_later(words, self._ttl_ms / 1000, in_s, self._is_known)
+        came_back = partial(self._backend._came_back, parts)
+        self._backend.server._settle_later(words, self._ttl_ms / 1000, in_s, self._is_known, came_back)
 
     def _amounts_used(self, used: Used | None) -> list[Part]:
         """Returns the parts with what was used of each. Raises BadArgument before anything is sent."""

@@ -69,9 +69,9 @@ class BaseServer(Generic[Client]):
     _is_asynchronous: bool
     _of_transport: Any
     """What sends the calls to one node."""
-    _settle_later: Callable[[Command, float, float, bool], None]
-    """Settles a hold by its id once the server answers: for how many seconds, after how many, and whether
-    the server has had it."""
+    _settle_later: Callable[[Command, float, float, bool, Callable[[], None]], None]
+    """Settles a hold by its id once the server answers: for how many seconds, after how many, whether the
+    server has had it, and what to call then."""
 
     def __init__(
         self,
