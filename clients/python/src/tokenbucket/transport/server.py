@@ -248,7 +248,7 @@ class BaseServer(Generic[Client]):
             if type(reply) is not ReplyError:
                 return reply
             if reply.word in ("MOVED", "ASK") and self._slots is not None:
-                circuit, sure, asking = self._slots.redirected(str(reply), circuit), True, reply.word == "ASK"
+                circuit, asking = self._slots.redirected(str(reply), circuit), reply.word == "ASK"
             elif reply.word in _NOT_HERE_NOW and tries < TRIES_OF_A_SPLIT_SLOT:
                 circuit, tries = first, tries + 1
                 call.pause_s = circuit.timeout_s / TRIES_OF_A_SPLIT_SLOT
